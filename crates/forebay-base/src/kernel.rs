@@ -1,0 +1,586 @@
+//! The closed set of kernels: what lowering emits and devices run.
+//!
+//! A kernel's shapes and data types come from the descriptors of its bindings; its variant holds only what they do not say.
+//! Unless stated, tensors are packed `float32`. Every result is a function of operands alone: never of addresses, budgets
+//! or the number of threads. `[...]` after a name gives its shape.
+//!
+//! | kernel | reads | writes |
+//! |---|---|---|
+//! | `Unary` | x (strides allowed) | y |
+//! | `UnaryGradient` | dy, x or y (see [`UnaryOp::gradient_uses_output`]) | dx |
+//! | `Binary` | a, b (strides allowed: 0 broadcasts) | y (bool for comparisons) |
+//! | `Select` | condition (bool), a, b (strides allowed) | y |
+//! | `Cast` | x | y (another type) |
+//! | `Copy` | x (strides allowed) | y (strides allowed), same sizes and type |
+//! | `Slice` | x | y |
+//! | `SliceGradient` | dy | dx, 0 where nothing was taken |
+//! | `Pad` | x | y |
+//! | `Fill` | | y |
+//! | `Reduce` | x | y, reduced axes of size 1 or absent |
+//! | `Softmax`, `LogSoftmax` | x | y |
+//! | `SoftmaxGradient`, `LogSoftmaxGradient` | dy, y | dx |
+//! | `SoftmaxCrossEntropy` | logits, labels (int64 or int32) | loss[1] |
+//! | `SoftmaxCrossEntropyGradient` | dloss[1], logits, labels | dlogits |
+//! | `MeanSquaredError` | prediction, target | loss[1] |
+//! | `MeanSquaredErrorGradient` | dloss[1], prediction, target | dprediction |
+//! | `MatMul` | a[.., m, k], b[.., k, n], optional c (broadcast by strides to y) | y[.., m, n] |
+//! | `Convolution` | x[n, c, ..], w[k, c/g, ..], optional bias[k] | y[n, k, ..] |
+//! | `ConvolutionDataGradient` | dy[n, k, ..], w[k, c/g, ..], optional bias[c] | dx[n, c, ..] |
+//! | `ConvolutionWeightGradient` | x[n, c, ..], dy[n, k, ..], dw when `accumulate` | dw[k, c/g, ..] |
+//! | `Pool` | x[n, c, ..] | y[n, c, ..] |
+//! | `PoolGradient` | dy, and x for `Max` | dx |
+//! | `BatchNormalization` | x[n, c, ..], scale[c], bias[c], mean[c], variance[c] | y |
+//! | `BatchNormalizationTraining` | x, scale, bias | y, mean[c], variance[c] (of the batch, biased) |
+//! | `BatchNormalizationGradient` | dy, x, scale, bias, mean, variance (of the batch) | dx, dscale, dbias |
+//! | `RunningStatistics` | running[c], batch[c] | running[c] |
+//! | `LayerNormalization` | x, scale, optional bias | y, mean[rows], inverse_deviation[rows] |
+//! | `LayerNormalizationGradient` | dy, x, scale, mean, inverse_deviation | dx, dscale, dbias |
+//! | `LocalResponseNormalization` | x[n, c, ..] | y |
+//! | `LocalResponseNormalizationGradient` | dy, x | dx |
+//! | `Gather` | data, indices (int32, int64) | y |
+//! | `GatherGradient` | dy, indices | ddata |
+//! | `Dropout` | x, step[1] (int64) | y (a bool mask second, where two outputs are bound) |
+//! | `Sgd` | parameter, gradient, velocity when `momentum` > 0 | parameter, velocity likewise |
+//! | `Adam` | parameter, gradient, first, second, step[1] (int64, from 1) | parameter, first, second |
+
+use std::fmt;
+
+/// Function of one variable, elementwise.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum UnaryOp {
+    /// max(x, 0). The gradient at 0 is 0.
+    Relu,
+    /// x for x >= 0, else alpha x.
+    LeakyRelu {
+        /// Slope below 0.
+        alpha: f32,
+    },
+    /// x for x >= 0, else alpha (exp(x) - 1).
+    Elu {
+        /// Scale below 0.
+        alpha: f32,
+    },
+    /// min(max(x, low), high). The gradient is 1 inside and on the limits, as PyTorch's clamp.
+    Clip {
+        /// Lower limit.
+        low: f32,
+        /// Upper limit.
+        high: f32,
+    },
+    /// scale x + shift. Also negation (-1, 0).
+    Affine {
+        /// Factor.
+        scale: f32,
+        /// Summand.
+        shift: f32,
+    },
+    /// 1 / (1 + exp(-x)).
+    Sigmoid,
+    /// max(0, min(1, alpha x + beta)).
+    HardSigmoid {
+        /// Factor.
+        alpha: f32,
+        /// Summand.
+        beta: f32,
+    },
+    /// Hyperbolic tangent.
+    Tanh,
+    /// exp(x).
+    Exp,
+    /// ln(x).
+    Log,
+    /// Square root.
+    Sqrt,
+    /// 1 / x.
+    Reciprocal,
+    /// |x|.
+    Abs,
+    /// -1, 0 or 1.
+    Sign,
+    /// Largest integer not above x.
+    Floor,
+    /// Smallest integer not below x.
+    Ceil,
+    /// Error function.
+    Erf,
+    /// x / 2 (1 + erf(x / sqrt 2)).
+    Gelu,
+    /// ln(1 + exp(x)).
+    Softplus,
+    /// x sigmoid(x).
+    Silu,
+    /// Sine.
+    Sin,
+    /// Cosine.
+    Cos,
+    /// Logical not (bool to bool).
+    Not,
+}
+
+impl UnaryOp {
+    /// Whether the gradient is computed from the output y (else from the input x).
+    pub fn gradient_uses_output(self) -> bool {
+        matches!(
+            self,
+            UnaryOp::Relu | UnaryOp::Sigmoid | UnaryOp::Tanh | UnaryOp::Exp | UnaryOp::Sqrt | UnaryOp::Reciprocal
+        )
+    }
+}
+
+/// Function of two variables, elementwise. Comparisons and logic give bool; the others keep the operands' type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BinaryOp {
+    /// a + b.
+    Add,
+    /// a - b.
+    Subtract,
+    /// a x b.
+    Multiply,
+    /// a / b (integers truncate).
+    Divide,
+    /// a to the power b.
+    Power,
+    /// The smaller; NaN if either is.
+    Minimum,
+    /// The larger; NaN if either is.
+    Maximum,
+    /// a = b.
+    Equal,
+    /// a < b.
+    Less,
+    /// a <= b.
+    LessOrEqual,
+    /// a > b.
+    Greater,
+    /// a >= b.
+    GreaterOrEqual,
+    /// Both (bool).
+    And,
+    /// Either (bool).
+    Or,
+    /// Exactly one (bool).
+    Xor,
+}
+
+impl BinaryOp {
+    /// Whether the result is boolean.
+    pub fn is_comparison(self) -> bool {
+        !matches!(
+            self,
+            BinaryOp::Add
+                | BinaryOp::Subtract
+                | BinaryOp::Multiply
+                | BinaryOp::Divide
+                | BinaryOp::Power
+                | BinaryOp::Minimum
+                | BinaryOp::Maximum
+        )
+    }
+}
+
+/// How a reduction combines elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReduceOp {
+    /// Sum.
+    Sum,
+    /// Arithmetic mean.
+    Mean,
+    /// Largest.
+    Max,
+    /// Smallest.
+    Min,
+    /// Product.
+    Product,
+    /// Sum of absolute values.
+    L1,
+    /// Square root of the sum of squares.
+    L2,
+    /// Sum of squares.
+    SumSquare,
+}
+
+/// How pooling combines a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolOp {
+    /// Largest; the gradient goes to the first largest in row-major order.
+    Max,
+    /// Mean.
+    Average {
+        /// Whether padding counts in the divisor.
+        count_include_pad: bool,
+    },
+}
+
+/// A window that slides over the spatial dimensions: one entry per spatial dimension (1 to 3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Extent in elements.
+    pub kernel: Vec<u64>,
+    /// Step in elements.
+    pub strides: Vec<u64>,
+    /// Distance between taps in elements.
+    pub dilations: Vec<u64>,
+    /// Padding before, in elements.
+    pub pads_begin: Vec<u64>,
+    /// Padding after, in elements. Outputs are given by their descriptors, so this is only for the record.
+    pub pads_end: Vec<u64>,
+}
+
+/// A convolution; all three directions use the same description (that of the forward one).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Convolution {
+    /// The sliding window.
+    pub window: Window,
+    /// Number of channel groups.
+    pub groups: u64,
+}
+
+/// What is applied to a result before it is written (set by fusion).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// Nothing.
+    None,
+    /// max(x, 0).
+    Relu,
+}
+
+/// How padding is filled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum PadMode {
+    /// With a constant.
+    Constant(f32),
+    /// By reflection without repeating the edge.
+    Reflect,
+    /// With the nearest element.
+    Edge,
+}
+
+/// One kernel of the closed set; the module's table says what each reads and writes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kernel {
+    /// y = op(x).
+    Unary(UnaryOp),
+    /// dx = dy op'(x).
+    UnaryGradient(UnaryOp),
+    /// y = op(a, b).
+    Binary {
+        /// The function.
+        op: BinaryOp,
+        /// Applied to the result.
+        activation: Activation,
+    },
+    /// y = condition ? a : b.
+    Select,
+    /// Conversion between data types, as C and NumPy convert; to bool by comparison with 0.
+    Cast,
+    /// Moves elements between two strided layouts (any data type).
+    Copy,
+    /// y[i] = x[starts + i steps] per dimension (any data type).
+    Slice {
+        /// First index per dimension.
+        starts: Vec<u64>,
+        /// Step per dimension, may be negative.
+        steps: Vec<i64>,
+    },
+    /// The transpose of `Slice`.
+    SliceGradient {
+        /// First index per dimension.
+        starts: Vec<u64>,
+        /// Step per dimension, may be negative.
+        steps: Vec<i64>,
+    },
+    /// Adds elements around x; the sizes after follow from the descriptors.
+    Pad {
+        /// Elements before, per dimension.
+        begins: Vec<u64>,
+        /// What is added.
+        mode: PadMode,
+    },
+    /// Every element is `value` (converted to y's type).
+    Fill {
+        /// The value.
+        value: f64,
+    },
+    /// Combines the elements along axes.
+    Reduce {
+        /// The combination.
+        op: ReduceOp,
+        /// Axes of x, ascending.
+        axes: Vec<usize>,
+    },
+    /// exp(x - max) / sum along an axis.
+    Softmax {
+        /// The axis.
+        axis: usize,
+    },
+    /// x - max - ln(sum(exp(x - max))) along an axis.
+    LogSoftmax {
+        /// The axis.
+        axis: usize,
+    },
+    /// Gradient of `Softmax`.
+    SoftmaxGradient {
+        /// The axis.
+        axis: usize,
+    },
+    /// Gradient of `LogSoftmax`.
+    LogSoftmaxGradient {
+        /// The axis.
+        axis: usize,
+    },
+    /// Mean over all label positions that are not ignored of -log softmax(logits)[label]. A label outside 0..classes
+    /// gives NaN (callers check labels first). All ignored gives NaN, as PyTorch.
+    SoftmaxCrossEntropy {
+        /// The class axis of logits.
+        axis: usize,
+        /// Label value that does not count.
+        ignore_index: Option<i64>,
+    },
+    /// Gradient of `SoftmaxCrossEntropy` by the logits.
+    SoftmaxCrossEntropyGradient {
+        /// The class axis of logits.
+        axis: usize,
+        /// Label value that does not count.
+        ignore_index: Option<i64>,
+    },
+    /// Mean of (prediction - target)^2.
+    MeanSquaredError,
+    /// Gradient of `MeanSquaredError` by the prediction.
+    MeanSquaredErrorGradient,
+    /// y = activation(alpha a b + beta c). Batch dimensions broadcast.
+    MatMul {
+        /// a is given as [.., k, m].
+        transpose_a: bool,
+        /// b is given as [.., n, k].
+        transpose_b: bool,
+        /// Factor of the product.
+        alpha: f32,
+        /// Factor of c.
+        beta: f32,
+        /// Applied to the result.
+        activation: Activation,
+    },
+    /// Cross-correlation, as every framework's "convolution".
+    Convolution {
+        /// The description.
+        convolution: Convolution,
+        /// Applied to the result.
+        activation: Activation,
+    },
+    /// The transposed convolution: gradient by x, and forward pass of ConvTranspose (then with an optional bias).
+    ConvolutionDataGradient {
+        /// The description (of the forward convolution from dx to dy).
+        convolution: Convolution,
+        /// Applied to the result.
+        activation: Activation,
+    },
+    /// Gradient by w. The sum over (image, output position) runs over fixed chunks, left to right, so that splitting the
+    /// batch and accumulating gives the same bits.
+    ConvolutionWeightGradient {
+        /// The description.
+        convolution: Convolution,
+        /// Whether to add to dw (read third) instead of overwriting it.
+        accumulate: bool,
+    },
+    /// Pooling over windows.
+    Pool {
+        /// The combination.
+        op: PoolOp,
+        /// The sliding window.
+        window: Window,
+    },
+    /// Gradient of `Pool`.
+    PoolGradient {
+        /// The combination.
+        op: PoolOp,
+        /// The sliding window.
+        window: Window,
+    },
+    /// activation(scale (x - mean) / sqrt(variance + epsilon) + bias) with given statistics.
+    BatchNormalization {
+        /// Added to the variance.
+        epsilon: f32,
+        /// Applied to the result.
+        activation: Activation,
+    },
+    /// The same with the batch's own statistics, which it also writes.
+    BatchNormalizationTraining {
+        /// Added to the variance.
+        epsilon: f32,
+        /// Applied to the result.
+        activation: Activation,
+    },
+    /// Gradient of `BatchNormalizationTraining`. With an activation, dy is the gradient by the activated output, and the
+    /// activation's mask is computed again from x with the forward pass's own arithmetic.
+    BatchNormalizationGradient {
+        /// Added to the variance.
+        epsilon: f32,
+        /// What the forward kernel applied.
+        activation: Activation,
+    },
+    /// running = momentum running + (1 - momentum) correction batch.
+    RunningStatistics {
+        /// ONNX's momentum (1 minus PyTorch's).
+        momentum: f32,
+        /// Factor of the batch statistic (n / (n - 1) makes a biased variance unbiased).
+        correction: f32,
+    },
+    /// Normalisation over the axes from `axis` on.
+    LayerNormalization {
+        /// First normalised axis of x.
+        axis: usize,
+        /// Added to the variance.
+        epsilon: f32,
+    },
+    /// Gradient of `LayerNormalization`.
+    LayerNormalizationGradient {
+        /// First normalised axis of x.
+        axis: usize,
+    },
+    /// y = x / (bias + alpha / size sum of x^2 over `size` channels around)^beta.
+    LocalResponseNormalization {
+        /// Number of channels summed.
+        size: u64,
+        /// Scale of the sum.
+        alpha: f32,
+        /// Exponent.
+        beta: f32,
+        /// Summand.
+        bias: f32,
+    },
+    /// Gradient of `LocalResponseNormalization`.
+    LocalResponseNormalizationGradient {
+        /// Number of channels summed.
+        size: u64,
+        /// Scale of the sum.
+        alpha: f32,
+        /// Exponent.
+        beta: f32,
+        /// Summand.
+        bias: f32,
+    },
+    /// y = slices of data along an axis (any data type). Negative indices count from the end; an index out of range
+    /// gives zeros (callers check inputs first).
+    Gather {
+        /// The axis of data.
+        axis: usize,
+    },
+    /// ddata = sum of dy's slices by index, in row-major order of the indices.
+    GatherGradient {
+        /// The axis of data.
+        axis: usize,
+    },
+    /// Zeroes elements with probability `ratio` and scales the others by 1 / (1 - ratio); the mask is a function of
+    /// (seed, step, node, element), so the gradient is the same kernel applied to dy.
+    Dropout {
+        /// Probability of zero, in 0..1.
+        ratio: f32,
+        /// Seed of the run.
+        seed: u64,
+        /// Number of the node.
+        node: u64,
+    },
+    /// g = gradient + weight_decay p; v = momentum v + g; p -= learning_rate (nesterov ? g + momentum v : v). In place.
+    Sgd {
+        /// Step size.
+        learning_rate: f32,
+        /// Momentum; 0 needs no velocity.
+        momentum: f32,
+        /// L2 penalty.
+        weight_decay: f32,
+        /// Nesterov's variant.
+        nesterov: bool,
+    },
+    /// Bias-corrected Adam, epsilon outside the square root; `decoupled` is AdamW. In place.
+    Adam {
+        /// Step size.
+        learning_rate: f32,
+        /// Decay of the first moment.
+        beta1: f32,
+        /// Decay of the second moment.
+        beta2: f32,
+        /// Added to the root of the second moment.
+        epsilon: f32,
+        /// Weight decay.
+        weight_decay: f32,
+        /// Whether decay acts on the parameter (AdamW) instead of the gradient.
+        decoupled: bool,
+    },
+}
+
+impl Kernel {
+    /// The kernel's name in plans and traces.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kernel::Unary(_) => "Unary",
+            Kernel::UnaryGradient(_) => "UnaryGradient",
+            Kernel::Binary { .. } => "Binary",
+            Kernel::Select => "Select",
+            Kernel::Cast => "Cast",
+            Kernel::Copy => "Copy",
+            Kernel::Slice { .. } => "Slice",
+            Kernel::SliceGradient { .. } => "SliceGradient",
+            Kernel::Pad { .. } => "Pad",
+            Kernel::Fill { .. } => "Fill",
+            Kernel::Reduce { .. } => "Reduce",
+            Kernel::Softmax { .. } => "Softmax",
+            Kernel::LogSoftmax { .. } => "LogSoftmax",
+            Kernel::SoftmaxGradient { .. } => "SoftmaxGradient",
+            Kernel::LogSoftmaxGradient { .. } => "LogSoftmaxGradient",
+            Kernel::SoftmaxCrossEntropy { .. } => "SoftmaxCrossEntropy",
+            Kernel::SoftmaxCrossEntropyGradient { .. } => "SoftmaxCrossEntropyGradient",
+            Kernel::MeanSquaredError => "MeanSquaredError",
+            Kernel::MeanSquaredErrorGradient => "MeanSquaredErrorGradient",
+            Kernel::MatMul { .. } => "MatMul",
+            Kernel::Convolution { .. } => "Convolution",
+            Kernel::ConvolutionDataGradient { .. } => "ConvolutionDataGradient",
+            Kernel::ConvolutionWeightGradient { .. } => "ConvolutionWeightGradient",
+            Kernel::Pool { .. } => "Pool",
+            Kernel::PoolGradient { .. } => "PoolGradient",
+            Kernel::BatchNormalization { .. } => "BatchNormalization",
+            Kernel::BatchNormalizationTraining { .. } => "BatchNormalizationTraining",
+            Kernel::BatchNormalizationGradient { .. } => "BatchNormalizationGradient",
+            Kernel::RunningStatistics { .. } => "RunningStatistics",
+            Kernel::LayerNormalization { .. } => "LayerNormalization",
+            Kernel::LayerNormalizationGradient { .. } => "LayerNormalizationGradient",
+            Kernel::LocalResponseNormalization { .. } => "LocalResponseNormalization",
+            Kernel::LocalResponseNormalizationGradient { .. } => "LocalResponseNormalizationGradient",
+            Kernel::Gather { .. } => "Gather",
+            Kernel::GatherGradient { .. } => "GatherGradient",
+            Kernel::Dropout { .. } => "Dropout",
+            Kernel::Sgd { .. } => "Sgd",
+            Kernel::Adam { .. } => "Adam",
+        }
+    }
+
+    /// The pairs (write, read) of bindings that may be the same region: the write then updates the read in place. For
+    /// elementwise kernels this needs packed operands of the same sizes and element size; planning checks that.
+    pub fn in_place(&self) -> &'static [(usize, usize)] {
+        match self {
+            Kernel::Unary(_) | Kernel::Cast | Kernel::Dropout { .. } => &[(0, 0)],
+            Kernel::UnaryGradient(_) => &[(0, 0), (0, 1)],
+            Kernel::Binary { .. } => &[(0, 0), (0, 1)],
+            Kernel::Select => &[(0, 1), (0, 2)],
+            Kernel::Softmax { .. } | Kernel::LogSoftmax { .. } => &[(0, 0)],
+            Kernel::SoftmaxGradient { .. } | Kernel::LogSoftmaxGradient { .. } => &[(0, 0), (0, 1)],
+            Kernel::SoftmaxCrossEntropyGradient { .. } => &[(0, 1)],
+            Kernel::MeanSquaredErrorGradient => &[(0, 1), (0, 2)],
+            Kernel::MatMul { .. } => &[(0, 2)],
+            Kernel::ConvolutionWeightGradient { .. } => &[(0, 2)],
+            Kernel::BatchNormalization { .. } | Kernel::BatchNormalizationTraining { .. } => &[(0, 0)],
+            Kernel::BatchNormalizationGradient { .. } => &[(0, 0), (0, 1)],
+            Kernel::LayerNormalization { .. } => &[(0, 0)],
+            Kernel::LayerNormalizationGradient { .. } => &[(0, 0), (0, 1)],
+            Kernel::RunningStatistics { .. } => &[(0, 0)],
+            Kernel::Sgd { .. } => &[(0, 0), (1, 2)],
+            Kernel::Adam { .. } => &[(0, 0), (1, 2), (2, 3)],
+            _ => &[],
+        }
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}

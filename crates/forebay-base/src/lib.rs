@@ -1,0 +1,26 @@
+//! The words of Forebay: what every other crate speaks, and nothing that acts.
+//!
+//! Floor 0 of the house. No logic beyond the arithmetic of sizes, no dependencies.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`data_type`] | element types |
+//! | [`tensor`] | [`TensorDesc`]: how a tensor lies in a buffer |
+//! | [`region`] | memories, byte ranges, regions |
+//! | [`limits`] | what a device can do |
+//! | [`kernel`] | the closed set of kernels, and what each reads and writes |
+//! | [`command`] | the closed set of commands: the narrow waist between planning and doing |
+
+pub mod command;
+pub mod data_type;
+pub mod kernel;
+pub mod limits;
+pub mod region;
+pub mod tensor;
+
+pub use command::{Binding, Command, EventId, Launch, StreamId};
+pub use data_type::DataType;
+pub use kernel::Kernel;
+pub use limits::Limits;
+pub use region::{ByteRange, HeapId, MemoryId, Region, Space};
+pub use tensor::{TensorDesc, TensorError};

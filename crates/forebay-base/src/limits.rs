@@ -1,0 +1,24 @@
+//! What a device can do, as numbers that planning may use.
+
+/// The limits of one device. Plain data: planning reads it, devices fill it in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Name of the device, for people.
+    pub name: String,
+    /// Whether heaps can be mapped tile by tile into reservations.
+    pub tiled: bool,
+    /// Unit of mapping in bytes; also the unit in which placed heaps are rounded.
+    pub tile_size_bytes: u64,
+    /// Largest heap in bytes when heaps back a reservation.
+    pub heap_size_max_bytes: u64,
+    /// Physical memory that the device has, in bytes.
+    pub memory_bytes: u64,
+    /// Alignment in bytes that every tensor's base offset has.
+    pub offset_alignment_bytes: u64,
+    /// Largest number of elements of one tensor (2^32 - 1 on Direct3D-like devices).
+    pub tensor_elements_max: u64,
+    /// Whether copies run beside kernels on streams of their own.
+    pub copy_streams: bool,
+    /// Number of execution lanes (threads, compute units), for cost estimates only: no result depends on it.
+    pub lanes: u32,
+}

@@ -1,0 +1,168 @@
+//! Memories, byte ranges and regions: the only way that commands name bytes.
+
+use std::fmt;
+
+/// Where bytes live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Space {
+    /// Memory of the device with this number.
+    Device(u32),
+    /// Host memory, pinned where the device can pin.
+    Host,
+    /// A spill file.
+    Disk,
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Space::Device(index) => write!(f, "device {index}"),
+            Space::Host => f.write_str("host"),
+            Space::Disk => f.write_str("disk"),
+        }
+    }
+}
+
+/// One addressable piece in one space: a reservation, a placed heap, a host block, a spill file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemoryId(pub u32);
+
+impl fmt::Display for MemoryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "m{}", self.0)
+    }
+}
+
+/// Physical device memory obtained in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HeapId(pub u32);
+
+impl fmt::Display for HeapId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "h{}", self.0)
+    }
+}
+
+/// A half-open range of bytes, `start..end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ByteRange {
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+}
+
+impl ByteRange {
+    /// The range `start..end`.
+    ///
+    /// # Panics
+    /// If `end < start`.
+    pub fn new(start: u64, end: u64) -> ByteRange {
+        assert!(start <= end, "byte range {start}..{end} ends before it starts");
+        ByteRange { start, end }
+    }
+
+    /// Length in bytes.
+    pub const fn len(self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Whether the range holds no byte.
+    pub const fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+
+    /// Whether both ranges hold a common byte. An empty range overlaps nothing.
+    pub fn overlaps(self, other: ByteRange) -> bool {
+        self.start.max(other.start) < self.end.min(other.end)
+    }
+
+    /// The common bytes, if there are any.
+    pub fn intersection(self, other: ByteRange) -> Option<ByteRange> {
+        let (start, end) = (self.start.max(other.start), self.end.min(other.end));
+        (start < end).then_some(ByteRange { start, end })
+    }
+
+    /// Whether `other` lies wholly inside this range.
+    pub const fn contains(self, other: ByteRange) -> bool {
+        self.start <= other.start && other.end <= self.end
+    }
+}
+
+impl fmt::Display for ByteRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{}", self.start, self.end)
+    }
+}
+
+/// A byte range of one memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Region {
+    /// The memory.
+    pub memory: MemoryId,
+    /// The bytes of that memory.
+    pub range: ByteRange,
+}
+
+impl Region {
+    /// `size_bytes` bytes of `memory` from `offset_bytes` on.
+    ///
+    /// # Panics
+    /// If the end does not fit 64 bits.
+    pub fn new(memory: MemoryId, offset_bytes: u64, size_bytes: u64) -> Region {
+        let end = offset_bytes.checked_add(size_bytes).expect("a region ends within 64 bits");
+        Region { memory, range: ByteRange::new(offset_bytes, end) }
+    }
+
+    /// Whether both regions hold a common byte of one memory.
+    pub fn overlaps(self, other: Region) -> bool {
+        self.memory == other.memory && self.range.overlaps(other.range)
+    }
+
+    /// `size_bytes` bytes of this region, `offset_bytes` from its start.
+    ///
+    /// # Panics
+    /// If the part does not lie inside this region.
+    pub fn part(self, offset_bytes: u64, size_bytes: u64) -> Region {
+        let part = Region::new(self.memory, self.range.start + offset_bytes, size_bytes);
+        assert!(self.range.contains(part.range), "{part} is not inside {self}");
+        part
+    }
+}
+
+impl fmt::Display for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]", self.memory, self.range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_ranges_overlap_nothing() {
+        let empty = ByteRange::new(4, 4);
+        assert!(!empty.overlaps(ByteRange::new(0, 8)));
+        assert!(!ByteRange::new(0, 8).overlaps(empty));
+    }
+
+    #[test]
+    fn touching_ranges_do_not_overlap() {
+        assert!(!ByteRange::new(0, 4).overlaps(ByteRange::new(4, 8)));
+        assert_eq!(ByteRange::new(0, 5).intersection(ByteRange::new(4, 8)), Some(ByteRange::new(4, 5)));
+    }
+
+    #[test]
+    fn regions_of_different_memories_never_overlap() {
+        let a = Region::new(MemoryId(0), 0, 16);
+        assert!(!a.overlaps(Region::new(MemoryId(1), 0, 16)));
+        assert!(a.overlaps(Region::new(MemoryId(0), 15, 1)));
+    }
+
+    #[test]
+    #[should_panic(expected = "is not inside")]
+    fn a_part_stays_inside() {
+        Region::new(MemoryId(0), 16, 16).part(8, 9);
+    }
+}

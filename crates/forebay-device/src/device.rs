@@ -1,0 +1,183 @@
+//! The trait that every device implements.
+
+use std::fmt;
+use std::time::Duration;
+
+use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
+
+/// What a device has handed out, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceUsage {
+    /// Heap bytes that exist now (placed memories included).
+    pub heap_bytes: u64,
+    /// The most heap bytes that ever existed at once.
+    pub heap_peak_bytes: u64,
+    /// Host block bytes that exist now, packing buffers of kernels included.
+    pub host_bytes: u64,
+    /// The most host block bytes that ever existed at once.
+    pub host_peak_bytes: u64,
+}
+
+/// When a command ran, measured by the device, for traces and measured costs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TraceRecord {
+    /// The stream.
+    pub stream: StreamId,
+    /// What ran: a launch's label, or none for copies and fills.
+    pub label: Option<u32>,
+    /// Kernel name, `copy` or `fill`.
+    pub name: &'static str,
+    /// Bytes moved, for copies and fills.
+    pub bytes: u64,
+    /// Start, since the device was made.
+    pub start: Duration,
+    /// End, since the device was made.
+    pub end: Duration,
+}
+
+/// What a device reports: only what its caller could not foresee.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DeviceError {
+    /// Physical memory could not be had.
+    OutOfMemory {
+        /// What was asked for.
+        what: &'static str,
+        /// Bytes asked for.
+        requested_bytes: u64,
+        /// The system's own words.
+        reason: String,
+    },
+    /// A kernel cannot run with these operands on this device.
+    Unsupported {
+        /// The kernel.
+        kernel: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// The device failed and can no longer be used.
+    Lost {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceError::OutOfMemory { what, requested_bytes, reason } => {
+                write!(f, "the device could not provide {requested_bytes} bytes for {what}: {reason}")
+            }
+            DeviceError::Unsupported { kernel, reason } => write!(f, "kernel {kernel} cannot run: {reason}"),
+            DeviceError::Lost { reason } => write!(f, "the device was lost: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for DeviceError {}
+
+/// A machine: memories, streams, events, and the commands that connect them.
+///
+/// Commands are asynchronous: `submit` returns at once, work happens in stream order as `forebay_base::command` says.
+/// A failure inside a stream is sticky: `synchronize` and `wait_event` return it, and later commands are skipped.
+/// All methods may be called from any thread.
+pub trait Device: Send + Sync {
+    /// What the device can do.
+    fn limits(&self) -> &Limits;
+
+    /// Temporary bytes that a launch of `kernel` with these operands needs, a function of them alone.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the device cannot run the kernel with these operands.
+    fn workspace_bytes(&self, kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc])
+        -> Result<u64, DeviceError>;
+
+    /// Obtains physical memory in one piece, for mapping into reservations; rounded up to whole tiles.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError>;
+
+    /// Gives a heap back. No tile of it may be mapped.
+    fn destroy_heap(&self, heap: HeapId);
+
+    /// Reserves addresses without memory behind them; rounded up to whole tiles. Only where `limits().tiled`.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`] where addresses run out; [`DeviceError::Unsupported`] where there are no tiles.
+    fn create_reservation(&self, size_bytes: u64) -> Result<MemoryId, DeviceError>;
+
+    /// Obtains addressable physical memory in one piece (a placed heap); rounded up to whole tiles.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    fn create_placed(&self, size_bytes: u64) -> Result<MemoryId, DeviceError>;
+
+    /// Obtains a block of host memory that commands can copy from and to.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError>;
+
+    /// Gives a memory back. No submitted command may still use it; mapped tiles are unmapped.
+    fn destroy_memory(&self, memory: MemoryId);
+
+    /// Makes a stream. `name` appears in traces.
+    ///
+    /// # Errors
+    /// Where the system refuses, for example a thread.
+    fn create_stream(&self, name: &str) -> Result<StreamId, DeviceError>;
+
+    /// Gives a stream back after all its commands are complete.
+    fn destroy_stream(&self, stream: StreamId);
+
+    /// Makes an event; its generation is 0.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    fn create_event(&self) -> Result<EventId, DeviceError>;
+
+    /// Gives an event back. No submitted command may still name it.
+    fn destroy_event(&self, event: EventId);
+
+    /// Appends commands to their streams, in list order; mapping happens before this returns.
+    ///
+    /// # Errors
+    /// Failures of mapping, and a sticky failure of the device.
+    fn submit(&self, commands: &[Command]) -> Result<(), DeviceError>;
+
+    /// Waits until every command submitted to the stream is complete.
+    ///
+    /// # Errors
+    /// The first failure inside the stream.
+    fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError>;
+
+    /// Waits until a generation of the event has fired.
+    ///
+    /// # Errors
+    /// A failure that keeps it from firing.
+    fn wait_event(&self, event: EventId, generation: u64) -> Result<(), DeviceError>;
+
+    /// The latest generation of the event that has fired; 0 before the first.
+    fn query_event(&self, event: EventId) -> u64;
+
+    /// Writes bytes of a memory in host space from the host, at once. The caller orders it against commands.
+    ///
+    /// # Panics
+    /// If the memory is not a host block or the lengths differ.
+    fn write_host(&self, region: Region, bytes: &[u8]);
+
+    /// Reads bytes of a memory in host space on the host, at once. The caller orders it against commands.
+    ///
+    /// # Panics
+    /// If the memory is not a host block or the lengths differ.
+    fn read_host(&self, region: Region, bytes: &mut [u8]);
+
+    /// Bytes handed out, now and at most.
+    fn usage(&self) -> DeviceUsage;
+
+    /// Starts or stops recording when commands run.
+    fn set_trace(&self, enabled: bool);
+
+    /// Takes the records so far.
+    fn take_trace(&self) -> Vec<TraceRecord>;
+}

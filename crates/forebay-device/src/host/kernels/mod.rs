@@ -1,0 +1,89 @@
+//! Kernels of the host device: one family per file.
+//!
+//! Rules that make results a function of operands alone: work is cut into chunks whose lines depend on shapes only, never
+//! on the number of threads; partial results are combined in chunk order; rayon only decides which thread computes a chunk.
+
+mod convolution;
+mod elementwise;
+mod loss;
+mod matmul;
+mod movement;
+mod normalization;
+mod optimizer;
+mod pooling;
+mod reduce;
+mod view;
+
+use forebay_base::{Kernel, TensorDesc};
+
+use crate::device::DeviceError;
+pub(crate) use view::View;
+
+/// Runs one kernel on the current rayon pool. Operands are those of the kernel's row in [`forebay_base::kernel`].
+///
+/// # Safety
+/// Every view must point to live memory of at least its descriptor's total size, aligned to 16 bytes. Nothing else may
+/// write what is read or touch what is written while this runs. A write may be the same bytes as a read only where
+/// [`Kernel::in_place`] says so.
+pub(crate) unsafe fn run(
+    kernel: &Kernel,
+    reads: &[View],
+    writes: &[View],
+    scratch: Option<View>,
+) -> Result<(), DeviceError> {
+    // SAFETY: the caller's promises are those that the families ask for.
+    unsafe {
+        match kernel {
+            Kernel::Unary(_)
+            | Kernel::UnaryGradient(_)
+            | Kernel::Binary { .. }
+            | Kernel::Select
+            | Kernel::Cast
+            | Kernel::Fill { .. }
+            | Kernel::Dropout { .. } => elementwise::run(kernel, reads, writes),
+            Kernel::Copy
+            | Kernel::Slice { .. }
+            | Kernel::SliceGradient { .. }
+            | Kernel::Pad { .. }
+            | Kernel::Gather { .. }
+            | Kernel::GatherGradient { .. } => movement::run(kernel, reads, writes),
+            Kernel::Reduce { .. }
+            | Kernel::Softmax { .. }
+            | Kernel::LogSoftmax { .. }
+            | Kernel::SoftmaxGradient { .. }
+            | Kernel::LogSoftmaxGradient { .. } => reduce::run(kernel, reads, writes),
+            Kernel::SoftmaxCrossEntropy { .. }
+            | Kernel::SoftmaxCrossEntropyGradient { .. }
+            | Kernel::MeanSquaredError
+            | Kernel::MeanSquaredErrorGradient => loss::run(kernel, reads, writes),
+            Kernel::MatMul { .. } => matmul::run(kernel, reads, writes),
+            Kernel::Convolution { .. }
+            | Kernel::ConvolutionDataGradient { .. }
+            | Kernel::ConvolutionWeightGradient { .. } => convolution::run(kernel, reads, writes, scratch),
+            Kernel::Pool { .. } | Kernel::PoolGradient { .. } => pooling::run(kernel, reads, writes),
+            Kernel::BatchNormalization { .. }
+            | Kernel::BatchNormalizationTraining { .. }
+            | Kernel::BatchNormalizationGradient { .. }
+            | Kernel::RunningStatistics { .. }
+            | Kernel::LayerNormalization { .. }
+            | Kernel::LayerNormalizationGradient { .. }
+            | Kernel::LocalResponseNormalization { .. }
+            | Kernel::LocalResponseNormalizationGradient { .. } => normalization::run(kernel, reads, writes),
+            Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::run(kernel, reads, writes),
+        }
+    }
+}
+
+/// Temporary bytes that a kernel needs; an error where the host cannot run it with these operands.
+pub(crate) fn workspace_bytes(
+    kernel: &Kernel,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+) -> Result<u64, DeviceError> {
+    match kernel {
+        Kernel::Convolution { .. }
+        | Kernel::ConvolutionDataGradient { .. }
+        | Kernel::ConvolutionWeightGradient { .. } => convolution::workspace_bytes(kernel, reads, writes),
+        _ => Ok(0),
+    }
+}

@@ -1,0 +1,1 @@
+//! Where bytes can live: static placement of buffers with known lifetimes.

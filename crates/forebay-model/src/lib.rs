@@ -1,0 +1,1 @@
+//! What to compute: ONNX import and export, graphs, operators, gradients, lowering to kernels.

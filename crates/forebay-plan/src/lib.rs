@@ -1,0 +1,1 @@
+//! When and where: the passes that turn a program into a plan of commands.

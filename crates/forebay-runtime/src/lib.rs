@@ -1,0 +1,1 @@
+//! Now: the executor of plans and its trace.

@@ -1,0 +1,1 @@
+//! What must wait: hazards, barriers, happens-before and the race checker.
