@@ -1,1 +1,38 @@
-//! What to compute: ONNX import and export, graphs, operators, gradients, lowering to kernels.
+//! What to compute: ONNX import and export, graphs, operators, gradients, lowering to kernels. Pure: no device, no memory.
+//!
+//! The data's way through this crate:
+//!
+//! ```text
+//! bytes -> onnx::read -> Graph -> infer (types, constants) -> training (mode, loss, gradients, updates) -> lower -> Program
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`tensor`] | constant tensors |
+//! | [`graph`] | values, nodes, the graph |
+//! | [`error`] | what can be wrong with a model |
+//! | [`operator`] | what an operator's row in the table offers, and the contexts its functions work in |
+//! | [`operators`] | the table: one row per operator, one file per family |
+//! | [`infer`] | types of every value; constant folding |
+//! | [`onnx`] | reading and writing ONNX |
+//! | [`autodiff`] | gradients, graph to graph |
+//! | [`training`] | a forward graph becomes a training step |
+//! | [`program`] | the result: kernels on logical buffers |
+//! | [`lower`] | from graph to program |
+
+pub mod autodiff;
+pub mod error;
+pub mod graph;
+pub mod infer;
+pub mod lower;
+pub mod onnx;
+pub mod operator;
+pub mod operators;
+pub mod program;
+pub mod tensor;
+pub mod training;
+
+pub use error::ModelError;
+pub use graph::{Graph, Node, NodeId, Operation, TensorType, ValueId};
+pub use program::Program;
+pub use tensor::Tensor;

@@ -1,0 +1,1 @@
+//! Gradients, graph to graph.

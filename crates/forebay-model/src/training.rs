@@ -1,0 +1,1 @@
+//! A forward graph becomes a training step.
