@@ -1,1 +1,24 @@
-//! When and where: the passes that turn a program into a plan of commands.
+//! When and where, ahead of time: the passes that turn a program into a plan of commands. Pure: no device, no clock.
+//!
+//! ```text
+//! Program -> fuse -> alias -> liveness -> residency -> schedule -> place -> barriers -> Plan -> check, simulate
+//! ```
+//!
+//! | module | pass |
+//! |---|---|
+//! | [`fuse`] | neighbouring kernels become one |
+//! | [`alias`] | outputs take over inputs that die |
+//! | [`liveness`] | when each buffer is used |
+//! | [`cost`] | how long launches and copies take |
+//! | [`residency`] | which bytes are on the device when: keep or swap |
+//! | [`schedule`] | launches and copies in one list, with streams |
+//! | [`arena`] | offsets on the device and on the host |
+//! | [`plan`] | the result |
+//! | [`planner`] | runs the passes and picks the best candidate |
+//! | [`check`] | the whole plan, checked independently |
+//! | [`simulate`] | predicted times |
+
+pub mod error;
+pub mod plan;
+pub use error::PlanError;
+pub use plan::{Home, Plan};

@@ -1,0 +1,59 @@
+//! Why there is no plan.
+
+use std::fmt;
+
+/// Why a program cannot be planned within its budgets.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PlanError {
+    /// The device budget is below what the largest launch needs.
+    DeviceBudget {
+        /// The budget in bytes.
+        budget_bytes: u64,
+        /// The smallest budget that has a plan, in bytes.
+        minimum_bytes: u64,
+        /// Which launch sets the minimum.
+        launch: String,
+    },
+    /// The host budget is too small for what must be swapped out, inputs and outputs included.
+    HostBudget {
+        /// The budget in bytes.
+        budget_bytes: u64,
+        /// What the plan needs on the host, in bytes.
+        needed_bytes: u64,
+    },
+    /// A tensor has more elements than the device allows.
+    Tensor {
+        /// The launch that uses it.
+        launch: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The plan breaks an invariant: a defect of this crate, found before anything ran.
+    Check {
+        /// Which invariant, and where.
+        reason: String,
+    },
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch } => write!(
+                f,
+                "a device budget of {budget_bytes} bytes is too small: '{launch}' needs {minimum_bytes} bytes at once \
+                 (give at least --device-memory {}KiB, or a smaller batch)",
+                minimum_bytes.div_ceil(1024)
+            ),
+            PlanError::HostBudget { budget_bytes, needed_bytes } => write!(
+                f,
+                "a host budget of {budget_bytes} bytes is too small: the plan keeps {needed_bytes} bytes there \
+                 (give at least --host-memory {}KiB, or more device memory)",
+                needed_bytes.div_ceil(1024)
+            ),
+            PlanError::Tensor { launch, reason } => write!(f, "'{launch}': {reason}"),
+            PlanError::Check { reason } => write!(f, "the plan breaks an invariant (a defect of Forebay): {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for PlanError {}

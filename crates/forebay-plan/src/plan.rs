@@ -1,0 +1,125 @@
+//! A plan: the complete list of commands for one step, with every address resolved. Plain data.
+
+use forebay_base::{ByteRange, Command, MemoryId, Region, Space};
+
+/// How a memory of a plan is obtained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// Addresses into which the prologue maps tiles of the plan's heaps.
+    Reservation,
+    /// Physical device memory in one piece.
+    Placed,
+    /// A block of host memory.
+    HostBlock,
+}
+
+/// One memory that a plan uses; its place in [`Plan::memories`] is the [`MemoryId`] that the plan's commands name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanMemory {
+    /// How it is obtained.
+    pub kind: MemoryKind,
+    /// Where it is.
+    pub space: Space,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+}
+
+/// Where a tensor's bytes are at the boundary between two steps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Home {
+    /// The tensor's name in the graph.
+    pub name: String,
+    /// Its sizes in the graph (none for a scalar).
+    pub shape: Vec<u64>,
+    /// Its element type.
+    pub data_type: forebay_base::DataType,
+    /// Its bytes, cut into pieces in ascending order: which of them lie where. Together they cover the tensor.
+    pub pieces: Vec<(ByteRange, Region)>,
+}
+
+/// A stream of a plan; its place in [`Plan::streams`] is its `StreamId`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanStream {
+    /// `compute`, `copy in` or `copy out`.
+    pub name: String,
+}
+
+/// Numbers about a plan.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Statistics {
+    /// The budget that was planned for, in bytes; none when unlimited.
+    pub device_budget_bytes: Option<u64>,
+    /// Heap bytes that the plan takes, tile rounding included.
+    pub device_peak_bytes: u64,
+    /// Heap bytes that the unlimited plan of the same program takes.
+    pub in_core_peak_bytes: u64,
+    /// The smallest budget for which there is a plan.
+    pub minimum_budget_bytes: u64,
+    /// The launch that sets the smallest budget.
+    pub minimum_launch: String,
+    /// Host block bytes.
+    pub host_bytes: u64,
+    /// Bytes copied to the device per step.
+    pub bytes_to_device: u64,
+    /// Bytes copied from the device per step.
+    pub bytes_from_device: u64,
+    /// Launches per step.
+    pub launches: usize,
+    /// Barriers per step.
+    pub barriers: usize,
+    /// Waits per step.
+    pub waits: usize,
+    /// Predicted time of a step in nanoseconds.
+    pub predicted_ns: u64,
+    /// Predicted time of a step without a budget, in nanoseconds.
+    pub in_core_predicted_ns: u64,
+}
+
+/// Why bytes move between spaces, for people.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Movement {
+    /// Index of the copy in [`Plan::commands`].
+    pub command: usize,
+    /// Name of the buffer.
+    pub name: String,
+    /// Why it moves.
+    pub reason: String,
+}
+
+/// The complete list of commands for one step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Memories to obtain.
+    pub memories: Vec<PlanMemory>,
+    /// Sizes in bytes of the heaps that the prologue maps; a heap's place is its `HeapId`.
+    pub heaps: Vec<u64>,
+    /// Mapping, done once.
+    pub prologue: Vec<Command>,
+    /// Streams to make.
+    pub streams: Vec<PlanStream>,
+    /// Number of events to make. Generations in `commands` count from 1 in every step.
+    pub event_count: u32,
+    /// One step. Steps follow each other with a host join (every stream synchronised) between them.
+    pub commands: Vec<Command>,
+    /// Commands from here on belong to the update phase. Everything that the outputs need stands before.
+    pub update_start: usize,
+    /// Name of each launch, by its label.
+    pub labels: Vec<String>,
+    /// Where the caller writes inputs before a step: always whole, in host blocks.
+    pub inputs: Vec<Home>,
+    /// Where the caller reads outputs once the commands before `update_start` are complete: always whole, in host blocks.
+    pub outputs: Vec<Home>,
+    /// Parameters, state and constants: where their bytes are before and after each step.
+    pub persistent: Vec<Home>,
+    /// Why each copy is there.
+    pub movements: Vec<Movement>,
+    /// Numbers about the plan.
+    pub statistics: Statistics,
+}
+
+impl Plan {
+    /// The memory.
+    pub fn memory(&self, id: MemoryId) -> &PlanMemory {
+        &self.memories[id.0 as usize]
+    }
+}
