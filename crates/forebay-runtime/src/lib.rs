@@ -1,1 +1,20 @@
-//! Now: the executor of plans and its trace.
+//! Now: plans run on devices, and what happened is written down.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`executor`] | a plan on a device: obtained, loaded, run step by step, released |
+//! | [`binding`] | a plan's ids become the device's |
+//! | [`trace`] | what ran when, for Perfetto |
+//! | [`error`] | what can go wrong |
+//!
+//! The planner emits commands ahead of time; this crate renumbers, submits and joins. It decides nothing about memory or
+//! order, so that what `forebay plan` shows is what happens.
+
+pub mod binding;
+pub mod error;
+pub mod executor;
+mod live;
+pub mod trace;
+
+pub use error::RuntimeError;
+pub use executor::{Decision, Executor, StepTimes};

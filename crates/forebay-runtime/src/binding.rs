@@ -1,0 +1,170 @@
+//! A plan's ids become the device's: memories, heaps, streams and events are obtained here, and given back on drop.
+
+use std::sync::Arc;
+
+use forebay_base::{Command, EventId, HeapId, MemoryId, Region, StreamId};
+use forebay_device::{Device, DeviceError};
+use forebay_plan::plan::MemoryKind;
+use forebay_plan::Plan;
+
+use crate::error::RuntimeError;
+
+/// Everything that a plan holds of a device, by the plan's ids. Dropping it waits for the streams and gives all back.
+pub struct Binding {
+    device: Arc<dyn Device>,
+    memories: Vec<MemoryId>,
+    heaps: Vec<HeapId>,
+    streams: Vec<StreamId>,
+    events: Vec<EventId>,
+    staging: Option<Region>,
+}
+
+impl Binding {
+    /// Obtains what the plan names, and a host block of `staging_bytes` (none for 0). There is always a stream, even for
+    /// a plan without any. What was obtained before a failure is given back.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn obtain(device: Arc<dyn Device>, plan: &Plan, staging_bytes: u64) -> Result<Binding, RuntimeError> {
+        let mut binding = Binding {
+            device,
+            memories: Vec::with_capacity(plan.memories.len()),
+            heaps: Vec::with_capacity(plan.heaps.len()),
+            streams: Vec::with_capacity(plan.streams.len()),
+            events: Vec::new(),
+            staging: None,
+        };
+        binding
+            .fill(plan, staging_bytes)
+            .map_err(|error| RuntimeError::Device { action: "while obtaining what the plan needs", error })?;
+        Ok(binding)
+    }
+
+    fn fill(&mut self, plan: &Plan, staging_bytes: u64) -> Result<(), DeviceError> {
+        for &size_bytes in &plan.heaps {
+            self.heaps.push(self.device.create_heap(size_bytes)?);
+        }
+        for memory in &plan.memories {
+            self.memories.push(match memory.kind {
+                MemoryKind::Reservation => self.device.create_reservation(memory.size_bytes)?,
+                MemoryKind::Placed => self.device.create_placed(memory.size_bytes)?,
+                MemoryKind::HostBlock => self.device.create_host_block(memory.size_bytes)?,
+            });
+        }
+        if staging_bytes > 0 {
+            let memory = self.device.create_host_block(staging_bytes)?;
+            self.staging = Some(Region::new(memory, 0, staging_bytes));
+        }
+        for stream in &plan.streams {
+            self.streams.push(self.device.create_stream(&stream.name)?);
+        }
+        if self.streams.is_empty() {
+            self.streams.push(self.device.create_stream("copy")?);
+        }
+        for _ in 0..plan.event_count {
+            self.events.push(self.device.create_event()?);
+        }
+        Ok(())
+    }
+
+    /// The streams, in the plan's order.
+    pub fn streams(&self) -> &[StreamId] {
+        &self.streams
+    }
+
+    /// Host bytes for moving contents to and from the device outside of steps.
+    pub fn staging(&self) -> Option<Region> {
+        self.staging
+    }
+
+    /// The device's region for one of the plan's.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Plan`] where the plan has no such memory.
+    pub fn region(&self, region: Region) -> Result<Region, RuntimeError> {
+        Ok(Region { memory: look_up(&self.memories, region.memory.0, "memory")?, range: region.range })
+    }
+
+    /// The device's command for one of the plan's. Generations stay the plan's.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Plan`] where the command names something that the plan does not list.
+    pub fn command(&self, command: &Command) -> Result<Command, RuntimeError> {
+        let mut command = command.clone();
+        match &mut command {
+            Command::Launch { stream, launch } => {
+                *stream = self.stream(*stream)?;
+                for binding in launch.reads.iter_mut().chain(&mut launch.writes) {
+                    binding.region = self.region(binding.region)?;
+                }
+                if let Some(scratch) = &mut launch.scratch {
+                    *scratch = self.region(*scratch)?;
+                }
+            }
+            Command::Copy { stream, from, to } => {
+                *stream = self.stream(*stream)?;
+                *from = self.region(*from)?;
+                *to = self.region(*to)?;
+            }
+            Command::Fill { stream, region, .. } => {
+                *stream = self.stream(*stream)?;
+                *region = self.region(*region)?;
+            }
+            Command::Map { region, heap, .. } => {
+                *region = self.region(*region)?;
+                *heap = look_up(&self.heaps, heap.0, "heap")?;
+            }
+            Command::Unmap { region } => *region = self.region(*region)?,
+            Command::Barrier { stream } => *stream = self.stream(*stream)?,
+            Command::Record { stream, event, .. } | Command::Wait { stream, event, .. } => {
+                *stream = self.stream(*stream)?;
+                *event = look_up(&self.events, event.0, "event")?;
+            }
+        }
+        Ok(command)
+    }
+
+    fn stream(&self, stream: StreamId) -> Result<StreamId, RuntimeError> {
+        look_up(&self.streams, stream.0, "stream")
+    }
+
+    /// Waits until every stream has run dry.
+    ///
+    /// # Errors
+    /// The first failure in any stream.
+    pub fn join(&self, action: &'static str) -> Result<(), RuntimeError> {
+        let mut first = Ok(());
+        for &stream in &self.streams {
+            let result = self.device.synchronize(stream).map_err(|error| RuntimeError::Device { action, error });
+            first = first.and(result);
+        }
+        first
+    }
+}
+
+fn look_up<T: Copy>(ids: &[T], index: u32, what: &str) -> Result<T, RuntimeError> {
+    ids.get(index as usize)
+        .copied()
+        .ok_or_else(|| RuntimeError::Plan { reason: format!("it names {what} {index} of {}", ids.len()) })
+}
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        for &stream in &self.streams {
+            // A failed stream must be given back too; its failure was reported where it mattered.
+            let _ = self.device.synchronize(stream);
+        }
+        for &stream in &self.streams {
+            self.device.destroy_stream(stream);
+        }
+        for &event in &self.events {
+            self.device.destroy_event(event);
+        }
+        for &memory in self.memories.iter().chain(self.staging.iter().map(|region| &region.memory)) {
+            self.device.destroy_memory(memory);
+        }
+        for &heap in &self.heaps {
+            self.device.destroy_heap(heap);
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! A plan on a device: obtained, loaded, run step by step, released.
+//!
+//! A step has two phases with a host join after each. Everything that the outputs need is in the first; parameters and
+//! state change only in the second. Whoever looks at the outputs in between and stops (the loss is not a number) finds
+//! everything as it was before the step.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_base::{ByteRange, Command, Region};
+use forebay_device::{Device, DeviceUsage, TraceRecord};
+use forebay_model::Tensor;
+use forebay_plan::plan::MemoryKind;
+use forebay_plan::{Home, Plan};
+
+use crate::binding::Binding;
+use crate::error::RuntimeError;
+use crate::trace::Trace;
+
+/// Host bytes that an executor takes beside its plan's, at most, for moving contents to and from the device outside of
+/// steps. Who plans for a host budget leaves this much free.
+pub const STAGING_BYTES: u64 = 1 << 20;
+
+/// What to do after the first phase of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Run the update phase.
+    Continue,
+    /// Leave parameters and state as they were before the step.
+    Stop,
+}
+
+/// When a step ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepTimes {
+    /// From the first submission to the last join.
+    pub total: Duration,
+    /// The part of `total` in which no kernel ran: waiting for copies, or between commands.
+    pub stall: Duration,
+}
+
+/// Commands of one phase, in the device's ids.
+struct Phase {
+    commands: Vec<Command>,
+    /// Where records and waits stand, with the plan's event and generation.
+    generations: Vec<(usize, usize, u64)>,
+    /// How often each event of the plan is recorded.
+    records: Vec<u64>,
+}
+
+/// A plan on a device. Holds the plan's memories, heaps, streams and events until it is dropped.
+pub struct Executor {
+    device: Arc<dyn Device>,
+    plan: Plan,
+    phases: [Phase; 2],
+    /// By event: how often it was recorded so far, the running step included.
+    recorded: Vec<u64>,
+    /// By event: how often it was recorded before the running step.
+    recorded_before_step: Vec<u64>,
+    broken: bool,
+    trace: Option<Trace>,
+    binding: Binding,
+}
+
+impl Executor {
+    /// Obtains what the plan needs, runs its prologue and loads persistent tensors to their homes. A persistent tensor
+    /// without contents starts as zeros.
+    ///
+    /// # Errors
+    /// What the device reports, contents of the wrong size, or a plan that names what it does not list.
+    pub fn new(
+        device: Arc<dyn Device>,
+        plan: Plan,
+        contents: &BTreeMap<String, Tensor>,
+    ) -> Result<Executor, RuntimeError> {
+        for home in plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent) {
+            check_home(&plan, home)?;
+        }
+        let staging_bytes = staging_bytes(&plan);
+        let binding = Binding::obtain(device.clone(), &plan, staging_bytes)?;
+        let prologue = plan.prologue.iter().map(|command| binding.command(command)).collect::<Result<Vec<_>, _>>()?;
+        submit(&*device, &prologue, "while mapping memory")?;
+        binding.join("while mapping memory")?;
+        let update_start = plan.update_start.min(plan.commands.len());
+        let phases = [
+            Phase::new(&binding, &plan.commands[..update_start], plan.event_count)?,
+            Phase::new(&binding, &plan.commands[update_start..], plan.event_count)?,
+        ];
+        let recorded = vec![0; plan.event_count as usize];
+        let recorded_before_step = recorded.clone();
+        let executor =
+            Executor { device, plan, phases, recorded, recorded_before_step, broken: false, trace: None, binding };
+        for home in &executor.plan.persistent {
+            match contents.get(&home.name) {
+                Some(tensor) => executor.write_home(home, &tensor.bytes)?,
+                None => executor.write_pieces(home, &[])?,
+            }
+        }
+        executor.device.set_trace(true);
+        Ok(executor)
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What the device has handed out.
+    pub fn usage(&self) -> DeviceUsage {
+        self.device.usage()
+    }
+
+    /// Starts to keep when commands run. [`Executor::take_trace`] gives what was kept.
+    pub fn start_trace(&mut self) {
+        self.trace.get_or_insert_with(|| Trace::new(&self.plan));
+    }
+
+    /// Takes what was kept since [`Executor::start_trace`] and stops keeping; none where it was never started.
+    pub fn take_trace(&mut self) -> Option<Trace> {
+        self.trace.take()
+    }
+
+    /// Writes an input for the next step. Every input is written before every step: a step may overwrite it.
+    ///
+    /// # Errors
+    /// An unknown name, or another number of bytes than the input has.
+    pub fn write_input(&mut self, name: &str, bytes: &[u8]) -> Result<(), RuntimeError> {
+        self.write_home(find(&self.plan.inputs, "input", name)?, bytes)
+    }
+
+    /// Reads an output of the latest step, whole.
+    ///
+    /// # Errors
+    /// An unknown name, or what the device reports.
+    pub fn read_output(&self, name: &str) -> Result<Tensor, RuntimeError> {
+        self.read_home(find(&self.plan.outputs, "output", name)?)
+    }
+
+    /// Reads a parameter, state or constant as it is between two steps.
+    ///
+    /// # Errors
+    /// An unknown name, or what the device reports.
+    pub fn read_persistent(&self, name: &str) -> Result<Tensor, RuntimeError> {
+        self.read_home(find(&self.plan.persistent, "persistent tensor", name)?)
+    }
+
+    /// Overwrites a parameter, state or constant between two steps.
+    ///
+    /// # Errors
+    /// An unknown name, another number of bytes than it has, or what the device reports.
+    pub fn write_persistent(&mut self, name: &str, bytes: &[u8]) -> Result<(), RuntimeError> {
+        self.write_home(find(&self.plan.persistent, "persistent tensor", name)?, bytes)
+    }
+
+    /// Runs one step, both phases at once.
+    ///
+    /// # Errors
+    /// What the device reports; after that, only [`RuntimeError::Broken`].
+    pub fn run(&mut self) -> Result<StepTimes, RuntimeError> {
+        self.timed(|executor| {
+            executor.submit_phase(0)?;
+            executor.submit_phase(1)?;
+            executor.binding.join("while running a step")
+        })
+    }
+
+    /// Runs one step. After the first phase `between` looks at the outputs and decides whether the update phase runs.
+    ///
+    /// # Errors
+    /// What the device reports (after that, only [`RuntimeError::Broken`]), or what `between` returns; then the update
+    /// phase was not run, and parameters and state are as before the step.
+    pub fn run_in_phases(
+        &mut self,
+        between: &mut dyn FnMut(&Executor) -> Result<Decision, RuntimeError>,
+    ) -> Result<StepTimes, RuntimeError> {
+        self.timed(|executor| {
+            executor.submit_phase(0)?;
+            executor.binding.join("while running a step")?;
+            if between(executor)? == Decision::Continue {
+                executor.submit_phase(1)?;
+                executor.binding.join("while updating parameters")?;
+            }
+            Ok(())
+        })
+    }
+
+    fn timed(
+        &mut self,
+        step: impl FnOnce(&mut Executor) -> Result<(), RuntimeError>,
+    ) -> Result<StepTimes, RuntimeError> {
+        if self.broken {
+            return Err(RuntimeError::Broken);
+        }
+        // Copies between steps are not part of any step.
+        drop(self.device.take_trace());
+        let start = Instant::now();
+        let result = step(self);
+        let total = start.elapsed();
+        let records = self.device.take_trace();
+        let stall = total.saturating_sub(busy(&records));
+        if let Some(trace) = &mut self.trace {
+            trace.add(self.binding.streams(), records);
+        }
+        self.broken = matches!(result, Err(RuntimeError::Device { .. }));
+        result.map(|()| StepTimes { total, stall })
+    }
+
+    /// Submits a phase. Generations count from 1 in every step's list; events count on, so each is moved up by what was
+    /// recorded in earlier steps.
+    fn submit_phase(&mut self, phase: usize) -> Result<(), RuntimeError> {
+        if phase == 0 {
+            self.recorded_before_step.clone_from(&self.recorded);
+        }
+        let phase = &mut self.phases[phase];
+        for &(index, event, planned) in &phase.generations {
+            if let Command::Record { generation, .. } | Command::Wait { generation, .. } = &mut phase.commands[index] {
+                *generation = self.recorded_before_step[event] + planned;
+            }
+        }
+        for (recorded, records) in self.recorded.iter_mut().zip(&phase.records) {
+            *recorded += records;
+        }
+        submit(&*self.device, &phase.commands, "while submitting a step")
+    }
+
+    fn write_home(&self, home: &Home, bytes: &[u8]) -> Result<(), RuntimeError> {
+        let expected_bytes = tensor_bytes(home);
+        if bytes.len() as u64 != expected_bytes {
+            return Err(RuntimeError::Size {
+                name: home.name.clone(),
+                given_bytes: bytes.len() as u64,
+                expected_bytes,
+            });
+        }
+        self.write_pieces(home, bytes)
+    }
+
+    /// Writes all bytes of a home: the given ones, then zeros.
+    fn write_pieces(&self, home: &Home, bytes: &[u8]) -> Result<(), RuntimeError> {
+        for (range, region) in chunks(home) {
+            let device_region = self.binding.region(region)?;
+            let chunk = padded(bytes, range);
+            if self.plan.memory(region.memory).kind == MemoryKind::HostBlock {
+                self.device.write_host(device_region, &chunk);
+            } else {
+                let staging = self.staging(range.len())?;
+                self.device.write_host(staging, &chunk);
+                self.copy_now(staging, device_region)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_home(&self, home: &Home) -> Result<Tensor, RuntimeError> {
+        let size_bytes = tensor_bytes(home);
+        let covered = home.pieces.last().map_or(0, |(range, _)| range.end);
+        let mut bytes = vec![0u8; covered.max(size_bytes) as usize];
+        for (range, region) in chunks(home) {
+            let device_region = self.binding.region(region)?;
+            let chunk = &mut bytes[range.start as usize..range.end as usize];
+            if self.plan.memory(region.memory).kind == MemoryKind::HostBlock {
+                self.device.read_host(device_region, chunk);
+            } else {
+                let staging = self.staging(range.len())?;
+                self.copy_now(device_region, staging)?;
+                self.device.read_host(staging, chunk);
+            }
+        }
+        bytes.truncate(size_bytes as usize);
+        Tensor::new(home.data_type, &home.shape, bytes)
+            .ok_or_else(|| RuntimeError::Plan { reason: format!("'{}' has a shape that overflows", home.name) })
+    }
+
+    fn staging(&self, size_bytes: u64) -> Result<Region, RuntimeError> {
+        let staging = self.binding.staging().map(|staging| staging.part(0, size_bytes));
+        staging.ok_or_else(|| RuntimeError::Plan { reason: "a piece on the device without staging".to_string() })
+    }
+
+    /// Copies between steps, and waits: nothing else is running.
+    fn copy_now(&self, from: Region, to: Region) -> Result<(), RuntimeError> {
+        let action = "while copying between steps";
+        let stream = self.binding.streams()[0];
+        submit(&*self.device, &[Command::Copy { stream, from, to }], action)?;
+        self.device.synchronize(stream).map_err(|error| RuntimeError::Device { action, error })
+    }
+}
+
+impl Phase {
+    fn new(binding: &Binding, commands: &[Command], event_count: u32) -> Result<Phase, RuntimeError> {
+        let mut phase = Phase {
+            commands: Vec::with_capacity(commands.len()),
+            generations: Vec::new(),
+            records: vec![0; event_count as usize],
+        };
+        for (index, command) in commands.iter().enumerate() {
+            phase.commands.push(binding.command(command)?);
+            match *command {
+                Command::Record { event, generation, .. } => {
+                    phase.records[event.0 as usize] += 1;
+                    phase.generations.push((index, event.0 as usize, generation));
+                }
+                Command::Wait { event, generation, .. } => {
+                    phase.generations.push((index, event.0 as usize, generation));
+                }
+                _ => {}
+            }
+        }
+        Ok(phase)
+    }
+}
+
+fn submit(device: &dyn Device, commands: &[Command], action: &'static str) -> Result<(), RuntimeError> {
+    device.submit(commands).map_err(|error| RuntimeError::Device { action, error })
+}
+
+fn find<'a>(homes: &'a [Home], kind: &'static str, name: &str) -> Result<&'a Home, RuntimeError> {
+    homes
+        .iter()
+        .find(|home| home.name == name)
+        .ok_or_else(|| RuntimeError::UnknownTensor { kind, name: name.to_string() })
+}
+
+/// Bytes of the tensor itself; its home may be longer, because sizes in buffers are rounded up.
+fn tensor_bytes(home: &Home) -> u64 {
+    home.shape.iter().product::<u64>() * home.data_type.size_bytes()
+}
+
+/// Checks that a home's pieces lie in known memories, follow each other and cover the tensor.
+fn check_home(plan: &Plan, home: &Home) -> Result<(), RuntimeError> {
+    let refuse = |what: &str| Err(RuntimeError::Plan { reason: format!("the home of '{}' {what}", home.name) });
+    let size_bytes = home
+        .shape
+        .iter()
+        .try_fold(home.data_type.size_bytes(), |product, &size| product.checked_mul(size))
+        .filter(|&size_bytes| usize::try_from(size_bytes).is_ok());
+    let Some(size_bytes) = size_bytes else {
+        return refuse("is larger than the address space");
+    };
+    let mut end = 0;
+    for (range, region) in &home.pieces {
+        let Some(memory) = plan.memories.get(region.memory.0 as usize) else {
+            return refuse("names a memory that the plan does not list");
+        };
+        if range.start != end || range.len() != region.range.len() || region.range.end > memory.size_bytes {
+            return refuse("has pieces that do not fit together");
+        }
+        end = range.end;
+    }
+    if end < size_bytes {
+        return refuse("does not cover it");
+    }
+    Ok(())
+}
+
+/// The largest chunk that ever passes through staging.
+fn staging_bytes(plan: &Plan) -> u64 {
+    let homes = plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent);
+    homes
+        .flat_map(|home| &home.pieces)
+        .filter(|(_, region)| plan.memory(region.memory).kind != MemoryKind::HostBlock)
+        .map(|(range, _)| range.len().min(STAGING_BYTES))
+        .max()
+        .unwrap_or(0)
+}
+
+/// A home's pieces in chunks of at most [`STAGING_BYTES`].
+fn chunks(home: &Home) -> impl Iterator<Item = (ByteRange, Region)> + '_ {
+    home.pieces.iter().flat_map(|&(range, region)| {
+        (0..range.len()).step_by(STAGING_BYTES as usize).map(move |offset| {
+            let size_bytes = STAGING_BYTES.min(range.len() - offset);
+            let start = range.start + offset;
+            (ByteRange::new(start, start + size_bytes), region.part(offset, size_bytes))
+        })
+    })
+}
+
+/// The bytes of a range, with zeros behind the tensor's end.
+fn padded(bytes: &[u8], range: ByteRange) -> Cow<'_, [u8]> {
+    let (start, end) = (range.start as usize, range.end as usize);
+    if end <= bytes.len() {
+        return Cow::Borrowed(&bytes[start..end]);
+    }
+    let mut chunk = bytes.get(start..).unwrap_or_default().to_vec();
+    chunk.resize(end - start, 0);
+    Cow::Owned(chunk)
+}
+
+/// Time in which at least one kernel ran.
+fn busy(records: &[TraceRecord]) -> Duration {
+    let mut intervals: Vec<(Duration, Duration)> =
+        records.iter().filter(|record| record.label.is_some()).map(|record| (record.start, record.end)).collect();
+    intervals.sort_unstable();
+    let mut covered = Duration::ZERO;
+    let mut total = Duration::ZERO;
+    for (start, end) in intervals {
+        let start = start.max(covered);
+        if end > start {
+            total += end - start;
+            covered = end;
+        }
+    }
+    total
+}

@@ -1,0 +1,168 @@
+//! What ran when, as the JSON that Perfetto and chrome://tracing open: one row per stream, memory as a counter.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use forebay_base::StreamId;
+use forebay_device::TraceRecord;
+use forebay_plan::Plan;
+use serde_json::{json, Value};
+
+use crate::live::live_bytes_by_label;
+
+/// What ran when, in all steps that were traced.
+pub struct Trace {
+    labels: Vec<String>,
+    streams: Vec<String>,
+    live_bytes: BTreeMap<u32, u64>,
+    heap_bytes: u64,
+    /// Stream of the plan, and the record.
+    records: Vec<(usize, TraceRecord)>,
+}
+
+impl Trace {
+    /// A trace without records for runs of this plan.
+    pub fn new(plan: &Plan) -> Trace {
+        Trace {
+            labels: plan.labels.clone(),
+            streams: plan.streams.iter().map(|stream| stream.name.clone()).collect(),
+            live_bytes: live_bytes_by_label(plan),
+            heap_bytes: plan.statistics.device_peak_bytes,
+            records: Vec::new(),
+        }
+    }
+
+    /// Adds a step's records; `streams` are the device's ids in the plan's order.
+    pub fn add(&mut self, streams: &[StreamId], records: Vec<TraceRecord>) {
+        self.records.extend(records.into_iter().filter_map(|record| {
+            let stream = streams.iter().position(|&stream| stream == record.stream)?;
+            Some((stream, record))
+        }));
+    }
+
+    /// Whether nothing was recorded.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// The events in Chrome's trace event format, to be joined with those of other traces. `process` tells traces of
+    /// several plans apart, `name` is what the viewer calls it.
+    pub fn events(&self, process: u32, name: &str) -> Vec<Value> {
+        let mut events = vec![json!({
+            "ph": "M", "pid": process, "name": "process_name", "args": { "name": name },
+        })];
+        let mut records: Vec<&(usize, TraceRecord)> = self.records.iter().collect();
+        records.sort_by_key(|(stream, record)| (record.start, *stream, record.end));
+        let mut lanes = Lanes::default();
+        for (stream, record) in records {
+            let (thread, new) = lanes.place(*stream, record);
+            if let Some(lane) = new {
+                let stream_name = self.streams.get(*stream).map_or("copy", String::as_str);
+                let name = if lane == 0 { stream_name.to_string() } else { format!("{stream_name} ({})", lane + 1) };
+                events.push(json!({
+                    "ph": "M", "pid": process, "tid": thread, "name": "thread_name", "args": { "name": name },
+                }));
+                events.push(json!({
+                    "ph": "M", "pid": process, "tid": thread, "name": "thread_sort_index",
+                    "args": { "sort_index": thread },
+                }));
+            }
+            events.push(self.slice(process, thread, record));
+            if let Some(live) = record.label.and_then(|label| self.live_bytes.get(&label)) {
+                events.push(json!({
+                    "ph": "C", "pid": process, "name": "device memory", "ts": microseconds(record.start),
+                    "args": { "bytes in use": live },
+                }));
+                events.push(json!({
+                    "ph": "C", "pid": process, "name": "heap bytes", "ts": microseconds(record.start),
+                    "args": { "bytes": self.heap_bytes },
+                }));
+            }
+        }
+        events
+    }
+
+    fn slice(&self, process: u32, thread: u64, record: &TraceRecord) -> Value {
+        let label = record.label.and_then(|label| self.labels.get(label as usize));
+        json!({
+            "ph": "X",
+            "pid": process,
+            "tid": thread,
+            "name": label.map_or(record.name, String::as_str),
+            "ts": microseconds(record.start),
+            "dur": microseconds(record.end.saturating_sub(record.start)),
+            "args": { "kernel": record.name, "bytes": record.bytes },
+        })
+    }
+}
+
+/// The whole document for one or more traces' events.
+pub fn document(events: Vec<Value>) -> Value {
+    json!({ "displayTimeUnit": "ms", "traceEvents": events })
+}
+
+fn microseconds(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1000.0
+}
+
+/// Rows of the viewer. Slices of one row must not overlap, but a stream may run commands at once: it then gets further
+/// rows, each named after it.
+#[derive(Default)]
+struct Lanes {
+    /// When each row of each stream is free.
+    free_at: BTreeMap<(usize, usize), Duration>,
+}
+
+impl Lanes {
+    /// The thread id for a record, and its row's number where the row is new. Records come in the order of their starts.
+    fn place(&mut self, stream: usize, record: &TraceRecord) -> (u64, Option<usize>) {
+        let rows = self.free_at.range((stream, 0)..(stream + 1, 0));
+        let free = rows.clone().find(|(_, &free_at)| free_at <= record.start).map(|(&(_, lane), _)| lane);
+        let lane = free.unwrap_or(rows.count());
+        let new = self.free_at.insert((stream, lane), record.end).is_none();
+        (stream as u64 * 1000 + lane as u64 + 1, new.then_some(lane))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_plan::plan::PlanStream;
+
+    fn record(stream: u32, label: Option<u32>, start_us: u64, end_us: u64) -> TraceRecord {
+        TraceRecord {
+            stream: StreamId(stream),
+            label,
+            name: if label.is_some() { "MatMul" } else { "copy" },
+            bytes: 64,
+            start: Duration::from_micros(start_us),
+            end: Duration::from_micros(end_us),
+        }
+    }
+
+    #[test]
+    fn every_stream_is_a_row_and_every_node_has_its_name() {
+        let plan = Plan {
+            labels: vec!["fc".to_string()],
+            streams: vec![PlanStream { name: "compute".to_string() }, PlanStream { name: "copy in".to_string() }],
+            ..Plan::default()
+        };
+        let mut trace = Trace::new(&plan);
+        let records = vec![record(7, Some(0), 10, 20), record(9, None, 5, 15), record(7, Some(0), 15, 25)];
+        trace.add(&[StreamId(7), StreamId(9)], records);
+        let events = trace.events(1, "training");
+        let named = |kind: &str| -> Vec<String> {
+            events
+                .iter()
+                .filter(|event| event["name"] == kind)
+                .map(|event| event["args"]["name"].as_str().unwrap_or_default().to_string())
+                .collect()
+        };
+        assert_eq!(named("thread_name"), ["copy in", "compute", "compute (2)"]);
+        let slices: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
+        assert_eq!(slices.len(), 3);
+        assert_eq!(slices[1]["name"], "fc");
+        assert_eq!(slices[1]["dur"], 10.0);
+        assert_eq!(slices[1]["args"]["kernel"], "MatMul");
+    }
+}
