@@ -49,6 +49,8 @@ pub enum ModelError {
         /// Why, and what would.
         reason: String,
     },
+    /// Several things are wrong, all of which are worth knowing at once.
+    Several(Vec<ModelError>),
 }
 
 impl fmt::Display for ModelError {
@@ -67,6 +69,12 @@ impl fmt::Display for ModelError {
                  parameters before it with --freeze, or leave it out of the loss)"
             ),
             ModelError::Request { reason } => f.write_str(reason),
+            ModelError::Several(errors) => {
+                for (i, error) in errors.iter().enumerate() {
+                    write!(f, "{}{error}", if i == 0 { "" } else { "\n" })?;
+                }
+                Ok(())
+            }
         }
     }
 }

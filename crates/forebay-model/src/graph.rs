@@ -1,6 +1,6 @@
 //! The graph: values, and nodes that compute them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use forebay_base::{DataType, Kernel};
@@ -49,6 +49,16 @@ pub enum Dimension {
     Known(u64),
     /// A symbol such as `N`, or nothing at all (then the name is empty).
     Symbol(String),
+}
+
+impl fmt::Display for Dimension {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dimension::Known(size) => write!(f, "{size}"),
+            Dimension::Symbol(symbol) if symbol.is_empty() => f.write_str("?"),
+            Dimension::Symbol(symbol) => f.write_str(symbol),
+        }
+    }
 }
 
 /// A value: what a node computes, an input, or an initializer.
@@ -166,8 +176,15 @@ pub struct Graph {
     pub outputs: Vec<ValueId>,
     /// Values with given contents: weights, statistics, constants, optimizer state.
     pub initializers: BTreeMap<ValueId, Tensor>,
+    /// Initializers that nothing changes: the model's `Constant` nodes and folded values. Floating initializers outside
+    /// this set may train, so nodes that use them are not folded; put them in before inference where nothing trains.
+    pub constants: BTreeSet<ValueId>,
     /// Updates of initializers at the end of a step; empty for inference.
     pub updates: Vec<Update>,
+    /// The value of every name.
+    names: BTreeMap<String, ValueId>,
+    /// The next suffix to try for a name that is taken.
+    suffixes: BTreeMap<String, u32>,
 }
 
 impl Graph {
@@ -181,17 +198,18 @@ impl Graph {
         &mut self.values[id.0 as usize]
     }
 
-    /// Adds a value. The name is made unique by a suffix where it is taken (`x`, `x.1`, ...); an empty one becomes `value`.
+    /// Adds a value. The name is made unique by a suffix where it is taken; an empty one becomes `value`.
     pub fn add_value(&mut self, name: &str, ty: Option<TensorType>) -> ValueId {
         let name = self.unique_name(if name.is_empty() { "value" } else { name });
+        let id = ValueId(self.values.len() as u32);
+        self.names.insert(name.clone(), id);
         self.values.push(Value { name, ty, declared: None });
-        ValueId(self.values.len() as u32 - 1)
+        id
     }
 
     /// Adds an initializer with its contents.
     pub fn add_initializer(&mut self, name: &str, tensor: Tensor) -> ValueId {
-        let ty = TensorType { data_type: tensor.data_type, shape: tensor.shape.clone() };
-        let id = self.add_value(name, Some(ty));
+        let id = self.add_value(name, Some(tensor.ty()));
         self.initializers.insert(id, tensor);
         id
     }
@@ -203,14 +221,82 @@ impl Graph {
 
     /// The value with this name.
     pub fn find(&self, name: &str) -> Option<ValueId> {
-        self.values.iter().position(|value| value.name == name).map(|i| ValueId(i as u32))
+        self.names.get(name).copied()
     }
 
-    fn unique_name(&self, name: &str) -> String {
-        let taken = |name: &str| self.values.iter().any(|value| value.name == name);
-        if !taken(name) {
+    /// Whether a value has contents that no step changes: a constant, or an initializer of integers or booleans without
+    /// an update.
+    pub fn is_constant(&self, id: ValueId) -> bool {
+        let Some(tensor) = self.initializers.get(&id) else { return false };
+        self.constants.contains(&id)
+            || (!tensor.data_type.is_float() && !self.updates.iter().any(|update| update.state == id))
+    }
+
+    /// Whether all outputs of a node are initializers: it was folded, and there is nothing left to compute.
+    pub fn is_folded(&self, node: &Node) -> bool {
+        let mut outputs = node.outputs.iter().flatten().peekable();
+        outputs.peek().is_some() && outputs.all(|output| self.initializers.contains_key(output))
+    }
+
+    /// Drops nodes that were folded, and nodes that neither an output nor an update needs.
+    pub fn drop_dead_nodes(&mut self) {
+        let mut needed = vec![false; self.values.len()];
+        let roots = self.outputs.iter().copied().chain(self.updates.iter().map(|update| update.value));
+        for root in roots {
+            needed[root.0 as usize] = true;
+        }
+        let mut keep = vec![false; self.nodes.len()];
+        for (i, node) in self.nodes.iter().enumerate().rev() {
+            keep[i] = node.outputs.iter().flatten().any(|output| needed[output.0 as usize]) && !self.is_folded(node);
+            if keep[i] {
+                for input in node.inputs.iter().flatten() {
+                    needed[input.0 as usize] = true;
+                }
+            }
+        }
+        let mut keep = keep.into_iter();
+        self.nodes.retain(|_| keep.next().unwrap_or(true));
+    }
+
+    fn unique_name(&mut self, name: &str) -> String {
+        if !self.names.contains_key(name) {
             return name.to_string();
         }
-        (1u32..).map(|n| format!("{name}.{n}")).find(|candidate| !taken(candidate)).expect("some number is free")
+        let next = self.suffixes.entry(name.to_string()).or_insert(1);
+        loop {
+            let candidate = format!("{name}.{next}");
+            *next += 1;
+            if !self.names.contains_key(&candidate) {
+                return candidate;
+            }
+        }
+    }
+}
+
+/// One line per input, node, update and output, with types: for people, and for snapshot tests.
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let typed = |id: ValueId| match &self.value(id).ty {
+            Some(ty) => format!("{}: {ty}", self.value(id).name),
+            None => self.value(id).name.clone(),
+        };
+        let list = |ids: &[Option<ValueId>], show: &dyn Fn(ValueId) -> String| -> String {
+            ids.iter().map(|id| id.map_or("-".to_string(), show)).collect::<Vec<_>>().join(", ")
+        };
+        writeln!(f, "graph {}", self.name)?;
+        for &input in &self.inputs {
+            writeln!(f, "input {}", typed(input))?;
+        }
+        for node in &self.nodes {
+            let inputs = list(&node.inputs, &|id| self.value(id).name.clone());
+            writeln!(f, "{} = {}({inputs})", list(&node.outputs, &typed), node.operation.name())?;
+        }
+        for update in &self.updates {
+            writeln!(f, "update {} <- {}", self.value(update.state).name, self.value(update.value).name)?;
+        }
+        for &output in &self.outputs {
+            writeln!(f, "output {}", typed(output))?;
+        }
+        Ok(())
     }
 }

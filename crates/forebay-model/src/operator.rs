@@ -68,6 +68,22 @@ impl<'a> NodeView<'a> {
         }
     }
 
+    /// The operator's row in the table.
+    ///
+    /// # Errors
+    /// Where it has none; kernels have none either.
+    pub fn row(&self) -> Result<&'static Operator, ModelError> {
+        let Operation::Onnx { domain, op_type, version, .. } = &self.node.operation else {
+            return Err(self.error("a kernel has no row in the table of operators"));
+        };
+        crate::operators::find(domain, op_type).ok_or_else(|| ModelError::UnsupportedOperator {
+            domain: domain.clone(),
+            op_type: op_type.clone(),
+            version: *version,
+            node: self.node.label(self.graph),
+        })
+    }
+
     /// Whether input `i` is given.
     pub fn has_input(&self, i: usize) -> bool {
         matches!(self.node.inputs.get(i), Some(Some(_)))

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use forebay_base::DataType;
 
+use crate::graph::TensorType;
+
 /// A packed, row-major tensor on the host. Cheap to clone: the bytes are shared. May be a scalar or empty, as in ONNX.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
@@ -40,6 +42,11 @@ impl Tensor {
     pub fn from_i64(shape: &[u64], values: &[i64]) -> Tensor {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         Tensor::new(DataType::Int64, shape, bytes).expect("as many values as the shape holds")
+    }
+
+    /// Its type.
+    pub fn ty(&self) -> TensorType {
+        TensorType { data_type: self.data_type, shape: self.shape.clone() }
     }
 
     /// Number of elements.

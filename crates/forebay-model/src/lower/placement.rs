@@ -1,0 +1,65 @@
+//! Which values are computed inside a concatenation, so that it needs no copies.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
+
+use crate::graph::{Attribute, Graph, Node, Operation, ValueId};
+
+/// Where a value lies in the concatenation that it is a piece of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The concatenation's output.
+    pub concatenation: ValueId,
+    /// Offset of the piece in it, in bytes.
+    pub offset_bytes: u64,
+}
+
+/// Gives each piece of a contiguous concatenation its place, where nothing speaks against it: a node computes it, and it
+/// is no graph output, no piece of an earlier concatenation, and not the same piece twice. A value is in one place only;
+/// the other pieces are copied.
+pub(super) fn place(graph: &Graph) -> BTreeMap<ValueId, Place> {
+    let mut fixed: BTreeSet<ValueId> = graph.inputs.iter().chain(&graph.outputs).copied().collect();
+    fixed.extend(graph.initializers.keys().copied());
+    fixed.extend(graph.updates.iter().map(|update| update.value));
+    let mut places: BTreeMap<ValueId, Place> = BTreeMap::new();
+    for node in &graph.nodes {
+        let Some((concatenation, pieces)) = contiguous_pieces(graph, node) else { continue };
+        for (piece, offset_bytes) in pieces {
+            if !fixed.contains(&piece) {
+                places.entry(piece).or_insert(Place { concatenation, offset_bytes });
+            }
+        }
+    }
+    places
+}
+
+/// The pieces of a `Concat` with their offsets in bytes, where each of them is one aligned run of bytes.
+fn contiguous_pieces(graph: &Graph, node: &Node) -> Option<(ValueId, Vec<(ValueId, u64)>)> {
+    let Operation::Onnx { domain, op_type, attributes, .. } = &node.operation else { return None };
+    if !(domain.is_empty() || domain == "ai.onnx") || op_type != "Concat" || node.inputs.len() < 2 {
+        return None;
+    }
+    let output = node.outputs.first().copied().flatten()?;
+    let ty = graph.ty(output)?;
+    let Some(Attribute::Int(axis)) = attributes.get("axis") else { return None };
+    let rank = ty.shape.len();
+    let axis = usize::try_from(if *axis < 0 { axis.checked_add(rank as i64)? } else { *axis }).ok()?;
+    if axis >= rank || ty.shape[..axis].iter().any(|&size| size != 1) {
+        return None;
+    }
+    let mut offset_bytes = 0u64;
+    let mut pieces = Vec::with_capacity(node.inputs.len());
+    for input in &node.inputs {
+        // A piece that starts misaligned would also be written into by its predecessor, whose total size is rounded up.
+        if offset_bytes % BASE_OFFSET_ALIGNMENT_BYTES != 0 {
+            return None;
+        }
+        let input = (*input)?;
+        let piece = graph.ty(input)?;
+        pieces.push((input, offset_bytes));
+        let count = piece.shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size))?;
+        offset_bytes = offset_bytes.checked_add(count.checked_mul(piece.data_type.size_bytes())?)?;
+    }
+    Some((output, pieces))
+}

@@ -1,0 +1,108 @@
+//! The update phase: the only launches that write parameters and state.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_base::Kernel;
+
+use super::Lowering;
+use crate::error::ModelError;
+use crate::graph::{Graph, Operation, ValueId};
+use crate::program::{Operand, Port, Role};
+
+/// Nodes that update states in place, with the states by the node's outputs.
+pub(super) type InPlaceNodes = BTreeMap<usize, BTreeMap<usize, ValueId>>;
+
+/// Finds the update kernels whose outputs may be written over the states that they read: nothing else uses the new values
+/// within the step, and no later update reads the old ones.
+pub(super) fn in_place_nodes(graph: &Graph) -> InPlaceNodes {
+    let mut states: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
+    for update in &graph.updates {
+        states.entry(update.value).or_default().push(update.state);
+    }
+    let mut used: BTreeSet<ValueId> = graph.outputs.iter().copied().collect();
+    used.extend(graph.nodes.iter().flat_map(|node| node.inputs.iter().flatten().copied()));
+
+    let mut nodes = InPlaceNodes::new();
+    // From the last node to the first, so that it is known what later updates read.
+    let mut read_later = BTreeSet::new();
+    for (i, node) in graph.nodes.iter().enumerate().rev() {
+        let Operation::Kernel(kernel @ (Kernel::Sgd { .. } | Kernel::Adam { .. } | Kernel::RunningStatistics { .. })) =
+            &node.operation
+        else {
+            continue;
+        };
+        let mut targets = BTreeMap::new();
+        let in_place = node.outputs.iter().enumerate().all(|(output, value)| {
+            let Some(value) = value else { return false };
+            let read = kernel.in_place().iter().find(|(write, _)| *write == output).map(|(_, read)| *read);
+            let state = read.and_then(|read| node.inputs.get(read).copied().flatten());
+            let Some(state) = state.filter(|state| states.get(value).is_some_and(|all| all == &[*state])) else {
+                return false;
+            };
+            targets.insert(output, state);
+            !used.contains(value) && !read_later.contains(&state)
+        });
+        if in_place {
+            read_later.extend(node.inputs.iter().flatten().copied());
+            nodes.insert(i, targets);
+        }
+    }
+    nodes
+}
+
+impl Lowering<'_> {
+    /// Lowers the update phase: update kernels in place, then copies of values that were computed before.
+    pub(super) fn updates(&mut self, in_place: &InPlaceNodes) -> Result<(), ModelError> {
+        let written: BTreeSet<ValueId> = in_place.values().flat_map(|targets| targets.values().copied()).collect();
+        let mut copies = Vec::new();
+        for update in self.graph.updates.iter().filter(|update| !written.contains(&update.state)) {
+            let name = self.graph.value(update.state).name.clone();
+            let error = |reason| ModelError::Request { reason: format!("update of '{name}': {reason}") };
+            let state = self.read(update.state).map_err(error)?;
+            let value = self.read(update.value).map_err(error)?;
+            if state.desc != value.desc {
+                return Err(error(format!("it holds {}, the new value is {}", state.desc, value.desc)));
+            }
+            copies.push((name, state, value));
+        }
+        for (name, _, value) in &mut copies {
+            *value = self.snapshot(name, value);
+        }
+        self.program.update_start = self.program.launches.len();
+        for (&node, targets) in in_place {
+            for (&output, &state) in targets {
+                let view = crate::operator::NodeView { graph: self.graph, node: &self.graph.nodes[node] };
+                let operand = self.read(state).map_err(|reason| view.error(reason))?;
+                if let Some(Some(value)) = view.node.outputs.get(output) {
+                    self.operands[value.0 as usize] = Some(operand);
+                }
+            }
+            self.node(node)?;
+        }
+        for (name, state, value) in copies {
+            self.emit(&name, Kernel::Copy, vec![value], vec![state]);
+        }
+        self.persistent_ports();
+        Ok(())
+    }
+
+    /// A copy of what a persistent buffer holds before the update phase changes it; other operands stay as they are.
+    fn snapshot(&mut self, name: &str, operand: &Operand) -> Operand {
+        if !matches!(self.program.buffer(operand.buffer).role, Role::Parameter | Role::State) {
+            return operand.clone();
+        }
+        let copy = self.allocate(name, operand.desc.clone(), Role::Temporary);
+        self.emit(name, Kernel::Copy, vec![operand.clone()], vec![copy.clone()]);
+        copy
+    }
+
+    fn persistent_ports(&mut self) {
+        let states: Vec<ValueId> = self.persistent.keys().copied().collect();
+        for state in states {
+            if let Some(operand) = self.operands[state.0 as usize].clone() {
+                let name = self.graph.value(state).name.clone();
+                self.program.persistent.push(Port { name, shape: self.shape(state), operand });
+            }
+        }
+    }
+}
