@@ -3,15 +3,21 @@
 //! Rules that make results a function of operands alone: work is cut into chunks whose lines depend on shapes only, never
 //! on the number of threads; partial results are combined in chunk order; rayon only decides which thread computes a chunk.
 
+mod block;
 mod convolution;
+mod element;
 mod elementwise;
 mod loss;
+mod math;
 mod matmul;
 mod movement;
 mod normalization;
 mod optimizer;
+mod parallel;
 mod pooling;
 mod reduce;
+#[cfg(test)]
+mod testing;
 mod view;
 
 use forebay_base::{Kernel, TensorDesc};
@@ -72,6 +78,11 @@ pub(crate) unsafe fn run(
             Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::run(kernel, reads, writes),
         }
     }
+}
+
+/// The error for operands that a kernel cannot run with.
+fn unsupported(kernel: &Kernel, reason: String) -> DeviceError {
+    DeviceError::Unsupported { kernel: kernel.name(), reason }
 }
 
 /// Temporary bytes that a kernel needs; an error where the host cannot run it with these operands.

@@ -1,0 +1,442 @@
+//! Element types and the arithmetic that kernels need of them.
+
+use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
+
+use half::{bf16, f16};
+
+use super::math;
+
+/// Anything that kernels move: plain bits, valid for every pattern.
+pub(super) trait Element: Copy + Send + Sync + 'static {
+    /// All bits 0.
+    const ZERO: Self;
+}
+
+/// ONNX's boolean: one byte, 0 or 1. Any other byte counts as true.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(super) struct Bool(pub u8);
+
+impl Bool {
+    /// Whether the byte is not 0.
+    #[inline(always)]
+    pub fn get(self) -> bool {
+        self.0 != 0
+    }
+}
+
+impl From<bool> for Bool {
+    #[inline(always)]
+    fn from(value: bool) -> Bool {
+        Bool(value as u8)
+    }
+}
+
+impl Element for Bool {
+    const ZERO: Bool = Bool(0);
+}
+
+impl Element for f16 {
+    const ZERO: f16 = f16::ZERO;
+}
+
+impl Element for bf16 {
+    const ZERO: bf16 = bf16::ZERO;
+}
+
+/// Numbers: integers wrap, divide by truncation and give 0 for a division by 0.
+pub(super) trait Number: Element + PartialOrd {
+    /// The nearest number (integers truncate and saturate).
+    fn from_f64(value: f64) -> Self;
+    /// As a double.
+    fn to_f64(self) -> f64;
+    /// Sum.
+    fn plus(self, other: Self) -> Self;
+    /// Difference.
+    fn minus(self, other: Self) -> Self;
+    /// Product.
+    fn times(self, other: Self) -> Self;
+    /// Quotient.
+    fn over(self, other: Self) -> Self;
+    /// Power.
+    fn power(self, exponent: Self) -> Self;
+    /// The smaller; NaN if either is.
+    fn minimum(self, other: Self) -> Self;
+    /// The larger; NaN if either is.
+    fn maximum(self, other: Self) -> Self;
+    /// Magnitude.
+    fn magnitude(self) -> Self;
+}
+
+/// Real numbers. Inside `wide`, everything that is not a call to the system's library becomes vector code.
+pub(super) trait Float:
+    Number
+    + Default
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+{
+    /// 1.
+    const ONE: Self;
+    /// The smallest value: below every other.
+    const LOWEST: Self;
+    /// Not a number.
+    const NAN: Self;
+    /// e to the power x.
+    fn exp(self) -> Self;
+    /// exp(x) - 1 without cancellation.
+    fn exp_minus_one(self) -> Self;
+    /// Natural logarithm.
+    fn ln(self) -> Self;
+    /// Natural logarithm of a normal, positive, finite number.
+    fn ln_of_normal(self) -> Self;
+    /// ln(1 + x) without cancellation.
+    fn ln_one_plus(self) -> Self;
+    /// Square root.
+    fn square_root(self) -> Self;
+    /// Hyperbolic tangent.
+    fn tanh(self) -> Self;
+    /// Error function.
+    fn erf(self) -> Self;
+    /// Largest integer not above.
+    fn floor(self) -> Self;
+    /// Smallest integer not below.
+    fn ceil(self) -> Self;
+    /// Sine.
+    fn sin(self) -> Self;
+    /// Cosine.
+    fn cos(self) -> Self;
+}
+
+macro_rules! integers {
+    ($($type:ident $magnitude:expr;)*) => {$(
+        impl Element for $type {
+            const ZERO: $type = 0;
+        }
+
+        impl Number for $type {
+            #[inline(always)]
+            fn from_f64(value: f64) -> $type {
+                value as $type
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+            #[inline(always)]
+            fn plus(self, other: $type) -> $type {
+                self.wrapping_add(other)
+            }
+            #[inline(always)]
+            fn minus(self, other: $type) -> $type {
+                self.wrapping_sub(other)
+            }
+            #[inline(always)]
+            fn times(self, other: $type) -> $type {
+                self.wrapping_mul(other)
+            }
+            #[inline(always)]
+            fn over(self, other: $type) -> $type {
+                if other == 0 { 0 } else { self.wrapping_div(other) }
+            }
+            fn power(self, exponent: $type) -> $type {
+                match u64::try_from(exponent) {
+                    Ok(mut exponent) => {
+                        let (mut result, mut base): ($type, $type) = (1, self);
+                        while exponent > 0 {
+                            if exponent & 1 == 1 {
+                                result = result.wrapping_mul(base);
+                            }
+                            base = base.wrapping_mul(base);
+                            exponent >>= 1;
+                        }
+                        result
+                    }
+                    // 1 / base^n truncates to 0 except for 1 and -1, whose inverses are themselves.
+                    Err(_) if self == 1 => 1,
+                    Err(_) if self.wrapping_add(1) == 0 => if exponent % 2 == 0 { 1 } else { self },
+                    Err(_) => 0,
+                }
+            }
+            #[inline(always)]
+            fn minimum(self, other: $type) -> $type {
+                self.min(other)
+            }
+            #[inline(always)]
+            fn maximum(self, other: $type) -> $type {
+                self.max(other)
+            }
+            #[inline(always)]
+            fn magnitude(self) -> $type {
+                let magnitude: fn($type) -> $type = $magnitude;
+                magnitude(self)
+            }
+        }
+    )*};
+}
+
+integers! {
+    i64 i64::wrapping_abs;
+    i32 i32::wrapping_abs;
+    i16 i16::wrapping_abs;
+    i8 i8::wrapping_abs;
+    u64 |x| x;
+    u32 |x| x;
+    u16 |x| x;
+    u8 |x| x;
+}
+
+macro_rules! floats {
+    ($($type:ident { exp: $exp:path, ln_of_normal: $ln:path, erf: $erf:path })*) => {$(
+        impl Element for $type {
+            const ZERO: $type = 0.0;
+        }
+
+        impl Number for $type {
+            #[inline(always)]
+            fn from_f64(value: f64) -> $type {
+                value as $type
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+            #[inline(always)]
+            fn plus(self, other: $type) -> $type {
+                self + other
+            }
+            #[inline(always)]
+            fn minus(self, other: $type) -> $type {
+                self - other
+            }
+            #[inline(always)]
+            fn times(self, other: $type) -> $type {
+                self * other
+            }
+            #[inline(always)]
+            fn over(self, other: $type) -> $type {
+                self / other
+            }
+            #[inline(always)]
+            fn power(self, exponent: $type) -> $type {
+                self.powf(exponent)
+            }
+            #[inline(always)]
+            fn minimum(self, other: $type) -> $type {
+                if self < other || self.is_nan() { self } else { other }
+            }
+            #[inline(always)]
+            fn maximum(self, other: $type) -> $type {
+                if self > other || self.is_nan() { self } else { other }
+            }
+            #[inline(always)]
+            fn magnitude(self) -> $type {
+                self.abs()
+            }
+        }
+
+        impl Float for $type {
+            const ONE: $type = 1.0;
+            const LOWEST: $type = $type::NEG_INFINITY;
+            const NAN: $type = $type::NAN;
+            #[inline(always)]
+            fn exp(self) -> $type {
+                $exp(self)
+            }
+            #[inline(always)]
+            fn exp_minus_one(self) -> $type {
+                self.exp_m1()
+            }
+            #[inline(always)]
+            fn ln(self) -> $type {
+                <$type>::ln(self)
+            }
+            #[inline(always)]
+            fn ln_of_normal(self) -> $type {
+                $ln(self)
+            }
+            #[inline(always)]
+            fn ln_one_plus(self) -> $type {
+                self.ln_1p()
+            }
+            #[inline(always)]
+            fn square_root(self) -> $type {
+                self.sqrt()
+            }
+            #[inline(always)]
+            fn tanh(self) -> $type {
+                <$type>::tanh(self)
+            }
+            #[inline(always)]
+            fn erf(self) -> $type {
+                $erf(self)
+            }
+            #[inline(always)]
+            fn floor(self) -> $type {
+                <$type>::floor(self)
+            }
+            #[inline(always)]
+            fn ceil(self) -> $type {
+                <$type>::ceil(self)
+            }
+            #[inline(always)]
+            fn sin(self) -> $type {
+                <$type>::sin(self)
+            }
+            #[inline(always)]
+            fn cos(self) -> $type {
+                <$type>::cos(self)
+            }
+        }
+    )*};
+}
+
+floats! {
+    f32 { exp: math::exp_f32, ln_of_normal: math::ln_of_normal_f32, erf: math::erf_f32 }
+    f64 { exp: f64::exp, ln_of_normal: f64::ln, erf: libm::erf }
+}
+
+/// Numbers with the type in which reductions sum them.
+pub(super) trait Reducible: Number {
+    /// The accumulator: double for real numbers, 64-bit for integers.
+    type Sum: Number;
+    /// As an accumulator.
+    fn widen(self) -> Self::Sum;
+    /// From an accumulator; integers wrap.
+    fn narrow(sum: Self::Sum) -> Self;
+}
+
+macro_rules! reducible {
+    ($($type:ident $sum:ident;)*) => {$(
+        impl Reducible for $type {
+            type Sum = $sum;
+            #[inline(always)]
+            fn widen(self) -> $sum {
+                self as $sum
+            }
+            #[inline(always)]
+            fn narrow(sum: $sum) -> $type {
+                sum as $type
+            }
+        }
+    )*};
+}
+
+reducible! { f32 f64; f64 f64; i64 i64; i32 i64; i16 i64; i8 i64; u64 u64; u32 u64; u16 u64; u8 u64; }
+
+/// A value as an element's bit pattern, in the low bytes of a word.
+pub(super) fn bits_of(value: f64, data_type: forebay_base::DataType) -> u64 {
+    use forebay_base::DataType;
+    match data_type {
+        DataType::Float64 => value.to_bits(),
+        DataType::Float32 => (value as f32).to_bits() as u64,
+        DataType::Float16 => f16::from_f64(value).to_bits() as u64,
+        DataType::BFloat16 => bf16::from_f64(value).to_bits() as u64,
+        DataType::Int64 => value as i64 as u64,
+        DataType::Int32 => value as i32 as u64,
+        DataType::Int16 => value as i16 as u64,
+        DataType::Int8 => value as i8 as u64,
+        DataType::UInt64 => value as u64,
+        DataType::UInt32 => value as u32 as u64,
+        DataType::UInt16 => value as u16 as u64,
+        DataType::UInt8 => value as u8 as u64,
+        DataType::Bool => (value != 0.0) as u64,
+    }
+}
+
+/// Unsigned words: the bits of any element of their size.
+pub(super) trait Word: Element {
+    /// The low bits of `bits`.
+    fn from_bits(bits: u64) -> Self;
+}
+
+macro_rules! words {
+    ($($type:ident)*) => {$(
+        impl Word for $type {
+            fn from_bits(bits: u64) -> $type {
+                bits as $type
+            }
+        }
+    )*};
+}
+
+words! { u8 u16 u32 u64 }
+
+/// Runs an expression with a type name bound to the element type: `for_type!(data_type, floats, T => expression)`.
+/// Other types give an `Err` that names the type.
+macro_rules! for_type {
+    ($data_type:expr, floats, $name:ident => $body:expr) => {
+        match $data_type {
+            forebay_base::DataType::Float32 => {
+                type $name = f32;
+                $body
+            }
+            forebay_base::DataType::Float64 => {
+                type $name = f64;
+                $body
+            }
+            other => Err(format!("data type {other} is not supported; cast to float32 or float64 first")),
+        }
+    };
+    ($data_type:expr, integers, $name:ident => $body:expr) => {
+        match $data_type {
+            forebay_base::DataType::Int64 => {
+                type $name = i64;
+                $body
+            }
+            forebay_base::DataType::Int32 => {
+                type $name = i32;
+                $body
+            }
+            forebay_base::DataType::Int16 => {
+                type $name = i16;
+                $body
+            }
+            forebay_base::DataType::Int8 => {
+                type $name = i8;
+                $body
+            }
+            forebay_base::DataType::UInt64 => {
+                type $name = u64;
+                $body
+            }
+            forebay_base::DataType::UInt32 => {
+                type $name = u32;
+                $body
+            }
+            forebay_base::DataType::UInt16 => {
+                type $name = u16;
+                $body
+            }
+            forebay_base::DataType::UInt8 => {
+                type $name = u8;
+                $body
+            }
+            other => Err(format!("data type {other} is not supported; cast to float32 first")),
+        }
+    };
+    ($data_type:expr, words, $name:ident => $body:expr) => {
+        match $data_type.size_bytes() {
+            1 => {
+                type $name = u8;
+                $body
+            }
+            2 => {
+                type $name = u16;
+                $body
+            }
+            4 => {
+                type $name = u32;
+                $body
+            }
+            _ => {
+                type $name = u64;
+                $body
+            }
+        }
+    };
+}
+pub(super) use for_type;

@@ -1,0 +1,139 @@
+//! Functions of two variables.
+
+use forebay_base::kernel::{Activation, BinaryOp};
+use forebay_base::DataType;
+
+use super::super::block::map2;
+use super::super::element::{for_type, Bool, Number};
+use super::super::View;
+
+/// y = activation(op(a, b)).
+///
+/// # Safety
+/// As [`super::super::run`].
+pub(super) unsafe fn run(op: BinaryOp, activation: Activation, a: &View, b: &View, y: &View) -> Result<(), String> {
+    let data_type = a.desc.data_type();
+    if b.desc.data_type() != data_type {
+        return Err(format!("operands of {data_type} and {} differ; cast one first", b.desc.data_type()));
+    }
+    if op.is_comparison() && activation != Activation::None {
+        return Err(format!("{op:?} gives bool, which has no {activation:?}"));
+    }
+    // SAFETY: the caller's promises, and the types are those of the views.
+    unsafe {
+        match op {
+            _ if data_type == DataType::Bool => logic(op, a, b, y),
+            BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => {
+                Err(format!("{op:?} is defined for bool, not for {data_type}"))
+            }
+            _ if data_type.is_integer() => for_type!(data_type, integers, T => integers::<T>(op, activation, a, b, y)),
+            _ if op.is_comparison() => for_type!(data_type, floats, T => compare::<T>(op, a, b, y)),
+            _ => for_type!(data_type, floats, T => match activation {
+                Activation::None => arithmetic::<T>(op, a, b, y),
+                Activation::Relu => arithmetic_relu::<T>(op, a, b, y),
+            }),
+        }
+    }
+}
+
+/// Integers are rare in models (shapes and labels), so their functions are called, not compiled into a loop each.
+///
+/// # Safety
+/// As [`super::super::run`], and the operands must be of type `T`.
+unsafe fn integers<T: Number>(
+    op: BinaryOp,
+    activation: Activation,
+    a: &View,
+    b: &View,
+    y: &View,
+) -> Result<(), String> {
+    // SAFETY: the caller's promises.
+    unsafe {
+        if let Some(compare) = comparison::<T>(op) {
+            return map2(a, b, y, move |a: T, b: T| Bool::from(compare(&a, &b)));
+        }
+        let function = arithmetic_function::<T>(op)?;
+        let low = if activation == Activation::Relu { T::ZERO } else { T::from_f64(f64::NEG_INFINITY) };
+        map2(a, b, y, move |a: T, b: T| function(a, b).maximum(low))
+    }
+}
+
+fn arithmetic_function<T: Number>(op: BinaryOp) -> Result<fn(T, T) -> T, String> {
+    Ok(match op {
+        BinaryOp::Add => T::plus,
+        BinaryOp::Subtract => T::minus,
+        BinaryOp::Multiply => T::times,
+        BinaryOp::Divide => T::over,
+        BinaryOp::Power => T::power,
+        BinaryOp::Minimum => T::minimum,
+        BinaryOp::Maximum => T::maximum,
+        _ => return Err(format!("{op:?} is not arithmetic")),
+    })
+}
+
+fn comparison<T: Number>(op: BinaryOp) -> Option<fn(&T, &T) -> bool> {
+    Some(match op {
+        BinaryOp::Equal => T::eq,
+        BinaryOp::Less => T::lt,
+        BinaryOp::LessOrEqual => T::le,
+        BinaryOp::Greater => T::gt,
+        BinaryOp::GreaterOrEqual => T::ge,
+        _ => return None,
+    })
+}
+
+/// # Safety
+/// As [`integers`].
+unsafe fn arithmetic<T: Number>(op: BinaryOp, a: &View, b: &View, y: &View) -> Result<(), String> {
+    // SAFETY: the caller's promises.
+    unsafe {
+        match op {
+            BinaryOp::Add => map2(a, b, y, T::plus),
+            BinaryOp::Subtract => map2(a, b, y, T::minus),
+            BinaryOp::Multiply => map2(a, b, y, T::times),
+            BinaryOp::Divide => map2(a, b, y, T::over),
+            BinaryOp::Minimum => map2(a, b, y, T::minimum),
+            BinaryOp::Maximum => map2(a, b, y, T::maximum),
+            _ => map2(a, b, y, arithmetic_function::<T>(op)?),
+        }
+    }
+}
+
+/// Arithmetic with max(result, 0). Fusion makes only sums of it.
+///
+/// # Safety
+/// As [`integers`].
+unsafe fn arithmetic_relu<T: Number>(op: BinaryOp, a: &View, b: &View, y: &View) -> Result<(), String> {
+    let relu = |x: T| if x < T::ZERO { T::ZERO } else { x };
+    // SAFETY: the caller's promises.
+    unsafe {
+        if op == BinaryOp::Add {
+            return map2(a, b, y, move |a: T, b: T| relu(a.plus(b)));
+        }
+        let function = arithmetic_function::<T>(op)?;
+        map2(a, b, y, move |a: T, b: T| relu(function(a, b)))
+    }
+}
+
+/// # Safety
+/// As [`integers`].
+unsafe fn compare<T: Number>(op: BinaryOp, a: &View, b: &View, y: &View) -> Result<(), String> {
+    let compare = comparison::<T>(op).ok_or_else(|| format!("{op:?} is not a comparison"))?;
+    // SAFETY: the caller's promises.
+    unsafe { map2(a, b, y, move |a: T, b: T| Bool::from(compare(&a, &b))) }
+}
+
+/// # Safety
+/// As [`super::super::run`], and the operands must be booleans.
+unsafe fn logic(op: BinaryOp, a: &View, b: &View, y: &View) -> Result<(), String> {
+    // SAFETY: the caller's promises.
+    unsafe {
+        match op {
+            BinaryOp::And => map2(a, b, y, |a: Bool, b: Bool| Bool::from(a.get() & b.get())),
+            BinaryOp::Or => map2(a, b, y, |a: Bool, b: Bool| Bool::from(a.get() | b.get())),
+            BinaryOp::Xor => map2(a, b, y, |a: Bool, b: Bool| Bool::from(a.get() ^ b.get())),
+            BinaryOp::Equal => map2(a, b, y, |a: Bool, b: Bool| Bool::from(a.get() == b.get())),
+            _ => Err(format!("{op:?} is not defined for bool; cast to int32 first")),
+        }
+    }
+}

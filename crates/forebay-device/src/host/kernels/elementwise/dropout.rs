@@ -1,0 +1,108 @@
+//! Dropout with a counter-based generator: the mask is a pure function of (seed, step, node, element).
+
+use super::super::block::BLOCK;
+use super::super::element::{for_type, Bool, Float};
+use super::super::parallel::{for_chunks, require_packed, wide, Pointer, CHUNK};
+use super::super::View;
+
+/// Elements with the probability `ratio` become 0, the others are scaled by 1 / (1 - ratio). A second output takes the
+/// mask of elements that stay.
+///
+/// # Safety
+/// As [`super::super::run`].
+pub(super) unsafe fn run(ratio: f32, seed: u64, node: u64, reads: &[View], writes: &[View]) -> Result<(), String> {
+    if !(0.0..1.0).contains(&ratio) {
+        return Err(format!("the ratio must be in 0..1, not {ratio}"));
+    }
+    require_packed(reads)?;
+    require_packed(writes)?;
+    // SAFETY: live and of one int64 by the caller's promise.
+    let step = unsafe { *reads[1].pointer.cast::<i64>() } as u64;
+    let key = mix(mix(mix(seed).wrapping_add(step)).wrapping_add(node));
+    // SAFETY: the caller's promises, and the type is that of the views.
+    unsafe { for_type!(reads[0].desc.data_type(), floats, T => apply::<T>(ratio, key, &reads[0], writes)) }
+}
+
+/// # Safety
+/// As [`super::super::run`], and the views must be of type `T`.
+unsafe fn apply<T: Float>(ratio: f32, key: u64, x: &View, writes: &[View]) -> Result<(), String> {
+    // Of 2^32 equally likely words, those below the threshold drop the element.
+    let threshold = (ratio as f64 * 4_294_967_296.0) as u32;
+    let scale = T::from_f64(1.0 / (1.0 - ratio as f64));
+    let (x_pointer, y_pointer) = (Pointer::<T>::of(x), Pointer::<T>::of(&writes[0]));
+    let mask_pointer = writes.get(1).map(Pointer::<Bool>::of);
+    for_chunks(x.count(), CHUNK, |range| {
+        wide(
+            #[inline(always)]
+            || {
+                let mut keep = [false; BLOCK];
+                for start in range.clone().step_by(BLOCK) {
+                    let count = BLOCK.min(range.end - start);
+                    for (i, keep) in keep[..count].iter_mut().enumerate() {
+                        *keep = word(key, (start + i) as u64) >= threshold;
+                    }
+                    for (i, &keep) in (start as isize..).zip(&keep[..count]) {
+                        // SAFETY: in bounds; each element is read before it is written, and by this chunk alone.
+                        unsafe {
+                            let value = *x_pointer.at(i);
+                            *y_pointer.at(i) = if keep { value * scale } else { T::ZERO };
+                            if let Some(mask) = mask_pointer {
+                                *mask.at(i) = Bool::from(keep);
+                            }
+                        }
+                    }
+                }
+            },
+        );
+    });
+    Ok(())
+}
+
+/// The random word of an element.
+#[inline(always)]
+fn word(key: u64, element: u64) -> u32 {
+    (mix(key.wrapping_add(element.wrapping_mul(0x9e37_79b9_7f4a_7c15))) >> 32) as u32
+}
+
+/// A bijection that turns counters into random words. Source: the finaliser of SplitMix64.
+#[inline(always)]
+fn mix(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_base::{DataType, Kernel};
+
+    use super::super::super::testing::{desc, run, Random, Tensor};
+
+    #[test]
+    fn masks_are_a_function_of_seed_step_node_and_element() {
+        let mut random = Random::new(5);
+        let count = 40_000;
+        let shape = desc(DataType::Float32, &[count]);
+        let x = Tensor::new(&shape, &random.values(count as usize));
+        let apply = |seed, node, step: f64| {
+            let step = Tensor::new(&desc(DataType::Int64, &[1]), &[step]);
+            let kernel = Kernel::Dropout { ratio: 0.25, seed, node };
+            let outputs = run(&kernel, &[&x, &step], &[shape.clone(), desc(DataType::Bool, &[count])]);
+            (outputs[0].values(), outputs[1].values())
+        };
+        let (y, mask) = apply(1, 2, 3.0);
+        for ((y, x), keep) in y.iter().zip(x.values()).zip(&mask) {
+            assert_eq!(*y, if *keep == 1.0 { (x as f32 * (1.0f32 / 0.75)) as f64 } else { 0.0 });
+        }
+        let kept = mask.iter().sum::<f64>() / count as f64;
+        assert!((kept - 0.75).abs() < 0.01, "{kept} kept");
+        assert_eq!(apply(1, 2, 3.0), (y, mask.clone()));
+        for (seed, node, step) in [(2, 2, 3.0), (1, 3, 3.0), (1, 2, 4.0)] {
+            let other = apply(seed, node, step).1;
+            let same = other.iter().zip(&mask).filter(|(a, b)| a == b).count() as f64 / count as f64;
+            // Independent masks agree where both keep or both drop: 0.75^2 + 0.25^2.
+            assert!((same - 0.625).abs() < 0.02, "{same} the same");
+        }
+    }
+}

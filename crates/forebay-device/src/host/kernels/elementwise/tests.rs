@@ -1,0 +1,326 @@
+//! Elementwise kernels against naive models in double precision.
+
+use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
+use forebay_base::{DataType, Kernel};
+
+use super::super::testing::{assert_close, desc, differences, refusal, run, strided, Random, Tensor};
+
+fn naive(op: UnaryOp, x: f64) -> f64 {
+    match op {
+        UnaryOp::Relu => x.max(0.0),
+        UnaryOp::LeakyRelu { alpha } => {
+            if x >= 0.0 {
+                x
+            } else {
+                alpha as f64 * x
+            }
+        }
+        UnaryOp::Elu { alpha } => {
+            if x >= 0.0 {
+                x
+            } else {
+                alpha as f64 * x.exp_m1()
+            }
+        }
+        UnaryOp::Clip { low, high } => x.max(low as f64).min(high as f64),
+        UnaryOp::Affine { scale, shift } => scale as f64 * x + shift as f64,
+        UnaryOp::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        UnaryOp::HardSigmoid { alpha, beta } => (alpha as f64 * x + beta as f64).clamp(0.0, 1.0),
+        UnaryOp::Tanh => x.tanh(),
+        UnaryOp::Exp => x.exp(),
+        UnaryOp::Log => x.ln(),
+        UnaryOp::Sqrt => x.sqrt(),
+        UnaryOp::Reciprocal => 1.0 / x,
+        UnaryOp::Abs => x.abs(),
+        UnaryOp::Sign => {
+            if x == 0.0 {
+                0.0
+            } else {
+                x.signum()
+            }
+        }
+        UnaryOp::Floor => x.floor(),
+        UnaryOp::Ceil => x.ceil(),
+        UnaryOp::Erf => libm::erf(x),
+        UnaryOp::Gelu => 0.5 * x * (1.0 + libm::erf(x / 2f64.sqrt())),
+        UnaryOp::Softplus => x.exp().ln_1p(),
+        UnaryOp::Silu => x / (1.0 + (-x).exp()),
+        UnaryOp::Sin => x.sin(),
+        UnaryOp::Cos => x.cos(),
+        UnaryOp::Not => {
+            if x == 0.0 {
+                1.0
+            } else {
+                0.0
+            }
+        }
+    }
+}
+
+const REAL_OPS: [UnaryOp; 22] = [
+    UnaryOp::Relu,
+    UnaryOp::LeakyRelu { alpha: 0.1 },
+    UnaryOp::Elu { alpha: 0.7 },
+    UnaryOp::Clip { low: -0.5, high: 1.25 },
+    UnaryOp::Affine { scale: -1.5, shift: 0.25 },
+    UnaryOp::Sigmoid,
+    UnaryOp::HardSigmoid { alpha: 0.3, beta: 0.5 },
+    UnaryOp::Tanh,
+    UnaryOp::Exp,
+    UnaryOp::Log,
+    UnaryOp::Sqrt,
+    UnaryOp::Reciprocal,
+    UnaryOp::Abs,
+    UnaryOp::Sign,
+    UnaryOp::Floor,
+    UnaryOp::Ceil,
+    UnaryOp::Erf,
+    UnaryOp::Gelu,
+    UnaryOp::Softplus,
+    UnaryOp::Silu,
+    UnaryOp::Sin,
+    UnaryOp::Cos,
+];
+
+/// Inputs off the kinks and inside the domain of every function.
+fn inputs(op: UnaryOp, random: &mut Random, count: usize) -> Vec<f64> {
+    let mut values = random.values(count);
+    let positive = matches!(op, UnaryOp::Log | UnaryOp::Sqrt | UnaryOp::Reciprocal);
+    values.iter_mut().for_each(|x| *x = if positive { x.abs() + 0.25 } else { *x + 0.001 } as f32 as f64);
+    values
+}
+
+#[test]
+fn unary_functions_and_gradients_match_double_precision() {
+    let mut random = Random::new(1);
+    for op in REAL_OPS {
+        for (data_type, tolerance) in [(DataType::Float32, 5e-7), (DataType::Float64, 1e-14)] {
+            let shape = desc(data_type, &[7, 101]);
+            let x = Tensor::new(&shape, &inputs(op, &mut random, 707));
+            let y = &run(&Kernel::Unary(op), &[&x], &[shape.clone()])[0];
+            let expected: Vec<f64> = x.values().iter().map(|&x| naive(op, x)).collect();
+            assert_close(&y.values(), &expected, tolerance, &format!("{op:?} {data_type}"));
+
+            let dy = Tensor::new(&shape, &random.values(707));
+            let source = if op.gradient_uses_output() { y } else { &x };
+            let dx = &run(&Kernel::UnaryGradient(op), &[&dy, source], &[shape.clone()])[0];
+            let slopes: Vec<f64> = x.values().iter().map(|&x| differences(&[x], |x| naive(op, x[0]))[0]).collect();
+            let expected: Vec<f64> = dy.values().iter().zip(slopes).map(|(dy, slope)| dy * slope).collect();
+            assert_close(&dx.values(), &expected, 2e-6, &format!("gradient of {op:?} {data_type}"));
+        }
+    }
+}
+
+#[test]
+fn unary_reads_any_strides() {
+    let mut random = Random::new(2);
+    let x = Tensor::new(&strided(DataType::Float32, &[3, 5, 40], &[1, 120, 3]), &random.values(600));
+    let y = run(&Kernel::Unary(UnaryOp::Relu), &[&x], &[desc(DataType::Float32, &[3, 5, 40])]);
+    let expected: Vec<f64> = x.values().iter().map(|x| x.max(0.0)).collect();
+    assert_eq!(y[0].values(), expected);
+}
+
+#[test]
+fn edges_of_the_rectifiers() {
+    let shape = desc(DataType::Float32, &[4]);
+    let y = Tensor::new(&shape, &[0.0, -0.0, f64::NAN, 1.0]);
+    let dy = Tensor::new(&shape, &[1.0; 4]);
+    assert_eq!(
+        run(&Kernel::UnaryGradient(UnaryOp::Relu), &[&dy, &y], &[shape.clone()])[0].values(),
+        [0.0, 0.0, 0.0, 1.0]
+    );
+    assert!(run(&Kernel::Unary(UnaryOp::Relu), &[&y], &[shape.clone()])[0].values()[2].is_nan());
+    let clip = UnaryOp::Clip { low: 0.0, high: 1.0 };
+    assert_eq!(run(&Kernel::UnaryGradient(clip), &[&dy, &y], &[shape])[0].values(), [1.0, 1.0, 0.0, 1.0]);
+}
+
+#[test]
+fn integers_and_booleans_have_their_functions() {
+    for data_type in [DataType::Int32, DataType::Int64] {
+        let shape = desc(data_type, &[5]);
+        let x = Tensor::new(&shape, &[-3.0, -1.0, 0.0, 2.0, 9.0]);
+        let apply = |op| run(&Kernel::Unary(op), &[&x], &[shape.clone()])[0].values();
+        assert_eq!(apply(UnaryOp::Relu), [0.0, 0.0, 0.0, 2.0, 9.0]);
+        assert_eq!(apply(UnaryOp::Affine { scale: -1.0, shift: 0.0 }), [3.0, 1.0, 0.0, -2.0, -9.0]);
+        assert_eq!(apply(UnaryOp::Clip { low: f32::NEG_INFINITY, high: 2.0 }), [-3.0, -1.0, 0.0, 2.0, 2.0]);
+        assert_eq!(apply(UnaryOp::Abs), [3.0, 1.0, 0.0, 2.0, 9.0]);
+        assert_eq!(apply(UnaryOp::Sign), [-1.0, -1.0, 0.0, 1.0, 1.0]);
+        assert!(refusal(&Kernel::Unary(UnaryOp::Exp), &[&x], &[shape.clone()]).contains("cast to float32"));
+    }
+    let shape = desc(DataType::Bool, &[2]);
+    let x = Tensor::new(&shape, &[0.0, 1.0]);
+    assert_eq!(run(&Kernel::Unary(UnaryOp::Not), &[&x], &[shape])[0].values(), [1.0, 0.0]);
+}
+
+fn naive_binary(op: BinaryOp, a: f64, b: f64, integer: bool) -> f64 {
+    let flag = |value: bool| value as u8 as f64;
+    match op {
+        BinaryOp::Add => a + b,
+        BinaryOp::Subtract => a - b,
+        BinaryOp::Multiply => a * b,
+        BinaryOp::Divide if integer => {
+            if b == 0.0 {
+                0.0
+            } else {
+                (a / b).trunc()
+            }
+        }
+        BinaryOp::Divide => a / b,
+        BinaryOp::Power if integer => a.powf(b).trunc(),
+        BinaryOp::Power => a.powf(b),
+        BinaryOp::Minimum => a.min(b),
+        BinaryOp::Maximum => a.max(b),
+        BinaryOp::Equal => flag(a == b),
+        BinaryOp::Less => flag(a < b),
+        BinaryOp::LessOrEqual => flag(a <= b),
+        BinaryOp::Greater => flag(a > b),
+        BinaryOp::GreaterOrEqual => flag(a >= b),
+        BinaryOp::And => flag(a != 0.0 && b != 0.0),
+        BinaryOp::Or => flag(a != 0.0 || b != 0.0),
+        BinaryOp::Xor => flag((a != 0.0) != (b != 0.0)),
+    }
+}
+
+const ARITHMETIC: [BinaryOp; 7] = [
+    BinaryOp::Add,
+    BinaryOp::Subtract,
+    BinaryOp::Multiply,
+    BinaryOp::Divide,
+    BinaryOp::Power,
+    BinaryOp::Minimum,
+    BinaryOp::Maximum,
+];
+const COMPARISONS: [BinaryOp; 5] =
+    [BinaryOp::Equal, BinaryOp::Less, BinaryOp::LessOrEqual, BinaryOp::Greater, BinaryOp::GreaterOrEqual];
+
+/// An operand of the given sizes that is packed, padded, transposed or broadcast along some dimensions.
+fn operand(random: &mut Random, data_type: DataType, sizes: &[u64]) -> Tensor {
+    let mut order: Vec<usize> = (0..sizes.len()).collect();
+    if random.below(3) == 0 {
+        order.reverse();
+    }
+    let broadcast = random.below(2) == 0;
+    let mut strides = vec![0; sizes.len()];
+    let mut next = 1;
+    for &dimension in order.iter().rev() {
+        if broadcast && random.below(2) == 0 {
+            continue;
+        }
+        strides[dimension] = next;
+        next *= sizes[dimension] + if random.below(4) == 0 { 1 } else { 0 };
+    }
+    let shape = strided(data_type, sizes, &strides);
+    let count = (shape.total_size_bytes() / data_type.size_bytes()) as usize;
+    let values = random.values(count);
+    let values: Vec<f64> = match data_type {
+        DataType::Bool => values.iter().map(|x| (*x > 0.0) as u8 as f64).collect(),
+        DataType::Float32 | DataType::Float64 => values,
+        _ => values.iter().map(|x| (x * 1.5).abs().floor()).collect(),
+    };
+    Tensor::new(&shape, &values)
+}
+
+#[test]
+fn binary_functions_match_for_every_layout() {
+    let types =
+        [DataType::Float32, DataType::Float64, DataType::Int64, DataType::Int32, DataType::UInt8, DataType::Int8];
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let sizes = random.sizes(4, 12);
+        let data_type = types[random.below(6) as usize];
+        let a = operand(&mut random, data_type, &sizes);
+        let b = operand(&mut random, data_type, &sizes);
+        let operands = || a.values().into_iter().zip(b.values());
+        for op in ARITHMETIC.into_iter().chain(COMPARISONS) {
+            let result_type = if op.is_comparison() { DataType::Bool } else { data_type };
+            if op == BinaryOp::Subtract && data_type == DataType::UInt8 {
+                continue;
+            }
+            let kernel = Kernel::Binary { op, activation: Activation::None };
+            let y = run(&kernel, &[&a, &b], &[desc(result_type, &sizes)]);
+            let expected: Vec<f64> = operands().map(|(a, b)| naive_binary(op, a, b, data_type.is_integer())).collect();
+            assert_close(&y[0].values(), &expected, 1e-6, &format!("seed {seed}: {op:?} {} {}", a.desc, b.desc));
+        }
+        let kernel = Kernel::Binary { op: BinaryOp::Add, activation: Activation::Relu };
+        let y = run(&kernel, &[&a, &b], &[desc(data_type, &sizes)]);
+        let expected: Vec<f64> = operands().map(|(a, b)| (a + b).max(0.0)).collect();
+        assert_close(&y[0].values(), &expected, 1e-6, &format!("seed {seed}: Add and Relu"));
+
+        let (a, b) = (operand(&mut random, DataType::Bool, &sizes), operand(&mut random, DataType::Bool, &sizes));
+        for op in [BinaryOp::And, BinaryOp::Or, BinaryOp::Xor, BinaryOp::Equal] {
+            let kernel = Kernel::Binary { op, activation: Activation::None };
+            let y = run(&kernel, &[&a, &b], &[desc(DataType::Bool, &sizes)]);
+            let expected: Vec<f64> =
+                a.values().into_iter().zip(b.values()).map(|(a, b)| naive_binary(op, a, b, false)).collect();
+            assert_eq!(y[0].values(), expected, "seed {seed}: {op:?}");
+        }
+    }
+}
+
+#[test]
+fn large_operands_in_several_chunks() {
+    let mut random = Random::new(9);
+    let shape = desc(DataType::Float32, &[3, 50, 401]);
+    let a = Tensor::new(&shape, &random.values(3 * 50 * 401));
+    let b = Tensor::new(&strided(DataType::Float32, &[3, 50, 401], &[0, 1, 0]), &random.values(50));
+    let kernel = Kernel::Binary { op: BinaryOp::Add, activation: Activation::Relu };
+    let y = run(&kernel, &[&a, &b], &[shape]);
+    let expected: Vec<f64> =
+        a.values().iter().zip(b.values()).map(|(&a, b)| (a as f32 + b as f32).max(0.0) as f64).collect();
+    assert_eq!(y[0].values(), expected);
+}
+
+#[test]
+fn integer_division_and_powers_never_panic() {
+    let shape = desc(DataType::Int32, &[4]);
+    let a = Tensor::new(&shape, &[i32::MIN as f64, 7.0, -1.0, 2.0]);
+    let b = Tensor::new(&shape, &[-1.0, 0.0, -3.0, -2.0]);
+    let apply = |op| run(&Kernel::Binary { op, activation: Activation::None }, &[&a, &b], &[shape.clone()])[0].values();
+    assert_eq!(apply(BinaryOp::Divide)[..2], [i32::MIN as f64, 0.0]);
+    assert_eq!(apply(BinaryOp::Power)[1..], [1.0, -1.0, 0.0]);
+}
+
+#[test]
+fn casts_convert_between_all_types() {
+    for from in DataType::ALL {
+        for to in DataType::ALL {
+            let values: &[f64] = match from {
+                DataType::Bool => &[0.0, 1.0, 1.0, 0.0],
+                _ if from.is_float() => &[0.0, 1.75, 100.5, 3.0],
+                _ => &[0.0, 1.0, 100.0, 3.0],
+            };
+            let y = run(&Kernel::Cast, &[&Tensor::new(&desc(from, &[4]), values)], &[desc(to, &[4])])[0].values();
+            let expected: Vec<f64> = values
+                .iter()
+                .map(|x| match to {
+                    DataType::Bool => (*x != 0.0) as u8 as f64,
+                    _ if to.is_float() => *x,
+                    _ => x.trunc(),
+                })
+                .collect();
+            assert_eq!(y, expected, "{from} to {to}");
+        }
+    }
+    let x = Tensor::new(&desc(DataType::Int32, &[3]), &[-1.0, 300.0, 70000.0]);
+    assert_eq!(run(&Kernel::Cast, &[&x], &[desc(DataType::UInt8, &[3])])[0].values(), [255.0, 44.0, 112.0]);
+    let x = Tensor::new(&desc(DataType::Float32, &[2]), &[-2.7, 0.1]);
+    assert_eq!(run(&Kernel::Cast, &[&x], &[desc(DataType::Int64, &[2])])[0].values(), [-2.0, 0.0]);
+}
+
+#[test]
+fn fill_converts_to_every_type() {
+    for data_type in DataType::ALL {
+        let y = run(&Kernel::Fill { value: 3.0 }, &[], &[desc(data_type, &[3, 5])]);
+        let expected = if data_type == DataType::Bool { 1.0 } else { 3.0 };
+        assert_eq!(y[0].values(), vec![expected; 15], "{data_type}");
+    }
+}
+
+#[test]
+fn select_takes_by_condition_and_broadcasts() {
+    let condition = Tensor::new(&strided(DataType::Bool, &[2, 3], &[0, 1]), &[1.0, 0.0, 1.0]);
+    let a = Tensor::new(&desc(DataType::Float32, &[2, 3]), &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let b = Tensor::new(&strided(DataType::Float32, &[2, 3], &[0, 0]), &[f64::NEG_INFINITY]);
+    let y = run(&Kernel::Select, &[&condition, &a, &b], &[desc(DataType::Float32, &[2, 3])]);
+    assert_eq!(y[0].values(), [1.0, f64::NEG_INFINITY, 3.0, 4.0, f64::NEG_INFINITY, 6.0]);
+}

@@ -1,0 +1,232 @@
+//! Functions of one variable and their gradients.
+
+use std::cmp::Ordering;
+
+use forebay_base::kernel::UnaryOp;
+use forebay_base::DataType;
+
+use super::super::block::{map1, map2};
+use super::super::element::{for_type, Bool, Float, Number};
+use super::super::View;
+
+/// y = op(x).
+///
+/// # Safety
+/// As [`super::super::run`].
+pub(super) unsafe fn forward(op: UnaryOp, x: &View, y: &View) -> Result<(), String> {
+    let data_type = x.desc.data_type();
+    // SAFETY: the caller's promises, and the types are those of the views.
+    unsafe {
+        match data_type {
+            DataType::Float32 => forward_float::<f32>(op, x, y),
+            DataType::Float64 => forward_float::<f64>(op, x, y),
+            DataType::Bool if op == UnaryOp::Not => map1(x, y, |x: Bool| Bool::from(!x.get())),
+            _ => for_type!(data_type, integers, T => forward_integer::<T>(op, x, y)),
+        }
+    }
+}
+
+/// Integers are rare in models (shapes and labels), so their functions are called, not compiled into a loop each.
+///
+/// # Safety
+/// As [`super::super::run`], and the views must be of type `T`.
+unsafe fn forward_integer<T: Number>(op: UnaryOp, x: &View, y: &View) -> Result<(), String> {
+    let zero = T::ZERO;
+    let one = T::from_f64(1.0);
+    let function: Box<dyn Fn(T) -> T + Sync> = match op {
+        UnaryOp::Relu => Box::new(move |x| x.maximum(zero)),
+        UnaryOp::Clip { low, high } => {
+            let (low, high) = (T::from_f64(low as f64), T::from_f64(high as f64));
+            Box::new(move |x| x.maximum(low).minimum(high))
+        }
+        UnaryOp::Affine { scale, shift } if scale.fract() == 0.0 && shift.fract() == 0.0 => {
+            // Through wrapping arithmetic, so that negation works for unsigned types and the smallest number too.
+            let magnitude = |value: f32| T::from_f64(value.abs() as f64);
+            let signed = |value: f32| if value < 0.0 { zero.minus(magnitude(value)) } else { magnitude(value) };
+            let (scale, shift) = (signed(scale), signed(shift));
+            Box::new(move |x| x.times(scale).plus(shift))
+        }
+        UnaryOp::Abs => Box::new(T::magnitude),
+        UnaryOp::Sign => Box::new(move |x| match x.partial_cmp(&zero) {
+            Some(Ordering::Greater) => one,
+            Some(Ordering::Less) => zero.minus(one),
+            _ => zero,
+        }),
+        UnaryOp::Floor | UnaryOp::Ceil => Box::new(|x| x),
+        _ => return Err(format!("{op:?} is not defined for {}; cast to float32 first", x.desc.data_type())),
+    };
+    // SAFETY: the caller's promises.
+    unsafe { map1(x, y, |x: T| function(x)) }
+}
+
+/// max(x, 0) that lets NaN pass.
+#[inline(always)]
+pub(in super::super) fn relu<T: Float>(x: T) -> T {
+    if x < T::ZERO {
+        T::ZERO
+    } else {
+        x
+    }
+}
+
+#[inline(always)]
+fn sigmoid<T: Float>(x: T) -> T {
+    T::ONE / (T::ONE + (-x).exp())
+}
+
+#[inline(always)]
+fn clip<T: Float>(x: T, low: T, high: T) -> T {
+    let x = if x < low { low } else { x };
+    if x > high {
+        high
+    } else {
+        x
+    }
+}
+
+/// ln(1 + exp(x)) without overflow.
+#[inline(always)]
+fn softplus<T: Float>(x: T) -> T {
+    relu(x) + (-x.magnitude()).exp().ln_one_plus()
+}
+
+/// # Safety
+/// As [`super::super::run`], and the views must be of type `T`.
+unsafe fn forward_float<T: Float>(op: UnaryOp, x: &View, y: &View) -> Result<(), String> {
+    let number = |value: f32| T::from_f64(value as f64);
+    let half = T::from_f64(0.5);
+    let root_half = T::from_f64(std::f64::consts::FRAC_1_SQRT_2);
+    // SAFETY: the caller's promises.
+    unsafe {
+        match op {
+            UnaryOp::Relu => map1(x, y, relu::<T>),
+            UnaryOp::LeakyRelu { alpha } => {
+                let alpha = number(alpha);
+                map1(x, y, move |x: T| if x < T::ZERO { alpha * x } else { x })
+            }
+            UnaryOp::Elu { alpha } => {
+                let alpha = number(alpha);
+                map1(x, y, move |x: T| if x < T::ZERO { alpha * x.exp_minus_one() } else { x })
+            }
+            UnaryOp::Clip { low, high } => {
+                let (low, high) = (number(low), number(high));
+                map1(x, y, move |x: T| clip(x, low, high))
+            }
+            UnaryOp::Affine { scale, shift } => {
+                let (scale, shift) = (number(scale), number(shift));
+                map1(x, y, move |x: T| scale * x + shift)
+            }
+            UnaryOp::Sigmoid => map1(x, y, sigmoid::<T>),
+            UnaryOp::HardSigmoid { alpha, beta } => {
+                let (alpha, beta) = (number(alpha), number(beta));
+                map1(x, y, move |x: T| clip(alpha * x + beta, T::ZERO, T::ONE))
+            }
+            UnaryOp::Tanh => map1(x, y, T::tanh),
+            UnaryOp::Exp => map1(x, y, T::exp),
+            UnaryOp::Log => map1(x, y, T::ln),
+            UnaryOp::Sqrt => map1(x, y, T::square_root),
+            UnaryOp::Reciprocal => map1(x, y, |x: T| T::ONE / x),
+            UnaryOp::Abs => map1(x, y, T::magnitude),
+            UnaryOp::Sign => map1(x, y, sign::<T>),
+            UnaryOp::Floor => map1(x, y, T::floor),
+            UnaryOp::Ceil => map1(x, y, T::ceil),
+            UnaryOp::Erf => map1(x, y, T::erf),
+            UnaryOp::Gelu => map1(x, y, move |x: T| half * x * (T::ONE + (x * root_half).erf())),
+            UnaryOp::Softplus => map1(x, y, softplus::<T>),
+            UnaryOp::Silu => map1(x, y, |x: T| x * sigmoid(x)),
+            UnaryOp::Sin => map1(x, y, T::sin),
+            UnaryOp::Cos => map1(x, y, T::cos),
+            UnaryOp::Not => Err(format!("Not is defined for bool, not for {}", x.desc.data_type())),
+        }
+    }
+}
+
+/// -1, 0 or 1; NaN stays.
+#[inline(always)]
+fn sign<T: Float>(x: T) -> T {
+    if x > T::ZERO {
+        T::ONE
+    } else if x < T::ZERO {
+        -T::ONE
+    } else {
+        x
+    }
+}
+
+/// dx = dy op'(x), from x or y as [`UnaryOp::gradient_uses_output`] says.
+///
+/// # Safety
+/// As [`super::super::run`].
+pub(super) unsafe fn gradient(op: UnaryOp, dy: &View, value: &View, dx: &View) -> Result<(), String> {
+    // SAFETY: the caller's promises, and the type is that of the views.
+    unsafe { for_type!(dy.desc.data_type(), floats, T => gradient_float::<T>(op, dy, value, dx)) }
+}
+
+/// # Safety
+/// As [`super::super::run`], and the views must be of type `T`.
+unsafe fn gradient_float<T: Float>(op: UnaryOp, dy: &View, value: &View, dx: &View) -> Result<(), String> {
+    let number = |value: f32| T::from_f64(value as f64);
+    let real = T::from_f64;
+    // SAFETY: the caller's promises.
+    unsafe {
+        match op {
+            UnaryOp::Relu => map2(dy, value, dx, |dy: T, y: T| if y > T::ZERO { dy } else { T::ZERO }),
+            UnaryOp::LeakyRelu { alpha } => {
+                let alpha = number(alpha);
+                map2(dy, value, dx, move |dy: T, x: T| if x > T::ZERO { dy } else { alpha * dy })
+            }
+            UnaryOp::Elu { alpha } => {
+                let alpha = number(alpha);
+                map2(dy, value, dx, move |dy: T, x: T| if x > T::ZERO { dy } else { dy * alpha * x.exp() })
+            }
+            UnaryOp::Clip { low, high } => {
+                let (low, high) = (number(low), number(high));
+                map2(dy, value, dx, move |dy: T, x: T| if x >= low && x <= high { dy } else { T::ZERO })
+            }
+            UnaryOp::Affine { scale, .. } => {
+                let scale = number(scale);
+                map1(dy, dx, move |dy: T| scale * dy)
+            }
+            UnaryOp::Sigmoid => map2(dy, value, dx, |dy: T, y: T| dy * (y * (T::ONE - y))),
+            UnaryOp::HardSigmoid { alpha, beta } => {
+                let (alpha, beta) = (number(alpha), number(beta));
+                map2(dy, value, dx, move |dy: T, x: T| {
+                    let line = alpha * x + beta;
+                    if line > T::ZERO && line < T::ONE {
+                        alpha * dy
+                    } else {
+                        T::ZERO
+                    }
+                })
+            }
+            UnaryOp::Tanh => map2(dy, value, dx, |dy: T, y: T| dy * (T::ONE - y * y)),
+            UnaryOp::Exp => map2(dy, value, dx, |dy: T, y: T| dy * y),
+            UnaryOp::Log => map2(dy, value, dx, |dy: T, x: T| dy / x),
+            UnaryOp::Sqrt => map2(dy, value, dx, |dy: T, y: T| dy / (y + y)),
+            UnaryOp::Reciprocal => map2(dy, value, dx, |dy: T, y: T| -dy * (y * y)),
+            UnaryOp::Abs => map2(dy, value, dx, |dy: T, x: T| dy * sign(x)),
+            UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil => map1(dy, dx, |_: T| T::ZERO),
+            UnaryOp::Erf => {
+                let factor = real(std::f64::consts::FRAC_2_SQRT_PI);
+                map2(dy, value, dx, move |dy: T, x: T| dy * (factor * (-(x * x)).exp()))
+            }
+            UnaryOp::Gelu => {
+                let (half, root_half) = (real(0.5), real(std::f64::consts::FRAC_1_SQRT_2));
+                // The normal density at 0: 1 / sqrt(2 pi).
+                let density = real(0.5 * std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2);
+                map2(dy, value, dx, move |dy: T, x: T| {
+                    let distribution = half * (T::ONE + (x * root_half).erf());
+                    dy * (distribution + x * (density * (-half * (x * x)).exp()))
+                })
+            }
+            UnaryOp::Softplus => map2(dy, value, dx, |dy: T, x: T| dy * sigmoid(x)),
+            UnaryOp::Silu => map2(dy, value, dx, |dy: T, x: T| {
+                let s = sigmoid(x);
+                dy * (s * (T::ONE + x * (T::ONE - s)))
+            }),
+            UnaryOp::Sin => map2(dy, value, dx, |dy: T, x: T| dy * x.cos()),
+            UnaryOp::Cos => map2(dy, value, dx, |dy: T, x: T| -dy * x.sin()),
+            UnaryOp::Not => Err("Not has no gradient".into()),
+        }
+    }
+}

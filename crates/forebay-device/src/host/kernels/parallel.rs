@@ -1,0 +1,293 @@
+//! How kernels share out work: fixed chunks, strided walks, vector code.
+//!
+//! Chunk lines depend on shapes only. Rayon decides which thread computes a chunk, never what a chunk is, so results are
+//! the same bits for every number of threads.
+
+use std::ops::Range;
+
+use forebay_base::tensor::DIMENSIONS_MAX;
+use rayon::prelude::*;
+
+use super::View;
+
+/// Elements in a chunk of elementwise work: large enough to hide the cost of a task, small enough to stay in a core's cache.
+pub(super) const CHUNK: usize = 16 * 1024;
+
+/// The address of an operand's elements, shared between threads that touch different elements.
+pub(super) struct Pointer<T>(*mut T);
+
+impl<T> Clone for Pointer<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Pointer<T> {}
+
+// SAFETY: an address; who may access the bytes when is the promise of `kernels::run`'s caller and of each kernel's chunking.
+unsafe impl<T> Send for Pointer<T> {}
+// SAFETY: as for `Send`.
+unsafe impl<T> Sync for Pointer<T> {}
+
+impl<T> Pointer<T> {
+    /// The first element of a view.
+    pub fn of(view: &View) -> Pointer<T> {
+        Pointer(view.pointer.cast())
+    }
+
+    /// The address of an element. Takes `self` so that closures capture the whole (shareable) pointer.
+    ///
+    /// # Safety
+    /// The element must lie in the operand.
+    #[inline(always)]
+    pub unsafe fn at(self, offset: isize) -> *mut T {
+        // SAFETY: in bounds by the caller's promise.
+        unsafe { self.0.offset(offset) }
+    }
+
+    /// Elements that nobody writes during `'b`.
+    ///
+    /// # Safety
+    /// The elements must lie in the operand, and nobody may write them during `'b`.
+    #[inline(always)]
+    pub unsafe fn slice<'b>(self, start: usize, len: usize) -> &'b [T] {
+        // SAFETY: in bounds and unwritten by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.0.add(start), len) }
+    }
+
+    /// Elements that nobody else touches during `'b`.
+    ///
+    /// # Safety
+    /// The elements must lie in the operand, and nobody else may touch them during `'b`.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn slice_mut<'b>(self, start: usize, len: usize) -> &'b mut [T] {
+        // SAFETY: in bounds and exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
+    }
+}
+
+/// Runs `work` compiled for the widest vectors that this CPU has. Everything in it must inline. The vector code computes
+/// the same IEEE operations in the same order as the plain code (Rust never contracts a x b + c), so bits do not depend on it.
+#[inline(always)]
+pub(super) fn wide<R>(work: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2")]
+        unsafe fn with_avx2<R>(work: impl FnOnce() -> R) -> R {
+            work()
+        }
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the CPU has AVX2.
+            return unsafe { with_avx2(work) };
+        }
+    }
+    work()
+}
+
+/// Cuts `0..count` into chunks of `size` and works on them in parallel.
+pub(super) fn for_chunks(count: usize, size: usize, work: impl Fn(Range<usize>) + Sync) {
+    let chunk_count = count.div_ceil(size);
+    if chunk_count <= 1 {
+        work(0..count);
+    } else {
+        (0..chunk_count).into_par_iter().for_each(|chunk| work(chunk * size..count.min((chunk + 1) * size)));
+    }
+}
+
+/// Cuts `0..count` into chunks of `size`, works on them in parallel and gives the results in chunk order.
+pub(super) fn map_chunks<R: Send>(count: usize, size: usize, work: impl Fn(Range<usize>) -> R + Sync) -> Vec<R> {
+    let chunk_count = count.div_ceil(size);
+    if chunk_count <= 1 {
+        vec![work(0..count)]
+    } else {
+        (0..chunk_count).into_par_iter().map(|chunk| work(chunk * size..count.min((chunk + 1) * size))).collect()
+    }
+}
+
+/// A walk over the elements of `N` operands of the same sizes with strides of their own, in row-major order. Dimensions
+/// that lie seamlessly for all operands are merged, so that packed operands are one run.
+pub(super) struct Walk<const N: usize> {
+    sizes: Vec<usize>,
+    strides: [Vec<isize>; N],
+}
+
+impl<const N: usize> Walk<N> {
+    /// A walk over `sizes`; strides are in elements and may be 0 or negative.
+    pub fn new(sizes: &[usize], strides: &[Vec<isize>; N]) -> Walk<N> {
+        let mut merged_sizes: Vec<usize> = Vec::with_capacity(sizes.len());
+        let mut merged_strides: [Vec<isize>; N] = std::array::from_fn(|_| Vec::with_capacity(sizes.len()));
+        for (dimension, &size) in sizes.iter().enumerate() {
+            if size == 1 {
+                continue;
+            }
+            let seamless = !merged_sizes.is_empty()
+                && (0..N).all(|n| merged_strides[n].last() == Some(&(strides[n][dimension] * size as isize)));
+            if seamless {
+                *merged_sizes.last_mut().unwrap_or(&mut 1) *= size;
+                for n in 0..N {
+                    merged_strides[n].pop();
+                }
+            } else {
+                merged_sizes.push(size);
+            }
+            for n in 0..N {
+                merged_strides[n].push(strides[n][dimension]);
+            }
+        }
+        if merged_sizes.is_empty() {
+            merged_sizes.push(1);
+            merged_strides.iter_mut().for_each(|strides| strides.push(1));
+        }
+        Walk { sizes: merged_sizes, strides: merged_strides }
+    }
+
+    /// Sizes after merging; at least one.
+    pub fn sizes(&self) -> &[usize] {
+        &self.sizes
+    }
+
+    /// Strides of an operand after merging.
+    pub fn strides(&self, operand: usize) -> &[isize] {
+        &self.strides[operand]
+    }
+
+    /// Number of elements.
+    pub fn count(&self) -> usize {
+        self.sizes.iter().product()
+    }
+
+    /// Stride of every operand along a run.
+    #[inline(always)]
+    pub fn inner_strides(&self) -> [isize; N] {
+        std::array::from_fn(|n| self.strides[n][self.sizes.len() - 1])
+    }
+
+    /// Offset of every operand at an element given by its row-major number.
+    #[inline(always)]
+    pub fn offsets(&self, mut element: usize) -> [isize; N] {
+        let mut offsets = [0; N];
+        for dimension in (0..self.sizes.len()).rev() {
+            let index = (element % self.sizes[dimension]) as isize;
+            element /= self.sizes[dimension];
+            for n in 0..N {
+                offsets[n] += index * self.strides[n][dimension];
+            }
+        }
+        offsets
+    }
+
+    /// Calls `work(offsets, length)` for every run along the innermost dimension, in parallel over chunks, as vector code.
+    #[inline(always)]
+    pub fn for_each_run(&self, work: impl Fn([isize; N], usize) + Sync) {
+        for_chunks(self.count(), CHUNK, |range| {
+            wide(
+                #[inline(always)]
+                || self.runs(range, &work),
+            );
+        });
+    }
+
+    /// Calls `work(offsets, length)` for the runs that cover a range of elements, in order. `range` must not be empty.
+    #[inline(always)]
+    pub fn runs(&self, range: Range<usize>, mut work: impl FnMut([isize; N], usize)) {
+        let outer = self.sizes.len() - 1;
+        let inner_size = self.sizes[outer];
+        let inner_strides = self.inner_strides();
+        let mut start = range.start % inner_size;
+        let mut base = self.offsets(range.start - start);
+        let mut index = [0usize; DIMENSIONS_MAX];
+        let mut row = range.start / inner_size;
+        for dimension in (0..outer).rev() {
+            index[dimension] = row % self.sizes[dimension];
+            row /= self.sizes[dimension];
+        }
+        let mut left = range.len();
+        while left > 0 {
+            let length = left.min(inner_size - start);
+            work(std::array::from_fn(|n| base[n] + start as isize * inner_strides[n]), length);
+            left -= length;
+            start = 0;
+            for dimension in (0..outer).rev() {
+                index[dimension] += 1;
+                for n in 0..N {
+                    base[n] += self.strides[n][dimension];
+                }
+                if index[dimension] < self.sizes[dimension] {
+                    break;
+                }
+                for n in 0..N {
+                    base[n] -= self.strides[n][dimension] * self.sizes[dimension] as isize;
+                }
+                index[dimension] = 0;
+            }
+        }
+    }
+}
+
+/// Strides with which an operand covers `sizes`: dimensions align at the last, size 1 broadcasts.
+///
+/// # Errors
+/// Where the operand's sizes do not broadcast to `sizes`.
+pub(super) fn broadcast_strides(view: &View, sizes: &[usize]) -> Result<Vec<isize>, String> {
+    let own_sizes = view.sizes();
+    let misfit = || format!("an operand of sizes {own_sizes:?} does not broadcast to {sizes:?}");
+    let missing = sizes.len().checked_sub(own_sizes.len()).ok_or_else(misfit)?;
+    let mut strides = vec![0; missing];
+    for ((&own, stride), &size) in own_sizes.iter().zip(view.strides()).zip(&sizes[missing..]) {
+        match own {
+            _ if own == size => strides.push(stride as isize),
+            1 => strides.push(0),
+            _ => return Err(misfit()),
+        }
+    }
+    Ok(strides)
+}
+
+/// Sizes before an axis, at it and after it, as products.
+pub(super) fn split_at_axis(sizes: &[usize], axis: usize) -> (usize, usize, usize) {
+    (sizes[..axis].iter().product(), sizes[axis], sizes[axis + 1..].iter().product())
+}
+
+/// Checks that operands are packed.
+///
+/// # Errors
+/// Where one is not.
+pub(super) fn require_packed(views: &[View]) -> Result<(), String> {
+    match views.iter().find(|view| !view.desc.is_packed()) {
+        Some(view) => Err(format!("{} must be packed", view.desc)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_operands_are_one_run_and_broadcasts_are_not() {
+        let packed = Walk::new(&[2, 1, 3, 4], &[vec![12, 12, 4, 1], vec![12, 99, 4, 1]]);
+        assert_eq!(packed.sizes(), &[24]);
+        let bias = Walk::new(&[2, 3, 4], &[vec![12, 4, 1], vec![0, 1, 0]]);
+        assert_eq!(bias.sizes(), &[2, 3, 4]);
+        let scalar = Walk::new(&[2, 3, 4], &[vec![12, 4, 1], vec![0, 0, 0]]);
+        assert_eq!((scalar.sizes(), scalar.inner_strides()), (&[24][..], [1, 0]));
+        assert_eq!(Walk::new(&[1, 1], &[vec![5, 7]]).sizes(), &[1]);
+    }
+
+    #[test]
+    fn runs_cover_every_element_once_in_order() {
+        let strides = [vec![100, 20, -3], vec![1, 0, 50]];
+        let walk = Walk::new(&[3, 4, 5], &strides);
+        for (start, end) in [(0, 60), (7, 8), (3, 41), (55, 60)] {
+            let mut seen = Vec::new();
+            let inner = walk.inner_strides();
+            walk.runs(start..end, |offsets, length| {
+                (0..length as isize).for_each(|i| seen.push([offsets[0] + i * inner[0], offsets[1] + i * inner[1]]));
+            });
+            let expected: Vec<_> = (start..end).map(|element| walk.offsets(element)).collect();
+            assert_eq!(seen, expected, "{start}..{end}");
+        }
+        assert_eq!(walk.offsets(59), [2 * 100 + 3 * 20 - 4 * 3, 2 + 4 * 50]);
+    }
+}

@@ -1,0 +1,227 @@
+//! How kernels are tested: every run is repeated with 1, 2 and 3 threads and with every in-place pair that the kernel
+//! allows, and all of them must give the same bits.
+
+use std::sync::OnceLock;
+
+use forebay_base::{DataType, Kernel, TensorDesc};
+use half::{bf16, f16};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use super::View;
+
+/// A packed descriptor.
+pub(super) fn desc(data_type: DataType, sizes: &[u64]) -> TensorDesc {
+    TensorDesc::packed(data_type, sizes).unwrap()
+}
+
+/// A strided descriptor.
+pub(super) fn strided(data_type: DataType, sizes: &[u64], strides: &[u64]) -> TensorDesc {
+    TensorDesc::strided(data_type, sizes, strides).unwrap()
+}
+
+/// A tensor with bytes of its own, aligned to 16 bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Tensor {
+    pub desc: TensorDesc,
+    storage: Vec<u128>,
+}
+
+impl Tensor {
+    /// A tensor whose bytes are all 0xa5, so that what a kernel forgets to write is seen.
+    pub fn unwritten(desc: &TensorDesc) -> Tensor {
+        let words = desc.total_size_bytes().div_ceil(16) as usize;
+        Tensor { desc: desc.clone(), storage: vec![u128::from_le_bytes([0xa5; 16]); words] }
+    }
+
+    /// A tensor with the given elements in the order in which they lie in memory.
+    pub fn new(desc: &TensorDesc, values: &[f64]) -> Tensor {
+        let mut tensor = Tensor::unwritten(desc);
+        let size = desc.data_type().size_bytes() as usize;
+        assert!(values.len() * size <= tensor.storage.len() * 16);
+        for (i, &value) in values.iter().enumerate() {
+            let bytes = super::element::bits_of(value, desc.data_type()).to_le_bytes();
+            tensor.bytes_mut()[i * size..(i + 1) * size].copy_from_slice(&bytes[..size]);
+        }
+        tensor
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: any bytes are valid u8, and the storage is as long.
+        unsafe { std::slice::from_raw_parts(self.storage.as_ptr().cast(), self.storage.len() * 16) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as `bytes`, and exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.storage.as_mut_ptr().cast(), self.storage.len() * 16) }
+    }
+
+    fn element(&self, index: usize) -> f64 {
+        let size = self.desc.data_type().size_bytes() as usize;
+        let mut word = [0; 8];
+        word[..size].copy_from_slice(&self.bytes()[index * size..(index + 1) * size]);
+        let bits = u64::from_le_bytes(word);
+        match self.desc.data_type() {
+            DataType::Float64 => f64::from_bits(bits),
+            DataType::Float32 => f32::from_bits(bits as u32) as f64,
+            DataType::Float16 => f16::from_bits(bits as u16).to_f64(),
+            DataType::BFloat16 => bf16::from_bits(bits as u16).to_f64(),
+            DataType::Int64 => bits as i64 as f64,
+            DataType::Int32 => bits as i32 as f64,
+            DataType::Int16 => bits as i16 as f64,
+            DataType::Int8 => bits as i8 as f64,
+            DataType::UInt64 | DataType::UInt32 | DataType::UInt16 | DataType::UInt8 | DataType::Bool => bits as f64,
+        }
+    }
+
+    /// The elements in row-major order.
+    pub fn values(&self) -> Vec<f64> {
+        let strides = self.desc.effective_strides();
+        (0..self.desc.element_count())
+            .map(|mut element| {
+                let mut offset = 0;
+                for (&size, stride) in self.desc.sizes().iter().zip(&strides).rev() {
+                    offset += element % size * stride;
+                    element /= size;
+                }
+                self.element(offset as usize)
+            })
+            .collect()
+    }
+
+    fn view(&mut self) -> View<'_> {
+        View { desc: &self.desc, pointer: self.storage.as_mut_ptr().cast() }
+    }
+}
+
+fn pools() -> &'static [ThreadPool; 3] {
+    static POOLS: OnceLock<[ThreadPool; 3]> = OnceLock::new();
+    POOLS.get_or_init(|| [1, 2, 3].map(|count| ThreadPoolBuilder::new().num_threads(count).build().unwrap()))
+}
+
+fn run_once(
+    kernel: &Kernel,
+    reads: &[&Tensor],
+    writes: &[TensorDesc],
+    in_place: Option<(usize, usize)>,
+    pool: &ThreadPool,
+) -> Vec<Tensor> {
+    let mut read_tensors: Vec<Tensor> = reads.iter().map(|&tensor| tensor.clone()).collect();
+    let mut write_tensors: Vec<Tensor> = writes.iter().map(Tensor::unwritten).collect();
+    let read_views: Vec<View> = read_tensors.iter_mut().map(Tensor::view).collect();
+    let mut write_views: Vec<View> = write_tensors.iter_mut().map(Tensor::view).collect();
+    if let Some((write, read)) = in_place {
+        write_views[write].pointer = read_views[read].pointer;
+    }
+    // SAFETY: the tensors are live, aligned and nobody else's; only the pair that the kernel names shares bytes.
+    pool.install(|| unsafe { super::run(kernel, &read_views, &write_views, None) }).unwrap();
+    if let Some((write, read)) = in_place {
+        write_tensors[write].storage.clone_from(&read_tensors[read].storage);
+    }
+    write_tensors
+}
+
+/// Runs a kernel with 1, 2 and 3 threads, and in place where it may, checks that all give the same bits, and returns them.
+pub(super) fn run(kernel: &Kernel, reads: &[&Tensor], writes: &[TensorDesc]) -> Vec<Tensor> {
+    let outputs = run_once(kernel, reads, writes, None, &pools()[0]);
+    let check = |others: Vec<Tensor>, what: &str| {
+        for (i, (output, other)) in outputs.iter().zip(&others).enumerate() {
+            let length = (output.desc.element_count() * output.desc.data_type().size_bytes()) as usize;
+            let packed = output.desc.is_packed();
+            let same = if packed {
+                output.bytes()[..length] == other.bytes()[..length]
+            } else {
+                output.values() == other.values()
+            };
+            assert!(same, "{kernel}: output {i} differs {what}");
+        }
+    };
+    for (pool, name) in pools()[1..].iter().zip(["with 2 threads", "with 3 threads"]) {
+        check(run_once(kernel, reads, writes, None, pool), name);
+    }
+    for &(write, read) in kernel.in_place() {
+        let (Some(target), Some(source)) = (writes.get(write), reads.get(read)) else {
+            continue;
+        };
+        let same_layout = source.desc.is_packed()
+            && source.desc.sizes() == target.sizes()
+            && source.desc.data_type().size_bytes() == target.data_type().size_bytes();
+        if same_layout {
+            let pool = &pools()[1];
+            check(run_once(kernel, reads, writes, Some((write, read)), pool), &format!("in place ({write}, {read})"));
+        }
+    }
+    outputs
+}
+
+/// The reason why a kernel refuses operands.
+pub(super) fn refusal(kernel: &Kernel, reads: &[&Tensor], writes: &[TensorDesc]) -> String {
+    let mut read_tensors: Vec<Tensor> = reads.iter().map(|&tensor| tensor.clone()).collect();
+    let mut write_tensors: Vec<Tensor> = writes.iter().map(Tensor::unwritten).collect();
+    let read_views: Vec<View> = read_tensors.iter_mut().map(Tensor::view).collect();
+    let write_views: Vec<View> = write_tensors.iter_mut().map(Tensor::view).collect();
+    // SAFETY: the tensors are live, aligned and nobody else's.
+    unsafe { super::run(kernel, &read_views, &write_views, None) }.unwrap_err().to_string()
+}
+
+/// Asserts that values agree within `tolerance` x (1 + magnitude).
+#[track_caller]
+pub(super) fn assert_close(values: &[f64], expected: &[f64], tolerance: f64, what: &str) {
+    assert_eq!(values.len(), expected.len(), "{what}: lengths");
+    for (i, (value, expected)) in values.iter().zip(expected).enumerate() {
+        let same = value == expected || (value.is_nan() && expected.is_nan());
+        let close = (value - expected).abs() <= tolerance * (1.0 + expected.abs());
+        assert!(same || close, "{what}: element {i} is {value}, expected {expected}");
+    }
+}
+
+/// The gradient of `loss` by `x`, by central differences.
+pub(super) fn differences(x: &[f64], loss: impl Fn(&[f64]) -> f64) -> Vec<f64> {
+    let step = 1e-5;
+    (0..x.len())
+        .map(|i| {
+            let at = |delta: f64| {
+                let mut moved = x.to_vec();
+                moved[i] += delta;
+                loss(&moved)
+            };
+            (at(step) - at(-step)) / (2.0 * step)
+        })
+        .collect()
+}
+
+/// Sum of products.
+pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// A seeded generator (xorshift64*).
+pub(super) struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// The next word.
+    pub fn word(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number in 0..limit.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        (self.word() >> 16) % limit
+    }
+
+    /// Single-precision numbers in -2..2.
+    pub fn values(&mut self, count: usize) -> Vec<f64> {
+        (0..count).map(|_| ((self.word() >> 40) as f32 / (1 << 22) as f32 - 2.0) as f64).collect()
+    }
+
+    /// Sizes of a random tensor of up to `dimensions` dimensions with up to `limit` elements each.
+    pub fn sizes(&mut self, dimensions: u64, limit: u64) -> Vec<u64> {
+        (0..1 + self.below(dimensions)).map(|_| 1 + self.below(limit)).collect()
+    }
+}
