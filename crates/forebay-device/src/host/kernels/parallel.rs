@@ -30,6 +30,11 @@ unsafe impl<T> Send for Pointer<T> {}
 unsafe impl<T> Sync for Pointer<T> {}
 
 impl<T> Pointer<T> {
+    /// An address as it is.
+    pub fn new(address: *mut T) -> Pointer<T> {
+        Pointer(address)
+    }
+
     /// The first element of a view.
     pub fn of(view: &View) -> Pointer<T> {
         Pointer(view.pointer.cast())

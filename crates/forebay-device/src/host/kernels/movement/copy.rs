@@ -1,0 +1,165 @@
+//! Copies between strided layouts, and slices, which are copies from a strided part.
+
+use super::super::element::{for_type, Element};
+use super::super::parallel::{for_chunks, require_packed, Pointer, Walk, CHUNK};
+use super::super::View;
+
+/// Side of the square tiles in which transposing copies go: two tiles of 8-byte elements fit the first-level cache.
+const TILE: usize = 32;
+
+/// y = x, both with strides.
+///
+/// # Safety
+/// As [`super::super::run`].
+pub(super) unsafe fn copy(x: &View, y: &View) -> Result<(), String> {
+    if x.desc.sizes() != y.desc.sizes() {
+        return Err(format!("sizes {:?} and {:?} differ", x.desc.sizes(), y.desc.sizes()));
+    }
+    for_type!(x.desc.data_type(), words, T => {
+        // SAFETY: both layouts lie in their operands by the descriptors' rules; words are as large as the elements.
+        unsafe {
+            copy_strided(&x.sizes(), Pointer::<T>::of(x), &signed(&x.strides()), Pointer::of(y), &signed(&y.strides()))
+        }
+    });
+    Ok(())
+}
+
+fn signed(strides: &[usize]) -> Vec<isize> {
+    strides.iter().map(|&stride| stride as isize).collect()
+}
+
+/// Where a slice's element 0 lies in the sliced tensor, and the strides from there.
+///
+/// # Errors
+/// Where the slice leaves the tensor.
+fn slice_layout(starts: &[u64], steps: &[i64], whole: &View, part: &View) -> Result<(isize, Vec<isize>), String> {
+    let (whole_sizes, part_sizes) = (whole.desc.sizes(), part.desc.sizes());
+    let counts = [starts.len(), steps.len(), part_sizes.len()];
+    if counts.iter().any(|&count| count != whole_sizes.len()) {
+        return Err(format!("starts {starts:?}, steps {steps:?} and sizes {part_sizes:?} do not fit {whole_sizes:?}"));
+    }
+    let mut offset = 0;
+    let mut strides = Vec::with_capacity(starts.len());
+    for (dimension, stride) in whole.strides().into_iter().enumerate() {
+        let (start, step) = (starts[dimension] as i128, steps[dimension] as i128);
+        let last = start + (part_sizes[dimension] as i128 - 1) * step;
+        let inside = 0..whole_sizes[dimension] as i128;
+        if !inside.contains(&start) || !inside.contains(&last) {
+            return Err(format!("a slice from {start} to {last} leaves dimension {dimension} of {}", whole.desc));
+        }
+        offset += start as isize * stride as isize;
+        // Where there is one index only, the step may be anything; it is never taken.
+        strides.push((step as isize).wrapping_mul(stride as isize));
+    }
+    Ok((offset, strides))
+}
+
+/// y\[i] = x\[starts + i steps].
+///
+/// # Safety
+/// As [`super::super::run`].
+pub(super) unsafe fn slice(starts: &[u64], steps: &[i64], x: &View, y: &View) -> Result<(), String> {
+    let (offset, strides) = slice_layout(starts, steps, x, y)?;
+    for_type!(x.desc.data_type(), words, T => {
+        // SAFETY: the slice lies inside x, as `slice_layout` checked.
+        unsafe {
+            let x = Pointer::new(Pointer::<T>::of(x).at(offset));
+            copy_strided(&y.sizes(), x, &strides, Pointer::of(y), &signed(&y.strides()))
+        }
+    });
+    Ok(())
+}
+
+/// dx\[starts + i steps] = dy\[i], 0 elsewhere.
+///
+/// # Safety
+/// As [`super::super::run`].
+pub(super) unsafe fn slice_gradient(starts: &[u64], steps: &[i64], dy: &View, dx: &View) -> Result<(), String> {
+    require_packed(&[*dx])?;
+    let (offset, strides) = slice_layout(starts, steps, dx, dy)?;
+    for_type!(dx.desc.data_type(), words, T => {
+        let dx_pointer = Pointer::<T>::of(dx);
+        // SAFETY: dx is packed, and the chunks are disjoint.
+        for_chunks(dx.count(), CHUNK, |range| unsafe { dx_pointer.slice_mut(range.start, range.len()) }.fill(T::ZERO));
+        // SAFETY: the slice lies inside dx, as `slice_layout` checked.
+        unsafe {
+            let dx = Pointer::new(dx_pointer.at(offset));
+            copy_strided(&dy.sizes(), Pointer::of(dy), &signed(&dy.strides()), dx, &strides)
+        }
+    });
+    Ok(())
+}
+
+/// Copies elements from one layout to another.
+///
+/// # Safety
+/// All elements of both layouts must be accessible, nobody else may touch those of y, and no two of them may coincide.
+pub(super) unsafe fn copy_strided<T: Element>(
+    sizes: &[usize],
+    x: Pointer<T>,
+    x_strides: &[isize],
+    y: Pointer<T>,
+    y_strides: &[isize],
+) {
+    // The order of dimensions is free: y's own makes runs along what lies together in y.
+    let mut order: Vec<usize> = (0..sizes.len()).collect();
+    order.sort_by_key(|&dimension| std::cmp::Reverse(y_strides[dimension].unsigned_abs()));
+    let in_order = |values: &[isize]| order.iter().map(|&dimension| values[dimension]).collect::<Vec<_>>();
+    let ordered_sizes: Vec<usize> = order.iter().map(|&dimension| sizes[dimension]).collect();
+    let walk = Walk::new(&ordered_sizes, &[in_order(x_strides), in_order(y_strides)]);
+    let [x_step, y_step] = walk.inner_strides();
+    let last = walk.sizes().len() - 1;
+    let transposed = (0..last).find(|&dimension| walk.strides(0)[dimension] == 1);
+    match transposed {
+        Some(rows) if y_step == 1 && x_step > 1 && walk.sizes()[rows] > 1 => {
+            // SAFETY: the caller's promises.
+            unsafe { copy_transposed(&walk, rows, x, y) }
+        }
+        // SAFETY: the caller's promises: runs stay inside the layouts, and no two runs share an element of y.
+        _ => walk.for_each_run(|[x_offset, y_offset], length| unsafe {
+            let (source, target) = (x.at(x_offset), y.at(y_offset));
+            if x_step == 1 && y_step == 1 {
+                std::ptr::copy_nonoverlapping(source, target, length);
+            } else {
+                for i in 0..length as isize {
+                    *target.offset(i * y_step) = *source.offset(i * x_step);
+                }
+            }
+        }),
+    }
+}
+
+/// Copies where x lies along `rows` and y along the last dimension, tile by tile, so that both sides use whole cache lines.
+///
+/// # Safety
+/// As [`copy_strided`].
+unsafe fn copy_transposed<T: Element>(walk: &Walk<2>, rows: usize, x: Pointer<T>, y: Pointer<T>) {
+    let columns = walk.sizes().len() - 1;
+    let (row_count, column_count) = (walk.sizes()[rows], walk.sizes()[columns]);
+    let (x_column_stride, y_row_stride) = (walk.strides(0)[columns], walk.strides(1)[rows]);
+    let without = |values: &[isize]| -> Vec<isize> {
+        (0..values.len()).filter(|&dimension| dimension != rows && dimension != columns).map(|d| values[d]).collect()
+    };
+    let rest_sizes: Vec<usize> = without(&walk.sizes().iter().map(|&size| size as isize).collect::<Vec<_>>())
+        .iter()
+        .map(|&size| size as usize)
+        .collect();
+    let rest = Walk::new(&rest_sizes, &[without(walk.strides(0)), without(walk.strides(1))]);
+    let (row_tiles, column_tiles) = (row_count.div_ceil(TILE), column_count.div_ceil(TILE));
+    let tiles = rest.count() * row_tiles * column_tiles;
+    for_chunks(tiles, CHUNK / (TILE * TILE), |range| {
+        for tile in range {
+            let [x_base, y_base] = rest.offsets(tile / (row_tiles * column_tiles));
+            let row_start = tile / column_tiles % row_tiles * TILE;
+            let column_start = tile % column_tiles * TILE;
+            for row in (row_start..row_count.min(row_start + TILE)).map(|row| row as isize) {
+                for column in (column_start..column_count.min(column_start + TILE)).map(|column| column as isize) {
+                    // SAFETY: the element lies in both layouts, and tiles are disjoint.
+                    unsafe {
+                        *y.at(y_base + row * y_row_stride + column) = *x.at(x_base + row + column * x_column_stride);
+                    }
+                }
+            }
+        }
+    });
+}
