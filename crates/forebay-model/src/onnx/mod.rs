@@ -1,1 +1,82 @@
 //! Reading and writing ONNX.
+//!
+//! [`read`] believes nothing: every size is checked against the bytes that are there before anything is allocated, and
+//! what it cannot represent is an error that names the tensor or node. [`write()`] gives back the model that was read, with
+//! the contents of some tensors replaced: names, documentation, metadata and operator sets stay.
+
+mod export;
+mod import;
+mod order;
+mod tensor;
+
+/// ONNX's messages, generated from `proto/onnx.proto`.
+#[allow(missing_docs, clippy::all)]
+mod proto {
+    include!(concat!(env!("OUT_DIR"), "/onnx.rs"));
+}
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use prost::Message;
+
+use crate::error::ModelError;
+use crate::graph::Graph;
+use crate::tensor::Tensor;
+
+pub use export::{write, write_file};
+
+/// A model that was read: its graph, and what is needed to write it back.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The graph, with the declared types of its inputs and outputs.
+    pub graph: Graph,
+    /// The messages as they were read, without the raw data of initializers and `Constant` nodes.
+    proto: proto::ModelProto,
+    /// Contents of initializers and `Constant` nodes by name; the bytes are shared with the graph.
+    contents: BTreeMap<String, Tensor>,
+}
+
+/// Reads a model. `directory` is where external data files lie; without it, a model that has some is refused.
+///
+/// # Errors
+/// Bytes that are no ONNX model, a model that breaks ONNX's rules, data types or attributes that Forebay does not have, or
+/// external data that cannot be read.
+pub fn read(bytes: &[u8], directory: Option<&Path>) -> Result<Model, ModelError> {
+    if bytes.is_empty() {
+        return Err(malformed("there are no bytes"));
+    }
+    let proto = proto::ModelProto::decode(bytes).map_err(|error| malformed(error.to_string()))?;
+    import::model(proto, directory)
+}
+
+/// Reads a model from a file; external data files lie beside it.
+///
+/// # Errors
+/// As [`read`], and where the file cannot be read.
+pub fn read_file(path: &Path) -> Result<Model, ModelError> {
+    let bytes = std::fs::read(path).map_err(|error| file_error(path, &error))?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    read(&bytes, Some(directory))
+}
+
+/// Reads a single serialised tensor, such as the reference data of ONNX's own tests, with its name.
+///
+/// # Errors
+/// Bytes that are no tensor, or one of a data type that Forebay does not have.
+pub fn read_tensor(bytes: &[u8]) -> Result<(String, Tensor), ModelError> {
+    let mut proto = proto::TensorProto::decode(bytes).map_err(|error| malformed(error.to_string()))?;
+    let tensor = tensor::take(&mut proto, None)?;
+    Ok((proto.name.unwrap_or_default(), tensor))
+}
+
+fn malformed(reason: impl Into<String>) -> ModelError {
+    ModelError::Malformed { reason: reason.into() }
+}
+
+fn file_error(path: &Path, error: &std::io::Error) -> ModelError {
+    ModelError::File { path: path.display().to_string(), reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests;

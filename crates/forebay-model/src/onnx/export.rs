@@ -1,0 +1,91 @@
+//! From a model that was read back to ONNX, with new contents.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use prost::Message;
+
+use super::proto::attribute_proto::AttributeType;
+use super::proto::{AttributeProto, NodeProto, TensorProto};
+use super::{file_error, import, tensor, Model};
+use crate::error::ModelError;
+use crate::tensor::Tensor;
+
+/// Largest message that Protocol Buffers allow, in bytes.
+const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
+
+/// The model as it was read, with the contents of the named initializers and `Constant` nodes replaced. External data
+/// comes into the file. Fields that ONNX 1.23 does not define are lost.
+///
+/// # Errors
+/// A name that is no initializer or constant of the model, contents of another type than before, or more than 2 GiB.
+pub fn write(model: &Model, new_contents: &BTreeMap<String, Tensor>) -> Result<Vec<u8>, ModelError> {
+    for (name, new) in new_contents {
+        let old = model.contents.get(name).ok_or_else(|| ModelError::Request {
+            reason: format!("the model has no initializer or constant '{name}' to replace"),
+        })?;
+        if old.ty() != new.ty() {
+            let reason = format!("'{name}' is {}, and cannot be replaced by {}", old.ty(), new.ty());
+            return Err(ModelError::Request { reason });
+        }
+    }
+    let mut proto = model.proto.clone();
+    if let Some(graph) = &mut proto.graph {
+        for initializer in &mut graph.initializer {
+            let name = initializer.name().to_string();
+            restore(initializer, new_contents.get(&name), model.contents.get(&name));
+        }
+        for node in graph.node.iter_mut().filter(|node| import::is_constant(node)) {
+            let name = node.output.first().cloned().unwrap_or_default();
+            write_constant(node, new_contents.get(&name), model.contents.get(&name));
+        }
+    }
+    let size_bytes = proto.encoded_len();
+    if size_bytes > MESSAGE_BYTES_MAX {
+        let reason = format!("the model takes {size_bytes} bytes, an ONNX file holds at most {MESSAGE_BYTES_MAX}");
+        return Err(ModelError::Request { reason });
+    }
+    Ok(proto.encode_to_vec())
+}
+
+/// Writes the model to a file, which is either whole or not there.
+///
+/// # Errors
+/// As [`write()`], and where the file cannot be written.
+pub fn write_file(model: &Model, new_contents: &BTreeMap<String, Tensor>, path: &Path) -> Result<(), ModelError> {
+    let bytes = write(model, new_contents)?;
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = Path::new(&partial);
+    std::fs::write(partial, bytes).and_then(|()| std::fs::rename(partial, path)).map_err(|error| {
+        // What was written so far is of no use; that it cannot be removed either is the smaller problem.
+        let _ = std::fs::remove_file(partial);
+        file_error(path, &error)
+    })
+}
+
+/// Gives a tensor message its contents: new ones, or those that were taken out of it.
+fn restore(proto: &mut TensorProto, new: Option<&Tensor>, old: Option<&Tensor>) {
+    match (new, old) {
+        (Some(new), _) => tensor::put(proto, new),
+        (None, Some(old)) => tensor::give_back(proto, old),
+        (None, None) => {}
+    }
+}
+
+/// Gives a `Constant` node its value. A new one always goes into the attribute `value`, whichever held the old one.
+fn write_constant(node: &mut NodeProto, new: Option<&Tensor>, old: Option<&Tensor>) {
+    for proto in node.attribute.iter_mut().filter_map(|attribute| attribute.t.as_mut()) {
+        restore(proto, new, old);
+    }
+    if let (Some(new), false) = (new, node.attribute.iter().any(|attribute| attribute.t.is_some())) {
+        let mut proto = TensorProto::default();
+        tensor::put(&mut proto, new);
+        node.attribute = vec![AttributeProto {
+            name: Some("value".to_string()),
+            r#type: Some(AttributeType::Tensor as i32),
+            t: Some(proto),
+            ..AttributeProto::default()
+        }];
+    }
+}

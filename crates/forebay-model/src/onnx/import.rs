@@ -1,0 +1,307 @@
+//! From ONNX's messages to a graph.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use forebay_base::DataType;
+
+use super::proto::attribute_proto::AttributeType;
+use super::proto::tensor_shape_proto::dimension::Value as DimensionValue;
+use super::proto::type_proto::Value as TypeValue;
+use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use super::{malformed, order, tensor, Model};
+use crate::error::ModelError;
+use crate::graph::{Attribute, Dimension, Graph, Node, Operation, ValueId};
+use crate::operators::NEWEST_OPSET;
+use crate::tensor::Tensor;
+
+/// Oldest version of the file format: the first with operator sets.
+const OLDEST_IR_VERSION: i64 = 3;
+
+/// Builds the graph, and keeps what is needed to write the model back.
+pub(super) fn model(mut proto: ModelProto, directory: Option<&Path>) -> Result<Model, ModelError> {
+    if proto.graph.is_none() {
+        return Err(malformed("it holds no graph"));
+    }
+    if proto.ir_version() < OLDEST_IR_VERSION {
+        let reason = format!("IR version {} is older than {OLDEST_IR_VERSION}", proto.ir_version());
+        return Err(malformed(reason));
+    }
+    let versions = versions(&proto)?;
+    let Some(graph_proto) = &mut proto.graph else { return Err(malformed("it holds no graph")) };
+    let mut reader = Reader { directory, versions, graph: Graph::default(), contents: BTreeMap::new() };
+    reader.graph.name = graph_proto.name().to_string();
+    reader.initializers(graph_proto)?;
+    reader.inputs(graph_proto)?;
+    reader.nodes(graph_proto)?;
+    reader.outputs(graph_proto)?;
+    Ok(Model { graph: reader.graph, contents: reader.contents, proto })
+}
+
+/// The version of every imported operator set, by domain.
+fn versions(proto: &ModelProto) -> Result<BTreeMap<String, i64>, ModelError> {
+    let mut versions = BTreeMap::new();
+    for import in &proto.opset_import {
+        let domain = if import.domain() == "ai.onnx" { "" } else { import.domain() };
+        versions.insert(domain.to_string(), import.version());
+        if domain.is_empty() && import.version() > NEWEST_OPSET {
+            let reason = format!(
+                "the model uses operator set {} of ONNX; the newest that Forebay knows is {NEWEST_OPSET} (convert the \
+                 model with onnx.version_converter)",
+                import.version()
+            );
+            return Err(ModelError::Request { reason });
+        }
+    }
+    Ok(versions)
+}
+
+/// What messages call a node: its name, else its first output's.
+fn label(node: &NodeProto) -> &str {
+    let outputs = || node.output.iter().find(|output| !output.is_empty()).map(String::as_str);
+    Some(node.name()).filter(|name| !name.is_empty()).or_else(outputs).unwrap_or("")
+}
+
+struct Reader<'a> {
+    directory: Option<&'a Path>,
+    versions: BTreeMap<String, i64>,
+    graph: Graph,
+    contents: BTreeMap<String, Tensor>,
+}
+
+impl Reader<'_> {
+    /// Adds a value under a name that must be new.
+    fn define(&mut self, name: &str) -> Result<ValueId, ModelError> {
+        if name.is_empty() {
+            return Err(malformed("a value has no name"));
+        }
+        if self.graph.find(name).is_some() {
+            return Err(malformed(format!("the value '{name}' is defined twice")));
+        }
+        Ok(self.graph.add_value(name, None))
+    }
+
+    fn define_contents(&mut self, name: &str, tensor: Tensor) -> Result<ValueId, ModelError> {
+        let id = self.define(name)?;
+        self.graph.value_mut(id).ty = Some(tensor.ty());
+        self.contents.insert(name.to_string(), tensor.clone());
+        self.graph.initializers.insert(id, tensor);
+        Ok(id)
+    }
+
+    fn initializers(&mut self, proto: &mut GraphProto) -> Result<(), ModelError> {
+        if let Some(sparse) = proto.sparse_initializer.first() {
+            let name = sparse.values.as_ref().map(|values| values.name()).unwrap_or_default();
+            return Err(malformed(format!("the initializer '{name}' is sparse, which Forebay does not have")));
+        }
+        for initializer in &mut proto.initializer {
+            let tensor = tensor::take(initializer, self.directory)?;
+            self.define_contents(initializer.name.as_deref().unwrap_or_default(), tensor)?;
+        }
+        Ok(())
+    }
+
+    /// Graph inputs, except those that only give an initializer its type (as IR version 3 demands of all of them).
+    fn inputs(&mut self, proto: &GraphProto) -> Result<(), ModelError> {
+        let mut names = BTreeSet::new();
+        for input in &proto.input {
+            if !names.insert(input.name()) {
+                return Err(malformed(format!("the input '{}' is declared twice", input.name())));
+            }
+            if self.contents.contains_key(input.name()) {
+                continue;
+            }
+            let declared = declared_type(input)?;
+            let id = self.define(input.name())?;
+            self.graph.value_mut(id).declared = declared;
+            self.graph.inputs.push(id);
+        }
+        Ok(())
+    }
+
+    fn outputs(&mut self, proto: &GraphProto) -> Result<(), ModelError> {
+        for output in &proto.output {
+            let name = output.name();
+            let id = self.graph.find(name).ok_or_else(|| malformed(format!("no node computes the output '{name}'")))?;
+            if self.graph.outputs.contains(&id) {
+                return Err(malformed(format!("the output '{name}' is declared twice")));
+            }
+            let declared = declared_type(output)?;
+            let value = self.graph.value_mut(id);
+            value.declared = value.declared.take().or(declared);
+            self.graph.outputs.push(id);
+        }
+        if self.graph.outputs.is_empty() {
+            return Err(malformed("the graph has no outputs"));
+        }
+        Ok(())
+    }
+
+    /// All nodes: `Constant` ones become initializers, the others come into topological order.
+    fn nodes(&mut self, proto: &mut GraphProto) -> Result<(), ModelError> {
+        let mut computed: Vec<(usize, Vec<Option<ValueId>>)> = Vec::new();
+        let mut producer_of: BTreeMap<ValueId, usize> = BTreeMap::new();
+        for (i, node) in proto.node.iter_mut().enumerate() {
+            if is_constant(node) {
+                let tensor = constant(node, self.directory)?;
+                let name = node.output.first().map(String::as_str).unwrap_or_default();
+                let id = self.define_contents(name, tensor)?;
+                self.graph.constants.insert(id);
+                continue;
+            }
+            let mut outputs = Vec::with_capacity(node.output.len());
+            for name in &node.output {
+                let id = if name.is_empty() { None } else { Some(self.define(name)?) };
+                producer_of.extend(id.map(|id| (id, computed.len())));
+                outputs.push(id);
+            }
+            computed.push((i, outputs));
+        }
+        let mut nodes = Vec::with_capacity(computed.len());
+        let mut producers = Vec::with_capacity(computed.len());
+        for (i, outputs) in computed {
+            let node = self.node(&mut proto.node[i], outputs)?;
+            producers.push(node.inputs.iter().flatten().filter_map(|input| producer_of.get(input).copied()).collect());
+            nodes.push(Some(node));
+        }
+        let order = order::topological(&producers).map_err(|node| {
+            let label = nodes[node].as_ref().map(|node| node.label(&self.graph)).unwrap_or_default();
+            malformed(format!("the nodes depend on each other in a circle, at or before '{label}'"))
+        })?;
+        self.graph.nodes = order.into_iter().filter_map(|i| nodes[i].take()).collect();
+        Ok(())
+    }
+
+    fn node(&self, proto: &mut NodeProto, outputs: Vec<Option<ValueId>>) -> Result<Node, ModelError> {
+        let name = label(proto).to_string();
+        let mut inputs = Vec::with_capacity(proto.input.len());
+        for input in &proto.input {
+            if input.is_empty() {
+                inputs.push(None);
+                continue;
+            }
+            let id = self.graph.find(input);
+            let undefined = || malformed(format!("node '{name}' uses the value '{input}', which nothing defines"));
+            inputs.push(Some(id.ok_or_else(undefined)?));
+        }
+        let domain = if proto.domain() == "ai.onnx" { "" } else { proto.domain() };
+        let version = self.versions.get(domain).copied().ok_or_else(|| {
+            malformed(format!("node '{name}' uses the operator set '{domain}', which the model does not import"))
+        })?;
+        let (domain, op_type) = (domain.to_string(), proto.op_type().to_string());
+        let mut attributes = BTreeMap::new();
+        for attribute in &mut proto.attribute {
+            let Some(value) = self::attribute(attribute, &name, self.directory)? else {
+                return Err(ModelError::UnsupportedOperator { domain, op_type, version, node: name });
+            };
+            // Only the contents of initializers and constants are kept apart from the messages.
+            if let (Attribute::Tensor(tensor), Some(proto)) = (&value, &mut attribute.t) {
+                tensor::give_back(proto, tensor);
+            }
+            if attributes.insert(attribute.name().to_string(), value).is_some() {
+                return Err(malformed(format!("node '{name}' has the attribute '{}' twice", attribute.name())));
+            }
+        }
+        let operation = Operation::Onnx { domain, op_type, version, attributes };
+        Ok(Node { name: proto.name().to_string(), operation, inputs, outputs })
+    }
+}
+
+/// Whether a node is a `Constant` of the default domain.
+pub(super) fn is_constant(node: &NodeProto) -> bool {
+    matches!(node.domain(), "" | "ai.onnx") && node.op_type() == "Constant"
+}
+
+/// The value of a `Constant` node, whichever of its attributes holds it.
+fn constant(node: &mut NodeProto, directory: Option<&Path>) -> Result<Tensor, ModelError> {
+    let name = label(node).to_string();
+    let error = |reason: &str| ModelError::Operator {
+        op_type: "Constant".to_string(),
+        node: name.clone(),
+        reason: reason.to_string(),
+    };
+    let [proto] = node.attribute.as_mut_slice() else {
+        return Err(error("it must have exactly one attribute"));
+    };
+    let attribute_name = proto.name().to_string();
+    let value = attribute(proto, &name, directory)?;
+    let length = |count: usize| count as u64;
+    match (attribute_name.as_str(), value) {
+        ("value", Some(Attribute::Tensor(tensor))) => Ok(tensor),
+        ("value_float", Some(Attribute::Float(value))) => Ok(Tensor::from_f32(&[], &[value])),
+        ("value_floats", Some(Attribute::Floats(values))) => Ok(Tensor::from_f32(&[length(values.len())], &values)),
+        ("value_int", Some(Attribute::Int(value))) => Ok(Tensor::from_i64(&[], &[value])),
+        ("value_ints", Some(Attribute::Ints(values))) => Ok(Tensor::from_i64(&[length(values.len())], &values)),
+        (other, _) => Err(error(&format!("its attribute '{other}' is not supported"))),
+    }
+}
+
+/// The value of an attribute; `None` for a subgraph.
+fn attribute(
+    proto: &mut AttributeProto,
+    node: &str,
+    directory: Option<&Path>,
+) -> Result<Option<Attribute>, ModelError> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if !proto.ref_attr_name().is_empty() {
+        let reason = format!("attribute '{}' of node '{node}' refers to an attribute outside a function", proto.name());
+        return Err(malformed(reason));
+    }
+    Ok(Some(match attribute_type(proto) {
+        AttributeType::Float => Attribute::Float(proto.f()),
+        AttributeType::Int => Attribute::Int(proto.i()),
+        AttributeType::String => Attribute::String(text(proto.s())),
+        AttributeType::Floats => Attribute::Floats(proto.floats.clone()),
+        AttributeType::Ints => Attribute::Ints(proto.ints.clone()),
+        AttributeType::Strings => Attribute::Strings(proto.strings.iter().map(|bytes| text(bytes)).collect()),
+        AttributeType::Tensor => {
+            let missing = || malformed(format!("the tensor attribute of node '{node}' is empty"));
+            Attribute::Tensor(tensor::take(proto.t.as_mut().ok_or_else(missing)?, directory)?)
+        }
+        AttributeType::Graph | AttributeType::Graphs => return Ok(None),
+        other => {
+            let kind = other.as_str_name().to_lowercase();
+            let reason = format!("attribute '{}' of node '{node}' has the unsupported type {kind}", proto.name());
+            return Err(malformed(reason));
+        }
+    }))
+}
+
+/// The type of an attribute. Old files do not state it; then the field that holds something says it.
+fn attribute_type(proto: &AttributeProto) -> AttributeType {
+    match proto.r#type() {
+        AttributeType::Undefined => {}
+        stated => return stated,
+    }
+    let held = [
+        (proto.f.is_some(), AttributeType::Float),
+        (proto.i.is_some(), AttributeType::Int),
+        (proto.s.is_some(), AttributeType::String),
+        (proto.t.is_some(), AttributeType::Tensor),
+        (proto.g.is_some(), AttributeType::Graph),
+        (!proto.floats.is_empty(), AttributeType::Floats),
+        (!proto.ints.is_empty(), AttributeType::Ints),
+        (!proto.strings.is_empty(), AttributeType::Strings),
+        (!proto.graphs.is_empty(), AttributeType::Graphs),
+    ];
+    held.into_iter().find(|(held, _)| *held).map_or(AttributeType::Undefined, |(_, ty)| ty)
+}
+
+/// The declared type of an input or output; `None` where it has no type or no shape.
+fn declared_type(info: &ValueInfoProto) -> Result<Option<(DataType, Vec<Dimension>)>, ModelError> {
+    let Some(value) = info.r#type.as_ref().and_then(|ty| ty.value.as_ref()) else { return Ok(None) };
+    let TypeValue::TensorType(ty) = value else {
+        return Err(malformed(format!("'{}' is no tensor, and Forebay has no other types", info.name())));
+    };
+    let Some(shape) = &ty.shape else { return Ok(None) };
+    let data_type = tensor::data_type(ty.elem_type(), &format!("'{}'", info.name()))?;
+    let dimension = |value: &Option<DimensionValue>| match value {
+        // Some old exporters write -1 for a size that they do not know.
+        Some(DimensionValue::DimValue(size)) => {
+            u64::try_from(*size).map_or(Dimension::Symbol(String::new()), Dimension::Known)
+        }
+        Some(DimensionValue::DimParam(symbol)) => Dimension::Symbol(symbol.clone()),
+        None => Dimension::Symbol(String::new()),
+    };
+    Ok(Some((data_type, shape.dim.iter().map(|dim| dimension(&dim.value)).collect())))
+}

@@ -1,0 +1,186 @@
+//! Tensors of ONNX files: raw, typed, or in files of their own.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Component, Path, PathBuf};
+
+use forebay_base::DataType;
+
+use super::proto::tensor_proto::{DataLocation, DataType as OnnxType};
+use super::proto::TensorProto;
+use super::{file_error, malformed};
+use crate::error::ModelError;
+use crate::tensor::Tensor;
+
+/// Data types in both worlds.
+const TYPES: [(OnnxType, DataType); 13] = [
+    (OnnxType::Float, DataType::Float32),
+    (OnnxType::Uint8, DataType::UInt8),
+    (OnnxType::Int8, DataType::Int8),
+    (OnnxType::Uint16, DataType::UInt16),
+    (OnnxType::Int16, DataType::Int16),
+    (OnnxType::Int32, DataType::Int32),
+    (OnnxType::Int64, DataType::Int64),
+    (OnnxType::Bool, DataType::Bool),
+    (OnnxType::Float16, DataType::Float16),
+    (OnnxType::Double, DataType::Float64),
+    (OnnxType::Uint32, DataType::UInt32),
+    (OnnxType::Uint64, DataType::UInt64),
+    (OnnxType::Bfloat16, DataType::BFloat16),
+];
+
+/// The data type of ONNX's number; `what` names its owner in the error.
+pub(super) fn data_type(number: i32, what: &str) -> Result<DataType, ModelError> {
+    let found = TYPES.iter().find(|(onnx, _)| *onnx as i32 == number);
+    found.map(|(_, data_type)| *data_type).ok_or_else(|| {
+        let name = OnnxType::try_from(number).map_or(format!("number {number}"), |ty| ty.as_str_name().to_lowercase());
+        malformed(format!("{what} has the data type {name}, which Forebay does not have"))
+    })
+}
+
+/// Takes the contents out of a tensor message: raw data is moved, the rest of the message stays. Nothing is allocated
+/// before the declared size agrees with the bytes that are there.
+pub(super) fn take(proto: &mut TensorProto, directory: Option<&Path>) -> Result<Tensor, ModelError> {
+    let what = format!("tensor '{}'", proto.name());
+    let data_type = data_type(proto.data_type(), &what)?;
+    let mut shape = Vec::with_capacity(proto.dims.len());
+    for &size in &proto.dims {
+        shape.push(u64::try_from(size).map_err(|_| malformed(format!("{what} has the size {size}")))?);
+    }
+    let size_bytes = shape
+        .iter()
+        .try_fold(data_type.size_bytes(), |product, &size| product.checked_mul(size))
+        .ok_or_else(|| malformed(format!("{what}: the size of {data_type}{shape:?} does not fit 64 bits")))?;
+    if proto.segment.is_some() {
+        return Err(malformed(format!("{what} is a segment of a larger one, which Forebay does not read")));
+    }
+    let is_raw = proto.raw_data.as_ref().is_some_and(|raw| !raw.is_empty());
+    let is_external = proto.data_location() == DataLocation::External;
+    if u8::from(is_raw) + u8::from(is_external) + u8::from(has_typed_data(proto)) > 1 {
+        return Err(malformed(format!("{what} holds its data twice")));
+    }
+    let bytes = if is_external {
+        external(proto, &what, size_bytes, directory)?
+    } else if is_raw {
+        proto.raw_data.take().unwrap_or_default()
+    } else {
+        typed(proto, data_type)
+    };
+    let found_bytes = bytes.len();
+    let mut tensor = Tensor::new(data_type, &shape, bytes).ok_or_else(|| {
+        malformed(format!(
+            "{what} is declared {data_type}{shape:?} ({size_bytes} bytes), but holds {found_bytes} bytes"
+        ))
+    })?;
+    if data_type == DataType::Bool && tensor.bytes.iter().any(|&byte| byte > 1) {
+        tensor.bytes = tensor.bytes.iter().map(|&byte| u8::from(byte != 0)).collect();
+    }
+    Ok(tensor)
+}
+
+/// The typed data fields as little-endian bytes. Each field serves several types; narrow ones are stored in wide elements.
+fn typed(proto: &TensorProto, data_type: DataType) -> Vec<u8> {
+    fn low_bytes<T: Copy, const N: usize>(values: &[T], size_bytes: u64, bytes: fn(T) -> [u8; N]) -> Vec<u8> {
+        values.iter().flat_map(|&value| bytes(value).into_iter().take(size_bytes as usize)).collect()
+    }
+    let size_bytes = data_type.size_bytes();
+    match data_type {
+        DataType::Float32 => low_bytes(&proto.float_data, size_bytes, f32::to_le_bytes),
+        DataType::Float64 => low_bytes(&proto.double_data, size_bytes, f64::to_le_bytes),
+        DataType::Int64 => low_bytes(&proto.int64_data, size_bytes, i64::to_le_bytes),
+        DataType::UInt64 | DataType::UInt32 => low_bytes(&proto.uint64_data, size_bytes, u64::to_le_bytes),
+        DataType::Bool => proto.int32_data.iter().map(|&value| u8::from(value != 0)).collect(),
+        DataType::Int32
+        | DataType::Int16
+        | DataType::Int8
+        | DataType::UInt16
+        | DataType::UInt8
+        | DataType::Float16
+        | DataType::BFloat16 => low_bytes(&proto.int32_data, size_bytes, i32::to_le_bytes),
+    }
+}
+
+/// Whether a tensor message holds typed data fields.
+fn has_typed_data(proto: &TensorProto) -> bool {
+    !(proto.float_data.is_empty()
+        && proto.int32_data.is_empty()
+        && proto.int64_data.is_empty()
+        && proto.double_data.is_empty()
+        && proto.uint64_data.is_empty())
+}
+
+/// Gives a tensor message back what [`take`] took out of it; external data comes into the message.
+pub(super) fn give_back(proto: &mut TensorProto, tensor: &Tensor) {
+    if !has_typed_data(proto) {
+        put(proto, tensor);
+    }
+}
+
+/// Puts contents into a tensor message, in place of whatever held them.
+pub(super) fn put(proto: &mut TensorProto, tensor: &Tensor) {
+    let onnx = TYPES.iter().find(|(_, data_type)| *data_type == tensor.data_type).map(|(onnx, _)| *onnx as i32);
+    *proto = TensorProto {
+        name: proto.name.take(),
+        doc_string: proto.doc_string.take(),
+        metadata_props: std::mem::take(&mut proto.metadata_props),
+        dims: tensor.shape.iter().map(|&size| size as i64).collect(),
+        data_type: onnx,
+        raw_data: Some(tensor.bytes.to_vec()),
+        ..TensorProto::default()
+    };
+}
+
+/// Reads a tensor's part of an external data file.
+fn external(proto: &TensorProto, what: &str, size_bytes: u64, directory: Option<&Path>) -> Result<Vec<u8>, ModelError> {
+    let entry = |key: &str| proto.external_data.iter().find(|entry| entry.key() == key).map(|entry| entry.value());
+    let number = |key: &str| match entry(key) {
+        None => Ok(None),
+        Some(text) => text
+            .parse::<u64>()
+            .map(Some)
+            .map_err(|_| malformed(format!("{what}: external {key} '{text}' is no number"))),
+    };
+    let location = entry("location").ok_or_else(|| malformed(format!("{what} names no external data file")))?;
+    let offset_bytes = number("offset")?.unwrap_or(0);
+    let length_bytes = number("length")?.unwrap_or(size_bytes);
+    if length_bytes != size_bytes {
+        let reason = format!("{what} needs {size_bytes} bytes, but its part of '{location}' has {length_bytes}");
+        return Err(malformed(reason));
+    }
+    let path = external_path(what, location, directory)?;
+    let metadata = std::fs::metadata(&path).map_err(|error| file_error(&path, &error))?;
+    let fits = offset_bytes.checked_add(length_bytes).is_some_and(|end| end <= metadata.len());
+    if !metadata.is_file() || !fits {
+        let reason = format!(
+            "{what} lies at bytes {offset_bytes} to {offset_bytes} + {length_bytes} of a file that has {} bytes",
+            metadata.len()
+        );
+        return Err(ModelError::File { path: path.display().to_string(), reason });
+    }
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(&path)?;
+        file.seek(SeekFrom::Start(offset_bytes))?;
+        let mut bytes = vec![0; length_bytes as usize];
+        file.read_exact(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().map_err(|error| file_error(&path, &error))
+}
+
+/// The path of an external data file, which must lie in the model's directory or below.
+fn external_path(what: &str, location: &str, directory: Option<&Path>) -> Result<PathBuf, ModelError> {
+    let relative = Path::new(location);
+    let inside = relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if location.is_empty() || !inside {
+        let reason = format!("{what} lies in the file '{location}', outside the model's directory");
+        return Err(malformed(reason));
+    }
+    match directory {
+        Some(directory) => Ok(directory.join(relative)),
+        None => Err(ModelError::Request {
+            reason: format!(
+                "{what} lies in the file '{location}': say in which directory, or read the model from its file"
+            ),
+        }),
+    }
+}
