@@ -7,6 +7,7 @@ mod block;
 mod convolution;
 mod element;
 mod elementwise;
+mod lanes;
 mod loss;
 mod math;
 mod matmul;

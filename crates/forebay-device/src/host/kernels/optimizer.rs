@@ -1,14 +1,178 @@
-//! Kernels: optimizer.
+//! Kernels: optimizers, which update parameters and their state in place.
 
 use forebay_base::Kernel;
 
-use super::View;
+use super::block::{Buffer, BLOCK};
+use super::element::{for_type, Float};
+use super::parallel::{for_chunks, require_packed, wide, Pointer, CHUNK};
+use super::{unsupported, View};
 use crate::device::DeviceError;
 
 /// Runs one kernel of this family.
 ///
 /// # Safety
 /// As [`super::run`].
-pub(super) unsafe fn run(_kernel: &Kernel, _reads: &[View], _writes: &[View]) -> Result<(), DeviceError> {
-    unimplemented!()
+pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
+    // SAFETY: the caller's promises, and the types are those of the views.
+    let result = unsafe { for_type!(reads[0].desc.data_type(), floats, T => update::<T>(kernel, reads, writes)) };
+    result.map_err(|reason| unsupported(kernel, reason))
+}
+
+/// # Safety
+/// As [`super::run`], and all views but a step must be of type `T`.
+unsafe fn update<T: Float>(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), String> {
+    let number = |value: f32| T::from_f64(value as f64);
+    // SAFETY: the caller's promises.
+    unsafe {
+        match *kernel {
+            Kernel::Sgd { learning_rate, momentum, weight_decay, nesterov } => {
+                let (learning_rate, decay, momentum) = (number(learning_rate), number(weight_decay), number(momentum));
+                if writes.len() == 1 {
+                    return for_elements([&reads[0], &reads[1]], [&writes[0]], |[p, g]: [T; 2]| {
+                        [p - learning_rate * (g + decay * p)]
+                    });
+                }
+                for_elements([&reads[0], &reads[1], &reads[2]], [&writes[0], &writes[1]], |[p, g, v]: [T; 3]| {
+                    let g = g + decay * p;
+                    let v = momentum * v + g;
+                    let direction = if nesterov { g + momentum * v } else { v };
+                    [p - learning_rate * direction, v]
+                })
+            }
+            Kernel::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled } => {
+                let step = *Pointer::<i64>::of(&reads[4]).at(0);
+                // Bias corrections in double precision: 1 - beta^t loses most digits in single precision.
+                let (exact1, exact2) = (beta1 as f64, beta2 as f64);
+                let step_size = T::from_f64(learning_rate as f64 / (1.0 - exact1.powf(step as f64)));
+                let root_correction = T::from_f64((1.0 - exact2.powf(step as f64)).sqrt());
+                let (beta1, rest1) = (number(beta1), T::from_f64(1.0 - exact1));
+                let (beta2, rest2) = (number(beta2), T::from_f64(1.0 - exact2));
+                let (epsilon, decay) = (number(epsilon), number(weight_decay));
+                let shrink = T::from_f64(1.0 - learning_rate as f64 * weight_decay as f64);
+                let inputs = [&reads[0], &reads[1], &reads[2], &reads[3]];
+                let outputs = [&writes[0], &writes[1], &writes[2]];
+                for_elements(inputs, outputs, |[p, g, m, v]: [T; 4]| {
+                    let (p, g) = if decoupled { (p * shrink, g) } else { (p, g + decay * p) };
+                    let m = beta1 * m + rest1 * g;
+                    let v = beta2 * v + rest2 * (g * g);
+                    [p - step_size * m / (v.square_root() / root_correction + epsilon), m, v]
+                })
+            }
+            _ => Err("not an optimizer".into()),
+        }
+    }
+}
+
+/// outputs\[i] = f(inputs\[i]) for packed operands of one size. Inputs are copied block by block before outputs are written,
+/// so outputs may be the very bytes of inputs.
+///
+/// # Safety
+/// As [`super::run`], and the views must be of type `T`.
+#[inline(always)]
+unsafe fn for_elements<T: Float, const R: usize, const W: usize>(
+    inputs: [&View; R],
+    outputs: [&View; W],
+    f: impl Fn([T; R]) -> [T; W] + Sync,
+) -> Result<(), String> {
+    let count = inputs[0].count();
+    for view in inputs.iter().chain(&outputs) {
+        require_packed(&[**view])?;
+        if view.count() != count {
+            return Err(format!("{} and {} differ in size", inputs[0].desc, view.desc));
+        }
+    }
+    let (inputs, outputs) = (inputs.map(Pointer::<T>::of), outputs.map(Pointer::<T>::of));
+    for_chunks(count, CHUNK, |range| {
+        wide(
+            #[inline(always)]
+            || {
+                let mut buffers: [Buffer<T>; R] = std::array::from_fn(|_| Buffer::new());
+                for start in range.clone().step_by(BLOCK) {
+                    let length = BLOCK.min(range.end - start);
+                    let mut input = 0;
+                    // SAFETY: the block lies in the operands. The outputs are different operands, and their bytes are only
+                    // read before, into buffers.
+                    let (read, mut written): ([&[T]; R], [&mut [T]; W]) = unsafe {
+                        let read = buffers.each_mut().map(|buffer| {
+                            input += 1;
+                            buffer.copy_of(inputs[input - 1].at(start as isize), length)
+                        });
+                        (read, std::array::from_fn(|output| outputs[output].slice_mut(start, length)))
+                    };
+                    for i in 0..length {
+                        let results = f(std::array::from_fn(|input| read[input][i]));
+                        for output in 0..W {
+                            written[output][i] = results[output];
+                        }
+                    }
+                }
+            },
+        );
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_base::{DataType, Kernel, TensorDesc};
+
+    use super::super::testing::{assert_close, desc, run, Random, Tensor};
+
+    fn operands(random: &mut Random, shape: &TensorDesc, count: usize) -> Vec<Tensor> {
+        (0..count).map(|_| Tensor::new(shape, &random.values(shape.element_count() as usize))).collect()
+    }
+
+    #[test]
+    fn sgd_follows_its_formula() {
+        let mut random = Random::new(1);
+        let shape = desc(DataType::Float32, &[3, 17, 401]);
+        let tensors = operands(&mut random, &shape, 3);
+        let [p, g, v] = [0, 1, 2].map(|i: usize| tensors[i].values());
+        for (momentum, nesterov) in [(0.0, false), (0.9f32, false), (0.9, true)] {
+            let kernel = Kernel::Sgd { learning_rate: 0.1, momentum, weight_decay: 0.01, nesterov };
+            let with_velocity = momentum > 0.0;
+            let count = if with_velocity { 2 } else { 1 };
+            let reads: Vec<&Tensor> = tensors.iter().take(count + 1).collect();
+            let outputs = run(&kernel, &reads, &vec![shape.clone(); count]);
+            let (mut new_p, mut new_v) = (vec![], vec![]);
+            for i in 0..p.len() {
+                let gradient = g[i] + 0.01f32 as f64 * p[i];
+                let velocity = momentum as f64 * v[i] + gradient;
+                new_v.push(velocity);
+                let direction = if nesterov { gradient + momentum as f64 * velocity } else { velocity };
+                new_p.push(p[i] - 0.1f32 as f64 * if with_velocity { direction } else { gradient });
+            }
+            assert_close(&outputs[0].values(), &new_p, 3e-7, "parameter");
+            if with_velocity {
+                assert_close(&outputs[1].values(), &new_v, 3e-7, "velocity");
+            }
+        }
+    }
+
+    #[test]
+    fn adam_follows_its_formula() {
+        let mut random = Random::new(2);
+        let shape = desc(DataType::Float32, &[513]);
+        let mut tensors = operands(&mut random, &shape, 4);
+        tensors[3] = Tensor::new(&shape, &tensors[3].values().iter().map(|v| v.abs()).collect::<Vec<_>>());
+        let [p, g, m, v] = [0, 1, 2, 3].map(|i: usize| tensors[i].values());
+        let (rate, beta1, beta2, epsilon, decay) = (3e-3f32, 0.9f32, 0.95f32, 1e-8f32, 0.1f32);
+        for (step, decoupled) in [(1, true), (7, false), (1000, true)] {
+            let kernel = Kernel::Adam { learning_rate: rate, beta1, beta2, epsilon, weight_decay: decay, decoupled };
+            let step_tensor = Tensor::new(&desc(DataType::Int64, &[1]), &[step as f64]);
+            let reads = [&tensors[0], &tensors[1], &tensors[2], &tensors[3], &step_tensor];
+            let outputs = run(&kernel, &reads, &vec![shape.clone(); 3]);
+            let [rate, beta1, beta2, epsilon, decay] = [rate, beta1, beta2, epsilon, decay].map(f64::from);
+            for i in 0..p.len() {
+                let start = if decoupled { p[i] * (1.0 - rate * decay) } else { p[i] };
+                let gradient = if decoupled { g[i] } else { g[i] + decay * p[i] };
+                let first = beta1 * m[i] + (1.0 - beta1) * gradient;
+                let second = beta2 * v[i] + (1.0 - beta2) * gradient * gradient;
+                let root = second.sqrt() / (1.0 - beta2.powi(step)).sqrt();
+                let expected = [start - rate / (1.0 - beta1.powi(step)) * first / (root + epsilon), first, second];
+                let got = [0, 1, 2].map(|output: usize| outputs[output].values()[i]);
+                assert_close(&got, &expected, 5e-7, "Adam");
+            }
+        }
+    }
 }

@@ -1,7 +1,11 @@
-//! Kernels: loss.
+//! Kernels: losses, each a mean over the batch, and their gradients.
+
+mod cross_entropy;
+mod squared_error;
 
 use forebay_base::Kernel;
 
+use super::element::for_type;
 use super::View;
 use crate::device::DeviceError;
 
@@ -9,6 +13,28 @@ use crate::device::DeviceError;
 ///
 /// # Safety
 /// As [`super::run`].
-pub(super) unsafe fn run(_kernel: &Kernel, _reads: &[View], _writes: &[View]) -> Result<(), DeviceError> {
-    unimplemented!()
+pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
+    let data_type = reads[0].desc.data_type();
+    // SAFETY: the caller's promises are those that the functions ask for, and the types are those of the views.
+    let result = unsafe {
+        match *kernel {
+            Kernel::SoftmaxCrossEntropy { axis, ignore_index } => for_type!(data_type, floats, T => {
+                cross_entropy::forward::<T>(axis, ignore_index, &reads[0], &reads[1], &writes[0])
+            }),
+            Kernel::SoftmaxCrossEntropyGradient { axis, ignore_index } => for_type!(data_type, floats, T => {
+                cross_entropy::gradient::<T>(axis, ignore_index, &reads[0], &reads[1], &reads[2], &writes[0])
+            }),
+            Kernel::MeanSquaredError => for_type!(data_type, floats, T => {
+                squared_error::forward::<T>(&reads[0], &reads[1], &writes[0])
+            }),
+            Kernel::MeanSquaredErrorGradient => for_type!(data_type, floats, T => {
+                squared_error::gradient::<T>(&reads[0], &reads[1], &reads[2], &writes[0])
+            }),
+            _ => Err("not a loss".into()),
+        }
+    };
+    result.map_err(|reason| super::unsupported(kernel, reason))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,11 @@
-//! Kernels: reduce.
+//! Kernels: many elements become one, and softmax, which divides by such a sum.
+
+mod axes;
+mod softmax;
 
 use forebay_base::Kernel;
 
+use super::element::for_type;
 use super::View;
 use crate::device::DeviceError;
 
@@ -9,6 +13,33 @@ use crate::device::DeviceError;
 ///
 /// # Safety
 /// As [`super::run`].
-pub(super) unsafe fn run(_kernel: &Kernel, _reads: &[View], _writes: &[View]) -> Result<(), DeviceError> {
-    unimplemented!()
+pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
+    let data_type = reads[0].desc.data_type();
+    let y = &writes[0];
+    // SAFETY: the caller's promises are those that the functions ask for, and the types are those of the views.
+    let result = unsafe {
+        match kernel {
+            Kernel::Reduce { op, axes } if data_type.is_integer() => {
+                for_type!(data_type, integers, T => axes::run::<T>(*op, axes, &reads[0], y))
+            }
+            Kernel::Reduce { op, axes } => for_type!(data_type, floats, T => axes::run::<T>(*op, axes, &reads[0], y)),
+            Kernel::Softmax { axis } => {
+                for_type!(data_type, floats, T => softmax::forward::<T>(*axis, false, &reads[0], y))
+            }
+            Kernel::LogSoftmax { axis } => {
+                for_type!(data_type, floats, T => softmax::forward::<T>(*axis, true, &reads[0], y))
+            }
+            Kernel::SoftmaxGradient { axis } => {
+                for_type!(data_type, floats, T => softmax::gradient::<T>(*axis, false, &reads[0], &reads[1], y))
+            }
+            Kernel::LogSoftmaxGradient { axis } => {
+                for_type!(data_type, floats, T => softmax::gradient::<T>(*axis, true, &reads[0], &reads[1], y))
+            }
+            _ => Err("not a reduction".into()),
+        }
+    };
+    result.map_err(|reason| super::unsupported(kernel, reason))
 }
+
+#[cfg(test)]
+mod tests;

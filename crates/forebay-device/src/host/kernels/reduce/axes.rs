@@ -1,0 +1,224 @@
+//! Reductions along any set of axes.
+//!
+//! The reduced elements of an output are cut into chunks by their number; partial results of chunks stand in double
+//! precision (64-bit integers for integers) and are combined in chunk order.
+
+use forebay_base::kernel::ReduceOp;
+
+use super::super::element::{Number, Reducible};
+use super::super::lanes::LANES;
+use super::super::parallel::{for_chunks, wide, Pointer, Walk, CHUNK};
+use super::super::View;
+
+/// Outputs that one task reduces together where the innermost axis stays.
+const OUTPUTS: usize = 512;
+
+/// How x is reduced: a walk over the axes that stay and one over those that go. Where the innermost axis stays, it is not
+/// part of `kept`, but `width` (its size) outputs are reduced together.
+struct Layout {
+    kept: Walk<1>,
+    reduced: Walk<1>,
+    width: usize,
+    inner_reduced: bool,
+}
+
+fn layout(axes: &[usize], x: &View, y: &View) -> Result<Layout, String> {
+    let sizes = x.sizes();
+    let strides: Vec<isize> = x.strides().into_iter().map(|stride| stride as isize).collect();
+    let part = |reduced: bool| -> (Vec<usize>, Vec<isize>) {
+        let is_reduced = |axis: &usize| axes.contains(axis) == reduced;
+        (0..sizes.len()).filter(is_reduced).map(|axis| (sizes[axis], strides[axis])).unzip()
+    };
+    let (kept_sizes, kept_strides) = part(false);
+    let (reduced_sizes, reduced_strides) = part(true);
+    let fits = axes.iter().all(|&axis| axis < sizes.len()) && y.count() == kept_sizes.iter().product::<usize>();
+    if !fits || !y.desc.is_packed() {
+        return Err(format!("{} reduced along {axes:?} does not give a packed {}", x.desc, y.desc));
+    }
+    let reduced = Walk::new(&reduced_sizes, &[reduced_strides]);
+    let kept = Walk::new(&kept_sizes, &[kept_strides]);
+    // What lies together in x is read together: if that is an axis that stays, several outputs at once.
+    let inner_kept = kept.inner_strides()[0] == 1 && kept.count() > 1 && reduced.inner_strides()[0] != 1;
+    if !inner_kept {
+        return Ok(Layout { kept, reduced, width: 1, inner_reduced: true });
+    }
+    let last = kept.sizes().len() - 1;
+    let width = kept.sizes()[last];
+    let outer = Walk::new(&kept.sizes()[..last], &[kept.strides(0)[..last].to_vec()]);
+    Ok(Layout { kept: outer, reduced, width, inner_reduced: false })
+}
+
+/// y = op of x along `axes`.
+///
+/// # Safety
+/// As [`super::super::run`], and the views must be of type `T`.
+pub(super) unsafe fn run<T: Reducible>(op: ReduceOp, axes: &[usize], x: &View, y: &View) -> Result<(), String> {
+    let layout = layout(axes, x, y)?;
+    let (x, y) = (Pointer::<T>::of(x), Pointer::<T>::of(y));
+    let zero = T::Sum::from_f64(0.0);
+    let one = T::Sum::from_f64(1.0);
+    let count = T::Sum::from_f64(layout.reduced.count() as f64);
+    let plus = |a: T::Sum, b: T::Sum| a.plus(b);
+    // SAFETY: the caller's promises.
+    unsafe {
+        match op {
+            ReduceOp::Sum => reduce(&layout, x, y, zero, |a, x| a.plus(x.widen()), plus, |a| T::narrow(a)),
+            ReduceOp::Mean => reduce(&layout, x, y, zero, |a, x| a.plus(x.widen()), plus, |a| T::narrow(a.over(count))),
+            ReduceOp::Max => {
+                let lowest = T::Sum::from_f64(f64::NEG_INFINITY);
+                reduce(&layout, x, y, lowest, |a, x| x.widen().maximum(a), |a, b| b.maximum(a), |a| T::narrow(a))
+            }
+            ReduceOp::Min => {
+                let highest = T::Sum::from_f64(f64::INFINITY);
+                reduce(&layout, x, y, highest, |a, x| x.widen().minimum(a), |a, b| b.minimum(a), |a| T::narrow(a))
+            }
+            ReduceOp::Product => {
+                reduce(&layout, x, y, one, |a, x| a.times(x.widen()), |a, b| a.times(b), |a| T::narrow(a))
+            }
+            ReduceOp::L1 => reduce(&layout, x, y, zero, |a, x| a.plus(x.widen().magnitude()), plus, |a| T::narrow(a)),
+            ReduceOp::L2 => {
+                let root = |a: T::Sum| T::narrow(T::Sum::from_f64(a.to_f64().sqrt()));
+                reduce(&layout, x, y, zero, |a, x| a.plus(x.widen().times(x.widen())), plus, root)
+            }
+            ReduceOp::SumSquare => {
+                reduce(&layout, x, y, zero, |a, x| a.plus(x.widen().times(x.widen())), plus, |a| T::narrow(a))
+            }
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As [`run`]; `x` and `y` must be the operands that the layout was made for.
+#[inline(always)]
+unsafe fn reduce<T: Reducible>(
+    layout: &Layout,
+    x: Pointer<T>,
+    y: Pointer<T>,
+    start: T::Sum,
+    step: impl Fn(T::Sum, T) -> T::Sum + Sync,
+    merge: impl Fn(T::Sum, T::Sum) -> T::Sum + Sync,
+    finish: impl Fn(T::Sum) -> T + Sync,
+) {
+    let depth = layout.reduced.count();
+    let block = layout.width.min(OUTPUTS);
+    let blocks = layout.width.div_ceil(block);
+    // A chunk is so many reduced elements of each output that it reads about CHUNK elements.
+    let chunk = if layout.inner_reduced { CHUNK } else { (CHUNK * 4 / block).max(1) };
+    let chunks = depth.div_ceil(chunk);
+    let groups = layout.kept.count() * blocks;
+    let mut partials = vec![start; groups * chunks * block];
+    let partial_pointer = Pointer::new(partials.as_mut_ptr());
+    let tasks_together = (CHUNK / (depth.min(chunk) * block)).max(1);
+    for_chunks(groups * chunks, tasks_together, |range| {
+        wide(
+            #[inline(always)]
+            || {
+                for task in range {
+                    let (group, first) = (task / chunks, task % chunks * chunk);
+                    let base = layout.kept.offsets(group / blocks)[0] + (group % blocks * block) as isize;
+                    let width = block.min(layout.width - group % blocks * block);
+                    let elements = first..depth.min(first + chunk);
+                    // SAFETY: every task has a part of `partials` of its own.
+                    let sums = unsafe { partial_pointer.slice_mut(task * block, width) };
+                    // SAFETY: the walks stay inside x.
+                    unsafe {
+                        if layout.inner_reduced {
+                            sums[0] = reduce_runs(&layout.reduced, elements, x, base, start, &step, &merge);
+                        } else {
+                            add_rows(&layout.reduced, elements, x, base, sums, &step);
+                        }
+                    }
+                }
+            },
+        );
+    });
+    for_chunks(groups, (CHUNK / (chunks * block)).max(1), |range| {
+        for group in range {
+            let width = block.min(layout.width - group % blocks * block);
+            for output in 0..width {
+                let mut sum = start;
+                for task in group * chunks..(group + 1) * chunks {
+                    // SAFETY: nobody writes the partial results any more.
+                    sum = merge(sum, unsafe { *partial_pointer.at((task * block + output) as isize) });
+                }
+                let place = group / blocks * layout.width + group % blocks * block + output;
+                // SAFETY: in bounds, and every output is written once.
+                unsafe { *y.at(place as isize) = finish(sum) };
+            }
+        }
+    });
+}
+
+/// One output: element i of a run goes to lane i mod LANES.
+///
+/// # Safety
+/// The walk from `base` must stay inside x.
+#[inline(always)]
+unsafe fn reduce_runs<T: Reducible>(
+    reduced: &Walk<1>,
+    elements: std::ops::Range<usize>,
+    x: Pointer<T>,
+    base: isize,
+    start: T::Sum,
+    step: &impl Fn(T::Sum, T) -> T::Sum,
+    merge: &impl Fn(T::Sum, T::Sum) -> T::Sum,
+) -> T::Sum {
+    let [stride] = reduced.inner_strides();
+    let mut lanes = [start; LANES];
+    reduced.runs(
+        elements,
+        #[inline(always)]
+        |[offset], length| {
+            if stride == 1 {
+                // SAFETY: the run lies in x.
+                let run = unsafe { std::slice::from_raw_parts(x.at(base + offset), length) };
+                let mut blocks = run.chunks_exact(LANES);
+                for block in &mut blocks {
+                    for lane in 0..LANES {
+                        lanes[lane] = step(lanes[lane], block[lane]);
+                    }
+                }
+                for (lane, &x) in lanes.iter_mut().zip(blocks.remainder()) {
+                    *lane = step(*lane, x);
+                }
+            } else {
+                for i in 0..length {
+                    // SAFETY: the element lies in x.
+                    let x = unsafe { *x.at(base + offset + i as isize * stride) };
+                    lanes[i % LANES] = step(lanes[i % LANES], x);
+                }
+            }
+        },
+    );
+    lanes.into_iter().fold(start, merge)
+}
+
+/// Several outputs that lie together: rows of x are added to them one after the other.
+///
+/// # Safety
+/// As [`reduce_runs`], for as many outputs as there are sums.
+#[inline(always)]
+unsafe fn add_rows<T: Reducible>(
+    reduced: &Walk<1>,
+    elements: std::ops::Range<usize>,
+    x: Pointer<T>,
+    base: isize,
+    sums: &mut [T::Sum],
+    step: &impl Fn(T::Sum, T) -> T::Sum,
+) {
+    let [stride] = reduced.inner_strides();
+    reduced.runs(
+        elements,
+        #[inline(always)]
+        |[offset], length| {
+            for i in 0..length as isize {
+                // SAFETY: the row lies in x.
+                let row = unsafe { std::slice::from_raw_parts(x.at(base + offset + i * stride), sums.len()) };
+                for (sum, &x) in sums.iter_mut().zip(row) {
+                    *sum = step(*sum, x);
+                }
+            }
+        },
+    );
+}
