@@ -92,7 +92,7 @@ unsafe fn for_elements<T: Float, const R: usize, const W: usize>(
                     let mut input = 0;
                     // SAFETY: the block lies in the operands. The outputs are different operands, and their bytes are only
                     // read before, into buffers.
-                    let (read, mut written): ([&[T]; R], [&mut [T]; W]) = unsafe {
+                    let (read, written): ([&[T]; R], [&mut [T]; W]) = unsafe {
                         let read = buffers.each_mut().map(|buffer| {
                             input += 1;
                             buffer.copy_of(inputs[input - 1].at(start as isize), length)

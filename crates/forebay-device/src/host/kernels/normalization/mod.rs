@@ -1,14 +1,59 @@
-//! Kernels: normalization.
+//! Kernels: normalisation by statistics of a batch, of a row, or of neighbouring channels.
+
+mod batch;
+mod layer;
+mod local;
 
 use forebay_base::Kernel;
 
-use super::View;
+use super::block::map2;
+use super::element::{for_type, Float};
+use super::{unsupported, View};
 use crate::device::DeviceError;
 
 /// Runs one kernel of this family.
 ///
 /// # Safety
 /// As [`super::run`].
-pub(super) unsafe fn run(_kernel: &Kernel, _reads: &[View], _writes: &[View]) -> Result<(), DeviceError> {
-    unimplemented!()
+pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
+    // SAFETY: the caller's promises, and the types are those of the views.
+    let result = unsafe { for_type!(reads[0].desc.data_type(), floats, T => run_float::<T>(kernel, reads, writes)) };
+    result.map_err(|reason| unsupported(kernel, reason))
 }
+
+/// # Safety
+/// As [`super::run`], and the views must be of type `T`.
+unsafe fn run_float<T: Float>(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), String> {
+    // SAFETY: the caller's promises.
+    unsafe {
+        match *kernel {
+            Kernel::BatchNormalization { epsilon, activation } => {
+                batch::inference::<T>(epsilon, activation, reads, &writes[0])
+            }
+            Kernel::BatchNormalizationTraining { epsilon, activation } => {
+                batch::training::<T>(epsilon, activation, reads, writes)
+            }
+            Kernel::BatchNormalizationGradient { epsilon, activation } => {
+                batch::gradient::<T>(epsilon, activation, reads, writes)
+            }
+            Kernel::RunningStatistics { momentum, correction } => {
+                let (keep, take) = (momentum as f64, (1.0 - momentum as f64) * correction as f64);
+                map2(&reads[0], &reads[1], &writes[0], move |running: T, batch: T| {
+                    T::from_f64(keep * running.to_f64() + take * batch.to_f64())
+                })
+            }
+            Kernel::LayerNormalization { axis, epsilon } => layer::forward::<T>(axis, epsilon, reads, writes),
+            Kernel::LayerNormalizationGradient { axis } => layer::gradient::<T>(axis, reads, writes),
+            Kernel::LocalResponseNormalization { size, alpha, beta, bias } => {
+                local::Constants::<T>::new(size, alpha, beta, bias).forward(&reads[0], &writes[0])
+            }
+            Kernel::LocalResponseNormalizationGradient { size, alpha, beta, bias } => {
+                local::Constants::<T>::new(size, alpha, beta, bias).gradient(&reads[0], &reads[1], &writes[0])
+            }
+            _ => Err("not a normalisation".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
