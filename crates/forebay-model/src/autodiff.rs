@@ -1,1 +1,142 @@
 //! Gradients, graph to graph.
+//!
+//! Reverse mode: nodes are visited from the last to the first, and each appends the nodes that turn its outputs' gradients
+//! into its inputs'. That order lets each activation die as soon as its own node has been passed, so the peak of memory
+//! lies between forward and backward pass. ONNX operators take their gradients from their rows in
+//! [`crate::operators`], kernels from [`kernel`].
+
+mod build;
+pub(crate) mod kernel;
+
+use forebay_base::DataType;
+
+use crate::error::ModelError;
+use crate::graph::{Graph, Node, Operation, TensorType, ValueId};
+use crate::operator::{Gradient, GradientBuilder, NodeView};
+use crate::operators::composition::Action;
+use crate::tensor::Tensor;
+
+pub(crate) use kernel::Application;
+
+/// Appends nodes that compute the gradients of the scalar `of` by each of `by`. `None`: `of` does not depend on it, or not
+/// differentiably.
+///
+/// Gradients add up where a value is used several times. ReLU has gradient 0 at 0, a max pool sends its gradient to the
+/// first of equal values, `Min` and `Max` of two tensors to the first of equal operands.
+///
+/// # Errors
+/// Where `of` is no floating scalar, or an operator on the way has no gradient.
+pub fn gradients(graph: &mut Graph, of: ValueId, by: &[ValueId]) -> Result<Vec<Option<ValueId>>, ModelError> {
+    let seed = seed(graph, of)?;
+    let wanted = wanted(graph, by)?;
+    keep_statistics(graph, &wanted);
+    let mut d_values: Vec<Option<ValueId>> = vec![None; graph.values.len()];
+    let mut builder = GradientBuilder { graph, wanted: &wanted };
+    d_values[of.0 as usize] = Some(builder.constant(seed));
+    for i in (0..builder.graph.nodes.len()).rev() {
+        let node = builder.graph.nodes[i].clone();
+        let d_outputs: Vec<Option<ValueId>> =
+            node.outputs.iter().map(|output| output.and_then(|output| d_values[output.0 as usize])).collect();
+        let has_wanted = (0..node.inputs.len()).any(|input| builder.needs(&node, input));
+        if !has_wanted || d_outputs.iter().all(Option::is_none) || builder.graph.is_folded(&node) {
+            continue;
+        }
+        for (input, d) in node.inputs.iter().zip(node_gradients(&mut builder, &node, &d_outputs)?) {
+            if let (Some(input), Some(d)) = (*input, d) {
+                if wanted[input.0 as usize] {
+                    let slot = &mut d_values[input.0 as usize];
+                    *slot = Some(builder.accumulate(*slot, d));
+                }
+            }
+        }
+    }
+    Ok(by.iter().map(|value| d_values[value.0 as usize]).collect())
+}
+
+/// The gradients of one node's inputs.
+fn node_gradients(
+    builder: &mut GradientBuilder,
+    node: &Node,
+    d_outputs: &[Option<ValueId>],
+) -> Result<Vec<Option<ValueId>>, ModelError> {
+    let missing = |builder: &GradientBuilder| ModelError::NoGradient {
+        op_type: node.operation.name().to_string(),
+        node: node.label(builder.graph),
+    };
+    let Operation::Kernel(kernel) = &node.operation else {
+        return match (NodeView { graph: builder.graph, node }).row()?.gradient {
+            Gradient::Function(function) => function(builder, node, d_outputs),
+            Gradient::Zero => Ok(vec![None; node.inputs.len()]),
+            Gradient::Missing => Err(missing(builder)),
+        };
+    };
+    let inputs: Vec<ValueId> = node.inputs.iter().flatten().copied().collect();
+    let outputs: Vec<ValueId> = node.outputs.iter().flatten().copied().collect();
+    let needs: Vec<bool> = (0..node.inputs.len()).map(|i| builder.needs(node, i)).collect();
+    let action = Action::Kernel(kernel.clone());
+    let application =
+        Application { action: &action, inputs: &inputs, outputs: &outputs, gradients: d_outputs, needs: &needs };
+    application.gradients(builder).ok_or_else(|| missing(builder))
+}
+
+/// The gradient of a scalar by itself.
+fn seed(graph: &Graph, of: ValueId) -> Result<Tensor, ModelError> {
+    let ty = graph.ty(of).filter(|ty| ty.count() == 1);
+    match ty.map(|ty| ty.data_type) {
+        Some(DataType::Float32) => Ok(Tensor::from_f32(&ty.expect("matched").shape, &[1.0])),
+        _ => {
+            let name = &graph.value(of).name;
+            let ty = graph.ty(of).map_or("of unknown type".to_string(), TensorType::to_string);
+            let reason = format!("gradients are taken of one float32 number, but '{name}' is {ty}");
+            Err(ModelError::Request { reason })
+        }
+    }
+}
+
+/// By value: whether it depends differentiably on one of `by`.
+fn wanted(graph: &Graph, by: &[ValueId]) -> Result<Vec<bool>, ModelError> {
+    let mut wanted = vec![false; graph.values.len()];
+    for value in by {
+        wanted[value.0 as usize] = true;
+    }
+    for node in &graph.nodes {
+        if graph.is_folded(node) || !node.inputs.iter().flatten().any(|input| wanted[input.0 as usize]) {
+            continue;
+        }
+        if matches!(node.operation, Operation::Onnx { .. })
+            && matches!((NodeView { graph, node }).row()?.gradient, Gradient::Zero)
+        {
+            continue;
+        }
+        for &output in node.outputs.iter().flatten() {
+            wanted[output.0 as usize] = graph.ty(output).is_some_and(|ty| ty.data_type.is_float());
+        }
+    }
+    Ok(wanted)
+}
+
+/// Gives layer normalisations their optional outputs, mean and inverse deviation, so that the gradient need not compute
+/// them again.
+fn keep_statistics(graph: &mut Graph, wanted: &[bool]) {
+    for i in 0..graph.nodes.len() {
+        let node = &graph.nodes[i];
+        let is_wanted = node.outputs.first().is_some_and(|y| y.is_some_and(|y| wanted[y.0 as usize]));
+        if node.operation.name() != "LayerNormalization"
+            || !matches!(node.operation, Operation::Onnx { .. })
+            || !is_wanted
+        {
+            continue;
+        }
+        let view = NodeView { graph, node };
+        let Some(types) = view.row().ok().and_then(|row| (row.infer)(&view).ok()) else { continue };
+        for (k, ty) in types.into_iter().enumerate().skip(1) {
+            if graph.nodes[i].outputs.len() <= k {
+                graph.nodes[i].outputs.push(None);
+            }
+            if graph.nodes[i].outputs[k].is_none() {
+                let value = graph.add_value("gradient.statistics", Some(ty));
+                graph.nodes[i].outputs[k] = Some(value);
+            }
+        }
+    }
+}

@@ -1,4 +1,21 @@
 //! The table of operators: one row per operator, one file per family.
+//!
+//! Most rows are [compositions](composition): the operator written as a few kernels, from which inference, folding,
+//! lowering and gradient follow.
+
+mod activation;
+mod arithmetic;
+pub(crate) mod composition;
+mod constant;
+mod convolution;
+mod evaluate;
+mod matrix;
+mod normalization;
+mod reduction;
+mod resize;
+mod selection;
+mod shape;
+mod shapes;
 
 use crate::operator::Operator;
 
@@ -6,7 +23,18 @@ use crate::operator::Operator;
 pub const NEWEST_OPSET: i64 = 27;
 
 /// The families, each a list of rows.
-pub const FAMILIES: &[&[Operator]] = &[];
+pub const FAMILIES: &[&[Operator]] = &[
+    activation::ROWS,
+    arithmetic::ROWS,
+    constant::ROWS,
+    convolution::ROWS,
+    matrix::ROWS,
+    normalization::ROWS,
+    reduction::ROWS,
+    resize::ROWS,
+    selection::ROWS,
+    shape::ROWS,
+];
 
 /// The row of an operator; `ai.onnx` is the default domain's other name.
 pub fn find(domain: &str, op_type: &str) -> Option<&'static Operator> {

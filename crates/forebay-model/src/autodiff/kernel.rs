@@ -1,0 +1,401 @@
+//! Gradients of kernels.
+//!
+//! Where a kernel has several gradients, that by weights is emitted before that by data: the weight gradient is the last
+//! use of the forward pass's activation, whose memory the data gradient may then take.
+
+use forebay_base::kernel::{Activation, BinaryOp, Convolution, PadMode, PoolOp, ReduceOp, UnaryOp};
+use forebay_base::Kernel;
+
+use crate::graph::{TensorType, ValueId};
+use crate::operator::GradientBuilder;
+use crate::operators::composition::Action;
+
+/// One application of a kernel in the forward pass, with the gradients of its outputs.
+pub(crate) struct Application<'a> {
+    /// What was done.
+    pub action: &'a Action,
+    /// To what.
+    pub inputs: &'a [ValueId],
+    /// What came out.
+    pub outputs: &'a [ValueId],
+    /// Gradients of the outputs; `None` is zero.
+    pub gradients: &'a [Option<ValueId>],
+    /// By input: whether its gradient is wanted.
+    pub needs: &'a [bool],
+}
+
+/// Gradients of the inputs; `None` for zero or not wanted.
+type Gradients = Vec<Option<ValueId>>;
+
+impl Application<'_> {
+    /// The gradients of the inputs. `None`: there is no gradient kernel for one that is wanted.
+    pub fn gradients(&self, builder: &mut GradientBuilder) -> Option<Gradients> {
+        let zero = vec![None; self.inputs.len()];
+        // Only the first output of any kernel carries a gradient; the others are statistics.
+        let Some(dy) = self.gradients.first().copied().flatten() else { return Some(zero) };
+        if !self.needs.contains(&true) {
+            return Some(zero);
+        }
+        let kernel = match self.action {
+            Action::Kernel(kernel) => kernel,
+            Action::Expand => return Some(vec![Some(builder.sum_to(dy, &self.shape(builder, 0)))]),
+            Action::Transpose(permutation) => {
+                let mut inverse = vec![0; permutation.len()];
+                for (i, &axis) in permutation.iter().enumerate() {
+                    inverse[axis] = i;
+                }
+                return Some(vec![Some(builder.transpose(dy, &inverse))]);
+            }
+        };
+        match kernel {
+            Kernel::Unary(op) => Some(vec![self.unary(builder, *op, dy)]),
+            Kernel::Binary { op, activation: Activation::None } => Some(self.binary(builder, *op, dy)),
+            Kernel::Select => Some(self.select(builder, dy)),
+            Kernel::Reduce { op, axes } => self.reduce(builder, *op, axes, dy),
+            Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation: Activation::None } => {
+                Some(self.matmul(builder, (*transpose_a, *transpose_b), *alpha, *beta, dy))
+            }
+            Kernel::Convolution { convolution, activation: Activation::None } => {
+                Some(self.convolution(builder, convolution, dy))
+            }
+            Kernel::ConvolutionDataGradient { convolution, activation: Activation::None } => {
+                Some(self.transposed_convolution(builder, convolution, dy))
+            }
+            Kernel::BatchNormalization { epsilon, activation: Activation::None }
+                if !self.needs[3] && !self.needs[4] =>
+            {
+                Some(self.batch_normalization(builder, *epsilon, dy))
+            }
+            _ => self.single(builder, kernel, dy),
+        }
+    }
+
+    /// Kernels whose gradient is one kernel.
+    fn single(&self, builder: &mut GradientBuilder, kernel: &Kernel, dy: ValueId) -> Option<Gradients> {
+        let input = |i: usize| self.inputs[i];
+        let x = builder.ty(*self.inputs.first()?);
+        let (gradient, reads): (Kernel, Vec<ValueId>) = match kernel {
+            Kernel::Cast if x.data_type.is_float() && builder.ty(dy).data_type.is_float() => (Kernel::Cast, vec![dy]),
+            Kernel::Cast => return Some(vec![None]),
+            Kernel::Slice { starts, steps } => {
+                (Kernel::SliceGradient { starts: starts.clone(), steps: steps.clone() }, vec![dy])
+            }
+            Kernel::Pad { begins, mode: PadMode::Constant(_) } => {
+                (Kernel::Slice { starts: begins.clone(), steps: vec![1; begins.len()] }, vec![dy])
+            }
+            Kernel::Softmax { axis } => (Kernel::SoftmaxGradient { axis: *axis }, vec![dy, self.outputs[0]]),
+            Kernel::LogSoftmax { axis } => (Kernel::LogSoftmaxGradient { axis: *axis }, vec![dy, self.outputs[0]]),
+            Kernel::SoftmaxCrossEntropy { axis, ignore_index } => {
+                let (axis, ignore_index) = (*axis, *ignore_index);
+                (Kernel::SoftmaxCrossEntropyGradient { axis, ignore_index }, vec![dy, input(0), input(1)])
+            }
+            Kernel::MeanSquaredError => (Kernel::MeanSquaredErrorGradient, vec![dy, input(0), input(1)]),
+            Kernel::Pool { op, window } => {
+                let reads = if *op == PoolOp::Max { vec![dy, input(0)] } else { vec![dy] };
+                (Kernel::PoolGradient { op: *op, window: window.clone() }, reads)
+            }
+            Kernel::LocalResponseNormalization { size, alpha, beta, bias } => {
+                let (size, alpha, beta, bias) = (*size, *alpha, *beta, *bias);
+                (Kernel::LocalResponseNormalizationGradient { size, alpha, beta, bias }, vec![dy, input(0)])
+            }
+            Kernel::Gather { axis } => (Kernel::GatherGradient { axis: *axis }, vec![dy, input(1)]),
+            Kernel::Dropout { .. } => (kernel.clone(), vec![dy, input(1)]),
+            Kernel::BatchNormalizationTraining { epsilon, activation } => {
+                let gradient = Kernel::BatchNormalizationGradient { epsilon: *epsilon, activation: *activation };
+                let reads = [dy, input(0), input(1), input(2), self.outputs[1], self.outputs[2]];
+                return Some(self.normalization(builder, gradient, &reads));
+            }
+            Kernel::LayerNormalization { axis, .. } => {
+                let reads = [dy, input(0), input(1), self.outputs[1], self.outputs[2]];
+                return Some(self.normalization(builder, Kernel::LayerNormalizationGradient { axis: *axis }, &reads));
+            }
+            _ => return None,
+        };
+        let mut gradients = vec![None; self.inputs.len()];
+        gradients[0] = self.needs[0].then(|| builder.one(gradient, &reads, x));
+        // The target's gradient is the prediction's with the other sign.
+        if matches!(kernel, Kernel::MeanSquaredError) && self.needs[1] {
+            let prediction = gradients[0].unwrap_or_else(|| {
+                let ty = builder.ty(input(0));
+                builder.one(Kernel::MeanSquaredErrorGradient, &[dy, input(0), input(1)], ty)
+            });
+            gradients[1] = Some(builder.scaled(prediction, -1.0));
+        }
+        Some(gradients)
+    }
+
+    fn shape(&self, builder: &GradientBuilder, i: usize) -> Vec<u64> {
+        builder.ty(self.inputs[i]).shape
+    }
+
+    fn unary(&self, builder: &mut GradientBuilder, op: UnaryOp, dy: ValueId) -> Option<ValueId> {
+        match op {
+            UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Not => None,
+            UnaryOp::Affine { scale, .. } => {
+                let dy = builder.sum_to(dy, &self.shape(builder, 0));
+                Some(builder.scaled(dy, scale))
+            }
+            _ => {
+                let value = if op.gradient_uses_output() { self.outputs[0] } else { self.inputs[0] };
+                let ty = builder.ty(value);
+                Some(builder.one(Kernel::UnaryGradient(op), &[dy, value], ty))
+            }
+        }
+    }
+
+    fn binary(&self, builder: &mut GradientBuilder, op: BinaryOp, dy: ValueId) -> Gradients {
+        let (a, b, y) = (self.inputs[0], self.inputs[1], self.outputs[0]);
+        let mut gradients = vec![None, None];
+        for i in [1, 0] {
+            if !self.needs[i] {
+                continue;
+            }
+            let d = match (op, i) {
+                (BinaryOp::Add, _) | (BinaryOp::Subtract, 0) => dy,
+                (BinaryOp::Subtract, _) => {
+                    let sum = builder.sum_to(dy, &self.shape(builder, i));
+                    builder.scaled(sum, -1.0)
+                }
+                (BinaryOp::Multiply, 0) => builder.binary(BinaryOp::Multiply, dy, b),
+                (BinaryOp::Multiply, _) => builder.binary(BinaryOp::Multiply, dy, a),
+                (BinaryOp::Divide, 0) => builder.binary(BinaryOp::Divide, dy, b),
+                (BinaryOp::Divide, _) => {
+                    // d(a / b) / db = -y / b.
+                    let product = builder.binary(BinaryOp::Multiply, dy, y);
+                    let quotient = builder.binary(BinaryOp::Divide, product, b);
+                    let sum = builder.sum_to(quotient, &self.shape(builder, i));
+                    builder.scaled(sum, -1.0)
+                }
+                (BinaryOp::Power, _) => self.power(builder, i, dy),
+                (BinaryOp::Minimum | BinaryOp::Maximum, _) => {
+                    // Equal operands: the first takes all.
+                    let compare =
+                        if op == BinaryOp::Minimum { BinaryOp::LessOrEqual } else { BinaryOp::GreaterOrEqual };
+                    let first = builder.binary(compare, a, b);
+                    let zero = builder.zero(dy);
+                    let (taken, left) = if i == 0 { (dy, zero) } else { (zero, dy) };
+                    builder.select(first, taken, left)
+                }
+                // Comparisons and logic are constant almost everywhere.
+                _ => continue,
+            };
+            gradients[i] = Some(builder.sum_to(d, &self.shape(builder, i)));
+        }
+        gradients
+    }
+
+    fn power(&self, builder: &mut GradientBuilder, i: usize, dy: ValueId) -> ValueId {
+        let (a, b, y) = (self.inputs[0], self.inputs[1], self.outputs[0]);
+        let factor = if i == 0 {
+            let exponent = builder.unary(UnaryOp::Affine { scale: 1.0, shift: -1.0 }, b);
+            let power = builder.binary(BinaryOp::Power, a, exponent);
+            builder.binary(BinaryOp::Multiply, power, b)
+        } else {
+            let logarithm = builder.unary(UnaryOp::Log, a);
+            builder.binary(BinaryOp::Multiply, y, logarithm)
+        };
+        builder.binary(BinaryOp::Multiply, dy, factor)
+    }
+
+    fn select(&self, builder: &mut GradientBuilder, dy: ValueId) -> Gradients {
+        let condition = self.inputs[0];
+        let mut gradients = vec![None; 3];
+        for i in [2, 1] {
+            if self.needs[i] {
+                let zero = builder.zero(dy);
+                let (a, b) = if i == 1 { (dy, zero) } else { (zero, dy) };
+                let d = builder.select(condition, a, b);
+                gradients[i] = Some(builder.sum_to(d, &self.shape(builder, i)));
+            }
+        }
+        gradients
+    }
+
+    fn reduce(&self, builder: &mut GradientBuilder, op: ReduceOp, axes: &[usize], dy: ValueId) -> Option<Gradients> {
+        let (x, y) = (self.inputs[0], self.outputs[0]);
+        let shape = self.shape(builder, 0);
+        let count = axes.iter().fold(1f64, |product, &axis| product * shape[axis] as f64);
+        let d = match op {
+            ReduceOp::Sum => builder.expand_scaled(dy, &shape, 1.0),
+            ReduceOp::Mean => builder.expand_scaled(dy, &shape, (1.0 / count) as f32),
+            ReduceOp::SumSquare => {
+                let product = builder.binary(BinaryOp::Multiply, x, dy);
+                builder.scaled(product, 2.0)
+            }
+            ReduceOp::L1 => {
+                let sign = builder.unary(UnaryOp::Sign, x);
+                builder.binary(BinaryOp::Multiply, sign, dy)
+            }
+            ReduceOp::L2 => {
+                // x / |x|, and 0 where all elements are.
+                let zero = builder.zero(dy);
+                let is_zero = builder.binary(BinaryOp::Equal, y, zero);
+                let quotient = builder.binary(BinaryOp::Divide, dy, y);
+                let quotient = builder.select(is_zero, zero, quotient);
+                builder.binary(BinaryOp::Multiply, x, quotient)
+            }
+            ReduceOp::Max | ReduceOp::Min => {
+                // Equal extremes share the gradient.
+                let is_extreme = builder.binary(BinaryOp::Equal, x, y);
+                let ty = builder.ty(x);
+                let ones = builder.one(Kernel::Cast, &[is_extreme], ty);
+                let extremes = builder.sum(ones, axes);
+                let share = builder.binary(BinaryOp::Divide, dy, extremes);
+                let zero = builder.zero(dy);
+                builder.select(is_extreme, share, zero)
+            }
+            // The product over all others has no kernel.
+            ReduceOp::Product => return None,
+        };
+        Some(vec![Some(d)])
+    }
+
+    /// Gradients of y = alpha op(a) op(b) + beta c, where op may transpose.
+    fn matmul(
+        &self,
+        builder: &mut GradientBuilder,
+        (transpose_a, transpose_b): (bool, bool),
+        alpha: f32,
+        beta: f32,
+        dy: ValueId,
+    ) -> Gradients {
+        let (a, b) = (self.inputs[0], self.inputs[1]);
+        let product = |builder: &mut GradientBuilder, i: usize, (left, transpose_left), (right, transpose_right)| {
+            let ty = builder.ty(self.inputs[i]);
+            let rank = ty.shape.len();
+            let mut shape = builder.ty(dy).shape;
+            let batch = shape.len() - 2;
+            shape.truncate(batch);
+            shape.extend(&ty.shape[rank - 2..]);
+            let kernel = Kernel::MatMul {
+                transpose_a: transpose_left,
+                transpose_b: transpose_right,
+                alpha,
+                beta: 0.0,
+                activation: Activation::None,
+            };
+            let d = builder.one(kernel, &[left, right], TensorType::new(ty.data_type, &shape));
+            builder.sum_to(d, &ty.shape)
+        };
+        let mut gradients = vec![None; self.inputs.len()];
+        if self.needs[1] {
+            gradients[1] = Some(if transpose_b {
+                product(builder, 1, (dy, true), (a, transpose_a))
+            } else {
+                product(builder, 1, (a, !transpose_a), (dy, false))
+            });
+        }
+        if self.needs.get(2) == Some(&true) {
+            let sum = builder.sum_to(dy, &self.shape(builder, 2));
+            gradients[2] = Some(builder.scaled(sum, beta));
+        }
+        if self.needs[0] {
+            gradients[0] = Some(if transpose_a {
+                product(builder, 0, (b, transpose_b), (dy, true))
+            } else {
+                product(builder, 0, (dy, false), (b, !transpose_b))
+            });
+        }
+        gradients
+    }
+
+    fn convolution(&self, builder: &mut GradientBuilder, convolution: &Convolution, dy: ValueId) -> Gradients {
+        let (x, w) = (self.inputs[0], self.inputs[1]);
+        let mut gradients = vec![None; self.inputs.len()];
+        if self.needs[1] {
+            gradients[1] = Some(weight_gradient(builder, convolution, x, dy, w));
+        }
+        if self.needs.get(2) == Some(&true) {
+            gradients[2] = Some(channel_sum(builder, dy));
+        }
+        if self.needs[0] {
+            let (convolution, activation) = (convolution.clone(), Activation::None);
+            let ty = builder.ty(x);
+            let kernel = Kernel::ConvolutionDataGradient { convolution, activation };
+            gradients[0] = Some(builder.one(kernel, &[dy, w], ty));
+        }
+        gradients
+    }
+
+    /// The transposed convolution is the data gradient of a convolution from its output to its input: the roles of data
+    /// and gradient swap.
+    fn transposed_convolution(
+        &self,
+        builder: &mut GradientBuilder,
+        convolution: &Convolution,
+        dy: ValueId,
+    ) -> Gradients {
+        let (x, w) = (self.inputs[0], self.inputs[1]);
+        let mut gradients = vec![None; self.inputs.len()];
+        if self.needs[1] {
+            gradients[1] = Some(weight_gradient(builder, convolution, dy, x, w));
+        }
+        if self.needs.get(2) == Some(&true) {
+            gradients[2] = Some(channel_sum(builder, dy));
+        }
+        if self.needs[0] {
+            let (convolution, activation) = (convolution.clone(), Activation::None);
+            let ty = builder.ty(x);
+            gradients[0] = Some(builder.one(Kernel::Convolution { convolution, activation }, &[dy, w], ty));
+        }
+        gradients
+    }
+
+    /// Normalisations with three gradients in one kernel. All are written; those that are not wanted stay unused.
+    fn normalization(&self, builder: &mut GradientBuilder, kernel: Kernel, reads: &[ValueId]) -> Gradients {
+        let scale = builder.ty(self.inputs[1]);
+        let types = [builder.ty(self.inputs[0]), scale.clone(), scale];
+        let outputs = builder.kernel(kernel.name(), kernel.clone(), reads, &types);
+        outputs.into_iter().zip(self.needs).map(|(output, &needed)| needed.then_some(output)).collect()
+    }
+
+    /// With given statistics: y = scale (x - mean) / deviation + bias is linear in x.
+    fn batch_normalization(&self, builder: &mut GradientBuilder, epsilon: f32, dy: ValueId) -> Gradients {
+        let (x, scale, mean, variance) = (self.inputs[0], self.inputs[1], self.inputs[3], self.inputs[4]);
+        let rank = builder.ty(x).shape.len();
+        let along_channels = |builder: &mut GradientBuilder, value: ValueId| {
+            let mut shape = vec![1; rank.saturating_sub(1)];
+            shape[0] = builder.ty(value).shape[0];
+            builder.reshape(value, &shape)
+        };
+        let shifted = builder.unary(UnaryOp::Affine { scale: 1.0, shift: epsilon }, variance);
+        let deviation = builder.unary(UnaryOp::Sqrt, shifted);
+        let mut gradients = vec![None; 5];
+        if self.needs[1] {
+            let mean = along_channels(builder, mean);
+            let centred = builder.binary(BinaryOp::Subtract, x, mean);
+            let product = builder.binary(BinaryOp::Multiply, dy, centred);
+            let sum = channel_sum(builder, product);
+            gradients[1] = Some(builder.binary(BinaryOp::Divide, sum, deviation));
+        }
+        if self.needs[2] {
+            gradients[2] = Some(channel_sum(builder, dy));
+        }
+        if self.needs[0] {
+            let factor = builder.binary(BinaryOp::Divide, scale, deviation);
+            let factor = along_channels(builder, factor);
+            gradients[0] = Some(builder.binary(BinaryOp::Multiply, dy, factor));
+        }
+        gradients
+    }
+}
+
+fn weight_gradient(
+    builder: &mut GradientBuilder,
+    convolution: &Convolution,
+    x: ValueId,
+    dy: ValueId,
+    w: ValueId,
+) -> ValueId {
+    let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution.clone(), accumulate: false };
+    let ty = builder.ty(w);
+    builder.one(kernel, &[x, dy], ty)
+}
+
+/// The sum over everything but the channels (axis 1): the gradient of a bias.
+fn channel_sum(builder: &mut GradientBuilder, dy: ValueId) -> ValueId {
+    let shape = builder.ty(dy).shape;
+    let axes: Vec<usize> = (0..shape.len()).filter(|&axis| axis != 1).collect();
+    let sum = builder.sum(dy, &axes);
+    builder.reshape(sum, &shape[1..2])
+}

@@ -1,0 +1,199 @@
+//! Functions of one variable: activations and elementary mathematics.
+
+use forebay_base::kernel::{BinaryOp, UnaryOp};
+
+use super::composition::{composed, Composer, Composition, Part};
+use crate::error::ModelError;
+use crate::operator::{NodeView, Operator};
+
+/// The rows.
+pub const ROWS: &[Operator] = &[
+    composed!("Abs", |view| unary(view, UnaryOp::Abs)),
+    composed!("Ceil", |view| unary(view, UnaryOp::Ceil)),
+    composed!("Celu", celu),
+    composed!("Clip", clip),
+    composed!("Cos", |view| unary(view, UnaryOp::Cos)),
+    composed!("Elu", |view| unary(view, UnaryOp::Elu { alpha: view.float("alpha", 1.0)? })),
+    composed!("Erf", |view| unary(view, UnaryOp::Erf)),
+    composed!("Exp", |view| unary(view, UnaryOp::Exp)),
+    composed!("Floor", |view| unary(view, UnaryOp::Floor)),
+    composed!("Gelu", gelu),
+    composed!("HardSigmoid", |view| {
+        unary(view, UnaryOp::HardSigmoid { alpha: view.float("alpha", 0.2)?, beta: view.float("beta", 0.5)? })
+    }),
+    composed!("HardSwish", hard_swish),
+    composed!("IsNaN", is_nan),
+    composed!("LeakyRelu", |view| unary(view, UnaryOp::LeakyRelu { alpha: view.float("alpha", 0.01)? })),
+    composed!("Log", |view| unary(view, UnaryOp::Log)),
+    composed!("Mish", mish),
+    composed!("Neg", |view| unary(view, UnaryOp::Affine { scale: -1.0, shift: 0.0 })),
+    composed!("Not", |view| unary(view, UnaryOp::Not)),
+    composed!("PRelu", prelu),
+    composed!("Reciprocal", |view| unary(view, UnaryOp::Reciprocal)),
+    composed!("Relu", |view| unary(view, UnaryOp::Relu)),
+    composed!("Selu", selu),
+    composed!("Sigmoid", |view| unary(view, UnaryOp::Sigmoid)),
+    composed!("Sign", |view| unary(view, UnaryOp::Sign)),
+    composed!("Sin", |view| unary(view, UnaryOp::Sin)),
+    composed!("Softplus", |view| unary(view, UnaryOp::Softplus)),
+    composed!("Softsign", softsign),
+    composed!("Sqrt", |view| unary(view, UnaryOp::Sqrt)),
+    composed!("Swish", swish),
+    composed!("Tanh", |view| unary(view, UnaryOp::Tanh)),
+    composed!("ThresholdedRelu", thresholded_relu),
+];
+
+fn unary(view: NodeView, op: UnaryOp) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let y = c.unary(op, &x)?;
+    c.finish(y)
+}
+
+/// max(0, x) + min(0, alpha (exp(x / alpha) - 1)), which is alpha elu(x / alpha).
+fn celu(view: NodeView) -> Result<Composition, ModelError> {
+    let alpha = view.float("alpha", 1.0)?;
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let scaled = c.affine(&x, 1.0 / alpha, 0.0)?;
+    let elu = c.unary(UnaryOp::Elu { alpha: 1.0 }, &scaled)?;
+    let y = c.affine(&elu, alpha, 0.0)?;
+    c.finish(y)
+}
+
+/// gamma (x for x > 0, else alpha (exp(x) - 1)).
+fn selu(view: NodeView) -> Result<Composition, ModelError> {
+    let alpha = view.float("alpha", 1.673_263_2)?;
+    let gamma = view.float("gamma", 1.050_701)?;
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let elu = c.unary(UnaryOp::Elu { alpha }, &x)?;
+    let y = c.affine(&elu, gamma, 0.0)?;
+    c.finish(y)
+}
+
+/// Limits are attributes before opset 11, then inputs, which may be computed.
+fn clip(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let constant = |i: usize, name: &str, default: f32| -> Result<Option<f32>, ModelError> {
+        if !view.has_input(i) {
+            return view.float(name, default).map(Some);
+        }
+        Ok(view.constant(i).and_then(|tensor| tensor.to_f32()).and_then(|values| values.first().copied()))
+    };
+    let low = constant(1, "min", f32::NEG_INFINITY)?;
+    let high = constant(2, "max", f32::INFINITY)?;
+    if let (Some(low), Some(high), true) = (low, high, x.ty.data_type == forebay_base::DataType::Float32) {
+        // ONNX, as NumPy, gives the upper limit where the lower one is above it.
+        let y = c.unary(UnaryOp::Clip { low: low.min(high), high }, &x)?;
+        return c.finish(y);
+    }
+    let mut y = x;
+    for (i, op) in [(1, BinaryOp::Maximum), (2, BinaryOp::Minimum)] {
+        if view.has_input(i) {
+            let limit = c.input(i)?;
+            y = c.binary(op, &y, &limit)?;
+        }
+    }
+    c.finish(y)
+}
+
+fn gelu(view: NodeView) -> Result<Composition, ModelError> {
+    match view.string("approximate", "none")? {
+        "none" => unary(view, UnaryOp::Gelu),
+        "tanh" => {
+            // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+            let mut c = Composer::new(view);
+            let x = c.input(0)?;
+            let square = c.binary(BinaryOp::Multiply, &x, &x)?;
+            let slope = c.affine(&square, 0.044_715 * 0.797_884_6, 0.797_884_6)?;
+            let argument = c.binary(BinaryOp::Multiply, &x, &slope)?;
+            let tanh = c.unary(UnaryOp::Tanh, &argument)?;
+            let half = c.affine(&tanh, 0.5, 0.5)?;
+            let y = c.binary(BinaryOp::Multiply, &x, &half)?;
+            c.finish(y)
+        }
+        other => Err(view.error(format!("attribute approximate is none or tanh, not '{other}'"))),
+    }
+}
+
+fn hard_swish(view: NodeView) -> Result<Composition, ModelError> {
+    gated(view, |c, x| c.unary(UnaryOp::HardSigmoid { alpha: 1.0 / 6.0, beta: 0.5 }, x))
+}
+
+fn mish(view: NodeView) -> Result<Composition, ModelError> {
+    gated(view, |c, x| {
+        let softplus = c.unary(UnaryOp::Softplus, x)?;
+        c.unary(UnaryOp::Tanh, &softplus)
+    })
+}
+
+/// x sigmoid(alpha x).
+fn swish(view: NodeView) -> Result<Composition, ModelError> {
+    let alpha = view.float("alpha", 1.0)?;
+    if alpha == 1.0 {
+        return unary(view, UnaryOp::Silu);
+    }
+    gated(view, |c, x| {
+        let scaled = c.affine(x, alpha, 0.0)?;
+        c.unary(UnaryOp::Sigmoid, &scaled)
+    })
+}
+
+/// x times a function of x.
+fn gated(
+    view: NodeView,
+    gate: impl Fn(&mut Composer, &Part) -> Result<Part, ModelError>,
+) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let gate = gate(&mut c, &x)?;
+    let y = c.binary(BinaryOp::Multiply, &x, &gate)?;
+    c.finish(y)
+}
+
+/// x / (1 + |x|).
+fn softsign(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let absolute = c.unary(UnaryOp::Abs, &x)?;
+    let divisor = c.affine(&absolute, 1.0, 1.0)?;
+    let y = c.binary(BinaryOp::Divide, &x, &divisor)?;
+    c.finish(y)
+}
+
+/// max(x, 0) + slope min(x, 0); the slope broadcasts to x.
+fn prelu(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let (x, slope) = (c.input(0)?, c.input(1)?);
+    let above = c.unary(UnaryOp::Relu, &x)?;
+    let below = c.unary(UnaryOp::Clip { low: f32::NEG_INFINITY, high: 0.0 }, &x)?;
+    let scaled = c.binary(BinaryOp::Multiply, &below, &slope)?;
+    let y = c.binary(BinaryOp::Add, &above, &scaled)?;
+    if y.ty.shape != x.ty.shape {
+        return Err(view.error(format!("the slope {} does not broadcast to {}", slope.ty, x.ty)));
+    }
+    c.finish(y)
+}
+
+/// x for x > alpha, else 0.
+fn thresholded_relu(view: NodeView) -> Result<Composition, ModelError> {
+    let alpha = view.float("alpha", 1.0)?;
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let threshold = c.constant(crate::tensor::Tensor::from_f32(&[], &[alpha]));
+    let zero = c.constant(crate::tensor::Tensor::from_f32(&[], &[0.0]));
+    let is_above = c.binary(BinaryOp::Greater, &x, &threshold)?;
+    let y = c.select(&is_above, &x, &zero)?;
+    c.finish(y)
+}
+
+/// Only NaN differs from itself.
+fn is_nan(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let is_number = c.binary(BinaryOp::Equal, &x, &x)?;
+    let y = c.unary(UnaryOp::Not, &is_number)?;
+    c.finish(y)
+}

@@ -1,0 +1,150 @@
+//! Operators whose results do not depend on data.
+
+use forebay_base::{DataType, Kernel};
+
+use super::composition::{composed, Composer, Composition};
+use super::shapes::{product, size};
+use crate::error::ModelError;
+use crate::graph::{Attribute, TensorType};
+use crate::operator::{Gradient, NodeView, Operator};
+use crate::tensor::Tensor;
+
+/// Largest number of elements that a constant made here has.
+const COUNT_MAX: u64 = 1 << 24;
+
+/// The rows.
+pub const ROWS: &[Operator] = &[
+    composed!("Constant", constant),
+    Operator { gradient: Gradient::Zero, ..composed!("ConstantOfShape", constant_of_shape) },
+    Operator { gradient: Gradient::Zero, ..composed!("Range", range) },
+    Operator { gradient: Gradient::Zero, ..composed!("Shape", shape) },
+    Operator { gradient: Gradient::Zero, ..composed!("Size", element_count) },
+    composed!("Trilu", triangle),
+];
+
+fn constant(view: NodeView) -> Result<Composition, ModelError> {
+    let attribute = |name| view.attribute(name);
+    let names = ["value", "value_float", "value_floats", "value_int", "value_ints"];
+    let tensor = match names.into_iter().find_map(attribute) {
+        Some(Attribute::Tensor(tensor)) => tensor.clone(),
+        Some(Attribute::Float(value)) => Tensor::from_f32(&[], &[*value]),
+        Some(Attribute::Floats(values)) => Tensor::from_f32(&[values.len() as u64], values),
+        Some(Attribute::Int(value)) => Tensor::from_i64(&[], &[*value]),
+        Some(Attribute::Ints(values)) => Tensor::from_i64(&[values.len() as u64], values),
+        _ => return Err(view.error("the value is neither a tensor nor numbers")),
+    };
+    let mut c = Composer::new(view);
+    let y = c.constant(tensor);
+    c.finish(y)
+}
+
+fn constant_of_shape(view: NodeView) -> Result<Composition, ModelError> {
+    let sizes = view.constant_ints(0)?;
+    let sizes = sizes.iter().map(|&value| size(&view, "a size", value)).collect::<Result<Vec<_>, _>>()?;
+    product(&view, &sizes)?;
+    let (data_type, value) = match view.attribute("value") {
+        None => (DataType::Float32, 0.0),
+        Some(Attribute::Tensor(tensor)) if tensor.count() == 1 => {
+            let float = tensor.to_f32().map(|values| f64::from(values[0]));
+            let integer = || tensor.to_i64().map(|values| values[0] as f64);
+            let value = float.or_else(integer);
+            (tensor.data_type, value.ok_or_else(|| view.error(format!("a value of {}", tensor.data_type)))?)
+        }
+        Some(_) => return Err(view.error("attribute value must be a tensor of one element")),
+    };
+    let mut c = Composer::new(view);
+    let y = c.kernel(Kernel::Fill { value }, &[], TensorType::new(data_type, &sizes));
+    c.finish(y)
+}
+
+/// start, start + delta, .. as far as it is before limit.
+fn range(view: NodeView) -> Result<Composition, ModelError> {
+    let constant = |i: usize| {
+        let tensor = view.constant(i).filter(|tensor| tensor.count() == 1);
+        tensor.ok_or_else(|| view.error(format!("input {i} must be one constant number, because shapes depend on it")))
+    };
+    let (start, limit, delta) = (constant(0)?, constant(1)?, constant(2)?);
+    let zero = || view.error("the step is 0");
+    let long = |count: u64| view.error(format!("{count} elements are more than {COUNT_MAX}"));
+    let tensor = if start.data_type == DataType::Float32 {
+        let number = |tensor: &Tensor| tensor.to_f32().map(|values| f64::from(values[0])).ok_or_else(zero);
+        let (start, limit, delta) = (number(start)?, number(limit)?, number(delta)?);
+        let count = ((limit - start) / delta).ceil().max(0.0);
+        if delta == 0.0 || !count.is_finite() {
+            return Err(zero());
+        }
+        if count as u64 > COUNT_MAX {
+            return Err(long(count as u64));
+        }
+        let values: Vec<f32> = (0..count as u64).map(|i| (start + i as f64 * delta) as f32).collect();
+        Tensor::from_f32(&[values.len() as u64], &values)
+    } else {
+        let number = |tensor: &Tensor| {
+            let values = tensor.to_i64().filter(|_| tensor.data_type == start.data_type);
+            values.map(|values| i128::from(values[0])).ok_or_else(|| view.error("the inputs' types are not supported"))
+        };
+        let (start_number, limit, delta) = (number(start)?, number(limit)?, number(delta)?);
+        if delta == 0 {
+            return Err(zero());
+        }
+        // Rounded up, for both signs of the step; in 128 bits nothing overflows.
+        let count = ((limit - start_number + delta - delta.signum()) / delta).max(0);
+        let count = u64::try_from(count).unwrap_or(u64::MAX);
+        if count > COUNT_MAX {
+            return Err(long(count));
+        }
+        let size = start.data_type.size_bytes() as usize;
+        let number = |i: u64| (start_number + i128::from(i) * delta) as i64;
+        let bytes: Vec<u8> = (0..count).flat_map(|i| number(i).to_le_bytes().into_iter().take(size)).collect();
+        Tensor::new(start.data_type, &[count], bytes).ok_or_else(|| long(count))?
+    };
+    let mut c = Composer::new(view);
+    let y = c.constant(tensor);
+    c.finish(y)
+}
+
+/// The sizes from `start` to `end`, which count from the end where negative and are cut to the rank.
+fn shape(view: NodeView) -> Result<Composition, ModelError> {
+    let sizes = &view.input_type(0)?.shape;
+    let rank = sizes.len() as i64;
+    let index = |value: i64| if value < 0 { value.saturating_add(rank) } else { value }.clamp(0, rank) as usize;
+    let (start, end) = (index(view.int("start", 0)?), index(view.int("end", rank)?));
+    let sizes: Vec<i64> = sizes[start..end.max(start)].iter().map(|&size| size as i64).collect();
+    let mut c = Composer::new(view);
+    let y = c.constant(Tensor::from_i64(&[sizes.len() as u64], &sizes));
+    c.finish(y)
+}
+
+fn element_count(view: NodeView) -> Result<Composition, ModelError> {
+    let count = product(&view, &view.input_type(0)?.shape)?;
+    let mut c = Composer::new(view);
+    let y = c.constant(Tensor::from_i64(&[], &[count as i64]));
+    c.finish(y)
+}
+
+/// The upper or lower triangle of the last two dimensions, 0 elsewhere.
+fn triangle(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let &[.., rows, columns] = x.ty.shape.as_slice() else {
+        return Err(view.error(format!("the input {} is no matrix", x.ty)));
+    };
+    let count = product(&view, &[rows, columns])?;
+    if count > COUNT_MAX {
+        return Err(view.error(format!("{rows} x {columns} elements are more than {COUNT_MAX}")));
+    }
+    let diagonal = if view.has_input(1) { view.constant_ints(1)?.first().copied().unwrap_or(0) } else { 0 };
+    let is_upper = view.int("upper", 1)? != 0;
+    let kept = |i: u64| {
+        let (row, column) = ((i / columns) as i64, (i % columns) as i64);
+        let distance = (column - row).saturating_sub(diagonal);
+        u8::from(if is_upper { distance >= 0 } else { distance <= 0 })
+    };
+    let mask: Vec<u8> = (0..count).map(kept).collect();
+    let mask = Tensor::new(DataType::Bool, &[rows, columns], mask).ok_or_else(|| view.error("mask"))?;
+    let zero = vec![0; x.ty.data_type.size_bytes() as usize];
+    let zero = Tensor::new(x.ty.data_type, &[], zero).ok_or_else(|| view.error("zero"))?;
+    let (mask, zero) = (c.constant(mask), c.constant(zero));
+    let y = c.select(&mask, &x, &zero)?;
+    c.finish(y)
+}

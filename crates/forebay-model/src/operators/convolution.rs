@@ -1,0 +1,254 @@
+//! Convolution, its transpose, and pooling, in 1 to 3 spatial dimensions.
+
+use forebay_base::kernel::{Activation, Convolution, PoolOp, ReduceOp, Window};
+use forebay_base::Kernel;
+
+use super::composition::{composed, Composer, Composition};
+use super::shapes::size;
+use crate::error::ModelError;
+use crate::graph::TensorType;
+use crate::operator::{NodeView, Operator};
+
+/// The rows.
+pub const ROWS: &[Operator] = &[
+    composed!("AveragePool", average_pool),
+    composed!("Conv", convolution),
+    composed!("ConvTranspose", transposed_convolution),
+    composed!("GlobalAveragePool", global_average_pool),
+    composed!("GlobalMaxPool", global_max_pool),
+    composed!("MaxPool", max_pool),
+];
+
+/// The spatial sizes of an operand [n, c, ..].
+fn spatial<'a>(view: &NodeView, what: &str, ty: &'a TensorType) -> Result<&'a [u64], ModelError> {
+    if !(3..=5).contains(&ty.shape.len()) {
+        return Err(view.error(format!("{what} {ty} must have 1 to 3 spatial dimensions after batch and channels")));
+    }
+    Ok(&ty.shape[2..])
+}
+
+/// An attribute with one number per spatial dimension (`per` numbers of them), or its default.
+fn per_dimension(view: &NodeView, name: &str, count: usize, default: i64, least: i64) -> Result<Vec<u64>, ModelError> {
+    let values = view.ints(name)?.map_or_else(|| vec![default; count], <[i64]>::to_vec);
+    if values.len() != count || values.iter().any(|&value| value < least) {
+        return Err(view.error(format!("attribute {name} {values:?} must be {count} numbers of at least {least}")));
+    }
+    Ok(values.into_iter().map(|value| value as u64).collect())
+}
+
+/// Size of a window's footprint: dilation (kernel - 1) + 1.
+fn footprint(view: &NodeView, kernel: u64, dilation: u64) -> Result<u64, ModelError> {
+    let footprint = kernel.checked_sub(1).and_then(|gaps| gaps.checked_mul(dilation)?.checked_add(1));
+    footprint.ok_or_else(|| view.error(format!("a window of {kernel} taps at distance {dilation} is impossible")))
+}
+
+/// The window of a convolution or pool with the sizes that it makes of `input`.
+fn window(view: &NodeView, input: &[u64], kernel: &[u64], ceil: bool) -> Result<(Window, Vec<u64>), ModelError> {
+    let n = input.len();
+    if kernel.len() != n || kernel.contains(&0) {
+        return Err(view.error(format!("a window of {kernel:?} does not fit spatial sizes {input:?}")));
+    }
+    let strides = per_dimension(view, "strides", n, 1, 1)?;
+    let dilations = per_dimension(view, "dilations", n, 1, 1)?;
+    let pads = per_dimension(view, "pads", 2 * n, 0, 0)?;
+    let (mut pads_begin, mut pads_end) = (pads[..n].to_vec(), pads[n..].to_vec());
+    let auto_pad = view.string("auto_pad", "NOTSET")?;
+    let mut output = Vec::with_capacity(n);
+    for i in 0..n {
+        let taps = footprint(view, kernel[i], dilations[i])?;
+        let error = || view.error(format!("a window of {taps} elements is larger than the padded size {}", input[i]));
+        match auto_pad {
+            "SAME_UPPER" | "SAME_LOWER" => {
+                let size = input[i].div_ceil(strides[i]);
+                let reach = size.saturating_sub(1).checked_mul(strides[i]).and_then(|reach| reach.checked_add(taps));
+                let total = reach.ok_or_else(error)?.saturating_sub(input[i]);
+                let (less, more) = (total / 2, total - total / 2);
+                (pads_begin[i], pads_end[i]) = if auto_pad == "SAME_UPPER" { (less, more) } else { (more, less) };
+                output.push(size);
+                continue;
+            }
+            "VALID" => (pads_begin[i], pads_end[i]) = (0, 0),
+            "NOTSET" | "" => {}
+            other => return Err(view.error(format!("attribute auto_pad '{other}' is not known"))),
+        }
+        let padded = input[i].checked_add(pads_begin[i]).and_then(|size| size.checked_add(pads_end[i]));
+        let free = padded.and_then(|padded| padded.checked_sub(taps)).ok_or_else(error)?;
+        let mut steps = if ceil { free.div_ceil(strides[i]) } else { free / strides[i] };
+        // A last window that would start in the padding after the input is left out.
+        if ceil && steps > 0 && steps * strides[i] >= input[i].saturating_add(pads_begin[i]) {
+            steps -= 1;
+        }
+        output.push(steps + 1);
+    }
+    let kernel = kernel.to_vec();
+    Ok((Window { kernel, strides, dilations, pads_begin, pads_end }, output))
+}
+
+/// Checks that `kernel_shape`, where it is given, is the weight's.
+fn check_kernel_shape(view: &NodeView, kernel: &[u64]) -> Result<(), ModelError> {
+    match view.ints("kernel_shape")? {
+        Some(given) if given.iter().map(|&size| size as u64).ne(kernel.iter().copied()) => {
+            Err(view.error(format!("attribute kernel_shape {given:?} is not the weight's {kernel:?}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn groups(view: &NodeView) -> Result<u64, ModelError> {
+    let groups = view.int("group", 1)?;
+    u64::try_from(groups).ok().filter(|&groups| groups > 0).ok_or_else(|| view.error(format!("{groups} groups")))
+}
+
+fn check_bias(view: &NodeView, channels: u64) -> Result<(), ModelError> {
+    if view.has_input(2) && view.input_type(2)?.shape != [channels] {
+        return Err(view.error(format!("a bias of [{channels}] is needed, not {}", view.input_type(2)?)));
+    }
+    Ok(())
+}
+
+fn convolution(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let (x, w) = (c.input(0)?, c.input(1)?);
+    let input = spatial(&view, "the input", &x.ty)?;
+    let groups = groups(&view)?;
+    let (channels, filters) = (x.ty.shape[1], w.ty.shape.first().copied().unwrap_or(0));
+    let fits = w.ty.shape.len() == x.ty.shape.len()
+        && w.ty.shape[1].checked_mul(groups) == Some(channels)
+        && filters % groups == 0;
+    if !fits || x.ty.data_type != w.ty.data_type {
+        return Err(view.error(format!("input {} and weight {} do not fit with {groups} groups", x.ty, w.ty)));
+    }
+    check_kernel_shape(&view, &w.ty.shape[2..])?;
+    check_bias(&view, filters)?;
+    let (window, sizes) = window(&view, input, &w.ty.shape[2..], false)?;
+    let mut shape = vec![x.ty.shape[0], filters];
+    shape.extend(sizes);
+    let kernel = Kernel::Convolution { convolution: Convolution { window, groups }, activation: Activation::None };
+    let y = with_bias(&mut c, kernel, TensorType::new(x.ty.data_type, &shape))?;
+    c.finish(y)
+}
+
+/// A kernel of inputs 0, 1 and, where it is given, 2.
+fn with_bias(c: &mut Composer, kernel: Kernel, ty: TensorType) -> Result<super::composition::Part, ModelError> {
+    let (x, w) = (c.input(0)?, c.input(1)?);
+    if c.view.has_input(2) {
+        let bias = c.input(2)?;
+        return Ok(c.kernel(kernel, &[&x, &w, &bias], ty));
+    }
+    Ok(c.kernel(kernel, &[&x, &w], ty))
+}
+
+fn transposed_convolution(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let (x, w) = (c.input(0)?, c.input(1)?);
+    let input = spatial(&view, "the input", &x.ty)?;
+    let groups = groups(&view)?;
+    let channels = x.ty.shape[1];
+    let fits = w.ty.shape.len() == x.ty.shape.len() && w.ty.shape[0] == channels && channels % groups == 0;
+    let filters = w.ty.shape.get(1).and_then(|filters| filters.checked_mul(groups)).filter(|_| fits);
+    let Some(filters) = filters.filter(|_| x.ty.data_type == w.ty.data_type) else {
+        return Err(view.error(format!("input {} and weight {} do not fit with {groups} groups", x.ty, w.ty)));
+    };
+    check_kernel_shape(&view, &w.ty.shape[2..])?;
+    check_bias(&view, filters)?;
+    let (window, sizes) = transposed_window(&view, input, &w.ty.shape[2..])?;
+    let mut shape = vec![x.ty.shape[0], filters];
+    shape.extend(sizes);
+    let convolution = Convolution { window, groups };
+    let kernel = Kernel::ConvolutionDataGradient { convolution, activation: Activation::None };
+    let y = with_bias(&mut c, kernel, TensorType::new(x.ty.data_type, &shape))?;
+    c.finish(y)
+}
+
+/// The window of the convolution that a transposed one transposes, and the latter's output sizes.
+fn transposed_window(view: &NodeView, input: &[u64], kernel: &[u64]) -> Result<(Window, Vec<u64>), ModelError> {
+    let n = input.len();
+    if kernel.contains(&0) || input.contains(&0) {
+        return Err(view.error(format!("a window of {kernel:?} does not fit spatial sizes {input:?}")));
+    }
+    let strides = per_dimension(view, "strides", n, 1, 1)?;
+    let dilations = per_dimension(view, "dilations", n, 1, 1)?;
+    let pads = per_dimension(view, "pads", 2 * n, 0, 0)?;
+    let added = per_dimension(view, "output_padding", n, 0, 0)?;
+    let auto_pad = view.string("auto_pad", "NOTSET")?;
+    if !matches!(auto_pad, "NOTSET" | "" | "VALID" | "SAME_UPPER" | "SAME_LOWER") {
+        return Err(view.error(format!("attribute auto_pad '{auto_pad}' is not known")));
+    }
+    let is_same = auto_pad.starts_with("SAME");
+    let mut wanted = None;
+    if view.ints("output_shape")?.is_some() {
+        wanted = Some(per_dimension(view, "output_shape", n, 1, 1)?);
+    }
+    let (mut pads_begin, mut pads_end) = (pads[..n].to_vec(), pads[n..].to_vec());
+    let mut output = Vec::with_capacity(n);
+    for i in 0..n {
+        let error = || view.error(format!("padding leaves nothing of spatial size {} (or it overflows)", input[i]));
+        let taps = footprint(view, kernel[i], dilations[i])?;
+        let full = (input[i] - 1).checked_mul(strides[i]).and_then(|size| size.checked_add(taps));
+        let full = full.and_then(|size| size.checked_add(added[i])).ok_or_else(error)?;
+        let target = match &wanted {
+            Some(wanted) => Some(wanted[i]),
+            None if is_same => Some(input[i].checked_mul(strides[i]).ok_or_else(error)?),
+            None => None,
+        };
+        let Some(target) = target else {
+            let pads = pads_begin[i].checked_add(pads_end[i]);
+            output.push(pads.and_then(|pads| full.checked_sub(pads)).filter(|&size| size > 0).ok_or_else(error)?);
+            continue;
+        };
+        let total = full.saturating_sub(target);
+        let (less, more) = (total / 2, total - total / 2);
+        (pads_begin[i], pads_end[i]) = if auto_pad == "SAME_UPPER" { (less, more) } else { (more, less) };
+        output.push(target);
+    }
+    Ok((Window { kernel: kernel.to_vec(), strides, dilations, pads_begin, pads_end }, output))
+}
+
+fn pool(view: NodeView, op: PoolOp) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let input = spatial(&view, "the input", &x.ty)?;
+    let kernel = view.ints("kernel_shape")?.ok_or_else(|| view.error("attribute kernel_shape is missing"))?;
+    let kernel =
+        kernel.iter().map(|&value| size(&view, "a kernel size", value)).collect::<Result<Vec<u64>, ModelError>>()?;
+    let (window, sizes) = window(&view, input, &kernel, view.int("ceil_mode", 0)? != 0)?;
+    let mut shape = x.ty.shape[..2].to_vec();
+    shape.extend(sizes);
+    let y = c.kernel(Kernel::Pool { op, window }, &[&x], TensorType::new(x.ty.data_type, &shape));
+    c.finish(y)
+}
+
+fn max_pool(view: NodeView) -> Result<Composition, ModelError> {
+    if view.int("storage_order", 0)? != 0 {
+        return Err(view.error("attribute storage_order 1 (column-major indices) is not supported"));
+    }
+    pool(view, PoolOp::Max)
+}
+
+fn average_pool(view: NodeView) -> Result<Composition, ModelError> {
+    pool(view, PoolOp::Average { count_include_pad: view.int("count_include_pad", 0)? != 0 })
+}
+
+fn global_average_pool(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    spatial(&view, "the input", &x.ty)?;
+    let axes: Vec<usize> = (2..x.ty.shape.len()).collect();
+    let y = c.reduce(ReduceOp::Mean, &axes, &x)?;
+    c.finish(y)
+}
+
+/// One window over everything: of equal largest elements the first gets the gradient, as in any max pool.
+fn global_max_pool(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let kernel = spatial(&view, "the input", &x.ty)?.to_vec();
+    let n = kernel.len();
+    let mut shape = x.ty.shape[..2].to_vec();
+    shape.resize(2 + n, 1);
+    let window =
+        Window { kernel, strides: vec![1; n], dilations: vec![1; n], pads_begin: vec![0; n], pads_end: vec![0; n] };
+    let kernel = Kernel::Pool { op: PoolOp::Max, window };
+    let y = c.kernel(kernel, &[&x], TensorType::new(x.ty.data_type, &shape));
+    c.finish(y)
+}

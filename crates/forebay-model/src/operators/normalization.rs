@@ -1,0 +1,199 @@
+//! Normalisations.
+
+use forebay_base::kernel::{Activation, BinaryOp, ReduceOp, UnaryOp};
+use forebay_base::Kernel;
+
+use super::composition::{composed, Composer, Composition, Part};
+use super::shapes::{axes, product};
+use crate::error::ModelError;
+use crate::graph::TensorType;
+use crate::operator::{NodeView, Operator};
+
+/// The rows.
+pub const ROWS: &[Operator] = &[
+    composed!("BatchNormalization", batch_normalization),
+    composed!("GroupNormalization", group_normalization),
+    composed!("InstanceNormalization", instance_normalization),
+    composed!("LRN", local_response_normalization),
+    composed!("LayerNormalization", layer_normalization),
+    composed!("LpNormalization", lp_normalization),
+    composed!("MeanVarianceNormalization", mean_variance_normalization),
+    composed!("RMSNormalization", root_mean_square_normalization),
+];
+
+fn batch_normalization(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let parts = (0..5).map(|i| c.input(i)).collect::<Result<Vec<Part>, _>>()?;
+    let x = &parts[0];
+    let Some(&channels) = x.ty.shape.get(1) else {
+        return Err(view.error(format!("the input {} has no channels (axis 1)", x.ty)));
+    };
+    if view.int("spatial", 1)? == 0 {
+        return Err(view.error("attribute spatial 0 (statistics per element) is not supported"));
+    }
+    if let Some(part) = parts[1..].iter().find(|part| part.ty.shape != [channels]) {
+        return Err(view.error(format!("[{channels}] is needed for every channel of {}, not {}", x.ty, part.ty)));
+    }
+    let (epsilon, activation) = (view.float("epsilon", 1e-5)?, Activation::None);
+    if view.int("training_mode", 0)? == 0 {
+        let reads: Vec<&Part> = parts.iter().collect();
+        let y = c.kernel(Kernel::BatchNormalization { epsilon, activation }, &reads, x.ty.clone());
+        return c.finish(y);
+    }
+    let statistic = TensorType::new(x.ty.data_type, &[channels]);
+    let kernel = Kernel::BatchNormalizationTraining { epsilon, activation };
+    let types = [x.ty.clone(), statistic.clone(), statistic.clone()];
+    let batch = c.kernels(kernel, &[x, &parts[1], &parts[2]], &types);
+    let kernel = Kernel::RunningStatistics { momentum: view.float("momentum", 0.9)?, correction: 1.0 };
+    let mean = c.kernel(kernel.clone(), &[&parts[3], &batch[1]], statistic.clone());
+    let variance = c.kernel(kernel, &[&parts[4], &batch[2]], statistic);
+    c.finish_all(vec![batch[0].clone(), mean, variance])
+}
+
+fn layer_normalization(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let (x, scale) = (c.input(0)?, c.input(1)?);
+    let axis = view.axis(view.int("axis", -1)?, x.ty.shape.len())?;
+    let normalized = x.ty.shape[axis..].to_vec();
+    let scale = c.expand(&scale, &normalized)?;
+    let bias = match view.has_input(2) {
+        true => {
+            let bias = c.input(2)?;
+            Some(c.expand(&bias, &normalized)?)
+        }
+        false => None,
+    };
+    let statistics = TensorType::new(x.ty.data_type, &[product(&view, &x.ty.shape[..axis])?]);
+    let types = [x.ty.clone(), statistics.clone(), statistics];
+    let kernel = Kernel::LayerNormalization { axis, epsilon: view.float("epsilon", 1e-5)? };
+    let reads: Vec<&Part> = [Some(&x), Some(&scale), bias.as_ref()].into_iter().flatten().collect();
+    let outputs = c.kernels(kernel, &reads, &types);
+    let mut shape = x.ty.shape.clone();
+    shape[axis..].fill(1);
+    let (mean, deviation) = (c.reshape(&outputs[1], &shape)?, c.reshape(&outputs[2], &shape)?);
+    c.finish_all(vec![outputs[0].clone(), mean, deviation])
+}
+
+/// Rows of x normalised to mean 0 and variance 1, without scale and bias.
+fn standardized_rows(c: &mut Composer, x: &Part, row_count: u64, epsilon: f32) -> Result<Part, ModelError> {
+    let count = product(&c.view, &x.ty.shape)?;
+    if row_count == 0 || count == 0 || count % row_count != 0 {
+        return Err(c.view.error(format!("{} does not divide into {row_count} groups", x.ty)));
+    }
+    let size = count / row_count;
+    let rows = c.reshape(x, &[row_count, size])?;
+    let data_type = x.ty.data_type;
+    let ones = c.kernel(Kernel::Fill { value: 1.0 }, &[], TensorType::new(data_type, &[size]));
+    let statistics = TensorType::new(data_type, &[row_count]);
+    let types = [rows.ty.clone(), statistics.clone(), statistics];
+    Ok(c.kernels(Kernel::LayerNormalization { axis: 1, epsilon }, &[&rows, &ones], &types).remove(0))
+}
+
+/// Scale and bias, one per channel of [n, channels, ..].
+fn scaled(c: &mut Composer, x: &Part, shape: &[u64]) -> Result<Part, ModelError> {
+    let x = c.reshape(x, shape)?;
+    let mut along_channels = vec![1; shape.len() - 1];
+    along_channels[0] = shape[1];
+    let (scale, bias) = (c.input(1)?, c.input(2)?);
+    let (scale, bias) = (c.reshape(&scale, &along_channels)?, c.reshape(&bias, &along_channels)?);
+    let product = c.binary(BinaryOp::Multiply, &x, &scale)?;
+    c.binary(BinaryOp::Add, &product, &bias)
+}
+
+/// Each channel of each image by its own statistics.
+fn instance_normalization(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    if x.ty.shape.len() < 3 {
+        return Err(view.error(format!("the input {} has no spatial dimensions", x.ty)));
+    }
+    let row_count = product(&view, &x.ty.shape[..2])?;
+    let rows = standardized_rows(&mut c, &x, row_count, view.float("epsilon", 1e-5)?)?;
+    let y = scaled(&mut c, &rows, &x.ty.shape)?;
+    c.finish(y)
+}
+
+/// Groups of channels of each image by their own statistics. Scale and bias are per group before opset 21.
+fn group_normalization(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let groups = super::shapes::size(&view, "attribute num_groups", view.int("num_groups", 0)?)?;
+    let (Some(&batch), Some(&channels)) = (x.ty.shape.first(), x.ty.shape.get(1)) else {
+        return Err(view.error(format!("the input {} has no channels (axis 1)", x.ty)));
+    };
+    if groups == 0 || channels % groups != 0 {
+        return Err(view.error(format!("{channels} channels do not divide into {groups} groups")));
+    }
+    let row_count = product(&view, &[batch, groups])?;
+    let rows = standardized_rows(&mut c, &x, row_count, view.float("epsilon", 1e-5)?)?;
+    let y = if view.version() < 21 {
+        let size = rows.ty.shape[1];
+        scaled(&mut c, &rows, &[batch, groups, size])?
+    } else {
+        scaled(&mut c, &rows, &x.ty.shape)?
+    };
+    let y = c.reshape(&y, &x.ty.shape)?;
+    c.finish(y)
+}
+
+/// x / sqrt(mean(x^2) + epsilon) x scale.
+fn root_mean_square_normalization(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let (x, scale) = (c.input(0)?, c.input(1)?);
+    let axis = view.axis(view.int("axis", -1)?, x.ty.shape.len())?;
+    let size = product(&view, &x.ty.shape[axis..])?;
+    let axes: Vec<usize> = (axis..x.ty.shape.len()).collect();
+    let sum = c.reduce(ReduceOp::SumSquare, &axes, &x)?;
+    let mean = c.affine(&sum, 1.0 / size as f32, view.float("epsilon", 1e-5)?)?;
+    let root = c.unary(UnaryOp::Sqrt, &mean)?;
+    let normalized = c.binary(BinaryOp::Divide, &x, &root)?;
+    let y = c.binary(BinaryOp::Multiply, &normalized, &scale)?;
+    c.finish(y)
+}
+
+/// (x - mean) / (deviation + 1e-9) along axes.
+fn mean_variance_normalization(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let along = axes(&view, view.ints("axes")?.unwrap_or(&[0, 2, 3]), x.ty.shape.len())?;
+    let mean = c.reduce(ReduceOp::Mean, &along, &x)?;
+    let centred = c.binary(BinaryOp::Subtract, &x, &mean)?;
+    let square = c.binary(BinaryOp::Multiply, &centred, &centred)?;
+    let variance = c.reduce(ReduceOp::Mean, &along, &square)?;
+    let deviation = c.unary(UnaryOp::Sqrt, &variance)?;
+    let divisor = c.affine(&deviation, 1.0, 1e-9)?;
+    let y = c.binary(BinaryOp::Divide, &centred, &divisor)?;
+    c.finish(y)
+}
+
+/// x divided by its norm along an axis.
+fn lp_normalization(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let axis = view.axis(view.int("axis", -1)?, x.ty.shape.len())?;
+    let op = match view.int("p", 2)? {
+        1 => ReduceOp::L1,
+        2 => ReduceOp::L2,
+        p => return Err(view.error(format!("attribute p is 1 or 2, not {p}"))),
+    };
+    let norm = c.reduce(op, &[axis], &x)?;
+    let y = c.binary(BinaryOp::Divide, &x, &norm)?;
+    c.finish(y)
+}
+
+fn local_response_normalization(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let size = super::shapes::size(&view, "attribute size", view.int("size", 0)?)?;
+    if size == 0 || x.ty.shape.len() < 2 {
+        return Err(view.error(format!("attribute size {size} on an input {} is not allowed", x.ty)));
+    }
+    let kernel = Kernel::LocalResponseNormalization {
+        size,
+        alpha: view.float("alpha", 1e-4)?,
+        beta: view.float("beta", 0.75)?,
+        bias: view.float("bias", 1.0)?,
+    };
+    let y = c.kernel(kernel, &[&x], x.ty.clone());
+    c.finish(y)
+}

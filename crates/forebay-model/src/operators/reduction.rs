@@ -1,0 +1,96 @@
+//! Reductions along axes, and the softmax family.
+
+use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
+use forebay_base::Kernel;
+
+use super::composition::{composed, Composer, Composition, Part};
+use super::shapes::{attribute_or_input, axes, product};
+use crate::error::ModelError;
+use crate::operator::{NodeView, Operator};
+
+/// The rows.
+pub const ROWS: &[Operator] = &[
+    composed!("LogSoftmax", |view| softmax(view, |axis| Kernel::LogSoftmax { axis })),
+    composed!("ReduceL1", |view| reduce(view, ReduceOp::L1)),
+    composed!("ReduceL2", |view| reduce(view, ReduceOp::L2)),
+    composed!("ReduceLogSum", reduce_log_sum),
+    composed!("ReduceLogSumExp", reduce_log_sum_exp),
+    composed!("ReduceMax", |view| reduce(view, ReduceOp::Max)),
+    composed!("ReduceMean", |view| reduce(view, ReduceOp::Mean)),
+    composed!("ReduceMin", |view| reduce(view, ReduceOp::Min)),
+    composed!("ReduceProd", |view| reduce(view, ReduceOp::Product)),
+    composed!("ReduceSum", |view| reduce(view, ReduceOp::Sum)),
+    composed!("ReduceSumSquare", |view| reduce(view, ReduceOp::SumSquare)),
+    composed!("Softmax", |view| softmax(view, |axis| Kernel::Softmax { axis })),
+];
+
+fn reduce(view: NodeView, op: ReduceOp) -> Result<Composition, ModelError> {
+    reduction(view, |c, axes, x| c.reduce(op, axes, x))
+}
+
+fn reduce_log_sum(view: NodeView) -> Result<Composition, ModelError> {
+    reduction(view, |c, axes, x| {
+        let sum = c.reduce(ReduceOp::Sum, axes, x)?;
+        c.unary(UnaryOp::Log, &sum)
+    })
+}
+
+/// max + ln(sum(exp(x - max))): no exponential overflows.
+fn reduce_log_sum_exp(view: NodeView) -> Result<Composition, ModelError> {
+    reduction(view, |c, axes, x| {
+        let max = c.reduce(ReduceOp::Max, axes, x)?;
+        let shifted = c.binary(BinaryOp::Subtract, x, &max)?;
+        let exponential = c.unary(UnaryOp::Exp, &shifted)?;
+        let sum = c.reduce(ReduceOp::Sum, axes, &exponential)?;
+        let logarithm = c.unary(UnaryOp::Log, &sum)?;
+        c.binary(BinaryOp::Add, &logarithm, &max)
+    })
+}
+
+/// A reduction along the axes that the node names: an attribute at first, an input from opset 13 or 18 on. `step` keeps
+/// reduced axes as size 1.
+fn reduction(
+    view: NodeView,
+    step: impl Fn(&mut Composer, &[usize], &Part) -> Result<Part, ModelError>,
+) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let rank = x.ty.shape.len();
+    let named = attribute_or_input(&view, "axes", 1)?.filter(|axes| !axes.is_empty());
+    let along = match named {
+        Some(named) => axes(&view, &named, rank)?,
+        None if view.int("noop_with_empty_axes", 0)? != 0 => Vec::new(),
+        None => (0..rank).collect(),
+    };
+    if along.iter().any(|&axis| x.ty.shape[axis] == 0) {
+        return Err(view.error(format!("{} is empty along the reduced axes {along:?}", x.ty)));
+    }
+    let mut y = step(&mut c, &along, &x)?;
+    if view.int("keepdims", 1)? == 0 {
+        let kept = (0..rank).filter(|axis| !along.contains(axis)).map(|axis| y.ty.shape[axis]);
+        let shape: Vec<u64> = kept.collect();
+        y = c.reshape(&y, &shape)?;
+    }
+    c.finish(y)
+}
+
+/// Along one axis from opset 13 on; before, the input counts as a matrix whose columns are all dimensions from `axis` on.
+fn softmax(view: NodeView, kernel: fn(usize) -> Kernel) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let rank = x.ty.shape.len();
+    if view.version() >= 13 {
+        let axis = view.axis(view.int("axis", -1)?, rank)?;
+        let y = c.kernel(kernel(axis), &[&x], x.ty.clone());
+        return c.finish(y);
+    }
+    let axis = match view.int("axis", 1)? {
+        axis if axis == rank as i64 => rank,
+        axis => view.axis(axis, rank)?,
+    };
+    let shape = [product(&view, &x.ty.shape[..axis])?, product(&view, &x.ty.shape[axis..])?];
+    let matrix = c.reshape(&x, &shape)?;
+    let y = c.kernel(kernel(1), &[&matrix], matrix.ty.clone());
+    let y = c.reshape(&y, &x.ty.shape)?;
+    c.finish(y)
+}

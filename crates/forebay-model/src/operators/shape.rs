@@ -1,0 +1,215 @@
+//! Operators that only reorder, repeat or rename elements.
+
+use forebay_base::{DataType, Kernel};
+
+use super::composition::{composed, Composer, Composition};
+use super::shapes::{attribute_or_input, axes, broadcast_shapes, product, size};
+use crate::error::ModelError;
+use crate::graph::TensorType;
+use crate::operator::{NodeView, Operator};
+
+/// The rows.
+pub const ROWS: &[Operator] = &[
+    composed!("DepthToSpace", depth_to_space),
+    composed!("Dropout", dropout),
+    composed!("Expand", expand),
+    composed!("Flatten", flatten),
+    composed!("Identity", identity),
+    composed!("Reshape", reshape),
+    composed!("SpaceToDepth", space_to_depth),
+    composed!("Squeeze", squeeze),
+    composed!("Tile", tile),
+    composed!("Transpose", transpose),
+    composed!("Unsqueeze", unsqueeze),
+];
+
+fn identity(view: NodeView) -> Result<Composition, ModelError> {
+    let c = Composer::new(view);
+    let x = c.input(0)?;
+    c.finish(x)
+}
+
+/// Outside training nothing is dropped; the mask, where it is asked for, keeps everything.
+fn dropout(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    if !matches!(view.node.outputs.get(1), Some(Some(_))) {
+        return c.finish(x);
+    }
+    let data_type = if view.version() < 10 { x.ty.data_type } else { DataType::Bool };
+    let mask = c.kernel(Kernel::Fill { value: 1.0 }, &[], TensorType::new(data_type, &x.ty.shape));
+    c.finish_all(vec![x, mask])
+}
+
+/// A size of 0 copies the input's unless `allowzero`, one -1 is what is left.
+fn reshape(view: NodeView) -> Result<Composition, ModelError> {
+    let c = Composer::new(view);
+    let x = c.input(0)?;
+    let target = attribute_or_input(&view, "shape", 1)?.ok_or_else(|| view.error("the shape is missing"))?;
+    let allow_zero = view.int("allowzero", 0)? != 0;
+    let mut shape = Vec::with_capacity(target.len());
+    let mut open = None;
+    for (i, &value) in target.iter().enumerate() {
+        shape.push(match value {
+            -1 if open.is_none() => {
+                open = Some(i);
+                1
+            }
+            0 if !allow_zero => *x
+                .ty
+                .shape
+                .get(i)
+                .ok_or_else(|| view.error(format!("shape {target:?} copies dimension {i}, which {} lacks", x.ty)))?,
+            value => size(&view, "a size other than one -1", value)?,
+        });
+    }
+    if let Some(open) = open {
+        let (count, known) = (product(&view, &x.ty.shape)?, product(&view, &shape)?);
+        if known == 0 || count % known != 0 {
+            return Err(view.error(format!("{} cannot become {target:?}: another number of elements", x.ty)));
+        }
+        shape[open] = count / known;
+    }
+    let y = c.reshape(&x, &shape)?;
+    c.finish(y)
+}
+
+fn flatten(view: NodeView) -> Result<Composition, ModelError> {
+    let c = Composer::new(view);
+    let x = c.input(0)?;
+    let rank = x.ty.shape.len();
+    let axis = match view.int("axis", 1)? {
+        axis if axis == rank as i64 => rank,
+        axis => view.axis(axis, rank)?,
+    };
+    let shape = [product(&view, &x.ty.shape[..axis])?, product(&view, &x.ty.shape[axis..])?];
+    let y = c.reshape(&x, &shape)?;
+    c.finish(y)
+}
+
+fn squeeze(view: NodeView) -> Result<Composition, ModelError> {
+    let c = Composer::new(view);
+    let x = c.input(0)?;
+    let rank = x.ty.shape.len();
+    let removed = match attribute_or_input(&view, "axes", 1)? {
+        Some(named) => axes(&view, &named, rank)?,
+        None => (0..rank).filter(|&axis| x.ty.shape[axis] == 1).collect(),
+    };
+    if let Some(axis) = removed.iter().find(|&&axis| x.ty.shape[axis] != 1) {
+        return Err(view.error(format!("axis {axis} of {} is not of size 1", x.ty)));
+    }
+    let shape: Vec<u64> = (0..rank).filter(|axis| !removed.contains(axis)).map(|axis| x.ty.shape[axis]).collect();
+    let y = c.reshape(&x, &shape)?;
+    c.finish(y)
+}
+
+fn unsqueeze(view: NodeView) -> Result<Composition, ModelError> {
+    let c = Composer::new(view);
+    let x = c.input(0)?;
+    let named = attribute_or_input(&view, "axes", 1)?.ok_or_else(|| view.error("the axes are missing"))?;
+    let rank = x.ty.shape.len() + named.len();
+    let added = axes(&view, &named, rank)?;
+    let mut sizes = x.ty.shape.iter().copied();
+    let shape: Vec<u64> =
+        (0..rank).map(|axis| if added.contains(&axis) { 1 } else { sizes.next().unwrap_or(1) }).collect();
+    let y = c.reshape(&x, &shape)?;
+    c.finish(y)
+}
+
+fn transpose(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let rank = x.ty.shape.len();
+    let permutation: Vec<usize> = match view.ints("perm")? {
+        None => (0..rank).rev().collect(),
+        Some(named) => {
+            if axes(&view, named, rank)?.len() != rank {
+                return Err(view.error(format!("attribute perm {named:?} is no order of {rank} dimensions")));
+            }
+            named.iter().map(|&axis| view.axis(axis, rank)).collect::<Result<_, _>>()?
+        }
+    };
+    let y = c.transpose(&x, &permutation)?;
+    c.finish(y)
+}
+
+fn expand(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let target = view.constant_ints(1)?;
+    let target = target.iter().map(|&value| size(&view, "a size", value)).collect::<Result<Vec<_>, _>>()?;
+    let shape = broadcast_shapes(&view, &x.ty.shape, &target)?;
+    product(&view, &shape)?;
+    let y = c.expand(&x, &shape)?;
+    c.finish(y)
+}
+
+/// Repetition along an axis is a dimension before it, broadcast.
+fn tile(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let repeats = view.constant_ints(1)?;
+    if repeats.len() != x.ty.shape.len() {
+        return Err(view.error(format!("{} repeats for an input {}", repeats.len(), x.ty)));
+    }
+    let (mut before, mut repeated, mut shape) = (Vec::new(), Vec::new(), Vec::new());
+    for (&from, &repeat) in x.ty.shape.iter().zip(&repeats) {
+        let repeat = size(&view, "a repeat", repeat)?;
+        if repeat != 1 {
+            before.push(1);
+            repeated.push(repeat);
+        }
+        before.push(from);
+        repeated.push(from);
+        shape.push(product(&view, &[from, repeat])?);
+    }
+    product(&view, &shape)?;
+    let blocks = c.reshape(&x, &before)?;
+    let blocks = c.expand(&blocks, &repeated)?;
+    let y = c.reshape(&blocks, &shape)?;
+    c.finish(y)
+}
+
+fn block_size(view: &NodeView, ty: &TensorType) -> Result<u64, ModelError> {
+    let block = size(view, "attribute blocksize", view.int("blocksize", 0)?)?;
+    if ty.shape.len() != 4 || block == 0 || block > 1 << 20 {
+        return Err(view.error(format!("an input [n, c, h, w] and a blocksize are needed, not {ty} and {block}")));
+    }
+    Ok(block)
+}
+
+fn depth_to_space(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let block = block_size(&view, &x.ty)?;
+    let &[n, channels, height, width] = x.ty.shape.as_slice() else { return Err(view.error("four dimensions")) };
+    if channels % (block * block) != 0 {
+        return Err(view.error(format!("{channels} channels do not divide into blocks of {block} x {block}")));
+    }
+    let depth = channels / (block * block);
+    let (split, permutation) = match view.string("mode", "DCR")? {
+        "DCR" => ([n, block, block, depth, height, width], [0, 3, 4, 1, 5, 2]),
+        "CRD" => ([n, depth, block, block, height, width], [0, 1, 4, 2, 5, 3]),
+        other => return Err(view.error(format!("attribute mode is DCR or CRD, not '{other}'"))),
+    };
+    let parts = c.reshape(&x, &split)?;
+    let parts = c.transpose(&parts, &permutation)?;
+    let shape = [n, depth, product(&view, &[height, block])?, product(&view, &[width, block])?];
+    let y = c.reshape(&parts, &shape)?;
+    c.finish(y)
+}
+
+fn space_to_depth(view: NodeView) -> Result<Composition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let block = block_size(&view, &x.ty)?;
+    let &[n, channels, height, width] = x.ty.shape.as_slice() else { return Err(view.error("four dimensions")) };
+    if height % block != 0 || width % block != 0 {
+        return Err(view.error(format!("{} does not divide into blocks of {block} x {block}", x.ty)));
+    }
+    let parts = c.reshape(&x, &[n, channels, height / block, block, width / block, block])?;
+    let parts = c.transpose(&parts, &[0, 3, 5, 1, 2, 4])?;
+    let depth = product(&view, &[channels, block * block])?;
+    let y = c.reshape(&parts, &[n, depth, height / block, width / block])?;
+    c.finish(y)
+}

@@ -1,0 +1,54 @@
+//! Arithmetic on shapes that several families share. All of it is checked: sizes come from files.
+
+use crate::error::ModelError;
+use crate::operator::NodeView;
+
+/// The shape that two shapes broadcast to, by NumPy's rules.
+pub(crate) fn broadcast_shapes(view: &NodeView, a: &[u64], b: &[u64]) -> Result<Vec<u64>, ModelError> {
+    let rank = a.len().max(b.len());
+    let size = |shape: &[u64], i: usize| (i + shape.len()).checked_sub(rank).map_or(1, |i| shape[i]);
+    (0..rank)
+        .map(|i| match (size(a, i), size(b, i)) {
+            (a, b) if a == b || b == 1 => Ok(a),
+            (1, b) => Ok(b),
+            _ => Err(view.error(format!("shapes {a:?} and {b:?} do not broadcast"))),
+        })
+        .collect()
+}
+
+/// The number of elements of some sizes.
+pub(crate) fn product(view: &NodeView, sizes: &[u64]) -> Result<u64, ModelError> {
+    let product = sizes.iter().try_fold(1u64, |product, &size| product.checked_mul(size));
+    product.ok_or_else(|| view.error(format!("sizes {sizes:?} hold more than 2^64 elements")))
+}
+
+/// Row-major strides in elements. Wraps where the elements do not fit 64 bits; such tensors are never made.
+pub(crate) fn packed_strides(sizes: &[u64]) -> Vec<u64> {
+    forebay_base::tensor::packed_strides(sizes)
+}
+
+/// A size from an integer of the model.
+pub(crate) fn size(view: &NodeView, what: &str, value: i64) -> Result<u64, ModelError> {
+    u64::try_from(value).map_err(|_| view.error(format!("{what} must not be negative, but is {value}")))
+}
+
+/// Axes from the model, counted from the end where negative, ascending; a repeated one is an error.
+pub(crate) fn axes(view: &NodeView, axes: &[i64], rank: usize) -> Result<Vec<usize>, ModelError> {
+    let mut resolved = axes.iter().map(|&axis| view.axis(axis, rank)).collect::<Result<Vec<_>, _>>()?;
+    resolved.sort_unstable();
+    if resolved.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(view.error(format!("axes {axes:?} name an axis of {rank} dimensions twice")));
+    }
+    Ok(resolved)
+}
+
+/// A list of integers from an attribute, as operators had them at first, or from a constant input, as they have them now.
+pub(crate) fn attribute_or_input(view: &NodeView, name: &str, i: usize) -> Result<Option<Vec<i64>>, ModelError> {
+    if let Some(values) = view.ints(name)? {
+        return Ok(Some(values.to_vec()));
+    }
+    if view.has_input(i) {
+        return view.constant_ints(i).map(Some);
+    }
+    Ok(None)
+}
