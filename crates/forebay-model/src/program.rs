@@ -1,9 +1,12 @@
 //! A program: kernels on logical buffers, before anything is known about addresses, streams or budgets.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{Kernel, TensorDesc};
 
+use crate::error::ModelError;
 use crate::tensor::Tensor;
 
 /// A logical buffer of a program: its place in [`Program::buffers`].
@@ -96,5 +99,100 @@ impl Program {
     /// The buffer.
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.0 as usize]
+    }
+
+    /// Bytes of all buffers with a role, each counted once; saturating.
+    pub fn size_bytes(&self, role: Role) -> u64 {
+        let sizes = self.buffers.iter().filter(|buffer| buffer.role == role).map(|buffer| buffer.size_bytes);
+        sizes.fold(0, u64::saturating_add)
+    }
+
+    /// Checks what every program must hold: operands lie in their buffers and are aligned; nothing is read before it is
+    /// written or given; only the update phase writes parameters and state, and nothing writes inputs and constants.
+    ///
+    /// # Errors
+    /// The first launch or port that breaks a rule.
+    pub fn validate(&self) -> Result<(), ModelError> {
+        let mut written: Vec<bool> = self.buffers.iter().map(|buffer| buffer.role != Role::Temporary).collect();
+        for (i, launch) in self.launches.iter().enumerate() {
+            let error = |reason: String| ModelError::Operator {
+                op_type: launch.kernel.name().to_string(),
+                node: launch.name.clone(),
+                reason: format!("launch {i}: {reason}"),
+            };
+            for operand in launch.reads.iter().chain(&launch.writes) {
+                self.check_operand(operand).map_err(error)?;
+            }
+            for read in &launch.reads {
+                if !written[read.buffer.0 as usize] {
+                    let name = &self.buffer(read.buffer).name;
+                    return Err(error(format!("'{name}' is read before anything is written to it")));
+                }
+            }
+            for write in &launch.writes {
+                let Buffer { name, role, .. } = self.buffer(write.buffer);
+                let allowed = match role {
+                    Role::Temporary => true,
+                    Role::Parameter | Role::State => i >= self.update_start,
+                    Role::Input | Role::Constant => false,
+                };
+                if !allowed {
+                    return Err(error(format!("'{name}' ({role:?}) must not be written here")));
+                }
+                written[write.buffer.0 as usize] = true;
+            }
+        }
+        for port in self.inputs.iter().chain(&self.outputs).chain(&self.persistent) {
+            let error = |reason| ModelError::Request { reason: format!("port '{}': {reason}", port.name) };
+            self.check_operand(&port.operand).map_err(error)?;
+            if !written[port.operand.buffer.0 as usize] {
+                return Err(error("nothing is written to it".to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_operand(&self, operand: &Operand) -> Result<(), String> {
+        let Some(buffer) = self.buffers.get(operand.buffer.0 as usize) else {
+            return Err(format!("buffer {} does not exist", operand.buffer.0));
+        };
+        let end = operand.offset_bytes.checked_add(operand.desc.total_size_bytes());
+        if end.is_none_or(|end| end > buffer.size_bytes) {
+            let Buffer { name, size_bytes, .. } = buffer;
+            return Err(format!("{operand} does not fit '{name}' of {size_bytes} bytes"));
+        }
+        if operand.offset_bytes % BASE_OFFSET_ALIGNMENT_BYTES != 0 {
+            return Err(format!("{operand} is not aligned to {BASE_OFFSET_ALIGNMENT_BYTES} bytes"));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b{}", self.buffer.0)?;
+        if self.offset_bytes > 0 {
+            write!(f, "+{}", self.offset_bytes)?;
+        }
+        write!(f, " {}", self.desc)
+    }
+}
+
+/// One line per buffer and per launch, for people and for snapshot tests.
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, buffer) in self.buffers.iter().enumerate() {
+            writeln!(f, "buffer b{i} {:?} {} bytes '{}'", buffer.role, buffer.size_bytes, buffer.name)?;
+        }
+        let list = |operands: &[Operand]| operands.iter().map(Operand::to_string).collect::<Vec<_>>().join(", ");
+        for (i, launch) in self.launches.iter().enumerate() {
+            let phase = if i >= self.update_start { "update" } else { "launch" };
+            let (writes, kernel, reads) = (list(&launch.writes), &launch.kernel, list(&launch.reads));
+            writeln!(f, "{phase} {i} '{}': {writes} = {kernel}({reads})", launch.name)?;
+        }
+        for port in &self.outputs {
+            writeln!(f, "output '{}' {:?} in {}", port.name, port.shape, port.operand)?;
+        }
+        Ok(())
     }
 }
