@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn placements_of_random_items_are_legal() {
         for seed in 1..200u64 {
-            let items = random_items(&mut Random(seed * 0x9e37_79b9_7f4a_7c15), 1 + seed % 40, 20, 100);
+            let items = random_items(&mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)), 1 + seed % 40, 20, 100);
             let placement = place(&items, None, Effort::default()).unwrap();
             assert_eq!(verify(&items, &placement), Ok(()), "seed {seed}");
             assert!(items.iter().zip(&placement.offsets).all(|(i, o)| o + i.size_bytes() <= placement.height_bytes));
@@ -258,7 +258,7 @@ mod tests {
     fn small_instances_are_placed_nearly_as_low_as_possible() {
         let (mut ours, mut lowest) = (0, 0);
         for seed in 1..60u64 {
-            let mut random = Random(seed * 0x9e37_79b9_7f4a_7c15);
+            let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let mut items = random_items(&mut random, 6, 10, 50);
             items.iter_mut().for_each(|item| item.pieces.truncate(1));
             let best = best_order(&items);
