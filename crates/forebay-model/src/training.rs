@@ -1,1 +1,329 @@
 //! A forward graph becomes a training step.
+//!
+//! `eval graph -> training mode -> loss -> gradients -> optimizer`: one graph whose only output is the loss, and whose
+//! updates change the parameters, the optimizer's state and the running statistics at the end of the step.
+
+mod mode;
+mod pattern;
+
+use std::collections::BTreeSet;
+
+use forebay_base::{DataType, Kernel};
+
+use crate::autodiff::gradients;
+use crate::error::ModelError;
+use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueId};
+use crate::tensor::Tensor;
+
+/// What is minimised.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Loss {
+    /// Mean over all label positions of -log softmax(logits)[label]. Labels are int64, of the logits' shape without the
+    /// class axis.
+    SoftmaxCrossEntropy {
+        /// The class axis of the logits, from the end where negative. `None`: 1.
+        class_axis: Option<i64>,
+        /// Label that does not count.
+        ignore_index: Option<i64>,
+    },
+    /// Mean of (prediction - target)^2. Targets are of the prediction's type.
+    MeanSquaredError,
+}
+
+/// How parameters follow their gradients.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Optimizer {
+    /// Stochastic gradient descent. The first step's velocity is the gradient itself.
+    Sgd {
+        /// Step size.
+        learning_rate: f32,
+        /// Momentum; 0 for none.
+        momentum: f32,
+        /// Nesterov's variant.
+        nesterov: bool,
+        /// L2 penalty, added to the gradient.
+        weight_decay: f32,
+    },
+    /// Bias-corrected Adam, epsilon outside the square root.
+    Adam {
+        /// Step size.
+        learning_rate: f32,
+        /// Decay of the first moment.
+        beta1: f32,
+        /// Decay of the second moment.
+        beta2: f32,
+        /// Added to the root of the second moment.
+        epsilon: f32,
+        /// Weight decay.
+        weight_decay: f32,
+        /// Whether decay acts on the parameter (AdamW) instead of the gradient.
+        decoupled: bool,
+    },
+}
+
+/// Which parameters decay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecayRule {
+    /// All of them.
+    All,
+    /// Those of two and more dimensions: not biases, not the scales of normalisations.
+    MatricesOnly,
+}
+
+/// How to train.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainingOptions {
+    /// What is minimised.
+    pub loss: Loss,
+    /// Name of the graph output that the loss takes. `None`: the only output.
+    pub loss_output: Option<String>,
+    /// How parameters follow their gradients.
+    pub optimizer: Optimizer,
+    /// Which parameters decay. `None`: matrices only for decoupled decay (AdamW), else all.
+    pub decay: Option<DecayRule>,
+    /// Patterns (`*`, `?`) over the names of initializers that do not train.
+    pub freeze: Vec<String>,
+    /// Seed of dropout.
+    pub seed: u64,
+    /// Whether every parameter's gradient is a graph output named `gradient:NAME`.
+    pub gradient_outputs: bool,
+}
+
+/// A training step as a graph.
+#[derive(Clone, Debug)]
+pub struct TrainingGraph {
+    /// The graph. Its outputs are the loss and, where asked for, the gradients.
+    pub graph: Graph,
+    /// The loss, a scalar.
+    pub loss: ValueId,
+    /// What the loss compares with the labels.
+    pub prediction: ValueId,
+    /// Graph input: the labels or targets.
+    pub labels: ValueId,
+    /// Graph input, int64 [1]: the number of the step, from 1. Only where Adam or dropout need it.
+    pub step: Option<ValueId>,
+    /// What trains, in the order of the initializers.
+    pub parameters: Vec<ValueId>,
+    /// The optimizer's state, each with the parameter that it belongs to.
+    pub optimizer_state: Vec<(ValueId, ValueId)>,
+    /// Running statistics of batch normalisations, which each step updates.
+    pub running_statistics: Vec<ValueId>,
+}
+
+/// A graph that computes the loss in evaluation mode.
+#[derive(Clone, Debug)]
+pub struct LossGraph {
+    /// The graph. Its outputs are the loss and the prediction.
+    pub graph: Graph,
+    /// The loss, a scalar.
+    pub loss: ValueId,
+    /// What the loss compares with the labels.
+    pub prediction: ValueId,
+    /// Graph input: the labels or targets.
+    pub labels: ValueId,
+}
+
+/// Makes the training step of a graph in evaluation form whose values all have types.
+///
+/// Trained are the floating initializers that the loss depends on differentiably, except constants of the computation,
+/// running statistics, and what `freeze` names.
+///
+/// # Errors
+/// A loss that does not fit the graph's outputs, an operator without a gradient on the way, a pattern that matches
+/// nothing, or nothing that trains.
+pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<TrainingGraph, ModelError> {
+    let mut graph = graph.clone();
+    let prediction = prediction(&graph, options.loss_output.as_deref())?;
+    graph.outputs = vec![prediction];
+    graph.drop_dead_nodes();
+    let mut mode = mode::enter(&mut graph, options.seed)?;
+    let (loss, labels) = append_loss(&mut graph, prediction, &options.loss)?;
+    let candidates = candidates(&graph, &mode.statistics, &options.freeze)?;
+    let gradients = gradients(&mut graph, loss, &candidates)?;
+    let trained: Vec<(ValueId, ValueId)> =
+        candidates.iter().zip(gradients).filter_map(|(&parameter, d)| Some((parameter, d?))).collect();
+    if trained.is_empty() {
+        let name = &graph.value(prediction).name;
+        let reason = format!("nothing trains: output '{name}' depends on no float32 initializer that is not frozen");
+        return Err(ModelError::Request { reason });
+    }
+    graph.outputs = vec![loss];
+    if options.gradient_outputs {
+        append_gradient_outputs(&mut graph, &trained);
+    }
+    graph.nodes.append(&mut mode.update_nodes);
+    graph.updates.append(&mut mode.updates);
+    let optimizer_state = append_optimizer(&mut graph, &mut mode, &trained, options);
+    graph.drop_dead_nodes();
+    Ok(TrainingGraph {
+        graph,
+        loss,
+        prediction,
+        labels,
+        step: mode.step,
+        parameters: trained.into_iter().map(|(parameter, _)| parameter).collect(),
+        optimizer_state,
+        running_statistics: mode.statistics.into_iter().collect(),
+    })
+}
+
+/// Adds the loss to a graph in evaluation form, for validation.
+///
+/// # Errors
+/// A loss that does not fit the graph's outputs.
+pub fn loss_graph(graph: &Graph, loss: &Loss, loss_output: Option<&str>) -> Result<LossGraph, ModelError> {
+    let mut graph = graph.clone();
+    let prediction = prediction(&graph, loss_output)?;
+    let (loss, labels) = append_loss(&mut graph, prediction, loss)?;
+    graph.outputs = vec![loss, prediction];
+    graph.drop_dead_nodes();
+    Ok(LossGraph { graph, loss, prediction, labels })
+}
+
+/// The output that the loss takes.
+fn prediction(graph: &Graph, name: Option<&str>) -> Result<ValueId, ModelError> {
+    let names = || graph.outputs.iter().map(|&id| format!("'{}'", graph.value(id).name)).collect::<Vec<_>>().join(", ");
+    let request = |reason| Err(ModelError::Request { reason });
+    match (name, graph.outputs.as_slice()) {
+        (Some(name), outputs) => match outputs.iter().find(|&&id| graph.value(id).name == name) {
+            Some(&output) => Ok(output),
+            None => request(format!("the loss takes output '{name}', but the outputs are {}", names())),
+        },
+        (None, &[output]) => Ok(output),
+        (None, []) => request("the model has no outputs".to_string()),
+        (None, _) => request(format!("choose the output that the loss takes (--loss-output) out of {}", names())),
+    }
+}
+
+/// Adds the labels' input and the loss; both.
+fn append_loss(graph: &mut Graph, prediction: ValueId, loss: &Loss) -> Result<(ValueId, ValueId), ModelError> {
+    let name = graph.value(prediction).name.clone();
+    let request = |reason: String| ModelError::Request { reason };
+    let ty = graph.ty(prediction).cloned().ok_or_else(|| request(format!("the type of '{name}' is not known")))?;
+    if ty.data_type != DataType::Float32 || ty.shape.contains(&0) {
+        return Err(request(format!("a loss takes float32 numbers, but output '{name}' is {ty}")));
+    }
+    let (kernel, labels) = match *loss {
+        Loss::MeanSquaredError => (Kernel::MeanSquaredError, ty.clone()),
+        Loss::SoftmaxCrossEntropy { class_axis, ignore_index } => {
+            let (given, rank) = (class_axis.unwrap_or(1), ty.shape.len() as i64);
+            let axis = if given < 0 { given.saturating_add(rank) } else { given };
+            if !(0..rank).contains(&axis) || rank < 2 {
+                let reason = format!("class axis {given} is out of range for output '{name}', {ty} (--class-axis)");
+                return Err(request(reason));
+            }
+            let axis = axis as usize;
+            let mut shape = ty.shape.clone();
+            shape.remove(axis);
+            (Kernel::SoftmaxCrossEntropy { axis, ignore_index }, TensorType { data_type: DataType::Int64, shape })
+        }
+    };
+    let free = ["labels", "y"].into_iter().find(|name| graph.find(name).is_none());
+    let input = graph.add_value(free.unwrap_or("labels"), Some(labels.clone()));
+    let dimensions = labels.shape.iter().map(|&size| Dimension::Known(size)).collect();
+    graph.value_mut(input).declared = Some((labels.data_type, dimensions));
+    graph.inputs.push(input);
+    let output = graph.add_value("loss", Some(TensorType::new(DataType::Float32, &[])));
+    graph.nodes.push(Node {
+        name: "loss".to_string(),
+        operation: Operation::Kernel(kernel),
+        inputs: vec![Some(prediction), Some(input)],
+        outputs: vec![Some(output)],
+    });
+    Ok((output, input))
+}
+
+/// The initializers that may train.
+fn candidates(
+    graph: &Graph,
+    statistics: &BTreeSet<ValueId>,
+    freeze: &[String],
+) -> Result<Vec<ValueId>, ModelError> {
+    let weights = graph.initializers.keys().copied().filter(|id| !graph.constants.contains(id));
+    let weights: Vec<ValueId> = weights.collect();
+    for pattern in freeze {
+        if !weights.iter().any(|&id| pattern::matches(pattern, &graph.value(id).name)) {
+            let examples: Vec<&str> = weights.iter().take(3).map(|&id| graph.value(id).name.as_str()).collect();
+            let reason = format!("'{pattern}' freezes nothing; initializers are such as {}", examples.join(", "));
+            return Err(ModelError::Request { reason });
+        }
+    }
+    let is_frozen = |id: ValueId| freeze.iter().any(|pattern| pattern::matches(pattern, &graph.value(id).name));
+    let trains = |id: &ValueId| {
+        let is_float = graph.initializers[id].data_type == DataType::Float32;
+        is_float && !statistics.contains(id) && !is_frozen(*id)
+    };
+    Ok(weights.into_iter().filter(trains).collect())
+}
+
+/// Gives every gradient a name by which it can be asked for. A view, so that two parameters may have the same gradient.
+fn append_gradient_outputs(graph: &mut Graph, trained: &[(ValueId, ValueId)]) {
+    for &(parameter, d) in trained {
+        let ty = graph.ty(d).cloned();
+        let name = format!("gradient:{}", graph.value(parameter).name);
+        let output = graph.add_value(&name, ty);
+        graph.nodes.push(Node {
+            name,
+            operation: Operation::onnx("Identity", &[]),
+            inputs: vec![Some(d)],
+            outputs: vec![Some(output)],
+        });
+        graph.outputs.push(output);
+    }
+}
+
+/// Adds the optimizer's nodes, state and updates; the state with its parameters.
+fn append_optimizer(
+    graph: &mut Graph,
+    mode: &mut mode::TrainingMode,
+    trained: &[(ValueId, ValueId)],
+    options: &TrainingOptions,
+) -> Vec<(ValueId, ValueId)> {
+    let is_decoupled = matches!(options.optimizer, Optimizer::Adam { decoupled: true, .. });
+    let rule = options.decay.unwrap_or(if is_decoupled { DecayRule::MatricesOnly } else { DecayRule::All });
+    let mut states = Vec::new();
+    for &(parameter, d) in trained {
+        let ty = graph.ty(parameter).cloned().expect("initializers have types");
+        let decays = rule == DecayRule::All || ty.shape.len() >= 2;
+        let (kernel, suffixes) = optimizer_kernel(&options.optimizer, decays);
+        let name = graph.value(parameter).name.clone();
+        let zeros = vec![0u8; graph.initializers[&parameter].bytes.len()];
+        let mut in_place = vec![parameter];
+        for suffix in suffixes {
+            let zeros = Tensor::new(ty.data_type, &ty.shape, zeros.clone()).expect("the parameter's own size");
+            let state = graph.add_initializer(&format!("{name}.{suffix}"), zeros);
+            states.push((state, parameter));
+            in_place.push(state);
+        }
+        let mut inputs = vec![Some(parameter), Some(d)];
+        inputs.extend(in_place[1..].iter().copied().map(Some));
+        if matches!(kernel, Kernel::Adam { .. }) {
+            inputs.push(Some(mode.step(graph)));
+        }
+        let mut outputs = Vec::with_capacity(in_place.len());
+        for state in in_place {
+            let value = graph.add_value(&format!("{}.next", graph.value(state).name.clone()), Some(ty.clone()));
+            graph.updates.push(Update { state, value });
+            outputs.push(Some(value));
+        }
+        graph.nodes.push(Node { name, operation: Operation::Kernel(kernel), inputs, outputs });
+    }
+    states
+}
+
+/// The kernel of an optimizer, and the names of the state that it keeps per parameter.
+fn optimizer_kernel(optimizer: &Optimizer, decays: bool) -> (Kernel, &'static [&'static str]) {
+    let decay = |weight_decay: f32| if decays { weight_decay } else { 0.0 };
+    match *optimizer {
+        Optimizer::Sgd { learning_rate, momentum, nesterov, weight_decay } => {
+            let weight_decay = decay(weight_decay);
+            let state: &[&str] = if momentum == 0.0 { &[] } else { &["velocity"] };
+            (Kernel::Sgd { learning_rate, momentum, weight_decay, nesterov }, state)
+        }
+        Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled } => {
+            let weight_decay = decay(weight_decay);
+            let kernel = Kernel::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled };
+            (kernel, &["first_moment", "second_moment"])
+        }
+    }
+}

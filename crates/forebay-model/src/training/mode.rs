@@ -1,0 +1,136 @@
+//! Evaluation mode becomes training mode: batch statistics, running statistics, dropout.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_base::kernel::Activation;
+use forebay_base::{DataType, Kernel};
+
+use crate::error::ModelError;
+use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueId};
+use crate::operator::NodeView;
+
+/// Name of the graph input that counts the steps from 1.
+pub(super) const STEP_NAME: &str = "forebay.step";
+
+/// What training mode adds to a graph.
+#[derive(Debug, Default)]
+pub(super) struct TrainingMode {
+    /// Nodes that compute the next running statistics, for after the backward pass.
+    pub update_nodes: Vec<Node>,
+    /// The running statistics' updates.
+    pub updates: Vec<Update>,
+    /// Initializers that are running statistics: they do not train.
+    pub statistics: BTreeSet<ValueId>,
+    /// The input that counts steps, where something needs it.
+    pub step: Option<ValueId>,
+}
+
+impl TrainingMode {
+    /// The input that counts steps; made at the first call.
+    pub fn step(&mut self, graph: &mut Graph) -> ValueId {
+        if let Some(step) = self.step {
+            return step;
+        }
+        let step = graph.add_value(STEP_NAME, Some(TensorType::new(DataType::Int64, &[1])));
+        graph.value_mut(step).declared = Some((DataType::Int64, vec![Dimension::Known(1)]));
+        graph.inputs.push(step);
+        self.step = Some(step);
+        step
+    }
+}
+
+/// Replaces batch normalisation and dropout by their forms for training.
+pub(super) fn enter(graph: &mut Graph, seed: u64) -> Result<TrainingMode, ModelError> {
+    let mut mode = TrainingMode::default();
+    // The latest value of running statistics that several nodes share: each node's update goes on from the last one's.
+    let mut running = BTreeMap::new();
+    for i in 0..graph.nodes.len() {
+        let Operation::Onnx { domain, op_type, .. } = &graph.nodes[i].operation else { continue };
+        if !domain.is_empty() && domain != "ai.onnx" {
+            continue;
+        }
+        match op_type.as_str() {
+            "BatchNormalization" => batch_normalization(graph, i, &mut mode, &mut running)?,
+            "Dropout" => dropout(graph, i, &mut mode, seed)?,
+            _ => {}
+        }
+    }
+    let states = running.into_iter().filter(|(state, value)| state != value);
+    mode.updates = states.map(|(state, value)| Update { state, value }).collect();
+    Ok(mode)
+}
+
+/// The batch's statistics normalise; the running ones move towards them, the variance as PyTorch takes it: unbiased.
+fn batch_normalization(
+    graph: &mut Graph,
+    i: usize,
+    mode: &mut TrainingMode,
+    running: &mut BTreeMap<ValueId, ValueId>,
+) -> Result<(), ModelError> {
+    let view = NodeView { graph, node: &graph.nodes[i] };
+    let x = view.input_type(0)?.clone();
+    let scale = view.input_type(1)?.clone();
+    let momentum = view.float("momentum", 0.9)?;
+    let epsilon = view.float("epsilon", 1e-5)?;
+    let statistics = [view.input(3)?, view.input(4)?];
+    if view.node.outputs.iter().skip(1).flatten().any(|&output| is_used(graph, output)) {
+        return Err(view.error("its statistics are used by the graph; only its first output may be, to train"));
+    }
+    let count = x.count() / scale.count().max(1);
+    // With one element per channel the unbiased variance does not exist; the biased one, 0, stays.
+    let unbiased = if count > 1 { (count as f64 / (count - 1) as f64) as f32 } else { 1.0 };
+    let name = view.node.label(graph);
+    let batch = [
+        graph.add_value(&format!("{name}.batch_mean"), Some(scale.clone())),
+        graph.add_value(&format!("{name}.batch_variance"), Some(scale.clone())),
+    ];
+    let node = &mut graph.nodes[i];
+    node.operation = Operation::Kernel(Kernel::BatchNormalizationTraining { epsilon, activation: Activation::None });
+    node.inputs.truncate(3);
+    node.outputs = vec![node.outputs[0], Some(batch[0]), Some(batch[1])];
+    for ((state, batch), correction) in statistics.into_iter().zip(batch).zip([1.0, unbiased]) {
+        if !graph.initializers.contains_key(&state) {
+            continue;
+        }
+        mode.statistics.insert(state);
+        let before = *running.entry(state).or_insert(state);
+        let after = graph.add_value(&format!("{}.next", graph.value(state).name.clone()), Some(scale.clone()));
+        mode.update_nodes.push(Node {
+            name: graph.value(state).name.clone(),
+            operation: Operation::Kernel(Kernel::RunningStatistics { momentum, correction }),
+            inputs: vec![Some(before), Some(batch)],
+            outputs: vec![Some(after)],
+        });
+        running.insert(state, after);
+    }
+    Ok(())
+}
+
+fn is_used(graph: &Graph, value: ValueId) -> bool {
+    graph.outputs.contains(&value) || graph.nodes.iter().any(|node| node.inputs.contains(&Some(value)))
+}
+
+fn dropout(graph: &mut Graph, i: usize, mode: &mut TrainingMode, seed: u64) -> Result<(), ModelError> {
+    let view = NodeView { graph, node: &graph.nodes[i] };
+    let ratio = match view.has_input(1) {
+        true => view.constant(1).and_then(|tensor| tensor.to_f32()).and_then(|values| values.first().copied()),
+        false => Some(view.float("ratio", 0.5)?),
+    };
+    let ratio = ratio.ok_or_else(|| view.error("the ratio must be constant"))?;
+    if !(0.0..1.0).contains(&ratio) {
+        return Err(view.error(format!("a ratio from 0 to below 1 is needed to train, not {ratio}")));
+    }
+    if ratio == 0.0 {
+        return Ok(());
+    }
+    if view.node.outputs.get(1).copied().flatten().is_some_and(|mask| is_used(graph, mask)) {
+        return Err(view.error("its mask is used by the graph; only its first output may be, to train"));
+    }
+    let step = mode.step(graph);
+    let node = &mut graph.nodes[i];
+    node.operation = Operation::Kernel(Kernel::Dropout { ratio, seed, node: i as u64 });
+    node.inputs.truncate(1);
+    node.inputs.push(Some(step));
+    node.outputs.truncate(1);
+    Ok(())
+}
