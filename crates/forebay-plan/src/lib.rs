@@ -1,7 +1,7 @@
 //! When and where, ahead of time: the passes that turn a program into a plan of commands. Pure: no device, no clock.
 //!
 //! ```text
-//! Program -> fuse -> alias -> liveness -> residency -> schedule -> place -> barriers -> Plan -> check, simulate
+//! Program -> fuse -> alias -> liveness -> residency -> schedule -> arena -> emit (barriers) -> Plan -> check, simulate
 //! ```
 //!
 //! | module | pass |
@@ -15,10 +15,25 @@
 //! | [`arena`] | offsets on the device and on the host |
 //! | [`plan`] | the result |
 //! | [`planner`] | runs the passes and picks the best candidate |
-//! | [`check`] | the whole plan, checked independently |
+//! | [`mod@check`] | the whole plan, checked independently |
 //! | [`simulate`] | predicted times |
 
+pub mod alias;
+pub mod arena;
+pub mod check;
+pub mod cost;
+pub mod emit;
 pub mod error;
+pub mod fuse;
+pub mod liveness;
 pub mod plan;
+pub mod planner;
+pub mod residency;
+pub mod schedule;
+pub mod simulate;
+#[cfg(test)]
+mod testing;
+
 pub use error::PlanError;
 pub use plan::{Home, Plan};
+pub use planner::{plan, PlanOptions};

@@ -1,0 +1,136 @@
+//! Alias: an output takes over the bytes of an input that dies with the same launch, where the kernel allows it.
+
+use std::collections::BTreeMap;
+
+use forebay_model::program::{BufferId, Operand, Program, Role};
+
+/// The program with outputs renamed to the inputs whose bytes they take over. Buffers that are no longer named stay listed,
+/// so that identifiers keep their meaning.
+pub fn alias(mut program: Program) -> Program {
+    let mut life = lives(&program);
+    let mut renamed: BTreeMap<BufferId, BufferId> = BTreeMap::new();
+    for index in 0..program.launches.len() {
+        for operand in program.launches[index].reads.iter_mut() {
+            rename(operand, &renamed);
+        }
+        for &(write, read) in program.launches[index].kernel.in_place() {
+            if let Some((from, to)) = takes_over(&program, &life, &renamed, index, write, read) {
+                renamed.insert(from, to);
+                let last = life[&from].last;
+                life.get_mut(&to).expect("every used buffer has a life").last = last;
+            }
+        }
+        for operand in program.launches[index].writes.iter_mut() {
+            rename(operand, &renamed);
+        }
+    }
+    for port in program.outputs.iter_mut().chain(&mut program.inputs).chain(&mut program.persistent) {
+        rename(&mut port.operand, &renamed);
+    }
+    program
+}
+
+fn rename(operand: &mut Operand, renamed: &BTreeMap<BufferId, BufferId>) {
+    if let Some(&to) = renamed.get(&operand.buffer) {
+        operand.buffer = to;
+    }
+}
+
+/// First and last launch that touches a buffer; an output lasts beyond every launch.
+struct Life {
+    first: usize,
+    last: usize,
+}
+
+fn lives(program: &Program) -> BTreeMap<BufferId, Life> {
+    let mut lives: BTreeMap<BufferId, Life> = BTreeMap::new();
+    for (index, launch) in program.launches.iter().enumerate() {
+        for operand in launch.reads.iter().chain(&launch.writes) {
+            lives.entry(operand.buffer).or_insert(Life { first: index, last: index }).last = index;
+        }
+    }
+    for port in &program.outputs {
+        if let Some(life) = lives.get_mut(&port.operand.buffer) {
+            life.last = usize::MAX;
+        }
+    }
+    lives
+}
+
+/// Whether the launch's output `write` may take over its input `read`: then the pair (buffer that goes, buffer that stays).
+fn takes_over(
+    program: &Program,
+    life: &BTreeMap<BufferId, Life>,
+    renamed: &BTreeMap<BufferId, BufferId>,
+    index: usize,
+    write: usize,
+    read: usize,
+) -> Option<(BufferId, BufferId)> {
+    let launch = &program.launches[index];
+    let (output, input) = (launch.writes.get(write)?, launch.reads.get(read)?);
+    if renamed.contains_key(&output.buffer) {
+        return None;
+    }
+    let whole = |operand: &Operand| {
+        let buffer = program.buffer(operand.buffer);
+        buffer.role == Role::Temporary
+            && operand.offset_bytes == 0
+            && operand.desc.is_packed()
+            && operand.desc.total_size_bytes() == buffer.size_bytes
+    };
+    let same_layout = output.desc.sizes() == input.desc.sizes()
+        && output.desc.data_type().size_bytes() == input.desc.data_type().size_bytes();
+    let read_once = launch.reads.iter().filter(|operand| operand.buffer == input.buffer).count() == 1;
+    let not_written = launch.writes.iter().all(|operand| operand.buffer != input.buffer);
+    let taken = renamed.values().filter(|&&to| to == input.buffer).count() > 0
+        && launch.writes.iter().any(|operand| renamed.get(&operand.buffer) == Some(&input.buffer));
+    let fits = whole(output) && whole(input) && same_layout && read_once && not_written && !taken;
+    let lives = life.get(&output.buffer)?.first == index && life.get(&input.buffer)?.last == index;
+    (fits && lives).then_some((output.buffer, input.buffer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::ProgramBuilder;
+    use forebay_base::kernel::UnaryOp;
+    use forebay_base::Kernel;
+
+    #[test]
+    fn a_chain_of_elementwise_kernels_shares_one_buffer() {
+        let mut build = ProgramBuilder::default();
+        let x = build.input("x", 64);
+        let (a, b, c) = (build.temporary("a", 64), build.temporary("b", 64), build.temporary("c", 64));
+        build.launch(Kernel::Unary(UnaryOp::Exp), &[x], &[a]);
+        build.launch(Kernel::Unary(UnaryOp::Exp), &[a], &[b]);
+        build.launch(Kernel::Unary(UnaryOp::Exp), &[b], &[c]);
+        let program = alias(build.finish(&[c]));
+        assert_eq!(program.launches[0].writes[0].buffer, a, "an input keeps its own bytes");
+        assert_eq!(program.launches[2].reads[0].buffer, a);
+        assert_eq!(program.outputs[0].operand.buffer, a);
+    }
+
+    #[test]
+    fn a_value_that_is_used_later_is_not_overwritten() {
+        let mut build = ProgramBuilder::default();
+        let x = build.input("x", 64);
+        let (a, b, c) = (build.temporary("a", 64), build.temporary("b", 64), build.temporary("c", 64));
+        build.launch(Kernel::Unary(UnaryOp::Exp), &[x], &[a]);
+        build.launch(Kernel::Unary(UnaryOp::Exp), &[a], &[b]);
+        build.launch(Kernel::UnaryGradient(UnaryOp::Exp), &[a, b], &[c]);
+        let program = alias(build.finish(&[c]));
+        assert_eq!(program.launches[1].writes[0].buffer, b);
+        assert_eq!(program.launches[2].writes[0].buffer, a, "the first legal pair wins");
+    }
+
+    #[test]
+    fn an_output_of_the_caller_is_kept() {
+        let mut build = ProgramBuilder::default();
+        let x = build.input("x", 64);
+        let (a, b) = (build.temporary("a", 64), build.temporary("b", 64));
+        build.launch(Kernel::Unary(UnaryOp::Exp), &[x], &[a]);
+        build.launch(Kernel::Unary(UnaryOp::Exp), &[a], &[b]);
+        let program = alias(build.finish(&[a, b]));
+        assert_ne!(program.outputs[0].operand.buffer, program.outputs[1].operand.buffer);
+    }
+}

@@ -1,0 +1,259 @@
+//! Check: the whole plan, checked without a line of the passes' code.
+//!
+//! Follows the contents of every byte through one step: which write of which buffer it holds. A launch must find in each
+//! operand's region exactly what the program last wrote there; at the end, and at the beginning of the update phase, every
+//! home must hold its tensor. With that, one step leaves everything as the next expects it. The order of commands is
+//! [`forebay_sync::race`]'s, over two steps.
+
+use std::collections::BTreeMap;
+
+use forebay_base::{ByteRange, Command, Launch, MemoryId, Region};
+use forebay_model::program::{BufferId, Operand, Port, Program, Role};
+
+use crate::error::PlanError;
+use crate::plan::{Home, Plan};
+
+/// Checks a plan of `program` (as planned: fused and aliased).
+///
+/// # Errors
+/// [`PlanError::Check`] names the first broken invariant.
+pub fn check(program: &Program, plan: &Plan) -> Result<(), PlanError> {
+    budget(plan)?;
+    bounds(plan)?;
+    Contents::start(program, plan)?.run()?;
+    forebay_sync::race::check_races(&plan.prologue, &plan.commands, 2, forebay_sync::barriers::StepBoundary::HostJoin)
+        .map(|_| ())
+        .map_err(|races| broken(format!("{} races, the first: {}", races.len(), races[0])))
+}
+
+fn broken(reason: String) -> PlanError {
+    PlanError::Check { reason }
+}
+
+fn budget(plan: &Plan) -> Result<(), PlanError> {
+    let placed = plan.memories.iter().filter(|memory| memory.kind == crate::plan::MemoryKind::Placed);
+    let total = plan.heaps.iter().sum::<u64>() + placed.map(|memory| memory.size_bytes).sum::<u64>();
+    match plan.statistics.device_budget_bytes {
+        Some(budget) if total > budget => Err(broken(format!("{total} heap bytes exceed the budget of {budget}"))),
+        _ => Ok(()),
+    }
+}
+
+fn bounds(plan: &Plan) -> Result<(), PlanError> {
+    for (index, command) in plan.commands.iter().enumerate() {
+        for region in command.reads().into_iter().chain(command.writes()) {
+            let inside = plan.memories.get(region.memory.0 as usize).is_some_and(|m| region.range.end <= m.size_bytes);
+            if !inside {
+                return Err(broken(format!("command {index} ({command}) leaves its memory")));
+            }
+        }
+        if let Command::Launch { launch, .. } = command {
+            for binding in launch.reads.iter().chain(&launch.writes) {
+                let (start, length) = (binding.region.range.start, binding.region.range.len());
+                binding.desc.check_binding(start, length).map_err(|e| broken(format!("command {index}: {e}")))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a byte holds: byte `address - shift` of the write with this number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tag {
+    write: u64,
+    shift: i128,
+}
+
+/// Tags by byte range; ranges without one hold nothing.
+#[derive(Clone, Debug, Default)]
+struct ByteMap {
+    pieces: BTreeMap<u64, (u64, Tag)>,
+}
+
+impl ByteMap {
+    fn clear(&mut self, range: ByteRange) {
+        let before = self.pieces.range(..range.start).next_back().map(|(&start, &piece)| (start, piece));
+        if let Some((start, (end, tag))) = before.filter(|(_, (end, _))| *end > range.start) {
+            self.pieces.insert(start, (range.start, tag));
+            if end > range.end {
+                self.pieces.insert(range.end, (end, tag));
+            }
+        }
+        let inside: Vec<(u64, (u64, Tag))> = self.pieces.range(range.start..range.end).map(|(&s, &p)| (s, p)).collect();
+        for (start, (end, tag)) in inside {
+            self.pieces.remove(&start);
+            if end > range.end {
+                self.pieces.insert(range.end, (end, tag));
+            }
+        }
+    }
+
+    fn set(&mut self, range: ByteRange, tag: Tag) {
+        self.clear(range);
+        if !range.is_empty() {
+            self.pieces.insert(range.start, (range.end, tag));
+        }
+    }
+
+    /// The pieces inside a range, cut to it.
+    fn get(&self, range: ByteRange) -> Vec<(ByteRange, Tag)> {
+        let first = self.pieces.range(..=range.start).next_back().map_or(range.start, |(&start, _)| start);
+        self.pieces
+            .range(first..range.end)
+            .filter_map(|(&start, &(end, tag))| Some((ByteRange::new(start, end).intersection(range)?, tag)))
+            .collect()
+    }
+}
+
+/// The contents of all memories, and what the program says they should be.
+struct Contents<'a> {
+    program: &'a Program,
+    plan: &'a Plan,
+    memories: BTreeMap<MemoryId, ByteMap>,
+    buffers: BTreeMap<BufferId, ByteMap>,
+    writes: u64,
+}
+
+impl<'a> Contents<'a> {
+    /// The state between two steps: every home holds its tensor, inputs are fed.
+    fn start(program: &'a Program, plan: &'a Plan) -> Result<Contents<'a>, PlanError> {
+        let mut contents = Contents { program, plan, memories: BTreeMap::new(), buffers: BTreeMap::new(), writes: 0 };
+        for (port, home) in contents.homes(&plan.persistent, &program.persistent)? {
+            contents.fill(port, home);
+        }
+        for (port, home) in contents.homes(&plan.inputs, &program.inputs)? {
+            contents.fill(port, home);
+        }
+        Ok(contents)
+    }
+
+    fn homes(&self, homes: &'a [Home], ports: &'a [Port]) -> Result<Vec<(&'a Port, &'a Home)>, PlanError> {
+        homes
+            .iter()
+            .map(|home| {
+                let port = ports.iter().find(|port| port.name == home.name);
+                port.map(|port| (port, home)).ok_or_else(|| broken(format!("home of unknown tensor '{}'", home.name)))
+            })
+            .collect()
+    }
+
+    fn fill(&mut self, port: &Port, home: &Home) {
+        self.writes += 1;
+        let base = port.operand.offset_bytes;
+        for (bytes, region) in &home.pieces {
+            let start = base + bytes.start;
+            let buffer = ByteRange::new(start, start + bytes.len());
+            let write = self.writes;
+            self.buffers.entry(port.operand.buffer).or_default().set(buffer, Tag { write, shift: 0 });
+            let shift = i128::from(region.range.start) - i128::from(start);
+            self.memories.entry(region.memory).or_default().set(region.range, Tag { write, shift });
+        }
+    }
+
+    fn run(mut self) -> Result<(), PlanError> {
+        for (index, command) in self.plan.commands.iter().enumerate() {
+            if index == self.plan.update_start {
+                self.at_rest("before the update phase")?;
+                for (port, home) in self.homes(&self.plan.outputs, &self.program.outputs)? {
+                    self.home_holds(port, home, "before the update phase")?;
+                }
+            }
+            match command {
+                Command::Launch { launch, .. } => self.launch(launch, index)?,
+                Command::Copy { from, to, .. } => self.copy(*from, *to),
+                Command::Fill { region, .. } => self.memories.entry(region.memory).or_default().clear(region.range),
+                _ => {}
+            }
+        }
+        self.at_rest("at the end")
+    }
+
+    fn at_rest(&self, when: &str) -> Result<(), PlanError> {
+        for (port, home) in self.homes(&self.plan.persistent, &self.program.persistent)? {
+            self.home_holds(port, home, when)?;
+        }
+        Ok(())
+    }
+
+    fn home_holds(&self, port: &Port, home: &Home, when: &str) -> Result<(), PlanError> {
+        let covered: u64 = home.pieces.iter().map(|(bytes, _)| bytes.len()).sum();
+        if covered != port.operand.desc.total_size_bytes() {
+            return Err(broken(format!("the home of '{}' does not cover it", port.name)));
+        }
+        for (bytes, region) in &home.pieces {
+            let start = port.operand.offset_bytes + bytes.start;
+            self.holds(port.operand.buffer, ByteRange::new(start, start + bytes.len()), *region)
+                .map_err(|reason| broken(format!("the home of '{}' {when}: {reason}", port.name)))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a region holds the current bytes of a buffer's range, wherever the range holds any.
+    fn holds(&self, buffer: BufferId, range: ByteRange, region: Region) -> Result<(), String> {
+        let shift = i128::from(region.range.start) - i128::from(range.start);
+        let Some(expected) = self.buffers.get(&buffer) else {
+            return Err("nothing was ever written there".to_string());
+        };
+        for (part, tag) in expected.get(range) {
+            let at = |byte: u64| (i128::from(byte) + shift) as u64;
+            let found =
+                self.memories.get(&region.memory).map(|map| map.get(ByteRange::new(at(part.start), at(part.end))));
+            let found = found.unwrap_or_default();
+            let right = found.iter().all(|(_, held)| held.write == tag.write && held.shift == shift + tag.shift);
+            let held: u64 = found.iter().map(|(bytes, _)| bytes.len()).sum();
+            if !right || held != part.len() {
+                return Err(format!("{region} does not hold its bytes {part}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, launch: &Launch, index: usize) -> Result<(), PlanError> {
+        let source = &self.program.launches[launch.label as usize];
+        for (operand, binding) in source.reads.iter().zip(&launch.reads) {
+            let range = operand_range(operand);
+            let written: u64 =
+                self.buffers.get(&operand.buffer).map_or(0, |m| m.get(range).iter().map(|p| p.0.len()).sum());
+            if operand.desc.is_packed() && written != range.len() {
+                return Err(broken(format!("'{}' (command {index}) reads bytes nobody wrote", source.name)));
+            }
+            self.holds(operand.buffer, range, binding.region)
+                .map_err(|reason| broken(format!("'{}' (command {index}): {reason}", source.name)))?;
+        }
+        for (operand, binding) in source.writes.iter().zip(&launch.writes) {
+            let (buffer, range) = (operand.buffer, operand_range(operand));
+            let role = self.program.buffer(buffer).role;
+            if index < self.plan.update_start && matches!(role, Role::Parameter | Role::State | Role::Constant) {
+                return Err(broken(format!("'{}' changes state before the update phase", source.name)));
+            }
+            if !operand.desc.is_packed() && self.buffers.contains_key(&buffer) {
+                self.holds(buffer, range, binding.region)
+                    .map_err(|reason| broken(format!("'{}' (command {index}): {reason}", source.name)))?;
+            }
+            self.writes += 1;
+            let write = self.writes;
+            self.buffers.entry(buffer).or_default().set(range, Tag { write, shift: 0 });
+            let shift = i128::from(binding.region.range.start) - i128::from(range.start);
+            self.memories.entry(binding.region.memory).or_default().set(binding.region.range, Tag { write, shift });
+        }
+        if let Some(scratch) = launch.scratch {
+            self.memories.entry(scratch.memory).or_default().clear(scratch.range);
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, from: Region, to: Region) {
+        let pieces = self.memories.get(&from.memory).map(|map| map.get(from.range)).unwrap_or_default();
+        let moved = i128::from(to.range.start) - i128::from(from.range.start);
+        let target = self.memories.entry(to.memory).or_default();
+        target.clear(to.range);
+        for (part, tag) in pieces {
+            let at = |byte: u64| (i128::from(byte) + moved) as u64;
+            target.set(ByteRange::new(at(part.start), at(part.end)), Tag { shift: tag.shift + moved, ..tag });
+        }
+    }
+}
+
+fn operand_range(operand: &Operand) -> ByteRange {
+    ByteRange::new(operand.offset_bytes, operand.offset_bytes + operand.desc.total_size_bytes())
+}

@@ -1,0 +1,96 @@
+//! Cost: how long launches and copies take. Either estimated from a program and a device's limits, or measured.
+
+use forebay_base::kernel::Convolution;
+use forebay_base::{Kernel, Limits};
+use forebay_model::program::{Program, ProgramLaunch};
+
+/// Arithmetic operations per nanosecond and lane that estimates assume.
+const OPERATIONS_PER_NS_AND_LANE: f64 = 35.0;
+/// Bytes per nanosecond that estimates assume of kernels bound by memory, all lanes together.
+const KERNEL_BYTES_PER_NS: f64 = 12.0;
+/// Bytes per nanosecond that estimates assume of copies between spaces, each way.
+const COPY_BYTES_PER_NS: f64 = 5.0;
+/// Nanoseconds that estimates assume to start a launch or a copy.
+const LATENCY_NS: u64 = 5_000;
+
+/// Durations that planning works with. Plans are a function of them, so they are plain data that can be saved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Costs {
+    /// Nanoseconds of each launch of the program, in order.
+    pub launch_ns: Vec<u64>,
+    /// Bytes per nanosecond from the host to the device.
+    pub copy_in_bytes_per_ns: f64,
+    /// Bytes per nanosecond from the device to the host.
+    pub copy_out_bytes_per_ns: f64,
+    /// Nanoseconds before a copy moves its first byte.
+    pub copy_latency_ns: u64,
+}
+
+impl Costs {
+    /// Nanoseconds to copy `bytes` to the device.
+    pub fn copy_in_ns(&self, bytes: u64) -> u64 {
+        self.copy_latency_ns + (bytes as f64 / self.copy_in_bytes_per_ns) as u64
+    }
+
+    /// Nanoseconds to copy `bytes` from the device.
+    pub fn copy_out_ns(&self, bytes: u64) -> u64 {
+        self.copy_latency_ns + (bytes as f64 / self.copy_out_bytes_per_ns) as u64
+    }
+}
+
+/// Costs from operation and byte counts alone.
+pub fn estimate(program: &Program, limits: &Limits) -> Costs {
+    let operations_per_ns = OPERATIONS_PER_NS_AND_LANE * f64::from(limits.lanes.max(1));
+    let launch_ns = program
+        .launches
+        .iter()
+        .map(|launch| {
+            let arithmetic = operations(launch) / operations_per_ns;
+            let traffic = bytes(launch) as f64 / KERNEL_BYTES_PER_NS;
+            LATENCY_NS + arithmetic.max(traffic) as u64
+        })
+        .collect();
+    Costs {
+        launch_ns,
+        copy_in_bytes_per_ns: COPY_BYTES_PER_NS,
+        copy_out_bytes_per_ns: COPY_BYTES_PER_NS,
+        copy_latency_ns: LATENCY_NS,
+    }
+}
+
+/// Bytes that a launch reads and writes.
+pub fn bytes(launch: &ProgramLaunch) -> u64 {
+    launch.reads.iter().chain(&launch.writes).map(|operand| operand.desc.total_size_bytes()).sum()
+}
+
+/// Floating-point operations of a launch, a multiply-add counting as two.
+pub fn operations(launch: &ProgramLaunch) -> f64 {
+    let count =
+        |operand: Option<&forebay_model::program::Operand>| operand.map_or(0, |o| o.desc.element_count()) as f64;
+    let taps = |weights: Option<&forebay_model::program::Operand>, _: &Convolution| {
+        weights.map_or(1.0, |w| w.desc.sizes()[1..].iter().product::<u64>() as f64)
+    };
+    match &launch.kernel {
+        Kernel::Convolution { convolution, .. } => {
+            2.0 * count(launch.writes.first()) * taps(launch.reads.get(1), convolution)
+        }
+        Kernel::ConvolutionDataGradient { convolution, .. } => {
+            2.0 * count(launch.reads.first()) * taps(launch.reads.get(1), convolution)
+        }
+        Kernel::ConvolutionWeightGradient { convolution, .. } => {
+            2.0 * count(launch.reads.get(1)) * taps(launch.writes.first(), convolution)
+        }
+        Kernel::MatMul { transpose_a, .. } => {
+            let inner = launch.reads.first().map_or(1, |a| {
+                let sizes = a.desc.sizes();
+                if *transpose_a && sizes.len() > 1 {
+                    sizes[sizes.len() - 2]
+                } else {
+                    sizes[sizes.len() - 1]
+                }
+            });
+            2.0 * count(launch.writes.first()) * inner as f64
+        }
+        _ => count(launch.writes.first()).max(count(launch.reads.first())),
+    }
+}

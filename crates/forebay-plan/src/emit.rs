@@ -1,0 +1,298 @@
+//! Emit: work becomes commands with regions and streams; barriers and waits are added; homes are written down.
+
+use std::collections::BTreeMap;
+
+use forebay_base::{Binding, ByteRange, Command, HeapId, Launch, Limits, MemoryId, Region, Space, StreamId};
+use forebay_model::program::{BufferId, Operand, Port, Program, Role};
+use forebay_sync::{insert_barriers, StepBoundary};
+
+use crate::arena::Arena;
+use crate::error::PlanError;
+use crate::liveness::{Chunk, Liveness, Owner};
+use crate::plan::{Home, MemoryKind, Movement, Plan, PlanMemory, PlanStream, Statistics};
+use crate::residency::Residency;
+use crate::schedule::Work;
+
+/// The device's arena among a plan's memories.
+const DEVICE: MemoryId = MemoryId(0);
+/// The host block among a plan's memories.
+const HOST: MemoryId = MemoryId(1);
+/// Kernels run here.
+const COMPUTE: StreamId = StreamId(0);
+
+/// Where work becomes commands: everything that the earlier passes decided.
+pub struct Decisions<'a> {
+    /// The program, fused and aliased.
+    pub program: &'a Program,
+    /// Its chunks.
+    pub live: &'a Liveness,
+    /// Their stays.
+    pub residency: &'a Residency,
+    /// Their offsets.
+    pub arena: &'a Arena,
+    /// The device.
+    pub limits: &'a Limits,
+}
+
+/// The plan of a list of work. Its statistics hold counts and bytes; budgets and predictions are the planner's.
+///
+/// # Errors
+/// [`PlanError::Check`] where a launch finds no place for an operand.
+pub fn emit(decisions: &Decisions, work: &[Work]) -> Result<Plan, PlanError> {
+    let mut plan = memories(decisions);
+    let places = Places::new(decisions);
+    let (commands, reasons) = commands(decisions, &places, work)?;
+    let synchronized = insert_barriers(&plan.prologue, commands, StepBoundary::HostJoin)
+        .map_err(|error| PlanError::Check { reason: error.to_string() })?;
+    plan.event_count = synchronized.event_count;
+    plan.commands = synchronized.commands;
+    plan.update_start = update_start(&plan.commands, decisions.program);
+    plan.labels = decisions.program.launches.iter().map(|launch| launch.name.clone()).collect();
+    let copies = plan.commands.iter().enumerate().filter(|(_, command)| matches!(command, Command::Copy { .. }));
+    plan.movements =
+        copies.zip(reasons).map(|((command, _), (name, reason))| Movement { command, name, reason }).collect();
+    plan.inputs = decisions.program.inputs.iter().filter_map(|port| host_home(decisions, port)).collect();
+    plan.outputs = decisions.program.outputs.iter().filter_map(|port| host_home(decisions, port)).collect();
+    plan.persistent = decisions.program.persistent.iter().map(|port| home(decisions, port)).collect();
+    plan.statistics = count(&plan);
+    Ok(plan)
+}
+
+fn memories(decisions: &Decisions) -> Plan {
+    let limits = decisions.limits;
+    let size_bytes = decisions.arena.device_bytes.max(1).next_multiple_of(limits.tile_size_bytes);
+    let kind = if limits.tiled { MemoryKind::Reservation } else { MemoryKind::Placed };
+    let mut plan = Plan {
+        memories: vec![
+            PlanMemory { kind, space: Space::Device(0), size_bytes },
+            PlanMemory {
+                kind: MemoryKind::HostBlock,
+                space: Space::Host,
+                size_bytes: decisions.arena.host_bytes.max(64),
+            },
+        ],
+        streams: ["compute", "copy in", "copy out"].map(|name| PlanStream { name: name.to_string() }).to_vec(),
+        ..Plan::default()
+    };
+    if limits.tiled {
+        let mut offset = 0;
+        while offset < size_bytes {
+            let heap_bytes = limits.heap_size_max_bytes.min(size_bytes - offset);
+            let heap = HeapId(plan.heaps.len() as u32);
+            plan.heaps.push(heap_bytes);
+            plan.prologue.push(Command::Map {
+                region: Region::new(DEVICE, offset, heap_bytes),
+                heap,
+                heap_offset_bytes: 0,
+            });
+            offset += heap_bytes;
+        }
+    }
+    plan
+}
+
+/// Finds the stay that holds a chunk at a launch.
+struct Places<'a> {
+    decisions: &'a Decisions<'a>,
+    /// By buffer: its chunks.
+    chunks: BTreeMap<Owner, Vec<usize>>,
+    /// By chunk: its stays.
+    stays: Vec<Vec<usize>>,
+}
+
+impl<'a> Places<'a> {
+    fn new(decisions: &'a Decisions<'a>) -> Places<'a> {
+        let mut chunks: BTreeMap<Owner, Vec<usize>> = BTreeMap::new();
+        for (index, chunk) in decisions.live.chunks.iter().enumerate() {
+            chunks.entry(chunk.owner).or_default().push(index);
+        }
+        let mut stays = vec![Vec::new(); decisions.live.chunks.len()];
+        for (index, segment) in decisions.residency.segments.iter().enumerate() {
+            stays[segment.chunk].push(index);
+        }
+        Places { decisions, chunks, stays }
+    }
+
+    /// The device offset of byte `offset_bytes` of an owner during a launch.
+    fn device_offset(&self, owner: Owner, offset_bytes: u64, launch: usize) -> Option<u64> {
+        let live = self.decisions.live;
+        let holds = |chunk: &&usize| {
+            let range = live.chunks[**chunk].range;
+            range.start <= offset_bytes && offset_bytes < range.end
+        };
+        let chunk = *self.chunks.get(&owner)?.iter().find(holds)?;
+        let has_access = |stay: &&usize| {
+            let accesses = self.decisions.residency.segments[**stay].accesses.clone();
+            live.chunks[chunk].accesses[accesses].iter().any(|access| access.launch == launch)
+        };
+        let stay = *self.stays[chunk].iter().find(has_access)?;
+        Some(self.decisions.arena.device_offsets[stay] + (offset_bytes - live.chunks[chunk].range.start))
+    }
+
+    fn binding(&self, operand: &Operand, launch: usize) -> Result<Binding, PlanError> {
+        let offset = self.device_offset(Owner::Buffer(operand.buffer), operand.offset_bytes, launch);
+        let offset = offset.ok_or_else(|| PlanError::Check {
+            reason: format!(
+                "'{}' finds no place for '{}'",
+                self.decisions.program.launches[launch].name,
+                self.decisions.program.buffer(operand.buffer).name
+            ),
+        })?;
+        let region = Region::new(DEVICE, offset, operand.desc.total_size_bytes());
+        Ok(Binding { region, desc: operand.desc.clone() })
+    }
+}
+
+/// A copied buffer's name and why it is copied, by copy in list order.
+type Reasons = Vec<(String, String)>;
+
+fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Vec<Command>, Reasons), PlanError> {
+    let mut commands: Vec<Command> = Vec::new();
+    let mut reasons: Reasons = Vec::new();
+    for &item in work {
+        match item {
+            Work::Launch(index) => {
+                let source = &decisions.program.launches[index];
+                let bind = |operands: &[Operand]| -> Result<Vec<Binding>, PlanError> {
+                    operands.iter().map(|operand| places.binding(operand, index)).collect()
+                };
+                let scratch = places
+                    .device_offset(Owner::Scratch(index), 0, index)
+                    .map(|offset| Region::new(DEVICE, offset, source.scratch_bytes));
+                let launch = Launch {
+                    kernel: source.kernel.clone(),
+                    reads: bind(&source.reads)?,
+                    writes: bind(&source.writes)?,
+                    scratch,
+                    label: index as u32,
+                };
+                commands.push(Command::Launch { stream: COMPUTE, launch: Box::new(launch) });
+            }
+            Work::Fetch(stay) | Work::Save(stay) => {
+                let fetch = matches!(item, Work::Fetch(_));
+                let command = copy(decisions, stay, fetch);
+                if !commands.last_mut().is_some_and(|last| extend(last, &command)) {
+                    reasons.push(reason(decisions, stay, fetch));
+                    commands.push(command);
+                }
+            }
+        }
+    }
+    Ok((commands, reasons))
+}
+
+fn copy(decisions: &Decisions, stay: usize, fetch: bool) -> Command {
+    let segment = &decisions.residency.segments[stay];
+    let bytes = decisions.live.chunks[segment.chunk].range.len();
+    let device = Region::new(DEVICE, decisions.arena.device_offsets[stay], bytes);
+    let offset = decisions.arena.host_offsets[segment.chunk].expect("a copied chunk has a place on the host");
+    let host = Region::new(HOST, offset, bytes);
+    if fetch {
+        Command::Copy { stream: StreamId(1), from: host, to: device }
+    } else {
+        Command::Copy { stream: StreamId(2), from: device, to: host }
+    }
+}
+
+/// Lengthens a copy by one that goes on where it ends, on both sides.
+fn extend(last: &mut Command, next: &Command) -> bool {
+    match (last, next) {
+        (Command::Copy { stream, from, to }, Command::Copy { stream: next_stream, from: next_from, to: next_to })
+            if stream == next_stream
+                && from.range.end == next_from.range.start
+                && to.range.end == next_to.range.start =>
+        {
+            from.range.end = next_from.range.end;
+            to.range.end = next_to.range.end;
+            true
+        }
+        _ => false,
+    }
+}
+
+fn reason(decisions: &Decisions, stay: usize, fetch: bool) -> (String, String) {
+    let segment = &decisions.residency.segments[stay];
+    let chunk = &decisions.live.chunks[segment.chunk];
+    let Owner::Buffer(buffer) = chunk.owner else { return (String::new(), String::new()) };
+    let launch_name = |access: usize| &decisions.program.launches[chunk.accesses[access].launch].name;
+    let buffer = decisions.program.buffer(buffer);
+    let reason = if fetch {
+        format!("'{}' needs it", launch_name(segment.accesses.start))
+    } else {
+        match chunk.accesses.get(segment.accesses.end) {
+            Some(_) => {
+                format!(
+                    "'{}' was the last to need it before '{}'",
+                    launch_name(segment.accesses.end - 1),
+                    launch_name(segment.accesses.end)
+                )
+            }
+            None if buffer.role == Role::Temporary => {
+                format!("an output, computed by '{}'", launch_name(segment.accesses.end - 1))
+            }
+            None => format!("changed by '{}', kept on the host between steps", launch_name(segment.accesses.end - 1)),
+        }
+    };
+    (buffer.name.clone(), reason)
+}
+
+/// The first command of the update phase: where its first launch stands, or the end.
+fn update_start(commands: &[Command], program: &Program) -> usize {
+    let updates = |command: &Command| matches!(command, Command::Launch { launch, .. } if launch.label as usize >= program.update_start);
+    commands.iter().position(updates).unwrap_or(commands.len())
+}
+
+/// Where a port's bytes are between steps, chunk by chunk.
+fn home(decisions: &Decisions, port: &Port) -> Home {
+    let operand = &port.operand;
+    let wanted = ByteRange::new(operand.offset_bytes, operand.offset_bytes + operand.desc.total_size_bytes());
+    let mut pieces: Vec<(ByteRange, Region)> = Vec::new();
+    for (index, chunk) in chunks_of(decisions, operand.buffer) {
+        let Some(part) = chunk.range.intersection(wanted) else { continue };
+        let stay = decisions.residency.segments.iter().position(|segment| segment.chunk == index);
+        let (memory, base) = match (decisions.arena.host_offsets[index], stay) {
+            (Some(offset), _) if !decisions.residency.home_on_device[index] => (HOST, offset),
+            (_, Some(stay)) => (DEVICE, decisions.arena.device_offsets[stay]),
+            _ => continue,
+        };
+        let region = Region::new(memory, base + (part.start - chunk.range.start), part.len());
+        let tensor = ByteRange::new(part.start - wanted.start, part.end - wanted.start);
+        match pieces.last_mut() {
+            Some((bytes, last)) if last.memory == region.memory && last.range.end == region.range.start => {
+                bytes.end = tensor.end;
+                last.range.end = region.range.end;
+            }
+            _ => pieces.push((tensor, region)),
+        }
+    }
+    Home { name: port.name.clone(), shape: port.shape.clone(), data_type: operand.desc.data_type(), pieces }
+}
+
+/// The home of an input or output: in the host block; none for an input that no launch reads.
+fn host_home(decisions: &Decisions, port: &Port) -> Option<Home> {
+    let home = home(decisions, port);
+    (!home.pieces.is_empty()).then_some(home)
+}
+
+fn chunks_of<'a>(decisions: &'a Decisions, buffer: BufferId) -> impl Iterator<Item = (usize, &'a Chunk)> {
+    decisions.live.chunks.iter().enumerate().filter(move |(_, chunk)| chunk.owner == Owner::Buffer(buffer))
+}
+
+fn count(plan: &Plan) -> Statistics {
+    let mut statistics = Statistics {
+        device_peak_bytes: plan.memory(DEVICE).size_bytes,
+        host_bytes: plan.memory(HOST).size_bytes,
+        ..Statistics::default()
+    };
+    for command in &plan.commands {
+        match command {
+            Command::Launch { .. } => statistics.launches += 1,
+            Command::Barrier { .. } => statistics.barriers += 1,
+            Command::Wait { .. } => statistics.waits += 1,
+            Command::Copy { from, to, .. } if to.memory == DEVICE => statistics.bytes_to_device += from.range.len(),
+            Command::Copy { from, .. } => statistics.bytes_from_device += from.range.len(),
+            _ => {}
+        }
+    }
+    statistics
+}

@@ -1,0 +1,170 @@
+//! Fuse: neighbouring kernels become one, from the program alone (never from a budget), so that results do not depend on
+//! what is swapped.
+//!
+//! Two patterns:
+//! - a kernel that can apply an activation, followed by that activation as its only reader;
+//! - the gradient of a rectifier followed by the gradient of the batch normalisation before it: the normalisation's
+//!   gradient computes the rectifier's mask again from its own input, so the rectified output is not needed for it.
+
+use std::collections::BTreeMap;
+
+use forebay_base::kernel::{Activation, UnaryOp};
+use forebay_base::Kernel;
+use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch, Role};
+
+/// The program with fused kernels. Launches keep their order; the first of a fused pair stays or takes the pair's place.
+pub fn fuse(mut program: Program) -> Program {
+    let mut removed = vec![false; program.launches.len()];
+    fuse_activations(&mut program, &mut removed);
+    fuse_rectifier_gradients(&mut program, &mut removed);
+    let before_update = removed[..program.update_start].iter().filter(|&&gone| gone).count();
+    program.update_start -= before_update;
+    let mut gone = removed.iter();
+    program.launches.retain(|_| !gone.next().expect("one flag per launch"));
+    program
+}
+
+/// Who touches each buffer: launches that read it and launches that write it, each as often as it does.
+struct Uses {
+    readers: BTreeMap<BufferId, Vec<usize>>,
+    writers: BTreeMap<BufferId, Vec<usize>>,
+}
+
+fn uses(program: &Program, removed: &[bool]) -> Uses {
+    let mut uses = Uses { readers: BTreeMap::new(), writers: BTreeMap::new() };
+    for (index, launch) in program.launches.iter().enumerate().filter(|(index, _)| !removed[*index]) {
+        for operand in &launch.reads {
+            uses.readers.entry(operand.buffer).or_default().push(index);
+        }
+        for operand in &launch.writes {
+            uses.writers.entry(operand.buffer).or_default().push(index);
+        }
+    }
+    uses
+}
+
+impl Uses {
+    /// The only launch that reads the operand's buffer, where one launch alone writes it and it is a whole temporary
+    /// that the caller does not get.
+    fn only_reader(&self, program: &Program, operand: &Operand) -> Option<usize> {
+        let buffer = program.buffer(operand.buffer);
+        let private = buffer.role == Role::Temporary
+            && buffer.size_bytes == operand.desc.total_size_bytes()
+            && program.outputs.iter().all(|port| port.operand.buffer != operand.buffer);
+        let readers = self.readers.get(&operand.buffer).map_or(&[][..], Vec::as_slice);
+        let writers = self.writers.get(&operand.buffer).map_or(&[][..], Vec::as_slice);
+        (private && readers.len() == 1 && writers.len() == 1).then(|| readers[0])
+    }
+}
+
+fn activation_mut(kernel: &mut Kernel) -> Option<&mut Activation> {
+    match kernel {
+        Kernel::Binary { activation, op } if !op.is_comparison() => Some(activation),
+        Kernel::MatMul { activation, .. }
+        | Kernel::Convolution { activation, .. }
+        | Kernel::ConvolutionDataGradient { activation, .. }
+        | Kernel::BatchNormalization { activation, .. }
+        | Kernel::BatchNormalizationTraining { activation, .. } => Some(activation),
+        _ => None,
+    }
+}
+
+fn fuse_activations(program: &mut Program, removed: &mut [bool]) {
+    let uses = uses(program, removed);
+    for index in 0..program.launches.len() {
+        let Some(first) = program.launches[index].writes.first().cloned() else { continue };
+        let Some(reader) = uses.only_reader(program, &first) else { continue };
+        let follower = &program.launches[reader];
+        if follower.kernel != Kernel::Unary(UnaryOp::Relu)
+            || follower.reads[0] != first
+            || !follower.writes[0].desc.is_packed()
+        {
+            continue;
+        }
+        let output = follower.writes[0].clone();
+        let launch = &mut program.launches[index];
+        match activation_mut(&mut launch.kernel) {
+            Some(activation) if *activation == Activation::None => *activation = Activation::Relu,
+            _ => continue,
+        }
+        launch.writes[0] = output;
+        removed[reader] = true;
+    }
+}
+
+fn fuse_rectifier_gradients(program: &mut Program, removed: &mut [bool]) {
+    let uses = uses(program, removed);
+    for index in 0..program.launches.len() {
+        let rectifier = &program.launches[index];
+        if removed[index] || rectifier.kernel != Kernel::UnaryGradient(UnaryOp::Relu) {
+            continue;
+        }
+        let (gradient, rectified) = (rectifier.reads[0].clone(), rectifier.reads[1].clone());
+        let Some(reader) = uses.only_reader(program, &rectifier.writes[0]) else { continue };
+        let follower = &program.launches[reader];
+        if follower.reads[0] != rectifier.writes[0] || !gradient.desc.is_packed() {
+            continue;
+        }
+        let forward = uses.writers.get(&rectified.buffer).into_iter().flatten();
+        let matches = forward.into_iter().any(|&i| is_forward_of(&program.launches[i], follower, &rectified));
+        if !matches {
+            continue;
+        }
+        let follower = &mut program.launches[reader];
+        follower.reads[0] = gradient;
+        if let Kernel::BatchNormalizationGradient { activation, .. } = &mut follower.kernel {
+            *activation = Activation::Relu;
+        }
+        removed[index] = true;
+    }
+}
+
+/// Whether `forward` is the rectified batch normalisation, with output `rectified`, whose gradient `gradient` computes.
+fn is_forward_of(forward: &ProgramLaunch, gradient: &ProgramLaunch, rectified: &Operand) -> bool {
+    match (&forward.kernel, &gradient.kernel) {
+        (
+            Kernel::BatchNormalizationTraining { epsilon, activation: Activation::Relu },
+            Kernel::BatchNormalizationGradient { epsilon: gradient_epsilon, activation: Activation::None },
+        ) => {
+            epsilon == gradient_epsilon
+                && forward.writes[0] == *rectified
+                && forward.reads[..] == gradient.reads[1..4]
+                && forward.writes[1..] == gradient.reads[4..]
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::ProgramBuilder;
+
+    #[test]
+    fn a_rectifier_joins_the_only_kernel_before_it() {
+        let mut build = ProgramBuilder::default();
+        let (x, a, y) = (build.input("x", 64), build.temporary("a", 64), build.temporary("y", 64));
+        build.launch(
+            Kernel::Binary { op: forebay_base::kernel::BinaryOp::Add, activation: Activation::None },
+            &[x, x],
+            &[a],
+        );
+        build.launch(Kernel::Unary(UnaryOp::Relu), &[a], &[y]);
+        let fused = fuse(build.finish(&[y]));
+        assert_eq!(fused.launches.len(), 1);
+        assert_eq!(fused.launches[0].writes[0].buffer, y);
+    }
+
+    #[test]
+    fn an_output_between_keeps_the_pair_apart() {
+        let mut build = ProgramBuilder::default();
+        let (x, a, y) = (build.input("x", 64), build.temporary("a", 64), build.temporary("y", 64));
+        build.launch(
+            Kernel::Binary { op: forebay_base::kernel::BinaryOp::Add, activation: Activation::None },
+            &[x, x],
+            &[a],
+        );
+        build.launch(Kernel::Unary(UnaryOp::Relu), &[a], &[y]);
+        assert_eq!(fuse(build.finish(&[a, y])).launches.len(), 2);
+    }
+}

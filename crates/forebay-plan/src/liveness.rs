@@ -1,0 +1,166 @@
+//! Liveness: which launches touch which bytes.
+//!
+//! The unit is a *chunk*: a byte range of a buffer that every launch touches wholly or not at all. Buffers are cut where
+//! operands begin and end (so that the two halves of a concatenation live their own lives), and large ones into a few more
+//! chunks, so that a part of a buffer can be swapped.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_base::ByteRange;
+use forebay_model::program::{BufferId, Operand, Program};
+
+/// The smallest chunk that a large buffer is cut into, in bytes.
+const CHUNK_MIN_BYTES: u64 = 1 << 20;
+/// Into how many chunks a large buffer is cut at most.
+const CHUNKS_PER_BUFFER: u64 = 8;
+/// Chunk lines inside a buffer are multiples of this many bytes.
+const CHUNK_ALIGNMENT_BYTES: u64 = 4096;
+
+/// What a chunk belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owner {
+    /// A buffer of the program.
+    Buffer(BufferId),
+    /// The scratch bytes of a launch.
+    Scratch(usize),
+}
+
+/// One launch that touches a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The launch.
+    pub launch: usize,
+    /// Whether it needs the bytes that were there before.
+    pub reads: bool,
+    /// Whether it changes them.
+    pub writes: bool,
+}
+
+/// A byte range of a buffer that launches touch wholly or not at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// What it belongs to.
+    pub owner: Owner,
+    /// Its bytes within the owner.
+    pub range: ByteRange,
+    /// Who touches it, by ascending launch.
+    pub accesses: Vec<Access>,
+}
+
+/// All chunks of a program, those of one buffer next to each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Liveness {
+    /// The chunks.
+    pub chunks: Vec<Chunk>,
+    /// Number of launches.
+    pub launch_count: usize,
+}
+
+/// Finds the chunks and their accesses. With `split`, large buffers are cut into several chunks.
+pub fn liveness(program: &Program, split: bool) -> Liveness {
+    let cuts = cut_points(program, split);
+    let mut chunks = Vec::new();
+    let mut first_chunk = BTreeMap::new();
+    for (&buffer, points) in &cuts {
+        first_chunk.insert(buffer, chunks.len());
+        let points: Vec<u64> = points.iter().copied().collect();
+        chunks.extend(points.windows(2).map(|pair| Chunk {
+            owner: Owner::Buffer(buffer),
+            range: ByteRange::new(pair[0], pair[1]),
+            accesses: Vec::new(),
+        }));
+    }
+    for (launch, item) in program.launches.iter().enumerate() {
+        let reads = item.reads.iter().map(|operand| (operand, true, false));
+        let writes = item.writes.iter().map(|operand| (operand, false, true));
+        for (operand, reads, writes) in reads.chain(writes) {
+            let range = touched(program, operand);
+            // A write that leaves gaps keeps what others wrote into them, so it needs the old bytes.
+            let keeps_gaps = writes && !operand.desc.is_packed();
+            let start = first_chunk[&operand.buffer];
+            let of_buffer = chunks[start..].iter_mut().take_while(|c| c.owner == Owner::Buffer(operand.buffer));
+            for chunk in of_buffer.filter(|chunk| range.contains(chunk.range)) {
+                let fresh = chunk.accesses.is_empty();
+                note(&mut chunk.accesses, Access { launch, reads: reads || (keeps_gaps && !fresh), writes });
+            }
+        }
+        if item.scratch_bytes > 0 {
+            let access = Access { launch, reads: false, writes: true };
+            let range = ByteRange::new(0, item.scratch_bytes);
+            chunks.push(Chunk { owner: Owner::Scratch(launch), range, accesses: vec![access] });
+        }
+    }
+    Liveness { chunks, launch_count: program.launches.len() }
+}
+
+fn note(accesses: &mut Vec<Access>, access: Access) {
+    match accesses.last_mut() {
+        Some(last) if last.launch == access.launch => {
+            last.reads |= access.reads;
+            last.writes |= access.writes;
+        }
+        _ => accesses.push(access),
+    }
+}
+
+/// The bytes of its buffer that an operand touches; for layouts with gaps, the whole buffer.
+fn touched(program: &Program, operand: &Operand) -> ByteRange {
+    let size_bytes = program.buffer(operand.buffer).size_bytes;
+    if operand.desc.is_packed() {
+        let end = (operand.offset_bytes + operand.desc.total_size_bytes()).min(size_bytes);
+        ByteRange::new(operand.offset_bytes.min(end), end)
+    } else {
+        ByteRange::new(0, size_bytes)
+    }
+}
+
+fn cut_points(program: &Program, split: bool) -> BTreeMap<BufferId, BTreeSet<u64>> {
+    let mut cuts: BTreeMap<BufferId, BTreeSet<u64>> = BTreeMap::new();
+    let launched = program.launches.iter().flat_map(|launch| launch.reads.iter().chain(&launch.writes));
+    let ports = program.inputs.iter().chain(&program.outputs).chain(&program.persistent).map(|port| &port.operand);
+    for operand in launched.chain(ports) {
+        let range = touched(program, operand);
+        let points = cuts.entry(operand.buffer).or_default();
+        points.extend([0, program.buffer(operand.buffer).size_bytes, range.start, range.end]);
+    }
+    if split {
+        for (&buffer, points) in &mut cuts {
+            let size_bytes = program.buffer(buffer).size_bytes;
+            let step = (size_bytes / CHUNKS_PER_BUFFER).max(CHUNK_MIN_BYTES).next_multiple_of(CHUNK_ALIGNMENT_BYTES);
+            let lines = (1..).map(|i| i * step).take_while(|&line| line + CHUNK_MIN_BYTES / 2 <= size_bytes);
+            points.extend(lines.collect::<Vec<_>>());
+        }
+    }
+    cuts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::ProgramBuilder;
+    use forebay_base::kernel::UnaryOp;
+    use forebay_base::Kernel;
+
+    #[test]
+    fn large_buffers_are_cut_and_small_ones_are_not() {
+        let mut build = ProgramBuilder::default();
+        let x = build.input("x", 16 << 20);
+        let y = build.temporary("y", 64);
+        build.launch(Kernel::Unary(UnaryOp::Exp), &[x], &[y]);
+        let program = build.finish(&[y]);
+        assert_eq!(liveness(&program, false).chunks.len(), 2);
+        let live = liveness(&program, true);
+        assert_eq!(live.chunks.iter().filter(|c| c.owner == Owner::Buffer(x)).count(), 8);
+        assert!(live.chunks.iter().all(|chunk| chunk.accesses.len() == 1));
+    }
+
+    #[test]
+    fn an_update_in_place_reads_and_writes() {
+        let mut build = ProgramBuilder::default();
+        let x = build.temporary("x", 64);
+        build.launch(Kernel::Fill { value: 1.0 }, &[], &[x]);
+        build.launch(Kernel::Unary(UnaryOp::Exp), &[x], &[x]);
+        let live = liveness(&build.finish(&[x]), true);
+        assert_eq!(live.chunks[0].accesses[1], Access { launch: 1, reads: true, writes: true });
+    }
+}

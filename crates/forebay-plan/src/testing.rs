@@ -1,0 +1,147 @@
+//! Small programs for the tests of this crate.
+
+use forebay_base::{DataType, Kernel, TensorDesc};
+use forebay_model::program::{Buffer, BufferId, Operand, Port, Program, ProgramLaunch, Role};
+
+/// Builds programs of packed float32 buffers, launch by launch.
+#[derive(Default)]
+pub(crate) struct ProgramBuilder {
+    program: Program,
+}
+
+impl ProgramBuilder {
+    pub fn buffer(&mut self, name: &str, size_bytes: u64, role: Role) -> BufferId {
+        self.program.buffers.push(Buffer { name: name.to_string(), size_bytes, role });
+        BufferId(self.program.buffers.len() as u32 - 1)
+    }
+
+    pub fn temporary(&mut self, name: &str, size_bytes: u64) -> BufferId {
+        self.buffer(name, size_bytes, Role::Temporary)
+    }
+
+    pub fn input(&mut self, name: &str, size_bytes: u64) -> BufferId {
+        let id = self.buffer(name, size_bytes, Role::Input);
+        let port = self.port(id);
+        self.program.inputs.push(port);
+        id
+    }
+
+    pub fn persistent(&mut self, name: &str, size_bytes: u64, role: Role) -> BufferId {
+        let id = self.buffer(name, size_bytes, role);
+        let port = self.port(id);
+        self.program.persistent.push(port);
+        id
+    }
+
+    pub fn operand(&self, buffer: BufferId) -> Operand {
+        let count = self.program.buffer(buffer).size_bytes / 4;
+        let desc = TensorDesc::packed(DataType::Float32, &[count]).expect("a small tensor");
+        Operand { buffer, offset_bytes: 0, desc }
+    }
+
+    fn port(&self, buffer: BufferId) -> Port {
+        let operand = self.operand(buffer);
+        Port { name: self.program.buffer(buffer).name.clone(), shape: operand.desc.sizes().to_vec(), operand }
+    }
+
+    pub fn launch(&mut self, kernel: Kernel, reads: &[BufferId], writes: &[BufferId]) {
+        let launch = ProgramLaunch {
+            name: format!("launch{}", self.program.launches.len()),
+            kernel,
+            reads: reads.iter().map(|&buffer| self.operand(buffer)).collect(),
+            writes: writes.iter().map(|&buffer| self.operand(buffer)).collect(),
+            scratch_bytes: 0,
+        };
+        self.program.launches.push(launch);
+    }
+
+    /// Launches from here on are the update phase.
+    pub fn start_updates(&mut self) {
+        self.program.update_start = self.program.launches.len();
+    }
+
+    pub fn finish(mut self, outputs: &[BufferId]) -> Program {
+        if self.program.update_start == 0 {
+            self.program.update_start = self.program.launches.len();
+        }
+        self.program.outputs = outputs.iter().map(|&buffer| self.port(buffer)).collect();
+        self.program
+    }
+}
+
+/// A small generator of random numbers (xorshift), seeded.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+/// The limits of a device with tiles of 4 KiB.
+pub(crate) fn limits() -> forebay_base::Limits {
+    forebay_base::Limits {
+        name: "test".to_string(),
+        tiled: true,
+        tile_size_bytes: 4096,
+        heap_size_max_bytes: 1 << 20,
+        memory_bytes: 1 << 40,
+        offset_alignment_bytes: 16,
+        tensor_elements_max: u64::MAX,
+        copy_streams: true,
+        lanes: 2,
+    }
+}
+
+/// A training-like program: a chain forward with skips, a chain backward that uses the forward values, updates at the end.
+pub(crate) fn random_training_program(random: &mut Random, depth: usize) -> Program {
+    use forebay_base::kernel::Activation;
+    use forebay_base::kernel::{BinaryOp, UnaryOp};
+    let mut build = ProgramBuilder::default();
+    let size_bytes = (1 + random.below(40)) * 64 * 1024;
+    let add = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
+    let mut values = vec![build.input("x", size_bytes)];
+    let mut parameters = Vec::new();
+    for layer in 0..depth {
+        let role = if random.below(4) == 0 { Role::Constant } else { Role::Parameter };
+        let parameter = build.persistent(&format!("w{layer}"), size_bytes, role);
+        let value = build.temporary(&format!("v{layer}"), size_bytes);
+        let skip = values[random.below(values.len() as u64) as usize];
+        build.launch(add.clone(), &[skip, parameter], &[value]);
+        let activated = build.temporary(&format!("a{layer}"), size_bytes);
+        build.launch(Kernel::Unary(UnaryOp::Relu), &[value], &[activated]);
+        parameters.push((parameter, role, value, activated));
+        values.push(activated);
+    }
+    let mut gradient = build.temporary("d", size_bytes);
+    let loss = build.temporary("loss", 64);
+    build.launch(Kernel::MeanSquaredError, &[values[depth], values[0]], &[loss]);
+    build.launch(Kernel::MeanSquaredErrorGradient, &[loss, values[depth], values[0]], &[gradient]);
+    let mut updates = Vec::new();
+    for (layer, &(parameter, role, value, activated)) in parameters.iter().enumerate().rev() {
+        let before = build.temporary(&format!("db{layer}"), size_bytes);
+        build.launch(Kernel::UnaryGradient(UnaryOp::Relu), &[gradient, activated], &[before]);
+        let by_parameter = build.temporary(&format!("dw{layer}"), size_bytes);
+        build.launch(add.clone(), &[before, value], &[by_parameter]);
+        let next = build.temporary(&format!("dx{layer}"), size_bytes);
+        build.launch(add.clone(), &[before, parameter], &[next]);
+        gradient = next;
+        if role == Role::Parameter {
+            updates.push((layer, parameter, by_parameter));
+        }
+    }
+    build.start_updates();
+    for (layer, parameter, by_parameter) in updates {
+        let velocity = build.persistent(&format!("w{layer}.velocity"), size_bytes, Role::State);
+        let sgd = Kernel::Sgd { learning_rate: 0.1, momentum: 0.9, weight_decay: 0.0, nesterov: false };
+        build.launch(sgd, &[parameter, by_parameter, velocity], &[parameter, velocity]);
+    }
+    build.finish(&[loss])
+}
