@@ -41,13 +41,7 @@ impl<T: Copy> Buffer<T> {
     /// The elements must be readable and unwritten while the slice lives, except at `written` if the operand starts there;
     /// `length` must be at most [`BLOCK`].
     #[inline(always)]
-    pub unsafe fn load<'b, Y>(
-        &'b mut self,
-        source: *const T,
-        stride: isize,
-        length: usize,
-        written: *const Y,
-    ) -> &'b [T] {
+    pub unsafe fn load<Y>(&mut self, source: *const T, stride: isize, length: usize, written: *const Y) -> &[T] {
         // SAFETY: all accesses are to the elements that the caller promised.
         unsafe {
             if stride == 1 && source.cast::<u8>() != written.cast::<u8>() {

@@ -45,11 +45,9 @@ impl<const K: usize> Lanes<K> {
         let mut sums = self.0;
         let (mut a_blocks, mut b_blocks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
         for (a, b) in (&mut a_blocks).zip(&mut b_blocks) {
-            for lane in 0..LANES {
-                let terms = f(a[lane], b[lane]);
-                for k in 0..K {
-                    sums[k][lane] += terms[k];
-                }
+            let terms: [[f64; K]; LANES] = std::array::from_fn(|lane| f(a[lane], b[lane]));
+            for (k, sums) in sums.iter_mut().enumerate() {
+                sums.iter_mut().zip(&terms).for_each(|(sum, terms)| *sum += terms[k]);
             }
         }
         for (lane, (&a, &b)) in a_blocks.remainder().iter().zip(b_blocks.remainder()).enumerate() {

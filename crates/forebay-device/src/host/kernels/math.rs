@@ -69,12 +69,12 @@ pub(super) fn erf_f32(x: f32) -> f32 {
     let x = if x < -4.0 { -4.0 } else { x };
     let x = if x > 4.0 { 4.0 } else { x };
     let z = x * x;
-    let mut numerator = -2.726_142_2e-10;
+    let mut numerator = -2.726_142e-10;
     numerator = numerator * z + 2.770_681_4e-8;
     numerator = numerator * z - 2.101_024e-6;
     numerator = numerator * z - 5.692_506_4e-5;
     numerator = numerator * z - 7.349_906e-4;
-    numerator = numerator * z - 2.954_599_9e-3;
+    numerator = numerator * z - 2.954_6e-3;
     numerator = numerator * z - 1.609_603_3e-2;
     let mut denominator = -1.456_607_2e-5;
     denominator = denominator * z - 2.133_740_6e-4;

@@ -2,7 +2,7 @@
 
 use forebay_base::Kernel;
 
-use super::block::{Buffer, BLOCK};
+use super::block::BLOCK;
 use super::element::{for_type, Float};
 use super::parallel::{for_chunks, require_packed, wide, Pointer, CHUNK};
 use super::{unsupported, View};
@@ -86,24 +86,23 @@ unsafe fn for_elements<T: Float, const R: usize, const W: usize>(
         wide(
             #[inline(always)]
             || {
-                let mut buffers: [Buffer<T>; R] = std::array::from_fn(|_| Buffer::new());
+                let mut read = [[T::ZERO; BLOCK]; R];
+                let mut written = [[T::ZERO; BLOCK]; W];
                 for start in range.clone().step_by(BLOCK) {
                     let length = BLOCK.min(range.end - start);
-                    let mut input = 0;
-                    // SAFETY: the block lies in the operands. The outputs are different operands, and their bytes are only
-                    // read before, into buffers.
-                    let (read, written): ([&[T]; R], [&mut [T]; W]) = unsafe {
-                        let read = buffers.each_mut().map(|buffer| {
-                            input += 1;
-                            buffer.copy_of(inputs[input - 1].at(start as isize), length)
-                        });
-                        (read, std::array::from_fn(|output| outputs[output].slice_mut(start, length)))
-                    };
+                    for (block, input) in read.iter_mut().zip(inputs) {
+                        // SAFETY: the block lies in the operand, and this task alone writes it, below.
+                        unsafe { std::ptr::copy_nonoverlapping(input.at(start as isize), block.as_mut_ptr(), length) };
+                    }
                     for i in 0..length {
                         let results = f(std::array::from_fn(|input| read[input][i]));
-                        for output in 0..W {
-                            written[output][i] = results[output];
+                        for (block, result) in written.iter_mut().zip(results) {
+                            block[i] = result;
                         }
+                    }
+                    for (block, output) in written.iter().zip(outputs) {
+                        // SAFETY: as above.
+                        unsafe { std::ptr::copy_nonoverlapping(block.as_ptr(), output.at(start as isize), length) };
                     }
                 }
             },

@@ -130,8 +130,8 @@ impl<const N: usize> Walk<N> {
                 && (0..N).all(|n| merged_strides[n].last() == Some(&(strides[n][dimension] * size as isize)));
             if seamless {
                 *merged_sizes.last_mut().unwrap_or(&mut 1) *= size;
-                for n in 0..N {
-                    merged_strides[n].pop();
+                for strides in &mut merged_strides {
+                    strides.pop();
                 }
             } else {
                 merged_sizes.push(size);
@@ -175,8 +175,8 @@ impl<const N: usize> Walk<N> {
         for dimension in (0..self.sizes.len()).rev() {
             let index = (element % self.sizes[dimension]) as isize;
             element /= self.sizes[dimension];
-            for n in 0..N {
-                offsets[n] += index * self.strides[n][dimension];
+            for (offset, strides) in offsets.iter_mut().zip(&self.strides) {
+                *offset += index * strides[dimension];
             }
         }
         offsets
@@ -215,14 +215,14 @@ impl<const N: usize> Walk<N> {
             start = 0;
             for dimension in (0..outer).rev() {
                 index[dimension] += 1;
-                for n in 0..N {
-                    base[n] += self.strides[n][dimension];
+                for (base, strides) in base.iter_mut().zip(&self.strides) {
+                    *base += strides[dimension];
                 }
                 if index[dimension] < self.sizes[dimension] {
                     break;
                 }
-                for n in 0..N {
-                    base[n] -= self.strides[n][dimension] * self.sizes[dimension] as isize;
+                for (base, strides) in base.iter_mut().zip(&self.strides) {
+                    *base -= strides[dimension] * self.sizes[dimension] as isize;
                 }
                 index[dimension] = 0;
             }

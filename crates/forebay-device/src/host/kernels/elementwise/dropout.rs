@@ -1,6 +1,6 @@
 //! Dropout with a counter-based generator: the mask is a pure function of (seed, step, node, element).
 
-use super::super::block::BLOCK;
+use super::super::block::{run1, run2, BLOCK};
 use super::super::element::{for_type, Bool, Float};
 use super::super::parallel::{for_chunks, require_packed, wide, Pointer, CHUNK};
 use super::super::View;
@@ -38,17 +38,16 @@ unsafe fn apply<T: Float>(ratio: f32, key: u64, x: &View, writes: &[View]) -> Re
                 let mut keep = [false; BLOCK];
                 for start in range.clone().step_by(BLOCK) {
                     let count = BLOCK.min(range.end - start);
-                    for (i, keep) in keep[..count].iter_mut().enumerate() {
-                        *keep = word(key, (start + i) as u64) >= threshold;
+                    for (element, keep) in (start as u64..).zip(&mut keep[..count]) {
+                        *keep = word(key, element) >= threshold;
                     }
-                    for (i, &keep) in (start as isize..).zip(&keep[..count]) {
-                        // SAFETY: in bounds; each element is read before it is written, and by this chunk alone.
-                        unsafe {
-                            let value = *x_pointer.at(i);
-                            *y_pointer.at(i) = if keep { value * scale } else { T::ZERO };
-                            if let Some(mask) = mask_pointer {
-                                *mask.at(i) = Bool::from(keep);
-                            }
+                    let (kept, place) = (keep.as_ptr(), start as isize);
+                    // SAFETY: the block lies in the operands, and is this chunk's alone.
+                    unsafe {
+                        let select = |x: T, keep: bool| if keep { x * scale } else { T::ZERO };
+                        run2((x_pointer.at(place) as *const T, 1), (kept, 1), y_pointer.at(place), count, select);
+                        if let Some(mask) = mask_pointer {
+                            run1((kept, 1), mask.at(place), count, |keep: bool| Bool::from(keep));
                         }
                     }
                 }

@@ -97,13 +97,13 @@ fn unary_functions_and_gradients_match_double_precision() {
         for (data_type, tolerance) in [(DataType::Float32, 5e-7), (DataType::Float64, 1e-14)] {
             let shape = desc(data_type, &[7, 101]);
             let x = Tensor::new(&shape, &inputs(op, &mut random, 707));
-            let y = &run(&Kernel::Unary(op), &[&x], &[shape.clone()])[0];
+            let y = &run(&Kernel::Unary(op), &[&x], std::slice::from_ref(&shape))[0];
             let expected: Vec<f64> = x.values().iter().map(|&x| naive(op, x)).collect();
             assert_close(&y.values(), &expected, tolerance, &format!("{op:?} {data_type}"));
 
             let dy = Tensor::new(&shape, &random.values(707));
             let source = if op.gradient_uses_output() { y } else { &x };
-            let dx = &run(&Kernel::UnaryGradient(op), &[&dy, source], &[shape.clone()])[0];
+            let dx = &run(&Kernel::UnaryGradient(op), &[&dy, source], std::slice::from_ref(&shape))[0];
             let slopes: Vec<f64> = x.values().iter().map(|&x| differences(&[x], |x| naive(op, x[0]))[0]).collect();
             let expected: Vec<f64> = dy.values().iter().zip(slopes).map(|(dy, slope)| dy * slope).collect();
             assert_close(&dx.values(), &expected, 2e-6, &format!("gradient of {op:?} {data_type}"));
@@ -126,10 +126,10 @@ fn edges_of_the_rectifiers() {
     let y = Tensor::new(&shape, &[0.0, -0.0, f64::NAN, 1.0]);
     let dy = Tensor::new(&shape, &[1.0; 4]);
     assert_eq!(
-        run(&Kernel::UnaryGradient(UnaryOp::Relu), &[&dy, &y], &[shape.clone()])[0].values(),
+        run(&Kernel::UnaryGradient(UnaryOp::Relu), &[&dy, &y], std::slice::from_ref(&shape))[0].values(),
         [0.0, 0.0, 0.0, 1.0]
     );
-    assert!(run(&Kernel::Unary(UnaryOp::Relu), &[&y], &[shape.clone()])[0].values()[2].is_nan());
+    assert!(run(&Kernel::Unary(UnaryOp::Relu), &[&y], std::slice::from_ref(&shape))[0].values()[2].is_nan());
     let clip = UnaryOp::Clip { low: 0.0, high: 1.0 };
     assert_eq!(run(&Kernel::UnaryGradient(clip), &[&dy, &y], &[shape])[0].values(), [1.0, 1.0, 0.0, 1.0]);
 }
@@ -139,13 +139,13 @@ fn integers_and_booleans_have_their_functions() {
     for data_type in [DataType::Int32, DataType::Int64] {
         let shape = desc(data_type, &[5]);
         let x = Tensor::new(&shape, &[-3.0, -1.0, 0.0, 2.0, 9.0]);
-        let apply = |op| run(&Kernel::Unary(op), &[&x], &[shape.clone()])[0].values();
+        let apply = |op| run(&Kernel::Unary(op), &[&x], std::slice::from_ref(&shape))[0].values();
         assert_eq!(apply(UnaryOp::Relu), [0.0, 0.0, 0.0, 2.0, 9.0]);
         assert_eq!(apply(UnaryOp::Affine { scale: -1.0, shift: 0.0 }), [3.0, 1.0, 0.0, -2.0, -9.0]);
         assert_eq!(apply(UnaryOp::Clip { low: f32::NEG_INFINITY, high: 2.0 }), [-3.0, -1.0, 0.0, 2.0, 2.0]);
         assert_eq!(apply(UnaryOp::Abs), [3.0, 1.0, 0.0, 2.0, 9.0]);
         assert_eq!(apply(UnaryOp::Sign), [-1.0, -1.0, 0.0, 1.0, 1.0]);
-        assert!(refusal(&Kernel::Unary(UnaryOp::Exp), &[&x], &[shape.clone()]).contains("cast to float32"));
+        assert!(refusal(&Kernel::Unary(UnaryOp::Exp), &[&x], std::slice::from_ref(&shape)).contains("cast to float32"));
     }
     let shape = desc(DataType::Bool, &[2]);
     let x = Tensor::new(&shape, &[0.0, 1.0]);
@@ -275,7 +275,9 @@ fn integer_division_and_powers_never_panic() {
     let shape = desc(DataType::Int32, &[4]);
     let a = Tensor::new(&shape, &[i32::MIN as f64, 7.0, -1.0, 2.0]);
     let b = Tensor::new(&shape, &[-1.0, 0.0, -3.0, -2.0]);
-    let apply = |op| run(&Kernel::Binary { op, activation: Activation::None }, &[&a, &b], &[shape.clone()])[0].values();
+    let apply = |op| {
+        run(&Kernel::Binary { op, activation: Activation::None }, &[&a, &b], std::slice::from_ref(&shape))[0].values()
+    };
     assert_eq!(apply(BinaryOp::Divide)[..2], [i32::MIN as f64, 0.0]);
     assert_eq!(apply(BinaryOp::Power)[1..], [1.0, -1.0, 0.0]);
 }

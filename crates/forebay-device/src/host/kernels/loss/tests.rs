@@ -51,11 +51,11 @@ fn cross_entropy_and_gradient_along_any_axis() {
                 let expected = naive(&logits.values(), &labels, split, ignore_index);
                 let scalar = desc(data_type, &[1]);
                 let kernel = Kernel::SoftmaxCrossEntropy { axis, ignore_index };
-                let loss = run(&kernel, &[&logits, &label_tensor], &[scalar.clone()]);
+                let loss = run(&kernel, &[&logits, &label_tensor], std::slice::from_ref(&scalar));
                 assert_close(&loss[0].values(), &[expected], tolerance, &what);
                 let dloss = Tensor::new(&scalar, &[1.5]);
                 let kernel = Kernel::SoftmaxCrossEntropyGradient { axis, ignore_index };
-                let dlogits = run(&kernel, &[&dloss, &logits, &label_tensor], &[shape.clone()]);
+                let dlogits = run(&kernel, &[&dloss, &logits, &label_tensor], std::slice::from_ref(&shape));
                 if count < 200 && expected.is_finite() {
                     let expected = differences(&logits.values(), |x| 1.5 * naive(x, &labels, split, ignore_index));
                     assert_close(&dlogits[0].values(), &expected, 1e-6, &what);
@@ -78,9 +78,13 @@ fn labels_that_do_not_count_and_labels_that_are_no_class() {
         let dloss = Tensor::new(&scalar, &[1.0]);
         let apply = |labels: [f64; 2], ignore_index| {
             let labels = Tensor::new(&desc(DataType::Int64, &[2]), &labels);
-            let loss = run(&Kernel::SoftmaxCrossEntropy { axis, ignore_index }, &[&logits, &labels], &[scalar.clone()]);
+            let loss = run(
+                &Kernel::SoftmaxCrossEntropy { axis, ignore_index },
+                &[&logits, &labels],
+                std::slice::from_ref(&scalar),
+            );
             let kernel = Kernel::SoftmaxCrossEntropyGradient { axis, ignore_index };
-            let gradient = run(&kernel, &[&dloss, &logits, &labels], &[shape.clone()]);
+            let gradient = run(&kernel, &[&dloss, &logits, &labels], std::slice::from_ref(&shape));
             (loss[0].values()[0], gradient[0].values())
         };
         let (loss, gradient) = apply([2.0, 2.0], Some(2));
@@ -100,7 +104,7 @@ fn mean_squared_error_and_gradient() {
         let target = Tensor::new(&shape, &random.values(count));
         let differences: Vec<f64> = prediction.values().iter().zip(target.values()).map(|(p, t)| p - t).collect();
         let scalar = desc(DataType::Float32, &[1]);
-        let loss = run(&Kernel::MeanSquaredError, &[&prediction, &target], &[scalar.clone()]);
+        let loss = run(&Kernel::MeanSquaredError, &[&prediction, &target], std::slice::from_ref(&scalar));
         let expected = differences.iter().map(|d| d * d).sum::<f64>() / count as f64;
         assert_close(&loss[0].values(), &[expected], 1e-7, "loss");
         let dloss = Tensor::new(&scalar, &[0.5]);

@@ -148,17 +148,23 @@ unsafe fn copy_transposed<T: Element>(walk: &Walk<2>, rows: usize, x: Pointer<T>
     let (row_tiles, column_tiles) = (row_count.div_ceil(TILE), column_count.div_ceil(TILE));
     let tiles = rest.count() * row_tiles * column_tiles;
     for_chunks(tiles, CHUNK / (TILE * TILE), |range| {
+        // Lines of x a power of two apart fall on the same few places of the cache: each is read once, as a whole.
+        let mut buffer = [[T::ZERO; TILE]; TILE];
         for tile in range {
             let [x_base, y_base] = rest.offsets(tile / (row_tiles * column_tiles));
-            let row_start = tile / column_tiles % row_tiles * TILE;
-            let column_start = tile % column_tiles * TILE;
-            for row in (row_start..row_count.min(row_start + TILE)).map(|row| row as isize) {
-                for column in (column_start..column_count.min(column_start + TILE)).map(|column| column as isize) {
-                    // SAFETY: the element lies in both layouts, and tiles are disjoint.
-                    unsafe {
-                        *y.at(y_base + row * y_row_stride + column) = *x.at(x_base + row + column * x_column_stride);
-                    }
+            let (first_row, first_column) = (tile / column_tiles % row_tiles * TILE, tile % column_tiles * TILE);
+            let (tile_rows, tile_columns) = (TILE.min(row_count - first_row), TILE.min(column_count - first_column));
+            for column in 0..tile_columns {
+                let place = x_base + first_row as isize + (first_column + column) as isize * x_column_stride;
+                for (row, line) in buffer[..tile_rows].iter_mut().enumerate() {
+                    // SAFETY: the element lies in x.
+                    line[column] = unsafe { *x.at(place + row as isize) };
                 }
+            }
+            for (row, line) in buffer[..tile_rows].iter().enumerate() {
+                let place = y_base + (first_row + row) as isize * y_row_stride + first_column as isize;
+                // SAFETY: the line lies in y, and tiles are disjoint.
+                unsafe { std::ptr::copy_nonoverlapping(line.as_ptr(), y.at(place), tile_columns) };
             }
         }
     });

@@ -42,7 +42,7 @@ fn source_index(index: usize, begin: usize, size: usize, mode: PadMode) -> Optio
         PadMode::Reflect => {
             // Reflection goes to and fro: a wave of period 2 (size - 1), as often as the padding needs.
             let period = 2 * (size - 1);
-            let distance = if index < begin { begin - index } else { index - begin } % period;
+            let distance = index.abs_diff(begin) % period;
             Some(distance.min(period - distance))
         }
     }

@@ -59,7 +59,7 @@ fn copies_keep_elements_between_any_layouts() {
         let y_desc = strided(data_type, &sizes, &random_strides(&mut random, &sizes));
         let count = x_desc.total_size_bytes() / data_type.size_bytes();
         let x = Tensor::new(&x_desc, &(0..count).map(|i| (i % 101) as f64).collect::<Vec<_>>());
-        let y = run(&Kernel::Copy, &[&x], &[y_desc.clone()]);
+        let y = run(&Kernel::Copy, &[&x], std::slice::from_ref(&y_desc));
         assert_eq!(y[0].values(), x.values(), "seed {seed}: {x_desc} to {y_desc}");
     }
 }
@@ -69,7 +69,7 @@ fn large_transposes_and_broadcasts() {
     let mut random = Random::new(4);
     let x = Tensor::new(&strided(DataType::Float32, &[3, 130, 70], &[9100, 1, 130]), &random.values(27300));
     let packed = desc(DataType::Float32, &[3, 130, 70]);
-    assert_eq!(run(&Kernel::Copy, &[&x], &[packed.clone()])[0].values(), x.values());
+    assert_eq!(run(&Kernel::Copy, &[&x], std::slice::from_ref(&packed))[0].values(), x.values());
     let x = Tensor::new(&strided(DataType::Float32, &[3, 130, 70], &[0, 1, 0]), &random.values(130));
     assert_eq!(run(&Kernel::Copy, &[&x], &[packed])[0].values(), x.values());
 }

@@ -61,7 +61,7 @@ fn batch_normalization_matches_in_training_and_inference() {
                 assert_close(&outputs[1].values(), &expected.mean, 1e-7, "mean");
                 assert_close(&outputs[2].values(), &expected.variance, 1e-7, "variance");
                 let kernel = Kernel::BatchNormalization { epsilon: EPSILON, activation };
-                let y = run(&kernel, &[&x, &scale, &bias, &outputs[1], &outputs[2]], &[shape.clone()]);
+                let y = run(&kernel, &[&x, &scale, &bias, &outputs[1], &outputs[2]], std::slice::from_ref(&shape));
                 assert_eq!(y[0].values(), outputs[0].values(), "inference with the batch's statistics");
             }
         }
@@ -220,7 +220,8 @@ fn local_response_normalization_and_gradient() {
         let shape = desc(DataType::Float32, &sizes);
         let (x, dy) = (random_tensor(&mut random, &shape), random_tensor(&mut random, &shape));
         let model = |x: &[f64]| naive_local(x, &sizes, size as usize, (alpha as f64, beta as f64, bias as f64));
-        let y = run(&Kernel::LocalResponseNormalization { size, alpha, beta, bias }, &[&x], &[shape.clone()]);
+        let y =
+            run(&Kernel::LocalResponseNormalization { size, alpha, beta, bias }, &[&x], std::slice::from_ref(&shape));
         assert_close(&y[0].values(), &model(&x.values()), 1e-6, &format!("size {size}"));
         let kernel = Kernel::LocalResponseNormalizationGradient { size, alpha, beta, bias };
         let dx = run(&kernel, &[&dy, &x], &[shape]);

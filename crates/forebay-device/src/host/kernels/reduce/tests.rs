@@ -145,21 +145,21 @@ fn softmax_and_gradients_along_any_axis() {
             let dy = Tensor::new(&shape, &random.values(count));
             let (softmax, logarithm) = naive_softmax(&x, axis);
             let what = format!("{shape} along {axis}");
-            let y = &run(&Kernel::Softmax { axis }, &[&x], &[shape.clone()])[0];
+            let y = &run(&Kernel::Softmax { axis }, &[&x], std::slice::from_ref(&shape))[0];
             assert_close(&y.values(), &softmax, tolerance, &what);
-            let log_y = &run(&Kernel::LogSoftmax { axis }, &[&x], &[shape.clone()])[0];
+            let log_y = &run(&Kernel::LogSoftmax { axis }, &[&x], std::slice::from_ref(&shape))[0];
             assert_close(&log_y.values(), &logarithm, tolerance, &what);
 
             let products: Vec<f64> = dy.values().iter().zip(&softmax).map(|(dy, y)| dy * y).collect();
             let sums = column_sums(&x, axis, &products);
             let expected: Vec<f64> = (0..count).map(|i| softmax[i] * (dy.values()[i] - sums[i])).take(200).collect();
-            let dx = run(&Kernel::SoftmaxGradient { axis }, &[&dy, y], &[shape.clone()]);
+            let dx = run(&Kernel::SoftmaxGradient { axis }, &[&dy, y], std::slice::from_ref(&shape));
             assert_close(&dx[0].values()[..expected.len()], &expected, 4.0 * tolerance, &what);
 
             let dy_values = dy.values();
             let sums = column_sums(&x, axis, &dy_values);
             let expected: Vec<f64> = (0..count).map(|i| dy_values[i] - softmax[i] * sums[i]).collect();
-            let dx = run(&Kernel::LogSoftmaxGradient { axis }, &[&dy, log_y], &[shape.clone()]);
+            let dx = run(&Kernel::LogSoftmaxGradient { axis }, &[&dy, log_y], std::slice::from_ref(&shape));
             assert_close(&dx[0].values(), &expected, 10.0 * tolerance, &what);
         }
     }
