@@ -1,1 +1,41 @@
 //! Data sets: NumPy archives, NIfTI volumes and folders of images as batches of tensors.
+//!
+//! Everything here reads files that somebody else made, so sizes are checked before they are believed and every error
+//! names the file. The crate knows nothing of models: a caller says which inputs it wants
+//! ([`dataset::InputDescription`]) and gets [`Array`]s.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`error`] | what can be wrong with data, and where |
+//! | [`array`] | a packed tensor on the host, conversions between element types |
+//! | [`npy`] | one NumPy array as a file |
+//! | [`npz`] | several NumPy arrays in one file |
+//! | [`nifti`] | medical volumes, NIfTI-1 |
+//! | [`volume`] | cropping, padding and normalising volumes |
+//! | [`pairing`] | which label file belongs to which image file |
+//! | [`sampler`] | which samples make up which batch: a function of seed and step |
+//! | [`dataset`] | samples of any kind as batches by input name |
+//! | [`archive_set`] | a data set in an `.npz` archive |
+//! | [`volume_set`] | a data set of NIfTI pairs |
+//! | [`image_set`] | a data set of images, one folder per class |
+//! | [`open`] | which kind of data set a path names |
+
+pub mod archive_set;
+pub mod array;
+pub mod dataset;
+pub mod error;
+pub mod image_set;
+pub mod nifti;
+pub mod npy;
+pub mod npz;
+pub mod open;
+pub mod pairing;
+pub mod sampler;
+pub mod volume;
+pub mod volume_set;
+
+pub use array::Array;
+pub use dataset::{Batch, DataSet, InputDescription, LabelKind, Requirements};
+pub use error::DataError;
+pub use open::open;
+pub use sampler::Sampler;

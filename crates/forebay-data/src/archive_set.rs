@@ -1,0 +1,165 @@
+//! A data set in an `.npz` archive: arrays named as the model's inputs, and the labels as `y` or `labels`.
+//!
+//! The first axis of every array counts the samples. Integers become the input's type, and a scale multiplies what becomes
+//! floating point. Where the model itself has an input named `y`, the labels are `labels`.
+
+use std::path::Path;
+
+use forebay_base::DataType;
+
+use crate::array::Array;
+use crate::dataset::{Batch, LabelKind, Requirements, Source};
+use crate::error::DataError;
+use crate::npz::Archive;
+
+/// The arrays, in the file's own types: they are converted batch by batch.
+struct ArchiveSet {
+    inputs: Vec<Array>,
+    labels: Array,
+    label_origin: String,
+    origins: Vec<String>,
+    requirements: Requirements,
+}
+
+/// Opens an archive.
+///
+/// # Errors
+/// [`DataError`] naming the file, array and shape: missing, wrongly shaped or of a type that cannot be converted.
+pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
+    let mut archive = Archive::open(path)?;
+    let mut inputs = Vec::new();
+    let mut origins = Vec::new();
+    let mut sample_count: Option<(u64, String)> = None;
+    let mut load = |archive: &mut Archive, name: &str, sample_shape: &[u64]| -> Result<(Array, String), DataError> {
+        let (array, origin) = (archive.read(name)?, archive.origin(name));
+        if array.shape().is_empty() || array.shape()[1..] != *sample_shape {
+            let sizes: Vec<String> = sample_shape.iter().map(|size| format!(", {size}")).collect();
+            let expected = format!("[samples{}]", sizes.concat());
+            return Err(DataError::Shape { origin, found: array.shape().to_vec(), expected });
+        }
+        match &sample_count {
+            Some((count, other)) if *count != array.shape()[0] => {
+                let expected = format!("{count} samples, as {other} has");
+                return Err(DataError::Shape { origin, found: array.shape().to_vec(), expected });
+            }
+            _ => sample_count = Some((array.shape()[0], origin.clone())),
+        }
+        Ok((array, origin))
+    };
+    for input in &requirements.inputs {
+        let (array, origin) = load(&mut archive, &input.name, &input.sample_shape)?;
+        check_conversion(&array, input.data_type, requirements.input_scale, &origin)?;
+        inputs.push(array);
+        origins.push(origin);
+    }
+    let label_name = label_name(&archive.names(), requirements);
+    let (labels, label_origin) = load(&mut archive, label_name, &requirements.label_shape)?;
+    check_conversion(&labels, label_type(requirements), 1.0, &label_origin)?;
+    Ok(Box::new(ArchiveSet { inputs, labels, label_origin, origins, requirements: requirements.clone() }))
+}
+
+/// `y` where there is one that is not an input, else `labels`.
+fn label_name(names: &[String], requirements: &Requirements) -> &'static str {
+    let is_input = |name: &str| requirements.inputs.iter().any(|input| input.name == name);
+    if !is_input("y") && (names.iter().any(|name| name == "y") || is_input("labels")) {
+        "y"
+    } else {
+        "labels"
+    }
+}
+
+fn label_type(requirements: &Requirements) -> DataType {
+    match requirements.labels {
+        LabelKind::Classes => DataType::Int64,
+        LabelKind::Values(data_type) => data_type,
+    }
+}
+
+/// Finds a type error at once instead of in the first batch: types do not depend on the rows.
+fn check_conversion(array: &Array, wanted: DataType, scale: f64, origin: &str) -> Result<(), DataError> {
+    let empty = Array::new(array.data_type(), vec![0], Vec::new()).expect("no bytes for no elements");
+    empty.converted(wanted, scale_for(wanted, scale), origin).map(|_| ())
+}
+
+/// The scale is for floating-point inputs; indices stay as they are.
+fn scale_for(wanted: DataType, scale: f64) -> f64 {
+    if wanted.is_float() {
+        scale
+    } else {
+        1.0
+    }
+}
+
+impl Source for ArchiveSet {
+    fn sample_count(&self) -> u64 {
+        self.labels.shape()[0]
+    }
+
+    fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
+        let scale = self.requirements.input_scale;
+        let mut inputs = std::collections::BTreeMap::new();
+        for ((input, array), origin) in self.requirements.inputs.iter().zip(&self.inputs).zip(&self.origins) {
+            let rows = array.rows(samples).converted(input.data_type, scale_for(input.data_type, scale), origin)?;
+            inputs.insert(input.name.clone(), rows);
+        }
+        let labels = self.labels.rows(samples).converted(label_type(&self.requirements), 1.0, &self.label_origin)?;
+        Ok(Batch { inputs, labels })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::InputDescription;
+    use crate::npz;
+
+    fn requirements() -> Requirements {
+        let input = InputDescription { name: "x".into(), data_type: DataType::Float32, sample_shape: vec![1, 2] };
+        Requirements { inputs: vec![input], input_scale: 0.5, labels: LabelKind::Classes, label_shape: vec![] }
+    }
+
+    fn opened(arrays: &[(&str, &Array)], requirements: &Requirements) -> Result<Box<dyn Source>, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("d.npz");
+        npz::write(&path, arrays, false).unwrap();
+        open(&path, requirements).map_err(|error| error.to_string())
+    }
+
+    fn bytes(shape: &[u64], values: &[u8]) -> Array {
+        Array::new(DataType::UInt8, shape.to_vec(), values.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn integers_become_scaled_inputs_and_labels_become_int64() {
+        let (x, y) = (bytes(&[3, 1, 2], &[0, 1, 2, 3, 4, 5]), bytes(&[3], &[7, 8, 9]));
+        for label_name in ["y", "labels"] {
+            let mut set = opened(&[("x", &x), (label_name, &y)], &requirements()).unwrap();
+            assert_eq!(set.sample_count(), 3);
+            let batch = set.batch(&[2, 0]).unwrap();
+            assert_eq!(batch.inputs["x"], Array::from_f32(&[2, 1, 2], &[2.0, 2.5, 0.0, 0.5]));
+            assert_eq!(batch.labels, Array::from_i64(&[2], &[9, 7]));
+        }
+    }
+
+    #[test]
+    fn targets_of_values_keep_fractions() {
+        let (x, y) = (bytes(&[2, 1, 2], &[0; 4]), Array::from_f32(&[2, 3], &[0.5; 6]));
+        let wanted =
+            Requirements { labels: LabelKind::Values(DataType::Float32), label_shape: vec![3], ..requirements() };
+        assert_eq!(opened(&[("x", &x), ("y", &y)], &wanted).unwrap().batch(&[0, 1]).unwrap().labels, y);
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        let (x, y) = (bytes(&[3, 1, 2], &[0; 6]), bytes(&[3], &[0; 3]));
+        let error = |arrays: &[(&str, &Array)]| opened(arrays, &requirements()).err().unwrap();
+        assert!(error(&[("z", &x), ("y", &y)]).contains("no array named x; the file holds y, z"));
+        assert!(error(&[("x", &x)]).contains("no array named labels; the file holds x"));
+        let wide = bytes(&[3, 2, 2], &[0; 12]);
+        assert!(error(&[("x", &wide), ("y", &y)]).contains("[x]: the shape is [3, 2, 2], expected [samples, 1, 2]"));
+        let few = bytes(&[2], &[0; 2]);
+        assert!(error(&[("x", &x), ("y", &few)]).contains("[y]: the shape is [2], expected 3 samples, as"));
+        let float = Array::from_f32(&[3], &[0.0; 3]);
+        assert!(error(&[("x", &x), ("y", &float)]).contains("float32 elements cannot become int64"));
+    }
+}

@@ -1,0 +1,210 @@
+//! Samples of any kind as batches: inputs by name, and labels.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use forebay_base::DataType;
+
+use crate::array::Array;
+use crate::error::DataError;
+
+/// One input that a model wants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InputDescription {
+    /// The input's name.
+    pub name: String,
+    /// The element type that the batches get.
+    pub data_type: DataType,
+    /// Sizes of one sample: without the batch axis, which is the first.
+    pub sample_shape: Vec<u64>,
+}
+
+/// What labels mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LabelKind {
+    /// Numbers of classes; batches hold int64.
+    Classes,
+    /// Values to be met, of the given type.
+    Values(DataType),
+}
+
+/// What a caller wants from a data set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Requirements {
+    /// The model's inputs.
+    pub inputs: Vec<InputDescription>,
+    /// Factor for floating-point inputs.
+    pub input_scale: f64,
+    /// What the labels mean.
+    pub labels: LabelKind,
+    /// Sizes of one sample's labels, without the batch axis; empty where a sample has one label.
+    pub label_shape: Vec<u64>,
+}
+
+/// Some samples, stacked along a new first axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// The inputs by name.
+    pub inputs: BTreeMap<String, Array>,
+    /// The labels.
+    pub labels: Array,
+}
+
+/// Where samples come from.
+pub trait Source: Send {
+    /// Number of samples.
+    fn sample_count(&self) -> u64;
+
+    /// Reads samples, in the order given.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file.
+    ///
+    /// # Panics
+    /// If a sample is out of range.
+    fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError>;
+}
+
+/// A range of rows of a source.
+pub struct DataSet {
+    source: Box<dyn Source>,
+    rows: Range<u64>,
+}
+
+impl DataSet {
+    /// The given rows of a source, all of them where there is no selection.
+    ///
+    /// # Errors
+    /// [`DataError::Rows`] for a selection beyond the samples, an empty one, or a source without samples; `data` names
+    /// the data set.
+    pub fn new(source: Box<dyn Source>, selection: Option<RowSelection>, data: &str) -> Result<DataSet, DataError> {
+        let count = source.sample_count();
+        let failed = |reason| DataError::Rows { data: data.to_owned(), reason };
+        if count == 0 {
+            return Err(failed("there are no samples".into()));
+        }
+        let selection = selection.unwrap_or_default();
+        let rows = selection.start..selection.end.unwrap_or(count);
+        if rows.end > count {
+            return Err(failed(format!("rows {}..{} were asked for, there are {count}", rows.start, rows.end)));
+        }
+        if rows.is_empty() {
+            return Err(failed(format!("the selection {}..{} is empty", rows.start, rows.end)));
+        }
+        Ok(DataSet { source, rows })
+    }
+
+    /// Number of samples; at least one.
+    pub fn sample_count(&self) -> u64 {
+        self.rows.end - self.rows.start
+    }
+
+    /// Reads samples, counted from 0 within the selection, in the order given.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file.
+    ///
+    /// # Panics
+    /// If a sample is out of range.
+    pub fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
+        let rows: Vec<u64> = samples.iter().map(|sample| sample + self.rows.start).collect();
+        assert!(rows.iter().all(|row| self.rows.contains(row)), "samples {samples:?} of {}", self.sample_count());
+        self.source.batch(&rows)
+    }
+}
+
+/// Which rows of a data set to take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowSelection {
+    /// The first row.
+    pub start: u64,
+    /// One past the last row; none for all that follow.
+    pub end: Option<u64>,
+}
+
+impl RowSelection {
+    /// Parses `0..1500`, `1500..` or `..1500`.
+    pub fn parse(text: &str) -> Option<RowSelection> {
+        let (start, end) = text.split_once("..")?;
+        let start = if start.is_empty() { 0 } else { start.parse().ok()? };
+        let end = if end.is_empty() { None } else { Some(end.parse().ok()?) };
+        Some(RowSelection { start, end })
+    }
+}
+
+/// Splits the last axes of one image input into channels and spatial sizes.
+///
+/// # Errors
+/// A sentence that says what is wrong, where there is not exactly one floating-point input of `spatial_ranks` + 1 axes.
+pub(crate) fn image_input(
+    requirements: &Requirements,
+    spatial_ranks: &[usize],
+    what: &str,
+) -> Result<(InputDescription, u64, Vec<u64>), String> {
+    let [input] = requirements.inputs.as_slice() else {
+        let count = requirements.inputs.len();
+        return Err(format!("{what} feeds models with one input, and this one has {count}; use an .npz archive"));
+    };
+    let shape = &input.sample_shape;
+    if !input.data_type.is_float() || shape.is_empty() || !spatial_ranks.contains(&(shape.len() - 1)) {
+        let axes: Vec<String> = spatial_ranks.iter().map(usize::to_string).collect();
+        return Err(format!(
+            "{what} feeds a floating-point input of batch, channel and {} spatial axes; input {} is {}{shape:?} per sample",
+            axes.join(" or "),
+            input.name,
+            input.data_type,
+        ));
+    }
+    if requirements.labels != LabelKind::Classes {
+        return Err(format!("{what} holds classes, and this loss wants values; use an .npz archive"));
+    }
+    Ok((input.clone(), shape[0], shape[1..].to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Numbers(u64);
+
+    impl Source for Numbers {
+        fn sample_count(&self) -> u64 {
+            self.0
+        }
+
+        fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
+            let labels: Vec<i64> = samples.iter().map(|&sample| sample as i64).collect();
+            Ok(Batch { inputs: BTreeMap::new(), labels: Array::from_i64(&[labels.len() as u64], &labels) })
+        }
+    }
+
+    fn select(count: u64, selection: &str) -> Result<DataSet, String> {
+        let selection = Some(RowSelection::parse(selection).expect("a selection"));
+        DataSet::new(Box::new(Numbers(count)), selection, "DATA").map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn selections_are_parsed() {
+        assert_eq!(RowSelection::parse("3..7"), Some(RowSelection { start: 3, end: Some(7) }));
+        assert_eq!(RowSelection::parse(".."), Some(RowSelection { start: 0, end: None }));
+        for wrong in ["", "3", "a..b", "-1..2", "1...2"] {
+            assert_eq!(RowSelection::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn selected_rows_are_counted_from_zero() {
+        let mut set = select(10, "4..7").unwrap();
+        assert_eq!(set.sample_count(), 3);
+        assert_eq!(set.batch(&[2, 0]).unwrap().labels, Array::from_i64(&[2], &[6, 4]));
+        assert_eq!(select(10, "4..").unwrap().sample_count(), 6);
+    }
+
+    #[test]
+    fn selections_beyond_the_data_are_errors() {
+        assert_eq!(select(10, "0..11").err().unwrap(), "DATA: rows 0..11 were asked for, there are 10");
+        assert_eq!(select(10, "5..5").err().unwrap(), "DATA: the selection 5..5 is empty");
+        assert!(select(10, "12..").is_err());
+        assert_eq!(select(0, "..").err().unwrap(), "DATA: there are no samples");
+    }
+}

@@ -1,0 +1,277 @@
+//! Medical volumes: NIfTI-1 in one file (`.nii`, or gzip-compressed `.nii.gz`), of either byte order.
+//!
+//! Source: `nifti1.h`. A header of 348 bytes; elements from `vox_offset` on, first axis fastest. Axes keep their order
+//! (i, j, k, and further ones), but the elements come out row-major, as tensors want them. Orientation (qform, sform) is
+//! not looked at: volumes that belong together are expected on one grid.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use flate2::read::MultiGzDecoder;
+use forebay_base::DataType;
+
+use crate::array::{packed_size_bytes, Array};
+use crate::error::DataError;
+use crate::npy::row_major;
+
+const HEADER_BYTES: usize = 348;
+/// A gap between header and elements holds extensions; more than this is not believed.
+const VOXEL_OFFSET_MAX: u64 = 64 << 20;
+
+/// A volume as stored, and what turns its elements into the values that are meant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Volume {
+    /// The elements, row-major, axes i, j, k, ...
+    pub array: Array,
+    /// Factor for the elements.
+    pub slope: f64,
+    /// Summand after the factor.
+    pub intercept: f64,
+}
+
+impl Volume {
+    /// The values that are meant: slope x element + intercept.
+    pub fn values(&self) -> Vec<f64> {
+        let mut values = self.array.to_f64();
+        if (self.slope, self.intercept) != (1.0, 0.0) {
+            values.iter_mut().for_each(|value| *value = self.slope * *value + self.intercept);
+        }
+        values
+    }
+}
+
+/// Whether the name ends as a NIfTI file's.
+pub fn is_nifti(path: &Path) -> bool {
+    stem(path).is_some()
+}
+
+/// The file's name without `.nii` or `.nii.gz`; none where it is no NIfTI file.
+pub fn stem(path: &Path) -> Option<&str> {
+    let name = path.file_name()?.to_str()?;
+    name.strip_suffix(".nii.gz").or_else(|| name.strip_suffix(".nii"))
+}
+
+/// Reads a volume.
+///
+/// # Errors
+/// [`DataError`] naming the file: unreadable, truncated, corrupt, or of an unsupported kind.
+pub fn read(path: &Path) -> Result<Volume, DataError> {
+    let origin = path.display().to_string();
+    let mut file = BufReader::new(File::open(path).map_err(|error| DataError::io(path, error))?);
+    if path.extension().is_some_and(|extension| extension == "gz") {
+        read_from(MultiGzDecoder::new(file), &origin)
+    } else {
+        read_from(&mut file, &origin)
+    }
+}
+
+/// Reads an uncompressed volume from a stream.
+///
+/// # Errors
+/// [`DataError`] naming `origin`.
+pub fn read_from(mut stream: impl Read, origin: &str) -> Result<Volume, DataError> {
+    let malformed = |reason: String| DataError::malformed(origin, reason);
+    let mut bytes = Vec::new();
+    let mut take = |bytes: &mut Vec<u8>, count: u64, what: &str| {
+        bytes.clear();
+        let read = stream.by_ref().take(count).read_to_end(bytes);
+        match read.map_err(|error| malformed(format!("cannot read {what}: {error}")))? {
+            read if (read as u64) < count => Err(malformed(format!("truncated: {read} of {count} bytes of {what}"))),
+            _ => Ok(()),
+        }
+    };
+    take(&mut bytes, HEADER_BYTES as u64, "the NIfTI-1 header")?;
+    let header = Header::parse(&bytes, origin)?;
+    take(&mut bytes, header.voxel_offset - HEADER_BYTES as u64, "the header's extensions")?;
+    let size_bytes = packed_size_bytes(header.data_type, &header.shape)
+        .filter(|&size_bytes| usize::try_from(size_bytes).is_ok_and(|size| size <= isize::MAX as usize))
+        .ok_or_else(|| malformed(format!("a volume of {:?} {} elements", header.shape, header.data_type)))?;
+    take(&mut bytes, size_bytes, "the voxels")?;
+    let element_bytes = header.data_type.size_bytes() as usize;
+    if header.big_endian {
+        bytes.chunks_exact_mut(element_bytes).for_each(<[u8]>::reverse);
+    }
+    let bytes = row_major(&bytes, element_bytes, &header.shape);
+    let array = Array::new(header.data_type, header.shape, bytes).expect("as many bytes as shape and type say");
+    Ok(Volume { array, slope: header.slope, intercept: header.intercept })
+}
+
+struct Header {
+    big_endian: bool,
+    shape: Vec<u64>,
+    data_type: DataType,
+    voxel_offset: u64,
+    slope: f64,
+    intercept: f64,
+}
+
+impl Header {
+    fn parse(bytes: &[u8], origin: &str) -> Result<Header, DataError> {
+        let malformed = |reason: String| DataError::malformed(origin, reason);
+        let unsupported = |reason: &str| DataError::unsupported(origin, reason);
+        let size = [bytes[0], bytes[1], bytes[2], bytes[3]];
+        let big_endian = match (i32::from_le_bytes(size), i32::from_be_bytes(size)) {
+            (348, _) => false,
+            (_, 348) => true,
+            (540, _) | (_, 540) => return Err(unsupported("NIfTI-2 is not supported; save as NIfTI-1")),
+            _ => return Err(malformed("not a NIfTI-1 file: the header's length is not 348".into())),
+        };
+        match &bytes[344..348] {
+            b"n+1\0" => {}
+            b"ni1\0" => return Err(unsupported("header and voxels in two files; save as one .nii file")),
+            _ => return Err(malformed("not a NIfTI-1 file: the magic is not n+1".into())),
+        }
+        let short = |at: usize| {
+            let bytes = [bytes[at], bytes[at + 1]];
+            if big_endian {
+                i16::from_be_bytes(bytes)
+            } else {
+                i16::from_le_bytes(bytes)
+            }
+        };
+        let float = |at: usize| {
+            let bytes = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+            f64::from(if big_endian { f32::from_be_bytes(bytes) } else { f32::from_le_bytes(bytes) })
+        };
+        let rank = short(40);
+        if !(1..=7).contains(&rank) {
+            return Err(malformed(format!("{rank} dimensions")));
+        }
+        let mut shape = Vec::new();
+        for axis in 1..=rank as usize {
+            let size = short(40 + 2 * axis);
+            if size < 1 {
+                return Err(malformed(format!("dimension {axis} has size {size}")));
+            }
+            shape.push(size as u64);
+        }
+        let data_type = element_type(short(70))
+            .ok_or_else(|| DataError::unsupported(origin, format!("elements of NIfTI type {}", short(70))))?;
+        let voxel_offset = float(108);
+        if !(HEADER_BYTES as f64..=VOXEL_OFFSET_MAX as f64).contains(&voxel_offset) {
+            return Err(malformed(format!("voxels at offset {voxel_offset}")));
+        }
+        // A slope of 0 means that there is no scaling; a slope that is no number is how some writers say the same.
+        let (slope, intercept) = match (float(112), float(116)) {
+            (slope, _) if slope == 0.0 || !slope.is_finite() => (1.0, 0.0),
+            (slope, intercept) if intercept.is_finite() => (slope, intercept),
+            (slope, _) => (slope, 0.0),
+        };
+        Ok(Header { big_endian, shape, data_type, voxel_offset: voxel_offset as u64, slope, intercept })
+    }
+}
+
+fn element_type(code: i16) -> Option<DataType> {
+    Some(match code {
+        2 => DataType::UInt8,
+        4 => DataType::Int16,
+        8 => DataType::Int32,
+        16 => DataType::Float32,
+        64 => DataType::Float64,
+        256 => DataType::Int8,
+        512 => DataType::UInt16,
+        768 => DataType::UInt32,
+        1024 => DataType::Int64,
+        1280 => DataType::UInt64,
+        _ => return None,
+    })
+}
+
+/// Small files for the tests of this crate.
+#[cfg(test)]
+pub(crate) mod samples {
+    use super::*;
+
+    /// An uncompressed file; `elements` are first axis fastest, as in the format.
+    pub fn file(code: i16, shape: &[i16], elements: &[u8], slope: f32, intercept: f32) -> Vec<u8> {
+        let mut bytes = vec![0u8; 352];
+        bytes[..4].copy_from_slice(&348i32.to_le_bytes());
+        bytes[40..42].copy_from_slice(&(shape.len() as i16).to_le_bytes());
+        for (axis, size) in shape.iter().enumerate() {
+            bytes[42 + 2 * axis..44 + 2 * axis].copy_from_slice(&size.to_le_bytes());
+        }
+        bytes[70..72].copy_from_slice(&code.to_le_bytes());
+        bytes[108..112].copy_from_slice(&352f32.to_le_bytes());
+        bytes[112..116].copy_from_slice(&slope.to_le_bytes());
+        bytes[116..120].copy_from_slice(&intercept.to_le_bytes());
+        bytes[344..348].copy_from_slice(b"n+1\0");
+        bytes.extend_from_slice(elements);
+        bytes
+    }
+
+    /// Writes a gzip-compressed file.
+    pub fn write_gz(path: &Path, bytes: &[u8]) {
+        use std::io::Write;
+        let mut encoder = flate2::write::GzEncoder::new(File::create(path).unwrap(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_come_out_row_major_and_scaled() {
+        let elements: Vec<u8> = [0i16, 10, 1, 11, 2, 12].iter().flat_map(|v| v.to_le_bytes()).collect();
+        let volume = read_from(samples::file(4, &[2, 3], &elements, 0.5, 1.0).as_slice(), "v.nii").unwrap();
+        assert_eq!(volume.array.shape(), [2, 3]);
+        assert_eq!(volume.array.to_f64(), [0.0, 1.0, 2.0, 10.0, 11.0, 12.0]);
+        assert_eq!(volume.values(), [1.0, 1.5, 2.0, 6.0, 6.5, 7.0]);
+    }
+
+    #[test]
+    fn every_type_is_read_in_both_byte_orders() {
+        for (code, size) in
+            [(2, 1), (4, 2), (8, 4), (16, 4), (64, 8), (256, 1), (512, 2), (768, 4), (1024, 8), (1280, 8)]
+        {
+            let little = samples::file(code, &[3], &vec![0; 3 * size], 0.0, 0.0);
+            assert_eq!(read_from(little.as_slice(), "v.nii").unwrap().values(), [0.0; 3], "type {code}");
+        }
+        let mut big = samples::file(4, &[1], &7i16.to_be_bytes(), 0.0, 0.0);
+        for range in [0..4, 40..42, 42..44, 70..72, 108..112] {
+            big[range].reverse();
+        }
+        assert_eq!(read_from(big.as_slice(), "v.nii").unwrap().values(), [7.0]);
+    }
+
+    #[test]
+    fn every_truncation_is_an_error_and_every_flip_is_survived() {
+        let file = samples::file(2, &[2, 3], &[1; 6], 0.0, 0.0);
+        for length in 0..file.len() {
+            assert!(read_from(&file[..length], "v.nii").is_err(), "{length} bytes");
+        }
+        for position in 0..352 {
+            for flip in [1u8, 0x40, 0x80, 0xff] {
+                let mut corrupt = file.clone();
+                corrupt[position] ^= flip;
+                let _ = read_from(corrupt.as_slice(), "v.nii");
+            }
+        }
+    }
+
+    #[test]
+    fn compressed_files_are_read_and_truncated_ones_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("v.nii.gz");
+        samples::write_gz(&path, &samples::file(2, &[2, 2], &[1, 2, 3, 4], 0.0, 0.0));
+        assert_eq!(read(&path).unwrap().values(), [1.0, 3.0, 2.0, 4.0]);
+        let bytes = std::fs::read(&path).unwrap();
+        for length in 0..bytes.len() - 8 {
+            std::fs::write(&path, &bytes[..length]).unwrap();
+            assert!(read(&path).is_err(), "{length} of {} bytes", bytes.len());
+        }
+        assert_eq!(stem(&path), Some("v"));
+        assert!(!is_nifti(Path::new("v.png")));
+    }
+
+    #[test]
+    fn sizes_are_not_believed() {
+        let file = samples::file(64, &[32767; 7], &[0; 16], 0.0, 0.0);
+        assert!(read_from(file.as_slice(), "v.nii").is_err());
+        let file = samples::file(64, &[32767; 3], &[0; 16], 0.0, 0.0);
+        assert!(read_from(file.as_slice(), "v.nii").unwrap_err().to_string().contains("truncated: 16 of"));
+    }
+}

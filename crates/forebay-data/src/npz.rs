@@ -1,0 +1,156 @@
+//! Several NumPy arrays in one file: a ZIP archive of `.npy` files, stored (`numpy.savez`) or deflated
+//! (`numpy.savez_compressed`).
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
+
+use crate::array::Array;
+use crate::error::DataError;
+use crate::npy;
+
+/// Deflate cannot shrink data by more than this factor; an entry that promises more is corrupt or hostile.
+const DEFLATE_RATIO_MAX: u64 = 1032;
+/// Slack for tiny entries, whose overhead outweighs the ratio.
+const DEFLATE_SLACK_BYTES: u64 = 4096;
+
+/// An open archive. Arrays are read when asked for.
+pub struct Archive {
+    path: PathBuf,
+    zip: ZipArchive<BufReader<File>>,
+}
+
+impl Archive {
+    /// Opens an archive and reads its table of contents.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file: unreadable, truncated or no ZIP archive.
+    pub fn open(path: &Path) -> Result<Archive, DataError> {
+        let file = File::open(path).map_err(|error| DataError::io(path, error))?;
+        let zip = ZipArchive::new(BufReader::new(file)).map_err(|error| {
+            DataError::malformed(path.display().to_string(), format!("not an .npz archive: {error}"))
+        })?;
+        Ok(Archive { path: path.to_path_buf(), zip })
+    }
+
+    /// Names of the arrays, in ascending order.
+    pub fn names(&self) -> Vec<String> {
+        let names = self.zip.file_names().filter_map(|name| name.strip_suffix(".npy"));
+        let mut names: Vec<String> = names.map(str::to_owned).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// How the array is named in errors.
+    pub fn origin(&self, name: &str) -> String {
+        format!("{}[{name}]", self.path.display())
+    }
+
+    /// Reads one array.
+    ///
+    /// # Errors
+    /// [`DataError::MissingArray`], which lists what there is; or what is wrong with the array.
+    pub fn read(&mut self, name: &str) -> Result<Array, DataError> {
+        let origin = self.origin(name);
+        let Some(index) = self.zip.index_for_name(&format!("{name}.npy")) else {
+            let (path, name, present) = (self.path.clone(), name.to_owned(), self.names());
+            return Err(DataError::MissingArray { path, name, present });
+        };
+        let mut entry =
+            self.zip.by_index(index).map_err(|error| DataError::malformed(&origin, format!("cannot read: {error}")))?;
+        let believable = match entry.compression() {
+            CompressionMethod::Stored => entry.compressed_size(),
+            _ => entry.compressed_size().saturating_mul(DEFLATE_RATIO_MAX).saturating_add(DEFLATE_SLACK_BYTES),
+        };
+        if entry.size() > believable {
+            let (size, compressed) = (entry.size(), entry.compressed_size());
+            return Err(DataError::malformed(origin, format!("{compressed} bytes cannot unpack to {size}")));
+        }
+        let size_bytes = entry.size();
+        let array = npy::read_from(&mut entry, size_bytes, &origin)?;
+        // The checksum is compared at the entry's end.
+        std::io::copy(&mut entry, &mut std::io::sink())
+            .map_err(|error| DataError::malformed(origin, format!("corrupt: {error}")))?;
+        Ok(array)
+    }
+}
+
+/// Writes arrays as an archive, deflated or stored, through a temporary file beside it.
+///
+/// # Errors
+/// [`DataError::Io`].
+pub fn write(path: &Path, arrays: &[(&str, &Array)], deflated: bool) -> Result<(), DataError> {
+    let method = if deflated { CompressionMethod::Deflated } else { CompressionMethod::Stored };
+    npy::write_atomically(path, |file| {
+        let mut zip = ZipWriter::new(file);
+        for (name, array) in arrays {
+            let options =
+                SimpleFileOptions::default().compression_method(method).large_file(array.bytes().len() >= 1 << 31);
+            zip.start_file(format!("{name}.npy"), options)?;
+            npy::write_to(&mut zip, array)?;
+        }
+        zip.finish()?;
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrays() -> [Array; 2] {
+        [Array::from_f32(&[2, 3], &[0.5; 6]), Array::from_i64(&[2], &[7, 8])]
+    }
+
+    #[test]
+    fn stored_and_deflated_archives_survive_a_round_trip() {
+        let folder = tempfile::tempdir().unwrap();
+        let [x, y] = arrays();
+        for deflated in [false, true] {
+            let path = folder.path().join("a.npz");
+            write(&path, &[("x", &x), ("gpu_0/data_0", &y)], deflated).unwrap();
+            let mut archive = Archive::open(&path).unwrap();
+            assert_eq!(archive.names(), ["gpu_0/data_0", "x"]);
+            assert_eq!(archive.read("x").unwrap(), x);
+            assert_eq!(archive.read("gpu_0/data_0").unwrap(), y);
+            let error = archive.read("labels").unwrap_err().to_string();
+            assert!(error.contains("no array named labels; the file holds gpu_0/data_0, x"), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_truncation_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.npz");
+        let [x, y] = arrays();
+        for deflated in [false, true] {
+            write(&path, &[("x", &x), ("y", &y)], deflated).unwrap();
+            let bytes = std::fs::read(&path).unwrap();
+            for length in 0..bytes.len() {
+                std::fs::write(&path, &bytes[..length]).unwrap();
+                let result = Archive::open(&path).and_then(|mut archive| Ok((archive.read("x")?, archive.read("y")?)));
+                assert!(result.is_err(), "{length} of {} bytes", bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn flipped_bytes_never_give_other_elements() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.npz");
+        let [x, y] = arrays();
+        write(&path, &[("x", &x), ("y", &y)], true).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        for position in 0..bytes.len() {
+            let mut corrupt = bytes.clone();
+            corrupt[position] ^= 0x15;
+            std::fs::write(&path, &corrupt).unwrap();
+            if let Ok(array) = Archive::open(&path).and_then(|mut archive| archive.read("x")) {
+                assert_eq!(array, x, "byte {position}");
+            }
+        }
+    }
+}

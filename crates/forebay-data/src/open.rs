@@ -1,0 +1,78 @@
+//! Which kind of data set a path names.
+
+use std::path::Path;
+
+use crate::dataset::{DataSet, Requirements, RowSelection};
+use crate::error::DataError;
+use crate::{archive_set, image_set, pairing, volume_set};
+
+/// Opens `PATH` or `PATH#START..END`: an `.npz` archive, a folder of NIfTI pairs or a folder of images by class.
+///
+/// # Errors
+/// [`DataError`] naming the path, and what was expected there.
+pub fn open(data: &str, requirements: &Requirements) -> Result<DataSet, DataError> {
+    let (path, selection) = split(data)?;
+    let source = if path.is_dir() {
+        if pairing::is_volume_folder(path)? {
+            volume_set::open(path, requirements)?
+        } else {
+            image_set::open(path, requirements)?
+        }
+    } else {
+        archive_set::open(path, requirements)?
+    };
+    DataSet::new(source, selection, data)
+}
+
+/// A path that exists is taken as it is, so that names with `#` stay usable.
+fn split(data: &str) -> Result<(&Path, Option<RowSelection>), DataError> {
+    let whole = Path::new(data);
+    match data.rsplit_once('#') {
+        Some((path, rows)) if !whole.exists() => match RowSelection::parse(rows) {
+            Some(selection) => Ok((Path::new(path), Some(selection))),
+            None => {
+                let reason = format!("'{rows}' selects no rows; write 0..1500, 1500.. or ..1500 after the #");
+                Err(DataError::Rows { data: data.to_owned(), reason })
+            }
+        },
+        _ => Ok((whole, None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::array::Array;
+    use crate::dataset::{InputDescription, LabelKind};
+    use crate::npz;
+    use forebay_base::DataType;
+
+    fn requirements() -> Requirements {
+        let input = InputDescription { name: "x".into(), data_type: DataType::Int64, sample_shape: vec![] };
+        Requirements { inputs: vec![input], input_scale: 1.0, labels: LabelKind::Classes, label_shape: vec![] }
+    }
+
+    #[test]
+    fn rows_are_selected_after_a_hash() {
+        let folder = tempfile::tempdir().unwrap();
+        let numbers = Array::from_i64(&[5], &[0, 1, 2, 3, 4]);
+        for name in ["d.npz", "d#1.npz"] {
+            let path = folder.path().join(name);
+            npz::write(&path, &[("x", &numbers), ("y", &numbers)], true).unwrap();
+            let path = path.to_str().unwrap();
+            assert_eq!(open(path, &requirements()).unwrap().sample_count(), 5);
+            let mut rows = open(&format!("{path}#2..4"), &requirements()).unwrap();
+            assert_eq!(rows.batch(&[0, 1]).unwrap().labels, Array::from_i64(&[2], &[2, 3]));
+            assert!(open(&format!("{path}#2-4"), &requirements())
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("selects no rows"));
+        }
+    }
+
+    #[test]
+    fn missing_paths_are_named() {
+        assert!(open("none/d.npz", &requirements()).err().unwrap().to_string().starts_with("none/d.npz: "));
+    }
+}

@@ -1,0 +1,191 @@
+//! Which label file belongs to which image file.
+//!
+//! Two layouts are understood:
+//! - folders `imagesTr` and `labelsTr` (Medical Segmentation Decathlon, nnU-Net): the label file has the image file's name;
+//!   images whose names end in `_0000`, `_0001`, ... are the channels of one sample;
+//! - one folder with both: a label file has the word `label`, `labels`, `seg`, `segmentation` or `mask` in its name (words
+//!   are separated by `_`, `-`, `.` or a space). Its image is the file whose name, without at most one word, is the label
+//!   file's name without that word: `t1_2mm` and `labels_2mm`, `case7_image` and `case7_label`, `case7` and `case7_seg`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::error::DataError;
+use crate::nifti;
+
+const LABEL_WORDS: [&str; 5] = ["label", "labels", "seg", "segmentation", "mask"];
+
+/// The files of one sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// Image files, one per channel (or one with all channels).
+    pub images: Vec<PathBuf>,
+    /// The label file.
+    pub labels: PathBuf,
+}
+
+/// Whether a folder looks like one of the two layouts.
+///
+/// # Errors
+/// [`DataError::Io`] where it cannot be listed.
+pub fn is_volume_folder(folder: &Path) -> Result<bool, DataError> {
+    Ok(folder.join("imagesTr").is_dir() || !volumes(folder)?.is_empty())
+}
+
+/// Pairs the files of a folder, in the order of their names.
+///
+/// # Errors
+/// [`DataError::Layout`] naming a file without a partner, or with several.
+pub fn pairs(folder: &Path) -> Result<Vec<Pair>, DataError> {
+    if folder.join("imagesTr").is_dir() {
+        pairs_in_two_folders(folder)
+    } else {
+        pairs_in_one_folder(folder)
+    }
+}
+
+/// NIfTI files by their names without extension. Hidden files are left out: some systems leave copies of metadata there.
+fn volumes(folder: &Path) -> Result<BTreeMap<String, PathBuf>, DataError> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).map_err(|error| DataError::io(folder, error))? {
+        let path = entry.map_err(|error| DataError::io(folder, error))?.path();
+        if let Some(stem) = nifti::stem(&path).filter(|stem| !stem.starts_with('.')) {
+            if let Some(twin) = found.insert(stem.to_owned(), path.clone()) {
+                let reason = format!("both {} and {} are there", file_name(&twin), file_name(&path));
+                return Err(DataError::layout(folder, reason));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn pairs_in_two_folders(folder: &Path) -> Result<Vec<Pair>, DataError> {
+    let mut labels = volumes(&folder.join("labelsTr"))?;
+    let mut samples: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for (stem, path) in volumes(&folder.join("imagesTr"))? {
+        let sample = match stem.rsplit_once('_') {
+            Some((sample, channel)) if channel.len() == 4 && channel.bytes().all(|byte| byte.is_ascii_digit()) => {
+                sample
+            }
+            _ => &stem,
+        };
+        // A decathlon case may itself end in four digits; then its label file has the whole name.
+        let sample = if labels.contains_key(&stem) { &stem } else { sample };
+        samples.entry(sample.to_owned()).or_default().push(path);
+    }
+    let pair = |(sample, images): (String, Vec<PathBuf>)| match labels.remove(&sample) {
+        Some(labels) => Ok(Pair { images, labels }),
+        None => Err(DataError::layout(folder, format!("labelsTr has no {sample} for {}", file_name(&images[0])))),
+    };
+    let pairs = samples.into_iter().map(pair).collect::<Result<_, _>>()?;
+    match labels.into_keys().next() {
+        Some(label) => Err(DataError::layout(folder, format!("imagesTr has no {label}, labelsTr has"))),
+        None => Ok(pairs),
+    }
+}
+
+fn pairs_in_one_folder(folder: &Path) -> Result<Vec<Pair>, DataError> {
+    let (labels, mut images): (Vec<_>, Vec<_>) =
+        volumes(folder)?.into_iter().partition(|(stem, _)| label_key(stem).is_some());
+    if labels.is_empty() {
+        let reason = format!("no label file among {} NIfTI files; one has {LABEL_WORDS:?} in its name", images.len());
+        return Err(DataError::layout(folder, reason));
+    }
+    let mut pairs = Vec::new();
+    for (stem, labels) in labels {
+        let key = label_key(&stem).expect("label files have a key");
+        let fits = |image: &(String, PathBuf)| differs_by_at_most_one_word(&words(&image.0), &key);
+        let fitting: Vec<usize> = (0..images.len()).filter(|&index| fits(&images[index])).collect();
+        match fitting.as_slice() {
+            [index] => pairs.push(Pair { images: vec![images.remove(*index).1], labels }),
+            [] => return Err(DataError::layout(folder, format!("no image file belongs to {}", file_name(&labels)))),
+            [first, second, ..] => {
+                let names = [&images[*first].1, &images[*second].1].map(|path| file_name(path));
+                let reason = format!("both {} and {} could belong to {}", names[0], names[1], file_name(&labels));
+                return Err(DataError::layout(folder, reason));
+            }
+        }
+    }
+    match images.first() {
+        Some((_, image)) => Err(DataError::layout(folder, format!("no label file belongs to {}", file_name(image)))),
+        None => Ok(pairs),
+    }
+}
+
+fn words(stem: &str) -> Vec<String> {
+    stem.split(['_', '-', '.', ' ']).filter(|word| !word.is_empty()).map(str::to_lowercase).collect()
+}
+
+/// The words of a label file's name without its first label word; none where it has none.
+fn label_key(stem: &str) -> Option<Vec<String>> {
+    let mut words = words(stem);
+    let position = words.iter().position(|word| LABEL_WORDS.contains(&word.as_str()))?;
+    words.remove(position);
+    Some(words)
+}
+
+fn differs_by_at_most_one_word(image: &[String], key: &[String]) -> bool {
+    let without = |skipped: usize| image.iter().enumerate().filter(move |(index, _)| *index != skipped);
+    image == key || (0..image.len()).any(|skipped| without(skipped).map(|(_, word)| word).eq(key))
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paired(files: &[&str]) -> Result<Vec<(Vec<String>, String)>, String> {
+        let folder = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = folder.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, b"").unwrap();
+        }
+        let names = |pair: Pair| (pair.images.iter().map(|path| file_name(path)).collect(), file_name(&pair.labels));
+        pairs(folder.path()).map(|pairs| pairs.into_iter().map(names).collect()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn one_folder() {
+        for (image, label) in [
+            ("t1_2mm.nii.gz", "labels_2mm.nii.gz"),
+            ("case7_image.nii", "case7_label.nii"),
+            ("case7.nii.gz", "case7_seg.nii.gz"),
+            ("T1.nii", "labels.nii"),
+            ("sub-01_T1w.nii.gz", "sub-01_Mask.nii.gz"),
+        ] {
+            let result = paired(&[image, label, "README", "unet3d.onnx"]).unwrap();
+            assert_eq!(result, [(vec![image.to_owned()], label.to_owned())]);
+        }
+    }
+
+    #[test]
+    fn several_pairs_come_in_the_order_of_their_names() {
+        let result = paired(&["t1_2mm.nii.gz", "labels_1mm.nii.gz", "labels_2mm.nii.gz", "t1_1mm.nii.gz"]).unwrap();
+        assert_eq!(result[0], (vec!["t1_1mm.nii.gz".to_owned()], "labels_1mm.nii.gz".to_owned()));
+        assert_eq!(result.len(), 2);
+    }
+
+    #[test]
+    fn two_folders_with_channels() {
+        let files = ["imagesTr/a_0000.nii.gz", "imagesTr/a_0001.nii.gz", "labelsTr/a.nii.gz"];
+        let result = paired(&files).unwrap();
+        assert_eq!(result, [(vec!["a_0000.nii.gz".to_owned(), "a_0001.nii.gz".to_owned()], "a.nii.gz".to_owned())]);
+        let result = paired(&["imagesTr/hippocampus_0001.nii.gz", "labelsTr/hippocampus_0001.nii.gz"]).unwrap();
+        assert_eq!(result.len(), 1);
+    }
+
+    #[test]
+    fn files_without_partner_are_named() {
+        let error = |files: &[&str]| paired(files).unwrap_err();
+        assert!(error(&["t1.nii"]).contains("no label file among 1 NIfTI files"));
+        assert!(error(&["a_label.nii", "b_image.nii"]).contains("no image file belongs to a_label.nii"));
+        assert!(error(&["a_label.nii", "a.nii", "b.nii"]).contains("no label file belongs to b.nii"));
+        assert!(error(&["a_seg.nii", "a_t1.nii", "a_t2.nii"]).contains("both a_t1.nii and a_t2.nii could belong"));
+        assert!(error(&["imagesTr/a.nii", "labelsTr/b.nii"]).contains("labelsTr has no a for a.nii"));
+        assert!(error(&["a.nii", "a.nii.gz", "a_seg.nii"]).contains("both"));
+    }
+}

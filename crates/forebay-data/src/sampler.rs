@@ -1,0 +1,112 @@
+//! Which samples make up which batch: a function of the seed and the number of the step alone, so that a resumed run sees
+//! the same batches without having kept the order.
+
+/// Splits a data set into batches, epoch after epoch; the last batch of an epoch may be smaller.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    sample_count: u64,
+    batch_size: u64,
+    seed: Option<u64>,
+    /// The order of the epoch that was asked for last, so that it is made once per epoch.
+    order: Option<(u64, Vec<u64>)>,
+}
+
+impl Sampler {
+    /// A sampler in the data's order, or shuffled anew in each epoch where there is a seed.
+    ///
+    /// # Panics
+    /// If a count is 0.
+    pub fn new(sample_count: u64, batch_size: u64, seed: Option<u64>) -> Sampler {
+        assert!(sample_count > 0 && batch_size > 0, "no samples, or none per batch");
+        Sampler { sample_count, batch_size, seed, order: None }
+    }
+
+    /// Steps in one epoch.
+    pub fn steps_per_epoch(&self) -> u64 {
+        self.sample_count.div_ceil(self.batch_size)
+    }
+
+    /// The samples of a step, counted from 0 over all epochs.
+    pub fn batch(&mut self, step: u64) -> Vec<u64> {
+        let epoch = step / self.steps_per_epoch();
+        let start = (step % self.steps_per_epoch()) * self.batch_size;
+        let end = (start + self.batch_size).min(self.sample_count);
+        let Some(seed) = self.seed else {
+            return (start..end).collect();
+        };
+        let order = match self.order.take() {
+            Some((of, order)) if of == epoch => order,
+            _ => permutation(self.sample_count, seed, epoch),
+        };
+        let batch = order[start as usize..end as usize].to_vec();
+        self.order = Some((epoch, order));
+        batch
+    }
+}
+
+/// A permutation of `0..count`: Fisher-Yates on SplitMix64, a function of its arguments alone.
+pub fn permutation(count: u64, seed: u64, epoch: u64) -> Vec<u64> {
+    let mut state = mixed(mixed(seed).wrapping_add(epoch));
+    let mut order: Vec<u64> = (0..count).collect();
+    for last in (1..count).rev() {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        // The upper half of the product is uniform up to count / 2^64.
+        let other = ((u128::from(mixed(state)) * u128::from(last + 1)) >> 64) as usize;
+        order.swap(last as usize, other);
+    }
+    order
+}
+
+/// The output function of SplitMix64 (Steele, Lea, Flood 2014).
+fn mixed(mut value: u64) -> u64 {
+    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_in_order_with_a_partial_last_one() {
+        let mut sampler = Sampler::new(5, 2, None);
+        assert_eq!(sampler.steps_per_epoch(), 3);
+        let batches: Vec<_> = (0..4).map(|step| sampler.batch(step)).collect();
+        assert_eq!(batches, [vec![0, 1], vec![2, 3], vec![4], vec![0, 1]]);
+        assert_eq!(Sampler::new(1, 50, None).batch(7), [0]);
+    }
+
+    #[test]
+    fn every_epoch_is_a_permutation_and_differs_from_the_next() {
+        for seed in 0..20 {
+            let mut sampler = Sampler::new(37, 5, Some(seed));
+            let epochs: Vec<Vec<u64>> =
+                (0..2).map(|epoch| (0..8).flat_map(|step| sampler.batch(epoch * 8 + step)).collect()).collect();
+            for epoch in &epochs {
+                let mut sorted = epoch.clone();
+                sorted.sort_unstable();
+                assert_eq!(sorted, (0..37).collect::<Vec<_>>(), "seed {seed}");
+            }
+            assert_ne!(epochs[0], epochs[1], "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_step_is_a_function_of_seed_and_number() {
+        let mut through = Sampler::new(100, 7, Some(3));
+        let wanted: Vec<_> = (0..40).map(|step| through.batch(step)).collect();
+        for step in (0..40).rev() {
+            assert_eq!(Sampler::new(100, 7, Some(3)).batch(step), wanted[step as usize]);
+        }
+    }
+
+    #[test]
+    fn positions_are_about_uniform() {
+        let mut first = [0u32; 8];
+        for seed in 0..4000 {
+            first[permutation(8, seed, 0)[0] as usize] += 1;
+        }
+        assert!(first.iter().all(|&count| (400..600).contains(&count)), "{first:?}");
+    }
+}

@@ -1,0 +1,214 @@
+//! A data set of NIfTI pairs: images are cropped or padded to the model's input and normalised over that box; labels are
+//! cropped or padded alike. [`crate::pairing`] says which files belong together.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use forebay_base::DataType;
+
+use crate::array::{stack, Array};
+use crate::dataset::{image_input, Batch, InputDescription, Requirements, Source};
+use crate::error::DataError;
+use crate::nifti;
+use crate::pairing::{self, Pair};
+use crate::volume::{fit, normalise};
+
+/// Decoded samples are kept up to this many bytes, so that small sets are read once.
+const CACHE_BYTES_MAX: usize = 1 << 30;
+
+/// A folder of pairs.
+struct VolumeSet {
+    pairs: Vec<Pair>,
+    input: InputDescription,
+    input_scale: f64,
+    channels: u64,
+    spatial: Vec<u64>,
+    /// Image and labels of samples that were read before.
+    cache: BTreeMap<u64, (Array, Array)>,
+    cached_bytes: usize,
+}
+
+/// Opens a folder of pairs. Volumes are read when they are asked for.
+///
+/// # Errors
+/// [`DataError::Layout`] where files do not pair, or the model does not take volumes.
+pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
+    let (input, channels, spatial) = image_input(requirements, &[1, 2, 3], "a folder of NIfTI pairs")
+        .map_err(|reason| DataError::layout(folder, reason))?;
+    if requirements.label_shape != spatial {
+        let reason = format!(
+            "the labels of a NIfTI pair have the image's sizes {spatial:?}, and the model wants {:?} per sample",
+            requirements.label_shape
+        );
+        return Err(DataError::layout(folder, reason));
+    }
+    let pairs = pairing::pairs(folder)?;
+    let input_scale = requirements.input_scale;
+    Ok(Box::new(VolumeSet { pairs, input, input_scale, channels, spatial, cache: BTreeMap::new(), cached_bytes: 0 }))
+}
+
+impl VolumeSet {
+    /// Image and labels of one sample.
+    fn read(&self, pair: &Pair) -> Result<(Array, Array), DataError> {
+        let box_count = self.spatial.iter().product::<u64>() as usize;
+        let mut planes: Vec<f32> = Vec::new();
+        let mut grid: Option<Vec<u64>> = None;
+        for path in &pair.images {
+            let volume = nifti::read(path)?;
+            let (sizes, channels) = self.grid(volume.array.shape(), path)?;
+            if grid.as_ref().is_some_and(|grid| *grid != sizes) {
+                let expected = format!("the sizes of the other channels, {:?}", grid.unwrap_or_default());
+                return Err(DataError::Shape { origin: path.display().to_string(), found: sizes, expected });
+            }
+            // Further axes of the file are slower than the spatial ones in the file, but last (fastest) in memory.
+            let values = volume.values();
+            for channel in 0..channels {
+                let plane: Vec<f64> = values.iter().skip(channel).step_by(channels).copied().collect();
+                planes.extend(normalise(&fit(&plane, &sizes, &self.spatial)));
+            }
+            grid = Some(sizes);
+        }
+        let grid = grid.unwrap_or_default();
+        let channels = planes.len() / box_count.max(1);
+        if channels as u64 != self.channels {
+            let (origin, found) = (pair.images[0].display().to_string(), vec![channels as u64]);
+            let expected = format!("{} channels, as input {} has", self.channels, self.input.name);
+            return Err(DataError::Shape { origin, found, expected });
+        }
+        let image = Array::from_f32(&self.input.sample_shape, &planes).converted(
+            self.input.data_type,
+            self.input_scale,
+            &pair.images[0].display().to_string(),
+        )?;
+        Ok((image, self.read_labels(&pair.labels, &grid)?))
+    }
+
+    fn read_labels(&self, path: &Path, grid: &[u64]) -> Result<Array, DataError> {
+        let origin = path.display().to_string();
+        let volume = nifti::read(path)?;
+        let (sizes, channels) = self.grid(volume.array.shape(), path)?;
+        if sizes != grid || channels != 1 {
+            let expected = format!("the image's sizes {grid:?}");
+            return Err(DataError::Shape { origin, found: volume.array.shape().to_vec(), expected });
+        }
+        let values = volume.values();
+        let integers: Vec<i64> = values.iter().map(|&value| value as i64).collect();
+        if let Some(index) = values.iter().zip(&integers).position(|(&value, &integer)| value != integer as f64) {
+            let value = values[index].to_string();
+            return Err(DataError::Value { origin, index, value, wanted: DataType::Int64 });
+        }
+        Ok(Array::from_i64(&self.spatial, &fit(&integers, &sizes, &self.spatial)))
+    }
+
+    /// Spatial sizes of a file's axes, and how many channels its further axes make.
+    fn grid(&self, shape: &[u64], path: &Path) -> Result<(Vec<u64>, usize), DataError> {
+        let rank = self.spatial.len();
+        let mut sizes = shape.to_vec();
+        sizes.resize(shape.len().max(rank), 1);
+        let further = sizes.split_off(rank);
+        match further.iter().filter(|&&size| size != 1).collect::<Vec<_>>().as_slice() {
+            [] => Ok((sizes, 1)),
+            [channels] => Ok((sizes, **channels as usize)),
+            _ => {
+                let expected = format!("{rank} spatial axes and at most one of channels");
+                Err(DataError::Shape { origin: path.display().to_string(), found: shape.to_vec(), expected })
+            }
+        }
+    }
+}
+
+impl Source for VolumeSet {
+    fn sample_count(&self) -> u64 {
+        self.pairs.len() as u64
+    }
+
+    fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
+        let mut read = Vec::new();
+        for sample in samples {
+            let pair = match self.cache.get(sample) {
+                Some(pair) => pair.clone(),
+                None => {
+                    let pair = self.read(&self.pairs[*sample as usize])?;
+                    let size_bytes = pair.0.bytes().len() + pair.1.bytes().len();
+                    if self.cached_bytes + size_bytes <= CACHE_BYTES_MAX {
+                        self.cached_bytes += size_bytes;
+                        self.cache.insert(*sample, pair.clone());
+                    }
+                    pair
+                }
+            };
+            read.push(pair);
+        }
+        let images: Vec<&Array> = read.iter().map(|(image, _)| image).collect();
+        let labels: Vec<&Array> = read.iter().map(|(_, labels)| labels).collect();
+        let inputs = BTreeMap::from([(self.input.name.clone(), stack(&images).expect("samples of one shape"))]);
+        Ok(Batch { inputs, labels: stack(&labels).expect("labels of one shape") })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::LabelKind;
+    use crate::nifti::samples;
+
+    fn requirements(channels: u64) -> Requirements {
+        let sample_shape = vec![channels, 2, 2, 4];
+        let input = InputDescription { name: "x".into(), data_type: DataType::Float32, sample_shape };
+        Requirements { inputs: vec![input], input_scale: 1.0, labels: LabelKind::Classes, label_shape: vec![2, 2, 4] }
+    }
+
+    #[test]
+    fn a_pair_is_fitted_and_normalised() {
+        let folder = tempfile::tempdir().unwrap();
+        // 2 x 2 x 2: the last axis is padded by one before and one after.
+        samples::write_gz(
+            &folder.path().join("t1.nii.gz"),
+            &samples::file(2, &[2, 2, 2], &[8, 0, 0, 0, 0, 0, 0, 0], 0.0, 0.0),
+        );
+        std::fs::write(
+            folder.path().join("labels.nii"),
+            samples::file(2, &[2, 2, 2], &[1, 0, 0, 0, 2, 0, 0, 0], 0.0, 0.0),
+        )
+        .unwrap();
+        let mut set = open(folder.path(), &requirements(1)).unwrap();
+        assert_eq!(set.sample_count(), 1);
+        let batch = set.batch(&[0]).unwrap();
+        // One voxel of 8 among 16: mean 0.5, population variance 64/16 - 0.25 = 3.75.
+        let deviation = 3.75f64.sqrt();
+        let mut expected = [(-0.5 / deviation) as f32; 16];
+        expected[1] = (7.5 / deviation) as f32;
+        assert_eq!(batch.inputs["x"], Array::from_f32(&[1, 1, 2, 2, 4], &expected));
+        let mut labels = [0; 16];
+        (labels[1], labels[2]) = (1, 2);
+        assert_eq!(batch.labels, Array::from_i64(&[1, 2, 2, 4], &labels));
+        assert_eq!(set.batch(&[0]).unwrap(), batch);
+    }
+
+    #[test]
+    fn a_fourth_axis_and_several_files_are_channels() {
+        let folder = tempfile::tempdir().unwrap();
+        let elements: Vec<u8> = (0..32).map(|element| element % 16).collect();
+        let write = |name: &str, bytes: Vec<u8>| std::fs::write(folder.path().join(name), bytes).unwrap();
+        write("a_seg.nii", samples::file(2, &[2, 2, 4], &[0; 16], 0.0, 0.0));
+        write("a.nii", samples::file(2, &[2, 2, 4, 2], &elements, 0.0, 0.0));
+        let batch = open(folder.path(), &requirements(2)).unwrap().batch(&[0]).unwrap();
+        let values = batch.inputs["x"].to_f64();
+        assert_eq!(values[..16], values[16..]);
+        let error = open(folder.path(), &requirements(1)).unwrap().batch(&[0]).unwrap_err().to_string();
+        assert!(error.contains("expected 1 channels"), "{error}");
+    }
+
+    #[test]
+    fn labels_must_be_integers_on_the_images_grid() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: Vec<u8>| std::fs::write(folder.path().join(name), bytes).unwrap();
+        write("a.nii", samples::file(2, &[2, 2, 4], &[0; 16], 0.0, 0.0));
+        write("a_seg.nii", samples::file(2, &[2, 2, 4], &[1; 16], 0.5, 0.0));
+        let error = open(folder.path(), &requirements(1)).unwrap().batch(&[0]).unwrap_err().to_string();
+        assert!(error.contains("element 0 is 0.5"), "{error}");
+        write("a_seg.nii", samples::file(2, &[2, 2, 3], &[1; 12], 0.0, 0.0));
+        let error = open(folder.path(), &requirements(1)).unwrap().batch(&[0]).unwrap_err().to_string();
+        assert!(error.contains("expected the image's sizes [2, 2, 4]"), "{error}");
+    }
+}
