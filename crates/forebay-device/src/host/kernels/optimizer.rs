@@ -26,18 +26,31 @@ unsafe fn update<T: Float>(kernel: &Kernel, reads: &[View], writes: &[View]) -> 
     unsafe {
         match *kernel {
             Kernel::Sgd { learning_rate, momentum, weight_decay, nesterov } => {
-                let (learning_rate, decay, momentum) = (number(learning_rate), number(weight_decay), number(momentum));
+                let (rate, decay, momentum) = (number(learning_rate), number(weight_decay), number(momentum));
                 if writes.len() == 1 {
-                    return for_elements([&reads[0], &reads[1]], [&writes[0]], |[p, g]: [T; 2]| {
-                        [p - learning_rate * (g + decay * p)]
-                    });
+                    return for_blocks(
+                        [&reads[0], &reads[1]],
+                        [(&writes[0], 0)],
+                        #[inline(always)]
+                        move |[p, g]: &mut [[T; BLOCK]; 2]| {
+                            for (p, &mut g) in p.iter_mut().zip(g) {
+                                *p = *p - rate * (g + decay * *p);
+                            }
+                        },
+                    );
                 }
-                for_elements([&reads[0], &reads[1], &reads[2]], [&writes[0], &writes[1]], |[p, g, v]: [T; 3]| {
-                    let g = g + decay * p;
-                    let v = momentum * v + g;
-                    let direction = if nesterov { g + momentum * v } else { v };
-                    [p - learning_rate * direction, v]
-                })
+                for_blocks(
+                    [&reads[0], &reads[1], &reads[2]],
+                    [(&writes[0], 0), (&writes[1], 2)],
+                    #[inline(always)]
+                    move |[p, g, v]: &mut [[T; BLOCK]; 3]| {
+                        for ((p, &mut g), v) in p.iter_mut().zip(g).zip(v) {
+                            let g = g + decay * *p;
+                            *v = momentum * *v + g;
+                            *p = *p - rate * (if nesterov { g + momentum * *v } else { *v });
+                        }
+                    },
+                )
             }
             Kernel::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled } => {
                 let step = *Pointer::<i64>::of(&reads[4]).at(0);
@@ -47,62 +60,66 @@ unsafe fn update<T: Float>(kernel: &Kernel, reads: &[View], writes: &[View]) -> 
                 let root_correction = T::from_f64((1.0 - exact2.powf(step as f64)).sqrt());
                 let (beta1, rest1) = (number(beta1), T::from_f64(1.0 - exact1));
                 let (beta2, rest2) = (number(beta2), T::from_f64(1.0 - exact2));
-                let (epsilon, decay) = (number(epsilon), number(weight_decay));
-                let shrink = T::from_f64(1.0 - learning_rate as f64 * weight_decay as f64);
-                let inputs = [&reads[0], &reads[1], &reads[2], &reads[3]];
-                let outputs = [&writes[0], &writes[1], &writes[2]];
-                for_elements(inputs, outputs, |[p, g, m, v]: [T; 4]| {
-                    let (p, g) = if decoupled { (p * shrink, g) } else { (p, g + decay * p) };
-                    let m = beta1 * m + rest1 * g;
-                    let v = beta2 * v + rest2 * (g * g);
-                    [p - step_size * m / (v.square_root() / root_correction + epsilon), m, v]
-                })
+                let epsilon = number(epsilon);
+                // Decay acts on the parameter or on the gradient; the other factor does nothing.
+                let decay = if decoupled { T::ZERO } else { number(weight_decay) };
+                let kept = 1.0 - learning_rate as f64 * weight_decay as f64;
+                let kept = if decoupled { T::from_f64(kept) } else { T::ONE };
+                for_blocks(
+                    [&reads[0], &reads[1], &reads[2], &reads[3]],
+                    [(&writes[0], 0), (&writes[1], 2), (&writes[2], 3)],
+                    #[inline(always)]
+                    move |[p, g, m, v]: &mut [[T; BLOCK]; 4]| {
+                        for (((p, &mut g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
+                            let g = g + decay * *p;
+                            *m = beta1 * *m + rest1 * g;
+                            *v = beta2 * *v + rest2 * (g * g);
+                            *p = *p * kept - step_size * *m / (v.square_root() / root_correction + epsilon);
+                        }
+                    },
+                )
             }
             _ => Err("not an optimizer".into()),
         }
     }
 }
 
-/// outputs\[i] = f(inputs\[i]) for packed operands of one size. Inputs are copied block by block before outputs are written,
-/// so outputs may be the very bytes of inputs.
+/// Updates packed operands of one size block by block: copies of a block of every input are updated by `f`, and some of them
+/// (given by number) become outputs. So outputs may be the very bytes of inputs.
 ///
 /// # Safety
 /// As [`super::run`], and the views must be of type `T`.
 #[inline(always)]
-unsafe fn for_elements<T: Float, const R: usize, const W: usize>(
+unsafe fn for_blocks<T: Float, const R: usize, const W: usize>(
     inputs: [&View; R],
-    outputs: [&View; W],
-    f: impl Fn([T; R]) -> [T; W] + Sync,
+    outputs: [(&View, usize); W],
+    f: impl Fn(&mut [[T; BLOCK]; R]) + Sync,
 ) -> Result<(), String> {
     let count = inputs[0].count();
-    for view in inputs.iter().chain(&outputs) {
+    for view in inputs.iter().chain(outputs.iter().map(|(view, _)| view)) {
         require_packed(&[**view])?;
         if view.count() != count {
             return Err(format!("{} and {} differ in size", inputs[0].desc, view.desc));
         }
     }
-    let (inputs, outputs) = (inputs.map(Pointer::<T>::of), outputs.map(Pointer::<T>::of));
+    let inputs = inputs.map(Pointer::<T>::of);
+    let outputs = outputs.map(|(view, input)| (Pointer::<T>::of(view), input));
     for_chunks(count, CHUNK, |range| {
         wide(
             #[inline(always)]
             || {
-                let mut read = [[T::ZERO; BLOCK]; R];
-                let mut written = [[T::ZERO; BLOCK]; W];
+                let mut blocks = [[T::ZERO; BLOCK]; R];
                 for start in range.clone().step_by(BLOCK) {
                     let length = BLOCK.min(range.end - start);
-                    for (block, input) in read.iter_mut().zip(inputs) {
+                    for (block, input) in blocks.iter_mut().zip(&inputs) {
                         // SAFETY: the block lies in the operand, and this task alone writes it, below.
                         unsafe { std::ptr::copy_nonoverlapping(input.at(start as isize), block.as_mut_ptr(), length) };
                     }
-                    for i in 0..length {
-                        let results = f(std::array::from_fn(|input| read[input][i]));
-                        for (block, result) in written.iter_mut().zip(results) {
-                            block[i] = result;
-                        }
-                    }
-                    for (block, output) in written.iter().zip(outputs) {
+                    f(&mut blocks);
+                    for &(output, input) in &outputs {
+                        let block = blocks[input].as_ptr();
                         // SAFETY: as above.
-                        unsafe { std::ptr::copy_nonoverlapping(block.as_ptr(), output.at(start as isize), length) };
+                        unsafe { std::ptr::copy_nonoverlapping(block, output.at(start as isize), length) };
                     }
                 }
             },
