@@ -1,0 +1,306 @@
+//! Checkpoints: everything that a training run needs to go on as if it had never stopped.
+//!
+//! A checkpoint is a directory with two files: the tensors (`tensors-STEP-CHECKSUM.safetensors`) and `checkpoint.json`,
+//! which names that file with its length and checksum. A new checkpoint first writes its tensors under their own name and
+//! then replaces `checkpoint.json` by a rename, so that there is one complete checkpoint at any moment, whenever the
+//! process dies.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use forebay_base::DataType;
+use forebay_model::Tensor;
+use safetensors::tensor::{Dtype, TensorView};
+use safetensors::SafeTensors;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::files;
+
+/// Version of the format.
+const VERSION: u32 = 1;
+/// The file that makes a directory a checkpoint.
+const MANIFEST: &str = "checkpoint.json";
+/// Longest manifest that is read: it holds no tensors, so a longer one is not ours.
+const MANIFEST_BYTES_MAX: u64 = 64 << 20;
+
+/// A training run between two steps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// Steps done.
+    pub step: u64,
+    /// Seed of dropout: with the step, its whole random state.
+    pub seed: u64,
+    /// Position in the data, in the caller's own terms.
+    pub position: Value,
+    /// Parameters, optimizer state and running statistics, by name.
+    pub tensors: BTreeMap<String, Tensor>,
+    /// The file that it was read from; empty for one that was not read.
+    pub(crate) source: PathBuf,
+}
+
+/// `checkpoint.json`: the content, and a checksum over its text.
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    format: String,
+    version: u32,
+    crc32: u32,
+    content: Box<RawValue>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Content {
+    step: u64,
+    seed: u64,
+    position: Value,
+    tensors: TensorFile,
+}
+
+#[derive(Serialize, Deserialize)]
+struct TensorFile {
+    file: String,
+    size_bytes: u64,
+    crc32: u32,
+}
+
+impl Checkpoint {
+    /// Writes the checkpoint into a directory, which is made if need be. The checkpoint that was there stays complete
+    /// until the new one is.
+    ///
+    /// # Errors
+    /// [`Error::File`] where the system refuses, with the file.
+    pub fn write(&self, directory: impl AsRef<Path>) -> Result<(), Error> {
+        let directory = directory.as_ref();
+        fs::create_dir_all(directory).map_err(|error| files::write_error(directory, error))?;
+        let bytes = self.tensor_bytes().map_err(|reason| files::write_error(directory, reason))?;
+        let crc32 = crc32fast::hash(&bytes);
+        let file = format!("tensors-{}-{crc32:08x}.safetensors", self.step);
+        files::replace(&directory.join(&file), &bytes)?;
+        let content = Content {
+            step: self.step,
+            seed: self.seed,
+            position: self.position.clone(),
+            tensors: TensorFile { file: file.clone(), size_bytes: bytes.len() as u64, crc32 },
+        };
+        let manifest = manifest_text(&content).map_err(|error| files::write_error(&directory.join(MANIFEST), error))?;
+        files::replace(&directory.join(MANIFEST), manifest.as_bytes())?;
+        remove_others(directory, &file);
+        Ok(())
+    }
+
+    /// Reads the checkpoint of a directory.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] with the file that is missing, cut short, changed, or of another format.
+    pub fn read(directory: impl AsRef<Path>) -> Result<Checkpoint, Error> {
+        let source = directory.as_ref().join(MANIFEST);
+        let content = read_content(&source).map_err(|reason| Error::Checkpoint { path: source.clone(), reason })?;
+        let path = directory.as_ref().join(&content.tensors.file);
+        let tensors =
+            read_tensors(&path, &content.tensors).map_err(|reason| Error::Checkpoint { path: path.clone(), reason })?;
+        Ok(Checkpoint { step: content.step, seed: content.seed, position: content.position, tensors, source })
+    }
+
+    fn tensor_bytes(&self) -> Result<Vec<u8>, String> {
+        let views: Vec<(&str, TensorView)> = self
+            .tensors
+            .iter()
+            .map(|(name, tensor)| {
+                let shape = tensor.shape.iter().map(|&size| size as usize).collect();
+                let view = TensorView::new(dtype(tensor.data_type), shape, &tensor.bytes);
+                view.map(|view| (name.as_str(), view)).map_err(|error| format!("'{name}': {error}"))
+            })
+            .collect::<Result<_, _>>()?;
+        safetensors::serialize(views, None).map_err(|error| error.to_string())
+    }
+}
+
+fn manifest_text(content: &Content) -> serde_json::Result<String> {
+    let content = serde_json::value::to_raw_value(content)?;
+    let manifest = Manifest {
+        format: "forebay checkpoint".to_string(),
+        version: VERSION,
+        crc32: crc32fast::hash(content.get().as_bytes()),
+        content,
+    };
+    serde_json::to_string(&manifest)
+}
+
+fn read_content(path: &Path) -> Result<Content, String> {
+    let size_bytes = fs::metadata(path).map_err(|error| error.to_string())?.len();
+    if size_bytes > MANIFEST_BYTES_MAX {
+        return Err(format!("{size_bytes} bytes are too many for a manifest"));
+    }
+    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let manifest: Manifest =
+        serde_json::from_str(&text).map_err(|error| format!("not a checkpoint, or cut short: {error}"))?;
+    if manifest.version != VERSION {
+        return Err(format!("format version {} (this program reads {VERSION})", manifest.version));
+    }
+    let crc32 = crc32fast::hash(manifest.content.get().as_bytes());
+    if crc32 != manifest.crc32 {
+        return Err(format!("checksum {crc32:08x} instead of {:08x}: the file was changed", manifest.crc32));
+    }
+    let content: Content = serde_json::from_str(manifest.content.get()).map_err(|error| error.to_string())?;
+    let name = Path::new(&content.tensors.file);
+    if name.file_name() != Some(name.as_os_str()) {
+        return Err(format!("'{}' is not the name of a file in the checkpoint", content.tensors.file));
+    }
+    Ok(content)
+}
+
+fn read_tensors(path: &Path, expected: &TensorFile) -> Result<BTreeMap<String, Tensor>, String> {
+    let size_bytes = fs::metadata(path).map_err(|error| error.to_string())?.len();
+    if size_bytes != expected.size_bytes {
+        return Err(format!("{size_bytes} bytes instead of {}: the file is incomplete", expected.size_bytes));
+    }
+    let bytes = fs::read(path).map_err(|error| error.to_string())?;
+    let crc32 = crc32fast::hash(&bytes);
+    if crc32 != expected.crc32 {
+        return Err(format!("checksum {crc32:08x} instead of {:08x}: the file was changed", expected.crc32));
+    }
+    let file = SafeTensors::deserialize(&bytes).map_err(|error| error.to_string())?;
+    file.iter()
+        .map(|(name, view)| {
+            let data_type =
+                data_type(view.dtype()).ok_or_else(|| format!("'{name}' has the unknown type {:?}", view.dtype()))?;
+            let shape: Vec<u64> = view.shape().iter().map(|&size| size as u64).collect();
+            let tensor = Tensor::new(data_type, &shape, view.data())
+                .ok_or_else(|| format!("'{name}' has {} bytes for shape {shape:?}", view.data().len()))?;
+            Ok((name.to_string(), tensor))
+        })
+        .collect()
+}
+
+/// Removes tensors of older checkpoints. They are of no use any more, but do no harm either, so failures are ignored.
+fn remove_others(directory: &Path, keep: &str) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let ours = name.starts_with("tensors-") && (name.ends_with(".safetensors") || name.ends_with(".partial"));
+        if ours && name != keep {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Data types with their names in the file format.
+const TYPES: [(DataType, Dtype); 13] = [
+    (DataType::Float64, Dtype::F64),
+    (DataType::Float32, Dtype::F32),
+    (DataType::Float16, Dtype::F16),
+    (DataType::BFloat16, Dtype::BF16),
+    (DataType::Int64, Dtype::I64),
+    (DataType::Int32, Dtype::I32),
+    (DataType::Int16, Dtype::I16),
+    (DataType::Int8, Dtype::I8),
+    (DataType::UInt64, Dtype::U64),
+    (DataType::UInt32, Dtype::U32),
+    (DataType::UInt16, Dtype::U16),
+    (DataType::UInt8, Dtype::U8),
+    (DataType::Bool, Dtype::BOOL),
+];
+
+fn dtype(data_type: DataType) -> Dtype {
+    TYPES.iter().find(|(ours, _)| *ours == data_type).map(|(_, theirs)| *theirs).expect("every type is in the table")
+}
+
+fn data_type(dtype: Dtype) -> Option<DataType> {
+    TYPES.iter().find(|(_, theirs)| *theirs == dtype).map(|(ours, _)| *ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(test: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("forebay-checkpoint-{test}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        path
+    }
+
+    fn checkpoint(step: u64) -> Checkpoint {
+        let tensors = [
+            ("weight".to_string(), Tensor::from_f32(&[2, 2], &[1.0, -0.0, f32::NAN, step as f32])),
+            ("step".to_string(), Tensor::from_i64(&[], &[step as i64])),
+        ];
+        let position = serde_json::json!({ "epoch": 3, "shuffle": [2, 0, 1], "fraction": 0.1 });
+        Checkpoint { step, seed: u64::MAX, position, tensors: tensors.into_iter().collect(), source: PathBuf::new() }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_bit_for_bit() {
+        let directory = directory("round-trip");
+        for step in [1, 2] {
+            checkpoint(step).write(&directory).unwrap();
+            let read = Checkpoint::read(&directory).unwrap();
+            assert_eq!((read.step, read.seed), (step, u64::MAX));
+            assert_eq!(read.position, checkpoint(step).position);
+            assert_eq!(read.tensors, checkpoint(step).tensors);
+        }
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "the first checkpoint's tensors are gone");
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn every_changed_or_missing_byte_is_noticed() {
+        let directory = directory("damage");
+        checkpoint(1).write(&directory).unwrap();
+        let files: Vec<PathBuf> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        for path in files {
+            let good = fs::read(&path).unwrap();
+            for index in (0..good.len()).step_by(7) {
+                let mut bad = good.clone();
+                bad[index] ^= 1;
+                fs::write(&path, &bad).unwrap();
+                // A flipped bit in the manifest's frame may only change the spelling of an ignored name; anything else fails.
+                if let Ok(read) = Checkpoint::read(&directory) {
+                    assert_eq!(read.tensors, checkpoint(1).tensors, "byte {index} of {}", path.display());
+                    assert_eq!((read.step, read.position), (1, checkpoint(1).position));
+                }
+            }
+            for length in [0, 1, good.len() / 2, good.len() - 1] {
+                fs::write(&path, &good[..length]).unwrap();
+                let error = Checkpoint::read(&directory).expect_err("cut short").to_string();
+                assert!(error.contains(&path.display().to_string()), "{error}");
+            }
+            fs::remove_file(&path).unwrap();
+            let error = Checkpoint::read(&directory).expect_err("missing").to_string();
+            assert!(error.contains(&path.display().to_string()), "{error}");
+            fs::write(&path, &good).unwrap();
+        }
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_crash_before_the_manifest_leaves_the_previous_checkpoint() {
+        let directory = directory("crash");
+        checkpoint(1).write(&directory).unwrap();
+        // What a process that dies at each stage of writing leaves behind.
+        let bytes = checkpoint(2).tensor_bytes().unwrap();
+        for (name, part) in [
+            ("tensors-2-00000000.safetensors.1.partial", &bytes[..bytes.len() / 2]),
+            ("tensors-2-00000000.safetensors", &bytes[..]),
+            ("checkpoint.json.1.partial", &b"{"[..]),
+        ] {
+            fs::write(directory.join(name), part).unwrap();
+            assert_eq!(Checkpoint::read(&directory).unwrap().step, 1, "after {name}");
+        }
+        checkpoint(3).write(&directory).unwrap();
+        assert_eq!(Checkpoint::read(&directory).unwrap().step, 3);
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn an_unwritable_directory_is_named() {
+        let path = directory("unwritable");
+        fs::write(&path, b"a file, not a directory").unwrap();
+        let error = checkpoint(1).write(&path).expect_err("not a directory").to_string();
+        assert!(error.contains(&path.display().to_string()), "{error}");
+        fs::remove_file(path).unwrap();
+    }
+}

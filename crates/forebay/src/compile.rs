@@ -1,0 +1,148 @@
+//! From graph to plan: lowering, fusion, scratch, budget. What a session or trainer keeps of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_base::{Kernel, TensorDesc};
+use forebay_device::Device;
+use forebay_model::program::{self, Program, Role};
+use forebay_model::{Graph, Tensor, ValueId};
+use forebay_plan::cost::estimate;
+use forebay_plan::fuse::fuse;
+use forebay_plan::{plan, Plan, PlanError, PlanOptions};
+
+use crate::budget::MemorySize;
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::port::Port;
+
+/// A graph that is ready to run.
+pub(crate) struct Compiled {
+    /// The plan.
+    pub(crate) plan: Plan,
+    /// What the caller feeds, whether or not the plan uses it.
+    pub(crate) inputs: Vec<Port>,
+    /// What the caller gets.
+    pub(crate) outputs: Vec<Port>,
+    /// What steps change, with its role: parameters and state.
+    pub(crate) changing: BTreeMap<String, (Role, Port)>,
+    /// Initial contents of constants, parameters and state, by name.
+    pub(crate) contents: BTreeMap<String, Tensor>,
+    /// By input that is used as an index: how many entries there are to choose from.
+    pub(crate) index_limits: BTreeMap<String, u64>,
+}
+
+/// Plans a graph whose values all have types. Initializers in `parameters` that the graph updates are parameters.
+///
+/// # Errors
+/// A graph that cannot be lowered, a kernel that the device cannot run, or budgets that are too small.
+pub(crate) fn compile(graph: &Graph, parameters: &BTreeSet<ValueId>, machine: &Machine) -> Result<Compiled, Error> {
+    let mut program = forebay_model::lower::lower(graph, parameters)?;
+    let index_limits = index_limits(&program);
+    let changing = program
+        .persistent
+        .iter()
+        .map(|port| (port.name.clone(), (program.buffer(port.operand.buffer).role, resolved(port))))
+        .collect();
+    add_constants(&mut program)?;
+    if machine.options.fuse {
+        program = fuse(program);
+    }
+    set_scratch(&mut program, &*machine.device)?;
+    let contents = program
+        .persistent
+        .iter()
+        .filter_map(|port| Some((port.name.clone(), program.contents.get(&port.operand.buffer)?.clone())))
+        .collect();
+    Ok(Compiled {
+        plan: plan_within(&program, machine)?,
+        inputs: program.inputs.iter().map(resolved).collect(),
+        outputs: program.outputs.iter().map(resolved).collect(),
+        changing,
+        contents,
+        index_limits,
+    })
+}
+
+fn resolved(port: &program::Port) -> Port {
+    Port { name: port.name.clone(), data_type: port.operand.desc.data_type(), shape: port.shape.clone() }
+}
+
+/// Constants have homes in a plan as parameters have: each becomes a persistent port. Names that lowering gave twice are
+/// told apart by the buffer's number.
+fn add_constants(program: &mut Program) -> Result<(), Error> {
+    let mut names: BTreeSet<String> = program.persistent.iter().map(|port| port.name.clone()).collect();
+    let known: BTreeSet<program::BufferId> = program.persistent.iter().map(|port| port.operand.buffer).collect();
+    for (&buffer, tensor) in program.contents.iter().filter(|(buffer, _)| !known.contains(buffer)) {
+        let mut name = program.buffer(buffer).name.clone();
+        if names.contains(&name) {
+            name = format!("{name}#{}", buffer.0);
+        }
+        names.insert(name.clone());
+        let sizes: &[u64] = if tensor.shape.is_empty() { &[1] } else { &tensor.shape };
+        let desc = TensorDesc::packed(tensor.data_type, sizes)
+            .map_err(|error| Error::Option { reason: format!("constant '{name}': {error}") })?;
+        let operand = program::Operand { buffer, offset_bytes: 0, desc };
+        program.persistent.push(program::Port { name, shape: tensor.shape.clone(), operand });
+    }
+    Ok(())
+}
+
+/// Asks the device how much scratch each launch needs. After fusion, and before anything is known about budgets.
+fn set_scratch(program: &mut Program, device: &dyn Device) -> Result<(), Error> {
+    for launch in &mut program.launches {
+        let reads: Vec<TensorDesc> = launch.reads.iter().map(|operand| operand.desc.clone()).collect();
+        let writes: Vec<TensorDesc> = launch.writes.iter().map(|operand| operand.desc.clone()).collect();
+        launch.scratch_bytes = device
+            .workspace_bytes(&launch.kernel, &reads, &writes)
+            .map_err(|error| Error::Device { action: format!("'{}'", launch.name), error })?;
+    }
+    Ok(())
+}
+
+/// Plans within the budgets. A share of the peak needs the unlimited plan first.
+fn plan_within(program: &Program, machine: &Machine) -> Result<Plan, Error> {
+    let (options, limits) = (&machine.options, machine.device.limits());
+    let costs = estimate(program, limits);
+    let shares = [options.device_memory, options.host_memory];
+    let in_core_peak_bytes = if shares.iter().any(|size| matches!(size, Some(MemorySize::Percent(_)))) {
+        plan(program, &PlanOptions::default(), limits, &costs)?.statistics.in_core_peak_bytes
+    } else {
+        0
+    };
+    let resolve = |size: Option<MemorySize>| size.map(|size| size.resolve(in_core_peak_bytes));
+    let (host_bytes, reserved_bytes) = (resolve(options.host_memory), machine.reserved_host_bytes);
+    let plan_options = PlanOptions {
+        device_budget_bytes: resolve(options.device_memory),
+        host_budget_bytes: host_bytes.map(|bytes| bytes.saturating_sub(reserved_bytes)),
+        check: options.check || cfg!(debug_assertions),
+    };
+    plan(program, &plan_options, limits, &costs).map_err(|error| match (error, host_bytes) {
+        (PlanError::HostBudget { needed_bytes, .. }, Some(budget_bytes)) => {
+            Error::Plan(PlanError::HostBudget { budget_bytes, needed_bytes: needed_bytes + reserved_bytes })
+        }
+        (error, _) => Error::Plan(error),
+    })
+}
+
+/// Inputs that are indices of a gather, directly or converted, with the number of entries that they choose from.
+fn index_limits(program: &Program) -> BTreeMap<String, u64> {
+    let mut sources: BTreeMap<program::BufferId, String> =
+        program.inputs.iter().map(|port| (port.operand.buffer, port.name.clone())).collect();
+    let mut limits = BTreeMap::new();
+    for launch in &program.launches {
+        match (&launch.kernel, launch.reads.as_slice(), launch.writes.as_slice()) {
+            (Kernel::Cast, [from], [to]) => {
+                if let Some(name) = sources.get(&from.buffer).cloned() {
+                    sources.insert(to.buffer, name);
+                }
+            }
+            (Kernel::Gather { axis }, [data, indices], _) => {
+                let Some(name) = sources.get(&indices.buffer) else { continue };
+                let Some(&limit) = data.desc.sizes().get(*axis) else { continue };
+                limits.entry(name.clone()).and_modify(|known: &mut u64| *known = limit.min(*known)).or_insert(limit);
+            }
+            _ => {}
+        }
+    }
+    limits
+}

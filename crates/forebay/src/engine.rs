@@ -1,0 +1,139 @@
+//! One device, one plan on it at a time, and the values that outlive plans.
+//!
+//! A trainer has several plans: one per batch size, and one for evaluation. Two of them at once would not fit a budget
+//! that one of them fills, so the values of parameters and state move to the host, the old plan gives everything back,
+//! and only then the new one takes what it needs.
+
+use std::collections::BTreeMap;
+
+use forebay_device::DeviceUsage;
+use forebay_model::Tensor;
+use forebay_runtime::trace::{document, Trace};
+use forebay_runtime::Executor;
+use serde_json::Value;
+
+use crate::compile::Compiled;
+use crate::error::Error;
+use crate::machine::Machine;
+
+/// What a plan is for: evaluation or not, and the batch size.
+pub(crate) type PlanKey = (Purpose, u64);
+
+/// What a plan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Purpose {
+    /// One training step.
+    Training,
+    /// A forward pass.
+    Inference,
+}
+
+/// A device with at most one plan on it.
+pub(crate) struct Engine {
+    machine: Machine,
+    active: Option<(PlanKey, Executor)>,
+    /// Values of parameters and state that steps have changed. While a training plan is active, its own are newer.
+    values: BTreeMap<String, Tensor>,
+    traces: Vec<(PlanKey, Trace)>,
+}
+
+impl Engine {
+    pub(crate) fn new(machine: Machine, values: BTreeMap<String, Tensor>) -> Engine {
+        Engine { machine, active: None, values, traces: Vec::new() }
+    }
+
+    pub(crate) fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    pub(crate) fn usage(&self) -> DeviceUsage {
+        self.machine.device.usage()
+    }
+
+    /// The executor of a plan, with the newest values; what was on the device before is given back first.
+    ///
+    /// # Errors
+    /// What the device reports. The values are then safe on the host.
+    pub(crate) fn activate(&mut self, key: PlanKey, compiled: &Compiled) -> Result<&mut Executor, Error> {
+        if self.active.as_ref().is_none_or(|(active, _)| *active != key) {
+            self.retire()?;
+            let mut contents = compiled.contents.clone();
+            for (name, content) in &self.values {
+                if compiled.plan.persistent.iter().any(|home| home.name == *name) {
+                    contents.insert(name.clone(), content.clone());
+                }
+            }
+            let mut executor = Executor::new(self.machine.device.clone(), compiled.plan.clone(), &contents)?;
+            if self.machine.options.trace {
+                executor.start_trace();
+            }
+            self.active = Some((key, executor));
+        }
+        match &mut self.active {
+            Some((_, executor)) => Ok(executor),
+            None => unreachable!("it was made above"),
+        }
+    }
+
+    /// Brings the values home and gives back what is on the device.
+    ///
+    /// # Errors
+    /// What the device reports; the plan then stays where it is.
+    pub(crate) fn retire(&mut self) -> Result<(), Error> {
+        self.values = self.values()?;
+        self.keep_traces();
+        self.active = None;
+        Ok(())
+    }
+
+    /// The newest values of parameters and state.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub(crate) fn values(&self) -> Result<BTreeMap<String, Tensor>, Error> {
+        let mut values = self.values.clone();
+        if let Some(((Purpose::Training, _), executor)) = &self.active {
+            for home in executor.plan().persistent.iter().filter(|home| !home.pieces.is_empty()) {
+                if let Some(content) = values.get_mut(&home.name) {
+                    *content = executor.read_persistent(&home.name)?;
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    /// Replaces values; what is on the device is given back.
+    pub(crate) fn set_values(&mut self, values: BTreeMap<String, Tensor>) {
+        self.keep_traces();
+        self.active = None;
+        self.values = values;
+    }
+
+    fn keep_traces(&mut self) {
+        if let Some((key, executor)) = &mut self.active {
+            if let Some(trace) = executor.take_trace().filter(|trace| !trace.is_empty()) {
+                self.traces.push((*key, trace));
+            }
+            if self.machine.options.trace {
+                executor.start_trace();
+            }
+        }
+    }
+
+    /// Everything that was traced so far, as one document. Each plan is a process of its own in the viewer.
+    pub(crate) fn trace(&mut self) -> Value {
+        self.keep_traces();
+        let mut processes: Vec<PlanKey> = self.traces.iter().map(|(key, _)| *key).collect();
+        processes.sort_unstable();
+        processes.dedup();
+        let events = self.traces.iter().flat_map(|(key, trace)| {
+            let process = processes.iter().position(|known| known == key).unwrap_or_default() as u32 + 1;
+            let name = match key {
+                (Purpose::Training, batch_size) => format!("training, batch {batch_size}"),
+                (Purpose::Inference, batch_size) => format!("inference, batch {batch_size}"),
+            };
+            trace.events(process, &name)
+        });
+        document(events.collect())
+    }
+}

@@ -1,0 +1,173 @@
+//! What can go wrong, for whoever uses the library.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use forebay_device::DeviceError;
+use forebay_model::ModelError;
+use forebay_plan::PlanError;
+use forebay_runtime::RuntimeError;
+
+/// Why something was not done. Messages carry names, numbers and a way out.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Error {
+    /// The model cannot be read, typed, differentiated, lowered or written.
+    Model(ModelError),
+    /// There is no plan within the budgets.
+    Plan(PlanError),
+    /// The device cannot be had, or cannot run a kernel of the model.
+    Device {
+        /// What was being done.
+        action: String,
+        /// The device's words.
+        error: DeviceError,
+    },
+    /// A plan failed while it ran.
+    Runtime(RuntimeError),
+    /// An option has no meaning.
+    Option {
+        /// Why, and what would.
+        reason: String,
+    },
+    /// An input is not there.
+    MissingInput {
+        /// The input, with its type and shape.
+        expected: String,
+        /// Names that were given.
+        given: Vec<String>,
+    },
+    /// The model has no input of this name.
+    UnknownInput {
+        /// The name given.
+        name: String,
+        /// The inputs that there are, with types and shapes.
+        known: Vec<String>,
+    },
+    /// An input has the wrong type or shape.
+    Input {
+        /// The input, with the type and shape that it must have.
+        expected: String,
+        /// The type and shape that were given.
+        given: String,
+    },
+    /// An index in an input is out of range.
+    Index {
+        /// The input.
+        name: String,
+        /// The index.
+        value: i64,
+        /// Where it stands.
+        position: Vec<u64>,
+        /// Number of entries that there are.
+        limit: u64,
+    },
+    /// A label is not a class.
+    Label {
+        /// The label.
+        value: i64,
+        /// Where it stands in the labels.
+        position: Vec<u64>,
+        /// Number of classes.
+        classes: u64,
+    },
+    /// The loss is not a finite number. Parameters and state are as before the step.
+    NanLoss {
+        /// The step, counted from 1.
+        step: u64,
+        /// The loss.
+        loss: f32,
+    },
+    /// A checkpoint cannot be read, or does not fit the model.
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A file cannot be read or written.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// `read` or `write`.
+        action: &'static str,
+        /// The system's words.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Model(error) => error.fmt(f),
+            Error::Plan(error) => error.fmt(f),
+            Error::Device { action, error } => write!(f, "{action}: {error}"),
+            Error::Runtime(error) => error.fmt(f),
+            Error::Option { reason } => f.write_str(reason),
+            Error::MissingInput { expected, given } => {
+                write!(f, "input '{expected}' is missing (given: {})", list(given))
+            }
+            Error::UnknownInput { name, known } => {
+                write!(f, "the model has no input '{name}' (it has: {})", list(known))
+            }
+            Error::Input { expected, given } => write!(f, "input '{expected}' was given as {given}"),
+            Error::Index { name, value, position, limit } => {
+                write!(
+                    f,
+                    "input '{name}' holds index {value} at {position:?}, but there are {limit} entries to choose from"
+                )
+            }
+            Error::Label { value, position, classes } => {
+                write!(
+                    f,
+                    "label {value} at {position:?} is none of the {classes} classes 0 to {}",
+                    classes.saturating_sub(1)
+                )
+            }
+            Error::NanLoss { step, loss } => write!(
+                f,
+                "the loss of step {step} is {loss}; parameters are as before that step (lower the learning rate, or go \
+                 on with --on-nan continue)"
+            ),
+            Error::Checkpoint { path, reason } => write!(f, "checkpoint {}: {reason}", path.display()),
+            Error::File { path, action, reason } => write!(f, "cannot {action} {}: {reason}", path.display()),
+        }
+    }
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() {
+        "none".to_string()
+    } else {
+        names.join(", ")
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Model(error) => Some(error),
+            Error::Plan(error) => Some(error),
+            Error::Device { error, .. } => Some(error),
+            Error::Runtime(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<ModelError> for Error {
+    fn from(error: ModelError) -> Error {
+        Error::Model(error)
+    }
+}
+
+impl From<PlanError> for Error {
+    fn from(error: PlanError) -> Error {
+        Error::Plan(error)
+    }
+}
+
+impl From<RuntimeError> for Error {
+    fn from(error: RuntimeError) -> Error {
+        Error::Runtime(error)
+    }
+}

@@ -1,0 +1,158 @@
+//! A plan in words: what it takes, what moves and why, what it costs.
+
+use std::fmt;
+
+use forebay_base::{Command, Space};
+use forebay_plan::plan::Movement;
+use forebay_plan::Plan;
+use serde::Serialize;
+
+use crate::budget::format_bytes;
+
+/// What a plan does, as numbers and reasons.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explanation {
+    /// The budget in bytes; none when unlimited.
+    pub device_budget_bytes: Option<u64>,
+    /// Device bytes that the plan takes.
+    pub device_peak_bytes: u64,
+    /// Device bytes that the unlimited plan takes.
+    pub in_core_peak_bytes: u64,
+    /// The smallest budget in bytes that has a plan.
+    pub minimum_budget_bytes: u64,
+    /// The node that sets the smallest budget.
+    pub minimum_launch: String,
+    /// Host bytes that the plan takes.
+    pub host_bytes: u64,
+    /// Bytes copied to the device in a step.
+    pub bytes_to_device: u64,
+    /// Bytes copied from the device in a step.
+    pub bytes_from_device: u64,
+    /// Kernels launched in a step.
+    pub launches: usize,
+    /// Barriers in a step.
+    pub barriers: usize,
+    /// Waits for events in a step.
+    pub waits: usize,
+    /// Predicted time of a step in seconds.
+    pub predicted_seconds: f64,
+    /// Predicted time of a step without a budget, in seconds.
+    pub in_core_predicted_seconds: f64,
+    /// Every copy of a step, in order.
+    pub movements: Vec<MovementExplanation>,
+}
+
+/// One copy of a step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MovementExplanation {
+    /// Index of the command in the plan.
+    pub command: usize,
+    /// The buffer.
+    pub name: String,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// `to device`, `from device` or `within`.
+    pub direction: &'static str,
+    /// Why.
+    pub reason: String,
+}
+
+/// Explains a plan.
+pub fn explain(plan: &Plan) -> Explanation {
+    let statistics = &plan.statistics;
+    Explanation {
+        device_budget_bytes: statistics.device_budget_bytes,
+        device_peak_bytes: statistics.device_peak_bytes,
+        in_core_peak_bytes: statistics.in_core_peak_bytes,
+        minimum_budget_bytes: statistics.minimum_budget_bytes,
+        minimum_launch: statistics.minimum_launch.clone(),
+        host_bytes: statistics.host_bytes,
+        bytes_to_device: statistics.bytes_to_device,
+        bytes_from_device: statistics.bytes_from_device,
+        launches: statistics.launches,
+        barriers: statistics.barriers,
+        waits: statistics.waits,
+        predicted_seconds: statistics.predicted_ns as f64 / 1e9,
+        in_core_predicted_seconds: statistics.in_core_predicted_ns as f64 / 1e9,
+        movements: plan.movements.iter().filter_map(|movement| explain_movement(plan, movement)).collect(),
+    }
+}
+
+fn explain_movement(plan: &Plan, movement: &Movement) -> Option<MovementExplanation> {
+    let Some(Command::Copy { from, to, .. }) = plan.commands.get(movement.command) else {
+        return None;
+    };
+    let on_device = |space| matches!(space, Space::Device(_));
+    let direction = match (on_device(plan.memory(from.memory).space), on_device(plan.memory(to.memory).space)) {
+        (false, true) => "to device",
+        (true, false) => "from device",
+        _ => "within",
+    };
+    Some(MovementExplanation {
+        command: movement.command,
+        name: movement.name.clone(),
+        bytes: from.range.len(),
+        direction,
+        reason: movement.reason.clone(),
+    })
+}
+
+/// Every command of a step, one line each, launches with the names of their nodes.
+pub fn command_lines(plan: &Plan) -> Vec<String> {
+    plan.prologue
+        .iter()
+        .chain(&plan.commands)
+        .map(|command| match command {
+            Command::Launch { launch, .. } => {
+                let name = plan.labels.get(launch.label as usize).map_or("", String::as_str);
+                format!("{command}  ({name})")
+            }
+            _ => command.to_string(),
+        })
+        .collect()
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let budget = self.device_budget_bytes.map_or("unlimited".to_string(), format_bytes);
+        writeln!(f, "device budget     {budget}")?;
+        writeln!(f, "device peak       {}", format_bytes(self.device_peak_bytes))?;
+        writeln!(f, "without a budget  {}", format_bytes(self.in_core_peak_bytes))?;
+        let minimum = format_bytes(self.minimum_budget_bytes);
+        writeln!(f, "smallest budget   {minimum} (set by '{}')", self.minimum_launch)?;
+        writeln!(f, "host memory       {}", format_bytes(self.host_bytes))?;
+        writeln!(
+            f,
+            "moved per step    {} to the device, {} from it",
+            format_bytes(self.bytes_to_device),
+            format_bytes(self.bytes_from_device)
+        )?;
+        writeln!(
+            f,
+            "per step          {} launches, {} barriers and {} waits ({} together)",
+            self.launches,
+            self.barriers,
+            self.waits,
+            self.barriers + self.waits
+        )?;
+        writeln!(
+            f,
+            "predicted time    {:.4} s per step, {:.4} s without a budget",
+            self.predicted_seconds, self.in_core_predicted_seconds
+        )?;
+        if !self.movements.is_empty() {
+            writeln!(f, "what moves, in order:")?;
+        }
+        for movement in &self.movements {
+            writeln!(
+                f,
+                "  {:>11}  {:>12}  {}: {}",
+                movement.direction,
+                format_bytes(movement.bytes),
+                movement.name,
+                movement.reason
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,74 @@
+//! Labels: what they must be, and the check before a step that they are.
+
+use forebay_base::DataType;
+use forebay_model::Tensor;
+
+use crate::error::Error;
+use crate::port::{self, Port};
+
+/// The classes that labels choose from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Classes {
+    /// Number of classes.
+    pub(crate) count: u64,
+    /// A label value that does not count.
+    pub(crate) ignore_index: Option<i64>,
+}
+
+/// The labels as the plan wants them: integers of any width become the plan's.
+///
+/// # Errors
+/// Another type or shape, or a label that is neither a class nor ignored.
+pub(crate) fn prepare(labels: Tensor, port: &Port, classes: Option<Classes>) -> Result<Tensor, Error> {
+    let labels = match (port.data_type, labels.to_i64()) {
+        (DataType::Int64, Some(values)) if labels.data_type != DataType::Int64 => {
+            Tensor::from_i64(&labels.shape, &values)
+        }
+        _ => labels,
+    };
+    port::check_tensor(port, &labels)?;
+    if let (Some(classes), Some(values)) = (classes, labels.to_i64()) {
+        let wrong = |&value: &i64| {
+            classes.ignore_index != Some(value) && u64::try_from(value).map_or(true, |value| value >= classes.count)
+        };
+        if let Some(index) = values.iter().position(wrong) {
+            let position = port::position(index, &labels.shape);
+            return Err(Error::Label { value: values[index], position, classes: classes.count });
+        }
+    }
+    Ok(labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port() -> Port {
+        Port { name: "labels".to_string(), data_type: DataType::Int64, shape: vec![2, 2] }
+    }
+
+    #[test]
+    fn narrow_integers_are_widened() {
+        let narrow = Tensor::new(DataType::UInt8, &[2, 2], vec![0, 1, 2, 1]).unwrap();
+        let classes = Some(Classes { count: 3, ignore_index: None });
+        assert_eq!(prepare(narrow, &port(), classes).unwrap(), Tensor::from_i64(&[2, 2], &[0, 1, 2, 1]));
+    }
+
+    #[test]
+    fn a_label_out_of_range_is_named_with_its_place() {
+        let labels = Tensor::from_i64(&[2, 2], &[0, 1, 3, 1]);
+        let classes = Classes { count: 3, ignore_index: None };
+        let error = prepare(labels.clone(), &port(), Some(classes)).unwrap_err();
+        assert_eq!(error, Error::Label { value: 3, position: vec![1, 0], classes: 3 });
+        assert_eq!(error.to_string(), "label 3 at [1, 0] is none of the 3 classes 0 to 2");
+        assert!(prepare(labels, &port(), Some(Classes { ignore_index: Some(3), ..classes })).is_ok());
+        let negative = Tensor::from_i64(&[2, 2], &[0, -1, 0, 1]);
+        assert!(matches!(prepare(negative, &port(), Some(classes)), Err(Error::Label { value: -1, .. })));
+    }
+
+    #[test]
+    fn floats_are_no_labels_for_classes() {
+        let labels = Tensor::from_f32(&[2, 2], &[0.0; 4]);
+        assert!(matches!(prepare(labels, &port(), None), Err(Error::Input { .. })));
+    }
+}

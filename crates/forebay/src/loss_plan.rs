@@ -1,0 +1,139 @@
+//! A plan that computes a loss: one training step, or an evaluation; and what must be fed to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_model::training::{loss_graph, training_graph, Loss};
+use forebay_model::{Graph, Tensor, ValueId};
+
+use crate::compile::{compile, Compiled};
+use crate::error::Error;
+use crate::labels::{self, Classes};
+use crate::machine::Machine;
+use crate::model::Model;
+use crate::port::{self, Port};
+use crate::trainer::TrainerOptions;
+
+/// A plan that computes a loss.
+pub(crate) struct LossPlan {
+    /// The plan.
+    pub(crate) compiled: Compiled,
+    /// The model's own inputs.
+    pub(crate) inputs: Vec<Port>,
+    /// The labels.
+    pub(crate) labels: Port,
+    /// Name of the output that is the loss.
+    pub(crate) loss: String,
+    /// What the loss compares with the labels.
+    pub(crate) logits: Port,
+    /// The axis of the logits along which the classes lie.
+    pub(crate) class_axis: Option<usize>,
+    classes: Option<Classes>,
+    /// Name of the input that takes the number of the step.
+    step: Option<String>,
+}
+
+/// The values of a graph that tell what is what.
+struct Landmarks {
+    loss: ValueId,
+    prediction: ValueId,
+    labels: ValueId,
+    step: Option<ValueId>,
+}
+
+impl LossPlan {
+    /// Plans a training step.
+    ///
+    /// # Errors
+    /// A model that cannot be trained as asked, or budgets that are too small.
+    pub(crate) fn training(
+        model: &Model,
+        options: &TrainerOptions,
+        batch_size: Option<u64>,
+        machine: &Machine,
+    ) -> Result<LossPlan, Error> {
+        let step = training_graph(&model.open_graph(batch_size)?, &options.training)?;
+        let landmarks =
+            Landmarks { loss: step.loss, prediction: step.prediction, labels: step.labels, step: step.step };
+        LossPlan::new(&step.graph, &step.parameters.into_iter().collect(), landmarks, options, machine)
+    }
+
+    /// Plans an evaluation: the loss and the model's output, with whatever values the parameters then have.
+    ///
+    /// # Errors
+    /// A model that cannot run, or budgets that are too small.
+    pub(crate) fn evaluation(
+        model: &Model,
+        options: &TrainerOptions,
+        batch_size: Option<u64>,
+        machine: &Machine,
+    ) -> Result<LossPlan, Error> {
+        let training = &options.training;
+        let graph = loss_graph(&model.open_graph(batch_size)?, &training.loss, training.loss_output.as_deref())?;
+        let landmarks = Landmarks { loss: graph.loss, prediction: graph.prediction, labels: graph.labels, step: None };
+        LossPlan::new(&graph.graph, &BTreeSet::new(), landmarks, options, machine)
+    }
+
+    fn new(
+        graph: &Graph,
+        parameters: &BTreeSet<ValueId>,
+        landmarks: Landmarks,
+        options: &TrainerOptions,
+        machine: &Machine,
+    ) -> Result<LossPlan, Error> {
+        let compiled = compile(graph, parameters, machine)?;
+        let name = |id: ValueId| graph.value(id).name.clone();
+        let (labels_name, step) = (name(landmarks.labels), landmarks.step.map(name));
+        let (own, added): (Vec<Port>, Vec<Port>) = compiled
+            .inputs
+            .iter()
+            .cloned()
+            .partition(|port| port.name != labels_name && Some(&port.name) != step.as_ref());
+        let missing = |what: &str| Error::Option { reason: format!("the {what} of the loss has no type") };
+        let labels = added.into_iter().find(|port| port.name == labels_name).ok_or_else(|| missing("label input"))?;
+        let ty = graph.ty(landmarks.prediction).ok_or_else(|| missing("input"))?;
+        let logits = Port { name: name(landmarks.prediction), data_type: ty.data_type, shape: ty.shape.clone() };
+        let (class_axis, classes) = classes(&options.training.loss, &logits);
+        let loss = name(landmarks.loss);
+        Ok(LossPlan { compiled, inputs: own, labels, loss, logits, class_axis, classes, step })
+    }
+
+    /// Checks a batch with its labels, and gives everything that the plan is fed in step number `step`.
+    ///
+    /// # Errors
+    /// Names, types, shapes, indices or labels that do not fit.
+    pub(crate) fn check(
+        &self,
+        batch: BTreeMap<String, Tensor>,
+        labels: Tensor,
+        step: u64,
+    ) -> Result<BTreeMap<String, Tensor>, Error> {
+        port::check_inputs(&self.inputs, &batch)?;
+        port::check_indices(&self.compiled.index_limits, &batch)?;
+        let mut fed = batch;
+        fed.insert(self.labels.name.clone(), labels::prepare(labels, &self.labels, self.classes)?);
+        if let Some(name) = &self.step {
+            fed.insert(name.clone(), Tensor::from_i64(&[1], &[step as i64]));
+        }
+        Ok(fed)
+    }
+
+    /// What parameters and state hold before the first step.
+    pub(crate) fn initial_values(&self) -> BTreeMap<String, Tensor> {
+        let value = |name: &String, port: &Port| {
+            let content = self.compiled.contents.get(name).cloned();
+            content.unwrap_or_else(|| port.zeros())
+        };
+        self.compiled.changing.iter().map(|(name, (_, port))| (name.clone(), value(name, port))).collect()
+    }
+}
+
+/// The class axis of the logits, from the front, and the classes along it.
+fn classes(loss: &Loss, logits: &Port) -> (Option<usize>, Option<Classes>) {
+    let Loss::SoftmaxCrossEntropy { class_axis, ignore_index } = *loss else {
+        return (None, None);
+    };
+    let axis = class_axis.unwrap_or(1);
+    let axis = if axis < 0 { axis + logits.shape.len() as i64 } else { axis };
+    let axis = usize::try_from(axis).ok().filter(|&axis| axis < logits.shape.len());
+    (axis, axis.map(|axis| Classes { count: logits.shape[axis], ignore_index }))
+}

@@ -1,0 +1,55 @@
+//! A device with the limits that its user set.
+
+use std::sync::Arc;
+
+use forebay_device::host::{HostDevice, HostOptions};
+use forebay_device::null::{NullDevice, NullProfile};
+use forebay_device::Device;
+use forebay_runtime::executor::STAGING_BYTES;
+
+use crate::error::Error;
+use crate::options::{DeviceOptions, DEVICES};
+
+/// A device with the limits that its user set.
+pub(crate) struct Machine {
+    /// The device.
+    pub(crate) device: Arc<dyn Device>,
+    /// What was asked for.
+    pub(crate) options: DeviceOptions,
+    /// Host bytes that are taken whatever the plan: the device's own, and the executor's staging.
+    pub(crate) reserved_host_bytes: u64,
+}
+
+impl Machine {
+    /// Opens the device that the options name.
+    ///
+    /// # Errors
+    /// An unknown name, no threads, or what the system refuses.
+    pub(crate) fn open(options: &DeviceOptions) -> Result<Machine, Error> {
+        Ok(Machine::with_device(options, open(options)?))
+    }
+
+    /// A device of the caller's, on which nothing runs yet.
+    pub(crate) fn with_device(options: &DeviceOptions, device: Arc<dyn Device>) -> Machine {
+        let reserved_host_bytes = device.usage().host_bytes + STAGING_BYTES;
+        Machine { device, options: options.clone(), reserved_host_bytes }
+    }
+}
+
+fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+    if options.threads == Some(0) {
+        return Err(Error::Option { reason: "a device needs at least one thread".to_string() });
+    }
+    match options.device.as_str() {
+        "host" => {
+            let device = HostDevice::new(&HostOptions { threads: options.threads, ..HostOptions::default() })
+                .map_err(|error| Error::Device { action: "while opening device host".to_string(), error })?;
+            Ok(Arc::new(device))
+        }
+        "null" => Ok(Arc::new(NullDevice::new(NullProfile::Tiled))),
+        name => {
+            let reason = format!("there is no device '{name}' (there are: {})", DEVICES.join(", "));
+            Err(Error::Option { reason })
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! A model as it was read: what it takes and gives, and the graphs that are made of it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_base::DataType;
+use forebay_model::graph::Dimension;
+use forebay_model::{infer, onnx, Graph, ModelError, Tensor, ValueId};
+
+use crate::error::Error;
+use crate::port::PortDescription;
+
+/// An ONNX model. Cheap to clone: the weights are shared.
+#[derive(Clone, Debug)]
+pub struct Model {
+    onnx: Arc<onnx::Model>,
+}
+
+impl Model {
+    /// Reads a model from a file; external data files lie beside it.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is no model that Forebay knows.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Model, Error> {
+        Ok(Model { onnx: Arc::new(onnx::read_file(path.as_ref())?) })
+    }
+
+    /// Reads a model from memory. One with external data files is refused.
+    ///
+    /// # Errors
+    /// Bytes that are no model that Forebay knows.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Model, Error> {
+        Ok(Model { onnx: Arc::new(onnx::read(bytes, None)?) })
+    }
+
+    /// What the model takes, as it declares it.
+    pub fn inputs(&self) -> Vec<PortDescription> {
+        self.ports(&self.onnx.graph.inputs)
+    }
+
+    /// What the model gives, as it declares it.
+    pub fn outputs(&self) -> Vec<PortDescription> {
+        self.ports(&self.onnx.graph.outputs)
+    }
+
+    fn ports(&self, values: &[ValueId]) -> Vec<PortDescription> {
+        let describe = |&id: &ValueId| {
+            let value = self.onnx.graph.value(id);
+            let (data_type, dimensions) = value.declared.clone().unwrap_or((DataType::Float32, Vec::new()));
+            PortDescription { name: value.name.clone(), data_type, dimensions }
+        };
+        values.iter().map(describe).collect()
+    }
+
+    /// The graph as read.
+    pub(crate) fn graph(&self) -> &Graph {
+        &self.onnx.graph
+    }
+
+    /// The graph for training and for evaluation between steps, with all types. Weights stay open: nothing that depends
+    /// on them is folded.
+    ///
+    /// # Errors
+    /// A size that is left open, or operators that refuse their inputs.
+    pub(crate) fn open_graph(&self, batch_size: Option<u64>) -> Result<Graph, Error> {
+        typed(self.onnx.graph.clone(), batch_size)
+    }
+
+    /// The graph for inference, with all types: weights are constants, and what is made of them alone is folded.
+    ///
+    /// # Errors
+    /// As [`Model::open_graph`].
+    pub(crate) fn inference_graph(&self, batch_size: Option<u64>) -> Result<Graph, Error> {
+        let mut graph = self.onnx.graph.clone();
+        graph.constants = graph.initializers.keys().copied().collect();
+        typed(graph, batch_size)
+    }
+
+    /// The model as ONNX, with other contents for the tensors that `replaced` names.
+    ///
+    /// # Errors
+    /// Contents that do not fit.
+    pub(crate) fn to_bytes(&self, replaced: &BTreeMap<String, Tensor>) -> Result<Vec<u8>, ModelError> {
+        onnx::write(&self.onnx, replaced)
+    }
+}
+
+/// Types a graph for a batch size. A batch size that the model states itself is replaced.
+fn typed(mut graph: Graph, batch_size: Option<u64>) -> Result<Graph, Error> {
+    if batch_size == Some(0) {
+        return Err(Error::Option { reason: "a batch holds at least one sample".to_string() });
+    }
+    let stated = batch_size.and_then(|size| replace_batch_size(&mut graph, size));
+    match (infer::infer(&mut graph, batch_size), batch_size, stated) {
+        (Ok(()), _, _) => Ok(graph),
+        (Err(error), Some(size), Some(stated)) if size != stated => Err(Error::Option {
+            reason: format!(
+                "a batch of {size} does not fit the model, which was exported for batches of {stated} ({error}); export \
+                 it with a symbolic batch dimension, or give it whole batches"
+            ),
+        }),
+        (Err(error), _, _) => Err(error.into()),
+    }
+}
+
+/// Makes the stated leading size of inputs and outputs another one, where all inputs state the same; gives what they
+/// stated.
+fn replace_batch_size(graph: &mut Graph, batch_size: u64) -> Option<u64> {
+    fn leading(graph: &mut Graph, id: ValueId) -> Option<&mut u64> {
+        let (_, dimensions) = graph.value_mut(id).declared.as_mut()?;
+        match dimensions.first_mut()? {
+            Dimension::Known(size) => Some(size),
+            Dimension::Symbol(_) => None,
+        }
+    }
+    let inputs = graph.inputs.clone();
+    let stated = *leading(graph, *inputs.first()?)?;
+    if inputs.iter().any(|&id| leading(graph, id).copied() != Some(stated)) {
+        return None;
+    }
+    for id in inputs.into_iter().chain(graph.outputs.clone()) {
+        if let Some(size) = leading(graph, id).filter(|size| **size == stated) {
+            *size = batch_size;
+        }
+    }
+    Some(stated)
+}

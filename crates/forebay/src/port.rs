@@ -1,0 +1,160 @@
+//! What goes into a model and comes out of it: names, types, shapes, and the check of what a caller gives.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use forebay_base::DataType;
+use forebay_model::graph::Dimension;
+use forebay_model::Tensor;
+
+use crate::error::Error;
+
+/// An input or output as a model declares it: sizes may be symbols.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortDescription {
+    /// Its name in the graph.
+    pub name: String,
+    /// Its element type.
+    pub data_type: DataType,
+    /// Its sizes.
+    pub dimensions: Vec<Dimension>,
+}
+
+impl fmt::Display for PortDescription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sizes: Vec<String> = self.dimensions.iter().map(Dimension::to_string).collect();
+        write!(f, "{}: {}[{}]", self.name, self.data_type, sizes.join(", "))
+    }
+}
+
+/// An input or output with all sizes known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its name in the graph.
+    pub name: String,
+    /// Its element type.
+    pub data_type: DataType,
+    /// Its sizes; none for a scalar.
+    pub shape: Vec<u64>,
+}
+
+impl Port {
+    /// A tensor of zeros that fits the port.
+    pub(crate) fn zeros(&self) -> Tensor {
+        let size_bytes = self.shape.iter().product::<u64>() * self.data_type.size_bytes();
+        let bytes: Arc<[u8]> = vec![0; size_bytes as usize].into();
+        Tensor { data_type: self.data_type, shape: self.shape.clone(), bytes }
+    }
+
+    /// The same port with another leading size, where it has the leading size `from`.
+    pub(crate) fn with_batch(&self, from: u64, to: u64) -> Port {
+        let mut port = self.clone();
+        if let Some(size) = port.shape.first_mut().filter(|size| **size == from) {
+            *size = to;
+        }
+        port
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}{:?}", self.name, self.data_type, self.shape)
+    }
+}
+
+/// Checks that `given` holds exactly the tensors that `ports` describe.
+///
+/// # Errors
+/// A missing or unknown name, or another type or shape.
+pub(crate) fn check_inputs(ports: &[Port], given: &BTreeMap<String, Tensor>) -> Result<(), Error> {
+    if let Some(name) = given.keys().find(|name| ports.iter().all(|port| port.name != **name)) {
+        return Err(Error::UnknownInput { name: name.clone(), known: ports.iter().map(Port::to_string).collect() });
+    }
+    for port in ports {
+        let tensor = given.get(&port.name).ok_or_else(|| Error::MissingInput {
+            expected: port.to_string(),
+            given: given.keys().cloned().collect(),
+        })?;
+        check_tensor(port, tensor)?;
+    }
+    Ok(())
+}
+
+/// Checks one tensor's type and shape.
+///
+/// # Errors
+/// [`Error::Input`].
+pub(crate) fn check_tensor(port: &Port, tensor: &Tensor) -> Result<(), Error> {
+    if tensor.data_type == port.data_type && tensor.shape == port.shape {
+        return Ok(());
+    }
+    Err(Error::Input { expected: port.to_string(), given: format!("{}{:?}", tensor.data_type, tensor.shape) })
+}
+
+/// Checks that inputs that are used as indices choose from what there is. Negative ones count from the end.
+///
+/// # Errors
+/// [`Error::Index`].
+pub(crate) fn check_indices(limits: &BTreeMap<String, u64>, given: &BTreeMap<String, Tensor>) -> Result<(), Error> {
+    for (name, &limit) in limits {
+        let Some(tensor) = given.get(name) else { continue };
+        let Some(values) = tensor.to_i64() else { continue };
+        let bound = i64::try_from(limit).unwrap_or(i64::MAX);
+        if let Some(index) = values.iter().position(|&value| value < -bound || value >= bound) {
+            let position = position(index, &tensor.shape);
+            return Err(Error::Index { name: name.clone(), value: values[index], position, limit });
+        }
+    }
+    Ok(())
+}
+
+/// Where the element with this row-major index stands.
+pub(crate) fn position(index: usize, shape: &[u64]) -> Vec<u64> {
+    let mut rest = index as u64;
+    let mut position: Vec<u64> = shape
+        .iter()
+        .rev()
+        .map(|&size| {
+            let here = rest % size.max(1);
+            rest /= size.max(1);
+            here
+        })
+        .collect();
+    position.reverse();
+    position
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port() -> Port {
+        Port { name: "x".to_string(), data_type: DataType::Float32, shape: vec![2, 3] }
+    }
+
+    #[test]
+    fn inputs_are_checked_by_name_type_and_shape() {
+        let good = Tensor::from_f32(&[2, 3], &[0.0; 6]);
+        let check = |entries: &[(&str, Tensor)]| {
+            let given = entries.iter().map(|(name, tensor)| (name.to_string(), tensor.clone())).collect();
+            check_inputs(&[port()], &given).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&[("x", good.clone())]), Ok(()));
+        let missing = check(&[]).expect_err("x is missing");
+        assert!(missing.contains("'x: float32[2, 3]' is missing (given: none)"), "{missing}");
+        let unknown = check(&[("x", good), ("z", Tensor::from_f32(&[1], &[0.0]))]).expect_err("z is unknown");
+        assert!(unknown.contains("no input 'z' (it has: x: float32[2, 3])"), "{unknown}");
+        let shape = check(&[("x", Tensor::from_f32(&[3, 2], &[0.0; 6]))]).expect_err("transposed");
+        assert!(shape.contains("was given as float32[3, 2]"), "{shape}");
+        let data_type = check(&[("x", Tensor::from_i64(&[2, 3], &[0; 6]))]).expect_err("integers");
+        assert!(data_type.contains("was given as int64[2, 3]"), "{data_type}");
+    }
+
+    #[test]
+    fn positions_are_row_major() {
+        assert_eq!(position(0, &[2, 3]), [0, 0]);
+        assert_eq!(position(5, &[2, 3]), [1, 2]);
+        assert_eq!(position(4, &[2, 3]), [1, 1]);
+    }
+}

@@ -1,0 +1,143 @@
+//! Running a model.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use forebay_device::{Device, DeviceUsage};
+use forebay_model::Tensor;
+use forebay_plan::plan::Statistics;
+use forebay_plan::Plan;
+use forebay_runtime::StepTimes;
+
+use crate::compile::{compile, Compiled};
+use crate::engine::{Engine, Purpose};
+use crate::error::Error;
+use crate::explain::{explain, Explanation};
+use crate::machine::Machine;
+use crate::model::Model;
+use crate::options::DeviceOptions;
+use crate::port::{self, Port};
+
+/// How a [`Session`] runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SessionOptions {
+    /// The machine and its budgets.
+    pub device: DeviceOptions,
+    /// The size of the batch dimension, where the model leaves it open.
+    pub batch_size: Option<u64>,
+}
+
+/// When a run took place.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RunTimes {
+    /// Seconds from the first command to the last result.
+    pub seconds: f64,
+    /// The part of them in which no kernel ran.
+    pub stall_seconds: f64,
+}
+
+impl From<StepTimes> for RunTimes {
+    fn from(times: StepTimes) -> RunTimes {
+        RunTimes { seconds: times.total.as_secs_f64(), stall_seconds: times.stall.as_secs_f64() }
+    }
+}
+
+/// A model, planned for inference within its budgets. Memory is taken at the first run and given back on drop.
+pub struct Session {
+    compiled: Compiled,
+    engine: Engine,
+    batch_size: u64,
+    last_run: RunTimes,
+}
+
+impl Session {
+    /// Plans a model on the device that the options name.
+    ///
+    /// # Errors
+    /// A model that cannot run, a device that cannot be had, or budgets that are too small.
+    pub fn new(model: &Model, options: &SessionOptions) -> Result<Session, Error> {
+        Session::on(model, options, Machine::open(&options.device)?)
+    }
+
+    /// The same on a device of the caller's.
+    ///
+    /// # Errors
+    /// A model that cannot run there, or budgets that are too small.
+    pub fn with_device(model: &Model, options: &SessionOptions, device: Arc<dyn Device>) -> Result<Session, Error> {
+        Session::on(model, options, Machine::with_device(&options.device, device))
+    }
+
+    fn on(model: &Model, options: &SessionOptions, machine: Machine) -> Result<Session, Error> {
+        let graph = model.inference_graph(options.batch_size)?;
+        let compiled = compile(&graph, &BTreeSet::new(), &machine)?;
+        let batch_size = compiled.inputs.iter().find_map(|port| port.shape.first().copied()).unwrap_or(1);
+        let engine = Engine::new(machine, BTreeMap::new());
+        Ok(Session { compiled, engine, batch_size, last_run: RunTimes::default() })
+    }
+
+    /// What a run takes.
+    pub fn inputs(&self) -> &[Port] {
+        &self.compiled.inputs
+    }
+
+    /// What a run gives.
+    pub fn outputs(&self) -> &[Port] {
+        &self.compiled.outputs
+    }
+
+    /// Runs the model: all inputs by name, all outputs by name.
+    ///
+    /// # Errors
+    /// An input that is missing, unknown, or of the wrong type or shape; what the device reports.
+    pub fn run(&mut self, inputs: BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, Error> {
+        port::check_inputs(&self.compiled.inputs, &inputs)?;
+        port::check_indices(&self.compiled.index_limits, &inputs)?;
+        let executor = self.engine.activate((Purpose::Inference, self.batch_size), &self.compiled)?;
+        feed(executor, &inputs)?;
+        self.last_run = executor.run()?.into();
+        let outputs = &self.compiled.outputs;
+        outputs.iter().map(|port| Ok((port.name.clone(), executor.read_output(&port.name)?))).collect()
+    }
+
+    /// When the latest run took place.
+    pub fn last_run(&self) -> RunTimes {
+        self.last_run
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.compiled.plan
+    }
+
+    /// Numbers about the plan.
+    pub fn statistics(&self) -> &Statistics {
+        &self.compiled.plan.statistics
+    }
+
+    /// What the device has handed out.
+    pub fn usage(&self) -> DeviceUsage {
+        self.engine.usage()
+    }
+
+    /// The plan in words.
+    pub fn explain(&self) -> Explanation {
+        explain(&self.compiled.plan)
+    }
+
+    /// When every command of every run so far ran, in the format of Perfetto and chrome://tracing. Empty unless
+    /// [`DeviceOptions::trace`] was set.
+    pub fn trace(&mut self) -> serde_json::Value {
+        self.engine.trace()
+    }
+}
+
+/// Writes the inputs that the plan uses.
+pub(crate) fn feed(executor: &mut forebay_runtime::Executor, inputs: &BTreeMap<String, Tensor>) -> Result<(), Error> {
+    for (name, tensor) in inputs {
+        // An input that no kernel reads has no place in the plan.
+        if executor.plan().inputs.iter().any(|home| home.name == *name) {
+            executor.write_input(name, &tensor.bytes)?;
+        }
+    }
+    Ok(())
+}

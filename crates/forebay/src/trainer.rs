@@ -1,0 +1,333 @@
+//! Training a model.
+//!
+//! A trainer keeps one plan per batch size, and one per batch size for evaluation, all within the same budgets; at most
+//! one of them is on the device at a time (see [`crate::engine`]).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_device::{Device, DeviceUsage};
+use forebay_model::program::Role;
+use forebay_model::training::TrainingOptions;
+use forebay_model::Tensor;
+use forebay_plan::plan::Statistics;
+use forebay_plan::Plan;
+use forebay_runtime::Decision;
+use serde_json::Value;
+
+use crate::checkpoint::Checkpoint;
+use crate::engine::{Engine, Purpose};
+use crate::error::Error;
+use crate::explain::{explain, Explanation};
+use crate::files;
+use crate::loss_plan::LossPlan;
+use crate::machine::Machine;
+use crate::model::Model;
+use crate::options::DeviceOptions;
+use crate::port::{self, Port};
+use crate::session::{feed, RunTimes};
+
+/// What happens when the loss is not a finite number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnNan {
+    /// The step fails, and leaves parameters and state as before it.
+    #[default]
+    Stop,
+    /// The step is done all the same.
+    Continue,
+}
+
+/// How a [`Trainer`] trains.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainerOptions {
+    /// Loss, optimizer, what trains.
+    pub training: TrainingOptions,
+    /// The machine and its budgets.
+    pub device: DeviceOptions,
+    /// The size of a batch, where the model leaves it open or another one is wanted.
+    pub batch_size: Option<u64>,
+    /// What happens when the loss is not a finite number.
+    pub on_nan: OnNan,
+}
+
+impl TrainerOptions {
+    /// Training on the host without budgets, at the model's own batch size; stops where the loss is no number.
+    pub fn new(training: TrainingOptions) -> TrainerOptions {
+        TrainerOptions { training, device: DeviceOptions::default(), batch_size: None, on_nan: OnNan::Stop }
+    }
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepReport {
+    /// Which step it was, from 1.
+    pub step: u64,
+    /// The loss before the step's update.
+    pub loss: f32,
+    /// Seconds from the first command to the last.
+    pub seconds: f64,
+    /// The part of them in which no kernel ran.
+    pub stall_seconds: f64,
+}
+
+/// What a model makes of a batch, in evaluation mode.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluation {
+    /// The loss.
+    pub loss: f32,
+    /// What the loss is computed from: the model's output.
+    pub logits: Tensor,
+}
+
+/// A model in training, within its budgets. Memory is taken at the first step and given back on drop.
+pub struct Trainer {
+    model: Model,
+    options: TrainerOptions,
+    engine: Engine,
+    training: BTreeMap<u64, LossPlan>,
+    evaluation: BTreeMap<u64, LossPlan>,
+    batch_size: u64,
+    step_count: u64,
+}
+
+impl Trainer {
+    /// Plans training on the device that the options name.
+    ///
+    /// # Errors
+    /// A model that cannot be trained as asked, a device that cannot be had, or budgets that are too small.
+    pub fn new(model: Model, options: TrainerOptions) -> Result<Trainer, Error> {
+        let machine = Machine::open(&options.device)?;
+        Trainer::on(model, options, machine)
+    }
+
+    /// The same on a device of the caller's.
+    ///
+    /// # Errors
+    /// A model that cannot be trained as asked, or budgets that are too small.
+    pub fn with_device(model: Model, options: TrainerOptions, device: Arc<dyn Device>) -> Result<Trainer, Error> {
+        let machine = Machine::with_device(&options.device, device);
+        Trainer::on(model, options, machine)
+    }
+
+    fn on(model: Model, options: TrainerOptions, machine: Machine) -> Result<Trainer, Error> {
+        let plan = LossPlan::training(&model, &options, options.batch_size, &machine)?;
+        let batch_size = plan.inputs.iter().find_map(|port| port.shape.first().copied()).unwrap_or(1);
+        let engine = Engine::new(machine, plan.initial_values());
+        Ok(Trainer {
+            model,
+            options,
+            engine,
+            training: BTreeMap::from([(batch_size, plan)]),
+            evaluation: BTreeMap::new(),
+            batch_size,
+            step_count: 0,
+        })
+    }
+
+    /// What a batch holds beside the labels, at the planned batch size.
+    pub fn inputs(&self) -> &[Port] {
+        &self.main().inputs
+    }
+
+    /// The labels, at the planned batch size.
+    pub fn labels(&self) -> &Port {
+        &self.main().labels
+    }
+
+    /// The axis of the logits along which the classes lie; none where the loss has no classes.
+    pub fn class_axis(&self) -> Option<usize> {
+        self.main().class_axis
+    }
+
+    /// Steps done, those before a restored checkpoint included.
+    pub fn step_count(&self) -> u64 {
+        self.step_count
+    }
+
+    fn main(&self) -> &LossPlan {
+        &self.training[&self.batch_size]
+    }
+
+    /// Trains on one batch. Another batch size than the planned one gets a plan of its own.
+    ///
+    /// # Errors
+    /// Inputs or labels that do not fit; a loss that is not finite, where that stops training; what the device reports.
+    /// The first two leave everything as before the step.
+    pub fn step(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<StepReport, Error> {
+        let batch_size = self.batch_size_of(&batch)?;
+        if !self.training.contains_key(&batch_size) {
+            let plan = LossPlan::training(&self.model, &self.options, Some(batch_size), self.engine.machine())?;
+            self.training.insert(batch_size, plan);
+        }
+        let plan = &self.training[&batch_size];
+        let step = self.step_count + 1;
+        let fed = plan.check(batch, labels, step)?;
+        let stops = self.options.on_nan == OnNan::Stop;
+        let executor = self.engine.activate((Purpose::Training, batch_size), &plan.compiled)?;
+        feed(executor, &fed)?;
+        let mut loss = f32::NAN;
+        let times = executor.run_in_phases(&mut |executor| {
+            loss = scalar(&executor.read_output(&plan.loss)?);
+            Ok(if stops && !loss.is_finite() { Decision::Stop } else { Decision::Continue })
+        })?;
+        if stops && !loss.is_finite() {
+            return Err(Error::NanLoss { step, loss });
+        }
+        self.step_count = step;
+        let RunTimes { seconds, stall_seconds } = times.into();
+        Ok(StepReport { step, loss, seconds, stall_seconds })
+    }
+
+    /// Runs the model on one batch in evaluation mode, with the current parameters, which stay as they are.
+    ///
+    /// # Errors
+    /// Inputs or labels that do not fit, or what the device reports.
+    pub fn evaluate(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<Evaluation, Error> {
+        let batch_size = self.batch_size_of(&batch)?;
+        if !self.evaluation.contains_key(&batch_size) {
+            let plan = LossPlan::evaluation(&self.model, &self.options, Some(batch_size), self.engine.machine())?;
+            self.evaluation.insert(batch_size, plan);
+        }
+        let plan = &self.evaluation[&batch_size];
+        let fed = plan.check(batch, labels, self.step_count)?;
+        let executor = self.engine.activate((Purpose::Inference, batch_size), &plan.compiled)?;
+        feed(executor, &fed)?;
+        executor.run()?;
+        let loss = scalar(&executor.read_output(&plan.loss)?);
+        Ok(Evaluation { loss, logits: executor.read_output(&plan.logits.name)? })
+    }
+
+    /// The leading size of a batch whose tensors otherwise have the planned types and shapes.
+    fn batch_size_of(&self, batch: &BTreeMap<String, Tensor>) -> Result<u64, Error> {
+        let main = self.main();
+        let given = main.inputs.iter().find_map(|port| batch.get(&port.name)?.shape.first().copied());
+        let batch_size = given.filter(|&size| size > 0).unwrap_or(self.batch_size);
+        let ports: Vec<Port> = main.inputs.iter().map(|port| port.with_batch(self.batch_size, batch_size)).collect();
+        port::check_inputs(&ports, batch)?;
+        Ok(batch_size)
+    }
+
+    /// The trained parameters, by the names of the model's initializers.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn parameters(&self) -> Result<BTreeMap<String, Tensor>, Error> {
+        self.values_with(|role| role == Role::Parameter)
+    }
+
+    /// Everything else that steps change: running statistics, optimizer state, the optimizer's own step counter.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn state(&self) -> Result<BTreeMap<String, Tensor>, Error> {
+        self.values_with(|role| role != Role::Parameter)
+    }
+
+    fn values_with(&self, wanted: impl Fn(Role) -> bool) -> Result<BTreeMap<String, Tensor>, Error> {
+        let changing = &self.main().compiled.changing;
+        let mut values = self.engine.values()?;
+        values.retain(|name, _| changing.get(name).is_some_and(|(role, _)| wanted(*role)));
+        Ok(values)
+    }
+
+    /// Writes the trained model as ONNX: the model that was read, with trained parameters and running statistics. The
+    /// file is replaced as a whole or not at all.
+    ///
+    /// # Errors
+    /// What the device reports, or a file that cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let graph = self.model.graph();
+        let mut values = self.engine.values()?;
+        values.retain(|name, _| graph.find(name).is_some_and(|value| graph.initializers.contains_key(&value)));
+        files::replace(path.as_ref(), &self.model.to_bytes(&values)?)
+    }
+
+    /// Everything that a later trainer needs to go on from here; `position` is the caller's position in the data.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn checkpoint(&self, position: &Value) -> Result<Checkpoint, Error> {
+        Ok(Checkpoint {
+            step: self.step_count,
+            seed: self.options.training.seed,
+            position: position.clone(),
+            tensors: self.engine.values()?,
+            source: Default::default(),
+        })
+    }
+
+    /// Writes a checkpoint into a directory. The one that was there stays complete until the new one is.
+    ///
+    /// # Errors
+    /// What the device reports, or a file that cannot be written.
+    pub fn save_checkpoint(&self, directory: impl AsRef<Path>, position: &Value) -> Result<(), Error> {
+        self.checkpoint(position)?.write(directory)
+    }
+
+    /// Goes on from a checkpoint: the next step is what it would have been in the run that wrote it, bit for bit, whatever
+    /// the budgets of either. The checkpoint's seed replaces that of the options.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for a checkpoint of another model or optimizer; the trainer is then as before.
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
+        let refuse = |reason| Err(Error::Checkpoint { path: checkpoint.source.clone(), reason });
+        let changing = &self.main().compiled.changing;
+        for (name, (_, port)) in changing {
+            match checkpoint.tensors.get(name) {
+                None => return refuse(format!("it has no tensor '{name}', which this training run has")),
+                Some(tensor) if tensor.data_type != port.data_type || tensor.shape != port.shape => {
+                    let found = format!("{}{:?}", tensor.data_type, tensor.shape);
+                    return refuse(format!("it holds '{name}' as {found}, this training run as '{port}'"));
+                }
+                Some(_) => {}
+            }
+        }
+        if let Some(name) = checkpoint.tensors.keys().find(|name| !changing.contains_key(*name)) {
+            return refuse(format!("it has a tensor '{name}', which this training run does not have"));
+        }
+        if self.options.training.seed != checkpoint.seed {
+            // Random kernels carry the seed, so the plans are made again.
+            let mut options = self.options.clone();
+            options.training.seed = checkpoint.seed;
+            let plan = LossPlan::training(&self.model, &options, Some(self.batch_size), self.engine.machine())?;
+            self.training = BTreeMap::from([(self.batch_size, plan)]);
+            self.evaluation.clear();
+            self.options = options;
+        }
+        self.engine.set_values(checkpoint.tensors.clone());
+        self.step_count = checkpoint.step;
+        Ok(())
+    }
+
+    /// The plan of a training step at the planned batch size.
+    pub fn plan(&self) -> &Plan {
+        &self.main().compiled.plan
+    }
+
+    /// Numbers about that plan.
+    pub fn statistics(&self) -> &Statistics {
+        &self.plan().statistics
+    }
+
+    /// What the device has handed out.
+    pub fn usage(&self) -> DeviceUsage {
+        self.engine.usage()
+    }
+
+    /// The plan in words.
+    pub fn explain(&self) -> Explanation {
+        explain(self.plan())
+    }
+
+    /// When every command so far ran, in the format of Perfetto and chrome://tracing. Empty unless
+    /// [`DeviceOptions::trace`] was set.
+    pub fn trace(&mut self) -> Value {
+        self.engine.trace()
+    }
+}
+
+/// The only element of a loss.
+fn scalar(tensor: &Tensor) -> f32 {
+    tensor.to_f32().and_then(|values| values.first().copied()).unwrap_or(f32::NAN)
+}

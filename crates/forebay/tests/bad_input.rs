@@ -1,0 +1,119 @@
+//! What a user can get wrong, and what the message says.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::golden::Case;
+use common::{host, recipe, trainer};
+use forebay::{DeviceOptions, Error, Model, OnNan, Session, SessionOptions, Tensor, Trainer, TrainerOptions};
+
+fn session(case: &Case) -> Session {
+    Session::new(&case.model(), &SessionOptions { device: host(1), batch_size: None }).unwrap()
+}
+
+#[test]
+fn inputs_are_named_with_their_shapes() {
+    let case = Case::read("digits-cnn");
+    let mut session = session(&case);
+    let x = case.input()["x"].clone();
+    let mut run = |entries: &[(&str, Tensor)]| {
+        let inputs = entries.iter().map(|(name, tensor)| (name.to_string(), tensor.clone())).collect();
+        session.run(inputs).unwrap_err().to_string()
+    };
+    assert!(run(&[]).contains("'x: float32[50, 1, 8, 8]' is missing"));
+    assert!(run(&[("x", x.clone()), ("z", x.clone())]).contains("no input 'z'"));
+    let flat = Tensor::new(x.data_type, &[50, 64], x.bytes.clone()).unwrap();
+    assert!(run(&[("x", flat)]).contains("float32[50, 64]"));
+    let integers = Tensor::from_i64(&[50, 1, 8, 8], &[0; 3200]);
+    assert!(run(&[("x", integers)]).contains("int64[50, 1, 8, 8]"));
+}
+
+#[test]
+fn an_index_beyond_the_table_is_refused() {
+    let case = Case::read("tiny-gpt");
+    let mut values = case.input()["x"].to_i64().unwrap();
+    values[70] = 256;
+    let inputs = BTreeMap::from([("x".to_string(), Tensor::from_i64(&[8, 64], &values))]);
+    let error = session(&case).run(inputs).unwrap_err();
+    assert_eq!(error, Error::Index { name: "x".to_string(), value: 256, position: vec![1, 6], limit: 256 });
+}
+
+#[test]
+fn labels_are_checked_before_the_step() {
+    let case = Case::read("digits-cnn");
+    let mut trainer = trainer(case.model(), recipe(&case), host(1));
+    let (batch, labels) = case.batch(0);
+    let mut values = labels.to_i64().unwrap();
+    values[3] = 10;
+    let error = trainer.step(batch.clone(), Tensor::from_i64(&[50], &values)).unwrap_err();
+    assert_eq!(error, Error::Label { value: 10, position: vec![3], classes: 10 });
+    let error = trainer.step(batch, Tensor::from_i64(&[49], &values[..49])).unwrap_err();
+    assert!(matches!(error, Error::Input { .. }), "{error}");
+    assert_eq!(trainer.step_count(), 0);
+}
+
+#[test]
+fn a_loss_that_is_no_number_leaves_everything_as_before() {
+    let case = Case::read("digits-cnn");
+    let (batch, labels) = case.batch(0);
+    let mut poisoned = batch["x"].to_f32().unwrap();
+    poisoned[0] = f32::NAN;
+    let poisoned = BTreeMap::from([("x".to_string(), Tensor::from_f32(&batch["x"].shape, &poisoned))]);
+    let mut trainer = trainer(case.model(), recipe(&case), host(2));
+    trainer.step(batch.clone(), labels.clone()).unwrap();
+    let everything = |trainer: &Trainer| (trainer.parameters().unwrap(), trainer.state().unwrap());
+    let before = everything(&trainer);
+    let error = trainer.step(poisoned.clone(), labels.clone()).unwrap_err();
+    assert!(matches!(error, Error::NanLoss { step: 2, .. }), "{error}");
+    assert!(everything(&trainer) == before);
+    assert!(trainer.step(batch, labels.clone()).unwrap().loss.is_finite(), "and training goes on");
+
+    let options = TrainerOptions { device: host(2), on_nan: OnNan::Continue, ..TrainerOptions::new(recipe(&case)) };
+    let mut stubborn = Trainer::new(case.model(), options).unwrap();
+    assert!(stubborn.step(poisoned, labels).unwrap().loss.is_nan());
+    assert_eq!(stubborn.step_count(), 1);
+}
+
+#[test]
+fn broken_models_are_errors() {
+    let bytes = std::fs::read(Case::read("digits-cnn").path("model.onnx")).unwrap();
+    assert!(Model::from_bytes(&[]).is_err());
+    assert!(Model::from_file("no/such/model.onnx").unwrap_err().to_string().contains("no/such/model.onnx"));
+    for length in [1, 7, 100, bytes.len() / 2, bytes.len() - 1] {
+        // A cut may fall between two fields; then the rest must still be refused or run.
+        if let Ok(model) = Model::from_bytes(&bytes[..length]) {
+            let _ = Session::new(&model, &SessionOptions { device: host(1), batch_size: None });
+        }
+    }
+}
+
+#[test]
+fn options_without_meaning_are_refused() {
+    let case = Case::read("digits-cnn");
+    let with = |device: DeviceOptions, batch_size| {
+        Session::new(&case.model(), &SessionOptions { device, batch_size }).err().expect("refused").to_string()
+    };
+    let unknown = with(DeviceOptions { device: "tpu".to_string(), ..host(1) }, None);
+    assert_eq!(unknown, "there is no device 'tpu' (there are: host, null)");
+    assert!(with(DeviceOptions { threads: Some(0), ..host(1) }, None).contains("at least one thread"));
+    assert!(with(host(1), Some(0)).contains("at least one sample"));
+}
+
+#[test]
+fn an_open_batch_size_must_be_given() {
+    let model = Model::from_file(Case::read("digits-cnn").path("model_dynamic.onnx")).unwrap();
+    assert_eq!(model.inputs()[0].to_string(), "x: float32[N, 1, 8, 8]");
+    let error = Session::new(&model, &SessionOptions { device: host(1), batch_size: None }).err().expect("open");
+    assert!(error.to_string().contains('N'), "{error}");
+    let options = SessionOptions { device: host(1), batch_size: Some(3) };
+    assert_eq!(Session::new(&model, &options).unwrap().inputs()[0].shape, [3, 1, 8, 8]);
+}
+
+#[test]
+fn a_trained_model_that_cannot_be_written_is_an_error_with_its_path() {
+    let case = Case::read("digits-cnn");
+    let trainer = trainer(case.model(), recipe(&case), host(1));
+    let error = trainer.save("no/such/folder/trained.onnx").unwrap_err().to_string();
+    assert!(error.contains("no/such/folder/trained.onnx"), "{error}");
+}

@@ -1,0 +1,116 @@
+//! Training that stops and goes on is training that never stopped, bit for bit, also within another budget.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use common::golden::Case;
+use common::{host, recipe, trainer_on};
+use forebay::{Checkpoint, Error, MemorySize, Tensor, Trainer};
+use serde_json::json;
+
+fn directory(test: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("forebay-resume-{test}-{}", std::process::id()));
+    // What an earlier run of the same process id left behind is of no interest.
+    let _ = std::fs::remove_dir_all(&path);
+    path
+}
+
+fn trainer_within(case: &Case, budget: Option<MemorySize>) -> Trainer {
+    let mut options = host(2);
+    options.device_memory = budget;
+    trainer_on(case.model(), recipe(case), options, None)
+}
+
+fn steps(case: &Case, trainer: &mut Trainer, range: std::ops::Range<usize>) -> Vec<u32> {
+    range
+        .map(|step| {
+            let (batch, labels) = case.batch(step);
+            trainer.step(batch, labels).unwrap().loss.to_bits()
+        })
+        .collect()
+}
+
+fn everything(trainer: &Trainer) -> BTreeMap<String, Tensor> {
+    let mut values = trainer.parameters().unwrap();
+    values.extend(trainer.state().unwrap());
+    values
+}
+
+#[test]
+fn a_resumed_run_is_the_same_run_within_another_budget() {
+    for name in ["digits-cnn", "tiny-gpt"] {
+        let case = Case::read(name);
+        let directory = directory(name);
+        let mut whole = trainer_within(&case, None);
+        let mut losses = steps(&case, &mut whole, 0..2);
+        whole.save_checkpoint(&directory, &json!({ "step": 2 })).unwrap();
+        losses = [losses, steps(&case, &mut whole, 2..4)].concat();
+
+        let mut resumed = trainer_within(&case, Some(MemorySize::Percent(60.0)));
+        let checkpoint = Checkpoint::read(&directory).unwrap();
+        assert_eq!(checkpoint.position, json!({ "step": 2 }));
+        resumed.restore(&checkpoint).unwrap();
+        assert_eq!(resumed.step_count(), 2);
+        assert_eq!(steps(&case, &mut resumed, 2..4), losses[2..], "{name}");
+        assert!(everything(&resumed) == everything(&whole), "{name}");
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+}
+
+#[test]
+fn a_checkpoint_of_another_model_is_refused_with_its_file() {
+    let directory = directory("mismatch");
+    let digits = Case::read("digits-cnn");
+    trainer_within(&digits, None).save_checkpoint(&directory, &json!(null)).unwrap();
+    let resnet = Case::read("resnet20");
+    let mut trainer = trainer_within(&resnet, None);
+    let before = everything(&trainer);
+    let error = trainer.restore(&Checkpoint::read(&directory).unwrap()).unwrap_err();
+    assert!(matches!(error, Error::Checkpoint { .. }), "{error}");
+    assert!(error.to_string().contains("checkpoint.json"), "{error}");
+    assert!(everything(&trainer) == before, "the trainer is as before");
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn another_batch_size_and_evaluation_do_not_disturb_training() {
+    let case = Case::read("digits-cnn");
+    let model = || forebay::Model::from_file(case.path("model_dynamic.onnx")).unwrap();
+    let trainer = |budget| {
+        let mut options = host(2);
+        options.device_memory = budget;
+        let options = forebay::TrainerOptions {
+            device: options,
+            batch_size: Some(50),
+            ..forebay::TrainerOptions::new(recipe(&case))
+        };
+        Trainer::new(model(), options).unwrap()
+    };
+    let mut plain = trainer(None);
+    let mut disturbed = trainer(Some(MemorySize::Percent(75.0)));
+    for step in 0..3 {
+        let (batch, labels) = case.batch(step);
+        let (part, part_labels) = (first_rows(&batch["x"], 7), first_rows(&labels, 7));
+        let part = BTreeMap::from([("x".to_string(), part)]);
+        let expected = plain.step(batch.clone(), labels.clone()).unwrap().loss.to_bits();
+        assert_eq!(disturbed.step(batch.clone(), labels.clone()).unwrap().loss.to_bits(), expected, "step {step}");
+        let evaluation = disturbed.evaluate(batch, labels).unwrap();
+        assert!(evaluation.loss.is_finite());
+        assert_eq!(evaluation.logits.shape, [50, 10]);
+        // A smaller batch is a step as well, so both runs do it.
+        let expected = plain.step(part.clone(), part_labels.clone()).unwrap().loss.to_bits();
+        assert_eq!(disturbed.step(part, part_labels).unwrap().loss.to_bits(), expected, "part of step {step}");
+    }
+    assert!(everything(&plain) == everything(&disturbed));
+    let budget = disturbed.statistics().device_budget_bytes.unwrap();
+    assert!(disturbed.usage().heap_peak_bytes <= budget);
+}
+
+fn first_rows(tensor: &Tensor, rows: u64) -> Tensor {
+    let row_bytes = tensor.bytes.len() / tensor.shape[0] as usize;
+    let mut shape = tensor.shape.clone();
+    shape[0] = rows;
+    Tensor::new(tensor.data_type, &shape, &tensor.bytes[..row_bytes * rows as usize]).unwrap()
+}

@@ -1,0 +1,138 @@
+//! The first two promises: for any budget at which there is a plan, the bits are those of the unlimited run, and the
+//! budget is never exceeded.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::golden::Case;
+use common::{chaos, host, recipe, trainer_on};
+use forebay::{Device, MemorySize, Tensor, Trainer};
+use std::sync::Arc;
+
+/// Losses, and everything that the steps changed.
+#[derive(Debug, PartialEq)]
+struct Run {
+    losses: Vec<u32>,
+    values: BTreeMap<String, Tensor>,
+}
+
+fn run(case: &Case, trainer: &mut Trainer, steps: usize) -> Run {
+    let mut losses = Vec::new();
+    for step in 0..steps {
+        let (batch, labels) = case.batch(step);
+        losses.push(trainer.step(batch, labels).unwrap().loss.to_bits());
+    }
+    let mut values = trainer.parameters().unwrap();
+    values.extend(trainer.state().unwrap());
+    Run { losses, values }
+}
+
+fn trainer_within(case: &Case, budget_bytes: Option<u64>, threads: usize, device: Option<Arc<dyn Device>>) -> Trainer {
+    let mut options = host(threads);
+    options.check = true;
+    options.device_memory = budget_bytes.map(MemorySize::Bytes);
+    trainer_on(case.model(), recipe(case), options, device)
+}
+
+/// The names of tensors whose bits differ.
+fn assert_same(expected: &Run, found: &Run, what: &str) {
+    assert_eq!(expected.losses, found.losses, "{what}: losses");
+    let differing: Vec<&String> = expected
+        .values
+        .iter()
+        .filter(|(name, value)| found.values.get(*name) != Some(value))
+        .map(|(name, _)| name)
+        .collect();
+    assert!(differing.is_empty(), "{what}: {differing:?}");
+    assert_eq!(expected.values.len(), found.values.len(), "{what}");
+}
+
+fn same_bits_within_every_budget(name: &'static str, steps: usize) {
+    let case = Case::read(name);
+    let mut unlimited = trainer_within(&case, None, 2, None);
+    let (peak, minimum) = (unlimited.statistics().in_core_peak_bytes, unlimited.statistics().minimum_budget_bytes);
+    assert_eq!(unlimited.statistics().bytes_to_device, bytes_of_inputs(&unlimited), "in core only inputs move");
+    let expected = run(&case, &mut unlimited, steps);
+    assert_eq!(unlimited.usage().heap_peak_bytes, peak, "the plan says what it takes");
+    drop(unlimited);
+    for budget in [peak * 3 / 4, peak / 2, minimum] {
+        for threads in [1, 2] {
+            let budget = budget.max(minimum);
+            let what = format!("{name} within {budget} of {peak} bytes, {threads} threads");
+            let mut limited = trainer_within(&case, Some(budget), threads, None);
+            assert_same(&expected, &run(&case, &mut limited, steps), &what);
+            let usage = limited.usage();
+            assert!(usage.heap_peak_bytes <= budget, "{what}: {} heap bytes", usage.heap_peak_bytes);
+        }
+    }
+}
+
+fn bytes_of_inputs(trainer: &Trainer) -> u64 {
+    let homes = trainer.plan().inputs.iter().flat_map(|home| &home.pieces);
+    homes.map(|(range, _)| range.len()).sum()
+}
+
+#[test]
+fn digits_cnn() {
+    same_bits_within_every_budget("digits-cnn", 10);
+}
+
+#[test]
+fn resnet20() {
+    same_bits_within_every_budget("resnet20", 3);
+}
+
+#[test]
+fn tiny_gpt() {
+    same_bits_within_every_budget("tiny-gpt", 3);
+}
+
+#[test]
+fn unet3d() {
+    same_bits_within_every_budget("unet3d", 2);
+}
+
+#[test]
+fn the_most_permissive_order_gives_the_same_bits() {
+    for (name, steps) in [("digits-cnn", 3), ("resnet20", 1)] {
+        let case = Case::read(name);
+        let expected = run(&case, &mut trainer_within(&case, None, 2, None), steps);
+        let minimum = trainer_within(&case, None, 2, None).statistics().minimum_budget_bytes;
+        for (seed, budget) in [(1, None), (2, None), (3, Some(minimum)), (4, Some(minimum * 3 / 2))] {
+            let mut shuffled = trainer_within(&case, budget, 2, Some(chaos(2, seed)));
+            assert_same(&expected, &run(&case, &mut shuffled, steps), &format!("{name}, seed {seed}, {budget:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_budget_below_the_minimum_names_the_minimum_and_its_launch() {
+    let case = Case::read("digits-cnn");
+    let statistics = trainer_within(&case, None, 2, None).statistics().clone();
+    let mut options = host(2);
+    options.device_memory = Some(MemorySize::Bytes(statistics.minimum_budget_bytes - 1));
+    let training = forebay::TrainerOptions { device: options, ..forebay::TrainerOptions::new(recipe(&case)) };
+    let error = Trainer::new(case.model(), training).err().expect("too small").to_string();
+    assert!(error.contains(&statistics.minimum_budget_bytes.to_string()), "{error}");
+    assert!(error.contains(&statistics.minimum_launch), "{error}");
+}
+
+#[test]
+fn a_host_budget_that_is_too_small_says_what_is_needed() {
+    let case = Case::read("digits-cnn");
+    let mut options = host(2);
+    options.host_memory = Some(MemorySize::Bytes(4096));
+    let training = forebay::TrainerOptions { device: options, ..forebay::TrainerOptions::new(recipe(&case)) };
+    let error = Trainer::new(case.model(), training).err().expect("too small").to_string();
+    assert!(error.contains("host budget of 4096 bytes is too small"), "{error}");
+}
+
+#[test]
+fn the_same_options_give_the_same_plan() {
+    let case = Case::read("resnet20");
+    let budget = trainer_within(&case, None, 2, None).statistics().in_core_peak_bytes / 2;
+    let one = trainer_within(&case, Some(budget), 2, None);
+    let other = trainer_within(&case, Some(budget), 2, None);
+    assert!(one.plan() == other.plan());
+}
