@@ -1,1 +1,225 @@
-//! Records commands.
+//! The null device: records commands and runs nothing.
+//!
+//! Host blocks really hold bytes, and events fire as soon as they are submitted; everything else is bookkeeping. Its
+//! profiles differ in what a device may lack.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
+
+use crate::device::{Device, DeviceError, DeviceUsage, TraceRecord};
+
+/// What the null device pretends to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NullProfile {
+    /// Tiles can be mapped into reservations.
+    Tiled,
+    /// Only placed heaps; no streams for copies.
+    Placed,
+    /// Tiles, and at most 2^32 - 1 elements in a tensor.
+    Direct3D12Like,
+}
+
+/// A device that records commands and runs nothing.
+pub struct NullDevice {
+    limits: Limits,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    commands: Vec<Command>,
+    heaps: BTreeMap<HeapId, u64>,
+    placed: BTreeMap<MemoryId, u64>,
+    blocks: BTreeMap<MemoryId, Vec<u8>>,
+    events: BTreeMap<EventId, u64>,
+    next_id: u32,
+    usage: DeviceUsage,
+}
+
+impl State {
+    fn id(&mut self) -> u32 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn take(&mut self, what: &'static str, size_bytes: u64, cap_bytes: u64) -> Result<(), DeviceError> {
+        let total = self.usage.heap_bytes.saturating_add(size_bytes);
+        if total > cap_bytes {
+            let reason = format!("the device has {cap_bytes} bytes, {} are taken", self.usage.heap_bytes);
+            return Err(DeviceError::OutOfMemory { what, requested_bytes: size_bytes, reason });
+        }
+        self.usage.heap_bytes = total;
+        self.usage.heap_peak_bytes = self.usage.heap_peak_bytes.max(total);
+        Ok(())
+    }
+}
+
+impl NullDevice {
+    /// A null device with 1 TiB of memory.
+    pub fn new(profile: NullProfile) -> NullDevice {
+        let limits = Limits {
+            name: format!("null ({profile:?})"),
+            tiled: profile != NullProfile::Placed,
+            tile_size_bytes: 64 * 1024,
+            heap_size_max_bytes: 32 << 20,
+            memory_bytes: 1 << 40,
+            offset_alignment_bytes: 16,
+            tensor_elements_max: if profile == NullProfile::Direct3D12Like { (1 << 32) - 1 } else { u64::MAX },
+            copy_streams: profile != NullProfile::Placed,
+            lanes: 1,
+        };
+        NullDevice { limits, state: Mutex::default() }
+    }
+
+    /// Everything submitted so far, in order.
+    pub fn commands(&self) -> Vec<Command> {
+        self.state().commands.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tiles(&self, size_bytes: u64) -> u64 {
+        size_bytes.max(1).checked_next_multiple_of(self.limits.tile_size_bytes).unwrap_or(u64::MAX)
+    }
+}
+
+impl Device for NullDevice {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn workspace_bytes(&self, _: &Kernel, _: &[TensorDesc], _: &[TensorDesc]) -> Result<u64, DeviceError> {
+        Ok(0)
+    }
+
+    fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError> {
+        let size_bytes = self.tiles(size_bytes);
+        let mut state = self.state();
+        state.take("a heap", size_bytes, self.limits.memory_bytes)?;
+        let id = HeapId(state.id());
+        state.heaps.insert(id, size_bytes);
+        Ok(id)
+    }
+
+    fn destroy_heap(&self, heap: HeapId) {
+        let mut state = self.state();
+        if let Some(size_bytes) = state.heaps.remove(&heap) {
+            state.usage.heap_bytes -= size_bytes;
+        }
+    }
+
+    fn create_reservation(&self, _: u64) -> Result<MemoryId, DeviceError> {
+        if !self.limits.tiled {
+            return Err(DeviceError::Lost { reason: "this device has no tiles, so no reservations".to_string() });
+        }
+        Ok(MemoryId(self.state().id()))
+    }
+
+    fn create_placed(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        let size_bytes = self.tiles(size_bytes);
+        let mut state = self.state();
+        state.take("a placed heap", size_bytes, self.limits.memory_bytes)?;
+        let id = MemoryId(state.id());
+        state.placed.insert(id, size_bytes);
+        Ok(id)
+    }
+
+    fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        let mut bytes = Vec::new();
+        let length = usize::try_from(size_bytes).unwrap_or(usize::MAX);
+        bytes.try_reserve_exact(length).map_err(|error| DeviceError::OutOfMemory {
+            what: "a host block",
+            requested_bytes: size_bytes,
+            reason: error.to_string(),
+        })?;
+        bytes.resize(length, 0);
+        let mut state = self.state();
+        state.usage.host_bytes += size_bytes;
+        state.usage.host_peak_bytes = state.usage.host_peak_bytes.max(state.usage.host_bytes);
+        let id = MemoryId(state.id());
+        state.blocks.insert(id, bytes);
+        Ok(id)
+    }
+
+    fn destroy_memory(&self, memory: MemoryId) {
+        let mut state = self.state();
+        if let Some(size_bytes) = state.placed.remove(&memory) {
+            state.usage.heap_bytes -= size_bytes;
+        }
+        if let Some(bytes) = state.blocks.remove(&memory) {
+            state.usage.host_bytes -= bytes.len() as u64;
+        }
+    }
+
+    fn create_stream(&self, _: &str) -> Result<StreamId, DeviceError> {
+        Ok(StreamId(self.state().id()))
+    }
+
+    fn destroy_stream(&self, _: StreamId) {}
+
+    fn create_event(&self) -> Result<EventId, DeviceError> {
+        let mut state = self.state();
+        let id = EventId(state.id());
+        state.events.insert(id, 0);
+        Ok(id)
+    }
+
+    fn destroy_event(&self, event: EventId) {
+        self.state().events.remove(&event);
+    }
+
+    fn submit(&self, commands: &[Command]) -> Result<(), DeviceError> {
+        let mut state = self.state();
+        for command in commands {
+            if let Command::Record { event, generation, .. } = command {
+                state.events.insert(*event, *generation);
+            }
+        }
+        state.commands.extend_from_slice(commands);
+        Ok(())
+    }
+
+    fn synchronize(&self, _: StreamId) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn wait_event(&self, event: EventId, generation: u64) -> Result<(), DeviceError> {
+        let fired = self.query_event(event);
+        if fired < generation {
+            return Err(DeviceError::Lost {
+                reason: format!("{event}.{generation} was never recorded (latest: {fired})"),
+            });
+        }
+        Ok(())
+    }
+
+    fn query_event(&self, event: EventId) -> u64 {
+        self.state().events.get(&event).copied().unwrap_or(0)
+    }
+
+    fn write_host(&self, region: Region, bytes: &[u8]) {
+        let mut state = self.state();
+        let block = state.blocks.get_mut(&region.memory).unwrap_or_else(|| panic!("{region} is not in a host block"));
+        block[region.range.start as usize..region.range.end as usize].copy_from_slice(bytes);
+    }
+
+    fn read_host(&self, region: Region, bytes: &mut [u8]) {
+        let state = self.state();
+        let block = state.blocks.get(&region.memory).unwrap_or_else(|| panic!("{region} is not in a host block"));
+        bytes.copy_from_slice(&block[region.range.start as usize..region.range.end as usize]);
+    }
+
+    fn usage(&self) -> DeviceUsage {
+        self.state().usage
+    }
+
+    fn set_trace(&self, _: bool) {}
+
+    fn take_trace(&self) -> Vec<TraceRecord> {
+        Vec::new()
+    }
+}

@@ -26,6 +26,9 @@ use forebay_base::{Kernel, TensorDesc};
 use crate::device::DeviceError;
 pub(crate) use view::View;
 
+/// Bytes of packing buffers that kernels keep for each thread; they count as host memory.
+pub(crate) const PACKING_BYTES_PER_THREAD: u64 = 2 << 20;
+
 /// Runs one kernel on the current rayon pool. Operands are those of the kernel's row in [`forebay_base::kernel`].
 ///
 /// # Safety

@@ -1,0 +1,261 @@
+//! Memories of the host device: heaps, reservations, placed heaps, host blocks; and where a region's bytes are.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use forebay_base::{HeapId, MemoryId, Region};
+
+use super::sys::{available_bytes, AddressRange, MemoryFile};
+use crate::device::{DeviceError, DeviceUsage};
+
+/// Unit of mapping in bytes.
+pub(super) const TILE_SIZE_BYTES: u64 = 64 * 1024;
+/// Memory that is left to the rest of the machine, in bytes: a request that would eat into it is refused, because the
+/// system would answer it by killing a process later.
+const RESERVE_BYTES: u64 = 64 << 20;
+
+struct Heap {
+    file: MemoryFile,
+    size_bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Reservation,
+    Placed,
+    HostBlock,
+}
+
+struct Memory {
+    range: AddressRange,
+    size_bytes: u64,
+    kind: Kind,
+    /// Mapped parts of a reservation: offset to length and heap.
+    mapped: BTreeMap<u64, (u64, HeapId)>,
+}
+
+/// All memories of one host device.
+#[derive(Default)]
+pub(super) struct Memories {
+    heaps: BTreeMap<HeapId, Heap>,
+    memories: BTreeMap<MemoryId, Memory>,
+    next_id: u32,
+    usage: DeviceUsage,
+    /// The most heap bytes that may exist.
+    heap_cap_bytes: u64,
+}
+
+/// The address of a region's first byte.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Address(pub *mut u8);
+
+// SAFETY: an address; commands' ordering decides who may access the bytes when.
+unsafe impl Send for Address {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Address {}
+
+fn tiles(size_bytes: u64) -> u64 {
+    size_bytes.max(1).checked_next_multiple_of(TILE_SIZE_BYTES).unwrap_or(u64::MAX)
+}
+
+fn out_of_memory(what: &'static str, requested_bytes: u64, reason: impl ToString) -> DeviceError {
+    DeviceError::OutOfMemory { what, requested_bytes, reason: reason.to_string() }
+}
+
+fn check_available(what: &'static str, requested_bytes: u64) -> Result<(), DeviceError> {
+    match available_bytes() {
+        Some(available) if requested_bytes.saturating_add(RESERVE_BYTES) > available => {
+            Err(out_of_memory(what, requested_bytes, format!("the machine has {available} bytes available")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn misuse(reason: String) -> DeviceError {
+    DeviceError::Lost { reason }
+}
+
+impl Memories {
+    /// No memories yet, and at most `heap_cap_bytes` of heaps ever.
+    pub fn new(heap_cap_bytes: u64) -> Memories {
+        Memories { heap_cap_bytes, ..Memories::default() }
+    }
+
+    fn id(&mut self) -> u32 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn new_file(&mut self, what: &'static str, size_bytes: u64) -> Result<MemoryFile, DeviceError> {
+        if self.usage.heap_bytes.saturating_add(size_bytes) > self.heap_cap_bytes {
+            let reason = format!("the device has {} bytes, {} are taken", self.heap_cap_bytes, self.usage.heap_bytes);
+            return Err(out_of_memory(what, size_bytes, reason));
+        }
+        check_available(what, size_bytes)?;
+        let file = MemoryFile::new(size_bytes).map_err(|error| out_of_memory(what, size_bytes, error))?;
+        self.usage.heap_bytes += size_bytes;
+        self.usage.heap_peak_bytes = self.usage.heap_peak_bytes.max(self.usage.heap_bytes);
+        Ok(file)
+    }
+
+    fn add_memory(&mut self, range: AddressRange, size_bytes: u64, kind: Kind) -> MemoryId {
+        let id = MemoryId(self.id());
+        self.memories.insert(id, Memory { range, size_bytes, kind, mapped: BTreeMap::new() });
+        id
+    }
+
+    pub fn create_heap(&mut self, size_bytes: u64) -> Result<HeapId, DeviceError> {
+        let size_bytes = tiles(size_bytes);
+        let file = self.new_file("a heap", size_bytes)?;
+        let id = HeapId(self.id());
+        self.heaps.insert(id, Heap { file, size_bytes });
+        Ok(id)
+    }
+
+    pub fn destroy_heap(&mut self, heap: HeapId) {
+        if let Some(heap) = self.heaps.remove(&heap) {
+            self.usage.heap_bytes -= heap.size_bytes;
+        }
+    }
+
+    pub fn create_reservation(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        let size_bytes = tiles(size_bytes);
+        let range =
+            AddressRange::reserve(size_bytes).map_err(|error| out_of_memory("a reservation", size_bytes, error))?;
+        Ok(self.add_memory(range, size_bytes, Kind::Reservation))
+    }
+
+    pub fn create_placed(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        let size_bytes = tiles(size_bytes);
+        let what = "a placed heap";
+        let range = AddressRange::reserve(size_bytes).map_err(|error| out_of_memory(what, size_bytes, error))?;
+        let file = self.new_file(what, size_bytes)?;
+        // The mapping keeps the file's pages; the file itself is not needed again.
+        if let Err(error) = range.map(0, &file, 0, size_bytes) {
+            self.usage.heap_bytes -= size_bytes;
+            return Err(out_of_memory(what, size_bytes, error));
+        }
+        Ok(self.add_memory(range, size_bytes, Kind::Placed))
+    }
+
+    pub fn create_host_block(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        let size_bytes = size_bytes.max(1);
+        check_available("a host block", size_bytes)?;
+        let range =
+            AddressRange::host_block(size_bytes).map_err(|error| out_of_memory("a host block", size_bytes, error))?;
+        self.usage.host_bytes += size_bytes;
+        self.usage.host_peak_bytes = self.usage.host_peak_bytes.max(self.usage.host_bytes);
+        Ok(self.add_memory(range, size_bytes, Kind::HostBlock))
+    }
+
+    pub fn destroy_memory(&mut self, memory: MemoryId) {
+        let Some(memory) = self.memories.remove(&memory) else { return };
+        match memory.kind {
+            Kind::Reservation => {}
+            Kind::Placed => self.usage.heap_bytes -= memory.size_bytes,
+            Kind::HostBlock => self.usage.host_bytes -= memory.size_bytes,
+        }
+    }
+
+    pub fn map(&mut self, region: Region, heap: HeapId, heap_offset_bytes: u64) -> Result<(), DeviceError> {
+        let memory = self.memories.get_mut(&region.memory).filter(|memory| memory.kind == Kind::Reservation);
+        let memory = memory.ok_or_else(|| misuse(format!("{region} is not in a reservation")))?;
+        let source = self.heaps.get(&heap).ok_or_else(|| misuse(format!("{heap} does not exist")))?;
+        let (offset, length) = (region.range.start, region.range.len());
+        let whole_tiles = [offset, length, heap_offset_bytes].iter().all(|bytes| bytes % TILE_SIZE_BYTES == 0);
+        let inside = region.range.end <= memory.size_bytes
+            && heap_offset_bytes.checked_add(length).is_some_and(|end| end <= source.size_bytes);
+        if !whole_tiles || !inside || length == 0 {
+            return Err(misuse(format!(
+                "mapping {region} from {heap} at {heap_offset_bytes} is not whole tiles inside both"
+            )));
+        }
+        if memory.mapped.iter().any(|(&start, &(len, _))| start < region.range.end && offset < start + len) {
+            return Err(misuse(format!("tiles of {region} are mapped already")));
+        }
+        memory
+            .range
+            .map(offset, &source.file, heap_offset_bytes, length)
+            .map_err(|error| out_of_memory("a mapping", length, error))?;
+        memory.mapped.insert(offset, (length, heap));
+        Ok(())
+    }
+
+    pub fn unmap(&mut self, region: Region) -> Result<(), DeviceError> {
+        let memory = self.memories.get_mut(&region.memory).filter(|memory| memory.kind == Kind::Reservation);
+        let memory = memory.ok_or_else(|| misuse(format!("{region} is not in a reservation")))?;
+        let (start, end) = (region.range.start, region.range.end);
+        if start % TILE_SIZE_BYTES != 0 || end % TILE_SIZE_BYTES != 0 || end > memory.size_bytes || start == end {
+            return Err(misuse(format!("unmapping {region} is not whole tiles of it")));
+        }
+        memory.range.unmap(start, end - start).map_err(|error| out_of_memory("a mapping", end - start, error))?;
+        let met: Vec<(u64, (u64, HeapId))> = memory
+            .mapped
+            .iter()
+            .filter(|(&offset, &(length, _))| offset < end && start < offset + length)
+            .map(|(&offset, &part)| (offset, part))
+            .collect();
+        for (offset, (length, heap)) in met {
+            memory.mapped.remove(&offset);
+            if offset < start {
+                memory.mapped.insert(offset, (start - offset, heap));
+            }
+            if offset + length > end {
+                memory.mapped.insert(end, (offset + length - end, heap));
+            }
+        }
+        Ok(())
+    }
+
+    /// The address of a region, all of whose bytes have memory behind them.
+    pub fn resolve(&self, region: Region) -> Result<Address, DeviceError> {
+        let memory = self.memories.get(&region.memory);
+        let memory = memory.ok_or_else(|| misuse(format!("{} does not exist", region.memory)))?;
+        let range = region.range;
+        if range.end > memory.size_bytes {
+            return Err(misuse(format!("{region} leaves its memory of {} bytes", memory.size_bytes)));
+        }
+        if memory.kind == Kind::Reservation {
+            let mut reached = range.start;
+            while reached < range.end {
+                let part = memory.mapped.range(..=reached).next_back();
+                match part.filter(|(&offset, &(length, _))| offset + length > reached) {
+                    Some((&offset, &(length, _))) => reached = offset + length,
+                    None => return Err(misuse(format!("byte {reached} of {region} is not mapped"))),
+                }
+            }
+        }
+        // SAFETY: the offset lies inside the memory's address range.
+        Ok(Address(unsafe { memory.range.base().add(range.start as usize) }))
+    }
+
+    /// The address of a region of a host block.
+    ///
+    /// # Panics
+    /// If the region is not inside a host block.
+    pub fn resolve_host(&self, region: Region) -> Address {
+        let memory = &self.memories[&region.memory];
+        assert!(memory.kind == Kind::HostBlock, "{} is not a host block", region.memory);
+        self.resolve(region).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Whether the memory is in host space.
+    pub fn is_host(&self, memory: MemoryId) -> bool {
+        self.memories.get(&memory).is_some_and(|memory| memory.kind == Kind::HostBlock)
+    }
+
+    pub fn usage(&self) -> DeviceUsage {
+        self.usage
+    }
+
+    /// Counts memory of the device's own as host memory.
+    pub fn count_host(&mut self, bytes: u64) {
+        self.usage.host_bytes += bytes;
+        self.usage.host_peak_bytes = self.usage.host_peak_bytes.max(self.usage.host_bytes);
+    }
+}
+
+/// An error of the system, for streams that cannot be made.
+pub(super) fn system(what: &'static str, error: io::Error) -> DeviceError {
+    DeviceError::OutOfMemory { what, requested_bytes: 0, reason: error.to_string() }
+}

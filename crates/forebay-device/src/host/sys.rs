@@ -1,0 +1,139 @@
+//! The system calls of the host device, each wrapped once: memory files, address space, mappings.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::ptr::{null_mut, NonNull};
+
+/// Physical memory: a memory file whose pages are all reserved when it is made, so that running out is an error here and
+/// not a signal later.
+#[derive(Debug)]
+pub(super) struct MemoryFile {
+    file: File,
+}
+
+impl MemoryFile {
+    /// A memory file of `size_bytes` bytes.
+    pub fn new(size_bytes: u64) -> io::Result<MemoryFile> {
+        // SAFETY: the name is a valid C string; the call has no other requirement.
+        let descriptor = unsafe { libc::memfd_create(c"forebay heap".as_ptr(), libc::MFD_CLOEXEC) };
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made and nobody else owns it.
+        let file = unsafe { File::from_raw_fd(descriptor) };
+        let length = libc::off_t::try_from(size_bytes).map_err(io::Error::other)?;
+        // SAFETY: the descriptor is open for the duration of the call.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+            0 => Ok(MemoryFile { file }),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+/// A range of this process's addresses, given back when dropped.
+#[derive(Debug)]
+pub(super) struct AddressRange {
+    base: NonNull<u8>,
+    size_bytes: usize,
+}
+
+// SAFETY: the range is plain addresses; who may access the bytes behind them when is the device's business.
+unsafe impl Send for AddressRange {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for AddressRange {}
+
+impl AddressRange {
+    /// Addresses without memory behind them: touching them is a fault.
+    pub fn reserve(size_bytes: u64) -> io::Result<AddressRange> {
+        AddressRange::anonymous(size_bytes, libc::PROT_NONE, libc::MAP_NORESERVE)
+    }
+
+    /// Ordinary zeroed memory, its pages present at once.
+    pub fn host_block(size_bytes: u64) -> io::Result<AddressRange> {
+        AddressRange::anonymous(size_bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_POPULATE)
+    }
+
+    fn anonymous(size_bytes: u64, protection: i32, flags: i32) -> io::Result<AddressRange> {
+        let size_bytes = usize::try_from(size_bytes).map_err(io::Error::other)?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+        // SAFETY: a new mapping at an address that the system chooses touches nothing that exists.
+        let base = unsafe { libc::mmap(null_mut(), size_bytes, protection, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).expect("the system never maps address 0");
+        Ok(AddressRange { base, size_bytes })
+    }
+
+    /// First address.
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Puts `size_bytes` of a memory file, from `file_offset_bytes` on, behind the addresses from `offset_bytes` on.
+    ///
+    /// # Panics
+    /// If the part leaves the range.
+    pub fn map(&self, offset_bytes: u64, file: &MemoryFile, file_offset_bytes: u64, size_bytes: u64) -> io::Result<()> {
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        self.replace(offset_bytes, size_bytes, protection, flags, file.file.as_raw_fd(), file_offset_bytes)
+    }
+
+    /// Takes away what is behind the addresses.
+    ///
+    /// # Panics
+    /// If the part leaves the range.
+    pub fn unmap(&self, offset_bytes: u64, size_bytes: u64) -> io::Result<()> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        self.replace(offset_bytes, size_bytes, libc::PROT_NONE, flags, -1, 0)
+    }
+
+    fn replace(
+        &self,
+        offset_bytes: u64,
+        size_bytes: u64,
+        protection: i32,
+        flags: i32,
+        descriptor: i32,
+        file_offset_bytes: u64,
+    ) -> io::Result<()> {
+        let end = offset_bytes.checked_add(size_bytes).expect("a part ends within 64 bits");
+        assert!(end <= self.size_bytes as u64, "bytes {offset_bytes}..{end} leave a range of {}", self.size_bytes);
+        // SAFETY: the new mapping replaces addresses inside this range, which this value owns.
+        let result = unsafe {
+            let address = self.base.as_ptr().add(offset_bytes as usize).cast();
+            libc::mmap(address, size_bytes as usize, protection, flags, descriptor, file_offset_bytes as libc::off_t)
+        };
+        if result == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for AddressRange {
+    fn drop(&mut self) {
+        // SAFETY: the range is this value's own, and the device lets it go only when no command uses it.
+        unsafe {
+            libc::munmap(self.base.as_ptr().cast(), self.size_bytes);
+        }
+    }
+}
+
+/// Memory that the system could still hand out, in bytes, where it says so.
+pub(super) fn available_bytes() -> Option<u64> {
+    memory_information("MemAvailable:")
+}
+
+/// Memory that the machine has, in bytes, where the system says so.
+pub(super) fn total_bytes() -> Option<u64> {
+    memory_information("MemTotal:")
+}
+
+fn memory_information(field: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with(field))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
