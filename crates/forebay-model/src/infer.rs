@@ -71,13 +71,17 @@ fn infer_and_fold(graph: &mut Graph, node: usize, folded_bytes: &mut u64) -> Res
     Ok(())
 }
 
-/// The node's outputs, where all inputs are constant and the results are small.
+/// The node's outputs, where all inputs are constant and the results are small, or where they have no elements at all.
 fn fold(
     view: &NodeView,
     row: &Operator,
     types: &[TensorType],
     folded_bytes: u64,
 ) -> Result<Option<Vec<Tensor>>, ModelError> {
+    if !types.is_empty() && types.iter().all(|ty| ty.count() == 0) {
+        // Nothing is left to compute, and nothing of it could live on a device.
+        return Ok(types.iter().map(|ty| Tensor::new(ty.data_type, &ty.shape, [])).collect());
+    }
     let Some(evaluate) = row.evaluate else { return Ok(None) };
     let constant = |value: &ValueId| view.graph.is_constant(*value);
     let foldable = view.node.inputs.iter().flatten().all(constant) || TYPE_ONLY.contains(&row.op_type);
@@ -219,3 +223,6 @@ fn check_outputs(graph: &Graph) -> Result<(), ModelError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

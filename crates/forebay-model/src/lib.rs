@@ -6,6 +6,23 @@
 //! bytes -> onnx::read -> Graph -> infer (types, constants) -> training (mode, loss, gradients, updates) -> lower -> Program
 //! ```
 //!
+//! ```
+//! use std::collections::BTreeSet;
+//! use forebay_model::{infer, lower, onnx};
+//!
+//! # fn main() -> Result<(), forebay_model::ModelError> {
+//! # let bytes = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/light/light_squeezenet.onnx"));
+//! let model = onnx::read(bytes, None)?;
+//! let mut graph = model.graph.clone();
+//! infer::infer(&mut graph, None)?;
+//! let program = lower::lower(&graph, &BTreeSet::new())?;
+//! program.validate()?;
+//! println!("{program}");
+//! assert_eq!(program.outputs[0].shape, [1, 1000, 1, 1]);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! | module | holds |
 //! |---|---|
 //! | [`tensor`] | constant tensors |

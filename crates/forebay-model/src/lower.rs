@@ -300,3 +300,6 @@ pub fn lower(graph: &Graph, parameters: &BTreeSet<ValueId>) -> Result<Program, M
     lowering.updates(&in_place)?;
     Ok(lowering.program)
 }
+
+#[cfg(test)]
+mod tests;

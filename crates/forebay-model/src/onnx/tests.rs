@@ -1,1 +1,330 @@
+use forebay_base::DataType;
+
+use super::proto::attribute_proto::AttributeType;
+use super::proto::tensor_proto::{DataLocation, DataType as OnnxType};
+use super::proto::{
+    tensor_shape_proto, type_proto, AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    SparseTensorProto, StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
+};
 use super::*;
+use crate::graph::{Attribute, Dimension, Operation};
+
+/// A value of float32; a negative size is the symbol `N`.
+fn info(name: &str, sizes: &[i64]) -> ValueInfoProto {
+    use tensor_shape_proto::dimension::Value;
+    let dimension = |&size: &i64| tensor_shape_proto::Dimension {
+        value: Some(if size < 0 { Value::DimParam("N".to_string()) } else { Value::DimValue(size) }),
+        denotation: None,
+    };
+    let tensor = type_proto::Tensor {
+        elem_type: Some(OnnxType::Float as i32),
+        shape: Some(TensorShapeProto { dim: sizes.iter().map(dimension).collect() }),
+    };
+    let ty = TypeProto { value: Some(type_proto::Value::TensorType(tensor)), denotation: None };
+    ValueInfoProto { name: Some(name.to_string()), r#type: Some(ty), ..ValueInfoProto::default() }
+}
+
+fn node(op_type: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+    NodeProto {
+        op_type: Some(op_type.to_string()),
+        input: inputs.iter().map(ToString::to_string).collect(),
+        output: outputs.iter().map(ToString::to_string).collect(),
+        ..NodeProto::default()
+    }
+}
+
+fn constant(output: &str, attribute: AttributeProto) -> NodeProto {
+    NodeProto { attribute: vec![attribute], ..node("Constant", &[], &[output]) }
+}
+
+fn named(name: &str, ty: AttributeType) -> AttributeProto {
+    AttributeProto { name: Some(name.to_string()), r#type: Some(ty as i32), ..AttributeProto::default() }
+}
+
+fn raw(name: &str, ty: OnnxType, dims: &[i64], bytes: &[u8]) -> TensorProto {
+    TensorProto {
+        name: Some(name.to_string()),
+        data_type: Some(ty as i32),
+        dims: dims.to_vec(),
+        raw_data: Some(bytes.to_vec()),
+        ..TensorProto::default()
+    }
+}
+
+fn model(graph: GraphProto) -> ModelProto {
+    ModelProto {
+        ir_version: Some(8),
+        opset_import: vec![OperatorSetIdProto { domain: None, version: Some(17) }],
+        producer_name: Some("a test".to_string()),
+        graph: Some(graph),
+        ..ModelProto::default()
+    }
+}
+
+/// y = x + w, with w as initializer and graph input.
+fn addition() -> GraphProto {
+    GraphProto {
+        node: vec![node("Add", &["x/0", "w"], &["y"])],
+        name: Some("addition".to_string()),
+        initializer: vec![raw("w", OnnxType::Float, &[2], &[0, 0, 128, 63, 0, 0, 0, 64])],
+        input: vec![info("x/0", &[-1, 2]), info("w", &[2])],
+        output: vec![info("y", &[-1, 2])],
+        ..GraphProto::default()
+    }
+}
+
+fn parse(graph: GraphProto) -> Result<Model, ModelError> {
+    read(&model(graph).encode_to_vec(), None)
+}
+
+/// The message of the error that reading a graph must end in.
+fn refusal(graph: GraphProto) -> String {
+    parse(graph).expect_err("the graph is broken").to_string()
+}
+
+#[test]
+fn initializers_that_are_graph_inputs_are_no_inputs() {
+    let graph = parse(addition()).unwrap().graph;
+    assert_eq!(graph.inputs, [graph.find("x/0").unwrap()]);
+    let w = graph.find("w").unwrap();
+    assert_eq!(graph.initializers[&w], Tensor::from_f32(&[2], &[1.0, 2.0]));
+    let declared = graph.value(graph.inputs[0]).declared.clone();
+    let dimensions = vec![Dimension::Symbol("N".to_string()), Dimension::Known(2)];
+    assert_eq!(declared, Some((DataType::Float32, dimensions)));
+    assert!(matches!(&graph.nodes[0].operation, Operation::Onnx { op_type, version: 17, .. } if op_type == "Add"));
+}
+
+#[test]
+fn every_data_type_reads_from_raw_and_typed_fields() {
+    use OnnxType as T;
+    let ints = |ty: T| TensorProto { int32_data: vec![1, -2], ..raw("t", ty, &[2], &[]) };
+    let wide = |ty: T| TensorProto { uint64_data: vec![1, 2], ..raw("t", ty, &[2], &[]) };
+    let cases: Vec<(TensorProto, DataType, Vec<u8>)> = vec![
+        (
+            TensorProto { float_data: vec![1.0], ..raw("t", T::Float, &[1], &[]) },
+            DataType::Float32,
+            vec![0, 0, 128, 63],
+        ),
+        (
+            TensorProto { double_data: vec![1.0], ..raw("t", T::Double, &[], &[]) },
+            DataType::Float64,
+            1f64.to_le_bytes().to_vec(),
+        ),
+        (TensorProto { int64_data: vec![-1], ..raw("t", T::Int64, &[1], &[]) }, DataType::Int64, vec![255; 8]),
+        (ints(T::Int32), DataType::Int32, vec![1, 0, 0, 0, 254, 255, 255, 255]),
+        (ints(T::Int16), DataType::Int16, vec![1, 0, 254, 255]),
+        (ints(T::Uint16), DataType::UInt16, vec![1, 0, 254, 255]),
+        (ints(T::Float16), DataType::Float16, vec![1, 0, 254, 255]),
+        (ints(T::Bfloat16), DataType::BFloat16, vec![1, 0, 254, 255]),
+        (ints(T::Int8), DataType::Int8, vec![1, 254]),
+        (ints(T::Uint8), DataType::UInt8, vec![1, 254]),
+        (ints(T::Bool), DataType::Bool, vec![1, 1]),
+        (wide(T::Uint32), DataType::UInt32, vec![1, 0, 0, 0, 2, 0, 0, 0]),
+        (wide(T::Uint64), DataType::UInt64, vec![1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]),
+    ];
+    assert_eq!(cases.len(), DataType::ALL.len());
+    for (typed, data_type, bytes) in cases {
+        let (name, tensor) = read_tensor(&typed.encode_to_vec()).unwrap();
+        assert_eq!((name.as_str(), tensor.data_type, &tensor.bytes[..]), ("t", data_type, &bytes[..]));
+        let mut copy = TensorProto { name: Some("t".to_string()), ..TensorProto::default() };
+        tensor::put(&mut copy, &tensor);
+        assert_eq!(read_tensor(&copy.encode_to_vec()).unwrap().1, tensor);
+    }
+    let bytes = raw("t", T::Bool, &[3], &[0, 1, 7]).encode_to_vec();
+    assert_eq!(&read_tensor(&bytes).unwrap().1.bytes[..], [0, 1, 1]);
+}
+
+#[test]
+fn tensors_that_lie_about_their_size_are_refused_without_allocation() {
+    let refused = |tensor: TensorProto, words: &str| {
+        let message = refusal(GraphProto { initializer: vec![tensor], ..addition() });
+        assert!(message.contains(words), "{message}");
+    };
+    refused(raw("w", OnnxType::Float, &[1 << 62], &[0; 4]), "does not fit 64 bits");
+    refused(raw("w", OnnxType::Float, &[1 << 31, 1 << 31, 1 << 31], &[0; 4]), "does not fit 64 bits");
+    refused(raw("w", OnnxType::Float, &[1 << 60], &[0; 4]), "holds 4 bytes");
+    refused(raw("w", OnnxType::Float, &[-1], &[0; 4]), "has the size -1");
+    refused(raw("w", OnnxType::Float, &[2], &[]), "holds 0 bytes");
+    refused(raw("w", OnnxType::String, &[2], &[0; 4]), "string");
+    refused(raw("w", OnnxType::Complex64, &[1], &[0; 8]), "complex64");
+    let twice = TensorProto { float_data: vec![1.0], ..raw("w", OnnxType::Float, &[1], &[0; 4]) };
+    refused(twice, "twice");
+}
+
+#[test]
+fn constant_nodes_of_every_form_become_constants() {
+    let mut graph = addition();
+    let tensor = Some(raw("", OnnxType::Double, &[1], &[0; 8]));
+    let nodes = [
+        constant("a", AttributeProto { t: tensor, ..named("value", AttributeType::Tensor) }),
+        constant("b", AttributeProto { f: Some(2.5), ..named("value_float", AttributeType::Float) }),
+        constant("c", AttributeProto { floats: vec![1.0, 2.0], ..named("value_floats", AttributeType::Floats) }),
+        constant("d", AttributeProto { i: Some(-3), ..named("value_int", AttributeType::Int) }),
+        // Without its type, as old files have it.
+        constant("e", AttributeProto { ints: vec![4, 5], name: Some("value_ints".into()), ..Default::default() }),
+    ];
+    graph.node.extend(nodes);
+    let graph = parse(graph).unwrap().graph;
+    let value = |name: &str| graph.initializers[&graph.find(name).unwrap()].clone();
+    assert_eq!(value("a"), Tensor::new(DataType::Float64, &[1], [0; 8]).unwrap());
+    assert_eq!(value("b"), Tensor::from_f32(&[], &[2.5]));
+    assert_eq!(value("c"), Tensor::from_f32(&[2], &[1.0, 2.0]));
+    assert_eq!(value("d"), Tensor::from_i64(&[], &[-3]));
+    assert_eq!(value("e"), Tensor::from_i64(&[2], &[4, 5]));
+    assert_eq!(graph.nodes.len(), 1);
+    assert_eq!(graph.constants.len(), 5, "the initializer may train, constants may not");
+}
+
+#[test]
+fn nodes_come_into_order_and_circles_are_refused() {
+    let mut graph = addition();
+    graph.node = vec![node("Relu", &["z"], &["y"]), node("Add", &["x/0", "w"], &["z"])];
+    let names: Vec<String> =
+        parse(graph.clone()).unwrap().graph.nodes.iter().map(|node| node.operation.name().to_string()).collect();
+    assert_eq!(names, ["Add", "Relu"]);
+    graph.node[1].input[0] = "y".to_string();
+    assert!(refusal(graph).contains("circle"));
+}
+
+#[test]
+fn broken_graphs_are_refused_with_the_name_of_what_is_broken() {
+    let with_node = |node: NodeProto| {
+        let mut graph = addition();
+        graph.node.push(node);
+        graph
+    };
+    let cases = [
+        (with_node(node("Relu", &["nothing"], &["z"])), "'z' uses the value 'nothing'"),
+        (with_node(node("Relu", &["x/0"], &["y"])), "'y' is defined twice"),
+        (with_node(node("Relu", &["x/0"], &["w"])), "'w' is defined twice"),
+        (GraphProto { output: vec![info("q", &[1])], ..addition() }, "computes the output 'q'"),
+        (GraphProto { output: vec![], ..addition() }, "no outputs"),
+        (GraphProto { input: vec![info("x/0", &[1]), info("x/0", &[1])], ..addition() }, "'x/0' is declared twice"),
+        (with_node(NodeProto { domain: Some("custom".into()), ..node("Foo", &["y"], &["z"]) }), "'custom'"),
+        (GraphProto { sparse_initializer: vec![SparseTensorProto::default()], ..addition() }, "sparse"),
+    ];
+    for (graph, words) in cases {
+        let message = refusal(graph);
+        assert!(message.contains(words), "{message} lacks {words}");
+    }
+}
+
+#[test]
+fn subgraphs_are_unsupported_operators_named_with_their_node() {
+    let mut graph = addition();
+    let branch = AttributeProto { g: Some(GraphProto::default()), ..named("then_branch", AttributeType::Graph) };
+    graph.node.push(NodeProto { attribute: vec![branch], name: Some("choice".into()), ..node("If", &["y"], &["z"]) });
+    assert_eq!(
+        parse(graph).unwrap_err(),
+        ModelError::UnsupportedOperator {
+            domain: String::new(),
+            op_type: "If".to_string(),
+            version: 17,
+            node: "choice".to_string()
+        }
+    );
+}
+
+#[test]
+fn versions_out_of_range_are_refused() {
+    let mut proto = model(addition());
+    proto.opset_import[0].version = Some(crate::operators::NEWEST_OPSET + 1);
+    let message = read(&proto.encode_to_vec(), None).unwrap_err().to_string();
+    assert!(message.contains("operator set 28"), "{message}");
+    proto.ir_version = Some(2);
+    proto.opset_import[0].version = Some(17);
+    assert!(read(&proto.encode_to_vec(), None).unwrap_err().to_string().contains("IR version 2"));
+}
+
+#[test]
+fn external_data_is_read_inside_the_directory_only() {
+    let directory = std::env::temp_dir().join(format!("forebay-external-{}", std::process::id()));
+    std::fs::create_dir_all(directory.join("weights")).unwrap();
+    std::fs::write(directory.join("weights/w.bin"), [9, 9, 9, 9, 0, 0, 128, 63, 0, 0, 0, 64]).unwrap();
+    let external = |location: &str, offset: &str, length: &str| {
+        let entry = |key: &str, value: &str| StringStringEntryProto {
+            key: Some(key.to_string()),
+            value: Some(value.to_string()),
+        };
+        let tensor = TensorProto {
+            data_location: Some(DataLocation::External as i32),
+            external_data: vec![entry("location", location), entry("offset", offset), entry("length", length)],
+            ..raw("w", OnnxType::Float, &[2], &[])
+        };
+        model(GraphProto { initializer: vec![tensor], ..addition() }).encode_to_vec()
+    };
+    let good = external("weights/w.bin", "4", "8");
+    let model = read(&good, Some(&directory)).unwrap();
+    assert_eq!(model.contents["w"], Tensor::from_f32(&[2], &[1.0, 2.0]));
+    let inlined = read(&write(&model, &BTreeMap::new()).unwrap(), None).unwrap();
+    assert_eq!(inlined.contents, model.contents, "a model that is written holds its data");
+
+    assert!(matches!(read(&good, None), Err(ModelError::Request { .. })));
+    for location in ["/etc/hostname", "../w.bin", "weights/../../w.bin", ""] {
+        let error = read(&external(location, "0", "8"), Some(&directory)).unwrap_err();
+        assert!(error.to_string().contains("outside the model's directory"), "{error}");
+    }
+    for (offset, length) in [("8", "8"), ("18446744073709551615", "8"), ("0", "12"), ("x", "8"), ("-1", "8")] {
+        assert!(read(&external("weights/w.bin", offset, length), Some(&directory)).is_err(), "{offset} {length}");
+    }
+    assert!(matches!(read(&external("weights", "0", "8"), Some(&directory)), Err(ModelError::File { .. })));
+    assert!(matches!(read(&external("none.bin", "0", "8"), Some(&directory)), Err(ModelError::File { .. })));
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_model_is_written_back_with_new_contents_and_everything_else_as_it_was() {
+    let mut graph = addition();
+    graph.doc_string = Some("words".to_string());
+    graph.node.push(constant("b", AttributeProto { f: Some(2.5), ..named("value_float", AttributeType::Float) }));
+    let shape = raw("s", OnnxType::Int64, &[1], &3i64.to_le_bytes());
+    let attribute = AttributeProto { t: Some(shape.clone()), ..named("value", AttributeType::Tensor) };
+    graph.node.push(NodeProto { attribute: vec![attribute], ..node("ConstantOfShape", &["w"], &["unused"]) });
+    graph.initializer.push(TensorProto { int64_data: vec![7], ..raw("k", OnnxType::Int64, &[1], &[]) });
+    let mut original = model(graph);
+    original.metadata_props = vec![StringStringEntryProto { key: Some("k".into()), value: Some("v".into()) }];
+    let model = read(&original.encode_to_vec(), None).unwrap();
+
+    let unchanged = write(&model, &BTreeMap::new()).unwrap();
+    let expected = {
+        let mut expected = original.clone();
+        // An empty raw field beside typed data is what the test's own constructor wrote.
+        expected.graph.as_mut().unwrap().initializer[1].raw_data = Some(vec![]);
+        expected
+    };
+    assert_eq!(ModelProto::decode(&unchanged[..]).unwrap(), expected);
+
+    let (w, b) = (Tensor::from_f32(&[2], &[5.0, 6.0]), Tensor::from_f32(&[], &[7.0]));
+    let trained = BTreeMap::from([("w".to_string(), w.clone()), ("b".to_string(), b.clone())]);
+    let again = read(&write(&model, &trained).unwrap(), None).unwrap();
+    assert_eq!((&again.contents["w"], &again.contents["b"]), (&w, &b));
+    assert_eq!(again.contents["k"], Tensor::from_i64(&[1], &[7]));
+    assert_eq!(again.proto.graph.as_ref().unwrap().doc_string.as_deref(), Some("words"));
+    let Operation::Onnx { attributes, .. } = &again.graph.nodes[1].operation else { panic!("an operator") };
+    assert_eq!(attributes["value"], Attribute::Tensor(Tensor::from_i64(&[1], &[3])));
+
+    let unknown = BTreeMap::from([("v".to_string(), b.clone())]);
+    assert!(matches!(write(&model, &unknown), Err(ModelError::Request { .. })));
+    let misshapen = BTreeMap::from([("w".to_string(), b)]);
+    assert!(matches!(write(&model, &misshapen), Err(ModelError::Request { .. })));
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_an_error_and_leaves_nothing() {
+    let model = parse(addition()).unwrap();
+    let directory = std::env::temp_dir().join(format!("forebay-write-{}", std::process::id()));
+    let path = directory.join("model.onnx");
+    assert!(matches!(write_file(&model, &BTreeMap::new(), &path), Err(ModelError::File { .. })));
+    std::fs::create_dir_all(&directory).unwrap();
+    write_file(&model, &BTreeMap::new(), &path).unwrap();
+    assert_eq!(read_file(&path).unwrap().contents, model.contents);
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn no_bytes_and_other_bytes_are_malformed() {
+    for bytes in [&b""[..], b"not an ONNX model", &[0xff; 64], &[0x3a, 0x80, 0x80, 0x80, 0x80, 0x08]] {
+        assert!(matches!(read(bytes, None), Err(ModelError::Malformed { .. })), "{bytes:?}");
+    }
+}

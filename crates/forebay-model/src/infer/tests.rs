@@ -1,0 +1,131 @@
+use forebay_base::DataType;
+
+use super::*;
+use crate::graph::{Attribute, Node};
+
+/// A graph with one float32 input `x` of the given dimensions.
+fn graph(dimensions: &[Dimension]) -> (Graph, ValueId) {
+    let mut graph = Graph::default();
+    let x = graph.add_value("x", None);
+    graph.value_mut(x).declared = Some((DataType::Float32, dimensions.to_vec()));
+    graph.inputs.push(x);
+    (graph, x)
+}
+
+fn push(graph: &mut Graph, op_type: &str, inputs: &[ValueId], attributes: &[(&str, Attribute)]) -> ValueId {
+    let output = graph.add_value(op_type, None);
+    graph.nodes.push(Node {
+        name: format!("a {op_type}"),
+        operation: Operation::onnx(op_type, attributes),
+        inputs: inputs.iter().copied().map(Some).collect(),
+        outputs: vec![Some(output)],
+    });
+    output
+}
+
+fn symbol(name: &str) -> Dimension {
+    Dimension::Symbol(name.to_string())
+}
+
+#[test]
+fn the_batch_size_gives_symbols_their_value_everywhere() {
+    let (mut graph, x) = graph(&[symbol("N"), Dimension::Known(3)]);
+    let other = graph.add_value("other", None);
+    graph.value_mut(other).declared = Some((DataType::Int64, vec![Dimension::Known(2), symbol("N")]));
+    graph.inputs.push(other);
+    let y = push(&mut graph, "Relu", &[x], &[]);
+    graph.outputs.push(y);
+    let unresolved = infer(&mut graph.clone(), None).unwrap_err().to_string();
+    assert!(unresolved.contains("dimension 0 ('N') of input 'x'") && unresolved.contains("--batch-size"));
+    infer(&mut graph, Some(5)).unwrap();
+    assert_eq!(graph.ty(y).unwrap().shape, [5, 3]);
+    assert_eq!(graph.ty(other).unwrap().shape, [2, 5]);
+}
+
+#[test]
+fn dimensions_without_a_size_and_batches_that_do_not_fit_are_errors() {
+    let (mut unnamed, _) = graph(&[symbol(""), symbol("height")]);
+    let message = infer(&mut unnamed, Some(2)).unwrap_err().to_string();
+    assert!(message.contains("dimension 1 ('height')") && message.contains("fixed size"), "{message}");
+    let (mut fixed, _) = graph(&[Dimension::Known(4)]);
+    let message = infer(&mut fixed, Some(2)).unwrap_err().to_string();
+    assert!(message.contains("'x' has 4"), "{message}");
+    assert!(infer(&mut fixed.clone(), Some(0)).is_err());
+    infer(&mut fixed, Some(4)).unwrap();
+}
+
+#[test]
+fn shape_arithmetic_folds_and_dead_nodes_go() {
+    let (mut graph, x) = graph(&[symbol("N"), Dimension::Known(3), Dimension::Known(2)]);
+    let shape = push(&mut graph, "Shape", &[x], &[]);
+    let zero = graph.add_initializer("zero", Tensor::from_i64(&[1], &[0]));
+    let batch = push(&mut graph, "Gather", &[shape, zero], &[]);
+    let rest = graph.add_initializer("rest", Tensor::from_i64(&[1], &[-1]));
+    let target = push(&mut graph, "Concat", &[batch, rest], &[("axis", Attribute::Int(0))]);
+    let y = push(&mut graph, "Reshape", &[x, target], &[]);
+    push(&mut graph, "Relu", &[y], &[]);
+    graph.outputs.push(y);
+    infer(&mut graph, Some(4)).unwrap();
+    assert_eq!(graph.ty(y).unwrap().shape, [4, 6]);
+    assert_eq!(graph.initializers[&target], Tensor::from_i64(&[2], &[4, -1]));
+    assert_eq!(graph.nodes.len(), 1, "{graph}");
+    assert_eq!(graph.to_string().lines().count(), 4, "{graph}");
+}
+
+#[test]
+fn floating_initializers_fold_only_where_nothing_trains() {
+    let (mut graph, x) = graph(&[Dimension::Known(2), Dimension::Known(2)]);
+    let w = graph.add_initializer("w", Tensor::from_f32(&[2, 2], &[1.0, 2.0, 3.0, 4.0]));
+    let transposed = push(&mut graph, "Transpose", &[w], &[]);
+    let y = push(&mut graph, "Add", &[x, transposed], &[]);
+    graph.outputs.push(y);
+    let mut frozen = graph.clone();
+    infer(&mut graph, None).unwrap();
+    assert_eq!(graph.nodes.len(), 2);
+    frozen.constants.insert(w);
+    infer(&mut frozen, None).unwrap();
+    assert_eq!(frozen.nodes.len(), 1);
+    assert_eq!(frozen.initializers[&transposed], Tensor::from_f32(&[2, 2], &[1.0, 3.0, 2.0, 4.0]));
+}
+
+#[test]
+fn values_without_elements_fold_whatever_their_inputs() {
+    let (mut graph, x) = graph(&[Dimension::Known(2), Dimension::Known(3)]);
+    let zero = graph.add_initializer("zero", Tensor::from_i64(&[1], &[0]));
+    let nothing = push(&mut graph, "Slice", &[x, zero, zero], &[]);
+    let y = push(&mut graph, "Concat", &[nothing, x], &[("axis", Attribute::Int(0))]);
+    graph.outputs.push(y);
+    infer(&mut graph, None).unwrap();
+    assert_eq!(graph.ty(y).unwrap().shape, [2, 3]);
+    assert_eq!(graph.initializers[&nothing].shape, [0, 3]);
+}
+
+#[test]
+fn all_unsupported_operators_are_named_with_their_nodes() {
+    let (mut graph, x) = graph(&[Dimension::Known(2)]);
+    let a = push(&mut graph, "Frobnicate", &[x], &[]);
+    let b = push(&mut graph, "Relu", &[a], &[]);
+    let y = push(&mut graph, "Defenestrate", &[b], &[]);
+    push(&mut graph, "Dead", &[b], &[]);
+    graph.outputs.push(y);
+    let message = infer(&mut graph, None).unwrap_err().to_string();
+    assert!(message.contains("Frobnicate") && message.contains("'a Frobnicate'"), "{message}");
+    assert!(message.contains("Defenestrate") && !message.contains("Dead"), "{message}");
+}
+
+#[test]
+fn declared_output_types_must_agree_unless_symbolic() {
+    let (mut graph, x) = graph(&[Dimension::Known(2), Dimension::Known(3)]);
+    let y = push(&mut graph, "Relu", &[x], &[]);
+    graph.outputs.push(y);
+    graph.value_mut(y).declared = Some((DataType::Float32, vec![symbol("M"), Dimension::Known(3)]));
+    infer(&mut graph.clone(), None).unwrap();
+    for declared in [
+        (DataType::Float32, vec![symbol("M"), Dimension::Known(4)]),
+        (DataType::Float32, vec![symbol("M")]),
+        (DataType::Int64, vec![symbol("M"), Dimension::Known(3)]),
+    ] {
+        graph.value_mut(y).declared = Some(declared);
+        assert!(matches!(infer(&mut graph.clone(), None), Err(ModelError::Malformed { .. })));
+    }
+}
