@@ -41,6 +41,7 @@ pub fn gradients(graph: &mut Graph, of: ValueId, by: &[ValueId]) -> Result<Vec<O
         if !has_wanted || d_outputs.iter().all(Option::is_none) || builder.graph.is_folded(&node) {
             continue;
         }
+        let start = builder.graph.nodes.len();
         for (input, d) in node.inputs.iter().zip(node_gradients(&mut builder, &node, &d_outputs)?) {
             if let (Some(input), Some(d)) = (*input, d) {
                 if wanted[input.0 as usize] {
@@ -48,6 +49,10 @@ pub fn gradients(graph: &mut Graph, of: ValueId, by: &[ValueId]) -> Result<Vec<O
                     *slot = Some(builder.accumulate(*slot, d));
                 }
             }
+        }
+        let name = format!("{}.gradient", node.label(builder.graph));
+        for appended in &mut builder.graph.nodes[start..] {
+            appended.name.clone_from(&name);
         }
     }
     Ok(by.iter().map(|value| d_values[value.0 as usize]).collect())

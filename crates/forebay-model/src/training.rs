@@ -5,6 +5,8 @@
 
 mod mode;
 mod pattern;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 
@@ -234,11 +236,7 @@ fn append_loss(graph: &mut Graph, prediction: ValueId, loss: &Loss) -> Result<(V
 }
 
 /// The initializers that may train.
-fn candidates(
-    graph: &Graph,
-    statistics: &BTreeSet<ValueId>,
-    freeze: &[String],
-) -> Result<Vec<ValueId>, ModelError> {
+fn candidates(graph: &Graph, statistics: &BTreeSet<ValueId>, freeze: &[String]) -> Result<Vec<ValueId>, ModelError> {
     let weights = graph.initializers.keys().copied().filter(|id| !graph.constants.contains(id));
     let weights: Vec<ValueId> = weights.collect();
     for pattern in freeze {

@@ -351,16 +351,17 @@ impl Step {
     }
 }
 
-/// Kernels that compute do so in float32; those that only move elements take any type.
+/// Products and windows are computed in float32; nothing is computed in 16-bit floating types; elements of all types move.
 fn check_types(view: &NodeView, kernel: &Kernel, reads: &[Operand]) -> Result<(), ModelError> {
     let Some(read) = reads.first() else { return Ok(()) };
     let data_type = read.desc.data_type();
-    let is_half = matches!(data_type, DataType::Float16 | DataType::BFloat16);
     let is_allowed = match kernel {
-        Kernel::Select | Kernel::Cast | Kernel::Copy | Kernel::Slice { .. } | Kernel::Gather { .. } => true,
-        Kernel::Fill { .. } | Kernel::Unary(UnaryOp::Not) => true,
-        Kernel::Unary(_) | Kernel::Binary { .. } => !is_half,
-        _ => data_type == DataType::Float32,
+        Kernel::Select | Kernel::Cast | Kernel::Slice { .. } | Kernel::Gather { .. } | Kernel::Pad { .. } => true,
+        Kernel::MatMul { .. }
+        | Kernel::Convolution { .. }
+        | Kernel::ConvolutionDataGradient { .. }
+        | Kernel::Pool { .. } => data_type == DataType::Float32,
+        _ => !matches!(data_type, DataType::Float16 | DataType::BFloat16),
     };
     if is_allowed {
         return Ok(());

@@ -16,6 +16,8 @@ mod resize;
 mod selection;
 mod shape;
 mod shapes;
+#[cfg(test)]
+mod tests;
 
 use crate::operator::Operator;
 

@@ -1,0 +1,514 @@
+//! Every row: inference, folding, lowering and gradients of one small node each; then folding and refusals one by one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_base::DataType::{self, Bool, Float32, Int64};
+use forebay_base::Kernel;
+
+use super::{find, FAMILIES, NEWEST_OPSET};
+use crate::autodiff::gradients;
+use crate::error::ModelError;
+use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
+use crate::infer::infer_node;
+use crate::lower::lower;
+use crate::operator::NodeView;
+use crate::tensor::Tensor;
+
+/// An input of a node under test.
+enum Input {
+    /// Fed: its type.
+    Fed(DataType, Vec<u64>),
+    /// A constant.
+    Constant(Tensor),
+    /// Left out.
+    Absent,
+}
+
+fn fed(shape: &[u64]) -> Input {
+    Input::Fed(Float32, shape.to_vec())
+}
+
+fn ints(values: &[i64]) -> Input {
+    Input::Constant(Tensor::from_i64(&[values.len() as u64], values))
+}
+
+fn floats(values: &[f32]) -> Input {
+    Input::Constant(Tensor::from_f32(&[values.len() as u64], values))
+}
+
+fn int(name: &'static str, value: i64) -> (&'static str, Attribute) {
+    (name, Attribute::Int(value))
+}
+
+fn list(name: &'static str, values: &[i64]) -> (&'static str, Attribute) {
+    (name, Attribute::Ints(values.to_vec()))
+}
+
+fn text(name: &'static str, value: &str) -> (&'static str, Attribute) {
+    (name, Attribute::String(value.to_string()))
+}
+
+/// A graph of one node.
+fn graph_of(
+    op_type: &str,
+    version: i64,
+    inputs: Vec<Input>,
+    attributes: &[(&str, Attribute)],
+    output_count: usize,
+) -> Graph {
+    let mut graph = Graph::default();
+    let mut ids = Vec::new();
+    for (i, input) in inputs.into_iter().enumerate() {
+        ids.push(match input {
+            Input::Absent => None,
+            Input::Fed(data_type, shape) => {
+                let id = graph.add_value(&format!("x{i}"), Some(TensorType::new(data_type, &shape)));
+                graph.inputs.push(id);
+                Some(id)
+            }
+            Input::Constant(tensor) => {
+                let id = graph.add_initializer(&format!("x{i}"), tensor);
+                graph.constants.insert(id);
+                Some(id)
+            }
+        });
+    }
+    let outputs: Vec<Option<ValueId>> =
+        (0..output_count).map(|i| Some(graph.add_value(&format!("y{i}"), None))).collect();
+    let attributes: BTreeMap<String, Attribute> =
+        attributes.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
+    let (domain, op_type) = (String::new(), op_type.to_string());
+    graph.outputs = outputs.iter().flatten().copied().collect();
+    graph.nodes.push(Node {
+        name: "node".to_string(),
+        operation: Operation::Onnx { domain, op_type, version, attributes },
+        inputs: ids,
+        outputs,
+    });
+    graph
+}
+
+fn shapes(graph: &Graph) -> Vec<Vec<u64>> {
+    graph.outputs.iter().map(|&output| graph.ty(output).unwrap().shape.clone()).collect()
+}
+
+/// The shapes that a node's outputs get.
+fn inferred(op_type: &str, version: i64, inputs: Vec<Input>, attributes: &[(&str, Attribute)]) -> Vec<Vec<u64>> {
+    let mut graph = graph_of(op_type, version, inputs, attributes, 1);
+    infer_node(&mut graph, 0).unwrap_or_else(|error| panic!("{error}"));
+    shapes(&graph)
+}
+
+fn refused(op_type: &str, inputs: Vec<Input>, attributes: &[(&str, Attribute)]) -> String {
+    let mut graph = graph_of(op_type, NEWEST_OPSET, inputs, attributes, 1);
+    infer_node(&mut graph, 0).expect_err(op_type).to_string()
+}
+
+/// The tensor that a node folds to.
+fn folded(op_type: &str, version: i64, inputs: Vec<Input>, attributes: &[(&str, Attribute)]) -> Tensor {
+    let mut graph = graph_of(op_type, version, inputs, attributes, 1);
+    infer_node(&mut graph, 0).unwrap_or_else(|error| panic!("{error}"));
+    graph.initializers.get(&graph.outputs[0]).unwrap_or_else(|| panic!("{op_type} does not fold")).clone()
+}
+
+/// Version, inputs, attributes and number of outputs of a node.
+type Sample = (i64, Vec<Input>, Vec<(&'static str, Attribute)>, usize);
+
+/// One or more nodes for a row of the table.
+fn samples(op_type: &str) -> Vec<Sample> {
+    let newest = |inputs, attributes| vec![(NEWEST_OPSET, inputs, attributes, 1)];
+    let image = || fed(&[2, 4, 6, 6]);
+    match op_type {
+        "And" | "Or" | "Xor" => newest(vec![Input::Fed(Bool, vec![2, 3]), Input::Fed(Bool, vec![3])], vec![]),
+        "Not" => newest(vec![Input::Fed(Bool, vec![2, 3])], vec![]),
+        "Add" | "Sub" | "Mul" | "Div" | "Equal" | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual" | "Mod"
+        | "Pow" | "PRelu" => newest(vec![fed(&[2, 3, 4]), fed(&[3, 1])], vec![]),
+        "Max" | "Mean" | "Min" | "Sum" => newest(vec![fed(&[2, 3]), fed(&[3]), fed(&[1, 1])], vec![]),
+        "Where" => newest(vec![Input::Fed(Bool, vec![3]), fed(&[2, 3]), fed(&[])], vec![]),
+        "Cast" => newest(vec![fed(&[2, 3])], vec![int("to", 1)]),
+        "CastLike" => newest(vec![fed(&[2, 3]), fed(&[1])], vec![]),
+        "Clip" => vec![
+            (6, vec![fed(&[2, 3])], vec![("min", Attribute::Float(0.0)), ("max", Attribute::Float(6.0))], 1),
+            (13, vec![fed(&[2, 3]), Input::Absent, Input::Constant(Tensor::from_f32(&[], &[6.0]))], vec![], 1),
+            (13, vec![fed(&[2, 3]), fed(&[]), fed(&[])], vec![], 1),
+        ],
+        "Gelu" => {
+            vec![(20, vec![fed(&[2, 3])], vec![], 1), (20, vec![fed(&[2, 3])], vec![text("approximate", "tanh")], 1)]
+        }
+        "Swish" => vec![
+            (24, vec![fed(&[2, 3])], vec![], 1),
+            (24, vec![fed(&[2, 3])], vec![("alpha", Attribute::Float(1.5))], 1),
+        ],
+        "Constant" => newest(vec![], vec![list("value_ints", &[1, 2])]),
+        "ConstantOfShape" => newest(vec![ints(&[2, 3])], vec![]),
+        "Range" => newest(vec![ints(&[1]), ints(&[7]), ints(&[2])], vec![]),
+        "Trilu" => newest(vec![fed(&[2, 3, 4])], vec![int("upper", 0)]),
+        "AveragePool" | "MaxPool" => {
+            let attributes = vec![list("kernel_shape", &[3, 3]), list("strides", &[2, 2]), list("pads", &[1, 1, 1, 1])];
+            newest(vec![image()], attributes)
+        }
+        "Conv" => newest(vec![image(), fed(&[6, 2, 3, 3]), fed(&[6])], vec![int("group", 2)]),
+        "ConvTranspose" => {
+            newest(vec![image(), fed(&[4, 3, 2, 2]), fed(&[6])], vec![int("group", 2), list("strides", &[2, 2])])
+        }
+        "Gemm" => vec![
+            (13, vec![fed(&[3, 2]), fed(&[3, 4]), fed(&[4])], vec![int("transA", 1)], 1),
+            (
+                13,
+                vec![fed(&[2, 3]), fed(&[4, 3]), fed(&[2, 1])],
+                vec![int("transB", 1), ("beta", Attribute::Float(0.5))],
+                1,
+            ),
+            (13, vec![fed(&[3, 2]), fed(&[4, 3])], vec![int("transA", 1), int("transB", 1)], 1),
+        ],
+        "MatMul" => [
+            (vec![2, 3], vec![3, 4]),
+            (vec![5, 2, 3], vec![3, 4]),
+            (vec![5, 2, 3], vec![5, 3, 4]),
+            (vec![7, 1, 2, 3], vec![5, 3, 4]),
+            (vec![2, 3], vec![1, 1, 3, 4]),
+            (vec![3], vec![3]),
+            (vec![3], vec![5, 3, 4]),
+            (vec![5, 2, 3], vec![3]),
+        ]
+        .into_iter()
+        .map(|(a, b)| (13, vec![fed(&a), fed(&b)], vec![], 1))
+        .collect(),
+        "BatchNormalization" => {
+            let inputs = || vec![image(), fed(&[4]), fed(&[4]), floats(&[0.0; 4]), floats(&[1.0; 4])];
+            vec![(7, inputs(), vec![], 1), (15, inputs(), vec![int("training_mode", 1)], 3)]
+        }
+        "GroupNormalization" => vec![
+            (18, vec![image(), fed(&[2]), fed(&[2])], vec![int("num_groups", 2)], 1),
+            (21, vec![image(), fed(&[4]), fed(&[4])], vec![int("num_groups", 2)], 1),
+        ],
+        "InstanceNormalization" => newest(vec![image(), fed(&[4]), fed(&[4])], vec![]),
+        "LRN" => newest(vec![image()], vec![int("size", 3)]),
+        "LayerNormalization" => vec![
+            (17, vec![fed(&[2, 3, 4]), fed(&[4]), fed(&[4])], vec![], 1),
+            (17, vec![fed(&[2, 3, 4]), fed(&[3, 4])], vec![int("axis", 1)], 3),
+            (17, vec![fed(&[2, 3, 4]), fed(&[4]), fed(&[1])], vec![int("axis", -2)], 1),
+        ],
+        "RMSNormalization" => newest(vec![fed(&[2, 3, 4]), fed(&[4])], vec![]),
+        "Resize" => vec![
+            (13, vec![image(), Input::Absent, floats(&[1.0, 1.0, 2.0, 2.0])], vec![], 1),
+            (13, vec![image(), Input::Absent, floats(&[1.0, 1.0, 0.5, 1.5])], vec![], 1),
+            (13, vec![image(), Input::Absent, Input::Absent, ints(&[2, 4, 9, 12])], vec![text("mode", "linear")], 1),
+        ],
+        "Upsample" => newest(vec![image(), floats(&[1.0, 1.0, 2.0, 3.0])], vec![]),
+        "Concat" => vec![
+            (13, vec![fed(&[1, 2, 4]), fed(&[1, 3, 4])], vec![int("axis", 1)], 1),
+            (13, vec![fed(&[2, 3]), fed(&[2, 1]), fed(&[2, 2])], vec![int("axis", -1)], 1),
+        ],
+        "Gather" => vec![
+            (13, vec![fed(&[5, 4]), Input::Fed(Int64, vec![2, 3])], vec![], 1),
+            (13, vec![fed(&[5, 4]), Input::Constant(Tensor::from_i64(&[], &[-1]))], vec![int("axis", 1)], 1),
+        ],
+        "Pad" => vec![
+            (10, vec![fed(&[2, 3])], vec![list("pads", &[0, 1, 2, 0])], 1),
+            (18, vec![fed(&[2, 5]), ints(&[-1, 2]), Input::Absent, ints(&[1])], vec![], 1),
+            (18, vec![fed(&[2, 5]), ints(&[0, 2, 1, 1])], vec![text("mode", "reflect")], 1),
+            (18, vec![fed(&[2, 5]), ints(&[0, 2, 1, 1])], vec![text("mode", "edge")], 1),
+        ],
+        "Slice" => vec![
+            (9, vec![fed(&[4, 5])], vec![list("starts", &[1]), list("ends", &[3]), list("axes", &[0])], 1),
+            (
+                13,
+                vec![fed(&[4, 5]), ints(&[-1, 0]), ints(&[i64::MIN, i64::MAX]), ints(&[0, 1]), ints(&[-2, 2])],
+                vec![],
+                1,
+            ),
+        ],
+        "Split" => vec![
+            (11, vec![fed(&[2, 6])], vec![list("split", &[2, 4]), int("axis", 1)], 2),
+            (13, vec![fed(&[1, 8]), ints(&[4, 4])], vec![int("axis", 1)], 2),
+            (18, vec![fed(&[7, 2])], vec![int("num_outputs", 3)], 3),
+        ],
+        "DepthToSpace" => newest(vec![fed(&[2, 8, 2, 3])], vec![int("blocksize", 2)]),
+        "SpaceToDepth" => newest(vec![image()], vec![int("blocksize", 2)]),
+        "Dropout" => vec![(7, vec![fed(&[2, 3])], vec![], 1), (13, vec![fed(&[2, 3])], vec![], 2)],
+        "Expand" => newest(vec![fed(&[3, 1]), ints(&[2, 1, 4])], vec![]),
+        "Tile" => newest(vec![fed(&[2, 3]), ints(&[1, 4])], vec![]),
+        "Reshape" => newest(vec![fed(&[2, 3, 4]), ints(&[0, -1])], vec![]),
+        "Squeeze" => vec![
+            (11, vec![fed(&[1, 3, 1])], vec![list("axes", &[0])], 1),
+            (13, vec![fed(&[1, 3, 1]), ints(&[-1])], vec![], 1),
+            (13, vec![fed(&[1, 3, 1])], vec![], 1),
+        ],
+        "Unsqueeze" => newest(vec![fed(&[2, 3]), ints(&[0, -1])], vec![]),
+        "Softmax" | "LogSoftmax" => {
+            vec![(11, vec![fed(&[2, 3, 4])], vec![], 1), (13, vec![fed(&[2, 3, 4])], vec![int("axis", 1)], 1)]
+        }
+        _ if op_type.starts_with("Reduce") => vec![
+            (11, vec![fed(&[2, 3, 4])], vec![list("axes", &[1, -1]), int("keepdims", 0)], 1),
+            (18, vec![fed(&[2, 3, 4]), ints(&[0])], vec![], 1),
+            (18, vec![fed(&[2, 3])], vec![int("keepdims", 0)], 1),
+            (18, vec![fed(&[2, 3])], vec![int("noop_with_empty_axes", 1)], 1),
+        ],
+        // Functions of one tensor.
+        _ => newest(vec![image()], vec![]),
+    }
+}
+
+#[test]
+fn every_row_infers_and_lowers() {
+    for row in FAMILIES.iter().flat_map(|family| family.iter()) {
+        for (version, inputs, attributes, outputs) in samples(row.op_type) {
+            let mut graph = graph_of(row.op_type, version, inputs, &attributes, outputs);
+            infer_node(&mut graph, 0).unwrap_or_else(|error| panic!("{error}"));
+            lower(&graph, &BTreeSet::new()).unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+}
+
+#[test]
+fn every_gradient_has_the_type_of_its_input_and_lowers() {
+    // Samples that have no gradient, and operators whose gradient is zero.
+    let is_refused = |op_type: &str, attributes: &[(&str, Attribute)]| match op_type {
+        "Mod" => true,
+        "Pad" => attributes.iter().any(|(name, _)| *name == "mode"),
+        "ReduceProd" => !attributes.iter().any(|(name, _)| *name == "noop_with_empty_axes"),
+        _ => false,
+    };
+    let is_zero = |op_type: &str, i: usize| match op_type {
+        "Ceil" | "Floor" | "Sign" | "ConstantOfShape" => true,
+        "CastLike" => i == 1,
+        _ => false,
+    };
+    for row in FAMILIES.iter().flat_map(|family| family.iter()) {
+        for (version, inputs, attributes, outputs) in samples(row.op_type) {
+            let mut graph = graph_of(row.op_type, version, inputs, &attributes, outputs);
+            infer_node(&mut graph, 0).unwrap();
+            let is_float = |id: &ValueId| graph.ty(*id).unwrap().data_type.is_float();
+            let by: Vec<ValueId> = graph.inputs.iter().copied().filter(is_float).collect();
+            if !is_float(&graph.outputs[0]) {
+                continue;
+            }
+            let loss = append_sum(&mut graph);
+            let result = gradients(&mut graph, loss, &by);
+            if is_refused(row.op_type, &attributes) {
+                assert!(matches!(result, Err(ModelError::NoGradient { .. })), "{}", row.op_type);
+                continue;
+            }
+            let result = result.unwrap_or_else(|error| panic!("{error}"));
+            for (i, (&input, d)) in by.iter().zip(&result).enumerate() {
+                let expected = if is_zero(row.op_type, i) { None } else { graph.ty(input) };
+                assert_eq!(d.and_then(|d| graph.ty(d)), expected, "{} input {i}", row.op_type);
+            }
+            check_types(&graph);
+            graph.outputs.extend(result.into_iter().flatten());
+            graph.drop_dead_nodes();
+            lower(&graph, &BTreeSet::new()).unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+}
+
+/// The sum of squares of the first output's elements.
+fn append_sum(graph: &mut Graph) -> ValueId {
+    let output = graph.add_value("loss", None);
+    graph.nodes.push(Node {
+        name: String::new(),
+        operation: Operation::onnx("ReduceSumSquare", &[("keepdims", Attribute::Int(0))]),
+        inputs: vec![Some(graph.outputs[0])],
+        outputs: vec![Some(output)],
+    });
+    let last = graph.nodes.len() - 1;
+    infer_node(graph, last).unwrap();
+    output
+}
+
+/// The types that gradients state are those that inference finds.
+fn check_types(graph: &Graph) {
+    for node in graph.nodes.iter().filter(|node| matches!(node.operation, Operation::Onnx { .. })) {
+        let view = NodeView { graph, node };
+        let types = (view.row().unwrap().infer)(&view).unwrap_or_else(|error| panic!("{error}"));
+        for (output, ty) in node.outputs.iter().zip(types) {
+            if let Some(output) = output {
+                assert_eq!(graph.ty(*output), Some(&ty), "{}", node.operation.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn shape_arithmetic_folds() {
+    let range = || ints(&[1, 2, 3, 4, 5, 6]);
+    let matrix = || Input::Constant(Tensor::from_i64(&[2, 3], &[1, 2, 3, 4, 5, 6]));
+    let values = |tensor: Tensor| tensor.to_i64().unwrap();
+    assert_eq!(values(folded("Shape", 13, vec![fed(&[4, 5, 6])], &[])), [4, 5, 6]);
+    assert_eq!(values(folded("Shape", 15, vec![fed(&[4, 5, 6])], &[int("start", -2), int("end", 9)])), [5, 6]);
+    assert_eq!(values(folded("Size", 13, vec![fed(&[4, 5, 6])], &[])), [120]);
+    assert_eq!(values(folded("Gather", 13, vec![range(), ints(&[-1, 0])], &[])), [6, 1]);
+    assert_eq!(values(folded("Gather", 13, vec![matrix(), ints(&[2])], &[int("axis", 1)])), [3, 6]);
+    assert_eq!(values(folded("Concat", 13, vec![ints(&[1]), ints(&[]), ints(&[2, 3])], &[int("axis", 0)])), [1, 2, 3]);
+    assert_eq!(
+        values(folded("Concat", 13, vec![matrix(), matrix()], &[int("axis", 1)])),
+        [1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6]
+    );
+    let slice = |starts: i64, ends: i64, steps: i64| {
+        values(folded("Slice", 13, vec![range(), ints(&[starts]), ints(&[ends]), ints(&[0]), ints(&[steps])], &[]))
+    };
+    assert_eq!(slice(1, 5, 2), [2, 4]);
+    assert_eq!(slice(-1, i64::MIN, -2), [6, 4, 2]);
+    assert_eq!(slice(4, 1, 1), Vec::<i64>::new());
+    assert_eq!(slice(i64::MIN, i64::MAX, i64::MAX), [1]);
+    assert_eq!(values(folded("Transpose", 13, vec![matrix()], &[])), [1, 4, 2, 5, 3, 6]);
+    assert_eq!(values(folded("Expand", 13, vec![ints(&[7]), ints(&[3])], &[])), [7, 7, 7]);
+    assert_eq!(values(folded("Tile", 13, vec![ints(&[1, 2]), ints(&[2])], &[])), [1, 2, 1, 2]);
+    assert_eq!(values(folded("Range", 13, vec![ints(&[5]), ints(&[0]), ints(&[-2])], &[])), [5, 3, 1]);
+    assert_eq!(values(folded("ReduceProd", 13, vec![matrix()], &[int("keepdims", 0)])), [720]);
+    assert_eq!(values(folded("ReduceMax", 13, vec![matrix()], &[list("axes", &[0])])), [4, 5, 6]);
+    assert_eq!(values(folded("Neg", 13, vec![range()], &[])), [-1, -2, -3, -4, -5, -6]);
+    assert_eq!(values(folded("Pad", 13, vec![ints(&[1, 2]), ints(&[1, 2])], &[])), [0, 1, 2, 0, 0]);
+    assert_eq!(values(folded("Trilu", 14, vec![matrix()], &[])), [1, 2, 3, 0, 5, 6]);
+    assert_eq!(values(folded("Constant", 13, vec![], &[list("value_ints", &[3])])), [3]);
+    assert_eq!(folded("Reshape", 13, vec![matrix(), ints(&[-1, 2])], &[]).shape, [3, 2]);
+    assert_eq!(folded("ConstantOfShape", 13, vec![ints(&[])], &[]).shape, Vec::<u64>::new());
+}
+
+#[test]
+fn arithmetic_folds() {
+    let values =
+        |op_type: &str, a: &[i64], b: &[i64]| folded(op_type, 13, vec![ints(a), ints(b)], &[]).to_i64().unwrap();
+    assert_eq!(values("Add", &[1, i64::MAX], &[2, 1]), [3, i64::MIN]);
+    assert_eq!(values("Sub", &[1, 2], &[3]), [-2, -1]);
+    assert_eq!(values("Mul", &[3, -4], &[5]), [15, -20]);
+    assert_eq!(values("Div", &[7, -7, i64::MIN], &[2, 2, -1]), [3, -3, i64::MIN]);
+    assert_eq!(values("Mod", &[7, -7, 7, -7], &[3, 3, -3, -3]), [1, 2, -2, -1]);
+    assert_eq!(values("Max", &[1, 5], &[3]), [3, 5]);
+    assert_eq!(values("Equal", &[1, 2], &[2]), [0, 1]);
+    assert_eq!(values("GreaterOrEqual", &[1, 2], &[2]), [0, 1]);
+    let condition = Input::Constant(Tensor::new(Bool, &[2], vec![1, 0]).unwrap());
+    assert_eq!(folded("Where", 13, vec![condition, ints(&[1]), ints(&[2])], &[]).to_i64().unwrap(), [1, 2]);
+    let cast = folded("Cast", 13, vec![floats(&[-1.5, 2.9])], &[int("to", 7)]);
+    assert_eq!((cast.data_type, cast.to_i64().unwrap()), (Int64, vec![-1, 2]));
+    assert_eq!(folded("Sqrt", 13, vec![floats(&[2.0])], &[]).to_f32().unwrap(), [2f32.sqrt()]);
+    assert_eq!(folded("Div", 13, vec![floats(&[1.0]), floats(&[3.0])], &[]).to_f32().unwrap(), [1.0 / 3.0]);
+    assert_eq!(folded("Floor", 13, vec![floats(&[-0.5])], &[]).to_f32().unwrap(), [-1.0]);
+    assert_eq!(folded("Pow", 13, vec![floats(&[3.0]), ints(&[2])], &[]).to_f32().unwrap(), [9.0]);
+    let clip = vec![floats(&[-1.0, 0.5, 9.0]), Input::Absent, Input::Constant(Tensor::from_f32(&[], &[6.0]))];
+    assert_eq!(folded("Clip", 13, clip, &[]).to_f32().unwrap(), [-1.0, 0.5, 6.0]);
+}
+
+#[test]
+fn a_division_by_zero_does_not_fold() {
+    let mut graph = graph_of("Div", 13, vec![ints(&[1]), ints(&[0])], &[], 1);
+    infer_node(&mut graph, 0).unwrap();
+    assert!(!graph.is_constant(graph.outputs[0]));
+}
+
+#[test]
+fn resize_takes_the_elements_that_onnx_names() {
+    let row = || Input::Constant(Tensor::from_f32(&[1, 1, 1, 4], &[1.0, 2.0, 3.0, 4.0]));
+    let resized = |sizes: &[i64], attributes: &[(&str, Attribute)]| {
+        folded("Resize", 13, vec![row(), Input::Absent, Input::Absent, ints(sizes)], attributes).to_f32().unwrap()
+    };
+    assert_eq!(resized(&[1, 1, 1, 8], &[]), [1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0]);
+    let asymmetric = text("coordinate_transformation_mode", "asymmetric");
+    assert_eq!(resized(&[1, 1, 1, 2], &[asymmetric.clone(), text("nearest_mode", "floor")]), [1.0, 3.0]);
+    let linear = text("mode", "linear");
+    assert_eq!(resized(&[1, 1, 1, 8], std::slice::from_ref(&linear)), [1.0, 1.25, 1.75, 2.25, 2.75, 3.25, 3.75, 4.0]);
+    let aligned = text("coordinate_transformation_mode", "align_corners");
+    assert_eq!(resized(&[1, 1, 1, 7], &[linear, aligned]), [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]);
+}
+
+#[test]
+fn windows_follow_padding_rules() {
+    let pool = |attributes: &[(&str, Attribute)]| {
+        let mut all = vec![list("kernel_shape", &[3, 3]), list("strides", &[2, 2])];
+        all.extend(attributes.iter().cloned());
+        inferred("MaxPool", 13, vec![fed(&[1, 1, 6, 7])], &all).remove(0)
+    };
+    assert_eq!(pool(&[]), [1, 1, 2, 3]);
+    assert_eq!(pool(&[int("ceil_mode", 1)]), [1, 1, 3, 3]);
+    assert_eq!(pool(&[text("auto_pad", "SAME_UPPER")]), [1, 1, 3, 4]);
+    assert_eq!(pool(&[text("auto_pad", "VALID")]), [1, 1, 2, 3]);
+    assert_eq!(pool(&[list("pads", &[1, 1, 1, 1])]), [1, 1, 3, 4]);
+    // The last window would start in the padding, so it is left out.
+    let attributes = [list("kernel_shape", &[1]), list("strides", &[2]), list("pads", &[0, 1]), int("ceil_mode", 1)];
+    assert_eq!(inferred("AveragePool", 19, vec![fed(&[1, 1, 4])], &attributes), [[1, 1, 2]]);
+    let transposed = |attributes: &[(&str, Attribute)]| {
+        let mut all = vec![list("strides", &[2])];
+        all.extend(attributes.iter().cloned());
+        inferred("ConvTranspose", 11, vec![fed(&[1, 2, 5]), fed(&[2, 3, 3])], &all).remove(0)
+    };
+    assert_eq!(transposed(&[]), [1, 3, 11]);
+    assert_eq!(transposed(&[list("output_padding", &[1]), list("pads", &[1, 1])]), [1, 3, 10]);
+    assert_eq!(transposed(&[list("output_shape", &[10])]), [1, 3, 10]);
+    assert_eq!(transposed(&[text("auto_pad", "SAME_LOWER")]), [1, 3, 10]);
+}
+
+#[test]
+fn shapes_follow_each_opset() {
+    assert_eq!(inferred("Flatten", 13, vec![fed(&[2, 3, 4])], &[int("axis", -1)]), [[6, 4]]);
+    assert_eq!(inferred("Flatten", 13, vec![fed(&[2, 3, 4])], &[int("axis", 0)]), [[1, 24]]);
+    assert_eq!(inferred("Reshape", 13, vec![fed(&[2, 3, 4]), ints(&[0, -1])], &[]), [[2, 12]]);
+    let allow_zero = [int("allowzero", 1)];
+    assert_eq!(inferred("Reshape", 14, vec![fed(&[0, 3]), ints(&[3, 0])], &allow_zero), [[3, 0]]);
+    assert_eq!(inferred("Reshape", 4, vec![fed(&[2, 6])], &[list("shape", &[3, -1])]), [[3, 4]]);
+    assert_eq!(inferred("MatMul", 13, vec![fed(&[3]), fed(&[3])], &[]), [Vec::<u64>::new()]);
+    assert_eq!(inferred("MatMul", 13, vec![fed(&[7, 1, 2, 3]), fed(&[5, 3, 4])], &[]), [[7, 5, 2, 4]]);
+    assert_eq!(inferred("Softmax", 11, vec![fed(&[2, 3, 4])], &[]), [[2, 3, 4]]);
+    let mut graph = graph_of("Softmax", 11, vec![fed(&[2, 3, 4])], &[], 1);
+    infer_node(&mut graph, 0).unwrap();
+    let program = lower(&graph, &BTreeSet::new()).unwrap();
+    assert_eq!(program.launches[0].kernel, Kernel::Softmax { axis: 1 });
+    assert_eq!(program.launches[0].reads[0].desc.sizes(), [2, 12]);
+}
+
+#[test]
+fn absurd_numbers_are_errors() {
+    let huge = 1 << 62;
+    for (op_type, inputs, attributes) in [
+        ("Expand", vec![fed(&[1]), ints(&[huge, huge])], vec![]),
+        ("Tile", vec![fed(&[4]), ints(&[huge])], vec![]),
+        ("ConstantOfShape", vec![ints(&[huge, huge])], vec![]),
+        ("ConstantOfShape", vec![ints(&[-1])], vec![]),
+        ("Range", vec![ints(&[0]), ints(&[huge]), ints(&[1])], vec![]),
+        ("Range", vec![ints(&[0]), ints(&[5]), ints(&[0])], vec![]),
+        ("Pad", vec![fed(&[4]), ints(&[i64::MAX, i64::MAX])], vec![]),
+        ("Pad", vec![fed(&[4]), ints(&[i64::MIN, 0])], vec![]),
+        ("Reshape", vec![fed(&[4]), ints(&[huge, huge])], vec![]),
+        ("Reshape", vec![fed(&[4]), ints(&[-1, -1])], vec![]),
+        ("Reshape", vec![fed(&[4]), ints(&[3, -1])], vec![]),
+        ("Concat", vec![fed(&[u64::MAX]), fed(&[2])], vec![int("axis", 0)]),
+        ("Gather", vec![fed(&[4]), ints(&[4])], vec![]),
+        ("Conv", vec![fed(&[1, 1, 4]), fed(&[1, 1, 9])], vec![]),
+        ("Conv", vec![fed(&[1, 1, 4]), fed(&[1, 1, 3])], vec![list("pads", &[i64::MAX, i64::MAX])]),
+        ("Conv", vec![fed(&[1, 1, 4]), fed(&[1, 1, 3])], vec![list("dilations", &[i64::MAX])]),
+        ("Conv", vec![fed(&[1, 1, 4]), fed(&[1, 1, 3])], vec![list("strides", &[0])]),
+        ("Conv", vec![fed(&[1, 1, 4]), fed(&[1, 1, 3])], vec![int("group", 0)]),
+        ("ConvTranspose", vec![fed(&[1, 1, 4]), fed(&[1, 1, 3])], vec![list("strides", &[i64::MAX])]),
+        ("MaxPool", vec![fed(&[1, 1, 4])], vec![list("kernel_shape", &[0])]),
+        ("MaxPool", vec![fed(&[1, 1, 4])], vec![list("kernel_shape", &[-1])]),
+        ("Transpose", vec![fed(&[2, 3])], vec![list("perm", &[0, 0])]),
+        ("Transpose", vec![fed(&[2, 3])], vec![list("perm", &[i64::MIN, 0])]),
+        ("DepthToSpace", vec![fed(&[1, 4, 2, 2])], vec![int("blocksize", i64::MAX)]),
+        ("Split", vec![fed(&[4]), ints(&[i64::MAX, i64::MAX])], vec![]),
+        ("Slice", vec![fed(&[4]), ints(&[0]), ints(&[2]), ints(&[0]), ints(&[0])], vec![]),
+        ("Add", vec![fed(&[2, 3]), fed(&[2])], vec![]),
+        ("Add", vec![fed(&[2]), Input::Fed(Int64, vec![2])], vec![]),
+        ("Relu", vec![Input::Fed(Bool, vec![2])], vec![]),
+        ("MatMul", vec![fed(&[2, 3]), fed(&[2, 3])], vec![]),
+        ("MatMul", vec![fed(&[]), fed(&[3])], vec![]),
+        ("ReduceMax", vec![fed(&[0, 3])], vec![list("axes", &[0])]),
+        ("Upsample", vec![fed(&[1, 4]), floats(&[1.0, f32::INFINITY])], vec![]),
+        ("Upsample", vec![fed(&[1, 4]), floats(&[1.0, -1.0])], vec![]),
+        ("Cast", vec![fed(&[1])], vec![int("to", 99)]),
+        ("LRN", vec![fed(&[1, 4])], vec![int("size", 0)]),
+        ("GroupNormalization", vec![fed(&[1, 4, 2]), fed(&[4]), fed(&[4])], vec![int("num_groups", 3)]),
+        ("OneDoesNotExist", vec![], vec![]),
+    ] {
+        let message = refused(op_type, inputs, &attributes);
+        assert!(message.contains(op_type), "{message}");
+    }
+}
+
+#[test]
+fn names_are_unique() {
+    let mut seen = BTreeSet::new();
+    for row in FAMILIES.iter().flat_map(|family| family.iter()) {
+        assert!(seen.insert((row.domain, row.op_type)), "{}", row.op_type);
+        assert!(find("ai.onnx", row.op_type).is_some());
+    }
+}

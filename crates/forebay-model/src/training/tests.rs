@@ -1,0 +1,204 @@
+//! What trains, what is updated, and what is refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use forebay_base::Kernel;
+
+use super::*;
+use crate::graph::Attribute;
+use crate::infer::infer;
+use crate::lower::lower;
+
+const SGD: Optimizer = Optimizer::Sgd { learning_rate: 0.05, momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
+const ADAM_W: Optimizer =
+    Optimizer::Adam { learning_rate: 3e-4, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1, decoupled: true };
+
+fn options(optimizer: Optimizer) -> TrainingOptions {
+    TrainingOptions {
+        loss: Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None },
+        loss_output: None,
+        optimizer,
+        decay: None,
+        freeze: vec![],
+        seed: 7,
+        gradient_outputs: false,
+    }
+}
+
+fn golden(name: &str) -> Graph {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../testdata/golden/{name}/model.onnx"));
+    let mut graph = crate::onnx::read_file(&path).unwrap().graph;
+    infer(&mut graph, None).unwrap();
+    graph
+}
+
+fn digits() -> Graph {
+    golden("digits-cnn")
+}
+
+fn names(graph: &Graph, values: &[ValueId]) -> Vec<String> {
+    values.iter().map(|&id| graph.value(id).name.clone()).collect()
+}
+
+fn kernels(graph: &Graph) -> Vec<&Kernel> {
+    graph
+        .nodes
+        .iter()
+        .filter_map(|node| match &node.operation {
+            Operation::Kernel(kernel) => Some(kernel),
+            Operation::Onnx { .. } => None,
+        })
+        .collect()
+}
+
+#[test]
+fn all_golden_models_become_training_steps() {
+    for (name, class_axis, parameters, statistics) in
+        [("digits-cnn", 1, 11, 6), ("unet3d", 1, 50, 28), ("resnet20", 1, 65, 42), ("tiny-gpt", 2, 49, 0)]
+    {
+        let mut options = options(ADAM_W);
+        options.loss = Loss::SoftmaxCrossEntropy { class_axis: Some(class_axis), ignore_index: None };
+        options.gradient_outputs = true;
+        let training = training_graph(&golden(name), &options).unwrap();
+        let graph = &training.graph;
+        assert_eq!((training.parameters.len(), training.running_statistics.len()), (parameters, statistics), "{name}");
+        for (&parameter, &gradient) in training.parameters.iter().zip(&graph.outputs[1..]) {
+            assert_eq!(graph.ty(gradient), graph.ty(parameter), "{name}: {}", graph.value(parameter).name);
+        }
+        lower(graph, &training.parameters.iter().copied().collect()).unwrap();
+    }
+}
+
+#[test]
+fn digits_trains_all_but_statistics() {
+    let mut options = options(SGD);
+    options.gradient_outputs = true;
+    let training = training_graph(&digits(), &options).unwrap();
+    let graph = &training.graph;
+    let parameters = names(graph, &training.parameters);
+    assert_eq!(parameters.len(), 11);
+    assert!(!parameters.iter().any(|name| name.contains("running")));
+    assert_eq!(training.running_statistics.len(), 6);
+    assert_eq!(graph.updates.len(), 11 + 11 + 6);
+    assert_eq!(training.step, None);
+    assert_eq!(graph.ty(training.labels), Some(&TensorType::new(DataType::Int64, &[50])));
+    for &parameter in &training.parameters {
+        let gradient = graph.find(&format!("gradient:{}", graph.value(parameter).name)).unwrap();
+        assert_eq!(graph.ty(gradient), graph.ty(parameter));
+        assert!(graph.outputs.contains(&gradient));
+    }
+    // The unbiased variance of the first normalisation: 50 images of 8 x 8 elements per channel.
+    let corrections: Vec<f32> = kernels(graph)
+        .into_iter()
+        .filter_map(|kernel| match kernel {
+            Kernel::RunningStatistics { correction, momentum } => {
+                assert_eq!(*momentum, 0.9);
+                Some(*correction)
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(corrections[..2], [1.0, 3200.0 / 3199.0]);
+    let program = lower(graph, &training.parameters.iter().copied().collect()).unwrap();
+    assert_eq!(program.launches.len() - program.update_start, 11 + 6);
+    assert_eq!(program.persistent.len(), 11 + 11 + 6);
+}
+
+#[test]
+fn adam_decays_matrices_and_counts_steps() {
+    let training = training_graph(&digits(), &options(ADAM_W)).unwrap();
+    assert_eq!(training.optimizer_state.len(), 22);
+    assert_eq!(training.graph.value(training.step.unwrap()).name, "forebay.step");
+    for node in &training.graph.nodes {
+        if let Operation::Kernel(Kernel::Adam { weight_decay, .. }) = node.operation {
+            let rank = training.graph.ty(node.inputs[0].unwrap()).unwrap().shape.len();
+            assert_eq!(weight_decay, if rank >= 2 { 0.1 } else { 0.0 }, "{}", node.name);
+        }
+    }
+}
+
+#[test]
+fn weight_gradients_come_before_data_gradients() {
+    let training = training_graph(&digits(), &options(SGD)).unwrap();
+    let order: Vec<&str> = kernels(&training.graph)
+        .into_iter()
+        .map(Kernel::name)
+        .filter(|name| name.starts_with("Convolution") && name.ends_with("Gradient"))
+        .collect();
+    let (weight, data) = ("ConvolutionWeightGradient", "ConvolutionDataGradient");
+    assert_eq!(order, [weight, data, weight, data, weight]);
+}
+
+#[test]
+fn frozen_parameters_and_what_lies_before_them_cost_nothing() {
+    let mut options = options(SGD);
+    options.freeze = vec!["conv*".to_string(), "bn*".to_string()];
+    let training = training_graph(&digits(), &options).unwrap();
+    assert_eq!(names(&training.graph, &training.parameters), ["fc.weight", "fc.bias"]);
+    assert!(!kernels(&training.graph).iter().any(|kernel| kernel.name() == "BatchNormalizationGradient"));
+    options.freeze.push("fc*".to_string());
+    let error = training_graph(&digits(), &options).unwrap_err().to_string();
+    assert!(error.contains("nothing trains"), "{error}");
+    options.freeze = vec!["nothing*".to_string()];
+    let error = training_graph(&digits(), &options).unwrap_err().to_string();
+    assert!(error.contains("'nothing*' freezes nothing"), "{error}");
+}
+
+#[test]
+fn validation_keeps_evaluation_form() {
+    let loss = Loss::SoftmaxCrossEntropy { class_axis: Some(-1), ignore_index: Some(-100) };
+    let validation = loss_graph(&digits(), &loss, Some("logits")).unwrap();
+    assert!(validation.graph.nodes.iter().any(|node| node.operation.name() == "BatchNormalization"));
+    assert_eq!(validation.graph.outputs, [validation.loss, validation.prediction]);
+    lower(&validation.graph, &BTreeSet::new()).unwrap();
+    let error = loss_graph(&digits(), &loss, Some("nothing")).unwrap_err().to_string();
+    assert!(error.contains("'nothing'") && error.contains("'logits'"), "{error}");
+    let loss = Loss::SoftmaxCrossEntropy { class_axis: Some(2), ignore_index: None };
+    let error = loss_graph(&digits(), &loss, None).unwrap_err().to_string();
+    assert!(error.contains("class axis 2"), "{error}");
+}
+
+/// x [2, 3] -> dropout -> times w [3] -> plus a constant.
+fn small(ratio: f32) -> Graph {
+    let mut graph = Graph::default();
+    let x = graph.add_value("labels", Some(TensorType::new(DataType::Float32, &[2, 3])));
+    graph.inputs.push(x);
+    let w = graph.add_initializer("w", Tensor::from_f32(&[3], &[1.0, 2.0, 3.0]));
+    let c = graph.add_initializer("c", Tensor::from_f32(&[3], &[1.0; 3]));
+    graph.constants.insert(c);
+    let attributes: BTreeMap<String, Attribute> = [("ratio".to_string(), Attribute::Float(ratio))].into();
+    let nodes: [(&str, i64, &[ValueId], _); 3] =
+        [("Dropout", 7, &[x], attributes), ("Mul", 13, &[w], BTreeMap::new()), ("Add", 13, &[c], BTreeMap::new())];
+    let mut before = None;
+    for (op_type, version, operands, attributes) in nodes {
+        let output = graph.add_value(op_type, None);
+        let (domain, op_type) = (String::new(), op_type.to_string());
+        graph.nodes.push(Node {
+            name: String::new(),
+            operation: Operation::Onnx { domain, op_type, version, attributes },
+            inputs: before.into_iter().chain(operands.iter().copied()).map(Some).collect(),
+            outputs: vec![Some(output)],
+        });
+        let last = graph.nodes.len() - 1;
+        crate::infer::infer_node(&mut graph, last).unwrap();
+        before = Some(output);
+    }
+    graph.outputs = before.into_iter().collect();
+    graph
+}
+
+#[test]
+fn dropout_takes_the_step_and_constants_do_not_train() {
+    let mut options = options(SGD);
+    options.loss = Loss::MeanSquaredError;
+    let training = training_graph(&small(0.25), &options).unwrap();
+    assert_eq!(names(&training.graph, &training.parameters), ["w"]);
+    assert_eq!(training.graph.value(training.labels).name, "y");
+    assert!(training.graph.inputs.contains(&training.step.unwrap()));
+    assert!(kernels(&training.graph).contains(&&Kernel::Dropout { ratio: 0.25, seed: 7, node: 0 }));
+    lower(&training.graph, &training.parameters.iter().copied().collect()).unwrap();
+    assert_eq!(training_graph(&small(0.0), &options).unwrap().step, None);
+    let error = training_graph(&small(1.0), &options).unwrap_err().to_string();
+    assert!(error.contains("ratio"), "{error}");
+}
