@@ -92,7 +92,7 @@ impl Executor {
         let recorded_before_step = recorded.clone();
         let executor =
             Executor { device, plan, phases, recorded, recorded_before_step, broken: false, trace: None, binding };
-        for home in &executor.plan.persistent {
+        for home in executor.plan.persistent.iter().filter(|home| !home.pieces.is_empty()) {
             match contents.get(&home.name) {
                 Some(tensor) => executor.write_home(home, &tensor.bytes)?,
                 None => executor.write_pieces(home, &[])?,
@@ -318,7 +318,7 @@ fn submit(device: &dyn Device, commands: &[Command], action: &'static str) -> Re
 fn find<'a>(homes: &'a [Home], kind: &'static str, name: &str) -> Result<&'a Home, RuntimeError> {
     homes
         .iter()
-        .find(|home| home.name == name)
+        .find(|home| home.name == name && !home.pieces.is_empty())
         .ok_or_else(|| RuntimeError::UnknownTensor { kind, name: name.to_string() })
 }
 
@@ -327,7 +327,8 @@ fn tensor_bytes(home: &Home) -> u64 {
     home.shape.iter().product::<u64>() * home.data_type.size_bytes()
 }
 
-/// Checks that a home's pieces lie in known memories, follow each other and cover the tensor.
+/// Checks that a home's pieces lie in known memories, follow each other and cover the tensor. A tensor that no launch
+/// uses has no pieces at all.
 fn check_home(plan: &Plan, home: &Home) -> Result<(), RuntimeError> {
     let refuse = |what: &str| Err(RuntimeError::Plan { reason: format!("the home of '{}' {what}", home.name) });
     let size_bytes = home
@@ -348,7 +349,7 @@ fn check_home(plan: &Plan, home: &Home) -> Result<(), RuntimeError> {
         }
         end = range.end;
     }
-    if end < size_bytes {
+    if end < size_bytes && !home.pieces.is_empty() {
         return refuse("does not cover it");
     }
     Ok(())

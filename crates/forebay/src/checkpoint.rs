@@ -175,14 +175,16 @@ fn read_tensors(path: &Path, expected: &TensorFile) -> Result<BTreeMap<String, T
         .collect()
 }
 
-/// Removes tensors of older checkpoints. They are of no use any more, but do no harm either, so failures are ignored.
+/// Removes tensors of older checkpoints, and what a writer that died left half written. They are of no use any more, but do
+/// no harm either, so failures are ignored.
 fn remove_others(directory: &Path, keep: &str) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let ours = name.starts_with("tensors-") && (name.ends_with(".safetensors") || name.ends_with(".partial"));
-        if ours && name != keep {
+        let old = name.starts_with("tensors-") && name.ends_with(".safetensors") && name != keep;
+        let partial = (name.starts_with("tensors-") || name.starts_with(MANIFEST)) && name.ends_with(".partial");
+        if old || partial {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -292,6 +294,51 @@ mod tests {
         }
         checkpoint(3).write(&directory).unwrap();
         assert_eq!(Checkpoint::read(&directory).unwrap().step, 3);
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    /// Names the directory in which [`endless_writer`] writes.
+    const WRITER: &str = "FOREBAY_TEST_CHECKPOINT_WRITER";
+
+    /// Writes checkpoints until it is killed, in a process of its own. As a test by itself it does nothing.
+    #[test]
+    fn endless_writer() {
+        let Some(directory) = std::env::var_os(WRITER) else { return };
+        let start = Checkpoint::read(&directory).map_or(0, |checkpoint| checkpoint.step);
+        for step in start + 1.. {
+            let value = Tensor::from_f32(&[5000], &[step as f32; 5000]);
+            let tensors = BTreeMap::from([("value".to_string(), value)]);
+            let position = serde_json::json!(step);
+            Checkpoint { step, seed: 0, position, tensors, source: PathBuf::new() }.write(&directory).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_killed_writer_leaves_a_whole_checkpoint() {
+        let directory = directory("killed");
+        let program = std::env::current_exe().unwrap();
+        let mut last = 0;
+        for round in 0..6u64 {
+            let mut writer = std::process::Command::new(&program)
+                .args(["--exact", "checkpoint::tests::endless_writer"])
+                .env(WRITER, &directory)
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap();
+            let progressed = || Checkpoint::read(&directory).is_ok_and(|checkpoint| checkpoint.step > last);
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            while !progressed() && std::time::Instant::now() < deadline {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            std::thread::sleep(std::time::Duration::from_micros(700 * round));
+            writer.kill().unwrap();
+            writer.wait().unwrap();
+            let read = Checkpoint::read(&directory).unwrap();
+            assert!(read.step > last, "round {round} made progress");
+            assert_eq!(read.position, serde_json::json!(read.step));
+            assert_eq!(read.tensors["value"].to_f32().unwrap(), [read.step as f32; 5000]);
+            last = read.step;
+        }
         fs::remove_dir_all(directory).unwrap();
     }
 

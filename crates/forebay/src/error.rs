@@ -8,6 +8,8 @@ use forebay_model::ModelError;
 use forebay_plan::PlanError;
 use forebay_runtime::RuntimeError;
 
+use crate::budget::MemorySizeError;
+
 /// Why something was not done. Messages carry names, numbers and a way out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Error {
@@ -151,6 +153,12 @@ impl std::error::Error for Error {
             Error::Runtime(error) => Some(error),
             _ => None,
         }
+    }
+}
+
+impl From<MemorySizeError> for Error {
+    fn from(error: MemorySizeError) -> Error {
+        Error::Option { reason: error.to_string() }
     }
 }
 

@@ -1,5 +1,47 @@
 //! Train and run ONNX models whose tensors do not fit in device memory.
 //!
+//! A model runs within the device memory that it is given, and computes the same bits whatever that is:
+//!
+//! ```
+//! use forebay::{Model, Session, SessionOptions, Tensor};
+//!
+//! # fn main() -> Result<(), forebay::Error> {
+//! let mut options = SessionOptions::default();
+//! options.device.device_memory = Some("75%".parse()?); // or "256MiB"; of what the model takes without a budget
+//! let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+//! let mut session = Session::new(&model, &options)?;
+//! let outputs = session.run([("x".to_string(), Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]))].into())?;
+//! assert_eq!(outputs["logits"].shape, [50, 10]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The same for training. A [`Trainer`] takes batches and labels, and writes the trained model back as ONNX:
+//!
+//! ```
+//! use forebay::training::{Loss, Optimizer, TrainingOptions};
+//! use forebay::{Model, Tensor, Trainer, TrainerOptions};
+//!
+//! # fn main() -> Result<(), forebay::Error> {
+//! let training = TrainingOptions {
+//!     loss: Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None },
+//!     loss_output: None,
+//!     optimizer: Optimizer::Sgd { learning_rate: 0.05, momentum: 0.9, nesterov: false, weight_decay: 1e-4 },
+//!     decay: None,
+//!     freeze: vec!["conv1.*".to_string()],
+//!     seed: 0,
+//!     gradient_outputs: false,
+//! };
+//! let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+//! let mut trainer = Trainer::new(model, TrainerOptions::new(training))?;
+//! let (x, labels) = (Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), Tensor::from_i64(&[50], &[7; 50]));
+//! let first = trainer.step([("x".to_string(), x.clone())].into(), labels.clone())?;
+//! let second = trainer.step([("x".to_string(), x)].into(), labels)?;
+//! assert!(second.loss < first.loss);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! | module | holds |
 //! |---|---|
 //! | [`model`] | a model as it was read |
@@ -33,6 +75,7 @@ pub use error::Error;
 pub use explain::{command_lines, Explanation};
 pub use forebay_base::DataType;
 pub use forebay_data as data;
+pub use forebay_device as device;
 pub use forebay_device::{Device, DeviceUsage};
 pub use forebay_model::graph::Dimension;
 pub use forebay_model::{training, Tensor};

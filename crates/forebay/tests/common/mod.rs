@@ -5,6 +5,8 @@ pub mod golden;
 
 use std::sync::Arc;
 
+use forebay::device::chaos::ChaosDevice;
+use forebay::device::host::{HostDevice, HostOptions};
 use forebay::training::{DecayRule, Loss, Optimizer, TrainingOptions};
 use forebay::{Device, DeviceOptions, Model, Trainer, TrainerOptions};
 use golden::Case;

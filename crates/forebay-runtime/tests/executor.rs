@@ -1,0 +1,375 @@
+//! The executor on a device that copies at once, counts what it hands out, and fails when told to.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use forebay_base::{
+    ByteRange, Command, DataType, EventId, HeapId, Kernel, Limits, MemoryId, Region, Space, StreamId, TensorDesc,
+};
+use forebay_device::{Device, DeviceError, DeviceUsage, TraceRecord};
+use forebay_model::Tensor;
+use forebay_plan::plan::{MemoryKind, PlanMemory, PlanStream};
+use forebay_plan::{Home, Plan};
+use forebay_runtime::{Decision, Executor, RuntimeError};
+
+#[derive(Default)]
+struct State {
+    next_id: u32,
+    memories: BTreeMap<MemoryId, Vec<u8>>,
+    heaps: BTreeMap<HeapId, u64>,
+    streams: Vec<StreamId>,
+    /// By event: the generation that fired last.
+    events: BTreeMap<EventId, u64>,
+    /// Commands that were submitted, maps included.
+    submitted: Vec<Command>,
+    /// Calls that obtain something, until they fail.
+    calls_left: Option<usize>,
+    /// Submissions until they fail.
+    submissions_left: Option<usize>,
+}
+
+/// A device that runs copies and fills at once.
+struct CopyDevice {
+    limits: Limits,
+    state: Mutex<State>,
+}
+
+impl CopyDevice {
+    fn new() -> Arc<CopyDevice> {
+        let limits = Limits {
+            name: "copies".to_string(),
+            tiled: true,
+            tile_size_bytes: 64,
+            heap_size_max_bytes: 1 << 30,
+            memory_bytes: 1 << 30,
+            offset_alignment_bytes: 16,
+            tensor_elements_max: u64::MAX,
+            copy_streams: false,
+            lanes: 1,
+        };
+        // Ids start away from 0, so that an id that was not renumbered is noticed.
+        Arc::new(CopyDevice { limits, state: Mutex::new(State { next_id: 40, ..State::default() }) })
+    }
+
+    fn obtain<T>(&self, insert: impl FnOnce(&mut State, u32) -> T) -> Result<T, DeviceError> {
+        let mut state = self.state.lock().unwrap();
+        if let Some(left) = &mut state.calls_left {
+            if *left == 0 {
+                let reason = "as told".to_string();
+                return Err(DeviceError::OutOfMemory { what: "a test", requested_bytes: 1, reason });
+            }
+            *left -= 1;
+        }
+        state.next_id += 1;
+        let id = state.next_id;
+        Ok(insert(&mut state, id))
+    }
+
+    fn create_memory(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        self.obtain(|state, id| {
+            // Fresh memory holds junk: zeros must be written.
+            state.memories.insert(MemoryId(id), vec![0xee; size_bytes as usize]);
+            MemoryId(id)
+        })
+    }
+
+    fn holds_nothing(&self) -> bool {
+        let state = self.state.lock().unwrap();
+        state.memories.is_empty() && state.heaps.is_empty() && state.streams.is_empty() && state.events.is_empty()
+    }
+}
+
+fn bytes_of(state: &mut State, region: Region) -> &mut [u8] {
+    let memory = state.memories.get_mut(&region.memory).expect("a memory of this device");
+    &mut memory[region.range.start as usize..region.range.end as usize]
+}
+
+impl Device for CopyDevice {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn workspace_bytes(&self, _: &Kernel, _: &[TensorDesc], _: &[TensorDesc]) -> Result<u64, DeviceError> {
+        Ok(0)
+    }
+
+    fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError> {
+        self.obtain(|state, id| {
+            state.heaps.insert(HeapId(id), size_bytes);
+            HeapId(id)
+        })
+    }
+
+    fn destroy_heap(&self, heap: HeapId) {
+        assert!(self.state.lock().unwrap().heaps.remove(&heap).is_some());
+    }
+
+    fn create_reservation(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        self.create_memory(size_bytes)
+    }
+
+    fn create_placed(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        self.create_memory(size_bytes)
+    }
+
+    fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        self.create_memory(size_bytes)
+    }
+
+    fn destroy_memory(&self, memory: MemoryId) {
+        assert!(self.state.lock().unwrap().memories.remove(&memory).is_some());
+    }
+
+    fn create_stream(&self, _: &str) -> Result<StreamId, DeviceError> {
+        self.obtain(|state, id| {
+            state.streams.push(StreamId(id));
+            StreamId(id)
+        })
+    }
+
+    fn destroy_stream(&self, stream: StreamId) {
+        self.state.lock().unwrap().streams.retain(|&known| known != stream);
+    }
+
+    fn create_event(&self) -> Result<EventId, DeviceError> {
+        self.obtain(|state, id| {
+            state.events.insert(EventId(id), 0);
+            EventId(id)
+        })
+    }
+
+    fn destroy_event(&self, event: EventId) {
+        assert!(self.state.lock().unwrap().events.remove(&event).is_some());
+    }
+
+    fn submit(&self, commands: &[Command]) -> Result<(), DeviceError> {
+        let mut state = self.state.lock().unwrap();
+        if let Some(left) = &mut state.submissions_left {
+            if *left == 0 {
+                return Err(DeviceError::Lost { reason: "as told".to_string() });
+            }
+            *left -= 1;
+        }
+        for command in commands {
+            if let Some(stream) = command.stream() {
+                assert!(state.streams.contains(&stream), "{command} names no stream of this device");
+            }
+            match command {
+                Command::Copy { from, to, .. } => {
+                    let bytes = bytes_of(&mut state, *from).to_vec();
+                    bytes_of(&mut state, *to).copy_from_slice(&bytes);
+                }
+                Command::Fill { region, pattern, .. } => {
+                    bytes_of(&mut state, *region).chunks_mut(4).for_each(|chunk| chunk.copy_from_slice(pattern));
+                }
+                Command::Record { event, generation, .. } => {
+                    let fired = state.events.get_mut(event).expect("an event of this device");
+                    assert_eq!(*generation, *fired + 1, "generations follow each other");
+                    *fired = *generation;
+                }
+                Command::Wait { event, generation, .. } => {
+                    assert!(state.events[event] >= *generation, "a wait stands after its record");
+                }
+                Command::Map { region, heap, .. } => {
+                    assert!(state.memories.contains_key(&region.memory) && state.heaps.contains_key(heap));
+                }
+                _ => {}
+            }
+            state.submitted.push(command.clone());
+        }
+        Ok(())
+    }
+
+    fn synchronize(&self, _: StreamId) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn wait_event(&self, _: EventId, _: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn query_event(&self, event: EventId) -> u64 {
+        self.state.lock().unwrap().events[&event]
+    }
+
+    fn write_host(&self, region: Region, bytes: &[u8]) {
+        bytes_of(&mut self.state.lock().unwrap(), region).copy_from_slice(bytes);
+    }
+
+    fn read_host(&self, region: Region, bytes: &mut [u8]) {
+        bytes.copy_from_slice(bytes_of(&mut self.state.lock().unwrap(), region));
+    }
+
+    fn usage(&self) -> DeviceUsage {
+        DeviceUsage::default()
+    }
+
+    fn set_trace(&self, _: bool) {}
+
+    fn take_trace(&self) -> Vec<TraceRecord> {
+        Vec::new()
+    }
+}
+
+const DEVICE: MemoryId = MemoryId(0);
+const HOST: MemoryId = MemoryId(1);
+const STREAM: StreamId = StreamId(0);
+
+fn home(name: &str, data_type: DataType, shape: &[u64], pieces: &[(u64, Region)]) -> Home {
+    let pieces = pieces.iter().map(|&(start, region)| (ByteRange::new(start, start + region.range.len()), region));
+    Home { name: name.to_string(), shape: shape.to_vec(), data_type, pieces: pieces.collect() }
+}
+
+/// A step that copies `x` to `y`, then (its update phase) `x` over `w`. `w` lies half on the device, half on the host;
+/// `large` lies on the device and takes several chunks; `flags` has a size that buffers round up.
+fn plan() -> Plan {
+    let device = |start, size| Region::new(DEVICE, start, size);
+    let host = |start, size| Region::new(HOST, start, size);
+    let record = |generation| Command::Record { stream: STREAM, event: EventId(0), generation };
+    let wait = |generation| Command::Wait { stream: STREAM, event: EventId(0), generation };
+    Plan {
+        memories: vec![
+            PlanMemory { kind: MemoryKind::Reservation, space: Space::Device(0), size_bytes: 4 << 20 },
+            PlanMemory { kind: MemoryKind::HostBlock, space: Space::Host, size_bytes: 1024 },
+        ],
+        heaps: vec![4 << 20],
+        prologue: vec![Command::Map { region: device(0, 4 << 20), heap: HeapId(0), heap_offset_bytes: 0 }],
+        streams: vec![PlanStream { name: "compute".to_string() }],
+        event_count: 1,
+        commands: vec![
+            Command::Copy { stream: STREAM, from: host(0, 16), to: host(64, 16) },
+            record(1),
+            wait(1),
+            Command::Copy { stream: STREAM, from: host(0, 8), to: device(0, 8) },
+            Command::Copy { stream: STREAM, from: host(8, 8), to: host(128, 8) },
+            record(2),
+            wait(2),
+        ],
+        update_start: 3,
+        inputs: vec![home("x", DataType::Float32, &[4], &[(0, host(0, 16))])],
+        outputs: vec![home("y", DataType::Float32, &[4], &[(0, host(64, 16))])],
+        persistent: vec![
+            home("w", DataType::Float32, &[4], &[(0, device(0, 8)), (8, host(128, 8))]),
+            home("large", DataType::Int64, &[300_000], &[(0, device(64, 2_400_000))]),
+            home("flags", DataType::Bool, &[5], &[(0, device(3 << 20, 8))]),
+            home("unused", DataType::Float32, &[3], &[]),
+        ],
+        ..Plan::default()
+    }
+}
+
+fn contents() -> BTreeMap<String, Tensor> {
+    let large: Vec<i64> = (0..300_000).collect();
+    BTreeMap::from([
+        ("w".to_string(), Tensor::from_f32(&[4], &[1.0, 2.0, 3.0, 4.0])),
+        ("large".to_string(), Tensor::from_i64(&[300_000], &large)),
+    ])
+}
+
+fn input(value: f32) -> Tensor {
+    Tensor::from_f32(&[4], &[value; 4])
+}
+
+#[test]
+fn persistent_tensors_are_loaded_and_read_back_wherever_they_lie() {
+    let device = CopyDevice::new();
+    let mut executor = Executor::new(device.clone(), plan(), &contents()).unwrap();
+    for (name, tensor) in contents() {
+        assert_eq!(executor.read_persistent(&name).unwrap(), tensor);
+    }
+    let flags = executor.read_persistent("flags").unwrap();
+    assert_eq!(flags.bytes[..], [0; 5], "without contents it is zeros");
+    executor.write_persistent("flags", &[1, 0, 1, 0, 1]).unwrap();
+    assert_eq!(executor.read_persistent("flags").unwrap().bytes[..], [1, 0, 1, 0, 1]);
+    drop(executor);
+    assert!(device.holds_nothing());
+}
+
+#[test]
+fn a_stopped_step_leaves_state_alone_and_generations_in_order() {
+    let device = CopyDevice::new();
+    let mut executor = Executor::new(device, plan(), &contents()).unwrap();
+    let mut expected = contents()["w"].clone();
+    for (step, decision) in [Decision::Continue, Decision::Stop, Decision::Stop, Decision::Continue].iter().enumerate()
+    {
+        let x = input(step as f32 + 10.0);
+        executor.write_input("x", &x.bytes).unwrap();
+        executor
+            .run_in_phases(&mut |executor| {
+                assert_eq!(executor.read_output("y")?, x);
+                Ok(*decision)
+            })
+            .unwrap();
+        if *decision == Decision::Continue {
+            expected = x;
+        }
+        assert_eq!(executor.read_persistent("w").unwrap(), expected, "step {step}");
+    }
+    executor.write_input("x", &input(99.0).bytes).unwrap();
+    executor.run().unwrap();
+    assert_eq!(executor.read_persistent("w").unwrap(), input(99.0));
+}
+
+#[test]
+fn everything_is_given_back_whichever_call_fails() {
+    for calls_left in 0..8 {
+        let device = CopyDevice::new();
+        device.state.lock().unwrap().calls_left = Some(calls_left);
+        let result = Executor::new(device.clone(), plan(), &contents());
+        assert_eq!(result.is_ok(), calls_left >= 6, "heap, two memories, staging, stream, event");
+        drop(result);
+        assert!(device.holds_nothing(), "after {calls_left} calls");
+    }
+}
+
+#[test]
+fn after_a_failure_nothing_runs_any_more() {
+    let device = CopyDevice::new();
+    let mut executor = Executor::new(device.clone(), plan(), &contents()).unwrap();
+    executor.write_input("x", &input(1.0).bytes).unwrap();
+    device.state.lock().unwrap().submissions_left = Some(0);
+    assert!(matches!(executor.run(), Err(RuntimeError::Device { .. })));
+    device.state.lock().unwrap().submissions_left = None;
+    assert_eq!(executor.run(), Err(RuntimeError::Broken));
+    drop(executor);
+    assert!(device.holds_nothing());
+}
+
+#[test]
+fn an_error_between_the_phases_skips_the_update() {
+    let mut executor = Executor::new(CopyDevice::new(), plan(), &contents()).unwrap();
+    executor.write_input("x", &input(1.0).bytes).unwrap();
+    let result = executor.run_in_phases(&mut |executor| executor.read_output("z").map(|_| Decision::Continue));
+    assert_eq!(result, Err(RuntimeError::UnknownTensor { kind: "output", name: "z".to_string() }));
+    assert_eq!(executor.read_persistent("w").unwrap(), contents()["w"]);
+    assert!(executor.run().is_ok(), "the device did not fail");
+}
+
+#[test]
+fn wrong_sizes_and_names_are_refused() {
+    let mut executor = Executor::new(CopyDevice::new(), plan(), &contents()).unwrap();
+    let size = RuntimeError::Size { name: "x".to_string(), given_bytes: 3, expected_bytes: 16 };
+    assert_eq!(executor.write_input("x", &[0; 3]), Err(size));
+    assert!(matches!(executor.write_input("w", &[0; 16]), Err(RuntimeError::UnknownTensor { kind: "input", .. })));
+    assert!(matches!(executor.read_persistent("unused"), Err(RuntimeError::UnknownTensor { .. })));
+}
+
+#[test]
+fn plans_that_name_what_they_do_not_list_are_refused() {
+    let device = CopyDevice::new();
+    let break_it: [fn(&mut Plan); 5] = [
+        |plan| plan.commands.push(Command::Barrier { stream: StreamId(7) }),
+        |plan| plan.event_count = 0,
+        |plan| plan.persistent[0].pieces[1].1.memory = MemoryId(9),
+        |plan| plan.persistent[0].pieces.truncate(1),
+        |plan| plan.inputs[0].pieces[0].1.range = ByteRange::new(1016, 1032),
+    ];
+    for (index, break_it) in break_it.iter().enumerate() {
+        let mut plan = plan();
+        break_it(&mut plan);
+        let result = Executor::new(device.clone(), plan, &contents());
+        assert!(matches!(result, Err(RuntimeError::Plan { .. })), "case {index}");
+        drop(result);
+        assert!(device.holds_nothing(), "case {index}");
+    }
+}
