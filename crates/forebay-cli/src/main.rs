@@ -1,2 +1,56 @@
-//! The command line of Forebay.
-fn main() {}
+//! The command line of Forebay: arguments in, plans, trained models and numbers out.
+//!
+//! Results go to standard output, progress and errors to standard error. Exit code 0: done; 1: failed; 2: the command line
+//! has no meaning; 130: interrupted.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`arguments`] | every sub-command and flag |
+//! | [`failure`] | what ends the program early, and with which exit code |
+//! | [`output`] | printing, and files that appear whole or not at all |
+//! | [`interrupt`] | Ctrl-C |
+//! | [`progress`] | a bar on a terminal, else plain lines |
+//! | [`report`] | the numbers of a run, as text and as JSON |
+//! | [`metrics`] | accuracy and Dice |
+//! | [`feeding`] | data sets and arrays as the tensors that a model takes |
+//! | [`training_options`] | flags as training options |
+//! | [`run`], [`train`], [`plan`], [`devices`] | the sub-commands |
+//! | [`compare`] | a budget's price: steps beside unlimited ones |
+
+mod arguments;
+mod compare;
+mod devices;
+mod failure;
+mod feeding;
+mod interrupt;
+mod metrics;
+mod output;
+mod plan;
+mod progress;
+mod report;
+mod run;
+mod train;
+mod training_options;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, Command};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = match &arguments.command {
+        Command::Run(arguments) => run::run(arguments),
+        Command::Train(arguments) => train::train(arguments),
+        Command::Plan(arguments) => plan::plan(arguments),
+        Command::Devices(arguments) => devices::devices(arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::complain(&format!("error: {failure}"));
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Every sub-command and flag. The words here are what `--help` shows.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use forebay::{DeviceOptions, MemorySize};
+
+/// Train and run ONNX models whose tensors do not fit in device memory.
+///
+/// Give a budget with --device-memory: what does not fit is moved to host memory and back while other work goes on. Results
+/// are bit for bit those of an unlimited run.
+#[derive(Debug, Parser)]
+#[command(name = "forebay", version, max_term_width = 120)]
+#[command(after_help = "Examples:
+  forebay train unet3d.onnx --data brain/ --device-memory 192MiB --steps 20
+  forebay run   model.onnx --input x=x.npy --output-dir results
+  forebay plan  model.onnx --train --device-memory 50%
+  forebay devices
+
+`forebay COMMAND --help` explains a command's flags.")]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The sub-commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a model: arrays in, arrays out
+    Run(RunArguments),
+    /// Train a model on a data set, and save it as ONNX
+    Train(Box<TrainArguments>),
+    /// Explain how a model would run: memory, barriers, what moves when and why, predicted time
+    Plan(PlanArguments),
+    /// List the devices of this machine
+    Devices(DevicesArguments),
+}
+
+/// The machine and its budgets.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Device")]
+pub struct DeviceArguments {
+    /// The device that computes; `forebay devices` lists them
+    #[arg(long, value_name = "NAME", default_value = "host")]
+    pub device: String,
+    /// Never use more device memory than this: 256MiB, 1GiB, or 50% (of what the model needs without a budget)
+    #[arg(long, value_name = "SIZE")]
+    pub device_memory: Option<MemorySize>,
+    /// Never use more host memory than this for what is moved out of the device
+    #[arg(long, value_name = "SIZE")]
+    pub host_memory: Option<MemorySize>,
+    /// Threads for kernels and copies together [default: all]; results do not depend on it
+    #[arg(long, value_name = "N", value_parser = positive_count)]
+    pub threads: Option<u64>,
+    /// Do not join neighbouring kernels into one
+    #[arg(long)]
+    pub no_fuse: bool,
+    /// Check every plan for races and lost data before it runs
+    #[arg(long)]
+    pub check: bool,
+}
+
+impl DeviceArguments {
+    /// The options that the flags name.
+    pub fn options(&self, trace: bool) -> DeviceOptions {
+        DeviceOptions {
+            device: self.device.clone(),
+            threads: self.threads.map(|count| usize::try_from(count).unwrap_or(usize::MAX)),
+            device_memory: self.device_memory,
+            host_memory: self.host_memory,
+            fuse: !self.no_fuse,
+            check: self.check || DeviceOptions::default().check,
+            trace,
+        }
+    }
+}
+
+/// What every command that reports numbers takes.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Report")]
+pub struct ReportArguments {
+    /// Print one JSON object on standard output, and nothing else there
+    ///
+    /// Keys: steps (loss and seconds each), seconds_median, device_budget_bytes (null without a budget), device_peak_bytes
+    /// (measured; planned for `plan`), in_core_peak_bytes (what it takes without a budget), minimum_budget_bytes,
+    /// bytes_to_device, bytes_from_device, launches, barriers, waits (all per step), stall_seconds (time of a step in which
+    /// no kernel ran; the median).
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A trace file.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Report")]
+pub struct TraceArguments {
+    /// Write when every command ran, for https://ui.perfetto.dev: a row per stream, memory as a counter
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
+}
+
+/// `forebay run`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  forebay run model.onnx --input x=x.npy --output-dir results      writes results/NAME.npy for each output
+  forebay run model.onnx --inputs inputs.npz --repeat 10           measures ten runs
+  forebay run model.onnx --inputs folder/                          takes folder/NAME.npy for each input")]
+pub struct RunArguments {
+    /// The model
+    #[arg(value_name = "MODEL.onnx")]
+    pub model: PathBuf,
+    /// An input as a NumPy file; once per input
+    #[arg(long = "input", value_name = "NAME=FILE.npy", required_unless_present = "inputs", value_parser = named_file)]
+    pub input: Vec<(String, PathBuf)>,
+    /// All inputs: an .npz archive with arrays named as the inputs, or a folder of NAME.npy
+    #[arg(long, value_name = "DIR_OR_NPZ", conflicts_with = "input")]
+    pub inputs: Option<PathBuf>,
+    /// Write each output to NAME.npy in this folder; characters that file names cannot hold become _
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Run that many times; the outputs are those of the last run
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = positive_count)]
+    pub repeat: u64,
+    /// Size of a batch dimension that the model leaves open [default: as the inputs have it]
+    #[arg(long, value_name = "N", value_parser = positive_count)]
+    pub batch_size: Option<u64>,
+    /// The machine.
+    #[command(flatten)]
+    pub device: DeviceArguments,
+    /// The report.
+    #[command(flatten)]
+    pub report: ReportArguments,
+    /// The trace.
+    #[command(flatten)]
+    pub trace: TraceArguments,
+}
+
+/// What is minimised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LossKind {
+    /// Softmax cross-entropy with integer labels, mean over all label positions
+    SoftmaxCrossEntropy,
+    /// Mean squared error
+    Mse,
+}
+
+/// How parameters follow their gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OptimizerKind {
+    /// Stochastic gradient descent
+    Sgd,
+    /// Adam; weight decay is added to the gradient
+    Adam,
+    /// Adam with decoupled weight decay
+    Adamw,
+}
+
+/// Which parameters decay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DecayKind {
+    /// All parameters
+    All,
+    /// Parameters of two and more dimensions: not biases, not the scales of normalisations
+    Matrices,
+}
+
+/// How to train: shared by `train` and `plan --train`.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Training")]
+pub struct TrainingArguments {
+    /// What is minimised
+    #[arg(long, value_enum, default_value = "softmax-cross-entropy")]
+    pub loss: LossKind,
+    /// The output that the loss takes, where the model has several
+    #[arg(long, value_name = "NAME")]
+    pub loss_output: Option<String>,
+    /// The axis of that output along which the classes lie; negative counts from the end [default: 1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub class_axis: Option<i64>,
+    /// A label that does not count
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub ignore_index: Option<i64>,
+    /// How parameters follow their gradients
+    #[arg(long, value_enum, default_value = "sgd")]
+    pub optimizer: OptimizerKind,
+    /// Step size [default: 0.01 for sgd, 0.001 for adam and adamw]
+    #[arg(long, value_name = "X", value_parser = not_negative)]
+    pub learning_rate: Option<f32>,
+    /// Momentum of sgd [default: 0]
+    #[arg(long, value_name = "X", value_parser = not_negative)]
+    pub momentum: Option<f32>,
+    /// Nesterov's variant of momentum
+    #[arg(long, requires = "momentum")]
+    pub nesterov: bool,
+    /// First decay rate of adam and adamw [default: 0.9]
+    #[arg(long, value_name = "X", value_parser = below_one)]
+    pub beta1: Option<f32>,
+    /// Second decay rate of adam and adamw [default: 0.999]
+    #[arg(long, value_name = "X", value_parser = below_one)]
+    pub beta2: Option<f32>,
+    /// Epsilon of adam and adamw [default: 1e-8]
+    #[arg(long, value_name = "X", value_parser = not_negative)]
+    pub epsilon: Option<f32>,
+    /// Weight decay [default: 0; 0.01 for adamw]
+    #[arg(long, value_name = "X", value_parser = not_negative)]
+    pub weight_decay: Option<f32>,
+    /// Which parameters decay [default: all; matrices for adamw]
+    #[arg(long, value_enum)]
+    pub decay: Option<DecayKind>,
+    /// Do not train parameters whose names match (* and ? are wildcards); may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    pub freeze: Vec<String>,
+    /// Samples per step [default: as the model states]
+    #[arg(long, value_name = "N", value_parser = positive_count)]
+    pub batch_size: Option<u64>,
+}
+
+/// What happens when the loss is not a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnNanKind {
+    /// Stop with an error; parameters stay as before that step
+    Stop,
+    /// Go on, with a warning
+    Continue,
+}
+
+/// `forebay train`.
+#[derive(Args, Debug)]
+#[command(after_help = "DATA is one of
+  an .npz archive       arrays named as the model's inputs, and the labels as `y` or `labels`; the first axis counts samples.
+                        Integers become the input's type, --input-scale multiplies them.
+  a folder of NIfTI     image and label files paired by name (t1_2mm.nii.gz and labels_2mm.nii.gz, case7_image.nii and
+                        case7_label.nii, or the folders imagesTr and labelsTr), cropped or padded to the model's input,
+                        then normalised to mean 0 and deviation 1
+  a folder of images    PNG or JPEG, one sub-folder per class, resized to the model's input, pixels scaled to 0..1
+DATA#0..1500 takes those samples only.
+
+With a budget, a few steps are run again after training, in turn with unlimited ones on a copy of the model, to show what
+the budget costs; --no-compare leaves that out. What is saved is the model as training left it.
+
+Examples:
+  forebay train unet3d.onnx --data brain/ --device-memory 192MiB --steps 20 --save trained.onnx
+  forebay train digits.onnx --data digits.npz#0..1500 --input-scale 0.0625 --batch-size 50 --epochs 10 \\
+      --learning-rate 0.05 --momentum 0.9 --weight-decay 1e-4 --validate digits.npz#1500..1797
+  forebay train gpt.onnx --data text.npz --class-axis -1 --optimizer adamw --steps 1000 --checkpoint run1
+  forebay train gpt.onnx --data text.npz --class-axis -1 --optimizer adamw --steps 2000 --resume run1")]
+pub struct TrainArguments {
+    /// The model
+    #[arg(value_name = "MODEL.onnx")]
+    pub model: PathBuf,
+    /// What to train on (see below)
+    #[arg(long, value_name = "DATA")]
+    pub data: String,
+    /// What to validate on after training: loss, accuracy, and Dice where labels have spatial axes
+    #[arg(long, value_name = "DATA")]
+    pub validate: Option<String>,
+    /// Multiply inputs that become floating-point numbers
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub input_scale: f64,
+    /// Train until that many steps are done, those before a checkpoint included
+    #[arg(long, value_name = "N", conflicts_with = "epochs", value_parser = positive_count)]
+    pub steps: Option<u64>,
+    /// Train until the data was seen that many times [default: 1]
+    #[arg(long, value_name = "N", value_parser = positive_count)]
+    pub epochs: Option<u64>,
+    /// Shuffle the data anew in each epoch; the seed also drives dropout
+    #[arg(long, value_name = "SEED")]
+    pub shuffle: Option<u64>,
+    /// What happens when the loss is not a finite number
+    #[arg(long, value_enum, default_value = "stop")]
+    pub on_nan: OnNanKind,
+    /// Write the trained model
+    #[arg(long, value_name = "FILE.onnx")]
+    pub save: Option<PathBuf>,
+    /// Write checkpoints into this folder: at the end, and when Ctrl-C interrupts
+    /// (without this flag, an interrupted run leaves its checkpoint in ./forebay-checkpoint)
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: Option<PathBuf>,
+    /// Also write one after every N steps
+    #[arg(long, value_name = "N", requires = "checkpoint", value_parser = positive_count)]
+    pub checkpoint_every: Option<u64>,
+    /// Go on from a checkpoint, bit for bit, also under another budget
+    #[arg(long, value_name = "DIR")]
+    pub resume: Option<PathBuf>,
+    /// Do not run steps without a budget beside those with one
+    #[arg(long)]
+    pub no_compare: bool,
+    /// How to train.
+    #[command(flatten)]
+    pub training: TrainingArguments,
+    /// The machine.
+    #[command(flatten)]
+    pub device: DeviceArguments,
+    /// The report.
+    #[command(flatten)]
+    pub report: ReportArguments,
+    /// The trace.
+    #[command(flatten)]
+    pub trace: TraceArguments,
+}
+
+/// `forebay plan`.
+#[derive(Args, Debug)]
+#[command(after_help = "Nothing runs, and no device memory is taken.
+
+Examples:
+  forebay plan model.onnx --batch-size 8
+  forebay plan model.onnx --train --optimizer adam --device-memory 1GiB
+  forebay plan model.onnx --train --device-memory 50% --commands | less")]
+pub struct PlanArguments {
+    /// The model
+    #[arg(value_name = "MODEL.onnx")]
+    pub model: PathBuf,
+    /// Plan a training step instead of a run
+    #[arg(long)]
+    pub train: bool,
+    /// List every command of a step
+    #[arg(long)]
+    pub commands: bool,
+    /// How to train.
+    #[command(flatten)]
+    pub training: TrainingArguments,
+    /// The machine.
+    #[command(flatten)]
+    pub device: DeviceArguments,
+    /// The report.
+    #[command(flatten)]
+    pub report: ReportArguments,
+}
+
+/// `forebay devices`.
+#[derive(Args, Debug)]
+pub struct DevicesArguments {
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn positive_count(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) => Err("at least 1 is needed".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("not a whole number".to_owned()),
+    }
+}
+
+fn not_negative(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(number) if number >= 0.0 && number.is_finite() => Ok(number),
+        Ok(_) => Err("a finite number of at least 0 is needed".to_owned()),
+        Err(_) => Err("not a number".to_owned()),
+    }
+}
+
+fn below_one(text: &str) -> Result<f32, String> {
+    not_negative(text).and_then(|number| if number < 1.0 { Ok(number) } else { Err("it must be below 1".to_owned()) })
+}
+
+fn named_file(text: &str) -> Result<(String, PathBuf), String> {
+    // A tensor's name may hold `=`, a file's name seldom does.
+    match text.rsplit_once('=') {
+        Some((name, file)) if !name.is_empty() && !file.is_empty() => Ok((name.to_owned(), file.into())),
+        _ => Err("write NAME=FILE.npy".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn inputs_are_split_at_the_last_equals_sign() {
+        assert_eq!(named_file("a=b=c.npy").unwrap(), ("a=b".to_owned(), "c.npy".into()));
+        assert!(named_file("x.npy").is_err() && named_file("=x.npy").is_err() && named_file("x=").is_err());
+    }
+}

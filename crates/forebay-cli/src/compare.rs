@@ -1,0 +1,64 @@
+//! A budget's price: steps with the budget in turn with unlimited ones, in the same process, so that both see the same
+//! machine in the same mood.
+
+use std::time::{Duration, Instant};
+
+use forebay::serde_json::Value;
+use forebay::{Model, Tensor, Trainer, TrainerOptions};
+
+use crate::failure::Failure;
+use crate::feeding::Tensors;
+use crate::interrupt;
+use crate::report::median;
+
+/// Pairs of steps to run.
+const PAIRS_MAX: usize = 3;
+/// No further pair starts after this long.
+const TIME_MAX: Duration = Duration::from_secs(30);
+
+/// What the steps took, and whether they agreed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Comparison {
+    /// Pairs that ran.
+    pub pairs: usize,
+    /// Median time of a step with the budget.
+    pub seconds: f64,
+    /// Median time of a step without it.
+    pub unlimited_seconds: f64,
+    /// Whether the losses were the same, bit for bit.
+    pub identical: bool,
+}
+
+/// Runs a few more steps on one batch, and the same ones without a budget on a copy of the model. The trainer's parameters
+/// move on: everything worth keeping is to be saved before.
+///
+/// # Errors
+/// Where the unlimited run does not fit the machine, for example.
+pub fn compare(
+    trainer: &mut Trainer,
+    model: Model,
+    mut options: TrainerOptions,
+    batch: &Tensors,
+    labels: &Tensor,
+) -> Result<Option<Comparison>, Failure> {
+    options.device.device_memory = None;
+    options.device.trace = false;
+    let mut unlimited = Trainer::new(model, options)?;
+    unlimited.restore(&trainer.checkpoint(&Value::Null)?)?;
+    let (mut seconds, mut unlimited_seconds, mut identical) = (Vec::new(), Vec::new(), true);
+    let start = Instant::now();
+    while seconds.len() < PAIRS_MAX && start.elapsed() < TIME_MAX && !interrupt::requested() {
+        let ours = trainer.step(batch.clone(), labels.clone())?;
+        let theirs = unlimited.step(batch.clone(), labels.clone())?;
+        seconds.push(ours.seconds);
+        unlimited_seconds.push(theirs.seconds);
+        identical &= ours.loss.to_bits() == theirs.loss.to_bits();
+    }
+    let pairs = seconds.len();
+    Ok(median(seconds).zip(median(unlimited_seconds)).map(|(seconds, unlimited_seconds)| Comparison {
+        pairs,
+        seconds,
+        unlimited_seconds,
+        identical,
+    }))
+}

@@ -1,0 +1,61 @@
+//! What ends the program early, and with which exit code.
+
+use std::fmt;
+
+use forebay::data::DataError;
+use forebay::Error;
+
+/// Why the program ends early.
+#[derive(Debug)]
+pub enum Failure {
+    /// The command line has no meaning.
+    Usage(String),
+    /// Something could not be done.
+    Failed(String),
+    /// The user interrupted; everything was saved.
+    Interrupted(String),
+}
+
+impl Failure {
+    /// 2 for usage errors, as the argument parser's; 130 for an interruption, as shells report it; else 1.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Usage(_) => 2,
+            Failure::Failed(_) => 1,
+            Failure::Interrupted(_) => 130,
+        }
+    }
+
+    /// The same failure, with where it happened in front.
+    pub fn at(self, place: &str) -> Failure {
+        let add = |text| format!("{place}: {text}");
+        match self {
+            Failure::Usage(text) => Failure::Usage(add(text)),
+            Failure::Failed(text) => Failure::Failed(add(text)),
+            Failure::Interrupted(text) => Failure::Interrupted(add(text)),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(text) | Failure::Failed(text) | Failure::Interrupted(text) => f.write_str(text),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::Option { .. } => Failure::Usage(error.to_string()),
+            _ => Failure::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<DataError> for Failure {
+    fn from(error: DataError) -> Failure {
+        Failure::Failed(error.to_string())
+    }
+}

@@ -1,0 +1,27 @@
+//! Ctrl-C: the first one asks to stop after the running step, the second one ends the program at once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::failure::Failure;
+use crate::output;
+
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+
+/// Starts to listen.
+///
+/// # Errors
+/// Where the system does not allow it.
+pub fn listen() -> Result<(), Failure> {
+    ctrlc::set_handler(|| {
+        if REQUESTED.swap(true, Ordering::SeqCst) {
+            std::process::exit(130);
+        }
+        output::complain("interrupted: finishing the step (press Ctrl-C again to stop at once)");
+    })
+    .map_err(|error| Failure::Failed(format!("cannot listen for Ctrl-C: {error}")))
+}
+
+/// Whether the user asked to stop.
+pub fn requested() -> bool {
+    REQUESTED.load(Ordering::SeqCst)
+}

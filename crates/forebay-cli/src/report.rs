@@ -1,0 +1,155 @@
+//! The numbers of a run, as text and as JSON.
+
+use forebay::budget::format_bytes;
+use forebay::serde_json::{json, Map, Value};
+use forebay::Statistics;
+
+use crate::failure::Failure;
+use crate::output;
+
+/// One step, or one run of a model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepNumbers {
+    /// The loss; none where there is none.
+    pub loss: Option<f32>,
+    /// How long it took.
+    pub seconds: f64,
+    /// The part of it in which no kernel ran.
+    pub stall_seconds: f64,
+}
+
+/// What a command reports.
+#[derive(Clone, Debug)]
+pub struct Report<'a> {
+    /// Steps or runs, in order.
+    pub steps: &'a [StepNumbers],
+    /// Numbers of the plan.
+    pub statistics: &'a Statistics,
+    /// The most device memory that existed at once; planned, where nothing ran.
+    pub device_peak_bytes: u64,
+}
+
+/// The value in the middle; the mean of the two middle ones where there are two; none of none.
+pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let (upper, lower) = (values.get(values.len() / 2)?, values.get((values.len() - 1) / 2)?);
+    Some((upper + lower) / 2.0)
+}
+
+impl Report<'_> {
+    /// Median time of a step; none where nothing ran.
+    pub fn seconds_median(&self) -> Option<f64> {
+        median(self.steps.iter().map(|step| step.seconds))
+    }
+
+    /// The object that `--json` prints.
+    pub fn json(&self) -> Map<String, Value> {
+        let statistics = self.statistics;
+        let step = |step: &StepNumbers| {
+            json!({
+                "loss": step.loss.map(f64::from),
+                "seconds": step.seconds,
+                "stall_seconds": step.stall_seconds,
+            })
+        };
+        let object = json!({
+            "steps": self.steps.iter().map(step).collect::<Vec<_>>(),
+            "seconds_median": self.seconds_median(),
+            "device_budget_bytes": statistics.device_budget_bytes,
+            "device_peak_bytes": self.device_peak_bytes,
+            "in_core_peak_bytes": statistics.in_core_peak_bytes,
+            "minimum_budget_bytes": statistics.minimum_budget_bytes,
+            "bytes_to_device": statistics.bytes_to_device,
+            "bytes_from_device": statistics.bytes_from_device,
+            "launches": statistics.launches,
+            "barriers": statistics.barriers,
+            "waits": statistics.waits,
+            "stall_seconds": median(self.steps.iter().map(|step| step.stall_seconds)),
+            "host_bytes": statistics.host_bytes,
+        });
+        match object {
+            Value::Object(object) => object,
+            _ => unreachable!("an object was written above"),
+        }
+    }
+
+    /// The lines that a person reads.
+    pub fn lines(&self) -> Vec<String> {
+        let statistics = self.statistics;
+        let mut lines = Vec::new();
+        let mut line = |name: &str, text: String| lines.push(format!("{name:<16} {text}"));
+        if let (Some(first), Some(last)) = (self.loss_of(0), self.loss_of(self.steps.len().saturating_sub(1))) {
+            line("loss", format!("{first:.6} in the first step, {last:.6} in the last"));
+        }
+        let budget = statistics.device_budget_bytes.map_or_else(|| "none".to_owned(), format_bytes);
+        line("budget", format!("{budget} (least possible: {})", format_bytes(statistics.minimum_budget_bytes)));
+        let (peak, in_core) = (self.device_peak_bytes, statistics.in_core_peak_bytes);
+        line("device peak", format!("{} ({} without a budget)", format_bytes(peak), format_bytes(in_core)));
+        let (to, from) = (format_bytes(statistics.bytes_to_device), format_bytes(statistics.bytes_from_device));
+        line("moved per step", format!("{to} to the device, {from} from the device"));
+        let (barriers, waits) = (statistics.barriers, statistics.waits);
+        let both = barriers + waits;
+        line(
+            "order per step",
+            format!("{barriers} barriers and {waits} waits ({both} together) for {} launches", statistics.launches),
+        );
+        if let Some(seconds) = self.seconds_median() {
+            let stall = median(self.steps.iter().map(|step| step.stall_seconds)).unwrap_or_default();
+            line("time per step", format!("{seconds:.3} s (median), {stall:.3} s of it without a kernel running"));
+        }
+        lines
+    }
+
+    fn loss_of(&self, step: usize) -> Option<f32> {
+        self.steps.get(step)?.loss
+    }
+}
+
+/// Prints the JSON object on standard output.
+///
+/// # Errors
+/// Where it cannot be written as text.
+pub fn say_json(object: Map<String, Value>) -> Result<(), Failure> {
+    let text = forebay::serde_json::to_string_pretty(&Value::Object(object));
+    output::say(&text.map_err(|error| Failure::Failed(format!("cannot write the report: {error}")))?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median([]), None);
+        assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+
+    #[test]
+    fn the_object_has_the_promised_keys() {
+        let statistics = Statistics::default();
+        let steps = [StepNumbers { loss: Some(0.5), seconds: 2.0, stall_seconds: 0.25 }];
+        let object = Report { steps: &steps, statistics: &statistics, device_peak_bytes: 7 }.json();
+        for key in [
+            "steps",
+            "seconds_median",
+            "device_budget_bytes",
+            "device_peak_bytes",
+            "in_core_peak_bytes",
+            "minimum_budget_bytes",
+            "bytes_to_device",
+            "bytes_from_device",
+            "launches",
+            "barriers",
+            "waits",
+            "stall_seconds",
+        ] {
+            assert!(object.contains_key(key), "{key}");
+        }
+        assert_eq!(object["steps"][0]["loss"], 0.5);
+        assert_eq!(object["steps"][0]["seconds"], 2.0);
+        assert_eq!(object["device_budget_bytes"], Value::Null);
+    }
+}

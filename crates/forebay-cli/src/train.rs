@@ -1,0 +1,346 @@
+//! `forebay train`: steps over a data set, checkpoints, validation, and the numbers at the end.
+
+use std::path::{Path, PathBuf};
+
+use forebay::data::{DataSet, Sampler};
+use forebay::serde_json::{json, Value};
+use forebay::training::Loss;
+use forebay::{Checkpoint, Model, OnNan, Trainer, TrainerOptions};
+
+use crate::arguments::{OnNanKind, TrainArguments};
+use crate::compare::{compare, Comparison};
+use crate::failure::Failure;
+use crate::feeding;
+use crate::interrupt;
+use crate::metrics::ClassCounts;
+use crate::output;
+use crate::progress::Progress;
+use crate::report::{say_json, Report, StepNumbers};
+use crate::training_options::training_options;
+
+/// Where an interrupted run leaves its checkpoint when no folder was named.
+const CHECKPOINT_OF_INTERRUPTED_RUN: &str = "forebay-checkpoint";
+
+/// Trains a model.
+///
+/// # Errors
+/// Whatever keeps it from training; files that cannot be written are found before the first step.
+pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
+    check_outputs(arguments)?;
+    interrupt::listen()?;
+    let mut run = Run::start(arguments)?;
+    let steps = run.steps()?;
+    let interrupted = run.train(steps)?;
+    if let Some(path) = &arguments.save {
+        run.trainer.save(path)?;
+    }
+    if let Some(folder) = &interrupted {
+        let done = run.trainer.step_count();
+        let folder = folder.display();
+        return Err(Failure::Interrupted(format!(
+            "interrupted after step {done} of {steps}; the checkpoint is in {folder} (go on with --resume {folder})"
+        )));
+    }
+    let validation = match &arguments.validate {
+        Some(data) => Some(run.validate(data)?),
+        None => None,
+    };
+    // What follows moves the parameters on, or is only told.
+    let device_peak_bytes = run.trainer.usage().heap_peak_bytes;
+    if let Some(path) = &arguments.trace.trace {
+        output::write(path, &run.trainer.trace().to_string())?;
+    }
+    let comparison = run.compare();
+    run.tell(device_peak_bytes, validation.as_ref(), comparison)
+}
+
+fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
+    for path in [&arguments.save, &arguments.trace.trace].into_iter().flatten() {
+        output::check_writable(path)?;
+    }
+    match &arguments.checkpoint {
+        Some(folder) => output::check_folder(folder),
+        None => Ok(()),
+    }
+}
+
+/// A training run.
+struct Run<'a> {
+    arguments: &'a TrainArguments,
+    model: Model,
+    options: TrainerOptions,
+    trainer: Trainer,
+    data: DataSet,
+    sampler: Sampler,
+    batch_size: u64,
+    shuffle: Option<u64>,
+    steps: Vec<StepNumbers>,
+}
+
+/// What validation found.
+struct Validation {
+    loss: f64,
+    counts: Option<ClassCounts>,
+    spatial: bool,
+}
+
+impl<'a> Run<'a> {
+    fn start(arguments: &'a TrainArguments) -> Result<Run<'a>, Failure> {
+        let checkpoint = arguments.resume.as_ref().map(Checkpoint::read).transpose()?;
+        let position = checkpoint.as_ref().map(|checkpoint| &checkpoint.position);
+        let earlier = |key: &str| position.and_then(|position| position.get(key)).and_then(Value::as_u64);
+        let shuffle = agreed("--shuffle", arguments.shuffle, position.map(|_| earlier("shuffle")))?;
+        let asked = agreed("--batch-size", arguments.training.batch_size, position.map(|_| earlier("batch_size")))?;
+        let mut options = TrainerOptions::new(training_options(&arguments.training, shuffle.unwrap_or(0))?);
+        options.device = arguments.device.options(arguments.trace.trace.is_some());
+        options.batch_size = asked;
+        options.on_nan = match arguments.on_nan {
+            OnNanKind::Stop => OnNan::Stop,
+            OnNanKind::Continue => OnNan::Continue,
+        };
+        let model = Model::from_file(&arguments.model)?;
+        let mut trainer = Trainer::new(model.clone(), options.clone())?;
+        let data = feeding::open(&arguments.data, &trainer, arguments.input_scale)?;
+        if let Some(checkpoint) = &checkpoint {
+            let (now, then) = (data.sample_count(), earlier("samples"));
+            if then.is_some_and(|then| then != now) {
+                let then = then.unwrap_or_default();
+                return Err(Failure::Failed(format!(
+                    "{} has {now} samples, the run that wrote the checkpoint had {then}; its position in the data has no \
+                     meaning here",
+                    arguments.data
+                )));
+            }
+            trainer.restore(checkpoint)?;
+        }
+        let batch_size = trainer.inputs().first().and_then(|port| port.shape.first()).copied().unwrap_or(1);
+        let sampler = Sampler::new(data.sample_count(), batch_size, shuffle);
+        Ok(Run { arguments, model, options, trainer, data, sampler, batch_size, shuffle, steps: Vec::new() })
+    }
+
+    /// Steps to be done in the end, those before a checkpoint included.
+    fn steps(&self) -> Result<u64, Failure> {
+        let epochs = self.arguments.epochs.unwrap_or(1);
+        let steps = self.arguments.steps.or_else(|| epochs.checked_mul(self.sampler.steps_per_epoch()));
+        let steps = steps.ok_or_else(|| Failure::Usage(format!("{epochs} epochs are too many steps to count")))?;
+        let done = self.trainer.step_count();
+        if done >= steps {
+            return Err(Failure::Usage(format!(
+                "the checkpoint is at step {done}, so there is nothing to do until step {steps}; --steps and --epochs \
+                 count from the beginning"
+            )));
+        }
+        Ok(steps)
+    }
+
+    /// Trains until `steps` steps are done; gives the checkpoint's folder if the user interrupted.
+    fn train(&mut self, steps: u64) -> Result<Option<PathBuf>, Failure> {
+        let progress = Progress::new(self.trainer.step_count(), steps, self.arguments.report.json);
+        let mut saved_at = None;
+        while self.trainer.step_count() < steps && !interrupt::requested() {
+            let samples = self.sampler.batch(self.trainer.step_count());
+            let (batch, labels) = feeding::tensors(self.data.batch(&samples)?);
+            let report = match self.trainer.step(batch, labels) {
+                Ok(report) => report,
+                Err(error) => return Err(self.failed_step(error.into(), &samples)),
+            };
+            progress.step(&report, self.trainer.usage().heap_peak_bytes);
+            if !report.loss.is_finite() {
+                progress.line(&format!("warning: the loss of step {} is {}", report.step, report.loss));
+            }
+            let (loss, seconds, stall_seconds) = (Some(report.loss), report.seconds, report.stall_seconds);
+            self.steps.push(StepNumbers { loss, seconds, stall_seconds });
+            if self.arguments.checkpoint_every.is_some_and(|every| report.step % every == 0) {
+                if let Some(folder) = &self.arguments.checkpoint {
+                    self.save_checkpoint(folder)?;
+                    saved_at = Some(report.step);
+                }
+            }
+        }
+        progress.finish();
+        let interrupted = self.trainer.step_count() < steps;
+        let folder = match &self.arguments.checkpoint {
+            Some(folder) => folder.clone(),
+            None if interrupted => PathBuf::from(CHECKPOINT_OF_INTERRUPTED_RUN),
+            None => return Ok(None),
+        };
+        if saved_at != Some(self.trainer.step_count()) {
+            self.save_checkpoint(&folder)?;
+        }
+        Ok(interrupted.then_some(folder))
+    }
+
+    fn save_checkpoint(&self, folder: &Path) -> Result<(), Failure> {
+        let position = json!({
+            "data": self.arguments.data,
+            "samples": self.data.sample_count(),
+            "batch_size": self.batch_size,
+            "shuffle": self.shuffle,
+        });
+        Ok(self.trainer.save_checkpoint(folder, &position)?)
+    }
+
+    /// Says where a step failed, and that nothing before it is lost.
+    fn failed_step(&self, failure: Failure, samples: &[u64]) -> Failure {
+        let step = self.trainer.step_count() + 1;
+        let place = match samples {
+            [one] => format!("step {step}, sample {one} of {}", self.arguments.data),
+            [first, .., last] if self.shuffle.is_none() => {
+                format!("step {step}, samples {first}..={last} of {}", self.arguments.data)
+            }
+            _ => format!("step {step} on {}", self.arguments.data),
+        };
+        failure.at(&place)
+    }
+
+    fn validate(&mut self, data: &str) -> Result<Validation, Failure> {
+        let mut set = feeding::open(data, &self.trainer, self.arguments.input_scale)?;
+        let ignored = match self.options.training.loss {
+            Loss::SoftmaxCrossEntropy { ignore_index, .. } => ignore_index,
+            Loss::MeanSquaredError => None,
+        };
+        let class_axis = self.trainer.class_axis();
+        let mut sampler = Sampler::new(set.sample_count(), self.batch_size, None);
+        let (mut counts, mut loss_sum, mut weight_sum) = (ClassCounts::default(), 0.0, 0.0);
+        for step in 0..sampler.steps_per_epoch() {
+            let samples = sampler.batch(step);
+            let (batch, labels) = feeding::tensors(set.batch(&samples)?);
+            let evaluation =
+                self.trainer.evaluate(batch, labels.clone()).map_err(|error| Failure::from(error).at(data))?;
+            let weight = match (class_axis, evaluation.logits.to_f32(), labels.to_i64()) {
+                (Some(axis), Some(logits), Some(labels)) => {
+                    counts.add(&logits, &evaluation.logits.shape, axis, &labels, ignored)
+                }
+                _ => labels.count(),
+            };
+            // A batch's loss is a mean: the whole set's weighs each batch by what it counted.
+            if weight > 0 {
+                loss_sum += f64::from(evaluation.loss) * weight as f64;
+                weight_sum += weight as f64;
+            }
+        }
+        let spatial = self.trainer.labels().shape.len() > 1;
+        Ok(Validation { loss: loss_sum / weight_sum, counts: class_axis.map(|_| counts), spatial })
+    }
+
+    /// What the budget costs; none where there is none, or the user does not want to know.
+    fn compare(&mut self) -> Option<Comparison> {
+        self.trainer.statistics().device_budget_bytes.filter(|_| !self.arguments.no_compare)?;
+        let samples = self.sampler.batch(0);
+        let compared = self.data.batch(&samples).map_err(Failure::from).and_then(|batch| {
+            let (batch, labels) = feeding::tensors(batch);
+            compare(&mut self.trainer, self.model.clone(), self.options.clone(), &batch, &labels)
+        });
+        // Training is done and saved: that the comparison does not fit the machine is worth a word, not a failure.
+        compared.unwrap_or_else(|failure| {
+            output::complain(&format!("note: no comparison with an unlimited run: {failure}"));
+            None
+        })
+    }
+
+    fn tell(
+        &self,
+        device_peak_bytes: u64,
+        validation: Option<&Validation>,
+        comparison: Option<Comparison>,
+    ) -> Result<(), Failure> {
+        let report = Report { steps: &self.steps, statistics: self.trainer.statistics(), device_peak_bytes };
+        if self.arguments.report.json {
+            let mut object = report.json();
+            if let Some(validation) = validation {
+                object.insert("validation".to_owned(), validation.json());
+            }
+            if let Some(Comparison { pairs, seconds, unlimited_seconds, identical }) = comparison {
+                let ratio = seconds / unlimited_seconds;
+                object.insert(
+                    "comparison".to_owned(),
+                    json!({
+                        "pairs": pairs,
+                        "seconds_median": seconds,
+                        "unlimited_seconds_median": unlimited_seconds,
+                        "ratio": ratio,
+                        "losses_identical": identical,
+                    }),
+                );
+            }
+            return say_json(object);
+        }
+        report.lines().iter().for_each(|line| output::say(line));
+        if let Some(Comparison { pairs, seconds, unlimited_seconds, identical }) = comparison {
+            let (ratio, losses) = (seconds / unlimited_seconds, if identical { "identical" } else { "DIFFERENT" });
+            let name = "against no limit";
+            output::say(&format!(
+                "{name:<16} {seconds:.3} s to {unlimited_seconds:.3} s, {ratio:.2} times ({pairs} steps of each in turn, \
+                 {losses} losses)"
+            ));
+        }
+        if let Some(validation) = validation {
+            validation.lines().iter().for_each(|line| output::say(line));
+        }
+        if let Some(path) = &self.arguments.save {
+            output::say(&format!("{:<16} {}", "saved", path.display()));
+        }
+        Ok(())
+    }
+}
+
+impl Validation {
+    fn json(&self) -> Value {
+        let counts = self.counts.as_ref();
+        json!({
+            "loss": self.loss,
+            "accuracy": counts.and_then(ClassCounts::accuracy),
+            "right": counts.map(ClassCounts::right),
+            "count": counts.map(ClassCounts::count),
+            "dice": counts.filter(|_| self.spatial).map(ClassCounts::dice),
+            "dice_mean": counts.filter(|_| self.spatial).and_then(ClassCounts::mean_dice),
+        })
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![format!("{:<16} loss {:.6}", "validation", self.loss)];
+        let Some(counts) = &self.counts else { return lines };
+        let share = |share: Option<f64>| share.map_or("none".to_owned(), |share| format!("{share:.4}"));
+        let (right, count) = (counts.right(), counts.count());
+        lines.push(format!("{:<16} accuracy {} ({right} of {count})", "", share(counts.accuracy())));
+        if self.spatial {
+            let classes: Vec<String> = counts
+                .dice()
+                .into_iter()
+                .enumerate()
+                .map(|(class, dice)| format!("{class}: {}", share(dice)))
+                .collect();
+            let mean = share(counts.mean_dice());
+            lines.push(format!("{:<16} Dice {mean} (mean of classes {})", "", classes.join(", ")));
+        }
+        lines
+    }
+}
+
+/// A setting that decides which samples a step sees: that of the checkpoint where there is one, for a position in the
+/// data means nothing under another.
+fn agreed(flag: &str, given: Option<u64>, of_checkpoint: Option<Option<u64>>) -> Result<Option<u64>, Failure> {
+    match (given, of_checkpoint) {
+        (given, None) => Ok(given),
+        (None, Some(earlier)) => Ok(earlier),
+        (Some(given), Some(earlier)) if Some(given) == earlier => Ok(earlier),
+        (Some(given), Some(earlier)) => {
+            let earlier = earlier.map_or("without it".to_owned(), |earlier| format!("with {earlier}"));
+            Err(Failure::Usage(format!("{flag} {given}: the checkpoint was made {earlier}; leave the flag out")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_decides_what_a_step_sees() {
+        assert_eq!(agreed("--shuffle", Some(3), None).unwrap(), Some(3));
+        assert_eq!(agreed("--shuffle", None, Some(Some(4))).unwrap(), Some(4));
+        assert_eq!(agreed("--shuffle", Some(4), Some(Some(4))).unwrap(), Some(4));
+        let error = agreed("--shuffle", Some(3), Some(None)).unwrap_err();
+        assert_eq!((error.exit_code(), error.to_string().contains("made without it")), (2, true));
+    }
+}
