@@ -1,14 +1,228 @@
-//! Kernels: matmul.
+//! Matrix products with broadcast batches.
 
-use forebay_base::Kernel;
+use forebay_base::kernel::Activation;
+use forebay_base::{DataType, Kernel};
+use rayon::prelude::*;
 
-use super::View;
+use super::parallel::{broadcast_strides, require_packed, Pointer};
+use super::product::{multiply, Matrix};
+use super::{unsupported, View};
 use crate::device::DeviceError;
+
+/// Rows and columns of one task's tile.
+const TILE_ROWS: usize = 128;
+const TILE_COLUMNS: usize = 256;
+
+/// One product's numbers.
+struct Product {
+    m: usize,
+    n: usize,
+    k: usize,
+    transpose_a: bool,
+    transpose_b: bool,
+    alpha: f32,
+    beta: f32,
+    activation: Activation,
+}
 
 /// Runs one kernel of this family.
 ///
 /// # Safety
 /// As [`super::run`].
-pub(super) unsafe fn run(_kernel: &Kernel, _reads: &[View], _writes: &[View]) -> Result<(), DeviceError> {
-    unimplemented!()
+pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
+    let &Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation } = kernel else {
+        return Err(unsupported(kernel, "not a matrix product".to_string()));
+    };
+    let refuse = |reason| unsupported(kernel, reason);
+    let (a, b, y) = (&reads[0], &reads[1], &writes[0]);
+    require_packed(&[*a, *b, *y]).map_err(refuse)?;
+    if let Some(view) = [a, b, y].into_iter().chain(reads.get(2)).find(|v| v.desc.data_type() != DataType::Float32) {
+        return Err(refuse(format!("the host multiplies float32, not {}", view.desc.data_type())));
+    }
+    let matrix = |view: &View, transpose: bool| {
+        let sizes = view.sizes();
+        let (rows, columns) = match sizes.len() {
+            1 => (1, sizes[0]),
+            rank => (sizes[rank - 2], sizes[rank - 1]),
+        };
+        if transpose {
+            (columns, rows)
+        } else {
+            (rows, columns)
+        }
+    };
+    let ((m, k), (inner, n)) = (matrix(a, transpose_a), matrix(b, transpose_b));
+    if k != inner || matrix(y, false) != (m, n) {
+        return Err(refuse(format!("sizes {}, {} and {} do not fit", a.desc, b.desc, y.desc)));
+    }
+    let product = Product { m, n, k, transpose_a, transpose_b, alpha, beta, activation };
+    let batches = batches(a, b, y).map_err(refuse)?;
+    let c = match reads.get(2) {
+        Some(c) => Some((Pointer::<f32>::of(c), broadcast_strides(c, &y.sizes()).map_err(refuse)?)),
+        None => None,
+    };
+    let (a, b, out) = (Pointer::<f32>::of(a), Pointer::<f32>::of(b), Pointer::<f32>::of(y));
+    let (row_tiles, column_tiles) = (m.div_ceil(TILE_ROWS), n.div_ceil(TILE_COLUMNS));
+    let sizes = y.sizes();
+    (0..batches.len() * row_tiles * column_tiles).into_par_iter().for_each(|task| {
+        let (batch, tile) = (task / (row_tiles * column_tiles), task % (row_tiles * column_tiles));
+        let (row, column) = (tile / column_tiles * TILE_ROWS, tile % column_tiles * TILE_COLUMNS);
+        let (a_batch, b_batch) = batches[batch];
+        // SAFETY: batch offsets lie inside the operands; every task writes a tile of its own.
+        unsafe {
+            let a = Matrix::rows(a.at((a_batch * m * k) as isize), if transpose_a { m } else { k });
+            let b = Matrix::rows(b.at((b_batch * k * n) as isize), if transpose_b { k } else { n });
+            let y = Matrix::rows(out.at((batch * m * n) as isize), n);
+            let summand = c.as_ref().map(|(base, strides)| summand(*base, strides, &sizes, batch));
+            tile_product(&product, (row, column), a, b, y, summand);
+        }
+    });
+    Ok(())
+}
+
+/// The matrix that is added in a batch: its strides may be 0.
+///
+/// # Safety
+/// The batch must exist.
+unsafe fn summand(base: Pointer<f32>, strides: &[isize], sizes: &[usize], batch: usize) -> Matrix {
+    let outer = sizes.len().saturating_sub(2);
+    let (mut offset, mut left) = (0, batch);
+    for dimension in (0..outer).rev() {
+        offset += (left % sizes[dimension]) as isize * strides[dimension];
+        left /= sizes[dimension];
+    }
+    let row_stride = if sizes.len() > 1 { strides[outer] } else { 0 };
+    // SAFETY: strides broadcast the summand over the batch.
+    Matrix { base: unsafe { base.at(offset) }, row_stride, column_stride: strides[sizes.len() - 1] }
+}
+
+/// By batch of y: the batches of a and b, broadcast as NumPy does.
+fn batches(a: &View, b: &View, y: &View) -> Result<Vec<(usize, usize)>, String> {
+    let outer = |view: &View| {
+        let sizes = view.sizes();
+        sizes[..sizes.len().saturating_sub(2)].to_vec()
+    };
+    let sizes = outer(y);
+    let pick = |own: Vec<usize>| -> Result<Vec<usize>, String> {
+        let missing =
+            sizes.len().checked_sub(own.len()).ok_or("an operand has more batch dimensions than the result")?;
+        let mut strides = vec![0; sizes.len()];
+        let mut stride = 1;
+        for dimension in (0..own.len()).rev() {
+            match own[dimension] {
+                size if size == sizes[missing + dimension] => strides[missing + dimension] = stride,
+                1 => {}
+                size => return Err(format!("batch size {size} does not broadcast to {}", sizes[missing + dimension])),
+            }
+            stride *= own[dimension];
+        }
+        Ok(strides)
+    };
+    let (a_strides, b_strides) = (pick(outer(a))?, pick(outer(b))?);
+    let index = |mut batch: usize, strides: &[usize]| {
+        let mut offset = 0;
+        for dimension in (0..sizes.len()).rev() {
+            offset += batch % sizes[dimension] * strides[dimension];
+            batch /= sizes[dimension];
+        }
+        offset
+    };
+    let count = sizes.iter().product::<usize>();
+    Ok((0..count).map(|batch| (index(batch, &a_strides), index(batch, &b_strides))).collect())
+}
+
+/// One tile of one batch. The summand is read before the tile is written, so it may be the tile itself.
+///
+/// # Safety
+/// The matrices must be those of the batch; the tile must be nobody else's.
+unsafe fn tile_product(
+    product: &Product,
+    (row, column): (usize, usize),
+    a: Matrix,
+    b: Matrix,
+    y: Matrix,
+    summand: Option<Matrix>,
+) {
+    let rows = TILE_ROWS.min(product.m - row);
+    let columns = TILE_COLUMNS.min(product.n - column);
+    let a = if product.transpose_a { a.transposed() } else { a };
+    let b = if product.transpose_b { b.transposed() } else { b };
+    // SAFETY: rows and columns lie inside the matrices by the caller's promise.
+    unsafe {
+        let (a, b, y) = (a.from(row, 0), b.from(0, column), y.from(row, column));
+        if let Some(summand) = summand {
+            for i in 0..rows {
+                for j in 0..columns {
+                    *y.from(i, j).base = product.beta * *summand.from(row + i, column + j).base;
+                }
+            }
+        }
+        multiply(rows, columns, product.k, a, b, y, product.alpha, summand.is_some());
+        if product.activation == Activation::Relu {
+            for i in 0..rows {
+                let line = std::slice::from_raw_parts_mut(y.from(i, 0).base, columns);
+                line.iter_mut().for_each(|value| *value = if *value > 0.0 { *value } else { 0.0 });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{assert_close, desc, run, Random, Tensor};
+    use super::*;
+
+    fn naive(a: &[f64], b: &[f64], (m, n, k): (usize, usize, usize), (ta, tb): (bool, bool)) -> Vec<f64> {
+        let at = |i: usize, l: usize| if ta { a[l * m + i] } else { a[i * k + l] };
+        let bt = |l: usize, j: usize| if tb { b[j * k + l] } else { b[l * n + j] };
+        (0..m * n).map(|e| (0..k).map(|l| at(e / n, l) * bt(l, e % n)).sum()).collect()
+    }
+
+    #[test]
+    fn all_transposes_and_a_broadcast_summand_match_the_naive_product() {
+        let mut random = Random::new(1);
+        for case in 0..24 {
+            let (ta, tb) = (case & 1 == 1, case & 2 == 2);
+            let (m, n, k) =
+                (1 + random.below(150) as usize, 1 + random.below(300) as usize, 1 + random.below(600) as usize);
+            let (av, bv, cv) = (random.values(m * k), random.values(k * n), random.values(n));
+            let shape = |r: usize, c: usize, t: bool| if t { [c as u64, r as u64] } else { [r as u64, c as u64] };
+            let a = Tensor::new(&desc(DataType::Float32, &shape(m, k, ta)), &av);
+            let b = Tensor::new(&desc(DataType::Float32, &shape(k, n, tb)), &bv);
+            let c = Tensor::new(&desc(DataType::Float32, &[n as u64]), &cv);
+            let kernel = Kernel::MatMul {
+                transpose_a: ta,
+                transpose_b: tb,
+                alpha: 0.5,
+                beta: 2.0,
+                activation: Activation::None,
+            };
+            let y = run(&kernel, &[&a, &b, &c], &[desc(DataType::Float32, &[m as u64, n as u64])]);
+            let mut expected = naive(&a.values(), &b.values(), (m, n, k), (ta, tb));
+            let c = c.values();
+            expected.iter_mut().enumerate().for_each(|(i, v)| *v = 0.5 * *v + 2.0 * c[i % n]);
+            assert_close(&y[0].values(), &expected, 2e-5, &format!("case {case}: {m} {n} {k}"));
+        }
+    }
+
+    #[test]
+    fn batches_broadcast() {
+        let mut random = Random::new(2);
+        let a = Tensor::new(&desc(DataType::Float32, &[2, 1, 3, 4]), &random.values(24));
+        let b = Tensor::new(&desc(DataType::Float32, &[5, 4, 6]), &random.values(120));
+        let kernel = Kernel::MatMul {
+            transpose_a: false,
+            transpose_b: false,
+            alpha: 1.0,
+            beta: 0.0,
+            activation: Activation::Relu,
+        };
+        let y = run(&kernel, &[&a, &b], &[desc(DataType::Float32, &[2, 5, 3, 6])]);
+        let (av, bv) = (a.values(), b.values());
+        let expected: Vec<f64> = (0..10)
+            .flat_map(|i| naive(&av[i / 5 * 12..][..12], &bv[i % 5 * 24..][..24], (3, 6, 4), (false, false)))
+            .map(|value| value.max(0.0))
+            .collect();
+        assert_close(&y[0].values(), &expected, 1e-5, "batches");
+    }
 }

@@ -16,6 +16,7 @@ mod normalization;
 mod optimizer;
 mod parallel;
 mod pooling;
+mod product;
 mod reduce;
 #[cfg(test)]
 mod testing;

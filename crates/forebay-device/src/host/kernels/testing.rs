@@ -112,8 +112,12 @@ fn run_once(
     if let Some((write, read)) = in_place {
         write_views[write].pointer = read_views[read].pointer;
     }
+    let descs = |tensors: &[&Tensor]| tensors.iter().map(|tensor| tensor.desc.clone()).collect::<Vec<_>>();
+    let scratch_bytes = super::workspace_bytes(kernel, &descs(reads), writes).unwrap();
+    let mut scratch = Tensor::unwritten(&desc(DataType::UInt8, &[scratch_bytes.max(1)]));
+    let scratch = scratch.view();
     // SAFETY: the tensors are live, aligned and nobody else's; only the pair that the kernel names shares bytes.
-    pool.install(|| unsafe { super::run(kernel, &read_views, &write_views, None) }).unwrap();
+    pool.install(|| unsafe { super::run(kernel, &read_views, &write_views, Some(scratch)) }).unwrap();
     if let Some((write, read)) = in_place {
         write_tensors[write].storage.clone_from(&read_tensors[read].storage);
     }

@@ -1,0 +1,181 @@
+//! Convolution in one to three spatial dimensions: forward, data gradient, weight gradient.
+//!
+//! Every direction is a matrix product on patches of the input that are packed tile by tile into a small buffer of the
+//! thread; no buffer grows with the problem. Tile lines depend on spatial sizes and channels only, never on the batch or on
+//! threads, so a batch gives the same bits whole and in parts.
+
+mod data_gradient;
+mod forward;
+mod patches;
+mod weight_gradient;
+
+use forebay_base::kernel::Convolution;
+use forebay_base::{DataType, Kernel, TensorDesc};
+
+use super::parallel::require_packed;
+use super::{unsupported, View};
+use crate::device::DeviceError;
+
+/// Spatial values as three, the missing ones in front.
+pub(super) fn spatial3(values: &[usize], filler: usize) -> [usize; 3] {
+    let mut three = [filler; 3];
+    let missing = 3 - values.len().min(3);
+    three[missing..].copy_from_slice(&values[..3 - missing]);
+    three
+}
+
+/// A convolution's sizes, always with three spatial dimensions.
+#[derive(Clone, Copy, Debug)]
+struct Geometry {
+    batch: usize,
+    groups: usize,
+    /// Channels of x in a group.
+    inputs: usize,
+    /// Channels of y in a group.
+    outputs: usize,
+    /// Spatial sizes of x.
+    source: [usize; 3],
+    /// Spatial sizes of y.
+    target: [usize; 3],
+    kernel: [usize; 3],
+    strides: [usize; 3],
+    dilations: [usize; 3],
+    pads: [usize; 3],
+}
+
+impl Geometry {
+    fn new(convolution: &Convolution, x: &TensorDesc, w: &TensorDesc, y: &TensorDesc) -> Result<Geometry, String> {
+        let sizes = |desc: &TensorDesc| desc.sizes().iter().map(|&size| size as usize).collect::<Vec<_>>();
+        let (x, w, y) = (sizes(x), sizes(w), sizes(y));
+        let rank = x.len();
+        if !(3..=5).contains(&rank) || w.len() != rank || y.len() != rank {
+            return Err(format!("the host convolves 1 to 3 spatial dimensions, not sizes {x:?}, {w:?}, {y:?}"));
+        }
+        let groups = convolution.groups as usize;
+        let fits = groups > 0
+            && x[0] == y[0]
+            && w[0] == y[1]
+            && w[1].checked_mul(groups) == Some(x[1])
+            && w[0] % groups == 0
+            && convolution.window.kernel.iter().zip(&w[2..]).all(|(&a, &b)| a as usize == b);
+        if !fits {
+            return Err(format!("sizes {x:?}, {w:?} and {y:?} do not fit {groups} groups"));
+        }
+        let three = |values: &[u64], filler| spatial3(&values.iter().map(|&v| v as usize).collect::<Vec<_>>(), filler);
+        Ok(Geometry {
+            batch: x[0],
+            groups,
+            inputs: w[1],
+            outputs: w[0] / groups,
+            source: spatial3(&x[2..], 1),
+            target: spatial3(&y[2..], 1),
+            kernel: spatial3(&w[2..], 1),
+            strides: three(&convolution.window.strides, 1),
+            dilations: three(&convolution.window.dilations, 1),
+            pads: three(&convolution.window.pads_begin, 0),
+        })
+    }
+
+    fn taps(&self) -> usize {
+        self.kernel.iter().product()
+    }
+
+    /// Elements of a channel of x.
+    fn source_size(&self) -> usize {
+        self.source.iter().product()
+    }
+
+    /// Elements of a channel of y.
+    fn target_size(&self) -> usize {
+        self.target.iter().product()
+    }
+
+    /// Tap number `tap` as its index in each dimension.
+    fn tap(&self, tap: usize) -> [usize; 3] {
+        let [_, height, width] = self.kernel;
+        [tap / (height * width), tap / width % height, tap % width]
+    }
+
+    /// For each tap, where in x it looks from y's origin.
+    fn offsets(&self) -> Vec<[isize; 3]> {
+        let offset = |tap: usize| {
+            let tap = self.tap(tap);
+            std::array::from_fn(|d| (tap[d] * self.dilations[d]) as isize - self.pads[d] as isize)
+        };
+        (0..self.taps()).map(offset).collect()
+    }
+}
+
+/// A kernel of this family with its geometry, and its operands sorted into x, w and y.
+fn geometry(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<Geometry, DeviceError> {
+    let refuse = |reason| unsupported(kernel, reason);
+    if let Some(desc) = reads.iter().chain(writes).find(|desc| desc.data_type() != DataType::Float32) {
+        return Err(refuse(format!("the host convolves float32, not {}", desc.data_type())));
+    }
+    match kernel {
+        Kernel::Convolution { convolution, .. } => Geometry::new(convolution, &reads[0], &reads[1], &writes[0]),
+        Kernel::ConvolutionDataGradient { convolution, .. } => {
+            Geometry::new(convolution, &writes[0], &reads[1], &reads[0])
+        }
+        Kernel::ConvolutionWeightGradient { convolution, .. } => {
+            Geometry::new(convolution, &reads[0], &writes[0], &reads[1])
+        }
+        _ => Err("not a convolution".to_string()),
+    }
+    .map_err(refuse)
+}
+
+/// Runs one kernel of this family.
+///
+/// # Safety
+/// As [`super::run`]; the scratch is as long as [`workspace_bytes`] says.
+pub(super) unsafe fn run(
+    kernel: &Kernel,
+    reads: &[View],
+    writes: &[View],
+    scratch: Option<View>,
+) -> Result<(), DeviceError> {
+    require_packed(reads).and_then(|()| require_packed(writes)).map_err(|reason| unsupported(kernel, reason))?;
+    let descs = |views: &[View]| views.iter().map(|view| view.desc.clone()).collect::<Vec<_>>();
+    let geometry = geometry(kernel, &descs(reads), &descs(writes))?;
+    // SAFETY: the caller's promises; the geometry was checked against the operands' sizes.
+    unsafe {
+        match kernel {
+            Kernel::Convolution { activation, .. } => {
+                forward::run(&geometry, *activation, &reads[0], &reads[1], reads.get(2), &writes[0]);
+            }
+            Kernel::ConvolutionDataGradient { activation, .. } => {
+                let scratch = scratch.ok_or_else(|| unsupported(kernel, "its scratch is missing".to_string()))?;
+                data_gradient::run(&geometry, *activation, &reads[0], &reads[1], reads.get(2), &writes[0], &scratch);
+            }
+            Kernel::ConvolutionWeightGradient { accumulate, .. } => {
+                if let Some(before) = reads.get(2).filter(|before| *accumulate && before.pointer != writes[0].pointer) {
+                    std::ptr::copy_nonoverlapping(
+                        before.pointer,
+                        writes[0].pointer,
+                        before.desc.total_size_bytes() as usize,
+                    );
+                }
+                weight_gradient::run(&geometry, *accumulate, &reads[0], &reads[1], &writes[0]);
+            }
+            _ => return Err(unsupported(kernel, "not a convolution".to_string())),
+        }
+    }
+    Ok(())
+}
+
+/// Temporary bytes that a kernel needs: the data gradient keeps its weights in another order.
+pub(super) fn workspace_bytes(
+    kernel: &Kernel,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+) -> Result<u64, DeviceError> {
+    geometry(kernel, reads, writes)?;
+    Ok(match kernel {
+        Kernel::ConvolutionDataGradient { .. } => reads[1].total_size_bytes().next_multiple_of(256),
+        _ => 0,
+    })
+}
+
+#[cfg(test)]
+mod tests;
