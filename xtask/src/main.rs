@@ -1,2 +1,58 @@
-//! Development tasks.
-fn main() {}
+//! Development tasks, run as `cargo xtask TASK`.
+//!
+//! | module | task |
+//! |---|---|
+//! | [`command`] | how tasks run other programs |
+//! | [`parts`] | optional parts of the machine, and `FOREBAY_REQUIRE` |
+//! | [`source`] | the repository's text files |
+//! | [`floors`] | which crate and module may import which |
+//! | [`tidy`] | everything about the source that no compiler checks |
+//! | [`test`] | `cargo xtask test`: everything that has to pass |
+//! | [`fuzz`] | `cargo xtask fuzz`: the fuzz targets for some minutes |
+//! | [`bench`] | `cargo xtask bench`: speed beside peers |
+
+mod bench;
+mod command;
+mod floors;
+mod fuzz;
+mod parts;
+mod source;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "Development tasks:
+
+  cargo xtask test                      format, lints, tidiness, all tests and doctests
+  cargo xtask tidy                      floors between modules, file lengths, leftovers
+  cargo xtask fuzz [TARGET] [--minutes N]   fuzz targets, 10 minutes each; needs cargo-fuzz and a C++ compiler
+  cargo xtask bench [ARGUMENTS]         speed beside peers; needs python3 with the peers
+
+What the machine lacks is printed as SKIPPED, with the reason. FOREBAY_REQUIRE=onnxruntime turns that into a failure.";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (task, rest) = match arguments.split_first() {
+        Some((task, rest)) => (task.as_str(), rest),
+        None => ("help", [].as_slice()),
+    };
+    let result = match task {
+        "test" => test::test(),
+        "tidy" => tidy::tidy(),
+        "fuzz" => fuzz::fuzz(rest),
+        "bench" => bench::bench(rest),
+        "help" | "--help" | "-h" => {
+            println!("{HELP}");
+            Ok(())
+        }
+        other => Err(format!("unknown task '{other}'\n\n{HELP}")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("error: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Optional parts of the machine: what a test needs beyond Rust. A missing part is printed as SKIPPED with its reason;
+//! `FOREBAY_REQUIRE`, a list of names separated by commas, turns that into a failure.
+
+use crate::command::{cargo, program, succeeds};
+
+/// An optional part.
+pub struct Part {
+    /// Its name in `FOREBAY_REQUIRE`.
+    pub name: &'static str,
+    /// What is not done without it, and why.
+    pub reason: &'static str,
+    /// Whether it is there.
+    pub present: fn() -> bool,
+}
+
+/// All optional parts.
+pub const PARTS: [Part; 3] = [
+    Part {
+        name: "rustfmt",
+        reason: "the format is not checked (rustup component add rustfmt)",
+        present: || succeeds(&mut cargo(&["fmt", "--version"])),
+    },
+    Part {
+        name: "clippy",
+        reason: "the lints are not checked (rustup component add clippy)",
+        present: || succeeds(&mut cargo(&["clippy", "--version"])),
+    },
+    Part {
+        name: "onnxruntime",
+        reason: "trained models are not run in ONNX Runtime (python3 cannot import numpy and onnxruntime)",
+        present: || succeeds(program("python3").args(["-c", "import numpy, onnxruntime"])),
+    },
+];
+
+/// The parts that are missing.
+///
+/// # Errors
+/// Where `FOREBAY_REQUIRE` names a part that is missing or that nobody knows.
+pub fn missing() -> Result<Vec<&'static Part>, String> {
+    let required = std::env::var("FOREBAY_REQUIRE").unwrap_or_default();
+    let required: Vec<&str> = required.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    if let Some(unknown) = required.iter().find(|name| PARTS.iter().all(|part| part.name != **name)) {
+        let known: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+        return Err(format!("FOREBAY_REQUIRE names '{unknown}'; there are {}", known.join(", ")));
+    }
+    let missing: Vec<&Part> = PARTS.iter().filter(|part| !(part.present)()).collect();
+    match missing.iter().find(|part| required.contains(&part.name)) {
+        Some(part) => Err(format!("FOREBAY_REQUIRE names {}, which is missing: {}", part.name, part.reason)),
+        None => Ok(missing),
+    }
+}

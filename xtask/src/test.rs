@@ -1,0 +1,92 @@
+//! `cargo xtask test`: everything that has to pass.
+
+use crate::command::{cargo, run, run_and_keep, succeeds};
+use crate::{parts, tidy};
+
+/// Runs every check; the test runner's closing line is the last but for what was skipped.
+///
+/// # Errors
+/// The checks that failed: all of them run, so that one call shows everything.
+pub fn test() -> Result<(), String> {
+    let missing = parts::missing()?;
+    let present = |name: &str| missing.iter().all(|part| part.name != name);
+    let mut failures = Vec::new();
+    let mut check = |result: Result<(), String>| failures.extend(result.err());
+    if present("rustfmt") {
+        check(run(&mut cargo(&["fmt", "--all", "--check"])));
+    }
+    check(tidy::tidy());
+    if present("clippy") {
+        check(run(&mut cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"])));
+    }
+    // Cargo's own runner does the same, one crate after the other.
+    let mut runner = if succeeds(&mut cargo(&["nextest", "--version"])) {
+        cargo(&[
+            "nextest",
+            "run",
+            "--workspace",
+            "--no-fail-fast",
+            "--status-level",
+            "slow",
+            "--final-status-level",
+            "slow",
+        ])
+    } else {
+        cargo(&["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests", "--", "--quiet"])
+    };
+    let (closing, result) = run_and_keep(&mut runner, is_closing_line);
+    check(result);
+    check(run(&mut cargo(&["test", "--quiet", "--workspace", "--doc"])));
+    println!();
+    for part in &missing {
+        println!("SKIPPED {}: {}", part.name, part.reason);
+    }
+    if let [first, second, ..] = closing.as_slice() {
+        // Cargo's own runner closes once per crate; the sum is what a reader wants.
+        println!("{}", sum_of(&closing).unwrap_or_else(|| format!("{first}\n{second}")));
+    } else if let Some(line) = closing.first() {
+        println!("{}", line.trim());
+    }
+    match failures.as_slice() {
+        [] => Ok(()),
+        failures => Err(format!("failed:\n  {}", failures.join("\n  "))),
+    }
+}
+
+/// `Summary [12.3s] 90 tests run: 90 passed, 1 skipped` (nextest) or `test result: ok. 3 passed; 0 failed; ...`.
+fn is_closing_line(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("Summary [") || line.starts_with("test result:")
+}
+
+/// The sum of Cargo's closing lines.
+fn sum_of(lines: &[String]) -> Option<String> {
+    let mut sums = [0u64; 3];
+    for line in lines {
+        let words: Vec<&str> = line.split([' ', ';']).filter(|word| !word.is_empty()).collect();
+        for (sum, what) in sums.iter_mut().zip(["passed", "failed", "ignored"]) {
+            let position = words.iter().position(|word| *word == what)?;
+            *sum += words[position.checked_sub(1)?].parse::<u64>().ok()?;
+        }
+    }
+    let [passed, failed, ignored] = sums;
+    let verdict = if failed == 0 { "ok" } else { "FAILED" };
+    Some(format!("test result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closing_lines_are_summed() {
+        let lines = [
+            "test result: ok. 45 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 2.73s".to_owned(),
+            "test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s"
+                .to_owned(),
+        ];
+        assert!(lines.iter().all(|line| is_closing_line(line)));
+        assert_eq!(sum_of(&lines).unwrap(), "test result: FAILED. 47 passed; 3 failed; 1 ignored");
+        assert!(is_closing_line("     Summary [   0.1s] 3 tests run: 3 passed, 0 skipped"));
+    }
+}
