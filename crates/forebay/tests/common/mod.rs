@@ -19,7 +19,7 @@ pub fn host(threads: usize) -> DeviceOptions {
 /// The host device in the most permissive order, with random delays.
 pub fn chaos(threads: usize, seed: u64) -> Arc<dyn Device> {
     let host = HostDevice::new(&HostOptions { threads: Some(threads), ..HostOptions::default() }).unwrap();
-    Arc::new(ChaosDevice::new(Arc::new(host), seed))
+    Arc::new(ChaosDevice::new(Arc::new(host), seed).unwrap())
 }
 
 /// A trainer on the device that the options name.
