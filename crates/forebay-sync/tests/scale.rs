@@ -1,0 +1,42 @@
+//! A list as large as a big plan's: three streams, five regions a launch, thousands of tensors in one arena.
+
+mod common;
+
+use std::time::Instant;
+
+use common::{launch, Random};
+use forebay_base::kernel::Kernel;
+use forebay_base::{Command, HeapId, MemoryId, Region, StreamId};
+use forebay_sync::{check_races, insert_barriers, StepBoundary};
+
+#[test]
+fn five_thousand_commands_are_synchronised_and_checked() {
+    const HEAP_BYTES: u64 = 1 << 25;
+    let prologue: Vec<Command> = (0..32)
+        .map(|heap| Command::Map {
+            region: Region::new(MemoryId(0), u64::from(heap) * HEAP_BYTES, HEAP_BYTES),
+            heap: HeapId(heap),
+            heap_offset_bytes: 0,
+        })
+        .collect();
+    let mut random = Random::new(7);
+    // Disjoint slots of up to 1 MiB, so that a command never overlaps itself; a command takes every fifth from its own.
+    let slot = |index: u64, random: &mut Random| {
+        Region::new(MemoryId(0), index * (1 << 20) + random.below(64) * 256, (1 << 19) + random.below(1 << 10) * 256)
+    };
+    let list: Vec<Command> = (0..5000u64)
+        .map(|index| {
+            let stream = StreamId((random.below(10) / 8 * (1 + index % 2)) as u32);
+            let regions: Vec<Region> = (0..5).map(|i| slot(random.below(200) * 5 + i, &mut random)).collect();
+            launch(stream, Kernel::Copy, &regions[..3], &regions[3..])
+        })
+        .collect();
+    for boundary in [StepBoundary::HostJoin, StepBoundary::Streams] {
+        let started = Instant::now();
+        let result = insert_barriers(&prologue, list.clone(), boundary).unwrap();
+        let inserted = started.elapsed();
+        let report = check_races(&prologue, &result.commands, 2, boundary).unwrap();
+        let checked = started.elapsed() - inserted;
+        println!("{boundary:?}: inserted in {inserted:?}, checked in {checked:?}, {report:?}");
+    }
+}
