@@ -1,44 +1,20 @@
 //! Streams of the host device: one coordinating thread each, all work on one shared pool.
 //!
-//! A coordinator takes its stream's commands in order, hands work to the pool, and only waits: at a barrier or record until
-//! everything it handed out is done, at a wait until the event has fired. Copies run on the pool like kernels, so they count
-//! in the number of threads; a large copy is a chain of small tasks, so that a kernel's thread that helps with one is soon
-//! back.
+//! A coordinator takes its stream's commands in order, hands work to the pool, and only waits: at a barrier until everything
+//! that it handed out is done, at a wait until the event has fired. A record does not hold it up: the event fires when the
+//! last work before it ends. Copies run on the pool like kernels, so they count in the number of threads.
 
-use std::collections::BTreeMap;
-use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::{mpsc, Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{mpsc, Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
-use forebay_base::{Binding, EventId, Launch, StreamId, TensorDesc};
+use forebay_base::{EventId, StreamId};
 
-use super::kernels::{self, View};
-use super::memory::Address;
-use crate::device::{DeviceError, TraceRecord};
+use super::shared::{lock, Shared};
+use super::work::{self, Work};
 
-/// Bytes that one task of a copy moves.
-const COPY_TASK_BYTES: usize = 1 << 20;
-
-/// One command with its addresses.
+/// One command of a stream.
 pub(super) enum Task {
-    Launch {
-        launch: Box<Launch>,
-        reads: Vec<Address>,
-        writes: Vec<Address>,
-        scratch: Option<(TensorDesc, Address)>,
-    },
-    Copy {
-        from: Address,
-        to: Address,
-        bytes: usize,
-        throttled: bool,
-    },
-    Fill {
-        to: Address,
-        bytes: usize,
-        pattern: [u8; 4],
-    },
+    Work(Work),
     Barrier,
     Record {
         event: EventId,
@@ -50,92 +26,6 @@ pub(super) enum Task {
     },
     /// Answers when everything before it is done.
     Join(mpsc::Sender<()>),
-}
-
-/// What all streams of a device share.
-pub(super) struct Shared {
-    pub pool: rayon::ThreadPool,
-    events: Mutex<BTreeMap<EventId, u64>>,
-    fired: Condvar,
-    failure: Mutex<Option<DeviceError>>,
-    trace: Mutex<Option<Vec<TraceRecord>>>,
-    birth: Instant,
-    link_bytes_per_second: Option<u64>,
-}
-
-/// A lock whose data stays usable after a panic elsewhere: everything guarded here is valid between statements.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Shared {
-    pub fn new(pool: rayon::ThreadPool, link_bytes_per_second: Option<u64>) -> Shared {
-        Shared {
-            pool,
-            events: Mutex::default(),
-            fired: Condvar::new(),
-            failure: Mutex::default(),
-            trace: Mutex::default(),
-            birth: Instant::now(),
-            link_bytes_per_second,
-        }
-    }
-
-    pub fn check(&self) -> Result<(), DeviceError> {
-        lock(&self.failure).clone().map_or(Ok(()), Err)
-    }
-
-    /// Makes a failure stick, and wakes everybody who waits.
-    fn fail(&self, error: DeviceError) {
-        lock(&self.failure).get_or_insert(error);
-        let _guard = lock(&self.events);
-        self.fired.notify_all();
-    }
-
-    pub fn add_event(&self, event: EventId) {
-        lock(&self.events).insert(event, 0);
-    }
-
-    pub fn remove_event(&self, event: EventId) {
-        lock(&self.events).remove(&event);
-    }
-
-    pub fn generation(&self, event: EventId) -> u64 {
-        lock(&self.events).get(&event).copied().unwrap_or(0)
-    }
-
-    fn fire(&self, event: EventId, generation: u64) {
-        let mut events = lock(&self.events);
-        let value = events.entry(event).or_default();
-        *value = (*value).max(generation);
-        self.fired.notify_all();
-    }
-
-    pub fn wait(&self, event: EventId, generation: u64) -> Result<(), DeviceError> {
-        let mut events = lock(&self.events);
-        while events.get(&event).copied().unwrap_or(0) < generation {
-            self.check()?;
-            events = self.fired.wait(events).unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(events);
-        self.check()
-    }
-
-    pub fn set_trace(&self, enabled: bool) {
-        let mut trace = lock(&self.trace);
-        *trace = enabled.then(|| trace.take().unwrap_or_default());
-    }
-
-    pub fn take_trace(&self) -> Vec<TraceRecord> {
-        lock(&self.trace).as_mut().map(std::mem::take).unwrap_or_default()
-    }
-
-    fn trace(&self, stream: StreamId, label: Option<u32>, name: &'static str, bytes: u64, start: Instant) {
-        if let Some(records) = lock(&self.trace).as_mut() {
-            let (start, end) = (start - self.birth, self.birth.elapsed());
-            records.push(TraceRecord { stream, label, name, bytes, start, end });
-        }
-    }
 }
 
 /// How much work of a stream is with the pool.
@@ -166,6 +56,49 @@ impl Outstanding {
     }
 }
 
+/// The place of the next record in a stream. Work before it holds it, and so does the milestone before it; the last to let
+/// go fires the event. So events fire when everything before them is done, and nobody waits for it.
+struct Milestone {
+    shared: Arc<Shared>,
+    record: OnceLock<(EventId, u64, Arc<Milestone>)>,
+}
+
+impl Milestone {
+    fn new(shared: &Arc<Shared>) -> Arc<Milestone> {
+        Arc::new(Milestone { shared: shared.clone(), record: OnceLock::new() })
+    }
+
+    /// Fires the event, if there is one, and returns the milestone behind it.
+    fn pass(&mut self) -> Option<Arc<Milestone>> {
+        let (event, generation, next) = self.record.take()?;
+        self.shared.fire(event, generation);
+        Some(next)
+    }
+}
+
+impl Drop for Milestone {
+    fn drop(&mut self) {
+        // A loop, because one drop inside the other would need stack for every record that fires at once.
+        let mut next = self.pass();
+        while let Some(mut milestone) = next.and_then(Arc::into_inner) {
+            next = milestone.pass();
+        }
+    }
+}
+
+/// What work lets go when it is done: first its milestone, so that who finds nothing outstanding finds events fired.
+struct Finish {
+    milestone: Option<Arc<Milestone>>,
+    outstanding: Arc<Outstanding>,
+}
+
+impl Drop for Finish {
+    fn drop(&mut self) {
+        self.milestone = None;
+        self.outstanding.done();
+    }
+}
+
 /// A stream: the way to its coordinator. Dropping it waits for everything submitted.
 pub(super) struct Stream {
     tasks: Option<mpsc::Sender<Task>>,
@@ -175,9 +108,12 @@ pub(super) struct Stream {
 impl Stream {
     pub fn new(id: StreamId, name: &str, shared: Arc<Shared>) -> std::io::Result<Stream> {
         let (sender, receiver) = mpsc::channel();
-        let coordinator = std::thread::Builder::new()
-            .name(format!("stream {name}"))
-            .spawn(move || Coordinator { id, shared, outstanding: Arc::default() }.run(&receiver))?;
+        // Thread names end at the first zero byte.
+        let name = format!("stream {}", name.replace('\0', " "));
+        let coordinator = std::thread::Builder::new().name(name).spawn(move || {
+            let milestone = Milestone::new(&shared);
+            Coordinator { id, shared, outstanding: Arc::default(), milestone }.run(&receiver);
+        })?;
         Ok(Stream { tasks: Some(sender), coordinator: Some(coordinator) })
     }
 
@@ -209,18 +145,21 @@ struct Coordinator {
     id: StreamId,
     shared: Arc<Shared>,
     outstanding: Arc<Outstanding>,
+    milestone: Arc<Milestone>,
 }
 
 impl Coordinator {
-    fn run(self, tasks: &mpsc::Receiver<Task>) {
+    fn run(mut self, tasks: &mpsc::Receiver<Task>) {
         for task in tasks {
             match task {
+                Task::Work(work) => self.start(work),
                 Task::Barrier => self.outstanding.join(),
                 Task::Record { event, generation } => {
-                    self.outstanding.join();
-                    self.shared.fire(event, generation);
+                    let next = Milestone::new(&self.shared);
+                    let _ = self.milestone.record.set((event, generation, next.clone()));
+                    self.milestone = next;
                 }
-                // A failure ends the wait; the tasks behind it see the failure and do nothing.
+                // A failure ends the wait; the work behind it sees the failure and is skipped.
                 Task::Wait { event, generation } => {
                     let _ = self.shared.wait(event, generation);
                 }
@@ -228,116 +167,19 @@ impl Coordinator {
                     self.outstanding.join();
                     let _ = answer.send(());
                 }
-                work => self.start(work),
             }
         }
         self.outstanding.join();
     }
 
-    /// Hands work to the pool.
-    fn start(&self, work: Task) {
+    /// Hands work to the pool, unless the device has failed.
+    fn start(&self, work: Work) {
         if self.shared.check().is_err() {
             return;
         }
         self.outstanding.add();
-        let finish = Finish { outstanding: self.outstanding.clone() };
-        let (id, shared) = (self.id, self.shared.clone());
-        match work {
-            Task::Copy { from, to, bytes, throttled } => {
-                let chain = CopyChain { id, from, to, bytes, moved: 0, throttled, start: None, shared, finish };
-                chain.spawn();
-            }
-            work => self.shared.pool.spawn(move || {
-                let _finish = finish;
-                let outcome = catch_unwind(AssertUnwindSafe(|| perform(id, &shared, &work)));
-                let failure = match outcome {
-                    Ok(Ok(())) => return,
-                    Ok(Err(error)) => error,
-                    Err(panic) => DeviceError::Lost { reason: format!("a kernel panicked: {}", panic_text(&*panic)) },
-                };
-                shared.fail(failure);
-            }),
-        }
-    }
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
-}
-
-/// Counts a task as done when dropped, however it ended.
-struct Finish {
-    outstanding: Arc<Outstanding>,
-}
-
-impl Drop for Finish {
-    fn drop(&mut self) {
-        self.outstanding.done();
-    }
-}
-
-fn views<'a>(bindings: &'a [Binding], addresses: &[Address]) -> Vec<View<'a>> {
-    let pairs = bindings.iter().zip(addresses);
-    pairs.map(|(binding, address)| View { desc: &binding.desc, pointer: address.0 }).collect()
-}
-
-fn perform(id: StreamId, shared: &Shared, work: &Task) -> Result<(), DeviceError> {
-    let start = Instant::now();
-    match work {
-        Task::Launch { launch, reads, writes, scratch } => {
-            let (reads, writes) = (views(&launch.reads, reads), views(&launch.writes, writes));
-            let scratch = scratch.as_ref().map(|(desc, address)| View { desc, pointer: address.0 });
-            // SAFETY: `submit` resolved every region inside live, mapped memory of at least the descriptor's size, and the
-            // contract of commands gives this launch its operands for its duration.
-            unsafe { kernels::run(&launch.kernel, &reads, &writes, scratch) }?;
-            shared.trace(id, Some(launch.label), launch.kernel.name(), 0, start);
-        }
-        Task::Fill { to, bytes, pattern } => {
-            // SAFETY: `submit` resolved the region; the contract of commands makes this fill its only user.
-            let target = unsafe { std::slice::from_raw_parts_mut(to.0, *bytes) };
-            target.chunks_mut(4).for_each(|chunk| chunk.copy_from_slice(&pattern[..chunk.len()]));
-            shared.trace(id, None, "fill", *bytes as u64, start);
-        }
-        _ => {}
-    }
-    Ok(())
-}
-
-/// A copy as a chain of small tasks, each spawned by the one before.
-struct CopyChain {
-    id: StreamId,
-    from: Address,
-    to: Address,
-    bytes: usize,
-    moved: usize,
-    throttled: bool,
-    start: Option<Instant>,
-    shared: Arc<Shared>,
-    finish: Finish,
-}
-
-impl CopyChain {
-    fn spawn(self) {
-        let shared = self.shared.clone();
-        shared.pool.spawn_fifo(move || self.step());
-    }
-
-    fn step(mut self) {
-        let start = *self.start.get_or_insert_with(Instant::now);
-        let piece = COPY_TASK_BYTES.min(self.bytes - self.moved);
-        // SAFETY: `submit` resolved both regions and found them apart; the contract of commands gives this copy its bytes.
-        unsafe { std::ptr::copy_nonoverlapping(self.from.0.add(self.moved), self.to.0.add(self.moved), piece) };
-        self.moved += piece;
-        if let Some(rate) = self.shared.link_bytes_per_second.filter(|_| self.throttled) {
-            let due = Duration::from_secs_f64(self.moved as f64 / rate as f64);
-            std::thread::sleep(due.saturating_sub(start.elapsed()));
-        }
-        if self.moved < self.bytes {
-            self.spawn();
-        } else {
-            self.shared.trace(self.id, None, "copy", self.bytes as u64, start);
-            drop(self.finish);
-        }
+        let finish =
+            Finish { milestone: Some(self.milestone.clone()), outstanding: self.outstanding.clone() };
+        work::start(self.id, &self.shared, work, finish);
     }
 }

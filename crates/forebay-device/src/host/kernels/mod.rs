@@ -18,6 +18,7 @@ mod parallel;
 mod pooling;
 mod product;
 mod reduce;
+mod simd;
 #[cfg(test)]
 mod testing;
 mod view;

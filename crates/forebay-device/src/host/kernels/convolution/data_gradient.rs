@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use super::super::parallel::Pointer;
 use super::super::product::{multiply, Matrix, INNER_CHUNK};
 use super::super::View;
+use super::direct;
 use super::forward::{channel_block, CHANNEL_BLOCK};
 use super::patches::{tiles, with_buffer, Sight, Tile};
 use super::Geometry;
@@ -39,7 +40,8 @@ fn phases(geometry: &Geometry) -> Vec<Phase> {
             (first[d] + geometry.pads[d]) as isize - (geometry.tap(tap)[d] * geometry.dilations[d]) as isize
         };
         let seen = |tap: &usize| (0..3).all(|d| distance(*tap, d).rem_euclid(geometry.strides[d] as isize) == 0);
-        let taps: Vec<usize> = (0..geometry.taps()).filter(seen).collect();
+        // From the last tap on, so that offsets ascend: with stride 1 the phase is an ordinary convolution.
+        let taps: Vec<usize> = (0..geometry.taps()).rev().filter(seen).collect();
         let offset = |&tap: &usize| std::array::from_fn(|d| distance(tap, d).div_euclid(geometry.strides[d] as isize));
         let offsets = taps.iter().map(offset).collect();
         let inner = geometry.outputs * taps.len();
@@ -87,6 +89,22 @@ pub(super) unsafe fn run(
             (w.slice(group * group_weights, group_weights), packed.slice_mut(group * group_weights, group_weights))
         };
         pack_weights(geometry, &phases, w, packed);
+    }
+    if direct::applies(geometry.source[2], geometry.strides, geometry.dilations) && geometry.taps() > 1 {
+        let direct = direct::Direct {
+            batch: geometry.batch,
+            groups: geometry.groups,
+            inputs: geometry.outputs,
+            outputs: geometry.inputs,
+            source: geometry.target,
+            target: geometry.source,
+            kernel: geometry.kernel,
+            origin: phases[0].offsets[0],
+        };
+        // SAFETY: the caller's promises; the packed weights are in the order of the transposed convolution.
+        return unsafe {
+            direct::run(&direct, activation, Pointer::of(dy), packed, bias.map(Pointer::of), Pointer::of(dx))
+        };
     }
     // SAFETY: a bias has one element for each channel of dx; nobody writes it.
     let bias = bias.map(|bias| unsafe { Pointer::<f32>::of(bias).slice(0, geometry.groups * geometry.inputs) });

@@ -6,6 +6,7 @@ use rayon::prelude::*;
 use super::super::parallel::Pointer;
 use super::super::product::{multiply, Matrix, INNER_CHUNK};
 use super::super::View;
+use super::direct;
 use super::patches::{tiles, with_buffer, Sight, Tile};
 use super::Geometry;
 
@@ -49,6 +50,11 @@ pub(super) unsafe fn run(
     bias: Option<&View>,
     y: &View,
 ) {
+    if let Some(direct) = geometry.direct().filter(|_| geometry.taps() > 1) {
+        let bias = bias.map(Pointer::of);
+        // SAFETY: the caller's promises, handed on.
+        return unsafe { direct::run(&direct, activation, Pointer::of(x), Pointer::of(w), bias, Pointer::of(y)) };
+    }
     let tiles = tiles(geometry.target);
     let block = channel_block(geometry.outputs, tiles.len());
     let blocks = geometry.outputs.div_ceil(block);

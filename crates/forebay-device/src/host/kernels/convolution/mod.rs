@@ -1,10 +1,13 @@
 //! Convolution in one to three spatial dimensions: forward, data gradient, weight gradient.
 //!
-//! Every direction is a matrix product on patches of the input that are packed tile by tile into a small buffer of the
-//! thread; no buffer grows with the problem. Tile lines depend on spatial sizes and channels only, never on the batch or on
-//! threads, so a batch gives the same bits whole and in parts.
+//! Two ways. Windows that slide element by element over long rows are summed up directly ([`direct`]). Everything else is a
+//! matrix product on patches of the input that are packed tile by tile into a small buffer of the thread ([`patches`]). No
+//! buffer grows with the problem. The choice and all tile lines depend on spatial sizes and channels only, never on the
+//! batch or on threads, so a batch gives the same bits whole and in parts.
 
 mod data_gradient;
+mod direct;
+mod direct_weights;
 mod forward;
 mod patches;
 mod weight_gradient;
@@ -94,6 +97,20 @@ impl Geometry {
     fn tap(&self, tap: usize) -> [usize; 3] {
         let [_, height, width] = self.kernel;
         [tap / (height * width), tap / width % height, tap % width]
+    }
+
+    /// The forward direction without patches, where that applies.
+    fn direct(&self) -> Option<direct::Direct> {
+        direct::applies(self.target[2], self.strides, self.dilations).then_some(direct::Direct {
+            batch: self.batch,
+            groups: self.groups,
+            inputs: self.inputs,
+            outputs: self.outputs,
+            source: self.source,
+            target: self.target,
+            kernel: self.kernel,
+            origin: self.pads.map(|pad| -(pad as isize)),
+        })
     }
 
     /// For each tap, where in x it looks from y's origin.

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use super::super::parallel::Pointer;
 use super::super::product::{multiply, Matrix};
 use super::super::View;
+use super::direct_weights;
 use super::patches::{tiles, with_buffer, Sight};
 use super::Geometry;
 
@@ -22,6 +23,10 @@ fn column_block(columns: usize) -> usize {
 /// # Safety
 /// As [`super::run`], with operands that fit the geometry.
 pub(super) unsafe fn run(geometry: &Geometry, accumulate: bool, x: &View, dy: &View, dw: &View) {
+    if let Some(direct) = geometry.direct().filter(|direct| direct_weights::applies(direct.kernel)) {
+        // SAFETY: the caller's promises, handed on.
+        return unsafe { direct_weights::run(&direct, accumulate, Pointer::of(x), Pointer::of(dy), Pointer::of(dw)) };
+    }
     let offsets = geometry.offsets();
     let columns = geometry.inputs * geometry.taps();
     let block = column_block(columns);

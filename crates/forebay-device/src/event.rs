@@ -1,0 +1,112 @@
+//! Events as counters: each record of an event raises it to the record's generation.
+
+use std::collections::BTreeMap;
+
+use forebay_base::{Command, EventId};
+
+use crate::device::DeviceError;
+
+#[derive(Clone, Copy, Default)]
+struct Counter {
+    /// The latest generation that a submitted record will fire.
+    submitted: u64,
+    /// The latest generation that has fired.
+    fired: u64,
+}
+
+/// The events of one device.
+#[derive(Default)]
+pub(crate) struct Events {
+    counters: BTreeMap<EventId, Counter>,
+}
+
+impl Events {
+    pub fn add(&mut self, event: EventId) {
+        self.counters.insert(event, Counter::default());
+    }
+
+    pub fn remove(&mut self, event: EventId) {
+        self.counters.remove(&event);
+    }
+
+    /// The latest generation that has fired; 0 before the first.
+    pub fn fired(&self, event: EventId) -> u64 {
+        self.counters.get(&event).map_or(0, |counter| counter.fired)
+    }
+
+    /// Fires a generation, and with it every earlier one. An event that was destroyed stays so.
+    pub fn fire(&mut self, event: EventId, generation: u64) {
+        if let Some(counter) = self.counters.get_mut(&event) {
+            counter.fired = counter.fired.max(generation);
+        }
+    }
+
+    /// Takes note of the records in a list that is about to be submitted, all or none. A wait whose record does not stand
+    /// before it would never end, so it is refused.
+    ///
+    /// # Errors
+    /// [`DeviceError::Lost`] for such a wait, and for an event that does not exist.
+    pub fn admit(&mut self, commands: &[Command]) -> Result<(), DeviceError> {
+        let mut submitted = BTreeMap::new();
+        for command in commands {
+            let (Command::Record { event, generation, .. } | Command::Wait { event, generation, .. }) = command else {
+                continue;
+            };
+            let Some(counter) = self.counters.get(event) else {
+                return Err(DeviceError::Lost { reason: format!("event {event} does not exist") });
+            };
+            let latest: &mut u64 = submitted.entry(*event).or_insert(counter.submitted);
+            if matches!(command, Command::Record { .. }) {
+                *latest = (*latest).max(*generation);
+            } else if *generation > *latest {
+                let reason = format!("'{command}' stands before its record (latest generation: {latest})");
+                return Err(DeviceError::Lost { reason });
+            }
+        }
+        for (event, latest) in submitted {
+            if let Some(counter) = self.counters.get_mut(&event) {
+                counter.submitted = latest;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_base::StreamId;
+
+    use super::*;
+
+    fn record(generation: u64) -> Command {
+        Command::Record { stream: StreamId(0), event: EventId(1), generation }
+    }
+
+    fn wait(generation: u64) -> Command {
+        Command::Wait { stream: StreamId(1), event: EventId(1), generation }
+    }
+
+    #[test]
+    fn a_wait_stands_after_its_record() {
+        let mut events = Events::default();
+        assert!(events.admit(&[record(1)]).is_err(), "the event does not exist");
+        events.add(EventId(1));
+        assert!(events.admit(&[wait(1), record(1)]).is_err());
+        assert!(events.admit(&[wait(1)]).is_err(), "a refused list leaves no records behind");
+        assert!(events.admit(&[record(1), wait(1)]).is_ok());
+        assert!(events.admit(&[wait(1), record(2), wait(2)]).is_ok());
+        assert!(events.admit(&[wait(3)]).is_err());
+    }
+
+    #[test]
+    fn firing_never_goes_back() {
+        let mut events = Events::default();
+        events.add(EventId(1));
+        events.fire(EventId(1), 3);
+        events.fire(EventId(1), 2);
+        assert_eq!(events.fired(EventId(1)), 3);
+        events.remove(EventId(1));
+        events.fire(EventId(1), 4);
+        assert_eq!(events.fired(EventId(1)), 0);
+    }
+}

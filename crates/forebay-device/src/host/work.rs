@@ -1,0 +1,139 @@
+//! Work on the pool: launches, fills, and copies, which are cut into short tasks so that a kernel's thread that helps with
+//! one is soon back.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_base::{Binding, Launch, StreamId, TensorDesc};
+
+use super::kernels::{self, View};
+use super::memory::Address;
+use super::shared::Shared;
+use crate::device::DeviceError;
+
+/// Bytes that one task of a copy moves.
+const COPY_TASK_BYTES: usize = 1 << 20;
+
+/// A command that touches bytes, with its addresses.
+pub(super) enum Work {
+    Launch { launch: Box<Launch>, reads: Vec<Address>, writes: Vec<Address>, scratch: Option<(TensorDesc, Address)> },
+    Copy { from: Address, to: Address, bytes: usize, direction: Direction },
+    Fill { to: Address, bytes: usize, pattern: [u8; 4] },
+}
+
+/// Which way a copy goes; those that cross take the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Inside,
+    ToDevice,
+    FromDevice,
+}
+
+/// Hands work to the pool. `finish` is dropped when the work is done, however it ended.
+pub(super) fn start(id: StreamId, shared: &Arc<Shared>, work: Work, finish: impl Send + 'static) {
+    let state = shared.clone();
+    match work {
+        Work::Copy { from, to, bytes, direction } => {
+            let copy = CopyChain { id, from, to, bytes, moved: 0, direction, start: None, shared: state, finish };
+            copy.spawn();
+        }
+        Work::Fill { to, bytes, pattern } => shared.pool.spawn(move || {
+            let start = Instant::now();
+            fill(to, bytes, pattern);
+            state.trace(id, None, "fill", bytes as u64, start);
+            drop(finish);
+        }),
+        Work::Launch { launch, reads, writes, scratch } => shared.pool.spawn(move || {
+            let start = Instant::now();
+            let attempt = AssertUnwindSafe(|| run(&launch, &reads, &writes, scratch.as_ref()));
+            let outcome = catch_unwind(attempt).unwrap_or_else(|panic| {
+                let reason = format!("kernel {} panicked: {}", launch.kernel.name(), panic_text(&*panic));
+                Err(DeviceError::Lost { reason })
+            });
+            match outcome {
+                Ok(()) => state.trace(id, Some(launch.label), launch.kernel.name(), 0, start),
+                Err(failure) => state.fail(failure),
+            }
+            drop(finish);
+        }),
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
+}
+
+fn views<'a>(bindings: &'a [Binding], addresses: &[Address]) -> Vec<View<'a>> {
+    let pairs = bindings.iter().zip(addresses);
+    pairs.map(|(binding, address)| View { desc: &binding.desc, pointer: address.0 }).collect()
+}
+
+fn run(
+    launch: &Launch,
+    reads: &[Address],
+    writes: &[Address],
+    scratch: Option<&(TensorDesc, Address)>,
+) -> Result<(), DeviceError> {
+    let (reads, writes) = (views(&launch.reads, reads), views(&launch.writes, writes));
+    let scratch = scratch.map(|(desc, address)| View { desc, pointer: address.0 });
+    // SAFETY: `submit` resolved every region inside live, mapped memory of at least the descriptor's size, and the contract
+    // of commands gives this launch its operands for its duration.
+    unsafe { kernels::run(&launch.kernel, &reads, &writes, scratch) }
+}
+
+fn fill(to: Address, bytes: usize, pattern: [u8; 4]) {
+    // SAFETY: `submit` resolved the region; the contract of commands makes this fill its only user.
+    let target = unsafe { std::slice::from_raw_parts_mut(to.0, bytes) };
+    let (words, rest) = target.split_at_mut(bytes / 4 * 4);
+    words.chunks_exact_mut(4).for_each(|word| word.copy_from_slice(&pattern));
+    rest.copy_from_slice(&pattern[..rest.len()]);
+}
+
+/// A copy as a chain of short tasks, each spawned by the one before.
+struct CopyChain<Finish> {
+    id: StreamId,
+    from: Address,
+    to: Address,
+    bytes: usize,
+    moved: usize,
+    direction: Direction,
+    start: Option<Instant>,
+    shared: Arc<Shared>,
+    finish: Finish,
+}
+
+impl<Finish: Send + 'static> CopyChain<Finish> {
+    fn spawn(self) {
+        let shared = self.shared.clone();
+        shared.pool.spawn_fifo(move || self.step());
+    }
+
+    fn step(mut self) {
+        let now = Instant::now();
+        self.start.get_or_insert(now);
+        let piece = COPY_TASK_BYTES.min(self.bytes - self.moved);
+        // SAFETY: `submit` resolved both regions and found them apart; the contract of commands gives this copy its bytes.
+        unsafe { std::ptr::copy_nonoverlapping(self.from.0.add(self.moved), self.to.0.add(self.moved), piece) };
+        self.moved += piece;
+        let shared = self.shared.clone();
+        match (&shared.links, self.direction) {
+            (Some([to_device, _]), Direction::ToDevice) => to_device.pass(piece, now, Box::new(move || self.go_on())),
+            (Some([_, from_device]), Direction::FromDevice) => {
+                from_device.pass(piece, now, Box::new(move || self.go_on()));
+            }
+            _ => self.go_on(),
+        }
+    }
+
+    fn go_on(self) {
+        if self.moved < self.bytes {
+            return self.spawn();
+        }
+        if let Some(start) = self.start {
+            self.shared.trace(self.id, None, "copy", self.bytes as u64, start);
+        }
+        drop(self.finish);
+    }
+}
