@@ -10,6 +10,9 @@ use crate::graph::{TensorType, ValueId};
 use crate::operator::GradientBuilder;
 use crate::operators::composition::Action;
 
+/// Largest size of an axis whose padding by reflection has a gradient: it needs an index per element.
+const PADDED_SIZE_MAX: u64 = 1 << 24;
+
 /// One application of a kernel in the forward pass, with the gradients of its outputs.
 pub(crate) struct Application<'a> {
     /// What was done.
@@ -51,6 +54,9 @@ impl Application<'_> {
             Kernel::Unary(op) => Some(vec![self.unary(builder, *op, dy)]),
             Kernel::Binary { op, activation: Activation::None } => Some(self.binary(builder, *op, dy)),
             Kernel::Select => Some(self.select(builder, dy)),
+            Kernel::Pad { begins, mode: mode @ (PadMode::Reflect | PadMode::Edge) } => {
+                self.repeating_pad(builder, begins, *mode, dy).map(|d| vec![Some(d)])
+            }
             Kernel::Reduce { op, axes } => self.reduce(builder, *op, axes, dy),
             Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation: Activation::None } => {
                 Some(self.matmul(builder, (*transpose_a, *transpose_b), *alpha, *beta, dy))
@@ -209,6 +215,41 @@ impl Application<'_> {
             }
         }
         gradients
+    }
+
+    /// Padding with elements of x takes each by its index, axis by axis; so the gradient is that of gathers.
+    fn repeating_pad(
+        &self,
+        builder: &mut GradientBuilder,
+        begins: &[u64],
+        mode: PadMode,
+        dy: ValueId,
+    ) -> Option<ValueId> {
+        let x = builder.ty(self.inputs[0]);
+        let mut d = dy;
+        for (axis, &begin) in begins.iter().enumerate() {
+            let mut ty = builder.ty(d);
+            let (size, padded) = (x.shape[axis], ty.shape[axis]);
+            if size == padded {
+                continue;
+            }
+            if padded > PADDED_SIZE_MAX {
+                return None;
+            }
+            let last = size as i64 - 1;
+            let index = |i: u64| {
+                let position = i as i64 - begin as i64;
+                match mode {
+                    PadMode::Reflect => last - (last - position.abs()).abs(),
+                    _ => position.clamp(0, last),
+                }
+            };
+            let indices: Vec<i64> = (0..padded).map(index).collect();
+            let indices = builder.ints(&indices);
+            ty.shape[axis] = size;
+            d = builder.one(Kernel::GatherGradient { axis }, &[d, indices], ty);
+        }
+        Some(d)
     }
 
     fn reduce(&self, builder: &mut GradientBuilder, op: ReduceOp, axes: &[usize], dy: ValueId) -> Option<Gradients> {

@@ -183,8 +183,16 @@ impl<'a> Composer<'a> {
         Ok(self.push(Action::Expand, &[x], &[output]).remove(0))
     }
 
-    /// A reduction whose reduced axes stay as size 1.
+    /// A reduction whose reduced axes stay as size 1. Booleans have a largest and a smallest one, found as integers.
     pub(crate) fn reduce(&mut self, op: ReduceOp, axes: &[usize], x: &Part) -> Result<Part, ModelError> {
+        if x.ty.data_type == DataType::Bool {
+            if !matches!(op, ReduceOp::Max | ReduceOp::Min) {
+                return Err(self.view.error(format!("the operand's type {} is not allowed", x.ty.data_type)));
+            }
+            let integers = self.cast(x, DataType::Int32);
+            let extreme = self.reduce(op, axes, &integers)?;
+            return Ok(self.cast(&extreme, DataType::Bool));
+        }
         let mut output = x.ty.clone();
         for &axis in axes {
             output.shape[axis] = 1;

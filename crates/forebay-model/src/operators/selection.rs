@@ -96,8 +96,10 @@ fn split_parts(view: &NodeView) -> Result<(usize, Vec<u64>), ModelError> {
         }
         return Ok((axis, parts));
     }
-    let count = view.int("num_outputs", view.node.outputs.len() as i64)?;
-    let count = size(view, "attribute num_outputs", count)?;
+    let count = view.node.outputs.len() as u64;
+    if view.int("num_outputs", count as i64)? != count as i64 {
+        return Err(view.error(format!("attribute num_outputs is not the number of outputs, {count}")));
+    }
     // From opset 18 on the last part may be smaller.
     if count == 0 || count > total.max(1) || (total % count != 0 && view.version() < 18) {
         return Err(view.error(format!("axis {axis} of {x} does not divide into {count} parts")));
@@ -151,7 +153,8 @@ fn lower_split(view: &NodeView, lowering: &mut Lowering) -> Result<(), ModelErro
     let operand = lowering.input(view, 0)?;
     let mut start = 0;
     for (i, part) in infer_split(view)?.iter().enumerate() {
-        if matches!(view.node.outputs.get(i), Some(Some(_))) {
+        // Parts without elements never reach a device.
+        if matches!(view.node.outputs.get(i), Some(Some(_))) && part.shape[axis] > 0 {
             match view_offset(x, part, axis, start) {
                 Some(offset_bytes) => lowering.view(view, i, &operand, offset_bytes)?,
                 None => {
