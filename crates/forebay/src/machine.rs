@@ -7,6 +7,7 @@ use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::Device;
 use forebay_runtime::executor::STAGING_BYTES;
 
+use crate::budget::MemorySize;
 use crate::error::Error;
 use crate::options::{DeviceOptions, DEVICES};
 
@@ -33,6 +34,13 @@ impl Machine {
     pub(crate) fn with_device(options: &DeviceOptions, device: Arc<dyn Device>) -> Machine {
         let reserved_host_bytes = device.usage().host_bytes + STAGING_BYTES;
         Machine { device, options: options.clone(), reserved_host_bytes }
+    }
+
+    /// Turns budgets that are shares into bytes, so that plans made later have the budgets of the first one.
+    pub(crate) fn fix_budgets(&mut self, in_core_peak_bytes: u64) {
+        for size in [&mut self.options.device_memory, &mut self.options.host_memory].into_iter().flatten() {
+            *size = MemorySize::Bytes(size.resolve(in_core_peak_bytes));
+        }
     }
 }
 

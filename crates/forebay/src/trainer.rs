@@ -110,8 +110,9 @@ impl Trainer {
         Trainer::on(model, options, machine)
     }
 
-    fn on(model: Model, options: TrainerOptions, machine: Machine) -> Result<Trainer, Error> {
+    fn on(model: Model, options: TrainerOptions, mut machine: Machine) -> Result<Trainer, Error> {
         let plan = LossPlan::training(&model, &options, options.batch_size, &machine)?;
+        machine.fix_budgets(plan.compiled.plan.statistics.in_core_peak_bytes);
         let batch_size = plan.inputs.iter().find_map(|port| port.shape.first().copied()).unwrap_or(1);
         let engine = Engine::new(machine, plan.initial_values());
         Ok(Trainer {

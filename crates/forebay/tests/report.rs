@@ -1,0 +1,64 @@
+//! What a user is shown: the explanation of a plan, its commands, and the trace of its steps.
+
+mod common;
+
+use common::golden::Case;
+use common::{host, recipe, trainer};
+use forebay::{command_lines, MemorySize, Trainer};
+use serde_json::Value;
+
+fn trainer_at_half(trace: bool) -> (Case, Trainer) {
+    let case = Case::read("resnet20");
+    let mut options = host(2);
+    options.device_memory = Some(MemorySize::Percent(50.0));
+    options.trace = trace;
+    let trainer = trainer(case.model(), recipe(&case), options);
+    (case, trainer)
+}
+
+#[test]
+fn a_plan_says_what_moves_and_why() {
+    let (_, trainer) = trainer_at_half(false);
+    let explanation = trainer.explain();
+    let budget = explanation.device_budget_bytes.unwrap();
+    assert_eq!(budget, explanation.in_core_peak_bytes / 2);
+    assert!(explanation.device_peak_bytes <= budget);
+    assert!(explanation.minimum_budget_bytes <= budget);
+    let moved =
+        |direction| -> u64 { explanation.movements.iter().filter(|m| m.direction == direction).map(|m| m.bytes).sum() };
+    assert_eq!(moved("to device"), explanation.bytes_to_device);
+    assert_eq!(moved("from device"), explanation.bytes_from_device);
+    assert!(explanation.movements.iter().all(|movement| !movement.name.is_empty() && !movement.reason.is_empty()));
+    let text = explanation.to_string();
+    for part in ["device budget", "smallest budget", "launches", "predicted time", "what moves, in order:"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let json = serde_json::to_value(&explanation).unwrap();
+    assert_eq!(json["barriers"], explanation.barriers);
+    let lines = command_lines(trainer.plan());
+    assert_eq!(lines.len(), trainer.plan().prologue.len() + trainer.plan().commands.len());
+    assert!(lines.iter().any(|line| line.contains("launch Convolution")));
+}
+
+#[test]
+fn a_trace_has_a_row_per_stream_and_memory_as_a_counter() {
+    let (case, mut trainer) = trainer_at_half(true);
+    for step in 0..2 {
+        let (batch, labels) = case.batch(step);
+        let report = trainer.step(batch, labels).unwrap();
+        assert_eq!(report.step, step as u64 + 1);
+        assert!(0.0 <= report.stall_seconds && report.stall_seconds <= report.seconds);
+    }
+    let trace = trainer.trace();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let of = |phase: &str| -> Vec<&Value> { events.iter().filter(|event| event["ph"] == phase).collect() };
+    let launches = of("X").into_iter().filter(|event| event["args"]["kernel"] != "copy").count();
+    assert!(launches >= 2 * trainer.statistics().launches, "{launches} launches in two steps");
+    let rows: Vec<&str> = of("M").iter().filter_map(|event| event["args"]["name"].as_str()).collect();
+    for row in ["training, batch 16", "compute", "copy in", "copy out"] {
+        assert!(rows.contains(&row), "{row} in {rows:?}");
+    }
+    let peak = trainer.statistics().device_peak_bytes;
+    let live: Vec<u64> = of("C").iter().filter_map(|event| event["args"]["bytes in use"].as_u64()).collect();
+    assert!(!live.is_empty() && live.iter().all(|&bytes| 0 < bytes && bytes <= peak));
+}
