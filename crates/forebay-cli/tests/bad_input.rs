@@ -50,7 +50,7 @@ fn sizes_that_overflow_or_exhaust_memory() {
     failure(1, &["plan", &overflowing]);
     let archive = folder.archive("x.npz", &[("x", &Array::from_f32(&[2], &[0.0; 2]))]);
     let huge = folder.write("huge.onnx", &one_node_model("Relu", "r", &[1 << 50]));
-    failure(1, &["run", &huge, "--inputs", &archive]);
+    assert_says(&failure(1, &["run", &huge, "--inputs", &archive]), &["'r'", "bytes"]);
 }
 
 #[test]

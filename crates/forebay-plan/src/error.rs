@@ -21,7 +21,7 @@ pub enum PlanError {
         /// What the plan needs on the host, in bytes.
         needed_bytes: u64,
     },
-    /// A tensor has more elements than the device allows.
+    /// A tensor has more elements than the device allows, or a launch needs more bytes than the device has.
     Tensor {
         /// The launch that uses it.
         launch: String,

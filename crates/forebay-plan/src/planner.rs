@@ -39,6 +39,12 @@ pub fn plan(program: &Program, options: &PlanOptions, limits: &Limits, costs: &C
     let program = alias(program.clone());
     let whole = liveness(&program, false);
     let (minimum_budget_bytes, minimum_launch) = minimum_budget(&program, &whole, limits);
+    if minimum_budget_bytes > limits.memory_bytes {
+        // A plan with heaps for it would itself be too large to write down.
+        let (needed, there) = (minimum_budget_bytes, limits.memory_bytes);
+        let reason = format!("it needs {needed} bytes at once, and the device has {there}");
+        return Err(PlanError::Tensor { launch: minimum_launch, reason });
+    }
     let planner = Planner { program: &program, limits, costs };
     let unlimited = Filling { keep_bytes: u64::MAX, transfer_bytes: u64::MAX, isolate: false };
     let in_core = planner
