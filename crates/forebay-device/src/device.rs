@@ -49,7 +49,7 @@ pub enum DeviceError {
     },
     /// A kernel cannot run with these operands on this device.
     Unsupported {
-        /// The kernel.
+        /// The kernel, or the method that was called.
         kernel: &'static str,
         /// Why.
         reason: String,
@@ -67,7 +67,7 @@ impl fmt::Display for DeviceError {
             DeviceError::OutOfMemory { what, requested_bytes, reason } => {
                 write!(f, "the device could not provide {requested_bytes} bytes for {what}: {reason}")
             }
-            DeviceError::Unsupported { kernel, reason } => write!(f, "kernel {kernel} cannot run: {reason}"),
+            DeviceError::Unsupported { kernel, reason } => write!(f, "{kernel} cannot run: {reason}"),
             DeviceError::Lost { reason } => write!(f, "the device was lost: {reason}"),
         }
     }

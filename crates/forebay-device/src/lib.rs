@@ -7,9 +7,50 @@
 //! | [`chaos`] | any device, with random delays and the most permissive legal reordering, so that a missing barrier shows |
 //!
 //! Callers validate (bindings, ordering, budgets); devices report only what callers cannot foresee.
+//!
+//! # The host device alone
+//!
+//! A tensor goes to the device and back: memory for it, two copies, and a barrier because the second reads what the first
+//! wrote.
+//!
+//! ```
+//! use forebay_base::{Command, Region};
+//! use forebay_device::host::{HostDevice, HostOptions};
+//! use forebay_device::Device;
+//!
+//! let device = HostDevice::new(&HostOptions { threads: Some(2), ..HostOptions::default() })?;
+//! let tile = device.limits().tile_size_bytes;
+//!
+//! // Physical memory and addresses are two things: a heap's tiles are mapped where they are wanted.
+//! let heap = device.create_heap(2 * tile)?;
+//! let reservation = device.create_reservation(16 * tile)?;
+//! let tensor = Region::new(reservation, 3 * tile, 2 * tile);
+//! device.submit(&[Command::Map { region: tensor, heap, heap_offset_bytes: 0 }])?;
+//!
+//! let block = device.create_host_block(4 * tile)?;
+//! let (input, output) = (Region::new(block, 0, 2 * tile), Region::new(block, 2 * tile, 2 * tile));
+//! let bytes: Vec<u8> = (0..2 * tile).map(|i| i as u8).collect();
+//! device.write_host(input, &bytes);
+//!
+//! let (stream, event) = (device.create_stream("copies")?, device.create_event()?);
+//! device.submit(&[
+//!     Command::Copy { stream, from: input, to: tensor },
+//!     Command::Barrier { stream },
+//!     Command::Copy { stream, from: tensor, to: output },
+//!     Command::Record { stream, event, generation: 1 },
+//! ])?;
+//! device.wait_event(event, 1)?;
+//!
+//! let mut returned = vec![0; bytes.len()];
+//! device.read_host(output, &mut returned);
+//! assert_eq!(returned, bytes);
+//! assert_eq!(device.usage().heap_bytes, 2 * tile);
+//! # Ok::<(), forebay_device::DeviceError>(())
+//! ```
 
 pub mod chaos;
 pub mod device;
+mod event;
 pub mod host;
 pub mod null;
 

@@ -9,6 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
 
 use crate::device::{Device, DeviceError, DeviceUsage, TraceRecord};
+use crate::event::Events;
+use crate::host::check_available;
 
 /// What the null device pretends to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +35,7 @@ struct State {
     heaps: BTreeMap<HeapId, u64>,
     placed: BTreeMap<MemoryId, u64>,
     blocks: BTreeMap<MemoryId, Vec<u8>>,
-    events: BTreeMap<EventId, u64>,
+    events: Events,
     next_id: u32,
     usage: DeviceUsage,
 }
@@ -114,7 +116,8 @@ impl Device for NullDevice {
 
     fn create_reservation(&self, _: u64) -> Result<MemoryId, DeviceError> {
         if !self.limits.tiled {
-            return Err(DeviceError::Lost { reason: "this device has no tiles, so no reservations".to_string() });
+            let reason = "this device has no tiles".to_string();
+            return Err(DeviceError::Unsupported { kernel: "create_reservation", reason });
         }
         Ok(MemoryId(self.state().id()))
     }
@@ -129,6 +132,7 @@ impl Device for NullDevice {
     }
 
     fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        check_available("a host block", size_bytes)?;
         let mut bytes = Vec::new();
         let length = usize::try_from(size_bytes).unwrap_or(usize::MAX);
         bytes.try_reserve_exact(length).map_err(|error| DeviceError::OutOfMemory {
@@ -164,19 +168,20 @@ impl Device for NullDevice {
     fn create_event(&self) -> Result<EventId, DeviceError> {
         let mut state = self.state();
         let id = EventId(state.id());
-        state.events.insert(id, 0);
+        state.events.add(id);
         Ok(id)
     }
 
     fn destroy_event(&self, event: EventId) {
-        self.state().events.remove(&event);
+        self.state().events.remove(event);
     }
 
     fn submit(&self, commands: &[Command]) -> Result<(), DeviceError> {
         let mut state = self.state();
+        state.events.admit(commands)?;
         for command in commands {
             if let Command::Record { event, generation, .. } = command {
-                state.events.insert(*event, *generation);
+                state.events.fire(*event, *generation);
             }
         }
         state.commands.extend_from_slice(commands);
@@ -198,7 +203,7 @@ impl Device for NullDevice {
     }
 
     fn query_event(&self, event: EventId) -> u64 {
-        self.state().events.get(&event).copied().unwrap_or(0)
+        self.state().events.fired(event)
     }
 
     fn write_host(&self, region: Region, bytes: &[u8]) {

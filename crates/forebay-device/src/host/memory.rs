@@ -43,6 +43,8 @@ pub(super) struct Memories {
     usage: DeviceUsage,
     /// The most heap bytes that may exist.
     heap_cap_bytes: u64,
+    /// The most host bytes that may exist.
+    host_cap_bytes: u64,
 }
 
 /// The address of a region's first byte.
@@ -62,7 +64,11 @@ fn out_of_memory(what: &'static str, requested_bytes: u64, reason: impl ToString
     DeviceError::OutOfMemory { what, requested_bytes, reason: reason.to_string() }
 }
 
-fn check_available(what: &'static str, requested_bytes: u64) -> Result<(), DeviceError> {
+/// Refuses what the machine does not have at this moment.
+///
+/// # Errors
+/// [`DeviceError::OutOfMemory`].
+pub(crate) fn check_available(what: &'static str, requested_bytes: u64) -> Result<(), DeviceError> {
     match available_bytes() {
         Some(available) if requested_bytes.saturating_add(RESERVE_BYTES) > available => {
             Err(out_of_memory(what, requested_bytes, format!("the machine has {available} bytes available")))
@@ -76,9 +82,9 @@ fn misuse(reason: String) -> DeviceError {
 }
 
 impl Memories {
-    /// No memories yet, and at most `heap_cap_bytes` of heaps ever.
-    pub fn new(heap_cap_bytes: u64) -> Memories {
-        Memories { heap_cap_bytes, ..Memories::default() }
+    /// No memories yet, and never more bytes of heaps and of host blocks than these.
+    pub fn new(heap_cap_bytes: u64, host_cap_bytes: u64) -> Memories {
+        Memories { heap_cap_bytes, host_cap_bytes, ..Memories::default() }
     }
 
     fn id(&mut self) -> u32 {
@@ -140,11 +146,13 @@ impl Memories {
 
     pub fn create_host_block(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         let size_bytes = size_bytes.max(1);
-        check_available("a host block", size_bytes)?;
-        let range =
-            AddressRange::host_block(size_bytes).map_err(|error| out_of_memory("a host block", size_bytes, error))?;
-        self.usage.host_bytes += size_bytes;
-        self.usage.host_peak_bytes = self.usage.host_peak_bytes.max(self.usage.host_bytes);
+        let what = "a host block";
+        check_available(what, size_bytes)?;
+        self.count_host(what, size_bytes)?;
+        let range = AddressRange::host_block(size_bytes).map_err(|error| {
+            self.usage.host_bytes -= size_bytes;
+            out_of_memory(what, size_bytes, error)
+        })?;
         Ok(self.add_memory(range, size_bytes, Kind::HostBlock))
     }
 
@@ -170,7 +178,9 @@ impl Memories {
                 "mapping {region} from {heap} at {heap_offset_bytes} is not whole tiles inside both"
             )));
         }
-        if memory.mapped.iter().any(|(&start, &(len, _))| start < region.range.end && offset < start + len) {
+        // Parts are disjoint, so that of those which begin before the region's end the last reaches furthest.
+        let last = memory.mapped.range(..region.range.end).next_back();
+        if last.is_some_and(|(&start, &(length, _))| offset < start + length) {
             return Err(misuse(format!("tiles of {region} are mapped already")));
         }
         memory
@@ -191,8 +201,9 @@ impl Memories {
         memory.range.unmap(start, end - start).map_err(|error| out_of_memory("a mapping", end - start, error))?;
         let met: Vec<(u64, (u64, HeapId))> = memory
             .mapped
-            .iter()
-            .filter(|(&offset, &(length, _))| offset < end && start < offset + length)
+            .range(..end)
+            .rev()
+            .take_while(|(&offset, &(length, _))| start < offset + length)
             .map(|(&offset, &part)| (offset, part))
             .collect();
         for (offset, (length, heap)) in met {
@@ -248,14 +259,105 @@ impl Memories {
         self.usage
     }
 
-    /// Counts memory of the device's own as host memory.
-    pub fn count_host(&mut self, bytes: u64) {
-        self.usage.host_bytes += bytes;
+    /// Counts bytes as host memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`] where they go beyond the cap; then they are not counted.
+    pub fn count_host(&mut self, what: &'static str, bytes: u64) -> Result<(), DeviceError> {
+        let taken = self.usage.host_bytes;
+        let total = taken.checked_add(bytes).filter(|&total| total <= self.host_cap_bytes);
+        self.usage.host_bytes = total.ok_or_else(|| {
+            out_of_memory(
+                what,
+                bytes,
+                format!("host memory is capped at {} bytes, {taken} are taken", self.host_cap_bytes),
+            )
+        })?;
         self.usage.host_peak_bytes = self.usage.host_peak_bytes.max(self.usage.host_bytes);
+        Ok(())
     }
 }
 
 /// An error of the system, for streams that cannot be made.
 pub(super) fn system(what: &'static str, error: io::Error) -> DeviceError {
     DeviceError::OutOfMemory { what, requested_bytes: 0, reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TILE: u64 = TILE_SIZE_BYTES;
+    const TILES: u64 = 16;
+
+    fn next(state: &mut u64) -> u64 {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *state >> 33
+    }
+
+    /// Random mappings against a list that says for each tile of the reservation which tile of which heap is behind it.
+    #[test]
+    fn mappings_equal_a_list_of_tiles() {
+        for seed in 0..8u64 {
+            let mut random = seed;
+            let mut memories = Memories::new(u64::MAX, u64::MAX);
+            let heaps = [memories.create_heap(TILES * TILE).unwrap(), memories.create_heap(TILES * TILE).unwrap()];
+            let memory = memories.create_reservation(TILES * TILE).unwrap();
+            let mut model: Vec<Option<(usize, u64)>> = vec![None; TILES as usize];
+            for step in 0..200 {
+                let first = next(&mut random) % TILES;
+                let count = 1 + next(&mut random) % (TILES - first).min(5);
+                let region = Region::new(memory, first * TILE, count * TILE);
+                let tiles = first as usize..(first + count) as usize;
+                if next(&mut random) % 3 == 0 {
+                    memories.unmap(region).unwrap();
+                    model[tiles].fill(None);
+                } else {
+                    let (heap, offset) = ((next(&mut random) % 2) as usize, next(&mut random) % (TILES - count + 1));
+                    let mapped = memories.map(region, heaps[heap], offset * TILE);
+                    let free = model[tiles.clone()].iter().all(Option::is_none);
+                    assert_eq!(mapped.is_ok(), free, "seed {seed}, step {step}: {mapped:?}");
+                    if free {
+                        tiles.zip(offset..).for_each(|(tile, behind)| model[tile] = Some((heap, behind)));
+                    }
+                }
+                let first = next(&mut random) % TILES;
+                let asked = first..(first + 1 + next(&mut random) % 3).min(TILES);
+                let region = Region::new(memory, asked.start * TILE + 5, (asked.end - asked.start) * TILE - 5);
+                let expected = model[asked.start as usize..asked.end as usize].iter().all(Option::is_some);
+                assert_eq!(memories.resolve(region).is_ok(), expected, "seed {seed}, step {step}: {region}");
+            }
+            same_tiles(&memories, memory, &model, seed);
+        }
+    }
+
+    /// Tiles that the model finds behind two places hold the same byte at both, others different ones.
+    fn same_tiles(memories: &Memories, memory: MemoryId, model: &[Option<(usize, u64)>], seed: u64) {
+        let addresses: Vec<_> =
+            (0..TILES).map(|tile| memories.resolve(Region::new(memory, tile * TILE, TILE))).collect();
+        for (tile, address) in addresses.iter().enumerate() {
+            let Ok(address) = address else { continue };
+            // SAFETY: the tile is mapped, and nobody else uses it.
+            unsafe { address.0.write(tile as u8) };
+        }
+        for (tile, address) in addresses.iter().enumerate() {
+            let Ok(address) = address else { continue };
+            let last = model.iter().rposition(|behind| *behind == model[tile]);
+            // SAFETY: as above.
+            assert_eq!(Some(usize::from(unsafe { address.0.read() })), last, "seed {seed}, tile {tile}");
+        }
+    }
+
+    #[test]
+    fn caps_hold_and_failures_count_nothing() {
+        let mut memories = Memories::new(2 * TILE, TILE);
+        memories.create_heap(1).unwrap();
+        memories.create_placed(TILE).unwrap();
+        assert!(matches!(memories.create_heap(1), Err(DeviceError::OutOfMemory { .. })));
+        assert!(matches!(memories.create_host_block(TILE + 1), Err(DeviceError::OutOfMemory { .. })));
+        assert!(matches!(memories.create_host_block(u64::MAX), Err(DeviceError::OutOfMemory { .. })));
+        let expected =
+            DeviceUsage { heap_bytes: 2 * TILE, heap_peak_bytes: 2 * TILE, host_bytes: 0, host_peak_bytes: 0 };
+        assert_eq!(memories.usage(), expected);
+    }
 }

@@ -5,22 +5,34 @@
 //! given number of threads. Copies between spaces really move bytes.
 
 pub(crate) mod kernels;
+mod link;
 mod memory;
+mod shared;
 mod stream;
 mod sys;
+mod work;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use forebay_base::{Command, DataType, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
+use forebay_base::{
+    Binding, Command, DataType, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc,
+};
 
 use crate::device::{Device, DeviceError, DeviceUsage, TraceRecord};
-use memory::{system, Memories, TILE_SIZE_BYTES};
-use stream::{Shared, Stream, Task};
+use link::Link;
+pub(crate) use memory::check_available;
+use memory::{system, Address, Memories, TILE_SIZE_BYTES};
+use shared::{lock, Shared};
+use stream::{Stream, Task};
+use work::{Direction, Work};
 
 /// Largest heap behind a reservation, in bytes.
 const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;
+/// Addresses for the stack of a thread that works, in bytes. One that waits inside a kernel may help with another launch, and
+/// inside that with the next.
+const STACK_SIZE_BYTES: usize = 16 << 20;
 
 /// Settings of a host device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,7 +41,9 @@ pub struct HostOptions {
     pub threads: Option<usize>,
     /// Bytes that count as device memory; none for all that the machine has.
     pub memory_bytes: Option<u64>,
-    /// Slows copies between host and device space down to this speed, for experiments.
+    /// The most bytes of host blocks, packing buffers of kernels included; none for all that the machine has.
+    pub host_memory_bytes: Option<u64>,
+    /// Slows copies between host and device space down to this speed in each direction, for experiments.
     pub link_bytes_per_second: Option<u64>,
 }
 
@@ -42,20 +56,17 @@ pub struct HostDevice {
     next_id: AtomicU32,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl HostDevice {
     /// A host device with its pool of threads.
     ///
     /// # Errors
-    /// Where the system refuses the threads.
+    /// Where the system refuses the threads, or the kernels' packing buffers do not fit `host_memory_bytes`.
     pub fn new(options: &HostOptions) -> Result<HostDevice, DeviceError> {
         let available = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = options.threads.unwrap_or(available).max(1);
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
+            .stack_size(STACK_SIZE_BYTES)
             .thread_name(|index| format!("host device {index}"))
             .build()
             .map_err(|error| system("threads", std::io::Error::other(error)))?;
@@ -71,64 +82,73 @@ impl HostDevice {
             copy_streams: true,
             lanes: threads as u32,
         };
-        let mut memories = Memories::new(memory_bytes);
-        memories.count_host(kernels::PACKING_BYTES_PER_THREAD * threads as u64);
+        let mut memories = Memories::new(memory_bytes, options.host_memory_bytes.unwrap_or(u64::MAX));
+        memories.count_host("packing buffers", kernels::PACKING_BYTES_PER_THREAD * threads as u64)?;
+        let link = |name, rate| Link::new(name, rate).map_err(|error| system("a link", error));
+        let links = match options.link_bytes_per_second {
+            Some(rate) => Some([link("link to device", rate)?, link("link from device", rate)?]),
+            None => None,
+        };
         Ok(HostDevice {
             limits,
             memories: Mutex::new(memories),
             streams: Mutex::default(),
-            shared: Arc::new(Shared::new(pool, options.link_bytes_per_second)),
+            shared: Arc::new(Shared::new(pool, links)),
             next_id: AtomicU32::new(1),
-        })
-    }
-
-    /// A command of a stream with its addresses.
-    fn task(memories: &Memories, command: &Command) -> Result<Task, DeviceError> {
-        Ok(match command {
-            Command::Launch { launch, .. } => {
-                let resolve = |bindings: &[forebay_base::Binding]| {
-                    bindings
-                        .iter()
-                        .map(|binding| {
-                            let (start, length) = (binding.region.range.start, binding.region.range.len());
-                            let check = binding.desc.check_binding(start, length);
-                            check.map_err(|error| DeviceError::Lost { reason: error.to_string() })?;
-                            memories.resolve(binding.region)
-                        })
-                        .collect::<Result<Vec<_>, DeviceError>>()
-                };
-                let (reads, writes) = (resolve(&launch.reads)?, resolve(&launch.writes)?);
-                let scratch = launch.scratch.filter(|region| !region.range.is_empty()).map(|region| {
-                    let desc = TensorDesc::packed(DataType::UInt8, &[region.range.len()]);
-                    let desc = desc.map_err(|error| DeviceError::Lost { reason: error.to_string() })?;
-                    Ok((desc, memories.resolve(region)?))
-                });
-                let scratch = scratch.transpose()?;
-                Task::Launch { launch: launch.clone(), reads, writes, scratch }
-            }
-            Command::Copy { from, to, .. } => {
-                if from.range.len() != to.range.len() || from.overlaps(*to) {
-                    return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} cannot be") });
-                }
-                Task::Copy {
-                    from: memories.resolve(*from)?,
-                    to: memories.resolve(*to)?,
-                    bytes: from.range.len() as usize,
-                    throttled: memories.is_host(from.memory) != memories.is_host(to.memory),
-                }
-            }
-            Command::Fill { region, pattern, .. } => {
-                Task::Fill { to: memories.resolve(*region)?, bytes: region.range.len() as usize, pattern: *pattern }
-            }
-            Command::Record { event, generation, .. } => Task::Record { event: *event, generation: *generation },
-            Command::Wait { event, generation, .. } => Task::Wait { event: *event, generation: *generation },
-            Command::Barrier { .. } | Command::Map { .. } | Command::Unmap { .. } => Task::Barrier,
         })
     }
 
     fn next_id(&self) -> u32 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
+}
+
+/// A command of a stream with its addresses; none for mapping.
+fn task(memories: &Memories, command: &Command) -> Result<Option<Task>, DeviceError> {
+    Ok(Some(match command {
+        Command::Launch { launch, .. } => {
+            let reads = resolve(memories, &launch.reads)?;
+            let writes = resolve(memories, &launch.writes)?;
+            // A descriptor rounds up to words; the rest of a word at the end of the region is not the kernel's to use.
+            let words = |region: &Region| region.range.len() / 4;
+            let scratch = launch.scratch.filter(|region| words(region) > 0).map(|region| {
+                let desc = TensorDesc::packed(DataType::UInt8, &[words(&region) * 4]);
+                let desc = desc.map_err(|error| DeviceError::Lost { reason: error.to_string() })?;
+                Ok((desc, memories.resolve(region)?))
+            });
+            Task::Work(Work::Launch { launch: launch.clone(), reads, writes, scratch: scratch.transpose()? })
+        }
+        Command::Copy { from, to, .. } => {
+            if from.range.len() != to.range.len() || from.overlaps(*to) {
+                return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} cannot be") });
+            }
+            let direction = match (memories.is_host(from.memory), memories.is_host(to.memory)) {
+                (true, false) => Direction::ToDevice,
+                (false, true) => Direction::FromDevice,
+                _ => Direction::Inside,
+            };
+            let (from, to, bytes) = (memories.resolve(*from)?, memories.resolve(*to)?, from.range.len() as usize);
+            Task::Work(Work::Copy { from, to, bytes, direction })
+        }
+        Command::Fill { region, pattern, .. } => {
+            let (to, bytes) = (memories.resolve(*region)?, region.range.len() as usize);
+            Task::Work(Work::Fill { to, bytes, pattern: *pattern })
+        }
+        Command::Record { event, generation, .. } => Task::Record { event: *event, generation: *generation },
+        Command::Wait { event, generation, .. } => Task::Wait { event: *event, generation: *generation },
+        Command::Barrier { .. } => Task::Barrier,
+        Command::Map { .. } | Command::Unmap { .. } => return Ok(None),
+    }))
+}
+
+/// The addresses of bindings, each long enough and aligned for its tensor.
+fn resolve(memories: &Memories, bindings: &[Binding]) -> Result<Vec<Address>, DeviceError> {
+    let address = |binding: &Binding| {
+        let check = binding.desc.check_binding(binding.region.range.start, binding.region.range.len());
+        check.map_err(|error| DeviceError::Lost { reason: format!("{}: {error}", binding.region) })?;
+        memories.resolve(binding.region)
+    };
+    bindings.iter().map(address).collect()
 }
 
 impl Device for HostDevice {
@@ -193,26 +213,24 @@ impl Device for HostDevice {
 
     fn submit(&self, commands: &[Command]) -> Result<(), DeviceError> {
         self.shared.check()?;
+        // Everything is looked up before anything starts: a list that is refused leaves nothing behind but its mappings.
+        let mut tasks = Vec::with_capacity(commands.len());
+        let mut memories = lock(&self.memories);
         for command in commands {
-            let task = {
-                let mut memories = lock(&self.memories);
-                match command {
-                    Command::Map { region, heap, heap_offset_bytes } => {
-                        memories.map(*region, *heap, *heap_offset_bytes)?;
-                        continue;
-                    }
-                    Command::Unmap { region } => {
-                        memories.unmap(*region)?;
-                        continue;
-                    }
-                    command => HostDevice::task(&memories, command)?,
-                }
-            };
-            let Some(id) = command.stream() else { continue };
-            let streams = lock(&self.streams);
-            let stream = streams.get(&id);
-            let stream = stream.ok_or_else(|| DeviceError::Lost { reason: format!("stream {id} does not exist") })?;
-            stream.push(task);
+            match command {
+                Command::Map { region, heap, heap_offset_bytes } => memories.map(*region, *heap, *heap_offset_bytes)?,
+                Command::Unmap { region } => memories.unmap(*region)?,
+                _ => tasks.extend(command.stream().zip(task(&memories, command)?)),
+            }
+        }
+        drop(memories);
+        let streams = lock(&self.streams);
+        if let Some((id, _)) = tasks.iter().find(|(id, _)| !streams.contains_key(id)) {
+            return Err(DeviceError::Lost { reason: format!("stream {id} does not exist") });
+        }
+        self.shared.admit(commands)?;
+        for (id, task) in tasks {
+            streams[&id].push(task);
         }
         Ok(())
     }
@@ -231,7 +249,7 @@ impl Device for HostDevice {
     }
 
     fn query_event(&self, event: EventId) -> u64 {
-        self.shared.generation(event)
+        self.shared.fired(event)
     }
 
     fn write_host(&self, region: Region, bytes: &[u8]) {

@@ -178,8 +178,7 @@ impl Coordinator {
             return;
         }
         self.outstanding.add();
-        let finish =
-            Finish { milestone: Some(self.milestone.clone()), outstanding: self.outstanding.clone() };
+        let finish = Finish { milestone: Some(self.milestone.clone()), outstanding: self.outstanding.clone() };
         work::start(self.id, &self.shared, work, finish);
     }
 }

@@ -23,10 +23,14 @@ impl MemoryFile {
         // SAFETY: the descriptor was just made and nobody else owns it.
         let file = unsafe { File::from_raw_fd(descriptor) };
         let length = libc::off_t::try_from(size_bytes).map_err(io::Error::other)?;
-        // SAFETY: the descriptor is open for the duration of the call.
-        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
-            0 => Ok(MemoryFile { file }),
-            error => Err(io::Error::from_raw_os_error(error)),
+        loop {
+            // SAFETY: the descriptor is open for the duration of the call.
+            match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+                0 => return Ok(MemoryFile { file }),
+                // A signal, such as the user's wish to stop after this step.
+                libc::EINTR => {}
+                error => return Err(io::Error::from_raw_os_error(error)),
+            }
         }
     }
 }
@@ -49,9 +53,29 @@ impl AddressRange {
         AddressRange::anonymous(size_bytes, libc::PROT_NONE, libc::MAP_NORESERVE)
     }
 
-    /// Ordinary zeroed memory, its pages present at once.
+    /// Ordinary zeroed memory, its pages present at once, and large where the system has large ones.
     pub fn host_block(size_bytes: u64) -> io::Result<AddressRange> {
-        AddressRange::anonymous(size_bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_POPULATE)
+        let block = AddressRange::anonymous(size_bytes, libc::PROT_READ | libc::PROT_WRITE, 0)?;
+        // The size of pages is a wish.
+        let _ = block.advise(libc::MADV_HUGEPAGE);
+        match block.advise(libc::MADV_POPULATE_WRITE) {
+            // Systems before Linux 5.14 do not know this advice; there pages come when they are touched.
+            Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(error),
+            _ => Ok(block),
+        }
+    }
+
+    fn advise(&self, advice: i32) -> io::Result<()> {
+        loop {
+            // SAFETY: the addresses are this value's own, and neither advice changes what is in them.
+            if unsafe { libc::madvise(self.base.as_ptr().cast(), self.size_bytes, advice) } == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
     }
 
     fn anonymous(size_bytes: u64, protection: i32, flags: i32) -> io::Result<AddressRange> {
