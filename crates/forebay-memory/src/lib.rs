@@ -16,8 +16,9 @@
 //! # Ok::<(), forebay_memory::PlacementError>(())
 //! ```
 
+mod conflicts;
 pub mod placement;
 pub mod search;
 
-pub use placement::{load_bound_bytes, verify, Item, Overlap, Piece, Placement, PlacementError};
+pub use placement::{load_bound_bytes, verify, Fault, Item, Piece, Placement, PlacementError};
 pub use search::{place, Effort};

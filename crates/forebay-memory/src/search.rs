@@ -1,11 +1,19 @@
-//! Finding a placement: greedy passes in several orders, then passes that move the items at the top to the front.
+//! Finding a placement: greedy passes in several orders, then passes in better ones.
 //!
 //! One pass gives each item in turn the lowest base that no item placed before it forbids. Which order is good depends on
-//! the instance, so several are tried; the result is the lowest, ties to the first. Everything is a function of the items.
+//! the instance, so several are tried. The best is then improved: first the items that reach the top are moved to the
+//! front, all at once; then single items of the chain that holds up the highest one change their turns, and an order that
+//! is not worse is kept. Everything is a function of the items and the effort: the generator has a fixed seed.
 
 use std::cmp::Reverse;
 
-use crate::placement::{load_bound_bytes, Item, Overlap, Placement, PlacementError};
+use crate::conflicts::{Conflicts, Simple};
+use crate::placement::{load_bound_bytes, verify, Fault, Item, Piece, Placement, PlacementError, ADDRESSES_MAX_BYTES};
+
+/// Passes that move everything near the top to the front, before single items are moved.
+const TOP_FIRST_PASSES: u32 = 16;
+/// Passes without a lower height after which the search goes back to the best order.
+const PATIENCE_PASSES: u32 = 400;
 
 /// How long to search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +24,7 @@ pub struct Effort {
 
 impl Default for Effort {
     fn default() -> Effort {
-        Effort { passes: 24 }
+        Effort { passes: 128 }
     }
 }
 
@@ -24,178 +32,323 @@ impl Default for Effort {
 /// effort is spent.
 ///
 /// # Errors
-/// [`PlacementError`]: no placement within the capacity exists, or none was found.
+/// [`PlacementError`]: no placement within the capacity exists, none was found, or the items cannot be placed at all.
 pub fn place(items: &[Item], capacity_bytes: Option<u64>, effort: Effort) -> Result<Placement, PlacementError> {
+    check_sizes(items)?;
+    check_fixed(items)?;
     let load_bytes = load_bound_bytes(items);
     if let Some(capacity_bytes) = capacity_bytes.filter(|&capacity_bytes| load_bytes > capacity_bytes) {
         return Err(PlacementError::Load { load_bytes, capacity_bytes });
     }
-    check_fixed(items)?;
-    let enough = capacity_bytes.unwrap_or(load_bytes);
-    let instance = Instance::new(items);
-    let mut best: Option<(Placement, Vec<usize>)> = None;
-    for order in instance.first_orders() {
-        let placement = instance.pass(&order);
-        if best.as_ref().is_none_or(|(lowest, _)| placement.height_bytes < lowest.height_bytes) {
-            best = Some((placement, order));
-        }
-        if best.as_ref().is_some_and(|(lowest, _)| lowest.height_bytes <= enough) {
-            break;
-        }
+    let enough = capacity_bytes.unwrap_or(load_bytes) as i64;
+    let mut search = Search::new(items);
+    let mut best = search.best_first_order(enough);
+    if best.height > enough {
+        best = search.improve(best, enough, effort.passes);
     }
-    let Some((mut lowest, mut order)) = best else {
-        return Ok(Placement { offsets: Vec::new(), height_bytes: 0 });
-    };
-    let mut current = lowest.clone();
-    for _ in 0..effort.passes {
-        if lowest.height_bytes <= enough {
-            break;
-        }
-        order = instance.top_first(&current, &order);
-        current = instance.pass(&order);
-        if current.height_bytes < lowest.height_bytes {
-            lowest = current.clone();
-        }
-    }
+    let height_bytes = best.height as u64;
     match capacity_bytes {
-        Some(capacity_bytes) if lowest.height_bytes > capacity_bytes => {
-            Err(PlacementError::Search { height_bytes: lowest.height_bytes, capacity_bytes })
+        Some(capacity_bytes) if height_bytes > capacity_bytes => {
+            Err(PlacementError::Search { height_bytes, capacity_bytes })
         }
-        _ => Ok(lowest),
+        _ => Ok(Placement { offsets: best.bases.iter().map(|&base| base as u64).collect(), height_bytes }),
     }
+}
+
+/// No address can overflow: a pass never leaves a gap wider than an alignment below every item.
+fn check_sizes(items: &[Item]) -> Result<(), PlacementError> {
+    let taken = |item: &Item| {
+        let size = u128::from(item.size_bytes());
+        size + u128::from(item.alignment_bytes) + u128::from(item.fixed_offset.unwrap_or(0))
+    };
+    let total_bytes = items.iter().map(taken).sum::<u128>();
+    if total_bytes > u128::from(ADDRESSES_MAX_BYTES) {
+        return Err(PlacementError::TooLarge { total_bytes });
+    }
+    Ok(())
 }
 
 fn check_fixed(items: &[Item]) -> Result<(), PlacementError> {
-    let fixed: Vec<usize> = (0..items.len()).filter(|&i| items[i].fixed_offset.is_some()).collect();
-    let of: Vec<Item> = fixed.iter().map(|&i| items[i].clone()).collect();
-    let offsets = of.iter().filter_map(|item| item.fixed_offset).collect();
-    crate::placement::verify(&of, &Placement { offsets, height_bytes: 0 })
-        .map_err(|o| PlacementError::Fixed(Overlap { first: fixed[o.first], second: fixed[o.second] }))
+    let fixed: Vec<usize> = (0..items.len()).filter(|&index| items[index].fixed_offset.is_some()).collect();
+    let given: Vec<Item> = fixed.iter().map(|&index| items[index].clone()).collect();
+    let offsets = given.iter().filter_map(|item| item.fixed_offset).collect();
+    verify(&given, &Placement { offsets, height_bytes: u64::MAX }).map_err(|fault| {
+        PlacementError::Fixed(match fault {
+            Fault::Overlap { first, second } => Fault::Overlap { first: fixed[first], second: fixed[second] },
+            Fault::Misaligned { item } => Fault::Misaligned { item: fixed[item] },
+            other => other,
+        })
+    })
+}
+
+/// An order of the items with what a pass makes of it.
+#[derive(Clone, Debug)]
+struct Attempt {
+    order: Vec<u32>,
+    /// By item: its turn in the order.
+    turns: Vec<u32>,
+    /// By item: its base.
+    bases: Vec<i64>,
+    /// The simple items that have a base, lowest first byte first.
+    stack: Vec<Placed>,
+    height: i64,
+}
+
+/// A simple item with a base.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    /// First byte, and one past the last.
+    bytes: (i64, i64),
+    times: (u32, u32),
+    item: u32,
+}
+
+impl Attempt {
+    fn new(order: Vec<u32>) -> Attempt {
+        let count = order.len();
+        Attempt { order, turns: vec![0; count], bases: vec![0; count], stack: Vec::new(), height: 0 }
+    }
 }
 
 /// Items with what every pass needs of them.
-struct Instance<'a> {
+struct Search<'a> {
     items: &'a [Item],
-    /// By item: items that share a time with it.
-    neighbours: Vec<Vec<usize>>,
+    conflicts: Conflicts,
+    sizes: Vec<i64>,
+    /// Number of items with given bases; they come first in every order.
+    fixed_count: usize,
+    /// Scratch: the intervals that are forbidden to one item.
+    forbidden: Vec<(i64, i64)>,
+    random: u64,
 }
 
-impl<'a> Instance<'a> {
-    fn new(items: &'a [Item]) -> Instance<'a> {
-        let spans: Vec<(u32, u32)> = items
-            .iter()
-            .map(|item| {
-                let start = item.pieces.iter().map(|piece| piece.time.start).min().unwrap_or(0);
-                (start, item.pieces.iter().map(|piece| piece.time.end).max().unwrap_or(0))
-            })
-            .collect();
-        let mut by_start: Vec<usize> = (0..items.len()).collect();
-        by_start.sort_by_key(|&item| spans[item]);
-        let mut neighbours = vec![Vec::new(); items.len()];
-        let mut alive: Vec<usize> = Vec::new();
-        for &item in &by_start {
-            alive.retain(|&other| spans[other].1 > spans[item].0);
-            for &other in &alive {
-                neighbours[item].push(other);
-                neighbours[other].push(item);
-            }
-            alive.push(item);
+impl<'a> Search<'a> {
+    fn new(items: &'a [Item]) -> Search<'a> {
+        Search {
+            items,
+            conflicts: Conflicts::new(items),
+            sizes: items.iter().map(|item| item.size_bytes() as i64).collect(),
+            fixed_count: items.iter().filter(|item| item.fixed_offset.is_some()).count(),
+            forbidden: Vec::new(),
+            random: 0x9e37_79b9_7f4a_7c15,
         }
-        Instance { items, neighbours }
     }
 
-    /// The orders that are tried first. Items with given bases come first in each.
-    fn first_orders(&self) -> Vec<Vec<usize>> {
-        let size = |item: usize| self.items[item].size_bytes();
-        let duration = |item: usize| {
-            self.items[item].pieces.iter().map(|piece| u64::from(piece.time.end - piece.time.start)).sum::<u64>()
-        };
+    /// A number below `limit`, by xorshift.
+    fn below(&mut self, limit: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        ((self.random >> 11) % limit.max(1) as u64) as usize
+    }
+
+    /// The lowest of the orders that are tried first.
+    fn best_first_order(&mut self, enough: i64) -> Attempt {
+        let mut best: Option<Attempt> = None;
+        for order in self.first_orders() {
+            let mut attempt = Attempt::new(order);
+            let limit = best.as_ref().map_or(i64::MAX, |best| best.height);
+            self.pass(&mut attempt, 0, limit);
+            if attempt.height < limit {
+                best = Some(attempt);
+            }
+            if best.as_ref().is_some_and(|best| best.height <= enough) {
+                break;
+            }
+        }
+        best.unwrap_or_else(|| Attempt::new(Vec::new()))
+    }
+
+    fn first_orders(&self) -> Vec<Vec<u32>> {
+        let items = self.items;
+        let length = |piece: &Piece| u64::from(piece.time.end.saturating_sub(piece.time.start));
+        let start = |item: usize| items[item].pieces.iter().map(|piece| piece.time.start).min().unwrap_or(0);
+        let size = |item: usize| u128::from(items[item].size_bytes());
+        let duration = |item: usize| items[item].pieces.iter().map(|piece| u128::from(length(piece))).sum::<u128>();
         let area = |item: usize| {
-            let of = |piece: &crate::placement::Piece| {
-                u128::from(piece.time.end - piece.time.start) * u128::from(piece.bytes.len())
-            };
-            self.items[item].pieces.iter().map(of).sum::<u128>()
+            let of = |piece: &Piece| u128::from(length(piece)) * u128::from(piece.bytes.len());
+            items[item].pieces.iter().map(of).sum::<u128>()
         };
-        let start = |item: usize| self.items[item].pieces.iter().map(|piece| piece.time.start).min().unwrap_or(0);
         let sorted = |key: &dyn Fn(usize) -> (u128, u128)| {
-            let mut order: Vec<usize> = (0..self.items.len()).collect();
-            order.sort_by_key(|&item| (self.items[item].fixed_offset.is_none(), Reverse(key(item)), item));
+            let mut order: Vec<u32> = (0..items.len() as u32).collect();
+            order.sort_by_key(|&item| {
+                let index = item as usize;
+                (items[index].fixed_offset.is_none(), Reverse(key(index)), item)
+            });
             order
         };
         vec![
-            sorted(&|item| (size(item).into(), duration(item).into())),
-            sorted(&|item| (area(item), size(item).into())),
-            sorted(&|item| (duration(item).into(), size(item).into())),
-            sorted(&|item| (u128::from(u32::MAX - start(item)), size(item).into())),
-            sorted(&|item| (start(item).into(), size(item).into())),
+            sorted(&|item| (size(item), duration(item))),
+            sorted(&|item| (area(item), size(item))),
+            sorted(&|item| (duration(item), size(item))),
+            sorted(&|item| (u128::from(u32::MAX - start(item)), size(item))),
+            sorted(&|item| (start(item).into(), size(item))),
         ]
     }
 
-    /// One greedy pass: each item in turn takes the lowest base that is free during its pieces.
-    fn pass(&self, order: &[usize]) -> Placement {
-        let mut offsets: Vec<Option<u64>> = vec![None; self.items.len()];
-        let mut height_bytes = 0;
-        let mut forbidden: Vec<(i128, i128)> = Vec::new();
-        for &index in order {
-            let item = &self.items[index];
-            let base = item.fixed_offset.unwrap_or_else(|| {
-                self.forbidden_bases(index, &offsets, &mut forbidden);
-                lowest_base(&mut forbidden, item.alignment_bytes)
-            });
-            offsets[index] = Some(base);
-            height_bytes = height_bytes.max(base + item.size_bytes());
+    /// One greedy pass over the turns from `first` on; what comes before keeps its bases. A pass that gets higher than
+    /// `limit` is given up: it leaves that height, and bases that mean nothing.
+    fn pass(&mut self, attempt: &mut Attempt, first: usize, limit: i64) {
+        for (turn, &item) in attempt.order.iter().enumerate().skip(first) {
+            attempt.turns[item as usize] = turn as u32;
         }
-        Placement { offsets: offsets.into_iter().map(|offset| offset.unwrap_or(0)).collect(), height_bytes }
-    }
-
-    /// The open intervals of bases at which the item would meet an item placed before it.
-    fn forbidden_bases(&self, index: usize, offsets: &[Option<u64>], forbidden: &mut Vec<(i128, i128)>) {
-        forbidden.clear();
-        for &other in &self.neighbours[index] {
-            let Some(base) = offsets[other] else { continue };
-            for taken in &self.items[other].pieces {
-                for piece in &self.items[index].pieces {
-                    if taken.time.start.max(piece.time.start) < taken.time.end.min(piece.time.end) {
-                        let low = i128::from(base + taken.bytes.start) - i128::from(piece.bytes.end);
-                        let high = i128::from(base + taken.bytes.end) - i128::from(piece.bytes.start);
-                        forbidden.push((low, high));
-                    }
-                }
+        let Attempt { order, turns, bases, stack, height } = attempt;
+        stack.retain(|placed| (turns[placed.item as usize] as usize) < first);
+        let tops = order[..first].iter().map(|&item| bases[item as usize] + self.sizes[item as usize]);
+        *height = tops.max().unwrap_or(0);
+        for (turn, &item) in order.iter().enumerate().skip(first) {
+            let index = item as usize;
+            let base = match self.items[index].fixed_offset {
+                Some(base) => base as i64,
+                None => self.lowest_base(index, stack, |other| (turns[other] < turn as u32).then(|| bases[other])),
+            };
+            bases[index] = base;
+            *height = (base + self.sizes[index]).max(*height);
+            if *height > limit {
+                return;
+            }
+            if let Some(&Simple { bytes: (start, end), times }) = self.conflicts.simple(index) {
+                let placed = Placed { bytes: (base + start, base + end), times, item };
+                stack.insert(stack.partition_point(|other| other.bytes.0 <= placed.bytes.0), placed);
             }
         }
     }
 
-    /// The order with the items that reach the top moved to the front, the highest first.
-    fn top_first(&self, placement: &Placement, order: &[usize]) -> Vec<usize> {
-        let top = |item: usize| placement.offsets[item] + self.items[item].size_bytes();
-        let mut front: Vec<usize> = order.to_vec();
-        // The items in the highest hundredth of the placement: those that a better order must lower.
-        let line = placement.height_bytes - placement.height_bytes / 100;
-        front.sort_by_key(|&item| {
-            let movable = self.items[item].fixed_offset.is_none();
-            (movable, movable && top(item) < line)
+    /// The lowest aligned base that no item with a base forbids.
+    fn lowest_base(&mut self, index: usize, stack: &[Placed], placed: impl Fn(usize) -> Option<i64>) -> i64 {
+        let forbidden = &mut self.forbidden;
+        forbidden.clear();
+        self.conflicts.shaped(index, placed, |_, low, high| {
+            if high > 0 {
+                forbidden.push((low, high));
+            }
         });
-        front
-    }
-}
-
-/// The lowest aligned base outside all open intervals.
-fn lowest_base(forbidden: &mut [(i128, i128)], alignment_bytes: u64) -> u64 {
-    forbidden.sort_unstable();
-    let mut base = 0i128;
-    for &(low, high) in forbidden.iter() {
-        if low < base && base < high {
-            let alignment = i128::from(alignment_bytes);
-            base = (high + alignment - 1) / alignment * alignment;
+        forbidden.sort_unstable();
+        let alignment = self.items[index].alignment_bytes.max(1) as i64;
+        let mut base = 0;
+        // Both kinds of intervals come in the order of their low ends: the first that begins at the base or above leaves
+        // it free, and so does whatever comes later.
+        let mut free_below = |(low, high): (i64, i64)| {
+            if low < base && high > base {
+                base = (high + alignment - 1) / alignment * alignment;
+            }
+            low >= base
+        };
+        let mut shaped = forbidden.iter().copied().peekable();
+        if let Some(own) = self.conflicts.simple(index) {
+            for other in stack.iter().filter(|other| own.coincides(other.times)) {
+                let (low, high) = (other.bytes.0 - own.bytes.1, other.bytes.1 - own.bytes.0);
+                while let Some(interval) = shaped.next_if(|shaped| shaped.0 < low) {
+                    if free_below(interval) {
+                        return base;
+                    }
+                }
+                if free_below((low, high)) {
+                    return base;
+                }
+            }
         }
+        shaped.any(free_below);
+        base
     }
-    base as u64
+
+    /// Searches for a lower attempt.
+    fn improve(&mut self, mut best: Attempt, enough: i64, passes: u32) -> Attempt {
+        let mut current = best.clone();
+        for _ in 0..passes.min(TOP_FIRST_PASSES) {
+            self.top_first(&mut current);
+            if current.height < best.height {
+                best.clone_from(&current);
+            }
+            if best.height <= enough {
+                return best;
+            }
+        }
+        current.clone_from(&best);
+        let mut tried = best.clone();
+        let mut stuck = 0;
+        for _ in TOP_FIRST_PASSES..passes {
+            self.change_turns(&mut tried, current.height);
+            if tried.height <= current.height {
+                current.clone_from(&tried);
+            } else {
+                tried.clone_from(&current);
+            }
+            stuck += 1;
+            if current.height < best.height {
+                best.clone_from(&current);
+                stuck = 0;
+            }
+            if best.height <= enough {
+                break;
+            }
+            if stuck == PATIENCE_PASSES {
+                // A plateau that leads nowhere: a few blind moves lead to another.
+                current.clone_from(&best);
+                (0..3).for_each(|_| self.change_turns(&mut current, i64::MAX));
+                tried.clone_from(&current);
+                stuck = 0;
+            }
+        }
+        best
+    }
+
+    /// Moves the items of the highest hundredth to the front: those that a better order must lower.
+    fn top_first(&mut self, attempt: &mut Attempt) {
+        let line = attempt.height - attempt.height / 100;
+        let low = |&item: &u32| attempt.bases[item as usize] + self.sizes[item as usize] < line;
+        let (low, high): (Vec<u32>, Vec<u32>) = attempt.order[self.fixed_count..].iter().partition(|item| low(item));
+        attempt.order.truncate(self.fixed_count);
+        attempt.order.extend(high);
+        attempt.order.extend(low);
+        self.pass(attempt, self.fixed_count, i64::MAX);
+    }
+
+    /// Gives one item of the chain below the top an earlier turn, alone or in exchange, unless that gets higher than
+    /// `limit`.
+    fn change_turns(&mut self, attempt: &mut Attempt, limit: i64) {
+        let chain = self.chain(attempt);
+        let item = chain[self.below(chain.len())];
+        let turn = attempt.turns[item] as usize;
+        if turn <= self.fixed_count {
+            return;
+        }
+        let earlier = self.fixed_count + self.below(turn - self.fixed_count);
+        if self.below(2) == 0 {
+            attempt.order.swap(earlier, turn);
+        } else {
+            attempt.order[earlier..=turn].rotate_right(1);
+        }
+        self.pass(attempt, earlier, limit);
+    }
+
+    /// The highest item, the item that it rests on, and so on down.
+    fn chain(&self, attempt: &Attempt) -> Vec<usize> {
+        let top = |item: &usize| (attempt.bases[*item] + self.sizes[*item], Reverse(*item));
+        let mut chain: Vec<usize> = (0..self.items.len()).max_by_key(top).into_iter().collect();
+        while let Some(&item) = chain.last().filter(|&&item| self.items[item].fixed_offset.is_none()) {
+            let alignment = self.items[item].alignment_bytes.max(1) as i64;
+            let base = attempt.bases[item];
+            let mut below = None;
+            let placed = |other: usize| (attempt.turns[other] < attempt.turns[item]).then(|| attempt.bases[other]);
+            self.conflicts.all(item, placed, |other, _, high| {
+                if high > base - alignment && high <= base && high > 0 {
+                    below = Some(other);
+                }
+            });
+            match below {
+                Some(other) => chain.push(other),
+                None => break,
+            }
+        }
+        chain
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::{verify, Piece};
+    use crate::placement::verify;
     use forebay_base::ByteRange;
 
     struct Random(u64);
@@ -232,26 +385,27 @@ mod tests {
             let items = random_items(&mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)), 1 + seed % 40, 20, 100);
             let placement = place(&items, None, Effort::default()).unwrap();
             assert_eq!(verify(&items, &placement), Ok(()), "seed {seed}");
-            assert!(items.iter().zip(&placement.offsets).all(|(i, o)| o + i.size_bytes() <= placement.height_bytes));
+            assert!(placement.height_bytes >= load_bound_bytes(&items), "seed {seed}");
         }
     }
 
     /// The lowest height over all orders of greedy passes: for plain items some order is optimal.
     fn best_order(items: &[Item]) -> u64 {
-        fn permute(instance: &Instance, order: &mut Vec<usize>, from: usize, best: &mut u64) {
-            if from == order.len() {
-                *best = instance.pass(order).height_bytes.min(*best);
-                return;
+        fn permute(search: &mut Search, attempt: &mut Attempt, from: usize, best: &mut i64) {
+            if from == attempt.order.len() {
+                search.pass(attempt, 0, i64::MAX);
+                *best = attempt.height.min(*best);
             }
-            for i in from..order.len() {
-                order.swap(from, i);
-                permute(instance, order, from + 1, best);
-                order.swap(from, i);
+            for turn in from..attempt.order.len() {
+                attempt.order.swap(from, turn);
+                permute(search, attempt, from + 1, best);
+                attempt.order.swap(from, turn);
             }
         }
-        let (mut best, mut order) = (u64::MAX, (0..items.len()).collect());
-        permute(&Instance::new(items), &mut order, 0, &mut best);
-        best
+        let mut attempt = Attempt::new((0..items.len() as u32).collect());
+        let mut best = i64::MAX;
+        permute(&mut Search::new(items), &mut attempt, 0, &mut best);
+        best as u64
     }
 
     #[test]
@@ -292,5 +446,26 @@ mod tests {
         assert_eq!(load, Err(PlacementError::Load { load_bytes: 20, capacity_bytes: 19 }));
         assert!(matches!(place(&items, Some(20), Effort::default()), Err(PlacementError::Search { .. })));
         assert!(matches!(place(&[fixed.clone(), fixed], None, Effort::default()), Err(PlacementError::Fixed(_))));
+    }
+
+    #[test]
+    fn what_cannot_be_placed_is_refused() {
+        let piece = |end| vec![Piece { time: 0..1, bytes: ByteRange::new(0, end) }];
+        let huge = [Item::new(1, piece(u64::MAX)), Item::new(1, piece(u64::MAX))];
+        assert!(matches!(place(&huge, None, Effort::default()), Err(PlacementError::TooLarge { .. })));
+        let misaligned = Item { alignment_bytes: 16, pieces: piece(8), fixed_offset: Some(8) };
+        let refused = place(&[misaligned], None, Effort::default());
+        assert_eq!(refused, Err(PlacementError::Fixed(Fault::Misaligned { item: 0 })));
+        assert_eq!(place(&[], Some(0), Effort::default()).unwrap().height_bytes, 0);
+        let empty = [Item::new(0, Vec::new()), Item::new(0, piece(0))];
+        assert_eq!(place(&empty, Some(0), Effort::default()).unwrap().offsets, [0, 0]);
+    }
+
+    #[test]
+    fn more_effort_is_never_worse() {
+        let items = random_items(&mut Random(99), 60, 30, 1000);
+        let height = |passes| place(&items, None, Effort { passes }).unwrap().height_bytes;
+        assert!(height(500) <= height(20) && height(20) <= height(0));
+        assert_eq!(height(500), height(500));
     }
 }

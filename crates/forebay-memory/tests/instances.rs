@@ -1,0 +1,102 @@
+//! Whole instances: MiniMalloc's, and traces like those of training a U-Net.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use forebay_base::ByteRange;
+use forebay_memory::{load_bound_bytes, place, verify, Effort, Item, Piece, Placement};
+
+fn plain(time: Range<u32>, size_bytes: u64, alignment_bytes: u64) -> Item {
+    Item::new(alignment_bytes, vec![Piece { time, bytes: ByteRange::new(0, size_bytes) }])
+}
+
+/// Places, verifies, and says how close to the load bound it came.
+fn placed(name: &str, items: &[Item], passes: u32) -> Placement {
+    let started = Instant::now();
+    let placement = place(items, None, Effort { passes }).unwrap();
+    let spent = started.elapsed();
+    assert_eq!(verify(items, &placement), Ok(()), "{name}");
+    let load = load_bound_bytes(items);
+    let ratio = placement.height_bytes as f64 / load as f64;
+    println!("{name}: {} items, height {} = {ratio:.4} load, {spent:?}", items.len(), placement.height_bytes);
+    placement
+}
+
+/// One of MiniMalloc's instances: lines of `id,lower,upper,size`.
+fn minimalloc(text: &str) -> Vec<Item> {
+    let item = |line: &str| {
+        let numbers: Vec<u64> = line.split(',').map(|number| number.parse().unwrap()).collect();
+        plain(numbers[1] as u32..numbers[2] as u32, numbers[3], 1)
+    };
+    text.lines().skip(1).map(item).collect()
+}
+
+#[test]
+fn minimalloc_instances_come_close_to_their_capacity() {
+    let capacity_bytes = 1_048_576;
+    let instances = [("A", include_str!("data/A.1048576.csv")), ("C", include_str!("data/C.1048576.csv"))];
+    for (name, text) in instances {
+        let items = minimalloc(text);
+        let height_bytes = placed(name, &items, 1500).height_bytes;
+        println!("{name}: {:.4} of the capacity", height_bytes as f64 / capacity_bytes as f64);
+        assert!(height_bytes * 100 <= capacity_bytes * 125, "{name}: {height_bytes}");
+    }
+}
+
+/// Training a U-Net: parameters all the time, activations from their layer to its gradient, gradients and scratch in
+/// between, skips across levels. With `swapped`, large early activations leave the device in the middle.
+fn unet(levels: u32, layers: u32, swapped: bool) -> Vec<Item> {
+    let total = 2 * levels * layers;
+    let steps = 3 * total;
+    let mut items = Vec::new();
+    for layer in 0..total {
+        let depth = (layer / layers).min(2 * levels - 1 - layer / layers);
+        let channels = 16u64 << depth;
+        let bytes = (channels * (1 << 20)) >> (3 * depth).min(14);
+        let weights = channels * channels * 27 * 4;
+        let (forward, backward) = (layer, steps - 1 - 2 * layer);
+        items.push(plain(0..steps, weights, 256));
+        let head = bytes / 5;
+        let pieces = if swapped && layer < total / 4 {
+            let resident =
+                [(forward..forward + 3, bytes), (forward + 3..backward - 3, head), (backward - 3..backward + 1, bytes)];
+            resident.into_iter().map(|(time, end)| Piece { time, bytes: ByteRange::new(0, end) }).collect()
+        } else {
+            vec![Piece { time: forward..backward + 1, bytes: ByteRange::new(0, bytes) }]
+        };
+        items.push(Item::new(256, pieces));
+        // The activation before its normalisation, the gradient on its way down, the weights' gradient and scratch.
+        items.push(plain(forward..forward + 2, bytes, 256));
+        items.push(plain(backward - 1..backward + 2, bytes, 256));
+        items.push(plain(backward..steps, weights, 256));
+        items.push(plain(forward..forward + 1, 3 * bytes / 4, 256));
+        items.push(plain(backward..backward + 1, bytes / 2 + weights, 256));
+    }
+    items
+}
+
+#[test]
+fn training_traces_are_placed_within_two_percent_of_the_load() {
+    for (levels, layers, swapped) in [(4, 4, false), (5, 8, false), (4, 4, true), (5, 8, true)] {
+        let items = unet(levels, layers, swapped);
+        let name = format!("U-Net of {levels} levels of {layers} layers{}", if swapped { ", swapped" } else { "" });
+        let height_bytes = placed(&name, &items, Effort::default().passes).height_bytes;
+        assert!(height_bytes * 100 <= load_bound_bytes(&items) * 102, "{name}");
+    }
+}
+
+#[test]
+fn three_thousand_items_are_placed_at_once() {
+    let mut state = 1u64;
+    let mut below = |limit: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % limit
+    };
+    let items: Vec<Item> = (0..3000)
+        .map(|_| {
+            let start = below(3000) as u32;
+            plain(start..start + 1 + below(1500) as u32, 256 << below(12), 256)
+        })
+        .collect();
+    placed("random", &items, 0);
+}
