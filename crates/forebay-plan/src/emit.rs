@@ -170,9 +170,10 @@ fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Ve
             }
             Work::Fetch(stay) | Work::Save(stay) => {
                 let fetch = matches!(item, Work::Fetch(_));
-                let command = copy(decisions, stay, fetch);
-                if !commands.last_mut().is_some_and(|last| extend(last, &command)) {
-                    reasons.push(reason(decisions, stay, fetch));
+                let (command, (name, why)) = (copy(decisions, stay, fetch), reason(decisions, stay, fetch));
+                let same = reasons.last().is_some_and(|(last, _)| *last == name);
+                if !same || !commands.last_mut().is_some_and(|last| extend(last, &command)) {
+                    reasons.push((name, why));
                     commands.push(command);
                 }
             }

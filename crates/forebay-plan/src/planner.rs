@@ -221,4 +221,29 @@ mod tests {
             Err(PlanError::HostBudget { budget_bytes: 100, needed_bytes }) if needed_bytes > 100
         ));
     }
+
+    /// A plan as text: what a reader of the snapshot compares.
+    fn text(plan: &Plan) -> String {
+        let mut lines: Vec<String> = plan.prologue.iter().map(ToString::to_string).collect();
+        for (index, command) in plan.commands.iter().enumerate() {
+            if index == plan.update_start {
+                lines.push("-- update phase --".to_string());
+            }
+            let why = plan.movements.iter().find(|movement| movement.command == index);
+            let why = why.map(|movement| format!("    ({}: {})", movement.name, movement.reason)).unwrap_or_default();
+            lines.push(format!("{command}{why}"));
+        }
+        lines.join("\n")
+    }
+
+    #[test]
+    fn plans_of_a_small_training_step_stay_as_they_are() {
+        let program = random_training_program(&mut Random::new(2), 2);
+        let (limits, costs) = (limits(), estimate(&program, &limits()));
+        let whole = plan(&program, &options(None), &limits, &costs).unwrap();
+        insta::assert_snapshot!("in_core", text(&whole));
+        let budget = (whole.statistics.minimum_budget_bytes + whole.statistics.in_core_peak_bytes) / 2;
+        let half = plan(&program, &options(Some(budget)), &limits, &costs).unwrap();
+        insta::assert_snapshot!("between_the_smallest_budget_and_the_peak", text(&half));
+    }
 }
