@@ -1,8 +1,8 @@
 //! Chaos: any device, with the most permissive legal reordering, so that a missing barrier or wait shows as a wrong result.
 //!
-//! Submitted commands are held back and run one at a time on the device inside, in an order that is chosen at random (with
-//! a leaning to the latest) among all that the contract of commands allows to start. A consumer that nothing orders after
-//! its producer soon runs before it.
+//! Submitted commands are held back, as long as nobody waits for them and more keep coming. Then they run on the device
+//! inside, one or several at a time, in an order that is chosen at random (with a leaning to the latest) among all that the
+//! contract of commands allows to start. A consumer that nothing orders after its producer soon runs before it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,6 +12,14 @@ use std::time::Duration;
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
 
 use crate::device::{Device, DeviceError, DeviceUsage, TraceRecord};
+use crate::event::Events;
+
+/// How long commands are held back for others to come.
+const HOLD: Duration = Duration::from_millis(1);
+/// Commands after whose arrival some run in any case.
+const HELD_MAX: u64 = 4096;
+/// The most commands that run at once.
+const BATCH_MAX: u64 = 4;
 
 /// A device that reorders whatever it may.
 pub struct ChaosDevice {
@@ -27,12 +35,18 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
+    /// Commands of each stream that are not done, in order. The device inside knows the stream by the same id.
     streams: BTreeMap<StreamId, Vec<Pending>>,
-    events: BTreeMap<EventId, u64>,
+    events: Events,
     failure: Option<DeviceError>,
     random: u64,
+    /// How many commands have been submitted.
     submitted: u64,
-    next_id: u32,
+    /// How many had been when the scheduler last gave up holding them back.
+    released: u64,
+    /// How many threads wait for something to be done.
+    waiting: u32,
+    next_event: u32,
     closing: bool,
 }
 
@@ -61,9 +75,10 @@ impl State {
         self.random % limit
     }
 
-    fn id(&mut self) -> u32 {
-        self.next_id += 1;
-        self.next_id
+    /// Whether commands still wait for company.
+    fn holds(&self) -> bool {
+        let arrived = self.submitted - self.released;
+        self.waiting == 0 && !self.closing && arrived > 0 && arrived < HELD_MAX
     }
 
     /// Passes every barrier, wait and record that may be passed, and lists the work that may start, by stream and index.
@@ -83,23 +98,30 @@ impl State {
         }
     }
 
-    /// Chooses among the work that may start: half of the time the latest submitted, else any.
-    fn choose(&mut self, ready: &[(StreamId, usize)]) -> (StreamId, usize) {
-        if self.below(2) == 0 {
-            let number = |&&(stream, index): &&(StreamId, usize)| self.streams[&stream][index].number;
-            return *ready.iter().max_by_key(number).expect("something may start");
+    /// Chooses what runs next among the work that may start: half of the time one command, else several at once; each half
+    /// of the time the latest submitted, else any.
+    fn choose(&mut self, mut ready: Vec<(StreamId, usize)>) -> Vec<(u64, Command)> {
+        let count = if self.below(2) == 0 { 1 } else { 1 + self.below(BATCH_MAX) };
+        let mut chosen = Vec::new();
+        while !ready.is_empty() && (chosen.len() as u64) < count {
+            let latest = (0..ready.len()).max_by_key(|&i| self.streams[&ready[i].0][ready[i].1].number);
+            let any = self.below(ready.len() as u64) as usize;
+            let place = latest.filter(|_| self.below(2) == 0).unwrap_or(any);
+            let (stream, index) = ready.swap_remove(place);
+            let item = &self.streams[&stream][index];
+            chosen.push((item.number, item.command.clone()));
         }
-        ready[self.below(ready.len() as u64) as usize]
+        chosen
+    }
+
+    fn finish(&mut self, stream: StreamId, number: u64) {
+        let pending = self.streams.get_mut(&stream).into_iter().flatten();
+        pending.filter(|item| item.number == number).for_each(|item| item.done = true);
     }
 }
 
 /// Goes through one stream's commands from the front; whether any event fired.
-fn scan(
-    stream: StreamId,
-    pending: &mut [Pending],
-    events: &mut BTreeMap<EventId, u64>,
-    ready: &mut Vec<(StreamId, usize)>,
-) -> bool {
+fn scan(stream: StreamId, pending: &mut [Pending], events: &mut Events, ready: &mut Vec<(StreamId, usize)>) -> bool {
     let (mut all_done, mut fired) = (true, false);
     for (index, item) in pending.iter_mut().enumerate() {
         if item.done {
@@ -110,13 +132,12 @@ fn scan(
             Command::Barrier { .. } => break,
             Command::Record { event, generation, .. } => {
                 if all_done {
-                    let value = events.entry(event).or_default();
-                    *value = (*value).max(generation);
+                    events.fire(event, generation);
                     (item.done, fired) = (true, true);
                 }
             }
             Command::Wait { event, generation, .. } => {
-                if events.get(&event).copied().unwrap_or(0) < generation {
+                if events.fired(event) < generation {
                     break;
                 }
                 item.done = true;
@@ -131,19 +152,18 @@ fn scan(
 }
 
 impl ChaosDevice {
-    /// Wraps a device. The same seed makes the same choices where commands are submitted at the same pace.
+    /// Wraps a device. The same seed makes the same choices where the same commands are submitted between two waits.
     ///
     /// # Errors
-    /// Where the device inside, or the system, refuses a stream.
+    /// Where the system refuses a thread.
     pub fn new(inner: Arc<dyn Device>, seed: u64) -> Result<ChaosDevice, DeviceError> {
-        let stream = inner.create_stream("chaos")?;
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let state = Mutex::new(State { random, ..State::default() });
         let shared = Arc::new(Shared { state, changed: Condvar::new() });
         let (device, scheduled) = (inner.clone(), shared.clone());
         let scheduler = std::thread::Builder::new()
             .name("chaos".to_string())
-            .spawn(move || schedule(&*device, stream, &scheduled))
+            .spawn(move || schedule(&*device, &scheduled))
             .map_err(|error| DeviceError::Lost { reason: error.to_string() })?;
         Ok(ChaosDevice { inner, shared, scheduler: Some(scheduler) })
     }
@@ -151,56 +171,60 @@ impl ChaosDevice {
     /// Waits until `finished` holds or the device has failed.
     fn wait_until(&self, finished: impl Fn(&State) -> bool) -> Result<(), DeviceError> {
         let mut state = self.shared.lock();
-        loop {
-            if let Some(failure) = &state.failure {
-                return Err(failure.clone());
-            }
-            if finished(&state) {
-                return Ok(());
-            }
+        state.waiting += 1;
+        self.shared.changed.notify_all();
+        while state.failure.is_none() && !finished(&state) {
             state = self.shared.wait(state);
         }
+        state.waiting -= 1;
+        state.failure.clone().map_or(Ok(()), Err)
     }
 }
 
-/// Runs held commands one at a time until the device is dropped and nothing is left.
-fn schedule(device: &dyn Device, stream: StreamId, shared: &Shared) {
+/// Runs held commands until the device is dropped and nothing more may start.
+fn schedule(device: &dyn Device, shared: &Shared) {
     let mut state = shared.lock();
     loop {
         let ready = state.settle();
         shared.changed.notify_all();
         if ready.is_empty() || state.failure.is_some() {
             if state.closing {
-                break;
+                return;
             }
             state = shared.wait(state);
             continue;
         }
-        let (of, index) = state.choose(&ready);
-        let number = state.streams[&of][index].number;
-        let command = on_stream(&state.streams[&of][index].command, stream);
+        if state.holds() {
+            let submitted = state.submitted;
+            let held = shared.changed.wait_timeout(state, HOLD);
+            let timeout;
+            (state, timeout) = held.unwrap_or_else(PoisonError::into_inner);
+            if timeout.timed_out() && state.submitted == submitted {
+                state.released = submitted;
+            }
+            continue;
+        }
+        state.released = state.submitted;
+        let chosen = state.choose(ready);
         let delay = Duration::from_micros(if state.below(8) == 0 { state.below(200) } else { 0 });
         drop(state);
         std::thread::sleep(delay);
-        let outcome = device.submit(&[command]).and_then(|()| device.synchronize(stream));
+        let outcome = run(device, &chosen);
         state = shared.lock();
         if let Err(failure) = outcome {
             state.failure.get_or_insert(failure);
         }
-        if let Some(item) = state.streams.get_mut(&of).and_then(|list| list.iter_mut().find(|i| i.number == number)) {
-            item.done = true;
+        for (number, command) in chosen {
+            command.stream().into_iter().for_each(|stream| state.finish(stream, number));
         }
     }
-    drop(state);
-    device.destroy_stream(stream);
 }
 
-fn on_stream(command: &Command, to: StreamId) -> Command {
-    let mut command = command.clone();
-    if let Command::Launch { stream, .. } | Command::Copy { stream, .. } | Command::Fill { stream, .. } = &mut command {
-        *stream = to;
-    }
-    command
+/// Runs commands at once, each in its own stream, and waits for them.
+fn run(device: &dyn Device, chosen: &[(u64, Command)]) -> Result<(), DeviceError> {
+    let commands: Vec<Command> = chosen.iter().map(|(_, command)| command.clone()).collect();
+    device.submit(&commands)?;
+    commands.iter().filter_map(Command::stream).try_for_each(|stream| device.synchronize(stream))
 }
 
 impl Device for ChaosDevice {
@@ -241,10 +265,9 @@ impl Device for ChaosDevice {
         self.inner.destroy_memory(memory);
     }
 
-    fn create_stream(&self, _: &str) -> Result<StreamId, DeviceError> {
-        let mut state = self.shared.lock();
-        let id = StreamId(state.id());
-        state.streams.insert(id, Vec::new());
+    fn create_stream(&self, name: &str) -> Result<StreamId, DeviceError> {
+        let id = self.inner.create_stream(name)?;
+        self.shared.lock().streams.insert(id, Vec::new());
         Ok(id)
     }
 
@@ -252,17 +275,19 @@ impl Device for ChaosDevice {
         // A failure leaves commands behind that nobody will run.
         let _ = self.synchronize(stream);
         self.shared.lock().streams.remove(&stream);
+        self.inner.destroy_stream(stream);
     }
 
     fn create_event(&self) -> Result<EventId, DeviceError> {
         let mut state = self.shared.lock();
-        let id = EventId(state.id());
-        state.events.insert(id, 0);
+        state.next_event += 1;
+        let id = EventId(state.next_event);
+        state.events.add(id);
         Ok(id)
     }
 
     fn destroy_event(&self, event: EventId) {
-        self.shared.lock().events.remove(&event);
+        self.shared.lock().events.remove(event);
     }
 
     fn submit(&self, commands: &[Command]) -> Result<(), DeviceError> {
@@ -270,16 +295,19 @@ impl Device for ChaosDevice {
         if let Some(failure) = &state.failure {
             return Err(failure.clone());
         }
+        let unknown = |stream: &StreamId| !state.streams.contains_key(stream);
+        if let Some(stream) = commands.iter().filter_map(Command::stream).find(unknown) {
+            return Err(DeviceError::Lost { reason: format!("stream {stream} does not exist") });
+        }
+        for command in commands.iter().filter(|command| command.stream().is_none()) {
+            self.inner.submit(std::slice::from_ref(command))?;
+        }
+        state.events.admit(commands)?;
         for command in commands {
-            let Some(stream) = command.stream() else {
-                self.inner.submit(std::slice::from_ref(command))?;
-                continue;
-            };
             state.submitted += 1;
-            let number = state.submitted;
-            let list = state.streams.get_mut(&stream);
-            let list = list.ok_or_else(|| DeviceError::Lost { reason: format!("stream {stream} does not exist") })?;
-            list.push(Pending { command: command.clone(), number, done: false });
+            let (number, list) = (state.submitted, command.stream());
+            let list = list.and_then(|stream| state.streams.get_mut(&stream));
+            list.into_iter().for_each(|list| list.push(Pending { command: command.clone(), number, done: false }));
         }
         self.shared.changed.notify_all();
         Ok(())
@@ -291,11 +319,11 @@ impl Device for ChaosDevice {
     }
 
     fn wait_event(&self, event: EventId, generation: u64) -> Result<(), DeviceError> {
-        self.wait_until(|state| state.events.get(&event).copied().unwrap_or(0) >= generation)
+        self.wait_until(|state| state.events.fired(event) >= generation)
     }
 
     fn query_event(&self, event: EventId) -> u64 {
-        self.shared.lock().events.get(&event).copied().unwrap_or(0)
+        self.shared.lock().events.fired(event)
     }
 
     fn write_host(&self, region: Region, bytes: &[u8]) {
