@@ -7,7 +7,7 @@
 //!
 //! # fn main() -> Result<(), forebay::Error> {
 //! let mut options = SessionOptions::default();
-//! options.device.device_memory = Some("75%".parse()?); // or "256MiB"; of what the model takes without a budget
+//! options.device.device_memory = Some("1MiB".parse()?); // or "50%" of what the model takes without a budget
 //! let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
 //! let mut session = Session::new(&model, &options)?;
 //! let outputs = session.run([("x".to_string(), Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]))].into())?;
