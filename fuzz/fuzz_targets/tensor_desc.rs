@@ -55,7 +55,7 @@ fuzz_target!(|bytes: &[u8]| {
             // Refused only because it is too large: as bits, or as the number of logical elements.
             let count = sizes.iter().try_fold(1u128, |product, &size| product.checked_mul(size.into()));
             let size = expected_size_bytes(data_type, &sizes, strides.as_deref());
-            let too_large = size.is_none_or(|size| size * 8 > u128::from(u64::MAX) - 64);
+            let too_large = size.is_none_or(|size| size > u128::from(u64::MAX - 64) / 8);
             assert!(too_large || count.is_none_or(|count| count > u64::MAX.into()), "{sizes:?} {strides:?}");
         }
         return;
