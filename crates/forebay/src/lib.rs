@@ -47,7 +47,7 @@
 //! | [`model`] | a model as it was read |
 //! | [`session`] | running a model |
 //! | [`trainer`] | training a model |
-//! | [`options`], [`budget`] | on what machine, and within what memory |
+//! | [`options`], [`budget`] | on what machine, within what memory, and how to train |
 //! | [`port`] | what goes into a model and comes out of it |
 //! | [`checkpoint`] | everything that a training run needs to go on |
 //! | [`mod@explain`] | a plan in words |
@@ -80,9 +80,10 @@ pub use forebay_device::{Device, DeviceUsage};
 pub use forebay_model::graph::Dimension;
 pub use forebay_model::{training, Tensor};
 pub use forebay_plan::plan::{Plan, Statistics};
+pub use machine::{devices, DeviceDescription};
 pub use model::Model;
-pub use options::{devices, DeviceDescription, DeviceOptions};
+pub use options::{DeviceOptions, OnNan, TrainerOptions};
 pub use port::{Port, PortDescription};
 pub use serde_json;
 pub use session::{RunTimes, Session, SessionOptions};
-pub use trainer::{Evaluation, OnNan, StepReport, Trainer, TrainerOptions};
+pub use trainer::{Evaluation, StepReport, Trainer};

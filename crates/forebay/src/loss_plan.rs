@@ -10,8 +10,8 @@ use crate::error::Error;
 use crate::labels::{self, Classes};
 use crate::machine::Machine;
 use crate::model::Model;
+use crate::options::TrainerOptions;
 use crate::port::{self, Port};
-use crate::trainer::TrainerOptions;
 
 /// A plan that computes a loss.
 pub(crate) struct LossPlan {

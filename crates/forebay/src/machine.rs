@@ -1,7 +1,8 @@
-//! A device with the limits that its user set.
+//! The devices that there are, and one of them with the limits that its user set.
 
 use std::sync::Arc;
 
+use forebay_base::Limits;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::Device;
@@ -9,7 +10,7 @@ use forebay_runtime::executor::STAGING_BYTES;
 
 use crate::budget::MemorySize;
 use crate::error::Error;
-use crate::options::{DeviceOptions, DEVICES};
+use crate::options::DeviceOptions;
 
 /// A device with the limits that its user set.
 pub(crate) struct Machine {
@@ -42,6 +43,32 @@ impl Machine {
             *size = MemorySize::Bytes(size.resolve(in_core_peak_bytes));
         }
     }
+}
+
+/// A device that can be named in [`DeviceOptions::device`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceDescription {
+    /// The name to give.
+    pub name: &'static str,
+    /// What it can do.
+    pub limits: Limits,
+}
+
+/// Names of all devices.
+const DEVICES: [&str; 2] = ["host", "null"];
+
+/// The devices of this machine.
+///
+/// # Errors
+/// Where the system refuses what a device needs.
+pub fn devices() -> Result<Vec<DeviceDescription>, Error> {
+    DEVICES
+        .iter()
+        .map(|&name| {
+            let machine = Machine::open(&DeviceOptions { device: name.to_string(), ..DeviceOptions::default() })?;
+            Ok(DeviceDescription { name, limits: machine.device.limits().clone() })
+        })
+        .collect()
 }
 
 fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {

@@ -1,10 +1,8 @@
-//! On what machine, and within what memory.
+//! On what machine, within what memory, and how to train.
 
-use forebay_base::Limits;
+use forebay_model::training::TrainingOptions;
 
 use crate::budget::MemorySize;
-use crate::error::Error;
-use crate::machine::Machine;
 
 /// The machine that runs a model, and how much of it may be used.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,28 +38,32 @@ impl Default for DeviceOptions {
     }
 }
 
-/// A device that can be named in [`DeviceOptions::device`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct DeviceDescription {
-    /// The name to give.
-    pub name: &'static str,
-    /// What it can do.
-    pub limits: Limits,
+/// What happens when the loss is not a finite number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnNan {
+    /// The step fails, and leaves parameters and state as before it.
+    #[default]
+    Stop,
+    /// The step is done all the same.
+    Continue,
 }
 
-/// Names of all devices.
-pub(crate) const DEVICES: [&str; 2] = ["host", "null"];
+/// How a [`Trainer`](crate::Trainer) trains.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainerOptions {
+    /// Loss, optimizer, what trains.
+    pub training: TrainingOptions,
+    /// The machine and its budgets.
+    pub device: DeviceOptions,
+    /// The size of a batch, where the model leaves it open or another one is wanted.
+    pub batch_size: Option<u64>,
+    /// What happens when the loss is not a finite number.
+    pub on_nan: OnNan,
+}
 
-/// The devices of this machine.
-///
-/// # Errors
-/// Where the system refuses what a device needs.
-pub fn devices() -> Result<Vec<DeviceDescription>, Error> {
-    DEVICES
-        .iter()
-        .map(|&name| {
-            let machine = Machine::open(&DeviceOptions { device: name.to_string(), ..DeviceOptions::default() })?;
-            Ok(DeviceDescription { name, limits: machine.device.limits().clone() })
-        })
-        .collect()
+impl TrainerOptions {
+    /// Training on the host without budgets, at the model's own batch size; stops where the loss is no number.
+    pub fn new(training: TrainingOptions) -> TrainerOptions {
+        TrainerOptions { training, device: DeviceOptions::default(), batch_size: None, on_nan: OnNan::Stop }
+    }
 }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use forebay_device::{Device, DeviceUsage};
 use forebay_model::program::Role;
-use forebay_model::training::TrainingOptions;
 use forebay_model::Tensor;
 use forebay_plan::plan::Statistics;
 use forebay_plan::Plan;
@@ -24,39 +23,9 @@ use crate::files;
 use crate::loss_plan::LossPlan;
 use crate::machine::Machine;
 use crate::model::Model;
-use crate::options::DeviceOptions;
+use crate::options::{OnNan, TrainerOptions};
 use crate::port::{self, Port};
 use crate::session::{feed, RunTimes};
-
-/// What happens when the loss is not a finite number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnNan {
-    /// The step fails, and leaves parameters and state as before it.
-    #[default]
-    Stop,
-    /// The step is done all the same.
-    Continue,
-}
-
-/// How a [`Trainer`] trains.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TrainerOptions {
-    /// Loss, optimizer, what trains.
-    pub training: TrainingOptions,
-    /// The machine and its budgets.
-    pub device: DeviceOptions,
-    /// The size of a batch, where the model leaves it open or another one is wanted.
-    pub batch_size: Option<u64>,
-    /// What happens when the loss is not a finite number.
-    pub on_nan: OnNan,
-}
-
-impl TrainerOptions {
-    /// Training on the host without budgets, at the model's own batch size; stops where the loss is no number.
-    pub fn new(training: TrainingOptions) -> TrainerOptions {
-        TrainerOptions { training, device: DeviceOptions::default(), batch_size: None, on_nan: OnNan::Stop }
-    }
-}
 
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq)]

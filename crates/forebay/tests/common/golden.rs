@@ -31,7 +31,8 @@ pub fn read_npz(path: PathBuf) -> BTreeMap<String, Tensor> {
         .into_iter()
         .map(|name| {
             let array = archive.read(&name).unwrap();
-            let tensor = Tensor::new(array.data_type(), &array.shape().to_vec(), array.into_bytes()).unwrap();
+            let shape = array.shape().to_vec();
+            let tensor = Tensor::new(array.data_type(), &shape, array.into_bytes()).unwrap();
             (name, tensor)
         })
         .collect()
