@@ -94,11 +94,10 @@ fn fuse_activations(program: &mut Program, removed: &mut [bool]) {
 
 fn fuse_rectifier_gradients(program: &mut Program, removed: &mut [bool]) {
     let uses = uses(program, removed);
-    for index in 0..program.launches.len() {
+    let is_rectifier = |launch: &ProgramLaunch| launch.kernel == Kernel::UnaryGradient(UnaryOp::Relu);
+    let rectifiers: Vec<usize> = (0..program.launches.len()).filter(|&i| is_rectifier(&program.launches[i])).collect();
+    for index in rectifiers {
         let rectifier = &program.launches[index];
-        if removed[index] || rectifier.kernel != Kernel::UnaryGradient(UnaryOp::Relu) {
-            continue;
-        }
         let (gradient, rectified) = (rectifier.reads[0].clone(), rectifier.reads[1].clone());
         let Some(reader) = uses.only_reader(program, &rectifier.writes[0]) else { continue };
         let follower = &program.launches[reader];

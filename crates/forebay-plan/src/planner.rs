@@ -136,7 +136,8 @@ impl Planner<'_> {
         let mut best: Option<(u64, Plan)> = None;
         for percent in KEEP_PERCENT {
             let keep_bytes = (capacity_bytes / 100 * percent).max(needed);
-            let room = [capacity_bytes, keep_bytes + (capacity_bytes - keep_bytes.min(capacity_bytes)) / 2];
+            let middle_bytes = keep_bytes + (capacity_bytes - keep_bytes.min(capacity_bytes)) / 2;
+            let room = [capacity_bytes, middle_bytes, keep_bytes];
             for transfer_bytes in room {
                 let filling = Filling { keep_bytes, transfer_bytes, isolate: false };
                 let Some(plan) = self.attempt(&split, filling, capacity_bytes)? else { continue };
@@ -147,6 +148,11 @@ impl Planner<'_> {
             }
         }
         if let Some((_, plan)) = best {
+            return Ok(plan);
+        }
+        // Nothing but what neighbouring launches share, and not even that.
+        let neighbours = Filling { keep_bytes: 0, transfer_bytes: 0, isolate: false };
+        if let Some(plan) = self.attempt(&split, neighbours, capacity_bytes)? {
             return Ok(plan);
         }
         let isolated = Filling { keep_bytes: 0, transfer_bytes: 0, isolate: true };

@@ -4,6 +4,7 @@ use forebay_base::kernel::Activation;
 use forebay_base::{DataType, Kernel};
 use rayon::prelude::*;
 
+use super::elementwise::relu;
 use super::parallel::{broadcast_strides, require_packed, Pointer};
 use super::product::{multiply, Matrix};
 use super::{unsupported, View};
@@ -161,7 +162,7 @@ unsafe fn tile_product(
         if product.activation == Activation::Relu {
             for i in 0..rows {
                 let line = std::slice::from_raw_parts_mut(y.from(i, 0).base, columns);
-                line.iter_mut().for_each(|value| *value = if *value > 0.0 { *value } else { 0.0 });
+                line.iter_mut().for_each(|value| *value = relu(*value));
             }
         }
     }

@@ -16,31 +16,7 @@ unsafe impl Send for View<'_> {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for View<'_> {}
 
-impl<'a> View<'a> {
-    /// Elements from the base to the end of the total size.
-    pub fn len<T>(&self) -> usize {
-        (self.desc.total_size_bytes() / size_of::<T>() as u64) as usize
-    }
-
-    /// The bytes as elements that nobody writes.
-    ///
-    /// # Safety
-    /// The view must be live and of this type, and nobody may write it during `'b`.
-    pub unsafe fn slice<'b, T>(&self) -> &'b [T] {
-        // SAFETY: live, aligned to 16 bytes and long enough by the caller's promise.
-        unsafe { std::slice::from_raw_parts(self.pointer.cast::<T>(), self.len::<T>()) }
-    }
-
-    /// The bytes as elements that nobody else touches.
-    ///
-    /// # Safety
-    /// The view must be live and of this type, and nobody else may touch it during `'b`.
-    #[allow(clippy::mut_from_ref)]
-    pub unsafe fn slice_mut<'b, T>(&self) -> &'b mut [T] {
-        // SAFETY: as `slice`, and exclusive by the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.pointer.cast::<T>(), self.len::<T>()) }
-    }
-
+impl View<'_> {
     /// Sizes as `usize`.
     pub fn sizes(&self) -> Vec<usize> {
         self.desc.sizes().iter().map(|&size| size as usize).collect()

@@ -6,6 +6,7 @@
 use forebay_base::kernel::Activation;
 use rayon::prelude::*;
 
+use super::super::elementwise::relu;
 use super::super::parallel::Pointer;
 use super::super::product::{multiply, Matrix, INNER_CHUNK};
 use super::super::View;
@@ -186,7 +187,7 @@ impl Task<'_> {
                 for channel in 0..channels {
                     let line = std::slice::from_raw_parts_mut(target.from(channel, 0).base, positions);
                     if self.activation == Activation::Relu {
-                        line.iter_mut().for_each(|value| *value = if *value > 0.0 { *value } else { 0.0 });
+                        line.iter_mut().for_each(|value| *value = relu(*value));
                     }
                     if !direct {
                         self.scatter(tile, first + channel, line);

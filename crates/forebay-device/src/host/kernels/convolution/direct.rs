@@ -7,6 +7,7 @@
 use forebay_base::kernel::Activation;
 use rayon::prelude::*;
 
+use super::super::elementwise::relu;
 use super::super::parallel::Pointer;
 use super::super::simd::{with_lanes, Lanes};
 use super::patches::with_buffer;
@@ -243,9 +244,9 @@ unsafe fn tile<L: Lanes, const OUTPUTS: usize, const VECTORS: usize>(
         let y: [*mut f32; OUTPUTS] =
             std::array::from_fn(|o| task.y.at(((part.output + o) * target_size + start) as isize));
         let mut sums = [[L::splat(0.0); VECTORS]; OUTPUTS];
-        for o in 0..OUTPUTS {
-            for v in 0..VECTORS {
-                sums[o][v] = if part.first > 0 {
+        for (o, sums) in sums.iter_mut().enumerate() {
+            for (v, sum) in sums.iter_mut().enumerate() {
+                *sum = if part.first > 0 {
                     load_part(y[o].add(v * LANES), valid.saturating_sub(v * LANES))
                 } else {
                     L::splat(task.bias.map_or(0.0, |bias| *bias.at((part.output + o) as isize)))
@@ -257,26 +258,49 @@ unsafe fn tile<L: Lanes, const OUTPUTS: usize, const VECTORS: usize>(
         for _ in 0..part.channels {
             for _ in 0..depth {
                 for tap_row in 0..height {
-                    for tap in 0..taps_wide {
-                        let from = copy.add(tap_row * width + tap);
-                        let x: [L; VECTORS] = std::array::from_fn(|v| L::load(from.add(v * LANES)));
-                        for o in 0..OUTPUTS {
-                            let weight = L::splat(*weights.add(o * direct.inputs * taps));
-                            for v in 0..VECTORS {
-                                sums[o][v] = sums[o][v].multiply_add(x[v], weight);
-                            }
-                        }
-                        weights = weights.add(1);
+                    let from = copy.add(tap_row * width);
+                    // Three taps, the usual number, are a constant here so that they unroll.
+                    if taps_wide == 3 {
+                        add_taps(&mut sums, from, weights, direct.inputs * taps, 3);
+                    } else {
+                        add_taps(&mut sums, from, weights, direct.inputs * taps, taps_wide);
                     }
+                    weights = weights.add(taps_wide);
                 }
                 copy = copy.add((ROWS + height - 1) * width);
             }
         }
         let last = part.first + part.channels == direct.inputs;
-        for o in 0..OUTPUTS {
-            for v in 0..VECTORS {
+        for (o, sums) in sums.iter().enumerate() {
+            for (v, &sum) in sums.iter().enumerate() {
                 let rest = valid.saturating_sub(v * LANES);
-                store_part(sums[o][v], y[o].add(v * LANES), rest, last && task.activation == Activation::Relu);
+                store_part(sum, y[o].add(v * LANES), rest, last && task.activation == Activation::Relu);
+            }
+        }
+    }
+}
+
+/// Adds the taps along one row: each vector that is loaded serves every output channel.
+///
+/// # Safety
+/// `VECTORS` vectors from each tap on must exist, and `taps` weights of every channel, `stride` apart.
+#[inline(always)]
+unsafe fn add_taps<L: Lanes, const OUTPUTS: usize, const VECTORS: usize>(
+    sums: &mut [[L; VECTORS]; OUTPUTS],
+    from: *const f32,
+    weights: *const f32,
+    stride: usize,
+    taps: usize,
+) {
+    for tap in 0..taps {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let x: [L; VECTORS] = std::array::from_fn(|v| L::load(from.add(tap + v * LANES)));
+            for (o, sums) in sums.iter_mut().enumerate() {
+                let weight = L::splat(*weights.add(o * stride + tap));
+                for (sum, &x) in sums.iter_mut().zip(&x) {
+                    *sum = sum.multiply_add(x, weight);
+                }
             }
         }
     }
@@ -310,7 +334,7 @@ unsafe fn store_part<L: Lanes>(value: L, to: *mut f32, count: usize, rectify: bo
         if count >= LANES && !rectify {
             return value.store(to);
         }
-        let lanes = value.to_array().map(|lane| if rectify && !(lane > 0.0) { 0.0 } else { lane });
+        let lanes = value.to_array().map(|lane| if rectify { relu(lane) } else { lane });
         std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count.min(LANES));
     }
 }

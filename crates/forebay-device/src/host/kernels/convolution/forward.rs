@@ -3,6 +3,7 @@
 use forebay_base::kernel::Activation;
 use rayon::prelude::*;
 
+use super::super::elementwise::relu;
 use super::super::parallel::Pointer;
 use super::super::product::{multiply, Matrix, INNER_CHUNK};
 use super::super::View;
@@ -128,7 +129,7 @@ impl Task<'_> {
             if self.activation == Activation::Relu {
                 for channel in 0..channels {
                     let line = std::slice::from_raw_parts_mut(y.from(channel, 0).base, positions);
-                    line.iter_mut().for_each(|value| *value = if *value > 0.0 { *value } else { 0.0 });
+                    line.iter_mut().for_each(|value| *value = relu(*value));
                 }
             }
         }

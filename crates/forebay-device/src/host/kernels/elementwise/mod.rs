@@ -6,6 +6,7 @@ mod dropout;
 mod unary;
 
 use forebay_base::Kernel;
+pub(super) use unary::relu;
 
 use super::block::{map1, map3};
 use super::element::{bits_of, for_type, Bool, Word};
