@@ -1,129 +1,284 @@
-//! Eight float32 lanes with a fused multiply-add, for the few kernels that live off it.
+//! Eight single-precision numbers at once, with fused multiply-add where the CPU has it.
 //!
-//! Every implementation computes the same IEEE operations, so the bits do not depend on which one runs.
+//! Kernels are written once over [`Vector`] and compiled twice: for AVX2 with FMA, chosen when the CPU has both, and for
+//! whatever the target offers otherwise.
 
-/// Eight lanes.
-pub(super) trait Lanes: Copy {
-    /// The same value in every lane.
-    fn splat(value: f32) -> Self;
-    /// Eight adjacent elements.
+/// Numbers in a vector.
+pub(super) const LANES: usize = 8;
+
+/// A vector of [`LANES`] numbers.
+pub(super) trait Vector: Copy {
+    /// Runs `work` as a function of its own, compiled for the vector's instructions: the compiler keeps the numbers of a
+    /// small function in registers, but not those of a large one. Everything in `work` must inline.
     ///
     /// # Safety
-    /// They must exist.
-    unsafe fn load(from: *const f32) -> Self;
-    /// Writes eight adjacent elements.
+    /// See [`Vector::load`].
+    unsafe fn outline(work: impl FnOnce());
+    /// Reads adjacent numbers.
     ///
     /// # Safety
-    /// They must exist and be the caller's.
-    unsafe fn store(self, to: *mut f32);
-    /// a x b + self, rounded once.
-    fn multiply_add(self, a: Self, b: Self) -> Self;
-    /// The lanes as an array.
-    fn to_array(self) -> [f32; 8];
+    /// They must be readable, and the CPU must have the vector's instructions (so for all functions).
+    unsafe fn load(address: *const f32) -> Self;
+    /// Writes adjacent numbers.
+    ///
+    /// # Safety
+    /// They must be writable.
+    unsafe fn store(self, address: *mut f32);
+    /// One number in all lanes.
+    ///
+    /// # Safety
+    /// See [`Vector::load`].
+    unsafe fn splat(value: f32) -> Self;
+    /// self + a b.
+    ///
+    /// # Safety
+    /// See [`Vector::load`].
+    unsafe fn add_product(self, a: Self, b: Self) -> Self;
+    /// sums\[n] + factor seen\[n], for each n.
+    ///
+    /// # Safety
+    /// The factor must be readable; see [`Vector::load`].
+    #[inline(always)]
+    unsafe fn add_multiples<const N: usize>(sums: [Self; N], factor: *const f32, seen: [Self; N]) -> [Self; N] {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let factor = Self::splat(*factor);
+            std::array::from_fn(|n| sums[n].add_product(factor, seen[n]))
+        }
+    }
+    /// max(self, 0) that keeps NaN.
+    ///
+    /// # Safety
+    /// See [`Vector::load`].
+    unsafe fn relu(self) -> Self;
+    /// The sum over the lanes of each of four vectors, in an order that does not depend on values.
+    ///
+    /// # Safety
+    /// See [`Vector::load`].
+    unsafe fn sums(four: [Self; 4]) -> [f32; 4];
 }
 
-/// Lanes without vector instructions.
+/// Vectors for every target.
 #[derive(Clone, Copy)]
-pub(super) struct Plain([f32; 8]);
+pub(super) struct Plain([f32; LANES]);
 
-impl Lanes for Plain {
-    #[inline(always)]
-    fn splat(value: f32) -> Plain {
-        Plain([value; 8])
+impl Vector for Plain {
+    #[inline(never)]
+    unsafe fn outline(work: impl FnOnce()) {
+        work();
     }
 
     #[inline(always)]
-    unsafe fn load(from: *const f32) -> Plain {
-        // SAFETY: the caller promises that the elements exist.
-        Plain(unsafe { from.cast::<[f32; 8]>().read_unaligned() })
+    unsafe fn load(address: *const f32) -> Self {
+        // SAFETY: readable by the caller's promise.
+        Plain(unsafe { address.cast::<[f32; LANES]>().read_unaligned() })
     }
 
     #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        // SAFETY: the caller promises that the elements exist and are its own.
-        unsafe { to.cast::<[f32; 8]>().write_unaligned(self.0) };
+    unsafe fn store(self, address: *mut f32) {
+        // SAFETY: writable by the caller's promise.
+        unsafe { address.cast::<[f32; LANES]>().write_unaligned(self.0) }
     }
 
     #[inline(always)]
-    fn multiply_add(self, a: Plain, b: Plain) -> Plain {
-        Plain(std::array::from_fn(|lane| a.0[lane].mul_add(b.0[lane], self.0[lane])))
+    unsafe fn splat(value: f32) -> Self {
+        Plain([value; LANES])
     }
 
     #[inline(always)]
-    fn to_array(self) -> [f32; 8] {
-        self.0
+    unsafe fn add_product(self, a: Self, b: Self) -> Self {
+        // Without an instruction for it, `mul_add` is a slow library call.
+        let fused = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
+        let lane = |i: usize| if fused { a.0[i].mul_add(b.0[i], self.0[i]) } else { self.0[i] + a.0[i] * b.0[i] };
+        Plain(std::array::from_fn(lane))
+    }
+
+    #[inline(always)]
+    unsafe fn relu(self) -> Self {
+        Plain(self.0.map(|value| if value < 0.0 { 0.0 } else { value }))
+    }
+
+    #[inline(always)]
+    unsafe fn sums(four: [Self; 4]) -> [f32; 4] {
+        four.map(|vector| {
+            let half: [f32; 4] = std::array::from_fn(|i| vector.0[i] + vector.0[i + 4]);
+            (half[0] + half[2]) + (half[1] + half[3])
+        })
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) mod x86 {
-    //! Lanes of AVX2 with FMA. Values exist only in code that runs after [`available`] said so.
+pub(super) use x86::{has_avx2, Avx2};
 
+#[cfg(target_arch = "x86_64")]
+mod x86 {
     use std::arch::x86_64::*;
 
-    use super::Lanes;
+    use super::Vector;
 
-    /// One AVX register.
-    #[derive(Clone, Copy)]
-    pub struct Avx2(__m256);
-
-    /// Whether this CPU has AVX2 and FMA.
-    pub fn available() -> bool {
-        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+    /// Whether the CPU has AVX2 and FMA.
+    pub(in super::super) fn has_avx2() -> bool {
+        std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
     }
 
-    impl Lanes for Avx2 {
+    /// Vectors of AVX2 with FMA.
+    #[derive(Clone, Copy)]
+    pub(in super::super) struct Avx2(__m256);
+
+    /// The compiler reads factors early, runs out of registers and moves sums around, at half the speed; these four
+    /// instructions need one register beside the operands.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn add_three_multiples(sums: [Avx2; 3], factor: *const f32, seen: [Avx2; 3]) -> [Avx2; 3] {
+        let [mut a, mut b, mut c] = sums.map(|sum| sum.0);
+        // SAFETY: reads one number at an address that the caller promises; writes registers only.
+        unsafe {
+            std::arch::asm!(
+                "vbroadcastss {factor}, dword ptr [{address}]",
+                "vfmadd231ps {a}, {factor}, {x}",
+                "vfmadd231ps {b}, {factor}, {y}",
+                "vfmadd231ps {c}, {factor}, {z}",
+                factor = out(ymm_reg) _,
+                address = in(reg) factor,
+                a = inout(ymm_reg) a,
+                b = inout(ymm_reg) b,
+                c = inout(ymm_reg) c,
+                x = in(ymm_reg) seen[0].0,
+                y = in(ymm_reg) seen[1].0,
+                z = in(ymm_reg) seen[2].0,
+                options(pure, readonly, nostack, preserves_flags),
+            );
+        }
+        [Avx2(a), Avx2(b), Avx2(c)]
+    }
+
+    impl Vector for Avx2 {
         #[inline(always)]
-        fn splat(value: f32) -> Avx2 {
-            // SAFETY: the module's rule: the CPU has AVX2.
+        unsafe fn outline(work: impl FnOnce()) {
+            #[inline(never)]
+            #[target_feature(enable = "avx2,fma")]
+            unsafe fn compiled(work: impl FnOnce()) {
+                work();
+            }
+            // SAFETY: see `load`.
+            unsafe { compiled(work) }
+        }
+
+        #[inline(always)]
+        unsafe fn load(address: *const f32) -> Self {
+            // SAFETY: by the caller's promises (so in all functions).
+            Avx2(unsafe { _mm256_loadu_ps(address) })
+        }
+
+        #[inline(always)]
+        unsafe fn store(self, address: *mut f32) {
+            // SAFETY: see `load`.
+            unsafe { _mm256_storeu_ps(address, self.0) }
+        }
+
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: see `load`.
             Avx2(unsafe { _mm256_set1_ps(value) })
         }
 
         #[inline(always)]
-        unsafe fn load(from: *const f32) -> Avx2 {
-            // SAFETY: the caller promises that the elements exist; the CPU has AVX2.
-            Avx2(unsafe { _mm256_loadu_ps(from) })
-        }
-
-        #[inline(always)]
-        unsafe fn store(self, to: *mut f32) {
-            // SAFETY: the caller promises that the elements exist and are its own; the CPU has AVX2.
-            unsafe { _mm256_storeu_ps(to, self.0) };
-        }
-
-        #[inline(always)]
-        fn multiply_add(self, a: Avx2, b: Avx2) -> Avx2 {
-            // SAFETY: the module's rule: the CPU has FMA.
+        unsafe fn add_product(self, a: Self, b: Self) -> Self {
+            // SAFETY: see `load`.
             Avx2(unsafe { _mm256_fmadd_ps(a.0, b.0, self.0) })
         }
 
         #[inline(always)]
-        fn to_array(self) -> [f32; 8] {
-            // SAFETY: both are eight float32 lanes.
-            unsafe { std::mem::transmute(self.0) }
+        unsafe fn add_multiples<const N: usize>(sums: [Self; N], factor: *const f32, seen: [Self; N]) -> [Self; N] {
+            // SAFETY: see `load`.
+            unsafe {
+                let mut result = sums;
+                let mut n = 0;
+                while n + 3 <= N {
+                    let three = [result[n], result[n + 1], result[n + 2]];
+                    let three = add_three_multiples(three, factor, [seen[n], seen[n + 1], seen[n + 2]]);
+                    result[n..n + 3].copy_from_slice(&three);
+                    n += 3;
+                }
+                while n < N {
+                    result[n] = result[n].add_product(Self::splat(*factor), seen[n]);
+                    n += 1;
+                }
+                result
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn relu(self) -> Self {
+            // SAFETY: see `load`. Of two operands where one is NaN the instruction gives the second.
+            Avx2(unsafe { _mm256_max_ps(_mm256_setzero_ps(), self.0) })
+        }
+
+        #[inline(always)]
+        unsafe fn sums(four: [Self; 4]) -> [f32; 4] {
+            // SAFETY: see `load`; four lanes are as large as four numbers.
+            unsafe {
+                let [a, b, c, d] = four.map(|vector| vector.0);
+                let ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+                let cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+                let abcd = _mm256_add_ps(_mm256_shuffle_ps::<0x44>(ab, cd), _mm256_shuffle_ps::<0xee>(ab, cd));
+                let sums = _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps::<1>(abcd));
+                std::mem::transmute::<__m128, [f32; 4]>(sums)
+            }
         }
     }
 }
 
-/// Runs `$function::<L>(arguments)` with the best lanes that this CPU has. The function must be `#[inline(always)]` and
-/// unsafe.
-macro_rules! with_lanes {
-    ($function:ident($($argument:ident: $type:ty),* $(,)?)) => {{
-        #[cfg(target_arch = "x86_64")]
-        {
-            #[target_feature(enable = "avx2,fma")]
-            unsafe fn vector($($argument: $type),*) {
-                // SAFETY: the caller's promises, handed on.
-                unsafe { $function::<$crate::host::kernels::simd::x86::Avx2>($($argument),*) }
+/// Defines a function that runs `$body::<V>` with the widest [`Vector`] that this CPU has.
+macro_rules! dispatch {
+    ($(#[$attribute:meta])* $visibility:vis fn $name:ident, $body:ident($argument:ident: $type:ty)) => {
+        $(#[$attribute])*
+        $visibility unsafe fn $name($argument: $type) {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2,fma")]
+                unsafe fn with_avx2($argument: $type) {
+                    // SAFETY: the caller's promises, and the CPU has the instructions.
+                    unsafe { $body::<$crate::host::kernels::simd::Avx2>($argument) }
+                }
+                if $crate::host::kernels::simd::has_avx2() {
+                    // SAFETY: as above.
+                    return unsafe { with_avx2($argument) };
+                }
             }
-            if $crate::host::kernels::simd::x86::available() {
-                vector($($argument),*)
-            } else {
-                $function::<$crate::host::kernels::simd::Plain>($($argument),*)
-            }
+            // SAFETY: the caller's promises.
+            unsafe { $body::<$crate::host::kernels::simd::Plain>($argument) }
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        $function::<$crate::host::kernels::simd::Plain>($($argument),*)
-    }};
+    };
 }
-pub(super) use with_lanes;
+pub(super) use dispatch;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<V: Vector>() {
+        let numbers: Vec<f32> = (0..32).map(|i| ((i * 37 % 32) as f32) - 11.0).collect();
+        // SAFETY: the addresses lie in the arrays, and callers checked the CPU.
+        unsafe {
+            let vectors: [V; 4] = std::array::from_fn(|i| V::load(numbers.as_ptr().add(i * LANES)));
+            let sums: [f32; 4] = std::array::from_fn(|i| numbers[i * LANES..][..LANES].iter().sum());
+            assert_eq!(V::sums(vectors), sums);
+            let mut out = [0.0; LANES];
+            vectors[0].add_product(vectors[1], V::splat(2.0)).relu().store(out.as_mut_ptr());
+            let expected: Vec<f32> = (0..LANES).map(|i| (numbers[i] + 2.0 * numbers[LANES + i]).max(0.0)).collect();
+            assert_eq!(out[..], expected);
+            V::splat(f32::NAN).relu().store(out.as_mut_ptr());
+            assert!(out.iter().all(|value| value.is_nan()));
+        }
+    }
+
+    #[test]
+    fn vectors_compute_what_numbers_do() {
+        check::<Plain>();
+        #[cfg(target_arch = "x86_64")]
+        if has_avx2() {
+            check::<Avx2>();
+        }
+    }
+}

@@ -1,23 +1,24 @@
 //! Convolution in one to three spatial dimensions: forward, data gradient, weight gradient.
 //!
-//! Two ways. Windows that slide element by element over long rows are summed up directly ([`direct`]). Everything else is a
-//! matrix product on patches of the input that are packed tile by tile into a small buffer of the thread ([`patches`]). No
-//! buffer grows with the problem. The choice and all tile lines depend on spatial sizes and channels only, never on the
-//! batch or on threads, so a batch gives the same bits whole and in parts.
+//! Every direction packs a block of its source into a small buffer of the thread, lined up for vectors and with zeros around,
+//! and runs register tiles over it; no buffer grows with the problem. What depends on the order of summation depends on
+//! spatial sizes and channels only, never on the batch or on threads, so a batch gives the same bits whole and in parts.
 
-mod data_gradient;
-mod direct;
-mod direct_weights;
-mod forward;
-mod patches;
+mod axis;
+mod buffer;
+mod correlation;
+mod microkernel;
+mod slab;
 mod weight_gradient;
 
 use forebay_base::kernel::Convolution;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::parallel::require_packed;
+use super::parallel::{require_packed, Pointer};
 use super::{unsupported, View};
 use crate::device::DeviceError;
+use correlation::Correlation;
+use weight_gradient::WeightGradient;
 
 /// Spatial values as three, the missing ones in front.
 pub(super) fn spatial3(values: &[usize], filler: usize) -> [usize; 3] {
@@ -60,6 +61,11 @@ impl Geometry {
             && w[0] == y[1]
             && w[1].checked_mul(groups) == Some(x[1])
             && w[0] % groups == 0
+            && convolution.window.kernel.len() == rank - 2
+            && [&convolution.window.strides, &convolution.window.dilations, &convolution.window.pads_begin]
+                .iter()
+                .all(|values| values.len() == rank - 2)
+            && !convolution.window.strides.contains(&0)
             && convolution.window.kernel.iter().zip(&w[2..]).all(|(&a, &b)| a as usize == b);
         if !fits {
             return Err(format!("sizes {x:?}, {w:?} and {y:?} do not fit {groups} groups"));
@@ -91,35 +97,6 @@ impl Geometry {
     /// Elements of a channel of y.
     fn target_size(&self) -> usize {
         self.target.iter().product()
-    }
-
-    /// Tap number `tap` as its index in each dimension.
-    fn tap(&self, tap: usize) -> [usize; 3] {
-        let [_, height, width] = self.kernel;
-        [tap / (height * width), tap / width % height, tap % width]
-    }
-
-    /// The forward direction without patches, where that applies.
-    fn direct(&self) -> Option<direct::Direct> {
-        direct::applies(self.target[2], self.strides, self.dilations).then_some(direct::Direct {
-            batch: self.batch,
-            groups: self.groups,
-            inputs: self.inputs,
-            outputs: self.outputs,
-            source: self.source,
-            target: self.target,
-            kernel: self.kernel,
-            origin: self.pads.map(|pad| -(pad as isize)),
-        })
-    }
-
-    /// For each tap, where in x it looks from y's origin.
-    fn offsets(&self) -> Vec<[isize; 3]> {
-        let offset = |tap: usize| {
-            let tap = self.tap(tap);
-            std::array::from_fn(|d| (tap[d] * self.dilations[d]) as isize - self.pads[d] as isize)
-        };
-        (0..self.taps()).map(offset).collect()
     }
 }
 
@@ -155,43 +132,64 @@ pub(super) unsafe fn run(
     require_packed(reads).and_then(|()| require_packed(writes)).map_err(|reason| unsupported(kernel, reason))?;
     let descs = |views: &[View]| views.iter().map(|view| view.desc.clone()).collect::<Vec<_>>();
     let geometry = geometry(kernel, &descs(reads), &descs(writes))?;
+    let refuse = |reason: String| unsupported(kernel, reason);
+    let scratch = scratch.as_ref().map(Pointer::<f32>::of);
+    let missing = || refuse("its scratch is missing".to_string());
+    let [first, second] = [Pointer::of(&reads[0]), Pointer::of(&reads[1])];
+    let target = Pointer::of(&writes[0]);
     // SAFETY: the caller's promises; the geometry was checked against the operands' sizes.
     unsafe {
         match kernel {
             Kernel::Convolution { activation, .. } => {
-                forward::run(&geometry, *activation, &reads[0], &reads[1], reads.get(2), &writes[0]);
+                let correlation = Correlation::forward(&geometry).map_err(refuse)?;
+                correlation.run(*activation, first, second, reads.get(2), target);
             }
             Kernel::ConvolutionDataGradient { activation, .. } => {
-                let scratch = scratch.ok_or_else(|| unsupported(kernel, "its scratch is missing".to_string()))?;
-                data_gradient::run(&geometry, *activation, &reads[0], &reads[1], reads.get(2), &writes[0], &scratch);
+                let correlation = Correlation::transposed(&geometry).map_err(refuse)?;
+                let weights = scratch.ok_or_else(missing)?;
+                correlation::pack_transposed(&geometry, &correlation, second, weights);
+                correlation.run(*activation, first, weights, reads.get(2), target);
             }
             Kernel::ConvolutionWeightGradient { accumulate, .. } => {
-                if let Some(before) = reads.get(2).filter(|before| *accumulate && before.pointer != writes[0].pointer) {
-                    std::ptr::copy_nonoverlapping(
-                        before.pointer,
-                        writes[0].pointer,
-                        before.desc.total_size_bytes() as usize,
-                    );
+                let gradient = WeightGradient::new(&geometry).map_err(refuse)?;
+                if gradient.scratch_count() > 0 && scratch.is_none() {
+                    return Err(missing());
                 }
-                weight_gradient::run(&geometry, *accumulate, &reads[0], &reads[1], &writes[0]);
+                if let Some(before) = reads.get(2).filter(|before| *accumulate && before.pointer != writes[0].pointer) {
+                    let count = before.desc.total_size_bytes() as usize;
+                    std::ptr::copy_nonoverlapping(before.pointer, writes[0].pointer, count);
+                }
+                gradient.run(*accumulate, first, second, target, scratch);
             }
-            _ => return Err(unsupported(kernel, "not a convolution".to_string())),
+            _ => return Err(refuse("not a convolution".to_string())),
         }
     }
     Ok(())
 }
 
-/// Temporary bytes that a kernel needs: the data gradient keeps its weights in another order.
+/// Temporary bytes that a kernel needs: the data gradient keeps its weights in another order, the weight gradient the parts
+/// of a sum until they are added in order.
 pub(super) fn workspace_bytes(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
 ) -> Result<u64, DeviceError> {
-    geometry(kernel, reads, writes)?;
-    Ok(match kernel {
-        Kernel::ConvolutionDataGradient { .. } => reads[1].total_size_bytes().next_multiple_of(256),
-        _ => 0,
-    })
+    let geometry = geometry(kernel, reads, writes)?;
+    let refuse = |reason| unsupported(kernel, reason);
+    let bytes = match kernel {
+        Kernel::ConvolutionDataGradient { .. } => {
+            Correlation::transposed(&geometry).map_err(refuse)?;
+            reads[1].total_size_bytes()
+        }
+        Kernel::ConvolutionWeightGradient { .. } => {
+            (WeightGradient::new(&geometry).map_err(refuse)?.scratch_count() * size_of::<f32>()) as u64
+        }
+        _ => {
+            Correlation::forward(&geometry).map_err(refuse)?;
+            0
+        }
+    };
+    Ok(bytes.next_multiple_of(256))
 }
 
 #[cfg(test)]

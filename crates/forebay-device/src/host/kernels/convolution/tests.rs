@@ -1,6 +1,6 @@
 use forebay_base::kernel::{Activation, Window};
 
-use super::super::testing::{assert_close, desc, dot, run, Random, Tensor};
+use super::super::testing::{desc, dot, run, Random, Tensor};
 use super::*;
 
 /// A convolution with its sizes: x, w, y.
@@ -45,10 +45,19 @@ fn count(sizes: &[u64]) -> usize {
     sizes.iter().product::<u64>() as usize
 }
 
+/// For each tap, where in x it looks from y's origin.
+fn offsets(geometry: &Geometry) -> Vec<[isize; 3]> {
+    let [_, height, width] = geometry.kernel;
+    let tap = |tap: usize| [tap / (height * width), tap / width % height, tap % width];
+    let offset = |d: usize, tap: usize| (tap * geometry.dilations[d]) as isize - geometry.pads[d] as isize;
+    (0..geometry.taps()).map(|number| std::array::from_fn(|d| offset(d, tap(number)[d]))).collect()
+}
+
 /// Calls `work(x index, w index, y index)` for every product in the definition.
 fn products(case: &Case, mut work: impl FnMut(usize, usize, usize)) {
     let geometry = Geometry::new(&case.convolution, &float(&case.x), &float(&case.w), &float(&case.y)).unwrap();
     let (source, target) = (geometry.source_size(), geometry.target_size());
+    let offsets = offsets(&geometry);
     for image in 0..geometry.batch {
         for channel in 0..geometry.groups * geometry.outputs {
             let group = channel / geometry.outputs;
@@ -56,7 +65,7 @@ fn products(case: &Case, mut work: impl FnMut(usize, usize, usize)) {
                 let [_, height, width] = geometry.target;
                 let at = [position / (height * width), position / width % height, position % width];
                 for input in 0..geometry.inputs {
-                    for (tap, offset) in geometry.offsets().iter().enumerate() {
+                    for (tap, offset) in offsets.iter().enumerate() {
                         let see = |d: usize| (at[d] * geometry.strides[d]) as isize + offset[d];
                         if (0..3).any(|d| see(d) < 0 || see(d) >= geometry.source[d] as isize) {
                             continue;
@@ -81,34 +90,108 @@ fn data_gradient(convolution: &Convolution, activation: Activation, reads: &[&Te
     run(&kernel, reads, std::slice::from_ref(dx)).remove(0)
 }
 
+/// A convolution of 2-D or 3-D images with equal padding on both sides.
+fn case(channels: [u64; 2], groups: u64, source: &[u64], kernel: &[u64], strides: u64, dilations: u64) -> Case {
+    let pads: Vec<u64> = kernel.iter().map(|kernel| (kernel - 1) * dilations / 3).collect();
+    let target = (0..source.len()).map(|d| {
+        let reach = (kernel[d] - 1) * dilations + 1;
+        (source[d] + 2 * pads[d] - reach) / strides + 1
+    });
+    let sizes = |channels: &[u64], spatial: Vec<u64>| [channels, &spatial[..]].concat();
+    Case {
+        x: sizes(&[2, channels[0]], source.to_vec()),
+        w: sizes(&[channels[1], channels[0] / groups], kernel.to_vec()),
+        y: sizes(&[2, channels[1]], target.collect()),
+        convolution: Convolution {
+            window: Window {
+                kernel: kernel.to_vec(),
+                strides: vec![strides; source.len()],
+                dilations: vec![dilations; source.len()],
+                pads_begin: pads.clone(),
+                pads_end: pads,
+            },
+            groups,
+        },
+    }
+}
+
+/// Sizes that need several blocks, chunks of channels, tiles of weights and waves of chunks; and windows beyond the usual.
+fn large_cases() -> Vec<Case> {
+    vec![
+        case([6, 9], 1, &[14, 19, 40], &[3, 3, 3], 1, 1),
+        case([70, 37], 1, &[9, 13], &[3, 3], 1, 1),
+        case([300, 40], 1, &[6, 7], &[1, 1], 1, 1),
+        case([24, 40], 2, &[33, 21], &[3, 2], 2, 1),
+        case([40, 24], 1, &[4, 6, 5], &[2, 2, 2], 2, 1),
+        case([12, 12], 12, &[30, 41], &[3, 3], 1, 1),
+        case([1, 5], 1, &[50, 44], &[41, 40], 1, 1),
+        case([2, 3], 1, &[4000], &[3], 2, 1400),
+        case([2, 3], 1, &[3000], &[4], 1, 3),
+    ]
+}
+
 #[test]
 fn all_directions_match_the_definition() {
     let mut random = Random::new(11);
     for number in 0..60 {
-        let case = random_case(&mut random);
-        let what = format!("case {number}: {:?} x {:?} w {:?}", case.convolution, case.x, case.w);
-        let x = Tensor::new(&float(&case.x), &random.values(count(&case.x)));
-        let w = Tensor::new(&float(&case.w), &random.values(count(&case.w)));
-        let dy = Tensor::new(&float(&case.y), &random.values(count(&case.y)));
-        let bias = Tensor::new(&float(&case.y[1..2]), &random.values(case.y[1] as usize));
-        let (xv, wv, dyv, bv) = (x.values(), w.values(), dy.values(), bias.values());
-        let target = count(&case.y[2..]);
-        let mut y: Vec<f64> = (0..count(&case.y)).map(|i| bv[i / target % bv.len()]).collect();
-        let (mut dx, mut dw) = (vec![0.0; xv.len()], vec![0.0; wv.len()]);
-        products(&case, |x, w, y_index| {
-            y[y_index] += xv[x] * wv[w];
-            dx[x] += dyv[y_index] * wv[w];
-            dw[w] += dyv[y_index] * xv[x];
-        });
-        let convolution = case.convolution.clone();
-        let forward = Kernel::Convolution { convolution: convolution.clone(), activation: Activation::Relu };
-        y.iter_mut().for_each(|value| *value = value.max(0.0));
-        assert_close(&run(&forward, &[&x, &w, &bias], &[float(&case.y)])[0].values(), &y, 2e-5, &what);
-        let gradient = data_gradient(&convolution, Activation::None, &[&dy, &w], &float(&case.x));
-        assert_close(&gradient.values(), &dx, 2e-5, &what);
-        assert!((dot(&dx, &xv) - dot(&dw, &wv)).abs() < 1e-6 * (1.0 + dot(&dx, &xv).abs()), "{what}");
-        let kernel = Kernel::ConvolutionWeightGradient { convolution, accumulate: false };
-        assert_close(&run(&kernel, &[&x, &dy], &[float(&case.w)])[0].values(), &dw, 5e-5, &what);
+        check_against_definition(&random_case(&mut random), &mut random, &format!("random case {number}"));
+    }
+}
+
+#[test]
+fn all_directions_match_the_definition_where_work_is_cut() {
+    let mut random = Random::new(13);
+    for (number, case) in large_cases().iter().enumerate() {
+        check_against_definition(case, &mut random, &format!("large case {number}"));
+    }
+}
+
+fn check_against_definition(case: &Case, random: &mut Random, name: &str) {
+    let what = format!("{name}: {:?} x {:?} w {:?}", case.convolution, case.x, case.w);
+    let x = Tensor::new(&float(&case.x), &random.values(count(&case.x)));
+    let w = Tensor::new(&float(&case.w), &random.values(count(&case.w)));
+    let dy = Tensor::new(&float(&case.y), &random.values(count(&case.y)));
+    let bias = Tensor::new(&float(&case.y[1..2]), &random.values(case.y[1] as usize));
+    let (xv, wv, dyv, bv) = (x.values(), w.values(), dy.values(), bias.values());
+    let target = count(&case.y[2..]);
+    let mut y: Vec<Sum> = (0..count(&case.y)).map(|i| Sum::default().plus(bv[i / target % bv.len()])).collect();
+    let (mut dx, mut dw) = (vec![Sum::default(); xv.len()], vec![Sum::default(); wv.len()]);
+    products(case, |x, w, y_index| {
+        y[y_index] = y[y_index].plus(xv[x] * wv[w]);
+        dx[x] = dx[x].plus(dyv[y_index] * wv[w]);
+        dw[w] = dw[w].plus(dyv[y_index] * xv[x]);
+    });
+    let adjoint = |sums: &[Sum], values: &[f64]| dot(&sums.iter().map(|sum| sum.value).collect::<Vec<_>>(), values);
+    let (by_data, by_weights) = (adjoint(&dx, &xv), adjoint(&dw, &wv));
+    assert!((by_data - by_weights).abs() < 1e-6 * (1.0 + by_data.abs()), "{what}: the definition's own gradients");
+    let convolution = case.convolution.clone();
+    let forward = Kernel::Convolution { convolution: convolution.clone(), activation: Activation::Relu };
+    y.iter_mut().for_each(|sum| sum.value = sum.value.max(0.0));
+    assert_sums(&run(&forward, &[&x, &w, &bias], &[float(&case.y)])[0], &y, &format!("forward of {what}"));
+    let gradient = data_gradient(&convolution, Activation::None, &[&dy, &w], &float(&case.x));
+    assert_sums(&gradient, &dx, &format!("data gradient of {what}"));
+    let kernel = Kernel::ConvolutionWeightGradient { convolution, accumulate: false };
+    assert_sums(&run(&kernel, &[&x, &dy], &[float(&case.w)])[0], &dw, &format!("weight gradient of {what}"));
+}
+
+/// A sum, and that of the absolute terms: rounding errors are relative to the latter.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    value: f64,
+    magnitude: f64,
+}
+
+impl Sum {
+    fn plus(self, term: f64) -> Sum {
+        Sum { value: self.value + term, magnitude: self.magnitude + term.abs() }
+    }
+}
+
+#[track_caller]
+fn assert_sums(tensor: &Tensor, expected: &[Sum], what: &str) {
+    for (i, (value, sum)) in tensor.values().into_iter().zip(expected).enumerate() {
+        let error = (value - sum.value).abs();
+        assert!(error <= 2e-6 * sum.magnitude, "{what}: element {i} is {value}, expected {}", sum.value);
     }
 }
 
@@ -123,9 +206,9 @@ fn images(tensor: &Tensor, range: std::ops::Range<u64>) -> Tensor {
 #[test]
 fn a_batch_gives_the_same_bits_whole_and_in_parts() {
     let mut random = Random::new(12);
-    for number in 0..25 {
-        let mut case = random_case(&mut random);
-        let batch = 2 + random.below(3);
+    let cases: Vec<Case> = (0..25).map(|_| random_case(&mut random)).chain(large_cases()).collect();
+    for (number, mut case) in cases.into_iter().enumerate() {
+        let batch = 2 + random.below(if number < 25 { 3 } else { 2 });
         (case.x[0], case.y[0]) = (batch, batch);
         let x = Tensor::new(&float(&case.x), &random.values(count(&case.x)));
         let w = Tensor::new(&float(&case.w), &random.values(count(&case.w)));

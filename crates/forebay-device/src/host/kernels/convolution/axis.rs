@@ -1,0 +1,137 @@
+//! How target positions see the source along one spatial dimension.
+//!
+//! Every direction of a convolution is a *correlation*: target position j sees source element `j x source stride + u` through
+//! a tap. Forward, the target is y, the source x, the source stride the convolution's. Backward, the target is dx and the
+//! source dy; with a stride s, an element of dx sees only the taps whose distance to it is a multiple of s, so the elements
+//! with the same remainder form a *class*, on which the correlation has source stride 1.
+//!
+//! The source is packed such that the elements which adjacent positions see through one tap are adjacent: by *phase* (the
+//! remainder of u by the source stride). In a phase, a tap sees the elements from its *shift* on.
+
+use super::Geometry;
+
+/// A tap as a class sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tap {
+    /// Its number in the kernel along this dimension.
+    pub number: usize,
+    /// Source element that position 0 sees.
+    source: isize,
+    /// The phase that holds what it sees.
+    pub phase: usize,
+    /// Where in the phase position 0 looks.
+    pub shift: usize,
+}
+
+/// Target elements that see the same taps: `first + j x target stride`, `count` of them.
+#[derive(Clone, Debug)]
+pub(super) struct Class {
+    pub first: usize,
+    pub count: usize,
+    pub taps: Vec<Tap>,
+}
+
+/// One spatial dimension of a correlation.
+#[derive(Clone, Debug)]
+pub(super) struct Axis {
+    pub source: usize,
+    pub source_stride: usize,
+    pub target_stride: usize,
+    pub classes: Vec<Class>,
+    /// By phase: the source element that is packed first for position 0.
+    pub phases: Vec<isize>,
+    /// The largest shift.
+    pub spread: usize,
+}
+
+impl Axis {
+    /// Dimension `d` of the forward direction: from x to y.
+    pub fn forward(geometry: &Geometry, d: usize) -> Axis {
+        let source = |number: usize| (number * geometry.dilations[d]) as isize - geometry.pads[d] as isize;
+        let taps = (0..geometry.kernel[d]).map(|number| Tap { number, source: source(number), phase: 0, shift: 0 });
+        let class = Class { first: 0, count: geometry.target[d], taps: taps.collect() };
+        Axis::new(geometry.source[d], geometry.strides[d], 1, vec![class])
+    }
+
+    /// Dimension `d` of the transposed direction: from y to x.
+    pub fn transposed(geometry: &Geometry, d: usize) -> Axis {
+        let stride = geometry.strides[d];
+        let class = |first: usize| {
+            let taps = (0..geometry.kernel[d]).filter_map(|number| {
+                let distance = (first + geometry.pads[d]) as isize - (number * geometry.dilations[d]) as isize;
+                let source = distance.div_euclid(stride as isize);
+                (distance.rem_euclid(stride as isize) == 0).then_some(Tap { number, source, phase: 0, shift: 0 })
+            });
+            Class { first, count: (geometry.source[d] - first).div_ceil(stride), taps: taps.collect() }
+        };
+        let classes = (0..stride.min(geometry.source[d])).map(class).collect();
+        Axis::new(geometry.target[d], 1, stride, classes)
+    }
+
+    fn new(source: usize, source_stride: usize, target_stride: usize, classes: Vec<Class>) -> Axis {
+        let mut axis = Axis { source, source_stride, target_stride, classes, phases: Vec::new(), spread: 0 };
+        let stride = source_stride as isize;
+        axis.assign_phases(|source| source.rem_euclid(stride));
+        // A few taps far apart (a large dilation) share little: then packing each on its own is less.
+        let joint_size = axis.phases.len() * (axis.count() + axis.spread);
+        let apart = axis.distinct_sources() * axis.count();
+        if apart < joint_size {
+            axis.pack_taps_apart();
+        }
+        axis
+    }
+
+    /// Positions of the largest class.
+    pub fn count(&self) -> usize {
+        self.classes.iter().map(|class| class.count).max().unwrap_or(0)
+    }
+
+    /// Gives every tap a phase of its own, so that nothing is packed beside what positions see.
+    pub fn pack_taps_apart(&mut self) {
+        self.assign_phases(|source| source);
+    }
+
+    fn distinct_sources(&self) -> usize {
+        let mut sources: Vec<isize> = self.classes.iter().flat_map(|class| &class.taps).map(|tap| tap.source).collect();
+        sources.sort_unstable();
+        sources.dedup();
+        sources.len()
+    }
+
+    /// Taps with the same key share a phase.
+    fn assign_phases(&mut self, key: impl Fn(isize) -> isize) {
+        let mut phases: Vec<(isize, isize)> = Vec::new();
+        for tap in self.classes.iter().flat_map(|class| &class.taps) {
+            match phases.iter_mut().find(|phase| phase.0 == key(tap.source)) {
+                Some(phase) => phase.1 = phase.1.min(tap.source),
+                None => phases.push((key(tap.source), tap.source)),
+            }
+        }
+        if phases.is_empty() {
+            // No element of the target sees any tap; one phase keeps sizes above 0.
+            phases.push((0, 0));
+        }
+        self.spread = 0;
+        for tap in self.classes.iter_mut().flat_map(|class| &mut class.taps) {
+            tap.phase = phases.iter().position(|phase| phase.0 == key(tap.source)).unwrap_or(0);
+            tap.shift = (tap.source - phases[tap.phase].1) as usize / self.source_stride;
+            self.spread = self.spread.max(tap.shift);
+        }
+        self.phases = phases.iter().map(|phase| phase.1).collect();
+    }
+
+    /// Of `count` packed elements of a phase from position `origin` on: where the source begins and ends.
+    pub fn inside(&self, phase: usize, origin: usize, count: usize) -> (usize, usize) {
+        let first = self.source_of(phase, origin);
+        let stride = self.source_stride as isize;
+        let until = |limit: isize| -(first - limit).div_euclid(stride);
+        let low = until(0).clamp(0, count as isize);
+        let high = until(self.source as isize).clamp(low, count as isize);
+        (low as usize, high as usize)
+    }
+
+    /// The source element that is packed for a position in a phase; it may lie outside the source.
+    pub fn source_of(&self, phase: usize, position: usize) -> isize {
+        (position * self.source_stride) as isize + self.phases[phase]
+    }
+}

@@ -1,0 +1,27 @@
+//! The packing buffer that every thread keeps.
+
+use std::cell::RefCell;
+
+use super::super::PACKING_BYTES_PER_THREAD;
+
+/// Elements that one task may ask for.
+pub(super) const ELEMENTS_MAX: usize = (PACKING_BYTES_PER_THREAD / 4) as usize - ALIGNMENT;
+/// Elements of a cache line.
+const ALIGNMENT: usize = 16;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lends the calling thread's buffer: `count` elements from a cache line on, with whatever they held before. `work` must
+/// neither borrow it again nor hand work to the thread pool.
+pub(super) fn with_buffer<R>(count: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
+    debug_assert!(count <= ELEMENTS_MAX, "{count} elements are more than the {ELEMENTS_MAX} that count as host memory");
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < count + ALIGNMENT {
+            *buffer = vec![0.0; count + ALIGNMENT];
+        }
+        let start = buffer.as_ptr().align_offset(ALIGNMENT * 4).min(ALIGNMENT);
+        work(&mut buffer[start..start + count])
+    })
+}

@@ -1,0 +1,456 @@
+//! The forward direction and the data gradient: both are correlations of a packed source with weights.
+//!
+//! Each element of the target is one sum over source channels and taps, in that order, with one rounding per term. The order
+//! does not depend on how the target is cut into tasks and tiles, so neither do the bits: a batch gives the same bits whole
+//! and in parts.
+
+use forebay_base::kernel::Activation;
+use rayon::prelude::*;
+
+use super::super::parallel::Pointer;
+use super::super::simd::{dispatch, Vector, LANES};
+use super::super::View;
+use super::axis::{Axis, Class};
+use super::buffer::with_buffer;
+use super::microkernel::{correlate, Place, Start, Terms, CHANNELS, VECTORS};
+use super::slab::{even, spans, Slab, Span, SLACK};
+use super::Geometry;
+
+/// Packed elements of a task: with the weights of a few channels they stay in a core's second-level cache.
+const PACKED_MAX: usize = 96 * 1024;
+/// Packed elements of one channel, so that few channels do not make a task of everything.
+const CHANNEL_MAX: usize = 16 * 1024;
+/// What a tile sees of a chunk of source channels, in bytes: it stays in a core's first-level cache.
+const SEEN_MAX_BYTES: usize = 24 * 1024;
+/// Tasks that keep a few threads busy to the end.
+const TASKS_MIN: usize = 8;
+/// Positions of a block that pay for its halo.
+const POSITIONS_MIN: usize = 256;
+
+/// The class of target elements with one remainder in each dimension, and the taps that they see.
+struct Family {
+    /// First element, and how many, in each dimension.
+    first: [usize; 3],
+    counts: [usize; 3],
+    /// The taps' numbers in the kernel.
+    taps: Vec<usize>,
+    /// By source channel of a chunk and tap: where position 0 of a block looks in the packed channels.
+    offsets: Vec<u32>,
+    /// Where the family's weights begin in a group's, in elements.
+    weights: usize,
+}
+
+/// A correlation of given sizes: how it is cut.
+pub(super) struct Correlation {
+    images: usize,
+    groups: usize,
+    /// Channels of the source and of the target in a group.
+    sources: usize,
+    targets: usize,
+    slab: Slab,
+    families: Vec<Family>,
+    origins: Vec<[usize; 3]>,
+    /// Source channels that are packed together.
+    source_chunk: usize,
+    /// Target channels of a task.
+    target_chunk: usize,
+    /// Spatial sizes of the target.
+    target: [usize; 3],
+    source_size: usize,
+}
+
+impl Correlation {
+    /// From x to y.
+    pub fn forward(geometry: &Geometry) -> Result<Correlation, String> {
+        let axes = std::array::from_fn(|d| Axis::forward(geometry, d));
+        Correlation::new(geometry, axes, (geometry.inputs, geometry.outputs), geometry.target)
+    }
+
+    /// From dy to dx.
+    pub fn transposed(geometry: &Geometry) -> Result<Correlation, String> {
+        let axes = std::array::from_fn(|d| Axis::transposed(geometry, d));
+        Correlation::new(geometry, axes, (geometry.outputs, geometry.inputs), geometry.source)
+    }
+
+    fn new(
+        geometry: &Geometry,
+        axes: [Axis; 3],
+        (sources, targets): (usize, usize),
+        target: [usize; 3],
+    ) -> Result<Correlation, String> {
+        let rows_seen = geometry.kernel[0] * geometry.kernel[1];
+        let bytes_seen = rows_seen * (VECTORS * LANES + geometry.kernel[2]) * size_of::<f32>();
+        let source_chunk = even(sources, (SEEN_MAX_BYTES / bytes_seen).max(1));
+        let mut elements_max = (PACKED_MAX / source_chunk).min(CHANNEL_MAX);
+        let source_size = axes.iter().map(|axis| axis.source).product();
+        let families_count: usize = axes.iter().map(|axis| axis.classes.len()).product();
+        let mut slab = match Slab::new(axes.clone(), elements_max, CHANNEL_MAX) {
+            Ok(slab) => slab,
+            Err(_) => Slab::new(axes.clone(), PACKED_MAX / source_chunk, CHANNEL_MAX)?,
+        };
+        let target_chunk_min = if geometry.taps() / families_count >= LANES { 4 * CHANNELS } else { 16 * CHANNELS };
+        let groups = geometry.batch * geometry.groups;
+        let mut target_chunk = targets;
+        if groups * slab.origins().len() < TASKS_MIN {
+            let parts = TASKS_MIN.div_ceil(groups * slab.origins().len()).min(targets.div_ceil(target_chunk_min));
+            target_chunk = targets.div_ceil(parts).next_multiple_of(CHANNELS).min(targets);
+        }
+        let tasks = |slab: &Slab| groups * slab.origins().len() * targets.div_ceil(target_chunk);
+        while tasks(&slab) < TASKS_MIN && slab.block.iter().product::<usize>() > POSITIONS_MIN {
+            elements_max /= 2;
+            match Slab::new(axes.clone(), elements_max, CHANNEL_MAX) {
+                Ok(smaller) => slab = smaller,
+                Err(_) => break,
+            }
+        }
+        let families = families(geometry, &slab, source_chunk, (sources, targets));
+        Ok(Correlation {
+            images: geometry.batch,
+            groups: geometry.groups,
+            sources,
+            targets,
+            families,
+            origins: slab.origins(),
+            slab,
+            source_chunk,
+            target_chunk,
+            target,
+            source_size,
+        })
+    }
+
+    /// Writes activation(correlation + bias) to the target.
+    ///
+    /// # Safety
+    /// The operands must have the correlation's sizes; nobody may write the source and the weights, or touch the target.
+    /// The weights are ordered by group, family, target channel, source channel and tap.
+    pub unsafe fn run(
+        &self,
+        activation: Activation,
+        source: Pointer<f32>,
+        weights: Pointer<f32>,
+        bias: Option<&View>,
+        target: Pointer<f32>,
+    ) {
+        // SAFETY: a bias has one element for each channel of the target; nobody writes it.
+        let bias = bias.map(|bias| unsafe { Pointer::<f32>::of(bias).slice(0, self.groups * self.targets) });
+        let target_chunks = self.targets.div_ceil(self.target_chunk);
+        let tasks = self.images * self.groups * self.origins.len() * target_chunks;
+        (0..tasks).into_par_iter().for_each(|index| {
+            let (chunk, index) = (index % target_chunks * self.target_chunk, index / target_chunks);
+            let (origin, index) = (self.origins[index % self.origins.len()], index / self.origins.len());
+            let group = index % self.groups;
+            let targets = Span { start: chunk, len: self.target_chunk.min(self.targets - chunk) };
+            // SAFETY: `index` is now image and group, whose channels exist; every task writes elements of its own.
+            unsafe {
+                let source = source.slice(index * self.sources * self.source_size, self.sources * self.source_size);
+                let start = (index * self.targets + targets.start) * self.target.iter().product::<usize>();
+                let weights = weights.at((group * self.weights_per_group()) as isize);
+                let bias = bias.map(|bias| &bias[group * self.targets..][..self.targets]);
+                self.block(activation, source, weights, bias, target.at(start as isize), origin, targets);
+            }
+        });
+    }
+
+    fn weights_per_group(&self) -> usize {
+        self.families.iter().map(|family| family.taps.len()).sum::<usize>() * self.sources * self.targets
+    }
+
+    /// One block of one image and group, for some target channels.
+    ///
+    /// # Safety
+    /// As [`Correlation::run`].
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn block(
+        &self,
+        activation: Activation,
+        source: &[f32],
+        weights: *const f32,
+        bias: Option<&[f32]>,
+        target: *mut f32,
+        origin: [usize; 3],
+        targets: Span,
+    ) {
+        let stride = self.slab.channel_stride;
+        let lines = self.slab.lines(origin);
+        with_buffer(self.source_chunk * stride + SLACK, |packed| {
+            for chunk in spans(self.sources, self.source_chunk) {
+                for (number, packed) in packed.chunks_exact_mut(stride).take(chunk.len).enumerate() {
+                    let channel = &source[(chunk.start + number) * self.source_size..][..self.source_size];
+                    self.slab.pack(&lines, channel, packed);
+                }
+                for family in &self.families {
+                    let row = self.sources * family.taps.len();
+                    let skipped = targets.start * row + chunk.start * family.taps.len();
+                    let job = Job {
+                        correlation: self,
+                        family,
+                        origin,
+                        targets,
+                        terms: Terms {
+                            offsets: &family.offsets[..chunk.len * family.taps.len()],
+                            packed: packed.as_ptr(),
+                            // SAFETY: the family's weights hold a row for each target channel.
+                            weights: unsafe { weights.add(family.weights + skipped) },
+                            weight_stride: row,
+                        },
+                        bias,
+                        first: chunk.start == 0,
+                        relu: activation == Activation::Relu && chunk.start + chunk.len == self.sources,
+                        target,
+                    };
+                    // SAFETY: the caller's promises; the block's source is packed.
+                    unsafe { correlate_block(&job) };
+                }
+            }
+        });
+    }
+}
+
+fn families(geometry: &Geometry, slab: &Slab, source_chunk: usize, (sources, targets): (usize, usize)) -> Vec<Family> {
+    let [planes, rows, columns] = &slab.axes;
+    let mut families = Vec::new();
+    let mut weights = 0;
+    for plane in &planes.classes {
+        for row in &rows.classes {
+            for column in &columns.classes {
+                let classes = [plane, row, column];
+                let (taps, places) = taps(geometry, slab, classes);
+                let offsets = (0..source_chunk).flat_map(|channel| {
+                    let start = channel * slab.channel_stride;
+                    places.iter().map(move |place| (start + place) as u32)
+                });
+                let offsets = offsets.collect();
+                let taps_count = taps.len();
+                families.push(Family {
+                    first: classes.map(|class| class.first),
+                    counts: classes.map(|class| class.count),
+                    taps,
+                    offsets,
+                    weights,
+                });
+                weights += taps_count * sources * targets;
+            }
+        }
+    }
+    families
+}
+
+/// The taps that three classes see: their numbers in the kernel, and where position 0 of a block looks through them.
+pub(super) fn taps(geometry: &Geometry, slab: &Slab, [planes, rows, columns]: [&Class; 3]) -> (Vec<usize>, Vec<usize>) {
+    let [_, height, width] = geometry.kernel;
+    let mut taps = (Vec::new(), Vec::new());
+    for plane in &planes.taps {
+        for row in &rows.taps {
+            for column in &columns.taps {
+                taps.0.push((plane.number * height + row.number) * width + column.number);
+                let phase = [plane.phase, row.phase, column.phase];
+                taps.1.push(slab.offset(phase, [plane.shift, row.shift, column.shift]));
+            }
+        }
+    }
+    taps
+}
+
+/// Orders weights w\[output, input, tap] as [`Correlation::transposed`] reads them.
+///
+/// # Safety
+/// `w` and `packed` must hold the weights of every group; nobody may write `w` or touch `packed`.
+pub(super) unsafe fn pack_transposed(
+    geometry: &Geometry,
+    correlation: &Correlation,
+    w: Pointer<f32>,
+    packed: Pointer<f32>,
+) {
+    let (inputs, outputs, taps) = (geometry.inputs, geometry.outputs, geometry.taps());
+    let rows = geometry.groups * correlation.families.len() * inputs;
+    (0..rows).into_par_iter().with_min_len(8).for_each(|row| {
+        let (input, family) = (row % inputs, &correlation.families[row / inputs % correlation.families.len()]);
+        let group = row / inputs / correlation.families.len();
+        let count = outputs * family.taps.len();
+        // SAFETY: a group's weights hold each family's, and those a row for each input; every task writes a row of its own.
+        let (w, line) = unsafe {
+            let start = group * correlation.weights_per_group() + family.weights + input * count;
+            (w.slice(group * inputs * outputs * taps, inputs * outputs * taps), packed.slice_mut(start, count))
+        };
+        if family.taps.is_empty() {
+            return;
+        }
+        for (output, line) in line.chunks_exact_mut(family.taps.len()).enumerate() {
+            let taps_seen = &w[(output * inputs + input) * taps..][..taps];
+            line.iter_mut().zip(&family.taps).for_each(|(value, &tap)| *value = taps_seen[tap]);
+        }
+    });
+}
+
+/// One family of one block with its operands.
+struct Job<'a> {
+    correlation: &'a Correlation,
+    family: &'a Family,
+    origin: [usize; 3],
+    targets: Span,
+    terms: Terms<'a>,
+    bias: Option<&'a [f32]>,
+    /// Whether the sums begin here, or go on from what the target holds.
+    first: bool,
+    relu: bool,
+    /// The first target channel.
+    target: *mut f32,
+}
+
+dispatch! {
+    /// # Safety
+    /// The job's packed channels and weights must be readable as far as its offsets reach, its target writable.
+    fn correlate_block, correlate_block_with(job: &Job)
+}
+
+/// # Safety
+/// As [`correlate_block`], and the CPU must have the vector's instructions.
+#[inline(always)]
+unsafe fn correlate_block_with<V: Vector>(job: &Job) {
+    let (slab, family) = (&job.correlation.slab, job.family);
+    let lens: [usize; 3] = std::array::from_fn(|d| slab.block[d].min(family.counts[d].saturating_sub(job.origin[d])));
+    if lens.contains(&0) {
+        return;
+    }
+    let [_, height, width] = job.correlation.target;
+    let strides: [usize; 3] = std::array::from_fn(|d| slab.axes[d].target_stride);
+    let at: [usize; 3] = std::array::from_fn(|d| job.origin[d] * strides[d] + family.first[d]);
+    let layout = Layout {
+        rows: lens[1],
+        columns: lens[2],
+        pitch: slab.row_pitch(),
+        row_stride: strides[1] * width,
+        column_stride: strides[2],
+    };
+    let tiles = layout.tiles();
+    let channel_stride = job.correlation.target.iter().product();
+    for plane in 0..lens[0] {
+        let base = ((at[0] + plane * strides[0]) * height + at[1]) * width + at[2];
+        for tile in &tiles {
+            for channels in spans(job.targets.len, CHANNELS) {
+                // SAFETY: the caller's promises; positions of the tile lie in the block.
+                unsafe {
+                    let place =
+                        Place { base: job.target.add(channels.start * channel_stride + base), stride: channel_stride };
+                    correlate_at::<V>(job, &layout, tile, plane * slab.plane_pitch(), channels, place);
+                }
+            }
+        }
+    }
+}
+
+/// One tile of a plane; `place` is the plane's first position.
+///
+/// # Safety
+/// As [`correlate_block_with`].
+#[inline(always)]
+unsafe fn correlate_at<V: Vector>(job: &Job, layout: &Layout, tile: &Tile, plane: usize, channels: Span, place: Place) {
+    // SAFETY: the caller's promises; a tile that is not whole vectors of one row goes through `own`.
+    unsafe {
+        let terms = Terms {
+            packed: job.terms.packed.add(plane + tile.start),
+            weights: job.terms.weights.add(channels.start * job.terms.weight_stride),
+            ..job.terms
+        };
+        let first = job.targets.start + channels.start;
+        let start = match job.bias {
+            _ if !job.first => Start::Target,
+            Some(bias) => Start::Values(std::array::from_fn(|c| if c < channels.len { bias[first + c] } else { 0.0 })),
+            None => Start::Values([0.0; CHANNELS]),
+        };
+        let (row, column) = (tile.start / layout.pitch, tile.start % layout.pitch);
+        if layout.column_stride == 1 && column + tile.vectors * LANES <= layout.columns {
+            let place = Place { base: place.base.add(row * layout.row_stride + column), ..place };
+            correlate::<V>(channels.len, tile.vectors, &terms, start, job.relu, place);
+            return;
+        }
+        let mut own = [[0.0f32; VECTORS * LANES]; CHANNELS];
+        if let Start::Target = start {
+            for (c, own) in own.iter_mut().enumerate().take(channels.len) {
+                let channel = place.base.add(c * place.stride);
+                layout.for_each_run(tile, |at, target, count| {
+                    for i in 0..count {
+                        own[at + i] = *channel.add(target + i * layout.column_stride);
+                    }
+                });
+            }
+        }
+        let local = Place { base: own.as_mut_ptr().cast(), stride: VECTORS * LANES };
+        correlate::<V>(channels.len, tile.vectors, &terms, start, job.relu, local);
+        for (c, own) in own.iter().enumerate().take(channels.len) {
+            let channel = place.base.add(c * place.stride);
+            layout.for_each_run(tile, |at, target, count| {
+                for i in 0..count {
+                    *channel.add(target + i * layout.column_stride) = own[at + i];
+                }
+            });
+        }
+    }
+}
+
+/// The positions of a plane of a block, and where they lie in the target.
+struct Layout {
+    rows: usize,
+    columns: usize,
+    /// Numbers from row to row; those beyond the columns are no positions.
+    pitch: usize,
+    row_stride: usize,
+    column_stride: usize,
+}
+
+/// Adjacent position numbers that are summed together.
+#[derive(Clone, Copy)]
+struct Tile {
+    start: usize,
+    vectors: usize,
+}
+
+impl Layout {
+    /// Tiles that cover all positions: row by row, or across rows where that wastes less.
+    fn tiles(&self) -> Vec<Tile> {
+        // Cycles of a tile per term, by vectors: a tile of one vector waits for its own sums.
+        let cost = |vectors: usize| tile_sizes(vectors).map(|n| [4, 5, 6][n - 1]).sum::<usize>();
+        let along = self.columns.div_ceil(LANES);
+        let across = ((self.rows - 1) * self.pitch + self.columns).div_ceil(LANES);
+        let (runs, vectors) = if self.rows * cost(along) <= cost(across) { (self.rows, along) } else { (1, across) };
+        let mut tiles = Vec::with_capacity(runs * vectors.div_ceil(2));
+        for run in 0..runs {
+            let mut start = run * self.pitch;
+            for vectors in tile_sizes(vectors) {
+                tiles.push(Tile { start, vectors });
+                start += vectors * LANES;
+            }
+        }
+        tiles
+    }
+
+    /// Calls `work(number in the tile, offset in the target, count)` for the tile's positions in each row.
+    #[inline(always)]
+    fn for_each_run(&self, tile: &Tile, mut work: impl FnMut(usize, usize, usize)) {
+        let (mut row, mut column) = (tile.start / self.pitch, tile.start % self.pitch);
+        let (mut at, end) = (0, tile.vectors * LANES);
+        while at < end && row < self.rows {
+            if column < self.columns {
+                let count = (self.columns - column).min(end - at);
+                work(at, row * self.row_stride + column * self.column_stride, count);
+            }
+            at += self.pitch - column;
+            column = 0;
+            row += 1;
+        }
+    }
+}
+
+/// Cuts a number of vectors into tiles of three, and of two where one would be left over.
+fn tile_sizes(vectors: usize) -> impl Iterator<Item = usize> {
+    let pairs = match vectors % VECTORS {
+        0 => 0,
+        1 if vectors > 1 => 2,
+        1 => 0,
+        _ => 1,
+    };
+    let single = usize::from(vectors == 1);
+    let threes = (vectors - 2 * pairs - single) / VECTORS;
+    [(VECTORS, threes), (2, pairs), (1, single)].into_iter().flat_map(|(size, count)| std::iter::repeat_n(size, count))
+}

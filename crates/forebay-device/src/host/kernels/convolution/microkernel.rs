@@ -1,0 +1,189 @@
+//! The inner loops: a tile of target channels times adjacent positions in registers.
+
+use super::super::simd::{Vector, LANES};
+
+/// Target channels of a tile.
+pub(super) const CHANNELS: usize = 4;
+/// Vectors of positions in a tile. With four channels they fill AVX2's sixteen registers: 12 sums, 3 vectors, 1 factor.
+pub(super) const VECTORS: usize = 3;
+
+/// What a sum starts with.
+#[derive(Clone, Copy)]
+pub(super) enum Start {
+    /// These values, one for each channel.
+    Values([f32; CHANNELS]),
+    /// What the target holds.
+    Target,
+}
+
+/// What is summed into a tile: `sum over e of weights[channel][e] x packed[offsets[e] + position]`, in the order of e.
+#[derive(Clone, Copy)]
+pub(super) struct Terms<'a> {
+    pub offsets: &'a [u32],
+    pub packed: *const f32,
+    pub weights: *const f32,
+    /// Elements between the weights of adjacent channels.
+    pub weight_stride: usize,
+}
+
+/// Where a tile is written.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub base: *mut f32,
+    /// Elements between channels.
+    pub stride: usize,
+}
+
+/// Sums a tile of `channels` times `vectors` vectors.
+///
+/// # Safety
+/// All addresses must be readable or writable, in whole vectors, and the CPU must have the vector's instructions.
+#[inline(always)]
+pub(super) unsafe fn correlate<V: Vector>(
+    channels: usize,
+    vectors: usize,
+    terms: &Terms,
+    start: Start,
+    relu: bool,
+    place: Place,
+) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        match (channels, vectors) {
+            (4, 3) => outlined::<V, 4, 3>(terms, start, relu, place),
+            (4, 2) => outlined::<V, 4, 2>(terms, start, relu, place),
+            (4, _) => outlined::<V, 4, 1>(terms, start, relu, place),
+            (3, 3) => outlined::<V, 3, 3>(terms, start, relu, place),
+            (3, 2) => outlined::<V, 3, 2>(terms, start, relu, place),
+            (3, _) => outlined::<V, 3, 1>(terms, start, relu, place),
+            (2, 3) => outlined::<V, 2, 3>(terms, start, relu, place),
+            (2, 2) => outlined::<V, 2, 2>(terms, start, relu, place),
+            (2, _) => outlined::<V, 2, 1>(terms, start, relu, place),
+            (_, 3) => outlined::<V, 1, 3>(terms, start, relu, place),
+            (_, 2) => outlined::<V, 1, 2>(terms, start, relu, place),
+            (_, _) => outlined::<V, 1, 1>(terms, start, relu, place),
+        }
+    }
+}
+
+/// # Safety
+/// As [`correlate`].
+#[inline(always)]
+unsafe fn outlined<V: Vector, const C: usize, const N: usize>(terms: &Terms, start: Start, relu: bool, place: Place) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        V::outline(
+            #[inline(always)]
+            || correlate_tile::<V, C, N>(terms, start, relu, place),
+        );
+    }
+}
+
+/// # Safety
+/// As [`correlate`].
+#[inline(always)]
+unsafe fn correlate_tile<V: Vector, const C: usize, const N: usize>(
+    terms: &Terms,
+    start: Start,
+    relu: bool,
+    place: Place,
+) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let mut sums = [[V::splat(0.0); N]; C];
+        for (c, sums) in sums.iter_mut().enumerate() {
+            for (n, sum) in sums.iter_mut().enumerate() {
+                *sum = match start {
+                    Start::Values(values) => V::splat(values[c]),
+                    Start::Target => V::load(place.base.add(c * place.stride + n * LANES)),
+                };
+            }
+        }
+        let weights: [*const f32; C] = std::array::from_fn(|c| terms.weights.add(c * terms.weight_stride));
+        for (e, &offset) in terms.offsets.iter().enumerate() {
+            let seen = terms.packed.add(offset as usize);
+            let seen: [V; N] = std::array::from_fn(|n| V::load(seen.add(n * LANES)));
+            for (sums, weights) in sums.iter_mut().zip(weights) {
+                *sums = V::add_multiples(*sums, weights.add(e), seen);
+            }
+        }
+        for (c, sums) in sums.iter().enumerate() {
+            for (n, &sum) in sums.iter().enumerate() {
+                let sum = if relu { sum.relu() } else { sum };
+                sum.store(place.base.add(c * place.stride + n * LANES));
+            }
+        }
+    }
+}
+
+/// Rows of packed gradients against places of packed sources, over a run of positions.
+#[derive(Clone, Copy)]
+pub(super) struct Run {
+    /// The first channel's gradients; the run is a whole number of vectors.
+    pub gradient: *const f32,
+    /// Elements between the gradients of adjacent channels.
+    pub gradient_stride: usize,
+    pub packed: *const f32,
+    pub vectors: usize,
+}
+
+/// Adds to `sums[e x CHANNELS + channel]`, for each e: the sum over the run of `gradient[channel][p] x packed[offsets[e] + p]`.
+///
+/// # Safety
+/// As [`correlate`]; `channels` is 1 to [`CHANNELS`].
+#[inline(always)]
+pub(super) unsafe fn project<V: Vector>(channels: usize, run: &Run, offsets: &[u32], sums: &mut [f32]) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        V::outline(
+            #[inline(always)]
+            || match channels {
+                4 => project_rows::<V, 4>(run, offsets, sums),
+                3 => project_rows::<V, 3>(run, offsets, sums),
+                2 => project_rows::<V, 2>(run, offsets, sums),
+                _ => project_rows::<V, 1>(run, offsets, sums),
+            },
+        );
+    }
+}
+
+/// # Safety
+/// As [`project`].
+#[inline(always)]
+unsafe fn project_rows<V: Vector, const C: usize>(run: &Run, offsets: &[u32], sums: &mut [f32]) {
+    let mut groups = offsets.chunks_exact(VECTORS);
+    let mut targets = sums.chunks_exact_mut(VECTORS * CHANNELS);
+    // SAFETY: the caller's promises.
+    unsafe {
+        for (offsets, sums) in (&mut groups).zip(&mut targets) {
+            project_tile::<V, C, VECTORS>(run, offsets, sums);
+        }
+        for (offset, sums) in groups.remainder().chunks(1).zip(targets.into_remainder().chunks_exact_mut(CHANNELS)) {
+            project_tile::<V, C, 1>(run, offset, sums);
+        }
+    }
+}
+
+/// # Safety
+/// As [`project`].
+#[inline(always)]
+unsafe fn project_tile<V: Vector, const C: usize, const N: usize>(run: &Run, offsets: &[u32], targets: &mut [f32]) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let mut sums = [[V::splat(0.0); CHANNELS]; N];
+        let seen: [*const f32; N] = std::array::from_fn(|n| run.packed.add(offsets[n] as usize));
+        for vector in 0..run.vectors {
+            let seen: [V; N] = std::array::from_fn(|n| V::load(seen[n].add(vector * LANES)));
+            for c in 0..C {
+                let gradient = V::load(run.gradient.add(c * run.gradient_stride + vector * LANES));
+                for (sums, &seen) in sums.iter_mut().zip(&seen) {
+                    sums[c] = sums[c].add_product(gradient, seen);
+                }
+            }
+        }
+        for (target, sums) in targets.chunks_exact_mut(CHANNELS).zip(sums) {
+            let sums = V::sums(sums);
+            target.iter_mut().zip(sums).for_each(|(target, sum)| *target += sum);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Slabs: a block of target positions, and the packed piece of a source channel that the block sees.
+//!
+//! Packing puts zeros where positions look beyond the source, so that the inner loops need no bounds, and lines up what
+//! adjacent positions see (see [`super::axis`]). Positions of a plane are numbered through rows of `pitch` elements: one
+//! number is the position's place in the plane and in what every tap sees of it.
+
+use super::axis::Axis;
+
+/// Packed elements behind a channel that vectors may read.
+pub(super) const SLACK: usize = 64;
+/// Longest row of a block in positions.
+const COLUMNS_MAX: usize = 512;
+
+/// How blocks of positions are cut and how a channel of their source is packed.
+#[derive(Clone, Debug)]
+pub(super) struct Slab {
+    pub axes: [Axis; 3],
+    /// Positions of a block in each dimension (fewer at the end).
+    pub block: [usize; 3],
+    /// Packed planes, rows of a plane and elements of a row, for one phase.
+    pitch: [usize; 3],
+    /// Elements from channel to channel.
+    pub channel_stride: usize,
+    /// Elements of a channel that are packed: the phases, and zeros behind the last row.
+    used: usize,
+}
+
+/// A part of a dimension or of a list: where it begins and how long it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub start: usize,
+    pub len: usize,
+}
+
+/// Cuts `0..count` into spans of `size`.
+pub(super) fn spans(count: usize, size: usize) -> impl Iterator<Item = Span> {
+    (0..count).step_by(size.max(1)).map(move |start| Span { start, len: size.min(count - start) })
+}
+
+/// The size of the pieces when `count` is cut into as few even pieces of at most `size` as possible.
+pub(super) fn even(count: usize, size: usize) -> usize {
+    count.div_ceil(count.div_ceil(size.max(1)).max(1)).max(1)
+}
+
+impl Slab {
+    /// The blocks that pack least, with at most `elements_max` packed elements per channel and `positions_max` positions.
+    ///
+    /// # Errors
+    /// Where one position sees more than `elements_max` elements of a channel.
+    pub fn new(mut axes: [Axis; 3], elements_max: usize, positions_max: usize) -> Result<Slab, String> {
+        let block = loop {
+            if let Some(block) = block(&axes, elements_max, positions_max) {
+                break block;
+            }
+            let widest = (0..3).max_by_key(|&d| axes[d].spread).filter(|&d| axes[d].spread > 0);
+            match widest {
+                Some(d) => axes[d].pack_taps_apart(),
+                None => return Err(format!("a window of more than {elements_max} elements is too large for the host")),
+            }
+        };
+        let mut pitch: [usize; 3] = std::array::from_fn(|d| block[d] + axes[d].spread);
+        pitch[2] = row_pitch(&axes[2], block[2]);
+        let phases: usize = axes.iter().map(|axis| axis.phases.len()).product();
+        let used = phases * pitch.iter().product::<usize>() + axes[2].spread;
+        // An odd number of cache lines, so that channels do not compete for the same sets.
+        let channel_stride = (used.div_ceil(16) | 1) * 16;
+        Ok(Slab { axes, block, pitch, channel_stride, used })
+    }
+
+    /// Elements between positions of adjacent rows.
+    pub fn row_pitch(&self) -> usize {
+        self.pitch[2]
+    }
+
+    /// Elements between positions of adjacent planes.
+    pub fn plane_pitch(&self) -> usize {
+        self.pitch[1] * self.pitch[2]
+    }
+
+    /// The blocks' first positions, in row-major order.
+    pub fn origins(&self) -> Vec<[usize; 3]> {
+        let along = |d: usize| spans(self.axes[d].count(), self.block[d]).map(|span| span.start).collect::<Vec<_>>();
+        let [planes, rows, columns] = [along(0), along(1), along(2)];
+        let mut origins = Vec::with_capacity(planes.len() * rows.len() * columns.len());
+        for &plane in &planes {
+            for &row in &rows {
+                origins.extend(columns.iter().map(|&column| [plane, row, column]));
+            }
+        }
+        origins
+    }
+
+    /// Where position 0 of a block looks through a tap that is given by its phase and shift in each dimension.
+    pub fn offset(&self, phase: [usize; 3], shift: [usize; 3]) -> usize {
+        let phase = (phase[0] * self.axes[1].phases.len() + phase[1]) * self.axes[2].phases.len() + phase[2];
+        ((phase * self.pitch[0] + shift[0]) * self.pitch[1] + shift[1]) * self.pitch[2] + shift[2]
+    }
+
+    /// How the packed rows of a block are copied from a channel: the same for every channel.
+    pub fn lines(&self, origin: [usize; 3]) -> Vec<Line> {
+        let [planes, rows, columns] = &self.axes;
+        let [depth, height, width] = self.pitch;
+        let within = |axis: &Axis, index: isize| index >= 0 && (index as usize) < axis.source;
+        let mut lines = Vec::with_capacity(self.used / width);
+        for phase in 0..planes.phases.len() * rows.phases.len() * columns.phases.len() {
+            let column_phase = phase % columns.phases.len();
+            let row_phase = phase / columns.phases.len() % rows.phases.len();
+            let plane_phase = phase / columns.phases.len() / rows.phases.len();
+            let (low, high) = columns.inside(column_phase, origin[2], width);
+            let first = columns.source_of(column_phase, origin[2] + low);
+            for line in 0..depth * height {
+                let plane = planes.source_of(plane_phase, origin[0] + line / height);
+                let row = rows.source_of(row_phase, origin[1] + line % height);
+                if low < high && within(planes, plane) && within(rows, row) {
+                    let start = (plane as usize * rows.source + row as usize) * columns.source + first as usize;
+                    lines.push(Line { low, high, start });
+                } else {
+                    lines.push(Line { low: 0, high: 0, start: 0 });
+                }
+            }
+        }
+        lines
+    }
+
+    /// Packs what a block sees of one channel.
+    pub fn pack(&self, lines: &[Line], channel: &[f32], target: &mut [f32]) {
+        let stride = self.axes[2].source_stride;
+        for (line, target) in lines.iter().zip(target.chunks_exact_mut(self.pitch[2])) {
+            target[..line.low].fill(0.0);
+            copy(&mut target[line.low..line.high], &channel[line.start..], stride);
+            target[line.high..].fill(0.0);
+        }
+        target[self.used - self.axes[2].spread..self.used].fill(0.0);
+    }
+}
+
+/// One packed row: zeros, then elements `low..high` from the channel's element `start` on, then zeros.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    low: usize,
+    high: usize,
+    start: usize,
+}
+
+fn copy(target: &mut [f32], source: &[f32], stride: usize) {
+    match stride {
+        1 => target.copy_from_slice(&source[..target.len()]),
+        2 if !target.is_empty() => {
+            // Written out so that it becomes shuffles of vectors.
+            let whole = target.len() - 1;
+            for (value, pair) in target[..whole].iter_mut().zip(source.chunks_exact(2)) {
+                *value = pair[0];
+            }
+            target[whole] = source[whole * 2];
+        }
+        _ => target.iter_mut().zip(source.iter().step_by(stride)).for_each(|(value, &seen)| *value = seen),
+    }
+}
+
+/// Elements from row to row. Where a block holds whole rows, the zeros before a row can serve as those after the row before.
+fn row_pitch(axis: &Axis, columns: usize) -> usize {
+    let full = columns + axis.spread;
+    if columns < axis.count() {
+        return full;
+    }
+    let inside: Vec<(usize, usize)> = (0..axis.phases.len()).map(|phase| axis.inside(phase, 0, full)).collect();
+    let zeros_before = inside.iter().map(|&(low, _)| low).min().unwrap_or(0);
+    let pitch = inside.iter().map(|&(_, high)| high).max().unwrap_or(full).max(columns);
+    // A row's positions read up to `full` elements: those beyond the pitch are the next row's first.
+    if full - pitch <= zeros_before {
+        pitch
+    } else {
+        full
+    }
+}
+
+/// Positions of a block in each dimension, or none where not even one position fits.
+fn block(axes: &[Axis; 3], elements_max: usize, positions_max: usize) -> Option<[usize; 3]> {
+    let phases: usize = axes.iter().map(|axis| axis.phases.len()).product();
+    let [planes, rows, columns] = axes;
+    let mut width = even(columns.count(), COLUMNS_MAX.min(positions_max));
+    let row_size = |width: usize| phases * (width + columns.spread);
+    while width > 1 && row_size(width) * (1 + rows.spread) * (1 + planes.spread) > elements_max {
+        width = width.div_ceil(2);
+    }
+    let mut best: Option<(usize, [usize; 3])> = None;
+    for depth in 1..=planes.count().min(64) {
+        let depth = even(planes.count(), depth);
+        let fitting = (elements_max / (row_size(width) * (depth + planes.spread))).saturating_sub(rows.spread);
+        let height = fitting.min(positions_max / (width * depth)).min(rows.count());
+        if height == 0 {
+            break;
+        }
+        let height = even(rows.count(), height);
+        let packed = planes.count().div_ceil(depth)
+            * (depth + planes.spread)
+            * rows.count().div_ceil(height)
+            * (height + rows.spread);
+        if best.is_none_or(|(least, _)| packed < least) {
+            best = Some((packed, [depth, height, width]));
+        }
+    }
+    best.map(|(_, block)| block)
+}
