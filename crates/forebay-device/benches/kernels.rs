@@ -1,0 +1,170 @@
+//! Speed of the host device's convolutions and matrix products at the sizes that matter.
+//!
+//! `cargo bench -p forebay-device [-- FILTER]` prints milliseconds and GFLOP/s (best of several runs) with one thread and
+//! with all threads. Everything goes through the public device, as a plan's launches do.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use forebay_base::kernel::{Activation, Convolution, Window};
+use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
+use forebay_device::host::{HostDevice, HostOptions};
+use forebay_device::Device;
+
+/// Repetitions of a measurement end after this time, or this number.
+const TIME_MAX: Duration = Duration::from_millis(400);
+const RUNS_MAX: usize = 40;
+
+/// A convolution of images of equal padding: name, sizes of x and w, stride, padding.
+type Case = (&'static str, &'static [u64], &'static [u64], u64, u64);
+
+/// Layers of the 3-D U-Net, of ResNet-20 at batch 64, of inference models, and transposed convolutions (x is the larger).
+const CASES: &[Case] = &[
+    ("unet 1-8 at 96", &[1, 1, 96, 112, 96], &[8, 1, 3, 3, 3], 1, 1),
+    ("unet 8-8 at 96", &[1, 8, 96, 112, 96], &[8, 8, 3, 3, 3], 1, 1),
+    ("unet 16-8 at 96", &[1, 16, 96, 112, 96], &[8, 16, 3, 3, 3], 1, 1),
+    ("unet 8-3 k1 at 96", &[1, 8, 96, 112, 96], &[3, 8, 1, 1, 1], 1, 0),
+    ("unet 8-16 at 48", &[1, 8, 48, 56, 48], &[16, 8, 3, 3, 3], 1, 1),
+    ("unet 16-16 at 48", &[1, 16, 48, 56, 48], &[16, 16, 3, 3, 3], 1, 1),
+    ("unet 32-16 at 48", &[1, 32, 48, 56, 48], &[16, 32, 3, 3, 3], 1, 1),
+    ("unet 32-32 at 24", &[1, 32, 24, 28, 24], &[32, 32, 3, 3, 3], 1, 1),
+    ("unet 64-64 at 12", &[1, 64, 12, 14, 12], &[64, 64, 3, 3, 3], 1, 1),
+    ("resnet 3-16 at 32", &[64, 3, 32, 32], &[16, 3, 3, 3], 1, 1),
+    ("resnet 16-16 at 32", &[64, 16, 32, 32], &[16, 16, 3, 3], 1, 1),
+    ("resnet 16-32 s2 at 32", &[64, 16, 32, 32], &[32, 16, 3, 3], 2, 1),
+    ("resnet 16-32 k1 s2", &[64, 16, 32, 32], &[32, 16, 1, 1], 2, 0),
+    ("resnet 32-32 at 16", &[64, 32, 16, 16], &[32, 32, 3, 3], 1, 1),
+    ("resnet 32-64 s2 at 16", &[64, 32, 16, 16], &[64, 32, 3, 3], 2, 1),
+    ("resnet 64-64 at 8", &[64, 64, 8, 8], &[64, 64, 3, 3], 1, 1),
+    ("light 3-64 k7 s2", &[1, 3, 224, 224], &[64, 3, 7, 7], 2, 3),
+    ("light 64-64 at 56", &[1, 64, 56, 56], &[64, 64, 3, 3], 1, 1),
+    ("light 256-256 at 14", &[1, 256, 14, 14], &[256, 256, 3, 3], 1, 1),
+    ("light 512-512 at 28", &[1, 512, 28, 28], &[512, 512, 3, 3], 1, 1),
+    ("light 64-256 k1 at 56", &[1, 64, 56, 56], &[256, 64, 1, 1], 1, 0),
+    ("light 1024-256 k1", &[1, 1024, 14, 14], &[256, 1024, 1, 1], 1, 0),
+    ("light 2048-512 k1", &[1, 2048, 7, 7], &[512, 2048, 1, 1], 1, 0),
+    ("transposed 64-32", &[1, 32, 24, 28, 24], &[64, 32, 2, 2, 2], 2, 0),
+    ("transposed 32-16", &[1, 16, 48, 56, 48], &[32, 16, 2, 2, 2], 2, 0),
+    ("transposed 16-8", &[1, 8, 96, 112, 96], &[16, 8, 2, 2, 2], 2, 0),
+];
+
+/// Matrix products m x k x n with the second factor transposed.
+const PRODUCTS: &[(u64, u64, u64)] =
+    &[(512, 512, 512), (64, 1024, 1024), (256, 768, 3072), (1, 25088, 4096), (1, 2048, 1000)];
+
+/// A device with a stream.
+struct Machine {
+    device: HostDevice,
+    stream: StreamId,
+}
+
+impl Machine {
+    fn new(threads: Option<usize>) -> Result<Machine, Box<dyn Error>> {
+        let device = HostDevice::new(&HostOptions { threads, ..HostOptions::default() })?;
+        let stream = device.create_stream("bench")?;
+        Ok(Machine { device, stream })
+    }
+
+    fn submit(&self, command: Command) -> Result<(), Box<dyn Error>> {
+        self.device.submit(&[command])?;
+        Ok(self.device.synchronize(self.stream)?)
+    }
+
+    /// The best time of a kernel with operands of these sizes.
+    fn time(&self, kernel: &Kernel, reads: &[&TensorDesc], writes: &[&TensorDesc]) -> Result<Duration, Box<dyn Error>> {
+        let mut memories: Vec<MemoryId> = Vec::new();
+        let mut place = |size_bytes: u64| -> Result<Region, Box<dyn Error>> {
+            memories.push(self.device.create_placed(size_bytes)?);
+            let region = Region::new(memories[memories.len() - 1], 0, size_bytes);
+            self.submit(Command::Fill { stream: self.stream, region, pattern: 0.5f32.to_le_bytes() })?;
+            Ok(region)
+        };
+        let mut bind = |descs: &[&TensorDesc]| -> Result<Vec<Binding>, Box<dyn Error>> {
+            let bound =
+                |desc: &&TensorDesc| Ok(Binding { region: place(desc.total_size_bytes())?, desc: (*desc).clone() });
+            descs.iter().map(bound).collect()
+        };
+        let (read_bindings, write_bindings) = (bind(reads)?, bind(writes)?);
+        let owned = |descs: &[&TensorDesc]| descs.iter().map(|desc| (*desc).clone()).collect::<Vec<_>>();
+        let scratch_bytes = self.device.workspace_bytes(kernel, &owned(reads), &owned(writes))?;
+        let scratch = (scratch_bytes > 0).then(|| place(scratch_bytes)).transpose()?;
+        let launch = Launch { kernel: kernel.clone(), reads: read_bindings, writes: write_bindings, scratch, label: 0 };
+        let mut best = Duration::MAX;
+        let begin = Instant::now();
+        for run in 0..RUNS_MAX {
+            if run >= 3 && begin.elapsed() > TIME_MAX {
+                break;
+            }
+            let start = Instant::now();
+            self.submit(Command::Launch { stream: self.stream, launch: Box::new(launch.clone()) })?;
+            best = best.min(start.elapsed());
+        }
+        for memory in memories {
+            self.device.destroy_memory(memory);
+        }
+        Ok(best)
+    }
+}
+
+fn float(sizes: &[u64]) -> Result<TensorDesc, Box<dyn Error>> {
+    Ok(TensorDesc::packed(DataType::Float32, sizes)?)
+}
+
+fn report(machines: &[Machine], name: &str, flops: f64, kernels: &[Run]) -> Result<(), Box<dyn Error>> {
+    print!("{name:24}");
+    for (kernel, reads, write) in kernels {
+        for machine in machines {
+            let seconds = machine.time(kernel, reads, &[write])?.as_secs_f64();
+            print!(" {:8.2} ms {:4.0}", seconds * 1e3, flops / seconds / 1e9);
+        }
+        print!(" |");
+    }
+    println!();
+    Ok(())
+}
+
+/// A kernel with its operands.
+type Run<'a> = (Kernel, Vec<&'a TensorDesc>, &'a TensorDesc);
+
+fn convolution(machines: &[Machine], &(name, x, w, stride, pad): &Case) -> Result<(), Box<dyn Error>> {
+    let rank = x.len() - 2;
+    let spatial = (2..x.len()).map(|d| (x[d] + 2 * pad - w[d]) / stride + 1);
+    let y: Vec<u64> = [x[0], w[0]].into_iter().chain(spatial).collect();
+    let flops = (2 * w.iter().product::<u64>() * y[2..].iter().product::<u64>() * y[0]) as f64;
+    let window = Window {
+        kernel: w[2..].to_vec(),
+        strides: vec![stride; rank],
+        dilations: vec![1; rank],
+        pads_begin: vec![pad; rank],
+        pads_end: vec![pad; rank],
+    };
+    let convolution = Convolution { window, groups: 1 };
+    let activation = Activation::None;
+    let (x, w, y) = (float(x)?, float(w)?, float(&y)?);
+    let kernels = [
+        (Kernel::Convolution { convolution: convolution.clone(), activation }, vec![&x, &w], &y),
+        (Kernel::ConvolutionDataGradient { convolution: convolution.clone(), activation }, vec![&y, &w], &x),
+        (Kernel::ConvolutionWeightGradient { convolution, accumulate: false }, vec![&x, &y], &w),
+    ];
+    report(machines, name, flops, &kernels)
+}
+
+fn product(machines: &[Machine], &(m, k, n): &(u64, u64, u64)) -> Result<(), Box<dyn Error>> {
+    let (a, b, y) = (float(&[m, k])?, float(&[n, k])?, float(&[m, n])?);
+    let kernel =
+        Kernel::MatMul { transpose_a: false, transpose_b: true, alpha: 1.0, beta: 0.0, activation: Activation::None };
+    report(machines, &format!("product {m} {k} {n}"), (2 * m * k * n) as f64, &[(kernel, vec![&a, &b], &y)])
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    let machines = [Machine::new(Some(1))?, Machine::new(None)?];
+    println!("{:24} forward, data gradient, weight gradient: one thread, all threads; GFLOP/s", "");
+    for case in CASES.iter().filter(|case| case.0.contains(&filter)) {
+        convolution(&machines, case)?;
+    }
+    for sizes in PRODUCTS.iter().filter(|_| "product".contains(&filter)) {
+        product(&machines, sizes)?;
+    }
+    Ok(())
+}
