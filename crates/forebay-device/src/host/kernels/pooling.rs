@@ -1,11 +1,11 @@
 //! Pooling over windows, and its gradient, in one to three spatial dimensions.
 
 use forebay_base::kernel::{PoolOp, Window};
-use forebay_base::{DataType, Kernel};
+use forebay_base::{DataType, Kernel, TensorDesc};
 use rayon::prelude::*;
 
 use super::convolution::spatial3;
-use super::parallel::{require_packed, Pointer};
+use super::parallel::{require_packed, wide, Pointer};
 use super::{unsupported, View};
 use crate::device::DeviceError;
 
@@ -19,7 +19,20 @@ struct Sliding {
     pads: [usize; 3],
     /// Sizes of the padded input: windows of a ceiling-mode output may reach beyond even that.
     padded: [usize; 3],
+    /// By tap along a row: what the row's columns see through it.
+    columns: Vec<Columns>,
 }
+
+/// The columns of an output row that see an element of the input through a tap, and the element that the first one sees.
+#[derive(Clone, Copy)]
+struct Columns {
+    first: usize,
+    count: usize,
+    element: usize,
+}
+
+/// No element yet.
+const NONE: u32 = u32::MAX;
 
 /// Runs one kernel of this family.
 ///
@@ -30,12 +43,20 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     if let Some(view) = reads.iter().chain(writes).find(|view| view.desc.data_type() != DataType::Float32) {
         return Err(unsupported(kernel, format!("the host pools float32, not {}", view.desc.data_type())));
     }
+    if let (Kernel::PoolGradient { op: PoolOp::Max, .. }, None) = (kernel, reads.get(1)) {
+        return Err(unsupported(kernel, "the gradient of max pooling needs x".to_string()));
+    }
+    if reads.iter().any(|view| view.sizes()[2..].iter().product::<usize>() >= NONE as usize) {
+        return Err(unsupported(kernel, format!("a channel has more than {NONE} elements")));
+    }
     // SAFETY: the caller's promises are those that the two directions ask for.
     unsafe {
         match kernel {
-            Kernel::Pool { op, window } => forward(*op, &sliding(window, &reads[0], &writes[0]), &reads[0], &writes[0]),
+            Kernel::Pool { op, window } => {
+                forward(*op, &sliding(window, reads[0].desc, writes[0].desc), &reads[0], &writes[0])
+            }
             Kernel::PoolGradient { op, window } => {
-                let sliding = sliding(window, &writes[0], &reads[0]);
+                let sliding = sliding(window, writes[0].desc, reads[0].desc);
                 backward(*op, &sliding, &reads[0], reads.get(1), &writes[0]);
             }
             _ => return Err(unsupported(kernel, "not a pooling".to_string())),
@@ -44,59 +65,145 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     Ok(())
 }
 
-fn sliding(window: &Window, input: &View, output: &View) -> Sliding {
-    let (input, output) = (spatial3(&input.sizes()[2..], 1), spatial3(&output.sizes()[2..], 1));
-    let three = |values: &[u64], filler| spatial3(&values.iter().map(|&v| v as usize).collect::<Vec<_>>(), filler);
+fn sliding(window: &Window, input: &TensorDesc, output: &TensorDesc) -> Sliding {
     let pads = three(&window.pads_begin, 0);
     let pads_end = three(&window.pads_end, 0);
-    Sliding {
-        input,
-        output,
-        kernel: three(&window.kernel, 1),
-        strides: three(&window.strides, 1),
-        dilations: three(&window.dilations, 1),
-        pads,
-        padded: std::array::from_fn(|d| input[d] + pads[d] + pads_end[d]),
-    }
+    let (kernel, strides) = (three(&window.kernel, 1), three(&window.strides, 1));
+    let (dilations, pads) = (three(&window.dilations, 1), three(&window.pads_begin, 0));
+    let columns = |tap: usize| {
+        // Columns whose element is at least 0, and those where it is below the input's width.
+        let (shift, stride) = (tap * dilations[2], strides[2]);
+        let first = pads[2].saturating_sub(shift).div_ceil(stride).min(output[2]);
+        let end = (input[2] + pads[2]).saturating_sub(shift).div_ceil(stride).clamp(first, output[2]);
+        Columns { first, count: end - first, element: (first * stride + shift).saturating_sub(pads[2]) }
+    };
+    let columns = (0..kernel[2]).map(columns).filter(|columns| columns.count > 0).collect();
+    let pads_end = three(&window.pads_end, 0);
+    let padded = std::array::from_fn(|d| input[d] + pads[d] + pads_end[d]);
+    Sliding { input, output, kernel, strides, dilations, pads, padded, columns }
 }
 
 impl Sliding {
-    /// Calls `work(input element)` for every tap of an output element's window that lies in the input, in row-major order.
+    /// The input element that an output element sees through a tap along a dimension, where there is one.
+    fn inside(&self, d: usize, at: usize, tap: usize) -> Option<usize> {
+        let index = (at * self.strides[d] + tap * self.dilations[d]).wrapping_sub(self.pads[d]);
+        (index < self.input[d]).then_some(index)
+    }
+
+    /// Calls `work(first column, columns, input element of the first)` for every tap of an output row's windows, in
+    /// row-major order, with the columns that see an element of the input through it.
     #[inline(always)]
-    fn taps(&self, at: [usize; 3], mut work: impl FnMut(usize)) {
-        let inside = |d: usize, tap: usize| {
-            let index = (at[d] * self.strides[d] + tap * self.dilations[d]).wrapping_sub(self.pads[d]);
-            (index < self.input[d]).then_some(index)
-        };
-        for z in (0..self.kernel[0]).filter_map(|tap| inside(0, tap)) {
-            for y in (0..self.kernel[1]).filter_map(|tap| inside(1, tap)) {
-                for x in (0..self.kernel[2]).filter_map(|tap| inside(2, tap)) {
-                    work((z * self.input[1] + y) * self.input[2] + x);
+    fn for_each_tap(&self, row: usize, mut work: impl FnMut(usize, usize, usize)) {
+        let at = [row / self.output[1], row % self.output[1]];
+        for z in (0..self.kernel[0]).filter_map(|tap| self.inside(0, at[0], tap)) {
+            for y in (0..self.kernel[1]).filter_map(|tap| self.inside(1, at[1], tap)) {
+                let start = (z * self.input[1] + y) * self.input[2];
+                for columns in &self.columns {
+                    work(columns.first, columns.count, start + columns.element);
                 }
             }
         }
     }
 
-    /// Taps that count in a mean: those in the input, or with padding those in the padded input.
-    fn divisor(&self, at: [usize; 3], count_include_pad: bool) -> f32 {
-        let taps = (0..3).map(|d| {
-            let reach = |tap: &usize| {
-                let index = at[d] * self.strides[d] + tap * self.dilations[d];
-                if count_include_pad {
-                    index < self.padded[d]
-                } else {
-                    index.wrapping_sub(self.pads[d]) < self.input[d]
-                }
-            };
-            (0..self.kernel[d]).filter(reach).count()
-        });
-        taps.product::<usize>().max(1) as f32
+    /// How many taps of an output element's window count in a mean along a dimension: those in the input, or with padding
+    /// those in the padded input.
+    fn taps_counted(&self, d: usize, at: usize, count_include_pad: bool) -> usize {
+        let reach = |&tap: &usize| {
+            if count_include_pad {
+                at * self.strides[d] + tap * self.dilations[d] < self.padded[d]
+            } else {
+                self.inside(d, at, tap).is_some()
+            }
+        };
+        (0..self.kernel[d]).filter(reach).count()
     }
 
-    fn at(&self, element: usize) -> [usize; 3] {
-        let row = element / self.output[2];
-        [row / self.output[1], row % self.output[1], element % self.output[2]]
+    /// The divisors of a row's means.
+    fn divisors(&self, row: usize, count_include_pad: bool) -> impl Iterator<Item = f32> + '_ {
+        let outer = self.taps_counted(0, row / self.output[1], count_include_pad)
+            * self.taps_counted(1, row % self.output[1], count_include_pad);
+        (0..self.output[2]).map(move |at| (outer * self.taps_counted(2, at, count_include_pad)).max(1) as f32)
     }
+
+    /// Calls `work(value, element)` for values and the elements of a slice that lie `stride` apart.
+    #[inline(always)]
+    fn zip<T>(&self, values: &mut [T], elements: &[f32], mut work: impl FnMut(&mut T, f32)) {
+        match self.strides[2] {
+            1 => values.iter_mut().zip(elements).for_each(|(value, &element)| work(value, element)),
+            // Written out so that it becomes shuffles of vectors. The last pair may be cut off.
+            2 => {
+                let (pairs, last) = values.split_at_mut(values.len().saturating_sub(1));
+                pairs.iter_mut().zip(elements.chunks_exact(2)).for_each(|(value, pair)| work(value, pair[0]));
+                last.iter_mut().for_each(|value| work(value, elements[pairs.len() * 2]));
+            }
+            stride => values.iter_mut().zip(elements.iter().step_by(stride)).for_each(|(v, &element)| work(v, element)),
+        }
+    }
+
+    /// One row of the forward direction.
+    #[inline(always)]
+    fn pool(&self, op: PoolOp, row: usize, x: &[f32], y: &mut [f32]) {
+        match op {
+            PoolOp::Max => {
+                y.fill(f32::NEG_INFINITY);
+                self.for_each_tap(row, |low, count, first| {
+                    self.zip(&mut y[low..low + count], &x[first..], |largest, x| {
+                        *largest = if x > *largest || x.is_nan() { x } else { *largest };
+                    });
+                });
+            }
+            PoolOp::Average { count_include_pad } => {
+                y.fill(0.0);
+                self.for_each_tap(row, |low, count, first| {
+                    self.zip(&mut y[low..low + count], &x[first..], |sum, x| *sum += x);
+                });
+                y.iter_mut().zip(self.divisors(row, count_include_pad)).for_each(|(sum, divisor)| *sum /= divisor);
+            }
+        }
+    }
+
+    /// Finds the largest element of each of a row's windows: the first of several, NaN before everything.
+    #[inline(always)]
+    fn find_largest(&self, row: usize, x: &[f32], candidates: &mut [Candidate]) {
+        candidates.fill(Candidate { value: 0.0, element: NONE });
+        let stride = self.strides[2] as u32;
+        self.for_each_tap(row, |low, count, first| {
+            let mut element = first as u32;
+            self.zip(&mut candidates[low..low + count], &x[first..], |candidate, x| {
+                let wins =
+                    candidate.element == NONE || x > candidate.value || (x.is_nan() && !candidate.value.is_nan());
+                let challenger = Candidate { value: x, element };
+                *candidate = if wins { challenger } else { *candidate };
+                element = element.wrapping_add(stride);
+            });
+        });
+    }
+
+    /// Gives a row's gradients to the largest elements of their windows.
+    #[inline(always)]
+    fn give_to_largest(&self, row: usize, x: &[f32], dy: &[f32], candidates: &mut [Candidate], dx: &mut [f32]) {
+        self.find_largest(row, x, candidates);
+        for (candidate, slope) in candidates.iter().zip(dy).filter(|(candidate, _)| candidate.element != NONE) {
+            dx[candidate.element as usize] += slope;
+        }
+    }
+
+    /// Gives a row's gradients in equal parts to all elements of their windows.
+    #[inline(always)]
+    fn give_to_all(&self, row: usize, shares: &[f32], dx: &mut [f32]) {
+        let stride = self.strides[2];
+        self.for_each_tap(row, |low, count, first| {
+            let dx = dx[first..].iter_mut().step_by(stride);
+            dx.zip(&shares[low..low + count]).for_each(|(dx, share)| *dx += share);
+        });
+    }
+}
+
+/// The largest element seen so far.
+#[derive(Clone, Copy)]
+struct Candidate {
+    value: f32,
+    element: u32,
 }
 
 /// # Safety
@@ -113,52 +220,44 @@ unsafe fn forward(op: PoolOp, sliding: &Sliding, x: &View, y: &View) {
             let start = channel * output + row * sliding.output[2];
             (source.slice(channel * input, input), target.slice_mut(start, sliding.output[2]))
         };
-        for (column, value) in y.iter_mut().enumerate() {
-            let at = [row / sliding.output[1], row % sliding.output[1], column];
-            *value = match op {
-                PoolOp::Max => {
-                    let mut largest = f32::NEG_INFINITY;
-                    sliding.taps(at, |i| largest = if x[i] > largest || x[i].is_nan() { x[i] } else { largest });
-                    largest
-                }
-                PoolOp::Average { count_include_pad } => {
-                    let mut sum = 0.0f32;
-                    sliding.taps(at, |i| sum += x[i]);
-                    sum / sliding.divisor(at, count_include_pad)
-                }
-            };
-        }
+        wide(
+            #[inline(always)]
+            || sliding.pool(op, row, x, y),
+        );
     });
 }
 
+/// Each channel's gradient is summed over output rows in order, and in a row over taps, then columns.
+///
 /// # Safety
 /// As [`super::run`].
 unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, dx: &View) {
     let (input, output) = (sliding.input.iter().product::<usize>(), sliding.output.iter().product::<usize>());
     let (gradient, target) = (Pointer::<f32>::of(dy), Pointer::<f32>::of(dx));
     let source = x.map(Pointer::<f32>::of);
+    let columns = sliding.output[2];
     (0..dx.count() / input.max(1)).into_par_iter().for_each(|channel| {
-        // SAFETY: a channel's elements lie in the operands, and every task writes a channel of its own.
-        let (dy, dx) = unsafe { (gradient.slice(channel * output, output), target.slice_mut(channel * input, input)) };
+        // SAFETY: a channel's elements lie in the operands, and every task writes a channel of its own; x is only read.
+        let (dy, dx, x) = unsafe {
+            let x = source.map(|source| source.slice(channel * input, input));
+            (gradient.slice(channel * output, output), target.slice_mut(channel * input, input), x)
+        };
         dx.fill(0.0);
-        for (element, &slope) in dy.iter().enumerate() {
-            let at = sliding.at(element);
-            match (op, source) {
-                (PoolOp::Max, Some(source)) => {
-                    // SAFETY: as above; x is only read.
-                    let x = unsafe { source.slice(channel * input, input) };
-                    let mut winner: Option<usize> = None;
-                    sliding.taps(at, |i| {
-                        let wins = winner.is_none_or(|w| x[i] > x[w] || (x[i].is_nan() && !x[w].is_nan()));
-                        winner = if wins { Some(i) } else { winner };
-                    });
-                    if let Some(winner) = winner {
-                        dx[winner] += slope;
-                    }
-                }
+        let mut candidates = vec![Candidate { value: 0.0, element: NONE }; columns];
+        let mut shares = vec![0.0; columns];
+        for (row, dy) in dy.chunks_exact(columns).enumerate() {
+            match (op, x) {
+                (PoolOp::Max, Some(x)) => wide(
+                    #[inline(always)]
+                    || sliding.give_to_largest(row, x, dy, &mut candidates, dx),
+                ),
                 (PoolOp::Average { count_include_pad }, _) => {
-                    let share = slope / sliding.divisor(at, count_include_pad);
-                    sliding.taps(at, |i| dx[i] += share);
+                    let divisors = sliding.divisors(row, count_include_pad);
+                    shares.iter_mut().zip(dy).zip(divisors).for_each(|((share, dy), divisor)| *share = dy / divisor);
+                    wide(
+                        #[inline(always)]
+                        || sliding.give_to_all(row, &shares, dx),
+                    );
                 }
                 (PoolOp::Max, None) => {}
             }
@@ -213,6 +312,85 @@ mod tests {
                 let kernel = Kernel::PoolGradient { op, window: window.clone() };
                 let dx = run(&kernel, &[&dy, &x], std::slice::from_ref(&x_desc));
                 assert_close(&dx[0].values(), &expected, 2e-2, &format!("{op:?} {window:?}"));
+            }
+        }
+    }
+
+    /// Both directions by the definition: one window after the other.
+    fn naive(op: PoolOp, sliding: &Sliding, x: &[f64], dy: &[f64]) -> (Vec<f64>, Vec<f64>) {
+        let (mut y, mut dx) = (Vec::new(), vec![0.0; x.len()]);
+        let (input, output) = (sliding.input.iter().product::<usize>(), sliding.output.iter().product::<usize>());
+        for (element, &slope) in dy.iter().enumerate() {
+            let (start, position) = (element / output * input, element % output);
+            let [_, height, width] = sliding.output;
+            let at = [position / (height * width), position / width % height, position % width];
+            let (mut seen, mut padded) = (Vec::new(), 0);
+            for tap in 0..sliding.kernel.iter().product() {
+                let [_, height, width] = sliding.kernel;
+                let tap = [tap / (height * width), tap / width % height, tap % width];
+                let reach = |d: usize| at[d] * sliding.strides[d] + tap[d] * sliding.dilations[d];
+                padded += usize::from((0..3).all(|d| reach(d) < sliding.padded[d]));
+                if let [Some(z), Some(y), Some(x)] = [0, 1, 2].map(|d| sliding.inside(d, at[d], tap[d])) {
+                    seen.push(start + (z * sliding.input[1] + y) * sliding.input[2] + x);
+                }
+            }
+            match op {
+                PoolOp::Max => {
+                    let first = seen.iter().copied().reduce(|a, b| if x[b] > x[a] { b } else { a }).unwrap();
+                    y.push(x[first]);
+                    dx[first] += slope;
+                }
+                PoolOp::Average { count_include_pad } => {
+                    let count = if count_include_pad { padded } else { seen.len() } as f64;
+                    y.push(seen.iter().map(|&i| x[i]).sum::<f64>() / count);
+                    seen.iter().for_each(|&i| dx[i] += slope / count);
+                }
+            }
+        }
+        (y, dx)
+    }
+
+    #[test]
+    fn random_windows_match_the_definition() {
+        let mut random = Random::new(5);
+        for number in 0..60 {
+            let rank = 1 + random.below(3) as usize;
+            let mut window = window(&[], &[], &[], &[]);
+            let (mut x, mut y) = (vec![2, 1 + random.below(3)], vec![]);
+            for _ in 0..rank {
+                let (kernel, stride, dilation) = (1 + random.below(3), 1 + random.below(3), 1 + random.below(2));
+                let (begin, end) = (random.below(kernel), random.below(kernel));
+                let reach = (kernel - 1) * dilation + 1;
+                let size = reach + random.below(20);
+                // Sometimes as with a rounded-up output size, whose last window must still begin in the input.
+                let up = random.below(2) * (stride - 1);
+                let last = (size + begin + end - reach + up) / stride;
+                let last = if last * stride >= size + begin { last - 1 } else { last };
+                window.kernel.push(kernel);
+                window.strides.push(stride);
+                window.dilations.push(dilation);
+                window.pads_begin.push(begin.min(dilation * (kernel - 1)));
+                window.pads_end.push(end);
+                x.push(size);
+                y.push(last + 1);
+            }
+            let (x_desc, y_desc) = (desc(DataType::Float32, &x), desc(DataType::Float32, &[&x[..2], &y[..]].concat()));
+            // Few different values, so that there are ties.
+            let values: Vec<f64> = (0..x_desc.element_count()).map(|_| random.below(7) as f64 - 3.0).collect();
+            let slopes = random.values(y_desc.element_count() as usize);
+            let (x, dy) = (Tensor::new(&x_desc, &values), Tensor::new(&y_desc, &slopes));
+            let sliding = sliding(&window, &x_desc, &y_desc);
+            for op in
+                [PoolOp::Max, PoolOp::Average { count_include_pad: true }, PoolOp::Average { count_include_pad: false }]
+            {
+                let what = format!("case {number}: {op:?} {window:?} {x_desc} to {y_desc}");
+                let (expected_y, expected_dx) = naive(op, &sliding, &values, &slopes);
+                let kernel = Kernel::Pool { op, window: window.clone() };
+                let y = run(&kernel, &[&x], std::slice::from_ref(&y_desc));
+                assert_close(&y[0].values(), &expected_y, 1e-5, &what);
+                let kernel = Kernel::PoolGradient { op, window: window.clone() };
+                let dx = run(&kernel, &[&dy, &x], std::slice::from_ref(&x_desc));
+                assert_close(&dx[0].values(), &expected_dx, 1e-5, &what);
             }
         }
     }
