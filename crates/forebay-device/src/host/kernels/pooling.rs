@@ -66,8 +66,8 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
 }
 
 fn sliding(window: &Window, input: &TensorDesc, output: &TensorDesc) -> Sliding {
-    let pads = three(&window.pads_begin, 0);
-    let pads_end = three(&window.pads_end, 0);
+    let three = |values: &[u64], filler| spatial3(&values.iter().map(|&v| v as usize).collect::<Vec<_>>(), filler);
+    let (input, output) = (three(&input.sizes()[2..], 1), three(&output.sizes()[2..], 1));
     let (kernel, strides) = (three(&window.kernel, 1), three(&window.strides, 1));
     let (dilations, pads) = (three(&window.dilations, 1), three(&window.pads_begin, 0));
     let columns = |tap: usize| {
