@@ -57,7 +57,10 @@ pub fn read(bytes: &[u8], directory: Option<&Path>) -> Result<Model, ModelError>
 pub fn read_file(path: &Path) -> Result<Model, ModelError> {
     let bytes = std::fs::read(path).map_err(|error| file_error(path, &error))?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    read(&bytes, Some(directory))
+    read(&bytes, Some(directory)).map_err(|error| match error {
+        ModelError::Malformed { reason } => malformed(format!("{}: {reason}", path.display())),
+        other => other,
+    })
 }
 
 /// Reads a single serialised tensor, such as the reference data of ONNX's own tests, with its name.
