@@ -28,6 +28,13 @@ pub enum Role {
     Temporary,
 }
 
+impl Role {
+    /// Whether the contents last from step to step.
+    pub const fn is_persistent(self) -> bool {
+        matches!(self, Role::Constant | Role::Parameter | Role::State)
+    }
+}
+
 /// A logical buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Buffer {

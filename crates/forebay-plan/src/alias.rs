@@ -82,8 +82,8 @@ fn takes_over(
         && output.desc.data_type().size_bytes() == input.desc.data_type().size_bytes();
     let read_once = launch.reads.iter().filter(|operand| operand.buffer == input.buffer).count() == 1;
     let not_written = launch.writes.iter().all(|operand| operand.buffer != input.buffer);
-    let taken = renamed.values().filter(|&&to| to == input.buffer).count() > 0
-        && launch.writes.iter().any(|operand| renamed.get(&operand.buffer) == Some(&input.buffer));
+    // Another output of this launch may have taken the input over already.
+    let taken = launch.writes.iter().any(|operand| renamed.get(&operand.buffer) == Some(&input.buffer));
     let fits = whole(output) && whole(input) && same_layout && read_once && not_written && !taken;
     let lives = life.get(&output.buffer)?.first == index && life.get(&input.buffer)?.last == index;
     (fits && lives).then_some((output.buffer, input.buffer))

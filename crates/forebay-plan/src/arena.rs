@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use forebay_base::ByteRange;
 use forebay_memory::{place, Effort, Item, Piece};
-use forebay_model::program::{BufferId, Program, Role};
+use forebay_model::program::{BufferId, Program};
 
 use crate::liveness::{Liveness, Owner};
 use crate::residency::{Residency, DEVICE_ALIGNMENT_BYTES};
@@ -124,7 +124,7 @@ fn host(program: &Program, live: &Liveness, residency: &Residency) -> (Vec<Optio
     for (index, chunk) in live.chunks.iter().enumerate() {
         let Owner::Buffer(buffer) = chunk.owner else { continue };
         let port = program.inputs.iter().chain(&program.outputs).any(|port| port.operand.buffer == buffer);
-        let persistent = !matches!(program.buffer(buffer).role, Role::Temporary | Role::Input);
+        let persistent = program.buffer(buffer).role.is_persistent();
         if port || (persistent && !residency.home_on_device[index]) {
             stored[index] = Some(whole.clone());
         }

@@ -1,8 +1,7 @@
 //! Cost: how long launches and copies take. Either estimated from a program and a device's limits, or measured.
 
-use forebay_base::kernel::Convolution;
 use forebay_base::{Kernel, Limits};
-use forebay_model::program::{Program, ProgramLaunch};
+use forebay_model::program::{Operand, Program, ProgramLaunch};
 
 /// Arithmetic operations per nanosecond and lane that estimates assume.
 const OPERATIONS_PER_NS_AND_LANE: f64 = 35.0;
@@ -65,21 +64,15 @@ pub fn bytes(launch: &ProgramLaunch) -> u64 {
 
 /// Floating-point operations of a launch, a multiply-add counting as two.
 pub fn operations(launch: &ProgramLaunch) -> f64 {
-    let count =
-        |operand: Option<&forebay_model::program::Operand>| operand.map_or(0, |o| o.desc.element_count()) as f64;
-    let taps = |weights: Option<&forebay_model::program::Operand>, _: &Convolution| {
-        weights.map_or(1.0, |w| w.desc.sizes()[1..].iter().product::<u64>() as f64)
+    let count = |operand: Option<&Operand>| operand.map_or(0, |operand| operand.desc.element_count()) as f64;
+    // Products of one output element: the weights of one output channel.
+    let taps = |weights: Option<&Operand>| {
+        weights.map_or(1.0, |weights| weights.desc.sizes()[1..].iter().product::<u64>() as f64)
     };
     match &launch.kernel {
-        Kernel::Convolution { convolution, .. } => {
-            2.0 * count(launch.writes.first()) * taps(launch.reads.get(1), convolution)
-        }
-        Kernel::ConvolutionDataGradient { convolution, .. } => {
-            2.0 * count(launch.reads.first()) * taps(launch.reads.get(1), convolution)
-        }
-        Kernel::ConvolutionWeightGradient { convolution, .. } => {
-            2.0 * count(launch.reads.get(1)) * taps(launch.writes.first(), convolution)
-        }
+        Kernel::Convolution { .. } => 2.0 * count(launch.writes.first()) * taps(launch.reads.get(1)),
+        Kernel::ConvolutionDataGradient { .. } => 2.0 * count(launch.reads.first()) * taps(launch.reads.get(1)),
+        Kernel::ConvolutionWeightGradient { .. } => 2.0 * count(launch.reads.get(1)) * taps(launch.writes.first()),
         Kernel::MatMul { transpose_a, .. } => {
             let inner = launch.reads.first().map_or(1, |a| {
                 let sizes = a.desc.sizes();

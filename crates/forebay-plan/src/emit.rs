@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use forebay_base::{Binding, ByteRange, Command, HeapId, Launch, Limits, MemoryId, Region, Space, StreamId};
-use forebay_model::program::{BufferId, Operand, Port, Program, Role};
+use forebay_model::program::{Operand, Port, Program, Role};
 use forebay_sync::{insert_barriers, StepBoundary};
 
 use crate::arena::Arena;
 use crate::error::PlanError;
-use crate::liveness::{Chunk, Liveness, Owner};
+use crate::liveness::{Liveness, Owner};
 use crate::plan::{Home, MemoryKind, Movement, Plan, PlanMemory, PlanStream, Statistics};
 use crate::residency::Residency;
 use crate::schedule::Work;
@@ -19,6 +19,10 @@ const DEVICE: MemoryId = MemoryId(0);
 const HOST: MemoryId = MemoryId(1);
 /// Kernels run here.
 const COMPUTE: StreamId = StreamId(0);
+/// Copies from the host to the device.
+const COPY_IN: StreamId = StreamId(1);
+/// Copies from the device to the host.
+const COPY_OUT: StreamId = StreamId(2);
 
 /// Where work becomes commands: everything that the earlier passes decided.
 pub struct Decisions<'a> {
@@ -51,9 +55,9 @@ pub fn emit(decisions: &Decisions, work: &[Work]) -> Result<Plan, PlanError> {
     let copies = plan.commands.iter().enumerate().filter(|(_, command)| matches!(command, Command::Copy { .. }));
     plan.movements =
         copies.zip(reasons).map(|((command, _), (name, reason))| Movement { command, name, reason }).collect();
-    plan.inputs = decisions.program.inputs.iter().filter_map(|port| host_home(decisions, port)).collect();
-    plan.outputs = decisions.program.outputs.iter().filter_map(|port| host_home(decisions, port)).collect();
-    plan.persistent = decisions.program.persistent.iter().map(|port| home(decisions, port)).collect();
+    plan.inputs = decisions.program.inputs.iter().filter_map(|port| places.host_home(port)).collect();
+    plan.outputs = decisions.program.outputs.iter().filter_map(|port| places.host_home(port)).collect();
+    plan.persistent = decisions.program.persistent.iter().map(|port| places.home(port)).collect();
     plan.statistics = count(&plan);
     Ok(plan)
 }
@@ -91,7 +95,7 @@ fn memories(decisions: &Decisions) -> Plan {
     plan
 }
 
-/// Finds the stay that holds a chunk at a launch.
+/// Finds chunks by their owner, and stays by their chunk: where bytes are during a launch, and between steps.
 struct Places<'a> {
     decisions: &'a Decisions<'a>,
     /// By buffer: its chunks.
@@ -141,6 +145,39 @@ impl<'a> Places<'a> {
         let region = Region::new(DEVICE, offset, operand.desc.total_size_bytes());
         Ok(Binding { region, desc: operand.desc.clone() })
     }
+
+    /// Where a port's bytes are between steps, chunk by chunk.
+    fn home(&self, port: &Port) -> Home {
+        let operand = &port.operand;
+        let wanted = ByteRange::new(operand.offset_bytes, operand.offset_bytes + operand.desc.total_size_bytes());
+        let mut pieces: Vec<(ByteRange, Region)> = Vec::new();
+        let Decisions { live, residency, arena, .. } = self.decisions;
+        for &index in self.chunks.get(&Owner::Buffer(operand.buffer)).into_iter().flatten() {
+            let chunk = &live.chunks[index];
+            let Some(part) = chunk.range.intersection(wanted) else { continue };
+            let (memory, base) = match (arena.host_offsets[index], self.stays[index].first()) {
+                (Some(offset), _) if !residency.home_on_device[index] => (HOST, offset),
+                (_, Some(&stay)) => (DEVICE, arena.device_offsets[stay]),
+                _ => continue,
+            };
+            let region = Region::new(memory, base + (part.start - chunk.range.start), part.len());
+            let tensor = ByteRange::new(part.start - wanted.start, part.end - wanted.start);
+            match pieces.last_mut() {
+                Some((bytes, last)) if last.memory == region.memory && last.range.end == region.range.start => {
+                    bytes.end = tensor.end;
+                    last.range.end = region.range.end;
+                }
+                _ => pieces.push((tensor, region)),
+            }
+        }
+        Home { name: port.name.clone(), shape: port.shape.clone(), data_type: operand.desc.data_type(), pieces }
+    }
+
+    /// The home of an input or output: in the host block; none for an input that no launch reads.
+    fn host_home(&self, port: &Port) -> Option<Home> {
+        let home = self.home(port);
+        (!home.pieces.is_empty()).then_some(home)
+    }
 }
 
 /// A copied buffer's name and why it is copied, by copy in list order.
@@ -189,9 +226,9 @@ fn copy(decisions: &Decisions, stay: usize, fetch: bool) -> Command {
     let offset = decisions.arena.host_offsets[segment.chunk].expect("a copied chunk has a place on the host");
     let host = Region::new(HOST, offset, bytes);
     if fetch {
-        Command::Copy { stream: StreamId(1), from: host, to: device }
+        Command::Copy { stream: COPY_IN, from: host, to: device }
     } else {
-        Command::Copy { stream: StreamId(2), from: device, to: host }
+        Command::Copy { stream: COPY_OUT, from: device, to: host }
     }
 }
 
@@ -241,42 +278,6 @@ fn reason(decisions: &Decisions, stay: usize, fetch: bool) -> (String, String) {
 fn update_start(commands: &[Command], program: &Program) -> usize {
     let updates = |command: &Command| matches!(command, Command::Launch { launch, .. } if launch.label as usize >= program.update_start);
     commands.iter().position(updates).unwrap_or(commands.len())
-}
-
-/// Where a port's bytes are between steps, chunk by chunk.
-fn home(decisions: &Decisions, port: &Port) -> Home {
-    let operand = &port.operand;
-    let wanted = ByteRange::new(operand.offset_bytes, operand.offset_bytes + operand.desc.total_size_bytes());
-    let mut pieces: Vec<(ByteRange, Region)> = Vec::new();
-    for (index, chunk) in chunks_of(decisions, operand.buffer) {
-        let Some(part) = chunk.range.intersection(wanted) else { continue };
-        let stay = decisions.residency.segments.iter().position(|segment| segment.chunk == index);
-        let (memory, base) = match (decisions.arena.host_offsets[index], stay) {
-            (Some(offset), _) if !decisions.residency.home_on_device[index] => (HOST, offset),
-            (_, Some(stay)) => (DEVICE, decisions.arena.device_offsets[stay]),
-            _ => continue,
-        };
-        let region = Region::new(memory, base + (part.start - chunk.range.start), part.len());
-        let tensor = ByteRange::new(part.start - wanted.start, part.end - wanted.start);
-        match pieces.last_mut() {
-            Some((bytes, last)) if last.memory == region.memory && last.range.end == region.range.start => {
-                bytes.end = tensor.end;
-                last.range.end = region.range.end;
-            }
-            _ => pieces.push((tensor, region)),
-        }
-    }
-    Home { name: port.name.clone(), shape: port.shape.clone(), data_type: operand.desc.data_type(), pieces }
-}
-
-/// The home of an input or output: in the host block; none for an input that no launch reads.
-fn host_home(decisions: &Decisions, port: &Port) -> Option<Home> {
-    let home = home(decisions, port);
-    (!home.pieces.is_empty()).then_some(home)
-}
-
-fn chunks_of<'a>(decisions: &'a Decisions, buffer: BufferId) -> impl Iterator<Item = (usize, &'a Chunk)> {
-    decisions.live.chunks.iter().enumerate().filter(move |(_, chunk)| chunk.owner == Owner::Buffer(buffer))
 }
 
 fn count(plan: &Plan) -> Statistics {

@@ -4,7 +4,7 @@ use forebay_base::Limits;
 use forebay_model::program::Program;
 
 use crate::alias::alias;
-use crate::arena::{arena, Arena};
+use crate::arena::arena;
 use crate::check::check;
 use crate::cost::Costs;
 use crate::emit::{emit, Decisions};
@@ -118,15 +118,11 @@ impl Planner<'_> {
     /// One way to fill the device; `None` where its stays cannot be placed within the capacity.
     fn attempt(&self, live: &Liveness, filling: Filling, capacity_bytes: u64) -> Result<Option<Plan>, PlanError> {
         let residency = residency(self.program, live, self.costs, filling);
-        let Some(arena) = self.place(live, &residency, capacity_bytes) else { return Ok(None) };
+        let Some(arena) = arena(self.program, live, &residency, capacity_bytes) else { return Ok(None) };
         let work = schedule(live, &residency);
         let decisions =
             Decisions { program: self.program, live, residency: &residency, arena: &arena, limits: self.limits };
         emit(&decisions, &work).map(Some)
-    }
-
-    fn place(&self, live: &Liveness, residency: &crate::residency::Residency, capacity_bytes: u64) -> Option<Arena> {
-        arena(self.program, live, residency, capacity_bytes)
     }
 
     /// The fastest plan within a capacity that every single launch fits.
@@ -136,7 +132,7 @@ impl Planner<'_> {
         let mut best: Option<(u64, Plan)> = None;
         for percent in KEEP_PERCENT {
             let keep_bytes = (capacity_bytes / 100 * percent).max(needed);
-            let middle_bytes = keep_bytes + (capacity_bytes - keep_bytes.min(capacity_bytes)) / 2;
+            let middle_bytes = keep_bytes + capacity_bytes.saturating_sub(keep_bytes) / 2;
             let room = [capacity_bytes, middle_bytes, keep_bytes];
             for transfer_bytes in room {
                 let filling = Filling { keep_bytes, transfer_bytes, isolate: false };

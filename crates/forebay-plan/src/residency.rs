@@ -118,7 +118,7 @@ fn kind(program: &Program, chunk: &Chunk) -> Kind {
     let Owner::Buffer(buffer) = chunk.owner else { return Kind { persistent: false, input: false, output: false } };
     let role = program.buffer(buffer).role;
     Kind {
-        persistent: matches!(role, Role::Constant | Role::Parameter | Role::State),
+        persistent: role.is_persistent(),
         input: role == Role::Input,
         output: program.outputs.iter().any(|port| port.operand.buffer == buffer),
     }
