@@ -1,7 +1,8 @@
-//! Where bytes can live: static placement of buffers with known lifetimes. Pure.
+//! Where bytes can live: an allocator for eager use, and static placement of buffers with known lifetimes. Pure.
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`allocator`] | best fit with coalescing over segments, pools of streams, statistics |
 //! | [`placement`] | items, placements, and their verification |
 //! | [`search`] | finding a placement |
 //!
@@ -15,10 +16,29 @@
 //! assert_eq!(placement.height_bytes, 100);
 //! # Ok::<(), forebay_memory::PlacementError>(())
 //! ```
+//!
+//! ```
+//! use forebay_memory::{Allocator, PoolId};
+//!
+//! // What a stream frees it uses again at once; another stream gets it when the first has passed.
+//! let mut allocator = Allocator::new(256);
+//! allocator.add_segment(1 << 20);
+//! let (compute, copies) = (PoolId(0), PoolId(1));
+//! let block = allocator.allocate(compute, 1 << 20, "activations").ok_or("full")?;
+//! allocator.free(block.id)?;
+//! assert_eq!(allocator.allocate(copies, 1000, "staging"), None);
+//! allocator.share(compute);
+//! assert!(allocator.allocate(copies, 1000, "staging").is_some());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
+pub mod allocator;
 mod conflicts;
 pub mod placement;
 pub mod search;
 
+pub use allocator::{
+    Allocator, AllocatorError, AllocatorStatistics, Block, BlockId, Holder, PoolId, SegmentId, Snapshot,
+};
 pub use placement::{load_bound_bytes, verify, Fault, Item, Piece, Placement, PlacementError};
 pub use search::{place, Effort};

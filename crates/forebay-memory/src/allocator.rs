@@ -1,0 +1,357 @@
+//! The allocator for eager use: best fit with coalescing over segments that the caller obtains from a device.
+//!
+//! It decides about offsets and nothing else: the caller makes and destroys segments, and knows streams and events.
+//!
+//! A *pool* belongs to a stream. What the stream frees, it may use again at once, because its commands come in order; others
+//! may not until the stream has passed. So a freed block is in its pool first, and [`Allocator::share`] puts it into the
+//! shared pool, which all take from. Blocks of one pool that touch are one block.
+//!
+//! Where no single block is large enough, a run of touching blocks that the pool may use is taken.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+mod blocks;
+mod free_blocks;
+mod statistics;
+
+pub use statistics::{AllocatorStatistics, BlockSnapshot, BlockState, Holder, SegmentSnapshot, Snapshot};
+
+use blocks::{Blocks, Entry, State, NONE};
+use free_blocks::{FreeBlocks, FreeKey};
+
+/// What the caller obtained from the device in one piece of addresses. Never used for another segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SegmentId(pub u32);
+
+impl fmt::Display for SegmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "segment {}", self.0)
+    }
+}
+
+/// An allocated block, from [`Allocator::allocate`] to [`Allocator::free`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockId(pub u64);
+
+/// The low half is the block's place, the high half says which of its lives is meant.
+impl fmt::Display for BlockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "block {}.{}", self.0 & u64::from(u32::MAX), self.0 >> 32)
+    }
+}
+
+/// What a stream allocates from and frees to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolId(pub u32);
+
+impl fmt::Display for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pool {}", self.0)
+    }
+}
+
+/// An allocated range of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Its name, for freeing it.
+    pub id: BlockId,
+    /// Where it lies.
+    pub segment: SegmentId,
+    /// Its first byte; a multiple of the alignment.
+    pub offset_bytes: u64,
+    /// What was asked for, rounded up to the alignment, and at least that.
+    pub size_bytes: u64,
+}
+
+/// Why a block could not be freed. Nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocatorError {
+    /// The block has been freed before.
+    Freed {
+        /// The block.
+        block: BlockId,
+    },
+    /// This allocator never gave that block out.
+    Unknown {
+        /// The block.
+        block: BlockId,
+    },
+}
+
+impl fmt::Display for AllocatorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AllocatorError::Freed { block } => {
+                write!(f, "{block} has been freed before; a block is freed once, by whoever owns it")
+            }
+            AllocatorError::Unknown { block } => {
+                write!(f, "{block} was never allocated here; free it where it was allocated")
+            }
+        }
+    }
+}
+
+impl std::error::Error for AllocatorError {}
+
+/// Decides which bytes of which segment an allocation gets. See the [module](self).
+pub struct Allocator {
+    alignment_bytes: u64,
+    segments: BTreeMap<SegmentId, Segment>,
+    next_segment: u32,
+    blocks: Blocks,
+    shared: FreeBlocks,
+    pools: BTreeMap<PoolId, FreeBlocks>,
+    totals: AllocatorStatistics,
+}
+
+struct Segment {
+    size_bytes: u64,
+    /// The block at offset 0. It stays the same, for blocks take in what follows, never what comes before. [`NONE`] where
+    /// the segment has no byte.
+    first: u32,
+    /// The unit in which its bytes can be mapped elsewhere, if they can.
+    tile_bytes: Option<u64>,
+}
+
+impl Allocator {
+    /// An allocator without segments. Offsets and sizes of blocks are multiples of the alignment (rounded up to a power of
+    /// two, as devices state them).
+    pub fn new(alignment_bytes: u64) -> Allocator {
+        Allocator {
+            alignment_bytes: alignment_bytes.checked_next_power_of_two().unwrap_or(1 << 63),
+            segments: BTreeMap::new(),
+            next_segment: 0,
+            blocks: Blocks::default(),
+            shared: FreeBlocks::new(),
+            pools: BTreeMap::new(),
+            totals: AllocatorStatistics::default(),
+        }
+    }
+
+    /// A new segment: one free block, in the shared pool.
+    ///
+    /// Bytes beyond a multiple of the alignment are left out; so are those beyond 2^64 in all segments together.
+    pub fn add_segment(&mut self, size_bytes: u64) -> SegmentId {
+        self.insert_segment(size_bytes, None)
+    }
+
+    /// A new segment whose tiles can be mapped elsewhere. A size of tile that is not a multiple
+    /// of the alignment makes it a plain one.
+    pub fn add_tiled_segment(&mut self, size_bytes: u64, tile_bytes: u64) -> SegmentId {
+        let usable = tile_bytes > 0 && tile_bytes % self.alignment_bytes == 0;
+        self.insert_segment(size_bytes, usable.then_some(tile_bytes))
+    }
+
+    fn insert_segment(&mut self, size_bytes: u64, tile_bytes: Option<u64>) -> SegmentId {
+        let size_bytes = size_bytes.min(u64::MAX - self.totals.reserved_bytes) & !(self.alignment_bytes - 1);
+        while self.segments.contains_key(&SegmentId(self.next_segment)) {
+            self.next_segment = self.next_segment.wrapping_add(1);
+        }
+        let id = SegmentId(self.next_segment);
+        self.next_segment = self.next_segment.wrapping_add(1);
+        let mut first = NONE;
+        if size_bytes > 0 {
+            first = self.blocks.add(id, 0, size_bytes, State::Free(None));
+            self.list(first);
+        }
+        self.segments.insert(id, Segment { size_bytes, first, tile_bytes });
+        self.totals.reserve(size_bytes);
+        id
+    }
+
+    /// A block for `owner`: the smallest free one of the pool or the shared pool that is large enough, the lowest segment and
+    /// offset among equals; what is left of it stays where it was. If no block is large enough, the smallest run of touching
+    /// ones of both pools. None where nothing fits.
+    ///
+    /// A request for nothing gets one unit of the alignment.
+    pub fn allocate(&mut self, pool: PoolId, size_bytes: u64, owner: &str) -> Option<Block> {
+        let rounded_bytes = self.rounded(size_bytes)?;
+        let first = self.best_fit(pool, rounded_bytes).or_else(|| self.best_run(pool, rounded_bytes))?;
+        self.carve(first, rounded_bytes);
+        Some(self.enliven(first, pool, size_bytes, owner))
+    }
+
+    /// The size that a block for this request has; none where it does not fit 64 bits.
+    fn rounded(&self, size_bytes: u64) -> Option<u64> {
+        size_bytes.max(1).checked_next_multiple_of(self.alignment_bytes)
+    }
+
+    fn best_fit(&self, pool: PoolId, rounded_bytes: u64) -> Option<u32> {
+        let shared = self.shared.best_fit(rounded_bytes);
+        let own = self.pools.get(&pool).and_then(|own| own.best_fit(rounded_bytes));
+        match (shared, own) {
+            (Some(shared), Some(own)) => Some(shared.min(own).1),
+            (found, None) | (None, found) => Some(found?.1),
+        }
+    }
+
+    /// The first block of the smallest sufficient run of blocks of the pool and the shared one. Every such run holds one of
+    /// the pool's, as touching shared ones are one block.
+    fn best_run(&self, pool: PoolId, rounded_bytes: u64) -> Option<u32> {
+        let own = self.pools.get(&pool)?;
+        if own.bytes() + self.shared.bytes() < rounded_bytes {
+            return None;
+        }
+        let runs = own.iter().map(|block| self.run_around(block, |state| usable(state, pool)));
+        runs.filter(|(key, _)| key.size_bytes >= rounded_bytes).min().map(|(_, first)| first)
+    }
+
+    /// The run of touching blocks of such states that the block is in, and its first block.
+    fn run_around(&self, block: u32, fits: impl Fn(State) -> bool) -> (FreeKey, u32) {
+        let joins = |index: u32| index != NONE && fits(self.blocks.at(index).state);
+        let mut first = block;
+        while joins(self.blocks.at(first).previous) {
+            first = self.blocks.at(first).previous;
+        }
+        let run = self.blocks.chain(first).take_while(|(_, entry)| fits(entry.state));
+        let size_bytes = run.map(|(_, entry)| entry.size_bytes).sum();
+        (FreeKey { size_bytes, ..self.blocks.at(first).key() }, first)
+    }
+
+    /// Makes the free block `first` exactly this large and takes it off its list: what is left over goes back, what is
+    /// missing comes from the free blocks after it, which the caller has seen to be there.
+    fn carve(&mut self, first: u32, size_bytes: u64) {
+        self.unlist(first);
+        while self.blocks.at(first).size_bytes < size_bytes {
+            let next = self.blocks.at(first).next;
+            self.unlist(next);
+            // What is left over of the last block stays in that block's pool.
+            self.blocks.at_mut(first).state = self.blocks.at(next).state;
+            self.blocks.absorb_next(first);
+        }
+        if self.blocks.at(first).size_bytes > size_bytes {
+            let rest = self.blocks.split(first, size_bytes);
+            self.list(rest);
+        }
+    }
+
+    /// Turns a block that is on no list into an allocated one.
+    fn enliven(&mut self, index: u32, pool: PoolId, requested_bytes: u64, owner: &str) -> Block {
+        let entry = self.blocks.at_mut(index);
+        entry.state = State::Live(pool);
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.requested_bytes = requested_bytes;
+        entry.owner.clear();
+        entry.owner.push_str(owner);
+        let FreeKey { size_bytes, segment, offset_bytes } = entry.key();
+        self.totals.allocate(requested_bytes, size_bytes);
+        Block { id: self.blocks.id(index), segment, offset_bytes, size_bytes }
+    }
+
+    /// Gives a block back to the pool that it was allocated for; it becomes one with free neighbours of that pool.
+    ///
+    /// # Errors
+    /// If the block was freed before or never allocated.
+    pub fn free(&mut self, block: BlockId) -> Result<(), AllocatorError> {
+        let (index, entry) = self.blocks.find(block).ok_or(AllocatorError::Unknown { block })?;
+        let generation = (block.0 >> 32) as u32;
+        match entry.state {
+            State::Live(pool) if entry.generation == generation => {
+                self.totals.free(entry.requested_bytes, entry.size_bytes);
+                self.release(index, Some(pool));
+                Ok(())
+            }
+            _ if (1..=entry.generation).contains(&generation) => Err(AllocatorError::Freed { block }),
+            _ => Err(AllocatorError::Unknown { block }),
+        }
+    }
+
+    /// The stream of the pool has passed: its free blocks become shared.
+    pub fn share(&mut self, pool: PoolId) {
+        let Some(own) = self.pools.get_mut(&pool) else { return };
+        for block in own.drain() {
+            self.release(block, None);
+        }
+    }
+
+    /// Free bytes that sit in this pool only.
+    pub fn free_bytes(&self, pool: PoolId) -> u64 {
+        self.pools.get(&pool).map_or(0, FreeBlocks::bytes)
+    }
+
+    /// The least size of a new segment with which the request succeeds; 0 where it succeeds without. None where no size is
+    /// enough.
+    pub fn growth_bytes(&self, pool: PoolId, size_bytes: u64) -> Option<u64> {
+        let rounded_bytes = self.rounded(size_bytes)?;
+        let fits = self.best_fit(pool, rounded_bytes).is_some() || self.best_run(pool, rounded_bytes).is_some();
+        Some(if fits { 0 } else { rounded_bytes })
+    }
+
+    /// Takes out the segments that are wholly free and shared, for the caller to give back to the device. Tiles that were
+    /// mapped elsewhere do not come with them.
+    pub fn take_empty_segments(&mut self) -> Vec<SegmentId> {
+        let empty = |segment: &Segment| {
+            self.blocks.chain(segment.first).all(|(_, entry)| matches!(entry.state, State::Free(None) | State::Hole))
+        };
+        let taken: Vec<SegmentId> =
+            self.segments.iter().filter(|(_, segment)| empty(segment)).map(|(id, _)| *id).collect();
+        for id in &taken {
+            self.remove_segment(*id);
+        }
+        taken
+    }
+
+    /// Forgets a segment without live blocks.
+    fn remove_segment(&mut self, id: SegmentId) {
+        let Some(segment) = self.segments.remove(&id) else { return };
+        let indices: Vec<u32> = self.blocks.chain(segment.first).map(|(index, _)| index).collect();
+        for index in indices {
+            if self.blocks.at(index).state != State::Hole {
+                self.unlist(index);
+                self.totals.reserved_bytes -= self.blocks.at(index).size_bytes;
+            }
+            self.blocks.vacate(index);
+        }
+    }
+
+    /// Puts a block that is on no list into a pool; it becomes one with free neighbours of that pool.
+    fn release(&mut self, index: u32, pool: Option<PoolId>) {
+        let state = State::Free(pool);
+        self.blocks.at_mut(index).state = state;
+        let Entry { previous, next, .. } = *self.blocks.at(index);
+        let joins = |blocks: &Blocks, index: u32| index != NONE && blocks.at(index).state == state;
+        if joins(&self.blocks, next) {
+            self.unlist(next);
+            self.blocks.absorb_next(index);
+        }
+        if joins(&self.blocks, previous) {
+            self.unlist(previous);
+            self.blocks.absorb_next(previous);
+            self.list(previous);
+        } else {
+            self.list(index);
+        }
+    }
+
+    /// Puts a free block on its pool's list.
+    fn list(&mut self, index: u32) {
+        let entry = self.blocks.at(index);
+        let (key, state) = (entry.key(), entry.state);
+        match state {
+            State::Free(None) => self.shared.insert(key, index),
+            State::Free(Some(pool)) => self.pools.entry(pool).or_insert_with(FreeBlocks::new).insert(key, index),
+            State::Vacant | State::Live(_) | State::Hole => {}
+        }
+    }
+
+    /// Takes a free block off its pool's list.
+    fn unlist(&mut self, index: u32) {
+        let entry = self.blocks.at(index);
+        let key = entry.key();
+        match entry.state {
+            State::Free(None) => self.shared.remove(key),
+            State::Free(Some(pool)) => {
+                if let Some(own) = self.pools.get_mut(&pool) {
+                    own.remove(key);
+                }
+            }
+            State::Vacant | State::Live(_) | State::Hole => {}
+        }
+    }
+}
+
+/// Whether the pool may use a block of this state.
+fn usable(state: State, pool: PoolId) -> bool {
+    matches!(state, State::Free(owner) if owner.is_none() || owner == Some(pool))
+}

@@ -1,0 +1,134 @@
+//! The blocks of all segments: each segment is a chain of blocks in ascending addresses without gaps.
+
+use super::{BlockId, FreeKey, PoolId, SegmentId};
+
+/// No block: the end of a chain.
+pub const NONE: u32 = u32::MAX;
+
+/// What a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// No block at all: the place is free for the next one.
+    Vacant,
+    /// Free for one pool, or for all.
+    Free(Option<PoolId>),
+    /// Allocated for this pool.
+    Live(PoolId),
+    /// The tiles that lay here are in another segment.
+    Hole,
+}
+
+/// A block and its neighbours.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub segment: SegmentId,
+    pub offset_bytes: u64,
+    pub size_bytes: u64,
+    pub state: State,
+    pub previous: u32,
+    pub next: u32,
+    /// Counts how often the place was live, so that an id names one life only.
+    pub generation: u32,
+    /// As it was asked for; meaningful while live.
+    pub requested_bytes: u64,
+    /// Meaningful while live; kept afterwards, so that the next owner's name needs no memory of its own.
+    pub owner: String,
+}
+
+impl Entry {
+    pub fn key(&self) -> FreeKey {
+        FreeKey { size_bytes: self.size_bytes, segment: self.segment, offset_bytes: self.offset_bytes }
+    }
+}
+
+/// All blocks, found by index; indices of blocks that are gone are used again.
+#[derive(Default)]
+pub struct Blocks {
+    entries: Vec<Entry>,
+    vacant: Vec<u32>,
+}
+
+impl Blocks {
+    /// A block with no neighbours.
+    pub fn add(&mut self, segment: SegmentId, offset_bytes: u64, size_bytes: u64, state: State) -> u32 {
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.entries.push(Entry {
+                segment,
+                offset_bytes,
+                size_bytes,
+                state: State::Vacant,
+                previous: NONE,
+                next: NONE,
+                generation: 0,
+                requested_bytes: 0,
+                owner: String::new(),
+            });
+            self.entries.len() as u32 - 1
+        });
+        let entry = self.at_mut(index);
+        (entry.segment, entry.offset_bytes, entry.size_bytes, entry.state) = (segment, offset_bytes, size_bytes, state);
+        (entry.previous, entry.next) = (NONE, NONE);
+        index
+    }
+
+    pub fn at(&self, index: u32) -> &Entry {
+        &self.entries[index as usize]
+    }
+
+    pub fn at_mut(&mut self, index: u32) -> &mut Entry {
+        &mut self.entries[index as usize]
+    }
+
+    /// Cuts the block after `size_bytes`; the rest becomes a block of the same state.
+    pub fn split(&mut self, index: u32, size_bytes: u64) -> u32 {
+        let Entry { segment, offset_bytes, size_bytes: whole_bytes, state, next, .. } = *self.at(index);
+        let rest = self.add(segment, offset_bytes + size_bytes, whole_bytes - size_bytes, state);
+        (self.at_mut(rest).previous, self.at_mut(rest).next) = (index, next);
+        if next != NONE {
+            self.at_mut(next).previous = rest;
+        }
+        (self.at_mut(index).size_bytes, self.at_mut(index).next) = (size_bytes, rest);
+        rest
+    }
+
+    /// The block takes in the one after it.
+    pub fn absorb_next(&mut self, index: u32) {
+        let absorbed = self.at(index).next;
+        let (size_bytes, next) = (self.at(absorbed).size_bytes, self.at(absorbed).next);
+        self.at_mut(index).size_bytes += size_bytes;
+        self.at_mut(index).next = next;
+        if next != NONE {
+            self.at_mut(next).previous = index;
+        }
+        self.vacate(absorbed);
+    }
+
+    /// Gives the place of a block back.
+    pub fn vacate(&mut self, index: u32) {
+        self.at_mut(index).state = State::Vacant;
+        self.vacant.push(index);
+    }
+
+    /// The blocks from this one to the end of its segment.
+    pub fn chain(&self, first: u32) -> impl Iterator<Item = (u32, &Entry)> + '_ {
+        let some = |index: u32| (index != NONE).then_some(index);
+        let indices = std::iter::successors(some(first), move |index| some(self.at(*index).next));
+        indices.map(|index| (index, self.at(index)))
+    }
+
+    /// Every block that is live, in no order that means anything.
+    pub fn live(&self) -> impl Iterator<Item = &Entry> + '_ {
+        self.entries.iter().filter(|entry| matches!(entry.state, State::Live(_)))
+    }
+
+    /// The name of this life of the block.
+    pub fn id(&self, index: u32) -> BlockId {
+        BlockId(u64::from(self.at(index).generation) << 32 | u64::from(index))
+    }
+
+    /// The block of that name, and how often its place has been live.
+    pub fn find(&self, id: BlockId) -> Option<(u32, &Entry)> {
+        let index = id.0 as u32;
+        self.entries.get(index as usize).map(|entry| (index, entry))
+    }
+}
