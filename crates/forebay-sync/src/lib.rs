@@ -54,6 +54,6 @@ pub mod tracker;
 pub use barriers::{insert_barriers, StepBoundary, Synchronized};
 pub use error::SyncError;
 pub use physical::{PhysicalBytes, PhysicalMemory, TileMap};
-pub use race::{check_races, Hazard, Race, RaceReport, Violation};
+pub use race::{check_races, check_trace, Actor, Hazard, HostAction, Race, RaceReport, TraceEntry, Violation};
 pub use ranges::RangeSet;
 pub use tracker::Tracker;

@@ -116,6 +116,11 @@ impl TileMap {
         Ok(())
     }
 
+    /// Says that a memory is a reservation, before anything is mapped into it: none of its bytes may be used yet.
+    pub fn reserve(&mut self, memory: MemoryId) {
+        self.reservations.entry(memory).or_default();
+    }
+
     /// Removes the mapping of a region. Bytes that are not mapped stay so.
     pub fn unmap(&mut self, region: Region) {
         let extents = self.reservations.entry(region.memory).or_default();
@@ -136,6 +141,21 @@ impl TileMap {
                 extents.insert(start, Extent { end: removed.start, ..extent });
             }
         }
+    }
+
+    /// The physical bytes that are mapped into a region, in the order of their addresses; none where nothing is mapped.
+    pub fn mapped(&self, region: Region) -> Vec<PhysicalBytes> {
+        let Some(extents) = self.reservations.get(&region.memory).filter(|_| !region.range.is_empty()) else {
+            return Vec::new();
+        };
+        let first = extents.range(..=region.range.start).next_back().map_or(region.range.start, |(&start, _)| start);
+        let piece = |(&start, extent): (&u64, &Extent)| {
+            let inside = ByteRange::new(start, extent.end).intersection(region.range)?;
+            let first_byte = extent.heap_offset_bytes + (inside.start - start);
+            let range = ByteRange::new(first_byte, first_byte + inside.len());
+            Some(PhysicalBytes { memory: PhysicalMemory::Heap(extent.heap), range })
+        };
+        extents.range(first..region.range.end).filter_map(piece).collect()
     }
 
     /// The physical bytes of a region, in the order of their addresses.
@@ -226,5 +246,23 @@ mod tests {
         let far = region(4 * TILE, 5 * TILE);
         let overflow = SyncError::MappingOverflow { region: far, heap: HeapId(1) };
         assert_eq!(tiles.map(far, HeapId(1), u64::MAX - 3), Err(overflow));
+    }
+
+    #[test]
+    fn what_is_mapped_is_listed_around_gaps() {
+        let mut tiles = TileMap::default();
+        assert_eq!(tiles.mapped(region(0, 64)), [], "its own bytes are not mapped");
+        tiles.map(region(0, 2 * TILE), HeapId(0), 0).unwrap();
+        tiles.map(region(3 * TILE, 4 * TILE), HeapId(1), 0).unwrap();
+        assert_eq!(tiles.mapped(region(8, 4 * TILE)), [heap(0, 8, 2 * TILE), heap(1, 0, TILE)]);
+        assert_eq!(tiles.mapped(region(2 * TILE, 3 * TILE)), []);
+        assert_eq!(tiles.mapped(region(8, 8)), []);
+    }
+
+    #[test]
+    fn a_reservation_holds_nothing_until_it_is_mapped() {
+        let mut tiles = TileMap::default();
+        tiles.reserve(MemoryId(7));
+        assert_eq!(tiles.physical(region(0, 8)), Err(SyncError::Unmapped { region: region(0, 8), offset_bytes: 0 }));
     }
 }

@@ -1,34 +1,38 @@
 //! The independent checker: finds every hazard of a list of commands that nothing orders.
 //!
-//! It is written so that it cannot repeat the inserter's mistakes: bytes are cut once into cells between all ends of
-//! ranges that the list names, each cell remembers its last accesses, and happens-before is followed from the commands as
-//! they stand. Only [`crate::physical`] is shared.
+//! It judges lists that run again and again ([`check_races`]) and traces of eager work ([`check_trace`]), by the same
+//! rules and with the same code. It is written so that it cannot repeat the inserter's mistakes: it remembers accesses by
+//! cells of bytes that it cuts itself, and follows happens-before from the commands as they stand. Only
+//! [`crate::physical`] is shared.
 //!
 //! Each stream has a clock that says, per stream, before which index everything is complete when the stream's next
 //! command starts. A barrier raises the stream's own entry to the present; a record keeps the clock with its own entry at
-//! the present; a wait joins the record's. Command `a` happens before `b` where `b`'s clock has passed `a`.
+//! the present; a wait joins the record's. Command `a` happens before `b` where `b`'s clock has passed `a`. The host is
+//! one more timeline: each of its actions is complete before its next, and every command joins what the host knew to be
+//! complete when it submitted the command.
 //!
-//! Each access is compared with the last write of each of its bytes and, if it writes, with every stream's last read
+//! Each access is compared with the last write of each of its bytes and, if it writes, with every timeline's last read
 //! since. A race with an older access is hidden behind one of these: where all of them are ordered, so is everything
 //! older.
 
-use std::collections::BTreeMap;
+use forebay_base::Command;
 
-use forebay_base::{Command, StreamId};
-
-use crate::error::SyncError;
-use crate::physical::{PhysicalBytes, PhysicalMemory, TileMap};
+use crate::physical::TileMap;
 use crate::StepBoundary;
 
 mod cells;
 mod order;
 mod shape;
+mod trace;
+mod uses;
 mod violation;
 
-pub use violation::{Hazard, Race, RaceReport, Violation};
+pub use trace::{check_trace, HostAction, TraceEntry};
+pub use violation::{Actor, Hazard, Race, RaceReport, Violation};
 
-use cells::Cells;
-use order::Order;
+use cells::{Cells, Met};
+use order::{Moment, Order};
+use uses::Uses;
 
 /// Checks a list that runs `steps` times in a row under the mapping of `prologue`.
 ///
@@ -44,92 +48,55 @@ pub fn check_races(
 ) -> Result<RaceReport, Vec<Violation>> {
     let tiles = TileMap::from_prologue(prologue).map_err(|error| vec![Violation::Mapping(error)])?;
     let mut violations = Vec::new();
-    let uses = physical_uses(&tiles, commands, &mut violations);
-    commands.iter().enumerate().for_each(|(index, command)| shape::check(index, command, &tiles, &mut violations));
-    let mut order = Order::new(commands);
-    let mut cells = Cells::new(&uses, order.stream_count());
+    let mut uses = Vec::with_capacity(commands.len());
+    for (index, command) in commands.iter().enumerate() {
+        if command.stream().is_none() {
+            violations.push(Violation::MappingInStep { command: index });
+        }
+        uses.push(Uses::of_command(index, command, &tiles, &mut violations));
+        shape::check(index, command, &tiles, &mut violations);
+    }
+    let mut order = Order::new(commands.iter(), true);
+    let mut cells = Cells::default();
     let mut hazards = 0;
     for step in 0..steps {
         for (index, command) in commands.iter().enumerate() {
+            order.advance(index);
             // An order that is wrong in one step is wrong in each; one report is enough.
-            let found = order.advance(index, command);
-            if step == 0 {
-                violations.extend(found);
-            }
-            if command.is_work() {
-                let met = cells.access(step, index, &uses[index], &order);
+            let found = order.submit(index, command);
+            violations.extend(found.filter(|_| step == 0));
+            if let Some(stream) = command.stream().filter(|_| command.is_work()) {
+                let now = order.moment(index, Some(stream));
+                let met = cells.access(now, &uses[index], &order);
                 hazards += met.hazards;
-                violations.extend(met.races.into_iter().map(Violation::Race));
+                report(met, now, Actor::Stream(stream), commands.len(), &order, &mut violations);
             }
         }
-        order.end_step(boundary);
-    }
-    if !violations.is_empty() {
-        return Err(violations);
-    }
-    let count = |wanted: fn(&Command) -> bool| commands.iter().filter(|command| wanted(command)).count();
-    Ok(RaceReport {
-        work: count(Command::is_work),
-        barriers: count(|command| matches!(command, Command::Barrier { .. })),
-        waits: count(|command| matches!(command, Command::Wait { .. })),
-        records: count(|command| matches!(command, Command::Record { .. })),
-        hazards,
-    })
-}
-
-/// The physical bytes that each command uses.
-#[derive(Clone, Debug)]
-struct Uses {
-    stream: StreamId,
-    reads: Vec<PhysicalBytes>,
-    writes: Vec<PhysicalBytes>,
-}
-
-fn physical_uses(tiles: &TileMap, commands: &[Command], violations: &mut Vec<Violation>) -> Vec<Uses> {
-    let mut pieces = |index: usize, regions: Vec<forebay_base::Region>| {
-        let mut pieces = Vec::with_capacity(regions.len());
-        for region in regions {
-            match tiles.physical(region) {
-                Ok(found) => pieces.extend(found),
-                Err(SyncError::Unmapped { region, offset_bytes }) => {
-                    violations.push(Violation::Unmapped { command: index, region, offset_bytes });
-                }
-                Err(error) => violations.push(Violation::Mapping(error)),
-            }
-        }
-        pieces
-    };
-    let uses = |(index, command): (usize, &Command)| {
-        let stream = command.stream().unwrap_or(StreamId(0));
-        Uses { stream, reads: pieces(index, command.reads()), writes: pieces(index, command.writes()) }
-    };
-    commands.iter().enumerate().map(uses).collect()
-}
-
-/// Ranges of one physical memory each, in order, touching ones joined.
-fn joined(mut ranges: Vec<PhysicalBytes>) -> Vec<PhysicalBytes> {
-    ranges.sort_unstable();
-    let mut joined: Vec<PhysicalBytes> = Vec::with_capacity(ranges.len());
-    for bytes in ranges {
-        match joined.last_mut() {
-            Some(last) if last.memory == bytes.memory && last.range.end >= bytes.range.start => {
-                last.range.end = last.range.end.max(bytes.range.end);
-            }
-            _ => joined.push(bytes),
+        order.end_step(commands.len());
+        if boundary == StepBoundary::HostJoin {
+            order.join_all();
         }
     }
-    joined
+    match violations.is_empty() {
+        true => Ok(RaceReport::of(commands.iter(), hazards)),
+        false => Err(violations),
+    }
 }
 
-/// The ends of all ranges by memory: what cells are cut at.
-fn cuts(uses: &[Uses]) -> BTreeMap<PhysicalMemory, Vec<u64>> {
-    let mut cuts: BTreeMap<PhysicalMemory, Vec<u64>> = BTreeMap::new();
-    for bytes in uses.iter().flat_map(|uses| uses.reads.iter().chain(&uses.writes)) {
-        cuts.entry(bytes.memory).or_default().extend([bytes.range.start, bytes.range.end]);
+/// Adds the races that an access met, in a list of `length` entries.
+fn report(met: Met, now: Moment, actor: Actor, length: usize, order: &Order, violations: &mut Vec<Violation>) {
+    for (past, hazard, bytes) in met.unordered {
+        // What the host did is complete before everything later, so the earlier access is always a stream's.
+        let Some(first_stream) = order.stream(past) else { continue };
+        violations.push(Violation::Race(Race {
+            first: past.time % length,
+            first_step: past.time / length,
+            first_stream,
+            second: now.time % length,
+            second_step: now.time / length,
+            second_actor: actor,
+            hazard,
+            bytes,
+        }));
     }
-    for ends in cuts.values_mut() {
-        ends.sort_unstable();
-        ends.dedup();
-    }
-    cuts
 }

@@ -1,116 +1,130 @@
-//! Bytes cut into cells, each with its last accesses.
+//! The last accesses of all bytes.
+//!
+//! A memory is a row of cells: runs of bytes with the same past. An access cuts the row where it begins and ends; a write
+//! leaves one cell behind. So the number of cells that all accesses go through grows with the number of accesses, not
+//! with the number of ends that a long trace ever had.
 
 use std::collections::BTreeMap;
 
 use forebay_base::ByteRange;
 
 use super::order::{Moment, Order};
-use super::violation::{Hazard, Race};
-use super::{cuts, joined, Uses};
+use super::uses::{joined, Uses};
+use super::violation::Hazard;
 use crate::physical::{PhysicalBytes, PhysicalMemory};
 
-/// Where one memory's cells lie in the flat arrays.
-#[derive(Debug)]
-struct Row {
-    first_cell: usize,
-    ends: Vec<u64>,
+/// The past of a run of bytes.
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    /// The last write.
+    write: Option<Moment>,
+    /// Each timeline's last read since that write.
+    reads: Vec<Moment>,
 }
 
-/// The last accesses of all cells.
+/// The cells of one memory by their first byte; each ends where the next begins, and the first begins at byte 0.
 #[derive(Debug)]
+struct Row(BTreeMap<u64, Cell>);
+
+/// The last accesses of all bytes.
+#[derive(Debug, Default)]
 pub(super) struct Cells {
     rows: BTreeMap<PhysicalMemory, Row>,
-    stream_count: usize,
-    /// Per cell, its last write.
-    writes: Vec<Option<Moment>>,
-    /// Per cell and stream, the stream's last read since that write.
-    reads: Vec<Option<Moment>>,
 }
+
+/// A hazard that nothing orders: the earlier access, and the bytes in ascending order.
+pub(super) type Unordered = (Moment, Hazard, Vec<PhysicalBytes>);
 
 /// What an access met.
 #[derive(Debug, Default)]
 pub(super) struct Met {
-    /// Pairs of commands with a hazard, ordered or not.
+    /// Pairs of accesses with a hazard, ordered or not.
     pub hazards: usize,
     /// Those that are not ordered.
-    pub races: Vec<Race>,
+    pub unordered: Vec<Unordered>,
+}
+
+impl Row {
+    /// Lets a cell begin at this byte.
+    fn cut(&mut self, at: u64) {
+        if let Some((_, cell)) = self.0.range(..=at).next_back().filter(|&(&start, _)| start < at) {
+            let rest = cell.clone();
+            self.0.insert(at, rest);
+        }
+    }
+
+    /// The cells of a range that was cut out, with their bytes.
+    fn cells(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, &Cell)> {
+        let ends = self.0.range(range.start..=range.end).skip(1).map(|(&end, _)| end);
+        self.0.range(range.start..range.end).zip(ends).map(|((&start, cell), end)| (ByteRange::new(start, end), cell))
+    }
+
+    fn read(&mut self, range: ByteRange, now: Moment) {
+        for (_, cell) in self.0.range_mut(range.start..range.end) {
+            match cell.reads.iter_mut().find(|read| read.timeline == now.timeline) {
+                Some(read) => *read = now,
+                None => cell.reads.push(now),
+            }
+        }
+    }
+
+    fn write(&mut self, range: ByteRange, now: Moment) {
+        while let Some((&start, _)) = self.0.range(range.start..range.end).next_back() {
+            self.0.remove(&start);
+        }
+        self.0.insert(range.start, Cell { write: Some(now), reads: Vec::new() });
+    }
 }
 
 impl Cells {
-    pub fn new(uses: &[Uses], stream_count: usize) -> Cells {
-        let mut cells = 0;
-        let mut rows = BTreeMap::new();
-        for (memory, ends) in cuts(uses) {
-            let first_cell = cells;
-            cells += ends.len();
-            rows.insert(memory, Row { first_cell, ends });
-        }
-        Cells { rows, stream_count, writes: vec![None; cells], reads: vec![None; cells * stream_count] }
-    }
-
-    /// The first cell of a range, and where its cells begin and end.
-    fn span(&self, bytes: PhysicalBytes) -> (usize, &[u64]) {
-        let Some(row) = self.rows.get(&bytes.memory).filter(|_| !bytes.range.is_empty()) else {
-            return (0, &[]);
-        };
-        let find = |end: u64| row.ends.partition_point(|&other| other < end);
-        let (first, last) = (find(bytes.range.start), find(bytes.range.end));
-        (row.first_cell + first, &row.ends[first..=last])
-    }
-
-    /// Compares a command's accesses with the past, then adds them.
-    pub fn access(&mut self, step: usize, index: usize, uses: &Uses, order: &Order) -> Met {
-        let now = order.moment(step, index, uses.stream);
+    /// Compares the accesses of `now` with the past, then adds them.
+    pub fn access(&mut self, now: Moment, uses: &Uses, order: &Order) -> Met {
         let mut found: BTreeMap<(Moment, Hazard), Vec<PhysicalBytes>> = BTreeMap::new();
         let mut hazards: Vec<(Moment, Hazard)> = Vec::new();
-        let mut meet = |past: Moment, hazard: Hazard, memory: PhysicalMemory, ends: &[u64]| {
+        let mut meet = |past: Moment, hazard: Hazard, bytes: PhysicalBytes| {
             if hazards.last() != Some(&(past, hazard)) {
                 hazards.push((past, hazard));
             }
             if !order.is_before(past, now) {
-                let bytes = PhysicalBytes { memory, range: ByteRange::new(ends[0], ends[1]) };
                 found.entry((past, hazard)).or_default().push(bytes);
             }
         };
         for &bytes in &uses.reads {
-            let (first, ends) = self.span(bytes);
-            for (cell, ends) in (first..).zip(ends.windows(2)) {
-                if let Some(past) = self.writes[cell] {
-                    meet(past, Hazard::ReadAfterWrite, bytes.memory, ends);
-                }
+            for (range, cell) in self.cut_out(bytes) {
+                let bytes = PhysicalBytes { range, ..bytes };
+                cell.write.iter().for_each(|&past| meet(past, Hazard::ReadAfterWrite, bytes));
             }
         }
         for &bytes in &uses.writes {
-            let (first, ends) = self.span(bytes);
-            for (cell, ends) in (first..).zip(ends.windows(2)) {
-                if let Some(past) = self.writes[cell] {
-                    meet(past, Hazard::WriteAfterWrite, bytes.memory, ends);
-                }
-                for past in self.reads[cell * self.stream_count..][..self.stream_count].iter().flatten() {
-                    meet(*past, Hazard::WriteAfterRead, bytes.memory, ends);
-                }
+            for (range, cell) in self.cut_out(bytes) {
+                let bytes = PhysicalBytes { range, ..bytes };
+                cell.write.iter().for_each(|&past| meet(past, Hazard::WriteAfterWrite, bytes));
+                cell.reads.iter().for_each(|&past| meet(past, Hazard::WriteAfterRead, bytes));
             }
         }
         hazards.sort_unstable();
         hazards.dedup();
         self.add(uses, now);
-        let race = |((past, hazard), bytes)| order.race(past, now, hazard, joined(bytes));
-        Met { hazards: hazards.len(), races: found.into_iter().map(race).collect() }
+        let unordered = |((past, hazard), bytes)| (past, hazard, joined(bytes));
+        Met { hazards: hazards.len(), unordered: found.into_iter().map(unordered).collect() }
+    }
+
+    /// The cells of a range, cut where it begins and ends.
+    fn cut_out(&mut self, bytes: PhysicalBytes) -> impl Iterator<Item = (ByteRange, &Cell)> {
+        let row = self.rows.entry(bytes.memory).or_insert_with(|| Row([(0, Cell::default())].into()));
+        if !bytes.range.is_empty() {
+            row.cut(bytes.range.start);
+            row.cut(bytes.range.end);
+        }
+        row.cells(bytes.range)
     }
 
     fn add(&mut self, uses: &Uses, now: Moment) {
-        for &bytes in &uses.reads {
-            let (first, ends) = self.span(bytes);
-            for cell in first..first + ends.len().saturating_sub(1) {
-                self.reads[cell * self.stream_count + now.stream] = Some(now);
-            }
+        for bytes in uses.reads.iter().filter(|bytes| !bytes.range.is_empty()) {
+            self.rows.entry(bytes.memory).and_modify(|row| row.read(bytes.range, now));
         }
-        for &bytes in &uses.writes {
-            let (first, ends) = self.span(bytes);
-            for cell in first..first + ends.len().saturating_sub(1) {
-                self.writes[cell] = Some(now);
-                self.reads[cell * self.stream_count..][..self.stream_count].fill(None);
-            }
+        for bytes in uses.writes.iter().filter(|bytes| !bytes.range.is_empty()) {
+            self.rows.entry(bytes.memory).and_modify(|row| row.write(bytes.range, now));
         }
     }
 }

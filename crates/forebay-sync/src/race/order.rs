@@ -1,24 +1,26 @@
-//! Happens-before, followed through barriers, records, waits and the host's joins.
+//! Happens-before, followed through barriers, records, waits and what the host knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::{Command, EventId, StreamId};
 
-use super::violation::{Hazard, Race, Violation};
-use crate::physical::PhysicalBytes;
-use crate::StepBoundary;
+use super::violation::{Actor, Violation};
 
-/// A command in one of the steps.
+/// An access, by its place in the list and in its timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment {
-    /// Counts the commands of all steps.
+    /// Counts the entries of all steps.
     pub time: usize,
-    /// The stream's number.
-    pub stream: usize,
+    /// The stream's number; the host comes after all streams.
+    pub timeline: usize,
 }
 
-/// Per stream, the time before which everything is complete.
+/// Per timeline, the time before which everything is complete.
 type Clock = Vec<usize>;
+
+fn join(clock: &mut [usize], other: &[usize]) {
+    clock.iter_mut().zip(other).for_each(|(mine, &theirs)| *mine = theirs.max(*mine));
+}
 
 /// An event as far as the list has been followed.
 #[derive(Debug)]
@@ -28,70 +30,111 @@ struct Recorded {
     clocks: BTreeMap<u64, Clock>,
 }
 
-/// The clocks of all streams at one point of the list.
+/// The clocks of all timelines at one point of the list.
 #[derive(Debug)]
 pub(super) struct Order {
     streams: Vec<StreamId>,
-    length: usize,
-    step: usize,
+    /// Whether the first record of each event must be generation 1.
+    counts_from_one: bool,
+    /// Time of the list's first entry.
+    start: usize,
+    /// Per stream, what is complete when its next command starts.
     clocks: Vec<Clock>,
+    /// What the host knows to be complete.
+    host: Clock,
     events: BTreeMap<EventId, Recorded>,
 }
 
 impl Order {
-    pub fn new(commands: &[Command]) -> Order {
-        let streams: BTreeSet<StreamId> = commands.iter().filter_map(Command::stream).collect();
-        let clocks = vec![vec![0; streams.len()]; streams.len()];
+    pub fn new<'a>(commands: impl Iterator<Item = &'a Command>, counts_from_one: bool) -> Order {
+        let streams: BTreeSet<StreamId> = commands.filter_map(Command::stream).collect();
+        let host = vec![0; streams.len() + 1];
+        let clocks = vec![host.clone(); streams.len()];
         let streams = streams.into_iter().collect();
-        Order { streams, length: commands.len(), step: 0, clocks, events: BTreeMap::new() }
+        Order { streams, counts_from_one, start: 0, clocks, host, events: BTreeMap::new() }
     }
 
-    pub fn stream_count(&self) -> usize {
-        self.streams.len()
+    /// The moment of the entry with this index, in the stream or, without one, on the host.
+    pub fn moment(&self, index: usize, stream: Option<StreamId>) -> Moment {
+        let host = self.streams.len();
+        let timeline = stream.map_or(host, |stream| self.streams.partition_point(|&other| other < stream));
+        Moment { time: self.start + index, timeline }
     }
 
-    pub fn moment(&self, step: usize, index: usize, stream: StreamId) -> Moment {
-        Moment { time: step * self.length + index, stream: self.streams.partition_point(|&other| other < stream) }
+    /// The stream of a moment; none on the host.
+    pub fn stream(&self, moment: Moment) -> Option<StreamId> {
+        self.streams.get(moment.timeline).copied()
     }
 
-    /// Whether `past` is complete before `now`, the command that was reached last, starts.
+    /// Whether `past` is complete before `now`, the entry that was reached last, starts.
     pub fn is_before(&self, past: Moment, now: Moment) -> bool {
-        self.clocks[now.stream][past.stream] > past.time
+        self.clocks.get(now.timeline).unwrap_or(&self.host)[past.timeline] > past.time
     }
 
-    /// Follows the next command of the list. What is wrong with it as far as order goes.
-    pub fn advance(&mut self, index: usize, command: &Command) -> Option<Violation> {
-        let at = command.stream().map(|stream| self.moment(self.step, index, stream));
-        match (command, at) {
-            (Command::Barrier { .. }, Some(at)) => {
-                self.clocks[at.stream][at.stream] = at.time;
+    /// Follows the host to the entry with this index: whatever it did before is complete.
+    pub fn advance(&mut self, index: usize) {
+        let at = self.moment(index, None);
+        self.host[at.timeline] = at.time;
+    }
+
+    /// Follows the next command. What is wrong with it as far as order goes. It comes after all that the host knows.
+    pub fn submit(&mut self, index: usize, command: &Command) -> Option<Violation> {
+        let at = self.moment(index, Some(command.stream()?));
+        let clock = &mut self.clocks[at.timeline];
+        join(clock, &self.host);
+        match *command {
+            Command::Barrier { .. } => {
+                clock[at.timeline] = at.time;
                 None
             }
-            (&Command::Record { event, generation, .. }, Some(at)) => self.record(index, at, event, generation),
-            (&Command::Wait { event, generation, .. }, Some(at)) => {
-                let Some(clock) = self.events.get(&event).and_then(|recorded| recorded.clocks.get(&generation)) else {
-                    return Some(Violation::WaitWithoutRecord { command: index, event, generation });
-                };
-                self.clocks[at.stream].iter_mut().zip(clock).for_each(|(mine, &theirs)| *mine = theirs.max(*mine));
-                None
-            }
-            (Command::Map { .. } | Command::Unmap { .. }, _) => Some(Violation::MappingInStep { command: index }),
+            Command::Record { event, generation, .. } => self.record(index, at, event, generation),
+            Command::Wait { event, generation, stream } => match recorded(&self.events, event, generation) {
+                Some(fired) => {
+                    join(clock, fired);
+                    None
+                }
+                None => Some(Violation::WaitWithoutRecord {
+                    command: index,
+                    actor: Actor::Stream(stream),
+                    event,
+                    generation,
+                }),
+            },
             _ => None,
         }
     }
 
+    /// The host waits until an event has fired.
+    pub fn host_waits(&mut self, index: usize, event: EventId, generation: u64) -> Option<Violation> {
+        let Some(fired) = recorded(&self.events, event, generation) else {
+            return Some(Violation::WaitWithoutRecord { command: index, actor: Actor::Host, event, generation });
+        };
+        join(&mut self.host, fired);
+        None
+    }
+
+    /// The host waits for everything that was submitted to a stream.
+    pub fn host_synchronizes(&mut self, index: usize, stream: StreamId) {
+        let time = self.start + index;
+        // A stream without commands has nothing to wait for.
+        if let Ok(timeline) = self.streams.binary_search(&stream) {
+            join(&mut self.host, &self.clocks[timeline]);
+            self.host[timeline] = time;
+        }
+    }
+
     fn record(&mut self, index: usize, at: Moment, event: EventId, generation: u64) -> Option<Violation> {
-        let mut clock = self.clocks[at.stream].clone();
+        let mut clock = self.clocks[at.timeline].clone();
         // Whoever waits for the record comes after the record itself, too.
-        clock[at.stream] = at.time + 1;
+        clock[at.timeline] = at.time + 1;
         let Some(recorded) = self.events.get_mut(&event) else {
             self.events.insert(event, Recorded { generation, last: at, clocks: [(generation, clock)].into() });
-            let first = generation == 1;
-            return (!first).then_some(Violation::Generation { command: index, event, generation, previous: 0 });
+            let wrong = generation == 0 || self.counts_from_one && generation != 1;
+            return wrong.then_some(Violation::Generation { command: index, event, generation, previous: 0 });
         };
         let previous = recorded.generation;
         // Where generations are one growing number, a later one that fires first would release waits for the earlier.
-        let ordered = recorded.last.stream == at.stream || clock[recorded.last.stream] > recorded.last.time;
+        let ordered = recorded.last.timeline == at.timeline || clock[recorded.last.timeline] > recorded.last.time;
         recorded.clocks.insert(generation, clock);
         (recorded.generation, recorded.last) = (generation.max(previous), at);
         if generation <= previous {
@@ -100,25 +143,19 @@ impl Order {
         (!ordered).then_some(Violation::UnorderedRecords { command: index, event, generation })
     }
 
-    /// Ends a step: generations begin anew, and the host may wait for everything.
-    pub fn end_step(&mut self, boundary: StepBoundary) {
-        self.step += 1;
+    /// Ends a step of `length` commands: generations begin anew.
+    pub fn end_step(&mut self, length: usize) {
+        self.start += length;
         self.events.clear();
-        if boundary == StepBoundary::HostJoin {
-            self.clocks.iter_mut().for_each(|clock| clock.fill(self.step * self.length));
-        }
     }
 
-    pub fn race(&self, past: Moment, now: Moment, hazard: Hazard, bytes: Vec<PhysicalBytes>) -> Race {
-        Race {
-            first: past.time % self.length,
-            first_step: past.time / self.length,
-            first_stream: self.streams[past.stream],
-            second: now.time % self.length,
-            second_step: now.time / self.length,
-            second_stream: self.streams[now.stream],
-            hazard,
-            bytes,
-        }
+    /// The host waits for every stream.
+    pub fn join_all(&mut self) {
+        self.host.fill(self.start);
     }
+}
+
+/// What is complete once a generation of an event has fired.
+fn recorded(events: &BTreeMap<EventId, Recorded>, event: EventId, generation: u64) -> Option<&Clock> {
+    events.get(&event)?.clocks.get(&generation)
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use forebay_base::{EventId, Region, StreamId};
+use forebay_base::{Command, EventId, Region, StreamId};
 
 use crate::error::SyncError;
 use crate::physical::PhysicalBytes;
@@ -28,7 +28,20 @@ impl fmt::Display for Hazard {
     }
 }
 
-/// Two commands with a hazard that nothing orders.
+/// Who acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Actor {
+    /// A command of this stream.
+    Stream(StreamId),
+    /// The host, which reads, writes or waits.
+    Host,
+    /// The host, which takes a mapping away: nobody may be using the bytes then.
+    Unmap,
+}
+
+/// Two accesses with a hazard that nothing orders.
+///
+/// The earlier one is always a command: what the host does is complete before anything that it does or submits next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Race {
     /// Index of the earlier command in the list.
@@ -37,42 +50,82 @@ pub struct Race {
     pub first_step: usize,
     /// Its stream.
     pub first_stream: StreamId,
-    /// Index of the later command in the list.
+    /// Index of the later access in the list.
     pub second: usize,
     /// Its step, from 0.
     pub second_step: usize,
-    /// Its stream.
-    pub second_stream: StreamId,
+    /// Whose access it is.
+    pub second_actor: Actor,
     /// Why they must be ordered.
     pub hazard: Hazard,
     /// The bytes that both touch, in ascending order.
     pub bytes: Vec<PhysicalBytes>,
 }
 
+/// The caller's names of list entries, by index.
+type Names<'a> = &'a dyn Fn(usize) -> Option<String>;
+
+/// A command in passing: by its name, else by its index.
+fn short(index: usize, names: Names<'_>) -> String {
+    names(index).map_or_else(|| format!("command {index}"), |name| format!("'{name}'"))
+}
+
+/// A command by its name, if it has one, and its index.
+fn long(index: usize, names: Names<'_>) -> String {
+    names(index).map_or_else(|| format!("command {index}"), |name| format!("'{name}' (command {index})"))
+}
+
+/// Whoever does something at an index.
+fn subject(actor: Actor, index: usize, names: Names<'_>) -> String {
+    match actor {
+        Actor::Stream(_) => long(index, names),
+        Actor::Host | Actor::Unmap => format!("the host (entry {index})"),
+    }
+}
+
+impl Race {
+    /// The race in words, with the caller's names of commands: index in the list to name.
+    pub fn describe(&self, names: &dyn Fn(usize) -> Option<String>) -> String {
+        let Race { first, first_stream, second, second_actor, hazard, .. } = self;
+        let command = |index: usize, stream: &StreamId| match names(index) {
+            Some(name) => format!("'{name}' (command {index} of {stream})"),
+            None => format!("command {index} of {stream}"),
+        };
+        let deed = match (second_actor, hazard) {
+            (Actor::Unmap, _) => "unmapping",
+            (_, Hazard::ReadAfterWrite) => "read",
+            _ => "write",
+        };
+        let later = match second_actor {
+            Actor::Stream(stream) => command(*second, stream),
+            Actor::Host | Actor::Unmap => format!("the host's {deed} (entry {second})"),
+        };
+        let step = if self.first_step == self.second_step { "" } else { " in the next step" };
+        let shared: Vec<String> = self.bytes.iter().take(3).map(PhysicalBytes::to_string).collect();
+        let more = match self.bytes.len().saturating_sub(3) {
+            0 => String::new(),
+            more => format!(" and {more} more ranges"),
+        };
+        let missing = match second_actor {
+            Actor::Stream(stream) if stream == first_stream => format!("a barrier in {stream} between them"),
+            Actor::Stream(stream) => format!(
+                "a record in {first_stream} after {}, and a wait for it in {stream} before {}",
+                short(*first, names),
+                short(*second, names)
+            ),
+            Actor::Host | Actor::Unmap => format!(
+                "the host's wait for {first_stream}, or for a record in it after {}, before the host's {deed}",
+                short(*first, names)
+            ),
+        };
+        let earlier = command(*first, first_stream);
+        format!("race, {hazard}: {earlier} and {later}{step} share {}{more}; missing: {missing}", shared.join(", "))
+    }
+}
+
 impl fmt::Display for Race {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Race { first, first_stream, second, second_stream, .. } = self;
-        write!(f, "race, {}: command {first} of {first_stream}", self.hazard)?;
-        write!(f, " and command {second} of {second_stream}")?;
-        if self.first_step != self.second_step {
-            write!(f, " in the next step")?;
-        }
-        write!(f, " share ")?;
-        for (index, bytes) in self.bytes.iter().take(3).enumerate() {
-            write!(f, "{}{bytes}", if index == 0 { "" } else { ", " })?;
-        }
-        if self.bytes.len() > 3 {
-            write!(f, " and {} more ranges", self.bytes.len() - 3)?;
-        }
-        if first_stream == second_stream {
-            write!(f, "; missing: a barrier in {first_stream} between them")
-        } else {
-            write!(
-                f,
-                "; missing: a record in {first_stream} after command {first}, and a wait for it in {second_stream} before \
-                 command {second}"
-            )
-        }
+        f.write_str(&self.describe(&|_| None))
     }
 }
 
@@ -83,15 +136,24 @@ pub enum Violation {
     Race(Race),
     /// The prologue is wrong.
     Mapping(SyncError),
+    /// A command of a trace maps what cannot be mapped.
+    CannotMap {
+        /// Index of the command.
+        command: usize,
+        /// Why not.
+        error: SyncError,
+    },
     /// A step maps or unmaps.
     MappingInStep {
         /// Index of the command.
         command: usize,
     },
-    /// A command uses bytes that are not mapped.
+    /// A command, or the host, uses bytes that are not mapped.
     Unmapped {
-        /// Index of the command.
+        /// Index in the list.
         command: usize,
+        /// Who uses them.
+        actor: Actor,
         /// The region.
         region: Region,
         /// First byte of its memory that is not mapped.
@@ -101,12 +163,14 @@ pub enum Violation {
     WaitWithoutRecord {
         /// Index of the wait.
         command: usize,
+        /// Who waits.
+        actor: Actor,
         /// The event.
         event: EventId,
         /// The generation that is waited for.
         generation: u64,
     },
-    /// The generations of an event do not start at 1 or do not grow.
+    /// The generations of an event do not grow, or do not start at 1 in a list that runs again and again.
     Generation {
         /// Index of the record.
         command: usize,
@@ -146,41 +210,52 @@ pub enum Violation {
     },
 }
 
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Violation {
+    /// The violation in words, with the caller's names of commands (index in the list to name), for example the nodes that
+    /// they come from. What has no name is named by its index; the host is always named as the host.
+    pub fn describe(&self, names: &dyn Fn(usize) -> Option<String>) -> String {
         match self {
-            Violation::Race(race) => write!(f, "{race}"),
-            Violation::Mapping(error) => write!(f, "{error}"),
+            Violation::Race(race) => race.describe(names),
+            Violation::Mapping(error) => error.to_string(),
+            Violation::CannotMap { command, error } => format!("{}: {error}", long(*command, names)),
             Violation::MappingInStep { command } => {
-                write!(f, "command {command} maps or unmaps inside a step; mapping belongs in the prologue")
+                let command = long(*command, names);
+                format!("{command} maps or unmaps inside a step; mapping belongs in the prologue")
             }
-            Violation::Unmapped { command, region, offset_bytes } => {
-                write!(f, "command {command} uses {region}, but byte {offset_bytes} is not mapped")
+            Violation::Unmapped { command, actor, region, offset_bytes } => {
+                let user = subject(*actor, *command, names);
+                format!("{user} uses {region}, but byte {offset_bytes} is not mapped")
             }
-            Violation::WaitWithoutRecord { command, event, generation } => write!(
-                f,
-                "command {command} waits for {event}.{generation}, which no earlier command of the list records"
+            Violation::WaitWithoutRecord { command, actor, event, generation } => {
+                let waiter = subject(*actor, *command, names);
+                format!("{waiter} waits for {event}.{generation}, which no earlier command of the list records")
+            }
+            Violation::Generation { command, event, generation, previous } => {
+                let command = long(*command, names);
+                format!(
+                    "{command} records {event}.{generation} after generation {previous}; generations count from 1 and grow"
+                )
+            }
+            Violation::UnorderedRecords { command, event, generation } => format!(
+                "{} records {event}.{generation} without waiting for the record before, so they may fire in the wrong \
+                 order; use an event per stream",
+                long(*command, names)
             ),
-            Violation::Generation { command, event, generation, previous } => write!(
-                f,
-                "command {command} records {event}.{generation} after generation {previous}; generations count from 1 and \
-                 grow"
-            ),
-            Violation::UnorderedRecords { command, event, generation } => write!(
-                f,
-                "command {command} records {event}.{generation} without waiting for the record before, so they may fire \
-                 in the wrong order; use an event per stream"
-            ),
-            Violation::CopyLengths { command, from, to } => write!(
-                f,
-                "command {command} copies {} bytes of {from} to {} bytes of {to}",
-                from.range.len(),
-                to.range.len()
-            ),
+            Violation::CopyLengths { command, from, to } => {
+                let (command, read, written) = (long(*command, names), from.range.len(), to.range.len());
+                format!("{command} copies {read} bytes of {from} to {written} bytes of {to}")
+            }
             Violation::OverlapsItself { command, one, other } => {
-                write!(f, "command {command} writes bytes that it uses twice: {one} and {other} overlap")
+                let command = long(*command, names);
+                format!("{command} writes bytes that it uses twice: {one} and {other} overlap")
             }
         }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.describe(&|_| None))
     }
 }
 
@@ -197,11 +272,26 @@ pub struct RaceReport {
     pub waits: usize,
     /// Records.
     pub records: usize,
-    /// Pairs of commands with a hazard, all ordered, in all steps.
+    /// Pairs of accesses with a hazard, all ordered, in all steps.
     pub hazards: usize,
 }
 
 impl RaceReport {
+    /// Counts commands; `hazards` is the checker's.
+    pub(super) fn of<'a>(commands: impl Iterator<Item = &'a Command>, hazards: usize) -> RaceReport {
+        let mut report = RaceReport { work: 0, barriers: 0, waits: 0, records: 0, hazards };
+        for command in commands {
+            match command {
+                Command::Launch { .. } | Command::Copy { .. } | Command::Fill { .. } => report.work += 1,
+                Command::Barrier { .. } => report.barriers += 1,
+                Command::Wait { .. } => report.waits += 1,
+                Command::Record { .. } => report.records += 1,
+                Command::Map { .. } | Command::Unmap { .. } => {}
+            }
+        }
+        report
+    }
+
     /// Barriers and waits together.
     pub fn synchronisations(&self) -> usize {
         self.barriers + self.waits
