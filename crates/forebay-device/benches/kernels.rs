@@ -61,7 +61,7 @@ struct Machine {
 impl Machine {
     fn new(threads: Option<usize>) -> Result<Machine, Box<dyn Error>> {
         let device = HostDevice::new(&HostOptions { threads, ..HostOptions::default() })?;
-        let stream = device.create_stream("bench")?;
+        let stream = device.create_stream("bench", 0)?;
         Ok(Machine { device, stream })
     }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
 
@@ -33,11 +33,12 @@ struct Shared {
     changed: Condvar,
 }
 
-#[derive(Default)]
 struct State {
     /// Commands of each stream that are not done, in order. The device inside knows the stream by the same id.
     streams: BTreeMap<StreamId, Vec<Pending>>,
     events: Events,
+    /// When the device was made.
+    birth: Instant,
     failure: Option<DeviceError>,
     random: u64,
     /// How many commands have been submitted.
@@ -68,6 +69,21 @@ impl Shared {
 }
 
 impl State {
+    fn new(random: u64) -> State {
+        State {
+            streams: BTreeMap::new(),
+            events: Events::default(),
+            birth: Instant::now(),
+            failure: None,
+            random,
+            submitted: 0,
+            released: 0,
+            waiting: 0,
+            next_event: 0,
+            closing: false,
+        }
+    }
+
     fn below(&mut self, limit: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -86,8 +102,9 @@ impl State {
         loop {
             let mut ready = Vec::new();
             let mut fired = false;
+            let now = self.birth.elapsed();
             for (&stream, pending) in &mut self.streams {
-                fired |= scan(stream, pending, &mut self.events, &mut ready);
+                fired |= scan(stream, pending, &mut self.events, now, &mut ready);
                 let finished = pending.iter().take_while(|item| item.done).count();
                 pending.drain(..finished);
                 ready.iter_mut().filter(|(of, _)| *of == stream).for_each(|(_, index)| *index -= finished);
@@ -121,7 +138,13 @@ impl State {
 }
 
 /// Goes through one stream's commands from the front; whether any event fired.
-fn scan(stream: StreamId, pending: &mut [Pending], events: &mut Events, ready: &mut Vec<(StreamId, usize)>) -> bool {
+fn scan(
+    stream: StreamId,
+    pending: &mut [Pending],
+    events: &mut Events,
+    now: Duration,
+    ready: &mut Vec<(StreamId, usize)>,
+) -> bool {
     let (mut all_done, mut fired) = (true, false);
     for (index, item) in pending.iter_mut().enumerate() {
         if item.done {
@@ -132,7 +155,7 @@ fn scan(stream: StreamId, pending: &mut [Pending], events: &mut Events, ready: &
             Command::Barrier { .. } => break,
             Command::Record { event, generation, .. } => {
                 if all_done {
-                    events.fire(event, generation);
+                    events.fire(event, generation, now);
                     (item.done, fired) = (true, true);
                 }
             }
@@ -158,8 +181,7 @@ impl ChaosDevice {
     /// Where the system refuses a thread.
     pub fn new(inner: Arc<dyn Device>, seed: u64) -> Result<ChaosDevice, DeviceError> {
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let state = Mutex::new(State { random, ..State::default() });
-        let shared = Arc::new(Shared { state, changed: Condvar::new() });
+        let shared = Arc::new(Shared { state: Mutex::new(State::new(random)), changed: Condvar::new() });
         let (device, scheduled) = (inner.clone(), shared.clone());
         let scheduler = std::thread::Builder::new()
             .name("chaos".to_string())
@@ -265,8 +287,8 @@ impl Device for ChaosDevice {
         self.inner.destroy_memory(memory);
     }
 
-    fn create_stream(&self, name: &str) -> Result<StreamId, DeviceError> {
-        let id = self.inner.create_stream(name)?;
+    fn create_stream(&self, name: &str, priority: i32) -> Result<StreamId, DeviceError> {
+        let id = self.inner.create_stream(name, priority)?;
         self.shared.lock().streams.insert(id, Vec::new());
         Ok(id)
     }
@@ -324,6 +346,10 @@ impl Device for ChaosDevice {
 
     fn query_event(&self, event: EventId) -> u64 {
         self.shared.lock().events.fired(event)
+    }
+
+    fn event_time(&self, event: EventId, generation: u64) -> Option<Duration> {
+        self.shared.lock().events.time(event, generation)
     }
 
     fn write_host(&self, region: Region, bytes: &[u8]) {

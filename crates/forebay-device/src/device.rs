@@ -123,9 +123,12 @@ pub trait Device: Send + Sync {
 
     /// Makes a stream. `name` appears in traces.
     ///
+    /// Of work that may start, that of the stream with the lowest `priority` starts first, where the device can choose; work
+    /// that runs is not interrupted. 0 is usual, as in CUDA and its frameworks; a device with fewer levels takes the nearest.
+    ///
     /// # Errors
     /// Where the system refuses, for example a thread.
-    fn create_stream(&self, name: &str) -> Result<StreamId, DeviceError>;
+    fn create_stream(&self, name: &str, priority: i32) -> Result<StreamId, DeviceError>;
 
     /// Gives a stream back after all its commands are complete.
     fn destroy_stream(&self, stream: StreamId);
@@ -159,6 +162,10 @@ pub trait Device: Send + Sync {
 
     /// The latest generation of the event that has fired; 0 before the first.
     fn query_event(&self, event: EventId) -> u64;
+
+    /// When `generation` of the event fired, on the device's clock, which starts when the device is made and never goes
+    /// back. Only the latest generation that fired is known: none for earlier ones, and for those that have not fired.
+    fn event_time(&self, event: EventId, generation: u64) -> Option<Duration>;
 
     /// Writes bytes of a memory in host space from the host, at once. The caller orders it against commands.
     ///

@@ -1,6 +1,7 @@
 //! Events as counters: each record of an event raises it to the record's generation.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use forebay_base::{Command, EventId};
 
@@ -12,6 +13,8 @@ struct Counter {
     submitted: u64,
     /// The latest generation that has fired.
     fired: u64,
+    /// When it fired.
+    fired_at: Duration,
 }
 
 /// The events of one device.
@@ -34,10 +37,16 @@ impl Events {
         self.counters.get(&event).map_or(0, |counter| counter.fired)
     }
 
+    /// When the generation fired; none unless it is the latest that did.
+    pub fn time(&self, event: EventId, generation: u64) -> Option<Duration> {
+        let counter = self.counters.get(&event)?;
+        (generation > 0 && counter.fired == generation).then_some(counter.fired_at)
+    }
+
     /// Fires a generation, and with it every earlier one. An event that was destroyed stays so.
-    pub fn fire(&mut self, event: EventId, generation: u64) {
-        if let Some(counter) = self.counters.get_mut(&event) {
-            counter.fired = counter.fired.max(generation);
+    pub fn fire(&mut self, event: EventId, generation: u64, now: Duration) {
+        if let Some(counter) = self.counters.get_mut(&event).filter(|counter| counter.fired < generation) {
+            (counter.fired, counter.fired_at) = (generation, now);
         }
     }
 
@@ -102,11 +111,14 @@ mod tests {
     fn firing_never_goes_back() {
         let mut events = Events::default();
         events.add(EventId(1));
-        events.fire(EventId(1), 3);
-        events.fire(EventId(1), 2);
+        let at = Duration::from_secs;
+        assert_eq!(events.time(EventId(1), 0), None, "nothing fired");
+        events.fire(EventId(1), 3, at(1));
+        events.fire(EventId(1), 2, at(2));
         assert_eq!(events.fired(EventId(1)), 3);
+        assert_eq!([2, 3, 4].map(|generation| events.time(EventId(1), generation)), [None, Some(at(1)), None]);
         events.remove(EventId(1));
-        events.fire(EventId(1), 4);
-        assert_eq!(events.fired(EventId(1)), 0);
+        events.fire(EventId(1), 4, at(3));
+        assert_eq!((events.fired(EventId(1)), events.time(EventId(1), 4)), (0, None));
     }
 }

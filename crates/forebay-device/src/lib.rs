@@ -32,7 +32,7 @@
 //! let bytes: Vec<u8> = (0..2 * tile).map(|i| i as u8).collect();
 //! device.write_host(input, &bytes);
 //!
-//! let (stream, event) = (device.create_stream("copies")?, device.create_event()?);
+//! let (stream, event) = (device.create_stream("copies", 0)?, device.create_event()?);
 //! device.submit(&[
 //!     Command::Copy { stream, from: input, to: tensor },
 //!     Command::Barrier { stream },

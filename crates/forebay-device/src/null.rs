@@ -1,10 +1,11 @@
 //! The null device: records commands and runs nothing.
 //!
-//! Host blocks really hold bytes, and events fire as soon as they are submitted; everything else is bookkeeping. Its
-//! profiles differ in what a device may lack.
+//! Host blocks really hold bytes, and events fire as soon as they are submitted; everything else is bookkeeping. Its clock
+//! ticks once per command, so that times are the same in every run. Its profiles differ in what a device may lack.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
 
@@ -159,7 +160,7 @@ impl Device for NullDevice {
         }
     }
 
-    fn create_stream(&self, _: &str) -> Result<StreamId, DeviceError> {
+    fn create_stream(&self, _: &str, _: i32) -> Result<StreamId, DeviceError> {
         Ok(StreamId(self.state().id()))
     }
 
@@ -180,11 +181,12 @@ impl Device for NullDevice {
         let mut state = self.state();
         state.events.admit(commands)?;
         for command in commands {
+            state.commands.push(command.clone());
             if let Command::Record { event, generation, .. } = command {
-                state.events.fire(*event, *generation);
+                let now = Duration::from_nanos(state.commands.len() as u64);
+                state.events.fire(*event, *generation, now);
             }
         }
-        state.commands.extend_from_slice(commands);
         Ok(())
     }
 
@@ -204,6 +206,10 @@ impl Device for NullDevice {
 
     fn query_event(&self, event: EventId) -> u64 {
         self.state().events.fired(event)
+    }
+
+    fn event_time(&self, event: EventId, generation: u64) -> Option<Duration> {
+        self.state().events.time(event, generation)
     }
 
     fn write_host(&self, region: Region, bytes: &[u8]) {

@@ -38,7 +38,7 @@ struct Bench {
 
 impl Bench {
     fn new(device: Arc<dyn Device>, tiles: u64) -> Bench {
-        let stream = device.create_stream("test").unwrap();
+        let stream = device.create_stream("test", 0).unwrap();
         let heap = device.create_heap(tiles * TILE).unwrap();
         let memory = device.create_reservation(tiles * TILE).unwrap();
         let region = Region::new(memory, 0, tiles * TILE);
@@ -150,7 +150,7 @@ fn commands_on_unmapped_or_missing_bytes_are_errors() {
 fn events_order_streams_and_count_generations() {
     for (name, device) in devices() {
         let bench = Bench::new(device, 64);
-        let other = bench.device.create_stream("other").unwrap();
+        let other = bench.device.create_stream("other", 0).unwrap();
         let event = bench.device.create_event().unwrap();
         assert_eq!(bench.device.query_event(event), 0);
         let size = 30 * TILE;
@@ -173,6 +173,30 @@ fn events_order_streams_and_count_generations() {
         }
         bench.device.destroy_event(event);
         bench.device.destroy_stream(other);
+    }
+}
+
+#[test]
+fn times_of_events_are_those_of_the_latest_generation() {
+    let mut devices = devices();
+    devices.push(("null", Arc::new(NullDevice::new(NullProfile::Tiled))));
+    for (name, device) in devices {
+        let bench = Bench::new(device, 16);
+        let [first, second] = [(); 2].map(|()| bench.device.create_event().unwrap());
+        let record = |event, generation| Command::Record { stream: bench.stream, event, generation };
+        let work = bench.copy(bench.on_host(0, 16 * TILE), bench.on_device(0, 16 * TILE));
+        assert_eq!(bench.device.event_time(first, 0), None, "{name}");
+        bench.run(&[record(first, 1), work.clone(), record(second, 1)]);
+        let start = bench.device.event_time(first, 1).unwrap();
+        let end = bench.device.event_time(second, 1).unwrap();
+        assert!(start < end, "{name}: {start:?} to {end:?}");
+        bench.run(&[work, record(first, 2)]);
+        let again = bench.device.event_time(first, 2).unwrap();
+        assert!(end < again, "{name}: {end:?}, then {again:?}");
+        assert_eq!(bench.device.event_time(first, 1), None, "{name}: an earlier generation is forgotten");
+        assert_eq!(bench.device.event_time(first, 3), None, "{name}: nothing fired it");
+        bench.device.destroy_event(first);
+        assert_eq!(bench.device.event_time(first, 2), None, "{name}");
     }
 }
 
@@ -310,7 +334,7 @@ fn the_null_device_records_and_knows_its_profile() {
     let device = NullDevice::new(NullProfile::Placed);
     assert!(device.create_reservation(TILE).is_err());
     assert_eq!(NullDevice::new(NullProfile::Direct3D12Like).limits().tensor_elements_max, (1 << 32) - 1);
-    let stream = device.create_stream("test").unwrap();
+    let stream = device.create_stream("test", 0).unwrap();
     let event = device.create_event().unwrap();
     let commands = [Command::Barrier { stream }, Command::Record { stream, event, generation: 1 }];
     device.submit(&commands).unwrap();

@@ -22,7 +22,7 @@ fn bench(seed: u64) -> Bench {
     let options = HostOptions { threads: Some(2), ..HostOptions::default() };
     let host = HostDevice::new(&options).expect("a host device");
     let device = ChaosDevice::new(Arc::new(host), seed).expect("a device");
-    let streams = [(); 2].map(|()| device.create_stream("chaos").expect("a stream"));
+    let streams = [(); 2].map(|()| device.create_stream("chaos", 0).expect("a stream"));
     let event = device.create_event().expect("an event");
     let block = device.create_host_block(16 * 64).expect("a block");
     Bench { device, streams, event, block }
@@ -138,7 +138,7 @@ fn the_same_seed_makes_the_same_choices() {
     let order = |seed| {
         let null = Arc::new(NullDevice::new(NullProfile::Tiled));
         let device = ChaosDevice::new(null.clone(), seed).expect("a device");
-        let streams = [(); 2].map(|()| device.create_stream("chaos").expect("a stream"));
+        let streams = [(); 2].map(|()| device.create_stream("chaos", 0).expect("a stream"));
         let block = device.create_host_block(64).expect("a block");
         let region = Region::new(block, 0, 64);
         let fill = |byte: u8| Command::Fill { stream: streams[usize::from(byte % 2)], region, pattern: [byte; 4] };

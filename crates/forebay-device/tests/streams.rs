@@ -38,7 +38,7 @@ struct SlowCopy {
 
 fn slow_copy(threads: usize) -> SlowCopy {
     let device = host(threads, Some(SIZE));
-    let stream = device.create_stream("slow").expect("a stream");
+    let stream = device.create_stream("slow", 0).expect("a stream");
     let block = device.create_host_block(SIZE).expect("a block");
     let placed = device.create_placed(SIZE + TILE).expect("a placed heap");
     let command = Command::Copy { stream, from: Region::new(block, 0, SIZE), to: Region::new(placed, 0, SIZE) };
@@ -49,7 +49,7 @@ fn slow_copy(threads: usize) -> SlowCopy {
 fn a_record_waits_for_what_is_before_it_and_holds_up_nothing_behind() {
     let SlowCopy { device, stream, placed, command, .. } = slow_copy(1);
     let [before, behind] = [(); 2].map(|()| device.create_event().expect("an event"));
-    let other = device.create_stream("other").expect("a stream");
+    let other = device.create_stream("other", 0).expect("a stream");
     let result = device.create_host_block(64).expect("a block");
     let start = Instant::now();
     device
@@ -83,7 +83,7 @@ fn a_record_waits_for_what_is_before_it_and_holds_up_nothing_behind() {
 fn records_fire_in_order_and_thousands_at_once() {
     for threads in [1, 2] {
         let device = host(threads, None);
-        let stream = device.create_stream("records").expect("a stream");
+        let stream = device.create_stream("records", 0).expect("a stream");
         let (block, event) =
             (device.create_host_block(SIZE).expect("a block"), device.create_event().expect("an event"));
         let mut commands = vec![fill(stream, Region::new(block, 0, SIZE), 1)];
@@ -99,7 +99,7 @@ fn records_fire_in_order_and_thousands_at_once() {
 fn many_streams_take_turns_by_events() {
     for threads in [1, 2] {
         let device = host(threads, None);
-        let streams: Vec<StreamId> = (0..4).map(|_| device.create_stream("turn").expect("a stream")).collect();
+        let streams: Vec<StreamId> = (0..4).map(|_| device.create_stream("turn", 0).expect("a stream")).collect();
         let block = device.create_host_block(65 * 64).expect("a block");
         let event = device.create_event().expect("an event");
         let place = |index: u64| Region::new(block, index * 64, 64);
@@ -120,7 +120,7 @@ fn many_streams_take_turns_by_events() {
 #[test]
 fn a_list_is_accepted_whole_or_not_at_all() {
     let device = host(2, None);
-    let stream = device.create_stream("list").expect("a stream");
+    let stream = device.create_stream("list", 0).expect("a stream");
     let (block, event) = (device.create_host_block(128).expect("a block"), device.create_event().expect("an event"));
     let good = fill(stream, Region::new(block, 0, 128), 5);
     let bad = [
@@ -146,7 +146,7 @@ fn a_list_is_accepted_whole_or_not_at_all() {
 fn a_kernel_that_panics_ends_every_wait_with_the_same_error() {
     for threads in [1, 2] {
         let device = Arc::new(host(threads, None));
-        let [failing, waiting] = [(); 2].map(|()| device.create_stream("panic").expect("a stream"));
+        let [failing, waiting] = [(); 2].map(|()| device.create_stream("panic", 0).expect("a stream"));
         let [first, second] = [(); 2].map(|()| device.create_event().expect("an event"));
         let block = device.create_host_block(64).expect("a block");
         let desc = TensorDesc::packed(DataType::Float32, &[16]).expect("a descriptor");
@@ -170,7 +170,7 @@ fn a_kernel_that_panics_ends_every_wait_with_the_same_error() {
 #[test]
 fn a_slow_link_leaves_the_only_worker_free() {
     let SlowCopy { device, stream, block, placed, command } = slow_copy(1);
-    let other = device.create_stream("other").expect("a stream");
+    let other = device.create_stream("other", 0).expect("a stream");
     device.set_trace(true);
     let start = Instant::now();
     device.submit(&[command, fill(other, Region::new(placed, SIZE, TILE), 1)]).expect("a copy and a fill");

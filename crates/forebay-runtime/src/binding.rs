@@ -56,10 +56,10 @@ impl Binding {
             self.staging = Some(Region::new(memory, 0, staging_bytes));
         }
         for stream in &plan.streams {
-            self.streams.push(self.device.create_stream(&stream.name)?);
+            self.streams.push(self.device.create_stream(&stream.name, 0)?);
         }
         if self.streams.is_empty() {
-            self.streams.push(self.device.create_stream("copy")?);
+            self.streams.push(self.device.create_stream("copy", 0)?);
         }
         for _ in 0..plan.event_count {
             self.events.push(self.device.create_event()?);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use forebay_base::{
     ByteRange, Command, DataType, EventId, HeapId, Kernel, Limits, MemoryId, Region, Space, StreamId, TensorDesc,
@@ -120,7 +121,7 @@ impl Device for CopyDevice {
         assert!(self.state.lock().unwrap().memories.remove(&memory).is_some());
     }
 
-    fn create_stream(&self, _: &str) -> Result<StreamId, DeviceError> {
+    fn create_stream(&self, _: &str, _: i32) -> Result<StreamId, DeviceError> {
         self.obtain(|state, id| {
             state.streams.push(StreamId(id));
             StreamId(id)
@@ -190,6 +191,10 @@ impl Device for CopyDevice {
 
     fn query_event(&self, event: EventId) -> u64 {
         self.state.lock().unwrap().events[&event]
+    }
+
+    fn event_time(&self, _: EventId, _: u64) -> Option<Duration> {
+        None
     }
 
     fn write_host(&self, region: Region, bytes: &[u8]) {

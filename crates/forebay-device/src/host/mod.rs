@@ -10,11 +10,13 @@ mod memory;
 mod shared;
 mod stream;
 mod sys;
+mod urgency;
 mod work;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use forebay_base::{
     Binding, Command, DataType, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc,
@@ -26,7 +28,7 @@ pub(crate) use memory::check_available;
 use memory::{system, Address, Memories, TILE_SIZE_BYTES};
 use shared::{lock, Shared};
 use stream::{Stream, Task};
-use work::{Direction, Work};
+use work::{Direction, Origin, Work};
 
 /// Largest heap behind a reservation, in bytes.
 const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;
@@ -189,9 +191,10 @@ impl Device for HostDevice {
         lock(&self.memories).destroy_memory(memory);
     }
 
-    fn create_stream(&self, name: &str) -> Result<StreamId, DeviceError> {
+    fn create_stream(&self, name: &str, priority: i32) -> Result<StreamId, DeviceError> {
         let id = StreamId(self.next_id());
-        let stream = Stream::new(id, name, self.shared.clone()).map_err(|error| system("a stream", error))?;
+        let stream = Stream::new(Origin { stream: id, priority }, name, self.shared.clone())
+            .map_err(|error| system("a stream", error))?;
         lock(&self.streams).insert(id, stream);
         Ok(id)
     }
@@ -252,6 +255,10 @@ impl Device for HostDevice {
         self.shared.fired(event)
     }
 
+    fn event_time(&self, event: EventId, generation: u64) -> Option<Duration> {
+        self.shared.event_time(event, generation)
+    }
+
     fn write_host(&self, region: Region, bytes: &[u8]) {
         assert_eq!(region.range.len(), bytes.len() as u64, "as many bytes as the region holds");
         let address = lock(&self.memories).resolve_host(region);
@@ -283,5 +290,46 @@ impl Drop for HostDevice {
     fn drop(&mut self) {
         // Streams finish their commands before the memories go.
         lock(&self.streams).clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// The only thread is held up until everything waits for it.
+    #[test]
+    fn waiting_work_of_urgent_streams_starts_first() {
+        const SIZE_BYTES: u64 = 3 << 20;
+        let device = HostDevice::new(&HostOptions { threads: Some(1), ..HostOptions::default() }).expect("a device");
+        let block = device.create_host_block(2 * SIZE_BYTES).expect("a block");
+        let (open, gate) = mpsc::channel::<()>();
+        let (arrive, arrived) = mpsc::channel::<()>();
+        device.shared.spawn(0, move || {
+            arrive.send(()).expect("the test waits");
+            gate.recv().expect("the test opens the gate");
+        });
+        arrived.recv().expect("the thread is taken");
+        device.set_trace(true);
+        let priorities = [0, 7, i32::MIN, 0, -1];
+        let streams = priorities.map(|priority| device.create_stream("urgent", priority).expect("a stream"));
+        for (index, &stream) in streams.iter().enumerate() {
+            let region = |start| Region::new(block, start, if index == 0 { SIZE_BYTES } else { 64 });
+            // The copy takes several turns, and gives way to nothing of its own priority once it has begun.
+            let command = match index {
+                0 => Command::Copy { stream, from: region(0), to: region(SIZE_BYTES) },
+                _ => Command::Fill { stream, region: region(64 * index as u64), pattern: [1; 4] },
+            };
+            device.submit(&[command]).expect("work");
+            while device.shared.waiting_count() <= index {
+                std::thread::yield_now();
+            }
+        }
+        open.send(()).expect("the thread waits");
+        streams.iter().for_each(|&stream| device.synchronize(stream).expect("everything runs"));
+        let order: Vec<StreamId> = device.take_trace().iter().map(|record| record.stream).collect();
+        assert_eq!(order, [2, 4, 0, 3, 1].map(|index: usize| streams[index]));
     }
 }

@@ -1,17 +1,20 @@
 //! What all streams of a host device share: the pool of threads, events, the failure that sticks, the trace.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use forebay_base::{Command, EventId, StreamId};
 
 use super::link::Link;
+use super::urgency::Urgency;
 use crate::device::{DeviceError, TraceRecord};
 use crate::event::Events;
 
 /// What all streams of a device share.
 pub(super) struct Shared {
-    pub pool: rayon::ThreadPool,
+    pool: rayon::ThreadPool,
+    /// Work that a thread of the pool will run: as many pieces as the pool has calls to take one.
+    waiting: Mutex<Urgency<Job>>,
     /// The ways to the device and from it, where they are slowed down.
     pub links: Option<[Link; 2]>,
     events: Mutex<Events>,
@@ -21,6 +24,9 @@ pub(super) struct Shared {
     trace: Mutex<Trace>,
     birth: Instant,
 }
+
+/// A piece of work for one thread.
+type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Trace {
@@ -37,6 +43,7 @@ impl Shared {
     pub fn new(pool: rayon::ThreadPool, links: Option<[Link; 2]>) -> Shared {
         Shared {
             pool,
+            waiting: Mutex::default(),
             links,
             events: Mutex::default(),
             changed: Condvar::new(),
@@ -44,6 +51,31 @@ impl Shared {
             trace: Mutex::default(),
             birth: Instant::now(),
         }
+    }
+
+    /// Hands a job to the pool, behind those of the same priority. A thread that is free takes the most urgent job.
+    pub fn spawn(self: &Arc<Shared>, priority: i32, job: impl FnOnce() + Send + 'static) {
+        lock(&self.waiting).push(priority, Box::new(job));
+        let shared = self.clone();
+        self.pool.spawn(move || shared.run_most_urgent());
+    }
+
+    /// Hands the next part of something that has begun to the pool, before jobs of the same priority.
+    pub fn go_on(self: &Arc<Shared>, priority: i32, job: impl FnOnce() + Send + 'static) {
+        lock(&self.waiting).push_first(priority, Box::new(job));
+        let shared = self.clone();
+        self.pool.spawn_fifo(move || shared.run_most_urgent());
+    }
+
+    fn run_most_urgent(&self) {
+        let job = lock(&self.waiting).pop();
+        job.into_iter().for_each(|job| job());
+    }
+
+    /// How many jobs no thread has taken yet.
+    #[cfg(test)]
+    pub fn waiting_count(&self) -> usize {
+        lock(&self.waiting).count()
     }
 
     /// # Errors
@@ -77,8 +109,15 @@ impl Shared {
         lock(&self.events).fired(event)
     }
 
+    pub fn event_time(&self, event: EventId, generation: u64) -> Option<Duration> {
+        lock(&self.events).time(event, generation)
+    }
+
     pub fn fire(&self, event: EventId, generation: u64) {
-        lock(&self.events).fire(event, generation);
+        let mut events = lock(&self.events);
+        // The clock is read under the lock, so that events that fire later have later times.
+        events.fire(event, generation, self.birth.elapsed());
+        drop(events);
         self.changed.notify_all();
     }
 

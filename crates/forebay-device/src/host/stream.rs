@@ -7,10 +7,10 @@
 use std::sync::{mpsc, Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-use forebay_base::{EventId, StreamId};
+use forebay_base::EventId;
 
 use super::shared::{lock, Shared};
-use super::work::{self, Work};
+use super::work::{self, Origin, Work};
 
 /// One command of a stream.
 pub(super) enum Task {
@@ -106,13 +106,13 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub fn new(id: StreamId, name: &str, shared: Arc<Shared>) -> std::io::Result<Stream> {
+    pub fn new(origin: Origin, name: &str, shared: Arc<Shared>) -> std::io::Result<Stream> {
         let (sender, receiver) = mpsc::channel();
         // Thread names end at the first zero byte.
         let name = format!("stream {}", name.replace('\0', " "));
         let coordinator = std::thread::Builder::new().name(name).spawn(move || {
             let milestone = Milestone::new(&shared);
-            Coordinator { id, shared, outstanding: Arc::default(), milestone }.run(&receiver);
+            Coordinator { origin, shared, outstanding: Arc::default(), milestone }.run(&receiver);
         })?;
         Ok(Stream { tasks: Some(sender), coordinator: Some(coordinator) })
     }
@@ -142,7 +142,7 @@ impl Drop for Stream {
 }
 
 struct Coordinator {
-    id: StreamId,
+    origin: Origin,
     shared: Arc<Shared>,
     outstanding: Arc<Outstanding>,
     milestone: Arc<Milestone>,
@@ -179,6 +179,6 @@ impl Coordinator {
         }
         self.outstanding.add();
         let finish = Finish { milestone: Some(self.milestone.clone()), outstanding: self.outstanding.clone() };
-        work::start(self.id, &self.shared, work, finish);
+        work::start(self.origin, &self.shared, work, finish);
     }
 }

@@ -30,21 +30,28 @@ pub(super) enum Direction {
     FromDevice,
 }
 
+/// Which stream work comes from, and how urgent that makes it: lower first.
+#[derive(Clone, Copy)]
+pub(super) struct Origin {
+    pub stream: StreamId,
+    pub priority: i32,
+}
+
 /// Hands work to the pool. `finish` is dropped when the work is done, however it ended.
-pub(super) fn start(id: StreamId, shared: &Arc<Shared>, work: Work, finish: impl Send + 'static) {
+pub(super) fn start(origin: Origin, shared: &Arc<Shared>, work: Work, finish: impl Send + 'static) {
     let state = shared.clone();
     match work {
         Work::Copy { from, to, bytes, direction } => {
-            let copy = CopyChain { id, from, to, bytes, moved: 0, direction, start: None, shared: state, finish };
-            copy.spawn();
+            let copy = CopyChain { origin, from, to, bytes, moved: 0, direction, start: None, shared: state, finish };
+            shared.spawn(origin.priority, move || copy.step());
         }
-        Work::Fill { to, bytes, pattern } => shared.pool.spawn(move || {
+        Work::Fill { to, bytes, pattern } => shared.spawn(origin.priority, move || {
             let start = Instant::now();
             fill(to, bytes, pattern);
-            state.trace(id, None, "fill", bytes as u64, start);
+            state.trace(origin.stream, None, "fill", bytes as u64, start);
             drop(finish);
         }),
-        Work::Launch { launch, reads, writes, scratch } => shared.pool.spawn(move || {
+        Work::Launch { launch, reads, writes, scratch } => shared.spawn(origin.priority, move || {
             let start = Instant::now();
             let attempt = AssertUnwindSafe(|| run(&launch, &reads, &writes, scratch.as_ref()));
             let outcome = catch_unwind(attempt).unwrap_or_else(|panic| {
@@ -52,7 +59,7 @@ pub(super) fn start(id: StreamId, shared: &Arc<Shared>, work: Work, finish: impl
                 Err(DeviceError::Lost { reason })
             });
             match outcome {
-                Ok(()) => state.trace(id, Some(launch.label), launch.kernel.name(), 0, start),
+                Ok(()) => state.trace(origin.stream, Some(launch.label), launch.kernel.name(), 0, start),
                 Err(failure) => state.fail(failure),
             }
             drop(finish);
@@ -93,7 +100,7 @@ fn fill(to: Address, bytes: usize, pattern: [u8; 4]) {
 
 /// A copy as a chain of short tasks, each spawned by the one before.
 struct CopyChain<Finish> {
-    id: StreamId,
+    origin: Origin,
     from: Address,
     to: Address,
     bytes: usize,
@@ -105,11 +112,6 @@ struct CopyChain<Finish> {
 }
 
 impl<Finish: Send + 'static> CopyChain<Finish> {
-    fn spawn(self) {
-        let shared = self.shared.clone();
-        shared.pool.spawn_fifo(move || self.step());
-    }
-
     fn step(mut self) {
         let now = Instant::now();
         self.start.get_or_insert(now);
@@ -129,10 +131,11 @@ impl<Finish: Send + 'static> CopyChain<Finish> {
 
     fn go_on(self) {
         if self.moved < self.bytes {
-            return self.spawn();
+            let (shared, priority) = (self.shared.clone(), self.origin.priority);
+            return shared.go_on(priority, move || self.step());
         }
         if let Some(start) = self.start {
-            self.shared.trace(self.id, None, "copy", self.bytes as u64, start);
+            self.shared.trace(self.origin.stream, None, "copy", self.bytes as u64, start);
         }
         drop(self.finish);
     }

@@ -1,0 +1,56 @@
+//! What waits, most urgent first.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// Things that wait to be taken: those of the lowest priority number first, equal ones in the order in which they came.
+pub(super) struct Urgency<T> {
+    /// Lists stay when they are empty: priorities are few, and used again.
+    levels: BTreeMap<i32, VecDeque<T>>,
+}
+
+impl<T> Default for Urgency<T> {
+    fn default() -> Self {
+        Urgency { levels: BTreeMap::new() }
+    }
+}
+
+impl<T> Urgency<T> {
+    /// Adds behind those of the same priority.
+    pub fn push(&mut self, priority: i32, item: T) {
+        self.levels.entry(priority).or_default().push_back(item);
+    }
+
+    /// Adds before those of the same priority.
+    pub fn push_first(&mut self, priority: i32, item: T) {
+        self.levels.entry(priority).or_default().push_front(item);
+    }
+
+    /// How many wait.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.levels.values().map(VecDeque::len).sum()
+    }
+
+    /// Takes the most urgent.
+    pub fn pop(&mut self) -> Option<T> {
+        self.levels.values_mut().find_map(VecDeque::pop_front)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_number_goes_first_and_equals_in_order() {
+        let mut urgency = Urgency::default();
+        for (priority, item) in [(0, 'c'), (5, 'f'), (-1, 'a'), (0, 'd'), (-1, 'b'), (i32::MAX, 'g')] {
+            urgency.push(priority, item);
+        }
+        urgency.push_first(5, 'e');
+        let order: String = std::iter::from_fn(|| urgency.pop()).collect();
+        assert_eq!(order, "abcdefg");
+        urgency.push(3, 'z');
+        assert_eq!((urgency.pop(), urgency.pop()), (Some('z'), None));
+    }
+}
