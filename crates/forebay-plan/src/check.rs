@@ -21,9 +21,29 @@ pub fn check(program: &Program, plan: &Plan) -> Result<(), PlanError> {
     budget(plan)?;
     bounds(plan)?;
     Contents::start(program, plan)?.run()?;
+    order(plan)
+}
+
+/// Whether every hazard is ordered, in two steps in a row.
+fn order(plan: &Plan) -> Result<(), PlanError> {
     forebay_sync::race::check_races(&plan.prologue, &plan.commands, 2, forebay_sync::barriers::StepBoundary::HostJoin)
         .map(|_| ())
-        .map_err(|races| broken(format!("{} races, the first: {}", races.len(), races[0])))
+        .map_err(|found| {
+            let first = found.first().map(|violation| violation.describe(&|index| name(plan, index)));
+            broken(format!("{} violations of order, the first: {}", found.len(), first.unwrap_or_default()))
+        })
+}
+
+/// What a plan's command is for: the launch's node, or the buffer that is copied.
+fn name(plan: &Plan, index: usize) -> Option<String> {
+    match plan.commands.get(index)? {
+        Command::Launch { launch, .. } => plan.labels.get(launch.label as usize).cloned(),
+        Command::Copy { .. } => {
+            let movement = plan.movements.iter().find(|movement| movement.command == index)?;
+            Some(format!("copy of {}", movement.name))
+        }
+        _ => None,
+    }
 }
 
 fn broken(reason: String) -> PlanError {
@@ -256,4 +276,34 @@ impl<'a> Contents<'a> {
 
 fn operand_range(operand: &Operand) -> ByteRange {
     ByteRange::new(operand.offset_bytes, operand.offset_bytes + operand.desc.total_size_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_base::{Kernel, StreamId};
+
+    use super::*;
+    use crate::plan::Movement;
+
+    #[test]
+    fn a_race_in_a_plan_names_its_nodes() {
+        let region = |index: u64| Region::new(MemoryId(0), index * 64, 64);
+        let binding = |index: u64| {
+            let desc = forebay_base::TensorDesc::packed(forebay_base::DataType::Float32, &[16]).unwrap();
+            forebay_base::Binding { region: region(index), desc }
+        };
+        let launch =
+            Launch { kernel: Kernel::Copy, reads: vec![binding(1)], writes: vec![binding(2)], scratch: None, label: 0 };
+        let plan = Plan {
+            commands: vec![
+                Command::Copy { stream: StreamId(1), from: region(0), to: region(1) },
+                Command::Launch { stream: StreamId(0), launch: Box::new(launch) },
+            ],
+            labels: vec!["relu_1".to_string()],
+            movements: vec![Movement { command: 0, name: "conv_1.w".to_string(), reason: String::new() }],
+            ..Plan::default()
+        };
+        let error = order(&plan).unwrap_err().to_string();
+        assert!(error.contains("'copy of conv_1.w' (command 0 of s1) and 'relu_1' (command 1 of s0)"), "{error}");
+    }
 }

@@ -10,7 +10,7 @@
 //! | [`tracker`] | one stream, one command at a time: free to go, or barrier first |
 //! | [`history`] | who touched which bytes last, across streams |
 //! | [`barriers`] | a whole list ahead of time: barriers, records and waits, none of them redundant |
-//! | [`race`] | the independent checker; shares nothing with the above but [`physical`] |
+//! | [`race`] | the independent checker of lists and of eager traces; shares nothing with the above but [`physical`] |
 //! | [`error`] | why a list cannot be synchronised |
 //!
 //! # Under somebody's own device code
