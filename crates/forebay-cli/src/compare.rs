@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use forebay::serde_json::Value;
-use forebay::{Model, Tensor, Trainer, TrainerOptions};
+use forebay::{HostTensor, Model, Trainer, TrainerOptions};
 
 use crate::failure::Failure;
 use crate::feeding::Tensors;
@@ -39,7 +39,7 @@ pub fn compare(
     model: Model,
     mut options: TrainerOptions,
     batch: &Tensors,
-    labels: &Tensor,
+    labels: &HostTensor,
 ) -> Result<Option<Comparison>, Failure> {
     options.device.device_memory = None;
     options.device.trace = false;

@@ -4,28 +4,28 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use forebay::data::{self, npy, npz, Array, Batch, DataSet, InputDescription, LabelKind, Requirements};
-use forebay::{Dimension, Model, Port, Tensor, Trainer};
+use forebay::{Dimension, HostTensor, Model, Port, Trainer};
 
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
 use crate::output;
 
 /// Tensors by name.
-pub type Tensors = BTreeMap<String, Tensor>;
+pub type Tensors = BTreeMap<String, HostTensor>;
 
 /// An array as a tensor; both are packed and little-endian.
-pub fn tensor(array: Array) -> Tensor {
-    Tensor { data_type: array.data_type(), shape: array.shape().to_vec(), bytes: array.into_bytes().into() }
+pub fn tensor(array: Array) -> HostTensor {
+    HostTensor { data_type: array.data_type(), shape: array.shape().to_vec(), bytes: array.into_bytes().into() }
 }
 
 /// A tensor as an array.
-pub fn array(tensor: &Tensor) -> Result<Array, Failure> {
+pub fn array(tensor: &HostTensor) -> Result<Array, Failure> {
     Array::new(tensor.data_type, tensor.shape.clone(), tensor.bytes.to_vec())
         .ok_or_else(|| Failure::Failed(format!("{}{:?} does not hold its bytes", tensor.data_type, tensor.shape)))
 }
 
 /// A batch as inputs and labels.
-pub fn tensors(batch: Batch) -> (Tensors, Tensor) {
+pub fn tensors(batch: Batch) -> (Tensors, HostTensor) {
     let inputs = batch.inputs.into_iter().map(|(name, array)| (name, tensor(array))).collect();
     (inputs, tensor(batch.labels))
 }

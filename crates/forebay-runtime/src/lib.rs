@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`executor`] | a plan on a device: obtained, loaded, run step by step, released |
 //! | [`binding`] | a plan's ids become the device's |
+//! | [`eager`] | contexts, streams, events and tensors: work launched as calls arrive |
 //! | [`trace`] | what ran when, for Perfetto |
 //! | [`error`] | what can go wrong |
 //!
@@ -11,6 +12,7 @@
 //! order, so that what `forebay plan` shows is what happens.
 
 pub mod binding;
+pub mod eager;
 pub mod error;
 pub mod executor;
 mod live;

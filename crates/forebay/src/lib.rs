@@ -3,14 +3,14 @@
 //! A model runs within the device memory that it is given, and computes the same bits whatever that is:
 //!
 //! ```
-//! use forebay::{Model, Session, SessionOptions, Tensor};
+//! use forebay::{Model, Session, SessionOptions, HostTensor};
 //!
 //! # fn main() -> Result<(), forebay::Error> {
 //! let mut options = SessionOptions::default();
 //! options.device.device_memory = Some("1MiB".parse()?); // or "50%" of what the model takes without a budget
 //! let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
 //! let mut session = Session::new(&model, &options)?;
-//! let outputs = session.run([("x".to_string(), Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]))].into())?;
+//! let outputs = session.run([("x".to_string(), HostTensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]))].into())?;
 //! assert_eq!(outputs["logits"].shape, [50, 10]);
 //! # Ok(())
 //! # }
@@ -20,7 +20,7 @@
 //!
 //! ```
 //! use forebay::training::{Loss, Optimizer, TrainingOptions};
-//! use forebay::{Model, Tensor, Trainer, TrainerOptions};
+//! use forebay::{Model, HostTensor, Trainer, TrainerOptions};
 //!
 //! # fn main() -> Result<(), forebay::Error> {
 //! let training = TrainingOptions {
@@ -34,13 +34,16 @@
 //! };
 //! let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
 //! let mut trainer = Trainer::new(model, TrainerOptions::new(training))?;
-//! let (x, labels) = (Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), Tensor::from_i64(&[50], &[7; 50]));
+//! let (x, labels) = (HostTensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), HostTensor::from_i64(&[50], &[7; 50]));
 //! let first = trainer.step([("x".to_string(), x.clone())].into(), labels.clone())?;
 //! let second = trainer.step([("x".to_string(), x)].into(), labels)?;
 //! assert!(second.loss < first.loss);
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Eager work on streams of one's own choosing ([`eager`]): a [`Context`] on a device, its [`Stream`]s and [`Event`]s, and
+//! [`Tensor`]s in its memory.
 //!
 //! | module | holds |
 //! |---|---|
@@ -77,9 +80,12 @@ pub use forebay_base::DataType;
 pub use forebay_data as data;
 pub use forebay_device as device;
 pub use forebay_device::{Device, DeviceUsage};
+pub use forebay_model::graph::Attribute;
 pub use forebay_model::graph::Dimension;
-pub use forebay_model::{training, Tensor};
+pub use forebay_model::{training, Tensor as HostTensor};
 pub use forebay_plan::plan::{Plan, Statistics};
+pub use forebay_runtime::eager::{self, Context, ContextOptions, Event, Stream, StreamGuard, Tensor};
+pub use forebay_runtime::RuntimeError;
 pub use machine::{devices, DeviceDescription};
 pub use model::Model;
 pub use options::{DeviceOptions, OnNan, TrainerOptions};

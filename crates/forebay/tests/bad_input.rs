@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use common::golden::Case;
 use common::{host, recipe, trainer};
-use forebay::{DeviceOptions, Error, Model, OnNan, Session, SessionOptions, Tensor, Trainer, TrainerOptions};
+use forebay::{DeviceOptions, Error, HostTensor, Model, OnNan, Session, SessionOptions, Trainer, TrainerOptions};
 
 fn session(case: &Case) -> Session {
     Session::new(&case.model(), &SessionOptions { device: host(1), batch_size: None }).unwrap()
@@ -17,15 +17,15 @@ fn inputs_are_named_with_their_shapes() {
     let case = Case::read("digits-cnn");
     let mut session = session(&case);
     let x = case.input()["x"].clone();
-    let mut run = |entries: &[(&str, Tensor)]| {
+    let mut run = |entries: &[(&str, HostTensor)]| {
         let inputs = entries.iter().map(|(name, tensor)| (name.to_string(), tensor.clone())).collect();
         session.run(inputs).unwrap_err().to_string()
     };
     assert!(run(&[]).contains("'x: float32[50, 1, 8, 8]' is missing"));
     assert!(run(&[("x", x.clone()), ("z", x.clone())]).contains("no input 'z'"));
-    let flat = Tensor::new(x.data_type, &[50, 64], x.bytes.clone()).unwrap();
+    let flat = HostTensor::new(x.data_type, &[50, 64], x.bytes.clone()).unwrap();
     assert!(run(&[("x", flat)]).contains("float32[50, 64]"));
-    let integers = Tensor::from_i64(&[50, 1, 8, 8], &[0; 3200]);
+    let integers = HostTensor::from_i64(&[50, 1, 8, 8], &[0; 3200]);
     assert!(run(&[("x", integers)]).contains("int64[50, 1, 8, 8]"));
 }
 
@@ -34,7 +34,7 @@ fn an_index_beyond_the_table_is_refused() {
     let case = Case::read("tiny-gpt");
     let mut values = case.input()["x"].to_i64().unwrap();
     values[70] = 256;
-    let inputs = BTreeMap::from([("x".to_string(), Tensor::from_i64(&[8, 64], &values))]);
+    let inputs = BTreeMap::from([("x".to_string(), HostTensor::from_i64(&[8, 64], &values))]);
     let error = session(&case).run(inputs).unwrap_err();
     assert_eq!(error, Error::Index { name: "x".to_string(), value: 256, position: vec![1, 6], limit: 256 });
 }
@@ -46,9 +46,9 @@ fn labels_are_checked_before_the_step() {
     let (batch, labels) = case.batch(0);
     let mut values = labels.to_i64().unwrap();
     values[3] = 10;
-    let error = trainer.step(batch.clone(), Tensor::from_i64(&[50], &values)).unwrap_err();
+    let error = trainer.step(batch.clone(), HostTensor::from_i64(&[50], &values)).unwrap_err();
     assert_eq!(error, Error::Label { value: 10, position: vec![3], classes: 10 });
-    let error = trainer.step(batch, Tensor::from_i64(&[49], &values[..49])).unwrap_err();
+    let error = trainer.step(batch, HostTensor::from_i64(&[49], &values[..49])).unwrap_err();
     assert!(matches!(error, Error::Input { .. }), "{error}");
     assert_eq!(trainer.step_count(), 0);
 }
@@ -59,7 +59,7 @@ fn a_loss_that_is_no_number_leaves_everything_as_before() {
     let (batch, labels) = case.batch(0);
     let mut poisoned = batch["x"].to_f32().unwrap();
     poisoned[0] = f32::NAN;
-    let poisoned = BTreeMap::from([("x".to_string(), Tensor::from_f32(&batch["x"].shape, &poisoned))]);
+    let poisoned = BTreeMap::from([("x".to_string(), HostTensor::from_f32(&batch["x"].shape, &poisoned))]);
     let mut trainer = trainer(case.model(), recipe(&case), host(2));
     trainer.step(batch.clone(), labels.clone()).unwrap();
     let everything = |trainer: &Trainer| (trainer.parameters().unwrap(), trainer.state().unwrap());

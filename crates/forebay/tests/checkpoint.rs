@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use common::golden::Case;
 use common::{host, recipe, trainer_on};
-use forebay::{Checkpoint, Error, MemorySize, Tensor, Trainer};
+use forebay::{Checkpoint, Error, HostTensor, MemorySize, Trainer};
 use serde_json::json;
 
 fn directory(test: &str) -> PathBuf {
@@ -32,7 +32,7 @@ fn steps(case: &Case, trainer: &mut Trainer, range: std::ops::Range<usize>) -> V
         .collect()
 }
 
-fn everything(trainer: &Trainer) -> BTreeMap<String, Tensor> {
+fn everything(trainer: &Trainer) -> BTreeMap<String, HostTensor> {
     let mut values = trainer.parameters().unwrap();
     values.extend(trainer.state().unwrap());
     values
@@ -108,9 +108,9 @@ fn another_batch_size_and_evaluation_do_not_disturb_training() {
     assert!(disturbed.usage().heap_peak_bytes <= budget);
 }
 
-fn first_rows(tensor: &Tensor, rows: u64) -> Tensor {
+fn first_rows(tensor: &HostTensor, rows: u64) -> HostTensor {
     let row_bytes = tensor.bytes.len() / tensor.shape[0] as usize;
     let mut shape = tensor.shape.clone();
     shape[0] = rows;
-    Tensor::new(tensor.data_type, &shape, &tensor.bytes[..row_bytes * rows as usize]).unwrap()
+    HostTensor::new(tensor.data_type, &shape, &tensor.bytes[..row_bytes * rows as usize]).unwrap()
 }

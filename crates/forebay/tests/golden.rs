@@ -45,7 +45,7 @@ fn training(case: &Case) {
         let (batch, labels) = case.batch(step);
         case.compare_loss(step, trainer.step(batch, labels).unwrap().loss);
     }
-    let values = |tensors: BTreeMap<String, forebay::Tensor>| -> BTreeMap<String, Vec<f64>> {
+    let values = |tensors: BTreeMap<String, forebay::HostTensor>| -> BTreeMap<String, Vec<f64>> {
         let floats = tensors.iter().filter(|(_, tensor)| tensor.to_f32().is_some());
         floats.map(|(name, tensor)| (name.clone(), to_f64(tensor))).collect()
     };

@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 
 use common::golden::Case;
 use common::{chaos, host, recipe, trainer_on};
-use forebay::{Device, MemorySize, Tensor, Trainer};
+use forebay::{Device, HostTensor, MemorySize, Trainer};
 use std::sync::Arc;
 
 /// Losses, and everything that the steps changed.
 #[derive(Debug, PartialEq)]
 struct Run {
     losses: Vec<u32>,
-    values: BTreeMap<String, Tensor>,
+    values: BTreeMap<String, HostTensor>,
 }
 
 fn run(case: &Case, trainer: &mut Trainer, steps: usize) -> Run {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use forebay::data::npz::Archive;
-use forebay::{Model, Tensor};
+use forebay::{HostTensor, Model};
 use serde_json::Value;
 
 /// The root mean square of the probe's factors.
@@ -16,7 +16,7 @@ pub struct Case {
     pub name: &'static str,
     /// `training.json`.
     pub log: Value,
-    arrays: BTreeMap<String, Tensor>,
+    arrays: BTreeMap<String, HostTensor>,
 }
 
 fn folder(name: &str) -> PathBuf {
@@ -24,7 +24,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 /// All arrays of an archive.
-pub fn read_npz(path: PathBuf) -> BTreeMap<String, Tensor> {
+pub fn read_npz(path: PathBuf) -> BTreeMap<String, HostTensor> {
     let mut archive = Archive::open(&path).unwrap();
     archive
         .names()
@@ -32,7 +32,7 @@ pub fn read_npz(path: PathBuf) -> BTreeMap<String, Tensor> {
         .map(|name| {
             let array = archive.read(&name).unwrap();
             let shape = array.shape().to_vec();
-            let tensor = Tensor::new(array.data_type(), &shape, array.into_bytes()).unwrap();
+            let tensor = HostTensor::new(array.data_type(), &shape, array.into_bytes()).unwrap();
             (name, tensor)
         })
         .collect()
@@ -56,12 +56,12 @@ impl Case {
     }
 
     /// What PyTorch makes of the first batch, in evaluation mode.
-    pub fn output(&self) -> Tensor {
+    pub fn output(&self) -> HostTensor {
         read_npz(self.path("outputs.npz"))["torch"].clone()
     }
 
     /// The batch of a step, from 0, and its labels.
-    pub fn batch(&self, step: usize) -> (BTreeMap<String, Tensor>, Tensor) {
+    pub fn batch(&self, step: usize) -> (BTreeMap<String, HostTensor>, HostTensor) {
         let (x, y) = match (self.arrays.get("train_x"), self.arrays.get("train_y")) {
             (Some(x), Some(y)) => (row(x, step), row(y, step)),
             _ => (self.arrays["x"].clone(), self.arrays["y"].clone()),
@@ -70,7 +70,7 @@ impl Case {
     }
 
     /// The first batch.
-    pub fn input(&self) -> BTreeMap<String, Tensor> {
+    pub fn input(&self) -> BTreeMap<String, HostTensor> {
         BTreeMap::from([("x".to_string(), self.arrays["x"].clone())])
     }
 
@@ -126,10 +126,10 @@ impl Case {
 }
 
 /// Row `index` modulo the number of rows.
-fn row(tensor: &Tensor, index: usize) -> Tensor {
+fn row(tensor: &HostTensor, index: usize) -> HostTensor {
     let row_bytes = tensor.bytes.len() / tensor.shape[0] as usize;
     let start = index % tensor.shape[0] as usize * row_bytes;
-    Tensor::new(tensor.data_type, &tensor.shape[1..], &tensor.bytes[start..start + row_bytes]).unwrap()
+    HostTensor::new(tensor.data_type, &tensor.shape[1..], &tensor.bytes[start..start + row_bytes]).unwrap()
 }
 
 fn norm(values: &[f64]) -> f64 {
@@ -148,6 +148,6 @@ fn distance(values: &[f64], entry: &Value) -> f64 {
 }
 
 /// Elements as float64.
-pub fn to_f64(tensor: &Tensor) -> Vec<f64> {
+pub fn to_f64(tensor: &HostTensor) -> Vec<f64> {
     tensor.to_f32().unwrap().into_iter().map(f64::from).collect()
 }

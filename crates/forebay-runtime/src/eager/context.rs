@@ -1,0 +1,165 @@
+//! A context: a device with its streams and memory, for eager work.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_device::Device;
+use forebay_memory::allocator::{AllocatorStatistics, Snapshot};
+
+use super::compiled::Cache;
+use super::current;
+use super::operation::Operation;
+use super::recording::{Races, Recording};
+use super::shared::Shared;
+use super::store::StoreKind;
+use super::stream::{Lease, Stream};
+use crate::error::RuntimeError;
+
+/// Settings of a context.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContextOptions {
+    /// The most device bytes that tensors may take; none for as many as the device has.
+    pub device_memory_bytes: Option<u64>,
+    /// The most bytes of host blocks that copies from and to the host go through; none for 8 MiB.
+    pub staging_bytes: Option<u64>,
+    /// The most events of the device, at least 2. Half of them serve streams, at most 32; streams beyond that share. The
+    /// others measure time.
+    pub event_limit: usize,
+    /// Whether everything is recorded from the start for [`Context::check`].
+    pub record: bool,
+    /// Whether memory that is freed while another stream uses it is kept until that use has returned. Without, results are
+    /// wrong now and then; it can be turned off only to show that.
+    pub extend_lifetimes: bool,
+}
+
+impl Default for ContextOptions {
+    fn default() -> ContextOptions {
+        ContextOptions {
+            device_memory_bytes: None,
+            staging_bytes: None,
+            event_limit: 64,
+            record: false,
+            extend_lifetimes: true,
+        }
+    }
+}
+
+/// A device with its streams and memory. Cheap to clone: clones are the same context. It lives as long as anything made
+/// with it.
+#[derive(Clone)]
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    cache: Mutex<Cache>,
+    default_lease: Arc<Lease>,
+    shared: Arc<Shared>,
+}
+
+impl Context {
+    /// A context on a device, with its default stream.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn new(device: Arc<dyn Device>, options: &ContextOptions) -> Result<Context, RuntimeError> {
+        let shared = Arc::new(Shared::new(device, options)?);
+        let default_lease = Arc::new(Lease::new(shared.clone(), 0)?);
+        Ok(Context { inner: Arc::new(Inner { cache: Mutex::default(), default_lease, shared }) })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.inner.shared.device
+    }
+
+    /// The stream that work goes to where no other was entered.
+    pub fn default_stream(&self) -> Stream {
+        Stream::of_lease(self.clone(), self.inner.default_lease.clone())
+    }
+
+    /// The stream that this thread's work goes to: the one entered last ([`Stream::enter`]), else the default stream.
+    pub fn current_stream(&self) -> Stream {
+        current::of_context(self).unwrap_or_else(|| self.default_stream())
+    }
+
+    /// An ONNX operator to run on the current stream.
+    pub fn operation<'a>(&'a self, op_type: &str) -> Operation<'a> {
+        Operation::new(self, op_type)
+    }
+
+    /// Waits until everything that was submitted to any stream is complete.
+    ///
+    /// # Errors
+    /// A failure of the device, then or earlier.
+    pub fn synchronize(&self) -> Result<(), RuntimeError> {
+        self.inner.shared.synchronize_all()
+    }
+
+    /// Starts to record what is submitted, for [`Context::check`]. What was recorded before is forgotten.
+    pub fn start_recording(&self) {
+        self.inner.shared.lock().recording = Some(Recording::default());
+    }
+
+    /// What has been recorded so far; nothing where recording was not started.
+    pub fn recording(&self) -> Recording {
+        self.inner.shared.lock().recording.clone().unwrap_or_default()
+    }
+
+    /// Looks for hazards between operations that nothing orders, in everything recorded so far
+    /// ([`ContextOptions::record`], [`Context::start_recording`]).
+    ///
+    /// # Errors
+    /// All that were found: both operations, their streams, the bytes, and what is missing.
+    pub fn check(&self) -> Result<forebay_sync::race::RaceReport, Races> {
+        self.recording().check()
+    }
+
+    /// Device memory in numbers.
+    pub fn memory_statistics(&self) -> AllocatorStatistics {
+        self.inner.shared.lock().store(StoreKind::Device).ledger.allocator().statistics()
+    }
+
+    /// Every block of device memory.
+    pub fn memory_snapshot(&self) -> Snapshot {
+        self.inner.shared.lock().store(StoreKind::Device).ledger.allocator().snapshot()
+    }
+
+    /// Waits for all work, forgets compiled operations with their constants, and gives memory that nobody uses back to the
+    /// device. The bytes given back.
+    ///
+    /// # Errors
+    /// A failure of the device, then or earlier.
+    pub fn trim(&self) -> Result<u64, RuntimeError> {
+        self.forget_compiled();
+        self.synchronize()?;
+        let mut state = self.inner.shared.lock();
+        Ok(self.inner.shared.trim(&mut state, StoreKind::Device)
+            + self.inner.shared.trim(&mut state, StoreKind::Staging))
+    }
+
+    /// Whether both are the same context.
+    pub fn is(&self, other: &Context) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+
+    pub(super) fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.inner.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets compiled operations. Whether there were any.
+    pub(super) fn forget_compiled(&self) -> bool {
+        let forgotten = std::mem::take(&mut *self.cache());
+        !forgotten.is_empty()
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Context(on {})", self.device().limits().name)
+    }
+}

@@ -1,0 +1,35 @@
+//! Which stream a thread's work goes to.
+
+use std::cell::RefCell;
+
+use super::context::Context;
+use super::stream::Stream;
+
+thread_local! {
+    /// Streams that were entered and not left, of all contexts, in the order of entering, each with a number of its own.
+    static ENTERED: RefCell<Vec<(u64, Stream)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The stream of a context that this thread entered last.
+pub fn of_context(context: &Context) -> Option<Stream> {
+    ENTERED.with_borrow(|entered| {
+        entered.iter().rev().map(|(_, stream)| stream).find(|stream| stream.context().is(context)).cloned()
+    })
+}
+
+/// Enters a stream. The number by which it is left.
+pub fn enter(stream: Stream) -> u64 {
+    ENTERED.with_borrow_mut(|entered| {
+        let number = entered.last().map_or(1, |(number, _)| number + 1);
+        entered.push((number, stream));
+        number
+    })
+}
+
+/// Leaves a stream; others that were entered later stay.
+pub fn leave(number: u64) {
+    // The stream is dropped after the borrow has ended.
+    let _left = ENTERED.with_borrow_mut(|entered| {
+        entered.iter().position(|(other, _)| *other == number).map(|place| entered.remove(place))
+    });
+}

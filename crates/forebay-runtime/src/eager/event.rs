@@ -1,0 +1,175 @@
+//! Events: points in streams that others wait for, and that measure time.
+
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use forebay_base::Command;
+use forebay_device::DeviceError;
+
+use super::batch::Batch;
+use super::context::Context;
+use super::stream::Stream;
+use super::timeline::QueueId;
+use super::timers::{Found, Timer};
+use crate::error::RuntimeError;
+
+/// A point in a stream: fires when everything submitted before it is complete. It can be recorded again and again; whoever
+/// waits, waits for the latest record. An event takes none of the device's events, unless it measures time.
+pub struct Event {
+    context: Context,
+    timing: bool,
+    record: Mutex<Option<Record>>,
+}
+
+/// Where an event was recorded last.
+#[derive(Clone, Copy)]
+struct Record {
+    queue: QueueId,
+    generation: u64,
+    timer: Option<Timer>,
+}
+
+fn failed(error: DeviceError) -> RuntimeError {
+    RuntimeError::Device { action: "while recording an event", error }
+}
+
+impl Event {
+    /// An event that is not recorded yet. With `timing`, it measures when it fires.
+    pub fn new(context: &Context, timing: bool) -> Event {
+        Event { context: context.clone(), timing, record: Mutex::default() }
+    }
+
+    /// Records the event in the current stream.
+    ///
+    /// # Errors
+    /// As [`Event::record_on`].
+    pub fn record(&self) -> Result<(), RuntimeError> {
+        self.record_on(&self.context.current_stream())
+    }
+
+    /// Records the event in a stream.
+    ///
+    /// # Errors
+    /// A stream of another context; more events with timing than there may be; what the device reports.
+    pub fn record_on(&self, stream: &Stream) -> Result<(), RuntimeError> {
+        stream.check_context(&self.context, "an event and a stream")?;
+        let timer = if self.timing { Some(self.take_timer()?) } else { None };
+        let mut state = self.context.shared().lock();
+        let mut batch = Batch::default();
+        if let Some(Timer { event, generation }) = timer {
+            batch.order(Command::Record { stream: state.stream(stream.queue()), event, generation });
+        }
+        let generation = state.record(stream.queue(), &mut batch);
+        self.context.shared().submit(&mut state, &batch)?;
+        *self.last() = Some(Record { queue: stream.queue(), generation, timer });
+        Ok(())
+    }
+
+    /// A timer to record, for the one that the event has. Waits for one that nobody needs where there are as many as there
+    /// may be.
+    fn take_timer(&self) -> Result<Timer, RuntimeError> {
+        self.give_timer_back();
+        loop {
+            let mut state = self.context.shared().lock();
+            match state.timers.take(&**self.context.device()).map_err(failed)? {
+                Found::Timer(timer, seen) => {
+                    if let Some(Timer { event, generation }) = seen {
+                        state.note_host(forebay_sync::race::HostAction::WaitEvent { event, generation });
+                    }
+                    return Ok(timer);
+                }
+                Found::WaitFor(timer) => {
+                    drop(state);
+                    self.context.device().wait_event(timer.event, timer.generation).map_err(failed)?;
+                }
+                Found::None => return Err(RuntimeError::EventLimit { limit: state.timers.limit() }),
+            }
+        }
+    }
+
+    /// Later work of the current stream starts after the event's latest record has fired.
+    ///
+    /// # Errors
+    /// As [`Event::wait_on`].
+    pub fn wait(&self) -> Result<(), RuntimeError> {
+        self.wait_on(&self.context.current_stream())
+    }
+
+    /// Later work of a stream starts after the event's latest record has fired.
+    ///
+    /// # Errors
+    /// An event that was never recorded, or a stream of another context; what the device reports.
+    pub fn wait_on(&self, stream: &Stream) -> Result<(), RuntimeError> {
+        stream.check_context(&self.context, "an event and a stream")?;
+        let record = self.recorded()?;
+        let mut state = self.context.shared().lock();
+        let mut batch = Batch::default();
+        state.wait(stream.queue(), record.queue, record.generation, &mut batch);
+        self.context.shared().submit(&mut state, &batch)
+    }
+
+    /// Whether the event's latest record has fired. Does not wait.
+    ///
+    /// # Errors
+    /// An event that was never recorded.
+    pub fn query(&self) -> Result<bool, RuntimeError> {
+        let record = self.recorded()?;
+        let mut state = self.context.shared().lock();
+        Ok(self.context.shared().query(&mut state, record.queue, record.generation))
+    }
+
+    /// Waits on the host until the event's latest record has fired.
+    ///
+    /// # Errors
+    /// An event that was never recorded; a failure of the device, then or earlier.
+    pub fn synchronize(&self) -> Result<(), RuntimeError> {
+        let record = self.recorded()?;
+        self.context.shared().wait(record.queue, record.generation)
+    }
+
+    /// Milliseconds from this event's latest record to `end`'s; negative where that one fired first.
+    ///
+    /// # Errors
+    /// Events without timing, never recorded, not fired yet, or of several contexts.
+    pub fn elapsed_time(&self, end: &Event) -> Result<f64, RuntimeError> {
+        if !self.context.is(&end.context) {
+            return Err(RuntimeError::OtherContext { what: "two events" });
+        }
+        let time = |event: &Event| {
+            let timer = event.recorded()?.timer.ok_or(RuntimeError::NoTiming)?;
+            let time = event.context.device().event_time(timer.event, timer.generation);
+            time.ok_or(RuntimeError::NotComplete)
+        };
+        Ok((time(end)?.as_secs_f64() - time(self)?.as_secs_f64()) * 1e3)
+    }
+
+    fn give_timer_back(&self) {
+        let timer = self.last().as_mut().and_then(|record| record.timer.take());
+        if let Some(timer) = timer {
+            self.context.shared().lock().timers.give_back(timer);
+        }
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<Record>> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn recorded(&self) -> Result<Record, RuntimeError> {
+        (*self.last()).ok_or(RuntimeError::NeverRecorded)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        self.give_timer_back();
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self.last() {
+            Some(record) => write!(f, "Event(record {} of stream {})", record.generation, record.queue),
+            None => f.write_str("Event(never recorded)"),
+        }
+    }
+}

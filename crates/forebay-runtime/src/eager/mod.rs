@@ -1,0 +1,62 @@
+//! Eager work: tensors whose operations are launched one at a time, on streams that the caller chooses.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use forebay_device::host::{HostDevice, HostOptions};
+//! use forebay_model::Tensor as HostTensor;
+//! use forebay_runtime::eager::{Context, ContextOptions, Stream, Tensor};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+//! let context = Context::new(device, &ContextOptions { record: true, ..ContextOptions::default() })?;
+//! let stream = Stream::new(&context, 0)?;
+//!
+//! let a = Tensor::from_host(&context, &HostTensor::from_f32(&[2, 2], &[1.0, 2.0, 3.0, 4.0]))?;
+//! let b = a.matmul(&a)?;
+//! stream.wait_stream(&context.current_stream())?; // without this line, `check` below names both operations
+//! let sum = {
+//!     let _entered = stream.enter();
+//!     b.sum()?.to_host()?
+//! };
+//! assert_eq!(sum.to_f32(), Some(vec![54.0]));
+//! context.check()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Within a stream, the runtime inserts the barriers that hazards need, and no others. Between streams, order is the caller's;
+//! the race checker says where it is missing. Memory is nobody's business: a tensor that is dropped while another stream uses
+//! it stays until that use has returned ([`ledger`]).
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`timeline`] | vector clocks: who has waited for what |
+//! | [`ledger`] | lifetimes of blocks across streams |
+//! | [`store`] | segments obtained from the device |
+//! | `shared` | queues, clocks and memory behind one lock; how the host waits |
+//! | [`context`], [`stream`], [`event`] | what the caller holds |
+//! | [`tensor`], [`operation`] | data and what is done with it |
+//! | [`recording`] | everything that was submitted, for the race checker |
+
+mod batch;
+mod compiled;
+pub mod context;
+mod current;
+pub mod event;
+pub mod ledger;
+pub mod operation;
+pub mod recording;
+mod shared;
+pub mod store;
+pub mod stream;
+pub mod tensor;
+pub mod timeline;
+mod timers;
+mod transfer;
+
+pub use context::{Context, ContextOptions};
+pub use event::Event;
+pub use operation::{Input, Operation};
+pub use recording::{Races, Recording};
+pub use stream::{Stream, StreamGuard};
+pub use tensor::Tensor;

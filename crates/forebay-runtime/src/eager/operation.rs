@@ -1,0 +1,304 @@
+//! Operations: ONNX operators, launched on the current stream.
+
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::sync::Arc;
+
+use forebay_base::{Binding, Command, DataType, Launch};
+use forebay_model::graph::Attribute;
+use forebay_model::operators::NEWEST_OPSET;
+use forebay_model::program::{BufferId, Operand};
+use forebay_model::{Operation as GraphOperation, Tensor as HostTensor};
+
+use super::batch::Batch;
+use super::compiled::{compile, Compiled, Constant, Slot};
+use super::context::Context;
+use super::shared::State;
+use super::stream::Stream;
+use super::tensor::{Storage, Tensor};
+use crate::error::RuntimeError;
+
+/// Arrays with more bytes are uploaded anew each time instead of being kept with the compiled operator.
+const CONSTANT_BYTES_MAX: usize = 4096;
+
+/// An input of an operation.
+#[derive(Clone, Debug)]
+pub enum Input<'a> {
+    /// A tensor on the device.
+    Tensor(&'a Tensor),
+    /// An array of the host. Small ones are known when shapes are computed (as the sizes of a `Reshape`).
+    Host(HostTensor),
+    /// A scalar of the type of the operation's first tensor.
+    Number(f64),
+    /// An optional input that is left out.
+    None,
+}
+
+impl<'a> From<&'a Tensor> for Input<'a> {
+    fn from(tensor: &'a Tensor) -> Input<'a> {
+        Input::Tensor(tensor)
+    }
+}
+
+impl From<HostTensor> for Input<'_> {
+    fn from(array: HostTensor) -> Self {
+        Input::Host(array)
+    }
+}
+
+impl From<f64> for Input<'_> {
+    fn from(number: f64) -> Self {
+        Input::Number(number)
+    }
+}
+
+impl From<f32> for Input<'_> {
+    fn from(number: f32) -> Self {
+        Input::Number(number.into())
+    }
+}
+
+/// An ONNX operator of the default domain with its inputs and attributes, not yet launched.
+#[must_use = "an operation does nothing until it is run"]
+pub struct Operation<'a> {
+    context: &'a Context,
+    op_type: String,
+    name: Option<String>,
+    attributes: BTreeMap<String, Attribute>,
+    inputs: Vec<Input<'a>>,
+}
+
+impl<'a> Operation<'a> {
+    pub(super) fn new(context: &'a Context, op_type: &str) -> Operation<'a> {
+        let (op_type, inputs) = (op_type.to_string(), Vec::new());
+        Operation { context, op_type, name: None, attributes: BTreeMap::new(), inputs }
+    }
+
+    /// What messages and the race checker call it; else the operator's type with a number.
+    pub fn name(mut self, name: &str) -> Operation<'a> {
+        self.name = Some(name.to_string());
+        self
+    }
+
+    /// Sets an attribute.
+    pub fn attribute(mut self, name: &str, value: Attribute) -> Operation<'a> {
+        self.attributes.insert(name.to_string(), value);
+        self
+    }
+
+    /// Adds the next input.
+    pub fn input(mut self, input: impl Into<Input<'a>>) -> Operation<'a> {
+        self.inputs.push(input.into());
+        self
+    }
+
+    /// Launches the operation; its first output.
+    ///
+    /// # Errors
+    /// As [`Operation::run`].
+    pub fn run_single(self) -> Result<Tensor, RuntimeError> {
+        let mut outputs = self.run(1)?;
+        outputs.pop().ok_or_else(|| RuntimeError::Tensor { reason: "the operation has no output".to_string() })
+    }
+
+    /// Launches the operation on the current stream; its first `output_count` outputs. Returns before it has run.
+    ///
+    /// # Errors
+    /// An operator that is not known or refuses its inputs, tensors of several contexts, no memory, or a failure of the
+    /// device.
+    pub fn run(mut self, output_count: usize) -> Result<Vec<Tensor>, RuntimeError> {
+        let stream = self.context.current_stream();
+        self.resolve_inputs()?;
+        let key = self.key(output_count);
+        // In a statement of its own, so that the lock is not held while compiling.
+        let found = self.context.cache().get(&key);
+        let compiled = match found {
+            Some(compiled) => compiled,
+            None => {
+                let operation = GraphOperation::Onnx {
+                    domain: String::new(),
+                    op_type: self.op_type.clone(),
+                    version: NEWEST_OPSET,
+                    attributes: self.attributes.clone(),
+                };
+                let compiled = compile(self.context, &stream, operation, self.slots(), output_count)?;
+                let compiled = Arc::new(compiled);
+                let forgotten = self.context.cache().insert(key, compiled.clone());
+                drop(forgotten);
+                compiled
+            }
+        };
+        self.launch(&stream, &compiled)
+    }
+
+    /// Turns numbers and large arrays into what an operator takes.
+    fn resolve_inputs(&mut self) -> Result<(), RuntimeError> {
+        let mut data_type = DataType::Float32;
+        if let Some(first) = self.tensors().next() {
+            data_type = first.data_type();
+        }
+        if self.tensors().any(|tensor| !tensor.context().is(self.context)) {
+            return Err(RuntimeError::OtherContext { what: "an operation and a tensor" });
+        }
+        for input in &mut self.inputs {
+            if let Input::Number(number) = input {
+                *input = Input::Host(scalar(data_type, *number)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = &'a Tensor> + '_ {
+        self.inputs.iter().filter_map(|input| match input {
+            Input::Tensor(tensor) => Some(*tensor),
+            _ => None,
+        })
+    }
+
+    fn slots(&self) -> Vec<Slot> {
+        let slot = |input: &Input| match input {
+            Input::Tensor(tensor) => Slot::Tensor(tensor.ty().clone()),
+            Input::Host(array) if array.bytes.len() > CONSTANT_BYTES_MAX => Slot::Tensor(array.ty()),
+            Input::Host(array) => Slot::Constant(array.clone()),
+            Input::Number(_) | Input::None => Slot::None,
+        };
+        self.inputs.iter().map(slot).collect()
+    }
+
+    /// Everything that the compiled operator depends on.
+    fn key(&self, output_count: usize) -> Vec<u8> {
+        let mut key = Vec::with_capacity(128);
+        let text = |key: &mut Vec<u8>, text: &str| {
+            key.extend_from_slice(&(text.len() as u64).to_le_bytes());
+            key.extend_from_slice(text.as_bytes());
+        };
+        text(&mut key, &self.op_type);
+        key.extend_from_slice(&[output_count as u8, self.attributes.len() as u8]);
+        for (name, value) in &self.attributes {
+            text(&mut key, name);
+            text(&mut key, &format!("{value:?}"));
+        }
+        for slot in self.slots() {
+            let (tag, ty, bytes) = match &slot {
+                Slot::Tensor(ty) => (0, Some(ty.clone()), None),
+                Slot::Constant(array) => (1, Some(array.ty()), Some(&array.bytes)),
+                Slot::None => (2, None, None),
+            };
+            key.push(tag);
+            if let Some(ty) = ty {
+                key.extend_from_slice(&[ty.data_type as u8, ty.shape.len() as u8]);
+                ty.shape.iter().for_each(|size| key.extend_from_slice(&size.to_le_bytes()));
+            }
+            key.extend(bytes.into_iter().flat_map(|bytes| bytes.iter()));
+        }
+        key
+    }
+
+    fn launch(&self, stream: &Stream, compiled: &Compiled) -> Result<Vec<Tensor>, RuntimeError> {
+        let (context, program) = (self.context, &compiled.program);
+        let outputs = compiled
+            .outputs
+            .iter()
+            .map(|ty| Tensor::uninitialised(context, stream, ty.clone(), &self.op_type))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut storages: BTreeMap<BufferId, Arc<Storage>> = BTreeMap::new();
+        for (port, input) in program.inputs.iter().zip(self.device_inputs()?) {
+            storages.insert(port.operand.buffer, input);
+        }
+        for (&buffer, constant) in &compiled.constants {
+            storages.insert(buffer, constant.storage.clone());
+        }
+        for (port, output) in program.outputs.iter().zip(&outputs) {
+            storages.insert(port.operand.buffer, output.storage().clone());
+        }
+        for operand in program.launches.iter().flat_map(|launch| &launch.writes) {
+            if let Entry::Vacant(entry) = storages.entry(operand.buffer) {
+                let size_bytes = program.buffer(operand.buffer).size_bytes;
+                let storage = Storage::new(context, stream.queue(), size_bytes, &self.op_type)?;
+                entry.insert(Arc::new(storage));
+            }
+        }
+        let scratch = (compiled.scratch_bytes > 0)
+            .then(|| Storage::new(context, stream.queue(), compiled.scratch_bytes, "scratch"))
+            .transpose()?;
+        self.submit(stream, compiled, &storages, scratch.as_ref())?;
+        Ok(outputs)
+    }
+
+    /// The bytes of the operator's tensors, in order. Large arrays are uploaded.
+    fn device_inputs(&self) -> Result<Vec<Arc<Storage>>, RuntimeError> {
+        let mut storages = Vec::new();
+        for input in &self.inputs {
+            match input {
+                Input::Tensor(tensor) => storages.push(tensor.storage().clone()),
+                Input::Host(array) if array.bytes.len() > CONSTANT_BYTES_MAX => {
+                    storages.push(Tensor::from_host(self.context, array)?.storage().clone());
+                }
+                _ => {}
+            }
+        }
+        Ok(storages)
+    }
+
+    fn submit(
+        &self,
+        stream: &Stream,
+        compiled: &Compiled,
+        storages: &BTreeMap<BufferId, Arc<Storage>>,
+        scratch: Option<&Storage>,
+    ) -> Result<(), RuntimeError> {
+        let shared = self.context.shared();
+        let mut state = shared.lock();
+        let mut batch = Batch::default();
+        for Constant { written: (on, position), .. } in compiled.constants.values() {
+            state.come_after(stream.queue(), *on, *position, &mut batch);
+        }
+        state.operation_count += 1;
+        let name = self.label(&state);
+        let mut position = 0;
+        for launch in &compiled.program.launches {
+            let bind = |operands: &[Operand]| operands.iter().map(|operand| binding(operand, storages)).collect();
+            let launch = Launch {
+                kernel: launch.kernel.clone(),
+                reads: bind(&launch.reads),
+                writes: bind(&launch.writes),
+                scratch: scratch
+                    .filter(|_| launch.scratch_bytes > 0)
+                    .map(|scratch| scratch.region().part(0, launch.scratch_bytes)),
+                label: state.operation_count as u32,
+            };
+            let command = Command::Launch { stream: state.stream(stream.queue()), launch: Box::new(launch) };
+            position = state.work(stream.queue(), command, &name, &mut batch)?;
+        }
+        for storage in storages.values().map(|storage| &**storage).chain(scratch) {
+            storage.add_use(&mut state, stream.queue(), position);
+        }
+        shared.submit(&mut state, &batch)
+    }
+
+    fn label(&self, state: &State) -> Arc<str> {
+        match &self.name {
+            Some(name) => name.as_str().into(),
+            None if state.recording.is_some() => format!("{}#{}", self.op_type, state.operation_count).into(),
+            None => self.op_type.as_str().into(),
+        }
+    }
+}
+
+fn binding(operand: &Operand, storages: &BTreeMap<BufferId, Arc<Storage>>) -> Binding {
+    // Every buffer that launches name is an input, a constant or written by a launch: lowering validates that.
+    let region = storages[&operand.buffer].region();
+    Binding { region: region.part(operand.offset_bytes, operand.desc.total_size_bytes()), desc: operand.desc.clone() }
+}
+
+/// A scalar array.
+fn scalar(data_type: DataType, number: f64) -> Result<HostTensor, RuntimeError> {
+    let bytes = match data_type {
+        DataType::Float64 => number.to_le_bytes().to_vec(),
+        DataType::Float32 => (number as f32).to_le_bytes().to_vec(),
+        DataType::Int64 => (number as i64).to_le_bytes().to_vec(),
+        DataType::Int32 => (number as i32).to_le_bytes().to_vec(),
+        other => return Err(RuntimeError::Tensor { reason: format!("{number} has no form in {other} here") }),
+    };
+    HostTensor::new(data_type, &[], bytes)
+        .ok_or_else(|| RuntimeError::Tensor { reason: "a scalar is one element".into() })
+}

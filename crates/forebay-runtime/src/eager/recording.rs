@@ -1,0 +1,68 @@
+//! What a context submitted and waited for, kept so that the race checker can judge it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use forebay_sync::race::{check_trace, HostAction, RaceReport, TraceEntry, Violation};
+
+use super::batch::Batch;
+
+/// Everything that was submitted to the device, and everything that the host did, in the host's order.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    entries: Vec<TraceEntry>,
+    names: Vec<Option<Arc<str>>>,
+}
+
+/// What the race checker found, in words that name operations.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Races {
+    /// As the checker reports them.
+    pub violations: Vec<Violation>,
+    /// One sentence for each.
+    pub sentences: Vec<String>,
+}
+
+impl fmt::Display for Races {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.sentences.join("\n"))
+    }
+}
+
+impl std::error::Error for Races {}
+
+impl Recording {
+    /// Adds commands that were submitted.
+    pub(super) fn submitted(&mut self, batch: &Batch) {
+        self.entries.extend(batch.commands().iter().cloned().map(TraceEntry::Command));
+        self.names.extend_from_slice(batch.names());
+    }
+
+    /// Adds what the host did.
+    pub(super) fn host(&mut self, action: HostAction) {
+        self.entries.push(TraceEntry::Host(action));
+        self.names.push(None);
+    }
+
+    /// What was recorded.
+    pub fn entries(&self) -> &[TraceEntry] {
+        &self.entries
+    }
+
+    /// What an entry is called: its operation, where it has one.
+    pub fn name(&self, entry: usize) -> Option<&str> {
+        self.names.get(entry).and_then(|name| name.as_deref())
+    }
+
+    /// Looks for hazards that nothing orders.
+    ///
+    /// # Errors
+    /// All that were found.
+    pub fn check(&self) -> Result<RaceReport, Races> {
+        check_trace(&self.entries).map_err(|violations| {
+            let name = |entry: usize| self.name(entry).map(str::to_string);
+            let sentences = violations.iter().map(|violation| violation.describe(&name)).collect();
+            Races { violations, sentences }
+        })
+    }
+}

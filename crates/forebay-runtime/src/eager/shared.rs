@@ -1,0 +1,415 @@
+//! What all handles of a context share: queues, clocks, memory, and the ways in which the host waits.
+//!
+//! One lock guards the state. The host never waits with it held: it finds out what to wait for, lets go, waits, and looks
+//! again.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_base::{Command, EventId, StreamId};
+use forebay_device::{Device, DeviceError};
+use forebay_memory::allocator::BlockId;
+use forebay_sync::race::HostAction;
+use forebay_sync::Tracker;
+
+use super::batch::Batch;
+use super::context::ContextOptions;
+use super::ledger::Relief;
+use super::recording::Recording;
+use super::store::{Place, Store, StoreKind};
+use super::timeline::{Agent, QueueId, Timelines};
+use super::timers::Timers;
+use crate::error::RuntimeError;
+
+/// The most bytes of host blocks that copies between the host's arrays and the device go through.
+const STAGING_BYTES_MAX: u64 = 8 << 20;
+
+/// A stream of the device, as streams of the user share it over time.
+struct Queue {
+    stream: StreamId,
+    /// Recorded by this queue only: its generations are the queue's marks.
+    event: EventId,
+    priority: i32,
+    /// How many streams of the user stand for it now.
+    leases: usize,
+    tracker: Tracker,
+}
+
+/// Everything that changes.
+pub struct State {
+    queues: Vec<Queue>,
+    /// Who has waited for what.
+    pub timelines: Timelines,
+    stores: [Store; 2],
+    /// What is kept for the race checker, while it is.
+    pub recording: Option<Recording>,
+    /// Events that measure time.
+    pub timers: Timers,
+    /// Number of the next operation, for names.
+    pub operation_count: u64,
+}
+
+/// A context's device and state.
+pub struct Shared {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    queues_max: usize,
+    state: Mutex<State>,
+}
+
+fn device_error(action: &'static str) -> impl FnOnce(DeviceError) -> RuntimeError {
+    move |error| RuntimeError::Device { action, error }
+}
+
+impl Shared {
+    /// State without work, with the default queue.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn new(device: Arc<dyn Device>, options: &ContextOptions) -> Result<Shared, RuntimeError> {
+        let device_bytes = options.device_memory_bytes.unwrap_or(u64::MAX);
+        let staging_bytes = options.staging_bytes.unwrap_or(STAGING_BYTES_MAX);
+        // Each queue has an event; what remains measures time.
+        let queues_max = (options.event_limit / 2).clamp(1, 32);
+        let state = State {
+            queues: Vec::new(),
+            timelines: Timelines::default(),
+            stores: [
+                Store::new(StoreKind::Device, device_bytes, options.extend_lifetimes),
+                Store::new(StoreKind::Staging, staging_bytes, true),
+            ],
+            recording: options.record.then(Recording::default),
+            timers: Timers::new(options.event_limit.saturating_sub(queues_max)),
+            operation_count: 0,
+        };
+        let shared = Shared { device, queues_max, state: Mutex::new(state) };
+        shared.lease_queue(0)?;
+        Ok(shared)
+    }
+
+    /// The state. Everything in it is valid between statements, so a panic elsewhere does no harm.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A queue of this priority: one that nobody uses, else a new one, else one that is shared.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn lease_queue(&self, priority: i32) -> Result<QueueId, RuntimeError> {
+        let mut state = self.lock();
+        let unused = state.queues.iter().position(|queue| queue.leases == 0 && queue.priority == priority);
+        let queue = match unused {
+            Some(queue) => queue,
+            None if state.queues.len() < self.queues_max => self.create_queue(&mut state, priority)?,
+            None => {
+                let alike = |&queue: &QueueId| queue > 0 && state.queues[queue].priority == priority;
+                let shared = (0..state.queues.len()).filter(alike).min_by_key(|&queue| state.queues[queue].leases);
+                // Sharing a queue orders more than was asked for, and breaks nothing.
+                shared.unwrap_or(state.queues.len() - 1)
+            }
+        };
+        state.queues[queue].leases += 1;
+        Ok(queue)
+    }
+
+    fn create_queue(&self, state: &mut State, priority: i32) -> Result<QueueId, RuntimeError> {
+        let name = format!("eager {}", state.queues.len());
+        let making = "while making a stream";
+        let stream = self.device.create_stream(&name, priority).map_err(device_error(making))?;
+        let event = match self.device.create_event() {
+            Ok(event) => event,
+            Err(error) => {
+                self.device.destroy_stream(stream);
+                return Err(device_error(making)(error));
+            }
+        };
+        state.queues.push(Queue { stream, event, priority, leases: 0, tracker: Tracker::default() });
+        Ok(state.timelines.add_queue())
+    }
+
+    /// Gives a queue back, for another stream to use.
+    pub fn return_queue(&self, queue: QueueId) {
+        self.lock().queues[queue].leases -= 1;
+    }
+
+    /// Submits commands and keeps them for the race checker.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn submit(&self, state: &mut State, batch: &Batch) -> Result<(), RuntimeError> {
+        if batch.commands().is_empty() {
+            return Ok(());
+        }
+        self.device.submit(batch.commands()).map_err(device_error("while submitting commands"))?;
+        if let Some(recording) = &mut state.recording {
+            recording.submitted(batch);
+        }
+        Ok(())
+    }
+
+    /// Marks the queue's present. The generation to wait for.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn record(&self, state: &mut State, queue: QueueId) -> Result<u64, RuntimeError> {
+        let mut batch = Batch::default();
+        let generation = state.record(queue, &mut batch);
+        self.submit(state, &batch)?;
+        Ok(generation)
+    }
+
+    /// Waits on the host until a generation of a queue has fired.
+    ///
+    /// # Errors
+    /// A failure of the device, then or earlier.
+    pub fn wait(&self, queue: QueueId, generation: u64) -> Result<(), RuntimeError> {
+        let event = self.lock().queues[queue].event;
+        self.device.wait_event(event, generation).map_err(device_error("while waiting for a stream"))?;
+        self.lock().see(queue, generation);
+        Ok(())
+    }
+
+    /// Waits on the host for everything that was submitted to a queue.
+    ///
+    /// # Errors
+    /// A failure of the device, then or earlier.
+    pub fn synchronize(&self, queue: QueueId) -> Result<(), RuntimeError> {
+        let generation = self.record(&mut self.lock(), queue)?;
+        self.wait(queue, generation)
+    }
+
+    /// Waits on the host for everything that was submitted to any queue.
+    ///
+    /// # Errors
+    /// A failure of the device, then or earlier.
+    pub fn synchronize_all(&self) -> Result<(), RuntimeError> {
+        let queues = self.lock().queues.len();
+        (0..queues).try_for_each(|queue| self.synchronize(queue))
+    }
+
+    /// Whether a generation of a queue has fired.
+    pub fn query(&self, state: &mut State, queue: QueueId, generation: u64) -> bool {
+        let fired = self.device.query_event(state.queues[queue].event);
+        if fired > 0 {
+            state.see(queue, fired);
+        }
+        fired >= generation
+    }
+
+    /// Bytes for `home`. Takes more from the device where it may; then waits for as much as it needs, the oldest first;
+    /// then gives empty segments back and tries again.
+    ///
+    /// # Errors
+    /// [`RuntimeError::OutOfMemory`] where even that is not enough, or a failure of the device.
+    pub fn allocate(&self, kind: StoreKind, home: Agent, size_bytes: u64, owner: &str) -> Result<Place, RuntimeError> {
+        loop {
+            let mut state = self.lock();
+            if let Some(place) = state.store(kind).allocate(home, size_bytes, owner) {
+                return Ok(place);
+            }
+            self.poll(&mut state);
+            if let Some(place) = state.store(kind).allocate(home, size_bytes, owner) {
+                return Ok(place);
+            }
+            let refusal = match self.grow(&mut state, kind, size_bytes) {
+                Ok(true) => continue,
+                Ok(false) => None,
+                Err(error) => Some(error),
+            };
+            let queues = state.queues.len();
+            let state_now = &mut *state;
+            let relief = state_now.stores[kind as usize].ledger.next_relief(&state_now.timelines, queues);
+            if let Some(relief) = relief {
+                let (queue, generation) = self.behind(&mut state, relief)?;
+                drop(state);
+                self.wait(queue, generation)?;
+            } else if self.trim(&mut state, kind) == 0 {
+                return Err(state.out_of_memory(kind, size_bytes, refusal));
+            }
+        }
+    }
+
+    fn grow(&self, state: &mut State, kind: StoreKind, size_bytes: u64) -> Result<bool, DeviceError> {
+        let mut commands = Vec::new();
+        let grown = state.store(kind).grow(&*self.device, size_bytes, &mut commands)?;
+        state.note(&Batch::from(commands));
+        Ok(grown)
+    }
+
+    /// The record of a queue that brings a relief.
+    fn behind(&self, state: &mut State, relief: Relief) -> Result<(QueueId, u64), RuntimeError> {
+        let (queue, mark) = match relief {
+            Relief::Use((queue, position)) => (queue, state.timelines.mark_behind(queue, position)),
+            Relief::Queue(queue) => (queue, None),
+        };
+        match mark {
+            Some(generation) => Ok((queue, generation)),
+            None => Ok((queue, self.record(state, queue)?)),
+        }
+    }
+
+    /// Asks, without waiting, what has been completed, and lets memory that it frees go.
+    fn poll(&self, state: &mut State) {
+        for queue in 0..state.queues.len() {
+            if state.timelines.has_unseen_marks(queue) {
+                let fired = self.device.query_event(state.queues[queue].event);
+                if fired > 0 {
+                    state.see(queue, fired);
+                }
+            }
+        }
+        state.settle();
+    }
+
+    /// Gives empty segments back to the device, as far as their users are seen to have passed. The bytes given back.
+    pub fn trim(&self, state: &mut State, kind: StoreKind) -> u64 {
+        self.poll(state);
+        let mut commands = Vec::new();
+        let bytes = state.store(kind).trim(&*self.device, &mut commands);
+        state.note(&Batch::from(commands));
+        bytes
+    }
+
+    /// Frees a block. Where another queue still uses it, a record is put behind that use, so that its return can be seen.
+    pub fn free(&self, kind: StoreKind, block: BlockId) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        for (queue, position) in state.stores[kind as usize].ledger.free(block, &state.timelines) {
+            if state.timelines.mark_behind(queue, position).is_none() {
+                // A lost device needs no return.
+                let _ = self.record(state, queue);
+            }
+        }
+    }
+}
+
+impl State {
+    /// The memory of a space.
+    pub fn store(&mut self, kind: StoreKind) -> &mut Store {
+        &mut self.stores[kind as usize]
+    }
+
+    /// The device's stream behind a queue.
+    pub fn stream(&self, queue: QueueId) -> StreamId {
+        self.queues[queue].stream
+    }
+
+    /// Adds a command that uses bytes to a queue, with a barrier before it where a hazard within the queue needs one. Its
+    /// position.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Plan`] for a region that is not mapped, which is a defect.
+    pub fn work(
+        &mut self,
+        queue: QueueId,
+        command: Command,
+        name: &Arc<str>,
+        batch: &mut Batch,
+    ) -> Result<u64, RuntimeError> {
+        let Queue { stream, tracker, .. } = &mut self.queues[queue];
+        let barrier = tracker
+            .submit(&command.reads(), &command.writes())
+            .map_err(|error| RuntimeError::Plan { reason: error.to_string() })?;
+        if barrier {
+            batch.order(Command::Barrier { stream: *stream });
+        }
+        batch.work(command, name);
+        Ok(self.timelines.issue(queue))
+    }
+
+    /// Marks the queue's present, with a record where there is none yet. The generation to wait for.
+    pub fn record(&mut self, queue: QueueId, batch: &mut Batch) -> u64 {
+        let (generation, new) = self.timelines.record(queue);
+        if new {
+            let Queue { stream, event, .. } = self.queues[queue];
+            batch.order(Command::Record { stream, event, generation });
+        }
+        generation
+    }
+
+    /// Lets a queue wait for a generation of another, where it does not come after it anyway.
+    pub fn wait(&mut self, queue: QueueId, on: QueueId, generation: u64, batch: &mut Batch) {
+        if self.timelines.wait(queue, on, generation) {
+            let (stream, event) = (self.queues[queue].stream, self.queues[on].event);
+            batch.order(Command::Wait { stream, event, generation });
+            self.settle();
+        }
+    }
+
+    /// Lets memory go whose uses have returned.
+    fn settle(&mut self) {
+        let (queues, timelines) = (self.queues.len(), &self.timelines);
+        self.stores.iter_mut().for_each(|store| store.ledger.settle(timelines, queues));
+    }
+
+    /// Lets a queue's later work come after a position of another, where it does not anyway.
+    pub fn come_after(&mut self, queue: QueueId, on: QueueId, position: u64, batch: &mut Batch) {
+        if self.timelines.known(Agent::Queue(queue), on) < position {
+            let mark = self.timelines.mark_behind(on, position);
+            let generation = mark.unwrap_or_else(|| self.record(on, batch));
+            self.wait(queue, on, generation, batch);
+        }
+    }
+
+    /// The host has seen a generation of a queue fire. Whether that is news.
+    fn see(&mut self, queue: QueueId, generation: u64) -> bool {
+        if !self.timelines.see(queue, generation) {
+            return false;
+        }
+        let event = self.queues[queue].event;
+        self.note_host(HostAction::WaitEvent { event, generation });
+        self.settle();
+        for (queue, Queue { tracker, .. }) in self.queues.iter_mut().enumerate() {
+            if self.timelines.is_quiet(queue) {
+                tracker.barrier();
+            }
+        }
+        true
+    }
+
+    /// Keeps what the host did for the race checker.
+    pub fn note_host(&mut self, action: HostAction) {
+        if let Some(recording) = &mut self.recording {
+            recording.host(action);
+        }
+    }
+
+    /// Keeps commands that were submitted elsewhere for the race checker.
+    fn note(&mut self, batch: &Batch) {
+        if let Some(recording) = &mut self.recording {
+            recording.submitted(batch);
+        }
+    }
+
+    fn out_of_memory(&mut self, kind: StoreKind, requested_bytes: u64, refusal: Option<DeviceError>) -> RuntimeError {
+        let store = self.store(kind);
+        let allocator = store.ledger.allocator();
+        let statistics = allocator.statistics();
+        RuntimeError::OutOfMemory(Box::new(crate::error::OutOfMemory {
+            what: if kind == StoreKind::Device { "device memory" } else { "staging memory" },
+            requested_bytes,
+            cap_bytes: Some(store.cap_bytes()).filter(|&bytes| bytes < u64::MAX),
+            reserved_bytes: store.reserved_bytes(),
+            in_use_bytes: statistics.in_use_bytes,
+            largest_free_bytes: statistics.largest_free_bytes,
+            holders: allocator.largest_holders(4).into_iter().map(|holder| (holder.owner, holder.size_bytes)).collect(),
+            refusal: refusal.map(|error| error.to_string()),
+        }))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for queue in &state.queues {
+            // What failed was reported where it mattered.
+            let _ = self.device.synchronize(queue.stream);
+        }
+        for queue in &state.queues {
+            self.device.destroy_stream(queue.stream);
+            self.device.destroy_event(queue.event);
+        }
+        state.timers.clear(&*self.device);
+        state.stores.iter_mut().for_each(|store| store.clear(&*self.device));
+    }
+}
