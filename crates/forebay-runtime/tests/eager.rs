@@ -150,7 +150,7 @@ fn streams_and_events_share_a_bounded_number_of_device_events() {
     let context = Context::new(device, &ContextOptions { event_limit: 8, ..recording() }).unwrap();
     // Four events serve streams, four measure time; plain events take none.
     let streams: Vec<Stream> = (0..20).map(|_| Stream::new(&context, 0).unwrap()).collect();
-    assert_eq!(streams.iter().filter(|stream| **stream == streams[19]).count() > 1, true, "streams beyond share");
+    assert!(streams.iter().filter(|stream| **stream == streams[19]).count() > 1, "streams beyond share");
     let plain: Vec<Event> = streams.iter().map(|stream| stream.record_event().unwrap()).collect();
     plain.iter().for_each(|event| event.synchronize().unwrap());
     let mut timing: Vec<Event> = (0..5).map(|_| Event::new(&context, true)).collect();
