@@ -1,4 +1,5 @@
-//! A list as large as a big plan's: three streams, five regions a launch, thousands of tensors in one arena.
+//! A list as large as a big plan's (three streams, five regions a launch, thousands of tensors in one arena), and a trace
+//! as long as an hour of eager work.
 
 mod common;
 
@@ -7,7 +8,7 @@ use std::time::Instant;
 use common::{launch, Random};
 use forebay_base::kernel::Kernel;
 use forebay_base::{Command, HeapId, MemoryId, Region, StreamId};
-use forebay_sync::{check_races, insert_barriers, StepBoundary};
+use forebay_sync::{check_races, check_trace, insert_barriers, HostAction, StepBoundary, TraceEntry};
 
 #[test]
 fn five_thousand_commands_are_synchronised_and_checked() {
@@ -39,4 +40,23 @@ fn five_thousand_commands_are_synchronised_and_checked() {
         let checked = started.elapsed() - inserted;
         println!("{boundary:?}: inserted in {inserted:?}, checked in {checked:?}, {report:?}");
     }
+}
+
+#[test]
+fn a_hundred_thousand_entries_of_ever_new_ranges_are_checked() {
+    // Ranges begin and end anywhere, so the trace has as many ends as entries; only those still alive may cost anything.
+    let mut random = Random::new(9);
+    let mut range = |memory: u32| Region::new(MemoryId(memory), random.below(1 << 22) * 256, 1 + random.below(1 << 19));
+    let mut trace = Vec::new();
+    for index in 0..25_000u32 {
+        let stream = StreamId(index % 4);
+        trace.push(TraceEntry::Command(launch(stream, Kernel::Copy, &[range(1), range(2)], &[range(3), range(4)])));
+        trace.push(TraceEntry::Host(HostAction::Synchronize(stream)));
+        trace.push(TraceEntry::Host(HostAction::Read(range(3))));
+        trace.push(TraceEntry::Host(HostAction::Write(range(1))));
+    }
+    let started = Instant::now();
+    let report = check_trace(&trace).unwrap();
+    println!("checked in {:?}, {report:?}", started.elapsed());
+    assert_eq!(report.work, 25_000);
 }

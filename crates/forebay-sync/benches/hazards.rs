@@ -1,0 +1,162 @@
+//! What finding hazards costs: per launch as a stream goes on, and for whole lists and traces.
+//!
+//! `cargo bench -p forebay-sync` prints nanoseconds per launch (best of several runs). The check of one launch must grow
+//! with the logarithm of the number of live ranges; lists and traces must cost about the same per launch at any length.
+
+use std::error::Error;
+use std::hint::black_box;
+use std::time::Instant;
+
+use forebay_base::{
+    Binding, Command, DataType, EventId, HeapId, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc,
+};
+use forebay_sync::race::{HostAction, TraceEntry};
+use forebay_sync::{check_races, check_trace, insert_barriers, StepBoundary, TileMap, Tracker};
+
+const RUNS: usize = 5;
+const TENSOR_BYTES: u64 = 1024;
+const LAUNCHES: u64 = 10_000;
+const HEAP_BYTES: u64 = 32 << 20;
+
+/// Tensors in one reservation with a gap behind each, so that no two become one range.
+fn tensor(index: u64) -> Region {
+    Region::new(MemoryId(0), index * 2 * TENSOR_BYTES, TENSOR_BYTES)
+}
+
+/// A permutation of the numbers below a power of two or ten, so that neighbours do not come one after the other.
+fn scattered(index: u64, count: u64) -> u64 {
+    index * 7919 % count
+}
+
+/// The shortest of several runs, in nanoseconds per item.
+fn nanoseconds(items: u64, mut run: impl FnMut() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
+    let mut best = f64::INFINITY;
+    for _ in 0..RUNS {
+        let started = Instant::now();
+        run()?;
+        best = best.min(started.elapsed().as_secs_f64() * 1e9 / items as f64);
+    }
+    Ok(best)
+}
+
+/// Maps heaps one after the other under all tensors.
+fn prologue(tensors: u64) -> Vec<Command> {
+    let heaps = (tensors * 2 * TENSOR_BYTES).div_ceil(HEAP_BYTES);
+    let map = |heap: u64| Command::Map {
+        region: Region::new(MemoryId(0), heap * HEAP_BYTES, HEAP_BYTES),
+        heap: HeapId(heap as u32),
+        heap_offset_bytes: 0,
+    };
+    (0..heaps).map(map).collect()
+}
+
+/// The check of one launch with two reads and a write beside `ranges` live ranges, without and with a hazard.
+fn tracker(ranges: u64) -> Result<(), Box<dyn Error>> {
+    let mut stream = Tracker::new(TileMap::from_prologue(&prologue(ranges))?);
+    for index in 0..ranges / 2 {
+        stream.submit(&[tensor(2 * index)], &[])?;
+        stream.submit(&[], &[tensor(2 * index + 1)])?;
+    }
+    // Reading again what was read changes nothing, so the number of live ranges stays.
+    let launches = 100_000;
+    let free = nanoseconds(launches, || {
+        for index in 0..launches {
+            let one = scattered(index, ranges / 2) * 2;
+            let other = scattered(index + 1, ranges / 2) * 2;
+            black_box(stream.submit(&[tensor(one), tensor(other)], &[])?);
+        }
+        Ok(())
+    })?;
+    // A barrier forgets everything, so a run of `ranges` launches between two barriers is what it costs on average.
+    let between = (launches / ranges).max(1) * ranges;
+    let epoch = nanoseconds(between, || {
+        for index in 0..between {
+            if index % ranges == 0 {
+                stream.barrier();
+            }
+            let place = scattered(index % ranges, ranges);
+            black_box(stream.submit(&[tensor(place)], &[tensor(place)])?);
+        }
+        Ok(())
+    })?;
+    println!(
+        "Tracker::submit, {ranges:>7} live ranges: {free:6.0} ns a launch; {epoch:6.0} ns with its share of a barrier"
+    );
+    Ok(())
+}
+
+/// Launches on three streams, each reading two tensors and writing one.
+fn launches(count: u64, tensors: u64) -> Result<Vec<Command>, Box<dyn Error>> {
+    let desc = TensorDesc::packed(DataType::UInt8, &[TENSOR_BYTES])?;
+    let bind = |index: u64| Binding { region: tensor(index % tensors), desc: desc.clone() };
+    let launch = |index: u64| {
+        let own = scattered(index, tensors);
+        let (reads, writes) = (vec![bind(own + 1), bind(own * 31 + 2)], vec![bind(own)]);
+        let reads = reads.into_iter().filter(|read| read.region != writes[0].region).collect();
+        let launch = Launch { kernel: Kernel::Copy, reads, writes, scratch: None, label: index as u32 };
+        Command::Launch { stream: StreamId((index / 50 % 3) as u32), launch: Box::new(launch) }
+    };
+    Ok((0..count).map(launch).collect())
+}
+
+/// The whole list: barriers put in, then checked as two steps.
+fn lists(tensors: u64) -> Result<(), Box<dyn Error>> {
+    let (prologue, work) = (prologue(tensors), launches(LAUNCHES, tensors)?);
+    for boundary in [StepBoundary::HostJoin, StepBoundary::Streams] {
+        let insert = nanoseconds(LAUNCHES, || {
+            black_box(insert_barriers(&prologue, work.clone(), boundary)?);
+            Ok(())
+        })?;
+        let list = insert_barriers(&prologue, work.clone(), boundary)?;
+        let check = nanoseconds(LAUNCHES, || {
+            black_box(check_races(&prologue, &list.commands, 2, boundary).map_err(|found| found[0].clone())?);
+            Ok(())
+        })?;
+        let (barriers, waits) = (list.barriers, list.waits);
+        println!(
+            "{LAUNCHES} launches, {tensors:>6} tensors, {boundary:?}: insert_barriers {insert:5.0} ns, check_races of two \
+             steps {check:5.0} ns a launch ({barriers} barriers, {waits} waits)"
+        );
+    }
+    Ok(())
+}
+
+/// A trace of eager work: what the inserter put in, and a host that reads and writes now and then.
+fn traces(count: u64, tensors: u64) -> Result<(), Box<dyn Error>> {
+    let prologue = prologue(tensors);
+    let list = insert_barriers(&prologue, launches(count, tensors)?, StepBoundary::HostJoin)?;
+    let mut trace: Vec<TraceEntry> = prologue.into_iter().map(TraceEntry::Command).collect();
+    for (index, command) in list.commands.into_iter().enumerate() {
+        let record = match command {
+            Command::Record { event, generation, .. } => Some((event, generation)),
+            _ => None,
+        };
+        trace.push(TraceEntry::Command(command));
+        if let Some((event, generation)) = record.filter(|_| index % 8 == 0) {
+            trace.push(TraceEntry::Host(host_wait(event, generation)));
+        }
+    }
+    let entries = trace.len() as u64;
+    let check = nanoseconds(entries, || {
+        black_box(check_trace(&trace).map_err(|found| found[0].clone())?);
+        Ok(())
+    })?;
+    println!("check_trace, {entries:>7} entries, {tensors:>6} tensors: {check:5.0} ns an entry");
+    Ok(())
+}
+
+fn host_wait(event: EventId, generation: u64) -> HostAction {
+    HostAction::WaitEvent { event, generation }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    for ranges in [10, 1_000, 100_000] {
+        tracker(ranges)?;
+    }
+    for tensors in [100, 10_000] {
+        lists(tensors)?;
+        traces(LAUNCHES, tensors)?;
+        traces(10 * LAUNCHES, tensors)?;
+    }
+    Ok(())
+}
