@@ -11,6 +11,7 @@
 //! | [`history`] | who touched which bytes last, across streams |
 //! | [`barriers`] | a whole list ahead of time: barriers, records and waits, none of them redundant |
 //! | [`race`] | the independent checker of lists and of eager traces; shares nothing with the above but [`physical`] |
+//! | [`states`] | resource states as Direct3D 12 has them: claims checked, or transitions computed |
 //! | [`error`] | why a list cannot be synchronised |
 //!
 //! # Under somebody's own device code
@@ -42,6 +43,9 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Eager work is judged after the fact by [`check_trace`](race::check_trace), and a device that wants to know the states of
+//! its resources is served by [`states`]; both modules have an example.
 
 pub mod barriers;
 pub mod error;
@@ -49,6 +53,7 @@ pub mod history;
 pub mod physical;
 pub mod race;
 pub mod ranges;
+pub mod states;
 pub mod tracker;
 
 pub use barriers::{insert_barriers, StepBoundary, Synchronized};

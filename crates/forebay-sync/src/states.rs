@@ -1,0 +1,417 @@
+//! Resource states, as Direct3D 12 has them for buffers.
+//!
+//! Some devices want to be told how a resource is about to be used. [`ResourceStates`] is the machine behind that, for the
+//! states that compute work meets. It *checks* what a caller claims ([`ResourceStates::transition`] and
+//! [`ResourceStates::access`]), or *computes* the transitions that commands need ([`ResourceStates::require`]).
+//!
+//! - A resource begins in `COMMON`, and the first access promotes it from there to the state that the access needs. That
+//!   is free, and no transition. From any other state only an explicit transition leads on.
+//! - When a submission (`ExecuteCommandLists`) is over, every buffer decays to `COMMON`, whatever its state was. Nothing
+//!   decays between the command lists of one submission.
+//! - Everything bound to a launch must be in `UNORDERED_ACCESS`, or promotable to it, and stays there afterwards. One
+//!   resource may be bound several times, for reading and for writing.
+//! - A copy reads a resource in `COPY_SOURCE` and writes one in `COPY_DEST`. No state allows both, so a copy within one
+//!   resource has no legal state.
+//! - A fill counts as a launch: `ClearUnorderedAccessViewUint` demands `UNORDERED_ACCESS` and behaves as a dispatch, also
+//!   in that nothing orders it with the work around it. A fill between launches so needs no transition.
+//! - A transition is a barrier too: what used the resource before is complete before anything uses it afterwards. It needs
+//!   no UAV barrier beside it. Two copies in a row need neither: such a device runs them one after the other, because no
+//!   barrier could say that they must be ordered.
+//!
+//! With *fixed-state aliases* ([`Aliasing::FixedState`]) each memory is three resources over the same bytes, one for each
+//! [`Access`], and a command takes the one that suits it. None of them ever leaves its state, so no transition is ever
+//! needed, and a copy within one memory is legal. What is left to do is ordering: nothing here orders two aliases of one
+//! memory, hazards between them need a barrier as all others do.
+//!
+//! ```
+//! use forebay_base::{Command, MemoryId, Region, StreamId};
+//! use forebay_sync::states::{accesses, Aliasing, ResourceStates};
+//!
+//! # fn main() -> Result<(), forebay_sync::states::StateError> {
+//! let (stream, half) = (StreamId(0), |memory, index: u64| Region::new(MemoryId(memory), index * 64, 64));
+//! let fill = Command::Fill { stream, region: half(1, 0), pattern: [0; 4] };
+//! let copy = Command::Copy { stream, from: half(1, 0), to: half(2, 0) };
+//! let inside = Command::Copy { stream, from: half(1, 0), to: half(1, 1) };
+//!
+//! let mut states = ResourceStates::default();
+//! assert_eq!(states.require(&accesses(&fill, Aliasing::None)?)?, [], "promoted from COMMON");
+//! let transitions = states.require(&accesses(&copy, Aliasing::None)?)?;
+//! assert_eq!(transitions[0].to_string(), "m1 from UNORDERED_ACCESS to COPY_SOURCE");
+//! states.end_submission();
+//! assert_eq!(states.require(&accesses(&fill, Aliasing::None)?)?, [], "decayed to COMMON");
+//! assert!(accesses(&inside, Aliasing::None).is_err());
+//!
+//! let mut aliases = ResourceStates::default();
+//! for command in [&fill, &copy, &fill, &inside] {
+//!     assert_eq!(aliases.require(&accesses(command, Aliasing::FixedState)?)?, []);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Sources: "Using Resource Barriers to Synchronize Resource States in Direct3D 12" (promotion, decay),
+//! "ID3D12GraphicsCommandList::ClearUnorderedAccessViewUint" (fills), "Resource barriers in DirectML" (launches), and the
+//! DirectX specification of asynchronous commands (copies in a row).
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use forebay_base::{Command, MemoryId};
+
+/// The state of a resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ResourceState {
+    /// Nothing in particular; the first access promotes it.
+    #[default]
+    Common,
+    /// Bound to launches.
+    UnorderedAccess,
+    /// Read by copies.
+    CopySource,
+    /// Written by copies.
+    CopyDest,
+}
+
+impl fmt::Display for ResourceState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ResourceState::Common => "COMMON",
+            ResourceState::UnorderedAccess => "UNORDERED_ACCESS",
+            ResourceState::CopySource => "COPY_SOURCE",
+            ResourceState::CopyDest => "COPY_DEST",
+        })
+    }
+}
+
+/// How a command uses a resource. With fixed-state aliases it also says which alias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    /// A launch reads or writes it, or a fill writes it.
+    UnorderedAccess,
+    /// A copy reads it.
+    CopySource,
+    /// A copy writes it.
+    CopyDest,
+}
+
+impl Access {
+    /// The state that the access needs.
+    pub const fn state(self) -> ResourceState {
+        match self {
+            Access::UnorderedAccess => ResourceState::UnorderedAccess,
+            Access::CopySource => ResourceState::CopySource,
+            Access::CopyDest => ResourceState::CopyDest,
+        }
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.state().fmt(f)
+    }
+}
+
+/// Something that has a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Resource {
+    /// Its memory.
+    pub memory: MemoryId,
+    /// Which of the memory's fixed-state aliases it is; none where a memory is one resource.
+    pub alias: Option<Access>,
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.alias {
+            Some(alias) => write!(f, "{} (its {alias} alias)", self.memory),
+            None => self.memory.fmt(f),
+        }
+    }
+}
+
+/// What resources a memory consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aliasing {
+    /// One, whose state changes.
+    None,
+    /// Three over the same bytes, one for each [`Access`].
+    FixedState,
+}
+
+/// A change of state. It orders everything before it on the resource before everything after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// The resource.
+    pub resource: Resource,
+    /// The state that it is in.
+    pub before: ResourceState,
+    /// The state that it gets.
+    pub after: ResourceState,
+}
+
+impl fmt::Display for Transition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} from {} to {}", self.resource, self.before, self.after)
+    }
+}
+
+/// What is wrong with a claim about states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateError {
+    /// A command needs a resource in another state.
+    NotInState {
+        /// The resource.
+        resource: Resource,
+        /// The state that it is in.
+        state: ResourceState,
+        /// What the command does with it.
+        needed: Access,
+    },
+    /// A transition claims that the resource is in a state in which it is not.
+    WrongClaim {
+        /// The transition.
+        claimed: Transition,
+        /// The state that the resource is in.
+        state: ResourceState,
+    },
+    /// A transition leads to the state in which the resource is.
+    NoChange {
+        /// The transition.
+        claimed: Transition,
+    },
+    /// One command needs a resource in two states at once.
+    TwoStates {
+        /// The resource.
+        resource: Resource,
+        /// One need.
+        one: Access,
+        /// The other.
+        other: Access,
+    },
+}
+
+impl fmt::Display for StateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StateError::NotInState { resource, state, needed } => write!(
+                f,
+                "{resource} is in {state}, but the command needs it in {needed}: transition it from {state} to {needed} \
+                 before the command"
+            ),
+            StateError::WrongClaim { claimed, state } => {
+                let Transition { resource, before, after } = claimed;
+                write!(
+                    f,
+                    "the transition of {resource} to {after} claims that it is in {before}, but it is in {state}: "
+                )?;
+                if state == after {
+                    return write!(f, "leave the transition out");
+                }
+                write!(f, "transition it from {state} to {after}")
+            }
+            StateError::NoChange { claimed } => write!(
+                f,
+                "{} is in {} already: leave the transition out (launches in a row are ordered by a UAV barrier)",
+                claimed.resource, claimed.after
+            ),
+            StateError::TwoStates { resource, one, other } => write!(
+                f,
+                "one command needs {resource} in {one} and in {other}, and no state allows both: give its memory \
+                 fixed-state aliases, or copy by way of another resource"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for StateError {}
+
+/// The resources that a command uses, in ascending order, each once.
+///
+/// # Errors
+/// [`StateError::TwoStates`] for a copy within one resource.
+pub fn accesses(command: &Command, aliasing: Aliasing) -> Result<Vec<(Resource, Access)>, StateError> {
+    let (read, written) = match command {
+        Command::Copy { .. } => (Access::CopySource, Access::CopyDest),
+        _ => (Access::UnorderedAccess, Access::UnorderedAccess),
+    };
+    let resource = |memory: MemoryId, access: Access| match aliasing {
+        Aliasing::None => (Resource { memory, alias: None }, access),
+        Aliasing::FixedState => (Resource { memory, alias: Some(access) }, access),
+    };
+    let reads = command.reads().into_iter().map(|region| resource(region.memory, read));
+    let writes = command.writes().into_iter().map(|region| resource(region.memory, written));
+    let mut accesses: Vec<(Resource, Access)> = reads.chain(writes).collect();
+    accesses.sort_unstable();
+    accesses.dedup();
+    one_state_each(&accesses)?;
+    Ok(accesses)
+}
+
+/// Whether no resource is needed in two states.
+fn one_state_each(accesses: &[(Resource, Access)]) -> Result<(), StateError> {
+    let mut needed: BTreeMap<Resource, Access> = BTreeMap::new();
+    for &(resource, other) in accesses {
+        let one = *needed.entry(resource).or_insert(other);
+        if one != other {
+            return Err(StateError::TwoStates { resource, one, other });
+        }
+    }
+    Ok(())
+}
+
+/// The states of all resources at one point of a submission's commands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResourceStates {
+    /// Resources that are not in `COMMON`.
+    states: BTreeMap<Resource, ResourceState>,
+}
+
+impl ResourceStates {
+    /// The state that a resource is in.
+    pub fn state(&self, resource: Resource) -> ResourceState {
+        self.states.get(&resource).copied().unwrap_or_default()
+    }
+
+    /// Checks a transition that the caller issues, and follows it.
+    ///
+    /// # Errors
+    /// If the resource is not in the state that the transition names, or would not change. Nothing changes then.
+    pub fn transition(&mut self, claimed: Transition) -> Result<(), StateError> {
+        let state = self.state(claimed.resource);
+        if state != claimed.before {
+            return Err(StateError::WrongClaim { claimed, state });
+        }
+        if claimed.after == state {
+            return Err(StateError::NoChange { claimed });
+        }
+        self.states.insert(claimed.resource, claimed.after);
+        Ok(())
+    }
+
+    /// Checks the accesses of one command, and follows them: resources in `COMMON` are promoted.
+    ///
+    /// # Errors
+    /// If a resource is in another state than the access needs, or is needed in two. Nothing changes then.
+    pub fn access(&mut self, accesses: &[(Resource, Access)]) -> Result<(), StateError> {
+        one_state_each(accesses)?;
+        for &(resource, needed) in accesses {
+            let state = self.state(resource);
+            if state != ResourceState::Common && state != needed.state() {
+                return Err(StateError::NotInState { resource, state, needed });
+            }
+        }
+        self.states.extend(accesses.iter().map(|&(resource, needed)| (resource, needed.state())));
+        Ok(())
+    }
+
+    /// Computes the transitions that must stand before a command with these accesses, and follows them and the command.
+    /// None of them could be left out.
+    ///
+    /// # Errors
+    /// [`StateError::TwoStates`] if no transition helps. Nothing changes then.
+    pub fn require(&mut self, accesses: &[(Resource, Access)]) -> Result<Vec<Transition>, StateError> {
+        one_state_each(accesses)?;
+        let mut transitions = Vec::new();
+        for &(resource, needed) in accesses {
+            let after = needed.state();
+            let before = self.states.insert(resource, after).unwrap_or_default();
+            if before != ResourceState::Common && before != after {
+                transitions.push(Transition { resource, before, after });
+            }
+        }
+        Ok(transitions)
+    }
+
+    /// The submission is over: every resource decays to `COMMON`.
+    pub fn end_submission(&mut self) {
+        self.states.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_base::{Region, StreamId};
+
+    use super::*;
+
+    const M1: Resource = Resource { memory: MemoryId(1), alias: None };
+    const M2: Resource = Resource { memory: MemoryId(2), alias: None };
+
+    fn claim(before: ResourceState, after: ResourceState) -> Transition {
+        Transition { resource: M1, before, after }
+    }
+
+    #[test]
+    fn the_first_access_promotes_and_the_submission_end_decays() {
+        use Access::{CopyDest, UnorderedAccess};
+        let mut states = ResourceStates::default();
+        assert_eq!(states.access(&[(M1, UnorderedAccess), (M2, CopyDest)]), Ok(()));
+        assert_eq!(states.state(M1), ResourceState::UnorderedAccess, "it stays there after the launch");
+        assert_eq!(states.access(&[(M1, UnorderedAccess)]), Ok(()));
+        assert!(states.access(&[(M1, CopyDest)]).is_err(), "promotion starts from COMMON only");
+        states.end_submission();
+        assert_eq!(states.access(&[(M1, CopyDest)]), Ok(()));
+    }
+
+    #[test]
+    fn errors_name_the_resource_and_both_states() {
+        use ResourceState::{Common, CopyDest, CopySource, UnorderedAccess};
+        let mut states = ResourceStates::default();
+        states.access(&[(M1, Access::CopyDest)]).unwrap();
+        assert_eq!(
+            states.access(&[(M2, Access::CopySource), (M1, Access::UnorderedAccess)]).unwrap_err().to_string(),
+            "m1 is in COPY_DEST, but the command needs it in UNORDERED_ACCESS: transition it from COPY_DEST to \
+             UNORDERED_ACCESS before the command"
+        );
+        assert_eq!(states.state(M2), Common, "a refused command changes nothing");
+        assert_eq!(
+            states.transition(claim(Common, UnorderedAccess)).unwrap_err().to_string(),
+            "the transition of m1 to UNORDERED_ACCESS claims that it is in COMMON, but it is in COPY_DEST: transition it \
+             from COPY_DEST to UNORDERED_ACCESS"
+        );
+        assert_eq!(
+            states.transition(claim(CopySource, CopyDest)).unwrap_err().to_string(),
+            "the transition of m1 to COPY_DEST claims that it is in COPY_SOURCE, but it is in COPY_DEST: leave the \
+             transition out"
+        );
+        let unchanged = states.transition(claim(CopyDest, CopyDest)).unwrap_err();
+        assert!(unchanged.to_string().starts_with("m1 is in COPY_DEST already: leave the transition out"));
+        assert_eq!(states.transition(claim(CopyDest, UnorderedAccess)), Ok(()));
+        assert_eq!(states.access(&[(M1, Access::UnorderedAccess)]), Ok(()));
+    }
+
+    #[test]
+    fn a_copy_within_one_memory_needs_aliases() {
+        let stream = StreamId(0);
+        let part = |index: u64| Region::new(MemoryId(1), index * 64, 64);
+        let copy = Command::Copy { stream, from: part(0), to: part(1) };
+        assert_eq!(
+            accesses(&copy, Aliasing::None).unwrap_err().to_string(),
+            "one command needs m1 in COPY_SOURCE and in COPY_DEST, and no state allows both: give its memory fixed-state \
+             aliases, or copy by way of another resource"
+        );
+        let aliases = accesses(&copy, Aliasing::FixedState).unwrap();
+        let names: Vec<String> = aliases.iter().map(|(resource, _)| resource.to_string()).collect();
+        assert_eq!(names, ["m1 (its COPY_SOURCE alias)", "m1 (its COPY_DEST alias)"]);
+        assert!(ResourceStates::default().require(&[(M1, Access::CopySource), (M1, Access::CopyDest)]).is_err());
+    }
+
+    #[test]
+    fn one_resource_may_be_bound_several_times() {
+        let binding = |start: u64| {
+            let desc = forebay_base::TensorDesc::packed(forebay_base::DataType::UInt8, &[16]).unwrap();
+            forebay_base::Binding { region: Region::new(MemoryId(1), start, 16), desc }
+        };
+        let launch = forebay_base::Launch {
+            kernel: forebay_base::Kernel::Copy,
+            reads: vec![binding(0), binding(16)],
+            writes: vec![binding(32)],
+            scratch: Some(Region::new(MemoryId(2), 0, 256)),
+            label: 0,
+        };
+        let command = Command::Launch { stream: StreamId(0), launch: Box::new(launch) };
+        let expected = [(M1, Access::UnorderedAccess), (M2, Access::UnorderedAccess)];
+        assert_eq!(accesses(&command, Aliasing::None).unwrap(), expected);
+        assert_eq!(accesses(&Command::Barrier { stream: StreamId(0) }, Aliasing::None), Ok(vec![]));
+    }
+}
