@@ -6,15 +6,18 @@
 //! may not until the stream has passed. So a freed block is in its pool first, and [`Allocator::share`] puts it into the
 //! shared pool, which all take from. Blocks of one pool that touch are one block.
 //!
-//! Where no single block is large enough, a run of touching blocks that the pool may use is taken.
+//! Where no single block is large enough, a run of touching blocks that the pool may use is; and where none of those is,
+//! free tiles from anywhere can be mapped into one range ([`Allocator::assemble`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
 
+mod assembly;
 mod blocks;
 mod free_blocks;
 mod statistics;
 
+pub use assembly::{Assembly, TileMove, TileRange};
 pub use statistics::{AllocatorStatistics, BlockSnapshot, BlockState, Holder, SegmentSnapshot, Snapshot};
 
 use blocks::{Blocks, Entry, State, NONE};
@@ -136,7 +139,7 @@ impl Allocator {
         self.insert_segment(size_bytes, None)
     }
 
-    /// A new segment whose tiles can be mapped elsewhere. A size of tile that is not a multiple
+    /// A new segment whose tiles can be mapped elsewhere, see [`Allocator::assemble`]. A size of tile that is not a multiple
     /// of the alignment makes it a plain one.
     pub fn add_tiled_segment(&mut self, size_bytes: u64, tile_bytes: u64) -> SegmentId {
         let usable = tile_bytes > 0 && tile_bytes % self.alignment_bytes == 0;
@@ -249,7 +252,7 @@ impl Allocator {
         match entry.state {
             State::Live(pool) if entry.generation == generation => {
                 self.totals.free(entry.requested_bytes, entry.size_bytes);
-                self.release(index, Some(pool));
+                self.settle(index, State::Free(Some(pool)));
                 Ok(())
             }
             _ if (1..=entry.generation).contains(&generation) => Err(AllocatorError::Freed { block }),
@@ -261,7 +264,7 @@ impl Allocator {
     pub fn share(&mut self, pool: PoolId) {
         let Some(own) = self.pools.get_mut(&pool) else { return };
         for block in own.drain() {
-            self.release(block, None);
+            self.settle(block, State::Free(None));
         }
     }
 
@@ -281,15 +284,17 @@ impl Allocator {
     /// Takes out the segments that are wholly free and shared, for the caller to give back to the device. Tiles that were
     /// mapped elsewhere do not come with them.
     pub fn take_empty_segments(&mut self) -> Vec<SegmentId> {
-        let empty = |segment: &Segment| {
-            self.blocks.chain(segment.first).all(|(_, entry)| matches!(entry.state, State::Free(None) | State::Hole))
-        };
-        let taken: Vec<SegmentId> =
-            self.segments.iter().filter(|(_, segment)| empty(segment)).map(|(id, _)| *id).collect();
+        let taken: Vec<SegmentId> = self.segments.keys().copied().filter(|id| self.is_empty(*id)).collect();
         for id in &taken {
             self.remove_segment(*id);
         }
         taken
+    }
+
+    /// Whether all of the segment's bytes are free and shared.
+    fn is_empty(&self, id: SegmentId) -> bool {
+        let first = self.segments.get(&id).map_or(NONE, |segment| segment.first);
+        self.blocks.chain(first).all(|(_, entry)| matches!(entry.state, State::Free(None) | State::Hole))
     }
 
     /// Forgets a segment without live blocks.
@@ -305,9 +310,9 @@ impl Allocator {
         }
     }
 
-    /// Puts a block that is on no list into a pool; it becomes one with free neighbours of that pool.
-    fn release(&mut self, index: u32, pool: Option<PoolId>) {
-        let state = State::Free(pool);
+    /// Gives a state to a block that is on no list, and puts it on the list of that state; it becomes one with neighbours of
+    /// the same.
+    fn settle(&mut self, index: u32, state: State) {
         self.blocks.at_mut(index).state = state;
         let Entry { previous, next, .. } = *self.blocks.at(index);
         let joins = |blocks: &Blocks, index: u32| index != NONE && blocks.at(index).state == state;

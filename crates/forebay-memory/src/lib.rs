@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`allocator`] | best fit with coalescing over segments, pools of streams, statistics |
+//! | [`allocator`] | best fit with coalescing over segments, pools of streams, assembly of tiles |
 //! | [`placement`] | items, placements, and their verification |
 //! | [`search`] | finding a placement |
 //!
@@ -38,7 +38,8 @@ pub mod placement;
 pub mod search;
 
 pub use allocator::{
-    Allocator, AllocatorError, AllocatorStatistics, Block, BlockId, Holder, PoolId, SegmentId, Snapshot,
+    Allocator, AllocatorError, AllocatorStatistics, Assembly, Block, BlockId, Holder, PoolId, SegmentId, Snapshot,
+    TileMove, TileRange,
 };
 pub use placement::{load_bound_bytes, verify, Fault, Item, Piece, Placement, PlacementError};
 pub use search::{place, Effort};

@@ -1,5 +1,7 @@
 //! The blocks of all segments: each segment is a chain of blocks in ascending addresses without gaps.
 
+use forebay_base::ByteRange;
+
 use super::{BlockId, FreeKey, PoolId, SegmentId};
 
 /// No block: the end of a chain.
@@ -36,6 +38,10 @@ pub struct Entry {
 }
 
 impl Entry {
+    pub fn range(&self) -> ByteRange {
+        ByteRange::new(self.offset_bytes, self.offset_bytes + self.size_bytes)
+    }
+
     pub fn key(&self) -> FreeKey {
         FreeKey { size_bytes: self.size_bytes, segment: self.segment, offset_bytes: self.offset_bytes }
     }

@@ -160,7 +160,7 @@ impl Allocator {
             },
             State::Hole | State::Vacant => BlockState::Hole,
         };
-        BlockSnapshot { range: ByteRange::new(entry.offset_bytes, entry.offset_bytes + entry.size_bytes), state }
+        BlockSnapshot { range: entry.range(), state }
     }
 
     /// Who holds the most live bytes, largest first, by name among equals.
