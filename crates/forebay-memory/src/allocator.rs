@@ -234,10 +234,11 @@ impl Allocator {
         let entry = self.blocks.at_mut(index);
         entry.state = State::Live(pool);
         entry.generation = entry.generation.wrapping_add(1);
-        entry.requested_bytes = requested_bytes;
-        entry.owner.clear();
-        entry.owner.push_str(owner);
         let FreeKey { size_bytes, segment, offset_bytes } = entry.key();
+        let label = self.blocks.label_mut(index);
+        label.requested_bytes = requested_bytes;
+        label.owner.clear();
+        label.owner.push_str(owner);
         self.totals.allocate(requested_bytes, size_bytes);
         Block { id: self.blocks.id(index), segment, offset_bytes, size_bytes }
     }
@@ -251,7 +252,7 @@ impl Allocator {
         let generation = (block.0 >> 32) as u32;
         match entry.state {
             State::Live(pool) if entry.generation == generation => {
-                self.totals.free(entry.requested_bytes, entry.size_bytes);
+                self.totals.free(self.blocks.label(index).requested_bytes, entry.size_bytes);
                 self.settle(index, State::Free(Some(pool)));
                 Ok(())
             }

@@ -21,7 +21,7 @@ pub enum State {
 }
 
 /// A block and its neighbours.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub segment: SegmentId,
     pub offset_bytes: u64,
@@ -31,9 +31,15 @@ pub struct Entry {
     pub next: u32,
     /// Counts how often the place was live, so that an id names one life only.
     pub generation: u32,
-    /// As it was asked for; meaningful while live.
+}
+
+/// What is told about a live block. It is kept apart from [`Entry`], which neighbours look at: the fewer bytes those are, the
+/// more of them stay in the processor's caches.
+#[derive(Clone, Debug, Default)]
+pub struct Label {
+    /// As it was asked for.
     pub requested_bytes: u64,
-    /// Meaningful while live; kept afterwards, so that the next owner's name needs no memory of its own.
+    /// Kept when the block is freed, so that the next owner's name needs no memory of its own.
     pub owner: String,
 }
 
@@ -51,29 +57,25 @@ impl Entry {
 #[derive(Default)]
 pub struct Blocks {
     entries: Vec<Entry>,
+    labels: Vec<Label>,
     vacant: Vec<u32>,
 }
 
 impl Blocks {
     /// A block with no neighbours.
     pub fn add(&mut self, segment: SegmentId, offset_bytes: u64, size_bytes: u64, state: State) -> u32 {
-        let index = self.vacant.pop().unwrap_or_else(|| {
-            self.entries.push(Entry {
-                segment,
-                offset_bytes,
-                size_bytes,
-                state: State::Vacant,
-                previous: NONE,
-                next: NONE,
-                generation: 0,
-                requested_bytes: 0,
-                owner: String::new(),
-            });
-            self.entries.len() as u32 - 1
-        });
-        let entry = self.at_mut(index);
-        (entry.segment, entry.offset_bytes, entry.size_bytes, entry.state) = (segment, offset_bytes, size_bytes, state);
-        (entry.previous, entry.next) = (NONE, NONE);
+        let index = self.vacant.pop().unwrap_or(self.entries.len() as u32);
+        let mut entry = Entry { segment, offset_bytes, size_bytes, state, previous: NONE, next: NONE, generation: 0 };
+        match self.entries.get_mut(index as usize) {
+            Some(place) => {
+                entry.generation = place.generation;
+                *place = entry;
+            }
+            None => {
+                self.entries.push(entry);
+                self.labels.push(Label::default());
+            }
+        }
         index
     }
 
@@ -83,6 +85,14 @@ impl Blocks {
 
     pub fn at_mut(&mut self, index: u32) -> &mut Entry {
         &mut self.entries[index as usize]
+    }
+
+    pub fn label(&self, index: u32) -> &Label {
+        &self.labels[index as usize]
+    }
+
+    pub fn label_mut(&mut self, index: u32) -> &mut Label {
+        &mut self.labels[index as usize]
     }
 
     /// Cuts the block after `size_bytes`; the rest becomes a block of the same state.
@@ -123,8 +133,8 @@ impl Blocks {
     }
 
     /// Every block that is live, in no order that means anything.
-    pub fn live(&self) -> impl Iterator<Item = &Entry> + '_ {
-        self.entries.iter().filter(|entry| matches!(entry.state, State::Live(_)))
+    pub fn live(&self) -> impl Iterator<Item = (&Entry, &Label)> + '_ {
+        self.entries.iter().zip(&self.labels).filter(|(entry, _)| matches!(entry.state, State::Live(_)))
     }
 
     /// The name of this life of the block.

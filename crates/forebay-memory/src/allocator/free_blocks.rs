@@ -1,16 +1,18 @@
 //! Free blocks of one pool, found by best fit.
 //!
-//! Sizes are sorted into bins, eight to a power of two, and each bin is an ordered set. A set of a few blocks is one node of
-//! a tree, so finding, adding and removing touch a line or two of memory; a bin of many blocks still takes logarithmic time.
+//! Sizes are sorted into so many bins that most hold few blocks: a sorted list of those is one or two lines of memory. A bin
+//! of many, as of one size that a program uses all the time, is an ordered map instead.
 
 use std::collections::BTreeMap;
 
 use super::SegmentId;
 
 /// Bins to a power of two are two to this.
-const FRACTION_BITS: u32 = 3;
+const FRACTION_BITS: u32 = 5;
 /// More than every bin of a 64-bit size.
 const BIN_COUNT: usize = 64 << FRACTION_BITS;
+/// A bin of more blocks becomes a map.
+const LIST_MAX: usize = 32;
 
 /// What best fit compares: the size, then the lowest place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,9 +22,29 @@ pub struct FreeKey {
     pub offset_bytes: u64,
 }
 
+/// A free block, packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Listed {
+    size_bytes: u64,
+    offset_bytes: u64,
+    segment: SegmentId,
+    block: u32,
+}
+
+impl Listed {
+    fn new(key: FreeKey, block: u32) -> Listed {
+        let FreeKey { size_bytes, segment, offset_bytes } = key;
+        Listed { size_bytes, offset_bytes, segment, block }
+    }
+
+    fn key(&self) -> FreeKey {
+        FreeKey { size_bytes: self.size_bytes, segment: self.segment, offset_bytes: self.offset_bytes }
+    }
+}
+
 /// Free blocks by size and place; each carries the index of its block.
 pub struct FreeBlocks {
-    bins: Vec<BTreeMap<FreeKey, u32>>,
+    bins: Vec<Bin>,
     /// A bit for each bin that holds a block.
     occupied: [u64; BIN_COUNT / 64],
     bytes: u64,
@@ -30,7 +52,7 @@ pub struct FreeBlocks {
 
 impl FreeBlocks {
     pub fn new() -> FreeBlocks {
-        FreeBlocks { bins: vec![BTreeMap::new(); BIN_COUNT], occupied: [0; BIN_COUNT / 64], bytes: 0 }
+        FreeBlocks { bins: vec![Bin::default(); BIN_COUNT], occupied: [0; BIN_COUNT / 64], bytes: 0 }
     }
 
     /// Sum of the sizes.
@@ -47,7 +69,7 @@ impl FreeBlocks {
 
     pub fn remove(&mut self, key: FreeKey) {
         let bin = bin_of(key.size_bytes);
-        if self.bins[bin].remove(&key).is_some() {
+        if self.bins[bin].remove(&key) {
             self.bytes -= key.size_bytes;
         }
         if self.bins[bin].is_empty() {
@@ -58,29 +80,29 @@ impl FreeBlocks {
     /// The smallest block of at least this size, the lowest among equals.
     pub fn best_fit(&self, size_bytes: u64) -> Option<(FreeKey, u32)> {
         let bin = bin_of(size_bytes);
-        let least = FreeKey { size_bytes, segment: SegmentId(0), offset_bytes: 0 };
-        let within = self.bins[bin].range(least..).next();
-        let found = within.or_else(|| self.bins[self.occupied_from(bin + 1)?].first_key_value());
-        found.map(|(key, block)| (*key, *block))
+        let within = self.bins[bin].first_from(size_bytes);
+        within.or_else(|| self.bins[self.occupied_from(bin + 1)?].first_from(0))
     }
 
     /// The size of the largest block; 0 where there is none.
     pub fn largest_bytes(&self) -> u64 {
         let Some(word) = self.occupied.iter().rposition(|word| *word != 0) else { return 0 };
         let bin = word * 64 + 63 - self.occupied[word].leading_zeros() as usize;
-        self.bins[bin].last_key_value().map_or(0, |(key, _)| key.size_bytes)
+        self.bins[bin].last().map_or(0, |key| key.size_bytes)
     }
 
     /// The blocks, smallest first.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.bins.iter().flat_map(|bin| bin.values().copied())
+        let next = |bin: &usize| self.occupied_from(bin + 1);
+        std::iter::successors(self.occupied_from(0), next).flat_map(|bin| self.bins[bin].blocks())
     }
 
     /// Takes all blocks out, smallest first.
     pub fn drain(&mut self) -> Vec<u32> {
         let mut blocks = Vec::new();
         while let Some(bin) = self.occupied_from(0) {
-            blocks.extend(std::mem::take(&mut self.bins[bin]).into_values());
+            blocks.extend(self.bins[bin].blocks());
+            self.bins[bin] = Bin::default();
             self.occupied[bin / 64] &= !(1 << (bin % 64));
         }
         self.bytes = 0;
@@ -96,6 +118,89 @@ impl FreeBlocks {
             bits = *self.occupied.get(word)?;
         }
         Some(word * 64 + bits.trailing_zeros() as usize)
+    }
+}
+
+/// Blocks of about one size in ascending order.
+#[derive(Clone)]
+enum Bin {
+    List(Vec<Listed>),
+    Map(BTreeMap<FreeKey, u32>),
+}
+
+impl Default for Bin {
+    fn default() -> Bin {
+        Bin::List(Vec::new())
+    }
+}
+
+impl Bin {
+    fn is_empty(&self) -> bool {
+        match self {
+            Bin::List(list) => list.is_empty(),
+            Bin::Map(map) => map.is_empty(),
+        }
+    }
+
+    fn blocks(&self) -> Box<dyn Iterator<Item = u32> + '_> {
+        match self {
+            Bin::List(list) => Box::new(list.iter().map(|listed| listed.block)),
+            Bin::Map(map) => Box::new(map.values().copied()),
+        }
+    }
+
+    /// The first block of at least this size.
+    fn first_from(&self, size_bytes: u64) -> Option<(FreeKey, u32)> {
+        match self {
+            Bin::List(list) => {
+                let found = list.iter().find(|listed| listed.size_bytes >= size_bytes)?;
+                Some((found.key(), found.block))
+            }
+            Bin::Map(map) => {
+                let least = FreeKey { size_bytes, segment: SegmentId(0), offset_bytes: 0 };
+                map.range(least..).next().map(|(key, block)| (*key, *block))
+            }
+        }
+    }
+
+    fn last(&self) -> Option<FreeKey> {
+        match self {
+            Bin::List(list) => list.last().map(Listed::key),
+            Bin::Map(map) => map.last_key_value().map(|(key, _)| *key),
+        }
+    }
+
+    fn insert(&mut self, key: FreeKey, block: u32) {
+        match self {
+            Bin::List(list) if list.len() == LIST_MAX => {
+                let blocks = list.iter().map(|listed| (listed.key(), listed.block)).chain([(key, block)]);
+                *self = Bin::Map(blocks.collect());
+            }
+            Bin::List(list) => {
+                let position = list.iter().position(|listed| listed.key() > key).unwrap_or(list.len());
+                list.insert(position, Listed::new(key, block));
+            }
+            Bin::Map(map) => {
+                map.insert(key, block);
+            }
+        }
+    }
+
+    /// Whether it was there.
+    fn remove(&mut self, key: &FreeKey) -> bool {
+        match self {
+            Bin::List(list) => {
+                let position = list.iter().position(|listed| listed.key() == *key);
+                position.map(|position| list.remove(position)).is_some()
+            }
+            Bin::Map(map) => {
+                let found = map.remove(key).is_some();
+                if map.is_empty() {
+                    *self = Bin::default();
+                }
+                found
+            }
+        }
     }
 }
 

@@ -155,8 +155,8 @@ impl Allocator {
             State::Live(pool) => BlockState::Live {
                 id: self.blocks.id(index),
                 pool,
-                owner: entry.owner.clone(),
-                requested_bytes: entry.requested_bytes,
+                owner: self.blocks.label(index).owner.clone(),
+                requested_bytes: self.blocks.label(index).requested_bytes,
             },
             State::Hole | State::Vacant => BlockState::Hole,
         };
@@ -166,8 +166,8 @@ impl Allocator {
     /// Who holds the most live bytes, largest first, by name among equals.
     pub fn largest_holders(&self, count: usize) -> Vec<Holder> {
         let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-        for entry in self.blocks.live() {
-            let sum = sums.entry(&entry.owner).or_default();
+        for (entry, label) in self.blocks.live() {
+            let sum = sums.entry(&label.owner).or_default();
             *sum = (sum.0 + entry.size_bytes, sum.1 + 1);
         }
         let holder =

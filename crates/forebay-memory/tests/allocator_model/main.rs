@@ -55,10 +55,12 @@ impl Pair {
         PoolId(self.random.below(u64::from(POOLS)) as u32)
     }
 
-    fn step(&mut self) {
+    /// The segments fill up for a while, then they drain.
+    fn step(&mut self, fills: bool) {
+        let allocations = if fills { 58 } else { 38 };
         match self.random.below(100) {
-            0..46 => self.allocate(),
-            46..90 => self.free(),
+            draw if draw < allocations => self.allocate(),
+            0..90 => self.free(),
             90..94 => {
                 let pool = self.pool();
                 self.allocator.share(pool);
@@ -217,7 +219,7 @@ fn tiles_of(tiles: &TileMove) -> Vec<TileMove> {
 fn run(seed: u64, alignment_bytes: u64, steps: u32) {
     let mut pair = Pair::new(seed, alignment_bytes);
     for step in 0..steps {
-        pair.step();
+        pair.step(step / 300 % 2 == 0);
         if step % 61 == 0 {
             pair.compare();
         }
