@@ -139,3 +139,189 @@ impl Ledger {
         self.live.len() + self.returning.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const QUEUES: usize = 4;
+
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, limit: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0 % limit
+        }
+    }
+
+    /// What the contract of commands says, command by command: sets of commands instead of clocks.
+    #[derive(Default)]
+    struct Naive {
+        /// By command: its queue.
+        commands: Vec<QueueId>,
+        /// By queue: what is complete before its next command.
+        before: [BTreeSet<usize>; QUEUES],
+        seen: BTreeSet<usize>,
+        /// By record: what is complete when it has fired.
+        records: BTreeMap<(QueueId, u64), BTreeSet<usize>>,
+        /// By byte range: the command that used it.
+        uses: Vec<(u64, u64, usize)>,
+    }
+
+    impl Naive {
+        fn may_use(&self, agent: Agent, command: usize) -> bool {
+            self.seen.contains(&command)
+                || match agent {
+                    Agent::Host => false,
+                    Agent::Queue(queue) => self.commands[command] == queue || self.before[queue].contains(&command),
+                }
+        }
+    }
+
+    struct Test {
+        random: Random,
+        timelines: Timelines,
+        ledger: Ledger,
+        naive: Naive,
+        blocks: Vec<Block>,
+    }
+
+    impl Test {
+        fn new(seed: u64) -> Test {
+            let mut timelines = Timelines::default();
+            (0..QUEUES).for_each(|_| assert!(timelines.add_queue() < QUEUES));
+            let mut ledger = Ledger::new(256, true);
+            ledger.allocator_mut().add_segment(16 * 256);
+            let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+            Test { random, timelines, ledger, naive: Naive::default(), blocks: Vec::new() }
+        }
+
+        fn queue(&mut self) -> QueueId {
+            self.random.below(QUEUES as u64) as usize
+        }
+
+        fn record(&mut self, queue: QueueId) -> u64 {
+            let (generation, new) = self.timelines.record(queue);
+            let mut complete = self.naive.before[queue].clone();
+            complete.extend((0..self.naive.commands.len()).filter(|&command| self.naive.commands[command] == queue));
+            complete.extend(&self.naive.seen);
+            if new {
+                self.naive.records.insert((queue, generation), complete);
+            } else {
+                let recorded = &self.naive.records[&(queue, generation)];
+                assert!(complete.iter().all(|command| recorded.contains(command) || self.naive.seen.contains(command)));
+            }
+            generation
+        }
+
+        fn allocate(&mut self) {
+            let home = if self.random.below(5) == 0 { Agent::Host } else { Agent::Queue(self.queue()) };
+            let size_bytes = 1 + self.random.below(4 * 256);
+            let Some(block) = self.ledger.allocate(home, size_bytes, "test") else { return };
+            let (start, end) = (block.offset_bytes, block.offset_bytes + block.size_bytes);
+            for &(from, to, command) in &self.naive.uses {
+                let early = from < end && start < to && !self.naive.may_use(home, command);
+                assert!(!early, "{home:?} got bytes that command {command} may still use");
+            }
+            self.blocks.push(block);
+        }
+
+        /// A command of a queue uses a block, after everything that used it before: the caller's duty.
+        fn use_block(&mut self) {
+            if self.blocks.is_empty() {
+                return;
+            }
+            let block = self.blocks[self.random.below(self.blocks.len() as u64) as usize];
+            let queue = self.queue();
+            let command = self.naive.commands.len();
+            self.naive.commands.push(queue);
+            let position = self.timelines.issue(queue);
+            self.ledger.add_use(block.id, queue, position);
+            self.naive.uses.push((block.offset_bytes, block.offset_bytes + block.size_bytes, command));
+        }
+
+        fn free(&mut self) {
+            if self.blocks.is_empty() {
+                return;
+            }
+            let index = self.random.below(self.blocks.len() as u64) as usize;
+            let block = self.blocks.swap_remove(index);
+            for (queue, position) in self.ledger.free(block.id, &self.timelines) {
+                if self.timelines.mark_behind(queue, position).is_none() {
+                    self.record(queue);
+                }
+            }
+        }
+
+        fn wait(&mut self) {
+            let (queue, on) = (self.queue(), self.queue());
+            let generation = self.record(on);
+            self.timelines.wait(queue, on, generation);
+            if queue != on {
+                let complete = self.naive.records[&(on, generation)].clone();
+                self.naive.before[queue].extend(complete);
+            }
+            self.ledger.settle(&self.timelines, QUEUES);
+        }
+
+        fn see(&mut self, queue: QueueId) {
+            let generation = self.record(queue);
+            self.timelines.see(queue, generation);
+            let complete = self.naive.records[&(queue, generation)].clone();
+            self.naive.seen.extend(complete);
+            self.ledger.settle(&self.timelines, QUEUES);
+        }
+    }
+
+    #[test]
+    fn no_bytes_are_given_out_before_their_uses_have_returned() {
+        for seed in 1..300 {
+            let mut test = Test::new(seed);
+            for _ in 0..200 {
+                match test.random.below(12) {
+                    0..=2 => test.allocate(),
+                    3..=5 => test.use_block(),
+                    6..=8 => test.free(),
+                    9 | 10 => test.wait(),
+                    _ => {
+                        let queue = test.queue();
+                        test.see(queue);
+                    }
+                }
+            }
+            // What is freed comes back: everything, once the host has waited as it is told to.
+            test.blocks.drain(..).for_each(|block| drop(test.ledger.free(block.id, &test.timelines)));
+            while let Some(relief) = test.ledger.next_relief(&test.timelines, QUEUES) {
+                match relief {
+                    Relief::Use((queue, _)) | Relief::Queue(queue) => test.see(queue),
+                }
+            }
+            test.ledger.settle(&test.timelines, QUEUES);
+            assert_eq!(test.ledger.block_count(), 0, "seed {seed}");
+            assert_eq!(test.ledger.allocator_mut().take_empty_segments().len(), 1, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_use_is_waited_for_first() {
+        let mut test = Test::new(1);
+        let home = Agent::Queue(0);
+        for queue in [2, 1] {
+            let block = test.ledger.allocate(home, 256, "test").unwrap();
+            let position = test.timelines.issue(queue);
+            test.ledger.add_use(block.id, queue, position);
+            assert_eq!(test.ledger.free(block.id, &test.timelines), [(queue, position)]);
+        }
+        assert_eq!(test.ledger.next_relief(&test.timelines, QUEUES), Some(Relief::Use((2, 1))));
+        test.see(2);
+        assert_eq!(test.ledger.next_relief(&test.timelines, QUEUES), Some(Relief::Use((1, 1))));
+        test.see(1);
+        assert_eq!(test.ledger.next_relief(&test.timelines, QUEUES), None);
+        assert_eq!(test.ledger.block_count(), 0);
+    }
+}

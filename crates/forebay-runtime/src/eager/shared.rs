@@ -23,6 +23,9 @@ use crate::error::RuntimeError;
 /// The most bytes of host blocks that copies between the host's arrays and the device go through.
 const STAGING_BYTES_MAX: u64 = 8 << 20;
 
+/// Records that may be open before the host asks which have fired, so that their number stays bounded.
+const OPEN_RECORDS_MAX: usize = 64;
+
 /// A stream of the device, as streams of the user share it over time.
 struct Queue {
     stream: StreamId,
@@ -141,8 +144,10 @@ impl Shared {
             return Ok(());
         }
         self.device.submit(batch.commands()).map_err(device_error("while submitting commands"))?;
-        if let Some(recording) = &mut state.recording {
-            recording.submitted(batch);
+        state.note(batch);
+        let records = batch.commands().iter().any(|command| matches!(command, Command::Record { .. }));
+        if records && state.timelines.mark_count() > OPEN_RECORDS_MAX {
+            self.poll(state);
         }
         Ok(())
     }

@@ -149,6 +149,11 @@ impl Timelines {
         at(&self.host, queue) >= timeline.issued && covers(&self.host, &timeline.clock)
     }
 
+    /// Number of records that are kept.
+    pub fn mark_count(&self) -> usize {
+        self.queues.iter().map(|timeline| timeline.marks.len()).sum()
+    }
+
     /// Whether the queue has records that the host has not seen fire.
     pub fn has_unseen_marks(&self, queue: QueueId) -> bool {
         self.queues[queue].marks.back().is_some_and(|mark| !covers(&self.host, &mark.clock))
