@@ -1,7 +1,8 @@
 //! What the allocator promises, one promise a test.
 
-use forebay_memory::allocator::BlockState;
-use forebay_memory::{Allocator, AllocatorError, Block, BlockId, Holder, PoolId, SegmentId};
+use forebay_base::ByteRange;
+use forebay_memory::allocator::{BlockSnapshot, BlockState};
+use forebay_memory::{Allocator, AllocatorError, Block, BlockId, Holder, PoolId, SegmentId, TileMove, TileRange};
 
 const A: PoolId = PoolId(0);
 const B: PoolId = PoolId(1);
@@ -115,4 +116,56 @@ fn figures_and_holders_are_those_of_live_blocks() {
     assert_eq!(blocks[0].state, BlockState::Free { pool: Some(A) });
     assert!(matches!(&blocks[1].state, BlockState::Live { owner, requested_bytes: 100, .. } if owner == "batch"));
     assert_eq!(blocks[4].state, BlockState::Free { pool: None });
+}
+
+#[test]
+fn free_tiles_become_one_range_and_go_back_to_their_places() {
+    let mut allocator = Allocator::new(16);
+    let (first, second) = (allocator.add_tiled_segment(320, 64), allocator.add_tiled_segment(64, 64));
+    let plain = allocator.add_segment(128);
+    // Two tiles are free at either side of a live block in the first segment, and the whole second segment is.
+    let left = allocator.allocate(A, 128, "left").unwrap();
+    let middle = allocator.allocate(A, 64, "middle").unwrap();
+    assert_eq!((left.segment, middle.segment), (plain, second));
+    allocator.free(middle.id).unwrap();
+    allocator.share(A);
+    let left = allocator.allocate(A, 100, "left").unwrap();
+    let middle = allocator.allocate(A, 70, "middle").unwrap();
+    assert_eq!((left.segment, middle.segment, middle.offset_bytes), (first, first, 112));
+    allocator.free(left.id).unwrap();
+    assert_eq!(allocator.allocate(A, 200, "large"), None);
+    // Two tiles at the end and the second segment are shared, one at the start is A's only.
+    assert_eq!(allocator.assembly_growth_bytes(B, 200, 64), Some(64));
+    assert_eq!(allocator.assemble(B, 200, 64, "large"), None);
+    assert_eq!(allocator.assemble(A, 200, 0, "large"), None);
+    let assembly = allocator.assemble(A, 200, 64, "large").unwrap();
+    let tiles = |segment, start, end| TileRange { segment, range: ByteRange::new(start, end) };
+    assert_eq!(assembly.tiles, [tiles(first, 192, 320), tiles(first, 0, 64), tiles(second, 0, 64)]);
+    assert_eq!((assembly.segment_size_bytes, assembly.block.size_bytes), (256, 208));
+    assert_eq!((assembly.waits, assembly.emptied), (true, vec![second]));
+    assert_eq!(allocator.statistics().reserved_bytes, 320 + 64 + 128);
+    // What is left of the last tile is for everybody, the holes are for nobody.
+    assert_eq!(place(allocator.allocate(B, 48, "rest")), Some((assembly.block.segment.0, 208, 48)));
+    assert_eq!(allocator.allocate(B, 1, "hole"), None);
+    assert_eq!(allocator.dissolve(assembly.block.segment), None);
+    let live: Vec<BlockId> =
+        allocator.snapshot().segments.iter().flat_map(|segment| &segment.blocks).filter_map(id).collect();
+    for block in live {
+        allocator.free(block).unwrap();
+    }
+    allocator.share(A);
+    allocator.share(B);
+    let moves = allocator.dissolve(assembly.block.segment).unwrap();
+    let moved = |start, end, to| TileMove { from: tiles(assembly.block.segment, start, end), to };
+    let back = [Some(tiles(first, 0, 64)), Some(tiles(first, 192, 320)), None];
+    assert_eq!(moves, [moved(0, 64, back[0]), moved(64, 192, back[1]), moved(192, 256, back[2])]);
+    assert_eq!(place(allocator.allocate(A, 320, "whole")), Some((first.0, 0, 320)));
+    assert_eq!(allocator.statistics().reserved_bytes, 320 + 128);
+}
+
+fn id(block: &BlockSnapshot) -> Option<BlockId> {
+    match block.state {
+        BlockState::Live { id, .. } => Some(id),
+        _ => None,
+    }
 }

@@ -4,6 +4,8 @@
 //! which are never handed out and count as no bytes. [`Allocator::dissolve`] fills holes again. Which heap a tile comes from
 //! is known to the caller, who maps it.
 
+use std::collections::BTreeSet;
+
 use forebay_base::ByteRange;
 
 use super::blocks::State;
@@ -30,6 +32,8 @@ pub struct Assembly {
     pub tiles: Vec<TileRange>,
     /// Whether some tiles were free in the pool only: its stream has to pass before they are unmapped.
     pub waits: bool,
+    /// Segments that lost their last tile and are gone, in ascending order, for the caller to give back to the device.
+    pub emptied: Vec<SegmentId>,
 }
 
 /// Tiles of a dissolved segment.
@@ -75,11 +79,12 @@ impl Allocator {
             self.punch(first, range);
             tiles.push(TileRange { segment, range });
         }
+        let emptied = self.remove_hollow(&tiles);
         let segment = self.add_tiled_segment(whole_bytes, tile_bytes);
         let first = self.segments.get(&segment)?.first;
         self.carve(first, rounded_bytes);
         let block = self.enliven(first, pool, size_bytes, owner);
-        Some(Assembly { block, segment_size_bytes: whole_bytes, tiles, waits })
+        Some(Assembly { block, segment_size_bytes: whole_bytes, tiles, waits, emptied })
     }
 
     /// The least size of a new tiled segment with which [`Allocator::assemble`] succeeds; 0 where it succeeds without. None
@@ -159,6 +164,20 @@ impl Allocator {
         self.carve(index, range.len());
         self.settle(index, State::Hole);
         self.totals.reserved_bytes -= range.len();
+    }
+
+    /// Forgets those of the segments that are nothing but a hole: as a reservation each costs the device page tables.
+    fn remove_hollow(&mut self, tiles: &[TileRange]) -> Vec<SegmentId> {
+        let hollow = |id: &SegmentId| {
+            let first = self.segments.get(id).map_or(NONE, |segment| segment.first);
+            self.blocks.chain(first).all(|(_, entry)| entry.state == State::Hole)
+        };
+        let taken_from: BTreeSet<SegmentId> = tiles.iter().map(|tiles| tiles.segment).collect();
+        let emptied: Vec<SegmentId> = taken_from.into_iter().filter(hollow).collect();
+        for id in &emptied {
+            self.remove_segment(*id);
+        }
+        emptied
     }
 
     /// Blocks that are holes in segments of this size of tile, in ascending order.

@@ -250,6 +250,11 @@ impl Model {
                 tiles.push(taken);
             }
         }
+        let hollow =
+            |segment: &Segment| segment.size_bytes > 0 && segment.cells.iter().all(|(_, cell)| *cell == Cell::Hole);
+        let emptied: Vec<SegmentId> =
+            self.segments.iter().filter(|(_, segment)| hollow(segment)).map(|(id, _)| SegmentId(*id)).collect();
+        self.segments.retain(|_, segment| !hollow(segment));
         let segment = self.add_segment(segment_size_bytes, Some(tile_bytes)).0;
         let (name, range) = (self.next_name, ByteRange::new(0, self.rounded(size_bytes)));
         self.next_name += 1;
@@ -257,7 +262,7 @@ impl Model {
         self.note_peaks();
         let given = Given { name, segment, range };
         let block = given.block(BlockId(0));
-        Some((given, Assembly { block, segment_size_bytes, tiles, waits }))
+        Some((given, Assembly { block, segment_size_bytes, tiles, waits, emptied }))
     }
 
     /// Where each tile of a dissolved segment goes, a tile at a time.
