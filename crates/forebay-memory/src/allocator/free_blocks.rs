@@ -250,4 +250,41 @@ mod tests {
         assert_eq!(free.drain(), [3, 1]);
         assert_eq!((best(&free, 1), free.bytes(), free.largest_bytes()), (None, 0, 0));
     }
+
+    #[test]
+    fn bins_of_few_and_of_many_equal_one_ordered_map() {
+        let (mut free, mut model) = (FreeBlocks::new(), BTreeMap::new());
+        let mut state = 1_u64;
+        let mut below = |bound: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 11) % bound
+        };
+        for step in 0..20_000 {
+            // Few sizes, most of them in one bin, so that it becomes a map and a list again.
+            let size_bytes = [4096, 4096, 4100, 4104, 64][below(5) as usize];
+            let key = FreeKey { size_bytes, segment: SegmentId(below(2) as u32), offset_bytes: below(40) };
+            let grows = step % 1000 < 500;
+            if below(10) < if grows { 7 } else { 2 } {
+                // No two blocks begin at one place.
+                model.entry(key).or_insert_with(|| {
+                    free.insert(key, step);
+                    step
+                });
+            } else if let Some((key, _)) = model.range(key..).next().map(|(key, block)| (*key, *block)) {
+                free.remove(key);
+                model.remove(&key);
+            }
+            let least = FreeKey { size_bytes: below(4110), segment: SegmentId(0), offset_bytes: 0 };
+            let expected = model.range(least..).next().map(|(key, block)| (*key, *block));
+            assert_eq!(free.best_fit(least.size_bytes), expected, "step {step}");
+            assert_eq!(
+                free.largest_bytes(),
+                model.last_key_value().map_or(0, |(key, _)| key.size_bytes),
+                "step {step}"
+            );
+        }
+        assert_eq!(free.drain(), model.into_values().collect::<Vec<u32>>());
+    }
 }
