@@ -1,8 +1,10 @@
-//! Where bytes can live: an allocator for eager use, and static placement of buffers with known lifetimes. Pure.
+//! Where bytes can live: an allocator for eager use, the eviction queue of managed memory, and static placement of
+//! buffers with known lifetimes. Pure.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`allocator`] | best fit with coalescing over segments, pools of streams, assembly of tiles |
+//! | [`eviction`] | managed memory: who leaves the device when others must come, and what that copies |
 //! | [`placement`] | items, placements, and their verification |
 //! | [`search`] | finding a placement |
 //!
@@ -34,6 +36,7 @@
 
 pub mod allocator;
 mod conflicts;
+pub mod eviction;
 pub mod placement;
 pub mod search;
 
