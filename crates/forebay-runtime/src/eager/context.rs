@@ -20,6 +20,15 @@ use crate::error::RuntimeError;
 pub struct ContextOptions {
     /// The most device bytes that tensors may take; none for as many as the device has.
     pub device_memory_bytes: Option<u64>,
+    /// Whether more device memory is taken when tensors need it. Without, all of `device_memory_bytes` (then a number is
+    /// needed) is taken at the start.
+    pub growth: bool,
+    /// Device memory is taken in multiples of this, where the cap allows it.
+    pub segment_bytes: u64,
+    /// The largest heap behind a reservation; the device's own limit if that is smaller.
+    pub heap_bytes: u64,
+    /// Whether heaps are mapped tile by tile where the device can. Without, every segment is one placed heap.
+    pub tiled: bool,
     /// The most bytes of host blocks that copies from and to the host go through; none for 8 MiB.
     pub staging_bytes: Option<u64>,
     /// The most events of the device, at least 2. Half of them serve streams, at most 32; streams beyond that share. The
@@ -36,6 +45,10 @@ impl Default for ContextOptions {
     fn default() -> ContextOptions {
         ContextOptions {
             device_memory_bytes: None,
+            growth: true,
+            segment_bytes: 2 << 20,
+            heap_bytes: 32 << 20,
+            tiled: true,
             staging_bytes: None,
             event_limit: 64,
             record: false,

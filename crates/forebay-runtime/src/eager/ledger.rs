@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use forebay_memory::allocator::{Allocator, Block, BlockId, PoolId};
+use forebay_memory::allocator::{Allocator, Assembly, Block, BlockId, PoolId};
 
 use super::timeline::{Agent, QueueId, Timelines};
 
@@ -74,6 +74,19 @@ impl Ledger {
         let block = self.allocator.allocate(pool(home), size_bytes, owner)?;
         self.live.insert(block.id, Holding { home, uses: Vec::new() });
         Some(block)
+    }
+
+    /// A block for `home` in a new segment of free tiles, where there are enough. To ask first, pass the size to
+    /// [`Ledger::can_assemble`].
+    pub fn assemble(&mut self, home: Agent, size_bytes: u64, tile_bytes: u64, owner: &str) -> Option<Assembly> {
+        let assembly = self.allocator.assemble(pool(home), size_bytes, tile_bytes, owner)?;
+        self.live.insert(assembly.block.id, Holding { home, uses: Vec::new() });
+        Some(assembly)
+    }
+
+    /// Whether there are enough free tiles for so many bytes.
+    pub fn can_assemble(&self, home: Agent, size_bytes: u64, tile_bytes: u64) -> bool {
+        self.allocator.assembly_growth_bytes(pool(home), size_bytes, tile_bytes) == Some(0)
     }
 
     /// Notes that work at a position of a queue uses a block.

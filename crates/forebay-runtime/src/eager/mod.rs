@@ -32,7 +32,7 @@
 //! |---|---|
 //! | [`timeline`] | vector clocks: who has waited for what |
 //! | [`ledger`] | lifetimes of blocks across streams |
-//! | [`store`] | segments obtained from the device |
+//! | [`store`], `tiles` | segments obtained from the device, and what is mapped where |
 //! | `shared` | queues, clocks and memory behind one lock; how the host waits |
 //! | [`context`], [`stream`], [`event`] | what the caller holds |
 //! | [`tensor`], [`operation`] | data and what is done with it |
@@ -50,6 +50,7 @@ mod shared;
 pub mod store;
 pub mod stream;
 pub mod tensor;
+mod tiles;
 pub mod timeline;
 mod timers;
 mod transfer;

@@ -15,7 +15,7 @@ use super::batch::Batch;
 use super::context::ContextOptions;
 use super::ledger::Relief;
 use super::recording::Recording;
-use super::store::{Place, Store, StoreKind};
+use super::store::{Place, Store, StoreKind, StoreOptions};
 use super::timeline::{Agent, QueueId, Timelines};
 use super::timers::Timers;
 use crate::error::RuntimeError;
@@ -69,24 +69,50 @@ impl Shared {
     /// # Errors
     /// What the device reports.
     pub fn new(device: Arc<dyn Device>, options: &ContextOptions) -> Result<Shared, RuntimeError> {
-        let device_bytes = options.device_memory_bytes.unwrap_or(u64::MAX);
-        let staging_bytes = options.staging_bytes.unwrap_or(STAGING_BYTES_MAX);
+        let device_store = StoreOptions {
+            cap_bytes: options.device_memory_bytes.unwrap_or(u64::MAX),
+            segment_bytes: options.segment_bytes,
+            heap_bytes: options.heap_bytes,
+            grows: options.growth,
+            tiled: options.tiled,
+            tracks_uses: options.extend_lifetimes,
+        };
+        let staging_store = StoreOptions {
+            cap_bytes: options.staging_bytes.unwrap_or(STAGING_BYTES_MAX),
+            grows: true,
+            tracks_uses: true,
+            ..device_store
+        };
         // Each queue has an event; what remains measures time.
         let queues_max = (options.event_limit / 2).clamp(1, 32);
         let state = State {
             queues: Vec::new(),
             timelines: Timelines::default(),
-            stores: [
-                Store::new(StoreKind::Device, device_bytes, options.extend_lifetimes),
-                Store::new(StoreKind::Staging, staging_bytes, true),
-            ],
+            stores: [Store::new(StoreKind::Device, device_store), Store::new(StoreKind::Staging, staging_store)],
             recording: options.record.then(Recording::default),
             timers: Timers::new(options.event_limit.saturating_sub(queues_max)),
             operation_count: 0,
         };
         let shared = Shared { device, queues_max, state: Mutex::new(state) };
         shared.lease_queue(0)?;
+        if !options.growth {
+            shared.reserve_all(options.device_memory_bytes)?;
+        }
         Ok(shared)
+    }
+
+    /// Takes all device memory that there may be.
+    fn reserve_all(&self, device_memory_bytes: Option<u64>) -> Result<(), RuntimeError> {
+        let Some(bytes) = device_memory_bytes else {
+            let reason = "memory that does not grow needs a size: set ContextOptions::device_memory_bytes".to_string();
+            return Err(RuntimeError::Tensor { reason });
+        };
+        let mut state = self.lock();
+        match state.reserve(&*self.device, StoreKind::Device, bytes) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(state.out_of_memory(StoreKind::Device, bytes, None)),
+            Err(error) => Err(state.out_of_memory(StoreKind::Device, bytes, Some(error))),
+        }
     }
 
     /// The state. Everything in it is valid between statements, so a panic elsewhere does no harm.
@@ -216,7 +242,11 @@ impl Shared {
             if let Some(place) = state.store(kind).allocate(home, size_bytes, owner) {
                 return Ok(place);
             }
-            let refusal = match self.grow(&mut state, kind, size_bytes) {
+            let grown = match state.stores[kind as usize].grows() {
+                true => state.reserve(&*self.device, kind, size_bytes),
+                false => Ok(false),
+            };
+            let refusal = match grown {
                 Ok(true) => continue,
                 Ok(false) => None,
                 Err(error) => Some(error),
@@ -228,17 +258,30 @@ impl Shared {
                 let (queue, generation) = self.behind(&mut state, relief)?;
                 drop(state);
                 self.wait(queue, generation)?;
-            } else if self.trim(&mut state, kind) == 0 {
+                continue;
+            }
+            if let Some(place) = self.assemble(&mut state, kind, home, size_bytes, owner)? {
+                return Ok(place);
+            }
+            if !state.stores[kind as usize].grows() || self.trim(&mut state, kind) == 0 {
                 return Err(state.out_of_memory(kind, size_bytes, refusal));
             }
         }
     }
 
-    fn grow(&self, state: &mut State, kind: StoreKind, size_bytes: u64) -> Result<bool, DeviceError> {
+    /// A range of free tiles, where nothing else is left.
+    fn assemble(
+        &self,
+        state: &mut State,
+        kind: StoreKind,
+        home: Agent,
+        size_bytes: u64,
+        owner: &str,
+    ) -> Result<Option<Place>, RuntimeError> {
         let mut commands = Vec::new();
-        let grown = state.store(kind).grow(&*self.device, size_bytes, &mut commands)?;
+        let place = state.store(kind).assemble(&*self.device, home, size_bytes, owner, &mut commands);
         state.note(&Batch::from(commands));
-        Ok(grown)
+        place.map_err(device_error("while mapping free tiles together"))
     }
 
     /// The record of a queue that brings a relief.
@@ -292,6 +335,14 @@ impl State {
     /// The memory of a space.
     pub fn store(&mut self, kind: StoreKind) -> &mut Store {
         &mut self.stores[kind as usize]
+    }
+
+    /// Takes a segment for so many bytes from the device; not where the cap forbids it.
+    fn reserve(&mut self, device: &dyn Device, kind: StoreKind, size_bytes: u64) -> Result<bool, DeviceError> {
+        let mut commands = Vec::new();
+        let reserved = self.store(kind).grow(device, size_bytes, &mut commands)?;
+        self.note(&Batch::from(commands));
+        Ok(reserved)
     }
 
     /// The device's stream behind a queue.

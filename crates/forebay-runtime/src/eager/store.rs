@@ -1,16 +1,18 @@
 //! The memory of one space: segments obtained from the device, cut into blocks by the ledger.
+//!
+//! A segment is a reservation with several heaps mapped into it where the device has tiles, else one placed heap; placed, too,
+//! where tiling fails. Free tiles of several segments can become one range, by mapping and without a copy.
 
 use std::collections::BTreeMap;
 
-use forebay_base::{Command, HeapId, MemoryId, Region};
+use forebay_base::{Command, MemoryId, Region};
 use forebay_device::{Device, DeviceError};
 use forebay_memory::allocator::{Block, BlockId, SegmentId};
 
 use super::ledger::Ledger;
+use super::tiles::{HeapRange, Tiles};
 use super::timeline::Agent;
 
-/// Segments are multiples of this, so that small blocks share one.
-const SEGMENT_BYTES: u64 = 2 << 20;
 /// Blocks begin at multiples of this: scratch needs it.
 const ALIGNMENT_BYTES: u64 = 256;
 
@@ -23,11 +25,28 @@ pub enum StoreKind {
     Staging,
 }
 
-/// What a segment is made of.
+/// How a store takes memory from the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// The most bytes.
+    pub cap_bytes: u64,
+    /// Segments are multiples of this where the cap allows it, so that small blocks share one.
+    pub segment_bytes: u64,
+    /// The largest heap behind a reservation; the device's own limit if that is smaller.
+    pub heap_bytes: u64,
+    /// Whether more may be taken when blocks do not fit; else what is taken at the start has to do.
+    pub grows: bool,
+    /// Whether to use tiles where the device has them.
+    pub tiled: bool,
+    /// Whether memory that is freed stays while another queue uses it ([`Ledger::new`]).
+    pub tracks_uses: bool,
+}
+
+/// A piece of addresses.
 struct Segment {
     memory: MemoryId,
-    heaps: Vec<HeapId>,
     size_bytes: u64,
+    tiled: bool,
 }
 
 /// A block with its bytes.
@@ -42,41 +61,49 @@ pub struct Place {
 /// The memory of one space.
 pub struct Store {
     kind: StoreKind,
-    cap_bytes: u64,
-    reserved_bytes: u64,
+    options: StoreOptions,
     segments: BTreeMap<SegmentId, Segment>,
+    tiles: Tiles,
     /// Who uses what.
     pub ledger: Ledger,
 }
 
 impl Store {
-    /// A store that never takes more than `cap_bytes` from the device. `tracks_uses`: see [`Ledger::new`].
-    pub fn new(kind: StoreKind, cap_bytes: u64, tracks_uses: bool) -> Store {
-        let ledger = Ledger::new(ALIGNMENT_BYTES, tracks_uses);
-        Store { kind, cap_bytes, reserved_bytes: 0, segments: BTreeMap::new(), ledger }
+    /// A store without memory.
+    pub fn new(kind: StoreKind, options: StoreOptions) -> Store {
+        let ledger = Ledger::new(ALIGNMENT_BYTES, options.tracks_uses);
+        Store { kind, options, segments: BTreeMap::new(), tiles: Tiles::default(), ledger }
     }
 
     /// Bytes taken from the device.
     pub fn reserved_bytes(&self) -> u64 {
-        self.reserved_bytes
+        let whole = self.segments.values().filter(|segment| !segment.tiled).map(|segment| segment.size_bytes);
+        whole.sum::<u64>() + self.tiles.heap_bytes()
     }
 
     /// The most bytes that may be taken.
     pub fn cap_bytes(&self) -> u64 {
-        self.cap_bytes
+        self.options.cap_bytes
+    }
+
+    /// Whether more may be taken when blocks do not fit.
+    pub fn grows(&self) -> bool {
+        self.options.grows
     }
 
     /// Bytes for `home` from what is there; none where nothing fits.
     pub fn allocate(&mut self, home: Agent, size_bytes: u64, owner: &str) -> Option<Place> {
         let block = self.ledger.allocate(home, size_bytes, owner)?;
-        Some(Place { block: block.id, region: self.region(&block).part(0, size_bytes) })
+        Some(self.place(&block, size_bytes))
     }
 
-    fn region(&self, block: &Block) -> Region {
-        Region::new(self.segments[&block.segment].memory, block.offset_bytes, block.size_bytes)
+    fn place(&self, block: &Block, size_bytes: u64) -> Place {
+        let memory = self.segments[&block.segment].memory;
+        Place { block: block.id, region: Region::new(memory, block.offset_bytes, size_bytes) }
     }
 
-    /// Takes a segment for at least `size_bytes` from the device; not where the cap forbids it. `commands` gets the mapping.
+    /// Takes a segment for at least `size_bytes` from the device; not where the cap forbids it. `commands` gets the mapping,
+    /// which is done.
     ///
     /// # Errors
     /// What the device says; nothing is kept then.
@@ -87,79 +114,167 @@ impl Store {
         commands: &mut Vec<Command>,
     ) -> Result<bool, DeviceError> {
         let tile_bytes = device.limits().tile_size_bytes.max(ALIGNMENT_BYTES);
-        let room_bytes = self.cap_bytes - self.reserved_bytes;
+        let room_bytes = (self.options.cap_bytes - self.reserved_bytes()).saturating_add(self.tiles.spare_bytes());
         let rounded = |unit: u64| size_bytes.max(1).checked_next_multiple_of(unit).filter(|&bytes| bytes <= room_bytes);
-        let unit = SEGMENT_BYTES.next_multiple_of(tile_bytes);
+        let unit = self.options.segment_bytes.max(1).checked_next_multiple_of(tile_bytes).unwrap_or(tile_bytes);
         let Some(size_bytes) = rounded(unit).or_else(|| rounded(tile_bytes)) else { return Ok(false) };
-        let segment = match self.kind {
-            StoreKind::Staging => {
-                Segment { memory: device.create_host_block(size_bytes)?, heaps: Vec::new(), size_bytes }
+        let mut failure = None;
+        if self.uses_tiles(device) {
+            match self.grow_tiled(device, size_bytes, commands) {
+                Ok(memory) => {
+                    self.add_segment(memory, size_bytes, Some(tile_bytes));
+                    return Ok(true);
+                }
+                Err(error) => failure = Some(error),
             }
-            StoreKind::Device if device.limits().tiled => tiled(device, size_bytes, commands)?,
-            StoreKind::Device => Segment { memory: device.create_placed(size_bytes)?, heaps: Vec::new(), size_bytes },
+        }
+        if size_bytes > self.options.cap_bytes - self.reserved_bytes() {
+            return failure.map_or(Ok(false), Err);
+        }
+        let memory = match self.kind {
+            StoreKind::Staging => device.create_host_block(size_bytes),
+            StoreKind::Device => device.create_placed(size_bytes),
         };
-        self.reserved_bytes += size_bytes;
-        self.segments.insert(self.ledger.allocator_mut().add_segment(size_bytes), segment);
+        // Where both ways fail, the first one's reason is the better one.
+        let memory = memory.map_err(|error| failure.unwrap_or(error))?;
+        self.add_segment(memory, size_bytes, None);
         Ok(true)
+    }
+
+    fn uses_tiles(&self, device: &dyn Device) -> bool {
+        self.kind == StoreKind::Device && self.options.tiled && device.limits().tiled
+    }
+
+    fn add_segment(&mut self, memory: MemoryId, size_bytes: u64, tile_bytes: Option<u64>) {
+        let allocator = self.ledger.allocator_mut();
+        let id = match tile_bytes {
+            Some(tile_bytes) => allocator.add_tiled_segment(size_bytes, tile_bytes),
+            None => allocator.add_segment(size_bytes),
+        };
+        self.segments.insert(id, Segment { memory, size_bytes, tiled: tile_bytes.is_some() });
+    }
+
+    /// A reservation with tiles behind it: those that are mapped nowhere, and new heaps. What was obtained before a failure
+    /// is given back.
+    fn grow_tiled(
+        &mut self,
+        device: &dyn Device,
+        size_bytes: u64,
+        commands: &mut Vec<Command>,
+    ) -> Result<MemoryId, DeviceError> {
+        let memory = device.create_reservation(size_bytes)?;
+        let result = self.add_heaps(device, size_bytes).and_then(|()| {
+            let mapped = self.tiles.map_spare(Region::new(memory, 0, size_bytes));
+            let maps: Vec<Command> = mapped.iter().map(|&(region, range)| map(region, range)).collect();
+            device.submit(&maps)?;
+            commands.extend(maps);
+            Ok(memory)
+        });
+        if result.is_err() {
+            // Destroying a reservation unmaps it.
+            device.destroy_memory(memory);
+            self.forget(Region::new(memory, 0, size_bytes));
+            self.return_heaps(device);
+        }
+        result
+    }
+
+    /// Adds heaps until so many bytes are mapped nowhere.
+    fn add_heaps(&mut self, device: &dyn Device, size_bytes: u64) -> Result<(), DeviceError> {
+        let heap_bytes_max = self.options.heap_bytes.min(device.limits().heap_size_max_bytes);
+        let tile_bytes = device.limits().tile_size_bytes;
+        let heap_bytes_max = (heap_bytes_max / tile_bytes * tile_bytes).max(tile_bytes);
+        while self.tiles.spare_bytes() < size_bytes {
+            let heap_bytes = heap_bytes_max.min(size_bytes - self.tiles.spare_bytes());
+            self.tiles.add_heap(device.create_heap(heap_bytes)?, heap_bytes);
+        }
+        Ok(())
+    }
+
+    /// Makes free tiles of several segments one range, for a request that nothing fits. All of them are out of everybody's
+    /// use: the caller has waited. `commands` gets the mapping, which is done.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn assemble(
+        &mut self,
+        device: &dyn Device,
+        home: Agent,
+        size_bytes: u64,
+        owner: &str,
+        commands: &mut Vec<Command>,
+    ) -> Result<Option<Place>, DeviceError> {
+        let tile_bytes = device.limits().tile_size_bytes.max(ALIGNMENT_BYTES);
+        let Some(rounded_bytes) = size_bytes.checked_next_multiple_of(tile_bytes) else { return Ok(None) };
+        if !self.uses_tiles(device) || !self.ledger.can_assemble(home, size_bytes, tile_bytes) {
+            return Ok(None);
+        }
+        let memory = device.create_reservation(rounded_bytes)?;
+        let Some(assembly) = self.ledger.assemble(home, size_bytes, tile_bytes, owner) else {
+            device.destroy_memory(memory);
+            return Ok(None);
+        };
+        debug_assert!(!assembly.waits, "the caller has waited for the queue whose tiles these are");
+        let mut moves = Vec::new();
+        let mut at_bytes = 0;
+        for tiles in &assembly.tiles {
+            let from = Region { memory: self.segments[&tiles.segment].memory, range: tiles.range };
+            moves.push(Command::Unmap { region: from });
+            for (part, range) in self.tiles.unmap(from) {
+                let to = Region::new(memory, at_bytes, part.range.len());
+                self.tiles.map(to, range);
+                moves.push(map(to, range));
+                at_bytes += part.range.len();
+            }
+        }
+        device.submit(&moves)?;
+        commands.extend(moves);
+        let size = assembly.segment_size_bytes;
+        self.segments.insert(assembly.block.segment, Segment { memory, size_bytes: size, tiled: true });
+        for id in assembly.emptied {
+            if let Some(segment) = self.segments.remove(&id) {
+                device.destroy_memory(segment.memory);
+            }
+        }
+        Ok(Some(self.place(&assembly.block, size_bytes)))
     }
 
     /// Gives empty segments back to the device. The bytes given back; `commands` gets the unmapping, which is done.
     pub fn trim(&mut self, device: &dyn Device, commands: &mut Vec<Command>) -> u64 {
-        let before_bytes = self.reserved_bytes;
+        let before_bytes = self.reserved_bytes();
         for id in self.ledger.allocator_mut().take_empty_segments() {
             let Some(segment) = self.segments.remove(&id) else { continue };
-            self.reserved_bytes -= segment.size_bytes;
-            release(device, &segment, commands);
+            let region = Region::new(segment.memory, 0, segment.size_bytes);
+            if segment.tiled {
+                commands.push(Command::Unmap { region });
+            }
+            device.destroy_memory(segment.memory);
+            self.forget(region);
         }
-        before_bytes - self.reserved_bytes
+        self.return_heaps(device);
+        before_bytes - self.reserved_bytes()
+    }
+
+    /// Takes note that a reservation is gone: its tiles are mapped nowhere.
+    fn forget(&mut self, region: Region) {
+        for (_, range) in self.tiles.unmap(region) {
+            self.tiles.add_spare(range);
+        }
+    }
+
+    fn return_heaps(&mut self, device: &dyn Device) {
+        self.tiles.take_unused_heaps().into_iter().for_each(|heap| device.destroy_heap(heap));
     }
 
     /// Gives everything back to the device, whoever uses it: the end of the context.
     pub fn clear(&mut self, device: &dyn Device) {
         for segment in std::mem::take(&mut self.segments).values() {
-            release(device, segment, &mut Vec::new());
+            device.destroy_memory(segment.memory);
         }
+        std::mem::take(&mut self.tiles).heaps().for_each(|heap| device.destroy_heap(heap));
     }
 }
 
-fn release(device: &dyn Device, segment: &Segment, commands: &mut Vec<Command>) {
-    if !segment.heaps.is_empty() {
-        commands.push(Command::Unmap { region: Region::new(segment.memory, 0, segment.size_bytes) });
-    }
-    // Destroying a reservation unmaps it.
-    device.destroy_memory(segment.memory);
-    segment.heaps.iter().for_each(|&heap| device.destroy_heap(heap));
-}
-
-/// A reservation with heaps behind it. What was obtained before a failure is given back.
-fn tiled(device: &dyn Device, size_bytes: u64, commands: &mut Vec<Command>) -> Result<Segment, DeviceError> {
-    let memory = device.create_reservation(size_bytes)?;
-    let mut segment = Segment { memory, heaps: Vec::new(), size_bytes };
-    let mut maps = Vec::new();
-    let heap_bytes_max = device.limits().heap_size_max_bytes;
-    let mut offset_bytes = 0;
-    while offset_bytes < size_bytes {
-        let heap_bytes = heap_bytes_max.min(size_bytes - offset_bytes);
-        match device.create_heap(heap_bytes) {
-            Ok(heap) => {
-                segment.heaps.push(heap);
-                maps.push(Command::Map {
-                    region: Region::new(memory, offset_bytes, heap_bytes),
-                    heap,
-                    heap_offset_bytes: 0,
-                });
-            }
-            Err(error) => {
-                release(device, &segment, &mut Vec::new());
-                return Err(error);
-            }
-        }
-        offset_bytes += heap_bytes;
-    }
-    if let Err(error) = device.submit(&maps) {
-        release(device, &segment, &mut Vec::new());
-        return Err(error);
-    }
-    commands.extend(maps);
-    Ok(segment)
+fn map(region: Region, range: HeapRange) -> Command {
+    Command::Map { region, heap: range.heap, heap_offset_bytes: range.offset_bytes }
 }

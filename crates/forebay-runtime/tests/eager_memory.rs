@@ -1,0 +1,247 @@
+//! Memory of eager work: segments with several heaps, what happens when the device refuses, tiles that move.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_base::{Command, DataType, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
+use forebay_device::host::{HostDevice, HostOptions};
+use forebay_device::null::{NullDevice, NullProfile};
+use forebay_device::{Device, DeviceError, DeviceUsage, TraceRecord};
+use forebay_model::Tensor as HostTensor;
+use forebay_runtime::eager::{Context, ContextOptions, Stream, Tensor};
+use forebay_runtime::RuntimeError;
+
+const MIB: u64 = 1 << 20;
+
+fn host() -> Arc<HostDevice> {
+    Arc::new(HostDevice::new(&HostOptions { threads: Some(2), ..HostOptions::default() }).unwrap())
+}
+
+fn recording() -> ContextOptions {
+    ContextOptions { record: true, ..ContextOptions::default() }
+}
+
+fn filled(context: &Context, mib: u64, value: f32) -> Tensor {
+    let count = mib * MIB / 4;
+    Tensor::from_host(context, &HostTensor::from_f32(&[count], &vec![value; count as usize])).unwrap()
+}
+
+fn values(tensor: &Tensor) -> Vec<f32> {
+    tensor.to_host().unwrap().to_f32().unwrap()
+}
+
+/// A device that refuses the n-th call that obtains or maps something.
+struct Refusing {
+    inner: Arc<dyn Device>,
+    calls_left: AtomicUsize,
+    tiles_refused: bool,
+}
+
+impl Refusing {
+    fn call(&self, what: &'static str) -> Result<(), DeviceError> {
+        let counted = self.calls_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        let refused = DeviceError::OutOfMemory { what, requested_bytes: 1, reason: "as told".to_string() };
+        counted.map(|_| ()).map_err(|_| refused)
+    }
+}
+
+impl Device for Refusing {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+    fn workspace_bytes(
+        &self,
+        kernel: &Kernel,
+        reads: &[TensorDesc],
+        writes: &[TensorDesc],
+    ) -> Result<u64, DeviceError> {
+        self.inner.workspace_bytes(kernel, reads, writes)
+    }
+    fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError> {
+        if self.tiles_refused {
+            return Err(DeviceError::OutOfMemory {
+                what: "a heap",
+                requested_bytes: size_bytes,
+                reason: "no tiles today".to_string(),
+            });
+        }
+        self.call("a heap")?;
+        self.inner.create_heap(size_bytes)
+    }
+    fn destroy_heap(&self, heap: HeapId) {
+        self.inner.destroy_heap(heap);
+    }
+    fn create_reservation(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        self.call("a reservation")?;
+        self.inner.create_reservation(size_bytes)
+    }
+    fn create_placed(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        self.call("a placed heap")?;
+        self.inner.create_placed(size_bytes)
+    }
+    fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        self.call("a host block")?;
+        self.inner.create_host_block(size_bytes)
+    }
+    fn destroy_memory(&self, memory: MemoryId) {
+        self.inner.destroy_memory(memory);
+    }
+    fn create_stream(&self, name: &str, priority: i32) -> Result<StreamId, DeviceError> {
+        self.call("a stream")?;
+        self.inner.create_stream(name, priority)
+    }
+    fn destroy_stream(&self, stream: StreamId) {
+        self.inner.destroy_stream(stream);
+    }
+    fn create_event(&self) -> Result<EventId, DeviceError> {
+        self.call("an event")?;
+        self.inner.create_event()
+    }
+    fn destroy_event(&self, event: EventId) {
+        self.inner.destroy_event(event);
+    }
+    fn submit(&self, commands: &[Command]) -> Result<(), DeviceError> {
+        if commands.iter().any(|command| matches!(command, Command::Map { .. })) {
+            self.call("a mapping")?;
+        }
+        self.inner.submit(commands)
+    }
+    fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError> {
+        self.inner.synchronize(stream)
+    }
+    fn wait_event(&self, event: EventId, generation: u64) -> Result<(), DeviceError> {
+        self.inner.wait_event(event, generation)
+    }
+    fn query_event(&self, event: EventId) -> u64 {
+        self.inner.query_event(event)
+    }
+    fn event_time(&self, event: EventId, generation: u64) -> Option<Duration> {
+        self.inner.event_time(event, generation)
+    }
+    fn write_host(&self, region: Region, bytes: &[u8]) {
+        self.inner.write_host(region, bytes);
+    }
+    fn read_host(&self, region: Region, bytes: &mut [u8]) {
+        self.inner.read_host(region, bytes);
+    }
+    fn usage(&self) -> DeviceUsage {
+        self.inner.usage()
+    }
+    fn set_trace(&self, enabled: bool) {
+        self.inner.set_trace(enabled);
+    }
+    fn take_trace(&self) -> Vec<TraceRecord> {
+        self.inner.take_trace()
+    }
+}
+
+#[test]
+fn a_segment_has_several_heaps_behind_it_or_is_one_placed_heap() {
+    for (profile, tiled) in [(NullProfile::Tiled, true), (NullProfile::Tiled, false), (NullProfile::Placed, true)] {
+        let device = Arc::new(NullDevice::new(profile));
+        let options = ContextOptions { heap_bytes: MIB, tiled, ..recording() };
+        let context = Context::new(device.clone(), &options).unwrap();
+        let _tensor = Tensor::zeros(&context, DataType::Float32, &[5 * MIB / 4]).unwrap();
+        let maps = device.commands().iter().filter(|command| matches!(command, Command::Map { .. })).count();
+        let expected = if tiled && profile == NullProfile::Tiled { 6 } else { 0 };
+        assert_eq!((maps, device.usage().heap_bytes), (expected, 6 * MIB), "{profile:?}, tiled: {tiled}");
+        context.check().unwrap();
+    }
+}
+
+#[test]
+fn where_tiling_fails_a_placed_heap_serves() {
+    let device = host();
+    let refusing = Refusing { inner: device.clone(), calls_left: AtomicUsize::new(usize::MAX), tiles_refused: true };
+    let context = Context::new(Arc::new(refusing), &recording()).unwrap();
+    assert_eq!(values(&filled(&context, 3, 2.0).add(1.0).unwrap()), vec![3.0; 3 * (MIB as usize) / 4]);
+    context.trim().unwrap();
+    assert_eq!(device.usage().heap_bytes, 0);
+}
+
+/// Whichever call is refused: an error that says which, everything still usable, and nothing leaks.
+#[test]
+fn a_refused_call_is_reported_and_nothing_leaks() {
+    let device = host();
+    let host_bytes = device.usage().host_bytes;
+    let mut succeeded = false;
+    for calls in 0..200 {
+        let refusing =
+            Arc::new(Refusing { inner: device.clone(), calls_left: AtomicUsize::new(calls), tiles_refused: false });
+        let work = |context: &Context| -> Result<f32, RuntimeError> {
+            let stream = Stream::new(context, 0)?;
+            let a = Tensor::from_host(context, &HostTensor::from_f32(&[3 << 18], &[1.0; 3 << 18]))?;
+            stream.wait_stream(&context.current_stream())?;
+            let _entered = stream.enter();
+            let b = a.add(1.0)?;
+            drop(a);
+            Ok(b.sum()?.to_host()?.to_f32().unwrap_or_default()[0])
+        };
+        let options = ContextOptions { heap_bytes: MIB, ..recording() };
+        let result = Context::new(refusing.clone(), &options).and_then(|context| {
+            let first = work(&context);
+            if first.is_err() {
+                refusing.calls_left.store(usize::MAX, Ordering::SeqCst);
+                assert_eq!(work(&context).unwrap(), (3 << 19) as f32, "after refusal {calls}");
+            }
+            first
+        });
+        let usage = device.usage();
+        assert_eq!((usage.heap_bytes, usage.host_bytes), (0, host_bytes), "after refusal {calls}");
+        match result {
+            // From here on, nothing is refused.
+            Ok(sum) => {
+                assert_eq!(sum, (3 << 19) as f32);
+                succeeded = true;
+                break;
+            }
+            Err(error) => assert!(error.to_string().contains("as told"), "{calls}: {error}"),
+        }
+    }
+    assert!(succeeded, "200 calls are enough");
+}
+
+#[test]
+fn free_tiles_become_one_range_without_a_copy() {
+    for device in [host() as Arc<dyn Device>, Arc::new(NullDevice::new(NullProfile::Tiled))] {
+        let real = device.limits().name.starts_with("host");
+        let options = ContextOptions { device_memory_bytes: Some(16 * MIB), segment_bytes: 4 * MIB, ..recording() };
+        let context = Context::new(device.clone(), &options).unwrap();
+        let mut tensors: Vec<Option<Tensor>> = (0..16).map(|i| Some(filled(&context, 1, i as f32))).collect();
+        // Every other tensor goes: 8 MiB are free, and no two of them touch.
+        tensors.iter_mut().step_by(2).for_each(|tensor| *tensor = None);
+        let large = filled(&context, 7, -1.0);
+        assert_eq!(device.usage().heap_bytes, 16 * MIB);
+        if real {
+            assert_eq!(values(&large), vec![-1.0; 7 * (MIB as usize) / 4]);
+            for (i, tensor) in tensors.iter().enumerate().skip(1).step_by(2) {
+                assert_eq!(values(tensor.as_ref().unwrap()), vec![i as f32; MIB as usize / 4]);
+            }
+        }
+        assert!(matches!(
+            Tensor::zeros(&context, DataType::Float32, &[2 * MIB / 4]),
+            Err(RuntimeError::OutOfMemory(_))
+        ));
+        drop((large, tensors));
+        assert!(Tensor::zeros(&context, DataType::Float32, &[15 * MIB / 4]).is_ok(), "everything comes back");
+        context.trim().unwrap();
+        assert_eq!(device.usage().heap_bytes, 0);
+        context.check().unwrap();
+    }
+}
+
+#[test]
+fn without_growth_everything_is_taken_at_the_start() {
+    let device = Arc::new(NullDevice::new(NullProfile::Tiled));
+    let fixed = ContextOptions { growth: false, device_memory_bytes: Some(8 * MIB), ..recording() };
+    let context = Context::new(device.clone(), &fixed).unwrap();
+    assert_eq!(device.usage().heap_bytes, 8 * MIB);
+    let tensor = Tensor::zeros(&context, DataType::Float32, &[6 * MIB / 4]).unwrap();
+    assert!(Tensor::zeros(&context, DataType::Float32, &[3 * MIB / 4]).is_err());
+    drop(tensor);
+    assert!(Tensor::zeros(&context, DataType::Float32, &[8 * MIB / 4]).is_ok());
+    assert_eq!(device.usage().heap_peak_bytes, 8 * MIB);
+    let without_size = ContextOptions { growth: false, ..recording() };
+    assert!(Context::new(device, &without_size).unwrap_err().to_string().contains("device_memory_bytes"));
+}
