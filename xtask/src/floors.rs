@@ -13,7 +13,7 @@ const CRATES: [(&str, &[&str]); 10] = [
     ("forebay-memory", &["forebay-base"]),
     ("forebay-sync", &["forebay-base"]),
     ("forebay-model", &["forebay-base"]),
-    ("forebay-device", &["forebay-base"]),
+    ("forebay-device", &["forebay-base", "forebay-sync"]),
     ("forebay-data", &["forebay-base"]),
     ("forebay-plan", &["forebay-base", "forebay-memory", "forebay-sync", "forebay-model"]),
     (

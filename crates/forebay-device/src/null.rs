@@ -2,16 +2,49 @@
 //!
 //! Host blocks really hold bytes, and events fire as soon as they are submitted; everything else is bookkeeping. Its clock
 //! ticks once per command, so that times are the same in every run. Its profiles differ in what a device may lack.
+//!
+//! The Direct3D-12-like profile also has resource states, and says what its queues would be given: which alias of a memory
+//! each command uses, which barriers and transitions stand between ([`NullDevice::lowered`]). Every `submit` is one
+//! submission.
+//!
+//! ```
+//! use forebay_base::{Command, Region};
+//! use forebay_device::null::{LoweredCounts, NullDevice, NullProfile};
+//! use forebay_device::Device;
+//!
+//! for aliases in [true, false] {
+//!     let device = NullDevice::new(NullProfile::Direct3D12Like);
+//!     let device = if aliases { device } else { device.without_aliases() };
+//!     let (one, other) = (device.create_placed(64)?, device.create_placed(64)?);
+//!     let (stream, region) = (device.create_stream("all", 0)?, |memory| Region::new(memory, 0, 64));
+//!     device.submit(&[
+//!         Command::Fill { stream, region: region(one), pattern: [0; 4] },
+//!         Command::Barrier { stream },
+//!         Command::Copy { stream, from: region(one), to: region(other) },
+//!     ])?;
+//!     let expected = match aliases {
+//!         true => LoweredCounts { uav_barriers: 1, aliasing_barriers: 1, transitions: 0 },
+//!         false => LoweredCounts { uav_barriers: 1, aliasing_barriers: 0, transitions: 1 },
+//!     };
+//!     assert_eq!(device.lowered_counts(), expected);
+//! }
+//! # Ok::<(), forebay_device::DeviceError>(())
+//! ```
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
+use forebay_sync::states::Aliasing;
 
 use crate::device::{Device, DeviceError, DeviceUsage, TraceRecord};
 use crate::event::Events;
 use crate::host::check_available;
+
+mod lowering;
+
+pub use lowering::{Lowered, LoweredCounts};
 
 /// What the null device pretends to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,19 +53,22 @@ pub enum NullProfile {
     Tiled,
     /// Only placed heaps; no streams for copies.
     Placed,
-    /// Tiles, and at most 2^32 - 1 elements in a tensor.
+    /// Tiles, at most 2^32 - 1 elements in a tensor, and resource states with three fixed-state aliases of each memory.
     Direct3D12Like,
 }
 
 /// A device that records commands and runs nothing.
 pub struct NullDevice {
     limits: Limits,
+    /// How its resources have states, if they do.
+    aliasing: Option<Aliasing>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     commands: Vec<Command>,
+    lowered: Vec<Lowered>,
     heaps: BTreeMap<HeapId, u64>,
     placed: BTreeMap<MemoryId, u64>,
     blocks: BTreeMap<MemoryId, Vec<u8>>,
@@ -73,12 +109,29 @@ impl NullDevice {
             copy_streams: profile != NullProfile::Placed,
             lanes: 1,
         };
-        NullDevice { limits, state: Mutex::default() }
+        let aliasing = (profile == NullProfile::Direct3D12Like).then_some(Aliasing::FixedState);
+        NullDevice { limits, aliasing, state: Mutex::default() }
+    }
+
+    /// The same device where each memory is one resource, whose state changes by transitions. A copy within one device
+    /// memory is refused there. Without resource states, nothing changes.
+    pub fn without_aliases(self) -> NullDevice {
+        NullDevice { aliasing: self.aliasing.map(|_| Aliasing::None), ..self }
     }
 
     /// Everything submitted so far, in order.
     pub fn commands(&self) -> Vec<Command> {
         self.state().commands.clone()
+    }
+
+    /// What the queues of a device with resource states were given for all submissions, in order; nothing elsewhere.
+    pub fn lowered(&self) -> Vec<Lowered> {
+        self.state().lowered.clone()
+    }
+
+    /// How many barriers of each kind that holds.
+    pub fn lowered_counts(&self) -> LoweredCounts {
+        LoweredCounts::of(&self.state().lowered)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -179,7 +232,16 @@ impl Device for NullDevice {
 
     fn submit(&self, commands: &[Command]) -> Result<(), DeviceError> {
         let mut state = self.state();
+        let lowered = match self.aliasing {
+            Some(aliasing) => {
+                let is_host = |memory: MemoryId| state.blocks.contains_key(&memory);
+                lowering::lower(commands, state.commands.len(), aliasing, is_host)
+                    .map_err(|error| DeviceError::Unsupported { kernel: "copy", reason: error.to_string() })?
+            }
+            None => Vec::new(),
+        };
         state.events.admit(commands)?;
+        state.lowered.extend(lowered);
         for command in commands {
             state.commands.push(command.clone());
             if let Command::Record { event, generation, .. } = command {
