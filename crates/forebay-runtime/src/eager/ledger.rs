@@ -76,7 +76,7 @@ impl Ledger {
         Some(block)
     }
 
-    /// A block for `home` in a new segment of free tiles, where there are enough. To ask first, pass the size to
+    /// A block for `home` in a new segment of free tiles, where there are enough. See
     /// [`Ledger::can_assemble`].
     pub fn assemble(&mut self, home: Agent, size_bytes: u64, tile_bytes: u64, owner: &str) -> Option<Assembly> {
         let assembly = self.allocator.assemble(pool(home), size_bytes, tile_bytes, owner)?;
@@ -84,9 +84,11 @@ impl Ledger {
         Some(assembly)
     }
 
-    /// Whether there are enough free tiles for so many bytes.
-    pub fn can_assemble(&self, home: Agent, size_bytes: u64, tile_bytes: u64) -> bool {
-        self.allocator.assembly_growth_bytes(pool(home), size_bytes, tile_bytes) == Some(0)
+    /// Whether there are enough free tiles for so many bytes among those that nobody uses any more, or, with `home`, that it
+    /// may use as well.
+    pub fn can_assemble(&self, home: Option<Agent>, size_bytes: u64, tile_bytes: u64) -> bool {
+        let pool = home.map_or(PoolId(u32::MAX), pool);
+        self.allocator.assembly_growth_bytes(pool, size_bytes, tile_bytes) == Some(0)
     }
 
     /// Notes that work at a position of a queue uses a block.

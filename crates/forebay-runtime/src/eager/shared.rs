@@ -227,8 +227,8 @@ impl Shared {
         fired >= generation
     }
 
-    /// Bytes for `home`. Takes more from the device where it may; then waits for as much as it needs, the oldest first;
-    /// then gives empty segments back and tries again.
+    /// Bytes for `home`. Maps free tiles together where that needs no waiting; else takes more from the device where it may;
+    /// then waits for as much as it needs, the oldest first; then gives empty segments back and tries again.
     ///
     /// # Errors
     /// [`RuntimeError::OutOfMemory`] where even that is not enough, or a failure of the device.
@@ -240,6 +240,9 @@ impl Shared {
             }
             self.poll(&mut state);
             if let Some(place) = state.store(kind).allocate(home, size_bytes, owner) {
+                return Ok(place);
+            }
+            if let Some(place) = self.assemble(&mut state, kind, home, size_bytes, owner, false)? {
                 return Ok(place);
             }
             let grown = match state.stores[kind as usize].grows() {
@@ -260,7 +263,7 @@ impl Shared {
                 self.wait(queue, generation)?;
                 continue;
             }
-            if let Some(place) = self.assemble(&mut state, kind, home, size_bytes, owner)? {
+            if let Some(place) = self.assemble(&mut state, kind, home, size_bytes, owner, true)? {
                 return Ok(place);
             }
             if !state.stores[kind as usize].grows() || self.trim(&mut state, kind) == 0 {
@@ -269,7 +272,7 @@ impl Shared {
         }
     }
 
-    /// A range of free tiles, where nothing else is left.
+    /// A range of free tiles; without having `waited`, of those that nobody uses any more.
     fn assemble(
         &self,
         state: &mut State,
@@ -277,9 +280,10 @@ impl Shared {
         home: Agent,
         size_bytes: u64,
         owner: &str,
+        waited: bool,
     ) -> Result<Option<Place>, RuntimeError> {
         let mut commands = Vec::new();
-        let place = state.store(kind).assemble(&*self.device, home, size_bytes, owner, &mut commands);
+        let place = state.store(kind).assemble(&*self.device, home, size_bytes, owner, waited, &mut commands);
         state.note(&Batch::from(commands));
         place.map_err(device_error("while mapping free tiles together"))
     }

@@ -191,8 +191,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes free tiles of several segments one range, for a request that nothing fits. All of them are out of everybody's
-    /// use: the caller has waited. `commands` gets the mapping, which is done.
+    /// Makes free tiles of several segments one range, for a request that nothing fits. Where the caller has not `waited` for
+    /// the home, only tiles that nobody uses any more. `commands` gets the mapping, which is done.
     ///
     /// # Errors
     /// What the device says.
@@ -202,11 +202,13 @@ impl Store {
         home: Agent,
         size_bytes: u64,
         owner: &str,
+        waited: bool,
         commands: &mut Vec<Command>,
     ) -> Result<Option<Place>, DeviceError> {
         let tile_bytes = device.limits().tile_size_bytes.max(ALIGNMENT_BYTES);
         let Some(rounded_bytes) = size_bytes.checked_next_multiple_of(tile_bytes) else { return Ok(None) };
-        if !self.uses_tiles(device) || !self.ledger.can_assemble(home, size_bytes, tile_bytes) {
+        if !self.uses_tiles(device) || !self.ledger.can_assemble(Some(home).filter(|_| waited), size_bytes, tile_bytes)
+        {
             return Ok(None);
         }
         let memory = device.create_reservation(rounded_bytes)?;
@@ -214,7 +216,7 @@ impl Store {
             device.destroy_memory(memory);
             return Ok(None);
         };
-        debug_assert!(!assembly.waits, "the caller has waited for the queue whose tiles these are");
+        debug_assert!(!assembly.waits || waited, "tiles in use are not moved");
         let mut moves = Vec::new();
         let mut at_bytes = 0;
         for tiles in &assembly.tiles {
