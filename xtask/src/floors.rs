@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::source::SourceFile;
 
 /// Every crate, lowest first, with the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 10] = [
+const CRATES: [(&str, &[&str]); 11] = [
     ("forebay-base", &[]),
     ("forebay-memory", &["forebay-base"]),
     ("forebay-sync", &["forebay-base"]),
+    ("forebay-queue", &["forebay-base"]),
     ("forebay-model", &["forebay-base"]),
-    ("forebay-device", &["forebay-base", "forebay-sync"]),
+    ("forebay-device", &["forebay-base", "forebay-queue", "forebay-sync"]),
     ("forebay-data", &["forebay-base"]),
     ("forebay-plan", &["forebay-base", "forebay-memory", "forebay-sync", "forebay-model"]),
     (

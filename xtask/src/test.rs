@@ -37,6 +37,12 @@ pub fn test() -> Result<(), String> {
     let (closing, result) = run_and_keep(&mut runner, is_closing_line);
     check(result);
     check(run(&mut cargo(&["test", "--quiet", "--workspace", "--doc"])));
+    // Threads and locks are the model checker's there, so nothing else can be in the same build.
+    let model = ["--package", "forebay-queue", "--features", "shuttle", "--test", "model"];
+    if present("clippy") {
+        check(run(cargo(&["clippy", "--quiet"]).args(model).args(["--", "--deny", "warnings"])));
+    }
+    check(run(cargo(&["test", "--quiet"]).args(model).args(["--", "--nocapture"])));
     println!();
     for part in &missing {
         println!("SKIPPED {}: {}", part.name, part.reason);

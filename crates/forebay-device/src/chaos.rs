@@ -10,9 +10,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
+use forebay_queue::{Events, QueueError};
 
 use crate::device::{Device, DeviceError, DeviceUsage, TraceRecord};
-use crate::event::Events;
 
 /// How long commands are held back for others to come.
 const HOLD: Duration = Duration::from_millis(1);
@@ -319,7 +319,7 @@ impl Device for ChaosDevice {
         }
         let unknown = |stream: &StreamId| !state.streams.contains_key(stream);
         if let Some(stream) = commands.iter().filter_map(Command::stream).find(unknown) {
-            return Err(DeviceError::Lost { reason: format!("stream {stream} does not exist") });
+            return Err(QueueError::NoStream { stream }.into());
         }
         for command in commands.iter().filter(|command| command.stream().is_none()) {
             self.inner.submit(std::slice::from_ref(command))?;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
+use forebay_queue::QueueError;
 
 /// What a device has handed out, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +75,12 @@ impl fmt::Display for DeviceError {
 }
 
 impl std::error::Error for DeviceError {}
+
+impl From<QueueError> for DeviceError {
+    fn from(error: QueueError) -> Self {
+        DeviceError::Lost { reason: error.to_string() }
+    }
+}
 
 /// A machine: memories, streams, events, and the commands that connect them.
 ///

@@ -50,7 +50,6 @@
 
 pub mod chaos;
 pub mod device;
-mod event;
 pub mod host;
 pub mod null;
 

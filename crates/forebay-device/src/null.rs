@@ -36,10 +36,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
+use forebay_queue::Events;
 use forebay_sync::states::Aliasing;
 
 use crate::device::{Device, DeviceError, DeviceUsage, TraceRecord};
-use crate::event::Events;
 use crate::host::check_available;
 
 mod lowering;

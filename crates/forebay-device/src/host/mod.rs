@@ -8,27 +8,25 @@ pub(crate) mod kernels;
 mod link;
 mod memory;
 mod shared;
-mod stream;
 mod sys;
 mod urgency;
 mod work;
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_base::{
     Binding, Command, DataType, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc,
 };
+use forebay_queue::{Origin, Progress, Streams};
 
 use crate::device::{Device, DeviceError, DeviceUsage, TraceRecord};
 use link::Link;
 pub(crate) use memory::check_available;
 use memory::{system, Address, Memories, TILE_SIZE_BYTES};
 use shared::{lock, Shared};
-use stream::{Stream, Task};
-use work::{Direction, Origin, Work};
+use work::{Direction, Work};
 
 /// Largest heap behind a reservation, in bytes.
 const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;
@@ -53,7 +51,8 @@ pub struct HostOptions {
 pub struct HostDevice {
     limits: Limits,
     memories: Mutex<Memories>,
-    streams: Mutex<BTreeMap<StreamId, Stream>>,
+    streams: Streams<Shared>,
+    progress: Arc<Progress<DeviceError>>,
     shared: Arc<Shared>,
     next_id: AtomicU32,
 }
@@ -91,11 +90,14 @@ impl HostDevice {
             Some(rate) => Some([link("link to device", rate)?, link("link from device", rate)?]),
             None => None,
         };
+        let birth = Instant::now();
+        let (progress, shared) = (Arc::new(Progress::new(birth)), Arc::new(Shared::new(pool, links, birth)));
         Ok(HostDevice {
             limits,
             memories: Mutex::new(memories),
-            streams: Mutex::default(),
-            shared: Arc::new(Shared::new(pool, links)),
+            streams: Streams::new(shared.clone(), progress.clone()),
+            progress,
+            shared,
             next_id: AtomicU32::new(1),
         })
     }
@@ -105,8 +107,8 @@ impl HostDevice {
     }
 }
 
-/// A command of a stream with its addresses; none for mapping.
-fn task(memories: &Memories, command: &Command) -> Result<Option<Task>, DeviceError> {
+/// What a command that touches bytes does, with its addresses; none for others.
+fn work(memories: &Memories, command: &Command) -> Result<Option<Work>, DeviceError> {
     Ok(Some(match command {
         Command::Launch { launch, .. } => {
             let reads = resolve(memories, &launch.reads)?;
@@ -116,9 +118,9 @@ fn task(memories: &Memories, command: &Command) -> Result<Option<Task>, DeviceEr
             let scratch = launch.scratch.filter(|region| words(region) > 0).map(|region| {
                 let desc = TensorDesc::packed(DataType::UInt8, &[words(&region) * 4]);
                 let desc = desc.map_err(|error| DeviceError::Lost { reason: error.to_string() })?;
-                Ok((desc, memories.resolve(region)?))
+                Ok::<_, DeviceError>((desc, memories.resolve(region)?))
             });
-            Task::Work(Work::Launch { launch: launch.clone(), reads, writes, scratch: scratch.transpose()? })
+            Work::Launch { launch: launch.clone(), reads, writes, scratch: scratch.transpose()? }
         }
         Command::Copy { from, to, .. } => {
             if from.range.len() != to.range.len() || from.overlaps(*to) {
@@ -130,16 +132,13 @@ fn task(memories: &Memories, command: &Command) -> Result<Option<Task>, DeviceEr
                 _ => Direction::Inside,
             };
             let (from, to, bytes) = (memories.resolve(*from)?, memories.resolve(*to)?, from.range.len() as usize);
-            Task::Work(Work::Copy { from, to, bytes, direction })
+            Work::Copy { from, to, bytes, direction }
         }
         Command::Fill { region, pattern, .. } => {
             let (to, bytes) = (memories.resolve(*region)?, region.range.len() as usize);
-            Task::Work(Work::Fill { to, bytes, pattern: *pattern })
+            Work::Fill { to, bytes, pattern: *pattern }
         }
-        Command::Record { event, generation, .. } => Task::Record { event: *event, generation: *generation },
-        Command::Wait { event, generation, .. } => Task::Wait { event: *event, generation: *generation },
-        Command::Barrier { .. } => Task::Barrier,
-        Command::Map { .. } | Command::Unmap { .. } => return Ok(None),
+        _ => return Ok(None),
     }))
 }
 
@@ -193,70 +192,55 @@ impl Device for HostDevice {
 
     fn create_stream(&self, name: &str, priority: i32) -> Result<StreamId, DeviceError> {
         let id = StreamId(self.next_id());
-        let stream = Stream::new(Origin { stream: id, priority }, name, self.shared.clone())
-            .map_err(|error| system("a stream", error))?;
-        lock(&self.streams).insert(id, stream);
+        let origin = Origin { stream: id, priority };
+        self.streams.create(origin, name).map_err(|error| system("a stream", error))?;
         Ok(id)
     }
 
     fn destroy_stream(&self, stream: StreamId) {
-        let stream = lock(&self.streams).remove(&stream);
-        drop(stream);
+        self.streams.destroy(stream);
     }
 
     fn create_event(&self) -> Result<EventId, DeviceError> {
         let id = EventId(self.next_id());
-        self.shared.add_event(id);
+        self.progress.add_event(id);
         Ok(id)
     }
 
     fn destroy_event(&self, event: EventId) {
-        self.shared.remove_event(event);
+        self.progress.remove_event(event);
     }
 
     fn submit(&self, commands: &[Command]) -> Result<(), DeviceError> {
-        self.shared.check()?;
+        self.progress.check()?;
         // Everything is looked up before anything starts: a list that is refused leaves nothing behind but its mappings.
-        let mut tasks = Vec::with_capacity(commands.len());
+        let mut works = Vec::with_capacity(commands.len());
         let mut memories = lock(&self.memories);
         for command in commands {
             match command {
                 Command::Map { region, heap, heap_offset_bytes } => memories.map(*region, *heap, *heap_offset_bytes)?,
                 Command::Unmap { region } => memories.unmap(*region)?,
-                _ => tasks.extend(command.stream().zip(task(&memories, command)?)),
+                _ => works.extend(work(&memories, command)?),
             }
         }
         drop(memories);
-        let streams = lock(&self.streams);
-        if let Some((id, _)) = tasks.iter().find(|(id, _)| !streams.contains_key(id)) {
-            return Err(DeviceError::Lost { reason: format!("stream {id} does not exist") });
-        }
-        self.shared.admit(commands)?;
-        for (id, task) in tasks {
-            streams[&id].push(task);
-        }
-        Ok(())
+        Ok(self.streams.submit(commands, works)?)
     }
 
     fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError> {
-        let joined = lock(&self.streams).get(&stream).map(Stream::join_handle);
-        if let Some(joined) = joined {
-            // A coordinator that is gone has finished everything.
-            let _ = joined.recv();
-        }
-        self.shared.check()
+        self.streams.synchronize(stream)
     }
 
     fn wait_event(&self, event: EventId, generation: u64) -> Result<(), DeviceError> {
-        self.shared.wait(event, generation)
+        self.progress.wait(event, generation)
     }
 
     fn query_event(&self, event: EventId) -> u64 {
-        self.shared.fired(event)
+        self.progress.fired(event)
     }
 
     fn event_time(&self, event: EventId, generation: u64) -> Option<Duration> {
-        self.shared.event_time(event, generation)
+        self.progress.event_time(event, generation)
     }
 
     fn write_host(&self, region: Region, bytes: &[u8]) {
@@ -289,7 +273,7 @@ impl Device for HostDevice {
 impl Drop for HostDevice {
     fn drop(&mut self) {
         // Streams finish their commands before the memories go.
-        lock(&self.streams).clear();
+        self.streams.destroy_all();
     }
 }
 

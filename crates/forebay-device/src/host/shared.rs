@@ -1,14 +1,13 @@
-//! What all streams of a host device share: the pool of threads, events, the failure that sticks, the trace.
+//! What all streams of a host device share: the pool of threads and the trace.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use forebay_base::{Command, EventId, StreamId};
+use forebay_base::StreamId;
 
 use super::link::Link;
 use super::urgency::Urgency;
-use crate::device::{DeviceError, TraceRecord};
-use crate::event::Events;
+use crate::device::TraceRecord;
 
 /// What all streams of a device share.
 pub(super) struct Shared {
@@ -17,10 +16,6 @@ pub(super) struct Shared {
     waiting: Mutex<Urgency<Job>>,
     /// The ways to the device and from it, where they are slowed down.
     pub links: Option<[Link; 2]>,
-    events: Mutex<Events>,
-    /// Tells of events that fired, and of the failure.
-    changed: Condvar,
-    failure: Mutex<Option<DeviceError>>,
     trace: Mutex<Trace>,
     birth: Instant,
 }
@@ -40,17 +35,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub fn new(pool: rayon::ThreadPool, links: Option<[Link; 2]>) -> Shared {
-        Shared {
-            pool,
-            waiting: Mutex::default(),
-            links,
-            events: Mutex::default(),
-            changed: Condvar::new(),
-            failure: Mutex::default(),
-            trace: Mutex::default(),
-            birth: Instant::now(),
-        }
+    pub fn new(pool: rayon::ThreadPool, links: Option<[Link; 2]>, birth: Instant) -> Shared {
+        Shared { pool, waiting: Mutex::default(), links, trace: Mutex::default(), birth }
     }
 
     /// Hands a job to the pool, behind those of the same priority. A thread that is free takes the most urgent job.
@@ -76,59 +62,6 @@ impl Shared {
     #[cfg(test)]
     pub fn waiting_count(&self) -> usize {
         lock(&self.waiting).count()
-    }
-
-    /// # Errors
-    /// The first failure of the device, from then on for ever.
-    pub fn check(&self) -> Result<(), DeviceError> {
-        lock(&self.failure).clone().map_or(Ok(()), Err)
-    }
-
-    /// Makes a failure stick, and wakes everybody who waits.
-    pub fn fail(&self, error: DeviceError) {
-        lock(&self.failure).get_or_insert(error);
-        // Whoever found no failure holds this lock until it waits, so that it cannot miss the call.
-        let _events = lock(&self.events);
-        self.changed.notify_all();
-    }
-
-    pub fn add_event(&self, event: EventId) {
-        lock(&self.events).add(event);
-    }
-
-    pub fn remove_event(&self, event: EventId) {
-        lock(&self.events).remove(event);
-    }
-
-    /// As [`Events::admit`].
-    pub fn admit(&self, commands: &[Command]) -> Result<(), DeviceError> {
-        lock(&self.events).admit(commands)
-    }
-
-    pub fn fired(&self, event: EventId) -> u64 {
-        lock(&self.events).fired(event)
-    }
-
-    pub fn event_time(&self, event: EventId, generation: u64) -> Option<Duration> {
-        lock(&self.events).time(event, generation)
-    }
-
-    pub fn fire(&self, event: EventId, generation: u64) {
-        let mut events = lock(&self.events);
-        // The clock is read under the lock, so that events that fire later have later times.
-        events.fire(event, generation, self.birth.elapsed());
-        drop(events);
-        self.changed.notify_all();
-    }
-
-    pub fn wait(&self, event: EventId, generation: u64) -> Result<(), DeviceError> {
-        let mut events = lock(&self.events);
-        while events.fired(event) < generation {
-            self.check()?;
-            events = self.changed.wait(events).unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(events);
-        self.check()
     }
 
     pub fn set_trace(&self, enabled: bool) {

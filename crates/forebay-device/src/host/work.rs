@@ -5,7 +5,8 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_base::{Binding, Launch, StreamId, TensorDesc};
+use forebay_base::{Binding, Launch, TensorDesc};
+use forebay_queue::{Finish, Origin, Pool};
 
 use super::kernels::{self, View};
 use super::memory::Address;
@@ -30,40 +31,37 @@ pub(super) enum Direction {
     FromDevice,
 }
 
-/// Which stream work comes from, and how urgent that makes it: lower first.
-#[derive(Clone, Copy)]
-pub(super) struct Origin {
-    pub stream: StreamId,
-    pub priority: i32,
-}
+impl Pool for Shared {
+    type Work = Work;
+    type Failure = DeviceError;
 
-/// Hands work to the pool. `finish` is dropped when the work is done, however it ended.
-pub(super) fn start(origin: Origin, shared: &Arc<Shared>, work: Work, finish: impl Send + 'static) {
-    let state = shared.clone();
-    match work {
-        Work::Copy { from, to, bytes, direction } => {
-            let copy = CopyChain { origin, from, to, bytes, moved: 0, direction, start: None, shared: state, finish };
-            shared.spawn(origin.priority, move || copy.step());
-        }
-        Work::Fill { to, bytes, pattern } => shared.spawn(origin.priority, move || {
-            let start = Instant::now();
-            fill(to, bytes, pattern);
-            state.trace(origin.stream, None, "fill", bytes as u64, start);
-            drop(finish);
-        }),
-        Work::Launch { launch, reads, writes, scratch } => shared.spawn(origin.priority, move || {
-            let start = Instant::now();
-            let attempt = AssertUnwindSafe(|| run(&launch, &reads, &writes, scratch.as_ref()));
-            let outcome = catch_unwind(attempt).unwrap_or_else(|panic| {
-                let reason = format!("kernel {} panicked: {}", launch.kernel.name(), panic_text(&*panic));
-                Err(DeviceError::Lost { reason })
-            });
-            match outcome {
-                Ok(()) => state.trace(origin.stream, Some(launch.label), launch.kernel.name(), 0, start),
-                Err(failure) => state.fail(failure),
+    fn start(self: &Arc<Shared>, origin: Origin, work: Work, finish: Finish<DeviceError>) {
+        let shared = self.clone();
+        match work {
+            Work::Copy { from, to, bytes, direction } => {
+                let copy = CopyChain { origin, from, to, bytes, moved: 0, direction, start: None, shared, finish };
+                self.spawn(origin.priority, move || copy.step());
             }
-            drop(finish);
-        }),
+            Work::Fill { to, bytes, pattern } => self.spawn(origin.priority, move || {
+                let start = Instant::now();
+                fill(to, bytes, pattern);
+                shared.trace(origin.stream, None, "fill", bytes as u64, start);
+                drop(finish);
+            }),
+            Work::Launch { launch, reads, writes, scratch } => self.spawn(origin.priority, move || {
+                let start = Instant::now();
+                let attempt = AssertUnwindSafe(|| run(&launch, &reads, &writes, scratch.as_ref()));
+                let outcome = catch_unwind(attempt).unwrap_or_else(|panic| {
+                    let reason = format!("kernel {} panicked: {}", launch.kernel.name(), panic_text(&*panic));
+                    Err(DeviceError::Lost { reason })
+                });
+                match outcome {
+                    Ok(()) => shared.trace(origin.stream, Some(launch.label), launch.kernel.name(), 0, start),
+                    Err(failure) => finish.fail(failure),
+                }
+                drop(finish);
+            }),
+        }
     }
 }
 
@@ -99,7 +97,7 @@ fn fill(to: Address, bytes: usize, pattern: [u8; 4]) {
 }
 
 /// A copy as a chain of short tasks, each spawned by the one before.
-struct CopyChain<Finish> {
+struct CopyChain {
     origin: Origin,
     from: Address,
     to: Address,
@@ -108,10 +106,10 @@ struct CopyChain<Finish> {
     direction: Direction,
     start: Option<Instant>,
     shared: Arc<Shared>,
-    finish: Finish,
+    finish: Finish<DeviceError>,
 }
 
-impl<Finish: Send + 'static> CopyChain<Finish> {
+impl CopyChain {
     fn step(mut self) {
         let now = Instant::now();
         self.start.get_or_insert(now);

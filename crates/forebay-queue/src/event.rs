@@ -1,11 +1,49 @@
 //! Events as counters: each record of an event raises it to the record's generation.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
-use forebay_base::{Command, EventId};
+use forebay_base::{Command, EventId, StreamId};
 
-use crate::device::DeviceError;
+/// Why a list of commands is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QueueError {
+    /// A command names a stream that does not exist.
+    NoStream {
+        /// The stream.
+        stream: StreamId,
+    },
+    /// A command names an event that does not exist.
+    NoEvent {
+        /// The event.
+        event: EventId,
+    },
+    /// A wait stands before its record, so it would never end.
+    WaitBeforeRecord {
+        /// The event.
+        event: EventId,
+        /// The generation that is waited for.
+        generation: u64,
+        /// The latest generation whose record stands before the wait.
+        latest: u64,
+    },
+}
+
+impl fmt::Display for QueueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            QueueError::NoStream { stream } => write!(f, "stream {stream} does not exist"),
+            QueueError::NoEvent { event } => write!(f, "event {event} does not exist"),
+            QueueError::WaitBeforeRecord { event, generation, latest } => write!(
+                f,
+                "a wait for {event}.{generation} stands before its record (latest generation: {latest}); submit the record first"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for QueueError {}
 
 #[derive(Clone, Copy, Default)]
 struct Counter {
@@ -19,15 +57,17 @@ struct Counter {
 
 /// The events of one device.
 #[derive(Default)]
-pub(crate) struct Events {
+pub struct Events {
     counters: BTreeMap<EventId, Counter>,
 }
 
 impl Events {
+    /// Adds an event; its generation is 0.
     pub fn add(&mut self, event: EventId) {
         self.counters.insert(event, Counter::default());
     }
 
+    /// Forgets an event.
     pub fn remove(&mut self, event: EventId) {
         self.counters.remove(&event);
     }
@@ -54,22 +94,22 @@ impl Events {
     /// before it would never end, so it is refused.
     ///
     /// # Errors
-    /// [`DeviceError::Lost`] for such a wait, and for an event that does not exist.
-    pub fn admit(&mut self, commands: &[Command]) -> Result<(), DeviceError> {
+    /// [`QueueError::WaitBeforeRecord`], and [`QueueError::NoEvent`].
+    pub fn admit(&mut self, commands: &[Command]) -> Result<(), QueueError> {
         let mut submitted = BTreeMap::new();
         for command in commands {
             let (Command::Record { event, generation, .. } | Command::Wait { event, generation, .. }) = command else {
                 continue;
             };
             let Some(counter) = self.counters.get(event) else {
-                return Err(DeviceError::Lost { reason: format!("event {event} does not exist") });
+                return Err(QueueError::NoEvent { event: *event });
             };
             let latest: &mut u64 = submitted.entry(*event).or_insert(counter.submitted);
             if matches!(command, Command::Record { .. }) {
                 *latest = (*latest).max(*generation);
             } else if *generation > *latest {
-                let reason = format!("'{command}' stands before its record (latest generation: {latest})");
-                return Err(DeviceError::Lost { reason });
+                let (event, generation, latest) = (*event, *generation, *latest);
+                return Err(QueueError::WaitBeforeRecord { event, generation, latest });
             }
         }
         for (event, latest) in submitted {
@@ -83,8 +123,6 @@ impl Events {
 
 #[cfg(test)]
 mod tests {
-    use forebay_base::StreamId;
-
     use super::*;
 
     fn record(generation: u64) -> Command {
@@ -104,7 +142,8 @@ mod tests {
         assert!(events.admit(&[wait(1)]).is_err(), "a refused list leaves no records behind");
         assert!(events.admit(&[record(1), wait(1)]).is_ok());
         assert!(events.admit(&[wait(1), record(2), wait(2)]).is_ok());
-        assert!(events.admit(&[wait(3)]).is_err());
+        let refused = QueueError::WaitBeforeRecord { event: EventId(1), generation: 3, latest: 2 };
+        assert_eq!(events.admit(&[wait(3)]), Err(refused));
     }
 
     #[test]

@@ -1,0 +1,108 @@
+//! Records that fire when the last work before them ends, without anybody who waits for that.
+
+use forebay_base::EventId;
+
+use crate::progress::Progress;
+use crate::shim::sync::{Arc, Condvar, Mutex, PoisonError};
+use crate::shim::{lock, wait};
+
+/// How much work of a stream is with the pool.
+#[derive(Default)]
+pub(crate) struct Outstanding {
+    count: Mutex<usize>,
+    none: Condvar,
+}
+
+impl Outstanding {
+    fn add(&self) {
+        *lock(&self.count) += 1;
+    }
+
+    fn done(&self) {
+        let mut count = lock(&self.count);
+        *count -= 1;
+        if *count == 0 {
+            self.none.notify_all();
+        }
+    }
+
+    /// Waits until nothing is.
+    pub fn join(&self) {
+        let mut count = lock(&self.count);
+        while *count > 0 {
+            count = wait(&self.none, count);
+        }
+    }
+}
+
+/// The place of the next record in a stream. Work before it holds it, and so does the milestone before it; the last to let
+/// go fires the event. So events fire when everything before them is done, and nobody waits for it.
+pub(crate) struct Milestone<Failure> {
+    progress: Arc<Progress<Failure>>,
+    record: Mutex<Option<Record<Failure>>>,
+}
+
+struct Record<Failure> {
+    event: EventId,
+    generation: u64,
+    next: Arc<Milestone<Failure>>,
+}
+
+impl<Failure> Milestone<Failure> {
+    pub fn new(progress: &Arc<Progress<Failure>>) -> Arc<Milestone<Failure>> {
+        Arc::new(Milestone { progress: progress.clone(), record: Mutex::new(None) })
+    }
+
+    /// Puts a record here, and returns the place of the one after it.
+    pub fn record(&self, event: EventId, generation: u64) -> Arc<Milestone<Failure>> {
+        let next = Milestone::new(&self.progress);
+        *lock(&self.record) = Some(Record { event, generation, next: next.clone() });
+        next
+    }
+
+    /// Fires the event, if there is one, and returns the milestone behind it.
+    fn pass(&mut self) -> Option<Arc<Milestone<Failure>>> {
+        let record = self.record.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Record { event, generation, next } = record.take()?;
+        self.progress.fire(event, generation);
+        Some(next)
+    }
+}
+
+impl<Failure> Drop for Milestone<Failure> {
+    fn drop(&mut self) {
+        // A loop, because one drop inside the other would need stack for every record that fires at once.
+        let mut next = self.pass();
+        while let Some(mut milestone) = next.and_then(Arc::into_inner) {
+            next = milestone.pass();
+        }
+    }
+}
+
+/// What work lets go when it is done: dropping it says so.
+pub struct Finish<Failure> {
+    milestone: Option<Arc<Milestone<Failure>>>,
+    outstanding: Arc<Outstanding>,
+}
+
+impl<Failure> Finish<Failure> {
+    pub(crate) fn new(milestone: &Arc<Milestone<Failure>>, outstanding: &Arc<Outstanding>) -> Finish<Failure> {
+        outstanding.add();
+        Finish { milestone: Some(milestone.clone()), outstanding: outstanding.clone() }
+    }
+
+    /// Says that the work failed, and the device with it.
+    pub fn fail(&self, failure: Failure) {
+        if let Some(milestone) = &self.milestone {
+            milestone.progress.fail(failure);
+        }
+    }
+}
+
+impl<Failure> Drop for Finish<Failure> {
+    fn drop(&mut self) {
+        // First the milestone, so that whoever finds nothing outstanding finds events fired.
+        self.milestone = None;
+        self.outstanding.done();
+    }
+}

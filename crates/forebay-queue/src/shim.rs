@@ -1,0 +1,25 @@
+//! Threads and locks: the standard library's, or with the feature `shuttle` those of the model checker of that name.
+//!
+//! A state machine takes `Mutex`, `Condvar`, channels and threads from here, and its code is the same in both builds. The
+//! checker decides at each of their operations which thread goes on; counting in `Arc` is trusted to be atomic.
+//!
+//! A state machine of another crate does the same, with a feature `shuttle = ["forebay-queue/shuttle"]` there and a test that
+//! needs it; `bounded` is for such tests too.
+
+#[cfg(not(feature = "shuttle"))]
+pub use std::{sync, thread};
+
+#[cfg(feature = "shuttle")]
+pub use shuttle::{sync, thread};
+
+use sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// A lock whose data stays usable after a panic elsewhere: what it guards must be valid between statements.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until somebody tells of a change; as [`lock`] about panics. Waits end early at times, so callers look again.
+pub fn wait<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    changed.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}

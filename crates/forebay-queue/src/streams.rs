@@ -1,0 +1,94 @@
+//! All streams of a device: lists of commands are accepted whole or not at all, in one order for all streams.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use forebay_base::{Command, StreamId};
+
+use crate::event::QueueError;
+use crate::progress::Progress;
+use crate::shim::lock;
+use crate::shim::sync::{Arc, Mutex};
+use crate::stream::{Origin, Pool, Stream, Task};
+
+/// All streams of a device. Dropping it waits for everything submitted.
+pub struct Streams<P: Pool> {
+    pool: Arc<P>,
+    progress: Arc<Progress<P::Failure>>,
+    streams: Mutex<BTreeMap<StreamId, Stream<P::Work>>>,
+}
+
+impl<P: Pool> Streams<P> {
+    /// No streams yet; their work goes to `pool`, and `progress` tells how far it is.
+    pub fn new(pool: Arc<P>, progress: Arc<Progress<P::Failure>>) -> Streams<P> {
+        Streams { pool, progress, streams: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// Makes a stream with a thread that coordinates it.
+    ///
+    /// # Errors
+    /// Where the system refuses the thread.
+    pub fn create(&self, origin: Origin, name: &str) -> io::Result<()> {
+        let stream = Stream::new(origin, name, self.pool.clone(), self.progress.clone())?;
+        lock(&self.streams).insert(origin.stream, stream);
+        Ok(())
+    }
+
+    /// Gives a stream back after all its commands are complete.
+    pub fn destroy(&self, stream: StreamId) {
+        let stream = lock(&self.streams).remove(&stream);
+        // The others can go on meanwhile: this one may wait for them.
+        drop(stream);
+    }
+
+    /// Gives all streams back after all their commands are complete.
+    pub fn destroy_all(&self) {
+        lock(&self.streams).clear();
+    }
+
+    /// Appends commands to their streams, in list order. `works` is what those that touch bytes do, in the same order;
+    /// mapping is over already.
+    ///
+    /// # Errors
+    /// [`QueueError`]; nothing was appended then.
+    ///
+    /// # Panics
+    /// If there is more or less work than commands that are work.
+    pub fn submit(&self, commands: &[Command], works: Vec<P::Work>) -> Result<(), QueueError> {
+        let expected = commands.iter().filter(|command| command.is_work()).count();
+        assert_eq!(expected, works.len(), "one piece of work for each command that is work");
+        let streams = lock(&self.streams);
+        if let Some(stream) = commands.iter().filter_map(Command::stream).find(|id| !streams.contains_key(id)) {
+            return Err(QueueError::NoStream { stream });
+        }
+        // Under the same lock as what follows: a wait that is admitted finds its record in its stream, not on the way.
+        self.progress.admit(commands)?;
+        let mut works = works.into_iter();
+        for command in commands {
+            let task = match command {
+                Command::Barrier { .. } => Some(Task::Barrier),
+                &Command::Record { event, generation, .. } => Some(Task::Record { event, generation }),
+                &Command::Wait { event, generation, .. } => Some(Task::Wait { event, generation }),
+                command if command.is_work() => works.next().map(Task::Work),
+                _ => None,
+            };
+            if let Some((stream, task)) = command.stream().zip(task) {
+                streams[&stream].push(task);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until every command submitted to the stream is complete.
+    ///
+    /// # Errors
+    /// The first failure of the device.
+    pub fn synchronize(&self, stream: StreamId) -> Result<(), P::Failure> {
+        let joined = lock(&self.streams).get(&stream).map(Stream::join_handle);
+        if let Some(joined) = joined {
+            // A coordinator that is gone has finished everything.
+            let _ = joined.recv();
+        }
+        self.progress.check()
+    }
+}

@@ -1,0 +1,227 @@
+//! Streams with a crew of threads that does nothing but check who may start, and what a naive model says about that.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use forebay_base::{Command, EventId, MemoryId, Region, StreamId};
+use forebay_queue::shim::sync::atomic::AtomicBool;
+use forebay_queue::shim::sync::{Arc, Condvar, Mutex};
+use forebay_queue::shim::thread::{self, JoinHandle};
+use forebay_queue::{Finish, Origin, Pool, Progress, Streams};
+
+/// Pieces of work, as bits.
+pub type Set = u64;
+
+/// The only event of small cases.
+pub const EVENT: EventId = EventId(0);
+
+/// A piece of work; `index` is its bit.
+pub fn work(stream: u32, index: u64) -> Command {
+    Command::Fill { stream: StreamId(stream), region: Region::new(MemoryId(0), index, 4), pattern: [0; 4] }
+}
+
+pub fn barrier(stream: u32) -> Command {
+    Command::Barrier { stream: StreamId(stream) }
+}
+
+pub fn record(stream: u32, event: EventId, generation: u64) -> Command {
+    Command::Record { stream: StreamId(stream), event, generation }
+}
+
+pub fn wait(stream: u32, event: EventId, generation: u64) -> Command {
+    Command::Wait { stream: StreamId(stream), event, generation }
+}
+
+/// What must be done when, by the words of the contract.
+#[derive(Default)]
+pub struct Model {
+    /// For each piece of work, what must be done when it starts.
+    before_work: BTreeMap<u64, Set>,
+    /// For each record, what must be done when it fires; in each stream's order.
+    before_record: BTreeMap<(EventId, u64), Set>,
+    /// Records of each stream in order.
+    records: BTreeMap<StreamId, Vec<(EventId, u64)>>,
+    all: Set,
+}
+
+impl Model {
+    fn new(commands: &[Command]) -> Model {
+        let mut model = Model::default();
+        // Per stream: everything so far, and what later commands need.
+        let mut streams: BTreeMap<StreamId, (Set, Set)> = BTreeMap::new();
+        for command in commands {
+            let Some(stream) = command.stream() else { continue };
+            let (seen, needed) = streams.entry(stream).or_default();
+            match command {
+                Command::Fill { region, .. } => {
+                    model.before_work.insert(region.range.start, *needed);
+                    *seen |= 1 << region.range.start;
+                    model.all |= *seen;
+                }
+                Command::Barrier { .. } => *needed |= *seen,
+                Command::Record { event, generation, .. } => {
+                    model.before_record.insert((*event, *generation), *seen | *needed);
+                    model.records.entry(stream).or_default().push((*event, *generation));
+                }
+                Command::Wait { event, generation, .. } => *needed |= model.before_record[&(*event, *generation)],
+                _ => {}
+            }
+        }
+        model
+    }
+}
+
+/// The crew: takes work in the order in which it comes.
+pub struct Crew {
+    jobs: Mutex<Jobs>,
+    arrived: Condvar,
+    /// Work that has ended. The checker does not switch threads at this one: it belongs to the check.
+    done: AtomicU64,
+    /// For the checker to switch at.
+    working: AtomicBool,
+    model: Model,
+    failing: Option<u64>,
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<(u64, Finish<&'static str>)>,
+    closed: bool,
+}
+
+impl Crew {
+    /// One thread of the crew.
+    fn run(&self) {
+        loop {
+            let mut jobs = self.jobs.lock().expect("no panic elsewhere");
+            while jobs.waiting.is_empty() && !jobs.closed {
+                jobs = self.arrived.wait(jobs).expect("no panic elsewhere");
+            }
+            let Some((index, finish)) = jobs.waiting.pop_front() else { return };
+            drop(jobs);
+            let before = self.model.before_work[&index];
+            self.require(before, &format!("work {index} starts"));
+            let failed = self.failing.is_some_and(|failing| before & (1 << failing) != 0);
+            assert!(!failed, "work {index} starts behind work that failed");
+            // Work takes time: others may run between its start and its end.
+            self.working.store(true, Ordering::SeqCst);
+            self.done.fetch_or(1 << index, Ordering::SeqCst);
+            if self.failing == Some(index) {
+                finish.fail("as told");
+            }
+            drop(finish);
+        }
+    }
+
+    fn require(&self, set: Set, what: &str) {
+        let missing = set & !self.done.load(Ordering::SeqCst);
+        assert_eq!(missing, 0, "{what} before the work of these bits is done");
+    }
+}
+
+impl Pool for Crew {
+    type Work = u64;
+    type Failure = &'static str;
+
+    fn start(self: &Arc<Crew>, _: Origin, work: u64, finish: Finish<&'static str>) {
+        self.jobs.lock().expect("no panic elsewhere").waiting.push_back((work, finish));
+        self.arrived.notify_one();
+    }
+}
+
+/// Streams under test. Dropping it waits for everything, and checks that everything was done.
+pub struct Bench {
+    streams: Option<Streams<Crew>>,
+    pub progress: Arc<Progress<&'static str>>,
+    crew: Arc<Crew>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Bench {
+    /// Streams numbered from 0 and a crew, for these commands and no others. `failing` names work that fails.
+    pub fn new(stream_count: u32, crew_count: usize, commands: &[Command], failing: Option<u64>) -> Bench {
+        let model = Model::new(commands);
+        let progress = Arc::new(Progress::new(Instant::now()));
+        model.before_record.keys().for_each(|&(event, _)| {
+            if progress.fired(event) == 0 {
+                progress.add_event(event);
+            }
+        });
+        let (jobs, arrived) = (Mutex::default(), Condvar::new());
+        let (done, working) = (AtomicU64::new(0), AtomicBool::new(false));
+        let crew = Arc::new(Crew { jobs, arrived, done, working, model, failing });
+        let streams = Streams::new(crew.clone(), progress.clone());
+        for stream in (0..stream_count).map(StreamId) {
+            streams.create(Origin { stream, priority: 0 }, "model").expect("a stream");
+        }
+        let threads = (0..crew_count).map(|_| crew.clone()).map(|crew| thread::spawn(move || crew.run())).collect();
+        Bench { streams: Some(streams), progress, crew, threads }
+    }
+
+    pub fn streams(&self) -> &Streams<Crew> {
+        self.streams.as_ref().expect("streams until the end")
+    }
+
+    pub fn submit(&self, commands: &[Command]) {
+        let index = |command: &Command| match command {
+            Command::Fill { region, .. } => Some(region.range.start),
+            _ => None,
+        };
+        self.streams().submit(commands, commands.iter().filter_map(index).collect()).expect("a list that is right");
+    }
+
+    /// Waits for a stream to run dry, and checks that it has.
+    pub fn synchronize(&self, stream: u32) -> Result<(), &'static str> {
+        self.streams().synchronize(StreamId(stream))?;
+        let records = self.crew.model.records.get(&StreamId(stream)).into_iter().flatten();
+        for &(event, generation) in records {
+            assert!(self.progress.fired(event) >= generation, "{event}.{generation} fires before its stream is dry");
+        }
+        Ok(())
+    }
+
+    /// Waits for a record, and checks that what stands before it is done.
+    pub fn wait_event(&self, event: EventId, generation: u64) -> Result<(), &'static str> {
+        self.progress.wait(event, generation)?;
+        assert!(self.progress.fired(event) >= generation, "a wait ends when the event has fired");
+        self.crew.require(self.crew.model.before_record[&(event, generation)], "a wait ends");
+        Ok(())
+    }
+
+    /// Looks once at every record, the latest of each stream first: what has fired, did so in order and not too early.
+    pub fn observe(&self) {
+        let model = &self.crew.model;
+        for records in model.records.values() {
+            let mut later_fired = false;
+            for &(event, generation) in records.iter().rev() {
+                let fired = self.progress.fired(event) >= generation;
+                assert!(fired || !later_fired, "{event}.{generation} fires before those behind it");
+                later_fired = fired;
+                // After a failure work is skipped, and what stands behind it fires nevertheless.
+                if fired && self.progress.check().is_ok() {
+                    self.crew.require(model.before_record[&(event, generation)], "an event fires");
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        self.streams = None;
+        let model = &self.crew.model;
+        if self.crew.failing.is_none() {
+            self.crew.require(model.all, "streams are dropped");
+        }
+        for &(event, generation) in model.before_record.keys() {
+            assert!(self.progress.fired(event) >= generation, "{event}.{generation} fired before streams are dropped");
+        }
+        self.crew.jobs.lock().expect("no panic elsewhere").closed = true;
+        self.crew.arrived.notify_all();
+        self.threads.drain(..).for_each(|thread| thread.join().expect("no panic elsewhere"));
+    }
+}
