@@ -19,7 +19,15 @@ const CRATES: [(&str, &[&str]); 11] = [
     ("forebay-plan", &["forebay-base", "forebay-memory", "forebay-sync", "forebay-model"]),
     (
         "forebay-runtime",
-        &["forebay-base", "forebay-memory", "forebay-sync", "forebay-model", "forebay-device", "forebay-plan"],
+        &[
+            "forebay-base",
+            "forebay-memory",
+            "forebay-sync",
+            "forebay-model",
+            "forebay-queue",
+            "forebay-device",
+            "forebay-plan",
+        ],
     ),
     (
         "forebay",

@@ -37,12 +37,14 @@ pub fn test() -> Result<(), String> {
     let (closing, result) = run_and_keep(&mut runner, is_closing_line);
     check(result);
     check(run(&mut cargo(&["test", "--quiet", "--workspace", "--doc"])));
-    // Threads and locks are the model checker's there, so nothing else can be in the same build.
-    let model = ["--package", "forebay-queue", "--features", "shuttle", "--test", "model"];
-    if present("clippy") {
-        check(run(cargo(&["clippy", "--quiet"]).args(model).args(["--", "--deny", "warnings"])));
+    for package in ["forebay-queue", "forebay-runtime"] {
+        // Threads and locks are the model checker's there, so nothing else can be in the same build; nor do kernels run.
+        let model = ["--package", package, "--features", "shuttle", "--test", "model", "--config", QUICK_DEVICE];
+        if present("clippy") {
+            check(run(cargo(&["clippy", "--quiet"]).args(model).args(["--", "--deny", "warnings"])));
+        }
+        check(run(cargo(&["test", "--quiet"]).args(model).args(["--", "--nocapture"])));
     }
-    check(run(cargo(&["test", "--quiet"]).args(model).args(["--", "--nocapture"])));
     println!();
     for part in &missing {
         println!("SKIPPED {}: {}", part.name, part.reason);
@@ -58,6 +60,9 @@ pub fn test() -> Result<(), String> {
         failures => Err(format!("failed:\n  {}", failures.join("\n  "))),
     }
 }
+
+/// Where no kernel runs, they need not be fast, and compile in a fraction of the time.
+const QUICK_DEVICE: &str = "profile.dev.package.forebay-device.opt-level=0";
 
 /// `Summary [12.3s] 90 tests run: 90 passed, 1 skipped` (nextest) or `test result: ok. 3 passed; 0 failed; ...`.
 fn is_closing_line(line: &str) -> bool {

@@ -7,10 +7,10 @@
 //! needs it; `bounded` is for such tests too.
 
 #[cfg(not(feature = "shuttle"))]
-pub use std::{sync, thread};
+pub use std::{sync, thread, thread_local};
 
 #[cfg(feature = "shuttle")]
-pub use shuttle::{sync, thread};
+pub use shuttle::{sync, thread, thread_local};
 
 use sync::{Condvar, Mutex, MutexGuard, PoisonError};
 

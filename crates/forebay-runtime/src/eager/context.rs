@@ -1,10 +1,12 @@
 //! A context: a device with its streams and memory, for eager work.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use forebay_device::Device;
 use forebay_memory::allocator::{AllocatorStatistics, Snapshot};
+use forebay_queue::shim::lock;
+use forebay_queue::shim::sync::{Mutex, MutexGuard};
 
 use super::compiled::Cache;
 use super::current;
@@ -78,7 +80,7 @@ impl Context {
     pub fn new(device: Arc<dyn Device>, options: &ContextOptions) -> Result<Context, RuntimeError> {
         let shared = Arc::new(Shared::new(device, options)?);
         let default_lease = Arc::new(Lease::new(shared.clone(), 0)?);
-        Ok(Context { inner: Arc::new(Inner { cache: Mutex::default(), default_lease, shared }) })
+        Ok(Context { inner: Arc::new(Inner { cache: Mutex::new(Cache::default()), default_lease, shared }) })
     }
 
     /// The device.
@@ -161,7 +163,7 @@ impl Context {
     }
 
     pub(super) fn cache(&self) -> MutexGuard<'_, Cache> {
-        self.inner.cache.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner.cache)
     }
 
     /// Forgets compiled operations. Whether there were any.

@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 
+use forebay_queue::shim::thread_local;
+
 use super::context::Context;
 use super::stream::Stream;
 
@@ -12,14 +14,15 @@ thread_local! {
 
 /// The stream of a context that this thread entered last.
 pub fn of_context(context: &Context) -> Option<Stream> {
-    ENTERED.with_borrow(|entered| {
-        entered.iter().rev().map(|(_, stream)| stream).find(|stream| stream.context().is(context)).cloned()
+    ENTERED.with(|entered| {
+        entered.borrow().iter().rev().map(|(_, stream)| stream).find(|stream| stream.context().is(context)).cloned()
     })
 }
 
 /// Enters a stream. The number by which it is left.
 pub fn enter(stream: Stream) -> u64 {
-    ENTERED.with_borrow_mut(|entered| {
+    ENTERED.with(|entered| {
+        let mut entered = entered.borrow_mut();
         let number = entered.last().map_or(1, |(number, _)| number + 1);
         entered.push((number, stream));
         number
@@ -29,7 +32,8 @@ pub fn enter(stream: Stream) -> u64 {
 /// Leaves a stream; others that were entered later stay.
 pub fn leave(number: u64) {
     // The stream is dropped after the borrow has ended.
-    let _left = ENTERED.with_borrow_mut(|entered| {
+    let _left = ENTERED.with(|entered| {
+        let mut entered = entered.borrow_mut();
         entered.iter().position(|(other, _)| *other == number).map(|place| entered.remove(place))
     });
 }

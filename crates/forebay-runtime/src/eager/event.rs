@@ -1,10 +1,11 @@
 //! Events: points in streams that others wait for, and that measure time.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_base::Command;
 use forebay_device::DeviceError;
+use forebay_queue::shim::lock;
+use forebay_queue::shim::sync::{Mutex, MutexGuard};
 
 use super::batch::Batch;
 use super::context::Context;
@@ -151,7 +152,7 @@ impl Event {
     }
 
     fn last(&self) -> MutexGuard<'_, Option<Record>> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.record)
     }
 
     fn recorded(&self) -> Result<Record, RuntimeError> {

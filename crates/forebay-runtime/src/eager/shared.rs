@@ -3,11 +3,13 @@
 //! One lock guards the state. The host never waits with it held: it finds out what to wait for, lets go, waits, and looks
 //! again.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use forebay_base::{Command, EventId, StreamId};
 use forebay_device::{Device, DeviceError};
 use forebay_memory::allocator::BlockId;
+use forebay_queue::shim::lock;
+use forebay_queue::shim::sync::{Mutex, MutexGuard, PoisonError};
 use forebay_sync::race::HostAction;
 use forebay_sync::Tracker;
 
@@ -117,7 +119,7 @@ impl Shared {
 
     /// The state. Everything in it is valid between statements, so a panic elsewhere does no harm.
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// A queue of this priority: one that nobody uses, else a new one, else one that is shared.

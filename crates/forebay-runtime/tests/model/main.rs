@@ -1,0 +1,125 @@
+//! The lifetimes of eager memory under a model checker: user threads and the threads of two streams, in every schedule with a
+//! bounded number of delays, and in many random ones. `cargo test -p forebay-runtime --features shuttle --test model --
+//! --nocapture` prints how many.
+//!
+//! The device stops where two commands use the same bytes at once or tiles in use are unmapped; contents show commands in the
+//! wrong order; the race checker judges what was submitted; a wait that would never end is a deadlock.
+
+mod device;
+
+use std::sync::Arc;
+
+use forebay_model::Tensor as HostTensor;
+use forebay_queue::bounded::BoundedScheduler;
+use forebay_runtime::eager::{Context, ContextOptions, Stream, Tensor};
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{thread, Config, Runner};
+
+use device::{ModelDevice, TILE_BYTES};
+
+const COUNT: usize = TILE_BYTES as usize / 4;
+
+fn check(name: &str, delays_max: usize, random: usize, case: impl Fn() + Send + Sync + Clone + 'static) {
+    let bounded = Runner::new(BoundedScheduler::new(delays_max), Config::new()).run(case.clone());
+    let any = Runner::new(RandomScheduler::new_from_seed(1, random), Config::new()).run(case.clone());
+    let few = Runner::new(PctScheduler::new_from_seed(2, 3, random), Config::new()).run(case);
+    println!("| {name} | all with up to {delays_max} delays: {bounded} | {} |", any + few);
+}
+
+/// A context with room for so many tensors.
+fn context(tensors: u64) -> Context {
+    let options = ContextOptions {
+        device_memory_bytes: Some(tensors * TILE_BYTES),
+        segment_bytes: TILE_BYTES,
+        staging_bytes: Some(4 * TILE_BYTES),
+        record: true,
+        ..ContextOptions::default()
+    };
+    Context::new(Arc::new(ModelDevice::new()), &options).expect("a context")
+}
+
+fn tensor(context: &Context, value: f32) -> Tensor {
+    Tensor::from_host(context, &HostTensor::from_f32(&[COUNT as u64], &[value; COUNT])).expect("there is room")
+}
+
+fn assert_holds(tensor: &Tensor, value: f32) {
+    assert_eq!(tensor.to_host().expect("no failure").to_f32(), Some(vec![value; COUNT]));
+}
+
+/// Everything that was submitted was in order, and everything comes back.
+fn finish(context: &Context) {
+    context.trim().expect("no failure");
+    assert_eq!(context.memory_statistics().in_use_bytes, 0);
+    assert_eq!(context.device().usage().heap_bytes, 0);
+    context.check().unwrap_or_else(|races| panic!("{races}"));
+}
+
+/// `copy` of a tensor of the default stream is made on another one.
+fn copy_on(stream: &Stream, from: &Tensor) -> Tensor {
+    let _entered = stream.enter();
+    let to = Tensor::zeros(from.context(), from.data_type(), from.shape()).expect("there is room");
+    to.copy_from(from).expect("no failure");
+    to
+}
+
+#[test]
+fn memory_stays_while_another_stream_uses_it() {
+    check("freed while another stream copies it; the bytes are wanted again", 1, 1000, || {
+        let context = context(4);
+        let stream = Stream::new(&context, 0).expect("a stream");
+        let a = tensor(&context, 1.0);
+        stream.wait_stream(&context.default_stream()).expect("no failure");
+        let b = copy_on(&stream, &a);
+        drop(a);
+        let c = tensor(&context, 2.0);
+        context.default_stream().wait_stream(&stream).expect("no failure");
+        assert_holds(&b, 1.0);
+        assert_holds(&c, 2.0);
+        drop((b, c, stream));
+        finish(&context);
+    });
+}
+
+#[test]
+fn under_pressure_bytes_are_waited_for() {
+    check("the same with room for two: the host waits for the use", 1, 1000, || {
+        let context = context(2);
+        let stream = Stream::new(&context, 0).expect("a stream");
+        let a = tensor(&context, 1.0);
+        stream.wait_stream(&context.default_stream()).expect("no failure");
+        let b = copy_on(&stream, &a);
+        drop(a);
+        // Only what `a` had is left, and `b` is made from it.
+        let c = tensor(&context, 2.0);
+        context.default_stream().wait_stream(&stream).expect("no failure");
+        assert_holds(&b, 1.0);
+        assert_holds(&c, 2.0);
+        drop((b, c, stream));
+        finish(&context);
+    });
+}
+
+#[test]
+fn threads_free_and_allocate_at_once() {
+    check("two threads on two streams, room for three, each frees what the other reads", 1, 1000, || {
+        let context = context(3);
+        let a = tensor(&context, 1.0);
+        let other = {
+            let (context, a) = (context.clone(), a.clone());
+            thread::spawn(move || {
+                let stream = Stream::new(&context, 0).expect("a stream");
+                stream.wait_stream(&context.default_stream()).expect("no failure");
+                let b = copy_on(&stream, &a);
+                drop(a);
+                let _entered = stream.enter();
+                assert_holds(&b, 1.0);
+            })
+        };
+        drop(a);
+        let c = tensor(&context, 2.0);
+        assert_holds(&c, 2.0);
+        other.join().expect("no panic");
+        drop(c);
+        finish(&context);
+    });
+}
