@@ -1,0 +1,112 @@
+//! Random eager programs as plain data.
+
+/// A stream's number; 0 is the default stream. No number is used twice.
+pub type StreamName = usize;
+/// The number of a tensor handle. No number is used twice.
+pub type TensorName = usize;
+/// An event's number.
+pub type EventName = usize;
+
+/// How a tensor comes to be.
+#[derive(Clone, Debug)]
+pub enum Operator {
+    FromHost { shape: Vec<u64>, values: Vec<f32> },
+    Zeros { shape: Vec<u64> },
+    Add,
+    AddNumber(f32),
+    Mul,
+    MatMul,
+    Relu,
+    Sum,
+}
+
+/// What a program does next.
+#[derive(Clone, Debug)]
+pub enum Step {
+    NewStream { stream: StreamName, priority: i32 },
+    DropStream { stream: StreamName },
+    Compute { stream: StreamName, operator: Operator, inputs: Vec<TensorName>, output: TensorName },
+    CopyFrom { stream: StreamName, to: TensorName, from: TensorName },
+    Clone { of: TensorName, clone: TensorName },
+    Drop { tensor: TensorName },
+    ToHost { stream: StreamName, tensor: TensorName },
+    Record { event: EventName, stream: StreamName, timing: bool },
+    QueryStream { stream: StreamName },
+    QueryEvent { event: EventName },
+    Synchronise(Synchronisation),
+}
+
+/// What a program can do to be sure of an order.
+#[derive(Clone, Copy, Debug)]
+pub enum Synchronisation {
+    /// Later work of a stream comes after all earlier work of another.
+    WaitStream { stream: StreamName, on: StreamName },
+    /// Later work of a stream comes after an event.
+    WaitEvent { stream: StreamName, event: EventName },
+    /// The host waits for a stream.
+    Stream(StreamName),
+    /// The host waits for an event.
+    Event(EventName),
+    /// The host waits for everything.
+    All,
+}
+
+/// A program.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub seed: u64,
+    pub steps: Vec<Step>,
+}
+
+impl Program {
+    /// Where its synchronisations stand.
+    pub fn synchronisations(&self) -> Vec<usize> {
+        let is = |&index: &usize| matches!(self.steps[index], Step::Synchronise(_));
+        (0..self.steps.len()).filter(is).collect()
+    }
+
+    /// The program without one of its steps.
+    pub fn without(&self, index: usize) -> Program {
+        let mut program = self.clone();
+        program.steps.remove(index);
+        program
+    }
+
+    /// The program for messages: how to make it again, and a step a line.
+    pub fn text(&self) -> String {
+        let lines: Vec<String> = self.steps.iter().map(|step| format!("  {step:?}")).collect();
+        format!("seed {}\n{}", self.seed, lines.join("\n"))
+    }
+}
+
+/// Seeded random numbers.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((self.0 >> 11) % limit as u64) as usize
+    }
+
+    /// A number from `first` to `last`.
+    pub fn between(&mut self, first: usize, last: usize) -> usize {
+        first + self.below(last - first + 1)
+    }
+
+    /// True this many times in a hundred.
+    pub fn percent(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of some; none of none.
+    pub fn pick<T: Copy>(&mut self, items: &[T]) -> Option<T> {
+        (!items.is_empty()).then(|| items[self.below(items.len())])
+    }
+}
