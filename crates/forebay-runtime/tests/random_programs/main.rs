@@ -72,8 +72,8 @@ fn chaotic(seed: u64) -> (Program, ContextOptions) {
         options.event_limit = random.between(4, 10);
     }
     if random.percent(80) {
-        // A segment, in its usual size.
-        options.device_memory_bytes = random.percent(50).then_some(random.between(1, 4) as u64 * TILE_BYTES);
+        // Without a cap, segments are larger than all that a program needs, and take time to make.
+        options.device_memory_bytes = random.percent(90).then_some(random.between(1, 4) as u64 * TILE_BYTES);
         (generate(seed, &SMALL), options)
     } else {
         options.device_memory_bytes = Some(random.between(3, 8) as u64 * TILE_BYTES);
