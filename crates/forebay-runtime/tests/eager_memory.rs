@@ -240,6 +240,7 @@ fn without_growth_everything_is_taken_at_the_start() {
     let tensor = Tensor::zeros(&context, DataType::Float32, &[6 * MIB / 4]).unwrap();
     assert!(Tensor::zeros(&context, DataType::Float32, &[3 * MIB / 4]).is_err());
     drop(tensor);
+    assert_eq!(context.trim(), Ok(0), "it could not be taken again");
     assert!(Tensor::zeros(&context, DataType::Float32, &[8 * MIB / 4]).is_ok());
     assert_eq!(device.usage().heap_peak_bytes, 8 * MIB);
     let without_size = ContextOptions { growth: false, ..recording() };

@@ -141,7 +141,7 @@ impl Context {
     }
 
     /// Waits for all work, forgets compiled operations with their constants, and gives memory that nobody uses back to the
-    /// device. The bytes given back.
+    /// device, unless it was taken at the start for good ([`ContextOptions::growth`]). The bytes given back.
     ///
     /// # Errors
     /// A failure of the device, then or earlier.

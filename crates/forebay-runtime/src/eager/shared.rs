@@ -268,7 +268,7 @@ impl Shared {
             if let Some(place) = self.assemble(&mut state, kind, home, size_bytes, owner, true)? {
                 return Ok(place);
             }
-            if !state.stores[kind as usize].grows() || self.trim(&mut state, kind) == 0 {
+            if self.trim(&mut state, kind) == 0 {
                 return Err(state.out_of_memory(kind, size_bytes, refusal));
             }
         }
@@ -315,9 +315,13 @@ impl Shared {
         state.settle();
     }
 
-    /// Gives empty segments back to the device, as far as their users are seen to have passed. The bytes given back.
+    /// Gives empty segments back to the device, as far as their users are seen to have passed. The bytes given back; none
+    /// from memory that does not grow, which could not be taken again.
     pub fn trim(&self, state: &mut State, kind: StoreKind) -> u64 {
         self.poll(state);
+        if !state.store(kind).grows() {
+            return 0;
+        }
         let mut commands = Vec::new();
         let bytes = state.store(kind).trim(&*self.device, &mut commands);
         state.note(&Batch::from(commands));

@@ -8,7 +8,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{Hash, Hasher};
 
-use forebay_base::{Command, EventId, Region, StreamId};
+use forebay_base::{ByteRange, Command, EventId, HeapId, MemoryId, Region, StreamId};
 use forebay_sync::race::{HostAction, TraceEntry};
 
 /// A set of entries.
@@ -19,14 +19,90 @@ pub struct Precedence {
     before: Vec<Entries>,
 }
 
-/// What one entry reads and writes.
-pub fn uses(entry: &TraceEntry) -> (Vec<Region>, Vec<Region>) {
-    match entry {
-        TraceEntry::Command(command) => (command.reads(), command.writes()),
-        TraceEntry::Host(HostAction::Read(region)) => (vec![*region], Vec::new()),
-        TraceEntry::Host(HostAction::Write(region)) => (Vec::new(), vec![*region]),
-        TraceEntry::Host(_) => (Vec::new(), Vec::new()),
+/// The bytes that one entry uses, where they really are ([`Bytes`]).
+#[derive(Clone, Debug, Default)]
+pub struct Uses {
+    pub reads: Vec<Bytes>,
+    pub writes: Vec<Bytes>,
+}
+
+/// Bytes of a heap, or of a memory that nothing is mapped into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes {
+    pub heap: Option<HeapId>,
+    /// 0 for heaps.
+    pub memory: MemoryId,
+    pub range: ByteRange,
+}
+
+impl Bytes {
+    /// Whether both name a common byte.
+    fn overlap(&self, other: &Bytes) -> bool {
+        (self.heap, self.memory) == (other.heap, other.memory) && self.range.overlaps(other.range)
     }
+}
+
+/// What is mapped where, one tile range after the other as it was mapped.
+#[derive(Default)]
+struct Mapping(Vec<(Region, HeapId, u64)>);
+
+impl Mapping {
+    fn bytes(&self, region: Region) -> Vec<Bytes> {
+        let own = self.0.iter().filter(|(mapped, ..)| mapped.memory == region.memory);
+        let parts: Vec<Bytes> = own
+            .filter_map(|(mapped, heap, offset_bytes)| {
+                let part = mapped.range.intersection(region.range)?;
+                let start = offset_bytes + part.start - mapped.range.start;
+                let range = ByteRange::new(start, start + part.len());
+                Some(Bytes { heap: Some(*heap), memory: MemoryId(0), range })
+            })
+            .collect();
+        if parts.is_empty() {
+            return vec![Bytes { heap: None, memory: region.memory, range: region.range }];
+        }
+        parts
+    }
+
+    fn unmap(&mut self, region: Region) {
+        for (mapped, heap, offset_bytes) in std::mem::take(&mut self.0) {
+            let ends = [(mapped.range.start, region.range.start), (region.range.end, mapped.range.end)];
+            if mapped.memory != region.memory || !mapped.range.overlaps(region.range) {
+                self.0.push((mapped, heap, offset_bytes));
+                continue;
+            }
+            for (start, end) in ends.into_iter().filter(|(start, end)| start < end) {
+                let rest = Region { memory: mapped.memory, range: ByteRange::new(start, end) };
+                self.0.push((rest, heap, offset_bytes + start - mapped.range.start));
+            }
+        }
+    }
+}
+
+/// What each entry of a trace uses, and the bytes of regions at its end. Unmapping takes bytes away from whoever uses them,
+/// so it counts as writing them.
+pub fn uses(trace: &[TraceEntry], live: &[Region]) -> (Vec<Uses>, Vec<Bytes>) {
+    let mut mapping = Mapping::default();
+    let mut uses = Vec::with_capacity(trace.len());
+    for entry in trace {
+        let (reads, writes) = match entry {
+            TraceEntry::Command(Command::Unmap { region }) => (Vec::new(), vec![*region]),
+            TraceEntry::Command(command) => (command.reads(), command.writes()),
+            TraceEntry::Host(HostAction::Read(region)) => (vec![*region], Vec::new()),
+            TraceEntry::Host(HostAction::Write(region)) => (Vec::new(), vec![*region]),
+            TraceEntry::Host(_) => (Vec::new(), Vec::new()),
+        };
+        let bytes = |regions: Vec<Region>| regions.into_iter().flat_map(|region| mapping.bytes(region)).collect();
+        uses.push(Uses { reads: bytes(reads), writes: bytes(writes) });
+        match *entry {
+            TraceEntry::Command(Command::Map { region, heap, heap_offset_bytes }) => {
+                mapping.0.push((region, heap, heap_offset_bytes));
+            }
+            TraceEntry::Command(Command::Unmap { region }) => mapping.unmap(region),
+            _ => {}
+        }
+    }
+    let live = live.iter().flat_map(|&region| mapping.bytes(region)).collect();
+    (uses, live)
 }
 
 /// One stream as far as a trace has been read.
@@ -104,15 +180,16 @@ fn closure(entries: Entries, before: &[Entries]) -> Entries {
 }
 
 /// Pairs of entries that share bytes of which one writes, with no order between them.
-pub fn races(trace: &[TraceEntry], precedence: &Precedence) -> BTreeSet<(usize, usize)> {
-    let uses: Vec<_> = trace.iter().map(uses).collect();
-    let share = |one: &[Region], other: &[Region]| one.iter().any(|a| other.iter().any(|b| a.overlaps(*b)));
-    let hazard = |first: usize, second: usize| {
-        let ((reads, writes), (later_reads, later_writes)) = (&uses[first], &uses[second]);
-        share(writes, later_reads) || share(writes, later_writes) || share(reads, later_writes)
+pub fn races(uses: &[Uses], precedence: &Precedence) -> BTreeSet<(usize, usize)> {
+    let share = |one: &[Bytes], other: &[Bytes]| one.iter().any(|a| other.iter().any(|b| a.overlap(b)));
+    let hazard = |first: &Uses, second: &Uses| {
+        share(&first.writes, &second.reads)
+            || share(&first.writes, &second.writes)
+            || share(&first.reads, &second.writes)
     };
-    let pairs = (0..trace.len()).flat_map(|second| (0..second).map(move |first| (first, second)));
-    pairs.filter(|&(first, second)| !precedence.orders(first, second) && hazard(first, second)).collect()
+    let pairs = (0..uses.len()).flat_map(|second| (0..second).map(move |first| (first, second)));
+    let unordered = pairs.filter(|&(first, second)| !precedence.orders(first, second));
+    unordered.filter(|&(first, second)| hazard(&uses[first], &uses[second])).collect()
 }
 
 /// An entry that uses bytes.
@@ -138,10 +215,10 @@ pub struct Outcome {
 }
 
 /// Runs all orders, until two have different results.
-pub fn explore(trace: &[TraceEntry], precedence: &Precedence, live: &[Region]) -> Outcome {
-    let cells = Cells::of(trace, live);
-    let accesses = accesses(trace, precedence, &cells);
-    let live: Vec<usize> = live.iter().flat_map(|&region| cells.of_region(region)).collect();
+pub fn explore(trace: &[TraceEntry], uses: &[Uses], precedence: &Precedence, live: &[Bytes]) -> Outcome {
+    let cells = Cells::of(uses, live);
+    let accesses = accesses(trace, uses, precedence, &cells);
+    let live: Vec<usize> = live.iter().flat_map(|bytes| cells.of_bytes(bytes)).collect();
     let everything = (1u64 << accesses.len()) - 1;
     let first: Situation = (0, (0..cells.count as u64).collect(), 0);
     let mut seen: HashSet<Situation> = HashSet::from([first.clone()]);
@@ -182,20 +259,19 @@ fn run(place: usize, access: &Access, (done, mut contents, read): Situation) -> 
 }
 
 /// The entries that use bytes, with the order between them.
-fn accesses(trace: &[TraceEntry], precedence: &Precedence, cells: &Cells) -> Vec<Access> {
+fn accesses(trace: &[TraceEntry], uses: &[Uses], precedence: &Precedence, cells: &Cells) -> Vec<Access> {
     let mut entries: Vec<usize> = Vec::new();
     let mut accesses = Vec::new();
-    for (index, entry) in trace.iter().enumerate() {
-        let (reads, writes) = uses(entry);
+    for (index, Uses { reads, writes }) in uses.iter().enumerate() {
         if reads.is_empty() && writes.is_empty() {
             continue;
         }
         let ordered = entries.iter().enumerate().filter(|(_, &earlier)| precedence.orders(earlier, index));
         accesses.push(Access {
             before: ordered.fold(0, |before, (place, _)| before | 1 << place),
-            reads: reads.into_iter().flat_map(|region| cells.of_region(region)).collect(),
-            writes: writes.into_iter().flat_map(|region| cells.of_region(region)).collect(),
-            is_result: matches!(entry, TraceEntry::Host(HostAction::Read(_))),
+            reads: reads.iter().flat_map(|bytes| cells.of_bytes(bytes)).collect(),
+            writes: writes.iter().flat_map(|bytes| cells.of_bytes(bytes)).collect(),
+            is_result: matches!(trace[index], TraceEntry::Host(HostAction::Read(_))),
         });
         entries.push(index);
     }
@@ -203,33 +279,33 @@ fn accesses(trace: &[TraceEntry], precedence: &Precedence, cells: &Cells) -> Vec
     accesses
 }
 
-/// Bytes cut wherever any region begins or ends.
+/// Bytes cut wherever any access begins or ends.
 struct Cells {
-    /// Per memory, the cuts, and the number of the first cell.
-    memories: BTreeMap<u32, (Vec<u64>, usize)>,
+    /// Per heap or memory, the cuts, and the number of the first cell.
+    rows: BTreeMap<(Option<HeapId>, MemoryId), (Vec<u64>, usize)>,
     count: usize,
 }
 
 impl Cells {
-    fn of(trace: &[TraceEntry], live: &[Region]) -> Cells {
-        let mut cuts: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
-        let used = trace.iter().map(uses).flat_map(|(reads, writes)| reads.into_iter().chain(writes));
-        for region in used.chain(live.iter().copied()) {
-            cuts.entry(region.memory.0).or_default().extend([region.range.start, region.range.end]);
+    fn of(uses: &[Uses], live: &[Bytes]) -> Cells {
+        let mut cuts: BTreeMap<(Option<HeapId>, MemoryId), BTreeSet<u64>> = BTreeMap::new();
+        let used = uses.iter().flat_map(|uses| uses.reads.iter().chain(&uses.writes));
+        for bytes in used.chain(live) {
+            cuts.entry((bytes.heap, bytes.memory)).or_default().extend([bytes.range.start, bytes.range.end]);
         }
-        let mut cells = Cells { memories: BTreeMap::new(), count: 0 };
-        for (memory, cuts) in cuts {
+        let mut cells = Cells { rows: BTreeMap::new(), count: 0 };
+        for (row, cuts) in cuts {
             let cuts: Vec<u64> = cuts.into_iter().collect();
             let first = cells.count;
             cells.count += cuts.len();
-            cells.memories.insert(memory, (cuts, first));
+            cells.rows.insert(row, (cuts, first));
         }
         cells
     }
 
-    fn of_region(&self, region: Region) -> std::ops::Range<usize> {
-        let (cuts, first) = &self.memories[&region.memory.0];
+    fn of_bytes(&self, bytes: &Bytes) -> std::ops::Range<usize> {
+        let (cuts, first) = &self.rows[&(bytes.heap, bytes.memory)];
         let place = |at: u64| first + cuts.partition_point(|&cut| cut < at);
-        place(region.range.start)..place(region.range.end)
+        place(bytes.range.start)..place(bytes.range.end)
     }
 }
