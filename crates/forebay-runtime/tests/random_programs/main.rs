@@ -190,14 +190,8 @@ fn random_programs_are_right_on_the_chaos_device() {
 const CUT_PROGRAMS: u64 = 3_000;
 
 /// Few tensors, passed from stream to stream.
-const TINY: Recipe = Recipe {
-    work: (5, 9),
-    streams: 4,
-    tensors: 5,
-    shapes: &[&[4, 4]],
-    timing_events: 0,
-    idle_percent: 8,
-};
+const TINY: Recipe =
+    Recipe { work: (5, 9), streams: 4, tensors: 5, shapes: &[&[4, 4]], timing_events: 0, idle_percent: 8 };
 
 /// Few tensors that fill the memory that there is, so that the host waits for memory and maps it anew.
 const TIGHT: Recipe = Recipe { shapes: &[&[40, 100], &[60, 130], &[128, 128]], tensors: 4, ..TINY };
@@ -336,6 +330,7 @@ fn the_checker_reports_what_can_change_a_result_and_only_real_hazards() {
 fn is_order(entry: &TraceEntry) -> bool {
     matches!(
         entry,
-        TraceEntry::Command(Command::Barrier { .. } | Command::Wait { .. }) | TraceEntry::Host(HostAction::WaitEvent { .. })
+        TraceEntry::Command(Command::Barrier { .. } | Command::Wait { .. })
+            | TraceEntry::Host(HostAction::WaitEvent { .. })
     )
 }
