@@ -1,8 +1,8 @@
-//! Makes random programs whose synchronisations are enough for their hazards on tensors. For the reuse of memory it
-//! synchronises nothing: that is the runtime's business.
+//! Makes random programs whose synchronizations are enough for their hazards on tensors. For the reuse of memory it
+//! synchronizes nothing: that is the runtime's business.
 
 use crate::order::{Access, Order};
-use crate::program::{EventName, Operator, Program, Random, Step, StreamName, Synchronisation, TensorName};
+use crate::program::{EventName, Operator, Program, Random, Step, StreamName, Synchronization, TensorName};
 use crate::reference::{evaluate, Array, Reference};
 
 /// What programs are like.
@@ -17,7 +17,7 @@ pub struct Recipe {
     pub shapes: &'static [&'static [u64]],
     /// The most events that measure time.
     pub timing_events: usize,
-    /// How often, in a hundred, a step is about something other than work: queries, more synchronisation, ...
+    /// How often, in a hundred, a step is about something other than work: queries, more synchronization, ...
     pub idle_percent: usize,
 }
 
@@ -126,16 +126,16 @@ impl Generator<'_> {
             }
             _ => {
                 let (stream, other) = (self.stream(), self.stream());
-                let synchronisation = match self.random.below(8) {
-                    0 => Synchronisation::Stream(other),
-                    1 if self.event_count > 0 => Synchronisation::Event(self.random.below(self.event_count)),
+                let synchronization = match self.random.below(8) {
+                    0 => Synchronization::Stream(other),
+                    1 if self.event_count > 0 => Synchronization::Event(self.random.below(self.event_count)),
                     2 | 3 if self.event_count > 0 => {
-                        Synchronisation::WaitEvent { stream, event: self.random.below(self.event_count) }
+                        Synchronization::WaitEvent { stream, event: self.random.below(self.event_count) }
                     }
-                    4 if self.random.percent(20) => Synchronisation::All,
-                    _ => Synchronisation::WaitStream { stream, on: other },
+                    4 if self.random.percent(20) => Synchronization::All,
+                    _ => Synchronization::WaitStream { stream, on: other },
                 };
-                self.emit(Step::Synchronise(synchronisation));
+                self.emit(Step::Synchronize(synchronization));
             }
         }
     }
@@ -151,36 +151,36 @@ impl Generator<'_> {
         event
     }
 
-    /// Synchronises until work on a stream that uses these storages may be submitted.
+    /// Synchronizes until work on a stream that uses these storages may be submitted.
     fn come_after(&mut self, stream: StreamName, reads: &[usize], writes: &[usize]) {
         while let Some(access) = self.order.missing(stream, reads, writes) {
-            self.synchronise(stream, access);
+            self.synchronize(stream, access);
         }
     }
 
     /// Lets a stream's later work come after an access, in one of many ways.
-    fn synchronise(&mut self, stream: StreamName, access: Access) {
+    fn synchronize(&mut self, stream: StreamName, access: Access) {
         let on = access.0;
         let recorded = self.order.events_behind(access);
         let recorded = self.random.pick(&recorded);
         let lives = self.streams.contains(&on);
-        let synchronisation = match (self.random.below(8), recorded) {
-            (0 | 1, Some(event)) => Synchronisation::WaitEvent { stream, event },
-            (2, Some(event)) => Synchronisation::Event(event),
-            (_, Some(event)) if !lives => Synchronisation::WaitEvent { stream, event },
-            (_, None) if !lives => Synchronisation::All,
-            (3 | 4, _) => Synchronisation::WaitEvent { stream, event: self.record(on, None) },
-            (5, _) if self.random.percent(50) => Synchronisation::Stream(on),
-            (5, _) => Synchronisation::Event(self.record(on, None)),
+        let synchronization = match (self.random.below(8), recorded) {
+            (0 | 1, Some(event)) => Synchronization::WaitEvent { stream, event },
+            (2, Some(event)) => Synchronization::Event(event),
+            (_, Some(event)) if !lives => Synchronization::WaitEvent { stream, event },
+            (_, None) if !lives => Synchronization::All,
+            (3 | 4, _) => Synchronization::WaitEvent { stream, event: self.record(on, None) },
+            (5, _) if self.random.percent(50) => Synchronization::Stream(on),
+            (5, _) => Synchronization::Event(self.record(on, None)),
             (6, _) => {
                 // Through a third stream, or once more where it is none.
                 let third = self.stream();
-                self.emit(Step::Synchronise(Synchronisation::WaitStream { stream: third, on }));
-                Synchronisation::WaitStream { stream, on: third }
+                self.emit(Step::Synchronize(Synchronization::WaitStream { stream: third, on }));
+                Synchronization::WaitStream { stream, on: third }
             }
-            _ => Synchronisation::WaitStream { stream, on },
+            _ => Synchronization::WaitStream { stream, on },
         };
-        self.emit(Step::Synchronise(synchronisation));
+        self.emit(Step::Synchronize(synchronization));
     }
 
     /// Emits an operation, if its arithmetic is exact, with what has to come before it.

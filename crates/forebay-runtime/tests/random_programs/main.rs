@@ -1,4 +1,4 @@
-//! Random eager programs: with enough synchronisation they are right whatever the device does, and with one taken away the
+//! Random eager programs: with enough synchronization they are right whatever the device does, and with one taken away the
 //! race checker says so whenever it matters.
 
 mod generator;
@@ -186,7 +186,7 @@ fn random_programs_are_right_on_the_chaos_device() {
     assert!(tally.out_of_memory.into_inner() > 100, "memory is short in a good part of the programs");
 }
 
-/// Programs from which a synchronisation is taken.
+/// Programs from which a synchronization is taken.
 const CUT_PROGRAMS: u64 = 3_000;
 
 /// Few tensors, passed from stream to stream.
@@ -288,10 +288,14 @@ struct Counts {
     can_change: usize,
     reported: usize,
     situations: usize,
+    /// Those in which memory was mapped anew.
+    remapped: usize,
 }
 
 impl Counts {
-    fn add(&mut self, findings: &Findings) {
+    fn add(&mut self, trace: &[TraceEntry], findings: &Findings) {
+        let unmaps = |entry: &TraceEntry| matches!(entry, TraceEntry::Command(Command::Unmap { .. }));
+        self.remapped += usize::from(trace.iter().any(unmaps));
         self.traces += 1;
         self.can_change += usize::from(findings.can_change);
         self.reported += usize::from(findings.reported);
@@ -307,23 +311,27 @@ fn the_checker_reports_what_can_change_a_result_and_only_real_hazards() {
         seed += 1;
         let (program, memory_bytes) = small(seed);
         let mut random = Random::new(seed);
-        let Some(place) = random.pick(&program.synchronisations()) else { continue };
+        let Some(place) = random.pick(&program.synchronizations()) else { continue };
         let Some((trace, live)) = record(&program, memory_bytes) else { continue };
-        whole.add(&judge(&trace, &live, &|| program.text()));
-        // Memory is given out anew for the program without its synchronisation.
+        whole.add(&trace, &judge(&trace, &live, &|| program.text()));
+        // Memory is given out anew for the program without its synchronization.
         let less = program.without(place);
         let Some((less_trace, less_live)) = record(&less, memory_bytes) else { continue };
-        cut.add(&judge(&less_trace, &less_live, &|| format!("without {:?}, {}", program.steps[place], less.text())));
+        cut.add(
+            &less_trace,
+            &judge(&less_trace, &less_live, &|| format!("without {:?}, {}", program.steps[place], less.text())),
+        );
         // Here it is not: what the runtime added for the reuse of memory is taken away, too.
         let orders: Vec<usize> = (0..trace.len()).filter(|&index| is_order(&trace[index])).collect();
         let Some(place) = random.pick(&orders) else { continue };
         let mut less = trace.clone();
         let entry = less.remove(place);
-        entry_cut.add(&judge(&less, &live, &|| format!("without entry {place}, {entry:?}, {}", program.text())));
+        entry_cut.add(&less, &judge(&less, &live, &|| format!("without entry {place}, {entry:?}, {}", program.text())));
     }
-    println!("whole: {whole:?}\nwithout a synchronisation: {cut:?}\nwithout an entry: {entry_cut:?}");
-    assert_eq!((whole.can_change, whole.reported), (0, 0), "enough is synchronised");
+    println!("whole: {whole:?}\nwithout a synchronization: {cut:?}\nwithout an entry: {entry_cut:?}");
+    assert_eq!((whole.can_change, whole.reported), (0, 0), "enough is synchronized");
     assert!(cut.can_change > cut.traces / 4 && entry_cut.can_change > entry_cut.traces / 4, "cuts matter");
+    assert!(whole.remapped > 50 && cut.remapped > 50, "memory is short in some");
 }
 
 /// Whether an entry is there for order only.

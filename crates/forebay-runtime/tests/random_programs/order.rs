@@ -1,12 +1,12 @@
-//! What a program's synchronisations order, by the words of the eager streams: the generator's own model. It knows streams
+//! What a program's synchronizations order, by the words of the eager streams: the generator's own model. It knows streams
 //! as the program sees them, and nothing of how the runtime keeps order or memory.
 
 use std::collections::BTreeMap;
 
-use crate::program::{EventName, Step, StreamName, Synchronisation};
+use crate::program::{EventName, Step, StreamName, Synchronization};
 use crate::reference::Reference;
 
-/// Work of a stream: its how-manieth.
+/// Work of a stream: the stream, and how much of its work there is up to and with this.
 pub type Access = (StreamName, u64);
 
 /// Per stream, how much of its work is complete.
@@ -97,24 +97,24 @@ impl Order {
             Step::Record { event, stream, .. } => {
                 self.events.insert(*event, self.present(*stream));
             }
-            Step::Synchronise(synchronisation) => self.synchronise(*synchronisation),
+            Step::Synchronize(synchronization) => self.synchronize(*synchronization),
             _ => {}
         }
     }
 
-    fn synchronise(&mut self, synchronisation: Synchronisation) {
-        match synchronisation {
-            Synchronisation::WaitStream { stream, on } => {
+    fn synchronize(&mut self, synchronization: Synchronization) {
+        match synchronization {
+            Synchronization::WaitStream { stream, on } => {
                 let clock = self.present(on);
                 join(&mut self.streams.entry(stream).or_default().clock, &clock);
             }
-            Synchronisation::WaitEvent { stream, event } => {
+            Synchronization::WaitEvent { stream, event } => {
                 let clock = &self.events[&event];
                 join(&mut self.streams.entry(stream).or_default().clock, clock);
             }
-            Synchronisation::Stream(stream) => self.host_waits(stream),
-            Synchronisation::Event(event) => join(&mut self.host, &self.events[&event]),
-            Synchronisation::All => {
+            Synchronization::Stream(stream) => self.host_waits(stream),
+            Synchronization::Event(event) => join(&mut self.host, &self.events[&event]),
+            Synchronization::All => {
                 let streams: Vec<StreamName> = self.streams.keys().copied().collect();
                 streams.into_iter().for_each(|stream| self.host_waits(stream));
             }

@@ -7,7 +7,7 @@ use forebay_model::Tensor as HostTensor;
 use forebay_runtime::eager::{Context, Event, Stream, Tensor};
 use forebay_runtime::RuntimeError;
 
-use crate::program::{EventName, Operator, Step, StreamName, Synchronisation, TensorName};
+use crate::program::{EventName, Operator, Step, StreamName, Synchronization, TensorName};
 
 /// What a program holds while it runs.
 pub struct Player {
@@ -58,18 +58,18 @@ impl Player {
             Step::QueryEvent { event } => {
                 self.events[event].query()?;
             }
-            Step::Synchronise(synchronisation) => self.synchronise(*synchronisation)?,
+            Step::Synchronize(synchronization) => self.synchronize(*synchronization)?,
         }
         Ok(None)
     }
 
-    fn synchronise(&self, synchronisation: Synchronisation) -> Result<(), RuntimeError> {
-        match synchronisation {
-            Synchronisation::WaitStream { stream, on } => self.streams[&stream].wait_stream(&self.streams[&on]),
-            Synchronisation::WaitEvent { stream, event } => self.streams[&stream].wait_event(&self.events[&event]),
-            Synchronisation::Stream(stream) => self.streams[&stream].synchronize(),
-            Synchronisation::Event(event) => self.events[&event].synchronize(),
-            Synchronisation::All => self.context.synchronize(),
+    fn synchronize(&self, synchronization: Synchronization) -> Result<(), RuntimeError> {
+        match synchronization {
+            Synchronization::WaitStream { stream, on } => self.streams[&stream].wait_stream(&self.streams[&on]),
+            Synchronization::WaitEvent { stream, event } => self.streams[&stream].wait_event(&self.events[&event]),
+            Synchronization::Stream(stream) => self.streams[&stream].synchronize(),
+            Synchronization::Event(event) => self.events[&event].synchronize(),
+            Synchronization::All => self.context.synchronize(),
         }
     }
 

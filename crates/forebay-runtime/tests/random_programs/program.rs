@@ -33,12 +33,12 @@ pub enum Step {
     Record { event: EventName, stream: StreamName, timing: bool },
     QueryStream { stream: StreamName },
     QueryEvent { event: EventName },
-    Synchronise(Synchronisation),
+    Synchronize(Synchronization),
 }
 
 /// What a program can do to be sure of an order.
 #[derive(Clone, Copy, Debug)]
-pub enum Synchronisation {
+pub enum Synchronization {
     /// Later work of a stream comes after all earlier work of another.
     WaitStream { stream: StreamName, on: StreamName },
     /// Later work of a stream comes after an event.
@@ -59,9 +59,9 @@ pub struct Program {
 }
 
 impl Program {
-    /// Where its synchronisations stand.
-    pub fn synchronisations(&self) -> Vec<usize> {
-        let is = |&index: &usize| matches!(self.steps[index], Step::Synchronise(_));
+    /// Where its synchronizations stand.
+    pub fn synchronizations(&self) -> Vec<usize> {
+        let is = |&index: &usize| matches!(self.steps[index], Step::Synchronize(_));
         (0..self.steps.len()).filter(is).collect()
     }
 
