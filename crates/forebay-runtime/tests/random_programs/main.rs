@@ -194,12 +194,12 @@ const TINY: Recipe =
     Recipe { work: (5, 9), streams: 4, tensors: 5, shapes: &[&[4, 4]], timing_events: 0, idle_percent: 8 };
 
 /// Few tensors that fill the memory that there is, so that the host waits for memory and maps it anew.
-const TIGHT: Recipe = Recipe { shapes: &[&[40, 100], &[60, 130], &[128, 128]], tensors: 4, ..TINY };
+const TIGHT: Recipe = Recipe { shapes: &[&[40, 100], &[128, 128], &[128, 200]], tensors: 3, work: (8, 10), ..TINY };
 
 /// The program of a seed, and the device memory that it has.
 fn small(seed: u64) -> (Program, Option<u64>) {
     match seed % 4 {
-        0 => (generate(seed, &TIGHT), Some((2 + seed / 4 % 3) * TILE_BYTES)),
+        0 => (generate(seed, &TIGHT), Some((3 + seed / 4 % 2) * TILE_BYTES)),
         _ => (generate(seed, &TINY), None),
     }
 }
