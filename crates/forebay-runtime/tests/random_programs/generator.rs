@@ -97,7 +97,7 @@ impl Generator<'_> {
             18..=29 => self.drop_tensor(),
             30..=37 => self.copy_from(stream),
             38..=40 => self.clone_tensor(),
-            41..=47 => self.to_host(stream),
+            41..=47 => self.read(stream),
             _ => self.operate(stream),
         }
     }
@@ -252,7 +252,7 @@ impl Generator<'_> {
         self.emit(Step::Drop { tensor });
     }
 
-    fn to_host(&mut self, stream: StreamName) {
+    fn read(&mut self, stream: StreamName) {
         let Some(tensor) = self.tensor() else { return };
         self.come_after(stream, &[self.tensors.storage(tensor)], &[]);
         self.work_count += 1;
