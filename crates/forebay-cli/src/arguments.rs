@@ -53,7 +53,7 @@ pub struct DeviceArguments {
     /// Threads for kernels and copies together [default: all]; results do not depend on it
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub threads: Option<u64>,
-    /// Do not join neighbouring kernels into one
+    /// Do not merge operators: no kernel does the work of two, and a concatenation is copies of its own
     #[arg(long)]
     pub no_fuse: bool,
     /// Check every plan for races and lost data before it runs

@@ -272,6 +272,27 @@ pub fn broadcast(operand: &Operand, sizes: &[u64]) -> Result<Operand, ModelError
     Ok(Operand { desc, ..operand.clone() })
 }
 
+/// What lowering may decide. Only for graphs and people: nothing here depends on a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoweringOptions {
+    /// Whether the pieces of a concatenation are computed where the concatenation wants them, so that it needs no kernel.
+    pub concatenate_in_place: bool,
+}
+
+impl Default for LoweringOptions {
+    fn default() -> LoweringOptions {
+        LoweringOptions { concatenate_in_place: true }
+    }
+}
+
+/// Lowers a graph whose values all have types, as [`lower_with`] does with the default options.
+///
+/// # Errors
+/// As [`lower_with`].
+pub fn lower(graph: &Graph, parameters: &BTreeSet<ValueId>) -> Result<Program, ModelError> {
+    lower_with(graph, parameters, &LoweringOptions::default())
+}
+
 /// Lowers a graph whose values all have types.
 ///
 /// Initializers that `graph.updates` names become parameters (where they are in `parameters`) or state, all others
@@ -280,12 +301,16 @@ pub fn broadcast(operand: &Operand, sizes: &[u64]) -> Result<Operand, ModelError
 ///
 /// # Errors
 /// An operator without a row, or that cannot be lowered; a value that cannot live on a device.
-pub fn lower(graph: &Graph, parameters: &BTreeSet<ValueId>) -> Result<Program, ModelError> {
+pub fn lower_with(
+    graph: &Graph,
+    parameters: &BTreeSet<ValueId>,
+    options: &LoweringOptions,
+) -> Result<Program, ModelError> {
     let role = |state| if parameters.contains(&state) { Role::Parameter } else { Role::State };
     let mut lowering = Lowering {
         graph,
         persistent: graph.updates.iter().map(|update| (update.state, role(update.state))).collect(),
-        places: placement::place(graph),
+        places: if options.concatenate_in_place { placement::place(graph) } else { BTreeMap::new() },
         program: Program::default(),
         operands: vec![None; graph.values.len()],
     };

@@ -1,12 +1,27 @@
 //! Alias: an output takes over the bytes of an input that dies with the same launch, where the kernel allows it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_model::program::{BufferId, Operand, Program, Role};
 
 /// The program with outputs renamed to the inputs whose bytes they take over. Buffers that are no longer named stay listed,
 /// so that identifiers keep their meaning.
-pub fn alias(mut program: Program) -> Program {
+///
+/// `groups` has the number of each launch's group, ascending: an input that another launch of the group touches is not
+/// taken over, since both would then have to wait for each other.
+pub fn alias(program: Program, groups: &[u32]) -> Program {
+    take_over(program, &|life, launch| {
+        life.last == launch && life.previous.is_none_or(|previous| groups[previous] < groups[launch])
+    })
+}
+
+/// The same for outputs that may take over their input in any order of the launches: those whose launch is the only one to
+/// read it. No launch has to wait for another that it did not have to wait for before.
+pub fn alias_in_any_order(program: Program) -> Program {
+    take_over(program, &|life, launch| life.last == launch && life.readers == 1)
+}
+
+fn take_over(mut program: Program, dies: &dyn Fn(&Life, usize) -> bool) -> Program {
     let mut life = lives(&program);
     let mut renamed: BTreeMap<BufferId, BufferId> = BTreeMap::new();
     for index in 0..program.launches.len() {
@@ -14,10 +29,11 @@ pub fn alias(mut program: Program) -> Program {
             rename(operand, &renamed);
         }
         for &(write, read) in program.launches[index].kernel.in_place() {
-            if let Some((from, to)) = takes_over(&program, &life, &renamed, index, write, read) {
+            if let Some((from, to)) = takes_over(&program, &life, &renamed, dies, index, write, read) {
                 renamed.insert(from, to);
-                let last = life[&from].last;
-                life.get_mut(&to).expect("every used buffer has a life").last = last;
+                let taken = life[&from];
+                let joined = life.get_mut(&to).expect("every used buffer has a life");
+                *joined = Life { first: joined.first, previous: taken.previous.or(joined.previous), ..taken };
             }
         }
         for operand in program.launches[index].writes.iter_mut() {
@@ -36,17 +52,33 @@ fn rename(operand: &mut Operand, renamed: &BTreeMap<BufferId, BufferId>) {
     }
 }
 
-/// First and last launch that touches a buffer; an output lasts beyond every launch.
+/// Who touches a buffer.
+#[derive(Clone, Copy)]
 struct Life {
+    /// The first launch.
     first: usize,
+    /// The last launch; an output lasts beyond every launch.
     last: usize,
+    /// The last launch before that one.
+    previous: Option<usize>,
+    /// How many launches read what it holds at the end.
+    readers: usize,
 }
 
 fn lives(program: &Program) -> BTreeMap<BufferId, Life> {
     let mut lives: BTreeMap<BufferId, Life> = BTreeMap::new();
     for (index, launch) in program.launches.iter().enumerate() {
-        for operand in launch.reads.iter().chain(&launch.writes) {
-            lives.entry(operand.buffer).or_insert(Life { first: index, last: index }).last = index;
+        let mut counted = BTreeSet::new();
+        let reads = launch.reads.iter().map(|operand| (operand.buffer, 1));
+        for (buffer, readers) in reads.chain(launch.writes.iter().map(|operand| (operand.buffer, 0))) {
+            let life = lives.entry(buffer).or_insert(Life { first: index, last: index, previous: None, readers: 0 });
+            if life.last < index {
+                life.previous = Some(life.last);
+                life.last = index;
+            }
+            if readers > 0 && counted.insert(buffer) {
+                life.readers += 1;
+            }
         }
     }
     for port in &program.outputs {
@@ -62,6 +94,7 @@ fn takes_over(
     program: &Program,
     life: &BTreeMap<BufferId, Life>,
     renamed: &BTreeMap<BufferId, BufferId>,
+    dies: &dyn Fn(&Life, usize) -> bool,
     index: usize,
     write: usize,
     read: usize,
@@ -85,8 +118,8 @@ fn takes_over(
     // Another output of this launch may have taken the input over already.
     let taken = launch.writes.iter().any(|operand| renamed.get(&operand.buffer) == Some(&input.buffer));
     let fits = whole(output) && whole(input) && same_layout && read_once && not_written && !taken;
-    let lives = life.get(&output.buffer)?.first == index && life.get(&input.buffer)?.last == index;
-    (fits && lives).then_some((output.buffer, input.buffer))
+    let free = life.get(&output.buffer)?.first == index && dies(life.get(&input.buffer)?, index);
+    (fits && free).then_some((output.buffer, input.buffer))
 }
 
 #[cfg(test)]
@@ -96,6 +129,12 @@ mod tests {
     use forebay_base::kernel::UnaryOp;
     use forebay_base::Kernel;
 
+    /// With each launch a group of its own.
+    fn apart(program: Program) -> Program {
+        let groups: Vec<u32> = (0..program.launches.len() as u32).collect();
+        alias(program, &groups)
+    }
+
     #[test]
     fn a_chain_of_elementwise_kernels_shares_one_buffer() {
         let mut build = ProgramBuilder::default();
@@ -104,7 +143,7 @@ mod tests {
         build.launch(Kernel::Unary(UnaryOp::Exp), &[x], &[a]);
         build.launch(Kernel::Unary(UnaryOp::Exp), &[a], &[b]);
         build.launch(Kernel::Unary(UnaryOp::Exp), &[b], &[c]);
-        let program = alias(build.finish(&[c]));
+        let program = apart(build.finish(&[c]));
         assert_eq!(program.launches[0].writes[0].buffer, a, "an input keeps its own bytes");
         assert_eq!(program.launches[2].reads[0].buffer, a);
         assert_eq!(program.outputs[0].operand.buffer, a);
@@ -118,7 +157,7 @@ mod tests {
         build.launch(Kernel::Unary(UnaryOp::Exp), &[x], &[a]);
         build.launch(Kernel::Unary(UnaryOp::Exp), &[a], &[b]);
         build.launch(Kernel::UnaryGradient(UnaryOp::Exp), &[a, b], &[c]);
-        let program = alias(build.finish(&[c]));
+        let program = apart(build.finish(&[c]));
         assert_eq!(program.launches[1].writes[0].buffer, b);
         assert_eq!(program.launches[2].writes[0].buffer, a, "the first legal pair wins");
     }
@@ -130,7 +169,38 @@ mod tests {
         let (a, b) = (build.temporary("a", 64), build.temporary("b", 64));
         build.launch(Kernel::Unary(UnaryOp::Exp), &[x], &[a]);
         build.launch(Kernel::Unary(UnaryOp::Exp), &[a], &[b]);
-        let program = alias(build.finish(&[a, b]));
+        let program = apart(build.finish(&[a, b]));
         assert_ne!(program.outputs[0].operand.buffer, program.outputs[1].operand.buffer);
+    }
+
+    /// `b` and `c` are both computed from `a`.
+    fn two_readers() -> Program {
+        let mut build = ProgramBuilder::default();
+        let x = build.input("x", 64);
+        let (a, b, c) = (build.temporary("a", 64), build.temporary("b", 64), build.temporary("c", 64));
+        build.launch(Kernel::Unary(UnaryOp::Exp), &[x], &[a]);
+        build.launch(Kernel::Unary(UnaryOp::Exp), &[a], &[b]);
+        build.launch(Kernel::Unary(UnaryOp::Exp), &[a], &[c]);
+        build.finish(&[b, c])
+    }
+
+    #[test]
+    fn an_input_that_the_group_still_uses_is_not_taken_over() {
+        let taken = |program: Program| program.launches[2].writes[0] == program.launches[2].reads[0];
+        assert!(taken(alias(two_readers(), &[0, 1, 2])));
+        assert!(!taken(alias(two_readers(), &[0, 1, 1])));
+        assert!(!taken(alias_in_any_order(two_readers())));
+    }
+
+    #[test]
+    fn the_only_reader_takes_over_in_any_order() {
+        let mut build = ProgramBuilder::default();
+        let x = build.input("x", 64);
+        let (a, b, c) = (build.temporary("a", 64), build.temporary("b", 64), build.temporary("c", 64));
+        build.launch(Kernel::Unary(UnaryOp::Exp), &[x], &[a]);
+        build.launch(Kernel::Unary(UnaryOp::Exp), &[a], &[b]);
+        build.launch(Kernel::Unary(UnaryOp::Exp), &[b], &[c]);
+        let program = alias_in_any_order(build.finish(&[c]));
+        assert_eq!(program.outputs[0].operand.buffer, a);
     }
 }

@@ -12,7 +12,7 @@ use forebay_memory::{place, Effort, Item, Piece};
 use forebay_model::program::{BufferId, Program};
 
 use crate::liveness::{Liveness, Owner};
-use crate::residency::{Residency, DEVICE_ALIGNMENT_BYTES};
+use crate::residency::{Residency, Segment, DEVICE_ALIGNMENT_BYTES};
 
 /// Alignment in bytes of buffers on the host.
 const HOST_ALIGNMENT_BYTES: u64 = 64;
@@ -34,7 +34,16 @@ pub struct Arena {
 }
 
 /// Places every stay within `capacity_bytes` of the device; `None` where no placement was found.
-pub fn arena(program: &Program, live: &Liveness, residency: &Residency, capacity_bytes: u64) -> Option<Arena> {
+///
+/// With `groups`, the number of each launch's group in ascending order, bytes are taken for whole groups: then launches of
+/// one group share none that one of them writes.
+pub fn arena(
+    program: &Program,
+    live: &Liveness,
+    residency: &Residency,
+    groups: Option<&[u32]>,
+    capacity_bytes: u64,
+) -> Option<Arena> {
     let (components, count) = components(live, residency);
     let mut origins = vec![u64::MAX; count];
     for (segment, &component) in residency.segments.iter().zip(&components) {
@@ -44,7 +53,7 @@ pub fn arena(program: &Program, live: &Liveness, residency: &Residency, capacity
     for (segment, &component) in residency.segments.iter().zip(&components) {
         let range = live.chunks[segment.chunk].range;
         let bytes = ByteRange::new(range.start - origins[component], range.end - origins[component]);
-        pieces[component].entry((segment.start as u32, segment.end as u32 + 1)).or_default().push(bytes);
+        pieces[component].entry(taken_during(segment, groups)).or_default().push(bytes);
     }
     let items: Vec<Item> = pieces.into_iter().map(|pieces| item(pieces, DEVICE_ALIGNMENT_BYTES)).collect();
     let placement = place(&items, Some(capacity_bytes), Effort::default()).ok()?;
@@ -58,6 +67,14 @@ pub fn arena(program: &Program, live: &Liveness, residency: &Residency, capacity
         .collect();
     let (host_offsets, host_bytes) = host(program, live, residency);
     Some(Arena { device_offsets, device_bytes: placement.height_bytes, host_offsets, host_bytes })
+}
+
+/// When a stay's bytes are taken: half-open, in launches or in groups.
+fn taken_during(segment: &Segment, groups: Option<&[u32]>) -> (u32, u32) {
+    match groups {
+        Some(groups) => (groups[segment.start], groups[segment.end] + 1),
+        None => (segment.start as u32, segment.end as u32 + 1),
+    }
 }
 
 /// An item from pieces by time; pieces of the same time that touch become one.

@@ -1,9 +1,10 @@
 //! Check: the whole plan, checked without a line of the passes' code.
 //!
-//! Follows the contents of every byte through one step: which write of which buffer it holds. A launch must find in each
-//! operand's region exactly what the program last wrote there; at the end, and at the beginning of the update phase, every
-//! home must hold its tensor. With that, one step leaves everything as the next expects it. The order of commands is
-//! [`forebay_sync::race`]'s, over two steps.
+//! Follows the contents of every byte through one step: which write of which launch it holds. A launch must find in each
+//! operand's region exactly what it finds in its buffer when the program runs launch by launch, in its own order and with
+//! all the memory in the world; at the end, and at the beginning of the update phase, every home must hold its tensor. With
+//! that, one step leaves everything as the next expects it. The order of commands is [`forebay_sync::race`]'s, over two
+//! steps.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +14,15 @@ use forebay_model::program::{BufferId, Operand, Port, Program, Role};
 use crate::error::PlanError;
 use crate::plan::{Home, Plan};
 
-/// Checks a plan of `program` (as planned: fused and aliased).
+/// Checks a plan of `program` (as it was given to the planner).
 ///
 /// # Errors
 /// [`PlanError::Check`] names the first broken invariant.
 pub fn check(program: &Program, plan: &Plan) -> Result<(), PlanError> {
     budget(plan)?;
     bounds(plan)?;
-    Contents::start(program, plan)?.run()?;
+    each_once(program, plan)?;
+    Contents::start(program, plan, &Expected::of(program))?.run()?;
     order(plan)
 }
 
@@ -59,6 +61,21 @@ fn budget(plan: &Plan) -> Result<(), PlanError> {
     }
 }
 
+/// Whether every launch of the program runs, and none twice.
+fn each_once(program: &Program, plan: &Plan) -> Result<(), PlanError> {
+    let mut runs = vec![0; program.launches.len()];
+    for command in &plan.commands {
+        if let Command::Launch { launch, .. } = command {
+            let run = runs.get_mut(launch.label as usize);
+            *run.ok_or_else(|| broken(format!("{command} is no launch of the program")))? += 1;
+        }
+    }
+    match runs.iter().position(|&run| run != 1) {
+        Some(label) => Err(broken(format!("'{}' runs {} times", program.launches[label].name, runs[label]))),
+        None => Ok(()),
+    }
+}
+
 fn bounds(plan: &Plan) -> Result<(), PlanError> {
     for (index, command) in plan.commands.iter().enumerate() {
         for region in command.reads().into_iter().chain(command.writes()) {
@@ -77,7 +94,8 @@ fn bounds(plan: &Plan) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// What a byte holds: byte `address - shift` of the write with this number.
+/// What a byte holds: byte `address - shift` of the write with this number. Numbers of launches' writes come from
+/// [`Expected`], those of ports are the highest: `u64::MAX` less the port's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tag {
     write: u64,
@@ -125,58 +143,104 @@ impl ByteMap {
     }
 }
 
-/// The contents of all memories, and what the program says they should be.
+/// The contents of buffers: pieces of what was written to them.
+type Buffers = BTreeMap<BufferId, ByteMap>;
+
+/// What launches find when the program runs in its own order.
+struct Expected {
+    /// By launch: what each of its reads, then what each of its writes finds in its buffer.
+    found: Vec<Vec<Vec<(ByteRange, Tag)>>>,
+    /// By launch: the number of its first write.
+    first_write: Vec<u64>,
+    /// All buffers when the update phase begins.
+    before_update: Buffers,
+    /// All buffers at the end.
+    at_end: Buffers,
+}
+
+impl Expected {
+    fn of(program: &Program) -> Expected {
+        let mut buffers = Buffers::new();
+        for (number, port) in program.persistent.iter().chain(&program.inputs).enumerate() {
+            let tag = Tag { write: u64::MAX - number as u64, shift: 0 };
+            buffers.entry(port.operand.buffer).or_default().set(operand_range(&port.operand), tag);
+        }
+        let mut expected = Expected {
+            found: Vec::with_capacity(program.launches.len()),
+            first_write: Vec::with_capacity(program.launches.len()),
+            before_update: buffers.clone(),
+            at_end: Buffers::new(),
+        };
+        let mut writes = 0;
+        for (index, launch) in program.launches.iter().enumerate() {
+            if index == program.update_start {
+                expected.before_update.clone_from(&buffers);
+            }
+            let held = |operand: &Operand| {
+                buffers.get(&operand.buffer).map(|map| map.get(operand_range(operand))).unwrap_or_default()
+            };
+            expected.found.push(launch.reads.iter().chain(&launch.writes).map(held).collect());
+            expected.first_write.push(writes);
+            for operand in &launch.writes {
+                buffers.entry(operand.buffer).or_default().set(operand_range(operand), Tag { write: writes, shift: 0 });
+                writes += 1;
+            }
+        }
+        if program.update_start >= program.launches.len() {
+            expected.before_update.clone_from(&buffers);
+        }
+        expected.at_end = buffers;
+        expected
+    }
+}
+
+/// The contents of all memories, and what they should be.
 struct Contents<'a> {
     program: &'a Program,
     plan: &'a Plan,
+    expected: &'a Expected,
     memories: BTreeMap<MemoryId, ByteMap>,
-    buffers: BTreeMap<BufferId, ByteMap>,
-    writes: u64,
+}
+
+/// Each home with its port and the port's place.
+fn homes<'a>(homes: &'a [Home], ports: &'a [Port]) -> Result<Vec<(usize, &'a Port, &'a Home)>, PlanError> {
+    let places: BTreeMap<&str, usize> = ports.iter().enumerate().map(|(i, port)| (port.name.as_str(), i)).collect();
+    homes
+        .iter()
+        .map(|home| {
+            let place = places.get(home.name.as_str()).copied();
+            let place = place.ok_or_else(|| broken(format!("home of unknown tensor '{}'", home.name)))?;
+            Ok((place, &ports[place], home))
+        })
+        .collect()
 }
 
 impl<'a> Contents<'a> {
     /// The state between two steps: every home holds its tensor, inputs are fed.
-    fn start(program: &'a Program, plan: &'a Plan) -> Result<Contents<'a>, PlanError> {
-        let mut contents = Contents { program, plan, memories: BTreeMap::new(), buffers: BTreeMap::new(), writes: 0 };
-        for (port, home) in contents.homes(&plan.persistent, &program.persistent)? {
-            contents.fill(port, home);
+    fn start(program: &'a Program, plan: &'a Plan, expected: &'a Expected) -> Result<Contents<'a>, PlanError> {
+        let mut contents = Contents { program, plan, expected, memories: BTreeMap::new() };
+        for (number, port, home) in homes(&plan.persistent, &program.persistent)? {
+            contents.fill(number, port, home);
         }
-        for (port, home) in contents.homes(&plan.inputs, &program.inputs)? {
-            contents.fill(port, home);
+        for (number, port, home) in homes(&plan.inputs, &program.inputs)? {
+            contents.fill(program.persistent.len() + number, port, home);
         }
         Ok(contents)
     }
 
-    fn homes(&self, homes: &'a [Home], ports: &'a [Port]) -> Result<Vec<(&'a Port, &'a Home)>, PlanError> {
-        homes
-            .iter()
-            .map(|home| {
-                let port = ports.iter().find(|port| port.name == home.name);
-                port.map(|port| (port, home)).ok_or_else(|| broken(format!("home of unknown tensor '{}'", home.name)))
-            })
-            .collect()
-    }
-
-    fn fill(&mut self, port: &Port, home: &Home) {
-        self.writes += 1;
-        let base = port.operand.offset_bytes;
+    fn fill(&mut self, number: usize, port: &Port, home: &Home) {
         for (bytes, region) in &home.pieces {
-            let start = base + bytes.start;
-            let buffer = ByteRange::new(start, start + bytes.len());
-            let write = self.writes;
-            self.buffers.entry(port.operand.buffer).or_default().set(buffer, Tag { write, shift: 0 });
+            let start = port.operand.offset_bytes + bytes.start;
             let shift = i128::from(region.range.start) - i128::from(start);
-            self.memories.entry(region.memory).or_default().set(region.range, Tag { write, shift });
+            let tag = Tag { write: u64::MAX - number as u64, shift };
+            self.memories.entry(region.memory).or_default().set(region.range, tag);
         }
     }
 
     fn run(mut self) -> Result<(), PlanError> {
         for (index, command) in self.plan.commands.iter().enumerate() {
             if index == self.plan.update_start {
-                self.at_rest("before the update phase")?;
-                for (port, home) in self.homes(&self.plan.outputs, &self.program.outputs)? {
-                    self.home_holds(port, home, "before the update phase")?;
-                }
+                self.before_update()?;
             }
             match command {
                 Command::Launch { launch, .. } => self.launch(launch, index)?,
@@ -185,36 +249,44 @@ impl<'a> Contents<'a> {
                 _ => {}
             }
         }
-        self.at_rest("at the end")
-    }
-
-    fn at_rest(&self, when: &str) -> Result<(), PlanError> {
-        for (port, home) in self.homes(&self.plan.persistent, &self.program.persistent)? {
-            self.home_holds(port, home, when)?;
+        if self.plan.update_start >= self.plan.commands.len() {
+            self.before_update()?;
         }
-        Ok(())
+        self.homes_hold(&self.plan.persistent, &self.program.persistent, &self.expected.at_end, "at the end")
     }
 
-    fn home_holds(&self, port: &Port, home: &Home, when: &str) -> Result<(), PlanError> {
+    fn before_update(&self) -> Result<(), PlanError> {
+        let (plan, program, expected) = (self.plan, self.program, &self.expected.before_update);
+        self.homes_hold(&plan.persistent, &program.persistent, expected, "before the update phase")?;
+        self.homes_hold(&plan.outputs, &program.outputs, expected, "before the update phase")
+    }
+
+    fn homes_hold(&self, held: &[Home], ports: &[Port], expected: &Buffers, when: &str) -> Result<(), PlanError> {
+        homes(held, ports)?.into_iter().try_for_each(|(_, port, home)| self.home_holds(port, home, expected, when))
+    }
+
+    fn home_holds(&self, port: &Port, home: &Home, expected: &Buffers, when: &str) -> Result<(), PlanError> {
         let covered: u64 = home.pieces.iter().map(|(bytes, _)| bytes.len()).sum();
         if covered != port.operand.desc.total_size_bytes() {
             return Err(broken(format!("the home of '{}' does not cover it", port.name)));
         }
         for (bytes, region) in &home.pieces {
             let start = port.operand.offset_bytes + bytes.start;
-            self.holds(port.operand.buffer, ByteRange::new(start, start + bytes.len()), *region)
+            let range = ByteRange::new(start, start + bytes.len());
+            let contents = expected.get(&port.operand.buffer).map(|map| map.get(range)).unwrap_or_default();
+            if contents.is_empty() {
+                return Err(broken(format!("nothing is ever written to '{}'", port.name)));
+            }
+            self.holds(&contents, range, *region)
                 .map_err(|reason| broken(format!("the home of '{}' {when}: {reason}", port.name)))?;
         }
         Ok(())
     }
 
-    /// Whether a region holds the current bytes of a buffer's range, wherever the range holds any.
-    fn holds(&self, buffer: BufferId, range: ByteRange, region: Region) -> Result<(), String> {
+    /// Whether a region holds the expected contents of a buffer's range.
+    fn holds(&self, expected: &[(ByteRange, Tag)], range: ByteRange, region: Region) -> Result<(), String> {
         let shift = i128::from(region.range.start) - i128::from(range.start);
-        let Some(expected) = self.buffers.get(&buffer) else {
-            return Err("nothing was ever written there".to_string());
-        };
-        for (part, tag) in expected.get(range) {
+        for &(part, tag) in expected {
             let at = |byte: u64| (i128::from(byte) + shift) as u64;
             let found =
                 self.memories.get(&region.memory).map(|map| map.get(ByteRange::new(at(part.start), at(part.end))));
@@ -229,31 +301,29 @@ impl<'a> Contents<'a> {
     }
 
     fn launch(&mut self, launch: &Launch, index: usize) -> Result<(), PlanError> {
-        let source = &self.program.launches[launch.label as usize];
-        for (operand, binding) in source.reads.iter().zip(&launch.reads) {
+        let label = launch.label as usize;
+        let source = &self.program.launches[label];
+        let (expected_reads, expected_writes) = self.expected.found[label].split_at(source.reads.len());
+        let wrong = |reason| broken(format!("'{}' (command {index}): {reason}", source.name));
+        for ((operand, binding), expected) in source.reads.iter().zip(&launch.reads).zip(expected_reads) {
             let range = operand_range(operand);
-            let written: u64 =
-                self.buffers.get(&operand.buffer).map_or(0, |m| m.get(range).iter().map(|p| p.0.len()).sum());
+            let written: u64 = expected.iter().map(|(part, _)| part.len()).sum();
             if operand.desc.is_packed() && written != range.len() {
                 return Err(broken(format!("'{}' (command {index}) reads bytes nobody wrote", source.name)));
             }
-            self.holds(operand.buffer, range, binding.region)
-                .map_err(|reason| broken(format!("'{}' (command {index}): {reason}", source.name)))?;
+            self.holds(expected, range, binding.region).map_err(wrong)?;
         }
-        for (operand, binding) in source.writes.iter().zip(&launch.writes) {
-            let (buffer, range) = (operand.buffer, operand_range(operand));
-            let role = self.program.buffer(buffer).role;
+        for ((operand, binding), expected) in source.writes.iter().zip(&launch.writes).zip(expected_writes) {
+            let role = self.program.buffer(operand.buffer).role;
             if index < self.plan.update_start && matches!(role, Role::Parameter | Role::State | Role::Constant) {
                 return Err(broken(format!("'{}' changes state before the update phase", source.name)));
             }
-            if !operand.desc.is_packed() && self.buffers.contains_key(&buffer) {
-                self.holds(buffer, range, binding.region)
-                    .map_err(|reason| broken(format!("'{}' (command {index}): {reason}", source.name)))?;
+            if !operand.desc.is_packed() {
+                self.holds(expected, operand_range(operand), binding.region).map_err(wrong)?;
             }
-            self.writes += 1;
-            let write = self.writes;
-            self.buffers.entry(buffer).or_default().set(range, Tag { write, shift: 0 });
-            let shift = i128::from(binding.region.range.start) - i128::from(range.start);
+        }
+        for (write, (operand, binding)) in (self.expected.first_write[label]..).zip(source.writes.iter().zip(&launch.writes)) {
+            let shift = i128::from(binding.region.range.start) - i128::from(operand.offset_bytes);
             self.memories.entry(binding.region.memory).or_default().set(binding.region.range, Tag { write, shift });
         }
         if let Some(scratch) = launch.scratch {

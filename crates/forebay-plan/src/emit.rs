@@ -26,8 +26,10 @@ const COPY_OUT: StreamId = StreamId(2);
 
 /// Where work becomes commands: everything that the earlier passes decided.
 pub struct Decisions<'a> {
-    /// The program, fused and aliased.
+    /// The program, fused, ordered and aliased.
     pub program: &'a Program,
+    /// By launch: its place in the order in which launches came. Commands name launches by it.
+    pub sources: &'a [usize],
     /// Its chunks.
     pub live: &'a Liveness,
     /// Their stays.
@@ -51,7 +53,10 @@ pub fn emit(decisions: &Decisions, work: &[Work]) -> Result<Plan, PlanError> {
     plan.event_count = synchronized.event_count;
     plan.commands = synchronized.commands;
     plan.update_start = update_start(&plan.commands, decisions.program);
-    plan.labels = decisions.program.launches.iter().map(|launch| launch.name.clone()).collect();
+    plan.labels = vec![String::new(); decisions.program.launches.len()];
+    for (&source, launch) in decisions.sources.iter().zip(&decisions.program.launches) {
+        plan.labels[source].clone_from(&launch.name);
+    }
     let copies = plan.commands.iter().enumerate().filter(|(_, command)| matches!(command, Command::Copy { .. }));
     plan.movements =
         copies.zip(reasons).map(|((command, _), (name, reason))| Movement { command, name, reason }).collect();
@@ -201,7 +206,7 @@ fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Ve
                     reads: bind(&source.reads)?,
                     writes: bind(&source.writes)?,
                     scratch,
-                    label: index as u32,
+                    label: decisions.sources[index] as u32,
                 };
                 commands.push(Command::Launch { stream: COMPUTE, launch: Box::new(launch) });
             }

@@ -1,12 +1,14 @@
 //! When and where, ahead of time: the passes that turn a program into a plan of commands. Pure: no device, no clock.
 //!
 //! ```text
-//! Program -> fuse -> alias -> liveness -> residency -> schedule -> arena -> emit (barriers) -> Plan -> check, simulate
+//! Program -> fuse -> order -> alias -> liveness -> residency -> schedule -> arena -> emit (barriers) -> Plan -> check, simulate
 //! ```
 //!
 //! | module | pass |
 //! |---|---|
 //! | [`fuse`] | neighbouring kernels become one |
+//! | [`dependences`] | which launches need which |
+//! | [`order`] | launches that do not need each other run side by side |
 //! | [`alias`] | outputs take over inputs that die |
 //! | [`liveness`] | when each buffer is used |
 //! | [`cost`] | how long launches and copies take |
@@ -22,18 +24,23 @@ pub mod alias;
 pub mod arena;
 pub mod check;
 pub mod cost;
+pub mod dependences;
 pub mod emit;
 pub mod error;
 pub mod fuse;
 pub mod liveness;
+pub mod order;
 pub mod plan;
 pub mod planner;
+mod profile;
 pub mod residency;
 pub mod schedule;
 pub mod simulate;
 #[cfg(test)]
 mod testing;
 
+pub use dependences::fewest_barriers;
 pub use error::PlanError;
+pub use order::LaunchOrder;
 pub use plan::{Home, Plan};
 pub use planner::{plan, PlanOptions};

@@ -103,7 +103,7 @@ pub struct Plan {
     pub commands: Vec<Command>,
     /// Commands from here on belong to the update phase. Everything that the outputs need stands before.
     pub update_start: usize,
-    /// Name of each launch, by its label.
+    /// Name of each launch, by its label: its place in the program that was planned, whatever the order of the commands.
     pub labels: Vec<String>,
     /// Where the caller writes inputs before a step: always whole, in host blocks.
     pub inputs: Vec<Home>,

@@ -3,13 +3,14 @@
 use forebay_base::Limits;
 use forebay_model::program::Program;
 
-use crate::alias::alias;
+use crate::alias::{alias, alias_in_any_order};
 use crate::arena::arena;
 use crate::check::check;
 use crate::cost::Costs;
 use crate::emit::{emit, Decisions};
 use crate::error::PlanError;
 use crate::liveness::{liveness, Liveness};
+use crate::order::{group, Choice, LaunchOrder, Ordered};
 use crate::plan::Plan;
 use crate::residency::{mandatory_usage, residency, Filling};
 use crate::schedule::schedule;
@@ -19,6 +20,12 @@ use crate::simulate::simulate;
 /// gaps that placement cannot fill.
 const KEEP_PERCENT: [u64; 8] = [100, 97, 94, 90, 85, 78, 70, 55];
 
+/// Parts of file order's peak, in percent, that the launches of a group may take together with what is kept; the rest is
+/// room for the gaps that placement cannot fill.
+const LIMIT_PERCENT: [u64; 3] = [100, 95, 85];
+/// Everything stays on the device.
+const UNLIMITED: Filling = Filling { keep_bytes: u64::MAX, transfer_bytes: u64::MAX, isolate: false };
+
 /// What a plan may take.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanOptions {
@@ -26,31 +33,35 @@ pub struct PlanOptions {
     pub device_budget_bytes: Option<u64>,
     /// Host bytes for swapped tensors, inputs and outputs; none for as much as it takes.
     pub host_budget_bytes: Option<u64>,
+    /// In which order launches are planned.
+    pub order: LaunchOrder,
     /// Whether the whole plan is checked ([`mod@crate::check`]) before it is returned.
     pub check: bool,
 }
 
-/// Plans one step of a program. Fuse it first ([`crate::fuse`]), and set its launches' scratch bytes.
+/// Plans one step of a program. Fuse it first ([`crate::fuse`]), and set its launches' scratch bytes. Costs are those of its
+/// launches as they come, whatever order is planned.
 ///
 /// # Errors
 /// A budget that is too small, a tensor that is too large for the device, or a broken invariant (a defect).
 pub fn plan(program: &Program, options: &PlanOptions, limits: &Limits, costs: &Costs) -> Result<Plan, PlanError> {
     check_tensors(program, limits)?;
-    let program = alias(program.clone());
-    let whole = liveness(&program, false);
-    let (minimum_budget_bytes, minimum_launch) = minimum_budget(&program, &whole, limits);
+    let file = Variant::new(Ordered::as_it_comes(program.clone()), costs);
+    let (minimum_budget_bytes, minimum_launch) = minimum_budget(&file, limits);
     if minimum_budget_bytes > limits.memory_bytes {
         // A plan with heaps for it would itself be too large to write down.
         let (needed, there) = (minimum_budget_bytes, limits.memory_bytes);
         let reason = format!("it needs {needed} bytes at once, and the device has {there}");
         return Err(PlanError::Tensor { launch: minimum_launch, reason });
     }
-    let planner = Planner { program: &program, limits, costs };
-    let unlimited = Filling { keep_bytes: u64::MAX, transfer_bytes: u64::MAX, isolate: false };
-    let in_core = planner
-        .attempt(&whole, unlimited, u64::MAX)?
-        .ok_or_else(|| PlanError::Check { reason: "an unlimited arena has no placement".to_string() })?;
-    let (in_core_peak_bytes, in_core_predicted_ns) = (in_core.statistics.device_peak_bytes, predicted(&in_core, costs));
+    let planner = Planner { limits, costs };
+    let in_file_order = planner.in_core(&file)?;
+    let reordered = match options.order {
+        LaunchOrder::File => None,
+        LaunchOrder::Barriers => planner.reordered(program, &in_file_order)?,
+    };
+    let in_core = reordered.as_ref().map_or(&in_file_order, |(_, plan)| plan);
+    let (in_core_peak_bytes, in_core_predicted_ns) = (in_core.statistics.device_peak_bytes, planner.predicted(in_core));
     let mut plan = match options.device_budget_bytes {
         Some(budget_bytes) if in_core_peak_bytes > budget_bytes => {
             if minimum_budget_bytes > budget_bytes {
@@ -60,9 +71,11 @@ pub fn plan(program: &Program, options: &PlanOptions, limits: &Limits, costs: &C
                     launch: minimum_launch,
                 });
             }
-            planner.out_of_core(budget_bytes / limits.tile_size_bytes * limits.tile_size_bytes)?
+            let capacity_bytes = budget_bytes / limits.tile_size_bytes * limits.tile_size_bytes;
+            let order = reordered.as_ref().map(|(variant, _)| variant);
+            planner.out_of_core(&file, order, capacity_bytes)?
         }
-        _ => in_core,
+        _ => in_core.clone(),
     };
     let statistics = &mut plan.statistics;
     statistics.device_budget_bytes = options.device_budget_bytes;
@@ -76,15 +89,11 @@ pub fn plan(program: &Program, options: &PlanOptions, limits: &Limits, costs: &C
             return Err(PlanError::HostBudget { budget_bytes, needed_bytes });
         }
     }
-    plan.statistics.predicted_ns = predicted(&plan, costs);
+    plan.statistics.predicted_ns = planner.predicted(&plan);
     if options.check {
-        check(&program, &plan)?;
+        check(program, &plan)?;
     }
     Ok(plan)
-}
-
-fn predicted(plan: &Plan, costs: &Costs) -> u64 {
-    simulate(plan, costs).step_ns
 }
 
 fn check_tensors(program: &Program, limits: &Limits) -> Result<(), PlanError> {
@@ -100,61 +109,167 @@ fn check_tensors(program: &Program, limits: &Limits) -> Result<(), PlanError> {
 }
 
 /// The smallest budget that has a plan: what the most demanding launch needs at once, in whole tiles; and that launch.
-fn minimum_budget(program: &Program, live: &Liveness, limits: &Limits) -> (u64, String) {
-    let usage = mandatory_usage(live);
+fn minimum_budget(variant: &Variant, limits: &Limits) -> (u64, String) {
+    let usage = mandatory_usage(&variant.live);
     let launch = (0..usage.len()).max_by_key(|&launch| (usage[launch], std::cmp::Reverse(launch)));
     let bytes = launch.map_or(0, |launch| usage[launch]).max(1).next_multiple_of(limits.tile_size_bytes);
-    (bytes, launch.map_or_else(String::new, |launch| program.launches[launch].name.clone()))
+    (bytes, launch.map_or_else(String::new, |launch| variant.ordered.program.launches[launch].name.clone()))
+}
+
+/// A program in one order, with outputs in the place of inputs that die.
+struct Variant {
+    ordered: Ordered,
+    live: Liveness,
+    /// Costs in this order.
+    costs: Costs,
+}
+
+impl Variant {
+    fn new(ordered: Ordered, costs: &Costs) -> Variant {
+        let program = alias(ordered.program, &ordered.groups);
+        let live = liveness(&program, false);
+        let launch_ns = ordered.sources.iter().map(|&source| costs.launch_ns[source]).collect();
+        Variant { live, ordered: Ordered { program, ..ordered }, costs: Costs { launch_ns, ..costs.clone() } }
+    }
 }
 
 /// What every attempt works with.
 struct Planner<'a> {
-    program: &'a Program,
     limits: &'a Limits,
     costs: &'a Costs,
 }
 
 impl Planner<'_> {
-    /// One way to fill the device; `None` where its stays cannot be placed within the capacity.
-    fn attempt(&self, live: &Liveness, filling: Filling, capacity_bytes: u64) -> Result<Option<Plan>, PlanError> {
-        let residency = residency(self.program, live, self.costs, filling);
-        let Some(arena) = arena(self.program, live, &residency, capacity_bytes) else { return Ok(None) };
+    fn predicted(&self, plan: &Plan) -> u64 {
+        simulate(plan, self.costs).step_ns
+    }
+
+    /// One way to fill the device; `None` where its stays cannot be placed within the capacity. `grouped` says whether
+    /// launches of one group get bytes of their own.
+    fn attempt(
+        &self,
+        variant: &Variant,
+        live: &Liveness,
+        filling: Filling,
+        grouped: bool,
+        capacity_bytes: u64,
+    ) -> Result<Option<Plan>, PlanError> {
+        let Ordered { program, sources, groups } = &variant.ordered;
+        let residency = residency(program, live, &variant.costs, filling);
+        let groups = grouped.then_some(&groups[..]);
+        let Some(arena) = arena(program, live, &residency, groups, capacity_bytes) else { return Ok(None) };
         let work = schedule(live, &residency);
-        let decisions =
-            Decisions { program: self.program, live, residency: &residency, arena: &arena, limits: self.limits };
+        let decisions = Decisions { program, sources, live, residency: &residency, arena: &arena, limits: self.limits };
         emit(&decisions, &work).map(Some)
     }
 
-    /// The fastest plan within a capacity that every single launch fits.
-    fn out_of_core(&self, capacity_bytes: u64) -> Result<Plan, PlanError> {
-        let split = liveness(self.program, true);
-        let needed = mandatory_usage(&split).into_iter().max().unwrap_or(0);
-        let mut best: Option<(u64, Plan)> = None;
-        for percent in KEEP_PERCENT {
-            let keep_bytes = (capacity_bytes / 100 * percent).max(needed);
-            let middle_bytes = keep_bytes + capacity_bytes.saturating_sub(keep_bytes) / 2;
-            let room = [capacity_bytes, middle_bytes, keep_bytes];
-            for transfer_bytes in room {
-                let filling = Filling { keep_bytes, transfer_bytes, isolate: false };
-                let Some(plan) = self.attempt(&split, filling, capacity_bytes)? else { continue };
-                let step_ns = predicted(&plan, self.costs);
-                if best.as_ref().is_none_or(|(best_ns, _)| step_ns < *best_ns) {
-                    best = Some((step_ns, plan));
-                }
+    fn in_core(&self, file: &Variant) -> Result<Plan, PlanError> {
+        self.attempt(file, &file.live, UNLIMITED, false, u64::MAX)?
+            .ok_or_else(|| PlanError::Check { reason: "an unlimited arena has no placement".to_string() })
+    }
+
+    /// The order with the fewest barriers, and its plan without a budget; none where file order has no more at this peak.
+    fn reordered(&self, program: &Program, in_file_order: &Plan) -> Result<Option<(Variant, Plan)>, PlanError> {
+        let peak_bytes = in_file_order.statistics.device_peak_bytes;
+        let synchronisations = |plan: &Plan| (plan.statistics.barriers, plan.statistics.waits);
+        let (mut fewest, mut waits_most) = synchronisations(in_file_order);
+        waits_most += fewest;
+        let mut best = None;
+        for groups in groupings(program, peak_bytes, fewest) {
+            // Between two groups there is a barrier, so no plan of these groups can do better.
+            if groups.len() > fewest {
+                break;
             }
+            let variant = Variant::new(Ordered::by_groups(program, &groups), self.costs);
+            let Some(plan) = self.attempt(&variant, &variant.live, UNLIMITED, true, peak_bytes)? else { continue };
+            let (barriers, waits) = synchronisations(&plan);
+            if barriers < fewest && barriers + waits <= waits_most {
+                (fewest, waits_most) = (barriers, barriers + waits);
+                best = Some((variant, plan));
+            }
+        }
+        Ok(best)
+    }
+
+    /// The fastest plan within a capacity that every single launch fits.
+    fn out_of_core(
+        &self,
+        file: &Variant,
+        reordered: Option<&Variant>,
+        capacity_bytes: u64,
+    ) -> Result<Plan, PlanError> {
+        let mut best: Option<(u64, Plan)> = None;
+        for variant in [Some(file), reordered].into_iter().flatten() {
+            self.try_fillings(variant, capacity_bytes, &mut best)?;
         }
         if let Some((_, plan)) = best {
             return Ok(plan);
         }
         // Nothing but what neighbouring launches share, and not even that.
         let neighbours = Filling { keep_bytes: 0, transfer_bytes: 0, isolate: false };
-        if let Some(plan) = self.attempt(&split, neighbours, capacity_bytes)? {
+        if let Some(plan) = self.attempt(file, &split(file), neighbours, false, capacity_bytes)? {
             return Ok(plan);
         }
         let isolated = Filling { keep_bytes: 0, transfer_bytes: 0, isolate: true };
-        self.attempt(&liveness(self.program, false), isolated, capacity_bytes)?
+        self.attempt(file, &file.live, isolated, false, capacity_bytes)?
             .ok_or_else(|| PlanError::Check { reason: format!("no placement within {capacity_bytes} bytes") })
     }
+
+    /// Tries several amounts of slack, and keeps what is faster than the best so far.
+    fn try_fillings(
+        &self,
+        variant: &Variant,
+        capacity_bytes: u64,
+        best: &mut Option<(u64, Plan)>,
+    ) -> Result<(), PlanError> {
+        let split = split(variant);
+        let needed = mandatory_usage(&split).into_iter().max().unwrap_or(0);
+        if needed > capacity_bytes {
+            return Ok(());
+        }
+        for percent in KEEP_PERCENT {
+            let keep_bytes = (capacity_bytes / 100 * percent).max(needed);
+            let middle_bytes = keep_bytes + capacity_bytes.saturating_sub(keep_bytes) / 2;
+            let room = [capacity_bytes, middle_bytes, keep_bytes];
+            for transfer_bytes in room {
+                let filling = Filling { keep_bytes, transfer_bytes, isolate: false };
+                let Some(plan) = self.attempt(variant, &split, filling, false, capacity_bytes)? else { continue };
+                let step_ns = self.predicted(&plan);
+                if best.as_ref().is_none_or(|(best_ns, _)| step_ns < *best_ns) {
+                    *best = Some((step_ns, plan));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The variant's liveness with large buffers cut.
+fn split(variant: &Variant) -> Liveness {
+    liveness(&variant.ordered.program, true)
+}
+
+/// Several ways to cut a program into groups, those with the fewest groups first; none that cannot have fewer barriers than
+/// `barriers`.
+fn groupings(program: &Program, peak_bytes: u64, barriers: usize) -> Vec<Vec<Vec<usize>>> {
+    let alone: Vec<u32> = (0..program.launches.len() as u32).collect();
+    // Outputs that take over inputs save bytes, and tie the order of those who read them. Both may be what is short.
+    let bases = [alias_in_any_order(program.clone()), alias(program.clone(), &alone)];
+    let mut found: Vec<Vec<Vec<usize>>> = Vec::new();
+    for base in &bases {
+        let live = liveness(base, false);
+        for percent in LIMIT_PERCENT {
+            for (window, lazy) in [(usize::MAX, false), (usize::MAX, true), (64, false), (12, false)] {
+                let choice = Choice { limit_bytes: peak_bytes / 100 * percent, window, lazy };
+                let groups = group(base, &live, choice);
+                if groups.len() <= barriers && !found.contains(&groups) {
+                    found.push(groups);
+                }
+            }
+        }
+    }
+    found.sort_by_key(Vec::len);
+    found
 }
 
 #[cfg(test)]
@@ -164,7 +279,7 @@ mod tests {
     use crate::testing::{limits, random_training_program, Random};
 
     fn options(budget: Option<u64>) -> PlanOptions {
-        PlanOptions { device_budget_bytes: budget, host_budget_bytes: None, check: true }
+        PlanOptions { device_budget_bytes: budget, check: true, ..PlanOptions::default() }
     }
 
     #[test]

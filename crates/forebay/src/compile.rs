@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::{Kernel, TensorDesc};
 use forebay_device::Device;
+use forebay_model::lower::{lower_with, LoweringOptions};
 use forebay_model::program::{self, Program, Role};
 use forebay_model::{Graph, Tensor, ValueId};
 use forebay_plan::cost::estimate;
@@ -36,7 +37,8 @@ pub(crate) struct Compiled {
 /// # Errors
 /// A graph that cannot be lowered, a kernel that the device cannot run, or budgets that are too small.
 pub(crate) fn compile(graph: &Graph, parameters: &BTreeSet<ValueId>, machine: &Machine) -> Result<Compiled, Error> {
-    let mut program = forebay_model::lower::lower(graph, parameters)?;
+    let lowering = LoweringOptions { concatenate_in_place: machine.options.fuse };
+    let mut program = lower_with(graph, parameters, &lowering)?;
     let index_limits = index_limits(&program);
     let changing = program
         .persistent

@@ -16,7 +16,8 @@ pub struct DeviceOptions {
     pub device_memory: Option<MemorySize>,
     /// Host memory for swapped tensors, inputs, outputs and staging; unlimited where not given.
     pub host_memory: Option<MemorySize>,
-    /// Whether neighbouring kernels become one.
+    /// Whether operators are merged: neighbouring kernels become one, and the pieces of a concatenation are computed in
+    /// their place.
     pub fuse: bool,
     /// Whether every plan is checked for races and lost data before it runs. Always so in debug builds.
     pub check: bool,

@@ -1,0 +1,328 @@
+//! Order: launches that do not need each other run side by side.
+//!
+//! A program comes in the order of its file, which is good for memory and blind to barriers: of four branches with two
+//! kernels each, it runs one after the other. This pass cuts the launches into *groups*. No launch needs another of its
+//! group, so that a barrier between each two groups is all that their order takes, as long as placement gives the launches
+//! of a group bytes of their own ([`mod@crate::arena`]) and no output takes over an input that a launch of the same group
+//! still uses ([`mod@crate::alias`]).
+//!
+//! Groups are filled one after the other from the launches whose needs are met, those with the longest chain of
+//! dependences behind them first. A launch joins
+//! - while the bytes of everything that the group touches and of everything that is kept stay within a limit, and
+//! - if the rest of the program, one launch at a time in file order, stays within the limit as well. So memory never runs
+//!   into a corner: file order is always a way on.
+//!
+//! How far ahead of file order a launch may run is a matter of taste that no rule settles (too early, and it holds bytes
+//! that the chain needs), so the planner tries several [`Choice`]s and counts barriers on the final plans.
+
+use std::collections::BTreeSet;
+
+use forebay_model::program::{Program, Role};
+
+use crate::dependences::Dependences;
+use crate::liveness::{Chunk, Liveness, Owner};
+use crate::profile::Profile;
+use crate::residency::device_bytes;
+
+/// How many launches whose needs are met are looked at for one group.
+const LOOKED_AT_MAX: usize = 1024;
+
+/// In which order a program's launches are planned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LaunchOrder {
+    /// As they come.
+    File,
+    /// In whatever order needs the fewest barriers, at a peak no higher than that of the order in which they come. That
+    /// order where nothing is won.
+    #[default]
+    Barriers,
+}
+
+/// A program whose launches stand in the order in which they are planned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ordered {
+    /// The program.
+    pub program: Program,
+    /// By launch: its place in the order in which launches came.
+    pub sources: Vec<usize>,
+    /// By launch: the number of its group, ascending. No launch needs another of its group.
+    pub groups: Vec<u32>,
+}
+
+impl Ordered {
+    /// The order in which launches come, each a group of its own.
+    pub fn as_it_comes(program: Program) -> Ordered {
+        let count = program.launches.len();
+        Ordered { program, sources: (0..count).collect(), groups: (0..count as u32).collect() }
+    }
+
+    /// A program in the order of these groups, which hold places of its launches.
+    pub fn by_groups(program: &Program, groups: &[Vec<usize>]) -> Ordered {
+        let sources: Vec<usize> = groups.iter().flatten().copied().collect();
+        let mut ordered = Ordered {
+            program: Program { launches: Vec::with_capacity(sources.len()), ..program.clone() },
+            groups: (0u32..).zip(groups).flat_map(|(number, group)| group.iter().map(move |_| number)).collect(),
+            sources,
+        };
+        ordered.program.launches.extend(ordered.sources.iter().map(|&source| program.launches[source].clone()));
+        ordered
+    }
+}
+
+/// How groups are filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Device bytes that may be taken at once.
+    pub limit_bytes: u64,
+    /// How far a launch may run ahead of the first one that waits, in places of file order.
+    pub window: usize,
+    /// Whether a launch that no chain of the longest kind needs waits until it does, unless it frees what it takes.
+    pub lazy: bool,
+}
+
+/// Cuts a program's launches into groups. `live` is the liveness of the program, uncut or with outputs in the place of
+/// inputs that die; launches of the update phase come behind all others.
+pub fn group(program: &Program, live: &Liveness, choice: Choice) -> Vec<Vec<usize>> {
+    let dependences = Dependences::all(live);
+    let mut filling = Filling::new(program, live, &dependences, choice);
+    let mut groups = Vec::new();
+    while let Some(group) = filling.next_group() {
+        groups.push(group);
+    }
+    front_load(&dependences, program.update_start, &mut groups);
+    groups
+}
+
+/// Puts what the next group needs first in each group, so that what it does not need may still run beside it. The update
+/// phase stays behind everything else.
+fn front_load(dependences: &Dependences, update_start: usize, groups: &mut [Vec<usize>]) {
+    let mut number = vec![0; dependences.successors.len()];
+    groups.iter().enumerate().for_each(|(index, group)| group.iter().for_each(|&launch| number[launch] = index));
+    for (index, group) in groups.iter_mut().enumerate() {
+        let needed_next = |launch: usize| dependences.successors[launch].iter().any(|&after| number[after] == index + 1);
+        group.sort_by_key(|&launch| (launch >= update_start, !needed_next(launch), launch));
+    }
+}
+
+/// A chunk's bytes and who still needs them.
+struct Holding {
+    bytes: i64,
+    /// Launches that touch it and have not run.
+    waiting: BTreeSet<usize>,
+    /// Whether its bytes are taken now.
+    taken: bool,
+}
+
+/// The state while groups are filled.
+struct Filling<'a> {
+    dependences: &'a Dependences,
+    choice: Choice,
+    /// By launch: launches on the longest chain that starts with it.
+    chains: Vec<usize>,
+    /// By launch: how many of its needs have not run.
+    missing: Vec<usize>,
+    /// Launches whose needs have run: phase, then longest chain first, then file order.
+    ready: BTreeSet<(bool, std::cmp::Reverse<usize>, usize)>,
+    /// Launches that have not run, in file order.
+    waiting: BTreeSet<usize>,
+    update_start: usize,
+    /// How many launches outside of the update phase have not run.
+    before_update: usize,
+    /// By chunk.
+    holdings: Vec<Holding>,
+    /// By launch: the chunks that it touches.
+    touched: Vec<Vec<usize>>,
+    /// By launch that has not run: bytes taken while it runs if all that have not run do so in file order, one at a time.
+    profile: Profile,
+    /// Bytes taken now.
+    taken_bytes: i64,
+}
+
+impl<'a> Filling<'a> {
+    fn new(program: &Program, live: &Liveness, dependences: &'a Dependences, choice: Choice) -> Filling<'a> {
+        let count = live.launch_count;
+        let mut touched = vec![Vec::new(); count];
+        let mut holdings = Vec::with_capacity(live.chunks.len());
+        let mut usage = vec![0i64; count + 1];
+        let mut taken_bytes = 0;
+        for (index, chunk) in live.chunks.iter().enumerate() {
+            let waiting: BTreeSet<usize> = chunk.accesses.iter().map(|access| access.launch).collect();
+            waiting.iter().for_each(|&launch| touched[launch].push(index));
+            let (bytes, kind) = (device_bytes(chunk) as i64, kind(program, chunk));
+            let (Some(&first), Some(&last)) = (waiting.first(), waiting.last()) else {
+                holdings.push(Holding { bytes: 0, waiting, taken: false });
+                continue;
+            };
+            let span = match kind {
+                Kind::Lasting => 0..count,
+                Kind::Given => 0..last + 1,
+                Kind::Made => first..last + 1,
+            };
+            usage[span.start] += bytes;
+            usage[span.end] -= bytes;
+            let taken = kind != Kind::Made;
+            taken_bytes += if taken { bytes } else { 0 };
+            // What lasts is taken for good: it takes no bytes when it is touched, and frees none.
+            let bytes = if kind == Kind::Lasting { 0 } else { bytes };
+            holdings.push(Holding { bytes, waiting, taken });
+        }
+        let mut sum = 0;
+        let usage: Vec<i64> = usage[..count]
+            .iter()
+            .map(|change| {
+                sum += change;
+                sum
+            })
+            .collect();
+        let missing: Vec<usize> = dependences.predecessors.iter().map(Vec::len).collect();
+        let mut filling = Filling {
+            dependences,
+            choice,
+            chains: dependences.chains(),
+            ready: BTreeSet::new(),
+            waiting: (0..count).collect(),
+            update_start: program.update_start,
+            before_update: program.update_start.min(count),
+            holdings,
+            touched,
+            profile: Profile::new(&usage),
+            taken_bytes,
+            missing,
+        };
+        for launch in 0..count {
+            if filling.missing[launch] == 0 {
+                filling.enter(launch);
+            }
+        }
+        filling
+    }
+
+    fn enter(&mut self, launch: usize) {
+        let key = (launch >= self.update_start, std::cmp::Reverse(self.chains[launch]), launch);
+        self.ready.insert(key);
+    }
+
+    /// The next group; none when everything has run. The first launch that waits can always run: what it needs stands
+    /// before it.
+    fn next_group(&mut self) -> Option<Vec<usize>> {
+        let first = *self.waiting.first()?;
+        let candidates: Vec<usize> = self.ready.iter().take(LOOKED_AT_MAX).map(|&(_, _, launch)| launch).collect();
+        let longest = candidates.iter().map(|&launch| self.chains[launch]).max().unwrap_or(0);
+        let mut group = Vec::new();
+        for launch in candidates {
+            if self.joins(launch, first, longest, group.is_empty()) {
+                self.run(launch);
+                group.push(launch);
+            }
+        }
+        if group.is_empty() {
+            self.run(first);
+            group.push(first);
+        }
+        self.free(&group);
+        for &launch in &group {
+            for &after in &self.dependences.successors[launch] {
+                self.missing[after] -= 1;
+                if self.missing[after] == 0 {
+                    self.enter(after);
+                }
+            }
+        }
+        Some(group)
+    }
+
+    fn joins(&mut self, launch: usize, first: usize, longest: usize, alone: bool) -> bool {
+        if launch - first > self.choice.window || (launch >= self.update_start && self.before_update > 0) {
+            return false;
+        }
+        let limit = i64::try_from(self.choice.limit_bytes).unwrap_or(i64::MAX);
+        let (takes, frees) = self.balance(launch);
+        if self.choice.lazy && self.chains[launch] < longest && takes > frees && launch != first {
+            return false;
+        }
+        if self.taken_bytes + takes > limit {
+            return alone && launch == first;
+        }
+        self.later_peak(launch) <= limit.max(self.profile.most(0, launch))
+    }
+
+    /// Bytes that a launch takes, and bytes that nobody needs once it has run.
+    fn balance(&self, launch: usize) -> (i64, i64) {
+        let holdings = || self.touched[launch].iter().map(|&chunk| &self.holdings[chunk]);
+        let takes = holdings().filter(|holding| !holding.taken).map(|holding| holding.bytes).sum();
+        (takes, holdings().filter(|holding| holding.waiting.len() == 1).map(|holding| holding.bytes).sum())
+    }
+
+    /// The most bytes taken by a launch before this one in file order, if this one runs now and the others in file order.
+    fn later_peak(&mut self, launch: usize) -> i64 {
+        self.shift(launch, 1);
+        let peak = self.profile.most(0, launch);
+        self.shift(launch, -1);
+        peak
+    }
+
+    /// Moves a launch's takings and freeings in the profile from its place to now (1), or back (-1). Places of launches
+    /// that have run do not matter.
+    fn shift(&mut self, launch: usize, sign: i64) {
+        for &chunk in &self.touched[launch] {
+            let Holding { bytes, waiting, taken } = &self.holdings[chunk];
+            if !taken {
+                // Bytes that only this launch touches are free again with its group.
+                if waiting.len() > 1 {
+                    self.profile.add(0, launch, sign * bytes);
+                }
+            } else if waiting.last() == Some(&launch) {
+                let before = waiting.range(..launch).next_back().map_or(0, |&last| last + 1);
+                self.profile.add(before, launch + 1, -sign * bytes);
+            }
+        }
+    }
+
+    fn run(&mut self, launch: usize) {
+        self.shift(launch, 1);
+        self.profile.add(launch, launch + 1, i64::MIN / 4);
+        self.ready.remove(&(launch >= self.update_start, std::cmp::Reverse(self.chains[launch]), launch));
+        self.waiting.remove(&launch);
+        self.before_update -= usize::from(launch < self.update_start);
+        for &chunk in &self.touched[launch] {
+            let holding = &mut self.holdings[chunk];
+            if !holding.taken {
+                holding.taken = true;
+                self.taken_bytes += holding.bytes;
+            }
+            holding.waiting.remove(&launch);
+        }
+    }
+
+    /// Frees what a group was the last to touch.
+    fn free(&mut self, group: &[usize]) {
+        for &launch in group {
+            for &chunk in &self.touched[launch] {
+                let holding = &mut self.holdings[chunk];
+                if holding.waiting.is_empty() && holding.taken {
+                    holding.taken = false;
+                    self.taken_bytes -= holding.bytes;
+                }
+            }
+        }
+    }
+}
+
+/// How long a chunk's bytes are taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// From step to step.
+    Lasting,
+    /// From the start of the step to the last launch that touches it.
+    Given,
+    /// From the first launch that touches it to the last.
+    Made,
+}
+
+fn kind(program: &Program, chunk: &Chunk) -> Kind {
+    match chunk.owner {
+        Owner::Buffer(buffer) if program.buffer(buffer).role.is_persistent() => Kind::Lasting,
+        Owner::Buffer(buffer) if program.buffer(buffer).role == Role::Input => Kind::Given,
+        _ => Kind::Made,
+    }
+}
