@@ -57,7 +57,7 @@ def diamond():
         helper.make_node("Conv", ["p", "w2"], ["b"], "conv2", pads=[1, 1, 1, 1]),
         helper.make_node("Concat", ["a", "b"], ["y"], "join1", axis=1),
     ]
-    write("diamond", nodes, [weight("w1", 32, 16, 3, 3), weight("w2", 32, 16, 3, 3)], 16, 64, 256, 128)
+    write("diamond", nodes, [weight("w1", 16, 16, 3, 3), weight("w2", 16, 16, 3, 3)], 16, 32, 256, 128)
 
 
 chain()

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use forebay::{DeviceOptions, MemorySize};
+use forebay::{DeviceOptions, LaunchOrder, MemorySize};
 
 /// Train and run ONNX models whose tensors do not fit in device memory.
 ///
@@ -37,6 +37,15 @@ pub enum Command {
     Devices(DevicesArguments),
 }
 
+/// In which order kernels are planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OrderKind {
+    /// As the model has them
+    File,
+    /// With the fewest barriers that fit the same memory
+    Barriers,
+}
+
 /// The machine and its budgets.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Device")]
@@ -56,6 +65,9 @@ pub struct DeviceArguments {
     /// Do not merge operators: no kernel does the work of two, and a concatenation is copies of its own
     #[arg(long)]
     pub no_fuse: bool,
+    /// In which order kernels are planned; results do not depend on it
+    #[arg(long, value_enum, value_name = "ORDER", default_value = "barriers")]
+    pub order: OrderKind,
     /// Check every plan for races and lost data before it runs
     #[arg(long)]
     pub check: bool,
@@ -70,6 +82,10 @@ impl DeviceArguments {
             device_memory: self.device_memory,
             host_memory: self.host_memory,
             fuse: !self.no_fuse,
+            order: match self.order {
+                OrderKind::File => LaunchOrder::File,
+                OrderKind::Barriers => LaunchOrder::Barriers,
+            },
             check: self.check || DeviceOptions::default().check,
             trace,
         }

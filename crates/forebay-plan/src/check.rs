@@ -322,7 +322,9 @@ impl<'a> Contents<'a> {
                 self.holds(expected, operand_range(operand), binding.region).map_err(wrong)?;
             }
         }
-        for (write, (operand, binding)) in (self.expected.first_write[label]..).zip(source.writes.iter().zip(&launch.writes)) {
+        for (write, (operand, binding)) in
+            (self.expected.first_write[label]..).zip(source.writes.iter().zip(&launch.writes))
+        {
             let shift = i128::from(binding.region.range.start) - i128::from(operand.offset_bytes);
             self.memories.entry(binding.region.memory).or_default().set(binding.region.range, Tag { write, shift });
         }

@@ -17,6 +17,10 @@ const LATENCY_NS: u64 = 5_000;
 pub struct Costs {
     /// Nanoseconds of each launch of the program, in order.
     pub launch_ns: Vec<u64>,
+    /// Lanes of the machine that each launch can use: what it leaves is for launches that run beside it.
+    pub launch_lanes: Vec<f64>,
+    /// Lanes of the machine.
+    pub lanes: f64,
     /// Bytes per nanosecond from the host to the device.
     pub copy_in_bytes_per_ns: f64,
     /// Bytes per nanosecond from the device to the host.
@@ -37,20 +41,20 @@ impl Costs {
     }
 }
 
-/// Costs from operation and byte counts alone.
+/// Costs from operation and byte counts alone. The time to start a launch is what launches side by side can save.
 pub fn estimate(program: &Program, limits: &Limits) -> Costs {
-    let operations_per_ns = OPERATIONS_PER_NS_AND_LANE * f64::from(limits.lanes.max(1));
-    let launch_ns = program
-        .launches
-        .iter()
-        .map(|launch| {
-            let arithmetic = operations(launch) / operations_per_ns;
-            let traffic = bytes(launch) as f64 / KERNEL_BYTES_PER_NS;
-            LATENCY_NS + arithmetic.max(traffic) as u64
-        })
-        .collect();
+    let lanes = f64::from(limits.lanes.max(1));
+    let work_ns = |launch: &ProgramLaunch| {
+        let arithmetic = operations(launch) / (OPERATIONS_PER_NS_AND_LANE * lanes);
+        let traffic = bytes(launch) as f64 / KERNEL_BYTES_PER_NS;
+        arithmetic.max(traffic)
+    };
+    // One lane starts a launch, all lanes work on it: the mean over both.
+    let mean_lanes = |work_ns: f64| (LATENCY_NS as f64 + work_ns * lanes) / (LATENCY_NS as f64 + work_ns);
     Costs {
-        launch_ns,
+        launch_ns: program.launches.iter().map(|launch| LATENCY_NS + work_ns(launch) as u64).collect(),
+        launch_lanes: program.launches.iter().map(|launch| mean_lanes(work_ns(launch))).collect(),
+        lanes,
         copy_in_bytes_per_ns: COPY_BYTES_PER_NS,
         copy_out_bytes_per_ns: COPY_BYTES_PER_NS,
         copy_latency_ns: LATENCY_NS,

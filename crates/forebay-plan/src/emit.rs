@@ -18,7 +18,7 @@ const DEVICE: MemoryId = MemoryId(0);
 /// The host block among a plan's memories.
 const HOST: MemoryId = MemoryId(1);
 /// Kernels run here.
-const COMPUTE: StreamId = StreamId(0);
+pub const COMPUTE: StreamId = StreamId(0);
 /// Copies from the host to the device.
 const COPY_IN: StreamId = StreamId(1);
 /// Copies from the device to the host.

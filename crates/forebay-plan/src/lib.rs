@@ -1,7 +1,7 @@
 //! When and where, ahead of time: the passes that turn a program into a plan of commands. Pure: no device, no clock.
 //!
 //! ```text
-//! Program -> fuse -> order -> alias -> liveness -> residency -> schedule -> arena -> emit (barriers) -> Plan -> check, simulate
+//! Program -> fuse -> order -> alias -> liveness -> residency -> schedule -> arena -> emit (barriers) -> split -> Plan -> check, simulate
 //! ```
 //!
 //! | module | pass |
@@ -15,6 +15,7 @@
 //! | [`residency`] | which bytes are on the device when: keep or swap |
 //! | [`schedule`] | launches and copies in one list, with streams |
 //! | [`arena`] | offsets on the device and on the host |
+//! | [`split`] | barriers that become a record and a wait |
 //! | [`plan`] | the result |
 //! | [`planner`] | runs the passes and picks the best candidate |
 //! | [`mod@check`] | the whole plan, checked independently |
@@ -36,6 +37,7 @@ mod profile;
 pub mod residency;
 pub mod schedule;
 pub mod simulate;
+pub mod split;
 #[cfg(test)]
 mod testing;
 

@@ -17,7 +17,7 @@
 
 use std::collections::BTreeSet;
 
-use forebay_model::program::{Program, Role};
+use forebay_model::program::{Operand, Program, Role};
 
 use crate::dependences::Dependences;
 use crate::liveness::{Chunk, Liveness, Owner};
@@ -89,18 +89,22 @@ pub fn group(program: &Program, live: &Liveness, choice: Choice) -> Vec<Vec<usiz
     while let Some(group) = filling.next_group() {
         groups.push(group);
     }
-    front_load(&dependences, program.update_start, &mut groups);
+    sort_within(program, &dependences, &mut groups);
     groups
 }
 
-/// Puts what the next group needs first in each group, so that what it does not need may still run beside it. The update
-/// phase stays behind everything else.
-fn front_load(dependences: &Dependences, update_start: usize, groups: &mut [Vec<usize>]) {
+/// Sorts each group: first what need not wait for an input to arrive, then what the next group needs, so that what it does
+/// not need may still run beside it. The update phase stays behind everything else.
+fn sort_within(program: &Program, dependences: &Dependences, groups: &mut [Vec<usize>]) {
+    let is_input = |operand: &Operand| program.buffer(operand.buffer).role == Role::Input;
+    let reads_input: Vec<bool> = program.launches.iter().map(|launch| launch.reads.iter().any(is_input)).collect();
     let mut number = vec![0; dependences.successors.len()];
     groups.iter().enumerate().for_each(|(index, group)| group.iter().for_each(|&launch| number[launch] = index));
     for (index, group) in groups.iter_mut().enumerate() {
-        let needed_next = |launch: usize| dependences.successors[launch].iter().any(|&after| number[after] == index + 1);
-        group.sort_by_key(|&launch| (launch >= update_start, !needed_next(launch), launch));
+        let needed_next =
+            |launch: usize| dependences.successors[launch].iter().any(|&after| number[after] == index + 1);
+        let updates = |launch: usize| launch >= program.update_start;
+        group.sort_by_key(|&launch| (updates(launch), reads_input[launch], !needed_next(launch), launch));
     }
 }
 
@@ -324,5 +328,93 @@ fn kind(program: &Program, chunk: &Chunk) -> Kind {
         Owner::Buffer(buffer) if program.buffer(buffer).role.is_persistent() => Kind::Lasting,
         Owner::Buffer(buffer) if program.buffer(buffer).role == Role::Input => Kind::Given,
         _ => Kind::Made,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alias::alias_in_any_order;
+    use crate::liveness::liveness;
+    use crate::residency::mandatory_usage;
+    use crate::testing::{random_training_program, ProgramBuilder, Random};
+    use forebay_base::kernel::UnaryOp;
+    use forebay_base::Kernel;
+
+    fn choice(limit_bytes: u64) -> Choice {
+        Choice { limit_bytes, window: usize::MAX, lazy: false }
+    }
+
+    /// Two chains of two kernels each, one after the other, as branches come.
+    fn two_branches() -> Program {
+        let mut build = ProgramBuilder::default();
+        let x = build.input("x", 1024);
+        let mut ends = Vec::new();
+        for branch in ["a", "b"] {
+            let (middle, end) = (build.temporary(branch, 1024), build.temporary(branch, 1024));
+            build.launch(Kernel::Unary(UnaryOp::Exp), &[x], &[middle]);
+            build.launch(Kernel::Unary(UnaryOp::Exp), &[middle], &[end]);
+            ends.push(end);
+        }
+        build.finish(&ends)
+    }
+
+    #[test]
+    fn branches_run_side_by_side_where_memory_allows() {
+        let program = two_branches();
+        let live = liveness(&program, false);
+        assert_eq!(group(&program, &live, choice(u64::MAX)), [[0, 2], [1, 3]]);
+        // Two middles and two ends at once are more than three tensors.
+        assert_eq!(group(&program, &live, choice(3 * 1024)), [[0, 2].as_slice(), &[1], &[3]]);
+        let behind = Choice { window: 1, ..choice(u64::MAX) };
+        assert_eq!(group(&program, &live, behind), [[0].as_slice(), &[1, 2], &[3]]);
+    }
+
+    /// The most bytes that groups take: of everything between its first and last group.
+    fn peak(program: &Program, live: &Liveness, groups: &[Vec<usize>]) -> u64 {
+        let mut number = vec![0; live.launch_count];
+        groups.iter().enumerate().for_each(|(index, group)| group.iter().for_each(|&launch| number[launch] = index));
+        let mut taken = vec![0; groups.len()];
+        for chunk in live.chunks.iter().filter(|chunk| !chunk.accesses.is_empty()) {
+            let used = || chunk.accesses.iter().map(|access| number[access.launch]);
+            let (first, last) = (used().min().unwrap_or(0), used().max().unwrap_or(0));
+            let span = match kind(program, chunk) {
+                Kind::Lasting => 0..groups.len(),
+                Kind::Given => 0..last + 1,
+                Kind::Made => first..last + 1,
+            };
+            taken[span].iter_mut().for_each(|bytes| *bytes += device_bytes(chunk));
+        }
+        taken.into_iter().max().unwrap_or(0)
+    }
+
+    #[test]
+    fn groups_respect_dependences_phases_and_the_limit() {
+        for seed in 1..60 {
+            let mut random = Random::new(seed);
+            let program = alias_in_any_order(random_training_program(&mut random, 5));
+            let live = liveness(&program, false);
+            let dependences = Dependences::all(&live);
+            let one_by_one: Vec<Vec<usize>> = (0..live.launch_count).map(|launch| vec![launch]).collect();
+            let file_peak = peak(&program, &live, &one_by_one);
+            for (lazy, window) in [(false, usize::MAX), (true, usize::MAX), (false, 3)] {
+                let limit_bytes = file_peak + random.below(4) * mandatory_usage(&live)[0];
+                let groups = group(&program, &live, Choice { limit_bytes, window, lazy });
+                let mut number = vec![usize::MAX; live.launch_count];
+                let order: Vec<usize> = groups.iter().flatten().copied().collect();
+                for (index, group) in groups.iter().enumerate() {
+                    for &launch in group {
+                        assert_eq!(std::mem::replace(&mut number[launch], index), usize::MAX, "seed {seed}: twice");
+                    }
+                }
+                for launch in 0..live.launch_count {
+                    let behind = dependences.predecessors[launch].iter().all(|&before| number[before] < number[launch]);
+                    assert!(behind && number[launch] < groups.len(), "seed {seed}: launch {launch}");
+                }
+                let update = order.iter().position(|&launch| launch >= program.update_start).unwrap_or(order.len());
+                assert_eq!(update, program.update_start, "seed {seed}: the update phase is the end");
+                assert!(peak(&program, &live, &groups) <= limit_bytes, "seed {seed}");
+            }
+        }
     }
 }

@@ -67,6 +67,8 @@ pub struct Statistics {
     pub launches: usize,
     /// Barriers per step.
     pub barriers: usize,
+    /// The fewest barriers that any order of the launches can do with, whatever the memory.
+    pub fewest_barriers: usize,
     /// Waits per step.
     pub waits: usize,
     /// Predicted time of a step in nanoseconds.

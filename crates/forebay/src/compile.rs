@@ -107,7 +107,9 @@ fn plan_within(program: &Program, machine: &Machine) -> Result<Plan, Error> {
     let costs = estimate(program, limits);
     let shares = [options.device_memory, options.host_memory];
     let in_core_peak_bytes = if shares.iter().any(|size| matches!(size, Some(MemorySize::Percent(_)))) {
-        plan(program, &PlanOptions::default(), limits, &costs)?.statistics.in_core_peak_bytes
+        plan(program, &PlanOptions { order: options.order, ..PlanOptions::default() }, limits, &costs)?
+            .statistics
+            .in_core_peak_bytes
     } else {
         0
     };
@@ -116,6 +118,7 @@ fn plan_within(program: &Program, machine: &Machine) -> Result<Plan, Error> {
     let plan_options = PlanOptions {
         device_budget_bytes: resolve(options.device_memory),
         host_budget_bytes: host_bytes.map(|bytes| bytes.saturating_sub(reserved_bytes)),
+        order: options.order,
         check: options.check || cfg!(debug_assertions),
     };
     plan(program, &plan_options, limits, &costs).map_err(|error| match (error, host_bytes) {

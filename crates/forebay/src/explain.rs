@@ -32,6 +32,8 @@ pub struct Explanation {
     pub launches: usize,
     /// Barriers in a step.
     pub barriers: usize,
+    /// The fewest barriers that any order of the launches can do with.
+    pub fewest_barriers: usize,
     /// Waits for events in a step.
     pub waits: usize,
     /// Predicted time of a step in seconds.
@@ -71,6 +73,7 @@ pub fn explain(plan: &Plan) -> Explanation {
         bytes_from_device: statistics.bytes_from_device,
         launches: statistics.launches,
         barriers: statistics.barriers,
+        fewest_barriers: statistics.fewest_barriers,
         waits: statistics.waits,
         predicted_seconds: statistics.predicted_ns as f64 / 1e9,
         in_core_predicted_seconds: statistics.in_core_predicted_ns as f64 / 1e9,
@@ -135,6 +138,7 @@ impl fmt::Display for Explanation {
             self.waits,
             self.barriers + self.waits
         )?;
+        writeln!(f, "fewest barriers   {} in any order, with memory for everything", self.fewest_barriers)?;
         writeln!(
             f,
             "predicted time    {:.4} s per step, {:.4} s without a budget",

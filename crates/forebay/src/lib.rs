@@ -84,6 +84,7 @@ pub use forebay_model::graph::Attribute;
 pub use forebay_model::graph::Dimension;
 pub use forebay_model::{training, Tensor as HostTensor};
 pub use forebay_plan::plan::{Plan, Statistics};
+pub use forebay_plan::LaunchOrder;
 pub use forebay_runtime::eager::{self, Context, ContextOptions, Event, Stream, StreamGuard, Tensor};
 pub use forebay_runtime::RuntimeError;
 pub use machine::{devices, DeviceDescription};

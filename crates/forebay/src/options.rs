@@ -1,6 +1,7 @@
 //! On what machine, within what memory, and how to train.
 
 use forebay_model::training::TrainingOptions;
+use forebay_plan::LaunchOrder;
 
 use crate::budget::MemorySize;
 
@@ -19,6 +20,8 @@ pub struct DeviceOptions {
     /// Whether operators are merged: neighbouring kernels become one, and the pieces of a concatenation are computed in
     /// their place.
     pub fuse: bool,
+    /// In which order launches are planned. No result depends on it.
+    pub order: LaunchOrder,
     /// Whether every plan is checked for races and lost data before it runs. Always so in debug builds.
     pub check: bool,
     /// Whether to keep when every command ran.
@@ -33,6 +36,7 @@ impl Default for DeviceOptions {
             device_memory: None,
             host_memory: None,
             fuse: true,
+            order: LaunchOrder::default(),
             check: false,
             trace: false,
         }

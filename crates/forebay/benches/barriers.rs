@@ -1,0 +1,312 @@
+//! How many barriers plans need, beside other ways to place them; and what they cost.
+//!
+//! ```text
+//! cargo bench -p forebay --bench barriers -- [table|planning|gain] [MODEL.onnx|FOLDER]...
+//! ```
+//!
+//! - `table`: for each model, inference and training. Without models, those of the repository.
+//! - `planning`: how long the passes take for a graph of 10,000 launches.
+//! - `gain`: runs of a graph with parallel branches, as planned and with a barrier after every dispatch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay::device::host::{HostDevice, HostOptions};
+use forebay::Device;
+use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
+use forebay_base::{Command, DataType, Kernel, StreamId, TensorDesc};
+use forebay_model::program::{Buffer, BufferId, Operand, Port, Program, ProgramLaunch, Role};
+use forebay_model::training::{training_graph, Loss, Optimizer, TrainingOptions};
+use forebay_model::{infer, lower, onnx};
+use forebay_plan::{cost, fuse, plan, LaunchOrder, Plan, PlanOptions};
+use forebay_runtime::Executor;
+use forebay_sync::{insert_barriers, StepBoundary};
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failure> {
+    let mut words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let parts = ["table", "planning", "gain"];
+    let chosen = words.first().filter(|word| parts.contains(&word.as_str())).cloned();
+    if chosen.is_some() {
+        words.remove(0);
+    }
+    let device = HostDevice::new(&HostOptions::default())?;
+    for part in parts.into_iter().filter(|part| chosen.as_deref().is_none_or(|chosen| chosen == *part)) {
+        match part {
+            "table" => table(&device, &models(&words)?),
+            "planning" => planning(&device)?,
+            _ => gain()?,
+        }
+    }
+    Ok(())
+}
+
+/// The models that the arguments name, folders searched; those of the repository without any.
+fn models(arguments: &[String]) -> Result<Vec<PathBuf>, Failure> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let own = ["testdata/golden", "crates/forebay-model/tests/data", "examples"].map(|folder| root.join(folder));
+    let mut open: Vec<PathBuf> = match arguments {
+        [] => own.to_vec(),
+        given => given.iter().map(PathBuf::from).collect(),
+    };
+    let mut found = BTreeSet::new();
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            for entry in std::fs::read_dir(&path)? {
+                open.push(entry?.path());
+            }
+        } else if path.extension().is_some_and(|extension| extension == "onnx") {
+            found.insert(path);
+        }
+    }
+    Ok(found.into_iter().collect())
+}
+
+/// A model's program, as the product compiles it; for training with the mean squared error and momentum, whatever the model
+/// is for: the loss is one launch of many.
+fn program(path: &Path, train: bool, device: &dyn Device) -> Result<Program, Failure> {
+    let mut graph = onnx::read_file(path)?.graph;
+    if !train {
+        graph.constants = graph.initializers.keys().copied().collect();
+    }
+    infer::infer(&mut graph, None).or_else(|_| infer::infer(&mut graph, Some(8)))?;
+    let program = if train {
+        let options = TrainingOptions {
+            loss: Loss::MeanSquaredError,
+            loss_output: None,
+            optimizer: Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
+            decay: None,
+            freeze: Vec::new(),
+            seed: 0,
+            gradient_outputs: false,
+        };
+        let step = training_graph(&graph, &options)?;
+        lower::lower(&step.graph, &step.parameters.into_iter().collect())?
+    } else {
+        lower::lower(&graph, &BTreeSet::new())?
+    };
+    let mut program = fuse::fuse(program);
+    name_constants(&mut program)?;
+    set_scratch(&mut program, device)?;
+    Ok(program)
+}
+
+/// Gives constants homes, as the product does.
+fn name_constants(program: &mut Program) -> Result<(), Failure> {
+    let known: BTreeSet<BufferId> = program.persistent.iter().map(|port| port.operand.buffer).collect();
+    for (buffer, tensor) in std::mem::take(&mut program.contents).into_iter().filter(|(id, _)| !known.contains(id)) {
+        let sizes: &[u64] = if tensor.shape.is_empty() { &[1] } else { &tensor.shape };
+        let desc = TensorDesc::packed(tensor.data_type, sizes)?;
+        let operand = Operand { buffer, offset_bytes: 0, desc };
+        let name = format!("constant {}", buffer.0);
+        program.persistent.push(Port { name, shape: tensor.shape.clone(), operand });
+    }
+    Ok(())
+}
+
+fn set_scratch(program: &mut Program, device: &dyn Device) -> Result<(), Failure> {
+    for launch in &mut program.launches {
+        let descs = |operands: &[Operand]| operands.iter().map(|operand| operand.desc.clone()).collect::<Vec<_>>();
+        launch.scratch_bytes = device.workspace_bytes(&launch.kernel, &descs(&launch.reads), &descs(&launch.writes))?;
+    }
+    Ok(())
+}
+
+fn planned(program: &Program, order: LaunchOrder, device: &dyn Device) -> Result<Plan, Failure> {
+    let options = PlanOptions { order, check: true, ..PlanOptions::default() };
+    Ok(plan(program, &options, device.limits(), &cost::estimate(program, device.limits()))?)
+}
+
+/// Barriers of a tracker that knows buffers and not bytes, each logical buffer being one with memory of its own: before
+/// every launch that touches a buffer written since the last barrier, or writes one that was read. It takes more memory
+/// than a plan, and so meets no buffer again that held something else before; with one buffer for all of a plan's memory,
+/// it would need a barrier after every launch.
+fn whole_buffer_barriers(program: &Program) -> usize {
+    let (mut written, mut read) = (BTreeSet::new(), BTreeSet::new());
+    let mut barriers = 0;
+    for launch in &program.launches {
+        let reads = || launch.reads.iter().map(|operand| operand.buffer);
+        let writes = || launch.writes.iter().map(|operand| operand.buffer);
+        let hazard = reads().any(|buffer| written.contains(&buffer))
+            || writes().any(|buffer| written.contains(&buffer) || read.contains(&buffer));
+        if hazard {
+            barriers += 1;
+            written.clear();
+            read.clear();
+        }
+        read.extend(reads());
+        written.extend(writes());
+    }
+    barriers
+}
+
+fn table(device: &dyn Device, models: &[PathBuf]) {
+    println!("| model | step | launches | each dispatch | whole buffers | file order | waits | reordered | waits | fewest | peak |");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
+    for path in models {
+        for (train, step) in [(false, "inference"), (true, "training")] {
+            match program(path, train, device).and_then(|program| row(&program, device)) {
+                Ok(row) => println!("| {} | {step} | {row} |", name(path)),
+                Err(error) => println!("| {} | {step} | none: {error} |", name(path)),
+            }
+        }
+    }
+}
+
+/// The model's name: its file's, or its folder's where every folder has the same file.
+fn name(path: &Path) -> String {
+    let part = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+    let stem = part(path.file_stem());
+    match stem.strip_prefix("model") {
+        Some(rest) => format!("{}{rest}", part(path.parent().and_then(Path::file_name))),
+        None => stem,
+    }
+}
+
+fn row(program: &Program, device: &dyn Device) -> Result<String, Failure> {
+    let file = planned(program, LaunchOrder::File, device)?.statistics;
+    let ours = planned(program, LaunchOrder::Barriers, device)?.statistics;
+    let each = program.launches.len().saturating_sub(1);
+    let (file_peak, peak) = (file.device_peak_bytes, ours.device_peak_bytes);
+    assert!(peak <= file_peak, "reordering raised the peak from {file_peak} to {peak} bytes");
+    Ok(format!(
+        "{} | {each} | {} | {} | {} | {} | {} | {} | {:.1} MiB",
+        program.launches.len(),
+        whole_buffer_barriers(program),
+        file.barriers,
+        file.waits,
+        ours.barriers,
+        ours.waits,
+        ours.fewest_barriers,
+        peak as f64 / f64::from(1 << 20)
+    ))
+}
+
+/// A graph of branches: `blocks` blocks one after the other, each of `branches` chains of `depth` kernels on tensors of
+/// `count` numbers that are added up at the end.
+fn branchy(blocks: usize, branches: usize, depth: usize, count: u64) -> Result<Program, Failure> {
+    let desc = TensorDesc::packed(DataType::Float32, &[count])?;
+    let mut program = Program::default();
+    let buffer = |program: &mut Program, role: Role| {
+        let name = format!("b{}", program.buffers.len());
+        program.buffers.push(Buffer { name, size_bytes: desc.total_size_bytes(), role });
+        Operand { buffer: BufferId(program.buffers.len() as u32 - 1), offset_bytes: 0, desc: desc.clone() }
+    };
+    let launch = |program: &mut Program, kernel: Kernel, reads: &[&Operand], write: &Operand| {
+        let name = format!("launch{}", program.launches.len());
+        let reads = reads.iter().map(|&operand| operand.clone()).collect();
+        program.launches.push(ProgramLaunch { name, kernel, reads, writes: vec![write.clone()], scratch_bytes: 0 });
+    };
+    let add = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
+    let mut value = buffer(&mut program, Role::Input);
+    let port =
+        |name: &str, operand: &Operand| Port { name: name.to_string(), shape: vec![count], operand: operand.clone() };
+    program.inputs.push(port("x", &value));
+    for _ in 0..blocks {
+        let mut ends = Vec::new();
+        for _ in 0..branches {
+            let mut end = value.clone();
+            for _ in 0..depth {
+                let next = buffer(&mut program, Role::Temporary);
+                launch(&mut program, Kernel::Unary(UnaryOp::Tanh), &[&end], &next);
+                end = next;
+            }
+            ends.push(end);
+        }
+        value = ends.swap_remove(0);
+        for end in &ends {
+            let sum = buffer(&mut program, Role::Temporary);
+            launch(&mut program, add.clone(), &[&value, end], &sum);
+            value = sum;
+        }
+    }
+    program.update_start = program.launches.len();
+    program.outputs.push(port("y", &value));
+    Ok(program)
+}
+
+fn planning(device: &dyn Device) -> Result<(), Failure> {
+    let program = branchy(385, 4, 5, 4096)?;
+    println!("{} launches:", program.launches.len() + 1);
+    for order in [LaunchOrder::File, LaunchOrder::Barriers] {
+        let start = Instant::now();
+        let options = PlanOptions { order, ..PlanOptions::default() };
+        let plan = plan(&program, &options, device.limits(), &cost::estimate(&program, device.limits()))?;
+        let (seconds, barriers) = (start.elapsed().as_secs_f64(), plan.statistics.barriers);
+        println!("  whole plan, {order:?} order: {seconds:.3} s, {barriers} barriers");
+        let work: Vec<Command> = plan.commands.iter().filter(|command| command.is_work()).cloned().collect();
+        let start = Instant::now();
+        insert_barriers(&plan.prologue, work, StepBoundary::HostJoin)?;
+        println!("  insert_barriers alone: {:.4} s", start.elapsed().as_secs_f64());
+    }
+    let live = forebay_plan::liveness::liveness(&program, false);
+    let choice = forebay_plan::order::Choice { limit_bytes: u64::MAX, window: usize::MAX, lazy: false };
+    let start = Instant::now();
+    let groups = forebay_plan::order::group(&program, &live, choice);
+    println!("  one grouping: {:.4} s, {} groups", start.elapsed().as_secs_f64(), groups.len());
+    Ok(())
+}
+
+/// The plan with a barrier after every launch.
+fn after_every_dispatch(plan: &Plan) -> Plan {
+    let mut slow = plan.clone();
+    slow.commands.clear();
+    for (index, command) in plan.commands.iter().enumerate() {
+        if index == plan.update_start {
+            slow.update_start = slow.commands.len();
+        }
+        match command {
+            Command::Barrier { stream: StreamId(0) } => {}
+            Command::Launch { stream, .. } => {
+                slow.commands.extend([command.clone(), Command::Barrier { stream: *stream }]);
+            }
+            _ => slow.commands.push(command.clone()),
+        }
+    }
+    if plan.update_start >= plan.commands.len() {
+        slow.update_start = slow.commands.len();
+    }
+    slow
+}
+
+fn gain() -> Result<(), Failure> {
+    const ROUNDS: usize = 60;
+    println!("| branches | numbers in a tensor | barriers | as planned | after every dispatch | ratio |");
+    println!("|---|---|---|---|---|---|");
+    for (branches, count) in [(4, 1 << 8), (4, 1 << 12), (4, 1 << 16), (8, 1 << 12), (1, 1 << 12)] {
+        let program = branchy(16, branches, 5, count)?;
+        let mut executors = Vec::new();
+        let mut barriers = 0;
+        for slow in [false, true] {
+            let device: Arc<dyn Device> = Arc::new(HostDevice::new(&HostOptions::default())?);
+            let plan = planned(&program, LaunchOrder::Barriers, &*device)?;
+            barriers = plan.statistics.barriers;
+            let plan = if slow { after_every_dispatch(&plan) } else { plan };
+            executors.push(Executor::new(device, plan, &BTreeMap::new())?);
+        }
+        let mut times = [Vec::new(), Vec::new()];
+        for _ in 0..ROUNDS {
+            for (executor, times) in executors.iter_mut().zip(&mut times) {
+                executor.write_input("x", &vec![0; 4 * count as usize])?;
+                times.push(executor.run()?.total);
+            }
+        }
+        let [planned, slow] = times.map(median);
+        println!(
+            "| {branches} | {count} | {barriers} of {} | {:.3} ms | {:.3} ms | {:.2} |",
+            program.launches.len() - 1,
+            planned.as_secs_f64() * 1e3,
+            slow.as_secs_f64() * 1e3,
+            planned.as_secs_f64() / slow.as_secs_f64()
+        );
+    }
+    Ok(())
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}

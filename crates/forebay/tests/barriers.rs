@@ -1,0 +1,77 @@
+//! The two smallest graphs that show what barriers are for, as the command line would plan and run them.
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::host;
+use forebay::serde_json::Value;
+use forebay::{command_lines, HostTensor, LaunchOrder, Model, Session, SessionOptions};
+
+fn example(name: &str) -> Model {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/barriers");
+    Model::from_file(folder.join(name)).unwrap()
+}
+
+/// Nothing merged: one launch for each operator, and one for each piece of a concatenation.
+fn unmerged(name: &str, order: LaunchOrder) -> Session {
+    let mut device = host(2);
+    (device.fuse, device.order, device.check, device.trace) = (false, order, true, true);
+    Session::new(&example(name), &SessionOptions { device, batch_size: None }).unwrap()
+}
+
+/// The compute stream's commands but for records, each as its node's name or its kind.
+fn compute_stream(session: &Session) -> Vec<String> {
+    let of_stream = |line: &&String| line.starts_with("s0 ");
+    let lines = command_lines(session.plan());
+    lines
+        .iter()
+        .filter(of_stream)
+        .map(|line| match line.rsplit_once("  (") {
+            Some((_, name)) => name.trim_end_matches(')').to_string(),
+            None => line.split(' ').nth(1).unwrap_or_default().to_string(),
+        })
+        .filter(|command| command != "record")
+        .collect()
+}
+
+#[test]
+fn a_chain_needs_a_barrier_between_each_two_operators() {
+    for order in [LaunchOrder::File, LaunchOrder::Barriers] {
+        let session = unmerged("chain.onnx", order);
+        assert_eq!((session.statistics().launches, session.statistics().barriers), (3, 2));
+        let stream = compute_stream(&session);
+        assert_eq!(stream, ["wait", "conv1", "barrier", "relu1", "barrier", "batch1"]);
+    }
+}
+
+#[test]
+fn a_diamond_needs_no_barrier_between_its_sides() {
+    let session = unmerged("diamond.onnx", LaunchOrder::default());
+    assert_eq!((session.statistics().launches, session.statistics().barriers), (5, 2));
+    let stream = compute_stream(&session);
+    let sides = ["barrier", "conv1", "conv2", "barrier", "join1", "join1"];
+    assert_eq!(stream, [&["wait", "pool1"], sides.as_slice()].concat());
+}
+
+/// Start and end of a node's slice in the trace's latest run, in microseconds.
+fn slice(events: &[Value], name: &str) -> (f64, f64) {
+    let slice = events.iter().rev().find(|event| event["ph"] == "X" && event["name"] == name).unwrap();
+    let start = slice["ts"].as_f64().unwrap();
+    (start, start + slice["dur"].as_f64().unwrap())
+}
+
+#[test]
+fn both_sides_of_a_diamond_run_at_the_same_time() {
+    let mut session = unmerged("diamond.onnx", LaunchOrder::default());
+    let x = HostTensor::from_f32(&[1, 16, 256, 256], &[0.5; 16 * 256 * 256]);
+    // A machine with other work may run both threads one after the other, but not every time.
+    let overlap = (0..200).any(|_| {
+        session.run([("x".to_string(), x.clone())].into()).unwrap();
+        let trace = session.trace();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let ((first_start, first_end), (second_start, second_end)) = (slice(events, "conv1"), slice(events, "conv2"));
+        first_start.max(second_start) < first_end.min(second_end)
+    });
+    assert!(overlap, "in 200 runs, the convolutions never ran at the same time");
+}

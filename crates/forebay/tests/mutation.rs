@@ -1,0 +1,143 @@
+//! No barrier and no wait of a plan is redundant, and the race checker finds every one that is missing: each is deleted in
+//! turn from the plans of the test models.
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::host;
+use forebay::training::{Loss, Optimizer, TrainingOptions};
+use forebay::{LaunchOrder, MemorySize, Model, Plan, Session, SessionOptions, Trainer, TrainerOptions};
+use forebay_base::Command;
+use forebay_sync::{check_races, StepBoundary};
+
+/// What is planned of a model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    Inference,
+    Training,
+}
+
+fn plan(path: &str, step: Step, order: LaunchOrder, device_memory: Option<MemorySize>) -> Plan {
+    let model = Model::from_file(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)).unwrap();
+    let mut device = host(2);
+    (device.order, device.device_memory) = (order, device_memory);
+    match step {
+        Step::Inference => Session::new(&model, &SessionOptions { device, batch_size: None }).unwrap().plan().clone(),
+        Step::Training => {
+            let training = TrainingOptions {
+                loss: Loss::MeanSquaredError,
+                loss_output: None,
+                optimizer: Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
+                decay: None,
+                freeze: Vec::new(),
+                seed: 0,
+                gradient_outputs: false,
+            };
+            let options = TrainerOptions { device, ..TrainerOptions::new(training) };
+            Trainer::new(model, options).unwrap().plan().clone()
+        }
+    }
+}
+
+/// Whether the checker objects to a list: a race in its first step is one in every step.
+fn objects(plan: &Plan, commands: &[Command]) -> bool {
+    check_races(&plan.prologue, commands, 1, StepBoundary::HostJoin).is_err()
+}
+
+/// Whether the checker objects to a plan without this command. What a list lacks shows in every longer list that begins
+/// with it, so it is enough to look as far as the next launch or copy of the stream, and only then at the whole.
+fn objects_without(plan: &Plan, index: usize) -> bool {
+    let stream = plan.commands[index].stream();
+    let guarded = |command: &Command| command.is_work() && command.stream() == stream;
+    let next = plan.commands[index + 1..].iter().position(guarded).map(|offset| index + 1 + offset);
+    let mut commands = plan.commands.clone();
+    commands.remove(index);
+    next.is_some_and(|next| objects(plan, &commands[..next])) || objects(plan, &commands)
+}
+
+/// Deletes each barrier and each wait; gives how many there were.
+fn delete_each(plan: &Plan, what: &str) -> usize {
+    assert!(!objects(plan, &plan.commands), "{what}");
+    let synchronisation = |command: &Command| matches!(command, Command::Barrier { .. } | Command::Wait { .. });
+    let indices: Vec<usize> =
+        (0..plan.commands.len()).filter(|&index| synchronisation(&plan.commands[index])).collect();
+    for &index in &indices {
+        let command = &plan.commands[index];
+        assert!(objects_without(plan, index), "{what}: nobody misses command {index} ({command})");
+    }
+    assert_eq!(indices.len(), plan.statistics.barriers + plan.statistics.waits, "{what}");
+    indices.len()
+}
+
+/// Plans in both orders, within these shares of the memory; says how much was deleted.
+fn mutate(path: &str, steps: &[Step], percents: &[u64]) {
+    let mut deleted = 0;
+    for &step in steps {
+        for order in [LaunchOrder::File, LaunchOrder::Barriers] {
+            for &percent in percents {
+                let memory = (percent < 100).then(|| format!("{percent}%").parse().unwrap());
+                let what = format!("{path}, {step:?} in {order:?} order within {percent} %");
+                deleted += delete_each(&plan(path, step, order, memory), &what);
+            }
+        }
+    }
+    println!("{path}: {deleted} barriers and waits deleted, each of them missed");
+    assert!(deleted > 10, "{path}: {deleted} deleted");
+}
+
+const BOTH: [Step; 2] = [Step::Inference, Step::Training];
+
+#[test]
+fn digits() {
+    mutate("testdata/golden/digits-cnn/model.onnx", &BOTH, &[100, 75, 50]);
+}
+
+#[test]
+fn residual_network() {
+    mutate("testdata/golden/resnet20/model.onnx", &BOTH, &[100]);
+    mutate("testdata/golden/resnet20/model.onnx", &[Step::Training], &[50]);
+}
+
+#[test]
+fn transformer() {
+    mutate("testdata/golden/tiny-gpt/model.onnx", &BOTH, &[100]);
+    mutate("testdata/golden/tiny-gpt/model.onnx", &[Step::Training], &[50]);
+}
+
+#[test]
+fn u_net() {
+    mutate("testdata/golden/unet3d/model.onnx", &BOTH, &[100]);
+    mutate("testdata/golden/unet3d/model.onnx", &[Step::Training], &[50]);
+}
+
+#[test]
+fn alexnet() {
+    mutate("crates/forebay-model/tests/data/light/light_bvlc_alexnet.onnx", &[Step::Inference], &[100]);
+}
+
+#[test]
+fn inception() {
+    mutate("crates/forebay-model/tests/data/light/light_inception_v1.onnx", &BOTH, &[100]);
+}
+
+#[test]
+fn squeezenet() {
+    mutate("crates/forebay-model/tests/data/light/light_squeezenet.onnx", &BOTH, &[100, 50]);
+}
+
+#[test]
+fn deep_residual_network() {
+    mutate("crates/forebay-model/tests/data/light/light_resnet50.onnx", &BOTH, &[100]);
+}
+
+#[test]
+fn vgg() {
+    mutate("crates/forebay-model/tests/data/light/light_vgg19.onnx", &BOTH, &[100]);
+}
+
+#[test]
+fn the_examples() {
+    mutate("examples/barriers/chain.onnx", &BOTH, &[100, 50]);
+    mutate("examples/barriers/diamond.onnx", &BOTH, &[100]);
+}
