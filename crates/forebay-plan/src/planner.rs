@@ -25,6 +25,8 @@ const KEEP_PERCENT: [u64; 8] = [100, 97, 94, 90, 85, 78, 70, 55];
 /// Parts of what file order's peak leaves beside parameters and state, in percent, that groups may take; the rest is room
 /// for the gaps that placement cannot fill.
 const LIMIT_PERCENT: [u64; 7] = [100, 98, 96, 94, 91, 88, 80];
+/// How many ways to group launches are placed and counted at most.
+const TRIED_MAX: usize = 16;
 /// Everything stays on the device.
 const UNLIMITED: Filling = Filling { keep_bytes: u64::MAX, transfer_bytes: u64::MAX, isolate: false };
 
@@ -58,13 +60,16 @@ pub fn plan(program: &Program, options: &PlanOptions, limits: &Limits, costs: &C
     }
     let planner = Planner { limits, costs };
     let in_file_order = planner.in_core(&file)?;
-    let reordered = match options.order {
-        LaunchOrder::File => None,
-        LaunchOrder::Barriers => planner.reordered(program, &in_file_order)?,
+    let (reordered, in_core) = match options.order {
+        LaunchOrder::File => (None, in_file_order),
+        LaunchOrder::Barriers => match planner.reordered(program, &in_file_order)? {
+            Some((variant, plan)) => (Some(variant), plan),
+            None => (None, in_file_order),
+        },
     };
-    let in_core = reordered.as_ref().map_or(&in_file_order, |(_, plan)| plan);
-    let in_core_peak_bytes = in_core.statistics.device_peak_bytes;
-    let in_core_predicted_ns = planner.predicted(&split_barriers(in_core.clone(), COMPUTE, costs));
+    let in_core = split_barriers(in_core, COMPUTE, costs);
+    let (in_core_peak_bytes, in_core_predicted_ns) =
+        (in_core.statistics.device_peak_bytes, planner.predicted(&in_core));
     let mut plan = match options.device_budget_bytes {
         Some(budget_bytes) if in_core_peak_bytes > budget_bytes => {
             if minimum_budget_bytes > budget_bytes {
@@ -75,12 +80,10 @@ pub fn plan(program: &Program, options: &PlanOptions, limits: &Limits, costs: &C
                 });
             }
             let capacity_bytes = budget_bytes / limits.tile_size_bytes * limits.tile_size_bytes;
-            let order = reordered.as_ref().map(|(variant, _)| variant);
-            planner.out_of_core(&file, order, capacity_bytes)?
+            split_barriers(planner.out_of_core(&file, reordered.as_ref(), capacity_bytes)?, COMPUTE, costs)
         }
-        _ => in_core.clone(),
+        _ => in_core,
     };
-    plan = split_barriers(plan, COMPUTE, costs);
     let statistics = &mut plan.statistics;
     statistics.device_budget_bytes = options.device_budget_bytes;
     statistics.in_core_peak_bytes = in_core_peak_bytes;
@@ -181,20 +184,30 @@ impl Planner<'_> {
     fn reordered(&self, program: &Program, in_file_order: &Plan) -> Result<Option<(Variant, Plan)>, PlanError> {
         let peak_bytes = in_file_order.statistics.device_peak_bytes;
         let synchronisations = |plan: &Plan| (plan.statistics.barriers, plan.statistics.waits);
-        let (mut fewest, mut waits_most) = synchronisations(in_file_order);
-        waits_most += fewest;
-        let mut best = None;
-        for groups in groupings(program, peak_bytes, fewest) {
-            // Between two groups there is a barrier, so no plan of these groups can do better.
-            if groups.len() > fewest {
-                break;
-            }
-            let variant = Variant::new(Ordered::by_groups(program, &groups), self.costs);
-            let Some(plan) = self.attempt(&variant, &variant.live, UNLIMITED, true, peak_bytes)? else { continue };
-            let (barriers, waits) = synchronisations(&plan);
-            if barriers < fewest && barriers + waits <= waits_most {
-                (fewest, waits_most) = (barriers, barriers + waits);
-                best = Some((variant, plan));
+        let (mut fewest, waits) = synchronisations(in_file_order);
+        let mut fewest_together = fewest + waits;
+        let (bases, mut tried, mut best) = (Bases::new(program), Vec::new(), None);
+        for percent in LIMIT_PERCENT {
+            for (rank, groups) in bases.groupings(peak_bytes, percent).into_iter().enumerate() {
+                // Between two groups there is a barrier, so no plan of more groups can do better.
+                if groups.len() > fewest || tried.len() == TRIED_MAX {
+                    break;
+                }
+                if tried.contains(&groups) {
+                    continue;
+                }
+                let variant = Variant::new(Ordered::by_groups(program, &groups), self.costs);
+                tried.push(groups);
+                let Some(plan) = self.attempt(&variant, &variant.live, UNLIMITED, true, peak_bytes)? else { continue };
+                let (barriers, waits) = synchronisations(&plan);
+                if barriers < fewest && barriers + waits <= fewest_together {
+                    (fewest, fewest_together) = (barriers, barriers + waits);
+                    best = Some((variant, plan));
+                    if rank == 0 {
+                        // Less room makes no fewer groups.
+                        return Ok(best);
+                    }
+                }
             }
         }
         Ok(best)
@@ -253,30 +266,40 @@ fn split(variant: &Variant) -> Liveness {
     liveness(&variant.ordered.program, true)
 }
 
-/// Several ways to cut a program into groups, those with the fewest groups first; none that cannot have fewer barriers than
-/// `barriers`.
-fn groupings(program: &Program, peak_bytes: u64, barriers: usize) -> Vec<Vec<Vec<usize>>> {
-    let alone: Vec<u32> = (0..program.launches.len() as u32).collect();
-    // Outputs that take over inputs save bytes, and tie the order of those who read them. Both may be what is short.
-    let bases = [alias_in_any_order(program.clone()), alias(program.clone(), &alone)];
-    let lasting = program.buffers.iter().filter(|buffer| buffer.role.is_persistent());
-    let lasting_bytes = lasting.map(|buffer| buffer.size_bytes).fold(0, u64::saturating_add);
-    let mut found: Vec<Vec<Vec<usize>>> = Vec::new();
-    for base in &bases {
-        let live = liveness(base, false);
-        for percent in LIMIT_PERCENT {
-            for (window, lazy) in [(usize::MAX, false), (usize::MAX, true), (64, false), (12, false)] {
-                let limit_bytes = lasting_bytes + peak_bytes.saturating_sub(lasting_bytes) / 100 * percent;
-                let choice = Choice { limit_bytes, window, lazy };
-                let groups = group(base, &live, choice);
-                if groups.len() <= barriers && !found.contains(&groups) {
-                    found.push(groups);
-                }
-            }
+/// A program with outputs in the place of inputs, in two ways. Outputs that take over inputs save bytes, and tie the order
+/// of those who read them: both may be what is short.
+struct Bases {
+    bases: [(Program, Liveness); 2],
+    /// Bytes that last from step to step.
+    lasting_bytes: u64,
+}
+
+impl Bases {
+    fn new(program: &Program) -> Bases {
+        let alone: Vec<u32> = (0..program.launches.len() as u32).collect();
+        let with_liveness = |program: Program| {
+            let live = liveness(&program, false);
+            (program, live)
+        };
+        let lasting = program.buffers.iter().filter(|buffer| buffer.role.is_persistent());
+        Bases {
+            lasting_bytes: lasting.map(|buffer| buffer.size_bytes).fold(0, u64::saturating_add),
+            bases: [alias_in_any_order(program.clone()), alias(program.clone(), &alone)].map(with_liveness),
         }
     }
-    found.sort_by_key(Vec::len);
-    found
+
+    /// Several ways to cut the program into groups, those with the fewest groups first.
+    fn groupings(&self, peak_bytes: u64, percent: u64) -> Vec<Vec<Vec<usize>>> {
+        let limit_bytes = self.lasting_bytes + peak_bytes.saturating_sub(self.lasting_bytes) / 100 * percent;
+        let mut found: Vec<Vec<Vec<usize>>> = Vec::new();
+        for (base, live) in &self.bases {
+            for (window, lazy) in [(usize::MAX, false), (usize::MAX, true), (64, false), (12, false)] {
+                found.push(group(base, live, Choice { limit_bytes, window, lazy }));
+            }
+        }
+        found.sort_by_key(Vec::len);
+        found
+    }
 }
 
 #[cfg(test)]

@@ -22,8 +22,8 @@ use crate::simulate::simulate;
 
 /// A step must become shorter by more than one part in this many for its splits to stay.
 const STEP_PARTS: u64 = 200;
-/// Splits are weighed one by one up to this many.
-const WEIGHED_MAX: usize = 256;
+/// Splits are weighed one by one as long as this many commands are simulated for it.
+const SIMULATED_MAX: usize = 1 << 19;
 /// Barriers between so many pairs of launches are left whole.
 const PAIRS_MAX: usize = 1 << 18;
 
@@ -41,7 +41,7 @@ pub fn split_barriers(plan: Plan, stream: StreamId, costs: &Costs) -> Plan {
     if best_ns + gain_ns >= whole_ns {
         return plan;
     }
-    for barrier in chosen.clone().into_iter().take(WEIGHED_MAX) {
+    for barrier in chosen.clone().into_iter().take(SIMULATED_MAX / plan.commands.len()) {
         let mut without = chosen.clone();
         without.remove(&barrier);
         let (tried, tried_ns) = timed(&plan, stream, &line, &without, costs);

@@ -97,6 +97,22 @@ fn pieces_are_computed_inside_their_concatenation() {
 }
 
 #[test]
+fn a_concatenation_that_is_to_stay_copies_its_pieces() {
+    let mut graph = Graph::default();
+    let x = input(&mut graph, "x", &[1, 4, 4]);
+    let (a, b) = (relu(&mut graph, x), relu(&mut graph, x));
+    let whole = concat(&mut graph, &[a, b], 1, float(&[1, 8, 4]));
+    graph.outputs.push(whole);
+    assert_eq!(kernels(&lowered(&graph)), ["Unary", "Unary"]);
+    let options = LoweringOptions { concatenate_in_place: false };
+    let program = lower_with(&graph, &BTreeSet::new(), &options).unwrap();
+    program.validate().unwrap();
+    assert_eq!(kernels(&program), ["Unary", "Unary", "Copy", "Copy"]);
+    let parts: Vec<u64> = program.launches[2..].iter().map(|launch| launch.writes[0].offset_bytes).collect();
+    assert_eq!(parts, [0, 64]);
+}
+
+#[test]
 fn a_long_chain_of_concatenations_needs_no_recursion() {
     let mut graph = Graph::default();
     let x = input(&mut graph, "x", &[1, 4]);
