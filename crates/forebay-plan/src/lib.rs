@@ -16,7 +16,7 @@
 //! | [`schedule`] | launches and copies in one list, with streams |
 //! | [`arena`] | offsets on the device and on the host |
 //! | [`split`] | barriers that become a record and a wait |
-//! | [`plan`] | the result |
+//! | [`mod@plan`] | the result |
 //! | [`planner`] | runs the passes and picks the best candidate |
 //! | [`mod@check`] | the whole plan, checked independently |
 //! | [`simulate`] | predicted times |

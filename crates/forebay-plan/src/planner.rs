@@ -23,10 +23,11 @@ use crate::split::split_barriers;
 const KEEP_PERCENT: [u64; 8] = [100, 97, 94, 90, 85, 78, 70, 55];
 
 /// Parts of what file order's peak leaves beside parameters and state, in percent, that groups may take; the rest is room
-/// for the gaps that placement cannot fill.
-const LIMIT_PERCENT: [u64; 7] = [100, 98, 96, 94, 91, 88, 80];
-/// How many ways to group launches are placed and counted at most.
-const TRIED_MAX: usize = 16;
+/// for the gaps that placement cannot fill. Far apart first: what succeeds there says which others are worth a try.
+const LIMIT_PERCENT: [u64; 12] = [100, 94, 97, 99, 98, 96, 95, 88, 91, 93, 80, 84];
+/// So many ways to group launches are placed and counted at most, times the number of launches; but a few in any case.
+const TRIED_LAUNCHES_MAX: usize = 6_000;
+const TRIED_MIN: usize = 4;
 /// Everything stays on the device.
 const UNLIMITED: Filling = Filling { keep_bytes: u64::MAX, transfer_bytes: u64::MAX, isolate: false };
 
@@ -187,10 +188,16 @@ impl Planner<'_> {
         let (mut fewest, waits) = synchronisations(in_file_order);
         let mut fewest_together = fewest + waits;
         let (bases, mut tried, mut best) = (Bases::new(program), Vec::new(), None);
+        let tried_max = (TRIED_LAUNCHES_MAX / program.launches.len().max(1)).max(TRIED_MIN);
+        // Less room makes no fewer groups: where the best grouping of a limit fits, lower limits have nothing to offer.
+        let mut enough_percent = 0;
         for percent in LIMIT_PERCENT {
+            if percent < enough_percent || tried.len() >= tried_max {
+                continue;
+            }
             for (rank, groups) in bases.groupings(peak_bytes, percent).into_iter().enumerate() {
                 // Between two groups there is a barrier, so no plan of more groups can do better.
-                if groups.len() > fewest || tried.len() == TRIED_MAX {
+                if groups.len() > fewest || tried.len() >= tried_max {
                     break;
                 }
                 if tried.contains(&groups) {
@@ -204,8 +211,7 @@ impl Planner<'_> {
                     (fewest, fewest_together) = (barriers, barriers + waits);
                     best = Some((variant, plan));
                     if rank == 0 {
-                        // Less room makes no fewer groups.
-                        return Ok(best);
+                        enough_percent = percent;
                     }
                 }
             }
@@ -293,7 +299,7 @@ impl Bases {
         let limit_bytes = self.lasting_bytes + peak_bytes.saturating_sub(self.lasting_bytes) / 100 * percent;
         let mut found: Vec<Vec<Vec<usize>>> = Vec::new();
         for (base, live) in &self.bases {
-            for (window, lazy) in [(usize::MAX, false), (usize::MAX, true), (64, false), (12, false)] {
+            for (window, lazy) in [(usize::MAX, false), (usize::MAX, true), (64, false), (20, false), (8, false)] {
                 found.push(group(base, live, Choice { limit_bytes, window, lazy }));
             }
         }

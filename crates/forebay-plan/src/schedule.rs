@@ -1,7 +1,7 @@
 //! Schedule: launches and copies in one list.
 //!
 //! The list's order is what the plan means by time: a fetch stands before the first launch of its stay, a save after the
-//! last access of its stay. Streams and barriers follow from the list (see [`crate::barriers`]).
+//! last access of its stay. Streams and barriers follow from the list (see [`forebay_sync::barriers`]).
 
 use crate::liveness::Liveness;
 use crate::residency::{Residency, Segment};
