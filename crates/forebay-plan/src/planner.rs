@@ -146,6 +146,14 @@ impl Variant {
     }
 }
 
+/// A plan within a capacity.
+struct Filled {
+    step_ns: u64,
+    /// The part of the capacity that was room for what is kept.
+    percent: u64,
+    plan: Plan,
+}
+
 /// What every attempt works with.
 struct Planner<'a> {
     limits: &'a Limits,
@@ -221,12 +229,16 @@ impl Planner<'_> {
 
     /// The fastest plan within a capacity that every single launch fits.
     fn out_of_core(&self, file: &Variant, reordered: Option<&Variant>, capacity_bytes: u64) -> Result<Plan, PlanError> {
-        let mut best: Option<(u64, Plan)> = None;
-        for variant in [Some(file), reordered].into_iter().flatten() {
-            self.try_fillings(variant, capacity_bytes, &mut best)?;
+        let mut best = self.fastest(file, &KEEP_PERCENT, capacity_bytes)?;
+        if let Some(variant) = reordered {
+            // The slack that is best for one order is about the best for the other.
+            let percents = best.as_ref().map_or(KEEP_PERCENT.to_vec(), |best| vec![best.percent]);
+            let other = self.fastest(variant, &percents, capacity_bytes)?;
+            let faster = |other: &Filled| best.as_ref().is_none_or(|best| other.step_ns < best.step_ns);
+            best = other.filter(faster).or(best);
         }
-        if let Some((_, plan)) = best {
-            return Ok(plan);
+        if let Some(best) = best {
+            return Ok(best.plan);
         }
         // Nothing but what neighbouring launches share, and not even that.
         let neighbours = Filling { keep_bytes: 0, transfer_bytes: 0, isolate: false };
@@ -238,19 +250,15 @@ impl Planner<'_> {
             .ok_or_else(|| PlanError::Check { reason: format!("no placement within {capacity_bytes} bytes") })
     }
 
-    /// Tries several amounts of slack, and keeps what is faster than the best so far.
-    fn try_fillings(
-        &self,
-        variant: &Variant,
-        capacity_bytes: u64,
-        best: &mut Option<(u64, Plan)>,
-    ) -> Result<(), PlanError> {
+    /// Tries these parts of the capacity as room for what is kept; the fastest plan, if any has a placement.
+    fn fastest(&self, variant: &Variant, percents: &[u64], capacity_bytes: u64) -> Result<Option<Filled>, PlanError> {
+        let mut best: Option<Filled> = None;
         let split = split(variant);
         let needed = mandatory_usage(&split).into_iter().max().unwrap_or(0);
         if needed > capacity_bytes {
-            return Ok(());
+            return Ok(None);
         }
-        for percent in KEEP_PERCENT {
+        for &percent in percents {
             let keep_bytes = (capacity_bytes / 100 * percent).max(needed);
             let middle_bytes = keep_bytes + capacity_bytes.saturating_sub(keep_bytes) / 2;
             let room = [capacity_bytes, middle_bytes, keep_bytes];
@@ -258,12 +266,12 @@ impl Planner<'_> {
                 let filling = Filling { keep_bytes, transfer_bytes, isolate: false };
                 let Some(plan) = self.attempt(variant, &split, filling, false, capacity_bytes)? else { continue };
                 let step_ns = self.predicted(&plan);
-                if best.as_ref().is_none_or(|(best_ns, _)| step_ns < *best_ns) {
-                    *best = Some((step_ns, plan));
+                if best.as_ref().is_none_or(|best| step_ns < best.step_ns) {
+                    best = Some(Filled { step_ns, percent, plan });
                 }
             }
         }
-        Ok(())
+        Ok(best)
     }
 }
 
