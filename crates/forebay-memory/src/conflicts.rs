@@ -40,7 +40,7 @@ pub(crate) struct Conflicts {
 }
 
 fn taken(item: &Item) -> impl Iterator<Item = &Piece> {
-    item.pieces.iter().filter(|piece| !piece.time.is_empty() && !piece.bytes.is_empty())
+    item.pieces.iter().filter(|piece| piece.is_taken())
 }
 
 impl Conflicts {

@@ -22,6 +22,11 @@ pub struct Piece {
 }
 
 impl Piece {
+    /// Whether any byte is taken at any time.
+    pub(crate) fn is_taken(&self) -> bool {
+        !self.time.is_empty() && !self.bytes.is_empty()
+    }
+
     /// Whether both are taken at some common time.
     pub(crate) fn coincides(&self, other: &Piece) -> bool {
         self.time.start.max(other.time.start) < self.time.end.min(other.time.end)

@@ -1,0 +1,238 @@
+//! Tree search for a placement below a capacity.
+//!
+//! Each decision takes a block that no other can lie below, and places it at its lowest possible base, or refuses it that
+//! base for good; [`Bounds`] says what follows. Both together leave no placement out, so a search that ends proves what it
+//! says. Three things keep it short: it works where fewest blocks can come next (rules differ, see [`Rule`]), blocks that no
+//! time connects any more are searched apart, and what failed once is remembered by a hash of the blocks and their bounds.
+//!
+//! Sections, bounds by sections, and searching apart what a cut of time separates are from M. D. Moffitt, "MiniMalloc"
+//! (ASPLOS 2023); refusals and the choice of the section are not.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use super::bounds::{Bounds, PLACED};
+use super::instance::Instance;
+
+/// States remembered; beyond that, what fails is forgotten.
+const MEMORY_MAX: usize = 1 << 20;
+
+/// Where the next block is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// The lowest block of all.
+    LowestBlock,
+    /// The section with the lowest floor, of these the one that failed most often.
+    LowestFloor,
+    /// The section with the fewest blocks that may come next, for how often it failed.
+    FewestChoicesPerFailure,
+    /// The section with the fewest blocks that may come next, of these the tightest.
+    FewestChoices,
+}
+
+/// How a search ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Found,
+    /// There is no placement.
+    None,
+    /// The nodes are spent.
+    Spent,
+}
+
+/// Hashes of states without a placement, for one instance and one capacity.
+pub(super) type Failed = HashSet<u64>;
+
+/// A search that goes on until its nodes are spent.
+#[derive(Debug)]
+pub(super) struct Tree<'a> {
+    bounds: Bounds<'a>,
+    failed: &'a mut Failed,
+    rule: Rule,
+    /// By block: its place in the order that decides between equals.
+    ranks: &'a [u32],
+    nodes: u64,
+    /// By section: how many blocks without a base are live in it and in the next one.
+    links: Vec<u32>,
+    /// Blocks of the parts that are being searched, part after part.
+    parts: Vec<u32>,
+}
+
+impl<'a> Tree<'a> {
+    pub fn new(
+        instance: &'a Instance,
+        capacity: i64,
+        rule: Rule,
+        ranks: &'a [u32],
+        failed: &'a mut Failed,
+    ) -> Tree<'a> {
+        let mut links = vec![0; instance.sections.len()];
+        for block in &instance.blocks {
+            links[block.sections.start..block.sections.end - 1].iter_mut().for_each(|link| *link += 1);
+        }
+        let parts = (0..instance.blocks.len() as u32).collect();
+        Tree { bounds: Bounds::new(instance, capacity), failed, rule, ranks, nodes: 0, links, parts }
+    }
+
+    /// Searches with at most that many decisions; gives how many were left.
+    pub fn run(&mut self, nodes: u64) -> (Outcome, u64) {
+        self.nodes = nodes;
+        if self.bounds.remainders.iter().any(|&remainder| remainder > self.bounds.capacity) {
+            return (Outcome::None, nodes);
+        }
+        let mut cuts = Vec::new();
+        let mut first = 0;
+        for (section, _) in self.links.iter().enumerate().filter(|(_, &link)| link == 0) {
+            cuts.push(first..section + 1);
+            first = section + 1;
+        }
+        let outcome = self.search_parts(0..self.parts.len(), cuts);
+        (outcome, self.nodes)
+    }
+
+    /// By block: its base, after [`Outcome::Found`].
+    pub fn into_bases(self) -> Vec<i64> {
+        self.bounds.bases
+    }
+
+    /// Searches a part: blocks at `range` of the list of parts, live in `sections`.
+    fn search(&mut self, range: Range<usize>, sections: Range<usize>) -> Outcome {
+        let start = self.bounds.mark();
+        let mut first_state = None;
+        let outcome = loop {
+            if self.nodes == 0 {
+                break Outcome::Spent;
+            }
+            self.nodes -= 1;
+            let state = self.state(range.clone());
+            if self.failed.contains(&state) {
+                break Outcome::None;
+            }
+            first_state.get_or_insert(state);
+            let Some(block) = self.pick(range.clone(), sections.clone()) else { break Outcome::Found };
+            let mark = self.bounds.mark();
+            if self.bounds.place(block) {
+                match self.descend(block, range.clone(), sections.clone()) {
+                    Outcome::None => {}
+                    outcome => break outcome,
+                }
+            }
+            self.bounds.undo(mark);
+            if !self.bounds.refuse(block) {
+                break Outcome::None;
+            }
+        };
+        if outcome == Outcome::None {
+            if let Some(state) = first_state.filter(|_| self.failed.len() < MEMORY_MAX) {
+                self.failed.insert(state);
+            }
+            self.bounds.undo(start);
+        }
+        outcome
+    }
+
+    /// Searches what is left of a part after a block was placed, in parts that no block connects.
+    fn descend(&mut self, block: usize, range: Range<usize>, sections: Range<usize>) -> Outcome {
+        let instance = self.bounds.instance;
+        let taken = instance.blocks[block].sections.clone();
+        let mut cuts = Vec::new();
+        let mut first = sections.start;
+        for section in taken.start..taken.end - 1 {
+            self.links[section] -= 1;
+            if self.links[section] == 0 {
+                cuts.push(first..section + 1);
+                first = section + 1;
+            }
+        }
+        cuts.push(first..sections.end);
+        let outcome = self.search_parts(range, cuts);
+        self.links[taken.start..taken.end - 1].iter_mut().for_each(|link| *link += 1);
+        outcome
+    }
+
+    /// Searches what is left of a part in each range of sections: smallest first, since one that fails spares the others.
+    fn search_parts(&mut self, range: Range<usize>, cuts: Vec<Range<usize>>) -> Outcome {
+        let start = self.parts.len();
+        let mut parts = Vec::with_capacity(cuts.len());
+        for sections in cuts {
+            let first = self.parts.len();
+            for index in range.clone() {
+                let block = self.parts[index];
+                let live = &self.bounds.instance.blocks[block as usize].sections;
+                let inside = sections.start <= live.start && live.end <= sections.end;
+                if inside && self.bounds.lows[block as usize] != PLACED {
+                    self.parts.push(block);
+                }
+            }
+            if self.parts.len() > first {
+                parts.push((first..self.parts.len(), sections));
+            }
+        }
+        parts.sort_by_key(|(blocks, _)| blocks.len());
+        let mut outcome = Outcome::Found;
+        for (blocks, sections) in parts {
+            outcome = self.search(blocks, sections);
+            if outcome != Outcome::Found {
+                break;
+            }
+        }
+        self.parts.truncate(start);
+        outcome
+    }
+
+    /// A hash of a part's blocks and their bounds, on which alone it depends whether the part has a placement.
+    fn state(&self, range: Range<usize>) -> u64 {
+        let mut state = 0u64;
+        for &block in &self.parts[range] {
+            let low = self.bounds.lows[block as usize];
+            if low != PLACED {
+                state = state.wrapping_add(mix((low as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(block)));
+            }
+        }
+        state
+    }
+
+    /// A block of a part that no other can lie below; `None` when all have a base.
+    fn pick(&self, range: Range<usize>, sections: Range<usize>) -> Option<usize> {
+        let bounds = &self.bounds;
+        let lowest = |blocks: &[u32]| {
+            let open = blocks.iter().copied().filter(|&block| bounds.lows[block as usize] != PLACED);
+            open.min_by_key(|&block| (bounds.lows[block as usize], self.ranks[block as usize]))
+        };
+        if self.rule == Rule::LowestBlock {
+            return lowest(&self.parts[range]).map(|block| block as usize);
+        }
+        let open = sections.filter(|&section| bounds.remainders[section] > 0);
+        let section = open.min_by_key(|&section| self.priority(section))?;
+        let mut block = lowest(&bounds.instance.sections[section])?;
+        // What may lie below comes first. Each step goes to a lower base, so this ends.
+        loop {
+            let low = bounds.lows[block as usize];
+            let below = bounds.instance.neighbours[block as usize].iter().copied();
+            let below = below.filter(|&other| bounds.tops[other as usize] <= low);
+            match below.min_by_key(|&other| (bounds.lows[other as usize], self.ranks[other as usize])) {
+                Some(other) => block = other,
+                None => return Some(block as usize),
+            }
+        }
+    }
+
+    /// Sections with the least priority come first.
+    fn priority(&self, section: usize) -> (i64, i64) {
+        let bounds = &self.bounds;
+        let failures = bounds.failures[section] as i64;
+        let choices = i64::from(bounds.choices[section]);
+        match self.rule {
+            Rule::LowestBlock | Rule::LowestFloor => (bounds.floors[section], -failures),
+            Rule::FewestChoicesPerFailure => (-((failures + 1) << 20) / choices.max(1), 0),
+            Rule::FewestChoices => (choices, bounds.capacity - bounds.remainders[section] - bounds.floors[section]),
+        }
+    }
+}
+
+/// Spreads the bits of a number (the finalizer of splitmix64).
+fn mix(mut number: u64) -> u64 {
+    number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
