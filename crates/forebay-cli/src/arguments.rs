@@ -16,6 +16,7 @@ use forebay::{DeviceOptions, LaunchOrder, MemorySize};
   forebay run   model.onnx --input x=x.npy --output-dir results
   forebay plan  model.onnx --train --device-memory 50%
   forebay devices
+  forebay place buffers.csv --capacity 1MiB
 
 `forebay COMMAND --help` explains a command's flags.")]
 pub struct Arguments {
@@ -35,6 +36,8 @@ pub enum Command {
     Plan(PlanArguments),
     /// List the devices of this machine
     Devices(DevicesArguments),
+    /// Give buffers with known lifetimes offsets in as little memory as possible
+    Place(PlaceArguments),
 }
 
 /// In which order kernels are planned.
@@ -348,6 +351,40 @@ pub struct PlanArguments {
 #[derive(Args, Debug)]
 pub struct DevicesArguments {
     /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `forebay place`.
+#[derive(Args, Debug)]
+#[command(after_help = "FILE.csv has a header and one buffer a line, as MiniMalloc's:
+
+  id,lower,upper,size
+  b1,0,3,4
+  b2,3,9,4
+
+A buffer is live from `lower` on and no longer at `upper`; `size` is in bytes. Columns come in any order. `alignment`, `offset`
+(a given one) and `gaps` (3-5 or 3-5@0:16) are optional; `end` instead of `upper` names the last time.
+
+Exit code 1: the buffers do not fit into the capacity, or no placement was found that does.
+
+Examples:
+  forebay place buffers.csv
+  forebay place buffers.csv --capacity 1MiB --output placed.csv")]
+pub struct PlaceArguments {
+    /// The buffers (see below)
+    #[arg(value_name = "FILE.csv")]
+    pub file: PathBuf,
+    /// The most memory: bytes, or a size such as 1MiB [default: as little as possible]
+    #[arg(long, value_name = "SIZE")]
+    pub capacity: Option<MemorySize>,
+    /// Write the buffers with a column `offset`
+    #[arg(long, value_name = "FILE.csv")]
+    pub output: Option<PathBuf>,
+    /// Print one JSON object on standard output, and nothing else there
+    ///
+    /// Keys: offsets (id and offset of each buffer), height, capacity (null without one), lower_bound (the most bytes live at
+    /// once), all in bytes; seconds.
     #[arg(long)]
     pub json: bool,
 }

@@ -14,10 +14,12 @@
 //! | [`metrics`] | accuracy and Dice |
 //! | [`feeding`] | data sets and arrays as the tensors that a model takes |
 //! | [`training_options`] | flags as training options |
-//! | [`run`], [`train`], [`plan`], [`devices`] | the sub-commands |
+//! | [`run`], [`train`], [`plan`], [`devices`], [`place`] | the sub-commands |
+//! | [`buffer_table`] | what `place` reads and writes |
 //! | [`compare`] | a budget's price: steps beside unlimited ones |
 
 mod arguments;
+mod buffer_table;
 mod compare;
 mod devices;
 mod failure;
@@ -25,6 +27,7 @@ mod feeding;
 mod interrupt;
 mod metrics;
 mod output;
+mod place;
 mod plan;
 mod progress;
 mod report;
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Command::Train(arguments) => train::train(arguments),
         Command::Plan(arguments) => plan::plan(arguments),
         Command::Devices(arguments) => devices::devices(arguments),
+        Command::Place(arguments) => place::place(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

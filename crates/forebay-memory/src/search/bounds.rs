@@ -2,8 +2,9 @@
 //!
 //! In a placement that cannot be lowered, every block lies at 0 or rests on another one. So a block that is *refused* its
 //! lowest base has to rest on a block that has no base yet, and lies no lower than the lowest top of those. In a section,
-//! what has no base yet lies above the lowest of its bounds: that bound and the sizes add up to a height that must not
-//! exceed the capacity. Both rules raise bounds, and are applied until nothing changes.
+//! what has no base yet is stacked in some order, each block no lower than its bound: where even the order of the bounds ends
+//! above the capacity, none fits, and a block whose bound leaves too little above it for all the others does not come first,
+//! so it lies on one that may. These rules are applied until nothing changes.
 
 use super::instance::Instance;
 
@@ -49,6 +50,8 @@ pub(super) struct Bounds<'a> {
     is_raised: Vec<bool>,
     touched: Vec<u32>,
     is_touched: Vec<bool>,
+    /// Scratch: bounds and blocks of one section.
+    stack: Vec<(i64, u32)>,
 }
 
 impl<'a> Bounds<'a> {
@@ -72,6 +75,7 @@ impl<'a> Bounds<'a> {
             is_raised: vec![false; blocks.len()],
             touched: Vec::new(),
             is_touched: vec![false; sections.len()],
+            stack: Vec::new(),
         }
     }
 
@@ -115,8 +119,8 @@ impl<'a> Bounds<'a> {
         }
         for &other in &instance.neighbours[block] {
             let other = other as usize;
-            // A refused block that is no lower than this top may rest on it after all.
-            if self.refused[other] && self.lows[other] <= top {
+            // A refused block that may lie as low as this allows rests on what has a base.
+            if self.refused[other] && self.lows[other] <= instance.blocks[other].aligned(top) {
                 self.set_refused(other, false);
             }
             self.raise(other, top);
@@ -136,8 +140,7 @@ impl<'a> Bounds<'a> {
         let low = self.lows[block];
         // Blocks that differ in nothing are refused together: exchanging them changes nothing.
         let twin = |&other: &usize| self.lows[other] == low && instance.blocks[other] == instance.blocks[block];
-        let twins: Vec<usize> =
-            instance.neighbours[block].iter().map(|&other| other as usize).filter(twin).collect();
+        let twins: Vec<usize> = instance.neighbours[block].iter().map(|&other| other as usize).filter(twin).collect();
         for &refused in twins.iter().chain([&block]) {
             if !self.refused[refused] {
                 self.set_refused(refused, true);
@@ -174,11 +177,7 @@ impl<'a> Bounds<'a> {
         }
         let instance = self.instance;
         let raised = &instance.blocks[block];
-        let low = if raised.alignment == 1 {
-            bound
-        } else {
-            (bound + raised.alignment - 1) / raised.alignment * raised.alignment
-        };
+        let low = raised.aligned(bound);
         self.changes.push(Change::Low { block: block as u32, before });
         self.set_low(block, low);
         if !self.is_raised[block] {
@@ -239,27 +238,48 @@ impl<'a> Bounds<'a> {
         false
     }
 
-    /// Finds a section's floor; whether what lies above it fits.
+    /// Finds a section's floor and what may come next in it; whether its blocks fit above it.
     fn look_at(&mut self, section: usize) -> bool {
         let remainder = self.remainders[section];
         if remainder == 0 {
             return true;
         }
         let latest = self.capacity - remainder;
-        let (mut floor, mut choices) = (PLACED, 0);
+        let mut stack = std::mem::take(&mut self.stack);
+        stack.clear();
+        let (mut floor, mut choices, mut lowest_top) = (PLACED, 0, PLACED);
         for &block in &self.instance.sections[section] {
             let low = self.lows[block as usize];
+            if low == PLACED {
+                continue;
+            }
+            stack.push((low, block));
             floor = floor.min(low);
-            choices += u32::from(low <= latest);
+            if low <= latest {
+                choices += 1;
+                lowest_top = lowest_top.min(self.tops[block as usize]);
+            }
         }
         let before = (self.floors[section], self.choices[section]);
         if before != (floor, choices) {
             self.changes.push(Change::Section { section: section as u32, floor: before.0, choices: before.1 });
             (self.floors[section], self.choices[section]) = (floor, choices);
         }
-        if floor > latest {
+        let mut fits = floor <= latest;
+        // Where every block may come first, the bounds leave room for any order.
+        if fits && (choices as usize) < stack.len() {
+            for (low, block) in stack.iter_mut().filter(|(low, _)| *low > latest) {
+                self.raise(*block as usize, lowest_top);
+                *low = self.lows[*block as usize];
+            }
+            stack.sort_unstable();
+            let size = |block: u32| self.instance.blocks[block as usize].size;
+            fits = stack.iter().fold(0, |top, &(low, block)| low.max(top) + size(block)) <= self.capacity;
+        }
+        if !fits {
             self.failures[section] += 1;
         }
-        floor <= latest
+        self.stack = stack;
+        fits
     }
 }

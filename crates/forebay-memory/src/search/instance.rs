@@ -23,6 +23,16 @@ pub(super) struct Block {
     pub duration: u32,
 }
 
+impl Block {
+    /// The lowest base from `bound` on.
+    pub fn aligned(&self, bound: i64) -> i64 {
+        match self.alignment {
+            1 => bound,
+            alignment => (bound + alignment - 1) / alignment * alignment,
+        }
+    }
+}
+
 /// Blocks, with what every search needs of them.
 #[derive(Clone, Debug)]
 pub(super) struct Instance {
@@ -54,7 +64,8 @@ impl Instance {
         }
         let alignments = numbers.iter().map(|&number| items[number].alignment_bytes.max(1));
         let sizes = pieces.iter().map(|piece| piece.bytes.len());
-        let unit_bytes = alignments.clone().filter(|&alignment_bytes| alignment_bytes > 1).chain(sizes).fold(0, divisor);
+        let unit_bytes =
+            alignments.clone().filter(|&alignment_bytes| alignment_bytes > 1).chain(sizes).fold(0, divisor);
         let unit_bytes = unit_bytes.max(1);
         let spans = spans(&pieces);
         let blocks: Vec<Block> = pieces
@@ -94,7 +105,11 @@ impl Instance {
 
 /// The greatest common divisor.
 fn divisor(first: u64, second: u64) -> u64 {
-    if second == 0 { first } else { divisor(second, first % second) }
+    if second == 0 {
+        first
+    } else {
+        divisor(second, first % second)
+    }
 }
 
 /// By piece: its sections. A section ends where a piece ends and another has begun since the section before.

@@ -11,8 +11,7 @@ use super::random::Random;
 use super::tree::{Failed, Outcome, Rule, Tree};
 
 /// The rules, in the order in which they are tried.
-const RULES: [Rule; 4] =
-    [Rule::LowestFloor, Rule::FewestChoicesPerFailure, Rule::FewestChoices, Rule::LowestBlock];
+const RULES: [Rule; 2] = [Rule::LowestFloor, Rule::FewestChoices];
 /// Later orders move a block by up to this part of all.
 const SHAKE_DIVISOR: usize = 3;
 /// The lowest height is searched for with this part of the nodes for each height that is tried.

@@ -20,13 +20,9 @@ const MEMORY_MAX: usize = 1 << 20;
 /// Where the next block is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// The lowest block of all.
-    LowestBlock,
     /// The section with the lowest floor, of these the one that failed most often.
     LowestFloor,
     /// The section with the fewest blocks that may come next, for how often it failed.
-    FewestChoicesPerFailure,
-    /// The section with the fewest blocks that may come next, of these the tightest.
     FewestChoices,
 }
 
@@ -109,7 +105,7 @@ impl<'a> Tree<'a> {
                 break Outcome::None;
             }
             first_state.get_or_insert(state);
-            let Some(block) = self.pick(range.clone(), sections.clone()) else { break Outcome::Found };
+            let Some(block) = self.pick(sections.clone()) else { break Outcome::Found };
             let mark = self.bounds.mark();
             if self.bounds.place(block) {
                 match self.descend(block, range.clone(), sections.clone()) {
@@ -192,25 +188,20 @@ impl<'a> Tree<'a> {
         state
     }
 
-    /// A block of a part that no other can lie below; `None` when all have a base.
-    fn pick(&self, range: Range<usize>, sections: Range<usize>) -> Option<usize> {
+    /// A block of the part in these sections that no other can lie below; `None` when all have a base.
+    fn pick(&self, sections: Range<usize>) -> Option<usize> {
         let bounds = &self.bounds;
-        let lowest = |blocks: &[u32]| {
-            let open = blocks.iter().copied().filter(|&block| bounds.lows[block as usize] != PLACED);
-            open.min_by_key(|&block| (bounds.lows[block as usize], self.ranks[block as usize]))
-        };
-        if self.rule == Rule::LowestBlock {
-            return lowest(&self.parts[range]).map(|block| block as usize);
-        }
+        let height = |&block: &u32| (bounds.lows[block as usize], self.ranks[block as usize]);
         let open = sections.filter(|&section| bounds.remainders[section] > 0);
         let section = open.min_by_key(|&section| self.priority(section))?;
-        let mut block = lowest(&bounds.instance.sections[section])?;
+        // A block with a base has the highest bound.
+        let mut block = bounds.instance.sections[section].iter().copied().min_by_key(height)?;
         // What may lie below comes first. Each step goes to a lower base, so this ends.
         loop {
             let low = bounds.lows[block as usize];
             let below = bounds.instance.neighbours[block as usize].iter().copied();
             let below = below.filter(|&other| bounds.tops[other as usize] <= low);
-            match below.min_by_key(|&other| (bounds.lows[other as usize], self.ranks[other as usize])) {
+            match below.min_by_key(height) {
                 Some(other) => block = other,
                 None => return Some(block as usize),
             }
@@ -223,9 +214,8 @@ impl<'a> Tree<'a> {
         let failures = bounds.failures[section] as i64;
         let choices = i64::from(bounds.choices[section]);
         match self.rule {
-            Rule::LowestBlock | Rule::LowestFloor => (bounds.floors[section], -failures),
-            Rule::FewestChoicesPerFailure => (-((failures + 1) << 20) / choices.max(1), 0),
-            Rule::FewestChoices => (choices, bounds.capacity - bounds.remainders[section] - bounds.floors[section]),
+            Rule::LowestFloor => (bounds.floors[section], -failures),
+            Rule::FewestChoices => (-((failures + 1) << 20) / choices.max(1), 0),
         }
     }
 }

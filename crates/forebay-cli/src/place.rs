@@ -1,0 +1,103 @@
+//! `forebay place`: offsets for buffers with known lifetimes, without a model.
+
+use std::fs;
+use std::time::Instant;
+
+use forebay::budget::format_bytes;
+use forebay::serde_json::{json, Value};
+use forebay::MemorySize;
+use forebay_memory::{load_bound_bytes, place as find_placement, verify, Effort, Placement, PlacementError};
+
+use crate::arguments::PlaceArguments;
+use crate::buffer_table::BufferTable;
+use crate::failure::Failure;
+use crate::output;
+
+/// Places the buffers of a file.
+///
+/// # Errors
+/// A file that cannot be read or written, and buffers that do not fit.
+pub fn place(arguments: &PlaceArguments) -> Result<(), Failure> {
+    let capacity_bytes = match arguments.capacity {
+        Some(MemorySize::Bytes(bytes)) => Some(bytes),
+        Some(MemorySize::Percent(_)) => {
+            return Err(Failure::Usage("--capacity takes bytes or a size such as 1MiB, not a share".to_owned()))
+        }
+        None => None,
+    };
+    if let Some(path) = &arguments.output {
+        output::check_writable(path)?;
+    }
+    let name = arguments.file.display();
+    let text =
+        fs::read_to_string(&arguments.file).map_err(|error| Failure::Failed(format!("cannot read {name}: {error}")))?;
+    let table = BufferTable::parse(&text).map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
+    let started = Instant::now();
+    let found = find_placement(&table.items, capacity_bytes, Effort::THOROUGH);
+    let seconds = started.elapsed().as_secs_f64();
+    let placement = found.map_err(|error| Failure::Failed(format!("{name}: {}", refusal(&error))))?;
+    verify(&table.items, &placement).map_err(|fault| Failure::Failed(format!("{name}: a wrong placement: {fault}")))?;
+    if let Some(path) = &arguments.output {
+        output::write(path, &table.with_offsets(&placement.offsets))?;
+    }
+    let result = Placed { table: &table, placement: &placement, capacity_bytes, seconds };
+    if arguments.json {
+        output::say(&format!("{:#}", result.json()));
+    } else {
+        result.lines().iter().for_each(|line| output::say(line));
+    }
+    Ok(())
+}
+
+/// Why there is no placement, with a way out.
+fn refusal(error: &PlacementError) -> String {
+    match error {
+        PlacementError::Load { load_bytes, .. } => format!("{error}; --capacity {load_bytes} is the least"),
+        PlacementError::Search { .. } => {
+            format!("{error}; there may be a lower one, and without --capacity the lowest found is printed")
+        }
+        PlacementError::Fixed(_) | PlacementError::TooLarge { .. } => error.to_string(),
+    }
+}
+
+/// What the command prints.
+struct Placed<'a> {
+    table: &'a BufferTable,
+    placement: &'a Placement,
+    capacity_bytes: Option<u64>,
+    seconds: f64,
+}
+
+impl Placed<'_> {
+    fn lower_bound_bytes(&self) -> u64 {
+        load_bound_bytes(&self.table.items)
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let width = self.table.ids.iter().map(|id| id.chars().count()).max().unwrap_or(0).max("id".len());
+        let mut lines = vec![format!("{:<width$} {:>16} {:>16}", "id", "offset", "size")];
+        for ((id, item), offset) in self.table.ids.iter().zip(&self.table.items).zip(&self.placement.offsets) {
+            lines.push(format!("{id:<width$} {offset:>16} {:>16}", item.size_bytes()));
+        }
+        let size = |bytes: u64| match format_bytes(bytes) {
+            text if text.ends_with("bytes") => text,
+            text => format!("{bytes} bytes ({text})"),
+        };
+        lines.push(format!("height       {}", size(self.placement.height_bytes)));
+        lines.push(format!("capacity     {}", self.capacity_bytes.map_or("none given".to_owned(), size)));
+        lines.push(format!("lower bound  {}", size(self.lower_bound_bytes())));
+        lines.push(format!("time         {:.3} s", self.seconds));
+        lines
+    }
+
+    fn json(&self) -> Value {
+        let buffer = |(id, &offset): (&String, &u64)| json!({ "id": id, "offset": offset });
+        json!({
+            "offsets": self.table.ids.iter().zip(&self.placement.offsets).map(buffer).collect::<Vec<_>>(),
+            "height": self.placement.height_bytes,
+            "capacity": self.capacity_bytes,
+            "lower_bound": self.lower_bound_bytes(),
+            "seconds": self.seconds,
+        })
+    }
+}
