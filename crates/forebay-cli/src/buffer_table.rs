@@ -126,8 +126,7 @@ impl Columns {
             }
             columns.count = index + 1;
         }
-        let needed =
-            [("id", columns.id), ("lower", columns.lower), ("upper", columns.upper), ("size", columns.size)];
+        let needed = [("id", columns.id), ("lower", columns.lower), ("upper", columns.upper), ("size", columns.size)];
         match needed.iter().find(|(_, column)| column.is_none()) {
             Some((name, _)) => Err(format!("the header has no column '{name}'; id, lower, upper and size are needed")),
             None => Ok(columns),
@@ -163,7 +162,8 @@ impl Columns {
                 format!("gaps are expected as 3-5 or 3-5@0:16, separated by spaces, there is '{text}'")
             })?;
             let until = end(last).filter(|&until| from <= start && start <= until && until <= upper);
-            let until = until.ok_or_else(|| format!("the gap '{text}' is expected within the lifetime, after the last gap"))?;
+            let until =
+                until.ok_or_else(|| format!("the gap '{text}' is expected within the lifetime, after the last gap"))?;
             let window = window.unwrap_or(ByteRange::new(0, 0));
             if window.end > size {
                 return Err(format!("the gap '{text}' leaves bytes in use beyond the size {size}"));

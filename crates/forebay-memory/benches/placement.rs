@@ -1,0 +1,61 @@
+//! How low and how fast instances of static placement are placed: `cargo bench -p forebay-memory --bench placement -- FILE...`
+//!
+//! Files are MiniMalloc's, named `NAME.CAPACITY.csv`, with the columns `id,lower,upper,size`. Without files, the instances in
+//! `tests/data` are taken.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use forebay_base::ByteRange;
+use forebay_memory::{load_bound_bytes, place, verify, Effort, Item, Piece};
+
+fn main() {
+    let mut files: Vec<PathBuf> =
+        std::env::args().skip(1).filter(|file| !file.starts_with("--")).map(PathBuf::from).collect();
+    if files.is_empty() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+        let entries = std::fs::read_dir(folder).expect("the folder tests/data");
+        files = entries.map(|entry| entry.expect("an entry of tests/data").path()).collect();
+        files.retain(|file| file.extension().is_some_and(|extension| extension == "csv"));
+        files.sort();
+    }
+    println!(
+        "| instance | items | capacity | lower bound | height | passes alone | time |\n|---|---|---|---|---|---|---|"
+    );
+    for file in files {
+        measure(&file);
+    }
+}
+
+/// Prints a row of the table.
+fn measure(file: &Path) {
+    let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let items: Vec<Item> = text.lines().skip(1).map(item).collect();
+    let name = file.file_stem().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let (name, capacity) = name.rsplit_once('.').expect("a file named NAME.CAPACITY.csv");
+    let capacity_bytes: u64 = capacity.parse().expect("a capacity in bytes");
+    let started = Instant::now();
+    let placement = place(&items, Some(capacity_bytes), Effort::THOROUGH);
+    let seconds = started.elapsed().as_secs_f64();
+    let height = match &placement {
+        Ok(placement) => {
+            verify(&items, placement).expect("a placement without faults");
+            placement.height_bytes.to_string()
+        }
+        Err(error) => error.to_string(),
+    };
+    let passes = place(&items, None, Effort::default()).expect("a placement").height_bytes as f64;
+    println!(
+        "| {name} | {} | {capacity_bytes} | {} | {height} | {:.2} | {seconds:.3} s |",
+        items.len(),
+        load_bound_bytes(&items),
+        passes / capacity_bytes as f64
+    );
+}
+
+/// The item of a line `id,lower,upper,size`.
+fn item(line: &str) -> Item {
+    let numbers: Vec<u64> = line.split(',').map(|field| field.trim().parse().expect("a whole number")).collect();
+    let time = numbers[1] as u32..numbers[2] as u32;
+    Item::new(1, vec![Piece { time, bytes: ByteRange::new(0, numbers[3]) }])
+}
