@@ -157,6 +157,26 @@ impl EvictionQueue {
     /// Does what a plan for these uses said, and notes the uses.
     pub fn commit(&mut self, uses: &[(UnitId, Access)], moves: &Moves) {
         self.carry_out(moves);
+        self.note_uses(uses);
+    }
+
+    /// Notes that these moves were done: those of a plan, at once or one after the other.
+    pub fn carry_out(&mut self, moves: &Moves) {
+        for eviction in &moves.evictions {
+            self.copied_back(eviction.unit);
+            self.leave(eviction.unit);
+        }
+        for arrival in &moves.arrivals {
+            let place = self.tail();
+            let Some(state) = self.units.get_mut(&arrival.unit).filter(|unit| !unit.is_resident()) else { continue };
+            state.place = Some(place);
+            self.resident_bytes += state.size_bytes;
+            self.order.insert(place, arrival.unit);
+        }
+    }
+
+    /// Notes that work uses units, which are on the device.
+    pub fn note_uses(&mut self, uses: &[(UnitId, Access)]) {
         self.foresight.advance(uses.iter().map(|(unit, _)| *unit));
         for &(unit, access) in uses {
             let Some(state) = self.units.get_mut(&unit) else { continue };
@@ -353,20 +373,6 @@ impl EvictionQueue {
             evictions.push(Eviction { unit, copy_back: state.has_data && !state.host_copy });
         }
         evictions
-    }
-
-    fn carry_out(&mut self, moves: &Moves) {
-        for eviction in &moves.evictions {
-            self.copied_back(eviction.unit);
-            self.leave(eviction.unit);
-        }
-        for arrival in &moves.arrivals {
-            let place = self.tail();
-            let Some(state) = self.units.get_mut(&arrival.unit) else { continue };
-            state.place = Some(place);
-            self.resident_bytes += state.size_bytes;
-            self.order.insert(place, arrival.unit);
-        }
     }
 
     fn tail(&self) -> i64 {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use forebay_device::DeviceError;
+use forebay_memory::eviction::EvictionError;
 use forebay_model::ModelError;
 
 /// Why a plan cannot be loaded or run.
@@ -42,6 +43,22 @@ pub enum RuntimeError {
     },
     /// Memory ran out, and nothing that could be waited for would free enough.
     OutOfMemory(Box<OutOfMemory>),
+    /// Managed memory cannot do what was asked of it.
+    Managed(EvictionError),
+    /// The host budget of managed memory is full.
+    HostMemory {
+        /// The budget.
+        cap_bytes: u64,
+    },
+    /// The spill file of managed memory failed.
+    Spill {
+        /// Where it is.
+        folder: String,
+        /// What was tried: `make`, `write` or `read`.
+        action: &'static str,
+        /// The system's words.
+        reason: String,
+    },
     /// An event was waited for or asked before it was ever recorded.
     NeverRecorded,
     /// An event that does not measure time was asked for its time.
@@ -79,6 +96,15 @@ impl fmt::Display for RuntimeError {
             RuntimeError::Operation(error) => error.fmt(f),
             RuntimeError::Tensor { reason } => f.write_str(reason),
             RuntimeError::OutOfMemory(error) => error.fmt(f),
+            RuntimeError::Managed(error) => error.fmt(f),
+            RuntimeError::HostMemory { cap_bytes } => write!(
+                f,
+                "managed memory may keep {cap_bytes} bytes on the host, and needs all of them: allow more \
+                 (ManagedOptions::host_bytes), or name a folder for what exceeds them (spill_dir)"
+            ),
+            RuntimeError::Spill { folder, action, reason } => {
+                write!(f, "cannot {action} the spill file in {folder}: {reason}")
+            }
             RuntimeError::NeverRecorded => {
                 f.write_str("the event was never recorded, so it would never fire: record it first")
             }
@@ -103,6 +129,12 @@ impl std::error::Error for RuntimeError {}
 impl From<ModelError> for RuntimeError {
     fn from(error: ModelError) -> RuntimeError {
         RuntimeError::Operation(error)
+    }
+}
+
+impl From<EvictionError> for RuntimeError {
+    fn from(error: EvictionError) -> RuntimeError {
+        RuntimeError::Managed(error)
     }
 }
 

@@ -36,6 +36,7 @@
 //! | `shared` | queues, clocks and memory behind one lock; how the host waits |
 //! | [`context`], [`stream`], [`event`] | what the caller holds |
 //! | [`tensor`], [`operation`] | data and what is done with it |
+//! | [`managed`] | memory for more than the device holds |
 //! | [`recording`] | everything that was submitted, for the race checker |
 
 mod batch;
@@ -44,6 +45,7 @@ pub mod context;
 mod current;
 pub mod event;
 pub mod ledger;
+pub mod managed;
 pub mod operation;
 pub mod recording;
 mod shared;
@@ -57,6 +59,7 @@ mod transfer;
 
 pub use context::{Context, ContextOptions};
 pub use event::Event;
+pub use managed::{ManagedBuffer, ManagedMemory, ManagedOptions, ManagedStatistics};
 pub use operation::{Input, Operation};
 pub use recording::{Races, Recording};
 pub use stream::{Stream, StreamGuard};

@@ -1,9 +1,11 @@
 //! Operations: ONNX operators, launched on the current stream.
 
 use std::collections::btree_map::{BTreeMap, Entry};
+use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_base::{Binding, Command, DataType, Launch};
+use forebay_memory::eviction::Access;
 use forebay_model::graph::Attribute;
 use forebay_model::operators::NEWEST_OPSET;
 use forebay_model::program::{BufferId, Operand};
@@ -12,6 +14,7 @@ use forebay_model::{Operation as GraphOperation, Tensor as HostTensor};
 use super::batch::Batch;
 use super::compiled::{compile, Compiled, Constant, Slot};
 use super::context::Context;
+use super::managed::{Buffer, ManagedMemory, Residency};
 use super::shared::State;
 use super::stream::Stream;
 use super::tensor::{Storage, Tensor};
@@ -65,12 +68,13 @@ pub struct Operation<'a> {
     name: Option<String>,
     attributes: BTreeMap<String, Attribute>,
     inputs: Vec<Input<'a>>,
+    managed: Option<&'a ManagedMemory>,
 }
 
 impl<'a> Operation<'a> {
     pub(super) fn new(context: &'a Context, op_type: &str) -> Operation<'a> {
         let (op_type, inputs) = (op_type.to_string(), Vec::new());
-        Operation { context, op_type, name: None, attributes: BTreeMap::new(), inputs }
+        Operation { context, op_type, name: None, attributes: BTreeMap::new(), inputs, managed: None }
     }
 
     /// What messages and the race checker call it; else the operator's type with a number.
@@ -88,6 +92,12 @@ impl<'a> Operation<'a> {
     /// Adds the next input.
     pub fn input(mut self, input: impl Into<Input<'a>>) -> Operation<'a> {
         self.inputs.push(input.into());
+        self
+    }
+
+    /// Puts the outputs into managed memory, a buffer for each.
+    pub fn managed(mut self, memory: &'a ManagedMemory) -> Operation<'a> {
+        self.managed = Some(memory);
         self
     }
 
@@ -138,6 +148,9 @@ impl<'a> Operation<'a> {
         }
         if self.tensors().any(|tensor| !tensor.context().is(self.context)) {
             return Err(RuntimeError::OtherContext { what: "an operation and a tensor" });
+        }
+        if self.managed.is_some_and(|memory| !memory.context().is(self.context)) {
+            return Err(RuntimeError::OtherContext { what: "an operation and a managed memory" });
         }
         for input in &mut self.inputs {
             if let Input::Number(number) = input {
@@ -198,7 +211,10 @@ impl<'a> Operation<'a> {
         let outputs = compiled
             .outputs
             .iter()
-            .map(|ty| Tensor::uninitialised(context, stream, ty.clone(), &self.op_type))
+            .map(|ty| match self.managed {
+                Some(memory) => memory.tensor(ty.data_type, &ty.shape),
+                None => Tensor::uninitialised(context, stream, ty.clone(), &self.op_type),
+            })
             .collect::<Result<Vec<_>, _>>()?;
         let mut storages: BTreeMap<BufferId, Arc<Storage>> = BTreeMap::new();
         for (port, input) in program.inputs.iter().zip(self.device_inputs()?) {
@@ -247,8 +263,10 @@ impl<'a> Operation<'a> {
         scratch: Option<&Storage>,
     ) -> Result<(), RuntimeError> {
         let shared = self.context.shared();
+        let mut residency = Residency::new(managed(compiled, storages))?;
         let mut state = shared.lock();
         let mut batch = Batch::default();
+        residency.order(stream.queue(), &mut state, &mut batch);
         for Constant { written: (on, position), .. } in compiled.constants.values() {
             state.come_after(stream.queue(), *on, *position, &mut batch);
         }
@@ -272,6 +290,7 @@ impl<'a> Operation<'a> {
         for storage in storages.values().map(|storage| &**storage).chain(scratch) {
             storage.add_use(&mut state, stream.queue(), position);
         }
+        residency.add_use(stream.queue(), position);
         shared.submit(&mut state, &batch)
     }
 
@@ -282,6 +301,19 @@ impl<'a> Operation<'a> {
             None => self.op_type.as_str().into(),
         }
     }
+}
+
+/// What an operator's launches do with managed bytes: what one of them writes was not there before.
+fn managed<'a>(
+    compiled: &'a Compiled,
+    storages: &'a BTreeMap<BufferId, Arc<Storage>>,
+) -> impl Iterator<Item = (&'a Buffer, Range<u64>, Access)> {
+    storages.iter().filter_map(|(buffer, storage)| {
+        let (bytes, range, _) = storage.managed(Access::Read)?;
+        let mut writes = compiled.program.launches.iter().flat_map(|launch| &launch.writes);
+        let is_written = writes.any(|operand| operand.buffer == *buffer);
+        Some((bytes, range, if is_written { Access::Overwrite } else { Access::Read }))
+    })
 }
 
 fn binding(operand: &Operand, storages: &BTreeMap<BufferId, Arc<Storage>>) -> Binding {

@@ -14,7 +14,7 @@ use super::tiles::{HeapRange, Tiles};
 use super::timeline::Agent;
 
 /// Blocks begin at multiples of this: scratch needs it.
-const ALIGNMENT_BYTES: u64 = 256;
+pub const ALIGNMENT_BYTES: u64 = 256;
 
 /// Where a store's memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,18 +1,21 @@
 //! Tensors on the device.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_base::{Command, DataType, Region, TensorDesc};
 use forebay_memory::allocator::BlockId;
+use forebay_memory::eviction::Access;
 use forebay_model::graph::Attribute;
 use forebay_model::{Tensor as HostTensor, TensorType};
 
 use super::batch::Batch;
 use super::context::Context;
+use super::managed::{Buffer, Residency};
 use super::operation::{Input, Operation};
 use super::shared::{Shared, State};
-use super::store::StoreKind;
+use super::store::{StoreKind, ALIGNMENT_BYTES};
 use super::stream::Stream;
 use super::timeline::{Agent, QueueId};
 use super::transfer;
@@ -20,9 +23,16 @@ use crate::error::RuntimeError;
 
 /// Bytes of device memory. Dropping it frees them; they are used again once every queue that uses them has passed.
 pub(super) struct Storage {
-    shared: Arc<Shared>,
-    block: BlockId,
+    owner: Owner,
     region: Region,
+}
+
+/// Whose bytes they are.
+enum Owner {
+    /// A block of the context's memory.
+    Block(Arc<Shared>, BlockId),
+    /// A managed buffer, which has memory behind the bytes while a [`Residency`] holds them.
+    Managed(Arc<Buffer>),
 }
 
 impl Storage {
@@ -37,7 +47,15 @@ impl Storage {
             Err(RuntimeError::OutOfMemory(_)) if context.forget_compiled() => allocate()?,
             result => result?,
         };
-        Ok(Storage { shared: shared.clone(), block: place.block, region: place.region })
+        Ok(Storage { owner: Owner::Block(shared.clone(), place.block), region: place.region })
+    }
+
+    /// The bytes as a residency needs them, where they are managed.
+    pub fn managed(&self, access: Access) -> Option<(&Buffer, Range<u64>, Access)> {
+        match &self.owner {
+            Owner::Block(..) => None,
+            Owner::Managed(buffer) => Some((buffer, self.region.range.start..self.region.range.end, access)),
+        }
     }
 
     /// The bytes.
@@ -47,13 +65,17 @@ impl Storage {
 
     /// Notes that work at a position of a queue uses the bytes.
     pub fn add_use(&self, state: &mut State, queue: QueueId, position: u64) {
-        state.store(StoreKind::Device).ledger.add_use(self.block, queue, position);
+        if let Owner::Block(_, block) = &self.owner {
+            state.store(StoreKind::Device).ledger.add_use(*block, queue, position);
+        }
     }
 }
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        self.shared.free(StoreKind::Device, self.block);
+        if let Owner::Block(shared, block) = &self.owner {
+            shared.free(StoreKind::Device, *block);
+        }
     }
 }
 
@@ -82,6 +104,28 @@ impl Tensor {
         Ok(Tensor { context: context.clone(), storage: Arc::new(storage), ty })
     }
 
+    /// A tensor in a managed buffer's bytes.
+    pub(super) fn in_buffer(
+        buffer: &Arc<Buffer>,
+        context: &Context,
+        ty: TensorType,
+        offset_bytes: u64,
+    ) -> Result<Tensor, RuntimeError> {
+        let size_bytes = describe(&ty)?.total_size_bytes();
+        let all = buffer.region();
+        if offset_bytes % ALIGNMENT_BYTES != 0 || offset_bytes.saturating_add(size_bytes) > all.range.len() {
+            let whole_bytes = all.range.len();
+            let reason = format!(
+                "{ty} takes {size_bytes} bytes and cannot begin at byte {offset_bytes} of a managed buffer of {whole_bytes}: \
+                 it has to lie inside, at a multiple of {ALIGNMENT_BYTES}"
+            );
+            return Err(RuntimeError::Tensor { reason });
+        }
+        let region = all.part(offset_bytes, size_bytes);
+        let storage = Storage { owner: Owner::Managed(buffer.clone()), region };
+        Ok(Tensor { context: context.clone(), storage: Arc::new(storage), ty })
+    }
+
     /// Copies an array to the device, on the current stream.
     ///
     /// # Errors
@@ -100,7 +144,7 @@ impl Tensor {
     pub fn zeros(context: &Context, data_type: DataType, shape: &[u64]) -> Result<Tensor, RuntimeError> {
         let stream = context.current_stream();
         let tensor = Tensor::uninitialised(context, &stream, TensorType::new(data_type, shape), "zeros")?;
-        tensor.write(&stream, "zeros", |state, region| Command::Fill {
+        tensor.write(&stream, "zeros", None, |state, region| Command::Fill {
             stream: state.stream(stream.queue()),
             region,
             pattern: [0; 4],
@@ -115,7 +159,10 @@ impl Tensor {
     pub fn to_host(&self) -> Result<HostTensor, RuntimeError> {
         let stream = self.context.current_stream();
         let size_bytes = self.ty.count() * self.ty.data_type.size_bytes();
-        let bytes = transfer::download(&self.context, &stream, &self.storage, size_bytes)?;
+        let bytes = match self.storage.managed(Access::Read) {
+            Some((buffer, range, _)) => buffer.read(range.start..range.start + size_bytes)?,
+            None => transfer::download(&self.context, &stream, &self.storage, size_bytes)?,
+        };
         HostTensor::new(self.ty.data_type, &self.ty.shape, bytes)
             .ok_or_else(|| RuntimeError::Tensor { reason: format!("{} does not hold {size_bytes} bytes", self.ty) })
     }
@@ -134,32 +181,42 @@ impl Tensor {
         if Arc::ptr_eq(&self.storage, &other.storage) {
             return Ok(());
         }
+        let (from, to) = (other.storage.region(), self.storage.region());
+        if from.overlaps(to) {
+            return Err(RuntimeError::Tensor {
+                reason: "tensors that overlap cannot be copied to each other".to_string(),
+            });
+        }
         let stream = self.context.current_stream();
-        let from = other.storage.region();
-        let position = self.write(&stream, "copy_from", |state, to| Command::Copy {
+        self.write(&stream, "copy_from", Some(&other.storage), |state, to| Command::Copy {
             stream: state.stream(stream.queue()),
             from,
             to,
-        })?;
-        other.storage.add_use(&mut self.context.shared().lock(), stream.queue(), position);
-        Ok(())
+        })
     }
 
-    /// Submits one command that writes the tensor's bytes. Its position.
+    /// Submits one command that writes the tensor's bytes, and may read another's.
     fn write(
         &self,
         stream: &Stream,
         name: &str,
+        other: Option<&Storage>,
         command: impl FnOnce(&State, Region) -> Command,
-    ) -> Result<u64, RuntimeError> {
+    ) -> Result<(), RuntimeError> {
         let shared = self.context.shared();
+        let written = self.storage.managed(Access::Overwrite);
+        let read = other.and_then(|other| other.managed(Access::Read));
+        let mut residency = Residency::new(written.into_iter().chain(read))?;
         let mut state = shared.lock();
         let mut batch = Batch::default();
+        residency.order(stream.queue(), &mut state, &mut batch);
         let command = command(&state, self.storage.region());
         let position = state.work(stream.queue(), command, &name.into(), &mut batch)?;
-        self.storage.add_use(&mut state, stream.queue(), position);
-        shared.submit(&mut state, &batch)?;
-        Ok(position)
+        residency.add_use(stream.queue(), position);
+        for storage in other.into_iter().chain([&*self.storage]) {
+            storage.add_use(&mut state, stream.queue(), position);
+        }
+        shared.submit(&mut state, &batch)
     }
 
     /// Sizes in elements; none for a scalar.
@@ -191,7 +248,7 @@ impl Tensor {
 }
 
 /// The descriptor of a type; a scalar becomes [1].
-fn describe(ty: &TensorType) -> Result<TensorDesc, RuntimeError> {
+pub(super) fn describe(ty: &TensorType) -> Result<TensorDesc, RuntimeError> {
     let sizes: &[u64] = if ty.shape.is_empty() { &[1] } else { &ty.shape };
     TensorDesc::packed(ty.data_type, sizes).map_err(|error| RuntimeError::Tensor { reason: format!("{ty}: {error}") })
 }

@@ -1,0 +1,63 @@
+//! Managed memory: buffers larger than the device, of which what work uses is on the device while it runs.
+//!
+//! A [`ManagedBuffer`] has addresses on the device for all of its bytes and memory behind some of them. It moves in units
+//! (some tiles each): before an operation that binds a [`Tensor`](super::Tensor) in it, the units of that tensor are made
+//! resident, and others are evicted for them as the [`EvictionQueue`](forebay_memory::eviction::EvictionQueue) says.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use forebay_base::DataType;
+//! use forebay_device::host::{HostDevice, HostOptions};
+//! use forebay_runtime::eager::managed::Policy;
+//! use forebay_runtime::eager::{Context, ContextOptions, ManagedMemory, ManagedOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let context = Context::new(Arc::new(HostDevice::new(&HostOptions::default())?), &ContextOptions::default())?;
+//! let mut options = ManagedOptions::new(1 << 20, Policy::Touch);
+//! options.unit_bytes = Some(256 << 10);
+//! let memory = ManagedMemory::new(&context, &options)?;
+//!
+//! let buffer = memory.buffer(4 << 20)?; // four times what may be on the device
+//! buffer.write(0, &1.5f32.to_le_bytes().repeat(1 << 20))?;
+//! let mut sum = 0.0;
+//! for part in 0..8 {
+//!     let tensor = buffer.tensor(DataType::Float32, &[1 << 17], part * (512 << 10))?;
+//!     sum += tensor.sum()?.to_host()?.to_f32().ok_or("numbers")?[0];
+//! }
+//! assert_eq!(sum, 1.5 * (1 << 20) as f32);
+//! assert!(memory.statistics().evictions > 0 && context.device().usage().heap_bytes < 4 << 20);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Copies go to a stream of their own, ordered against work by events; mapping changes after the host has seen that nobody
+//! uses the tiles. Data that is not on the device lies in host blocks, and beyond the host budget in a file that has no name.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`memory`] | what the caller makes buffers with, and the thread that carries out prefetches |
+//! | [`buffer`] | buffers: the host's reads and writes, prefetch, advice, discard |
+//! | `core` | what moves when, and what waits for what |
+//! | `host_side` | the host's copies: blocks, and the file behind them |
+//! | `residency` | what one operation holds on the device until it is submitted |
+//! | `homes`, `slots`, `backing`, `spill` | where units are; device memory, host blocks and the file, cut into units |
+//! | [`statistics`] | what was moved and waited for |
+
+mod backing;
+pub mod buffer;
+mod core;
+mod homes;
+mod host_side;
+pub mod memory;
+mod residency;
+mod slots;
+mod spill;
+pub mod statistics;
+
+pub use buffer::ManagedBuffer;
+pub use forebay_memory::eviction::{Advice, Location, Policy};
+pub use memory::{ManagedMemory, ManagedOptions};
+pub use statistics::ManagedStatistics;
+
+pub(super) use buffer::Buffer;
+pub(super) use residency::Residency;

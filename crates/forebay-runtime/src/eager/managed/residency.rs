@@ -1,0 +1,79 @@
+//! What one operation holds on the device until it is submitted.
+
+use std::collections::BTreeMap;
+use std::sync::MutexGuard;
+
+use forebay_memory::eviction::{Access, UnitId};
+
+use super::buffer::Buffer;
+use super::core::{Core, State};
+use crate::eager::batch::Batch;
+use crate::eager::shared::State as Order;
+use crate::eager::timeline::QueueId;
+use crate::error::RuntimeError;
+
+/// Units that are on the device for an operation, and stay there until this is dropped: when the operation is submitted.
+#[must_use = "units may be evicted again when this is dropped"]
+pub struct Residency<'a> {
+    held: Vec<Held<'a>>,
+}
+
+/// Units, and what an operation does with them.
+type Uses = Vec<(UnitId, Access)>;
+
+/// Units of one managed memory.
+struct Held<'a> {
+    core: &'a Core,
+    state: MutexGuard<'a, State>,
+    units: Vec<UnitId>,
+}
+
+impl<'a> Residency<'a> {
+    /// Makes byte ranges of buffers resident.
+    ///
+    /// # Errors
+    /// Units that do not fit together, no host memory for what has to go, or a failure of the device or the spill file.
+    pub fn new(
+        ranges: impl IntoIterator<Item = (&'a Buffer, std::ops::Range<u64>, Access)>,
+    ) -> Result<Residency<'a>, RuntimeError> {
+        let mut memories: BTreeMap<u64, (&'a Core, Uses)> = BTreeMap::new();
+        for (buffer, range, access) in ranges {
+            let core = buffer.core();
+            let (_, uses) = memories.entry(core.number).or_insert((core, Uses::new()));
+            uses.extend(buffer.parts(range).map(|part| match access {
+                Access::Overwrite if !part.whole => (part.unit, Access::Update),
+                _ => (part.unit, access),
+            }));
+        }
+        let mut held = Vec::new();
+        // In ascending order of their numbers, so that nobody waits for anybody in a circle.
+        for (core, uses) in memories.into_values() {
+            let mut state = core.lock();
+            core.make_resident(&mut state, &uses)?;
+            let mut units: Vec<UnitId> = uses.into_iter().map(|(unit, _)| unit).collect();
+            units.sort_unstable();
+            units.dedup();
+            held.push(Held { core, state, units });
+        }
+        Ok(Residency { held })
+    }
+
+    /// Lets a queue's next work come after the copies of the units.
+    pub fn order(&self, queue: QueueId, order: &mut Order, batch: &mut Batch) {
+        for held in &self.held {
+            let moved = held.units.iter().filter_map(|unit| held.state.homes.get(unit)).map(|home| home.moved).max();
+            order.come_after(queue, held.core.copies.queue(), moved.unwrap_or(0), batch);
+        }
+    }
+
+    /// Notes that work at a position of a queue uses the units.
+    pub fn add_use(&mut self, queue: QueueId, position: u64) {
+        for held in &mut self.held {
+            for unit in &held.units {
+                if let Some(home) = held.state.homes.get_mut(unit) {
+                    home.add_use(queue, position);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! Managed memory: data survives eviction, budgets hold, nothing races, prefetches can be recalled.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forebay_base::{Command, DataType};
+use forebay_device::chaos::ChaosDevice;
+use forebay_device::host::{HostDevice, HostOptions};
+use forebay_device::null::{NullDevice, NullProfile};
+use forebay_device::Device;
+use forebay_memory::eviction::{Advice, Location, Policy};
+use forebay_runtime::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions, Stream, Tensor};
+use forebay_runtime::RuntimeError;
+
+const UNIT_BYTES: u64 = 64 << 10;
+const POLICIES: [Policy; 3] = [Policy::Driver, Policy::Touch, Policy::Planned];
+
+fn host() -> Arc<HostDevice> {
+    Arc::new(HostDevice::new(&HostOptions { threads: Some(2), ..HostOptions::default() }).unwrap())
+}
+
+fn recording(device: Arc<dyn Device>) -> Context {
+    Context::new(device, &ContextOptions { record: true, ..ContextOptions::default() }).unwrap()
+}
+
+fn options(units: u64, policy: Policy) -> ManagedOptions {
+    ManagedOptions { unit_bytes: Some(UNIT_BYTES), ..ManagedOptions::new(units * UNIT_BYTES, policy) }
+}
+
+fn bytes(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+fn numbers(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect()
+}
+
+/// A buffer of some units, filled with a number on the device.
+fn filled(memory: &ManagedMemory, units: u64, number: f32) -> ManagedBuffer {
+    let buffer = memory.buffer(units * UNIT_BYTES).unwrap();
+    buffer.fill(number.to_le_bytes()).unwrap();
+    buffer
+}
+
+fn first(buffer: &ManagedBuffer) -> f32 {
+    let mut four = [0; 4];
+    buffer.read(0, &mut four).unwrap();
+    f32::from_le_bytes(four)
+}
+
+#[test]
+fn operations_use_more_than_the_device_holds() {
+    for policy in POLICIES {
+        let context = recording(host());
+        let memory = ManagedMemory::new(&context, &options(6, policy)).unwrap();
+        let count = 2 * UNIT_BYTES / 4;
+        let tensors: Vec<_> = (0..8)
+            .map(|i| {
+                let buffer = filled(&memory, 2, i as f32);
+                buffer.tensor(DataType::Float32, &[count], 0).unwrap()
+            })
+            .collect();
+        let mut sum = tensors[0].clone();
+        for tensor in &tensors[1..] {
+            sum = context.operation("Add").input(&sum).input(tensor).managed(&memory).run_single().unwrap();
+        }
+        assert_eq!(sum.to_host().unwrap().to_f32().unwrap(), vec![28.0; count as usize]);
+        let statistics = memory.statistics();
+        assert!(statistics.evictions > 0 && statistics.copied_back_bytes > 0 && statistics.fetched_bytes > 0);
+        assert!(context.device().usage().heap_peak_bytes <= 6 * UNIT_BYTES, "no tensor is outside");
+        let refused = context.operation("Concat").input(&tensors[0]).input(&tensors[1]).input(&tensors[2]);
+        let refused = refused.attribute("axis", forebay_model::graph::Attribute::Int(0)).managed(&memory).run_single();
+        assert!(matches!(refused, Err(RuntimeError::Managed(_))), "{refused:?}");
+        assert_eq!(tensors[3].to_host().unwrap().to_f32().unwrap()[7], 3.0, "a refusal changes nothing");
+        context.check().unwrap();
+    }
+}
+
+#[test]
+fn memory_goes_back_when_buffers_and_memory_are_dropped() {
+    let device = host();
+    let before = device.usage();
+    let context = recording(device.clone());
+    let memory = ManagedMemory::new(&context, &options(4, Policy::Touch)).unwrap();
+    for i in 0..20 {
+        // More than fits is dropped while it is being filled.
+        drop(filled(&memory, 3, i as f32));
+    }
+    let kept = filled(&memory, 4, 7.0);
+    drop(memory);
+    assert_eq!(first(&kept), 7.0, "a buffer keeps its memory");
+    context.check().unwrap();
+    drop((kept, context));
+    assert_eq!((device.usage().heap_bytes, device.usage().host_bytes), (before.heap_bytes, before.host_bytes));
+    assert_eq!(device.usage().heap_peak_bytes, 4 * UNIT_BYTES);
+}
+
+#[test]
+fn what_is_clean_or_dead_is_not_copied() {
+    let context = recording(host());
+    let memory = ManagedMemory::new(&context, &options(2, Policy::Touch)).unwrap();
+    let (a, b) = (memory.buffer(2 * UNIT_BYTES).unwrap(), filled(&memory, 2, 2.0));
+    a.write(0, &bytes(&vec![1.0; 2 * UNIT_BYTES as usize / 4])).unwrap();
+    let sum = |buffer: &ManagedBuffer| {
+        let tensor = buffer.tensor(DataType::Float32, &[2 * UNIT_BYTES / 4], 0).unwrap();
+        tensor.sum().unwrap().to_host().unwrap().to_f32().unwrap()[0]
+    };
+    let all = (2 * UNIT_BYTES / 4) as f32;
+    assert_eq!((sum(&a), sum(&b), sum(&a)), (all, 2.0 * all, all));
+    assert_eq!(memory.statistics().copied_back_bytes, 2 * UNIT_BYTES, "only b, and once");
+    assert_eq!(sum(&b), 2.0 * all);
+    assert_eq!(memory.statistics().copied_back_bytes, 2 * UNIT_BYTES);
+    b.fill([0; 4]).unwrap();
+    b.discard(..).unwrap();
+    let fetched_bytes = memory.statistics().fetched_bytes;
+    assert_eq!(sum(&a), all);
+    assert_eq!(memory.statistics().copied_back_bytes, 2 * UNIT_BYTES, "b is dead");
+    assert_eq!(memory.statistics().fetched_bytes, fetched_bytes + 2 * UNIT_BYTES);
+    // Bytes that a write replaces wholly are not fetched, the rest of a unit is.
+    a.discard(..UNIT_BYTES).unwrap();
+    b.fill([0; 4]).unwrap();
+    let part = a.tensor(DataType::Float32, &[UNIT_BYTES / 4], UNIT_BYTES / 2).unwrap();
+    let refused = part.copy_from(&b.tensor(DataType::Float32, &[UNIT_BYTES / 4], 0).unwrap());
+    assert!(matches!(refused, Err(RuntimeError::Managed(_))), "three units at once: {refused:?}");
+    let zeros = Tensor::zeros(&context, DataType::Float32, &[UNIT_BYTES / 4]).unwrap();
+    let fetched_bytes = memory.statistics().fetched_bytes;
+    part.copy_from(&zeros).unwrap();
+    assert_eq!(memory.statistics().fetched_bytes, fetched_bytes + UNIT_BYTES, "the unit whose other half lives");
+    let mut found = vec![0; 4];
+    a.read(2 * UNIT_BYTES - 4, &mut found).unwrap();
+    assert_eq!(numbers(&found), [1.0]);
+    context.check().unwrap();
+}
+
+#[test]
+fn prefetches_come_early_and_can_be_recalled() {
+    for policy in POLICIES {
+        let context = recording(host());
+        let memory = ManagedMemory::new(&context, &options(4, policy)).unwrap();
+        let buffer = memory.buffer(4 * UNIT_BYTES).unwrap();
+        buffer.write(0, &bytes(&vec![3.0; 4 * UNIT_BYTES as usize / 4])).unwrap();
+        assert_eq!(buffer.resident_bytes(), 0);
+        buffer.prefetch(.., Location::Device).unwrap();
+        memory.synchronize().unwrap();
+        assert_eq!(buffer.resident_bytes(), 4 * UNIT_BYTES);
+        buffer.fill([0; 4]).unwrap();
+        buffer.prefetch(..UNIT_BYTES, Location::Host).unwrap();
+        memory.synchronize().unwrap();
+        let statistics = memory.statistics();
+        assert_eq!((statistics.faults, statistics.prefetches, statistics.copied_back_bytes), (0, 5, UNIT_BYTES));
+        assert_eq!(buffer.resident_bytes(), 4 * UNIT_BYTES, "a prefetch to the host leaves the copy on the device");
+        context.check().unwrap();
+    }
+}
+
+#[test]
+fn a_prefetch_that_waits_can_be_recalled() {
+    // The null device fires what it is told at once; so the thread is kept busy by many units.
+    let context = Context::new(Arc::new(NullDevice::new(NullProfile::Tiled)), &ContextOptions::default()).unwrap();
+    for (policy, recalled) in [(Policy::Touch, true), (Policy::Driver, false)] {
+        let memory = ManagedMemory::new(&context, &options(64, policy)).unwrap();
+        let buffer = memory.buffer(64 * UNIT_BYTES).unwrap();
+        let mut count = 0;
+        for _ in 0..100 {
+            buffer.write(0, &vec![1; buffer.size_bytes() as usize]).unwrap();
+            buffer.prefetch(.., Location::Device).unwrap();
+            count += buffer.cancel_prefetch(..).unwrap();
+            memory.synchronize().unwrap();
+        }
+        assert_eq!(count > 0, recalled);
+    }
+}
+
+#[test]
+fn advice_lets_host_writes_follow_to_the_device() {
+    let context = recording(host());
+    let memory = ManagedMemory::new(&context, &options(4, Policy::Touch)).unwrap();
+    let (a, b) = (filled(&memory, 1, 1.0), filled(&memory, 1, 2.0));
+    a.advise(.., Advice::AccessedBy(Location::Device)).unwrap();
+    [&a, &b].into_iter().for_each(|buffer| buffer.write(4, &5.0f32.to_le_bytes()).unwrap());
+    assert_eq!((a.resident_bytes(), b.resident_bytes()), (UNIT_BYTES, 0));
+    for (buffer, number) in [(&a, 1.0), (&b, 2.0)] {
+        let tensor = buffer.tensor(DataType::Float32, &[3], 0).unwrap();
+        assert_eq!(tensor.add(1.0).unwrap().to_host().unwrap().to_f32().unwrap(), [number + 1.0, 6.0, number + 1.0]);
+    }
+    a.withdraw_advice(.., Advice::AccessedBy(Location::Device)).unwrap();
+    a.write(4, &6.0f32.to_le_bytes()).unwrap();
+    assert_eq!(a.resident_bytes(), 0);
+    context.check().unwrap();
+}
+
+#[test]
+fn what_is_used_farthest_in_the_future_goes() {
+    let context = recording(host());
+    let run = |policy: Policy, foresee: bool| {
+        let memory = ManagedMemory::new(&context, &options(3, policy)).unwrap();
+        let buffers: Vec<ManagedBuffer> = (0..4).map(|i| filled(&memory, 1, i as f32)).collect();
+        let order: Vec<usize> = (0..6).flat_map(|_| 0..4).collect();
+        if foresee {
+            memory.foresee(&order.iter().map(|&i| vec![&buffers[i]]).collect::<Vec<_>>());
+        }
+        for &i in &order {
+            let tensor = buffers[i].tensor(DataType::Float32, &[1], 0).unwrap();
+            assert_eq!(tensor.sum().unwrap().to_host().unwrap().to_f32().unwrap(), [i as f32]);
+        }
+        memory.statistics().faults
+    };
+    let (touch, planned) = (run(Policy::Touch, false), run(Policy::Planned, true));
+    assert_eq!(touch, 4 + 24, "round and round, the oldest is always the next");
+    assert!(planned <= 4 + 10, "{planned}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_words() {
+    let context = recording(host());
+    let memory = ManagedMemory::new(&context, &options(4, Policy::Touch)).unwrap();
+    let buffer = memory.buffer(1000).unwrap();
+    let text = |error: RuntimeError| error.to_string();
+    assert!(text(buffer.write(999, &[0; 2]).unwrap_err()).contains("999..1001"));
+    assert!(text(buffer.read(u64::MAX, &mut [0; 2]).unwrap_err()).contains("1000 bytes"));
+    assert!(text(buffer.tensor(DataType::Float32, &[4], 4).unwrap_err()).contains("multiple of 256"));
+    assert!(text(buffer.tensor(DataType::Float32, &[251], 0).unwrap_err()).contains("1004 bytes"));
+    assert!(buffer.prefetch(5..2000, Location::Device).is_err() && memory.buffer(0).is_err());
+    assert!(text(ManagedMemory::new(&context, &options(0, Policy::Touch)).unwrap_err()).contains("budget of 0"));
+    let placed = Context::new(Arc::new(NullDevice::new(NullProfile::Placed)), &ContextOptions::default()).unwrap();
+    assert!(text(ManagedMemory::new(&placed, &options(4, Policy::Touch)).unwrap_err()).contains("tiles"));
+    let nowhere = ManagedOptions { spill_dir: Some(PathBuf::from("/nonexistent")), ..options(4, Policy::Touch) };
+    assert!(text(ManagedMemory::new(&context, &nowhere).unwrap_err()).contains("/nonexistent"));
+    // Host memory that is too small, without a file behind it.
+    let small = ManagedOptions { host_bytes: Some(2 * UNIT_BYTES), ..options(4, Policy::Touch) };
+    let memory = ManagedMemory::new(&context, &small).unwrap();
+    let buffers: Vec<_> = (0..6).map(|i| filled(&memory, 1, i as f32)).collect();
+    let seventh = memory.buffer(UNIT_BYTES).unwrap();
+    assert!(matches!(seventh.fill([1; 4]), Err(RuntimeError::HostMemory { .. })));
+    drop(seventh);
+    buffers.iter().skip(1).step_by(2).for_each(|buffer| buffer.discard(..).unwrap());
+    assert_eq!([0, 2, 4].map(|i| first(&buffers[i])), [0.0, 2.0, 4.0], "everything is where it was");
+}
+
+/// A managed memory under test, beside plain vectors that hold what its buffers should.
+struct Pair {
+    context: Context,
+    memory: ManagedMemory,
+    streams: Vec<Stream>,
+    current: usize,
+    buffers: Vec<(ManagedBuffer, Vec<Option<f32>>)>,
+    random: u64,
+}
+
+impl Pair {
+    fn below(&mut self, end: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 20) % end
+    }
+
+    fn add_buffer(&mut self) {
+        // Sizes that end within units, too.
+        let count = (1 + self.below(4 * UNIT_BYTES / 256)) * 64 - self.below(60);
+        let buffer = self.memory.buffer(count * 4).unwrap();
+        self.buffers.push((buffer, vec![None; count as usize]));
+    }
+
+    /// A random range of a buffer's numbers that begins where tensors may.
+    fn range(&mut self, buffer: usize) -> (u64, u64) {
+        let count = self.buffers[buffer].1.len() as u64;
+        let start = self.below(count.div_ceil(64)) * 64;
+        (start, 1 + self.below(count - start))
+    }
+
+    fn write(&mut self, i: usize) {
+        let (start, count) = self.range(i);
+        let written: Vec<f32> = (0..count).map(|_| self.below(1000) as f32).collect();
+        let (buffer, model) = &mut self.buffers[i];
+        buffer.write(start * 4, &bytes(&written)).unwrap();
+        for (known, new) in model[start as usize..].iter_mut().zip(&written) {
+            *known = Some(*new);
+        }
+    }
+
+    fn compare(&mut self, i: usize, place: &str) {
+        let (start, count) = self.range(i);
+        let (buffer, model) = &self.buffers[i];
+        let mut found = vec![0; count as usize * 4];
+        buffer.read(start * 4, &mut found).unwrap();
+        let expected = &model[start as usize..][..count as usize];
+        let wrong = numbers(&found)
+            .iter()
+            .zip(expected)
+            .position(|(found, expected)| expected.is_some_and(|expected| expected.to_bits() != found.to_bits()));
+        assert_eq!(wrong, None, "{buffer:?} from {start}, {count} numbers, {place}");
+    }
+
+    /// Copies numbers between buffers on the device.
+    fn copy(&mut self, from: usize, to: usize) {
+        let ((from_start, from_count), (to_start, to_count)) = (self.range(from), self.range(to));
+        let count = from_count.min(to_count).min(UNIT_BYTES / 4);
+        let tensor = |(buffer, _): &(ManagedBuffer, _), start: u64| {
+            buffer.tensor(DataType::Float32, &[count], start * 4).unwrap()
+        };
+        tensor(&self.buffers[to], to_start).copy_from(&tensor(&self.buffers[from], from_start)).unwrap();
+        let copied = self.buffers[from].1[from_start as usize..][..count as usize].to_vec();
+        self.buffers[to].1[to_start as usize..][..count as usize].copy_from_slice(&copied);
+    }
+
+    /// Adds 1 to numbers on the device, into a buffer of its own.
+    fn compute(&mut self, i: usize) {
+        let (start, count) = self.range(i);
+        let count = count.min(UNIT_BYTES / 4);
+        let tensor = self.buffers[i].0.tensor(DataType::Float32, &[count], start * 4).unwrap();
+        let output = self.memory.buffer(count * 4).unwrap();
+        let sum = tensor.add(1.0).unwrap();
+        output.tensor(DataType::Float32, &[count], 0).unwrap().copy_from(&sum).unwrap();
+        let model = self.buffers[i].1[start as usize..][..count as usize].iter();
+        let model = model.map(|number| number.map(|number| number + 1.0)).collect();
+        self.buffers.push((output, model));
+    }
+
+    fn discard(&mut self, i: usize) {
+        let (start, count) = self.range(i);
+        let (buffer, model) = &mut self.buffers[i];
+        buffer.discard(start * 4..(start + count) * 4).unwrap();
+        model[start as usize..][..count as usize].fill(None);
+    }
+
+    fn hint(&mut self, i: usize) {
+        let (start, count) = self.range(i);
+        let range = start * 4..(start + count) * 4;
+        let location = if self.below(2) == 0 { Location::Host } else { Location::Device };
+        let advice = [Advice::ReadMostly, Advice::PreferredLocation(location), Advice::AccessedBy(location)]
+            [self.below(3) as usize];
+        let buffer = self.buffers[i].0.clone();
+        match self.below(6) {
+            0 => buffer.advise(range, advice).unwrap(),
+            1 => buffer.withdraw_advice(range, advice).unwrap(),
+            2 => assert!(buffer.cancel_prefetch(range).unwrap() <= buffer.size_bytes().div_ceil(UNIT_BYTES)),
+            _ => buffer.prefetch(range, location).unwrap(),
+        }
+    }
+
+    fn step(&mut self, place: &str) {
+        let i = self.below(self.buffers.len() as u64) as usize;
+        match self.below(16) {
+            0..=2 => self.write(i),
+            3..=5 => self.compare(i, place),
+            6 | 7 => {
+                let other = self.below(self.buffers.len() as u64) as usize;
+                if other != i {
+                    self.copy(i, other);
+                }
+            }
+            8 | 9 => self.compute(i),
+            10 => {
+                let number = self.below(1000) as f32;
+                let (buffer, model) = &mut self.buffers[i];
+                buffer.fill(number.to_le_bytes()).unwrap();
+                model.fill(Some(number));
+            }
+            11 => self.discard(i),
+            12 | 13 => self.hint(i),
+            14 => {
+                // Order between streams is the user's.
+                let next = self.below(self.streams.len() as u64) as usize;
+                self.streams[next].wait_stream(&self.streams[self.current]).unwrap();
+                self.current = next;
+            }
+            _ => {
+                self.buffers.swap_remove(i);
+                self.add_buffer();
+            }
+        }
+        while self.buffers.len() > 8 {
+            self.buffers.remove(0);
+        }
+    }
+}
+
+fn random_use(device: Arc<dyn Device>, options: &ManagedOptions, seed: u64, steps: u64) -> ManagedMemory {
+    let context = recording(device);
+    let memory = ManagedMemory::new(&context, options).unwrap();
+    let streams = vec![context.default_stream(), Stream::new(&context, 0).unwrap()];
+    let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut pair = Pair { context, memory, streams, current: 0, buffers: Vec::new(), random };
+    (0..5).for_each(|_| pair.add_buffer());
+    for step in 0..steps {
+        let stream = pair.streams[pair.current].clone();
+        let _entered = stream.enter();
+        pair.step(&format!("seed {seed}, step {step}, {options:?}"));
+        let held = pair.memory.statistics();
+        assert!(held.device_bytes <= options.device_bytes && held.resident_bytes <= held.device_bytes, "seed {seed}");
+        assert!(options.host_bytes.is_none_or(|bytes| held.host_bytes <= bytes), "seed {seed}");
+        let heap_bytes = pair.context.device().usage().heap_bytes;
+        let others = pair.context.memory_statistics().reserved_bytes;
+        assert!(heap_bytes <= options.device_bytes + others, "seed {seed}: {heap_bytes} bytes");
+    }
+    (0..pair.buffers.len()).for_each(|i| pair.compare(i, &format!("seed {seed}, at the end")));
+    if let Err(races) = pair.context.check() {
+        panic!("seed {seed}, {options:?}: {races}");
+    }
+    pair.memory.clone()
+}
+
+#[test]
+fn data_survives_random_use_under_chaos() {
+    for seed in 1..=9 {
+        let policy = POLICIES[seed as usize % 3];
+        let device = Arc::new(ChaosDevice::new(host(), seed).unwrap());
+        let statistics = random_use(device, &options(6, policy), seed, 150).statistics();
+        assert!(statistics.evictions > 10, "{statistics:?}");
+    }
+}
+
+#[test]
+fn data_survives_random_use_with_a_spill_file() {
+    let folder = std::env::temp_dir().join(format!("forebay-managed-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for seed in 10..=18 {
+        let policy = POLICIES[seed as usize % 3];
+        let budget =
+            ManagedOptions { host_bytes: Some(3 * UNIT_BYTES), spill_dir: Some(folder.clone()), ..options(4, policy) };
+        let device: Arc<dyn Device> = match seed {
+            16.. => Arc::new(ChaosDevice::new(host(), seed).unwrap()),
+            _ => host(),
+        };
+        let memory = random_use(device, &budget, seed, 150);
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "the file has no name");
+        let statistics = memory.statistics();
+        assert!(statistics.spilled_bytes > 0 && statistics.unspilled_bytes > 0, "seed {seed}: {statistics:?}");
+    }
+    std::fs::remove_dir(&folder).unwrap();
+}
+
+#[test]
+fn evictions_are_commands_like_others() {
+    let device = Arc::new(NullDevice::new(NullProfile::Tiled));
+    let context = recording(device.clone());
+    let memory = ManagedMemory::new(&context, &options(1, Policy::Touch)).unwrap();
+    let (a, b) = (filled(&memory, 1, 1.0), filled(&memory, 1, 2.0));
+    a.fill([0; 4]).unwrap();
+    drop(b);
+    let of = |wanted: fn(&Command) -> bool| device.commands().iter().filter(|command| wanted(command)).count();
+    assert_eq!(of(|command| matches!(command, Command::Copy { .. })), 2, "both went once, neither was fetched");
+    assert_eq!(of(|command| matches!(command, Command::Map { .. })), 3);
+    assert_eq!(of(|command| matches!(command, Command::Unmap { .. })), 2);
+    let names: Vec<_> = (0..context.recording().entries().len())
+        .filter_map(|i| context.recording().name(i).map(str::to_string))
+        .collect();
+    assert_eq!(names, ["fill", "managed copy back", "fill", "managed copy back", "fill"]);
+    context.check().unwrap();
+}
