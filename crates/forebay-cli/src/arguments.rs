@@ -38,6 +38,8 @@ pub enum Command {
     Devices(DevicesArguments),
     /// Give buffers with known lifetimes offsets in as little memory as possible
     Place(PlaceArguments),
+    /// Find out in which order managed memory evicts: ten actions, what goes after each, and what using it costs
+    Probe(ProbeArguments),
 }
 
 /// In which order kernels are planned.
@@ -347,6 +349,56 @@ pub struct PlanArguments {
     pub report: ReportArguments,
 }
 
+/// What changes the order in which managed memory evicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PolicyKind {
+    /// As a driver of unified memory was measured to behave: prefetches change the order, use does not
+    Driver,
+    /// Use makes a chunk the last to go
+    Touch,
+    /// What will be used soonest stays
+    Planned,
+}
+
+/// `forebay probe`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The experiment is that of \"Consideration on Application of CUDA Unified Memory to Deep Learning\" \
+(2018): fill the
+device with chunks, act, make one more chunk, see which one had to go for it, and use the first three chunks, each in a run of
+its own. Action 10 is done as the paper's text has it, and as its program does.
+
+Examples:
+  forebay probe
+  forebay probe --policy touch --chunk-size 64MiB --svg touch.svg"
+)]
+pub struct ProbeArguments {
+    /// What changes the order of eviction
+    #[arg(long, value_enum, default_value = "driver")]
+    pub policy: PolicyKind,
+    /// Size of a chunk
+    #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = byte_count)]
+    pub chunk_size: u64,
+    /// Chunks that fill the device
+    #[arg(long, value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u64).range(5..=1000))]
+    pub chunks: u64,
+    /// The device; `forebay devices` lists them
+    #[arg(long, value_name = "NAME", default_value = "host")]
+    pub device: String,
+    /// Threads for kernels and copies together [default: all]
+    #[arg(long, value_name = "N", value_parser = positive_count)]
+    pub threads: Option<u64>,
+    /// Print one JSON object on standard output, and nothing else there
+    ///
+    /// Keys: device, policy, chunk_bytes, chunks, as_measured (of all actions), actions (each with action, description,
+    /// evicted_chunks, measured_evicted_chunks, as_measured, overcommit_seconds, and touches with chunk, resident, seconds).
+    #[arg(long)]
+    pub json: bool,
+    /// Draw the times as a picture
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<PathBuf>,
+}
+
 /// `forebay devices`.
 #[derive(Args, Debug)]
 pub struct DevicesArguments {
@@ -394,6 +446,14 @@ fn positive_count(text: &str) -> Result<u64, String> {
         Ok(0) => Err("at least 1 is needed".to_owned()),
         Ok(count) => Ok(count),
         Err(_) => Err("not a whole number".to_owned()),
+    }
+}
+
+fn byte_count(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(MemorySize::Bytes(bytes)) => Ok(bytes),
+        Ok(MemorySize::Percent(_)) => Err("a share of what? write a size like 8MiB".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 

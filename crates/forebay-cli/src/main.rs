@@ -14,12 +14,14 @@
 //! | [`metrics`] | accuracy and Dice |
 //! | [`feeding`] | data sets and arrays as the tensors that a model takes |
 //! | [`training_options`] | flags as training options |
-//! | [`run`], [`train`], [`plan`], [`devices`], [`place`] | the sub-commands |
+//! | [`run`], [`train`], [`plan`], [`devices`], [`place`], [`probe`] | the sub-commands |
 //! | [`buffer_table`] | what `place` reads and writes |
+//! | [`chart`] | what `probe` measured, as a picture |
 //! | [`compare`] | a budget's price: steps beside unlimited ones |
 
 mod arguments;
 mod buffer_table;
+mod chart;
 mod compare;
 mod devices;
 mod failure;
@@ -29,6 +31,7 @@ mod metrics;
 mod output;
 mod place;
 mod plan;
+mod probe;
 mod progress;
 mod report;
 mod run;
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Plan(arguments) => plan::plan(arguments),
         Command::Devices(arguments) => devices::devices(arguments),
         Command::Place(arguments) => place::place(arguments),
+        Command::Probe(arguments) => probe::probe(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

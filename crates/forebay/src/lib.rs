@@ -54,6 +54,7 @@
 //! | [`port`] | what goes into a model and comes out of it |
 //! | [`checkpoint`] | everything that a training run needs to go on |
 //! | [`mod@explain`] | a plan in words |
+//! | [`mod@probe`] | the order in which managed memory evicts, found by experiment |
 //! | [`error`] | what can go wrong |
 
 pub mod budget;
@@ -69,6 +70,7 @@ mod machine;
 pub mod model;
 pub mod options;
 pub mod port;
+pub mod probe;
 pub mod session;
 pub mod trainer;
 
@@ -85,12 +87,14 @@ pub use forebay_model::graph::Dimension;
 pub use forebay_model::{training, Tensor as HostTensor};
 pub use forebay_plan::plan::{Plan, Statistics};
 pub use forebay_plan::LaunchOrder;
+pub use forebay_runtime::eager::managed::{self, ManagedBuffer, ManagedMemory, ManagedOptions};
 pub use forebay_runtime::eager::{self, Context, ContextOptions, Event, Stream, StreamGuard, Tensor};
 pub use forebay_runtime::RuntimeError;
 pub use machine::{devices, DeviceDescription};
 pub use model::Model;
 pub use options::{DeviceOptions, OnNan, TrainerOptions};
 pub use port::{Port, PortDescription};
+pub use probe::{probe, Finding, ProbeOptions};
 pub use serde_json;
 pub use session::{RunTimes, Session, SessionOptions};
 pub use trainer::{Evaluation, StepReport, Trainer};

@@ -1,0 +1,346 @@
+//! In which order managed memory evicts: the experiment of Negishi and others ("Consideration on Application of CUDA Unified
+//! Memory to Deep Learning", 2018, sections 3.4 to 3.8), on any device.
+//!
+//! Chunks fill the device. Then something is done that may change the order of eviction (an [`Action`]), then one more chunk
+//! is made, for which another has to go. Which one that was is read right then, and shown by how long it takes to use the
+//! first chunks: each in a run of its own, because using a chunk that is gone evicts another.
+
+use std::time::Instant;
+
+use forebay_base::DataType;
+use forebay_runtime::eager::managed::{Advice, Location, Policy};
+use forebay_runtime::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions};
+use forebay_runtime::RuntimeError;
+
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::options::DeviceOptions;
+
+/// How many of the first chunks are used and timed.
+pub const TOUCHED_CHUNKS: usize = 3;
+/// The chunk that some actions free.
+const FREED_CHUNK: usize = 3;
+/// The fewest chunks with which the actions mean something.
+pub const CHUNK_COUNT_MIN: u64 = 5;
+
+/// What is probed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProbeOptions {
+    /// The device; its budgets are not used.
+    pub device: DeviceOptions,
+    /// What changes the order.
+    pub policy: Policy,
+    /// Size of a chunk.
+    pub chunk_bytes: u64,
+    /// How many chunks fill the device, at least [`CHUNK_COUNT_MIN`].
+    pub chunk_count: u64,
+}
+
+impl Default for ProbeOptions {
+    fn default() -> ProbeOptions {
+        ProbeOptions { device: DeviceOptions::default(), policy: Policy::Driver, chunk_bytes: 8 << 20, chunk_count: 14 }
+    }
+}
+
+/// What is done between filling the device and asking for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// 1: work uses chunk 0.
+    Touch,
+    /// 2: chunk 0 is prefetched to the device.
+    Prefetch,
+    /// 3: chunks 0 and 1 are.
+    PrefetchTwo,
+    /// 4: chunk 3 is freed.
+    Free,
+    /// 5: chunk 1 is prefetched to the host.
+    PrefetchToHost,
+    /// 6: chunk 3 is freed and chunk 0 prefetched to the host.
+    FreeAndPrefetchToHost,
+    /// 7: chunk 0 is said to be accessed by the device.
+    AccessedByDevice,
+    /// 8: chunk 0 is said to be best on the device.
+    PreferredOnDevice,
+    /// 9: chunk 1 is said to be accessed by the host.
+    AccessedByHost,
+    /// 10, as the paper's text has it: chunk 1 is said to be best on the device.
+    NextPreferredOnDevice,
+    /// 10, as the paper's program has it: chunk 1 is said to be best on the host.
+    NextPreferredOnHost,
+}
+
+impl Action {
+    /// All actions, in the paper's order.
+    pub const ALL: [Action; 11] = [
+        Action::Touch,
+        Action::Prefetch,
+        Action::PrefetchTwo,
+        Action::Free,
+        Action::PrefetchToHost,
+        Action::FreeAndPrefetchToHost,
+        Action::AccessedByDevice,
+        Action::PreferredOnDevice,
+        Action::AccessedByHost,
+        Action::NextPreferredOnDevice,
+        Action::NextPreferredOnHost,
+    ];
+
+    /// The paper's number for it.
+    pub fn number(self) -> u32 {
+        match self {
+            Action::Touch => 1,
+            Action::Prefetch => 2,
+            Action::PrefetchTwo => 3,
+            Action::Free => 4,
+            Action::PrefetchToHost => 5,
+            Action::FreeAndPrefetchToHost => 6,
+            Action::AccessedByDevice => 7,
+            Action::PreferredOnDevice => 8,
+            Action::AccessedByHost => 9,
+            Action::NextPreferredOnDevice | Action::NextPreferredOnHost => 10,
+        }
+    }
+
+    /// What is done, in words.
+    pub fn description(self) -> &'static str {
+        match self {
+            Action::Touch => "use chunk 0",
+            Action::Prefetch => "prefetch chunk 0 to the device",
+            Action::PrefetchTwo => "prefetch chunks 0 and 1 to the device",
+            Action::Free => "free chunk 3",
+            Action::PrefetchToHost => "prefetch chunk 1 to the host",
+            Action::FreeAndPrefetchToHost => "free chunk 3, prefetch chunk 0 to the host",
+            Action::AccessedByDevice => "advise: chunk 0 accessed by the device",
+            Action::PreferredOnDevice => "advise: chunk 0 preferred on the device",
+            Action::AccessedByHost => "advise: chunk 1 accessed by the host",
+            Action::NextPreferredOnDevice => "advise: chunk 1 preferred on the device (text)",
+            Action::NextPreferredOnHost => "advise: chunk 1 preferred on the host (code)",
+        }
+    }
+
+    /// The chunk that the paper found evicted, if any.
+    pub fn measured(self) -> Option<usize> {
+        match self {
+            Action::Free | Action::FreeAndPrefetchToHost => None,
+            Action::Prefetch | Action::PrefetchToHost => Some(1),
+            Action::PrefetchTwo => Some(2),
+            _ => Some(0),
+        }
+    }
+}
+
+/// How long it took to use a chunk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Touch {
+    /// The chunk.
+    pub chunk: usize,
+    /// Whether it was on the device.
+    pub resident: bool,
+    /// The time.
+    pub seconds: f64,
+}
+
+/// What was found for one action.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// The action.
+    pub action: Action,
+    /// Chunks that were not wholly on the device right after one more was made.
+    pub evicted: Vec<usize>,
+    /// How long it took to make that one: the median of all runs.
+    pub overcommit_seconds: f64,
+    /// How long it took then to use each of the first chunks.
+    pub touches: Vec<Touch>,
+}
+
+impl Finding {
+    /// Whether this is what the paper found.
+    pub fn is_as_measured(&self) -> bool {
+        self.evicted.iter().copied().eq(self.action.measured())
+    }
+}
+
+/// Runs the experiment for every action.
+///
+/// # Errors
+/// An unknown device, too few or too small chunks, one that cannot map tiles, or a failure of the device.
+pub fn probe(options: &ProbeOptions) -> Result<Vec<Finding>, Error> {
+    if options.chunk_count < CHUNK_COUNT_MIN {
+        let reason =
+            format!("{} chunks are too few for the experiment: at least {CHUNK_COUNT_MIN}", options.chunk_count);
+        return Err(Error::Option { reason });
+    }
+    let machine = Machine::open(&options.device)?;
+    let tile_bytes = machine.device.limits().tile_size_bytes;
+    if options.chunk_bytes < tile_bytes || options.chunk_bytes.checked_mul(options.chunk_count + 1).is_none() {
+        let reason = format!("a chunk of {} bytes is not possible: at least {tile_bytes}, a tile", options.chunk_bytes);
+        return Err(Error::Option { reason });
+    }
+    let context = Context::new(machine.device, &ContextOptions::default())?;
+    let chunk_bytes = options.chunk_bytes.next_multiple_of(tile_bytes);
+    let laboratory = Laboratory { context, policy: options.policy, chunk_bytes, chunk_count: options.chunk_count };
+    laboratory.warm_up()?;
+    Ok(Action::ALL.into_iter().map(|action| laboratory.find(action)).collect::<Result<_, RuntimeError>>()?)
+}
+
+/// Where runs are made.
+struct Laboratory {
+    context: Context,
+    policy: Policy,
+    chunk_bytes: u64,
+    chunk_count: u64,
+}
+
+/// What one run showed.
+struct Run {
+    evicted: Vec<usize>,
+    overcommit_seconds: f64,
+    touch: Touch,
+}
+
+impl Laboratory {
+    /// Uses everything once, so that no run is the first.
+    fn warm_up(&self) -> Result<(), RuntimeError> {
+        self.run(Action::Touch, 0).map(|_| ())
+    }
+
+    fn find(&self, action: Action) -> Result<Finding, RuntimeError> {
+        let runs = (0..TOUCHED_CHUNKS).map(|chunk| self.run(action, chunk)).collect::<Result<Vec<Run>, _>>()?;
+        let mut seconds: Vec<f64> = runs.iter().map(|run| run.overcommit_seconds).collect();
+        seconds.sort_by(f64::total_cmp);
+        Ok(Finding {
+            action,
+            evicted: runs[0].evicted.clone(),
+            overcommit_seconds: seconds[TOUCHED_CHUNKS / 2],
+            touches: runs.iter().map(|run| run.touch).collect(),
+        })
+    }
+
+    /// Prepares, acts, asks for more, looks, and uses one chunk.
+    fn run(&self, action: Action, touched: usize) -> Result<Run, RuntimeError> {
+        let memory = self.memory()?;
+        let mut chunks = (0..self.chunk_count).map(|_| self.chunk(&memory).map(Some)).collect::<Result<Vec<_>, _>>()?;
+        self.act(action, &mut chunks)?;
+        memory.synchronize()?;
+        let (more, overcommit_seconds) = self.timed(|| {
+            let more = memory.buffer(self.chunk_bytes)?;
+            // What will be used after it: with foresight, the chunks that are touched stay.
+            let coming = chunks.iter().take(TOUCHED_CHUNKS).flatten().map(|chunk| vec![chunk]);
+            memory.foresee(&[vec![&more]].into_iter().chain(coming).collect::<Vec<_>>());
+            more.fill([0; 4])?;
+            Ok(more)
+        })?;
+        let is_gone = |chunk: &Option<ManagedBuffer>| {
+            chunk.as_ref().is_some_and(|chunk| chunk.resident_bytes() < chunk.size_bytes())
+        };
+        let evicted: Vec<usize> = (0..chunks.len()).filter(|&chunk| is_gone(&chunks[chunk])).collect();
+        let resident = !evicted.contains(&touched);
+        let ((), seconds) = self.timed(|| chunks[touched].as_ref().map_or(Ok(()), |chunk| self.touch(chunk)))?;
+        drop(more);
+        Ok(Run { evicted, overcommit_seconds, touch: Touch { chunk: touched, resident, seconds } })
+    }
+
+    /// Managed memory for as many chunks as there shall be.
+    fn memory(&self) -> Result<ManagedMemory, RuntimeError> {
+        let mut options = ManagedOptions::new(self.chunk_count * self.chunk_bytes, self.policy);
+        // Chunks in whole units fill the device exactly.
+        let tile_bytes = self.context.device().limits().tile_size_bytes;
+        let unit_bytes = (2 << 20).min(self.context.device().limits().heap_size_max_bytes);
+        let fits = unit_bytes % tile_bytes == 0 && self.chunk_bytes % unit_bytes == 0;
+        options.unit_bytes = Some(if fits { unit_bytes } else { tile_bytes });
+        ManagedMemory::new(&self.context, &options)
+    }
+
+    fn chunk(&self, memory: &ManagedMemory) -> Result<ManagedBuffer, RuntimeError> {
+        let chunk = memory.buffer(self.chunk_bytes)?;
+        chunk.fill([0; 4])?;
+        Ok(chunk)
+    }
+
+    /// Uses all of a chunk on the device.
+    fn touch(&self, chunk: &ManagedBuffer) -> Result<(), RuntimeError> {
+        chunk.tensor(DataType::Float32, &[self.chunk_bytes / 4], 0)?.sum().map(|_| ())
+    }
+
+    fn act(&self, action: Action, chunks: &mut [Option<ManagedBuffer>]) -> Result<(), RuntimeError> {
+        if matches!(action, Action::Free | Action::FreeAndPrefetchToHost) {
+            chunks[FREED_CHUNK] = None;
+        }
+        let (Some(first), Some(second)) = (&chunks[0], &chunks[1]) else { return Ok(()) };
+        match action {
+            Action::Touch => self.touch(first),
+            Action::Prefetch => first.prefetch(.., Location::Device),
+            Action::PrefetchTwo => {
+                first.prefetch(.., Location::Device)?;
+                second.prefetch(.., Location::Device)
+            }
+            Action::Free => Ok(()),
+            Action::PrefetchToHost => second.prefetch(.., Location::Host),
+            Action::FreeAndPrefetchToHost => first.prefetch(.., Location::Host),
+            Action::AccessedByDevice => first.advise(.., Advice::AccessedBy(Location::Device)),
+            Action::PreferredOnDevice => first.advise(.., Advice::PreferredLocation(Location::Device)),
+            Action::AccessedByHost => second.advise(.., Advice::AccessedBy(Location::Host)),
+            Action::NextPreferredOnDevice => second.advise(.., Advice::PreferredLocation(Location::Device)),
+            Action::NextPreferredOnHost => second.advise(.., Advice::PreferredLocation(Location::Host)),
+        }
+    }
+
+    /// Does something, and measures until the device has done it.
+    fn timed<T>(&self, work: impl FnOnce() -> Result<T, RuntimeError>) -> Result<(T, f64), RuntimeError> {
+        self.context.synchronize()?;
+        let start = Instant::now();
+        let result = work()?;
+        self.context.synchronize()?;
+        Ok((result, start.elapsed().as_secs_f64()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evicted(policy: Policy) -> Vec<Vec<usize>> {
+        let options = ProbeOptions { policy, chunk_bytes: 128 << 10, chunk_count: 6, ..ProbeOptions::default() };
+        let findings = probe(&options).unwrap();
+        for finding in &findings {
+            assert_eq!(finding.touches.len(), TOUCHED_CHUNKS);
+            for (chunk, touch) in finding.touches.iter().enumerate() {
+                assert_eq!((touch.chunk, touch.resident), (chunk, !finding.evicted.contains(&chunk)), "{finding:?}");
+            }
+        }
+        findings.into_iter().map(|finding| finding.evicted).collect()
+    }
+
+    #[test]
+    fn a_driver_evicts_as_measured() {
+        let measured: Vec<Vec<usize>> =
+            Action::ALL.iter().map(|action| action.measured().into_iter().collect()).collect();
+        let table: [&[usize]; 11] = [&[0], &[1], &[2], &[], &[1], &[], &[0], &[0], &[0], &[0], &[0]];
+        assert_eq!(
+            measured, table,
+            "chunk 0 after 1, 7 to 10; chunk 1 after 2 and 5; chunk 2 after 3; none after 4 and 6"
+        );
+        assert_eq!(evicted(Policy::Driver), measured);
+    }
+
+    #[test]
+    fn only_use_makes_a_difference_between_driver_and_touch() {
+        let (driver, touch) = (evicted(Policy::Driver), evicted(Policy::Touch));
+        assert_eq!((&driver[0], &touch[0]), (&vec![0], &vec![1]));
+        assert_eq!(driver[1..], touch[1..]);
+    }
+
+    #[test]
+    fn foresight_keeps_what_will_be_used() {
+        let found = evicted(Policy::Planned);
+        assert!(found.iter().flatten().all(|&chunk| chunk >= TOUCHED_CHUNKS), "{found:?}");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let refused = |options: ProbeOptions| matches!(probe(&options), Err(Error::Option { .. }));
+        assert!(refused(ProbeOptions { chunk_count: 4, ..ProbeOptions::default() }));
+        assert!(refused(ProbeOptions { chunk_bytes: 100, ..ProbeOptions::default() }));
+        assert!(refused(ProbeOptions { chunk_bytes: u64::MAX / 2, ..ProbeOptions::default() }));
+    }
+}
