@@ -105,11 +105,13 @@ fn lines(findings: &[Finding]) -> Vec<String> {
         lines.push(line);
     }
     lines.push("* was evicted".to_owned());
-    let different: Vec<String> = findings
+    let mut different: Vec<String> = findings
         .iter()
         .filter(|finding| !finding.is_as_measured())
         .map(|finding| finding.action.number().to_string())
         .collect();
+    // Action 10 is there twice.
+    different.dedup();
     lines.push(match different.len() {
         0 => "every action as the paper measured".to_owned(),
         1 => format!("as the paper measured, but for action {}", different[0]),
