@@ -4,9 +4,9 @@ use std::fs;
 use std::time::Instant;
 
 use forebay::budget::format_bytes;
+use forebay::memory::{load_bound_bytes, place as find_placement, verify, Effort, Placement, PlacementError};
 use forebay::serde_json::{json, Value};
 use forebay::MemorySize;
-use forebay_memory::{load_bound_bytes, place as find_placement, verify, Effort, Placement, PlacementError};
 
 use crate::arguments::PlaceArguments;
 use crate::buffer_table::BufferTable;

@@ -1,9 +1,9 @@
 //! What one operation holds on the device until it is submitted.
 
 use std::collections::BTreeMap;
-use std::sync::MutexGuard;
 
 use forebay_memory::eviction::{Access, UnitId};
+use forebay_queue::shim::sync::MutexGuard;
 
 use super::buffer::Buffer;
 use super::core::{Core, State};
