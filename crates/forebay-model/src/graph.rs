@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use forebay_base::{DataType, Kernel};
+use forebay_base::{DataType, Kernel, TensorDesc, TensorError};
 
 use crate::tensor::Tensor;
 
@@ -28,6 +28,15 @@ impl TensorType {
     /// The type of `data_type` with `shape`.
     pub fn new(data_type: DataType, shape: &[u64]) -> TensorType {
         TensorType { data_type, shape: shape.to_vec() }
+    }
+
+    /// The packed descriptor of a tensor of this type on a device; a scalar becomes [1].
+    ///
+    /// # Errors
+    /// A size of 0, too many dimensions, or more bytes than 64 bits count.
+    pub fn packed(&self) -> Result<TensorDesc, TensorError> {
+        let sizes: &[u64] = if self.shape.is_empty() { &[1] } else { &self.shape };
+        TensorDesc::packed(self.data_type, sizes)
     }
 
     /// Number of elements, saturating.

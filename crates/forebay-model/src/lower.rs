@@ -242,8 +242,7 @@ fn describe(ty: &TensorType) -> Result<TensorDesc, String> {
     if ty.shape.contains(&0) {
         return Err(format!("{ty} has no elements"));
     }
-    let sizes: &[u64] = if ty.shape.is_empty() { &[1] } else { &ty.shape };
-    TensorDesc::packed(ty.data_type, sizes).map_err(|error| error.to_string())
+    ty.packed().map_err(|error| error.to_string())
 }
 
 /// Broadcasts a packed operand to `sizes` by strides of 0 (NumPy's rules, aligned at the last dimension). An operand that

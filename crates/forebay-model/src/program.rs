@@ -114,6 +114,22 @@ impl Program {
         sizes.fold(0, u64::saturating_add)
     }
 
+    /// Sets each launch's scratch to what `ask` (a device) says for it, given the descriptors of its inputs and outputs. After
+    /// fusion, and before anything is known about budgets.
+    ///
+    /// # Errors
+    /// The first that `ask` gives.
+    pub fn set_scratch<E>(
+        &mut self,
+        ask: impl Fn(&ProgramLaunch, &[TensorDesc], &[TensorDesc]) -> Result<u64, E>,
+    ) -> Result<(), E> {
+        let descs = |operands: &[Operand]| operands.iter().map(|operand| operand.desc.clone()).collect::<Vec<_>>();
+        for launch in &mut self.launches {
+            launch.scratch_bytes = ask(launch, &descs(&launch.reads), &descs(&launch.writes))?;
+        }
+        Ok(())
+    }
+
     /// Checks what every program must hold: operands lie in their buffers and are aligned; nothing is read before it is
     /// written or given; only the update phase writes parameters and state, and nothing writes inputs and constants.
     ///

@@ -90,7 +90,7 @@ fn program(path: &Path, train: bool, device: &dyn Device) -> Result<Program, Fai
     };
     let mut program = fuse::fuse(program);
     name_constants(&mut program)?;
-    set_scratch(&mut program, device)?;
+    program.set_scratch(|launch, reads, writes| device.workspace_bytes(&launch.kernel, reads, writes))?;
     Ok(program)
 }
 
@@ -98,19 +98,9 @@ fn program(path: &Path, train: bool, device: &dyn Device) -> Result<Program, Fai
 fn name_constants(program: &mut Program) -> Result<(), Failure> {
     let known: BTreeSet<BufferId> = program.persistent.iter().map(|port| port.operand.buffer).collect();
     for (buffer, tensor) in std::mem::take(&mut program.contents).into_iter().filter(|(id, _)| !known.contains(id)) {
-        let sizes: &[u64] = if tensor.shape.is_empty() { &[1] } else { &tensor.shape };
-        let desc = TensorDesc::packed(tensor.data_type, sizes)?;
-        let operand = Operand { buffer, offset_bytes: 0, desc };
+        let operand = Operand { buffer, offset_bytes: 0, desc: tensor.ty().packed()? };
         let name = format!("constant {}", buffer.0);
         program.persistent.push(Port { name, shape: tensor.shape.clone(), operand });
-    }
-    Ok(())
-}
-
-fn set_scratch(program: &mut Program, device: &dyn Device) -> Result<(), Failure> {
-    for launch in &mut program.launches {
-        let descs = |operands: &[Operand]| operands.iter().map(|operand| operand.desc.clone()).collect::<Vec<_>>();
-        launch.scratch_bytes = device.workspace_bytes(&launch.kernel, &descs(&launch.reads), &descs(&launch.writes))?;
     }
     Ok(())
 }

@@ -121,32 +121,23 @@ fn sum_of_product(context: &Context) -> Result<Tensor> {
 
 /// Not recommended in the guide, because making a stream takes time there. Here streams of the device are pooled.
 fn stream_per_call(context: &Context) -> Result<Tensor> {
-    fn func(A: &Tensor) -> Result<Tensor> {
-        let context = A.context();
-        let s1 = Stream::new(context, 0)?;
-        s1.wait_stream(&context.current_stream())?;
-        let C = {
-            let _entered = s1.enter();
-            A.sum()?
-        };
-        context.current_stream().wait_stream(&s1)?;
-        Ok(C)
-    }
-    repeat(context, func)
+    repeat(context, |A| func(A, &Stream::new(context, 0)?))
 }
 
 fn stream_kept(context: &Context) -> Result<Tensor> {
     let s1 = Stream::new(context, 0)?;
-    let func = |A: &Tensor| -> Result<Tensor> {
-        s1.wait_stream(&context.current_stream())?;
-        let C = {
-            let _entered = s1.enter();
-            A.sum()?
-        };
-        context.current_stream().wait_stream(&s1)?;
-        Ok(C)
+    repeat(context, |A| func(A, &s1))
+}
+
+fn func(A: &Tensor, s1: &Stream) -> Result<Tensor> {
+    let context = A.context();
+    s1.wait_stream(&context.current_stream())?;
+    let C = {
+        let _entered = s1.enter();
+        A.sum()?
     };
-    repeat(context, func)
+    context.current_stream().wait_stream(s1)?;
+    Ok(C)
 }
 
 fn sums_of_product(context: &Context) -> Result<Tensor> {

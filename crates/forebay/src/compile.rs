@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_base::{Kernel, TensorDesc};
-use forebay_device::Device;
+use forebay_base::Kernel;
 use forebay_model::lower::{lower_with, LoweringOptions};
 use forebay_model::program::{self, Program, Role};
 use forebay_model::{Graph, Tensor, ValueId};
@@ -49,7 +48,10 @@ pub(crate) fn compile(graph: &Graph, parameters: &BTreeSet<ValueId>, machine: &M
     if machine.options.fuse {
         program = fuse(program);
     }
-    set_scratch(&mut program, &*machine.device)?;
+    program.set_scratch(|launch, reads, writes| {
+        let bytes = machine.device.workspace_bytes(&launch.kernel, reads, writes);
+        bytes.map_err(|error| Error::Device { action: format!("'{}'", launch.name), error })
+    })?;
     let contents = program
         .persistent
         .iter()
@@ -80,23 +82,10 @@ fn add_constants(program: &mut Program) -> Result<(), Error> {
             name = format!("{name}#{}", buffer.0);
         }
         names.insert(name.clone());
-        let sizes: &[u64] = if tensor.shape.is_empty() { &[1] } else { &tensor.shape };
-        let desc = TensorDesc::packed(tensor.data_type, sizes)
-            .map_err(|error| Error::Option { reason: format!("constant '{name}': {error}") })?;
+        let desc =
+            tensor.ty().packed().map_err(|error| Error::Option { reason: format!("constant '{name}': {error}") })?;
         let operand = program::Operand { buffer, offset_bytes: 0, desc };
         program.persistent.push(program::Port { name, shape: tensor.shape.clone(), operand });
-    }
-    Ok(())
-}
-
-/// Asks the device how much scratch each launch needs. After fusion, and before anything is known about budgets.
-fn set_scratch(program: &mut Program, device: &dyn Device) -> Result<(), Error> {
-    for launch in &mut program.launches {
-        let reads: Vec<TensorDesc> = launch.reads.iter().map(|operand| operand.desc.clone()).collect();
-        let writes: Vec<TensorDesc> = launch.writes.iter().map(|operand| operand.desc.clone()).collect();
-        launch.scratch_bytes = device
-            .workspace_bytes(&launch.kernel, &reads, &writes)
-            .map_err(|error| Error::Device { action: format!("'{}'", launch.name), error })?;
     }
     Ok(())
 }

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use forebay_base::TensorDesc;
 use forebay_model::graph::Dimension;
-use forebay_model::program::{BufferId, Operand, Program, Role};
+use forebay_model::program::{BufferId, Program, Role};
 use forebay_model::{infer, lower, Graph, Node, Operation, Tensor as HostTensor, TensorType};
 
 use super::context::Context;
@@ -86,13 +85,9 @@ pub(super) fn compile(
     let mut graph = graph(operation, slots, output_count);
     infer::infer(&mut graph, None)?;
     let mut program = lower::lower(&graph, &BTreeSet::new())?;
-    let describe = |operands: &[Operand]| operands.iter().map(|operand| operand.desc.clone()).collect();
-    for launch in &mut program.launches {
-        let (reads, writes): (Vec<TensorDesc>, Vec<TensorDesc>) = (describe(&launch.reads), describe(&launch.writes));
-        let bytes = context.device().workspace_bytes(&launch.kernel, &reads, &writes);
-        launch.scratch_bytes =
-            bytes.map_err(|error| RuntimeError::Device { action: "while choosing a kernel", error })?;
-    }
+    program
+        .set_scratch(|launch, reads, writes| context.device().workspace_bytes(&launch.kernel, reads, writes))
+        .map_err(|error| RuntimeError::Device { action: "while choosing a kernel", error })?;
     let outputs = graph.outputs.iter().filter_map(|&output| graph.ty(output).cloned()).collect();
     let scratch_bytes = program.launches.iter().map(|launch| launch.scratch_bytes).max().unwrap_or(0);
     let constants = upload_constants(context, stream, &program)?;

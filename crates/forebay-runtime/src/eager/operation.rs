@@ -140,7 +140,7 @@ impl<'a> Operation<'a> {
         self.launch(&stream, &compiled)
     }
 
-    /// Turns numbers and large arrays into what an operator takes.
+    /// Turns numbers into arrays, and sees that everything is of one context.
     fn resolve_inputs(&mut self) -> Result<(), RuntimeError> {
         let mut data_type = DataType::Float32;
         if let Some(first) = self.tensors().next() {

@@ -249,8 +249,7 @@ impl Tensor {
 
 /// The descriptor of a type; a scalar becomes [1].
 pub(super) fn describe(ty: &TensorType) -> Result<TensorDesc, RuntimeError> {
-    let sizes: &[u64] = if ty.shape.is_empty() { &[1] } else { &ty.shape };
-    TensorDesc::packed(ty.data_type, sizes).map_err(|error| RuntimeError::Tensor { reason: format!("{ty}: {error}") })
+    ty.packed().map_err(|error| RuntimeError::Tensor { reason: format!("{ty}: {error}") })
 }
 
 /// Common operations. All others: [`Context::operation`].

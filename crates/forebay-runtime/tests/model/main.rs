@@ -62,41 +62,31 @@ fn copy_on(stream: &Stream, from: &Tensor) -> Tensor {
     to
 }
 
+/// A tensor is freed while another stream copies it, and its bytes are wanted again, with room for so many tensors.
+fn freed_while_copied(room: u64) {
+    let context = context(room);
+    let stream = Stream::new(&context, 0).expect("a stream");
+    let a = tensor(&context, 1.0);
+    stream.wait_stream(&context.default_stream()).expect("no failure");
+    let b = copy_on(&stream, &a);
+    drop(a);
+    let c = tensor(&context, 2.0);
+    context.default_stream().wait_stream(&stream).expect("no failure");
+    assert_holds(&b, 1.0);
+    assert_holds(&c, 2.0);
+    drop((b, c, stream));
+    finish(&context);
+}
+
 #[test]
 fn memory_stays_while_another_stream_uses_it() {
-    check("freed while another stream copies it; the bytes are wanted again", 1, 1000, || {
-        let context = context(4);
-        let stream = Stream::new(&context, 0).expect("a stream");
-        let a = tensor(&context, 1.0);
-        stream.wait_stream(&context.default_stream()).expect("no failure");
-        let b = copy_on(&stream, &a);
-        drop(a);
-        let c = tensor(&context, 2.0);
-        context.default_stream().wait_stream(&stream).expect("no failure");
-        assert_holds(&b, 1.0);
-        assert_holds(&c, 2.0);
-        drop((b, c, stream));
-        finish(&context);
-    });
+    check("freed while another stream copies it; the bytes are wanted again", 1, 1000, || freed_while_copied(4));
 }
 
 #[test]
 fn under_pressure_bytes_are_waited_for() {
-    check("the same with room for two: the host waits for the use", 1, 1000, || {
-        let context = context(2);
-        let stream = Stream::new(&context, 0).expect("a stream");
-        let a = tensor(&context, 1.0);
-        stream.wait_stream(&context.default_stream()).expect("no failure");
-        let b = copy_on(&stream, &a);
-        drop(a);
-        // Only what `a` had is left, and `b` is made from it.
-        let c = tensor(&context, 2.0);
-        context.default_stream().wait_stream(&stream).expect("no failure");
-        assert_holds(&b, 1.0);
-        assert_holds(&c, 2.0);
-        drop((b, c, stream));
-        finish(&context);
-    });
+    // Only what the freed tensor had is left for the next.
+    check("the same with room for two: the host waits for the use", 1, 1000, || freed_while_copied(2));
 }
 
 #[test]
