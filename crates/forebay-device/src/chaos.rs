@@ -5,6 +5,7 @@
 //! contract of commands allows to start. A consumer that nothing orders after its producer soon runs before it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -281,6 +282,10 @@ impl Device for ChaosDevice {
 
     fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         self.inner.create_host_block(size_bytes)
+    }
+
+    fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        self.inner.create_spill(folder, size_bytes)
     }
 
     fn destroy_memory(&self, memory: MemoryId) {

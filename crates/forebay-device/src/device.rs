@@ -1,6 +1,7 @@
 //! The trait that every device implements.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
@@ -13,10 +14,14 @@ pub struct DeviceUsage {
     pub heap_bytes: u64,
     /// The most heap bytes that ever existed at once.
     pub heap_peak_bytes: u64,
-    /// Host block bytes that exist now, packing buffers of kernels included.
+    /// Host block bytes that exist now, packing buffers of kernels and buffers for spill files included.
     pub host_bytes: u64,
     /// The most host block bytes that ever existed at once.
     pub host_peak_bytes: u64,
+    /// Bytes of spill files that exist now.
+    pub disk_bytes: u64,
+    /// The most bytes of spill files that ever existed at once.
+    pub disk_peak_bytes: u64,
 }
 
 /// When a command ran, measured by the device, for traces and measured costs.
@@ -48,6 +53,17 @@ pub enum DeviceError {
         /// The system's own words.
         reason: String,
     },
+    /// A spill file cannot be made, written or read.
+    Spill {
+        /// The folder that it is in.
+        folder: PathBuf,
+        /// What failed: `make`, `reserve`, `write` or `read`.
+        action: &'static str,
+        /// How many bytes it was about.
+        bytes: u64,
+        /// The system's own words.
+        reason: String,
+    },
     /// A kernel cannot run with these operands on this device.
     Unsupported {
         /// The kernel, or the method that was called.
@@ -68,6 +84,12 @@ impl fmt::Display for DeviceError {
             DeviceError::OutOfMemory { what, requested_bytes, reason } => {
                 write!(f, "the device could not provide {requested_bytes} bytes for {what}: {reason}")
             }
+            DeviceError::Spill { folder, action, bytes, reason } => write!(
+                f,
+                "cannot {action} {bytes} bytes of a spill file in {}: {reason} (free space there, or name another folder \
+                 with --spill-dir)",
+                folder.display()
+            ),
             DeviceError::Unsupported { kernel, reason } => write!(f, "{kernel} cannot run: {reason}"),
             DeviceError::Lost { reason } => write!(f, "the device was lost: {reason}"),
         }
@@ -124,6 +146,17 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
     fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError>;
+
+    /// Obtains a spill file: a memory in disk space, reached by copies alone, from and to host blocks and device memory. All
+    /// of its space is taken at once, so that a full disk is an error here; it has no name, so that nothing is left of it
+    /// when the process ends, however that happens. Copies of whole multiples of 4096 bytes at such offsets are fastest.
+    ///
+    /// The first spill file may take bounded buffers of host memory, which are counted until the device goes.
+    ///
+    /// # Errors
+    /// [`DeviceError::Spill`] where the folder, its file system or the space there does not allow it;
+    /// [`DeviceError::OutOfMemory`] where the buffers do not fit.
+    fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError>;
 
     /// Gives a memory back. No submitted command may still use it; mapped tiles are unmapped.
     fn destroy_memory(&self, memory: MemoryId);

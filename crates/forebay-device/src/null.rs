@@ -32,6 +32,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -72,6 +73,7 @@ struct State {
     heaps: BTreeMap<HeapId, u64>,
     placed: BTreeMap<MemoryId, u64>,
     blocks: BTreeMap<MemoryId, Vec<u8>>,
+    spills: BTreeMap<MemoryId, u64>,
     events: Events,
     next_id: u32,
     usage: DeviceUsage,
@@ -203,8 +205,21 @@ impl Device for NullDevice {
         Ok(id)
     }
 
+    /// Counts bytes, and makes no file.
+    fn create_spill(&self, _: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        let mut state = self.state();
+        state.usage.disk_bytes = state.usage.disk_bytes.saturating_add(size_bytes);
+        state.usage.disk_peak_bytes = state.usage.disk_peak_bytes.max(state.usage.disk_bytes);
+        let id = MemoryId(state.id());
+        state.spills.insert(id, size_bytes);
+        Ok(id)
+    }
+
     fn destroy_memory(&self, memory: MemoryId) {
         let mut state = self.state();
+        if let Some(size_bytes) = state.spills.remove(&memory) {
+            state.usage.disk_bytes = state.usage.disk_bytes.saturating_sub(size_bytes);
+        }
         if let Some(size_bytes) = state.placed.remove(&memory) {
             state.usage.heap_bytes -= size_bytes;
         }
@@ -234,8 +249,9 @@ impl Device for NullDevice {
         let mut state = self.state();
         let lowered = match self.aliasing {
             Some(aliasing) => {
-                let is_host = |memory: MemoryId| state.blocks.contains_key(&memory);
-                lowering::lower(commands, state.commands.len(), aliasing, is_host)
+                let beside_device =
+                    |memory: MemoryId| state.blocks.contains_key(&memory) || state.spills.contains_key(&memory);
+                lowering::lower(commands, state.commands.len(), aliasing, beside_device)
                     .map_err(|error| DeviceError::Unsupported { kernel: "copy", reason: error.to_string() })?
             }
             None => Vec::new(),

@@ -1,5 +1,6 @@
 //! Memory of eager work: segments with several heaps, what happens when the device refuses, tiles that move.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,6 +84,10 @@ impl Device for Refusing {
     fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         self.call("a host block")?;
         self.inner.create_host_block(size_bytes)
+    }
+    fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        self.call("a spill file")?;
+        self.inner.create_spill(folder, size_bytes)
     }
     fn destroy_memory(&self, memory: MemoryId) {
         self.inner.destroy_memory(memory);

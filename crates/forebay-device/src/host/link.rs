@@ -8,6 +8,26 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Lets bytes pass no faster than a rate.
+pub(super) struct Pace {
+    bytes_per_second: u64,
+    /// When the bytes so far have passed.
+    free: Instant,
+}
+
+impl Pace {
+    /// Nothing has passed yet.
+    pub fn new(bytes_per_second: u64) -> Pace {
+        Pace { bytes_per_second: bytes_per_second.max(1), free: Instant::now() }
+    }
+
+    /// Sleeps until `bytes` that set out at `start` have had time to pass.
+    pub fn pass(&mut self, bytes: usize, start: Instant) {
+        self.free = self.free.max(start) + Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
+        thread::sleep(self.free.saturating_duration_since(Instant::now()));
+    }
+}
+
 /// One direction of a link: pieces pass one after another, whichever copies they belong to.
 pub(super) struct Link {
     pieces: mpsc::Sender<Piece>,
@@ -27,11 +47,9 @@ impl Link {
     pub fn new(name: &str, bytes_per_second: u64) -> io::Result<Link> {
         let (sender, receiver) = mpsc::channel::<Piece>();
         thread::Builder::new().name(name.to_string()).spawn(move || {
-            let mut free = Instant::now();
+            let mut pace = Pace::new(bytes_per_second);
             for piece in receiver {
-                let seconds = piece.bytes as f64 / bytes_per_second.max(1) as f64;
-                free = free.max(piece.start) + Duration::from_secs_f64(seconds);
-                thread::sleep(free.saturating_duration_since(Instant::now()));
+                pace.pass(piece.bytes, piece.start);
                 (piece.arrived)();
             }
         })?;

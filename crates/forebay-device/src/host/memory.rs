@@ -1,10 +1,12 @@
-//! Memories of the host device: heaps, reservations, placed heaps, host blocks; and where a region's bytes are.
+//! Memories of the host device: heaps, reservations, placed heaps, host blocks, spill files; and where a region's bytes are.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 use forebay_base::{HeapId, MemoryId, Region};
 
+use super::spill_file::SpillFile;
 use super::sys::{available_bytes, AddressRange, MemoryFile};
 use crate::device::{DeviceError, DeviceUsage};
 
@@ -39,6 +41,7 @@ struct Memory {
 pub(super) struct Memories {
     heaps: BTreeMap<HeapId, Heap>,
     memories: BTreeMap<MemoryId, Memory>,
+    spills: BTreeMap<MemoryId, Arc<SpillFile>>,
     next_id: u32,
     usage: DeviceUsage,
     /// The most heap bytes that may exist.
@@ -156,7 +159,27 @@ impl Memories {
         Ok(self.add_memory(range, size_bytes, Kind::HostBlock))
     }
 
+    pub fn add_spill(&mut self, file: SpillFile) -> MemoryId {
+        self.usage.disk_bytes += file.size_bytes();
+        self.usage.disk_peak_bytes = self.usage.disk_peak_bytes.max(self.usage.disk_bytes);
+        let id = MemoryId(self.id());
+        self.spills.insert(id, Arc::new(file));
+        id
+    }
+
+    /// The spill file that a region lies in, if it lies in one.
+    pub fn spill(&self, region: Region) -> Result<Option<Arc<SpillFile>>, DeviceError> {
+        let Some(file) = self.spills.get(&region.memory) else { return Ok(None) };
+        if region.range.end > file.size_bytes() {
+            return Err(misuse(format!("{region} leaves its spill file of {} bytes", file.size_bytes())));
+        }
+        Ok(Some(file.clone()))
+    }
+
     pub fn destroy_memory(&mut self, memory: MemoryId) {
+        if let Some(file) = self.spills.remove(&memory) {
+            self.usage.disk_bytes -= file.size_bytes();
+        }
         let Some(memory) = self.memories.remove(&memory) else { return };
         match memory.kind {
             Kind::Reservation => {}
@@ -221,7 +244,11 @@ impl Memories {
     /// The address of a region, all of whose bytes have memory behind them.
     pub fn resolve(&self, region: Region) -> Result<Address, DeviceError> {
         let memory = self.memories.get(&region.memory);
-        let memory = memory.ok_or_else(|| misuse(format!("{} does not exist", region.memory)))?;
+        let memory = memory.ok_or_else(|| {
+            let spilled = self.spills.contains_key(&region.memory);
+            let what = if spilled { "is a spill file, which only copies reach" } else { "does not exist" };
+            misuse(format!("{} {what}", region.memory))
+        })?;
         let range = region.range;
         if range.end > memory.size_bytes {
             return Err(misuse(format!("{region} leaves its memory of {} bytes", memory.size_bytes)));
@@ -275,6 +302,11 @@ impl Memories {
         })?;
         self.usage.host_peak_bytes = self.usage.host_peak_bytes.max(self.usage.host_bytes);
         Ok(())
+    }
+
+    /// Takes bytes out of the count again.
+    pub fn uncount_host(&mut self, bytes: u64) {
+        self.usage.host_bytes -= bytes;
     }
 }
 
@@ -356,8 +388,7 @@ mod tests {
         assert!(matches!(memories.create_heap(1), Err(DeviceError::OutOfMemory { .. })));
         assert!(matches!(memories.create_host_block(TILE + 1), Err(DeviceError::OutOfMemory { .. })));
         assert!(matches!(memories.create_host_block(u64::MAX), Err(DeviceError::OutOfMemory { .. })));
-        let expected =
-            DeviceUsage { heap_bytes: 2 * TILE, heap_peak_bytes: 2 * TILE, host_bytes: 0, host_peak_bytes: 0 };
+        let expected = DeviceUsage { heap_bytes: 2 * TILE, heap_peak_bytes: 2 * TILE, ..DeviceUsage::default() };
         assert_eq!(memories.usage(), expected);
     }
 }

@@ -4,14 +4,17 @@
 //! are threads that coordinate, and everything that works (kernels and copies alike) runs on one work-stealing pool of a
 //! given number of threads. Copies between spaces really move bytes.
 
+mod disk;
 pub(crate) mod kernels;
 mod link;
 mod memory;
 mod shared;
+mod spill_file;
 mod sys;
 mod urgency;
 mod work;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,10 +25,12 @@ use forebay_base::{
 use forebay_queue::{Origin, Progress, Streams};
 
 use crate::device::{Device, DeviceError, DeviceUsage, TraceRecord};
+use disk::{Disk, Transfer, DISK_BYTES};
 use link::Link;
 pub(crate) use memory::check_available;
 use memory::{system, Address, Memories, TILE_SIZE_BYTES};
 use shared::{lock, Shared};
+use spill_file::SpillFile;
 use work::{Direction, Work};
 
 /// Largest heap behind a reservation, in bytes.
@@ -45,10 +50,15 @@ pub struct HostOptions {
     pub host_memory_bytes: Option<u64>,
     /// Slows copies between host and device space down to this speed in each direction, for experiments.
     pub link_bytes_per_second: Option<u64>,
+    /// Slows spill files down to this speed in each direction, for experiments.
+    pub disk_bytes_per_second: Option<u64>,
+    /// Lets so many pieces be written to spill files and refuses all others as a full disk would, for tests.
+    pub disk_writes_before_failure: Option<u64>,
 }
 
 /// The CPU as a device.
 pub struct HostDevice {
+    options: HostOptions,
     limits: Limits,
     memories: Mutex<Memories>,
     streams: Streams<Shared>,
@@ -93,6 +103,7 @@ impl HostDevice {
         let birth = Instant::now();
         let (progress, shared) = (Arc::new(Progress::new(birth)), Arc::new(Shared::new(pool, links, birth)));
         Ok(HostDevice {
+            options: options.clone(),
             limits,
             memories: Mutex::new(memories),
             streams: Streams::new(shared.clone(), progress.clone()),
@@ -126,6 +137,10 @@ fn work(memories: &Memories, command: &Command) -> Result<Option<Work>, DeviceEr
             if from.range.len() != to.range.len() || from.overlaps(*to) {
                 return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} cannot be") });
             }
+            let (source, target) = (memories.spill(*from)?, memories.spill(*to)?);
+            if let Some(transfer) = transfer(memories, *from, *to, source, target)? {
+                return Ok(Some(Work::Transfer(transfer)));
+            }
             let direction = match (memories.is_host(from.memory), memories.is_host(to.memory)) {
                 (true, false) => Direction::ToDevice,
                 (false, true) => Direction::FromDevice,
@@ -140,6 +155,26 @@ fn work(memories: &Memories, command: &Command) -> Result<Option<Work>, DeviceEr
         }
         _ => return Ok(None),
     }))
+}
+
+/// A copy that one end of is in a spill file, if so.
+fn transfer(
+    memories: &Memories,
+    from: Region,
+    to: Region,
+    source: Option<Arc<SpillFile>>,
+    target: Option<Arc<SpillFile>>,
+) -> Result<Option<Transfer>, DeviceError> {
+    let (file, on_disk, in_memory, to_disk) = match (source, target) {
+        (None, None) => return Ok(None),
+        (Some(file), None) => (file, from, to, false),
+        (None, Some(file)) => (file, to, from, true),
+        (Some(_), Some(_)) => {
+            return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} goes from disk to disk") })
+        }
+    };
+    let (address, bytes) = (memories.resolve(in_memory)?, in_memory.range.len());
+    Ok(Some(Transfer { file, offset_bytes: on_disk.range.start, address, bytes, to_disk }))
 }
 
 /// The addresses of bindings, each long enough and aligned for its tensor.
@@ -184,6 +219,23 @@ impl Device for HostDevice {
 
     fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         lock(&self.memories).create_host_block(size_bytes)
+    }
+
+    fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        let mut memories = lock(&self.memories);
+        if self.shared.disk.get().is_none() {
+            memories.count_host("buffers for spill files", DISK_BYTES)?;
+            let disk = Disk::new(&self.options).map_err(|error| {
+                memories.uncount_host(DISK_BYTES);
+                system("buffers and threads for spill files", error)
+            })?;
+            // Nobody else sets it: the lock is held.
+            let _ = self.shared.disk.set(disk);
+        }
+        drop(memories);
+        // Reserving may take a while, and others go on meanwhile.
+        let file = SpillFile::new(folder, size_bytes)?;
+        Ok(lock(&self.memories).add_spill(file))
     }
 
     fn destroy_memory(&self, memory: MemoryId) {

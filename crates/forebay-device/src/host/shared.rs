@@ -1,10 +1,11 @@
 //! What all streams of a host device share: the pool of threads and the trace.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use forebay_base::StreamId;
 
+use super::disk::Disk;
 use super::link::Link;
 use super::urgency::Urgency;
 use crate::device::TraceRecord;
@@ -16,6 +17,8 @@ pub(super) struct Shared {
     waiting: Mutex<Urgency<Job>>,
     /// The ways to the device and from it, where they are slowed down.
     pub links: Option<[Link; 2]>,
+    /// The way to spill files, once there was one.
+    pub disk: OnceLock<Disk>,
     trace: Mutex<Trace>,
     birth: Instant,
 }
@@ -36,7 +39,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     pub fn new(pool: rayon::ThreadPool, links: Option<[Link; 2]>, birth: Instant) -> Shared {
-        Shared { pool, waiting: Mutex::default(), links, trace: Mutex::default(), birth }
+        Shared { pool, waiting: Mutex::default(), links, disk: OnceLock::new(), trace: Mutex::default(), birth }
     }
 
     /// Hands a job to the pool, behind those of the same priority. A thread that is free takes the most urgent job.

@@ -1,4 +1,5 @@
-//! The system calls of the host device, each wrapped once: memory files, address space, mappings.
+//! The system calls of the host device, each wrapped once: memory files, address space, mappings, what the system keeps of
+//! files.
 
 use std::fs::File;
 use std::io;
@@ -22,16 +23,74 @@ impl MemoryFile {
         }
         // SAFETY: the descriptor was just made and nobody else owns it.
         let file = unsafe { File::from_raw_fd(descriptor) };
-        let length = libc::off_t::try_from(size_bytes).map_err(io::Error::other)?;
-        loop {
-            // SAFETY: the descriptor is open for the duration of the call.
-            match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
-                0 => return Ok(MemoryFile { file }),
-                // A signal, such as the user's wish to stop after this step.
-                libc::EINTR => {}
-                error => return Err(io::Error::from_raw_os_error(error)),
-            }
+        reserve(&file, size_bytes)?;
+        Ok(MemoryFile { file })
+    }
+}
+
+/// Gives a file its space at once: what is written there later finds room.
+pub(super) fn reserve(file: &File, size_bytes: u64) -> io::Result<()> {
+    let length = libc::off_t::try_from(size_bytes).map_err(io::Error::other)?;
+    loop {
+        // SAFETY: the descriptor is open for the duration of the call.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+            0 => return Ok(()),
+            // A signal, such as the user's wish to stop after this step.
+            libc::EINTR => {}
+            error => return Err(io::Error::from_raw_os_error(error)),
         }
+    }
+}
+
+/// Bytes that a file's file system could still take, where it says so.
+pub(super) fn available_disk_bytes(file: &File) -> Option<u64> {
+    let mut answer = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: the descriptor is open, and the structure is this function's own; all zeros are a valid value of it.
+    let answer = unsafe {
+        if libc::fstatvfs(file.as_raw_fd(), answer.as_mut_ptr()) != 0 {
+            return None;
+        }
+        answer.assume_init()
+    };
+    // A file system without a limit of its own says that it has no blocks at all.
+    (answer.f_blocks > 0).then(|| answer.f_bavail.saturating_mul(answer.f_frsize))
+}
+
+/// The largest file that this process may make, in bytes. A larger one would be answered by a signal.
+pub(super) fn file_size_max_bytes() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the structure is this function's own.
+    match unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } {
+        0 => limit.rlim_cur,
+        _ => libc::RLIM_INFINITY,
+    }
+}
+
+/// Makes transfers of a file pass by the system's own copies of it, or lets them use those again.
+///
+/// # Errors
+/// Where the file system cannot do without its copies.
+pub(super) fn set_direct(file: &File, direct: bool) -> io::Result<()> {
+    // SAFETY: the descriptor is open for the duration of the call.
+    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+    let wanted = if direct { flags | libc::O_DIRECT } else { flags & !libc::O_DIRECT };
+    // SAFETY: as above; the flags are those of the file but for one.
+    if flags < 0 || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, wanted) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Asks the system to write what it keeps of a part of a file, and then to keep it no longer. Without effect where the file
+/// system keeps nothing.
+pub(super) fn forget_cached(file: &File, offset_bytes: u64, size_bytes: u64) {
+    let part = (libc::off_t::try_from(offset_bytes), libc::off_t::try_from(size_bytes));
+    let (Ok(offset), Ok(length)) = part else { return };
+    let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: the descriptor is open for the duration of both calls, which change no byte of the file.
+    unsafe {
+        libc::sync_file_range(file.as_raw_fd(), offset, length, all);
+        libc::posix_fadvise(file.as_raw_fd(), offset, length, libc::POSIX_FADV_DONTNEED);
     }
 }
 

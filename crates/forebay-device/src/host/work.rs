@@ -8,6 +8,7 @@ use std::time::Instant;
 use forebay_base::{Binding, Launch, TensorDesc};
 use forebay_queue::{Finish, Origin, Pool};
 
+use super::disk::Transfer;
 use super::kernels::{self, View};
 use super::memory::Address;
 use super::shared::Shared;
@@ -18,9 +19,25 @@ const COPY_TASK_BYTES: usize = 1 << 20;
 
 /// A command that touches bytes, with its addresses.
 pub(super) enum Work {
-    Launch { launch: Box<Launch>, reads: Vec<Address>, writes: Vec<Address>, scratch: Option<(TensorDesc, Address)> },
-    Copy { from: Address, to: Address, bytes: usize, direction: Direction },
-    Fill { to: Address, bytes: usize, pattern: [u8; 4] },
+    Launch {
+        launch: Box<Launch>,
+        reads: Vec<Address>,
+        writes: Vec<Address>,
+        scratch: Option<(TensorDesc, Address)>,
+    },
+    Copy {
+        from: Address,
+        to: Address,
+        bytes: usize,
+        direction: Direction,
+    },
+    /// A copy from or to a spill file.
+    Transfer(Transfer),
+    Fill {
+        to: Address,
+        bytes: usize,
+        pattern: [u8; 4],
+    },
 }
 
 /// Which way a copy goes; those that cross take the link.
@@ -42,6 +59,7 @@ impl Pool for Shared {
                 let copy = CopyChain { origin, from, to, bytes, moved: 0, direction, start: None, shared, finish };
                 self.spawn(origin.priority, move || copy.step());
             }
+            Work::Transfer(transfer) => transfer.start(origin, shared, finish),
             Work::Fill { to, bytes, pattern } => self.spawn(origin.priority, move || {
                 let start = Instant::now();
                 fill(to, bytes, pattern);

@@ -1,6 +1,7 @@
 //! A device whose streams are threads of the model checker. It copies and fills; bytes are found through mapped tiles.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -171,6 +172,10 @@ impl Device for ModelDevice {
     }
 
     fn create_host_block(&self, _: u64) -> Result<MemoryId, DeviceError> {
+        Ok(MemoryId(lock(&self.shared.state).id()))
+    }
+
+    fn create_spill(&self, _: &Path, _: u64) -> Result<MemoryId, DeviceError> {
         Ok(MemoryId(lock(&self.shared.state).id()))
     }
 

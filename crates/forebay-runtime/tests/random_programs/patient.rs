@@ -2,6 +2,7 @@
 //! in a recording but by what the program, or the runtime, really waited for.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -48,6 +49,10 @@ impl Device for PatientDevice {
 
     fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         self.inner.create_host_block(size_bytes)
+    }
+
+    fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        self.inner.create_spill(folder, size_bytes)
     }
 
     fn destroy_memory(&self, memory: MemoryId) {
