@@ -64,6 +64,9 @@ pub struct DeviceArguments {
     /// Never use more host memory than this for what is moved out of the device
     #[arg(long, value_name = "SIZE")]
     pub host_memory: Option<MemorySize>,
+    /// Move what exceeds --host-memory to files in this folder; they have no names, and are gone when the command ends
+    #[arg(long, value_name = "DIR", env = "FOREBAY_SPILL_DIR")]
+    pub spill_dir: Option<PathBuf>,
     /// Threads for kernels and copies together [default: all]; results do not depend on it
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub threads: Option<u64>,
@@ -86,6 +89,7 @@ impl DeviceArguments {
             threads: self.threads.map(|count| usize::try_from(count).unwrap_or(usize::MAX)),
             device_memory: self.device_memory,
             host_memory: self.host_memory,
+            spill_dir: self.spill_dir.clone(),
             fuse: !self.no_fuse,
             order: match self.order {
                 OrderKind::File => LaunchOrder::File,
@@ -105,7 +109,7 @@ pub struct ReportArguments {
     ///
     /// Keys: steps (loss and seconds each), seconds_median, device_budget_bytes (null without a budget), device_peak_bytes
     /// (measured; planned for `plan`), in_core_peak_bytes (what it takes without a budget), minimum_budget_bytes,
-    /// bytes_to_device, bytes_from_device, launches, barriers, waits (all per step), stall_seconds (time of a step in which
+    /// bytes_to_device, bytes_from_device, spill_bytes (on disk), bytes_to_disk, bytes_from_disk, launches, barriers, waits (all per step), stall_seconds (time of a step in which
     /// no kernel ran; the median).
     #[arg(long)]
     pub json: bool,

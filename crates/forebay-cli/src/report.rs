@@ -67,6 +67,9 @@ impl Report<'_> {
             "waits": statistics.waits,
             "stall_seconds": median(self.steps.iter().map(|step| step.stall_seconds)),
             "host_bytes": statistics.host_bytes,
+            "spill_bytes": statistics.spill_bytes,
+            "bytes_to_disk": statistics.bytes_to_disk,
+            "bytes_from_disk": statistics.bytes_from_disk,
         });
         match object {
             Value::Object(object) => object,
@@ -88,6 +91,11 @@ impl Report<'_> {
         line("device peak", format!("{} ({} without a budget)", format_bytes(peak), format_bytes(in_core)));
         let (to, from) = (format_bytes(statistics.bytes_to_device), format_bytes(statistics.bytes_from_device));
         line("moved per step", format!("{to} to the device, {from} from the device"));
+        if statistics.spill_bytes > 0 {
+            let (to, from) = (format_bytes(statistics.bytes_to_disk), format_bytes(statistics.bytes_from_disk));
+            let spilled = format_bytes(statistics.spill_bytes);
+            line("spilled to disk", format!("{spilled}; {to} to disk and {from} from disk per step"));
+        }
         let (barriers, waits) = (statistics.barriers, statistics.waits);
         let both = barriers + waits;
         line(
@@ -145,6 +153,9 @@ mod tests {
             "barriers",
             "waits",
             "stall_seconds",
+            "spill_bytes",
+            "bytes_to_disk",
+            "bytes_from_disk",
         ] {
             assert!(object.contains_key(key), "{key}");
         }

@@ -194,6 +194,16 @@ pub trait Device: Send + Sync {
     /// The first failure inside the stream.
     fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError>;
 
+    /// Waits until nothing runs any more, and forgets a failure that left all memories usable, such as that of a spill file.
+    /// What it kept from running never runs; what is submitted from then on does. A device that knows no such failures has
+    /// nothing to forget.
+    ///
+    /// # Errors
+    /// A failure that stays.
+    fn recover(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     /// Waits until a generation of the event has fired.
     ///
     /// # Errors

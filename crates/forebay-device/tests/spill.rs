@@ -210,8 +210,15 @@ fn what_cannot_be_is_said_before_anything_runs() {
 #[test]
 fn a_write_that_fails_sticks_and_says_where() {
     let folder = Folder::new("failing");
-    let device = host(HostOptions { disk_writes_before_failure: Some(3), ..HostOptions::default() });
-    let bench = Bench::new(Arc::new(device), &folder, 8 * MIB);
+    let failing = || host(HostOptions { disk_writes_before_failure: Some(3), ..HostOptions::default() });
+    for device in [Arc::new(failing()) as Arc<dyn Device>, Arc::new(ChaosDevice::new(Arc::new(failing()), 1).unwrap())]
+    {
+        fails_and_recovers(&folder, device);
+    }
+}
+
+fn fails_and_recovers(folder: &Folder, device: Arc<dyn Device>) {
+    let bench = Bench::new(device, folder, 8 * MIB);
     let (from, to) = (Region::new(bench.block, 0, 8 * MIB), Region::new(bench.spill, 0, 8 * MIB));
     bench.device.submit(&bench.way(false, from, to)).unwrap();
     let error = bench.device.synchronize(bench.stream).unwrap_err();
@@ -221,6 +228,18 @@ fn a_write_that_fails_sticks_and_says_where() {
     assert!(text.contains(&folder.0.display().to_string()), "{text}");
     assert_eq!(bench.device.submit(&[]).unwrap_err(), error);
     assert_eq!(folder.entries(), 0);
+    // Memory is as usable as before; writing fails again.
+    bench.device.recover().unwrap();
+    let here = Region::new(bench.placed, 0, 64);
+    let fill = Command::Fill { stream: bench.stream, region: here, pattern: [7; 4] };
+    bench.device.submit(&[fill]).unwrap();
+    bench.device.submit(&bench.way(false, here, Region::new(bench.block, 0, 64))).unwrap();
+    bench.device.synchronize(bench.stream).unwrap();
+    let mut seen = [0; 64];
+    bench.device.read_host(Region::new(bench.block, 0, 64), &mut seen);
+    assert_eq!(seen, [7; 64]);
+    bench.device.submit(&bench.way(false, from, to)).unwrap();
+    assert!(bench.device.synchronize(bench.stream).is_err());
 }
 
 #[test]

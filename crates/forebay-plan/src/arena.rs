@@ -1,24 +1,18 @@
-//! Arena: offsets on the device and on the host for every stay of every chunk.
+//! Arena: offsets on the device for every stay of every chunk.
 //!
 //! Chunks of one buffer that a launch touches together must lie as the tensor says, so their stays share a base; stays that
 //! no launch connects are free to lie anywhere. Each such *component* is one item of static placement, with a piece per
-//! stay. On the host, each buffer is one item.
+//! stay.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
-
-use forebay_base::ByteRange;
-use forebay_memory::{place, Effort, Item, Piece};
-use forebay_model::program::{BufferId, Program};
 
 use crate::liveness::{Liveness, Owner};
 use crate::residency::{Residency, Segment, DEVICE_ALIGNMENT_BYTES};
-
-/// Alignment in bytes of buffers on the host.
-const HOST_ALIGNMENT_BYTES: u64 = 64;
+use forebay_base::ByteRange;
+use forebay_memory::{place, Effort, Item, Piece};
 
 /// Byte ranges of an item by the time (first launch, one past the last) during which they are taken.
-type PiecesByTime = BTreeMap<(u32, u32), Vec<ByteRange>>;
+pub(crate) type PiecesByTime = BTreeMap<(u32, u32), Vec<ByteRange>>;
 
 /// Where everything lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,23 +21,13 @@ pub struct Arena {
     pub device_offsets: Vec<u64>,
     /// Device bytes used.
     pub device_bytes: u64,
-    /// By chunk: offset of its first byte in host memory, where it is ever there.
-    pub host_offsets: Vec<Option<u64>>,
-    /// Host bytes used.
-    pub host_bytes: u64,
 }
 
 /// Places every stay within `capacity_bytes` of the device; `None` where no placement was found.
 ///
 /// With `groups`, the number of each launch's group in ascending order, bytes are taken for whole groups: then launches of
 /// one group share none that one of them writes.
-pub fn arena(
-    program: &Program,
-    live: &Liveness,
-    residency: &Residency,
-    groups: Option<&[u32]>,
-    capacity_bytes: u64,
-) -> Option<Arena> {
+pub fn arena(live: &Liveness, residency: &Residency, groups: Option<&[u32]>, capacity_bytes: u64) -> Option<Arena> {
     let (components, count) = components(live, residency);
     let mut origins = vec![u64::MAX; count];
     for (segment, &component) in residency.segments.iter().zip(&components) {
@@ -65,8 +49,7 @@ pub fn arena(
             placement.offsets[component] + (live.chunks[segment.chunk].range.start - origins[component])
         })
         .collect();
-    let (host_offsets, host_bytes) = host(program, live, residency);
-    Some(Arena { device_offsets, device_bytes: placement.height_bytes, host_offsets, host_bytes })
+    Some(Arena { device_offsets, device_bytes: placement.height_bytes })
 }
 
 /// When a stay's bytes are taken: half-open, in launches or in groups.
@@ -78,7 +61,7 @@ fn taken_during(segment: &Segment, groups: Option<&[u32]>) -> (u32, u32) {
 }
 
 /// An item from pieces by time; pieces of the same time that touch become one.
-fn item(pieces: PiecesByTime, alignment_bytes: u64) -> Item {
+pub(crate) fn item(pieces: PiecesByTime, alignment_bytes: u64) -> Item {
     let mut merged = Vec::new();
     for ((start, end), mut ranges) in pieces {
         ranges.sort_unstable();
@@ -122,45 +105,4 @@ fn root(parent: &mut [usize], mut index: usize) -> usize {
         index = parent[index];
     }
     index
-}
-
-/// By chunk, its host offset; and the host bytes used. Inputs, outputs and whatever lasts from step to step on the host keep
-/// their bytes for the whole step; temporaries from their save to their last fetch.
-fn host(program: &Program, live: &Liveness, residency: &Residency) -> (Vec<Option<u64>>, u64) {
-    let whole = 0..live.launch_count.max(1) as u32;
-    let mut buffers: BTreeMap<BufferId, PiecesByTime> = BTreeMap::new();
-    let mut stored: Vec<Option<Range<u32>>> = vec![None; live.chunks.len()];
-    for segment in &residency.segments {
-        let accesses = &live.chunks[segment.chunk].accesses[segment.accesses.clone()];
-        let (first, last) = (accesses[0].launch as u32, accesses[accesses.len() - 1].launch as u32);
-        for time in [segment.save.then_some(last), segment.fetch.then_some(first)].into_iter().flatten() {
-            let range = stored[segment.chunk].get_or_insert(time..time + 1);
-            *range = range.start.min(time)..range.end.max(time + 1);
-        }
-    }
-    for (index, chunk) in live.chunks.iter().enumerate() {
-        let Owner::Buffer(buffer) = chunk.owner else { continue };
-        let port = program.inputs.iter().chain(&program.outputs).any(|port| port.operand.buffer == buffer);
-        let persistent = program.buffer(buffer).role.is_persistent();
-        if port || (persistent && !residency.home_on_device[index]) {
-            stored[index] = Some(whole.clone());
-        }
-        if let Some(time) = &stored[index] {
-            buffers.entry(buffer).or_default().entry((time.start, time.end)).or_default().push(chunk.range);
-        }
-    }
-    let order: Vec<BufferId> = buffers.keys().copied().collect();
-    let items: Vec<Item> = buffers.into_values().map(|pieces| item(pieces, HOST_ALIGNMENT_BYTES)).collect();
-    let placement = place(&items, None, Effort::default()).expect("a placement without capacity always exists");
-    let bases: BTreeMap<BufferId, u64> = order.into_iter().zip(placement.offsets).collect();
-    let offsets = live
-        .chunks
-        .iter()
-        .zip(&stored)
-        .map(|(chunk, stored)| match chunk.owner {
-            Owner::Buffer(buffer) if stored.is_some() => Some(bases[&buffer] + chunk.range.start),
-            _ => None,
-        })
-        .collect();
-    (offsets, placement.height_bytes)
 }

@@ -3,16 +3,18 @@
 //! Follows the contents of every byte through one step: which write of which launch it holds. A launch must find in each
 //! operand's region exactly what it finds in its buffer when the program runs launch by launch, in its own order and with
 //! all the memory in the world; at the end, and at the beginning of the update phase, every home must hold its tensor. With
-//! that, one step leaves everything as the next expects it. The order of commands is [`forebay_sync::race`]'s, over two
+//! that, one step leaves everything as the next expects it. A step that a disk fails must leave what it found: what commands
+//! of the update phase may do is checked by itself. The order of commands is [`forebay_sync::race`]'s, over two
 //! steps.
 
 use std::collections::BTreeMap;
 
-use forebay_base::{ByteRange, Command, Launch, MemoryId, Region};
+use forebay_base::{ByteRange, Command, Launch, MemoryId, Region, Space};
 use forebay_model::program::{BufferId, Operand, Port, Program, Role};
 
 use crate::error::PlanError;
-use crate::plan::{Home, Plan};
+use crate::plan::{Home, MemoryKind, Plan};
+use crate::stores::DISK_ALIGNMENT_BYTES;
 
 /// Checks a plan of `program` (as it was given to the planner).
 ///
@@ -22,7 +24,9 @@ pub fn check(program: &Program, plan: &Plan) -> Result<(), PlanError> {
     budget(plan)?;
     bounds(plan)?;
     each_once(program, plan)?;
-    Contents::start(program, plan, &Expected::of(program))?.run()?;
+    let expected = Expected::of(program);
+    failure_leaves_homes(program, plan, &expected)?;
+    Contents::start(program, plan, &expected)?.run()?;
     order(plan)
 }
 
@@ -53,12 +57,45 @@ fn broken(reason: String) -> PlanError {
 }
 
 fn budget(plan: &Plan) -> Result<(), PlanError> {
-    let placed = plan.memories.iter().filter(|memory| memory.kind == crate::plan::MemoryKind::Placed);
-    let total = plan.heaps.iter().sum::<u64>() + placed.map(|memory| memory.size_bytes).sum::<u64>();
-    match plan.statistics.device_budget_bytes {
-        Some(budget) if total > budget => Err(broken(format!("{total} heap bytes exceed the budget of {budget}"))),
-        _ => Ok(()),
+    let of_kind = |kind| plan.memories.iter().filter(move |memory| memory.kind == kind).map(|memory| memory.size_bytes);
+    let heap_bytes = plan.heaps.iter().sum::<u64>() + of_kind(MemoryKind::Placed).sum::<u64>();
+    let host_bytes = of_kind(MemoryKind::HostBlock).sum::<u64>();
+    let statistics = &plan.statistics;
+    for (what, bytes, budget) in
+        [("heap", heap_bytes, statistics.device_budget_bytes), ("host", host_bytes, statistics.host_budget_bytes)]
+    {
+        if let Some(budget) = budget.filter(|&budget| bytes > budget) {
+            return Err(broken(format!("{bytes} {what} bytes exceed the budget of {budget}")));
+        }
     }
+    Ok(())
+}
+
+/// Whether a step that ends in the middle, because a disk failed, leaves every home as it was. Nothing writes what a step
+/// reads of memories that take turns; and if the update phase uses a disk at all, then everything that it changes is there.
+fn failure_leaves_homes(program: &Program, plan: &Plan, expected: &Expected) -> Result<(), PlanError> {
+    let current = plan.turns.map(|(current, _)| current);
+    let uses_disk = |region: &Region| plan.memory(region.memory).space == Space::Disk;
+    let mut update_uses_disk = false;
+    for (index, command) in plan.commands.iter().enumerate() {
+        if command.writes().iter().any(|region| Some(region.memory) == current) {
+            return Err(broken(format!("command {index} ({command}) writes what a step that fails must leave")));
+        }
+        update_uses_disk |=
+            index >= plan.update_start && command.reads().iter().chain(&command.writes()).any(uses_disk);
+    }
+    for (_, port, home) in homes(&plan.persistent, &program.persistent)? {
+        for (bytes, region) in &home.pieces {
+            let start = port.operand.offset_bytes + bytes.start;
+            let range = ByteRange::new(start, start + bytes.len());
+            let at = |buffers: &Buffers| buffers.get(&port.operand.buffer).map(|map| map.get(range));
+            let changes = at(&expected.before_update) != at(&expected.at_end);
+            if update_uses_disk && changes && Some(region.memory) != current {
+                return Err(broken(format!("'{}' changes in its place while a disk is used", port.name)));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whether every launch of the program runs, and none twice.
@@ -82,6 +119,10 @@ fn bounds(plan: &Plan) -> Result<(), PlanError> {
             let inside = plan.memories.get(region.memory.0 as usize).is_some_and(|m| region.range.end <= m.size_bytes);
             if !inside {
                 return Err(broken(format!("command {index} ({command}) leaves its memory")));
+            }
+            let on_disk = plan.memory(region.memory).space == Space::Disk;
+            if on_disk && region.range.start % DISK_ALIGNMENT_BYTES != 0 {
+                return Err(broken(format!("command {index} ({command}) begins within a block of a disk")));
             }
         }
         if let Command::Launch { launch, .. } = command {
@@ -252,7 +293,18 @@ impl<'a> Contents<'a> {
         if self.plan.update_start >= self.plan.commands.len() {
             self.before_update()?;
         }
-        self.homes_hold(&self.plan.persistent, &self.program.persistent, &self.expected.at_end, "at the end")
+        let at_end: Vec<Home> = self.plan.persistent.iter().map(|home| self.after_exchange(home)).collect();
+        self.homes_hold(&at_end, &self.program.persistent, &self.expected.at_end, "at the end")
+    }
+
+    /// Where the next step's home is now, before the memories that take turns are exchanged.
+    fn after_exchange(&self, home: &Home) -> Home {
+        let mut home = home.clone();
+        if let Some((current, next)) = self.plan.turns {
+            let moved = home.pieces.iter_mut().filter(|(_, region)| region.memory == current);
+            moved.for_each(|(_, region)| region.memory = next);
+        }
+        home
     }
 
     fn before_update(&self) -> Result<(), PlanError> {
@@ -355,7 +407,41 @@ mod tests {
     use forebay_base::{Kernel, StreamId};
 
     use super::*;
+    use crate::cost::estimate;
     use crate::plan::Movement;
+    use crate::planner::{plan, PlanOptions};
+    use crate::testing::{limits, random_training_program, Random};
+
+    /// Plans that would lose parameters when a disk fails are found out.
+    #[test]
+    fn what_a_failed_step_must_leave_is_not_written() {
+        let program = random_training_program(&mut Random::new(3), 4);
+        let (limits, costs) = (limits(), estimate(&program, &limits()));
+        let planned = |device_bytes, host_bytes| {
+            let budgets =
+                PlanOptions { device_budget_bytes: device_bytes, host_budget_bytes: host_bytes, ..spilling() };
+            plan(&program, &budgets, &limits, &costs)
+        };
+        let least = planned(None, None).unwrap().statistics.minimum_budget_bytes;
+        let roomy = planned(Some(least), None).unwrap().statistics.host_bytes;
+        let Err(PlanError::HostBudget { needed_bytes, .. }) = planned(Some(least), Some(0)) else { panic!() };
+        let found = [needed_bytes, roomy - 1].map(|host_bytes| planned(Some(least), Some(host_bytes)).unwrap());
+        let [mut turning, mut keeping] = found;
+        assert!(turning.turns.is_some() && keeping.turns.is_none() && keeping.statistics.spill_bytes > 0);
+        let error = |plan: &Plan| check(&program, plan).unwrap_err().to_string();
+        keeping.update_start = 0;
+        assert!(error(&keeping).contains("changes in its place"), "{}", error(&keeping));
+        let (current, next) = turning.turns.unwrap();
+        let mut exchanged = turning.clone();
+        exchanged.turns = Some((next, current));
+        assert!(error(&exchanged).contains("must leave"), "{}", error(&exchanged));
+        turning.turns = None;
+        assert!(error(&turning).contains("changes in its place"), "{}", error(&turning));
+    }
+
+    fn spilling() -> PlanOptions {
+        PlanOptions { spill: true, check: true, ..PlanOptions::default() }
+    }
 
     #[test]
     fn a_race_in_a_plan_names_its_nodes() {

@@ -9,6 +9,10 @@ const OPERATIONS_PER_NS_AND_LANE: f64 = 35.0;
 const KERNEL_BYTES_PER_NS: f64 = 12.0;
 /// Bytes per nanosecond that estimates assume of copies between spaces, each way.
 const COPY_BYTES_PER_NS: f64 = 5.0;
+/// Bytes per nanosecond that estimates assume of disks, each way.
+const DISK_BYTES_PER_NS: f64 = 1.0;
+/// Nanoseconds that estimates assume before a disk moves its first byte.
+const DISK_LATENCY_NS: u64 = 100_000;
 /// Nanoseconds that estimates assume to start a launch or a copy.
 const LATENCY_NS: u64 = 5_000;
 
@@ -27,6 +31,12 @@ pub struct Costs {
     pub copy_out_bytes_per_ns: f64,
     /// Nanoseconds before a copy moves its first byte.
     pub copy_latency_ns: u64,
+    /// Bytes per nanosecond from the disk.
+    pub disk_read_bytes_per_ns: f64,
+    /// Bytes per nanosecond to the disk.
+    pub disk_write_bytes_per_ns: f64,
+    /// Nanoseconds before a disk moves its first byte.
+    pub disk_latency_ns: u64,
 }
 
 impl Costs {
@@ -38,6 +48,16 @@ impl Costs {
     /// Nanoseconds to copy `bytes` from the device.
     pub fn copy_out_ns(&self, bytes: u64) -> u64 {
         self.copy_latency_ns + (bytes as f64 / self.copy_out_bytes_per_ns) as u64
+    }
+
+    /// Nanoseconds to copy `bytes` from the disk.
+    pub fn disk_read_ns(&self, bytes: u64) -> u64 {
+        self.disk_latency_ns + (bytes as f64 / self.disk_read_bytes_per_ns) as u64
+    }
+
+    /// Nanoseconds to copy `bytes` to the disk.
+    pub fn disk_write_ns(&self, bytes: u64) -> u64 {
+        self.disk_latency_ns + (bytes as f64 / self.disk_write_bytes_per_ns) as u64
     }
 }
 
@@ -58,6 +78,9 @@ pub fn estimate(program: &Program, limits: &Limits) -> Costs {
         copy_in_bytes_per_ns: COPY_BYTES_PER_NS,
         copy_out_bytes_per_ns: COPY_BYTES_PER_NS,
         copy_latency_ns: LATENCY_NS,
+        disk_read_bytes_per_ns: DISK_BYTES_PER_NS,
+        disk_write_bytes_per_ns: DISK_BYTES_PER_NS,
+        disk_latency_ns: DISK_LATENCY_NS,
     }
 }
 

@@ -12,17 +12,26 @@ use crate::liveness::{Liveness, Owner};
 use crate::plan::{Home, MemoryKind, Movement, Plan, PlanMemory, PlanStream, Statistics};
 use crate::residency::Residency;
 use crate::schedule::Work;
+use crate::stores::{Store, Stores, DISK_ALIGNMENT_BYTES};
 
 /// The device's arena among a plan's memories.
 const DEVICE: MemoryId = MemoryId(0);
 /// The host block among a plan's memories.
 const HOST: MemoryId = MemoryId(1);
+/// The spill file among a plan's memories, where it has any: what stays as it is, and what does not last.
+const DISK: MemoryId = MemoryId(2);
+/// The spill files that take turns, where there are any: first the one that a step reads.
+const TURNS: [MemoryId; 2] = [MemoryId(3), MemoryId(4)];
 /// Kernels run here.
 pub const COMPUTE: StreamId = StreamId(0);
 /// Copies from the host to the device.
 const COPY_IN: StreamId = StreamId(1);
 /// Copies from the device to the host.
 const COPY_OUT: StreamId = StreamId(2);
+/// Copies from a disk to the device: a slow disk holds up no copy from the host.
+const DISK_IN: StreamId = StreamId(3);
+/// Copies from the device to a disk.
+const DISK_OUT: StreamId = StreamId(4);
 
 /// Where work becomes commands: everything that the earlier passes decided.
 pub struct Decisions<'a> {
@@ -34,7 +43,9 @@ pub struct Decisions<'a> {
     pub live: &'a Liveness,
     /// Their stays.
     pub residency: &'a Residency,
-    /// Their offsets.
+    /// Where they are while they are not on the device.
+    pub stores: &'a Stores,
+    /// Their offsets on it.
     pub arena: &'a Arena,
     /// The device.
     pub limits: &'a Limits,
@@ -71,18 +82,27 @@ fn memories(decisions: &Decisions) -> Plan {
     let limits = decisions.limits;
     let size_bytes = decisions.arena.device_bytes.max(1).next_multiple_of(limits.tile_size_bytes);
     let kind = if limits.tiled { MemoryKind::Reservation } else { MemoryKind::Placed };
+    let stores = decisions.stores;
+    let host_bytes = stores.host_bytes.max(64);
     let mut plan = Plan {
         memories: vec![
             PlanMemory { kind, space: Space::Device(0), size_bytes },
-            PlanMemory {
-                kind: MemoryKind::HostBlock,
-                space: Space::Host,
-                size_bytes: decisions.arena.host_bytes.max(64),
-            },
+            PlanMemory { kind: MemoryKind::HostBlock, space: Space::Host, size_bytes: host_bytes },
         ],
         streams: ["compute", "copy in", "copy out"].map(|name| PlanStream { name: name.to_string() }).to_vec(),
         ..Plan::default()
     };
+    if stores.disk_bytes + stores.turns_bytes > 0 {
+        let turns = if stores.turns_bytes > 0 { vec![stores.turns_bytes; 2] } else { Vec::new() };
+        let sizes = [stores.disk_bytes.max(DISK_ALIGNMENT_BYTES)].into_iter().chain(turns);
+        plan.memories.extend(sizes.map(|bytes| PlanMemory {
+            kind: MemoryKind::SpillFile,
+            space: Space::Disk,
+            size_bytes: bytes.next_multiple_of(DISK_ALIGNMENT_BYTES),
+        }));
+        plan.streams.extend(["disk in", "disk out"].map(|name| PlanStream { name: name.to_string() }));
+        plan.turns = (stores.turns_bytes > 0).then_some((TURNS[0], TURNS[1]));
+    }
     if limits.tiled {
         let mut offset = 0;
         while offset < size_bytes {
@@ -156,12 +176,14 @@ impl<'a> Places<'a> {
         let operand = &port.operand;
         let wanted = ByteRange::new(operand.offset_bytes, operand.offset_bytes + operand.desc.total_size_bytes());
         let mut pieces: Vec<(ByteRange, Region)> = Vec::new();
-        let Decisions { live, residency, arena, .. } = self.decisions;
+        let Decisions { live, residency, stores, arena, .. } = self.decisions;
         for &index in self.chunks.get(&Owner::Buffer(operand.buffer)).into_iter().flatten() {
             let chunk = &live.chunks[index];
             let Some(part) = chunk.range.intersection(wanted) else { continue };
-            let (memory, base) = match (arena.host_offsets[index], self.stays[index].first()) {
-                (Some(offset), _) if !residency.home_on_device[index] => (HOST, offset),
+            let (memory, base) = match (stores.places[index], self.stays[index].first()) {
+                (Some(place), _) if !residency.home_on_device[index] => {
+                    (memory(place.store, false), place.offset_bytes)
+                }
                 (_, Some(&stay)) => (DEVICE, arena.device_offsets[stay]),
                 _ => continue,
             };
@@ -224,17 +246,32 @@ fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Ve
     Ok((commands, reasons))
 }
 
+/// The memory of a store; of those that take turns, the one that holds what this step `changed`, or the other.
+fn memory(store: Store, changed: bool) -> MemoryId {
+    match store {
+        Store::Host => HOST,
+        Store::Disk => DISK,
+        Store::Turns => TURNS[usize::from(changed)],
+    }
+}
+
 fn copy(decisions: &Decisions, stay: usize, fetch: bool) -> Command {
     let segment = &decisions.residency.segments[stay];
-    let bytes = decisions.live.chunks[segment.chunk].range.len();
+    let chunk = &decisions.live.chunks[segment.chunk];
+    let bytes = chunk.range.len();
     let device = Region::new(DEVICE, decisions.arena.device_offsets[stay], bytes);
-    let offset = decisions.arena.host_offsets[segment.chunk].expect("a copied chunk has a place on the host");
-    let host = Region::new(HOST, offset, bytes);
-    if fetch {
-        Command::Copy { stream: COPY_IN, from: host, to: device }
-    } else {
-        Command::Copy { stream: COPY_OUT, from: device, to: host }
-    }
+    let place = decisions.stores.places[segment.chunk].expect("a copied chunk has a place beside the device");
+    let so_far = if fetch { segment.accesses.start } else { segment.accesses.end };
+    let changed = chunk.accesses[..so_far].iter().any(|access| access.writes);
+    let away = Region::new(memory(place.store, changed), place.offset_bytes, bytes);
+    let stream = match (place.store, fetch) {
+        (Store::Host, true) => COPY_IN,
+        (Store::Host, false) => COPY_OUT,
+        (_, true) => DISK_IN,
+        (_, false) => DISK_OUT,
+    };
+    let (from, to) = if fetch { (away, device) } else { (device, away) };
+    Command::Copy { stream, from, to }
 }
 
 /// Lengthens a copy by one that goes on where it ends, on both sides.
@@ -259,8 +296,9 @@ fn reason(decisions: &Decisions, stay: usize, fetch: bool) -> (String, String) {
     let Owner::Buffer(buffer) = chunk.owner else { return (String::new(), String::new()) };
     let launch_name = |access: usize| &decisions.program.launches[chunk.accesses[access].launch].name;
     let buffer = decisions.program.buffer(buffer);
+    let on_disk = decisions.stores.on_disk(segment.chunk);
     let reason = if fetch {
-        format!("'{}' needs it", launch_name(segment.accesses.start))
+        format!("'{}' needs it{}", launch_name(segment.accesses.start), if on_disk { ", from disk" } else { "" })
     } else {
         match chunk.accesses.get(segment.accesses.end) {
             Some(_) => {
@@ -273,9 +311,14 @@ fn reason(decisions: &Decisions, stay: usize, fetch: bool) -> (String, String) {
             None if buffer.role == Role::Temporary => {
                 format!("an output, computed by '{}'", launch_name(segment.accesses.end - 1))
             }
-            None => format!("changed by '{}', kept on the host between steps", launch_name(segment.accesses.end - 1)),
+            None => {
+                let place = if on_disk { "on disk" } else { "on the host" };
+                format!("changed by '{}', kept {place} between steps", launch_name(segment.accesses.end - 1))
+            }
         }
     };
+    let full = on_disk && !fetch;
+    let reason = if full { format!("{reason}; to disk, for the host is full") } else { reason };
     (buffer.name.clone(), reason)
 }
 
@@ -289,15 +332,26 @@ fn count(plan: &Plan) -> Statistics {
     let mut statistics = Statistics {
         device_peak_bytes: plan.memory(DEVICE).size_bytes,
         host_bytes: plan.memory(HOST).size_bytes,
+        spill_bytes: plan.memories.iter().filter(|m| m.space == Space::Disk).map(|m| m.size_bytes).sum(),
         ..Statistics::default()
+    };
+    let disk_bytes = |region: &Region| match plan.memory(region.memory).space {
+        Space::Disk => region.range.len(),
+        _ => 0,
     };
     for command in &plan.commands {
         match command {
             Command::Launch { .. } => statistics.launches += 1,
             Command::Barrier { .. } => statistics.barriers += 1,
             Command::Wait { .. } => statistics.waits += 1,
-            Command::Copy { from, to, .. } if to.memory == DEVICE => statistics.bytes_to_device += from.range.len(),
-            Command::Copy { from, .. } => statistics.bytes_from_device += from.range.len(),
+            Command::Copy { from, to, .. } if to.memory == DEVICE => {
+                statistics.bytes_to_device += from.range.len();
+                statistics.bytes_from_disk += disk_bytes(from);
+            }
+            Command::Copy { from, to, .. } => {
+                statistics.bytes_from_device += from.range.len();
+                statistics.bytes_to_disk += disk_bytes(to);
+            }
             _ => {}
         }
     }

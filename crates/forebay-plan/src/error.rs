@@ -20,6 +20,8 @@ pub enum PlanError {
         budget_bytes: u64,
         /// What the plan needs on the host, in bytes.
         needed_bytes: u64,
+        /// Whether as much as possible is on disk already.
+        spilled: bool,
     },
     /// A tensor has more elements than the device allows, or a launch needs more bytes than the device has.
     Tensor {
@@ -44,11 +46,17 @@ impl fmt::Display for PlanError {
                  (give at least --device-memory {}KiB, or a smaller batch)",
                 minimum_bytes.div_ceil(1024)
             ),
-            PlanError::HostBudget { budget_bytes, needed_bytes } => write!(
+            PlanError::HostBudget { budget_bytes, needed_bytes, spilled } => write!(
                 f,
-                "a host budget of {budget_bytes} bytes is too small: the plan keeps {needed_bytes} bytes there \
-                 (give at least --host-memory {}KiB, or more device memory)",
-                needed_bytes.div_ceil(1024)
+                "a host budget of {budget_bytes} bytes is too small: the plan keeps {needed_bytes} bytes there{} \
+                 (give at least --host-memory {}KiB, {})",
+                if *spilled { ", inputs and outputs above all" } else { "" },
+                needed_bytes.div_ceil(1024),
+                if *spilled {
+                    "or a smaller batch"
+                } else {
+                    "more device memory, or a folder for the rest: --spill-dir"
+                }
             ),
             PlanError::Tensor { launch, reason } => write!(f, "'{launch}': {reason}"),
             PlanError::Check { reason } => write!(f, "the plan breaks an invariant (a defect of Forebay): {reason}"),

@@ -1,7 +1,7 @@
 //! When and where, ahead of time: the passes that turn a program into a plan of commands. Pure: no device, no clock.
 //!
 //! ```text
-//! Program -> fuse -> order -> alias -> liveness -> residency -> schedule -> arena -> emit (barriers) -> split -> Plan -> check, simulate
+//! Program -> fuse -> order -> alias -> liveness -> residency -> stores -> schedule -> arena -> emit (barriers) -> split -> Plan -> check, simulate
 //! ```
 //!
 //! | module | pass |
@@ -13,8 +13,9 @@
 //! | [`liveness`] | when each buffer is used |
 //! | [`cost`] | how long launches and copies take |
 //! | [`residency`] | which bytes are on the device when: keep or swap |
+//! | [`stores`] | which bytes are on the host and which on disk while they are not on the device |
 //! | [`schedule`] | launches and copies in one list, with streams |
-//! | [`arena`] | offsets on the device and on the host |
+//! | [`arena`] | offsets on the device |
 //! | [`split`] | barriers that become a record and a wait |
 //! | [`mod@plan`] | the result |
 //! | [`planner`] | runs the passes and picks the best candidate |
@@ -38,6 +39,7 @@ pub mod residency;
 pub mod schedule;
 pub mod simulate;
 pub mod split;
+pub mod stores;
 #[cfg(test)]
 mod testing;
 

@@ -47,6 +47,13 @@ pub struct Chunk {
     pub accesses: Vec<Access>,
 }
 
+impl Chunk {
+    /// Whether any launch writes it.
+    pub fn is_changed(&self) -> bool {
+        self.accesses.iter().any(|access| access.writes)
+    }
+}
+
 /// All chunks of a program, those of one buffer next to each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Liveness {

@@ -11,6 +11,8 @@ pub enum MemoryKind {
     Placed,
     /// A block of host memory.
     HostBlock,
+    /// Space on a disk, reached by copies alone.
+    SpillFile,
 }
 
 /// One memory that a plan uses; its place in [`Plan::memories`] is the [`MemoryId`] that the plan's commands name.
@@ -40,7 +42,7 @@ pub struct Home {
 /// A stream of a plan; its place in [`Plan::streams`] is its `StreamId`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanStream {
-    /// `compute`, `copy in` or `copy out`.
+    /// `compute`, `copy in` or `copy out`; where a plan uses a disk, also `disk in` and `disk out`.
     pub name: String,
 }
 
@@ -49,6 +51,8 @@ pub struct PlanStream {
 pub struct Statistics {
     /// The budget that was planned for, in bytes; none when unlimited.
     pub device_budget_bytes: Option<u64>,
+    /// The budget for the host block that was planned for, in bytes; none when unlimited.
+    pub host_budget_bytes: Option<u64>,
     /// Heap bytes that the plan takes, tile rounding included.
     pub device_peak_bytes: u64,
     /// Heap bytes that the unlimited plan of the same program takes.
@@ -59,10 +63,16 @@ pub struct Statistics {
     pub minimum_launch: String,
     /// Host block bytes.
     pub host_bytes: u64,
-    /// Bytes copied to the device per step.
+    /// Bytes of spill files.
+    pub spill_bytes: u64,
+    /// Bytes copied to the device per step, from wherever.
     pub bytes_to_device: u64,
-    /// Bytes copied from the device per step.
+    /// Bytes copied from the device per step, wherever to.
     pub bytes_from_device: u64,
+    /// The part of `bytes_to_device` that comes from a disk.
+    pub bytes_from_disk: u64,
+    /// The part of `bytes_from_device` that goes to a disk.
+    pub bytes_to_disk: u64,
     /// Launches per step.
     pub launches: usize,
     /// Barriers per step.
@@ -113,6 +123,10 @@ pub struct Plan {
     pub outputs: Vec<Home>,
     /// Parameters, state and constants: where their bytes are before and after each step.
     pub persistent: Vec<Home>,
+    /// Two memories of one layout that take turns, where there are any. A step reads what it found in the first and writes
+    /// the second; whoever runs the plan exchanges them after a step whose update phase succeeded, so that the first holds
+    /// the homes again. A step that fails leaves them as they are.
+    pub turns: Option<(MemoryId, MemoryId)>,
     /// Why each copy is there.
     pub movements: Vec<Movement>,
     /// Numbers about the plan.

@@ -13,10 +13,11 @@ use crate::error::PlanError;
 use crate::liveness::{liveness, Liveness};
 use crate::order::{group, Choice, LaunchOrder, Ordered};
 use crate::plan::Plan;
-use crate::residency::{mandatory_usage, residency, Filling};
+use crate::residency::{mandatory_usage, residency, stretch, Filling};
 use crate::schedule::schedule;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
+use crate::stores::{stores, HostRoom};
 
 /// Parts of the capacity, in percent, that are tried as room for what is kept; the rest is room for transfers and for the
 /// gaps that placement cannot fill.
@@ -38,6 +39,8 @@ pub struct PlanOptions {
     pub device_budget_bytes: Option<u64>,
     /// Host bytes for swapped tensors, inputs and outputs; none for as much as it takes.
     pub host_budget_bytes: Option<u64>,
+    /// Whether what exceeds the host budget may go to disk.
+    pub spill: bool,
     /// In which order launches are planned.
     pub order: LaunchOrder,
     /// Whether the whole plan is checked ([`mod@crate::check`]) before it is returned.
@@ -59,7 +62,7 @@ pub fn plan(program: &Program, options: &PlanOptions, limits: &Limits, costs: &C
         let reason = format!("it needs {needed} bytes at once, and the device has {there}");
         return Err(PlanError::Tensor { launch: minimum_launch, reason });
     }
-    let planner = Planner { limits, costs };
+    let planner = Planner { limits, costs, room: None };
     let in_file_order = planner.in_core(&file)?;
     let (reordered, in_core) = match options.order {
         LaunchOrder::File => (None, in_file_order),
@@ -81,7 +84,9 @@ pub fn plan(program: &Program, options: &PlanOptions, limits: &Limits, costs: &C
                 });
             }
             let capacity_bytes = budget_bytes / limits.tile_size_bytes * limits.tile_size_bytes;
-            split_barriers(planner.out_of_core(&file, reordered.as_ref(), capacity_bytes)?, COMPUTE, costs)
+            let spill_beyond_bytes = options.host_budget_bytes.filter(|_| options.spill);
+            let plan = planner.within(&file, reordered.as_ref(), capacity_bytes, spill_beyond_bytes)?;
+            split_barriers(plan, COMPUTE, costs)
         }
         _ => in_core,
     };
@@ -92,11 +97,10 @@ pub fn plan(program: &Program, options: &PlanOptions, limits: &Limits, costs: &C
     statistics.minimum_budget_bytes = minimum_budget_bytes;
     statistics.minimum_launch = minimum_launch;
     statistics.fewest_barriers = fewest_barriers(program);
-    if let Some(budget_bytes) = options.host_budget_bytes {
-        let needed_bytes = plan.statistics.host_bytes;
-        if needed_bytes > budget_bytes {
-            return Err(PlanError::HostBudget { budget_bytes, needed_bytes });
-        }
+    statistics.host_budget_bytes = options.host_budget_bytes;
+    let needed_bytes = statistics.host_bytes;
+    if let Some(budget_bytes) = options.host_budget_bytes.filter(|&budget_bytes| needed_bytes > budget_bytes) {
+        return Err(PlanError::HostBudget { budget_bytes, needed_bytes, spilled: options.spill });
     }
     plan.statistics.predicted_ns = planner.predicted(&plan);
     if options.check {
@@ -148,16 +152,27 @@ impl Variant {
 
 /// A plan within a capacity.
 struct Filled {
+    /// Host bytes beyond the budget, where what exceeds it may go to disk.
+    excess_bytes: u64,
     step_ns: u64,
     /// The part of the capacity that was room for what is kept.
     percent: u64,
     plan: Plan,
 }
 
+impl Filled {
+    fn is_better(&self, other: &Filled) -> bool {
+        (self.excess_bytes, self.step_ns) < (other.excess_bytes, other.step_ns)
+    }
+}
+
 /// What every attempt works with.
+#[derive(Clone, Copy)]
 struct Planner<'a> {
     limits: &'a Limits,
     costs: &'a Costs,
+    /// What the host may hold, where the rest may go to disk.
+    room: Option<HostRoom>,
 }
 
 impl Planner<'_> {
@@ -176,12 +191,17 @@ impl Planner<'_> {
         capacity_bytes: u64,
     ) -> Result<Option<Plan>, PlanError> {
         let Ordered { program, sources, groups } = &variant.ordered;
-        let residency = residency(program, live, &variant.costs, filling);
+        let changing_away = self.room.is_some_and(|room| room.changing_on_disk);
+        let mut residency = residency(program, live, &variant.costs, filling, changing_away);
+        let stores = stores(program, live, &residency, &variant.costs, self.room);
+        if !filling.isolate {
+            stretch(&mut residency, live, &variant.costs, |chunk| stores.on_disk(chunk), filling.transfer_bytes);
+        }
         let groups = grouped.then_some(&groups[..]);
-        let Some(arena) = arena(program, live, &residency, groups, capacity_bytes) else { return Ok(None) };
+        let Some(arena) = arena(live, &residency, groups, capacity_bytes) else { return Ok(None) };
         let work = schedule(live, &residency);
-        let decisions = Decisions { program, sources, live, residency: &residency, arena: &arena, limits: self.limits };
-        emit(&decisions, &work).map(Some)
+        let (residency, stores, arena, limits) = (&residency, &stores, &arena, self.limits);
+        emit(&Decisions { program, sources, live, residency, stores, arena, limits }, &work).map(Some)
     }
 
     fn in_core(&self, file: &Variant) -> Result<Plan, PlanError> {
@@ -227,6 +247,30 @@ impl Planner<'_> {
         Ok(best)
     }
 
+    /// The fastest plan within a capacity that every single launch fits. What exceeds the host budget, if one is given, goes
+    /// to disk: nothing if possible, what steps change only if necessary.
+    fn within(
+        &self,
+        file: &Variant,
+        reordered: Option<&Variant>,
+        capacity_bytes: u64,
+        spill_beyond_bytes: Option<u64>,
+    ) -> Result<Plan, PlanError> {
+        let mut plan = self.out_of_core(file, reordered, capacity_bytes)?;
+        let Some(budget_bytes) = spill_beyond_bytes else { return Ok(plan) };
+        for changing_on_disk in [false, true] {
+            if plan.statistics.host_bytes > budget_bytes {
+                let room = Some(HostRoom { budget_bytes, changing_on_disk });
+                plan = Planner { room, ..*self }.out_of_core(file, reordered, capacity_bytes)?;
+            }
+        }
+        Ok(plan)
+    }
+
+    fn excess_bytes(&self, plan: &Plan) -> u64 {
+        self.room.map_or(0, |room| plan.statistics.host_bytes.saturating_sub(room.budget_bytes))
+    }
+
     /// The fastest plan within a capacity that every single launch fits.
     fn out_of_core(&self, file: &Variant, reordered: Option<&Variant>, capacity_bytes: u64) -> Result<Plan, PlanError> {
         let mut best = self.fastest(file, &KEEP_PERCENT, capacity_bytes)?;
@@ -234,8 +278,8 @@ impl Planner<'_> {
             // The slack that is best for one order is about the best for the other.
             let percents = best.as_ref().map_or(KEEP_PERCENT.to_vec(), |best| vec![best.percent]);
             let other = self.fastest(variant, &percents, capacity_bytes)?;
-            let faster = |other: &Filled| best.as_ref().is_none_or(|best| other.step_ns < best.step_ns);
-            best = other.filter(faster).or(best);
+            let better = |other: &Filled| best.as_ref().is_none_or(|best| other.is_better(best));
+            best = other.filter(better).or(best);
         }
         if let Some(best) = best {
             return Ok(best.plan);
@@ -265,9 +309,10 @@ impl Planner<'_> {
             for transfer_bytes in room {
                 let filling = Filling { keep_bytes, transfer_bytes, isolate: false };
                 let Some(plan) = self.attempt(variant, &split, filling, false, capacity_bytes)? else { continue };
-                let step_ns = self.predicted(&plan);
-                if best.as_ref().is_none_or(|best| step_ns < best.step_ns) {
-                    best = Some(Filled { step_ns, percent, plan });
+                let (excess_bytes, step_ns) = (self.excess_bytes(&plan), self.predicted(&plan));
+                let filled = Filled { excess_bytes, step_ns, percent, plan };
+                if best.as_ref().is_none_or(|best| filled.is_better(best)) {
+                    best = Some(filled);
                 }
             }
         }
@@ -399,7 +444,7 @@ mod tests {
         let tight = PlanOptions { host_budget_bytes: Some(100), ..options(None) };
         assert!(matches!(
             plan(&program, &tight, &limits, &costs),
-            Err(PlanError::HostBudget { budget_bytes: 100, needed_bytes }) if needed_bytes > 100
+            Err(PlanError::HostBudget { budget_bytes: 100, needed_bytes, spilled: false }) if needed_bytes > 100
         ));
     }
 

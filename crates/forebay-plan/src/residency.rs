@@ -4,7 +4,7 @@
 //! kept, or it leaves and comes back. Keeping a gap saves transfers and costs bytes for as long as the gap lasts, so gaps are
 //! kept in order of time saved per byte and nanosecond held, as long as they fit (short gaps first: with equal chunks this
 //! is Belady's rule seen from the gaps). What remains free then lets transfers start early and end late, so that they hide
-//! behind launches.
+//! behind launches: the longer the way ([`crate::stores`]), the earlier.
 //!
 //! Chunks that last from step to step have one more gap, from their last launch round to their first. A chunk with any gap
 //! not kept spends the step's boundary on the host: then its host copy is valid whenever it has not been changed in this
@@ -78,22 +78,27 @@ struct Gap {
     density: f64,
 }
 
-/// Decides which gaps to keep, then when transfers start and end.
-pub fn residency(program: &Program, live: &Liveness, costs: &Costs, filling: Filling) -> Residency {
+/// Decides which gaps to keep. What steps change is away from the device between steps if `changing_away`. Transfers get time
+/// by [`stretch`], once it is known where they go.
+pub fn residency(
+    program: &Program,
+    live: &Liveness,
+    costs: &Costs,
+    filling: Filling,
+    changing_away: bool,
+) -> Residency {
     let kinds: Vec<Kind> = live.chunks.iter().map(|chunk| kind(program, chunk)).collect();
     let mut usage = mandatory_usage(live);
     let starts = launch_starts(costs);
     let gaps = sorted_gaps(live, &kinds, costs, &starts);
-    let kept = keep_gaps(live, &gaps, &mut usage, filling);
+    let barred = live.chunks.iter().map(|chunk| changing_away && chunk.is_changed()).collect();
+    let kept = keep_gaps(live, &gaps, &mut usage, filling, barred);
     let mut segments = Vec::new();
     let mut home_on_device = vec![false; live.chunks.len()];
     for (index, chunk) in live.chunks.iter().enumerate() {
         home_on_device[index] =
             kinds[index].persistent && kept[index].len() == chunk.accesses.len() && kept[index].iter().all(|&k| k);
         segments.extend(stays(index, chunk, kinds[index], &kept[index], home_on_device[index], live.launch_count));
-    }
-    if !filling.isolate {
-        stretch(&mut segments, live, costs, &starts, &mut usage, filling.transfer_bytes);
     }
     Residency { segments, home_on_device }
 }
@@ -125,7 +130,7 @@ fn kind(program: &Program, chunk: &Chunk) -> Kind {
 }
 
 /// When each launch starts if nothing waits, and when the last one ends, in nanoseconds.
-fn launch_starts(costs: &Costs) -> Vec<u64> {
+pub(crate) fn launch_starts(costs: &Costs) -> Vec<u64> {
     let mut starts = vec![0];
     for &duration in &costs.launch_ns {
         starts.push(starts[starts.len() - 1] + duration);
@@ -161,8 +166,15 @@ fn sorted_gaps(live: &Liveness, kinds: &[Kind], costs: &Costs, starts: &[u64]) -
     gaps
 }
 
-/// By chunk and gap (counted by the access before it): whether the gap is kept.
-fn keep_gaps(live: &Liveness, gaps: &[Gap], usage: &mut [u64], filling: Filling) -> Vec<Vec<bool>> {
+/// By chunk and gap (counted by the access before it): whether the gap is kept. Chunks that are `barred` spend the boundary
+/// on the host.
+fn keep_gaps(
+    live: &Liveness,
+    gaps: &[Gap],
+    usage: &mut [u64],
+    filling: Filling,
+    mut barred: Vec<bool>,
+) -> Vec<Vec<bool>> {
     let mut kept: Vec<Vec<bool>> = vec![Vec::new(); live.chunks.len()];
     for gap in gaps {
         let list = &mut kept[gap.chunk];
@@ -183,7 +195,6 @@ fn keep_gaps(live: &Liveness, gaps: &[Gap], usage: &mut [u64], filling: Filling)
             }
         }
     };
-    let mut barred = vec![false; live.chunks.len()];
     try_all(&mut kept, usage, &barred);
     // A chunk that leaves within the step spends the boundary on the host.
     let mut freed = false;
@@ -261,8 +272,21 @@ fn stays(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], home_on_device:
 }
 
 /// Gives transfers time: fetches start before the launch that needs them, saved bytes stay until they are copied, as far
-/// as free bytes allow.
-fn stretch(segments: &mut [Segment], live: &Liveness, costs: &Costs, starts: &[u64], usage: &mut [u64], capacity: u64) {
+/// as free bytes within `capacity_bytes` allow. Those of chunks that are `on_disk` take a disk's time, beside the others.
+pub fn stretch(
+    residency: &mut Residency,
+    live: &Liveness,
+    costs: &Costs,
+    on_disk: impl Fn(usize) -> bool,
+    capacity_bytes: u64,
+) {
+    let segments = &mut residency.segments;
+    let starts = launch_starts(costs);
+    let mut usage = vec![0u64; live.launch_count];
+    for segment in segments.iter() {
+        let bytes = device_bytes(&live.chunks[segment.chunk]);
+        occupy(&mut usage, &[segment.start..segment.end + 1], bytes);
+    }
     let neighbours = |segments: &[Segment], index: usize| {
         let chunk = segments[index].chunk;
         let before = index.checked_sub(1).map(|i| &segments[i]).filter(|s| s.chunk == chunk).map(|s| s.end + 1);
@@ -271,33 +295,37 @@ fn stretch(segments: &mut [Segment], live: &Liveness, costs: &Costs, starts: &[u
     };
     let mut fetches: Vec<usize> = (0..segments.len()).filter(|&i| segments[i].fetch).collect();
     fetches.sort_by_key(|&i| (std::cmp::Reverse(segments[i].start), std::cmp::Reverse(segments[i].chunk)));
-    let mut free_until_ns = u64::MAX;
+    let mut free_until_ns = [u64::MAX; 2];
     for index in fetches {
-        let chunk = &live.chunks[segments[index].chunk];
-        let bytes = device_bytes(chunk);
-        let finish_ns = free_until_ns.min(starts[segments[index].start]);
-        let begin_ns = finish_ns.saturating_sub(costs.copy_in_ns(bytes));
+        let chunk = segments[index].chunk;
+        let (bytes, disk) = (device_bytes(&live.chunks[chunk]), on_disk(chunk));
+        let copy_ns = if disk { costs.disk_read_ns(bytes) } else { costs.copy_in_ns(bytes) };
+        let free_until_ns = &mut free_until_ns[usize::from(disk)];
+        let finish_ns = (*free_until_ns).min(starts[segments[index].start]);
+        let begin_ns = finish_ns.saturating_sub(copy_ns);
         let (earliest, _) = neighbours(segments, index);
         let start = &mut segments[index].start;
-        while *start > earliest && starts[*start] > begin_ns && usage[*start - 1] + bytes <= capacity {
+        while *start > earliest && starts[*start] > begin_ns && usage[*start - 1] + bytes <= capacity_bytes {
             *start -= 1;
             usage[*start] += bytes;
         }
-        free_until_ns = begin_ns.max(starts[*start].min(finish_ns)).min(finish_ns);
+        *free_until_ns = begin_ns.max(starts[*start].min(finish_ns)).min(finish_ns);
     }
     let mut saves: Vec<usize> = (0..segments.len()).filter(|&i| segments[i].save).collect();
     saves.sort_by_key(|&i| (segments[i].end, segments[i].chunk));
-    let mut free_from_ns = 0;
+    let mut free_from_ns = [0; 2];
     for index in saves {
-        let chunk = &live.chunks[segments[index].chunk];
-        let bytes = device_bytes(chunk);
-        let finish_ns = free_from_ns.max(starts[segments[index].end + 1]) + costs.copy_out_ns(bytes);
+        let chunk = segments[index].chunk;
+        let (bytes, disk) = (device_bytes(&live.chunks[chunk]), on_disk(chunk));
+        let copy_ns = if disk { costs.disk_write_ns(bytes) } else { costs.copy_out_ns(bytes) };
+        let free_from_ns = &mut free_from_ns[usize::from(disk)];
+        let finish_ns = (*free_from_ns).max(starts[segments[index].end + 1]) + copy_ns;
         let (_, latest) = neighbours(segments, index);
         let end = &mut segments[index].end;
-        while *end + 1 < latest && starts[*end + 1] < finish_ns && usage[*end + 1] + bytes <= capacity {
+        while *end + 1 < latest && starts[*end + 1] < finish_ns && usage[*end + 1] + bytes <= capacity_bytes {
             *end += 1;
             usage[*end] += bytes;
         }
-        free_from_ns = finish_ns;
+        *free_from_ns = finish_ns;
     }
 }

@@ -4,7 +4,7 @@
 //! and no wait keeps it from, a barrier stops the stream until all that it handed out is done, a wait until the record has
 //! fired. What runs at once shares the machine's lanes: each launch takes as many as it can use alone, those handed out
 //! first before the others. So a launch that fills the machine gains nothing from company, and small ones do. Copies go one
-//! after the other in each direction, at the link's speed.
+//! after the other in each direction, at the link's speed; those from and to a disk beside those from and to the host.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -67,8 +67,8 @@ struct Machine<'a> {
     streams: Vec<Stream>,
     /// Launches, in the order in which they were handed out.
     launches: Vec<Running>,
-    /// Copies to the device and from it.
-    links: [VecDeque<Running>; 2],
+    /// Copies to the device and from it; then the same for those from and to a disk.
+    links: [VecDeque<Running>; 4],
     fired: BTreeSet<(EventId, u64)>,
     stall_ns: f64,
     times: Vec<(u64, u64)>,
@@ -90,7 +90,7 @@ impl<'a> Machine<'a> {
             now_ns: 0.0,
             streams,
             launches: Vec::new(),
-            links: [VecDeque::new(), VecDeque::new()],
+            links: Default::default(),
             fired: BTreeSet::new(),
             stall_ns: 0.0,
             times: vec![(0, 0); plan.commands.len()],
@@ -130,12 +130,17 @@ impl<'a> Machine<'a> {
                 state.done.push(false);
             }
             Command::Copy { from, to, .. } => {
-                let to_device = matches!(self.plan.memory(to.memory).space, Space::Device(_));
+                let (source, target) = (self.plan.memory(from.memory).space, self.plan.memory(to.memory).space);
                 let bytes = from.range.len();
-                let left_ns = if to_device { self.costs.copy_in_ns(bytes) } else { self.costs.copy_out_ns(bytes) };
+                let (link, left_ns) = match (source, target) {
+                    (Space::Disk, _) => (2, self.costs.disk_read_ns(bytes)),
+                    (_, Space::Disk) => (3, self.costs.disk_write_ns(bytes)),
+                    (_, Space::Device(_)) => (0, self.costs.copy_in_ns(bytes)),
+                    (_, Space::Host) => (1, self.costs.copy_out_ns(bytes)),
+                };
                 let place = state.done.len();
                 let copy = Running { command: index, stream, place, left_ns: left_ns as f64, lanes: 0.0 };
-                self.links[usize::from(!to_device)].push_back(copy);
+                self.links[link].push_back(copy);
                 state.done.push(false);
             }
             _ => {}
@@ -253,6 +258,9 @@ mod tests {
             copy_in_bytes_per_ns: 1.0,
             copy_out_bytes_per_ns: 1.0,
             copy_latency_ns: 0,
+            disk_read_bytes_per_ns: 1.0,
+            disk_write_bytes_per_ns: 1.0,
+            disk_latency_ns: 0,
         }
     }
 

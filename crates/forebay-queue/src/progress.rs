@@ -69,6 +69,14 @@ impl<Failure> Progress<Failure> {
     }
 }
 
+impl<Failure> Progress<Failure> {
+    /// Forgets the failure if it is `forgivable`. Work that it kept from running does not run any more.
+    pub fn forgive(&self, forgivable: impl FnOnce(&Failure) -> bool) {
+        let mut state = lock(&self.state);
+        state.failure = state.failure.take().filter(|failure| !forgivable(failure));
+    }
+}
+
 impl<Failure: Clone> Progress<Failure> {
     /// # Errors
     /// The first failure of the device, from then on for ever.

@@ -79,6 +79,15 @@ impl<P: Pool> Streams<P> {
         Ok(())
     }
 
+    /// Waits until every command submitted to any stream is complete, or was skipped.
+    pub fn join(&self) {
+        let joined: Vec<_> = lock(&self.streams).values().map(Stream::join_handle).collect();
+        for joined in joined {
+            // A coordinator that is gone has finished everything.
+            let _ = joined.recv();
+        }
+    }
+
     /// Waits until every command submitted to the stream is complete.
     ///
     /// # Errors

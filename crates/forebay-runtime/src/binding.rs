@@ -1,5 +1,6 @@
 //! A plan's ids become the device's: memories, heaps, streams and events are obtained here, and given back on drop.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use forebay_base::{Command, EventId, HeapId, MemoryId, Region, StreamId};
@@ -21,11 +22,20 @@ pub struct Binding {
 
 impl Binding {
     /// Obtains what the plan names, and a host block of `staging_bytes` (none for 0). There is always a stream, even for
-    /// a plan without any. What was obtained before a failure is given back.
+    /// a plan without any. Spill files go into `spill_dir`. What was obtained before a failure is given back.
     ///
     /// # Errors
-    /// What the device reports.
-    pub fn obtain(device: Arc<dyn Device>, plan: &Plan, staging_bytes: u64) -> Result<Binding, RuntimeError> {
+    /// What the device reports; [`RuntimeError::Plan`] for a spill file without a folder.
+    pub fn obtain(
+        device: Arc<dyn Device>,
+        plan: &Plan,
+        staging_bytes: u64,
+        spill_dir: Option<&Path>,
+    ) -> Result<Binding, RuntimeError> {
+        let folder = spill_dir.unwrap_or(Path::new(""));
+        if spill_dir.is_none() && plan.memories.iter().any(|memory| memory.kind == MemoryKind::SpillFile) {
+            return Err(RuntimeError::Plan { reason: "it spills to disk, and no folder was given".to_string() });
+        }
         let mut binding = Binding {
             device,
             memories: Vec::with_capacity(plan.memories.len()),
@@ -35,12 +45,12 @@ impl Binding {
             staging: None,
         };
         binding
-            .fill(plan, staging_bytes)
+            .fill(plan, staging_bytes, folder)
             .map_err(|error| RuntimeError::Device { action: "while obtaining what the plan needs", error })?;
         Ok(binding)
     }
 
-    fn fill(&mut self, plan: &Plan, staging_bytes: u64) -> Result<(), DeviceError> {
+    fn fill(&mut self, plan: &Plan, staging_bytes: u64, folder: &Path) -> Result<(), DeviceError> {
         for &size_bytes in &plan.heaps {
             self.heaps.push(self.device.create_heap(size_bytes)?);
         }
@@ -49,6 +59,7 @@ impl Binding {
                 MemoryKind::Reservation => self.device.create_reservation(memory.size_bytes)?,
                 MemoryKind::Placed => self.device.create_placed(memory.size_bytes)?,
                 MemoryKind::HostBlock => self.device.create_host_block(memory.size_bytes)?,
+                MemoryKind::SpillFile => self.device.create_spill(folder, memory.size_bytes)?,
             });
         }
         if staging_bytes > 0 {
@@ -83,6 +94,16 @@ impl Binding {
     /// [`RuntimeError::Plan`] where the plan has no such memory.
     pub fn region(&self, region: Region) -> Result<Region, RuntimeError> {
         Ok(Region { memory: look_up(&self.memories, region.memory.0, "memory")?, range: region.range })
+    }
+
+    /// From now on, each of the plan's two memories stands for what the other stood for. The device's ids of both.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Plan`] where the plan has no such memory.
+    pub fn exchange(&mut self, one: MemoryId, other: MemoryId) -> Result<[MemoryId; 2], RuntimeError> {
+        let ids = [look_up(&self.memories, one.0, "memory")?, look_up(&self.memories, other.0, "memory")?];
+        self.memories.swap(one.0 as usize, other.0 as usize);
+        Ok(ids)
     }
 
     /// The device's command for one of the plan's. Generations stay the plan's.

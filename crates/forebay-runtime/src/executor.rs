@@ -2,10 +2,12 @@
 //!
 //! A step has two phases with a host join after each. Everything that the outputs need is in the first; parameters and
 //! state change only in the second. Whoever looks at the outputs in between and stops (the loss is not a number) finds
-//! everything as it was before the step.
+//! everything as it was before the step. Where parameters are on disk, a step writes them to places of their own, and these
+//! become the parameters only when it has succeeded: so a disk that fails loses none either.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -75,11 +77,24 @@ impl Executor {
         plan: Plan,
         contents: &BTreeMap<String, Tensor>,
     ) -> Result<Executor, RuntimeError> {
+        Executor::spilling(device, plan, contents, None)
+    }
+
+    /// The same for a plan that may spill to disk: its files, which have no names, go into the folder.
+    ///
+    /// # Errors
+    /// As [`Executor::new`]; a folder that cannot take the files is among what the device reports.
+    pub fn spilling(
+        device: Arc<dyn Device>,
+        plan: Plan,
+        contents: &BTreeMap<String, Tensor>,
+        spill_dir: Option<&Path>,
+    ) -> Result<Executor, RuntimeError> {
         for home in plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent) {
             check_home(&plan, home)?;
         }
         let staging_bytes = staging_bytes(&plan);
-        let binding = Binding::obtain(device.clone(), &plan, staging_bytes)?;
+        let binding = Binding::obtain(device.clone(), &plan, staging_bytes, spill_dir)?;
         let prologue = plan.prologue.iter().map(|command| binding.command(command)).collect::<Result<Vec<_>, _>>()?;
         submit(&*device, &prologue, "while mapping memory")?;
         binding.join("while mapping memory")?;
@@ -157,12 +172,18 @@ impl Executor {
     /// Runs one step, both phases at once.
     ///
     /// # Errors
-    /// What the device reports; after that, only [`RuntimeError::Broken`].
+    /// What the device reports; after that, only [`RuntimeError::Broken`]. Parameters and state can still be read if the device
+    /// has not lost them: those of before the step where a disk failed.
     pub fn run(&mut self) -> Result<StepTimes, RuntimeError> {
         self.timed(|executor| {
             executor.submit_phase(0)?;
+            if executor.plan.memories.iter().any(|memory| memory.kind == MemoryKind::SpillFile) {
+                // Nothing changes before everything is over that a disk may fail.
+                executor.binding.join("while running a step")?;
+            }
             executor.submit_phase(1)?;
-            executor.binding.join("while running a step")
+            executor.binding.join("while running a step")?;
+            executor.take_turns()
         })
     }
 
@@ -181,6 +202,7 @@ impl Executor {
             if between(executor)? == Decision::Continue {
                 executor.submit_phase(1)?;
                 executor.binding.join("while updating parameters")?;
+                executor.take_turns()?;
             }
             Ok(())
         })
@@ -204,7 +226,28 @@ impl Executor {
             trace.add(self.binding.streams(), records);
         }
         self.broken = matches!(result, Err(RuntimeError::Device { .. }));
+        if self.broken {
+            // What is lost shows when it is read.
+            let _ = self.device.recover();
+        }
         result.map(|()| StepTimes { total, stall })
+    }
+
+    /// What a step wrote to memories that take turns is what the next one reads.
+    fn take_turns(&mut self) -> Result<(), RuntimeError> {
+        let Some((current, next)) = self.plan.turns else { return Ok(()) };
+        let [one, other] = self.binding.exchange(current, next)?;
+        for command in self.phases.iter_mut().flat_map(|phase| &mut phase.commands) {
+            let Command::Copy { from, to, .. } = command else { continue };
+            for memory in [&mut from.memory, &mut to.memory] {
+                *memory = match *memory {
+                    id if id == one => other,
+                    id if id == other => one,
+                    id => id,
+                };
+            }
+        }
+        Ok(())
     }
 
     /// Submits a phase. Generations count from 1 in every step's list; events count on, so each is moved up by what was

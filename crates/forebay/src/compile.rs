@@ -107,12 +107,14 @@ fn plan_within(program: &Program, machine: &Machine) -> Result<Plan, Error> {
     let plan_options = PlanOptions {
         device_budget_bytes: resolve(options.device_memory),
         host_budget_bytes: host_bytes.map(|bytes| bytes.saturating_sub(reserved_bytes)),
+        spill: options.spill_dir.is_some(),
         order: options.order,
         check: options.check || cfg!(debug_assertions),
     };
     plan(program, &plan_options, limits, &costs).map_err(|error| match (error, host_bytes) {
-        (PlanError::HostBudget { needed_bytes, .. }, Some(budget_bytes)) => {
-            Error::Plan(PlanError::HostBudget { budget_bytes, needed_bytes: needed_bytes + reserved_bytes })
+        (PlanError::HostBudget { needed_bytes, spilled, .. }, Some(budget_bytes)) => {
+            let needed_bytes = needed_bytes + reserved_bytes;
+            Error::Plan(PlanError::HostBudget { budget_bytes, needed_bytes, spilled })
         }
         (error, _) => Error::Plan(error),
     })

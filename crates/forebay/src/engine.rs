@@ -63,7 +63,8 @@ impl Engine {
                     contents.insert(name.clone(), content.clone());
                 }
             }
-            let mut executor = Executor::new(self.machine.device.clone(), compiled.plan.clone(), &contents)?;
+            let (device, spill_dir) = (self.machine.device.clone(), self.machine.options.spill_dir.as_deref());
+            let mut executor = Executor::spilling(device, compiled.plan.clone(), &contents, spill_dir)?;
             if self.machine.options.trace {
                 executor.start_trace();
             }

@@ -22,12 +22,20 @@ pub struct Explanation {
     pub minimum_budget_bytes: u64,
     /// The node that sets the smallest budget.
     pub minimum_launch: String,
+    /// The budget for host bytes, less what the device itself takes there; none when unlimited.
+    pub host_budget_bytes: Option<u64>,
     /// Host bytes that the plan takes.
     pub host_bytes: u64,
+    /// Bytes of spill files.
+    pub spill_bytes: u64,
     /// Bytes copied to the device in a step.
     pub bytes_to_device: u64,
     /// Bytes copied from the device in a step.
     pub bytes_from_device: u64,
+    /// The part of `bytes_to_device` that comes from disk.
+    pub bytes_from_disk: u64,
+    /// The part of `bytes_from_device` that goes to disk.
+    pub bytes_to_disk: u64,
     /// Kernels launched in a step.
     pub launches: usize,
     /// Barriers in a step.
@@ -53,7 +61,7 @@ pub struct MovementExplanation {
     pub name: String,
     /// Bytes moved.
     pub bytes: u64,
-    /// `to device`, `from device` or `within`.
+    /// `to device`, `from device` (the host's side is meant), `from disk`, `to disk` or `within`.
     pub direction: &'static str,
     /// Why.
     pub reason: String,
@@ -68,9 +76,13 @@ pub fn explain(plan: &Plan) -> Explanation {
         in_core_peak_bytes: statistics.in_core_peak_bytes,
         minimum_budget_bytes: statistics.minimum_budget_bytes,
         minimum_launch: statistics.minimum_launch.clone(),
+        host_budget_bytes: statistics.host_budget_bytes,
         host_bytes: statistics.host_bytes,
+        spill_bytes: statistics.spill_bytes,
         bytes_to_device: statistics.bytes_to_device,
         bytes_from_device: statistics.bytes_from_device,
+        bytes_from_disk: statistics.bytes_from_disk,
+        bytes_to_disk: statistics.bytes_to_disk,
         launches: statistics.launches,
         barriers: statistics.barriers,
         fewest_barriers: statistics.fewest_barriers,
@@ -85,10 +97,11 @@ fn explain_movement(plan: &Plan, movement: &Movement) -> Option<MovementExplanat
     let Some(Command::Copy { from, to, .. }) = plan.commands.get(movement.command) else {
         return None;
     };
-    let on_device = |space| matches!(space, Space::Device(_));
-    let direction = match (on_device(plan.memory(from.memory).space), on_device(plan.memory(to.memory).space)) {
-        (false, true) => "to device",
-        (true, false) => "from device",
+    let direction = match (plan.memory(from.memory).space, plan.memory(to.memory).space) {
+        (Space::Disk, _) => "from disk",
+        (_, Space::Disk) => "to disk",
+        (Space::Host, Space::Device(_)) => "to device",
+        (Space::Device(_), Space::Host) => "from device",
         _ => "within",
     };
     Some(MovementExplanation {
@@ -124,12 +137,23 @@ impl fmt::Display for Explanation {
         let minimum = format_bytes(self.minimum_budget_bytes);
         writeln!(f, "smallest budget   {minimum} (set by '{}')", self.minimum_launch)?;
         writeln!(f, "host memory       {}", format_bytes(self.host_bytes))?;
+        if self.spill_bytes > 0 {
+            writeln!(f, "spilled to disk   {}", format_bytes(self.spill_bytes))?;
+        }
         writeln!(
             f,
             "moved per step    {} to the device, {} from it",
             format_bytes(self.bytes_to_device),
             format_bytes(self.bytes_from_device)
         )?;
+        if self.spill_bytes > 0 {
+            writeln!(
+                f,
+                "of it by disk     {} from disk, {} to disk",
+                format_bytes(self.bytes_from_disk),
+                format_bytes(self.bytes_to_disk)
+            )?;
+        }
         writeln!(
             f,
             "per step          {} launches, {} barriers and {} waits ({} together)",

@@ -26,15 +26,23 @@ impl Machine {
     /// Opens the device that the options name.
     ///
     /// # Errors
-    /// An unknown name, no threads, or what the system refuses.
+    /// An unknown name, no threads, a folder to spill to that cannot be used, or what the system refuses.
     pub(crate) fn open(options: &DeviceOptions) -> Result<Machine, Error> {
-        Ok(Machine::with_device(options, open(options)?))
+        Machine::with_device(options, open(options)?)
     }
 
     /// A device of the caller's, on which nothing runs yet.
-    pub(crate) fn with_device(options: &DeviceOptions, device: Arc<dyn Device>) -> Machine {
+    ///
+    /// # Errors
+    /// A folder to spill to that cannot be used.
+    pub(crate) fn with_device(options: &DeviceOptions, device: Arc<dyn Device>) -> Result<Machine, Error> {
+        if let Some(folder) = &options.spill_dir {
+            // A file for nothing shows at once whether there can be files, and takes what the device needs for them.
+            let refused = |error| Error::Device { action: "while trying to spill".to_string(), error };
+            device.destroy_memory(device.create_spill(folder, 1).map_err(refused)?);
+        }
         let reserved_host_bytes = device.usage().host_bytes + STAGING_BYTES;
-        Machine { device, options: options.clone(), reserved_host_bytes }
+        Ok(Machine { device, options: options.clone(), reserved_host_bytes })
     }
 
     /// Turns budgets that are shares into bytes, so that plans made later have the budgets of the first one.

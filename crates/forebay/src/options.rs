@@ -1,5 +1,7 @@
 //! On what machine, within what memory, and how to train.
 
+use std::path::PathBuf;
+
 use forebay_model::training::TrainingOptions;
 use forebay_plan::LaunchOrder;
 
@@ -17,6 +19,9 @@ pub struct DeviceOptions {
     pub device_memory: Option<MemorySize>,
     /// Host memory for swapped tensors, inputs, outputs and staging; unlimited where not given.
     pub host_memory: Option<MemorySize>,
+    /// A folder for what exceeds the host memory: files without names, gone when the process ends. Where none is given, what
+    /// exceeds it is an error.
+    pub spill_dir: Option<PathBuf>,
     /// Whether operators are merged: neighbouring kernels become one, and the pieces of a concatenation are computed in
     /// their place.
     pub fuse: bool,
@@ -35,6 +40,7 @@ impl Default for DeviceOptions {
             threads: None,
             device_memory: None,
             host_memory: None,
+            spill_dir: None,
             fuse: true,
             order: LaunchOrder::default(),
             check: false,

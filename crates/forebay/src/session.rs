@@ -64,7 +64,7 @@ impl Session {
     /// # Errors
     /// A model that cannot run there, or budgets that are too small.
     pub fn with_device(model: &Model, options: &SessionOptions, device: Arc<dyn Device>) -> Result<Session, Error> {
-        Session::on(model, options, Machine::with_device(&options.device, device))
+        Session::on(model, options, Machine::with_device(&options.device, device)?)
     }
 
     fn on(model: &Model, options: &SessionOptions, machine: Machine) -> Result<Session, Error> {

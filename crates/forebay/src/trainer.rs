@@ -75,7 +75,7 @@ impl Trainer {
     /// # Errors
     /// A model that cannot be trained as asked, or budgets that are too small.
     pub fn with_device(model: Model, options: TrainerOptions, device: Arc<dyn Device>) -> Result<Trainer, Error> {
-        let machine = Machine::with_device(&options.device, device);
+        let machine = Machine::with_device(&options.device, device)?;
         Trainer::on(model, options, machine)
     }
 

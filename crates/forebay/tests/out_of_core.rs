@@ -3,49 +3,16 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-
 use common::golden::Case;
-use common::{chaos, host, recipe, trainer_on};
-use forebay::{Device, HostTensor, MemorySize, Trainer};
+use common::{assert_same, chaos, host, recipe, run, trainer_on};
+use forebay::{Device, MemorySize, Trainer};
 use std::sync::Arc;
-
-/// Losses, and everything that the steps changed.
-#[derive(Debug, PartialEq)]
-struct Run {
-    losses: Vec<u32>,
-    values: BTreeMap<String, HostTensor>,
-}
-
-fn run(case: &Case, trainer: &mut Trainer, steps: usize) -> Run {
-    let mut losses = Vec::new();
-    for step in 0..steps {
-        let (batch, labels) = case.batch(step);
-        losses.push(trainer.step(batch, labels).unwrap().loss.to_bits());
-    }
-    let mut values = trainer.parameters().unwrap();
-    values.extend(trainer.state().unwrap());
-    Run { losses, values }
-}
 
 fn trainer_within(case: &Case, budget_bytes: Option<u64>, threads: usize, device: Option<Arc<dyn Device>>) -> Trainer {
     let mut options = host(threads);
     options.check = true;
     options.device_memory = budget_bytes.map(MemorySize::Bytes);
     trainer_on(case.model(), recipe(case), options, device)
-}
-
-/// The names of tensors whose bits differ.
-fn assert_same(expected: &Run, found: &Run, what: &str) {
-    assert_eq!(expected.losses, found.losses, "{what}: losses");
-    let differing: Vec<&String> = expected
-        .values
-        .iter()
-        .filter(|(name, value)| found.values.get(*name) != Some(value))
-        .map(|(name, _)| name)
-        .collect();
-    assert!(differing.is_empty(), "{what}: {differing:?}");
-    assert_eq!(expected.values.len(), found.values.len(), "{what}");
 }
 
 fn same_bits_within_every_budget(name: &'static str, steps: usize) {

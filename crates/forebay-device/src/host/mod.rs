@@ -283,6 +283,12 @@ impl Device for HostDevice {
         self.streams.synchronize(stream)
     }
 
+    fn recover(&self) -> Result<(), DeviceError> {
+        self.streams.join();
+        self.progress.forgive(|failure| matches!(failure, DeviceError::Spill { .. }));
+        self.progress.check()
+    }
+
     fn wait_event(&self, event: EventId, generation: u64) -> Result<(), DeviceError> {
         self.progress.wait(event, generation)
     }

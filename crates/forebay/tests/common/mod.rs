@@ -3,12 +3,13 @@
 
 pub mod golden;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay::device::chaos::ChaosDevice;
 use forebay::device::host::{HostDevice, HostOptions};
 use forebay::training::{DecayRule, Loss, Optimizer, TrainingOptions};
-use forebay::{Device, DeviceOptions, Model, Trainer, TrainerOptions};
+use forebay::{Device, DeviceOptions, HostTensor, Model, Trainer, TrainerOptions};
 use golden::Case;
 
 /// The host device with so many threads.
@@ -85,4 +86,38 @@ pub fn recipe(case: &Case) -> TrainingOptions {
         }
         kind => panic!("{}: an unknown optimizer {kind:?}", case.name),
     }
+}
+
+/// Losses, and everything that the steps changed.
+#[derive(Debug, PartialEq)]
+pub struct Run {
+    /// One per step.
+    pub losses: Vec<u32>,
+    /// By name.
+    pub values: BTreeMap<String, HostTensor>,
+}
+
+/// Trains on the case's first batches.
+pub fn run(case: &Case, trainer: &mut Trainer, steps: usize) -> Run {
+    let mut losses = Vec::new();
+    for step in 0..steps {
+        let (batch, labels) = case.batch(step);
+        losses.push(trainer.step(batch, labels).unwrap().loss.to_bits());
+    }
+    let mut values = trainer.parameters().unwrap();
+    values.extend(trainer.state().unwrap());
+    Run { losses, values }
+}
+
+/// The same losses and values, bit for bit; else the names of tensors that differ.
+pub fn assert_same(expected: &Run, found: &Run, what: &str) {
+    assert_eq!(expected.losses, found.losses, "{what}: losses");
+    let differing: Vec<&String> = expected
+        .values
+        .iter()
+        .filter(|(name, value)| found.values.get(*name) != Some(value))
+        .map(|(name, _)| name)
+        .collect();
+    assert!(differing.is_empty(), "{what}: {differing:?}");
+    assert_eq!(expected.values.len(), found.values.len(), "{what}");
 }

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""One training step whose tensors fit neither the device nor the host, in a process with little memory.
+
+    cargo build --release
+    python3 benches/spill.py MODEL.onnx DATA [--device-memory 1.25GiB --host-memory 256MiB --process-memory 2GiB]
+
+Trains a step without budgets, and the same step with both budgets and a folder for the rest, the second in a memory control
+group of its own without swap: the system itself sees to it that device memory, host memory, planning and copies of files
+together stay within --process-memory. Both must give the same loss and the same saved model, byte for byte. Needs the right
+to make control groups (version 2, or 1); where it is missing, the peak of the process's memory is sampled instead.
+"""
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def size(text):
+    """Bytes of a size such as 1.25GiB."""
+    unit = UNITS.get(text[-3:])
+    return int(float(text[:-3]) * unit) if unit else int(text)
+
+
+def mib(size_bytes):
+    return f"{size_bytes / (1 << 20):.0f} MiB"
+
+
+class Group:
+    """A control group for one process."""
+
+    def __init__(self, folder, limit, files):
+        self.folder = folder
+        os.mkdir(folder)
+        for name, value in files(limit):
+            path = os.path.join(folder, name)
+            if os.path.exists(path):
+                with open(path, "w") as file:
+                    file.write(value)
+
+    def enter(self):
+        with open(os.path.join(self.folder, "cgroup.procs"), "w") as file:
+            file.write(str(os.getpid()))
+
+    def read(self, *names):
+        for name in names:
+            path = os.path.join(self.folder, name)
+            if os.path.exists(path):
+                with open(path) as file:
+                    return file.read()
+        return None
+
+    def close(self):
+        os.rmdir(self.folder)
+
+
+def group(limit):
+    """A group with a limit and without swap, and what it is; none where the machine has none to give."""
+    name = f"forebay-spill-{os.getpid()}"
+    second = lambda limit: [("memory.max", str(limit)), ("memory.swap.max", "0")]
+    first = lambda limit: [("memory.limit_in_bytes", str(limit)), ("memory.memsw.limit_in_bytes", str(limit))]
+    for parent, file, files in (("/sys/fs/cgroup", "memory.max", second),
+                                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", first)):
+        folder = os.path.join(parent, name)
+        try:
+            made = Group(folder, limit, files)
+        except OSError:
+            continue
+        if os.path.exists(os.path.join(folder, file)):
+            return made, f"{parent}, {file} = {limit}, no swap"
+        made.close()
+    return None, "no control groups"
+
+
+def resident(pid):
+    """Bytes of a process in memory, its mapped heaps included."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            lines = [line.split() for line in file if line.startswith("VmRSS:")]
+        return int(lines[0][1]) * 1024 if lines else 0
+    except OSError:
+        return 0
+
+
+def train(arguments, save, options, limited=None):
+    """Trains; the report, seconds, and the most resident bytes that were seen."""
+    command = [arguments.binary, "train", arguments.model, "--data", arguments.data, "--steps", str(arguments.steps),
+               "--learning-rate", "0.01", "--momentum", "0.9", "--threads", str(arguments.threads), "--save", save,
+               "--no-compare", "--json"] + options
+    start, peak = time.time(), 0
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, stdout=output, preexec_fn=limited.enter if limited else None)
+        while process.poll() is None:
+            peak = max(peak, resident(process.pid))
+            time.sleep(0.05)
+        if process.returncode != 0:
+            raise SystemExit(f"{' '.join(command)}\nended with {process.returncode}")
+        output.seek(0)
+        return json.load(output), time.time() - start, peak
+
+
+def digest(path):
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("data")
+    parser.add_argument("--binary", default=os.path.join(ROOT, "target", "release", "forebay"))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--device-memory", default="1.25GiB")
+    parser.add_argument("--host-memory", default="256MiB")
+    parser.add_argument("--process-memory", default="2GiB")
+    parser.add_argument("--spill-dir", default=".")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [os.path.join(folder, name) for name in ("whole.onnx", "spilled.onnx")]
+        whole, seconds, peak = train(arguments, paths[0], [])
+        print(f"without budgets     {seconds:.1f} s, resident at most {mib(peak)}, "
+              f"step {whole['seconds_median']:.2f} s, loss {whole['steps'][-1]['loss']!r}")
+        limited, kind = group(size(arguments.process_memory))
+        options = ["--device-memory", arguments.device_memory, "--host-memory", arguments.host_memory,
+                   "--spill-dir", arguments.spill_dir]
+        before = set(os.listdir(arguments.spill_dir))
+        try:
+            spilled, seconds, peak = train(arguments, paths[1], options, limited)
+            print(f"with them           {seconds:.1f} s, resident at most {mib(peak)}, "
+                  f"step {spilled['seconds_median']:.2f} s, loss {spilled['steps'][-1]['loss']!r}")
+            print(f"control group       {kind}")
+            if limited:
+                most = limited.read("memory.peak", "memory.max_usage_in_bytes")
+                print(f"  most at once      {mib(int(most)) if most else 'not said'}, copies of files included")
+        finally:
+            if limited:
+                limited.close()
+        keys = ("device_peak_bytes", "host_bytes", "spill_bytes", "bytes_to_disk", "bytes_from_disk")
+        print("  " + ", ".join(f"{key[:-6]} {mib(spilled[key])}" for key in keys))
+        same = [step["loss"] for step in whole["steps"]] == [step["loss"] for step in spilled["steps"]]
+        digests = [digest(path) for path in paths]
+        print(f"losses              {'the same' if same else 'DIFFERENT'}")
+        print(f"saved models        {'the same' if digests[0] == digests[1] else 'DIFFERENT'}, sha256 {digests[1]}")
+        left = set(os.listdir(arguments.spill_dir)) - before
+        print(f"left in the folder  {sorted(left) or 'nothing'}")
+        if not same or digests[0] != digests[1] or left:
+            raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+//! Plans whose tensors fit neither the device nor the host: the same bits by way of a disk, and nothing lost by one that
+//! fails.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use common::golden::Case;
+use common::{assert_same, host, recipe, run, trainer_on, Run};
+use forebay::device::chaos::ChaosDevice;
+use forebay::device::host::{HostDevice, HostOptions};
+use forebay::{Device, DeviceOptions, Error, MemorySize, Trainer, TrainerOptions};
+use forebay_plan::PlanError;
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn assert_empty(&self) {
+        assert_eq!(std::fs::read_dir(&self.0).unwrap().count(), 0, "something is left in {}", self.0.display());
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A case in core, and the least budgets for it.
+struct Limits {
+    case: Case,
+    folder: Folder,
+    device_bytes: u64,
+    /// The least host budget, what the device takes for itself included.
+    host_bytes: u64,
+    /// What the plan takes of the host where it may.
+    roomy_host_bytes: u64,
+    expected: Run,
+}
+
+fn options(device_bytes: u64, host_bytes: Option<u64>, folder: &Path) -> DeviceOptions {
+    DeviceOptions {
+        check: true,
+        device_memory: Some(MemorySize::Bytes(device_bytes)),
+        host_memory: host_bytes.map(MemorySize::Bytes),
+        spill_dir: Some(folder.to_owned()),
+        ..host(2)
+    }
+}
+
+impl Limits {
+    fn of(name: &'static str, steps: usize) -> Limits {
+        let (case, folder) = (Case::read(name), Folder::new(&format!("spill-{name}-{steps}")));
+        let mut in_core = trainer_on(case.model(), recipe(&case), host(2), None);
+        let (device_bytes, expected) = (in_core.statistics().minimum_budget_bytes, run(&case, &mut in_core, steps));
+        let roomy = trainer_on(case.model(), recipe(&case), options(device_bytes, None, &folder.0), None);
+        let roomy_host_bytes = roomy.statistics().host_bytes;
+        let tight =
+            TrainerOptions { device: options(device_bytes, Some(1), &folder.0), ..TrainerOptions::new(recipe(&case)) };
+        let host_bytes = match Trainer::new(case.model(), tight).err() {
+            Some(Error::Plan(PlanError::HostBudget { needed_bytes, spilled: true, .. })) => needed_bytes,
+            other => panic!("{name}: {other:?}"),
+        };
+        Limits { case, folder, device_bytes, host_bytes, roomy_host_bytes, expected }
+    }
+
+    fn trainer(&self, host_bytes: u64, device: Option<Arc<dyn Device>>) -> Trainer {
+        let options = options(self.device_bytes, Some(host_bytes), &self.folder.0);
+        trainer_on(self.case.model(), recipe(&self.case), options, device)
+    }
+
+    /// The least budget, and the one that is just too small: in the first what steps change is on disk.
+    fn budgets(&self) -> [u64; 2] {
+        let reserved = self.trainer(u64::MAX, None).usage().host_bytes + (1 << 20);
+        [self.host_bytes, reserved + self.roomy_host_bytes - 1]
+    }
+}
+
+fn device(options: HostOptions) -> Arc<dyn Device> {
+    Arc::new(HostDevice::new(&HostOptions { threads: Some(2), ..options }).unwrap())
+}
+
+fn same_bits_by_way_of_a_disk(name: &'static str, steps: usize, kinds: &[&str]) {
+    let limits = Limits::of(name, steps);
+    for (host_bytes, turns) in limits.budgets().into_iter().zip([true, false]) {
+        for &kind in kinds {
+            let device: Option<Arc<dyn Device>> = match kind {
+                "slow disk" => {
+                    Some(device(HostOptions { disk_bytes_per_second: Some(200 << 20), ..HostOptions::default() }))
+                }
+                "chaos" => Some(Arc::new(ChaosDevice::new(device(HostOptions::default()), 5).unwrap())),
+                _ => None,
+            };
+            let what = format!("{name} on {kind} with {host_bytes} host bytes");
+            let mut trainer = limits.trainer(host_bytes, device);
+            let plan = trainer.plan();
+            assert_eq!(plan.turns.is_some(), turns, "{what}");
+            let spill_bytes = plan.statistics.spill_bytes;
+            assert!(spill_bytes > 0, "{what}");
+            assert_same(&limits.expected, &run(&limits.case, &mut trainer, steps), &what);
+            let usage = trainer.usage();
+            assert_eq!(usage.disk_bytes, spill_bytes, "{what}");
+            assert!(usage.host_peak_bytes <= host_bytes, "{what}: {} host bytes", usage.host_peak_bytes);
+            assert!(usage.heap_peak_bytes <= limits.device_bytes, "{what}");
+            limits.folder.assert_empty();
+        }
+    }
+}
+
+#[test]
+fn digits_cnn() {
+    same_bits_by_way_of_a_disk("digits-cnn", 3, &["host", "slow disk", "chaos"]);
+}
+
+#[test]
+fn unet3d() {
+    same_bits_by_way_of_a_disk("unet3d", 1, &["host"]);
+}
+
+/// Whichever write fails: the error says where and why, everything is as before the step, and another trainer goes on from
+/// there.
+#[test]
+fn a_write_that_fails_loses_nothing() {
+    const STEPS: usize = 3;
+    let limits = Limits::of("digits-cnn", STEPS);
+    // Where what steps change is on disk, writing it there before the first step takes the first writes.
+    for (host_bytes, writes) in limits.budgets().into_iter().zip([[21, 40], [0, 2]]) {
+        for writes in writes {
+            let what = format!("{host_bytes} host bytes, {writes} writes");
+            let failing = HostOptions { disk_writes_before_failure: Some(writes), ..HostOptions::default() };
+            let mut trainer = limits.trainer(host_bytes, Some(device(failing)));
+            let (mut losses, mut error) = (Vec::new(), None);
+            while losses.len() < STEPS && error.is_none() {
+                let (batch, labels) = limits.case.batch(losses.len());
+                match trainer.step(batch, labels) {
+                    Ok(report) => losses.push(report.loss.to_bits()),
+                    Err(found) => error = Some(found.to_string()),
+                }
+            }
+            let text = error.unwrap_or_else(|| panic!("{what}: nothing failed"));
+            assert!(text.contains("No space left on device") && text.contains("--spill-dir"), "{what}: {text}");
+            assert!(text.contains(&limits.folder.0.display().to_string()), "{what}: {text}");
+            limits.folder.assert_empty();
+            // The first write of all is that of the parameters themselves: then there was no step.
+            let Ok(checkpoint) = trainer.checkpoint(&serde_json::Value::Null) else {
+                panic!("{what}: nothing is left")
+            };
+            failed += 1;
+            drop(trainer);
+            let mut next = limits.trainer(host_bytes, None);
+            next.restore(&checkpoint).unwrap();
+            while losses.len() < STEPS {
+                let (batch, labels) = limits.case.batch(losses.len());
+                losses.push(next.step(batch, labels).unwrap().loss.to_bits());
+            }
+            let mut values = next.parameters().unwrap();
+            values.extend(next.state().unwrap());
+            assert_same(&limits.expected, &Run { losses, values }, &what);
+        }
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_refused_before_anything_is_planned() {
+    let case = Case::read("digits-cnn");
+    let folder = Folder::new("spill-missing");
+    let missing = folder.0.join("missing");
+    let training = TrainerOptions { device: options(1 << 30, None, &missing), ..TrainerOptions::new(recipe(&case)) };
+    let error = Trainer::new(case.model(), training).err().expect("no folder").to_string();
+    assert!(error.contains("missing") && error.contains("--spill-dir"), "{error}");
+}
