@@ -285,7 +285,7 @@ pub fn stretch(
     let mut usage = vec![0u64; live.launch_count];
     for segment in segments.iter() {
         let bytes = device_bytes(&live.chunks[segment.chunk]);
-        occupy(&mut usage, &[segment.start..segment.end + 1], bytes);
+        usage[segment.start..=segment.end].iter_mut().for_each(|used| *used += bytes);
     }
     let neighbours = |segments: &[Segment], index: usize| {
         let chunk = segments[index].chunk;
