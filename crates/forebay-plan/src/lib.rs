@@ -18,6 +18,7 @@
 //! | [`arena`] | offsets on the device |
 //! | [`split`] | barriers that become a record and a wait |
 //! | [`mod@plan`] | the result |
+//! | [`paging`] | the same step over managed memory, in units |
 //! | [`planner`] | runs the passes and picks the best candidate |
 //! | [`mod@check`] | the whole plan, checked independently |
 //! | [`simulate`] | predicted times |
@@ -32,6 +33,7 @@ pub mod error;
 pub mod fuse;
 pub mod liveness;
 pub mod order;
+pub mod paging;
 pub mod plan;
 pub mod planner;
 mod profile;
@@ -46,5 +48,6 @@ mod testing;
 pub use dependences::fewest_barriers;
 pub use error::PlanError;
 pub use order::LaunchOrder;
+pub use paging::{page, Paging};
 pub use plan::{Home, Plan};
 pub use planner::{plan, PlanOptions};

@@ -58,11 +58,14 @@ pub struct Residency {
 }
 
 /// What residency needs to know about a chunk's owner.
-#[derive(Clone, Copy)]
-struct Kind {
-    persistent: bool,
-    input: bool,
-    output: bool,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kind {
+    /// Whether it lasts from step to step.
+    pub persistent: bool,
+    /// Whether the host writes it before every step.
+    pub input: bool,
+    /// Whether the host reads it after every step.
+    pub output: bool,
 }
 
 /// The time between two accesses of a chunk that follow each other (cyclically where it lasts from step to step).
@@ -88,9 +91,20 @@ pub fn residency(
     changing_away: bool,
 ) -> Residency {
     let kinds: Vec<Kind> = live.chunks.iter().map(|chunk| kind(program, chunk)).collect();
+    residency_of(&kinds, live, costs, filling, changing_away)
+}
+
+/// The same for chunks of these kinds, whoever owns them.
+pub fn residency_of(
+    kinds: &[Kind],
+    live: &Liveness,
+    costs: &Costs,
+    filling: Filling,
+    changing_away: bool,
+) -> Residency {
     let mut usage = mandatory_usage(live);
     let starts = launch_starts(costs);
-    let gaps = sorted_gaps(live, &kinds, costs, &starts);
+    let gaps = sorted_gaps(live, kinds, costs, &starts);
     let barred = live.chunks.iter().map(|chunk| changing_away && chunk.is_changed()).collect();
     let kept = keep_gaps(live, &gaps, &mut usage, filling, barred);
     let mut segments = Vec::new();
@@ -119,8 +133,9 @@ pub fn mandatory_usage(live: &Liveness) -> Vec<u64> {
     usage
 }
 
-fn kind(program: &Program, chunk: &Chunk) -> Kind {
-    let Owner::Buffer(buffer) = chunk.owner else { return Kind { persistent: false, input: false, output: false } };
+/// What a program says of a chunk's owner.
+pub fn kind(program: &Program, chunk: &Chunk) -> Kind {
+    let Owner::Buffer(buffer) = chunk.owner else { return Kind::default() };
     let role = program.buffer(buffer).role;
     Kind {
         persistent: role.is_persistent(),

@@ -41,6 +41,47 @@ pub struct StepTimes {
     pub total: Duration,
     /// The part of `total` in which no kernel ran: waiting for copies, or between commands.
     pub stall: Duration,
+    /// What managed memory did; none where a plan says every move.
+    pub moves: Option<StepMoves>,
+}
+
+/// What managed memory did in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepMoves {
+    /// Units that launches found missing on the device.
+    pub faults: u64,
+    /// Units that left the device so that others could come.
+    pub evictions: u64,
+    /// Units that were prefetched.
+    pub prefetches: u64,
+    /// Bytes copied to the device.
+    pub bytes_to_device: u64,
+    /// Bytes copied from the device.
+    pub bytes_from_device: u64,
+    /// How often the host waited for the device before it could move a unit.
+    pub stalls: u64,
+    /// How long it did so.
+    pub stalled: Duration,
+}
+
+/// Measures a step.
+pub(crate) struct StepClock {
+    start: Instant,
+}
+
+impl StepClock {
+    /// Starts to measure. What ran on the device before is not part of the step.
+    pub(crate) fn start(device: &dyn Device) -> StepClock {
+        drop(device.take_trace());
+        StepClock { start: Instant::now() }
+    }
+
+    /// The times of the step, and the device's records of it.
+    pub(crate) fn stop(self, device: &dyn Device) -> (StepTimes, Vec<TraceRecord>) {
+        let total = self.start.elapsed();
+        let records = device.take_trace();
+        (StepTimes { total, stall: total.saturating_sub(busy(&records)), moves: None }, records)
+    }
 }
 
 /// Commands of one phase, in the device's ids.
@@ -215,13 +256,9 @@ impl Executor {
         if self.broken {
             return Err(RuntimeError::Broken);
         }
-        // Copies between steps are not part of any step.
-        drop(self.device.take_trace());
-        let start = Instant::now();
+        let clock = StepClock::start(&*self.device);
         let result = step(self);
-        let total = start.elapsed();
-        let records = self.device.take_trace();
-        let stall = total.saturating_sub(busy(&records));
+        let (times, records) = clock.stop(&*self.device);
         if let Some(trace) = &mut self.trace {
             trace.add(self.binding.streams(), records);
         }
@@ -230,7 +267,7 @@ impl Executor {
             // What is lost shows when it is read.
             let _ = self.device.recover();
         }
-        result.map(|()| StepTimes { total, stall })
+        result.map(|()| times)
     }
 
     /// What a step wrote to memories that take turns is what the next one reads.
@@ -358,7 +395,7 @@ fn submit(device: &dyn Device, commands: &[Command], action: &'static str) -> Re
     device.submit(commands).map_err(|error| RuntimeError::Device { action, error })
 }
 
-fn find<'a>(homes: &'a [Home], kind: &'static str, name: &str) -> Result<&'a Home, RuntimeError> {
+pub(crate) fn find<'a>(homes: &'a [Home], kind: &'static str, name: &str) -> Result<&'a Home, RuntimeError> {
     homes
         .iter()
         .find(|home| home.name == name && !home.pieces.is_empty())
@@ -366,13 +403,13 @@ fn find<'a>(homes: &'a [Home], kind: &'static str, name: &str) -> Result<&'a Hom
 }
 
 /// Bytes of the tensor itself; its home may be longer, because sizes in buffers are rounded up.
-fn tensor_bytes(home: &Home) -> u64 {
+pub(crate) fn tensor_bytes(home: &Home) -> u64 {
     home.shape.iter().product::<u64>() * home.data_type.size_bytes()
 }
 
 /// Checks that a home's pieces lie in known memories, follow each other and cover the tensor. A tensor that no launch
 /// uses has no pieces at all.
-fn check_home(plan: &Plan, home: &Home) -> Result<(), RuntimeError> {
+pub(crate) fn check_home(plan: &Plan, home: &Home) -> Result<(), RuntimeError> {
     let refuse = |what: &str| Err(RuntimeError::Plan { reason: format!("the home of '{}' {what}", home.name) });
     let size_bytes = home
         .shape
@@ -410,7 +447,7 @@ fn staging_bytes(plan: &Plan) -> u64 {
 }
 
 /// A home's pieces in chunks of at most [`STAGING_BYTES`].
-fn chunks(home: &Home) -> impl Iterator<Item = (ByteRange, Region)> + '_ {
+pub(crate) fn chunks(home: &Home) -> impl Iterator<Item = (ByteRange, Region)> + '_ {
     home.pieces.iter().flat_map(|&(range, region)| {
         (0..range.len()).step_by(STAGING_BYTES as usize).map(move |offset| {
             let size_bytes = STAGING_BYTES.min(range.len() - offset);
@@ -421,7 +458,7 @@ fn chunks(home: &Home) -> impl Iterator<Item = (ByteRange, Region)> + '_ {
 }
 
 /// The bytes of a range, with zeros behind the tensor's end.
-fn padded(bytes: &[u8], range: ByteRange) -> Cow<'_, [u8]> {
+pub(crate) fn padded(bytes: &[u8], range: ByteRange) -> Cow<'_, [u8]> {
     let (start, end) = (range.start as usize, range.end as usize);
     if end <= bytes.len() {
         return Cow::Borrowed(&bytes[start..end]);

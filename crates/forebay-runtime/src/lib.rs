@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`executor`] | a plan on a device: obtained, loaded, run step by step, released |
+//! | [`paged`] | the same step over managed memory |
 //! | [`binding`] | a plan's ids become the device's |
 //! | [`eager`] | contexts, streams, events and tensors: work launched as calls arrive |
 //! | [`trace`] | what ran when, for Perfetto |
@@ -16,7 +17,9 @@ pub mod eager;
 pub mod error;
 pub mod executor;
 mod live;
+pub mod paged;
 pub mod trace;
 
 pub use error::RuntimeError;
-pub use executor::{Decision, Executor, StepTimes};
+pub use executor::{Decision, Executor, StepMoves, StepTimes};
+pub use paged::{PagedExecutor, PagedOptions, Strategy};

@@ -8,17 +8,19 @@ use forebay_model::program::{self, Program, Role};
 use forebay_model::{Graph, Tensor, ValueId};
 use forebay_plan::cost::estimate;
 use forebay_plan::fuse::fuse;
-use forebay_plan::{plan, Plan, PlanError, PlanOptions};
+use forebay_plan::{page, plan, PlanError, PlanOptions};
+use forebay_runtime::PagedOptions;
 
 use crate::budget::MemorySize;
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::port::Port;
+use crate::runner::Step;
 
 /// A graph that is ready to run.
 pub(crate) struct Compiled {
-    /// The plan.
-    pub(crate) plan: Plan,
+    /// The plan, or what managed memory runs.
+    pub(crate) step: Step,
     /// What the caller feeds, whether or not the plan uses it.
     pub(crate) inputs: Vec<Port>,
     /// What the caller gets.
@@ -58,7 +60,7 @@ pub(crate) fn compile(graph: &Graph, parameters: &BTreeSet<ValueId>, machine: &M
         .filter_map(|port| Some((port.name.clone(), program.contents.get(&port.operand.buffer)?.clone())))
         .collect();
     Ok(Compiled {
-        plan: plan_within(&program, machine)?,
+        step: step_within(&program, machine)?,
         inputs: program.inputs.iter().map(resolved).collect(),
         outputs: program.outputs.iter().map(resolved).collect(),
         changing,
@@ -91,7 +93,7 @@ fn add_constants(program: &mut Program) -> Result<(), Error> {
 }
 
 /// Plans within the budgets. A share of the peak needs the unlimited plan first.
-fn plan_within(program: &Program, machine: &Machine) -> Result<Plan, Error> {
+fn step_within(program: &Program, machine: &Machine) -> Result<Step, Error> {
     let (options, limits) = (&machine.options, machine.device.limits());
     let costs = estimate(program, limits);
     let shares = [options.device_memory, options.host_memory];
@@ -104,6 +106,15 @@ fn plan_within(program: &Program, machine: &Machine) -> Result<Plan, Error> {
     };
     let resolve = |size: Option<MemorySize>| size.map(|size| size.resolve(in_core_peak_bytes));
     let (host_bytes, reserved_bytes) = (resolve(options.host_memory), machine.reserved_host_bytes);
+    if let Some(strategy) = options.strategy()? {
+        let host_bytes = host_bytes.map(|bytes| bytes.saturating_sub(reserved_bytes));
+        let mut paging = page(program, resolve(options.device_memory), limits, &costs)?;
+        if in_core_peak_bytes > 0 {
+            // Shares are of what the plan takes, in every mode.
+            paging.plan.statistics.in_core_peak_bytes = in_core_peak_bytes;
+        }
+        return Ok(Step::Paged(paging, PagedOptions { strategy, host_bytes, spill_dir: options.spill_dir.clone() }));
+    }
     let plan_options = PlanOptions {
         device_budget_bytes: resolve(options.device_memory),
         host_budget_bytes: host_bytes.map(|bytes| bytes.saturating_sub(reserved_bytes)),
@@ -111,13 +122,14 @@ fn plan_within(program: &Program, machine: &Machine) -> Result<Plan, Error> {
         order: options.order,
         check: options.check || cfg!(debug_assertions),
     };
-    plan(program, &plan_options, limits, &costs).map_err(|error| match (error, host_bytes) {
+    let plan = plan(program, &plan_options, limits, &costs).map_err(|error| match (error, host_bytes) {
         (PlanError::HostBudget { needed_bytes, spilled, .. }, Some(budget_bytes)) => {
             let needed_bytes = needed_bytes + reserved_bytes;
             Error::Plan(PlanError::HostBudget { budget_bytes, needed_bytes, spilled })
         }
         (error, _) => Error::Plan(error),
-    })
+    })?;
+    Ok(Step::Planned(plan, options.spill_dir.clone()))
 }
 
 /// Inputs that are indices of a gather, directly or converted, with the number of entries that they choose from.

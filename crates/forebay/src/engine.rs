@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use forebay_device::DeviceUsage;
 use forebay_model::Tensor;
 use forebay_runtime::trace::{document, Trace};
-use forebay_runtime::Executor;
 use serde_json::Value;
 
 use crate::compile::Compiled;
 use crate::error::Error;
 use crate::machine::Machine;
+use crate::runner::Runner;
 
 /// What a plan is for: evaluation or not, and the batch size.
 pub(crate) type PlanKey = (Purpose, u64);
@@ -31,7 +31,7 @@ pub(crate) enum Purpose {
 /// A device with at most one plan on it.
 pub(crate) struct Engine {
     machine: Machine,
-    active: Option<(PlanKey, Executor)>,
+    active: Option<(PlanKey, Runner)>,
     /// Values of parameters and state that steps have changed. While a training plan is active, its own are newer.
     values: BTreeMap<String, Tensor>,
     traces: Vec<(PlanKey, Trace)>,
@@ -50,28 +50,27 @@ impl Engine {
         self.machine.device.usage()
     }
 
-    /// The executor of a plan, with the newest values; what was on the device before is given back first.
+    /// What runs a plan, with the newest values; what was on the device before is given back first.
     ///
     /// # Errors
     /// What the device reports. The values are then safe on the host.
-    pub(crate) fn activate(&mut self, key: PlanKey, compiled: &Compiled) -> Result<&mut Executor, Error> {
+    pub(crate) fn activate(&mut self, key: PlanKey, compiled: &Compiled) -> Result<&mut Runner, Error> {
         if self.active.as_ref().is_none_or(|(active, _)| *active != key) {
             self.retire()?;
             let mut contents = compiled.contents.clone();
             for (name, content) in &self.values {
-                if compiled.plan.persistent.iter().any(|home| home.name == *name) {
+                if compiled.step.plan().persistent.iter().any(|home| home.name == *name) {
                     contents.insert(name.clone(), content.clone());
                 }
             }
-            let (device, spill_dir) = (self.machine.device.clone(), self.machine.options.spill_dir.as_deref());
-            let mut executor = Executor::spilling(device, compiled.plan.clone(), &contents, spill_dir)?;
+            let mut runner = Runner::new(self.machine.device.clone(), &compiled.step, &contents)?;
             if self.machine.options.trace {
-                executor.start_trace();
+                runner.start_trace();
             }
-            self.active = Some((key, executor));
+            self.active = Some((key, runner));
         }
         match &mut self.active {
-            Some((_, executor)) => Ok(executor),
+            Some((_, runner)) => Ok(runner),
             None => unreachable!("it was made above"),
         }
     }
@@ -93,10 +92,10 @@ impl Engine {
     /// What the device reports.
     pub(crate) fn values(&self) -> Result<BTreeMap<String, Tensor>, Error> {
         let mut values = self.values.clone();
-        if let Some(((Purpose::Training, _), executor)) = &self.active {
-            for home in executor.plan().persistent.iter().filter(|home| !home.pieces.is_empty()) {
+        if let Some(((Purpose::Training, _), runner)) = &self.active {
+            for home in runner.plan().persistent.iter().filter(|home| !home.pieces.is_empty()) {
                 if let Some(content) = values.get_mut(&home.name) {
-                    *content = executor.read_persistent(&home.name)?;
+                    *content = runner.read_persistent(&home.name)?;
                 }
             }
         }
@@ -111,12 +110,12 @@ impl Engine {
     }
 
     fn keep_traces(&mut self) {
-        if let Some((key, executor)) = &mut self.active {
-            if let Some(trace) = executor.take_trace().filter(|trace| !trace.is_empty()) {
+        if let Some((key, runner)) = &mut self.active {
+            if let Some(trace) = runner.take_trace().filter(|trace| !trace.is_empty()) {
                 self.traces.push((*key, trace));
             }
             if self.machine.options.trace {
-                executor.start_trace();
+                runner.start_trace();
             }
         }
     }

@@ -4,8 +4,25 @@ use std::path::PathBuf;
 
 use forebay_model::training::TrainingOptions;
 use forebay_plan::LaunchOrder;
+use forebay_runtime::eager::managed::Policy;
+use forebay_runtime::Strategy;
 
 use crate::budget::MemorySize;
+use crate::error::Error;
+
+/// Who decides what is on the device. No result depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryMode {
+    /// A plan, made before the first step.
+    #[default]
+    Planned,
+    /// Managed memory, of which the framework says every move.
+    Direct,
+    /// Managed memory, with hints of the framework: what comes, and what is needed no more.
+    Cooperative,
+    /// Managed memory alone.
+    Automatic,
+}
 
 /// The machine that runs a model, and how much of it may be used.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +39,11 @@ pub struct DeviceOptions {
     /// A folder for what exceeds the host memory: files without names, gone when the process ends. Where none is given, what
     /// exceeds it is an error.
     pub spill_dir: Option<PathBuf>,
+    /// Who decides what is on the device.
+    pub memory: MemoryMode,
+    /// In which order managed memory evicts when it is left alone ([`MemoryMode::Automatic`]); as a driver of unified memory
+    /// does where not given.
+    pub eviction: Option<Policy>,
     /// Whether operators are merged: neighbouring kernels become one, and the pieces of a concatenation are computed in
     /// their place.
     pub fuse: bool,
@@ -41,11 +63,34 @@ impl Default for DeviceOptions {
             device_memory: None,
             host_memory: None,
             spill_dir: None,
+            memory: MemoryMode::default(),
+            eviction: None,
             fuse: true,
             order: LaunchOrder::default(),
             check: false,
             trace: false,
         }
+    }
+}
+
+impl DeviceOptions {
+    /// What managed memory is told; none where a plan decides.
+    ///
+    /// # Errors
+    /// An order of eviction where the mode has its own.
+    pub(crate) fn strategy(&self) -> Result<Option<Strategy>, Error> {
+        if self.eviction.is_some() && self.memory != MemoryMode::Automatic {
+            let reason =
+                "an order of eviction has a meaning only for memory that is left alone: add --memory automatic, or \
+                          leave --eviction out";
+            return Err(Error::Option { reason: reason.to_string() });
+        }
+        Ok(match self.memory {
+            MemoryMode::Planned => None,
+            MemoryMode::Direct => Some(Strategy::Direct),
+            MemoryMode::Cooperative => Some(Strategy::Cooperative),
+            MemoryMode::Automatic => Some(Strategy::Automatic(self.eviction.unwrap_or(Policy::Driver))),
+        })
     }
 }
 

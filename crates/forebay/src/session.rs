@@ -7,7 +7,7 @@ use forebay_device::{Device, DeviceUsage};
 use forebay_model::Tensor;
 use forebay_plan::plan::Statistics;
 use forebay_plan::Plan;
-use forebay_runtime::StepTimes;
+use forebay_runtime::{StepMoves, StepTimes};
 
 use crate::compile::{compile, Compiled};
 use crate::engine::{Engine, Purpose};
@@ -17,6 +17,7 @@ use crate::machine::Machine;
 use crate::model::Model;
 use crate::options::DeviceOptions;
 use crate::port::{self, Port};
+use crate::runner::Runner;
 
 /// How a [`Session`] runs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,11 +35,13 @@ pub struct RunTimes {
     pub seconds: f64,
     /// The part of them in which no kernel ran.
     pub stall_seconds: f64,
+    /// What managed memory did; none where a plan says every move.
+    pub moves: Option<StepMoves>,
 }
 
 impl From<StepTimes> for RunTimes {
     fn from(times: StepTimes) -> RunTimes {
-        RunTimes { seconds: times.total.as_secs_f64(), stall_seconds: times.stall.as_secs_f64() }
+        RunTimes { seconds: times.total.as_secs_f64(), stall_seconds: times.stall.as_secs_f64(), moves: times.moves }
     }
 }
 
@@ -92,11 +95,11 @@ impl Session {
     pub fn run(&mut self, inputs: BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, Error> {
         port::check_inputs(&self.compiled.inputs, &inputs)?;
         port::check_indices(&self.compiled.index_limits, &inputs)?;
-        let executor = self.engine.activate((Purpose::Inference, self.batch_size), &self.compiled)?;
-        feed(executor, &inputs)?;
-        self.last_run = executor.run()?.into();
+        let runner = self.engine.activate((Purpose::Inference, self.batch_size), &self.compiled)?;
+        feed(runner, &inputs)?;
+        self.last_run = runner.run()?.into();
         let outputs = &self.compiled.outputs;
-        outputs.iter().map(|port| Ok((port.name.clone(), executor.read_output(&port.name)?))).collect()
+        outputs.iter().map(|port| Ok((port.name.clone(), runner.read_output(&port.name)?))).collect()
     }
 
     /// When the latest run took place.
@@ -106,12 +109,12 @@ impl Session {
 
     /// The plan.
     pub fn plan(&self) -> &Plan {
-        &self.compiled.plan
+        self.compiled.step.plan()
     }
 
     /// Numbers about the plan.
     pub fn statistics(&self) -> &Statistics {
-        &self.compiled.plan.statistics
+        &self.plan().statistics
     }
 
     /// What the device has handed out.
@@ -121,7 +124,7 @@ impl Session {
 
     /// The plan in words.
     pub fn explain(&self) -> Explanation {
-        explain(&self.compiled.plan)
+        explain(self.plan())
     }
 
     /// When every command of every run so far ran, in the format of Perfetto and chrome://tracing. Empty unless
@@ -132,11 +135,11 @@ impl Session {
 }
 
 /// Writes the inputs that the plan uses.
-pub(crate) fn feed(executor: &mut forebay_runtime::Executor, inputs: &BTreeMap<String, Tensor>) -> Result<(), Error> {
+pub(crate) fn feed(runner: &mut Runner, inputs: &BTreeMap<String, Tensor>) -> Result<(), Error> {
     for (name, tensor) in inputs {
         // An input that no kernel reads has no place in the plan.
-        if executor.plan().inputs.iter().any(|home| home.name == *name) {
-            executor.write_input(name, &tensor.bytes)?;
+        if runner.plan().inputs.iter().any(|home| home.name == *name) {
+            runner.write_input(name, &tensor.bytes)?;
         }
     }
     Ok(())

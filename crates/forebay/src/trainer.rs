@@ -12,7 +12,7 @@ use forebay_model::program::Role;
 use forebay_model::Tensor;
 use forebay_plan::plan::Statistics;
 use forebay_plan::Plan;
-use forebay_runtime::Decision;
+use forebay_runtime::{Decision, StepMoves};
 use serde_json::Value;
 
 use crate::checkpoint::Checkpoint;
@@ -38,6 +38,8 @@ pub struct StepReport {
     pub seconds: f64,
     /// The part of them in which no kernel ran.
     pub stall_seconds: f64,
+    /// What managed memory did; none where a plan says every move.
+    pub moves: Option<StepMoves>,
 }
 
 /// What a model makes of a batch, in evaluation mode.
@@ -81,7 +83,7 @@ impl Trainer {
 
     fn on(model: Model, options: TrainerOptions, mut machine: Machine) -> Result<Trainer, Error> {
         let plan = LossPlan::training(&model, &options, options.batch_size, &machine)?;
-        machine.fix_budgets(plan.compiled.plan.statistics.in_core_peak_bytes);
+        machine.fix_budgets(plan.compiled.step.plan().statistics.in_core_peak_bytes);
         let batch_size = plan.inputs.iter().find_map(|port| port.shape.first().copied()).unwrap_or(1);
         let engine = Engine::new(machine, plan.initial_values());
         Ok(Trainer {
@@ -134,19 +136,19 @@ impl Trainer {
         let step = self.step_count + 1;
         let fed = plan.check(batch, labels, step)?;
         let stops = self.options.on_nan == OnNan::Stop;
-        let executor = self.engine.activate((Purpose::Training, batch_size), &plan.compiled)?;
-        feed(executor, &fed)?;
+        let runner = self.engine.activate((Purpose::Training, batch_size), &plan.compiled)?;
+        feed(runner, &fed)?;
         let mut loss = f32::NAN;
-        let times = executor.run_in_phases(&mut |executor| {
-            loss = scalar(&executor.read_output(&plan.loss)?);
+        let times = runner.run_in_phases(&mut |read_output| {
+            loss = scalar(&read_output(&plan.loss)?);
             Ok(if stops && !loss.is_finite() { Decision::Stop } else { Decision::Continue })
         })?;
         if stops && !loss.is_finite() {
             return Err(Error::NanLoss { step, loss });
         }
         self.step_count = step;
-        let RunTimes { seconds, stall_seconds } = times.into();
-        Ok(StepReport { step, loss, seconds, stall_seconds })
+        let RunTimes { seconds, stall_seconds, moves } = times.into();
+        Ok(StepReport { step, loss, seconds, stall_seconds, moves })
     }
 
     /// Runs the model on one batch in evaluation mode, with the current parameters, which stay as they are.
@@ -161,11 +163,11 @@ impl Trainer {
         }
         let plan = &self.evaluation[&batch_size];
         let fed = plan.check(batch, labels, self.step_count)?;
-        let executor = self.engine.activate((Purpose::Inference, batch_size), &plan.compiled)?;
-        feed(executor, &fed)?;
-        executor.run()?;
-        let loss = scalar(&executor.read_output(&plan.loss)?);
-        Ok(Evaluation { loss, logits: executor.read_output(&plan.logits.name)? })
+        let runner = self.engine.activate((Purpose::Inference, batch_size), &plan.compiled)?;
+        feed(runner, &fed)?;
+        runner.run()?;
+        let loss = scalar(&runner.read_output(&plan.loss)?);
+        Ok(Evaluation { loss, logits: runner.read_output(&plan.logits.name)? })
     }
 
     /// The leading size of a batch whose tensors otherwise have the planned types and shapes.
@@ -272,7 +274,7 @@ impl Trainer {
 
     /// The plan of a training step at the planned batch size.
     pub fn plan(&self) -> &Plan {
-        &self.main().compiled.plan
+        self.main().compiled.step.plan()
     }
 
     /// Numbers about that plan.

@@ -131,6 +131,11 @@ impl ManagedBuffer {
         self.buffer.size_bytes
     }
 
+    /// What it shares with its clones.
+    pub(super) fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
     /// The memory that it is in.
     pub fn memory(&self) -> ManagedMemory {
         ManagedMemory::of_handle(self.buffer.handle.clone())

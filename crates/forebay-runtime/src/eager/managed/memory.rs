@@ -196,7 +196,7 @@ impl ManagedMemory {
         Arc::ptr_eq(&self.handle, &other.handle)
     }
 
-    fn core(&self) -> &Core {
+    pub(super) fn core(&self) -> &Core {
         &self.handle.core
     }
 

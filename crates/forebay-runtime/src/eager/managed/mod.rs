@@ -41,6 +41,7 @@
 //! | `host_side` | the host's copies: blocks, and the file behind them |
 //! | `residency` | what one operation holds on the device until it is submitted |
 //! | `homes`, `slots`, `backing`, `spill` | where units are; device memory, host blocks and the file, cut into units |
+//! | `work` | commands that are prepared once and submitted many times |
 //! | [`statistics`] | what was moved and waited for |
 
 mod backing;
@@ -53,6 +54,7 @@ mod residency;
 mod slots;
 mod spill;
 pub mod statistics;
+mod work;
 
 pub use buffer::ManagedBuffer;
 pub use forebay_memory::eviction::{Advice, Location, Policy};
@@ -61,3 +63,4 @@ pub use statistics::ManagedStatistics;
 
 pub(super) use buffer::Buffer;
 pub(super) use residency::Residency;
+pub(crate) use work::{stream_id, Work};

@@ -1,0 +1,297 @@
+//! Paging: a step over addresses for everything, of which the device holds a part. For managed memory, where bytes move in
+//! units of a fixed size whatever tensors lie in them.
+//!
+//! Everything gets addresses as if there were no budget: inputs from the beginning of the step, outputs until its end, and
+//! dead bytes serve again, so that a model that fits the device is at home there after its first step. A unit *lives* from the
+//! first launch that touches a tensor in it until no tensor in it is needed. What moves when is managed memory's own business
+//! ([`Paging::launches`] says what it has to know), or said by the framework, which keeps within the budget
+//! ([`Paging::moves`]).
+
+mod moves;
+
+use std::collections::BTreeMap;
+
+use forebay_base::Limits;
+use forebay_model::program::Program;
+
+use crate::alias::alias;
+use crate::arena::{arena, Arena};
+use crate::cost::Costs;
+use crate::emit::{emit, Decisions};
+use crate::error::PlanError;
+use crate::liveness::{liveness, Access, Chunk, Liveness, Owner};
+use crate::plan::Plan;
+use crate::residency::{kind, Kind, Residency, Segment};
+use crate::schedule::Work;
+use crate::stores::Stores;
+
+pub use moves::{Move, Moves};
+
+/// Size of a unit in bytes, where nobody says: large enough that mapping it costs little beside copying it.
+const UNIT_BYTES: u64 = 2 << 20;
+/// Units are smaller where fewer than this many would fit the budget.
+const UNITS_MIN: u64 = 64;
+
+/// What a launch does with a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnitUse {
+    /// The unit: its place among those of the addresses.
+    pub unit: u64,
+    /// Whether it reads what the unit holds, or changes only a part of it.
+    pub reads: bool,
+    /// Whether it changes what the unit holds.
+    pub writes: bool,
+}
+
+/// The units of a launch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LaunchUnits {
+    /// What it uses, by ascending unit.
+    pub uses: Vec<UnitUse>,
+    /// Units that hold nothing of worth when it is done.
+    pub dies: Vec<u64>,
+}
+
+/// A step that runs in managed memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Paging {
+    /// Launches in the program's order, and where everything is, in one range of addresses on the device: also the inputs and
+    /// outputs.
+    pub plan: Plan,
+    /// Size of a unit in bytes.
+    pub unit_bytes: u64,
+    /// How many units the addresses have.
+    pub unit_count: u64,
+    /// How many of them may be on the device at once.
+    pub capacity: u64,
+    /// What each launch does with units.
+    pub launches: Vec<LaunchUnits>,
+    /// For a framework that says every move: those before and after each launch.
+    pub moves: Vec<Moves>,
+}
+
+/// Pages one step of a program. Fuse it first ([`crate::fuse`]), and set its launches' scratch bytes.
+///
+/// # Errors
+/// A budget below what some launch needs in whole tiles, or a device that maps none.
+pub fn page(
+    program: &Program,
+    device_budget_bytes: Option<u64>,
+    limits: &Limits,
+    costs: &Costs,
+) -> Result<Paging, PlanError> {
+    let alone: Vec<u32> = (0..program.launches.len() as u32).collect();
+    let program = alias(program.clone(), &alone);
+    let live = liveness(&program, false);
+    let stays = whole_stays(&program, &live);
+    let arena = arena(&live, &stays, None, u64::MAX)
+        .ok_or_else(|| PlanError::Check { reason: "an unlimited arena has no placement".to_string() })?;
+    let unlimited_bytes = arena.device_bytes.max(1).next_multiple_of(limits.tile_size_bytes);
+    let budget_bytes = device_budget_bytes.unwrap_or(unlimited_bytes);
+    let layout = Layout { program: &program, live: &live, stays: &stays, arena: &arena };
+    let (minimum_budget_bytes, minimum_launch) = layout.minimum_budget(limits.tile_size_bytes);
+    if minimum_budget_bytes > budget_bytes.min(limits.memory_bytes) {
+        return Err(PlanError::DeviceBudget {
+            budget_bytes: budget_bytes.min(limits.memory_bytes),
+            minimum_bytes: minimum_budget_bytes,
+            launch: minimum_launch,
+        });
+    }
+    let unit_bytes = layout.unit_bytes(budget_bytes, limits);
+    let (unit_count, capacity) = (unlimited_bytes.div_ceil(unit_bytes), budget_bytes / unit_bytes);
+    let lives = layout.lives(unit_bytes);
+    let mut plan = layout.plan(limits)?;
+    let statistics = &mut plan.statistics;
+    statistics.device_budget_bytes = device_budget_bytes;
+    statistics.in_core_peak_bytes = unlimited_bytes;
+    statistics.device_peak_bytes = capacity.min(unit_count) * unit_bytes;
+    (statistics.minimum_budget_bytes, statistics.minimum_launch) = (minimum_budget_bytes, minimum_launch);
+    Ok(Paging {
+        launches: launch_units(&lives, live.launch_count),
+        moves: moves::moves(&lives, live.launch_count, unit_bytes, capacity, costs),
+        plan,
+        unit_bytes,
+        unit_count,
+        capacity,
+    })
+}
+
+/// Every chunk has addresses from its first to its last use: inputs from the step's beginning, outputs to its end, and what
+/// lasts always.
+fn whole_stays(program: &Program, live: &Liveness) -> Residency {
+    let stay = |(index, chunk): (usize, &Chunk)| {
+        let (first, last) = (chunk.accesses.first()?.launch, chunk.accesses.last()?.launch);
+        let Kind { persistent, input, output } = kind(program, chunk);
+        let start = if persistent || input { 0 } else { first };
+        let end = if persistent || output { live.launch_count - 1 } else { last };
+        Some(Segment { chunk: index, start, end, accesses: 0..chunk.accesses.len(), fetch: false, save: false })
+    };
+    Residency {
+        segments: live.chunks.iter().enumerate().filter_map(stay).collect(),
+        home_on_device: vec![true; live.chunks.len()],
+    }
+}
+
+/// Where everything is.
+struct Layout<'a> {
+    program: &'a Program,
+    live: &'a Liveness,
+    stays: &'a Residency,
+    arena: &'a Arena,
+}
+
+impl Layout<'_> {
+    /// By stay: the units that it touches.
+    fn units(&self, stay: usize, unit_bytes: u64) -> std::ops::Range<u64> {
+        let start = self.arena.device_offsets[stay];
+        let end = start + self.live.chunks[self.stays.segments[stay].chunk].range.len();
+        start / unit_bytes..end.div_ceil(unit_bytes)
+    }
+
+    /// By launch: how many units it uses at once.
+    fn units_at_once(&self, unit_bytes: u64) -> Vec<u64> {
+        let mut units: Vec<Vec<u64>> = vec![Vec::new(); self.live.launch_count];
+        for (index, segment) in self.stays.segments.iter().enumerate() {
+            for access in &self.live.chunks[segment.chunk].accesses {
+                units[access.launch].extend(self.units(index, unit_bytes));
+            }
+        }
+        let distinct = |units: &mut Vec<u64>| {
+            units.sort_unstable();
+            units.dedup();
+            units.len() as u64
+        };
+        units.iter_mut().map(distinct).collect()
+    }
+
+    /// The smallest budget that every launch fits, in tiles, and the launch that needs it.
+    fn minimum_budget(&self, tile_bytes: u64) -> (u64, String) {
+        let counts = self.units_at_once(tile_bytes);
+        let launch = (0..counts.len()).max_by_key(|&launch| (counts[launch], std::cmp::Reverse(launch)));
+        let bytes = launch.map_or(1, |launch| counts[launch].max(1)) * tile_bytes;
+        (bytes, launch.map_or_else(String::new, |launch| self.program.launches[launch].name.clone()))
+    }
+
+    /// The usual size of a unit, or as much less as it takes for every launch to fit the budget.
+    fn unit_bytes(&self, budget_bytes: u64, limits: &Limits) -> u64 {
+        let tile_bytes = limits.tile_size_bytes;
+        let mut tiles = UNIT_BYTES.min(budget_bytes / UNITS_MIN).min(limits.heap_size_max_bytes) / tile_bytes;
+        while tiles > 1 {
+            let unit_bytes = tiles * tile_bytes;
+            let needed = self.units_at_once(unit_bytes).into_iter().max().unwrap_or(0);
+            if needed <= budget_bytes / unit_bytes {
+                return unit_bytes;
+            }
+            tiles /= 2;
+        }
+        tile_bytes
+    }
+
+    /// The plan of launches alone: nothing is copied between spaces.
+    fn plan(&self, limits: &Limits) -> Result<Plan, PlanError> {
+        let sources: Vec<usize> = (0..self.live.launch_count).collect();
+        let decisions = Decisions {
+            program: self.program,
+            sources: &sources,
+            live: self.live,
+            residency: self.stays,
+            stores: &Stores { places: vec![None; self.live.chunks.len()], ..Stores::default() },
+            arena: self.arena,
+            limits,
+        };
+        let work: Vec<Work> = sources.iter().map(|&launch| Work::Launch(launch)).collect();
+        emit(&decisions, &work)
+    }
+
+    /// The lives of all units, those of one unit in order of time.
+    fn lives(&self, unit_bytes: u64) -> Vec<Life> {
+        let mut occupants: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for index in 0..self.stays.segments.len() {
+            self.units(index, unit_bytes).for_each(|unit| occupants.entry(unit).or_default().push(index));
+        }
+        let mut lives = Vec::new();
+        for (unit, mut stays) in occupants {
+            stays.sort_by_key(|&stay| (self.stays.segments[stay].start, stay));
+            let mut life: Option<Life> = None;
+            for stay in stays {
+                let Segment { chunk, start, end, .. } = self.stays.segments[stay];
+                if life.as_ref().is_some_and(|life| life.end < start) {
+                    lives.extend(life.take().map(Life::closed));
+                }
+                let chunk = &self.live.chunks[chunk];
+                let kind = kind(self.program, chunk);
+                life.get_or_insert_with(|| Life::new(unit, start)).add(end, kind, &chunk.accesses);
+            }
+            lives.extend(life.map(Life::closed));
+        }
+        lives
+    }
+}
+
+/// The time during which a unit holds something that is needed.
+struct Life {
+    unit: u64,
+    start: usize,
+    end: usize,
+    kind: Kind,
+    accesses: Vec<Access>,
+}
+
+impl Life {
+    fn new(unit: u64, start: usize) -> Life {
+        Life { unit, start, end: start, kind: Kind::default(), accesses: Vec::new() }
+    }
+
+    fn add(&mut self, end: usize, kind: Kind, accesses: &[Access]) {
+        self.end = self.end.max(end);
+        self.kind.persistent |= kind.persistent;
+        self.kind.input |= kind.input;
+        self.kind.output |= kind.output;
+        self.accesses.extend_from_slice(accesses);
+    }
+
+    /// With one access per launch. All but a fresh unit's first need what the unit holds: others' bytes are in it.
+    fn closed(mut self) -> Life {
+        self.accesses.sort_by_key(|access| access.launch);
+        self.accesses.dedup_by(|access, kept| {
+            let same = access.launch == kept.launch;
+            kept.reads |= same && access.reads;
+            kept.writes |= same && access.writes;
+            same
+        });
+        let fresh = !self.kind.persistent && !self.kind.input;
+        for (place, access) in self.accesses.iter_mut().enumerate() {
+            access.reads = place > 0 || !fresh;
+        }
+        self
+    }
+
+    /// The launch after which it holds nothing of worth; none where the host or the next step needs it.
+    fn dies_at(&self) -> Option<usize> {
+        let needed = self.kind.persistent || self.kind.output;
+        self.accesses.last().filter(|_| !needed).map(|access| access.launch)
+    }
+
+    /// As a chunk of the residency pass.
+    fn chunk(&self, unit_bytes: u64) -> Chunk {
+        let start = self.unit * unit_bytes;
+        Chunk {
+            owner: Owner::Scratch(self.start),
+            range: forebay_base::ByteRange::new(start, start + unit_bytes),
+            accesses: self.accesses.clone(),
+        }
+    }
+}
+
+fn launch_units(lives: &[Life], launch_count: usize) -> Vec<LaunchUnits> {
+    let mut launches = vec![LaunchUnits::default(); launch_count];
+    for life in lives {
+        for &Access { launch, reads, writes } in &life.accesses {
+            launches[launch].uses.push(UnitUse { unit: life.unit, reads, writes });
+        }
+        if let Some(launch) = life.dies_at() {
+            launches[launch].dies.push(life.unit);
+        }
+    }
+    launches
+}

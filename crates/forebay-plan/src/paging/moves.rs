@@ -1,0 +1,105 @@
+//! Every move said: the residency pass decides which units stay within the budget, and this writes its decision down as
+//! prefetches, so that nothing is evicted on demand.
+//!
+//! A driver evicts from the head of its queue, and what was prefetched to the host last stands there. Its copy may still be
+//! under way, so the unit that left longest ago is named again right before another takes its place.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::Life;
+use crate::cost::Costs;
+use crate::liveness::Liveness;
+use crate::residency::{mandatory_usage, residency_of, stretch, Filling, Kind, Segment};
+
+/// The part of the capacity, in percent, that units kept between uses may take; the rest is room for transfers under way.
+const KEEP_PERCENT: u64 = 85;
+
+/// A move that the framework says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// A copy on the host; the unit is the next to leave.
+    ToHost(u64),
+    /// A copy on the device; the unit is the last to leave.
+    ToDevice(u64),
+}
+
+/// What is said before and after a launch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moves {
+    /// Before it, in this order.
+    pub before: Vec<Move>,
+    /// After it.
+    pub after: Vec<Move>,
+}
+
+/// The moves of a step in which at most `capacity` units are on the device.
+pub(super) fn moves(lives: &[Life], launch_count: usize, unit_bytes: u64, capacity: u64, costs: &Costs) -> Vec<Moves> {
+    let kinds: Vec<Kind> = lives.iter().map(|life| life.kind).collect();
+    let live = Liveness { chunks: lives.iter().map(|life| life.chunk(unit_bytes)).collect(), launch_count };
+    let needed = mandatory_usage(&live).into_iter().max().unwrap_or(0);
+    let capacity_bytes = capacity * unit_bytes;
+    let keep_bytes = (capacity_bytes / 100 * KEEP_PERCENT).max(needed);
+    let keep_bytes = if lives_together(lives) <= capacity { capacity_bytes } else { keep_bytes };
+    let filling = Filling { keep_bytes, transfer_bytes: capacity_bytes, isolate: false };
+    let mut residency = residency_of(&kinds, &live, costs, filling, false);
+    stretch(&mut residency, &live, costs, |_| false, capacity_bytes);
+    let mut starts: Vec<Vec<&Segment>> = vec![Vec::new(); launch_count];
+    let mut ends: Vec<Vec<u64>> = vec![Vec::new(); launch_count];
+    let mut moves = vec![Moves::default(); launch_count];
+    for segment in &residency.segments {
+        let life = &lives[segment.chunk];
+        starts[segment.start].push(segment);
+        if !residency.home_on_device[segment.chunk] {
+            ends[segment.end].push(life.unit);
+        }
+        if segment.save {
+            moves[life.accesses[segment.accesses.end - 1].launch].after.push(Move::ToHost(life.unit));
+        }
+    }
+    for starts in &mut starts {
+        starts.sort_by_key(|segment| (lives[segment.chunk].accesses[segment.accesses.start].launch, segment.chunk));
+    }
+    let mut device = Device { capacity, ..Device::default() };
+    // What one step leaves on the device, the next one finds there: the second is every later one.
+    for _ in 0..2 {
+        for launch in 0..launch_count {
+            let arrivals = starts[launch].iter().map(|segment| lives[segment.chunk].unit);
+            moves[launch].before = device.bring(arrivals);
+            device.left.extend(&ends[launch]);
+        }
+    }
+    moves
+}
+
+/// How many units there are in all.
+fn lives_together(lives: &[Life]) -> u64 {
+    lives.iter().map(|life| life.unit).collect::<BTreeSet<u64>>().len() as u64
+}
+
+/// Which units are on the device, as far as the framework has said.
+#[derive(Default)]
+struct Device {
+    capacity: u64,
+    resident: BTreeSet<u64>,
+    /// Those of them that nobody needs there, the one that left first in front.
+    left: VecDeque<u64>,
+}
+
+impl Device {
+    /// What to say so that these units come.
+    fn bring(&mut self, units: impl Iterator<Item = u64>) -> Vec<Move> {
+        let mut said = Vec::new();
+        for unit in units {
+            self.left.retain(|&left| left != unit);
+            if self.resident.len() as u64 >= self.capacity && !self.resident.contains(&unit) {
+                if let Some(victim) = self.left.pop_front() {
+                    self.resident.remove(&victim);
+                    said.push(Move::ToHost(victim));
+                }
+            }
+            self.resident.insert(unit);
+            said.push(Move::ToDevice(unit));
+        }
+        said
+    }
+}

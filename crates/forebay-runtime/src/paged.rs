@@ -1,0 +1,358 @@
+//! A step over managed memory: the same launches as in a plan, one by one, with bytes that move as a strategy says.
+//!
+//! The strategies are those of Negishi and others ("Consideration on Application of CUDA Unified Memory to Deep Learning",
+//! 2018, section 4): the framework says every move, or hints, or says nothing but what it needs no more. None of them changes
+//! what a launch finds, so that results are those of a plan, bit for bit.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forebay_base::{ByteRange, Command, Region};
+use forebay_device::{Device, DeviceUsage};
+use forebay_memory::eviction::Access;
+use forebay_model::Tensor;
+use forebay_plan::paging::{Move, UnitUse};
+use forebay_plan::plan::PlanStream;
+use forebay_plan::{Home, Paging, Plan};
+
+use crate::eager::managed::{stream_id, Location, Policy, Work};
+use crate::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions, ManagedStatistics, Stream};
+use crate::error::RuntimeError;
+use crate::executor::{check_home, chunks, find, padded, tensor_bytes, Decision, StepClock, StepMoves, StepTimes};
+use crate::trace::Trace;
+
+/// So many launches ahead of the next one, what they read is prefetched by hints.
+const LAUNCHES_AHEAD: usize = 4;
+
+/// Who decides what is on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// The framework says every move ([`Paging::moves`]), and stays within the budget: nothing is evicted on demand.
+    Direct,
+    /// The framework tells what comes, prefetches a few launches ahead, and discards what died.
+    Cooperative,
+    /// Managed memory alone, with this order of eviction. It is told only what is not needed any more.
+    Automatic(Policy),
+}
+
+impl Strategy {
+    /// What changes the order of eviction.
+    pub fn policy(self) -> Policy {
+        match self {
+            Strategy::Direct => Policy::Driver,
+            Strategy::Cooperative => Policy::Planned,
+            Strategy::Automatic(policy) => policy,
+        }
+    }
+}
+
+/// How a step runs over managed memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PagedOptions {
+    /// Who decides what is on the device.
+    pub strategy: Strategy,
+    /// The most bytes on the host; none for as many as it takes.
+    pub host_bytes: Option<u64>,
+    /// A folder for a file that takes what exceeds `host_bytes`; without, that is an error.
+    pub spill_dir: Option<PathBuf>,
+}
+
+/// A step in managed memory on a device. Holds its memory and streams until it is dropped.
+pub struct PagedExecutor {
+    device: Arc<dyn Device>,
+    paging: Paging,
+    strategy: Strategy,
+    context: Context,
+    stream: Stream,
+    memory: ManagedMemory,
+    /// All addresses of the plan.
+    buffer: ManagedBuffer,
+    /// By launch.
+    work: Vec<Work>,
+    /// By launch: bytes that it needs as they are.
+    needed: Vec<Vec<Range<u64>>>,
+    broken: bool,
+    trace: Option<Trace>,
+}
+
+impl PagedExecutor {
+    /// Takes addresses for everything, and gives persistent tensors their contents: zeros where none are given. Device memory
+    /// is taken as launches need it.
+    ///
+    /// # Errors
+    /// A device that cannot map tiles, contents of the wrong size, no host memory, or what the device reports.
+    pub fn new(
+        device: Arc<dyn Device>,
+        mut paging: Paging,
+        contents: &BTreeMap<String, Tensor>,
+        options: &PagedOptions,
+    ) -> Result<PagedExecutor, RuntimeError> {
+        let plan = &mut paging.plan;
+        for home in plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent) {
+            check_home(plan, home)?;
+        }
+        plan.streams = ["compute", "copies"].map(|name| PlanStream { name: name.to_string() }).to_vec();
+        let context = Context::new(device.clone(), &ContextOptions::default())?;
+        let memory = ManagedMemory::new(
+            &context,
+            &ManagedOptions {
+                device_bytes: paging.capacity * paging.unit_bytes,
+                policy: options.strategy.policy(),
+                host_bytes: options.host_bytes,
+                spill_dir: options.spill_dir.clone(),
+                unit_bytes: Some(paging.unit_bytes),
+            },
+        )?;
+        let buffer = memory.buffer(paging.unit_count * paging.unit_bytes)?;
+        let stream = context.default_stream();
+        let work = work(&paging, &buffer, &stream);
+        let needed = work.iter().map(needed).collect();
+        let strategy = options.strategy;
+        let executor = PagedExecutor {
+            device,
+            paging,
+            strategy,
+            context,
+            stream,
+            memory,
+            buffer,
+            work,
+            needed,
+            broken: false,
+            trace: None,
+        };
+        for home in &executor.plan().persistent {
+            let content = contents.get(&home.name).map_or(&[][..], |tensor| &tensor.bytes);
+            executor.write_pieces(home, content)?;
+        }
+        executor.device.set_trace(true);
+        Ok(executor)
+    }
+
+    /// Its launches, and where everything is.
+    pub fn plan(&self) -> &Plan {
+        &self.paging.plan
+    }
+
+    /// What the device has handed out.
+    pub fn usage(&self) -> DeviceUsage {
+        self.device.usage()
+    }
+
+    /// What was moved and waited for so far.
+    pub fn statistics(&self) -> ManagedStatistics {
+        self.memory.statistics()
+    }
+
+    /// Starts to keep when commands run. [`PagedExecutor::take_trace`] gives what was kept.
+    pub fn start_trace(&mut self) {
+        self.trace.get_or_insert_with(|| Trace::new(&self.paging.plan));
+    }
+
+    /// Takes what was kept since [`PagedExecutor::start_trace`] and stops keeping; none where it was never started.
+    pub fn take_trace(&mut self) -> Option<Trace> {
+        self.trace.take()
+    }
+
+    /// Writes an input for the next step. Every input is written before every step: a step may overwrite it.
+    ///
+    /// # Errors
+    /// An unknown name, another number of bytes than the input has, or no host memory.
+    pub fn write_input(&mut self, name: &str, bytes: &[u8]) -> Result<(), RuntimeError> {
+        self.write_home(find(&self.plan().inputs, "input", name)?, bytes)
+    }
+
+    /// Reads an output of the latest step, whole.
+    ///
+    /// # Errors
+    /// An unknown name, no host memory, or what the device reports.
+    pub fn read_output(&self, name: &str) -> Result<Tensor, RuntimeError> {
+        self.read_home(find(&self.plan().outputs, "output", name)?)
+    }
+
+    /// Reads a parameter, state or constant as it is between two steps.
+    ///
+    /// # Errors
+    /// An unknown name, no host memory, or what the device reports.
+    pub fn read_persistent(&self, name: &str) -> Result<Tensor, RuntimeError> {
+        self.read_home(find(&self.plan().persistent, "persistent tensor", name)?)
+    }
+
+    /// Overwrites a parameter, state or constant between two steps.
+    ///
+    /// # Errors
+    /// An unknown name, another number of bytes than it has, no host memory, or what the device reports.
+    pub fn write_persistent(&mut self, name: &str, bytes: &[u8]) -> Result<(), RuntimeError> {
+        self.write_home(find(&self.plan().persistent, "persistent tensor", name)?, bytes)
+    }
+
+    /// Runs one step.
+    ///
+    /// # Errors
+    /// As [`PagedExecutor::run_in_phases`].
+    pub fn run(&mut self) -> Result<StepTimes, RuntimeError> {
+        self.run_in_phases(&mut |_| Ok(Decision::Continue))
+    }
+
+    /// Runs one step. After the first phase `between` looks at the outputs and decides whether the update phase runs.
+    ///
+    /// # Errors
+    /// What managed memory or the device reports, or what `between` returns. Before the update phase parameters and state
+    /// are as before the step then, and another step may be tried unless the device failed. Later only
+    /// [`RuntimeError::Broken`] follows.
+    pub fn run_in_phases(
+        &mut self,
+        between: &mut dyn FnMut(&PagedExecutor) -> Result<Decision, RuntimeError>,
+    ) -> Result<StepTimes, RuntimeError> {
+        if self.broken {
+            return Err(RuntimeError::Broken);
+        }
+        let clock = StepClock::start(&*self.device);
+        let before = self.memory.statistics();
+        let mut updating = false;
+        let result = self.phases(between, &mut updating);
+        let (times, records) = clock.stop(&*self.device);
+        if let Some(trace) = &mut self.trace {
+            trace.add(&[stream_id(&self.stream), self.memory.copy_stream_id()], records);
+        }
+        self.broken = result.is_err() && (updating || matches!(result, Err(RuntimeError::Device { .. })));
+        if self.broken {
+            // What is lost shows when it is read.
+            let _ = self.device.recover();
+        }
+        result.map(|()| StepTimes { moves: Some(moved(&before, &self.memory.statistics())), ..times })
+    }
+
+    fn phases(
+        &self,
+        between: &mut dyn FnMut(&PagedExecutor) -> Result<Decision, RuntimeError>,
+        updating: &mut bool,
+    ) -> Result<(), RuntimeError> {
+        let commands = &self.plan().commands;
+        let first_phase = commands[..self.plan().update_start.min(commands.len())].iter();
+        let update_start = first_phase.filter(|command| command.is_work()).count();
+        if self.strategy.policy() == Policy::Planned {
+            self.buffer.foresee(&self.needed);
+        }
+        self.launch(0..update_start)?;
+        self.context.synchronize()?;
+        if between(self)? == Decision::Continue {
+            *updating = true;
+            self.launch(update_start..self.work.len())?;
+            self.context.synchronize()?;
+        }
+        Ok(())
+    }
+
+    /// Submits launches, and says what the strategy says before and after each.
+    fn launch(&self, launches: Range<usize>) -> Result<(), RuntimeError> {
+        for launch in launches {
+            match self.strategy {
+                Strategy::Direct => self.say(&self.paging.moves[launch].before)?,
+                Strategy::Cooperative => self.hint(launch)?,
+                Strategy::Automatic(_) => {}
+            }
+            self.buffer.submit(&self.stream, &self.work[launch])?;
+            if self.strategy == Strategy::Direct {
+                self.say(&self.paging.moves[launch].after)?;
+            }
+            for &unit in &self.paging.launches[launch].dies {
+                self.buffer.discard(self.bytes(unit))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Prefetches what a launch a few launches later needs; before the first one, what those until then need, too.
+    fn hint(&self, launch: usize) -> Result<(), RuntimeError> {
+        let first = if launch == 0 { 1 } else { launch + LAUNCHES_AHEAD };
+        let coming = self.needed.iter().take(launch + LAUNCHES_AHEAD + 1).skip(first);
+        coming.flatten().try_for_each(|range| self.buffer.prefetch(range.clone(), Location::Device))
+    }
+
+    fn say(&self, moves: &[Move]) -> Result<(), RuntimeError> {
+        moves.iter().try_for_each(|&said| match said {
+            Move::ToHost(unit) => self.buffer.prefetch(self.bytes(unit), Location::Host),
+            Move::ToDevice(unit) => self.buffer.prefetch(self.bytes(unit), Location::Device),
+        })
+    }
+
+    fn bytes(&self, unit: u64) -> Range<u64> {
+        unit * self.paging.unit_bytes..(unit + 1) * self.paging.unit_bytes
+    }
+
+    fn write_home(&self, home: &Home, bytes: &[u8]) -> Result<(), RuntimeError> {
+        let expected_bytes = tensor_bytes(home);
+        if bytes.len() as u64 != expected_bytes {
+            let (name, given_bytes) = (home.name.clone(), bytes.len() as u64);
+            return Err(RuntimeError::Size { name, given_bytes, expected_bytes });
+        }
+        self.write_pieces(home, bytes)
+    }
+
+    /// Writes all bytes of a home: the given ones, then zeros.
+    fn write_pieces(&self, home: &Home, bytes: &[u8]) -> Result<(), RuntimeError> {
+        chunks(home).try_for_each(|(range, region)| self.buffer.write(region.range.start, &padded(bytes, range)))
+    }
+
+    fn read_home(&self, home: &Home) -> Result<Tensor, RuntimeError> {
+        let size_bytes = tensor_bytes(home);
+        let covered = home.pieces.last().map_or(0, |(range, _)| range.end);
+        let mut bytes = vec![0u8; covered.max(size_bytes) as usize];
+        for (ByteRange { start, end }, region) in chunks(home) {
+            self.buffer.read(region.range.start, &mut bytes[start as usize..end as usize])?;
+        }
+        bytes.truncate(size_bytes as usize);
+        Tensor::new(home.data_type, &home.shape, bytes)
+            .ok_or_else(|| RuntimeError::Plan { reason: format!("'{}' has a shape that overflows", home.name) })
+    }
+}
+
+/// The plan's launches over the buffer's addresses, with what they do to its bytes.
+fn work(paging: &Paging, buffer: &ManagedBuffer, stream: &Stream) -> Vec<Work> {
+    let (memory, own_stream) = (buffer.region().memory, stream_id(stream));
+    let moved = |region: Region| Region { memory, range: region.range };
+    let launches = paging.plan.commands.iter().filter_map(|command| match command {
+        Command::Launch { launch, .. } => Some(launch.clone()),
+        _ => None,
+    });
+    let work = |(mut launch, units): (Box<forebay_base::Launch>, &forebay_plan::paging::LaunchUnits)| {
+        for binding in launch.reads.iter_mut().chain(&mut launch.writes) {
+            binding.region = moved(binding.region);
+        }
+        launch.scratch = launch.scratch.map(moved);
+        let name = paging.plan.labels.get(launch.label as usize).map_or("launch", String::as_str).into();
+        let uses = units.uses.iter().map(|used| {
+            let UnitUse { unit, reads, writes } = *used;
+            let access = match (reads, writes) {
+                (_, false) => Access::Read,
+                (true, true) => Access::Update,
+                (false, true) => Access::Overwrite,
+            };
+            (unit * paging.unit_bytes..(unit + 1) * paging.unit_bytes, access)
+        });
+        Work { uses: uses.collect(), command: Command::Launch { stream: own_stream, launch }, name }
+    };
+    launches.zip(&paging.launches).map(work).collect()
+}
+
+/// Bytes that work needs as they are; it overwrites the others.
+fn needed(work: &Work) -> Vec<Range<u64>> {
+    let needed = work.uses.iter().filter(|(_, access)| *access != Access::Overwrite);
+    needed.map(|(range, _)| range.clone()).collect()
+}
+
+/// What was done between two readings.
+fn moved(before: &ManagedStatistics, after: &ManagedStatistics) -> StepMoves {
+    StepMoves {
+        faults: after.faults - before.faults,
+        evictions: after.evictions - before.evictions,
+        prefetches: after.prefetches - before.prefetches,
+        bytes_to_device: after.fetched_bytes - before.fetched_bytes,
+        bytes_from_device: after.copied_back_bytes - before.copied_back_bytes,
+        stalls: after.stalls - before.stalls,
+        stalled: after.stall.saturating_sub(before.stall),
+    }
+}

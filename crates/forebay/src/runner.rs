@@ -1,0 +1,125 @@
+//! What runs steps: a plan's executor, or the same launches over managed memory.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forebay_device::Device;
+use forebay_model::Tensor;
+use forebay_plan::{Paging, Plan};
+use forebay_runtime::trace::Trace;
+use forebay_runtime::{Decision, Executor, PagedExecutor, PagedOptions, RuntimeError, StepTimes};
+
+/// A step, ready to be put on a device.
+pub(crate) enum Step {
+    /// Every move is planned. Spill files go into the folder.
+    Planned(Plan, Option<PathBuf>),
+    /// Managed memory moves what it is asked or told to.
+    Paged(Paging, PagedOptions),
+}
+
+impl Step {
+    /// The launches, where tensors are between steps, and numbers.
+    pub(crate) fn plan(&self) -> &Plan {
+        match self {
+            Step::Planned(plan, _) => plan,
+            Step::Paged(paging, _) => &paging.plan,
+        }
+    }
+}
+
+/// A step on a device.
+pub(crate) enum Runner {
+    /// Of a plan.
+    Planned(Executor),
+    /// Over managed memory.
+    Paged(PagedExecutor),
+}
+
+/// Reads an output by its name.
+pub(crate) type ReadOutput<'a> = &'a dyn Fn(&str) -> Result<Tensor, RuntimeError>;
+
+impl Runner {
+    /// Puts a step on a device, with contents of its persistent tensors.
+    ///
+    /// # Errors
+    /// What the device or managed memory reports.
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        step: &Step,
+        contents: &BTreeMap<String, Tensor>,
+    ) -> Result<Runner, RuntimeError> {
+        Ok(match step {
+            Step::Planned(plan, spill_dir) => {
+                Runner::Planned(Executor::spilling(device, plan.clone(), contents, spill_dir.as_deref())?)
+            }
+            Step::Paged(paging, options) => {
+                Runner::Paged(PagedExecutor::new(device, paging.clone(), contents, options)?)
+            }
+        })
+    }
+
+    pub(crate) fn plan(&self) -> &Plan {
+        match self {
+            Runner::Planned(executor) => executor.plan(),
+            Runner::Paged(executor) => executor.plan(),
+        }
+    }
+
+    pub(crate) fn write_input(&mut self, name: &str, bytes: &[u8]) -> Result<(), RuntimeError> {
+        match self {
+            Runner::Planned(executor) => executor.write_input(name, bytes),
+            Runner::Paged(executor) => executor.write_input(name, bytes),
+        }
+    }
+
+    pub(crate) fn read_output(&self, name: &str) -> Result<Tensor, RuntimeError> {
+        match self {
+            Runner::Planned(executor) => executor.read_output(name),
+            Runner::Paged(executor) => executor.read_output(name),
+        }
+    }
+
+    pub(crate) fn read_persistent(&self, name: &str) -> Result<Tensor, RuntimeError> {
+        match self {
+            Runner::Planned(executor) => executor.read_persistent(name),
+            Runner::Paged(executor) => executor.read_persistent(name),
+        }
+    }
+
+    pub(crate) fn run(&mut self) -> Result<StepTimes, RuntimeError> {
+        match self {
+            Runner::Planned(executor) => executor.run(),
+            Runner::Paged(executor) => executor.run(),
+        }
+    }
+
+    /// Runs one step; `between` decides after the first phase whether the update phase runs.
+    pub(crate) fn run_in_phases(
+        &mut self,
+        between: &mut dyn FnMut(ReadOutput) -> Result<Decision, RuntimeError>,
+    ) -> Result<StepTimes, RuntimeError> {
+        match self {
+            Runner::Planned(executor) => {
+                executor.run_in_phases(&mut |executor| between(&|name| executor.read_output(name)))
+            }
+            Runner::Paged(executor) => {
+                executor.run_in_phases(&mut |executor| between(&|name| executor.read_output(name)))
+            }
+        }
+    }
+
+    pub(crate) fn start_trace(&mut self) {
+        match self {
+            Runner::Planned(executor) => executor.start_trace(),
+            Runner::Paged(executor) => executor.start_trace(),
+        }
+    }
+
+    pub(crate) fn take_trace(&mut self) -> Option<Trace> {
+        match self {
+            Runner::Planned(executor) => executor.take_trace(),
+            Runner::Paged(executor) => executor.take_trace(),
+        }
+    }
+}

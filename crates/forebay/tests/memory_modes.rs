@@ -1,0 +1,175 @@
+//! Whoever decides what is on the device, the bits are those of the plan without a budget, and the budget is never exceeded.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use common::golden::Case;
+use common::{chaos, host, recipe, trainer_on};
+use forebay::managed::Policy;
+use forebay::{
+    Device, DeviceOptions, Error, HostTensor, MemoryMode, MemorySize, Session, SessionOptions, StepMoves, Trainer,
+    TrainerOptions,
+};
+
+const MODES: [(MemoryMode, Option<Policy>); 5] = [
+    (MemoryMode::Direct, None),
+    (MemoryMode::Cooperative, None),
+    (MemoryMode::Automatic, None),
+    (MemoryMode::Automatic, Some(Policy::Touch)),
+    (MemoryMode::Automatic, Some(Policy::Planned)),
+];
+
+/// Losses, and everything that the steps changed.
+#[derive(Debug, PartialEq)]
+struct Run {
+    losses: Vec<u32>,
+    values: BTreeMap<String, HostTensor>,
+}
+
+fn run(case: &Case, trainer: &mut Trainer, steps: usize) -> (Run, Vec<Option<StepMoves>>) {
+    let (mut losses, mut moves) = (Vec::new(), Vec::new());
+    for step in 0..steps {
+        let (batch, labels) = case.batch(step);
+        let report = trainer.step(batch, labels).unwrap();
+        losses.push(report.loss.to_bits());
+        moves.push(report.moves);
+    }
+    let mut values = trainer.parameters().unwrap();
+    values.extend(trainer.state().unwrap());
+    (Run { losses, values }, moves)
+}
+
+fn options(threads: usize, memory: MemoryMode, eviction: Option<Policy>, budget_bytes: Option<u64>) -> DeviceOptions {
+    DeviceOptions { memory, eviction, device_memory: budget_bytes.map(MemorySize::Bytes), ..host(threads) }
+}
+
+fn trainer(case: &Case, options: DeviceOptions, device: Option<Arc<dyn Device>>) -> Trainer {
+    trainer_on(case.model(), recipe(case), options, device)
+}
+
+fn same_bits_in_every_mode(name: &'static str) {
+    let case = Case::read(name);
+    let (expected, _) = run(&case, &mut trainer(&case, host(2), None), 2);
+    let unlimited = trainer(&case, options(2, MemoryMode::Automatic, None, None), None);
+    let (peak, minimum) = (unlimited.statistics().in_core_peak_bytes, unlimited.statistics().minimum_budget_bytes);
+    for (memory, eviction) in MODES {
+        for (budget, threads) in [(None, 2), (Some(peak * 3 / 4), 1), (Some(peak / 2), 2), (Some(minimum), 2)] {
+            let budget = budget.map(|budget: u64| budget.max(minimum));
+            let what = format!("{name}, {memory:?} {eviction:?}, within {budget:?} of {peak} bytes, {threads} threads");
+            let mut trainer = trainer(&case, options(threads, memory, eviction, budget), None);
+            let (found, moves) = run(&case, &mut trainer, 2);
+            assert_eq!(expected.losses, found.losses, "{what}");
+            assert!(expected == found, "{what}: parameters or state");
+            let heap_bytes = trainer.usage().heap_peak_bytes;
+            assert!(heap_bytes <= budget.unwrap_or(peak), "{what}: {heap_bytes} heap bytes");
+            let moves = moves[1].unwrap();
+            assert!(moves.faults == 0 || memory != MemoryMode::Direct, "{what}: {moves:?}");
+            assert!(moves.evictions > 0 || budget.is_none_or(|budget| budget >= peak), "{what}: {moves:?}");
+        }
+    }
+}
+
+#[test]
+fn digits_cnn() {
+    same_bits_in_every_mode("digits-cnn");
+}
+
+#[test]
+fn resnet20() {
+    same_bits_in_every_mode("resnet20");
+}
+
+#[test]
+fn tiny_gpt() {
+    same_bits_in_every_mode("tiny-gpt");
+}
+
+#[test]
+fn unet3d() {
+    same_bits_in_every_mode("unet3d");
+}
+
+#[test]
+fn the_most_permissive_order_gives_the_same_bits() {
+    let case = Case::read("digits-cnn");
+    let (expected, _) = run(&case, &mut trainer(&case, host(2), None), 2);
+    let minimum = trainer(&case, options(2, MemoryMode::Automatic, None, None), None).statistics().minimum_budget_bytes;
+    for (seed, (memory, eviction)) in (1..).zip(MODES) {
+        for budget in [minimum, minimum * 3 / 2] {
+            let options = options(2, memory, eviction, Some(budget));
+            let mut shuffled = trainer(&case, options, Some(chaos(2, seed)));
+            assert!(expected == run(&case, &mut shuffled, 2).0, "{memory:?} {eviction:?}, seed {seed}, {budget} bytes");
+        }
+    }
+}
+
+#[test]
+fn what_fits_the_device_stays_there() {
+    let case = Case::read("resnet20");
+    for (memory, eviction) in MODES {
+        let mut trainer = trainer(&case, options(2, memory, eviction, None), None);
+        let moves = run(&case, &mut trainer, 2).1[1].unwrap();
+        let input_bytes: u64 = trainer.inputs().iter().map(|port| port.shape.iter().product::<u64>() * 4).sum();
+        // Units that hold inputs and labels come anew; units of 64 KiB at least hold more than these.
+        assert_eq!(moves.evictions, 0, "{memory:?} {eviction:?}: {moves:?}");
+        assert!(moves.bytes_to_device < input_bytes + (1 << 20), "{memory:?} {eviction:?}: {moves:?}");
+    }
+}
+
+#[test]
+fn a_loss_that_is_no_number_leaves_everything_as_before() {
+    let case = Case::read("digits-cnn");
+    for (memory, eviction) in MODES {
+        let mut trainer = trainer(&case, options(2, memory, eviction, Some(1 << 20)), None);
+        run(&case, &mut trainer, 1);
+        let before = (trainer.parameters().unwrap(), trainer.state().unwrap());
+        let (mut batch, labels) = case.batch(1);
+        let poisoned: Vec<f32> = batch["x"].to_f32().unwrap().iter().map(|_| f32::NAN).collect();
+        let shape = batch["x"].shape.clone();
+        batch.insert("x".to_string(), HostTensor::from_f32(&shape, &poisoned));
+        let error = trainer.step(batch, labels).unwrap_err();
+        assert!(matches!(error, Error::NanLoss { step: 2, .. }), "{memory:?}: {error}");
+        assert!(before == (trainer.parameters().unwrap(), trainer.state().unwrap()), "{memory:?} {eviction:?}");
+    }
+}
+
+#[test]
+fn a_session_runs_in_every_mode() {
+    let case = Case::read("unet3d");
+    let run = |device: DeviceOptions| {
+        let mut session = Session::new(&case.model(), &SessionOptions { device, batch_size: None }).unwrap();
+        let outputs = session.run(case.input()).unwrap();
+        (outputs, session.statistics().clone(), session.usage().heap_peak_bytes)
+    };
+    let (expected, ..) = run(host(2));
+    let (_, statistics, _) = run(options(2, MemoryMode::Automatic, None, None));
+    let budget = (statistics.in_core_peak_bytes * 3 / 5).max(statistics.minimum_budget_bytes);
+    for (memory, eviction) in MODES {
+        let (outputs, _, heap_bytes) = run(options(2, memory, eviction, Some(budget)));
+        assert!(expected == outputs, "{memory:?} {eviction:?}");
+        assert!(heap_bytes <= budget, "{memory:?} {eviction:?}: {heap_bytes}");
+    }
+}
+
+#[test]
+fn what_cannot_be_says_so() {
+    let case = Case::read("digits-cnn");
+    let refused = |device: DeviceOptions| {
+        let options = TrainerOptions { device, ..TrainerOptions::new(recipe(&case)) };
+        Trainer::new(case.model(), options).err().expect("refused").to_string()
+    };
+    let unlimited = trainer(&case, options(2, MemoryMode::Automatic, None, None), None);
+    let (minimum, launch) = (unlimited.statistics().minimum_budget_bytes, &unlimited.statistics().minimum_launch);
+    let error = refused(options(2, MemoryMode::Automatic, None, Some(minimum - 1)));
+    assert!(error.contains(&minimum.to_string()) && error.contains(launch), "{error}");
+    let error = refused(options(2, MemoryMode::Direct, Some(Policy::Touch), None));
+    assert!(error.contains("--memory automatic"), "{error}");
+    // Host memory runs out in the step, or when parameters come: nothing is lost by then.
+    let mut short = options(2, MemoryMode::Automatic, None, Some(minimum));
+    short.host_memory = Some(MemorySize::Bytes((1 << 20) + (64 << 10)));
+    let (batch, labels) = case.batch(0);
+    let error = trainer(&case, short, None).step(batch, labels).unwrap_err().to_string();
+    assert!(error.contains("managed memory may keep 65536 bytes on the host"), "{error}");
+}
