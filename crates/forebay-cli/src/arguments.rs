@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use forebay::{DeviceOptions, LaunchOrder, MemorySize};
+use forebay::managed::Policy;
+use forebay::{DeviceOptions, LaunchOrder, MemoryMode, MemorySize};
 
 /// Train and run ONNX models whose tensors do not fit in device memory.
 ///
@@ -51,6 +52,19 @@ pub enum OrderKind {
     Barriers,
 }
 
+/// Who decides what is on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MemoryKind {
+    /// A plan, made before the first step
+    Planned,
+    /// Managed memory, of which the framework says every move
+    Direct,
+    /// Managed memory, with hints of the framework: what comes, and what is needed no more
+    Cooperative,
+    /// Managed memory alone
+    Automatic,
+}
+
 /// The machine and its budgets.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Device")]
@@ -67,6 +81,12 @@ pub struct DeviceArguments {
     /// Move what exceeds --host-memory to files in this folder; they have no names, and are gone when the command ends
     #[arg(long, value_name = "DIR", env = "FOREBAY_SPILL_DIR")]
     pub spill_dir: Option<PathBuf>,
+    /// Who decides what is on the device; results do not depend on it
+    #[arg(long, value_enum, value_name = "MODE", default_value = "planned", env = "FOREBAY_MEMORY")]
+    pub memory: MemoryKind,
+    /// In which order `--memory automatic` evicts [default: driver]
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub eviction: Option<PolicyKind>,
     /// Threads for kernels and copies together [default: all]; results do not depend on it
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub threads: Option<u64>,
@@ -90,6 +110,13 @@ impl DeviceArguments {
             device_memory: self.device_memory,
             host_memory: self.host_memory,
             spill_dir: self.spill_dir.clone(),
+            memory: match self.memory {
+                MemoryKind::Planned => MemoryMode::Planned,
+                MemoryKind::Direct => MemoryMode::Direct,
+                MemoryKind::Cooperative => MemoryMode::Cooperative,
+                MemoryKind::Automatic => MemoryMode::Automatic,
+            },
+            eviction: self.eviction.map(PolicyKind::policy),
             fuse: !self.no_fuse,
             order: match self.order {
                 OrderKind::File => LaunchOrder::File,
@@ -109,8 +136,11 @@ pub struct ReportArguments {
     ///
     /// Keys: steps (loss and seconds each), seconds_median, device_budget_bytes (null without a budget), device_peak_bytes
     /// (measured; planned for `plan`), in_core_peak_bytes (what it takes without a budget), minimum_budget_bytes,
-    /// bytes_to_device, bytes_from_device, spill_bytes (on disk), bytes_to_disk, bytes_from_disk, launches, barriers, waits (all per step), stall_seconds (time of a step in which
-    /// no kernel ran; the median).
+    /// bytes_to_device, bytes_from_device, spill_bytes (on disk), bytes_to_disk, bytes_from_disk, launches, barriers, waits (all
+    /// per step), stall_seconds (time of a step in which no kernel ran; the median). Over managed memory (--memory), moved
+    /// bytes are measured (the median), and there are, also for each step: faults (units that launches found missing on the
+    /// device), evictions, prefetches (both in units), memory_stalls (how often the host waited to move a unit) and
+    /// memory_stall_seconds (how long).
     #[arg(long)]
     pub json: bool,
 }
@@ -362,6 +392,17 @@ pub enum PolicyKind {
     Touch,
     /// What will be used soonest stays
     Planned,
+}
+
+impl PolicyKind {
+    /// The library's word for it.
+    pub fn policy(self) -> Policy {
+        match self {
+            PolicyKind::Driver => Policy::Driver,
+            PolicyKind::Touch => Policy::Touch,
+            PolicyKind::Planned => Policy::Planned,
+        }
+    }
 }
 
 /// `forebay probe`.

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use forebay::serde_json::Value;
-use forebay::{HostTensor, Model, Trainer, TrainerOptions};
+use forebay::{HostTensor, MemoryMode, Model, Trainer, TrainerOptions};
 
 use crate::failure::Failure;
 use crate::feeding::Tensors;
@@ -42,6 +42,8 @@ pub fn compare(
     labels: &HostTensor,
 ) -> Result<Option<Comparison>, Failure> {
     options.device.device_memory = None;
+    options.device.memory = MemoryMode::Planned;
+    options.device.eviction = None;
     options.device.trace = false;
     let mut unlimited = Trainer::new(model, options)?;
     let state = trainer.checkpoint(&Value::Null)?;

@@ -3,7 +3,7 @@
 use forebay::serde_json::{self, Value};
 use forebay::{command_lines, Explanation, Model, Plan, Session, SessionOptions, Trainer, TrainerOptions};
 
-use crate::arguments::PlanArguments;
+use crate::arguments::{MemoryKind, PlanArguments};
 use crate::failure::Failure;
 use crate::output;
 use crate::report::{say_json, Report};
@@ -14,6 +14,12 @@ use crate::training_options::training_options;
 /// # Errors
 /// A model that cannot run as asked, or budgets that are too small.
 pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
+    if arguments.device.memory != MemoryKind::Planned {
+        let reason =
+            "only --memory planned has a plan; in the other modes what moves is decided while steps run, and `train` \
+                      and `run` report it";
+        return Err(Failure::Usage(reason.to_owned()));
+    }
     let model = Model::from_file(&arguments.model)?;
     let device = arguments.device.options(false);
     if arguments.train {

@@ -1,7 +1,6 @@
 //! `forebay probe`: in which order managed memory evicts.
 
 use forebay::budget::format_bytes;
-use forebay::managed::Policy;
 use forebay::serde_json::{json, Map, Value};
 use forebay::{DeviceOptions, Finding, ProbeOptions};
 
@@ -19,11 +18,7 @@ pub fn probe(arguments: &ProbeArguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.svg {
         output::check_writable(path)?;
     }
-    let policy = match arguments.policy {
-        PolicyKind::Driver => Policy::Driver,
-        PolicyKind::Touch => Policy::Touch,
-        PolicyKind::Planned => Policy::Planned,
-    };
+    let policy = arguments.policy.policy();
     let threads = arguments.threads.map(|count| usize::try_from(count).unwrap_or(usize::MAX));
     let device = DeviceOptions { device: arguments.device.clone(), threads, ..DeviceOptions::default() };
     let (chunk_bytes, chunk_count) = (arguments.chunk_size, arguments.chunks);

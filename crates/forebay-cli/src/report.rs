@@ -1,8 +1,10 @@
 //! The numbers of a run, as text and as JSON.
 
+use std::collections::BTreeMap;
+
 use forebay::budget::format_bytes;
 use forebay::serde_json::{json, Map, Value};
-use forebay::Statistics;
+use forebay::{Statistics, StepMoves};
 
 use crate::failure::Failure;
 use crate::output;
@@ -16,6 +18,8 @@ pub struct StepNumbers {
     pub seconds: f64,
     /// The part of it in which no kernel ran.
     pub stall_seconds: f64,
+    /// What managed memory did; none where a plan says every move.
+    pub moves: Option<StepMoves>,
 }
 
 /// What a command reports.
@@ -47,11 +51,15 @@ impl Report<'_> {
     pub fn json(&self) -> Map<String, Value> {
         let statistics = self.statistics;
         let step = |step: &StepNumbers| {
-            json!({
+            let mut object = json!({
                 "loss": step.loss.map(f64::from),
                 "seconds": step.seconds,
                 "stall_seconds": step.stall_seconds,
-            })
+            });
+            for (key, number) in step.moves.iter().flat_map(numbers) {
+                object[key] = number_of(number);
+            }
+            object
         };
         let object = json!({
             "steps": self.steps.iter().map(step).collect::<Vec<_>>(),
@@ -72,7 +80,10 @@ impl Report<'_> {
             "bytes_from_disk": statistics.bytes_from_disk,
         });
         match object {
-            Value::Object(object) => object,
+            Value::Object(mut object) => {
+                object.extend(self.moves().map(|(key, number)| (key.to_owned(), number_of(number))));
+                object
+            }
             _ => unreachable!("an object was written above"),
         }
     }
@@ -89,12 +100,21 @@ impl Report<'_> {
         line("budget", format!("{budget} (least possible: {})", format_bytes(statistics.minimum_budget_bytes)));
         let (peak, in_core) = (self.device_peak_bytes, statistics.in_core_peak_bytes);
         line("device peak", format!("{} ({} without a budget)", format_bytes(peak), format_bytes(in_core)));
-        let (to, from) = (format_bytes(statistics.bytes_to_device), format_bytes(statistics.bytes_from_device));
+        let moves: BTreeMap<&str, f64> = self.moves().collect();
+        let measured = |key: &str, planned: u64| moves.get(key).map_or(planned, |&bytes| bytes as u64);
+        let to = format_bytes(measured("bytes_to_device", statistics.bytes_to_device));
+        let from = format_bytes(measured("bytes_from_device", statistics.bytes_from_device));
         line("moved per step", format!("{to} to the device, {from} from the device"));
         if statistics.spill_bytes > 0 {
             let (to, from) = (format_bytes(statistics.bytes_to_disk), format_bytes(statistics.bytes_from_disk));
             let spilled = format_bytes(statistics.spill_bytes);
             line("spilled to disk", format!("{spilled}; {to} to disk and {from} from disk per step"));
+        }
+        if !moves.is_empty() {
+            let [faults, evictions, prefetches] = ["faults", "evictions", "prefetches"].map(|key| moves[key]);
+            line("managed memory", format!("{faults} faults, {evictions} evictions, {prefetches} prefetches per step"));
+            let (stalls, seconds) = (moves["memory_stalls"], moves["memory_stall_seconds"]);
+            line("", format!("the host waited {stalls} times to move something, {seconds:.3} s in all"));
         }
         let (barriers, waits) = (statistics.barriers, statistics.waits);
         let both = barriers + waits;
@@ -109,8 +129,42 @@ impl Report<'_> {
         lines
     }
 
+    /// Medians of what managed memory did per step; nothing where a plan says every move.
+    fn moves(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
+        let steps: Vec<Vec<(&str, f64)>> =
+            self.steps.iter().filter_map(|step| step.moves.as_ref()).map(|moves| numbers(moves).to_vec()).collect();
+        let keys = steps.first().cloned().unwrap_or_default();
+        keys.into_iter()
+            .enumerate()
+            .filter_map(move |(place, (key, _))| Some((key, median(steps.iter().map(|step| step[place].1))?)))
+    }
+
     fn loss_of(&self, step: usize) -> Option<f32> {
         self.steps.get(step)?.loss
+    }
+}
+
+/// What managed memory did, by its names in the report.
+fn numbers(moves: &StepMoves) -> [(&'static str, f64); 9] {
+    [
+        ("faults", moves.faults as f64),
+        ("evictions", moves.evictions as f64),
+        ("prefetches", moves.prefetches as f64),
+        ("bytes_to_device", moves.bytes_to_device as f64),
+        ("bytes_from_device", moves.bytes_from_device as f64),
+        ("bytes_to_disk", moves.bytes_to_disk as f64),
+        ("bytes_from_disk", moves.bytes_from_disk as f64),
+        ("memory_stalls", moves.stalls as f64),
+        ("memory_stall_seconds", moves.stalled.as_secs_f64()),
+    ]
+}
+
+/// A number that has no fraction is written without one.
+fn number_of(number: f64) -> Value {
+    if number.fract() == 0.0 {
+        json!(number as u64)
+    } else {
+        json!(number)
     }
 }
 
@@ -138,7 +192,7 @@ mod tests {
     #[test]
     fn the_object_has_the_promised_keys() {
         let statistics = Statistics::default();
-        let steps = [StepNumbers { loss: Some(0.5), seconds: 2.0, stall_seconds: 0.25 }];
+        let steps = [StepNumbers { loss: Some(0.5), seconds: 2.0, stall_seconds: 0.25, moves: None }];
         let object = Report { steps: &steps, statistics: &statistics, device_peak_bytes: 7 }.json();
         for key in [
             "steps",

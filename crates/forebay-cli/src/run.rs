@@ -1,7 +1,7 @@
 //! `forebay run`: arrays in, arrays out.
 
 use forebay::data::npy;
-use forebay::{Model, Session, SessionOptions};
+use forebay::{Model, RunTimes, Session, SessionOptions};
 
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
@@ -29,8 +29,8 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
     let mut outputs = Tensors::new();
     for _ in 0..arguments.repeat {
         outputs = session.run(inputs.clone())?;
-        let times = session.last_run();
-        steps.push(StepNumbers { loss: None, seconds: times.seconds, stall_seconds: times.stall_seconds });
+        let RunTimes { seconds, stall_seconds, moves } = session.last_run();
+        steps.push(StepNumbers { loss: None, seconds, stall_seconds, moves });
     }
     let written = write_outputs(arguments, &outputs)?;
     if let Some(path) = &arguments.trace.trace {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use forebay::data::{DataSet, Sampler};
 use forebay::serde_json::{json, Value};
 use forebay::training::Loss;
-use forebay::{Checkpoint, Model, OnNan, Trainer, TrainerOptions};
+use forebay::{Checkpoint, Model, OnNan, StepReport, Trainer, TrainerOptions};
 
 use crate::arguments::{OnNanKind, TrainArguments};
 use crate::compare::{compare, Comparison};
@@ -148,8 +148,8 @@ impl<'a> Run<'a> {
             if !report.loss.is_finite() {
                 progress.line(&format!("warning: the loss of step {} is {}", report.step, report.loss));
             }
-            let (loss, seconds, stall_seconds) = (Some(report.loss), report.seconds, report.stall_seconds);
-            self.steps.push(StepNumbers { loss, seconds, stall_seconds });
+            let StepReport { loss, seconds, stall_seconds, moves, .. } = report;
+            self.steps.push(StepNumbers { loss: Some(loss), seconds, stall_seconds, moves });
             if self.arguments.checkpoint_every.is_some_and(|every| report.step % every == 0) {
                 if let Some(folder) = &self.arguments.checkpoint {
                     self.save_checkpoint(folder)?;

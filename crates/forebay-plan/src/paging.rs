@@ -98,7 +98,8 @@ pub fn page(
         });
     }
     let unit_bytes = layout.unit_bytes(budget_bytes, limits);
-    let (unit_count, capacity) = (unlimited_bytes.div_ceil(unit_bytes), budget_bytes / unit_bytes);
+    let unit_count = unlimited_bytes.div_ceil(unit_bytes);
+    let capacity = device_budget_bytes.map_or(unit_count, |bytes| bytes / unit_bytes);
     let lives = layout.lives(unit_bytes);
     let mut plan = layout.plan(limits)?;
     let statistics = &mut plan.statistics;

@@ -99,8 +99,8 @@ impl fmt::Display for RuntimeError {
             RuntimeError::Managed(error) => error.fmt(f),
             RuntimeError::HostMemory { cap_bytes } => write!(
                 f,
-                "managed memory may keep {cap_bytes} bytes on the host, and needs all of them: allow more \
-                 (ManagedOptions::host_bytes), or name a folder for what exceeds them (spill_dir)"
+                "managed memory may keep {cap_bytes} bytes on the host, and needs all of them: allow more (--host-memory, \
+                 ManagedOptions::host_bytes), or name a folder for what exceeds them (--spill-dir, spill_dir)"
             ),
             RuntimeError::Spill { folder, action, reason } => {
                 write!(f, "cannot {action} the spill file in {folder}: {reason}")

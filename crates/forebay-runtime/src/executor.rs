@@ -58,6 +58,10 @@ pub struct StepMoves {
     pub bytes_to_device: u64,
     /// Bytes copied from the device.
     pub bytes_from_device: u64,
+    /// Bytes written to disk.
+    pub bytes_to_disk: u64,
+    /// Bytes read from disk.
+    pub bytes_from_disk: u64,
     /// How often the host waited for the device before it could move a unit.
     pub stalls: u64,
     /// How long it did so.

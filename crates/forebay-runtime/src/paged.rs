@@ -352,6 +352,8 @@ fn moved(before: &ManagedStatistics, after: &ManagedStatistics) -> StepMoves {
         prefetches: after.prefetches - before.prefetches,
         bytes_to_device: after.fetched_bytes - before.fetched_bytes,
         bytes_from_device: after.copied_back_bytes - before.copied_back_bytes,
+        bytes_to_disk: after.spilled_bytes - before.spilled_bytes,
+        bytes_from_disk: after.unspilled_bytes - before.unspilled_bytes,
         stalls: after.stalls - before.stalls,
         stalled: after.stall.saturating_sub(before.stall),
     }

