@@ -7,6 +7,9 @@ pub struct Limits {
     pub name: String,
     /// Whether heaps can be mapped tile by tile into reservations.
     pub tiled: bool,
+    /// Whether device memory is the host's own, so that the host reads and writes it in place. Copies between the two are
+    /// then a waste.
+    pub unified: bool,
     /// Unit of mapping in bytes; also the unit in which placed heaps are rounded.
     pub tile_size_bytes: u64,
     /// Largest heap in bytes when heaps back a reservation.

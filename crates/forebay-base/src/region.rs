@@ -124,9 +124,15 @@ impl Region {
     /// # Panics
     /// If the part does not lie inside this region.
     pub fn part(self, offset_bytes: u64, size_bytes: u64) -> Region {
-        let part = Region::new(self.memory, self.range.start + offset_bytes, size_bytes);
-        assert!(self.range.contains(part.range), "{part} is not inside {self}");
-        part
+        let part = self.checked_part(offset_bytes, size_bytes);
+        part.unwrap_or_else(|| panic!("{size_bytes} bytes from {offset_bytes} on are not inside {self}"))
+    }
+
+    /// As [`Region::part`]; none where the part does not lie inside this region.
+    pub fn checked_part(self, offset_bytes: u64, size_bytes: u64) -> Option<Region> {
+        let start = self.range.start.checked_add(offset_bytes)?;
+        let end = start.checked_add(size_bytes).filter(|&end| end <= self.range.end)?;
+        Some(Region { memory: self.memory, range: ByteRange { start, end } })
     }
 }
 
@@ -161,8 +167,18 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "is not inside")]
+    #[should_panic(expected = "are not inside")]
     fn a_part_stays_inside() {
         Region::new(MemoryId(0), 16, 16).part(8, 9);
+    }
+
+    #[test]
+    fn parts_are_checked_without_overflow() {
+        let all = Region::new(MemoryId(0), 16, 16);
+        assert_eq!(all.checked_part(8, 8), Some(Region::new(MemoryId(0), 24, 8)));
+        assert_eq!(all.checked_part(16, 0), Some(Region::new(MemoryId(0), 32, 0)));
+        for (offset_bytes, size_bytes) in [(8, 9), (17, 0), (u64::MAX, 1), (1, u64::MAX)] {
+            assert_eq!(all.checked_part(offset_bytes, size_bytes), None, "{offset_bytes}, {size_bytes}");
+        }
     }
 }

@@ -40,6 +40,7 @@ fn object(device: &DeviceDescription) -> forebay::serde_json::Value {
         "memory_bytes": limits.memory_bytes,
         "lanes": limits.lanes,
         "tiled": limits.tiled,
+        "unified": limits.unified,
         "tile_size_bytes": limits.tile_size_bytes,
         "heap_size_max_bytes": limits.heap_size_max_bytes,
         "offset_alignment_bytes": limits.offset_alignment_bytes,

@@ -217,16 +217,16 @@ pub trait Device: Send + Sync {
     /// back. Only the latest generation that fired is known: none for earlier ones, and for those that have not fired.
     fn event_time(&self, event: EventId, generation: u64) -> Option<Duration>;
 
-    /// Writes bytes of a memory in host space from the host, at once. The caller orders it against commands.
+    /// Writes bytes of a host block, or of any memory where `limits().unified`, from the host, at once. The caller orders it against commands.
     ///
     /// # Panics
-    /// If the memory is not a host block or the lengths differ.
+    /// If the host has no access to the memory, or the lengths differ.
     fn write_host(&self, region: Region, bytes: &[u8]);
 
-    /// Reads bytes of a memory in host space on the host, at once. The caller orders it against commands.
+    /// Reads bytes of a host block, or of any memory where `limits().unified`, on the host, at once. The caller orders it against commands.
     ///
     /// # Panics
-    /// If the memory is not a host block or the lengths differ.
+    /// If the host has no access to the memory, or the lengths differ.
     fn read_host(&self, region: Region, bytes: &mut [u8]);
 
     /// Bytes handed out, now and at most.

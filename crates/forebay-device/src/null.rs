@@ -54,6 +54,8 @@ pub enum NullProfile {
     Tiled,
     /// Only placed heaps; no streams for copies.
     Placed,
+    /// Tiles in memory that is the host's own. Bytes that the host writes there are kept nowhere: it reads zeros.
+    Unified,
     /// Tiles, at most 2^32 - 1 elements in a tensor, and resource states with three fixed-state aliases of each memory.
     Direct3D12Like,
 }
@@ -103,6 +105,7 @@ impl NullDevice {
         let limits = Limits {
             name: format!("null ({profile:?})"),
             tiled: profile != NullProfile::Placed,
+            unified: profile == NullProfile::Unified,
             tile_size_bytes: 64 * 1024,
             heap_size_max_bytes: 32 << 20,
             memory_bytes: 1 << 40,
@@ -119,6 +122,19 @@ impl NullDevice {
     /// memory is refused there. Without resource states, nothing changes.
     pub fn without_aliases(self) -> NullDevice {
         NullDevice { aliasing: self.aliasing.map(|_| Aliasing::None), ..self }
+    }
+
+    /// The same device with placed heaps only.
+    pub fn without_tiles(mut self) -> NullDevice {
+        self.limits.tiled = false;
+        self
+    }
+
+    /// The same device where heaps behind a reservation are at most this large, in whole tiles.
+    pub fn with_heap_bytes_max(mut self, bytes: u64) -> NullDevice {
+        let tile_bytes = self.limits.tile_size_bytes;
+        self.limits.heap_size_max_bytes = (bytes / tile_bytes * tile_bytes).max(tile_bytes);
+        self
     }
 
     /// Everything submitted so far, in order.
@@ -292,13 +308,20 @@ impl Device for NullDevice {
 
     fn write_host(&self, region: Region, bytes: &[u8]) {
         let mut state = self.state();
-        let block = state.blocks.get_mut(&region.memory).unwrap_or_else(|| panic!("{region} is not in a host block"));
+        let Some(block) = state.blocks.get_mut(&region.memory) else {
+            assert!(self.limits.unified, "{region} is not in a host block");
+            return;
+        };
         block[region.range.start as usize..region.range.end as usize].copy_from_slice(bytes);
     }
 
     fn read_host(&self, region: Region, bytes: &mut [u8]) {
         let state = self.state();
-        let block = state.blocks.get(&region.memory).unwrap_or_else(|| panic!("{region} is not in a host block"));
+        let Some(block) = state.blocks.get(&region.memory) else {
+            assert!(self.limits.unified, "{region} is not in a host block");
+            bytes.fill(0);
+            return;
+        };
         bytes.copy_from_slice(&block[region.range.start as usize..region.range.end as usize]);
     }
 

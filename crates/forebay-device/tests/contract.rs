@@ -342,3 +342,51 @@ fn the_null_device_records_and_knows_its_profile() {
     device.wait_event(event, 1).unwrap();
     assert!(device.wait_event(event, 2).is_err(), "nothing will ever record it");
 }
+
+#[test]
+fn a_unified_device_is_read_and_written_in_place() {
+    let options = HostOptions { threads: Some(1), unified: true, ..HostOptions::default() };
+    for (name, device) in [
+        ("host", Arc::new(HostDevice::new(&options).unwrap()) as Arc<dyn Device>),
+        ("null", Arc::new(NullDevice::new(NullProfile::Unified))),
+    ] {
+        assert!(device.limits().unified, "{name}");
+        let bench = Bench::new(device, 2);
+        let placed = Region::new(bench.device.create_placed(TILE).unwrap(), 8, 16);
+        let mapped = bench.on_device(TILE - 8, 16);
+        bench.device.write_host(mapped, &[7; 16]);
+        bench.run(&[bench.copy(mapped, placed)]);
+        let mut read = [1; 16];
+        bench.device.read_host(placed, &mut read);
+        assert_eq!(read, [if name == "null" { 0 } else { 7 }; 16], "{name}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "is not a host block")]
+fn without_being_unified_device_memory_is_not_the_hosts() {
+    let bench = Bench::new(host(1), 1);
+    bench.device.write_host(bench.on_device(0, 4), &[0; 4]);
+}
+
+#[test]
+fn a_host_device_without_tiles_has_placed_heaps_only() {
+    let options = HostOptions { threads: Some(1), tiled: false, ..HostOptions::default() };
+    for device in [
+        Arc::new(HostDevice::new(&options).unwrap()) as Arc<dyn Device>,
+        Arc::new(NullDevice::new(NullProfile::Tiled).without_tiles()),
+    ] {
+        assert!(!device.limits().tiled);
+        assert!(matches!(device.create_reservation(TILE), Err(DeviceError::Unsupported { .. })));
+        device.create_placed(TILE).unwrap();
+    }
+}
+
+#[test]
+fn the_largest_heap_is_whole_tiles_and_at_least_one() {
+    for (given, found) in [(5 * TILE + 1, 5 * TILE), (1, TILE)] {
+        let options = HostOptions { threads: Some(1), heap_bytes_max: given, ..HostOptions::default() };
+        assert_eq!(HostDevice::new(&options).unwrap().limits().heap_size_max_bytes, found);
+        assert_eq!(NullDevice::new(NullProfile::Tiled).with_heap_bytes_max(given).limits().heap_size_max_bytes, found);
+    }
+}

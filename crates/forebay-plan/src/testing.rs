@@ -90,6 +90,7 @@ pub(crate) fn limits() -> forebay_base::Limits {
     forebay_base::Limits {
         name: "test".to_string(),
         tiled: true,
+        unified: false,
         tile_size_bytes: 4096,
         heap_size_max_bytes: 1 << 20,
         memory_bytes: 1 << 40,

@@ -41,6 +41,7 @@ impl CopyDevice {
         let limits = Limits {
             name: "copies".to_string(),
             tiled: true,
+            unified: false,
             tile_size_bytes: 64,
             heap_size_max_bytes: 1 << 30,
             memory_bytes: 1 << 30,

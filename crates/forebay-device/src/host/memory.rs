@@ -267,13 +267,13 @@ impl Memories {
         Ok(Address(unsafe { memory.range.base().add(range.start as usize) }))
     }
 
-    /// The address of a region of a host block.
+    /// The address of a region that the host itself may use: of a host block, or of any memory on a `unified` device.
     ///
     /// # Panics
-    /// If the region is not inside a host block.
-    pub fn resolve_host(&self, region: Region) -> Address {
+    /// If the region is not inside such a memory.
+    pub fn resolve_host(&self, region: Region, unified: bool) -> Address {
         let memory = &self.memories[&region.memory];
-        assert!(memory.kind == Kind::HostBlock, "{} is not a host block", region.memory);
+        assert!(unified || memory.kind == Kind::HostBlock, "{} is not a host block", region.memory);
         self.resolve(region).unwrap_or_else(|error| panic!("{error}"))
     }
 

@@ -40,7 +40,7 @@ const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;
 const STACK_SIZE_BYTES: usize = 16 << 20;
 
 /// Settings of a host device.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostOptions {
     /// Threads that work; none for as many as the machine runs at once.
     pub threads: Option<usize>,
@@ -54,6 +54,29 @@ pub struct HostOptions {
     pub disk_bytes_per_second: Option<u64>,
     /// Lets so many pieces be written to spill files and refuses all others as a full disk would, for tests.
     pub disk_writes_before_failure: Option<u64>,
+    /// Whether heaps can be mapped tile by tile. Without, the device has placed heaps only.
+    pub tiled: bool,
+    /// The largest heap behind a reservation, in whole tiles.
+    pub heap_bytes_max: u64,
+    /// Whether it says that its memory is the host's own, as it is. Usually it does not, because it stands for devices with
+    /// memory of their own, whose copies are real.
+    pub unified: bool,
+}
+
+impl Default for HostOptions {
+    fn default() -> HostOptions {
+        HostOptions {
+            threads: None,
+            memory_bytes: None,
+            host_memory_bytes: None,
+            link_bytes_per_second: None,
+            disk_bytes_per_second: None,
+            disk_writes_before_failure: None,
+            tiled: true,
+            heap_bytes_max: HEAP_SIZE_MAX_BYTES,
+            unified: false,
+        }
+    }
 }
 
 /// The CPU as a device.
@@ -84,9 +107,10 @@ impl HostDevice {
         let memory_bytes = options.memory_bytes.or_else(sys::total_bytes).unwrap_or(u64::MAX);
         let limits = Limits {
             name: format!("host ({threads} thread{})", if threads == 1 { "" } else { "s" }),
-            tiled: true,
+            tiled: options.tiled,
+            unified: options.unified,
             tile_size_bytes: TILE_SIZE_BYTES,
-            heap_size_max_bytes: HEAP_SIZE_MAX_BYTES,
+            heap_size_max_bytes: (options.heap_bytes_max / TILE_SIZE_BYTES * TILE_SIZE_BYTES).max(TILE_SIZE_BYTES),
             memory_bytes,
             offset_alignment_bytes: 16,
             tensor_elements_max: u64::MAX,
@@ -210,6 +234,10 @@ impl Device for HostDevice {
     }
 
     fn create_reservation(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        if !self.limits.tiled {
+            let reason = "the device was opened without tiles".to_string();
+            return Err(DeviceError::Unsupported { kernel: "create_reservation", reason });
+        }
         lock(&self.memories).create_reservation(size_bytes)
     }
 
@@ -303,14 +331,14 @@ impl Device for HostDevice {
 
     fn write_host(&self, region: Region, bytes: &[u8]) {
         assert_eq!(region.range.len(), bytes.len() as u64, "as many bytes as the region holds");
-        let address = lock(&self.memories).resolve_host(region);
-        // SAFETY: the region lies in a live host block; the caller orders the access against commands.
+        let address = lock(&self.memories).resolve_host(region, self.limits.unified);
+        // SAFETY: the region lies in a live memory with bytes behind it; the caller orders the access against commands.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address.0, bytes.len()) };
     }
 
     fn read_host(&self, region: Region, bytes: &mut [u8]) {
         assert_eq!(region.range.len(), bytes.len() as u64, "as many bytes as the region holds");
-        let address = lock(&self.memories).resolve_host(region);
+        let address = lock(&self.memories).resolve_host(region, self.limits.unified);
         // SAFETY: as for `write_host`.
         unsafe { std::ptr::copy_nonoverlapping(address.0, bytes.as_mut_ptr(), bytes.len()) };
     }

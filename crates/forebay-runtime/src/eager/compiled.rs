@@ -8,8 +8,8 @@ use forebay_model::program::{BufferId, Program, Role};
 use forebay_model::{infer, lower, Graph, Node, Operation, Tensor as HostTensor, TensorType};
 
 use super::context::Context;
+use super::slice::Span;
 use super::stream::Stream;
-use super::tensor::Storage;
 use super::timeline::QueueId;
 use super::transfer;
 use crate::error::RuntimeError;
@@ -30,7 +30,7 @@ pub(super) enum Slot {
 /// A constant on the device.
 pub(super) struct Constant {
     /// Its bytes.
-    pub storage: Arc<Storage>,
+    pub span: Span,
     /// The work that wrote them.
     pub written: (QueueId, u64),
 }
@@ -134,9 +134,9 @@ fn upload_constants(
         if program.buffer(buffer).role != Role::Constant || !reads.into_iter().any(|read| read.buffer == buffer) {
             continue;
         }
-        let storage = Storage::new(context, stream.queue(), program.buffer(buffer).size_bytes, "constants")?;
-        let position = transfer::upload(context, stream, &array.bytes, &storage)?;
-        constants.insert(buffer, Constant { storage: Arc::new(storage), written: (stream.queue(), position) });
+        let size_bytes = program.buffer(buffer).size_bytes;
+        let (span, position) = transfer::upload(context, stream, &array.bytes, size_bytes, "constants")?;
+        constants.insert(buffer, Constant { span, written: (stream.queue(), position) });
     }
     Ok(constants)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use forebay_device::Device;
 use forebay_memory::allocator::{AllocatorStatistics, Snapshot};
+use forebay_model::Tensor as HostTensor;
 use forebay_queue::shim::lock;
 use forebay_queue::shim::sync::{Mutex, MutexGuard};
 
@@ -13,8 +14,12 @@ use super::current;
 use super::operation::Operation;
 use super::recording::{Races, Recording};
 use super::shared::Shared;
+use super::slice::{Slice, Span};
 use super::store::StoreKind;
 use super::stream::{Lease, Stream};
+use super::tensor::Tensor;
+use super::timeline::Agent;
+use super::transfer;
 use crate::error::RuntimeError;
 
 /// Settings of a context.
@@ -128,6 +133,50 @@ impl Context {
     /// All that were found: both operations, their streams, the bytes, and what is missing.
     pub fn check(&self) -> Result<forebay_sync::race::RaceReport, Races> {
         self.recording().check()
+    }
+
+    /// Bytes of device memory, not defined until they are written. `owner` names them in snapshots and messages.
+    ///
+    /// # Errors
+    /// [`RuntimeError::OutOfMemory`], or a failure of the device.
+    pub fn allocate(&self, size_bytes: u64, owner: &str) -> Result<Slice, RuntimeError> {
+        let home = Agent::Queue(self.current_stream().queue());
+        Ok(Slice::new(self, Span::new(self, home, size_bytes, owner)?))
+    }
+
+    /// Reads bytes on the host, after the current stream's work so far, and waits for all of them together.
+    ///
+    /// # Errors
+    /// Slices of another context, no memory, or a failure of the device, then or earlier.
+    pub fn read(&self, slices: &[&Slice]) -> Result<Vec<Vec<u8>>, RuntimeError> {
+        if slices.iter().any(|slice| !slice.context().is(self)) {
+            return Err(RuntimeError::OtherContext { what: "a context and bytes to read" });
+        }
+        let own: Vec<&Span> = slices.iter().map(|slice| slice.span()).filter(|span| span.buffer().is_none()).collect();
+        let mut own = transfer::read(self, &self.current_stream(), &own)?.into_iter();
+        let read = |slice: &&Slice| match slice.span().buffer() {
+            None => Ok(own.next().unwrap_or_default()),
+            Some(buffer) => {
+                let mut bytes = transfer::zeroed(slice.size_bytes())?;
+                buffer.read(slice.span().range(), &mut bytes)?;
+                Ok(bytes)
+            }
+        };
+        slices.iter().map(read).collect()
+    }
+
+    /// Copies tensors to the host, after the current stream's work so far, and waits for all of them together.
+    ///
+    /// # Errors
+    /// Tensors of another context, no memory, or a failure of the device, then or earlier.
+    pub fn to_host(&self, tensors: &[&Tensor]) -> Result<Vec<HostTensor>, RuntimeError> {
+        let slices = tensors.iter().map(|tensor| tensor.elements()).collect::<Result<Vec<Slice>, _>>()?;
+        let read = self.read(&slices.iter().collect::<Vec<_>>())?;
+        let array = |(tensor, bytes): (&&Tensor, Vec<u8>)| {
+            let refused = || RuntimeError::Tensor { reason: format!("{tensor:?} was read in part") };
+            HostTensor::new(tensor.data_type(), tensor.shape(), bytes).ok_or_else(refused)
+        };
+        tensors.iter().zip(read).map(array).collect()
     }
 
     /// Device memory in numbers.

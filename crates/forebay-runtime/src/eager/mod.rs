@@ -35,7 +35,8 @@
 //! | [`store`], `tiles` | segments obtained from the device, and what is mapped where |
 //! | `shared` | queues, clocks and memory behind one lock; how the host waits |
 //! | [`context`], [`stream`], [`event`] | what the caller holds |
-//! | [`tensor`], [`operation`] | data and what is done with it |
+//! | [`slice`], [`tensor`], [`operation`] | bytes, data in them, and what is done with it |
+//! | `transfer` | bytes between the host and the device, through a ring of host blocks |
 //! | [`managed`] | memory for more than the device holds |
 //! | [`recording`] | everything that was submitted, for the race checker |
 
@@ -49,6 +50,7 @@ pub mod managed;
 pub mod operation;
 pub mod recording;
 mod shared;
+pub mod slice;
 pub mod store;
 pub mod stream;
 pub mod tensor;
@@ -62,5 +64,6 @@ pub use event::Event;
 pub use managed::{ManagedBuffer, ManagedMemory, ManagedOptions, ManagedStatistics};
 pub use operation::{Input, Operation};
 pub use recording::{Races, Recording};
+pub use slice::Slice;
 pub use stream::{Stream, StreamGuard};
 pub use tensor::Tensor;

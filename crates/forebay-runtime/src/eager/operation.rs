@@ -16,8 +16,10 @@ use super::compiled::{compile, Compiled, Constant, Slot};
 use super::context::Context;
 use super::managed::{Buffer, ManagedMemory, Residency};
 use super::shared::State;
+use super::slice::Span;
 use super::stream::Stream;
-use super::tensor::{Storage, Tensor};
+use super::tensor::Tensor;
+use super::timeline::Agent;
 use crate::error::RuntimeError;
 
 /// Arrays with more bytes are uploaded anew each time instead of being kept with the compiled operator.
@@ -207,7 +209,7 @@ impl<'a> Operation<'a> {
     }
 
     fn launch(&self, stream: &Stream, compiled: &Compiled) -> Result<Vec<Tensor>, RuntimeError> {
-        let (context, program) = (self.context, &compiled.program);
+        let (context, program, home) = (self.context, &compiled.program, Agent::Queue(stream.queue()));
         let outputs = compiled
             .outputs
             .iter()
@@ -216,54 +218,53 @@ impl<'a> Operation<'a> {
                 None => Tensor::uninitialised(context, stream, ty.clone(), &self.op_type),
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let mut storages: BTreeMap<BufferId, Arc<Storage>> = BTreeMap::new();
+        let mut spans: BTreeMap<BufferId, Span> = BTreeMap::new();
         for (port, input) in program.inputs.iter().zip(self.device_inputs()?) {
-            storages.insert(port.operand.buffer, input);
+            spans.insert(port.operand.buffer, input);
         }
         for (&buffer, constant) in &compiled.constants {
-            storages.insert(buffer, constant.storage.clone());
+            spans.insert(buffer, constant.span.clone());
         }
         for (port, output) in program.outputs.iter().zip(&outputs) {
-            storages.insert(port.operand.buffer, output.storage().clone());
+            spans.insert(port.operand.buffer, output.slice().span().clone());
         }
         for operand in program.launches.iter().flat_map(|launch| &launch.writes) {
-            if let Entry::Vacant(entry) = storages.entry(operand.buffer) {
+            if let Entry::Vacant(entry) = spans.entry(operand.buffer) {
                 let size_bytes = program.buffer(operand.buffer).size_bytes;
-                let storage = Storage::new(context, stream.queue(), size_bytes, &self.op_type)?;
-                entry.insert(Arc::new(storage));
+                entry.insert(Span::new(context, home, size_bytes, &self.op_type)?);
             }
         }
         let scratch = (compiled.scratch_bytes > 0)
-            .then(|| Storage::new(context, stream.queue(), compiled.scratch_bytes, "scratch"))
+            .then(|| Span::new(context, home, compiled.scratch_bytes, "scratch"))
             .transpose()?;
-        self.submit(stream, compiled, &storages, scratch.as_ref())?;
+        self.submit(stream, compiled, &spans, scratch.as_ref())?;
         Ok(outputs)
     }
 
     /// The bytes of the operator's tensors, in order. Large arrays are uploaded.
-    fn device_inputs(&self) -> Result<Vec<Arc<Storage>>, RuntimeError> {
-        let mut storages = Vec::new();
+    fn device_inputs(&self) -> Result<Vec<Span>, RuntimeError> {
+        let mut spans = Vec::new();
         for input in &self.inputs {
             match input {
-                Input::Tensor(tensor) => storages.push(tensor.storage().clone()),
+                Input::Tensor(tensor) => spans.push(tensor.slice().span().clone()),
                 Input::Host(array) if array.bytes.len() > CONSTANT_BYTES_MAX => {
-                    storages.push(Tensor::from_host(self.context, array)?.storage().clone());
+                    spans.push(Tensor::from_host(self.context, array)?.slice().span().clone());
                 }
                 _ => {}
             }
         }
-        Ok(storages)
+        Ok(spans)
     }
 
     fn submit(
         &self,
         stream: &Stream,
         compiled: &Compiled,
-        storages: &BTreeMap<BufferId, Arc<Storage>>,
-        scratch: Option<&Storage>,
+        spans: &BTreeMap<BufferId, Span>,
+        scratch: Option<&Span>,
     ) -> Result<(), RuntimeError> {
         let shared = self.context.shared();
-        let mut residency = Residency::new(managed(compiled, storages))?;
+        let mut residency = Residency::new(managed(compiled, spans))?;
         let mut state = shared.lock();
         let mut batch = Batch::default();
         residency.order(stream.queue(), &mut state, &mut batch);
@@ -274,7 +275,7 @@ impl<'a> Operation<'a> {
         let name = self.label(&state);
         let mut position = 0;
         for launch in &compiled.program.launches {
-            let bind = |operands: &[Operand]| operands.iter().map(|operand| binding(operand, storages)).collect();
+            let bind = |operands: &[Operand]| operands.iter().map(|operand| binding(operand, spans)).collect();
             let launch = Launch {
                 kernel: launch.kernel.clone(),
                 reads: bind(&launch.reads),
@@ -287,8 +288,8 @@ impl<'a> Operation<'a> {
             let command = Command::Launch { stream: state.stream(stream.queue()), launch: Box::new(launch) };
             position = state.work(stream.queue(), command, &name, &mut batch)?;
         }
-        for storage in storages.values().map(|storage| &**storage).chain(scratch) {
-            storage.add_use(&mut state, stream.queue(), position);
+        for span in spans.values().chain(scratch) {
+            span.add_use(&mut state, stream.queue(), position);
         }
         residency.add_use(stream.queue(), position);
         shared.submit(&mut state, &batch)
@@ -306,19 +307,19 @@ impl<'a> Operation<'a> {
 /// What an operator's launches do with managed bytes: what one of them writes was not there before.
 fn managed<'a>(
     compiled: &'a Compiled,
-    storages: &'a BTreeMap<BufferId, Arc<Storage>>,
+    spans: &'a BTreeMap<BufferId, Span>,
 ) -> impl Iterator<Item = (&'a Buffer, Range<u64>, Access)> {
-    storages.iter().filter_map(|(buffer, storage)| {
-        let (bytes, range, _) = storage.managed(Access::Read)?;
+    spans.iter().filter_map(|(buffer, span)| {
+        let (bytes, range, _) = span.managed(Access::Read)?;
         let mut writes = compiled.program.launches.iter().flat_map(|launch| &launch.writes);
         let is_written = writes.any(|operand| operand.buffer == *buffer);
         Some((bytes, range, if is_written { Access::Overwrite } else { Access::Read }))
     })
 }
 
-fn binding(operand: &Operand, storages: &BTreeMap<BufferId, Arc<Storage>>) -> Binding {
+fn binding(operand: &Operand, spans: &BTreeMap<BufferId, Span>) -> Binding {
     // Every buffer that launches name is an input, a constant or written by a launch: lowering validates that.
-    let region = storages[&operand.buffer].region();
+    let region = spans[&operand.buffer].region();
     Binding { region: region.part(operand.offset_bytes, operand.desc.total_size_bytes()), desc: operand.desc.clone() }
 }
 

@@ -20,6 +20,7 @@ use super::recording::Recording;
 use super::store::{Place, Store, StoreKind, StoreOptions};
 use super::timeline::{Agent, QueueId, Timelines};
 use super::timers::Timers;
+use super::transfer::Ring;
 use crate::error::RuntimeError;
 
 /// The most bytes of host blocks that copies between the host's arrays and the device go through.
@@ -59,6 +60,8 @@ pub struct Shared {
     pub device: Arc<dyn Device>,
     queues_max: usize,
     state: Mutex<State>,
+    /// Who holds host blocks.
+    pub ring: Ring,
 }
 
 fn device_error(action: &'static str) -> impl FnOnce(DeviceError) -> RuntimeError {
@@ -95,7 +98,7 @@ impl Shared {
             timers: Timers::new(options.event_limit.saturating_sub(queues_max)),
             operation_count: 0,
         };
-        let shared = Shared { device, queues_max, state: Mutex::new(state) };
+        let shared = Shared { device, queues_max, state: Mutex::new(state), ring: Ring::default() };
         shared.lease_queue(0)?;
         if !options.growth {
             shared.reserve_all(options.device_memory_bytes)?;
@@ -326,6 +329,18 @@ impl Shared {
         let bytes = state.store(kind).trim(&*self.device, &mut commands);
         state.note(&Batch::from(commands));
         bytes
+    }
+
+    /// Gives host blocks back of which less than half was in use at any time since it was asked for the last time. One
+    /// segment may stay.
+    pub fn shrink_staging(&self, state: &mut State) {
+        let store = state.store(StoreKind::Staging);
+        let in_use_peak_bytes = store.ledger.allocator().statistics().in_use_peak_bytes;
+        store.ledger.allocator_mut().reset_peaks();
+        let needed_bytes = in_use_peak_bytes.saturating_mul(2).max(store.segment_bytes());
+        if store.reserved_bytes() > needed_bytes {
+            self.trim(state, StoreKind::Staging);
+        }
     }
 
     /// Frees a block. Where another queue still uses it, a record is put behind that use, so that its return can be seen.

@@ -86,6 +86,11 @@ impl Store {
         self.options.cap_bytes
     }
 
+    /// What is taken at a time where blocks are small.
+    pub fn segment_bytes(&self) -> u64 {
+        self.options.segment_bytes
+    }
+
     /// Whether more may be taken when blocks do not fit.
     pub fn grows(&self) -> bool {
         self.options.grows

@@ -1,83 +1,19 @@
 //! Tensors on the device.
 
 use std::fmt;
-use std::ops::Range;
-use std::sync::Arc;
 
-use forebay_base::{Command, DataType, Region, TensorDesc};
-use forebay_memory::allocator::BlockId;
-use forebay_memory::eviction::Access;
+use forebay_base::{DataType, TensorDesc};
 use forebay_model::graph::Attribute;
 use forebay_model::{Tensor as HostTensor, TensorType};
 
-use super::batch::Batch;
 use super::context::Context;
-use super::managed::{Buffer, Residency};
 use super::operation::{Input, Operation};
-use super::shared::{Shared, State};
-use super::store::{StoreKind, ALIGNMENT_BYTES};
+use super::slice::{Slice, Span};
+use super::store::ALIGNMENT_BYTES;
 use super::stream::Stream;
-use super::timeline::{Agent, QueueId};
+use super::timeline::Agent;
 use super::transfer;
 use crate::error::RuntimeError;
-
-/// Bytes of device memory. Dropping it frees them; they are used again once every queue that uses them has passed.
-pub(super) struct Storage {
-    owner: Owner,
-    region: Region,
-}
-
-/// Whose bytes they are.
-enum Owner {
-    /// A block of the context's memory.
-    Block(Arc<Shared>, BlockId),
-    /// A managed buffer, which has memory behind the bytes while a [`Residency`] holds them.
-    Managed(Arc<Buffer>),
-}
-
-impl Storage {
-    /// Bytes for a queue. Where memory runs out, compiled operations are forgotten with their constants first.
-    ///
-    /// # Errors
-    /// [`RuntimeError::OutOfMemory`], or a failure of the device.
-    pub fn new(context: &Context, queue: QueueId, size_bytes: u64, owner: &str) -> Result<Storage, RuntimeError> {
-        let shared = context.shared();
-        let allocate = || shared.allocate(StoreKind::Device, Agent::Queue(queue), size_bytes, owner);
-        let place = match allocate() {
-            Err(RuntimeError::OutOfMemory(_)) if context.forget_compiled() => allocate()?,
-            result => result?,
-        };
-        Ok(Storage { owner: Owner::Block(shared.clone(), place.block), region: place.region })
-    }
-
-    /// The bytes as a residency needs them, where they are managed.
-    pub fn managed(&self, access: Access) -> Option<(&Buffer, Range<u64>, Access)> {
-        match &self.owner {
-            Owner::Block(..) => None,
-            Owner::Managed(buffer) => Some((buffer, self.region.range.start..self.region.range.end, access)),
-        }
-    }
-
-    /// The bytes.
-    pub fn region(&self) -> Region {
-        self.region
-    }
-
-    /// Notes that work at a position of a queue uses the bytes.
-    pub fn add_use(&self, state: &mut State, queue: QueueId, position: u64) {
-        if let Owner::Block(_, block) = &self.owner {
-            state.store(StoreKind::Device).ledger.add_use(*block, queue, position);
-        }
-    }
-}
-
-impl Drop for Storage {
-    fn drop(&mut self) {
-        if let Owner::Block(shared, block) = &self.owner {
-            shared.free(StoreKind::Device, *block);
-        }
-    }
-}
 
 /// A tensor in device memory: packed, row-major. Operations on it go to the thread's current stream and return at once; the
 /// host waits only in [`Tensor::to_host`]. Work on one stream comes in order. Between streams, order is the caller's
@@ -86,8 +22,7 @@ impl Drop for Storage {
 /// Cheap to clone: clones share the bytes.
 #[derive(Clone)]
 pub struct Tensor {
-    context: Context,
-    storage: Arc<Storage>,
+    slice: Slice,
     ty: TensorType,
 }
 
@@ -99,31 +34,24 @@ impl Tensor {
         ty: TensorType,
         owner: &str,
     ) -> Result<Tensor, RuntimeError> {
-        let desc = describe(&ty)?;
-        let storage = Storage::new(context, stream.queue(), desc.total_size_bytes(), owner)?;
-        Ok(Tensor { context: context.clone(), storage: Arc::new(storage), ty })
+        let size_bytes = describe(&ty)?.total_size_bytes();
+        let span = Span::new(context, Agent::Queue(stream.queue()), size_bytes, owner)?;
+        Ok(Tensor { slice: Slice::new(context, span), ty })
     }
 
-    /// A tensor in a managed buffer's bytes.
-    pub(super) fn in_buffer(
-        buffer: &Arc<Buffer>,
-        context: &Context,
-        ty: TensorType,
-        offset_bytes: u64,
-    ) -> Result<Tensor, RuntimeError> {
+    /// A tensor in the first bytes of a slice.
+    pub(super) fn in_slice(slice: &Slice, data_type: DataType, shape: &[u64]) -> Result<Tensor, RuntimeError> {
+        let ty = TensorType::new(data_type, shape);
         let size_bytes = describe(&ty)?.total_size_bytes();
-        let all = buffer.region();
-        if offset_bytes % ALIGNMENT_BYTES != 0 || offset_bytes.saturating_add(size_bytes) > all.range.len() {
-            let whole_bytes = all.range.len();
+        let (start, has_bytes) = (slice.span().region().range.start, slice.size_bytes());
+        if start % ALIGNMENT_BYTES != 0 || size_bytes > has_bytes {
             let reason = format!(
-                "{ty} takes {size_bytes} bytes and cannot begin at byte {offset_bytes} of a managed buffer of {whole_bytes}: \
-                 it has to lie inside, at a multiple of {ALIGNMENT_BYTES}"
+                "{ty} takes {size_bytes} bytes and cannot lie in {has_bytes} bytes from byte {start} of its memory on: it \
+                 has to fit, and to begin at a multiple of {ALIGNMENT_BYTES}"
             );
             return Err(RuntimeError::Tensor { reason });
         }
-        let region = all.part(offset_bytes, size_bytes);
-        let storage = Storage { owner: Owner::Managed(buffer.clone()), region };
-        Ok(Tensor { context: context.clone(), storage: Arc::new(storage), ty })
+        Ok(Tensor { slice: slice.part(..size_bytes)?, ty })
     }
 
     /// Copies an array to the device, on the current stream.
@@ -131,10 +59,10 @@ impl Tensor {
     /// # Errors
     /// An array without elements, no memory, or a failure of the device.
     pub fn from_host(context: &Context, array: &HostTensor) -> Result<Tensor, RuntimeError> {
-        let stream = context.current_stream();
-        let tensor = Tensor::uninitialised(context, &stream, array.ty(), "from_host")?;
-        transfer::upload(context, &stream, &array.bytes, &tensor.storage)?;
-        Ok(tensor)
+        let (stream, ty) = (context.current_stream(), array.ty());
+        let size_bytes = describe(&ty)?.total_size_bytes();
+        let (span, _) = transfer::upload(context, &stream, &array.bytes, size_bytes, "from_host")?;
+        Ok(Tensor { slice: Slice::new(context, span), ty })
     }
 
     /// A tensor of zeros.
@@ -144,27 +72,49 @@ impl Tensor {
     pub fn zeros(context: &Context, data_type: DataType, shape: &[u64]) -> Result<Tensor, RuntimeError> {
         let stream = context.current_stream();
         let tensor = Tensor::uninitialised(context, &stream, TensorType::new(data_type, shape), "zeros")?;
-        tensor.write(&stream, "zeros", None, |state, region| Command::Fill {
-            stream: state.stream(stream.queue()),
-            region,
-            pattern: [0; 4],
-        })?;
+        tensor.slice.fill_as([0; 4], "zeros")?;
         Ok(tensor)
     }
 
-    /// Copies the tensor to the host, on the current stream, and waits for it.
+    /// A tensor whose elements all have the value of an array of one element.
+    ///
+    /// # Errors
+    /// A shape without elements, an array of several, no memory, or a failure of the device.
+    pub fn full(context: &Context, shape: &[u64], value: &HostTensor) -> Result<Tensor, RuntimeError> {
+        if pattern(value)?.is_none() {
+            let sizes: Vec<i64> = shape.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
+            let sizes = HostTensor::from_i64(&[sizes.len() as u64], &sizes);
+            return context.operation("Expand").input(value.clone()).input(sizes).run_single();
+        }
+        let stream = context.current_stream();
+        let tensor = Tensor::uninitialised(context, &stream, TensorType::new(value.data_type, shape), "full")?;
+        tensor.fill(value)?;
+        Ok(tensor)
+    }
+
+    /// Overwrites all elements, for everybody who shares the bytes, with the value of an array of one element, on the
+    /// current stream.
+    ///
+    /// # Errors
+    /// Another type, an array of several elements, no memory, or a failure of the device.
+    pub fn fill(&self, value: &HostTensor) -> Result<(), RuntimeError> {
+        if value.data_type != self.ty.data_type {
+            return Err(RuntimeError::Tensor { reason: format!("{} cannot be filled with {}", self.ty, value.ty()) });
+        }
+        match pattern(value)? {
+            Some(pattern) => self.slice.fill_as(pattern, "fill"),
+            // An element of more than four bytes.
+            None => self.copy_from(&Tensor::full(self.context(), &self.ty.shape, value)?),
+        }
+    }
+
+    /// Copies the tensor to the host, on the current stream, and waits for it. For several tensors: [`Context::to_host`].
     ///
     /// # Errors
     /// A failure of the device, then or earlier.
     pub fn to_host(&self) -> Result<HostTensor, RuntimeError> {
-        let stream = self.context.current_stream();
-        let size_bytes = self.ty.count() * self.ty.data_type.size_bytes();
-        let bytes = match self.storage.managed(Access::Read) {
-            Some((buffer, range, _)) => buffer.read(range.start..range.start + size_bytes)?,
-            None => transfer::download(&self.context, &stream, &self.storage, size_bytes)?,
-        };
-        HostTensor::new(self.ty.data_type, &self.ty.shape, bytes)
-            .ok_or_else(|| RuntimeError::Tensor { reason: format!("{} does not hold {size_bytes} bytes", self.ty) })
+        let mut arrays = self.context().to_host(&[self])?;
+        arrays.pop().ok_or_else(|| RuntimeError::Tensor { reason: format!("{} was not read", self.ty) })
     }
 
     /// Overwrites the tensor, for everybody who shares its bytes, with another's elements, on the current stream.
@@ -172,51 +122,23 @@ impl Tensor {
     /// # Errors
     /// Another type or shape, another context, or a failure of the device.
     pub fn copy_from(&self, other: &Tensor) -> Result<(), RuntimeError> {
-        if !self.context.is(&other.context) {
+        if !self.context().is(other.context()) {
             return Err(RuntimeError::OtherContext { what: "two tensors" });
         }
         if self.ty != other.ty {
             return Err(RuntimeError::Tensor { reason: format!("{} cannot be copied to {}", other.ty, self.ty) });
         }
-        if Arc::ptr_eq(&self.storage, &other.storage) {
-            return Ok(());
-        }
-        let (from, to) = (other.storage.region(), self.storage.region());
-        if from.overlaps(to) {
-            return Err(RuntimeError::Tensor {
-                reason: "tensors that overlap cannot be copied to each other".to_string(),
-            });
-        }
-        let stream = self.context.current_stream();
-        self.write(&stream, "copy_from", Some(&other.storage), |state, to| Command::Copy {
-            stream: state.stream(stream.queue()),
-            from,
-            to,
-        })
+        self.slice.copy_from(&other.slice)
     }
 
-    /// Submits one command that writes the tensor's bytes, and may read another's.
-    fn write(
-        &self,
-        stream: &Stream,
-        name: &str,
-        other: Option<&Storage>,
-        command: impl FnOnce(&State, Region) -> Command,
-    ) -> Result<(), RuntimeError> {
-        let shared = self.context.shared();
-        let written = self.storage.managed(Access::Overwrite);
-        let read = other.and_then(|other| other.managed(Access::Read));
-        let mut residency = Residency::new(written.into_iter().chain(read))?;
-        let mut state = shared.lock();
-        let mut batch = Batch::default();
-        residency.order(stream.queue(), &mut state, &mut batch);
-        let command = command(&state, self.storage.region());
-        let position = state.work(stream.queue(), command, &name.into(), &mut batch)?;
-        residency.add_use(stream.queue(), position);
-        for storage in other.into_iter().chain([&*self.storage]) {
-            storage.add_use(&mut state, stream.queue(), position);
-        }
-        shared.submit(&mut state, &batch)
+    /// Its bytes, whole groups of four.
+    pub fn slice(&self) -> &Slice {
+        &self.slice
+    }
+
+    /// The bytes that its elements take, without those that fill the last group of four.
+    pub(super) fn elements(&self) -> Result<Slice, RuntimeError> {
+        self.slice.part(..self.ty.count() * self.ty.data_type.size_bytes())
     }
 
     /// Sizes in elements; none for a scalar.
@@ -231,20 +153,27 @@ impl Tensor {
 
     /// The context.
     pub fn context(&self) -> &Context {
-        &self.context
+        self.slice.context()
     }
 
     pub(super) fn ty(&self) -> &TensorType {
         &self.ty
     }
 
-    pub(super) fn storage(&self) -> &Arc<Storage> {
-        &self.storage
-    }
-
     fn operation<'a>(&'a self, op_type: &str) -> Operation<'a> {
-        self.context.operation(op_type).input(self)
+        self.context().operation(op_type).input(self)
     }
+}
+
+/// The four bytes whose repetition is an array's only element again and again; none where an element has more and other ones.
+fn pattern(value: &HostTensor) -> Result<Option<[u8; 4]>, RuntimeError> {
+    let element = &value.bytes;
+    if element.is_empty() || element.len() as u64 != value.data_type.size_bytes() {
+        return Err(RuntimeError::Tensor { reason: format!("{} is not one element", value.ty()) });
+    }
+    let mut pattern = [0; 4];
+    pattern.iter_mut().enumerate().for_each(|(i, byte)| *byte = element[i % element.len()]);
+    Ok(element.chunks(4).all(|group| pattern.starts_with(group)).then_some(pattern))
 }
 
 /// The descriptor of a type; a scalar becomes [1].
@@ -332,6 +261,6 @@ impl Tensor {
 
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tensor({} at {})", self.ty, self.storage.region())
+        write!(f, "Tensor({} at {})", self.ty, self.slice.span().region())
     }
 }

@@ -1,22 +1,57 @@
-//! Bytes between the host's arrays and the device: in pieces, through host blocks.
+//! Bytes between the host's arrays and the device: in pieces, through host blocks; in place where the memory is one.
+//!
+//! The blocks are a ring: bounded, taken again when copies have passed, and given back to the device when transfers have
+//! long needed less of it ([`Ring`]).
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use forebay_base::{Command, Region};
 use forebay_memory::allocator::BlockId;
+use forebay_queue::shim::sync::{Condvar, Mutex};
+use forebay_queue::shim::{lock, wait};
 use forebay_sync::race::HostAction;
 
 use super::batch::Batch;
 use super::context::Context;
 use super::shared::Shared;
+use super::slice::Span;
 use super::store::StoreKind;
 use super::stream::Stream;
-use super::tensor::Storage;
 use super::timeline::Agent;
 use crate::error::RuntimeError;
 
 /// Bytes that go through one block.
 const PIECE_BYTES: u64 = 1 << 20;
+/// After so many transfers, a ring that was used by less than half gives its blocks back.
+const TRANSFERS_PER_LOOK: u32 = 64;
+
+/// Who holds host blocks, and how much of them is needed.
+#[derive(Default)]
+pub struct Ring {
+    state: Mutex<RingState>,
+    /// Notified when a block is let go.
+    released: Condvar,
+}
+
+#[derive(Default)]
+struct RingState {
+    /// Blocks that threads hold.
+    holders: usize,
+    /// Counts blocks that were let go.
+    releases: u64,
+    /// Transfers since the latest look at what is needed.
+    transfers: u32,
+}
+
+impl Ring {
+    /// Counts a transfer. Whether it is time to look at what is needed.
+    fn count(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.transfers = (state.transfers + 1) % TRANSFERS_PER_LOOK;
+        state.transfers == 0
+    }
+}
 
 /// A host block, free again when dropped and every copy has passed.
 struct Staging<'a> {
@@ -26,24 +61,50 @@ struct Staging<'a> {
 }
 
 impl<'a> Staging<'a> {
+    /// A block from what no thread holds.
     fn new(shared: &'a Shared, size_bytes: u64) -> Result<Staging<'a>, RuntimeError> {
         // The host itself uses it, so it must be out of everybody's use.
         let place = shared.allocate(StoreKind::Staging, Agent::Host, size_bytes, "staging")?;
+        lock(&shared.ring.state).holders += 1;
         Ok(Staging { shared, block: place.block, region: place.region })
+    }
+
+    /// A block; where threads hold all of them, waits until one lets go. The caller holds none itself.
+    fn wait_for(shared: &'a Shared, size_bytes: u64) -> Result<Staging<'a>, RuntimeError> {
+        let ring = &shared.ring;
+        loop {
+            let seen = lock(&ring.state).releases;
+            let error = match Staging::new(shared, size_bytes) {
+                Err(error @ RuntimeError::OutOfMemory(_)) => error,
+                result => return result,
+            };
+            let mut state = lock(&ring.state);
+            if state.holders == 0 && state.releases == seen {
+                return Err(error);
+            }
+            while state.releases == seen && state.holders > 0 {
+                state = wait(&ring.released, state);
+            }
+        }
     }
 }
 
 impl Drop for Staging<'_> {
     fn drop(&mut self) {
         self.shared.free(StoreKind::Staging, self.block);
+        let mut state = lock(&self.shared.ring.state);
+        state.holders -= 1;
+        state.releases += 1;
+        drop(state);
+        self.shared.ring.released.notify_all();
     }
 }
 
-/// Copies one piece between a host block and a tensor, on a stream. Its position.
+/// Copies one piece between a host block and device bytes, on a stream. Its position.
 fn copy(
     stream: &Stream,
     staging: &Staging,
-    storage: &Storage,
+    span: &Span,
     from: Region,
     to: Region,
     name: &Arc<str>,
@@ -52,56 +113,193 @@ fn copy(
     let mut batch = Batch::default();
     let command = Command::Copy { stream: state.stream(stream.queue()), from, to };
     let position = state.work(stream.queue(), command, name, &mut batch)?;
-    storage.add_use(&mut state, stream.queue(), position);
+    span.add_use(&mut state, stream.queue(), position);
     state.store(StoreKind::Staging).ledger.add_use(staging.block, stream.queue(), position);
     staging.shared.submit(&mut state, &batch)?;
     Ok(position)
 }
 
-/// Copies bytes to the device. Returns when they have been read; they arrive later, in the stream's order. The position of
-/// the last copy.
+/// A block with bytes from the host, of at least `size_bytes`. The position of the last copy on the stream.
 ///
 /// # Errors
 /// No memory, or a failure of the device.
-pub fn upload(context: &Context, stream: &Stream, bytes: &[u8], storage: &Storage) -> Result<u64, RuntimeError> {
-    let name: Arc<str> = "from_host".into();
+pub fn upload(
+    context: &Context,
+    stream: &Stream,
+    bytes: &[u8],
+    size_bytes: u64,
+    name: &str,
+) -> Result<(Span, u64), RuntimeError> {
+    if !context.device().limits().unified {
+        let span = Span::new(context, Agent::Queue(stream.queue()), size_bytes, name)?;
+        let position = stage(context, stream, &span, bytes, name)?;
+        return Ok((span, position));
+    }
+    // The host writes it at once, so it must be out of everybody's use.
+    let span = Span::new(context, Agent::Host, size_bytes, name)?;
+    write_in_place(context, &span, bytes);
+    Ok((span, 0))
+}
+
+/// Writes device bytes from the host, in the stream's order.
+///
+/// # Errors
+/// No memory, or a failure of the device.
+pub fn write(context: &Context, stream: &Stream, span: &Span, bytes: &[u8], name: &str) -> Result<(), RuntimeError> {
+    if context.device().limits().unified {
+        context.shared().synchronize(stream.queue())?;
+        write_in_place(context, span, bytes);
+        return Ok(());
+    }
+    stage(context, stream, span, bytes, name).map(|_| ())
+}
+
+fn write_in_place(context: &Context, span: &Span, bytes: &[u8]) {
+    let region = span.region().part(0, bytes.len() as u64);
+    context.device().write_host(region, bytes);
+    context.shared().lock().note_host(HostAction::Write(region));
+}
+
+/// Writes device bytes through host blocks. Returns when the bytes have been read; they arrive later. The position of the
+/// last copy.
+fn stage(context: &Context, stream: &Stream, span: &Span, bytes: &[u8], name: &str) -> Result<u64, RuntimeError> {
+    let (name, shared): (Arc<str>, _) = (name.into(), context.shared());
     let mut position = 0;
     for (piece, bytes) in bytes.chunks(PIECE_BYTES as usize).enumerate() {
-        let shared = context.shared();
-        let staging = Staging::new(shared, bytes.len() as u64)?;
+        let staging = Staging::wait_for(shared, bytes.len() as u64)?;
         shared.device.write_host(staging.region, bytes);
         shared.lock().note_host(HostAction::Write(staging.region));
-        let to = storage.region().part(piece as u64 * PIECE_BYTES, bytes.len() as u64);
-        position = copy(stream, &staging, storage, staging.region, to, &name)?;
+        let to = span.region().part(piece as u64 * PIECE_BYTES, bytes.len() as u64);
+        position = copy(stream, &staging, span, staging.region, to, &name)?;
     }
+    shrink(shared);
     Ok(position)
 }
 
-/// Copies bytes from the device, and waits for them.
+/// Reads device bytes on the host, in the stream's order, and waits for them: once, where the ring takes all of them.
 ///
 /// # Errors
 /// No memory, or a failure of the device.
-pub fn download(
-    context: &Context,
-    stream: &Stream,
-    storage: &Storage,
-    size_bytes: u64,
-) -> Result<Vec<u8>, RuntimeError> {
-    let name: Arc<str> = "to_host".into();
+pub fn read(context: &Context, stream: &Stream, spans: &[&Span]) -> Result<Vec<Vec<u8>>, RuntimeError> {
+    let mut results = spans.iter().map(|span| zeroed(span.region().range.len())).collect::<Result<Vec<_>, _>>()?;
     let shared = context.shared();
+    if context.device().limits().unified {
+        shared.synchronize(stream.queue())?;
+        for (span, bytes) in spans.iter().zip(&mut results) {
+            shared.device.read_host(span.region(), bytes);
+            shared.lock().note_host(HostAction::Read(span.region()));
+        }
+        return Ok(results);
+    }
+    let name = "to_host".into();
+    let mut reader = Reader { shared, stream, name, rounds: VecDeque::new(), open: Vec::new(), open_bytes: 0, results };
+    for (result, span) in spans.iter().enumerate() {
+        reader.read(result, span)?;
+    }
+    reader.close()?;
+    while reader.finish()? {}
+    shrink(shared);
+    Ok(reader.results)
+}
+
+/// A host block with bytes on their way to a result, and the first byte there.
+struct Piece<'a> {
+    staging: Staging<'a>,
+    result: usize,
+    start_bytes: u64,
+}
+
+/// Copies that are recorded together.
+struct Round<'a> {
+    generation: u64,
+    pieces: Vec<Piece<'a>>,
+}
+
+/// Reads in rounds: while the host takes the bytes of one out of the ring, the next ones are on their way.
+struct Reader<'a> {
+    shared: &'a Shared,
+    stream: &'a Stream,
+    name: Arc<str>,
+    /// Oldest first.
+    rounds: VecDeque<Round<'a>>,
+    /// Copies that have no record behind them yet.
+    open: Vec<Piece<'a>>,
+    open_bytes: u64,
+    results: Vec<Vec<u8>>,
+}
+
+impl<'a> Reader<'a> {
+    fn read(&mut self, result: usize, span: &Span) -> Result<(), RuntimeError> {
+        let all = span.region();
+        for start_bytes in (0..all.range.len()).step_by(PIECE_BYTES as usize) {
+            let from = all.part(start_bytes, PIECE_BYTES.min(all.range.len() - start_bytes));
+            let staging = self.staging(from.range.len())?;
+            copy(self.stream, &staging, span, from, staging.region, &self.name)?;
+            self.open.push(Piece { staging, result, start_bytes });
+            self.open_bytes += from.range.len();
+            if self.open_bytes >= PIECE_BYTES {
+                self.close()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A block; where the ring is full, what is on its way is finished first.
+    fn staging(&mut self, size_bytes: u64) -> Result<Staging<'a>, RuntimeError> {
+        loop {
+            if self.open.is_empty() && self.rounds.is_empty() {
+                return Staging::wait_for(self.shared, size_bytes);
+            }
+            match Staging::new(self.shared, size_bytes) {
+                Err(RuntimeError::OutOfMemory(_)) => {
+                    if self.rounds.is_empty() {
+                        self.close()?;
+                    }
+                    self.finish()?;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Puts a record behind the latest copies.
+    fn close(&mut self) -> Result<(), RuntimeError> {
+        let generation = self.shared.record(&mut self.shared.lock(), self.stream.queue())?;
+        self.rounds.push_back(Round { generation, pieces: std::mem::take(&mut self.open) });
+        self.open_bytes = 0;
+        Ok(())
+    }
+
+    /// Waits for the oldest round, and takes its bytes out of the ring. Whether there was one.
+    fn finish(&mut self) -> Result<bool, RuntimeError> {
+        let Some(round) = self.rounds.pop_front() else { return Ok(false) };
+        self.shared.wait(self.stream.queue(), round.generation)?;
+        for Piece { staging, result, start_bytes } in round.pieces {
+            let (start, length) = (start_bytes as usize, staging.region.range.len() as usize);
+            self.shared.device.read_host(staging.region, &mut self.results[result][start..start + length]);
+            self.shared.lock().note_host(HostAction::Read(staging.region));
+        }
+        Ok(true)
+    }
+}
+
+/// Now and then, gives blocks back that were not needed for a while.
+fn shrink(shared: &Shared) {
+    if shared.ring.count() {
+        shared.shrink_staging(&mut shared.lock());
+    }
+}
+
+/// Bytes of the host.
+///
+/// # Errors
+/// More than it has.
+pub fn zeroed(size_bytes: u64) -> Result<Vec<u8>, RuntimeError> {
     let mut bytes = Vec::new();
     let length = usize::try_from(size_bytes).unwrap_or(usize::MAX);
     bytes
         .try_reserve_exact(length)
         .map_err(|error| RuntimeError::Tensor { reason: format!("{size_bytes} bytes do not fit the host: {error}") })?;
     bytes.resize(length, 0);
-    for (piece, bytes) in bytes.chunks_mut(PIECE_BYTES as usize).enumerate() {
-        let staging = Staging::new(shared, bytes.len() as u64)?;
-        let from = storage.region().part(piece as u64 * PIECE_BYTES, bytes.len() as u64);
-        copy(stream, &staging, storage, from, staging.region, &name)?;
-        shared.synchronize(stream.queue())?;
-        shared.device.read_host(staging.region, bytes);
-        shared.lock().note_host(HostAction::Read(staging.region));
-    }
     Ok(bytes)
 }

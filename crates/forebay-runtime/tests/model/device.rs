@@ -129,6 +129,7 @@ impl ModelDevice {
         let limits = Limits {
             name: "model".to_string(),
             tiled: true,
+            unified: false,
             tile_size_bytes: TILE_BYTES,
             heap_size_max_bytes: TILE_BYTES,
             memory_bytes: 1 << 20,

@@ -1,18 +1,18 @@
 //! Buffers in managed memory.
 
 use std::fmt;
-use std::ops::{Bound, Range, RangeBounds};
+use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
 use forebay_base::{Command, DataType, Region};
 use forebay_memory::eviction::{Access, Advice, EvictionError, EvictionQueue, Location, UnitId};
-use forebay_model::TensorType;
 
 use super::core::Core;
 use super::homes::Home;
 use super::memory::{Handle, ManagedMemory};
 use super::residency::Residency;
 use crate::eager::batch::Batch;
+use crate::eager::slice::{bounds, Slice, Span};
 use crate::eager::tensor::Tensor;
 use crate::error::RuntimeError;
 
@@ -62,21 +62,24 @@ impl Buffer {
         })
     }
 
+    /// Writes bytes from the host, after all work that was submitted to use them.
+    ///
+    /// # Errors
+    /// No memory on the host, or a failure of the device or the spill file.
+    pub fn write(&self, range: Range<u64>, bytes: &[u8]) -> Result<(), RuntimeError> {
+        let core = self.core();
+        for part in self.parts(range.clone()) {
+            let bytes = &bytes[(part.bytes.start - range.start) as usize..(part.bytes.end - range.start) as usize];
+            core.host_write(&mut core.lock(), part.unit, part.offset_bytes, bytes, part.whole)?;
+        }
+        Ok(())
+    }
+
     /// Reads bytes on the host, after all work that was submitted to write them.
     ///
     /// # Errors
     /// No memory on the host, or a failure of the device or the spill file.
-    pub fn read(&self, range: Range<u64>) -> Result<Vec<u8>, RuntimeError> {
-        let mut bytes = Vec::new();
-        let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-        let refused = |error| RuntimeError::Tensor { reason: format!("{length} bytes do not fit the host: {error}") };
-        bytes.try_reserve_exact(length).map_err(refused)?;
-        bytes.resize(length, 0);
-        self.read_into(range, &mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn read_into(&self, range: Range<u64>, bytes: &mut [u8]) -> Result<(), RuntimeError> {
+    pub fn read(&self, range: Range<u64>, bytes: &mut [u8]) -> Result<(), RuntimeError> {
         let core = self.core();
         for part in self.parts(range.clone()) {
             let bytes = &mut bytes[(part.bytes.start - range.start) as usize..(part.bytes.end - range.start) as usize];
@@ -147,12 +150,7 @@ impl ManagedBuffer {
     /// Bytes beyond the end, no host memory, or a failure of the device or the spill file.
     pub fn write(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), RuntimeError> {
         let range = self.range(offset_bytes..offset_bytes.saturating_add(bytes.len() as u64))?;
-        let core = self.buffer.core();
-        for part in self.buffer.parts(range.clone()) {
-            let bytes = &bytes[(part.bytes.start - range.start) as usize..(part.bytes.end - range.start) as usize];
-            core.host_write(&mut core.lock(), part.unit, part.offset_bytes, bytes, part.whole)?;
-        }
-        Ok(())
+        self.buffer.write(range, bytes)
     }
 
     /// Reads bytes on the host, after all work that was submitted to write them. What was never written, in units that were
@@ -162,7 +160,7 @@ impl ManagedBuffer {
     /// Bytes beyond the end, no host memory, or a failure of the device or the spill file.
     pub fn read(&self, offset_bytes: u64, bytes: &mut [u8]) -> Result<(), RuntimeError> {
         let range = self.range(offset_bytes..offset_bytes.saturating_add(bytes.len() as u64))?;
-        self.buffer.read_into(range, bytes)
+        self.buffer.read(range, bytes)
     }
 
     /// A tensor in the buffer's bytes, from `offset_bytes` on, a multiple of 256. Tensors may overlap.
@@ -170,7 +168,12 @@ impl ManagedBuffer {
     /// # Errors
     /// Bytes beyond the end, another offset, or a shape without elements.
     pub fn tensor(&self, data_type: DataType, shape: &[u64], offset_bytes: u64) -> Result<Tensor, RuntimeError> {
-        Tensor::in_buffer(&self.buffer, &self.buffer.core().context, TensorType::new(data_type, shape), offset_bytes)
+        self.slice().part(offset_bytes..)?.tensor(data_type, shape)
+    }
+
+    /// All of its bytes.
+    pub fn slice(&self) -> Slice {
+        Slice::new(&self.buffer.core().context, Span::of_buffer(&self.buffer))
     }
 
     /// Fills all bytes on the device with a pattern, on the current stream: one operation, or several where they do not fit
@@ -286,22 +289,7 @@ impl ManagedBuffer {
     /// # Errors
     /// Bytes beyond the end.
     fn range(&self, range: impl RangeBounds<u64>) -> Result<Range<u64>, RuntimeError> {
-        let start = match range.start_bound() {
-            Bound::Included(&start) => start,
-            Bound::Excluded(&start) => start.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&end) => end.saturating_add(1),
-            Bound::Excluded(&end) => end,
-            Bound::Unbounded => self.size_bytes(),
-        };
-        if start > end || end > self.size_bytes() {
-            let size_bytes = self.size_bytes();
-            let reason = format!("bytes {start}..{end} are not in a managed buffer of {size_bytes} bytes");
-            return Err(RuntimeError::Tensor { reason });
-        }
-        Ok(start..end)
+        bounds(range, self.size_bytes())
     }
 }
 
