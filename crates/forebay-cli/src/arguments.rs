@@ -6,6 +6,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay::managed::Policy;
 use forebay::{DeviceOptions, LaunchOrder, MemoryMode, MemorySize};
 
+use crate::heap_arguments::{byte_count, HeapArguments};
+
 /// Train and run ONNX models whose tensors do not fit in device memory.
 ///
 /// Give a budget with --device-memory: what does not fit is moved to host memory and back while other work goes on. Results
@@ -73,10 +75,10 @@ pub struct DeviceArguments {
     #[arg(long, value_name = "NAME", default_value = "host")]
     pub device: String,
     /// Never use more device memory than this: 256MiB, 1GiB, or 50% (of what the model needs without a budget)
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_DEVICE_MEMORY")]
     pub device_memory: Option<MemorySize>,
     /// Never use more host memory than this for what is moved out of the device
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_HOST_MEMORY")]
     pub host_memory: Option<MemorySize>,
     /// Move what exceeds --host-memory to files in this folder; they have no names, and are gone when the command ends
     #[arg(long, value_name = "DIR", env = "FOREBAY_SPILL_DIR")]
@@ -87,6 +89,9 @@ pub struct DeviceArguments {
     /// In which order `--memory automatic` evicts [default: driver]
     #[arg(long, value_enum, value_name = "POLICY")]
     pub eviction: Option<PolicyKind>,
+    /// In what device memory is had.
+    #[command(flatten)]
+    pub heaps: HeapArguments,
     /// Threads for kernels and copies together [default: all]; results do not depend on it
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub threads: Option<u64>,
@@ -104,7 +109,7 @@ pub struct DeviceArguments {
 impl DeviceArguments {
     /// The options that the flags name.
     pub fn options(&self, trace: bool) -> DeviceOptions {
-        DeviceOptions {
+        self.heaps.apply(DeviceOptions {
             device: self.device.clone(),
             threads: self.threads.map(|count| usize::try_from(count).unwrap_or(usize::MAX)),
             device_memory: self.device_memory,
@@ -124,7 +129,8 @@ impl DeviceArguments {
             },
             check: self.check || DeviceOptions::default().check,
             trace,
-        }
+            ..DeviceOptions::default()
+        })
     }
 }
 
@@ -372,6 +378,9 @@ pub struct PlanArguments {
     /// List every command of a step
     #[arg(long)]
     pub commands: bool,
+    /// Draw device memory over the launches of a step, a rectangle for each buffer's stay
+    #[arg(long, value_name = "FILE.svg")]
+    pub memory_svg: Option<PathBuf>,
     /// How to train.
     #[command(flatten)]
     pub training: TrainingArguments,
@@ -433,6 +442,9 @@ pub struct ProbeArguments {
     /// Threads for kernels and copies together [default: all]
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub threads: Option<u64>,
+    /// In what device memory is had.
+    #[command(flatten)]
+    pub heaps: HeapArguments,
     /// Print one JSON object on standard output, and nothing else there
     ///
     /// Keys: device, policy, chunk_bytes, chunks, as_measured (of all actions), actions (each with action, description,
@@ -491,14 +503,6 @@ fn positive_count(text: &str) -> Result<u64, String> {
         Ok(0) => Err("at least 1 is needed".to_owned()),
         Ok(count) => Ok(count),
         Err(_) => Err("not a whole number".to_owned()),
-    }
-}
-
-fn byte_count(text: &str) -> Result<u64, String> {
-    match text.parse() {
-        Ok(MemorySize::Bytes(bytes)) => Ok(bytes),
-        Ok(MemorySize::Percent(_)) => Err("a share of what? write a size like 8MiB".to_owned()),
-        Err(error) => Err(error.to_string()),
     }
 }
 

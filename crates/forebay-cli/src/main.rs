@@ -6,6 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`arguments`] | every sub-command and flag |
+//! | [`heap_arguments`] | flags that say in what pieces device memory is had |
 //! | [`failure`] | what ends the program early, and with which exit code |
 //! | [`output`] | printing, and files that appear whole or not at all |
 //! | [`interrupt`] | Ctrl-C |
@@ -26,6 +27,7 @@ mod compare;
 mod devices;
 mod failure;
 mod feeding;
+mod heap_arguments;
 mod interrupt;
 mod metrics;
 mod output;

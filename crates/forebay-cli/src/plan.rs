@@ -1,7 +1,9 @@
 //! `forebay plan`: how a model would run, without running it.
 
 use forebay::serde_json::{self, Value};
-use forebay::{command_lines, Explanation, Model, Plan, Session, SessionOptions, Trainer, TrainerOptions};
+use forebay::{
+    command_lines, memory_picture, Explanation, Model, Plan, Session, SessionOptions, Trainer, TrainerOptions,
+};
 
 use crate::arguments::{MemoryKind, PlanArguments};
 use crate::failure::Failure;
@@ -20,6 +22,9 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
                       and `run` report it";
         return Err(Failure::Usage(reason.to_owned()));
     }
+    if let Some(path) = &arguments.memory_svg {
+        output::check_writable(path)?;
+    }
     let model = Model::from_file(&arguments.model)?;
     let device = arguments.device.options(false);
     if arguments.train {
@@ -36,6 +41,10 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
 }
 
 fn show(arguments: &PlanArguments, plan: &Plan, explanation: &Explanation) -> Result<(), Failure> {
+    if let Some(path) = &arguments.memory_svg {
+        let title = format!("device memory of {} over a step", arguments.model.display());
+        output::write(path, &memory_picture(plan, &title).svg())?;
+    }
     if !arguments.report.json {
         output::say(explanation.to_string().trim_end());
         if arguments.commands {

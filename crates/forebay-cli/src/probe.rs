@@ -21,6 +21,7 @@ pub fn probe(arguments: &ProbeArguments) -> Result<(), Failure> {
     let policy = arguments.policy.policy();
     let threads = arguments.threads.map(|count| usize::try_from(count).unwrap_or(usize::MAX));
     let device = DeviceOptions { device: arguments.device.clone(), threads, ..DeviceOptions::default() };
+    let device = arguments.heaps.apply(device);
     let (chunk_bytes, chunk_count) = (arguments.chunk_size, arguments.chunks);
     let findings = forebay::probe(&ProbeOptions { device, policy, chunk_bytes, chunk_count })?;
     let title = format!(

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{assert_says, digits_data, digits_model, failure, one_node_model, success, zeros, Folder};
+use common::{assert_says, digits_data, digits_model, failure, forebay, one_node_model, success, zeros, Folder};
 use forebay::data::{npy, Array};
 
 /// Flags that train the digits network for some steps.
@@ -172,4 +172,19 @@ fn a_loss_that_is_no_number_is_reported_with_its_step() {
     let output = success(&train(&data, &model, &[flags.as_slice(), &["--on-nan", "continue"]].concat()));
     assert_says(&output, &["warning: the loss of step", "step 30/30"]);
     assert!(folder.path("trained.onnx").exists());
+}
+
+#[test]
+fn variables_of_the_environment_without_meaning() {
+    let model = digits_model();
+    for (variable, text, words) in [
+        ("FOREBAY_DEVICE_MEMORY", "much", "--device-memory"),
+        ("FOREBAY_HEAP_SIZE", "50%", "a share of what"),
+        ("FOREBAY_TILED", "no", "0 or 1"),
+    ] {
+        let output = forebay(&["plan", &model]).env(variable, text).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(text) && error.contains(words), "{error}");
+    }
 }

@@ -9,7 +9,7 @@ use forebay_sync::{insert_barriers, StepBoundary};
 use crate::arena::Arena;
 use crate::error::PlanError;
 use crate::liveness::{Liveness, Owner};
-use crate::plan::{Home, MemoryKind, Movement, Plan, PlanMemory, PlanStream, Statistics};
+use crate::plan::{Home, MemoryKind, Movement, Plan, PlanMemory, PlanStream, Statistics, Stay};
 use crate::residency::Residency;
 use crate::schedule::Work;
 use crate::stores::{Store, Stores, DISK_ALIGNMENT_BYTES};
@@ -71,11 +71,40 @@ pub fn emit(decisions: &Decisions, work: &[Work]) -> Result<Plan, PlanError> {
     let copies = plan.commands.iter().enumerate().filter(|(_, command)| matches!(command, Command::Copy { .. }));
     plan.movements =
         copies.zip(reasons).map(|((command, _), (name, reason))| Movement { command, name, reason }).collect();
+    plan.stays = stays(decisions);
     plan.inputs = decisions.program.inputs.iter().filter_map(|port| places.host_home(port)).collect();
     plan.outputs = decisions.program.outputs.iter().filter_map(|port| places.host_home(port)).collect();
     plan.persistent = decisions.program.persistent.iter().map(|port| places.home(port)).collect();
     plan.statistics = count(&plan);
     Ok(plan)
+}
+
+/// What lies where and when, with parts of one buffer that lie side by side for the same time as one.
+fn stays(decisions: &Decisions) -> Vec<Stay> {
+    let Decisions { program, live, residency, arena, .. } = decisions;
+    let mut stays: Vec<(Owner, Stay)> = Vec::new();
+    for (segment, &offset_bytes) in residency.segments.iter().zip(&arena.device_offsets) {
+        let chunk = &live.chunks[segment.chunk];
+        let name = match chunk.owner {
+            Owner::Buffer(buffer) => program.buffer(buffer).name.clone(),
+            Owner::Scratch(_) => "scratch".to_string(),
+        };
+        let (first_launch, last_launch) = (segment.start, segment.end);
+        let stay = Stay { name, part: chunk.range, offset_bytes, first_launch, last_launch };
+        stays.push((chunk.owner, stay));
+    }
+    stays.sort_by_key(|(owner, stay)| (*owner, stay.first_launch, stay.last_launch, stay.part.start));
+    stays.dedup_by(|(owner, next), (last_owner, last)| {
+        let goes_on = owner == last_owner
+            && (next.first_launch, next.last_launch) == (last.first_launch, last.last_launch)
+            && next.part.start == last.part.end
+            && next.offset_bytes == last.offset_bytes + last.part.len();
+        if goes_on {
+            last.part.end = next.part.end;
+        }
+        goes_on
+    });
+    stays.into_iter().map(|(_, stay)| stay).collect()
 }
 
 fn memories(decisions: &Decisions) -> Plan {

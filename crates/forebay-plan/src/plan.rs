@@ -98,6 +98,21 @@ pub struct Movement {
     pub reason: String,
 }
 
+/// Where a part of a buffer lies in device memory, and for how long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stay {
+    /// Name of the buffer; `scratch` for scratch bytes.
+    pub name: String,
+    /// The bytes of the buffer.
+    pub part: ByteRange,
+    /// Its first byte in device memory.
+    pub offset_bytes: u64,
+    /// The first launch, in the plan's order, during which the bytes are taken.
+    pub first_launch: usize,
+    /// The last one.
+    pub last_launch: usize,
+}
+
 /// The complete list of commands for one step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
@@ -127,6 +142,8 @@ pub struct Plan {
     /// the second; whoever runs the plan exchanges them after a step whose update phase succeeded, so that the first holds
     /// the homes again. A step that fails leaves them as they are.
     pub turns: Option<(MemoryId, MemoryId)>,
+    /// What lies where in device memory, and when.
+    pub stays: Vec<Stay>,
     /// Why each copy is there.
     pub movements: Vec<Movement>,
     /// Numbers about the plan.

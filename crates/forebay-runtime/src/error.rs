@@ -59,6 +59,15 @@ pub enum RuntimeError {
         /// The system's words.
         reason: String,
     },
+    /// A variable of the environment makes no sense.
+    Setting {
+        /// The variable.
+        variable: &'static str,
+        /// What it says.
+        text: String,
+        /// What is wrong with that.
+        reason: &'static str,
+    },
     /// An event was waited for or asked before it was ever recorded.
     NeverRecorded,
     /// An event that does not measure time was asked for its time.
@@ -104,6 +113,9 @@ impl fmt::Display for RuntimeError {
             ),
             RuntimeError::Spill { folder, action, reason } => {
                 write!(f, "cannot {action} the spill file in {folder}: {reason}")
+            }
+            RuntimeError::Setting { variable, text, reason } => {
+                write!(f, "the environment says {variable}={text}, which makes no sense: {reason}")
             }
             RuntimeError::NeverRecorded => {
                 f.write_str("the event was never recorded, so it would never fire: record it first")

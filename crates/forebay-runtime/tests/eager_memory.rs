@@ -251,3 +251,43 @@ fn without_growth_everything_is_taken_at_the_start() {
     let without_size = ContextOptions { growth: false, ..recording() };
     assert!(Context::new(device, &without_size).unwrap_err().to_string().contains("device_memory_bytes"));
 }
+
+#[test]
+fn memory_explains_itself() {
+    let context = Context::new(host(), &ContextOptions { memory_history: 2, ..recording() }).unwrap();
+    let a = filled(&context, 1, 1.0);
+    let stream = Stream::new(&context, 0).unwrap();
+    stream.wait_stream(&context.current_stream()).unwrap();
+    let b = {
+        let _entered = stream.enter();
+        context.operation("Add").input(&a).input(1.0).name("the \"sum\" of <all>").run_single().unwrap()
+    };
+    let live = |context: &Context| -> Vec<(String, Option<u64>)> {
+        let json = context.memory_snapshot_json();
+        let blocks =
+            json["segments"].as_array().unwrap().iter().flat_map(|segment| segment["blocks"].as_array().unwrap());
+        let live = blocks.filter(|block| block["state"] == "live" && block["size_bytes"].as_u64() >= Some(MIB));
+        live.map(|block| (block["owner"].as_str().unwrap().to_string(), block["stream"].as_u64())).collect()
+    };
+    assert_eq!(live(&context), [("from_host".to_string(), Some(0)), ("the \"sum\" of <all>".to_string(), Some(1))]);
+    drop(a);
+    context.synchronize().unwrap();
+    let peak = context.memory_statistics().in_use_peak_bytes;
+    assert!(peak >= 2 * MIB);
+    context.reset_peaks();
+    let statistics = context.memory_statistics();
+    assert!(statistics.in_use_peak_bytes == statistics.in_use_bytes && statistics.in_use_bytes < peak);
+    assert_eq!(context.memory_snapshot_json()["in_use_peak_bytes"], statistics.in_use_bytes);
+    drop(b);
+    context.trim().unwrap();
+    let history = context.memory_history().unwrap();
+    assert_eq!(history.blocks().count(), 2, "the last two that went are kept, nothing is live");
+    let json = context.memory_history_json();
+    assert_eq!(json["events"], history.event_count());
+    assert!(json["blocks"].as_array().unwrap().iter().any(|block| block["owner"] == "the \"sum\" of <all>"));
+    assert!(json["segments"].as_array().unwrap().iter().all(|segment| segment["end"].is_u64()));
+    let svg = history.picture("a test").svg();
+    assert!(svg.contains("the \"sum\" of &lt;all>: 1 MiB at"), "{svg}");
+    context.start_memory_history(0);
+    assert_eq!(context.memory_history(), None);
+}

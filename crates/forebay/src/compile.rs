@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::Kernel;
+use forebay_memory::size::MemorySize;
 use forebay_model::lower::{lower_with, LoweringOptions};
 use forebay_model::program::{self, Program, Role};
 use forebay_model::{Graph, Tensor, ValueId};
@@ -11,7 +12,6 @@ use forebay_plan::fuse::fuse;
 use forebay_plan::{page, plan, PlanError, PlanOptions};
 use forebay_runtime::PagedOptions;
 
-use crate::budget::MemorySize;
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::port::Port;

@@ -4,11 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 
 use forebay_device::DeviceError;
+use forebay_memory::size::MemorySizeError;
 use forebay_model::ModelError;
 use forebay_plan::PlanError;
 use forebay_runtime::RuntimeError;
-
-use crate::budget::MemorySizeError;
 
 /// Why something was not done. Messages carry names, numbers and a way out.
 #[derive(Clone, Debug, PartialEq)]

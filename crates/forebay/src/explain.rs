@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use forebay_base::{Command, Space};
-use forebay_plan::plan::Movement;
+use forebay_base::{ByteRange, Command, Space};
+use forebay_memory::picture::{Bar, Picture};
+use forebay_memory::size::format_bytes;
+use forebay_plan::plan::{Movement, Stay};
 use forebay_plan::Plan;
 use serde::Serialize;
-
-use crate::budget::format_bytes;
 
 /// What a plan does, as numbers and reasons.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -50,6 +50,23 @@ pub struct Explanation {
     pub in_core_predicted_seconds: f64,
     /// Every copy of a step, in order.
     pub movements: Vec<MovementExplanation>,
+    /// What lies where in device memory, and when.
+    pub placement: Vec<PlacementExplanation>,
+}
+
+/// A buffer, or a part of one, in device memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlacementExplanation {
+    /// The buffer.
+    pub name: String,
+    /// Its first byte in device memory.
+    pub offset_bytes: u64,
+    /// How many bytes it takes.
+    pub bytes: u64,
+    /// The first launch during which they are taken, counted from 0 in the plan's order.
+    pub first_launch: usize,
+    /// The last one.
+    pub last_launch: usize,
 }
 
 /// One copy of a step.
@@ -90,6 +107,34 @@ pub fn explain(plan: &Plan) -> Explanation {
         predicted_seconds: statistics.predicted_ns as f64 / 1e9,
         in_core_predicted_seconds: statistics.in_core_predicted_ns as f64 / 1e9,
         movements: plan.movements.iter().filter_map(|movement| explain_movement(plan, movement)).collect(),
+        placement: plan.stays.iter().map(explain_stay).collect(),
+    }
+}
+
+fn explain_stay(stay: &Stay) -> PlacementExplanation {
+    PlacementExplanation {
+        name: stay.name.clone(),
+        offset_bytes: stay.offset_bytes,
+        bytes: stay.part.len(),
+        first_launch: stay.first_launch,
+        last_launch: stay.last_launch,
+    }
+}
+
+/// A plan's device memory over the launches of a step, to be drawn.
+pub fn memory_picture(plan: &Plan, title: &str) -> Picture {
+    let bar = |stay: &Stay| Bar {
+        owner: stay.name.clone(),
+        time: stay.first_launch as u64..stay.last_launch as u64 + 1,
+        bytes: ByteRange::new(stay.offset_bytes, stay.offset_bytes + stay.part.len()),
+    };
+    Picture {
+        title: title.to_string(),
+        time_name: "launch".to_string(),
+        time: 0..plan.statistics.launches as u64,
+        size_bytes: plan.statistics.device_peak_bytes,
+        backgrounds: Vec::new(),
+        bars: plan.stays.iter().map(bar).collect(),
     }
 }
 

@@ -50,14 +50,13 @@
 //! | [`model`] | a model as it was read |
 //! | [`session`] | running a model |
 //! | [`trainer`] | training a model |
-//! | [`options`], [`budget`] | on what machine, within what memory, and how to train |
+//! | [`options`], [`budget`](mod@budget) | on what machine, within what memory, and how to train |
 //! | [`port`] | what goes into a model and comes out of it |
 //! | [`checkpoint`] | everything that a training run needs to go on |
 //! | [`mod@explain`] | a plan in words |
 //! | [`mod@probe`] | the order in which managed memory evicts, found by experiment |
 //! | [`error`] | what can go wrong |
 
-pub mod budget;
 pub mod checkpoint;
 mod compile;
 mod engine;
@@ -75,15 +74,15 @@ mod runner;
 pub mod session;
 pub mod trainer;
 
-pub use budget::MemorySize;
 pub use checkpoint::Checkpoint;
 pub use error::Error;
-pub use explain::{command_lines, Explanation};
+pub use explain::{command_lines, memory_picture, Explanation};
 pub use forebay_base::{ByteRange, DataType};
 pub use forebay_data as data;
 pub use forebay_device as device;
 pub use forebay_device::{Device, DeviceUsage};
 pub use forebay_memory as memory;
+pub use forebay_memory::size::{self as budget, MemorySize};
 pub use forebay_model::graph::Attribute;
 pub use forebay_model::graph::Dimension;
 pub use forebay_model::{training, Tensor as HostTensor};

@@ -6,9 +6,9 @@ use forebay_base::Limits;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::Device;
+use forebay_memory::size::MemorySize;
 use forebay_runtime::executor::STAGING_BYTES;
 
-use crate::budget::MemorySize;
 use crate::error::Error;
 use crate::options::DeviceOptions;
 
@@ -85,11 +85,21 @@ fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
     }
     match options.device.as_str() {
         "host" => {
-            let device = HostDevice::new(&HostOptions { threads: options.threads, ..HostOptions::default() })
+            let usual = HostOptions::default();
+            let heap_bytes_max = options.heap_size.unwrap_or(usual.heap_bytes_max);
+            let settings = HostOptions { threads: options.threads, tiled: options.tiled, heap_bytes_max, ..usual };
+            let device = HostDevice::new(&settings)
                 .map_err(|error| Error::Device { action: "while opening device host".to_string(), error })?;
             Ok(Arc::new(device))
         }
-        "null" => Ok(Arc::new(NullDevice::new(NullProfile::Tiled))),
+        "null" => {
+            let device = NullDevice::new(NullProfile::Tiled);
+            let device = if options.tiled { device } else { device.without_tiles() };
+            Ok(Arc::new(match options.heap_size {
+                Some(bytes) => device.with_heap_bytes_max(bytes),
+                None => device,
+            }))
+        }
         name => {
             let reason = format!("there is no device '{name}' (there are: {})", DEVICES.join(", "));
             Err(Error::Option { reason })

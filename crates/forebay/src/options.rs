@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
+use forebay_memory::size::MemorySize;
 use forebay_model::training::TrainingOptions;
 use forebay_plan::LaunchOrder;
 use forebay_runtime::eager::managed::Policy;
 use forebay_runtime::Strategy;
 
-use crate::budget::MemorySize;
 use crate::error::Error;
 
 /// Who decides what is on the device. No result depends on it.
@@ -44,6 +44,10 @@ pub struct DeviceOptions {
     /// In which order managed memory evicts when it is left alone ([`MemoryMode::Automatic`]); as a driver of unified memory
     /// does where not given.
     pub eviction: Option<Policy>,
+    /// The largest heap behind a reservation, in bytes; the device's own limit where not given.
+    pub heap_size: Option<u64>,
+    /// Whether heaps are mapped tile by tile where the device can. Without, memory is placed heaps. No result depends on it.
+    pub tiled: bool,
     /// Whether operators are merged: neighbouring kernels become one, and the pieces of a concatenation are computed in
     /// their place.
     pub fuse: bool,
@@ -65,6 +69,8 @@ impl Default for DeviceOptions {
             spill_dir: None,
             memory: MemoryMode::default(),
             eviction: None,
+            heap_size: None,
+            tiled: true,
             fuse: true,
             order: LaunchOrder::default(),
             check: false,

@@ -61,6 +61,26 @@ fn unet3d() {
 }
 
 #[test]
+fn placed_heaps_and_other_sizes_of_heap_give_the_same_bits() {
+    let case = Case::read("digits-cnn");
+    let mut usual = trainer_within(&case, None, 2, None);
+    let (minimum, expected) = (usual.statistics().minimum_budget_bytes, run(&case, &mut usual, 3));
+    assert_eq!(usual.plan().heaps.len(), 1, "tiles are mapped where the device has them");
+    for (tiled, heap_size) in [(false, None), (false, Some(64 << 10)), (true, Some(64 << 10))] {
+        for budget in [None, Some(MemorySize::Bytes(minimum))] {
+            let mut options = host(2);
+            options.check = true;
+            (options.device_memory, options.tiled, options.heap_size) = (budget, tiled, heap_size);
+            let mut trainer = trainer_on(case.model(), recipe(&case), options, None);
+            let what = format!("tiled: {tiled}, heaps of {heap_size:?}, within {budget:?}");
+            assert_eq!(trainer.plan().heaps.len() > 1, tiled, "{what}");
+            assert_eq!(trainer.plan().heaps.is_empty(), !tiled, "{what}");
+            assert_same(&expected, &run(&case, &mut trainer, 3), &what);
+        }
+    }
+}
+
+#[test]
 fn the_most_permissive_order_gives_the_same_bits() {
     for (name, steps) in [("digits-cnn", 3), ("resnet20", 1)] {
         let case = Case::read(name);

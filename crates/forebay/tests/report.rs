@@ -4,7 +4,7 @@ mod common;
 
 use common::golden::Case;
 use common::{host, recipe, trainer};
-use forebay::{command_lines, MemorySize, Trainer};
+use forebay::{command_lines, memory_picture, MemorySize, Trainer};
 use serde_json::Value;
 
 fn trainer_at_half(trace: bool) -> (Case, Trainer) {
@@ -38,6 +38,39 @@ fn a_plan_says_what_moves_and_why() {
     let lines = command_lines(trainer.plan());
     assert_eq!(lines.len(), trainer.plan().prologue.len() + trainer.plan().commands.len());
     assert!(lines.iter().any(|line| line.contains("launch Convolution")));
+}
+
+#[test]
+fn a_plan_says_what_lies_where_and_when() {
+    let (_, trainer) = trainer_at_half(false);
+    let placement = trainer.explain().placement;
+    let peak = trainer.statistics().device_peak_bytes;
+    assert!(placement.iter().all(|one| one.bytes > 0 && one.offset_bytes + one.bytes <= peak));
+    for (i, one) in placement.iter().enumerate() {
+        for other in &placement[..i] {
+            let together = one.first_launch <= other.last_launch && other.first_launch <= one.last_launch;
+            let overlap = one.offset_bytes < other.offset_bytes + other.bytes
+                && other.offset_bytes < one.offset_bytes + one.bytes;
+            assert!(!(together && overlap), "{one:?} and {other:?}");
+        }
+    }
+    let launches = trainer.plan().commands.iter().filter_map(|command| match command {
+        forebay_base::Command::Launch { launch, .. } => Some(launch),
+        _ => None,
+    });
+    for (number, launch) in launches.enumerate() {
+        for region in launch.reads.iter().chain(&launch.writes).map(|binding| binding.region).chain(launch.scratch) {
+            let is_there = placement.iter().any(|one| {
+                (one.first_launch..=one.last_launch).contains(&number)
+                    && one.offset_bytes < region.range.end
+                    && region.range.start < one.offset_bytes + one.bytes
+            });
+            assert!(is_there, "launch {number} uses {region}, where nothing lies");
+        }
+    }
+    let picture = memory_picture(trainer.plan(), "a step");
+    assert_eq!((picture.bars.len(), picture.size_bytes), (placement.len(), peak));
+    assert_eq!(picture.time, 0..trainer.statistics().launches as u64);
 }
 
 #[test]

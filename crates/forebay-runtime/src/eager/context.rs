@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use forebay_device::Device;
-use forebay_memory::allocator::{AllocatorStatistics, Snapshot};
 use forebay_model::Tensor as HostTensor;
 use forebay_queue::shim::lock;
 use forebay_queue::shim::sync::{Mutex, MutexGuard};
@@ -43,6 +42,8 @@ pub struct ContextOptions {
     pub event_limit: usize,
     /// Whether everything is recorded from the start for [`Context::check`].
     pub record: bool,
+    /// Of how many blocks that are gone to keep, from the start, who had them when ([`Context::memory_history`]); 0 for none.
+    pub memory_history: usize,
     /// Whether memory that is freed while another stream uses it is kept until that use has returned. Without, results are
     /// wrong now and then; it can be turned off only to show that.
     pub extend_lifetimes: bool,
@@ -59,6 +60,7 @@ impl Default for ContextOptions {
             staging_bytes: None,
             event_limit: 64,
             record: false,
+            memory_history: 0,
             extend_lifetimes: true,
         }
     }
@@ -177,16 +179,6 @@ impl Context {
             HostTensor::new(tensor.data_type(), tensor.shape(), bytes).ok_or_else(refused)
         };
         tensors.iter().zip(read).map(array).collect()
-    }
-
-    /// Device memory in numbers.
-    pub fn memory_statistics(&self) -> AllocatorStatistics {
-        self.inner.shared.lock().store(StoreKind::Device).ledger.allocator().statistics()
-    }
-
-    /// Every block of device memory.
-    pub fn memory_snapshot(&self) -> Snapshot {
-        self.inner.shared.lock().store(StoreKind::Device).ledger.allocator().snapshot()
     }
 
     /// Waits for all work, forgets compiled operations with their constants, and gives memory that nobody uses back to the

@@ -7,7 +7,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use forebay_memory::allocator::{Allocator, Assembly, Block, BlockId, PoolId};
+use forebay_memory::allocator::{Allocator, Assembly, Block, BlockId, PoolId, SegmentId};
+use forebay_memory::History;
 
 use super::timeline::{Agent, QueueId, Timelines};
 
@@ -38,9 +39,12 @@ pub struct Ledger {
     live: BTreeMap<BlockId, Holding>,
     /// Freed blocks whose uses have not returned to their homes, oldest first.
     returning: VecDeque<(BlockId, Holding)>,
+    /// What is kept of the past, while it is.
+    history: Option<History>,
 }
 
-fn pool(agent: Agent) -> PoolId {
+/// The pool of an agent's blocks.
+pub fn pool(agent: Agent) -> PoolId {
     match agent {
         Agent::Host => PoolId(0),
         Agent::Queue(queue) => PoolId(queue as u32 + 1),
@@ -56,7 +60,7 @@ impl Ledger {
     /// memory that other queues still use, which is wrong: it is there to show so.
     pub fn new(alignment_bytes: u64, tracks_uses: bool) -> Ledger {
         let allocator = Allocator::new(alignment_bytes);
-        Ledger { tracks_uses, allocator, live: BTreeMap::new(), returning: VecDeque::new() }
+        Ledger { tracks_uses, allocator, live: BTreeMap::new(), returning: VecDeque::new(), history: None }
     }
 
     /// Where the bytes are: segments and blocks.
@@ -64,15 +68,49 @@ impl Ledger {
         &self.allocator
     }
 
-    /// Where the bytes are, to add segments and take out empty ones.
-    pub fn allocator_mut(&mut self) -> &mut Allocator {
-        &mut self.allocator
+    /// Adds a segment, whose tiles of this size can be mapped elsewhere if there are any.
+    pub fn add_segment(&mut self, size_bytes: u64, tile_bytes: Option<u64>) -> SegmentId {
+        let id = match tile_bytes {
+            Some(tile_bytes) => self.allocator.add_tiled_segment(size_bytes, tile_bytes),
+            None => self.allocator.add_segment(size_bytes),
+        };
+        if let Some(history) = &mut self.history {
+            history.segment_added(id, size_bytes);
+        }
+        id
+    }
+
+    /// Takes out the segments that are wholly free, for the caller to give back to the device.
+    pub fn take_empty_segments(&mut self) -> Vec<SegmentId> {
+        let taken = self.allocator.take_empty_segments();
+        if let Some(history) = &mut self.history {
+            taken.iter().for_each(|&segment| history.segment_removed(segment));
+        }
+        taken
+    }
+
+    /// Peaks start again from what is now.
+    pub fn reset_peaks(&mut self) {
+        self.allocator.reset_peaks();
+    }
+
+    /// Keeps from now on who had which bytes when, of at most so many blocks that are gone; nothing with 0.
+    pub fn start_history(&mut self, count_max: usize) {
+        self.history = (count_max > 0).then(|| History::new(count_max, &self.allocator.snapshot()));
+    }
+
+    /// Who had which bytes when, while that is kept.
+    pub fn history(&self) -> Option<&History> {
+        self.history.as_ref()
     }
 
     /// A block for `home`, from what it or nobody uses any more; none where nothing fits.
     pub fn allocate(&mut self, home: Agent, size_bytes: u64, owner: &str) -> Option<Block> {
         let block = self.allocator.allocate(pool(home), size_bytes, owner)?;
         self.live.insert(block.id, Holding { home, uses: Vec::new() });
+        if let Some(history) = &mut self.history {
+            history.allocated(&block, pool(home), owner);
+        }
         Some(block)
     }
 
@@ -81,6 +119,11 @@ impl Ledger {
     pub fn assemble(&mut self, home: Agent, size_bytes: u64, tile_bytes: u64, owner: &str) -> Option<Assembly> {
         let assembly = self.allocator.assemble(pool(home), size_bytes, tile_bytes, owner)?;
         self.live.insert(assembly.block.id, Holding { home, uses: Vec::new() });
+        if let Some(history) = &mut self.history {
+            assembly.emptied.iter().for_each(|&segment| history.segment_removed(segment));
+            history.segment_added(assembly.block.segment, assembly.segment_size_bytes);
+            history.allocated(&assembly.block, pool(home), owner);
+        }
         Some(assembly)
     }
 
@@ -120,6 +163,9 @@ impl Ledger {
         // Every block of the ledger is the allocator's, and leaves the ledger once.
         let freed = self.allocator.free(block);
         debug_assert!(freed.is_ok(), "{freed:?}");
+        if let Some(history) = &mut self.history {
+            history.freed(block);
+        }
     }
 
     /// Gives back what has returned meanwhile; memory of queues that are quiet becomes everybody's.
@@ -211,7 +257,7 @@ mod tests {
             let mut timelines = Timelines::default();
             (0..QUEUES).for_each(|_| assert!(timelines.add_queue() < QUEUES));
             let mut ledger = Ledger::new(256, true);
-            ledger.allocator_mut().add_segment(16 * 256);
+            ledger.add_segment(16 * 256, None);
             let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
             Test { random, timelines, ledger, naive: Naive::default(), blocks: Vec::new() }
         }
@@ -318,7 +364,7 @@ mod tests {
             }
             test.ledger.settle(&test.timelines, QUEUES);
             assert_eq!(test.ledger.block_count(), 0, "seed {seed}");
-            assert_eq!(test.ledger.allocator_mut().take_empty_segments().len(), 1, "seed {seed}");
+            assert_eq!(test.ledger.take_empty_segments().len(), 1, "seed {seed}");
         }
     }
 

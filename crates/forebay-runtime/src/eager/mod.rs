@@ -35,6 +35,8 @@
 //! | [`store`], `tiles` | segments obtained from the device, and what is mapped where |
 //! | `shared` | queues, clocks and memory behind one lock; how the host waits |
 //! | [`context`], [`stream`], [`event`] | what the caller holds |
+//! | `explain` | what a context says about its memory: numbers, snapshots, pictures |
+//! | `environment` | settings of a context from the environment |
 //! | [`slice`], [`tensor`], [`operation`] | bytes, data in them, and what is done with it |
 //! | `transfer` | bytes between the host and the device, through a ring of host blocks |
 //! | [`managed`] | memory for more than the device holds |
@@ -44,7 +46,9 @@ mod batch;
 mod compiled;
 pub mod context;
 mod current;
+mod environment;
 pub mod event;
+mod explain;
 pub mod ledger;
 pub mod managed;
 pub mod operation;

@@ -79,7 +79,7 @@ impl<'a> Operation<'a> {
         Operation { context, op_type, name: None, attributes: BTreeMap::new(), inputs, managed: None }
     }
 
-    /// What messages and the race checker call it; else the operator's type with a number.
+    /// What messages, snapshots of memory and the race checker call it; else the operator's type with a number.
     pub fn name(mut self, name: &str) -> Operation<'a> {
         self.name = Some(name.to_string());
         self
@@ -210,12 +210,14 @@ impl<'a> Operation<'a> {
 
     fn launch(&self, stream: &Stream, compiled: &Compiled) -> Result<Vec<Tensor>, RuntimeError> {
         let (context, program, home) = (self.context, &compiled.program, Agent::Queue(stream.queue()));
+        // What has a name is found by it in snapshots, too.
+        let owner = self.name.as_deref().unwrap_or(&self.op_type);
         let outputs = compiled
             .outputs
             .iter()
             .map(|ty| match self.managed {
                 Some(memory) => memory.tensor(ty.data_type, &ty.shape),
-                None => Tensor::uninitialised(context, stream, ty.clone(), &self.op_type),
+                None => Tensor::uninitialised(context, stream, ty.clone(), owner),
             })
             .collect::<Result<Vec<_>, _>>()?;
         let mut spans: BTreeMap<BufferId, Span> = BTreeMap::new();
@@ -231,7 +233,7 @@ impl<'a> Operation<'a> {
         for operand in program.launches.iter().flat_map(|launch| &launch.writes) {
             if let Entry::Vacant(entry) = spans.entry(operand.buffer) {
                 let size_bytes = program.buffer(operand.buffer).size_bytes;
-                entry.insert(Span::new(context, home, size_bytes, &self.op_type)?);
+                entry.insert(Span::new(context, home, size_bytes, owner)?);
             }
         }
         let scratch = (compiled.scratch_bytes > 0)

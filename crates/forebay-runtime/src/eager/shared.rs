@@ -69,7 +69,7 @@ fn device_error(action: &'static str) -> impl FnOnce(DeviceError) -> RuntimeErro
 }
 
 impl Shared {
-    /// State without work, with the default queue.
+    /// State without work. The first queue that is leased is the default stream's, which others share last.
     ///
     /// # Errors
     /// What the device reports.
@@ -90,7 +90,7 @@ impl Shared {
         };
         // Each queue has an event; what remains measures time.
         let queues_max = (options.event_limit / 2).clamp(1, 32);
-        let state = State {
+        let mut state = State {
             queues: Vec::new(),
             timelines: Timelines::default(),
             stores: [Store::new(StoreKind::Device, device_store), Store::new(StoreKind::Staging, staging_store)],
@@ -98,8 +98,8 @@ impl Shared {
             timers: Timers::new(options.event_limit.saturating_sub(queues_max)),
             operation_count: 0,
         };
+        state.store(StoreKind::Device).ledger.start_history(options.memory_history);
         let shared = Shared { device, queues_max, state: Mutex::new(state), ring: Ring::default() };
-        shared.lease_queue(0)?;
         if !options.growth {
             shared.reserve_all(options.device_memory_bytes)?;
         }
@@ -336,7 +336,7 @@ impl Shared {
     pub fn shrink_staging(&self, state: &mut State) {
         let store = state.store(StoreKind::Staging);
         let in_use_peak_bytes = store.ledger.allocator().statistics().in_use_peak_bytes;
-        store.ledger.allocator_mut().reset_peaks();
+        store.ledger.reset_peaks();
         let needed_bytes = in_use_peak_bytes.saturating_mul(2).max(store.segment_bytes());
         if store.reserved_bytes() > needed_bytes {
             self.trim(state, StoreKind::Staging);

@@ -151,11 +151,7 @@ impl Store {
     }
 
     fn add_segment(&mut self, memory: MemoryId, size_bytes: u64, tile_bytes: Option<u64>) {
-        let allocator = self.ledger.allocator_mut();
-        let id = match tile_bytes {
-            Some(tile_bytes) => allocator.add_tiled_segment(size_bytes, tile_bytes),
-            None => allocator.add_segment(size_bytes),
-        };
+        let id = self.ledger.add_segment(size_bytes, tile_bytes);
         self.segments.insert(id, Segment { memory, size_bytes, tiled: tile_bytes.is_some() });
     }
 
@@ -249,7 +245,7 @@ impl Store {
     /// Gives empty segments back to the device. The bytes given back; `commands` gets the unmapping, which is done.
     pub fn trim(&mut self, device: &dyn Device, commands: &mut Vec<Command>) -> u64 {
         let before_bytes = self.reserved_bytes();
-        for id in self.ledger.allocator_mut().take_empty_segments() {
+        for id in self.ledger.take_empty_segments() {
             let Some(segment) = self.segments.remove(&id) else { continue };
             let region = Region::new(segment.memory, 0, segment.size_bytes);
             if segment.tiled {

@@ -1,0 +1,46 @@
+//! Flags and variables that say in what pieces device memory is had.
+
+use clap::Args;
+use forebay::{DeviceOptions, MemorySize};
+
+/// In what device memory is had.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Device")]
+pub struct HeapArguments {
+    /// The largest heap whose tiles are mapped, in whole tiles [default: 32MiB]
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_HEAP_SIZE", value_parser = byte_count)]
+    pub heap_size: Option<u64>,
+    /// Do not map tiles: memory is placed heaps, each in one piece, also with FOREBAY_TILED=0; results do not depend on it
+    #[arg(long)]
+    pub no_tiles: bool,
+    /// What the environment says about tiles.
+    #[arg(long, hide = true, env = "FOREBAY_TILED", default_value = "1", value_parser = switch)]
+    pub tiled: bool,
+}
+
+impl HeapArguments {
+    /// The options with what the flags say.
+    pub fn apply(&self, options: DeviceOptions) -> DeviceOptions {
+        DeviceOptions { heap_size: self.heap_size, tiled: self.tiled && !self.no_tiles, ..options }
+    }
+}
+
+/// A size in bytes.
+///
+/// # Errors
+/// A text that is none, or a share.
+pub fn byte_count(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(MemorySize::Bytes(bytes)) => Ok(bytes),
+        Ok(MemorySize::Percent(_)) => Err("a share of what? write a size like 8MiB".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err("write 0 or 1".to_owned()),
+    }
+}

@@ -1,0 +1,42 @@
+//! `forebay plan`: settings of memory from flags and from the environment, and the picture of memory.
+
+mod common;
+
+use common::{digits_model, forebay, json, success, Folder};
+
+#[test]
+fn variables_of_the_environment_are_flags_that_nobody_gave() {
+    let model = digits_model();
+    let plan = |flags: &[&str], variables: &[(&str, &str)]| {
+        let arguments = [&["plan", &model, "--batch-size", "8", "--commands"], flags].concat();
+        let output = forebay(&arguments).envs(variables.iter().copied()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (usual, placed) = (plan(&[], &[]), plan(&["--no-tiles"], &[]));
+    assert!(usual.contains("map m0") && !placed.contains("map m0"));
+    assert_eq!(plan(&[], &[("FOREBAY_TILED", "0")]), placed);
+    let small = plan(&["--heap-size", "64KiB"], &[]);
+    assert!(small.matches("map m0").count() > usual.matches("map m0").count());
+    assert_eq!(plan(&[], &[("FOREBAY_HEAP_SIZE", "65536")]), small);
+    assert_eq!(plan(&["--heap-size", "32MiB"], &[("FOREBAY_HEAP_SIZE", "65536")]), usual, "a flag is stronger");
+    let cut = plan(&["--device-memory", "60%"], &[]);
+    assert_eq!(plan(&[], &[("FOREBAY_DEVICE_MEMORY", "60%")]), cut);
+    assert_ne!(cut, usual);
+}
+
+#[test]
+fn memory_is_drawn_and_listed() {
+    let (folder, model) = (Folder::new(), digits_model());
+    let picture = folder.text("memory.svg");
+    let arguments = ["plan", &model, "--batch-size", "8", "--train"];
+    let plan = json(&[&arguments[..], &["--memory-svg", &picture]].concat());
+    let placement = plan["placement"].as_array().unwrap();
+    let ends = placement.iter().map(|one| one["offset_bytes"].as_u64().unwrap() + one["bytes"].as_u64().unwrap());
+    assert!(ends.max() <= plan["device_peak_bytes"].as_u64() && placement.len() > 10);
+    let svg = std::fs::read_to_string(picture).unwrap();
+    assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
+    assert_eq!(svg.matches("<title>").count(), placement.len());
+    assert!(svg.contains(placement[0]["name"].as_str().unwrap()));
+    success(&arguments);
+}
