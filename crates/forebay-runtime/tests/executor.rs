@@ -384,3 +384,41 @@ fn plans_that_name_what_they_do_not_list_are_refused() {
         assert!(device.holds_nothing(), "case {index}");
     }
 }
+
+/// `w` lies on disk, in two memories that take turns: a step copies `x` to the one that it does not read.
+#[test]
+fn memories_take_turns_after_steps_that_succeed() {
+    let turns = [MemoryId(2), MemoryId(3)];
+    let on_disk = |memory| Region::new(memory, 0, 16);
+    let mut spilling = plan();
+    let file = PlanMemory { kind: MemoryKind::SpillFile, space: Space::Disk, size_bytes: 4096 };
+    spilling.memories.extend([file.clone(), file]);
+    spilling.commands.truncate(3);
+    let (x, stream) = (Region::new(HOST, 0, 16), STREAM);
+    spilling.commands.push(Command::Copy { stream, from: x, to: on_disk(turns[1]) });
+    spilling.persistent[0] = home("w", DataType::Float32, &[4], &[(0, on_disk(turns[0]))]);
+    spilling.turns = Some((turns[0], turns[1]));
+    let device = CopyDevice::new();
+    let without_folder = Executor::new(device.clone(), spilling.clone(), &contents());
+    assert!(matches!(without_folder, Err(RuntimeError::Plan { .. })));
+    let folder = std::path::Path::new("anywhere");
+    let mut executor = Executor::spilling(device.clone(), spilling, &contents(), Some(folder)).unwrap();
+    let mut expected = contents()["w"].clone();
+    for (step, decision) in [Decision::Continue, Decision::Stop, Decision::Continue].iter().enumerate() {
+        let x = input(step as f32 + 10.0);
+        executor.write_input("x", &x.bytes).unwrap();
+        executor.run_in_phases(&mut |_| Ok(*decision)).unwrap();
+        if *decision == Decision::Continue {
+            expected = x;
+        }
+        assert_eq!(executor.read_persistent("w").unwrap(), expected, "step {step}");
+    }
+    executor.write_input("x", &input(99.0).bytes).unwrap();
+    // The outputs' phase runs, the updates fail.
+    device.state.lock().unwrap().submissions_left = Some(1);
+    assert!(executor.run().is_err());
+    device.state.lock().unwrap().submissions_left = None;
+    assert_eq!(executor.read_persistent("w").unwrap(), expected, "what the step would have written is not taken");
+    drop(executor);
+    assert!(device.holds_nothing());
+}

@@ -125,7 +125,8 @@ impl Trainer {
     ///
     /// # Errors
     /// Inputs or labels that do not fit; a loss that is not finite, where that stops training; what the device reports.
-    /// The first two leave everything as before the step.
+    /// The first two leave everything as before the step, and so does a disk that fails; parameters and state can then still
+    /// be read and saved, and a new trainer goes on from there.
     pub fn step(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<StepReport, Error> {
         let batch_size = self.batch_size_of(&batch)?;
         if !self.training.contains_key(&batch_size) {

@@ -21,10 +21,10 @@ impl Pace {
         Pace { bytes_per_second: bytes_per_second.max(1), free: Instant::now() }
     }
 
-    /// Sleeps until `bytes` that set out at `start` have had time to pass.
-    pub fn pass(&mut self, bytes: usize, start: Instant) {
+    /// When `bytes` that set out at `start` have had time to pass.
+    pub fn passed(&mut self, bytes: usize, start: Instant) -> Instant {
         self.free = self.free.max(start) + Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
-        thread::sleep(self.free.saturating_duration_since(Instant::now()));
+        self.free
     }
 }
 
@@ -49,7 +49,8 @@ impl Link {
         thread::Builder::new().name(name.to_string()).spawn(move || {
             let mut pace = Pace::new(bytes_per_second);
             for piece in receiver {
-                pace.pass(piece.bytes, piece.start);
+                let passed = pace.passed(piece.bytes, piece.start);
+                thread::sleep(passed.saturating_duration_since(Instant::now()));
                 (piece.arrived)();
             }
         })?;
