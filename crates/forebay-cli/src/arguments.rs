@@ -92,6 +92,9 @@ pub struct DeviceArguments {
     /// In what device memory is had.
     #[command(flatten)]
     pub heaps: HeapArguments,
+    /// For experiments: slow copies between host and device down to this many bytes per second, each way
+    #[arg(long, value_name = "SIZE", value_parser = bytes_per_second)]
+    pub link_speed: Option<u64>,
     /// Threads for kernels and copies together [default: all]; results do not depend on it
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub threads: Option<u64>,
@@ -129,6 +132,7 @@ impl DeviceArguments {
             },
             check: self.check || DeviceOptions::default().check,
             trace,
+            link_bytes_per_second: self.link_speed,
             ..DeviceOptions::default()
         })
     }
@@ -143,7 +147,9 @@ pub struct ReportArguments {
     /// Keys: steps (loss and seconds each), seconds_median, device_budget_bytes (null without a budget), device_peak_bytes
     /// (measured; planned for `plan`), in_core_peak_bytes (what it takes without a budget), minimum_budget_bytes,
     /// bytes_to_device, bytes_from_device, spill_bytes (on disk), bytes_to_disk, bytes_from_disk, launches, barriers, waits (all
-    /// per step), stall_seconds (time of a step in which no kernel ran; the median). Over managed memory (--memory), moved
+    /// per step), stall_seconds (time of a step in which no kernel ran; the median), late_copies and
+    /// late_seconds (copies to the device that kernels waited for, and the part of the stall that they cost; medians). Over
+    /// managed memory (--memory), moved
     /// bytes are measured (the median), and there are, also for each step: faults (units that launches found missing on the
     /// device), evictions, prefetches (both in units), memory_stalls (how often the host waited to move a unit) and
     /// memory_stall_seconds (how long).
@@ -346,6 +352,9 @@ pub struct TrainArguments {
     /// Do not run steps without a budget beside those with one
     #[arg(long)]
     pub no_compare: bool,
+    /// Take the device budget from this file (as --device-memory takes it), and look again before every step
+    #[arg(long, value_name = "FILE", conflicts_with = "device_memory", help_heading = "Device")]
+    pub device_memory_file: Option<PathBuf>,
     /// How to train.
     #[command(flatten)]
     pub training: TrainingArguments,
@@ -496,6 +505,15 @@ pub struct PlaceArguments {
     /// once), all in bytes; seconds.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Reads a speed: a size without a share.
+fn bytes_per_second(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(MemorySize::Bytes(rate)) => Ok(rate),
+        Ok(MemorySize::Percent(_)) => Err("a speed is no share of anything (write 8GB)".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn positive_count(text: &str) -> Result<u64, String> {

@@ -21,6 +21,7 @@
 //! | [`compare`] | a budget's price: steps beside unlimited ones |
 
 mod arguments;
+mod budget_file;
 mod buffer_table;
 mod chart;
 mod compare;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay::budget::format_bytes;
 use forebay::serde_json::{json, Map, Value};
-use forebay::{Statistics, StepMoves};
+use forebay::{RunTimes, Statistics, StepMoves};
 
 use crate::failure::Failure;
 use crate::output;
@@ -20,6 +20,18 @@ pub struct StepNumbers {
     pub stall_seconds: f64,
     /// What managed memory did; none where a plan says every move.
     pub moves: Option<StepMoves>,
+    /// Copies to the device that kernels waited for.
+    pub late_copies: usize,
+    /// The part of the stall that they cost.
+    pub late_seconds: f64,
+}
+
+impl StepNumbers {
+    /// One run, or one step with its loss.
+    pub fn new(loss: Option<f32>, times: RunTimes) -> StepNumbers {
+        let RunTimes { seconds, stall_seconds, late_copies, late_seconds, moves } = times;
+        StepNumbers { loss, seconds, stall_seconds, late_copies, late_seconds, moves }
+    }
 }
 
 /// What a command reports.
@@ -55,6 +67,7 @@ impl Report<'_> {
                 "loss": step.loss.map(f64::from),
                 "seconds": step.seconds,
                 "stall_seconds": step.stall_seconds,
+                "late_copies": step.late_copies,
             });
             for (key, number) in step.moves.iter().flat_map(numbers) {
                 object[key] = number_of(number);
@@ -74,6 +87,8 @@ impl Report<'_> {
             "barriers": statistics.barriers,
             "waits": statistics.waits,
             "stall_seconds": median(self.steps.iter().map(|step| step.stall_seconds)),
+            "late_copies": median(self.steps.iter().map(|step| step.late_copies as f64)),
+            "late_seconds": median(self.steps.iter().map(|step| step.late_seconds)),
             "host_bytes": statistics.host_bytes,
             "spill_bytes": statistics.spill_bytes,
             "bytes_to_disk": statistics.bytes_to_disk,
@@ -125,6 +140,11 @@ impl Report<'_> {
         if let Some(seconds) = self.seconds_median() {
             let stall = median(self.steps.iter().map(|step| step.stall_seconds)).unwrap_or_default();
             line("time per step", format!("{seconds:.3} s (median), {stall:.3} s of it without a kernel running"));
+            let late = median(self.steps.iter().map(|step| step.late_copies as f64)).unwrap_or_default();
+            if late > 0.0 {
+                let seconds = median(self.steps.iter().map(|step| step.late_seconds)).unwrap_or_default();
+                line("late copies", format!("{late:.0} per step (median), kernels waited {seconds:.3} s for them"));
+            }
         }
         lines
     }
@@ -192,7 +212,8 @@ mod tests {
     #[test]
     fn the_object_has_the_promised_keys() {
         let statistics = Statistics::default();
-        let steps = [StepNumbers { loss: Some(0.5), seconds: 2.0, stall_seconds: 0.25, moves: None }];
+        let times = RunTimes { seconds: 2.0, stall_seconds: 0.25, late_copies: 1, late_seconds: 0.125, moves: None };
+        let steps = [StepNumbers::new(Some(0.5), times)];
         let object = Report { steps: &steps, statistics: &statistics, device_peak_bytes: 7 }.json();
         for key in [
             "steps",

@@ -29,8 +29,7 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
     let mut outputs = Tensors::new();
     for _ in 0..arguments.repeat {
         outputs = session.run(inputs.clone())?;
-        let RunTimes { seconds, stall_seconds, moves } = session.last_run();
-        steps.push(StepNumbers { loss: None, seconds, stall_seconds, moves });
+        steps.push(StepNumbers::new(None, session.last_run()));
     }
     let written = write_outputs(arguments, &outputs)?;
     if let Some(path) = &arguments.trace.trace {

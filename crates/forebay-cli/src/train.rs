@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use forebay::data::{DataSet, Sampler};
 use forebay::serde_json::{json, Value};
 use forebay::training::Loss;
-use forebay::{Checkpoint, Model, OnNan, StepReport, Trainer, TrainerOptions};
+use forebay::{Checkpoint, Model, OnNan, Replan, ReplanReason, RunTimes, StepReport, Trainer, TrainerOptions};
 
 use crate::arguments::{OnNanKind, TrainArguments};
+use crate::budget_file::BudgetFile;
 use crate::compare::{compare, Comparison};
 use crate::failure::Failure;
 use crate::feeding;
@@ -75,6 +76,7 @@ struct Run<'a> {
     batch_size: u64,
     shuffle: Option<u64>,
     steps: Vec<StepNumbers>,
+    budget_file: Option<BudgetFile>,
 }
 
 /// What validation found.
@@ -93,6 +95,13 @@ impl<'a> Run<'a> {
         let asked = agreed("--batch-size", arguments.training.batch_size, position.map(|_| earlier("batch_size")))?;
         let mut options = TrainerOptions::new(training_options(&arguments.training, shuffle.unwrap_or(0))?);
         options.device = arguments.device.options(arguments.trace.trace.is_some());
+        let budget_file = match arguments.device_memory_file.clone().map(BudgetFile::open).transpose()? {
+            Some((file, size)) => {
+                options.device.device_memory = Some(size);
+                Some(file)
+            }
+            None => None,
+        };
         options.batch_size = asked;
         options.on_nan = match arguments.on_nan {
             OnNanKind::Stop => OnNan::Stop,
@@ -115,7 +124,18 @@ impl<'a> Run<'a> {
         }
         let batch_size = trainer.inputs().first().and_then(|port| port.shape.first()).copied().unwrap_or(1);
         let sampler = Sampler::new(data.sample_count(), batch_size, shuffle);
-        Ok(Run { arguments, model, options, trainer, data, sampler, batch_size, shuffle, steps: Vec::new() })
+        Ok(Run {
+            arguments,
+            model,
+            options,
+            trainer,
+            data,
+            sampler,
+            batch_size,
+            shuffle,
+            steps: Vec::new(),
+            budget_file,
+        })
     }
 
     /// Steps to be done in the end, those before a checkpoint included.
@@ -138,6 +158,9 @@ impl<'a> Run<'a> {
         let progress = Progress::new(self.trainer.step_count(), steps, self.arguments.report.json);
         let mut saved_at = None;
         while self.trainer.step_count() < steps && !interrupt::requested() {
+            if let Some(file) = &mut self.budget_file {
+                file.apply(&mut self.trainer, &progress)?;
+            }
             let samples = self.sampler.batch(self.trainer.step_count());
             let (batch, labels) = feeding::tensors(self.data.batch(&samples)?);
             let report = match self.trainer.step(batch, labels) {
@@ -148,8 +171,12 @@ impl<'a> Run<'a> {
             if !report.loss.is_finite() {
                 progress.line(&format!("warning: the loss of step {} is {}", report.step, report.loss));
             }
-            let StepReport { loss, seconds, stall_seconds, moves, .. } = report;
-            self.steps.push(StepNumbers { loss: Some(loss), seconds, stall_seconds, moves });
+            if let Some(replan) = &report.replan {
+                progress.line(&replanned(report.step, replan));
+            }
+            let StepReport { loss, seconds, stall_seconds, late_copies, late_seconds, moves, .. } = report;
+            let times = RunTimes { seconds, stall_seconds, late_copies, late_seconds, moves };
+            self.steps.push(StepNumbers::new(Some(loss), times));
             if self.arguments.checkpoint_every.is_some_and(|every| report.step % every == 0) {
                 if let Some(folder) = &self.arguments.checkpoint {
                     self.save_checkpoint(folder)?;
@@ -282,6 +309,20 @@ impl<'a> Run<'a> {
         }
         Ok(())
     }
+}
+
+/// Tells of a plan that takes over.
+fn replanned(step: u64, replan: &Replan) -> String {
+    let Replan { reason, measured_seconds, predicted_seconds, old_seconds, new_seconds } = *replan;
+    let why = match reason {
+        ReplanReason::FirstStep => "the first step was measured",
+        ReplanReason::Drift => "steps no longer take the time that was predicted",
+    };
+    format!(
+        "a new plan from step {} on: {why} ({measured_seconds:.3} s, predicted {predicted_seconds:.3} s); it promises \
+         {new_seconds:.3} s/step, the old one {old_seconds:.3} s",
+        step + 1
+    )
 }
 
 impl Validation {

@@ -114,6 +114,15 @@ fn a_budget_below_the_minimum_says_the_minimum_and_who_sets_it() {
 }
 
 #[test]
+fn a_budget_file_that_says_nothing() {
+    let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
+    let missing = folder.text("missing");
+    let with = |file: &str| failure(1, &train(&data, &model, &["--steps", "1", "--device-memory-file", file]));
+    assert_says(&with(&missing), &["budget file", "missing"]);
+    assert_says(&with(&folder.write("budget", b"much")), &["budget", "'much' is no size of memory"]);
+}
+
+#[test]
 fn a_host_that_is_full() {
     let (model, data) = (digits_model(), digits_data());
     let flags = ["--steps", "1", "--device-memory", "60%", "--host-memory", "64KiB"];

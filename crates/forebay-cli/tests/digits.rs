@@ -72,6 +72,33 @@ fn a_budget_changes_no_bit_and_is_kept() {
 }
 
 #[test]
+fn a_budget_file_is_followed_while_training_runs() {
+    let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
+    let saved = [folder.text("free.onnx"), folder.text("followed.onnx")];
+    success(&train(&model, &data, &["--steps", "60", "--save", &saved[0]]));
+    let file = folder.text("budget");
+    std::fs::write(&file, "60%\n").unwrap();
+    let flags = ["--steps", "60", "--save", &saved[1], "--device-memory-file", &file, "--no-compare"];
+    let mut program = forebay(&train(&model, &data, &flags)).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(program.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut seen = Vec::new();
+    let mut wait_for = |text: &str| {
+        let found = lines.by_ref().inspect(|line| seen.push(line.clone())).any(|line| line.contains(text));
+        assert!(found, "no '{text}' in {seen:?}");
+    };
+    wait_for("step 1/60");
+    std::fs::write(&file, "much").unwrap();
+    wait_for("the budget stays as it is");
+    std::fs::write(&file, "1KiB").unwrap();
+    wait_for("the budget stays as it is");
+    std::fs::write(&file, "80%").unwrap();
+    wait_for("the device budget is");
+    wait_for("saved");
+    assert!(program.wait().unwrap().success());
+    assert!(std::fs::read(&saved[0]).unwrap() == std::fs::read(&saved[1]).unwrap(), "the saved models differ");
+}
+
+#[test]
 fn a_resumed_run_goes_on_bit_for_bit_under_another_budget() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
     let (straight, resumed, checkpoint) = (folder.text("a.onnx"), folder.text("b.onnx"), folder.text("run"));

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_base::{ByteRange, Command, Region};
+use forebay_base::{ByteRange, Command, Region, Space, StreamId};
 use forebay_device::{Device, DeviceUsage, TraceRecord};
 use forebay_model::Tensor;
 use forebay_plan::plan::MemoryKind;
@@ -19,6 +19,7 @@ use forebay_plan::{Home, Plan};
 
 use crate::binding::Binding;
 use crate::error::RuntimeError;
+use crate::profile::{covered, late_copies, Link, Profile};
 use crate::trace::Trace;
 
 /// Host bytes that an executor takes beside its plan's, at most, for moving contents to and from the device outside of
@@ -41,6 +42,10 @@ pub struct StepTimes {
     pub total: Duration,
     /// The part of `total` in which no kernel ran: waiting for copies, or between commands.
     pub stall: Duration,
+    /// Copies to the device that kernels had to wait for.
+    pub late_copies: usize,
+    /// The part of `stall` that those cost.
+    pub late: Duration,
     /// What managed memory did; none where a plan says every move.
     pub moves: Option<StepMoves>,
 }
@@ -84,7 +89,7 @@ impl StepClock {
     pub(crate) fn stop(self, device: &dyn Device) -> (StepTimes, Vec<TraceRecord>) {
         let total = self.start.elapsed();
         let records = device.take_trace();
-        (StepTimes { total, stall: total.saturating_sub(busy(&records)), moves: None }, records)
+        (StepTimes { total, stall: total.saturating_sub(busy(&records)), ..StepTimes::default() }, records)
     }
 }
 
@@ -108,6 +113,10 @@ pub struct Executor {
     recorded_before_step: Vec<u64>,
     broken: bool,
     trace: Option<Trace>,
+    /// What the latest step ran when.
+    records: Vec<TraceRecord>,
+    /// By stream of the device that copies: which way.
+    links: BTreeMap<StreamId, Link>,
     binding: Binding,
 }
 
@@ -150,8 +159,19 @@ impl Executor {
         ];
         let recorded = vec![0; plan.event_count as usize];
         let recorded_before_step = recorded.clone();
-        let executor =
-            Executor { device, plan, phases, recorded, recorded_before_step, broken: false, trace: None, binding };
+        let links = links(&plan, &binding);
+        let executor = Executor {
+            device,
+            plan,
+            phases,
+            recorded,
+            recorded_before_step,
+            broken: false,
+            trace: None,
+            records: Vec::new(),
+            links,
+            binding,
+        };
         for home in executor.plan.persistent.iter().filter(|home| !home.pieces.is_empty()) {
             match contents.get(&home.name) {
                 Some(tensor) => executor.write_home(home, &tensor.bytes)?,
@@ -180,6 +200,12 @@ impl Executor {
     /// Takes what was kept since [`Executor::start_trace`] and stops keeping; none where it was never started.
     pub fn take_trace(&mut self) -> Option<Trace> {
         self.trace.take()
+    }
+
+    /// Adds the latest step's durations to a profile; `lanes_of` says how many lanes a launch can use, of `lanes` that there
+    /// are.
+    pub fn add_to_profile(&self, profile: &mut Profile, lanes_of: impl Fn(u32) -> f64, lanes: f64) {
+        profile.add(&self.records, |stream| self.links.get(&stream).copied(), lanes_of, lanes);
     }
 
     /// Writes an input for the next step. Every input is written before every step: a step may overwrite it.
@@ -262,10 +288,14 @@ impl Executor {
         }
         let clock = StepClock::start(&*self.device);
         let result = step(self);
-        let (times, records) = clock.stop(&*self.device);
+        let (mut times, records) = clock.stop(&*self.device);
+        let link_of = |record: &TraceRecord| self.links.get(&record.stream).copied();
+        let is_fetch = |record: &TraceRecord| matches!(link_of(record), Some(Link::ToDevice | Link::FromDisk));
+        (times.late_copies, times.late) = late_copies(&records, is_fetch);
         if let Some(trace) = &mut self.trace {
-            trace.add(self.binding.streams(), records);
+            trace.add(self.binding.streams(), records.clone());
         }
+        self.records = records;
         self.broken = matches!(result, Err(RuntimeError::Device { .. }));
         if self.broken {
             // What is lost shows when it is read.
@@ -395,6 +425,21 @@ impl Phase {
     }
 }
 
+/// By stream of the device on which the plan copies: which way.
+fn links(plan: &Plan, binding: &Binding) -> BTreeMap<StreamId, Link> {
+    let link = |command: &Command| {
+        let Command::Copy { stream, from, to } = command else { return None };
+        let link = match (plan.memory(from.memory).space, plan.memory(to.memory).space) {
+            (Space::Disk, _) => Link::FromDisk,
+            (_, Space::Disk) => Link::ToDisk,
+            (_, Space::Device(_)) => Link::ToDevice,
+            (_, Space::Host) => Link::FromDevice,
+        };
+        Some((*binding.streams().get(stream.0 as usize)?, link))
+    };
+    plan.commands.iter().filter_map(link).collect()
+}
+
 fn submit(device: &dyn Device, commands: &[Command], action: &'static str) -> Result<(), RuntimeError> {
     device.submit(commands).map_err(|error| RuntimeError::Device { action, error })
 }
@@ -474,17 +519,5 @@ pub(crate) fn padded(bytes: &[u8], range: ByteRange) -> Cow<'_, [u8]> {
 
 /// Time in which at least one kernel ran.
 fn busy(records: &[TraceRecord]) -> Duration {
-    let mut intervals: Vec<(Duration, Duration)> =
-        records.iter().filter(|record| record.label.is_some()).map(|record| (record.start, record.end)).collect();
-    intervals.sort_unstable();
-    let mut covered = Duration::ZERO;
-    let mut total = Duration::ZERO;
-    for (start, end) in intervals {
-        let start = start.max(covered);
-        if end > start {
-            total += end - start;
-            covered = end;
-        }
-    }
-    total
+    covered(records.iter().filter(|record| record.label.is_some()).map(|record| (record.start, record.end)))
 }

@@ -6,6 +6,7 @@
 //! | [`paged`] | the same step over managed memory |
 //! | [`binding`] | a plan's ids become the device's |
 //! | [`eager`] | contexts, streams, events and tensors: work launched as calls arrive |
+//! | [`profile`] | how long launches took, and which copies came too late |
 //! | [`trace`] | what ran when, for Perfetto |
 //! | [`error`] | what can go wrong |
 //!
@@ -18,6 +19,7 @@ pub mod error;
 pub mod executor;
 mod live;
 pub mod paged;
+pub mod profile;
 pub mod trace;
 
 pub use error::RuntimeError;

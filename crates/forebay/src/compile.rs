@@ -7,20 +7,25 @@ use forebay_memory::size::MemorySize;
 use forebay_model::lower::{lower_with, LoweringOptions};
 use forebay_model::program::{self, Program, Role};
 use forebay_model::{Graph, Tensor, ValueId};
-use forebay_plan::cost::estimate;
+use forebay_plan::cost::{estimate, Costs};
 use forebay_plan::fuse::fuse;
 use forebay_plan::{page, plan, PlanError, PlanOptions};
-use forebay_runtime::PagedOptions;
+use forebay_runtime::{PagedOptions, StepTimes};
 
 use crate::error::Error;
+use crate::forecast::{Forecast, Replan};
 use crate::machine::Machine;
 use crate::port::Port;
-use crate::runner::Step;
+use crate::runner::{Runner, Step};
 
 /// A graph that is ready to run.
 pub(crate) struct Compiled {
     /// The plan, or what managed memory runs.
     pub(crate) step: Step,
+    /// What was planned, without the contents of its buffers.
+    program: Program,
+    /// What the plan expects of the machine.
+    forecast: Forecast,
     /// What the caller feeds, whether or not the plan uses it.
     pub(crate) inputs: Vec<Port>,
     /// What the caller gets.
@@ -59,14 +64,59 @@ pub(crate) fn compile(graph: &Graph, parameters: &BTreeSet<ValueId>, machine: &M
         .iter()
         .filter_map(|port| Some((port.name.clone(), program.contents.get(&port.operand.buffer)?.clone())))
         .collect();
+    let costs = estimate(&program, machine.device.limits());
+    let step = step_within(&program, machine, &costs)?;
+    program.contents.clear();
     Ok(Compiled {
-        step: step_within(&program, machine)?,
+        step,
+        forecast: Forecast::new(costs, false),
         inputs: program.inputs.iter().map(resolved).collect(),
         outputs: program.outputs.iter().map(resolved).collect(),
         changing,
         contents,
         index_limits,
+        program,
     })
+}
+
+impl Compiled {
+    /// Looks at a step that has just run, and plans again where the machine is not what was expected. The new plan has taken
+    /// the old one's place when there is something to tell; without a budget there is nothing to gain.
+    ///
+    /// # Errors
+    /// A broken invariant of the new plan (a defect).
+    pub(crate) fn watch(
+        &mut self,
+        runner: &Runner,
+        times: StepTimes,
+        machine: &Machine,
+    ) -> Result<Option<Replan>, Error> {
+        let (Runner::Planned(executor), Step::Planned(plan, _)) = (runner, &mut self.step) else { return Ok(None) };
+        let Some(reason) = self.forecast.watch(plan, executor, times) else { return Ok(None) };
+        if plan.statistics.device_peak_bytes >= plan.statistics.in_core_peak_bytes {
+            return Ok(None);
+        }
+        let new = step_within(&self.program, machine, self.forecast.costs())?;
+        let replan = self.forecast.compare(plan, new.plan(), reason, times);
+        if replan.is_some() {
+            self.step = new;
+        }
+        Ok(replan)
+    }
+
+    /// Seconds that a step takes with what was measured so far, as predicted.
+    pub(crate) fn predicted_seconds(&self) -> f64 {
+        self.forecast.predicted_seconds(self.step.plan())
+    }
+
+    /// Plans again within the machine's budgets as they are now.
+    ///
+    /// # Errors
+    /// Budgets that are too small; the plan is then as before.
+    pub(crate) fn replan(&mut self, machine: &Machine) -> Result<(), Error> {
+        self.step = step_within(&self.program, machine, self.forecast.costs())?;
+        Ok(())
+    }
 }
 
 fn resolved(port: &program::Port) -> Port {
@@ -93,12 +143,11 @@ fn add_constants(program: &mut Program) -> Result<(), Error> {
 }
 
 /// Plans within the budgets. A share of the peak needs the unlimited plan first.
-fn step_within(program: &Program, machine: &Machine) -> Result<Step, Error> {
+fn step_within(program: &Program, machine: &Machine, costs: &Costs) -> Result<Step, Error> {
     let (options, limits) = (&machine.options, machine.device.limits());
-    let costs = estimate(program, limits);
     let shares = [options.device_memory, options.host_memory];
     let in_core_peak_bytes = if shares.iter().any(|size| matches!(size, Some(MemorySize::Percent(_)))) {
-        plan(program, &PlanOptions { order: options.order, ..PlanOptions::default() }, limits, &costs)?
+        plan(program, &PlanOptions { order: options.order, ..PlanOptions::default() }, limits, costs)?
             .statistics
             .in_core_peak_bytes
     } else {
@@ -108,7 +157,7 @@ fn step_within(program: &Program, machine: &Machine) -> Result<Step, Error> {
     let (host_bytes, reserved_bytes) = (resolve(options.host_memory), machine.reserved_host_bytes);
     if let Some(strategy) = options.strategy()? {
         let host_bytes = host_bytes.map(|bytes| bytes.saturating_sub(reserved_bytes));
-        let mut paging = page(program, resolve(options.device_memory), limits, &costs)?;
+        let mut paging = page(program, resolve(options.device_memory), limits, costs)?;
         if in_core_peak_bytes > 0 {
             // Shares are of what the plan takes, in every mode.
             paging.plan.statistics.in_core_peak_bytes = in_core_peak_bytes;
@@ -122,7 +171,7 @@ fn step_within(program: &Program, machine: &Machine) -> Result<Step, Error> {
         order: options.order,
         check: options.check || cfg!(debug_assertions),
     };
-    let plan = plan(program, &plan_options, limits, &costs).map_err(|error| match (error, host_bytes) {
+    let plan = plan(program, &plan_options, limits, costs).map_err(|error| match (error, host_bytes) {
         (PlanError::HostBudget { needed_bytes, spilled, .. }, Some(budget_bytes)) => {
             let needed_bytes = needed_bytes + reserved_bytes;
             Error::Plan(PlanError::HostBudget { budget_bytes, needed_bytes, spilled })

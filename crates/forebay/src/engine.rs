@@ -9,10 +9,12 @@ use std::collections::BTreeMap;
 use forebay_device::DeviceUsage;
 use forebay_model::Tensor;
 use forebay_runtime::trace::{document, Trace};
+use forebay_runtime::StepTimes;
 use serde_json::Value;
 
 use crate::compile::Compiled;
 use crate::error::Error;
+use crate::forecast::Replan;
 use crate::machine::Machine;
 use crate::runner::Runner;
 
@@ -46,6 +48,10 @@ impl Engine {
         &self.machine
     }
 
+    pub(crate) fn machine_mut(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
+
     pub(crate) fn usage(&self) -> DeviceUsage {
         self.machine.device.usage()
     }
@@ -73,6 +79,19 @@ impl Engine {
             Some((_, runner)) => Ok(runner),
             None => unreachable!("it was made above"),
         }
+    }
+
+    /// Looks at the step that the active plan has just run; where a better one has taken its place, the old one goes.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub(crate) fn watch(&mut self, compiled: &mut Compiled, times: StepTimes) -> Result<Option<Replan>, Error> {
+        let Some((_, runner)) = &self.active else { return Ok(None) };
+        let replan = compiled.watch(runner, times, &self.machine)?;
+        if replan.is_some() {
+            self.retire()?;
+        }
+        Ok(replan)
     }
 
     /// Brings the values home and gives back what is on the device.

@@ -86,8 +86,13 @@ fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
     match options.device.as_str() {
         "host" => {
             let usual = HostOptions::default();
-            let heap_bytes_max = options.heap_size.unwrap_or(usual.heap_bytes_max);
-            let settings = HostOptions { threads: options.threads, tiled: options.tiled, heap_bytes_max, ..usual };
+            let settings = HostOptions {
+                threads: options.threads,
+                tiled: options.tiled,
+                heap_bytes_max: options.heap_size.unwrap_or(usual.heap_bytes_max),
+                link_bytes_per_second: options.link_bytes_per_second,
+                ..usual
+            };
             let device = HostDevice::new(&settings)
                 .map_err(|error| Error::Device { action: "while opening device host".to_string(), error })?;
             Ok(Arc::new(device))

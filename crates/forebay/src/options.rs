@@ -57,6 +57,9 @@ pub struct DeviceOptions {
     pub check: bool,
     /// Whether to keep when every command ran.
     pub trace: bool,
+    /// Slows copies between host and device down to this many bytes per second in each direction, for experiments with
+    /// device `host`; at full speed where not given.
+    pub link_bytes_per_second: Option<u64>,
 }
 
 impl Default for DeviceOptions {
@@ -75,6 +78,7 @@ impl Default for DeviceOptions {
             order: LaunchOrder::default(),
             check: false,
             trace: false,
+            link_bytes_per_second: None,
         }
     }
 }

@@ -35,13 +35,23 @@ pub struct RunTimes {
     pub seconds: f64,
     /// The part of them in which no kernel ran.
     pub stall_seconds: f64,
+    /// Copies to the device that kernels had to wait for.
+    pub late_copies: usize,
+    /// The part of `stall_seconds` that those cost.
+    pub late_seconds: f64,
     /// What managed memory did; none where a plan says every move.
     pub moves: Option<StepMoves>,
 }
 
 impl From<StepTimes> for RunTimes {
     fn from(times: StepTimes) -> RunTimes {
-        RunTimes { seconds: times.total.as_secs_f64(), stall_seconds: times.stall.as_secs_f64(), moves: times.moves }
+        RunTimes {
+            seconds: times.total.as_secs_f64(),
+            stall_seconds: times.stall.as_secs_f64(),
+            late_copies: times.late_copies,
+            late_seconds: times.late.as_secs_f64(),
+            moves: times.moves,
+        }
     }
 }
 
@@ -97,9 +107,12 @@ impl Session {
         port::check_indices(&self.compiled.index_limits, &inputs)?;
         let runner = self.engine.activate((Purpose::Inference, self.batch_size), &self.compiled)?;
         feed(runner, &inputs)?;
-        self.last_run = runner.run()?.into();
-        let outputs = &self.compiled.outputs;
-        outputs.iter().map(|port| Ok((port.name.clone(), runner.read_output(&port.name)?))).collect()
+        let times = runner.run()?;
+        let read = |port: &Port| Ok((port.name.clone(), runner.read_output(&port.name)?));
+        let outputs = self.compiled.outputs.iter().map(read).collect::<Result<_, Error>>()?;
+        self.last_run = times.into();
+        self.engine.watch(&mut self.compiled, times)?;
+        Ok(outputs)
     }
 
     /// When the latest run took place.

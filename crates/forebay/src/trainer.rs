@@ -15,11 +15,13 @@ use forebay_plan::Plan;
 use forebay_runtime::{Decision, StepMoves};
 use serde_json::Value;
 
+use crate::budget::MemorySize;
 use crate::checkpoint::Checkpoint;
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::explain::{explain, Explanation};
 use crate::files;
+use crate::forecast::Replan;
 use crate::loss_plan::LossPlan;
 use crate::machine::Machine;
 use crate::model::Model;
@@ -38,8 +40,14 @@ pub struct StepReport {
     pub seconds: f64,
     /// The part of them in which no kernel ran.
     pub stall_seconds: f64,
+    /// Copies to the device that kernels had to wait for.
+    pub late_copies: usize,
+    /// The part of `stall_seconds` that those cost.
+    pub late_seconds: f64,
     /// What managed memory did; none where a plan says every move.
     pub moves: Option<StepMoves>,
+    /// The plan that takes over at the next step, where there is a better one for what was measured.
+    pub replan: Option<Replan>,
 }
 
 /// What a model makes of a batch, in evaluation mode.
@@ -133,7 +141,7 @@ impl Trainer {
             let plan = LossPlan::training(&self.model, &self.options, Some(batch_size), self.engine.machine())?;
             self.training.insert(batch_size, plan);
         }
-        let plan = &self.training[&batch_size];
+        let Some(plan) = self.training.get_mut(&batch_size) else { unreachable!("it was made above") };
         let step = self.step_count + 1;
         let fed = plan.check(batch, labels, step)?;
         let stops = self.options.on_nan == OnNan::Stop;
@@ -148,8 +156,9 @@ impl Trainer {
             return Err(Error::NanLoss { step, loss });
         }
         self.step_count = step;
-        let RunTimes { seconds, stall_seconds, moves } = times.into();
-        Ok(StepReport { step, loss, seconds, stall_seconds, moves })
+        let replan = self.engine.watch(&mut plan.compiled, times)?;
+        let RunTimes { seconds, stall_seconds, late_copies, late_seconds, moves } = times.into();
+        Ok(StepReport { step, loss, seconds, stall_seconds, late_copies, late_seconds, moves, replan })
     }
 
     /// Runs the model on one batch in evaluation mode, with the current parameters, which stay as they are.
@@ -273,6 +282,28 @@ impl Trainer {
         Ok(())
     }
 
+    /// Another budget for device memory, from the next step on; none for as much as it takes. Parameters and state stay as
+    /// they are, and so do all results.
+    ///
+    /// # Errors
+    /// A budget that is too small; everything is then as before. What the device reports.
+    pub fn set_device_memory(&mut self, size: Option<MemorySize>) -> Result<(), Error> {
+        let in_core_peak_bytes = self.statistics().in_core_peak_bytes;
+        let size = size.map(|size| MemorySize::Bytes(size.resolve(in_core_peak_bytes)));
+        let before = std::mem::replace(&mut self.engine.machine_mut().options.device_memory, size);
+        let Some(main) = self.training.get_mut(&self.batch_size) else { unreachable!("it is made with the trainer") };
+        if let Err(error) = main.compiled.replan(self.engine.machine()) {
+            self.engine.machine_mut().options.device_memory = before;
+            return Err(error);
+        }
+        // The others are made again when they are needed.
+        let batch_size = self.batch_size;
+        self.training.retain(|&size, _| size == batch_size);
+        self.evaluation.clear();
+        self.options.device.device_memory = size;
+        self.engine.retire()
+    }
+
     /// The plan of a training step at the planned batch size.
     pub fn plan(&self) -> &Plan {
         self.main().compiled.step.plan()
@@ -281,6 +312,11 @@ impl Trainer {
     /// Numbers about that plan.
     pub fn statistics(&self) -> &Statistics {
         &self.plan().statistics
+    }
+
+    /// Seconds that a step takes, as predicted with the durations that the latest steps measured.
+    pub fn predicted_seconds(&self) -> f64 {
+        self.main().compiled.predicted_seconds()
     }
 
     /// What the device has handed out.

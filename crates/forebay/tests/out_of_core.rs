@@ -4,7 +4,7 @@
 mod common;
 
 use common::golden::Case;
-use common::{assert_same, chaos, host, recipe, run, trainer_on};
+use common::{assert_same, chaos, host, recipe, run, trainer_on, Run};
 use forebay::{Device, MemorySize, Trainer};
 use std::sync::Arc;
 
@@ -91,6 +91,52 @@ fn the_most_permissive_order_gives_the_same_bits() {
             assert_same(&expected, &run(&case, &mut shuffled, steps), &format!("{name}, seed {seed}, {budget:?}"));
         }
     }
+}
+
+#[test]
+fn the_budget_changes_between_steps_and_no_bit_does() {
+    let case = Case::read("digits-cnn");
+    let mut unlimited = trainer_within(&case, None, 2, None);
+    let expected = run(&case, &mut unlimited, 5);
+    let (peak, minimum) = (unlimited.statistics().in_core_peak_bytes, unlimited.statistics().minimum_budget_bytes);
+    drop(unlimited);
+    let mut trainer = trainer_within(&case, None, 2, None);
+    let mut losses = Vec::new();
+    let budgets = [None, Some(minimum), Some(peak / 2), None, Some(minimum)];
+    for (step, budget) in budgets.into_iter().enumerate() {
+        trainer.set_device_memory(budget.map(MemorySize::Bytes)).unwrap();
+        let error = trainer.set_device_memory(Some(MemorySize::Bytes(minimum - 1))).unwrap_err().to_string();
+        assert!(error.contains(&minimum.to_string()), "{error}");
+        let (batch, labels) = case.batch(step);
+        losses.push(trainer.step(batch, labels).unwrap().loss.to_bits());
+        let heap_bytes = trainer.usage().heap_bytes;
+        assert!(budget.is_none_or(|budget| heap_bytes <= budget), "step {step}: {heap_bytes} of {budget:?}");
+        assert_eq!(trainer.statistics().device_budget_bytes, budget, "a refused budget changes nothing");
+    }
+    let mut values = trainer.parameters().unwrap();
+    values.extend(trainer.state().unwrap());
+    assert_same(&expected, &Run { losses, values }, "with five budgets");
+}
+
+#[test]
+fn a_slow_link_makes_a_measured_plan_and_the_same_bits() {
+    let case = Case::read("digits-cnn");
+    let mut unlimited = trainer_within(&case, None, 1, None);
+    let expected = run(&case, &mut unlimited, 3);
+    let peak = unlimited.statistics().in_core_peak_bytes;
+    let mut options = host(1);
+    options.check = true;
+    options.device_memory = Some(MemorySize::Bytes(peak * 6 / 10));
+    options.link_bytes_per_second = Some(20_000_000);
+    let mut slow = trainer_on(case.model(), recipe(&case), options, None);
+    let estimated = slow.statistics().predicted_ns;
+    assert_same(&expected, &run(&case, &mut slow, 3), "at 20 MB/s");
+    let moved = slow.statistics().bytes_to_device as f64;
+    assert!(moved > 0.0, "nothing was moved");
+    let least_ns = (moved / 20e6 * 1e9) as u64;
+    assert!(estimated < least_ns, "an estimate of {estimated} ns knows the link already");
+    let measured = slow.statistics().predicted_ns;
+    assert!(measured >= least_ns / 2, "{measured} ns are predicted, the link takes {least_ns}");
 }
 
 #[test]

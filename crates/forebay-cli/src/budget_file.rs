@@ -1,0 +1,69 @@
+//! A file that holds the device budget: whoever changes it changes the budget of the training that runs.
+
+use std::path::PathBuf;
+
+use forebay::budget::format_bytes;
+use forebay::{MemorySize, Trainer};
+
+use crate::failure::Failure;
+use crate::progress::Progress;
+
+/// The file, and what it said last.
+pub struct BudgetFile {
+    path: PathBuf,
+    text: String,
+}
+
+impl BudgetFile {
+    /// Reads the first budget.
+    ///
+    /// # Errors
+    /// A file that cannot be read or holds no size.
+    pub fn open(path: PathBuf) -> Result<(BudgetFile, MemorySize), Failure> {
+        let mut file = BudgetFile { path, text: String::new() };
+        file.text = file.read().map_err(Failure::Failed)?;
+        let size = file.parse().map_err(Failure::Failed)?;
+        Ok((file, size))
+    }
+
+    /// Between two steps: gives the trainer another budget where the file has changed. A file that cannot be used leaves the
+    /// budget as it is; either is told.
+    ///
+    /// # Errors
+    /// A failure of the device.
+    pub fn apply(&mut self, trainer: &mut Trainer, progress: &Progress) -> Result<(), Failure> {
+        let read = self.read().map(|text| std::mem::replace(&mut self.text, text) != self.text);
+        let changed = match read {
+            Ok(true) => self.parse(),
+            Ok(false) => return Ok(()),
+            // It is being replaced, perhaps; the next step looks again.
+            Err(_) => return Ok(()),
+        };
+        let refused = |why: String| progress.line(&format!("note: the budget stays as it is: {why}"));
+        match changed {
+            Ok(size) => match trainer.set_device_memory(Some(size)) {
+                Ok(()) => {
+                    let budget = trainer.statistics().device_budget_bytes.map_or_else(String::new, format_bytes);
+                    let (next, seconds) = (trainer.step_count() + 1, trainer.predicted_seconds());
+                    progress.line(&format!(
+                        "the device budget is {budget} from step {next} on ({seconds:.3} s/step predicted)"
+                    ));
+                }
+                Err(error @ forebay::Error::Plan(_)) => refused(error.to_string()),
+                Err(error) => return Err(error.into()),
+            },
+            Err(why) => refused(why),
+        }
+        Ok(())
+    }
+
+    fn read(&self) -> Result<String, String> {
+        let text = std::fs::read_to_string(&self.path);
+        let text = text.map_err(|error| format!("cannot read the budget file {}: {error}", self.path.display()))?;
+        Ok(text.trim().to_owned())
+    }
+
+    fn parse(&self) -> Result<MemorySize, String> {
+        self.text.parse().map_err(|error| format!("the budget file {}: {error}", self.path.display()))
+    }
+}

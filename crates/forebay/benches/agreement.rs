@@ -1,0 +1,118 @@
+//! Predicted and measured time of training steps: budgets and link speeds in turn, rounds interleaved.
+//!
+//! ```text
+//! cargo bench -p forebay --bench agreement -- [FOLDER]...
+//! ```
+//!
+//! A folder holds `model.onnx`, `inputs.npz` with `x` and `y` (or `train_x` and `train_y`), and `training.json`, as those in
+//! `testdata/golden`, which are taken where none is named. Each line is one budget behind one link: the median of measured
+//! steps, what the simulator makes of the plan with the durations that the same steps measured, and their ratio.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use forebay::data::npz::Archive;
+use forebay::training::{Loss, Optimizer, TrainingOptions};
+use forebay::{DeviceOptions, HostTensor, MemorySize, Model, Trainer, TrainerOptions};
+use serde_json::Value;
+
+type Failure = Box<dyn std::error::Error>;
+type Batch = (BTreeMap<String, HostTensor>, HostTensor);
+
+/// Steps that are measured of each line, after those that are not.
+const ROUNDS: usize = 7;
+const WARM_UP: usize = 3;
+/// Budgets in percent of what the model takes without one.
+const SHARES: [f64; 3] = [100.0, 50.0, 25.0];
+/// Bytes per second; none for the machine's own speed.
+const LINKS: [Option<u64>; 3] = [None, Some(8_000_000_000), Some(2_000_000_000)];
+
+struct Line {
+    name: String,
+    trainer: Trainer,
+    seconds: Vec<f64>,
+    predicted: Vec<f64>,
+}
+
+fn main() -> Result<(), Failure> {
+    let given: Vec<PathBuf> = std::env::args().skip(1).filter(|word| word != "--bench").map(PathBuf::from).collect();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden");
+    let own = ["unet3d", "resnet20", "tiny-gpt"].map(|name| golden.join(name));
+    for folder in if given.is_empty() { own.to_vec() } else { given } {
+        measure(&folder)?;
+    }
+    Ok(())
+}
+
+fn measure(folder: &Path) -> Result<(), Failure> {
+    let model = Model::from_file(folder.join("model.onnx"))?;
+    let (batch, labels) = batch(&folder.join("inputs.npz"))?;
+    let log: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("training.json"))?)?;
+    let class_axis = log.pointer("/loss/class_axis").and_then(Value::as_i64);
+    let mut lines = Vec::new();
+    for link_bytes_per_second in LINKS {
+        for share in SHARES {
+            let speed =
+                link_bytes_per_second.map_or("full".to_string(), |rate| format!("{} GB/s", rate / 1_000_000_000));
+            let device_memory = Some(MemorySize::Percent(share));
+            let device = DeviceOptions { device_memory, link_bytes_per_second, ..DeviceOptions::default() };
+            let options = TrainerOptions { device, ..TrainerOptions::new(training(class_axis)) };
+            let name = format!("{share:.0} % of memory, link {speed}");
+            match Trainer::new(model.clone(), options) {
+                Ok(trainer) => lines.push(Line { name, trainer, seconds: Vec::new(), predicted: Vec::new() }),
+                Err(error) => println!("{}: {name}: {error}", folder.display()),
+            }
+        }
+    }
+    for round in 0..WARM_UP + ROUNDS {
+        for line in &mut lines {
+            let report = line.trainer.step(batch.clone(), labels.clone())?;
+            if round >= WARM_UP {
+                line.seconds.push(report.seconds);
+                line.predicted.push(line.trainer.predicted_seconds());
+            }
+        }
+    }
+    println!("{}", folder.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()));
+    println!("  {:<34} {:>10} {:>10} {:>10}", "", "measured", "predicted", "ratio");
+    for line in lines {
+        let (measured, predicted) = (median(line.seconds), line.predicted.last().copied().unwrap_or(f64::NAN));
+        println!("  {:<34} {measured:>9.4}s {predicted:>9.4}s {:>10.3}", line.name, predicted / measured);
+    }
+    Ok(())
+}
+
+fn batch(path: &Path) -> Result<Batch, Failure> {
+    let mut archive = Archive::open(path)?;
+    let mut read = |names: [&str; 2]| -> Result<HostTensor, Failure> {
+        let known = archive.names();
+        let found = names.into_iter().find(|name| known.iter().any(|known| known == name));
+        let name = found.ok_or_else(|| format!("{} has no {}", path.display(), names[0]))?;
+        let array = archive.read(name)?;
+        // Batches stand one after the other where there are several.
+        let several = name.starts_with("train");
+        let shape = if several { array.shape()[1..].to_vec() } else { array.shape().to_vec() };
+        let (data_type, mut bytes) = (array.data_type(), array.into_bytes());
+        bytes.truncate((shape.iter().product::<u64>() * data_type.size_bytes()) as usize);
+        HostTensor::new(data_type, &shape, bytes).ok_or_else(|| "a shape that does not fit".into())
+    };
+    let (x, y) = (read(["train_x", "x"])?, read(["train_y", "y"])?);
+    Ok((BTreeMap::from([("x".to_string(), x)]), y))
+}
+
+fn training(class_axis: Option<i64>) -> TrainingOptions {
+    TrainingOptions {
+        loss: Loss::SoftmaxCrossEntropy { class_axis, ignore_index: None },
+        loss_output: None,
+        optimizer: Optimizer::Sgd { learning_rate: 0.01, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
+        decay: None,
+        freeze: Vec::new(),
+        seed: 0,
+        gradient_outputs: false,
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,122 @@
+//! Forecast: what a plan expects of the machine, and a new plan where the machine turns out to be another.
+//!
+//! A plan is a function of costs. The first are estimates; the first step measures the real ones, and every later step is
+//! compared with what was predicted. No result depends on it: every plan computes the same bits.
+
+use forebay_plan::cost::Costs;
+use forebay_plan::simulate::simulate;
+use forebay_plan::Plan;
+use forebay_runtime::profile::{Link, Profile};
+use forebay_runtime::{Executor, StepTimes};
+
+/// A step that takes so many times longer or shorter than predicted is off.
+const OFF_RATIO: f64 = 1.25;
+/// So many steps in a row must be off before a plan is made again.
+const OFF_STEPS: usize = 3;
+/// A new plan must promise to take at most this part of the old one's time: making room for it costs time, too.
+const GAIN: f64 = 0.98;
+
+/// What a plan expects, and what was measured.
+pub(crate) struct Forecast {
+    costs: Costs,
+    profile: Profile,
+    /// Whether the costs are measured.
+    measured: bool,
+    /// Whether costs stay as they are, whatever is measured.
+    fixed: bool,
+    /// Steps in a row that were off.
+    off: usize,
+}
+
+/// Why a plan was made again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplanReason {
+    /// The first step was measured.
+    FirstStep,
+    /// Steps take another time than predicted.
+    Drift,
+}
+
+/// A plan that was made again and takes over at the next step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Replan {
+    /// Why.
+    pub reason: ReplanReason,
+    /// Seconds that the step took after which this was decided.
+    pub measured_seconds: f64,
+    /// Seconds that had been predicted for it.
+    pub predicted_seconds: f64,
+    /// Seconds that the old plan would take with the measured costs, as predicted now.
+    pub old_seconds: f64,
+    /// Seconds that the new plan will take, as predicted now.
+    pub new_seconds: f64,
+}
+
+impl Forecast {
+    /// Nothing measured yet. Where costs are `fixed`, nothing ever is.
+    pub(crate) fn new(costs: Costs, fixed: bool) -> Forecast {
+        Forecast { costs, profile: Profile::default(), measured: false, fixed, off: 0 }
+    }
+
+    /// The costs that plans are made with.
+    pub(crate) fn costs(&self) -> &Costs {
+        &self.costs
+    }
+
+    /// Looks at a step that has just run; says whether it is time to plan again, with the measured costs.
+    pub(crate) fn watch(&mut self, plan: &Plan, executor: &Executor, times: StepTimes) -> Option<ReplanReason> {
+        if self.fixed {
+            return None;
+        }
+        let lanes_of = |label: u32| self.costs.launch_lanes.get(label as usize).copied().unwrap_or(1.0);
+        executor.add_to_profile(&mut self.profile, lanes_of, self.costs.lanes);
+        let ratio = times.total.as_nanos() as f64 / plan.statistics.predicted_ns.max(1) as f64;
+        self.off = if (1.0 / OFF_RATIO..OFF_RATIO).contains(&ratio) { 0 } else { self.off + 1 };
+        let reason = match self.measured {
+            false => ReplanReason::FirstStep,
+            true if self.off >= OFF_STEPS => ReplanReason::Drift,
+            true => return None,
+        };
+        self.measured = true;
+        self.off = 0;
+        self.costs = self.measured_costs();
+        Some(reason)
+    }
+
+    /// Seconds that a step of the plan takes with what was measured so far, as predicted.
+    pub(crate) fn predicted_seconds(&self, plan: &Plan) -> f64 {
+        simulate(plan, &self.measured_costs()).step_ns as f64 / 1e9
+    }
+
+    fn measured_costs(&self) -> Costs {
+        let mut costs = self.costs.clone();
+        for (label, cost) in costs.launch_ns.iter_mut().enumerate() {
+            *cost = self.profile.launch_ns(label as u32).unwrap_or(*cost);
+        }
+        for (rate, link) in [
+            (&mut costs.copy_in_bytes_per_ns, Link::ToDevice),
+            (&mut costs.copy_out_bytes_per_ns, Link::FromDevice),
+            (&mut costs.disk_read_bytes_per_ns, Link::FromDisk),
+            (&mut costs.disk_write_bytes_per_ns, Link::ToDisk),
+        ] {
+            *rate = self.profile.bytes_per_ns(link).unwrap_or(*rate);
+        }
+        costs
+    }
+
+    /// Whether `new` is worth to take over from `old`; and what to tell of it. The old plan's predicted time is made true.
+    pub(crate) fn compare(&self, old: &mut Plan, new: &Plan, reason: ReplanReason, times: StepTimes) -> Option<Replan> {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let predicted_seconds = seconds(old.statistics.predicted_ns);
+        old.statistics.predicted_ns = simulate(old, &self.costs).step_ns;
+        old.statistics.in_core_predicted_ns = new.statistics.in_core_predicted_ns;
+        let (old_seconds, new_seconds) = (seconds(old.statistics.predicted_ns), seconds(new.statistics.predicted_ns));
+        (new_seconds <= old_seconds * GAIN).then_some(Replan {
+            reason,
+            measured_seconds: times.total.as_secs_f64(),
+            predicted_seconds,
+            old_seconds,
+            new_seconds,
+        })
+    }
+}
