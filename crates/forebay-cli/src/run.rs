@@ -1,7 +1,7 @@
 //! `forebay run`: arrays in, arrays out.
 
 use forebay::data::npy;
-use forebay::{Model, RunTimes, Session, SessionOptions};
+use forebay::{Model, Session, SessionOptions};
 
 use crate::arguments::RunArguments;
 use crate::failure::Failure;

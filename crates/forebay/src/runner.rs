@@ -31,9 +31,9 @@ impl Step {
 /// A step on a device.
 pub(crate) enum Runner {
     /// Of a plan.
-    Planned(Executor),
+    Planned(Box<Executor>),
     /// Over managed memory.
-    Paged(PagedExecutor),
+    Paged(Box<PagedExecutor>),
 }
 
 /// Reads an output by its name.
@@ -51,10 +51,11 @@ impl Runner {
     ) -> Result<Runner, RuntimeError> {
         Ok(match step {
             Step::Planned(plan, spill_dir) => {
-                Runner::Planned(Executor::spilling(device, plan.clone(), contents, spill_dir.as_deref())?)
+                let folder = spill_dir.as_deref();
+                Runner::Planned(Box::new(Executor::spilling(device, plan.clone(), contents, folder)?))
             }
             Step::Paged(paging, options) => {
-                Runner::Paged(PagedExecutor::new(device, paging.clone(), contents, options)?)
+                Runner::Paged(Box::new(PagedExecutor::new(device, paging.clone(), contents, options)?))
             }
         })
     }
