@@ -50,15 +50,6 @@ pub enum RuntimeError {
         /// The budget.
         cap_bytes: u64,
     },
-    /// The spill file of managed memory failed.
-    Spill {
-        /// Where it is.
-        folder: String,
-        /// What was tried: `make`, `write` or `read`.
-        action: &'static str,
-        /// The system's words.
-        reason: String,
-    },
     /// A variable of the environment makes no sense.
     Setting {
         /// The variable.
@@ -111,9 +102,6 @@ impl fmt::Display for RuntimeError {
                 "managed memory may keep {cap_bytes} bytes on the host, and needs all of them: allow more (--host-memory, \
                  ManagedOptions::host_bytes), or name a folder for what exceeds them (--spill-dir, spill_dir)"
             ),
-            RuntimeError::Spill { folder, action, reason } => {
-                write!(f, "cannot {action} the spill file in {folder}: {reason}")
-            }
             RuntimeError::Setting { variable, text, reason } => {
                 write!(f, "the environment says {variable}={text}, which makes no sense: {reason}")
             }

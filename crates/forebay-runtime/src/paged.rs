@@ -94,6 +94,11 @@ impl PagedExecutor {
             check_home(plan, home)?;
         }
         plan.streams = ["compute", "copies"].map(|name| PlanStream { name: name.to_string() }).to_vec();
+        if !device.limits().tiled {
+            let name = &device.limits().name;
+            let reason = format!("{name} cannot map tiles, which a model in managed memory needs: let it be planned");
+            return Err(RuntimeError::Tensor { reason });
+        }
         let context = Context::new(device.clone(), &ContextOptions::default())?;
         let memory = ManagedMemory::new(
             &context,

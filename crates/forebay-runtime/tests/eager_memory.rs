@@ -1,17 +1,17 @@
 //! Memory of eager work: segments with several heaps, what happens when the device refuses, tiles that move.
 
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
-use std::time::Duration;
+mod refusing;
 
-use forebay_base::{Command, DataType, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
+use std::sync::Arc;
+
+use forebay_base::{Command, DataType};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
-use forebay_device::{Device, DeviceError, DeviceUsage, TraceRecord};
+use forebay_device::Device;
 use forebay_model::Tensor as HostTensor;
 use forebay_runtime::eager::{Context, ContextOptions, Stream, Tensor};
 use forebay_runtime::RuntimeError;
+use refusing::Refusing;
 
 const MIB: u64 = 1 << 20;
 
@@ -32,115 +32,6 @@ fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.to_host().unwrap().to_f32().unwrap()
 }
 
-/// A device that refuses the n-th call that obtains or maps something.
-struct Refusing {
-    inner: Arc<dyn Device>,
-    calls_left: AtomicUsize,
-    tiles_refused: bool,
-}
-
-impl Refusing {
-    fn call(&self, what: &'static str) -> Result<(), DeviceError> {
-        let counted = self.calls_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
-        let refused = DeviceError::OutOfMemory { what, requested_bytes: 1, reason: "as told".to_string() };
-        counted.map(|_| ()).map_err(|_| refused)
-    }
-}
-
-impl Device for Refusing {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-    fn workspace_bytes(
-        &self,
-        kernel: &Kernel,
-        reads: &[TensorDesc],
-        writes: &[TensorDesc],
-    ) -> Result<u64, DeviceError> {
-        self.inner.workspace_bytes(kernel, reads, writes)
-    }
-    fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError> {
-        if self.tiles_refused {
-            return Err(DeviceError::OutOfMemory {
-                what: "a heap",
-                requested_bytes: size_bytes,
-                reason: "no tiles today".to_string(),
-            });
-        }
-        self.call("a heap")?;
-        self.inner.create_heap(size_bytes)
-    }
-    fn destroy_heap(&self, heap: HeapId) {
-        self.inner.destroy_heap(heap);
-    }
-    fn create_reservation(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        self.call("a reservation")?;
-        self.inner.create_reservation(size_bytes)
-    }
-    fn create_placed(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        self.call("a placed heap")?;
-        self.inner.create_placed(size_bytes)
-    }
-    fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        self.call("a host block")?;
-        self.inner.create_host_block(size_bytes)
-    }
-    fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        self.call("a spill file")?;
-        self.inner.create_spill(folder, size_bytes)
-    }
-    fn destroy_memory(&self, memory: MemoryId) {
-        self.inner.destroy_memory(memory);
-    }
-    fn create_stream(&self, name: &str, priority: i32) -> Result<StreamId, DeviceError> {
-        self.call("a stream")?;
-        self.inner.create_stream(name, priority)
-    }
-    fn destroy_stream(&self, stream: StreamId) {
-        self.inner.destroy_stream(stream);
-    }
-    fn create_event(&self) -> Result<EventId, DeviceError> {
-        self.call("an event")?;
-        self.inner.create_event()
-    }
-    fn destroy_event(&self, event: EventId) {
-        self.inner.destroy_event(event);
-    }
-    fn submit(&self, commands: &[Command]) -> Result<(), DeviceError> {
-        if commands.iter().any(|command| matches!(command, Command::Map { .. })) {
-            self.call("a mapping")?;
-        }
-        self.inner.submit(commands)
-    }
-    fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError> {
-        self.inner.synchronize(stream)
-    }
-    fn wait_event(&self, event: EventId, generation: u64) -> Result<(), DeviceError> {
-        self.inner.wait_event(event, generation)
-    }
-    fn query_event(&self, event: EventId) -> u64 {
-        self.inner.query_event(event)
-    }
-    fn event_time(&self, event: EventId, generation: u64) -> Option<Duration> {
-        self.inner.event_time(event, generation)
-    }
-    fn write_host(&self, region: Region, bytes: &[u8]) {
-        self.inner.write_host(region, bytes);
-    }
-    fn read_host(&self, region: Region, bytes: &mut [u8]) {
-        self.inner.read_host(region, bytes);
-    }
-    fn usage(&self) -> DeviceUsage {
-        self.inner.usage()
-    }
-    fn set_trace(&self, enabled: bool) {
-        self.inner.set_trace(enabled);
-    }
-    fn take_trace(&self) -> Vec<TraceRecord> {
-        self.inner.take_trace()
-    }
-}
-
 #[test]
 fn a_segment_has_several_heaps_behind_it_or_is_one_placed_heap() {
     for (profile, tiled) in [(NullProfile::Tiled, true), (NullProfile::Tiled, false), (NullProfile::Placed, true)] {
@@ -158,7 +49,7 @@ fn a_segment_has_several_heaps_behind_it_or_is_one_placed_heap() {
 #[test]
 fn where_tiling_fails_a_placed_heap_serves() {
     let device = host();
-    let refusing = Refusing { inner: device.clone(), calls_left: AtomicUsize::new(usize::MAX), tiles_refused: true };
+    let refusing = Refusing { tiles_refused: true, ..Refusing::new(device.clone(), usize::MAX) };
     let context = Context::new(Arc::new(refusing), &recording()).unwrap();
     assert_eq!(values(&filled(&context, 3, 2.0).add(1.0).unwrap()), vec![3.0; 3 * (MIB as usize) / 4]);
     context.trim().unwrap();
@@ -172,8 +63,7 @@ fn a_refused_call_is_reported_and_nothing_leaks() {
     let host_bytes = device.usage().host_bytes;
     let mut succeeded = false;
     for calls in 0..200 {
-        let refusing =
-            Arc::new(Refusing { inner: device.clone(), calls_left: AtomicUsize::new(calls), tiles_refused: false });
+        let refusing = Arc::new(Refusing::new(device.clone(), calls));
         let work = |context: &Context| -> Result<f32, RuntimeError> {
             let stream = Stream::new(context, 0)?;
             let a = Tensor::from_host(context, &HostTensor::from_f32(&[3 << 18], &[1.0; 3 << 18]))?;
@@ -187,7 +77,7 @@ fn a_refused_call_is_reported_and_nothing_leaks() {
         let result = Context::new(refusing.clone(), &options).and_then(|context| {
             let first = work(&context);
             if first.is_err() {
-                refusing.calls_left.store(usize::MAX, Ordering::SeqCst);
+                refusing.relent();
                 assert_eq!(work(&context).unwrap(), (3 << 19) as f32, "after refusal {calls}");
             }
             first

@@ -222,8 +222,6 @@ fn what_cannot_be_is_refused_in_words() {
     assert!(text(buffer.tensor(DataType::Float32, &[251], 0).unwrap_err()).contains("1004 bytes"));
     assert!(buffer.prefetch(5..2000, Location::Device).is_err() && memory.buffer(0).is_err());
     assert!(text(ManagedMemory::new(&context, &options(0, Policy::Touch)).unwrap_err()).contains("budget of 0"));
-    let placed = Context::new(Arc::new(NullDevice::new(NullProfile::Placed)), &ContextOptions::default()).unwrap();
-    assert!(text(ManagedMemory::new(&placed, &options(4, Policy::Touch)).unwrap_err()).contains("tiles"));
     let nowhere = ManagedOptions { spill_dir: Some(PathBuf::from("/nonexistent")), ..options(4, Policy::Touch) };
     assert!(text(ManagedMemory::new(&context, &nowhere).unwrap_err()).contains("/nonexistent"));
     // Host memory that is too small, without a file behind it.
@@ -448,4 +446,74 @@ fn evictions_are_commands_like_others() {
         .collect();
     assert_eq!(names, ["fill", "managed copy back", "fill", "managed copy back", "fill"]);
     context.check().unwrap();
+}
+
+#[test]
+fn without_tiles_a_buffer_is_a_placed_heap_while_it_is_on_the_device() {
+    let device =
+        Arc::new(HostDevice::new(&HostOptions { threads: Some(2), tiled: false, ..HostOptions::default() }).unwrap());
+    let context = recording(device.clone());
+    let memory = ManagedMemory::new(&context, &options(6, Policy::Touch)).unwrap();
+    assert_eq!(memory.unit_bytes(), None);
+    let buffers: Vec<_> = (0..5).map(|i| filled(&memory, 3, i as f32)).collect();
+    assert!(device.usage().heap_bytes <= 6 * UNIT_BYTES);
+    let resident: Vec<u64> = buffers.iter().map(|buffer| buffer.resident_bytes() / UNIT_BYTES).collect();
+    assert_eq!(resident, [0, 0, 0, 3, 3], "a buffer is there as a whole or not at all");
+    buffers[1]
+        .slice()
+        .part(..UNIT_BYTES)
+        .unwrap()
+        .copy_from(&buffers[0].slice().part(4..UNIT_BYTES + 4).unwrap())
+        .unwrap();
+    assert_eq!((first(&buffers[0]), first(&buffers[1]), first(&buffers[2])), (0.0, 0.0, 2.0));
+    let mut last = [0; 4];
+    buffers[1].read(3 * UNIT_BYTES - 4, &mut last).unwrap();
+    assert_eq!(f32::from_le_bytes(last), 1.0);
+    let large = memory.buffer(7 * UNIT_BYTES).unwrap();
+    assert!(matches!(large.fill([0; 4]), Err(RuntimeError::Managed(_))), "it has to fit whole");
+    assert!(matches!(large.tensor(DataType::Float32, &[1], 0).unwrap().sum(), Err(RuntimeError::Managed(_))));
+    context.check().unwrap();
+    drop((buffers, large, memory, context));
+    assert_eq!(device.usage().heap_bytes, 0);
+}
+
+#[test]
+fn data_survives_random_use_without_tiles() {
+    let folder = std::env::temp_dir().join(format!("forebay-managed-placed-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let untiled = || {
+        Arc::new(HostDevice::new(&HostOptions { threads: Some(2), tiled: false, ..HostOptions::default() }).unwrap())
+    };
+    for seed in 20..=25 {
+        let (policy, spills) = (POLICIES[seed as usize % 3], seed % 2 == 0);
+        let spill =
+            ManagedOptions { host_bytes: Some(5 * UNIT_BYTES), spill_dir: Some(folder.clone()), ..options(9, policy) };
+        let budget = if spills { spill } else { options(9, policy) };
+        let device: Arc<dyn Device> = match seed {
+            23.. => Arc::new(ChaosDevice::new(untiled(), seed).unwrap()),
+            _ => untiled(),
+        };
+        let statistics = random_use(device, &budget, seed, 150).statistics();
+        assert!(statistics.evictions > 5 && (statistics.spilled_bytes > 0) == spills, "seed {seed}: {statistics:?}");
+    }
+    std::fs::remove_dir(&folder).unwrap();
+}
+
+#[test]
+fn trim_reaches_memory_that_no_buffer_has() {
+    let device = host();
+    let host_bytes = device.usage().host_bytes;
+    let context = recording(device.clone());
+    let memory = ManagedMemory::new(&context, &options(4, Policy::Touch)).unwrap();
+    let kept = filled(&memory, 1, 1.0);
+    drop(filled(&memory, 12, 2.0));
+    kept.fill(1f32.to_le_bytes()).unwrap();
+    assert!(device.usage().heap_bytes == 4 * UNIT_BYTES && device.usage().host_bytes > host_bytes);
+    assert!(context.trim().unwrap() >= 3 * UNIT_BYTES);
+    let statistics = memory.statistics();
+    assert_eq!((device.usage().heap_bytes, statistics.device_bytes), (UNIT_BYTES, UNIT_BYTES));
+    assert_eq!(device.usage().host_bytes - host_bytes, statistics.host_bytes);
+    assert!(statistics.host_bytes <= UNIT_BYTES, "{statistics:?}");
+    assert_eq!(first(&kept), 1.0);
+    assert_eq!(first(&filled(&memory, 4, 3.0)), 3.0, "it is taken again");
 }

@@ -1,7 +1,7 @@
 //! A context: a device with its streams and memory, for eager work.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use forebay_device::Device;
 use forebay_model::Tensor as HostTensor;
@@ -10,6 +10,7 @@ use forebay_queue::shim::sync::{Mutex, MutexGuard};
 
 use super::compiled::Cache;
 use super::current;
+use super::managed::Core;
 use super::operation::Operation;
 use super::recording::{Races, Recording};
 use super::shared::Shared;
@@ -75,6 +76,8 @@ pub struct Context {
 
 struct Inner {
     cache: Mutex<Cache>,
+    /// Managed memories on the device, as far as they are still there.
+    managed: Mutex<Vec<Weak<Core>>>,
     default_lease: Arc<Lease>,
     shared: Arc<Shared>,
 }
@@ -87,7 +90,9 @@ impl Context {
     pub fn new(device: Arc<dyn Device>, options: &ContextOptions) -> Result<Context, RuntimeError> {
         let shared = Arc::new(Shared::new(device, options)?);
         let default_lease = Arc::new(Lease::new(shared.clone(), 0)?);
-        Ok(Context { inner: Arc::new(Inner { cache: Mutex::new(Cache::default()), default_lease, shared }) })
+        Ok(Context {
+            inner: Arc::new(Inner { cache: Mutex::default(), managed: Mutex::default(), default_lease, shared }),
+        })
     }
 
     /// The device.
@@ -182,16 +187,27 @@ impl Context {
     }
 
     /// Waits for all work, forgets compiled operations with their constants, and gives memory that nobody uses back to the
-    /// device, unless it was taken at the start for good ([`ContextOptions::growth`]). The bytes given back.
+    /// device, that of managed memories and blocks of the host included, unless it was taken at the start for good
+    /// ([`ContextOptions::growth`]). The bytes given back.
     ///
     /// # Errors
     /// A failure of the device, then or earlier.
     pub fn trim(&self) -> Result<u64, RuntimeError> {
         self.forget_compiled();
         self.synchronize()?;
+        let managed: Vec<Arc<Core>> = lock(&self.inner.managed).iter().filter_map(Weak::upgrade).collect();
+        let managed_bytes: u64 = managed.iter().map(|core| core.trim()).sum();
         let mut state = self.inner.shared.lock();
-        Ok(self.inner.shared.trim(&mut state, StoreKind::Device)
+        Ok(managed_bytes
+            + self.inner.shared.trim(&mut state, StoreKind::Device)
             + self.inner.shared.trim(&mut state, StoreKind::Staging))
+    }
+
+    /// Takes note of a managed memory on the device.
+    pub(super) fn add_managed(&self, core: &Arc<Core>) {
+        let mut managed = lock(&self.inner.managed);
+        managed.retain(|core| core.strong_count() > 0);
+        managed.push(Arc::downgrade(core));
     }
 
     /// Whether both are the same context.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 
-use forebay_base::{Command, DataType, Region};
+use forebay_base::{ByteRange, Command, DataType, MemoryId, Region, StreamId};
 use forebay_memory::allocator::BlockId;
 use forebay_memory::eviction::Access;
 
@@ -21,15 +21,15 @@ use crate::error::RuntimeError;
 
 /// Whose bytes they are. Dropping it frees them; they are used again once every queue that uses them has passed.
 enum Owner {
-    /// A block of the context's memory.
-    Block(Arc<Shared>, BlockId),
+    /// A block of the context's memory, and the memory that it is in.
+    Block(Arc<Shared>, BlockId, MemoryId),
     /// A managed buffer, which has memory behind the bytes while a [`Residency`] holds them.
     Managed(Arc<Buffer>),
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        if let Owner::Block(shared, block) = self {
+        if let Owner::Block(shared, block, _) = self {
             shared.free(StoreKind::Device, *block);
         }
     }
@@ -39,7 +39,8 @@ impl Drop for Owner {
 #[derive(Clone)]
 pub(super) struct Span {
     owner: Arc<Owner>,
-    region: Region,
+    /// Bytes of the block's memory, or of the buffer.
+    range: ByteRange,
 }
 
 impl Span {
@@ -54,17 +55,32 @@ impl Span {
             Err(RuntimeError::OutOfMemory(_)) if context.forget_compiled() => allocate()?,
             result => result?,
         };
-        Ok(Span { owner: Arc::new(Owner::Block(shared.clone(), place.block)), region: place.region })
+        let Region { memory, range } = place.region;
+        Ok(Span { owner: Arc::new(Owner::Block(shared.clone(), place.block, memory)), range })
     }
 
     /// All bytes of a managed buffer.
     pub fn of_buffer(buffer: &Arc<Buffer>) -> Span {
-        Span { owner: Arc::new(Owner::Managed(buffer.clone())), region: buffer.region() }
+        Span { owner: Arc::new(Owner::Managed(buffer.clone())), range: buffer.region().range }
     }
 
-    /// The bytes.
+    /// The bytes. Managed ones without tiles have other addresses each time; they hold while a residency does.
     pub fn region(&self) -> Region {
-        self.region
+        let memory = match &*self.owner {
+            Owner::Block(_, _, memory) => *memory,
+            Owner::Managed(buffer) => buffer.region().memory,
+        };
+        Region { memory, range: self.range }
+    }
+
+    /// Whether both hold a common byte.
+    fn overlaps(&self, other: &Span) -> bool {
+        let same_memory = match (self.buffer(), other.buffer()) {
+            (Some(buffer), Some(other)) => std::ptr::eq(buffer, other),
+            (None, None) => Arc::ptr_eq(&self.owner, &other.owner),
+            _ => false,
+        };
+        same_memory && self.range.overlaps(other.range)
     }
 
     /// The managed buffer that they are in, if they are in one.
@@ -75,9 +91,9 @@ impl Span {
         }
     }
 
-    /// Bytes of the buffer.
+    /// Bytes of the block's memory, or of the buffer.
     pub fn range(&self) -> Range<u64> {
-        self.region.range.start..self.region.range.end
+        self.range.start..self.range.end
     }
 
     /// The bytes as a residency needs them, where they are managed.
@@ -87,7 +103,7 @@ impl Span {
 
     /// Notes that work at a position of a queue uses the bytes.
     pub fn add_use(&self, state: &mut State, queue: QueueId, position: u64) {
-        if let Owner::Block(_, block) = &*self.owner {
+        if let Owner::Block(_, block, _) = &*self.owner {
             state.store(StoreKind::Device).ledger.add_use(*block, queue, position);
         }
     }
@@ -120,7 +136,7 @@ impl Slice {
 
     /// How many bytes it has.
     pub fn size_bytes(&self) -> u64 {
-        self.span.region.range.len()
+        self.span.range.len()
     }
 
     /// Some of its bytes.
@@ -129,8 +145,8 @@ impl Slice {
     /// Bytes beyond the end.
     pub fn part(&self, range: impl RangeBounds<u64>) -> Result<Slice, RuntimeError> {
         let Range { start, end } = bounds(range, self.size_bytes())?;
-        let region = self.span.region.part(start, end - start);
-        Ok(Slice { context: self.context.clone(), span: Span { owner: self.span.owner.clone(), region } })
+        let range = ByteRange::new(self.span.range.start + start, self.span.range.start + end);
+        Ok(Slice { context: self.context.clone(), span: Span { owner: self.span.owner.clone(), range } })
     }
 
     /// A tensor in the first bytes. It has to begin at a multiple of 256 of its memory.
@@ -179,20 +195,22 @@ impl Slice {
         if !self.context.is(&other.context) {
             return Err(RuntimeError::OtherContext { what: "two slices" });
         }
-        let (from, to) = (other.span.region, self.span.region);
-        if from.range.len() != to.range.len() {
-            let (from, to) = (from.range.len(), to.range.len());
+        if self.size_bytes() != other.size_bytes() {
+            let (from, to) = (other.size_bytes(), self.size_bytes());
             return Err(RuntimeError::Tensor { reason: format!("{from} bytes cannot be copied to {to}") });
         }
-        if from == to {
-            return Ok(());
-        }
-        if from.overlaps(to) {
+        if self.span.overlaps(&other.span) {
+            if self.span.range == other.span.range {
+                return Ok(());
+            }
             return Err(RuntimeError::Tensor {
                 reason: "bytes that overlap cannot be copied to each other".to_string(),
             });
         }
-        self.submit(name, Some(&other.span), |stream, to| Command::Copy { stream, from, to })
+        self.submit(name, Some(&other.span), |stream, to| {
+            // The addresses are looked up when both are on the device.
+            Command::Copy { stream, from: other.span.region(), to }
+        })
     }
 
     /// Fills its bytes with a pattern of four.
@@ -204,7 +222,7 @@ impl Slice {
     }
 
     pub(super) fn fill_as(&self, pattern: [u8; 4], name: &str) -> Result<(), RuntimeError> {
-        let range = self.span.region.range;
+        let range = self.span.range;
         if range.start % 4 != 0 || range.end % 4 != 0 {
             return Err(RuntimeError::Tensor {
                 reason: format!(
@@ -228,7 +246,7 @@ impl Slice {
         &self,
         name: &str,
         other: Option<&Span>,
-        command: impl FnOnce(forebay_base::StreamId, Region) -> Command,
+        command: impl FnOnce(StreamId, Region) -> Command,
     ) -> Result<(), RuntimeError> {
         if self.size_bytes() == 0 {
             return Ok(());
@@ -241,7 +259,7 @@ impl Slice {
         let mut state = shared.lock();
         let mut batch = Batch::default();
         residency.order(stream.queue(), &mut state, &mut batch);
-        let command = command(state.stream(stream.queue()), self.span.region);
+        let command = command(state.stream(stream.queue()), self.span.region());
         let position = state.work(stream.queue(), command, &name.into(), &mut batch)?;
         residency.add_use(stream.queue(), position);
         for span in other.into_iter().chain([&self.span]) {
@@ -253,7 +271,7 @@ impl Slice {
 
 impl fmt::Debug for Slice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Slice({})", self.span.region)
+        write!(f, "Slice({})", self.span.region())
     }
 }
 

@@ -43,7 +43,7 @@ impl Tensor {
     pub(super) fn in_slice(slice: &Slice, data_type: DataType, shape: &[u64]) -> Result<Tensor, RuntimeError> {
         let ty = TensorType::new(data_type, shape);
         let size_bytes = describe(&ty)?.total_size_bytes();
-        let (start, has_bytes) = (slice.span().region().range.start, slice.size_bytes());
+        let (start, has_bytes) = (slice.span().range().start, slice.size_bytes());
         if start % ALIGNMENT_BYTES != 0 || size_bytes > has_bytes {
             let reason = format!(
                 "{ty} takes {size_bytes} bytes and cannot lie in {has_bytes} bytes from byte {start} of its memory on: it \

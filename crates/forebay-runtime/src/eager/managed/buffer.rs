@@ -4,11 +4,11 @@ use std::fmt;
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
-use forebay_base::{Command, DataType, Region};
+use forebay_base::{ByteRange, Command, DataType, MemoryId, Region};
 use forebay_memory::eviction::{Access, Advice, EvictionError, EvictionQueue, Location, UnitId};
 
-use super::core::Core;
-use super::homes::Home;
+use super::core::{device_error, Core};
+use super::homes::{Address, Home};
 use super::memory::{Handle, ManagedMemory};
 use super::residency::Residency;
 use crate::eager::batch::Batch;
@@ -19,7 +19,11 @@ use crate::error::RuntimeError;
 /// Addresses on the device and the units behind them.
 pub struct Buffer {
     handle: Arc<Handle>,
-    reservation: Region,
+    address: Arc<Address>,
+    /// Its addresses on a device with tiles.
+    reservation: Option<MemoryId>,
+    /// On a device without tiles, the whole buffer is a unit.
+    unit_bytes: u64,
     first_unit: u64,
     unit_count: u64,
     size_bytes: u64,
@@ -44,14 +48,19 @@ impl Buffer {
         &self.handle.core
     }
 
-    /// Its addresses.
+    /// Its addresses. Without tiles, they hold while it is on the device.
     pub fn region(&self) -> Region {
-        Region::new(self.reservation.memory, 0, self.size_bytes)
+        Region::new(self.address.memory(), 0, self.size_bytes)
+    }
+
+    /// Its addresses up to the end of its last unit.
+    fn whole_region(&self) -> Region {
+        Region::new(self.address.memory(), 0, self.unit_count * self.unit_bytes)
     }
 
     /// The parts of a byte range, by units.
     pub fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Part> + '_ {
-        let unit_bytes = self.core().unit_bytes;
+        let unit_bytes = self.unit_bytes;
         let Range { start, end } = range;
         let numbers = if start < end { start / unit_bytes..end.div_ceil(unit_bytes) } else { 0..0 };
         numbers.map(move |number| {
@@ -70,7 +79,7 @@ impl Buffer {
         let core = self.core();
         for part in self.parts(range.clone()) {
             let bytes = &bytes[(part.bytes.start - range.start) as usize..(part.bytes.end - range.start) as usize];
-            core.host_write(&mut core.lock(), part.unit, part.offset_bytes, bytes, part.whole)?;
+            core.run(|state| core.host_write(state, part.unit, part.offset_bytes, bytes, part.whole))?;
         }
         Ok(())
     }
@@ -83,7 +92,7 @@ impl Buffer {
         let core = self.core();
         for part in self.parts(range.clone()) {
             let bytes = &mut bytes[(part.bytes.start - range.start) as usize..(part.bytes.end - range.start) as usize];
-            core.host_read(&mut core.lock(), part.unit, part.offset_bytes, bytes)?;
+            core.run(|state| core.host_read(state, part.unit, part.offset_bytes, bytes))?;
         }
         Ok(())
     }
@@ -111,22 +120,27 @@ pub struct ManagedBuffer {
 impl ManagedBuffer {
     pub(super) fn new(handle: Arc<Handle>, size_bytes: u64) -> Result<ManagedBuffer, RuntimeError> {
         let core = &handle.core;
-        let Some(whole_bytes) = size_bytes.checked_next_multiple_of(core.unit_bytes).filter(|&bytes| bytes > 0) else {
+        let granularity_bytes = core.unit_bytes.unwrap_or(core.context.device().limits().tile_size_bytes);
+        let Some(whole_bytes) = size_bytes.checked_next_multiple_of(granularity_bytes).filter(|&bytes| bytes > 0)
+        else {
             return Err(RuntimeError::Tensor { reason: format!("a managed buffer of {size_bytes} bytes cannot be") });
         };
-        let memory = core.context.device().create_reservation(whole_bytes);
-        let memory = memory.map_err(|error| RuntimeError::Device { action: "while making a managed buffer", error })?;
-        let (reservation, unit_count) = (Region::new(memory, 0, whole_bytes), whole_bytes / core.unit_bytes);
+        let reserve = |_| core.context.device().create_reservation(whole_bytes);
+        let reservation = core.unit_bytes.map(reserve).transpose();
+        let reservation = reservation.map_err(device_error("while making a managed buffer"))?;
+        let unit_bytes = core.unit_bytes.unwrap_or(whole_bytes);
+        let (address, unit_count) = (Arc::new(Address::new(reservation)), whole_bytes / unit_bytes);
         let mut state = core.lock();
         let first_unit = state.next_unit;
         state.next_unit += unit_count;
         for number in 0..unit_count {
-            let unit = UnitId(first_unit + number);
-            state.queue.add(unit, core.unit_bytes);
-            state.homes.insert(unit, Home::new(reservation.part(number * core.unit_bytes, core.unit_bytes)));
+            let (unit, start) = (UnitId(first_unit + number), number * unit_bytes);
+            state.queue.add(unit, unit_bytes);
+            state.homes.insert(unit, Home::new(address.clone(), ByteRange::new(start, start + unit_bytes)));
         }
         drop(state);
-        Ok(ManagedBuffer { buffer: Arc::new(Buffer { handle, reservation, first_unit, unit_count, size_bytes }) })
+        let buffer = Buffer { handle, address, reservation, unit_bytes, first_unit, unit_count, size_bytes };
+        Ok(ManagedBuffer { buffer: Arc::new(buffer) })
     }
 
     /// Its size.
@@ -188,13 +202,17 @@ impl ManagedBuffer {
         let mut start = 0;
         while start < self.size_bytes() {
             // As much at once as fits; whole units, so that the length is a multiple of the pattern's.
-            let size_bytes = self.memory().capacity_bytes().min(self.buffer.reservation.range.len() - start);
+            let all_bytes = self.buffer.whole_region().range.len();
+            let size_bytes = match core.unit_bytes {
+                Some(_) => self.memory().capacity_bytes().min(all_bytes - start),
+                None => all_bytes,
+            };
             let end = (start + size_bytes).min(self.size_bytes());
             let mut residency = Residency::new([(&*self.buffer, start..end, Access::Overwrite)])?;
             let mut state = shared.lock();
             let mut batch = Batch::default();
             residency.order(queue, &mut state, &mut batch);
-            let region = self.buffer.reservation.part(start, size_bytes);
+            let region = self.buffer.whole_region().part(start, size_bytes);
             let command = Command::Fill { stream: state.stream(queue), region, pattern };
             let position = state.work(queue, command, &"fill".into(), &mut batch)?;
             residency.add_use(queue, position);
@@ -212,8 +230,7 @@ impl ManagedBuffer {
     pub fn prefetch(&self, range: impl RangeBounds<u64>, to: Location) -> Result<(), RuntimeError> {
         self.with_units(range, |queue, part| queue.prefetch(part.unit, to))?;
         self.buffer.handle.start_thread()?;
-        let core = self.buffer.core();
-        core.prefetches_were_added(&mut core.lock())
+        self.buffer.core().prefetches_were_added()
     }
 
     /// Recalls prefetches that have not started. How many units that were; always 0 with
@@ -264,9 +281,9 @@ impl ManagedBuffer {
 
     /// How many of its bytes are on the device, in whole units.
     pub fn resident_bytes(&self) -> u64 {
-        let core = self.buffer.core();
-        let state = core.lock();
-        self.buffer.units().filter(|&unit| state.queue.is_resident(unit)).count() as u64 * core.unit_bytes
+        let state = self.buffer.core().lock();
+        let resident = self.buffer.units().filter(|&unit| state.queue.is_resident(unit)).count() as u64;
+        resident * self.buffer.unit_bytes
     }
 
     /// Its units, if it is in that memory.

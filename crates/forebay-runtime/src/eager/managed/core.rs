@@ -1,25 +1,27 @@
 //! What moves when, and what waits for what.
 //!
-//! One lock guards the state of a managed memory, and is held while units move: whoever needs units finds those of others
-//! in place or gone, never on their way. All copies go to one stream. A copy comes after every use of its unit, and work
-//! comes after the last copy of its units; mappings change when the host has seen that all uses are over.
+//! One lock guards the state of a managed memory, and is held while moves are decided and submitted: whoever needs units finds
+//! those of others in place or gone, never on their way. All copies go to one stream. A copy comes after every use of its
+//! unit, and work comes after the last copy of its units; mappings change when the host has seen that all uses are over.
+//! Where it has not yet, the change stops, the host waits without the lock, and the change begins again ([`Core::run`]).
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_base::{Command, Region};
+use forebay_base::{Command, MemoryId};
+use forebay_device::DeviceError;
 use forebay_memory::eviction::{
     Access, Arrival, Eviction, EvictionQueue, Moves, Policy, Prefetch, PrefetchStart, UnitId,
 };
 use forebay_queue::shim::sync::{Condvar, Mutex, MutexGuard};
 use forebay_queue::shim::{lock, wait};
 
-use super::backing::Backing;
-use super::homes::{add_use, Home, Homes, Retired};
-use super::slots::Slots;
-use super::spill::SpillFile;
+use super::homes::{add_use, DeviceSegment, Home, Homes, Retired};
+use super::release::unmapping;
+use super::shelf::Shelf;
+use super::spill::SpillFiles;
 use super::statistics::ManagedStatistics;
+use super::stop::Stop;
 use crate::eager::batch::Batch;
 use crate::eager::context::Context;
 use crate::eager::ledger::Use;
@@ -35,8 +37,8 @@ pub struct Core {
     pub context: Context,
     /// Where copies go.
     pub copies: Stream,
-    /// Size of a unit.
-    pub unit_bytes: u64,
+    /// Size of a unit; none where each buffer is one, because the device has no tiles.
+    pub unit_bytes: Option<u64>,
     state: Mutex<State>,
     /// Notified when there is a prefetch to carry out, when one was, and at the end.
     pub changed: Condvar,
@@ -49,11 +51,13 @@ pub struct State {
     /// Where units are.
     pub homes: Homes,
     /// Device memory.
-    pub slots: Slots,
+    pub slots: Shelf<DeviceSegment>,
     /// Host memory.
-    pub backing: Backing,
+    pub blocks: Shelf<MemoryId>,
+    /// Units that have bytes there, in the order in which they got them.
+    pub holders: VecDeque<UnitId>,
     /// What is behind host memory, if anything.
-    pub file: Option<SpillFile>,
+    pub files: Option<SpillFiles>,
     /// Buffers that are gone, oldest first.
     pub retired: VecDeque<Retired>,
     /// Numbers.
@@ -68,13 +72,19 @@ pub struct State {
 
 impl State {
     /// A state without units.
-    pub fn new(queue: EvictionQueue, slots: Slots, backing: Backing, file: Option<SpillFile>) -> State {
+    pub fn new(
+        queue: EvictionQueue,
+        slots: Shelf<DeviceSegment>,
+        blocks: Shelf<MemoryId>,
+        files: Option<SpillFiles>,
+    ) -> State {
         State {
             queue,
             homes: Homes::new(),
             slots,
-            backing,
-            file,
+            blocks,
+            holders: VecDeque::new(),
+            files,
             retired: VecDeque::new(),
             statistics: ManagedStatistics::default(),
             next_unit: 0,
@@ -91,20 +101,46 @@ impl State {
         let reason = || RuntimeError::Plan { reason: format!("managed unit {unit} has no home") };
         self.homes.get_mut(&unit).ok_or_else(reason)
     }
+
+    fn size_bytes(&self, units: impl Iterator<Item = UnitId>) -> u64 {
+        units.filter_map(|unit| self.homes.get(&unit)).map(Home::size_bytes).sum()
+    }
 }
 
-/// The way of a copy between a unit's device bytes and its block.
+/// The way of a copy between a unit's homes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// From the device to the host.
+    /// From the device to its block on the host.
     Back,
-    /// From the host to the device.
+    /// From its block to the device.
     In,
+    /// From its block to a spill file.
+    Spill,
+    /// From a spill file to its block.
+    Unspill,
+}
+
+/// What units move for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Work that is about to be submitted.
+    Work,
+    /// A prefetch.
+    Prefetch,
+}
+
+/// What a failure of the device says beside its own words.
+pub fn device_error(action: &'static str) -> impl FnOnce(DeviceError) -> RuntimeError {
+    move |error| RuntimeError::Device { action, error }
+}
+
+fn lost_count() -> RuntimeError {
+    RuntimeError::Plan { reason: "managed memory lost count of its device memory".to_string() }
 }
 
 impl Core {
     /// A managed memory.
-    pub fn new(number: u64, context: Context, copies: Stream, unit_bytes: u64, state: State) -> Core {
+    pub fn new(number: u64, context: Context, copies: Stream, unit_bytes: Option<u64>, state: State) -> Core {
         Core { number, context, copies, unit_bytes, state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -118,14 +154,28 @@ impl Core {
         wait(&self.changed, state)
     }
 
+    /// Changes the state; where that has to wait, does so without the lock and tries again.
+    ///
+    /// # Errors
+    /// What the change or the wait reports.
+    pub fn run<T>(&self, mut change: impl FnMut(&mut State) -> Result<T, Stop>) -> Result<T, RuntimeError> {
+        loop {
+            let changed = change(&mut self.lock());
+            match changed {
+                Ok(result) => return Ok(result),
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(Stop::Wait(uses)) => self.wait(&uses)?,
+            }
+        }
+    }
+
     /// Makes units resident for work that is about to be submitted, and notes what it does with them.
     ///
     /// # Errors
-    /// Units that do not fit together, no host memory for what has to go, or a failure of the device or the spill file.
-    pub fn make_resident(&self, state: &mut State, uses: &[(UnitId, Access)]) -> Result<(), RuntimeError> {
+    /// Units that do not fit together, no host memory for what has to go, or a failure of the device; or uses to wait for.
+    pub fn make_resident(&self, state: &mut State, uses: &[(UnitId, Access)]) -> Result<(), Stop> {
         let moves = state.queue.plan(uses)?;
-        state.statistics.faults += moves.arrivals.len() as u64;
-        self.carry_out(state, &moves)?;
+        self.carry_out(state, &moves, Cause::Work)?;
         state.queue.note_uses(uses);
         for &(unit, _) in uses.iter().filter(|(_, access)| *access != Access::Read) {
             state.forget_file(unit);
@@ -137,7 +187,7 @@ impl Core {
     ///
     /// # Errors
     /// As [`Core::make_resident`].
-    pub fn carry_out(&self, state: &mut State, moves: &Moves) -> Result<(), RuntimeError> {
+    pub fn carry_out(&self, state: &mut State, moves: &Moves, cause: Cause) -> Result<(), Stop> {
         if moves.is_empty() {
             return Ok(());
         }
@@ -147,120 +197,146 @@ impl Core {
         }
         self.provide_slots(state, moves)?;
         self.evict(state, &moves.evictions)?;
-        moves.arrivals.iter().try_for_each(|arrival| self.arrive(state, *arrival, &moving))
+        moves.arrivals.iter().try_for_each(|arrival| self.arrive(state, *arrival, &moving, cause))
     }
 
     /// Takes as much device memory as arrivals need beside what evictions free.
-    fn provide_slots(&self, state: &mut State, moves: &Moves) -> Result<(), RuntimeError> {
+    fn provide_slots(&self, state: &mut State, moves: &Moves) -> Result<(), Stop> {
+        let arriving_bytes = state.size_bytes(moves.arrivals.iter().map(|arrival| arrival.unit));
+        let leaving_bytes = state.size_bytes(moves.evictions.iter().map(|eviction| eviction.unit));
         self.reap(state);
         loop {
-            let available = state.slots.free_count() + moves.evictions.len();
-            let missing = moves.arrivals.len().saturating_sub(available) as u64;
-            if missing == 0 {
+            // A placed heap is made when its buffer comes; here it only needs room.
+            let room_bytes = match self.unit_bytes {
+                Some(_) => state.slots.free_bytes(),
+                None => state.slots.cap_bytes() - state.slots.reserved_bytes(),
+            };
+            let missing_bytes = arriving_bytes.saturating_sub(room_bytes + leaving_bytes);
+            if missing_bytes == 0 {
                 return Ok(());
             }
-            let grown = state.slots.grow(&**self.context.device(), missing);
-            if grown.map_err(|error| RuntimeError::Device { action: "while making room for managed memory", error })? {
-                continue;
+            if let Some(unit_bytes) = self.unit_bytes {
+                let make = |size_bytes| self.context.device().create_heap(size_bytes).map(DeviceSegment::Heap);
+                let grown = state.slots.grow(unit_bytes, missing_bytes, make);
+                if grown.map_err(device_error("while making room for managed memory"))? {
+                    continue;
+                }
             }
-            let Some(oldest) = state.retired.front().map(|retired| retired.uses.clone()) else {
-                return Err(RuntimeError::Plan {
-                    reason: "managed memory lost count of its device memory".to_string(),
-                });
-            };
-            self.wait(state, &oldest)?;
-            self.reap(state);
+            self.wait_for_oldest_retired(state, lost_count)?;
         }
     }
 
     /// Takes units from the device. Their data is on the host, on its way there, or dead.
-    fn evict(&self, state: &mut State, evictions: &[Eviction]) -> Result<(), RuntimeError> {
+    fn evict(&self, state: &mut State, evictions: &[Eviction]) -> Result<(), Stop> {
         let mut uses = Vec::new();
         for eviction in evictions {
-            let home = state.home(eviction.unit)?;
-            home.uses.drain(..).for_each(|one| add_use(&mut uses, one));
+            state.home(eviction.unit)?.uses.iter().for_each(|&one| add_use(&mut uses, one));
         }
-        self.wait(state, &uses)?;
+        self.require(&uses)?;
         let mut commands = Vec::new();
         for eviction in evictions {
-            commands.push(Command::Unmap { region: state.home(eviction.unit)?.region });
+            commands.extend(unmapping(state.home(eviction.unit)?));
         }
         self.submit(commands)?;
         for &eviction in evictions {
-            let slot = state.home(eviction.unit)?.slot.take();
-            state.slots.give_back(slot);
             state.statistics.evictions += 1;
             if !eviction.copy_back {
-                state.statistics.dropped_bytes += self.unit_bytes;
+                state.statistics.dropped_bytes += state.home(eviction.unit)?.size_bytes();
             }
+            self.take_slot(state, eviction.unit)?;
             state.queue.carry_out(&Moves { evictions: vec![eviction], arrivals: Vec::new() });
         }
         Ok(())
     }
 
     /// Brings a unit to the device: there is memory for it.
-    fn arrive(&self, state: &mut State, arrival: Arrival, moving: &[UnitId]) -> Result<(), RuntimeError> {
+    fn arrive(&self, state: &mut State, arrival: Arrival, moving: &[UnitId], cause: Cause) -> Result<(), Stop> {
         if arrival.copy {
             // Before anything is mapped: this is what can fail.
             self.load(state, arrival.unit, moving)?;
         }
-        let Some(slot) = state.slots.take() else {
-            return Err(RuntimeError::Plan { reason: "managed memory lost count of its device memory".to_string() });
+        let size_bytes = state.home(arrival.unit)?.size_bytes();
+        let make = |size_bytes| self.context.device().create_placed(size_bytes).map(DeviceSegment::Placed);
+        let slot = match self.unit_bytes {
+            Some(_) => state.slots.take(size_bytes),
+            None => {
+                let action = device_error("while making room for a managed buffer");
+                state.slots.take_or_grow(size_bytes, make).map_err(action)?
+            }
         };
-        let region = state.home(arrival.unit)?.region;
-        let map = Command::Map { region, heap: slot.heap, heap_offset_bytes: slot.offset_bytes };
-        if let Err(error) = self.submit(vec![map]) {
-            state.slots.give_back([slot]);
-            return Err(error);
+        let slot = slot.ok_or_else(lost_count)?;
+        match slot.memory {
+            DeviceSegment::Placed(memory) => state.home(arrival.unit)?.address.set(memory),
+            DeviceSegment::Heap(heap) => {
+                let region = state.home(arrival.unit)?.region();
+                let map = Command::Map { region, heap, heap_offset_bytes: slot.offset_bytes };
+                if let Err(error) = self.submit(vec![map]) {
+                    state.slots.give_back([slot]);
+                    return Err(error.into());
+                }
+            }
         }
         state.home(arrival.unit)?.slot = Some(slot);
         state.queue.carry_out(&Moves { evictions: Vec::new(), arrivals: vec![arrival] });
+        state.statistics.faults += u64::from(cause == Cause::Work);
         if arrival.copy {
             self.copy(state, arrival.unit, Way::In)?;
         } else {
-            state.statistics.mapped_bytes += self.unit_bytes;
+            state.statistics.mapped_bytes += size_bytes;
         }
         Ok(())
     }
 
-    /// Copies a unit between its device bytes and its block, after all uses of it.
+    /// Copies a unit between two of its homes, after everything before that uses it.
     ///
     /// # Errors
     /// A failure of the device.
     pub fn copy(&self, state: &mut State, unit: UnitId, way: Way) -> Result<(), RuntimeError> {
         let queue = self.copies.queue();
         let home = state.home(unit)?;
-        let Some(block) = home.block else {
-            return Err(RuntimeError::Plan { reason: format!("managed unit {unit} has no host memory") });
-        };
+        let nowhere = |what| RuntimeError::Plan { reason: format!("managed unit {unit} has no {what}") };
+        let block = home.block_region().ok_or_else(|| nowhere("host memory"))?;
+        let file = home.file_region().ok_or_else(|| nowhere("place in a spill file"));
         let (from, to, name) = match way {
-            Way::Back => (home.region, block, "managed copy back"),
-            Way::In => (block, home.region, "managed fetch"),
+            Way::Back => (home.region(), block, "managed copy back"),
+            Way::In => (block, home.region(), "managed fetch"),
+            Way::Spill => (block, file?, "managed spill"),
+            Way::Unspill => (file?, block, "managed read of the spill file"),
         };
         let shared = self.context.shared();
         let mut order = shared.lock();
         let mut batch = Batch::default();
-        for &(on, position) in &home.uses {
-            order.come_after(queue, on, position, &mut batch);
+        let on_device = matches!(way, Way::Back | Way::In);
+        if on_device {
+            for &(on, position) in &home.uses {
+                order.come_after(queue, on, position, &mut batch);
+            }
         }
         let command = Command::Copy { stream: order.stream(queue), from, to };
         let position = order.work(queue, command, &name.into(), &mut batch)?;
         shared.submit(&mut order, &batch)?;
         drop(order);
-        home.add_use(queue, position);
-        (home.moved, home.block_used) = (position, position);
-        match way {
-            Way::Back => state.statistics.copied_back_bytes += self.unit_bytes,
-            Way::In => state.statistics.fetched_bytes += self.unit_bytes,
+        home.block_used = position;
+        if on_device {
+            home.add_use(queue, position);
+            home.moved = position;
         }
+        let statistics = &mut state.statistics;
+        let count = match way {
+            Way::Back => &mut statistics.copied_back_bytes,
+            Way::In => &mut statistics.fetched_bytes,
+            Way::Spill => &mut statistics.spilled_bytes,
+            Way::Unspill => &mut statistics.unspilled_bytes,
+        };
+        *count += from.range.len();
         Ok(())
     }
 
     /// Copies a unit to the host; its bytes on the device stay. The host copies of `moving` units stay, too.
     ///
     /// # Errors
-    /// No host memory, or a failure of the device or the spill file.
-    pub fn copy_back(&self, state: &mut State, unit: UnitId, moving: &[UnitId]) -> Result<(), RuntimeError> {
+    /// No host memory, or a failure of the device; or uses to wait for.
+    pub fn copy_back(&self, state: &mut State, unit: UnitId, moving: &[UnitId]) -> Result<(), Stop> {
         self.provide_block(state, unit, moving)?;
         self.copy(state, unit, Way::Back)?;
         state.forget_file(unit);
@@ -271,14 +347,22 @@ impl Core {
     /// Carries out the first prefetch in line. The position of its copy to wait for, where it copies.
     ///
     /// # Errors
-    /// As [`Core::make_resident`]; the prefetch is gone then.
-    pub fn prefetch(&self, state: &mut State) -> Result<Option<u64>, RuntimeError> {
+    /// As [`Core::make_resident`]; a prefetch that fails is gone then, one that waits stays in line.
+    pub fn prefetch(&self, state: &mut State) -> Result<Option<u64>, Stop> {
         let Some((Prefetch { unit, .. }, start)) = state.queue.start_prefetch() else { return Ok(None) };
+        let done = match &start {
+            PrefetchStart::Fetch(moves) => self.carry_out(state, moves, Cause::Prefetch),
+            PrefetchStart::CopyBack => self.copy_back(state, unit, &[unit]),
+            PrefetchStart::Nothing => Ok(()),
+        };
+        if let Err(Stop::Wait(uses)) = done {
+            return Err(Stop::Wait(uses));
+        }
+        // What it did, the queue knows already.
         state.queue.finish_prefetch(&PrefetchStart::Nothing);
-        match &start {
-            PrefetchStart::Fetch(moves) => self.carry_out(state, moves)?,
-            PrefetchStart::CopyBack => self.copy_back(state, unit, &[unit])?,
-            PrefetchStart::Nothing => return Ok(None),
+        done?;
+        if start == PrefetchStart::Nothing {
+            return Ok(None);
         }
         state.statistics.prefetches += 1;
         Ok(Some(state.home(unit)?.moved))
@@ -287,66 +371,16 @@ impl Core {
     /// Notes that prefetches were asked for: a driver starts them at once, others leave them to the thread.
     ///
     /// # Errors
-    /// As [`Core::make_resident`].
-    pub fn prefetches_were_added(&self, state: &mut State) -> Result<(), RuntimeError> {
-        if state.queue.policy() == Policy::Driver {
-            while state.queue.prefetches().next().is_some() {
+    /// As [`Core::make_resident`], but for the waits.
+    pub fn prefetches_were_added(&self) -> Result<(), RuntimeError> {
+        self.run(|state| {
+            while state.queue.policy() == Policy::Driver && state.queue.prefetches().next().is_some() {
                 self.prefetch(state)?;
             }
-        }
+            Ok(())
+        })?;
         self.changed.notify_all();
         Ok(())
-    }
-
-    /// Removes a buffer's units. Their memory is used again when nobody uses it any more.
-    pub fn retire(&self, units: impl Iterator<Item = UnitId>, reservation: Region) {
-        let mut state = self.lock();
-        let (mut homes, mut uses) = (Vec::new(), Vec::new());
-        for unit in units {
-            state.queue.remove(unit);
-            let Some(home) = state.homes.remove(&unit) else { continue };
-            if home.block.is_some() {
-                state.backing.remove_holder(unit);
-            }
-            home.uses.iter().for_each(|&one| add_use(&mut uses, one));
-            add_use(&mut uses, (self.copies.queue(), home.block_used));
-            homes.push(home);
-        }
-        for &(queue, position) in &uses {
-            let mut order = self.context.shared().lock();
-            if order.timelines.known(Agent::Host, queue) < position
-                && order.timelines.mark_behind(queue, position).is_none()
-            {
-                // A lost device needs no return.
-                let _ = self.context.shared().record(&mut order, queue);
-            }
-        }
-        state.retired.push_back(Retired { reservation: reservation.memory, homes, uses });
-        self.reap(&mut state);
-    }
-
-    /// Takes back the memory of buffers that are gone, as far as their users have passed. Does not wait.
-    pub fn reap(&self, state: &mut State) {
-        let (gone, kept) = state.retired.drain(..).partition(|retired: &Retired| self.have_passed(&retired.uses));
-        state.retired = kept;
-        self.release(state, gone);
-    }
-
-    /// Takes back the memory of buffers that nobody uses.
-    pub fn release(&self, state: &mut State, gone: VecDeque<Retired>) {
-        for retired in gone {
-            let mapped = retired.homes.iter().filter(|home| home.slot.is_some());
-            // A lost device keeps its mappings; destroying a reservation unmaps it.
-            let _ = self.submit(mapped.map(|home| Command::Unmap { region: home.region }).collect());
-            self.context.device().destroy_memory(retired.reservation);
-            for home in retired.homes {
-                state.slots.give_back(home.slot);
-                state.backing.give_back(home.block);
-                if let (Some(file), Some(place)) = (&mut state.file, home.file) {
-                    file.give_back(place);
-                }
-            }
-        }
     }
 
     /// Submits mapping.
@@ -356,17 +390,29 @@ impl Core {
         shared.submit(&mut order, &Batch::from(commands))
     }
 
-    /// Waits on the host until uses are over, and counts that.
+    /// Sees to it that uses are over.
+    ///
+    /// # Errors
+    /// The uses, where they are not.
+    pub fn require(&self, uses: &[Use]) -> Result<(), Stop> {
+        match self.have_passed(uses) {
+            true => Ok(()),
+            false => Err(Stop::Wait(uses.to_vec())),
+        }
+    }
+
+    /// Waits on the host until uses are over, and counts that. Nobody may hold the lock.
     ///
     /// # Errors
     /// A failure of the device, then or earlier.
-    pub fn wait(&self, state: &mut State, uses: &[Use]) -> Result<(), RuntimeError> {
+    pub fn wait(&self, uses: &[Use]) -> Result<(), RuntimeError> {
         let start = Instant::now();
         let mut waited = false;
         for &(queue, position) in uses {
             waited |= self.wait_for(queue, position)?;
         }
         if waited {
+            let mut state = self.lock();
             state.statistics.stalls += 1;
             state.statistics.stall += start.elapsed();
         }
@@ -393,7 +439,7 @@ impl Core {
     }
 
     /// Whether uses are over. Does not wait.
-    fn have_passed(&self, uses: &[Use]) -> bool {
+    pub fn have_passed(&self, uses: &[Use]) -> bool {
         let shared = self.context.shared();
         let mut order = shared.lock();
         uses.iter().all(|&(queue, position)| {
@@ -405,20 +451,5 @@ impl Core {
             }
             known(&order)
         })
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        let device: Arc<_> = self.context.device().clone();
-        let retired = std::mem::take(&mut self.lock().retired);
-        for (queue, position) in retired.iter().flat_map(|retired| retired.uses.iter().copied()) {
-            // What failed was reported where it mattered.
-            let _ = self.wait_for(queue, position);
-        }
-        let mut state = self.lock();
-        self.release(&mut state, retired);
-        state.slots.clear(&*device);
-        state.backing.clear(&*device);
     }
 }

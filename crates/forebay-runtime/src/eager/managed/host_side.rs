@@ -1,137 +1,145 @@
-//! The host's copies of units: blocks, the file behind them, and what the host itself reads and writes.
+//! The host's copies of units: blocks, the files behind them, and what the host itself reads and writes.
 
-use forebay_base::Command;
+use forebay_base::MemoryId;
 use forebay_memory::eviction::{DeviceCopy, UnitId};
 use forebay_sync::race::HostAction;
 
-use super::core::{Core, State, Way};
+use super::core::{device_error, Core, State, Way};
+use super::release::unmapping;
+use super::shelf::Place;
+use super::stop::Stop;
 use crate::error::RuntimeError;
+
+/// Units that go to a spill file at once: the first is waited for, the others are under way meanwhile.
+const SPILLS_AT_ONCE: usize = 2;
 
 impl State {
     /// The spill file's copy of a unit is out of date.
     pub fn forget_file(&mut self, unit: UnitId) {
         let place = self.homes.get_mut(&unit).and_then(|home| home.file.take());
-        if let (Some(file), Some(place)) = (&mut self.file, place) {
-            file.give_back(place);
+        self.give_back_file(place);
+    }
+
+    /// Takes a place in a spill file back. Copies from and to it come in the order of their stream.
+    pub fn give_back_file(&mut self, place: Option<Place<MemoryId>>) {
+        if let Some(files) = &mut self.files {
+            files.shelf.give_back(place);
         }
     }
 
     /// Takes a unit's block away.
     fn take_block(&mut self, unit: UnitId) {
         let block = self.homes.get_mut(&unit).and_then(|home| home.block.take());
-        self.backing.remove_holder(unit);
-        self.backing.give_back(block);
+        self.holders.retain(|&holder| holder != unit);
+        self.blocks.give_back(block);
     }
 }
 
 impl Core {
-    /// Sees to it that a unit has a block, whatever is in it. Units that are `moving` keep theirs, but for what the file can
+    /// Sees to it that a unit has a block, whatever is in it. Units that are `moving` keep theirs, but for what a file can
     /// hold.
     ///
     /// # Errors
-    /// No host memory, or a failure of the device or the spill file.
-    pub fn provide_block(&self, state: &mut State, unit: UnitId, moving: &[UnitId]) -> Result<(), RuntimeError> {
+    /// No host memory, or a failure of the device; or uses to wait for.
+    pub fn provide_block(&self, state: &mut State, unit: UnitId, moving: &[UnitId]) -> Result<(), Stop> {
         if state.home(unit)?.block.is_some() {
             return Ok(());
         }
+        let size_bytes = state.home(unit)?.size_bytes();
         loop {
-            let taken = state.backing.take(&**self.context.device());
-            let action = "while making host memory for managed memory";
-            if let Some(block) = taken.map_err(|error| RuntimeError::Device { action, error })? {
+            let device = self.context.device();
+            let taken = state.blocks.take_or_grow(size_bytes, |size_bytes| device.create_host_block(size_bytes));
+            if let Some(block) = taken.map_err(device_error("while making host memory for managed memory"))? {
                 let home = state.home(unit)?;
                 (home.block, home.block_used) = (Some(block), 0);
-                state.backing.add_holder(unit);
+                state.holders.push_back(unit);
                 return Ok(());
             }
+            let (in_use_bytes, reserved_bytes) = (state.blocks.in_use_bytes(), state.blocks.reserved_bytes());
             self.reap(state);
-            if !state.backing.has_free() {
+            if self.unit_bytes.is_none() {
+                // Blocks of other sizes are only in the way.
+                state.blocks.take_unused().into_iter().for_each(|memory| device.destroy_memory(memory));
+            }
+            if (state.blocks.in_use_bytes(), state.blocks.reserved_bytes()) == (in_use_bytes, reserved_bytes) {
                 self.free_block(state, unit, moving)?;
             }
         }
     }
 
     /// Frees the block of some unit: one that holds nothing of worth, else one that the device has the same data of, else one
-    /// that goes to the file; else waits for those of a buffer that is gone.
-    fn free_block(&self, state: &mut State, wanted_by: UnitId, moving: &[UnitId]) -> Result<(), RuntimeError> {
-        let holder = |accept: &dyn Fn(&State, UnitId) -> bool| {
-            state.backing.holders().find(|&unit| unit != wanted_by && accept(state, unit))
+    /// that goes to a file; else takes back those of a buffer that is gone.
+    fn free_block(&self, state: &mut State, wanted_by: UnitId, moving: &[UnitId]) -> Result<(), Stop> {
+        let holders = |accept: &dyn Fn(UnitId) -> bool| -> Vec<UnitId> {
+            let others = state.holders.iter().copied().filter(|&unit| unit != wanted_by && accept(unit));
+            others.take(SPILLS_AT_ONCE).collect()
         };
-        let in_file = |state: &State, unit: UnitId| state.homes.get(&unit).is_some_and(|home| home.file.is_some());
-        let stale = |state: &State, unit: UnitId| !state.queue.has_host_copy(unit) && !moving.contains(&unit);
-        let spare = |state: &State, unit: UnitId| state.queue.can_spare_host_copy(unit) && !moving.contains(&unit);
-        let only = |state: &State, unit: UnitId| state.queue.has_host_copy(unit);
-        if let Some(unit) = holder(&|state, unit| stale(state, unit) || in_file(state, unit)) {
-            self.wait_for_block(state, unit)?;
+        let in_file = |unit: UnitId| state.homes.get(&unit).is_some_and(|home| home.file.is_some());
+        let stale = |unit: UnitId| !state.queue.has_host_copy(unit) && !moving.contains(&unit);
+        let spare = |unit: UnitId| state.queue.can_spare_host_copy(unit) && !moving.contains(&unit);
+        let only = |unit: UnitId| state.queue.has_host_copy(unit) && state.files.is_some();
+        if let Some(&unit) = holders(&|unit| stale(unit) || in_file(unit)).first() {
+            self.require_block(state, unit)?;
             state.take_block(unit);
-        } else if let Some(unit) = holder(&spare) {
-            self.wait_for_block(state, unit)?;
+        } else if let Some(&unit) = holders(&spare).first() {
+            self.require_block(state, unit)?;
             state.queue.spare_host_copy(unit);
             state.take_block(unit);
-        } else if let Some(unit) = holder(&only).filter(|_| state.file.is_some()) {
+        } else if let Some((&unit, next)) = holders(&only).split_first() {
             self.spill(state, unit)?;
-        } else if let Some(oldest) = state.retired.front().map(|retired| retired.uses.clone()) {
-            self.wait(state, &oldest)?;
+            // The next one would be the next to go. Where it cannot, nobody needs it to yet.
+            let _ = next.first().map(|&unit| self.spill(state, unit));
         } else {
-            return Err(RuntimeError::HostMemory { cap_bytes: state.backing.cap_bytes() });
+            let cap_bytes = state.blocks.cap_bytes();
+            self.wait_for_oldest_retired(state, || RuntimeError::HostMemory { cap_bytes })?;
         }
         Ok(())
     }
 
-    /// Writes a unit's block to the file, and frees it.
+    /// Starts to copy a unit's block to a file. The block is free when that is done.
     fn spill(&self, state: &mut State, unit: UnitId) -> Result<(), RuntimeError> {
-        self.wait_for_block(state, unit)?;
-        let block = state.home(unit)?.block;
-        let (Some(block), Some(file)) = (block, &mut state.file) else { return Ok(()) };
-        let mut bytes = vec![0; self.unit_bytes as usize];
-        self.context.device().read_host(block, &mut bytes);
-        self.context.shared().lock().note_host(HostAction::Read(block));
-        let place = file.write(&bytes)?;
-        state.home(unit)?.file = Some(place);
-        state.statistics.spilled_bytes += self.unit_bytes;
-        state.take_block(unit);
-        Ok(())
+        let size_bytes = state.home(unit)?.size_bytes();
+        let Some(files) = &mut state.files else { return Ok(()) };
+        let place = files.take(&**self.context.device(), size_bytes);
+        let place = place.map_err(device_error("while making room in a spill file"))?;
+        state.home(unit)?.file = place;
+        let copied = self.copy(state, unit, Way::Spill);
+        if copied.is_err() {
+            state.forget_file(unit);
+        }
+        copied
     }
 
-    /// Sees to it that the host's copy of a unit is in a block.
+    /// Sees to it that the host's copy of a unit is in a block, or on its way there.
     ///
     /// # Errors
     /// As [`Core::provide_block`].
-    pub fn load(&self, state: &mut State, unit: UnitId, moving: &[UnitId]) -> Result<(), RuntimeError> {
+    pub fn load(&self, state: &mut State, unit: UnitId, moving: &[UnitId]) -> Result<(), Stop> {
         if state.home(unit)?.block.is_some() {
             return Ok(());
         }
         self.provide_block(state, unit, moving)?;
-        let home = state.home(unit)?;
-        let (Some(block), Some(place)) = (home.block, home.file) else { return Ok(()) };
-        let mut bytes = vec![0; self.unit_bytes as usize];
-        let Some(file) = &state.file else { return Ok(()) };
-        if let Err(error) = file.read(place, &mut bytes) {
-            state.take_block(unit);
-            return Err(error);
+        if state.home(unit)?.file.is_none() {
+            return Ok(());
         }
-        self.context.device().write_host(block, &bytes);
-        self.context.shared().lock().note_host(HostAction::Write(block));
-        state.statistics.unspilled_bytes += self.unit_bytes;
-        Ok(())
+        let loaded = self.copy(state, unit, Way::Unspill);
+        if loaded.is_err() {
+            state.take_block(unit);
+        }
+        Ok(loaded?)
     }
 
-    /// Waits until no copy uses a unit's block.
-    fn wait_for_block(&self, state: &mut State, unit: UnitId) -> Result<(), RuntimeError> {
+    /// Sees to it that no copy uses a unit's block.
+    fn require_block(&self, state: &mut State, unit: UnitId) -> Result<(), Stop> {
         let block_used = state.home(unit)?.block_used;
-        self.wait(state, &[(self.copies.queue(), block_used)])
+        self.require(&[(self.copies.queue(), block_used)])
     }
 
     /// Reads a part of a unit on the host, after everything that was submitted to write it. What was never written is 0.
     ///
     /// # Errors
     /// As [`Core::provide_block`].
-    pub fn host_read(
-        &self,
-        state: &mut State,
-        unit: UnitId,
-        offset_bytes: u64,
-        bytes: &mut [u8],
-    ) -> Result<(), RuntimeError> {
+    pub fn host_read(&self, state: &mut State, unit: UnitId, offset_bytes: u64, bytes: &mut [u8]) -> Result<(), Stop> {
         if !state.queue.has_data(unit) {
             bytes.fill(0);
             return Ok(());
@@ -140,8 +148,8 @@ impl Core {
             self.copy_back(state, unit, &[unit])?;
         }
         self.load(state, unit, &[unit])?;
-        self.wait_for_block(state, unit)?;
-        if let Some(block) = state.home(unit)?.block {
+        self.require_block(state, unit)?;
+        if let Some(block) = state.home(unit)?.block_region() {
             let part = block.part(offset_bytes, bytes.len() as u64);
             self.context.device().read_host(part, bytes);
             self.context.shared().lock().note_host(HostAction::Read(part));
@@ -161,7 +169,7 @@ impl Core {
         offset_bytes: u64,
         bytes: &[u8],
         whole: bool,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<(), Stop> {
         let write = state.queue.host_write(unit, whole);
         if write.copy_back {
             self.copy_back(state, unit, &[unit])?;
@@ -171,17 +179,14 @@ impl Core {
         } else {
             self.provide_block(state, unit, &[unit])?;
         }
-        self.wait_for_block(state, unit)?;
+        self.require_block(state, unit)?;
         if write.device_copy == DeviceCopy::Dropped {
             let uses = state.home(unit)?.uses.clone();
-            self.wait(state, &uses)?;
-            let home = state.home(unit)?;
-            home.uses.clear();
-            self.submit(vec![Command::Unmap { region: home.region }])?;
-            let slot = home.slot.take();
-            state.slots.give_back(slot);
+            self.require(&uses)?;
+            self.submit(unmapping(state.home(unit)?).into_iter().collect())?;
+            self.take_slot(state, unit)?;
         }
-        if let Some(block) = state.home(unit)?.block {
+        if let Some(block) = state.home(unit)?.block_region() {
             let part = block.part(offset_bytes, bytes.len() as u64);
             self.context.device().write_host(part, bytes);
             self.context.shared().lock().note_host(HostAction::Write(part));

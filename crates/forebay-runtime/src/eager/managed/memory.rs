@@ -6,18 +6,17 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use forebay_base::DataType;
+use forebay_base::{DataType, Limits};
 use forebay_memory::eviction::{EvictionQueue, Policy, UnitId};
 use forebay_model::TensorType;
 use forebay_queue::shim::lock;
 use forebay_queue::shim::sync::{Mutex, PoisonError};
 use forebay_queue::shim::thread::{Builder, JoinHandle};
 
-use super::backing::Backing;
 use super::buffer::ManagedBuffer;
-use super::core::{Core, State};
-use super::slots::Slots;
-use super::spill::SpillFile;
+use super::core::{device_error, Core, State};
+use super::shelf::Shelf;
+use super::spill::SpillFiles;
 use super::statistics::ManagedStatistics;
 use crate::eager::context::Context;
 use crate::eager::stream::Stream;
@@ -26,6 +25,8 @@ use crate::error::RuntimeError;
 
 /// Size of a unit, where nobody says.
 const UNIT_BYTES: u64 = 2 << 20;
+/// Host blocks are about this large, so that their number stays small.
+const BLOCK_BYTES_MAX: u64 = 32 << 20;
 /// Copies of prefetches that are under way at once; others wait and can be cancelled.
 const PREFETCHES_UNDER_WAY: usize = 2;
 
@@ -83,39 +84,34 @@ impl ManagedMemory {
     /// A managed memory without buffers. It takes device memory as it needs it.
     ///
     /// # Errors
-    /// A device that cannot map tiles, a budget below one unit, a spill folder that cannot be written, or what the device
+    /// A budget below one unit, a spill folder that cannot be written, or what the device
     /// reports.
     pub fn new(context: &Context, options: &ManagedOptions) -> Result<ManagedMemory, RuntimeError> {
-        let limits = context.device().limits();
-        if !limits.tiled {
-            let reason = format!("{} cannot map tiles, which managed memory needs", limits.name);
-            return Err(RuntimeError::Tensor { reason });
-        }
-        let tile_bytes = limits.tile_size_bytes;
-        let usual = UNIT_BYTES.min((options.device_bytes / 64).max(tile_bytes)).min(limits.heap_size_max_bytes);
-        let unit_bytes = options.unit_bytes.unwrap_or(usual).max(1).checked_next_multiple_of(tile_bytes);
-        let unit_bytes = unit_bytes.filter(|&bytes| bytes <= limits.heap_size_max_bytes.min(options.device_bytes));
-        let Some(unit_bytes) = unit_bytes else {
-            let (wanted, budget) = (options.unit_bytes.unwrap_or(usual), options.device_bytes);
-            let reason = format!(
-                "a managed unit of {wanted} bytes in whole tiles of {tile_bytes} does not fit a heap of {} or the device \
-                 budget of {budget}: choose smaller units, or raise the budget",
-                limits.heap_size_max_bytes
-            );
-            return Err(RuntimeError::Tensor { reason });
+        let (device, limits) = (context.device(), context.device().limits());
+        // Before the files: what is made last needs no care when it fails.
+        let copies = Stream::new(context, 0)?;
+        let (step_bytes, segment_bytes_max, unit_bytes) = match limits.tiled {
+            true => {
+                let unit_bytes = unit_bytes(limits, options)?;
+                (unit_bytes, limits.heap_size_max_bytes / unit_bytes * unit_bytes, Some(unit_bytes))
+            }
+            // Placed heaps serve a buffer each.
+            false => (limits.tile_size_bytes, 0, None),
         };
-        let device_count = options.device_bytes / unit_bytes;
-        let host_count = options.host_bytes.map_or(u64::MAX, |bytes| bytes / unit_bytes);
-        let file = options.spill_dir.as_deref().map(|folder| SpillFile::new(folder, unit_bytes)).transpose()?;
+        let device_bytes = options.device_bytes / step_bytes * step_bytes;
+        let host_bytes = options.host_bytes.map_or(u64::MAX, |bytes| bytes / step_bytes * step_bytes);
+        let files = options.spill_dir.as_deref().map(|folder| SpillFiles::new(&**device, folder, step_bytes));
+        let files = files.transpose().map_err(device_error("while making a spill file"))?;
         let state = State::new(
-            EvictionQueue::new(options.policy, device_count * unit_bytes),
-            Slots::new(unit_bytes, device_count, limits.heap_size_max_bytes),
-            Backing::new(unit_bytes, host_count),
-            file,
+            EvictionQueue::new(options.policy, device_bytes),
+            Shelf::new(device_bytes, segment_bytes_max),
+            Shelf::new(host_bytes, BLOCK_BYTES_MAX),
+            files,
         );
         let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
-        let core = Core::new(number, context.clone(), Stream::new(context, 0)?, unit_bytes, state);
-        let handle = Handle { core: Arc::new(core), thread: Mutex::default() };
+        let core = Arc::new(Core::new(number, context.clone(), copies, unit_bytes, state));
+        context.add_managed(&core);
+        let handle = Handle { core, thread: Mutex::default() };
         Ok(ManagedMemory { handle: Arc::new(handle) })
     }
 
@@ -165,8 +161,8 @@ impl ManagedMemory {
         ManagedStatistics {
             resident_bytes: state.queue.resident_bytes(),
             device_bytes: state.slots.reserved_bytes(),
-            host_bytes: state.backing.reserved_bytes(),
-            file_bytes: state.file.as_ref().map_or(0, SpillFile::used_bytes),
+            host_bytes: state.blocks.reserved_bytes(),
+            file_bytes: state.files.as_ref().map_or(0, |files| files.shelf.in_use_bytes()),
             ..state.statistics
         }
     }
@@ -176,8 +172,8 @@ impl ManagedMemory {
         self.core().lock().queue.capacity_bytes()
     }
 
-    /// What moves as a whole.
-    pub fn unit_bytes(&self) -> u64 {
+    /// What moves as a whole; none on a device without tiles, where each buffer does.
+    pub fn unit_bytes(&self) -> Option<u64> {
         self.core().unit_bytes
     }
 
@@ -211,6 +207,25 @@ impl fmt::Debug for ManagedMemory {
     }
 }
 
+/// Size of a unit in whole tiles.
+///
+/// # Errors
+/// One that fits neither a heap nor the budget.
+fn unit_bytes(limits: &Limits, options: &ManagedOptions) -> Result<u64, RuntimeError> {
+    let tile_bytes = limits.tile_size_bytes;
+    let usual = UNIT_BYTES.min((options.device_bytes / 64).max(tile_bytes)).min(limits.heap_size_max_bytes);
+    let wanted = options.unit_bytes.unwrap_or(usual);
+    let unit_bytes = wanted.max(1).checked_next_multiple_of(tile_bytes);
+    unit_bytes.filter(|&bytes| bytes <= limits.heap_size_max_bytes.min(options.device_bytes)).ok_or_else(|| {
+        let (heap_bytes, budget) = (limits.heap_size_max_bytes, options.device_bytes);
+        let reason = format!(
+            "a managed unit of {wanted} bytes in whole tiles of {tile_bytes} does not fit a heap of {heap_bytes} or the \
+             device budget of {budget}: choose smaller units, or raise the budget"
+        );
+        RuntimeError::Tensor { reason }
+    })
+}
+
 impl Handle {
     /// Sees to it that prefetches are carried out, where the caller does not do so itself.
     ///
@@ -241,9 +256,9 @@ fn carry_out(core: &Core) {
             return;
         }
         state.prefetching = true;
-        // A prefetch that fails is none; whoever uses the unit finds out why.
-        under_way.extend(core.prefetch(&mut state).ok().flatten());
         drop(state);
+        // A prefetch that fails is none; whoever uses the unit finds out why.
+        under_way.extend(core.run(|state| core.prefetch(state)).ok().flatten());
         if under_way.len() >= PREFETCHES_UNDER_WAY {
             if let Some(position) = under_way.pop_front() {
                 let _ = core.wait_for(core.copies.queue(), position);

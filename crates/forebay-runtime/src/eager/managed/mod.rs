@@ -31,7 +31,10 @@
 //! ```
 //!
 //! Copies go to a stream of their own, ordered against work by events; mapping changes after the host has seen that nobody
-//! uses the tiles. Data that is not on the device lies in host blocks, and beyond the host budget in a file that has no name.
+//! uses the tiles; no lock is held while the host waits. Data that is not on the device lies in host blocks, and beyond the
+//! host budget in files that have no name, which the device copies to and from like to any memory.
+//!
+//! A device without tiles has placed heaps: there, a buffer is one unit, and has to fit the device whole.
 //!
 //! | module | holds |
 //! |---|---|
@@ -40,20 +43,23 @@
 //! | `core` | what moves when, and what waits for what |
 //! | `host_side` | the host's copies: blocks, and the file behind them |
 //! | `residency` | what one operation holds on the device until it is submitted |
-//! | `homes`, `slots`, `backing`, `spill` | where units are; device memory, host blocks and the file, cut into units |
 //! | `work` | commands that are prepared once and submitted many times |
+//! | `release` | how memory comes back, at last all of it |
+//! | `stop` | why a change waits or fails |
+//! | `homes`, `shelf`, `spill` | where units are; device memory, host blocks and files, cut into units |
 //! | [`statistics`] | what was moved and waited for |
 
-mod backing;
 pub mod buffer;
 mod core;
 mod homes;
 mod host_side;
 pub mod memory;
+mod release;
 mod residency;
-mod slots;
+mod shelf;
 mod spill;
 pub mod statistics;
+mod stop;
 mod work;
 
 pub use buffer::ManagedBuffer;
@@ -61,6 +67,7 @@ pub use forebay_memory::eviction::{Advice, Location, Policy};
 pub use memory::{ManagedMemory, ManagedOptions};
 pub use statistics::ManagedStatistics;
 
+pub(super) use self::core::Core;
 pub(super) use buffer::Buffer;
 pub(super) use residency::Residency;
 pub(crate) use work::{stream_id, Work};

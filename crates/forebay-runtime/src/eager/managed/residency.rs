@@ -7,6 +7,7 @@ use forebay_queue::shim::sync::MutexGuard;
 
 use super::buffer::Buffer;
 use super::core::{Core, State};
+use super::stop::Stop;
 use crate::eager::batch::Batch;
 use crate::eager::shared::State as Order;
 use crate::eager::timeline::QueueId;
@@ -20,6 +21,14 @@ pub struct Residency<'a> {
 
 /// Units, and what an operation does with them.
 type Uses = Vec<(UnitId, Access)>;
+
+/// Each unit once.
+fn units(uses: &Uses) -> Vec<UnitId> {
+    let mut units: Vec<UnitId> = uses.iter().map(|&(unit, _)| unit).collect();
+    units.sort_unstable();
+    units.dedup();
+    units
+}
 
 /// Units of one managed memory.
 struct Held<'a> {
@@ -45,17 +54,23 @@ impl<'a> Residency<'a> {
                 _ => (part.unit, access),
             }));
         }
-        let mut held = Vec::new();
-        // In ascending order of their numbers, so that nobody waits for anybody in a circle.
-        for (core, uses) in memories.into_values() {
-            let mut state = core.lock();
-            core.make_resident(&mut state, &uses)?;
-            let mut units: Vec<UnitId> = uses.into_iter().map(|(unit, _)| unit).collect();
-            units.sort_unstable();
-            units.dedup();
-            held.push(Held { core, state, units });
+        'again: loop {
+            let mut held = Vec::new();
+            // In ascending order of their numbers, so that nobody waits for anybody in a circle.
+            for (core, uses) in memories.values() {
+                let mut state = core.lock();
+                match core.make_resident(&mut state, uses) {
+                    Ok(()) => held.push(Held { core, state, units: units(uses) }),
+                    Err(Stop::Failed(error)) => return Err(error),
+                    Err(Stop::Wait(pending)) => {
+                        drop((state, held));
+                        core.wait(&pending)?;
+                        continue 'again;
+                    }
+                }
+            }
+            return Ok(Residency { held });
         }
-        Ok(Residency { held })
     }
 
     /// Lets a queue's next work come after the copies of the units.

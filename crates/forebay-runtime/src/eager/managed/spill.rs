@@ -1,103 +1,39 @@
-//! The file behind the host's blocks: units that fit neither the device nor the host budget.
+//! The files behind the host's blocks: units that fit neither the device nor the host budget.
 
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::RuntimeError;
+use forebay_base::MemoryId;
+use forebay_device::{Device, DeviceError};
 
-/// Numbers files of this process.
-static NEXT_FILE: AtomicU64 = AtomicU64::new(0);
+use super::shelf::{Place, Shelf};
 
-/// A file without a name, cut into units: the system gives its space back when the process ends, however it ends.
-#[derive(Debug)]
-pub struct SpillFile {
-    file: File,
+/// Files are about this large, unless one unit is larger: the space of a file is taken when it is made.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// Spill files of the device in one folder.
+pub struct SpillFiles {
     folder: PathBuf,
-    unit_bytes: u64,
-    count: u64,
-    free: Vec<u64>,
+    /// Their places.
+    pub shelf: Shelf<MemoryId>,
 }
 
-impl SpillFile {
-    /// A file in a folder.
+impl SpillFiles {
+    /// A first file, of one unit, so that a folder that cannot be used is found out now.
     ///
     /// # Errors
-    /// [`RuntimeError::Spill`] where the system refuses.
-    pub fn new(folder: &Path, unit_bytes: u64) -> Result<SpillFile, RuntimeError> {
-        let number = NEXT_FILE.fetch_add(1, Ordering::Relaxed);
-        let path = folder.join(format!(".forebay-spill-{}-{number}", std::process::id()));
-        let open = || {
-            let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
-            std::fs::remove_file(&path)?;
-            Ok(file)
-        };
-        let file = open().map_err(|error| failed(folder, "make", &error))?;
-        Ok(SpillFile { file, folder: folder.to_owned(), unit_bytes, count: 0, free: Vec::new() })
+    /// What the device reports.
+    pub fn new(device: &dyn Device, folder: &Path, unit_bytes: u64) -> Result<SpillFiles, DeviceError> {
+        let mut files = SpillFiles { folder: folder.to_owned(), shelf: Shelf::new(u64::MAX, FILE_BYTES_MAX) };
+        let place = files.take(device, unit_bytes)?;
+        files.shelf.give_back(place);
+        Ok(files)
     }
 
-    /// Writes a unit. Where it is.
+    /// A place for a unit.
     ///
     /// # Errors
-    /// [`RuntimeError::Spill`], for example of a full disk; the file is then as before.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<u64, RuntimeError> {
-        let place = self.free.last().copied().unwrap_or(self.count);
-        let written = self.file.write_all_at(bytes, place * self.unit_bytes);
-        written.map_err(|error| failed(&self.folder, "write", &error))?;
-        if self.free.pop().is_none() {
-            self.count += 1;
-        }
-        Ok(place)
-    }
-
-    /// Reads a unit.
-    ///
-    /// # Errors
-    /// [`RuntimeError::Spill`].
-    pub fn read(&self, place: u64, bytes: &mut [u8]) -> Result<(), RuntimeError> {
-        let read = self.file.read_exact_at(bytes, place * self.unit_bytes);
-        read.map_err(|error| failed(&self.folder, "read", &error))
-    }
-
-    /// Takes a place back.
-    pub fn give_back(&mut self, place: u64) {
-        self.free.push(place);
-    }
-
-    /// Bytes that hold data.
-    pub fn used_bytes(&self) -> u64 {
-        (self.count - self.free.len() as u64) * self.unit_bytes
-    }
-}
-
-fn failed(folder: &Path, action: &'static str, error: &io::Error) -> RuntimeError {
-    RuntimeError::Spill { folder: folder.display().to_string(), action, reason: error.to_string() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_file_has_no_name_and_uses_places_again() {
-        let folder = std::env::temp_dir().join(format!("forebay-spill-test-{}", std::process::id()));
-        std::fs::create_dir(&folder).unwrap();
-        let mut file = SpillFile::new(&folder, 4).unwrap();
-        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
-        assert_eq!((file.write(b"abcd").unwrap(), file.write(b"efgh").unwrap()), (0, 1));
-        file.give_back(0);
-        assert_eq!(file.used_bytes(), 4);
-        assert_eq!(file.write(b"ijkl").unwrap(), 0);
-        let mut bytes = [0; 4];
-        file.read(1, &mut bytes).unwrap();
-        assert_eq!(&bytes, b"efgh");
-        file.read(0, &mut bytes).unwrap();
-        assert_eq!(&bytes, b"ijkl");
-        assert!(matches!(file.read(2, &mut bytes), Err(RuntimeError::Spill { action: "read", .. })));
-        std::fs::remove_dir(&folder).unwrap();
-        let error = SpillFile::new(&folder, 4).unwrap_err().to_string();
-        assert!(error.contains("forebay-spill-test"), "{error}");
+    /// What the device reports, for example of a full disk.
+    pub fn take(&mut self, device: &dyn Device, size_bytes: u64) -> Result<Option<Place<MemoryId>>, DeviceError> {
+        self.shelf.take_or_grow(size_bytes, |size_bytes| device.create_spill(&self.folder, size_bytes))
     }
 }

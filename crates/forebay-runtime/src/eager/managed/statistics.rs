@@ -5,13 +5,13 @@ use std::time::Duration;
 /// Numbers of one managed memory, since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ManagedStatistics {
-    /// Units that work found missing on the device.
+    /// Units that work found missing on the device and that were brought for it, with or without a copy.
     pub faults: u64,
     /// Units that left the device so that others could come.
     pub evictions: u64,
-    /// Bytes copied to the device.
+    /// Bytes copied from the host to the device, for work and for prefetches.
     pub fetched_bytes: u64,
-    /// Bytes copied from the device.
+    /// Bytes copied from the device to the host, because their units had to go, or were prefetched or read there.
     pub copied_back_bytes: u64,
     /// Bytes that came to the device without a copy, because they held nothing.
     pub mapped_bytes: u64,
@@ -19,11 +19,11 @@ pub struct ManagedStatistics {
     pub dropped_bytes: u64,
     /// Prefetches of units that were carried out.
     pub prefetches: u64,
-    /// Bytes written to the spill file.
+    /// Bytes copied from the host to spill files.
     pub spilled_bytes: u64,
-    /// Bytes read from the spill file.
+    /// Bytes copied from spill files to the host.
     pub unspilled_bytes: u64,
-    /// How often the host waited for the device.
+    /// How often a thread waited for the device: for uses of units that had to go, or for copies to be complete.
     pub stalls: u64,
     /// How long it did so.
     pub stall: Duration,
@@ -33,6 +33,6 @@ pub struct ManagedStatistics {
     pub device_bytes: u64,
     /// Host memory that is held now, in bytes.
     pub host_bytes: u64,
-    /// Bytes of the spill file that hold data now.
+    /// Bytes of spill files that hold data now.
     pub file_bytes: u64,
 }
