@@ -141,8 +141,10 @@ def main():
         finally:
             if limited:
                 limited.close()
-        keys = ("device_peak_bytes", "host_bytes", "spill_bytes", "bytes_to_disk", "bytes_from_disk")
-        print("  " + ", ".join(f"{key[:-6]} {mib(spilled[key])}" for key in keys))
+        keys = {"device peak": "device_peak_bytes", "host": "host_bytes", "spilled": "spill_bytes",
+                "to disk": "bytes_to_disk", "from disk": "bytes_from_disk"}
+        print("  " + ", ".join(f"{name} {mib(spilled[key])}" for name, key in keys.items()))
+        print(f"  {spilled['stall_seconds']:.2f} s of the step without a kernel running")
         same = [step["loss"] for step in whole["steps"]] == [step["loss"] for step in spilled["steps"]]
         digests = [digest(path) for path in paths]
         print(f"losses              {'the same' if same else 'DIFFERENT'}")
