@@ -87,25 +87,29 @@ pub fn stores(
     room: Option<HostRoom>,
 ) -> Stores {
     let times = times(program, live, residency);
+    let whole = Packing { grain_bytes: 1, alignment_bytes: HOST_ALIGNMENT_BYTES, capacity_bytes: None, apart: false };
     let Some(room) = room else {
-        let host = pack(live, &times, 1, HOST_ALIGNMENT_BYTES, None, |_| true);
+        let host = pack(live, &times, whole, |_| true);
         return collect(live.chunks.len(), [host.unwrap_or_default(), Packed::default(), Packed::default()]);
     };
     let choice = Choice::new(program, live, residency, costs, room.changing_on_disk, &times);
     let on_host = |kept: &[bool], chunk: usize| choice.stands[chunk] == Stand::Host || kept[chunk];
+    let parts = Packing { apart: true, ..whole };
     let fits = |kept: &Vec<bool>| {
-        pack(live, &times, 1, HOST_ALIGNMENT_BYTES, Some(room.budget_bytes), |chunk| on_host(kept, chunk))
+        let within = Packing { capacity_bytes: Some(room.budget_bytes), ..parts };
+        pack(live, &times, within, |chunk| on_host(kept, chunk))
     };
     let attempts = ROOM_PERCENT.iter().map(|percent| choice.keep(live, room.budget_bytes / 100 * percent));
     let found = attempts.filter_map(|kept| fits(&kept).map(|host| (kept, host))).next();
     let (kept, host) = found.unwrap_or_else(|| {
         let kept = vec![false; live.chunks.len()];
-        let host = pack(live, &times, 1, HOST_ALIGNMENT_BYTES, None, |chunk| on_host(&kept, chunk));
+        let host = pack(live, &times, parts, |chunk| on_host(&kept, chunk));
         (kept, host.unwrap_or_default())
     });
+    let blocks = Packing { grain_bytes: DISK_ALIGNMENT_BYTES, alignment_bytes: DISK_ALIGNMENT_BYTES, ..parts };
     let on_disk = |wanted: Stand| {
         let chosen = |chunk: usize| choice.stands[chunk] == wanted && !kept[chunk];
-        pack(live, &times, DISK_ALIGNMENT_BYTES, DISK_ALIGNMENT_BYTES, None, chosen).unwrap_or_default()
+        pack(live, &times, blocks, chosen).unwrap_or_default()
     };
     collect(live.chunks.len(), [host, on_disk(Stand::Either), on_disk(Stand::Turns)])
 }
@@ -237,6 +241,9 @@ fn stands(program: &Program, live: &Liveness, changing_on_disk: bool) -> Vec<Sta
     (0..live.chunks.len()).map(stand).collect()
 }
 
+/// The first launch of a time, and one past its last.
+type Time = (u32, u32);
+
 /// Offsets of some chunks in one store.
 #[derive(Default)]
 struct Packed {
@@ -244,34 +251,43 @@ struct Packed {
     bytes: u64,
 }
 
-/// Packs the chosen chunks that have times. Those of one buffer lie next to each other, each rounded up to whole grains;
-/// `None` where that does not fit the capacity.
-fn pack(
-    live: &Liveness,
-    times: &[Option<Range<u32>>],
+/// How chunks are packed.
+#[derive(Clone, Copy)]
+struct Packing {
+    /// Each chunk is rounded up to whole grains of this many bytes.
     grain_bytes: u64,
     alignment_bytes: u64,
     capacity_bytes: Option<u64>,
+    /// Whether chunks of one buffer lie next to each other only where they are there at the same time. Else they all do,
+    /// which needs fewer copies, and more room where parts of a buffer come and go.
+    apart: bool,
+}
+
+/// Packs the chosen chunks that have times; `None` where they do not fit the capacity.
+fn pack(
+    live: &Liveness,
+    times: &[Option<Range<u32>>],
+    packing: Packing,
     chosen: impl Fn(usize) -> bool,
 ) -> Option<Packed> {
-    let mut buffers: BTreeMap<BufferId, PiecesByTime> = BTreeMap::new();
-    let mut starts: BTreeMap<usize, (BufferId, u64)> = BTreeMap::new();
-    let mut ends: BTreeMap<BufferId, u64> = BTreeMap::new();
+    let mut groups: BTreeMap<(BufferId, Time), (u64, PiecesByTime)> = BTreeMap::new();
+    let mut starts: BTreeMap<usize, ((BufferId, Time), u64)> = BTreeMap::new();
     for (index, chunk) in live.chunks.iter().enumerate() {
         let Owner::Buffer(buffer) = chunk.owner else { continue };
-        let end = ends.entry(buffer).or_default();
-        let bytes = ByteRange::new(*end, *end + chunk.range.len().next_multiple_of(grain_bytes));
+        let Some(time) = times[index].as_ref().filter(|_| chosen(index)) else { continue };
+        let time = (time.start, time.end);
+        let key = (buffer, if packing.apart { time } else { (0, 0) });
+        let (end, pieces) = groups.entry(key).or_default();
+        let bytes = ByteRange::new(*end, *end + chunk.range.len().next_multiple_of(packing.grain_bytes));
         *end = bytes.end;
-        if let Some(time) = times[index].as_ref().filter(|_| chosen(index)) {
-            starts.insert(index, (buffer, bytes.start));
-            buffers.entry(buffer).or_default().entry((time.start, time.end)).or_default().push(bytes);
-        }
+        starts.insert(index, (key, bytes.start));
+        pieces.entry(time).or_default().push(bytes);
     }
-    let order: Vec<BufferId> = buffers.keys().copied().collect();
-    let items: Vec<Item> = buffers.into_values().map(|pieces| item(pieces, alignment_bytes)).collect();
-    let placement = place(&items, capacity_bytes, Effort::default()).ok()?;
-    let bases: BTreeMap<BufferId, u64> = order.into_iter().zip(placement.offsets).collect();
-    let offsets = starts.into_iter().map(|(index, (buffer, start))| (index, bases[&buffer] + start)).collect();
+    let order: Vec<(BufferId, Time)> = groups.keys().copied().collect();
+    let items: Vec<Item> = groups.into_values().map(|(_, pieces)| item(pieces, packing.alignment_bytes)).collect();
+    let placement = place(&items, packing.capacity_bytes, Effort::default()).ok()?;
+    let bases: BTreeMap<(BufferId, Time), u64> = order.into_iter().zip(placement.offsets).collect();
+    let offsets = starts.into_iter().map(|(index, (key, start))| (index, bases[&key] + start)).collect();
     Some(Packed { offsets, bytes: placement.height_bytes })
 }
 
