@@ -43,6 +43,8 @@ pub enum Command {
     Place(PlaceArguments),
     /// Find out in which order managed memory evicts: ten actions, what goes after each, and what using it costs
     Probe(ProbeArguments),
+    /// Plan a traced training step for the machine that its trace describes, and say how far from ideal it is
+    Replay(ReplayArguments),
 }
 
 /// In which order kernels are planned.
@@ -463,6 +465,70 @@ pub struct ProbeArguments {
     /// Draw the times as a picture
     #[arg(long, value_name = "FILE.svg")]
     pub svg: Option<PathBuf>,
+}
+
+/// Who decides what moves in a replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PolicyOfReplay {
+    /// The planner: what moves, and when, is decided for the whole step ahead of time
+    Planned,
+    /// Demand paging: nothing moves before a kernel needs it, what was used longest ago leaves first
+    Lru,
+}
+
+impl PolicyOfReplay {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            PolicyOfReplay::Planned => "planned",
+            PolicyOfReplay::Lru => "lru",
+        }
+    }
+}
+
+/// `forebay replay`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "TRACE has JSON lines, plain or packed with gzip: a header with device_memory_bytes, host_memory_bytes, \
+link_bytes_per_s and
+ssd_bytes_per_s; a line for each tensor (tensor, size_bytes, persistent), numbered from 0; a line for each kernel in the order
+in which they run (kernel, name, duration_ns, reads, writes, workspace_bytes).
+
+The step repeats for ever: it ends with the same bytes in the same memories as it starts with. A kernel starts when everything
+that it touches is on the device. The link works both ways at once; traffic to the SSD crosses it too. Every schedule is checked
+by a verifier that knows only the trace and the schedule.
+
+The schedule's file has one JSON object: step_ns; resident (tensor, offset_bytes, size_bytes, place), what the step starts and
+ends with; launches (kernel, start_ns, recomputation); transfers (tensor, offset_bytes, size_bytes, direction: out or in, place:
+host or ssd, start_ns, end_ns); drops (tensor, offset_bytes, size_bytes, place, at_ns), when a piece leaves a memory.
+
+Examples:
+  forebay replay bert.jsonl.gz
+  forebay replay bert.jsonl.gz --device-memory 24GiB --schedule bert.json
+  forebay replay bert.jsonl.gz --policy lru --json"
+)]
+pub struct ReplayArguments {
+    /// The trace (see below)
+    #[arg(value_name = "TRACE")]
+    pub trace: PathBuf,
+    /// Who decides what moves
+    #[arg(long, value_enum, default_value = "planned")]
+    pub policy: PolicyOfReplay,
+    /// Device memory: bytes, a size such as 24GiB, or a share of the trace's such as 50% [default: as the trace has it]
+    #[arg(long, value_name = "SIZE")]
+    pub device_memory: Option<MemorySize>,
+    /// Write the schedule (see below)
+    #[arg(long, value_name = "FILE.json")]
+    pub schedule: Option<PathBuf>,
+    /// Print one JSON object on standard output, and nothing else there
+    ///
+    /// Keys: trace, policy, device_memory_bytes; ideal_ns (everything fits), lower_bound_ns (no schedule is faster), step_ns (the
+    /// policy's), time_over_ideal, bound_over_ideal, lru_ns and lru_over_ideal (demand paging; null where it does not repeat
+    /// itself); live_peak_bytes (needed at once), device_peak_bytes, host_peak_bytes, ssd_peak_bytes; host_out_bytes,
+    /// host_in_bytes, ssd_out_bytes, ssd_in_bytes (each step); recomputed_kernels, recomputed_ns; late_prefetches (kernels that
+    /// wait for a transfer to the device), wait_ns (what all kernels wait); planning_seconds.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `forebay devices`.

@@ -15,7 +15,7 @@
 //! | [`metrics`] | accuracy and Dice |
 //! | [`feeding`] | data sets and arrays as the tensors that a model takes |
 //! | [`training_options`] | flags as training options |
-//! | [`run`], [`train`], [`plan`], [`devices`], [`place`], [`probe`] | the sub-commands |
+//! | [`run`], [`train`], [`plan`], [`devices`], [`place`], [`probe`], [`replay`] | the sub-commands |
 //! | [`buffer_table`] | what `place` reads and writes |
 //! | [`chart`] | what `probe` measured, as a picture |
 //! | [`compare`] | a budget's price: steps beside unlimited ones |
@@ -36,6 +36,7 @@ mod place;
 mod plan;
 mod probe;
 mod progress;
+mod replay;
 mod report;
 mod run;
 mod train;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => devices::devices(arguments),
         Command::Place(arguments) => place::place(arguments),
         Command::Probe(arguments) => probe::probe(arguments),
+        Command::Replay(arguments) => replay::replay(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -22,6 +22,7 @@
 //! | [`planner`] | runs the passes and picks the best candidate |
 //! | [`mod@check`] | the whole plan, checked independently |
 //! | [`simulate`] | predicted times |
+//! | [`swap`] | residency on an abstract workload: traced steps on described machines |
 
 pub mod alias;
 pub mod arena;
@@ -42,6 +43,7 @@ pub mod schedule;
 pub mod simulate;
 pub mod split;
 pub mod stores;
+pub mod swap;
 #[cfg(test)]
 mod testing;
 

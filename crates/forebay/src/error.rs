@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use forebay_device::DeviceError;
 use forebay_memory::size::MemorySizeError;
 use forebay_model::ModelError;
+use forebay_plan::swap::workload::SwapError;
 use forebay_plan::PlanError;
 use forebay_runtime::RuntimeError;
 
@@ -85,6 +86,13 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A trace has no meaning, or no schedule.
+    Swap {
+        /// The trace.
+        path: PathBuf,
+        /// Why.
+        error: SwapError,
+    },
     /// A file cannot be read or written.
     File {
         /// The file.
@@ -130,6 +138,7 @@ impl fmt::Display for Error {
                  on with --on-nan continue)"
             ),
             Error::Checkpoint { path, reason } => write!(f, "checkpoint {}: {reason}", path.display()),
+            Error::Swap { path, error } => write!(f, "{}: {error}", path.display()),
             Error::File { path, action, reason } => write!(f, "cannot {action} {}: {reason}", path.display()),
         }
     }
@@ -150,6 +159,7 @@ impl std::error::Error for Error {
             Error::Plan(error) => Some(error),
             Error::Device { error, .. } => Some(error),
             Error::Runtime(error) => Some(error),
+            Error::Swap { error, .. } => Some(error),
             _ => None,
         }
     }

@@ -55,6 +55,7 @@
 //! | [`checkpoint`] | everything that a training run needs to go on |
 //! | [`mod@explain`] | a plan in words |
 //! | [`mod@probe`] | the order in which managed memory evicts, found by experiment |
+//! | [`mod@replay`] | traces of training steps on described machines |
 //! | [`error`] | what can go wrong |
 
 pub mod checkpoint;
@@ -71,6 +72,7 @@ pub mod model;
 pub mod options;
 pub mod port;
 pub mod probe;
+pub mod replay;
 mod runner;
 pub mod session;
 pub mod trainer;

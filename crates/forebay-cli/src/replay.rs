@@ -1,0 +1,126 @@
+//! `forebay replay`: how fast a traced training step could go on the machine that its trace describes.
+
+use std::time::{Duration, Instant};
+
+use forebay::budget::format_bytes;
+use forebay::replay::{read_trace, replay as plan_and_judge, Account, Policy, Progress, Replay, Workload};
+use forebay::serde_json::{self, json, Value};
+use forebay::MemorySize;
+
+use crate::arguments::{PolicyOfReplay, ReplayArguments};
+use crate::failure::Failure;
+use crate::output;
+
+/// Planning that takes longer shows what it is doing.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Plans the step of a trace, and prints what the plan achieves.
+///
+/// # Errors
+/// A trace that cannot be read, a device that is too small for a kernel, a file that cannot be written.
+pub fn replay(arguments: &ReplayArguments) -> Result<(), Failure> {
+    if let Some(path) = &arguments.schedule {
+        output::check_writable(path)?;
+    }
+    let name = arguments.trace.display();
+    let mut workload = read_trace(&arguments.trace)?;
+    match arguments.device_memory {
+        Some(MemorySize::Bytes(bytes)) => workload.machine.device_memory_bytes = bytes,
+        Some(share) => workload.machine.device_memory_bytes = share.resolve(workload.machine.device_memory_bytes),
+        None => {}
+    }
+    let policy = match arguments.policy {
+        PolicyOfReplay::Planned => Policy::Planned,
+        PolicyOfReplay::Lru => Policy::Lru,
+    };
+    let started = Instant::now();
+    let mut show = |progress: Progress| {
+        if started.elapsed() > PATIENCE {
+            let over_ideal = progress.step_ns as f64 / workload.ideal_ns().max(1) as f64;
+            let found = if progress.found { "a schedule" } else { "no schedule yet" };
+            output::complain(&format!("planning, round {}: {found} at {over_ideal:.6} of ideal", progress.round));
+        }
+    };
+    let replayed =
+        plan_and_judge(&workload, policy, &mut show).map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
+    if let Some(path) = &arguments.schedule {
+        let text = serde_json::to_string(&replayed.schedule).map_err(|error| Failure::Failed(error.to_string()))?;
+        output::write(path, &text)?;
+    }
+    if arguments.json {
+        output::say(&format!("{:#}", as_json(arguments, &workload, &replayed)));
+    } else {
+        lines(arguments, &workload, &replayed).iter().for_each(|line| output::say(line));
+    }
+    Ok(())
+}
+
+/// The report for people.
+fn lines(arguments: &ReplayArguments, workload: &Workload, replay: &Replay) -> Vec<String> {
+    let account = &replay.account;
+    let time = |what: &str, time_ns: u64| {
+        format!("{what:<18}{:>16.6} s   {:>10.6} x ideal", time_ns as f64 / 1e9, replay.over_ideal(time_ns))
+    };
+    let mut lines = vec![
+        time("ideal", replay.ideal_ns),
+        time("lower bound", replay.lower_bound_ns),
+        time(arguments.policy.name(), account.step_ns),
+    ];
+    match &replay.lru {
+        _ if arguments.policy == PolicyOfReplay::Lru => {}
+        Some(lru) => lines.push(time("demand LRU", lru.step_ns)),
+        None => lines.push("demand LRU        does not repeat itself from step to step".to_owned()),
+    }
+    let machine = &workload.machine;
+    let traffic =
+        |what: &str, out: u64, back: u64| format!("{what:<18}{} out, {} in", format_bytes(out), format_bytes(back));
+    lines.push(format!("live at most      {}", format_bytes(replay.live_peak_bytes)));
+    let of = |peak: u64, all: u64| format!("{} of {}", format_bytes(peak), format_bytes(all));
+    lines.push(format!("device peak       {}", of(account.device_peak_bytes, machine.device_memory_bytes)));
+    lines.push(format!("host peak         {}", of(account.host_peak_bytes, machine.host_memory_bytes)));
+    lines.push(traffic("host traffic", account.host_out_bytes, account.host_in_bytes));
+    lines.push(traffic("SSD traffic", account.ssd_out_bytes, account.ssd_in_bytes));
+    lines.push(format!(
+        "recomputed        {} kernels, {:.6} s",
+        account.recomputed_kernels,
+        account.recomputed_ns as f64 / 1e9
+    ));
+    lines.push(format!(
+        "late prefetches   {} (kernels wait {:.6} s)",
+        account.late_prefetches,
+        account.wait_ns as f64 / 1e9
+    ));
+    lines.push(format!("planning          {:.3} s", replay.planning_seconds));
+    lines
+}
+
+/// The report for programs.
+fn as_json(arguments: &ReplayArguments, workload: &Workload, replay: &Replay) -> Value {
+    let account = &replay.account;
+    let lru_ns = replay.lru.as_ref().map(|lru: &Account| lru.step_ns);
+    json!({
+        "trace": arguments.trace.display().to_string(),
+        "policy": arguments.policy.name(),
+        "device_memory_bytes": workload.machine.device_memory_bytes,
+        "ideal_ns": replay.ideal_ns,
+        "lower_bound_ns": replay.lower_bound_ns,
+        "step_ns": account.step_ns,
+        "time_over_ideal": replay.over_ideal(account.step_ns),
+        "bound_over_ideal": replay.over_ideal(replay.lower_bound_ns),
+        "lru_ns": lru_ns,
+        "lru_over_ideal": lru_ns.map(|lru_ns| replay.over_ideal(lru_ns)),
+        "live_peak_bytes": replay.live_peak_bytes,
+        "device_peak_bytes": account.device_peak_bytes,
+        "host_peak_bytes": account.host_peak_bytes,
+        "ssd_peak_bytes": account.ssd_peak_bytes,
+        "host_out_bytes": account.host_out_bytes,
+        "host_in_bytes": account.host_in_bytes,
+        "ssd_out_bytes": account.ssd_out_bytes,
+        "ssd_in_bytes": account.ssd_in_bytes,
+        "recomputed_kernels": account.recomputed_kernels,
+        "recomputed_ns": account.recomputed_ns,
+        "late_prefetches": account.late_prefetches,
+        "wait_ns": account.wait_ns,
+        "planning_seconds": replay.planning_seconds,
+    })
+}

@@ -1,0 +1,507 @@
+//! Which bytes leave the device in which pauses, and in which slots they cross the links.
+//!
+//! Pauses are relieved greedily: the one that takes most pressure off the device per byte moved comes first. Pressure is what
+//! exceeds the capacity, in each slot. Within a pause, the first bytes to leave are the last to return; so each byte's
+//! absence encloses that of the bytes after it, and bytes move only while what they enclose still has pressure. Transfers
+//! out start as early as the link is free, from the write on; transfers in as late as it is free.
+
+use std::collections::{BTreeMap, BinaryHeap};
+use std::ops::Range;
+
+use crate::swap::idle::Needs;
+use crate::swap::schedule::Place;
+use crate::swap::timeline::Timeline;
+use crate::swap::workload::Workload;
+
+/// How many slots beside a stretch of pressure tell which direction is short of time.
+const NEAR_SLOTS: usize = 8;
+
+/// Bytes for the SSD stay on the device at first for at most this part of the step.
+const LEAST_PATIENCE: u64 = 128;
+
+/// A copy of a version's bytes in another memory.
+#[derive(Clone, Debug)]
+pub struct Copy {
+    /// The version, by its number.
+    pub version: usize,
+    /// Where the bytes start in the tensor.
+    pub offset_bytes: u64,
+    /// How many they are.
+    pub size_bytes: u64,
+    /// The memory.
+    pub place: Place,
+    /// The slot in which it is made; None where it exists for ever, because nothing writes the tensor.
+    pub made: Option<usize>,
+    /// Absences that it serves.
+    pub absences: Vec<Absence>,
+}
+
+/// A copy's bytes are not on the device, from a slot on until another one in which they return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Absence {
+    /// The pause, by its number.
+    pub idle: usize,
+    /// The first slot without them.
+    pub from: usize,
+    /// The slot in which they cross the link.
+    pub back: usize,
+}
+
+/// What links and memories have left in each slot.
+#[derive(Clone, Debug)]
+struct Room {
+    link_out: Vec<u64>,
+    link_in: Vec<u64>,
+    ssd_out: Vec<u64>,
+    ssd_in: Vec<u64>,
+    host: Vec<i64>,
+}
+
+/// The state of the search, and its result.
+#[derive(Clone, Debug)]
+pub struct Layout<'a> {
+    workload: &'a Workload,
+    timeline: &'a Timeline,
+    needs: &'a Needs,
+    room: Room,
+    /// Bytes beyond the device's capacity in each slot; what is not positive fits.
+    pub excess: Vec<i64>,
+    /// Every copy.
+    pub copies: Vec<Copy>,
+    /// Copies of each version.
+    of_version: Vec<Vec<usize>>,
+    /// Bytes of each version that have a copy; copies lie one after the other.
+    copied_bytes: Vec<u64>,
+    /// The longest that bytes may stay on the device in their pause.
+    patience_ns: u64,
+    /// What is moved is rounded up to this, on the links.
+    granule_bytes: u64,
+}
+
+/// The least that a link is charged for a transfer: a page, or what it carries in a quarter of a microsecond. So no transfer
+/// is so short that whole nanoseconds could not tell its times.
+pub fn granule_bytes(link_bytes_per_s: u64) -> u64 {
+    (link_bytes_per_s / 4_000_000).next_multiple_of(4096).max(4096)
+}
+
+/// Bytes that one step of a proposal moves.
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    /// An existing copy, or the slot in which one is made.
+    source: Source,
+    size_bytes: u64,
+    from: usize,
+    back: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Existing(usize),
+    Made(usize),
+    Eternal,
+}
+
+/// How a pause could be used.
+#[derive(Clone, Debug, Default)]
+struct Proposal {
+    moves: Vec<Move>,
+    /// Pressure taken off, in bytes times nanoseconds, per byte moved.
+    value: f64,
+}
+
+/// A pause in the queue, the most valuable first.
+#[derive(PartialEq)]
+struct Entry {
+    value: f64,
+    idle: usize,
+}
+
+impl Eq for Entry {}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
+        self.value.total_cmp(&other.value).then(other.idle.cmp(&self.idle))
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<'a> Layout<'a> {
+    /// Nothing moved yet.
+    pub fn new(workload: &'a Workload, launches: &[usize], timeline: &'a Timeline, needs: &'a Needs) -> Layout<'a> {
+        let machine = &workload.machine;
+        let count = timeline.slots.len();
+        let granule_bytes = granule_bytes(machine.link_bytes_per_s);
+        let room = Room {
+            link_out: timeline.capacities_bytes(machine.link_bytes_per_s, granule_bytes),
+            link_in: timeline.capacities_bytes(machine.link_bytes_per_s, granule_bytes),
+            ssd_out: timeline.capacities_bytes(machine.ssd_write_bytes_per_s, granule_bytes),
+            ssd_in: timeline.capacities_bytes(machine.ssd_read_bytes_per_s, granule_bytes),
+            host: vec![machine.host_memory_bytes as i64; count],
+        };
+        let mut excess = vec![-(machine.device_memory_bytes as i64); count];
+        for (run, &kernel) in timeline.runs.iter().zip(launches) {
+            let bytes = workload.working_set_bytes(&workload.kernels[kernel]) as i64;
+            excess[run.clone()].iter_mut().for_each(|excess| *excess += bytes);
+        }
+        for idle in &needs.idles {
+            let bytes = workload.tensors[needs.versions[idle.version].tensor].size_bytes as i64;
+            timeline.for_each_part(idle.begin..idle.end, |part| excess[part].iter_mut().for_each(|e| *e += bytes));
+        }
+        Layout {
+            workload,
+            timeline,
+            needs,
+            room,
+            excess,
+            copies: Vec::new(),
+            of_version: vec![Vec::new(); needs.versions.len()],
+            copied_bytes: vec![0; needs.versions.len()],
+            patience_ns: u64::MAX,
+            granule_bytes,
+        }
+    }
+
+    /// Whether the link has hardly any room outwards just before some slots, and inwards just after them.
+    pub fn is_crowded_around(&self, slots: &Range<usize>) -> (bool, bool) {
+        let count = self.excess.len();
+        let near = NEAR_SLOTS.min(count);
+        let full = |slots: Range<usize>, room: &[u64], all: &[u64]| {
+            let sum = |of: &[u64]| slots.clone().map(|slot| of[slot % count]).sum::<u64>();
+            sum(room) * 16 <= sum(all)
+        };
+        let all = self.timeline.capacities_bytes(self.workload.machine.link_bytes_per_s, self.granule_bytes);
+        let before = slots.start + count - near..slots.start + count;
+        (full(before, &self.room.link_out, &all), full(slots.end..slots.end + near, &self.room.link_in, &all))
+    }
+
+    /// Whether the host's memory is nearly used up at some time.
+    pub fn host_is_full(&self) -> bool {
+        let all = self.workload.machine.host_memory_bytes as i64;
+        self.room.host.iter().any(|room| *room <= all / 16)
+    }
+
+    /// The most pressure left, in bytes.
+    pub fn worst_bytes(&self) -> i64 {
+        self.excess.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Uses pauses until the pressure is gone, or nothing more helps.
+    ///
+    /// What the host's memory cannot hold goes to the SSD first. The SSD is slow: pauses that it would let idle on the device
+    /// for long are left for the host, unless nothing else helps.
+    pub fn relieve(&mut self) {
+        let host_bytes = self.workload.machine.host_memory_bytes as i64;
+        let mut patience_ns = self.timeline.step_ns / LEAST_PATIENCE;
+        while self.worst_bytes() > host_bytes && patience_ns <= self.timeline.step_ns && patience_ns > 0 {
+            self.patience_ns = patience_ns;
+            self.relieve_with(Place::Ssd, host_bytes);
+            patience_ns *= 2;
+        }
+        self.patience_ns = u64::MAX;
+        self.relieve_with(Place::Host, 0);
+        self.relieve_with(Place::Ssd, 0);
+    }
+
+    /// Uses pauses with copies in one memory until pressure is below a tolerance.
+    fn relieve_with(&mut self, place: Place, tolerance: i64) {
+        let mut pressure = self.pressure_sums(tolerance);
+        let mut queue = BinaryHeap::new();
+        for idle in 0..self.needs.idles.len() {
+            let value = self.propose(idle, place, tolerance, &pressure).value;
+            if value > 0.0 {
+                queue.push(Entry { value, idle });
+            }
+        }
+        while let Some(Entry { idle, .. }) = queue.pop() {
+            let proposal = self.propose(idle, place, tolerance, &pressure);
+            if proposal.moves.is_empty() {
+                continue;
+            }
+            let next = queue.peek().map_or(0.0, |entry| entry.value);
+            if proposal.value < next * 0.999 {
+                queue.push(Entry { value: proposal.value, idle });
+                continue;
+            }
+            self.commit(idle, place, &proposal);
+            pressure = self.pressure_sums(tolerance);
+            let value = self.propose(idle, place, tolerance, &pressure).value;
+            if value > 0.0 {
+                queue.push(Entry { value, idle });
+            }
+        }
+    }
+
+    /// Nanoseconds under pressure before each slot, over two steps.
+    fn pressure_sums(&self, tolerance: i64) -> Vec<u64> {
+        let count = self.excess.len();
+        let mut sums = Vec::with_capacity(2 * count + 1);
+        let mut sum = 0;
+        for slot in 0..2 * count {
+            sums.push(sum);
+            if self.excess[slot % count] > tolerance {
+                sum += self.timeline.slots[slot % count].duration_ns;
+            }
+        }
+        sums.push(sum);
+        sums
+    }
+
+    fn time(&self, slot: usize) -> u64 {
+        let count = self.excess.len();
+        self.timeline.step_ns * (slot / count) as u64 + self.timeline.slots[slot % count].start_ns
+    }
+
+    fn room_out(&self, slot: usize, place: Place) -> u64 {
+        let slot = slot % self.excess.len();
+        if place == Place::Ssd {
+            self.room.link_out[slot].min(self.room.ssd_out[slot])
+        } else {
+            self.room.link_out[slot]
+        }
+    }
+
+    fn room_in(&self, slot: usize, place: Place) -> u64 {
+        let slot = slot % self.excess.len();
+        if place == Place::Ssd {
+            self.room.link_in[slot].min(self.room.ssd_in[slot])
+        } else {
+            self.room.link_in[slot]
+        }
+    }
+
+    /// Bytes of the pause's version that could leave, in the order in which they would: existing copies, then new ones.
+    fn existing(&self, idle: usize, place: Place) -> Vec<usize> {
+        let pause = self.needs.idles[idle];
+        let usable = |copy: &&usize| {
+            let copy = &self.copies[**copy];
+            copy.place == place
+                && copy.absences.iter().all(|absence| absence.idle != idle)
+                && copy.made.is_none_or(|made| made < pause.end)
+        };
+        let mut existing: Vec<usize> = self.of_version[pause.version].iter().filter(usable).copied().collect();
+        existing.sort_by_key(|copy| self.copies[*copy].made);
+        existing
+    }
+
+    /// How the pause could relieve the device.
+    fn propose(&self, idle: usize, place: Place, tolerance: i64, pressure: &[u64]) -> Proposal {
+        let count = self.excess.len();
+        let pause = self.needs.idles[idle];
+        let version = self.needs.versions[pause.version];
+        let pressed_ns = |from: usize, to: usize| {
+            let from_base = from % count;
+            pressure[from_base + (to - from)] - pressure[from_base]
+        };
+        if pressed_ns(pause.begin, pause.end) == 0 {
+            return Proposal::default();
+        }
+        let mut existing = self.existing(idle, place).into_iter();
+        let mut source: Option<(Source, u64)> = None;
+        let mut fresh_bytes = self.workload.tensors[version.tensor].size_bytes - self.copied_bytes[pause.version];
+        let mut out = version.written_before.unwrap_or(pause.begin);
+        let mut back = pause.end - 1;
+        let mut back_room = self.room_in(back, place);
+        let (mut assigned, mut relief, mut cost) = (0i64, 0f64, 0f64);
+        let mut peak: Option<(usize, i64)> = None;
+        let mut moves: Vec<Move> = Vec::new();
+        loop {
+            // The next bytes to leave.
+            if source.is_none() {
+                source = match existing.next() {
+                    Some(copy) => Some((Source::Existing(copy), self.copies[copy].size_bytes)),
+                    None if fresh_bytes == 0 => break,
+                    None if version.written_before.is_none() => Some((Source::Eternal, fresh_bytes)),
+                    None => {
+                        while out < back && self.room_out(out, place) == 0 {
+                            out += 1;
+                        }
+                        if out >= back {
+                            break;
+                        }
+                        let bytes = self.room_out(out, place).min(fresh_bytes);
+                        out += 1;
+                        Some((Source::Made(out - 1), bytes))
+                    }
+                };
+            }
+            let Some((from_source, left)) = source else { break };
+            let from = match from_source {
+                Source::Existing(copy) => self.copies[copy].made.map_or(pause.begin, |made| pause.begin.max(made + 1)),
+                Source::Made(slot) => pause.begin.max(slot + 1),
+                Source::Eternal => pause.begin,
+            };
+            while back > from && back_room == 0 {
+                back -= 1;
+                back_room = self.room_in(back, place);
+            }
+            if from >= back {
+                if matches!(from_source, Source::Existing(_)) && pause.begin < back {
+                    source = None;
+                    continue;
+                }
+                break;
+            }
+            if self.time(from) - self.time(pause.begin) + self.time(pause.end) - self.time(back) > self.patience_ns {
+                break;
+            }
+            if peak.is_none_or(|(slot, _)| slot < from || slot >= back) {
+                peak = (from..back)
+                    .map(|slot| (slot, self.excess[slot % count]))
+                    .max_by_key(|(slot, excess)| (*excess, *slot));
+            }
+            let need = peak.map_or(0, |(_, excess)| excess - tolerance - assigned);
+            if need <= 0 {
+                break;
+            }
+            let mut take = left.min(back_room).min((need as u64).next_multiple_of(self.granule_bytes));
+            if place == Place::Host {
+                take = take.min(self.host_room(pause.version, from_source, from, back, assigned));
+            }
+            if take == 0 {
+                break;
+            }
+            moves.push(Move { source: from_source, size_bytes: take, from, back });
+            assigned += take as i64;
+            relief += take as f64 * pressed_ns(from, back) as f64;
+            cost += take as f64 * if matches!(from_source, Source::Made(_)) { 2.0 } else { 1.0 };
+            back_room -= take.next_multiple_of(self.granule_bytes);
+            if !matches!(from_source, Source::Existing(_)) {
+                fresh_bytes -= take;
+            }
+            source = if left > take { Some((from_source, left - take)) } else { None };
+        }
+        let value = if cost > 0.0 { relief / cost } else { 0.0 };
+        Proposal { moves, value }
+    }
+
+    /// Bytes of the host's memory that a further copy could have over its whole life.
+    fn host_room(&self, _version: usize, source: Source, from: usize, back: usize, assigned: i64) -> u64 {
+        let (start, end) = match source {
+            Source::Made(slot) => (slot, back + 1),
+            Source::Eternal => (0, self.excess.len()),
+            Source::Existing(copy) => match self.stay(&self.copies[copy]) {
+                Some((_, end)) if end > back => return u64::MAX,
+                Some((_, end)) => (end, back + 1),
+                None => return u64::MAX,
+            },
+        };
+        let _ = from;
+        let mut least = i64::MAX;
+        self.timeline
+            .for_each_part(start..end, |part| least = self.room.host[part].iter().copied().fold(least, i64::min));
+        {
+            let room = (least - assigned).max(0) as u64;
+            room - room % self.granule_bytes
+        }
+    }
+
+    /// Slots for which a copy is kept; None: all.
+    pub fn stay(&self, copy: &Copy) -> Option<(usize, usize)> {
+        let last = copy.absences.iter().map(|absence| absence.back).max().unwrap_or(0);
+        copy.made.map(|made| (made, last.max(made) + 1))
+    }
+
+    fn commit(&mut self, idle: usize, place: Place, proposal: &Proposal) {
+        let version = self.needs.idles[idle].version;
+        // A copy that is used in parts is split; what is left of it goes on under another number.
+        let mut rests = BTreeMap::new();
+        let mut relief = Vec::with_capacity(proposal.moves.len());
+        for step in &proposal.moves {
+            let absence = Absence { idle, from: step.from, back: step.back };
+            match step.source {
+                Source::Existing(original) => {
+                    let copy = rests.get(&original).copied().unwrap_or(original);
+                    if let Some(rest) = self.split(copy, step.size_bytes) {
+                        rests.insert(original, rest);
+                    }
+                    let before = self.stay(&self.copies[copy]);
+                    self.copies[copy].absences.push(absence);
+                    let after = self.stay(&self.copies[copy]);
+                    if let (Some((_, old)), Some((_, new)), Place::Host) = (before, after, place) {
+                        if new > old {
+                            self.take_host(old, new, step.size_bytes);
+                        }
+                    }
+                }
+                Source::Made(_) | Source::Eternal => {
+                    let made = if let Source::Made(slot) = step.source { Some(slot) } else { None };
+                    let offset_bytes = self.copied_bytes[version];
+                    self.copied_bytes[version] += step.size_bytes;
+                    let copy = Copy {
+                        version,
+                        offset_bytes,
+                        size_bytes: step.size_bytes,
+                        place,
+                        made,
+                        absences: vec![absence],
+                    };
+                    if let Some(slot) = made {
+                        let (slot, charge) =
+                            (slot % self.excess.len(), step.size_bytes.next_multiple_of(self.granule_bytes));
+                        self.room.link_out[slot] -= charge;
+                        if place == Place::Ssd {
+                            self.room.ssd_out[slot] -= charge;
+                        }
+                    }
+                    if place == Place::Host {
+                        let (start, end) = self.stay(&copy).unwrap_or((0, self.excess.len()));
+                        self.take_host(start, end, step.size_bytes);
+                    }
+                    self.of_version[version].push(self.copies.len());
+                    self.copies.push(copy);
+                }
+            }
+            let slot = step.back % self.excess.len();
+            let charge = step.size_bytes.next_multiple_of(self.granule_bytes);
+            self.room.link_in[slot] -= charge;
+            if place == Place::Ssd {
+                self.room.ssd_in[slot] -= charge;
+            }
+            relief.push((step.from, step.back, step.size_bytes as i64));
+        }
+        self.take_pressure(&relief);
+    }
+
+    /// Takes bytes off the excess in ranges of slots that each enclose the next.
+    fn take_pressure(&mut self, relief: &[(usize, usize, i64)]) {
+        let count = self.excess.len();
+        let Some(start) = relief.iter().map(|(from, ..)| *from).min() else { return };
+        let Some(end) = relief.iter().map(|(_, back, _)| *back).max() else { return };
+        let mut changes = vec![0; end - start + 1];
+        for (from, back, bytes) in relief {
+            changes[from - start] += bytes;
+            changes[back - start] -= bytes;
+        }
+        let mut absent_bytes = 0;
+        for (slot, change) in (start..end).zip(changes) {
+            absent_bytes += change;
+            self.excess[slot % count] -= absent_bytes;
+        }
+    }
+
+    fn take_host(&mut self, start: usize, end: usize, bytes: u64) {
+        let host = &mut self.room.host;
+        self.timeline.for_each_part(start..end, |part| host[part].iter_mut().for_each(|room| *room -= bytes as i64));
+    }
+
+    /// Makes a copy two, the first one of that size; the other one's number comes back.
+    fn split(&mut self, copy: usize, size_bytes: u64) -> Option<usize> {
+        let whole = &mut self.copies[copy];
+        if whole.size_bytes == size_bytes {
+            return None;
+        }
+        let mut rest = whole.clone();
+        whole.size_bytes = size_bytes;
+        rest.offset_bytes += size_bytes;
+        rest.size_bytes -= size_bytes;
+        let version = rest.version;
+        self.of_version[version].push(self.copies.len());
+        self.copies.push(rest);
+        Some(self.copies.len() - 1)
+    }
+}

@@ -1,0 +1,175 @@
+//! Decides how long kernels wait, and what of it is worth recomputing.
+//!
+//! A layout is made for given times. Where it leaves more on the device than fits, kernels wait: the one at which it is too
+//! much, so that more can leave before it, or the one after, so that more can come back after. Waits grow until everything
+//! fits, then they shrink for as long as it still does.
+
+use std::ops::Range;
+
+use crate::swap::emit::emit;
+use crate::swap::idle::Needs;
+use crate::swap::layout::Layout;
+use crate::swap::lru::demand_lru;
+use crate::swap::schedule::Schedule;
+use crate::swap::timeline::Timeline;
+use crate::swap::workload::{SwapError, Workload};
+
+/// A step has at most about this many slots beside one for each kernel, and at least the lower number.
+const MOST_SLOTS: u64 = 4096;
+const FEWEST_SLOTS: u64 = 512;
+/// A slot's traffic should be that small a part of the device's memory.
+const DEVICE_PARTS: u64 = 512;
+/// Attempts to make everything fit.
+const GROWING_ROUNDS: usize = 20;
+/// Attempts in which only the direction that seems short of time gets more.
+const CAREFUL_ROUNDS: usize = 8;
+/// Steps of more than this many times the ideal are compared with demand paging.
+const SLOW: u64 = 2;
+/// Attempts to shorten waits.
+const SHRINKING_ROUNDS: usize = 7;
+
+/// How far planning has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Attempts so far.
+    pub round: usize,
+    /// How long the attempt's step takes.
+    pub step_ns: u64,
+    /// Whether it is a schedule, or still more than the device holds.
+    pub found: bool,
+}
+
+/// Plans a workload.
+///
+/// # Errors
+/// A kernel that does not fit the device; a workload for which no waits were found that suffice.
+pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<Schedule, SwapError> {
+    workload.validate()?;
+    let launches = (0..workload.kernels.len()).map(|kernel| (kernel, false)).collect();
+    let mut search = Search { workload, launches, longest_ns: longest_slot_ns(workload), rounds: 0, progress };
+    let planned = search.grow().map(|(waits_ns, schedule)| search.shrink(waits_ns, schedule));
+    // Where links are so slow that nearly all time is waiting, paging on demand may be as good.
+    let paged = if planned.as_ref().is_none_or(|planned| planned.step_ns > SLOW * workload.ideal_ns()) {
+        demand_lru(workload).ok()
+    } else {
+        None
+    };
+    let found = planned.into_iter().chain(paged).min_by_key(|schedule| schedule.step_ns);
+    found.ok_or_else(|| SwapError::NoSchedule {
+        reason: format!("{GROWING_ROUNDS} rounds of longer waits did not suffice; give more --device-memory"),
+    })
+}
+
+/// How long a slot may be.
+fn longest_slot_ns(workload: &Workload) -> u64 {
+    let part = u128::from(workload.machine.device_memory_bytes / DEVICE_PARTS) * 1_000_000_000;
+    let part_ns = (part / u128::from(workload.machine.link_bytes_per_s)) as u64;
+    let ideal_ns = workload.ideal_ns();
+    part_ns.clamp(ideal_ns / MOST_SLOTS, ideal_ns / FEWEST_SLOTS).max(1)
+}
+
+/// What an attempt came to.
+enum Attempt {
+    Fits(Schedule),
+    /// Waits that should help, for each launch.
+    Short(Vec<u64>),
+}
+
+struct Search<'a> {
+    workload: &'a Workload,
+    /// Each launch's kernel, and whether it is a recomputation.
+    launches: Vec<(usize, bool)>,
+    longest_ns: u64,
+    rounds: usize,
+    progress: &'a mut dyn FnMut(Progress),
+}
+
+impl Search<'_> {
+    /// Waits with which everything fits.
+    fn grow(&mut self) -> Option<(Vec<u64>, Schedule)> {
+        let mut waits_ns = vec![0; self.launches.len()];
+        for round in 0..GROWING_ROUNDS {
+            match self.attempt(&waits_ns) {
+                Attempt::Fits(schedule) => return Some((waits_ns, schedule)),
+                Attempt::Short(more_ns) => {
+                    // What does not converge soon is pushed harder.
+                    let push = 1 + (1u64 << (round / 4)) / 2;
+                    waits_ns.iter_mut().zip(more_ns).for_each(|(wait_ns, more_ns)| *wait_ns += more_ns * push);
+                }
+            }
+        }
+        None
+    }
+
+    /// The shortest share of the waits with which everything still fits.
+    fn shrink(&mut self, waits_ns: Vec<u64>, schedule: Schedule) -> Schedule {
+        let (mut best, mut fits, mut fails) = (schedule, 1.0, 0.0);
+        if waits_ns.iter().all(|wait_ns| *wait_ns == 0) {
+            return best;
+        }
+        for _ in 0..SHRINKING_ROUNDS {
+            let share = (fits + fails) / 2.0;
+            let shorter: Vec<u64> = waits_ns.iter().map(|wait_ns| (*wait_ns as f64 * share) as u64).collect();
+            match self.attempt(&shorter) {
+                Attempt::Fits(schedule) => (best, fits) = (schedule, share),
+                Attempt::Short(_) => fails = share,
+            }
+        }
+        best
+    }
+
+    fn attempt(&mut self, waits_ns: &[u64]) -> Attempt {
+        let kernels: Vec<usize> = self.launches.iter().map(|launch| launch.0).collect();
+        let durations_ns: Vec<u64> = kernels.iter().map(|kernel| self.workload.kernels[*kernel].duration_ns).collect();
+        let timeline = Timeline::new(&durations_ns, waits_ns, self.longest_ns);
+        let needs = Needs::new(self.workload, &kernels, &timeline);
+        let mut layout = Layout::new(self.workload, &kernels, &timeline, &needs);
+        layout.relieve();
+        self.rounds += 1;
+        let found = layout.worst_bytes() <= 0;
+        (self.progress)(Progress { round: self.rounds, step_ns: timeline.step_ns, found });
+        if found {
+            return Attempt::Fits(emit(self.workload, &self.launches, &timeline, &needs, &layout));
+        }
+        Attempt::Short(self.remedies(&timeline, &layout))
+    }
+
+    /// Longer waits where too much is on the device.
+    fn remedies(&self, timeline: &Timeline, layout: &Layout<'_>) -> Vec<u64> {
+        let machine = &self.workload.machine;
+        let rate = match self.rounds > CAREFUL_ROUNDS && layout.host_is_full() {
+            true => machine.link_bytes_per_s.min(machine.ssd_write_bytes_per_s).min(machine.ssd_read_bytes_per_s),
+            false => machine.link_bytes_per_s,
+        };
+        let mut more_ns = vec![0; self.launches.len()];
+        for region in regions(&layout.excess) {
+            let most = layout.excess[region.clone()].iter().copied().max().unwrap_or(0).unsigned_abs();
+            // A little more than the bytes need, so that rounding does not take many rounds.
+            let span_ns = (u128::from(most) * 1_000_000_000 / u128::from(rate)) as u64 + self.longest_ns / 8 + 1;
+            // Where the obvious remedy did not help, both are tried.
+            let careful = self.rounds <= CAREFUL_ROUNDS;
+            let (out_is_full, in_is_full) = layout.is_crowded_around(&region);
+            let before = timeline.runs.iter().position(|run| run.end > region.start).unwrap_or(0);
+            let after = timeline.runs.iter().position(|run| run.start >= region.end).unwrap_or(0);
+            if !careful || out_is_full || !in_is_full {
+                more_ns[before] += span_ns;
+            }
+            if !careful || in_is_full || !out_is_full {
+                more_ns[after] += span_ns;
+            }
+        }
+        more_ns
+    }
+}
+
+/// Stretches of slots in which something exceeds.
+fn regions(excess: &[i64]) -> Vec<Range<usize>> {
+    let mut regions: Vec<Range<usize>> = Vec::new();
+    for slot in (0..excess.len()).filter(|slot| excess[*slot] > 0) {
+        match regions.last_mut() {
+            Some(last) if last.end == slot => last.end = slot + 1,
+            _ => regions.push(slot..slot + 1),
+        }
+    }
+    regions
+}

@@ -1,0 +1,73 @@
+//! The step cut into slots: short spans of time in which one kernel runs, or everything waits.
+//!
+//! Within a slot a transfer out frees its memory only at the slot's end, and a transfer in takes its memory from the slot's
+//! start. So the order of transfers within a slot does not matter, and a plan that fits slot by slot fits at every instant.
+
+use std::ops::Range;
+
+/// A span of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// When it starts.
+    pub start_ns: u64,
+    /// How long it lasts.
+    pub duration_ns: u64,
+}
+
+/// The slots of a step, and which of them belong to which launch.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    /// All slots, in order; they leave no gap.
+    pub slots: Vec<Slot>,
+    /// The slots in which each launch runs; slots before them and after the previous launch's are a wait.
+    pub runs: Vec<Range<usize>>,
+    /// How long the step takes.
+    pub step_ns: u64,
+}
+
+impl Timeline {
+    /// The timeline of launches that each follow a wait. No slot is longer than `longest_ns`.
+    pub fn new(durations_ns: &[u64], waits_ns: &[u64], longest_ns: u64) -> Timeline {
+        let mut timeline = Timeline { slots: Vec::new(), runs: Vec::new(), step_ns: 0 };
+        for (duration_ns, wait_ns) in durations_ns.iter().zip(waits_ns) {
+            // Within a wait, bytes leave before others take their place: that needs several slots.
+            timeline.extend(*wait_ns, longest_ns.min((wait_ns / 8).max(1)));
+            let first = timeline.slots.len();
+            timeline.extend((*duration_ns).max(1), longest_ns);
+            timeline.runs.push(first..timeline.slots.len());
+        }
+        timeline
+    }
+
+    fn extend(&mut self, span_ns: u64, longest_ns: u64) {
+        let count = span_ns.div_ceil(longest_ns);
+        let start_ns = self.step_ns;
+        for index in 0..count {
+            let from_ns = start_ns + span_ns * index / count;
+            let to_ns = start_ns + span_ns * (index + 1) / count;
+            self.slots.push(Slot { start_ns: from_ns, duration_ns: to_ns - from_ns });
+        }
+        self.step_ns += span_ns;
+    }
+
+    /// What a link of that rate carries in each slot, in whole granules.
+    pub fn capacities_bytes(&self, bytes_per_s: u64, granule_bytes: u64) -> Vec<u64> {
+        let carried = |slot: &Slot| {
+            let bytes = (u128::from(slot.duration_ns) * u128::from(bytes_per_s) / 1_000_000_000) as u64;
+            bytes - bytes % granule_bytes
+        };
+        self.slots.iter().map(carried).collect()
+    }
+
+    /// Runs `visit` on the indices of a range that may pass the end of the step, as one or two ordinary ranges.
+    pub fn for_each_part(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>)) {
+        let count = self.slots.len();
+        let mut from = range.start;
+        while from < range.end {
+            let index = from % count;
+            let to = range.end.min(from - index + count);
+            visit(index..index + (to - from));
+            from = to;
+        }
+    }
+}

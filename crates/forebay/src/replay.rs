@@ -1,0 +1,105 @@
+//! Traces of training steps on described machines: planned, simulated, judged, compared with demand paging.
+//!
+//! Nothing runs and no device is needed. The planner, the lower bound and the verifier are `forebay_plan::swap`'s; this module
+//! reads the files and puts the numbers together.
+
+use std::io::Read;
+use std::path::Path;
+use std::time::Instant;
+
+use flate2::read::MultiGzDecoder;
+pub use forebay_plan::swap::bound::lower_bound_ns;
+pub use forebay_plan::swap::lru::demand_lru;
+pub use forebay_plan::swap::planner::{plan, Progress};
+pub use forebay_plan::swap::schedule::Schedule;
+pub use forebay_plan::swap::verify::{verify, Account, Fault};
+pub use forebay_plan::swap::workload::{Machine, SwapError, Workload};
+use forebay_plan::swap::{trace, workload};
+
+use crate::error::Error;
+
+/// The first bytes of a gzip file.
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// Who decides what moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// The planner.
+    Planned,
+    /// Demand paging: what was used longest ago leaves first.
+    Lru,
+}
+
+/// What a replay found out. Every account is the verifier's.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// How long the step takes where everything fits.
+    pub ideal_ns: u64,
+    /// The most bytes that are needed at once.
+    pub live_peak_bytes: u64,
+    /// No schedule is faster than this.
+    pub lower_bound_ns: u64,
+    /// The policy's schedule.
+    pub schedule: Schedule,
+    /// What it does.
+    pub account: Account,
+    /// What demand paging does; None where it does not repeat itself from step to step.
+    pub lru: Option<Account>,
+    /// How long the policy's schedule took to find.
+    pub planning_seconds: f64,
+}
+
+impl Replay {
+    /// A time as a multiple of the ideal one.
+    pub fn over_ideal(&self, time_ns: u64) -> f64 {
+        time_ns as f64 / self.ideal_ns.max(1) as f64
+    }
+}
+
+/// Reads a trace: JSON lines, plain or packed with gzip.
+///
+/// # Errors
+/// A file that cannot be read or unpacked; a line that has no meaning, with its number.
+pub fn read_trace(path: &Path) -> Result<Workload, Error> {
+    let failed =
+        |error: std::io::Error| Error::File { path: path.to_owned(), action: "read", reason: error.to_string() };
+    let bytes = std::fs::read(path).map_err(failed)?;
+    let mut text = String::new();
+    if bytes.starts_with(&GZIP_MAGIC) {
+        MultiGzDecoder::new(bytes.as_slice()).read_to_string(&mut text).map_err(failed)?;
+    } else {
+        bytes.as_slice().read_to_string(&mut text).map_err(failed)?;
+    }
+    trace::parse(&text).map_err(|error| Error::Swap { path: path.to_owned(), error })
+}
+
+/// Plans a workload, or pages it on demand, and has the result verified.
+///
+/// # Errors
+/// A kernel that does not fit the device; a schedule that was not found, or that the verifier refuses.
+pub fn replay(workload: &Workload, policy: Policy, progress: &mut dyn FnMut(Progress)) -> Result<Replay, SwapError> {
+    let started = Instant::now();
+    let schedule = match policy {
+        Policy::Planned => plan(workload, progress)?,
+        Policy::Lru => demand_lru(workload)?,
+    };
+    let planning_seconds = started.elapsed().as_secs_f64();
+    let account = judged(workload, &schedule)?;
+    let lru = match policy {
+        Policy::Planned => demand_lru(workload).ok().map(|schedule| judged(workload, &schedule)).transpose()?,
+        Policy::Lru => Some(account.clone()),
+    };
+    Ok(Replay {
+        ideal_ns: workload.ideal_ns(),
+        live_peak_bytes: workload::live_peak_bytes(workload),
+        lower_bound_ns: lower_bound_ns(workload)?,
+        schedule,
+        account,
+        lru,
+        planning_seconds,
+    })
+}
+
+fn judged(workload: &Workload, schedule: &Schedule) -> Result<Account, SwapError> {
+    verify(workload, schedule).map_err(|fault| SwapError::Fault { reason: fault.to_string() })
+}
