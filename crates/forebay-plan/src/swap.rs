@@ -15,6 +15,7 @@
 //! | [`timeline`] | the step in slots |
 //! | [`idle`] | when tensors lie idle |
 //! | [`layout`] | which bytes leave in which pauses, and when they cross the links |
+//! | [`recompute`] | what is computed anew instead of moved |
 //! | [`planner`] | how long kernels wait |
 //! | [`emit`] | a layout as a schedule |
 //! | [`schedule`] | what a schedule is |
@@ -28,6 +29,7 @@ pub mod idle;
 pub mod layout;
 pub mod lru;
 pub mod planner;
+pub mod recompute;
 pub mod schedule;
 #[cfg(test)]
 mod testing;

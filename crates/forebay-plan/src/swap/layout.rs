@@ -5,6 +5,8 @@
 //! absence encloses that of the bytes after it, and bytes move only while what they enclose still has pressure. Transfers
 //! out start as early as the link is free, from the write on; transfers in as late as it is free.
 
+mod proposal;
+
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
@@ -12,6 +14,7 @@ use crate::swap::idle::Needs;
 use crate::swap::schedule::Place;
 use crate::swap::timeline::Timeline;
 use crate::swap::workload::Workload;
+use proposal::{Proposal, Proposer, Source};
 
 /// How many slots beside a stretch of pressure tell which direction is short of time.
 const NEAR_SLOTS: usize = 8;
@@ -82,31 +85,6 @@ pub struct Layout<'a> {
 /// is so short that whole nanoseconds could not tell its times.
 pub fn granule_bytes(link_bytes_per_s: u64) -> u64 {
     (link_bytes_per_s / 4_000_000).next_multiple_of(4096).max(4096)
-}
-
-/// Bytes that one step of a proposal moves.
-#[derive(Clone, Copy, Debug)]
-struct Move {
-    /// An existing copy, or the slot in which one is made.
-    source: Source,
-    size_bytes: u64,
-    from: usize,
-    back: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Existing(usize),
-    Made(usize),
-    Eternal,
-}
-
-/// How a pause could be used.
-#[derive(Clone, Debug, Default)]
-struct Proposal {
-    moves: Vec<Move>,
-    /// Pressure taken off, in bytes times nanoseconds, per byte moved.
-    value: f64,
 }
 
 /// A pause in the queue, the most valuable first.
@@ -251,7 +229,7 @@ impl<'a> Layout<'a> {
         sums
     }
 
-    fn time(&self, slot: usize) -> u64 {
+    fn time_ns(&self, slot: usize) -> u64 {
         let count = self.excess.len();
         self.timeline.step_ns * (slot / count) as u64 + self.timeline.slots[slot % count].start_ns
     }
@@ -274,130 +252,22 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Bytes of the pause's version that could leave, in the order in which they would: existing copies, then new ones.
-    fn existing(&self, idle: usize, place: Place) -> Vec<usize> {
+    /// Copies of the pause's version that it does not use yet, the oldest first.
+    fn usable_copies(&self, idle: usize, place: Place) -> Vec<usize> {
         let pause = self.needs.idles[idle];
         let usable = |copy: &&usize| {
             let copy = &self.copies[**copy];
-            copy.place == place
-                && copy.absences.iter().all(|absence| absence.idle != idle)
-                && copy.made.is_none_or(|made| made < pause.end)
+            let is_used = copy.absences.iter().any(|absence| absence.idle == idle);
+            copy.place == place && !is_used && copy.made.is_none_or(|made| made < pause.end)
         };
-        let mut existing: Vec<usize> = self.of_version[pause.version].iter().filter(usable).copied().collect();
-        existing.sort_by_key(|copy| self.copies[*copy].made);
-        existing
+        let mut copies: Vec<usize> = self.of_version[pause.version].iter().filter(usable).copied().collect();
+        copies.sort_by_key(|copy| self.copies[*copy].made);
+        copies
     }
 
     /// How the pause could relieve the device.
-    fn propose(&self, idle: usize, place: Place, tolerance: i64, pressure: &[u64]) -> Proposal {
-        let count = self.excess.len();
-        let pause = self.needs.idles[idle];
-        let version = self.needs.versions[pause.version];
-        let pressed_ns = |from: usize, to: usize| {
-            let from_base = from % count;
-            pressure[from_base + (to - from)] - pressure[from_base]
-        };
-        if pressed_ns(pause.begin, pause.end) == 0 {
-            return Proposal::default();
-        }
-        let mut existing = self.existing(idle, place).into_iter();
-        let mut source: Option<(Source, u64)> = None;
-        let mut fresh_bytes = self.workload.tensors[version.tensor].size_bytes - self.copied_bytes[pause.version];
-        let mut out = version.written_before.unwrap_or(pause.begin);
-        let mut back = pause.end - 1;
-        let mut back_room = self.room_in(back, place);
-        let (mut assigned, mut relief, mut cost) = (0i64, 0f64, 0f64);
-        let mut peak: Option<(usize, i64)> = None;
-        let mut moves: Vec<Move> = Vec::new();
-        loop {
-            // The next bytes to leave.
-            if source.is_none() {
-                source = match existing.next() {
-                    Some(copy) => Some((Source::Existing(copy), self.copies[copy].size_bytes)),
-                    None if fresh_bytes == 0 => break,
-                    None if version.written_before.is_none() => Some((Source::Eternal, fresh_bytes)),
-                    None => {
-                        while out < back && self.room_out(out, place) == 0 {
-                            out += 1;
-                        }
-                        if out >= back {
-                            break;
-                        }
-                        let bytes = self.room_out(out, place).min(fresh_bytes);
-                        out += 1;
-                        Some((Source::Made(out - 1), bytes))
-                    }
-                };
-            }
-            let Some((from_source, left)) = source else { break };
-            let from = match from_source {
-                Source::Existing(copy) => self.copies[copy].made.map_or(pause.begin, |made| pause.begin.max(made + 1)),
-                Source::Made(slot) => pause.begin.max(slot + 1),
-                Source::Eternal => pause.begin,
-            };
-            while back > from && back_room == 0 {
-                back -= 1;
-                back_room = self.room_in(back, place);
-            }
-            if from >= back {
-                if matches!(from_source, Source::Existing(_)) && pause.begin < back {
-                    source = None;
-                    continue;
-                }
-                break;
-            }
-            if self.time(from) - self.time(pause.begin) + self.time(pause.end) - self.time(back) > self.patience_ns {
-                break;
-            }
-            if peak.is_none_or(|(slot, _)| slot < from || slot >= back) {
-                peak = (from..back)
-                    .map(|slot| (slot, self.excess[slot % count]))
-                    .max_by_key(|(slot, excess)| (*excess, *slot));
-            }
-            let need = peak.map_or(0, |(_, excess)| excess - tolerance - assigned);
-            if need <= 0 {
-                break;
-            }
-            let mut take = left.min(back_room).min((need as u64).next_multiple_of(self.granule_bytes));
-            if place == Place::Host {
-                take = take.min(self.host_room(pause.version, from_source, from, back, assigned));
-            }
-            if take == 0 {
-                break;
-            }
-            moves.push(Move { source: from_source, size_bytes: take, from, back });
-            assigned += take as i64;
-            relief += take as f64 * pressed_ns(from, back) as f64;
-            cost += take as f64 * if matches!(from_source, Source::Made(_)) { 2.0 } else { 1.0 };
-            back_room -= take.next_multiple_of(self.granule_bytes);
-            if !matches!(from_source, Source::Existing(_)) {
-                fresh_bytes -= take;
-            }
-            source = if left > take { Some((from_source, left - take)) } else { None };
-        }
-        let value = if cost > 0.0 { relief / cost } else { 0.0 };
-        Proposal { moves, value }
-    }
-
-    /// Bytes of the host's memory that a further copy could have over its whole life.
-    fn host_room(&self, _version: usize, source: Source, from: usize, back: usize, assigned: i64) -> u64 {
-        let (start, end) = match source {
-            Source::Made(slot) => (slot, back + 1),
-            Source::Eternal => (0, self.excess.len()),
-            Source::Existing(copy) => match self.stay(&self.copies[copy]) {
-                Some((_, end)) if end > back => return u64::MAX,
-                Some((_, end)) => (end, back + 1),
-                None => return u64::MAX,
-            },
-        };
-        let _ = from;
-        let mut least = i64::MAX;
-        self.timeline
-            .for_each_part(start..end, |part| least = self.room.host[part].iter().copied().fold(least, i64::min));
-        {
-            let room = (least - assigned).max(0) as u64;
-            room - room % self.granule_bytes
-        }
+    fn propose(&self, idle: usize, place: Place, tolerance: i64, pressed_ns: &[u64]) -> Proposal {
+        Proposer::new(self, idle, place, tolerance).propose(pressed_ns)
     }
 
     /// Slots for which a copy is kept; None: all.
@@ -407,7 +277,6 @@ impl<'a> Layout<'a> {
     }
 
     fn commit(&mut self, idle: usize, place: Place, proposal: &Proposal) {
-        let version = self.needs.idles[idle].version;
         // A copy that is used in parts is split; what is left of it goes on under another number.
         let mut rests = BTreeMap::new();
         let mut relief = Vec::with_capacity(proposal.moves.len());
@@ -419,45 +288,13 @@ impl<'a> Layout<'a> {
                     if let Some(rest) = self.split(copy, step.size_bytes) {
                         rests.insert(original, rest);
                     }
-                    let before = self.stay(&self.copies[copy]);
-                    self.copies[copy].absences.push(absence);
-                    let after = self.stay(&self.copies[copy]);
-                    if let (Some((_, old)), Some((_, new)), Place::Host) = (before, after, place) {
-                        if new > old {
-                            self.take_host(old, new, step.size_bytes);
-                        }
-                    }
+                    self.use_copy(copy, absence);
                 }
-                Source::Made(_) | Source::Eternal => {
-                    let made = if let Source::Made(slot) = step.source { Some(slot) } else { None };
-                    let offset_bytes = self.copied_bytes[version];
-                    self.copied_bytes[version] += step.size_bytes;
-                    let copy = Copy {
-                        version,
-                        offset_bytes,
-                        size_bytes: step.size_bytes,
-                        place,
-                        made,
-                        absences: vec![absence],
-                    };
-                    if let Some(slot) = made {
-                        let (slot, charge) =
-                            (slot % self.excess.len(), step.size_bytes.next_multiple_of(self.granule_bytes));
-                        self.room.link_out[slot] -= charge;
-                        if place == Place::Ssd {
-                            self.room.ssd_out[slot] -= charge;
-                        }
-                    }
-                    if place == Place::Host {
-                        let (start, end) = self.stay(&copy).unwrap_or((0, self.excess.len()));
-                        self.take_host(start, end, step.size_bytes);
-                    }
-                    self.of_version[version].push(self.copies.len());
-                    self.copies.push(copy);
-                }
+                Source::Made(slot) => self.add_copy(place, Some(slot), step.size_bytes, absence),
+                Source::Eternal => self.add_copy(place, None, step.size_bytes, absence),
             }
-            let slot = step.back % self.excess.len();
             let charge = step.size_bytes.next_multiple_of(self.granule_bytes);
+            let slot = step.back % self.excess.len();
             self.room.link_in[slot] -= charge;
             if place == Place::Ssd {
                 self.room.ssd_in[slot] -= charge;
@@ -465,6 +302,37 @@ impl<'a> Layout<'a> {
             relief.push((step.from, step.back, step.size_bytes as i64));
         }
         self.take_pressure(&relief);
+    }
+
+    /// Lets a copy serve another absence; it may have to be kept for longer.
+    fn use_copy(&mut self, copy: usize, absence: Absence) {
+        let before = self.stay(&self.copies[copy]);
+        self.copies[copy].absences.push(absence);
+        let after = self.stay(&self.copies[copy]);
+        if let (Some((_, before)), Some((_, after)), Place::Host) = (before, after, self.copies[copy].place) {
+            self.take_host(before, after, self.copies[copy].size_bytes);
+        }
+    }
+
+    /// Makes a copy of the version's next bytes.
+    fn add_copy(&mut self, place: Place, made: Option<usize>, size_bytes: u64, absence: Absence) {
+        let version = self.needs.idles[absence.idle].version;
+        let offset_bytes = self.copied_bytes[version];
+        self.copied_bytes[version] += size_bytes;
+        if let Some(slot) = made {
+            let (slot, charge) = (slot % self.excess.len(), size_bytes.next_multiple_of(self.granule_bytes));
+            self.room.link_out[slot] -= charge;
+            if place == Place::Ssd {
+                self.room.ssd_out[slot] -= charge;
+            }
+        }
+        let copy = Copy { version, offset_bytes, size_bytes, place, made, absences: vec![absence] };
+        if place == Place::Host {
+            let (start, end) = self.stay(&copy).unwrap_or((0, self.excess.len()));
+            self.take_host(start, end, size_bytes);
+        }
+        self.of_version[version].push(self.copies.len());
+        self.copies.push(copy);
     }
 
     /// Takes bytes off the excess in ranges of slots that each enclose the next.

@@ -10,6 +10,7 @@ use crate::swap::emit::emit;
 use crate::swap::idle::Needs;
 use crate::swap::layout::Layout;
 use crate::swap::lru::demand_lru;
+use crate::swap::recompute::Recomputation;
 use crate::swap::schedule::Schedule;
 use crate::swap::timeline::Timeline;
 use crate::swap::workload::{SwapError, Workload};
@@ -19,6 +20,8 @@ const MOST_SLOTS: u64 = 4096;
 const FEWEST_SLOTS: u64 = 512;
 /// A slot's traffic should be that small a part of the device's memory.
 const DEVICE_PARTS: u64 = 512;
+/// Shares of the candidates for recomputation that are tried, in sixteenths; the best ones come first.
+const SHARES: [usize; 7] = [1, 2, 4, 6, 8, 12, 16];
 /// Attempts to make everything fit.
 const GROWING_ROUNDS: usize = 20;
 /// Attempts in which only the direction that seems short of time gets more.
@@ -26,7 +29,7 @@ const CAREFUL_ROUNDS: usize = 8;
 /// Steps of more than this many times the ideal are compared with demand paging.
 const SLOW: u64 = 2;
 /// Attempts to shorten waits.
-const SHRINKING_ROUNDS: usize = 7;
+const SHRINKING_ROUNDS: usize = 6;
 
 /// How far planning has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +50,7 @@ pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<S
     workload.validate()?;
     let launches = (0..workload.kernels.len()).map(|kernel| (kernel, false)).collect();
     let mut search = Search { workload, launches, longest_ns: longest_slot_ns(workload), rounds: 0, progress };
+    search.choose_recomputations();
     let planned = search.grow().map(|(waits_ns, schedule)| search.shrink(waits_ns, schedule));
     // Where links are so slow that nearly all time is waiting, paging on demand may be as good.
     let paged = if planned.as_ref().is_none_or(|planned| planned.step_ns > SLOW * workload.ideal_ns()) {
@@ -75,6 +79,16 @@ enum Attempt {
     Short(Vec<u64>),
 }
 
+/// What launches promise before waits are known.
+struct Promise {
+    /// How long the step might take.
+    step_ns: u64,
+    /// For each launch, whether more is live than the device holds.
+    pressed: Vec<bool>,
+    /// Whether no waits are needed.
+    fits: bool,
+}
+
 struct Search<'a> {
     workload: &'a Workload,
     /// Each launch's kernel, and whether it is a recomputation.
@@ -85,6 +99,42 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
+    /// Runs kernels again where that promises a shorter step than moving everything.
+    fn choose_recomputations(&mut self) {
+        let plain = self.launches.clone();
+        let Promise { step_ns: mut best_ns, pressed, fits } = self.promise(&plain);
+        if fits {
+            return;
+        }
+        let recomputation = Recomputation::new(self.workload, &pressed);
+        let candidates = recomputation.candidates();
+        for sixteenths in SHARES {
+            let chosen = &candidates[..candidates.len() * sixteenths / 16];
+            let launches = recomputation.launches(chosen);
+            let promise = self.promise(&launches);
+            if promise.step_ns < best_ns {
+                (best_ns, self.launches) = (promise.step_ns, launches);
+            }
+        }
+    }
+
+    /// How long a step of these launches would take if each stretch of pressure cost the time that its bytes need.
+    fn promise(&mut self, launches: &[(usize, bool)]) -> Promise {
+        let kernels: Vec<usize> = launches.iter().map(|launch| launch.0).collect();
+        let durations_ns: Vec<u64> = kernels.iter().map(|kernel| self.workload.kernels[*kernel].duration_ns).collect();
+        let timeline = Timeline::new(&durations_ns, &vec![0; kernels.len()], self.longest_ns);
+        let needs = Needs::new(self.workload, &kernels, &timeline);
+        let mut layout = Layout::new(self.workload, &kernels, &timeline, &needs);
+        let pressed = timeline.runs.iter().map(|run| layout.excess[run.start] > 0).collect();
+        layout.relieve();
+        let most = |region: Range<usize>| layout.excess[region].iter().copied().max().unwrap_or(0).unsigned_abs();
+        let short_bytes: u64 = regions(&layout.excess).into_iter().map(most).sum();
+        let short_ns = u128::from(short_bytes) * 1_000_000_000 / u128::from(self.workload.machine.link_bytes_per_s);
+        self.rounds += 1;
+        (self.progress)(Progress { round: self.rounds, step_ns: timeline.step_ns, found: short_bytes == 0 });
+        Promise { step_ns: timeline.step_ns + short_ns as u64, pressed, fits: short_bytes == 0 }
+    }
+
     /// Waits with which everything fits.
     fn grow(&mut self) -> Option<(Vec<u64>, Schedule)> {
         let mut waits_ns = vec![0; self.launches.len()];

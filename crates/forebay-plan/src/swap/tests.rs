@@ -3,6 +3,7 @@
 use crate::swap::bound::lower_bound_ns;
 use crate::swap::lru::demand_lru;
 use crate::swap::planner::plan;
+use crate::swap::schedule::{Place, Schedule};
 use crate::swap::testing::{network, tangle};
 use crate::swap::verify::verify;
 use crate::swap::workload::Workload;
@@ -20,7 +21,7 @@ fn workloads(count: u64) -> impl Iterator<Item = (String, Workload)> {
 
 #[test]
 fn plans_keep_the_rules_and_the_bound() {
-    for (name, workload) in workloads(10) {
+    for (name, workload) in workloads(5) {
         let schedule = plan(&workload, &mut |_| ()).unwrap_or_else(|error| panic!("{name}: {error}"));
         let account = verify(&workload, &schedule).unwrap_or_else(|fault| panic!("{name}: {fault}\n{workload:?}"));
         let bound_ns = lower_bound_ns(&workload).unwrap();
@@ -36,4 +37,75 @@ fn demand_paging_keeps_the_rules_and_the_bound() {
         let bound_ns = lower_bound_ns(&workload).unwrap();
         assert!(account.step_ns >= bound_ns, "{name}: {} < {bound_ns}", account.step_ns);
     }
+}
+
+/// A schedule with one change, and what the verifier should find wrong.
+fn refused(workload: &Workload, schedule: &Schedule, what: &str) {
+    assert!(verify(workload, schedule).is_err(), "{what} was not noticed");
+}
+
+#[test]
+fn changed_schedules_are_refused() {
+    let mut transfers = 0;
+    for (name, workload) in workloads(3) {
+        let schedule = plan(&workload, &mut |_| ()).unwrap();
+        let account = verify(&workload, &schedule).unwrap();
+        for index in (0..schedule.transfers.len()).step_by(7) {
+            transfers += 1;
+            let mut changed = schedule.clone();
+            changed.transfers.remove(index);
+            refused(&workload, &changed, &format!("{name}: transfer {index} left out"));
+            let mut changed = schedule.clone();
+            let transfer = &mut changed.transfers[index];
+            (transfer.start_ns, transfer.end_ns) =
+                (transfer.start_ns + schedule.step_ns, transfer.end_ns + schedule.step_ns);
+            refused(&workload, &changed, &format!("{name}: transfer {index} a step later"));
+            let mut changed = schedule.clone();
+            changed.transfers[index].piece.size_bytes += 1;
+            refused(&workload, &changed, &format!("{name}: transfer {index} a byte longer"));
+        }
+        for index in (0..schedule.drops.len()).step_by(5) {
+            let mut changed = schedule.clone();
+            // What is dead on the device may as well be written over.
+            if changed.drops.remove(index).place == Place::Device {
+                continue;
+            }
+            refused(&workload, &changed, &format!("{name}: drop {index} left out"));
+        }
+        for index in 0..schedule.launches.len() {
+            let mut changed = schedule.clone();
+            changed.launches.remove(index);
+            if !schedule.launches[index].recomputation {
+                refused(&workload, &changed, &format!("{name}: launch {index} left out"));
+            }
+            let mut changed = schedule.clone();
+            changed.launches[index].recomputation ^= true;
+            refused(&workload, &changed, &format!("{name}: launch {index} under another name"));
+        }
+        let mut smaller = workload.clone();
+        smaller.machine.device_memory_bytes = account.device_peak_bytes - 1;
+        refused(&smaller, &schedule, &format!("{name}: a byte less on the device"));
+        let mut slower = workload.clone();
+        slower.machine.link_bytes_per_s /= 1000;
+        if !schedule.transfers.is_empty() {
+            refused(&slower, &schedule, &format!("{name}: a slower link"));
+        }
+    }
+    assert!(transfers > 20, "only {transfers} transfers were changed");
+}
+
+#[test]
+fn plans_are_deterministic() {
+    for (name, workload) in workloads(2) {
+        assert_eq!(plan(&workload, &mut |_| ()), plan(&workload, &mut |_| ()), "{name}");
+    }
+}
+
+#[test]
+fn a_kernel_that_does_not_fit_is_named() {
+    let mut workload = network(1, 0);
+    workload.machine.device_memory_bytes -= 1;
+    let error = plan(&workload, &mut |_| ()).unwrap_err().to_string();
+    let needed_bytes = workload.machine.device_memory_bytes + 1;
+    assert!(error.contains("kernel") && error.contains(&needed_bytes.to_string()), "{error}");
 }
