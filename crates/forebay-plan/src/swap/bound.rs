@@ -283,3 +283,6 @@ fn pauses(workload: &Workload) -> Vec<Pause> {
     }
     pauses
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,9 @@ const NEAR_SLOTS: usize = 8;
 /// Bytes for the SSD stay on the device at first for at most this part of the step.
 const LEAST_PATIENCE: u64 = 128;
 
+/// A pause is used at once if its value is at least this share of the next one's, which may have lost value meanwhile.
+const NEARLY: f64 = 0.95;
+
 /// A copy of a version's bytes in another memory.
 #[derive(Clone, Debug)]
 pub struct Copy {
@@ -201,7 +204,7 @@ impl<'a> Layout<'a> {
                 continue;
             }
             let next = queue.peek().map_or(0.0, |entry| entry.value);
-            if proposal.value < next * 0.999 {
+            if proposal.value < next * NEARLY {
                 queue.push(Entry { value: proposal.value, idle });
                 continue;
             }

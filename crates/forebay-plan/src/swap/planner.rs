@@ -22,6 +22,8 @@ const FEWEST_SLOTS: u64 = 512;
 const DEVICE_PARTS: u64 = 512;
 /// Shares of the candidates for recomputation that are tried, in sixteenths; the best ones come first.
 const SHARES: [usize; 7] = [1, 2, 4, 6, 8, 12, 16];
+/// Promises are found with slots that are this many times as long.
+const COARSE: u64 = 4;
 /// Attempts to make everything fit.
 const GROWING_ROUNDS: usize = 20;
 /// Attempts in which only the direction that seems short of time gets more.
@@ -29,7 +31,7 @@ const CAREFUL_ROUNDS: usize = 8;
 /// Steps of more than this many times the ideal are compared with demand paging.
 const SLOW: u64 = 2;
 /// Attempts to shorten waits.
-const SHRINKING_ROUNDS: usize = 6;
+const SHRINKING_ROUNDS: usize = 5;
 
 /// How far planning has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,12 +110,18 @@ impl Search<'_> {
         }
         let recomputation = Recomputation::new(self.workload, &pressed);
         let candidates = recomputation.candidates();
+        let mut worse = 0;
         for sixteenths in SHARES {
             let chosen = &candidates[..candidates.len() * sixteenths / 16];
             let launches = recomputation.launches(chosen);
             let promise = self.promise(&launches);
             if promise.step_ns < best_ns {
-                (best_ns, self.launches) = (promise.step_ns, launches);
+                (best_ns, self.launches, worse) = (promise.step_ns, launches, 0);
+            } else {
+                worse += 1;
+            }
+            if worse == 2 {
+                break;
             }
         }
     }
@@ -122,7 +130,7 @@ impl Search<'_> {
     fn promise(&mut self, launches: &[(usize, bool)]) -> Promise {
         let kernels: Vec<usize> = launches.iter().map(|launch| launch.0).collect();
         let durations_ns: Vec<u64> = kernels.iter().map(|kernel| self.workload.kernels[*kernel].duration_ns).collect();
-        let timeline = Timeline::new(&durations_ns, &vec![0; kernels.len()], self.longest_ns);
+        let timeline = Timeline::new(&durations_ns, &vec![0; kernels.len()], COARSE * self.longest_ns);
         let needs = Needs::new(self.workload, &kernels, &timeline);
         let mut layout = Layout::new(self.workload, &kernels, &timeline, &needs);
         let pressed = timeline.runs.iter().map(|run| layout.excess[run.start] > 0).collect();
