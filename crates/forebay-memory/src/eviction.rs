@@ -237,6 +237,11 @@ impl EvictionQueue {
         self.prefetches.len() < count
     }
 
+    /// Recalls all prefetches, whatever the policy: nothing can be carried out any more.
+    pub fn cancel_prefetches(&mut self) {
+        self.prefetches.clear();
+    }
+
     /// Prefetches that have not started, in their order.
     pub fn prefetches(&self) -> impl Iterator<Item = Prefetch> + '_ {
         self.prefetches.iter().copied()

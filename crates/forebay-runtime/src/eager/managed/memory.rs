@@ -258,7 +258,12 @@ fn carry_out(core: &Core) {
         state.prefetching = true;
         drop(state);
         // A prefetch that fails is none; whoever uses the unit finds out why.
-        under_way.extend(core.run(|state| core.prefetch(state)).ok().flatten());
+        let prefetched = core.run(|state| core.prefetch(state));
+        if prefetched.is_err() && core.copies.query().is_err() {
+            // A lost device brings nothing any more.
+            core.lock().queue.cancel_prefetches();
+        }
+        under_way.extend(prefetched.ok().flatten());
         if under_way.len() >= PREFETCHES_UNDER_WAY {
             if let Some(position) = under_way.pop_front() {
                 let _ = core.wait_for(core.copies.queue(), position);

@@ -39,17 +39,15 @@ impl Core {
         }
     }
 
-    /// Gives segments back to the device: the bytes.
-    fn destroy(&self, segments: Vec<DeviceSegment>) -> u64 {
+    /// Gives segments back to the device.
+    fn destroy(&self, segments: Vec<DeviceSegment>) {
         let device = self.context.device();
-        let before_bytes = device.usage().heap_bytes;
         for segment in segments {
             match segment {
                 DeviceSegment::Heap(heap) => device.destroy_heap(heap),
                 DeviceSegment::Placed(memory) => device.destroy_memory(memory),
             }
         }
-        before_bytes.saturating_sub(device.usage().heap_bytes)
     }
 
     /// Removes a buffer's units. Their memory is used again when nobody uses it any more.
@@ -105,17 +103,17 @@ impl Core {
     pub fn trim(&self) -> u64 {
         let mut state = self.lock();
         self.reap(&mut state);
-        let device_bytes = self.destroy(state.slots.take_unused());
-        let before_bytes = state.blocks.reserved_bytes();
+        let before_bytes = state.slots.reserved_bytes() + state.blocks.reserved_bytes();
+        self.destroy(state.slots.take_unused());
         let mut unused = state.blocks.take_unused();
-        let host_bytes = before_bytes - state.blocks.reserved_bytes();
+        let bytes = before_bytes - state.slots.reserved_bytes() - state.blocks.reserved_bytes();
         let copied = self.context.shared().lock().timelines.issued(self.copies.queue());
         if self.have_passed(&[(self.copies.queue(), copied)]) {
             // Copies may be on their way from and to places that nobody has any more.
             unused.extend(state.files.iter_mut().flat_map(|files| files.shelf.take_unused()));
         }
         unused.into_iter().for_each(|memory| self.context.device().destroy_memory(memory));
-        device_bytes + host_bytes
+        bytes
     }
 
     /// Takes back the memory of the buffer that has been gone for longest.
