@@ -51,7 +51,7 @@ const NO_MACHINE: Machine = Machine {
 /// A network: layers forward, then backward in the opposite order, with weights that are updated in place.
 pub fn network(seed: u64, share: u64) -> Workload {
     let mut random = Random::new(seed);
-    let layers = 2 + random.below(8) as usize;
+    let layers = 2 + random.below(4) as usize;
     let mut workload = Workload { tensors: Vec::new(), kernels: Vec::new(), machine: NO_MACHINE };
     let add = |workload: &mut Workload, random: &mut Random, persistent: bool| {
         let size_bytes = if random.once_in(9) { random.below(9000) } else { 4096 * (1 + random.below(40_000)) };
