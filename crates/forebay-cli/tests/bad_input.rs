@@ -21,6 +21,8 @@ fn command_lines_without_meaning() {
         (vec!["plan", &model, "--device-memory", "3 elephants"], "--device-memory"),
         (vec!["plan", &model, "--threads", "0"], "at least 1"),
         (vec!["plan", &model, "--batch-size", "2", "--device", "abacus"], "abacus"),
+        (vec!["plan", &model, "--batch-size", "2", "--memory", "direct"], "only --memory planned has a plan"),
+        (train(&data, &model, &["--memory", "psychic"]), "cooperative"),
         (train(&data, &model, &["--steps", "0"]), "at least 1"),
         (train(&data, &model, &["--steps", "1", "--epochs", "1"]), "--epochs"),
         (train(&data, &model, &["--learning-rate", "NaN"]), "finite"),

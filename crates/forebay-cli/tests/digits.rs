@@ -53,6 +53,28 @@ fn a_run_writes_its_outputs() {
 }
 
 #[test]
+fn every_memory_mode_gives_the_same_losses_and_says_what_it_moved() {
+    let (model, data) = (digits_model(), digits_data());
+    let flags = |mode| ["--steps", "3", "--device-memory", "1536KiB", "--no-compare", "--memory", mode];
+    let planned = json(&train(&model, &data, &flags("planned")));
+    assert!(planned.get("faults").is_none());
+    for mode in ["direct", "cooperative", "automatic"] {
+        let report = json(&train(&model, &data, &flags(mode)));
+        assert_eq!(losses(&planned), losses(&report), "{mode}");
+        for key in KEYS.into_iter().chain(["evictions", "prefetches", "memory_stalls", "memory_stall_seconds"]) {
+            assert!(report.get(key).is_some(), "{mode}: {key}");
+        }
+        assert_eq!(report["faults"].as_u64() == Some(0), mode == "direct", "{mode}: {report}");
+        assert!(report["bytes_to_device"].as_u64() > Some(0), "{mode}");
+        assert!(report["device_peak_bytes"].as_u64() <= report["device_budget_bytes"].as_u64(), "{mode}");
+    }
+    let mut by_variable = forebay(&train(&model, &data, &["--steps", "1", "--no-compare"]));
+    let output = by_variable.env("FOREBAY_MEMORY", "automatic").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("managed memory") && text.contains("faults"), "{text}");
+}
+
+#[test]
 fn a_budget_changes_no_bit_and_is_kept() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
     let saved = [folder.text("free.onnx"), folder.text("tight.onnx")];

