@@ -2,12 +2,12 @@
 //! figure 4 of Negishi and others, "Consideration on Application of CUDA Unified Memory to Deep Learning" (2018).
 //!
 //! ```text
-//! cargo bench -p forebay --bench memory_modes -- [MODEL.onnx] [--rounds N] [--threads N] [--svg FILE.svg]
+//! cargo bench -p forebay --bench memory_modes -- [MODEL.onnx] [--rounds N] [--threads N] [--sizes 1,2] [--svg FILE.svg]
 //! ```
 //!
 //! A training step (softmax cross-entropy, momentum) on inputs made here; the model is the U-Net of `examples/brain` if none is
 //! named. At each size, steps of all modes take turns with steps in plain memory without a budget, so that what else the
-//! machine does meets all of them. A row is the median of the rounds; the picture shows medians against plain memory.
+//! machine does meets all of them. A row has medians of the rounds; the picture shows times against plain memory.
 
 mod picture;
 
@@ -34,6 +34,7 @@ const MODES: [(&str, MemoryMode); 4] = [
 struct Arguments {
     model: PathBuf,
     rounds: usize,
+    sizes: Vec<f64>,
     threads: Option<usize>,
     svg: Option<PathBuf>,
 }
@@ -44,7 +45,7 @@ pub struct Point {
     pub size: f64,
     /// Seconds of a step, the median.
     pub seconds: f64,
-    /// The same against plain memory without a budget, which took turns with it.
+    /// Of each round, the time against that of plain memory in the same round; the median.
     pub ratio: f64,
     /// The step whose time is the median.
     pub report: StepReport,
@@ -64,7 +65,7 @@ fn main() -> Result<(), Failure> {
     );
     println!("|---|---|---|---|---|---|---|---|");
     let mut lines: BTreeMap<&str, Vec<Point>> = BTreeMap::new();
-    for size in SIZES.into_iter().filter(|&size| size < largest).chain([largest]) {
+    for size in arguments.sizes.iter().copied().filter(|&size| size < largest).chain([largest]) {
         let budget_bytes = ((peak_bytes as f64 / size) as u64).max(least_bytes);
         for (name, point) in measure(&model, &arguments, size, budget_bytes)? {
             row(name, &point);
@@ -80,12 +81,13 @@ fn main() -> Result<(), Failure> {
 
 fn arguments() -> Result<Arguments, Failure> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/brain/unet3d.onnx");
-    let mut arguments = Arguments { model: own, rounds: 5, threads: None, svg: None };
+    let mut arguments = Arguments { model: own, rounds: 5, sizes: SIZES.to_vec(), threads: None, svg: None };
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {
             "--rounds" => arguments.rounds = value()?.parse()?,
+            "--sizes" => arguments.sizes = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?,
             "--threads" => arguments.threads = Some(value()?.parse()?),
             "--svg" => arguments.svg = Some(value()?.into()),
             _ => arguments.model = word.into(),
@@ -146,17 +148,21 @@ fn measure(
     {
         return Err("the modes disagree about the losses".into());
     }
-    let medians = reports.into_iter().map(|mut reports| {
+    let plain_seconds: Vec<f64> = reports[0].iter().map(|report| report.seconds).collect();
+    let point = |mut reports: Vec<StepReport>| {
+        let ratios = reports.iter().zip(&plain_seconds).map(|(report, plain)| report.seconds / plain).collect();
         reports.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        reports[reports.len() / 2]
-    });
-    let medians: Vec<StepReport> = medians.collect();
-    let plain_seconds = medians[0].seconds;
-    let point =
-        |report: StepReport| Point { size, seconds: report.seconds, ratio: report.seconds / plain_seconds, report };
+        let report = reports[reports.len() / 2];
+        Point { size, seconds: report.seconds, ratio: median(ratios), report }
+    };
     let names = trainers.iter().map(|(name, _)| *name);
     // Beyond size 1 plain memory is only what the others are compared with.
-    Ok(names.zip(medians.into_iter().map(point)).filter(|(name, _)| size <= 1.0 || *name != "plain").collect())
+    Ok(names.zip(reports.into_iter().map(point)).filter(|(name, _)| size <= 1.0 || *name != "plain").collect())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    (values[values.len() / 2] + values[(values.len() - 1) / 2]) / 2.0
 }
 
 fn row(name: &str, point: &Point) {
