@@ -160,13 +160,17 @@ fn a_session_runs_in_every_mode() {
 fn what_exceeds_the_host_budget_goes_to_disk() {
     let case = Case::read("digits-cnn");
     let (expected, _) = run(&case, &mut trainer(&case, host(2), None), 2);
-    let unlimited = trainer(&case, options(2, MemoryMode::Automatic, None, None), None);
-    let (minimum, own_bytes) = (unlimited.statistics().minimum_budget_bytes, unlimited.usage().host_bytes);
-    let host_bytes = own_bytes + (1 << 20) + (512 << 10);
+    let spilling = |memory, eviction, budget| {
+        let spill_dir = Some(std::env::temp_dir());
+        DeviceOptions { spill_dir, ..options(2, memory, eviction, budget) }
+    };
+    let unlimited = trainer(&case, spilling(MemoryMode::Automatic, None, None), None);
+    let minimum = unlimited.statistics().minimum_budget_bytes;
+    // What the device takes for itself, room for staging, and half a megabyte for data.
+    let host_bytes = unlimited.usage().host_bytes + (1 << 20) + (512 << 10);
     for (memory, eviction) in MODES {
-        let mut options = options(2, memory, eviction, Some(minimum));
-        options.host_memory = Some(MemorySize::Bytes(host_bytes));
-        options.spill_dir = Some(std::env::temp_dir());
+        let host_memory = Some(MemorySize::Bytes(host_bytes));
+        let options = DeviceOptions { host_memory, ..spilling(memory, eviction, Some(minimum)) };
         let mut trainer = trainer(&case, options, None);
         let (found, moves) = run(&case, &mut trainer, 2);
         assert!(expected == found, "{memory:?} {eviction:?}");
