@@ -34,6 +34,8 @@ pub(crate) enum Purpose {
 pub(crate) struct Engine {
     machine: Machine,
     active: Option<(PlanKey, Runner)>,
+    /// Whether a better plan than the active one waits for the next step.
+    stale: bool,
     /// Values of parameters and state that steps have changed. While a training plan is active, its own are newer.
     values: BTreeMap<String, Tensor>,
     traces: Vec<(PlanKey, Trace)>,
@@ -41,7 +43,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn new(machine: Machine, values: BTreeMap<String, Tensor>) -> Engine {
-        Engine { machine, active: None, values, traces: Vec::new() }
+        Engine { machine, active: None, stale: false, values, traces: Vec::new() }
     }
 
     pub(crate) fn machine(&self) -> &Machine {
@@ -61,7 +63,7 @@ impl Engine {
     /// # Errors
     /// What the device reports. The values are then safe on the host.
     pub(crate) fn activate(&mut self, key: PlanKey, compiled: &Compiled) -> Result<&mut Runner, Error> {
-        if self.active.as_ref().is_none_or(|(active, _)| *active != key) {
+        if self.stale || self.active.as_ref().is_none_or(|(active, _)| *active != key) {
             self.retire()?;
             let mut contents = compiled.contents.clone();
             for (name, content) in &self.values {
@@ -81,16 +83,15 @@ impl Engine {
         }
     }
 
-    /// Looks at the step that the active plan has just run; where a better one has taken its place, the old one goes.
+    /// Looks at the step that the active plan has just run; where a better one has taken its place, the old one goes before the
+    /// next step.
     ///
     /// # Errors
-    /// What the device reports.
+    /// A broken invariant of a new plan (a defect).
     pub(crate) fn watch(&mut self, compiled: &mut Compiled, times: StepTimes) -> Result<Option<Replan>, Error> {
         let Some((_, runner)) = &self.active else { return Ok(None) };
         let replan = compiled.watch(runner, times, &self.machine)?;
-        if replan.is_some() {
-            self.retire()?;
-        }
+        self.stale |= replan.is_some();
         Ok(replan)
     }
 
@@ -101,7 +102,7 @@ impl Engine {
     pub(crate) fn retire(&mut self) -> Result<(), Error> {
         self.values = self.values()?;
         self.keep_traces();
-        self.active = None;
+        (self.active, self.stale) = (None, false);
         Ok(())
     }
 
@@ -124,7 +125,7 @@ impl Engine {
     /// Replaces values; what is on the device is given back.
     pub(crate) fn set_values(&mut self, values: BTreeMap<String, Tensor>) {
         self.keep_traces();
-        self.active = None;
+        (self.active, self.stale) = (None, false);
         self.values = values;
     }
 
