@@ -95,7 +95,7 @@ pub struct DeviceArguments {
     #[command(flatten)]
     pub heaps: HeapArguments,
     /// For experiments: slow copies between host and device down to this many bytes per second, each way
-    #[arg(long, value_name = "SIZE", value_parser = bytes_per_second)]
+    #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     pub link_speed: Option<u64>,
     /// Threads for kernels and copies together [default: all]; results do not depend on it
     #[arg(long, value_name = "N", value_parser = positive_count)]
@@ -571,15 +571,6 @@ pub struct PlaceArguments {
     /// once), all in bytes; seconds.
     #[arg(long)]
     pub json: bool,
-}
-
-/// Reads a speed: a size without a share.
-fn bytes_per_second(text: &str) -> Result<u64, String> {
-    match text.parse() {
-        Ok(MemorySize::Bytes(rate)) => Ok(rate),
-        Ok(MemorySize::Percent(_)) => Err("a speed is no share of anything (write 8GB)".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 fn positive_count(text: &str) -> Result<u64, String> {

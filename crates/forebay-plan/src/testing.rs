@@ -83,6 +83,11 @@ impl Random {
         self.0 ^= self.0 << 17;
         self.0 % limit
     }
+
+    /// True once in `times`.
+    pub fn once_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
 }
 
 /// The limits of a device with tiles of 4 KiB.

@@ -69,7 +69,7 @@ pub(crate) fn compile(graph: &Graph, parameters: &BTreeSet<ValueId>, machine: &M
     program.contents.clear();
     Ok(Compiled {
         step,
-        forecast: Forecast::new(costs, false),
+        forecast: Forecast::new(costs),
         inputs: program.inputs.iter().map(resolved).collect(),
         outputs: program.outputs.iter().map(resolved).collect(),
         changing,

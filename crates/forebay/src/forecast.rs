@@ -22,8 +22,6 @@ pub(crate) struct Forecast {
     profile: Profile,
     /// Whether the costs are measured.
     measured: bool,
-    /// Whether costs stay as they are, whatever is measured.
-    fixed: bool,
     /// Steps in a row that were off.
     off: usize,
 }
@@ -53,9 +51,9 @@ pub struct Replan {
 }
 
 impl Forecast {
-    /// Nothing measured yet. Where costs are `fixed`, nothing ever is.
-    pub(crate) fn new(costs: Costs, fixed: bool) -> Forecast {
-        Forecast { costs, profile: Profile::default(), measured: false, fixed, off: 0 }
+    /// Nothing measured yet.
+    pub(crate) fn new(costs: Costs) -> Forecast {
+        Forecast { costs, profile: Profile::default(), measured: false, off: 0 }
     }
 
     /// The costs that plans are made with.
@@ -65,9 +63,6 @@ impl Forecast {
 
     /// Looks at a step that has just run; says whether it is time to plan again, with the measured costs.
     pub(crate) fn watch(&mut self, plan: &Plan, executor: &Executor, times: StepTimes) -> Option<ReplanReason> {
-        if self.fixed {
-            return None;
-        }
         let lanes_of = |label: u32| self.costs.launch_lanes.get(label as usize).copied().unwrap_or(1.0);
         executor.add_to_profile(&mut self.profile, lanes_of, self.costs.lanes);
         let ratio = times.total.as_nanos() as f64 / plan.statistics.predicted_ns.max(1) as f64;

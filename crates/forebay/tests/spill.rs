@@ -103,11 +103,13 @@ fn same_bits_by_way_of_a_disk(name: &'static str, steps: usize, kinds: &[&str]) 
             let mut trainer = limits.trainer(host_bytes, device);
             let plan = trainer.plan();
             assert_eq!(plan.turns.is_some(), turns, "{what}");
-            assert!(plan.statistics.spill_bytes > 0, "{what}");
+            let planned_bytes = plan.statistics.spill_bytes;
+            assert!(planned_bytes > 0, "{what}");
             assert_same(&limits.expected, &run(&limits.case, &mut trainer, steps), &what);
             let usage = trainer.usage();
-            // What was measured may have led to another plan.
-            assert!(usage.disk_bytes > 0, "{what}");
+            // The first step may have led to another plan, which ran the others.
+            let replanned_bytes = trainer.statistics().spill_bytes;
+            assert!([planned_bytes, replanned_bytes].contains(&usage.disk_bytes), "{what}: {}", usage.disk_bytes);
             assert!(usage.host_peak_bytes <= host_bytes, "{what}: {} host bytes", usage.host_peak_bytes);
             assert!(usage.heap_peak_bytes <= limits.device_bytes, "{what}");
             limits.folder.assert_empty();

@@ -1,29 +1,7 @@
 //! Workloads for tests.
 
 use crate::swap::workload::{Kernel, Machine, Tensor, Workload};
-
-/// Numbers from a seed (xorshift).
-pub struct Random(u64);
-
-impl Random {
-    /// Numbers that follow from a seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// A number below `limit`.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-
-    /// True once in `times`.
-    pub fn once_in(&mut self, times: u64) -> bool {
-        self.below(times) == 0
-    }
-}
+use crate::testing::Random;
 
 /// A machine whose memory holds exactly the largest kernel, plus a share of what is live beyond that (in percent).
 fn machine(workload: &Workload, share: u64, random: &mut Random) -> Machine {

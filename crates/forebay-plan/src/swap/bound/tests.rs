@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::swap::bound::lower_bound_ns;
-use crate::swap::testing::Random;
 use crate::swap::workload::{Kernel, Machine, Tensor, Workload};
+use crate::testing::Random;
 
 const TENSORS: usize = 3;
 /// Time goes on in steps of this; the link carries a byte in one.
