@@ -52,4 +52,4 @@ pub use error::PlanError;
 pub use order::LaunchOrder;
 pub use paging::{page, Paging};
 pub use plan::{Home, Plan};
-pub use planner::{plan, PlanOptions};
+pub use planner::{choose_groups, plan, plan_in_groups, PlanOptions};

@@ -53,23 +53,51 @@ pub struct PlanOptions {
 /// # Errors
 /// A budget that is too small, a tensor that is too large for the device, or a broken invariant (a defect).
 pub fn plan(program: &Program, options: &PlanOptions, limits: &Limits, costs: &Costs) -> Result<Plan, PlanError> {
-    check_tensors(program, limits)?;
-    let file = Variant::new(Ordered::as_it_comes(program.clone()), costs);
-    let (minimum_budget_bytes, minimum_launch) = minimum_budget(&file, limits);
-    if minimum_budget_bytes > limits.memory_bytes {
-        // A plan with heaps for it would itself be too large to write down.
-        let (needed, there) = (minimum_budget_bytes, limits.memory_bytes);
-        let reason = format!("it needs {needed} bytes at once, and the device has {there}");
-        return Err(PlanError::Tensor { launch: minimum_launch, reason });
+    let groups = choose_groups(program, options.order, limits, costs)?;
+    plan_in_groups(program, groups.as_deref(), options, limits, costs)
+}
+
+/// Looks for the order in which a program is best planned: groups of its launches, or none for the order in which they come.
+/// Budgets and durations have no say in it, so whoever plans a program again keeps the groups.
+///
+/// # Errors
+/// A tensor or a launch that is too large for the device, or a broken invariant (a defect).
+pub fn choose_groups(
+    program: &Program,
+    order: LaunchOrder,
+    limits: &Limits,
+    costs: &Costs,
+) -> Result<Option<Vec<Vec<usize>>>, PlanError> {
+    match order {
+        LaunchOrder::File => Ok(None),
+        LaunchOrder::Barriers => {
+            let file = Variant::new(Ordered::as_it_comes(program.clone()), costs);
+            check_sizes(&file, limits)?;
+            let planner = Planner { limits, costs, room: None };
+            planner.fewest_barriers(program, &planner.in_core(&file)?)
+        }
     }
+}
+
+/// Plans one step of a program in an order that was chosen before ([`choose_groups`]), whatever order the options name.
+///
+/// # Errors
+/// As for [`plan`].
+pub fn plan_in_groups(
+    program: &Program,
+    groups: Option<&[Vec<usize>]>,
+    options: &PlanOptions,
+    limits: &Limits,
+    costs: &Costs,
+) -> Result<Plan, PlanError> {
+    let file = Variant::new(Ordered::as_it_comes(program.clone()), costs);
+    let (minimum_budget_bytes, minimum_launch) = check_sizes(&file, limits)?;
     let planner = Planner { limits, costs, room: None };
     let in_file_order = planner.in_core(&file)?;
-    let (reordered, in_core) = match options.order {
-        LaunchOrder::File => (None, in_file_order),
-        LaunchOrder::Barriers => match planner.reordered(program, &in_file_order)? {
-            Some((variant, plan)) => (Some(variant), plan),
-            None => (None, in_file_order),
-        },
+    let reordered = groups.map(|groups| Variant::new(Ordered::by_groups(program, groups), costs));
+    let in_core = match &reordered {
+        Some(variant) => planner.in_core_groups(variant, &in_file_order)?.unwrap_or(in_file_order),
+        None => in_file_order,
     };
     let in_core = split_barriers(in_core, COMPUTE, costs);
     let (in_core_peak_bytes, in_core_predicted_ns) =
@@ -109,7 +137,9 @@ pub fn plan(program: &Program, options: &PlanOptions, limits: &Limits, costs: &C
     Ok(plan)
 }
 
-fn check_tensors(program: &Program, limits: &Limits) -> Result<(), PlanError> {
+/// Refuses what no budget helps against; else the smallest budget, and the launch that sets it.
+fn check_sizes(file: &Variant, limits: &Limits) -> Result<(u64, String), PlanError> {
+    let program = &file.ordered.program;
     for launch in &program.launches {
         for operand in launch.reads.iter().chain(&launch.writes) {
             operand.desc.check_elements(limits.tensor_elements_max).map_err(|error| PlanError::Tensor {
@@ -118,7 +148,13 @@ fn check_tensors(program: &Program, limits: &Limits) -> Result<(), PlanError> {
             })?;
         }
     }
-    Ok(())
+    let (bytes, launch) = minimum_budget(file, limits);
+    if bytes > limits.memory_bytes {
+        // A plan with heaps for it would itself be too large to write down.
+        let reason = format!("it needs {bytes} bytes at once, and the device has {}", limits.memory_bytes);
+        return Err(PlanError::Tensor { launch, reason });
+    }
+    Ok((bytes, launch))
 }
 
 /// The smallest budget that has a plan: what the most demanding launch needs at once, in whole tiles; and that launch.
@@ -209,8 +245,13 @@ impl Planner<'_> {
             .ok_or_else(|| PlanError::Check { reason: "an unlimited arena has no placement".to_string() })
     }
 
-    /// The order with the fewest barriers, and its plan without a budget; none where file order has no more at this peak.
-    fn reordered(&self, program: &Program, in_file_order: &Plan) -> Result<Option<(Variant, Plan)>, PlanError> {
+    /// Launches in groups, without a budget and within file order's peak; none where that has no placement.
+    fn in_core_groups(&self, variant: &Variant, in_file_order: &Plan) -> Result<Option<Plan>, PlanError> {
+        self.attempt(variant, &variant.live, UNLIMITED, true, in_file_order.statistics.device_peak_bytes)
+    }
+
+    /// The groups of launches with the fewest barriers; none where file order has no more at this peak.
+    fn fewest_barriers(&self, program: &Program, in_file_order: &Plan) -> Result<Option<Vec<Vec<usize>>>, PlanError> {
         let peak_bytes = in_file_order.statistics.device_peak_bytes;
         let synchronisations = |plan: &Plan| (plan.statistics.barriers, plan.statistics.waits);
         let (mut fewest, waits) = synchronisations(in_file_order);
@@ -233,11 +274,11 @@ impl Planner<'_> {
                 }
                 let variant = Variant::new(Ordered::by_groups(program, &groups), self.costs);
                 tried.push(groups);
-                let Some(plan) = self.attempt(&variant, &variant.live, UNLIMITED, true, peak_bytes)? else { continue };
+                let Some(plan) = self.in_core_groups(&variant, in_file_order)? else { continue };
                 let (barriers, waits) = synchronisations(&plan);
                 if barriers < fewest && barriers + waits <= fewest_together {
                     (fewest, fewest_together) = (barriers, barriers + waits);
-                    best = Some((variant, plan));
+                    best = tried.last().cloned();
                     if rank == 0 {
                         enough_percent = percent;
                     }

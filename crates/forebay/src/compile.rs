@@ -9,7 +9,7 @@ use forebay_model::program::{self, Program, Role};
 use forebay_model::{Graph, Tensor, ValueId};
 use forebay_plan::cost::{estimate, Costs};
 use forebay_plan::fuse::fuse;
-use forebay_plan::{page, plan, PlanError, PlanOptions};
+use forebay_plan::{choose_groups, page, plan_in_groups, PlanError, PlanOptions};
 use forebay_runtime::{PagedOptions, StepTimes};
 
 use crate::error::Error;
@@ -24,6 +24,8 @@ pub(crate) struct Compiled {
     pub(crate) step: Step,
     /// What was planned, without the contents of its buffers.
     program: Program,
+    /// The order in which its launches are planned, now and again.
+    groups: Option<Vec<Vec<usize>>>,
     /// What the plan expects of the machine.
     forecast: Forecast,
     /// What the caller feeds, whether or not the plan uses it.
@@ -65,7 +67,8 @@ pub(crate) fn compile(graph: &Graph, parameters: &BTreeSet<ValueId>, machine: &M
         .filter_map(|port| Some((port.name.clone(), program.contents.get(&port.operand.buffer)?.clone())))
         .collect();
     let costs = estimate(&program, machine.device.limits());
-    let step = step_within(&program, machine, &costs)?;
+    let groups = choose_groups(&program, machine.options.order, machine.device.limits(), &costs)?;
+    let step = step_within(&program, groups.as_deref(), machine, &costs)?;
     program.contents.clear();
     Ok(Compiled {
         step,
@@ -76,6 +79,7 @@ pub(crate) fn compile(graph: &Graph, parameters: &BTreeSet<ValueId>, machine: &M
         contents,
         index_limits,
         program,
+        groups,
     })
 }
 
@@ -96,7 +100,7 @@ impl Compiled {
         if plan.statistics.device_peak_bytes >= plan.statistics.in_core_peak_bytes {
             return Ok(None);
         }
-        let new = step_within(&self.program, machine, self.forecast.costs())?;
+        let new = step_within(&self.program, self.groups.as_deref(), machine, self.forecast.costs())?;
         let replan = self.forecast.compare(plan, new.plan(), reason, times);
         if replan.is_some() {
             self.step = new;
@@ -114,7 +118,7 @@ impl Compiled {
     /// # Errors
     /// Budgets that are too small; the plan is then as before.
     pub(crate) fn replan(&mut self, machine: &Machine) -> Result<(), Error> {
-        self.step = step_within(&self.program, machine, self.forecast.costs())?;
+        self.step = step_within(&self.program, self.groups.as_deref(), machine, self.forecast.costs())?;
         Ok(())
     }
 }
@@ -143,13 +147,16 @@ fn add_constants(program: &mut Program) -> Result<(), Error> {
 }
 
 /// Plans within the budgets. A share of the peak needs the unlimited plan first.
-fn step_within(program: &Program, machine: &Machine, costs: &Costs) -> Result<Step, Error> {
+fn step_within(
+    program: &Program,
+    groups: Option<&[Vec<usize>]>,
+    machine: &Machine,
+    costs: &Costs,
+) -> Result<Step, Error> {
     let (options, limits) = (&machine.options, machine.device.limits());
     let shares = [options.device_memory, options.host_memory];
     let in_core_peak_bytes = if shares.iter().any(|size| matches!(size, Some(MemorySize::Percent(_)))) {
-        plan(program, &PlanOptions { order: options.order, ..PlanOptions::default() }, limits, costs)?
-            .statistics
-            .in_core_peak_bytes
+        plan_in_groups(program, groups, &PlanOptions::default(), limits, costs)?.statistics.in_core_peak_bytes
     } else {
         0
     };
@@ -168,10 +175,10 @@ fn step_within(program: &Program, machine: &Machine, costs: &Costs) -> Result<St
         device_budget_bytes: resolve(options.device_memory),
         host_budget_bytes: host_bytes.map(|bytes| bytes.saturating_sub(reserved_bytes)),
         spill: options.spill_dir.is_some(),
-        order: options.order,
         check: options.check || cfg!(debug_assertions),
+        ..PlanOptions::default()
     };
-    let plan = plan(program, &plan_options, limits, costs).map_err(|error| match (error, host_bytes) {
+    let plan = plan_in_groups(program, groups, &plan_options, limits, costs).map_err(|error| match (error, host_bytes) {
         (PlanError::HostBudget { needed_bytes, spilled, .. }, Some(budget_bytes)) => {
             let needed_bytes = needed_bytes + reserved_bytes;
             Error::Plan(PlanError::HostBudget { budget_bytes, needed_bytes, spilled })
