@@ -16,6 +16,7 @@
 //! | [`stores`] | which bytes are on the host and which on disk while they are not on the device |
 //! | [`schedule`] | launches and copies in one list, with streams |
 //! | [`arena`] | offsets on the device |
+//! | [`bound`] | a time that no plan of the same launches can beat |
 //! | [`split`] | barriers that become a record and a wait |
 //! | [`mod@plan`] | the result |
 //! | [`paging`] | the same step over managed memory, in units |
@@ -26,6 +27,7 @@
 
 pub mod alias;
 pub mod arena;
+pub mod bound;
 pub mod check;
 pub mod cost;
 pub mod dependences;

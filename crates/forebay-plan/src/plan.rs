@@ -83,6 +83,9 @@ pub struct Statistics {
     pub waits: usize,
     /// Predicted time of a step in nanoseconds.
     pub predicted_ns: u64,
+    /// No residency of these launches, in this order and with these barriers, makes a step shorter than this, in nanoseconds
+    /// ([`crate::bound`]).
+    pub lower_bound_ns: u64,
     /// Predicted time of a step without a budget, in nanoseconds.
     pub in_core_predicted_ns: u64,
 }

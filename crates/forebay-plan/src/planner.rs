@@ -5,6 +5,7 @@ use forebay_model::program::Program;
 
 use crate::alias::{alias, alias_in_any_order};
 use crate::arena::arena;
+use crate::bound::lower_bound_ns;
 use crate::check::check;
 use crate::cost::Costs;
 use crate::dependences::fewest_barriers;
@@ -102,7 +103,8 @@ pub fn plan_in_groups(
     let in_core = split_barriers(in_core, COMPUTE, costs);
     let (in_core_peak_bytes, in_core_predicted_ns) =
         (in_core.statistics.device_peak_bytes, planner.predicted(&in_core));
-    let mut plan = match options.device_budget_bytes {
+    let in_core_variant = reordered.as_ref().unwrap_or(&file);
+    let (mut plan, variant, capacity_bytes) = match options.device_budget_bytes {
         Some(budget_bytes) if in_core_peak_bytes > budget_bytes => {
             if minimum_budget_bytes > budget_bytes {
                 return Err(PlanError::DeviceBudget {
@@ -113,10 +115,10 @@ pub fn plan_in_groups(
             }
             let capacity_bytes = budget_bytes / limits.tile_size_bytes * limits.tile_size_bytes;
             let spill_beyond_bytes = options.host_budget_bytes.filter(|_| options.spill);
-            let plan = planner.within(&file, reordered.as_ref(), capacity_bytes, spill_beyond_bytes)?;
-            split_barriers(plan, COMPUTE, costs)
+            let (plan, variant) = planner.within(&file, reordered.as_ref(), capacity_bytes, spill_beyond_bytes)?;
+            (split_barriers(plan, COMPUTE, costs), variant, capacity_bytes)
         }
-        _ => in_core,
+        _ => (in_core, in_core_variant, u64::MAX),
     };
     let statistics = &mut plan.statistics;
     statistics.device_budget_bytes = options.device_budget_bytes;
@@ -131,6 +133,8 @@ pub fn plan_in_groups(
         return Err(PlanError::HostBudget { budget_bytes, needed_bytes, spilled: options.spill });
     }
     plan.statistics.predicted_ns = planner.predicted(&plan);
+    plan.statistics.lower_bound_ns =
+        lower_bound_ns(&plan, &variant.ordered.program, &variant.live, &variant.costs, capacity_bytes);
     if options.check {
         check(program, &plan)?;
     }
@@ -290,17 +294,17 @@ impl Planner<'_> {
 
     /// The fastest plan within a capacity that every single launch fits. What exceeds the host budget, if one is given, goes
     /// to disk: nothing if possible, what steps change only if necessary.
-    fn within(
+    fn within<'v>(
         &self,
-        file: &Variant,
-        reordered: Option<&Variant>,
+        file: &'v Variant,
+        reordered: Option<&'v Variant>,
         capacity_bytes: u64,
         spill_beyond_bytes: Option<u64>,
-    ) -> Result<Plan, PlanError> {
+    ) -> Result<(Plan, &'v Variant), PlanError> {
         let mut plan = self.out_of_core(file, reordered, capacity_bytes)?;
         let Some(budget_bytes) = spill_beyond_bytes else { return Ok(plan) };
         for changing_on_disk in [false, true] {
-            if plan.statistics.host_bytes > budget_bytes {
+            if plan.0.statistics.host_bytes > budget_bytes {
                 let room = Some(HostRoom { budget_bytes, changing_on_disk });
                 plan = Planner { room, ..*self }.out_of_core(file, reordered, capacity_bytes)?;
             }
@@ -312,26 +316,32 @@ impl Planner<'_> {
         self.room.map_or(0, |room| plan.statistics.host_bytes.saturating_sub(room.budget_bytes))
     }
 
-    /// The fastest plan within a capacity that every single launch fits.
-    fn out_of_core(&self, file: &Variant, reordered: Option<&Variant>, capacity_bytes: u64) -> Result<Plan, PlanError> {
-        let mut best = self.fastest(file, &KEEP_PERCENT, capacity_bytes)?;
+    /// The fastest plan within a capacity that every single launch fits, and what it runs.
+    fn out_of_core<'v>(
+        &self,
+        file: &'v Variant,
+        reordered: Option<&'v Variant>,
+        capacity_bytes: u64,
+    ) -> Result<(Plan, &'v Variant), PlanError> {
+        let mut best = self.fastest(file, &KEEP_PERCENT, capacity_bytes)?.map(|best| (best, file));
         if let Some(variant) = reordered {
             // The slack that is best for one order is about the best for the other.
-            let percents = best.as_ref().map_or(KEEP_PERCENT.to_vec(), |best| vec![best.percent]);
+            let percents = best.as_ref().map_or(KEEP_PERCENT.to_vec(), |(best, _)| vec![best.percent]);
             let other = self.fastest(variant, &percents, capacity_bytes)?;
-            let better = |other: &Filled| best.as_ref().is_none_or(|best| other.is_better(best));
-            best = other.filter(better).or(best);
+            let better = |other: &Filled| best.as_ref().is_none_or(|(best, _)| other.is_better(best));
+            best = other.filter(better).map(|other| (other, variant)).or(best);
         }
-        if let Some(best) = best {
-            return Ok(best.plan);
+        if let Some((best, variant)) = best {
+            return Ok((best.plan, variant));
         }
         // Nothing but what neighbouring launches share, and not even that.
         let neighbours = Filling { keep_bytes: 0, transfer_bytes: 0, isolate: false };
         if let Some(plan) = self.attempt(file, &split(file), neighbours, false, capacity_bytes)? {
-            return Ok(plan);
+            return Ok((plan, file));
         }
         let isolated = Filling { keep_bytes: 0, transfer_bytes: 0, isolate: true };
-        self.attempt(file, &file.live, isolated, false, capacity_bytes)?
+        let plan = self.attempt(file, &file.live, isolated, false, capacity_bytes)?;
+        plan.map(|plan| (plan, file))
             .ok_or_else(|| PlanError::Check { reason: format!("no placement within {capacity_bytes} bytes") })
     }
 
@@ -426,6 +436,8 @@ mod tests {
                 let plan = plan(&program, &options(Some(budget)), &limits, &costs)
                     .unwrap_or_else(|error| panic!("seed {seed}, {percent} %: {error}"));
                 assert!(plan.statistics.device_peak_bytes <= budget, "seed {seed}, {percent} %");
+                let (bound_ns, predicted_ns) = (plan.statistics.lower_bound_ns, plan.statistics.predicted_ns);
+                assert!(bound_ns <= predicted_ns, "seed {seed}, {percent} %: {predicted_ns} ns beat {bound_ns} ns");
                 assert!(
                     plan.statistics.bytes_to_device >= whole.statistics.bytes_to_device,
                     "seed {seed}, {percent} %"

@@ -46,6 +46,9 @@ pub struct Explanation {
     pub waits: usize,
     /// Predicted time of a step in seconds.
     pub predicted_seconds: f64,
+    /// What no way to move bytes within the budget can beat, in seconds: for these launches in this order, with these
+    /// barriers.
+    pub lower_bound_seconds: f64,
     /// Predicted time of a step without a budget, in seconds.
     pub in_core_predicted_seconds: f64,
     /// Every copy of a step, in order.
@@ -105,6 +108,7 @@ pub fn explain(plan: &Plan) -> Explanation {
         fewest_barriers: statistics.fewest_barriers,
         waits: statistics.waits,
         predicted_seconds: statistics.predicted_ns as f64 / 1e9,
+        lower_bound_seconds: statistics.lower_bound_ns as f64 / 1e9,
         in_core_predicted_seconds: statistics.in_core_predicted_ns as f64 / 1e9,
         movements: plan.movements.iter().filter_map(|movement| explain_movement(plan, movement)).collect(),
         placement: plan.stays.iter().map(explain_stay).collect(),
@@ -210,8 +214,8 @@ impl fmt::Display for Explanation {
         writeln!(f, "fewest barriers   {} in any order, with memory for everything", self.fewest_barriers)?;
         writeln!(
             f,
-            "predicted time    {:.4} s per step, {:.4} s without a budget",
-            self.predicted_seconds, self.in_core_predicted_seconds
+            "predicted time    {:.4} s per step, {:.4} s without a budget, lower bound {:.4} s",
+            self.predicted_seconds, self.in_core_predicted_seconds, self.lower_bound_seconds
         )?;
         if !self.movements.is_empty() {
             writeln!(f, "what moves, in order:")?;

@@ -105,6 +105,8 @@ impl Forecast {
         let predicted_seconds = seconds(old.statistics.predicted_ns);
         old.statistics.predicted_ns = simulate(old, &self.costs).step_ns;
         old.statistics.in_core_predicted_ns = new.statistics.in_core_predicted_ns;
+        // The bound of another order, or of other barriers, may be a little higher.
+        old.statistics.lower_bound_ns = new.statistics.lower_bound_ns.min(old.statistics.predicted_ns);
         let (old_seconds, new_seconds) = (seconds(old.statistics.predicted_ns), seconds(new.statistics.predicted_ns));
         (new_seconds <= old_seconds * GAIN).then_some(Replan {
             reason,

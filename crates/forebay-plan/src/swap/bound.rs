@@ -28,20 +28,68 @@
 //! nanosecond of recomputing spares at most `(outputs' counted bytes / rate) / duration` nanoseconds of stalls. With the kernels
 //! that spare most per nanosecond first, `spared(R)` is the most that `R` can spare, and stalls are at least
 //! `max(R, A - spared(R))` for the `R` that was chosen; the bound is the least of this over all `R`.
+//!
+//! *Kernels side by side.* Nothing above needs kernels to run one by one: a position may stand for several that run between two
+//! barriers in any order ([`crate::bound`]). Then a position's duration is the least that they take together, `need` counts the
+//! largest of their working sets and what is idle during all of them, and each of them may run again by itself.
 
-use crate::swap::workload::{SwapError, Workload};
+use crate::swap::workload::{Kernel, SwapError, Tensor, Workload};
 
-/// A pause of a tensor between two kernels that touch it, of contents that are needed again.
+/// Bytes that must be there at some positions of a step, as a whole.
+pub(crate) struct Block {
+    pub size_bytes: u64,
+    /// Whether its contents survive from one step to the next.
+    pub persistent: bool,
+    /// Who touches it, by ascending position, at most once each.
+    pub touches: Vec<Touch>,
+}
+
+/// A position at which a block is needed.
+#[derive(Clone, Copy)]
+pub(crate) struct Touch {
+    pub position: usize,
+    /// Whether earlier contents are needed.
+    pub reads: bool,
+    /// The kernel that writes it there, if one does.
+    pub writer: Option<usize>,
+}
+
+/// The most bytes that cross away from the device and back, in bytes per nanosecond.
+#[derive(Clone, Copy)]
+pub(crate) struct Rates {
+    pub out: f64,
+    pub back: f64,
+}
+
+/// A step, and the machine on which it runs.
+pub(crate) struct Problem {
+    pub blocks: Vec<Block>,
+    /// The least time that each position takes.
+    pub durations_ns: Vec<f64>,
+    /// What each position needs on the device at once, at least.
+    pub working_sets_bytes: Vec<u64>,
+    /// By kernel: how long it takes to run again, where it may.
+    pub again_ns: Vec<Option<f64>>,
+    pub device_memory_bytes: u64,
+    pub host_memory_bytes: u64,
+    /// To and from wherever.
+    pub all: Rates,
+    /// To and from the disk.
+    pub disk: Rates,
+}
+
+/// A pause of a block between two positions that touch it, of contents that are needed again.
 ///
-/// Positions are kernels' numbers; in the next step they go on from the number of kernels.
+/// In the next step positions go on from their number.
 #[derive(Clone, Copy, Debug)]
 struct Pause {
-    tensor: usize,
-    /// The kernel that wrote the contents; None if none did.
+    bytes: f64,
+    /// Where the contents were written, and by which kernel; None if they never were.
     written: Option<i64>,
-    /// The kernel before the pause.
+    writer: Option<usize>,
+    /// The position before the pause.
     from: i64,
-    /// The kernel after it.
+    /// The position after it.
     to: i64,
 }
 
@@ -58,14 +106,14 @@ struct Window {
     bytes_per_ns: f64,
 }
 
-/// The workload, prepared for questions about windows.
+/// A problem, prepared for questions about windows.
 struct Step<'a> {
-    workload: &'a Workload,
+    problem: &'a Problem,
     count: i64,
     pauses: Vec<Pause>,
-    /// For each kernel, pauses that it lies in.
+    /// For each position, pauses that it lies in.
     around: Vec<Vec<usize>>,
-    /// For each kernel, bytes that must be elsewhere while it runs.
+    /// For each position, bytes that must be elsewhere meanwhile.
     need_bytes: Vec<f64>,
     /// Durations before each position, over three steps.
     elapsed_ns: Vec<f64>,
@@ -77,42 +125,82 @@ struct Step<'a> {
 /// A kernel that does not fit the device: there is no schedule at all.
 pub fn lower_bound_ns(workload: &Workload) -> Result<u64, SwapError> {
     workload.validate()?;
-    let step = Step::new(workload);
-    let bound_ns = [0, step.count / 2].into_iter().map(|cut| step.certain_stall_ns(cut)).fold(0.0, f64::max);
-    // What floating-point sums may be off by is taken off.
-    let margin_ns = 1.0 + 1e-12 * workload.ideal_ns() as f64;
-    Ok(workload.ideal_ns() + (bound_ns - margin_ns).max(0.0) as u64)
+    Ok(problem(workload).lower_bound_ns())
+}
+
+/// A workload whose kernels run one by one.
+fn problem(workload: &Workload) -> Problem {
+    let mut touches = vec![Vec::new(); workload.tensors.len()];
+    for (position, kernel) in workload.kernels.iter().enumerate() {
+        for tensor in kernel.touches() {
+            let writer = kernel.writes.contains(&tensor).then_some(position);
+            touches[tensor].push(Touch { position, reads: kernel.reads.contains(&tensor), writer });
+        }
+    }
+    let machine = &workload.machine;
+    let per_ns = |rate: u64| rate as f64 / 1e9;
+    let through_link = |rate: u64| per_ns(rate.min(machine.link_bytes_per_s));
+    let block = |(tensor, touches): (&Tensor, Vec<Touch>)| Block {
+        size_bytes: tensor.size_bytes,
+        persistent: tensor.persistent,
+        touches,
+    };
+    let again = |kernel: &Kernel| (!kernel.updates_in_place()).then_some(kernel.duration_ns as f64);
+    Problem {
+        blocks: workload.tensors.iter().zip(touches).map(block).collect(),
+        durations_ns: workload.kernels.iter().map(|kernel| kernel.duration_ns as f64).collect(),
+        working_sets_bytes: workload.kernels.iter().map(|kernel| workload.working_set_bytes(kernel)).collect(),
+        again_ns: workload.kernels.iter().map(again).collect(),
+        device_memory_bytes: machine.device_memory_bytes,
+        host_memory_bytes: machine.host_memory_bytes,
+        all: Rates { out: per_ns(machine.link_bytes_per_s), back: per_ns(machine.link_bytes_per_s) },
+        disk: Rates {
+            out: through_link(machine.ssd_write_bytes_per_s),
+            back: through_link(machine.ssd_read_bytes_per_s),
+        },
+    }
+}
+
+impl Problem {
+    /// No execution has a step shorter than this.
+    pub(crate) fn lower_bound_ns(&self) -> u64 {
+        let step = Step::new(self);
+        let bound_ns = [0, step.count / 2].into_iter().map(|cut| step.certain_stall_ns(cut)).fold(0.0, f64::max);
+        let ideal_ns: f64 = self.durations_ns.iter().sum();
+        // What floating-point sums may be off by is taken off.
+        let margin_ns = 1.0 + 1e-12 * ideal_ns;
+        (ideal_ns + (bound_ns - margin_ns).max(0.0)) as u64
+    }
 }
 
 impl<'a> Step<'a> {
-    fn new(workload: &'a Workload) -> Step<'a> {
-        let count = workload.kernels.len() as i64;
-        let pauses = pauses(workload);
-        let mut around = vec![Vec::new(); workload.kernels.len()];
+    fn new(problem: &'a Problem) -> Step<'a> {
+        let count = problem.durations_ns.len();
+        let pauses = pauses(&problem.blocks, count as i64);
+        let mut around = vec![Vec::new(); count];
         for (index, pause) in pauses.iter().enumerate() {
             for position in pause.from + 1..pause.to {
-                around[position.rem_euclid(count) as usize].push(index);
+                around[position.rem_euclid(count as i64) as usize].push(index);
             }
         }
-        let need = |(kernel, around): (&crate::swap::workload::Kernel, &Vec<usize>)| {
-            let idle: u64 = around.iter().map(|pause| workload.tensors[pauses[*pause].tensor].size_bytes).sum();
-            (workload.working_set_bytes(kernel) + idle) as f64 - workload.machine.device_memory_bytes as f64
+        let need = |(working_set_bytes, around): (&u64, &Vec<usize>)| {
+            let idle_bytes: f64 = around.iter().map(|pause| pauses[*pause].bytes).sum();
+            *working_set_bytes as f64 + idle_bytes - problem.device_memory_bytes as f64
         };
-        let need_bytes = workload.kernels.iter().zip(&around).map(need).collect();
+        let need_bytes = problem.working_sets_bytes.iter().zip(&around).map(need).collect();
         let mut elapsed_ns = vec![0.0];
-        for position in 0..3 * workload.kernels.len() {
-            let duration_ns = workload.kernels[position % workload.kernels.len()].duration_ns;
-            elapsed_ns.push(elapsed_ns[position] + duration_ns as f64);
+        for position in 0..3 * count {
+            elapsed_ns.push(elapsed_ns[position] + problem.durations_ns[position % count]);
         }
-        Step { workload, count, pauses, around, need_bytes, elapsed_ns }
+        Step { problem, count: count as i64, pauses, around, need_bytes, elapsed_ns }
     }
 
-    /// Durations of the kernels between two positions, both left out.
+    /// Durations between two positions, both left out.
     fn between_ns(&self, from: i64, to: i64) -> f64 {
         self.elapsed_ns[(to + self.count) as usize] - self.elapsed_ns[(from + 1 + self.count) as usize]
     }
 
-    /// A pause around a kernel, moved to the step in which the kernel stands at `peak`.
+    /// A pause around a position, moved to the step in which that stands at `peak`.
     fn at(&self, pause: usize, peak: i64) -> Pause {
         let pause = self.pauses[pause];
         let mut shift = 0;
@@ -125,7 +213,7 @@ impl<'a> Step<'a> {
         Pause { written: pause.written.map(|at| at + shift), from: pause.from + shift, to: pause.to + shift, ..pause }
     }
 
-    /// The windows before a kernel, or after it, with a certain stall, within `limit`.
+    /// The windows before a position, or after it, with a certain stall, within `limit`.
     fn windows(&self, peak: i64, limit: i64, before: bool) -> Vec<Window> {
         let index = peak.rem_euclid(self.count) as usize;
         let need_bytes = self.need_bytes[index];
@@ -137,7 +225,7 @@ impl<'a> Step<'a> {
         let mut anytime_bytes = 0.0;
         for &pause in &self.around[index] {
             let pause = self.at(pause, peak);
-            let bytes = self.workload.tensors[pause.tensor].size_bytes as f64;
+            let bytes = pause.bytes;
             match if before { pause.written } else { Some(pause.to) } {
                 Some(at) => crossings.push((at, bytes)),
                 None => anytime_bytes += bytes,
@@ -145,13 +233,10 @@ impl<'a> Step<'a> {
         }
         crossings.sort_by_key(|(at, _)| if before { -at } else { *at });
         let mut outside_bytes: f64 = anytime_bytes + crossings.iter().map(|(_, bytes)| bytes).sum::<f64>();
-        let machine = &self.workload.machine;
-        let ssd = if before { machine.ssd_write_bytes_per_s } else { machine.ssd_read_bytes_per_s };
-        let per_ns = |rate: u64| rate as f64 / 1e9;
-        let limits = [
-            (need_bytes, per_ns(machine.link_bytes_per_s)),
-            (need_bytes - machine.host_memory_bytes as f64, per_ns(ssd.min(machine.link_bytes_per_s))),
-        ];
+        let problem = self.problem;
+        let rate = |rates: Rates| if before { rates.out } else { rates.back };
+        let limits =
+            [(need_bytes, rate(problem.all)), (need_bytes - problem.host_memory_bytes as f64, rate(problem.disk))];
         let mut windows = Vec::new();
         let mut rest = crossings.iter().peekable();
         while let Some((other, bytes)) = rest.next() {
@@ -175,7 +260,7 @@ impl<'a> Step<'a> {
         windows
     }
 
-    /// The stalls that are certain in a step that is cut open before a kernel.
+    /// The stalls that are certain in a step that is cut open before a position.
     fn certain_stall_ns(&self, cut: i64) -> f64 {
         let length = self.count as usize;
         // The largest sum of windows within the waits before the first so many kernels, and the window that ends there.
@@ -217,26 +302,23 @@ impl<'a> Step<'a> {
 
     /// What is left of stalls when recomputation spares as much of them as it can.
     fn with_recomputation(&self, stall_ns: f64, chosen: &[Window]) -> f64 {
-        let mut spared_ns = vec![0.0; self.workload.kernels.len()];
+        let mut spared_ns = vec![0.0; self.problem.again_ns.len()];
         for window in chosen {
             let index = window.peak.rem_euclid(self.count) as usize;
             for &pause in &self.around[index] {
                 let pause = self.at(pause, window.peak);
-                let Some(written) = pause.written else { continue };
+                let (Some(written), Some(writer)) = (pause.written, pause.writer) else { continue };
                 let counted =
                     if window.other < window.peak { written >= window.other } else { pause.to <= window.other };
                 if counted {
-                    let bytes = self.workload.tensors[pause.tensor].size_bytes as f64;
-                    spared_ns[written.rem_euclid(self.count) as usize] += bytes / window.bytes_per_ns;
+                    spared_ns[writer] += pause.bytes / window.bytes_per_ns;
                 }
             }
         }
-        let mut runs: Vec<(f64, f64)> = Vec::new();
-        for (kernel, spared_ns) in self.workload.kernels.iter().zip(spared_ns) {
-            if spared_ns > 0.0 && !kernel.updates_in_place() {
-                runs.push((spared_ns, kernel.duration_ns as f64));
-            }
-        }
+        let again = spared_ns.into_iter().zip(&self.problem.again_ns);
+        let mut runs: Vec<(f64, f64)> = again
+            .filter_map(|(spared_ns, again_ns)| again_ns.filter(|_| spared_ns > 0.0).map(|ns| (spared_ns, ns)))
+            .collect();
         // The most spared per nanosecond first: spared / duration descends.
         runs.sort_by(|left, right| (right.0 * left.1).total_cmp(&(left.0 * right.1)));
         let (mut left_ns, mut run_ns) = (stall_ns, 0.0);
@@ -254,30 +336,29 @@ impl<'a> Step<'a> {
 }
 
 /// All pauses of contents that are needed again.
-fn pauses(workload: &Workload) -> Vec<Pause> {
-    let count = workload.kernels.len() as i64;
-    let mut touches: Vec<Vec<(i64, bool, bool)>> = vec![Vec::new(); workload.tensors.len()];
-    for (position, kernel) in workload.kernels.iter().enumerate() {
-        for tensor in kernel.touches() {
-            touches[tensor].push((position as i64, kernel.reads.contains(&tensor), kernel.writes.contains(&tensor)));
-        }
-    }
+fn pauses(blocks: &[Block], count: i64) -> Vec<Pause> {
     let mut pauses = Vec::new();
-    for (tensor, touches) in touches.iter().enumerate() {
-        let persistent = workload.tensors[tensor].persistent;
-        for (index, &(from, _, _)) in touches.iter().enumerate() {
+    for block in blocks {
+        let touches = &block.touches;
+        for (index, touch) in touches.iter().enumerate() {
             let (to, reads) = match touches.get(index + 1) {
-                Some((to, reads, _)) => (*to, *reads),
-                None if persistent => (touches[0].0 + count, touches[0].1),
+                Some(next) => (next.position as i64, next.reads),
+                None if block.persistent => (touches[0].position as i64 + count, touches[0].reads),
                 None => continue,
             };
-            let written_here = touches[..=index].iter().rev().find(|touch| touch.2).map(|touch| touch.0);
-            let written_before = touches.iter().rev().find(|touch| touch.2).map(|touch| touch.0 - count);
-            // Inputs appear where they are first touched.
-            let written =
-                if persistent { written_here.or(written_before) } else { written_here.or(Some(touches[0].0)) };
+            let written_here = touches[..=index].iter().rev().find(|touch| touch.writer.is_some());
+            let written_before = touches.iter().rev().find(|touch| touch.writer.is_some());
+            let written = match (written_here, written_before) {
+                (Some(touch), _) => Some((touch.position as i64, touch.writer)),
+                (None, Some(touch)) if block.persistent => Some((touch.position as i64 - count, touch.writer)),
+                (None, _) if block.persistent => None,
+                // What the step is given appears where it is first touched.
+                (None, _) => Some((touches[0].position as i64, None)),
+            };
             if reads {
-                pauses.push(Pause { tensor, written, from, to });
+                let (at, writer) = written.unzip();
+                let (bytes, from) = (block.size_bytes as f64, touch.position as i64);
+                pauses.push(Pause { bytes, written: at, writer: writer.flatten(), from, to });
             }
         }
     }
