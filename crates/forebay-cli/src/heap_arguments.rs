@@ -1,4 +1,4 @@
-//! Flags and variables that say in what pieces device memory is had.
+//! Flags and variables that say in what pieces device memory is had, and when.
 
 use clap::Args;
 use forebay::{DeviceOptions, MemorySize};
@@ -10,18 +10,35 @@ pub struct HeapArguments {
     /// The largest heap whose tiles are mapped, in whole tiles [default: 32MiB]
     #[arg(long, value_name = "SIZE", env = "FOREBAY_HEAP_SIZE", value_parser = byte_count)]
     pub heap_size: Option<u64>,
+    /// The unit in which heaps are mapped: a power of two from a page up, no more than a heap; results do not depend on it
+    /// [default: 64KiB]
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_TILE_SIZE", value_parser = byte_count)]
+    pub tile_size: Option<u64>,
     /// Do not map tiles: memory is placed heaps, each in one piece, also with FOREBAY_TILED=0; results do not depend on it
     #[arg(long)]
     pub no_tiles: bool,
     /// What the environment says about tiles.
     #[arg(long, hide = true, env = "FOREBAY_TILED", default_value = "1", value_parser = switch)]
     pub tiled: bool,
+    /// Let managed memory take all of its device memory at the start and keep it, also with FOREBAY_GROWTH=0; a plan always
+    /// does so
+    #[arg(long)]
+    pub no_growth: bool,
+    /// What the environment says about growth.
+    #[arg(long, hide = true, env = "FOREBAY_GROWTH", default_value = "1", value_parser = switch)]
+    pub growth: bool,
 }
 
 impl HeapArguments {
     /// The options with what the flags say.
     pub fn apply(&self, options: DeviceOptions) -> DeviceOptions {
-        DeviceOptions { heap_size: self.heap_size, tiled: self.tiled && !self.no_tiles, ..options }
+        DeviceOptions {
+            heap_size: self.heap_size,
+            tile_size: self.tile_size,
+            tiled: self.tiled && !self.no_tiles,
+            growth: self.growth && !self.no_growth,
+            ..options
+        }
     }
 }
 

@@ -186,12 +186,34 @@ fn a_loss_that_is_no_number_is_reported_with_its_step() {
 }
 
 #[test]
+fn impossible_tiles() {
+    let (model, data) = (digits_model(), digits_data());
+    for (size, words) in [
+        ("0", "zero"),
+        ("3KiB", "power of two"),
+        ("192KiB", "power of two"),
+        ("64MiB", "smaller tiles or larger heaps"),
+        ("2GiB", "the largest is"),
+    ] {
+        let flags = ["--tile-size", size];
+        for arguments in
+            [train(&data, &model, &flags), vec!["plan", &model, flags[0], size], vec!["probe", flags[0], size]]
+        {
+            assert_says(&failure(2, &arguments), &[words]);
+        }
+    }
+}
+
+#[test]
 fn variables_of_the_environment_without_meaning() {
     let model = digits_model();
     for (variable, text, words) in [
         ("FOREBAY_DEVICE_MEMORY", "much", "--device-memory"),
         ("FOREBAY_HEAP_SIZE", "50%", "a share of what"),
+        ("FOREBAY_TILE_SIZE", "50%", "a share of what"),
+        ("FOREBAY_TILE_SIZE", "3072", "power of two"),
         ("FOREBAY_TILED", "no", "0 or 1"),
+        ("FOREBAY_GROWTH", "no", "0 or 1"),
     ] {
         let output = forebay(&["plan", &model]).env(variable, text).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();

@@ -20,6 +20,9 @@ fn variables_of_the_environment_are_flags_that_nobody_gave() {
     assert!(small.matches("map m0").count() > usual.matches("map m0").count());
     assert_eq!(plan(&[], &[("FOREBAY_HEAP_SIZE", "65536")]), small);
     assert_eq!(plan(&["--heap-size", "32MiB"], &[("FOREBAY_HEAP_SIZE", "65536")]), usual, "a flag is stronger");
+    let tiles = plan(&["--tile-size", "4KiB", "--heap-size", "8KiB"], &[]);
+    assert!(tiles.matches("map m0").count() > small.matches("map m0").count());
+    assert_eq!(plan(&[], &[("FOREBAY_TILE_SIZE", "4096"), ("FOREBAY_HEAP_SIZE", "8192")]), tiles);
     let cut = plan(&["--device-memory", "60%"], &[]);
     assert_eq!(plan(&[], &[("FOREBAY_DEVICE_MEMORY", "60%")]), cut);
     assert_ne!(cut, usual);

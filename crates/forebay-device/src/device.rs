@@ -71,6 +71,11 @@ pub enum DeviceError {
         /// Why.
         reason: String,
     },
+    /// A setting that the device cannot have.
+    Setting {
+        /// Which, why, and what is possible.
+        reason: String,
+    },
     /// The device failed and can no longer be used.
     Lost {
         /// Why.
@@ -91,6 +96,7 @@ impl fmt::Display for DeviceError {
                 folder.display()
             ),
             DeviceError::Unsupported { kernel, reason } => write!(f, "{kernel} cannot run: {reason}"),
+            DeviceError::Setting { reason } => f.write_str(reason),
             DeviceError::Lost { reason } => write!(f, "the device was lost: {reason}"),
         }
     }

@@ -52,5 +52,6 @@ pub mod chaos;
 pub mod device;
 pub mod host;
 pub mod null;
+pub mod tile_size;
 
 pub use device::{Device, DeviceError, DeviceUsage, TraceRecord};

@@ -42,10 +42,14 @@ use forebay_sync::states::Aliasing;
 
 use crate::device::{Device, DeviceError, DeviceUsage, TraceRecord};
 use crate::host::check_available;
+use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 
 mod lowering;
 
 pub use lowering::{Lowered, LoweredCounts};
+
+/// What it says that pages have, in bytes.
+const PAGE_BYTES: u64 = 4096;
 
 /// What the null device pretends to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +110,7 @@ impl NullDevice {
             name: format!("null ({profile:?})"),
             tiled: profile != NullProfile::Placed,
             unified: profile == NullProfile::Unified,
-            tile_size_bytes: 64 * 1024,
+            tile_size_bytes: TILE_SIZE_BYTES,
             heap_size_max_bytes: 32 << 20,
             memory_bytes: 1 << 40,
             offset_alignment_bytes: 16,
@@ -130,11 +134,14 @@ impl NullDevice {
         self
     }
 
-    /// The same device where heaps behind a reservation are at most this large, in whole tiles.
-    pub fn with_heap_bytes_max(mut self, bytes: u64) -> NullDevice {
-        let tile_bytes = self.limits.tile_size_bytes;
-        self.limits.heap_size_max_bytes = (bytes / tile_bytes * tile_bytes).max(tile_bytes);
-        self
+    /// The same device where tiles are this large, and heaps behind a reservation at most that, rounded down to whole tiles.
+    ///
+    /// # Errors
+    /// [`DeviceError::Setting`] for a size of tiles that there cannot be.
+    pub fn with_heaps(mut self, tile_size_bytes: u64, heap_bytes_max: u64) -> Result<NullDevice, DeviceError> {
+        self.limits.heap_size_max_bytes = whole_tiles(tile_size_bytes, heap_bytes_max, PAGE_BYTES)?;
+        self.limits.tile_size_bytes = tile_size_bytes;
+        Ok(self)
     }
 
     /// Everything submitted so far, in order.

@@ -1,5 +1,5 @@
-//! The contract that every device keeps, as one suite run on each of them: the host device with one and two threads, and
-//! chaos around it. The null device runs nothing, so it is held to bookkeeping only.
+//! The contract that every device keeps, as one suite run on each of them: the host device with one and two threads, with
+//! small and with large tiles, and chaos around it. The null device runs nothing, so it is held to bookkeeping only.
 
 use std::sync::Arc;
 
@@ -10,9 +10,12 @@ use forebay_base::{
 use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
+use forebay_device::tile_size::TILE_SIZE_BYTES;
 use forebay_device::{Device, DeviceError};
 
-const TILE: u64 = 64 * 1024;
+/// The usual tile.
+const TILE: u64 = TILE_SIZE_BYTES;
+const MIB: u64 = 1 << 20;
 
 fn host(threads: usize) -> Arc<dyn Device> {
     Arc::new(HostDevice::new(&HostOptions { threads: Some(threads), ..HostOptions::default() }).unwrap())
@@ -22,13 +25,24 @@ fn chaos(seed: u64) -> Arc<dyn Device> {
     Arc::new(ChaosDevice::new(host(2), seed).unwrap())
 }
 
+fn host_with_tiles(tile_size_bytes: u64) -> Result<HostDevice, DeviceError> {
+    HostDevice::new(&HostOptions { threads: Some(2), tile_size_bytes, ..HostOptions::default() })
+}
+
 /// Every device that computes.
 fn devices() -> Vec<(&'static str, Arc<dyn Device>)> {
-    vec![("host, 1 thread", host(1)), ("host, 2 threads", host(2)), ("chaos", chaos(1))]
+    vec![
+        ("host, 1 thread", host(1)),
+        ("host, 2 threads", host(2)),
+        ("host, small tiles", Arc::new(host_with_tiles(4 << 10).unwrap())),
+        ("host, large tiles", Arc::new(host_with_tiles(2 * MIB).unwrap())),
+        ("chaos", chaos(1)),
+    ]
 }
 
 /// A device with a stream and a reservation whose tiles are all mapped.
 struct Bench {
+    tile: u64,
     device: Arc<dyn Device>,
     stream: StreamId,
     heap: HeapId,
@@ -37,14 +51,17 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(device: Arc<dyn Device>, tiles: u64) -> Bench {
+    /// So many bytes, in whole tiles.
+    fn new(device: Arc<dyn Device>, bytes: u64) -> Bench {
+        let tile = device.limits().tile_size_bytes;
+        let bytes = bytes.next_multiple_of(tile);
         let stream = device.create_stream("test", 0).unwrap();
-        let heap = device.create_heap(tiles * TILE).unwrap();
-        let memory = device.create_reservation(tiles * TILE).unwrap();
-        let region = Region::new(memory, 0, tiles * TILE);
+        let heap = device.create_heap(bytes).unwrap();
+        let memory = device.create_reservation(bytes).unwrap();
+        let region = Region::new(memory, 0, bytes);
         device.submit(&[Command::Map { region, heap, heap_offset_bytes: 0 }]).unwrap();
-        let block = device.create_host_block(tiles * TILE).unwrap();
-        Bench { device, stream, heap, memory, block }
+        let block = device.create_host_block(bytes).unwrap();
+        Bench { tile, device, stream, heap, memory, block }
     }
 
     fn copy(&self, from: Region, to: Region) -> Command {
@@ -82,8 +99,8 @@ fn pattern(bytes: u64) -> Vec<u8> {
 #[test]
 fn bytes_survive_the_way_to_the_device_and_back() {
     for (name, device) in devices() {
-        let bench = Bench::new(device, 64);
-        let bytes = pattern(32 * TILE);
+        let bench = Bench::new(device, 4 * MIB);
+        let bytes = pattern(2 * MIB);
         let size = bytes.len() as u64;
         bench.device.write_host(bench.on_host(0, size), &bytes);
         bench.run(&[
@@ -112,34 +129,37 @@ fn fills_repeat_their_pattern() {
 #[test]
 fn two_reservations_of_one_heap_are_the_same_bytes_and_survive_remapping() {
     for (name, device) in devices() {
-        let bench = Bench::new(device, 2);
-        let alias = bench.device.create_reservation(2 * TILE).unwrap();
-        let crossed = [(0, TILE), (TILE, 0)].map(|(offset, heap_offset_bytes)| Command::Map {
-            region: Region::new(alias, offset, TILE),
+        let bench = Bench::new(device.clone(), 2 * device.limits().tile_size_bytes);
+        let tile = bench.tile;
+        let alias = bench.device.create_reservation(2 * tile).unwrap();
+        let crossed = [(0, tile), (tile, 0)].map(|(offset, heap_offset_bytes)| Command::Map {
+            region: Region::new(alias, offset, tile),
             heap: bench.heap,
             heap_offset_bytes,
         });
         bench.device.submit(&crossed).unwrap();
-        let bytes = pattern(TILE);
-        bench.device.write_host(bench.on_host(0, TILE), &bytes);
+        let bytes = pattern(tile);
+        bench.device.write_host(bench.on_host(0, tile), &bytes);
         bench.run(&[
-            bench.copy(bench.on_host(0, TILE), bench.on_device(0, TILE)),
+            bench.copy(bench.on_host(0, tile), bench.on_device(0, tile)),
             bench.barrier(),
-            bench.copy(Region::new(alias, TILE, TILE), bench.on_host(TILE, TILE)),
+            bench.copy(Region::new(alias, tile, tile), bench.on_host(tile, tile)),
         ]);
-        assert!(bench.read(TILE, TILE) == bytes, "{name}: the alias sees the bytes");
-        bench.device.submit(&[Command::Unmap { region: bench.on_device(0, 2 * TILE) }]).unwrap();
-        bench.run(&[bench.copy(Region::new(alias, TILE, TILE), bench.on_host(TILE, TILE))]);
-        assert!(bench.read(TILE, TILE) == bytes, "{name}: unmapping one address keeps the heap's bytes");
+        assert!(bench.read(tile, tile) == bytes, "{name}: the alias sees the bytes");
+        bench.device.submit(&[Command::Unmap { region: bench.on_device(0, 2 * tile) }]).unwrap();
+        bench.run(&[bench.copy(Region::new(alias, tile, tile), bench.on_host(tile, tile))]);
+        assert!(bench.read(tile, tile) == bytes, "{name}: unmapping one address keeps the heap's bytes");
     }
 }
 
 #[test]
 fn commands_on_unmapped_or_missing_bytes_are_errors() {
-    for (name, device) in [("1 thread", host(1)), ("2 threads", host(2))] {
+    for (name, device) in devices().into_iter().filter(|(name, _)| *name != "chaos") {
         let bench = Bench::new(device, 1);
-        let empty = bench.device.create_reservation(TILE).unwrap();
-        for region in [Region::new(empty, 0, 64), bench.on_device(TILE - 32, 64), Region::new(MemoryId(9999), 0, 64)] {
+        let empty = bench.device.create_reservation(bench.tile).unwrap();
+        for region in
+            [Region::new(empty, 0, 64), bench.on_device(bench.tile - 32, 64), Region::new(MemoryId(9999), 0, 64)]
+        {
             let outcome = bench.device.submit(&[bench.copy(region, bench.on_host(0, 64))]);
             assert!(matches!(outcome, Err(DeviceError::Lost { .. })), "{name}: {region}");
         }
@@ -149,11 +169,11 @@ fn commands_on_unmapped_or_missing_bytes_are_errors() {
 #[test]
 fn events_order_streams_and_count_generations() {
     for (name, device) in devices() {
-        let bench = Bench::new(device, 64);
+        let bench = Bench::new(device, 4 * MIB);
         let other = bench.device.create_stream("other", 0).unwrap();
         let event = bench.device.create_event().unwrap();
         assert_eq!(bench.device.query_event(event), 0);
-        let size = 30 * TILE;
+        let size = 2 * MIB - 4096;
         for generation in 1..=3u64 {
             let bytes: Vec<u8> = pattern(size).iter().map(|byte| byte ^ generation as u8).collect();
             bench.device.write_host(bench.on_host(0, size), &bytes);
@@ -181,10 +201,10 @@ fn times_of_events_are_those_of_the_latest_generation() {
     let mut devices = devices();
     devices.push(("null", Arc::new(NullDevice::new(NullProfile::Tiled))));
     for (name, device) in devices {
-        let bench = Bench::new(device, 16);
+        let bench = Bench::new(device, MIB);
         let [first, second] = [(); 2].map(|()| bench.device.create_event().unwrap());
         let record = |event, generation| Command::Record { stream: bench.stream, event, generation };
-        let work = bench.copy(bench.on_host(0, 16 * TILE), bench.on_device(0, 16 * TILE));
+        let work = bench.copy(bench.on_host(0, MIB), bench.on_device(0, MIB));
         assert_eq!(bench.device.event_time(first, 0), None, "{name}");
         bench.run(&[record(first, 1), work.clone(), record(second, 1)]);
         let start = bench.device.event_time(first, 1).unwrap();
@@ -213,7 +233,7 @@ fn add(stream: StreamId, a: Region, b: Region, y: Region) -> Command {
 
 /// Doubles a vector of ones four times in a chain; with or without the barriers that the chain needs.
 fn doubled(device: Arc<dyn Device>, barriers: bool) -> f32 {
-    let bench = Bench::new(device, 4);
+    let bench = Bench::new(device, 5 * 1024);
     let vector = |index: u64| bench.on_device(index * 1024, 1024);
     let ones: Vec<u8> = 1f32.to_le_bytes().repeat(256);
     let zeros = vec![0; 5 * 1024];
@@ -252,18 +272,18 @@ fn usage_counts_what_exists_and_the_most_that_ever_did() {
     let mut devices = devices();
     devices.push(("null", Arc::new(NullDevice::new(NullProfile::Tiled))));
     for (name, device) in devices {
-        let before = device.usage();
-        let heap = device.create_heap(3 * TILE + 1).unwrap();
-        let placed = device.create_placed(TILE).unwrap();
+        let (tile, before) = (device.limits().tile_size_bytes, device.usage());
+        let heap = device.create_heap(3 * tile + 1).unwrap();
+        let placed = device.create_placed(tile).unwrap();
         let block = device.create_host_block(1000).unwrap();
-        assert_eq!(device.usage().heap_bytes, before.heap_bytes + 5 * TILE, "{name}: whole tiles");
+        assert_eq!(device.usage().heap_bytes, before.heap_bytes + 5 * tile, "{name}: whole tiles");
         assert_eq!(device.usage().host_bytes, before.host_bytes + 1000, "{name}");
         device.destroy_heap(heap);
         device.destroy_memory(placed);
         device.destroy_memory(block);
         let after = device.usage();
         assert_eq!((after.heap_bytes, after.host_bytes), (before.heap_bytes, before.host_bytes), "{name}");
-        assert_eq!(after.heap_peak_bytes, before.heap_bytes + 5 * TILE, "{name}");
+        assert_eq!(after.heap_peak_bytes, before.heap_bytes + 5 * tile, "{name}");
     }
 }
 
@@ -351,7 +371,7 @@ fn a_unified_device_is_read_and_written_in_place() {
         ("null", Arc::new(NullDevice::new(NullProfile::Unified))),
     ] {
         assert!(device.limits().unified, "{name}");
-        let bench = Bench::new(device, 2);
+        let bench = Bench::new(device, 2 * TILE);
         let placed = Region::new(bench.device.create_placed(TILE).unwrap(), 8, 16);
         let mapped = bench.on_device(TILE - 8, 16);
         bench.device.write_host(mapped, &[7; 16]);
@@ -383,10 +403,28 @@ fn a_host_device_without_tiles_has_placed_heaps_only() {
 }
 
 #[test]
-fn the_largest_heap_is_whole_tiles_and_at_least_one() {
-    for (given, found) in [(5 * TILE + 1, 5 * TILE), (1, TILE)] {
-        let options = HostOptions { threads: Some(1), heap_bytes_max: given, ..HostOptions::default() };
-        assert_eq!(HostDevice::new(&options).unwrap().limits().heap_size_max_bytes, found);
-        assert_eq!(NullDevice::new(NullProfile::Tiled).with_heap_bytes_max(given).limits().heap_size_max_bytes, found);
+fn heaps_are_whole_tiles_and_impossible_tiles_are_refused() {
+    let host = |tile_size_bytes, heap_bytes_max| {
+        let options = HostOptions { threads: Some(1), tile_size_bytes, heap_bytes_max, ..HostOptions::default() };
+        HostDevice::new(&options).map(|device| device.limits().clone())
+    };
+    let null = |tile_size_bytes, heap_bytes_max| {
+        let device = NullDevice::new(NullProfile::Tiled).with_heaps(tile_size_bytes, heap_bytes_max);
+        device.map(|device| device.limits().clone())
+    };
+    for (tile, given, found) in [(TILE, 5 * TILE + 1, 5 * TILE), (MIB, 3 * MIB - 1, 2 * MIB), (4096, 4096, 4096)] {
+        for limits in [host(tile, given).unwrap(), null(tile, given).unwrap()] {
+            assert_eq!((limits.tile_size_bytes, limits.heap_size_max_bytes), (tile, found));
+        }
+    }
+    for (tile, heap) in
+        [(0, MIB), (3 << 10, MIB), (3 * TILE, MIB), (1, MIB), (2 * MIB, MIB), (TILE, 1), (1 << 40, 1 << 41)]
+    {
+        for outcome in [host(tile, heap), null(tile, heap)] {
+            assert!(
+                matches!(outcome, Err(DeviceError::Setting { .. })),
+                "tiles of {tile}, heaps of {heap}: {outcome:?}"
+            );
+        }
     }
 }

@@ -53,6 +53,8 @@ impl Strategy {
 pub struct PagedOptions {
     /// Who decides what is on the device.
     pub strategy: Strategy,
+    /// Whether device memory is taken as launches need it. Without, all of it is taken at the start.
+    pub growth: bool,
     /// The most bytes on the host; none for as many as it takes.
     pub host_bytes: Option<u64>,
     /// A folder for a file that takes what exceeds `host_bytes`; without, that is an error.
@@ -78,8 +80,7 @@ pub struct PagedExecutor {
 }
 
 impl PagedExecutor {
-    /// Takes addresses for everything, and gives persistent tensors their contents: zeros where none are given. Device memory
-    /// is taken as launches need it.
+    /// Takes addresses for everything, and gives persistent tensors their contents: zeros where none are given.
     ///
     /// # Errors
     /// A device that cannot map tiles, contents of the wrong size, no host memory, or what the device reports.
@@ -104,6 +105,7 @@ impl PagedExecutor {
             &context,
             &ManagedOptions {
                 device_bytes: paging.capacity * paging.unit_bytes,
+                growth: options.growth,
                 policy: options.strategy.policy(),
                 host_bytes: options.host_bytes,
                 spill_dir: options.spill_dir.clone(),

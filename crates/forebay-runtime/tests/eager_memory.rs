@@ -127,6 +127,31 @@ fn free_tiles_become_one_range_without_a_copy() {
 }
 
 #[test]
+fn a_context_maps_in_tiles_of_its_own() {
+    let device = Arc::new(NullDevice::new(NullProfile::Tiled));
+    let options = ContextOptions { tile_bytes: Some(MIB), segment_bytes: 1, heap_bytes: 3 * MIB / 2, ..recording() };
+    let context = Context::new(device.clone(), &options).unwrap();
+    assert_eq!(context.tile_bytes(), MIB);
+    let tensor = Tensor::zeros(&context, DataType::Float32, &[5 * MIB / 2 / 4]).unwrap();
+    assert_eq!(device.usage().heap_bytes, 3 * MIB, "whole tiles");
+    let maps = device.commands().iter().filter(|command| matches!(command, Command::Map { .. })).count();
+    assert_eq!(maps, 3, "a heap holds one tile");
+    drop(tensor);
+    assert_eq!(Context::new(host(), &recording()).unwrap().tile_bytes(), device.limits().tile_size_bytes);
+    let heap_bytes = ContextOptions::default().heap_bytes;
+    for (tile_bytes, words) in [
+        (0, "power of two"),
+        (3 << 16, "power of two"),
+        (4096, "maps 65536 at a time"),
+        (2 * heap_bytes, "does not hold one"),
+    ] {
+        let options = ContextOptions { tile_bytes: Some(tile_bytes), ..recording() };
+        let error = Context::new(host(), &options).unwrap_err().to_string();
+        assert!(error.contains(words) && error.contains(&format!("tiles of {tile_bytes} bytes")), "{error}");
+    }
+}
+
+#[test]
 fn without_growth_everything_is_taken_at_the_start() {
     let device = Arc::new(NullDevice::new(NullProfile::Tiled));
     let fixed = ContextOptions { growth: false, device_memory_bytes: Some(8 * MIB), ..recording() };

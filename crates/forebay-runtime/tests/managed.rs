@@ -77,6 +77,32 @@ fn operations_use_more_than_the_device_holds() {
 }
 
 #[test]
+fn without_growth_everything_is_taken_at_the_start_and_stays() {
+    let context = recording(host());
+    // Two heaps and a half.
+    let heap_bytes = context.device().limits().heap_size_max_bytes;
+    let fixed = ManagedOptions { growth: false, ..options(5 * heap_bytes / 2 / UNIT_BYTES, Policy::Driver) };
+    let memory = ManagedMemory::new(&context, &fixed).unwrap();
+    let taken = || (context.device().usage().heap_bytes, memory.statistics().device_bytes);
+    assert_eq!(taken(), (5 * heap_bytes / 2, 5 * heap_bytes / 2));
+    let buffer = filled(&memory, 3, 7.0);
+    assert_eq!(first(&buffer), 7.0);
+    drop(buffer);
+    context.trim().unwrap();
+    assert_eq!(taken(), (5 * heap_bytes / 2, 5 * heap_bytes / 2), "it could not be taken again");
+    drop(memory);
+    assert_eq!(context.device().usage().heap_bytes, 0);
+    let small = HostOptions { memory_bytes: Some(heap_bytes), ..HostOptions::default() };
+    let context = recording(Arc::new(HostDevice::new(&small).unwrap()));
+    let error = ManagedMemory::new(&context, &fixed).unwrap_err().to_string();
+    assert!(error.contains("at the start"), "{error}");
+    assert_eq!(context.device().usage().heap_bytes, 0, "what was taken before the failure went back");
+    let placed = recording(Arc::new(NullDevice::new(NullProfile::Placed)));
+    let error = ManagedMemory::new(&placed, &fixed).unwrap_err().to_string();
+    assert!(error.contains("needs tiles"), "{error}");
+}
+
+#[test]
 fn memory_goes_back_when_buffers_and_memory_are_dropped() {
     let device = host();
     let before = device.usage();

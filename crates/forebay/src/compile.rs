@@ -169,7 +169,8 @@ fn step_within(
             // Shares are of what the plan takes, in every mode.
             paging.plan.statistics.in_core_peak_bytes = in_core_peak_bytes;
         }
-        return Ok(Step::Paged(paging, PagedOptions { strategy, host_bytes, spill_dir: options.spill_dir.clone() }));
+        let (growth, spill_dir) = (options.growth, options.spill_dir.clone());
+        return Ok(Step::Paged(paging, PagedOptions { strategy, growth, host_bytes, spill_dir }));
     }
     let plan_options = PlanOptions {
         device_budget_bytes: resolve(options.device_memory),

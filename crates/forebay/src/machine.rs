@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forebay_base::Limits;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
-use forebay_device::Device;
+use forebay_device::{Device, DeviceError};
 use forebay_memory::size::MemorySize;
 use forebay_runtime::executor::STAGING_BYTES;
 
@@ -26,7 +26,8 @@ impl Machine {
     /// Opens the device that the options name.
     ///
     /// # Errors
-    /// An unknown name, no threads, a folder to spill to that cannot be used, or what the system refuses.
+    /// An unknown name, no threads, tiles that there cannot be, a folder to spill to that cannot be used, or what the system
+    /// refuses.
     pub(crate) fn open(options: &DeviceOptions) -> Result<Machine, Error> {
         Machine::with_device(options, open(options)?)
     }
@@ -89,25 +90,32 @@ fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
             let settings = HostOptions {
                 threads: options.threads,
                 tiled: options.tiled,
+                tile_size_bytes: options.tile_size.unwrap_or(usual.tile_size_bytes),
                 heap_bytes_max: options.heap_size.unwrap_or(usual.heap_bytes_max),
                 link_bytes_per_second: options.link_bytes_per_second,
                 ..usual
             };
-            let device = HostDevice::new(&settings)
-                .map_err(|error| Error::Device { action: "while opening device host".to_string(), error })?;
-            Ok(Arc::new(device))
+            Ok(Arc::new(HostDevice::new(&settings).map_err(|error| refused("host", error))?))
         }
         "null" => {
             let device = NullDevice::new(NullProfile::Tiled);
             let device = if options.tiled { device } else { device.without_tiles() };
-            Ok(Arc::new(match options.heap_size {
-                Some(bytes) => device.with_heap_bytes_max(bytes),
-                None => device,
-            }))
+            let usual = device.limits();
+            let tile_bytes = options.tile_size.unwrap_or(usual.tile_size_bytes);
+            let heap_bytes = options.heap_size.unwrap_or(usual.heap_size_max_bytes);
+            Ok(Arc::new(device.with_heaps(tile_bytes, heap_bytes).map_err(|error| refused("null", error))?))
         }
         name => {
             let reason = format!("there is no device '{name}' (there are: {})", DEVICES.join(", "));
             Err(Error::Option { reason })
         }
+    }
+}
+
+/// Why a device cannot be opened.
+fn refused(name: &str, error: DeviceError) -> Error {
+    match error {
+        DeviceError::Setting { reason } => Error::Option { reason },
+        error => Error::Device { action: format!("while opening device {name}"), error },
     }
 }

@@ -46,8 +46,14 @@ pub struct DeviceOptions {
     pub eviction: Option<Policy>,
     /// The largest heap behind a reservation, in bytes; the device's own limit where not given.
     pub heap_size: Option<u64>,
+    /// The unit in which heaps are mapped, in bytes: a power of two, whole pages, no more than a heap; the device's own where
+    /// not given. No result depends on it.
+    pub tile_size: Option<u64>,
     /// Whether heaps are mapped tile by tile where the device can. Without, memory is placed heaps. No result depends on it.
     pub tiled: bool,
+    /// Whether managed memory takes device memory as it needs it. Without, it takes all that it may have at the start and
+    /// keeps it. A plan always takes all that it needs at the start.
+    pub growth: bool,
     /// Whether operators are merged: neighbouring kernels become one, and the pieces of a concatenation are computed in
     /// their place.
     pub fuse: bool,
@@ -73,7 +79,9 @@ impl Default for DeviceOptions {
             memory: MemoryMode::default(),
             eviction: None,
             heap_size: None,
+            tile_size: None,
             tiled: true,
+            growth: true,
             fuse: true,
             order: LaunchOrder::default(),
             check: false,

@@ -176,9 +176,14 @@ pub fn probe(options: &ProbeOptions) -> Result<Vec<Finding>, Error> {
         let reason = format!("a chunk of {} bytes is not possible: at least {tile_bytes}, a tile", options.chunk_bytes);
         return Err(Error::Option { reason });
     }
+    if !options.device.growth && !machine.device.limits().tiled {
+        let reason = "without tiles, memory cannot be taken at the start: each chunk is a heap of its own".to_string();
+        return Err(Error::Option { reason });
+    }
     let context = Context::new(machine.device, &ContextOptions::default())?;
     let chunk_bytes = options.chunk_bytes.next_multiple_of(tile_bytes);
-    let laboratory = Laboratory { context, policy: options.policy, chunk_bytes, chunk_count: options.chunk_count };
+    let (policy, growth, chunk_count) = (options.policy, options.device.growth, options.chunk_count);
+    let laboratory = Laboratory { context, policy, growth, chunk_bytes, chunk_count };
     laboratory.warm_up()?;
     Ok(Action::ALL.into_iter().map(|action| laboratory.find(action)).collect::<Result<_, RuntimeError>>()?)
 }
@@ -187,6 +192,7 @@ pub fn probe(options: &ProbeOptions) -> Result<Vec<Finding>, Error> {
 struct Laboratory {
     context: Context,
     policy: Policy,
+    growth: bool,
     chunk_bytes: u64,
     chunk_count: u64,
 }
@@ -243,6 +249,7 @@ impl Laboratory {
     /// Managed memory for as many chunks as there shall be.
     fn memory(&self) -> Result<ManagedMemory, RuntimeError> {
         let mut options = ManagedOptions::new(self.chunk_count * self.chunk_bytes, self.policy);
+        options.growth = self.growth;
         // Chunks in whole units fill the device exactly.
         let tile_bytes = self.context.device().limits().tile_size_bytes;
         let unit_bytes = (2 << 20).min(self.context.device().limits().heap_size_max_bytes);
@@ -342,5 +349,7 @@ mod tests {
         assert!(refused(ProbeOptions { chunk_count: 4, ..ProbeOptions::default() }));
         assert!(refused(ProbeOptions { chunk_bytes: 100, ..ProbeOptions::default() }));
         assert!(refused(ProbeOptions { chunk_bytes: u64::MAX / 2, ..ProbeOptions::default() }));
+        let device = DeviceOptions { growth: false, tiled: false, ..DeviceOptions::default() };
+        assert!(refused(ProbeOptions { device, ..ProbeOptions::default() }));
     }
 }

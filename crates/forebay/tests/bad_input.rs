@@ -97,6 +97,10 @@ fn options_without_meaning_are_refused() {
     let unknown = with(DeviceOptions { device: "tpu".to_string(), ..host(1) }, None);
     assert_eq!(unknown, "there is no device 'tpu' (there are: host, null)");
     assert!(with(DeviceOptions { threads: Some(0), ..host(1) }, None).contains("at least one thread"));
+    for device in ["host", "null"] {
+        let tiles = DeviceOptions { device: device.to_string(), tile_size: Some(3 << 10), ..host(1) };
+        assert!(with(tiles, None).contains("a tile of 3072 bytes"));
+    }
     assert!(with(host(1), Some(0)).contains("at least one sample"));
 }
 

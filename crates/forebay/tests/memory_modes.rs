@@ -157,6 +157,24 @@ fn a_session_runs_in_every_mode() {
 }
 
 #[test]
+fn without_growth_all_memory_is_taken_at_the_start() {
+    let case = Case::read("digits-cnn");
+    let (expected, _) = run(&case, &mut trainer(&case, host(2), None), 2);
+    let minimum = trainer(&case, options(2, MemoryMode::Automatic, None, None), None).statistics().minimum_budget_bytes;
+    for (memory, eviction) in MODES {
+        let growing = options(2, memory, eviction, Some(minimum));
+        let grown_bytes = trainer(&case, growing.clone(), None).usage().heap_bytes;
+        let mut fixed = trainer(&case, DeviceOptions { growth: false, ..growing }, None);
+        let heap_bytes = fixed.usage().heap_bytes;
+        let what = format!("{memory:?} {eviction:?}: {grown_bytes} and {heap_bytes} of {minimum} bytes");
+        assert!(grown_bytes < heap_bytes && heap_bytes <= minimum && heap_bytes > minimum / 10 * 9, "{what}");
+        assert!(expected == run(&case, &mut fixed, 2).0, "{what}");
+        let usage = fixed.usage();
+        assert_eq!((usage.heap_bytes, usage.heap_peak_bytes), (heap_bytes, heap_bytes), "{what}");
+    }
+}
+
+#[test]
 fn what_exceeds_the_host_budget_goes_to_disk() {
     let case = Case::read("digits-cnn");
     let (expected, _) = run(&case, &mut trainer(&case, host(2), None), 2);

@@ -81,6 +81,27 @@ fn placed_heaps_and_other_sizes_of_heap_give_the_same_bits() {
 }
 
 #[test]
+fn other_sizes_of_tile_give_the_same_bits_out_of_core() {
+    let case = Case::read("digits-cnn");
+    let mut usual = trainer_within(&case, None, 2, None);
+    let (peak, expected) = (usual.statistics().in_core_peak_bytes, run(&case, &mut usual, 3));
+    for (tile_size, heap_size) in [(4 << 10, 64 << 10), (256 << 10, 512 << 10), (1 << 20, 1 << 20)] {
+        let mut options = host(2);
+        options.check = true;
+        (options.tile_size, options.heap_size) = (Some(tile_size), Some(heap_size));
+        let minimum = trainer_on(case.model(), recipe(&case), options.clone(), None).statistics().minimum_budget_bytes;
+        let what = format!("tiles of {tile_size}, heaps of {heap_size}, within {minimum} of {peak}");
+        assert!(minimum < peak && minimum % tile_size == 0, "{what}");
+        options.device_memory = Some(MemorySize::Bytes(minimum));
+        let mut trainer = trainer_on(case.model(), recipe(&case), options, None);
+        assert!(trainer.plan().heaps.iter().all(|heap| heap.size_bytes % tile_size == 0), "{what}");
+        assert!(trainer.statistics().bytes_to_device > bytes_of_inputs(&trainer), "{what}: data moves");
+        assert_same(&expected, &run(&case, &mut trainer, 3), &what);
+        assert!(trainer.usage().heap_peak_bytes <= minimum, "{what}");
+    }
+}
+
+#[test]
 fn the_most_permissive_order_gives_the_same_bits() {
     for (name, steps) in [("digits-cnn", 3), ("resnet20", 1)] {
         let case = Case::read(name);

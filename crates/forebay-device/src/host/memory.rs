@@ -10,8 +10,6 @@ use super::spill_file::SpillFile;
 use super::sys::{available_bytes, AddressRange, MemoryFile};
 use crate::device::{DeviceError, DeviceUsage};
 
-/// Unit of mapping in bytes.
-pub(super) const TILE_SIZE_BYTES: u64 = 64 * 1024;
 /// Memory that is left to the rest of the machine, in bytes: a request that would eat into it is refused, because the
 /// system would answer it by killing a process later.
 const RESERVE_BYTES: u64 = 64 << 20;
@@ -39,6 +37,8 @@ struct Memory {
 /// All memories of one host device.
 #[derive(Default)]
 pub(super) struct Memories {
+    /// Unit of mapping.
+    tile_bytes: u64,
     heaps: BTreeMap<HeapId, Heap>,
     memories: BTreeMap<MemoryId, Memory>,
     spills: BTreeMap<MemoryId, Arc<SpillFile>>,
@@ -58,10 +58,6 @@ pub(super) struct Address(pub *mut u8);
 unsafe impl Send for Address {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Address {}
-
-fn tiles(size_bytes: u64) -> u64 {
-    size_bytes.max(1).checked_next_multiple_of(TILE_SIZE_BYTES).unwrap_or(u64::MAX)
-}
 
 fn out_of_memory(what: &'static str, requested_bytes: u64, reason: impl ToString) -> DeviceError {
     DeviceError::OutOfMemory { what, requested_bytes, reason: reason.to_string() }
@@ -85,9 +81,14 @@ fn misuse(reason: String) -> DeviceError {
 }
 
 impl Memories {
-    /// No memories yet, and never more bytes of heaps and of host blocks than these.
-    pub fn new(heap_cap_bytes: u64, host_cap_bytes: u64) -> Memories {
-        Memories { heap_cap_bytes, host_cap_bytes, ..Memories::default() }
+    /// No memories yet, and never more bytes of heaps and of host blocks than these. A tile has at least one byte.
+    pub fn new(tile_bytes: u64, heap_cap_bytes: u64, host_cap_bytes: u64) -> Memories {
+        Memories { tile_bytes, heap_cap_bytes, host_cap_bytes, ..Memories::default() }
+    }
+
+    /// The size in whole tiles.
+    fn whole_tiles(&self, size_bytes: u64) -> u64 {
+        size_bytes.max(1).checked_next_multiple_of(self.tile_bytes).unwrap_or(u64::MAX)
     }
 
     fn id(&mut self) -> u32 {
@@ -114,7 +115,7 @@ impl Memories {
     }
 
     pub fn create_heap(&mut self, size_bytes: u64) -> Result<HeapId, DeviceError> {
-        let size_bytes = tiles(size_bytes);
+        let size_bytes = self.whole_tiles(size_bytes);
         let file = self.new_file("a heap", size_bytes)?;
         let id = HeapId(self.id());
         self.heaps.insert(id, Heap { file, size_bytes });
@@ -128,14 +129,14 @@ impl Memories {
     }
 
     pub fn create_reservation(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        let size_bytes = tiles(size_bytes);
+        let size_bytes = self.whole_tiles(size_bytes);
         let range =
             AddressRange::reserve(size_bytes).map_err(|error| out_of_memory("a reservation", size_bytes, error))?;
         Ok(self.add_memory(range, size_bytes, Kind::Reservation))
     }
 
     pub fn create_placed(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        let size_bytes = tiles(size_bytes);
+        let size_bytes = self.whole_tiles(size_bytes);
         let what = "a placed heap";
         let range = AddressRange::reserve(size_bytes).map_err(|error| out_of_memory(what, size_bytes, error))?;
         let file = self.new_file(what, size_bytes)?;
@@ -193,7 +194,7 @@ impl Memories {
         let memory = memory.ok_or_else(|| misuse(format!("{region} is not in a reservation")))?;
         let source = self.heaps.get(&heap).ok_or_else(|| misuse(format!("{heap} does not exist")))?;
         let (offset, length) = (region.range.start, region.range.len());
-        let whole_tiles = [offset, length, heap_offset_bytes].iter().all(|bytes| bytes % TILE_SIZE_BYTES == 0);
+        let whole_tiles = [offset, length, heap_offset_bytes].iter().all(|bytes| bytes % self.tile_bytes == 0);
         let inside = region.range.end <= memory.size_bytes
             && heap_offset_bytes.checked_add(length).is_some_and(|end| end <= source.size_bytes);
         if !whole_tiles || !inside || length == 0 {
@@ -218,7 +219,7 @@ impl Memories {
         let memory = self.memories.get_mut(&region.memory).filter(|memory| memory.kind == Kind::Reservation);
         let memory = memory.ok_or_else(|| misuse(format!("{region} is not in a reservation")))?;
         let (start, end) = (region.range.start, region.range.end);
-        if start % TILE_SIZE_BYTES != 0 || end % TILE_SIZE_BYTES != 0 || end > memory.size_bytes || start == end {
+        if start % self.tile_bytes != 0 || end % self.tile_bytes != 0 || end > memory.size_bytes || start == end {
             return Err(misuse(format!("unmapping {region} is not whole tiles of it")));
         }
         memory.range.unmap(start, end - start).map_err(|error| out_of_memory("a mapping", end - start, error))?;
@@ -319,7 +320,7 @@ pub(super) fn system(what: &'static str, error: io::Error) -> DeviceError {
 mod tests {
     use super::*;
 
-    const TILE: u64 = TILE_SIZE_BYTES;
+    const TILE: u64 = 64 << 10;
     const TILES: u64 = 16;
 
     fn next(state: &mut u64) -> u64 {
@@ -332,7 +333,7 @@ mod tests {
     fn mappings_equal_a_list_of_tiles() {
         for seed in 0..8u64 {
             let mut random = seed;
-            let mut memories = Memories::new(u64::MAX, u64::MAX);
+            let mut memories = Memories::new(TILE, u64::MAX, u64::MAX);
             let heaps = [memories.create_heap(TILES * TILE).unwrap(), memories.create_heap(TILES * TILE).unwrap()];
             let memory = memories.create_reservation(TILES * TILE).unwrap();
             let mut model: Vec<Option<(usize, u64)>> = vec![None; TILES as usize];
@@ -382,7 +383,7 @@ mod tests {
 
     #[test]
     fn caps_hold_and_failures_count_nothing() {
-        let mut memories = Memories::new(2 * TILE, TILE);
+        let mut memories = Memories::new(TILE, 2 * TILE, TILE);
         memories.create_heap(1).unwrap();
         memories.create_placed(TILE).unwrap();
         assert!(matches!(memories.create_heap(1), Err(DeviceError::OutOfMemory { .. })));

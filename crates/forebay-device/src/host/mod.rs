@@ -25,10 +25,11 @@ use forebay_base::{
 use forebay_queue::{Origin, Progress, Streams};
 
 use crate::device::{Device, DeviceError, DeviceUsage, TraceRecord};
+use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 use disk::{Disk, Transfer, DISK_BYTES};
 use link::Link;
 pub(crate) use memory::check_available;
-use memory::{system, Address, Memories, TILE_SIZE_BYTES};
+use memory::{system, Address, Memories};
 use shared::{lock, Shared};
 use spill_file::SpillFile;
 use work::{Direction, Work};
@@ -56,7 +57,10 @@ pub struct HostOptions {
     pub disk_writes_before_failure: Option<u64>,
     /// Whether heaps can be mapped tile by tile. Without, the device has placed heaps only.
     pub tiled: bool,
-    /// The largest heap behind a reservation, in whole tiles.
+    /// The unit in which heaps are mapped: a power of two, whole pages, at most
+    /// [`TILE_SIZE_MAX_BYTES`](crate::tile_size::TILE_SIZE_MAX_BYTES) and `heap_bytes_max`.
+    pub tile_size_bytes: u64,
+    /// The largest heap behind a reservation, rounded down to whole tiles.
     pub heap_bytes_max: u64,
     /// Whether it says that its memory is the host's own, as it is. Usually it does not, because it stands for devices with
     /// memory of their own, whose copies are real.
@@ -73,6 +77,7 @@ impl Default for HostOptions {
             disk_bytes_per_second: None,
             disk_writes_before_failure: None,
             tiled: true,
+            tile_size_bytes: TILE_SIZE_BYTES,
             heap_bytes_max: HEAP_SIZE_MAX_BYTES,
             unified: false,
         }
@@ -94,8 +99,11 @@ impl HostDevice {
     /// A host device with its pool of threads.
     ///
     /// # Errors
-    /// Where the system refuses the threads, or the kernels' packing buffers do not fit `host_memory_bytes`.
+    /// [`DeviceError::Setting`] for a size of tiles that there cannot be; where the system refuses the threads, or the
+    /// kernels' packing buffers do not fit `host_memory_bytes`.
     pub fn new(options: &HostOptions) -> Result<HostDevice, DeviceError> {
+        let tile_size_bytes = options.tile_size_bytes;
+        let heap_size_max_bytes = whole_tiles(tile_size_bytes, options.heap_bytes_max, sys::page_bytes())?;
         let available = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = options.threads.unwrap_or(available).max(1);
         let pool = rayon::ThreadPoolBuilder::new()
@@ -109,15 +117,16 @@ impl HostDevice {
             name: format!("host ({threads} thread{})", if threads == 1 { "" } else { "s" }),
             tiled: options.tiled,
             unified: options.unified,
-            tile_size_bytes: TILE_SIZE_BYTES,
-            heap_size_max_bytes: (options.heap_bytes_max / TILE_SIZE_BYTES * TILE_SIZE_BYTES).max(TILE_SIZE_BYTES),
+            tile_size_bytes,
+            heap_size_max_bytes,
             memory_bytes,
             offset_alignment_bytes: 16,
             tensor_elements_max: u64::MAX,
             copy_streams: true,
             lanes: threads as u32,
         };
-        let mut memories = Memories::new(memory_bytes, options.host_memory_bytes.unwrap_or(u64::MAX));
+        let host_memory_bytes = options.host_memory_bytes.unwrap_or(u64::MAX);
+        let mut memories = Memories::new(tile_size_bytes, memory_bytes, host_memory_bytes);
         memories.count_host("packing buffers", kernels::PACKING_BYTES_PER_THREAD * threads as u64)?;
         let link = |name, rate| Link::new(name, rate).map_err(|error| system("a link", error));
         let links = match options.link_bytes_per_second {

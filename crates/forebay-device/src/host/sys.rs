@@ -6,6 +6,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::{null_mut, NonNull};
 
+use crate::tile_size::TILE_SIZE_BYTES;
+
 /// Physical memory: a memory file whose pages are all reserved when it is made, so that running out is an error here and
 /// not a signal later.
 #[derive(Debug)]
@@ -208,6 +210,13 @@ impl Drop for AddressRange {
 /// Memory that the system could still hand out, in bytes, where it says so.
 pub(super) fn available_bytes() -> Option<u64> {
     memory_information("MemAvailable:")
+}
+
+/// The unit in which the system maps, in bytes.
+pub(super) fn page_bytes() -> u64 {
+    // SAFETY: the call has no requirement.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(bytes).unwrap_or(TILE_SIZE_BYTES)
 }
 
 /// Memory that the machine has, in bytes, where the system says so.

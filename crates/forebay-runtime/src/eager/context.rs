@@ -22,51 +22,6 @@ use super::timeline::Agent;
 use super::transfer;
 use crate::error::RuntimeError;
 
-/// Settings of a context.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ContextOptions {
-    /// The most device bytes that tensors may take; none for as many as the device has.
-    pub device_memory_bytes: Option<u64>,
-    /// Whether more device memory is taken when tensors need it. Without, all of `device_memory_bytes` (then a number is
-    /// needed) is taken at the start.
-    pub growth: bool,
-    /// Device memory is taken in multiples of this, where the cap allows it.
-    pub segment_bytes: u64,
-    /// The largest heap behind a reservation; the device's own limit if that is smaller.
-    pub heap_bytes: u64,
-    /// Whether heaps are mapped tile by tile where the device can. Without, every segment is one placed heap.
-    pub tiled: bool,
-    /// The most bytes of host blocks that copies from and to the host go through; none for 8 MiB.
-    pub staging_bytes: Option<u64>,
-    /// The most events of the device, at least 2. Half of them serve streams, at most 32; streams beyond that share. The
-    /// others measure time.
-    pub event_limit: usize,
-    /// Whether everything is recorded from the start for [`Context::check`].
-    pub record: bool,
-    /// Of how many blocks that are gone to keep, from the start, who had them when ([`Context::memory_history`]); 0 for none.
-    pub memory_history: usize,
-    /// Whether memory that is freed while another stream uses it is kept until that use has returned. Without, results are
-    /// wrong now and then; it can be turned off only to show that.
-    pub extend_lifetimes: bool,
-}
-
-impl Default for ContextOptions {
-    fn default() -> ContextOptions {
-        ContextOptions {
-            device_memory_bytes: None,
-            growth: true,
-            segment_bytes: 2 << 20,
-            heap_bytes: 32 << 20,
-            tiled: true,
-            staging_bytes: None,
-            event_limit: 64,
-            record: false,
-            memory_history: 0,
-            extend_lifetimes: true,
-        }
-    }
-}
-
 /// A device with its streams and memory. Cheap to clone: clones are the same context. It lives as long as anything made
 /// with it.
 #[derive(Clone)]
@@ -86,7 +41,7 @@ impl Context {
     /// A context on a device, with its default stream.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Settings that contradict each other or the device, and what the device reports.
     pub fn new(device: Arc<dyn Device>, options: &ContextOptions) -> Result<Context, RuntimeError> {
         let shared = Arc::new(Shared::new(device, options)?);
         let default_lease = Arc::new(Lease::new(shared.clone(), 0)?);
@@ -108,6 +63,11 @@ impl Context {
     /// The stream that this thread's work goes to: the one entered last ([`Stream::enter`]), else the default stream.
     pub fn current_stream(&self) -> Stream {
         current::of_context(self).unwrap_or_else(|| self.default_stream())
+    }
+
+    /// The unit in which heaps are mapped ([`ContextOptions::tile_bytes`]).
+    pub fn tile_bytes(&self) -> u64 {
+        self.inner.shared.tile_bytes
     }
 
     /// An ONNX operator to run on the current stream.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use forebay_memory::size::MemorySize;
 
-use super::context::ContextOptions;
+use super::options::ContextOptions;
 use crate::error::RuntimeError;
 
 impl ContextOptions {
@@ -17,8 +17,8 @@ impl ContextOptions {
     }
 
     /// These settings, with what the environment says instead of some: `FOREBAY_DEVICE_MEMORY`, `FOREBAY_HEAP_SIZE`,
-    /// `FOREBAY_SEGMENT_SIZE` and `FOREBAY_STAGING` are sizes such as `256MiB`; `FOREBAY_GROWTH` and `FOREBAY_TILED` are 0 or
-    /// 1. A variable that is empty says nothing.
+    /// `FOREBAY_TILE_SIZE`, `FOREBAY_SEGMENT_SIZE` and `FOREBAY_STAGING` are sizes such as `256MiB`; `FOREBAY_GROWTH` and
+    /// `FOREBAY_TILED` are 0 or 1. A variable that is empty says nothing.
     ///
     /// # Errors
     /// [`RuntimeError::Setting`] for a value that makes no sense.
@@ -39,6 +39,9 @@ impl ContextOptions {
         }
         if let Some(bytes) = size_bytes("FOREBAY_STAGING")? {
             self.staging_bytes = Some(bytes);
+        }
+        if let Some(bytes) = size_bytes("FOREBAY_TILE_SIZE")? {
+            self.tile_bytes = Some(bytes);
         }
         self.heap_bytes = size_bytes("FOREBAY_HEAP_SIZE")?.unwrap_or(self.heap_bytes);
         self.segment_bytes = size_bytes("FOREBAY_SEGMENT_SIZE")?.unwrap_or(self.segment_bytes);
@@ -82,6 +85,7 @@ mod tests {
         let found = with(&[
             ("FOREBAY_DEVICE_MEMORY", "1.5GiB"),
             ("FOREBAY_HEAP_SIZE", "4MiB"),
+            ("FOREBAY_TILE_SIZE", "128KiB"),
             ("FOREBAY_SEGMENT_SIZE", "64k"),
             ("FOREBAY_STAGING", "3MB"),
             ("FOREBAY_GROWTH", "0"),
@@ -90,6 +94,7 @@ mod tests {
         let expected = ContextOptions {
             device_memory_bytes: Some(3 << 29),
             heap_bytes: 4 << 20,
+            tile_bytes: Some(128 << 10),
             segment_bytes: 64 << 10,
             staging_bytes: Some(3_000_000),
             growth: false,
@@ -105,6 +110,7 @@ mod tests {
         for (variable, text, words) in [
             ("FOREBAY_DEVICE_MEMORY", "50%", "share"),
             ("FOREBAY_HEAP_SIZE", "many", "number"),
+            ("FOREBAY_TILE_SIZE", "1%", "share"),
             ("FOREBAY_SEGMENT_SIZE", "0", "zero"),
             ("FOREBAY_STAGING", "1XB", "unit"),
             ("FOREBAY_GROWTH", "yes", "0 or 1"),

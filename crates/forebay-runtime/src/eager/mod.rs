@@ -36,7 +36,7 @@
 //! | `shared` | queues, clocks and memory behind one lock; how the host waits |
 //! | [`context`], [`stream`], [`event`] | what the caller holds |
 //! | `explain` | what a context says about its memory: numbers, snapshots, pictures |
-//! | `environment` | settings of a context from the environment |
+//! | `options`, `environment` | settings of a context, also from the environment |
 //! | [`slice`], [`tensor`], [`operation`] | bytes, data in them, and what is done with it |
 //! | `transfer` | bytes between the host and the device, through a ring of host blocks |
 //! | [`managed`] | memory for more than the device holds |
@@ -52,6 +52,7 @@ mod explain;
 pub mod ledger;
 pub mod managed;
 pub mod operation;
+mod options;
 pub mod recording;
 mod shared;
 pub mod slice;
@@ -63,10 +64,11 @@ pub mod timeline;
 mod timers;
 mod transfer;
 
-pub use context::{Context, ContextOptions};
+pub use context::Context;
 pub use event::Event;
 pub use managed::{ManagedBuffer, ManagedMemory, ManagedOptions, ManagedStatistics};
 pub use operation::{Input, Operation};
+pub use options::ContextOptions;
 pub use recording::{Races, Recording};
 pub use slice::Slice;
 pub use stream::{Stream, StreamGuard};

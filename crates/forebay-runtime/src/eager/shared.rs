@@ -14,17 +14,14 @@ use forebay_sync::race::HostAction;
 use forebay_sync::Tracker;
 
 use super::batch::Batch;
-use super::context::ContextOptions;
 use super::ledger::Relief;
+use super::options::ContextOptions;
 use super::recording::Recording;
-use super::store::{Place, Store, StoreKind, StoreOptions};
+use super::store::{Place, Store, StoreKind};
 use super::timeline::{Agent, QueueId, Timelines};
 use super::timers::Timers;
 use super::transfer::Ring;
 use crate::error::RuntimeError;
-
-/// The most bytes of host blocks that copies between the host's arrays and the device go through.
-const STAGING_BYTES_MAX: u64 = 8 << 20;
 
 /// Records that may be open before the host asks which have fired, so that their number stays bounded.
 const OPEN_RECORDS_MAX: usize = 64;
@@ -58,6 +55,8 @@ pub struct State {
 pub struct Shared {
     /// The device.
     pub device: Arc<dyn Device>,
+    /// The unit in which heaps are mapped.
+    pub tile_bytes: u64,
     queues_max: usize,
     state: Mutex<State>,
     /// Who holds host blocks.
@@ -74,20 +73,7 @@ impl Shared {
     /// # Errors
     /// What the device reports.
     pub fn new(device: Arc<dyn Device>, options: &ContextOptions) -> Result<Shared, RuntimeError> {
-        let device_store = StoreOptions {
-            cap_bytes: options.device_memory_bytes.unwrap_or(u64::MAX),
-            segment_bytes: options.segment_bytes,
-            heap_bytes: options.heap_bytes,
-            grows: options.growth,
-            tiled: options.tiled,
-            tracks_uses: options.extend_lifetimes,
-        };
-        let staging_store = StoreOptions {
-            cap_bytes: options.staging_bytes.unwrap_or(STAGING_BYTES_MAX),
-            grows: true,
-            tracks_uses: true,
-            ..device_store
-        };
+        let [device_store, staging_store] = options.stores(device.limits())?;
         // Each queue has an event; what remains measures time.
         let queues_max = (options.event_limit / 2).clamp(1, 32);
         let mut state = State {
@@ -99,7 +85,13 @@ impl Shared {
             operation_count: 0,
         };
         state.store(StoreKind::Device).ledger.start_history(options.memory_history);
-        let shared = Shared { device, queues_max, state: Mutex::new(state), ring: Ring::default() };
+        let shared = Shared {
+            device,
+            tile_bytes: device_store.tile_bytes,
+            queues_max,
+            state: Mutex::new(state),
+            ring: Ring::default(),
+        };
         if !options.growth {
             shared.reserve_all(options.device_memory_bytes)?;
         }

@@ -32,6 +32,8 @@ pub struct StoreOptions {
     pub cap_bytes: u64,
     /// Segments are multiples of this where the cap allows it, so that small blocks share one.
     pub segment_bytes: u64,
+    /// Memory is taken in whole tiles of this, and mapped in them; a multiple of the device's tile where it is mapped.
+    pub tile_bytes: u64,
     /// The largest heap behind a reservation; the device's own limit if that is smaller.
     pub heap_bytes: u64,
     /// Whether more may be taken when blocks do not fit; else what is taken at the start has to do.
@@ -118,7 +120,7 @@ impl Store {
         size_bytes: u64,
         commands: &mut Vec<Command>,
     ) -> Result<bool, DeviceError> {
-        let tile_bytes = device.limits().tile_size_bytes.max(ALIGNMENT_BYTES);
+        let tile_bytes = self.options.tile_bytes;
         let room_bytes = (self.options.cap_bytes - self.reserved_bytes()).saturating_add(self.tiles.spare_bytes());
         let rounded = |unit: u64| size_bytes.max(1).checked_next_multiple_of(unit).filter(|&bytes| bytes <= room_bytes);
         let unit = self.options.segment_bytes.max(1).checked_next_multiple_of(tile_bytes).unwrap_or(tile_bytes);
@@ -183,7 +185,7 @@ impl Store {
     /// Adds heaps until so many bytes are mapped nowhere.
     fn add_heaps(&mut self, device: &dyn Device, size_bytes: u64) -> Result<(), DeviceError> {
         let heap_bytes_max = self.options.heap_bytes.min(device.limits().heap_size_max_bytes);
-        let tile_bytes = device.limits().tile_size_bytes;
+        let tile_bytes = self.options.tile_bytes;
         let heap_bytes_max = (heap_bytes_max / tile_bytes * tile_bytes).max(tile_bytes);
         while self.tiles.spare_bytes() < size_bytes {
             let heap_bytes = heap_bytes_max.min(size_bytes - self.tiles.spare_bytes());
@@ -206,7 +208,7 @@ impl Store {
         waited: bool,
         commands: &mut Vec<Command>,
     ) -> Result<Option<Place>, DeviceError> {
-        let tile_bytes = device.limits().tile_size_bytes.max(ALIGNMENT_BYTES);
+        let tile_bytes = self.options.tile_bytes;
         let Some(rounded_bytes) = size_bytes.checked_next_multiple_of(tile_bytes) else { return Ok(None) };
         if !self.uses_tiles(device) || !self.ledger.can_assemble(Some(home).filter(|_| waited), size_bytes, tile_bytes)
         {

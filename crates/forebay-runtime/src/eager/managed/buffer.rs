@@ -120,7 +120,7 @@ pub struct ManagedBuffer {
 impl ManagedBuffer {
     pub(super) fn new(handle: Arc<Handle>, size_bytes: u64) -> Result<ManagedBuffer, RuntimeError> {
         let core = &handle.core;
-        let granularity_bytes = core.unit_bytes.unwrap_or(core.context.device().limits().tile_size_bytes);
+        let granularity_bytes = core.unit_bytes.unwrap_or(core.context.tile_bytes());
         let Some(whole_bytes) = size_bytes.checked_next_multiple_of(granularity_bytes).filter(|&bytes| bytes > 0)
         else {
             return Err(RuntimeError::Tensor { reason: format!("a managed buffer of {size_bytes} bytes cannot be") });

@@ -39,6 +39,8 @@ pub struct Core {
     pub copies: Stream,
     /// Size of a unit; none where each buffer is one, because the device has no tiles.
     pub unit_bytes: Option<u64>,
+    /// Whether device memory is taken and given back as buffers come and go.
+    pub grows: bool,
     state: Mutex<State>,
     /// Notified when there is a prefetch to carry out, when one was, and at the end.
     pub changed: Condvar,
@@ -140,8 +142,15 @@ fn lost_count() -> RuntimeError {
 
 impl Core {
     /// A managed memory.
-    pub fn new(number: u64, context: Context, copies: Stream, unit_bytes: Option<u64>, state: State) -> Core {
-        Core { number, context, copies, unit_bytes, state: Mutex::new(state), changed: Condvar::new() }
+    pub fn new(
+        number: u64,
+        context: Context,
+        copies: Stream,
+        unit_bytes: Option<u64>,
+        grows: bool,
+        state: State,
+    ) -> Core {
+        Core { number, context, copies, unit_bytes, grows, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// The state. Everything in it is valid between statements, so a panic elsewhere does no harm.
@@ -200,6 +209,21 @@ impl Core {
         moves.arrivals.iter().try_for_each(|arrival| self.arrive(state, *arrival, &moving, cause))
     }
 
+    /// Takes all the device memory that there may be.
+    ///
+    /// # Errors
+    /// What making a heap reports.
+    pub fn take_all(&self) -> Result<(), DeviceError> {
+        let mut state = self.lock();
+        let cap_bytes = state.slots.cap_bytes();
+        while state.slots.grow(self.unit_bytes.unwrap_or(cap_bytes), cap_bytes, |bytes| self.create_heap(bytes))? {}
+        Ok(())
+    }
+
+    fn create_heap(&self, size_bytes: u64) -> Result<DeviceSegment, DeviceError> {
+        self.context.device().create_heap(size_bytes).map(DeviceSegment::Heap)
+    }
+
     /// Takes as much device memory as arrivals need beside what evictions free.
     fn provide_slots(&self, state: &mut State, moves: &Moves) -> Result<(), Stop> {
         let arriving_bytes = state.size_bytes(moves.arrivals.iter().map(|arrival| arrival.unit));
@@ -216,8 +240,7 @@ impl Core {
                 return Ok(());
             }
             if let Some(unit_bytes) = self.unit_bytes {
-                let make = |size_bytes| self.context.device().create_heap(size_bytes).map(DeviceSegment::Heap);
-                let grown = state.slots.grow(unit_bytes, missing_bytes, make);
+                let grown = state.slots.grow(unit_bytes, missing_bytes, |bytes| self.create_heap(bytes));
                 if grown.map_err(device_error("while making room for managed memory"))? {
                     continue;
                 }

@@ -38,6 +38,9 @@ static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 pub struct ManagedOptions {
     /// The most device bytes that its buffers take together.
     pub device_bytes: u64,
+    /// Whether device memory is taken as buffers need it. Without, all of it is taken at the start and stays, which needs a
+    /// device with tiles.
+    pub growth: bool,
     /// What changes the order of eviction.
     pub policy: Policy,
     /// The most bytes of host blocks; none for as many as there are.
@@ -51,7 +54,7 @@ pub struct ManagedOptions {
 impl ManagedOptions {
     /// A device budget and a policy; the rest as usual.
     pub fn new(device_bytes: u64, policy: Policy) -> ManagedOptions {
-        ManagedOptions { device_bytes, policy, host_bytes: None, spill_dir: None, unit_bytes: None }
+        ManagedOptions { device_bytes, growth: true, policy, host_bytes: None, spill_dir: None, unit_bytes: None }
     }
 }
 
@@ -81,22 +84,30 @@ impl Drop for Handle {
 }
 
 impl ManagedMemory {
-    /// A managed memory without buffers. It takes device memory as it needs it.
+    /// A managed memory without buffers.
     ///
     /// # Errors
-    /// A budget below one unit, a spill folder that cannot be written, or what the device
-    /// reports.
+    /// A budget below one unit, memory that shall not grow on a device without tiles, a spill folder that cannot be written,
+    /// or what the device reports.
     pub fn new(context: &Context, options: &ManagedOptions) -> Result<ManagedMemory, RuntimeError> {
         let (device, limits) = (context.device(), context.device().limits());
         // Before the files: what is made last needs no care when it fails.
         let copies = Stream::new(context, 0)?;
         let (step_bytes, segment_bytes_max, unit_bytes) = match limits.tiled {
             true => {
-                let unit_bytes = unit_bytes(limits, options)?;
+                let unit_bytes = unit_bytes(limits, context.tile_bytes(), options)?;
                 (unit_bytes, limits.heap_size_max_bytes / unit_bytes * unit_bytes, Some(unit_bytes))
             }
+            false if !options.growth => {
+                let reason = format!(
+                    "managed memory that does not grow needs tiles: on {}, which cannot map any, each buffer is a heap of \
+                     its own",
+                    limits.name
+                );
+                return Err(RuntimeError::Tensor { reason });
+            }
             // Placed heaps serve a buffer each.
-            false => (limits.tile_size_bytes, 0, None),
+            false => (context.tile_bytes(), 0, None),
         };
         let device_bytes = options.device_bytes / step_bytes * step_bytes;
         let host_bytes = options.host_bytes.map_or(u64::MAX, |bytes| bytes / step_bytes * step_bytes);
@@ -109,7 +120,10 @@ impl ManagedMemory {
             files,
         );
         let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
-        let core = Arc::new(Core::new(number, context.clone(), copies, unit_bytes, state));
+        let core = Arc::new(Core::new(number, context.clone(), copies, unit_bytes, options.growth, state));
+        if !options.growth {
+            core.take_all().map_err(device_error("while taking all managed memory at the start"))?;
+        }
         context.add_managed(&core);
         let handle = Handle { core, thread: Mutex::default() };
         Ok(ManagedMemory { handle: Arc::new(handle) })
@@ -211,8 +225,7 @@ impl fmt::Debug for ManagedMemory {
 ///
 /// # Errors
 /// One that fits neither a heap nor the budget.
-fn unit_bytes(limits: &Limits, options: &ManagedOptions) -> Result<u64, RuntimeError> {
-    let tile_bytes = limits.tile_size_bytes;
+fn unit_bytes(limits: &Limits, tile_bytes: u64, options: &ManagedOptions) -> Result<u64, RuntimeError> {
     let usual = UNIT_BYTES.min((options.device_bytes / 64).max(tile_bytes)).min(limits.heap_size_max_bytes);
     let wanted = options.unit_bytes.unwrap_or(usual);
     let unit_bytes = wanted.max(1).checked_next_multiple_of(tile_bytes);

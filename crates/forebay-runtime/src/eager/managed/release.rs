@@ -99,12 +99,14 @@ impl Core {
         self.return_placed(state);
     }
 
-    /// Gives memory that nobody uses back to the device: the bytes. Does not wait.
+    /// Gives memory that nobody uses back to the device: the bytes. Does not wait. What was taken for good stays.
     pub fn trim(&self) -> u64 {
         let mut state = self.lock();
         self.reap(&mut state);
         let before_bytes = state.slots.reserved_bytes() + state.blocks.reserved_bytes();
-        self.destroy(state.slots.take_unused());
+        if self.grows {
+            self.destroy(state.slots.take_unused());
+        }
         let mut unused = state.blocks.take_unused();
         let bytes = before_bytes - state.slots.reserved_bytes() - state.blocks.reserved_bytes();
         let copied = self.context.shared().lock().timelines.issued(self.copies.queue());

@@ -1,0 +1,103 @@
+//! Settings of a context, and what they mean for its memory on a device.
+
+use forebay_base::Limits;
+
+use super::store::{StoreOptions, ALIGNMENT_BYTES};
+use crate::error::RuntimeError;
+
+/// The most bytes of host blocks that copies between the host's arrays and the device go through.
+const STAGING_BYTES_MAX: u64 = 8 << 20;
+/// Host blocks are multiples of this, or of a smaller tile: nothing is mapped there.
+const STAGING_TILE_BYTES: u64 = 64 << 10;
+
+/// Settings of a context.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContextOptions {
+    /// The most device bytes that tensors may take; none for as many as the device has.
+    pub device_memory_bytes: Option<u64>,
+    /// Whether more device memory is taken when tensors need it. Without, all of `device_memory_bytes` (then a number is
+    /// needed) is taken at the start.
+    pub growth: bool,
+    /// Device memory is taken in multiples of this, where the cap allows it.
+    pub segment_bytes: u64,
+    /// The unit in which heaps are mapped: a power of two, whole tiles of the device, at most `heap_bytes`; none for the
+    /// device's tile.
+    pub tile_bytes: Option<u64>,
+    /// The largest heap behind a reservation; the device's own limit if that is smaller.
+    pub heap_bytes: u64,
+    /// Whether heaps are mapped tile by tile where the device can. Without, every segment is one placed heap.
+    pub tiled: bool,
+    /// The most bytes of host blocks that copies from and to the host go through; none for 8 MiB.
+    pub staging_bytes: Option<u64>,
+    /// The most events of the device, at least 2. Half of them serve streams, at most 32; streams beyond that share. The
+    /// others measure time.
+    pub event_limit: usize,
+    /// Whether everything is recorded from the start for [`Context::check`].
+    pub record: bool,
+    /// Of how many blocks that are gone to keep, from the start, who had them when ([`Context::memory_history`]); 0 for none.
+    pub memory_history: usize,
+    /// Whether memory that is freed while another stream uses it is kept until that use has returned. Without, results are
+    /// wrong now and then; it can be turned off only to show that.
+    pub extend_lifetimes: bool,
+}
+
+impl Default for ContextOptions {
+    fn default() -> ContextOptions {
+        ContextOptions {
+            device_memory_bytes: None,
+            growth: true,
+            segment_bytes: 2 << 20,
+            tile_bytes: None,
+            heap_bytes: 32 << 20,
+            tiled: true,
+            staging_bytes: None,
+            event_limit: 64,
+            record: false,
+            memory_history: 0,
+            extend_lifetimes: true,
+        }
+    }
+}
+
+impl ContextOptions {
+    /// How memory is taken on such a device: its own, and blocks of the host.
+    ///
+    /// # Errors
+    /// Tiles that there cannot be.
+    pub(super) fn stores(&self, limits: &Limits) -> Result<[StoreOptions; 2], RuntimeError> {
+        let device = StoreOptions {
+            cap_bytes: self.device_memory_bytes.unwrap_or(u64::MAX),
+            segment_bytes: self.segment_bytes,
+            tile_bytes: self.tile_bytes(limits)?,
+            heap_bytes: self.heap_bytes,
+            grows: self.growth,
+            tiled: self.tiled,
+            tracks_uses: self.extend_lifetimes,
+        };
+        let staging = StoreOptions {
+            cap_bytes: self.staging_bytes.unwrap_or(STAGING_BYTES_MAX),
+            tile_bytes: device.tile_bytes.min(STAGING_TILE_BYTES),
+            grows: true,
+            tracks_uses: true,
+            ..device
+        };
+        Ok([device, staging])
+    }
+
+    /// The unit in which heaps are mapped.
+    fn tile_bytes(&self, limits: &Limits) -> Result<u64, RuntimeError> {
+        let device_bytes = limits.tile_size_bytes;
+        let heap_bytes = self.heap_bytes.min(limits.heap_size_max_bytes);
+        let Some(tile_bytes) = self.tile_bytes else { return Ok(device_bytes.max(ALIGNMENT_BYTES)) };
+        let reason = if !tile_bytes.is_power_of_two() {
+            "it has to be a power of two".to_string()
+        } else if tile_bytes % device_bytes != 0 {
+            format!("the device maps {device_bytes} at a time, and was opened so")
+        } else if tile_bytes > heap_bytes {
+            format!("a heap of {heap_bytes} does not hold one: choose smaller tiles or larger heaps")
+        } else {
+            return Ok(tile_bytes.max(ALIGNMENT_BYTES));
+        };
+        Err(RuntimeError::Tensor { reason: format!("tiles of {tile_bytes} bytes are not possible: {reason}") })
+    }
+}
