@@ -75,6 +75,22 @@ fn every_memory_mode_gives_the_same_losses_and_says_what_it_moved() {
 }
 
 #[test]
+fn memory_that_does_not_grow_is_the_whole_budget_from_the_start() {
+    let (model, data) = (digits_model(), digits_data());
+    let run = |flags: &[&str], growth: &str| {
+        let usual = ["--steps", "2", "--device-memory", "32MiB", "--no-compare", "--memory", "automatic", "--json"];
+        let arguments = train(&model, &data, &[usual.as_slice(), flags].concat());
+        let output = forebay(&arguments).env("FOREBAY_GROWTH", growth).output().unwrap();
+        let report: forebay::serde_json::Value = forebay::serde_json::from_slice(&output.stdout).unwrap();
+        (losses(&report), report["device_peak_bytes"].as_u64())
+    };
+    let (grown, grown_bytes) = run(&["--tile-size", "4KiB"], "1");
+    assert!(grown_bytes < Some(16 << 20), "{grown_bytes:?}");
+    assert_eq!(run(&["--no-growth"], "1"), (grown.clone(), Some(32 << 20)));
+    assert_eq!(run(&[], "0"), (grown, Some(32 << 20)));
+}
+
+#[test]
 fn a_budget_changes_no_bit_and_is_kept() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
     let saved = [folder.text("free.onnx"), folder.text("tight.onnx")];

@@ -25,6 +25,8 @@ fn the_tables_are_those_of_the_policies() {
         driver,
         ["1 [0]", "2 [1]", "3 [2]", "4 []", "5 [1]", "6 []", "7 [0]", "8 [0]", "9 [0]", "10 [0]", "10 [0]"]
     );
+    let fixed = json(&[&SMALL[..], &["--no-growth", "--tile-size", "16KiB"]].concat());
+    assert_eq!(fixed["as_measured"], true);
     let touch = evicted("touch");
     assert_eq!((touch[0].as_str(), &touch[1..]), ("1 [1]", &driver[1..]));
 }
@@ -49,6 +51,7 @@ fn nonsense_is_refused() {
         (vec!["probe", "--chunk-size", "50%"], "8MiB"),
         (vec!["probe", "--chunk-size", "1KiB"], "1024 bytes"),
         (vec!["probe", "--device", "abacus"], "abacus"),
+        (vec!["probe", "--no-growth", "--no-tiles"], "without tiles"),
     ] {
         assert_says(&failure(2, &arguments), &[word]);
     }

@@ -94,7 +94,7 @@ fn other_sizes_of_tile_give_the_same_bits_out_of_core() {
         assert!(minimum < peak && minimum % tile_size == 0, "{what}");
         options.device_memory = Some(MemorySize::Bytes(minimum));
         let mut trainer = trainer_on(case.model(), recipe(&case), options, None);
-        assert!(trainer.plan().heaps.iter().all(|heap| heap.size_bytes % tile_size == 0), "{what}");
+        assert!(trainer.plan().heaps.iter().all(|bytes| bytes % tile_size == 0), "{what}");
         assert!(trainer.statistics().bytes_to_device > bytes_of_inputs(&trainer), "{what}: data moves");
         assert_same(&expected, &run(&case, &mut trainer, 3), &what);
         assert!(trainer.usage().heap_peak_bytes <= minimum, "{what}");

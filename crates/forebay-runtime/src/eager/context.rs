@@ -12,6 +12,7 @@ use super::compiled::Cache;
 use super::current;
 use super::managed::Core;
 use super::operation::Operation;
+use super::options::ContextOptions;
 use super::recording::{Races, Recording};
 use super::shared::Shared;
 use super::slice::{Slice, Span};

@@ -32,9 +32,9 @@ pub struct ContextOptions {
     /// The most events of the device, at least 2. Half of them serve streams, at most 32; streams beyond that share. The
     /// others measure time.
     pub event_limit: usize,
-    /// Whether everything is recorded from the start for [`Context::check`].
+    /// Whether everything is recorded from the start for [`Context::check`](super::Context::check).
     pub record: bool,
-    /// Of how many blocks that are gone to keep, from the start, who had them when ([`Context::memory_history`]); 0 for none.
+    /// Of how many blocks that are gone to keep, from the start, who had them when ([`Context::memory_history`](super::Context::memory_history)); 0 for none.
     pub memory_history: usize,
     /// Whether memory that is freed while another stream uses it is kept until that use has returned. Without, results are
     /// wrong now and then; it can be turned off only to show that.
