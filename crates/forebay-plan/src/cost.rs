@@ -1,20 +1,11 @@
-//! Cost: how long launches and copies take. Either estimated from a program and a device's limits, or measured.
+//! Cost: how long launches and copies take. Either estimated from operation and byte counts and what a machine can do
+//! ([`crate::machine`]), or measured ([`crate::saved_costs`] keeps that in a file).
 
-use forebay_base::{Kernel, Limits};
+use forebay_base::{DataType, Kernel, Limits};
 use forebay_model::program::{Operand, Program, ProgramLaunch};
 
-/// Arithmetic operations per nanosecond and lane that estimates assume.
-const OPERATIONS_PER_NS_AND_LANE: f64 = 35.0;
-/// Bytes per nanosecond that estimates assume of kernels bound by memory, all lanes together.
-const KERNEL_BYTES_PER_NS: f64 = 12.0;
-/// Bytes per nanosecond that estimates assume of copies between spaces, each way.
-const COPY_BYTES_PER_NS: f64 = 5.0;
-/// Bytes per nanosecond that estimates assume of disks, each way.
-const DISK_BYTES_PER_NS: f64 = 1.0;
-/// Nanoseconds that estimates assume before a disk moves its first byte.
-const DISK_LATENCY_NS: u64 = 100_000;
-/// Nanoseconds that estimates assume to start a launch or a copy.
-const LATENCY_NS: u64 = 5_000;
+use crate::machine::MachineDescription;
+use crate::ways::{Disk, Link};
 
 /// Durations that planning works with. Plans are a function of them, so they are plain data that can be saved.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,63 +16,71 @@ pub struct Costs {
     pub launch_lanes: Vec<f64>,
     /// Lanes of the machine.
     pub lanes: f64,
-    /// Bytes per nanosecond from the host to the device.
-    pub copy_in_bytes_per_ns: f64,
-    /// Bytes per nanosecond from the device to the host.
-    pub copy_out_bytes_per_ns: f64,
-    /// Nanoseconds before a copy moves its first byte.
-    pub copy_latency_ns: u64,
-    /// Bytes per nanosecond from the disk.
-    pub disk_read_bytes_per_ns: f64,
-    /// Bytes per nanosecond to the disk.
-    pub disk_write_bytes_per_ns: f64,
-    /// Nanoseconds before a disk moves its first byte.
-    pub disk_latency_ns: u64,
+    /// Nanoseconds for which a lane is missing to launches, for each byte that is copied between host and device: 0 where
+    /// copies have engines of their own.
+    pub copy_lane_ns_per_byte: f64,
+    /// Nanoseconds that a step takes beside its commands: to hand them out, and to join with the host.
+    pub step_ns: u64,
+    /// Between host and device.
+    pub link: Link,
+    /// From and to a disk.
+    pub disk: Disk,
 }
 
 impl Costs {
     /// Nanoseconds to copy `bytes` to the device.
     pub fn copy_in_ns(&self, bytes: u64) -> u64 {
-        self.copy_latency_ns + (bytes as f64 / self.copy_in_bytes_per_ns) as u64
+        self.link.to_device.ns(bytes)
     }
 
     /// Nanoseconds to copy `bytes` from the device.
     pub fn copy_out_ns(&self, bytes: u64) -> u64 {
-        self.copy_latency_ns + (bytes as f64 / self.copy_out_bytes_per_ns) as u64
+        self.link.from_device.ns(bytes)
     }
 
     /// Nanoseconds to copy `bytes` from the disk.
     pub fn disk_read_ns(&self, bytes: u64) -> u64 {
-        self.disk_latency_ns + (bytes as f64 / self.disk_read_bytes_per_ns) as u64
+        self.disk.read.ns(bytes)
     }
 
     /// Nanoseconds to copy `bytes` to the disk.
     pub fn disk_write_ns(&self, bytes: u64) -> u64 {
-        self.disk_latency_ns + (bytes as f64 / self.disk_write_bytes_per_ns) as u64
+        self.disk.write.ns(bytes)
     }
 }
 
-/// Costs from operation and byte counts alone. The time to start a launch is what launches side by side can save.
+/// Costs on a device of which only its limits are known.
 pub fn estimate(program: &Program, limits: &Limits) -> Costs {
-    let lanes = f64::from(limits.lanes.max(1));
+    estimate_on(program, &MachineDescription::of_limits(limits))
+}
+
+/// Costs from operation and byte counts alone: a launch takes as long as its operations or its bytes, whichever take longer.
+/// The time to start a launch is what launches side by side can save.
+pub fn estimate_on(program: &Program, machine: &MachineDescription) -> Costs {
+    let lanes = f64::from(machine.lanes.max(1));
+    let launch_ns = machine.launch_ns as f64;
     let work_ns = |launch: &ProgramLaunch| {
-        let arithmetic = operations(launch) / (OPERATIONS_PER_NS_AND_LANE * lanes);
-        let traffic = bytes(launch) as f64 / KERNEL_BYTES_PER_NS;
+        let arithmetic = operations(launch) / machine.operations_per_second(data_type(launch)) * 1e9;
+        let traffic = bytes(launch) as f64 / machine.memory_bytes_per_second * 1e9;
         arithmetic.max(traffic)
     };
     // One lane starts a launch, all lanes work on it: the mean over both.
-    let mean_lanes = |work_ns: f64| (LATENCY_NS as f64 + work_ns * lanes) / (LATENCY_NS as f64 + work_ns);
+    let mean_lanes = |work_ns: f64| (launch_ns + work_ns * lanes) / (launch_ns + work_ns).max(1.0);
     Costs {
-        launch_ns: program.launches.iter().map(|launch| LATENCY_NS + work_ns(launch) as u64).collect(),
-        launch_lanes: program.launches.iter().map(|launch| mean_lanes(work_ns(launch))).collect(),
+        launch_ns: program.launches.iter().map(|launch| machine.launch_ns + work_ns(launch) as u64).collect(),
+        launch_lanes: program.launches.iter().map(|launch| mean_lanes(work_ns(launch)).max(1.0)).collect(),
         lanes,
-        copy_in_bytes_per_ns: COPY_BYTES_PER_NS,
-        copy_out_bytes_per_ns: COPY_BYTES_PER_NS,
-        copy_latency_ns: LATENCY_NS,
-        disk_read_bytes_per_ns: DISK_BYTES_PER_NS,
-        disk_write_bytes_per_ns: DISK_BYTES_PER_NS,
-        disk_latency_ns: DISK_LATENCY_NS,
+        copy_lane_ns_per_byte: machine.copy_lane_ns_per_byte,
+        step_ns: 0,
+        link: machine.link,
+        disk: machine.disk,
     }
+}
+
+/// The type that a launch computes in.
+fn data_type(launch: &ProgramLaunch) -> DataType {
+    let operand = launch.writes.first().or(launch.reads.first());
+    operand.map_or(DataType::Float32, |operand| operand.desc.data_type())
 }
 
 /// Bytes that a launch reads and writes.

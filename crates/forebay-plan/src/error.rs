@@ -30,6 +30,13 @@ pub enum PlanError {
         /// What is wrong.
         reason: String,
     },
+    /// A description of a machine or of costs has no meaning.
+    Document {
+        /// What it describes.
+        what: &'static str,
+        /// What is wrong with it, and where.
+        reason: String,
+    },
     /// The plan breaks an invariant: a defect of this crate, found before anything ran.
     Check {
         /// Which invariant, and where.
@@ -59,6 +66,7 @@ impl fmt::Display for PlanError {
                 }
             ),
             PlanError::Tensor { launch, reason } => write!(f, "'{launch}': {reason}"),
+            PlanError::Document { what, reason } => write!(f, "no description of {what}: {}", reason.trim_end()),
             PlanError::Check { reason } => write!(f, "the plan breaks an invariant (a defect of Forebay): {reason}"),
         }
     }

@@ -12,6 +12,9 @@
 //! | [`alias`] | outputs take over inputs that die |
 //! | [`liveness`] | when each buffer is used |
 //! | [`cost`] | how long launches and copies take |
+//! | [`machine`] | what a machine can do: described in a file, or taken from a device's limits |
+//! | [`saved_costs`] | costs in a file |
+//! | [`ways`] | links and disks |
 //! | [`residency`] | which bytes are on the device when: keep or swap |
 //! | [`stores`] | which bytes are on the host and which on disk while they are not on the device |
 //! | [`schedule`] | launches and copies in one list, with streams |
@@ -35,12 +38,14 @@ pub mod emit;
 pub mod error;
 pub mod fuse;
 pub mod liveness;
+pub mod machine;
 pub mod order;
 pub mod paging;
 pub mod plan;
 pub mod planner;
 mod profile;
 pub mod residency;
+pub mod saved_costs;
 pub mod schedule;
 pub mod simulate;
 pub mod split;
@@ -48,10 +53,13 @@ pub mod stores;
 pub mod swap;
 #[cfg(test)]
 mod testing;
+pub mod ways;
 
 pub use dependences::fewest_barriers;
 pub use error::PlanError;
+pub use machine::MachineDescription;
 pub use order::LaunchOrder;
 pub use paging::{page, Paging};
 pub use plan::{Home, Plan};
 pub use planner::{choose_groups, plan, plan_in_groups, PlanOptions};
+pub use saved_costs::SavedCosts;

@@ -3,8 +3,11 @@
 //! Streams hand out their commands in order, as devices do: a launch runs beside everything of its stream that no barrier
 //! and no wait keeps it from, a barrier stops the stream until all that it handed out is done, a wait until the record has
 //! fired. What runs at once shares the machine's lanes: each launch takes as many as it can use alone, those handed out
-//! first before the others. So a launch that fills the machine gains nothing from company, and small ones do. Copies go one
-//! after the other in each direction, at the link's speed; those from and to a disk beside those from and to the host.
+//! first before the others. So a launch that fills the machine gains nothing from company, and small ones do.
+//!
+//! Copies go one after the other in each direction, at the link's speed; those from and to a disk beside those from and to the
+//! host. Where both directions share the link, each moves at half of its speed while the other does, because buses hand out
+//! turns for a few hundred bytes at a time, not for a whole copy. Where lanes copy, launches have the fewer meanwhile.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -12,11 +15,15 @@ use forebay_base::{Command, EventId, Space};
 
 use crate::cost::Costs;
 use crate::plan::Plan;
+use crate::ways::Link;
+
+/// The part of the lanes that launches have at least while lanes copy.
+const LAUNCH_SHARE_LEAST: f64 = 0.5;
 
 /// Predicted times of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prediction {
-    /// When the last command ends, in nanoseconds.
+    /// When the last command has ended and the host has joined, in nanoseconds.
     pub step_ns: u64,
     /// How long no launch runs because the first stream waits for others, in nanoseconds.
     pub stall_ns: u64,
@@ -29,7 +36,7 @@ pub fn simulate(plan: &Plan, costs: &Costs) -> Prediction {
     let mut machine = Machine::new(plan, costs);
     while machine.hand_out() || machine.advance() {}
     Prediction {
-        step_ns: machine.times.iter().map(|&(_, end)| end).max().unwrap_or(0),
+        step_ns: costs.step_ns + machine.times.iter().map(|&(_, end)| end).max().unwrap_or(0),
         stall_ns: machine.stall_ns.round() as u64,
         times: machine.times,
     }
@@ -69,6 +76,8 @@ struct Machine<'a> {
     launches: Vec<Running>,
     /// Copies to the device and from it; then the same for those from and to a disk.
     links: [VecDeque<Running>; 4],
+    /// By link: lanes that a copy takes while it moves.
+    copy_lanes: [f64; 4],
     fired: BTreeSet<(EventId, u64)>,
     stall_ns: f64,
     times: Vec<(u64, u64)>,
@@ -84,9 +93,12 @@ impl<'a> Machine<'a> {
             }
             streams[stream].next.push_back(index);
         }
+        let lanes = |rate: f64| (rate * costs.copy_lane_ns_per_byte).min(1.0);
+        let Link { to_device, from_device, .. } = costs.link;
         Machine {
             plan,
             costs,
+            copy_lanes: [lanes(to_device.bytes_per_ns()), lanes(from_device.bytes_per_ns()), 0.0, 0.0],
             now_ns: 0.0,
             streams,
             launches: Vec::new(),
@@ -166,9 +178,11 @@ impl<'a> Machine<'a> {
 
     /// Goes on to the next end of a command; says whether anything was running.
     fn advance(&mut self) -> bool {
-        let rates = self.rates();
+        let (rates, copy_rate) = (self.rates(), self.copy_rate());
         let launches = self.launches.iter().zip(&rates).map(|(launch, rate)| launch.left_ns / rate);
-        let copies = self.links.iter().filter_map(|link| link.front()).map(|copy| copy.left_ns);
+        let speeds = [copy_rate, copy_rate, 1.0, 1.0];
+        let moving = self.links.iter().zip(speeds).filter_map(|(link, speed)| Some((link.front()?, speed)));
+        let copies = moving.map(|(copy, speed)| copy.left_ns / speed);
         let Some(step_ns) = launches.chain(copies).min_by(f64::total_cmp) else { return false };
         if self.launches.is_empty() {
             let waits = self.streams[0].next.front().map(|&index| &self.plan.commands[index]);
@@ -186,9 +200,9 @@ impl<'a> Machine<'a> {
                 ended.push(self.launches.remove(place));
             }
         }
-        for link in &mut self.links {
+        for (link, speed) in self.links.iter_mut().zip(speeds) {
             if let Some(copy) = link.front_mut() {
-                copy.left_ns -= step_ns;
+                copy.left_ns -= step_ns * speed;
                 if ends(copy) {
                     ended.extend(link.pop_front());
                     if let Some(next) = link.front() {
@@ -205,10 +219,23 @@ impl<'a> Machine<'a> {
         true
     }
 
+    /// The part of its speed at which a copy between host and device moves.
+    fn copy_rate(&self) -> f64 {
+        let both = self.links[..2].iter().all(|link| !link.is_empty());
+        if both && !self.costs.link.duplex {
+            0.5
+        } else {
+            1.0
+        }
+    }
+
     /// By launch from the first one on, its speed: 1 with all the lanes that it can use. Launches that get no lane are left
     /// out; they come last.
     fn rates(&self) -> Vec<f64> {
-        let mut free = self.costs.lanes;
+        let moving = self.links.iter().zip(self.copy_lanes).filter(|(link, _)| !link.is_empty());
+        let copying = moving.map(|(_, lanes)| lanes).sum::<f64>() * self.copy_rate();
+        // However many copies there are, launches go on.
+        let mut free = (self.costs.lanes - copying).max(self.costs.lanes * LAUNCH_SHARE_LEAST);
         let mut rates = Vec::new();
         for launch in &self.launches {
             if free <= 0.0 {
@@ -225,12 +252,18 @@ impl<'a> Machine<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::PlanStream;
-    use forebay_base::{Kernel, Launch, StreamId};
+    use crate::plan::{MemoryKind, PlanMemory, PlanStream};
+    use crate::ways::{Disk, Way};
+    use forebay_base::{Kernel, Launch, MemoryId, Region, StreamId};
 
-    /// A plan of launches (their labels count up) and barriers, records and waits in one stream.
+    /// A byte in each nanosecond.
+    const WAY: Way = Way { bytes_per_second: 1e9, latency_ns: 0 };
+
+    /// A plan of launches (their labels count up), barriers, records and waits in one stream, and copies of 100 bytes to the
+    /// device (`i`) and from it (`o`) in two others.
     fn plan(text: &str) -> Plan {
         let stream = StreamId(0);
+        let part = |memory| Region::new(MemoryId(memory), 0, 100);
         let mut label = 0;
         let commands = text
             .chars()
@@ -238,6 +271,8 @@ mod tests {
                 '|' => Command::Barrier { stream },
                 'r' => Command::Record { stream, event: EventId(0), generation: 1 },
                 'w' => Command::Wait { stream, event: EventId(0), generation: 1 },
+                'i' => Command::Copy { stream: StreamId(1), from: part(0), to: part(1) },
+                'o' => Command::Copy { stream: StreamId(2), from: part(1), to: part(0) },
                 _ => {
                     label += 1;
                     let (reads, writes) = (Vec::new(), Vec::new());
@@ -246,7 +281,13 @@ mod tests {
                 }
             })
             .collect();
-        Plan { commands, streams: vec![PlanStream { name: "compute".to_string() }], ..Plan::default() }
+        let memory = |kind, space| PlanMemory { kind, space, size_bytes: 100 };
+        Plan {
+            commands,
+            streams: ["compute", "copy in", "copy out"].map(|name| PlanStream { name: name.to_string() }).into(),
+            memories: vec![memory(MemoryKind::HostBlock, Space::Host), memory(MemoryKind::Placed, Space::Device(0))],
+            ..Plan::default()
+        }
     }
 
     /// Launches that take so long alone and can use so many of 4 lanes.
@@ -255,12 +296,10 @@ mod tests {
             launch_ns: launches.iter().map(|launch| launch.0).collect(),
             launch_lanes: launches.iter().map(|launch| launch.1).collect(),
             lanes: 4.0,
-            copy_in_bytes_per_ns: 1.0,
-            copy_out_bytes_per_ns: 1.0,
-            copy_latency_ns: 0,
-            disk_read_bytes_per_ns: 1.0,
-            disk_write_bytes_per_ns: 1.0,
-            disk_latency_ns: 0,
+            copy_lane_ns_per_byte: 0.0,
+            step_ns: 0,
+            link: Link { to_device: WAY, from_device: WAY, duplex: true },
+            disk: Disk { read: WAY, write: WAY },
         }
     }
 
@@ -283,6 +322,39 @@ mod tests {
         assert_eq!(step_ns("ab|c", &launches), 300);
         assert_eq!(step_ns("arbwc", &launches), 200);
         assert_eq!(simulate(&plan("arbwc"), &costs(&launches)).times[4], (10, 110));
+    }
+
+    #[test]
+    fn directions_of_a_link_work_at_once_or_share_it() {
+        let step = |text: &str, link: Link| simulate(&plan(text), &Costs { link, ..costs(&[]) }).step_ns;
+        let duplex = costs(&[]).link;
+        let shared = Link { duplex: false, ..duplex };
+        assert_eq!((step("io", duplex), step("io", shared)), (100, 200));
+        assert_eq!((step("ii", duplex), step("ii", shared)), (200, 200));
+        assert_eq!(
+            (step("iio", duplex), step("iio", shared)),
+            (200, 300),
+            "the second copy to the device is alone again"
+        );
+        let slow = Way { bytes_per_second: 0.5e9, latency_ns: 10 };
+        assert_eq!(step("io", Link { from_device: slow, ..duplex }), 210);
+        assert_eq!(step("io", Link { from_device: slow, ..shared }), 310, "either takes its own time on the link");
+    }
+
+    #[test]
+    fn a_copy_keeps_lanes_from_launches() {
+        let step = |copy_lane_ns_per_byte, lanes| {
+            let launches = [(100, lanes)];
+            simulate(&plan("ai"), &Costs { copy_lane_ns_per_byte, ..costs(&launches) }).step_ns
+        };
+        assert_eq!((step(0.0, 4.0), step(1.0, 3.0)), (100, 100), "a lane is left for the copy, or it needs none");
+        assert_eq!(step(1.0, 4.0), 125, "three lanes of four for the first 100 ns");
+        assert_eq!(step(0.5, 4.0), 113, "half a lane: the link is slower than a lane copies");
+    }
+
+    #[test]
+    fn a_step_takes_time_beside_its_commands() {
+        assert_eq!(simulate(&plan("a"), &Costs { step_ns: 7, ..costs(&[(100, 1.0)]) }).step_ns, 107);
     }
 
     #[test]

@@ -179,13 +179,14 @@ fn step_within(
         check: options.check || cfg!(debug_assertions),
         ..PlanOptions::default()
     };
-    let plan = plan_in_groups(program, groups, &plan_options, limits, costs).map_err(|error| match (error, host_bytes) {
-        (PlanError::HostBudget { needed_bytes, spilled, .. }, Some(budget_bytes)) => {
-            let needed_bytes = needed_bytes + reserved_bytes;
-            Error::Plan(PlanError::HostBudget { budget_bytes, needed_bytes, spilled })
-        }
-        (error, _) => Error::Plan(error),
-    })?;
+    let plan =
+        plan_in_groups(program, groups, &plan_options, limits, costs).map_err(|error| match (error, host_bytes) {
+            (PlanError::HostBudget { needed_bytes, spilled, .. }, Some(budget_bytes)) => {
+                let needed_bytes = needed_bytes + reserved_bytes;
+                Error::Plan(PlanError::HostBudget { budget_bytes, needed_bytes, spilled })
+            }
+            (error, _) => Error::Plan(error),
+        })?;
     Ok(Step::Planned(plan, options.spill_dir.clone()))
 }
 

@@ -88,13 +88,13 @@ impl Forecast {
         for (label, cost) in costs.launch_ns.iter_mut().enumerate() {
             *cost = self.profile.launch_ns(label as u32).unwrap_or(*cost);
         }
-        for (rate, link) in [
-            (&mut costs.copy_in_bytes_per_ns, Link::ToDevice),
-            (&mut costs.copy_out_bytes_per_ns, Link::FromDevice),
-            (&mut costs.disk_read_bytes_per_ns, Link::FromDisk),
-            (&mut costs.disk_write_bytes_per_ns, Link::ToDisk),
+        for (way, link) in [
+            (&mut costs.link.to_device, Link::ToDevice),
+            (&mut costs.link.from_device, Link::FromDevice),
+            (&mut costs.disk.read, Link::FromDisk),
+            (&mut costs.disk.write, Link::ToDisk),
         ] {
-            *rate = self.profile.bytes_per_ns(link).unwrap_or(*rate);
+            way.bytes_per_second = self.profile.bytes_per_ns(link).map_or(way.bytes_per_second, |rate| rate * 1e9);
         }
         costs
     }

@@ -1,0 +1,231 @@
+//! Machines as numbers: what a device and its links can do, so that a model can be planned for a machine that is not there.
+//!
+//! A description is a file in TOML. Three come with the crate; their files say where the numbers are from.
+//!
+//! ```
+//! use forebay_plan::machine::MachineDescription;
+//!
+//! let h200 = MachineDescription::built_in("h200").expect("it comes with the crate");
+//! assert_eq!(h200.device_memory_bytes, 141_000_000_000);
+//! assert!(h200.link.duplex);
+//! ```
+
+use std::collections::BTreeMap;
+
+use forebay_base::{DataType, Limits};
+use forebay_memory::size::MemorySize;
+use serde::{Deserialize, Deserializer};
+
+use crate::error::PlanError;
+use crate::ways::{check_ways, not_negative, positive, Disk, Link, Way};
+
+/// Machines that come with the crate: the name, and the description.
+const BUILT_IN: [(&str, &str); 3] = [
+    ("h200", include_str!("../machines/h200.toml")),
+    ("laptop-8gb", include_str!("../machines/laptop-8gb.toml")),
+    ("cpu-2core-nvme", include_str!("../machines/cpu-2core-nvme.toml")),
+];
+
+/// Arithmetic operations per second and lane that are assumed of a device of which only limits are known.
+const OPERATIONS_PER_SECOND_AND_LANE: f64 = 35e9;
+/// Bytes per second that are assumed of its kernels bound by memory, all lanes together.
+const MEMORY_BYTES_PER_SECOND: f64 = 12e9;
+/// What is assumed of its copies between spaces, each way.
+const COPY: Way = Way { bytes_per_second: 5e9, latency_ns: 5_000 };
+/// What is assumed of its disk, each way.
+const DISK: Way = Way { bytes_per_second: 1e9, latency_ns: 100_000 };
+/// Nanoseconds that are assumed to start a launch.
+const LAUNCH_NS: u64 = 5_000;
+
+/// Largest heap behind a reservation of a described device, in bytes.
+const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;
+/// The data type whose rate stands for those that are not named.
+const FALLBACK: &str = "float32";
+
+/// What a machine can do.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MachineDescription {
+    /// What it is, for people.
+    pub name: String,
+    /// Memory of the device.
+    #[serde(rename = "device_memory", deserialize_with = "size_bytes")]
+    pub device_memory_bytes: u64,
+    /// Memory of the host.
+    #[serde(rename = "host_memory", deserialize_with = "size_bytes")]
+    pub host_memory_bytes: u64,
+    /// The unit in which device memory is mapped.
+    #[serde(rename = "tile_size", deserialize_with = "size_bytes")]
+    pub tile_size_bytes: u64,
+    /// Parts of the device that work side by side: threads, compute units.
+    pub lanes: u32,
+    /// Nanoseconds to start a launch.
+    pub launch_ns: u64,
+    /// Arithmetic operations per second of all lanes together, by data type; that of `float32` stands for those not named.
+    /// A multiply-add counts as two.
+    operations_per_second: BTreeMap<String, f64>,
+    /// Bytes per second between kernels and device memory.
+    pub memory_bytes_per_second: f64,
+    /// Nanoseconds for which a copy keeps a lane busy, for each byte; 0 where copies have engines of their own.
+    #[serde(default)]
+    pub copy_lane_ns_per_byte: f64,
+    /// Between host and device.
+    pub link: Link,
+    /// From and to the disk.
+    pub disk: Disk,
+}
+
+fn size_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    match text.parse::<MemorySize>().map_err(serde::de::Error::custom)? {
+        MemorySize::Bytes(bytes) => Ok(bytes),
+        MemorySize::Percent(_) => {
+            Err(serde::de::Error::custom("a share has no meaning here; write a size such as 8GiB"))
+        }
+    }
+}
+
+impl MachineDescription {
+    /// Names of the machines that come with the crate.
+    pub fn built_in_names() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|(name, _)| *name)
+    }
+
+    /// A machine that comes with the crate.
+    pub fn built_in(name: &str) -> Option<MachineDescription> {
+        let (_, text) = BUILT_IN.iter().find(|(known, _)| *known == name)?;
+        MachineDescription::parse(text).ok()
+    }
+
+    /// Reads a description.
+    ///
+    /// # Errors
+    /// What is missing, unknown or has no meaning, and where.
+    pub fn parse(text: &str) -> Result<MachineDescription, PlanError> {
+        let refuse = |reason: String| PlanError::Document { what: "machine", reason };
+        let machine: MachineDescription = toml::from_str(text).map_err(|error| refuse(error.to_string()))?;
+        machine.check().map_err(refuse)?;
+        Ok(machine)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let known = |name: &str| DataType::ALL.iter().any(|data_type| data_type.name() == name);
+        if let Some(name) = self.operations_per_second.keys().find(|name| !known(name)) {
+            let names: Vec<&str> = DataType::ALL.iter().map(|data_type| data_type.name()).collect();
+            return Err(format!(
+                "operations_per_second: there is no data type '{name}' (there are: {})",
+                names.join(", ")
+            ));
+        }
+        if !self.operations_per_second.contains_key(FALLBACK) {
+            return Err(format!(
+                "operations_per_second: {FALLBACK} is missing; it stands for types that are not named"
+            ));
+        }
+        for (name, &rate) in &self.operations_per_second {
+            positive(&format!("operations_per_second.{name}"), rate)?;
+        }
+        positive("memory_bytes_per_second", self.memory_bytes_per_second)?;
+        not_negative("copy_lane_ns_per_byte", self.copy_lane_ns_per_byte)?;
+        check_ways(&self.link, &self.disk)?;
+        if self.lanes == 0 {
+            return Err("lanes is 0; at least 1 is needed".to_string());
+        }
+        Ok(())
+    }
+
+    /// A device of which only its limits are known: a processor of our days with a disk.
+    pub fn of_limits(limits: &Limits) -> MachineDescription {
+        let rate = OPERATIONS_PER_SECOND_AND_LANE * f64::from(limits.lanes.max(1));
+        MachineDescription {
+            name: limits.name.clone(),
+            device_memory_bytes: limits.memory_bytes,
+            host_memory_bytes: u64::MAX,
+            tile_size_bytes: limits.tile_size_bytes,
+            lanes: limits.lanes,
+            launch_ns: LAUNCH_NS,
+            operations_per_second: BTreeMap::from([(FALLBACK.to_string(), rate)]),
+            memory_bytes_per_second: MEMORY_BYTES_PER_SECOND,
+            copy_lane_ns_per_byte: 0.0,
+            link: Link { to_device: COPY, from_device: COPY, duplex: true },
+            disk: Disk { read: DISK, write: DISK },
+        }
+    }
+
+    /// Arithmetic operations per second on elements of this type.
+    pub fn operations_per_second(&self, data_type: DataType) -> f64 {
+        let rates = &self.operations_per_second;
+        rates.get(data_type.name()).or_else(|| rates.get(FALLBACK)).copied().unwrap_or(OPERATIONS_PER_SECOND_AND_LANE)
+    }
+
+    /// The limits of its device.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            name: self.name.clone(),
+            tiled: true,
+            unified: false,
+            tile_size_bytes: self.tile_size_bytes,
+            heap_size_max_bytes: self
+                .tile_size_bytes
+                .max(HEAP_SIZE_MAX_BYTES / self.tile_size_bytes * self.tile_size_bytes),
+            memory_bytes: self.device_memory_bytes,
+            offset_alignment_bytes: 256,
+            tensor_elements_max: u64::MAX,
+            copy_streams: true,
+            lanes: self.lanes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_that_come_with_the_crate_can_be_read() {
+        for (name, text) in BUILT_IN {
+            let machine = MachineDescription::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(MachineDescription::built_in(name), Some(machine));
+        }
+        assert_eq!(MachineDescription::built_in("abacus"), None);
+    }
+
+    #[test]
+    fn types_without_a_rate_take_that_of_float32() {
+        let h200 = MachineDescription::built_in("h200").unwrap();
+        assert!(h200.operations_per_second(DataType::Float16) > h200.operations_per_second(DataType::Float32));
+        assert_eq!(h200.operations_per_second(DataType::Int64), h200.operations_per_second(DataType::Float32));
+    }
+
+    #[test]
+    fn what_has_no_meaning_is_named() {
+        let (_, good) = BUILT_IN[2];
+        let refused = |from: &str, to: &str| {
+            assert!(good.contains(from), "{from}");
+            MachineDescription::parse(&good.replacen(from, to, 1)).unwrap_err().to_string()
+        };
+        for (from, to, words) in [
+            ("lanes = 2", "lanes = 0", "lanes is 0"),
+            ("lanes = 2", "lanes = -2", "-2"),
+            ("lanes = 2", "lanes = 2\ncores = 2", "cores"),
+            ("lanes = 2", "", "lanes"),
+            ("memory_bytes_per_second = ", "memory_bytes_per_second = nan # ", "memory_bytes_per_second is NaN"),
+            ("memory_bytes_per_second = ", "memory_bytes_per_second = -", "a finite number above 0"),
+            ("float32 = ", "float33 = ", "no data type 'float33'"),
+            ("float32 = ", "float64 = ", "float32 is missing"),
+            ("duplex = ", "duplex = 3 # ", "duplex"),
+            ("device_memory = \"", "device_memory = \"x", "no size of memory"),
+            ("device_memory = ", "device_memory = \"50%\" # ", "a share has no meaning here"),
+            (
+                "to_device = { bytes_per_second = ",
+                "to_device = { bytes_per_second = 0, latency_ns = 1 } # ",
+                "link.to_device",
+            ),
+        ] {
+            let message = refused(from, to);
+            assert!(message.contains(words), "{from} -> {to}: {message}");
+        }
+        assert!(MachineDescription::parse("").unwrap_err().to_string().contains("name"));
+        assert!(MachineDescription::parse("name = ").is_err());
+    }
+}

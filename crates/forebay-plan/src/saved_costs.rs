@@ -1,0 +1,191 @@
+//! Costs in a file (JSON): what one run measured is what the next plan is a function of.
+//!
+//! A launch is known by its name, its kernel and its bytes, so that durations survive another order, and do not pass for
+//! those of another batch size.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use forebay_model::program::{Program, ProgramLaunch};
+use serde::{Deserialize, Serialize};
+
+use crate::cost::{bytes, Costs};
+use crate::error::PlanError;
+use crate::ways::{check_ways, not_negative, positive, Disk, Link};
+
+/// The format that is written and read.
+const FORMAT: &str = "forebay-costs-1";
+
+/// Costs with the launches that they belong to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedCosts {
+    format: String,
+    lanes: f64,
+    copy_lane_ns_per_byte: f64,
+    step_ns: u64,
+    link: Link,
+    disk: Disk,
+    launches: Vec<SavedLaunch>,
+}
+
+/// A launch, and how long it takes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedLaunch {
+    name: String,
+    kernel: String,
+    bytes: u64,
+    duration_ns: u64,
+    lanes: f64,
+}
+
+/// What tells launches apart.
+type Key<'a> = (&'a str, &'a str, u64);
+
+fn key(launch: &ProgramLaunch) -> Key<'_> {
+    (&launch.name, launch.kernel.name(), bytes(launch))
+}
+
+/// Launches of a program whose durations were not saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// How many there are.
+    pub count: usize,
+    /// How many launches the program has.
+    pub launches: usize,
+    /// The name of the first one.
+    pub first: String,
+}
+
+impl SavedCosts {
+    /// The costs of a program.
+    pub fn new(program: &Program, costs: &Costs) -> SavedCosts {
+        let durations = costs.launch_ns.iter().zip(&costs.launch_lanes);
+        let saved = |(launch, (&duration_ns, &lanes)): (&ProgramLaunch, (&u64, &f64))| {
+            let (name, kernel, bytes) = key(launch);
+            SavedLaunch { name: name.to_string(), kernel: kernel.to_string(), bytes, duration_ns, lanes }
+        };
+        SavedCosts {
+            format: FORMAT.to_string(),
+            lanes: costs.lanes,
+            copy_lane_ns_per_byte: costs.copy_lane_ns_per_byte,
+            step_ns: costs.step_ns,
+            link: costs.link,
+            disk: costs.disk,
+            launches: program.launches.iter().zip(durations).map(saved).collect(),
+        }
+    }
+
+    /// Reads what was saved.
+    ///
+    /// # Errors
+    /// What is missing, unknown or has no meaning, and where.
+    pub fn parse(text: &str) -> Result<SavedCosts, PlanError> {
+        let refuse = |reason: String| PlanError::Document { what: "costs", reason };
+        let saved: SavedCosts = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
+        saved.check().map_err(refuse)?;
+        Ok(saved)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.format != FORMAT {
+            return Err(format!("the format is '{}'; only '{FORMAT}' is known", self.format));
+        }
+        positive("lanes", self.lanes)?;
+        not_negative("copy_lane_ns_per_byte", self.copy_lane_ns_per_byte)?;
+        check_ways(&self.link, &self.disk)?;
+        self.launches.iter().try_for_each(|launch| positive(&format!("lanes of '{}'", launch.name), launch.lanes))
+    }
+
+    /// The costs of a program: saved ones where its launches are known, `estimated` ones for the others, of which it tells.
+    ///
+    /// # Errors
+    /// Costs of another program: none of its launches is known.
+    pub fn apply(&self, program: &Program, mut estimated: Costs) -> Result<(Costs, Option<Unknown>), PlanError> {
+        let mut saved: BTreeMap<Key, VecDeque<&SavedLaunch>> = BTreeMap::new();
+        for launch in &self.launches {
+            saved.entry((&launch.name, &launch.kernel, launch.bytes)).or_default().push_back(launch);
+        }
+        let mut unknown: Option<Unknown> = None;
+        for (index, launch) in program.launches.iter().enumerate() {
+            // Launches that nothing tells apart are known by their order.
+            if let Some(known) = saved.get_mut(&key(launch)).and_then(VecDeque::pop_front) {
+                (estimated.launch_ns[index], estimated.launch_lanes[index]) = (known.duration_ns, known.lanes);
+                continue;
+            }
+            let launches = program.launches.len();
+            unknown.get_or_insert_with(|| Unknown { count: 0, launches, first: launch.name.clone() }).count += 1;
+        }
+        if let Some(Unknown { first, .. }) = unknown.as_ref().filter(|unknown| unknown.count == unknown.launches) {
+            let reason = format!(
+                "they are those of another model or batch size: '{first}' is not among their {} launches, and neither is any \
+                 other launch of this model",
+                self.launches.len()
+            );
+            return Err(PlanError::Document { what: "costs", reason });
+        }
+        let SavedCosts { lanes, copy_lane_ns_per_byte, step_ns, link, disk, .. } = *self;
+        Ok((Costs { lanes, copy_lane_ns_per_byte, step_ns, link, disk, ..estimated }, unknown))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::estimate;
+    use crate::testing::{limits, random_training_program, Random};
+
+    fn costs_of(program: &Program) -> Costs {
+        estimate(program, &limits())
+    }
+
+    #[test]
+    fn what_was_saved_comes_back() {
+        for seed in 1..10 {
+            let mut random = Random::new(seed);
+            let program = random_training_program(&mut random, 5);
+            let estimated = costs_of(&program);
+            let mut measured = estimated.clone();
+            measured.launch_ns.iter_mut().for_each(|duration| *duration = random.below(1_000_000));
+            (measured.step_ns, measured.link.duplex, measured.lanes) = (77, false, 3.0);
+            let text = serde_json::to_string(&SavedCosts::new(&program, &measured)).unwrap();
+            let (costs, unknown) = SavedCosts::parse(&text).unwrap().apply(&program, estimated).unwrap();
+            assert_eq!((costs, unknown), (measured, None), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn launches_that_are_not_known_are_estimated_and_told_of() {
+        let program = random_training_program(&mut Random::new(4), 5);
+        let estimated = costs_of(&program);
+        let mut other = program.clone();
+        let last = other.launches.len() - 1;
+        other.launches[last].name = "another".to_string();
+        let measured = Costs { launch_ns: vec![9; program.launches.len()], ..estimated.clone() };
+        let saved = SavedCosts::new(&program, &measured);
+        let (costs, unknown) = saved.apply(&other, estimated.clone()).unwrap();
+        assert_eq!((costs.launch_ns[0], costs.launch_ns[last]), (9, estimated.launch_ns[last]));
+        assert_eq!(unknown, Some(Unknown { count: 1, launches: last + 1, first: "another".to_string() }));
+        other.launches.iter_mut().for_each(|launch| launch.name = "another".to_string());
+        let message = saved.apply(&other, estimated).unwrap_err().to_string();
+        assert!(message.contains("'another' is not among"), "{message}");
+    }
+
+    #[test]
+    fn what_has_no_meaning_is_named() {
+        let program = random_training_program(&mut Random::new(4), 2);
+        let good = serde_json::to_string(&SavedCosts::new(&program, &costs_of(&program))).unwrap();
+        for (from, to, words) in [
+            (FORMAT, "costs", "only 'forebay-costs-1' is known"),
+            ("\"step_ns\":0", "\"step_ns\":-1", "-1"),
+            ("\"step_ns\"", "\"steps_ns\"", "steps_ns"),
+            ("\"bytes_per_second\":", "\"bytes_per_second\":-", "link.to_device.bytes_per_second is -"),
+            ("\"copy_lane_ns_per_byte\":0.0", "\"copy_lane_ns_per_byte\":-0.5", "at least 0"),
+            ("{", "", "line 1"),
+        ] {
+            assert!(good.contains(from), "{from}");
+            let message = SavedCosts::parse(&good.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(message.contains(words), "{from} -> {to}: {message}");
+        }
+    }
+}

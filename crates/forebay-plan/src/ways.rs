@@ -1,0 +1,76 @@
+//! Ways for bytes between spaces: how fast, how soon, and whether both directions work at once.
+
+use serde::{Deserialize, Serialize};
+
+/// A way for bytes, in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Way {
+    /// Bytes per second.
+    pub bytes_per_second: f64,
+    /// Nanoseconds before the first byte moves.
+    pub latency_ns: u64,
+}
+
+impl Way {
+    /// Nanoseconds for so many bytes.
+    pub fn ns(&self, bytes: u64) -> u64 {
+        self.latency_ns + (bytes as f64 / self.bytes_per_ns()) as u64
+    }
+
+    /// Bytes per nanosecond.
+    pub fn bytes_per_ns(&self) -> f64 {
+        self.bytes_per_second / 1e9
+    }
+}
+
+/// The ways between host and device.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// From the host to the device.
+    pub to_device: Way,
+    /// From the device to the host.
+    pub from_device: Way,
+    /// Whether both directions work at once, each at its full speed. Else they share the link: see [`mod@crate::simulate`].
+    pub duplex: bool,
+}
+
+/// The ways from and to a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// From the disk.
+    pub read: Way,
+    /// To the disk.
+    pub write: Way,
+}
+
+/// Refuses ways that no byte passes.
+pub(crate) fn check_ways(link: &Link, disk: &Disk) -> Result<(), String> {
+    for (name, way) in [
+        ("link.to_device", link.to_device),
+        ("link.from_device", link.from_device),
+        ("disk.read", disk.read),
+        ("disk.write", disk.write),
+    ] {
+        positive(&format!("{name}.bytes_per_second"), way.bytes_per_second)?;
+    }
+    Ok(())
+}
+
+/// Refuses what is no positive, finite number.
+pub(crate) fn positive(name: &str, number: f64) -> Result<(), String> {
+    match number.is_finite() && number > 0.0 {
+        true => Ok(()),
+        false => Err(format!("{name} is {number}; a finite number above 0 is needed")),
+    }
+}
+
+/// Refuses what is negative, infinite or no number.
+pub(crate) fn not_negative(name: &str, number: f64) -> Result<(), String> {
+    match number.is_finite() && number >= 0.0 {
+        true => Ok(()),
+        false => Err(format!("{name} is {number}; a finite number of at least 0 is needed")),
+    }
+}
