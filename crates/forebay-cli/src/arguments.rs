@@ -357,6 +357,12 @@ pub struct TrainArguments {
     /// Take the device budget from this file (as --device-memory takes it), and look again before every step
     #[arg(long, value_name = "FILE", conflicts_with = "device_memory", help_heading = "Device")]
     pub device_memory_file: Option<PathBuf>,
+    /// Plan the first step with the durations that --save-costs measured in another run
+    #[arg(long, value_name = "FILE.json", help_heading = "Device")]
+    pub costs: Option<PathBuf>,
+    /// Write how long launches and copies took, for `plan --costs` and `train --costs`
+    #[arg(long, value_name = "FILE.json", help_heading = "Device")]
+    pub save_costs: Option<PathBuf>,
     /// How to train.
     #[command(flatten)]
     pub training: TrainingArguments,
@@ -378,7 +384,13 @@ pub struct TrainArguments {
 Examples:
   forebay plan model.onnx --batch-size 8
   forebay plan model.onnx --train --optimizer adam --device-memory 1GiB
-  forebay plan model.onnx --train --device-memory 50% --commands | less")]
+  forebay plan model.onnx --train --device-memory 50% --commands | less
+  forebay plan model.onnx --train --machine laptop-8gb             a machine that is not there
+  forebay plan model.onnx --train --costs costs.json               with what `train --save-costs costs.json` measured
+
+A machine is described in TOML; those that come with Forebay are h200, laptop-8gb and cpu-2core-nvme, whose files are the examples.
+Durations of kernels are then estimated from their operations and bytes. --json adds what the plan says in words, and `costs`,
+the durations that the plan is a function of, as --save-costs writes them.")]
 pub struct PlanArguments {
     /// The model
     #[arg(value_name = "MODEL.onnx")]
@@ -392,6 +404,13 @@ pub struct PlanArguments {
     /// Draw device memory over the launches of a step, a rectangle for each buffer's stay
     #[arg(long, value_name = "FILE.svg")]
     pub memory_svg: Option<PathBuf>,
+    /// Plan for this machine, by name or description; its memories are budgets where --device-memory and --host-memory are not
+    /// given, and what exceeds that of the host goes to its disk
+    #[arg(long, value_name = "NAME|FILE.toml", conflicts_with_all = ["device", "costs"], help_heading = "Device")]
+    pub machine: Option<String>,
+    /// Plan with the durations that `train --save-costs` measured
+    #[arg(long, value_name = "FILE.json", help_heading = "Device")]
+    pub costs: Option<PathBuf>,
     /// How to train.
     #[command(flatten)]
     pub training: TrainingArguments,
@@ -505,6 +524,7 @@ host or ssd, start_ns, end_ns); drops (tensor, offset_bytes, size_bytes, place, 
 Examples:
   forebay replay bert.jsonl.gz
   forebay replay bert.jsonl.gz --device-memory 24GiB --schedule bert.json
+  forebay replay bert.jsonl.gz --machine h200 --device-memory 50%
   forebay replay bert.jsonl.gz --policy lru --json"
 )]
 pub struct ReplayArguments {
@@ -514,7 +534,11 @@ pub struct ReplayArguments {
     /// Who decides what moves
     #[arg(long, value_enum, default_value = "planned")]
     pub policy: PolicyOfReplay,
-    /// Device memory: bytes, a size such as 24GiB, or a share of the trace's such as 50% [default: as the trace has it]
+    /// Replay on this machine instead of the trace's: its memories, link and disk; kernels take the times of the trace
+    #[arg(long, value_name = "NAME|FILE.toml")]
+    pub machine: Option<String>,
+    /// Device memory: bytes, a size such as 24GiB, or a share such as 50% of the device memory that the trace (or --machine)
+    /// states, unlike for other commands, whose share is of what the model needs [default: as stated there]
     #[arg(long, value_name = "SIZE")]
     pub device_memory: Option<MemorySize>,
     /// Write the schedule (see below)

@@ -1,8 +1,11 @@
 //! `forebay plan`: how a model would run, without running it.
 
+use forebay::budget::format_bytes;
+use forebay::documents::{self, Unknown};
 use forebay::serde_json::{self, Value};
 use forebay::{
-    command_lines, memory_picture, Explanation, Model, Plan, Session, SessionOptions, Trainer, TrainerOptions,
+    command_lines, memory_picture, DeviceOptions, Explanation, MachineDescription, Model, Plan, SavedCosts, Session,
+    SessionOptions, Statistics, Trainer, TrainerOptions,
 };
 
 use crate::arguments::{MemoryKind, PlanArguments};
@@ -26,26 +29,66 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         output::check_writable(path)?;
     }
     let model = Model::from_file(&arguments.model)?;
-    let device = arguments.device.options(false);
+    let device = DeviceOptions {
+        machine: arguments.machine.as_deref().map(documents::machine).transpose()?,
+        costs: arguments.costs.as_deref().map(documents::read_costs).transpose()?,
+        ..arguments.device.options(false)
+    };
+    let machine = device.machine.clone();
     if arguments.train {
         let mut options = TrainerOptions::new(training_options(&arguments.training, 0)?);
         options.device = device;
         options.batch_size = arguments.training.batch_size;
         let trainer = Trainer::new(model, options)?;
-        show(arguments, trainer.plan(), &trainer.explain())
+        warn_of_unknown_costs(trainer.unknown_costs());
+        show(arguments, machine.as_ref(), trainer.plan(), &trainer.explain(), &trainer.costs())
     } else {
         let options = SessionOptions { device, batch_size: arguments.training.batch_size };
         let session = Session::new(&model, &options)?;
-        show(arguments, session.plan(), &session.explain())
+        warn_of_unknown_costs(session.unknown_costs());
+        show(arguments, machine.as_ref(), session.plan(), &session.explain(), &session.costs())
     }
 }
 
-fn show(arguments: &PlanArguments, plan: &Plan, explanation: &Explanation) -> Result<(), Failure> {
+/// Says that some durations of a plan are estimates though costs were given.
+pub fn warn_of_unknown_costs(unknown: Option<&Unknown>) {
+    if let Some(Unknown { count, launches, first }) = unknown {
+        output::complain(&format!(
+            "warning: --costs says nothing of {count} of {launches} launches ('{first}' is the first); they are estimated"
+        ));
+    }
+}
+
+/// What a machine can hold of a step.
+fn verdict(machine: &MachineDescription, statistics: &Statistics) -> [String; 2] {
+    let (peak_bytes, needed_bytes) = (statistics.device_peak_bytes, statistics.in_core_peak_bytes);
+    let slower = statistics.predicted_ns as f64 / statistics.in_core_predicted_ns.max(1) as f64;
+    let share = statistics.device_budget_bytes.map_or(1.0, |budget_bytes| budget_bytes as f64 / needed_bytes as f64);
+    let (device, host) = (format_bytes(machine.device_memory_bytes), format_bytes(machine.host_memory_bytes));
+    [
+        format!("machine           {} ({device} on the device, {host} on the host)", machine.name),
+        if peak_bytes >= needed_bytes {
+            "what fits         everything at once".to_owned()
+        } else {
+            let percent = 100.0 * share;
+            format!("what fits         {percent:.0} % at once; moving the rest takes {slower:.2} times as long as if all did")
+        },
+    ]
+}
+
+fn show(
+    arguments: &PlanArguments,
+    machine: Option<&MachineDescription>,
+    plan: &Plan,
+    explanation: &Explanation,
+    costs: &SavedCosts,
+) -> Result<(), Failure> {
     if let Some(path) = &arguments.memory_svg {
         let title = format!("device memory of {} over a step", arguments.model.display());
         output::write(path, &memory_picture(plan, &title).svg())?;
     }
     if !arguments.report.json {
+        machine.iter().flat_map(|machine| verdict(machine, &plan.statistics)).for_each(|line| output::say(&line));
         output::say(explanation.to_string().trim_end());
         if arguments.commands {
             output::say("commands of a step:");
@@ -55,8 +98,10 @@ fn show(arguments: &PlanArguments, plan: &Plan, explanation: &Explanation) -> Re
     }
     let device_peak_bytes = plan.statistics.device_peak_bytes;
     let mut object = Report { steps: &[], statistics: &plan.statistics, device_peak_bytes }.json();
-    let explained = serde_json::to_value(explanation);
-    match explained.map_err(|error| Failure::Failed(format!("cannot write the plan: {error}")))? {
+    let failed = |error| Failure::Failed(format!("cannot write the plan: {error}"));
+    object.insert("machine".to_owned(), machine.map(|machine| machine.name.clone()).into());
+    object.insert("costs".to_owned(), serde_json::to_value(costs).map_err(failed)?);
+    match serde_json::to_value(explanation).map_err(failed)? {
         Value::Object(explained) => object.extend(explained),
         other => unreachable!("an explanation is an object, not {other}"),
     }

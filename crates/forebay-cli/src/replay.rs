@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use forebay::budget::format_bytes;
-use forebay::replay::{read_trace, replay as plan_and_judge, Account, Policy, Progress, Replay, Workload};
+use forebay::replay::{read_trace, replay as plan_and_judge, Account, Machine, Policy, Progress, Replay, Workload};
 use forebay::serde_json::{self, json, Value};
-use forebay::MemorySize;
+use forebay::{documents, MachineDescription, MemorySize};
 
 use crate::arguments::{PolicyOfReplay, ReplayArguments};
 use crate::failure::Failure;
@@ -24,6 +24,9 @@ pub fn replay(arguments: &ReplayArguments) -> Result<(), Failure> {
     }
     let name = arguments.trace.display();
     let mut workload = read_trace(&arguments.trace)?;
+    if let Some(machine) = &arguments.machine {
+        workload.machine = machine_of(&documents::machine(machine)?);
+    }
     match arguments.device_memory {
         Some(MemorySize::Bytes(bytes)) => workload.machine.device_memory_bytes = bytes,
         Some(share) => workload.machine.device_memory_bytes = share.resolve(workload.machine.device_memory_bytes),
@@ -53,6 +56,21 @@ pub fn replay(arguments: &ReplayArguments) -> Result<(), Failure> {
         lines(arguments, &workload, &replayed).iter().for_each(|line| output::say(line));
     }
     Ok(())
+}
+
+/// A described machine as replays know machines. Their link works both ways at once, each way at the same rate: that of the
+/// slower way, or half of it where both ways share the link.
+fn machine_of(described: &MachineDescription) -> Machine {
+    let (link, disk) = (&described.link, &described.disk);
+    let slower = link.to_device.bytes_per_second.min(link.from_device.bytes_per_second);
+    let rate = |bytes_per_second: f64| (bytes_per_second as u64).max(1);
+    Machine {
+        device_memory_bytes: described.device_memory_bytes,
+        host_memory_bytes: described.host_memory_bytes,
+        link_bytes_per_s: rate(if link.duplex { slower } else { slower / 2.0 }),
+        ssd_read_bytes_per_s: rate(disk.read.bytes_per_second),
+        ssd_write_bytes_per_s: rate(disk.write.bytes_per_second),
+    }
 }
 
 /// The report for people.

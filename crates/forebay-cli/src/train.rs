@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use forebay::data::{DataSet, Sampler};
 use forebay::serde_json::{json, Value};
 use forebay::training::Loss;
-use forebay::{Checkpoint, Model, OnNan, Replan, ReplanReason, RunTimes, StepReport, Trainer, TrainerOptions};
+use forebay::{
+    documents, Checkpoint, Model, OnNan, Replan, ReplanReason, RunTimes, StepReport, Trainer, TrainerOptions,
+};
 
-use crate::arguments::{OnNanKind, TrainArguments};
+use crate::arguments::{MemoryKind, OnNanKind, TrainArguments};
 use crate::budget_file::BudgetFile;
 use crate::compare::{compare, Comparison};
 use crate::failure::Failure;
@@ -15,6 +17,7 @@ use crate::feeding;
 use crate::interrupt;
 use crate::metrics::ClassCounts;
 use crate::output;
+use crate::plan::warn_of_unknown_costs;
 use crate::progress::Progress;
 use crate::report::{say_json, Report, StepNumbers};
 use crate::training_options::training_options;
@@ -34,6 +37,9 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     let interrupted = run.train(steps)?;
     if let Some(path) = &arguments.save {
         run.trainer.save(path)?;
+    }
+    if let Some(path) = &arguments.save_costs {
+        documents::write_costs(path, &run.trainer.measured_costs())?;
     }
     if let Some(folder) = &interrupted {
         let done = run.trainer.step_count();
@@ -56,7 +62,12 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
 }
 
 fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
-    for path in [&arguments.save, &arguments.trace.trace].into_iter().flatten() {
+    let costs = arguments.costs.as_ref().or(arguments.save_costs.as_ref());
+    if costs.is_some() && arguments.device.memory != MemoryKind::Planned {
+        let reason = "--costs and --save-costs have a meaning only for --memory planned: the other modes have no plan";
+        return Err(Failure::Usage(reason.to_owned()));
+    }
+    for path in [&arguments.save, &arguments.save_costs, &arguments.trace.trace].into_iter().flatten() {
         output::check_writable(path)?;
     }
     match &arguments.checkpoint {
@@ -95,6 +106,7 @@ impl<'a> Run<'a> {
         let asked = agreed("--batch-size", arguments.training.batch_size, position.map(|_| earlier("batch_size")))?;
         let mut options = TrainerOptions::new(training_options(&arguments.training, shuffle.unwrap_or(0))?);
         options.device = arguments.device.options(arguments.trace.trace.is_some());
+        options.device.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
         let budget_file = match arguments.device_memory_file.clone().map(BudgetFile::open).transpose()? {
             Some((file, size)) => {
                 options.device.device_memory = Some(size);
@@ -109,6 +121,9 @@ impl<'a> Run<'a> {
         };
         let model = Model::from_file(&arguments.model)?;
         let mut trainer = Trainer::new(model.clone(), options.clone())?;
+        warn_of_unknown_costs(trainer.unknown_costs());
+        // They belong to this batch size and to training; what else is planned is estimated.
+        options.device.costs = None;
         let data = feeding::open(&arguments.data, &trainer, arguments.input_scale)?;
         if let Some(checkpoint) = &checkpoint {
             let (now, then) = (data.sample_count(), earlier("samples"));

@@ -41,7 +41,7 @@ use forebay_queue::Events;
 use forebay_sync::states::Aliasing;
 
 use crate::device::{Device, DeviceError, DeviceUsage, TraceRecord};
-use crate::host::check_available;
+use crate::host::{check_available, kernels};
 use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 
 mod lowering;
@@ -69,6 +69,8 @@ pub struct NullDevice {
     limits: Limits,
     /// How its resources have states, if they do.
     aliasing: Option<Aliasing>,
+    /// Whether kernels need the scratch that those of the host device need; else none.
+    scratch: bool,
     state: Mutex<State>,
 }
 
@@ -119,7 +121,12 @@ impl NullDevice {
             lanes: 1,
         };
         let aliasing = (profile == NullProfile::Direct3D12Like).then_some(Aliasing::FixedState);
-        NullDevice { limits, aliasing, state: Mutex::default() }
+        NullDevice { limits, aliasing, scratch: false, state: Mutex::default() }
+    }
+
+    /// A null device that stands for a machine with these limits: its kernels need as much scratch as those of the host device.
+    pub fn with_limits(limits: Limits) -> NullDevice {
+        NullDevice { limits, aliasing: None, scratch: true, state: Mutex::default() }
     }
 
     /// The same device where each memory is one resource, whose state changes by transitions. A copy within one device
@@ -173,8 +180,17 @@ impl Device for NullDevice {
         &self.limits
     }
 
-    fn workspace_bytes(&self, _: &Kernel, _: &[TensorDesc], _: &[TensorDesc]) -> Result<u64, DeviceError> {
-        Ok(0)
+    fn workspace_bytes(
+        &self,
+        kernel: &Kernel,
+        reads: &[TensorDesc],
+        writes: &[TensorDesc],
+    ) -> Result<u64, DeviceError> {
+        if self.scratch {
+            kernels::workspace_bytes(kernel, reads, writes)
+        } else {
+            Ok(0)
+        }
     }
 
     fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError> {

@@ -39,10 +39,11 @@ pub fn lower_bound_ns(plan: &Plan, program: &Program, live: &Liveness, costs: &C
     }
     let spills = plan.statistics.spill_bytes > 0;
     let disk = if spills {
-        Rates { out: costs.disk_write_bytes_per_ns, back: costs.disk_read_bytes_per_ns }
+        Rates { out: costs.disk.write.bytes_per_ns(), back: costs.disk.read.bytes_per_ns() }
     } else {
         Rates { out: 0.0, back: 0.0 }
     };
+    let link = &costs.link;
     let problem = Problem {
         blocks: live.chunks.iter().map(|chunk| block(program, chunk, &positions)).collect(),
         durations_ns: longest_ns.into_iter().zip(busy_ns).map(|(longest, busy)| longest.max(busy)).collect(),
@@ -50,7 +51,7 @@ pub fn lower_bound_ns(plan: &Plan, program: &Program, live: &Liveness, costs: &C
         again_ns: costs.launch_ns.iter().map(|&duration_ns| Some(duration_ns as f64)).collect(),
         device_memory_bytes: capacity_bytes,
         host_memory_bytes: plan.statistics.host_budget_bytes.filter(|_| spills).unwrap_or(u64::MAX),
-        all: Rates { out: costs.copy_out_bytes_per_ns + disk.out, back: costs.copy_in_bytes_per_ns + disk.back },
+        all: Rates { out: link.from_device.bytes_per_ns() + disk.out, back: link.to_device.bytes_per_ns() + disk.back },
         disk,
     };
     problem.lower_bound_ns()

@@ -38,7 +38,7 @@ const DISK: Way = Way { bytes_per_second: 1e9, latency_ns: 100_000 };
 const LAUNCH_NS: u64 = 5_000;
 
 /// Largest heap behind a reservation of a described device, in bytes.
-const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;
+const HEAP_SIZE_MAX_BYTES: u64 = 1 << 30;
 /// The data type whose rate stands for those that are not named.
 const FALLBACK: &str = "float32";
 
@@ -165,9 +165,7 @@ impl MachineDescription {
             tiled: true,
             unified: false,
             tile_size_bytes: self.tile_size_bytes,
-            heap_size_max_bytes: self
-                .tile_size_bytes
-                .max(HEAP_SIZE_MAX_BYTES / self.tile_size_bytes * self.tile_size_bytes),
+            heap_size_max_bytes: HEAP_SIZE_MAX_BYTES.next_multiple_of(self.tile_size_bytes),
             memory_bytes: self.device_memory_bytes,
             offset_alignment_bytes: 256,
             tensor_elements_max: u64::MAX,

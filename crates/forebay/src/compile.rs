@@ -7,9 +7,10 @@ use forebay_memory::size::MemorySize;
 use forebay_model::lower::{lower_with, LoweringOptions};
 use forebay_model::program::{self, Program, Role};
 use forebay_model::{Graph, Tensor, ValueId};
-use forebay_plan::cost::{estimate, Costs};
+use forebay_plan::cost::Costs;
 use forebay_plan::fuse::fuse;
-use forebay_plan::{choose_groups, page, plan_in_groups, PlanError, PlanOptions};
+use forebay_plan::saved_costs::Unknown;
+use forebay_plan::{choose_groups, page, plan_in_groups, PlanError, PlanOptions, SavedCosts};
 use forebay_runtime::{PagedOptions, StepTimes};
 
 use crate::error::Error;
@@ -28,6 +29,8 @@ pub(crate) struct Compiled {
     groups: Option<Vec<Vec<usize>>>,
     /// What the plan expects of the machine.
     forecast: Forecast,
+    /// Launches of which the given costs say nothing.
+    unknown: Option<Unknown>,
     /// What the caller feeds, whether or not the plan uses it.
     pub(crate) inputs: Vec<Port>,
     /// What the caller gets.
@@ -66,13 +69,14 @@ pub(crate) fn compile(graph: &Graph, parameters: &BTreeSet<ValueId>, machine: &M
         .iter()
         .filter_map(|port| Some((port.name.clone(), program.contents.get(&port.operand.buffer)?.clone())))
         .collect();
-    let costs = estimate(&program, machine.device.limits());
+    let (costs, unknown) = machine.costs(&program)?;
     let groups = choose_groups(&program, machine.options.order, machine.device.limits(), &costs)?;
     let step = step_within(&program, groups.as_deref(), machine, &costs)?;
     program.contents.clear();
     Ok(Compiled {
         step,
         forecast: Forecast::new(costs),
+        unknown,
         inputs: program.inputs.iter().map(resolved).collect(),
         outputs: program.outputs.iter().map(resolved).collect(),
         changing,
@@ -111,6 +115,21 @@ impl Compiled {
     /// Seconds that a step takes with what was measured so far, as predicted.
     pub(crate) fn predicted_seconds(&self) -> f64 {
         self.forecast.predicted_seconds(self.step.plan())
+    }
+
+    /// The costs that the plan is a function of.
+    pub(crate) fn costs(&self) -> SavedCosts {
+        SavedCosts::new(&self.program, self.forecast.costs())
+    }
+
+    /// The costs that the latest steps measured.
+    pub(crate) fn measured_costs(&self) -> SavedCosts {
+        SavedCosts::new(&self.program, &self.forecast.measured_costs())
+    }
+
+    /// Launches of which the costs in the options say nothing, so that they are estimated.
+    pub(crate) fn unknown_costs(&self) -> Option<&Unknown> {
+        self.unknown.as_ref()
     }
 
     /// Plans again within the machine's budgets as they are now.
@@ -175,7 +194,7 @@ fn step_within(
     let plan_options = PlanOptions {
         device_budget_bytes: resolve(options.device_memory),
         host_budget_bytes: host_bytes.map(|bytes| bytes.saturating_sub(reserved_bytes)),
-        spill: options.spill_dir.is_some(),
+        spill: machine.spills(),
         check: options.check || cfg!(debug_assertions),
         ..PlanOptions::default()
     };

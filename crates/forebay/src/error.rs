@@ -93,6 +93,13 @@ pub enum Error {
         /// Why.
         error: SwapError,
     },
+    /// A file that describes a machine or costs has no meaning.
+    Document {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: PlanError,
+    },
     /// A file cannot be read or written.
     File {
         /// The file.
@@ -139,6 +146,7 @@ impl fmt::Display for Error {
             ),
             Error::Checkpoint { path, reason } => write!(f, "checkpoint {}: {reason}", path.display()),
             Error::Swap { path, error } => write!(f, "{}: {error}", path.display()),
+            Error::Document { path, error } => write!(f, "{}: {error}", path.display()),
             Error::File { path, action, reason } => write!(f, "cannot {action} {}: {reason}", path.display()),
         }
     }
@@ -156,7 +164,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Model(error) => Some(error),
-            Error::Plan(error) => Some(error),
+            Error::Plan(error) | Error::Document { error, .. } => Some(error),
             Error::Device { error, .. } => Some(error),
             Error::Runtime(error) => Some(error),
             Error::Swap { error, .. } => Some(error),

@@ -83,7 +83,8 @@ impl Forecast {
         simulate(plan, &self.measured_costs()).step_ns as f64 / 1e9
     }
 
-    fn measured_costs(&self) -> Costs {
+    /// The costs, with the durations that the latest steps measured.
+    pub(crate) fn measured_costs(&self) -> Costs {
         let mut costs = self.costs.clone();
         for (label, cost) in costs.launch_ns.iter_mut().enumerate() {
             *cost = self.profile.launch_ns(label as u32).unwrap_or(*cost);

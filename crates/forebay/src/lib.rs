@@ -55,11 +55,13 @@
 //! | [`checkpoint`] | everything that a training run needs to go on |
 //! | [`mod@explain`] | a plan in words |
 //! | [`mod@probe`] | the order in which managed memory evicts, found by experiment |
+//! | [`documents`] | descriptions of machines, and costs, as files |
 //! | [`mod@replay`] | traces of training steps on described machines |
 //! | [`error`] | what can go wrong |
 
 pub mod checkpoint;
 mod compile;
+pub mod documents;
 mod engine;
 pub mod error;
 pub mod explain;
@@ -90,7 +92,7 @@ pub use forebay_model::graph::Attribute;
 pub use forebay_model::graph::Dimension;
 pub use forebay_model::{training, Tensor as HostTensor};
 pub use forebay_plan::plan::{Plan, Statistics};
-pub use forebay_plan::LaunchOrder;
+pub use forebay_plan::{LaunchOrder, MachineDescription, SavedCosts};
 pub use forebay_runtime::eager::managed::{self, ManagedBuffer, ManagedMemory, ManagedOptions};
 pub use forebay_runtime::eager::{self, Context, ContextOptions, Event, Stream, StreamGuard, Tensor};
 pub use forebay_runtime::{RuntimeError, StepMoves};

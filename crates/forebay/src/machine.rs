@@ -7,6 +7,9 @@ use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::{Device, DeviceError};
 use forebay_memory::size::MemorySize;
+use forebay_model::program::Program;
+use forebay_plan::cost::{estimate, estimate_on, Costs};
+use forebay_plan::saved_costs::Unknown;
 use forebay_runtime::executor::STAGING_BYTES;
 
 use crate::error::Error;
@@ -43,7 +46,33 @@ impl Machine {
             device.destroy_memory(device.create_spill(folder, 1).map_err(refused)?);
         }
         let reserved_host_bytes = device.usage().host_bytes + STAGING_BYTES;
-        Ok(Machine { device, options: options.clone(), reserved_host_bytes })
+        let mut options = options.clone();
+        if let Some(described) = &options.machine {
+            options.device_memory.get_or_insert(MemorySize::Bytes(described.device_memory_bytes));
+            options.host_memory.get_or_insert(MemorySize::Bytes(described.host_memory_bytes));
+        }
+        Ok(Machine { device, options, reserved_host_bytes })
+    }
+
+    /// Whether what exceeds the host memory may go to disk.
+    pub(crate) fn spills(&self) -> bool {
+        self.options.spill_dir.is_some() || self.options.machine.is_some()
+    }
+
+    /// What launches and copies of a program are thought to take before anything is measured; and which launches the given
+    /// costs do not know.
+    ///
+    /// # Errors
+    /// Costs of another program.
+    pub(crate) fn costs(&self, program: &Program) -> Result<(Costs, Option<Unknown>), Error> {
+        let estimated = match &self.options.machine {
+            Some(described) => estimate_on(program, described),
+            None => estimate(program, self.device.limits()),
+        };
+        match &self.options.costs {
+            Some(saved) => Ok(saved.apply(program, estimated)?),
+            None => Ok((estimated, None)),
+        }
     }
 
     /// Turns budgets that are shares into bytes, so that plans made later have the budgets of the first one.
@@ -62,6 +91,9 @@ pub struct DeviceDescription {
     /// What it can do.
     pub limits: Limits,
 }
+
+/// Memory of a device that is only described: the budget, which need not be the description's, is what counts.
+const DESCRIBED_BYTES_MAX: u64 = 1 << 50;
 
 /// Names of all devices.
 const DEVICES: [&str; 2] = ["host", "null"];
@@ -83,6 +115,14 @@ pub fn devices() -> Result<Vec<DeviceDescription>, Error> {
 fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
     if options.threads == Some(0) {
         return Err(Error::Option { reason: "a device needs at least one thread".to_string() });
+    }
+    if let Some(described) = &options.machine {
+        let limits = Limits { tiled: options.tiled, memory_bytes: DESCRIBED_BYTES_MAX, ..described.limits() };
+        let device = NullDevice::with_limits(limits);
+        return Ok(Arc::new(match options.heap_size {
+            Some(bytes) => device.with_heap_bytes_max(bytes),
+            None => device,
+        }));
     }
     match options.device.as_str() {
         "host" => {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use forebay_memory::size::MemorySize;
 use forebay_model::training::TrainingOptions;
-use forebay_plan::LaunchOrder;
+use forebay_plan::{LaunchOrder, MachineDescription, SavedCosts};
 use forebay_runtime::eager::managed::Policy;
 use forebay_runtime::Strategy;
 
@@ -29,6 +29,11 @@ pub enum MemoryMode {
 pub struct DeviceOptions {
     /// `host`, or `null` (plans and records, computes nothing).
     pub device: String,
+    /// A machine to plan for instead, whether or not it is there. Its memories are budgets where none are given, what exceeds
+    /// that of the host goes to its disk, and nothing is computed.
+    pub machine: Option<MachineDescription>,
+    /// Durations to plan with until others are measured; estimates where not given.
+    pub costs: Option<SavedCosts>,
     /// Threads for kernels and copies together; as many as the machine runs at once, where not given. No result depends
     /// on it.
     pub threads: Option<usize>,
@@ -72,6 +77,8 @@ impl Default for DeviceOptions {
     fn default() -> DeviceOptions {
         DeviceOptions {
             device: "host".to_string(),
+            machine: None,
+            costs: None,
             threads: None,
             device_memory: None,
             host_memory: None,

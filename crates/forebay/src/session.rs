@@ -6,7 +6,8 @@ use std::sync::Arc;
 use forebay_device::{Device, DeviceUsage};
 use forebay_model::Tensor;
 use forebay_plan::plan::Statistics;
-use forebay_plan::Plan;
+use forebay_plan::saved_costs::Unknown;
+use forebay_plan::{Plan, SavedCosts};
 use forebay_runtime::{StepMoves, StepTimes};
 
 use crate::compile::{compile, Compiled};
@@ -128,6 +129,16 @@ impl Session {
     /// Numbers about the plan.
     pub fn statistics(&self) -> &Statistics {
         &self.plan().statistics
+    }
+
+    /// The durations that the plan is a function of: those given, estimated, or measured.
+    pub fn costs(&self) -> SavedCosts {
+        self.compiled.costs()
+    }
+
+    /// Launches of which [`DeviceOptions::costs`] says nothing, so that they are estimated.
+    pub fn unknown_costs(&self) -> Option<&Unknown> {
+        self.compiled.unknown_costs()
     }
 
     /// What the device has handed out.

@@ -11,7 +11,8 @@ use forebay_device::{Device, DeviceUsage};
 use forebay_model::program::Role;
 use forebay_model::Tensor;
 use forebay_plan::plan::Statistics;
-use forebay_plan::Plan;
+use forebay_plan::saved_costs::Unknown;
+use forebay_plan::{Plan, SavedCosts};
 use forebay_runtime::{Decision, StepMoves};
 use serde_json::Value;
 
@@ -317,6 +318,21 @@ impl Trainer {
     /// Seconds that a step takes, as predicted with the durations that the latest steps measured.
     pub fn predicted_seconds(&self) -> f64 {
         self.main().compiled.predicted_seconds()
+    }
+
+    /// The durations that that plan is a function of: those given, estimated, or measured.
+    pub fn costs(&self) -> SavedCosts {
+        self.main().compiled.costs()
+    }
+
+    /// The same with the durations that the latest steps measured.
+    pub fn measured_costs(&self) -> SavedCosts {
+        self.main().compiled.measured_costs()
+    }
+
+    /// Launches of which [`DeviceOptions::costs`](crate::DeviceOptions::costs) says nothing, so that they are estimated.
+    pub fn unknown_costs(&self) -> Option<&Unknown> {
+        self.main().compiled.unknown_costs()
     }
 
     /// What the device has handed out.

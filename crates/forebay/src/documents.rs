@@ -1,0 +1,51 @@
+//! Files that plans are a function of: descriptions of machines, and costs.
+
+use std::path::{Path, PathBuf};
+
+pub use forebay_plan::saved_costs::Unknown;
+use forebay_plan::{MachineDescription, PlanError, SavedCosts};
+
+use crate::error::Error;
+use crate::files;
+
+/// A machine by the name of one that comes with the library, or by the file that describes it.
+///
+/// # Errors
+/// A file that cannot be read or has no meaning.
+pub fn machine(name_or_file: &str) -> Result<MachineDescription, Error> {
+    if let Some(machine) = MachineDescription::built_in(name_or_file) {
+        return Ok(machine);
+    }
+    if !Path::new(name_or_file).exists() {
+        let names: Vec<&str> = MachineDescription::built_in_names().collect();
+        let names = names.join(", ");
+        let reason = format!("there is no machine and no file '{name_or_file}' (machines that come with it: {names})");
+        return Err(Error::Option { reason });
+    }
+    read(name_or_file.as_ref(), MachineDescription::parse)
+}
+
+/// Reads costs that were saved.
+///
+/// # Errors
+/// A file that cannot be read or has no meaning.
+pub fn read_costs(path: &Path) -> Result<SavedCosts, Error> {
+    read(path, SavedCosts::parse)
+}
+
+/// Writes costs as a file; it is replaced as a whole or not at all.
+///
+/// # Errors
+/// A file that cannot be written.
+pub fn write_costs(path: &Path, costs: &SavedCosts) -> Result<(), Error> {
+    let text = serde_json::to_vec_pretty(costs).map_err(|error| files::write_error(path, error))?;
+    files::replace(path, &text)
+}
+
+fn read<T>(path: &Path, parse: impl Fn(&str) -> Result<T, PlanError>) -> Result<T, Error> {
+    let path = PathBuf::from(path);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => parse(&text).map_err(|error| Error::Document { path, error }),
+        Err(error) => Err(Error::File { path, action: "read", reason: error.to_string() }),
+    }
+}
