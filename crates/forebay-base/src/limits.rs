@@ -22,6 +22,8 @@ pub struct Limits {
     pub tensor_elements_max: u64,
     /// Whether copies run beside kernels on streams of their own.
     pub copy_streams: bool,
+    /// Whether copies run on the lanes, so that kernels have fewer of them meanwhile. Elsewhere they have engines of their own.
+    pub copies_use_lanes: bool,
     /// Number of execution lanes (threads, compute units), for cost estimates only: no result depends on it.
     pub lanes: u32,
 }

@@ -46,5 +46,6 @@ fn object(device: &DeviceDescription) -> forebay::serde_json::Value {
         "offset_alignment_bytes": limits.offset_alignment_bytes,
         "tensor_elements_max": limits.tensor_elements_max,
         "copy_streams": limits.copy_streams,
+        "copies_use_lanes": limits.copies_use_lanes,
     })
 }

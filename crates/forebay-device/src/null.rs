@@ -118,6 +118,7 @@ impl NullDevice {
             offset_alignment_bytes: 16,
             tensor_elements_max: if profile == NullProfile::Direct3D12Like { (1 << 32) - 1 } else { u64::MAX },
             copy_streams: profile != NullProfile::Placed,
+            copies_use_lanes: false,
             lanes: 1,
         };
         let aliasing = (profile == NullProfile::Direct3D12Like).then_some(Aliasing::FixedState);

@@ -49,6 +49,14 @@ impl Costs {
     }
 }
 
+/// Launches have at least this part of the lanes, however many copies there are.
+const LAUNCH_SHARE_LEAST: f64 = 0.5;
+
+/// What copies that want `copying` of a machine's lanes leave to launches.
+pub fn lanes_for_launches(lanes: f64, copying: f64) -> f64 {
+    (lanes - copying).max(lanes * LAUNCH_SHARE_LEAST)
+}
+
 /// Costs on a device of which only its limits are known.
 pub fn estimate(program: &Program, limits: &Limits) -> Costs {
     estimate_on(program, &MachineDescription::of_limits(limits))

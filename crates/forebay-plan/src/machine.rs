@@ -146,7 +146,7 @@ impl MachineDescription {
             launch_ns: LAUNCH_NS,
             operations_per_second: BTreeMap::from([(FALLBACK.to_string(), rate)]),
             memory_bytes_per_second: MEMORY_BYTES_PER_SECOND,
-            copy_lane_ns_per_byte: 0.0,
+            copy_lane_ns_per_byte: if limits.copies_use_lanes { 1e9 / COPY.bytes_per_second } else { 0.0 },
             link: Link { to_device: COPY, from_device: COPY, duplex: true },
             disk: Disk { read: DISK, write: DISK },
         }
@@ -170,6 +170,7 @@ impl MachineDescription {
             offset_alignment_bytes: 256,
             tensor_elements_max: u64::MAX,
             copy_streams: true,
+            copies_use_lanes: self.copy_lane_ns_per_byte > 0.0,
             lanes: self.lanes,
         }
     }

@@ -13,12 +13,9 @@ use std::collections::{BTreeSet, VecDeque};
 
 use forebay_base::{Command, EventId, Space};
 
-use crate::cost::Costs;
+use crate::cost::{lanes_for_launches, Costs};
 use crate::plan::Plan;
 use crate::ways::Link;
-
-/// The part of the lanes that launches have at least while lanes copy.
-const LAUNCH_SHARE_LEAST: f64 = 0.5;
 
 /// Predicted times of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -234,8 +231,7 @@ impl<'a> Machine<'a> {
     fn rates(&self) -> Vec<f64> {
         let moving = self.links.iter().zip(self.copy_lanes).filter(|(link, _)| !link.is_empty());
         let copying = moving.map(|(_, lanes)| lanes).sum::<f64>() * self.copy_rate();
-        // However many copies there are, launches go on.
-        let mut free = (self.costs.lanes - copying).max(self.costs.lanes * LAUNCH_SHARE_LEAST);
+        let mut free = lanes_for_launches(self.costs.lanes, copying);
         let mut rates = Vec::new();
         for launch in &self.launches {
             if free <= 0.0 {

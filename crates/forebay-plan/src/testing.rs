@@ -102,6 +102,7 @@ pub(crate) fn limits() -> forebay_base::Limits {
         offset_alignment_bytes: 16,
         tensor_elements_max: u64::MAX,
         copy_streams: true,
+        copies_use_lanes: false,
         lanes: 2,
     }
 }

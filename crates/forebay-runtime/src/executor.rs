@@ -19,7 +19,7 @@ use forebay_plan::{Home, Plan};
 
 use crate::binding::Binding;
 use crate::error::RuntimeError;
-use crate::profile::{covered, late_copies, Link, Profile};
+use crate::profile::{covered, late_copies, Lanes, Link, Profile};
 use crate::trace::Trace;
 
 /// Host bytes that an executor takes beside its plan's, at most, for moving contents to and from the device outside of
@@ -202,10 +202,9 @@ impl Executor {
         self.trace.take()
     }
 
-    /// Adds the latest step's durations to a profile; `lanes_of` says how many lanes a launch can use, of `lanes` that there
-    /// are.
-    pub fn add_to_profile(&self, profile: &mut Profile, lanes_of: impl Fn(u32) -> f64, lanes: f64) {
-        profile.add(&self.records, |stream| self.links.get(&stream).copied(), lanes_of, lanes);
+    /// Adds the latest step's durations to a profile.
+    pub fn add_to_profile(&self, profile: &mut Profile, times: StepTimes, lanes: Lanes<'_>) {
+        profile.add(&self.records, times.total, |stream| self.links.get(&stream).copied(), lanes);
     }
 
     /// Writes an input for the next step. Every input is written before every step: a step may overwrite it.

@@ -1,14 +1,16 @@
 //! Profile: how long launches and copies took, from what a device recorded; and which copies came too late.
 //!
-//! Launches that run side by side slow each other down, so a launch counts with its share of the machine: what it would
-//! have taken had it had all the lanes that it can use. What passes before it starts counts as well, where no copy is to
-//! blame: that is the machine's way from one launch to the next.
+//! Launches that run side by side slow each other down, and so do copies where lanes copy; so a launch counts with its share
+//! of the machine: what it would have taken had it had all the lanes that it can use. What passes before it starts counts as
+//! well, from the last copy on that ended meanwhile: that is the machine's way from one launch to the next. What passes before
+//! the first command of a step and after the last one belongs to the step.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use forebay_base::StreamId;
 use forebay_device::TraceRecord;
+use forebay_plan::cost::lanes_for_launches;
 
 /// So many of the latest steps count.
 const STEPS_KEPT: usize = 5;
@@ -26,6 +28,31 @@ pub enum Link {
     ToDisk,
 }
 
+/// The lanes of a device, and who takes them.
+#[derive(Clone, Copy, Debug)]
+pub struct Lanes<'a> {
+    /// How many there are.
+    pub count: f64,
+    /// By label: how many the launch can use; 1 where it is not listed.
+    pub of_launches: &'a [f64],
+    /// For how long a copy between host and device keeps a lane busy, in nanoseconds for each byte.
+    pub copy_ns_per_byte: f64,
+}
+
+impl Lanes<'_> {
+    /// Lanes that the record's command wants while it runs; `copies` says whether it is a copy between host and device.
+    fn wanted(&self, record: &TraceRecord, copies: bool) -> f64 {
+        match record.label {
+            Some(label) => self.of_launches.get(label as usize).copied().unwrap_or(1.0),
+            None if copies => {
+                let duration_ns = (record.end - record.start).as_nanos().max(1) as f64;
+                (record.bytes as f64 * self.copy_ns_per_byte / duration_ns).min(1.0)
+            }
+            None => 0.0,
+        }
+    }
+}
+
 /// Durations in the latest steps.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
@@ -33,20 +60,25 @@ pub struct Profile {
     launches: BTreeMap<u32, VecDeque<u64>>,
     /// By link: bytes, and the time in which at least one copy went that way, the newest last.
     copies: BTreeMap<Link, VecDeque<(u64, Duration)>>,
+    /// What steps took beside their commands, the newest last.
+    steps: VecDeque<u64>,
 }
 
 impl Profile {
-    /// Adds a step's records; `lanes_of` says how many lanes a launch can use, of `lanes` that there are, and `link_of` which
-    /// way a stream's copies go.
+    /// Adds a step's records, and how long it took as a whole; `link_of` says which way a stream's copies go.
     pub fn add(
         &mut self,
         records: &[TraceRecord],
+        step: Duration,
         link_of: impl Fn(StreamId) -> Option<Link>,
-        lanes_of: impl Fn(u32) -> f64,
-        lanes: f64,
+        lanes: Lanes<'_>,
     ) {
+        let from = records.iter().map(|record| record.start).min().unwrap_or_default();
+        let to = records.iter().map(|record| record.end).max().unwrap_or_default();
+        keep(&mut self.steps, step.saturating_sub(to - from).as_nanos() as u64);
         let leads = leads(records);
-        for (label, alone) in times_alone(records, lanes_of, lanes) {
+        let crosses = |record: &TraceRecord| matches!(link_of(record.stream), Some(Link::ToDevice | Link::FromDevice));
+        for (label, alone) in times_alone(records, crosses, lanes) {
             let lead = leads.get(&label).copied().unwrap_or_default();
             keep(self.launches.entry(label).or_default(), (lead + alone).as_nanos() as u64);
         }
@@ -73,10 +105,19 @@ impl Profile {
 
     /// Median nanoseconds of a launch; none where it never ran.
     pub fn launch_ns(&self, label: u32) -> Option<u64> {
-        let mut kept: Vec<u64> = self.launches.get(&label)?.iter().copied().collect();
-        kept.sort_unstable();
-        kept.get(kept.len() / 2).copied()
+        median(self.launches.get(&label)?)
     }
+
+    /// Median nanoseconds that a step takes beside its commands; none where there was no step.
+    pub fn step_ns(&self) -> Option<u64> {
+        median(&self.steps)
+    }
+}
+
+fn median(kept: &VecDeque<u64>) -> Option<u64> {
+    let mut kept: Vec<u64> = kept.iter().copied().collect();
+    kept.sort_unstable();
+    kept.get(kept.len() / 2).copied()
 }
 
 fn keep<T>(kept: &mut VecDeque<T>, newest: T) {
@@ -98,39 +139,38 @@ pub(crate) fn covered(intervals: impl Iterator<Item = (Duration, Duration)>) -> 
     total
 }
 
-/// By launch, what it would have taken alone: its time, weighted with the share of its lanes that others left it.
+/// By launch, what it would have taken alone: its time, weighted with the share of its lanes that others left it. `crosses`
+/// tells copies between host and device from others.
 fn times_alone(
     records: &[TraceRecord],
-    lanes_of: impl Fn(u32) -> f64,
-    lanes: f64,
-) -> impl Iterator<Item = (u32, Duration)> {
-    let launches: Vec<(u32, &TraceRecord)> =
-        records.iter().filter_map(|record| Some((record.label?, record))).collect();
+    crosses: impl Fn(&TraceRecord) -> bool,
+    lanes: Lanes<'_>,
+) -> Vec<(u32, Duration)> {
     // Starts and ends in order of time; ends before starts of the same moment.
-    let mut moments: Vec<(Duration, bool, usize)> = Vec::with_capacity(2 * launches.len());
-    for (index, (_, record)) in launches.iter().enumerate() {
+    let mut moments: Vec<(Duration, bool, usize)> = Vec::with_capacity(2 * records.len());
+    for (index, record) in records.iter().enumerate() {
         moments.push((record.start, true, index));
         moments.push((record.end, false, index));
     }
     moments.sort_unstable();
-    let mut alone = vec![Duration::ZERO; launches.len()];
-    let (mut running, mut wanted, mut last): (Vec<usize>, f64, _) = (Vec::new(), 0.0, Duration::ZERO);
+    let mut alone = vec![Duration::ZERO; records.len()];
+    let (mut running, mut launching, mut copying, mut last) = (Vec::<usize>::new(), 0.0, 0.0, Duration::ZERO);
     for (now, starts, index) in moments {
-        let share = if wanted > lanes { lanes / wanted } else { 1.0 };
+        let free = lanes_for_launches(lanes.count, copying);
+        let share = if launching > free { free / launching } else { 1.0 };
         let passed = now.saturating_sub(last).mul_f64(share);
-        running.iter().for_each(|&index: &usize| alone[index] += passed);
+        running.iter().for_each(|&index| alone[index] += passed);
         last = now;
-        let of_launch = lanes_of(launches[index].0);
-        if starts {
-            running.push(index);
-            wanted += of_launch;
-        } else {
-            running.retain(|&other| other != index);
-            wanted -= of_launch;
+        let record = &records[index];
+        let wanted = lanes.wanted(record, crosses(record)) * if starts { 1.0 } else { -1.0 };
+        match (record.label, starts) {
+            (None, _) => copying += wanted,
+            (Some(_), true) => running.push(index),
+            (Some(_), false) => running.retain(|&other| other != index),
         }
+        launching += if record.label.is_some() { wanted } else { 0.0 };
     }
-    let labels: Vec<u32> = launches.iter().map(|(label, _)| *label).collect();
-    labels.into_iter().zip(alone)
+    records.iter().zip(alone).filter_map(|(record, alone)| Some((record.label?, alone))).collect()
 }
 
 /// A time in which no kernel ran, between two that did.
@@ -170,11 +210,10 @@ fn ends(records: &[TraceRecord], counts: impl Fn(&TraceRecord) -> bool) -> Vec<D
     ends
 }
 
-/// By launch, the gap before it, where no copy ended in it.
+/// By launch, the gap before it, from the last copy on that ended in it.
 fn leads(records: &[TraceRecord]) -> BTreeMap<u32, Duration> {
     let ends = ends(records, |_| true);
-    let gaps = gaps(records).into_iter().filter(|gap| last_inside(&ends, gap).is_none());
-    gaps.map(|gap| (gap.label, gap.end - gap.start)).collect()
+    gaps(records).iter().map(|gap| (gap.label, gap.end - last_inside(&ends, gap).unwrap_or(gap.start))).collect()
 }
 
 /// Copies that kernels had to wait for: how many, and for how long no kernel ran because of them. `is_fetch` tells copies to
@@ -196,31 +235,60 @@ mod tests {
         TraceRecord { stream: StreamId(0), label, name: "", bytes: 0, start, end }
     }
 
+    fn lanes(count: f64, of_launches: &[f64]) -> Lanes<'_> {
+        Lanes { count, of_launches, copy_ns_per_byte: 0.0 }
+    }
+
+    #[test]
+    fn what_passes_before_and_after_the_commands_is_the_steps() {
+        let mut profile = Profile::default();
+        assert_eq!(profile.step_ns(), None);
+        let step = Duration::from_nanos(1_000);
+        profile.add(&[record(Some(0), 50, 400), record(None, 60, 750)], step, |_| None, lanes(1.0, &[]));
+        assert_eq!(profile.step_ns(), Some(300));
+    }
+
+    #[test]
+    fn copies_on_lanes_slow_launches_down() {
+        let copy = TraceRecord { bytes: 50, ..record(None, 100, 200) };
+        let records = [record(Some(0), 0, 300), copy];
+        let measured = |copy_ns_per_byte, link| {
+            let mut profile = Profile::default();
+            let lanes = Lanes { copy_ns_per_byte, ..lanes(2.0, &[2.0]) };
+            profile.add(&records, Duration::ZERO, |_| Some(link), lanes);
+            profile.launch_ns(0)
+        };
+        assert_eq!(measured(0.0, Link::ToDevice), Some(300));
+        assert_eq!(measured(2.0, Link::ToDevice), Some(250), "half of the lanes for 100 ns");
+        assert_eq!(measured(1.0, Link::FromDevice), Some(275), "the link is slower than a lane copies");
+        assert_eq!(measured(2.0, Link::FromDisk), Some(300), "disks have threads of their own");
+    }
+
     #[test]
     fn launches_side_by_side_share_the_machine() {
         let mut profile = Profile::default();
         let records = [record(Some(0), 0, 100), record(Some(1), 100, 300), record(Some(2), 200, 300)];
-        profile.add(&records, |_| None, |_| 2.0, 2.0);
+        profile.add(&records, Duration::ZERO, |_| None, lanes(2.0, &[2.0; 3]));
         assert_eq!([0, 1, 2, 3].map(|label| profile.launch_ns(label)), [Some(100), Some(150), Some(50), None]);
         let mut narrow = Profile::default();
-        narrow.add(&records, |_| None, |_| 1.0, 2.0);
+        narrow.add(&records, Duration::ZERO, |_| None, lanes(2.0, &[]));
         assert_eq!(narrow.launch_ns(1), Some(200), "both find a lane of their own");
     }
 
     #[test]
-    fn the_way_to_a_launch_counts_unless_a_copy_was_waited_for() {
+    fn the_way_to_a_launch_counts_from_the_last_copy_on() {
         let mut profile = Profile::default();
         let records =
             [record(Some(0), 50, 100), record(Some(1), 110, 200), record(None, 0, 230), record(Some(2), 240, 300)];
-        profile.add(&records, |_| None, |_| 1.0, 1.0);
-        assert_eq!([0, 1, 2].map(|label| profile.launch_ns(label)), [Some(50), Some(100), Some(60)]);
+        profile.add(&records, Duration::from_nanos(275), |_| None, lanes(1.0, &[]));
+        assert_eq!([0, 1, 2].map(|label| profile.launch_ns(label)), [Some(50), Some(100), Some(70)]);
     }
 
     #[test]
     fn the_median_of_the_latest_steps_counts() {
         let mut profile = Profile::default();
         for duration in [900, 900, 900, 10, 30, 20, 40, 50] {
-            profile.add(&[record(Some(7), 0, duration)], |_| None, |_| 1.0, 1.0);
+            profile.add(&[record(Some(7), 0, duration)], Duration::ZERO, |_| None, lanes(1.0, &[]));
         }
         assert_eq!(profile.launch_ns(7), Some(30));
     }
@@ -230,7 +298,7 @@ mod tests {
         let mut profile = Profile::default();
         let copy = |start, end, bytes| TraceRecord { bytes, ..record(None, start, end) };
         let records = [copy(0, 100, 300), copy(50, 150, 300), copy(400, 450, 200)];
-        profile.add(&records, |_| Some(Link::ToDisk), |_| 1.0, 1.0);
+        profile.add(&records, Duration::ZERO, |_| Some(Link::ToDisk), lanes(1.0, &[]));
         assert_eq!(profile.bytes_per_ns(Link::ToDisk), Some(4.0));
         assert_eq!(profile.bytes_per_ns(Link::FromDisk), None);
     }

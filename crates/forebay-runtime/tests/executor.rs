@@ -48,6 +48,7 @@ impl CopyDevice {
             offset_alignment_bytes: 16,
             tensor_elements_max: u64::MAX,
             copy_streams: false,
+            copies_use_lanes: false,
             lanes: 1,
         };
         // Ids start away from 0, so that an id that was not renumbered is noticed.

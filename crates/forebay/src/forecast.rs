@@ -6,7 +6,7 @@
 use forebay_plan::cost::Costs;
 use forebay_plan::simulate::simulate;
 use forebay_plan::Plan;
-use forebay_runtime::profile::{Link, Profile};
+use forebay_runtime::profile::{Lanes, Link, Profile};
 use forebay_runtime::{Executor, StepTimes};
 
 /// A step that takes so many times longer or shorter than predicted is off.
@@ -63,8 +63,9 @@ impl Forecast {
 
     /// Looks at a step that has just run; says whether it is time to plan again, with the measured costs.
     pub(crate) fn watch(&mut self, plan: &Plan, executor: &Executor, times: StepTimes) -> Option<ReplanReason> {
-        let lanes_of = |label: u32| self.costs.launch_lanes.get(label as usize).copied().unwrap_or(1.0);
-        executor.add_to_profile(&mut self.profile, lanes_of, self.costs.lanes);
+        let Costs { lanes, launch_lanes, copy_lane_ns_per_byte, .. } = &self.costs;
+        let lanes = Lanes { count: *lanes, of_launches: launch_lanes, copy_ns_per_byte: *copy_lane_ns_per_byte };
+        executor.add_to_profile(&mut self.profile, times, lanes);
         let ratio = times.total.as_nanos() as f64 / plan.statistics.predicted_ns.max(1) as f64;
         self.off = if (1.0 / OFF_RATIO..OFF_RATIO).contains(&ratio) { 0 } else { self.off + 1 };
         let reason = match self.measured {
@@ -89,6 +90,7 @@ impl Forecast {
         for (label, cost) in costs.launch_ns.iter_mut().enumerate() {
             *cost = self.profile.launch_ns(label as u32).unwrap_or(*cost);
         }
+        costs.step_ns = self.profile.step_ns().unwrap_or(costs.step_ns);
         for (way, link) in [
             (&mut costs.link.to_device, Link::ToDevice),
             (&mut costs.link.from_device, Link::FromDevice),

@@ -123,6 +123,7 @@ impl HostDevice {
             offset_alignment_bytes: 16,
             tensor_elements_max: u64::MAX,
             copy_streams: true,
+            copies_use_lanes: true,
             lanes: threads as u32,
         };
         let host_memory_bytes = options.host_memory_bytes.unwrap_or(u64::MAX);
