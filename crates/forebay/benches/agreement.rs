@@ -8,15 +8,17 @@
 //! `testdata/golden`, which are taken where none is named. Each line is one budget behind one link: the median of measured
 //! steps, what the simulator makes of the plan with the durations that the same steps measured, and their ratio.
 
+#[path = "common/mod.rs"]
+mod common;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use common::{median, training, Failure};
 use forebay::data::npz::Archive;
-use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{DeviceOptions, HostTensor, MemorySize, Model, Trainer, TrainerOptions};
 use serde_json::Value;
 
-type Failure = Box<dyn std::error::Error>;
 type Batch = (BTreeMap<String, HostTensor>, HostTensor);
 
 /// Steps that are measured of each line, after those that are not.
@@ -98,21 +100,4 @@ fn batch(path: &Path) -> Result<Batch, Failure> {
     };
     let (x, y) = (read(["train_x", "x"])?, read(["train_y", "y"])?);
     Ok((BTreeMap::from([("x".to_string(), x)]), y))
-}
-
-fn training(class_axis: Option<i64>) -> TrainingOptions {
-    TrainingOptions {
-        loss: Loss::SoftmaxCrossEntropy { class_axis, ignore_index: None },
-        loss_output: None,
-        optimizer: Optimizer::Sgd { learning_rate: 0.01, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
-        decay: None,
-        freeze: Vec::new(),
-        seed: 0,
-        gradient_outputs: false,
-    }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

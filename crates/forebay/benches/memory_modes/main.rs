@@ -9,17 +9,15 @@
 //! named. At each size, steps of all modes take turns with steps in plain memory without a budget, so that what else the
 //! machine does meets all of them. A row has medians of the rounds; the picture shows times against plain memory.
 
-mod picture;
+#[path = "../common/mod.rs"]
+mod common;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{
-    DataType, DeviceOptions, HostTensor, MemoryMode, MemorySize, Model, Port, StepReport, Trainer, TrainerOptions,
-};
-
-type Failure = Box<dyn std::error::Error>;
+use common::chart::{Chart, Line};
+use common::{batch, brain, median, training, Failure};
+use forebay::{DeviceOptions, MemoryMode, MemorySize, Model, StepReport, Trainer, TrainerOptions};
 
 /// Sizes of the model beside the device's; the last is added where the largest launch just fits.
 const SIZES: [f64; 12] = [0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5];
@@ -39,16 +37,25 @@ struct Arguments {
     svg: Option<PathBuf>,
 }
 
+/// Modes with their colours, in the order of the legend.
+const COLORS: [(&str, &str); 5] = [
+    ("plain", "#333333"),
+    ("planned", "#3a7d44"),
+    ("direct", "#4878a8"),
+    ("cooperative", "#c58a1a"),
+    ("automatic", "#d1603d"),
+];
+
 /// What one mode took at one size.
-pub struct Point {
+struct Point {
     /// Size of the model beside the device's.
-    pub size: f64,
+    size: f64,
     /// Seconds of a step, the median.
-    pub seconds: f64,
+    seconds: f64,
     /// Of each round, the time against that of plain memory in the same round; the median.
-    pub ratio: f64,
+    ratio: f64,
     /// The step whose time is the median.
-    pub report: StepReport,
+    report: StepReport,
 }
 
 fn main() -> Result<(), Failure> {
@@ -74,14 +81,13 @@ fn main() -> Result<(), Failure> {
     }
     if let Some(path) = &arguments.svg {
         let title = arguments.model.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        std::fs::write(path, picture::svg(&title, &lines))?;
+        std::fs::write(path, chart(&title, &lines))?;
     }
     Ok(())
 }
 
 fn arguments() -> Result<Arguments, Failure> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/brain/unet3d.onnx");
-    let mut arguments = Arguments { model: own, rounds: 5, sizes: SIZES.to_vec(), threads: None, svg: None };
+    let mut arguments = Arguments { model: brain(), rounds: 5, sizes: SIZES.to_vec(), threads: None, svg: None };
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -102,18 +108,9 @@ fn trainer(
     memory: MemoryMode,
     budget_bytes: Option<u64>,
 ) -> Result<Trainer, Failure> {
-    let training = TrainingOptions {
-        loss: Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None },
-        loss_output: None,
-        optimizer: Optimizer::Sgd { learning_rate: 0.01, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
-        decay: None,
-        freeze: Vec::new(),
-        seed: 0,
-        gradient_outputs: false,
-    };
     let device_memory = budget_bytes.map(MemorySize::Bytes);
     let device = DeviceOptions { threads: arguments.threads, memory, device_memory, ..DeviceOptions::default() };
-    Ok(Trainer::new(model.clone(), TrainerOptions { device, ..TrainerOptions::new(training) })?)
+    Ok(Trainer::new(model.clone(), TrainerOptions { device, ..TrainerOptions::new(training(None)) })?)
 }
 
 /// Steps of plain memory and of every mode in turn; the losses must agree.
@@ -127,9 +124,7 @@ fn measure(
     for (name, mode) in MODES {
         trainers.push((name, trainer(model, arguments, mode, Some(budget_bytes))?));
     }
-    let inputs: BTreeMap<String, HostTensor> =
-        trainers[0].1.inputs().iter().map(|port| (port.name.clone(), noise(port))).collect();
-    let labels = labels(trainers[0].1.labels());
+    let (inputs, labels) = batch(&trainers[0].1);
     let mut reports: Vec<Vec<StepReport>> = vec![Vec::new(); trainers.len()];
     // The first step of each takes memory for the first time.
     for round in 0..=arguments.rounds {
@@ -160,11 +155,6 @@ fn measure(
     Ok(names.zip(reports.into_iter().map(point)).filter(|(name, _)| size <= 1.0 || *name != "plain").collect())
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    (values[values.len() / 2] + values[(values.len() - 1) / 2]) / 2.0
-}
-
 fn row(name: &str, point: &Point) {
     let moves = point.report.moves;
     let megabytes = |bytes: u64| format!("{:.0}", bytes as f64 / 1e6);
@@ -178,27 +168,20 @@ fn row(name: &str, point: &Point) {
     );
 }
 
-/// Numbers that look random, the same in every run.
-fn noise(port: &Port) -> HostTensor {
-    let count = port.shape.iter().product::<u64>();
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let values: Vec<f32> = (0..count)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        })
-        .collect();
-    match port.data_type {
-        DataType::Int64 => HostTensor::from_i64(&port.shape, &vec![0; count as usize]),
-        _ => HostTensor::from_f32(&port.shape, &values),
+/// The picture: time of a step against plain memory without a budget.
+fn chart(model: &str, lines: &BTreeMap<&str, Vec<Point>>) -> String {
+    let size_max = lines.values().flatten().map(|point| point.size).fold(1.0, f64::max);
+    let line = |(name, color)| {
+        let points = lines.get(name)?.iter().map(|point| (point.size, point.ratio)).collect();
+        Some(Line { name, color, dashed: false, points })
+    };
+    Chart {
+        title: &format!("Time of a training step against plain memory without a limit; {model}"),
+        axis: "memory of the model without a limit / memory of the device",
+        span: [0.5, size_max],
+        marks: (1..=(size_max * 2.0) as u32).map(|mark| f64::from(mark) / 2.0).collect(),
+        line: Some(1.0),
+        lines: COLORS.into_iter().filter_map(line).collect(),
     }
-}
-
-/// Two classes in turn, in pieces as objects have them.
-fn labels(port: &Port) -> HostTensor {
-    let count = port.shape.iter().product::<u64>();
-    let values: Vec<i64> = (0..count).map(|i| i64::from(i / 16 % 2 == 0)).collect();
-    HostTensor::from_i64(&port.shape, &values)
+    .svg()
 }

@@ -1,0 +1,71 @@
+//! What benches share: how they train, inputs made here, medians, and charts.
+#![allow(dead_code)] // Every bench uses its own part.
+
+pub mod chart;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use forebay::training::{Loss, Optimizer, TrainingOptions};
+use forebay::{DataType, HostTensor, Port, Trainer};
+
+/// Whatever ends a bench.
+pub type Failure = Box<dyn std::error::Error>;
+
+/// The U-Net of the brain example.
+pub fn brain() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/brain/unet3d.onnx")
+}
+
+/// Softmax cross-entropy with momentum.
+pub fn training(class_axis: Option<i64>) -> TrainingOptions {
+    TrainingOptions {
+        loss: Loss::SoftmaxCrossEntropy { class_axis, ignore_index: None },
+        loss_output: None,
+        optimizer: Optimizer::Sgd { learning_rate: 0.01, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
+        decay: None,
+        freeze: Vec::new(),
+        seed: 0,
+        gradient_outputs: false,
+    }
+}
+
+/// The value in the middle; the mean of the two middle ones where there are two; no number of none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        count => (values[count / 2] + values[(count - 1) / 2]) / 2.0,
+    }
+}
+
+/// A batch of inputs and labels that fit a trainer, the same in every run.
+pub fn batch(trainer: &Trainer) -> (BTreeMap<String, HostTensor>, HostTensor) {
+    let inputs = trainer.inputs().iter().map(|port| (port.name.clone(), noise(port))).collect();
+    (inputs, labels(trainer.labels()))
+}
+
+/// Numbers that look random, the same in every run.
+fn noise(port: &Port) -> HostTensor {
+    let count = port.shape.iter().product::<u64>();
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let values: Vec<f32> = (0..count)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        })
+        .collect();
+    match port.data_type {
+        DataType::Int64 => HostTensor::from_i64(&port.shape, &vec![0; count as usize]),
+        _ => HostTensor::from_f32(&port.shape, &values),
+    }
+}
+
+/// Two classes in turn, in pieces as objects have them.
+fn labels(port: &Port) -> HostTensor {
+    let count = port.shape.iter().product::<u64>();
+    let values: Vec<i64> = (0..count).map(|i| i64::from(i / 16 % 2 == 0)).collect();
+    HostTensor::from_i64(&port.shape, &values)
+}
