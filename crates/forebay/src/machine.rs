@@ -117,12 +117,8 @@ fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
         return Err(Error::Option { reason: "a device needs at least one thread".to_string() });
     }
     if let Some(described) = &options.machine {
-        let limits = Limits { tiled: options.tiled, memory_bytes: DESCRIBED_BYTES_MAX, ..described.limits() };
-        let device = NullDevice::with_limits(limits);
-        return Ok(Arc::new(match options.heap_size {
-            Some(bytes) => device.with_heap_bytes_max(bytes),
-            None => device,
-        }));
+        let limits = Limits { memory_bytes: DESCRIBED_BYTES_MAX, ..described.limits() };
+        return null_device(NullDevice::with_limits(limits), &described.name, options);
     }
     match options.device.as_str() {
         "host" => {
@@ -137,14 +133,7 @@ fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
             };
             Ok(Arc::new(HostDevice::new(&settings).map_err(|error| refused("host", error))?))
         }
-        "null" => {
-            let device = NullDevice::new(NullProfile::Tiled);
-            let device = if options.tiled { device } else { device.without_tiles() };
-            let usual = device.limits();
-            let tile_bytes = options.tile_size.unwrap_or(usual.tile_size_bytes);
-            let heap_bytes = options.heap_size.unwrap_or(usual.heap_size_max_bytes);
-            Ok(Arc::new(device.with_heaps(tile_bytes, heap_bytes).map_err(|error| refused("null", error))?))
-        }
+        "null" => null_device(NullDevice::new(NullProfile::Tiled), "null", options),
         name => {
             let reason = format!("there is no device '{name}' (there are: {})", DEVICES.join(", "));
             Err(Error::Option { reason })
@@ -158,4 +147,13 @@ fn refused(name: &str, error: DeviceError) -> Error {
         DeviceError::Setting { reason } => Error::Option { reason },
         error => Error::Device { action: format!("while opening device {name}"), error },
     }
+}
+
+/// A device that computes nothing, with the heaps that the options ask for.
+fn null_device(device: NullDevice, name: &str, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+    let device = if options.tiled { device } else { device.without_tiles() };
+    let usual = device.limits();
+    let tile_bytes = options.tile_size.unwrap_or(usual.tile_size_bytes);
+    let heap_bytes = options.heap_size.unwrap_or(usual.heap_size_max_bytes);
+    Ok(Arc::new(device.with_heaps(tile_bytes, heap_bytes).map_err(|error| refused(name, error))?))
 }
