@@ -20,7 +20,7 @@ mod statistics;
 pub use assembly::{Assembly, TileMove, TileRange};
 pub use statistics::{AllocatorStatistics, BlockSnapshot, BlockState, Holder, SegmentSnapshot, Snapshot};
 
-use blocks::{Blocks, Entry, State, NONE};
+use blocks::{Blocks, Entry, PoolIndex, State, NONE};
 use free_blocks::{FreeBlocks, FreeKey};
 
 /// What the caller obtained from the device in one piece of addresses. Never used for another segment.
@@ -104,8 +104,16 @@ pub struct Allocator {
     next_segment: u32,
     blocks: Blocks,
     shared: FreeBlocks,
-    pools: BTreeMap<PoolId, FreeBlocks>,
+    /// In the order of their first use, so that a block finds its pool without a search.
+    pools: Vec<Pool>,
+    pool_indices: BTreeMap<PoolId, PoolIndex>,
     totals: AllocatorStatistics,
+}
+
+/// What a stream has freed, and others may not use yet.
+struct Pool {
+    id: PoolId,
+    free: FreeBlocks,
 }
 
 struct Segment {
@@ -127,7 +135,8 @@ impl Allocator {
             next_segment: 0,
             blocks: Blocks::default(),
             shared: FreeBlocks::new(),
-            pools: BTreeMap::new(),
+            pools: Vec::new(),
+            pool_indices: BTreeMap::new(),
             totals: AllocatorStatistics::default(),
         }
     }
@@ -170,7 +179,8 @@ impl Allocator {
     /// A request for nothing gets one unit of the alignment.
     pub fn allocate(&mut self, pool: PoolId, size_bytes: u64, owner: &str) -> Option<Block> {
         let rounded_bytes = self.rounded(size_bytes)?;
-        let first = self.best_fit(pool, rounded_bytes).or_else(|| self.best_run(pool, rounded_bytes))?;
+        let pool = self.index_of(pool);
+        let first = self.best_fit(Some(pool), rounded_bytes).or_else(|| self.best_run(Some(pool), rounded_bytes))?;
         self.carve(first, rounded_bytes);
         Some(self.enliven(first, pool, size_bytes, owner))
     }
@@ -180,9 +190,30 @@ impl Allocator {
         size_bytes.max(1).checked_next_multiple_of(self.alignment_bytes)
     }
 
-    fn best_fit(&self, pool: PoolId, rounded_bytes: u64) -> Option<u32> {
-        let shared = self.shared.best_fit(rounded_bytes);
-        let own = self.pools.get(&pool).and_then(|own| own.best_fit(rounded_bytes));
+    fn pool(&self, index: PoolIndex) -> &Pool {
+        &self.pools[index.0 as usize]
+    }
+
+    /// The pool of that name, where there is one yet.
+    fn known(&self, id: PoolId) -> Option<PoolIndex> {
+        self.pool_indices.get(&id).copied()
+    }
+
+    /// The pool of that name, made where there is none yet.
+    fn index_of(&mut self, id: PoolId) -> PoolIndex {
+        self.known(id).unwrap_or_else(|| {
+            let index = PoolIndex(self.pools.len() as u32);
+            self.pools.push(Pool { id, free: FreeBlocks::new() });
+            self.pool_indices.insert(id, index);
+            index
+        })
+    }
+
+    /// The smallest sufficient block of the pool and the shared one, the lowest among equals.
+    fn best_fit(&self, pool: Option<PoolIndex>, rounded_bytes: u64) -> Option<u32> {
+        let own = pool.and_then(|pool| self.pool(pool).free.best_fit(rounded_bytes, u64::MAX));
+        let enough_bytes = own.map_or(u64::MAX, |(key, _)| key.size_bytes);
+        let shared = self.shared.best_fit(rounded_bytes, enough_bytes);
         match (shared, own) {
             (Some(shared), Some(own)) => Some(shared.min(own).1),
             (found, None) | (None, found) => Some(found?.1),
@@ -191,8 +222,8 @@ impl Allocator {
 
     /// The first block of the smallest sufficient run of blocks of the pool and the shared one. Every such run holds one of
     /// the pool's, as touching shared ones are one block.
-    fn best_run(&self, pool: PoolId, rounded_bytes: u64) -> Option<u32> {
-        let own = self.pools.get(&pool)?;
+    fn best_run(&self, pool: Option<PoolIndex>, rounded_bytes: u64) -> Option<u32> {
+        let own = &self.pool(pool?).free;
         if own.bytes() + self.shared.bytes() < rounded_bytes {
             return None;
         }
@@ -230,7 +261,7 @@ impl Allocator {
     }
 
     /// Turns a block that is on no list into an allocated one.
-    fn enliven(&mut self, index: u32, pool: PoolId, requested_bytes: u64, owner: &str) -> Block {
+    fn enliven(&mut self, index: u32, pool: PoolIndex, requested_bytes: u64, owner: &str) -> Block {
         let entry = self.blocks.at_mut(index);
         entry.state = State::Live(pool);
         entry.generation = entry.generation.wrapping_add(1);
@@ -263,21 +294,22 @@ impl Allocator {
 
     /// The stream of the pool has passed: its free blocks become shared.
     pub fn share(&mut self, pool: PoolId) {
-        let Some(own) = self.pools.get_mut(&pool) else { return };
-        for block in own.drain() {
+        let Some(pool) = self.known(pool) else { return };
+        for block in self.free_blocks(Some(pool)).drain() {
             self.settle(block, State::Free(None));
         }
     }
 
     /// Free bytes that sit in this pool only.
     pub fn free_bytes(&self, pool: PoolId) -> u64 {
-        self.pools.get(&pool).map_or(0, FreeBlocks::bytes)
+        self.known(pool).map_or(0, |pool| self.pool(pool).free.bytes())
     }
 
     /// The least size of a new segment with which the request succeeds; 0 where it succeeds without. None where no size is
     /// enough.
     pub fn growth_bytes(&self, pool: PoolId, size_bytes: u64) -> Option<u64> {
         let rounded_bytes = self.rounded(size_bytes)?;
+        let pool = self.known(pool);
         let fits = self.best_fit(pool, rounded_bytes).is_some() || self.best_run(pool, rounded_bytes).is_some();
         Some(if fits { 0 } else { rounded_bytes })
     }
@@ -333,31 +365,29 @@ impl Allocator {
     /// Puts a free block on its pool's list.
     fn list(&mut self, index: u32) {
         let entry = self.blocks.at(index);
-        let (key, state) = (entry.key(), entry.state);
-        match state {
-            State::Free(None) => self.shared.insert(key, index),
-            State::Free(Some(pool)) => self.pools.entry(pool).or_insert_with(FreeBlocks::new).insert(key, index),
-            State::Vacant | State::Live(_) | State::Hole => {}
-        }
+        let State::Free(pool) = entry.state else { return };
+        let key = entry.key();
+        self.free_blocks(pool).insert(key, index);
     }
 
     /// Takes a free block off its pool's list.
     fn unlist(&mut self, index: u32) {
         let entry = self.blocks.at(index);
+        let State::Free(pool) = entry.state else { return };
         let key = entry.key();
-        match entry.state {
-            State::Free(None) => self.shared.remove(key),
-            State::Free(Some(pool)) => {
-                if let Some(own) = self.pools.get_mut(&pool) {
-                    own.remove(key);
-                }
-            }
-            State::Vacant | State::Live(_) | State::Hole => {}
+        self.free_blocks(pool).remove(key);
+    }
+
+    /// The list that free blocks of this pool are on, or those of all.
+    fn free_blocks(&mut self, pool: Option<PoolIndex>) -> &mut FreeBlocks {
+        match pool {
+            Some(PoolIndex(pool)) => &mut self.pools[pool as usize].free,
+            None => &mut self.shared,
         }
     }
 }
 
 /// Whether the pool may use a block of this state.
-fn usable(state: State, pool: PoolId) -> bool {
-    matches!(state, State::Free(owner) if owner.is_none() || owner == Some(pool))
+fn usable(state: State, pool: Option<PoolIndex>) -> bool {
+    matches!(state, State::Free(owner) if owner.is_none() || owner == pool)
 }

@@ -60,10 +60,11 @@ impl Allocator {
     pub fn assemble(&mut self, pool: PoolId, size_bytes: u64, tile_bytes: u64, owner: &str) -> Option<Assembly> {
         let rounded_bytes = self.rounded(size_bytes)?;
         let whole_bytes = rounded_bytes.checked_next_multiple_of(tile_bytes)?;
+        let pool = self.index_of(pool);
         let mut pieces = self.free_tiles(tile_bytes, |state| state == State::Free(None));
         let waits = tile_sum(&pieces) < whole_bytes;
         if waits {
-            pieces = self.free_tiles(tile_bytes, |state| usable(state, pool));
+            pieces = self.free_tiles(tile_bytes, |state| usable(state, Some(pool)));
         }
         if tile_sum(&pieces) < whole_bytes {
             return None;
@@ -91,6 +92,7 @@ impl Allocator {
     /// where no size is enough.
     pub fn assembly_growth_bytes(&self, pool: PoolId, size_bytes: u64, tile_bytes: u64) -> Option<u64> {
         let whole_bytes = self.rounded(size_bytes)?.checked_next_multiple_of(tile_bytes)?;
+        let pool = self.known(pool);
         Some(whole_bytes.saturating_sub(tile_sum(&self.free_tiles(tile_bytes, |state| usable(state, pool)))))
     }
 

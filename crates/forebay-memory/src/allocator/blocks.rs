@@ -2,10 +2,14 @@
 
 use forebay_base::ByteRange;
 
-use super::{BlockId, FreeKey, PoolId, SegmentId};
+use super::{BlockId, FreeKey, SegmentId};
 
 /// No block: the end of a chain.
 pub const NONE: u32 = u32::MAX;
+
+/// Which of the allocator's pools, in the order of their first use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolIndex(pub u32);
 
 /// What a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,9 +17,9 @@ pub enum State {
     /// No block at all: the place is free for the next one.
     Vacant,
     /// Free for one pool, or for all.
-    Free(Option<PoolId>),
+    Free(Option<PoolIndex>),
     /// Allocated for this pool.
-    Live(PoolId),
+    Live(PoolIndex),
     /// The tiles that lay here are in another segment.
     Hole,
 }

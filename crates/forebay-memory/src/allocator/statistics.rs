@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay_base::ByteRange;
 
 use super::blocks::{Entry, State};
-use super::{Allocator, BlockId, FreeBlocks, PoolId, SegmentId};
+use super::{Allocator, BlockId, PoolId, SegmentId};
 
 /// Figures of an [`Allocator`]. Peaks are since its making or the latest [`Allocator::reset_peaks`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -125,7 +125,8 @@ pub struct Holder {
 impl Allocator {
     /// Figures as they are now.
     pub fn statistics(&self) -> AllocatorStatistics {
-        let largest = self.pools.values().map(FreeBlocks::largest_bytes).fold(self.shared.largest_bytes(), u64::max);
+        let largest =
+            self.pools.iter().map(|pool| pool.free.largest_bytes()).fold(self.shared.largest_bytes(), u64::max);
         let free_bytes = self.totals.free_bytes();
         let fragmentation = if free_bytes == 0 { 0.0 } else { 1.0 - largest as f64 / free_bytes as f64 };
         AllocatorStatistics { largest_free_bytes: largest, fragmentation, ..self.totals }
@@ -151,10 +152,10 @@ impl Allocator {
 
     fn block_snapshot(&self, index: u32, entry: &Entry) -> BlockSnapshot {
         let state = match entry.state {
-            State::Free(pool) => BlockState::Free { pool },
+            State::Free(pool) => BlockState::Free { pool: pool.map(|pool| self.pool(pool).id) },
             State::Live(pool) => BlockState::Live {
                 id: self.blocks.id(index),
-                pool,
+                pool: self.pool(pool).id,
                 owner: self.blocks.label(index).owner.clone(),
                 requested_bytes: self.blocks.label(index).requested_bytes,
             },
