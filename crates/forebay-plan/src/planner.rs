@@ -467,6 +467,20 @@ mod tests {
     }
 
     #[test]
+    fn the_order_does_not_depend_on_durations() {
+        for seed in 1..20 {
+            let mut random = Random::new(seed);
+            let program = random_training_program(&mut random, 6);
+            let (limits, estimated) = (limits(), estimate(&program, &limits()));
+            let mut measured = estimated.clone();
+            measured.launch_ns.iter_mut().for_each(|duration| *duration = 1 + random.below(1_000_000));
+            measured.link.to_device.bytes_per_second /= 100.0;
+            let chosen = |costs| choose_groups(&program, LaunchOrder::Barriers, &limits, costs).unwrap();
+            assert_eq!(chosen(&estimated), chosen(&measured), "seed {seed}");
+        }
+    }
+
+    #[test]
     fn a_budget_below_the_smallest_names_it_and_the_launch_that_sets_it() {
         let program = random_training_program(&mut Random::new(3), 4);
         let (limits, costs) = (limits(), estimate(&program, &limits()));
