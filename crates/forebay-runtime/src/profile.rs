@@ -13,7 +13,7 @@ use forebay_device::TraceRecord;
 use forebay_plan::cost::lanes_for_launches;
 
 /// So many of the latest steps count.
-const STEPS_KEPT: usize = 5;
+const STEPS_KEPT: usize = 7;
 
 /// A way for copies, in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,6 +58,8 @@ impl Lanes<'_> {
 pub struct Profile {
     /// By label: nanoseconds, the newest last.
     launches: BTreeMap<u32, VecDeque<u64>>,
+    /// What all launches of a step took together, the newest last.
+    totals: VecDeque<u64>,
     /// By link: bytes, and the time in which at least one copy went that way, the newest last.
     copies: BTreeMap<Link, VecDeque<(u64, Duration)>>,
     /// What steps took beside their commands, the newest last.
@@ -78,10 +80,14 @@ impl Profile {
         keep(&mut self.steps, step.saturating_sub(to - from).as_nanos() as u64);
         let leads = leads(records);
         let crosses = |record: &TraceRecord| matches!(link_of(record.stream), Some(Link::ToDevice | Link::FromDevice));
+        let mut total_ns = 0;
         for (label, alone) in times_alone(records, crosses, lanes) {
             let lead = leads.get(&label).copied().unwrap_or_default();
-            keep(self.launches.entry(label).or_default(), (lead + alone).as_nanos() as u64);
+            let duration_ns = (lead + alone).as_nanos() as u64;
+            total_ns += duration_ns;
+            keep(self.launches.entry(label).or_default(), duration_ns);
         }
+        keep(&mut self.totals, total_ns);
         let mut copies: BTreeMap<Link, Vec<&TraceRecord>> = BTreeMap::new();
         for record in records.iter().filter(|record| record.label.is_none() && record.bytes > 0) {
             if let Some(link) = link_of(record.stream) {
@@ -103,9 +109,16 @@ impl Profile {
         (bytes > 0 && !time.is_zero()).then(|| bytes as f64 / time.as_nanos() as f64)
     }
 
-    /// Median nanoseconds of a launch; none where it never ran.
-    pub fn launch_ns(&self, label: u32) -> Option<u64> {
-        median(self.launches.get(&label)?)
+    /// Nanoseconds of each launch that ran, by label: the median, times a factor that is the same for all, so that their sum is
+    /// the median of the steps' sums. For what disturbs a step now and then makes a launch longer, never shorter, and each time
+    /// another one, so that a sum of medians would be that of a step that nothing ever disturbs.
+    pub fn launch_ns(&self) -> BTreeMap<u32, u64> {
+        let mut medians: BTreeMap<u32, u64> =
+            self.launches.iter().filter_map(|(&label, kept)| Some((label, median(kept)?))).collect();
+        let sum: u64 = medians.values().sum();
+        let factor = median(&self.totals).unwrap_or(0) as f64 / sum.max(1) as f64;
+        medians.values_mut().for_each(|duration| *duration = (*duration as f64 * factor).round() as u64);
+        medians
     }
 
     /// Median nanoseconds that a step takes beside its commands; none where there was no step.
@@ -256,12 +269,12 @@ mod tests {
             let mut profile = Profile::default();
             let lanes = Lanes { copy_ns_per_byte, ..lanes(2.0, &[2.0]) };
             profile.add(&records, Duration::ZERO, |_| Some(link), lanes);
-            profile.launch_ns(0)
+            profile.launch_ns()[&0]
         };
-        assert_eq!(measured(0.0, Link::ToDevice), Some(300));
-        assert_eq!(measured(2.0, Link::ToDevice), Some(250), "half of the lanes for 100 ns");
-        assert_eq!(measured(1.0, Link::FromDevice), Some(275), "the link is slower than a lane copies");
-        assert_eq!(measured(2.0, Link::FromDisk), Some(300), "disks have threads of their own");
+        assert_eq!(measured(0.0, Link::ToDevice), 300);
+        assert_eq!(measured(2.0, Link::ToDevice), 250, "half of the lanes for 100 ns");
+        assert_eq!(measured(1.0, Link::FromDevice), 275, "the link is slower than a lane copies");
+        assert_eq!(measured(2.0, Link::FromDisk), 300, "disks have threads of their own");
     }
 
     #[test]
@@ -269,10 +282,10 @@ mod tests {
         let mut profile = Profile::default();
         let records = [record(Some(0), 0, 100), record(Some(1), 100, 300), record(Some(2), 200, 300)];
         profile.add(&records, Duration::ZERO, |_| None, lanes(2.0, &[2.0; 3]));
-        assert_eq!([0, 1, 2, 3].map(|label| profile.launch_ns(label)), [Some(100), Some(150), Some(50), None]);
+        assert_eq!(profile.launch_ns(), [(0, 100), (1, 150), (2, 50)].into());
         let mut narrow = Profile::default();
         narrow.add(&records, Duration::ZERO, |_| None, lanes(2.0, &[]));
-        assert_eq!(narrow.launch_ns(1), Some(200), "both find a lane of their own");
+        assert_eq!(narrow.launch_ns()[&1], 200, "both find a lane of their own");
     }
 
     #[test]
@@ -281,7 +294,7 @@ mod tests {
         let records =
             [record(Some(0), 50, 100), record(Some(1), 110, 200), record(None, 0, 230), record(Some(2), 240, 300)];
         profile.add(&records, Duration::from_nanos(275), |_| None, lanes(1.0, &[]));
-        assert_eq!([0, 1, 2].map(|label| profile.launch_ns(label)), [Some(50), Some(100), Some(70)]);
+        assert_eq!(profile.launch_ns(), [(0, 50), (1, 100), (2, 70)].into());
     }
 
     #[test]
@@ -290,7 +303,17 @@ mod tests {
         for duration in [900, 900, 900, 10, 30, 20, 40, 50] {
             profile.add(&[record(Some(7), 0, duration)], Duration::ZERO, |_| None, lanes(1.0, &[]));
         }
-        assert_eq!(profile.launch_ns(7), Some(30));
+        assert_eq!(profile.launch_ns(), [(7, 40)].into());
+    }
+
+    #[test]
+    fn launches_add_up_to_the_median_of_the_steps() {
+        let mut profile = Profile::default();
+        for (first, second) in [(10, 10), (40, 10), (10, 40)] {
+            let records = [record(Some(0), 0, first), record(Some(1), first, first + second)];
+            profile.add(&records, Duration::ZERO, |_| None, lanes(1.0, &[]));
+        }
+        assert_eq!(profile.launch_ns(), [(0, 25), (1, 25)].into(), "two of three steps took 50");
     }
 
     #[test]

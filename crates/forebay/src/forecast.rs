@@ -87,8 +87,9 @@ impl Forecast {
     /// The costs, with the durations that the latest steps measured.
     pub(crate) fn measured_costs(&self) -> Costs {
         let mut costs = self.costs.clone();
-        for (label, cost) in costs.launch_ns.iter_mut().enumerate() {
-            *cost = self.profile.launch_ns(label as u32).unwrap_or(*cost);
+        let measured = self.profile.launch_ns();
+        for (label, cost) in (0..).zip(&mut costs.launch_ns) {
+            *cost = measured.get(&label).copied().unwrap_or(*cost);
         }
         costs.step_ns = self.profile.step_ns().unwrap_or(costs.step_ns);
         for (way, link) in [
