@@ -147,7 +147,7 @@ impl MachineDescription {
             operations_per_second: BTreeMap::from([(FALLBACK.to_string(), rate)]),
             memory_bytes_per_second: MEMORY_BYTES_PER_SECOND,
             copy_lane_ns_per_byte: if limits.copies_use_lanes { 1e9 / COPY.bytes_per_second } else { 0.0 },
-            link: Link { to_device: COPY, from_device: COPY, duplex: true },
+            link: Link { to_device: COPY, from_device: COPY, duplex: true, carries_disk: false },
             disk: Disk { read: DISK, write: DISK },
         }
     }

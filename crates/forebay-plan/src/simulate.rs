@@ -7,7 +7,9 @@
 //!
 //! Copies go one after the other in each direction, at the link's speed; those from and to a disk beside those from and to the
 //! host. Where both directions share the link, each moves at half of its speed while the other does, because buses hand out
-//! turns for a few hundred bytes at a time, not for a whole copy. Where lanes copy, launches have the fewer meanwhile.
+//! turns for a few hundred bytes at a time, not for a whole copy. Where the link carries what goes from and to the disk, that takes
+//! what it can use of the link, at most half of it while copies of the host want it too. Where lanes copy, launches have the
+//! fewer meanwhile.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -175,9 +177,9 @@ impl<'a> Machine<'a> {
 
     /// Goes on to the next end of a command; says whether anything was running.
     fn advance(&mut self) -> bool {
-        let (rates, copy_rate) = (self.rates(), self.copy_rate());
+        let speeds = self.speeds();
+        let rates = self.rates(speeds);
         let launches = self.launches.iter().zip(&rates).map(|(launch, rate)| launch.left_ns / rate);
-        let speeds = [copy_rate, copy_rate, 1.0, 1.0];
         let moving = self.links.iter().zip(speeds).filter_map(|(link, speed)| Some((link.front()?, speed)));
         let copies = moving.map(|(copy, speed)| copy.left_ns / speed);
         let Some(step_ns) = launches.chain(copies).min_by(f64::total_cmp) else { return false };
@@ -216,21 +218,30 @@ impl<'a> Machine<'a> {
         true
     }
 
-    /// The part of its speed at which a copy between host and device moves.
-    fn copy_rate(&self) -> f64 {
-        let both = self.links[..2].iter().all(|link| !link.is_empty());
-        if both && !self.costs.link.duplex {
-            0.5
-        } else {
-            1.0
+    /// By link, the part of its speed at which a copy moves.
+    fn speeds(&self) -> [f64; 4] {
+        let Link { to_device, from_device, duplex, carries_disk } = self.costs.link;
+        let busy = |link: usize| !self.links[link].is_empty();
+        let crossed = |direction: usize| busy(direction) || (carries_disk && busy(direction + 2));
+        let turn = if !duplex && crossed(0) && crossed(1) { 0.5 } else { 1.0 };
+        let mut speeds = [turn, turn, 1.0, 1.0];
+        let pairs = [(to_device, self.costs.disk.read), (from_device, self.costs.disk.write)];
+        for (direction, (way, disk)) in pairs.into_iter().enumerate() {
+            if carries_disk && busy(direction + 2) {
+                let most = if busy(direction) { 0.5 } else { 1.0 };
+                let part = (disk.bytes_per_second / way.bytes_per_second).min(most);
+                speeds[direction] = turn * (1.0 - part);
+                speeds[direction + 2] = turn * part * way.bytes_per_second / disk.bytes_per_second;
+            }
         }
+        speeds
     }
 
     /// By launch from the first one on, its speed: 1 with all the lanes that it can use. Launches that get no lane are left
     /// out; they come last.
-    fn rates(&self) -> Vec<f64> {
-        let moving = self.links.iter().zip(self.copy_lanes).filter(|(link, _)| !link.is_empty());
-        let copying = moving.map(|(_, lanes)| lanes).sum::<f64>() * self.copy_rate();
+    fn rates(&self, speeds: [f64; 4]) -> Vec<f64> {
+        let moving = self.links.iter().zip(self.copy_lanes.iter().zip(speeds)).filter(|(link, _)| !link.is_empty());
+        let copying = moving.map(|(_, (lanes, speed))| lanes * speed).sum();
         let mut free = lanes_for_launches(self.costs.lanes, copying);
         let mut rates = Vec::new();
         for launch in &self.launches {
@@ -256,7 +267,7 @@ mod tests {
     const WAY: Way = Way { bytes_per_second: 1e9, latency_ns: 0 };
 
     /// A plan of launches (their labels count up), barriers, records and waits in one stream, and copies of 100 bytes to the
-    /// device (`i`) and from it (`o`) in two others.
+    /// device (`i`), from it (`o`) and from a disk (`d`) in three others.
     fn plan(text: &str) -> Plan {
         let stream = StreamId(0);
         let part = |memory| Region::new(MemoryId(memory), 0, 100);
@@ -268,6 +279,7 @@ mod tests {
                 'r' => Command::Record { stream, event: EventId(0), generation: 1 },
                 'w' => Command::Wait { stream, event: EventId(0), generation: 1 },
                 'i' => Command::Copy { stream: StreamId(1), from: part(0), to: part(1) },
+                'd' => Command::Copy { stream: StreamId(3), from: part(2), to: part(1) },
                 'o' => Command::Copy { stream: StreamId(2), from: part(1), to: part(0) },
                 _ => {
                     label += 1;
@@ -280,8 +292,14 @@ mod tests {
         let memory = |kind, space| PlanMemory { kind, space, size_bytes: 100 };
         Plan {
             commands,
-            streams: ["compute", "copy in", "copy out"].map(|name| PlanStream { name: name.to_string() }).into(),
-            memories: vec![memory(MemoryKind::HostBlock, Space::Host), memory(MemoryKind::Placed, Space::Device(0))],
+            streams: ["compute", "copy in", "copy out", "disk in"]
+                .map(|name| PlanStream { name: name.to_string() })
+                .into(),
+            memories: vec![
+                memory(MemoryKind::HostBlock, Space::Host),
+                memory(MemoryKind::Placed, Space::Device(0)),
+                memory(MemoryKind::SpillFile, Space::Disk),
+            ],
             ..Plan::default()
         }
     }
@@ -294,7 +312,7 @@ mod tests {
             lanes: 4.0,
             copy_lane_ns_per_byte: 0.0,
             step_ns: 0,
-            link: Link { to_device: WAY, from_device: WAY, duplex: true },
+            link: Link { to_device: WAY, from_device: WAY, duplex: true, carries_disk: false },
             disk: Disk { read: WAY, write: WAY },
         }
     }
@@ -335,6 +353,21 @@ mod tests {
         let slow = Way { bytes_per_second: 0.5e9, latency_ns: 10 };
         assert_eq!(step("io", Link { from_device: slow, ..duplex }), 210);
         assert_eq!(step("io", Link { from_device: slow, ..shared }), 310, "either takes its own time on the link");
+    }
+
+    #[test]
+    fn a_link_that_carries_the_disk_is_shared_with_it() {
+        let step = |text: &str, carries_disk, rate: f64| {
+            let usual = costs(&[]);
+            let read = Way { bytes_per_second: rate * 1e9, latency_ns: 0 };
+            let (link, disk) = (Link { carries_disk, ..usual.link }, Disk { read, ..usual.disk });
+            simulate(&plan(text), &Costs { link, disk, ..usual }).step_ns
+        };
+        assert_eq!((step("id", false, 1.0), step("id", true, 1.0)), (100, 200));
+        assert_eq!((step("id", false, 0.25), step("id", true, 0.25)), (400, 400), "a slow disk loses nothing");
+        assert_eq!((step("iid", false, 0.5), step("iid", true, 0.5)), (200, 300));
+        assert_eq!((step("d", false, 4.0), step("d", true, 4.0)), (25, 100), "a fast disk is as fast as the link");
+        assert_eq!((step("od", false, 1.0), step("od", true, 1.0)), (100, 100), "the other way is free");
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Link {
     pub from_device: Way,
     /// Whether both directions work at once, each at its full speed. Else they share the link: see [`mod@crate::simulate`].
     pub duplex: bool,
+    /// Whether what goes from and to the disk crosses the link, too.
+    pub carries_disk: bool,
 }
 
 /// The ways from and to a disk.
