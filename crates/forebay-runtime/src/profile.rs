@@ -2,7 +2,7 @@
 //!
 //! Launches that run side by side slow each other down, and so do copies where lanes copy; so a launch counts with its share
 //! of the machine: what it would have taken had it had all the lanes that it can use. What passes before it starts counts as
-//! well, from the last copy on that ended meanwhile: that is the machine's way from one launch to the next. What passes before
+//! well, less the time in which copies moved that ended meanwhile: that is the machine's way from one launch to the next. What passes before
 //! the first command of a step and after the last one belongs to the step.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -223,10 +223,16 @@ fn ends(records: &[TraceRecord], counts: impl Fn(&TraceRecord) -> bool) -> Vec<D
     ends
 }
 
-/// By launch, the gap before it, from the last copy on that ended in it.
+/// By launch, the gap before it, less the time in which copies moved that ended in it.
 fn leads(records: &[TraceRecord]) -> BTreeMap<u32, Duration> {
-    let ends = ends(records, |_| true);
-    gaps(records).iter().map(|gap| (gap.label, gap.end - last_inside(&ends, gap).unwrap_or(gap.start))).collect()
+    let mut copies: Vec<&TraceRecord> = records.iter().filter(|record| record.label.is_none()).collect();
+    copies.sort_by_key(|copy| copy.end);
+    let lead = |gap: Gap| {
+        let [from, to] = [gap.start, gap.end].map(|moment| copies.partition_point(|copy| copy.end <= moment));
+        let waited = covered(copies[from..to].iter().map(|copy| (copy.start.max(gap.start), copy.end)));
+        (gap.label, gap.end - gap.start - waited)
+    };
+    gaps(records).into_iter().map(lead).collect()
 }
 
 /// Copies that kernels had to wait for: how many, and for how long no kernel ran because of them. `is_fetch` tells copies to
@@ -289,12 +295,17 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_a_launch_counts_from_the_last_copy_on() {
+    fn the_way_to_a_launch_counts_unless_a_copy_moved_that_it_may_have_waited_for() {
         let mut profile = Profile::default();
         let records =
             [record(Some(0), 50, 100), record(Some(1), 110, 200), record(None, 0, 230), record(Some(2), 240, 300)];
         profile.add(&records, Duration::from_nanos(275), |_| None, lanes(1.0, &[]));
         assert_eq!(profile.launch_ns(), [(0, 50), (1, 100), (2, 70)].into());
+        let mut later = Profile::default();
+        let records =
+            [record(Some(0), 0, 100), record(None, 120, 130), record(None, 125, 300), record(Some(1), 150, 200)];
+        later.add(&records, Duration::ZERO, |_| None, lanes(1.0, &[]));
+        assert_eq!(later.launch_ns()[&1], 90, "a copy that goes on was not waited for");
     }
 
     #[test]
