@@ -97,6 +97,9 @@ impl fmt::Display for AllocatorError {
 
 impl std::error::Error for AllocatorError {}
 
+/// Mostly, a program has fewer streams than this.
+const RECENT_POOLS: usize = 16;
+
 /// Decides which bytes of which segment an allocation gets. See the [module](self).
 pub struct Allocator {
     alignment_bytes: u64,
@@ -107,6 +110,8 @@ pub struct Allocator {
     /// In the order of their first use, so that a block finds its pool without a search.
     pools: Vec<Pool>,
     pool_indices: BTreeMap<PoolId, PoolIndex>,
+    /// Pools that were allocated from last, each where the last bits of its name say: mostly the map is not asked.
+    recent_pools: [Option<(PoolId, PoolIndex)>; RECENT_POOLS],
     totals: AllocatorStatistics,
 }
 
@@ -137,6 +142,7 @@ impl Allocator {
             shared: FreeBlocks::new(),
             pools: Vec::new(),
             pool_indices: BTreeMap::new(),
+            recent_pools: [None; RECENT_POOLS],
             totals: AllocatorStatistics::default(),
         }
     }
@@ -201,12 +207,20 @@ impl Allocator {
 
     /// The pool of that name, made where there is none yet.
     fn index_of(&mut self, id: PoolId) -> PoolIndex {
-        self.known(id).unwrap_or_else(|| {
+        let recent = id.0 as usize % RECENT_POOLS;
+        if let Some((recent, index)) = self.recent_pools[recent] {
+            if recent == id {
+                return index;
+            }
+        }
+        let index = self.known(id).unwrap_or_else(|| {
             let index = PoolIndex(self.pools.len() as u32);
             self.pools.push(Pool { id, free: FreeBlocks::new() });
             self.pool_indices.insert(id, index);
             index
-        })
+        });
+        self.recent_pools[recent] = Some((id, index));
+        index
     }
 
     /// The smallest sufficient block of the pool and the shared one, the lowest among equals.

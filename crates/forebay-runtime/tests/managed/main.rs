@@ -1,4 +1,6 @@
-//! Managed memory: data survives eviction, budgets hold, nothing races, prefetches can be recalled.
+//! Managed memory: data survives eviction, budgets hold, nothing races.
+
+mod hints;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -156,84 +158,6 @@ fn what_is_clean_or_dead_is_not_copied() {
     a.read(2 * UNIT_BYTES - 4, &mut found).unwrap();
     assert_eq!(numbers(&found), [1.0]);
     context.check().unwrap();
-}
-
-#[test]
-fn prefetches_come_early_and_can_be_recalled() {
-    for policy in POLICIES {
-        let context = recording(host());
-        let memory = ManagedMemory::new(&context, &options(4, policy)).unwrap();
-        let buffer = memory.buffer(4 * UNIT_BYTES).unwrap();
-        buffer.write(0, &bytes(&vec![3.0; 4 * UNIT_BYTES as usize / 4])).unwrap();
-        assert_eq!(buffer.resident_bytes(), 0);
-        buffer.prefetch(.., Location::Device).unwrap();
-        memory.synchronize().unwrap();
-        assert_eq!(buffer.resident_bytes(), 4 * UNIT_BYTES);
-        buffer.fill([0; 4]).unwrap();
-        buffer.prefetch(..UNIT_BYTES, Location::Host).unwrap();
-        memory.synchronize().unwrap();
-        let statistics = memory.statistics();
-        assert_eq!((statistics.faults, statistics.prefetches, statistics.copied_back_bytes), (0, 5, UNIT_BYTES));
-        assert_eq!(buffer.resident_bytes(), 4 * UNIT_BYTES, "a prefetch to the host leaves the copy on the device");
-        context.check().unwrap();
-    }
-}
-
-#[test]
-fn a_prefetch_that_waits_can_be_recalled() {
-    // The null device fires what it is told at once; so the thread is kept busy by many units.
-    let context = Context::new(Arc::new(NullDevice::new(NullProfile::Tiled)), &ContextOptions::default()).unwrap();
-    for (policy, recalled) in [(Policy::Touch, true), (Policy::Driver, false)] {
-        let memory = ManagedMemory::new(&context, &options(64, policy)).unwrap();
-        let buffer = memory.buffer(64 * UNIT_BYTES).unwrap();
-        let mut count = 0;
-        for _ in 0..100 {
-            buffer.write(0, &vec![1; buffer.size_bytes() as usize]).unwrap();
-            buffer.prefetch(.., Location::Device).unwrap();
-            count += buffer.cancel_prefetch(..).unwrap();
-            memory.synchronize().unwrap();
-        }
-        assert_eq!(count > 0, recalled);
-    }
-}
-
-#[test]
-fn advice_lets_host_writes_follow_to_the_device() {
-    let context = recording(host());
-    let memory = ManagedMemory::new(&context, &options(4, Policy::Touch)).unwrap();
-    let (a, b) = (filled(&memory, 1, 1.0), filled(&memory, 1, 2.0));
-    a.advise(.., Advice::AccessedBy(Location::Device)).unwrap();
-    [&a, &b].into_iter().for_each(|buffer| buffer.write(4, &5.0f32.to_le_bytes()).unwrap());
-    assert_eq!((a.resident_bytes(), b.resident_bytes()), (UNIT_BYTES, 0));
-    for (buffer, number) in [(&a, 1.0), (&b, 2.0)] {
-        let tensor = buffer.tensor(DataType::Float32, &[3], 0).unwrap();
-        assert_eq!(tensor.add(1.0).unwrap().to_host().unwrap().to_f32().unwrap(), [number + 1.0, 6.0, number + 1.0]);
-    }
-    a.withdraw_advice(.., Advice::AccessedBy(Location::Device)).unwrap();
-    a.write(4, &6.0f32.to_le_bytes()).unwrap();
-    assert_eq!(a.resident_bytes(), 0);
-    context.check().unwrap();
-}
-
-#[test]
-fn what_is_used_farthest_in_the_future_goes() {
-    let context = recording(host());
-    let run = |policy: Policy, foresee: bool| {
-        let memory = ManagedMemory::new(&context, &options(3, policy)).unwrap();
-        let buffers: Vec<ManagedBuffer> = (0..4).map(|i| filled(&memory, 1, i as f32)).collect();
-        let order: Vec<usize> = (0..6).flat_map(|_| 0..4).collect();
-        if foresee {
-            memory.foresee(&order.iter().map(|&i| vec![&buffers[i]]).collect::<Vec<_>>());
-        }
-        for &i in &order {
-            let tensor = buffers[i].tensor(DataType::Float32, &[1], 0).unwrap();
-            assert_eq!(tensor.sum().unwrap().to_host().unwrap().to_f32().unwrap(), [i as f32]);
-        }
-        memory.statistics().faults
-    };
-    let (touch, planned) = (run(Policy::Touch, false), run(Policy::Planned, true));
-    assert_eq!(touch, 4 + 24, "round and round, the oldest is always the next");
-    assert!(planned <= 4 + 10, "{planned}");
 }
 
 #[test]
