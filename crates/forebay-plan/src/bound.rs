@@ -7,22 +7,26 @@
 //! without latency, both ways of a link at once, inputs appear where they are used and outputs vanish, steps follow each other
 //! without a join, and any launch may run again.
 
+use std::collections::BTreeMap;
+
 use forebay_base::Command;
 use forebay_model::program::Program;
 
 use crate::cost::Costs;
 use crate::emit::COMPUTE;
 use crate::liveness::{Chunk, Liveness};
+use crate::order::Ordered;
 use crate::plan::Plan;
 use crate::residency::kind;
 use crate::swap::bound::{Block, Problem, Rates, Touch};
 
 /// No execution of the launches of `plan` in its order, with its barriers, within `capacity_bytes` of the device and the
-/// budget for the host, has a step shorter than this, in nanoseconds. `program` is what the plan runs, in that order, and
-/// `live` its liveness with buffers in one piece.
-pub fn lower_bound_ns(plan: &Plan, program: &Program, live: &Liveness, costs: &Costs, capacity_bytes: u64) -> u64 {
-    let positions = positions(plan);
-    let count = positions.last().map_or(0, |last| last + 1);
+/// budget for the host, has a step shorter than this, in nanoseconds. `ordered` is what the plan runs, in that order, without
+/// what it runs again, `live` its liveness with buffers in one piece, and `costs` its costs.
+pub fn lower_bound_ns(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capacity_bytes: u64) -> u64 {
+    let by_label = positions(plan);
+    let positions: Vec<usize> = ordered.sources.iter().map(|source| by_label[&(*source as u32)]).collect();
+    let count = positions.iter().max().map_or(0, |last| last + 1);
     let (mut longest_ns, mut busy_ns) = (vec![0f64; count], vec![0f64; count]);
     for (launch, &position) in positions.iter().enumerate() {
         let duration_ns = costs.launch_ns[launch] as f64;
@@ -45,7 +49,7 @@ pub fn lower_bound_ns(plan: &Plan, program: &Program, live: &Liveness, costs: &C
     };
     let link = &costs.link;
     let problem = Problem {
-        blocks: live.chunks.iter().map(|chunk| block(program, chunk, &positions)).collect(),
+        blocks: live.chunks.iter().map(|chunk| block(&ordered.program, chunk, &positions)).collect(),
         durations_ns: longest_ns.into_iter().zip(busy_ns).map(|(longest, busy)| longest.max(busy)).collect(),
         working_sets_bytes,
         again_ns: costs.launch_ns.iter().map(|&duration_ns| Some(duration_ns as f64)).collect(),
@@ -57,16 +61,16 @@ pub fn lower_bound_ns(plan: &Plan, program: &Program, live: &Liveness, costs: &C
     problem.lower_bound_ns()
 }
 
-/// By launch in the plan's order: how many barriers stand before it, those between the same two launches counted once.
-fn positions(plan: &Plan) -> Vec<usize> {
-    let (mut positions, mut position, mut barrier) = (Vec::new(), 0, false);
+/// By label: how many barriers stand before its first launch, those between the same two launches counted once.
+fn positions(plan: &Plan) -> BTreeMap<u32, usize> {
+    let (mut positions, mut position, mut barrier) = (BTreeMap::new(), 0, false);
     for command in &plan.commands {
         match command {
             Command::Barrier { stream } if *stream == COMPUTE => barrier = true,
-            Command::Launch { .. } => {
+            Command::Launch { launch, .. } => {
                 position += usize::from(barrier && !positions.is_empty());
                 barrier = false;
-                positions.push(position);
+                positions.entry(launch.label).or_insert(position);
             }
             _ => {}
         }

@@ -37,7 +37,7 @@ const DISK_OUT: StreamId = StreamId(4);
 pub struct Decisions<'a> {
     /// The program, fused, ordered and aliased.
     pub program: &'a Program,
-    /// By launch: its place in the order in which launches came. Commands name launches by it.
+    /// By launch: its place in the order in which launches came, twice where it runs again. Commands name launches by it.
     pub sources: &'a [usize],
     /// Its chunks.
     pub live: &'a Liveness,
@@ -64,7 +64,7 @@ pub fn emit(decisions: &Decisions, work: &[Work]) -> Result<Plan, PlanError> {
     plan.event_count = synchronized.event_count;
     plan.commands = synchronized.commands;
     plan.update_start = update_start(&plan.commands, decisions.program);
-    plan.labels = vec![String::new(); decisions.program.launches.len()];
+    plan.labels = vec![String::new(); decisions.sources.iter().max().map_or(0, |last| last + 1)];
     for (&source, launch) in decisions.sources.iter().zip(&decisions.program.launches) {
         plan.labels[source].clone_from(&launch.name);
     }
@@ -353,8 +353,8 @@ fn reason(decisions: &Decisions, stay: usize, fetch: bool) -> (String, String) {
 
 /// The first command of the update phase: where its first launch stands, or the end.
 fn update_start(commands: &[Command], program: &Program) -> usize {
-    let updates = |command: &Command| matches!(command, Command::Launch { launch, .. } if launch.label as usize >= program.update_start);
-    commands.iter().position(updates).unwrap_or(commands.len())
+    let launches = commands.iter().enumerate().filter(|(_, command)| matches!(command, Command::Launch { .. }));
+    launches.map(|(index, _)| index).nth(program.update_start).unwrap_or(commands.len())
 }
 
 fn count(plan: &Plan) -> Statistics {

@@ -16,6 +16,7 @@
 //! | [`saved_costs`] | costs in a file |
 //! | [`ways`] | links and disks |
 //! | [`residency`] | which bytes are on the device when: keep or swap |
+//! | [`joint`] | the same, and what is computed again, where links are short of time |
 //! | [`stores`] | which bytes are on the host and which on disk while they are not on the device |
 //! | [`schedule`] | launches and copies in one list, with streams |
 //! | [`arena`] | offsets on the device |
@@ -37,6 +38,7 @@ pub mod dependences;
 pub mod emit;
 pub mod error;
 pub mod fuse;
+pub mod joint;
 pub mod liveness;
 pub mod machine;
 pub mod order;

@@ -125,7 +125,15 @@ fn whole_stays(program: &Program, live: &Liveness) -> Residency {
         let Kind { persistent, input, output } = kind(program, chunk);
         let start = if persistent || input { 0 } else { first };
         let end = if persistent || output { live.launch_count - 1 } else { last };
-        Some(Segment { chunk: index, start, end, accesses: 0..chunk.accesses.len(), fetch: false, save: false })
+        Some(Segment {
+            chunk: index,
+            start,
+            end,
+            accesses: 0..chunk.accesses.len(),
+            fetch: false,
+            save: false,
+            save_after: end,
+        })
     };
     Residency {
         segments: live.chunks.iter().enumerate().filter_map(stay).collect(),

@@ -1,5 +1,7 @@
 //! The planner: runs the passes, tries a few ways to fill the device, and keeps the one with the shortest predicted step.
 
+mod together;
+
 use forebay_base::Limits;
 use forebay_model::program::Program;
 
@@ -14,7 +16,7 @@ use crate::error::PlanError;
 use crate::liveness::{liveness, Liveness};
 use crate::order::{group, Choice, LaunchOrder, Ordered};
 use crate::plan::Plan;
-use crate::residency::{mandatory_usage, residency, stretch, Filling};
+use crate::residency::{mandatory_usage, residency, stretch, Filling, Residency};
 use crate::schedule::schedule;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
@@ -30,6 +32,8 @@ const LIMIT_PERCENT: [u64; 12] = [100, 94, 97, 99, 98, 96, 95, 88, 91, 93, 80, 8
 /// So many ways to group launches are placed and counted at most, times the number of launches; but a few in any case.
 const TRIED_LAUNCHES_MAX: usize = 6_000;
 const TRIED_MIN: usize = 4;
+/// Steps that take more than this many times a step without a budget are worth a longer search.
+const SLOW: f64 = 1.003;
 /// Everything stays on the device.
 const UNLIMITED: Filling = Filling { keep_bytes: u64::MAX, transfer_bytes: u64::MAX, isolate: false };
 
@@ -74,7 +78,7 @@ pub fn choose_groups(
         LaunchOrder::Barriers => {
             let file = Variant::new(Ordered::as_it_comes(program.clone()), costs);
             check_sizes(&file, limits)?;
-            let planner = Planner { limits, costs, room: None };
+            let planner = Planner { program, limits, costs, in_core_ns: 0, room: None };
             planner.fewest_barriers(program, &planner.in_core(&file)?)
         }
     }
@@ -93,7 +97,7 @@ pub fn plan_in_groups(
 ) -> Result<Plan, PlanError> {
     let file = Variant::new(Ordered::as_it_comes(program.clone()), costs);
     let (minimum_budget_bytes, minimum_launch) = check_sizes(&file, limits)?;
-    let planner = Planner { limits, costs, room: None };
+    let planner = Planner { program, limits, costs, in_core_ns: 0, room: None };
     let in_file_order = planner.in_core(&file)?;
     let reordered = groups.map(|groups| Variant::new(Ordered::by_groups(program, groups), costs));
     let in_core = match &reordered {
@@ -115,6 +119,7 @@ pub fn plan_in_groups(
             }
             let capacity_bytes = budget_bytes / limits.tile_size_bytes * limits.tile_size_bytes;
             let spill_beyond_bytes = options.host_budget_bytes.filter(|_| options.spill);
+            let planner = Planner { in_core_ns: in_core_predicted_ns, ..planner };
             let (plan, variant) = planner.within(&file, reordered.as_ref(), capacity_bytes, spill_beyond_bytes)?;
             (split_barriers(plan, COMPUTE, costs), variant, capacity_bytes)
         }
@@ -134,7 +139,7 @@ pub fn plan_in_groups(
     }
     plan.statistics.predicted_ns = planner.predicted(&plan);
     plan.statistics.lower_bound_ns =
-        lower_bound_ns(&plan, &variant.ordered.program, &variant.live, &variant.costs, capacity_bytes);
+        lower_bound_ns(&plan, &variant.ordered, &variant.live, &variant.costs, capacity_bytes);
     if options.check {
         check(program, &plan)?;
     }
@@ -209,8 +214,12 @@ impl Filled {
 /// What every attempt works with.
 #[derive(Clone, Copy)]
 struct Planner<'a> {
+    /// What is planned, as it came.
+    program: &'a Program,
     limits: &'a Limits,
     costs: &'a Costs,
+    /// How long a step takes without a budget, once that is known.
+    in_core_ns: u64,
     /// What the host may hold, where the rest may go to disk.
     room: Option<HostRoom>,
 }
@@ -230,12 +239,26 @@ impl Planner<'_> {
         grouped: bool,
         capacity_bytes: u64,
     ) -> Result<Option<Plan>, PlanError> {
-        let Ordered { program, sources, groups } = &variant.ordered;
         let changing_away = self.room.is_some_and(|room| room.changing_on_disk);
-        let mut residency = residency(program, live, &variant.costs, filling, changing_away);
+        let residency = residency(&variant.ordered.program, live, &variant.costs, filling, changing_away);
+        let transfer_bytes = (!filling.isolate).then_some(filling.transfer_bytes);
+        self.realize(variant, live, residency, transfer_bytes, grouped, capacity_bytes)
+    }
+
+    /// The plan of a residency, in which transfers get time as far as `transfer_bytes` go; `None` where it has no placement.
+    fn realize(
+        &self,
+        variant: &Variant,
+        live: &Liveness,
+        mut residency: Residency,
+        transfer_bytes: Option<u64>,
+        grouped: bool,
+        capacity_bytes: u64,
+    ) -> Result<Option<Plan>, PlanError> {
+        let Ordered { program, sources, groups } = &variant.ordered;
         let stores = stores(program, live, &residency, &variant.costs, self.room);
-        if !filling.isolate {
-            stretch(&mut residency, live, &variant.costs, |chunk| stores.on_disk(chunk), filling.transfer_bytes);
+        if let Some(transfer_bytes) = transfer_bytes {
+            stretch(&mut residency, live, &variant.costs, |chunk| stores.on_disk(chunk), transfer_bytes);
         }
         let groups = grouped.then_some(&groups[..]);
         let Some(arena) = arena(live, &residency, groups, capacity_bytes) else { return Ok(None) };
@@ -312,8 +335,9 @@ impl Planner<'_> {
         Ok(plan)
     }
 
-    fn excess_bytes(&self, plan: &Plan) -> u64 {
-        self.room.map_or(0, |room| plan.statistics.host_bytes.saturating_sub(room.budget_bytes))
+    fn filled(&self, plan: Plan, percent: u64) -> Filled {
+        let beyond = |room: HostRoom| plan.statistics.host_bytes.saturating_sub(room.budget_bytes);
+        Filled { excess_bytes: self.room.map_or(0, beyond), step_ns: self.predicted(&plan), percent, plan }
     }
 
     /// The fastest plan within a capacity that every single launch fits, and what it runs.
@@ -330,6 +354,12 @@ impl Planner<'_> {
             let other = self.fastest(variant, &percents, capacity_bytes)?;
             let better = |other: &Filled| best.as_ref().is_none_or(|(best, _)| other.is_better(best));
             best = other.filter(better).map(|other| (other, variant)).or(best);
+        }
+        let is_slow = |best: &(Filled, _)| best.0.step_ns as f64 > self.in_core_ns as f64 * SLOW;
+        if best.as_ref().is_none_or(is_slow) {
+            let other = self.together(file, capacity_bytes)?;
+            let better = |other: &Filled| best.as_ref().is_none_or(|(best, _)| other.is_better(best));
+            best = other.filter(better).map(|other| (other, file)).or(best);
         }
         if let Some((best, variant)) = best {
             return Ok((best.plan, variant));
@@ -360,8 +390,7 @@ impl Planner<'_> {
             for transfer_bytes in room {
                 let filling = Filling { keep_bytes, transfer_bytes, isolate: false };
                 let Some(plan) = self.attempt(variant, &split, filling, false, capacity_bytes)? else { continue };
-                let (excess_bytes, step_ns) = (self.excess_bytes(&plan), self.predicted(&plan));
-                let filled = Filled { excess_bytes, step_ns, percent, plan };
+                let filled = self.filled(plan, percent);
                 if best.as_ref().is_none_or(|best| filled.is_better(best)) {
                     best = Some(filled);
                 }

@@ -44,8 +44,10 @@ pub struct Segment {
     pub accesses: Range<usize>,
     /// Whether the stay begins with a copy from the host.
     pub fetch: bool,
-    /// Whether the bytes are copied to the host after the stay's last access.
+    /// Whether the bytes are copied to the host.
     pub save: bool,
+    /// The launch after which that copy stands in the list: the last one that writes them, or a later one.
+    pub save_after: usize,
 }
 
 /// Which chunk is on the device when.
@@ -239,8 +241,15 @@ fn occupy(usage: &mut [u64], ranges: &[Range<usize>], bytes: u64) {
     }
 }
 
-/// The stays of one chunk, without time for transfers.
-fn stays(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], home_on_device: bool, count: usize) -> Vec<Segment> {
+/// The stays of one chunk, without time for transfers. `kept` says which gaps it stays over, by the access before the gap.
+pub(crate) fn stays(
+    index: usize,
+    chunk: &Chunk,
+    kind: Kind,
+    kept: &[bool],
+    home_on_device: bool,
+    count: usize,
+) -> Vec<Segment> {
     let accesses = &chunk.accesses;
     if accesses.is_empty() {
         return Vec::new();
@@ -253,6 +262,7 @@ fn stays(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], home_on_device:
             accesses: 0..accesses.len(),
             fetch: false,
             save: false,
+            save_after: count - 1,
         }];
     }
     let mut runs: Vec<Range<usize>> = Vec::new();
@@ -281,6 +291,7 @@ fn stays(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], home_on_device:
             accesses: run.clone(),
             fetch,
             save,
+            save_after: last.launch,
         });
     }
     segments

@@ -1,7 +1,7 @@
 //! Schedule: launches and copies in one list.
 //!
 //! The list's order is what the plan means by time: a fetch stands before the first launch of its stay, a save after the
-//! last access of its stay. Streams and barriers follow from the list (see [`forebay_sync::barriers`]).
+//! last write of its stay or later. Streams and barriers follow from the list (see [`forebay_sync::barriers`]).
 
 use crate::liveness::Liveness;
 use crate::residency::{Residency, Segment};
@@ -17,8 +17,8 @@ pub enum Work {
     Save(usize),
 }
 
-/// The list of work: for each launch, the fetches that may start before it, itself, and the saves of what it was the last
-/// to touch. Fetches that start together are ordered by the launch that needs them.
+/// The list of work: for each launch, the fetches that may start before it, itself, and the saves that stand
+/// after it. Fetches that start together are ordered by the launch that needs them.
 pub fn schedule(live: &Liveness, residency: &Residency) -> Vec<Work> {
     let mut fetches: Vec<Vec<usize>> = vec![Vec::new(); live.launch_count];
     let mut saves: Vec<Vec<usize>> = vec![Vec::new(); live.launch_count];
@@ -28,7 +28,7 @@ pub fn schedule(live: &Liveness, residency: &Residency) -> Vec<Work> {
             fetches[segment.start].push(index);
         }
         if segment.save {
-            saves[access(segment, segment.accesses.end - 1)].push(index);
+            saves[segment.save_after].push(index);
         }
     }
     let mut list = Vec::new();

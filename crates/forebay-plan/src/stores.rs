@@ -121,8 +121,8 @@ fn times(program: &Program, live: &Liveness, residency: &Residency) -> Vec<Optio
     let mut times: Vec<Option<Range<u32>>> = vec![None; live.chunks.len()];
     for segment in &residency.segments {
         let accesses = &live.chunks[segment.chunk].accesses[segment.accesses.clone()];
-        let (first, last) = (accesses[0].launch as u32, accesses[accesses.len() - 1].launch as u32);
-        for time in [segment.save.then_some(last), segment.fetch.then_some(first)].into_iter().flatten() {
+        let (first, saved) = (accesses[0].launch as u32, segment.save_after as u32);
+        for time in [segment.save.then_some(saved), segment.fetch.then_some(first)].into_iter().flatten() {
             let range = times[segment.chunk].get_or_insert(time..time + 1);
             *range = range.start.min(time)..range.end.max(time + 1);
         }
@@ -177,7 +177,7 @@ impl Choice {
             let chunk = &live.chunks[segment.chunk];
             let (bytes, launch) = (chunk.range.len(), |access: usize| chunk.accesses[access].launch);
             let fetched = segment.fetch.then(|| launch(segment.accesses.start));
-            let saved = segment.save.then(|| launch(segment.accesses.end - 1));
+            let saved = segment.save.then_some(segment.save_after);
             disk_ns[segment.chunk] += fetched.map_or(0, |_| costs.disk_read_ns(bytes));
             disk_ns[segment.chunk] += saved.map_or(0, |_| costs.disk_write_ns(bytes));
             // The update phase keeps away from the disk while it changes anything in its place.

@@ -50,10 +50,9 @@ pub struct Progress {
 /// A kernel that does not fit the device; a workload for which no waits were found that suffice.
 pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<Schedule, SwapError> {
     workload.validate()?;
-    let launches = (0..workload.kernels.len()).map(|kernel| (kernel, false)).collect();
-    let mut search = Search { workload, launches, longest_ns: longest_slot_ns(workload), rounds: 0, progress };
+    let mut search = Search::new(workload, Grain::Fine, progress);
     search.choose_recomputations();
-    let planned = search.grow().map(|(waits_ns, schedule)| search.shrink(waits_ns, schedule));
+    let planned = search.plan();
     // Where links are so slow that nearly all time is waiting, paging on demand may be as good.
     let paged = if planned.as_ref().is_none_or(|planned| planned.step_ns > SLOW * workload.ideal_ns()) {
         demand_lru(workload).ok()
@@ -66,7 +65,30 @@ pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<S
     })
 }
 
-/// How long a slot may be.
+/// How finely time is cut into slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grain {
+    /// Into slots in which a link carries a small part of the device's memory.
+    Fine,
+    /// Into launches.
+    Launches,
+}
+
+/// The launches of a step, and which of them run once more: where that promises a shorter step than moving everything.
+pub fn choose_launches(workload: &Workload, grain: Grain) -> Vec<(usize, bool)> {
+    let mut quiet = |_| ();
+    let mut search = Search::new(workload, grain, &mut quiet);
+    search.choose_recomputations();
+    search.launches
+}
+
+/// Plans a workload's launches as they come; none where no waits were found that suffice.
+pub fn plan_launches(workload: &Workload, launches: Vec<(usize, bool)>, grain: Grain) -> Option<Schedule> {
+    let mut quiet = |_| ();
+    Search { launches, ..Search::new(workload, grain, &mut quiet) }.plan()
+}
+
+/// How long a slot of the fine grain may be.
 fn longest_slot_ns(workload: &Workload) -> u64 {
     let part = u128::from(workload.machine.device_memory_bytes / DEVICE_PARTS) * 1_000_000_000;
     let part_ns = (part / u128::from(workload.machine.link_bytes_per_s)) as u64;
@@ -95,12 +117,29 @@ struct Search<'a> {
     workload: &'a Workload,
     /// Each launch's kernel, and whether it is a recomputation.
     launches: Vec<(usize, bool)>,
+    /// How long a slot may be.
     longest_ns: u64,
+    /// What waits are longer than bytes need, so that rounding does not take many rounds.
+    slack_ns: u64,
     rounds: usize,
     progress: &'a mut dyn FnMut(Progress),
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn new(workload: &'a Workload, grain: Grain, progress: &'a mut dyn FnMut(Progress)) -> Search<'a> {
+        let fine_ns = longest_slot_ns(workload);
+        let longest_ns = match grain {
+            Grain::Fine => fine_ns,
+            Grain::Launches => u64::MAX,
+        };
+        let launches = (0..workload.kernels.len()).map(|kernel| (kernel, false)).collect();
+        Search { workload, launches, longest_ns, slack_ns: fine_ns / 8 + 1, rounds: 0, progress }
+    }
+
+    fn plan(&mut self) -> Option<Schedule> {
+        self.grow().map(|(waits_ns, schedule)| self.shrink(waits_ns, schedule))
+    }
+
     /// Runs kernels again where that promises a shorter step than moving everything.
     fn choose_recomputations(&mut self) {
         let plain = self.launches.clone();
@@ -130,7 +169,7 @@ impl Search<'_> {
     fn promise(&mut self, launches: &[(usize, bool)]) -> Promise {
         let kernels: Vec<usize> = launches.iter().map(|launch| launch.0).collect();
         let durations_ns: Vec<u64> = kernels.iter().map(|kernel| self.workload.kernels[*kernel].duration_ns).collect();
-        let timeline = Timeline::new(&durations_ns, &vec![0; kernels.len()], COARSE * self.longest_ns);
+        let timeline = Timeline::new(&durations_ns, &vec![0; kernels.len()], self.longest_ns.saturating_mul(COARSE));
         let needs = Needs::new(self.workload, &kernels, &timeline);
         let mut layout = Layout::new(self.workload, &kernels, &timeline, &needs);
         let pressed = timeline.runs.iter().map(|run| layout.excess[run.start] > 0).collect();
@@ -202,8 +241,7 @@ impl Search<'_> {
         let mut more_ns = vec![0; self.launches.len()];
         for region in regions(&layout.excess) {
             let most = layout.excess[region.clone()].iter().copied().max().unwrap_or(0).unsigned_abs();
-            // A little more than the bytes need, so that rounding does not take many rounds.
-            let span_ns = (u128::from(most) * 1_000_000_000 / u128::from(rate)) as u64 + self.longest_ns / 8 + 1;
+            let span_ns = (u128::from(most) * 1_000_000_000 / u128::from(rate)) as u64 + self.slack_ns;
             // Where the obvious remedy did not help, both are tried.
             let careful = self.rounds <= CAREFUL_ROUNDS;
             let (out_is_full, in_is_full) = layout.is_crowded_around(&region);

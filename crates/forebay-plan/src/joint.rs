@@ -1,0 +1,263 @@
+//! Joint: keeping, moving and computing anew, decided together.
+//!
+//! [`crate::residency`] gives away room gap by gap, by what each one saves. That is good where links have time to spare. Where
+//! they have not, it matters what crosses them when, and what is rather computed again: then [`crate::swap`] decides, on the
+//! program as a workload. Each launch is one of its slots, so that what it finds holds in launches, which is what plans are made
+//! of: bytes are taken for whole launches, and a copy stands between two.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use forebay_base::ByteRange;
+use forebay_model::program::Program;
+
+use crate::cost::Costs;
+use crate::liveness::{Chunk, Liveness};
+use crate::order::Ordered;
+use crate::residency::{device_bytes, kind, stays, Kind, Residency, Segment};
+use crate::swap::planner::{choose_launches, plan_launches, Grain};
+use crate::swap::schedule::{Direction, Piece, Place, Schedule};
+use crate::swap::workload::{Kernel, Machine, Tensor, Workload, MOST_BYTES};
+
+/// A program's chunks as tensors, its launches as kernels.
+fn workload(program: &Program, live: &Liveness, costs: &Costs, capacity_bytes: u64, host_bytes: u64) -> Workload {
+    let mut kernels: Vec<Kernel> = (program.launches.iter().zip(&costs.launch_ns))
+        .map(|(launch, &duration_ns)| Kernel {
+            name: launch.name.clone(),
+            duration_ns,
+            reads: Vec::new(),
+            writes: Vec::new(),
+            workspace_bytes: 0,
+        })
+        .collect();
+    for (number, chunk) in live.chunks.iter().enumerate() {
+        for access in &chunk.accesses {
+            let kernel = &mut kernels[access.launch];
+            kernel.reads.extend(access.reads.then_some(number));
+            kernel.writes.extend(access.writes.then_some(number));
+        }
+    }
+    let tensor =
+        |chunk: &Chunk| Tensor { size_bytes: device_bytes(chunk), persistent: kind(program, chunk).persistent };
+    let per_second = |bytes_per_ns: f64| ((bytes_per_ns * 1e9) as u64).clamp(1, MOST_BYTES);
+    let machine = Machine {
+        device_memory_bytes: capacity_bytes,
+        host_memory_bytes: host_bytes.min(MOST_BYTES),
+        link_bytes_per_s: per_second(costs.copy_in_bytes_per_ns.min(costs.copy_out_bytes_per_ns)),
+        ssd_read_bytes_per_s: per_second(costs.disk_read_bytes_per_ns),
+        ssd_write_bytes_per_s: per_second(costs.disk_write_bytes_per_ns),
+    };
+    Workload { tensors: live.chunks.iter().map(tensor).collect(), kernels, machine }
+}
+
+/// The program with launches that run once more, before those that need what was dropped meanwhile: where that promises a
+/// shorter step than to move everything. Launches come one by one. `live` is the liveness of the program as it is given,
+/// outputs in places of their own.
+pub fn with_repeats(
+    ordered: &Ordered,
+    live: &Liveness,
+    costs: &Costs,
+    capacity_bytes: u64,
+    host_bytes: u64,
+) -> Option<Ordered> {
+    let workload = workload(&ordered.program, live, costs, capacity_bytes, host_bytes);
+    workload.validate().ok()?;
+    let launches = choose_launches(&workload, Grain::Launches);
+    if launches.iter().all(|(_, again)| !again) {
+        return None;
+    }
+    let updates = |&(launch, again): &(usize, bool)| !again && launch >= ordered.program.update_start;
+    let program = Program {
+        launches: launches.iter().map(|&(launch, _)| ordered.program.launches[launch].clone()).collect(),
+        update_start: launches.iter().position(updates).unwrap_or(launches.len()),
+        ..ordered.program.clone()
+    };
+    Some(Ordered {
+        sources: launches.iter().map(|&(launch, _)| ordered.sources[launch]).collect(),
+        groups: (0..launches.len() as u32).collect(),
+        program,
+    })
+}
+
+/// Bytes of a chunk that are not on the device in one of its gaps.
+struct Absence {
+    /// Bytes of the chunk.
+    bytes: ByteRange,
+    /// The access before the gap.
+    after: usize,
+    /// The launch after which they are copied; none where a copy is there.
+    saved_after: Option<usize>,
+    /// The last launch during which they are still there.
+    last: usize,
+    /// The launch during which they come back, or before which they do.
+    back: usize,
+}
+
+/// Which chunk is on the device when, and the chunks themselves, cut where parts of them leave at different times. `None`
+/// where nothing was found that fits. What steps change is away from the device between steps if `changing_away`.
+pub fn joint_residency(
+    program: &Program,
+    live: &Liveness,
+    costs: &Costs,
+    capacity_bytes: u64,
+    host_bytes: u64,
+    changing_away: bool,
+) -> Option<(Liveness, Residency)> {
+    let workload = workload(program, live, costs, capacity_bytes, host_bytes);
+    workload.validate().ok()?;
+    let launches = (0..workload.kernels.len()).map(|kernel| (kernel, false)).collect();
+    let schedule = plan_launches(&workload, launches, Grain::Launches)?;
+    let absences = absences(live, &workload, &schedule);
+    let mut cut = Liveness { chunks: Vec::new(), launch_count: live.launch_count };
+    let (mut segments, mut home_on_device) = (Vec::new(), Vec::new());
+    for (chunk, absences) in live.chunks.iter().zip(&absences) {
+        for part in parts(chunk, absences) {
+            let in_part: Vec<&Absence> =
+                absences.iter().filter(|absence| absence.bytes.intersection(part).is_some()).collect();
+            let range = ByteRange::new(chunk.range.start + part.start, chunk.range.start + part.end);
+            let chunk = Chunk { range, ..chunk.clone() };
+            let away = changing_away && chunk.is_changed();
+            let kind = kind(program, &chunk);
+            let (home, stays) = part_stays(cut.chunks.len(), &chunk, kind, away, &in_part, live.launch_count);
+            segments.extend(stays);
+            home_on_device.push(home);
+            cut.chunks.push(chunk);
+        }
+    }
+    Some((cut, Residency { segments, home_on_device }))
+}
+
+/// By chunk: when parts of it are not on the device although they are needed later.
+fn absences(live: &Liveness, workload: &Workload, schedule: &Schedule) -> Vec<Vec<Absence>> {
+    let clock = Clock::new(workload, schedule);
+    let mut events: BTreeMap<Piece, Events> = BTreeMap::new();
+    for transfer in &schedule.transfers {
+        let events = events.entry(transfer.piece).or_default();
+        match transfer.direction {
+            Direction::Out => events.saved_ns.push(transfer.start_ns),
+            Direction::In => events.back_ns.push(transfer.start_ns),
+        }
+    }
+    for drop in schedule.drops.iter().filter(|drop| drop.place == Place::Device) {
+        if let Some(events) = events.get_mut(&drop.piece) {
+            events.dropped_ns.push(drop.at_ns);
+        }
+    }
+    let mut absences: Vec<Vec<Absence>> = live.chunks.iter().map(|_| Vec::new()).collect();
+    for (piece, events) in events {
+        let chunk = &live.chunks[piece.tensor];
+        let end = (piece.offset_bytes + piece.size_bytes).min(chunk.range.len());
+        let bytes = ByteRange::new(piece.offset_bytes, end);
+        for &back_ns in &events.back_ns {
+            let back = clock.first_at(back_ns);
+            let next = chunk.accesses.iter().position(|access| access.launch >= back).unwrap_or(0);
+            let after = (next + chunk.accesses.len() - 1) % chunk.accesses.len();
+            let latest = |times: &[u64]| latest_before(times, back_ns);
+            let last = latest(&events.dropped_ns).map_or(chunk.accesses[after].launch, |at| clock.last_before(at));
+            let saved_after = latest(&events.saved_ns).map(|at| clock.last_before(at));
+            absences[piece.tensor].push(Absence { bytes, after, saved_after, last, back });
+        }
+    }
+    absences
+}
+
+/// When a piece of a tensor moves, in nanoseconds from the start of the step.
+#[derive(Default)]
+struct Events {
+    saved_ns: Vec<u64>,
+    dropped_ns: Vec<u64>,
+    back_ns: Vec<u64>,
+}
+
+/// The latest time that is not after another one; if there is none, the latest of the step before.
+fn latest_before(times_ns: &[u64], at_ns: u64) -> Option<u64> {
+    times_ns.iter().copied().filter(|&time_ns| time_ns <= at_ns).max().or_else(|| times_ns.iter().copied().max())
+}
+
+/// Times as launches.
+struct Clock {
+    /// By launch, when it starts and ends.
+    runs_ns: Vec<(u64, u64)>,
+}
+
+impl Clock {
+    fn new(workload: &Workload, schedule: &Schedule) -> Clock {
+        let run = |launch: &crate::swap::schedule::Launch| {
+            (launch.start_ns, launch.start_ns + workload.kernels[launch.kernel].duration_ns.max(1))
+        };
+        Clock { runs_ns: schedule.launches.iter().map(run).collect() }
+    }
+
+    /// The launch that runs at a time, or the next one.
+    fn first_at(&self, at_ns: u64) -> usize {
+        self.runs_ns.partition_point(|&(_, end_ns)| end_ns <= at_ns)
+    }
+
+    /// The last launch that starts before a time.
+    fn last_before(&self, at_ns: u64) -> usize {
+        self.runs_ns.partition_point(|&(start_ns, _)| start_ns < at_ns).saturating_sub(1)
+    }
+}
+
+/// A chunk's bytes, cut where absences begin and end.
+fn parts(chunk: &Chunk, absences: &[Absence]) -> Vec<ByteRange> {
+    let mut cuts = vec![0, chunk.range.len()];
+    cuts.extend(absences.iter().flat_map(|absence| [absence.bytes.start, absence.bytes.end]));
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts.windows(2).map(|pair| ByteRange::new(pair[0], pair[1])).collect()
+}
+
+/// The stays of a chunk that is wholly there or wholly absent; and whether it never leaves. Between steps it is `away`.
+fn part_stays(
+    index: usize,
+    chunk: &Chunk,
+    kind: Kind,
+    away: bool,
+    absences: &[&Absence],
+    launch_count: usize,
+) -> (bool, Vec<Segment>) {
+    let accesses = &chunk.accesses;
+    let count = accesses.len();
+    let is_absent = |after: usize| absences.iter().any(|absence| absence.after == after);
+    let gaps = if kind.persistent { count } else { count.saturating_sub(1) };
+    let mut kept: Vec<bool> = (0..gaps).map(|after| accesses[(after + 1) % count].reads && !is_absent(after)).collect();
+    // What leaves within the step spends the boundary away.
+    if kind.persistent && count > 0 && (away || kept.iter().any(|kept| !kept)) {
+        kept[count - 1] = false;
+    }
+    let home = kind.persistent && count > 0 && kept.iter().all(|&kept| kept);
+    let mut segments = stays(index, chunk, kind, &kept, home, launch_count);
+    for segment in &mut segments {
+        give_time(segment, chunk, absences);
+    }
+    for place in 1..segments.len() {
+        let before = segments[place - 1].end;
+        let first = accesses[segments[place].accesses.start].launch;
+        // Within one launch, what leaves cannot come back.
+        segments[place - 1].end = before.min(first - 1);
+        segments[place].start = segments[place].start.max(segments[place - 1].end + 1);
+    }
+    (home, segments)
+}
+
+/// Lets a stay begin and end when its copies need it to.
+fn give_time(segment: &mut Segment, chunk: &Chunk, absences: &[&Absence]) {
+    let Range { start, end } = segment.accesses;
+    let count = chunk.accesses.len();
+    if segment.fetch {
+        let before = (start + count - 1) % count;
+        if let Some(absence) = absences.iter().find(|absence| absence.after == before) {
+            segment.start = segment.start.min(absence.back);
+        }
+    }
+    if segment.save {
+        if let Some(absence) = absences.iter().find(|absence| absence.after == end - 1) {
+            segment.end = segment.end.max(absence.last);
+            let written = chunk.accesses[start..end].iter().rev().find(|access| access.writes);
+            let earliest = written.map_or(segment.save_after, |access| access.launch);
+            let saved_after = absence.saved_after.unwrap_or(segment.save_after);
+            segment.save_after = saved_after.clamp(earliest, segment.end.max(earliest));
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Plans whose residency and repeats are decided together ([`crate::joint`]).
+
+use crate::error::PlanError;
+use crate::joint::{joint_residency, with_repeats};
+use crate::liveness::{liveness, Liveness};
+use crate::order::Ordered;
+use crate::plan::Plan;
+use crate::residency::Residency;
+
+use super::{split, Filled, Planner, Variant};
+
+/// Parts of the capacity, in percent, that are filled; the rest is for the gaps that placement cannot fill. The first that has
+/// a placement is taken.
+const FILL_PERCENT: [u64; 7] = [100, 97, 94, 90, 85, 78, 70];
+/// Bytes that the host may hold where there is no budget.
+const ANY_BYTES: u64 = u64::MAX;
+
+impl Planner<'_> {
+    /// The fastest such plan, of the launches as they come and with launches that run again; `None` where none was found.
+    pub(super) fn together(&self, file: &Variant, capacity_bytes: u64) -> Result<Option<Filled>, PlanError> {
+        let plain = self.filled_together(file, capacity_bytes)?;
+        let ordered = Ordered::as_it_comes(self.program.clone());
+        let live = liveness(self.program, false);
+        let Some(repeating) = with_repeats(&ordered, &live, &file.costs, capacity_bytes, self.host_bytes()) else {
+            return Ok(plain);
+        };
+        let variant = Variant::new(repeating, self.costs);
+        let repeating = self.filled_together(&variant, capacity_bytes)?;
+        Ok(plain.into_iter().chain(repeating).reduce(|best, next| if next.is_better(&best) { next } else { best }))
+    }
+
+    fn host_bytes(&self) -> u64 {
+        self.room.map_or(ANY_BYTES, |room| room.budget_bytes)
+    }
+
+    fn filled_together(&self, variant: &Variant, capacity_bytes: u64) -> Result<Option<Filled>, PlanError> {
+        let live = split(variant);
+        let changing_away = self.room.is_some_and(|room| room.changing_on_disk);
+        for percent in FILL_PERCENT {
+            let filled_bytes = capacity_bytes / 100 * percent;
+            let program = &variant.ordered.program;
+            let found = joint_residency(program, &live, &variant.costs, filled_bytes, self.host_bytes(), changing_away);
+            let Some((live, residency)) = found else { break };
+            if let Some(plan) = self.with_time(variant, &live, residency, capacity_bytes)? {
+                return Ok(Some(self.filled(plan, percent)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The plan of a residency, if it has a placement: transfers get what time is left, or only what they have.
+    fn with_time(
+        &self,
+        variant: &Variant,
+        live: &Liveness,
+        residency: Residency,
+        capacity_bytes: u64,
+    ) -> Result<Option<Plan>, PlanError> {
+        match self.realize(variant, live, residency.clone(), Some(capacity_bytes), false, capacity_bytes)? {
+            Some(plan) => Ok(Some(plan)),
+            None => self.realize(variant, live, residency, None, false, capacity_bytes),
+        }
+    }
+}
