@@ -15,7 +15,7 @@ use crate::cost::Costs;
 use crate::liveness::{Chunk, Liveness};
 use crate::order::Ordered;
 use crate::residency::{device_bytes, kind, stays, Kind, Residency, Segment};
-use crate::swap::planner::{choose_launches, plan_launches, Grain};
+use crate::swap::planner::{plan_launches, repeats, Grain};
 use crate::swap::schedule::{Direction, Piece, Place, Schedule};
 use crate::swap::workload::{Kernel, Machine, Tensor, Workload, MOST_BYTES};
 
@@ -50,8 +50,8 @@ fn workload(program: &Program, live: &Liveness, costs: &Costs, capacity_bytes: u
     Workload { tensors: live.chunks.iter().map(tensor).collect(), kernels, machine }
 }
 
-/// The program with launches that run once more, before those that need what was dropped meanwhile: where that promises a
-/// shorter step than to move everything. Launches come one by one. `live` is the liveness of the program as it is given,
+/// The program with launches that run once more, before those that need what was dropped meanwhile: first with the few that are
+/// most worth it, then with more and more. Launches come one by one. `live` is the liveness of the program as it is given,
 /// outputs in places of their own.
 pub fn with_repeats(
     ordered: &Ordered,
@@ -59,24 +59,27 @@ pub fn with_repeats(
     costs: &Costs,
     capacity_bytes: u64,
     host_bytes: u64,
-) -> Option<Ordered> {
+) -> Vec<Ordered> {
     let workload = workload(&ordered.program, live, costs, capacity_bytes, host_bytes);
-    workload.validate().ok()?;
-    let launches = choose_launches(&workload, Grain::Launches);
-    if launches.iter().all(|(_, again)| !again) {
-        return None;
+    if workload.validate().is_err() {
+        return Vec::new();
     }
+    repeats(&workload, Grain::Launches).into_iter().map(|launches| repeating(ordered, &launches)).collect()
+}
+
+/// The program with these launches, each with whether it runs once more.
+fn repeating(ordered: &Ordered, launches: &[(usize, bool)]) -> Ordered {
     let updates = |&(launch, again): &(usize, bool)| !again && launch >= ordered.program.update_start;
     let program = Program {
         launches: launches.iter().map(|&(launch, _)| ordered.program.launches[launch].clone()).collect(),
         update_start: launches.iter().position(updates).unwrap_or(launches.len()),
         ..ordered.program.clone()
     };
-    Some(Ordered {
+    Ordered {
         sources: launches.iter().map(|&(launch, _)| ordered.sources[launch]).collect(),
         groups: (0..launches.len() as u32).collect(),
         program,
-    })
+    }
 }
 
 /// Bytes of a chunk that are not on the device in one of its gaps.

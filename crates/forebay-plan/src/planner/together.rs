@@ -12,21 +12,29 @@ use super::{split, Filled, Planner, Variant};
 /// Parts of the capacity, in percent, that are filled; the rest is for the gaps that placement cannot fill. The first that has
 /// a placement is taken.
 const FILL_PERCENT: [u64; 7] = [100, 97, 94, 90, 85, 78, 70];
+/// After so many attempts in a row that are no better, more repeats are no better either.
+const WORSE_MAX: usize = 2;
 /// Bytes that the host may hold where there is no budget.
 const ANY_BYTES: u64 = u64::MAX;
 
 impl Planner<'_> {
     /// The fastest such plan, of the launches as they come and with launches that run again; `None` where none was found.
     pub(super) fn together(&self, file: &Variant, capacity_bytes: u64) -> Result<Option<Filled>, PlanError> {
-        let plain = self.filled_together(file, capacity_bytes)?;
+        let mut best = self.filled_together(file, capacity_bytes)?;
         let ordered = Ordered::as_it_comes(self.program.clone());
         let live = liveness(self.program, false);
-        let Some(repeating) = with_repeats(&ordered, &live, &file.costs, capacity_bytes, self.host_bytes()) else {
-            return Ok(plain);
-        };
-        let variant = Variant::new(repeating, self.costs);
-        let repeating = self.filled_together(&variant, capacity_bytes)?;
-        Ok(plain.into_iter().chain(repeating).reduce(|best, next| if next.is_better(&best) { next } else { best }))
+        let mut worse = 0;
+        for repeating in with_repeats(&ordered, &live, &file.costs, capacity_bytes, self.host_bytes()) {
+            let next = self.filled_together(&Variant::new(repeating, self.costs), capacity_bytes)?;
+            match next.filter(|next| best.as_ref().is_none_or(|best| next.is_better(best))) {
+                Some(next) => (best, worse) = (Some(next), 0),
+                None => worse += 1,
+            }
+            if worse == WORSE_MAX {
+                break;
+            }
+        }
+        Ok(best)
     }
 
     fn host_bytes(&self) -> u64 {

@@ -22,6 +22,10 @@ const FEWEST_SLOTS: u64 = 512;
 const DEVICE_PARTS: u64 = 512;
 /// Shares of the candidates for recomputation that are tried, in sixteenths; the best ones come first.
 const SHARES: [usize; 7] = [1, 2, 4, 6, 8, 12, 16];
+/// How many kernels in a row are run again for one tensor at most, where each attempt becomes a plan; and in traces, whose steps
+/// are longer.
+const CHAIN: usize = 8;
+const TRACED_CHAIN: usize = 4;
 /// Promises are found with slots that are this many times as long.
 const COARSE: u64 = 4;
 /// Attempts to make everything fit.
@@ -74,12 +78,25 @@ pub enum Grain {
     Launches,
 }
 
-/// The launches of a step, and which of them run once more: where that promises a shorter step than moving everything.
-pub fn choose_launches(workload: &Workload, grain: Grain) -> Vec<(usize, bool)> {
+/// Launches of a step with some that run once more: those alone that are most worth it, then with more and more others. None
+/// where everything fits without waits.
+pub fn repeats(workload: &Workload, grain: Grain) -> Vec<Vec<(usize, bool)>> {
     let mut quiet = |_| ();
     let mut search = Search::new(workload, grain, &mut quiet);
-    search.choose_recomputations();
-    search.launches
+    let plain = search.launches.clone();
+    let Promise { pressed, fits, .. } = search.promise(&plain);
+    if fits {
+        return Vec::new();
+    }
+    let recomputation = Recomputation::new(workload, &pressed, CHAIN);
+    let candidates = recomputation.candidates();
+    let mut found: Vec<Vec<(usize, bool)>> = SHARES
+        .iter()
+        .map(|sixteenths| recomputation.launches(&candidates[..(candidates.len() * sixteenths).div_ceil(16)]))
+        .filter(|launches| launches.len() > plain.len())
+        .collect();
+    found.dedup();
+    found
 }
 
 /// Plans a workload's launches as they come; none where no waits were found that suffice.
@@ -147,7 +164,7 @@ impl<'a> Search<'a> {
         if fits {
             return;
         }
-        let recomputation = Recomputation::new(self.workload, &pressed);
+        let recomputation = Recomputation::new(self.workload, &pressed, TRACED_CHAIN);
         let candidates = recomputation.candidates();
         let mut worse = 0;
         for sixteenths in SHARES {

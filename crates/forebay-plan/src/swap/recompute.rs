@@ -8,8 +8,6 @@ use std::collections::BTreeSet;
 
 use crate::swap::workload::Workload;
 
-/// How many kernels in a row may be run again for one tensor.
-const CHAIN: usize = 4;
 /// Inputs that were computed anew this many kernels ago are still there.
 const FRESH: usize = 24;
 /// Moving must take this many times as long as recomputing.
@@ -42,11 +40,14 @@ pub struct Recomputation<'a> {
     starts_ns: Vec<f64>,
     /// Time under pressure before each kernel.
     pressed_ns: Vec<f64>,
+    /// How many kernels in a row may be run again for one tensor.
+    chain: usize,
 }
 
 impl<'a> Recomputation<'a> {
-    /// Prepares a workload. `pressed` tells for each kernel whether more is live than the device holds.
-    pub fn new(workload: &'a Workload, pressed: &[bool]) -> Recomputation<'a> {
+    /// Prepares a workload. `pressed` tells for each kernel whether more is live than the device holds, `chain` how many
+    /// kernels in a row may be run again for one tensor.
+    pub fn new(workload: &'a Workload, pressed: &[bool], chain: usize) -> Recomputation<'a> {
         let mut touches = vec![Vec::new(); workload.tensors.len()];
         let (mut starts_ns, mut pressed_ns) = (vec![0.0], vec![0.0]);
         for (number, (kernel, pressed)) in workload.kernels.iter().zip(pressed).enumerate() {
@@ -58,7 +59,7 @@ impl<'a> Recomputation<'a> {
             starts_ns.push(starts_ns[number] + duration_ns);
             pressed_ns.push(pressed_ns[number] + if *pressed { duration_ns } else { 0.0 });
         }
-        Recomputation { workload, touches, starts_ns, pressed_ns }
+        Recomputation { workload, touches, starts_ns, pressed_ns, chain }
     }
 
     /// Pauses that are worth it, the most worthwhile first.
@@ -83,7 +84,7 @@ impl<'a> Recomputation<'a> {
         if span_ns <= 0.0 || self.starts_ns[to] - self.starts_ns[from + 1] < 2.0 * size_bytes / bytes_per_ns {
             return None;
         }
-        let (spent_ns, held) = self.price(tensor, to, CHAIN)?;
+        let (spent_ns, held) = self.price(tensor, to, self.chain)?;
         let gained_bytes = size_bytes - held / span_ns;
         let worth = 2.0 * gained_bytes / bytes_per_ns / spent_ns.max(1.0);
         (worth > WORTH).then_some(Candidate { tensor, to, worth })
@@ -149,7 +150,7 @@ impl<'a> Recomputation<'a> {
         };
         for (number, kernel) in self.workload.kernels.iter().enumerate() {
             for &tensor in &kernel.reads {
-                order.ensure(tensor, number, CHAIN);
+                order.ensure(tensor, number, self.chain);
             }
             order.launches.push((number, false));
         }
