@@ -1,6 +1,6 @@
 //! Emit: work becomes commands with regions and streams; barriers and waits are added; homes are written down.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::{Binding, ByteRange, Command, HeapId, Launch, Limits, MemoryId, Region, Space, StreamId};
 use forebay_model::program::{Operand, Port, Program, Role};
@@ -368,9 +368,13 @@ fn count(plan: &Plan) -> Statistics {
         Space::Disk => region.range.len(),
         _ => 0,
     };
+    let mut labels = BTreeSet::new();
     for command in &plan.commands {
         match command {
-            Command::Launch { .. } => statistics.launches += 1,
+            Command::Launch { launch, .. } => {
+                statistics.launches += 1;
+                statistics.repeats += usize::from(!labels.insert(launch.label));
+            }
             Command::Barrier { .. } => statistics.barriers += 1,
             Command::Wait { .. } => statistics.waits += 1,
             Command::Copy { from, to, .. } if to.memory == DEVICE => {

@@ -39,13 +39,17 @@ fn workload(program: &Program, live: &Liveness, costs: &Costs, capacity_bytes: u
     }
     let tensor =
         |chunk: &Chunk| Tensor { size_bytes: device_bytes(chunk), persistent: kind(program, chunk).persistent };
-    let per_second = |bytes_per_ns: f64| ((bytes_per_ns * 1e9) as u64).clamp(1, MOST_BYTES);
+    let per_second = |bytes: f64| (bytes as u64).clamp(1, MOST_BYTES);
+    let Costs { link, disk, .. } = costs;
+    // As much goes one way as the other, so a link that they share has half its rate for each.
+    let slower = link.to_device.bytes_per_second.min(link.from_device.bytes_per_second);
+    let each_way = if link.duplex { slower } else { slower / 2.0 };
     let machine = Machine {
         device_memory_bytes: capacity_bytes,
         host_memory_bytes: host_bytes.min(MOST_BYTES),
-        link_bytes_per_s: per_second(costs.copy_in_bytes_per_ns.min(costs.copy_out_bytes_per_ns)),
-        ssd_read_bytes_per_s: per_second(costs.disk_read_bytes_per_ns),
-        ssd_write_bytes_per_s: per_second(costs.disk_write_bytes_per_ns),
+        link_bytes_per_s: per_second(each_way),
+        ssd_read_bytes_per_s: per_second(disk.read.bytes_per_second),
+        ssd_write_bytes_per_s: per_second(disk.write.bytes_per_second),
     };
     Workload { tensors: live.chunks.iter().map(tensor).collect(), kernels, machine }
 }

@@ -73,8 +73,10 @@ pub struct Statistics {
     pub bytes_from_disk: u64,
     /// The part of `bytes_from_device` that goes to a disk.
     pub bytes_to_disk: u64,
-    /// Launches per step.
+    /// Launches per step, repeats included.
     pub launches: usize,
+    /// Launches that run again in the same step, for contents that were dropped.
+    pub repeats: usize,
     /// Barriers per step.
     pub barriers: usize,
     /// The fewest barriers that any order of the launches can do with, whatever the memory.

@@ -38,6 +38,8 @@ pub struct Explanation {
     pub bytes_to_disk: u64,
     /// Kernels launched in a step.
     pub launches: usize,
+    /// Launches that run again in the same step, for contents that were dropped.
+    pub repeats: usize,
     /// Barriers in a step.
     pub barriers: usize,
     /// The fewest barriers that any order of the launches can do with.
@@ -104,6 +106,7 @@ pub fn explain(plan: &Plan) -> Explanation {
         bytes_from_disk: statistics.bytes_from_disk,
         bytes_to_disk: statistics.bytes_to_disk,
         launches: statistics.launches,
+        repeats: statistics.repeats,
         barriers: statistics.barriers,
         fewest_barriers: statistics.fewest_barriers,
         waits: statistics.waits,
@@ -203,9 +206,10 @@ impl fmt::Display for Explanation {
                 format_bytes(self.bytes_to_disk)
             )?;
         }
+        let repeats = if self.repeats > 0 { format!(" ({} run again)", self.repeats) } else { String::new() };
         writeln!(
             f,
-            "per step          {} launches, {} barriers and {} waits ({} together)",
+            "per step          {} launches{repeats}, {} barriers and {} waits ({} together)",
             self.launches,
             self.barriers,
             self.waits,

@@ -70,3 +70,51 @@ impl Planner<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use forebay_base::Command;
+
+    use crate::cost::estimate;
+    use crate::planner::{plan, PlanOptions};
+    use crate::testing::{limits, random_training_program, Random};
+
+    #[test]
+    fn plans_for_slow_links_are_checked_run_launches_again_and_keep_the_bound() {
+        let mut repeating = 0;
+        for seed in 1..9 {
+            let mut random = Random::new(seed);
+            let depth = 3 + random.below(5) as usize;
+            let program = crate::fuse::fuse(random_training_program(&mut random, depth));
+            let mut costs = estimate(&program, &limits());
+            for way in [&mut costs.link.to_device, &mut costs.link.from_device] {
+                way.bytes_per_second /= [4.0, 30.0][seed as usize % 2];
+                way.latency_ns = 0;
+            }
+            let planned = |device_budget_bytes| {
+                let options = PlanOptions { device_budget_bytes, check: true, ..PlanOptions::default() };
+                plan(&program, &options, &limits(), &costs).unwrap_or_else(|error| panic!("seed {seed}: {error}"))
+            };
+            let whole = planned(None).statistics;
+            let (low, high) = (whole.minimum_budget_bytes, whole.in_core_peak_bytes);
+            for percent in [10, 30, 60] {
+                let budget_bytes = low + (high - low) * percent / 100;
+                let plan = planned(Some(budget_bytes));
+                let found = &plan.statistics;
+                assert!(found.device_peak_bytes <= budget_bytes, "seed {seed}, {percent} %");
+                assert!(found.lower_bound_ns <= found.predicted_ns, "seed {seed}, {percent} %: {found:?}");
+                let labels: BTreeSet<u32> = (plan.commands.iter())
+                    .filter_map(|command| match command {
+                        Command::Launch { launch, .. } => Some(launch.label),
+                        _ => None,
+                    })
+                    .collect();
+                assert_eq!(labels.len(), program.launches.len(), "seed {seed}, {percent} %: each runs");
+                repeating += usize::from(found.repeats > 0);
+            }
+        }
+        assert!(repeating > 3, "{repeating} plans run launches again");
+    }
+}
