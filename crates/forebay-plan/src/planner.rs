@@ -26,6 +26,9 @@ use crate::stores::{stores, HostRoom};
 /// gaps that placement cannot fill.
 const KEEP_PERCENT: [u64; 8] = [100, 97, 94, 90, 85, 78, 70, 55];
 
+/// After so many attempts in a row that are no faster, more of the same are no faster either.
+const WORSE_MAX: usize = 2;
+
 /// Parts of what file order's peak leaves beside parameters and state, in percent, that groups may take; the rest is room
 /// for the gaps that placement cannot fill. Far apart first: what succeeds there says which others are worth a try.
 const LIMIT_PERCENT: [u64; 12] = [100, 94, 97, 99, 98, 96, 95, 88, 91, 93, 80, 84];
@@ -211,6 +214,16 @@ impl Filled {
     }
 }
 
+/// What a residency may take on the device.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    /// Bytes for which transfers get more time; none where they have what they need.
+    transfer_bytes: Option<u64>,
+    /// Whether launches of one group get bytes of their own.
+    grouped: bool,
+    capacity_bytes: u64,
+}
+
 /// What every attempt works with.
 #[derive(Clone, Copy)]
 struct Planner<'a> {
@@ -242,26 +255,25 @@ impl Planner<'_> {
         let changing_away = self.room.is_some_and(|room| room.changing_on_disk);
         let residency = residency(&variant.ordered.program, live, &variant.costs, filling, changing_away);
         let transfer_bytes = (!filling.isolate).then_some(filling.transfer_bytes);
-        self.realize(variant, live, residency, transfer_bytes, grouped, capacity_bytes)
+        let room = Room { transfer_bytes, grouped, capacity_bytes };
+        self.realize(variant, live, residency, room)
     }
 
-    /// The plan of a residency, in which transfers get time as far as `transfer_bytes` go; `None` where it has no placement.
+    /// The plan of a residency; `None` where it has no placement.
     fn realize(
         &self,
         variant: &Variant,
         live: &Liveness,
         mut residency: Residency,
-        transfer_bytes: Option<u64>,
-        grouped: bool,
-        capacity_bytes: u64,
+        room: Room,
     ) -> Result<Option<Plan>, PlanError> {
         let Ordered { program, sources, groups } = &variant.ordered;
         let stores = stores(program, live, &residency, &variant.costs, self.room);
-        if let Some(transfer_bytes) = transfer_bytes {
+        if let Some(transfer_bytes) = room.transfer_bytes {
             stretch(&mut residency, live, &variant.costs, |chunk| stores.on_disk(chunk), transfer_bytes);
         }
-        let groups = grouped.then_some(&groups[..]);
-        let Some(arena) = arena(live, &residency, groups, capacity_bytes) else { return Ok(None) };
+        let groups = room.grouped.then_some(&groups[..]);
+        let Some(arena) = arena(live, &residency, groups, room.capacity_bytes) else { return Ok(None) };
         let work = schedule(live, &residency);
         let (residency, stores, arena, limits) = (&residency, &stores, &arena, self.limits);
         emit(&Decisions { program, sources, live, residency, stores, arena, limits }, &work).map(Some)
@@ -383,17 +395,21 @@ impl Planner<'_> {
         if needed > capacity_bytes {
             return Ok(None);
         }
+        let mut worse = 0;
         for &percent in percents {
             let keep_bytes = (capacity_bytes / 100 * percent).max(needed);
             let middle_bytes = keep_bytes + capacity_bytes.saturating_sub(keep_bytes) / 2;
-            let room = [capacity_bytes, middle_bytes, keep_bytes];
-            for transfer_bytes in room {
+            worse += usize::from(best.is_some());
+            for transfer_bytes in [capacity_bytes, middle_bytes, keep_bytes] {
                 let filling = Filling { keep_bytes, transfer_bytes, isolate: false };
                 let Some(plan) = self.attempt(variant, &split, filling, false, capacity_bytes)? else { continue };
                 let filled = self.filled(plan, percent);
                 if best.as_ref().is_none_or(|best| filled.is_better(best)) {
-                    best = Some(filled);
+                    (best, worse) = (Some(filled), 0);
                 }
+            }
+            if worse == WORSE_MAX {
+                break;
             }
         }
         Ok(best)

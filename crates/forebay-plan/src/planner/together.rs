@@ -2,72 +2,62 @@
 
 use crate::error::PlanError;
 use crate::joint::{joint_residency, with_repeats};
-use crate::liveness::{liveness, Liveness};
+use crate::liveness::liveness;
 use crate::order::Ordered;
-use crate::plan::Plan;
-use crate::residency::Residency;
 
-use super::{split, Filled, Planner, Variant};
+use super::{split, Filled, Planner, Room, Variant, WORSE_MAX};
 
 /// Parts of the capacity, in percent, that are filled; the rest is for the gaps that placement cannot fill. The first that has
 /// a placement is taken.
-const FILL_PERCENT: [u64; 7] = [100, 97, 94, 90, 85, 78, 70];
-/// After so many attempts in a row that are no better, more repeats are no better either.
-const WORSE_MAX: usize = 2;
+const FILL_PERCENT: [u64; 7] = [98, 94, 88, 80, 70, 62, 55];
 /// Bytes that the host may hold where there is no budget.
 const ANY_BYTES: u64 = u64::MAX;
 
 impl Planner<'_> {
     /// The fastest such plan, of the launches as they come and with launches that run again; `None` where none was found.
     pub(super) fn together(&self, file: &Variant, capacity_bytes: u64) -> Result<Option<Filled>, PlanError> {
-        let mut best = self.filled_together(file, capacity_bytes)?;
+        let Some(mut best) = self.filled_together(file, &FILL_PERCENT, capacity_bytes)? else { return Ok(None) };
         let ordered = Ordered::as_it_comes(self.program.clone());
         let live = liveness(self.program, false);
         let mut worse = 0;
         for repeating in with_repeats(&ordered, &live, &file.costs, capacity_bytes, self.host_bytes()) {
-            let next = self.filled_together(&Variant::new(repeating, self.costs), capacity_bytes)?;
-            match next.filter(|next| best.as_ref().is_none_or(|best| next.is_better(best))) {
-                Some(next) => (best, worse) = (Some(next), 0),
+            // What was too much for placement still is.
+            let percents: Vec<u64> = FILL_PERCENT.into_iter().filter(|&percent| percent <= best.percent).collect();
+            let next = self.filled_together(&Variant::new(repeating, self.costs), &percents, capacity_bytes)?;
+            match next.filter(|next| next.is_better(&best)) {
+                Some(next) => (best, worse) = (next, 0),
                 None => worse += 1,
             }
             if worse == WORSE_MAX {
                 break;
             }
         }
-        Ok(best)
+        Ok(Some(best))
     }
 
     fn host_bytes(&self) -> u64 {
         self.room.map_or(ANY_BYTES, |room| room.budget_bytes)
     }
 
-    fn filled_together(&self, variant: &Variant, capacity_bytes: u64) -> Result<Option<Filled>, PlanError> {
+    fn filled_together(
+        &self,
+        variant: &Variant,
+        percents: &[u64],
+        capacity_bytes: u64,
+    ) -> Result<Option<Filled>, PlanError> {
         let live = split(variant);
         let changing_away = self.room.is_some_and(|room| room.changing_on_disk);
-        for percent in FILL_PERCENT {
+        for &percent in percents {
             let filled_bytes = capacity_bytes / 100 * percent;
             let program = &variant.ordered.program;
             let found = joint_residency(program, &live, &variant.costs, filled_bytes, self.host_bytes(), changing_away);
             let Some((live, residency)) = found else { break };
-            if let Some(plan) = self.with_time(variant, &live, residency, capacity_bytes)? {
+            let arena = Room { transfer_bytes: None, grouped: false, capacity_bytes };
+            if let Some(plan) = self.realize(variant, &live, residency, arena)? {
                 return Ok(Some(self.filled(plan, percent)));
             }
         }
         Ok(None)
-    }
-
-    /// The plan of a residency, if it has a placement: transfers get what time is left, or only what they have.
-    fn with_time(
-        &self,
-        variant: &Variant,
-        live: &Liveness,
-        residency: Residency,
-        capacity_bytes: u64,
-    ) -> Result<Option<Plan>, PlanError> {
-        match self.realize(variant, live, residency.clone(), Some(capacity_bytes), false, capacity_bytes)? {
-            Some(plan) => Ok(Some(plan)),
-            None => self.realize(variant, live, residency, None, false, capacity_bytes),
-        }
     }
 }
 

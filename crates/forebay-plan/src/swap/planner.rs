@@ -22,6 +22,8 @@ const FEWEST_SLOTS: u64 = 512;
 const DEVICE_PARTS: u64 = 512;
 /// Shares of the candidates for recomputation that are tried, in sixteenths; the best ones come first.
 const SHARES: [usize; 7] = [1, 2, 4, 6, 8, 12, 16];
+/// The same where each becomes a whole plan, which takes longer.
+const PLANNED_SHARES: [usize; 5] = [1, 3, 6, 10, 16];
 /// How many kernels in a row are run again for one tensor at most, where each attempt becomes a plan; and in traces, whose steps
 /// are longer.
 const CHAIN: usize = 8;
@@ -90,7 +92,7 @@ pub fn repeats(workload: &Workload, grain: Grain) -> Vec<Vec<(usize, bool)>> {
     }
     let recomputation = Recomputation::new(workload, &pressed, CHAIN);
     let candidates = recomputation.candidates();
-    let mut found: Vec<Vec<(usize, bool)>> = SHARES
+    let mut found: Vec<Vec<(usize, bool)>> = PLANNED_SHARES
         .iter()
         .map(|sixteenths| recomputation.launches(&candidates[..(candidates.len() * sixteenths).div_ceil(16)]))
         .filter(|launches| launches.len() > plain.len())
