@@ -20,7 +20,7 @@
 //! | `Softmax`, `LogSoftmax` | x | y |
 //! | `SoftmaxGradient`, `LogSoftmaxGradient` | dy, y | dx |
 //! | `SoftmaxCrossEntropy` | logits, labels (int64 or int32) | loss[1] |
-//! | `SoftmaxCrossEntropyGradient` | dloss[1], logits, labels | dlogits |
+//! | `SoftmaxCrossEntropyGradient` | dloss[1], logits, labels, optional sums | dlogits |
 //! | `MeanSquaredError` | prediction, target | loss[1] |
 //! | `MeanSquaredErrorGradient` | dloss[1], prediction, target | dprediction |
 //! | `MatMul` | a[.., m, k], b[.., k, n], optional c (broadcast by strides to y) | y[.., m, n] |
@@ -32,6 +32,7 @@
 //! | `BatchNormalization` | x[n, c, ..], scale[c], bias[c], mean[c], variance[c] | y |
 //! | `BatchNormalizationTraining` | x, scale, bias | y, mean[c], variance[c] (of the batch, biased) |
 //! | `BatchNormalizationGradient` | dy, x, scale, bias, mean, variance (of the batch) | dx, dscale, dbias |
+//! | | the same, sums | dx |
 //! | `RunningStatistics` | running[c], batch[c] | running[c] |
 //! | `LayerNormalization` | x, scale, optional bias | y, mean[rows], inverse_deviation[rows] |
 //! | `LayerNormalizationGradient` | dy, x, scale, mean, inverse_deviation | dx, dscale, dbias |
@@ -42,8 +43,20 @@
 //! | `Dropout` | x, step[1] (int64) | y (a bool mask second, where two outputs are bound) |
 //! | `Sgd` | parameter, gradient, velocity when `momentum` > 0 | parameter, velocity likewise |
 //! | `Adam` | parameter, gradient, first, second, step[1] (int64, from 1) | parameter, first, second |
+//! | `Sums` | what the summing kernel reads, sums when `accumulate` | sums (float64, see [`Summing`]) |
+//! | `FromSums` | sums, and for `BatchNormalizationGradient` the batch's variance[c] | what the kernel writes per channel or once |
+//!
+//! # Chunk lines
+//!
+//! A sum over positions (images and spatial places) runs over *chunks*, left to right; a chunk is so many whole images, or so
+//! many rows of one image, as [`chunk_of`] says. A row is what one index of the first spatial dimension holds. Parts that are
+//! cut between two chunks, each continuing the other's sums, add up to the same bits as the whole.
+
+mod summing;
 
 use std::fmt;
+
+pub use summing::{chunk_of, Chunk, Summing};
 
 /// Function of one variable, elementwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -506,6 +519,18 @@ pub enum Kernel {
         /// Whether decay acts on the parameter (AdamW) instead of the gradient.
         decoupled: bool,
     },
+    /// The sums of a kernel over some of its positions.
+    Sums {
+        /// Which sums.
+        of: Summing,
+        /// Whether to go on from the sums that are read last.
+        accumulate: bool,
+    },
+    /// What becomes of a kernel's sums once they are complete.
+    FromSums {
+        /// Which sums.
+        of: Summing,
+    },
 }
 
 impl Kernel {
@@ -550,6 +575,8 @@ impl Kernel {
             Kernel::Dropout { .. } => "Dropout",
             Kernel::Sgd { .. } => "Sgd",
             Kernel::Adam { .. } => "Adam",
+            Kernel::Sums { .. } => "Sums",
+            Kernel::FromSums { .. } => "FromSums",
         }
     }
 
@@ -574,6 +601,9 @@ impl Kernel {
             Kernel::RunningStatistics { .. } => &[(0, 0)],
             Kernel::Sgd { .. } => &[(0, 0), (1, 2)],
             Kernel::Adam { .. } => &[(0, 0), (1, 2), (2, 3)],
+            Kernel::Sums { of: Summing::BatchStatistics | Summing::Channels, accumulate: true } => &[(0, 1)],
+            Kernel::Sums { of: Summing::BatchGradient { .. }, accumulate: true } => &[(0, 6)],
+            Kernel::Sums { of: Summing::CrossEntropy { .. }, accumulate: true } => &[(0, 2)],
             _ => &[],
         }
     }

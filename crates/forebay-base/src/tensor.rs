@@ -212,6 +212,28 @@ impl TensorDesc {
             .all(|(&size, (stride, expected))| size == 1 || stride == expected)
     }
 
+    /// Whether elements lie without gaps, in whatever order of dimensions, each in bytes of its own: a packed tensor, or one
+    /// whose axes were exchanged. Who writes such a tensor writes every byte of its range.
+    pub fn is_dense(&self) -> bool {
+        let Some(strides) = &self.strides else {
+            return true;
+        };
+        let mut dimensions: Vec<(u64, u64)> = self
+            .sizes
+            .iter()
+            .zip(strides)
+            .filter(|(&size, _)| size > 1)
+            .map(|(&size, &stride)| (stride, size))
+            .collect();
+        dimensions.sort_unstable();
+        let mut expected = 1;
+        dimensions.into_iter().all(|(stride, size)| {
+            let fits = stride == expected;
+            expected = stride.saturating_mul(size);
+            fits
+        })
+    }
+
     /// Total size in bytes, padding included: what an output may overwrite.
     pub fn total_size_bytes(&self) -> u64 {
         self.total_size_bytes
@@ -340,6 +362,16 @@ mod tests {
         assert_eq!(padded.total_size_bytes(), (1 + 3 * 8 + 4) * 4);
         assert!(!padded.is_packed());
         assert!(TensorDesc::strided(DataType::Float32, &[1, 5], &[77, 1]).unwrap().is_packed());
+    }
+
+    #[test]
+    fn exchanged_axes_are_dense_and_gaps_and_broadcasts_are_not() {
+        let dense =
+            |sizes: &[u64], strides: &[u64]| TensorDesc::strided(DataType::Float32, sizes, strides).unwrap().is_dense();
+        assert!(dense(&[1, 3, 4, 5], &[99, 5, 15, 1]));
+        assert!(!dense(&[3, 4, 5], &[5, 16, 1]));
+        assert!(!dense(&[3, 4], &[0, 1]));
+        assert!(TensorDesc::packed(DataType::Float32, &[3, 4]).unwrap().is_dense());
     }
 
     #[test]

@@ -7,9 +7,13 @@
 use std::collections::BTreeMap;
 
 use crate::liveness::{Liveness, Owner};
-use crate::residency::{Residency, Segment, DEVICE_ALIGNMENT_BYTES};
+use crate::residency::{root, Residency, Segment, DEVICE_ALIGNMENT_BYTES};
 use forebay_base::ByteRange;
 use forebay_memory::{place, Effort, Item, Piece};
+
+/// So many items get a single pass beyond the first ones, and no number of items gets fewer passes than this.
+const MANY_ITEMS: usize = 12_000;
+const PASSES_MIN: usize = 2;
 
 /// Byte ranges of an item by the time (first launch, one past the last) during which they are taken.
 pub(crate) type PiecesByTime = BTreeMap<(u32, u32), Vec<ByteRange>>;
@@ -40,7 +44,7 @@ pub fn arena(live: &Liveness, residency: &Residency, groups: Option<&[u32]>, cap
         pieces[component].entry(taken_during(segment, groups)).or_default().push(bytes);
     }
     let items: Vec<Item> = pieces.into_iter().map(|pieces| item(pieces, DEVICE_ALIGNMENT_BYTES)).collect();
-    let placement = place(&items, Some(capacity_bytes), Effort::default()).ok()?;
+    let placement = place(&items, Some(capacity_bytes), effort(items.len())).ok()?;
     let device_offsets = residency
         .segments
         .iter()
@@ -50,6 +54,13 @@ pub fn arena(live: &Liveness, residency: &Residency, groups: Option<&[u32]>, cap
         })
         .collect();
     Some(Arena { device_offsets, device_bytes: placement.height_bytes })
+}
+
+/// A pass takes time with the square of the number of items: many items get fewer passes.
+fn effort(item_count: usize) -> Effort {
+    let usual = Effort::default();
+    let affordable = MANY_ITEMS * MANY_ITEMS / item_count.pow(2).max(1);
+    Effort { passes: affordable.clamp(PASSES_MIN, usual.passes as usize) as u32, ..usual }
 }
 
 /// When a stay's bytes are taken: half-open, in launches or in groups.
@@ -97,12 +108,4 @@ fn components(live: &Liveness, residency: &Residency) -> (Vec<usize>, usize) {
         })
         .collect();
     (components, numbers.len())
-}
-
-fn root(parent: &mut [usize], mut index: usize) -> usize {
-    while parent[index] != index {
-        parent[index] = parent[parent[index]];
-        index = parent[index];
-    }
-    index
 }

@@ -22,6 +22,7 @@
 //! | [`arena`] | offsets on the device |
 //! | [`bound`] | a time that no plan of the same launches can beat |
 //! | [`split`] | barriers that become a record and a wait |
+//! | [`mod@partition`] | launches that touch much become several that touch less |
 //! | [`mod@plan`] | the result |
 //! | [`paging`] | the same step over managed memory, in units |
 //! | [`planner`] | runs the passes and picks the best candidate |
@@ -43,6 +44,8 @@ pub mod liveness;
 pub mod machine;
 pub mod order;
 pub mod paging;
+pub mod partition;
+mod parts;
 pub mod plan;
 pub mod planner;
 mod profile;
@@ -62,6 +65,7 @@ pub use error::PlanError;
 pub use machine::MachineDescription;
 pub use order::LaunchOrder;
 pub use paging::{page, Paging};
+pub use parts::costs_of_parts;
 pub use plan::{Home, Plan};
 pub use planner::{choose_groups, plan, plan_in_groups, PlanOptions};
 pub use saved_costs::SavedCosts;

@@ -83,7 +83,7 @@ pub fn liveness(program: &Program, split: bool) -> Liveness {
         for (operand, reads, writes) in reads.chain(writes) {
             let range = touched(program, operand);
             // A write that leaves gaps keeps what others wrote into them, so it needs the old bytes.
-            let keeps_gaps = writes && !operand.desc.is_packed();
+            let keeps_gaps = writes && !operand.desc.is_dense();
             let start = first_chunk[&operand.buffer];
             let of_buffer = chunks[start..].iter_mut().take_while(|c| c.owner == Owner::Buffer(operand.buffer));
             for chunk in of_buffer.filter(|chunk| range.contains(chunk.range)) {
@@ -110,15 +110,11 @@ fn note(accesses: &mut Vec<Access>, access: Access) {
     }
 }
 
-/// The bytes of its buffer that an operand touches; for layouts with gaps, the whole buffer.
+/// The bytes of its buffer that an operand spans, gaps between its elements included.
 fn touched(program: &Program, operand: &Operand) -> ByteRange {
     let size_bytes = program.buffer(operand.buffer).size_bytes;
-    if operand.desc.is_packed() {
-        let end = (operand.offset_bytes + operand.desc.total_size_bytes()).min(size_bytes);
-        ByteRange::new(operand.offset_bytes.min(end), end)
-    } else {
-        ByteRange::new(0, size_bytes)
-    }
+    let end = (operand.offset_bytes + operand.desc.total_size_bytes()).min(size_bytes);
+    ByteRange::new(operand.offset_bytes.min(end), end)
 }
 
 fn cut_points(program: &Program, split: bool) -> BTreeMap<BufferId, BTreeSet<u64>> {

@@ -77,6 +77,8 @@ pub struct Statistics {
     pub launches: usize,
     /// Launches that run again in the same step, for contents that were dropped.
     pub repeats: usize,
+    /// Launches of the given program that were cut into parts.
+    pub launches_cut: usize,
     /// Barriers per step.
     pub barriers: usize,
     /// The fewest barriers that any order of the launches can do with, whatever the memory.
@@ -118,6 +120,15 @@ pub struct Stay {
     pub last_launch: usize,
 }
 
+/// What part of a launch a launch is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share {
+    /// The launch of the given program: its place there.
+    pub launch: u32,
+    /// How long the part takes, in times of the whole.
+    pub time: f64,
+}
+
 /// The complete list of commands for one step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
@@ -137,6 +148,10 @@ pub struct Plan {
     pub update_start: usize,
     /// Name of each launch, by its label: its place in the program that was planned, whatever the order of the commands.
     pub labels: Vec<String>,
+    /// Where launches were cut into parts: the limit that [`mod@crate::partition`] cut them by. What runs is then its program.
+    pub cut_bytes: Option<u64>,
+    /// By label, where launches were cut into parts: of which launch of the given program it is a part. Else empty.
+    pub shares: Vec<Share>,
     /// Where the caller writes inputs before a step: always whole, in host blocks.
     pub inputs: Vec<Home>,
     /// Where the caller reads outputs once the commands before `update_start` are complete: always whole, in host blocks.
@@ -159,5 +174,10 @@ impl Plan {
     /// The memory.
     pub fn memory(&self, id: MemoryId) -> &PlanMemory {
         &self.memories[id.0 as usize]
+    }
+
+    /// What part of which launch of the given program a label stands for.
+    pub fn share(&self, label: u32) -> Share {
+        self.shares.get(label as usize).copied().unwrap_or(Share { launch: label, time: 1.0 })
     }
 }

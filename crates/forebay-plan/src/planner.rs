@@ -1,5 +1,6 @@
 //! The planner: runs the passes, tries a few ways to fill the device, and keeps the one with the shortest predicted step.
 
+mod cutting;
 mod together;
 
 use forebay_base::Limits;
@@ -15,12 +16,14 @@ use crate::emit::{emit, Decisions, COMPUTE};
 use crate::error::PlanError;
 use crate::liveness::{liveness, Liveness};
 use crate::order::{group, Choice, LaunchOrder, Ordered};
+use crate::partition::least_limit_bytes;
 use crate::plan::Plan;
 use crate::residency::{mandatory_usage, residency, stretch, Filling, Residency};
 use crate::schedule::schedule;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
 use crate::stores::{stores, HostRoom};
+use cutting::Cutting;
 
 /// Parts of the capacity, in percent, that are tried as room for what is kept; the rest is room for transfers and for the
 /// gaps that placement cannot fill.
@@ -28,6 +31,11 @@ const KEEP_PERCENT: [u64; 8] = [100, 97, 94, 90, 85, 78, 70, 55];
 
 /// After so many attempts in a row that are no faster, more of the same are no faster either.
 const WORSE_MAX: usize = 2;
+/// The same where launches are cut: many pieces that have to lie side by side leave more gaps.
+const KEEP_PERCENT_OF_PARTS: [u64; 5] = [85, 60, 42, 28, 15];
+
+/// Where launches are cut, neighbouring parts may be tied to this fraction of what may be kept.
+const JOINED: u64 = 8;
 
 /// Parts of what file order's peak leaves beside parameters and state, in percent, that groups may take; the rest is room
 /// for the gaps that placement cannot fill. Far apart first: what succeeds there says which others are worth a try.
@@ -37,8 +45,11 @@ const TRIED_LAUNCHES_MAX: usize = 6_000;
 const TRIED_MIN: usize = 4;
 /// Steps that take more than this many times a step without a budget are worth a longer search.
 const SLOW: f64 = 1.003;
+/// Steps that take more than this many times a step without a budget are worth a search among parts of launches.
+const SLOW_ENOUGH_TO_CUT: f64 = 1.03;
 /// Everything stays on the device.
-const UNLIMITED: Filling = Filling { keep_bytes: u64::MAX, transfer_bytes: u64::MAX, isolate: false };
+const UNLIMITED: Filling =
+    Filling { keep_bytes: u64::MAX, transfer_bytes: u64::MAX, isolate: false, joined_bytes: u64::MAX };
 
 /// What a plan may take.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,7 +92,7 @@ pub fn choose_groups(
         LaunchOrder::Barriers => {
             let file = Variant::new(Ordered::as_it_comes(program.clone()), costs);
             check_sizes(&file, limits)?;
-            let planner = Planner { program, limits, costs, in_core_ns: 0, room: None };
+            let planner = Planner { program, limits, costs, in_core_ns: 0, cut: false, room: None };
             planner.fewest_barriers(program, &planner.in_core(&file)?)
         }
     }
@@ -100,7 +111,7 @@ pub fn plan_in_groups(
 ) -> Result<Plan, PlanError> {
     let file = Variant::new(Ordered::as_it_comes(program.clone()), costs);
     let (minimum_budget_bytes, minimum_launch) = check_sizes(&file, limits)?;
-    let planner = Planner { program, limits, costs, in_core_ns: 0, room: None };
+    let planner = Planner { program, limits, costs, in_core_ns: 0, cut: false, room: None };
     let in_file_order = planner.in_core(&file)?;
     let reordered = groups.map(|groups| Variant::new(Ordered::by_groups(program, groups), costs));
     let in_core = match &reordered {
@@ -111,7 +122,12 @@ pub fn plan_in_groups(
     let (in_core_peak_bytes, in_core_predicted_ns) =
         (in_core.statistics.device_peak_bytes, planner.predicted(&in_core));
     let in_core_variant = reordered.as_ref().unwrap_or(&file);
-    let (mut plan, variant, capacity_bytes) = match options.device_budget_bytes {
+    let finest = Cutting::new(program, least_limit_bytes(program), limits, costs);
+    let whole_minimum = (minimum_budget_bytes, minimum_launch);
+    let (minimum_budget_bytes, minimum_launch) =
+        finest.iter().map(|cutting| minimum_budget(&cutting.file, limits)).fold(whole_minimum.clone(), least);
+    let cuttings;
+    let (mut plan, variant, cutting, capacity_bytes) = match options.device_budget_bytes {
         Some(budget_bytes) if in_core_peak_bytes > budget_bytes => {
             if minimum_budget_bytes > budget_bytes {
                 return Err(PlanError::DeviceBudget {
@@ -123,10 +139,34 @@ pub fn plan_in_groups(
             let capacity_bytes = budget_bytes / limits.tile_size_bytes * limits.tile_size_bytes;
             let spill_beyond_bytes = options.host_budget_bytes.filter(|_| options.spill);
             let planner = Planner { in_core_ns: in_core_predicted_ns, ..planner };
-            let (plan, variant) = planner.within(&file, reordered.as_ref(), capacity_bytes, spill_beyond_bytes)?;
-            (split_barriers(plan, COMPUTE, costs), variant, capacity_bytes)
+            let mut best = None;
+            if whole_minimum.0 <= budget_bytes {
+                let (plan, variant) = planner.within(&file, reordered.as_ref(), capacity_bytes, spill_beyond_bytes)?;
+                let mut plan = split_barriers(plan, COMPUTE, costs);
+                plan.statistics.predicted_ns = planner.predicted(&plan);
+                best = Some((plan, variant, None));
+            }
+            let is_slow = |(plan, ..): &(Plan, _, _)| {
+                plan.statistics.predicted_ns as f64 > in_core_predicted_ns as f64 * SLOW_ENOUGH_TO_CUT
+            };
+            let worth = best.as_ref().is_none_or(is_slow);
+            cuttings = if worth { planner.cuttings(program, capacity_bytes, finest) } else { Vec::new() };
+            for cutting in &cuttings {
+                let planner = Planner { costs: &cutting.costs, cut: true, ..planner };
+                let (plan, variant) = planner.within(&cutting.file, None, capacity_bytes, spill_beyond_bytes)?;
+                let mut plan = split_barriers(plan, COMPUTE, &cutting.costs);
+                cutting.parts.note(&mut plan);
+                plan.statistics.predicted_ns = planner.predicted(&plan);
+                let better = |(other, ..): &(Plan, _, _)| is_better(&plan, other, spill_beyond_bytes);
+                if best.as_ref().is_none_or(better) {
+                    best = Some((plan, variant, Some(cutting)));
+                }
+            }
+            let no_candidate = || PlanError::Check { reason: format!("no candidate within {capacity_bytes} bytes") };
+            let (plan, variant, cutting) = best.ok_or_else(no_candidate)?;
+            (plan, variant, cutting, capacity_bytes)
         }
-        _ => (in_core, in_core_variant, u64::MAX),
+        _ => (in_core, in_core_variant, None, u64::MAX),
     };
     let statistics = &mut plan.statistics;
     statistics.device_budget_bytes = options.device_budget_bytes;
@@ -140,13 +180,31 @@ pub fn plan_in_groups(
     if let Some(budget_bytes) = options.host_budget_bytes.filter(|&budget_bytes| needed_bytes > budget_bytes) {
         return Err(PlanError::HostBudget { budget_bytes, needed_bytes, spilled: options.spill });
     }
-    plan.statistics.predicted_ns = planner.predicted(&plan);
+    let planned_costs = cutting.map_or(costs, |cutting| &cutting.costs);
+    plan.statistics.predicted_ns = Planner { costs: planned_costs, ..planner }.predicted(&plan);
+    // The proof takes launches as they are; parts of a launch count by their durations alone.
+    let bounded_bytes = if cutting.is_some() { u64::MAX } else { capacity_bytes };
     plan.statistics.lower_bound_ns =
-        lower_bound_ns(&plan, &variant.ordered, &variant.live, &variant.costs, capacity_bytes);
+        lower_bound_ns(&plan, &variant.ordered, &variant.live, &variant.costs, bounded_bytes);
     if options.check {
         check(program, &plan)?;
     }
     Ok(plan)
+}
+
+fn least(a: (u64, String), b: (u64, String)) -> (u64, String) {
+    if b.0 < a.0 {
+        b
+    } else {
+        a
+    }
+}
+
+/// Whether a plan needs less beyond the host budget than another, or as much and is faster.
+fn is_better(plan: &Plan, other: &Plan, spill_beyond_bytes: Option<u64>) -> bool {
+    let excess_bytes =
+        |plan: &Plan| spill_beyond_bytes.map_or(0, |budget| plan.statistics.host_bytes.saturating_sub(budget));
+    (excess_bytes(plan), plan.statistics.predicted_ns) < (excess_bytes(other), other.statistics.predicted_ns)
 }
 
 /// Refuses what no budget helps against; else the smallest budget, and the launch that sets it.
@@ -233,6 +291,8 @@ struct Planner<'a> {
     costs: &'a Costs,
     /// How long a step takes without a budget, once that is known.
     in_core_ns: u64,
+    /// Whether launches are cut into parts.
+    cut: bool,
     /// What the host may hold, where the rest may go to disk.
     room: Option<HostRoom>,
 }
@@ -277,6 +337,24 @@ impl Planner<'_> {
         let work = schedule(live, &residency);
         let (residency, stores, arena, limits) = (&residency, &stores, &arena, self.limits);
         emit(&Decisions { program, sources, live, residency, stores, arena, limits }, &work).map(Some)
+    }
+
+    /// Parts of the capacity that are tried as room for what is kept.
+    fn keep_percents(&self) -> &'static [u64] {
+        if self.cut {
+            &KEEP_PERCENT_OF_PARTS
+        } else {
+            &KEEP_PERCENT
+        }
+    }
+
+    /// What may have one base. Overlapping parts would else tie whole buffers together.
+    fn joined_bytes(&self, keep_bytes: u64) -> u64 {
+        if self.cut {
+            keep_bytes / JOINED
+        } else {
+            u64::MAX
+        }
     }
 
     fn in_core(&self, file: &Variant) -> Result<Plan, PlanError> {
@@ -359,16 +437,16 @@ impl Planner<'_> {
         reordered: Option<&'v Variant>,
         capacity_bytes: u64,
     ) -> Result<(Plan, &'v Variant), PlanError> {
-        let mut best = self.fastest(file, &KEEP_PERCENT, capacity_bytes)?.map(|best| (best, file));
+        let mut best = self.fastest(file, self.keep_percents(), capacity_bytes)?.map(|best| (best, file));
         if let Some(variant) = reordered {
             // The slack that is best for one order is about the best for the other.
-            let percents = best.as_ref().map_or(KEEP_PERCENT.to_vec(), |(best, _)| vec![best.percent]);
+            let percents = best.as_ref().map_or(self.keep_percents().to_vec(), |(best, _)| vec![best.percent]);
             let other = self.fastest(variant, &percents, capacity_bytes)?;
             let better = |other: &Filled| best.as_ref().is_none_or(|(best, _)| other.is_better(best));
             best = other.filter(better).map(|other| (other, variant)).or(best);
         }
         let is_slow = |best: &(Filled, _)| best.0.step_ns as f64 > self.in_core_ns as f64 * SLOW;
-        if best.as_ref().is_none_or(is_slow) {
+        if !self.cut && best.as_ref().is_none_or(is_slow) {
             let other = self.together(file, capacity_bytes)?;
             let better = |other: &Filled| best.as_ref().is_none_or(|(best, _)| other.is_better(best));
             best = other.filter(better).map(|other| (other, file)).or(best);
@@ -377,11 +455,12 @@ impl Planner<'_> {
             return Ok((best.plan, variant));
         }
         // Nothing but what neighbouring launches share, and not even that.
-        let neighbours = Filling { keep_bytes: 0, transfer_bytes: 0, isolate: false };
+        let neighbours =
+            Filling { keep_bytes: 0, transfer_bytes: 0, isolate: false, joined_bytes: self.joined_bytes(0) };
         if let Some(plan) = self.attempt(file, &split(file), neighbours, false, capacity_bytes)? {
             return Ok((plan, file));
         }
-        let isolated = Filling { keep_bytes: 0, transfer_bytes: 0, isolate: true };
+        let isolated = Filling { isolate: true, ..neighbours };
         let plan = self.attempt(file, &file.live, isolated, false, capacity_bytes)?;
         plan.map(|plan| (plan, file))
             .ok_or_else(|| PlanError::Check { reason: format!("no placement within {capacity_bytes} bytes") })
@@ -400,15 +479,17 @@ impl Planner<'_> {
             let keep_bytes = (capacity_bytes / 100 * percent).max(needed);
             let middle_bytes = keep_bytes + capacity_bytes.saturating_sub(keep_bytes) / 2;
             worse += usize::from(best.is_some());
+            let joined_bytes = self.joined_bytes(keep_bytes);
             for transfer_bytes in [capacity_bytes, middle_bytes, keep_bytes] {
-                let filling = Filling { keep_bytes, transfer_bytes, isolate: false };
+                let filling = Filling { keep_bytes, transfer_bytes, isolate: false, joined_bytes };
                 let Some(plan) = self.attempt(variant, &split, filling, false, capacity_bytes)? else { continue };
                 let filled = self.filled(plan, percent);
                 if best.as_ref().is_none_or(|best| filled.is_better(best)) {
                     (best, worse) = (Some(filled), 0);
                 }
             }
-            if worse == WORSE_MAX {
+            // Plans of parts take long to make, and the first is about the best.
+            if worse == WORSE_MAX || (self.cut && best.is_some()) {
                 break;
             }
         }

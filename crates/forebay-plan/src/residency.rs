@@ -10,12 +10,14 @@
 //! not kept spends the step's boundary on the host: then its host copy is valid whenever it has not been changed in this
 //! step, and a step that stops before its updates has lost nothing.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
+use forebay_base::ByteRange;
 use forebay_model::program::{Program, Role};
 
 use crate::cost::Costs;
-use crate::liveness::{Chunk, Liveness, Owner};
+use crate::liveness::{Access, Chunk, Liveness, Owner};
 
 /// Alignment in bytes of what is placed on the device.
 pub const DEVICE_ALIGNMENT_BYTES: u64 = 256;
@@ -29,6 +31,9 @@ pub struct Filling {
     pub transfer_bytes: u64,
     /// Whether every gap is left, even those between neighbouring launches: every launch finds the device empty.
     pub isolate: bool,
+    /// How many bytes of a buffer may have one base because parts of them stay from launch to launch, even where no single
+    /// launch touches as many.
+    pub joined_bytes: u64,
 }
 
 /// One stay of a chunk on the device.
@@ -200,13 +205,14 @@ fn keep_gaps(
     if filling.isolate {
         return kept;
     }
-    let try_all = |kept: &mut Vec<Vec<bool>>, usage: &mut [u64], barred: &[bool]| {
+    let mut extents = Extents::new(live, filling.joined_bytes);
+    let mut try_all = |kept: &mut Vec<Vec<bool>>, usage: &mut [u64], barred: &[bool]| {
         for gap in gaps {
             let fits = |range: &Range<usize>, usage: &[u64]| {
                 usage[range.clone()].iter().all(|&used| used + gap.bytes <= filling.keep_bytes)
             };
             let allowed = gap.density > 0.0 && !kept[gap.chunk][gap.after] && !(gap.wraps && barred[gap.chunk]);
-            if allowed && gap.inside.iter().all(|range| fits(range, usage)) {
+            if allowed && gap.inside.iter().all(|range| fits(range, usage)) && extents.join(gap) {
                 kept[gap.chunk][gap.after] = true;
                 occupy(usage, &gap.inside, gap.bytes);
             }
@@ -233,6 +239,65 @@ fn keep_gaps(
         try_all(&mut kept, usage, &barred);
     }
     kept
+}
+
+/// How many bytes of a buffer have one base, because launches touch parts of it side by side and parts stay from one to the
+/// next. Neighbouring parts that overlap would tie a whole buffer together, though little of it is on the device at any time.
+struct Extents {
+    /// By chunk and access: the node of its owner and launch.
+    nodes: Vec<Vec<usize>>,
+    parents: Vec<usize>,
+    /// By root: the bytes that have one base.
+    ranges: Vec<ByteRange>,
+    /// A base may serve so many bytes even where no single launch asks for that.
+    free_bytes: u64,
+}
+
+impl Extents {
+    fn new(live: &Liveness, free_bytes: u64) -> Extents {
+        let mut known: BTreeMap<(Owner, usize), usize> = BTreeMap::new();
+        let mut extents = Extents { nodes: Vec::new(), parents: Vec::new(), ranges: Vec::new(), free_bytes };
+        for chunk in &live.chunks {
+            let node = |access: &Access| {
+                let node = *known.entry((chunk.owner, access.launch)).or_insert(extents.ranges.len());
+                match extents.ranges.get_mut(node) {
+                    Some(range) => *range = hull(*range, chunk.range),
+                    None => extents.ranges.push(chunk.range),
+                }
+                node
+            };
+            extents.nodes.push(chunk.accesses.iter().map(node).collect());
+        }
+        extents.parents = (0..extents.ranges.len()).collect();
+        extents
+    }
+
+    /// Joins what a kept gap ties together; says whether it may be.
+    fn join(&mut self, gap: &Gap) -> bool {
+        let nodes = &self.nodes[gap.chunk];
+        let (a, b) = (nodes[gap.after], nodes[(gap.after + 1) % nodes.len()]);
+        let [a, b] = [a, b].map(|node| root(&mut self.parents, node));
+        let (joined, one) = (hull(self.ranges[a], self.ranges[b]), self.ranges[a].len().max(self.ranges[b].len()));
+        if joined.len() > one.max(self.free_bytes) {
+            return false;
+        }
+        self.parents[a.max(b)] = a.min(b);
+        self.ranges[a.min(b)] = joined;
+        true
+    }
+}
+
+fn hull(a: ByteRange, b: ByteRange) -> ByteRange {
+    ByteRange::new(a.start.min(b.start), a.end.max(b.end))
+}
+
+/// The root of a node in a forest of parents, whose paths become shorter.
+pub(crate) fn root(parents: &mut [usize], mut node: usize) -> usize {
+    while parents[node] != node {
+        parents[node] = parents[parents[node]];
+        node = parents[node];
+    }
+    node
 }
 
 fn occupy(usage: &mut [u64], ranges: &[Range<usize>], bytes: u64) {

@@ -202,9 +202,10 @@ impl Executor {
         self.trace.take()
     }
 
-    /// Adds the latest step's durations to a profile.
+    /// Adds the latest step's durations to a profile, those of parts to what they are parts of.
     pub fn add_to_profile(&self, profile: &mut Profile, times: StepTimes, lanes: Lanes<'_>) {
-        profile.add(&self.records, times.total, |stream| self.links.get(&stream).copied(), lanes);
+        let (link_of, share_of) = (|stream| self.links.get(&stream).copied(), |label| self.plan.share(label));
+        profile.add(&self.records, times.total, link_of, share_of, lanes);
     }
 
     /// Writes an input for the next step. Every input is written before every step: a step may overwrite it.

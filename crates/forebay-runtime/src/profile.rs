@@ -11,6 +11,7 @@ use std::time::Duration;
 use forebay_base::StreamId;
 use forebay_device::TraceRecord;
 use forebay_plan::cost::lanes_for_launches;
+use forebay_plan::plan::Share;
 
 /// So many of the latest steps count.
 const STEPS_KEPT: usize = 7;
@@ -56,7 +57,7 @@ impl Lanes<'_> {
 /// Durations in the latest steps.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
-    /// By label: nanoseconds, the newest last.
+    /// By launch of the program that was planned: nanoseconds, the newest last.
     launches: BTreeMap<u32, VecDeque<u64>>,
     /// What all launches of a step took together, the newest last.
     totals: VecDeque<u64>,
@@ -67,12 +68,14 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Adds a step's records, and how long it took as a whole; `link_of` says which way a stream's copies go.
+    /// Adds a step's records, and how long it took as a whole; `link_of` says which way a stream's copies go, `share_of` what
+    /// part of which launch a label stands for.
     pub fn add(
         &mut self,
         records: &[TraceRecord],
         step: Duration,
         link_of: impl Fn(StreamId) -> Option<Link>,
+        share_of: impl Fn(u32) -> Share,
         lanes: Lanes<'_>,
     ) {
         let from = records.iter().map(|record| record.start).min().unwrap_or_default();
@@ -80,12 +83,20 @@ impl Profile {
         keep(&mut self.steps, step.saturating_sub(to - from).as_nanos() as u64);
         let leads = leads(records);
         let crosses = |record: &TraceRecord| matches!(link_of(record.stream), Some(Link::ToDevice | Link::FromDevice));
-        let mut total_ns = 0;
+        // By launch: its parts' nanoseconds, and what they make of it.
+        let mut parts: BTreeMap<u32, (u64, f64)> = BTreeMap::new();
         for (label, alone) in times_alone(records, crosses, lanes) {
             let lead = leads.get(&label).copied().unwrap_or_default();
-            let duration_ns = (lead + alone).as_nanos() as u64;
+            let Share { launch, time } = share_of(label);
+            let (parts_ns, whole) = parts.entry(launch).or_default();
+            *parts_ns += (lead + alone).as_nanos() as u64;
+            *whole += time;
+        }
+        let mut total_ns = 0;
+        for (launch, (parts_ns, whole)) in parts {
+            let duration_ns = (parts_ns as f64 / whole).round() as u64;
             total_ns += duration_ns;
-            keep(self.launches.entry(label).or_default(), duration_ns);
+            keep(self.launches.entry(launch).or_default(), duration_ns);
         }
         keep(&mut self.totals, total_ns);
         let mut copies: BTreeMap<Link, Vec<&TraceRecord>> = BTreeMap::new();
@@ -109,7 +120,7 @@ impl Profile {
         (bytes > 0 && !time.is_zero()).then(|| bytes as f64 / time.as_nanos() as f64)
     }
 
-    /// Nanoseconds of each launch that ran, by label: the median, times a factor that is the same for all, so that their sum is
+    /// Nanoseconds of each launch that ran, by its place in the program: the median, times a factor that is the same for all, so that their sum is
     /// the median of the steps' sums. For what disturbs a step now and then makes a launch longer, never shorter, and each time
     /// another one, so that a sum of medians would be that of a step that nothing ever disturbs.
     pub fn launch_ns(&self) -> BTreeMap<u32, u64> {
@@ -258,12 +269,25 @@ mod tests {
         Lanes { count, of_launches, copy_ns_per_byte: 0.0 }
     }
 
+    fn whole(label: u32) -> Share {
+        Share { launch: label, time: 1.0 }
+    }
+
+    #[test]
+    fn parts_make_up_what_they_are_parts_of() {
+        let mut profile = Profile::default();
+        let records = [record(Some(0), 0, 60), record(Some(1), 60, 110), record(Some(2), 110, 120)];
+        let share_of = |label| Share { launch: label / 2 + 4, time: if label < 2 { 0.55 } else { 1.0 } };
+        profile.add(&records, Duration::ZERO, |_| None, share_of, lanes(1.0, &[]));
+        assert_eq!(profile.launch_ns(), [(4, 100), (5, 10)].into());
+    }
+
     #[test]
     fn what_passes_before_and_after_the_commands_is_the_steps() {
         let mut profile = Profile::default();
         assert_eq!(profile.step_ns(), None);
         let step = Duration::from_nanos(1_000);
-        profile.add(&[record(Some(0), 50, 400), record(None, 60, 750)], step, |_| None, lanes(1.0, &[]));
+        profile.add(&[record(Some(0), 50, 400), record(None, 60, 750)], step, |_| None, whole, lanes(1.0, &[]));
         assert_eq!(profile.step_ns(), Some(300));
     }
 
@@ -274,7 +298,7 @@ mod tests {
         let measured = |copy_ns_per_byte, link| {
             let mut profile = Profile::default();
             let lanes = Lanes { copy_ns_per_byte, ..lanes(2.0, &[2.0]) };
-            profile.add(&records, Duration::ZERO, |_| Some(link), lanes);
+            profile.add(&records, Duration::ZERO, |_| Some(link), whole, lanes);
             profile.launch_ns()[&0]
         };
         assert_eq!(measured(0.0, Link::ToDevice), 300);
@@ -287,10 +311,10 @@ mod tests {
     fn launches_side_by_side_share_the_machine() {
         let mut profile = Profile::default();
         let records = [record(Some(0), 0, 100), record(Some(1), 100, 300), record(Some(2), 200, 300)];
-        profile.add(&records, Duration::ZERO, |_| None, lanes(2.0, &[2.0; 3]));
+        profile.add(&records, Duration::ZERO, |_| None, whole, lanes(2.0, &[2.0; 3]));
         assert_eq!(profile.launch_ns(), [(0, 100), (1, 150), (2, 50)].into());
         let mut narrow = Profile::default();
-        narrow.add(&records, Duration::ZERO, |_| None, lanes(2.0, &[]));
+        narrow.add(&records, Duration::ZERO, |_| None, whole, lanes(2.0, &[]));
         assert_eq!(narrow.launch_ns()[&1], 200, "both find a lane of their own");
     }
 
@@ -299,12 +323,12 @@ mod tests {
         let mut profile = Profile::default();
         let records =
             [record(Some(0), 50, 100), record(Some(1), 110, 200), record(None, 0, 230), record(Some(2), 240, 300)];
-        profile.add(&records, Duration::from_nanos(275), |_| None, lanes(1.0, &[]));
+        profile.add(&records, Duration::from_nanos(275), |_| None, whole, lanes(1.0, &[]));
         assert_eq!(profile.launch_ns(), [(0, 50), (1, 100), (2, 70)].into());
         let mut later = Profile::default();
         let records =
             [record(Some(0), 0, 100), record(None, 120, 130), record(None, 125, 300), record(Some(1), 150, 200)];
-        later.add(&records, Duration::ZERO, |_| None, lanes(1.0, &[]));
+        later.add(&records, Duration::ZERO, |_| None, whole, lanes(1.0, &[]));
         assert_eq!(later.launch_ns()[&1], 90, "a copy that goes on was not waited for");
     }
 
@@ -312,7 +336,7 @@ mod tests {
     fn the_median_of_the_latest_steps_counts() {
         let mut profile = Profile::default();
         for duration in [900, 900, 900, 10, 30, 20, 40, 50] {
-            profile.add(&[record(Some(7), 0, duration)], Duration::ZERO, |_| None, lanes(1.0, &[]));
+            profile.add(&[record(Some(7), 0, duration)], Duration::ZERO, |_| None, whole, lanes(1.0, &[]));
         }
         assert_eq!(profile.launch_ns(), [(7, 40)].into());
     }
@@ -322,7 +346,7 @@ mod tests {
         let mut profile = Profile::default();
         for (first, second) in [(10, 10), (40, 10), (10, 40)] {
             let records = [record(Some(0), 0, first), record(Some(1), first, first + second)];
-            profile.add(&records, Duration::ZERO, |_| None, lanes(1.0, &[]));
+            profile.add(&records, Duration::ZERO, |_| None, whole, lanes(1.0, &[]));
         }
         assert_eq!(profile.launch_ns(), [(0, 25), (1, 25)].into(), "two of three steps took 50");
     }
@@ -332,7 +356,7 @@ mod tests {
         let mut profile = Profile::default();
         let copy = |start, end, bytes| TraceRecord { bytes, ..record(None, start, end) };
         let records = [copy(0, 100, 300), copy(50, 150, 300), copy(400, 450, 200)];
-        profile.add(&records, Duration::ZERO, |_| Some(Link::ToDisk), lanes(1.0, &[]));
+        profile.add(&records, Duration::ZERO, |_| Some(Link::ToDisk), whole, lanes(1.0, &[]));
         assert_eq!(profile.bytes_per_ns(Link::ToDisk), Some(4.0));
         assert_eq!(profile.bytes_per_ns(Link::FromDisk), None);
     }

@@ -40,6 +40,8 @@ pub struct Explanation {
     pub launches: usize,
     /// Launches that run again in the same step, for contents that were dropped.
     pub repeats: usize,
+    /// Launches of the model that were cut into parts.
+    pub launches_cut: usize,
     /// Barriers in a step.
     pub barriers: usize,
     /// The fewest barriers that any order of the launches can do with.
@@ -107,6 +109,7 @@ pub fn explain(plan: &Plan) -> Explanation {
         bytes_to_disk: statistics.bytes_to_disk,
         launches: statistics.launches,
         repeats: statistics.repeats,
+        launches_cut: statistics.launches_cut,
         barriers: statistics.barriers,
         fewest_barriers: statistics.fewest_barriers,
         waits: statistics.waits,
@@ -215,6 +218,13 @@ impl fmt::Display for Explanation {
             self.waits,
             self.barriers + self.waits
         )?;
+        if self.launches_cut > 0 {
+            writeln!(
+                f,
+                "cut into parts    {} of the model's launches, which touch too much at once",
+                self.launches_cut
+            )?;
+        }
         writeln!(f, "fewest barriers   {} in any order, with memory for everything", self.fewest_barriers)?;
         writeln!(
             f,

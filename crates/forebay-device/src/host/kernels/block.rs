@@ -3,10 +3,11 @@
 //! A run is computed in blocks. An operand that lies with stride 1 elsewhere is read where it lies; one that is strided, or
 //! that is the very bytes being written, is first copied to a buffer. So the loop never sees two references to one byte.
 
+use std::cmp::Reverse;
 use std::mem::MaybeUninit;
 
 use super::element::Element;
-use super::parallel::{broadcast_strides, require_packed, Pointer, Walk};
+use super::parallel::{broadcast_strides, Pointer, Walk};
 use super::View;
 
 /// Elements in a block: small enough that buffers stay in the first-level cache.
@@ -151,15 +152,29 @@ pub(super) unsafe fn run3<A: Copy, B: Copy, C: Copy, Y>(
     }
 }
 
+/// A walk in the order in which the last operand lies, whatever the order of its dimensions.
+///
+/// # Errors
+/// Where elements of its innermost runs lie apart.
+fn walk_of<const N: usize>(sizes: &[usize], strides: [Vec<isize>; N]) -> Result<Walk<N>, String> {
+    let mut order: Vec<usize> = (0..sizes.len()).filter(|&dimension| sizes[dimension] > 1).collect();
+    order.sort_by_key(|&dimension| Reverse(strides[N - 1][dimension]));
+    if order.last().is_some_and(|&innermost| strides[N - 1][innermost] != 1) {
+        return Err(format!("elements of an output with strides {:?} lie apart", strides[N - 1]));
+    }
+    let sizes: Vec<usize> = order.iter().map(|&dimension| sizes[dimension]).collect();
+    let strides = strides.map(|strides| order.iter().map(|&dimension| strides[dimension]).collect());
+    Ok(Walk::new(&sizes, &strides))
+}
+
 /// y = f(a), elementwise over y's sizes; `a` may be strided and broadcasts.
 ///
 /// # Safety
 /// As [`super::run`], and the element types must be those of the views.
 #[inline(always)]
 pub(super) unsafe fn map1<A: Element, Y: Element>(a: &View, y: &View, f: impl Fn(A) -> Y + Sync) -> Result<(), String> {
-    require_packed(&[*y])?;
     let sizes = y.sizes();
-    let walk = Walk::new(&sizes, &[broadcast_strides(a, &sizes)?, broadcast_strides(y, &sizes)?]);
+    let walk = walk_of(&sizes, [broadcast_strides(a, &sizes)?, broadcast_strides(y, &sizes)?])?;
     let (a, y) = (Pointer::<A>::of(a), Pointer::<Y>::of(y));
     let [a_stride, _] = walk.inner_strides();
     walk.for_each_run(
@@ -181,12 +196,9 @@ pub(super) unsafe fn map2<A: Element, B: Element, Y: Element>(
     y: &View,
     f: impl Fn(A, B) -> Y + Sync,
 ) -> Result<(), String> {
-    require_packed(&[*y])?;
     let sizes = y.sizes();
-    let walk = Walk::new(
-        &sizes,
-        &[broadcast_strides(a, &sizes)?, broadcast_strides(b, &sizes)?, broadcast_strides(y, &sizes)?],
-    );
+    let strides = [broadcast_strides(a, &sizes)?, broadcast_strides(b, &sizes)?, broadcast_strides(y, &sizes)?];
+    let walk = walk_of(&sizes, strides)?;
     let (a, b, y) = (Pointer::<A>::of(a), Pointer::<B>::of(b), Pointer::<Y>::of(y));
     let [a_stride, b_stride, _] = walk.inner_strides();
     walk.for_each_run(
@@ -211,7 +223,6 @@ pub(super) unsafe fn map3<A: Element, B: Element, C: Element, Y: Element>(
     y: &View,
     f: impl Fn(A, B, C) -> Y + Sync,
 ) -> Result<(), String> {
-    require_packed(&[*y])?;
     let sizes = y.sizes();
     let strides = [
         broadcast_strides(a, &sizes)?,
@@ -219,7 +230,7 @@ pub(super) unsafe fn map3<A: Element, B: Element, C: Element, Y: Element>(
         broadcast_strides(c, &sizes)?,
         broadcast_strides(y, &sizes)?,
     ];
-    let walk = Walk::new(&sizes, &strides);
+    let walk = walk_of(&sizes, strides)?;
     let (a, b, c, y) = (Pointer::<A>::of(a), Pointer::<B>::of(b), Pointer::<C>::of(c), Pointer::<Y>::of(y));
     let [a_stride, b_stride, c_stride, _] = walk.inner_strides();
     walk.for_each_run(

@@ -8,6 +8,7 @@ mod convolution;
 mod element;
 mod elementwise;
 mod lanes;
+mod lattice;
 mod loss;
 mod math;
 mod matmul;
@@ -19,6 +20,8 @@ mod pooling;
 mod product;
 mod reduce;
 mod simd;
+mod spatial;
+mod sums;
 #[cfg(test)]
 mod testing;
 mod view;
@@ -82,6 +85,7 @@ pub(crate) unsafe fn run(
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. } => normalization::run(kernel, reads, writes),
             Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::run(kernel, reads, writes),
+            Kernel::Sums { .. } | Kernel::FromSums { .. } => sums::run(kernel, reads, writes),
         }
     }
 }

@@ -4,13 +4,17 @@ use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
 use rayon::prelude::*;
 
-use super::convolution::spatial3;
-use super::parallel::{require_packed, wide, Pointer};
+use super::parallel::{wide, Pointer};
+use super::spatial::{spatial3, Spatial};
 use super::{unsupported, View};
 use crate::device::DeviceError;
 
 /// A sliding window over three spatial dimensions.
 struct Sliding {
+    /// Where the elements of the input and of the output lie.
+    x: Spatial,
+    y: Spatial,
+    channels: usize,
     input: [usize; 3],
     output: [usize; 3],
     kernel: [usize; 3],
@@ -39,33 +43,31 @@ const NONE: u32 = u32::MAX;
 /// # Safety
 /// As [`super::run`].
 pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
-    require_packed(reads).and_then(|()| require_packed(writes)).map_err(|reason| unsupported(kernel, reason))?;
     if let Some(view) = reads.iter().chain(writes).find(|view| view.desc.data_type() != DataType::Float32) {
         return Err(unsupported(kernel, format!("the host pools float32, not {}", view.desc.data_type())));
     }
     if let (Kernel::PoolGradient { op: PoolOp::Max, .. }, None) = (kernel, reads.get(1)) {
         return Err(unsupported(kernel, "the gradient of max pooling needs x".to_string()));
     }
-    if reads.iter().any(|view| view.sizes()[2..].iter().product::<usize>() >= NONE as usize) {
-        return Err(unsupported(kernel, format!("a channel has more than {NONE} elements")));
-    }
     // SAFETY: the caller's promises are those that the two directions ask for.
-    unsafe {
+    let result = unsafe {
         match kernel {
-            Kernel::Pool { op, window } => {
-                forward(*op, &sliding(window, reads[0].desc, writes[0].desc), &reads[0], &writes[0])
-            }
-            Kernel::PoolGradient { op, window } => {
-                let sliding = sliding(window, writes[0].desc, reads[0].desc);
-                backward(*op, &sliding, &reads[0], reads.get(1), &writes[0]);
-            }
-            _ => return Err(unsupported(kernel, "not a pooling".to_string())),
+            Kernel::Pool { op, window } => sliding(window, reads[0].desc, writes[0].desc)
+                .map(|sliding| forward(*op, &sliding, &reads[0], &writes[0])),
+            Kernel::PoolGradient { op, window } => sliding(window, writes[0].desc, reads[0].desc)
+                .and_then(|sliding| backward(*op, &sliding, &reads[0], reads.get(1), &writes[0])),
+            _ => Err("not a pooling".to_string()),
         }
-    }
-    Ok(())
+    };
+    result.map_err(|reason| unsupported(kernel, reason))
 }
 
-fn sliding(window: &Window, input: &TensorDesc, output: &TensorDesc) -> Sliding {
+fn sliding(window: &Window, input: &TensorDesc, output: &TensorDesc) -> Result<Sliding, String> {
+    let (x, y) = (Spatial::of(input)?, Spatial::of(output)?);
+    if x.span.max(y.span) >= NONE as usize {
+        return Err(format!("a channel has more than {NONE} elements"));
+    }
+    let channels = output.sizes()[1] as usize;
     let three = |values: &[u64], filler| spatial3(&values.iter().map(|&v| v as usize).collect::<Vec<_>>(), filler);
     let (input, output) = (three(&input.sizes()[2..], 1), three(&output.sizes()[2..], 1));
     let (kernel, strides) = (three(&window.kernel, 1), three(&window.strides, 1));
@@ -80,7 +82,7 @@ fn sliding(window: &Window, input: &TensorDesc, output: &TensorDesc) -> Sliding 
     let columns = (0..kernel[2]).map(columns).filter(|columns| columns.count > 0).collect();
     let pads_end = three(&window.pads_end, 0);
     let padded = std::array::from_fn(|d| input[d] + pads[d] + pads_end[d]);
-    Sliding { input, output, kernel, strides, dilations, pads, padded, columns }
+    Ok(Sliding { x, y, channels, input, output, kernel, strides, dilations, pads, padded, columns })
 }
 
 impl Sliding {
@@ -90,16 +92,21 @@ impl Sliding {
         (index < self.input[d]).then_some(index)
     }
 
-    /// Calls `work(first column, columns, input element of the first)` for every tap of an output row's windows, in
-    /// row-major order, with the columns that see an element of the input through it.
+    /// Calls `work(first column, columns, input elements of the first)` for every tap of an output row's windows, in
+    /// row-major order, with the columns that see an element of the input through it: one element for each layout.
     #[inline(always)]
-    fn for_each_tap(&self, row: usize, mut work: impl FnMut(usize, usize, usize)) {
+    fn for_each_tap<const N: usize>(
+        &self,
+        row: usize,
+        layouts: [&Spatial; N],
+        mut work: impl FnMut(usize, usize, [usize; N]),
+    ) {
         let at = [row / self.output[1], row % self.output[1]];
         for z in (0..self.kernel[0]).filter_map(|tap| self.inside(0, at[0], tap)) {
             for y in (0..self.kernel[1]).filter_map(|tap| self.inside(1, at[1], tap)) {
-                let start = (z * self.input[1] + y) * self.input[2];
+                let starts = layouts.map(|layout| z * layout.plane + y * layout.row);
                 for columns in &self.columns {
-                    work(columns.first, columns.count, start + columns.element);
+                    work(columns.first, columns.count, starts.map(|start| start + columns.element));
                 }
             }
         }
@@ -146,7 +153,7 @@ impl Sliding {
         match op {
             PoolOp::Max => {
                 y.fill(f32::NEG_INFINITY);
-                self.for_each_tap(row, |low, count, first| {
+                self.for_each_tap(row, [&self.x], |low, count, [first]| {
                     self.zip(&mut y[low..low + count], &x[first..], |largest, x| {
                         *largest = if x > *largest || x.is_nan() { x } else { *largest };
                     });
@@ -154,7 +161,7 @@ impl Sliding {
             }
             PoolOp::Average { count_include_pad } => {
                 y.fill(0.0);
-                self.for_each_tap(row, |low, count, first| {
+                self.for_each_tap(row, [&self.x], |low, count, [first]| {
                     self.zip(&mut y[low..low + count], &x[first..], |sum, x| *sum += x);
                 });
                 y.iter_mut().zip(self.divisors(row, count_include_pad)).for_each(|(sum, divisor)| *sum /= divisor);
@@ -162,13 +169,14 @@ impl Sliding {
         }
     }
 
-    /// Finds the largest element of each of a row's windows: the first of several, NaN before everything.
+    /// Finds the largest element of each of a row's windows, where its gradient goes: the first of several, NaN before
+    /// everything. `layout` is that of x.
     #[inline(always)]
-    fn find_largest(&self, row: usize, x: &[f32], candidates: &mut [Candidate]) {
+    fn find_largest(&self, row: usize, x: &[f32], layout: &Spatial, candidates: &mut [Candidate]) {
         candidates.fill(Candidate { value: 0.0, element: NONE });
         let stride = self.strides[2] as u32;
-        self.for_each_tap(row, |low, count, first| {
-            let mut element = first as u32;
+        self.for_each_tap(row, [layout, &self.x], |low, count, [first, in_gradient]| {
+            let mut element = in_gradient as u32;
             self.zip(&mut candidates[low..low + count], &x[first..], |candidate, x| {
                 let wins =
                     candidate.element == NONE || x > candidate.value || (x.is_nan() && !candidate.value.is_nan());
@@ -180,22 +188,47 @@ impl Sliding {
     }
 
     /// Gives a row's gradients to the largest elements of their windows.
+    ///
+    /// # Safety
+    /// `dx` must be a channel of the input that nobody else touches.
     #[inline(always)]
-    fn give_to_largest(&self, row: usize, x: &[f32], dy: &[f32], candidates: &mut [Candidate], dx: &mut [f32]) {
-        self.find_largest(row, x, candidates);
+    unsafe fn give_to_largest(
+        &self,
+        row: usize,
+        (x, layout): (&[f32], &Spatial),
+        dy: &[f32],
+        candidates: &mut [Candidate],
+        dx: Pointer<f32>,
+    ) {
+        self.find_largest(row, x, layout, candidates);
         for (candidate, slope) in candidates.iter().zip(dy).filter(|(candidate, _)| candidate.element != NONE) {
-            dx[candidate.element as usize] += slope;
+            // SAFETY: the candidate is an element of the channel.
+            unsafe { *dx.at(candidate.element as isize) += slope };
         }
     }
 
     /// Gives a row's gradients in equal parts to all elements of their windows.
+    ///
+    /// # Safety
+    /// As [`Sliding::give_to_largest`].
     #[inline(always)]
-    fn give_to_all(&self, row: usize, shares: &[f32], dx: &mut [f32]) {
+    unsafe fn give_to_all(&self, row: usize, shares: &[f32], dx: Pointer<f32>) {
         let stride = self.strides[2];
-        self.for_each_tap(row, |low, count, first| {
-            let dx = dx[first..].iter_mut().step_by(stride);
-            dx.zip(&shares[low..low + count]).for_each(|(dx, share)| *dx += share);
+        self.for_each_tap(row, [&self.x], |low, count, [first]| {
+            // SAFETY: the elements that the columns see are a part of a row of the channel.
+            let dx = unsafe { dx.slice_mut(first, (count - 1) * stride + 1) };
+            dx.iter_mut().step_by(stride).zip(&shares[low..low + count]).for_each(|(dx, share)| *dx += share);
         });
+    }
+
+    /// The first element of a row of the output in its channel.
+    fn row(&self, row: usize) -> usize {
+        row / self.output[1] * self.y.plane + row % self.output[1] * self.y.row
+    }
+
+    /// The first element of a channel, counted over all images, of a tensor that lies so.
+    fn channel(&self, layout: &Spatial, number: usize) -> usize {
+        number / self.channels * layout.image + number % self.channels * layout.channel
     }
 }
 
@@ -209,16 +242,16 @@ struct Candidate {
 /// # Safety
 /// As [`super::run`].
 unsafe fn forward(op: PoolOp, sliding: &Sliding, x: &View, y: &View) {
-    let (input, output) = (sliding.input.iter().product::<usize>(), sliding.output.iter().product::<usize>());
     let (source, target) = (Pointer::<f32>::of(x), Pointer::<f32>::of(y));
     let rows = sliding.output[0] * sliding.output[1];
-    let channels = y.count() / output.max(1);
+    let channels = y.sizes()[..2].iter().product::<usize>();
     (0..channels * rows).into_par_iter().with_min_len(16).for_each(|task| {
         let (channel, row) = (task / rows, task % rows);
         // SAFETY: a channel's elements lie in the operands, and every task writes a row of its own.
         let (x, y) = unsafe {
-            let start = channel * output + row * sliding.output[2];
-            (source.slice(channel * input, input), target.slice_mut(start, sliding.output[2]))
+            let start = sliding.channel(&sliding.y, channel) + sliding.row(row);
+            let x = source.slice(sliding.channel(&sliding.x, channel), sliding.x.span);
+            (x, target.slice_mut(start, sliding.output[2]))
         };
         wide(
             #[inline(always)]
@@ -231,38 +264,51 @@ unsafe fn forward(op: PoolOp, sliding: &Sliding, x: &View, y: &View) {
 ///
 /// # Safety
 /// As [`super::run`].
-unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, dx: &View) {
-    let (input, output) = (sliding.input.iter().product::<usize>(), sliding.output.iter().product::<usize>());
+unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, dx: &View) -> Result<(), String> {
     let (gradient, target) = (Pointer::<f32>::of(dy), Pointer::<f32>::of(dx));
-    let source = x.map(Pointer::<f32>::of);
+    let source = match x {
+        Some(x) => Some((Pointer::<f32>::of(x), Spatial::of(x.desc)?)),
+        None => None,
+    };
     let columns = sliding.output[2];
-    (0..dx.count() / input.max(1)).into_par_iter().for_each(|channel| {
+    (0..dx.sizes()[..2].iter().product::<usize>()).into_par_iter().for_each(|channel| {
         // SAFETY: a channel's elements lie in the operands, and every task writes a channel of its own; x is only read.
-        let (dy, dx, x) = unsafe {
-            let x = source.map(|source| source.slice(channel * input, input));
-            (gradient.slice(channel * output, output), target.slice_mut(channel * input, input), x)
+        let (dx, x) = unsafe {
+            let x = source
+                .as_ref()
+                .map(|(source, layout)| (source.slice(sliding.channel(layout, channel), layout.span), layout));
+            (Pointer::new(target.at(sliding.channel(&sliding.x, channel) as isize)), x)
         };
-        dx.fill(0.0);
+        for row in 0..sliding.input[0] * sliding.input[1] {
+            let start = row / sliding.input[1] * sliding.x.plane + row % sliding.input[1] * sliding.x.row;
+            // SAFETY: the row lies in the task's channel.
+            unsafe { dx.slice_mut(start, sliding.input[2]) }.fill(0.0);
+        }
         let mut candidates = vec![Candidate { value: 0.0, element: NONE }; columns];
         let mut shares = vec![0.0; columns];
-        for (row, dy) in dy.chunks_exact(columns).enumerate() {
+        for row in 0..sliding.output[0] * sliding.output[1] {
+            // SAFETY: the row lies in dy, which nobody writes.
+            let dy = unsafe { gradient.slice(sliding.channel(&sliding.y, channel) + sliding.row(row), columns) };
             match (op, x) {
                 (PoolOp::Max, Some(x)) => wide(
                     #[inline(always)]
-                    || sliding.give_to_largest(row, x, dy, &mut candidates, dx),
+                    // SAFETY: the channel is the task's.
+                    || unsafe { sliding.give_to_largest(row, x, dy, &mut candidates, dx) },
                 ),
                 (PoolOp::Average { count_include_pad }, _) => {
                     let divisors = sliding.divisors(row, count_include_pad);
                     shares.iter_mut().zip(dy).zip(divisors).for_each(|((share, dy), divisor)| *share = dy / divisor);
                     wide(
                         #[inline(always)]
-                        || sliding.give_to_all(row, &shares, dx),
+                        // SAFETY: the channel is the task's.
+                        || unsafe { sliding.give_to_all(row, &shares, dx) },
                     );
                 }
                 (PoolOp::Max, None) => {}
             }
         }
     });
+    Ok(())
 }
 
 #[cfg(test)]
@@ -379,7 +425,7 @@ mod tests {
             let values: Vec<f64> = (0..x_desc.element_count()).map(|_| random.below(7) as f64 - 3.0).collect();
             let slopes = random.values(y_desc.element_count() as usize);
             let (x, dy) = (Tensor::new(&x_desc, &values), Tensor::new(&y_desc, &slopes));
-            let sliding = sliding(&window, &x_desc, &y_desc);
+            let sliding = sliding(&window, &x_desc, &y_desc).unwrap();
             for op in
                 [PoolOp::Max, PoolOp::Average { count_include_pad: true }, PoolOp::Average { count_include_pad: false }]
             {

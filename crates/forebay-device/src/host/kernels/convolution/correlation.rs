@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use super::super::parallel::Pointer;
 use super::super::simd::{dispatch, Vector, LANES};
+use super::super::spatial::Spatial;
 use super::super::View;
 use super::axis::{Axis, Class};
 use super::buffer::with_buffer;
@@ -54,35 +55,33 @@ pub(super) struct Correlation {
     source_chunk: usize,
     /// Target channels of a task.
     target_chunk: usize,
-    /// Spatial sizes of the target.
-    target: [usize; 3],
-    source_size: usize,
+    source: Spatial,
+    target: Spatial,
 }
 
 impl Correlation {
     /// From x to y.
     pub fn forward(geometry: &Geometry) -> Result<Correlation, String> {
         let axes = std::array::from_fn(|d| Axis::forward(geometry, d));
-        Correlation::new(geometry, axes, (geometry.inputs, geometry.outputs), geometry.target)
+        Correlation::new(geometry, axes, (geometry.inputs, geometry.outputs), (geometry.x, geometry.y))
     }
 
     /// From dy to dx.
     pub fn transposed(geometry: &Geometry) -> Result<Correlation, String> {
         let axes = std::array::from_fn(|d| Axis::transposed(geometry, d));
-        Correlation::new(geometry, axes, (geometry.outputs, geometry.inputs), geometry.source)
+        Correlation::new(geometry, axes, (geometry.outputs, geometry.inputs), (geometry.y, geometry.x))
     }
 
     fn new(
         geometry: &Geometry,
         axes: [Axis; 3],
         (sources, targets): (usize, usize),
-        target: [usize; 3],
+        (source, target): (Spatial, Spatial),
     ) -> Result<Correlation, String> {
         let rows_seen = geometry.kernel[0] * geometry.kernel[1];
         let bytes_seen = rows_seen * (VECTORS * LANES + geometry.kernel[2]) * size_of::<f32>();
         let source_chunk = even(sources, (SEEN_MAX_BYTES / bytes_seen).max(1));
         let mut elements_max = (PACKED_MAX / source_chunk).min(CHANNEL_MAX);
-        let source_size = axes.iter().map(|axis| axis.source).product();
         let families_count: usize = axes.iter().map(|axis| axis.classes.len()).product();
         let mut slab = match Slab::new(axes.clone(), elements_max, CHANNEL_MAX) {
             Ok(slab) => slab,
@@ -114,8 +113,8 @@ impl Correlation {
             slab,
             source_chunk,
             target_chunk,
+            source,
             target,
-            source_size,
         })
     }
 
@@ -139,12 +138,14 @@ impl Correlation {
         (0..tasks).into_par_iter().for_each(|index| {
             let (chunk, index) = (index % target_chunks * self.target_chunk, index / target_chunks);
             let (origin, index) = (self.origins[index % self.origins.len()], index / self.origins.len());
-            let group = index % self.groups;
+            let (image, group) = (index / self.groups, index % self.groups);
             let targets = Span { start: chunk, len: self.target_chunk.min(self.targets - chunk) };
-            // SAFETY: `index` is now image and group, whose channels exist; every task writes elements of its own.
+            // SAFETY: the image's and group's channels exist; every task writes elements of its own.
             unsafe {
-                let source = source.slice(index * self.sources * self.source_size, self.sources * self.source_size);
-                let start = (index * self.targets + targets.start) * self.target.iter().product::<usize>();
+                let start = image * self.source.image + group * self.sources * self.source.channel;
+                let source = Pointer::new(source.at(start as isize));
+                let channel = group * self.targets + targets.start;
+                let start = image * self.target.image + channel * self.target.channel;
                 let weights = weights.at((group * self.weights_per_group()) as isize);
                 let bias = bias.map(|bias| &bias[group * self.targets..][..self.targets]);
                 self.block(activation, source, weights, bias, target.at(start as isize), origin, targets);
@@ -164,7 +165,7 @@ impl Correlation {
     unsafe fn block(
         &self,
         activation: Activation,
-        source: &[f32],
+        source: Pointer<f32>,
         weights: *const f32,
         bias: Option<&[f32]>,
         target: *mut f32,
@@ -172,11 +173,13 @@ impl Correlation {
         targets: Span,
     ) {
         let stride = self.slab.channel_stride;
-        let lines = self.slab.lines(origin);
+        let lines = self.slab.lines(origin, &self.source);
         with_buffer(self.source_chunk * stride + SLACK, |packed| {
             for chunk in spans(self.sources, self.source_chunk) {
                 for (number, packed) in packed.chunks_exact_mut(stride).take(chunk.len).enumerate() {
-                    let channel = &source[(chunk.start + number) * self.source_size..][..self.source_size];
+                    // SAFETY: the channel exists; nobody writes the source.
+                    let channel =
+                        unsafe { source.slice((chunk.start + number) * self.source.channel, self.source.span) };
                     self.slab.pack(&lines, channel, packed);
                 }
                 for family in &self.families {
@@ -313,20 +316,20 @@ unsafe fn correlate_block_with<V: Vector>(job: &Job) {
     if lens.contains(&0) {
         return;
     }
-    let [_, height, width] = job.correlation.target;
+    let target = &job.correlation.target;
     let strides: [usize; 3] = std::array::from_fn(|d| slab.axes[d].target_stride);
     let at: [usize; 3] = std::array::from_fn(|d| job.origin[d] * strides[d] + family.first[d]);
     let layout = Layout {
         rows: lens[1],
         columns: lens[2],
         pitch: slab.row_pitch(),
-        row_stride: strides[1] * width,
+        row_stride: strides[1] * target.row,
         column_stride: strides[2],
     };
     let tiles = layout.tiles();
-    let channel_stride = job.correlation.target.iter().product();
+    let channel_stride = target.channel;
     for plane in 0..lens[0] {
-        let base = ((at[0] + plane * strides[0]) * height + at[1]) * width + at[2];
+        let base = (at[0] + plane * strides[0]) * target.plane + at[1] * target.row + at[2];
         for tile in &tiles {
             for channels in spans(job.targets.len, CHANNELS) {
                 // SAFETY: the caller's promises; positions of the tile lie in the block.

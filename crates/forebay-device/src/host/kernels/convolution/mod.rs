@@ -15,18 +15,11 @@ use forebay_base::kernel::Convolution;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::parallel::{require_packed, Pointer};
+use super::spatial::{spatial3, Spatial};
 use super::{unsupported, View};
 use crate::device::DeviceError;
 use correlation::Correlation;
 use weight_gradient::WeightGradient;
-
-/// Spatial values as three, the missing ones in front.
-pub(super) fn spatial3(values: &[usize], filler: usize) -> [usize; 3] {
-    let mut three = [filler; 3];
-    let missing = 3 - values.len().min(3);
-    three[missing..].copy_from_slice(&values[..3 - missing]);
-    three
-}
 
 /// A convolution's sizes, always with three spatial dimensions.
 #[derive(Clone, Copy, Debug)]
@@ -45,11 +38,17 @@ struct Geometry {
     strides: [usize; 3],
     dilations: [usize; 3],
     pads: [usize; 3],
+    /// Where the elements of x and of y lie.
+    x: Spatial,
+    y: Spatial,
+    /// The first spatial dimension, among three.
+    first: usize,
 }
 
 impl Geometry {
     fn new(convolution: &Convolution, x: &TensorDesc, w: &TensorDesc, y: &TensorDesc) -> Result<Geometry, String> {
         let sizes = |desc: &TensorDesc| desc.sizes().iter().map(|&size| size as usize).collect::<Vec<_>>();
+        let layouts = (Spatial::of(x)?, Spatial::of(y)?);
         let (x, w, y) = (sizes(x), sizes(w), sizes(y));
         let rank = x.len();
         if !(3..=5).contains(&rank) || w.len() != rank || y.len() != rank {
@@ -82,21 +81,14 @@ impl Geometry {
             strides: three(&convolution.window.strides, 1),
             dilations: three(&convolution.window.dilations, 1),
             pads: three(&convolution.window.pads_begin, 0),
+            x: layouts.0,
+            y: layouts.1,
+            first: 5 - rank,
         })
     }
 
     fn taps(&self) -> usize {
         self.kernel.iter().product()
-    }
-
-    /// Elements of a channel of x.
-    fn source_size(&self) -> usize {
-        self.source.iter().product()
-    }
-
-    /// Elements of a channel of y.
-    fn target_size(&self) -> usize {
-        self.target.iter().product()
     }
 }
 
@@ -129,7 +121,11 @@ pub(super) unsafe fn run(
     writes: &[View],
     scratch: Option<View>,
 ) -> Result<(), DeviceError> {
-    require_packed(reads).and_then(|()| require_packed(writes)).map_err(|reason| unsupported(kernel, reason))?;
+    let others = match kernel {
+        Kernel::ConvolutionWeightGradient { .. } => [&reads[2..], writes],
+        _ => [&reads[1..], &[]],
+    };
+    others.into_iter().try_for_each(require_packed).map_err(|reason| unsupported(kernel, reason))?;
     let descs = |views: &[View]| views.iter().map(|view| view.desc.clone()).collect::<Vec<_>>();
     let geometry = geometry(kernel, &descs(reads), &descs(writes))?;
     let refuse = |reason: String| unsupported(kernel, reason);

@@ -4,6 +4,7 @@
 //! adjacent positions see (see [`super::axis`]). Positions of a plane are numbered through rows of `pitch` elements: one
 //! number is the position's place in the plane and in what every tap sees of it.
 
+use super::super::spatial::Spatial;
 use super::axis::Axis;
 
 /// Packed elements behind a channel that vectors may read.
@@ -97,7 +98,7 @@ impl Slab {
     }
 
     /// How the packed rows of a block are copied from a channel: the same for every channel.
-    pub fn lines(&self, origin: [usize; 3]) -> Vec<Line> {
+    pub fn lines(&self, origin: [usize; 3], layout: &Spatial) -> Vec<Line> {
         let [planes, rows, columns] = &self.axes;
         let [depth, height, width] = self.pitch;
         let within = |axis: &Axis, index: isize| index >= 0 && (index as usize) < axis.source;
@@ -112,7 +113,7 @@ impl Slab {
                 let plane = planes.source_of(plane_phase, origin[0] + line / height);
                 let row = rows.source_of(row_phase, origin[1] + line % height);
                 if low < high && within(planes, plane) && within(rows, row) {
-                    let start = (plane as usize * rows.source + row as usize) * columns.source + first as usize;
+                    let start = plane as usize * layout.plane + row as usize * layout.row + first as usize;
                     lines.push(Line { low, high, start });
                 } else {
                     lines.push(Line { low: 0, high: 0, start: 0 });

@@ -56,7 +56,7 @@ fn offsets(geometry: &Geometry) -> Vec<[isize; 3]> {
 /// Calls `work(x index, w index, y index)` for every product in the definition.
 fn products(case: &Case, mut work: impl FnMut(usize, usize, usize)) {
     let geometry = Geometry::new(&case.convolution, &float(&case.x), &float(&case.w), &float(&case.y)).unwrap();
-    let (source, target) = (geometry.source_size(), geometry.target_size());
+    let (source, target) = (geometry.x.span, geometry.y.span);
     let offsets = offsets(&geometry);
     for image in 0..geometry.batch {
         for channel in 0..geometry.groups * geometry.outputs {

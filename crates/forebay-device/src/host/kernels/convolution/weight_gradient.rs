@@ -1,11 +1,13 @@
 //! The gradient by the weights: for each weight a sum over images and positions.
 //!
-//! A *chunk* is a block of positions of one image; the sum runs over chunks, image after image, strictly from left to right.
-//! A chunk's own part is summed from zero in an order that depends on its shape only, and chunk lines depend on spatial sizes
-//! and channels, never on the batch. So a batch that is cut between two images, and continued with `accumulate`, gives the
-//! same bits. Tasks share out weights; where there are few weights they also compute several chunks at once, whose parts
+//! A *block* is a box of positions of one image, and lies within a chunk of rows ([`chunk_of`]); the sum runs over blocks,
+//! image after image and chunk after chunk, strictly from left to right. A block's own part is summed from zero in an order
+//! that depends on its shape only, and block lines depend on the sizes of a chunk and on channels, never on the batch or the
+//! number of rows. So a batch that is cut between two images, or an image between two chunks, and continued with
+//! `accumulate`, gives the same bits. Tasks share out weights; where there are few weights they also compute several blocks at once, whose parts
 //! wait in scratch memory until they are added in order.
 
+use forebay_base::kernel::chunk_of;
 use rayon::prelude::*;
 
 use super::super::parallel::Pointer;
@@ -29,22 +31,30 @@ const OUTPUTS_MAX: usize = 32;
 const RUN_MAX: usize = 1024;
 /// Tasks that keep a few threads busy to the end.
 const TASKS_MIN: usize = 8;
-/// Scratch for chunks that are computed at once, in elements, unless that leaves too few tasks.
+/// Scratch for blocks that are computed at once, in elements, unless that leaves too few tasks.
 const SCRATCH_MAX: usize = 128 * 1024;
 
 /// A weight gradient of given sizes: how it is cut.
 pub(super) struct WeightGradient<'a> {
     geometry: &'a Geometry,
     slab: Slab,
-    origins: Vec<[usize; 3]>,
+    /// The blocks of an image, in order.
+    blocks: Vec<Block>,
     /// By input channel of a tile and tap: where position 0 of a block looks in the packed channels.
     offsets: Vec<u32>,
     tiles: Vec<Tile>,
     /// Packed gradients of a plane, and of a channel.
     plane_stride: usize,
     gradient_stride: usize,
-    /// Chunks that are computed at once; 1 where there are enough tiles.
+    /// Blocks that are computed at once; 1 where there are enough tiles.
     slots: usize,
+}
+
+/// Positions of an image that are summed from zero: from `first` to before `end` in each dimension.
+#[derive(Clone, Copy)]
+struct Block {
+    first: [usize; 3],
+    end: [usize; 3],
 }
 
 /// The weights of one task.
@@ -66,9 +76,14 @@ impl<'a> WeightGradient<'a> {
         }
         let output_tile = even(geometry.outputs, outputs_max).next_multiple_of(CHANNELS);
         let input_tile = even(geometry.inputs, (WEIGHTS_MAX / (output_tile * taps_count)).clamp(1, 2 * OUTPUTS_MAX));
-        let axes = std::array::from_fn(|d| Axis::forward(geometry, d));
-        let positions: usize = geometry.target.iter().product();
-        let positions_max = (GRADIENT_MAX / output_tile).min(positions.div_ceil(4).max(RUN_MAX));
+        // Blocks are those of one chunk of rows, however many there are.
+        let first = geometry.first;
+        let row_positions = geometry.target[first + 1..].iter().product::<usize>();
+        let rows = chunk_of(geometry.target[first] as u64, row_positions as u64).rows as usize;
+        let mut of_chunk = *geometry;
+        of_chunk.target[first] = rows;
+        let axes = std::array::from_fn(|d| Axis::forward(&of_chunk, d));
+        let positions_max = (GRADIENT_MAX / output_tile).min((rows * row_positions).div_ceil(4).max(RUN_MAX));
         let slab = Slab::new(axes, PACKED_MAX / input_tile.max(output_tile), positions_max)?;
         let classes = std::array::from_fn(|d| &slab.axes[d].classes[0]);
         let (_, places) = taps(geometry, &slab, classes);
@@ -84,16 +99,16 @@ impl<'a> WeightGradient<'a> {
                 }
             }
         }
-        let origins = slab.origins();
+        let blocks = blocks(geometry, &slab, rows);
         let slots = match tiles.len() {
             TASKS_MIN.. => 1,
             few => (SCRATCH_MAX / sums).min(32).max(TASKS_MIN.div_ceil(few)),
         };
-        let slots = slots.min(geometry.batch * origins.len());
+        let slots = slots.min(geometry.batch * blocks.len());
         let plane_stride = ((slab.block[1] - 1) * slab.row_pitch() + slab.block[2]).next_multiple_of(LANES);
         // An odd number of cache lines, so that channels do not compete for the same sets.
         let gradient_stride = ((slab.block[0] * plane_stride).div_ceil(16) | 1) * 16;
-        Ok(WeightGradient { geometry, slab, origins, offsets, tiles, plane_stride, gradient_stride, slots })
+        Ok(WeightGradient { geometry, slab, blocks, offsets, tiles, plane_stride, gradient_stride, slots })
     }
 
     fn sums_count(&self) -> usize {
@@ -126,28 +141,28 @@ impl<'a> WeightGradient<'a> {
         dw: Pointer<f32>,
         scratch: Option<Pointer<f32>>,
     ) {
-        let chunks = self.geometry.batch * self.origins.len();
-        let chunk = |number: usize| (number / self.origins.len(), self.origins[number % self.origins.len()]);
+        let count = self.geometry.batch * self.blocks.len();
+        let block = |number: usize| (number / self.blocks.len(), self.blocks[number % self.blocks.len()]);
         let size = self.sums_count();
         match scratch.filter(|_| self.slots > 1) {
             None => self.tiles.par_iter().for_each(|tile| {
-                for number in 0..chunks {
+                for number in 0..count {
                     // SAFETY: the caller's promises; every task writes weights of its own.
                     unsafe {
-                        self.chunk_sums(tile, chunk(number), x, dy, |sums| {
+                        self.block_sums(tile, block(number), x, dy, |sums| {
                             self.add(tile, sums, dw, accumulate || number > 0);
                         });
                     }
                 }
             }),
             Some(scratch) => {
-                for wave in spans(chunks, self.slots) {
+                for wave in spans(count, self.slots) {
                     (0..wave.len * self.tiles.len()).into_par_iter().for_each(|task| {
                         let (slot, tile) = (task / self.tiles.len(), &self.tiles[task % self.tiles.len()]);
                         // SAFETY: the caller's promises; every task writes sums of its own.
                         unsafe {
                             let own = scratch.slice_mut(slot * size + tile.sums, self.tile_sums(tile));
-                            self.chunk_sums(tile, chunk(wave.start + slot), x, dy, |sums| {
+                            self.block_sums(tile, block(wave.start + slot), x, dy, |sums| {
                                 own.copy_from_slice(sums);
                             });
                         }
@@ -166,7 +181,7 @@ impl<'a> WeightGradient<'a> {
         }
     }
 
-    /// Adds a chunk's sums to a tile's weights, or begins with them.
+    /// Adds a block's sums to a tile's weights, or begins with them.
     ///
     /// # Safety
     /// As [`WeightGradient::run`]; the tile must be nobody else's.
@@ -186,14 +201,14 @@ impl<'a> WeightGradient<'a> {
         }
     }
 
-    /// Gives `work` the sums of a tile over one chunk: by four outputs, then by input and tap.
+    /// Gives `work` the sums of a tile over one block: by four outputs, then by input and tap.
     ///
     /// # Safety
     /// As [`WeightGradient::run`].
-    unsafe fn chunk_sums(
+    unsafe fn block_sums(
         &self,
         tile: &Tile,
-        (image, origin): (usize, [usize; 3]),
+        (image, block): (usize, Block),
         x: Pointer<f32>,
         dy: Pointer<f32>,
         work: impl FnOnce(&[f32]),
@@ -202,43 +217,44 @@ impl<'a> WeightGradient<'a> {
         let source_count = tile.inputs.len * self.slab.channel_stride + SLACK;
         let gradient_count = tile.outputs.len * self.gradient_stride;
         let sums_count = self.tile_sums(tile);
-        let lines = self.slab.lines(origin);
+        let lines = self.slab.lines(block.first, &geometry.x);
         with_buffer(source_count + gradient_count + sums_count, |buffer| {
             let (source, rest) = buffer.split_at_mut(source_count);
             let (gradient, sums) = rest.split_at_mut(gradient_count);
             let channels = source.chunks_exact_mut(self.slab.channel_stride).take(tile.inputs.len);
-            let first = (image * geometry.groups + tile.group) * geometry.inputs + tile.inputs.start;
+            let first = tile.group * geometry.inputs + tile.inputs.start;
             for (number, packed) in channels.enumerate() {
+                let start = image * geometry.x.image + (first + number) * geometry.x.channel;
                 // SAFETY: the channel exists; nobody writes x.
-                let channel = unsafe { x.slice((first + number) * geometry.source_size(), geometry.source_size()) };
+                let channel = unsafe { x.slice(start, geometry.x.span) };
                 self.slab.pack(&lines, channel, packed);
             }
             source[source_count - SLACK..].fill(0.0);
-            let first = (image * geometry.groups + tile.group) * geometry.outputs + tile.outputs.start;
+            let first = tile.group * geometry.outputs + tile.outputs.start;
             for (number, packed) in gradient.chunks_exact_mut(self.gradient_stride).enumerate() {
+                let start = image * geometry.y.image + (first + number) * geometry.y.channel;
                 // SAFETY: the channel exists; nobody writes dy.
-                let channel = unsafe { dy.slice((first + number) * geometry.target_size(), geometry.target_size()) };
-                self.pack_gradient(channel, origin, packed);
+                let channel = unsafe { dy.slice(start, geometry.y.span) };
+                self.pack_gradient(channel, &block, packed);
             }
             sums.fill(0.0);
-            let planes = self.slab.block[0].min(geometry.target[0] - origin[0]);
+            let planes = block.end[0] - block.first[0];
             // SAFETY: everything that the offsets reach is packed.
-            unsafe { project_chunk(&mut Job { gradient: self, tile, planes, source, packed: gradient, sums }) };
+            unsafe { project_block(&mut Job { gradient: self, tile, planes, source, packed: gradient, sums }) };
             work(sums);
         });
     }
 
     /// Packs a block of a channel of dy such that its positions have the numbers that they have in the packed source; the
     /// numbers between rows get zeros.
-    fn pack_gradient(&self, channel: &[f32], origin: [usize; 3], target: &mut [f32]) {
-        let [depth, height, width] = self.geometry.target;
-        let [planes, rows, columns] = self.slab.block;
-        let columns = columns.min(width - origin[2]);
-        for (plane, target) in target.chunks_exact_mut(self.plane_stride).take(planes).enumerate() {
+    fn pack_gradient(&self, channel: &[f32], block: &Block, target: &mut [f32]) {
+        let layout = &self.geometry.y;
+        let [planes, rows, columns]: [usize; 3] = std::array::from_fn(|d| block.end[d] - block.first[d]);
+        for (plane, target) in target.chunks_exact_mut(self.plane_stride).take(self.slab.block[0]).enumerate() {
             for (row, line) in target.chunks_mut(self.slab.row_pitch()).enumerate() {
-                let (plane, row_number) = (origin[0] + plane, origin[1] + row);
-                if row < rows && plane < depth && row_number < height {
-                    let start = (plane * height + row_number) * width + origin[2];
+                if plane < planes && row < rows {
+                    let (plane, row) = (block.first[0] + plane, block.first[1] + row);
+                    let start = plane * layout.plane + row * layout.row + block.first[2];
                     line[..columns].copy_from_slice(&channel[start..start + columns]);
                     line[columns..].fill(0.0);
                 } else {
@@ -249,7 +265,26 @@ impl<'a> WeightGradient<'a> {
     }
 }
 
-/// One chunk of one tile, packed.
+/// The blocks of an image: those of its chunks of so many rows, in order.
+fn blocks(geometry: &Geometry, slab: &Slab, rows: usize) -> Vec<Block> {
+    let origins = slab.origins();
+    let mut blocks = Vec::new();
+    for chunk in spans(geometry.target[geometry.first], rows) {
+        let mut limit = geometry.target;
+        limit[geometry.first] = chunk.start + chunk.len;
+        for &origin in &origins {
+            let mut first = origin;
+            first[geometry.first] += chunk.start;
+            let end = std::array::from_fn(|d| limit[d].min(first[d] + slab.block[d]));
+            if first[geometry.first] < limit[geometry.first] {
+                blocks.push(Block { first, end });
+            }
+        }
+    }
+    blocks
+}
+
+/// One block of one tile, packed.
 struct Job<'a> {
     gradient: &'a WeightGradient<'a>,
     tile: &'a Tile,
@@ -262,13 +297,13 @@ struct Job<'a> {
 dispatch! {
     /// # Safety
     /// The job's packed channels must be readable as far as its offsets reach.
-    fn project_chunk, project_chunk_with(job: &mut Job)
+    fn project_block, project_block_with(job: &mut Job)
 }
 
 /// # Safety
-/// As [`project_chunk`], and the CPU must have the vector's instructions.
+/// As [`project_block`], and the CPU must have the vector's instructions.
 #[inline(always)]
-unsafe fn project_chunk_with<V: Vector>(job: &mut Job) {
+unsafe fn project_block_with<V: Vector>(job: &mut Job) {
     let plan = job.gradient;
     let offsets = &plan.offsets[..job.tile.inputs.len * plan.geometry.taps()];
     let run_length = even(plan.plane_stride, RUN_MAX).next_multiple_of(LANES);

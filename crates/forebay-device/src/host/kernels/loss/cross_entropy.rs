@@ -1,21 +1,22 @@
 //! Softmax cross-entropy: the mean of -log softmax(logits)\[label] over the positions that count.
 //!
-//! Logits are \[outer, classes, inner], labels \[outer, inner]. A task takes a group of positions. Where nothing comes after
-//! the class axis, a position is a row of memory and loops run along classes; elsewhere loops run along positions.
+//! A group is some positions whose logits lie together. Where nothing comes after the class axis, a position is a row of
+//! memory and loops run along classes; elsewhere loops run along positions. Losses are added position by position within a
+//! chunk ([`forebay_base::kernel::chunk_of`]), and chunk by chunk, however the groups are cut.
 
-use forebay_base::DataType;
+use forebay_base::kernel::chunk_of;
+use forebay_base::{DataType, TensorDesc};
 
 use super::super::block::Buffer;
 use super::super::element::Float;
 use super::super::lanes::{largest, Lanes};
+use super::super::lattice::Lattice;
 use super::super::parallel::{for_chunks, map_chunks, require_packed, split_at_axis, wide, Pointer};
+use super::super::sums::load_sums;
 use super::super::View;
 
 /// Positions in a group.
 const GROUP: usize = super::super::block::BLOCK;
-
-/// Groups in a task.
-const GROUPS_TOGETHER: usize = 16;
 
 /// A class that no logit has: a label out of range.
 const NO_CLASS: i32 = -1;
@@ -26,11 +27,9 @@ const IGNORED: i32 = -2;
 #[derive(Clone, Copy)]
 struct Operands<T> {
     logits: Pointer<T>,
+    layout: Layout,
     labels: Labels,
     ignore_index: Option<i64>,
-    outer: usize,
-    classes: usize,
-    inner: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -39,23 +38,122 @@ enum Labels {
     Int32(Pointer<i32>),
 }
 
-/// A group of positions: the first logit and label, and how many there are. Positions of a group lie `inner` = 1 apart, or
-/// are whole rows.
+/// How logits lie: positions are images times rows times places.
+#[derive(Clone, Copy)]
+struct Layout {
+    classes: usize,
+    /// Whether a position's logits follow each other.
+    classes_last: bool,
+    images: usize,
+    rows: usize,
+    places: usize,
+    image_stride: usize,
+    row_stride: usize,
+    class_stride: usize,
+}
+
+impl Layout {
+    fn of(desc: &TensorDesc, axis: usize) -> Result<Layout, String> {
+        let sizes: Vec<usize> = desc.sizes().iter().map(|&size| size as usize).collect();
+        if axis >= sizes.len() {
+            return Err(format!("{desc} has no class axis {axis}"));
+        }
+        let (outer, classes, inner) = split_at_axis(&sizes, axis);
+        if axis == 1 && inner > 1 {
+            let lattice = Lattice::of(desc)?;
+            return Ok(Layout {
+                classes,
+                classes_last: false,
+                images: lattice.images,
+                rows: lattice.rows,
+                places: lattice.places,
+                image_stride: lattice.image_stride,
+                row_stride: lattice.row_stride,
+                class_stride: lattice.channel_stride,
+            });
+        }
+        if !desc.is_packed() {
+            return Err(format!("{desc} must be packed"));
+        }
+        let classes_last = inner == 1;
+        // With classes first there are no images, and all positions are one row.
+        let images = if axis == 0 { 1 } else { sizes[0] };
+        let rows = if classes_last { 1 } else { outer / images };
+        let places = outer / images / rows * inner;
+        let image_stride = classes * rows * places;
+        let class_stride = if classes_last { 1 } else { inner };
+        Ok(Layout {
+            classes,
+            classes_last,
+            images,
+            rows,
+            places,
+            image_stride,
+            row_stride: classes * places,
+            class_stride,
+        })
+    }
+
+    fn positions(&self) -> usize {
+        self.images * self.rows * self.places
+    }
+
+    /// Images and rows of a chunk, and how many chunks there are.
+    fn chunks(&self) -> (usize, usize, usize) {
+        let chunk = chunk_of(self.rows as u64, self.places as u64);
+        let (images, rows) = ((chunk.images as usize).min(self.images), chunk.rows as usize);
+        (images, rows, self.images.div_ceil(images) * self.rows.div_ceil(rows))
+    }
+
+    /// The first logit of a position that is given by its image and its number there.
+    fn logit(&self, image: usize, position: usize) -> usize {
+        let step = if self.classes_last { self.classes } else { 1 };
+        image * self.image_stride + position / self.places * self.row_stride + position % self.places * step
+    }
+
+    /// Calls `work(group)` for the groups of a chunk, in order.
+    #[inline(always)]
+    fn for_each_group(&self, chunk: usize, mut work: impl FnMut(&Group)) {
+        let (images, rows, _) = self.chunks();
+        let per_image = self.rows.div_ceil(rows);
+        let (first_image, first_row) = (chunk / per_image * images, chunk % per_image * rows);
+        let end_row = self.rows.min(first_row + rows);
+        let image_positions = self.rows * self.places;
+        let end_image = self.images.min(first_image + images);
+        // Runs of positions that lie together: whole images where classes come last, and rows that follow each other.
+        let seamless = self.classes_last || self.row_stride == self.places;
+        let run_rows = if seamless { end_row - first_row } else { 1 };
+        let run_images = if self.classes_last { end_image - first_image } else { 1 };
+        for image in (first_image..end_image).step_by(run_images) {
+            for row in (first_row..end_row).step_by(run_rows) {
+                let count = run_images * run_rows * self.places;
+                for first in (0..count).step_by(GROUP) {
+                    let position = row * self.places + first;
+                    work(&Group {
+                        image,
+                        position,
+                        label: image * image_positions + position,
+                        count: GROUP.min(count - first),
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// A group of positions: the first one, its label, and how many there are.
 struct Group {
-    logit: usize,
+    image: usize,
+    position: usize,
     label: usize,
     count: usize,
 }
 
 impl<T: Float> Operands<T> {
     fn new(axis: usize, ignore_index: Option<i64>, logits: &View, labels: &View) -> Result<Operands<T>, String> {
-        require_packed(&[*logits, *labels])?;
-        let sizes = logits.sizes();
-        if axis >= sizes.len() {
-            return Err(format!("{} has no class axis {axis}", logits.desc));
-        }
-        let (outer, classes, inner) = split_at_axis(&sizes, axis);
-        if labels.count() != outer * inner || classes > i32::MAX as usize {
+        require_packed(&[*labels])?;
+        let layout = Layout::of(logits.desc, axis)?;
+        if labels.count() != layout.positions() || layout.classes > i32::MAX as usize {
             return Err(format!("labels {} do not fit logits {} with class axis {axis}", labels.desc, logits.desc));
         }
         let labels = match labels.desc.data_type() {
@@ -63,30 +161,7 @@ impl<T: Float> Operands<T> {
             DataType::Int32 => Labels::Int32(Pointer::of(labels)),
             other => return Err(format!("labels must be int32 or int64, not {other}")),
         };
-        Ok(Operands { logits: Pointer::of(logits), labels, ignore_index, outer, classes, inner })
-    }
-
-    fn group_count(&self) -> usize {
-        if self.inner == 1 {
-            self.outer.div_ceil(GROUP)
-        } else {
-            self.outer * self.inner.div_ceil(GROUP)
-        }
-    }
-
-    #[inline(always)]
-    fn group(&self, group: usize) -> Group {
-        if self.inner == 1 {
-            let first = group * GROUP;
-            return Group { logit: first * self.classes, label: first, count: GROUP.min(self.outer - first) };
-        }
-        let per_outer = self.inner.div_ceil(GROUP);
-        let (row, first) = (group / per_outer, group % per_outer * GROUP);
-        Group {
-            logit: row * self.classes * self.inner + first,
-            label: row * self.inner + first,
-            count: GROUP.min(self.inner - first),
-        }
+        Ok(Operands { logits: Pointer::of(logits), layout, labels, ignore_index })
     }
 
     /// The class of every position of a group, [`NO_CLASS`] or [`IGNORED`].
@@ -95,7 +170,7 @@ impl<T: Float> Operands<T> {
         let mut targets = [IGNORED; GROUP];
         let target = |label: i64| match label {
             _ if Some(label) == self.ignore_index => IGNORED,
-            _ if label >= 0 && label < self.classes as i64 => label as i32,
+            _ if label >= 0 && label < self.layout.classes as i64 => label as i32,
             _ => NO_CLASS,
         };
         for (i, slot) in targets[..group.count].iter_mut().enumerate() {
@@ -118,10 +193,12 @@ impl<T: Float> Operands<T> {
     #[inline(always)]
     unsafe fn largest_and_sums(&self, group: &Group) -> ([T; GROUP], [T; GROUP]) {
         let (mut highest, mut sums) = ([T::LOWEST; GROUP], [T::ZERO; GROUP]);
-        if self.inner == 1 {
+        let Layout { classes, class_stride, .. } = self.layout;
+        let first = self.layout.logit(group.image, group.position);
+        if self.layout.classes_last {
             for i in 0..group.count {
                 // SAFETY: the row lies in the logits.
-                let row = unsafe { self.logits.slice(group.logit + i * self.classes, self.classes) };
+                let row = unsafe { self.logits.slice(first + i * classes, classes) };
                 let row_highest = largest(row);
                 let mut lanes = Lanes::new();
                 lanes.add(row, |x| [(x - row_highest).exp().to_f64()]);
@@ -130,34 +207,105 @@ impl<T: Float> Operands<T> {
             }
             return (highest, sums);
         }
-        for class in 0..self.classes {
+        for class in 0..classes {
             // SAFETY: as above.
-            let row = unsafe { self.logits.slice(group.logit + class * self.inner, group.count) };
+            let row = unsafe { self.logits.slice(first + class * class_stride, group.count) };
             highest.iter_mut().zip(row).for_each(|(highest, &x)| *highest = x.maximum(*highest));
         }
-        for class in 0..self.classes {
+        for class in 0..classes {
             // SAFETY: as above.
-            let row = unsafe { self.logits.slice(group.logit + class * self.inner, group.count) };
+            let row = unsafe { self.logits.slice(first + class * class_stride, group.count) };
             for ((sum, &x), &highest) in sums.iter_mut().zip(row).zip(&highest) {
                 *sum += (x - highest).exp();
             }
         }
         (highest, sums)
     }
+
+    /// Adds the losses of a group's positions that count, and their number.
+    ///
+    /// # Safety
+    /// The logits must be live and unwritten.
+    #[inline(always)]
+    unsafe fn add_group(&self, group: &Group, [total, count]: &mut [f64; 2]) {
+        let targets = self.targets(group);
+        // SAFETY: the caller's promise.
+        let (highest, sums) = unsafe { self.largest_and_sums(group) };
+        let mut logarithms = [T::ZERO; GROUP];
+        for (logarithm, &sum) in logarithms.iter_mut().zip(&sums[..group.count]) {
+            // The largest term is 1, so a sum is at least 1; one that is none must not become a number.
+            *logarithm = if sum >= T::ONE { sum.ln_of_normal() } else { T::NAN };
+        }
+        let first = self.layout.logit(group.image, group.position);
+        let position_stride = if self.layout.classes_last { self.layout.classes } else { 1 };
+        for i in 0..group.count {
+            if targets[i] == IGNORED {
+                continue;
+            }
+            *count += 1.0;
+            *total += if targets[i] == NO_CLASS {
+                f64::NAN
+            } else {
+                let place = first + i * position_stride + targets[i] as usize * self.layout.class_stride;
+                // SAFETY: the target is a class, so the logit exists.
+                let logit = unsafe { *self.logits.at(place as isize) };
+                (logarithms[i] + (highest[i] - logit)).to_f64()
+            };
+        }
+    }
+
+    /// Positions that count.
+    fn counted(&self) -> f64 {
+        if self.ignore_index.is_none() {
+            return self.layout.positions() as f64;
+        }
+        let (.., chunks) = self.layout.chunks();
+        let counts = map_chunks(chunks, 1, |range| {
+            let mut count = 0;
+            for chunk in range {
+                self.layout.for_each_group(chunk, |group| {
+                    count += self.targets(group)[..group.count].iter().filter(|&&target| target != IGNORED).count();
+                });
+            }
+            count
+        });
+        counts.into_iter().sum::<usize>() as f64
+    }
 }
 
-/// Runs `work` on every group, in parallel, as vector code, and adds up the results in order.
-#[inline(always)]
-fn sum_over_groups(group_count: usize, work: impl Fn(usize) -> (f64, u64) + Sync) -> (f64, u64) {
-    let add = |a: (f64, u64), b: (f64, u64)| (a.0 + b.0, a.1 + b.1);
-    map_chunks(group_count, GROUPS_TOGETHER, |range| {
+/// The losses of all positions that count and their number, added to `before`.
+///
+/// # Safety
+/// As [`super::super::run`], and the logits must be of type `T`.
+pub(in super::super) unsafe fn sums<T: Float>(
+    axis: usize,
+    ignore_index: Option<i64>,
+    logits: &View,
+    labels: &View,
+    before: Option<[f64; 2]>,
+) -> Result<[f64; 2], String> {
+    let operands = Operands::<T>::new(axis, ignore_index, logits, labels)?;
+    let (.., chunks) = operands.layout.chunks();
+    let chunk_sums = map_chunks(chunks, 1, |range| {
         wide(
             #[inline(always)]
-            || range.map(&work).fold((0.0, 0), add),
+            || {
+                let mut sums = [0.0; 2];
+                range.for_each(|chunk| {
+                    // SAFETY: the caller's promise.
+                    operands.layout.for_each_group(chunk, |group| unsafe { operands.add_group(group, &mut sums) });
+                });
+                sums
+            },
         )
-    })
-    .into_iter()
-    .fold((0.0, 0), add)
+    });
+    let add = |a: [f64; 2], b: [f64; 2]| [a[0] + b[0], a[1] + b[1]];
+    Ok(chunk_sums.into_iter().fold(before.unwrap_or_default(), add))
+}
+
+/// The loss from [`sums`].
+pub(in super::super) fn mean<T: Float>([sum, count]: [f64; 2]) -> T {
+    T::from_f64(sum / count)
 }
 
 /// loss = the mean over all positions that are not ignored.
@@ -171,79 +319,49 @@ pub(super) unsafe fn forward<T: Float>(
     labels: &View,
     loss: &View,
 ) -> Result<(), String> {
-    let operands = Operands::<T>::new(axis, ignore_index, logits, labels)?;
-    let class_stride = operands.inner;
-    let position_stride = if operands.inner == 1 { operands.classes } else { 1 };
-    let (sum, count) = sum_over_groups(
-        operands.group_count(),
-        #[inline(always)]
-        |group| {
-            let group = operands.group(group);
-            let targets = operands.targets(&group);
-            // SAFETY: the caller's promise.
-            let (highest, sums) = unsafe { operands.largest_and_sums(&group) };
-            let mut logarithms = [T::ZERO; GROUP];
-            for (logarithm, &sum) in logarithms.iter_mut().zip(&sums[..group.count]) {
-                // The largest term is 1, so a sum is at least 1; one that is none must not become a number.
-                *logarithm = if sum >= T::ONE { sum.ln_of_normal() } else { T::NAN };
-            }
-            let (mut total, mut count) = (0.0, 0);
-            for i in 0..group.count {
-                if targets[i] == IGNORED {
-                    continue;
-                }
-                count += 1;
-                total += if targets[i] == NO_CLASS {
-                    f64::NAN
-                } else {
-                    let place = group.logit + i * position_stride + targets[i] as usize * class_stride;
-                    // SAFETY: the target is a class, so the logit exists.
-                    let logit = unsafe { *operands.logits.at(place as isize) };
-                    (logarithms[i] + (highest[i] - logit)).to_f64()
-                };
-            }
-            (total, count)
-        },
-    );
-    // SAFETY: the loss has one element.
-    unsafe { *Pointer::<T>::of(loss).at(0) = T::from_f64(sum / count as f64) };
+    // SAFETY: the caller's promises; the loss has one element.
+    unsafe {
+        let sums = sums::<T>(axis, ignore_index, logits, labels, None)?;
+        *Pointer::<T>::of(loss).at(0) = mean(sums);
+    }
     Ok(())
 }
 
-/// dlogits = dloss / count (softmax(logits) - one at the label), 0 where ignored, NaN where the label is no class.
+/// dlogits = dloss / count (softmax(logits) - one at the label), 0 where ignored, NaN where the label is no class. Reads dloss,
+/// logits, labels and maybe the sums of all positions, of which these may be a part.
 ///
 /// # Safety
 /// As [`forward`].
 pub(super) unsafe fn gradient<T: Float>(
     axis: usize,
     ignore_index: Option<i64>,
-    dloss: &View,
-    logits: &View,
-    labels: &View,
+    reads: &[View],
     dlogits: &View,
 ) -> Result<(), String> {
-    require_packed(&[*dlogits])?;
-    let operands = Operands::<T>::new(axis, ignore_index, logits, labels)?;
-    let counted = |group: usize| {
-        let group = operands.group(group);
-        let ignored = operands.targets(&group)[..group.count].iter().filter(|&&target| target == IGNORED).count();
-        (0.0, (group.count - ignored) as u64)
-    };
-    let (_, count) = match ignore_index {
-        None => (0.0, (operands.outer * operands.inner) as u64),
-        Some(_) => sum_over_groups(operands.group_count(), counted),
+    let operands = Operands::<T>::new(axis, ignore_index, &reads[1], &reads[2])?;
+    let layout = Layout::of(dlogits.desc, axis)?;
+    if dlogits.desc.sizes() != reads[1].desc.sizes() {
+        return Err(format!("{} and {} differ in size", reads[1].desc, dlogits.desc));
+    }
+    let count = match reads.get(3) {
+        // SAFETY: the caller's promise.
+        Some(sums) => unsafe { load_sums::<2>(sums, 1)?[0][1] },
+        None => operands.counted(),
     };
     // SAFETY: dloss has one element.
-    let dloss = unsafe { *Pointer::<T>::of(dloss).at(0) };
-    let scale = T::from_f64(dloss.to_f64() / count as f64);
+    let dloss = unsafe { *Pointer::<T>::of(&reads[0]).at(0) };
+    let scale = T::from_f64(dloss.to_f64() / count);
     let dlogits = Pointer::<T>::of(dlogits);
-    for_chunks(operands.group_count(), GROUPS_TOGETHER, |range| {
+    let (.., chunks) = operands.layout.chunks();
+    for_chunks(chunks, 1, |range| {
         wide(
             #[inline(always)]
             || {
-                for group in range {
-                    // SAFETY: the caller's promise; groups are disjoint.
-                    unsafe { gradient_of_group(&operands, &operands.group(group), scale, dlogits) };
+                for chunk in range {
+                    operands.layout.for_each_group(chunk, |group| {
+                        // SAFETY: the caller's promise; groups are disjoint.
+                        unsafe { gradient_of_group(&operands, group, scale, dlogits, layout) };
+                    });
                 }
             },
         );
@@ -254,7 +372,13 @@ pub(super) unsafe fn gradient<T: Float>(
 /// # Safety
 /// As [`gradient`], and nobody else may touch the group's logits or gradients.
 #[inline(always)]
-unsafe fn gradient_of_group<T: Float>(operands: &Operands<T>, group: &Group, scale: T, dlogits: Pointer<T>) {
+unsafe fn gradient_of_group<T: Float>(
+    operands: &Operands<T>,
+    group: &Group,
+    scale: T,
+    dlogits: Pointer<T>,
+    layout: Layout,
+) {
     let targets = operands.targets(group);
     // SAFETY: the caller's promise. All logits are read for the sums before any gradient is written in their place.
     let (highest, sums) = unsafe { operands.largest_and_sums(group) };
@@ -268,15 +392,17 @@ unsafe fn gradient_of_group<T: Float>(operands: &Operands<T>, group: &Group, sca
         }
     };
     let mut buffer = Buffer::new();
-    if operands.inner == 1 {
+    let Layout { classes, class_stride, .. } = operands.layout;
+    let first_logit = operands.layout.logit(group.image, group.position);
+    let first_slope = layout.logit(group.image, group.position);
+    if layout.classes_last {
         for i in 0..group.count {
-            let start = group.logit + i * operands.classes;
-            for first in (0..operands.classes).step_by(GROUP) {
-                let count = GROUP.min(operands.classes - first);
+            for first in (0..classes).step_by(GROUP) {
+                let (count, start) = (GROUP.min(classes - first), i * classes + first);
                 // SAFETY: the row lies in both operands; the buffer keeps what is read apart from what is written.
                 let (row, drow) = unsafe {
-                    let drow = dlogits.slice_mut(start + first, count);
-                    (buffer.load(operands.logits.at((start + first) as isize), 1, count, drow.as_ptr()), drow)
+                    let drow = dlogits.slice_mut(first_slope + start, count);
+                    (buffer.load(operands.logits.at((first_logit + start) as isize), 1, count, drow.as_ptr()), drow)
                 };
                 for (class, (dx, &x)) in (first as i32..).zip(drow.iter_mut().zip(row)) {
                     *dx = slope(x, highest[i], sums[i], class == targets[i], targets[i]);
@@ -285,12 +411,12 @@ unsafe fn gradient_of_group<T: Float>(operands: &Operands<T>, group: &Group, sca
         }
         return;
     }
-    for class in 0..operands.classes {
-        let start = group.logit + class * operands.inner;
+    for class in 0..classes {
         // SAFETY: as above.
         let (row, drow) = unsafe {
-            let drow = dlogits.slice_mut(start, group.count);
-            (buffer.load(operands.logits.at(start as isize), 1, group.count, drow.as_ptr()), drow)
+            let drow = dlogits.slice_mut(first_slope + class * layout.class_stride, group.count);
+            let logits = operands.logits.at((first_logit + class * class_stride) as isize);
+            (buffer.load(logits, 1, group.count, drow.as_ptr()), drow)
         };
         let positions = highest.iter().zip(&sums).zip(&targets);
         for ((dx, &x), ((&highest, &sum), &target)) in drow.iter_mut().zip(row).zip(positions) {

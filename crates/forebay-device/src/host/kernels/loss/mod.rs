@@ -1,6 +1,6 @@
 //! Kernels: losses, each a mean over the batch, and their gradients.
 
-mod cross_entropy;
+pub(super) mod cross_entropy;
 mod squared_error;
 
 use forebay_base::Kernel;
@@ -22,7 +22,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
                 cross_entropy::forward::<T>(axis, ignore_index, &reads[0], &reads[1], &writes[0])
             }),
             Kernel::SoftmaxCrossEntropyGradient { axis, ignore_index } => for_type!(data_type, floats, T => {
-                cross_entropy::gradient::<T>(axis, ignore_index, &reads[0], &reads[1], &reads[2], &writes[0])
+                cross_entropy::gradient::<T>(axis, ignore_index, reads, &writes[0])
             }),
             Kernel::MeanSquaredError => for_type!(data_type, floats, T => {
                 squared_error::forward::<T>(&reads[0], &reads[1], &writes[0])

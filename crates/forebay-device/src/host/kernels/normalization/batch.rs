@@ -1,99 +1,128 @@
 //! Batch normalisation: statistics per channel over images and places.
 //!
-//! Statistics are sums over fixed units (some images, or a piece of one image's plane), in double precision and relative
-//! to the channel's first element, so that a mean far from 0 costs no digits. Units are combined in order.
-
-use std::ops::Range;
+//! Statistics are sums over fixed chunks ([`forebay_base::kernel::chunk_of`]), in double precision and relative to the
+//! channel's first element, so that a mean far from 0 costs no digits. Chunks are added in order, whether one launch adds
+//! them all or several go on from each other's sums.
 
 use forebay_base::kernel::Activation;
 
 use super::super::block::{run1, run2};
 use super::super::element::Float;
 use super::super::lanes::Lanes;
+use super::super::lattice::Lattice;
 use super::super::parallel::{for_chunks, map_chunks, require_packed, wide, Pointer, CHUNK};
+use super::super::sums::load_sums;
 use super::super::View;
 
-/// x\[images, channels, places].
-#[derive(Clone, Copy)]
-struct Shape {
-    images: usize,
+/// A lattice for x, and one for each of the other operands of the same sizes.
+struct Shape<const N: usize> {
+    x: Lattice,
+    others: [Lattice; N],
     channels: usize,
-    places: usize,
 }
 
-impl Shape {
-    fn new(x: &View, others: &[&View], statistics: &[&View]) -> Result<Shape, String> {
-        let sizes = x.sizes();
-        if sizes.len() < 2 {
-            return Err(format!("{} has no channel axis", x.desc));
+impl<const N: usize> Shape<N> {
+    fn new(x: &View, others: [&View; N], statistics: &[&View]) -> Result<Shape<N>, String> {
+        let lattice = Lattice::of(x.desc)?;
+        let mut lattices = [lattice; N];
+        for (slot, other) in lattices.iter_mut().zip(others) {
+            *slot = Lattice::of(other.desc)?;
+            if !slot.fits(&lattice) {
+                return Err(format!("{} and {} differ in size", x.desc, other.desc));
+            }
         }
-        let shape = Shape { images: sizes[0], channels: sizes[1], places: sizes[2..].iter().product() };
-        for view in others.iter().chain(statistics).chain(&[x]) {
-            require_packed(&[**view])?;
+        require_packed(&statistics.iter().map(|view| **view).collect::<Vec<_>>())?;
+        if let Some(other) = statistics.iter().find(|view| view.count() != lattice.channels) {
+            return Err(format!("{} needs {} elements, one per channel", other.desc, lattice.channels));
         }
-        if let Some(other) = others.iter().find(|view| view.count() != x.count()) {
-            return Err(format!("{} and {} differ in size", x.desc, other.desc));
-        }
-        if let Some(other) = statistics.iter().find(|view| view.count() != shape.channels) {
-            return Err(format!("{} needs {} elements, one per channel", other.desc, shape.channels));
-        }
-        Ok(shape)
+        Ok(Shape { x: lattice, others: lattices, channels: lattice.channels })
     }
 
-    /// Elements per channel.
-    fn samples(&self) -> usize {
-        self.images * self.places
+    fn is_seamless(&self) -> bool {
+        self.x.is_seamless() && self.others.iter().all(Lattice::is_seamless)
     }
 
-    fn plane(&self, image: usize, channel: usize) -> usize {
-        (image * self.channels + channel) * self.places
-    }
-
-    /// For every channel, in order, the sums of `sum(channel, elements, sums)` over all its elements.
+    /// Calls `work(channel, first element in x and in the others, length)` for runs that cover x, in parallel, as vector code.
     #[inline(always)]
-    fn sums<const K: usize>(&self, sum: impl Fn(usize, Range<usize>, &mut Lanes<K>) + Sync) -> Vec<[f64; K]> {
-        let pieces = self.places.div_ceil(CHUNK);
-        let piece = self.places.div_ceil(pieces);
-        let images_together = (CHUNK / self.places).clamp(1, self.images);
-        let image_groups = self.images.div_ceil(images_together);
-        let units = image_groups * pieces;
-        let unit_sums = map_chunks(self.channels * units, 1, |range| {
-            wide(
-                #[inline(always)]
-                || {
-                    let mut lanes = Lanes::new();
-                    let (channel, unit) = (range.start / units, range.start % units);
-                    let (first_image, first) = (unit / pieces * images_together, unit % pieces * piece);
-                    for image in first_image..self.images.min(first_image + images_together) {
-                        let start = self.plane(image, channel);
-                        sum(channel, start + first..start + self.places.min(first + piece), &mut lanes);
-                    }
-                    lanes.totals()
-                },
-            )
-        });
-        let add = |sums: [f64; K], unit: &[f64; K]| std::array::from_fn(|k| sums[k] + unit[k]);
-        unit_sums.chunks(units).map(|units| units.iter().fold([0.0; K], add)).collect()
-    }
-
-    /// Calls `work(channel, first element, length)` for runs that cover x, in parallel, as vector code.
-    #[inline(always)]
-    fn for_each_run(&self, work: impl Fn(usize, usize, usize) + Sync) {
-        for_chunks(self.images * self.channels * self.places, CHUNK, |range| {
+    fn for_each_run(&self, work: impl Fn(usize, usize, [usize; N], usize) + Sync) {
+        let Lattice { images, channels, rows, places, .. } = self.x;
+        let (rows, run) = if self.is_seamless() { (1, rows * places) } else { (rows, places) };
+        for_chunks(images * channels * rows * run, CHUNK, |range| {
             wide(
                 #[inline(always)]
                 || {
                     let mut start = range.start;
                     while start < range.end {
-                        let plane = start / self.places;
-                        let end = range.end.min((plane + 1) * self.places);
-                        work(plane % self.channels, start, end - start);
-                        start = end;
+                        // In the order in which runs lie in memory: where rows lie apart, a row has all channels.
+                        let (number, within) = (start / run, start % run);
+                        let (outer, channel) = (number / channels, number % channels);
+                        let (image, row) = (outer / rows, outer % rows);
+                        let length = (run - within).min(range.end - start);
+                        let others = self.others.map(|other| other.at(image, channel, row) + within);
+                        work(channel, self.x.at(image, channel, row) + within, others, length);
+                        start += length;
                     }
                 },
             );
         });
     }
+}
+
+/// By channel, the sums of `sum(channel, pieces' first elements, length, sums)` over all chunks, added in order to `before`.
+#[inline(always)]
+fn add_chunks<const K: usize, const N: usize>(
+    lattices: &[Lattice; N],
+    before: &[[f64; K]],
+    sum: impl Fn(usize, [usize; N], usize, &mut Lanes<K>) + Sync,
+) -> Vec<[f64; K]> {
+    let chunks = lattices[0].chunks();
+    let seamless = lattices.iter().all(Lattice::is_seamless);
+    let count = chunks.count();
+    let together = (CHUNK / chunks.positions()).max(1);
+    let chunk_sums = map_chunks(before.len() * count, together, |range| {
+        wide(
+            #[inline(always)]
+            || {
+                let mut sums = Vec::with_capacity(range.len());
+                for task in range {
+                    let mut lanes = Lanes::new();
+                    let (channel, chunk) = (task / count, task % count);
+                    chunks.for_each_piece(
+                        chunk,
+                        seamless,
+                        #[inline(always)]
+                        |image, row, rows| {
+                            let starts = lattices.map(|lattice| lattice.at(image, channel, row));
+                            sum(channel, starts, rows * lattices[0].places, &mut lanes);
+                        },
+                    );
+                    sums.push(lanes.totals());
+                }
+                sums
+            },
+        )
+    });
+    let mut chunk_sums = chunk_sums.into_iter().flatten();
+    let add = |sums: [f64; K], chunk: [f64; K]| std::array::from_fn(|k| sums[k] + chunk[k]);
+    before.iter().map(|&before| chunk_sums.by_ref().take(count).fold(before, add)).collect()
+}
+
+/// By channel, the sum over all positions, added to `before`.
+///
+/// # Safety
+/// x must be live, unwritten and of type `T`.
+pub(in super::super) unsafe fn channel_sums<T: Float>(x: &View, before: &[[f64; 1]]) -> Result<Vec<[f64; 1]>, String> {
+    let lattice = Lattice::of(x.desc)?;
+    let x = Pointer::<T>::of(x);
+    Ok(add_chunks(
+        &[lattice],
+        before,
+        #[inline(always)]
+        |_, [start], length, lanes| {
+            // SAFETY: the piece lies in x, which nobody writes.
+            lanes.add(unsafe { x.slice(start, length) }, |x| [x.to_f64()]);
+        },
+    ))
 }
 
 /// What a channel's elements are normalised with.
@@ -119,7 +148,7 @@ fn inverse_deviation<T: Float>(variance: T, epsilon: f32) -> f64 {
 /// # Safety
 /// All views must be live, of type `T` and of one element per channel.
 unsafe fn channels<T: Float>(
-    shape: Shape,
+    count: usize,
     epsilon: f32,
     scale: &View,
     bias: &View,
@@ -128,8 +157,8 @@ unsafe fn channels<T: Float>(
 ) -> Vec<Channel<T>> {
     // SAFETY: the caller's promise.
     let [scale, bias, mean, variance] =
-        [scale, bias, mean, variance].map(|view| unsafe { Pointer::<T>::of(view).slice(0, shape.channels) });
-    (0..shape.channels)
+        [scale, bias, mean, variance].map(|view| unsafe { Pointer::<T>::of(view).slice(0, count) });
+    (0..count)
         .map(|channel| Channel {
             mean: mean[channel],
             factor: T::from_f64(scale[channel].to_f64() * inverse_deviation(variance[channel], epsilon)),
@@ -140,14 +169,14 @@ unsafe fn channels<T: Float>(
 
 /// # Safety
 /// The views must be live and of type `T`; y may be the very bytes of x.
-unsafe fn normalise<T: Float>(shape: Shape, activation: Activation, channels: &[Channel<T>], x: &View, y: &View) {
+unsafe fn normalise<T: Float>(shape: &Shape<1>, activation: Activation, channels: &[Channel<T>], x: &View, y: &View) {
     let (x, y) = (Pointer::<T>::of(x), Pointer::<T>::of(y));
     shape.for_each_run(
         #[inline(always)]
-        |channel, start, length| {
+        |channel, start, [target], length| {
             let channel = channels[channel];
             // SAFETY: the run lies in both operands, and runs are disjoint.
-            let (x, y) = unsafe { ((x.at(start as isize) as *const T, 1), y.at(start as isize)) };
+            let (x, y) = unsafe { ((x.at(start as isize) as *const T, 1), y.at(target as isize)) };
             match activation {
                 // SAFETY: as above.
                 Activation::None => unsafe { run1(x, y, length, |x| channel.normalise(x)) },
@@ -178,11 +207,11 @@ pub(super) unsafe fn inference<T: Float>(
     y: &View,
 ) -> Result<(), String> {
     let [x, scale, bias, mean, variance] = [0, 1, 2, 3, 4].map(|i: usize| &reads[i]);
-    let shape = Shape::new(x, &[y], &[scale, bias, mean, variance])?;
+    let shape = Shape::new(x, [y], &[scale, bias, mean, variance])?;
     // SAFETY: the caller's promises.
     unsafe {
-        let channels = channels::<T>(shape, epsilon, scale, bias, mean, variance);
-        normalise(shape, activation, &channels, x, y);
+        let channels = channels::<T>(shape.channels, epsilon, scale, bias, mean, variance);
+        normalise(&shape, activation, &channels, x, y);
     }
     Ok(())
 }
@@ -200,39 +229,68 @@ pub(super) unsafe fn training<T: Float>(
 ) -> Result<(), String> {
     let [x, scale, bias] = [0, 1, 2].map(|i: usize| &reads[i]);
     let [y, mean, variance] = [0, 1, 2].map(|i: usize| &writes[i]);
-    let shape = Shape::new(x, &[y], &[scale, bias, mean, variance])?;
-    let x_pointer = Pointer::<T>::of(x);
-    // SAFETY: the plane lies in x.
-    let origin = |channel: usize| unsafe { *x_pointer.at(shape.plane(0, channel) as isize) }.to_f64();
-    let sums = shape.sums::<2>(
+    let shape = Shape::new(x, [y], &[scale, bias, mean, variance])?;
+    // SAFETY: the caller's promises.
+    unsafe {
+        let sums = statistics_sums::<T>(x, None)?;
+        statistics::<T>(&sums, mean, variance);
+        let channels = channels::<T>(shape.channels, epsilon, scale, bias, mean, variance);
+        normalise(&shape, activation, &channels, x, y);
+    }
+    Ok(())
+}
+
+/// By channel: the first element, the sum of the distances to it, the sum of their squares, and the number of elements.
+/// Goes on from `before`.
+///
+/// # Safety
+/// x must be live, unwritten and of type `T`.
+pub(in super::super) unsafe fn statistics_sums<T: Float>(
+    x: &View,
+    before: Option<Vec<[f64; 4]>>,
+) -> Result<Vec<[f64; 4]>, String> {
+    let lattice = Lattice::of(x.desc)?;
+    let x = Pointer::<T>::of(x);
+    let before = before.unwrap_or_else(|| {
+        // SAFETY: the channel's first element lies in x.
+        let origin = |channel| unsafe { *x.at(lattice.at(0, channel, 0) as isize) }.to_f64();
+        (0..lattice.channels).map(|channel| [origin(channel), 0.0, 0.0, 0.0]).collect()
+    });
+    let so_far: Vec<[f64; 2]> = before.iter().map(|&[_, sum, squares, _]| [sum, squares]).collect();
+    let sums = add_chunks(
+        &[lattice],
+        &so_far,
         #[inline(always)]
-        |channel, elements, lanes| {
-            let origin = origin(channel);
-            // SAFETY: the elements lie in x, which nobody writes yet.
-            lanes.add(unsafe { x_pointer.slice(elements.start, elements.len()) }, |x| {
+        |channel, [start], length, lanes| {
+            let origin = before[channel][0];
+            // SAFETY: the elements lie in x, which nobody writes.
+            lanes.add(unsafe { x.slice(start, length) }, |x| {
                 let distance = x.to_f64() - origin;
                 [distance, distance * distance]
             });
         },
     );
-    let samples = shape.samples() as f64;
-    // SAFETY: one element per channel.
-    let (means, variances) = unsafe {
-        (Pointer::<T>::of(mean).slice_mut(0, shape.channels), Pointer::<T>::of(variance).slice_mut(0, shape.channels))
-    };
-    for (channel, [sum, squares]) in sums.into_iter().enumerate() {
-        means[channel] = T::from_f64(origin(channel) + sum / samples);
-        variances[channel] = T::from_f64((squares - sum * sum / samples) / samples).maximum(T::ZERO);
-    }
-    // SAFETY: the caller's promises.
-    unsafe {
-        let channels = channels::<T>(shape, epsilon, scale, bias, mean, variance);
-        normalise(shape, activation, &channels, x, y);
-    }
-    Ok(())
+    let samples = lattice.samples() as f64;
+    let joined = before.iter().zip(sums);
+    Ok(joined.map(|(&[origin, .., before], [sum, squares])| [origin, sum, squares, before + samples]).collect())
 }
 
-/// dx, dscale and dbias of [`training`].
+/// Mean and variance from [`statistics_sums`].
+///
+/// # Safety
+/// The views must be live, of type `T` and of one element per channel.
+pub(in super::super) unsafe fn statistics<T: Float>(sums: &[[f64; 4]], mean: &View, variance: &View) {
+    // SAFETY: the caller's promises.
+    let (means, variances) = unsafe {
+        (Pointer::<T>::of(mean).slice_mut(0, sums.len()), Pointer::<T>::of(variance).slice_mut(0, sums.len()))
+    };
+    for (channel, &[origin, sum, squares, samples]) in sums.iter().enumerate() {
+        means[channel] = T::from_f64(origin + sum / samples);
+        variances[channel] = T::from_f64((squares - sum * sum / samples) / samples).maximum(T::ZERO);
+    }
+}
+
+/// dx, dscale and dbias of [`training`]; where a seventh operand has the sums, dx alone.
 ///
 /// # Safety
 /// As [`inference`].
@@ -243,87 +301,152 @@ pub(super) unsafe fn gradient<T: Float>(
     writes: &[View],
 ) -> Result<(), String> {
     let [dy, x, scale, bias, mean, variance] = [0, 1, 2, 3, 4, 5].map(|i: usize| &reads[i]);
-    let [dx, dscale, dbias] = [0, 1, 2].map(|i: usize| &writes[i]);
-    let shape = Shape::new(x, &[dy, dx], &[scale, bias, mean, variance, dscale, dbias])?;
+    let dx = &writes[0];
+    let shape = Shape::new(x, [dy, dx], &[scale, bias, mean, variance])?;
     // SAFETY: the caller's promises.
-    let channels = unsafe { channels::<T>(shape, epsilon, scale, bias, mean, variance) };
-    match activation {
-        Activation::None => {
-            // SAFETY: the caller's promises.
-            unsafe {
-                masked_gradient::<T>(shape, epsilon, &channels, variance, dy, x, [dx, dscale, dbias], |_, _, dy| dy)
+    unsafe {
+        let sums = match reads.get(6) {
+            Some(sums) => load_sums::<3>(sums, shape.channels)?,
+            None => {
+                let sums = gradient_sums::<T>(epsilon, activation, reads, None)?;
+                parameter_gradients::<T>(epsilon, &sums, variance, &writes[1], &writes[2]);
+                sums
             }
-        }
-        Activation::Relu => {
-            let mask = |channel: Channel<T>, x: T, dy: T| if channel.normalise(x) > T::ZERO { dy } else { T::ZERO };
-            // SAFETY: the caller's promises.
-            unsafe { masked_gradient::<T>(shape, epsilon, &channels, variance, dy, x, [dx, dscale, dbias], mask) }
+        };
+        let channels = channels::<T>(shape.channels, epsilon, scale, bias, mean, variance);
+        let variance = Pointer::<T>::of(variance).slice(0, shape.channels);
+        // dx = factor (slope - mean(slope) - (x - mean) inverse^2 mean(slope (x - mean))).
+        let means: Vec<(T, T)> = (sums.iter().zip(variance))
+            .map(|(&[slope, product, samples], &variance)| {
+                let inverse = inverse_deviation(variance, epsilon);
+                (T::from_f64(slope / samples), T::from_f64(product * inverse * inverse / samples))
+            })
+            .collect();
+        match activation {
+            Activation::None => input_gradient(&shape, &channels, &means, dy, x, dx, |_, _, dy| dy),
+            Activation::Relu => input_gradient(&shape, &channels, &means, dy, x, dx, rectified),
         }
     }
     Ok(())
 }
 
-/// The gradient, where `mask(channel, x, dy)` is the gradient by the normalised value before the activation.
+/// The gradient by the normalised value before a rectifier.
+#[inline(always)]
+fn rectified<T: Float>(channel: Channel<T>, x: T, dy: T) -> T {
+    if channel.normalise(x) > T::ZERO {
+        dy
+    } else {
+        T::ZERO
+    }
+}
+
+/// dx, where `mask(channel, x, dy)` is the gradient by the normalised value before the activation.
 ///
 /// # Safety
 /// As [`gradient`].
 #[inline(always)]
-#[allow(clippy::too_many_arguments)] // the operands of one kernel
-unsafe fn masked_gradient<T: Float>(
-    shape: Shape,
-    epsilon: f32,
+unsafe fn input_gradient<T: Float>(
+    shape: &Shape<2>,
     channels: &[Channel<T>],
-    variance: &View,
+    means: &[(T, T)],
     dy: &View,
     x: &View,
-    [dx, dscale, dbias]: [&View; 3],
+    dx: &View,
     mask: impl Fn(Channel<T>, T, T) -> T + Sync,
 ) {
     let (dy, x, dx) = (Pointer::<T>::of(dy), Pointer::<T>::of(x), Pointer::<T>::of(dx));
-    let sums = shape.sums::<2>(
-        #[inline(always)]
-        |channel, elements, lanes| {
-            let channel = channels[channel];
-            // SAFETY: the elements lie in both operands, which nobody writes yet.
-            let (dy, x) =
-                unsafe { (dy.slice(elements.start, elements.len()), x.slice(elements.start, elements.len())) };
-            lanes.add2(dy, x, |dy, x| {
-                let slope = mask(channel, x, dy).to_f64();
-                [slope, slope * (x - channel.mean).to_f64()]
-            });
-        },
-    );
-    // SAFETY: one element per channel.
-    let (variance, dscale, dbias) = unsafe {
-        (
-            Pointer::<T>::of(variance).slice(0, shape.channels),
-            Pointer::<T>::of(dscale).slice_mut(0, shape.channels),
-            Pointer::<T>::of(dbias).slice_mut(0, shape.channels),
-        )
-    };
-    let samples = shape.samples() as f64;
-    // dx = factor (slope - mean(slope) - (x - mean) inverse^2 mean(slope (x - mean))).
-    let means: Vec<(T, T)> = (0..shape.channels)
-        .map(|channel| {
-            let [slope, product] = sums[channel];
-            let inverse = inverse_deviation(variance[channel], epsilon);
-            dbias[channel] = T::from_f64(slope);
-            dscale[channel] = T::from_f64(product * inverse);
-            (T::from_f64(slope / samples), T::from_f64(product * inverse * inverse / samples))
-        })
-        .collect();
     shape.for_each_run(
         #[inline(always)]
-        |index, start, length| {
+        |index, start, [slope_start, target], length| {
             let (channel, (mean_slope, mean_product)) = (channels[index], means[index]);
-            let start = start as isize;
             // SAFETY: the run lies in all operands, and runs are disjoint.
             unsafe {
-                run2((dy.at(start) as *const T, 1), (x.at(start) as *const T, 1), dx.at(start), length, |dy, x| {
+                let slopes = (dy.at(slope_start as isize) as *const T, 1);
+                run2(slopes, (x.at(start as isize) as *const T, 1), dx.at(target as isize), length, |dy, x| {
                     let slope = mask(channel, x, dy);
                     channel.factor * ((slope - mean_slope) - (x - channel.mean) * mean_product)
                 });
             }
         },
     );
+}
+
+/// By channel: the sum of the slopes, that of their products with the distances to the mean, and the number of elements. Goes
+/// on from `before`.
+///
+/// # Safety
+/// As [`gradient`], of which these are the reads.
+pub(in super::super) unsafe fn gradient_sums<T: Float>(
+    epsilon: f32,
+    activation: Activation,
+    reads: &[View],
+    before: Option<Vec<[f64; 3]>>,
+) -> Result<Vec<[f64; 3]>, String> {
+    let [dy, x, scale, bias, mean, variance] = [0, 1, 2, 3, 4, 5].map(|i: usize| &reads[i]);
+    let shape = Shape::new(x, [dy], &[scale, bias, mean, variance])?;
+    let before = before.unwrap_or_else(|| vec![[0.0; 3]; shape.channels]);
+    // SAFETY: the caller's promises.
+    unsafe {
+        let channels = channels::<T>(shape.channels, epsilon, scale, bias, mean, variance);
+        Ok(match activation {
+            Activation::None => masked_sums(&shape, &channels, dy, x, &before, |_, _, dy| dy),
+            Activation::Relu => masked_sums(&shape, &channels, dy, x, &before, rectified),
+        })
+    }
+}
+
+/// # Safety
+/// As [`gradient_sums`].
+#[inline(always)]
+unsafe fn masked_sums<T: Float>(
+    shape: &Shape<1>,
+    channels: &[Channel<T>],
+    dy: &View,
+    x: &View,
+    before: &[[f64; 3]],
+    mask: impl Fn(Channel<T>, T, T) -> T + Sync,
+) -> Vec<[f64; 3]> {
+    let (dy, x) = (Pointer::<T>::of(dy), Pointer::<T>::of(x));
+    let so_far: Vec<[f64; 2]> = before.iter().map(|&[slope, product, _]| [slope, product]).collect();
+    let sums = add_chunks(
+        &[shape.x, shape.others[0]],
+        &so_far,
+        #[inline(always)]
+        |channel, [start, slope_start], length, lanes| {
+            let channel = channels[channel];
+            // SAFETY: the elements lie in both operands, which nobody writes.
+            let (dy, x) = unsafe { (dy.slice(slope_start, length), x.slice(start, length)) };
+            lanes.add2(dy, x, |dy, x| {
+                let slope = mask(channel, x, dy).to_f64();
+                [slope, slope * (x - channel.mean).to_f64()]
+            });
+        },
+    );
+    let samples = shape.x.samples() as f64;
+    before.iter().zip(sums).map(|(before, [slope, product])| [slope, product, before[2] + samples]).collect()
+}
+
+/// dscale and dbias from [`gradient_sums`].
+///
+/// # Safety
+/// The views must be live, of type `T` and of one element per channel.
+pub(in super::super) unsafe fn parameter_gradients<T: Float>(
+    epsilon: f32,
+    sums: &[[f64; 3]],
+    variance: &View,
+    dscale: &View,
+    dbias: &View,
+) {
+    // SAFETY: the caller's promises.
+    let (variance, dscale, dbias) = unsafe {
+        (
+            Pointer::<T>::of(variance).slice(0, sums.len()),
+            Pointer::<T>::of(dscale).slice_mut(0, sums.len()),
+            Pointer::<T>::of(dbias).slice_mut(0, sums.len()),
+        )
+    };
+    for (channel, &[slope, product, _]) in sums.iter().enumerate() {
+        dbias[channel] = T::from_f64(slope);
+        dscale[channel] = T::from_f64(product * inverse_deviation(variance[channel], epsilon));
+    }
 }

@@ -1,6 +1,6 @@
 //! Kernels: normalisation by statistics of a batch, of a row, or of neighbouring channels.
 
-mod batch;
+pub(super) mod batch;
 mod layer;
 mod local;
 

@@ -5,8 +5,10 @@
 
 use forebay_base::kernel::ReduceOp;
 
-use super::super::element::{Number, Reducible};
+use super::super::element::{Float, Number, Reducible};
 use super::super::lanes::LANES;
+use super::super::lattice::Lattice;
+use super::super::normalization::batch;
 use super::super::parallel::{for_chunks, wide, Pointer, Walk, CHUNK};
 use super::super::View;
 
@@ -84,6 +86,30 @@ pub(super) unsafe fn run<T: Reducible>(op: ReduceOp, axes: &[usize], x: &View, y
                 reduce(&layout, x, y, zero, |a, x| a.plus(x.widen().times(x.widen())), plus, |a| T::narrow(a))
             }
         }
+    }
+    Ok(())
+}
+
+/// Whether the reduced axes are all but the second, of which the sums are then those of channels.
+pub(super) fn are_positions(axes: &[usize], x: &View) -> bool {
+    let rank = x.desc.sizes().len();
+    rank > 2 && axes.iter().copied().eq((0..rank).filter(|&axis| axis != 1)) && Lattice::of(x.desc).is_ok()
+}
+
+/// y = the sum of x per channel, by chunks, as parts would sum it.
+///
+/// # Safety
+/// As [`run`].
+pub(super) unsafe fn channel_sums<T: Float>(x: &View, y: &View) -> Result<(), String> {
+    let channels = x.sizes()[1];
+    if y.count() != channels || !y.desc.is_packed() {
+        return Err(format!("{} does not hold the sums of {}", y.desc, x.desc));
+    }
+    // SAFETY: the caller's promises.
+    unsafe {
+        let sums = batch::channel_sums::<T>(x, &vec![[0.0]; channels])?;
+        let y = Pointer::<T>::of(y).slice_mut(0, channels);
+        y.iter_mut().zip(sums).for_each(|(y, [sum])| *y = T::from_f64(sum));
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod axes;
 mod softmax;
 
+use forebay_base::kernel::ReduceOp;
 use forebay_base::Kernel;
 
 use super::element::for_type;
@@ -21,6 +22,9 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
         match kernel {
             Kernel::Reduce { op, axes } if data_type.is_integer() => {
                 for_type!(data_type, integers, T => axes::run::<T>(*op, axes, &reads[0], y))
+            }
+            Kernel::Reduce { op: ReduceOp::Sum, axes } if axes::are_positions(axes, &reads[0]) => {
+                for_type!(data_type, floats, T => axes::channel_sums::<T>(&reads[0], y))
             }
             Kernel::Reduce { op, axes } => for_type!(data_type, floats, T => axes::run::<T>(*op, axes, &reads[0], y)),
             Kernel::Softmax { axis } => {

@@ -1,0 +1,91 @@
+//! Sums over positions in parts: the lines on which they may be cut, and the kernels that do it.
+
+use super::Activation;
+#[cfg(doc)]
+use super::{Kernel, ReduceOp};
+
+/// Positions of a chunk of a sum, unless one row has more.
+const CHUNK_POSITIONS: u64 = 2048;
+
+/// What one chunk of a sum over positions holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Whole images.
+    pub images: u64,
+    /// Rows of one image: all of them where a chunk is one image or more.
+    pub rows: u64,
+}
+
+/// The chunks of a sum over images with `rows` rows of `row_positions` positions each. Neither the number of images nor,
+/// where an image is more than one chunk, the number of rows changes them; so parts of at least one chunk have the lines of
+/// the whole.
+pub fn chunk_of(rows: u64, row_positions: u64) -> Chunk {
+    let image_positions = rows.saturating_mul(row_positions).max(1);
+    if image_positions <= CHUNK_POSITIONS {
+        Chunk { images: CHUNK_POSITIONS / image_positions, rows }
+    } else {
+        Chunk { images: 1, rows: (CHUNK_POSITIONS / row_positions.max(1)).max(1) }
+    }
+}
+
+/// A kernel that sums over positions, cut into its sums ([`Kernel::Sums`]) and what becomes of them ([`Kernel::FromSums`]).
+/// Sums are float64, the rows of a table: \[rows, channels], or \[rows, 1] for a loss.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Summing {
+    /// `BatchNormalizationTraining`: reads x; sums are the first element, the sum and the squares' sum of the distances to it,
+    /// and the number of elements. Gives mean\[c] and variance\[c]; `BatchNormalization` does the rest.
+    BatchStatistics,
+    /// `BatchNormalizationGradient`: sums are the slopes, their products with the distances to the mean, and the number of
+    /// elements. Gives dscale\[c] and dbias\[c]; the gradient kernel itself does the rest.
+    BatchGradient {
+        /// Added to the variance.
+        epsilon: f32,
+        /// What the forward kernel applied.
+        activation: Activation,
+    },
+    /// `SoftmaxCrossEntropy`: sums are the losses of positions and the number of those that count. Gives loss\[1].
+    CrossEntropy {
+        /// The class axis of logits.
+        axis: usize,
+        /// Label value that does not count.
+        ignore_index: Option<i64>,
+    },
+    /// `Reduce` with [`ReduceOp::Sum`] along all axes but the second: reads x\[n, c, ..]; one sum per channel. Gives y\[c].
+    Channels,
+}
+
+impl Summing {
+    /// Rows of the table of sums.
+    pub fn rows(self) -> u64 {
+        match self {
+            Summing::BatchStatistics => 4,
+            Summing::BatchGradient { .. } => 3,
+            Summing::CrossEntropy { .. } => 2,
+            Summing::Channels => 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What makes parts agree with the whole: a part of at least one chunk of rows is cut into the same chunks.
+    #[test]
+    fn parts_of_an_image_have_the_lines_of_the_whole() {
+        for row_positions in [1, 3, 64, 700, 1024, 2048, 2049, 10_752] {
+            for rows in [1, 2, 5, 31, 96, 3000] {
+                let whole = chunk_of(rows, row_positions);
+                for part in whole.rows..=rows {
+                    let lines = chunk_of(part, row_positions);
+                    assert!(
+                        lines.rows == whole.rows || (lines.rows == part && part == rows),
+                        "{rows} x {row_positions}"
+                    );
+                }
+            }
+        }
+        assert_eq!(chunk_of(8, 8), Chunk { images: 32, rows: 8 });
+        assert_eq!(chunk_of(96, 10_752), Chunk { images: 1, rows: 1 });
+    }
+}

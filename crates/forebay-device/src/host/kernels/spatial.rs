@@ -1,0 +1,41 @@
+//! Where the elements of x\[n, c, spatial] lie, always with three spatial dimensions.
+
+use forebay_base::TensorDesc;
+
+/// Spatial values as three, the missing ones in front.
+pub(super) fn spatial3(values: &[usize], filler: usize) -> [usize; 3] {
+    let mut three = [filler; 3];
+    let missing = 3 - values.len().min(3);
+    three[missing..].copy_from_slice(&values[..3 - missing]);
+    three
+}
+
+/// Strides in elements. The elements of a row of the last dimension lie together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spatial {
+    pub image: usize,
+    pub channel: usize,
+    pub plane: usize,
+    pub row: usize,
+    /// Elements from a channel's first to behind its last.
+    pub span: usize,
+}
+
+impl Spatial {
+    /// # Errors
+    /// Where there are not one to three spatial dimensions, or elements of a row lie apart.
+    pub fn of(desc: &TensorDesc) -> Result<Spatial, String> {
+        let sizes: Vec<usize> = desc.sizes().iter().map(|&size| size as usize).collect();
+        let strides: Vec<usize> = desc.effective_strides().iter().map(|&stride| stride as usize).collect();
+        if !(3..=5).contains(&sizes.len()) {
+            return Err(format!("{desc} does not have one to three spatial dimensions"));
+        }
+        let [depth, height, width] = spatial3(&sizes[2..], 1);
+        let [plane, row, column] = spatial3(&strides[2..], 0);
+        if width > 1 && column != 1 {
+            return Err(format!("the elements of a row of {desc} lie apart"));
+        }
+        let span = (depth - 1) * plane + (height - 1) * row + width;
+        Ok(Spatial { image: strides[0], channel: strides[1], plane, row, span })
+    }
+}

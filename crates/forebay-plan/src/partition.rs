@@ -1,0 +1,247 @@
+//! Partition: launches that touch much become several that touch less.
+//!
+//! A launch needs everything that it touches on the device at once, so the most demanding one sets the smallest budget. This
+//! pass cuts launches along images, or along rows of the first spatial dimension where there is one image
+//! ([`layout`] stores such tensors row by row). Parts read neighbouring rows where they are, so nothing is computed twice, and
+//! sums go on from part to part on the kernels' own chunk lines ([`forebay_base::kernel::chunk_of`]): no bit changes,
+//! whatever the number of parts.
+
+mod cut;
+mod interleave;
+mod layout;
+mod rows;
+mod window;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
+use forebay_model::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, Role};
+
+use cut::{cut, part, summing, Cut, Sums};
+use interleave::{interleave, Placed};
+use rows::Rows;
+
+/// The most parts of one launch.
+const PARTS_MAX: u64 = 64;
+
+/// A program with launches in parts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Partition {
+    /// The program.
+    pub program: Program,
+    /// By launch: the launch of the program as it was given that it is a part of.
+    pub sources: Vec<usize>,
+}
+
+/// Bytes that a launch needs at once: what its operands span, each byte counted once, and its scratch.
+pub fn touched_bytes(launch: &ProgramLaunch) -> u64 {
+    let mut ranges: BTreeMap<BufferId, Vec<ByteRange>> = BTreeMap::new();
+    for operand in launch.reads.iter().chain(&launch.writes) {
+        let end = operand.offset_bytes + operand.desc.total_size_bytes();
+        ranges.entry(operand.buffer).or_default().push(ByteRange::new(operand.offset_bytes, end));
+    }
+    let covered = |mut ranges: Vec<ByteRange>| {
+        ranges.sort_unstable_by_key(|range| range.start);
+        let (mut until, mut bytes) = (0, 0);
+        for range in ranges {
+            bytes += range.end.saturating_sub(range.start.max(until));
+            until = until.max(range.end);
+        }
+        bytes
+    };
+    launch.scratch_bytes + ranges.into_values().map(covered).sum::<u64>()
+}
+
+/// Cuts the launches that touch more than `limit_bytes` into parts that touch no more, or into as small parts as there are.
+/// None where nothing is cut.
+pub fn partition(program: &Program, limit_bytes: u64) -> Option<Partition> {
+    let Building { buffers, launches, update_start, .. } = building(program, limit_bytes);
+    if launches.len() == program.launches.len() {
+        return None;
+    }
+    let (sources, launches) =
+        interleave(launches, update_start).into_iter().map(|placed| (placed.source, placed.launch)).unzip();
+    Some(Partition { program: Program { buffers, launches, update_start, ..program.clone() }, sources })
+}
+
+/// The smallest limit that can be kept: what the most demanding launch touches that no cut makes smaller.
+pub fn least_limit_bytes(program: &Program) -> u64 {
+    let parts = building(program, 0).launches;
+    parts.iter().map(|placed| touched_bytes(&placed.launch)).max().unwrap_or(0)
+}
+
+/// All launches, those that touch too much in parts.
+fn building(program: &Program, limit_bytes: u64) -> Building {
+    let candidates = layout::candidates(program);
+    let moved = |launch: &ProgramLaunch| layout::stored_by_rows(program, launch, &candidates);
+    // Stored by rows, a launch may span more: what lies between the rows that it touches.
+    let bytes = |launch: &ProgramLaunch| touched_bytes(launch).max(touched_bytes(&moved(launch)));
+    let large: Vec<usize> =
+        (0..program.launches.len()).filter(|&launch| needed_bytes(program, launch, bytes) > limit_bytes).collect();
+    // Store by rows what a launch that is cut along rows touches.
+    let mut by_rows = BTreeSet::new();
+    for &index in &large {
+        let launch = &program.launches[index];
+        if cut(launch, 0).is_none() && cut(&moved(launch), 2).is_some() {
+            let touched = launch.reads.iter().chain(&launch.writes).map(|operand| operand.buffer);
+            by_rows.extend(touched.filter(|buffer| candidates.contains(buffer)));
+        }
+    }
+    let mut building = Building {
+        buffers: program.buffers.clone(),
+        launches: Vec::with_capacity(program.launches.len()),
+        source: 0,
+        update_start: 0,
+        losses: Vec::new(),
+    };
+    for (index, launch) in program.launches.iter().enumerate() {
+        if index == program.update_start {
+            building.update_start = building.launches.len();
+        }
+        building.source = index;
+        let launch = layout::stored_by_rows(program, launch, &by_rows);
+        let cuts = large
+            .contains(&index)
+            .then(|| [0, 2].into_iter().find_map(|axis| cut(&launch, axis).map(|cut| (axis, cut))));
+        match cuts.flatten() {
+            Some((axis, cut)) => building.cut(&launch, axis, &cut, limit_bytes),
+            None => building.append(launch),
+        }
+    }
+    if program.update_start >= program.launches.len() {
+        building.update_start = building.launches.len();
+    }
+    building
+}
+
+/// Bytes that decide whether a launch is cut. The sums of a loss count as much as its gradient, which needs them where it is
+/// cut.
+fn needed_bytes(program: &Program, index: usize, bytes: impl Fn(&ProgramLaunch) -> u64) -> u64 {
+    let launch = &program.launches[index];
+    let own = bytes(launch);
+    if !matches!(launch.kernel, Kernel::SoftmaxCrossEntropy { .. }) {
+        return own;
+    }
+    let gradients = program.launches.iter().filter(|other| {
+        matches!(other.kernel, Kernel::SoftmaxCrossEntropyGradient { .. }) && other.reads[1..3] == launch.reads[..]
+    });
+    gradients.map(bytes).fold(own, u64::max)
+}
+
+/// The program that grows.
+struct Building {
+    buffers: Vec<Buffer>,
+    launches: Vec<Placed>,
+    /// The launch that is being cut.
+    source: usize,
+    update_start: usize,
+    /// The reads of losses that were cut, with their sums.
+    losses: Vec<(Vec<Operand>, Operand)>,
+}
+
+impl Building {
+    /// Appends a launch in one piece.
+    fn append(&mut self, launch: ProgramLaunch) {
+        self.launches.push(Placed { launch, source: self.source, done: (1, 1) });
+    }
+
+    /// Appends a launch in parts, with what its sums need.
+    fn cut(&mut self, launch: &ProgramLaunch, axis: usize, cut: &Cut, limit_bytes: u64) {
+        let Some(of) = summing(launch, axis) else {
+            let mut launch = launch.clone();
+            if let Kernel::SoftmaxCrossEntropyGradient { .. } = launch.kernel {
+                match self.losses.iter().find(|(reads, _)| reads[..] == launch.reads[1..3]) {
+                    Some((_, sums)) => launch.reads.push(sums.clone()),
+                    // The number of positions is not known to parts.
+                    None => return self.append(launch),
+                }
+            }
+            return self.append_parts(&launch, cut, limit_bytes, None);
+        };
+        let channels = launch.writes.last().map_or(1, |write| write.desc.element_count());
+        let Some(sums) = self.sums(&launch.name, of.rows(), channels) else {
+            return self.append(launch.clone());
+        };
+        self.append_parts(launch, cut, limit_bytes, Some(&sums));
+        let finish = |reads, writes| ProgramLaunch {
+            name: format!("{} from sums", launch.name),
+            kernel: Kernel::FromSums { of },
+            reads,
+            writes,
+            scratch_bytes: 0,
+        };
+        let rest = match launch.kernel {
+            Kernel::BatchNormalizationTraining { epsilon, activation } => {
+                self.append(finish(vec![sums], launch.writes[1..].to_vec()));
+                Some(ProgramLaunch {
+                    kernel: Kernel::BatchNormalization { epsilon, activation },
+                    reads: [&launch.reads[..3], &launch.writes[1..]].concat(),
+                    writes: launch.writes[..1].to_vec(),
+                    ..launch.clone()
+                })
+            }
+            Kernel::BatchNormalizationGradient { .. } => {
+                let variance = launch.reads[5].clone();
+                self.append(finish(vec![sums.clone(), variance], launch.writes[1..].to_vec()));
+                Some(ProgramLaunch {
+                    reads: [&launch.reads[..], &[sums]].concat(),
+                    writes: launch.writes[..1].to_vec(),
+                    ..launch.clone()
+                })
+            }
+            _ => {
+                self.losses.push((launch.reads.clone(), sums.clone()));
+                self.append(finish(vec![sums], launch.writes.clone()));
+                None
+            }
+        };
+        if let Some(rest) = rest {
+            match cut::cut(&rest, axis) {
+                Some(cut) => self.append_parts(&rest, &cut, limit_bytes, None),
+                None => self.append(rest),
+            }
+        }
+    }
+
+    /// A buffer for sums.
+    fn sums(&mut self, name: &str, rows: u64, channels: u64) -> Option<Operand> {
+        let desc = TensorDesc::packed(DataType::Float64, &[rows, channels]).ok()?;
+        let buffer = BufferId(u32::try_from(self.buffers.len()).ok()?);
+        let name = format!("sums of {name}");
+        self.buffers.push(Buffer { name, size_bytes: desc.total_size_bytes(), role: Role::Temporary });
+        Some(Operand { buffer, offset_bytes: 0, desc })
+    }
+
+    /// Appends the fewest parts, a power of two if there are rows, that touch no more than the limit.
+    fn append_parts(&mut self, launch: &ProgramLaunch, cut: &Cut, limit_bytes: u64, sums: Option<&Operand>) {
+        let mut parts = parts(launch, cut, 1, sums);
+        for doublings in 0..=PARTS_MAX.ilog2() {
+            let finer = self::parts(launch, cut, 1 << doublings, sums);
+            if finer.is_empty() || (doublings > 0 && finer.len() == parts.len()) {
+                break;
+            }
+            let fits = finer.iter().all(|part| touched_bytes(part) <= limit_bytes);
+            parts = finer;
+            if fits {
+                break;
+            }
+        }
+        let (count, source) = (parts.len() as u64, self.source);
+        self.launches.extend((1..).zip(parts).map(|(number, launch)| Placed { launch, source, done: (number, count) }));
+    }
+}
+
+/// A launch in so many parts, or as many as there are; none where it cannot be cut so.
+fn parts(launch: &ProgramLaunch, cut: &Cut, count: u64, sums: Option<&Operand>) -> Vec<ProgramLaunch> {
+    let steps = cut.rows / cut.step;
+    let count = count.min(steps).max(1);
+    let line = |number: u64| if number == count { cut.rows } else { number * steps / count * cut.step };
+    let part = |number: u64| {
+        let rows = Rows { start: line(number), end: line(number + 1) };
+        let sums = sums.map(|operand| Sums { operand, begun: number > 0 });
+        let name =
+            if count > 1 { format!("{} part {} of {count}", launch.name, number + 1) } else { launch.name.clone() };
+        Some(ProgramLaunch { name, ..part(launch, cut, rows, sums)? })
+    };
+    (0..count).map(part).collect::<Option<Vec<_>>>().unwrap_or_default()
+}

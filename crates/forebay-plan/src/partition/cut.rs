@@ -1,0 +1,278 @@
+//! Cut: one launch as several over rows of its tensors.
+//!
+//! Each part is a launch of its own, of the same kernel on fewer rows. Where a kernel sums over the rows, its parts go on from
+//! each other's sums, on the chunk lines that the whole sums by ([`chunk_of`]), and another launch finishes.
+
+use forebay_base::kernel::{chunk_of, Convolution, ReduceOp, Summing, Window};
+use forebay_base::{DataType, Kernel};
+use forebay_model::program::{Operand, ProgramLaunch};
+
+use super::rows::{aligned_rows, rows_of, Rows};
+use super::window;
+
+/// How a launch is cut: along which axis, and where.
+pub(super) struct Cut {
+    axis: usize,
+    /// The rows that parts are counted in: of which operand, and how many.
+    pub rows: u64,
+    /// Parts begin at multiples of so many rows, and have at least so many.
+    pub step: u64,
+}
+
+/// Which operand's rows the parts of a kernel are counted in.
+enum Driver {
+    Read(usize),
+    Write(usize),
+}
+
+/// Where a launch may be cut along an axis (0: images; 2: rows of the first spatial dimension of a single image); none where
+/// it cannot be.
+pub(super) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
+    let driver = match launch.kernel {
+        Kernel::ConvolutionWeightGradient { .. } => Driver::Read(1),
+        Kernel::PoolGradient { .. } | Kernel::Reduce { .. } | Kernel::SoftmaxCrossEntropy { .. } => Driver::Read(0),
+        _ => Driver::Write(0),
+    };
+    let operand = match driver {
+        Driver::Read(index) => launch.reads.get(index)?,
+        Driver::Write(index) => launch.writes.get(index)?,
+    };
+    let sizes = operand.desc.sizes();
+    let rows = *sizes.get(axis)?;
+    if axis > 0 && sizes[..axis.min(1)].iter().any(|&size| size > 1) {
+        return None;
+    }
+    let mut step = summed_rows(&launch.kernel, sizes, axis);
+    let aligned: Vec<u64> = launch
+        .reads
+        .iter()
+        .chain(&launch.writes)
+        .filter(|operand| operand.desc.sizes().get(axis) == Some(&rows) && operand.desc.sizes().len() > axis)
+        .filter_map(|operand| aligned_rows(&operand.desc, axis))
+        .collect();
+    let aligned = aligned.into_iter().max().unwrap_or(1);
+    // Both are needed; alignments are powers of two.
+    while step % aligned != 0 {
+        step *= 2;
+    }
+    let cut = Cut { axis, rows, step };
+    // What holds for the first rows holds for all.
+    (rows >= 2 * step && part(launch, &cut, Rows { start: step, end: rows }, None).is_some()).then_some(cut)
+}
+
+/// Rows of a chunk of the sums that a kernel makes along the axis.
+fn summed_rows(kernel: &Kernel, sizes: &[u64], axis: usize) -> u64 {
+    let sums = match kernel {
+        // A chunk of a weight gradient never has more than one image.
+        Kernel::ConvolutionWeightGradient { .. } => axis == 2,
+        Kernel::BatchNormalizationTraining { .. }
+        | Kernel::BatchNormalizationGradient { .. }
+        | Kernel::SoftmaxCrossEntropy { .. } => true,
+        Kernel::Reduce { axes, .. } => axes.contains(&axis),
+        _ => false,
+    };
+    let class_axis = match kernel {
+        Kernel::SoftmaxCrossEntropy { axis, .. } => *axis,
+        _ => 1,
+    };
+    if !sums {
+        return 1;
+    }
+    let product = |sizes: &[u64]| sizes.iter().product::<u64>();
+    let (rows, places) = match kernel {
+        Kernel::SoftmaxCrossEntropy { .. } if class_axis > 1 => {
+            let inner = product(&sizes[class_axis + 1..]);
+            match inner {
+                1 => (1, product(&sizes[1..class_axis])),
+                inner => (product(&sizes[1..class_axis]), inner),
+            }
+        }
+        _ => (sizes.get(2).copied().unwrap_or(1), product(sizes.get(3..).unwrap_or(&[]))),
+    };
+    let chunk = chunk_of(rows, places);
+    if axis == 0 {
+        chunk.images
+    } else {
+        chunk.rows
+    }
+}
+
+/// The sums of a launch that is cut, and whether they have begun.
+#[derive(Clone, Copy)]
+pub(super) struct Sums<'a> {
+    pub operand: &'a Operand,
+    pub begun: bool,
+}
+
+/// The sums that a kernel makes along an axis, which its parts then make together.
+pub(super) fn summing(launch: &ProgramLaunch, axis: usize) -> Option<Summing> {
+    match launch.kernel {
+        Kernel::BatchNormalizationTraining { .. } => Some(Summing::BatchStatistics),
+        Kernel::BatchNormalizationGradient { epsilon, activation } if launch.writes.len() == 3 => {
+            Some(Summing::BatchGradient { epsilon, activation })
+        }
+        Kernel::SoftmaxCrossEntropy { axis, ignore_index } => Some(Summing::CrossEntropy { axis, ignore_index }),
+        Kernel::Reduce { op: ReduceOp::Sum, ref axes } if axes.contains(&axis) && are_positions(axes, launch) => {
+            Some(Summing::Channels)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a reduction's axes are all but the second, that of channels.
+fn are_positions(axes: &[usize], launch: &ProgramLaunch) -> bool {
+    let desc = &launch.reads[0].desc;
+    let rank = desc.sizes().len();
+    rank > 2 && desc.data_type() == DataType::Float32 && axes.iter().copied().eq((0..rank).filter(|&axis| axis != 1))
+}
+
+/// The part of a launch on some of its rows: where it is made of sums, the launch that adds to them.
+pub(super) fn part(launch: &ProgramLaunch, cut: &Cut, rows: Rows, sums: Option<Sums>) -> Option<ProgramLaunch> {
+    let axis = cut.axis;
+    let own = |operand: &Operand| rows_of(operand, axis, rows);
+    if let Some(of) = summing(launch, axis) {
+        let mut reads = launch.reads.clone();
+        let sliced = match of {
+            Summing::BatchStatistics | Summing::Channels => {
+                reads.truncate(1);
+                1
+            }
+            Summing::BatchGradient { .. } => 2,
+            Summing::CrossEntropy { axis: class_axis, .. } => {
+                reads[1] = labels(&launch.reads[1], class_axis, cut, rows)?;
+                1
+            }
+        };
+        for read in &mut reads[..sliced] {
+            *read = own(read)?;
+        }
+        let Some(sums) = sums else { return Some(launch.clone()) };
+        reads.extend(sums.begun.then(|| sums.operand.clone()));
+        let kernel = Kernel::Sums { of, accumulate: sums.begun };
+        return Some(ProgramLaunch { kernel, reads, writes: vec![sums.operand.clone()], ..launch.clone() });
+    }
+    let mut part = launch.clone();
+    match &mut part.kernel {
+        Kernel::Convolution { convolution, .. } => {
+            part.writes[0] = own(&part.writes[0])?;
+            part.reads[0] = seen(convolution, axis, rows, &part.reads[0], window::input_rows)?;
+        }
+        Kernel::ConvolutionDataGradient { convolution, .. } => {
+            part.writes[0] = own(&part.writes[0])?;
+            part.reads[0] = seen(convolution, axis, rows, &part.reads[0], window::output_rows)?;
+        }
+        Kernel::ConvolutionWeightGradient { convolution, accumulate } => {
+            part.reads[1] = own(&part.reads[1])?;
+            part.reads[0] = seen(convolution, axis, rows, &part.reads[0], window::input_rows)?;
+            if rows.start > 0 && !*accumulate {
+                *accumulate = true;
+                part.reads.push(part.writes[0].clone());
+            }
+        }
+        Kernel::Pool { window, .. } => {
+            part.writes[0] = own(&part.writes[0])?;
+            let input = &mut part.reads[0];
+            if axis == 0 {
+                *input = own(input)?;
+            } else {
+                let seen = window::input_rows(window, rows, input.desc.sizes()[2])?;
+                (*window, *input) = (seen.window, rows_of(input, axis, seen.rows)?);
+            }
+        }
+        Kernel::PoolGradient { window, .. } => {
+            let (output, input) = (part.reads[0].desc.sizes()[axis], part.writes[0].desc.sizes()[axis]);
+            part.reads[0] = own(&part.reads[0])?;
+            let mut input_rows = rows;
+            if axis > 0 {
+                let seen = window::own_input_rows(window, rows, output, input)?;
+                (*window, input_rows) = (seen.window, seen.rows);
+            }
+            for operand in part.reads[1..].iter_mut().chain(&mut part.writes) {
+                *operand = rows_of(operand, axis, input_rows)?;
+            }
+        }
+        Kernel::Reduce { axes, .. } if axes.contains(&axis) => return None,
+        Kernel::Reduce { axes, .. } => {
+            part.reads[0] = own(&part.reads[0])?;
+            let kept = part.writes[0].desc.sizes().len() == launch.reads[0].desc.sizes().len();
+            let before = axes.iter().filter(|&&reduced| reduced < axis).count();
+            let target = if kept { axis } else { axis - before };
+            part.writes[0] = rows_of(&part.writes[0], target, rows)?;
+        }
+        Kernel::SoftmaxCrossEntropyGradient { axis: class_axis, .. } => {
+            part.reads[1] = own(&part.reads[1])?;
+            part.reads[2] = labels(&launch.reads[2], *class_axis, cut, rows)?;
+            part.writes[0] = own(&part.writes[0])?;
+        }
+        kernel => {
+            let same = same_rows(kernel, axis, launch)?;
+            for index in same {
+                part.reads[index] = own(&part.reads[index])?;
+            }
+            for write in &mut part.writes {
+                *write = own(write)?;
+            }
+        }
+    }
+    Some(part)
+}
+
+/// The operand on the other side of a convolution that a part needs, whose padding changes accordingly.
+fn seen(
+    convolution: &mut Convolution,
+    axis: usize,
+    rows: Rows,
+    operand: &Operand,
+    look: fn(&Window, Rows, u64) -> Option<window::Seen>,
+) -> Option<Operand> {
+    if axis == 0 {
+        return rows_of(operand, axis, rows);
+    }
+    let seen = look(&convolution.window, rows, operand.desc.sizes()[2])?;
+    convolution.window = seen.window;
+    rows_of(operand, axis, seen.rows)
+}
+
+/// The labels of rows of logits: they lack the class axis.
+fn labels(labels: &Operand, class_axis: usize, cut: &Cut, rows: Rows) -> Option<Operand> {
+    match cut.axis {
+        axis if axis < class_axis => rows_of(labels, axis, rows),
+        axis if axis > class_axis => rows_of(labels, axis - 1, rows),
+        _ => None,
+    }
+}
+
+/// Which reads of a kernel have the rows of its outputs, if it computes each row from the same row alone.
+fn same_rows(kernel: &Kernel, axis: usize, launch: &ProgramLaunch) -> Option<Vec<usize>> {
+    let all = || (0..launch.reads.len()).collect::<Vec<_>>();
+    match kernel {
+        Kernel::Unary(_)
+        | Kernel::UnaryGradient(_)
+        | Kernel::Binary { .. }
+        | Kernel::Select
+        | Kernel::Cast
+        | Kernel::Copy
+        | Kernel::Fill { .. } => {
+            launch.reads.iter().all(|read| read.desc.sizes() == launch.writes[0].desc.sizes()).then(all)
+        }
+        Kernel::Softmax { axis: along } | Kernel::LogSoftmax { axis: along } if *along != axis => Some(all()),
+        Kernel::SoftmaxGradient { axis: along } | Kernel::LogSoftmaxGradient { axis: along } if *along != axis => {
+            Some(all())
+        }
+        Kernel::BatchNormalization { .. } => Some(vec![0]),
+        // Cut where the sums of all rows are known.
+        Kernel::BatchNormalizationGradient { .. } => Some(vec![0, 1]),
+        Kernel::LocalResponseNormalization { .. } | Kernel::LocalResponseNormalizationGradient { .. } if axis == 0 => {
+            Some(all())
+        }
+        Kernel::LayerNormalization { axis: along, .. } if axis == 0 && *along > 0 => {
+            let rows = launch.writes[0].desc.sizes()[0];
+            launch.writes.iter().all(|write| write.desc.sizes()[0] == rows).then(|| vec![0])
+        }
+        // Matrix products stay whole: how a library sums may depend on the number of rows.
+        Kernel::Gather { axis: 0 } if axis == 0 => Some(vec![1]),
+        Kernel::Sgd { .. } => Some(all()),
+        Kernel::Adam { .. } => Some(vec![0, 1, 2, 3]),
+        _ => None,
+    }
+}

@@ -1,0 +1,96 @@
+//! Interleave: a chain of launches in parts runs part by part, so that what one part makes is used while it is on the device.
+//!
+//! Parts run in the order of how far through their launch they are, then of their launches, as soon as what they need is
+//! there. Halos make a chain run ahead by a part, sums make it wait for the last part. Only launches that follow each other
+//! and are cut take part, a few at a time: each part needs its own weights again.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use forebay_base::ByteRange;
+use forebay_model::program::{BufferId, Operand, ProgramLaunch};
+
+/// How many launches are interleaved.
+const CHAIN_MAX: usize = 12;
+
+/// A launch with its place: of which launch it is a part, and how far through that it ends, as a fraction.
+pub(super) struct Placed {
+    pub launch: ProgramLaunch,
+    pub source: usize,
+    pub done: (u64, u64),
+}
+
+impl Placed {
+    /// In 4096ths, rounded down.
+    fn fraction(&self) -> u64 {
+        self.done.0 * 4096 / self.done.1
+    }
+}
+
+/// The launches in another order, none of them across `update_start`.
+pub(super) fn interleave(launches: Vec<Placed>, update_start: usize) -> Vec<Placed> {
+    let mut chains: Vec<Vec<Placed>> = Vec::new();
+    let mut sources = 0;
+    for (index, placed) in launches.into_iter().enumerate() {
+        let new_source = |last: &Placed| last.source != placed.source;
+        match chains.last_mut() {
+            Some(chain) if index != update_start => {
+                let begins = chain.last().is_some_and(new_source);
+                sources += usize::from(begins);
+                // A launch in one piece stands alone.
+                let alone = |placed: &Placed| placed.done == (1, 1) && placed.launch.kernel.name() != "FromSums";
+                if begins && (sources > CHAIN_MAX || alone(&placed) || chain.iter().any(alone)) {
+                    sources = 1;
+                    chains.push(vec![placed]);
+                } else {
+                    chain.push(placed);
+                }
+            }
+            _ => {
+                sources = 1;
+                chains.push(vec![placed]);
+            }
+        }
+    }
+    chains.into_iter().flat_map(ordered).collect()
+}
+
+fn ordered(chain: Vec<Placed>) -> Vec<Placed> {
+    let mut before = vec![0; chain.len()];
+    let mut after = vec![Vec::new(); chain.len()];
+    let mut touched: BTreeMap<BufferId, Vec<(usize, ByteRange, bool)>> = BTreeMap::new();
+    for (index, placed) in chain.iter().enumerate() {
+        let reads = placed.launch.reads.iter().map(|operand| (operand, false));
+        let writes = placed.launch.writes.iter().map(|operand| (operand, true));
+        for (operand, writes) in reads.chain(writes) {
+            let range = range(operand);
+            let of_buffer = touched.entry(operand.buffer).or_default();
+            for &(other, other_range, other_writes) in of_buffer.iter() {
+                if other != index && (writes || other_writes) && other_range.intersection(range).is_some() {
+                    before[index] += 1;
+                    after[other].push(index);
+                }
+            }
+            of_buffer.push((index, range, writes));
+        }
+    }
+    let mut ready: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+    let key = |index: usize| Reverse((chain[index].fraction(), index));
+    ready.extend((0..chain.len()).filter(|&index| before[index] == 0).map(key));
+    let mut order = Vec::with_capacity(chain.len());
+    while let Some(Reverse((_, index))) = ready.pop() {
+        order.push(index);
+        for &next in &after[index] {
+            before[next] -= 1;
+            if before[next] == 0 {
+                ready.push(key(next));
+            }
+        }
+    }
+    let mut chain: Vec<Option<Placed>> = chain.into_iter().map(Some).collect();
+    order.into_iter().filter_map(|index| chain[index].take()).collect()
+}
+
+fn range(operand: &Operand) -> ByteRange {
+    ByteRange::new(operand.offset_bytes, operand.offset_bytes + operand.desc.total_size_bytes())
+}

@@ -1,0 +1,105 @@
+//! Layout: which buffers are stored row by row, so that rows of a spatial dimension lie together.
+//!
+//! A packed tensor of one image, x\[1, c, d, ..], has every channel's rows in a place of its own. Stored row by row (all
+//! channels of the first row, then all of the second), any range of rows is one range of bytes, the neighbours that a
+//! convolution needs included. Channels that are computed into a concatenation lie in a part of every row.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_base::kernel::Summing;
+use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
+use forebay_base::{DataType, Kernel, TensorDesc};
+use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch, Role};
+
+/// Places of a row are a multiple of this many, so that sums in lanes do not notice where rows begin.
+const PLACES_MULTIPLE: u64 = 16;
+
+/// Where an operand would lie if its buffer were stored row by row.
+fn by_rows(program: &Program, operand: &Operand) -> Option<Operand> {
+    let (desc, buffer) = (&operand.desc, program.buffer(operand.buffer));
+    let sizes = desc.sizes();
+    let fits = (4..=5).contains(&sizes.len())
+        && sizes[0] == 1
+        && sizes[2] > 1
+        && desc.data_type() == DataType::Float32
+        && desc.is_packed()
+        && buffer.role == Role::Temporary;
+    if !fits {
+        return None;
+    }
+    let places: u64 = sizes[3..].iter().product();
+    let channel_bytes = places * sizes[2] * desc.data_type().size_bytes();
+    if places % PLACES_MULTIPLE != 0
+        || operand.offset_bytes % channel_bytes != 0
+        || buffer.size_bytes % channel_bytes != 0
+    {
+        return None;
+    }
+    let (channels, first) = (buffer.size_bytes / channel_bytes, operand.offset_bytes / channel_bytes);
+    let mut strides = desc.effective_strides();
+    strides[0] = channels * sizes[2] * places;
+    strides[1] = places;
+    strides[2] = channels * places;
+    let offset_bytes = first * places * desc.data_type().size_bytes();
+    let desc = TensorDesc::strided(desc.data_type(), sizes, &strides).ok()?;
+    (offset_bytes % BASE_OFFSET_ALIGNMENT_BYTES == 0).then_some(Operand { buffer: operand.buffer, offset_bytes, desc })
+}
+
+/// Which of a kernel's reads and writes may lie row by row.
+fn free(kernel: &Kernel) -> (&'static [usize], &'static [usize]) {
+    const ALL: &[usize] = &[0, 1, 2];
+    match kernel {
+        Kernel::Unary(_) | Kernel::UnaryGradient(_) | Kernel::Binary { .. } | Kernel::Select | Kernel::Copy => {
+            (ALL, ALL)
+        }
+        Kernel::Convolution { .. }
+        | Kernel::ConvolutionDataGradient { .. }
+        | Kernel::Pool { .. }
+        | Kernel::BatchNormalization { .. }
+        | Kernel::BatchNormalizationTraining { .. } => (&[0], &[0]),
+        Kernel::ConvolutionWeightGradient { .. } => (&[0, 1], &[]),
+        Kernel::PoolGradient { .. } | Kernel::BatchNormalizationGradient { .. } => (&[0, 1], &[0]),
+        Kernel::SoftmaxCrossEntropy { axis: 1, .. } => (&[0], &[]),
+        Kernel::SoftmaxCrossEntropyGradient { axis: 1, .. } => (&[1], &[0]),
+        Kernel::Reduce { .. } => (&[0], &[]),
+        _ => (&[], &[]),
+    }
+}
+
+/// Operands of a launch that may lie row by row.
+fn free_operands(launch: &ProgramLaunch) -> impl Iterator<Item = (&Operand, bool)> {
+    let (reads, writes) = free(&launch.kernel);
+    // A reduction that is no sum of channels goes by elements, in the order in which they lie.
+    let reduces = matches!(launch.kernel, Kernel::Reduce { .. })
+        && !matches!(super::cut::summing(launch, 2), Some(Summing::Channels));
+    let reads = launch.reads.iter().enumerate().map(move |(i, read)| (read, reads.contains(&i) && !reduces));
+    reads.chain(launch.writes.iter().enumerate().map(move |(i, write)| (write, writes.contains(&i))))
+}
+
+/// The buffers that may be stored row by row: whatever touches them can, and all see the same rows.
+pub(super) fn candidates(program: &Program) -> BTreeSet<BufferId> {
+    let mut row_sizes: BTreeMap<BufferId, Option<Vec<u64>>> = BTreeMap::new();
+    for (operand, free) in program.launches.iter().flat_map(free_operands) {
+        let sizes = by_rows(program, operand).filter(|_| free).map(|_| operand.desc.sizes()[2..].to_vec());
+        let known = row_sizes.entry(operand.buffer).or_insert_with(|| sizes.clone());
+        if *known != sizes {
+            *known = None;
+        }
+    }
+    for port in program.inputs.iter().chain(&program.outputs).chain(&program.persistent) {
+        row_sizes.insert(port.operand.buffer, None);
+    }
+    row_sizes.into_iter().filter(|(_, sizes)| sizes.is_some()).map(|(buffer, _)| buffer).collect()
+}
+
+/// The launch with its operands in these buffers stored row by row.
+pub(super) fn stored_by_rows(program: &Program, launch: &ProgramLaunch, buffers: &BTreeSet<BufferId>) -> ProgramLaunch {
+    let mut launch = launch.clone();
+    for operand in launch.reads.iter_mut().chain(&mut launch.writes).filter(|operand| buffers.contains(&operand.buffer))
+    {
+        if let Some(moved) = by_rows(program, operand) {
+            *operand = moved;
+        }
+    }
+    launch
+}

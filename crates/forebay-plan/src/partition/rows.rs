@@ -1,0 +1,54 @@
+//! Rows: the part of an operand that lies at some indices of one axis.
+
+use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
+use forebay_base::TensorDesc;
+use forebay_model::program::Operand;
+
+/// A half-open range of indices of an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rows {
+    pub start: u64,
+    pub end: u64,
+}
+
+impl Rows {
+    pub fn len(self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// Bytes from one index of an axis to the next, where all that an index holds lies between; 0 where the axis broadcasts. None
+/// where indices lie entangled.
+pub(super) fn row_bytes(desc: &TensorDesc, axis: usize) -> Option<u64> {
+    let strides = desc.effective_strides();
+    let stride = *strides.get(axis)?;
+    let others = desc.sizes().iter().zip(&strides).enumerate().filter(|&(other, _)| other != axis);
+    let span: u64 = others.map(|(_, (&size, &stride))| (size - 1) * stride).sum();
+    (stride == 0 || span < stride).then(|| stride * desc.data_type().size_bytes())
+}
+
+/// Rows are cut at multiples of so many, if their parts' bases are to be aligned.
+pub(super) fn aligned_rows(desc: &TensorDesc, axis: usize) -> Option<u64> {
+    let bytes = row_bytes(desc, axis)?;
+    Some((0..).map(|power| 1 << power).find(|rows| (bytes * rows) % BASE_OFFSET_ALIGNMENT_BYTES == 0).unwrap_or(1))
+}
+
+/// The rows of an operand along an axis. None where they are no tensor of their own: they lie entangled with others, are
+/// misaligned, or are not there.
+pub(super) fn rows_of(operand: &Operand, axis: usize, rows: Rows) -> Option<Operand> {
+    let desc = &operand.desc;
+    let bytes = row_bytes(desc, axis)?;
+    if rows.end > desc.sizes()[axis]
+        || rows.start >= rows.end
+        || (bytes * rows.start) % BASE_OFFSET_ALIGNMENT_BYTES != 0
+    {
+        return None;
+    }
+    let mut sizes = desc.sizes().to_vec();
+    sizes[axis] = rows.len();
+    let part = match desc.strides() {
+        None => TensorDesc::packed(desc.data_type(), &sizes),
+        Some(strides) => TensorDesc::strided(desc.data_type(), &sizes, strides),
+    };
+    Some(Operand { buffer: operand.buffer, offset_bytes: operand.offset_bytes + bytes * rows.start, desc: part.ok()? })
+}

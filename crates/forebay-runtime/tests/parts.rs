@@ -1,0 +1,191 @@
+//! Launches in parts compute the bits of whole launches: every kernel that is cut, with random windows and sizes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use forebay_base::kernel::{Activation, Convolution, PoolOp, ReduceOp, Window};
+use forebay_base::{DataType, Kernel, TensorDesc};
+use forebay_device::host::{HostDevice, HostOptions};
+use forebay_device::Device;
+use forebay_model::program::{Buffer, BufferId, Operand, Port, Program, ProgramLaunch, Role};
+use forebay_plan::cost::estimate;
+use forebay_plan::{plan, PlanOptions};
+use forebay_runtime::Executor;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+
+    fn bytes_of_floats(&mut self, count: u64) -> Vec<u8> {
+        (0..count).flat_map(|_| (self.below(1 << 20) as f32 / (1 << 19) as f32 - 1.0).to_le_bytes()).collect()
+    }
+}
+
+#[derive(Default)]
+struct Build(Program);
+
+impl Build {
+    fn tensor(&mut self, data_type: DataType, sizes: &[u64], role: Role) -> Operand {
+        let desc = TensorDesc::packed(data_type, sizes).unwrap();
+        let buffer = BufferId(self.0.buffers.len() as u32);
+        let name = format!("b{}", buffer.0);
+        self.0.buffers.push(Buffer { name: name.clone(), size_bytes: desc.total_size_bytes(), role });
+        let operand = Operand { buffer, offset_bytes: 0, desc };
+        if role == Role::Input {
+            self.0.inputs.push(Port { name, shape: sizes.to_vec(), operand: operand.clone() });
+        }
+        operand
+    }
+
+    fn input(&mut self, sizes: &[u64]) -> Operand {
+        self.tensor(DataType::Float32, sizes, Role::Input)
+    }
+
+    fn launch<const N: usize>(&mut self, kernel: Kernel, reads: &[&Operand], writes: [&[u64]; N]) -> [Operand; N] {
+        let writes = writes.map(|sizes| self.tensor(DataType::Float32, sizes, Role::Temporary));
+        self.0.launches.push(ProgramLaunch {
+            name: format!("{} {}", kernel.name(), self.0.launches.len()),
+            kernel,
+            reads: reads.iter().map(|&read| read.clone()).collect(),
+            writes: writes.to_vec(),
+            scratch_bytes: 0,
+        });
+        writes
+    }
+
+    fn output(&mut self, operand: &Operand) {
+        let name = format!("out{}", self.0.outputs.len());
+        self.0.outputs.push(Port { name, shape: operand.desc.sizes().to_vec(), operand: operand.clone() });
+    }
+}
+
+fn reach(window: &Window, d: usize) -> u64 {
+    (window.kernel[d] - 1) * window.dilations[d] + 1
+}
+
+fn sizes_after(window: &Window, spatial: &[u64]) -> Vec<u64> {
+    let size = |d: usize| (spatial[d] + 2 * window.pads_begin[d] - reach(window, d)) / window.strides[d] + 1;
+    (0..3).map(size).collect()
+}
+
+fn shape(images: u64, channels: u64, spatial: &[u64]) -> Vec<u64> {
+    [&[images, channels], spatial].concat()
+}
+
+/// A step through everything that is cut: a convolution, its three directions, normalisation, pooling, a loss, sums.
+fn program(random: &mut Random, images: u64) -> Program {
+    let mut build = Build::default();
+    let spatial = [12 + random.below(20), [12, 16, 20][random.below(3) as usize], 12];
+    let mut window = |plain: bool| {
+        let mut pick = |limit: u64| (0..3).map(|_| random.below(limit)).collect::<Vec<u64>>();
+        let (kernel, strides, dilations, pads) = (pick(3), pick(if plain { 1 } else { 2 }), pick(2), pick(2));
+        let plus_one = |values: Vec<u64>| values.into_iter().map(|value| value + 1).collect::<Vec<_>>();
+        let (kernel, dilations) = (plus_one(kernel), plus_one(dilations));
+        let pads: Vec<u64> = (0..3).map(|d| pads[d].min((kernel[d] - 1) * dilations[d])).collect();
+        Window { kernel, strides: plus_one(strides), dilations, pads_begin: pads.clone(), pads_end: pads }
+    };
+    let windows = [window(true), window(false)];
+    let pool_op = if random.below(2) == 0 { PoolOp::Max } else { PoolOp::Average { count_include_pad: true } };
+    let groups = [1, 2, 4][random.below(3) as usize];
+    let x = build.input(&shape(images, 1, &spatial));
+    let convolution = |window: &Window, groups| Convolution { window: window.clone(), groups };
+    let forward = |window: &Window, groups| Kernel::Convolution {
+        convolution: convolution(window, groups),
+        activation: Activation::None,
+    };
+    let inner = sizes_after(&windows[0], &spatial);
+    let w = build.input(&shape(4, 1, &windows[0].kernel));
+    let [a] = build.launch(forward(&windows[0], 1), &[&x, &w], [&shape(images, 4, &inner)]);
+    let (scale, bias) = (build.input(&[4]), build.input(&[4]));
+    let training = Kernel::BatchNormalizationTraining { epsilon: 1e-5, activation: Activation::Relu };
+    let [b, mean, variance] = build.launch(training, &[&a, &scale, &bias], [&shape(images, 4, &inner), &[4], &[4]]);
+    let outer = sizes_after(&windows[1], &inner);
+    let w = build.input(&shape(8, 4 / groups, &windows[1].kernel));
+    let logits = shape(images, 8, &outer);
+    let [c] = build.launch(forward(&windows[1], groups), &[&b, &w], [&logits]);
+    let labels = build.tensor(DataType::Int64, &[&[images][..], &outer].concat(), Role::Input);
+    let loss = Kernel::SoftmaxCrossEntropy { axis: 1, ignore_index: Some(3) };
+    let [loss] = build.launch(loss, &[&c, &labels], [&[1]]);
+    let gradient = Kernel::SoftmaxCrossEntropyGradient { axis: 1, ignore_index: Some(3) };
+    let [dc] = build.launch(gradient, &[&loss, &c, &labels], [&logits]);
+    let pooled = |kernel: u64| Window {
+        kernel: vec![kernel; 3],
+        strides: vec![kernel; 3],
+        dilations: vec![1; 3],
+        pads_begin: vec![0; 3],
+        pads_end: vec![0; 3],
+    };
+    let pooling = pooled(if outer.iter().all(|&size| size > 1) { 2 } else { 1 });
+    let [p] = build.launch(
+        Kernel::Pool { op: pool_op, window: pooling.clone() },
+        &[&c],
+        [&shape(images, 8, &sizes_after(&pooling, &outer))],
+    );
+    let [dp] = build.launch(Kernel::PoolGradient { op: pool_op, window: pooling }, &[&p, &c], [&logits]);
+    let add = Kernel::Binary { op: forebay_base::kernel::BinaryOp::Add, activation: Activation::None };
+    let [dy] = build.launch(add, &[&dc, &dp], [&logits]);
+    let weights =
+        Kernel::ConvolutionWeightGradient { convolution: convolution(&windows[1], groups), accumulate: false };
+    let [dw] = build.launch(weights, &[&b, &dy], [w.desc.sizes()]);
+    let backward =
+        Kernel::ConvolutionDataGradient { convolution: convolution(&windows[1], groups), activation: Activation::None };
+    let [db] = build.launch(backward, &[&dy, &w], [&shape(images, 4, &inner)]);
+    let normalised = Kernel::BatchNormalizationGradient { epsilon: 1e-5, activation: Activation::Relu };
+    let [da, dscale, dbias] =
+        build.launch(normalised, &[&db, &a, &scale, &bias, &mean, &variance], [&shape(images, 4, &inner), &[4], &[4]]);
+    let sum = |build: &mut Build, of: &Operand| {
+        let kernel = Kernel::Reduce { op: ReduceOp::Sum, axes: vec![0, 2, 3, 4] };
+        build.launch(kernel, &[of], [&[of.desc.sizes()[1]]])[0].clone()
+    };
+    let sums = [&da, &dy, &p].map(|operand| sum(&mut build, operand));
+    for operand in [&loss, &dw, &dscale, &dbias].into_iter().chain(&sums) {
+        build.output(operand);
+    }
+    build.0.update_start = build.0.launches.len();
+    build.0
+}
+
+fn outputs(program: &Program, device: &Arc<HostDevice>, budget: Option<u64>, seed: u64) -> (Vec<Vec<u8>>, usize, u64) {
+    let options = PlanOptions { device_budget_bytes: budget, check: true, ..PlanOptions::default() };
+    let planned = plan(program, &options, device.limits(), &estimate(program, device.limits())).unwrap();
+    let (cut, minimum) = (planned.statistics.launches_cut, planned.statistics.minimum_budget_bytes);
+    let mut executor = Executor::new(device.clone(), planned, &BTreeMap::new()).unwrap();
+    let mut random = Random(seed + 77);
+    for port in &program.inputs {
+        let count = port.operand.desc.element_count();
+        let bytes = match port.operand.desc.data_type() {
+            DataType::Int64 => (0..count).flat_map(|_| (random.below(8) as i64).to_le_bytes()).collect(),
+            _ => random.bytes_of_floats(count),
+        };
+        executor.write_input(&port.name, &bytes).unwrap();
+    }
+    executor.run().unwrap();
+    let read = |port: &Port| executor.read_output(&port.name).unwrap().bytes.to_vec();
+    (program.outputs.iter().map(read).collect(), cut, minimum)
+}
+
+#[test]
+fn parts_give_the_bits_of_the_whole() {
+    let options = HostOptions { threads: Some(2), tile_size_bytes: 4096, ..HostOptions::default() };
+    let device = Arc::new(HostDevice::new(&options).unwrap());
+    let mut cut = 0;
+    for seed in 1..16 {
+        let mut program = program(&mut Random(seed * 0x9e37_79b9), if seed % 3 == 0 { 5 } else { 1 });
+        let scratch = |launch: &ProgramLaunch, reads: &[TensorDesc], writes: &[TensorDesc]| {
+            device.workspace_bytes(&launch.kernel, reads, writes)
+        };
+        program.set_scratch(scratch).unwrap();
+        let (whole, none, minimum) = outputs(&program, &device, None, seed);
+        assert_eq!(none, 0);
+        let (parts, launches, _) = outputs(&program, &device, Some(minimum), seed);
+        assert_eq!(parts, whole, "seed {seed}");
+        cut += launches;
+    }
+    assert!(cut > 50, "only {cut} launches were cut");
+}
