@@ -153,7 +153,12 @@ pub fn plan_in_groups(
             cuttings = if worth { planner.cuttings(program, capacity_bytes, finest) } else { Vec::new() };
             for cutting in &cuttings {
                 let planner = Planner { costs: &cutting.costs, cut: true, ..planner };
-                let (plan, variant) = planner.within(&cutting.file, None, capacity_bytes, spill_beyond_bytes)?;
+                let found = planner.within(&cutting.file, None, capacity_bytes, spill_beyond_bytes);
+                let (plan, variant) = match found {
+                    // What has no placement is no candidate; another may have one.
+                    Err(PlanError::Check { .. }) => continue,
+                    found => found?,
+                };
                 let mut plan = split_barriers(plan, COMPUTE, &cutting.costs);
                 cutting.parts.note(&mut plan);
                 plan.statistics.predicted_ns = planner.predicted(&plan);
