@@ -32,6 +32,12 @@ fn mixed(random: &mut Random) -> u64 {
     (1 << bits) + random.below(1 << bits)
 }
 
+/// As many sizes as a large network's tensors have.
+fn model(random: &mut Random) -> u64 {
+    let mut of_tensor = Random(0x9e37_79b9 * (1 + random.below(64)));
+    mixed(&mut of_tensor)
+}
+
 /// Few sizes, as the tensors of a network have, so that many free blocks are of one size.
 fn few(random: &mut Random) -> u64 {
     [4, 256, 4096, 65_536, 147_456, 589_824, 1_048_576, 2_359_296][random.below(8) as usize]
@@ -110,6 +116,7 @@ fn main() {
     for live_count in [100, 10_000, 100_000] {
         for pools in [1, 4] {
             measure("mixed", mixed, pools, live_count);
+            measure("model", model, pools, live_count);
             measure("few", few, pools, live_count);
             measure("equal", equal, pools, live_count);
         }
