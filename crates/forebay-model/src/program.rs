@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
-use forebay_base::{Kernel, TensorDesc};
+use forebay_base::{ByteRange, Kernel, TensorDesc};
 
 use crate::error::ModelError;
 use crate::tensor::Tensor;
@@ -55,6 +55,13 @@ pub struct Operand {
     pub offset_bytes: u64,
     /// How the tensor lies from there.
     pub desc: TensorDesc,
+}
+
+impl Operand {
+    /// The bytes of the buffer from the tensor's base to its end, gaps included.
+    pub fn range(&self) -> ByteRange {
+        ByteRange::new(self.offset_bytes, self.offset_bytes + self.desc.total_size_bytes())
+    }
 }
 
 /// One kernel with its operands.

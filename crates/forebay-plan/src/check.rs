@@ -61,9 +61,8 @@ fn covers(program: &Program, partition: &Partition) -> Result<(), PlanError> {
             let mut written: Vec<&Operand> = written.collect();
             written.sort_by_key(|operand| operand.offset_bytes);
             let repeated = written.iter().all(|operand| *operand == write);
-            let apart = written
-                .windows(2)
-                .all(|pair| !pair[0].desc.is_dense() || operand_range(pair[0]).end <= operand_range(pair[1]).start);
+            let apart =
+                written.windows(2).all(|pair| !pair[0].desc.is_dense() || pair[0].range().end <= pair[1].range().start);
             let elements: u64 = written.iter().map(|operand| operand.desc.element_count()).sum();
             if written.is_empty() || !(repeated || (apart && elements == write.desc.element_count())) {
                 return Err(wrong("write", write));
@@ -256,7 +255,7 @@ impl Expected {
         let mut buffers = Buffers::new();
         for (number, port) in program.persistent.iter().chain(&program.inputs).enumerate() {
             let tag = Tag { write: u64::MAX - number as u64, shift: 0 };
-            buffers.entry(port.operand.buffer).or_default().set(operand_range(&port.operand), tag);
+            buffers.entry(port.operand.buffer).or_default().set(port.operand.range(), tag);
         }
         let mut expected = Expected {
             found: Vec::with_capacity(program.launches.len()),
@@ -270,12 +269,12 @@ impl Expected {
                 expected.before_update.clone_from(&buffers);
             }
             let held = |operand: &Operand| {
-                buffers.get(&operand.buffer).map(|map| map.get(operand_range(operand))).unwrap_or_default()
+                buffers.get(&operand.buffer).map(|map| map.get(operand.range())).unwrap_or_default()
             };
             expected.found.push(launch.reads.iter().chain(&launch.writes).map(held).collect());
             expected.first_write.push(writes);
             for operand in &launch.writes {
-                buffers.entry(operand.buffer).or_default().set(operand_range(operand), Tag { write: writes, shift: 0 });
+                buffers.entry(operand.buffer).or_default().set(operand.range(), Tag { write: writes, shift: 0 });
                 writes += 1;
             }
         }
@@ -410,7 +409,7 @@ impl<'a> Contents<'a> {
         let (expected_reads, expected_writes) = self.expected.found[label].split_at(source.reads.len());
         let wrong = |reason| broken(format!("'{}' (command {index}): {reason}", source.name));
         for ((operand, binding), expected) in source.reads.iter().zip(&launch.reads).zip(expected_reads) {
-            let range = operand_range(operand);
+            let range = operand.range();
             let written: u64 = expected.iter().map(|(part, _)| part.len()).sum();
             if operand.desc.is_dense() && written != range.len() {
                 return Err(broken(format!("'{}' (command {index}) reads bytes nobody wrote", source.name)));
@@ -423,7 +422,7 @@ impl<'a> Contents<'a> {
                 return Err(broken(format!("'{}' changes state before the update phase", source.name)));
             }
             if !operand.desc.is_dense() {
-                self.holds(expected, operand_range(operand), binding.region).map_err(wrong)?;
+                self.holds(expected, operand.range(), binding.region).map_err(wrong)?;
             }
         }
         for (write, (operand, binding)) in
@@ -448,10 +447,6 @@ impl<'a> Contents<'a> {
             target.set(ByteRange::new(at(part.start), at(part.end)), Tag { shift: tag.shift + moved, ..tag });
         }
     }
-}
-
-fn operand_range(operand: &Operand) -> ByteRange {
-    ByteRange::new(operand.offset_bytes, operand.offset_bytes + operand.desc.total_size_bytes())
 }
 
 #[cfg(test)]

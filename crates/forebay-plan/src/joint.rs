@@ -15,7 +15,7 @@ use crate::cost::Costs;
 use crate::liveness::{Chunk, Liveness};
 use crate::order::Ordered;
 use crate::residency::{device_bytes, kind, stays, Kind, Residency, Segment};
-use crate::swap::planner::{plan_launches, repeats, Grain};
+use crate::swap::planner::{plan_launches, repeats};
 use crate::swap::schedule::{Direction, Piece, Place, Schedule};
 use crate::swap::workload::{Kernel, Machine, Tensor, Workload, MOST_BYTES};
 
@@ -68,7 +68,7 @@ pub fn with_repeats(
     if workload.validate().is_err() {
         return Vec::new();
     }
-    repeats(&workload, Grain::Launches).into_iter().map(|launches| repeating(ordered, &launches)).collect()
+    repeats(&workload).into_iter().map(|launches| repeating(ordered, &launches)).collect()
 }
 
 /// The program with these launches, each with whether it runs once more.
@@ -112,8 +112,7 @@ pub fn joint_residency(
 ) -> Option<(Liveness, Residency)> {
     let workload = workload(program, live, costs, capacity_bytes, host_bytes);
     workload.validate().ok()?;
-    let launches = (0..workload.kernels.len()).map(|kernel| (kernel, false)).collect();
-    let schedule = plan_launches(&workload, launches, Grain::Launches)?;
+    let schedule = plan_launches(&workload)?;
     let absences = absences(live, &workload, &schedule);
     let mut cut = Liveness { chunks: Vec::new(), launch_count: live.launch_count };
     let (mut segments, mut home_on_device) = (Vec::new(), Vec::new());

@@ -37,8 +37,7 @@ pub struct Partition {
 pub fn touched_bytes(launch: &ProgramLaunch) -> u64 {
     let mut ranges: BTreeMap<BufferId, Vec<ByteRange>> = BTreeMap::new();
     for operand in launch.reads.iter().chain(&launch.writes) {
-        let end = operand.offset_bytes + operand.desc.total_size_bytes();
-        ranges.entry(operand.buffer).or_default().push(ByteRange::new(operand.offset_bytes, end));
+        ranges.entry(operand.buffer).or_default().push(operand.range());
     }
     let covered = |mut ranges: Vec<ByteRange>| {
         ranges.sort_unstable_by_key(|range| range.start);

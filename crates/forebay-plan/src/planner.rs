@@ -93,7 +93,7 @@ pub fn choose_groups(
             let file = Variant::new(Ordered::as_it_comes(program.clone()), costs);
             check_sizes(&file, limits)?;
             let planner = Planner { program, limits, costs, in_core_ns: 0, cut: false, room: None };
-            planner.fewest_barriers(program, &planner.in_core(&file)?)
+            planner.fewest_barriers(&planner.in_core(&file)?)
         }
     }
 }
@@ -118,9 +118,10 @@ pub fn plan_in_groups(
         Some(variant) => planner.in_core_groups(variant, &in_file_order)?.unwrap_or(in_file_order),
         None => in_file_order,
     };
-    let in_core = split_barriers(in_core, COMPUTE, costs);
+    let mut in_core = split_barriers(in_core, COMPUTE, costs);
     let (in_core_peak_bytes, in_core_predicted_ns) =
         (in_core.statistics.device_peak_bytes, planner.predicted(&in_core));
+    in_core.statistics.predicted_ns = in_core_predicted_ns;
     let in_core_variant = reordered.as_ref().unwrap_or(&file);
     let finest = Cutting::new(program, least_limit_bytes(program), limits, costs);
     let whole_minimum = (minimum_budget_bytes, minimum_launch);
@@ -150,7 +151,7 @@ pub fn plan_in_groups(
                 plan.statistics.predicted_ns as f64 > in_core_predicted_ns as f64 * SLOW_ENOUGH_TO_CUT
             };
             let worth = best.as_ref().is_none_or(is_slow);
-            cuttings = if worth { planner.cuttings(program, capacity_bytes, finest) } else { Vec::new() };
+            cuttings = if worth { planner.cuttings(capacity_bytes, finest) } else { Vec::new() };
             for cutting in &cuttings {
                 let planner = Planner { costs: &cutting.costs, cut: true, ..planner };
                 let found = planner.within(&cutting.file, None, capacity_bytes, spill_beyond_bytes);
@@ -185,8 +186,6 @@ pub fn plan_in_groups(
     if let Some(budget_bytes) = options.host_budget_bytes.filter(|&budget_bytes| needed_bytes > budget_bytes) {
         return Err(PlanError::HostBudget { budget_bytes, needed_bytes, spilled: options.spill });
     }
-    let planned_costs = cutting.map_or(costs, |cutting| &cutting.costs);
-    plan.statistics.predicted_ns = Planner { costs: planned_costs, ..planner }.predicted(&plan);
     // The proof takes launches as they are; parts of a launch count by their durations alone.
     let bounded_bytes = if cutting.is_some() { u64::MAX } else { capacity_bytes };
     plan.statistics.lower_bound_ns =
@@ -373,13 +372,13 @@ impl Planner<'_> {
     }
 
     /// The groups of launches with the fewest barriers; none where file order has no more at this peak.
-    fn fewest_barriers(&self, program: &Program, in_file_order: &Plan) -> Result<Option<Vec<Vec<usize>>>, PlanError> {
+    fn fewest_barriers(&self, in_file_order: &Plan) -> Result<Option<Vec<Vec<usize>>>, PlanError> {
         let peak_bytes = in_file_order.statistics.device_peak_bytes;
         let synchronisations = |plan: &Plan| (plan.statistics.barriers, plan.statistics.waits);
         let (mut fewest, waits) = synchronisations(in_file_order);
         let mut fewest_together = fewest + waits;
-        let (bases, mut tried, mut best) = (Bases::new(program), Vec::new(), None);
-        let tried_max = (TRIED_LAUNCHES_MAX / program.launches.len().max(1)).max(TRIED_MIN);
+        let (bases, mut tried, mut best) = (Bases::new(self.program), Vec::new(), None);
+        let tried_max = (TRIED_LAUNCHES_MAX / self.program.launches.len().max(1)).max(TRIED_MIN);
         // Less room makes no fewer groups: where the best grouping of a limit fits, lower limits have nothing to offer.
         let mut enough_percent = 0;
         for percent in LIMIT_PERCENT {
@@ -394,7 +393,7 @@ impl Planner<'_> {
                 if tried.contains(&groups) {
                     continue;
                 }
-                let variant = Variant::new(Ordered::by_groups(program, &groups), self.costs);
+                let variant = Variant::new(Ordered::by_groups(self.program, &groups), self.costs);
                 tried.push(groups);
                 let Some(plan) = self.in_core_groups(&variant, in_file_order)? else { continue };
                 let (barriers, waits) = synchronisations(&plan);

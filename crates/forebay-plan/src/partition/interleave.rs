@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use forebay_base::ByteRange;
-use forebay_model::program::{BufferId, Operand, ProgramLaunch};
+use forebay_model::program::{BufferId, ProgramLaunch};
 
 /// How many launches are interleaved.
 const CHAIN_MAX: usize = 12;
@@ -63,7 +63,7 @@ fn ordered(chain: Vec<Placed>) -> Vec<Placed> {
         let reads = placed.launch.reads.iter().map(|operand| (operand, false));
         let writes = placed.launch.writes.iter().map(|operand| (operand, true));
         for (operand, writes) in reads.chain(writes) {
-            let range = range(operand);
+            let range = operand.range();
             let of_buffer = touched.entry(operand.buffer).or_default();
             for &(other, other_range, other_writes) in of_buffer.iter() {
                 if other != index && (writes || other_writes) && other_range.intersection(range).is_some() {
@@ -89,8 +89,4 @@ fn ordered(chain: Vec<Placed>) -> Vec<Placed> {
     }
     let mut chain: Vec<Option<Placed>> = chain.into_iter().map(Some).collect();
     order.into_iter().filter_map(|index| chain[index].take()).collect()
-}
-
-fn range(operand: &Operand) -> ByteRange {
-    ByteRange::new(operand.offset_bytes, operand.offset_bytes + operand.desc.total_size_bytes())
 }

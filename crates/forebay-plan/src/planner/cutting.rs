@@ -34,10 +34,10 @@ impl Cutting {
 
 impl Planner<'_> {
     /// Ways to cut the program that have a plan within the capacity, none of them twice; the finest where no other has.
-    pub(super) fn cuttings(&self, program: &Program, capacity_bytes: u64, finest: Option<Cutting>) -> Vec<Cutting> {
+    pub(super) fn cuttings(&self, capacity_bytes: u64, finest: Option<Cutting>) -> Vec<Cutting> {
         let mut cuttings: Vec<Cutting> = Vec::new();
         for divisor in CUT_DIVISORS {
-            let Some(cutting) = Cutting::new(program, capacity_bytes / divisor, self.limits, self.costs) else {
+            let Some(cutting) = Cutting::new(self.program, capacity_bytes / divisor, self.limits, self.costs) else {
                 continue;
             };
             let fits = minimum_budget(&cutting.file, self.limits).0 <= capacity_bytes;

@@ -73,7 +73,7 @@ pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<S
 
 /// How finely time is cut into slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grain {
+enum Grain {
     /// Into slots in which a link carries a small part of the device's memory.
     Fine,
     /// Into launches.
@@ -81,10 +81,10 @@ pub enum Grain {
 }
 
 /// Launches of a step with some that run once more: those alone that are most worth it, then with more and more others. None
-/// where everything fits without waits.
-pub fn repeats(workload: &Workload, grain: Grain) -> Vec<Vec<(usize, bool)>> {
+/// where everything fits without waits. Each launch is one slot.
+pub fn repeats(workload: &Workload) -> Vec<Vec<(usize, bool)>> {
     let mut quiet = |_| ();
-    let mut search = Search::new(workload, grain, &mut quiet);
+    let mut search = Search::new(workload, Grain::Launches, &mut quiet);
     let plain = search.launches.clone();
     let Promise { pressed, fits, .. } = search.promise(&plain);
     if fits {
@@ -101,10 +101,10 @@ pub fn repeats(workload: &Workload, grain: Grain) -> Vec<Vec<(usize, bool)>> {
     found
 }
 
-/// Plans a workload's launches as they come; none where no waits were found that suffice.
-pub fn plan_launches(workload: &Workload, launches: Vec<(usize, bool)>, grain: Grain) -> Option<Schedule> {
+/// Plans a workload's launches as they come, each of them one slot; none where no waits were found that suffice.
+pub fn plan_launches(workload: &Workload) -> Option<Schedule> {
     let mut quiet = |_| ();
-    Search { launches, ..Search::new(workload, grain, &mut quiet) }.plan()
+    Search::new(workload, Grain::Launches, &mut quiet).plan()
 }
 
 /// How long a slot of the fine grain may be.
