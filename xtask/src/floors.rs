@@ -8,13 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::source::SourceFile;
 
 /// Every crate, lowest first, with the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 11] = [
+const CRATES: [(&str, &[&str]); 12] = [
     ("forebay-base", &[]),
     ("forebay-memory", &["forebay-base"]),
     ("forebay-sync", &["forebay-base"]),
     ("forebay-queue", &["forebay-base"]),
     ("forebay-model", &["forebay-base"]),
     ("forebay-device", &["forebay-base", "forebay-queue", "forebay-sync"]),
+    ("forebay-vulkan", &["forebay-base", "forebay-device"]),
     ("forebay-data", &["forebay-base"]),
     ("forebay-plan", &["forebay-base", "forebay-memory", "forebay-sync", "forebay-model"]),
     (
@@ -37,6 +38,7 @@ const CRATES: [(&str, &[&str]); 11] = [
             "forebay-sync",
             "forebay-model",
             "forebay-device",
+            "forebay-vulkan",
             "forebay-data",
             "forebay-plan",
             "forebay-runtime",

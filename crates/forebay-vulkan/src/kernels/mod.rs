@@ -1,0 +1,159 @@
+//! Kernels on the GPU: which shader runs with which operands, as plain data.
+//!
+//! A launch becomes dispatches that need no barrier between them; the sources are in the repository's `kernels/`, one family
+//! per file there as here. What a dispatch does is a function of descriptors and of what the device offers ([`Offer`]), never
+//! of addresses or budgets.
+
+mod convolution;
+mod elementwise;
+mod loss;
+mod matmul;
+mod movement;
+mod normalization;
+mod optimizer;
+mod pooling;
+mod reduce;
+mod shaders;
+mod sums;
+
+use forebay_base::{Kernel, TensorDesc};
+use forebay_device::DeviceError;
+
+pub use shaders::Shader;
+
+/// What of a device decides how kernels run on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Workgroups that one dispatch may have in its first two dimensions.
+    pub groups_max: u32,
+    /// Bytes that one binding may reach.
+    pub binding_bytes_max: u64,
+    /// Bytes that the invocations of a workgroup share.
+    pub shared_bytes: u32,
+}
+
+/// Bytes that a shader reaches through one of its bindings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Whose bytes.
+    pub operand: Operand,
+    /// First byte, from the operand's first; a multiple of 256 where it is not 0.
+    pub offset_bytes: u64,
+    /// How many, a multiple of 4; none for all from there on.
+    pub size_bytes: Option<u64>,
+}
+
+/// Whose bytes a shader reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// What the launch reads, by its place in the kernel's row.
+    Read(usize),
+    /// What the launch writes.
+    Write(usize),
+    /// The launch's scratch.
+    Scratch,
+    /// Four words of this dispatch alone, 0 when it starts. It has to leave them 0. The last workgroup to finish finds out by
+    /// them that it is the last, and combines what the others left in the scratch.
+    Counter,
+}
+
+impl From<Operand> for Bound {
+    fn from(operand: Operand) -> Bound {
+        Bound { operand, offset_bytes: 0, size_bytes: None }
+    }
+}
+
+/// One dispatch of a shader.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dispatch {
+    /// The shader.
+    pub shader: &'static Shader,
+    /// Its specialization constants, from 0 on.
+    pub constants: Vec<u32>,
+    /// What it reaches through its bindings from 1 on.
+    pub bindings: Vec<Bound>,
+    /// The words that it reads through binding 0.
+    pub parameters: Vec<u32>,
+    /// Workgroups in each dimension.
+    pub groups: [u32; 3],
+}
+
+/// How a launch runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lowered {
+    /// Dispatches that may run at once.
+    pub dispatches: Vec<Dispatch>,
+    /// Bytes of scratch that they need, a function of descriptors and the device.
+    pub scratch_bytes: u64,
+}
+
+impl From<Dispatch> for Lowered {
+    fn from(dispatch: Dispatch) -> Lowered {
+        Lowered { dispatches: vec![dispatch], scratch_bytes: 0 }
+    }
+}
+
+/// How a kernel runs with operands of these descriptors, which are those of its row in [`forebay_base::kernel`].
+///
+/// # Errors
+/// [`DeviceError::Unsupported`] where it cannot.
+pub fn lower(
+    kernel: &Kernel,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    offer: &Offer,
+) -> Result<Lowered, DeviceError> {
+    match kernel {
+        Kernel::Unary(_)
+        | Kernel::UnaryGradient(_)
+        | Kernel::Binary { .. }
+        | Kernel::Select
+        | Kernel::Cast
+        | Kernel::Fill { .. }
+        | Kernel::Dropout { .. } => elementwise::lower(kernel, reads, writes, offer),
+        Kernel::Copy
+        | Kernel::Slice { .. }
+        | Kernel::SliceGradient { .. }
+        | Kernel::Pad { .. }
+        | Kernel::Gather { .. }
+        | Kernel::GatherGradient { .. } => movement::lower(kernel, reads, writes, offer),
+        Kernel::Reduce { .. }
+        | Kernel::Softmax { .. }
+        | Kernel::LogSoftmax { .. }
+        | Kernel::SoftmaxGradient { .. }
+        | Kernel::LogSoftmaxGradient { .. } => reduce::lower(kernel, reads, writes, offer),
+        Kernel::SoftmaxCrossEntropy { .. }
+        | Kernel::SoftmaxCrossEntropyGradient { .. }
+        | Kernel::MeanSquaredError
+        | Kernel::MeanSquaredErrorGradient => loss::lower(kernel, reads, writes, offer),
+        Kernel::MatMul { .. } => matmul::lower(kernel, reads, writes, offer),
+        Kernel::Convolution { .. }
+        | Kernel::ConvolutionDataGradient { .. }
+        | Kernel::ConvolutionWeightGradient { .. } => convolution::lower(kernel, reads, writes, offer),
+        Kernel::Pool { .. } | Kernel::PoolGradient { .. } => pooling::lower(kernel, reads, writes, offer),
+        Kernel::BatchNormalization { .. }
+        | Kernel::BatchNormalizationTraining { .. }
+        | Kernel::BatchNormalizationGradient { .. }
+        | Kernel::RunningStatistics { .. }
+        | Kernel::LayerNormalization { .. }
+        | Kernel::LayerNormalizationGradient { .. }
+        | Kernel::LocalResponseNormalization { .. }
+        | Kernel::LocalResponseNormalizationGradient { .. } => normalization::lower(kernel, reads, writes, offer),
+        Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::lower(kernel, reads, writes, offer),
+        Kernel::Sums { .. } | Kernel::FromSums { .. } => sums::lower(kernel, reads, writes, offer),
+    }
+}
+
+/// The error for operands that a kernel cannot run with.
+fn unsupported(kernel: &Kernel, reason: impl Into<String>) -> DeviceError {
+    DeviceError::Unsupported { kernel: kernel.name(), reason: reason.into() }
+}
+
+/// Workgroups for `count` of them in a row, spread over two dimensions where one does not hold them. Shaders number them row
+/// by row (`group_index` in `common.slang`) and leave the superfluous ones of the last row alone.
+fn groups(count: u64, offer: &Offer) -> [u32; 3] {
+    let max = u64::from(offer.groups_max);
+    let rows = count.div_ceil(max).max(1);
+    let columns = count.div_ceil(rows).max(1);
+    [columns as u32, rows as u32, 1]
+}
