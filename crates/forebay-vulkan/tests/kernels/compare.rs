@@ -1,0 +1,341 @@
+//! One launch on two devices: what it writes has to agree.
+
+use std::sync::OnceLock;
+
+use forebay_base::{Binding, Command, DataType, Kernel, Launch, Region, StreamId, TensorDesc};
+use forebay_device::host::{HostDevice, HostOptions};
+use forebay_device::{Device, DeviceError};
+use half::{bf16, f16};
+
+/// A tensor: how it lies, and its elements in the order in which they lie in memory, those of gaps included.
+pub type Tensor = (TensorDesc, Vec<f64>);
+
+/// What bytes are before a kernel writes them, and what those that it must not touch are after.
+const UNWRITTEN: u8 = 0xa5;
+/// Bytes behind each operand that nobody may touch.
+const GUARD_BYTES: u64 = 64;
+
+/// A packed descriptor.
+pub fn packed(data_type: DataType, sizes: &[u64]) -> TensorDesc {
+    TensorDesc::packed(data_type, sizes).unwrap()
+}
+
+/// A strided descriptor.
+pub fn strided(data_type: DataType, sizes: &[u64], strides: &[u64]) -> TensorDesc {
+    TensorDesc::strided(data_type, sizes, strides).unwrap()
+}
+
+/// A device with a stream.
+pub struct Machine {
+    device: Box<dyn Device>,
+    stream: StreamId,
+}
+
+impl Machine {
+    fn new(device: Box<dyn Device>) -> Machine {
+        let stream = device.create_stream("kernels", 0).unwrap();
+        Machine { device, stream }
+    }
+}
+
+/// The reference.
+pub fn host() -> &'static Machine {
+    static HOST: OnceLock<Machine> = OnceLock::new();
+    HOST.get_or_init(|| {
+        let options = HostOptions { threads: Some(1), ..HostOptions::default() };
+        Machine::new(Box::new(HostDevice::new(&options).unwrap()))
+    })
+}
+
+/// The first Vulkan device, if there is one.
+///
+/// # Panics
+/// Where there is none although `FOREBAY_REQUIRE` names vulkan.
+pub fn vulkan() -> Option<&'static Machine> {
+    static VULKAN: OnceLock<Option<Machine>> = OnceLock::new();
+    VULKAN.get_or_init(|| open().map_err(|reason| missing(&reason)).ok()).as_ref()
+}
+
+fn open() -> Result<Machine, String> {
+    Err("the crate has no device yet".to_string())
+}
+
+fn missing(reason: &str) {
+    let required = std::env::var("FOREBAY_REQUIRE").unwrap_or_default();
+    assert!(
+        !required.split(',').any(|name| name == "vulkan"),
+        "FOREBAY_REQUIRE names vulkan, which is missing: {reason}"
+    );
+    println!("SKIPPED vulkan: {reason}");
+}
+
+/// Runs a launch on the Vulkan device and asserts that what it writes agrees with what the host writes: see [`check`].
+pub fn compare(seed: u64, kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc], tolerance: f64) {
+    if let Some(machine) = vulkan() {
+        check(machine, seed, kernel, reads, writes, tolerance);
+    }
+}
+
+/// Asserts that every element that a launch writes on `machine` is within `tolerance` x (1 + magnitude) of the host's, NaN
+/// where that is NaN, and that all runs give the same bits: repeated, and in place wherever the kernel allows it.
+pub fn check(machine: &Machine, seed: u64, kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc], tolerance: f64) {
+    let named = |what: &str, device: &Machine, pairs: &[(usize, usize)]| {
+        run(device, kernel, reads, writes, pairs)
+            .unwrap_or_else(|error| panic!("{what}, seed {seed}: {error} ({kernel})"))
+    };
+    let expected = named("the host", host(), &[]);
+    let outputs = named("the device", machine, &[]);
+    agree(kernel, seed, writes, &outputs, &expected, tolerance);
+    assert!(outputs == named("the device", machine, &[]), "a repetition differs in bits: seed {seed}, {kernel}");
+    for pairs in in_place(kernel, reads, writes) {
+        let others = named("the device", machine, &pairs);
+        for (i, (output, other)) in outputs.iter().zip(&others).enumerate() {
+            let same = elements(&writes[i]).all(|(_, at)| word(&writes[i], output, at) == word(&writes[i], other, at));
+            assert!(same, "output {i} differs in place {pairs:?}: seed {seed}, {kernel}");
+        }
+    }
+}
+
+/// Asserts that the bytes of each output hold elements that agree.
+pub fn agree(
+    kernel: &Kernel,
+    seed: u64,
+    writes: &[TensorDesc],
+    outputs: &[Vec<u8>],
+    expected: &[Vec<u8>],
+    tolerance: f64,
+) {
+    for (number, desc) in writes.iter().enumerate() {
+        for (index, at) in elements(desc) {
+            let (value, expected) = (element(desc, &outputs[number], at), element(desc, &expected[number], at));
+            let same = value == expected || (value.is_nan() && expected.is_nan());
+            assert!(
+                same || (value - expected).abs() <= tolerance * (1.0 + expected.abs()),
+                "output {number} of {} differs at {index:?}: {value:?}, the host has {expected:?} (seed {seed}, {desc}, \
+                 {kernel})",
+                kernel.name()
+            );
+        }
+    }
+}
+
+/// The sets of pairs (write, read) that may share their bytes: each alone, and all that do not exclude each other.
+fn in_place(kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc]) -> Vec<Vec<(usize, usize)>> {
+    let possible = |&&(write, read): &&(usize, usize)| match (writes.get(write), reads.get(read)) {
+        (Some(target), Some((source, _))) => {
+            source.sizes() == target.sizes()
+                && source.effective_strides() == target.effective_strides()
+                && source.data_type().size_bytes() == target.data_type().size_bytes()
+        }
+        _ => false,
+    };
+    let pairs: Vec<(usize, usize)> = kernel.in_place().iter().filter(possible).copied().collect();
+    let mut sets: Vec<_> = pairs.iter().map(|&pair| vec![pair]).collect();
+    if pairs.len() > 1 && pairs.windows(2).all(|two| two[0].0 < two[1].0) {
+        sets.push(pairs);
+    }
+    sets
+}
+
+/// What a launch writes, with the pairs (write, read) in the same bytes.
+///
+/// # Errors
+/// Where the device cannot run it.
+///
+/// # Panics
+/// Where it touches bytes that are not its own.
+pub fn run(
+    machine: &Machine,
+    kernel: &Kernel,
+    reads: &[Tensor],
+    writes: &[TensorDesc],
+    in_place: &[(usize, usize)],
+) -> Result<Vec<Vec<u8>>, DeviceError> {
+    let (device, stream) = (&*machine.device, machine.stream);
+    let alignment_bytes = device.limits().offset_alignment_bytes;
+    let read_descs: Vec<TensorDesc> = reads.iter().map(|(desc, _)| desc.clone()).collect();
+    let scratch_bytes = device.workspace_bytes(kernel, &read_descs, writes)?;
+    let mut content = Vec::new();
+    // Every operand starts at an odd multiple of the alignment, so that none is aligned by chance.
+    let mut place = |bytes: &[u8]| {
+        let start = (content.len() as u64).next_multiple_of(2 * alignment_bytes) + alignment_bytes;
+        content.resize(start as usize, UNWRITTEN);
+        content.extend_from_slice(bytes);
+        content.resize(content.len() + GUARD_BYTES as usize, UNWRITTEN);
+        start
+    };
+    let read_starts: Vec<u64> = reads.iter().map(|(desc, values)| place(&bytes_of(desc, values))).collect();
+    let unwritten = |desc: &TensorDesc| vec![UNWRITTEN; desc.total_size_bytes() as usize];
+    let write_starts: Vec<u64> = writes
+        .iter()
+        .enumerate()
+        .map(|(write, desc)| match in_place.iter().find(|pair| pair.0 == write) {
+            Some(&(_, read)) => read_starts[read],
+            None => place(&unwritten(desc)),
+        })
+        .collect();
+    let scratch_start = (content.len() as u64).next_multiple_of(256);
+    let size_bytes = content.len() as u64;
+    let memory = device.create_placed(scratch_start + scratch_bytes.max(1))?;
+    let block = device.create_host_block(size_bytes)?;
+    let [on_device, on_host] = [memory, block].map(|memory| Region::new(memory, 0, size_bytes));
+    device.write_host(on_host, &content);
+    let bind = |desc: &TensorDesc, start: u64| Binding {
+        region: Region::new(memory, start, desc.total_size_bytes()),
+        desc: desc.clone(),
+    };
+    let launch = Launch {
+        kernel: kernel.clone(),
+        reads: read_descs.iter().zip(&read_starts).map(|(desc, &start)| bind(desc, start)).collect(),
+        writes: writes.iter().zip(&write_starts).map(|(desc, &start)| bind(desc, start)).collect(),
+        scratch: (scratch_bytes > 0).then(|| Region::new(memory, scratch_start, scratch_bytes)),
+        label: 0,
+    };
+    let barrier = Command::Barrier { stream };
+    device.submit(&[
+        Command::Copy { stream, from: on_host, to: on_device },
+        barrier.clone(),
+        Command::Launch { stream, launch: Box::new(launch) },
+        barrier,
+        Command::Copy { stream, from: on_device, to: on_host },
+    ])?;
+    device.synchronize(stream)?;
+    let mut after = vec![0; content.len()];
+    device.read_host(on_host, &mut after);
+    device.destroy_memory(memory);
+    device.destroy_memory(block);
+    let spans: Vec<(usize, &TensorDesc)> = write_starts.iter().map(|&start| start as usize).zip(writes).collect();
+    check_untouched(kernel, &content, &after, &spans);
+    Ok(spans.iter().map(|&(start, desc)| after[start..start + desc.total_size_bytes() as usize].to_vec()).collect())
+}
+
+/// Asserts that bytes between the elements of the outputs, and outside of them, are what they were.
+fn check_untouched(kernel: &Kernel, before: &[u8], after: &[u8], spans: &[(usize, &TensorDesc)]) {
+    let mut own = vec![false; before.len()];
+    for &(start, desc) in spans {
+        let size = desc.data_type().size_bytes() as usize;
+        let mut last = 0;
+        for (_, at) in elements(desc) {
+            own[start + at * size..][..size].fill(true);
+            last = last.max((at + 1) * size);
+        }
+        // A tensor's range ends at a multiple of 4 bytes.
+        own[start + last..start + desc.total_size_bytes() as usize].fill(true);
+    }
+    let touched = (0..before.len()).find(|&i| !own[i] && before[i] != after[i]);
+    if let Some(byte) = touched {
+        panic!("byte {byte} is not the launch's own, and was changed; its outputs are at {spans:?} ({kernel})");
+    }
+}
+
+/// The elements of a tensor in row-major order: index, and place in memory.
+fn elements(desc: &TensorDesc) -> impl Iterator<Item = (Vec<u64>, usize)> + '_ {
+    let strides = desc.effective_strides();
+    (0..desc.element_count()).map(move |element| {
+        let mut left = element;
+        let mut index = vec![0; strides.len()];
+        for (dimension, &size) in desc.sizes().iter().enumerate().rev() {
+            index[dimension] = left % size;
+            left /= size;
+        }
+        let at = index.iter().zip(&strides).map(|(index, stride)| index * stride).sum::<u64>();
+        (index, at as usize)
+    })
+}
+
+fn bytes_of(desc: &TensorDesc, values: &[f64]) -> Vec<u8> {
+    let size = desc.data_type().size_bytes() as usize;
+    let mut bytes: Vec<u8> = values
+        .iter()
+        .flat_map(|&value| bits_of(value, desc.data_type()).to_le_bytes().into_iter().take(size))
+        .collect();
+    let total = desc.total_size_bytes() as usize;
+    assert!((total - 3..=total).contains(&bytes.len()), "{desc} has {total} bytes, {} values were given", values.len());
+    bytes.resize(total, UNWRITTEN);
+    bytes
+}
+
+/// A value as an element's bits, in the low bytes of a word.
+fn bits_of(value: f64, data_type: DataType) -> u64 {
+    match data_type {
+        DataType::Float64 => value.to_bits(),
+        DataType::Float32 => (value as f32).to_bits() as u64,
+        DataType::Float16 => f16::from_f64(value).to_bits() as u64,
+        DataType::BFloat16 => bf16::from_f64(value).to_bits() as u64,
+        DataType::UInt64 => value as u64,
+        DataType::Bool => (value != 0.0) as u64,
+        _ => value as i64 as u64,
+    }
+}
+
+/// The bits of the element at a place.
+fn word(desc: &TensorDesc, bytes: &[u8], at: usize) -> u64 {
+    let size = desc.data_type().size_bytes() as usize;
+    let mut word = [0; 8];
+    word[..size].copy_from_slice(&bytes[at * size..][..size]);
+    u64::from_le_bytes(word)
+}
+
+/// The element at a place.
+pub fn element(desc: &TensorDesc, bytes: &[u8], at: usize) -> f64 {
+    let bits = word(desc, bytes, at);
+    match desc.data_type() {
+        DataType::Float64 => f64::from_bits(bits),
+        DataType::Float32 => f32::from_bits(bits as u32) as f64,
+        DataType::Float16 => f16::from_bits(bits as u16).to_f64(),
+        DataType::BFloat16 => bf16::from_bits(bits as u16).to_f64(),
+        DataType::Int64 => bits as i64 as f64,
+        DataType::Int32 => bits as i32 as f64,
+        DataType::Int16 => bits as i16 as f64,
+        DataType::Int8 => bits as i8 as f64,
+        DataType::UInt64 | DataType::UInt32 | DataType::UInt16 | DataType::UInt8 | DataType::Bool => bits as f64,
+    }
+}
+
+/// A seeded generator (xorshift64*).
+pub struct Random(u64);
+
+impl Random {
+    /// A generator that gives the same for the same seed.
+    pub fn new(seed: u64) -> Random {
+        Random((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// The next word.
+    pub fn word(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number in 0..limit.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        (self.word() >> 16) % limit
+    }
+
+    /// Sizes of a tensor of up to `dimensions` dimensions with up to `limit` elements each.
+    pub fn sizes(&mut self, dimensions: u64, limit: u64) -> Vec<u64> {
+        (0..1 + self.below(dimensions)).map(|_| 1 + self.below(limit)).collect()
+    }
+
+    /// Everything in a tensor's range, gaps included: numbers in -2..2 for floats, small integers for others, of both signs
+    /// where the type has them.
+    pub fn tensor(&mut self, desc: &TensorDesc) -> Tensor {
+        let count = desc.total_size_bytes() / desc.data_type().size_bytes();
+        let value = |random: &mut Random| match desc.data_type() {
+            DataType::Bool => random.below(2) as f64,
+            DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64 => random.below(100) as f64,
+            data_type if data_type.is_float() => (random.word() >> 40) as f64 / (1 << 22) as f64 - 2.0,
+            _ => random.below(201) as f64 - 100.0,
+        };
+        (desc.clone(), (0..count).map(|_| value(self)).collect())
+    }
+
+    /// Everything in a tensor's range, gaps included: integers from `low` to `high`, for indices, labels and ties.
+    pub fn integers(&mut self, desc: &TensorDesc, low: i64, high: i64) -> Tensor {
+        let count = desc.total_size_bytes() / desc.data_type().size_bytes();
+        let width = (high - low + 1) as u64;
+        (desc.clone(), (0..count).map(|_| (low + self.below(width) as i64) as f64).collect())
+    }
+}
