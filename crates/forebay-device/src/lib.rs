@@ -51,6 +51,7 @@
 pub mod chaos;
 pub mod device;
 pub mod host;
+pub mod mapping;
 pub mod null;
 pub mod tile_size;
 

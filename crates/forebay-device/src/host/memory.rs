@@ -9,6 +9,7 @@ use forebay_base::{HeapId, MemoryId, Region};
 use super::spill_file::SpillFile;
 use super::sys::{available_bytes, AddressRange, MemoryFile};
 use crate::device::{DeviceError, DeviceUsage};
+use crate::mapping::Mapping;
 
 /// Memory that is left to the rest of the machine, in bytes: a request that would eat into it is refused, because the
 /// system would answer it by killing a process later.
@@ -30,8 +31,8 @@ struct Memory {
     range: AddressRange,
     size_bytes: u64,
     kind: Kind,
-    /// Mapped parts of a reservation: offset to length and heap.
-    mapped: BTreeMap<u64, (u64, HeapId)>,
+    /// Mapped parts of a reservation.
+    mapped: Mapping,
 }
 
 /// All memories of one host device.
@@ -67,7 +68,7 @@ fn out_of_memory(what: &'static str, requested_bytes: u64, reason: impl ToString
 ///
 /// # Errors
 /// [`DeviceError::OutOfMemory`].
-pub(crate) fn check_available(what: &'static str, requested_bytes: u64) -> Result<(), DeviceError> {
+pub fn check_available(what: &'static str, requested_bytes: u64) -> Result<(), DeviceError> {
     match available_bytes() {
         Some(available) if requested_bytes.saturating_add(RESERVE_BYTES) > available => {
             Err(out_of_memory(what, requested_bytes, format!("the machine has {available} bytes available")))
@@ -110,7 +111,7 @@ impl Memories {
 
     fn add_memory(&mut self, range: AddressRange, size_bytes: u64, kind: Kind) -> MemoryId {
         let id = MemoryId(self.id());
-        self.memories.insert(id, Memory { range, size_bytes, kind, mapped: BTreeMap::new() });
+        self.memories.insert(id, Memory { range, size_bytes, kind, mapped: Mapping::default() });
         id
     }
 
@@ -202,16 +203,14 @@ impl Memories {
                 "mapping {region} from {heap} at {heap_offset_bytes} is not whole tiles inside both"
             )));
         }
-        // Parts are disjoint, so that of those which begin before the region's end the last reaches furthest.
-        let last = memory.mapped.range(..region.range.end).next_back();
-        if last.is_some_and(|(&start, &(length, _))| offset < start + length) {
+        if memory.mapped.touches(region.range) {
             return Err(misuse(format!("tiles of {region} are mapped already")));
         }
         memory
             .range
             .map(offset, &source.file, heap_offset_bytes, length)
             .map_err(|error| out_of_memory("a mapping", length, error))?;
-        memory.mapped.insert(offset, (length, heap));
+        memory.mapped.map(region.range, heap);
         Ok(())
     }
 
@@ -223,22 +222,7 @@ impl Memories {
             return Err(misuse(format!("unmapping {region} is not whole tiles of it")));
         }
         memory.range.unmap(start, end - start).map_err(|error| out_of_memory("a mapping", end - start, error))?;
-        let met: Vec<(u64, (u64, HeapId))> = memory
-            .mapped
-            .range(..end)
-            .rev()
-            .take_while(|(&offset, &(length, _))| start < offset + length)
-            .map(|(&offset, &part)| (offset, part))
-            .collect();
-        for (offset, (length, heap)) in met {
-            memory.mapped.remove(&offset);
-            if offset < start {
-                memory.mapped.insert(offset, (start - offset, heap));
-            }
-            if offset + length > end {
-                memory.mapped.insert(end, (offset + length - end, heap));
-            }
-        }
+        memory.mapped.unmap(region.range);
         Ok(())
     }
 
@@ -255,13 +239,8 @@ impl Memories {
             return Err(misuse(format!("{region} leaves its memory of {} bytes", memory.size_bytes)));
         }
         if memory.kind == Kind::Reservation {
-            let mut reached = range.start;
-            while reached < range.end {
-                let part = memory.mapped.range(..=reached).next_back();
-                match part.filter(|(&offset, &(length, _))| offset + length > reached) {
-                    Some((&offset, &(length, _))) => reached = offset + length,
-                    None => return Err(misuse(format!("byte {reached} of {region} is not mapped"))),
-                }
+            if let Some(byte) = memory.mapped.hole(range) {
+                return Err(misuse(format!("byte {byte} of {region} is not mapped")));
             }
         }
         // SAFETY: the offset lies inside the memory's address range.

@@ -10,13 +10,13 @@ use super::sys;
 use crate::device::DeviceError;
 
 /// Offsets, lengths and addresses of transfers are multiples of this many bytes.
-pub(super) const BLOCK_BYTES: u64 = 4096;
+pub const BLOCK_BYTES: u64 = 4096;
 
 /// Numbers files of this process, for file systems that want names.
 static NEXT_FILE: AtomicU64 = AtomicU64::new(0);
 
 /// A file without a name, with all of its space. The system takes the space back when the process ends, however it ends.
-pub(super) struct SpillFile {
+pub struct SpillFile {
     file: File,
     folder: PathBuf,
     size_bytes: u64,
