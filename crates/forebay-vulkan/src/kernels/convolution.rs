@@ -1,16 +1,90 @@
-//! Not yet.
+//! Convolution in one to three spatial dimensions: forward, data gradient, weight gradient.
+//!
+//! Every direction is a matrix product whose operands are read where they lie, element by element.
 
+mod correlation;
+mod weight_gradient;
+
+use forebay_base::kernel::Convolution;
 use forebay_base::{Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
+use super::spatial::{check_operands, check_packed, Sliding, Spatial};
 use super::{unsupported, Lowered, Offer};
+
+/// A convolution's sizes.
+struct Geometry {
+    groups: u32,
+    /// Channels of x in a group, and of y.
+    inputs: u32,
+    outputs: u32,
+    x: Spatial,
+    y: Spatial,
+    window: Sliding,
+    /// The first spatial dimension, among three.
+    first: usize,
+}
+
+impl Geometry {
+    fn new(convolution: &Convolution, x: &TensorDesc, w: &TensorDesc, y: &TensorDesc) -> Result<Geometry, String> {
+        check_packed(w)?;
+        let (source, target) = (Spatial::of(x)?, Spatial::of(y)?);
+        let (rank, sizes, groups) = (x.sizes().len(), w.sizes(), convolution.groups);
+        let fits = groups > 0
+            && sizes.len() == rank
+            && y.sizes().len() == rank
+            && source.images == target.images
+            && sizes[0] == y.sizes()[1]
+            && sizes[1].checked_mul(groups) == Some(x.sizes()[1])
+            && sizes[0] % groups == 0
+            && convolution.window.kernel == sizes[2..];
+        if !fits {
+            return Err(format!("{x}, {w} and {y} do not fit {groups} groups"));
+        }
+        Ok(Geometry {
+            groups: groups as u32,
+            inputs: sizes[1] as u32,
+            outputs: (sizes[0] / groups) as u32,
+            window: Sliding::of(&convolution.window, rank, target.sizes)?,
+            x: source,
+            y: target,
+            first: 5 - rank,
+        })
+    }
+
+    /// Distances in w: by output channel, by input channel, and by tap in the three dimensions.
+    fn weight_strides(&self) -> [u32; 5] {
+        let ([_, height, width], taps) = (self.window.kernel, self.window.taps());
+        [self.inputs * taps, taps, height * width, width, 1]
+    }
+}
 
 /// How a kernel of this family runs.
 pub(super) fn lower(
     kernel: &Kernel,
-    _reads: &[TensorDesc],
-    _writes: &[TensorDesc],
-    _offer: &Offer,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
-    Err(unsupported(kernel, "the Vulkan device lacks it"))
+    let lowered = || {
+        check_operands(reads.iter().chain(writes), offer)?;
+        reads[2..].iter().try_for_each(check_packed)?;
+        let bias = reads.len() > 2;
+        match kernel {
+            Kernel::Convolution { convolution, activation } => {
+                let geometry = Geometry::new(convolution, &reads[0], &reads[1], &writes[0])?;
+                Ok(correlation::forward(&geometry, bias, *activation, offer).into())
+            }
+            Kernel::ConvolutionDataGradient { convolution, activation } => {
+                let geometry = Geometry::new(convolution, &writes[0], &reads[1], &reads[0])?;
+                Ok(correlation::transposed(&geometry, bias, *activation, offer).into())
+            }
+            Kernel::ConvolutionWeightGradient { convolution, accumulate } => {
+                let geometry = Geometry::new(convolution, &reads[0], &writes[0], &reads[1])?;
+                Ok(weight_gradient::lower(&geometry, *accumulate, offer))
+            }
+            _ => Err("not a convolution".to_string()),
+        }
+    };
+    lowered().map_err(|reason| unsupported(kernel, reason))
 }

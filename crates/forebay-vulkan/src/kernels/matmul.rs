@@ -1,16 +1,133 @@
-//! Not yet.
+//! Matrix products: `kernels/matmul.slang`.
 
+use forebay_base::kernel::Activation;
 use forebay_base::{Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
-use super::{unsupported, Lowered, Offer};
+use super::shaders::{Shader, MATMUL_128X128, MATMUL_32X32, MATMUL_64X64};
+use super::spatial::{check_operands, check_packed};
+use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
+
+/// Shared memory that the largest tile needs.
+const LARGE_TILE_BYTES: u32 = 32 << 10;
+/// Workgroups that keep a device busy: larger tiles are taken where they leave as many.
+const GROUPS_MIN: u64 = 128;
+
+/// The sizes of one product, and where a row and a column of the summand's matrix begin.
+struct Product {
+    rows: u64,
+    columns: u64,
+    depth: u64,
+    /// Dimensions of the batch, the last first: size, strides of a, b and c.
+    outer: Vec<[u64; 4]>,
+    summand_strides: [u64; 2],
+}
 
 /// How a kernel of this family runs.
 pub(super) fn lower(
     kernel: &Kernel,
-    _reads: &[TensorDesc],
-    _writes: &[TensorDesc],
-    _offer: &Offer,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
-    Err(unsupported(kernel, "the Vulkan device lacks it"))
+    let refuse = |reason: String| unsupported(kernel, reason);
+    let &Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation } = kernel else {
+        return Err(unsupported(kernel, "not a matrix product"));
+    };
+    check_operands(reads.iter().chain(writes), offer).map_err(refuse)?;
+    let (a, b, y) = (&reads[0], &reads[1], &writes[0]);
+    [a, b, y].into_iter().try_for_each(check_packed).map_err(refuse)?;
+    let product = Product::new((a, transpose_a), (b, transpose_b), reads.get(2), y).map_err(refuse)?;
+    let batches = product.outer.iter().map(|dimension| dimension[0]).product::<u64>();
+    let tiles = |side: u64| [product.rows.div_ceil(side), product.columns.div_ceil(side)];
+    let count = |side: u64| batches * tiles(side).iter().product::<u64>();
+    let (shader, side): (&Shader, u64) = match () {
+        () if count(128) >= GROUPS_MIN && offer.shared_bytes >= LARGE_TILE_BYTES => (&MATMUL_128X128, 128),
+        () if count(64) >= GROUPS_MIN && product.rows.min(product.columns) > 32 => (&MATMUL_64X64, 64),
+        () => (&MATMUL_32X32, 32),
+    };
+    let groups = groups(count(side), offer);
+    let [row_tiles, column_tiles] = tiles(side).map(|tiles| tiles as u32);
+    let [row_stride, column_stride] = product.summand_strides.map(|stride| stride as u32);
+    let mut parameters = vec![
+        groups[0],
+        row_tiles,
+        column_tiles,
+        batches as u32,
+        product.rows as u32,
+        product.columns as u32,
+        product.depth as u32,
+        row_stride,
+        column_stride,
+        alpha.to_bits(),
+        beta.to_bits(),
+        product.outer.len() as u32,
+    ];
+    parameters.extend(product.outer.iter().flatten().map(|&word| word as u32));
+    let summand = if reads.len() > 2 { Operand::Read(2) } else { Operand::Read(0) };
+    let relu = activation == Activation::Relu;
+    Ok(Dispatch {
+        shader,
+        constants: [transpose_a, transpose_b, reads.len() > 2, relu].map(u32::from).to_vec(),
+        bindings: [Operand::Read(0), Operand::Read(1), summand, Operand::Write(0)].map(Into::into).to_vec(),
+        parameters,
+        groups,
+    }
+    .into())
+}
+
+impl Product {
+    fn new(
+        (a, transpose_a): (&TensorDesc, bool),
+        (b, transpose_b): (&TensorDesc, bool),
+        c: Option<&TensorDesc>,
+        y: &TensorDesc,
+    ) -> Result<Product, String> {
+        let matrix = |desc: &TensorDesc, transpose: bool| match (desc.sizes(), transpose) {
+            ([size], false) => [1, *size],
+            ([size], true) => [*size, 1],
+            ([.., rows, columns], false) => [*rows, *columns],
+            ([.., rows, columns], true) => [*columns, *rows],
+            ([], _) => [0, 0],
+        };
+        let ([rows, depth], [inner, columns]) = (matrix(a, transpose_a), matrix(b, transpose_b));
+        if depth != inner || matrix(y, false) != [rows, columns] {
+            return Err(format!("sizes {a}, {b} and {y} do not fit"));
+        }
+        let sizes = y.sizes();
+        let outer = sizes.len().saturating_sub(2);
+        let batch = |desc: &TensorDesc| {
+            let own = desc.sizes().len().saturating_sub(2);
+            broadcast_strides(&desc.sizes()[..own], &desc.effective_strides()[..own], &sizes[..outer])
+        };
+        let (a_strides, b_strides) = (batch(a)?, batch(b)?);
+        let c_strides = match c {
+            Some(c) => broadcast_strides(c.sizes(), &c.effective_strides(), sizes)?,
+            None => vec![0; sizes.len()],
+        };
+        let row_stride = if sizes.len() > 1 { c_strides[outer] } else { 0 };
+        let dimensions = (0..outer).rev();
+        Ok(Product {
+            rows,
+            columns,
+            depth,
+            outer: dimensions.map(|d| [sizes[d], a_strides[d], b_strides[d], c_strides[d]]).collect(),
+            summand_strides: [row_stride, c_strides[sizes.len() - 1]],
+        })
+    }
+}
+
+/// The strides by which an operand broadcasts to `sizes`: dimensions align at the last, and size 1 broadcasts.
+fn broadcast_strides(own: &[u64], strides: &[u64], sizes: &[u64]) -> Result<Vec<u64>, String> {
+    let misfit = || format!("sizes {own:?} do not broadcast to {sizes:?}");
+    let missing = sizes.len().checked_sub(own.len()).ok_or_else(misfit)?;
+    let mut result = vec![0; missing];
+    for ((&own, &stride), &size) in own.iter().zip(strides).zip(&sizes[missing..]) {
+        match own {
+            _ if own == size => result.push(stride),
+            1 => result.push(0),
+            _ => return Err(misfit()),
+        }
+    }
+    Ok(result)
 }

@@ -6,6 +6,7 @@
 
 mod convolution;
 mod elementwise;
+mod local_response;
 mod loss;
 mod matmul;
 mod movement;
@@ -14,6 +15,7 @@ mod optimizer;
 mod pooling;
 mod reduce;
 mod shaders;
+mod spatial;
 mod sums;
 
 use forebay_base::{Kernel, TensorDesc};
@@ -136,9 +138,10 @@ pub fn lower(
         | Kernel::BatchNormalizationGradient { .. }
         | Kernel::RunningStatistics { .. }
         | Kernel::LayerNormalization { .. }
-        | Kernel::LayerNormalizationGradient { .. }
-        | Kernel::LocalResponseNormalization { .. }
-        | Kernel::LocalResponseNormalizationGradient { .. } => normalization::lower(kernel, reads, writes, offer),
+        | Kernel::LayerNormalizationGradient { .. } => normalization::lower(kernel, reads, writes, offer),
+        Kernel::LocalResponseNormalization { .. } | Kernel::LocalResponseNormalizationGradient { .. } => {
+            local_response::lower(kernel, reads, writes, offer)
+        }
         Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::lower(kernel, reads, writes, offer),
         Kernel::Sums { .. } | Kernel::FromSums { .. } => sums::lower(kernel, reads, writes, offer),
     }

@@ -27,5 +27,17 @@ macro_rules! shaders {
 shaders! {
     // Elementwise, movement, optimizers.
     // Products, convolutions, pooling.
+    CORRELATION_128X128 = "correlation_128x128",
+    CORRELATION_128X16 = "correlation_128x16",
+    CORRELATION_128X32 = "correlation_128x32",
+    CORRELATION_64X64 = "correlation_64x64",
+    LOCAL_RESPONSE = "local_response",
+    MATMUL_128X128 = "matmul_128x128",
+    MATMUL_32X32 = "matmul_32x32",
+    MATMUL_64X64 = "matmul_64x64",
+    POOLING = "pooling",
+    WEIGHT_GRADIENT_16X128 = "weight_gradient_16x128",
+    WEIGHT_GRADIENT_32X128 = "weight_gradient_32x128",
+    WEIGHT_GRADIENT_64X64 = "weight_gradient_64x64",
     // Reductions, losses, normalizations, sums.
 }

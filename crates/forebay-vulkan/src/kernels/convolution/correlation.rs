@@ -1,0 +1,205 @@
+//! The forward direction and the data gradient: `kernels/correlation.slang`.
+//!
+//! An element of the target is one sum over channels of the source and taps, in that order, whatever the tiles: parts of the
+//! target have the bits of the whole.
+
+use forebay_base::kernel::Activation;
+
+use super::super::shaders::{Shader, CORRELATION_128X128, CORRELATION_128X16, CORRELATION_128X32, CORRELATION_64X64};
+use super::super::spatial::Spatial;
+use super::super::{groups, Dispatch, Offer, Operand};
+use super::Geometry;
+
+/// Shared memory that the largest tile needs.
+const LARGE_TILE_BYTES: u32 = 32 << 10;
+/// Workgroups that keep a device busy: the largest tile is taken where it leaves as many.
+const GROUPS_MIN: u64 = 128;
+
+/// Target elements along a dimension that see the same taps: their positions have one remainder by the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Class {
+    /// How many, and the first.
+    count: u32,
+    first: u32,
+    /// Where in the source the first one looks through the first tap.
+    origin: i32,
+    /// The taps, and the first one's number in the kernel.
+    taps: u32,
+    first_tap: u32,
+}
+
+/// One dimension of a correlation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Axis {
+    classes: Vec<Class>,
+    /// What the target's and the source's index grow by with an element of a class.
+    target_step: u32,
+    source_step: u32,
+    /// What the source's index grows by with a tap of a class, and the tap's number in the kernel.
+    tap_step: i32,
+    kernel_step: u32,
+}
+
+impl Axis {
+    /// y's elements looking at x.
+    fn forward(geometry: &Geometry, d: usize) -> Axis {
+        let window = &geometry.window;
+        let class = Class {
+            count: geometry.y.sizes[d],
+            first: 0,
+            origin: -(window.pads[d] as i32),
+            taps: window.kernel[d],
+            first_tap: 0,
+        };
+        Axis {
+            classes: vec![class],
+            target_step: 1,
+            source_step: window.strides[d],
+            tap_step: window.dilations[d] as i32,
+            kernel_step: 1,
+        }
+    }
+
+    /// x's elements looking at y: element p sees, through tap t, y's element (p + pad - t dilation) / stride, where that is
+    /// whole.
+    fn transposed(geometry: &Geometry, d: usize) -> Axis {
+        let window = &geometry.window;
+        let [kernel, stride, dilation, pad] =
+            [window.kernel[d], window.strides[d], window.dilations[d], window.pads[d]].map(|value| value as i32);
+        let size = geometry.x.sizes[d];
+        // After so many taps the remainder is the same again.
+        let period = stride / greatest_common_divisor(stride, dilation);
+        let class = |first: i32| {
+            let distance = |tap: i32| first + pad - tap * dilation;
+            let first_tap = (0..kernel.min(period)).find(|&tap| distance(tap) % stride == 0);
+            Class {
+                count: (size - first as u32).div_ceil(stride as u32),
+                first: first as u32,
+                origin: first_tap.map_or(0, |tap| distance(tap) / stride),
+                taps: first_tap.map_or(0, |tap| ((kernel - tap) as u32).div_ceil(period as u32)),
+                first_tap: first_tap.unwrap_or(0) as u32,
+            }
+        };
+        Axis {
+            classes: (0..stride.min(size as i32)).map(class).collect(),
+            target_step: stride as u32,
+            source_step: 1,
+            tap_step: -(period * dilation / stride),
+            kernel_step: period as u32,
+        }
+    }
+}
+
+fn greatest_common_divisor(a: i32, b: i32) -> i32 {
+    if b == 0 {
+        a
+    } else {
+        greatest_common_divisor(b, a % b)
+    }
+}
+
+/// A tile of the target: positions and channels.
+fn tile(positions: u64, channels: u64, others: u64, offer: &Offer) -> (&'static Shader, u64, u64) {
+    match channels {
+        0..=16 => (&CORRELATION_128X16, 128, 16),
+        17..=32 => (&CORRELATION_128X32, 128, 32),
+        _ if offer.shared_bytes >= LARGE_TILE_BYTES
+            && channels > 64
+            && others * positions.div_ceil(128) * channels.div_ceil(128) >= GROUPS_MIN =>
+        {
+            (&CORRELATION_128X128, 128, 128)
+        }
+        _ => (&CORRELATION_64X64, 64, 64),
+    }
+}
+
+/// One direction: what is read, what is written, and the weights' strides by channel of each.
+struct Direction<'a> {
+    geometry: &'a Geometry,
+    axes: [Axis; 3],
+    source: &'a Spatial,
+    target: &'a Spatial,
+    /// Channels of a group.
+    sources: u32,
+    targets: u32,
+    source_weights: u32,
+    target_weights: u32,
+}
+
+/// y from x.
+pub(super) fn forward(geometry: &Geometry, bias: bool, activation: Activation, offer: &Offer) -> Dispatch {
+    let [by_output, by_input, ..] = geometry.weight_strides();
+    Direction {
+        geometry,
+        axes: std::array::from_fn(|d| Axis::forward(geometry, d)),
+        source: &geometry.x,
+        target: &geometry.y,
+        sources: geometry.inputs,
+        targets: geometry.outputs,
+        source_weights: by_input,
+        target_weights: by_output,
+    }
+    .dispatch(bias, activation, offer)
+}
+
+/// dx from dy.
+pub(super) fn transposed(geometry: &Geometry, bias: bool, activation: Activation, offer: &Offer) -> Dispatch {
+    let [by_output, by_input, ..] = geometry.weight_strides();
+    Direction {
+        geometry,
+        axes: std::array::from_fn(|d| Axis::transposed(geometry, d)),
+        source: &geometry.y,
+        target: &geometry.x,
+        sources: geometry.outputs,
+        targets: geometry.inputs,
+        source_weights: by_output,
+        target_weights: by_input,
+    }
+    .dispatch(bias, activation, offer)
+}
+
+impl Direction<'_> {
+    fn dispatch(&self, bias: bool, activation: Activation, offer: &Offer) -> Dispatch {
+        let axes = &self.axes;
+        let classes: u64 = axes.iter().map(|axis| axis.classes.len() as u64).product();
+        // The first class of each dimension has as many elements as any.
+        let positions: u64 = axes.iter().map(|axis| u64::from(axis.classes[0].count)).product();
+        let images_and_groups = u64::from(self.source.images) * u64::from(self.geometry.groups);
+        let (shader, rows, columns) = tile(positions, u64::from(self.targets), classes * images_and_groups, offer);
+        let row_tiles = positions.div_ceil(rows);
+        let column_tiles = u64::from(self.targets).div_ceil(columns);
+        let groups = groups(classes * images_and_groups * row_tiles * column_tiles, offer);
+        let [by_output, _, kernel_strides @ ..] = self.geometry.weight_strides();
+        let mut parameters = vec![
+            groups[0],
+            row_tiles as u32,
+            column_tiles as u32,
+            self.geometry.groups,
+            self.source.images,
+            self.targets,
+            self.sources,
+        ];
+        parameters.extend(self.source.sizes);
+        parameters.extend(self.source.stride_words());
+        parameters.extend(self.target.stride_words());
+        parameters.extend([by_output * self.geometry.outputs, self.target_weights, self.source_weights]);
+        parameters.extend((0..3).map(|d| kernel_strides[d] * axes[d].kernel_step));
+        parameters.extend(kernel_strides);
+        parameters.extend(axes.iter().map(|axis| axis.source_step));
+        parameters.extend(axes.iter().map(|axis| axis.tap_step as u32));
+        parameters.extend(axes.iter().map(|axis| axis.target_step));
+        parameters.extend(axes.iter().map(|axis| axis.classes.len() as u32));
+        for class in axes.iter().flat_map(|axis| &axis.classes) {
+            parameters.extend([class.count, class.first, class.origin as u32, class.taps, class.first_tap]);
+        }
+        let relu = activation == Activation::Relu;
+        let bias_operand = if bias { Operand::Read(2) } else { Operand::Read(1) };
+        Dispatch {
+            shader,
+            constants: vec![u32::from(bias), u32::from(relu)],
+            bindings: [Operand::Read(0), Operand::Read(1), bias_operand, Operand::Write(0)].map(Into::into).to_vec(),
+            parameters,
+            groups,
+        }
+    }
+}

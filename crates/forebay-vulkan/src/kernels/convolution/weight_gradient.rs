@@ -1,0 +1,86 @@
+//! The gradient by the weights: `kernels/weight_gradient.slang`.
+//!
+//! A weight is a sum over chunks of positions ([`chunk_of`]) of one image, from left to right, to what was there before. Where
+//! there are many weights, workgroups share them out and each goes through all chunks; where there are few, each takes a chunk
+//! of its own, and the sums wait in the scratch until they are added in order. Both give the same bits.
+
+use forebay_base::kernel::chunk_of;
+
+use super::super::shaders::{Shader, WEIGHT_GRADIENT_16X128, WEIGHT_GRADIENT_32X128, WEIGHT_GRADIENT_64X64};
+use super::super::{groups, Dispatch, Lowered, Offer, Operand};
+use super::Geometry;
+
+/// Tiles that keep a device busy.
+const TILES_MIN: u64 = 128;
+/// The most scratch for chunks that are summed apart.
+const SCRATCH_MAX_BYTES: u64 = 32 << 20;
+/// Workgroups that add up chunks: each is the last of a dispatch of its own.
+const DISPATCHES_MAX: u64 = 16;
+
+/// A tile of the weights: output channels, and input channels and taps.
+fn tile(outputs: u32) -> (&'static Shader, u64, u64) {
+    match outputs {
+        0..=16 => (&WEIGHT_GRADIENT_16X128, 16, 128),
+        17..=32 => (&WEIGHT_GRADIENT_32X128, 32, 128),
+        _ => (&WEIGHT_GRADIENT_64X64, 64, 64),
+    }
+}
+
+/// How a weight gradient runs.
+pub(super) fn lower(geometry: &Geometry, accumulate: bool, offer: &Offer) -> Lowered {
+    let (window, y) = (&geometry.window, &geometry.y);
+    let weights_per_output = u64::from(geometry.inputs) * u64::from(window.taps());
+    let weights = weights_per_output * u64::from(geometry.outputs) * u64::from(geometry.groups);
+    let (shader, rows, columns) = tile(geometry.outputs);
+    let row_tiles = u64::from(geometry.outputs).div_ceil(rows);
+    let column_tiles = weights_per_output.div_ceil(columns);
+    let tiles = row_tiles * column_tiles * u64::from(geometry.groups);
+
+    let row_positions: u64 = y.sizes[geometry.first + 1..].iter().map(|&size| u64::from(size)).product();
+    let image_rows = u64::from(y.sizes[geometry.first]);
+    let chunk_rows = chunk_of(image_rows, row_positions).rows;
+    let image_chunks = image_rows.div_ceil(chunk_rows);
+    let chunks = image_chunks * u64::from(y.images);
+    let scratch_bytes = (chunks * weights * 4).next_multiple_of(256);
+    let apart = chunks > 1 && tiles < TILES_MIN && scratch_bytes <= SCRATCH_MAX_BYTES.min(offer.binding_bytes_max);
+
+    let dispatch_tiles = if apart { tiles.div_ceil(DISPATCHES_MAX) } else { tiles };
+    let dispatch = |first_tile: u64| {
+        let tiles = dispatch_tiles.min(tiles - first_tile);
+        let groups = groups(tiles * if apart { chunks } else { 1 }, offer);
+        let counts = [
+            row_tiles,
+            column_tiles,
+            first_tile,
+            tiles,
+            u64::from(geometry.outputs),
+            u64::from(geometry.inputs),
+            chunks,
+            image_chunks,
+            chunk_rows * row_positions,
+            y.positions(),
+        ];
+        let mut parameters = vec![groups[0]];
+        parameters.extend(counts.map(|count| count as u32));
+        for spatial in [&geometry.x, y] {
+            parameters.extend(spatial.sizes);
+            parameters.extend(spatial.stride_words());
+        }
+        parameters.extend([window.kernel, window.strides, window.dilations, window.pads].into_iter().flatten());
+        parameters.push(weights as u32);
+        let before = if accumulate { Operand::Read(2) } else { Operand::Read(0) };
+        let [scratch, counter] = if apart { [Operand::Scratch, Operand::Counter] } else { [Operand::Write(0); 2] };
+        let operands = [Operand::Read(0), Operand::Read(1), before, Operand::Write(0), scratch, counter];
+        Dispatch {
+            shader,
+            constants: vec![u32::from(accumulate), u32::from(apart)],
+            bindings: operands.map(Into::into).to_vec(),
+            parameters,
+            groups,
+        }
+    };
+    Lowered {
+        dispatches: (0..tiles).step_by(dispatch_tiles as usize).map(dispatch).collect(),
+        scratch_bytes: if apart { scratch_bytes } else { 0 },
+    }
+}

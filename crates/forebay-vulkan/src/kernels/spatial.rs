@@ -1,0 +1,134 @@
+//! Operands x\[n, c, ..] with one to three spatial dimensions, always as three.
+
+use forebay_base::kernel::Window;
+use forebay_base::{DataType, TensorDesc};
+
+use super::Offer;
+
+/// No index, with whatever distances are added to it, reaches this: shaders calculate in 32 bits with a sign, and the double
+/// of this stands for nowhere.
+const REACH_MAX: u64 = 1 << 28;
+
+/// Sizes and strides of a tensor x\[n, c, ..] in elements, the missing spatial dimensions in front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spatial {
+    pub images: u32,
+    pub channels: u32,
+    pub sizes: [u32; 3],
+    /// By image, by channel, by the three dimensions.
+    pub strides: [u32; 5],
+}
+
+impl Spatial {
+    /// # Errors
+    /// Where there are not one to three spatial dimensions.
+    pub fn of(desc: &TensorDesc) -> Result<Spatial, String> {
+        let (sizes, strides) = (desc.sizes(), desc.effective_strides());
+        if !(3..=5).contains(&sizes.len()) {
+            return Err(format!("{desc} does not have one to three spatial dimensions"));
+        }
+        let [plane, row, column] = three(&strides[2..], 0);
+        Ok(Spatial {
+            images: sizes[0] as u32,
+            channels: sizes[1] as u32,
+            sizes: three(&sizes[2..], 1),
+            strides: [strides[0] as u32, strides[1] as u32, plane, row, column],
+        })
+    }
+
+    /// Positions of a channel of an image.
+    pub fn positions(&self) -> u64 {
+        self.sizes.iter().map(|&size| u64::from(size)).product()
+    }
+
+    /// The words in which shaders read the strides.
+    pub fn stride_words(&self) -> impl Iterator<Item = u32> {
+        self.strides.into_iter()
+    }
+}
+
+/// A window over three dimensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sliding {
+    pub kernel: [u32; 3],
+    pub strides: [u32; 3],
+    pub dilations: [u32; 3],
+    pub pads: [u32; 3],
+    pub pads_end: [u32; 3],
+}
+
+impl Sliding {
+    /// The window over a tensor of `rank` dimensions, from which outputs of so many positions look.
+    ///
+    /// # Errors
+    /// Where its numbers do not fit the rank, or reach farther than shaders calculate.
+    pub fn of(window: &Window, rank: usize, outputs: [u32; 3]) -> Result<Sliding, String> {
+        let all = [&window.kernel, &window.strides, &window.dilations, &window.pads_begin, &window.pads_end];
+        if all.iter().any(|values| values.len() + 2 != rank) || window.strides.contains(&0) {
+            return Err(format!("the window {window:?} does not fit {rank} dimensions"));
+        }
+        let far = (0..rank - 2).any(|d| {
+            let output = u64::from(outputs[5 - rank + d]);
+            let reach = |count: u64, step: u64| count.saturating_mul(step);
+            let terms = [
+                reach(output, window.strides[d]),
+                reach(window.kernel[d], window.dilations[d]),
+                window.pads_begin[d],
+                window.pads_end[d],
+            ];
+            terms.iter().fold(0, |sum: u64, &term| sum.saturating_add(term)) >= REACH_MAX
+        });
+        if far {
+            return Err(format!("the window {window:?} reaches {REACH_MAX} elements or more"));
+        }
+        Ok(Sliding {
+            kernel: three(&window.kernel, 1),
+            strides: three(&window.strides, 1),
+            dilations: three(&window.dilations, 1),
+            pads: three(&window.pads_begin, 0),
+            pads_end: three(&window.pads_end, 0),
+        })
+    }
+
+    pub fn taps(&self) -> u32 {
+        self.kernel.iter().product()
+    }
+}
+
+/// Spatial values as three, the missing ones in front.
+fn three(values: &[u64], filler: u32) -> [u32; 3] {
+    let mut three = [filler; 3];
+    for (target, &value) in three.iter_mut().rev().zip(values.iter().rev()) {
+        *target = value as u32;
+    }
+    three
+}
+
+/// Checks that operands are float32 and that a binding can hold each.
+///
+/// # Errors
+/// Which operand is not so.
+pub(super) fn check_operands<'a>(
+    operands: impl IntoIterator<Item = &'a TensorDesc>,
+    offer: &Offer,
+) -> Result<(), String> {
+    // Elements are counted in 32 bits with a sign.
+    let bytes_max = offer.binding_bytes_max.min(u64::from(u32::MAX));
+    operands.into_iter().try_for_each(|desc| match desc.data_type() {
+        DataType::Float32 if desc.total_size_bytes() <= bytes_max => Ok(()),
+        DataType::Float32 => Err(format!("{desc} has {} bytes, a binding holds {bytes_max}", desc.total_size_bytes())),
+        other => Err(format!("operands are float32, not {other}")),
+    })
+}
+
+/// Checks that an operand is packed.
+///
+/// # Errors
+/// Where it is not.
+pub(super) fn check_packed(desc: &TensorDesc) -> Result<(), String> {
+    if desc.is_packed() {
+        Ok(())
+    } else {
+        Err(format!("{desc} must be packed"))
+    }
+}
