@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::command::{program, run, succeeds};
 use crate::source;
+use crate::spirv;
 
 /// What a line of a source begins with that names a shader: then come its name and its definitions.
 const MARK: &str = "// shader: ";
@@ -16,6 +17,8 @@ const PACKAGES: [&str; 2] = ["slangtorch==1.3.21", "slangpy==0.43.1"];
 const COMPILER_VERSION: &str = "2026.12.2";
 const OPTIMIZER_VERSION: &str = "2026.12";
 const THREADS: usize = 2;
+/// The word that asks for real arithmetic as written.
+const PRECISE: &str = "precise";
 
 /// A shader as its source declares it.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,6 +29,8 @@ struct Job {
     name: String,
     /// `-D` arguments.
     definitions: Vec<String>,
+    /// Whether real arithmetic is done as written: no operation is fused with or exchanged for another.
+    precise: bool,
 }
 
 /// Compiles every shader. With `--check`, nothing is written.
@@ -77,12 +82,12 @@ fn declared(source: &str, text: &str) -> Result<Vec<Job>, String> {
     let job = |line: &str| {
         let mut words = line.split_whitespace().map(str::to_owned);
         let name = words.next().unwrap_or_default();
-        let definitions: Vec<String> = words.collect();
+        let (precise, definitions): (Vec<String>, Vec<String>) = words.partition(|word| word == PRECISE);
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if name.is_empty() || !name.chars().all(is_plain) || !definitions.iter().all(|word| word.starts_with("-D")) {
-            return Err(format!("kernels/{source}: '{MARK}{line}' is not '{MARK}NAME [-DX=Y ...]'"));
+            return Err(format!("kernels/{source}: '{MARK}{line}' is not '{MARK}NAME [{PRECISE}] [-DX=Y ...]'"));
         }
-        Ok(Job { source: source.to_owned(), name, definitions })
+        Ok(Job { source: source.to_owned(), name, definitions, precise: !precise.is_empty() })
     };
     lines.map(job).collect()
 }
@@ -113,10 +118,12 @@ fn next_of<'a>(jobs: &'a [Job], next: &AtomicUsize) -> Option<(usize, &'a Job)> 
 fn compile(job: &Job, compiler: &Path, output: &Path, validates: bool) -> Result<Vec<u8>, String> {
     let mut command = program(&compiler.to_string_lossy());
     command.arg(format!("kernels/{}", job.source)).args(&job.definitions);
-    command.args(["-target", "spirv", "-profile", "spirv_1_5", "-entry", "main", "-stage", "compute", "-O2", "-o"]);
-    said(command.arg(output)).map_err(|reason| format!("{}: {reason}", job.name))?;
+    command.args(["-target", "spirv", "-profile", "spirv_1_5", "-entry", "main", "-stage", "compute"]);
+    // The optimizer would exchange operations before anything can forbid it; drivers optimize as well.
+    command.arg(if job.precise { "-O0" } else { "-O2" });
+    said(command.arg("-o").arg(output)).map_err(|reason| format!("{}: {reason}", job.name))?;
     let code = std::fs::read(output).map_err(|error| failed("read", output, error))?;
-    let code = stripped(&code).map_err(|reason| format!("{}: {reason}", job.name))?;
+    let code = spirv::finished(&code, job.precise).map_err(|reason| format!("{}: {reason}", job.name))?;
     std::fs::write(output, &code).map_err(|error| failed("write", output, error))?;
     if validates {
         said(program("spirv-val").args(["--target-env", "vulkan1.3"]).arg(output))
@@ -137,32 +144,6 @@ fn said(command: &mut Command) -> Result<(), String> {
         }
         (false, words) => Err(format!("the compiler or the validator failed\n{words}")),
     }
-}
-
-/// SPIR-V without its debug instructions: they hold paths, and words that older validators do not know.
-fn stripped(code: &[u8]) -> Result<Vec<u8>, String> {
-    const HEADER_WORDS: usize = 5;
-    // OpSourceContinued, OpSource, OpSourceExtension, OpName, OpMemberName, OpString, OpLine, OpNoLine, OpModuleProcessed.
-    const DEBUG: [u32; 9] = [2, 3, 4, 5, 6, 7, 8, 317, 330];
-    let words: Vec<u32> =
-        code.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
-    if words.len() < HEADER_WORDS || words[0] != 0x0723_0203 || code.len() % 4 != 0 {
-        return Err("the compiler's output is no SPIR-V".to_owned());
-    }
-    let (header, mut rest) = words.split_at(HEADER_WORDS);
-    let mut kept = header.to_vec();
-    while let Some(&first) = rest.first() {
-        let (length, opcode) = ((first >> 16) as usize, first & 0xffff);
-        if length == 0 || length > rest.len() {
-            return Err(format!("an instruction of {length} words where {} are left", rest.len()));
-        }
-        let (instruction, after) = rest.split_at(length);
-        if !DEBUG.contains(&opcode) {
-            kept.extend_from_slice(instruction);
-        }
-        rest = after;
-    }
-    Ok(kept.into_iter().flat_map(u32::to_le_bytes).collect())
 }
 
 /// Makes `kernels/spirv/` hold these files and no others.
@@ -281,28 +262,15 @@ mod tests {
 
     #[test]
     fn declarations_are_parsed() {
-        let text = "// shader: a_f32\n// shader: a_f16 -DTYPE=half -DWIDE\n// a comment\n";
-        let job = |name: &str, definitions: &[&str]| Job {
+        let text = "// shader: a_f32 precise\n// shader: a_f16 -DTYPE=half -DWIDE\n// a comment\n";
+        let job = |name: &str, precise, definitions: &[&str]| Job {
             source: "a.slang".to_owned(),
             name: name.to_owned(),
             definitions: definitions.iter().map(|word| (*word).to_owned()).collect(),
+            precise,
         };
-        let expected = vec![job("a_f32", &[]), job("a_f16", &["-DTYPE=half", "-DWIDE"])];
+        let expected = vec![job("a_f32", true, &[]), job("a_f16", false, &["-DTYPE=half", "-DWIDE"])];
         assert_eq!(declared("a.slang", text), Ok(expected));
         assert!(declared("a.slang", "// shader: ../a").is_err() && declared("a.slang", "// shader: a -O3").is_err());
-    }
-
-    #[test]
-    fn debug_instructions_are_stripped_and_no_others() {
-        let code = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
-        let header = [0x0723_0203, 0x0001_0500, 0, 9, 0];
-        // OpCapability, OpName of two words more, OpNoLine, OpReturn.
-        let instructions = [0x0002_0011, 1, 0x0003_0005, 4, 0, 0x0001_013d, 0x0001_00fd];
-        let kept = [0x0002_0011, 1, 0x0001_00fd];
-        let all = code(&[header.as_slice(), &instructions].concat());
-        assert_eq!(stripped(&all), Ok(code(&[header.as_slice(), &kept].concat())));
-        assert!(stripped(&all[..all.len() - 8]).is_ok(), "whole instructions");
-        assert!(stripped(&all[..all.len() - 12]).is_err(), "half an instruction");
-        assert!(stripped(&all[1..]).is_err() && stripped(&[]).is_err());
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`command`] | how tasks run other programs |
 //! | [`parts`] | optional parts of the machine, and `FOREBAY_REQUIRE` |
+//! | [`spirv`] | what becomes of a compiled shader before it is committed |
 //! | [`source`] | the repository's text files |
 //! | [`floors`] | which crate and module may import which |
 //! | [`tidy`] | everything about the source that no compiler checks |
@@ -19,6 +20,7 @@ mod fuzz;
 mod kernels;
 mod parts;
 mod source;
+mod spirv;
 mod test;
 mod tidy;
 
