@@ -1,16 +1,223 @@
-//! Not yet.
+//! One result per element, from the elements at the same place.
 
-use forebay_base::{Kernel, TensorDesc};
+use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
+use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
-use super::{unsupported, Lowered, Offer};
+use super::elements::{bits_of, Elements, Kind, Layout, Task};
+use super::{shaders, unsupported, Dispatch, Lowered, Offer, Operand};
 
 /// How a kernel of this family runs.
 pub(super) fn lower(
     kernel: &Kernel,
-    _reads: &[TensorDesc],
-    _writes: &[TensorDesc],
-    _offer: &Offer,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
-    Err(unsupported(kernel, "the Vulkan device lacks it"))
+    let dispatches = match *kernel {
+        Kernel::Unary(op) => unary(op, reads, &writes[0], offer),
+        Kernel::UnaryGradient(op) => unary_gradient(op, reads, &writes[0], offer),
+        Kernel::Binary { op, activation } => binary(op, activation, reads, &writes[0], offer),
+        Kernel::Select => select(reads, &writes[0], offer),
+        Kernel::Fill { value } => fill(value, &writes[0], offer),
+        Kernel::Dropout { ratio, seed, node } => dropout(ratio, seed, node, reads, writes, offer),
+        _ => Err("not an elementwise kernel".to_owned()),
+    };
+    let dispatches = dispatches.map_err(|reason| unsupported(kernel, reason))?;
+    Ok(Lowered { dispatches, scratch_bytes: 0 })
+}
+
+/// The number by which shaders know a function, and its arguments.
+fn unary_code(op: UnaryOp) -> (u32, [f32; 2]) {
+    match op {
+        UnaryOp::Relu => (0, [0.0; 2]),
+        UnaryOp::LeakyRelu { alpha } => (1, [alpha, 0.0]),
+        UnaryOp::Elu { alpha } => (2, [alpha, 0.0]),
+        UnaryOp::Clip { low, high } => (3, [low, high]),
+        UnaryOp::Affine { scale, shift } => (4, [scale, shift]),
+        UnaryOp::Sigmoid => (5, [0.0; 2]),
+        UnaryOp::HardSigmoid { alpha, beta } => (6, [alpha, beta]),
+        UnaryOp::Tanh => (7, [0.0; 2]),
+        UnaryOp::Exp => (8, [0.0; 2]),
+        UnaryOp::Log => (9, [0.0; 2]),
+        UnaryOp::Sqrt => (10, [0.0; 2]),
+        UnaryOp::Reciprocal => (11, [0.0; 2]),
+        UnaryOp::Abs => (12, [0.0; 2]),
+        UnaryOp::Sign => (13, [0.0; 2]),
+        UnaryOp::Floor => (14, [0.0; 2]),
+        UnaryOp::Ceil => (15, [0.0; 2]),
+        UnaryOp::Erf => (16, [0.0; 2]),
+        UnaryOp::Gelu => (17, [0.0; 2]),
+        UnaryOp::Softplus => (18, [0.0; 2]),
+        UnaryOp::Silu => (19, [0.0; 2]),
+        UnaryOp::Sin => (20, [0.0; 2]),
+        UnaryOp::Cos => (21, [0.0; 2]),
+        UnaryOp::Not => (22, [0.0; 2]),
+    }
+}
+
+/// The number by which shaders know a function.
+fn binary_code(op: BinaryOp) -> u32 {
+    match op {
+        BinaryOp::Add => 0,
+        BinaryOp::Subtract => 1,
+        BinaryOp::Multiply => 2,
+        BinaryOp::Divide => 3,
+        BinaryOp::Power => 4,
+        BinaryOp::Minimum => 5,
+        BinaryOp::Maximum => 6,
+        BinaryOp::Equal => 7,
+        BinaryOp::Less => 8,
+        BinaryOp::LessOrEqual => 9,
+        BinaryOp::Greater => 10,
+        BinaryOp::GreaterOrEqual => 11,
+        BinaryOp::And => 12,
+        BinaryOp::Or => 13,
+        BinaryOp::Xor => 14,
+    }
+}
+
+fn kind_of(data_type: DataType) -> Result<Kind, String> {
+    Kind::of(data_type)
+        .ok_or_else(|| format!("the Vulkan device does not compute with {data_type}; cast to float32 first"))
+}
+
+fn unary(op: UnaryOp, reads: &[TensorDesc], write: &TensorDesc, offer: &Offer) -> Result<Vec<Dispatch>, String> {
+    let data_type = reads[0].data_type();
+    let kind = kind_of(data_type)?;
+    let (operation, arguments) = unary_code(op);
+    let undefined = || format!("{op:?} is not defined for {data_type}; cast to float32 first");
+    let arguments = match (kind, op) {
+        (Kind::Real, UnaryOp::Not) => return Err(undefined()),
+        (Kind::Real, _) | (Kind::Boolean, UnaryOp::Not) => arguments.map(f32::to_bits),
+        (Kind::Boolean, _) => return Err(undefined()),
+        (_, UnaryOp::Affine { scale, shift }) if scale.fract() == 0.0 && shift.fract() == 0.0 => {
+            // Through wrapping arithmetic, so that negation works for unsigned types and the smallest number too.
+            let magnitude = |value: f32| bits_of(value.abs() as f64, data_type) as u32;
+            [scale, shift].map(|value| if value < 0.0 { magnitude(value).wrapping_neg() } else { magnitude(value) })
+        }
+        (_, UnaryOp::Clip { low, high }) => [low, high].map(|value| bits_of(value as f64, data_type) as u32),
+        (_, UnaryOp::Relu | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil) => [0; 2],
+        _ => return Err(undefined()),
+    };
+    let task = Task {
+        shader: &shaders::ELEMENTWISE_UNARY,
+        constants: vec![operation, kind as u32],
+        arguments: arguments.to_vec(),
+    };
+    Elements::of(reads, write)?.dispatches(&task, offer)
+}
+
+fn unary_gradient(
+    op: UnaryOp,
+    reads: &[TensorDesc],
+    write: &TensorDesc,
+    offer: &Offer,
+) -> Result<Vec<Dispatch>, String> {
+    require_single(&reads[0])?;
+    if op == UnaryOp::Not {
+        return Err("Not has no gradient".to_owned());
+    }
+    let (operation, arguments) = unary_code(op);
+    let task = Task {
+        shader: &shaders::ELEMENTWISE_UNARY_GRADIENT,
+        constants: vec![operation],
+        arguments: arguments.map(f32::to_bits).to_vec(),
+    };
+    Elements::of(reads, write)?.dispatches(&task, offer)
+}
+
+fn binary(
+    op: BinaryOp,
+    activation: Activation,
+    reads: &[TensorDesc],
+    write: &TensorDesc,
+    offer: &Offer,
+) -> Result<Vec<Dispatch>, String> {
+    let [a, b] = [reads[0].data_type(), reads[1].data_type()];
+    if a != b {
+        return Err(format!("operands of {a} and {b} differ; cast one first"));
+    }
+    if op.is_comparison() && activation != Activation::None {
+        return Err(format!("{op:?} gives bool, which has no {activation:?}"));
+    }
+    let kind = kind_of(a)?;
+    let is_logic = matches!(op, BinaryOp::And | BinaryOp::Or | BinaryOp::Xor);
+    if kind == Kind::Boolean && !is_logic && op != BinaryOp::Equal {
+        return Err(format!("{op:?} is not defined for bool; cast to int32 first"));
+    }
+    if kind != Kind::Boolean && is_logic {
+        return Err(format!("{op:?} is defined for bool, not for {a}"));
+    }
+    let task = Task {
+        shader: &shaders::ELEMENTWISE_BINARY,
+        constants: vec![binary_code(op), kind as u32, (activation == Activation::Relu) as u32],
+        arguments: Vec::new(),
+    };
+    Elements::of(reads, write)?.dispatches(&task, offer)
+}
+
+fn select(reads: &[TensorDesc], write: &TensorDesc, offer: &Offer) -> Result<Vec<Dispatch>, String> {
+    let task = Task { shader: &shaders::ELEMENTWISE_SELECT, constants: Vec::new(), arguments: Vec::new() };
+    Elements::of(reads, write)?.in_words().dispatches(&task, offer)
+}
+
+fn fill(value: f64, write: &TensorDesc, offer: &Offer) -> Result<Vec<Dispatch>, String> {
+    let bits = bits_of(value, write.data_type());
+    let is_wide = write.data_type().size_bytes() == 8;
+    let words = [bits as u32, if is_wide { (bits >> 32) as u32 } else { bits as u32 }];
+    let task = Task { shader: &shaders::ELEMENTWISE_FILL, constants: Vec::new(), arguments: words.to_vec() };
+    Elements::of(&[], write)?.in_words().dispatches(&task, offer)
+}
+
+fn dropout(
+    ratio: f32,
+    seed: u64,
+    node: u64,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    offer: &Offer,
+) -> Result<Vec<Dispatch>, String> {
+    if !(0.0..1.0).contains(&ratio) {
+        return Err(format!("the ratio must be in 0..1, not {ratio}"));
+    }
+    require_single(&reads[0])?;
+    if let Some(strided) = reads.iter().chain(writes).find(|desc| !desc.is_packed()) {
+        return Err(format!("{strided} must be packed"));
+    }
+    let threshold = (ratio as f64 * 4_294_967_296.0) as u32;
+    let scale = (1.0 / (1.0 - ratio as f64)) as f32;
+    let words = |word: u64| [word as u32, (word >> 32) as u32];
+    if reads[1].data_type() != DataType::Int64 {
+        return Err(format!("a step must be int64, not {}", reads[1].data_type()));
+    }
+    let arguments = [&words(mix(seed))[..], &words(node), &[threshold, scale.to_bits()]].concat();
+    let outputs = [(&shaders::ELEMENTWISE_DROPOUT, &reads[..1]), (&shaders::ELEMENTWISE_DROPOUT_MASK, &[][..])];
+    let mut dispatches = Vec::new();
+    for (number, (write, (shader, operands))) in writes.iter().zip(outputs).enumerate() {
+        let sizes = write.sizes();
+        let mut layouts = vec![Layout::whole(Operand::Read(1), &reads[1], sizes)];
+        for (number, desc) in operands.iter().enumerate() {
+            layouts.push(Layout::broadcast(Operand::Read(number), desc, sizes)?);
+        }
+        layouts.push(Layout::broadcast(Operand::Write(number), write, sizes)?);
+        let task = Task { shader, constants: Vec::new(), arguments: arguments.clone() };
+        dispatches.extend(Elements::new(sizes, layouts).dispatches(&task, offer)?);
+    }
+    Ok(dispatches)
+}
+
+/// The finaliser of SplitMix64, as the shader and the host compute it.
+fn mix(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+fn require_single(desc: &TensorDesc) -> Result<(), String> {
+    match desc.data_type() {
+        DataType::Float32 => Ok(()),
+        other => Err(format!("the Vulkan device does not compute with {other} here; cast to float32 first")),
+    }
 }

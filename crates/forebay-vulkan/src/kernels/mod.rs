@@ -5,6 +5,7 @@
 //! of addresses or budgets.
 
 mod convolution;
+mod elements;
 mod elementwise;
 mod local_response;
 mod loss;

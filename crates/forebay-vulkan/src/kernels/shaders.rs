@@ -26,6 +26,20 @@ macro_rules! shaders {
 
 shaders! {
     // Elementwise, movement, optimizers.
+    ELEMENTWISE_UNARY = "elementwise_unary",
+    ELEMENTWISE_UNARY_GRADIENT = "elementwise_unary_gradient",
+    ELEMENTWISE_BINARY = "elementwise_binary",
+    ELEMENTWISE_SELECT = "elementwise_select",
+    ELEMENTWISE_FILL = "elementwise_fill",
+    ELEMENTWISE_DROPOUT = "elementwise_dropout",
+    ELEMENTWISE_DROPOUT_MASK = "elementwise_dropout_mask",
+    MOVEMENT_COPY = "movement_copy",
+    MOVEMENT_PAD = "movement_pad",
+    MOVEMENT_GATHER = "movement_gather",
+    MOVEMENT_GATHER_GRADIENT = "movement_gather_gradient",
+    OPTIMIZER_SGD = "optimizer_sgd",
+    OPTIMIZER_MOMENTUM = "optimizer_momentum",
+    OPTIMIZER_ADAM = "optimizer_adam",
     // Products, convolutions, pooling.
     CORRELATION_128X128 = "correlation_128x128",
     CORRELATION_128X16 = "correlation_128x16",

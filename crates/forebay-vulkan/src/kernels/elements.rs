@@ -1,0 +1,340 @@
+//! Dispatches that go through the elements of a tensor: the counterpart of the repository's `kernels/elements.slang`.
+//!
+//! Elements are gone through in the order in which the output lies, with dimensions merged that lie seamlessly in every
+//! operand. What is too large for one dispatch (a binding holds only so many bytes) is cut along the outermost dimension.
+
+use forebay_base::{DataType, TensorDesc};
+use half::{bf16, f16};
+
+use super::{groups, Bound, Dispatch, Offer, Operand, Shader};
+
+/// Elements, or words of smaller elements, that a workgroup makes.
+const ITEMS_PER_GROUP: u64 = 256 * 4;
+/// Elements that one dispatch makes at most: their numbers, and those of invocations past the end, fit 32 bits.
+const ELEMENTS_MAX: u64 = 1 << 31;
+/// What bindings start at multiples of.
+const BINDING_ALIGNMENT_BYTES: u64 = 256;
+
+/// How an operand's elements lie.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    /// Whose bytes.
+    pub operand: Operand,
+    /// Bytes of an element: 1, 2 or 4.
+    pub element_bytes: u64,
+    /// Bytes of the operand.
+    pub total_bytes: u64,
+    /// Place of the first element.
+    pub first: i64,
+    /// Strides in elements.
+    pub strides: Vec<i64>,
+    /// Whether the shader finds its way by itself: all of the operand is bound.
+    is_whole: bool,
+}
+
+impl Layout {
+    /// An operand in which the shader finds its way by itself.
+    pub fn whole(operand: Operand, desc: &TensorDesc, sizes: &[u64]) -> Layout {
+        Layout {
+            operand,
+            element_bytes: desc.data_type().size_bytes(),
+            total_bytes: desc.total_size_bytes(),
+            first: 0,
+            strides: vec![0; sizes.len()],
+            is_whole: true,
+        }
+    }
+
+    /// The same for an operand of which only what the elements take is bound.
+    pub fn in_part(mut self) -> Layout {
+        self.is_whole = false;
+        self
+    }
+
+    /// An operand that broadcasts to `sizes`: dimensions align at the last, size 1 broadcasts.
+    pub fn broadcast(operand: Operand, desc: &TensorDesc, sizes: &[u64]) -> Result<Layout, String> {
+        let misfit = || format!("an operand of sizes {:?} does not broadcast to {sizes:?}", desc.sizes());
+        let missing = sizes.len().checked_sub(desc.sizes().len()).ok_or_else(misfit)?;
+        let mut strides = vec![0; missing];
+        for ((&own, stride), &size) in desc.sizes().iter().zip(desc.effective_strides()).zip(&sizes[missing..]) {
+            match own {
+                _ if own == size => strides.push(stride as i64),
+                1 => strides.push(0),
+                _ => return Err(misfit()),
+            }
+        }
+        Ok(Layout {
+            operand,
+            element_bytes: desc.data_type().size_bytes(),
+            total_bytes: desc.total_size_bytes(),
+            first: 0,
+            strides,
+            is_whole: false,
+        })
+    }
+}
+
+/// Elements to go through: sizes, and how every operand lies, the output last.
+#[derive(Clone, Debug)]
+pub(super) struct Elements {
+    /// Sizes.
+    pub sizes: Vec<u64>,
+    /// Operands.
+    pub layouts: Vec<Layout>,
+    is_cut: bool,
+}
+
+/// What a shader is told beyond its elements.
+#[derive(Clone, Debug)]
+pub(super) struct Task {
+    /// The shader.
+    pub shader: &'static Shader,
+    /// Its specialization constants from 5 on.
+    pub constants: Vec<u32>,
+    /// Its own words.
+    pub arguments: Vec<u32>,
+}
+
+impl Elements {
+    /// Elements of these sizes.
+    pub fn new(sizes: &[u64], layouts: Vec<Layout>) -> Elements {
+        Elements { sizes: sizes.to_vec(), layouts, is_cut: false }
+    }
+
+    /// Elements of the operands of a launch, which broadcast to the sizes of what is written.
+    pub fn of(reads: &[TensorDesc], write: &TensorDesc) -> Result<Elements, String> {
+        let sizes = write.sizes();
+        let read = |(number, desc): (usize, &TensorDesc)| Layout::broadcast(Operand::Read(number), desc, sizes);
+        let mut layouts = reads.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
+        layouts.push(Layout::broadcast(Operand::Write(0), write, sizes)?);
+        Ok(Elements::new(sizes, layouts))
+    }
+
+    /// Elements of 8 bytes as two of 4: a dimension more. Operands of other sizes (a condition) stay.
+    pub fn in_words(mut self) -> Elements {
+        if self.layouts.iter().all(|layout| layout.element_bytes != 8) {
+            return self;
+        }
+        self.sizes.push(2);
+        for layout in &mut self.layouts {
+            let is_wide = layout.element_bytes == 8;
+            if is_wide {
+                layout.element_bytes = 4;
+                layout.first *= 2;
+                layout.strides.iter_mut().for_each(|stride| *stride *= 2);
+            }
+            layout.strides.push((is_wide && !layout.is_whole) as i64);
+        }
+        self
+    }
+
+    /// Elements of less than 4 bytes as words, where all operands have as many of them in every word.
+    pub fn in_whole_words(self) -> Elements {
+        let mut merged = self.merged();
+        let per_word = (4 / merged.layouts[0].element_bytes) as i64;
+        let Some(size) = merged.sizes.last_mut().filter(|size| **size % per_word as u64 == 0) else {
+            return self;
+        };
+        let is_word = |layout: &Layout| {
+            let (inner, outer) = layout.strides.split_last().unwrap_or((&0, &[]));
+            *inner == 1 && layout.first % per_word == 0 && outer.iter().all(|stride| stride % per_word == 0)
+        };
+        if !merged.layouts.iter().all(is_word) {
+            return self;
+        }
+        *size /= per_word as u64;
+        for layout in &mut merged.layouts {
+            layout.element_bytes = 4;
+            layout.first /= per_word;
+            let outer = layout.strides.len() - 1;
+            layout.strides[..outer].iter_mut().for_each(|stride| *stride /= per_word);
+        }
+        merged
+    }
+
+    /// The dispatches that go through them.
+    pub fn dispatches(self, task: &Task, offer: &Offer) -> Result<Vec<Dispatch>, String> {
+        let mut dispatches = Vec::new();
+        let mut rest = vec![self.merged()];
+        while let Some(elements) = rest.pop() {
+            if elements.fits(offer) {
+                dispatches.push(elements.dispatch(task, offer)?);
+            } else {
+                let (first, second) = elements.halves()?;
+                rest.extend([second, first]);
+            }
+        }
+        Ok(dispatches)
+    }
+
+    /// The same elements with dimensions in the order in which the output lies, and merged where that changes nothing.
+    fn merged(&self) -> Elements {
+        let stride = |operand: usize, dimension: usize| self.layouts[operand].strides[dimension];
+        let output = self.layouts.len() - 1;
+        let mut order: Vec<usize> = (0..self.sizes.len()).filter(|&dimension| self.sizes[dimension] > 1).collect();
+        order.sort_by_key(|&dimension| std::cmp::Reverse(stride(output, dimension).unsigned_abs()));
+        let mut merged = self.clone();
+        merged.sizes.clear();
+        merged.layouts.iter_mut().for_each(|layout| layout.strides.clear());
+        for dimension in order {
+            let size = self.sizes[dimension];
+            let is_seamless = |(operand, layout): (usize, &Layout)| {
+                layout.strides.last() == stride(operand, dimension).checked_mul(size as i64).as_ref()
+            };
+            let seamless = merged.layouts.iter().enumerate().all(is_seamless);
+            match merged.sizes.last_mut() {
+                Some(last) if seamless => {
+                    *last *= size;
+                    merged.layouts.iter_mut().for_each(|layout| _ = layout.strides.pop());
+                }
+                _ => merged.sizes.push(size),
+            }
+            for (operand, layout) in merged.layouts.iter_mut().enumerate() {
+                layout.strides.push(stride(operand, dimension));
+            }
+        }
+        merged
+    }
+
+    /// Number of elements.
+    fn count(&self) -> u64 {
+        self.sizes.iter().product()
+    }
+
+    /// First and last place that an operand's elements take.
+    fn extent(&self, layout: &Layout) -> (i64, i64) {
+        let reaches = self.sizes.iter().zip(&layout.strides).map(|(&size, &stride)| (size as i64 - 1) * stride);
+        let (below, above): (Vec<i64>, Vec<i64>) = reaches.partition(|&reach| reach < 0);
+        (layout.first + below.iter().sum::<i64>(), layout.first + above.iter().sum::<i64>())
+    }
+
+    /// The bytes that a binding has to hold, from a multiple of its alignment on, in words.
+    fn bytes_of(&self, layout: &Layout) -> (u64, u64) {
+        if layout.is_whole {
+            return (0, layout.total_bytes);
+        }
+        let (first, last) = self.extent(layout);
+        let start = first as u64 * layout.element_bytes / BINDING_ALIGNMENT_BYTES * BINDING_ALIGNMENT_BYTES;
+        let end = ((last as u64 + 1) * layout.element_bytes).next_multiple_of(4);
+        (start, end - start)
+    }
+
+    fn fits(&self, offer: &Offer) -> bool {
+        let fits = |layout: &Layout| self.bytes_of(layout).1 <= offer.binding_bytes_max;
+        self.count() <= ELEMENTS_MAX && self.layouts.iter().all(fits)
+    }
+
+    /// The elements in two parts, cut along the outermost dimension, at a multiple of 256 where it is long.
+    fn halves(self) -> Result<(Elements, Elements), String> {
+        let Some((&size, inner)) = self.sizes.split_first() else {
+            return Err(format!("an element's operands do not fit the device's bindings: {:?}", self.layouts));
+        };
+        let step = [BINDING_ALIGNMENT_BYTES, 4, 1].into_iter().find(|step| size >= 2 * step).unwrap_or(1);
+        let middle = size / 2 / step * step;
+        let part = |start: u64, length: u64| {
+            let mut part = self.clone();
+            part.sizes = [&[length], inner].concat();
+            part.is_cut = true;
+            part.layouts.iter_mut().for_each(|layout| layout.first += start as i64 * layout.strides[0]);
+            // A dimension of one element is none.
+            part.merged()
+        };
+        Ok((part(0, middle), part(middle, size - middle)))
+    }
+
+    fn dispatch(&self, task: &Task, offer: &Offer) -> Result<Dispatch, String> {
+        let output = self.layouts.last().ok_or("nothing is written")?;
+        let per_word = 4 / output.element_bytes;
+        let mut bindings = Vec::new();
+        let mut firsts = Vec::new();
+        let mut beginning = 0;
+        for layout in &self.layouts {
+            let (start, length) = self.bytes_of(layout);
+            let is_whole = start == 0 && layout.total_bytes <= offer.binding_bytes_max;
+            let size_bytes = if is_whole { None } else { Some(length) };
+            bindings.push(Bound { operand: layout.operand, offset_bytes: start, size_bytes });
+            beginning = start / layout.element_bytes;
+            firsts.push((layout.first - (start / layout.element_bytes) as i64) as u32);
+        }
+        let is_dense = self.is_dense(output) && self.has_whole_words(output, per_word);
+        let per_item = if is_dense { per_word } else { 1 };
+        let groups = groups(self.count().div_ceil(per_item).div_ceil(ITEMS_PER_GROUP), offer);
+        let bytes = |operand: usize| self.layouts.get(operand).map_or(4, |layout| layout.element_bytes as u32);
+        let read = |operand: usize| if operand + 1 < self.layouts.len() { bytes(operand) } else { 4 };
+        let mut constants = vec![is_dense as u32, output.element_bytes as u32, read(0), read(1), read(2)];
+        constants.extend(&task.constants);
+        let mut parameters = vec![groups[0], self.count() as u32, self.sizes.len().max(1) as u32];
+        parameters.extend([beginning as u32, (beginning >> 32) as u32]);
+        parameters.extend(&task.arguments);
+        parameters.extend(firsts);
+        for dimension in (0..self.sizes.len()).rev() {
+            parameters.push(self.sizes[dimension] as u32);
+            parameters.extend(self.layouts.iter().map(|layout| layout.strides[dimension] as u32));
+        }
+        if self.sizes.is_empty() {
+            parameters.extend(std::iter::once(1).chain(self.layouts.iter().map(|_| 0)));
+        }
+        Ok(Dispatch { shader: task.shader, constants, bindings, parameters, groups })
+    }
+
+    /// Whether the output's elements lie one after the other in the order in which they are gone through.
+    fn is_dense(&self, output: &Layout) -> bool {
+        let mut expected = 1;
+        self.sizes.iter().zip(&output.strides).rev().all(|(&size, &stride)| {
+            let fits = stride == expected;
+            expected *= size as i64;
+            fits
+        })
+    }
+
+    /// Whether a dense output's words are its own, the last perhaps in part: others' elements may follow where it is cut.
+    fn has_whole_words(&self, output: &Layout, per_word: u64) -> bool {
+        let end = output.first as u64 + self.count();
+        output.first as u64 % per_word == 0 && (end % per_word == 0 || !self.is_cut)
+    }
+}
+
+/// What a shader takes a word for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A real number in single precision.
+    Real,
+    /// A signed integer of up to 32 bits.
+    Signed,
+    /// An unsigned one.
+    Unsigned,
+    /// A boolean.
+    Boolean,
+}
+
+impl Kind {
+    /// What elements of a type are, where a word holds them and shaders compute with them.
+    pub fn of(data_type: DataType) -> Option<Kind> {
+        match data_type {
+            DataType::Float32 => Some(Kind::Real),
+            DataType::Int32 | DataType::Int16 | DataType::Int8 => Some(Kind::Signed),
+            DataType::UInt32 | DataType::UInt16 | DataType::UInt8 => Some(Kind::Unsigned),
+            DataType::Bool => Some(Kind::Boolean),
+            _ => None,
+        }
+    }
+}
+
+/// A value as an element's bits, in the low bytes of a word.
+pub(super) fn bits_of(value: f64, data_type: DataType) -> u64 {
+    match data_type {
+        DataType::Float64 => value.to_bits(),
+        DataType::Float32 => (value as f32).to_bits() as u64,
+        DataType::Float16 => f16::from_f64(value).to_bits() as u64,
+        DataType::BFloat16 => bf16::from_f64(value).to_bits() as u64,
+        DataType::Int64 => value as i64 as u64,
+        DataType::Int32 => value as i32 as u64,
+        DataType::Int16 => value as i16 as u64,
+        DataType::Int8 => value as i8 as u64,
+        DataType::UInt64 => value as u64,
+        DataType::UInt32 => value as u32 as u64,
+        DataType::UInt16 => value as u16 as u64,
+        DataType::UInt8 => value as u8 as u64,
+        DataType::Bool => (value != 0.0) as u64,
+    }
+}
