@@ -7,11 +7,13 @@
 mod convolution;
 mod elements;
 mod elementwise;
+mod lattice;
 mod local_response;
 mod loss;
 mod matmul;
 mod movement;
 mod normalization;
+mod operands;
 mod optimizer;
 mod pooling;
 mod reduce;

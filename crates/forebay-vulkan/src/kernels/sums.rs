@@ -1,16 +1,198 @@
-//! Not yet.
+//! Sums over positions in parts, and what becomes of them.
 
-use forebay_base::{Kernel, TensorDesc};
+use forebay_base::kernel::{Activation, Summing};
+use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
-use super::{unsupported, Lowered, Offer};
+use super::lattice::{lattices, Lattice};
+use super::operands::{exactly, require_packed, require_reachable};
+use super::shaders::{self, Shader};
+use super::{groups, loss, unsupported, Bound, Dispatch, Lowered, Offer, Operand};
+
+/// Invocations of a workgroup: must be `LANES` of the shaders.
+pub(super) const LANES: u64 = 256;
+/// Channels from which on each has one workgroup, and chunks up to which one does with one.
+const CHANNELS_APART: u64 = 128;
+const CHUNKS_TOGETHER: u64 = 8;
+/// Workgroups that share the channels of a sum, about.
+const GROUPS: u64 = 1024;
+/// Bytes of a chunk's sums: two float64.
+const CHUNK_SUMS_BYTES: u64 = 16;
 
 /// How a kernel of this family runs.
 pub(super) fn lower(
     kernel: &Kernel,
-    _reads: &[TensorDesc],
-    _writes: &[TensorDesc],
-    _offer: &Offer,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
-    Err(unsupported(kernel, "the Vulkan device lacks it"))
+    let lowered = require_reachable(reads, offer).and_then(|()| require_reachable(writes, offer)).and_then(|()| {
+        match *kernel {
+            Kernel::Sums { of, accumulate } => add(of, accumulate, reads, writes, offer),
+            Kernel::FromSums { of } => finish(of, reads, writes, offer),
+            _ => Err("not a sum".into()),
+        }
+    });
+    lowered.map_err(|reason| unsupported(kernel, reason))
+}
+
+/// The shader for elements of a type.
+pub(super) fn for_type(data_type: DataType, shaders: [&'static Shader; 2]) -> Result<&'static Shader, String> {
+    match data_type {
+        DataType::Float32 => Ok(shaders[0]),
+        DataType::Float64 => Ok(shaders[1]),
+        other => Err(format!("data type {other} is not supported; cast to float32 or float64 first")),
+    }
+}
+
+/// Bindings of operands, all of each.
+pub(super) fn bindings(operands: impl IntoIterator<Item = Operand>) -> Vec<Bound> {
+    operands.into_iter().map(Bound::from).collect()
+}
+
+/// What the shaders of batch normalisation and its sums are told of an activation.
+pub(super) fn is_rectified(activation: Activation) -> u32 {
+    u32::from(activation == Activation::Relu)
+}
+
+/// The sums of a lattice's channels: how workgroups share them.
+struct Sharing {
+    /// Chunks of a workgroup, and workgroups of a channel.
+    group_chunks: u64,
+    channel_groups: u64,
+}
+
+impl Sharing {
+    fn of(lattice: &Lattice) -> Sharing {
+        let chunks = lattice.chunks();
+        if lattice.channels >= CHANNELS_APART || chunks <= CHUNKS_TOGETHER {
+            return Sharing { group_chunks: chunks, channel_groups: 1 };
+        }
+        let group_chunks = (chunks * lattice.channels).div_ceil(GROUPS).next_multiple_of(4);
+        Sharing { group_chunks, channel_groups: chunks.div_ceil(group_chunks) }
+    }
+}
+
+/// What a kernel sums, apart from its operands.
+#[derive(Clone, Copy, Default)]
+struct Settings {
+    accumulate: bool,
+    epsilon: f32,
+    rectified: u32,
+}
+
+/// The dispatch that sums over the positions of `x`, which has been read `count` operands among.
+fn sum_channels(
+    shader: &'static Shader,
+    x: Lattice,
+    dy: Lattice,
+    settings: Settings,
+    reads: usize,
+    offer: &Offer,
+) -> Lowered {
+    let sharing = Sharing::of(&x);
+    let count = sharing.channel_groups * x.channels;
+    let shared = sharing.channel_groups > 1;
+    let groups = groups(count, offer);
+    let mut parameters = vec![
+        groups[0],
+        count as u32,
+        sharing.group_chunks as u32,
+        sharing.channel_groups as u32,
+        u32::from(settings.accumulate),
+        settings.epsilon.to_bits(),
+        settings.rectified,
+    ];
+    parameters.extend(x.positions(x.is_seamless() && dy.is_seamless()));
+    parameters.extend(x.strides());
+    parameters.extend(dy.strides());
+    // A shader has all of its bindings bound, even those that it does not use here.
+    let scratch = if shared { Operand::Scratch } else { Operand::Write(0) };
+    let before = if settings.accumulate { Operand::Read(reads) } else { Operand::Write(0) };
+    let operands = (0..reads).map(Operand::Read).chain([Operand::Write(0), scratch, Operand::Counter, before]);
+    let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters, groups };
+    let scratch_bytes = if shared { x.channels * x.chunks() * CHUNK_SUMS_BYTES } else { 0 };
+    Lowered { dispatches: vec![dispatch], scratch_bytes }
+}
+
+fn add(
+    of: Summing,
+    accumulate: bool,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    offer: &Offer,
+) -> Result<Lowered, String> {
+    if let Summing::CrossEntropy { axis, ignore_index } = of {
+        return loss::sums(axis, ignore_index, accumulate, reads, writes, offer);
+    }
+    let [sums] = exactly(writes, "results")?;
+    let own = reads.len().saturating_sub(usize::from(accumulate));
+    let (reads, before) = reads.split_at(own);
+    let x = reads.get(usize::from(reads.len() > 1)).ok_or("nothing to sum")?;
+    let (data_type, channels) = (x.data_type(), x.sizes().get(1).copied().unwrap_or(1));
+    let tables: Vec<&TensorDesc> = before.iter().chain([sums]).collect();
+    require_packed(&tables, DataType::Float64, of.rows() * channels)?;
+    let mut settings = Settings { accumulate, ..Settings::default() };
+    let (shaders, [x, dy]) = match of {
+        Summing::BatchStatistics => {
+            let [x] = exactly(reads, "operands")?;
+            ([&shaders::SUMS_STATISTICS_F32, &shaders::SUMS_STATISTICS_F64], lattices([x, x])?)
+        }
+        Summing::BatchGradient { epsilon, activation } => {
+            let [dy, x, parameters @ ..] = exactly::<6>(reads, "operands")?;
+            require_packed(&parameters, data_type, channels)?;
+            settings = Settings { accumulate, epsilon, rectified: is_rectified(activation) };
+            ([&shaders::SUMS_GRADIENT_F32, &shaders::SUMS_GRADIENT_F64], lattices([x, dy])?)
+        }
+        Summing::CrossEntropy { .. } | Summing::Channels => {
+            let [x] = exactly(reads, "operands")?;
+            ([&shaders::SUMS_CHANNELS_F32, &shaders::SUMS_CHANNELS_F64], lattices([x, x])?)
+        }
+    };
+    Ok(sum_channels(for_type(data_type, shaders)?, x, dy, settings, own, offer))
+}
+
+/// The reduction that sums along all axes but the second, as parts would sum it.
+pub(super) fn whole_channels(x: &TensorDesc, y: &TensorDesc, offer: &Offer) -> Result<Lowered, String> {
+    let shader = for_type(x.data_type(), [&shaders::REDUCE_CHANNELS_F32, &shaders::REDUCE_CHANNELS_F64])?;
+    require_packed(&[y], x.data_type(), x.sizes()[1])?;
+    let lattice = Lattice::of(x)?;
+    let mut lowered = sum_channels(shader, lattice, lattice, Settings::default(), 1, offer);
+    // There is nothing to go on from.
+    lowered.dispatches.iter_mut().for_each(|dispatch| dispatch.bindings.truncate(4));
+    Ok(lowered)
+}
+
+fn finish(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> Result<Lowered, String> {
+    let result = writes.first().ok_or("no results")?;
+    let (data_type, channels) = (result.data_type(), result.element_count());
+    let (shaders, operands, epsilon) = match of {
+        Summing::BatchStatistics => {
+            ([&shaders::FROM_SUMS_STATISTICS_F32, &shaders::FROM_SUMS_STATISTICS_F64], (1, 2), 0.0)
+        }
+        Summing::BatchGradient { epsilon, .. } => {
+            ([&shaders::FROM_SUMS_GRADIENT_F32, &shaders::FROM_SUMS_GRADIENT_F64], (2, 2), epsilon)
+        }
+        // Losses are float32 alone.
+        Summing::CrossEntropy { .. } if data_type == DataType::Float32 => {
+            ([&shaders::FROM_SUMS_CROSS_ENTROPY_F32; 2], (1, 1), 0.0)
+        }
+        Summing::CrossEntropy { .. } => return Err(format!("a loss of data type {data_type} is not supported")),
+        Summing::Channels => ([&shaders::FROM_SUMS_CHANNELS_F32, &shaders::FROM_SUMS_CHANNELS_F64], (1, 1), 0.0),
+    };
+    if (reads.len(), writes.len()) != operands {
+        return Err(format!("{} operands and {} results where {operands:?} are needed", reads.len(), writes.len()));
+    }
+    require_packed(&[&reads[0]], DataType::Float64, of.rows() * channels)?;
+    let others: Vec<&TensorDesc> = reads[1..].iter().chain(writes).collect();
+    require_packed(&others, data_type, channels)?;
+    let groups = groups(channels.div_ceil(LANES), offer);
+    let operands = (0..reads.len()).map(Operand::Read).chain((0..writes.len()).map(Operand::Write));
+    Ok(Lowered::from(Dispatch {
+        shader: for_type(data_type, shaders)?,
+        constants: Vec::new(),
+        bindings: bindings(operands),
+        parameters: vec![groups[0], channels as u32, epsilon.to_bits()],
+        groups,
+    }))
 }

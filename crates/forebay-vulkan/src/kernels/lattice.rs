@@ -1,0 +1,98 @@
+//! How a tensor x\[images, channels, rows, ..] lies: rows of the first spatial dimension may be anywhere, with all channels of
+//! one row together or all rows of one channel. Within a row, places lie together.
+
+use forebay_base::kernel::{chunk_of, Chunk};
+use forebay_base::TensorDesc;
+
+/// Sizes and strides of a tensor, in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lattice {
+    pub images: u64,
+    pub channels: u64,
+    pub rows: u64,
+    /// Elements of a row.
+    pub places: u64,
+    pub image_stride: u64,
+    pub channel_stride: u64,
+    pub row_stride: u64,
+}
+
+impl Lattice {
+    /// # Errors
+    /// Where there is no channel axis, or the places of a row do not lie together.
+    pub fn of(desc: &TensorDesc) -> Result<Lattice, String> {
+        let (sizes, strides) = (desc.sizes(), desc.effective_strides());
+        if sizes.len() < 2 {
+            return Err(format!("{desc} has no channel axis"));
+        }
+        let mut places = 1;
+        for (&size, &stride) in sizes.iter().zip(&strides).skip(3).rev() {
+            if size > 1 && stride != places {
+                return Err(format!("the places of a row of {desc} lie apart"));
+            }
+            places *= size;
+        }
+        let rows = sizes.get(2).copied().unwrap_or(1);
+        let row_stride = if rows > 1 { strides[2] } else { places };
+        Ok(Lattice {
+            images: sizes[0],
+            channels: sizes[1],
+            rows,
+            places,
+            image_stride: strides[0],
+            channel_stride: strides[1],
+            row_stride,
+        })
+    }
+
+    /// Whether the rows of a channel follow each other.
+    pub fn is_seamless(&self) -> bool {
+        self.row_stride == self.places
+    }
+
+    /// Elements of a channel over all images.
+    pub fn samples(&self) -> u64 {
+        self.images * self.rows * self.places
+    }
+
+    /// Elements of all channels.
+    pub fn elements(&self) -> u64 {
+        self.samples() * self.channels
+    }
+
+    /// Chunks of a sum over all positions.
+    pub fn chunks(&self) -> u64 {
+        let chunk = chunk_of(self.rows, self.places);
+        self.images.div_ceil(chunk.images) * self.rows.div_ceil(chunk.rows)
+    }
+
+    /// The parameters that `positions_at` of `positions.slang` reads; `seamless` where all operands are.
+    pub fn positions(&self, seamless: bool) -> Vec<u32> {
+        let Chunk { images, rows } = chunk_of(self.rows, self.places);
+        let per_image = self.rows.div_ceil(rows);
+        let words = [self.images, self.channels, self.rows, self.places, images.min(self.images), rows, per_image];
+        words.into_iter().chain([self.chunks(), u64::from(seamless)]).map(|word| word as u32).collect()
+    }
+
+    /// The parameters that `lattice_at` reads. The strides of an axis of one element stand for nothing.
+    pub fn strides(&self) -> Vec<u32> {
+        [(self.images, self.image_stride), (self.channels, self.channel_stride), (self.rows, self.row_stride)]
+            .map(|(size, stride)| if size > 1 { stride as u32 } else { 0 })
+            .to_vec()
+    }
+}
+
+/// The lattices of operands of one size.
+///
+/// # Errors
+/// Where one is none, or sizes differ.
+pub(super) fn lattices<const N: usize>(descs: [&TensorDesc; N]) -> Result<[Lattice; N], String> {
+    let mut all = [Lattice::of(descs[0])?; N];
+    for (slot, desc) in all.iter_mut().zip(descs) {
+        *slot = Lattice::of(desc)?;
+        if desc.sizes() != descs[0].sizes() {
+            return Err(format!("{} and {desc} differ in size", descs[0]));
+        }
+    }
+    Ok(all)
+}

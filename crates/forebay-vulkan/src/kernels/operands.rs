@@ -1,0 +1,46 @@
+//! What kernels that sum ask of their operands: that a shader can address them, their number, types and sizes.
+
+use forebay_base::{DataType, TensorDesc};
+
+use super::Offer;
+
+/// # Errors
+/// Where an operand has more bytes than a shader reaches through a binding, or more elements than it counts.
+pub(super) fn require_reachable(descs: &[TensorDesc], offer: &Offer) -> Result<(), String> {
+    let reached_bytes = offer.binding_bytes_max.min(1 << 32);
+    match descs.iter().find(|desc| desc.total_size_bytes() > reached_bytes) {
+        Some(desc) => {
+            Err(format!("{desc} has {} bytes, and a shader reaches {reached_bytes} bytes", desc.total_size_bytes()))
+        }
+        None => match descs.iter().find(|desc| desc.element_count() > u64::from(u32::MAX)) {
+            Some(desc) => Err(format!("{desc} has {} elements, and a shader counts 2^32", desc.element_count())),
+            None => Ok(()),
+        },
+    }
+}
+
+/// # Errors
+/// Where there are not so many.
+pub(super) fn exactly<'a, const N: usize>(descs: &'a [TensorDesc], what: &str) -> Result<[&'a TensorDesc; N], String> {
+    let all: Vec<&TensorDesc> = descs.iter().collect();
+    all.try_into().map_err(|_| format!("{} {what} where {N} are needed", descs.len()))
+}
+
+/// # Errors
+/// Where one is not of this type.
+pub(super) fn require_type(descs: &[&TensorDesc], data_type: DataType) -> Result<(), String> {
+    match descs.iter().find(|desc| desc.data_type() != data_type) {
+        Some(desc) => Err(format!("{desc} is not {data_type}")),
+        None => Ok(()),
+    }
+}
+
+/// # Errors
+/// Where one is not packed with so many elements of this type.
+pub(super) fn require_packed(descs: &[&TensorDesc], data_type: DataType, elements: u64) -> Result<(), String> {
+    require_type(descs, data_type)?;
+    match descs.iter().find(|desc| !desc.is_packed() || desc.element_count() != elements) {
+        Some(desc) => Err(format!("{desc} does not have {elements} elements one after the other")),
+        None => Ok(()),
+    }
+}
