@@ -26,8 +26,8 @@ pub(super) fn lower(
     writes: &[TensorDesc],
     offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
-    let lowered = require_reachable(reads, offer).and_then(|()| require_reachable(writes, offer)).and_then(|()| {
-        match *kernel {
+    let lowered =
+        require_reachable(reads, offer).and_then(|()| require_reachable(writes, offer)).and_then(|()| match *kernel {
             Kernel::SoftmaxCrossEntropy { axis, ignore_index } => {
                 let [loss] = exactly(writes, "results")?;
                 require_packed(&[loss], DataType::Float32, 1)?;
@@ -45,8 +45,7 @@ pub(super) fn lower(
             }
             Kernel::MeanSquaredErrorGradient => squared_error_gradient(reads, writes, offer),
             _ => Err("not a loss".into()),
-        }
-    });
+        });
     lowered.map_err(|reason| unsupported(kernel, reason))
 }
 
@@ -159,7 +158,11 @@ fn parameters(
         other => return Err(format!("labels must be int32 or int64, not {other}")),
     };
     if !labels.is_packed() || labels.element_count() != layout.positions() || layout.classes > i32::MAX as u64 {
-        return Err(format!("labels {labels} do not fit {} classes at {} positions", layout.classes, layout.positions()));
+        return Err(format!(
+            "labels {labels} do not fit {} classes at {} positions",
+            layout.classes,
+            layout.positions()
+        ));
     }
     let ignore = ignore_index.unwrap_or_default() as u64;
     let image_positions = layout.rows * layout.places;

@@ -24,7 +24,7 @@ mod sums;
 use forebay_base::{Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
-pub use shaders::Shader;
+pub use shaders::{Shader, ALL};
 
 /// What of a device decides how kernels run on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

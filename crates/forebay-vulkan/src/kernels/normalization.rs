@@ -25,8 +25,8 @@ pub(super) fn lower(
     writes: &[TensorDesc],
     offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
-    let lowered = require_reachable(reads, offer).and_then(|()| require_reachable(writes, offer)).and_then(|()| {
-        match *kernel {
+    let lowered =
+        require_reachable(reads, offer).and_then(|()| require_reachable(writes, offer)).and_then(|()| match *kernel {
             Kernel::BatchNormalization { epsilon, activation } => {
                 Batch { epsilon, activation, offer }.inference(reads, writes)
             }
@@ -42,8 +42,7 @@ pub(super) fn lower(
             Kernel::LayerNormalization { axis, epsilon } => layer(axis, epsilon, reads, writes, offer),
             Kernel::LayerNormalizationGradient { axis } => layer_gradient(axis, reads, writes, offer),
             _ => Err("not a normalisation".into()),
-        }
-    });
+        });
     lowered.map_err(|reason| unsupported(kernel, reason))
 }
 
@@ -102,13 +101,8 @@ impl Batch<'_> {
         let lattice = &lattices[0];
         let count = if given { lattice.elements().div_ceil(GROUP_ELEMENTS) } else { lattice.channels };
         let groups = groups(count, self.offer);
-        let mut parameters = vec![
-            groups[0],
-            count as u32,
-            GROUP_ELEMENTS as u32,
-            self.epsilon.to_bits(),
-            is_rectified(self.activation),
-        ];
+        let mut parameters =
+            vec![groups[0], count as u32, GROUP_ELEMENTS as u32, self.epsilon.to_bits(), is_rectified(self.activation)];
         parameters.extend(lattice.positions(lattices.iter().all(Lattice::is_seamless)));
         lattices.iter().for_each(|lattice| parameters.extend(lattice.strides()));
         let operands = (0..counts.0).map(Operand::Read).chain((0..counts.1).map(Operand::Write));
@@ -187,12 +181,7 @@ fn layer(
     }))
 }
 
-fn layer_gradient(
-    axis: usize,
-    reads: &[TensorDesc],
-    writes: &[TensorDesc],
-    offer: &Offer,
-) -> Result<Lowered, String> {
+fn layer_gradient(axis: usize, reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> Result<Lowered, String> {
     let [dy, x, scale, mean, inverse] = exactly(reads, "operands")?;
     let [dx, dscale, dbias] = exactly(writes, "results")?;
     let (rows, length) = rows_of(axis, x)?;

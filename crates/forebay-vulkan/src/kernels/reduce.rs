@@ -56,16 +56,15 @@ pub(super) fn lower(
     writes: &[TensorDesc],
     offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
-    let lowered = require_reachable(reads, offer).and_then(|()| require_reachable(writes, offer)).and_then(|()| {
-        match kernel {
+    let lowered =
+        require_reachable(reads, offer).and_then(|()| require_reachable(writes, offer)).and_then(|()| match kernel {
             Kernel::Reduce { op, axes } => reduce(*op, axes, reads, writes, offer),
             Kernel::Softmax { axis } | Kernel::SoftmaxGradient { axis } => softmax(*axis, false, reads, writes, offer),
             Kernel::LogSoftmax { axis } | Kernel::LogSoftmaxGradient { axis } => {
                 softmax(*axis, true, reads, writes, offer)
             }
             _ => Err("not a reduction".into()),
-        }
-    });
+        });
     lowered.map_err(|reason| unsupported(kernel, reason))
 }
 
@@ -167,7 +166,8 @@ fn reduce(
         DataType::UInt32 => &shaders::REDUCE_U32,
         other => return Err(format!("data type {other} is not supported; cast to float32 or int32 first")),
     };
-    if x.data_type().is_integer() && (op == ReduceOp::L2 || op == ReduceOp::Mean && reduced.count() > INTEGER_MEAN_MAX) {
+    if x.data_type().is_integer() && (op == ReduceOp::L2 || op == ReduceOp::Mean && reduced.count() > INTEGER_MEAN_MAX)
+    {
         return Err(format!("{op:?} of {} elements of {} needs wider integers", reduced.count(), x.data_type()));
     }
     Ok(dispatch(shader, op.into(), &kept, &reduced, x.data_type(), 1, offer))

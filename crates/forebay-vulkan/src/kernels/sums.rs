@@ -26,13 +26,12 @@ pub(super) fn lower(
     writes: &[TensorDesc],
     offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
-    let lowered = require_reachable(reads, offer).and_then(|()| require_reachable(writes, offer)).and_then(|()| {
-        match *kernel {
+    let lowered =
+        require_reachable(reads, offer).and_then(|()| require_reachable(writes, offer)).and_then(|()| match *kernel {
             Kernel::Sums { of, accumulate } => add(of, accumulate, reads, writes, offer),
             Kernel::FromSums { of } => finish(of, reads, writes, offer),
             _ => Err("not a sum".into()),
-        }
-    });
+        });
     lowered.map_err(|reason| unsupported(kernel, reason))
 }
 
