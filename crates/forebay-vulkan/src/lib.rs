@@ -3,5 +3,44 @@
 //! | module | subject |
 //! |---|---|
 //! | [`kernels`] | which shader runs a kernel, with which operands and parameters: plain data |
+//! | [`adapter`] | the Vulkan devices of a machine, and why some cannot be used |
+//! | `system` | the loader, an instance, and the validation layer's messages |
+//! | `gpu` | one logical device: queues, memory types, what it offers |
+//! | `memory` | heaps, sparse buffers, placed buffers, host blocks: where a region's bytes are |
+//! | `pipeline` | pipelines of shaders, kept on disk between runs |
+//! | `frame` | what a list of commands needs while it runs, used again afterwards |
+//! | `record` | commands into command buffers |
+//! | `stream` | streams as batches with timeline semaphores: who may be submitted when |
+//! | `state` | everything of a device that changes |
+//! | `batches` | a list of commands into batches |
+//! | `disk` | copies from and to spill files |
+//! | [`device`] | the device itself |
+//!
+//! # How commands become submissions
+//!
+//! A stream is a timeline semaphore and a sequence of batches, each one command buffer. A record ends a batch, a wait begins
+//! one: it waits for the value of the recording stream's semaphore. A barrier of the plan is one `vkCmdPipelineBarrier2`, and
+//! there are no others but one kind: where a batch wrote host blocks, its end makes these bytes visible to the host, which the
+//! specification asks for. Batches are submitted in an order in which each one's waits have been submitted before, so that
+//! devices with one queue never stand still.
+//!
+//! Streams begin on a queue that only copies, where the hardware has one, and move to one that computes with their first
+//! launch.
 
+pub mod adapter;
+mod batches;
+pub mod device;
+mod disk;
+mod frame;
+mod gpu;
 pub mod kernels;
+mod memory;
+mod pipeline;
+mod record;
+mod state;
+mod stream;
+mod system;
+
+pub use adapter::{adapters, Adapter};
+pub use device::{VulkanDevice, VulkanOptions};
+pub use state::Counts;

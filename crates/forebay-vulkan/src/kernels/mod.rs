@@ -35,6 +35,8 @@ pub struct Offer {
     pub binding_bytes_max: u64,
     /// Bytes that the invocations of a workgroup share.
     pub shared_bytes: u32,
+    /// Whether shaders may compute with float64.
+    pub float64: bool,
 }
 
 /// Bytes that a shader reaches through one of its bindings.

@@ -1,0 +1,156 @@
+//! The Vulkan devices of a machine: which there are, and which can be used.
+
+use std::ffi::CStr;
+
+use ash::vk;
+use forebay_device::DeviceError;
+
+use crate::system::System;
+
+/// A Vulkan device of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adapter {
+    /// Its number, as in `vulkan:NUMBER`.
+    pub index: usize,
+    /// Its name.
+    pub name: String,
+    /// The driver's name and version.
+    pub driver: String,
+    /// `discrete GPU`, `integrated GPU`, `virtual GPU`, `CPU` or `other`.
+    pub kind: &'static str,
+    /// Bytes of its largest memory that is its own.
+    pub memory_bytes: u64,
+    /// Whether heaps can be mapped tile by tile (sparse buffers with residency and aliasing).
+    pub tiled: bool,
+    /// What it lacks to be used here; none where it can be used.
+    pub lacks: Option<String>,
+}
+
+/// The Vulkan devices of this machine.
+///
+/// # Errors
+/// [`DeviceError::Setting`] where there is no Vulkan loader or no driver.
+pub fn adapters() -> Result<Vec<Adapter>, DeviceError> {
+    let system = System::new(false)?;
+    Ok(physical(&system)?.into_iter().map(|(_, adapter)| adapter).collect())
+}
+
+/// The physical devices with their descriptions.
+pub(crate) fn physical(system: &System) -> Result<Vec<(vk::PhysicalDevice, Adapter)>, DeviceError> {
+    // SAFETY: the instance lives.
+    let devices = unsafe { system.instance.enumerate_physical_devices() };
+    let devices = devices.map_err(crate::system::no_vulkan)?;
+    Ok(devices.into_iter().enumerate().map(|(index, device)| (device, describe(system, index, device))).collect())
+}
+
+/// The device that is asked for: none for the first that can be used (GPUs before CPUs), else its number or a part of its name.
+///
+/// # Errors
+/// [`DeviceError::Setting`] with the devices that there are.
+pub(crate) fn choose(system: &System, asked: Option<&str>) -> Result<(vk::PhysicalDevice, Adapter), DeviceError> {
+    let all = physical(system)?;
+    let refused = |reason: String| DeviceError::Setting { reason };
+    let chosen = match asked {
+        None => all.iter().filter(|(_, adapter)| adapter.lacks.is_none()).min_by_key(|(_, adapter)| rank(adapter.kind)),
+        Some(asked) => match asked.parse::<usize>() {
+            Ok(index) => all.get(index),
+            Err(_) => all.iter().find(|(_, adapter)| adapter.name.to_lowercase().contains(&asked.to_lowercase())),
+        },
+    };
+    let list = || match all.as_slice() {
+        [] => "Vulkan has no device on this machine (is a driver installed?)".to_string(),
+        all => {
+            let names = all.iter().map(|(_, adapter)| match &adapter.lacks {
+                None => format!("{} ({})", adapter.index, adapter.name),
+                Some(lacks) => format!("{} ({}, which lacks {lacks})", adapter.index, adapter.name),
+            });
+            format!("there are: {}", names.collect::<Vec<_>>().join(", "))
+        }
+    };
+    let (device, adapter) = chosen.ok_or_else(|| match asked {
+        Some(asked) => refused(format!("there is no Vulkan device '{asked}'; {}", list())),
+        None => refused(format!("no Vulkan device can be used; {}", list())),
+    })?;
+    match &adapter.lacks {
+        None => Ok((*device, adapter.clone())),
+        Some(lacks) => Err(refused(format!("Vulkan device {} ({}) lacks {lacks}", adapter.index, adapter.name))),
+    }
+}
+
+/// Which devices are chosen first.
+fn rank(kind: &str) -> usize {
+    ["discrete GPU", "integrated GPU", "virtual GPU", "CPU"].iter().position(|&known| known == kind).unwrap_or(4)
+}
+
+fn describe(system: &System, index: usize, device: vk::PhysicalDevice) -> Adapter {
+    let mut driver = vk::PhysicalDeviceDriverProperties::default();
+    let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut driver);
+    // SAFETY: the device is the instance's; queries without other preconditions.
+    let memory = unsafe {
+        system.instance.get_physical_device_properties2(device, &mut properties);
+        system.instance.get_physical_device_memory_properties(device)
+    };
+    let properties = properties.properties;
+    let text = |chars: &[std::ffi::c_char]| {
+        // SAFETY: Vulkan ends its names within their arrays.
+        unsafe { CStr::from_ptr(chars.as_ptr()) }.to_string_lossy().into_owned()
+    };
+    let kind = match properties.device_type {
+        vk::PhysicalDeviceType::DISCRETE_GPU => "discrete GPU",
+        vk::PhysicalDeviceType::INTEGRATED_GPU => "integrated GPU",
+        vk::PhysicalDeviceType::VIRTUAL_GPU => "virtual GPU",
+        vk::PhysicalDeviceType::CPU => "CPU",
+        _ => "other",
+    };
+    let own =
+        memory.memory_heaps_as_slice().iter().filter(|heap| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
+    Adapter {
+        index,
+        name: text(&properties.device_name),
+        driver: format!("{} {}", text(&driver.driver_name), text(&driver.driver_info)).trim().to_string(),
+        kind,
+        memory_bytes: own.map(|heap| heap.size).max().unwrap_or(0),
+        tiled: tiled(system, device),
+        lacks: lacks(system, device, properties.api_version),
+    }
+}
+
+/// Whether buffers can be sparse, partly resident, and share memory, on some queue.
+fn tiled(system: &System, device: vk::PhysicalDevice) -> bool {
+    // SAFETY: as in `describe`.
+    let (features, families) = unsafe {
+        (
+            system.instance.get_physical_device_features(device),
+            system.instance.get_physical_device_queue_family_properties(device),
+        )
+    };
+    let buffers = [features.sparse_binding, features.sparse_residency_buffer, features.sparse_residency_aliased];
+    buffers.iter().all(|&feature| feature == vk::TRUE)
+        && families.iter().any(|family| family.queue_flags.contains(vk::QueueFlags::SPARSE_BINDING))
+}
+
+/// What a device lacks of what every device here needs.
+fn lacks(system: &System, device: vk::PhysicalDevice, api_version: u32) -> Option<String> {
+    if api_version < vk::API_VERSION_1_3 {
+        let (major, minor) = (vk::api_version_major(api_version), vk::api_version_minor(api_version));
+        return Some(format!("Vulkan 1.3 (it has {major}.{minor})"));
+    }
+    let mut vulkan_12 = vk::PhysicalDeviceVulkan12Features::default();
+    let mut vulkan_13 = vk::PhysicalDeviceVulkan13Features::default();
+    let mut features = vk::PhysicalDeviceFeatures2::default().push_next(&mut vulkan_12).push_next(&mut vulkan_13);
+    // SAFETY: as in `describe`.
+    let families = unsafe {
+        system.instance.get_physical_device_features2(device, &mut features);
+        system.instance.get_physical_device_queue_family_properties(device)
+    };
+    if !families.iter().any(|family| family.queue_flags.contains(vk::QueueFlags::COMPUTE)) {
+        return Some("a queue that computes".to_string());
+    }
+    let needed = [
+        (vulkan_12.timeline_semaphore, "timeline semaphores"),
+        (vulkan_12.host_query_reset, "reset of queries by the host"),
+        (vulkan_12.vulkan_memory_model, "the Vulkan memory model"),
+        (vulkan_13.synchronization2, "synchronization2"),
+    ];
+    needed.iter().find(|(feature, _)| *feature != vk::TRUE).map(|(_, name)| (*name).to_string())
+}

@@ -1,0 +1,511 @@
+//! The Vulkan device.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{mpsc, Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ash::vk;
+use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
+use forebay_device::host::spill_file::SpillFile;
+use forebay_device::tile_size::{whole_tiles, TILE_SIZE_BYTES};
+use forebay_device::{Device, DeviceError, DeviceUsage, TraceRecord};
+use forebay_queue::Events;
+
+use crate::batches::submit;
+use crate::disk::{Buffer, DISK_BYTES};
+use crate::frame::Frame;
+use crate::gpu::{failed, Gpu, Role};
+use crate::kernels::lower;
+use crate::memory::{bind_sparse, sparse_alignment_bytes, Caps, HostAddress, Memories};
+use crate::pipeline::{usual_folder, Pipelines};
+use crate::record::Counters;
+use crate::state::{Counts, State};
+use crate::stream::{Clock, Done, Job, Point, Streams};
+
+/// Largest heap behind a reservation, in bytes, where nobody says.
+const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;
+/// How long a wait for the device lasts before it is looked whether anything failed.
+const WAIT_NS: u64 = 1_000_000_000;
+
+/// Settings of a Vulkan device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VulkanOptions {
+    /// Which: its number or a part of its name; none for the first GPU, or the CPU where there is none.
+    pub device: Option<String>,
+    /// Bytes that count as device memory; none for what the driver says is free.
+    pub memory_bytes: Option<u64>,
+    /// The most bytes of host blocks; none for all that the machine has.
+    pub host_memory_bytes: Option<u64>,
+    /// Whether heaps are mapped tile by tile where the device can.
+    pub tiled: bool,
+    /// The unit in which heaps are mapped; none for 64 KiB, or more where the device asks for it.
+    pub tile_size_bytes: Option<u64>,
+    /// The largest heap behind a reservation, rounded down to whole tiles.
+    pub heap_bytes_max: u64,
+    /// Whether the Khronos validation layer, synchronization validation included, judges everything. Any message is then a
+    /// failure of the device.
+    pub validate: bool,
+    /// The folder in which compiled shaders are kept between runs.
+    pub cache: Option<PathBuf>,
+}
+
+impl Default for VulkanOptions {
+    /// `validate` is as the environment's `FOREBAY_VALIDATE=1` says.
+    fn default() -> VulkanOptions {
+        VulkanOptions {
+            device: None,
+            memory_bytes: None,
+            host_memory_bytes: None,
+            tiled: true,
+            tile_size_bytes: None,
+            heap_bytes_max: HEAP_SIZE_MAX_BYTES,
+            validate: std::env::var("FOREBAY_VALIDATE").is_ok_and(|value| value == "1"),
+            cache: usual_folder(),
+        }
+    }
+}
+
+/// A device of the machine's Vulkan drivers.
+pub struct VulkanDevice {
+    limits: Limits,
+    gpu: Arc<Gpu>,
+    shared: Arc<Shared>,
+    clock: Clock,
+    next_id: AtomicU32,
+    disk: Mutex<Option<Disk>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Tells of what the thread for spill files has done, and of failures.
+    changed: Condvar,
+}
+
+/// The thread for spill files.
+struct Disk {
+    jobs: mpsc::Sender<Job>,
+    thread: JoinHandle<()>,
+}
+
+fn lock(shared: &Shared) -> MutexGuard<'_, State> {
+    shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lost(reason: String) -> DeviceError {
+    DeviceError::Lost { reason }
+}
+
+impl VulkanDevice {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`DeviceError::Setting`] where there is no Vulkan, no such device, or no such tiles; what the driver refuses.
+    pub fn open(options: &VulkanOptions) -> Result<VulkanDevice, DeviceError> {
+        let birth = Instant::now();
+        if options.validate {
+            // Hazards between submissions are looked for only where the layer is told so by its environment.
+            std::env::set_var("VK_LAYER_ENABLES", "VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT");
+        }
+        let gpu = Gpu::open(options.device.as_deref(), options.validate)?;
+        let least = sparse_alignment_bytes(&gpu)?;
+        let tile_bytes = options.tile_size_bytes.unwrap_or(TILE_SIZE_BYTES.max(least));
+        let tiled = options.tiled && gpu.adapter.tiled;
+        let heap_bytes_max = whole_tiles(tile_bytes, options.heap_bytes_max, least)?;
+        let is_cpu = gpu.adapter.kind == "CPU";
+        let (free_bytes, _) = gpu.memory_bytes();
+        let memory_bytes = options.memory_bytes.unwrap_or(free_bytes);
+        let limits = Limits {
+            name: format!("vulkan:{} ({})", gpu.adapter.index, gpu.adapter.name),
+            tiled,
+            unified: false,
+            tile_size_bytes: tile_bytes,
+            heap_size_max_bytes: heap_bytes_max.min(gpu.allocation_bytes_max),
+            memory_bytes,
+            offset_alignment_bytes: gpu.limits.min_storage_buffer_offset_alignment.max(16),
+            tensor_elements_max: u64::from(u32::MAX),
+            copy_streams: true,
+            copies_use_lanes: is_cpu,
+            lanes: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
+        };
+        let caps = Caps {
+            tile_bytes,
+            heap_bytes: memory_bytes,
+            host_bytes: options.host_memory_bytes.unwrap_or(u64::MAX),
+            checked: is_cpu,
+        };
+        let clock = clock(&gpu, birth)?;
+        let state = State {
+            streams: Streams::new(gpu.clone()),
+            pipelines: Pipelines::new(gpu.clone(), options.cache.as_deref())?,
+            counters: Counters::new(&gpu)?,
+            memories: Memories::new(gpu.clone(), caps),
+            events: Events::default(),
+            failure: None,
+            jobs: 0,
+            tracing: false,
+            trace: Vec::new(),
+            counts: Counts::default(),
+            birth,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        Ok(VulkanDevice { limits, gpu, shared, clock, next_id: AtomicU32::new(1), disk: Mutex::default() })
+    }
+
+    /// What the driver was given so far.
+    pub fn counts(&self) -> Counts {
+        lock(&self.shared).counts
+    }
+
+    /// The validation layer's messages so far, which are forgotten; none without [`VulkanOptions::validate`].
+    pub fn take_messages(&self) -> Vec<String> {
+        self.gpu.system.messages.take()
+    }
+
+    fn next_id(&self) -> u32 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Takes note of what is done.
+    fn catch_up(&self, state: &mut State) -> Result<(), DeviceError> {
+        let caught_up = state.streams.retire(&self.clock);
+        let Done { fired, trace } = caught_up.inspect_err(|error| state.fail(error.clone()))?;
+        fired.into_iter().for_each(|(event, generation, time)| state.events.fire(event, generation, time));
+        state.trace.extend(trace);
+        self.gpu.check_messages().inspect_err(|error| state.fail(error.clone()))
+    }
+
+    /// Waits until a point is done.
+    fn wait<'a>(&'a self, mut state: MutexGuard<'a, State>, point: Point) -> Result<(), DeviceError> {
+        loop {
+            if let Some(failure) = &state.failure {
+                return Err(failure.clone());
+            }
+            self.catch_up(&mut state)?;
+            if state.streams.is_done(point) {
+                return Ok(());
+            }
+            let Some(semaphore) = state.streams.semaphore(point) else {
+                state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(state);
+            let (semaphores, values) = ([semaphore], [point.value]);
+            let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+            // SAFETY: the semaphore lives as long as its stream, which the caller keeps.
+            let waited = unsafe { self.gpu.functions.wait_semaphores(&info, WAIT_NS) };
+            state = lock(&self.shared);
+            if let Err(error) = waited.or_else(|error| if error == vk::Result::TIMEOUT { Ok(()) } else { Err(error) }) {
+                state.fail(failed("waiting")(error));
+            }
+        }
+    }
+
+    /// Hands jobs to the thread for spill files.
+    fn hand_over(&self, jobs: Vec<Job>) {
+        let disk = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(disk) = &*disk {
+            // The thread lives as long as this sender.
+            jobs.into_iter().for_each(|job| disk.jobs.send(job).unwrap_or_default());
+        }
+    }
+
+    /// Starts the thread for spill files, once.
+    fn start_disk(&self) -> Result<(), DeviceError> {
+        let mut disk = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
+        if disk.is_some() {
+            return Ok(());
+        }
+        lock(&self.shared).memories.count_host("buffers for spill files", DISK_BYTES)?;
+        let (sender, receiver) = mpsc::channel();
+        let (shared, gpu) = (self.shared.clone(), self.gpu.clone());
+        let builder = std::thread::Builder::new().name("vulkan disk".to_string());
+        let thread = builder.spawn(move || drive(&gpu, &shared, &receiver));
+        let thread = thread.map_err(|error| lost(format!("no thread for spill files: {error}")))?;
+        *disk = Some(Disk { jobs: sender, thread });
+        Ok(())
+    }
+}
+
+/// What the thread for spill files does until the device goes.
+fn drive(gpu: &Gpu, shared: &Shared, jobs: &mpsc::Receiver<Job>) {
+    let mut buffer = Buffer::new();
+    while let Ok(job) = jobs.recv() {
+        let mut queue = VecDeque::from([job]);
+        while let Some(job) = queue.pop_front() {
+            let outcome = run_job(gpu, shared, &job, &mut buffer);
+            let mut state = lock(shared);
+            state.jobs -= 1;
+            let more = outcome.and_then(|()| {
+                state.streams.transferred(job.point)?;
+                state.pump()
+            });
+            match more {
+                Ok(more) => queue.extend(more),
+                Err(error) => state.fail(error),
+            }
+            drop(state);
+            shared.changed.notify_all();
+        }
+    }
+}
+
+/// Moves the bytes of a job once all that it waits for is done.
+fn run_job(gpu: &Gpu, shared: &Shared, job: &Job, buffer: &mut Buffer) -> Result<(), DeviceError> {
+    let (semaphores, values): (Vec<_>, Vec<_>) = job.waits.iter().copied().unzip();
+    let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+    loop {
+        if let Some(failure) = &lock(shared).failure {
+            return Err(failure.clone());
+        }
+        // SAFETY: streams outlive what was submitted to them.
+        match unsafe { gpu.functions.wait_semaphores(&info, WAIT_NS) } {
+            Ok(()) => break,
+            Err(vk::Result::TIMEOUT) => {}
+            Err(error) => return Err(failed("waiting to spill")(error)),
+        }
+    }
+    let start = Instant::now();
+    job.transfer.run(buffer)?;
+    let mut state = lock(shared);
+    if state.tracing {
+        let (start, end) = (start - state.birth, state.birth.elapsed());
+        let (stream, bytes) = (job.point.stream, job.transfer.bytes);
+        state.trace.push(TraceRecord { stream, label: None, name: "copy", bytes, start, end });
+    }
+    Ok(())
+}
+
+/// How the device's ticks and our clock stand to each other.
+fn clock(gpu: &Arc<Gpu>, birth: Instant) -> Result<Clock, DeviceError> {
+    let queue = gpu.queue(Role::Compute, 0);
+    let mut frame = Frame::new(gpu, queue.family)?;
+    frame.begin(1)?;
+    frame.stamp(0);
+    frame.end()?;
+    let before = birth.elapsed();
+    let buffers = [vk::CommandBufferSubmitInfo::default().command_buffer(frame.commands)];
+    let info = vk::SubmitInfo2::default().command_buffer_infos(&buffers);
+    // SAFETY: nobody else has the queue yet, and the frame lives until the queue is idle.
+    unsafe {
+        gpu.functions
+            .queue_submit2(queue.handle, &[info], vk::Fence::null())
+            .and_then(|()| gpu.functions.queue_wait_idle(queue.handle))
+            .map_err(failed("reading the device's clock"))?;
+    }
+    let at = (before + birth.elapsed()) / 2;
+    Ok(Clock { birth, ticks: frame.stamps(1)?[0], at, period_ns: f64::from(gpu.limits.timestamp_period) })
+}
+
+impl Device for VulkanDevice {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn workspace_bytes(
+        &self,
+        kernel: &Kernel,
+        reads: &[TensorDesc],
+        writes: &[TensorDesc],
+    ) -> Result<u64, DeviceError> {
+        Ok(lower(kernel, reads, writes, &self.gpu.offer)?.scratch_bytes)
+    }
+
+    fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError> {
+        lock(&self.shared).memories.create_heap(size_bytes)
+    }
+
+    fn destroy_heap(&self, heap: HeapId) {
+        lock(&self.shared).memories.destroy_heap(heap);
+    }
+
+    fn create_reservation(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        if !self.limits.tiled {
+            let reason = "the device has no sparse buffers, or was opened without tiles".to_string();
+            return Err(DeviceError::Unsupported { kernel: "create_reservation", reason });
+        }
+        lock(&self.shared).memories.create_reservation(size_bytes)
+    }
+
+    fn create_placed(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        lock(&self.shared).memories.create_placed(size_bytes)
+    }
+
+    fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        lock(&self.shared).memories.create_host_block(size_bytes)
+    }
+
+    fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        self.start_disk()?;
+        // Reserving may take a while, and others go on meanwhile.
+        let file = SpillFile::new(folder, size_bytes)?;
+        Ok(lock(&self.shared).memories.add_spill(file))
+    }
+
+    fn destroy_memory(&self, memory: MemoryId) {
+        lock(&self.shared).memories.destroy_memory(memory);
+    }
+
+    fn create_stream(&self, _: &str, _: i32) -> Result<StreamId, DeviceError> {
+        let id = StreamId(self.next_id());
+        lock(&self.shared).streams.create(id)?;
+        Ok(id)
+    }
+
+    fn destroy_stream(&self, stream: StreamId) {
+        // A failure is everybody else's to hear of.
+        let _ = self.synchronize(stream);
+        lock(&self.shared).streams.remove(stream);
+    }
+
+    fn create_event(&self) -> Result<EventId, DeviceError> {
+        let id = EventId(self.next_id());
+        lock(&self.shared).events.add(id);
+        Ok(id)
+    }
+
+    fn destroy_event(&self, event: EventId) {
+        let mut state = lock(&self.shared);
+        state.events.remove(event);
+        state.streams.forget_event(event);
+    }
+
+    fn submit(&self, commands: &[Command]) -> Result<(), DeviceError> {
+        let mut state = lock(&self.shared);
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
+        self.catch_up(&mut state)?;
+        map(&self.gpu, &mut state, commands)?;
+        let jobs = submit(&self.gpu, &mut state, commands)?;
+        drop(state);
+        self.hand_over(jobs);
+        Ok(())
+    }
+
+    fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError> {
+        let state = lock(&self.shared);
+        match state.streams.end(stream) {
+            Some(end) => self.wait(state, end),
+            None => Err(lost(format!("{stream} does not exist"))),
+        }
+    }
+
+    fn recover(&self) -> Result<(), DeviceError> {
+        let mut state = lock(&self.shared);
+        match &state.failure {
+            None => return Ok(()),
+            Some(failure @ DeviceError::Spill { .. }) => drop(failure.clone()),
+            Some(failure) => return Err(failure.clone()),
+        }
+        while state.jobs > 0 {
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        // SAFETY: the lock is held, so nobody submits meanwhile.
+        unsafe { self.gpu.functions.device_wait_idle() }.map_err(failed("waiting"))?;
+        let _ = self.catch_up(&mut state);
+        state.streams.abandon()?;
+        state.failure = None;
+        Ok(())
+    }
+
+    fn wait_event(&self, event: EventId, generation: u64) -> Result<(), DeviceError> {
+        let mut state = lock(&self.shared);
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
+        self.catch_up(&mut state)?;
+        if state.events.fired(event) >= generation {
+            return Ok(());
+        }
+        match state.streams.point_of(event, generation) {
+            Some(point) => self.wait(state, point),
+            None => Err(lost(format!("nothing records generation {generation} of {event}"))),
+        }
+    }
+
+    fn query_event(&self, event: EventId) -> u64 {
+        let mut state = lock(&self.shared);
+        // A failure is heard of where somebody waits.
+        let _ = self.catch_up(&mut state);
+        state.events.fired(event)
+    }
+
+    fn event_time(&self, event: EventId, generation: u64) -> Option<Duration> {
+        let mut state = lock(&self.shared);
+        let _ = self.catch_up(&mut state);
+        state.events.time(event, generation)
+    }
+
+    fn write_host(&self, region: Region, bytes: &[u8]) {
+        let address = self.host_address(region, bytes.len());
+        // SAFETY: the region lies in a live host block; the caller orders the access against commands.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address.0, bytes.len()) };
+    }
+
+    fn read_host(&self, region: Region, bytes: &mut [u8]) {
+        let address = self.host_address(region, bytes.len());
+        // SAFETY: as for `write_host`.
+        unsafe { std::ptr::copy_nonoverlapping(address.0, bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    fn usage(&self) -> DeviceUsage {
+        lock(&self.shared).memories.usage()
+    }
+
+    fn set_trace(&self, enabled: bool) {
+        lock(&self.shared).tracing = enabled;
+    }
+
+    fn take_trace(&self) -> Vec<TraceRecord> {
+        let mut state = lock(&self.shared);
+        let _ = self.catch_up(&mut state);
+        std::mem::take(&mut state.trace)
+    }
+}
+
+impl VulkanDevice {
+    fn host_address(&self, region: Region, length: usize) -> HostAddress {
+        assert_eq!(region.range.len(), length as u64, "as many bytes as the region holds");
+        let address = lock(&self.shared).memories.host_address(region);
+        address.unwrap_or_else(|| panic!("{region} is not a host block"))
+    }
+}
+
+impl Drop for VulkanDevice {
+    fn drop(&mut self) {
+        let disk = self.disk.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Disk { jobs, thread }) = disk {
+            drop(jobs);
+            let _ = thread.join();
+        }
+        // SAFETY: nobody submits any more.
+        let _ = unsafe { self.gpu.functions.device_wait_idle() };
+    }
+}
+
+/// Maps and unmaps tiles, before anything else of the list.
+fn map(gpu: &Gpu, state: &mut State, commands: &[Command]) -> Result<(), DeviceError> {
+    let (mut binds, mut mapped) = (Vec::new(), Vec::new());
+    let memories = &mut state.memories;
+    let mut note = || -> Result<(), DeviceError> {
+        for command in commands {
+            match command {
+                Command::Map { region, heap, heap_offset_bytes } => {
+                    binds.push(memories.map(*region, *heap, *heap_offset_bytes)?);
+                    mapped.push(*region);
+                }
+                Command::Unmap { region } => binds.push(memories.unmap(*region)?),
+                _ => {}
+            }
+        }
+        Ok(())
+    };
+    let noted = note();
+    noted.and_then(|()| bind_sparse(gpu, &binds)).inspect_err(|_| {
+        // What the driver does not know of is not there.
+        mapped.into_iter().for_each(|region| drop(memories.unmap(region)));
+    })
+}

@@ -1,0 +1,97 @@
+//! Copies between host memory and spill files, on a thread of their own.
+
+use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
+use std::sync::Arc;
+
+use forebay_device::host::spill_file::{SpillFile, BLOCK_BYTES};
+use forebay_device::DeviceError;
+
+use crate::memory::{HostAddress, OwnBlock};
+
+/// Bytes that are read or written at once.
+const PIECE_BYTES: u64 = 1 << 20;
+/// Host memory that the way to spill files takes.
+pub(crate) const DISK_BYTES: u64 = PIECE_BYTES;
+
+/// A copy between host memory and a spill file.
+pub(crate) struct Transfer {
+    pub file: Arc<SpillFile>,
+    pub offset_bytes: u64,
+    pub address: HostAddress,
+    pub bytes: u64,
+    pub to_disk: bool,
+    /// What has to live until it is done.
+    pub _keep: Option<Arc<OwnBlock>>,
+}
+
+/// Bytes at an address that every file system takes.
+pub(crate) struct Buffer {
+    address: *mut u8,
+}
+
+// SAFETY: the memory is its own.
+unsafe impl Send for Buffer {}
+
+const LAYOUT: Layout = match Layout::from_size_align(PIECE_BYTES as usize, BLOCK_BYTES as usize) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a piece is whole blocks"),
+};
+
+impl Buffer {
+    pub fn new() -> Buffer {
+        // SAFETY: the layout is not empty.
+        let address = unsafe { alloc_zeroed(LAYOUT) };
+        if address.is_null() {
+            handle_alloc_error(LAYOUT);
+        }
+        Buffer { address }
+    }
+
+    fn bytes(&mut self, length: u64) -> &mut [u8] {
+        // SAFETY: the memory is this buffer's own and as long.
+        unsafe { std::slice::from_raw_parts_mut(self.address, length.min(PIECE_BYTES) as usize) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.address, LAYOUT) };
+    }
+}
+
+impl Transfer {
+    /// Moves the bytes, piece by piece through the buffer. Blocks of which only a part is new keep their rest.
+    ///
+    /// # Errors
+    /// [`DeviceError::Spill`].
+    pub fn run(&self, buffer: &mut Buffer) -> Result<(), DeviceError> {
+        let mut moved = 0;
+        while moved < self.bytes {
+            let start = self.offset_bytes + moved;
+            let first = start / BLOCK_BYTES * BLOCK_BYTES;
+            let count = (self.bytes - moved).min(first + PIECE_BYTES - start);
+            let last = (start + count).next_multiple_of(BLOCK_BYTES);
+            let whole = first == start && last == start + count;
+            let bytes = buffer.bytes(last - first);
+            if !self.to_disk || !whole {
+                self.file.read(first, bytes)?;
+            }
+            let inside = &mut bytes[(start - first) as usize..][..count as usize];
+            // SAFETY: the bytes lie in a live host block, which the contract of commands gives this copy.
+            unsafe {
+                let memory = self.address.0.add(moved as usize);
+                if self.to_disk {
+                    std::ptr::copy_nonoverlapping(memory, inside.as_mut_ptr(), inside.len());
+                } else {
+                    std::ptr::copy_nonoverlapping(inside.as_ptr(), memory, inside.len());
+                }
+            }
+            if self.to_disk {
+                self.file.write(first, bytes)?;
+            }
+            moved += count;
+        }
+        Ok(())
+    }
+}

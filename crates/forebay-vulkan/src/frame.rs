@@ -1,0 +1,205 @@
+//! What a batch of commands needs while it runs: a command buffer, descriptors, parameters, time stamps. It is used again
+//! once the batch is done.
+
+use std::sync::Arc;
+
+use ash::vk;
+use forebay_device::DeviceError;
+
+use crate::gpu::{failed, Gpu};
+use crate::memory::OwnBlock;
+
+/// Descriptor sets, and descriptors, of one pool.
+const SETS_PER_POOL: u32 = 256;
+const DESCRIPTORS_PER_POOL: u32 = 2048;
+/// Bytes of parameters that are obtained at once.
+const PARAMETER_BLOCK_BYTES: u64 = 64 << 10;
+
+/// Bytes of a shader's parameters.
+#[derive(Clone, Copy)]
+pub(crate) struct Parameters {
+    pub buffer: vk::Buffer,
+    pub offset_bytes: u64,
+    pub size_bytes: u64,
+}
+
+/// What a batch needs.
+pub(crate) struct Frame {
+    gpu: Arc<Gpu>,
+    pub family: u32,
+    pool: vk::CommandPool,
+    pub commands: vk::CommandBuffer,
+    descriptor_pools: Vec<vk::DescriptorPool>,
+    /// The pool that sets come from, and how many it gave.
+    current_pool: usize,
+    blocks: Vec<OwnBlock>,
+    /// The block that parameters go to, and how many of its bytes are taken.
+    current_block: usize,
+    block_bytes: u64,
+    queries: vk::QueryPool,
+    queries_capacity: u32,
+}
+
+impl Frame {
+    /// # Errors
+    /// What Vulkan refuses.
+    pub fn new(gpu: &Arc<Gpu>, family: u32) -> Result<Frame, DeviceError> {
+        let failed = failed("making a command buffer");
+        let info = vk::CommandPoolCreateInfo::default()
+            .queue_family_index(family)
+            .flags(vk::CommandPoolCreateFlags::TRANSIENT);
+        // SAFETY: the structures live through the calls.
+        let (pool, commands) = unsafe {
+            let pool = gpu.functions.create_command_pool(&info, None).map_err(&failed)?;
+            let info = vk::CommandBufferAllocateInfo::default()
+                .command_pool(pool)
+                .level(vk::CommandBufferLevel::PRIMARY)
+                .command_buffer_count(1);
+            let buffers = gpu.functions.allocate_command_buffers(&info).map_err(|error| {
+                gpu.functions.destroy_command_pool(pool, None);
+                failed(error)
+            })?;
+            (pool, buffers[0])
+        };
+        Ok(Frame {
+            gpu: gpu.clone(),
+            family,
+            pool,
+            commands,
+            descriptor_pools: Vec::new(),
+            current_pool: 0,
+            blocks: Vec::new(),
+            current_block: 0,
+            block_bytes: 0,
+            queries: vk::QueryPool::null(),
+            queries_capacity: 0,
+        })
+    }
+
+    /// Makes it ready for a batch with so many time stamps, and begins its command buffer.
+    ///
+    /// # Errors
+    /// What Vulkan refuses.
+    pub fn begin(&mut self, stamps: u32) -> Result<(), DeviceError> {
+        let failed = failed("beginning a command buffer");
+        let functions = &self.gpu.functions;
+        (self.current_pool, self.current_block, self.block_bytes) = (0, 0, 0);
+        let info = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
+        // SAFETY: the batch that used the frame before is done.
+        unsafe {
+            for &pool in &self.descriptor_pools {
+                functions.reset_descriptor_pool(pool, vk::DescriptorPoolResetFlags::empty()).map_err(&failed)?;
+            }
+            functions.reset_command_pool(self.pool, vk::CommandPoolResetFlags::empty()).map_err(&failed)?;
+            if stamps > self.queries_capacity {
+                functions.destroy_query_pool(self.queries, None);
+                (self.queries, self.queries_capacity) = (vk::QueryPool::null(), 0);
+                let capacity = stamps.next_power_of_two();
+                let info =
+                    vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(capacity);
+                self.queries = functions.create_query_pool(&info, None).map_err(&failed)?;
+                self.queries_capacity = capacity;
+            }
+            if stamps > 0 {
+                functions.reset_query_pool(self.queries, 0, stamps);
+            }
+            functions.begin_command_buffer(self.commands, &info).map_err(&failed)
+        }
+    }
+
+    /// Ends its command buffer.
+    ///
+    /// # Errors
+    /// What Vulkan refuses.
+    pub fn end(&self) -> Result<(), DeviceError> {
+        // SAFETY: the command buffer is being recorded.
+        unsafe { self.gpu.functions.end_command_buffer(self.commands) }.map_err(failed("ending a command buffer"))
+    }
+
+    /// A descriptor set.
+    ///
+    /// # Errors
+    /// What Vulkan refuses.
+    pub fn set(&mut self, layout: vk::DescriptorSetLayout) -> Result<vk::DescriptorSet, DeviceError> {
+        let layouts = [layout];
+        while self.current_pool < self.descriptor_pools.len() {
+            let info = vk::DescriptorSetAllocateInfo::default()
+                .descriptor_pool(self.descriptor_pools[self.current_pool])
+                .set_layouts(&layouts);
+            // SAFETY: the pool and the layout live.
+            match unsafe { self.gpu.functions.allocate_descriptor_sets(&info) } {
+                Ok(sets) => return Ok(sets[0]),
+                Err(vk::Result::ERROR_OUT_OF_POOL_MEMORY | vk::Result::ERROR_FRAGMENTED_POOL) => self.current_pool += 1,
+                Err(error) => return Err(failed("making descriptors")(error)),
+            }
+        }
+        let sizes =
+            [vk::DescriptorPoolSize { ty: vk::DescriptorType::STORAGE_BUFFER, descriptor_count: DESCRIPTORS_PER_POOL }];
+        let info = vk::DescriptorPoolCreateInfo::default().max_sets(SETS_PER_POOL).pool_sizes(&sizes);
+        // SAFETY: the structure lives through the call.
+        let pool = unsafe { self.gpu.functions.create_descriptor_pool(&info, None) };
+        self.descriptor_pools.push(pool.map_err(failed("making descriptors"))?);
+        self.set(layout)
+    }
+
+    /// Writes a shader's parameters where it will read them.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    pub fn parameters(&mut self, words: &[u32]) -> Result<Parameters, DeviceError> {
+        let size_bytes = (4 * words.len() as u64).max(4);
+        let alignment = self.gpu.limits.min_storage_buffer_offset_alignment.max(16);
+        let fits = |block: &OwnBlock, taken: u64| taken + size_bytes <= block.size_bytes;
+        while self.blocks.get(self.current_block).is_some_and(|block| !fits(block, self.block_bytes)) {
+            (self.current_block, self.block_bytes) = (self.current_block + 1, 0);
+        }
+        if self.current_block == self.blocks.len() {
+            self.blocks.push(OwnBlock::new(
+                &self.gpu,
+                PARAMETER_BLOCK_BYTES.max(size_bytes),
+                vk::MemoryPropertyFlags::DEVICE_LOCAL,
+            )?);
+        }
+        let (block, offset_bytes) = (&self.blocks[self.current_block], self.block_bytes);
+        self.block_bytes = (offset_bytes + size_bytes).next_multiple_of(alignment);
+        // SAFETY: the bytes lie inside the block, which no running batch reads: this frame's is not submitted yet.
+        unsafe {
+            let target = block.address.0.add(offset_bytes as usize).cast::<u32>();
+            std::ptr::copy_nonoverlapping(words.as_ptr(), target, words.len());
+        }
+        Ok(Parameters { buffer: block.buffer, offset_bytes, size_bytes })
+    }
+
+    /// Writes a time stamp once everything before is done.
+    pub fn stamp(&self, index: u32) {
+        let stage = vk::PipelineStageFlags2::ALL_COMMANDS;
+        // SAFETY: the command buffer is being recorded, and the pool has as many queries as `begin` was told.
+        unsafe { self.gpu.functions.cmd_write_timestamp2(self.commands, stage, self.queries, index) };
+    }
+
+    /// The first time stamps, in the device's ticks, once the batch is done.
+    ///
+    /// # Errors
+    /// What Vulkan refuses.
+    pub fn stamps(&self, count: u32) -> Result<Vec<u64>, DeviceError> {
+        let mut ticks = vec![0u64; count as usize];
+        if count > 0 {
+            let flags = vk::QueryResultFlags::TYPE_64 | vk::QueryResultFlags::WAIT;
+            // SAFETY: the queries were written by a batch that is done.
+            let read = unsafe { self.gpu.functions.get_query_pool_results(self.queries, 0, &mut ticks, flags) };
+            read.map_err(failed("reading time stamps"))?;
+        }
+        Ok(ticks)
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        // SAFETY: no batch uses it: frames of batches that run are kept with these.
+        unsafe {
+            self.gpu.functions.destroy_query_pool(self.queries, None);
+            self.descriptor_pools.iter().for_each(|&pool| self.gpu.functions.destroy_descriptor_pool(pool, None));
+            self.gpu.functions.destroy_command_pool(self.pool, None);
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! One logical device: its queues, its kinds of memory, what it offers to kernels.
+
+use std::sync::Arc;
+
+use ash::{ext, vk, Device as Functions};
+use forebay_device::DeviceError;
+
+use crate::adapter::{choose, Adapter};
+use crate::kernels::Offer;
+use crate::system::System;
+
+/// Queues of one family that are used at most: streams take turns.
+const QUEUES_MAX: usize = 4;
+
+/// How a buffer may be used: by kernels, copies and fills.
+pub(crate) const BUFFER_USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
+    vk::BufferUsageFlags::STORAGE_BUFFER.as_raw()
+        | vk::BufferUsageFlags::TRANSFER_SRC.as_raw()
+        | vk::BufferUsageFlags::TRANSFER_DST.as_raw(),
+);
+
+/// How a buffer is made whose memory is mapped tile by tile.
+pub(crate) const SPARSE: vk::BufferCreateFlags = vk::BufferCreateFlags::from_raw(
+    vk::BufferCreateFlags::SPARSE_BINDING.as_raw()
+        | vk::BufferCreateFlags::SPARSE_RESIDENCY.as_raw()
+        | vk::BufferCreateFlags::SPARSE_ALIASED.as_raw(),
+);
+
+/// Whether a launch was among a stream's commands: then it needs a queue that computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    /// Copies and fills only.
+    Copy,
+    /// Everything.
+    Compute,
+}
+
+/// A queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queue {
+    pub family: u32,
+    pub handle: vk::Queue,
+}
+
+/// A logical device and what is known of it.
+pub(crate) struct Gpu {
+    pub functions: Functions,
+    pub physical: vk::PhysicalDevice,
+    pub adapter: Adapter,
+    pub limits: vk::PhysicalDeviceLimits,
+    pub offer: Offer,
+    pub memory: vk::PhysicalDeviceMemoryProperties,
+    pub allocation_bytes_max: u64,
+    pub buffer_bytes_max: u64,
+    /// Queues that compute, and queues that only copy (none where the hardware has no such).
+    compute: Vec<Queue>,
+    copy: Vec<Queue>,
+    /// The queue that maps tiles.
+    pub sparse: Option<Queue>,
+    /// All families in use: buffers are shared between them.
+    families: Vec<u32>,
+    budget: bool,
+    pub system: System,
+}
+
+/// A Vulkan error as one of ours.
+pub(crate) fn failed(action: &'static str) -> impl Fn(vk::Result) -> DeviceError {
+    move |error| match error {
+        vk::Result::ERROR_OUT_OF_HOST_MEMORY | vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => {
+            DeviceError::OutOfMemory { what: action, requested_bytes: 0, reason: error.to_string() }
+        }
+        error => DeviceError::Lost { reason: format!("Vulkan said while {action}: {error}") },
+    }
+}
+
+impl Gpu {
+    /// Opens the device that is asked for; see [`choose`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Setting`] where there is none such; what Vulkan refuses.
+    pub fn open(asked: Option<&str>, validate: bool) -> Result<Arc<Gpu>, DeviceError> {
+        let system = System::new(validate)?;
+        let (physical, adapter) = choose(&system, asked)?;
+        let instance = &system.instance;
+        let mut maintenance = vk::PhysicalDeviceMaintenance4Properties::default();
+        let mut vulkan_11 = vk::PhysicalDeviceVulkan11Properties::default();
+        let mut properties =
+            vk::PhysicalDeviceProperties2::default().push_next(&mut maintenance).push_next(&mut vulkan_11);
+        // SAFETY: the device is the instance's; queries without other preconditions.
+        let (families, memory, extensions) = unsafe {
+            instance.get_physical_device_properties2(physical, &mut properties);
+            let families = instance.get_physical_device_queue_family_properties(physical);
+            let extensions = instance.enumerate_device_extension_properties(physical);
+            (families, instance.get_physical_device_memory_properties(physical), extensions)
+        };
+        let limits = properties.properties.limits;
+        let chosen = Families::of(&families);
+        let budget = extensions.is_ok_and(|extensions| {
+            extensions.iter().any(|one| one.extension_name_as_c_str() == Ok(ext::memory_budget::NAME))
+        });
+        let (functions, float64) = open(&system, physical, &chosen, budget)?;
+        let queue = |family: u32, index: usize| {
+            // SAFETY: the device was made with this queue.
+            Queue { family, handle: unsafe { functions.get_device_queue(family, index as u32) } }
+        };
+        let all = |(family, count): (u32, usize)| (0..count).map(|index| queue(family, index)).collect::<Vec<_>>();
+        let (compute, copy) = (all(chosen.compute), chosen.copy.map(all).unwrap_or_default());
+        let sparse = chosen.sparse.map(|family| queue(family, 0));
+        let offer = Offer {
+            groups_max: limits.max_compute_work_group_count[0].min(limits.max_compute_work_group_count[1]).min(65_535),
+            binding_bytes_max: u64::from(limits.max_storage_buffer_range),
+            shared_bytes: limits.max_compute_shared_memory_size,
+            float64,
+        };
+        Ok(Arc::new(Gpu {
+            functions,
+            physical,
+            adapter,
+            limits,
+            offer,
+            memory,
+            allocation_bytes_max: vulkan_11.max_memory_allocation_size,
+            buffer_bytes_max: maintenance.max_buffer_size,
+            compute,
+            copy,
+            sparse,
+            families: chosen.families(),
+            budget,
+            system,
+        }))
+    }
+
+    /// The queue for the `turn`-th stream of a role.
+    pub fn queue(&self, role: Role, turn: usize) -> Queue {
+        let queues = if role == Role::Copy && !self.copy.is_empty() { &self.copy } else { &self.compute };
+        queues[turn % queues.len()]
+    }
+
+    /// Bytes of device memory that may still be taken, as the driver sees it, and all that there are.
+    pub fn memory_bytes(&self) -> (u64, u64) {
+        let heaps = self.memory.memory_heaps_as_slice();
+        let own = |heap: &vk::MemoryHeap| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL);
+        let Some((index, heap)) =
+            heaps.iter().enumerate().filter(|(_, heap)| own(heap)).max_by_key(|(_, heap)| heap.size)
+        else {
+            return (0, 0);
+        };
+        if !self.budget {
+            return (heap.size, heap.size);
+        }
+        let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+        let mut properties = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
+        // SAFETY: the device has the extension.
+        unsafe { self.system.instance.get_physical_device_memory_properties2(self.physical, &mut properties) };
+        (budget.heap_budget[index].saturating_sub(budget.heap_usage[index]), heap.size)
+    }
+
+    /// The first kind of memory that is allowed and has all these properties.
+    pub fn memory_type(&self, allowed: u32, properties: vk::MemoryPropertyFlags) -> Option<u32> {
+        let types = self.memory.memory_types_as_slice().iter().enumerate();
+        let mut fitting =
+            types.filter(|(index, kind)| allowed & (1 << index) != 0 && kind.property_flags.contains(properties));
+        fitting.next().map(|(index, _)| index as u32)
+    }
+
+    /// A buffer without memory, for all queues.
+    ///
+    /// # Errors
+    /// What Vulkan refuses, as `what` of so many bytes.
+    pub fn buffer(
+        &self,
+        what: &'static str,
+        size_bytes: u64,
+        flags: vk::BufferCreateFlags,
+    ) -> Result<vk::Buffer, DeviceError> {
+        let refused = |reason: String| DeviceError::OutOfMemory { what, requested_bytes: size_bytes, reason };
+        if size_bytes > self.buffer_bytes_max {
+            return Err(refused(format!("the device's buffers have at most {} bytes", self.buffer_bytes_max)));
+        }
+        let sharing = if self.families.len() > 1 { vk::SharingMode::CONCURRENT } else { vk::SharingMode::EXCLUSIVE };
+        let mut info =
+            vk::BufferCreateInfo::default().size(size_bytes).usage(BUFFER_USAGE).flags(flags).sharing_mode(sharing);
+        if self.families.len() > 1 {
+            info = info.queue_family_indices(&self.families);
+        }
+        // SAFETY: the device lives, and the structure with it through the call.
+        unsafe { self.functions.create_buffer(&info, None) }.map_err(|error| refused(error.to_string()))
+    }
+
+    /// The error that the validation layer's first message is; fine where it said nothing.
+    ///
+    /// # Errors
+    /// [`DeviceError::Lost`].
+    pub fn check_messages(&self) -> Result<(), DeviceError> {
+        match self.system.messages.first() {
+            None => Ok(()),
+            Some(message) => Err(DeviceError::Lost { reason: format!("Vulkan's validation says: {message}") }),
+        }
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // SAFETY: everything made from the device is gone: whoever holds such things holds this.
+        unsafe {
+            let _ = self.functions.device_wait_idle();
+            self.functions.destroy_device(None);
+        }
+    }
+}
+
+/// Which families of queues are used, with so many queues each.
+struct Families {
+    compute: (u32, usize),
+    copy: Option<(u32, usize)>,
+    sparse: Option<u32>,
+}
+
+impl Families {
+    fn of(families: &[vk::QueueFamilyProperties]) -> Families {
+        use vk::QueueFlags as Flags;
+        let find = |with: Flags, without: Flags| {
+            let mut all = families.iter().enumerate();
+            let found = all.find(|(_, one)| one.queue_flags.contains(with) && !one.queue_flags.intersects(without));
+            found.map(|(index, one)| (index as u32, (one.queue_count as usize).min(QUEUES_MAX)))
+        };
+        // Computing beside graphics first: that is where drivers put everything that they can.
+        let compute = find(Flags::COMPUTE | Flags::GRAPHICS, Flags::empty())
+            .or_else(|| find(Flags::COMPUTE, Flags::empty()))
+            .unwrap_or((0, 1));
+        let copy = find(Flags::TRANSFER, Flags::COMPUTE | Flags::GRAPHICS)
+            .filter(|&(family, _)| families[family as usize].timestamp_valid_bits > 0);
+        let sparse = [Some(compute.0), copy.map(|copy| copy.0)]
+            .into_iter()
+            .flatten()
+            .find(|&family| families[family as usize].queue_flags.contains(Flags::SPARSE_BINDING))
+            .or_else(|| find(Flags::SPARSE_BINDING, Flags::empty()).map(|(family, _)| family));
+        Families { compute, copy, sparse }
+    }
+
+    fn families(&self) -> Vec<u32> {
+        let mut all: Vec<u32> =
+            [Some(self.compute.0), self.copy.map(|copy| copy.0), self.sparse].into_iter().flatten().collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+/// The logical device, with every feature that kernels may use and that it has; and whether it has 64-bit numbers.
+fn open(
+    system: &System,
+    physical: vk::PhysicalDevice,
+    families: &Families,
+    budget: bool,
+) -> Result<(Functions, bool), DeviceError> {
+    let mut has_11 = vk::PhysicalDeviceVulkan11Features::default();
+    let mut has_12 = vk::PhysicalDeviceVulkan12Features::default();
+    let mut has_13 = vk::PhysicalDeviceVulkan13Features::default();
+    let mut has =
+        vk::PhysicalDeviceFeatures2::default().push_next(&mut has_11).push_next(&mut has_12).push_next(&mut has_13);
+    // SAFETY: the device is the instance's; a query without other preconditions.
+    unsafe { system.instance.get_physical_device_features2(physical, &mut has) };
+    let has = has.features;
+    let mut use_11 = vk::PhysicalDeviceVulkan11Features::default()
+        .storage_buffer16_bit_access(has_11.storage_buffer16_bit_access == 1);
+    let mut use_12 = vk::PhysicalDeviceVulkan12Features::default()
+        .timeline_semaphore(true)
+        .host_query_reset(true)
+        .vulkan_memory_model(true)
+        .vulkan_memory_model_device_scope(has_12.vulkan_memory_model_device_scope == 1)
+        .shader_float16(has_12.shader_float16 == 1)
+        .shader_int8(has_12.shader_int8 == 1)
+        .storage_buffer8_bit_access(has_12.storage_buffer8_bit_access == 1);
+    let mut use_13 =
+        vk::PhysicalDeviceVulkan13Features::default().synchronization2(true).maintenance4(has_13.maintenance4 == 1);
+    let core = vk::PhysicalDeviceFeatures::default()
+        .shader_float64(has.shader_float64 == 1)
+        .shader_int64(has.shader_int64 == 1)
+        .shader_int16(has.shader_int16 == 1)
+        .sparse_binding(has.sparse_binding == 1)
+        .sparse_residency_buffer(has.sparse_residency_buffer == 1)
+        .sparse_residency_aliased(has.sparse_residency_aliased == 1);
+    let priorities = [0.5; QUEUES_MAX];
+    let queues: Vec<vk::DeviceQueueCreateInfo> = families
+        .families()
+        .into_iter()
+        .map(|family| {
+            let of = |(other, count): (u32, usize)| if other == family { count } else { 0 };
+            let count = of(families.compute).max(families.copy.map_or(0, of)).max(1);
+            vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities[..count])
+        })
+        .collect();
+    let extensions: Vec<_> = budget.then_some(ext::memory_budget::NAME.as_ptr()).into_iter().collect();
+    let info = vk::DeviceCreateInfo::default()
+        .queue_create_infos(&queues)
+        .enabled_extension_names(&extensions)
+        .enabled_features(&core)
+        .push_next(&mut use_11)
+        .push_next(&mut use_12)
+        .push_next(&mut use_13);
+    // SAFETY: the structure and what it points to live through the call; everything asked for was found there.
+    let functions = unsafe { system.instance.create_device(physical, &info, None) };
+    Ok((functions.map_err(failed("opening the device"))?, has.shader_float64 == 1))
+}

@@ -1,0 +1,463 @@
+//! Memories of a Vulkan device: heaps, sparse buffers, placed buffers, host blocks, spill files; and where a region's bytes
+//! are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ash::vk;
+use forebay_base::{HeapId, MemoryId, Region};
+use forebay_device::host::check_available;
+use forebay_device::host::spill_file::SpillFile;
+use forebay_device::mapping::Mapping;
+use forebay_device::{DeviceError, DeviceUsage};
+
+use crate::gpu::{failed, Gpu, SPARSE};
+
+/// Physical memory, and its size in bytes.
+struct Heap {
+    memory: vk::DeviceMemory,
+    size_bytes: u64,
+}
+
+enum Kind {
+    /// Addresses, and which parts of them have memory.
+    Reservation(Mapping),
+    /// With memory of its own on the device.
+    Placed(vk::DeviceMemory),
+    /// With memory of the host's, mapped for good.
+    HostBlock(vk::DeviceMemory, HostAddress),
+}
+
+/// Where the host sees a host block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostAddress(pub *mut u8);
+
+// SAFETY: an address; commands' ordering decides who may access the bytes when.
+unsafe impl Send for HostAddress {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for HostAddress {}
+
+struct Memory {
+    buffer: vk::Buffer,
+    size_bytes: u64,
+    kind: Kind,
+}
+
+/// Bytes of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub buffer: vk::Buffer,
+    pub offset_bytes: u64,
+}
+
+/// What a device may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caps {
+    pub tile_bytes: u64,
+    pub heap_bytes: u64,
+    pub host_bytes: u64,
+    /// Whether device memory is the machine's own (a CPU as a device), which promises more than it has.
+    pub checked: bool,
+}
+
+/// All memories of one device.
+pub(crate) struct Memories {
+    gpu: Arc<Gpu>,
+    caps: Caps,
+    heaps: BTreeMap<HeapId, Heap>,
+    memories: BTreeMap<MemoryId, Memory>,
+    spills: BTreeMap<MemoryId, Arc<SpillFile>>,
+    next_id: u32,
+    usage: DeviceUsage,
+}
+
+fn out_of_memory(what: &'static str, requested_bytes: u64, reason: impl ToString) -> DeviceError {
+    DeviceError::OutOfMemory { what, requested_bytes, reason: reason.to_string() }
+}
+
+/// A use of memories that the caller should not have made.
+fn misuse(reason: String) -> DeviceError {
+    DeviceError::Lost { reason }
+}
+
+impl Memories {
+    pub fn new(gpu: Arc<Gpu>, caps: Caps) -> Memories {
+        let (heaps, memories, spills) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Memories { gpu, caps, heaps, memories, spills, next_id: 0, usage: DeviceUsage::default() }
+    }
+
+    fn whole_tiles(&self, size_bytes: u64) -> u64 {
+        size_bytes.max(1).checked_next_multiple_of(self.caps.tile_bytes).unwrap_or(u64::MAX)
+    }
+
+    fn id(&mut self) -> u32 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Device memory of a kind that sparse buffers and others can have alike.
+    fn allocate(&mut self, what: &'static str, size_bytes: u64, types: u32) -> Result<vk::DeviceMemory, DeviceError> {
+        let refused = |reason: String| out_of_memory(what, size_bytes, reason);
+        let taken = self.usage.heap_bytes;
+        if taken.saturating_add(size_bytes) > self.caps.heap_bytes {
+            return Err(refused(format!("the device has {} bytes, {taken} are taken", self.caps.heap_bytes)));
+        }
+        if size_bytes > self.gpu.allocation_bytes_max {
+            let max = self.gpu.allocation_bytes_max;
+            return Err(refused(format!("the device gives at most {max} bytes in one piece")));
+        }
+        if self.caps.checked {
+            check_available(what, size_bytes)?;
+        }
+        let memory = allocate(&self.gpu, size_bytes, types, vk::MemoryPropertyFlags::DEVICE_LOCAL).map_err(refused)?;
+        self.usage.heap_bytes += size_bytes;
+        self.usage.heap_peak_bytes = self.usage.heap_peak_bytes.max(self.usage.heap_bytes);
+        Ok(memory)
+    }
+
+    pub fn create_heap(&mut self, size_bytes: u64) -> Result<HeapId, DeviceError> {
+        let size_bytes = self.whole_tiles(size_bytes);
+        let types = sparse_types(&self.gpu, self.caps.tile_bytes)?;
+        let memory = self.allocate("a heap", size_bytes, types)?;
+        let id = HeapId(self.id());
+        self.heaps.insert(id, Heap { memory, size_bytes });
+        Ok(id)
+    }
+
+    pub fn destroy_heap(&mut self, heap: HeapId) {
+        if let Some(heap) = self.heaps.remove(&heap) {
+            self.usage.heap_bytes -= heap.size_bytes;
+            // SAFETY: the caller promises that no tile of it is mapped and nothing uses it.
+            unsafe { self.gpu.functions.free_memory(heap.memory, None) };
+        }
+    }
+
+    pub fn create_reservation(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        let size_bytes = self.whole_tiles(size_bytes);
+        let space_bytes = self.gpu.limits.sparse_address_space_size;
+        let taken: u64 = self.memories.values().map(Memory::addresses_bytes).sum();
+        if size_bytes > space_bytes.saturating_sub(taken) {
+            let reason = format!("the device has {space_bytes} bytes of addresses, {taken} are taken");
+            return Err(out_of_memory("a reservation", size_bytes, reason));
+        }
+        let buffer = self.gpu.buffer("a reservation", size_bytes, SPARSE)?;
+        Ok(self.add(buffer, size_bytes, Kind::Reservation(Mapping::default())))
+    }
+
+    pub fn create_placed(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        let (what, size_bytes) = ("a placed heap", self.whole_tiles(size_bytes));
+        let buffer = self.gpu.buffer(what, size_bytes, vk::BufferCreateFlags::empty())?;
+        let requirements = requirements(&self.gpu, buffer);
+        let memory = self.allocate(what, requirements.size, requirements.memory_type_bits);
+        let memory = memory.inspect_err(|_| destroy_buffer(&self.gpu, buffer))?;
+        // What a driver adds to the size is its own.
+        self.usage.heap_bytes -= requirements.size - size_bytes;
+        if let Err(error) = bind(&self.gpu, buffer, memory) {
+            self.usage.heap_bytes -= size_bytes;
+            free(&self.gpu, buffer, memory);
+            return Err(out_of_memory(what, size_bytes, error));
+        }
+        Ok(self.add(buffer, size_bytes, Kind::Placed(memory)))
+    }
+
+    pub fn create_host_block(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        let (what, size_bytes) = ("a host block", size_bytes.max(1));
+        check_available(what, size_bytes)?;
+        self.count_host(what, size_bytes)?;
+        let made = host_block(&self.gpu, size_bytes, vk::MemoryPropertyFlags::HOST_CACHED);
+        let made = made.inspect_err(|_| self.usage.host_bytes -= size_bytes)?;
+        Ok(self.add(made.0, size_bytes, made.1))
+    }
+
+    pub fn add_spill(&mut self, file: SpillFile) -> MemoryId {
+        self.usage.disk_bytes += file.size_bytes();
+        self.usage.disk_peak_bytes = self.usage.disk_peak_bytes.max(self.usage.disk_bytes);
+        let id = MemoryId(self.id());
+        self.spills.insert(id, Arc::new(file));
+        id
+    }
+
+    fn add(&mut self, buffer: vk::Buffer, size_bytes: u64, kind: Kind) -> MemoryId {
+        let id = MemoryId(self.id());
+        self.memories.insert(id, Memory { buffer, size_bytes, kind });
+        id
+    }
+
+    pub fn destroy_memory(&mut self, memory: MemoryId) {
+        if let Some(file) = self.spills.remove(&memory) {
+            self.usage.disk_bytes -= file.size_bytes();
+        }
+        let Some(memory) = self.memories.remove(&memory) else { return };
+        match memory.kind {
+            // A sparse buffer lets go of its tiles with itself.
+            Kind::Reservation(_) => destroy_buffer(&self.gpu, memory.buffer),
+            Kind::Placed(allocation) => {
+                self.usage.heap_bytes -= memory.size_bytes;
+                free(&self.gpu, memory.buffer, allocation);
+            }
+            Kind::HostBlock(allocation, _) => {
+                self.usage.host_bytes -= memory.size_bytes;
+                free(&self.gpu, memory.buffer, allocation);
+            }
+        }
+    }
+
+    /// Notes a mapping, and says what the driver has to be told.
+    pub fn map(
+        &mut self,
+        region: Region,
+        heap: HeapId,
+        heap_offset_bytes: u64,
+    ) -> Result<(vk::Buffer, vk::SparseMemoryBind), DeviceError> {
+        let tile = self.caps.tile_bytes;
+        let source = self.heaps.get(&heap).ok_or_else(|| misuse(format!("{heap} does not exist")))?;
+        let (source, source_bytes) = (source.memory, source.size_bytes);
+        let (memory, mapping) = self.reservation(region)?;
+        let (offset, length) = (region.range.start, region.range.len());
+        let whole_tiles = [offset, length, heap_offset_bytes].iter().all(|bytes| bytes % tile == 0);
+        let inside = heap_offset_bytes.checked_add(length).is_some_and(|end| end <= source_bytes);
+        if !whole_tiles || !inside || length == 0 {
+            let reason = format!("mapping {region} from {heap} at {heap_offset_bytes} is not whole tiles inside both");
+            return Err(misuse(reason));
+        }
+        if mapping.touches(region.range) {
+            return Err(misuse(format!("tiles of {region} are mapped already")));
+        }
+        mapping.map(region.range, heap);
+        let bind = vk::SparseMemoryBind::default()
+            .resource_offset(offset)
+            .size(length)
+            .memory(source)
+            .memory_offset(heap_offset_bytes);
+        Ok((memory, bind))
+    }
+
+    /// Notes that nothing is mapped there any more, and says what the driver has to be told.
+    pub fn unmap(&mut self, region: Region) -> Result<(vk::Buffer, vk::SparseMemoryBind), DeviceError> {
+        let tile = self.caps.tile_bytes;
+        let (memory, mapping) = self.reservation(region)?;
+        let (offset, length) = (region.range.start, region.range.len());
+        if offset % tile != 0 || length % tile != 0 || length == 0 {
+            return Err(misuse(format!("unmapping {region} is not whole tiles of it")));
+        }
+        mapping.unmap(region.range);
+        Ok((memory, vk::SparseMemoryBind::default().resource_offset(offset).size(length)))
+    }
+
+    fn reservation(&mut self, region: Region) -> Result<(vk::Buffer, &mut Mapping), DeviceError> {
+        let wrong = || misuse(format!("{region} is not in a reservation"));
+        let memory = self.memories.get_mut(&region.memory).ok_or_else(wrong)?;
+        match &mut memory.kind {
+            Kind::Reservation(mapping) if region.range.end <= memory.size_bytes => Ok((memory.buffer, mapping)),
+            _ => Err(wrong()),
+        }
+    }
+
+    /// Where the bytes of a region are, all of which have memory behind them.
+    pub fn place(&self, region: Region) -> Result<Place, DeviceError> {
+        let memory = self.memories.get(&region.memory).ok_or_else(|| {
+            let spilled = self.spills.contains_key(&region.memory);
+            let what = if spilled { "is a spill file, which only copies reach" } else { "does not exist" };
+            misuse(format!("{} {what}", region.memory))
+        })?;
+        if region.range.end > memory.size_bytes {
+            return Err(misuse(format!("{region} leaves its memory of {} bytes", memory.size_bytes)));
+        }
+        match &memory.kind {
+            Kind::Reservation(mapping) => match mapping.hole(region.range) {
+                Some(byte) => Err(misuse(format!("byte {byte} of {region} is not mapped"))),
+                None => Ok(Place { buffer: memory.buffer, offset_bytes: region.range.start }),
+            },
+            _ => Ok(Place { buffer: memory.buffer, offset_bytes: region.range.start }),
+        }
+    }
+
+    /// Where the host sees a region of a host block; none for other memories.
+    pub fn host_address(&self, region: Region) -> Option<HostAddress> {
+        let memory = self.memories.get(&region.memory)?;
+        match memory.kind {
+            Kind::HostBlock(_, address) if region.range.end <= memory.size_bytes => {
+                // SAFETY: the offset lies inside the block.
+                Some(HostAddress(unsafe { address.0.add(region.range.start as usize) }))
+            }
+            _ => None,
+        }
+    }
+
+    /// The spill file that a region lies in, if it lies in one.
+    pub fn spill(&self, region: Region) -> Result<Option<Arc<SpillFile>>, DeviceError> {
+        let Some(file) = self.spills.get(&region.memory) else { return Ok(None) };
+        if region.range.end > file.size_bytes() {
+            return Err(misuse(format!("{region} leaves its spill file of {} bytes", file.size_bytes())));
+        }
+        Ok(Some(file.clone()))
+    }
+
+    pub fn usage(&self) -> DeviceUsage {
+        self.usage
+    }
+
+    /// Counts bytes as host memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`] where they go beyond the cap; then they are not counted.
+    pub fn count_host(&mut self, what: &'static str, bytes: u64) -> Result<(), DeviceError> {
+        let (taken, cap) = (self.usage.host_bytes, self.caps.host_bytes);
+        let total = taken.checked_add(bytes).filter(|&total| total <= cap);
+        self.usage.host_bytes = total.ok_or_else(|| {
+            out_of_memory(what, bytes, format!("host memory is capped at {cap} bytes, {taken} are taken"))
+        })?;
+        self.usage.host_peak_bytes = self.usage.host_peak_bytes.max(self.usage.host_bytes);
+        Ok(())
+    }
+}
+
+impl Memory {
+    /// Bytes of addresses that it takes of those for sparse buffers.
+    fn addresses_bytes(&self) -> u64 {
+        if matches!(self.kind, Kind::Reservation(_)) {
+            self.size_bytes
+        } else {
+            0
+        }
+    }
+}
+
+impl Drop for Memories {
+    fn drop(&mut self) {
+        let memories: Vec<MemoryId> = self.memories.keys().copied().collect();
+        memories.into_iter().for_each(|memory| self.destroy_memory(memory));
+        let heaps: Vec<HeapId> = self.heaps.keys().copied().collect();
+        heaps.into_iter().for_each(|heap| self.destroy_heap(heap));
+    }
+}
+
+fn requirements(gpu: &Gpu, buffer: vk::Buffer) -> vk::MemoryRequirements {
+    // SAFETY: the buffer is the device's.
+    unsafe { gpu.functions.get_buffer_memory_requirements(buffer) }
+}
+
+fn destroy_buffer(gpu: &Gpu, buffer: vk::Buffer) {
+    // SAFETY: the buffer is the device's, and nothing submitted uses it any more, as callers promise.
+    unsafe { gpu.functions.destroy_buffer(buffer, None) };
+}
+
+fn free(gpu: &Gpu, buffer: vk::Buffer, memory: vk::DeviceMemory) {
+    destroy_buffer(gpu, buffer);
+    // SAFETY: its only buffer is gone.
+    unsafe { gpu.functions.free_memory(memory, None) };
+}
+
+fn bind(gpu: &Gpu, buffer: vk::Buffer, memory: vk::DeviceMemory) -> Result<(), String> {
+    // SAFETY: the memory was made for the buffer, which has none yet.
+    unsafe { gpu.functions.bind_buffer_memory(buffer, memory, 0) }.map_err(|error| error.to_string())
+}
+
+fn allocate(
+    gpu: &Gpu,
+    size_bytes: u64,
+    types: u32,
+    wanted: vk::MemoryPropertyFlags,
+) -> Result<vk::DeviceMemory, String> {
+    let kind = gpu.memory_type(types, wanted).ok_or("it has no such memory")?;
+    let info = vk::MemoryAllocateInfo::default().allocation_size(size_bytes).memory_type_index(kind);
+    // SAFETY: the structure lives through the call.
+    unsafe { gpu.functions.allocate_memory(&info, None) }.map_err(|error| error.to_string())
+}
+
+/// The kinds of memory that sparse buffers take. All such buffers take the same.
+fn sparse_types(gpu: &Gpu, tile_bytes: u64) -> Result<u32, DeviceError> {
+    let flags = if gpu.sparse.is_some() && gpu.adapter.tiled { SPARSE } else { vk::BufferCreateFlags::empty() };
+    let buffer = gpu.buffer("a heap", tile_bytes, flags)?;
+    let requirements = requirements(gpu, buffer);
+    destroy_buffer(gpu, buffer);
+    Ok(requirements.memory_type_bits)
+}
+
+/// The unit of mapping that the driver asks for, in bytes.
+pub(crate) fn sparse_alignment_bytes(gpu: &Gpu) -> Result<u64, DeviceError> {
+    let flags = if gpu.adapter.tiled { SPARSE } else { vk::BufferCreateFlags::empty() };
+    let buffer = gpu.buffer("a reservation", 1 << 20, flags)?;
+    let requirements = requirements(gpu, buffer);
+    destroy_buffer(gpu, buffer);
+    Ok(requirements.alignment.next_power_of_two().max(4096))
+}
+
+/// A buffer in memory that the host sees, with a further property where there is such memory.
+fn host_block(gpu: &Gpu, size_bytes: u64, wanted: vk::MemoryPropertyFlags) -> Result<(vk::Buffer, Kind), DeviceError> {
+    use vk::MemoryPropertyFlags as Flags;
+    let what = "a host block";
+    let buffer = gpu.buffer(what, size_bytes, vk::BufferCreateFlags::empty())?;
+    let requirements = requirements(gpu, buffer);
+    let seen = Flags::HOST_VISIBLE | Flags::HOST_COHERENT;
+    let memory = allocate(gpu, requirements.size, requirements.memory_type_bits, seen | wanted)
+        .or_else(|_| allocate(gpu, requirements.size, requirements.memory_type_bits, seen));
+    let memory = memory.map_err(|reason| {
+        destroy_buffer(gpu, buffer);
+        out_of_memory(what, size_bytes, reason)
+    })?;
+    // SAFETY: the memory is the host's to see, and mapped once; it stays mapped until it is freed.
+    let address = unsafe { gpu.functions.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
+    let bound = bind(gpu, buffer, memory).and(address.map_err(|error| error.to_string()));
+    match bound {
+        Ok(address) => Ok((buffer, Kind::HostBlock(memory, HostAddress(address.cast())))),
+        Err(reason) => {
+            free(gpu, buffer, memory);
+            Err(out_of_memory(what, size_bytes, reason))
+        }
+    }
+}
+
+/// A small host block for the device's own purposes: its buffer, memory and address.
+pub(crate) struct OwnBlock {
+    gpu: Arc<Gpu>,
+    pub buffer: vk::Buffer,
+    memory: vk::DeviceMemory,
+    pub address: HostAddress,
+    pub size_bytes: u64,
+}
+
+impl OwnBlock {
+    /// A block near the device where `wanted` says so, else one that the host reads fast.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    pub fn new(gpu: &Arc<Gpu>, size_bytes: u64, wanted: vk::MemoryPropertyFlags) -> Result<OwnBlock, DeviceError> {
+        match host_block(gpu, size_bytes, wanted)? {
+            (buffer, Kind::HostBlock(memory, address)) => {
+                Ok(OwnBlock { gpu: gpu.clone(), buffer, memory, address, size_bytes })
+            }
+            _ => Err(misuse("a host block is none".to_string())),
+        }
+    }
+}
+
+impl Drop for OwnBlock {
+    fn drop(&mut self) {
+        free(&self.gpu, self.buffer, self.memory);
+    }
+}
+
+/// Tells the driver of mappings, and waits until they are there.
+///
+/// # Errors
+/// What Vulkan refuses.
+pub(crate) fn bind_sparse(gpu: &Gpu, binds: &[(vk::Buffer, vk::SparseMemoryBind)]) -> Result<(), DeviceError> {
+    let Some(queue) = gpu.sparse.filter(|_| !binds.is_empty()) else { return Ok(()) };
+    let infos: Vec<vk::SparseBufferMemoryBindInfo> = binds
+        .iter()
+        .map(|(buffer, bind)| {
+            vk::SparseBufferMemoryBindInfo::default().buffer(*buffer).binds(std::slice::from_ref(bind))
+        })
+        .collect();
+    let info = vk::BindSparseInfo::default().buffer_binds(&infos);
+    // SAFETY: the buffers and heaps live, nothing uses the tiles, and the caller holds the lock of the queues.
+    unsafe {
+        let fence =
+            gpu.functions.create_fence(&vk::FenceCreateInfo::default(), None).map_err(failed("mapping tiles"))?;
+        let bound = gpu.functions.queue_bind_sparse(queue.handle, &[info], fence);
+        let bound = bound.and_then(|()| gpu.functions.wait_for_fences(&[fence], true, u64::MAX));
+        gpu.functions.destroy_fence(fence, None);
+        bound.map_err(failed("mapping tiles"))
+    }
+}

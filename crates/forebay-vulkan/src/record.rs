@@ -1,0 +1,199 @@
+//! Commands into command buffers.
+
+use std::sync::Arc;
+
+use ash::vk;
+use forebay_base::{Launch, Region};
+use forebay_device::DeviceError;
+
+use crate::frame::Frame;
+use crate::gpu::{Gpu, Role};
+use crate::kernels::{lower, Bound, Dispatch, Operand};
+use crate::memory::{Memories, OwnBlock, Place};
+use crate::pipeline::Pipelines;
+
+/// Places that dispatches count their workgroups in: they take turns, and one that comes again is 0 again.
+const COUNTERS: u64 = 4096;
+/// Bytes from one such place to the next: a multiple of every device's alignment of bindings.
+const COUNTER_STRIDE_BYTES: u64 = 256;
+/// Bytes of one.
+const COUNTER_BYTES: u64 = 16;
+
+/// Zeroed words for dispatches that find out which of their workgroups is the last.
+pub(crate) struct Counters {
+    block: OwnBlock,
+    next: u64,
+}
+
+impl Counters {
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    pub fn new(gpu: &Arc<Gpu>) -> Result<Counters, DeviceError> {
+        let block = OwnBlock::new(gpu, COUNTERS * COUNTER_STRIDE_BYTES, vk::MemoryPropertyFlags::DEVICE_LOCAL)?;
+        // SAFETY: the block is this function's own, and as long.
+        unsafe { std::ptr::write_bytes(block.address.0, 0, block.size_bytes as usize) };
+        Ok(Counters { block, next: 0 })
+    }
+
+    fn next(&mut self) -> Place {
+        self.next = (self.next + 1) % COUNTERS;
+        Place { buffer: self.block.buffer, offset_bytes: self.next * COUNTER_STRIDE_BYTES }
+    }
+}
+
+/// What everything that is recorded needs.
+pub(crate) struct Recorder<'a> {
+    pub gpu: &'a Gpu,
+    pub memories: &'a Memories,
+    pub pipelines: &'a mut Pipelines,
+    pub counters: &'a mut Counters,
+}
+
+/// A dispatch with its pipeline's needs and the bytes behind its bindings.
+fn span(region: Region, place: Place, bound: &Bound) -> Result<vk::DescriptorBufferInfo, DeviceError> {
+    let length = region.range.len();
+    let rest = length.checked_sub(bound.offset_bytes);
+    let size = bound.size_bytes.or(rest).filter(|&size| Some(size) <= rest && size > 0).ok_or_else(|| {
+        let reason = format!("{region} has no {:?} bytes from {} on", bound.size_bytes, bound.offset_bytes);
+        DeviceError::Lost { reason }
+    })?;
+    Ok(vk::DescriptorBufferInfo { buffer: place.buffer, offset: place.offset_bytes + bound.offset_bytes, range: size })
+}
+
+impl Recorder<'_> {
+    /// Records a launch; how many dispatches it became.
+    ///
+    /// # Errors
+    /// What the kernel cannot run with, and what Vulkan refuses.
+    pub fn launch(&mut self, frame: &mut Frame, launch: &Launch) -> Result<usize, DeviceError> {
+        let descs =
+            |bindings: &[forebay_base::Binding]| bindings.iter().map(|one| one.desc.clone()).collect::<Vec<_>>();
+        let (reads, writes) = (descs(&launch.reads), descs(&launch.writes));
+        let lowered = lower(&launch.kernel, &reads, &writes, &self.gpu.offer)?;
+        let scratch_bytes = launch.scratch.map_or(0, |region| region.range.len());
+        if lowered.scratch_bytes > scratch_bytes {
+            let reason =
+                format!("{} has {scratch_bytes} of {} bytes of scratch", launch.kernel.name(), lowered.scratch_bytes);
+            return Err(DeviceError::Lost { reason });
+        }
+        for binding in launch.reads.iter().chain(&launch.writes) {
+            let check = binding.desc.check_binding(binding.region.range.start, binding.region.range.len());
+            check.map_err(|error| DeviceError::Lost { reason: format!("{}: {error}", binding.region) })?;
+        }
+        for dispatch in &lowered.dispatches {
+            self.dispatch(frame, launch, dispatch)?;
+        }
+        Ok(lowered.dispatches.len())
+    }
+
+    fn dispatch(&mut self, frame: &mut Frame, launch: &Launch, dispatch: &Dispatch) -> Result<(), DeviceError> {
+        let pipeline = self.pipelines.of(dispatch)?;
+        let parameters = frame.parameters(&dispatch.parameters)?;
+        let mut spans = vec![vk::DescriptorBufferInfo {
+            buffer: parameters.buffer,
+            offset: parameters.offset_bytes,
+            range: parameters.size_bytes,
+        }];
+        for bound in &dispatch.bindings {
+            spans.push(self.bytes(launch, bound)?);
+        }
+        let set = frame.set(pipeline.set)?;
+        let writes: Vec<vk::WriteDescriptorSet> = spans
+            .iter()
+            .enumerate()
+            .map(|(index, span)| {
+                vk::WriteDescriptorSet::default()
+                    .dst_set(set)
+                    .dst_binding(index as u32)
+                    .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
+                    .buffer_info(std::slice::from_ref(span))
+            })
+            .collect();
+        let (functions, [x, y, z]) = (&self.gpu.functions, dispatch.groups);
+        // SAFETY: the buffers, the set and the pipeline live, at least until the batch is done; the command buffer is being
+        // recorded.
+        unsafe {
+            functions.update_descriptor_sets(&writes, &[]);
+            functions.cmd_bind_pipeline(frame.commands, vk::PipelineBindPoint::COMPUTE, pipeline.handle);
+            let point = vk::PipelineBindPoint::COMPUTE;
+            functions.cmd_bind_descriptor_sets(frame.commands, point, pipeline.layout, 0, &[set], &[]);
+            functions.cmd_dispatch(frame.commands, x, y, z);
+        }
+        Ok(())
+    }
+
+    /// The bytes behind a binding.
+    fn bytes(&mut self, launch: &Launch, bound: &Bound) -> Result<vk::DescriptorBufferInfo, DeviceError> {
+        let missing = || DeviceError::Lost { reason: format!("{} lacks {:?}", launch.kernel.name(), bound.operand) };
+        let region = match bound.operand {
+            Operand::Read(index) => launch.reads.get(index).map(|binding| binding.region),
+            Operand::Write(index) => launch.writes.get(index).map(|binding| binding.region),
+            Operand::Scratch => launch.scratch,
+            Operand::Counter => {
+                let place = self.counters.next();
+                let (buffer, offset, range) = (place.buffer, place.offset_bytes, COUNTER_BYTES);
+                return Ok(vk::DescriptorBufferInfo { buffer, offset, range });
+            }
+        };
+        let region = region.ok_or_else(missing)?;
+        let span = span(region, self.memories.place(region)?, bound)?;
+        let (alignment, max) =
+            (self.gpu.limits.min_storage_buffer_offset_alignment, u64::from(self.gpu.limits.max_storage_buffer_range));
+        if span.offset % alignment != 0 || span.range > max {
+            let reason = format!(
+                "a binding of {} bytes at {} is not what the device takes: at most {max}, at multiples of {alignment}",
+                span.range, span.offset
+            );
+            return Err(DeviceError::Unsupported { kernel: launch.kernel.name(), reason });
+        }
+        Ok(span)
+    }
+
+    /// Records a copy.
+    pub fn copy(&self, frame: &Frame, from: Place, to: Place, size_bytes: u64) {
+        let part = vk::BufferCopy { src_offset: from.offset_bytes, dst_offset: to.offset_bytes, size: size_bytes };
+        // SAFETY: both lie inside live buffers and apart; the command buffer is being recorded.
+        unsafe { self.gpu.functions.cmd_copy_buffer(frame.commands, from.buffer, to.buffer, &[part]) };
+    }
+
+    /// Records a fill.
+    pub fn fill(&self, frame: &Frame, to: Place, size_bytes: u64, pattern: [u8; 4]) {
+        let word = u32::from_ne_bytes(pattern);
+        // SAFETY: as for a copy; commands fill whole words.
+        unsafe { self.gpu.functions.cmd_fill_buffer(frame.commands, to.buffer, to.offset_bytes, size_bytes, word) };
+    }
+
+    /// Records a barrier of the plan.
+    pub fn barrier(&self, frame: &Frame, role: Role) {
+        use vk::{AccessFlags2 as Access, PipelineStageFlags2 as Stages};
+        let (mut stages, mut writes, mut reads) = (Stages::ALL_TRANSFER, Access::TRANSFER_WRITE, Access::TRANSFER_READ);
+        if role == Role::Compute {
+            stages |= Stages::COMPUTE_SHADER;
+            writes |= Access::SHADER_STORAGE_WRITE;
+            reads |= Access::SHADER_STORAGE_READ;
+        }
+        self.order(frame, (stages, writes), (stages, writes | reads));
+    }
+
+    /// Makes what was copied to host blocks visible to the host.
+    pub fn show_host(&self, frame: &Frame) {
+        use vk::{AccessFlags2 as Access, PipelineStageFlags2 as Stages};
+        self.order(frame, (Stages::ALL_TRANSFER, Access::TRANSFER_WRITE), (Stages::HOST, Access::HOST_READ));
+    }
+
+    fn order(
+        &self,
+        frame: &Frame,
+        before: (vk::PipelineStageFlags2, vk::AccessFlags2),
+        after: (vk::PipelineStageFlags2, vk::AccessFlags2),
+    ) {
+        let barriers = [vk::MemoryBarrier2::default()
+            .src_stage_mask(before.0)
+            .src_access_mask(before.1)
+            .dst_stage_mask(after.0)
+            .dst_access_mask(after.1)];
+        let info = vk::DependencyInfo::default().memory_barriers(&barriers);
+        // SAFETY: the command buffer is being recorded.
+        unsafe { self.gpu.functions.cmd_pipeline_barrier2(frame.commands, &info) };
+    }
+}

@@ -1,0 +1,406 @@
+//! Streams as batches with timeline semaphores: who may be submitted when, and what is done.
+//!
+//! All of it is under the device's lock. Only waiting is not.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ash::vk;
+use forebay_base::{EventId, StreamId};
+use forebay_device::{DeviceError, TraceRecord};
+
+use crate::disk::Transfer;
+use crate::frame::Frame;
+use crate::gpu::{failed, Gpu, Queue, Role};
+use crate::memory::OwnBlock;
+
+/// The device's clock and ours.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    /// When the device was made.
+    pub birth: Instant,
+    /// Ticks of the device at some time since then.
+    pub ticks: u64,
+    pub at: Duration,
+    /// Nanoseconds of a tick.
+    pub period_ns: f64,
+}
+
+impl Clock {
+    /// The time since birth at which the device's clock showed so many ticks.
+    pub fn time(&self, ticks: u64) -> Duration {
+        let since = ticks.wrapping_sub(self.ticks) as i64 as f64 * self.period_ns;
+        let at = self.at.as_nanos() as f64 + since;
+        Duration::from_nanos(at.max(0.0) as u64)
+    }
+}
+
+/// What a trace says of a command, with the numbers of its time stamps.
+pub(crate) struct Mark {
+    pub label: Option<u32>,
+    pub name: &'static str,
+    pub bytes: u64,
+    pub stamps: (u32, u32),
+}
+
+/// A point in a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Point {
+    pub stream: StreamId,
+    pub value: u64,
+}
+
+/// One command buffer.
+pub(crate) struct Batch {
+    pub frame: Frame,
+    pub queue: Queue,
+    /// Time stamps: the last is that of its end.
+    pub stamps: u32,
+    pub marks: Vec<Mark>,
+    /// Host memory that its copies use.
+    pub _keep: Option<Arc<OwnBlock>>,
+}
+
+pub(crate) enum Work {
+    Batch(Batch),
+    /// Moved by the thread for spill files.
+    Transfer(Transfer),
+}
+
+/// Some work, after which the stream's semaphore has the value.
+pub(crate) struct Item {
+    pub work: Work,
+    pub waits: Vec<Point>,
+    pub value: u64,
+    pub records: Vec<(EventId, u64)>,
+}
+
+/// An item that was submitted; a transfer has no batch.
+struct Running {
+    batch: Option<Batch>,
+    value: u64,
+    records: Vec<(EventId, u64)>,
+}
+
+/// A stream.
+pub(crate) struct Stream {
+    semaphore: vk::Semaphore,
+    pub role: Role,
+    pub turn: usize,
+    /// The value of the latest item; of the latest one that was submitted; of the latest one that is done.
+    pub last: u64,
+    submitted: u64,
+    done: u64,
+    pending: VecDeque<Item>,
+    running: VecDeque<Running>,
+    /// A transfer that the other thread has: nothing behind it is submitted.
+    transferring: bool,
+}
+
+/// What the thread for spill files is to do.
+pub(crate) struct Job {
+    pub point: Point,
+    pub transfer: Transfer,
+    pub waits: Vec<(vk::Semaphore, u64)>,
+}
+
+/// All streams.
+pub(crate) struct Streams {
+    gpu: Arc<Gpu>,
+    streams: BTreeMap<StreamId, Stream>,
+    /// Semaphores of streams that are gone: a later stream goes on from their values.
+    free: Vec<(vk::Semaphore, u64)>,
+    /// Frames of batches that are done.
+    frames: Vec<Frame>,
+    /// Where generations of events were recorded that are not known to have fired.
+    records: BTreeMap<EventId, VecDeque<(u64, Point)>>,
+}
+
+/// What became done.
+#[derive(Default)]
+pub(crate) struct Done {
+    /// Events with the generation that fired, and when.
+    pub fired: Vec<(EventId, u64, Duration)>,
+    pub trace: Vec<TraceRecord>,
+}
+
+impl Streams {
+    pub fn new(gpu: Arc<Gpu>) -> Streams {
+        let (streams, records) = (BTreeMap::new(), BTreeMap::new());
+        Streams { gpu, streams, free: Vec::new(), frames: Vec::new(), records }
+    }
+
+    pub fn create(&mut self, id: StreamId) -> Result<(), DeviceError> {
+        let (semaphore, value) = match self.free.pop() {
+            Some(free) => free,
+            None => {
+                let mut kind =
+                    vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE).initial_value(0);
+                let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+                // SAFETY: the structure lives through the call.
+                let made = unsafe { self.gpu.functions.create_semaphore(&info, None) };
+                (made.map_err(failed("making a stream"))?, 0)
+            }
+        };
+        let turn = self.streams.len();
+        let (pending, running) = (VecDeque::new(), VecDeque::new());
+        let (last, submitted, done) = (value, value, value);
+        let stream =
+            Stream { semaphore, role: Role::Copy, turn, last, submitted, done, pending, running, transferring: false };
+        self.streams.insert(id, stream);
+        Ok(())
+    }
+
+    /// Forgets a stream all of whose work is done, or never will be.
+    pub fn remove(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.remove(&id) else { return };
+        // A semaphore that was never brought to its last value cannot serve another stream.
+        if stream.done == stream.last {
+            self.free.push((stream.semaphore, stream.done));
+        } else {
+            // SAFETY: what was submitted is done: the caller waited for the device, or it is lost.
+            unsafe { self.gpu.functions.destroy_semaphore(stream.semaphore, None) };
+        }
+    }
+
+    pub fn get(&mut self, id: StreamId) -> Result<&mut Stream, DeviceError> {
+        self.streams.get_mut(&id).ok_or_else(|| DeviceError::Lost { reason: format!("{id} does not exist") })
+    }
+
+    pub fn ids(&self) -> Vec<StreamId> {
+        self.streams.keys().copied().collect()
+    }
+
+    /// A frame for a queue's family.
+    pub fn frame(&mut self, family: u32) -> Result<Frame, DeviceError> {
+        match self.frames.iter().rposition(|frame| frame.family == family) {
+            Some(index) => Ok(self.frames.swap_remove(index)),
+            None => Frame::new(&self.gpu, family),
+        }
+    }
+
+    /// Takes back a frame that was not submitted.
+    pub fn put_back(&mut self, frame: Frame) {
+        self.frames.push(frame);
+    }
+
+    /// Notes where a generation is recorded.
+    pub fn record(&mut self, event: EventId, generation: u64, point: Point) {
+        self.records.entry(event).or_default().push_back((generation, point));
+    }
+
+    pub fn forget_event(&mut self, event: EventId) {
+        self.records.remove(&event);
+    }
+
+    /// The point that a wait for a generation waits for; none where it has fired.
+    pub fn point_of(&self, event: EventId, generation: u64) -> Option<Point> {
+        let recorded = self.records.get(&event)?.iter();
+        recorded.filter(|(recorded, _)| *recorded >= generation).map(|(_, point)| *point).next()
+    }
+
+    /// Whether a point is done.
+    pub fn is_done(&self, point: Point) -> bool {
+        self.streams.get(&point.stream).is_none_or(|stream| point.value <= stream.done)
+    }
+
+    /// The semaphore to wait for until a point is done; none where it has not been submitted yet.
+    pub fn semaphore(&self, point: Point) -> Option<vk::Semaphore> {
+        let stream = self.streams.get(&point.stream)?;
+        (point.value <= stream.submitted).then_some(stream.semaphore)
+    }
+
+    fn was_submitted(&self, point: Point) -> bool {
+        self.streams.get(&point.stream).is_none_or(|stream| point.value <= stream.submitted)
+    }
+
+    /// Adds an item behind a stream's others.
+    pub fn push(&mut self, id: StreamId, item: Item) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.last = item.value;
+            stream.pending.push_back(item);
+        }
+    }
+
+    /// Submits all that may be: what waits only for what was submitted before. Jobs for the other thread are returned.
+    ///
+    /// # Errors
+    /// What Vulkan refuses.
+    pub fn pump(&mut self) -> Result<Vec<Job>, DeviceError> {
+        let mut jobs = Vec::new();
+        let ids = self.ids();
+        loop {
+            let mut moved = false;
+            for &id in &ids {
+                while self.is_ready(id) {
+                    moved = true;
+                    self.submit_first(id, &mut jobs)?;
+                }
+            }
+            if !moved {
+                return Ok(jobs);
+            }
+        }
+    }
+
+    fn is_ready(&self, id: StreamId) -> bool {
+        let Some(stream) = self.streams.get(&id).filter(|stream| !stream.transferring) else { return false };
+        let Some(first) = stream.pending.front() else { return false };
+        first.waits.iter().all(|&wait| self.was_submitted(wait))
+    }
+
+    fn submit_first(&mut self, id: StreamId, jobs: &mut Vec<Job>) -> Result<(), DeviceError> {
+        let Some(Item { work, waits, value, records }) =
+            self.streams.get_mut(&id).and_then(|stream| stream.pending.pop_front())
+        else {
+            return Ok(());
+        };
+        let mut waits: Vec<(vk::Semaphore, u64)> = waits
+            .into_iter()
+            .filter(|&wait| !self.is_done(wait))
+            .filter_map(|wait| Some((self.semaphore(wait)?, wait.value)))
+            .collect();
+        let gpu = self.gpu.clone();
+        let stream = self.get(id)?;
+        let batch = match work {
+            Work::Batch(batch) => {
+                submit(&gpu, &batch, &waits, (stream.semaphore, value))?;
+                stream.submitted = value;
+                Some(batch)
+            }
+            Work::Transfer(transfer) => {
+                // The thread waits for all that the stream did before.
+                waits.push((stream.semaphore, stream.submitted));
+                stream.transferring = true;
+                jobs.push(Job { point: Point { stream: id, value }, transfer, waits });
+                None
+            }
+        };
+        stream.running.push_back(Running { batch, value, records });
+        Ok(())
+    }
+
+    /// The thread for spill files has done its part: the stream goes on behind it.
+    ///
+    /// # Errors
+    /// What Vulkan refuses.
+    pub fn transferred(&mut self, point: Point) -> Result<(), DeviceError> {
+        let gpu = self.gpu.clone();
+        let stream = self.get(point.stream)?;
+        let info = vk::SemaphoreSignalInfo::default().semaphore(stream.semaphore).value(point.value);
+        // SAFETY: all that was submitted to the stream before is done, so that the value grows, and nothing behind it is
+        // submitted.
+        unsafe { gpu.functions.signal_semaphore(&info) }.map_err(failed("going on after a transfer"))?;
+        stream.submitted = point.value;
+        stream.transferring = false;
+        Ok(())
+    }
+
+    /// Finds out what is done, and takes back what it needed.
+    ///
+    /// # Errors
+    /// What Vulkan says, a lost device above all.
+    pub fn retire(&mut self, clock: &Clock) -> Result<Done, DeviceError> {
+        let mut done = Done::default();
+        for (&id, stream) in &mut self.streams {
+            if stream.running.is_empty() {
+                continue;
+            }
+            // SAFETY: the semaphore lives.
+            let value = unsafe { self.gpu.functions.get_semaphore_counter_value(stream.semaphore) };
+            stream.done = value.map_err(failed("asking how far a stream is"))?;
+            while stream.running.front().is_some_and(|first| first.value <= stream.done) {
+                let Some(Running { batch, records, .. }) = stream.running.pop_front() else { break };
+                let mut end = clock.birth.elapsed();
+                if let Some(batch) = batch {
+                    let stamps = batch.frame.stamps(batch.stamps)?;
+                    let time = |stamp: u32| stamps.get(stamp as usize).map_or(end, |&ticks| clock.time(ticks));
+                    done.trace.extend(batch.marks.iter().map(|mark| TraceRecord {
+                        stream: id,
+                        label: mark.label,
+                        name: mark.name,
+                        bytes: mark.bytes,
+                        start: time(mark.stamps.0),
+                        end: time(mark.stamps.1),
+                    }));
+                    end = batch.stamps.checked_sub(1).map_or(end, time);
+                    self.frames.push(batch.frame);
+                }
+                done.fired.extend(records.into_iter().map(|(event, generation)| (event, generation, end)));
+            }
+        }
+        for (event, generation, _) in &done.fired {
+            if let Some(records) = self.records.get_mut(event) {
+                records.retain(|(recorded, _)| recorded > generation);
+            }
+        }
+        Ok(done)
+    }
+
+    /// The point after all that a stream was given.
+    pub fn end(&self, id: StreamId) -> Option<Point> {
+        self.streams.get(&id).map(|stream| Point { stream: id, value: stream.last })
+    }
+
+    /// Forgets what was not submitted, as if it had been done: it never will be. Nothing runs any more.
+    ///
+    /// # Errors
+    /// What Vulkan refuses.
+    pub fn abandon(&mut self) -> Result<(), DeviceError> {
+        for stream in self.streams.values_mut() {
+            stream.running.clear();
+            stream.transferring = false;
+            for item in stream.pending.drain(..) {
+                if let Work::Batch(batch) = item.work {
+                    self.frames.push(batch.frame);
+                }
+            }
+            // SAFETY: the semaphore lives.
+            let value = unsafe { self.gpu.functions.get_semaphore_counter_value(stream.semaphore) };
+            if value.map_err(failed("asking how far a stream is"))? < stream.last {
+                let info = vk::SemaphoreSignalInfo::default().semaphore(stream.semaphore).value(stream.last);
+                // SAFETY: nothing that was submitted signals it any more.
+                unsafe { self.gpu.functions.signal_semaphore(&info) }.map_err(failed("starting again"))?;
+            }
+            (stream.submitted, stream.done) = (stream.last, stream.last);
+        }
+        self.records.clear();
+        Ok(())
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        // SAFETY: the device is idle, and nobody knows the semaphores any more.
+        unsafe {
+            let _ = self.gpu.functions.device_wait_idle();
+            let used = self.streams.values().map(|stream| stream.semaphore);
+            for semaphore in used.chain(self.free.iter().map(|(semaphore, _)| *semaphore)) {
+                self.gpu.functions.destroy_semaphore(semaphore, None);
+            }
+        }
+    }
+}
+
+fn submit(
+    gpu: &Gpu,
+    batch: &Batch,
+    waits: &[(vk::Semaphore, u64)],
+    signal: (vk::Semaphore, u64),
+) -> Result<(), DeviceError> {
+    let point = |&(semaphore, value): &(vk::Semaphore, u64)| {
+        let stages = vk::PipelineStageFlags2::ALL_COMMANDS;
+        vk::SemaphoreSubmitInfo::default().semaphore(semaphore).value(value).stage_mask(stages)
+    };
+    let waits: Vec<_> = waits.iter().map(point).collect();
+    let (signals, buffers) =
+        ([point(&signal)], [vk::CommandBufferSubmitInfo::default().command_buffer(batch.frame.commands)]);
+    let info = vk::SubmitInfo2::default()
+        .wait_semaphore_infos(&waits)
+        .command_buffer_infos(&buffers)
+        .signal_semaphore_infos(&signals);
+    // SAFETY: everything lives until the batch is done; the caller holds the lock of the queues.
+    unsafe { gpu.functions.queue_submit2(batch.queue.handle, &[info], vk::Fence::null()) }
+        .map_err(failed("submitting commands"))
+}

@@ -1,0 +1,142 @@
+//! The Vulkan loader, an instance, and what the validation layer says.
+
+use std::ffi::{c_void, CStr};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use ash::{ext, vk, Entry, Instance};
+use forebay_device::DeviceError;
+
+/// The layer that checks everything.
+const VALIDATION_LAYER: &CStr = c"VK_LAYER_KHRONOS_validation";
+
+/// What the validation layer said, oldest first.
+#[derive(Default)]
+pub(crate) struct Messages {
+    lines: Mutex<Vec<String>>,
+}
+
+impl Messages {
+    fn push(&self, line: String) {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+    }
+
+    /// The messages so far, which are forgotten.
+    pub fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The first message, if there is one.
+    pub fn first(&self) -> Option<String> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).first().cloned()
+    }
+}
+
+/// The loader and an instance of it.
+pub(crate) struct System {
+    pub instance: Instance,
+    messenger: Option<(ext::debug_utils::Instance, vk::DebugUtilsMessengerEXT)>,
+    /// Boxed, because the messenger holds its address.
+    pub messages: Box<Messages>,
+    /// The library stays loaded as long as its functions may be called.
+    _entry: Entry,
+}
+
+/// Why Vulkan cannot be used at all.
+pub(crate) fn no_vulkan(reason: impl ToString) -> DeviceError {
+    DeviceError::Setting { reason: format!("no Vulkan: {}", reason.to_string()) }
+}
+
+/// The loader of this process: it is opened once.
+fn entry() -> Result<Entry, DeviceError> {
+    static ENTRY: OnceLock<Result<Entry, String>> = OnceLock::new();
+    // SAFETY: the system's Vulkan loader is trusted to be one; it stays loaded for the process's life.
+    let loaded = ENTRY.get_or_init(|| unsafe { Entry::load() }.map_err(|error| error.to_string()));
+    loaded.clone().map_err(no_vulkan)
+}
+
+impl System {
+    /// An instance; with the validation layer, synchronization validation included, where `validate`.
+    ///
+    /// # Errors
+    /// [`DeviceError::Setting`] where there is no loader, no driver, or no validation layer though one is asked for.
+    pub fn new(validate: bool) -> Result<System, DeviceError> {
+        let entry = entry()?;
+        let application = vk::ApplicationInfo::default()
+            .application_name(c"forebay")
+            .engine_name(c"forebay")
+            .api_version(vk::API_VERSION_1_3);
+        let messages = Box::<Messages>::default();
+        if !validate {
+            let info = vk::InstanceCreateInfo::default().application_info(&application);
+            // SAFETY: the structure and what it points to live through the call.
+            let instance = unsafe { entry.create_instance(&info, None) }.map_err(no_vulkan)?;
+            return Ok(System { instance, messenger: None, messages, _entry: entry });
+        }
+        // SAFETY: a query without preconditions.
+        let layers = unsafe { entry.enumerate_instance_layer_properties() }.map_err(no_vulkan)?;
+        if !layers.iter().any(|layer| layer.layer_name_as_c_str() == Ok(VALIDATION_LAYER)) {
+            let reason =
+                "validation was asked for (FOREBAY_VALIDATE), but the layer VK_LAYER_KHRONOS_validation is not \
+                          installed (on Debian: apt-get install vulkan-validationlayers)";
+            return Err(DeviceError::Setting { reason: reason.to_string() });
+        }
+        let (layers, extensions) = ([VALIDATION_LAYER.as_ptr()], [ext::debug_utils::NAME.as_ptr()]);
+        let enabled = [vk::ValidationFeatureEnableEXT::SYNCHRONIZATION_VALIDATION];
+        let mut features = vk::ValidationFeaturesEXT::default().enabled_validation_features(&enabled);
+        let mut listener = listener(&messages);
+        let info = vk::InstanceCreateInfo::default()
+            .application_info(&application)
+            .enabled_layer_names(&layers)
+            .enabled_extension_names(&extensions)
+            .push_next(&mut features)
+            .push_next(&mut listener);
+        // SAFETY: as above; the listener's messages are boxed and outlive the instance.
+        let instance = unsafe { entry.create_instance(&info, None) }.map_err(no_vulkan)?;
+        let functions = ext::debug_utils::Instance::new(&entry, &instance);
+        // SAFETY: as above.
+        let messenger = unsafe { functions.create_debug_utils_messenger(&self::listener(&messages), None) };
+        let messenger = messenger.map_err(no_vulkan)?;
+        Ok(System { instance, messenger: Some((functions, messenger)), messages, _entry: entry })
+    }
+}
+
+impl Drop for System {
+    fn drop(&mut self) {
+        // SAFETY: everything made from the instance is gone: whoever holds such things holds this.
+        unsafe {
+            if let Some((functions, messenger)) = &self.messenger {
+                functions.destroy_debug_utils_messenger(*messenger, None);
+            }
+            self.instance.destroy_instance(None);
+        }
+    }
+}
+
+/// A listener that keeps warnings and errors.
+fn listener(messages: &Messages) -> vk::DebugUtilsMessengerCreateInfoEXT<'static> {
+    use vk::{DebugUtilsMessageSeverityFlagsEXT as Severity, DebugUtilsMessageTypeFlagsEXT as Kind};
+    vk::DebugUtilsMessengerCreateInfoEXT::default()
+        .message_severity(Severity::WARNING | Severity::ERROR)
+        .message_type(Kind::VALIDATION | Kind::GENERAL)
+        .pfn_user_callback(Some(listen))
+        .user_data(std::ptr::from_ref(messages).cast_mut().cast())
+}
+
+/// # Safety
+/// Called by the layer, with valid data and the messages that the listener was made with.
+unsafe extern "system" fn listen(
+    _: vk::DebugUtilsMessageSeverityFlagsEXT,
+    kind: vk::DebugUtilsMessageTypeFlagsEXT,
+    data: *const vk::DebugUtilsMessengerCallbackDataEXT<'_>,
+    messages: *mut c_void,
+) -> vk::Bool32 {
+    // What is general is about the machine's drivers and layers, not about what we do.
+    if kind.contains(vk::DebugUtilsMessageTypeFlagsEXT::VALIDATION) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let text = (*data).message_as_c_str().map_or("a message without text".into(), CStr::to_string_lossy);
+            (*messages.cast::<Messages>()).push(text.into_owned());
+        }
+    }
+    vk::FALSE
+}
