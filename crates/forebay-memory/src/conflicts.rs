@@ -4,6 +4,8 @@
 //! base by going through the simple items below. An item that changes its size meets others in ways that depend on the
 //! pair; these are found once, for all passes.
 
+use std::ops::RangeInclusive;
+
 use crate::placement::{Item, Piece};
 
 /// The only piece of a simple item.
@@ -95,17 +97,29 @@ impl Conflicts {
         }
     }
 
-    /// As [`Conflicts::shaped`], with pairs of simple items: slower.
-    pub fn all(&self, item: usize, placed: impl Fn(usize) -> Option<i64>, mut visit: impl FnMut(usize, i64, i64)) {
-        if let Some(own) = self.simple[item] {
-            for (other, piece) in self.simple.iter().enumerate() {
-                let Some(piece) = piece.filter(|piece| other != item && piece.coincides(own.times)) else { continue };
-                if let Some(base) = placed(other) {
-                    visit(other, base + piece.bytes.0 - own.bytes.1, base + piece.bytes.1 - own.bytes.0);
-                }
-            }
+    /// The last item that forbids bases below one of `bases`, and not that one itself; of those to which `placed` gives a base.
+    /// Items of several pieces come after simple ones.
+    pub fn last_below(
+        &self,
+        item: usize,
+        bases: RangeInclusive<i64>,
+        placed: impl Fn(usize) -> Option<i64>,
+    ) -> Option<usize> {
+        let ends_there = |high: i64| high > 0 && bases.contains(&high);
+        let shaped = self.shaped[item].iter().rev().find(|(other, clashes)| {
+            placed(*other as usize).is_some_and(|base| clashes.iter().any(|clash| ends_there(base + clash.high)))
+        });
+        if let Some((other, _)) = shaped {
+            return Some(*other as usize);
         }
-        self.shaped(item, placed, visit);
+        let own = self.simple[item]?;
+        let meets = |(other, piece): (usize, &Option<Simple>)| {
+            let piece = piece.as_ref()?;
+            // Few end there: so this comes before times are compared.
+            let is_below = ends_there(placed(other)? + piece.bytes.1 - own.bytes.0);
+            (is_below && piece.coincides(own.times) && other != item).then_some(other)
+        };
+        self.simple.iter().enumerate().rev().find_map(meets)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::residency::{mandatory_usage, residency, stretch, Filling, Residency};
 use crate::schedule::schedule;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
-use crate::stores::{stores, HostRoom};
+use crate::stores::{stores, HostRoom, Stores};
 use cutting::Cutting;
 
 /// Parts of the capacity, in percent, that are tried as room for what is kept; the rest is room for transfers and for the
@@ -279,8 +279,6 @@ impl Filled {
 /// What a residency may take on the device.
 #[derive(Clone, Copy, Debug)]
 struct Room {
-    /// Bytes for which transfers get more time; none where they have what they need.
-    transfer_bytes: Option<u64>,
     /// Whether launches of one group get bytes of their own.
     grouped: bool,
     capacity_bytes: u64,
@@ -316,11 +314,19 @@ impl Planner<'_> {
         grouped: bool,
         capacity_bytes: u64,
     ) -> Result<Option<Plan>, PlanError> {
+        self.realize(variant, live, &self.stays(variant, live, filling), Room { grouped, capacity_bytes })
+    }
+
+    /// What is on the device when, if it is filled in this way, and where it is else.
+    fn stays(&self, variant: &Variant, live: &Liveness, filling: Filling) -> (Residency, Stores) {
+        let (program, costs) = (&variant.ordered.program, &variant.costs);
         let changing_away = self.room.is_some_and(|room| room.changing_on_disk);
-        let residency = residency(&variant.ordered.program, live, &variant.costs, filling, changing_away);
-        let transfer_bytes = (!filling.isolate).then_some(filling.transfer_bytes);
-        let room = Room { transfer_bytes, grouped, capacity_bytes };
-        self.realize(variant, live, residency, room)
+        let mut residency = residency(program, live, costs, filling, changing_away);
+        let stores = stores(program, live, &residency, costs, self.room);
+        if !filling.isolate {
+            stretch(&mut residency, live, costs, |chunk| stores.on_disk(chunk), filling.transfer_bytes);
+        }
+        (residency, stores)
     }
 
     /// The plan of a residency; `None` where it has no placement.
@@ -328,18 +334,13 @@ impl Planner<'_> {
         &self,
         variant: &Variant,
         live: &Liveness,
-        mut residency: Residency,
+        (residency, stores): &(Residency, Stores),
         room: Room,
     ) -> Result<Option<Plan>, PlanError> {
         let Ordered { program, sources, groups } = &variant.ordered;
-        let stores = stores(program, live, &residency, &variant.costs, self.room);
-        if let Some(transfer_bytes) = room.transfer_bytes {
-            stretch(&mut residency, live, &variant.costs, |chunk| stores.on_disk(chunk), transfer_bytes);
-        }
         let groups = room.grouped.then_some(&groups[..]);
-        let Some(arena) = arena(live, &residency, groups, room.capacity_bytes) else { return Ok(None) };
-        let work = schedule(live, &residency);
-        let (residency, stores, arena, limits) = (&residency, &stores, &arena, self.limits);
+        let Some(arena) = &arena(live, residency, groups, room.capacity_bytes) else { return Ok(None) };
+        let (work, limits) = (schedule(live, residency), self.limits);
         emit(&Decisions { program, sources, live, residency, stores, arena, limits }, &work).map(Some)
     }
 
@@ -478,7 +479,7 @@ impl Planner<'_> {
         if needed > capacity_bytes {
             return Ok(None);
         }
-        let mut worse = 0;
+        let (mut tried, mut worse) = (Vec::new(), 0);
         for &percent in percents {
             let keep_bytes = (capacity_bytes / 100 * percent).max(needed);
             let middle_bytes = keep_bytes + capacity_bytes.saturating_sub(keep_bytes) / 2;
@@ -486,7 +487,13 @@ impl Planner<'_> {
             let joined_bytes = self.joined_bytes(keep_bytes);
             for transfer_bytes in [capacity_bytes, middle_bytes, keep_bytes] {
                 let filling = Filling { keep_bytes, transfer_bytes, isolate: false, joined_bytes };
-                let Some(plan) = self.attempt(variant, &split, filling, false, capacity_bytes)? else { continue };
+                let stays = self.stays(variant, &split, filling);
+                if tried.contains(&stays) {
+                    continue;
+                }
+                let plan = self.realize(variant, &split, &stays, Room { grouped: false, capacity_bytes })?;
+                tried.push(stays);
+                let Some(plan) = plan else { continue };
                 let filled = self.filled(plan, percent);
                 if best.as_ref().is_none_or(|best| filled.is_better(best)) {
                     (best, worse) = (Some(filled), 0);

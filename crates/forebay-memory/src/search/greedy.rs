@@ -154,28 +154,28 @@ impl<'a> Greedy<'a> {
         let alignment = self.items[index].alignment_bytes.max(1) as i64;
         let mut base = 0;
         // Both kinds of intervals come in the order of their low ends: the first that begins at the base or above leaves
-        // it free, and so does whatever comes later.
-        let mut free_below = |(low, high): (i64, i64)| {
-            if low < base && high > base {
-                base = (high + alignment - 1) / alignment * alignment;
-            }
-            low >= base
-        };
+        // it free, and so does whatever comes later. What ends at the base or below forbids nothing more.
         let mut shaped = forbidden.iter().copied().peekable();
         if let Some(own) = self.conflicts.simple(index) {
-            for other in stack.iter().filter(|other| own.coincides(other.times)) {
-                let (low, high) = (other.bytes.0 - own.bytes.1, other.bytes.1 - own.bytes.0);
-                while let Some(interval) = shaped.next_if(|shaped| shaped.0 < low) {
-                    if free_below(interval) {
-                        return base;
-                    }
+            for other in stack {
+                // Most end too low, few are in the way: so this comes before times are compared.
+                let high = other.bytes.1 - own.bytes.0;
+                if high <= base || !own.coincides(other.times) {
+                    continue;
                 }
-                if free_below((low, high)) {
+                let low = other.bytes.0 - own.bytes.1;
+                while let Some((_, high)) = shaped.next_if(|shaped| shaped.0 < low.min(base)) {
+                    base = aligned(high.max(base), alignment);
+                }
+                if shaped.peek().is_some_and(|shaped| shaped.0 < low) || low >= base {
                     return base;
                 }
+                base = aligned(high.max(base), alignment);
             }
         }
-        shaped.any(free_below);
+        while let Some((_, high)) = shaped.next_if(|shaped| shaped.0 < base) {
+            base = aligned(high.max(base), alignment);
+        }
         base
     }
 
@@ -256,13 +256,8 @@ impl<'a> Greedy<'a> {
         while let Some(&item) = chain.last().filter(|&&item| self.items[item].fixed_offset.is_none()) {
             let alignment = self.items[item].alignment_bytes.max(1) as i64;
             let base = attempt.bases[item];
-            let mut below = None;
             let placed = |other: usize| (attempt.turns[other] < attempt.turns[item]).then(|| attempt.bases[other]);
-            self.conflicts.all(item, placed, |other, _, high| {
-                if high > base - alignment && high <= base && high > 0 {
-                    below = Some(other);
-                }
-            });
+            let below = self.conflicts.last_below(item, base - alignment + 1..=base, placed);
             match below {
                 Some(other) => chain.push(other),
                 None => break,
@@ -270,4 +265,9 @@ impl<'a> Greedy<'a> {
         }
         chain
     }
+}
+
+/// The lowest multiple of the alignment from a base on.
+fn aligned(base: i64, alignment: i64) -> i64 {
+    (base + alignment - 1) / alignment * alignment
 }

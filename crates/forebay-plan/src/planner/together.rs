@@ -4,6 +4,7 @@ use crate::error::PlanError;
 use crate::joint::{joint_residency, with_repeats};
 use crate::liveness::liveness;
 use crate::order::Ordered;
+use crate::stores::stores;
 
 use super::{split, Filled, Planner, Room, Variant, WORSE_MAX};
 
@@ -52,8 +53,9 @@ impl Planner<'_> {
             let program = &variant.ordered.program;
             let found = joint_residency(program, &live, &variant.costs, filled_bytes, self.host_bytes(), changing_away);
             let Some((live, residency)) = found else { break };
-            let arena = Room { transfer_bytes: None, grouped: false, capacity_bytes };
-            if let Some(plan) = self.realize(variant, &live, residency, arena)? {
+            let stores = stores(program, &live, &residency, &variant.costs, self.room);
+            let room = Room { grouped: false, capacity_bytes };
+            if let Some(plan) = self.realize(variant, &live, &(residency, stores), room)? {
                 return Ok(Some(self.filled(plan, percent)));
             }
         }
