@@ -1,0 +1,252 @@
+//! Sums over positions in parts: each against the host's, and all parts together against the whole, bit for bit.
+
+use forebay_base::kernel::{Activation, ReduceOp, Summing};
+use forebay_base::{DataType, Kernel, TensorDesc};
+
+use crate::compare::{self, compare, element, packed, strided, vulkan, Machine, Random, Tensor};
+use crate::normalization::{layouts, row_by_row, variances, SHAPES};
+
+const EPSILON: f32 = 1e-3;
+
+#[test]
+fn sums_and_what_becomes_of_them_agree_with_the_host() {
+    for (seed, sizes) in (0..).zip(SHAPES) {
+        for data_type in [DataType::Float32, DataType::Float64] {
+            for x in layouts(data_type, sizes) {
+                check(seed, &x);
+            }
+        }
+    }
+}
+
+fn check(seed: u64, x: &TensorDesc) {
+    let mut random = Random::new(seed);
+    let (data_type, channels) = (x.data_type(), x.sizes()[1]);
+    let channel = packed(data_type, &[channels]);
+    let input = random.tensor(x);
+    let gradient = Summing::BatchGradient { epsilon: EPSILON, activation: Activation::Relu };
+    let mut operands = vec![random.tensor(x), input.clone()];
+    operands.extend([(); 3].map(|()| random.tensor(&channel)));
+    operands.push(variances(&mut random, &channel));
+    let variance = operands[5].clone();
+    let samples = (x.element_count() / channels) as f64;
+    // Sums are float64: of float32 there remain the differences of their terms.
+    let tolerance = if data_type == DataType::Float64 { 1e-12 } else { 1e-6 } * samples.sqrt();
+    let results = [channel.clone(), channel.clone()];
+    for (of, reads, others, results) in [
+        (Summing::BatchStatistics, vec![input.clone()], vec![], &results[..]),
+        (gradient, operands, vec![variance], &results[..]),
+        (Summing::Channels, vec![input], vec![], &results[..1]),
+    ] {
+        let table = packed(DataType::Float64, &[of.rows(), channels]);
+        let mut before = random.tensor(&table);
+        // The numbers of samples come last, and there were some.
+        let last = before.1.len() - channels as usize;
+        before.1[last..].fill(5.0);
+        let writes = std::slice::from_ref(&table);
+        compare(seed, &Kernel::Sums { of, accumulate: false }, &reads, writes, tolerance);
+        let reads: Vec<Tensor> = reads.into_iter().chain([before.clone()]).collect();
+        compare(seed, &Kernel::Sums { of, accumulate: true }, &reads, writes, tolerance);
+        let reads: Vec<Tensor> = [before].into_iter().chain(others).collect();
+        compare(seed, &Kernel::FromSums { of }, &reads, results, tolerance);
+    }
+    if x.sizes().len() > 2 {
+        let axes = (0..x.sizes().len()).filter(|&axis| axis != 1).collect();
+        let kernel = Kernel::Reduce { op: ReduceOp::Sum, axes };
+        compare(seed, &kernel, &[random.tensor(x)], &[channel], tolerance);
+    }
+}
+
+/// What a launch writes, as tensors.
+fn apply(machine: &Machine, kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc]) -> Vec<Tensor> {
+    let outputs = compare::run(machine, kernel, reads, writes, &[]).unwrap_or_else(|error| panic!("{kernel}: {error}"));
+    let values = |(desc, bytes): (&TensorDesc, Vec<u8>)| {
+        let count = desc.total_size_bytes() / desc.data_type().size_bytes();
+        (desc.clone(), (0..count as usize).map(|at| element(desc, &bytes, at)).collect())
+    };
+    writes.iter().zip(outputs).map(values).collect()
+}
+
+/// The parts of a tensor along an axis, whose indices follow each other in memory.
+fn parts(tensor: &Tensor, axis: usize, lines: &[u64]) -> Vec<Tensor> {
+    let (desc, values) = tensor;
+    let stride = desc.effective_strides()[axis];
+    let part = |bounds: &[u64]| {
+        let mut sizes = desc.sizes().to_vec();
+        sizes[axis] = bounds[1] - bounds[0];
+        let part = strided(desc.data_type(), &sizes, &desc.effective_strides());
+        let (first, end) = (bounds[0] * stride, bounds[1] * stride);
+        (part, values[first as usize..end as usize].to_vec())
+    };
+    lines.windows(2).map(part).collect()
+}
+
+/// The sums of all parts, each going on from those before, and what becomes of them.
+fn from_parts(
+    machine: &Machine,
+    of: Summing,
+    parts: &[Vec<Tensor>],
+    table: &TensorDesc,
+    others: &[Tensor],
+    results: &[TensorDesc],
+) -> (Tensor, Vec<Tensor>) {
+    let mut sums: Option<Tensor> = None;
+    for part in parts {
+        let reads: Vec<Tensor> = part.iter().cloned().chain(sums.clone()).collect();
+        let kernel = Kernel::Sums { of, accumulate: sums.is_some() };
+        sums = apply(machine, &kernel, &reads, std::slice::from_ref(table)).pop();
+    }
+    let sums = sums.unwrap();
+    let reads: Vec<Tensor> = [sums.clone()].into_iter().chain(others.iter().cloned()).collect();
+    let results = apply(machine, &Kernel::FromSums { of }, &reads, results);
+    (sums, results)
+}
+
+/// Asserts that values are the same, bit for bit.
+fn same(what: &str, seed: u64, parts: &[f64], whole: &[f64]) {
+    assert_eq!(parts.len(), whole.len(), "{what}, seed {seed}");
+    let difference = parts.iter().zip(whole).position(|(part, whole)| part.to_bits() != whole.to_bits());
+    if let Some(at) = difference {
+        panic!("{what}: parts give {} at {at}, the whole {} (seed {seed})", parts[at], whole[at]);
+    }
+}
+
+fn joined(parts: &[Tensor]) -> Vec<f64> {
+    parts.iter().flat_map(|part| part.1.iter().copied()).collect()
+}
+
+/// Tensors, the axis that is cut, and lines of chunks (`forebay_base::kernel::chunk_of`) or of images.
+fn cuts() -> Vec<(TensorDesc, usize, Vec<Vec<u64>>)> {
+    let data_type = DataType::Float32;
+    vec![
+        (packed(data_type, &[70, 3, 8, 8]), 0, vec![vec![0, 32, 64, 70], vec![0, 64, 70]]),
+        (packed(data_type, &[5, 3, 40, 60]), 0, vec![vec![0, 1, 4, 5], vec![0, 3, 5]]),
+        (packed(data_type, &[300, 130, 3, 5]), 0, vec![vec![0, 136, 300]]),
+        (row_by_row(data_type, &[3, 4, 30, 70]), 0, vec![vec![0, 1, 2, 3]]),
+        (row_by_row(data_type, &[1, 3, 100, 700]), 2, vec![vec![0, 2, 10, 100], vec![0, 50, 98, 100]]),
+        (row_by_row(data_type, &[1, 2, 9, 3000]), 2, vec![vec![0, 1, 9], vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9]]),
+        (row_by_row(data_type, &[1, 5, 7000]), 2, vec![vec![0, 2048, 7000], vec![0, 4096, 6144, 7000]]),
+    ]
+}
+
+#[test]
+fn batch_normalization_in_parts_has_the_bits_of_the_whole() {
+    let Some(machine) = vulkan() else { return };
+    for (seed, (desc, axis, cuts)) in (0..).zip(cuts()) {
+        let activation = if seed % 2 == 0 { Activation::Relu } else { Activation::None };
+        let epsilon = EPSILON;
+        let mut random = Random::new(seed);
+        let channels = desc.sizes()[1];
+        let channel = packed(DataType::Float32, &[channels]);
+        let (x, dy) = (random.tensor(&desc), random.tensor(&desc));
+        let (scale, bias) = (random.tensor(&channel), random.tensor(&channel));
+        let per_channel = [channel.clone(), channel.clone()];
+        let all = [desc.clone(), channel.clone(), channel.clone()];
+        let kernel = Kernel::BatchNormalizationTraining { epsilon, activation };
+        let forward = apply(machine, &kernel, &[x.clone(), scale.clone(), bias.clone()], &all);
+        let parameters = [scale, bias, forward[1].clone(), forward[2].clone()];
+        let with_parameters =
+            |first: &[&Tensor]| -> Vec<Tensor> { first.iter().copied().chain(&parameters).cloned().collect() };
+        let kernel = Kernel::BatchNormalizationGradient { epsilon, activation };
+        let gradient = apply(machine, &kernel, &with_parameters(&[&dy, &x]), &all);
+        for lines in cuts {
+            let what = format!("{desc} cut at {lines:?}");
+            let (x_parts, dy_parts) = (parts(&x, axis, &lines), parts(&dy, axis, &lines));
+            let reads: Vec<_> = x_parts.iter().map(|part| vec![part.clone()]).collect();
+            let table = |of: Summing| packed(DataType::Float64, &[of.rows(), channels]);
+            let of = Summing::BatchStatistics;
+            let (_, statistics) = from_parts(machine, of, &reads, &table(of), &[], &per_channel);
+            same(&format!("mean of {what}"), seed, &statistics[0].1, &forward[1].1);
+            same(&format!("variance of {what}"), seed, &statistics[1].1, &forward[2].1);
+            let kernel = Kernel::BatchNormalization { epsilon, activation };
+            let normalised = |part: &Tensor| {
+                apply(machine, &kernel, &with_parameters(&[part]), std::slice::from_ref(&part.0)).remove(0)
+            };
+            let y: Vec<Tensor> = x_parts.iter().map(normalised).collect();
+            same(&format!("y of {what}"), seed, &joined(&y), &forward[0].1);
+
+            let of = Summing::BatchGradient { epsilon, activation };
+            let pairs: Vec<_> = dy_parts.iter().zip(&x_parts).map(|(dy, x)| with_parameters(&[dy, x])).collect();
+            let variance = &parameters[3..];
+            let (sums, results) = from_parts(machine, of, &pairs, &table(of), variance, &per_channel);
+            same(&format!("dscale of {what}"), seed, &results[0].1, &gradient[1].1);
+            same(&format!("dbias of {what}"), seed, &results[1].1, &gradient[2].1);
+            let kernel = Kernel::BatchNormalizationGradient { epsilon, activation };
+            let slopes = |reads: &Vec<Tensor>| {
+                let reads: Vec<Tensor> = reads.iter().cloned().chain([sums.clone()]).collect();
+                apply(machine, &kernel, &reads, std::slice::from_ref(&reads[0].0)).remove(0)
+            };
+            let dx: Vec<Tensor> = pairs.iter().map(slopes).collect();
+            same(&format!("dx of {what}"), seed, &joined(&dx), &gradient[0].1);
+        }
+    }
+}
+
+#[test]
+fn channel_sums_in_parts_have_the_bits_of_the_whole() {
+    let Some(machine) = vulkan() else { return };
+    for (seed, (desc, axis, cuts)) in (100..).zip(cuts()) {
+        let x = Random::new(seed).tensor(&desc);
+        let channel = packed(DataType::Float32, &[desc.sizes()[1]]);
+        let axes = (0..desc.sizes().len()).filter(|&axis| axis != 1).collect();
+        let kernel = Kernel::Reduce { op: ReduceOp::Sum, axes };
+        let writes = std::slice::from_ref(&channel);
+        let whole = apply(machine, &kernel, std::slice::from_ref(&x), writes);
+        for lines in cuts {
+            let reads: Vec<_> = parts(&x, axis, &lines).into_iter().map(|part| vec![part]).collect();
+            let table = packed(DataType::Float64, &[1, desc.sizes()[1]]);
+            let (_, sums) = from_parts(machine, Summing::Channels, &reads, &table, &[], writes);
+            same(&format!("{desc} cut at {lines:?}"), seed, &sums[0].1, &whole[0].1);
+        }
+    }
+}
+
+/// Logits, the class axis, the axis that is cut, and lines.
+fn logits_cuts() -> Vec<(TensorDesc, usize, usize, Vec<u64>)> {
+    let data_type = DataType::Float32;
+    vec![
+        (packed(data_type, &[5000, 3]), 1, 0, vec![0, 2048, 5000]),
+        (packed(data_type, &[4200, 40]), 1, 0, vec![0, 4096, 4200]),
+        (packed(data_type, &[70, 3, 8, 8]), 1, 0, vec![0, 32, 64, 70]),
+        (packed(data_type, &[4, 33, 30, 90]), 1, 0, vec![0, 1, 4]),
+        (packed(data_type, &[40, 60, 5]), 2, 0, vec![0, 34, 40]),
+        (row_by_row(data_type, &[1, 3, 100, 700]), 1, 2, vec![0, 2, 10, 100]),
+        (row_by_row(data_type, &[1, 36, 7, 2500]), 1, 2, vec![0, 1, 6, 7]),
+    ]
+}
+
+#[test]
+fn cross_entropy_in_parts_has_the_bits_of_the_whole() {
+    let Some(machine) = vulkan() else { return };
+    for (seed, (desc, class_axis, axis, lines)) in (200..).zip(logits_cuts()) {
+        for ignore_index in [None, Some(2)] {
+            let mut random = Random::new(seed);
+            let (scalar, logits) = (packed(DataType::Float32, &[1]), random.tensor(&desc));
+            let mut sizes = desc.sizes().to_vec();
+            let classes = sizes.remove(class_axis);
+            let labels = random.integers(&packed(DataType::Int64, &sizes), 0, classes as i64 - 1);
+            let dloss = (scalar.clone(), vec![1.5]);
+            let writes = std::slice::from_ref(&scalar);
+            let kernel = Kernel::SoftmaxCrossEntropy { axis: class_axis, ignore_index };
+            let loss = apply(machine, &kernel, &[logits.clone(), labels.clone()], writes);
+            let kernel = Kernel::SoftmaxCrossEntropyGradient { axis: class_axis, ignore_index };
+            let reads = [dloss.clone(), logits.clone(), labels.clone()];
+            let gradient = apply(machine, &kernel, &reads, std::slice::from_ref(&desc));
+
+            let label_axis = if axis > class_axis { axis - 1 } else { axis };
+            let both = parts(&logits, axis, &lines).into_iter().zip(parts(&labels, label_axis, &lines));
+            let pairs: Vec<_> = both.map(|(logits, labels)| vec![logits, labels]).collect();
+            let of = Summing::CrossEntropy { axis: class_axis, ignore_index };
+            let table = packed(DataType::Float64, &[2, 1]);
+            let (sums, results) = from_parts(machine, of, &pairs, &table, &[], writes);
+            let what = format!("{desc} cut at {lines:?}");
+            same(&format!("loss of {what}"), seed, &results[0].1, &loss[0].1);
+            let slopes = |pair: &Vec<Tensor>| {
+                let reads = [dloss.clone(), pair[0].clone(), pair[1].clone(), sums.clone()];
+                apply(machine, &kernel, &reads, std::slice::from_ref(&pair[0].0)).remove(0)
+            };
+            let parts: Vec<Tensor> = pairs.iter().map(slopes).collect();
+            same(&format!("gradient of {what}"), seed, &joined(&parts), &gradient[0].1);
+        }
+    }
+}
