@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, Region, StreamId, TensorDesc};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::{Device, DeviceError};
+use forebay_vulkan::{VulkanDevice, VulkanOptions};
 use half::{bf16, f16};
 
 /// A tensor: how it lies, and its elements in the order in which they lie in memory, those of gaps included.
@@ -57,7 +58,8 @@ pub fn vulkan() -> Option<&'static Machine> {
 }
 
 fn open() -> Result<Machine, String> {
-    Err("the crate has no device yet".to_string())
+    let device = VulkanDevice::open(&VulkanOptions::default()).map_err(|error| error.to_string())?;
+    Ok(Machine::new(Box::new(device)))
 }
 
 fn missing(reason: &str) {

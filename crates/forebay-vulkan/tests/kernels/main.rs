@@ -2,7 +2,11 @@
 //! always twice, which has to give the same bits.
 
 mod compare;
+mod loss;
 mod matmul;
+mod normalization;
+mod reduce;
+mod sums;
 
 use compare::{check, host, packed, strided, Random};
 use forebay_base::kernel::{Activation, BinaryOp};

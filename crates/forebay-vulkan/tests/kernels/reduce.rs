@@ -92,9 +92,10 @@ fn long_reductions_agree_with_the_host() {
 fn integer_means_of_large_numbers_are_truncated_as_on_the_host() {
     for seed in 200..210 {
         let mut random = Random::new(seed);
-        let x = random.integers(&packed(DataType::Int32, &[5, 1 + random.below(90)]), -2_000_000_000, 2_000_000_000);
+        let length = 1 + random.below(90);
+        let x = random.integers(&packed(DataType::Int32, &[5, length]), -2_000_000_000, 2_000_000_000);
         check(seed, ReduceOp::Mean, &[1], &x);
-        let x = random.integers(&packed(DataType::UInt32, &[1 + random.below(90), 5]), 0, 4_000_000_000);
+        let x = random.integers(&packed(DataType::UInt32, &[length, 5]), 0, 4_000_000_000);
         check(seed, ReduceOp::Mean, &[0], &x);
     }
 }
