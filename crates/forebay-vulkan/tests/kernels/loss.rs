@@ -31,7 +31,7 @@ fn check(seed: u64, desc: &TensorDesc, axis: usize, ignore_index: Option<i64>) {
     let sums = (table.clone(), vec![17.5, positions + 3.0]);
     let reads = [logits.clone(), labels.clone(), sums.clone()];
     compare(seed, &Kernel::Sums { of, accumulate: true }, &reads, writes, 1e-6);
-    compare(seed, &Kernel::FromSums { of }, &[sums.clone()], std::slice::from_ref(&scalar), 1e-7);
+    compare(seed, &Kernel::FromSums { of }, std::slice::from_ref(&sums), std::slice::from_ref(&scalar), 1e-7);
     let dloss = (scalar, vec![1.5 * positions]);
     let kernel = Kernel::SoftmaxCrossEntropyGradient { axis, ignore_index };
     let mut reads = vec![dloss, logits, labels];
