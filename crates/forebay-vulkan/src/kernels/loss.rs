@@ -6,7 +6,7 @@ use forebay_device::DeviceError;
 
 use super::lattice::Lattice;
 use super::operands::{exactly, require_packed, require_reachable, require_type};
-use super::reduce::{self, team_of, Operation};
+use super::reduce::{self, team_of, team_words, Operation};
 use super::shaders;
 use super::sums::{bindings, LANES};
 use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
@@ -125,6 +125,11 @@ impl Layout {
         })
     }
 
+    /// Neighbouring lanes have neighbouring positions where these lie together.
+    fn team_words(&self, groups: [u32; 3]) -> [u32; 3] {
+        team_words(groups, team_of(self.classes), self.place_stride == 1)
+    }
+
     fn positions(&self) -> u64 {
         self.images * self.rows * self.places
     }
@@ -138,13 +143,7 @@ impl Layout {
     }
 }
 
-/// The constants of a team, and of whether neighbouring lanes have neighbouring positions.
-fn constants(layout: &Layout) -> (u64, Vec<u32>) {
-    let team = team_of(layout.classes);
-    (team, vec![team as u32, u32::from(layout.place_stride == 1)])
-}
-
-/// The parameters from the second word on, those of the dispatch's workgroups first.
+/// The parameters behind those of teams, the number of workgroups first.
 fn parameters(
     layout: &Layout,
     result: &Layout,
@@ -197,13 +196,13 @@ fn cross_entropy_dispatch(
 ) -> Result<Lowered, String> {
     let [logits, labels] = exactly(&reads[..reads.len().min(2)], "operands")?;
     let layout = Layout::of(logits, axis)?;
-    let (team, constants) = constants(&layout);
+    let team = team_of(layout.classes);
     let [.., chunks] = layout.chunks();
     // Few classes: a workgroup has a chunk. Many: it has some positions.
     let count = if team == 1 { chunks } else { layout.positions().div_ceil(LANES / team) };
     let partial = if team == 1 { chunks } else { layout.positions() };
     let groups = groups(count, offer);
-    let mut words = vec![groups[0]];
+    let mut words = layout.team_words(groups).to_vec();
     words.extend(parameters(&layout, &layout, ignore_index, labels, count)?);
     words.push(u32::from(accumulate == Some(true)));
     let mut operands = vec![Operand::Read(0), Operand::Read(1), Operand::Write(0), Operand::Scratch, Operand::Counter];
@@ -213,7 +212,7 @@ fn cross_entropy_dispatch(
         Some(_) => &shaders::CROSS_ENTROPY_SUMS_F32,
         None => &shaders::CROSS_ENTROPY_F32,
     };
-    let dispatch = Dispatch { shader, constants, bindings: bindings(operands), parameters: words, groups };
+    let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters: words, groups };
     Ok(Lowered { dispatches: vec![dispatch], scratch_bytes: partial * LOSS_BYTES })
 }
 
@@ -266,18 +265,18 @@ fn cross_entropy_gradient(
         }
         _ => return Err(format!("{} operands", reads.len())),
     };
-    let (team, constants) = constants(&layout);
+    let team = team_of(layout.classes);
     let mut count = layout.positions().div_ceil(LANES / team);
     if ignore_index.is_some() && sums.is_empty() {
         count = count.min(COUNTING_GROUPS + COUNTING_GROUPS_PER_CLASS * layout.classes);
     }
     let groups = groups(count, offer);
-    let mut words = vec![groups[0]];
+    let mut words = layout.team_words(groups).to_vec();
     words.extend(parameters(&layout, &result, ignore_index, labels, count)?);
     words.push(0);
     Ok(Lowered::from(Dispatch {
         shader,
-        constants,
+        constants: Vec::new(),
         bindings: bindings((0..reads.len()).map(Operand::Read).chain([Operand::Write(0)])),
         parameters: words,
         groups,

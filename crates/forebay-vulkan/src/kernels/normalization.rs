@@ -6,7 +6,7 @@ use forebay_device::DeviceError;
 
 use super::lattice::{lattices, Lattice};
 use super::operands::{exactly, require_packed, require_reachable};
-use super::reduce::team_of;
+use super::reduce::{team_of, team_words};
 use super::shaders::{self, Shader};
 use super::sums::{bindings, for_type, is_rectified, LANES};
 use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
@@ -174,9 +174,13 @@ fn layer(
     let kept = |write| Operand::Write(if keeps { write } else { 0 });
     Ok(Lowered::from(Dispatch {
         shader: &shaders::LAYER_NORMALIZATION_F32,
-        constants: vec![team as u32, 0, u32::from(biased), u32::from(keeps)],
+        constants: Vec::new(),
         bindings: bindings([Operand::Read(0), Operand::Read(1), bias, Operand::Write(0), kept(1), kept(2)]),
-        parameters: vec![groups[0], rows as u32, length as u32, epsilon.to_bits()],
+        parameters: [
+            team_words(groups, team, false).to_vec(),
+            vec![rows as u32, length as u32, epsilon.to_bits(), u32::from(biased), u32::from(keeps)],
+        ]
+        .concat(),
         groups,
     }))
 }
@@ -195,9 +199,13 @@ fn layer_gradient(axis: usize, reads: &[TensorDesc], writes: &[TensorDesc], offe
     let operands = (0..5).map(Operand::Read).chain(results).chain([Operand::Scratch, Operand::Counter]);
     let dispatch = Dispatch {
         shader: &shaders::LAYER_GRADIENT_F32,
-        constants: vec![team_of(length) as u32, 0],
+        constants: Vec::new(),
         bindings: bindings(operands),
-        parameters: vec![groups[0], count as u32, rows as u32, length as u32, group_rows as u32],
+        parameters: [
+            team_words(groups, team_of(length), false).to_vec(),
+            vec![count as u32, rows as u32, length as u32, group_rows as u32],
+        ]
+        .concat(),
         groups,
     };
     Ok(Lowered { dispatches: vec![dispatch], scratch_bytes: count * length * 8 })

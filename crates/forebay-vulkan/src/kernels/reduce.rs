@@ -79,6 +79,11 @@ pub(super) fn team_of(elements: u64) -> u64 {
     }
 }
 
+/// The parameters that `place_of` of `teams.slang` reads: `interleaved` where neighbouring lanes have neighbouring outputs.
+pub(super) fn team_words(groups: [u32; 3], team: u64, interleaved: bool) -> [u32; 3] {
+    [groups[0], team as u32, u32::from(interleaved)]
+}
+
 fn softmax(
     axis: usize,
     logarithm: bool,
@@ -104,9 +109,13 @@ fn softmax(
     let groups = groups(columns.div_ceil(LANES / team), offer);
     Ok(Lowered::from(Dispatch {
         shader,
-        constants: vec![team as u32, u32::from(inner > 1), u32::from(logarithm)],
+        constants: Vec::new(),
         bindings: bindings((0..reads.len()).map(Operand::Read).chain([Operand::Write(0)])),
-        parameters: vec![groups[0], columns as u32, size as u32, inner as u32],
+        parameters: [
+            team_words(groups, team, inner > 1).to_vec(),
+            vec![columns as u32, size as u32, inner as u32, u32::from(logarithm)],
+        ]
+        .concat(),
         groups,
     }))
 }
@@ -209,7 +218,7 @@ fn dispatch(
     let team = if depth <= LANE_ELEMENTS { 1 } else { SMALL_TEAM };
     let count = (outputs * chunks).div_ceil(LANES / team);
     let groups = groups(count, offer);
-    let words = [count, outputs, depth, chunk, chunks, kept.0.len() as u64, reduced.0.len() as u64];
+    let words = [operation as u64, count, outputs, depth, chunk, chunks, kept.0.len() as u64, reduced.0.len() as u64];
     let dimensions = kept.0.iter().chain(&reduced.0).flat_map(|&(size, stride)| [size, stride]);
     let parameters = words.into_iter().chain(dimensions).map(|word| word as u32);
     let interleaved = kept.inner_stride() < reduced.inner_stride();
@@ -217,9 +226,9 @@ fn dispatch(
     let operands = (0..reads).map(Operand::Read).chain([Operand::Write(0), scratch, Operand::Counter]);
     let dispatch = Dispatch {
         shader,
-        constants: vec![team as u32, u32::from(interleaved), operation as u32],
+        constants: Vec::new(),
         bindings: bindings(operands),
-        parameters: [groups[0]].into_iter().chain(parameters).collect(),
+        parameters: team_words(groups, team, interleaved).into_iter().chain(parameters).collect(),
         groups,
     };
     let scratch_bytes = if chunks > 1 { outputs * chunks * 2 * data_type.size_bytes() } else { 0 };
