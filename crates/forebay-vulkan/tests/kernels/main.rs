@@ -21,8 +21,8 @@ fn host_against_itself(error: f64) {
     let (a, b) = (random.tensor(&desc), random.tensor(&desc));
     let mut other = b.clone();
     other.1[11] += error;
-    let expected = compare::run(host(), &ADD, &[a.clone(), b], &[desc.clone()], &[]).unwrap();
-    let values = compare::run(host(), &ADD, &[a, other], &[desc.clone()], &[]).unwrap();
+    let expected = compare::run(host(), &ADD, &[a.clone(), b], std::slice::from_ref(&desc), &[]).unwrap();
+    let values = compare::run(host(), &ADD, &[a, other], std::slice::from_ref(&desc), &[]).unwrap();
     compare::agree(&ADD, 7, &[desc], &values, &expected, 1e-6);
 }
 
