@@ -23,20 +23,32 @@ pub fn devices(arguments: &DevicesArguments) -> Result<(), Failure> {
         "{:<8} {:>12} {:>6} {:>10} {:<12} description",
         "device", "memory", "lanes", "tile", "copies"
     ));
-    for DeviceDescription { name, limits } in &devices {
-        let tile = if limits.tiled { format_bytes(limits.tile_size_bytes) } else { "none".to_owned() };
-        let copies = if limits.copy_streams { "beside work" } else { "in turn" };
-        let memory = format_bytes(limits.memory_bytes);
-        output::say(&format!("{name:<8} {memory:>12} {:>6} {tile:>10} {copies:<12} {}", limits.lanes, limits.name));
+    for DeviceDescription { name, description, limits } in &devices {
+        match limits {
+            Ok(limits) => {
+                let tile = if limits.tiled { format_bytes(limits.tile_size_bytes) } else { "none".to_owned() };
+                let copies = if limits.copy_streams { "beside work" } else { "in turn" };
+                let memory = format_bytes(limits.memory_bytes);
+                let lanes = limits.lanes;
+                output::say(&format!("{name:<8} {memory:>12} {lanes:>6} {tile:>10} {copies:<12} {description}"));
+            }
+            Err(reason) => output::say(&format!("{name:<8} cannot be used: {reason}")),
+        }
     }
     Ok(())
 }
 
 fn object(device: &DeviceDescription) -> forebay::serde_json::Value {
-    let limits = &device.limits;
+    let limits = match &device.limits {
+        Ok(limits) => limits,
+        Err(reason) => {
+            return json!({ "name": device.name, "description": device.description, "usable": false, "reason": reason })
+        }
+    };
     json!({
         "name": device.name,
-        "description": limits.name,
+        "description": device.description,
+        "usable": true,
         "memory_bytes": limits.memory_bytes,
         "lanes": limits.lanes,
         "tiled": limits.tiled,

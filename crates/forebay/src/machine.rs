@@ -11,6 +11,7 @@ use forebay_model::program::Program;
 use forebay_plan::cost::{estimate, estimate_on, Costs};
 use forebay_plan::saved_costs::Unknown;
 use forebay_runtime::executor::STAGING_BYTES;
+use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
 
 use crate::error::Error;
 use crate::options::DeviceOptions;
@@ -87,29 +88,52 @@ impl Machine {
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceDescription {
     /// The name to give.
-    pub name: &'static str,
-    /// What it can do.
-    pub limits: Limits,
+    pub name: String,
+    /// What it is, for people: the driver of a GPU, for example.
+    pub description: String,
+    /// What it can do, or why it cannot be used.
+    pub limits: Result<Limits, String>,
 }
 
 /// Memory of a device that is only described: the budget, which need not be the description's, is what counts.
 const DESCRIBED_BYTES_MAX: u64 = 1 << 50;
 
-/// Names of all devices.
-const DEVICES: [&str; 2] = ["host", "null"];
+/// How devices are named.
+const DEVICES: &str = "host, null, vulkan, vulkan:NUMBER, vulkan:NAME";
 
 /// The devices of this machine.
 ///
 /// # Errors
-/// Where the system refuses what a device needs.
+/// Where the system refuses what the host device needs.
 pub fn devices() -> Result<Vec<DeviceDescription>, Error> {
-    DEVICES
-        .iter()
-        .map(|&name| {
-            let machine = Machine::open(&DeviceOptions { device: name.to_string(), ..DeviceOptions::default() })?;
-            Ok(DeviceDescription { name, limits: machine.device.limits().clone() })
-        })
-        .collect()
+    let mut all = Vec::new();
+    for name in ["host", "null"] {
+        let machine = Machine::open(&DeviceOptions { device: name.to_string(), ..DeviceOptions::default() })?;
+        let limits = machine.device.limits().clone();
+        all.push(DeviceDescription { name: name.to_string(), description: limits.name.clone(), limits: Ok(limits) });
+    }
+    match adapters() {
+        Ok(adapters) if adapters.is_empty() => all.push(no_vulkan("no Vulkan: there is no driver of a device")),
+        Ok(adapters) => all.extend(adapters.into_iter().map(|adapter| {
+            let name = format!("vulkan:{}", adapter.index);
+            let description = format!("{} ({}; {})", adapter.name, adapter.kind, adapter.driver);
+            let limits = match adapter.lacks {
+                Some(lacks) => Err(format!("{description} lacks {lacks}")),
+                None => vulkan(&name, &DeviceOptions::default())
+                    .map(|device| device.limits().clone())
+                    .map_err(|error| error.to_string()),
+            };
+            DeviceDescription { name, description, limits }
+        })),
+        Err(error) => all.push(no_vulkan(&error.to_string())),
+    }
+    Ok(all)
+}
+
+/// What is said of Vulkan where there is none.
+fn no_vulkan(reason: &str) -> DeviceDescription {
+    let (name, description) = ("vulkan".to_string(), "GPUs of every vendor".to_string());
+    DeviceDescription { name, description, limits: Err(reason.to_string()) }
 }
 
 fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
@@ -134,11 +158,25 @@ fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
             Ok(Arc::new(HostDevice::new(&settings).map_err(|error| refused("host", error))?))
         }
         "null" => null_device(NullDevice::new(NullProfile::Tiled), "null", options),
+        name if name == "vulkan" || name.starts_with("vulkan:") => vulkan(name, options),
         name => {
-            let reason = format!("there is no device '{name}' (there are: {})", DEVICES.join(", "));
+            let reason = format!("there is no device '{name}' (there are: {DEVICES})");
             Err(Error::Option { reason })
         }
     }
+}
+
+/// A device of the machine's Vulkan drivers: `vulkan` for the first, `vulkan:` and its number or a part of its name.
+fn vulkan(name: &str, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+    let usual = VulkanOptions::default();
+    let settings = VulkanOptions {
+        device: name.strip_prefix("vulkan:").map(str::to_string),
+        tiled: options.tiled,
+        tile_size_bytes: options.tile_size,
+        heap_bytes_max: options.heap_size.unwrap_or(usual.heap_bytes_max),
+        ..usual
+    };
+    Ok(Arc::new(VulkanDevice::open(&settings).map_err(|error| refused(name, error))?))
 }
 
 /// Why a device cannot be opened.

@@ -27,7 +27,8 @@ pub enum MemoryMode {
 /// The machine that runs a model, and how much of it may be used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceOptions {
-    /// `host`, or `null` (plans and records, computes nothing).
+    /// `host`; `vulkan` (the first GPU), `vulkan:` and a number or a part of a name; or `null` (plans and records, computes
+    /// nothing).
     pub device: String,
     /// A machine to plan for instead, whether or not it is there. Its memories are budgets where none are given, what exceeds
     /// that of the host goes to its disk, and nothing is computed.

@@ -1,0 +1,66 @@
+//! The contract that every device keeps, on this machine's first Vulkan device: with tiles, and as one without sparse buffers.
+
+#[path = "../../forebay-device/tests/contract/suite.rs"]
+mod suite;
+
+use std::sync::Arc;
+
+use forebay_device::{Device, DeviceError};
+use forebay_vulkan::{VulkanDevice, VulkanOptions};
+use suite::contract;
+
+fn open(options: VulkanOptions) -> Vec<(&'static str, Arc<dyn Device>)> {
+    let name = if options.tiled { "tiled" } else { "placed" };
+    match VulkanDevice::open(&options) {
+        Ok(device) => vec![(name, Arc::new(device) as Arc<dyn Device>)],
+        Err(error) => {
+            let required = std::env::var("FOREBAY_REQUIRE").unwrap_or_default();
+            assert!(!required.split(',').any(|part| part.trim() == "vulkan"), "{error}");
+            println!("SKIPPED vulkan: {error}");
+            Vec::new()
+        }
+    }
+}
+
+/// Those that there are: a device without sparse buffers has placed memory only.
+fn devices() -> Vec<(&'static str, Arc<dyn Device>)> {
+    [true, false]
+        .into_iter()
+        .flat_map(|tiled| open(VulkanOptions { tiled, cache: None, ..VulkanOptions::default() }))
+        .collect()
+}
+
+fn tiled_devices() -> Vec<(&'static str, Arc<dyn Device>)> {
+    devices().into_iter().filter(|(_, device)| device.limits().tiled).collect()
+}
+
+contract!(
+    devices();
+    bytes_survive_the_way_to_the_device_and_back,
+    fills_repeat_their_pattern,
+    commands_on_unmapped_or_missing_bytes_are_errors,
+    events_order_streams_and_count_generations,
+    times_of_events_are_those_of_the_latest_generation,
+    launches_run_in_the_order_that_barriers_give,
+    usage_counts_what_exists_and_the_most_that_ever_did,
+    absurd_sizes_are_errors_and_harm_nothing,
+    a_kernel_that_cannot_run_is_an_error_that_sticks,
+    traces_say_what_ran_when,
+);
+contract!(tiled_devices(); two_reservations_of_one_heap_are_the_same_bytes_and_survive_remapping);
+
+#[test]
+fn a_device_without_tiles_refuses_reservations() {
+    for (_, device) in open(VulkanOptions { tiled: false, cache: None, ..VulkanOptions::default() }) {
+        assert!(!device.limits().tiled);
+        assert!(matches!(device.create_reservation(1), Err(DeviceError::Unsupported { .. })));
+    }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named() {
+    let options = VulkanOptions { device: Some("no such GPU".to_string()), ..VulkanOptions::default() };
+    let error = VulkanDevice::open(&options).map(|_| ()).unwrap_err();
+    assert!(matches!(&error, DeviceError::Setting { .. }), "{error:?}");
+    assert!(error.to_string().contains("no such GPU") || error.to_string().contains("no Vulkan"), "{error}");
+}
