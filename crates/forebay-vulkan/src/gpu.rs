@@ -60,6 +60,8 @@ pub(crate) struct Gpu {
     /// All families in use: buffers are shared between them.
     families: Vec<u32>,
     budget: bool,
+    /// Whether the validation layer judges what is done.
+    pub validated: bool,
     pub system: System,
 }
 
@@ -126,6 +128,7 @@ impl Gpu {
             sparse,
             families: chosen.families(),
             budget,
+            validated: validate,
             system,
         }))
     }

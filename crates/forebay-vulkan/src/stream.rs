@@ -79,6 +79,8 @@ pub(crate) struct Item {
 /// An item that was submitted; a transfer has no batch.
 struct Running {
     batch: Option<Batch>,
+    /// What the validation layer understands of being done (see [`Streams::show`]).
+    fence: vk::Fence,
     value: u64,
     records: Vec<(EventId, u64)>,
 }
@@ -113,6 +115,8 @@ pub(crate) struct Streams {
     free: Vec<(vk::Semaphore, u64)>,
     /// Frames of batches that are done.
     frames: Vec<Frame>,
+    /// Fences that nothing uses.
+    fences: Vec<vk::Fence>,
     /// Where generations of events were recorded that are not known to have fired.
     records: BTreeMap<EventId, VecDeque<(u64, Point)>>,
 }
@@ -128,7 +132,7 @@ pub(crate) struct Done {
 impl Streams {
     pub fn new(gpu: Arc<Gpu>) -> Streams {
         let (streams, records) = (BTreeMap::new(), BTreeMap::new());
-        Streams { gpu, streams, free: Vec::new(), frames: Vec::new(), records }
+        Streams { gpu, streams, free: Vec::new(), frames: Vec::new(), fences: Vec::new(), records }
     }
 
     pub fn create(&mut self, id: StreamId) -> Result<(), DeviceError> {
@@ -256,16 +260,21 @@ impl Streams {
         else {
             return Ok(());
         };
+        if self.gpu.validated {
+            self.show(&waits)?;
+        }
         let mut waits: Vec<(vk::Semaphore, u64)> = waits
             .into_iter()
             .filter(|&wait| !self.is_done(wait))
             .filter_map(|wait| Some((self.semaphore(wait)?, wait.value)))
             .collect();
         let gpu = self.gpu.clone();
+        let is_batch = matches!(work, Work::Batch(_));
+        let fence = if gpu.validated && is_batch { self.fence()? } else { vk::Fence::null() };
         let stream = self.get(id)?;
         let batch = match work {
             Work::Batch(batch) => {
-                submit(&gpu, &batch, &waits, (stream.semaphore, value))?;
+                submit(&gpu, &batch, &waits, (stream.semaphore, value), fence)?;
                 stream.submitted = value;
                 Some(batch)
             }
@@ -277,8 +286,33 @@ impl Streams {
                 None
             }
         };
-        stream.running.push_back(Running { batch, value, records });
+        stream.running.push_back(Running { batch, fence, value, records });
         Ok(())
+    }
+
+    /// Waits on the host for what a batch will wait for on the device, in a way that the validation layer sees: it knows
+    /// fences, and not timeline semaphores (seen with that of 2023), so that it would miss the order that these give.
+    fn show(&self, waits: &[Point]) -> Result<(), DeviceError> {
+        for wait in waits {
+            let Some(stream) = self.streams.get(&wait.stream) else { continue };
+            let before = stream.running.iter().filter(|one| one.batch.is_some() && one.value <= wait.value);
+            let fences: Vec<vk::Fence> = before.map(|one| one.fence).collect();
+            if !fences.is_empty() {
+                // SAFETY: the fences were submitted with batches, and are reset only once these are done.
+                let waited = unsafe { self.gpu.functions.wait_for_fences(&fences, true, u64::MAX) };
+                waited.map_err(failed("waiting for the validation layer"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn fence(&mut self) -> Result<vk::Fence, DeviceError> {
+        if let Some(fence) = self.fences.pop() {
+            return Ok(fence);
+        }
+        // SAFETY: the structure lives through the call.
+        let made = unsafe { self.gpu.functions.create_fence(&vk::FenceCreateInfo::default(), None) };
+        made.map_err(failed("making a fence"))
     }
 
     /// The thread for spill files has done its part: the stream goes on behind it.
@@ -311,7 +345,16 @@ impl Streams {
             let value = unsafe { self.gpu.functions.get_semaphore_counter_value(stream.semaphore) };
             stream.done = value.map_err(failed("asking how far a stream is"))?;
             while stream.running.front().is_some_and(|first| first.value <= stream.done) {
-                let Some(Running { batch, records, .. }) = stream.running.pop_front() else { break };
+                let Some(Running { batch, fence, records, .. }) = stream.running.pop_front() else { break };
+                if let (Some(_), true) = (&batch, fence != vk::Fence::null()) {
+                    let fences = [fence];
+                    // SAFETY: the fence was submitted with the batch, which is done.
+                    unsafe {
+                        let waited = self.gpu.functions.wait_for_fences(&fences, true, u64::MAX);
+                        waited.and_then(|()| self.gpu.functions.reset_fences(&fences)).map_err(failed("waiting"))?;
+                    }
+                    self.fences.push(fence);
+                }
                 let mut end = clock.birth.elapsed();
                 if let Some(batch) = batch {
                     let stamps = batch.frame.stamps(batch.stamps)?;
@@ -375,6 +418,10 @@ impl Drop for Streams {
         // SAFETY: the device is idle, and nobody knows the semaphores any more.
         unsafe {
             let _ = self.gpu.functions.device_wait_idle();
+            let running = self.streams.values().flat_map(|stream| stream.running.iter().map(|one| one.fence));
+            for fence in running.chain(self.fences.iter().copied()) {
+                self.gpu.functions.destroy_fence(fence, None);
+            }
             let used = self.streams.values().map(|stream| stream.semaphore);
             for semaphore in used.chain(self.free.iter().map(|(semaphore, _)| *semaphore)) {
                 self.gpu.functions.destroy_semaphore(semaphore, None);
@@ -388,6 +435,7 @@ fn submit(
     batch: &Batch,
     waits: &[(vk::Semaphore, u64)],
     signal: (vk::Semaphore, u64),
+    fence: vk::Fence,
 ) -> Result<(), DeviceError> {
     let point = |&(semaphore, value): &(vk::Semaphore, u64)| {
         let stages = vk::PipelineStageFlags2::ALL_COMMANDS;
@@ -401,6 +449,5 @@ fn submit(
         .command_buffer_infos(&buffers)
         .signal_semaphore_infos(&signals);
     // SAFETY: everything lives until the batch is done; the caller holds the lock of the queues.
-    unsafe { gpu.functions.queue_submit2(batch.queue.handle, &[info], vk::Fence::null()) }
-        .map_err(failed("submitting commands"))
+    unsafe { gpu.functions.queue_submit2(batch.queue.handle, &[info], fence) }.map_err(failed("submitting commands"))
 }
