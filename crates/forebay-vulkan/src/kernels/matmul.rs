@@ -51,6 +51,8 @@ pub(super) fn lower(
     let [row_stride, column_stride] = product.summand_strides.map(|stride| stride as u32);
     let mut parameters = vec![
         groups[0],
+        u32::from(reads.len() > 2),
+        u32::from(activation == Activation::Relu),
         row_tiles,
         column_tiles,
         batches as u32,
@@ -65,10 +67,9 @@ pub(super) fn lower(
     ];
     parameters.extend(product.outer.iter().flatten().map(|&word| word as u32));
     let summand = if reads.len() > 2 { Operand::Read(2) } else { Operand::Read(0) };
-    let relu = activation == Activation::Relu;
     Ok(Dispatch {
         shader,
-        constants: [transpose_a, transpose_b, reads.len() > 2, relu].map(u32::from).to_vec(),
+        constants: vec![u32::from(transpose_a), u32::from(transpose_b)],
         bindings: [Operand::Read(0), Operand::Read(1), summand, Operand::Write(0)].map(Into::into).to_vec(),
         parameters,
         groups,

@@ -2,10 +2,14 @@
 //! always twice, which has to give the same bits.
 
 mod compare;
+mod convolution;
+mod local_response;
 mod loss;
 mod matmul;
 mod normalization;
+mod pooling;
 mod reduce;
+mod spatial;
 mod sums;
 
 use compare::{check, host, packed, strided, Random};

@@ -172,6 +172,8 @@ impl Direction<'_> {
         let [by_output, _, kernel_strides @ ..] = self.geometry.weight_strides();
         let mut parameters = vec![
             groups[0],
+            u32::from(bias),
+            u32::from(activation == Activation::Relu),
             row_tiles as u32,
             column_tiles as u32,
             self.geometry.groups,
@@ -192,11 +194,10 @@ impl Direction<'_> {
         for class in axes.iter().flat_map(|axis| &axis.classes) {
             parameters.extend([class.count, class.first, class.origin as u32, class.taps, class.first_tap]);
         }
-        let relu = activation == Activation::Relu;
         let bias_operand = if bias { Operand::Read(2) } else { Operand::Read(1) };
         Dispatch {
             shader,
-            constants: vec![u32::from(bias), u32::from(relu)],
+            constants: Vec::new(),
             bindings: [Operand::Read(0), Operand::Read(1), bias_operand, Operand::Write(0)].map(Into::into).to_vec(),
             parameters,
             groups,

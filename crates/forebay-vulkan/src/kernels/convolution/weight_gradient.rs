@@ -67,13 +67,13 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, offer: &Offer) -> Low
             parameters.extend(spatial.stride_words());
         }
         parameters.extend([window.kernel, window.strides, window.dilations, window.pads].into_iter().flatten());
-        parameters.push(weights as u32);
+        parameters.extend([weights as u32, u32::from(accumulate)]);
         let before = if accumulate { Operand::Read(2) } else { Operand::Read(0) };
         let [scratch, counter] = if apart { [Operand::Scratch, Operand::Counter] } else { [Operand::Write(0); 2] };
         let operands = [Operand::Read(0), Operand::Read(1), before, Operand::Write(0), scratch, counter];
         Dispatch {
             shader,
-            constants: vec![u32::from(accumulate), u32::from(apart)],
+            constants: vec![u32::from(apart)],
             bindings: operands.map(Into::into).to_vec(),
             parameters,
             groups,

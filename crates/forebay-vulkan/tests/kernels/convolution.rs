@@ -1,0 +1,227 @@
+//! Convolutions in all three directions.
+
+use forebay_base::kernel::{chunk_of, Activation, Convolution, Window};
+use forebay_base::{DataType, Kernel, TensorDesc};
+
+use crate::compare::{compare, packed, run, vulkan, Random, Tensor};
+use crate::spatial::{layout, sliding};
+
+/// A convolution with its operands.
+struct Case {
+    convolution: Convolution,
+    x: Tensor,
+    w: Tensor,
+    y: Tensor,
+    /// Most terms of a sum of any direction.
+    terms: u64,
+}
+
+impl Case {
+    fn new(
+        random: &mut Random,
+        window: Window,
+        [images, inputs, outputs, groups]: [u64; 4],
+        input: &[u64],
+        output: &[u64],
+    ) -> Case {
+        let w = packed(DataType::Float32, &[&[outputs * groups, inputs], &window.kernel[..]].concat());
+        let x = layout(random, images, inputs * groups, input);
+        let y = layout(random, images, outputs * groups, output);
+        let taps: u64 = window.kernel.iter().product();
+        let terms = (inputs.max(outputs) * taps).max(images * output.iter().product::<u64>());
+        let [x, w, y] = [x, w, y].map(|desc| random.tensor(&desc));
+        Case { convolution: Convolution { window, groups }, x, w, y, terms }
+    }
+
+    /// Channels, groups and sizes at random.
+    fn random(random: &mut Random) -> Case {
+        let rank = 1 + random.below(3) as usize;
+        let sizes = [1 + random.below(3), 1 + random.below(5), 1 + random.below(5), 1 + random.below(3)];
+        let sliding = sliding(random, rank, 12, false);
+        Case::new(random, sliding.window, sizes, &sliding.input, &sliding.output)
+    }
+
+    /// A window of equal numbers in all dimensions.
+    fn even(random: &mut Random, sizes: [u64; 4], input: &[u64], [kernel, stride, dilation, pad]: [u64; 4]) -> Case {
+        let all = |value: u64| vec![value; input.len()];
+        let window = Window {
+            kernel: all(kernel),
+            strides: all(stride),
+            dilations: all(dilation),
+            pads_begin: all(pad),
+            pads_end: all(pad),
+        };
+        let reach = (kernel - 1) * dilation + 1;
+        let output: Vec<u64> = input.iter().map(|size| (size + 2 * pad - reach) / stride + 1).collect();
+        Case::new(random, window, sizes, input, &output)
+    }
+
+    /// Terms are up to 4; sums in another order differ by a few units in the last place of their partial sums.
+    fn tolerance(&self) -> f64 {
+        2e-6 * (self.terms as f64).sqrt()
+    }
+
+    fn check(&self, seed: u64, random: &mut Random) {
+        let convolution = || self.convolution.clone();
+        let activation = if random.below(2) == 0 { Activation::None } else { Activation::Relu };
+        let mut with_bias = |channels: u64, mut reads: Vec<Tensor>| {
+            if random.below(2) == 0 {
+                reads.push(random.tensor(&packed(DataType::Float32, &[channels])));
+            }
+            reads
+        };
+        let reads = with_bias(self.y.0.sizes()[1], vec![self.x.clone(), self.w.clone()]);
+        let forward = Kernel::Convolution { convolution: convolution(), activation };
+        compare(seed, &forward, &reads, &[self.y.0.clone()], self.tolerance());
+        let reads = with_bias(self.x.0.sizes()[1], vec![self.y.clone(), self.w.clone()]);
+        let transposed = Kernel::ConvolutionDataGradient { convolution: convolution(), activation };
+        compare(seed, &transposed, &reads, &[self.x.0.clone()], self.tolerance());
+        for accumulate in [false, true] {
+            let mut reads = vec![self.x.clone(), self.y.clone()];
+            reads.extend(accumulate.then(|| self.w.clone()));
+            let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(), accumulate };
+            compare(seed, &kernel, &reads, &[self.w.0.clone()], self.tolerance());
+        }
+    }
+}
+
+#[test]
+fn random_convolutions_agree_with_the_host() {
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        Case::random(&mut random).check(seed, &mut random);
+    }
+}
+
+#[test]
+fn convolutions_of_several_tiles_and_chunks_agree_with_the_host() {
+    // Images, channels of a group in and out, groups; spatial sizes; kernel, stride, dilation, padding.
+    let cases: [([u64; 4], &[u64], [u64; 4]); 8] = [
+        ([2, 6, 9, 1], &[6, 11, 17], [3, 1, 1, 1]),
+        ([1, 70, 37, 1], &[9, 13], [3, 1, 1, 0]),
+        ([2, 150, 20, 1], &[6, 7], [1, 1, 1, 0]),
+        ([1, 24, 40, 2], &[21, 18], [3, 2, 1, 1]),
+        ([1, 20, 24, 1], &[4, 6, 5], [2, 2, 1, 0]),
+        ([2, 1, 1, 12], &[20, 21], [3, 1, 1, 1]),
+        ([1, 2, 3, 1], &[3000], [3, 2, 700, 0]),
+        ([3, 1, 70, 1], &[60, 50], [5, 1, 1, 2]),
+    ];
+    for (seed, (sizes, input, window)) in (200..).zip(cases) {
+        let mut random = Random::new(seed);
+        Case::even(&mut random, sizes, input, window).check(seed, &mut random);
+    }
+}
+
+/// Rows `start..end` of the first spatial dimension, packed, or of the images.
+fn rows(tensor: &Tensor, axis: usize, start: u64, end: u64) -> Tensor {
+    let (desc, values) = tensor;
+    let mut sizes = desc.sizes().to_vec();
+    sizes[axis] = end - start;
+    let part = packed(DataType::Float32, &sizes);
+    let strides = desc.effective_strides();
+    let element = |number: u64| {
+        let mut left = number;
+        let mut at = start * strides[axis];
+        for (size, stride) in sizes.iter().zip(&strides).rev() {
+            at += left % size * stride;
+            left /= size;
+        }
+        values[at as usize]
+    };
+    let values = (0..part.element_count()).map(element).collect();
+    (part, values)
+}
+
+/// The weight gradient by parts of dy that begin at `lines`, each going on from the one before.
+fn in_parts(case: &Case, axis: usize, lines: &[u64]) -> Vec<u8> {
+    let machine = vulkan().expect("the caller asked");
+    let window = &case.convolution.window;
+    let mut sum: Option<Vec<u8>> = None;
+    for (number, &start) in lines.iter().enumerate() {
+        let end = lines.get(number + 1).copied().unwrap_or(case.y.0.sizes()[axis]);
+        let mut convolution = case.convolution.clone();
+        let x = if axis == 0 {
+            rows(&case.x, 0, start, end)
+        } else {
+            // The rows of x that these rows of dy see; only the outer ones see padding.
+            let (stride, pad) = (window.strides[0], window.pads_begin[0]);
+            let reach = (window.kernel[0] - 1) * window.dilations[0] + 1;
+            let first = (start * stride).saturating_sub(pad);
+            let last = ((end - 1) * stride + reach).saturating_sub(pad).min(case.x.0.sizes()[2]);
+            convolution.window.pads_begin[0] = first + pad - start * stride;
+            rows(&case.x, 2, first, last)
+        };
+        let mut reads = vec![x, rows(&case.y, axis, start, end)];
+        if let Some(sum) = &sum {
+            let values = sum.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()) as f64);
+            reads.push((case.w.0.clone(), values.collect()));
+        }
+        let kernel = Kernel::ConvolutionWeightGradient { convolution, accumulate: sum.is_some() };
+        sum = Some(run(machine, &kernel, &reads, &[case.w.0.clone()], &[]).unwrap().remove(0));
+    }
+    sum.unwrap()
+}
+
+fn whole(case: &Case, kernel: &Kernel, reads: &[&Tensor], write: &TensorDesc) -> Vec<u8> {
+    let machine = vulkan().expect("the caller asked");
+    let reads: Vec<Tensor> = reads.iter().map(|&tensor| tensor.clone()).collect();
+    let outputs = run(machine, kernel, &reads, &[write.clone()], &[]);
+    outputs.unwrap_or_else(|error| panic!("{error}: {:?}", case.convolution)).remove(0)
+}
+
+#[test]
+fn a_weight_gradient_has_the_same_bits_whole_and_in_parts() {
+    if vulkan().is_none() {
+        return;
+    }
+    // Few weights, so that chunks are summed apart, and many, so that they are not.
+    let cases: [([u64; 4], &[u64], [u64; 4]); 4] = [
+        ([3, 2, 5, 1], &[90, 70], [3, 1, 1, 1]),
+        ([2, 3, 2, 2], &[9, 40, 60], [3, 2, 1, 1]),
+        ([2, 900, 130, 1], &[4, 5], [3, 1, 1, 1]),
+        ([4, 1, 1, 6], &[5000], [4, 1, 3, 2]),
+    ];
+    for (seed, (sizes, input, window)) in (300..).zip(cases) {
+        let mut random = Random::new(seed);
+        let case = Case::even(&mut random, sizes, input, window);
+        let kernel =
+            Kernel::ConvolutionWeightGradient { convolution: case.convolution.clone(), accumulate: false };
+        let expected = whole(&case, &kernel, &[&case.x, &case.y], &case.w.0);
+        assert!(expected == in_parts(&case, 0, &[0, 1]), "seed {seed}: cut between images");
+        let image = Case { x: rows(&case.x, 0, 0, 1), y: rows(&case.y, 0, 0, 1), ..case };
+        let expected = whole(&image, &kernel, &[&image.x, &image.y], &image.w.0);
+        let sizes = image.y.0.sizes();
+        let step = chunk_of(sizes[2], sizes[3..].iter().product()).rows;
+        let lines: Vec<u64> = (0..sizes[2]).step_by(step as usize).filter(|line| line % (3 * step) != step).collect();
+        assert!(expected == in_parts(&image, 2, &lines), "seed {seed}: cut between rows {lines:?}");
+    }
+}
+
+/// The bytes of rows of a packed result.
+fn row_bytes(desc: &TensorDesc, bytes: &[u8], start: u64, end: u64) -> Vec<u8> {
+    let sizes = desc.sizes();
+    let row: u64 = sizes[3..].iter().product::<u64>() * 4;
+    let channels = bytes.chunks_exact((row * sizes[2]) as usize);
+    channels.flat_map(|channel| channel[(row * start) as usize..(row * end) as usize].to_vec()).collect()
+}
+
+#[test]
+fn rows_of_a_convolution_have_the_bits_of_the_whole() {
+    if vulkan().is_none() {
+        return;
+    }
+    for seed in 400..406 {
+        let mut random = Random::new(seed);
+        let mut case = Case::even(&mut random, [1, 3, 40, 1], &[12, 30], [3, 1, 1, 0]);
+        case.y.0 = packed(DataType::Float32, case.y.0.sizes());
+        let kernel = Kernel::Convolution { convolution: case.convolution.clone(), activation: Activation::None };
+        let expected = whole(&case, &kernel, &[&case.x, &case.w], &case.y.0);
+        let (start, end) = (random.below(5), 6 + random.below(5));
+        let mut sizes = case.y.0.sizes().to_vec();
+        sizes[2] = end - start;
+        let part = packed(DataType::Float32, &sizes);
+        let seen = rows(&case.x, 2, start, end + 2);
+        let values = whole(&case, &kernel, &[&seen, &case.w], &part);
+        assert!(row_bytes(&case.y.0, &expected, start, end) == values, "seed {seed}: rows {start}..{end}");
+    }
+}

@@ -1,0 +1,64 @@
+//! Pooling and its gradient.
+
+use forebay_base::kernel::{PoolOp, Window};
+use forebay_base::{DataType, Kernel};
+
+use crate::compare::{compare, packed, Random};
+use crate::spatial::{layout, sliding, Sliding};
+
+const OPERATIONS: [PoolOp; 3] =
+    [PoolOp::Max, PoolOp::Average { count_include_pad: true }, PoolOp::Average { count_include_pad: false }];
+
+/// Both directions of every operation. Values are few, so that there are ties; sums have a few dozen terms.
+fn check(seed: u64, random: &mut Random, Sliding { window, input, output }: &Sliding) {
+    let (images, channels) = (1 + random.below(2), 1 + random.below(4));
+    for op in OPERATIONS {
+        let x = layout(random, images, channels, input);
+        let [y, dx] = [output, input].map(|sizes| layout(random, images, channels, sizes));
+        let x = random.integers(&x, -3, 3);
+        compare(seed, &Kernel::Pool { op, window: window.clone() }, &[x.clone()], &[y.clone()], 1e-6);
+        let dy = random.tensor(&y);
+        let reads = if op == PoolOp::Max || seed % 2 == 0 { vec![dy, x] } else { vec![dy] };
+        compare(seed, &Kernel::PoolGradient { op, window: window.clone() }, &reads, &[dx], 2e-6);
+    }
+}
+
+#[test]
+fn random_poolings_agree_with_the_host() {
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let rank = 1 + random.below(3) as usize;
+        let sliding = sliding(&mut random, rank, 12, true);
+        check(seed, &mut random, &sliding);
+    }
+}
+
+#[test]
+fn windows_beyond_the_padding_count_what_is_there() {
+    // As with an output size that is rounded up: the last window begins in the input and ends beyond its padding.
+    let window = Window {
+        kernel: vec![3, 3],
+        strides: vec![2, 2],
+        dilations: vec![1, 1],
+        pads_begin: vec![1, 0],
+        pads_end: vec![1, 0],
+    };
+    let sliding = Sliding { window, input: vec![6, 6], output: vec![4, 3] };
+    check(50, &mut Random::new(50), &sliding);
+}
+
+#[test]
+fn a_tie_goes_to_the_first_and_nan_is_kept() {
+    let window = Window {
+        kernel: vec![3],
+        strides: vec![2],
+        dilations: vec![1],
+        pads_begin: vec![0],
+        pads_end: vec![0],
+    };
+    let (x, y) = (packed(DataType::Float32, &[1, 1, 7]), packed(DataType::Float32, &[1, 1, 3]));
+    let values = (x.clone(), vec![5.0, 5.0, 1.0, f64::NAN, 2.0, f64::NEG_INFINITY, f64::NEG_INFINITY]);
+    compare(0, &Kernel::Pool { op: PoolOp::Max, window: window.clone() }, &[values.clone()], &[y.clone()], 0.0);
+    let reads = [(y, vec![1.0, 2.0, 4.0]), values];
+    compare(0, &Kernel::PoolGradient { op: PoolOp::Max, window }, &reads, &[x], 0.0);
+}
