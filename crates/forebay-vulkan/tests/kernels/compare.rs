@@ -58,8 +58,12 @@ pub fn vulkan() -> Option<&'static Machine> {
 }
 
 fn open() -> Result<Machine, String> {
-    let device = VulkanDevice::open(&VulkanOptions::default()).map_err(|error| error.to_string())?;
-    Ok(Machine::new(Box::new(device)))
+    match VulkanDevice::open(&VulkanOptions::default()) {
+        Ok(device) => Ok(Machine::new(Box::new(device))),
+        // There is no Vulkan, or no device.
+        Err(DeviceError::Setting { reason }) => Err(reason),
+        Err(error) => panic!("a Vulkan device that is there cannot be opened: {error}"),
+    }
 }
 
 fn missing(reason: &str) {

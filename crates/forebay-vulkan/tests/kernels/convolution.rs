@@ -184,8 +184,7 @@ fn a_weight_gradient_has_the_same_bits_whole_and_in_parts() {
     for (seed, (sizes, input, window)) in (300..).zip(cases) {
         let mut random = Random::new(seed);
         let case = Case::even(&mut random, sizes, input, window);
-        let kernel =
-            Kernel::ConvolutionWeightGradient { convolution: case.convolution.clone(), accumulate: false };
+        let kernel = Kernel::ConvolutionWeightGradient { convolution: case.convolution.clone(), accumulate: false };
         let expected = whole(&case, &kernel, &[&case.x, &case.y], &case.w.0);
         assert!(expected == in_parts(&case, 0, &[0, 1]), "seed {seed}: cut between images");
         let image = Case { x: rows(&case.x, 0, 0, 1), y: rows(&case.y, 0, 0, 1), ..case };

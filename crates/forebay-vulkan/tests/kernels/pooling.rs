@@ -49,13 +49,8 @@ fn windows_beyond_the_padding_count_what_is_there() {
 
 #[test]
 fn a_tie_goes_to_the_first_and_nan_is_kept() {
-    let window = Window {
-        kernel: vec![3],
-        strides: vec![2],
-        dilations: vec![1],
-        pads_begin: vec![0],
-        pads_end: vec![0],
-    };
+    let window =
+        Window { kernel: vec![3], strides: vec![2], dilations: vec![1], pads_begin: vec![0], pads_end: vec![0] };
     let (x, y) = (packed(DataType::Float32, &[1, 1, 7]), packed(DataType::Float32, &[1, 1, 3]));
     let values = (x.clone(), vec![5.0, 5.0, 1.0, f64::NAN, 2.0, f64::NEG_INFINITY, f64::NEG_INFINITY]);
     compare(0, &Kernel::Pool { op: PoolOp::Max, window: window.clone() }, &[values.clone()], &[y.clone()], 0.0);
