@@ -16,7 +16,13 @@ fn check(seed: u64, random: &mut Random, Sliding { window, input, output }: &Sli
         let x = layout(random, images, channels, input);
         let [y, dx] = [output, input].map(|sizes| layout(random, images, channels, sizes));
         let x = random.integers(&x, -3, 3);
-        compare(seed, &Kernel::Pool { op, window: window.clone() }, &[x.clone()], &[y.clone()], 1e-6);
+        compare(
+            seed,
+            &Kernel::Pool { op, window: window.clone() },
+            std::slice::from_ref(&x),
+            std::slice::from_ref(&y),
+            1e-6,
+        );
         let dy = random.tensor(&y);
         let reads = if op == PoolOp::Max || seed % 2 == 0 { vec![dy, x] } else { vec![dy] };
         compare(seed, &Kernel::PoolGradient { op, window: window.clone() }, &reads, &[dx], 2e-6);
@@ -53,7 +59,13 @@ fn a_tie_goes_to_the_first_and_nan_is_kept() {
         Window { kernel: vec![3], strides: vec![2], dilations: vec![1], pads_begin: vec![0], pads_end: vec![0] };
     let (x, y) = (packed(DataType::Float32, &[1, 1, 7]), packed(DataType::Float32, &[1, 1, 3]));
     let values = (x.clone(), vec![5.0, 5.0, 1.0, f64::NAN, 2.0, f64::NEG_INFINITY, f64::NEG_INFINITY]);
-    compare(0, &Kernel::Pool { op: PoolOp::Max, window: window.clone() }, &[values.clone()], &[y.clone()], 0.0);
+    compare(
+        0,
+        &Kernel::Pool { op: PoolOp::Max, window: window.clone() },
+        std::slice::from_ref(&values),
+        std::slice::from_ref(&y),
+        0.0,
+    );
     let reads = [(y, vec![1.0, 2.0, 4.0]), values];
     compare(0, &Kernel::PoolGradient { op: PoolOp::Max, window }, &reads, &[x], 0.0);
 }
