@@ -1,4 +1,5 @@
-//! The allocator for eager use: best fit with coalescing over segments that the caller obtains from a device.
+//! The allocator for eager use: best fit with coalescing over segments that the caller obtains from a device. Where many free
+//! blocks are of about one size, it is the best of a few of them.
 //!
 //! It decides about offsets and nothing else: the caller makes and destroys segments, and knows streams and events.
 //!
@@ -20,8 +21,8 @@ mod statistics;
 pub use assembly::{Assembly, TileMove, TileRange};
 pub use statistics::{AllocatorStatistics, BlockSnapshot, BlockState, Holder, SegmentSnapshot, Snapshot};
 
-use blocks::{Blocks, Entry, PoolIndex, State, NONE};
-use free_blocks::{FreeBlocks, FreeKey};
+use blocks::{Blocks, Entry, PoolIndex, State, NONE, SHARED};
+use free_blocks::FreeBlocks;
 
 /// What the caller obtained from the device in one piece of addresses. Never used for another segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -106,8 +107,7 @@ pub struct Allocator {
     segments: BTreeMap<SegmentId, Segment>,
     next_segment: u32,
     blocks: Blocks,
-    shared: FreeBlocks,
-    /// In the order of their first use, so that a block finds its pool without a search.
+    /// The shared one, then the others in the order of their first use, so that a block finds its pool without a search.
     pools: Vec<Pool>,
     pool_indices: BTreeMap<PoolId, PoolIndex>,
     /// Pools that were allocated from last, each where the last bits of its name say: mostly the map is not asked.
@@ -115,10 +115,21 @@ pub struct Allocator {
     totals: AllocatorStatistics,
 }
 
-/// What a stream has freed, and others may not use yet.
+/// What a stream has freed, and others may not use yet; or what all may.
 struct Pool {
+    /// Its name; of the shared one it is never asked.
     id: PoolId,
     free: FreeBlocks,
+}
+
+/// Touching blocks that one request may use, in the order in which the best comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Run {
+    size_bytes: u64,
+    segment: SegmentId,
+    offset_bytes: u64,
+    /// Its first block.
+    first: u32,
 }
 
 struct Segment {
@@ -139,8 +150,7 @@ impl Allocator {
             segments: BTreeMap::new(),
             next_segment: 0,
             blocks: Blocks::default(),
-            shared: FreeBlocks::new(),
-            pools: Vec::new(),
+            pools: vec![Pool { id: PoolId(u32::MAX), free: FreeBlocks::new() }],
             pool_indices: BTreeMap::new(),
             recent_pools: [None; RECENT_POOLS],
             totals: AllocatorStatistics::default(),
@@ -170,7 +180,7 @@ impl Allocator {
         self.next_segment = self.next_segment.wrapping_add(1);
         let mut first = NONE;
         if size_bytes > 0 {
-            first = self.blocks.add(id, 0, size_bytes, State::Free(None));
+            first = self.blocks.add(id, 0, size_bytes, State::Free(SHARED));
             self.list(first);
         }
         self.segments.insert(id, Segment { size_bytes, first, tile_bytes });
@@ -178,15 +188,16 @@ impl Allocator {
         id
     }
 
-    /// A block for `owner`: the smallest free one of the pool or the shared pool that is large enough, the lowest segment and
-    /// offset among equals; what is left of it stays where it was. If no block is large enough, the smallest run of touching
-    /// ones of both pools. None where nothing fits.
+    /// A block for `owner`: the start of the smallest free one that is large enough, of the pool or the shared pool; the pool's
+    /// own and the latest among equals. Where more than 16 free ones of a pool share the request's first seven bits, only the
+    /// latest 16 of these are looked at before larger ones. If no block is large enough, the smallest run of touching ones of
+    /// both pools, the lowest among equals. None where nothing fits.
     ///
     /// A request for nothing gets one unit of the alignment.
     pub fn allocate(&mut self, pool: PoolId, size_bytes: u64, owner: &str) -> Option<Block> {
         let rounded_bytes = self.rounded(size_bytes)?;
         let pool = self.index_of(pool);
-        let first = self.best_fit(Some(pool), rounded_bytes).or_else(|| self.best_run(Some(pool), rounded_bytes))?;
+        let first = self.find(pool, rounded_bytes)?;
         self.carve(first, rounded_bytes);
         Some(self.enliven(first, pool, size_bytes, owner))
     }
@@ -223,30 +234,37 @@ impl Allocator {
         index
     }
 
-    /// The smallest sufficient block of the pool and the shared one, the lowest among equals.
-    fn best_fit(&self, pool: Option<PoolIndex>, rounded_bytes: u64) -> Option<u32> {
-        let own = pool.and_then(|pool| self.pool(pool).free.best_fit(rounded_bytes, u64::MAX));
-        let enough_bytes = own.map_or(u64::MAX, |(key, _)| key.size_bytes);
-        let shared = self.shared.best_fit(rounded_bytes, enough_bytes);
-        match (shared, own) {
-            (Some(shared), Some(own)) => Some(shared.min(own).1),
-            (found, None) | (None, found) => Some(found?.1),
+    /// The first of the blocks that the request is cut from: a single one, or a run of touching ones.
+    fn find(&self, pool: PoolIndex, rounded_bytes: u64) -> Option<u32> {
+        let any_fit = |pool| self.pool(pool).free.any_fit(&self.blocks, rounded_bytes);
+        let single = self.good_fit(pool, rounded_bytes).or_else(|| [pool, SHARED].into_iter().find_map(any_fit));
+        single.or_else(|| self.best_run(pool, rounded_bytes))
+    }
+
+    /// What fits better of the pool and the shared one, the pool's among equals.
+    fn good_fit(&self, pool: PoolIndex, rounded_bytes: u64) -> Option<u32> {
+        let own = self.pool(pool).free.good_fit(&self.blocks, rounded_bytes, u64::MAX);
+        let own_bytes = own.map_or(u64::MAX, |own| own.size_bytes);
+        if own_bytes == rounded_bytes {
+            return own.map(|own| own.block);
         }
+        let shared = self.pool(SHARED).free.good_fit(&self.blocks, rounded_bytes, own_bytes);
+        shared.filter(|shared| shared.size_bytes < own_bytes).or(own).map(|fit| fit.block)
     }
 
     /// The first block of the smallest sufficient run of blocks of the pool and the shared one. Every such run holds one of
     /// the pool's, as touching shared ones are one block.
-    fn best_run(&self, pool: Option<PoolIndex>, rounded_bytes: u64) -> Option<u32> {
-        let own = &self.pool(pool?).free;
-        if own.bytes() + self.shared.bytes() < rounded_bytes {
+    fn best_run(&self, pool: PoolIndex, rounded_bytes: u64) -> Option<u32> {
+        let own = &self.pool(pool).free;
+        if pool == SHARED || own.bytes() + self.pool(SHARED).free.bytes() < rounded_bytes {
             return None;
         }
-        let runs = own.iter().map(|block| self.run_around(block, |state| usable(state, pool)));
-        runs.filter(|(key, _)| key.size_bytes >= rounded_bytes).min().map(|(_, first)| first)
+        let runs = own.iter(&self.blocks).map(|block| self.run_around(block, |state| usable(state, pool)));
+        runs.filter(|run| run.size_bytes >= rounded_bytes).min().map(|run| run.first)
     }
 
-    /// The run of touching blocks of such states that the block is in, and its first block.
-    fn run_around(&self, block: u32, fits: impl Fn(State) -> bool) -> (FreeKey, u32) {
+    /// The run of touching blocks of such states that the block is in.
+    fn run_around(&self, block: u32, fits: impl Fn(State) -> bool) -> Run {
         let joins = |index: u32| index != NONE && fits(self.blocks.at(index).state);
         let mut first = block;
         while joins(self.blocks.at(first).previous) {
@@ -254,7 +272,8 @@ impl Allocator {
         }
         let run = self.blocks.chain(first).take_while(|(_, entry)| fits(entry.state));
         let size_bytes = run.map(|(_, entry)| entry.size_bytes).sum();
-        (FreeKey { size_bytes, ..self.blocks.at(first).key() }, first)
+        let Entry { segment, offset_bytes, .. } = *self.blocks.at(first);
+        Run { size_bytes, segment, offset_bytes, first }
     }
 
     /// Makes the free block `first` exactly this large and takes it off its list: what is left over goes back, what is
@@ -279,7 +298,7 @@ impl Allocator {
         let entry = self.blocks.at_mut(index);
         entry.state = State::Live(pool);
         entry.generation = entry.generation.wrapping_add(1);
-        let FreeKey { size_bytes, segment, offset_bytes } = entry.key();
+        let Entry { segment, offset_bytes, size_bytes, .. } = *entry;
         let label = self.blocks.label_mut(index);
         label.requested_bytes = requested_bytes;
         label.owner.clear();
@@ -298,7 +317,7 @@ impl Allocator {
         match entry.state {
             State::Live(pool) if entry.generation == generation => {
                 self.totals.free(self.blocks.label(index).requested_bytes, entry.size_bytes);
-                self.settle(index, State::Free(Some(pool)));
+                self.settle(index, State::Free(pool));
                 Ok(())
             }
             _ if (1..=entry.generation).contains(&generation) => Err(AllocatorError::Freed { block }),
@@ -309,8 +328,8 @@ impl Allocator {
     /// The stream of the pool has passed: its free blocks become shared.
     pub fn share(&mut self, pool: PoolId) {
         let Some(pool) = self.known(pool) else { return };
-        for block in self.free_blocks(Some(pool)).drain() {
-            self.settle(block, State::Free(None));
+        for block in self.pools[pool.0 as usize].free.drain(&self.blocks) {
+            self.settle(block, State::Free(SHARED));
         }
     }
 
@@ -323,9 +342,8 @@ impl Allocator {
     /// enough.
     pub fn growth_bytes(&self, pool: PoolId, size_bytes: u64) -> Option<u64> {
         let rounded_bytes = self.rounded(size_bytes)?;
-        let pool = self.known(pool);
-        let fits = self.best_fit(pool, rounded_bytes).is_some() || self.best_run(pool, rounded_bytes).is_some();
-        Some(if fits { 0 } else { rounded_bytes })
+        let pool = self.known(pool).unwrap_or(SHARED);
+        Some(if self.find(pool, rounded_bytes).is_some() { 0 } else { rounded_bytes })
     }
 
     /// Takes out the segments that are wholly free and shared, for the caller to give back to the device. Tiles that were
@@ -341,7 +359,7 @@ impl Allocator {
     /// Whether all of the segment's bytes are free and shared.
     fn is_empty(&self, id: SegmentId) -> bool {
         let first = self.segments.get(&id).map_or(NONE, |segment| segment.first);
-        self.blocks.chain(first).all(|(_, entry)| matches!(entry.state, State::Free(None) | State::Hole))
+        self.blocks.chain(first).all(|(_, entry)| matches!(entry.state, State::Free(SHARED) | State::Hole))
     }
 
     /// Forgets a segment without live blocks.
@@ -378,30 +396,20 @@ impl Allocator {
 
     /// Puts a free block on its pool's list.
     fn list(&mut self, index: u32) {
-        let entry = self.blocks.at(index);
-        let State::Free(pool) = entry.state else { return };
-        let key = entry.key();
-        self.free_blocks(pool).insert(key, index);
+        if let State::Free(pool) = self.blocks.at(index).state {
+            self.pools[pool.0 as usize].free.insert(&mut self.blocks, index);
+        }
     }
 
     /// Takes a free block off its pool's list.
     fn unlist(&mut self, index: u32) {
-        let entry = self.blocks.at(index);
-        let State::Free(pool) = entry.state else { return };
-        let key = entry.key();
-        self.free_blocks(pool).remove(key);
-    }
-
-    /// The list that free blocks of this pool are on, or those of all.
-    fn free_blocks(&mut self, pool: Option<PoolIndex>) -> &mut FreeBlocks {
-        match pool {
-            Some(PoolIndex(pool)) => &mut self.pools[pool as usize].free,
-            None => &mut self.shared,
+        if let State::Free(pool) = self.blocks.at(index).state {
+            self.pools[pool.0 as usize].free.remove(&mut self.blocks, index);
         }
     }
 }
 
 /// Whether the pool may use a block of this state.
-fn usable(state: State, pool: Option<PoolIndex>) -> bool {
-    matches!(state, State::Free(owner) if owner.is_none() || owner == pool)
+fn usable(state: State, pool: PoolIndex) -> bool {
+    matches!(state, State::Free(owner) if owner == SHARED || owner == pool)
 }

@@ -40,10 +40,25 @@ fn the_smallest_sufficient_block_is_taken() {
     for size in [100, 60, 60, 80] {
         allocator.add_segment(size);
     }
-    assert_eq!(place(allocator.allocate(A, 50, "a")), Some((1, 0, 50)));
-    assert_eq!(place(allocator.allocate(A, 10, "a")), Some((1, 50, 10)));
-    assert_eq!(place(allocator.allocate(A, 60, "a")), Some((2, 0, 60)));
+    // The latest among equals.
+    assert_eq!(place(allocator.allocate(A, 50, "a")), Some((2, 0, 50)));
+    assert_eq!(place(allocator.allocate(A, 10, "a")), Some((2, 50, 10)));
+    assert_eq!(place(allocator.allocate(A, 60, "a")), Some((1, 0, 60)));
     assert_eq!(place(allocator.allocate(A, 81, "a")), Some((0, 0, 81)));
+}
+
+#[test]
+fn what_is_large_enough_is_found_behind_many_that_are_not() {
+    let mut allocator = Allocator::new(1);
+    // The latest are looked at first; all share their first seven bits.
+    allocator.add_segment(4_110);
+    let smaller = [(); 40].map(|()| allocator.add_segment(4_100));
+    assert_eq!(smaller.last(), Some(&SegmentId(40)));
+    assert_eq!(allocator.growth_bytes(A, 4_105), Some(0));
+    assert_eq!(place(allocator.allocate(A, 4_105, "a")), Some((0, 0, 4_105)));
+    assert_eq!(allocator.growth_bytes(A, 4_105), Some(4_105));
+    allocator.add_segment(10_000);
+    assert_eq!(place(allocator.allocate(A, 4_105, "a")), Some((41, 0, 4_105)));
 }
 
 #[test]

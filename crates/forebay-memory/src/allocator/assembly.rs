@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use forebay_base::ByteRange;
 
-use super::blocks::State;
+use super::blocks::{State, SHARED};
 use super::{usable, Allocator, Block, PoolId, SegmentId, NONE};
 
 /// Whole tiles of a segment.
@@ -61,10 +61,10 @@ impl Allocator {
         let rounded_bytes = self.rounded(size_bytes)?;
         let whole_bytes = rounded_bytes.checked_next_multiple_of(tile_bytes)?;
         let pool = self.index_of(pool);
-        let mut pieces = self.free_tiles(tile_bytes, |state| state == State::Free(None));
+        let mut pieces = self.free_tiles(tile_bytes, |state| state == State::Free(SHARED));
         let waits = tile_sum(&pieces) < whole_bytes;
         if waits {
-            pieces = self.free_tiles(tile_bytes, |state| usable(state, Some(pool)));
+            pieces = self.free_tiles(tile_bytes, |state| usable(state, pool));
         }
         if tile_sum(&pieces) < whole_bytes {
             return None;
@@ -92,7 +92,7 @@ impl Allocator {
     /// where no size is enough.
     pub fn assembly_growth_bytes(&self, pool: PoolId, size_bytes: u64, tile_bytes: u64) -> Option<u64> {
         let whole_bytes = self.rounded(size_bytes)?.checked_next_multiple_of(tile_bytes)?;
-        let pool = self.known(pool);
+        let pool = self.known(pool).unwrap_or(SHARED);
         Some(whole_bytes.saturating_sub(tile_sum(&self.free_tiles(tile_bytes, |state| usable(state, pool)))))
     }
 
@@ -195,7 +195,7 @@ impl Allocator {
         let (segment, range) = (entry.segment, entry.range());
         let filled = ByteRange::new(range.start, range.start + range.len().min(size_bytes));
         let rest = if filled == range { NONE } else { self.blocks.split(hole, filled.len()) };
-        self.settle(hole, State::Free(None));
+        self.settle(hole, State::Free(SHARED));
         self.totals.reserve(filled.len());
         (TileRange { segment, range: filled }, rest)
     }

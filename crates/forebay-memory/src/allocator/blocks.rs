@@ -2,7 +2,7 @@
 
 use forebay_base::ByteRange;
 
-use super::{BlockId, FreeKey, SegmentId};
+use super::{BlockId, SegmentId};
 
 /// No block: the end of a chain.
 pub const NONE: u32 = u32::MAX;
@@ -11,13 +11,16 @@ pub const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolIndex(pub u32);
 
+/// The pool that all take from.
+pub const SHARED: PoolIndex = PoolIndex(0);
+
 /// What a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// No block at all: the place is free for the next one.
     Vacant,
-    /// Free for one pool, or for all.
-    Free(Option<PoolIndex>),
+    /// Free for this pool.
+    Free(PoolIndex),
     /// Allocated for this pool.
     Live(PoolIndex),
     /// The tiles that lay here are in another segment.
@@ -31,8 +34,12 @@ pub struct Entry {
     pub offset_bytes: u64,
     pub size_bytes: u64,
     pub state: State,
+    /// The blocks before and after it in its segment.
     pub previous: u32,
     pub next: u32,
+    /// While it is free: the blocks before and after it in its bin.
+    pub bin_previous: u32,
+    pub bin_next: u32,
     /// Counts how often the place was live, so that an id names one life only.
     pub generation: u32,
 }
@@ -51,10 +58,6 @@ impl Entry {
     pub fn range(&self) -> ByteRange {
         ByteRange::new(self.offset_bytes, self.offset_bytes + self.size_bytes)
     }
-
-    pub fn key(&self) -> FreeKey {
-        FreeKey { size_bytes: self.size_bytes, segment: self.segment, offset_bytes: self.offset_bytes }
-    }
 }
 
 /// All blocks, found by index; indices of blocks that are gone are used again.
@@ -69,7 +72,17 @@ impl Blocks {
     /// A block with no neighbours.
     pub fn add(&mut self, segment: SegmentId, offset_bytes: u64, size_bytes: u64, state: State) -> u32 {
         let index = self.vacant.pop().unwrap_or(self.entries.len() as u32);
-        let mut entry = Entry { segment, offset_bytes, size_bytes, state, previous: NONE, next: NONE, generation: 0 };
+        let mut entry = Entry {
+            segment,
+            offset_bytes,
+            size_bytes,
+            state,
+            previous: NONE,
+            next: NONE,
+            bin_previous: NONE,
+            bin_next: NONE,
+            generation: 0,
+        };
         match self.entries.get_mut(index as usize) {
             Some(place) => {
                 entry.generation = place.generation;

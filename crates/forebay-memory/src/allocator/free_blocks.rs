@@ -1,52 +1,30 @@
-//! Free blocks of one pool, found by best fit.
+//! Free blocks of one pool, found by size in a time that does not depend on how many there are.
 //!
-//! Sizes are sorted into so many bins that most hold few blocks, in a sorted list. Its best block is its last, for blocks
-//! come and go near the best one: a few steps from the end, in the middle of a hundred others that stay where they are. That
-//! takes less time than to go down an ordered map. A bin of some hundred blocks is a map all the same, so that no
-//! list is gone through at length.
+//! Sizes that share their leading bits share a bin. A bin is a list whose links are in its blocks, the latest first: a block
+//! comes and goes without a search, and nothing is touched but the block and its neighbours in the list. A request looks at
+//! the first few of its bin and takes the smallest that is enough: mostly these are all. Where there are more, they differ by
+//! less than a 64th.
 
-use std::collections::BTreeMap;
-
-use super::SegmentId;
+use super::blocks::{Blocks, NONE};
 
 /// Bins to a power of two are two to this.
-const FRACTION_BITS: u32 = 5;
-/// More than every bin of a 64-bit size.
-const BIN_COUNT: usize = 64 << FRACTION_BITS;
-/// A bin of more blocks becomes a map.
-const LIST_MAX: usize = 256;
+const FRACTION_BITS: u32 = 6;
+/// Every bin of a 64-bit size.
+const BIN_COUNT: usize = ((65 - FRACTION_BITS) as usize) << FRACTION_BITS;
+/// How many blocks of a bin a request looks at.
+const LOOKS: usize = 16;
 
-/// What best fit compares: the size, then the lowest place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FreeKey {
+/// A block that a request can have.
+#[derive(Clone, Copy)]
+pub struct Fit {
     pub size_bytes: u64,
-    pub segment: SegmentId,
-    pub offset_bytes: u64,
+    pub block: u32,
 }
 
-/// A free block, packed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Listed {
-    size_bytes: u64,
-    offset_bytes: u64,
-    segment: SegmentId,
-    block: u32,
-}
-
-impl Listed {
-    fn new(key: FreeKey, block: u32) -> Listed {
-        let FreeKey { size_bytes, segment, offset_bytes } = key;
-        Listed { size_bytes, offset_bytes, segment, block }
-    }
-
-    fn key(&self) -> FreeKey {
-        FreeKey { size_bytes: self.size_bytes, segment: self.segment, offset_bytes: self.offset_bytes }
-    }
-}
-
-/// Free blocks by size and place; each carries the index of its block.
+/// Free blocks by size. They are entries of [`Blocks`], and change their size only while they are not here.
 pub struct FreeBlocks {
-    bins: Vec<Bin>,
+    /// The first block of each bin.
+    bins: Vec<u32>,
     /// A bit for each bin that holds a block.
     occupied: [u64; BIN_COUNT / 64],
     /// A bit for each word of `occupied` that is not zero.
@@ -56,8 +34,7 @@ pub struct FreeBlocks {
 
 impl FreeBlocks {
     pub fn new() -> FreeBlocks {
-        let occupied = [0; BIN_COUNT / 64];
-        FreeBlocks { bins: vec![Bin::default(); BIN_COUNT], occupied, occupied_words: 0, bytes: 0 }
+        FreeBlocks { bins: vec![NONE; BIN_COUNT], occupied: [0; BIN_COUNT / 64], occupied_words: 0, bytes: 0 }
     }
 
     /// Sum of the sizes.
@@ -65,55 +42,106 @@ impl FreeBlocks {
         self.bytes
     }
 
-    pub fn insert(&mut self, key: FreeKey, block: u32) {
-        let bin = bin_of(key.size_bytes);
-        self.bins[bin].insert(key, block);
-        self.occupied[bin / 64] |= 1 << (bin % 64);
-        self.occupied_words |= 1 << (bin / 64);
-        self.bytes += key.size_bytes;
+    /// Puts in a block that is on no list.
+    pub fn insert(&mut self, blocks: &mut Blocks, block: u32) {
+        let entry = blocks.at_mut(block);
+        let bin = bin_of(entry.size_bytes);
+        let next = std::mem::replace(&mut self.bins[bin], block);
+        (entry.bin_previous, entry.bin_next) = (NONE, next);
+        self.bytes += entry.size_bytes;
+        if next == NONE {
+            self.occupied[bin / 64] |= 1 << (bin % 64);
+            self.occupied_words |= 1 << (bin / 64);
+        } else {
+            blocks.at_mut(next).bin_previous = block;
+        }
     }
 
     /// Takes out a block that is here.
-    pub fn remove(&mut self, key: FreeKey) {
-        let bin = bin_of(key.size_bytes);
-        self.bins[bin].remove(&key);
-        self.bytes -= key.size_bytes;
-        if self.bins[bin].is_empty() {
+    pub fn remove(&mut self, blocks: &mut Blocks, block: u32) {
+        let entry = blocks.at(block);
+        let (size_bytes, previous, next) = (entry.size_bytes, entry.bin_previous, entry.bin_next);
+        self.bytes -= size_bytes;
+        if next != NONE {
+            blocks.at_mut(next).bin_previous = previous;
+        }
+        if previous != NONE {
+            blocks.at_mut(previous).bin_next = next;
+            return;
+        }
+        let bin = bin_of(size_bytes);
+        self.bins[bin] = next;
+        if next == NONE {
             self.clear_bit(bin);
         }
     }
 
-    /// The smallest block of at least this size, the lowest among equals. It may be none where all are larger than
-    /// `enough_bytes`, so that there is less to look at.
-    pub fn best_fit(&self, size_bytes: u64, enough_bytes: u64) -> Option<(FreeKey, u32)> {
+    /// A block of at least this size: the smallest among the first few of the size's bin, else of the next bin. It may be none
+    /// where all are larger than `enough_bytes`, so that there is less to look at.
+    ///
+    /// None also where all that are enough are in one bin, behind many that are not: [`FreeBlocks::any_fit`] finds these.
+    pub fn good_fit(&self, blocks: &Blocks, size_bytes: u64, enough_bytes: u64) -> Option<Fit> {
         let bin = self.occupied_from(bin_of(size_bytes)).filter(|bin| *bin <= bin_of(enough_bytes))?;
-        let within = self.bins[bin].first_from(size_bytes);
-        within.or_else(|| self.bins[self.occupied_from(bin + 1)?].first_from(0))
+        let next = || self.smallest(blocks, self.occupied_from(bin + 1)?, size_bytes);
+        self.smallest(blocks, bin, size_bytes).or_else(next)
+    }
+
+    /// The smallest block of at least this size among the first few of a bin, the latest among equals.
+    fn smallest(&self, blocks: &Blocks, bin: usize, size_bytes: u64) -> Option<Fit> {
+        let mut best: Option<Fit> = None;
+        let (mut block, mut looks) = (self.bins[bin], 0);
+        while block != NONE && looks < LOOKS {
+            let entry = blocks.at(block);
+            if entry.size_bytes >= size_bytes && best.is_none_or(|best| entry.size_bytes < best.size_bytes) {
+                best = Some(Fit { size_bytes: entry.size_bytes, block });
+                if entry.size_bytes == size_bytes {
+                    break;
+                }
+            }
+            block = entry.bin_next;
+            looks += 1;
+        }
+        best
+    }
+
+    /// A block of at least this size, if there is one.
+    pub fn any_fit(&self, blocks: &Blocks, size_bytes: u64) -> Option<u32> {
+        let bins = self.occupied_bins(bin_of(size_bytes));
+        bins.flat_map(|bin| self.bin(blocks, bin)).find(|block| blocks.at(*block).size_bytes >= size_bytes)
+    }
+
+    /// The blocks of a bin, the latest first.
+    fn bin<'a>(&self, blocks: &'a Blocks, bin: usize) -> impl Iterator<Item = u32> + 'a {
+        let some = |block: u32| (block != NONE).then_some(block);
+        std::iter::successors(some(self.bins[bin]), move |block| some(blocks.at(*block).bin_next))
     }
 
     /// The size of the largest block; 0 where there is none.
-    pub fn largest_bytes(&self) -> u64 {
+    pub fn largest_bytes(&self, blocks: &Blocks) -> u64 {
         let Some(word) = self.occupied_words.checked_ilog2().map(|word| word as usize) else { return 0 };
         let bin = word * 64 + self.occupied[word].ilog2() as usize;
-        self.bins[bin].largest().map_or(0, |key| key.size_bytes)
+        self.bin(blocks, bin).map(|block| blocks.at(block).size_bytes).fold(0, u64::max)
     }
 
-    /// The blocks, smallest first.
-    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        let next = |bin: &usize| self.occupied_from(bin + 1);
-        std::iter::successors(self.occupied_from(0), next).flat_map(|bin| self.bins[bin].blocks())
+    /// The blocks, bin by bin.
+    pub fn iter<'a>(&'a self, blocks: &'a Blocks) -> impl Iterator<Item = u32> + 'a {
+        self.occupied_bins(0).flat_map(|bin| self.bin(blocks, bin))
     }
 
-    /// Takes all blocks out, smallest first.
-    pub fn drain(&mut self) -> Vec<u32> {
-        let mut blocks = Vec::new();
+    /// Takes all blocks out.
+    pub fn drain(&mut self, blocks: &Blocks) -> Vec<u32> {
+        let drained = self.iter(blocks).collect();
         while let Some(bin) = self.occupied_from(0) {
-            blocks.extend(self.bins[bin].blocks());
-            self.bins[bin] = Bin::default();
+            self.bins[bin] = NONE;
             self.clear_bit(bin);
         }
         self.bytes = 0;
-        blocks
+        drained
+    }
+
+    /// The bins from this one on that hold a block.
+    fn occupied_bins(&self, bin: usize) -> impl Iterator<Item = usize> + '_ {
+        std::iter::successors(self.occupied_from(bin), |bin| self.occupied_from(bin + 1))
     }
 
     /// The first bin from this one on that holds a block.
@@ -137,103 +165,6 @@ impl FreeBlocks {
     }
 }
 
-/// Blocks of about one size.
-#[derive(Clone)]
-enum Bin {
-    /// In descending order.
-    List(Vec<Listed>),
-    /// In ascending order.
-    Map(BTreeMap<FreeKey, u32>),
-}
-
-impl Default for Bin {
-    fn default() -> Bin {
-        Bin::List(Vec::new())
-    }
-}
-
-impl Bin {
-    fn is_empty(&self) -> bool {
-        match self {
-            Bin::List(list) => list.is_empty(),
-            Bin::Map(map) => map.is_empty(),
-        }
-    }
-
-    /// In ascending order.
-    fn blocks(&self) -> Box<dyn Iterator<Item = u32> + '_> {
-        match self {
-            Bin::List(list) => Box::new(list.iter().rev().map(|listed| listed.block)),
-            Bin::Map(map) => Box::new(map.values().copied()),
-        }
-    }
-
-    /// The first block of at least this size.
-    fn first_from(&self, size_bytes: u64) -> Option<(FreeKey, u32)> {
-        match self {
-            Bin::List(list) => {
-                let found = list.iter().rfind(|listed| listed.size_bytes >= size_bytes)?;
-                Some((found.key(), found.block))
-            }
-            Bin::Map(map) => {
-                let least = FreeKey { size_bytes, segment: SegmentId(0), offset_bytes: 0 };
-                let first = map.first_key_value().filter(|(key, _)| **key >= least);
-                first.or_else(|| map.range(least..).next()).map(|(key, block)| (*key, *block))
-            }
-        }
-    }
-
-    fn largest(&self) -> Option<FreeKey> {
-        match self {
-            Bin::List(list) => list.first().map(Listed::key),
-            Bin::Map(map) => map.last_key_value().map(|(key, _)| *key),
-        }
-    }
-
-    fn insert(&mut self, key: FreeKey, block: u32) {
-        match self {
-            Bin::List(list) if list.len() == LIST_MAX => {
-                let blocks = list.iter().map(|listed| (listed.key(), listed.block)).chain([(key, block)]);
-                *self = Bin::Map(blocks.collect());
-            }
-            Bin::List(list) => {
-                let mut position = list.len();
-                list.push(Listed::new(key, block));
-                // Mostly so few steps that a call to move memory would take longer.
-                while position > 0 && list[position - 1].key() < key {
-                    list.swap(position - 1, position);
-                    position -= 1;
-                }
-            }
-            Bin::Map(map) => {
-                map.insert(key, block);
-            }
-        }
-    }
-
-    /// Takes out a block that is here.
-    fn remove(&mut self, key: &FreeKey) {
-        match self {
-            Bin::List(list) => {
-                // From the end on each block moves up to the place of the one before, up to the one that goes.
-                let Some(mut carried) = list.pop() else { return };
-                for listed in list.iter_mut().rev() {
-                    if carried.key() == *key {
-                        break;
-                    }
-                    std::mem::swap(listed, &mut carried);
-                }
-            }
-            Bin::Map(map) => {
-                map.remove(key);
-                if map.is_empty() {
-                    *self = Bin::default();
-                }
-            }
-        }
-    }
-}
-
 /// Small sizes have a bin each; larger ones share it with those of equal leading bits.
 fn bin_of(size_bytes: u64) -> usize {
     if size_bytes < 1 << FRACTION_BITS {
@@ -246,7 +177,20 @@ fn bin_of(size_bytes: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::blocks::{State, SHARED};
+    use super::super::SegmentId;
     use super::*;
+
+    /// Blocks of these sizes, by index.
+    fn blocks_of(sizes_bytes: impl IntoIterator<Item = u64>) -> Blocks {
+        let mut blocks = Blocks::default();
+        for size_bytes in sizes_bytes {
+            blocks.add(SegmentId(0), 0, size_bytes, State::Free(SHARED));
+        }
+        blocks
+    }
 
     #[test]
     fn bins_are_ordered_as_sizes_are() {
@@ -254,70 +198,88 @@ mod tests {
             (0..2048).chain((11..64).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1])).chain([u64::MAX]);
         let bins: Vec<usize> = sizes.map(bin_of).collect();
         assert!(bins.is_sorted());
-        assert!(bins.iter().all(|bin| *bin < BIN_COUNT));
+        assert_eq!(bins.last(), Some(&(BIN_COUNT - 1)));
         assert!(bins.windows(2).all(|pair| pair[1] <= pair[0] + (1 << FRACTION_BITS)));
     }
 
     #[test]
     fn the_smallest_sufficient_block_is_found_across_bins() {
+        let mut blocks = blocks_of([1000, 1000, 1 << 40, 900, u64::MAX - (1 << 50)]);
         let mut free = FreeBlocks::new();
-        let key = |size_bytes, offset_bytes| FreeKey { size_bytes, segment: SegmentId(0), offset_bytes };
-        for (block, at) in [key(1000, 0), key(1000, 2000), key(1 << 40, 4000), key(900, 9000)].into_iter().enumerate() {
-            free.insert(at, block as u32);
-        }
-        let best = |free: &FreeBlocks, size| free.best_fit(size, u64::MAX).map(|(_, block)| block);
-        assert_eq!(best(&free, 900), Some(3));
-        assert_eq!(best(&free, 901), Some(0));
-        assert_eq!(best(&free, 1001), Some(2));
-        assert_eq!(best(&free, (1 << 40) + 1), None);
-        assert_eq!(best(&free, u64::MAX), None);
-        assert_eq!((free.largest_bytes(), free.bytes()), (1 << 40, 2900 + (1 << 40)));
-        free.remove(key(1000, 0));
-        free.remove(key(1 << 40, 4000));
-        assert_eq!(best(&free, 901), Some(1));
-        assert_eq!(free.largest_bytes(), 1000);
-        assert_eq!(free.iter().collect::<Vec<u32>>(), [3, 1]);
-        assert_eq!(free.drain(), [3, 1]);
-        assert_eq!((best(&free, 1), free.bytes(), free.largest_bytes()), (None, 0, 0));
+        (0..4).for_each(|block| free.insert(&mut blocks, block));
+        let best =
+            |free: &FreeBlocks, blocks: &Blocks, size| free.good_fit(blocks, size, u64::MAX).map(|fit| fit.block);
+        assert_eq!(best(&free, &blocks, 900), Some(3));
+        assert_eq!(best(&free, &blocks, 901), Some(1));
+        assert_eq!(best(&free, &blocks, 1001), Some(2));
+        assert_eq!(best(&free, &blocks, (1 << 40) + 1), None);
+        assert_eq!((free.largest_bytes(&blocks), free.bytes()), (1 << 40, 2900 + (1 << 40)));
+        free.remove(&mut blocks, 1);
+        free.remove(&mut blocks, 2);
+        assert_eq!(best(&free, &blocks, 901), Some(0));
+        assert_eq!(free.largest_bytes(&blocks), 1000);
+        free.insert(&mut blocks, 4);
+        assert_eq!(best(&free, &blocks, 1001), Some(4));
+        assert_eq!(best(&free, &blocks, u64::MAX), None);
+        assert_eq!(free.drain(&blocks), [3, 0, 4]);
+        assert_eq!((best(&free, &blocks, 1), free.bytes(), free.largest_bytes(&blocks)), (None, 0, 0));
     }
 
     #[test]
-    fn bins_of_few_and_of_many_equal_one_ordered_map() {
-        let (mut free, mut model) = (FreeBlocks::new(), BTreeMap::new());
+    fn bins_of_few_and_of_many_keep_their_promises() {
         let mut state = 1_u64;
-        let mut was_map = [0, 0];
         let mut below = |bound: u64| {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
             (state >> 11) % bound
         };
+        // Most are in three neighbouring bins, of 64 sizes each.
+        let sizes_bytes: Vec<u64> =
+            (0..200).map(|n| if n % 10 == 0 { 1 << (n / 5) } else { 4100 + below(150) }).collect();
+        let mut blocks = blocks_of(sizes_bytes.iter().copied());
+        let (mut free, mut model) = (FreeBlocks::new(), BTreeMap::new());
+        let mut found = [0; 3];
         for step in 0..20_000 {
-            // Few sizes, most of them in one bin, so that it becomes a map and a list again.
-            let size_bytes = [4096, 4096, 4100, 4104, 64][below(5) as usize];
-            let key = FreeKey { size_bytes, segment: SegmentId(below(2) as u32), offset_bytes: below(400) };
-            let grows = step % 2000 < 1000;
-            if below(10) < if grows { 7 } else { 2 } {
-                // No two blocks begin at one place.
-                model.entry(key).or_insert_with(|| {
-                    free.insert(key, step);
-                    step
-                });
-            } else if let Some((key, _)) = model.range(key..).next().map(|(key, block)| (*key, *block)) {
-                free.remove(key);
-                model.remove(&key);
+            let (block, grows) = (below(200) as u32, step % 2000 < 1000);
+            let size_bytes = sizes_bytes[block as usize];
+            if model.contains_key(&(size_bytes, block)) == (below(10) < if grows { 2 } else { 7 }) {
+                match model.remove(&(size_bytes, block)) {
+                    Some(()) => free.remove(&mut blocks, block),
+                    None => {
+                        free.insert(&mut blocks, block);
+                        model.insert((size_bytes, block), ());
+                    }
+                }
             }
-            was_map[usize::from(matches!(free.bins[bin_of(4096)], Bin::Map(_)))] += 1;
-            let least = FreeKey { size_bytes: below(4110), segment: SegmentId(0), offset_bytes: 0 };
-            let expected = model.range(least..).next().map(|(key, block)| (*key, *block));
-            assert_eq!(free.best_fit(least.size_bytes, u64::MAX), expected, "step {step}");
-            assert_eq!(
-                free.largest_bytes(),
-                model.last_key_value().map_or(0, |(key, _)| key.size_bytes),
-                "step {step}"
-            );
+            let request_bytes = 4090 + below(170);
+            let best_bytes = model.range((request_bytes, 0)..).next().map(|((size_bytes, _), ())| *size_bytes);
+            let fit = free.good_fit(&blocks, request_bytes, u64::MAX);
+            let in_bin = model.keys().filter(|(size_bytes, _)| bin_of(*size_bytes) == bin_of(request_bytes)).count();
+            match (fit, best_bytes) {
+                (Some(fit), Some(best_bytes)) => {
+                    assert!(model.contains_key(&(fit.size_bytes, fit.block)), "step {step}");
+                    let within = best_bytes <= fit.size_bytes && bin_of(fit.size_bytes) == bin_of(best_bytes);
+                    assert!(within || (in_bin > 16 && fit.size_bytes > best_bytes), "step {step}");
+                    let exact = bin_of(best_bytes) == bin_of(request_bytes) && in_bin <= 16;
+                    assert!(!exact || fit.size_bytes == best_bytes, "step {step}");
+                    found[usize::from(fit.size_bytes != best_bytes)] += 1;
+                }
+                (None, Some(_)) => {
+                    assert!(in_bin > 16, "step {step}");
+                    found[2] += 1;
+                }
+                (fit, None) => assert!(fit.is_none(), "step {step}"),
+            }
+            let any = free.any_fit(&blocks, request_bytes).map(|block| sizes_bytes[block as usize]);
+            assert_eq!(any.map(|any| any >= request_bytes), best_bytes.map(|_| true), "step {step}");
+            let largest_bytes = model.last_key_value().map_or(0, |((size_bytes, _), ())| *size_bytes);
+            assert_eq!(free.largest_bytes(&blocks), largest_bytes, "step {step}");
+            assert_eq!(free.bytes(), model.keys().map(|(size_bytes, _)| size_bytes).sum::<u64>(), "step {step}");
         }
-        assert!(was_map.iter().all(|count| *count > 1000), "steps with a list and with a map: {was_map:?}");
-        assert_eq!(free.drain(), model.into_values().collect::<Vec<u32>>());
+        assert!(found[0] > 1000 && found[1] > 100, "best, good and none: {found:?}");
+        let mut drained = free.drain(&blocks);
+        drained.sort_by_key(|block| (sizes_bytes[*block as usize], *block));
+        assert_eq!(drained, model.into_keys().map(|(_, block)| block).collect::<Vec<u32>>());
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay_base::ByteRange;
 
-use super::blocks::{Entry, State};
+use super::blocks::{Entry, State, SHARED};
 use super::{Allocator, BlockId, PoolId, SegmentId};
 
 /// Figures of an [`Allocator`]. Peaks are since its making or the latest [`Allocator::reset_peaks`].
@@ -125,8 +125,7 @@ pub struct Holder {
 impl Allocator {
     /// Figures as they are now.
     pub fn statistics(&self) -> AllocatorStatistics {
-        let largest =
-            self.pools.iter().map(|pool| pool.free.largest_bytes()).fold(self.shared.largest_bytes(), u64::max);
+        let largest = self.pools.iter().map(|pool| pool.free.largest_bytes(&self.blocks)).fold(0, u64::max);
         let free_bytes = self.totals.free_bytes();
         let fragmentation = if free_bytes == 0 { 0.0 } else { 1.0 - largest as f64 / free_bytes as f64 };
         AllocatorStatistics { largest_free_bytes: largest, fragmentation, ..self.totals }
@@ -152,11 +151,11 @@ impl Allocator {
 
     fn block_snapshot(&self, index: u32, entry: &Entry) -> BlockSnapshot {
         let state = match entry.state {
-            State::Free(pool) => BlockState::Free { pool: pool.map(|pool| self.pool(pool).id) },
+            State::Free(pool) => BlockState::Free { pool: (pool != SHARED).then(|| self.pool(pool).id) },
             State::Live(pool) => BlockState::Live {
                 id: self.blocks.id(index),
                 pool: self.pool(pool).id,
-                owner: self.blocks.label(index).owner.clone(),
+                owner: self.blocks.label(index).owner.to_owned(),
                 requested_bytes: self.blocks.label(index).requested_bytes,
             },
             State::Hole | State::Vacant => BlockState::Hole,

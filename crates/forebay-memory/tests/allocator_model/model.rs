@@ -110,39 +110,59 @@ impl Model {
         size_bytes.max(1).div_ceil(self.alignment_bytes) * self.alignment_bytes
     }
 
-    /// The smallest sufficient cell, else the smallest sufficient run.
-    fn find(&self, pool: PoolId, rounded_bytes: u64) -> Option<(u64, u32, u64)> {
+    /// Where a request may go: the sufficient cells, else the smallest sufficient run. Each is size, segment and offset.
+    fn places(&self, pool: PoolId, rounded_bytes: u64) -> Vec<(u64, u32, u64)> {
         let place = |segment: u32, range: ByteRange| (range.len(), segment, range.start);
         let fits = |place: &(u64, u32, u64)| place.0 >= rounded_bytes;
         let cells = self.segments.iter().flat_map(|(id, segment)| {
             segment.with_ranges().filter(|(_, cell)| usable(cell, pool)).map(|(range, _)| place(*id, range))
         });
-        cells.filter(fits).min().or_else(|| {
-            let runs = self.segments.iter().flat_map(|(id, segment)| {
-                segment.runs(|cell| usable(cell, pool)).into_iter().map(|range| place(*id, range))
-            });
-            runs.filter(fits).min()
-        })
+        let sufficient: Vec<_> = cells.filter(fits).collect();
+        if !sufficient.is_empty() {
+            return sufficient;
+        }
+        let runs = self.segments.iter().flat_map(|(id, segment)| {
+            segment.runs(|cell| usable(cell, pool)).into_iter().map(|range| place(*id, range))
+        });
+        runs.filter(fits).min().into_iter().collect()
+    }
+
+    /// Whether so many free cells are of about this size that not all are looked at.
+    fn is_crowded(&self, pool: PoolId, rounded_bytes: u64) -> bool {
+        let cells = self.segments.values().flat_map(|segment| &segment.cells);
+        let about = |size_bytes: u64| size_bytes.abs_diff(rounded_bytes) <= rounded_bytes / 64;
+        cells.filter(|(size_bytes, cell)| usable(cell, pool) && about(*size_bytes)).count() > 16
     }
 
     pub fn growth_bytes(&self, pool: PoolId, size_bytes: u64) -> u64 {
         let rounded_bytes = self.rounded(size_bytes);
-        if self.find(pool, rounded_bytes).is_some() {
-            0
-        } else {
+        if self.places(pool, rounded_bytes).is_empty() {
             rounded_bytes
+        } else {
+            0
         }
     }
 
-    pub fn allocate(&mut self, pool: PoolId, requested_bytes: u64, owner: &'static str) -> Option<Given> {
+    /// Gives the request what the allocator gave it, if that keeps the promise.
+    pub fn allocate(
+        &mut self,
+        pool: PoolId,
+        requested_bytes: u64,
+        owner: &'static str,
+        (segment, start): (SegmentId, u64),
+    ) -> Option<Given> {
         let rounded_bytes = self.rounded(requested_bytes);
-        let (_, segment, start) = self.find(pool, rounded_bytes)?;
+        let places = self.places(pool, rounded_bytes);
+        let best_bytes = places.iter().min()?.0;
+        let limit_bytes = if self.is_crowded(pool, rounded_bytes) { u64::MAX } else { best_bytes + best_bytes / 64 };
+        let promised = |place: &&(u64, u32, u64)| place.0 <= limit_bytes && (place.1, place.2) == (segment.0, start);
+        places.iter().find(promised)?;
         let range = ByteRange::new(start, start + rounded_bytes);
         let name = self.next_name;
         self.next_name += 1;
-        self.write(segment, range, &Cell::Live { name, pool, owner, requested_bytes });
+        self.write(segment.0, range, &Cell::Live { name, pool, owner, requested_bytes });
         self.note_peaks();
-        Some(Given { name, segment, range })
+        Some(Given { name, segment: segment.0, range })
     }
 
     fn write(&mut self, segment: u32, range: ByteRange, cell: &Cell) {
