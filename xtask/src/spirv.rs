@@ -26,7 +26,7 @@ pub fn finished(code: &[u8], precise: bool) -> Result<Vec<u8>, String> {
     let mut kept = instructions(rest)?;
     kept.retain(|instruction| !DEBUG.contains(&opcode(instruction)));
     let is_decoration = |instruction: &&[u32]| [DECORATE, MEMBER_DECORATE].contains(&opcode(instruction));
-    let place = kept.iter().position(|instruction| is_decoration(instruction)).unwrap_or(kept.len());
+    let place = kept.iter().position(is_decoration).unwrap_or(kept.len());
     // An arithmetic instruction's words are itself, its type, its result.
     let results = kept.iter().filter(|instruction| precise && ARITHMETIC.contains(&opcode(instruction)));
     let marks: Vec<u32> = results

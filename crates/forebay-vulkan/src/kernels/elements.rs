@@ -20,7 +20,7 @@ const BINDING_ALIGNMENT_BYTES: u64 = 256;
 pub(super) struct Layout {
     /// Whose bytes.
     pub operand: Operand,
-    /// Bytes of an element: 1, 2 or 4.
+    /// Bytes of an element.
     pub element_bytes: u64,
     /// Bytes of the operand.
     pub total_bytes: u64,
@@ -244,7 +244,7 @@ impl Elements {
 
     fn dispatch(&self, task: &Task, offer: &Offer) -> Result<Dispatch, String> {
         let output = self.layouts.last().ok_or("nothing is written")?;
-        let per_word = 4 / output.element_bytes;
+        let per_word = (4 / output.element_bytes).max(1);
         let mut bindings = Vec::new();
         let mut firsts = Vec::new();
         let mut beginning = 0;
@@ -256,7 +256,7 @@ impl Elements {
             beginning = start / layout.element_bytes;
             firsts.push((layout.first - (start / layout.element_bytes) as i64) as u32);
         }
-        let is_dense = self.is_dense(output) && self.has_whole_words(output, per_word);
+        let is_dense = per_word == 1 || self.is_dense(output) && self.has_whole_words(output, per_word);
         let per_item = if is_dense { per_word } else { 1 };
         let groups = groups(self.count().div_ceil(per_item).div_ceil(ITEMS_PER_GROUP), offer);
         let bytes = |operand: usize| self.layouts.get(operand).map_or(4, |layout| layout.element_bytes as u32);
@@ -297,9 +297,9 @@ impl Elements {
 /// What a shader takes a word for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A real number in single precision.
+    /// A real number.
     Real,
-    /// A signed integer of up to 32 bits.
+    /// A signed integer.
     Signed,
     /// An unsigned one.
     Unsigned,
@@ -308,14 +308,13 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// What elements of a type are, where a word holds them and shaders compute with them.
-    pub fn of(data_type: DataType) -> Option<Kind> {
+    /// What elements of a type are.
+    pub fn of(data_type: DataType) -> Kind {
         match data_type {
-            DataType::Float32 => Some(Kind::Real),
-            DataType::Int32 | DataType::Int16 | DataType::Int8 => Some(Kind::Signed),
-            DataType::UInt32 | DataType::UInt16 | DataType::UInt8 => Some(Kind::Unsigned),
-            DataType::Bool => Some(Kind::Boolean),
-            _ => None,
+            DataType::Float64 | DataType::Float32 | DataType::Float16 | DataType::BFloat16 => Kind::Real,
+            DataType::Int64 | DataType::Int32 | DataType::Int16 | DataType::Int8 => Kind::Signed,
+            DataType::UInt64 | DataType::UInt32 | DataType::UInt16 | DataType::UInt8 => Kind::Unsigned,
+            DataType::Bool => Kind::Boolean,
         }
     }
 }
@@ -336,5 +335,130 @@ pub(super) fn bits_of(value: f64, data_type: DataType) -> u64 {
         DataType::UInt16 => value as u16 as u64,
         DataType::UInt8 => value as u8 as u64,
         DataType::Bool => (value != 0.0) as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::shaders;
+    use super::*;
+
+    /// What `elements.slang` makes of a dispatch: for every place of the output, in its whole, those of what is read, and
+    /// every word of the output that is written as a whole.
+    fn gone_through(dispatch: &Dispatch, layouts: &[Layout]) -> (BTreeMap<u64, Vec<u64>>, Vec<u64>) {
+        let operands = layouts.len();
+        let parameters = &dispatch.parameters;
+        let (first, rows) = (5, 5 + operands);
+        let mut places = BTreeMap::new();
+        for element in 0..parameters[1] {
+            let mut at = parameters[first..rows].to_vec();
+            let mut left = element;
+            for row in parameters[rows..].chunks_exact(1 + operands).take(parameters[2] as usize) {
+                for (at, stride) in at.iter_mut().zip(&row[1..]) {
+                    *at = at.wrapping_add((left % row[0]).wrapping_mul(*stride));
+                }
+                left /= row[0];
+            }
+            let absolute = at.iter().zip(layouts).zip(&dispatch.bindings).map(|((&at, layout), bound)| {
+                let end = (u64::from(at) + 1) * layout.element_bytes;
+                assert!(bound.size_bytes.is_none_or(|size| end <= size), "{end} beyond {bound:?}");
+                assert_eq!(bound.offset_bytes % BINDING_ALIGNMENT_BYTES, 0);
+                u64::from(at) + bound.offset_bytes / layout.element_bytes
+            });
+            let mut absolute: Vec<u64> = absolute.collect();
+            let output = absolute.pop().unwrap();
+            assert_eq!(places.insert(output, absolute), None, "{output} is written twice");
+        }
+        let is_dense = dispatch.constants[0] == 1;
+        let element_bytes = layouts[operands - 1].element_bytes;
+        let words = places.keys().map(|place| place * element_bytes / 4).filter(|_| is_dense && element_bytes < 4);
+        let mut words: Vec<u64> = words.collect();
+        words.dedup();
+        (places, words)
+    }
+
+    fn random(state: &mut u64, limit: u64) -> u64 {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        (*state >> 20) % limit
+    }
+
+    #[test]
+    fn parts_cover_every_element_once_within_bindings() {
+        let types = [DataType::Float32, DataType::UInt8, DataType::Float16, DataType::Float64];
+        for seed in 1u64..200 {
+            let mut state = 0x9e37_79b9_7f4a_7c15 ^ (seed << 32);
+            let sizes: Vec<u64> = (0..1 + random(&mut state, 4)).map(|_| 1 + random(&mut state, 12)).collect();
+            let desc = |state: &mut u64, broadcast: bool| {
+                let data_type = types[random(state, 4) as usize];
+                let mut stride = 1;
+                let mut strides = vec![0; sizes.len()];
+                for dimension in (0..sizes.len()).rev() {
+                    strides[dimension] = if broadcast && random(state, 4) == 0 { 0 } else { stride };
+                    stride *= sizes[dimension];
+                    stride += if random(state, 3) == 0 { 1 } else { 0 };
+                }
+                TensorDesc::strided(data_type, &sizes, &strides).unwrap()
+            };
+            let (a, b, y) = (desc(&mut state, true), desc(&mut state, true), desc(&mut state, false));
+            let elements = Elements::of(&[a, b], &y).unwrap();
+            let layouts = elements.layouts.clone();
+            let binding_bytes_max = 512 + random(&mut state, 40) * 256;
+            let offer = Offer { groups_max: 65_535, binding_bytes_max, shared_bytes: 32 << 10, float64: true };
+            let task = Task { shader: &shaders::MOVEMENT_COPY, constants: Vec::new(), arguments: Vec::new() };
+            let (mut all, mut owners) = (BTreeMap::new(), BTreeMap::new());
+            for (number, dispatch) in elements.dispatches(&task, &offer).unwrap().iter().enumerate() {
+                let (places, words) = gone_through(dispatch, &layouts);
+                for &place in places.keys() {
+                    let word = place * layouts[2].element_bytes / 4;
+                    let (owner, is_whole) = (number, words.contains(&word));
+                    let (other, other_whole) = *owners.entry(word).or_insert((owner, is_whole));
+                    assert!(other == owner || !(is_whole || other_whole), "seed {seed}: word {word} is two parts'");
+                }
+                let count = all.len() + places.len();
+                all.extend(places);
+                assert_eq!(all.len(), count, "seed {seed}: parts overlap");
+            }
+            let mut expected = BTreeMap::new();
+            for element in 0..sizes.iter().product::<u64>() {
+                let mut left = element;
+                let mut at = [0; 3];
+                for (dimension, size) in sizes.iter().enumerate().rev() {
+                    for (at, layout) in at.iter_mut().zip(&layouts) {
+                        *at += left % size * layout.strides[dimension] as u64;
+                    }
+                    left /= size;
+                }
+                expected.insert(at[2], at[..2].to_vec());
+            }
+            assert_eq!(all, expected, "seed {seed}: {sizes:?}");
+        }
+    }
+
+    #[test]
+    fn packed_operands_are_one_dimension() {
+        let desc = TensorDesc::packed(DataType::Float32, &[3, 1, 4, 5]).unwrap();
+        let merged = Elements::of(&[desc.clone(), desc.clone()], &desc).unwrap().merged();
+        assert_eq!((merged.sizes, merged.layouts[1].strides.clone()), (vec![60], vec![1]));
+        let bias = TensorDesc::packed(DataType::Float32, &[4, 1]).unwrap();
+        assert_eq!(Elements::of(&[desc.clone(), bias], &desc).unwrap().merged().sizes, [3, 4, 5]);
+    }
+
+    #[test]
+    fn elements_become_words_where_they_can() {
+        let (small, wide) = (DataType::UInt8, DataType::Float64);
+        let elements = |data_type, sizes: &[u64], strides: &[u64]| {
+            let [x, y] = [TensorDesc::strided(data_type, sizes, strides), TensorDesc::packed(data_type, sizes)];
+            Elements::of(&[x.unwrap()], &y.unwrap()).unwrap().in_words().in_whole_words()
+        };
+        let words = elements(small, &[6, 8], &[12, 1]);
+        assert_eq!((words.sizes, words.layouts[0].strides.clone()), (vec![6, 2], vec![3, 1]));
+        assert_eq!(elements(small, &[6, 8], &[13, 1]).layouts[0].element_bytes, 1);
+        assert_eq!(elements(small, &[6, 7], &[8, 1]).layouts[0].element_bytes, 1);
+        let words = elements(wide, &[6, 7], &[1, 6]);
+        assert_eq!((words.sizes, words.layouts[0].strides.clone()), (vec![6, 7, 2], vec![2, 12, 1]));
     }
 }

@@ -19,6 +19,7 @@ pub(super) fn lower(
         Kernel::UnaryGradient(op) => unary_gradient(op, reads, &writes[0], offer),
         Kernel::Binary { op, activation } => binary(op, activation, reads, &writes[0], offer),
         Kernel::Select => select(reads, &writes[0], offer),
+        Kernel::Cast => cast(reads, &writes[0], offer),
         Kernel::Fill { value } => fill(value, &writes[0], offer),
         Kernel::Dropout { ratio, seed, node } => dropout(ratio, seed, node, reads, writes, offer),
         _ => Err("not an elementwise kernel".to_owned()),
@@ -77,35 +78,70 @@ fn binary_code(op: BinaryOp) -> u32 {
     }
 }
 
-fn kind_of(data_type: DataType) -> Result<Kind, String> {
-    Kind::of(data_type)
-        .ok_or_else(|| format!("the Vulkan device does not compute with {data_type}; cast to float32 first"))
+/// What elements of a type are to shaders that compute with them.
+fn kind_of(data_type: DataType, offer: &Offer) -> Result<Kind, String> {
+    match data_type {
+        DataType::Float64 if !offer.float64 => {
+            Err("the device does not compute with float64; cast to float32 first".to_owned())
+        }
+        DataType::Float16 | DataType::BFloat16 => {
+            Err(format!("data type {data_type} is not supported; cast to float32 first"))
+        }
+        _ => Ok(Kind::of(data_type)),
+    }
 }
 
 fn unary(op: UnaryOp, reads: &[TensorDesc], write: &TensorDesc, offer: &Offer) -> Result<Vec<Dispatch>, String> {
     let data_type = reads[0].data_type();
-    let kind = kind_of(data_type)?;
-    let (operation, arguments) = unary_code(op);
+    let kind = kind_of(data_type, offer)?;
+    let (operation, numbers) = unary_code(op);
     let undefined = || format!("{op:?} is not defined for {data_type}; cast to float32 first");
+    let bits = |value: f32| bits_of(value as f64, data_type);
     let arguments = match (kind, op) {
         (Kind::Real, UnaryOp::Not) => return Err(undefined()),
-        (Kind::Real, _) | (Kind::Boolean, UnaryOp::Not) => arguments.map(f32::to_bits),
+        (Kind::Real, _) if data_type == DataType::Float64 && !is_algebraic(op) => {
+            return Err(format!("the Vulkan device has no {op:?} for float64; cast to float32 first"));
+        }
+        (Kind::Real, _) => numbers.map(bits),
+        (Kind::Boolean, UnaryOp::Not) => [0; 2],
         (Kind::Boolean, _) => return Err(undefined()),
         (_, UnaryOp::Affine { scale, shift }) if scale.fract() == 0.0 && shift.fract() == 0.0 => {
             // Through wrapping arithmetic, so that negation works for unsigned types and the smallest number too.
-            let magnitude = |value: f32| bits_of(value.abs() as f64, data_type) as u32;
-            [scale, shift].map(|value| if value < 0.0 { magnitude(value).wrapping_neg() } else { magnitude(value) })
+            [scale, shift].map(|value| if value < 0.0 { bits(value.abs()).wrapping_neg() } else { bits(value) })
         }
-        (_, UnaryOp::Clip { low, high }) => [low, high].map(|value| bits_of(value as f64, data_type) as u32),
+        (_, UnaryOp::Clip { .. }) => numbers.map(bits),
         (_, UnaryOp::Relu | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil) => [0; 2],
         _ => return Err(undefined()),
     };
-    let task = Task {
-        shader: &shaders::ELEMENTWISE_UNARY,
-        constants: vec![operation, kind as u32],
-        arguments: arguments.to_vec(),
+    let (shader, arguments) = match data_type {
+        DataType::Float64 => (&shaders::ELEMENTWISE_DOUBLE_UNARY, words_of(arguments).to_vec()),
+        DataType::Int64 | DataType::UInt64 => (&shaders::ELEMENTWISE_WIDE_UNARY, words_of(arguments).to_vec()),
+        _ => (&shaders::ELEMENTWISE_UNARY, arguments.map(|argument| argument as u32).to_vec()),
     };
+    let task = Task { shader, constants: vec![operation, kind as u32], arguments };
     Elements::of(reads, write)?.dispatches(&task, offer)
+}
+
+fn words_of([a, b]: [u64; 2]) -> [u32; 4] {
+    [a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32]
+}
+
+/// Whether a function needs no more than arithmetic and roots, which is what devices have in double precision.
+fn is_algebraic(op: UnaryOp) -> bool {
+    matches!(
+        op,
+        UnaryOp::Relu
+            | UnaryOp::LeakyRelu { .. }
+            | UnaryOp::Clip { .. }
+            | UnaryOp::Affine { .. }
+            | UnaryOp::HardSigmoid { .. }
+            | UnaryOp::Sqrt
+            | UnaryOp::Reciprocal
+            | UnaryOp::Abs
+            | UnaryOp::Sign
+            | UnaryOp::Floor
+            | UnaryOp::Ceil
+    )
 }
 
 fn unary_gradient(
@@ -141,7 +177,7 @@ fn binary(
     if op.is_comparison() && activation != Activation::None {
         return Err(format!("{op:?} gives bool, which has no {activation:?}"));
     }
-    let kind = kind_of(a)?;
+    let kind = kind_of(a, offer)?;
     let is_logic = matches!(op, BinaryOp::And | BinaryOp::Or | BinaryOp::Xor);
     if kind == Kind::Boolean && !is_logic && op != BinaryOp::Equal {
         return Err(format!("{op:?} is not defined for bool; cast to int32 first"));
@@ -149,17 +185,42 @@ fn binary(
     if kind != Kind::Boolean && is_logic {
         return Err(format!("{op:?} is defined for bool, not for {a}"));
     }
-    let task = Task {
-        shader: &shaders::ELEMENTWISE_BINARY,
-        constants: vec![binary_code(op), kind as u32, (activation == Activation::Relu) as u32],
-        arguments: Vec::new(),
+    let shader = match a.size_bytes() {
+        8 if op.is_comparison() => &shaders::ELEMENTWISE_WIDE_COMPARISON,
+        8 if kind == Kind::Real && op == BinaryOp::Power => {
+            return Err("the Vulkan device has no Power for float64; cast to float32 first".to_owned());
+        }
+        8 if kind == Kind::Real => &shaders::ELEMENTWISE_DOUBLE_BINARY,
+        8 => &shaders::ELEMENTWISE_WIDE_BINARY,
+        _ => &shaders::ELEMENTWISE_BINARY,
     };
+    let constants = vec![binary_code(op), kind as u32, (activation == Activation::Relu) as u32];
+    let task = Task { shader, constants, arguments: Vec::new() };
     Elements::of(reads, write)?.dispatches(&task, offer)
 }
 
 fn select(reads: &[TensorDesc], write: &TensorDesc, offer: &Offer) -> Result<Vec<Dispatch>, String> {
     let task = Task { shader: &shaders::ELEMENTWISE_SELECT, constants: Vec::new(), arguments: Vec::new() };
     Elements::of(reads, write)?.in_words().dispatches(&task, offer)
+}
+
+/// A type as `elementwise_cast.slang` is told of it: what it is, its bits, and those of its exponent and fraction.
+fn type_code(data_type: DataType) -> u32 {
+    let (exponent_bits, fraction_bits) = match data_type {
+        DataType::Float64 => (11, 52),
+        DataType::Float32 => (8, 23),
+        DataType::Float16 => (5, 10),
+        DataType::BFloat16 => (8, 7),
+        _ => (0, 0),
+    };
+    Kind::of(data_type) as u32 | (data_type.size_bits() as u32) << 8 | exponent_bits << 16 | fraction_bits << 24
+}
+
+fn cast(reads: &[TensorDesc], write: &TensorDesc, offer: &Offer) -> Result<Vec<Dispatch>, String> {
+    let is_wide = write.data_type().size_bytes() == 8;
+    let shader = if is_wide { &shaders::ELEMENTWISE_CAST_WIDE } else { &shaders::ELEMENTWISE_CAST };
+    let arguments = vec![type_code(reads[0].data_type()), type_code(write.data_type())];
+    Elements::of(reads, write)?.dispatches(&Task { shader, constants: Vec::new(), arguments }, offer)
 }
 
 fn fill(value: f64, write: &TensorDesc, offer: &Offer) -> Result<Vec<Dispatch>, String> {

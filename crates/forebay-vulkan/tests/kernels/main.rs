@@ -3,10 +3,14 @@
 
 mod compare;
 mod convolution;
+mod elementwise;
+mod layout;
 mod local_response;
 mod loss;
 mod matmul;
+mod movement;
 mod normalization;
+mod optimizer;
 mod pooling;
 mod reduce;
 mod spatial;

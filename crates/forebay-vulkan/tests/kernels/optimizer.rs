@@ -1,0 +1,36 @@
+//! Optimizers.
+
+use forebay_base::{DataType, Kernel};
+
+use crate::compare::{compare, packed, Random};
+
+#[test]
+fn gradient_descent_agrees() {
+    for seed in 0..12 {
+        let mut random = Random::new(seed);
+        let desc = packed(DataType::Float32, &random.sizes(3, 40));
+        let momentum = if random.below(2) == 0 { 0.0 } else { 0.9 };
+        let nesterov = random.below(2) == 0;
+        let kernel = Kernel::Sgd { learning_rate: 0.1, momentum, weight_decay: 0.01, nesterov };
+        let count = if momentum > 0.0 { 2 } else { 1 };
+        let reads: Vec<_> = (0..=count).map(|_| random.tensor(&desc)).collect();
+        compare(seed, &kernel, &reads, &vec![desc; count], 0.0);
+    }
+}
+
+#[test]
+fn adam_agrees() {
+    for (seed, step) in [(100, 1.0), (101, 2.0), (102, 7.0), (103, 1000.0), (104, 3e6), (105, 1e9)] {
+        for (beta1, beta2) in [(0.9, 0.999), (0.0, 0.95), (0.5, 0.9999)] {
+            let mut random = Random::new(seed);
+            let desc = packed(DataType::Float32, &random.sizes(3, 20));
+            let decoupled = random.below(2) == 0;
+            let kernel =
+                Kernel::Adam { learning_rate: 3e-3, beta1, beta2, epsilon: 1e-8, weight_decay: 0.1, decoupled };
+            let mut reads: Vec<_> = (0..4).map(|_| random.tensor(&desc)).collect();
+            reads[3].1.iter_mut().for_each(|second| *second = second.abs());
+            reads.push((packed(DataType::Int64, &[1]), vec![step]));
+            compare(seed, &kernel, &reads, &vec![desc; 3], 5e-7);
+        }
+    }
+}
