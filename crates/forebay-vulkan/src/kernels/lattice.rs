@@ -45,6 +45,41 @@ impl Lattice {
         })
     }
 
+    /// What a tensor may be cut between: images, or the rows of a single one.
+    pub fn slabs(&self) -> u64 {
+        if self.images > 1 {
+            self.images
+        } else {
+            self.rows
+        }
+    }
+
+    /// Elements from one of them to the next, between which all of it lies.
+    ///
+    /// # Errors
+    /// Where they lie entangled.
+    pub fn slab_stride(&self) -> Result<u64, String> {
+        let channels = (self.channels - 1) * self.channel_stride + self.places;
+        let (stride, span) = if self.images > 1 {
+            (self.image_stride, channels + (self.rows - 1) * self.row_stride)
+        } else {
+            (self.row_stride, channels)
+        };
+        if span > stride {
+            return Err(format!("{self:?} is larger than a shader reaches, and cannot be cut"));
+        }
+        Ok(stride)
+    }
+
+    /// So many of them.
+    pub fn with_slabs(self, count: u64) -> Lattice {
+        if self.images > 1 {
+            Lattice { images: count, ..self }
+        } else {
+            Lattice { rows: count, ..self }
+        }
+    }
+
     /// Whether the rows of a channel follow each other.
     pub fn is_seamless(&self) -> bool {
         self.row_stride == self.places

@@ -1,15 +1,18 @@
 //! Losses, each a mean over the batch, and their gradients.
 
+use std::ops::Range;
+
 use forebay_base::kernel::chunk_of;
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
 use super::lattice::Lattice;
 use super::operands::{exactly, require_packed, require_reachable, require_type};
+use super::parts::{parts, Rows};
 use super::reduce::{self, team_of, team_words, Operation};
 use super::shaders;
 use super::sums::{bindings, LANES};
-use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
+use super::{groups, unsupported, Bound, Dispatch, Lowered, Offer, Operand};
 
 /// Bytes of a loss and a count: two float64.
 const LOSS_BYTES: u64 = 16;
@@ -26,27 +29,27 @@ pub(super) fn lower(
     writes: &[TensorDesc],
     offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
-    let lowered =
-        require_reachable(reads, offer).and_then(|()| require_reachable(writes, offer)).and_then(|()| match *kernel {
-            Kernel::SoftmaxCrossEntropy { axis, ignore_index } => {
-                let [loss] = exactly(writes, "results")?;
-                require_packed(&[loss], DataType::Float32, 1)?;
-                cross_entropy(axis, ignore_index, reads, offer)
-            }
-            Kernel::SoftmaxCrossEntropyGradient { axis, ignore_index } => {
-                cross_entropy_gradient(axis, ignore_index, reads, writes, offer)
-            }
-            Kernel::MeanSquaredError => {
-                let [prediction, target] = exactly(reads, "operands")?;
-                let [loss] = exactly(writes, "results")?;
-                require_packed(&[prediction, target], DataType::Float32, prediction.element_count())?;
-                require_packed(&[loss], DataType::Float32, 1)?;
-                Ok(reduce::whole(&shaders::SQUARED_ERROR_F32, Operation::MeanSquare, prediction, 2, offer))
-            }
-            Kernel::MeanSquaredErrorGradient => squared_error_gradient(reads, writes, offer),
-            _ => Err("not a loss".into()),
-        });
+    let reachable = || require_reachable(reads, offer).and_then(|()| require_reachable(writes, offer));
+    let lowered = match *kernel {
+        Kernel::SoftmaxCrossEntropy { axis, ignore_index } => {
+            reachable().and_then(|()| cross_entropy(axis, ignore_index, reads, writes, offer))
+        }
+        Kernel::SoftmaxCrossEntropyGradient { axis, ignore_index } => {
+            reachable().and_then(|()| cross_entropy_gradient(axis, ignore_index, reads, writes, offer))
+        }
+        Kernel::MeanSquaredError => reachable().and_then(|()| squared_error(reads, writes, offer)),
+        Kernel::MeanSquaredErrorGradient => squared_error_gradient(reads, writes, offer),
+        _ => Err("not a loss".into()),
+    };
     lowered.map_err(|reason| unsupported(kernel, reason))
+}
+
+fn squared_error(reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> Result<Lowered, String> {
+    let [prediction, target] = exactly(reads, "operands")?;
+    let [loss] = exactly(writes, "results")?;
+    require_packed(&[prediction, target], DataType::Float32, prediction.element_count())?;
+    require_packed(&[loss], DataType::Float32, 1)?;
+    Ok(reduce::whole(&shaders::SQUARED_ERROR_F32, Operation::MeanSquare, prediction, 2, offer))
 }
 
 fn squared_error_gradient(reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> Result<Lowered, String> {
@@ -55,15 +58,21 @@ fn squared_error_gradient(reads: &[TensorDesc], writes: &[TensorDesc], offer: &O
     let elements = prediction.element_count();
     require_packed(&[dloss], DataType::Float32, 1)?;
     require_packed(&[prediction, target, dprediction], DataType::Float32, elements)?;
-    let groups = groups(elements.div_ceil(GROUP_ELEMENTS), offer);
-    let count = elements as f32;
-    Ok(Lowered::from(Dispatch {
-        shader: &shaders::SQUARED_ERROR_GRADIENT_F32,
-        constants: Vec::new(),
-        bindings: bindings([Operand::Read(0), Operand::Read(1), Operand::Read(2), Operand::Write(0)]),
-        parameters: vec![groups[0], elements as u32, GROUP_ELEMENTS as u32, count.to_bits()],
-        groups,
-    }))
+    let slabs = [Operand::Read(1), Operand::Read(2), Operand::Write(0)].map(|operand| Rows { operand, row_bytes: 4 });
+    let dispatch = |part: &Range<u64>| {
+        let own = part.end - part.start;
+        let groups = groups(own.div_ceil(GROUP_ELEMENTS), offer);
+        let operands = slabs.iter().map(|slab| slab.bound(part, elements));
+        Dispatch {
+            shader: &shaders::SQUARED_ERROR_GRADIENT_F32,
+            constants: Vec::new(),
+            bindings: std::iter::once(Bound::from(Operand::Read(0))).chain(operands).collect(),
+            parameters: vec![groups[0], own as u32, GROUP_ELEMENTS as u32, (elements as f32).to_bits()],
+            groups,
+        }
+    };
+    let dispatches = parts(&slabs, elements, offer)?.iter().map(dispatch).collect();
+    Ok(Lowered { dispatches, scratch_bytes: 0 })
 }
 
 /// How logits lie: positions are images times rows times places.
@@ -220,8 +229,11 @@ fn cross_entropy(
     axis: usize,
     ignore_index: Option<i64>,
     reads: &[TensorDesc],
+    writes: &[TensorDesc],
     offer: &Offer,
 ) -> Result<Lowered, String> {
+    let [loss] = exactly(writes, "results")?;
+    require_packed(&[loss], DataType::Float32, 1)?;
     cross_entropy_dispatch(axis, ignore_index, None, reads, offer)
 }
 

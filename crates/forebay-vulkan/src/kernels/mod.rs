@@ -15,6 +15,7 @@ mod movement;
 mod normalization;
 mod operands;
 mod optimizer;
+mod parts;
 mod pooling;
 mod reduce;
 mod shaders;
@@ -105,6 +106,19 @@ impl From<Dispatch> for Lowered {
 /// # Errors
 /// [`DeviceError::Unsupported`] where it cannot.
 pub fn lower(
+    kernel: &Kernel,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    offer: &Offer,
+) -> Result<Lowered, DeviceError> {
+    let lowered = lower_by_family(kernel, reads, writes, offer)?;
+    if !offer.float64 && lowered.dispatches.iter().any(|dispatch| dispatch.shader.needs_float64()) {
+        return Err(unsupported(kernel, "it computes in float64, which the device's shaders lack"));
+    }
+    Ok(lowered)
+}
+
+fn lower_by_family(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],

@@ -1,22 +1,31 @@
 //! Normalisation by statistics of a batch or of a row.
 
+use std::ops::Range;
+
 use forebay_base::kernel::Activation;
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
 use super::lattice::{lattices, Lattice};
 use super::operands::{exactly, require_packed, require_reachable};
+use super::parts::{parts, Rows};
 use super::reduce::{team_of, team_words};
 use super::shaders::{self, Shader};
 use super::sums::{bindings, for_type, is_rectified, LANES};
-use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
+use super::{groups, unsupported, Bound, Dispatch, Lowered, Offer, Operand};
 
 /// Elements of x that a workgroup normalises, where workgroups share channels.
 const GROUP_ELEMENTS: u64 = LANES * 8;
+/// Elements of a channel that lie together, from which on workgroups have one channel each.
+const RUN_ELEMENTS: u64 = 32;
 /// Elements that a workgroup of a layer's gradient has, about, and the rows that it has at least: its sums are as long as a
 /// row, and small beside the rows.
 const LAYER_ELEMENTS: u64 = 16_384;
 const LAYER_ROWS: u64 = 32;
+
+/// What is normalised, and the first result.
+const X: Operand = Operand::Read(0);
+const RESULT: Operand = Operand::Write(0);
 
 /// How a kernel of this family runs.
 pub(super) fn lower(
@@ -25,24 +34,28 @@ pub(super) fn lower(
     writes: &[TensorDesc],
     offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
-    let lowered =
-        require_reachable(reads, offer).and_then(|()| require_reachable(writes, offer)).and_then(|()| match *kernel {
-            Kernel::BatchNormalization { epsilon, activation } => {
-                Batch { epsilon, activation, offer }.inference(reads, writes)
-            }
-            Kernel::BatchNormalizationTraining { epsilon, activation } => {
-                Batch { epsilon, activation, offer }.training(reads, writes)
-            }
-            Kernel::BatchNormalizationGradient { epsilon, activation } => {
-                Batch { epsilon, activation, offer }.gradient(reads, writes)
-            }
-            Kernel::RunningStatistics { momentum, correction } => {
-                running_statistics(momentum, correction, reads, writes, offer)
-            }
-            Kernel::LayerNormalization { axis, epsilon } => layer(axis, epsilon, reads, writes, offer),
-            Kernel::LayerNormalizationGradient { axis } => layer_gradient(axis, reads, writes, offer),
-            _ => Err("not a normalisation".into()),
-        });
+    let reachable = || require_reachable(reads, offer).and_then(|()| require_reachable(writes, offer));
+    let batch = |epsilon, activation| Batch { epsilon, activation, offer };
+    let lowered = match *kernel {
+        Kernel::BatchNormalization { epsilon, activation } => batch(epsilon, activation).inference(reads, writes),
+        Kernel::BatchNormalizationTraining { epsilon, activation } => {
+            reachable().and_then(|()| batch(epsilon, activation).training(reads, writes))
+        }
+        Kernel::BatchNormalizationGradient { epsilon, activation } if reads.len() > 6 => {
+            batch(epsilon, activation).gradient(reads, writes)
+        }
+        Kernel::BatchNormalizationGradient { epsilon, activation } => {
+            reachable().and_then(|()| batch(epsilon, activation).gradient(reads, writes))
+        }
+        Kernel::RunningStatistics { momentum, correction } => {
+            reachable().and_then(|()| running_statistics(momentum, correction, reads, writes, offer))
+        }
+        Kernel::LayerNormalization { axis, epsilon } => layer(axis, epsilon, reads, writes, offer),
+        Kernel::LayerNormalizationGradient { axis } => {
+            reachable().and_then(|()| layer_gradient(axis, reads, writes, offer))
+        }
+        _ => Err("not a normalisation".into()),
+    };
     lowered.map_err(|reason| unsupported(kernel, reason))
 }
 
@@ -59,7 +72,7 @@ impl Batch<'_> {
         let [y] = exactly(writes, "results")?;
         require_per_channel(x, &parameters)?;
         let shaders = [&shaders::BATCH_NORMALIZATION_F32, &shaders::BATCH_NORMALIZATION_F64];
-        self.dispatch(shaders, x, [x, y, x], (5, 1), true)
+        self.by_element(shaders, [(X, x), (RESULT, y), (X, x)], (5, 1))
     }
 
     fn training(&self, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<Lowered, String> {
@@ -67,7 +80,7 @@ impl Batch<'_> {
         let [y, mean, variance] = exactly(writes, "results")?;
         require_per_channel(x, &[scale, bias, mean, variance])?;
         let shaders = [&shaders::BATCH_TRAINING_F32, &shaders::BATCH_TRAINING_F64];
-        self.dispatch(shaders, x, [x, y, x], (3, 3), false)
+        self.by_channel(shaders, [(X, x), (RESULT, y), (X, x)], (3, 3))
     }
 
     fn gradient(&self, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<Lowered, String> {
@@ -78,42 +91,91 @@ impl Batch<'_> {
             let [dx] = exactly(writes, "results")?;
             require_packed(&[sums], DataType::Float64, 3 * x.sizes()[1])?;
             let shaders = [&shaders::BATCH_GRADIENT_WITH_SUMS_F32, &shaders::BATCH_GRADIENT_WITH_SUMS_F64];
-            return self.dispatch(shaders, x, [x, dx, dy], (7, 1), true);
+            return self.by_element(shaders, [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)], (7, 1));
         }
         let [dx, dscale, dbias] = exactly(writes, "results")?;
         require_per_channel(x, &[dscale, dbias])?;
         let shaders = [&shaders::BATCH_GRADIENT_F32, &shaders::BATCH_GRADIENT_F64];
-        self.dispatch(shaders, x, [x, dx, dy], (6, 3), false)
+        self.by_channel(shaders, [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)], (6, 3))
     }
 
-    /// The dispatch for x, the result and dy; `counts` are those of reads and writes. Where the statistics are `given`,
-    /// workgroups share channels, else each has one.
-    fn dispatch(
+    /// The dispatch in which each workgroup has a channel; `counts` are those of reads and writes.
+    fn by_channel(
         &self,
         shaders: [&'static Shader; 2],
-        x: &TensorDesc,
-        operands: [&TensorDesc; 3],
+        tensors: [(Operand, &TensorDesc); 3],
         counts: (usize, usize),
-        given: bool,
     ) -> Result<Lowered, String> {
-        super::operands::require_type(&operands, x.data_type())?;
-        let lattices = lattices(operands)?;
-        let lattice = &lattices[0];
-        let count = if given { lattice.elements().div_ceil(GROUP_ELEMENTS) } else { lattice.channels };
-        let groups = groups(count, self.offer);
-        let mut parameters =
-            vec![groups[0], count as u32, GROUP_ELEMENTS as u32, self.epsilon.to_bits(), is_rectified(self.activation)];
-        parameters.extend(lattice.positions(lattices.iter().all(Lattice::is_seamless)));
-        lattices.iter().for_each(|lattice| parameters.extend(lattice.strides()));
-        let operands = (0..counts.0).map(Operand::Read).chain((0..counts.1).map(Operand::Write));
-        Ok(Lowered::from(Dispatch {
-            shader: for_type(x.data_type(), shaders)?,
-            constants: Vec::new(),
-            bindings: bindings(operands),
-            parameters,
-            groups,
-        }))
+        let lattices = lattices(tensors.map(|(_, desc)| desc))?;
+        let shader = for_type(tensors[0].1.data_type(), shaders)?;
+        Ok(Lowered::from(self.dispatch(shader, &lattices, false, lattices[0].channels, all(counts))))
     }
+
+    /// The dispatches in which workgroups share channels, and elements stand for themselves.
+    fn by_element(
+        &self,
+        shaders: [&'static Shader; 2],
+        tensors: [(Operand, &TensorDesc); 3],
+        counts: (usize, usize),
+    ) -> Result<Lowered, String> {
+        let lattices = lattices(tensors.map(|(_, desc)| desc))?;
+        let shader = for_type(tensors[0].1.data_type(), shaders)?;
+        let element_bytes = tensors[0].1.data_type().size_bytes();
+        let rows = lattices[0].slabs();
+        let mut slabs: Vec<Rows> = Vec::new();
+        if tensors.iter().any(|(_, desc)| desc.total_size_bytes() > self.offer.binding_bytes_max) {
+            for (&(operand, _), own) in tensors.iter().zip(&lattices) {
+                slabs.push(Rows { operand, row_bytes: own.slab_stride()? * element_bytes });
+            }
+        }
+        let parts = parts(&slabs, rows, self.offer)?;
+        let dispatch = |part: &Range<u64>| {
+            let own = lattices.map(|lattice| lattice.with_slabs(part.end - part.start));
+            let seamless = own.iter().all(Lattice::is_seamless);
+            let run = if seamless { own[0].rows * own[0].places } else { own[0].places };
+            let mixed = run < RUN_ELEMENTS;
+            let count = if mixed {
+                own[0].elements().div_ceil(GROUP_ELEMENTS)
+            } else {
+                own[0].samples().div_ceil(GROUP_ELEMENTS) * own[0].channels
+            };
+            let mut bindings = all(counts);
+            for slab in &slabs {
+                let bound = slab.bound(part, rows);
+                bindings.iter_mut().filter(|other| other.operand == slab.operand).for_each(|other| *other = bound);
+            }
+            self.dispatch(shader, &own, mixed, count, bindings)
+        };
+        Ok(Lowered { dispatches: parts.iter().map(dispatch).collect(), scratch_bytes: 0 })
+    }
+
+    /// So many workgroups for x, the result and dy.
+    fn dispatch(
+        &self,
+        shader: &'static Shader,
+        lattices: &[Lattice; 3],
+        mixed: bool,
+        count: u64,
+        bindings: Vec<Bound>,
+    ) -> Dispatch {
+        let groups = groups(count, self.offer);
+        let mut parameters = vec![
+            groups[0],
+            count as u32,
+            GROUP_ELEMENTS as u32,
+            u32::from(mixed),
+            self.epsilon.to_bits(),
+            is_rectified(self.activation),
+        ];
+        parameters.extend(lattices[0].positions(lattices.iter().all(Lattice::is_seamless)));
+        lattices.iter().for_each(|lattice| parameters.extend(lattice.strides()));
+        Dispatch { shader, constants: Vec::new(), bindings, parameters, groups }
+    }
+}
+
+/// Bindings of all operands.
+fn all((reads, writes): (usize, usize)) -> Vec<Bound> {
+    bindings((0..reads).map(Operand::Read).chain((0..writes).map(Operand::Write)))
 }
 
 /// # Errors
@@ -168,21 +230,30 @@ fn layer(
     require_packed(&reads[1..].iter().collect::<Vec<_>>(), DataType::Float32, length)?;
     require_packed(&writes[1..].iter().collect::<Vec<_>>(), DataType::Float32, rows)?;
     let team = team_of(length);
-    let groups = groups(rows.div_ceil(LANES / team), offer);
     let (biased, keeps) = (reads.len() == 3, writes.len() == 3);
     let bias = Operand::Read(if biased { 2 } else { 1 });
-    let kept = |write| Operand::Write(if keeps { write } else { 0 });
-    Ok(Lowered::from(Dispatch {
-        shader: &shaders::LAYER_NORMALIZATION_F32,
-        constants: Vec::new(),
-        bindings: bindings([Operand::Read(0), Operand::Read(1), bias, Operand::Write(0), kept(1), kept(2)]),
-        parameters: [
-            team_words(groups, team, false).to_vec(),
-            vec![rows as u32, length as u32, epsilon.to_bits(), u32::from(biased), u32::from(keeps)],
-        ]
-        .concat(),
-        groups,
-    }))
+    // A shader has all of its bindings bound, even those that it does not use here.
+    let kept = |write| if keeps { (Operand::Write(write), 4) } else { (RESULT, 4 * length) };
+    let slabs = [(X, 4 * length), (RESULT, 4 * length), kept(1), kept(2)]
+        .map(|(operand, row_bytes)| Rows { operand, row_bytes });
+    let dispatch = |part: &Range<u64>| {
+        let own = part.end - part.start;
+        let groups = groups(own.div_ceil(LANES / team), offer);
+        let [x, y, mean, inverse] = slabs.map(|slab| slab.bound(part, rows));
+        Dispatch {
+            shader: &shaders::LAYER_NORMALIZATION_F32,
+            constants: Vec::new(),
+            bindings: vec![x, Bound::from(Operand::Read(1)), Bound::from(bias), y, mean, inverse],
+            parameters: [
+                team_words(groups, team, false).to_vec(),
+                vec![own as u32, length as u32, epsilon.to_bits(), u32::from(biased), u32::from(keeps)],
+            ]
+            .concat(),
+            groups,
+        }
+    };
+    let dispatches = parts(&slabs, rows, offer)?.iter().map(dispatch).collect();
+    Ok(Lowered { dispatches, scratch_bytes: 0 })
 }
 
 fn layer_gradient(axis: usize, reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> Result<Lowered, String> {

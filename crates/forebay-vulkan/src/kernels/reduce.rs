@@ -1,11 +1,14 @@
 //! Many elements become one, and softmax, which divides by such a sum.
 
+use std::ops::Range;
+
 use forebay_base::kernel::ReduceOp;
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
 use super::lattice::Lattice;
 use super::operands::{exactly, require_packed, require_reachable};
+use super::parts::{parts, Rows};
 use super::shaders::{self, Shader};
 use super::sums::{bindings, whole_channels, LANES};
 use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
@@ -56,15 +59,14 @@ pub(super) fn lower(
     writes: &[TensorDesc],
     offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
-    let lowered =
-        require_reachable(reads, offer).and_then(|()| require_reachable(writes, offer)).and_then(|()| match kernel {
-            Kernel::Reduce { op, axes } => reduce(*op, axes, reads, writes, offer),
-            Kernel::Softmax { axis } | Kernel::SoftmaxGradient { axis } => softmax(*axis, false, reads, writes, offer),
-            Kernel::LogSoftmax { axis } | Kernel::LogSoftmaxGradient { axis } => {
-                softmax(*axis, true, reads, writes, offer)
-            }
-            _ => Err("not a reduction".into()),
-        });
+    let lowered = match kernel {
+        Kernel::Reduce { op, axes } => require_reachable(reads, offer)
+            .and_then(|()| require_reachable(writes, offer))
+            .and_then(|()| reduce(*op, axes, reads, writes, offer)),
+        Kernel::Softmax { axis } | Kernel::SoftmaxGradient { axis } => softmax(*axis, false, reads, writes, offer),
+        Kernel::LogSoftmax { axis } | Kernel::LogSoftmaxGradient { axis } => softmax(*axis, true, reads, writes, offer),
+        _ => Err("not a reduction".into()),
+    };
     lowered.map_err(|reason| unsupported(kernel, reason))
 }
 
@@ -104,20 +106,28 @@ fn softmax(
         _ => return Err(format!("{} operands", reads.len())),
     };
     let (size, inner) = (sizes[axis], sizes[axis + 1..].iter().product::<u64>());
-    let columns = y.element_count() / size;
+    let outer = y.element_count() / size / inner;
     let team = team_of(size);
-    let groups = groups(columns.div_ceil(LANES / team), offer);
-    Ok(Lowered::from(Dispatch {
-        shader,
-        constants: Vec::new(),
-        bindings: bindings((0..reads.len()).map(Operand::Read).chain([Operand::Write(0)])),
-        parameters: [
-            team_words(groups, team, inner > 1).to_vec(),
-            vec![columns as u32, size as u32, inner as u32, u32::from(logarithm)],
-        ]
-        .concat(),
-        groups,
-    }))
+    let reads = (0..reads.len()).map(Operand::Read);
+    let slabs: Vec<Rows> =
+        reads.chain([Operand::Write(0)]).map(|operand| Rows { operand, row_bytes: 4 * size * inner }).collect();
+    let dispatch = |part: &Range<u64>| {
+        let columns = (part.end - part.start) * inner;
+        let groups = groups(columns.div_ceil(LANES / team), offer);
+        Dispatch {
+            shader,
+            constants: Vec::new(),
+            bindings: slabs.iter().map(|slab| slab.bound(part, outer)).collect(),
+            parameters: [
+                team_words(groups, team, inner > 1).to_vec(),
+                vec![columns as u32, size as u32, inner as u32, u32::from(logarithm)],
+            ]
+            .concat(),
+            groups,
+        }
+    };
+    let dispatches = parts(&slabs, outer, offer)?.iter().map(dispatch).collect();
+    Ok(Lowered { dispatches, scratch_bytes: 0 })
 }
 
 /// Dimensions of one kind: sizes and strides, the innermost first, those that can be one made one.

@@ -9,6 +9,19 @@ pub struct Shader {
     pub code: &'static [u8],
 }
 
+impl Shader {
+    /// Whether the shader computes with float64, which a device may lack.
+    pub fn needs_float64(&self) -> bool {
+        // Capabilities come first, behind a header of five words; each is a word that says so, and its number.
+        let capability = |words: &[u8]| (words[..4] == CAPABILITY).then(|| words[4..] == FLOAT64);
+        self.code.get(20..).unwrap_or_default().chunks_exact(8).map_while(capability).any(|is_float64| is_float64)
+    }
+}
+
+/// The first word of OpCapability, and the number of Float64.
+const CAPABILITY: [u8; 4] = [17, 0, 2, 0];
+const FLOAT64: [u8; 4] = [10, 0, 0, 0];
+
 /// Names a shader's constant and its file alike.
 macro_rules! shaders {
     ($($constant:ident = $name:literal),* $(,)?) => {
@@ -100,4 +113,21 @@ shaders! {
     FROM_SUMS_STATISTICS_F64 = "from_sums_statistics_f64",
     FROM_SUMS_GRADIENT_F64 = "from_sums_gradient_f64",
     FROM_SUMS_CHANNELS_F64 = "from_sums_channels_f64",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shaders_are_spirv_and_tell_whether_they_need_float64() {
+        for shader in ALL {
+            assert_eq!(shader.code[..4], 0x0723_0203_u32.to_le_bytes(), "{}", shader.name);
+            assert!(!shader.name.ends_with("_f64") || shader.needs_float64(), "{}", shader.name);
+        }
+        assert!(SUMS_STATISTICS_F32.needs_float64());
+        for shader in [&BATCH_NORMALIZATION_F32, &REDUCE_F32, &SOFTMAX_F32, &LAYER_GRADIENT_F32] {
+            assert!(!shader.needs_float64(), "{}", shader.name);
+        }
+    }
 }

@@ -1,0 +1,86 @@
+//! Operands larger than a binding: kernels that compute rows from the same rows alone run as several dispatches.
+
+use std::ops::Range;
+
+use super::{Bound, Offer, Operand};
+
+/// Bytes at whose multiples a binding may begin.
+const ALIGNMENT_BYTES: u64 = 256;
+
+/// The rows of one operand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows {
+    pub operand: Operand,
+    /// Bytes from one row to the next, between which all of a row lies.
+    pub row_bytes: u64,
+}
+
+/// The ranges of rows of which each operand's fit into a binding, all but the last as long as possible.
+///
+/// # Errors
+/// Where there are none.
+pub(super) fn parts(operands: &[Rows], rows: u64, offer: &Offer) -> Result<Vec<Range<u64>>, String> {
+    let reached_bytes = offer.binding_bytes_max.min(1 << 32);
+    let row_bytes = operands.iter().map(|operand| operand.row_bytes).max().unwrap_or(1).max(1);
+    if row_bytes.saturating_mul(rows) <= reached_bytes {
+        return Ok(std::iter::once(0..rows).collect());
+    }
+    // Rows from one that may begin a binding to the next, in all operands: powers of two.
+    let step = |rows: &Rows| ALIGNMENT_BYTES >> rows.row_bytes.trailing_zeros().min(ALIGNMENT_BYTES.trailing_zeros());
+    let step = operands.iter().map(step).max().unwrap_or(1);
+    let count = reached_bytes / row_bytes / step * step;
+    if count == 0 {
+        return Err(format!("{step} rows of {row_bytes} bytes each, and a shader reaches {reached_bytes} bytes"));
+    }
+    Ok((0..rows).step_by(count as usize).map(|start| start..rows.min(start + count)).collect())
+}
+
+impl Rows {
+    /// The bytes of some of `rows` rows.
+    pub fn bound(&self, part: &Range<u64>, rows: u64) -> Bound {
+        if *part == (0..rows) {
+            return Bound::from(self.operand);
+        }
+        // The last row ends where the operand does.
+        let size_bytes = (part.end < rows).then(|| (part.end - part.start) * self.row_bytes);
+        Bound { operand: self.operand, offset_bytes: part.start * self.row_bytes, size_bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(binding_bytes_max: u64) -> Offer {
+        Offer { groups_max: 65_535, binding_bytes_max, shared_bytes: 16_384, float64: true }
+    }
+
+    #[test]
+    fn parts_cover_all_rows_and_begin_where_bindings_may() {
+        for (row_bytes, other_bytes, rows) in [(4, 4, 9000), (100, 8, 5000), (1024, 4, 300), (6400, 256, 77)] {
+            let operands = [(Operand::Read(0), row_bytes), (Operand::Write(0), other_bytes)]
+                .map(|(operand, row_bytes)| Rows { operand, row_bytes });
+            let parts = parts(&operands, rows, &offer(1 << 16)).unwrap();
+            let mut next = 0;
+            for part in &parts {
+                assert_eq!(part.start, next, "{row_bytes}");
+                next = part.end;
+                for operand in &operands {
+                    let bound = operand.bound(part, rows);
+                    assert_eq!(bound.offset_bytes % ALIGNMENT_BYTES, 0, "{part:?} of {row_bytes}");
+                    assert!((part.end - part.start) * operand.row_bytes <= 1 << 16, "{part:?} of {row_bytes}");
+                    assert_eq!(bound.size_bytes.is_some(), part.end < rows, "{part:?} of {row_bytes}");
+                }
+            }
+            assert_eq!(next, rows);
+            assert_eq!(parts.len() > 1, row_bytes * rows > 1 << 16, "{row_bytes}");
+        }
+    }
+
+    #[test]
+    fn a_row_that_no_binding_holds_is_an_error_with_numbers() {
+        let operand = Rows { operand: Operand::Read(0), row_bytes: 70_000 };
+        let error = parts(&[operand], 10, &offer(1 << 16)).unwrap_err();
+        assert!(error.contains("70000") && error.contains("65536"), "{error}");
+    }
+}
