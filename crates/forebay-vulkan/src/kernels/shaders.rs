@@ -65,6 +65,7 @@ shaders! {
     CORRELATION_128X16 = "correlation_128x16",
     CORRELATION_128X32 = "correlation_128x32",
     CORRELATION_64X64 = "correlation_64x64",
+    CORRELATION_DIRECT = "correlation_direct",
     LOCAL_RESPONSE = "local_response",
     MATMUL_128X128 = "matmul_128x128",
     MATMUL_32X32 = "matmul_32x32",
@@ -73,6 +74,7 @@ shaders! {
     WEIGHT_GRADIENT_16X128 = "weight_gradient_16x128",
     WEIGHT_GRADIENT_32X128 = "weight_gradient_32x128",
     WEIGHT_GRADIENT_64X64 = "weight_gradient_64x64",
+    WEIGHT_GRADIENT_DIRECT = "weight_gradient_direct",
     // Reductions, losses, normalizations, sums.
     REDUCE_F32 = "reduce_f32",
     REDUCE_F64 = "reduce_f64",

@@ -5,7 +5,9 @@
 
 use forebay_base::kernel::Activation;
 
-use super::super::shaders::{Shader, CORRELATION_128X128, CORRELATION_128X16, CORRELATION_128X32, CORRELATION_64X64};
+use super::super::shaders::{
+    Shader, CORRELATION_128X128, CORRELATION_128X16, CORRELATION_128X32, CORRELATION_64X64, CORRELATION_DIRECT,
+};
 use super::super::spatial::Spatial;
 use super::super::{groups, Dispatch, Offer, Operand};
 use super::Geometry;
@@ -101,7 +103,9 @@ fn greatest_common_divisor(a: i32, b: i32) -> i32 {
 /// A tile of the target: positions and channels.
 fn tile(positions: u64, channels: u64, others: u64, offer: &Offer) -> (&'static Shader, u64, u64) {
     match channels {
-        0..=16 => (&CORRELATION_128X16, 128, 16),
+        // A tile would be nearly empty.
+        0..=2 => (&CORRELATION_DIRECT, 64, 1),
+        3..=16 => (&CORRELATION_128X16, 128, 16),
         17..=32 => (&CORRELATION_128X32, 128, 32),
         _ if offer.shared_bytes >= LARGE_TILE_BYTES
             && channels > 64

@@ -6,7 +6,9 @@
 
 use forebay_base::kernel::chunk_of;
 
-use super::super::shaders::{Shader, WEIGHT_GRADIENT_16X128, WEIGHT_GRADIENT_32X128, WEIGHT_GRADIENT_64X64};
+use super::super::shaders::{
+    Shader, WEIGHT_GRADIENT_16X128, WEIGHT_GRADIENT_32X128, WEIGHT_GRADIENT_64X64, WEIGHT_GRADIENT_DIRECT,
+};
 use super::super::{groups, Dispatch, Lowered, Offer, Operand};
 use super::Geometry;
 
@@ -20,7 +22,9 @@ const DISPATCHES_MAX: u64 = 16;
 /// A tile of the weights: output channels, and input channels and taps.
 fn tile(outputs: u32) -> (&'static Shader, u64, u64) {
     match outputs {
-        0..=16 => (&WEIGHT_GRADIENT_16X128, 16, 128),
+        // A tile would be nearly empty.
+        0..=2 => (&WEIGHT_GRADIENT_DIRECT, 1, 1),
+        3..=16 => (&WEIGHT_GRADIENT_16X128, 16, 128),
         17..=32 => (&WEIGHT_GRADIENT_32X128, 32, 128),
         _ => (&WEIGHT_GRADIENT_64X64, 64, 64),
     }
