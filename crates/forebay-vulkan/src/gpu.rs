@@ -111,6 +111,7 @@ impl Gpu {
         let offer = Offer {
             groups_max: limits.max_compute_work_group_count[0].min(limits.max_compute_work_group_count[1]).min(65_535),
             binding_bytes_max: u64::from(limits.max_storage_buffer_range),
+            invocations_max: limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]),
             shared_bytes: limits.max_compute_shared_memory_size,
             float64,
         };

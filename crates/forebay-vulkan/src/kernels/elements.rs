@@ -407,7 +407,7 @@ mod tests {
             let elements = Elements::of(&[a, b], &y).unwrap();
             let layouts = elements.layouts.clone();
             let binding_bytes_max = 512 + random(&mut state, 40) * 256;
-            let offer = Offer { groups_max: 65_535, binding_bytes_max, shared_bytes: 32 << 10, float64: true };
+            let offer = Offer { binding_bytes_max, ..Offer::LEAST };
             let task = Task { shader: &shaders::MOVEMENT_COPY, constants: Vec::new(), arguments: Vec::new() };
             let (mut all, mut owners) = (BTreeMap::new(), BTreeMap::new());
             for (number, dispatch) in elements.dispatches(&task, &offer).unwrap().iter().enumerate() {

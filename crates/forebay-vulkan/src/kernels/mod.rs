@@ -34,10 +34,24 @@ pub struct Offer {
     pub groups_max: u32,
     /// Bytes that one binding may reach.
     pub binding_bytes_max: u64,
+    /// Invocations that a workgroup may have.
+    pub invocations_max: u32,
     /// Bytes that the invocations of a workgroup share.
     pub shared_bytes: u32,
     /// Whether shaders may compute with float64.
     pub float64: bool,
+}
+
+#[cfg(test)]
+impl Offer {
+    /// What every device offers, for tests.
+    const LEAST: Offer = Offer {
+        groups_max: 65_535,
+        binding_bytes_max: 128 << 20,
+        invocations_max: 256,
+        shared_bytes: 16 << 10,
+        float64: true,
+    };
 }
 
 /// Bytes that a shader reaches through one of its bindings.

@@ -18,6 +18,11 @@ use super::{groups, unsupported, Bound, Dispatch, Lowered, Offer, Operand};
 const GROUP_ELEMENTS: u64 = LANES * 8;
 /// Elements of a channel that lie together, from which on workgroups have one channel each.
 const RUN_ELEMENTS: u64 = 32;
+/// Elements of a channel from which on a large workgroup has it, the invocations of that, and the bytes that they share: one
+/// pair of float64 each.
+const WIDE_SAMPLES: u64 = 32_768;
+const WIDE_LANES: u32 = 1024;
+const WIDE_SHARED_BYTES: u32 = WIDE_LANES * 16;
 /// Elements that a workgroup of a layer's gradient has, about, and the rows that it has at least: its sums are as long as a
 /// row, and small beside the rows.
 const LAYER_ELEMENTS: u64 = 16_384;
@@ -79,7 +84,7 @@ impl Batch<'_> {
         let [x, scale, bias] = exactly(reads, "operands")?;
         let [y, mean, variance] = exactly(writes, "results")?;
         require_per_channel(x, &[scale, bias, mean, variance])?;
-        let shaders = [&shaders::BATCH_TRAINING_F32, &shaders::BATCH_TRAINING_F64];
+        let shaders = [&shaders::BATCH_TRAINING_F32, &shaders::BATCH_TRAINING_F64, &shaders::BATCH_TRAINING_WIDE_F32];
         self.by_channel(shaders, [(X, x), (RESULT, y), (X, x)], (3, 3))
     }
 
@@ -95,19 +100,24 @@ impl Batch<'_> {
         }
         let [dx, dscale, dbias] = exactly(writes, "results")?;
         require_per_channel(x, &[dscale, dbias])?;
-        let shaders = [&shaders::BATCH_GRADIENT_F32, &shaders::BATCH_GRADIENT_F64];
+        let shaders = [&shaders::BATCH_GRADIENT_F32, &shaders::BATCH_GRADIENT_F64, &shaders::BATCH_GRADIENT_WIDE_F32];
         self.by_channel(shaders, [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)], (6, 3))
     }
 
-    /// The dispatch in which each workgroup has a channel; `counts` are those of reads and writes.
+    /// The dispatch in which each workgroup has a channel, a large one where there is much of it: `shaders` for float32,
+    /// float64, and large workgroups of float32; `counts` are those of reads and writes.
     fn by_channel(
         &self,
-        shaders: [&'static Shader; 2],
+        shaders: [&'static Shader; 3],
         tensors: [(Operand, &TensorDesc); 3],
         counts: (usize, usize),
     ) -> Result<Lowered, String> {
         let lattices = lattices(tensors.map(|(_, desc)| desc))?;
-        let shader = for_type(tensors[0].1.data_type(), shaders)?;
+        let [float32, float64, wide] = shaders;
+        let is_wide = lattices[0].samples() >= WIDE_SAMPLES
+            && self.offer.invocations_max >= WIDE_LANES
+            && self.offer.shared_bytes >= WIDE_SHARED_BYTES;
+        let shader = for_type(tensors[0].1.data_type(), [if is_wide { wide } else { float32 }, float64])?;
         Ok(Lowered::from(self.dispatch(shader, &lattices, false, lattices[0].channels, all(counts))))
     }
 

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     fn offer(binding_bytes_max: u64) -> Offer {
-        Offer { groups_max: 65_535, binding_bytes_max, shared_bytes: 16_384, float64: true }
+        Offer { binding_bytes_max, ..Offer::LEAST }
     }
 
     #[test]

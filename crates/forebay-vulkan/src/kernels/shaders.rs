@@ -91,6 +91,8 @@ shaders! {
     BATCH_NORMALIZATION_F32 = "batch_normalization_f32",
     BATCH_TRAINING_F32 = "batch_training_f32",
     BATCH_GRADIENT_F32 = "batch_gradient_f32",
+    BATCH_TRAINING_WIDE_F32 = "batch_training_wide_f32",
+    BATCH_GRADIENT_WIDE_F32 = "batch_gradient_wide_f32",
     BATCH_GRADIENT_WITH_SUMS_F32 = "batch_gradient_with_sums_f32",
     BATCH_NORMALIZATION_F64 = "batch_normalization_f64",
     BATCH_TRAINING_F64 = "batch_training_f64",

@@ -104,6 +104,14 @@ fn batch_normalization_of_operands_in_different_layouts_agrees_with_the_host() {
 }
 
 #[test]
+fn batch_normalization_of_large_channels_agrees_with_the_host() {
+    let x = row_by_row(DataType::Float32, &[1, 2, 60, 701]);
+    check_batch(52, &x, &x, Activation::Relu);
+    let x = packed(DataType::Float32, &[12, 3, 57, 53]);
+    check_batch(53, &x, &x, Activation::None);
+}
+
+#[test]
 fn statistics_keep_their_digits_far_from_zero() {
     let (desc, channel) = (packed(DataType::Float32, &[2, 2, 30, 51]), packed(DataType::Float32, &[2]));
     let mut random = Random::new(4);
