@@ -16,8 +16,6 @@ use super::Geometry;
 const TILES_MIN: u64 = 128;
 /// The most scratch for chunks that are summed apart.
 const SCRATCH_MAX_BYTES: u64 = 32 << 20;
-/// Workgroups that add up chunks: each is the last of a dispatch of its own.
-const DISPATCHES_MAX: u64 = 16;
 
 /// A tile of the weights: output channels, and input channels and taps.
 fn tile(outputs: u32) -> (&'static Shader, u64, u64) {
@@ -48,43 +46,35 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, offer: &Offer) -> Low
     let scratch_bytes = (chunks * weights * 4).next_multiple_of(256);
     let apart = chunks > 1 && tiles < TILES_MIN && scratch_bytes <= SCRATCH_MAX_BYTES.min(offer.binding_bytes_max);
 
-    let dispatch_tiles = if apart { tiles.div_ceil(DISPATCHES_MAX) } else { tiles };
-    let dispatch = |first_tile: u64| {
-        let tiles = dispatch_tiles.min(tiles - first_tile);
-        let groups = groups(tiles * if apart { chunks } else { 1 }, offer);
-        let counts = [
-            row_tiles,
-            column_tiles,
-            first_tile,
-            tiles,
-            u64::from(geometry.outputs),
-            u64::from(geometry.inputs),
-            chunks,
-            image_chunks,
-            chunk_rows * row_positions,
-            y.positions(),
-        ];
-        let mut parameters = vec![groups[0]];
-        parameters.extend(counts.map(|count| count as u32));
-        for spatial in [&geometry.x, y] {
-            parameters.extend(spatial.sizes);
-            parameters.extend(spatial.stride_words());
-        }
-        parameters.extend([window.kernel, window.strides, window.dilations, window.pads].into_iter().flatten());
-        parameters.extend([weights as u32, u32::from(accumulate)]);
-        let before = if accumulate { Operand::Read(2) } else { Operand::Read(0) };
-        let [scratch, counter] = if apart { [Operand::Scratch, Operand::Counter] } else { [Operand::Write(0); 2] };
-        let operands = [Operand::Read(0), Operand::Read(1), before, Operand::Write(0), scratch, counter];
-        Dispatch {
-            shader,
-            constants: vec![u32::from(apart)],
-            bindings: operands.map(Into::into).to_vec(),
-            parameters,
-            groups,
-        }
-    };
-    Lowered {
-        dispatches: (0..tiles).step_by(dispatch_tiles as usize).map(dispatch).collect(),
-        scratch_bytes: if apart { scratch_bytes } else { 0 },
+    let groups = groups(tiles * if apart { chunks } else { 1 }, offer);
+    let counts = [
+        row_tiles,
+        column_tiles,
+        tiles,
+        u64::from(geometry.outputs),
+        u64::from(geometry.inputs),
+        chunks,
+        image_chunks,
+        chunk_rows * row_positions,
+        y.positions(),
+    ];
+    let mut parameters = vec![groups[0]];
+    parameters.extend(counts.map(|count| count as u32));
+    for spatial in [&geometry.x, y] {
+        parameters.extend(spatial.sizes);
+        parameters.extend(spatial.stride_words());
     }
+    parameters.extend([window.kernel, window.strides, window.dilations, window.pads].into_iter().flatten());
+    parameters.extend([weights as u32, u32::from(accumulate)]);
+    let before = if accumulate { Operand::Read(2) } else { Operand::Read(0) };
+    let [scratch, counter] = if apart { [Operand::Scratch, Operand::Counter] } else { [Operand::Write(0); 2] };
+    let operands = [Operand::Read(0), Operand::Read(1), before, Operand::Write(0), scratch, counter];
+    let dispatch = Dispatch {
+        shader,
+        constants: vec![u32::from(apart)],
+        bindings: operands.map(Into::into).to_vec(),
+        parameters,
+        groups,
+    };
+    Lowered { dispatches: vec![dispatch], scratch_bytes: if apart { scratch_bytes } else { 0 } }
 }
