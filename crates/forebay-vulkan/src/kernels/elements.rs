@@ -256,25 +256,40 @@ impl Elements {
             beginning = start / layout.element_bytes;
             firsts.push((layout.first - (start / layout.element_bytes) as i64) as u32);
         }
-        let is_dense = per_word == 1 || self.is_dense(output) && self.has_whole_words(output, per_word);
+        let is_dense = per_word == 1 || self.is_dense(output) && self.has_whole_words(output);
         let per_item = if is_dense { per_word } else { 1 };
         let groups = groups(self.count().div_ceil(per_item).div_ceil(ITEMS_PER_GROUP), offer);
         let bytes = |operand: usize| self.layouts.get(operand).map_or(4, |layout| layout.element_bytes as u32);
         let read = |operand: usize| if operand + 1 < self.layouts.len() { bytes(operand) } else { 4 };
-        let mut constants = vec![is_dense as u32, output.element_bytes as u32, read(0), read(1), read(2)];
+        let layout = self.flat(&firsts).unwrap_or(is_dense as u32);
+        let mut constants = vec![layout, output.element_bytes as u32, read(0), read(1), read(2)];
         constants.extend(&task.constants);
         let mut parameters = vec![groups[0], self.count() as u32, self.sizes.len().max(1) as u32];
         parameters.extend([beginning as u32, (beginning >> 32) as u32]);
         parameters.extend(&task.arguments);
         parameters.extend(firsts);
         for dimension in (0..self.sizes.len()).rev() {
-            parameters.push(self.sizes[dimension] as u32);
+            parameters.extend(divisor(self.sizes[dimension] as u32));
             parameters.extend(self.layouts.iter().map(|layout| layout.strides[dimension] as u32));
         }
         if self.sizes.is_empty() {
-            parameters.extend(std::iter::once(1).chain(self.layouts.iter().map(|_| 0)));
+            parameters.extend(divisor(1).into_iter().chain(self.layouts.iter().map(|_| 0)));
         }
         Ok(Dispatch { shader: task.shader, constants, bindings, parameters, groups })
+    }
+
+    /// The layout's code where nothing lies between the elements of any operand, all of which begin at place 0: a bit for that,
+    /// and one for every operand that is not the same element throughout.
+    fn flat(&self, firsts: &[u32]) -> Option<u32> {
+        let is_run = |layout: &Layout| match layout.strides.as_slice() {
+            [] | [0] => Some(false),
+            [1] => Some(true),
+            _ => None,
+        };
+        let runs: Vec<bool> = self.layouts.iter().map(is_run).collect::<Option<_>>()?;
+        let writes_words = self.layouts.last().is_some_and(|output| self.has_whole_words(output));
+        let code = runs.iter().enumerate().fold(2, |code, (operand, &run)| code | (run as u32) << (2 + operand));
+        (writes_words && firsts.iter().all(|&first| first == 0)).then_some(code)
     }
 
     /// Whether the output's elements lie one after the other in the order in which they are gone through.
@@ -288,9 +303,21 @@ impl Elements {
     }
 
     /// Whether a dense output's words are its own, the last perhaps in part: others' elements may follow where it is cut.
-    fn has_whole_words(&self, output: &Layout, per_word: u64) -> bool {
+    fn has_whole_words(&self, output: &Layout) -> bool {
+        let per_word = (4 / output.element_bytes).max(1);
         let end = output.first as u64 + self.count();
         output.first as u64 % per_word == 0 && (end % per_word == 0 || !self.is_cut)
+    }
+}
+
+/// A divisor as `divisor.slang` wants it: with a factor (0 for 1) and a shift by which numbers below 2^31 are divided.
+pub(super) fn divisor(number: u32) -> [u32; 3] {
+    // The least power of two that is not below the number; the factor then has 32 bits, and is too large by so little that
+    // it does not matter for numbers of 31 bits. Source: Granlund and Montgomery, "Division by invariant integers".
+    let shift = u32::BITS - number.saturating_sub(1).leading_zeros();
+    match shift.checked_sub(1) {
+        Some(after) => [number, ((1u64 << (31 + shift)) / u64::from(number) + 1) as u32, after],
+        None => [number, 0, 0],
     }
 }
 
@@ -355,8 +382,8 @@ mod tests {
         for element in 0..parameters[1] {
             let mut at = parameters[first..rows].to_vec();
             let mut left = element;
-            for row in parameters[rows..].chunks_exact(1 + operands).take(parameters[2] as usize) {
-                for (at, stride) in at.iter_mut().zip(&row[1..]) {
+            for row in parameters[rows..].chunks_exact(3 + operands).take(parameters[2] as usize) {
+                for (at, stride) in at.iter_mut().zip(&row[3..]) {
                     *at = at.wrapping_add((left % row[0]).wrapping_mul(*stride));
                 }
                 left /= row[0];
@@ -368,10 +395,14 @@ mod tests {
                 u64::from(at) + bound.offset_bytes / layout.element_bytes
             });
             let mut absolute: Vec<u64> = absolute.collect();
+            if dispatch.constants[0] & 2 != 0 {
+                let bit = |operand: usize| dispatch.constants[0] >> (2 + operand) & 1;
+                assert_eq!(at, (0..operands).map(|operand| bit(operand) * element).collect::<Vec<_>>());
+            }
             let output = absolute.pop().unwrap();
             assert_eq!(places.insert(output, absolute), None, "{output} is written twice");
         }
-        let is_dense = dispatch.constants[0] == 1;
+        let is_dense = dispatch.constants[0] != 0;
         let element_bytes = layouts[operands - 1].element_bytes;
         let words = places.keys().map(|place| place * element_bytes / 4).filter(|_| is_dense && element_bytes < 4);
         let mut words: Vec<u64> = words.collect();
@@ -435,6 +466,22 @@ mod tests {
                 expected.insert(at[2], at[..2].to_vec());
             }
             assert_eq!(all, expected, "seed {seed}: {sizes:?}");
+        }
+    }
+
+    #[test]
+    fn divisors_divide() {
+        let mut state = 5;
+        for _ in 0..20_000 {
+            let bits = random(&mut state, 31);
+            let number = (random(&mut state, 1 << 31) as u32 >> bits).max(1);
+            let [_, factor, shift] = divisor(number);
+            let near = (random(&mut state, 1 << 31) as u32 / number).saturating_mul(number);
+            for dividend in [random(&mut state, 1 << 31) as u32, near, near.saturating_sub(1), (1 << 31) - 1, 0] {
+                let high = ((u64::from(dividend) * u64::from(factor)) >> 32) as u32;
+                let quotient = if factor == 0 { dividend } else { high >> shift };
+                assert_eq!(quotient, dividend / number, "{dividend} / {number}");
+            }
         }
     }
 

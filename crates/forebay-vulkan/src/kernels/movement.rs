@@ -5,13 +5,13 @@ use forebay_base::kernel::PadMode;
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
-use super::elements::{bits_of, Elements, Layout, Task};
+use super::elements::{bits_of, divisor, Elements, Layout, Task};
 use super::{groups, shaders, unsupported, Dispatch, Lowered, Offer, Operand};
 
 /// Dimensions in the table of `movement_pad.slang`: a tensor's, and one more for elements of two words.
 const PAD_DIMENSIONS: usize = 9;
 /// Elements that a workgroup of `movement_gather_gradient.slang` makes.
-const GRADIENT_ELEMENTS_PER_GROUP: u64 = 256 * 4;
+const GRADIENT_ELEMENTS_PER_GROUP: u64 = 256 * 8;
 
 /// How a kernel of this family runs.
 pub(super) fn lower(
@@ -129,16 +129,16 @@ fn around(
     let scale = if is_wide { 2 } else { 1 };
     let mut rows = Vec::new();
     if is_wide {
-        rows.push([2, 0, 1, 2, 1]);
+        rows.push([&divisor(2)[..], &[0, 1, 2, 1]].concat());
     }
     for (dimension, stride) in x.effective_strides().into_iter().enumerate().rev() {
         let (begin, step) = (begins[dimension] as u32, steps[dimension] as u32);
         let [x_size, y_size] = [x, y].map(|desc| desc.sizes()[dimension] as u32);
-        rows.push([y_size, begin, step, x_size, stride as u32 * scale]);
+        rows.push([&divisor(y_size)[..], &[begin, step, x_size, stride as u32 * scale]].concat());
     }
     let mut arguments = vec![words[0], words[1], rows.len() as u32];
     arguments.extend(rows.concat());
-    arguments.resize(3 + PAD_DIMENSIONS * 5, 0);
+    arguments.resize(3 + PAD_DIMENSIONS * 7, 0);
     let layouts =
         vec![Layout::whole(Operand::Read(0), x, y.sizes()), Layout::broadcast(Operand::Write(0), y, y.sizes())?];
     let task = Task { shader: &shaders::MOVEMENT_PAD, constants: vec![mode], arguments };
@@ -196,7 +196,8 @@ fn gather(
     layouts[0].element_bytes = element_bytes;
     layouts[2].element_bytes = element_bytes;
     layouts[2].strides = vec![1];
-    let arguments = vec![inner as u32, indices.element_count() as u32, size as u32, index_words];
+    let (inner, count) = (divisor(inner as u32), divisor(indices.element_count() as u32));
+    let arguments = [&inner[..], &count, &[size as u32, index_words]].concat();
     let task = Task { shader: &shaders::MOVEMENT_GATHER, constants: Vec::new(), arguments };
     Elements::new(&sizes, layouts).dispatches(&task, offer)
 }
