@@ -4,8 +4,9 @@ use forebay_base::kernel::Activation;
 use forebay_base::{Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
+use super::operands::require_reachable;
 use super::shaders::{Shader, MATMUL_128X128, MATMUL_32X32, MATMUL_64X64};
-use super::spatial::{check_operands, check_packed};
+use super::spatial::{check_packed, require_float32};
 use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
 
 /// Shared memory that the largest tile needs.
@@ -34,7 +35,8 @@ pub(super) fn lower(
     let &Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation } = kernel else {
         return Err(unsupported(kernel, "not a matrix product"));
     };
-    check_operands(reads.iter().chain(writes), offer).map_err(refuse)?;
+    require_float32(reads, writes).map_err(refuse)?;
+    [reads, writes].into_iter().try_for_each(|descs| require_reachable(descs, offer)).map_err(refuse)?;
     let (a, b, y) = (&reads[0], &reads[1], &writes[0]);
     [a, b, y].into_iter().try_for_each(check_packed).map_err(refuse)?;
     let product = Product::new((a, transpose_a), (b, transpose_b), reads.get(2), y).map_err(refuse)?;
@@ -131,4 +133,43 @@ fn broadcast_strides(own: &[u64], strides: &[u64], sizes: &[u64]) -> Result<Vec<
         }
     }
     Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_base::DataType;
+
+    use super::*;
+
+    fn lowered(a: &[u64], b: &[u64], y: &[u64], offer: &Offer) -> Result<Lowered, DeviceError> {
+        let [a, b, y] = [a, b, y].map(|sizes| TensorDesc::packed(DataType::Float32, sizes).unwrap());
+        let kernel = Kernel::MatMul {
+            transpose_a: false,
+            transpose_b: false,
+            alpha: 1.0,
+            beta: 0.0,
+            activation: Activation::None,
+        };
+        lower(&kernel, &[a, b], &[y], offer)
+    }
+
+    #[test]
+    fn large_tiles_are_for_large_products_on_devices_that_share_enough() {
+        let much = Offer { shared_bytes: 48 << 10, ..Offer::LEAST };
+        let shader = |side: u64, offer: &Offer| {
+            lowered(&[side, 70], &[70, side], &[side, side], offer).unwrap().dispatches[0].shader
+        };
+        assert_eq!(shader(100, &Offer::LEAST), &MATMUL_32X32);
+        assert_eq!(shader(1000, &Offer::LEAST), &MATMUL_64X64);
+        assert_eq!(shader(2000, &much), &MATMUL_128X128);
+        assert_eq!(shader(2000, &Offer::LEAST), &MATMUL_64X64);
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_are_refused() {
+        for (a, b, y) in [([2, 3, 4], [2, 5, 6], [2, 3, 6]), ([2, 3, 4], [3, 4, 6], [2, 3, 6])] {
+            let error = lowered(&a, &b, &y, &Offer::LEAST).unwrap_err().to_string();
+            assert!(error.contains("do not"), "{error}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use forebay_base::{Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
 use super::shaders::POOLING;
-use super::spatial::{check_operands, Sliding, Spatial};
+use super::spatial::{by_images, require_float32, Sliding, Spatial};
 use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
 
 /// Elements that a workgroup computes.
@@ -18,24 +18,25 @@ pub(super) fn lower(
     writes: &[TensorDesc],
     offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
-    check_operands(reads.iter().chain(writes), offer).map_err(|reason| unsupported(kernel, reason))?;
-    let result = match kernel {
-        Kernel::Pool { op, window } => {
-            let pooling = Pooling::new(*op, window, &reads[0], &writes[0]);
-            pooling.map(|pooling| pooling.dispatch([(&reads[0], Operand::Read(0)); 2], &writes[0], false, offer))
+    let lowered = || {
+        require_float32(reads, writes)?;
+        let x = (&reads[0], Operand::Read(0));
+        match kernel {
+            Kernel::Pool { op, window } => {
+                Pooling::new(*op, window, &reads[0], &writes[0])?.lower([x, x], &writes[0], false, offer)
+            }
+            Kernel::PoolGradient { op: PoolOp::Max, .. } if reads.len() < 2 => {
+                Err("the gradient of max pooling needs x".to_string())
+            }
+            Kernel::PoolGradient { op, window } => {
+                let dy = x;
+                let x = reads.get(1).map_or(dy, |x| (x, Operand::Read(1)));
+                Pooling::new(*op, window, &writes[0], &reads[0])?.lower([x, dy], &writes[0], true, offer)
+            }
+            _ => Err("not a pooling".to_string()),
         }
-        Kernel::PoolGradient { op: PoolOp::Max, .. } if reads.len() < 2 => {
-            Err("the gradient of max pooling needs x".to_string())
-        }
-        Kernel::PoolGradient { op, window } => {
-            let x = if reads.len() > 1 { 1 } else { 0 };
-            let pooling = Pooling::new(*op, window, &writes[0], &reads[0]);
-            let sources = [(&reads[x], Operand::Read(x)), (&reads[0], Operand::Read(0))];
-            pooling.map(|pooling| pooling.dispatch(sources, &writes[0], true, offer))
-        }
-        _ => Err("not a pooling".to_string()),
     };
-    result.and_then(|dispatch| dispatch).map(Lowered::from).map_err(|reason| unsupported(kernel, reason))
+    lowered().map_err(|reason| unsupported(kernel, reason))
 }
 
 /// A pooling: its sizes and its window.
@@ -62,30 +63,33 @@ impl Pooling {
         Ok(Pooling { operation, input, output, sliding })
     }
 
-    /// The dispatch with the operands that stand for x and dy.
-    fn dispatch(
+    /// How it runs with the operands that stand for x and dy.
+    fn lower(
         &self,
-        sources: [(&TensorDesc, Operand); 2],
+        [x, dy]: [(&TensorDesc, Operand); 2],
         result: &TensorDesc,
         gradient: bool,
         offer: &Offer,
-    ) -> Result<Dispatch, String> {
-        let [x, dy] = sources;
-        let groups = groups(result.element_count().div_ceil(GROUP_ELEMENTS), offer);
+    ) -> Result<Lowered, String> {
         let Sliding { kernel, strides, dilations, pads, pads_end } = self.sliding;
         let padded: [u32; 3] = std::array::from_fn(|d| self.input.sizes[d] + pads[d] + pads_end[d]);
-        let mut parameters = vec![groups[0], self.input.channels, result.element_count() as u32];
-        let triples = [self.input.sizes, self.output.sizes, kernel, strides, dilations, pads, padded];
-        parameters.extend(triples.into_iter().flatten());
-        for desc in [x.0, dy.0, result] {
-            parameters.extend(Spatial::of(desc)?.stride_words());
-        }
-        Ok(Dispatch {
-            shader: &POOLING,
-            constants: vec![self.operation, u32::from(gradient)],
-            bindings: [x.1, dy.1, Operand::Write(0)].map(Into::into).to_vec(),
-            parameters,
-            groups,
+        let spatial = [Spatial::of(x.0)?, Spatial::of(dy.0)?, Spatial::of(result)?];
+        let image_elements = result.element_count() / result.sizes()[0];
+        let operands = [(x.1, x.0), (dy.1, dy.0), (Operand::Write(0), result)];
+        by_images(&operands, offer, |images| {
+            let elements = u64::from(images) * image_elements;
+            let groups = groups(elements.div_ceil(GROUP_ELEMENTS), offer);
+            let mut parameters = vec![groups[0], self.input.channels, elements as u32];
+            let triples = [self.input.sizes, self.output.sizes, kernel, strides, dilations, pads, padded];
+            parameters.extend(triples.into_iter().flatten());
+            parameters.extend(spatial.iter().flat_map(Spatial::stride_words));
+            Dispatch {
+                shader: &POOLING,
+                constants: vec![self.operation, u32::from(gradient)],
+                bindings: [x.1, dy.1, Operand::Write(0)].map(Into::into).to_vec(),
+                parameters,
+                groups,
+            }
         })
     }
 }

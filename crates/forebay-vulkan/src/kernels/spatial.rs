@@ -1,9 +1,13 @@
 //! Operands x\[n, c, ..] with one to three spatial dimensions, always as three.
 
+use std::ops::Range;
+
 use forebay_base::kernel::Window;
 use forebay_base::{DataType, TensorDesc};
 
-use super::Offer;
+use super::operands::require_type;
+use super::parts::{parts, Rows};
+use super::{Dispatch, Lowered, Offer, Operand};
 
 /// No index, with whatever distances are added to it, reaches this: shaders calculate in 32 bits with a sign, and the double
 /// of this stands for nowhere.
@@ -104,21 +108,51 @@ fn three(values: &[u64], filler: u32) -> [u32; 3] {
     three
 }
 
-/// Checks that operands are float32 and that a binding can hold each.
+/// What `dispatch` makes of so many images: of all, or of as many at once as bindings hold of each operand, which are those
+/// that have images.
 ///
 /// # Errors
-/// Which operand is not so.
-pub(super) fn check_operands<'a>(
-    operands: impl IntoIterator<Item = &'a TensorDesc>,
+/// Where a binding does not hold an image, or images lie entangled.
+pub(super) fn by_images(
+    operands: &[(Operand, &TensorDesc)],
     offer: &Offer,
-) -> Result<(), String> {
-    // Elements are counted in 32 bits with a sign.
-    let bytes_max = offer.binding_bytes_max.min(u64::from(u32::MAX));
-    operands.into_iter().try_for_each(|desc| match desc.data_type() {
-        DataType::Float32 if desc.total_size_bytes() <= bytes_max => Ok(()),
-        DataType::Float32 => Err(format!("{desc} has {} bytes, a binding holds {bytes_max}", desc.total_size_bytes())),
-        other => Err(format!("operands are float32, not {other}")),
-    })
+    dispatch: impl Fn(u32) -> Dispatch,
+) -> Result<Lowered, String> {
+    let images = operands.first().map_or(1, |(_, desc)| desc.sizes()[0]);
+    let mut rows = Vec::with_capacity(operands.len());
+    for &(operand, desc) in operands {
+        let row_bytes = desc.effective_strides()[0] * desc.data_type().size_bytes();
+        let last_bytes = (images - 1) * row_bytes;
+        let entangled = images > 1 && desc.total_size_bytes() - last_bytes > row_bytes;
+        let row_bytes = if images == 1 || entangled { desc.total_size_bytes() } else { row_bytes };
+        rows.push((Rows { operand, row_bytes }, entangled));
+    }
+    let (rows, entangled): (Vec<Rows>, Vec<bool>) = rows.into_iter().unzip();
+    let parts = parts(&rows, images, offer)?;
+    if parts.len() > 1 && entangled.contains(&true) {
+        return Err(format!(
+            "images lie entangled, and are larger than the {} bytes of a binding",
+            offer.binding_bytes_max
+        ));
+    }
+    let part = |part: &Range<u64>| {
+        let mut dispatch = dispatch((part.end - part.start) as u32);
+        for binding in &mut dispatch.bindings {
+            if let Some(rows) = rows.iter().find(|rows| rows.operand == binding.operand) {
+                *binding = rows.bound(part, images);
+            }
+        }
+        dispatch
+    };
+    Ok(Lowered { dispatches: parts.iter().map(part).collect(), scratch_bytes: 0 })
+}
+
+/// Checks that all operands are float32.
+///
+/// # Errors
+/// Which is not.
+pub(super) fn require_float32(reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<(), String> {
+    require_type(&reads.iter().chain(writes).collect::<Vec<_>>(), DataType::Float32)
 }
 
 /// Checks that an operand is packed.

@@ -118,7 +118,7 @@ fn tile(positions: u64, channels: u64, others: u64, offer: &Offer) -> (&'static 
 }
 
 /// One direction: what is read, what is written, and the weights' strides by channel of each.
-struct Direction<'a> {
+pub(super) struct Direction<'a> {
     geometry: &'a Geometry,
     axes: [Axis; 3],
     source: &'a Spatial,
@@ -130,45 +130,44 @@ struct Direction<'a> {
     target_weights: u32,
 }
 
-/// y from x.
-pub(super) fn forward(geometry: &Geometry, bias: bool, activation: Activation, offer: &Offer) -> Dispatch {
-    let [by_output, by_input, ..] = geometry.weight_strides();
-    Direction {
-        geometry,
-        axes: std::array::from_fn(|d| Axis::forward(geometry, d)),
-        source: &geometry.x,
-        target: &geometry.y,
-        sources: geometry.inputs,
-        targets: geometry.outputs,
-        source_weights: by_input,
-        target_weights: by_output,
-    }
-    .dispatch(bias, activation, offer)
-}
-
-/// dx from dy.
-pub(super) fn transposed(geometry: &Geometry, bias: bool, activation: Activation, offer: &Offer) -> Dispatch {
-    let [by_output, by_input, ..] = geometry.weight_strides();
-    Direction {
-        geometry,
-        axes: std::array::from_fn(|d| Axis::transposed(geometry, d)),
-        source: &geometry.y,
-        target: &geometry.x,
-        sources: geometry.outputs,
-        targets: geometry.inputs,
-        source_weights: by_output,
-        target_weights: by_input,
-    }
-    .dispatch(bias, activation, offer)
-}
-
 impl Direction<'_> {
-    fn dispatch(&self, bias: bool, activation: Activation, offer: &Offer) -> Dispatch {
+    /// y from x.
+    pub fn forward(geometry: &Geometry) -> Direction<'_> {
+        let [by_output, by_input, ..] = geometry.weight_strides();
+        Direction {
+            geometry,
+            axes: std::array::from_fn(|d| Axis::forward(geometry, d)),
+            source: &geometry.x,
+            target: &geometry.y,
+            sources: geometry.inputs,
+            targets: geometry.outputs,
+            source_weights: by_input,
+            target_weights: by_output,
+        }
+    }
+
+    /// dx from dy.
+    pub fn transposed(geometry: &Geometry) -> Direction<'_> {
+        let [by_output, by_input, ..] = geometry.weight_strides();
+        Direction {
+            geometry,
+            axes: std::array::from_fn(|d| Axis::transposed(geometry, d)),
+            source: &geometry.y,
+            target: &geometry.x,
+            sources: geometry.outputs,
+            targets: geometry.inputs,
+            source_weights: by_output,
+            target_weights: by_input,
+        }
+    }
+
+    /// The dispatch for so many images.
+    pub fn dispatch(&self, images: u32, bias: bool, activation: Activation, offer: &Offer) -> Dispatch {
         let axes = &self.axes;
         let classes: u64 = axes.iter().map(|axis| axis.classes.len() as u64).product();
         // The first class of each dimension has as many elements as any.
         let positions: u64 = axes.iter().map(|axis| u64::from(axis.classes[0].count)).product();
-        let images_and_groups = u64::from(self.source.images) * u64::from(self.geometry.groups);
+        let images_and_groups = u64::from(images) * u64::from(self.geometry.groups);
         let (shader, rows, columns) = tile(positions, u64::from(self.targets), classes * images_and_groups, offer);
         let row_tiles = positions.div_ceil(rows);
         let column_tiles = u64::from(self.targets).div_ceil(columns);
@@ -181,7 +180,7 @@ impl Direction<'_> {
             row_tiles as u32,
             column_tiles as u32,
             self.geometry.groups,
-            self.source.images,
+            images,
             self.targets,
             self.sources,
         ];
@@ -205,6 +204,65 @@ impl Direction<'_> {
             bindings: [Operand::Read(0), Operand::Read(1), bias_operand, Operand::Write(0)].map(Into::into).to_vec(),
             parameters,
             groups,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::spatial::Sliding;
+    use super::*;
+
+    /// A convolution along the last dimension.
+    fn geometry(kernel: u32, stride: u32, dilation: u32, pad: u32, input: u32, output: u32) -> Geometry {
+        let last = |value: u32, filler: u32| [filler, filler, value];
+        let spatial =
+            |size| Spatial { images: 1, channels: 1, sizes: last(size, 1), strides: [size, size, size, size, 1] };
+        Geometry {
+            groups: 1,
+            inputs: 1,
+            outputs: 1,
+            x: spatial(input),
+            y: spatial(output),
+            window: Sliding {
+                kernel: last(kernel, 1),
+                strides: last(stride, 1),
+                dilations: last(dilation, 1),
+                pads: last(pad, 0),
+                pads_end: [0; 3],
+            },
+            first: 2,
+        }
+    }
+
+    /// Through the taps of its class, an element of x sees what the definition says, and nothing else within y.
+    #[test]
+    fn classes_of_the_data_gradient_see_what_the_definition_says() {
+        for number in 0..6000u32 {
+            let of = |step: u32, count: u32| number / step % count;
+            let (kernel, stride, dilation) = (1 + of(1, 5), 1 + of(5, 5), 1 + of(25, 4));
+            let (pad, output) = (of(100, 4), 1 + of(400, 3));
+            let input = ((output - 1) * stride + (kernel - 1) * dilation + 1).saturating_sub(pad).max(1) + of(1200, 5);
+            let axis = Axis::transposed(&geometry(kernel, stride, dilation, pad, input, output), 2);
+            let mut elements = 0;
+            for class in &axis.classes {
+                elements += class.count;
+                for i in 0..class.count {
+                    let element = (class.first + i * axis.target_step) as i32;
+                    let mut seen = vec![None; kernel as usize];
+                    for j in 0..class.taps {
+                        let tap = class.first_tap + j * axis.kernel_step;
+                        seen[tap as usize] =
+                            Some(class.origin + (i * axis.source_step) as i32 + j as i32 * axis.tap_step);
+                    }
+                    for (tap, seen) in (0..).zip(&seen) {
+                        let distance = element + pad as i32 - tap * dilation as i32;
+                        let expected = (distance % stride as i32 == 0).then_some(distance / stride as i32);
+                        assert_eq!(*seen, expected, "case {number}: element {element}, tap {tap}");
+                    }
+                }
+            }
+            assert_eq!(elements, input, "case {number}");
         }
     }
 }

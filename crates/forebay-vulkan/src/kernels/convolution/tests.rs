@@ -1,0 +1,74 @@
+use forebay_base::kernel::{Activation, Window};
+use forebay_base::DataType;
+
+use super::super::shaders::{CORRELATION_128X16, CORRELATION_64X64, CORRELATION_DIRECT};
+use super::super::Dispatch;
+use super::*;
+
+fn packed(sizes: &[u64]) -> TensorDesc {
+    TensorDesc::packed(DataType::Float32, sizes).unwrap()
+}
+
+/// A window of 3 x 3 that keeps sizes.
+fn convolution(groups: u64) -> Convolution {
+    let all = |value| vec![value; 2];
+    let window = Window { kernel: all(3), strides: all(1), dilations: all(1), pads_begin: all(1), pads_end: all(1) };
+    Convolution { window, groups }
+}
+
+fn forward(images: u64, inputs: u64, outputs: u64, side: u64, offer: &Offer) -> Result<Vec<Dispatch>, DeviceError> {
+    let kernel = Kernel::Convolution { convolution: convolution(1), activation: Activation::None };
+    let x = packed(&[images, inputs, side, side]);
+    let (w, y) = (packed(&[outputs, inputs, 3, 3]), packed(&[images, outputs, side, side]));
+    lower(&kernel, &[x, w], &[y], offer).map(|lowered| lowered.dispatches)
+}
+
+fn weight_gradient(images: u64, channels: u64, side: u64, offer: &Offer) -> Result<Lowered, DeviceError> {
+    let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(1), accumulate: false };
+    let x = packed(&[images, channels, side, side]);
+    lower(&kernel, &[x.clone(), x], &[packed(&[channels, channels, 3, 3])], offer)
+}
+
+#[test]
+fn tiles_have_as_many_columns_as_there_are_channels() {
+    for (outputs, shader) in [(2, &CORRELATION_DIRECT), (3, &CORRELATION_128X16), (64, &CORRELATION_64X64)] {
+        let dispatches = forward(1, 4, outputs, 20, &Offer::LEAST).unwrap();
+        assert_eq!(dispatches.iter().map(|dispatch| dispatch.shader).collect::<Vec<_>>(), [shader], "{outputs}");
+    }
+}
+
+#[test]
+fn images_run_in_parts_where_a_binding_does_not_hold_them() {
+    let image_bytes = 8 * 32 * 32 * 4;
+    let offer = Offer { binding_bytes_max: 5 * image_bytes, ..Offer::LEAST };
+    let dispatches = forward(7, 3, 8, 32, &offer).unwrap();
+    let bounds: Vec<_> = dispatches.iter().map(|dispatch| dispatch.bindings[3]).collect();
+    assert_eq!(bounds.iter().map(|bound| bound.offset_bytes).collect::<Vec<_>>(), [0, 5 * image_bytes]);
+    assert_eq!(bounds.iter().map(|bound| bound.size_bytes).collect::<Vec<_>>(), [Some(5 * image_bytes), None]);
+    let error = forward(7, 3, 8, 32, &Offer { binding_bytes_max: 1 << 12, ..Offer::LEAST }).unwrap_err().to_string();
+    assert!(error.contains("32768") && error.contains("4096"), "{error}");
+}
+
+#[test]
+fn chunks_are_summed_apart_where_there_are_few_weights() {
+    // 90 x 90 positions are chunks of 22 rows.
+    let few = weight_gradient(2, 8, 90, &Offer::LEAST).unwrap();
+    assert_eq!(few.scratch_bytes, (2 * 5 * 8 * 8 * 9 * 4u64).next_multiple_of(256));
+    assert_eq!(few.dispatches[0].constants, [1]);
+    let many = weight_gradient(2, 600, 20, &Offer::LEAST).unwrap();
+    assert_eq!((many.scratch_bytes, &many.dispatches[0].constants[..]), (0, &[0][..]));
+}
+
+#[test]
+fn operands_that_do_not_fit_are_refused() {
+    let kernel = Kernel::Convolution { convolution: convolution(2), activation: Activation::None };
+    let [x, w, y] = [packed(&[1, 4, 5, 5]), packed(&[6, 4, 3, 3]), packed(&[1, 6, 5, 5])];
+    let error = lower(&kernel, &[x.clone(), w], &[y.clone()], &Offer::LEAST).unwrap_err().to_string();
+    assert!(error.contains("2 groups"), "{error}");
+    let half = TensorDesc::packed(DataType::Float16, &[6, 2, 3, 3]).unwrap();
+    let error = lower(&kernel, &[x, half], &[y], &Offer::LEAST).unwrap_err().to_string();
+    assert!(error.contains("float16"), "{error}");
+    let error =
+        weight_gradient(3, 4, 40, &Offer { binding_bytes_max: 1 << 14, ..Offer::LEAST }).unwrap_err().to_string();
+    assert!(error.contains("16384"), "{error}");
+}
