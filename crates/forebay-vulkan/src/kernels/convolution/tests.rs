@@ -63,7 +63,7 @@ fn chunks_are_summed_apart_where_there_are_few_weights() {
 fn operands_that_do_not_fit_are_refused() {
     let kernel = Kernel::Convolution { convolution: convolution(2), activation: Activation::None };
     let [x, w, y] = [packed(&[1, 4, 5, 5]), packed(&[6, 4, 3, 3]), packed(&[1, 6, 5, 5])];
-    let error = lower(&kernel, &[x.clone(), w], &[y.clone()], &Offer::LEAST).unwrap_err().to_string();
+    let error = lower(&kernel, &[x.clone(), w], std::slice::from_ref(&y), &Offer::LEAST).unwrap_err().to_string();
     assert!(error.contains("2 groups"), "{error}");
     let half = TensorDesc::packed(DataType::Float16, &[6, 2, 3, 3]).unwrap();
     let error = lower(&kernel, &[x, half], &[y], &Offer::LEAST).unwrap_err().to_string();
