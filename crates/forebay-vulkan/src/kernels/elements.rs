@@ -6,6 +6,7 @@
 use forebay_base::{DataType, TensorDesc};
 use half::{bf16, f16};
 
+use super::operands::broadcast_strides;
 use super::{groups, Bound, Dispatch, Offer, Operand, Shader};
 
 /// Elements, or words of smaller elements, that a workgroup makes.
@@ -53,22 +54,13 @@ impl Layout {
 
     /// An operand that broadcasts to `sizes`: dimensions align at the last, size 1 broadcasts.
     pub fn broadcast(operand: Operand, desc: &TensorDesc, sizes: &[u64]) -> Result<Layout, String> {
-        let misfit = || format!("an operand of sizes {:?} does not broadcast to {sizes:?}", desc.sizes());
-        let missing = sizes.len().checked_sub(desc.sizes().len()).ok_or_else(misfit)?;
-        let mut strides = vec![0; missing];
-        for ((&own, stride), &size) in desc.sizes().iter().zip(desc.effective_strides()).zip(&sizes[missing..]) {
-            match own {
-                _ if own == size => strides.push(stride as i64),
-                1 => strides.push(0),
-                _ => return Err(misfit()),
-            }
-        }
+        let strides = broadcast_strides(desc.sizes(), &desc.effective_strides(), sizes)?;
         Ok(Layout {
             operand,
             element_bytes: desc.data_type().size_bytes(),
             total_bytes: desc.total_size_bytes(),
             first: 0,
-            strides,
+            strides: strides.into_iter().map(|stride| stride as i64).collect(),
             is_whole: false,
         })
     }

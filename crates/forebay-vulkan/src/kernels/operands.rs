@@ -1,4 +1,4 @@
-//! What kernels that sum ask of their operands: that a shader can address them, their number, types and sizes.
+//! What kernels ask of their operands: that a shader can address them, their number, types and sizes.
 
 use forebay_base::{DataType, TensorDesc};
 
@@ -43,4 +43,22 @@ pub(super) fn require_packed(descs: &[&TensorDesc], data_type: DataType, element
         Some(desc) => Err(format!("{desc} does not have {elements} elements one after the other")),
         None => Ok(()),
     }
+}
+
+/// The strides by which an operand broadcasts to `sizes`: dimensions align at the last, and size 1 broadcasts.
+///
+/// # Errors
+/// Where it does not.
+pub(super) fn broadcast_strides(own: &[u64], strides: &[u64], sizes: &[u64]) -> Result<Vec<u64>, String> {
+    let misfit = || format!("an operand of sizes {own:?} does not broadcast to {sizes:?}");
+    let missing = sizes.len().checked_sub(own.len()).ok_or_else(misfit)?;
+    let mut result = vec![0; missing];
+    for ((&own, &stride), &size) in own.iter().zip(strides).zip(&sizes[missing..]) {
+        match own {
+            _ if own == size => result.push(stride),
+            1 => result.push(0),
+            _ => return Err(misfit()),
+        }
+    }
+    Ok(result)
 }
