@@ -77,8 +77,8 @@ pub enum PlacementError {
     },
     /// None was found within the effort; one may exist.
     Search {
-        /// The lowest height found, in bytes.
-        height_bytes: u64,
+        /// The lowest placement found.
+        lowest: Placement,
         /// The capacity in bytes.
         capacity_bytes: u64,
     },
@@ -97,7 +97,8 @@ impl fmt::Display for PlacementError {
             PlacementError::Load { load_bytes, capacity_bytes } => {
                 write!(f, "{load_bytes} bytes are live at once, the capacity is {capacity_bytes} bytes")
             }
-            PlacementError::Search { height_bytes, capacity_bytes } => {
+            PlacementError::Search { lowest, capacity_bytes } => {
+                let height_bytes = lowest.height_bytes;
                 write!(
                     f,
                     "the lowest placement found takes {height_bytes} bytes, the capacity is {capacity_bytes} bytes"

@@ -67,7 +67,7 @@ pub fn place(items: &[Item], capacity_bytes: Option<u64>, effort: Effort) -> Res
     }
     match capacity_bytes {
         Some(capacity_bytes) if placement.height_bytes > capacity_bytes => {
-            Err(PlacementError::Search { height_bytes: placement.height_bytes, capacity_bytes })
+            Err(PlacementError::Search { lowest: placement, capacity_bytes })
         }
         _ => Ok(placement),
     }

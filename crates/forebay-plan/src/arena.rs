@@ -9,11 +9,16 @@ use std::collections::BTreeMap;
 use crate::liveness::{Liveness, Owner};
 use crate::residency::{root, Residency, Segment, DEVICE_ALIGNMENT_BYTES};
 use forebay_base::ByteRange;
-use forebay_memory::{place, Effort, Item, Piece};
+use forebay_memory::{place, Effort, Item, Piece, Placement, PlacementError};
 
 /// So many items get a single pass beyond the first ones, and no number of items gets fewer passes than this.
 const MANY_ITEMS: usize = 12_000;
 const PASSES_MIN: usize = 2;
+
+/// Passes of a quick look.
+const QUICK_PASSES: u32 = 16;
+/// What lacks less than this fraction of the capacity after a quick look is worth a longer one.
+const CLOSE: u64 = 32;
 
 /// Byte ranges of an item by the time (first launch, one past the last) during which they are taken.
 pub(crate) type PiecesByTime = BTreeMap<(u32, u32), Vec<ByteRange>>;
@@ -32,28 +37,76 @@ pub struct Arena {
 /// With `groups`, the number of each launch's group in ascending order, bytes are taken for whole groups: then launches of
 /// one group share none that one of them writes.
 pub fn arena(live: &Liveness, residency: &Residency, groups: Option<&[u32]>, capacity_bytes: u64) -> Option<Arena> {
-    let (components, count) = components(live, residency);
-    let mut origins = vec![u64::MAX; count];
-    for (segment, &component) in residency.segments.iter().zip(&components) {
-        origins[component] = origins[component].min(live.chunks[segment.chunk].range.start);
+    let components = Components::new(live, residency, groups);
+    let effort = effort(components.items.len());
+    Some(components.arena(live, residency, &place(&components.items, Some(capacity_bytes), effort).ok()?))
+}
+
+/// Places every stay within `capacity_bytes` of the device; or says, by launch, how many bytes it lacks to hold what is there
+/// together with what found no place. The effort is small where nearly nothing fits.
+pub fn arena_or_lack(live: &Liveness, residency: &Residency, capacity_bytes: u64) -> Result<Arena, Vec<u64>> {
+    let components = Components::new(live, residency, None);
+    let effort = effort(components.items.len());
+    let quick = Effort { passes: effort.passes.min(QUICK_PASSES), ..effort };
+    let place = |effort| place(&components.items, Some(capacity_bytes), effort);
+    let is_close = |lowest: &Placement| lowest.height_bytes - capacity_bytes <= capacity_bytes / CLOSE;
+    let placement = match place(quick) {
+        Err(PlacementError::Search { lowest, .. }) if is_close(&lowest) => place(effort),
+        found => found,
+    };
+    match placement {
+        Ok(placement) => Ok(components.arena(live, residency, &placement)),
+        Err(PlacementError::Search { lowest, .. }) => Err(components.lack(&lowest, live.launch_count, capacity_bytes)),
+        Err(_) => Err(Vec::new()),
     }
-    let mut pieces: Vec<PiecesByTime> = vec![BTreeMap::new(); count];
-    for (segment, &component) in residency.segments.iter().zip(&components) {
-        let range = live.chunks[segment.chunk].range;
-        let bytes = ByteRange::new(range.start - origins[component], range.end - origins[component]);
-        pieces[component].entry(taken_during(segment, groups)).or_default().push(bytes);
+}
+
+/// Stays with one base each.
+struct Components {
+    /// By stay: its component.
+    numbers: Vec<usize>,
+    /// By component: where its lowest byte lies in its buffer.
+    origins: Vec<u64>,
+    /// By component: what is placed.
+    items: Vec<Item>,
+}
+
+impl Components {
+    fn new(live: &Liveness, residency: &Residency, groups: Option<&[u32]>) -> Components {
+        let (numbers, count) = components(live, residency);
+        let mut origins = vec![u64::MAX; count];
+        for (segment, &component) in residency.segments.iter().zip(&numbers) {
+            origins[component] = origins[component].min(live.chunks[segment.chunk].range.start);
+        }
+        let mut pieces: Vec<PiecesByTime> = vec![BTreeMap::new(); count];
+        for (segment, &component) in residency.segments.iter().zip(&numbers) {
+            let range = live.chunks[segment.chunk].range;
+            let bytes = ByteRange::new(range.start - origins[component], range.end - origins[component]);
+            pieces[component].entry(taken_during(segment, groups)).or_default().push(bytes);
+        }
+        let items = pieces.into_iter().map(|pieces| item(pieces, DEVICE_ALIGNMENT_BYTES)).collect();
+        Components { numbers, origins, items }
     }
-    let items: Vec<Item> = pieces.into_iter().map(|pieces| item(pieces, DEVICE_ALIGNMENT_BYTES)).collect();
-    let placement = place(&items, Some(capacity_bytes), effort(items.len())).ok()?;
-    let device_offsets = residency
-        .segments
-        .iter()
-        .zip(&components)
-        .map(|(segment, &component)| {
-            placement.offsets[component] + (live.chunks[segment.chunk].range.start - origins[component])
-        })
-        .collect();
-    Some(Arena { device_offsets, device_bytes: placement.height_bytes })
+
+    fn arena(&self, live: &Liveness, residency: &Residency, placement: &Placement) -> Arena {
+        let offset = |(segment, &component): (&Segment, &usize)| {
+            placement.offsets[component] + (live.chunks[segment.chunk].range.start - self.origins[component])
+        };
+        let device_offsets = residency.segments.iter().zip(&self.numbers).map(offset).collect();
+        Arena { device_offsets, device_bytes: placement.height_bytes }
+    }
+
+    /// By launch: how far the highest component that takes bytes during it reaches beyond the capacity, then or ever.
+    fn lack(&self, placement: &Placement, launch_count: usize, capacity_bytes: u64) -> Vec<u64> {
+        let mut lack = vec![0; launch_count];
+        for (item, base) in self.items.iter().zip(&placement.offsets) {
+            let beyond_bytes = (base + item.size_bytes()).saturating_sub(capacity_bytes);
+            for launch in item.pieces.iter().flat_map(|piece| piece.time.clone()) {
+                lack[launch as usize] = beyond_bytes.max(lack[launch as usize]);
+            }
+        }
+        lack
+    }
 }
 
 /// A pass takes time with the square of the number of items: many items get fewer passes.

@@ -14,7 +14,7 @@ use forebay_model::program::Program;
 use crate::cost::Costs;
 use crate::liveness::{Chunk, Liveness};
 use crate::order::Ordered;
-use crate::residency::{device_bytes, kind, stays, Kind, Residency, Segment};
+use crate::residency::{device_bytes, kind, mandatory_usage, stays, Kind, Residency, Segment};
 use crate::swap::planner::{plan_launches, repeats};
 use crate::swap::schedule::{Direction, Piece, Place, Schedule};
 use crate::swap::workload::{Kernel, Machine, Tensor, Workload, MOST_BYTES};
@@ -100,17 +100,30 @@ struct Absence {
     back: usize,
 }
 
+/// What may be taken.
+#[derive(Clone, Copy, Debug)]
+pub struct JointRoom {
+    /// Bytes on the device.
+    pub device_bytes: u64,
+    /// Bytes on the host.
+    pub host_bytes: u64,
+    /// Whether what steps change is away from the device between steps.
+    pub changing_away: bool,
+}
+
 /// Which chunk is on the device when, and the chunks themselves, cut where parts of them leave at different times. `None`
-/// where nothing was found that fits. What steps change is away from the device between steps if `changing_away`.
+/// where nothing was found that fits. Some of the room is lost to each launch.
 pub fn joint_residency(
     program: &Program,
     live: &Liveness,
     costs: &Costs,
-    capacity_bytes: u64,
-    host_bytes: u64,
-    changing_away: bool,
+    room: JointRoom,
+    lost_bytes: &[u64],
 ) -> Option<(Liveness, Residency)> {
-    let workload = workload(program, live, costs, capacity_bytes, host_bytes);
+    let mut workload = workload(program, live, costs, room.device_bytes, room.host_bytes);
+    for ((kernel, &lost), needed) in workload.kernels.iter_mut().zip(lost_bytes).zip(mandatory_usage(live)) {
+        kernel.workspace_bytes = lost.min(room.device_bytes.saturating_sub(needed));
+    }
     workload.validate().ok()?;
     let schedule = plan_launches(&workload)?;
     let absences = absences(live, &workload, &schedule);
@@ -122,7 +135,7 @@ pub fn joint_residency(
                 absences.iter().filter(|absence| absence.bytes.intersection(part).is_some()).collect();
             let range = ByteRange::new(chunk.range.start + part.start, chunk.range.start + part.end);
             let chunk = Chunk { range, ..chunk.clone() };
-            let away = changing_away && chunk.is_changed();
+            let away = room.changing_away && chunk.is_changed();
             let kind = kind(program, &chunk);
             let (home, stays) = part_stays(cut.chunks.len(), &chunk, kind, away, &in_part, live.launch_count);
             segments.extend(stays);

@@ -1,13 +1,14 @@
 //! The planner: runs the passes, tries a few ways to fill the device, and keeps the one with the shortest predicted step.
 
 mod cutting;
+mod fitting;
 mod together;
 
 use forebay_base::Limits;
 use forebay_model::program::Program;
 
 use crate::alias::{alias, alias_in_any_order};
-use crate::arena::arena;
+use crate::arena::{arena, Arena};
 use crate::bound::lower_bound_ns;
 use crate::check::check;
 use crate::cost::Costs;
@@ -25,18 +26,8 @@ use crate::split::split_barriers;
 use crate::stores::{stores, HostRoom, Stores};
 use cutting::Cutting;
 
-/// Parts of the capacity, in percent, that are tried as room for what is kept; the rest is room for transfers and for the
-/// gaps that placement cannot fill.
-const KEEP_PERCENT: [u64; 8] = [100, 97, 94, 90, 85, 78, 70, 55];
-
 /// After so many attempts in a row that are no faster, more of the same are no faster either.
 const WORSE_MAX: usize = 2;
-/// The same where launches are cut: many pieces that have to lie side by side leave more gaps.
-const KEEP_PERCENT_OF_PARTS: [u64; 5] = [85, 60, 42, 28, 15];
-
-/// Where launches are cut, neighbouring parts may be tied to this fraction of what may be kept.
-const JOINED: u64 = 8;
-
 /// Parts of what file order's peak leaves beside parameters and state, in percent, that groups may take; the rest is room
 /// for the gaps that placement cannot fill. Far apart first: what succeeds there says which others are worth a try.
 const LIMIT_PERCENT: [u64; 12] = [100, 94, 97, 99, 98, 96, 95, 88, 91, 93, 80, 84];
@@ -314,17 +305,18 @@ impl Planner<'_> {
         grouped: bool,
         capacity_bytes: u64,
     ) -> Result<Option<Plan>, PlanError> {
-        self.realize(variant, live, &self.stays(variant, live, filling), Room { grouped, capacity_bytes })
+        self.realize(variant, live, &self.stays(variant, live, filling, &[]), Room { grouped, capacity_bytes })
     }
 
-    /// What is on the device when, if it is filled in this way, and where it is else.
-    fn stays(&self, variant: &Variant, live: &Liveness, filling: Filling) -> (Residency, Stores) {
+    /// What is on the device when, if it is filled in this way but for the bytes that are lost to each launch; and where it is
+    /// else.
+    fn stays(&self, variant: &Variant, live: &Liveness, filling: Filling, lost_bytes: &[u64]) -> (Residency, Stores) {
         let (program, costs) = (&variant.ordered.program, &variant.costs);
         let changing_away = self.room.is_some_and(|room| room.changing_on_disk);
-        let mut residency = residency(program, live, costs, filling, changing_away);
+        let mut residency = residency(program, live, costs, filling, lost_bytes, changing_away);
         let stores = stores(program, live, &residency, costs, self.room);
         if !filling.isolate {
-            stretch(&mut residency, live, costs, |chunk| stores.on_disk(chunk), filling.transfer_bytes);
+            stretch(&mut residency, live, costs, |chunk| stores.on_disk(chunk), filling.transfer_bytes, lost_bytes);
         }
         (residency, stores)
     }
@@ -337,29 +329,22 @@ impl Planner<'_> {
         (residency, stores): &(Residency, Stores),
         room: Room,
     ) -> Result<Option<Plan>, PlanError> {
-        let Ordered { program, sources, groups } = &variant.ordered;
-        let groups = room.grouped.then_some(&groups[..]);
+        let groups = room.grouped.then_some(&variant.ordered.groups[..]);
         let Some(arena) = &arena(live, residency, groups, room.capacity_bytes) else { return Ok(None) };
+        self.emit(variant, live, (residency, stores), arena).map(Some)
+    }
+
+    /// The plan of a residency whose stays have addresses.
+    fn emit(
+        &self,
+        variant: &Variant,
+        live: &Liveness,
+        (residency, stores): (&Residency, &Stores),
+        arena: &Arena,
+    ) -> Result<Plan, PlanError> {
+        let Ordered { program, sources, .. } = &variant.ordered;
         let (work, limits) = (schedule(live, residency), self.limits);
-        emit(&Decisions { program, sources, live, residency, stores, arena, limits }, &work).map(Some)
-    }
-
-    /// Parts of the capacity that are tried as room for what is kept.
-    fn keep_percents(&self) -> &'static [u64] {
-        if self.cut {
-            &KEEP_PERCENT_OF_PARTS
-        } else {
-            &KEEP_PERCENT
-        }
-    }
-
-    /// What may have one base. Overlapping parts would else tie whole buffers together.
-    fn joined_bytes(&self, keep_bytes: u64) -> u64 {
-        if self.cut {
-            keep_bytes / JOINED
-        } else {
-            u64::MAX
-        }
+        emit(&Decisions { program, sources, live, residency, stores, arena, limits }, &work)
     }
 
     fn in_core(&self, file: &Variant) -> Result<Plan, PlanError> {
@@ -469,42 +454,6 @@ impl Planner<'_> {
         let plan = self.attempt(file, &file.live, isolated, false, capacity_bytes)?;
         plan.map(|plan| (plan, file))
             .ok_or_else(|| PlanError::Check { reason: format!("no placement within {capacity_bytes} bytes") })
-    }
-
-    /// Tries these parts of the capacity as room for what is kept; the fastest plan, if any has a placement.
-    fn fastest(&self, variant: &Variant, percents: &[u64], capacity_bytes: u64) -> Result<Option<Filled>, PlanError> {
-        let mut best: Option<Filled> = None;
-        let split = split(variant);
-        let needed = mandatory_usage(&split).into_iter().max().unwrap_or(0);
-        if needed > capacity_bytes {
-            return Ok(None);
-        }
-        let (mut tried, mut worse) = (Vec::new(), 0);
-        for &percent in percents {
-            let keep_bytes = (capacity_bytes / 100 * percent).max(needed);
-            let middle_bytes = keep_bytes + capacity_bytes.saturating_sub(keep_bytes) / 2;
-            worse += usize::from(best.is_some());
-            let joined_bytes = self.joined_bytes(keep_bytes);
-            for transfer_bytes in [capacity_bytes, middle_bytes, keep_bytes] {
-                let filling = Filling { keep_bytes, transfer_bytes, isolate: false, joined_bytes };
-                let stays = self.stays(variant, &split, filling);
-                if tried.contains(&stays) {
-                    continue;
-                }
-                let plan = self.realize(variant, &split, &stays, Room { grouped: false, capacity_bytes })?;
-                tried.push(stays);
-                let Some(plan) = plan else { continue };
-                let filled = self.filled(plan, percent);
-                if best.as_ref().is_none_or(|best| filled.is_better(best)) {
-                    (best, worse) = (Some(filled), 0);
-                }
-            }
-            // Plans of parts take long to make, and the first is about the best.
-            if worse == WORSE_MAX || (self.cut && best.is_some()) {
-                break;
-            }
-        }
-        Ok(best)
     }
 }
 

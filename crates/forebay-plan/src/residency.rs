@@ -95,10 +95,11 @@ pub fn residency(
     live: &Liveness,
     costs: &Costs,
     filling: Filling,
+    lost_bytes: &[u64],
     changing_away: bool,
 ) -> Residency {
     let kinds: Vec<Kind> = live.chunks.iter().map(|chunk| kind(program, chunk)).collect();
-    residency_of(&kinds, live, costs, filling, changing_away)
+    residency_of(&kinds, live, costs, filling, lost_bytes, changing_away)
 }
 
 /// The same for chunks of these kinds, whoever owns them.
@@ -107,9 +108,11 @@ pub fn residency_of(
     live: &Liveness,
     costs: &Costs,
     filling: Filling,
+    lost_bytes: &[u64],
     changing_away: bool,
 ) -> Residency {
     let mut usage = mandatory_usage(live);
+    usage.iter_mut().zip(lost_bytes).for_each(|(used, lost)| *used += lost);
     let starts = launch_starts(costs);
     let gaps = sorted_gaps(live, kinds, costs, &starts);
     let barred = live.chunks.iter().map(|chunk| changing_away && chunk.is_changed()).collect();
@@ -370,10 +373,12 @@ pub fn stretch(
     costs: &Costs,
     on_disk: impl Fn(usize) -> bool,
     capacity_bytes: u64,
+    lost_bytes: &[u64],
 ) {
     let segments = &mut residency.segments;
     let starts = launch_starts(costs);
-    let mut usage = vec![0u64; live.launch_count];
+    let mut usage = lost_bytes.to_vec();
+    usage.resize(live.launch_count, 0);
     for segment in segments.iter() {
         let bytes = device_bytes(&live.chunks[segment.chunk]);
         usage[segment.start..=segment.end].iter_mut().for_each(|used| *used += bytes);

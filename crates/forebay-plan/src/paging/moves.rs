@@ -41,8 +41,8 @@ pub(super) fn moves(lives: &[Life], launch_count: usize, unit_bytes: u64, capaci
     let keep_bytes = (capacity_bytes / 100 * KEEP_PERCENT).max(needed);
     let keep_bytes = if lives_together(lives) <= capacity { capacity_bytes } else { keep_bytes };
     let filling = Filling { keep_bytes, transfer_bytes: capacity_bytes, isolate: false, joined_bytes: u64::MAX };
-    let mut residency = residency_of(&kinds, &live, costs, filling, false);
-    stretch(&mut residency, &live, costs, |_| false, capacity_bytes);
+    let mut residency = residency_of(&kinds, &live, costs, filling, &[], false);
+    stretch(&mut residency, &live, costs, |_| false, capacity_bytes, &[]);
     let mut starts: Vec<Vec<&Segment>> = vec![Vec::new(); launch_count];
     let mut ends: Vec<Vec<u64>> = vec![Vec::new(); launch_count];
     let mut moves = vec![Moves::default(); launch_count];

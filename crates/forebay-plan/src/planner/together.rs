@@ -1,12 +1,12 @@
 //! Plans whose residency and repeats are decided together ([`crate::joint`]).
 
 use crate::error::PlanError;
-use crate::joint::{joint_residency, with_repeats};
+use crate::joint::{joint_residency, with_repeats, JointRoom};
 use crate::liveness::liveness;
 use crate::order::Ordered;
 use crate::stores::stores;
 
-use super::{split, Filled, Planner, Room, Variant, WORSE_MAX};
+use super::{split, Filled, Planner, Variant, WORSE_MAX};
 
 /// Parts of the capacity, in percent, that are filled; the rest is for the gaps that placement cannot fill. The first that has
 /// a placement is taken.
@@ -47,15 +47,20 @@ impl Planner<'_> {
         capacity_bytes: u64,
     ) -> Result<Option<Filled>, PlanError> {
         let live = split(variant);
+        let (program, costs) = (&variant.ordered.program, &variant.costs);
         let changing_away = self.room.is_some_and(|room| room.changing_on_disk);
         for &percent in percents {
-            let filled_bytes = capacity_bytes / 100 * percent;
-            let program = &variant.ordered.program;
-            let found = joint_residency(program, &live, &variant.costs, filled_bytes, self.host_bytes(), changing_away);
-            let Some((live, residency)) = found else { break };
-            let stores = stores(program, &live, &residency, &variant.costs, self.room);
-            let room = Room { grouped: false, capacity_bytes };
-            if let Some(plan) = self.realize(variant, &live, &(residency, stores), room)? {
+            let room = JointRoom {
+                device_bytes: capacity_bytes / 100 * percent,
+                host_bytes: self.host_bytes(),
+                changing_away,
+            };
+            let find = |lost_bytes: &[u64]| {
+                let (live, residency) = joint_residency(program, &live, costs, room, lost_bytes)?;
+                let stores = stores(program, &live, &residency, costs, self.room);
+                Some((live, residency, stores))
+            };
+            if let Some(plan) = self.fitted(variant, capacity_bytes, find)? {
                 return Ok(Some(self.filled(plan, percent)));
             }
         }
