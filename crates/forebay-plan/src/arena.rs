@@ -15,8 +15,8 @@ use forebay_memory::{place, Effort, Item, Piece, Placement, PlacementError};
 const MANY_ITEMS: usize = 12_000;
 const PASSES_MIN: usize = 2;
 
-/// Passes of a quick look.
-const QUICK_PASSES: u32 = 16;
+/// A quick look takes this fraction of the passes.
+const QUICK: u32 = 8;
 /// What lacks less than this fraction of the capacity after a quick look is worth a longer one.
 const CLOSE: u64 = 32;
 
@@ -43,17 +43,24 @@ pub fn arena(live: &Liveness, residency: &Residency, groups: Option<&[u32]>, cap
 }
 
 /// Places every stay within `capacity_bytes` of the device; or says, by launch, how many bytes it lacks to hold what is there
-/// together with what found no place. The effort is small where nearly nothing fits.
-pub fn arena_or_lack(live: &Liveness, residency: &Residency, capacity_bytes: u64) -> Result<Arena, Vec<u64>> {
+/// together with what found no place. A quick look says so; what nearly fits is looked at for longer, as long as `long_looks`
+/// are left.
+pub fn arena_or_lack(
+    live: &Liveness,
+    residency: &Residency,
+    capacity_bytes: u64,
+    long_looks: &mut u32,
+) -> Result<Arena, Vec<u64>> {
     let components = Components::new(live, residency, None);
     let effort = effort(components.items.len());
-    let quick = Effort { passes: effort.passes.min(QUICK_PASSES), ..effort };
+    let quick = Effort { passes: effort.passes / QUICK, ..effort };
     let place = |effort| place(&components.items, Some(capacity_bytes), effort);
     let is_close = |lowest: &Placement| lowest.height_bytes - capacity_bytes <= capacity_bytes / CLOSE;
-    let placement = match place(quick) {
-        Err(PlacementError::Search { lowest, .. }) if is_close(&lowest) => place(effort),
-        found => found,
-    };
+    let mut placement = place(quick);
+    if *long_looks > 0 && matches!(&placement, Err(PlacementError::Search { lowest, .. }) if is_close(lowest)) {
+        *long_looks -= 1;
+        placement = place(effort);
+    }
     match placement {
         Ok(placement) => Ok(components.arena(live, residency, &placement)),
         Err(PlacementError::Search { lowest, .. }) => Err(components.lack(&lowest, live.launch_count, capacity_bytes)),

@@ -20,9 +20,13 @@ const KEEP_PERCENT_OF_PARTS: [u64; 5] = [85, 60, 42, 28, 15];
 /// Where launches are cut, neighbouring parts may be tied to this fraction of what may be kept.
 const JOINED: u64 = 8;
 /// How often room is made smaller before an attempt is given up.
-const ROUNDS: u64 = 10;
-/// Of what a launch lacks, the first round takes one part of so many away, the second two, and so on.
-const SHARES: u64 = 8;
+const ROUNDS: u64 = 8;
+/// Of what a launch lacks, the first round takes one part of so many away, the second four, the third nine, and so on.
+const SHARES: u64 = 16;
+/// What is lacking counts as this fraction of the capacity at least: less would not let anything leave.
+const LACK_PARTS: u64 = 64;
+/// How many times what nearly fits is looked at for longer, in one attempt.
+const LONG_LOOKS: u32 = 2;
 
 impl Planner<'_> {
     /// Parts of the capacity that are tried as room for what is kept.
@@ -62,7 +66,9 @@ impl Planner<'_> {
             let middle_bytes = keep_bytes + capacity_bytes.saturating_sub(keep_bytes) / 2;
             worse += usize::from(best.is_some());
             let joined_bytes = self.joined_bytes(keep_bytes);
-            for transfer_bytes in [capacity_bytes, middle_bytes, keep_bytes] {
+            // Plans of parts take long to make: fewer are made.
+            let rooms_bytes = [capacity_bytes, middle_bytes, keep_bytes];
+            for &transfer_bytes in &rooms_bytes[..if self.cut { 2 } else { 3 }] {
                 let filling = Filling { keep_bytes, transfer_bytes, isolate: false, joined_bytes };
                 let stays = self.stays(variant, &split, filling, &[]);
                 if tried.contains(&stays) {
@@ -80,8 +86,7 @@ impl Planner<'_> {
                     (best, worse) = (Some(filled), 0);
                 }
             }
-            // Plans of parts take long to make, and the first is about the best.
-            if worse == WORSE_MAX || (self.cut && best.is_some()) {
+            if worse == if self.cut { 1 } else { WORSE_MAX } {
                 break;
             }
         }
@@ -97,16 +102,61 @@ impl Planner<'_> {
         find: impl Fn(&[u64]) -> Option<(Liveness, Residency, Stores)>,
     ) -> Result<Option<Plan>, PlanError> {
         let mut lost_bytes = vec![0; variant.ordered.program.launches.len()];
-        for round in 0..ROUNDS {
+        let mut before: Option<(Residency, Vec<u64>)> = None;
+        let mut long_looks = LONG_LOOKS;
+        for round in 1..=ROUNDS {
             let Some((live, residency, stores)) = find(&lost_bytes) else { return Ok(None) };
-            let lack_bytes = match arena_or_lack(&live, &residency, capacity_bytes) {
-                Ok(arena) => return self.emit(variant, &live, (&residency, &stores), &arena).map(Some),
-                Err(lack_bytes) => lack_bytes,
+            let lack_bytes = match before {
+                Some((same, lack_bytes)) if same == residency => lack_bytes,
+                _ => match arena_or_lack(&live, &residency, capacity_bytes, &mut long_looks) {
+                    Ok(arena) => return self.emit(variant, &live, (&residency, &stores), &arena).map(Some),
+                    Err(lack_bytes) => lack_bytes,
+                },
             };
-            for (lost, lack) in lost_bytes.iter_mut().zip(lack_bytes) {
-                *lost += lack / SHARES * (round + 1);
+            for (lost, &lack) in lost_bytes.iter_mut().zip(&lack_bytes).filter(|(_, lack)| **lack > 0) {
+                *lost += lack.max(capacity_bytes / LACK_PARTS) / SHARES * round.pow(2);
             }
+            before = Some((residency, lack_bytes));
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::estimate;
+    use crate::order::Ordered;
+    use crate::testing::{limits, random_training_program, Random};
+
+    #[test]
+    fn room_is_taken_away_until_all_stays_have_a_place() {
+        let mut fitted = 0;
+        for seed in 1..40 {
+            let program = crate::fuse::fuse(random_training_program(&mut Random::new(seed), 6));
+            let (limits, costs) = (limits(), estimate(&program, &limits()));
+            let file = Variant::new(Ordered::as_it_comes(program.clone()), &costs);
+            let planner =
+                Planner { program: &program, limits: &limits, costs: &costs, in_core_ns: 0, cut: false, room: None };
+            let live = split(&file);
+            let capacity_bytes = mandatory_usage(&live).into_iter().max().unwrap_or(0);
+            let filling = Filling {
+                keep_bytes: capacity_bytes,
+                transfer_bytes: capacity_bytes,
+                isolate: false,
+                joined_bytes: u64::MAX,
+            };
+            let (residency, _) = planner.stays(&file, &live, filling, &[]);
+            let Err(lack_bytes) = arena_or_lack(&live, &residency, capacity_bytes, &mut 0) else { continue };
+            assert!(lack_bytes.iter().any(|&bytes| bytes > 0), "seed {seed}");
+            let found = planner.fastest(&file, &[100], capacity_bytes).unwrap();
+            let peak_bytes = found.map(|found| found.plan.statistics.device_peak_bytes);
+            assert!(
+                peak_bytes.is_none_or(|bytes| bytes <= capacity_bytes.next_multiple_of(limits.tile_size_bytes)),
+                "seed {seed}"
+            );
+            fitted += usize::from(peak_bytes.is_some());
+        }
+        assert!(fitted > 3, "{fitted} plans got a place when room was taken away");
     }
 }
