@@ -131,15 +131,16 @@ mod tests {
 
     #[test]
     fn room_is_taken_away_until_all_stays_have_a_place() {
-        let mut fitted = 0;
-        for seed in 1..40 {
-            let program = crate::fuse::fuse(random_training_program(&mut Random::new(seed), 6));
+        let (mut lacking, mut fitted) = (0, 0);
+        for seed in 1..60 {
+            let program = crate::fuse::fuse(random_training_program(&mut Random::new(seed), 10));
             let (limits, costs) = (limits(), estimate(&program, &limits()));
             let file = Variant::new(Ordered::as_it_comes(program.clone()), &costs);
             let planner =
                 Planner { program: &program, limits: &limits, costs: &costs, in_core_ns: 0, cut: false, room: None };
             let live = split(&file);
-            let capacity_bytes = mandatory_usage(&live).into_iter().max().unwrap_or(0);
+            let needed_bytes = mandatory_usage(&live).into_iter().max().unwrap_or(0);
+            let capacity_bytes = needed_bytes * [8, 9, 10, 12][seed as usize % 4] / 8;
             let filling = Filling {
                 keep_bytes: capacity_bytes,
                 transfer_bytes: capacity_bytes,
@@ -148,15 +149,13 @@ mod tests {
             };
             let (residency, _) = planner.stays(&file, &live, filling, &[]);
             let Err(lack_bytes) = arena_or_lack(&live, &residency, capacity_bytes, &mut 0) else { continue };
+            lacking += 1;
             assert!(lack_bytes.iter().any(|&bytes| bytes > 0), "seed {seed}");
-            let found = planner.fastest(&file, &[100], capacity_bytes).unwrap();
-            let peak_bytes = found.map(|found| found.plan.statistics.device_peak_bytes);
-            assert!(
-                peak_bytes.is_none_or(|bytes| bytes <= capacity_bytes.next_multiple_of(limits.tile_size_bytes)),
-                "seed {seed}"
-            );
-            fitted += usize::from(peak_bytes.is_some());
+            let Some(found) = planner.fastest(&file, &[100], capacity_bytes).unwrap() else { continue };
+            let most_bytes = capacity_bytes.next_multiple_of(limits.tile_size_bytes);
+            assert!(found.plan.statistics.device_peak_bytes <= most_bytes, "seed {seed}");
+            fitted += 1;
         }
-        assert!(fitted > 3, "{fitted} plans got a place when room was taken away");
+        assert!(fitted > 0 && fitted * 2 > lacking, "{fitted} of {lacking} got a place when room was taken away");
     }
 }
