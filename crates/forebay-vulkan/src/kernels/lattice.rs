@@ -15,6 +15,8 @@ pub(super) struct Lattice {
     pub image_stride: u64,
     pub channel_stride: u64,
     pub row_stride: u64,
+    /// The place of the first element.
+    pub first: u64,
 }
 
 impl Lattice {
@@ -42,6 +44,7 @@ impl Lattice {
             image_stride: strides[0],
             channel_stride: strides[1],
             row_stride,
+            first: 0,
         })
     }
 
@@ -110,10 +113,14 @@ impl Lattice {
     }
 
     /// The parameters that `lattice_at` reads. The strides of an axis of one element stand for nothing.
-    pub fn strides(&self) -> Vec<u32> {
-        [(self.images, self.image_stride), (self.channels, self.channel_stride), (self.rows, self.row_stride)]
-            .map(|(size, stride)| if size > 1 { stride as u32 } else { 0 })
-            .to_vec()
+    pub fn words(&self) -> [u32; 4] {
+        let stride = |size, stride: u64| if size > 1 { stride as u32 } else { 0 };
+        [
+            self.first as u32,
+            stride(self.images, self.image_stride),
+            stride(self.channels, self.channel_stride),
+            stride(self.rows, self.row_stride),
+        ]
     }
 }
 

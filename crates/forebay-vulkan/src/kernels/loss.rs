@@ -8,7 +8,7 @@ use forebay_device::DeviceError;
 
 use super::lattice::Lattice;
 use super::operands::{exactly, require_packed, require_reachable, require_type};
-use super::parts::{parts, Rows};
+use super::parts::{parts, Beginning, Rows};
 use super::reduce::{self, team_of, team_words, Operation};
 use super::shaders;
 use super::sums::{bindings, LANES};
@@ -71,7 +71,7 @@ fn squared_error_gradient(reads: &[TensorDesc], writes: &[TensorDesc], offer: &O
             groups,
         }
     };
-    let dispatches = parts(&slabs, elements, offer)?.iter().map(dispatch).collect();
+    let dispatches = parts(&slabs, elements, Beginning::Aligned, offer)?.iter().map(dispatch).collect();
     Ok(Lowered { dispatches, scratch_bytes: 0 })
 }
 
@@ -100,7 +100,7 @@ impl Layout {
         let outer: u64 = sizes[..axis].iter().product();
         let inner: u64 = sizes[axis + 1..].iter().product();
         if axis == 1 && inner > 1 {
-            let Lattice { images, channels, rows, places, image_stride, channel_stride, row_stride } =
+            let Lattice { images, channels, rows, places, image_stride, channel_stride, row_stride, .. } =
                 Lattice::of(desc)?;
             let class_stride = channel_stride;
             return Ok(Layout {

@@ -20,6 +20,8 @@ mod pooling;
 mod reduce;
 mod shaders;
 mod spatial;
+#[cfg(test)]
+mod summing_tests;
 mod sums;
 
 use forebay_base::{Kernel, TensorDesc};

@@ -8,7 +8,7 @@ use forebay_device::DeviceError;
 
 use super::lattice::{lattices, Lattice};
 use super::operands::{exactly, require_packed, require_reachable};
-use super::parts::{parts, Rows};
+use super::parts::{parts, Beginning, Rows};
 use super::reduce::{team_of, team_words};
 use super::shaders::{self, Shader};
 use super::sums::{bindings, for_type, is_rectified, LANES};
@@ -138,9 +138,12 @@ impl Batch<'_> {
                 slabs.push(Rows { operand, row_bytes: own.slab_stride()? * element_bytes });
             }
         }
-        let parts = parts(&slabs, rows, self.offer)?;
+        let parts = parts(&slabs, rows, Beginning::Anywhere, self.offer)?;
         let dispatch = |part: &Range<u64>| {
-            let own = lattices.map(|lattice| lattice.with_slabs(part.end - part.start));
+            let mut own = lattices.map(|lattice| lattice.with_slabs(part.end - part.start));
+            for (lattice, slab) in own.iter_mut().zip(&slabs) {
+                lattice.first = slab.before(part) / element_bytes;
+            }
             let seamless = own.iter().all(Lattice::is_seamless);
             let run = if seamless { own[0].rows * own[0].places } else { own[0].places };
             let mixed = run < RUN_ELEMENTS;
@@ -178,7 +181,7 @@ impl Batch<'_> {
             is_rectified(self.activation),
         ];
         parameters.extend(lattices[0].positions(lattices.iter().all(Lattice::is_seamless)));
-        lattices.iter().for_each(|lattice| parameters.extend(lattice.strides()));
+        lattices.iter().for_each(|lattice| parameters.extend(lattice.words()));
         Dispatch { shader, constants: Vec::new(), bindings, parameters, groups }
     }
 }
@@ -262,7 +265,7 @@ fn layer(
             groups,
         }
     };
-    let dispatches = parts(&slabs, rows, offer)?.iter().map(dispatch).collect();
+    let dispatches = parts(&slabs, rows, Beginning::Aligned, offer)?.iter().map(dispatch).collect();
     Ok(Lowered { dispatches, scratch_bytes: 0 })
 }
 

@@ -15,11 +15,25 @@ pub(super) struct Rows {
     pub row_bytes: u64,
 }
 
+/// Where the rows of a part may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beginning {
+    /// At the first byte of its bindings.
+    Aligned,
+    /// Anywhere: the shader is told how far behind ([`Rows::before`]).
+    Anywhere,
+}
+
 /// The ranges of rows of which each operand's fit into a binding, all but the last as long as possible.
 ///
 /// # Errors
 /// Where there are none.
-pub(super) fn parts(operands: &[Rows], rows: u64, offer: &Offer) -> Result<Vec<Range<u64>>, String> {
+pub(super) fn parts(
+    operands: &[Rows],
+    rows: u64,
+    beginning: Beginning,
+    offer: &Offer,
+) -> Result<Vec<Range<u64>>, String> {
     let reached_bytes = offer.binding_bytes_max.min(1 << 32);
     let row_bytes = operands.iter().map(|operand| operand.row_bytes).max().unwrap_or(1).max(1);
     if row_bytes.saturating_mul(rows) <= reached_bytes {
@@ -27,8 +41,11 @@ pub(super) fn parts(operands: &[Rows], rows: u64, offer: &Offer) -> Result<Vec<R
     }
     // Rows from one that may begin a binding to the next, in all operands: powers of two.
     let step = |rows: &Rows| ALIGNMENT_BYTES >> rows.row_bytes.trailing_zeros().min(ALIGNMENT_BYTES.trailing_zeros());
-    let step = operands.iter().map(step).max().unwrap_or(1);
-    let count = reached_bytes / row_bytes / step * step;
+    let (step, own_bytes) = match beginning {
+        Beginning::Aligned => (operands.iter().map(step).max().unwrap_or(1), reached_bytes),
+        Beginning::Anywhere => (1, reached_bytes.saturating_sub(ALIGNMENT_BYTES)),
+    };
+    let count = own_bytes / row_bytes / step * step;
     if count == 0 {
         return Err(format!("{step} rows of {row_bytes} bytes each, and a shader reaches {reached_bytes} bytes"));
     }
@@ -36,14 +53,20 @@ pub(super) fn parts(operands: &[Rows], rows: u64, offer: &Offer) -> Result<Vec<R
 }
 
 impl Rows {
-    /// The bytes of some of `rows` rows.
+    /// The bytes of some of `rows` rows, from where a binding may begin.
     pub fn bound(&self, part: &Range<u64>, rows: u64) -> Bound {
         if *part == (0..rows) {
             return Bound::from(self.operand);
         }
+        let offset_bytes = part.start * self.row_bytes - self.before(part);
         // The last row ends where the operand does.
-        let size_bytes = (part.end < rows).then(|| (part.end - part.start) * self.row_bytes);
-        Bound { operand: self.operand, offset_bytes: part.start * self.row_bytes, size_bytes }
+        let size_bytes = (part.end < rows).then(|| part.end * self.row_bytes - offset_bytes);
+        Bound { operand: self.operand, offset_bytes, size_bytes }
+    }
+
+    /// Bytes of the binding that lie before the part's first row.
+    pub fn before(&self, part: &Range<u64>) -> u64 {
+        part.start * self.row_bytes % ALIGNMENT_BYTES
     }
 }
 
@@ -60,7 +83,8 @@ mod tests {
         for (row_bytes, other_bytes, rows) in [(4, 4, 9000), (100, 8, 5000), (1024, 4, 300), (6400, 256, 77)] {
             let operands = [(Operand::Read(0), row_bytes), (Operand::Write(0), other_bytes)]
                 .map(|(operand, row_bytes)| Rows { operand, row_bytes });
-            let parts = parts(&operands, rows, &offer(1 << 16)).unwrap();
+            let beginning = if row_bytes == 100 { Beginning::Anywhere } else { Beginning::Aligned };
+            let parts = parts(&operands, rows, beginning, &offer(1 << 16)).unwrap();
             let mut next = 0;
             for part in &parts {
                 assert_eq!(part.start, next, "{row_bytes}");
@@ -68,7 +92,11 @@ mod tests {
                 for operand in &operands {
                     let bound = operand.bound(part, rows);
                     assert_eq!(bound.offset_bytes % ALIGNMENT_BYTES, 0, "{part:?} of {row_bytes}");
-                    assert!((part.end - part.start) * operand.row_bytes <= 1 << 16, "{part:?} of {row_bytes}");
+                    let before_bytes = operand.before(part);
+                    assert_eq!(bound.offset_bytes + before_bytes, part.start * operand.row_bytes, "{part:?}");
+                    let own_bytes = before_bytes + (part.end - part.start) * operand.row_bytes;
+                    assert!(own_bytes <= 1 << 16, "{part:?} of {row_bytes}");
+                    assert!(before_bytes == 0 || beginning == Beginning::Anywhere, "{part:?} of {row_bytes}");
                     assert_eq!(bound.size_bytes.is_some(), part.end < rows, "{part:?} of {row_bytes}");
                 }
             }
@@ -80,7 +108,7 @@ mod tests {
     #[test]
     fn a_row_that_no_binding_holds_is_an_error_with_numbers() {
         let operand = Rows { operand: Operand::Read(0), row_bytes: 70_000 };
-        let error = parts(&[operand], 10, &offer(1 << 16)).unwrap_err();
+        let error = parts(&[operand], 10, Beginning::Anywhere, &offer(1 << 16)).unwrap_err();
         assert!(error.contains("70000") && error.contains("65536"), "{error}");
     }
 }

@@ -8,7 +8,7 @@ use forebay_device::DeviceError;
 
 use super::lattice::Lattice;
 use super::operands::{exactly, require_packed, require_reachable};
-use super::parts::{parts, Rows};
+use super::parts::{parts, Beginning, Rows};
 use super::shaders::{self, Shader};
 use super::sums::{bindings, whole_channels, LANES};
 use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
@@ -126,7 +126,7 @@ fn softmax(
             groups,
         }
     };
-    let dispatches = parts(&slabs, outer, offer)?.iter().map(dispatch).collect();
+    let dispatches = parts(&slabs, outer, Beginning::Aligned, offer)?.iter().map(dispatch).collect();
     Ok(Lowered { dispatches, scratch_bytes: 0 })
 }
 

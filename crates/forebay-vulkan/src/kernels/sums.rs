@@ -103,8 +103,8 @@ fn sum_channels(
         settings.rectified,
     ];
     parameters.extend(x.positions(x.is_seamless() && dy.is_seamless()));
-    parameters.extend(x.strides());
-    parameters.extend(dy.strides());
+    parameters.extend(x.words());
+    parameters.extend(dy.words());
     // A shader has all of its bindings bound, even those that it does not use here.
     let scratch = if shared { Operand::Scratch } else { Operand::Write(0) };
     let before = if settings.accumulate { Operand::Read(reads) } else { Operand::Write(0) };
