@@ -6,7 +6,7 @@ use forebay_base::kernel::Window;
 use forebay_base::{DataType, TensorDesc};
 
 use super::operands::require_type;
-use super::parts::{parts, Rows};
+use super::parts::{parts, Beginning, Rows};
 use super::{Dispatch, Lowered, Offer, Operand};
 
 /// No index, with whatever distances are added to it, reaches this: shaders calculate in 32 bits with a sign, and the double
@@ -128,7 +128,7 @@ pub(super) fn by_images(
         rows.push((Rows { operand, row_bytes }, entangled));
     }
     let (rows, entangled): (Vec<Rows>, Vec<bool>) = rows.into_iter().unzip();
-    let parts = parts(&rows, images, offer)?;
+    let parts = parts(&rows, images, Beginning::Aligned, offer)?;
     if parts.len() > 1 && entangled.contains(&true) {
         return Err(format!(
             "images lie entangled, and are larger than the {} bytes of a binding",
