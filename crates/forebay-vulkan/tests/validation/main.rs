@@ -1,0 +1,167 @@
+//! What the Khronos validation layer says: nothing where the barriers are there, and something for every kernel where one is
+//! left out, so that its silence means something.
+//!
+//! Every operand that a kernel reads is filled before, and every one that it writes is read after. Two launches that write
+//! the same bytes are a hazard that the layer does not report (it takes it for one that it cannot tell from an update);
+//! the race checker does.
+
+mod catalogue;
+
+use std::collections::BTreeSet;
+
+use catalogue::{number, samples, Sample, KERNELS};
+use forebay_base::kernel::UnaryOp;
+use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
+use forebay_device::{Device, DeviceError};
+use forebay_vulkan::{VulkanDevice, VulkanOptions};
+
+/// Bytes between operands.
+const APART: u64 = 256;
+
+struct Bench {
+    device: VulkanDevice,
+    stream: StreamId,
+}
+
+/// A device under validation, where there are both.
+///
+/// # Panics
+/// Where there are not although `FOREBAY_REQUIRE` names vulkan.
+fn bench() -> Option<Bench> {
+    let options = VulkanOptions { validate: true, cache: None, ..VulkanOptions::default() };
+    let open = VulkanDevice::open(&options).and_then(|device| {
+        let stream = device.create_stream("validation", 0)?;
+        Ok(Bench { device, stream })
+    });
+    match open {
+        Ok(bench) => Some(bench),
+        Err(error) => {
+            let required = std::env::var("FOREBAY_REQUIRE").unwrap_or_default();
+            assert!(!required.split(',').any(|part| part.trim() == "vulkan"), "{error}");
+            println!("SKIPPED vulkan: {error}");
+            None
+        }
+    }
+}
+
+/// A sample with bytes for its operands, one after the other.
+struct Bound<'a> {
+    bench: &'a Bench,
+    memory: MemoryId,
+    launch: Launch,
+    /// Where a reader of an operand may write.
+    read_offset_bytes: u64,
+}
+
+impl<'a> Bound<'a> {
+    fn new(bench: &'a Bench, sample: &Sample) -> Bound<'a> {
+        let device = &bench.device;
+        let scratch_bytes = device.workspace_bytes(&sample.kernel, &sample.reads, &sample.writes);
+        let scratch_bytes = scratch_bytes.unwrap_or_else(|error| panic!("{error}"));
+        let descs: Vec<&TensorDesc> = sample.reads.iter().chain(&sample.writes).collect();
+        let sizes = descs.iter().map(|desc| desc.total_size_bytes()).chain([scratch_bytes]);
+        let mut end = 0;
+        let offsets: Vec<u64> = sizes
+            .map(|size| {
+                let start = end;
+                end = (start + size).next_multiple_of(APART);
+                start
+            })
+            .collect();
+        let largest = descs.iter().map(|desc| desc.total_size_bytes()).max().unwrap_or(0);
+        let memory = device.create_placed(end + largest).unwrap();
+        let bindings: Vec<Binding> = descs
+            .iter()
+            .zip(&offsets)
+            .map(|(desc, &offset)| Binding {
+                region: Region::new(memory, offset, desc.total_size_bytes()),
+                desc: (*desc).clone(),
+            })
+            .collect();
+        let (reads, writes) = bindings.split_at(sample.reads.len());
+        let scratch = (scratch_bytes > 0).then(|| Region::new(memory, offsets[descs.len()], scratch_bytes));
+        let (kernel, reads, writes) = (sample.kernel.clone(), reads.to_vec(), writes.to_vec());
+        let launch = Launch { kernel, reads, writes, scratch, label: 0 };
+        Bound { bench, memory, launch, read_offset_bytes: end }
+    }
+
+    fn launch(&self) -> Command {
+        Command::Launch { stream: self.bench.stream, launch: Box::new(self.launch.clone()) }
+    }
+
+    /// A launch that reads a region, whatever lies there.
+    fn reader(&self, region: Region) -> Command {
+        let desc = TensorDesc::packed(DataType::Float32, &[region.range.len() / 4]).unwrap();
+        let target = Region::new(self.memory, self.read_offset_bytes, region.range.len());
+        let [read, write] = [region, target].map(|region| Binding { region, desc: desc.clone() });
+        let kernel = Kernel::Unary(UnaryOp::Relu);
+        let launch = Launch { kernel, reads: vec![read], writes: vec![write], scratch: None, label: 1 };
+        Command::Launch { stream: self.bench.stream, launch: Box::new(launch) }
+    }
+
+    fn fill(&self, region: Region) -> Command {
+        Command::Fill { stream: self.bench.stream, region, pattern: [0; 4] }
+    }
+
+    /// What the layer says of two commands, with or without a barrier between them; what comes before and after is ordered.
+    fn messages(&self, first: Command, second: Command, barrier: bool) -> Vec<String> {
+        let stream = self.bench.stream;
+        let between = barrier.then_some(Command::Barrier { stream });
+        let commands: Vec<Command> =
+            [Command::Barrier { stream }, first].into_iter().chain(between).chain([second]).collect();
+        let submitted = self.bench.device.submit(&commands);
+        let outcome = submitted.and_then(|()| self.bench.device.synchronize(stream));
+        let messages = self.bench.device.take_messages();
+        match outcome {
+            Ok(()) => assert!(messages.is_empty(), "messages are failures"),
+            Err(DeviceError::Lost { reason }) => assert!(reason.contains("validation"), "{reason}"),
+            Err(error) => panic!("{error}"),
+        }
+        // What the failure kept from being waited for is done before anything else is tried.
+        self.bench.device.synchronize(stream).unwrap();
+        messages
+    }
+}
+
+impl Drop for Bound<'_> {
+    fn drop(&mut self) {
+        self.bench.device.destroy_memory(self.memory);
+    }
+}
+
+#[test]
+fn the_layer_sees_every_kernels_reads_and_writes_and_says_nothing_where_there_are_barriers() {
+    let Some(bench) = bench() else { return };
+    let mut unseen = Vec::new();
+    for sample in samples() {
+        let bound = Bound::new(&bench, &sample);
+        let name = sample.kernel.name();
+        let fills = bound.launch.reads.iter().enumerate().map(|(index, binding)| {
+            (
+                bound.fill(binding.region),
+                bound.launch(),
+                format!("{name} after a fill of what it reads as number {index}"),
+            )
+        });
+        let readers = bound.launch.writes.iter().enumerate().map(|(index, binding)| {
+            let what = format!("a reader of what {name} writes as number {index}");
+            (bound.launch(), bound.reader(binding.region), what)
+        });
+        for (first, second, what) in fills.chain(readers) {
+            let silent = bound.messages(first.clone(), second.clone(), true);
+            assert!(silent.is_empty(), "{what}, with a barrier: {silent:?}");
+            let said = bound.messages(first, second, false);
+            let hazard = said.iter().any(|message| message.contains("SYNC-HAZARD"));
+            if !hazard {
+                unseen.push(format!("{what}: {said:?}"));
+            }
+        }
+    }
+    assert!(unseen.is_empty(), "without a barrier the layer says nothing of {unseen:#?}");
+}
+
+#[test]
+fn every_kernel_has_a_sample() {
+    let numbers: BTreeSet<usize> = samples().iter().map(|sample| number(&sample.kernel)).collect();
+    assert_eq!(numbers, (0..KERNELS).collect());
+}
