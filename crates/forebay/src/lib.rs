@@ -96,6 +96,7 @@ pub use forebay_plan::{LaunchOrder, MachineDescription, SavedCosts};
 pub use forebay_runtime::eager::managed::{self, ManagedBuffer, ManagedMemory, ManagedOptions};
 pub use forebay_runtime::eager::{self, Context, ContextOptions, Event, Stream, StreamGuard, Tensor};
 pub use forebay_runtime::{RuntimeError, StepMoves};
+pub use forebay_vulkan as vulkan;
 pub use forecast::{Replan, ReplanReason};
 pub use machine::{devices, DeviceDescription};
 pub use model::Model;

@@ -2,64 +2,9 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-
-use common::golden::{to_f64, Case};
-use common::{host, recipe, trainer, with_learning_rate};
-use forebay::{Session, SessionOptions};
-
-/// A learning rate so large that the gradient can be read off one step of plain gradient descent: a power of two, so that
-/// scaling is exact, and large enough for the parameter to vanish beside it.
-const READING_RATE: f32 = (1u32 << 20) as f32;
-
-fn forward(case: &Case) {
-    let options = SessionOptions { device: host(2), batch_size: None };
-    let mut session = Session::new(&case.model(), &options).unwrap();
-    let outputs = session.run(case.input()).unwrap();
-    let (output, expected) = (to_f64(&outputs["logits"]), to_f64(&case.output()));
-    assert_eq!(output.len(), expected.len());
-    let distance = output.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-    let tolerance = case.number("/forward/abs_tolerance");
-    assert!(distance <= tolerance, "{}: {distance} is more than {tolerance}", case.name);
-}
-
-fn gradients(case: &Case) {
-    let mut trainer = trainer(case.model(), with_learning_rate(case, READING_RATE), host(2));
-    let before = trainer.parameters().unwrap();
-    let (batch, labels) = case.batch(0);
-    trainer.step(batch, labels).unwrap();
-    let after = trainer.parameters().unwrap();
-    let gradients: BTreeMap<String, Vec<f64>> = before
-        .iter()
-        .map(|(name, before)| {
-            let pairs = to_f64(before).into_iter().zip(to_f64(&after[name]));
-            (name.clone(), pairs.map(|(before, after)| (before - after) / f64::from(READING_RATE)).collect())
-        })
-        .collect();
-    case.compare_tensors("grad_step_1", "grad_step_1_rel_l2", &gradients);
-}
-
-fn training(case: &Case) {
-    let mut trainer = trainer(case.model(), recipe(case), host(2));
-    for step in 0..case.number("/steps") as usize {
-        let (batch, labels) = case.batch(step);
-        case.compare_loss(step, trainer.step(batch, labels).unwrap().loss);
-    }
-    let values = |tensors: BTreeMap<String, forebay::HostTensor>| -> BTreeMap<String, Vec<f64>> {
-        let floats = tensors.iter().filter(|(_, tensor)| tensor.to_f32().is_some());
-        floats.map(|(name, tensor)| (name.clone(), to_f64(tensor))).collect()
-    };
-    case.compare_tensors("params_after", "params_after_rel_l2", &values(trainer.parameters().unwrap()));
-    if case.log.get("buffers_after").is_some() {
-        case.compare_tensors("buffers_after", "buffers_after_rel_l2", &values(trainer.state().unwrap()));
-    }
-    let trainable: Vec<String> = serde_json::from_value(case.log["trainable"].clone()).unwrap();
-    let mut trained: Vec<String> = trainer.parameters().unwrap().into_keys().collect();
-    let mut expected = trainable;
-    trained.sort();
-    expected.sort();
-    assert_eq!(trained, expected, "what trains");
-}
+use common::golden::Case;
+use common::host;
+use common::reference::{forward, gradients, training};
 
 macro_rules! cases {
     ($($module:ident: $name:literal,)*) => {$(
@@ -68,17 +13,17 @@ macro_rules! cases {
 
             #[test]
             fn forward_pass() {
-                forward(&Case::read($name));
+                forward(&Case::read($name), host(2));
             }
 
             #[test]
             fn gradients_of_the_first_step() {
-                gradients(&Case::read($name));
+                gradients(&Case::read($name), host(2));
             }
 
             #[test]
             fn training_steps() {
-                training(&Case::read($name));
+                training(&Case::read($name), host(2));
             }
         }
     )*};

@@ -1,0 +1,117 @@
+//! The golden models on this machine's first Vulkan device: right, the same bits within every budget, and no more barriers
+//! than the plan has. With `FOREBAY_VALIDATE=1` the validation layer has nothing to say of any of it.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::golden::Case;
+use common::reference::{forward, gradients, training};
+use common::{assert_same, recipe, run, trainer, trainer_on};
+use forebay::vulkan::{adapters, VulkanDevice, VulkanOptions};
+use forebay::{DeviceOptions, MemorySize};
+
+/// Whether there is a Vulkan device to test on.
+///
+/// # Panics
+/// Where there is none although `FOREBAY_REQUIRE` names vulkan.
+fn present() -> bool {
+    let reason = match adapters() {
+        Ok(adapters) if adapters.iter().any(|adapter| adapter.lacks.is_none()) => return true,
+        Ok(adapters) => format!("no device can be used: {adapters:?}"),
+        Err(error) => error.to_string(),
+    };
+    let required = std::env::var("FOREBAY_REQUIRE").unwrap_or_default();
+    assert!(!required.split(',').any(|part| part.trim() == "vulkan"), "{reason}");
+    println!("SKIPPED vulkan: {reason}");
+    false
+}
+
+fn vulkan() -> DeviceOptions {
+    DeviceOptions { device: "vulkan".to_string(), check: true, ..DeviceOptions::default() }
+}
+
+/// The same bits again, within budgets, with tiles and with placed heaps.
+fn same_bits_within_every_budget(name: &'static str, steps: usize) {
+    if !present() {
+        return;
+    }
+    let case = Case::read(name);
+    let mut unlimited = trainer(case.model(), recipe(&case), vulkan());
+    let (peak, minimum) = (unlimited.statistics().in_core_peak_bytes, unlimited.statistics().minimum_budget_bytes);
+    let expected = run(&case, &mut unlimited, steps);
+    drop(unlimited);
+    for (budget, tiled) in [(None, true), (Some(peak / 2), true), (Some(peak / 4), true), (Some(peak / 2), false)] {
+        let budget = budget.map(|bytes| bytes.max(minimum));
+        let what = format!("{name} within {budget:?} of {peak} bytes, tiled: {tiled}");
+        let options = DeviceOptions { device_memory: budget.map(MemorySize::Bytes), tiled, ..vulkan() };
+        let mut limited = trainer(case.model(), recipe(&case), options);
+        assert_same(&expected, &run(&case, &mut limited, steps), &what);
+        let heap_peak_bytes = limited.usage().heap_peak_bytes;
+        assert!(budget.is_none_or(|budget| heap_peak_bytes <= budget), "{what}: {heap_peak_bytes} heap bytes");
+    }
+}
+
+macro_rules! cases {
+    ($($module:ident: $name:literal, $steps:literal;)*) => {$(
+        mod $module {
+            use super::*;
+
+            #[test]
+            fn forward_pass() {
+                if present() {
+                    forward(&Case::read($name), vulkan());
+                }
+            }
+
+            #[test]
+            fn gradients_of_the_first_step() {
+                if present() {
+                    gradients(&Case::read($name), vulkan());
+                }
+            }
+
+            #[test]
+            fn training_steps() {
+                if present() {
+                    training(&Case::read($name), vulkan());
+                }
+            }
+
+            #[test]
+            fn the_same_bits_within_every_budget() {
+                same_bits_within_every_budget($name, $steps);
+            }
+        }
+    )*};
+}
+
+cases! {
+    digits_cnn: "digits-cnn", 3;
+    resnet20: "resnet20", 1;
+    tiny_gpt: "tiny-gpt", 1;
+    unet3d: "unet3d", 1;
+}
+
+#[test]
+fn the_driver_is_given_the_plans_barriers_and_no_others() {
+    if !present() {
+        return;
+    }
+    let case = Case::read("digits-cnn");
+    for budget in [None, Some(MemorySize::Bytes(4 << 20))] {
+        let device = Arc::new(VulkanDevice::open(&VulkanOptions::default()).unwrap());
+        let options = DeviceOptions { device_memory: budget, ..vulkan() };
+        let mut trainer = trainer_on(case.model(), recipe(&case), options, Some(device.clone()));
+        for step in 0..3 {
+            let (batch, labels) = case.batch(step);
+            let before = device.counts();
+            trainer.step(batch, labels).unwrap();
+            let after = device.counts();
+            let barriers = trainer.statistics().barriers as u64;
+            assert_eq!(after.barriers - before.barriers, barriers, "step {step} within {budget:?}");
+            let dispatches = after.dispatches - before.dispatches;
+            assert!(dispatches >= trainer.statistics().launches as u64, "step {step}: {dispatches} dispatches");
+        }
+    }
+}
