@@ -14,7 +14,7 @@ pub struct Part {
 }
 
 /// All optional parts.
-pub const PARTS: [Part; 3] = [
+pub const PARTS: [Part; 5] = [
     Part {
         name: "rustfmt",
         reason: "the format is not checked (rustup component add rustfmt)",
@@ -29,6 +29,20 @@ pub const PARTS: [Part; 3] = [
         name: "onnxruntime",
         reason: "trained models are not run in ONNX Runtime (python3 cannot import numpy and onnxruntime)",
         present: || succeeds(program("python3").args(["-c", "import numpy, onnxruntime"])),
+    },
+    Part {
+        name: "vulkan",
+        reason: "nothing runs on a Vulkan device (vulkaninfo, of vulkan-tools, finds none: a GPU's driver or Mesa's \
+                 lavapipe would be one)",
+        present: || succeeds(program("vulkaninfo").arg("--summary")),
+    },
+    Part {
+        name: "slang",
+        reason: "committed shaders are not compared with their sources (no FOREBAY_SLANGC, and python3 has no pip to fetch \
+                 the compiler with)",
+        present: || {
+            std::env::var_os("FOREBAY_SLANGC").is_some() || succeeds(program("python3").args(["-m", "pip", "--version"]))
+        },
     },
 ];
 

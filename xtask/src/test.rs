@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that has to pass.
 
 use crate::command::{cargo, run, run_and_keep, succeeds};
-use crate::{parts, tidy};
+use crate::{kernels, parts, tidy};
 
 /// Runs every check; the test runner's closing line is the last but for what was skipped.
 ///
@@ -16,6 +16,9 @@ pub fn test() -> Result<(), String> {
         check(run(&mut cargo(&["fmt", "--all", "--check"])));
     }
     check(tidy::tidy());
+    if present("slang") {
+        check(kernels::kernels(&["--check".to_owned()]));
+    }
     if present("clippy") {
         check(run(&mut cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"])));
     }
