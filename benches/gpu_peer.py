@@ -1,0 +1,65 @@
+"""PyTorch on the same card, with the sizes that the Vulkan device's bench printed, in float32 and bfloat16.
+
+Reads the lines of `cargo bench -p forebay-vulkan --bench kernels` and prints each with PyTorch's GFLOP/s and the ratio.
+"""
+
+import json
+import statistics
+import sys
+
+import torch
+import torch.nn.grad
+
+
+def gflops(flops, run):
+    """The median of nine runs by the card's own clock, after one that is not counted."""
+    run()
+    times = []
+    for _ in range(9):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    return flops / statistics.median(times) / 1e9
+
+
+def peer(line, kind):
+    """What PyTorch reaches with the sizes of a line."""
+    def tensor(sizes):
+        return torch.full(sizes, 0.5, device="cuda", dtype=kind)
+
+    if line["kernel"] == "matmul":
+        m, k, n = line["sizes"]
+        a, b = tensor((m, k)), tensor((k, n))
+        return gflops(2 * m * k * n, lambda: a @ b)
+    x, w = tensor(line["x"]), tensor(line["w"])
+    dimensions = len(line["x"]) - 2
+    forward = [torch.nn.functional.conv1d, torch.nn.functional.conv2d, torch.nn.functional.conv3d][dimensions - 1]
+    y = forward(x, w, padding=1)
+    flops = 2 * y.numel() * w[0].numel()
+    data = getattr(torch.nn.grad, f"conv{dimensions}d_input")
+    weight = getattr(torch.nn.grad, f"conv{dimensions}d_weight")
+    return gflops(flops, {
+        "convolution": lambda: forward(x, w, padding=1),
+        "convolution data gradient": lambda: data(x.shape, w, y, padding=1),
+        "convolution weight gradient": lambda: weight(x, w.shape, y, padding=1),
+    }[line["kernel"]])
+
+
+def main():
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    print(f"{'kernel':30}{'sizes':>44}{'ours':>10}{'f32':>10}{'ratio':>8}{'bf16':>10}   GFLOP/s")
+    for text in sys.stdin:
+        if not text.startswith("{"):
+            continue
+        line = json.loads(text)
+        f32, bf16 = peer(line, torch.float32), peer(line, torch.bfloat16)
+        sizes = line.get("sizes") or (line["x"], line["w"])
+        print(f"{line['kernel']:30}{str(sizes):>44}{line['gflops']:10.0f}{f32:10.0f}{line['gflops'] / f32:8.2f}{bf16:10.0f}")
+
+
+if __name__ == "__main__":
+    main()

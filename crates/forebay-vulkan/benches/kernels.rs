@@ -1,0 +1,117 @@
+//! Speed of matrix products and convolutions on a Vulkan device.
+//!
+//! `cargo bench -p forebay-vulkan --bench kernels [-- DEVICE]` prints a line of JSON for each: sizes, the median time of a launch
+//! by the device's own clock, and GFLOP/s. `benches/gpu_peer.py` reads these lines and measures PyTorch with the same sizes.
+
+use std::error::Error;
+
+use forebay_base::kernel::{Activation, Convolution, Window};
+use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
+use forebay_device::Device;
+use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
+
+/// Launches of each kernel that are measured, after one that is not.
+const RUNS: usize = 9;
+
+/// Products m x k x n: on a GPU, and on a CPU that stands for one.
+const PRODUCTS: [&[[u64; 3]]; 2] = [
+    &[[4096, 4096, 4096], [8192, 8192, 8192], [2048, 768, 3072], [64, 4096, 4096]],
+    &[[512, 512, 512], [256, 768, 3072], [64, 1024, 1024]],
+];
+/// Convolutions with padding that keeps sizes: x and w.
+const CONVOLUTIONS: [&[(&[u64], &[u64])]; 2] = [
+    &[
+        (&[1, 16, 192, 224, 192], &[16, 16, 3, 3, 3]),
+        (&[1, 64, 48, 56, 48], &[64, 64, 3, 3, 3]),
+        (&[64, 64, 56, 56], &[64, 64, 3, 3]),
+        (&[64, 256, 14, 14], &[256, 256, 3, 3]),
+    ],
+    &[(&[1, 16, 48, 56, 48], &[16, 16, 3, 3, 3]), (&[8, 64, 28, 28], &[64, 64, 3, 3])],
+];
+
+struct Machine {
+    device: VulkanDevice,
+    stream: StreamId,
+}
+
+impl Machine {
+    /// The median time of a launch in seconds.
+    fn seconds(&self, kernel: &Kernel, reads: &[TensorDesc], write: &TensorDesc) -> Result<f64, Box<dyn Error>> {
+        let mut memories: Vec<MemoryId> = Vec::new();
+        let mut place = |size_bytes: u64| -> Result<Region, Box<dyn Error>> {
+            let memory = self.device.create_placed(size_bytes)?;
+            memories.push(memory);
+            let region = Region::new(memory, 0, size_bytes);
+            let pattern = 0.5f32.to_le_bytes();
+            self.device.submit(&[Command::Fill { stream: self.stream, region, pattern }])?;
+            Ok(region)
+        };
+        let mut bind = |desc: &TensorDesc| -> Result<Binding, Box<dyn Error>> {
+            Ok(Binding { region: place(desc.total_size_bytes())?, desc: desc.clone() })
+        };
+        let reads_bound = reads.iter().map(&mut bind).collect::<Result<Vec<_>, _>>()?;
+        let writes = vec![bind(write)?];
+        let scratch_bytes = self.device.workspace_bytes(kernel, reads, std::slice::from_ref(write))?;
+        let scratch = (scratch_bytes > 0).then(|| place(scratch_bytes)).transpose()?;
+        let launch = Launch { kernel: kernel.clone(), reads: reads_bound, writes, scratch, label: 0 };
+        let command = Command::Launch { stream: self.stream, launch: Box::new(launch) };
+        let barrier = Command::Barrier { stream: self.stream };
+        let run = |count: usize| -> Result<(), Box<dyn Error>> {
+            let pairs = (0..count).flat_map(|_| [barrier.clone(), command.clone()]);
+            self.device.submit(&pairs.collect::<Vec<_>>())?;
+            Ok(self.device.synchronize(self.stream)?)
+        };
+        run(1)?;
+        self.device.set_trace(true);
+        run(RUNS)?;
+        self.device.set_trace(false);
+        let mut times: Vec<f64> =
+            self.device.take_trace().iter().map(|record| (record.end - record.start).as_secs_f64()).collect();
+        times.sort_by(f64::total_cmp);
+        memories.into_iter().for_each(|memory| self.device.destroy_memory(memory));
+        Ok(times[times.len() / 2])
+    }
+}
+
+fn floats(sizes: &[u64]) -> Result<TensorDesc, Box<dyn Error>> {
+    Ok(TensorDesc::packed(DataType::Float32, sizes)?)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let asked = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
+    let asked =
+        asked.as_deref().map(|name| name.strip_prefix("vulkan:").unwrap_or(name)).filter(|&name| name != "vulkan");
+    let device = VulkanDevice::open(&VulkanOptions { device: asked.map(str::to_owned), ..VulkanOptions::default() })?;
+    let name = device.limits().name.clone();
+    let is_cpu = adapters()?.iter().any(|adapter| adapter.kind == "CPU" && name.contains(&adapter.name));
+    let machine = Machine { stream: device.create_stream("bench", 0)?, device };
+    let plain = Activation::None;
+    for &[m, k, n] in PRODUCTS[usize::from(is_cpu)] {
+        let kernel =
+            Kernel::MatMul { transpose_a: false, transpose_b: false, alpha: 1.0, beta: 0.0, activation: plain };
+        let seconds = machine.seconds(&kernel, &[floats(&[m, k])?, floats(&[k, n])?], &floats(&[m, n])?)?;
+        let gflops = 2.0 * (m * k * n) as f64 / seconds / 1e9;
+        println!(r#"{{"kernel":"matmul","sizes":[{m},{k},{n}],"ms":{:.4},"gflops":{gflops:.1}}}"#, seconds * 1e3);
+    }
+    for &(x, w) in CONVOLUTIONS[usize::from(is_cpu)] {
+        let of = |value: u64| vec![value; x.len() - 2];
+        let window = Window { kernel: of(3), strides: of(1), dilations: of(1), pads_begin: of(1), pads_end: of(1) };
+        let convolution = Convolution { window, groups: 1 };
+        let y: Vec<u64> = [&[x[0], w[0]], &x[2..]].concat();
+        let flops = 2.0 * y.iter().product::<u64>() as f64 * w[1..].iter().product::<u64>() as f64;
+        let (x_desc, w_desc, y_desc) = (floats(x)?, floats(w)?, floats(&y)?);
+        let forward = Kernel::Convolution { convolution: convolution.clone(), activation: plain };
+        let data = Kernel::ConvolutionDataGradient { convolution: convolution.clone(), activation: plain };
+        let weights = Kernel::ConvolutionWeightGradient { convolution, accumulate: false };
+        for (name, kernel, reads, write) in [
+            ("convolution", forward, [x_desc.clone(), w_desc.clone()], y_desc.clone()),
+            ("convolution data gradient", data, [y_desc.clone(), w_desc.clone()], x_desc.clone()),
+            ("convolution weight gradient", weights, [x_desc.clone(), y_desc.clone()], w_desc.clone()),
+        ] {
+            let seconds = machine.seconds(&kernel, &reads, &write)?;
+            let gflops = flops / seconds / 1e9;
+            println!(r#"{{"kernel":"{name}","x":{x:?},"w":{w:?},"ms":{:.4},"gflops":{gflops:.1}}}"#, seconds * 1e3);
+        }
+    }
+    Ok(())
+}
