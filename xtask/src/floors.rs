@@ -15,7 +15,7 @@ const CRATES: [(&str, &[&str]); 12] = [
     ("forebay-queue", &["forebay-base"]),
     ("forebay-model", &["forebay-base"]),
     ("forebay-device", &["forebay-base", "forebay-queue", "forebay-sync"]),
-    ("forebay-vulkan", &["forebay-base", "forebay-device"]),
+    ("forebay-vulkan", &["forebay-base", "forebay-queue", "forebay-device"]),
     ("forebay-data", &["forebay-base"]),
     ("forebay-plan", &["forebay-base", "forebay-memory", "forebay-sync", "forebay-model"]),
     (
