@@ -38,10 +38,12 @@ pub const PARTS: [Part; 5] = [
     },
     Part {
         name: "slang",
-        reason: "committed shaders are not compared with their sources (no FOREBAY_SLANGC, and python3 has no pip to fetch \
+        reason:
+            "committed shaders are not compared with their sources (no FOREBAY_SLANGC, and python3 has no pip to fetch \
                  the compiler with)",
         present: || {
-            std::env::var_os("FOREBAY_SLANGC").is_some() || succeeds(program("python3").args(["-m", "pip", "--version"]))
+            std::env::var_os("FOREBAY_SLANGC").is_some()
+                || succeeds(program("python3").args(["-m", "pip", "--version"]))
         },
     },
 ];

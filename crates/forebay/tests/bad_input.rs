@@ -95,7 +95,7 @@ fn options_without_meaning_are_refused() {
         Session::new(&case.model(), &SessionOptions { device, batch_size }).err().expect("refused").to_string()
     };
     let unknown = with(DeviceOptions { device: "tpu".to_string(), ..host(1) }, None);
-    assert_eq!(unknown, "there is no device 'tpu' (there are: host, null)");
+    assert_eq!(unknown, "there is no device 'tpu' (there are: host, null, vulkan, vulkan:NUMBER, vulkan:NAME)");
     assert!(with(DeviceOptions { threads: Some(0), ..host(1) }, None).contains("at least one thread"));
     for device in ["host", "null"] {
         let tiles = DeviceOptions { device: device.to_string(), tile_size: Some(3 << 10), ..host(1) };

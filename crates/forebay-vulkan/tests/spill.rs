@@ -1,0 +1,116 @@
+//! Spill files of a Vulkan device: bytes come back as they were written, through host memory and through device memory.
+
+use forebay_base::{Command, MemoryId, Region};
+use forebay_device::{Device, DeviceError};
+use forebay_vulkan::{VulkanDevice, VulkanOptions};
+
+/// More than passes through host memory at once.
+const BYTES: u64 = 9 << 20;
+
+fn device() -> Option<VulkanDevice> {
+    match VulkanDevice::open(&VulkanOptions { cache: None, ..VulkanOptions::default() }) {
+        Ok(device) => Some(device),
+        Err(error) => {
+            let required = std::env::var("FOREBAY_REQUIRE").unwrap_or_default();
+            assert!(!required.split(',').any(|part| part.trim() == "vulkan"), "{error}");
+            println!("SKIPPED vulkan: {error}");
+            None
+        }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// Random copies between a host block, device memory and a file, of any bytes, against plain vectors.
+#[test]
+fn bytes_come_back_as_they_were_written() {
+    let Some(device) = device() else { return };
+    let folder = std::env::temp_dir();
+    for seed in 1..=3u64 {
+        let mut random = Random(seed);
+        let block = device.create_host_block(BYTES).unwrap();
+        let memories: [MemoryId; 3] =
+            [block, device.create_placed(BYTES).unwrap(), device.create_spill(&folder, BYTES).unwrap()];
+        let stream = device.create_stream("spill", 0).unwrap();
+        let first: Vec<u8> = (0..BYTES).map(|index| (index * 31 + index / 253 + seed) as u8).collect();
+        let all = |memory| Region::new(memory, 0, BYTES);
+        let copy = |from, to| [Command::Copy { stream, from, to }, Command::Barrier { stream }];
+        device.write_host(all(block), &first);
+        let begin: Vec<Command> = [copy(all(block), all(memories[1])), copy(all(memories[1]), all(memories[2]))]
+            .into_iter()
+            .flatten()
+            .collect();
+        device.submit(&begin).unwrap();
+        let mut model = [first.clone(), first.clone(), first];
+        for _ in 0..20 {
+            let from = random.below(3) as usize;
+            let to = (from + 1 + random.below(2) as usize) % 3;
+            let limit = if random.below(4) == 0 { BYTES } else { 10_000 };
+            let size = 1 + random.below(limit);
+            let (source, target) = (random.below(BYTES - size + 1), random.below(BYTES - size + 1));
+            let pair = copy(Region::new(memories[from], source, size), Region::new(memories[to], target, size));
+            device.submit(&pair).unwrap();
+            let moved = model[from][source as usize..][..size as usize].to_vec();
+            model[to][target as usize..][..size as usize].copy_from_slice(&moved);
+        }
+        for (memory, expected) in memories.into_iter().zip(&model) {
+            let commands: Vec<Command> = copy(all(memory), all(block)).into();
+            if memory != block {
+                device.submit(&commands).unwrap();
+            }
+            device.synchronize(stream).unwrap();
+            let mut found = vec![0; BYTES as usize];
+            device.read_host(all(block), &mut found);
+            let same = found.iter().zip(expected).position(|(found, expected)| found != expected);
+            assert_eq!(same, None, "seed {seed}, {memory}");
+        }
+        device.destroy_stream(stream);
+        memories.into_iter().for_each(|memory| device.destroy_memory(memory));
+        assert_eq!(device.usage().disk_bytes, 0);
+    }
+}
+
+/// A stream that waits for a file does not keep others from going on, and events order the two.
+#[test]
+fn events_order_files_and_kernels_streams() {
+    let Some(device) = device() else { return };
+    let (block, memory) = (device.create_host_block(BYTES).unwrap(), device.create_placed(BYTES).unwrap());
+    let file = device.create_spill(&std::env::temp_dir(), BYTES).unwrap();
+    let [disk, compute] = ["disk", "compute"].map(|name| device.create_stream(name, 0).unwrap());
+    let [written, read] = [(); 2].map(|()| device.create_event().unwrap());
+    let all = |memory| Region::new(memory, 0, BYTES);
+    for generation in 1..=3u64 {
+        let commands = [
+            Command::Fill { stream: compute, region: all(memory), pattern: [generation as u8; 4] },
+            Command::Record { stream: compute, event: written, generation },
+            Command::Wait { stream: disk, event: written, generation },
+            Command::Copy { stream: disk, from: all(memory), to: all(file) },
+            Command::Barrier { stream: disk },
+            Command::Copy { stream: disk, from: all(file), to: all(block) },
+            Command::Record { stream: disk, event: read, generation },
+            Command::Wait { stream: compute, event: read, generation },
+            Command::Fill { stream: compute, region: all(memory), pattern: [0; 4] },
+        ];
+        device.submit(&commands).unwrap();
+        device.wait_event(read, generation).unwrap();
+        let mut found = vec![0; BYTES as usize];
+        device.read_host(all(block), &mut found);
+        assert!(found.iter().all(|&byte| byte == generation as u8), "generation {generation}");
+        device.synchronize(compute).unwrap();
+    }
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_named() {
+    let Some(device) = device() else { return };
+    let error = device.create_spill("/no/such/folder".as_ref(), 1).unwrap_err();
+    assert!(matches!(&error, DeviceError::Spill { .. }), "{error:?}");
+    assert!(error.to_string().contains("/no/such/folder"), "{error}");
+}
