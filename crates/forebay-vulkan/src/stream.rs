@@ -320,6 +320,10 @@ impl Streams {
     /// # Errors
     /// What Vulkan refuses.
     pub fn transferred(&mut self, point: Point) -> Result<(), DeviceError> {
+        if self.gpu.validated {
+            // The thread waited for these, with semaphores.
+            self.show(&[point])?;
+        }
         let gpu = self.gpu.clone();
         let stream = self.get(point.stream)?;
         let info = vk::SemaphoreSignalInfo::default().semaphore(stream.semaphore).value(point.value);
