@@ -25,8 +25,6 @@ struct Open {
     waits: Vec<Point>,
     marks: Vec<Mark>,
     stamps: u32,
-    /// Whether anything was recorded.
-    used: bool,
     /// Whether a copy wrote a host block.
     shows_host: bool,
     keep: Option<Arc<OwnBlock>>,
@@ -178,11 +176,9 @@ impl List<'_> {
             frame.begin(if tracing { 2 * part.works + 1 } else { 1 })?;
             let waits = std::mem::take(&mut part.waits);
             let (marks, keep) = (Vec::new(), None);
-            part.open = Some(Open { frame, waits, marks, stamps: 0, used: false, shows_host: false, keep });
+            part.open = Some(Open { frame, waits, marks, stamps: 0, shows_host: false, keep });
         }
-        let open = part.open.as_mut().ok_or_else(|| DeviceError::Lost { reason: "no batch".to_string() })?;
-        open.used = true;
-        Ok(open)
+        part.open.as_mut().ok_or_else(|| DeviceError::Lost { reason: "no batch".to_string() })
     }
 
     /// Records a command that touches bytes, between time stamps where a trace is kept.

@@ -19,7 +19,7 @@ use crate::disk::{Buffer, DISK_BYTES};
 use crate::frame::Frame;
 use crate::gpu::{failed, Gpu, Role};
 use crate::kernels::lower;
-use crate::memory::{bind_sparse, sparse_alignment_bytes, Caps, HostAddress, Memories};
+use crate::memory::{bind_sparse, sparse_needs, Caps, HostAddress, Memories};
 use crate::pipeline::{usual_folder, Pipelines};
 use crate::record::Counters;
 use crate::state::{Counts, State};
@@ -110,7 +110,7 @@ impl VulkanDevice {
             std::env::set_var("VK_LAYER_ENABLES", "VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT");
         }
         let gpu = Gpu::open(options.device.as_deref(), options.validate)?;
-        let least = sparse_alignment_bytes(&gpu)?;
+        let (heap_types, least) = sparse_needs(&gpu)?;
         let tile_bytes = options.tile_size_bytes.unwrap_or(TILE_SIZE_BYTES.max(least));
         let tiled = options.tiled && gpu.adapter.tiled;
         let heap_bytes_max = whole_tiles(tile_bytes, options.heap_bytes_max, least)?;
@@ -132,6 +132,7 @@ impl VulkanDevice {
         };
         let caps = Caps {
             tile_bytes,
+            heap_types,
             heap_bytes: memory_bytes,
             host_bytes: options.host_memory_bytes.unwrap_or(u64::MAX),
             checked: is_cpu,

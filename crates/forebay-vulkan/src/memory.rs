@@ -54,6 +54,8 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caps {
     pub tile_bytes: u64,
+    /// Kinds of memory that heaps may be of.
+    pub heap_types: u32,
     pub heap_bytes: u64,
     pub host_bytes: u64,
     /// Whether device memory is the machine's own (a CPU as a device), which promises more than it has.
@@ -117,8 +119,7 @@ impl Memories {
 
     pub fn create_heap(&mut self, size_bytes: u64) -> Result<HeapId, DeviceError> {
         let size_bytes = self.whole_tiles(size_bytes);
-        let types = sparse_types(&self.gpu, self.caps.tile_bytes)?;
-        let memory = self.allocate("a heap", size_bytes, types)?;
+        let memory = self.allocate("a heap", size_bytes, self.caps.heap_types)?;
         let id = HeapId(self.id());
         self.heaps.insert(id, Heap { memory, size_bytes });
         Ok(id)
@@ -365,22 +366,17 @@ fn allocate(
     unsafe { gpu.functions.allocate_memory(&info, None) }.map_err(|error| error.to_string())
 }
 
-/// The kinds of memory that sparse buffers take. All such buffers take the same.
-fn sparse_types(gpu: &Gpu, tile_bytes: u64) -> Result<u32, DeviceError> {
-    let flags = if gpu.sparse.is_some() && gpu.adapter.tiled { SPARSE } else { vk::BufferCreateFlags::empty() };
-    let buffer = gpu.buffer("a heap", tile_bytes, flags)?;
-    let requirements = requirements(gpu, buffer);
-    destroy_buffer(gpu, buffer);
-    Ok(requirements.memory_type_bits)
-}
-
-/// The unit of mapping that the driver asks for, in bytes.
-pub(crate) fn sparse_alignment_bytes(gpu: &Gpu) -> Result<u64, DeviceError> {
+/// What all buffers ask for whose memory is mapped tile by tile: the kinds of memory, and the unit of mapping in bytes. Where
+/// there are no such buffers, it is what others ask for.
+///
+/// # Errors
+/// What Vulkan refuses.
+pub(crate) fn sparse_needs(gpu: &Gpu) -> Result<(u32, u64), DeviceError> {
     let flags = if gpu.adapter.tiled { SPARSE } else { vk::BufferCreateFlags::empty() };
     let buffer = gpu.buffer("a reservation", 1 << 20, flags)?;
     let requirements = requirements(gpu, buffer);
     destroy_buffer(gpu, buffer);
-    Ok(requirements.alignment.next_power_of_two().max(4096))
+    Ok((requirements.memory_type_bits, requirements.alignment.next_power_of_two().max(4096)))
 }
 
 /// A buffer in memory that the host sees, with a further property where there is such memory.

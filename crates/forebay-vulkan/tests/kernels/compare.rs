@@ -8,6 +8,8 @@ use forebay_device::{Device, DeviceError};
 use forebay_vulkan::{VulkanDevice, VulkanOptions};
 use half::{bf16, f16};
 
+use crate::missing::skipped;
+
 /// A tensor: how it lies, and its elements in the order in which they lie in memory, those of gaps included.
 pub type Tensor = (TensorDesc, Vec<f64>);
 
@@ -54,7 +56,7 @@ pub fn host() -> &'static Machine {
 /// Where there is none although `FOREBAY_REQUIRE` names vulkan.
 pub fn vulkan() -> Option<&'static Machine> {
     static VULKAN: OnceLock<Option<Machine>> = OnceLock::new();
-    VULKAN.get_or_init(|| open().map_err(|reason| missing(&reason)).ok()).as_ref()
+    VULKAN.get_or_init(|| open().map_err(|reason| skipped(&reason)).ok()).as_ref()
 }
 
 fn open() -> Result<Machine, String> {
@@ -64,15 +66,6 @@ fn open() -> Result<Machine, String> {
         Err(DeviceError::Setting { reason }) => Err(reason),
         Err(error) => panic!("a Vulkan device that is there cannot be opened: {error}"),
     }
-}
-
-fn missing(reason: &str) {
-    let required = std::env::var("FOREBAY_REQUIRE").unwrap_or_default();
-    assert!(
-        !required.split(',').any(|name| name == "vulkan"),
-        "FOREBAY_REQUIRE names vulkan, which is missing: {reason}"
-    );
-    println!("SKIPPED vulkan: {reason}");
 }
 
 /// Runs a launch on the Vulkan device and asserts that what it writes agrees with what the host writes: see [`check`].

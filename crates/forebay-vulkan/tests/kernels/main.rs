@@ -8,6 +8,8 @@ mod layout;
 mod local_response;
 mod loss;
 mod matmul;
+#[path = "../missing/mod.rs"]
+mod missing;
 mod movement;
 mod normalization;
 mod optimizer;
