@@ -19,9 +19,12 @@ const OPTIMIZER_VERSION: &str = "2026.12";
 const THREADS: usize = 2;
 /// The word that asks for real arithmetic as written.
 const PRECISE: &str = "precise";
+/// What the second form of every shader is called, and defined with: the one that reaches operands by their addresses.
+const FAR_SUFFIX: &str = "_far";
+const FAR_DEFINITION: &str = "-DFAR";
 
 /// A shader as its source declares it.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Job {
     /// Its file's name in `kernels/`.
     source: String,
@@ -67,7 +70,7 @@ fn jobs() -> Result<Vec<Job>, String> {
     let mut jobs: Vec<Job> = Vec::new();
     for path in files_in(&source::root().join("kernels"), "slang")? {
         let text = std::fs::read_to_string(&path).map_err(|error| failed("read", &path, error))?;
-        for job in declared(&file_name(&path), &text)? {
+        for job in declared(&file_name(&path), &text)?.into_iter().flat_map(Job::forms) {
             if let Some(other) = jobs.iter().find(|other| other.name == job.name) {
                 return Err(format!("kernels/{} and kernels/{} both declare {}", other.source, job.source, job.name));
             }
@@ -75,6 +78,15 @@ fn jobs() -> Result<Vec<Job>, String> {
         }
     }
     Ok(jobs)
+}
+
+impl Job {
+    /// A shader in both of its forms.
+    fn forms(self) -> [Job; 2] {
+        let mut far = Job { name: format!("{}{FAR_SUFFIX}", self.name), ..self.clone() };
+        far.definitions.push(FAR_DEFINITION.to_owned());
+        [self, far]
+    }
 }
 
 fn declared(source: &str, text: &str) -> Result<Vec<Job>, String> {
@@ -271,6 +283,8 @@ mod tests {
         };
         let expected = vec![job("a_f32", true, &[]), job("a_f16", false, &["-DTYPE=half", "-DWIDE"])];
         assert_eq!(declared("a.slang", text), Ok(expected));
+        let far = job("a_f16_far", false, &["-DTYPE=half", "-DFAR"]);
+        assert_eq!(job("a_f16", false, &["-DTYPE=half"]).forms(), [job("a_f16", false, &["-DTYPE=half"]), far]);
         assert!(declared("a.slang", "// shader: ../a").is_err() && declared("a.slang", "// shader: a -O3").is_err());
     }
 }

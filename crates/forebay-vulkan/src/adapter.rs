@@ -150,6 +150,7 @@ fn lacks(system: &System, device: vk::PhysicalDevice, api_version: u32) -> Optio
         (vulkan_12.timeline_semaphore, "timeline semaphores"),
         (vulkan_12.host_query_reset, "reset of queries by the host"),
         (vulkan_12.vulkan_memory_model, "the Vulkan memory model"),
+        (vulkan_12.buffer_device_address, "addresses of buffers"),
         (vulkan_13.synchronization2, "synchronization2"),
     ];
     needed.iter().find(|(feature, _)| *feature != vk::TRUE).map(|(_, name)| (*name).to_string())

@@ -48,6 +48,9 @@ pub struct VulkanOptions {
     /// Whether the Khronos validation layer, synchronization validation included, judges everything. Any message is then a
     /// failure of the device.
     pub validate: bool,
+    /// Bytes of an operand that one binding of a shader holds at most, for tests and experiments: what is larger runs in parts
+    /// or is reached by its address. None, and whatever is more, for what the device offers.
+    pub binding_bytes_max: Option<u64>,
     /// The folder in which compiled shaders are kept between runs.
     pub cache: Option<PathBuf>,
 }
@@ -63,6 +66,7 @@ impl Default for VulkanOptions {
             tile_size_bytes: None,
             heap_bytes_max: HEAP_SIZE_MAX_BYTES,
             validate: std::env::var("FOREBAY_VALIDATE").is_ok_and(|value| value == "1"),
+            binding_bytes_max: None,
             cache: usual_folder(),
         }
     }
@@ -109,7 +113,7 @@ impl VulkanDevice {
             // Hazards between submissions are looked for only where the layer is told so by its environment.
             std::env::set_var("VK_LAYER_ENABLES", "VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT");
         }
-        let gpu = Gpu::open(options.device.as_deref(), options.validate)?;
+        let gpu = Gpu::open(options.device.as_deref(), options.validate, options.binding_bytes_max)?;
         let (heap_types, least) = sparse_needs(&gpu)?;
         let tile_bytes = options.tile_size_bytes.unwrap_or(TILE_SIZE_BYTES.max(least));
         let tiled = options.tiled && gpu.adapter.tiled;

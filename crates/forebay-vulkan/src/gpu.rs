@@ -12,11 +12,12 @@ use crate::system::System;
 /// Queues of one family that are used at most: streams take turns.
 const QUEUES_MAX: usize = 4;
 
-/// How a buffer may be used: by kernels, copies and fills.
+/// How a buffer may be used: by kernels, through bindings and by addresses, by copies and fills.
 pub(crate) const BUFFER_USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
     vk::BufferUsageFlags::STORAGE_BUFFER.as_raw()
         | vk::BufferUsageFlags::TRANSFER_SRC.as_raw()
-        | vk::BufferUsageFlags::TRANSFER_DST.as_raw(),
+        | vk::BufferUsageFlags::TRANSFER_DST.as_raw()
+        | vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS.as_raw(),
 );
 
 /// How a buffer is made whose memory is mapped tile by tile.
@@ -76,11 +77,11 @@ pub(crate) fn failed(action: &'static str) -> impl Fn(vk::Result) -> DeviceError
 }
 
 impl Gpu {
-    /// Opens the device that is asked for; see [`choose`].
+    /// Opens the device that is asked for (see [`choose`]), whose bindings hold at most so many bytes of an operand.
     ///
     /// # Errors
     /// [`DeviceError::Setting`] where there is none such; what Vulkan refuses.
-    pub fn open(asked: Option<&str>, validate: bool) -> Result<Arc<Gpu>, DeviceError> {
+    pub fn open(asked: Option<&str>, validate: bool, binding_bytes_max: Option<u64>) -> Result<Arc<Gpu>, DeviceError> {
         let system = System::new(validate)?;
         let (physical, adapter) = choose(&system, asked)?;
         let instance = &system.instance;
@@ -108,9 +109,11 @@ impl Gpu {
         let all = |(family, count): (u32, usize)| (0..count).map(|index| queue(family, index)).collect::<Vec<_>>();
         let (compute, copy) = (all(chosen.compute), chosen.copy.map(all).unwrap_or_default());
         let sparse = chosen.sparse.map(|family| queue(family, 0));
+        let range_bytes_max = u64::from(limits.max_storage_buffer_range);
         let offer = Offer {
             groups_max: limits.max_compute_work_group_count[0].min(limits.max_compute_work_group_count[1]).min(65_535),
-            binding_bytes_max: u64::from(limits.max_storage_buffer_range),
+            binding_bytes_max: binding_bytes_max.map_or(range_bytes_max, |bytes| bytes.min(range_bytes_max)),
+            scratch_bytes_max: range_bytes_max,
             invocations_max: limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]),
             shared_bytes: limits.max_compute_shared_memory_size,
             float64,
@@ -165,6 +168,13 @@ impl Gpu {
         let mut fitting =
             types.filter(|(index, kind)| allowed & (1 << index) != 0 && kind.property_flags.contains(properties));
         fitting.next().map(|(index, _)| index as u32)
+    }
+
+    /// The address of a buffer's first byte, for shaders.
+    pub fn address(&self, buffer: vk::Buffer) -> u64 {
+        let info = vk::BufferDeviceAddressInfo::default().buffer(buffer);
+        // SAFETY: the buffer is the device's; its usage, its memory's flags and the device's features are for this.
+        unsafe { self.functions.get_buffer_device_address(&info) }
     }
 
     /// A buffer without memory, for all queues.
@@ -272,6 +282,7 @@ fn open(
         .timeline_semaphore(true)
         .host_query_reset(true)
         .vulkan_memory_model(true)
+        .buffer_device_address(true)
         .vulkan_memory_model_device_scope(has_12.vulkan_memory_model_device_scope == 1)
         .shader_float16(has_12.shader_float16 == 1)
         .shader_int8(has_12.shader_int8 == 1)

@@ -361,8 +361,11 @@ fn allocate(
     wanted: vk::MemoryPropertyFlags,
 ) -> Result<vk::DeviceMemory, String> {
     let kind = gpu.memory_type(types, wanted).ok_or("it has no such memory")?;
-    let info = vk::MemoryAllocateInfo::default().allocation_size(size_bytes).memory_type_index(kind);
-    // SAFETY: the structure lives through the call.
+    // Every buffer may be reached by its address.
+    let mut flags = vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
+    let info =
+        vk::MemoryAllocateInfo::default().allocation_size(size_bytes).memory_type_index(kind).push_next(&mut flags);
+    // SAFETY: the structures live through the call.
     unsafe { gpu.functions.allocate_memory(&info, None) }.map_err(|error| error.to_string())
 }
 

@@ -95,7 +95,12 @@ impl Recorder<'_> {
             range: parameters.size_bytes,
         }];
         for bound in &dispatch.bindings {
-            spans.push(self.bytes(launch, bound)?);
+            let bytes = self.bytes(launch, bound)?;
+            let is_own = matches!(bound.operand, Operand::Scratch | Operand::Counter);
+            spans.push(match dispatch.shader.is_far() && !is_own {
+                true => self.address(frame, bytes)?,
+                false => self.bindable(launch, bytes)?,
+            });
         }
         let set = frame.set(pipeline.set)?;
         let writes: Vec<vk::WriteDescriptorSet> = spans
@@ -136,7 +141,15 @@ impl Recorder<'_> {
             }
         };
         let region = region.ok_or_else(missing)?;
-        let span = span(region, self.memories.place(region)?, bound)?;
+        span(region, self.memories.place(region)?, bound)
+    }
+
+    /// The same bytes, where a binding holds them.
+    fn bindable(
+        &self,
+        launch: &Launch,
+        span: vk::DescriptorBufferInfo,
+    ) -> Result<vk::DescriptorBufferInfo, DeviceError> {
         let (alignment, max) =
             (self.gpu.limits.min_storage_buffer_offset_alignment, u64::from(self.gpu.limits.max_storage_buffer_range));
         if span.offset % alignment != 0 || span.range > max {
@@ -147,6 +160,17 @@ impl Recorder<'_> {
             return Err(DeviceError::Unsupported { kernel: launch.kernel.name(), reason });
         }
         Ok(span)
+    }
+
+    /// The bytes in which the address of others is.
+    fn address(
+        &self,
+        frame: &mut Frame,
+        span: vk::DescriptorBufferInfo,
+    ) -> Result<vk::DescriptorBufferInfo, DeviceError> {
+        let address = self.gpu.address(span.buffer) + span.offset;
+        let words = frame.parameters(&[address as u32, (address >> 32) as u32])?;
+        Ok(vk::DescriptorBufferInfo { buffer: words.buffer, offset: words.offset_bytes, range: words.size_bytes })
     }
 
     /// Records a copy.

@@ -9,7 +9,6 @@ use forebay_base::kernel::Convolution;
 use forebay_base::{Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
-use super::operands::require_reachable;
 use super::spatial::{by_images, check_packed, require_float32, Sliding, Spatial};
 use super::{unsupported, Lowered, Offer, Operand};
 use correlation::Direction;
@@ -70,26 +69,21 @@ pub(super) fn lower(
 ) -> Result<Lowered, DeviceError> {
     let lowered = || {
         require_float32(reads, writes)?;
-        require_reachable(&reads[2..], offer)?;
         reads[2..].iter().try_for_each(check_packed)?;
         let bias = reads.len() > 2;
         let operands = [(Operand::Read(0), &reads[0]), (Operand::Write(0), &writes[0])];
         match kernel {
             Kernel::Convolution { convolution, activation } => {
-                require_reachable(&reads[1..2], offer)?;
                 let geometry = Geometry::new(convolution, &reads[0], &reads[1], &writes[0])?;
                 let direction = Direction::forward(&geometry);
-                by_images(&operands, offer, |images| direction.dispatch(images, bias, *activation, offer))
+                Ok(by_images(&operands, offer, |images| direction.dispatch(images, bias, *activation, offer)))
             }
             Kernel::ConvolutionDataGradient { convolution, activation } => {
-                require_reachable(&reads[1..2], offer)?;
                 let geometry = Geometry::new(convolution, &writes[0], &reads[1], &reads[0])?;
                 let direction = Direction::transposed(&geometry);
-                by_images(&operands, offer, |images| direction.dispatch(images, bias, *activation, offer))
+                Ok(by_images(&operands, offer, |images| direction.dispatch(images, bias, *activation, offer)))
             }
             Kernel::ConvolutionWeightGradient { convolution, accumulate } => {
-                // Images are added up: they cannot be shared out.
-                [reads, writes].into_iter().try_for_each(|descs| require_reachable(descs, offer))?;
                 let geometry = Geometry::new(convolution, &reads[0], &writes[0], &reads[1])?;
                 Ok(weight_gradient::lower(&geometry, *accumulate, offer))
             }

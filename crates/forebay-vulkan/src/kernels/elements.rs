@@ -1,7 +1,8 @@
 //! Dispatches that go through the elements of a tensor: the counterpart of the repository's `kernels/elements.slang`.
 //!
 //! Elements are gone through in the order in which the output lies, with dimensions merged that lie seamlessly in every
-//! operand. What is too large for one dispatch (a binding holds only so many bytes) is cut along the outermost dimension.
+//! operand. What is too large for one dispatch (a binding holds only so many bytes) is cut along the outermost dimension, or,
+//! where that gives too many parts, reached by its address.
 
 use forebay_base::{DataType, TensorDesc};
 use half::{bf16, f16};
@@ -13,6 +14,9 @@ use super::{groups, Bound, Dispatch, Offer, Operand, Shader};
 const ITEMS_PER_GROUP: u64 = 256 * 4;
 /// Elements that one dispatch makes at most: their numbers, and those of invocations past the end, fit 32 bits.
 const ELEMENTS_MAX: u64 = 1 << 31;
+/// Parts of one launch at most. Where an operand's elements are not gone through in the order in which they lie, cutting helps
+/// little.
+const PARTS_MAX: usize = 64;
 /// What bindings start at multiples of.
 const BINDING_ALIGNMENT_BYTES: u64 = 256;
 
@@ -144,19 +148,30 @@ impl Elements {
         merged
     }
 
-    /// The dispatches that go through them.
+    /// The dispatches that go through them: few enough, with what bindings hold, or as few as can be.
     pub fn dispatches(self, task: &Task, offer: &Offer) -> Result<Vec<Dispatch>, String> {
-        let mut dispatches = Vec::new();
-        let mut rest = vec![self.merged()];
+        let whole = self.merged();
+        let parts = whole.clone().cut(PARTS_MAX, |elements| elements.fits(offer));
+        let parts = parts.or_else(|| whole.cut(usize::MAX, Elements::are_few)).unwrap_or_default();
+        parts.iter().map(|elements| elements.dispatch(task, offer)).collect()
+    }
+
+    /// Parts that fit; none where there are more than `most`, or one element does not.
+    fn cut(self, most: usize, fits: impl Fn(&Elements) -> bool) -> Option<Vec<Elements>> {
+        let mut parts = Vec::new();
+        let mut rest = vec![self];
         while let Some(elements) = rest.pop() {
-            if elements.fits(offer) {
-                dispatches.push(elements.dispatch(task, offer)?);
+            if fits(&elements) {
+                parts.push(elements);
             } else {
                 let (first, second) = elements.halves()?;
                 rest.extend([second, first]);
             }
+            if parts.len() + rest.len() > most {
+                return None;
+            }
         }
-        Ok(dispatches)
+        Some(parts)
     }
 
     /// The same elements with dimensions in the order in which the output lies, and merged where that changes nothing.
@@ -213,14 +228,16 @@ impl Elements {
 
     fn fits(&self, offer: &Offer) -> bool {
         let fits = |layout: &Layout| self.bytes_of(layout).1 <= offer.binding_bytes_max;
-        self.count() <= ELEMENTS_MAX && self.layouts.iter().all(fits)
+        self.are_few() && self.layouts.iter().all(fits)
     }
 
-    /// The elements in two parts, cut along the outermost dimension, at a multiple of 256 where it is long.
-    fn halves(self) -> Result<(Elements, Elements), String> {
-        let Some((&size, inner)) = self.sizes.split_first() else {
-            return Err(format!("an element's operands do not fit the device's bindings: {:?}", self.layouts));
-        };
+    fn are_few(&self) -> bool {
+        self.count() <= ELEMENTS_MAX
+    }
+
+    /// The elements in two parts, cut along the outermost dimension, at a multiple of 256 where it is long; none of one.
+    fn halves(self) -> Option<(Elements, Elements)> {
+        let (&size, inner) = self.sizes.split_first()?;
         let step = [BINDING_ALIGNMENT_BYTES, 4, 1].into_iter().find(|step| size >= 2 * step).unwrap_or(1);
         let middle = size / 2 / step * step;
         let part = |start: u64, length: u64| {
@@ -231,7 +248,7 @@ impl Elements {
             // A dimension of one element is none.
             part.merged()
         };
-        Ok((part(0, middle), part(middle, size - middle)))
+        Some((part(0, middle), part(middle, size - middle)))
     }
 
     fn dispatch(&self, task: &Task, offer: &Offer) -> Result<Dispatch, String> {

@@ -57,21 +57,20 @@ impl Lattice {
         }
     }
 
-    /// Elements from one of them to the next, between which all of it lies.
-    ///
-    /// # Errors
-    /// Where they lie entangled.
-    pub fn slab_stride(&self) -> Result<u64, String> {
-        let channels = (self.channels - 1) * self.channel_stride + self.places;
-        let (stride, span) = if self.images > 1 {
-            (self.image_stride, channels + (self.rows - 1) * self.row_stride)
+    /// Elements from one of them to the next.
+    pub fn slab_stride(&self) -> u64 {
+        if self.images > 1 {
+            self.image_stride
         } else {
-            (self.row_stride, channels)
-        };
-        if span > stride {
-            return Err(format!("{self:?} is larger than a shader reaches, and cannot be cut"));
+            self.row_stride
         }
-        Ok(stride)
+    }
+
+    /// Whether all of each lies before the next.
+    pub fn is_cuttable(&self) -> bool {
+        let channels = (self.channels - 1) * self.channel_stride + self.places;
+        let span = if self.images > 1 { channels + (self.rows - 1) * self.row_stride } else { channels };
+        span <= self.slab_stride()
     }
 
     /// So many of them.

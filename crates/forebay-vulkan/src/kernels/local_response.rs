@@ -59,5 +59,5 @@ pub(super) fn lower(
             groups,
         }
     };
-    by_images(&operands, offer, dispatch).map_err(refuse)
+    Ok(by_images(&operands, offer, dispatch))
 }

@@ -4,7 +4,7 @@ use forebay_base::kernel::Activation;
 use forebay_base::{Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
-use super::operands::{broadcast_strides, require_reachable};
+use super::operands::broadcast_strides;
 use super::shaders::{Shader, MATMUL_128X128, MATMUL_32X32, MATMUL_64X64};
 use super::spatial::{check_packed, require_float32};
 use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
@@ -36,7 +36,6 @@ pub(super) fn lower(
         return Err(unsupported(kernel, "not a matrix product"));
     };
     require_float32(reads, writes).map_err(refuse)?;
-    [reads, writes].into_iter().try_for_each(|descs| require_reachable(descs, offer)).map_err(refuse)?;
     let (a, b, y) = (&reads[0], &reads[1], &writes[0]);
     [a, b, y].into_iter().try_for_each(check_packed).map_err(refuse)?;
     let product = Product::new((a, transpose_a), (b, transpose_b), reads.get(2), y).map_err(refuse)?;

@@ -17,6 +17,7 @@ mod operands;
 mod optimizer;
 mod parts;
 mod pooling;
+mod reach;
 mod reduce;
 mod shaders;
 mod spatial;
@@ -27,6 +28,8 @@ mod sums;
 use forebay_base::{Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
+use operands::require_countable;
+use reach::reach;
 pub use shaders::{Shader, ALL};
 
 /// What of a device decides how kernels run on it.
@@ -34,8 +37,10 @@ pub use shaders::{Shader, ALL};
 pub struct Offer {
     /// Workgroups that one dispatch may have in its first two dimensions.
     pub groups_max: u32,
-    /// Bytes that one binding may reach.
+    /// Bytes of an operand that one binding may reach.
     pub binding_bytes_max: u64,
+    /// Bytes of scratch that one binding may reach.
+    pub scratch_bytes_max: u64,
     /// Invocations that a workgroup may have.
     pub invocations_max: u32,
     /// Bytes that the invocations of a workgroup share.
@@ -50,6 +55,7 @@ impl Offer {
     const LEAST: Offer = Offer {
         groups_max: 65_535,
         binding_bytes_max: 128 << 20,
+        scratch_bytes_max: 128 << 20,
         invocations_max: 256,
         shared_bytes: 16 << 10,
         float64: true,
@@ -90,7 +96,7 @@ impl From<Operand> for Bound {
 /// One dispatch of a shader.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dispatch {
-    /// The shader.
+    /// The shader. Of what the launch reads and writes, a far one wants the addresses bound, not the bytes.
     pub shader: &'static Shader,
     /// Its specialization constants, from 0 on.
     pub constants: Vec<u32>,
@@ -127,9 +133,17 @@ pub fn lower(
     writes: &[TensorDesc],
     offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
-    let lowered = lower_by_family(kernel, reads, writes, offer)?;
+    let refuse = |reason: String| unsupported(kernel, reason);
+    require_countable(reads).and_then(|()| require_countable(writes)).map_err(refuse)?;
+    let mut lowered = lower_by_family(kernel, reads, writes, offer)?;
+    let mut dispatches = lowered.dispatches.iter_mut();
+    dispatches.try_for_each(|dispatch| reach(dispatch, reads, writes, offer)).map_err(refuse)?;
+    let (scratch_bytes, most) = (lowered.scratch_bytes, offer.scratch_bytes_max);
+    if scratch_bytes > most {
+        return Err(refuse(format!("it needs {scratch_bytes} bytes of scratch, and a shader reaches {most}")));
+    }
     if !offer.float64 && lowered.dispatches.iter().any(|dispatch| dispatch.shader.needs_float64()) {
-        return Err(unsupported(kernel, "it computes in float64, which the device's shaders lack"));
+        return Err(refuse("it computes in float64, which the device's shaders lack".into()));
     }
     Ok(lowered)
 }

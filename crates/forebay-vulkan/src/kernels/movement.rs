@@ -213,12 +213,6 @@ fn gather_gradient(
     if dy.data_type() != DataType::Float32 {
         return Err(format!("the Vulkan device does not sum {}; cast to float32 first", dy.data_type()));
     }
-    for desc in [dy, indices, ddata] {
-        let (bytes, most) = (desc.total_size_bytes(), offer.binding_bytes_max);
-        if bytes > most {
-            return Err(format!("{desc} has {bytes} bytes, of which the device binds {most} at most"));
-        }
-    }
     let groups_per_row = (size * inner).div_ceil(GRADIENT_ELEMENTS_PER_GROUP);
     let groups = groups(outer * groups_per_row, offer);
     let numbers = [ddata.element_count(), inner, indices.element_count(), size];

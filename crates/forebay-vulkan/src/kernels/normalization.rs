@@ -7,7 +7,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
 use super::lattice::{lattices, Lattice};
-use super::operands::{exactly, require_packed, require_reachable};
+use super::operands::{exactly, require_packed};
 use super::parts::{parts, Beginning, Rows};
 use super::reduce::{team_of, team_words};
 use super::shaders::{self, Shader};
@@ -39,26 +39,20 @@ pub(super) fn lower(
     writes: &[TensorDesc],
     offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
-    let reachable = || require_reachable(reads, offer).and_then(|()| require_reachable(writes, offer));
     let batch = |epsilon, activation| Batch { epsilon, activation, offer };
     let lowered = match *kernel {
         Kernel::BatchNormalization { epsilon, activation } => batch(epsilon, activation).inference(reads, writes),
         Kernel::BatchNormalizationTraining { epsilon, activation } => {
-            reachable().and_then(|()| batch(epsilon, activation).training(reads, writes))
-        }
-        Kernel::BatchNormalizationGradient { epsilon, activation } if reads.len() > 6 => {
-            batch(epsilon, activation).gradient(reads, writes)
+            batch(epsilon, activation).training(reads, writes)
         }
         Kernel::BatchNormalizationGradient { epsilon, activation } => {
-            reachable().and_then(|()| batch(epsilon, activation).gradient(reads, writes))
+            batch(epsilon, activation).gradient(reads, writes)
         }
         Kernel::RunningStatistics { momentum, correction } => {
-            reachable().and_then(|()| running_statistics(momentum, correction, reads, writes, offer))
+            running_statistics(momentum, correction, reads, writes, offer)
         }
         Kernel::LayerNormalization { axis, epsilon } => layer(axis, epsilon, reads, writes, offer),
-        Kernel::LayerNormalizationGradient { axis } => {
-            reachable().and_then(|()| layer_gradient(axis, reads, writes, offer))
-        }
+        Kernel::LayerNormalizationGradient { axis } => layer_gradient(axis, reads, writes, offer),
         _ => Err("not a normalisation".into()),
     };
     lowered.map_err(|reason| unsupported(kernel, reason))
@@ -133,12 +127,13 @@ impl Batch<'_> {
         let element_bytes = tensors[0].1.data_type().size_bytes();
         let rows = lattices[0].slabs();
         let mut slabs: Vec<Rows> = Vec::new();
-        if tensors.iter().any(|(_, desc)| desc.total_size_bytes() > self.offer.binding_bytes_max) {
+        let is_large = |(_, desc): &(Operand, &TensorDesc)| desc.total_size_bytes() > self.offer.binding_bytes_max;
+        if tensors.iter().any(is_large) && lattices.iter().all(Lattice::is_cuttable) {
             for (&(operand, _), own) in tensors.iter().zip(&lattices) {
-                slabs.push(Rows { operand, row_bytes: own.slab_stride()? * element_bytes });
+                slabs.push(Rows { operand, row_bytes: own.slab_stride() * element_bytes });
             }
         }
-        let parts = parts(&slabs, rows, Beginning::Anywhere, self.offer)?;
+        let parts = parts(&slabs, rows, Beginning::Anywhere, self.offer);
         let dispatch = |part: &Range<u64>| {
             let mut own = lattices.map(|lattice| lattice.with_slabs(part.end - part.start));
             for (lattice, slab) in own.iter_mut().zip(&slabs) {
@@ -265,7 +260,7 @@ fn layer(
             groups,
         }
     };
-    let dispatches = parts(&slabs, rows, Beginning::Aligned, offer)?.iter().map(dispatch).collect();
+    let dispatches = parts(&slabs, rows, Beginning::Aligned, offer).iter().map(dispatch).collect();
     Ok(Lowered { dispatches, scratch_bytes: 0 })
 }
 

@@ -1,21 +1,13 @@
-//! What kernels ask of their operands: that a shader can address them, their number, types and sizes.
+//! What kernels ask of their operands: that a shader can count their elements, their number, types and sizes.
 
 use forebay_base::{DataType, TensorDesc};
 
-use super::Offer;
-
 /// # Errors
-/// Where an operand has more bytes than a shader reaches through a binding, or more elements than it counts.
-pub(super) fn require_reachable(descs: &[TensorDesc], offer: &Offer) -> Result<(), String> {
-    let reached_bytes = offer.binding_bytes_max.min(1 << 32);
-    match descs.iter().find(|desc| desc.total_size_bytes() > reached_bytes) {
-        Some(desc) => {
-            Err(format!("{desc} has {} bytes, and a shader reaches {reached_bytes} bytes", desc.total_size_bytes()))
-        }
-        None => match descs.iter().find(|desc| desc.element_count() > u64::from(u32::MAX)) {
-            Some(desc) => Err(format!("{desc} has {} elements, and a shader counts 2^32", desc.element_count())),
-            None => Ok(()),
-        },
+/// Where an operand has more elements than a shader counts.
+pub(super) fn require_countable(descs: &[TensorDesc]) -> Result<(), String> {
+    match descs.iter().find(|desc| desc.element_count() > u64::from(u32::MAX)) {
+        Some(desc) => Err(format!("{desc} has {} elements, and a shader counts 2^32", desc.element_count())),
+        None => Ok(()),
     }
 }
 

@@ -76,7 +76,7 @@ impl Pooling {
         let spatial = [Spatial::of(x.0)?, Spatial::of(dy.0)?, Spatial::of(result)?];
         let image_elements = result.element_count() / result.sizes()[0];
         let operands = [(x.1, x.0), (dy.1, dy.0), (Operand::Write(0), result)];
-        by_images(&operands, offer, |images| {
+        let dispatch = |images: u32| {
             let elements = u64::from(images) * image_elements;
             let groups = groups(elements.div_ceil(GROUP_ELEMENTS), offer);
             let mut parameters = vec![groups[0], self.input.channels, elements as u32];
@@ -90,6 +90,7 @@ impl Pooling {
                 parameters,
                 groups,
             }
-        })
+        };
+        Ok(by_images(&operands, offer, dispatch))
     }
 }

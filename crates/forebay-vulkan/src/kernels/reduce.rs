@@ -7,7 +7,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
 use super::lattice::Lattice;
-use super::operands::{exactly, require_packed, require_reachable};
+use super::operands::{exactly, require_packed};
 use super::parts::{parts, Beginning, Rows};
 use super::shaders::{self, Shader};
 use super::sums::{bindings, whole_channels, LANES};
@@ -60,9 +60,7 @@ pub(super) fn lower(
     offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
     let lowered = match kernel {
-        Kernel::Reduce { op, axes } => require_reachable(reads, offer)
-            .and_then(|()| require_reachable(writes, offer))
-            .and_then(|()| reduce(*op, axes, reads, writes, offer)),
+        Kernel::Reduce { op, axes } => reduce(*op, axes, reads, writes, offer),
         Kernel::Softmax { axis } | Kernel::SoftmaxGradient { axis } => softmax(*axis, false, reads, writes, offer),
         Kernel::LogSoftmax { axis } | Kernel::LogSoftmaxGradient { axis } => softmax(*axis, true, reads, writes, offer),
         _ => Err("not a reduction".into()),
@@ -126,7 +124,7 @@ fn softmax(
             groups,
         }
     };
-    let dispatches = parts(&slabs, outer, Beginning::Aligned, offer)?.iter().map(dispatch).collect();
+    let dispatches = parts(&slabs, outer, Beginning::Aligned, offer).iter().map(dispatch).collect();
     Ok(Lowered { dispatches, scratch_bytes: 0 })
 }
 
@@ -232,7 +230,8 @@ fn dispatch(
     let dimensions = kept.0.iter().chain(&reduced.0).flat_map(|&(size, stride)| [size, stride]);
     let parameters = words.into_iter().chain(dimensions).map(|word| word as u32);
     let interleaved = kept.inner_stride() < reduced.inner_stride();
-    let scratch = if chunks > 1 { Operand::Scratch } else { Operand::Write(0) };
+    // A shader has all of its bindings bound, even those that it does not use here.
+    let scratch = if chunks > 1 { Operand::Scratch } else { Operand::Counter };
     let operands = (0..reads).map(Operand::Read).chain([Operand::Write(0), scratch, Operand::Counter]);
     let dispatch = Dispatch {
         shader,

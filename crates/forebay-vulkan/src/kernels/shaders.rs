@@ -1,15 +1,30 @@
 //! The compiled shaders: `cargo xtask kernels` makes them from the repository's `kernels/`.
 
+use std::fmt;
+
 /// A compiled shader.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub struct Shader {
     /// Its name: that of its file.
     pub name: &'static str,
     /// SPIR-V, in little-endian words.
     pub code: &'static [u8],
+    /// The same shader for operands with more bytes than a binding reaches; none where this is that.
+    pub far: Option<&'static Shader>,
+}
+
+impl fmt::Debug for Shader {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name)
+    }
 }
 
 impl Shader {
+    /// Whether what is bound of operands is their address.
+    pub fn is_far(&self) -> bool {
+        self.far.is_none()
+    }
+
     /// Whether the shader computes with float64, which a device may lack.
     pub fn needs_float64(&self) -> bool {
         // Capabilities come first, behind a header of five words; each is a word that says so, and its number.
@@ -22,17 +37,25 @@ impl Shader {
 const CAPABILITY: [u8; 4] = [17, 0, 2, 0];
 const FLOAT64: [u8; 4] = [10, 0, 0, 0];
 
-/// Names a shader's constant and its file alike.
+/// The shader in the file of a name.
+macro_rules! shader {
+    ($far:expr, $($name:literal),+) => {
+        Shader {
+            name: concat!($($name),+),
+            code: include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels/spirv/", $($name),+, ".spv")),
+            far: $far,
+        }
+    };
+}
+
+/// Names a shader's constant and its files alike.
 macro_rules! shaders {
     ($($constant:ident = $name:literal),* $(,)?) => {
         $(
             #[doc = concat!("`kernels/spirv/", $name, ".spv`.")]
-            pub(super) static $constant: Shader = Shader {
-                name: $name,
-                code: include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels/spirv/", $name, ".spv")),
-            };
+            pub(super) static $constant: Shader = shader!(Some(&shader!(None, $name, "_far")), $name);
         )*
-        /// Every shader.
+        /// Every shader, each of which has a far one.
         pub static ALL: &[&Shader] = &[$(&$constant),*];
     };
 }
@@ -126,7 +149,12 @@ mod tests {
     #[test]
     fn shaders_are_spirv_and_tell_whether_they_need_float64() {
         for shader in ALL {
-            assert_eq!(shader.code[..4], 0x0723_0203_u32.to_le_bytes(), "{}", shader.name);
+            let far = shader.far.unwrap();
+            assert!(far.is_far() && !shader.is_far() && far.name == format!("{}_far", shader.name));
+            for form in [shader, far] {
+                assert_eq!(form.code[..4], 0x0723_0203_u32.to_le_bytes(), "{}", form.name);
+                assert_eq!(form.needs_float64(), shader.needs_float64(), "{}", form.name);
+            }
             assert!(!shader.name.ends_with("_f64") || shader.needs_float64(), "{}", shader.name);
         }
         assert!(SUMS_STATISTICS_F32.needs_float64());

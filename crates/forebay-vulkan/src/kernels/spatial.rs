@@ -108,33 +108,22 @@ fn three(values: &[u64], filler: u32) -> [u32; 3] {
     three
 }
 
-/// What `dispatch` makes of so many images: of all, or of as many at once as bindings hold of each operand, which are those
-/// that have images.
-///
-/// # Errors
-/// Where a binding does not hold an image, or images lie entangled.
+/// What `dispatch` makes of so many images: of as many at once as bindings hold of each operand, which are those that have
+/// images, or of all.
 pub(super) fn by_images(
     operands: &[(Operand, &TensorDesc)],
     offer: &Offer,
     dispatch: impl Fn(u32) -> Dispatch,
-) -> Result<Lowered, String> {
+) -> Lowered {
     let images = operands.first().map_or(1, |(_, desc)| desc.sizes()[0]);
-    let mut rows = Vec::with_capacity(operands.len());
-    for &(operand, desc) in operands {
-        let row_bytes = desc.effective_strides()[0] * desc.data_type().size_bytes();
-        let last_bytes = (images - 1) * row_bytes;
-        let entangled = images > 1 && desc.total_size_bytes() - last_bytes > row_bytes;
-        let row_bytes = if images == 1 || entangled { desc.total_size_bytes() } else { row_bytes };
-        rows.push((Rows { operand, row_bytes }, entangled));
-    }
-    let (rows, entangled): (Vec<Rows>, Vec<bool>) = rows.into_iter().unzip();
-    let parts = parts(&rows, images, Beginning::Aligned, offer)?;
-    if parts.len() > 1 && entangled.contains(&true) {
-        return Err(format!(
-            "images lie entangled, and are larger than the {} bytes of a binding",
-            offer.binding_bytes_max
-        ));
-    }
+    let row_bytes = |desc: &TensorDesc| desc.effective_strides()[0] * desc.data_type().size_bytes();
+    // Between images that lie entangled, nothing is cut.
+    let entangled = images > 1 && operands.iter().any(|(_, desc)| desc.total_size_bytes() > images * row_bytes(desc));
+    let image_bytes = |desc| if images > 1 { row_bytes(desc) } else { desc.total_size_bytes() };
+    let rows: Vec<Rows> =
+        operands.iter().map(|&(operand, desc)| Rows { operand, row_bytes: image_bytes(desc) }).collect();
+    let parts =
+        if entangled { std::iter::once(0..images).collect() } else { parts(&rows, images, Beginning::Aligned, offer) };
     let part = |part: &Range<u64>| {
         let mut dispatch = dispatch((part.end - part.start) as u32);
         for binding in &mut dispatch.bindings {
@@ -144,7 +133,7 @@ pub(super) fn by_images(
         }
         dispatch
     };
-    Ok(Lowered { dispatches: parts.iter().map(part).collect(), scratch_bytes: 0 })
+    Lowered { dispatches: parts.iter().map(part).collect(), scratch_bytes: 0 }
 }
 
 /// Checks that all operands are float32.

@@ -5,7 +5,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
 use super::lattice::{lattices, Lattice};
-use super::operands::{exactly, require_packed, require_reachable};
+use super::operands::{exactly, require_packed};
 use super::shaders::{self, Shader};
 use super::{groups, loss, unsupported, Bound, Dispatch, Lowered, Offer, Operand};
 
@@ -26,12 +26,11 @@ pub(super) fn lower(
     writes: &[TensorDesc],
     offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
-    let lowered =
-        require_reachable(reads, offer).and_then(|()| require_reachable(writes, offer)).and_then(|()| match *kernel {
-            Kernel::Sums { of, accumulate } => add(of, accumulate, reads, writes, offer),
-            Kernel::FromSums { of } => finish(of, reads, writes, offer),
-            _ => Err("not a sum".into()),
-        });
+    let lowered = match *kernel {
+        Kernel::Sums { of, accumulate } => add(of, accumulate, reads, writes, offer),
+        Kernel::FromSums { of } => finish(of, reads, writes, offer),
+        _ => Err("not a sum".into()),
+    };
     lowered.map_err(|reason| unsupported(kernel, reason))
 }
 
@@ -106,7 +105,7 @@ fn sum_channels(
     parameters.extend(x.words());
     parameters.extend(dy.words());
     // A shader has all of its bindings bound, even those that it does not use here.
-    let scratch = if shared { Operand::Scratch } else { Operand::Write(0) };
+    let scratch = if shared { Operand::Scratch } else { Operand::Counter };
     let before = if settings.accumulate { Operand::Read(reads) } else { Operand::Write(0) };
     let operands = (0..reads).map(Operand::Read).chain([Operand::Write(0), scratch, Operand::Counter, before]);
     let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters, groups };

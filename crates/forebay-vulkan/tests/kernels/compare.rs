@@ -17,6 +17,9 @@ pub type Tensor = (TensorDesc, Vec<f64>);
 const UNWRITTEN: u8 = 0xa5;
 /// Bytes behind each operand that nobody may touch.
 const GUARD_BYTES: u64 = 64;
+/// What bindings hold on the devices on which most operands are larger: nothing, so that all are reached by their addresses,
+/// and so much that operands are cut into parts where they can be.
+const SMALL_BINDINGS_BYTES: [u64; 2] = [0, 1024];
 
 /// A packed descriptor.
 pub fn packed(data_type: DataType, sizes: &[u64]) -> TensorDesc {
@@ -56,11 +59,20 @@ pub fn host() -> &'static Machine {
 /// Where there is none although `FOREBAY_REQUIRE` names vulkan.
 pub fn vulkan() -> Option<&'static Machine> {
     static VULKAN: OnceLock<Option<Machine>> = OnceLock::new();
-    VULKAN.get_or_init(|| open().map_err(|reason| skipped(&reason)).ok()).as_ref()
+    VULKAN.get_or_init(|| open(None).map_err(|reason| skipped(&reason)).ok()).as_ref()
 }
 
-fn open() -> Result<Machine, String> {
-    match VulkanDevice::open(&VulkanOptions::default()) {
+/// The same device with small bindings, and how small they are; nothing where there is no device.
+fn with_small_bindings() -> &'static [(u64, Machine)] {
+    static MACHINES: OnceLock<Vec<(u64, Machine)>> = OnceLock::new();
+    MACHINES.get_or_init(|| {
+        let machine = |bytes| open(Some(bytes)).ok().map(|machine| (bytes, machine));
+        SMALL_BINDINGS_BYTES.into_iter().filter_map(machine).collect()
+    })
+}
+
+fn open(binding_bytes_max: Option<u64>) -> Result<Machine, String> {
+    match VulkanDevice::open(&VulkanOptions { binding_bytes_max, ..VulkanOptions::default() }) {
         Ok(device) => Ok(Machine::new(Box::new(device))),
         // There is no Vulkan, or no device.
         Err(DeviceError::Setting { reason }) => Err(reason),
@@ -68,16 +80,30 @@ fn open() -> Result<Machine, String> {
     }
 }
 
-/// Runs a launch on the Vulkan device and asserts that what it writes agrees with what the host writes: see [`check`].
+/// Runs a launch on the Vulkan device and asserts that what it writes agrees with what the host writes (see [`check`]), and
+/// has the same bits where bindings do not hold the operands.
 pub fn compare(seed: u64, kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc], tolerance: f64) {
-    if let Some(machine) = vulkan() {
-        check(machine, seed, kernel, reads, writes, tolerance);
+    let Some(machine) = vulkan() else { return };
+    let outputs = check(machine, seed, kernel, reads, writes, tolerance);
+    for (bytes, machine) in with_small_bindings() {
+        let others = run(machine, kernel, reads, writes, &[])
+            .unwrap_or_else(|error| panic!("bindings of {bytes} bytes, seed {seed}: {error} ({kernel})"));
+        let output = differing(writes, &outputs, &others);
+        assert_eq!(output, None, "an output differs with bindings of {bytes} bytes: seed {seed}, {kernel}");
     }
 }
 
 /// Asserts that every element that a launch writes on `machine` is within `tolerance` x (1 + magnitude) of the host's, NaN
-/// where that is NaN, and that all runs give the same bits: repeated, and in place wherever the kernel allows it.
-pub fn check(machine: &Machine, seed: u64, kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc], tolerance: f64) {
+/// where that is NaN, and that all runs give the same bits: repeated, and in place wherever the kernel allows it. What it
+/// writes.
+pub fn check(
+    machine: &Machine,
+    seed: u64,
+    kernel: &Kernel,
+    reads: &[Tensor],
+    writes: &[TensorDesc],
+    tolerance: f64,
+) -> Vec<Vec<u8>> {
     let named = |what: &str, device: &Machine, pairs: &[(usize, usize)]| {
         run(device, kernel, reads, writes, pairs)
             .unwrap_or_else(|error| panic!("{what}, seed {seed}: {error} ({kernel})"))
@@ -87,12 +113,18 @@ pub fn check(machine: &Machine, seed: u64, kernel: &Kernel, reads: &[Tensor], wr
     agree(kernel, seed, writes, &outputs, &expected, tolerance);
     assert!(outputs == named("the device", machine, &[]), "a repetition differs in bits: seed {seed}, {kernel}");
     for pairs in in_place(kernel, reads, writes) {
-        let others = named("the device", machine, &pairs);
-        for (i, (output, other)) in outputs.iter().zip(&others).enumerate() {
-            let same = elements(&writes[i]).all(|(_, at)| word(&writes[i], output, at) == word(&writes[i], other, at));
-            assert!(same, "output {i} differs in place {pairs:?}: seed {seed}, {kernel}");
-        }
+        let output = differing(writes, &outputs, &named("the device", machine, &pairs));
+        assert_eq!(output, None, "an output differs in place {pairs:?}: seed {seed}, {kernel}");
     }
+    outputs
+}
+
+/// The first output an element of which has other bits.
+fn differing(writes: &[TensorDesc], outputs: &[Vec<u8>], others: &[Vec<u8>]) -> Option<usize> {
+    (0..writes.len()).find(|&output| {
+        let [own, other] = [outputs, others].map(|all| &all[output]);
+        elements(&writes[output]).any(|(_, at)| word(&writes[output], own, at) != word(&writes[output], other, at))
+    })
 }
 
 /// Asserts that the bytes of each output hold elements that agree.

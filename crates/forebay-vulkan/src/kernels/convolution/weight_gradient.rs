@@ -44,7 +44,7 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, offer: &Offer) -> Low
     let image_chunks = image_rows.div_ceil(chunk_rows);
     let chunks = image_chunks * u64::from(y.images);
     let scratch_bytes = (chunks * weights * 4).next_multiple_of(256);
-    let apart = chunks > 1 && tiles < TILES_MIN && scratch_bytes <= SCRATCH_MAX_BYTES.min(offer.binding_bytes_max);
+    let apart = chunks > 1 && tiles < TILES_MIN && scratch_bytes <= SCRATCH_MAX_BYTES.min(offer.scratch_bytes_max);
 
     let groups = groups(tiles * if apart { chunks } else { 1 }, offer);
     let counts = [
@@ -67,8 +67,9 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, offer: &Offer) -> Low
     parameters.extend([window.kernel, window.strides, window.dilations, window.pads].into_iter().flatten());
     parameters.extend([weights as u32, u32::from(accumulate)]);
     let before = if accumulate { Operand::Read(2) } else { Operand::Read(0) };
-    let [scratch, counter] = if apart { [Operand::Scratch, Operand::Counter] } else { [Operand::Write(0); 2] };
-    let operands = [Operand::Read(0), Operand::Read(1), before, Operand::Write(0), scratch, counter];
+    // A shader has all of its bindings bound, even those that it does not use here.
+    let scratch = if apart { Operand::Scratch } else { Operand::Counter };
+    let operands = [Operand::Read(0), Operand::Read(1), before, Operand::Write(0), scratch, Operand::Counter];
     let dispatch = Dispatch {
         shader,
         constants: vec![u32::from(apart)],

@@ -74,7 +74,11 @@ fn parts_cover_every_element_once_within_bindings() {
         let offer = Offer { binding_bytes_max, ..Offer::LEAST };
         let task = Task { shader: &shaders::MOVEMENT_COPY, constants: Vec::new(), arguments: Vec::new() };
         let (mut all, mut owners) = (BTreeMap::new(), BTreeMap::new());
-        for (number, dispatch) in elements.dispatches(&task, &offer).unwrap().iter().enumerate() {
+        let dispatches = elements.dispatches(&task, &offer).unwrap();
+        let bounds = || dispatches.iter().flat_map(|dispatch| &dispatch.bindings);
+        let fits = bounds().all(|bound| bound.size_bytes.is_none_or(|bytes| bytes <= binding_bytes_max));
+        assert!(if fits { dispatches.len() <= PARTS_MAX } else { dispatches.len() == 1 }, "seed {seed}");
+        for (number, dispatch) in dispatches.iter().enumerate() {
             let (places, words) = gone_through(dispatch, &layouts);
             for &place in places.keys() {
                 let word = place * layouts[2].element_bytes / 4;

@@ -1,0 +1,98 @@
+//! Operands larger than a binding: what does not run in [`super::parts`] is reached by its address.
+//!
+//! Every shader has a second form for that, compiled from the same source (`kernels/operands.slang`): the arithmetic and its
+//! order are the same, and so are the bits of results. Addresses are what every device that can be used here has (Vulkan 1.3
+//! asks for them), and cost nothing where all bindings hold their operands. What they are not is seen by the validation layer:
+//! parts are preferred.
+
+use forebay_base::TensorDesc;
+
+use super::{Dispatch, Offer, Operand};
+
+/// Words that shaders count in an operand at most.
+const WORDS_MAX: u64 = 1 << 32;
+
+/// Makes a dispatch one that reaches its operands by their addresses, where a binding does not hold one of them.
+///
+/// # Errors
+/// Where an operand has more words than shaders count, or too much scratch is needed for a binding.
+pub(super) fn reach(
+    dispatch: &mut Dispatch,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    offer: &Offer,
+) -> Result<(), String> {
+    let mut most_bytes = 0;
+    for bound in &dispatch.bindings {
+        let desc = match bound.operand {
+            Operand::Read(number) => reads.get(number),
+            Operand::Write(number) => writes.get(number),
+            Operand::Scratch | Operand::Counter => None,
+        };
+        let Some(desc) = desc else { continue };
+        let rest = desc.total_size_bytes().saturating_sub(bound.offset_bytes);
+        let size_bytes = bound.size_bytes.unwrap_or(rest);
+        if size_bytes / 4 >= WORDS_MAX {
+            return Err(format!("{size_bytes} bytes of {desc} are needed at once, and a shader counts 2^32 words"));
+        }
+        most_bytes = most_bytes.max(size_bytes);
+    }
+    if let Some(far) = dispatch.shader.far.filter(|_| most_bytes > offer.binding_bytes_max) {
+        dispatch.shader = far;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_base::kernel::{Activation, ReduceOp};
+    use forebay_base::{DataType, Kernel};
+
+    use super::super::{lower, Lowered};
+    use super::*;
+
+    fn packed(sizes: &[u64]) -> TensorDesc {
+        TensorDesc::packed(DataType::Float32, sizes).unwrap()
+    }
+
+    fn sum_of_rows(rows: u64, columns: u64, offer: &Offer) -> Result<Lowered, String> {
+        let kernel = Kernel::Reduce { op: ReduceOp::Sum, axes: vec![1] };
+        lower(&kernel, &[packed(&[rows, columns])], &[packed(&[rows])], offer).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn addresses_are_for_operands_that_bindings_do_not_hold() {
+        for (operand_bytes, binding_bytes_max) in [(4096, 4096), (4096, 4095), (4096, 0), (1 << 30, 128 << 20)] {
+            let columns = operand_bytes / 4 / 16;
+            let offer = Offer { binding_bytes_max, ..Offer::LEAST };
+            let [sum, product] = [sum_of_rows(16, columns, &offer).unwrap(), {
+                let kernel = Kernel::MatMul {
+                    transpose_a: false,
+                    transpose_b: true,
+                    alpha: 1.0,
+                    beta: 0.0,
+                    activation: Activation::None,
+                };
+                let (a, b, y) = (packed(&[1, columns]), packed(&[16, columns]), packed(&[1, 16]));
+                lower(&kernel, &[a, b], &[y], &offer).unwrap()
+            }];
+            for dispatch in sum.dispatches.iter().chain(&product.dispatches) {
+                assert_eq!(dispatch.shader.is_far(), operand_bytes > binding_bytes_max, "{operand_bytes} {dispatch:?}");
+                assert!(dispatch.bindings.iter().all(|bound| bound.size_bytes.is_none()), "nothing is cut");
+            }
+        }
+    }
+
+    #[test]
+    fn what_shaders_cannot_count_is_refused_with_numbers() {
+        let error = sum_of_rows(1 << 16, 1 << 16, &Offer::LEAST).unwrap_err();
+        assert!(error.contains("4294967296 elements"), "{error}");
+        let error = sum_of_rows(16, 1 << 20, &Offer { scratch_bytes_max: 1000, ..Offer::LEAST }).unwrap_err();
+        assert!(error.contains("65536 bytes of scratch") && error.contains("1000"), "{error}");
+        let kernel = Kernel::Reduce { op: ReduceOp::Max, axes: vec![1] };
+        let (x, y) = ([1 << 15, 1 << 16], [1 << 15]);
+        let [x, y] = [&x[..], &y].map(|sizes| TensorDesc::packed(DataType::Float64, sizes).unwrap());
+        let error = lower(&kernel, &[x], &[y], &Offer::LEAST).unwrap_err().to_string();
+        assert!(error.contains("17179869184 bytes"), "{error}");
+    }
+}
