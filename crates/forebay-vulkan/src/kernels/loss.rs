@@ -30,9 +30,7 @@ pub(super) fn lower(
     offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
     let lowered = match *kernel {
-        Kernel::SoftmaxCrossEntropy { axis, ignore_index } => {
-            cross_entropy(axis, ignore_index, reads, writes, offer)
-        }
+        Kernel::SoftmaxCrossEntropy { axis, ignore_index } => cross_entropy(axis, ignore_index, reads, writes, offer),
         Kernel::SoftmaxCrossEntropyGradient { axis, ignore_index } => {
             cross_entropy_gradient(axis, ignore_index, reads, writes, offer)
         }

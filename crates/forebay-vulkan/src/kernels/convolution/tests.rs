@@ -2,7 +2,7 @@ use forebay_base::kernel::{Activation, Window};
 use forebay_base::DataType;
 
 use super::super::shaders::{CORRELATION_128X16, CORRELATION_64X64, CORRELATION_DIRECT};
-use super::super::Dispatch;
+use super::super::{lower, Dispatch};
 use super::*;
 
 fn packed(sizes: &[u64]) -> TensorDesc {
