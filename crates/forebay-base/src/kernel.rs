@@ -51,6 +51,14 @@
 //! A sum over positions (images and spatial places) runs over *chunks*, left to right; a chunk is so many whole images, or so
 //! many rows of one image, as [`chunk_of`] says. A row is what one index of the first spatial dimension holds. Parts that are
 //! cut between two chunks, each continuing the other's sums, add up to the same bits as the whole.
+//!
+//! # 16-bit products
+//!
+//! `MatMul`, `Convolution`, `ConvolutionDataGradient` and `ConvolutionWeightGradient` also take operands that are all `float16`
+//! or all `bfloat16`. Everything is computed in `float32`, of the widened operands: products, sums (along the same chunk
+//! lines), factors, summand or bias, activation. What is written is rounded once, to nearest even. A weight gradient that goes
+//! on from what was there before goes on from rounded numbers, so its parts would not add up to the bits of the whole: nobody
+//! cuts one of 16 bits.
 
 mod summing;
 

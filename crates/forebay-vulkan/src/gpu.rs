@@ -101,7 +101,7 @@ impl Gpu {
         let budget = extensions.is_ok_and(|extensions| {
             extensions.iter().any(|one| one.extension_name_as_c_str() == Ok(ext::memory_budget::NAME))
         });
-        let (functions, float64) = open(&system, physical, &chosen, budget)?;
+        let (functions, has) = open(&system, physical, &chosen, budget)?;
         let queue = |family: u32, index: usize| {
             // SAFETY: the device was made with this queue.
             Queue { family, handle: unsafe { functions.get_device_queue(family, index as u32) } }
@@ -116,7 +116,8 @@ impl Gpu {
             scratch_bytes_max: range_bytes_max,
             invocations_max: limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]),
             shared_bytes: limits.max_compute_shared_memory_size,
-            float64,
+            float64: has.float64,
+            storage16: has.storage16,
         };
         Ok(Arc::new(Gpu {
             functions,
@@ -261,13 +262,19 @@ impl Families {
     }
 }
 
-/// The logical device, with every feature that kernels may use and that it has; and whether it has 64-bit numbers.
+/// What shaders of a device may do that not every device's may.
+struct Features {
+    float64: bool,
+    storage16: bool,
+}
+
+/// The logical device, with every feature that kernels may use and that it has.
 fn open(
     system: &System,
     physical: vk::PhysicalDevice,
     families: &Families,
     budget: bool,
-) -> Result<(Functions, bool), DeviceError> {
+) -> Result<(Functions, Features), DeviceError> {
     let mut has_11 = vk::PhysicalDeviceVulkan11Features::default();
     let mut has_12 = vk::PhysicalDeviceVulkan12Features::default();
     let mut has_13 = vk::PhysicalDeviceVulkan13Features::default();
@@ -277,7 +284,8 @@ fn open(
     unsafe { system.instance.get_physical_device_features2(physical, &mut has) };
     let has = has.features;
     let mut use_11 = vk::PhysicalDeviceVulkan11Features::default()
-        .storage_buffer16_bit_access(has_11.storage_buffer16_bit_access == 1);
+        .storage_buffer16_bit_access(has_11.storage_buffer16_bit_access == 1)
+        .uniform_and_storage_buffer16_bit_access(has_11.uniform_and_storage_buffer16_bit_access == 1);
     let mut use_12 = vk::PhysicalDeviceVulkan12Features::default()
         .timeline_semaphore(true)
         .host_query_reset(true)
@@ -316,5 +324,12 @@ fn open(
         .push_next(&mut use_13);
     // SAFETY: the structure and what it points to live through the call; everything asked for was found there.
     let functions = unsafe { system.instance.create_device(physical, &info, None) };
-    Ok((functions.map_err(failed("opening the device"))?, has.shader_float64 == 1))
+    let features = Features {
+        float64: has.shader_float64 == 1,
+        // The compiler declares uniform buffers as well, and arithmetic of 16 bits.
+        storage16: has_11.storage_buffer16_bit_access == 1
+            && has_11.uniform_and_storage_buffer16_bit_access == 1
+            && has.shader_int16 == 1,
+    };
+    Ok((functions.map_err(failed("opening the device"))?, features))
 }

@@ -161,6 +161,10 @@ pub(super) fn part(launch: &ProgramLaunch, cut: &Cut, rows: Rows, sums: Option<S
             part.writes[0] = own(&part.writes[0])?;
             part.reads[0] = seen(convolution, axis, rows, &part.reads[0], window::output_rows)?;
         }
+        // Parts would go on from what was rounded.
+        Kernel::ConvolutionWeightGradient { .. } if part.writes[0].desc.data_type() != DataType::Float32 => {
+            return None
+        }
         Kernel::ConvolutionWeightGradient { convolution, accumulate } => {
             part.reads[1] = own(&part.reads[1])?;
             part.reads[0] = seen(convolution, axis, rows, &part.reads[0], window::input_rows)?;

@@ -9,12 +9,14 @@ use forebay_base::kernel::Convolution;
 use forebay_base::{Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
-use super::spatial::{by_images, check_packed, require_float32, Sliding, Spatial};
+use super::kept::Kept;
+use super::spatial::{by_images, check_packed, Sliding, Spatial};
 use super::{unsupported, Lowered, Offer, Operand};
 use correlation::Direction;
 
 /// A convolution's sizes.
 struct Geometry {
+    kept: Kept,
     groups: u32,
     /// Channels of x in a group, and of y.
     inputs: u32,
@@ -27,7 +29,13 @@ struct Geometry {
 }
 
 impl Geometry {
-    fn new(convolution: &Convolution, x: &TensorDesc, w: &TensorDesc, y: &TensorDesc) -> Result<Geometry, String> {
+    fn new(
+        kept: Kept,
+        convolution: &Convolution,
+        x: &TensorDesc,
+        w: &TensorDesc,
+        y: &TensorDesc,
+    ) -> Result<Geometry, String> {
         check_packed(w)?;
         let (source, target) = (Spatial::of(x)?, Spatial::of(y)?);
         let (rank, sizes, groups) = (x.sizes().len(), w.sizes(), convolution.groups);
@@ -43,6 +51,7 @@ impl Geometry {
             return Err(format!("{x}, {w} and {y} do not fit {groups} groups"));
         }
         Ok(Geometry {
+            kept,
             groups: groups as u32,
             inputs: sizes[1] as u32,
             outputs: (sizes[0] / groups) as u32,
@@ -68,23 +77,23 @@ pub(super) fn lower(
     offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
     let lowered = || {
-        require_float32(reads, writes)?;
+        let kept = Kept::of(reads, writes)?;
         reads[2..].iter().try_for_each(check_packed)?;
         let bias = reads.len() > 2;
         let operands = [(Operand::Read(0), &reads[0]), (Operand::Write(0), &writes[0])];
         match kernel {
             Kernel::Convolution { convolution, activation } => {
-                let geometry = Geometry::new(convolution, &reads[0], &reads[1], &writes[0])?;
+                let geometry = Geometry::new(kept, convolution, &reads[0], &reads[1], &writes[0])?;
                 let direction = Direction::forward(&geometry);
                 Ok(by_images(&operands, offer, |images| direction.dispatch(images, bias, *activation, offer)))
             }
             Kernel::ConvolutionDataGradient { convolution, activation } => {
-                let geometry = Geometry::new(convolution, &writes[0], &reads[1], &reads[0])?;
+                let geometry = Geometry::new(kept, convolution, &writes[0], &reads[1], &reads[0])?;
                 let direction = Direction::transposed(&geometry);
                 Ok(by_images(&operands, offer, |images| direction.dispatch(images, bias, *activation, offer)))
             }
             Kernel::ConvolutionWeightGradient { convolution, accumulate } => {
-                let geometry = Geometry::new(convolution, &reads[0], &writes[0], &reads[1])?;
+                let geometry = Geometry::new(kept, convolution, &reads[0], &writes[0], &reads[1])?;
                 Ok(weight_gradient::lower(&geometry, *accumulate, offer))
             }
             _ => Err("not a convolution".to_string()),

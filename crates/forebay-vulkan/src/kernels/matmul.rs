@@ -4,11 +4,19 @@ use forebay_base::kernel::Activation;
 use forebay_base::{Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
+use super::kept::{Builds, Kept};
 use super::operands::broadcast_strides;
-use super::shaders::{Shader, MATMUL_128X128, MATMUL_32X32, MATMUL_64X64};
-use super::spatial::{check_packed, require_float32};
+use super::shaders::{
+    MATMUL_128X128, MATMUL_128X128_BF16, MATMUL_128X128_F16, MATMUL_32X32, MATMUL_32X32_BF16, MATMUL_32X32_F16,
+    MATMUL_64X64, MATMUL_64X64_BF16, MATMUL_64X64_F16,
+};
+use super::spatial::check_packed;
 use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
 
+/// Tiles of 32, 64 and 128 rows and columns.
+const SMALL: Builds = [&MATMUL_32X32, &MATMUL_32X32_F16, &MATMUL_32X32_BF16];
+const MEDIUM: Builds = [&MATMUL_64X64, &MATMUL_64X64_F16, &MATMUL_64X64_BF16];
+const LARGE: Builds = [&MATMUL_128X128, &MATMUL_128X128_F16, &MATMUL_128X128_BF16];
 /// Shared memory that the largest tile needs.
 const LARGE_TILE_BYTES: u32 = 32 << 10;
 /// Workgroups that keep a device busy: larger tiles are taken where they leave as many.
@@ -35,17 +43,17 @@ pub(super) fn lower(
     let &Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation } = kernel else {
         return Err(unsupported(kernel, "not a matrix product"));
     };
-    require_float32(reads, writes).map_err(refuse)?;
+    let kept = Kept::of(reads, writes).map_err(refuse)?;
     let (a, b, y) = (&reads[0], &reads[1], &writes[0]);
     [a, b, y].into_iter().try_for_each(check_packed).map_err(refuse)?;
     let product = Product::new((a, transpose_a), (b, transpose_b), reads.get(2), y).map_err(refuse)?;
     let batches = product.outer.iter().map(|dimension| dimension[0]).product::<u64>();
     let tiles = |side: u64| [product.rows.div_ceil(side), product.columns.div_ceil(side)];
     let count = |side: u64| batches * tiles(side).iter().product::<u64>();
-    let (shader, side): (&Shader, u64) = match () {
-        () if count(128) >= GROUPS_MIN && offer.shared_bytes >= LARGE_TILE_BYTES => (&MATMUL_128X128, 128),
-        () if count(64) >= GROUPS_MIN && product.rows.min(product.columns) > 32 => (&MATMUL_64X64, 64),
-        () => (&MATMUL_32X32, 32),
+    let (builds, side) = match () {
+        () if count(128) >= GROUPS_MIN && offer.shared_bytes >= LARGE_TILE_BYTES => (LARGE, 128),
+        () if count(64) >= GROUPS_MIN && product.rows.min(product.columns) > 32 => (MEDIUM, 64),
+        () => (SMALL, 32),
     };
     let groups = groups(count(side), offer);
     let [row_tiles, column_tiles] = tiles(side).map(|tiles| tiles as u32);
@@ -69,7 +77,7 @@ pub(super) fn lower(
     parameters.extend(product.outer.iter().flatten().map(|&word| word as u32));
     let summand = if reads.len() > 2 { Operand::Read(2) } else { Operand::Read(0) };
     Ok(Dispatch {
-        shader,
+        shader: kept.build(builds),
         constants: vec![u32::from(transpose_a), u32::from(transpose_b)],
         bindings: [Operand::Read(0), Operand::Read(1), summand, Operand::Write(0)].map(Into::into).to_vec(),
         parameters,

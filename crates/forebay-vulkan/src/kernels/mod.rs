@@ -7,6 +7,7 @@
 mod convolution;
 mod elements;
 mod elementwise;
+mod kept;
 mod lattice;
 mod local_response;
 mod loss;
@@ -47,6 +48,8 @@ pub struct Offer {
     pub shared_bytes: u32,
     /// Whether shaders may compute with float64.
     pub float64: bool,
+    /// Whether shaders may read and write elements of 16 bits by themselves.
+    pub storage16: bool,
 }
 
 #[cfg(test)]
@@ -59,6 +62,7 @@ impl Offer {
         invocations_max: 256,
         shared_bytes: 16 << 10,
         float64: true,
+        storage16: true,
     };
 }
 
@@ -142,8 +146,12 @@ pub fn lower(
     if scratch_bytes > most {
         return Err(refuse(format!("it needs {scratch_bytes} bytes of scratch, and a shader reaches {most}")));
     }
-    if !offer.float64 && lowered.dispatches.iter().any(|dispatch| dispatch.shader.needs_float64()) {
+    let needs = |need: fn(&Shader) -> bool| lowered.dispatches.iter().any(|dispatch| need(dispatch.shader));
+    if !offer.float64 && needs(Shader::needs_float64) {
         return Err(refuse("it computes in float64, which the device's shaders lack".into()));
+    }
+    if !offer.storage16 && needs(Shader::needs_storage16) {
+        return Err(refuse("its operands have elements of 16 bits, which the device's shaders cannot address".into()));
     }
     Ok(lowered)
 }

@@ -27,15 +27,25 @@ impl Shader {
 
     /// Whether the shader computes with float64, which a device may lack.
     pub fn needs_float64(&self) -> bool {
+        self.needs(FLOAT64)
+    }
+
+    /// Whether the shader reads and writes elements of 16 bits by themselves, which a device may lack.
+    pub fn needs_storage16(&self) -> bool {
+        self.needs(INT16)
+    }
+
+    fn needs(&self, capability: u32) -> bool {
         // Capabilities come first, behind a header of five words; each is a word that says so, and its number.
-        let capability = |words: &[u8]| (words[..4] == CAPABILITY).then(|| words[4..] == FLOAT64);
-        self.code.get(20..).unwrap_or_default().chunks_exact(8).map_while(capability).any(|is_float64| is_float64)
+        let is_it = |words: &[u8]| (words[..4] == CAPABILITY).then(|| words[4..] == capability.to_le_bytes());
+        self.code.get(20..).unwrap_or_default().chunks_exact(8).map_while(is_it).any(|is_it| is_it)
     }
 }
 
-/// The first word of OpCapability, and the number of Float64.
+/// The first word of OpCapability, and the numbers of Float64 and Int16, which shaders have that load elements of 16 bits.
 const CAPABILITY: [u8; 4] = [17, 0, 2, 0];
-const FLOAT64: [u8; 4] = [10, 0, 0, 0];
+const FLOAT64: u32 = 10;
+const INT16: u32 = 22;
 
 /// The shader in the file of a name.
 macro_rules! shader {
@@ -85,19 +95,43 @@ shaders! {
     OPTIMIZER_ADAM = "optimizer_adam",
     // Products, convolutions, pooling.
     CORRELATION_128X128 = "correlation_128x128",
+    CORRELATION_128X128_BF16 = "correlation_128x128_bf16",
+    CORRELATION_128X128_F16 = "correlation_128x128_f16",
     CORRELATION_128X16 = "correlation_128x16",
+    CORRELATION_128X16_BF16 = "correlation_128x16_bf16",
+    CORRELATION_128X16_F16 = "correlation_128x16_f16",
     CORRELATION_128X32 = "correlation_128x32",
+    CORRELATION_128X32_BF16 = "correlation_128x32_bf16",
+    CORRELATION_128X32_F16 = "correlation_128x32_f16",
     CORRELATION_64X64 = "correlation_64x64",
+    CORRELATION_64X64_BF16 = "correlation_64x64_bf16",
+    CORRELATION_64X64_F16 = "correlation_64x64_f16",
     CORRELATION_DIRECT = "correlation_direct",
+    CORRELATION_DIRECT_BF16 = "correlation_direct_bf16",
+    CORRELATION_DIRECT_F16 = "correlation_direct_f16",
     LOCAL_RESPONSE = "local_response",
     MATMUL_128X128 = "matmul_128x128",
+    MATMUL_128X128_BF16 = "matmul_128x128_bf16",
+    MATMUL_128X128_F16 = "matmul_128x128_f16",
     MATMUL_32X32 = "matmul_32x32",
+    MATMUL_32X32_BF16 = "matmul_32x32_bf16",
+    MATMUL_32X32_F16 = "matmul_32x32_f16",
     MATMUL_64X64 = "matmul_64x64",
+    MATMUL_64X64_BF16 = "matmul_64x64_bf16",
+    MATMUL_64X64_F16 = "matmul_64x64_f16",
     POOLING = "pooling",
     WEIGHT_GRADIENT_16X128 = "weight_gradient_16x128",
+    WEIGHT_GRADIENT_16X128_BF16 = "weight_gradient_16x128_bf16",
+    WEIGHT_GRADIENT_16X128_F16 = "weight_gradient_16x128_f16",
     WEIGHT_GRADIENT_32X128 = "weight_gradient_32x128",
+    WEIGHT_GRADIENT_32X128_BF16 = "weight_gradient_32x128_bf16",
+    WEIGHT_GRADIENT_32X128_F16 = "weight_gradient_32x128_f16",
     WEIGHT_GRADIENT_64X64 = "weight_gradient_64x64",
+    WEIGHT_GRADIENT_64X64_BF16 = "weight_gradient_64x64_bf16",
+    WEIGHT_GRADIENT_64X64_F16 = "weight_gradient_64x64_f16",
     WEIGHT_GRADIENT_DIRECT = "weight_gradient_direct",
+    WEIGHT_GRADIENT_DIRECT_BF16 = "weight_gradient_direct_bf16",
+    WEIGHT_GRADIENT_DIRECT_F16 = "weight_gradient_direct_f16",
     // Reductions, losses, normalizations, sums.
     REDUCE_F32 = "reduce_f32",
     REDUCE_F64 = "reduce_f64",
@@ -147,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shaders_are_spirv_and_tell_whether_they_need_float64() {
+    fn shaders_are_spirv_and_tell_what_they_need() {
         for shader in ALL {
             let far = shader.far.unwrap();
             assert!(far.is_far() && !shader.is_far() && far.name == format!("{}_far", shader.name));
@@ -158,8 +192,10 @@ mod tests {
             assert!(!shader.name.ends_with("_f64") || shader.needs_float64(), "{}", shader.name);
         }
         assert!(SUMS_STATISTICS_F32.needs_float64());
+        let brain = &MATMUL_32X32_BF16;
+        assert!(brain.needs_storage16() && brain.far.is_some_and(Shader::needs_storage16));
         for shader in [&BATCH_NORMALIZATION_F32, &REDUCE_F32, &SOFTMAX_F32, &LAYER_GRADIENT_F32] {
-            assert!(!shader.needs_float64(), "{}", shader.name);
+            assert!(!shader.needs_float64() && !shader.needs_storage16(), "{}", shader.name);
         }
     }
 }

@@ -77,6 +77,15 @@ fn open(binding_bytes_max: Option<u64>) -> Result<Machine, String> {
     }
 }
 
+/// How far the roundings of nearly equal numbers may be apart, relative to them: one unit in the last place of 16 bits.
+pub fn rounding(data_type: DataType) -> f64 {
+    match data_type {
+        DataType::Float16 => 1.0 / 1024.0,
+        DataType::BFloat16 => 1.0 / 128.0,
+        _ => 0.0,
+    }
+}
+
 /// Runs a launch on the Vulkan device and asserts that what it writes agrees with what the host writes (see [`check`]), and
 /// has the same bits where bindings do not hold the operands: of the two sizes of bindings, a seed decides for one.
 pub fn compare(seed: u64, kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc], tolerance: f64) {

@@ -3,7 +3,7 @@
 use forebay_base::kernel::{chunk_of, Activation, Convolution, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{compare, packed, run, vulkan, Random, Tensor};
+use crate::compare::{compare, packed, rounding, run, strided, vulkan, Random, Tensor};
 use crate::spatial::{layout, sliding};
 
 /// A convolution with its operands.
@@ -56,9 +56,21 @@ impl Case {
         Case::new(random, window, sizes, input, &output)
     }
 
+    /// The same in another type.
+    fn of(mut self, data_type: DataType) -> Case {
+        for (desc, _) in [&mut self.x, &mut self.w, &mut self.y] {
+            *desc = strided(data_type, desc.sizes(), &desc.effective_strides());
+        }
+        self
+    }
+
+    fn data_type(&self) -> DataType {
+        self.w.0.data_type()
+    }
+
     /// Terms are up to 4; sums in another order differ by a few units in the last place of their partial sums.
     fn tolerance(&self) -> f64 {
-        2e-6 * (self.terms as f64).sqrt()
+        2e-6 * (self.terms as f64).sqrt() + rounding(self.data_type())
     }
 
     fn check(&self, seed: u64, random: &mut Random) {
@@ -66,7 +78,7 @@ impl Case {
         let activation = if random.below(2) == 0 { Activation::None } else { Activation::Relu };
         let mut with_bias = |channels: u64, mut reads: Vec<Tensor>| {
             if random.below(2) == 0 {
-                reads.push(random.tensor(&packed(DataType::Float32, &[channels])));
+                reads.push(random.tensor(&packed(self.data_type(), &[channels])));
             }
             reads
         };
@@ -90,6 +102,33 @@ fn random_convolutions_agree_with_the_host() {
     for seed in 0..40 {
         let mut random = Random::new(seed);
         Case::random(&mut random).check(seed, &mut random);
+    }
+}
+
+#[test]
+fn random_convolutions_of_16_bits_agree_with_the_host() {
+    for seed in 500..530 {
+        let mut random = Random::new(seed);
+        let data_type = [DataType::Float16, DataType::BFloat16][seed as usize % 2];
+        Case::random(&mut random).of(data_type).check(seed, &mut random);
+    }
+}
+
+/// Sums of several chunks: apart where there are few weights, and one after the other where there are many.
+#[test]
+fn tiles_and_chunks_of_16_bits_agree_with_the_host() {
+    let cases: [Even; 6] = [
+        ([2, 2, 5, 1], &[50, 60], [3, 1, 1, 1]),
+        ([2, 1, 1, 130], &[30], [3, 1, 1, 1]),
+        ([1, 20, 24, 1], &[4, 6, 5], [2, 2, 1, 0]),
+        ([1, 40, 40, 2], &[15, 12], [3, 2, 1, 1]),
+        ([2, 3, 70, 1], &[13, 11], [3, 1, 1, 2]),
+        ([2, 1, 70, 65], &[11], [3, 1, 1, 0]),
+    ];
+    for (seed, (sizes, input, window)) in (600..).zip(cases) {
+        let mut random = Random::new(seed);
+        let data_type = [DataType::Float16, DataType::BFloat16][seed as usize % 2];
+        Case::even(&mut random, sizes, input, window).of(data_type).check(seed, &mut random);
     }
 }
 
@@ -137,7 +176,7 @@ fn rows(tensor: &Tensor, axis: usize, start: u64, end: u64) -> Tensor {
     let (desc, values) = tensor;
     let mut sizes = desc.sizes().to_vec();
     sizes[axis] = end - start;
-    let part = packed(DataType::Float32, &sizes);
+    let part = packed(desc.data_type(), &sizes);
     let strides = desc.effective_strides();
     let element = |number: u64| {
         let mut left = number;
@@ -219,7 +258,7 @@ fn a_weight_gradient_has_the_same_bits_whole_and_in_parts() {
 /// The bytes of rows of a packed result.
 fn row_bytes(desc: &TensorDesc, bytes: &[u8], start: u64, end: u64) -> Vec<u8> {
     let sizes = desc.sizes();
-    let row: u64 = sizes[3..].iter().product::<u64>() * 4;
+    let row = sizes[3..].iter().product::<u64>() * desc.data_type().size_bytes();
     let channels = bytes.chunks_exact((row * sizes[2]) as usize);
     channels.flat_map(|channel| channel[(row * start) as usize..(row * end) as usize].to_vec()).collect()
 }
@@ -231,14 +270,15 @@ fn rows_of_a_convolution_have_the_bits_of_the_whole() {
     }
     for seed in 400..406 {
         let mut random = Random::new(seed);
-        let mut case = Case::even(&mut random, [1, 3, 40, 1], &[12, 30], [3, 1, 1, 0]);
-        case.y.0 = packed(DataType::Float32, case.y.0.sizes());
+        let data_type = [DataType::Float32, DataType::Float16, DataType::BFloat16][seed as usize % 3];
+        let mut case = Case::even(&mut random, [1, 3, 40, 1], &[12, 30], [3, 1, 1, 0]).of(data_type);
+        case.y.0 = packed(data_type, case.y.0.sizes());
         let kernel = Kernel::Convolution { convolution: case.convolution.clone(), activation: Activation::None };
         let expected = whole(&case, &kernel, &[&case.x, &case.w], &case.y.0);
         let (start, end) = (random.below(5), 6 + random.below(5));
         let mut sizes = case.y.0.sizes().to_vec();
         sizes[2] = end - start;
-        let part = packed(DataType::Float32, &sizes);
+        let part = packed(data_type, &sizes);
         let seen = rows(&case.x, 2, start, end + 2);
         let values = whole(&case, &kernel, &[&seen, &case.w], &part);
         assert!(row_bytes(&case.y.0, &expected, start, end) == values, "seed {seed}: rows {start}..{end}");

@@ -3,7 +3,11 @@
 use forebay_base::kernel::Activation;
 use forebay_base::{DataType, Kernel};
 
-use crate::compare::{compare, packed, strided, Random};
+use half::{bf16, f16};
+
+use crate::compare::{compare, packed, rounding, strided, Random};
+
+const TYPES: [DataType; 3] = [DataType::Float32, DataType::Float16, DataType::BFloat16];
 
 fn kernel(random: &mut Random, summand: bool) -> Kernel {
     Kernel::MatMul {
@@ -21,7 +25,7 @@ fn tolerance(k: u64) -> f64 {
 }
 
 /// Compares one product with sizes and a summand of a random kind.
-fn check_product(seed: u64, [m, n, k]: [u64; 3]) {
+fn check_product(seed: u64, data_type: DataType, [m, n, k]: [u64; 3]) {
     let mut random = Random::new(seed);
     let summand = random.below(4);
     let kernel = kernel(&mut random, summand > 0);
@@ -32,7 +36,7 @@ fn check_product(seed: u64, [m, n, k]: [u64; 3]) {
         let missing = random.below(outer.len() as u64 + 1) as usize;
         let own = outer[missing..].iter().map(|&size| if random.below(3) == 0 { 1 } else { size });
         let matrix = if transpose { [columns, rows] } else { [rows, columns] };
-        let desc = packed(DataType::Float32, &own.chain(matrix).collect::<Vec<_>>());
+        let desc = packed(data_type, &own.chain(matrix).collect::<Vec<_>>());
         random.tensor(&desc)
     };
     let mut reads = vec![operand(m, k, transpose_a), operand(k, n, transpose_b)];
@@ -41,26 +45,27 @@ fn check_product(seed: u64, [m, n, k]: [u64; 3]) {
     let rank = sizes.len();
     let c = match summand {
         0 => None,
-        1 => Some(packed(DataType::Float32, &sizes)),
+        1 => Some(packed(data_type, &sizes)),
         2 => {
             strides[rank - 1] = 1;
-            Some(strided(DataType::Float32, &sizes, &strides))
+            Some(strided(data_type, &sizes, &strides))
         }
         _ => {
             strides[rank - 2] = 1;
-            Some(strided(DataType::Float32, &sizes, &strides))
+            Some(strided(data_type, &sizes, &strides))
         }
     };
     reads.extend(c.map(|desc| random.tensor(&desc)));
     // The result has all batches, also those in which both operands broadcast.
-    compare(seed, &kernel, &reads, &[packed(DataType::Float32, &sizes)], tolerance(k));
+    compare(seed, &kernel, &reads, &[packed(data_type, &sizes)], tolerance(k) + rounding(data_type));
 }
 
 #[test]
 fn random_products_agree_with_the_host() {
-    for seed in 0..40 {
+    for seed in 0..60 {
         let mut random = Random::new(1000 + seed);
-        check_product(seed, [1 + random.below(40), 1 + random.below(40), 1 + random.below(70)]);
+        let data_type = TYPES[seed as usize % 3];
+        check_product(seed, data_type, [1 + random.below(40), 1 + random.below(40), 1 + random.below(70)]);
     }
 }
 
@@ -68,6 +73,38 @@ fn random_products_agree_with_the_host() {
 fn products_at_the_lines_of_tiles_agree_with_the_host() {
     let sizes = [[64, 64, 16], [65, 63, 17], [128, 128, 32], [129, 127, 33], [1, 300, 70], [300, 1, 70], [100, 130, 5]];
     for (seed, sizes) in (100..).zip(sizes) {
-        check_product(seed, sizes);
+        check_product(seed, DataType::Float32, sizes);
     }
+}
+
+#[test]
+fn products_of_16_bits_at_the_lines_of_tiles_agree_with_the_host() {
+    let sizes = [[65, 63, 17], [128, 128, 32], [1, 300, 70], [300, 1, 70], [100, 130, 5]];
+    for (seed, sizes) in (150..).zip(sizes) {
+        check_product(seed, TYPES[1 + seed as usize % 2], sizes);
+    }
+}
+
+/// Products of two numbers of 16 bits are exact in float32: what remains is how numbers are widened and rounded.
+#[test]
+fn numbers_of_16_bits_are_widened_and_rounded_as_on_the_host() {
+    let kernel =
+        Kernel::MatMul { transpose_a: false, transpose_b: false, alpha: 1.0, beta: 0.0, activation: Activation::None };
+    let mut random = Random::new(7);
+    // All numbers; and some whose products are rounded, overflow, or become denormal.
+    let all = |value: fn(u16) -> f64| (0..=u16::MAX).map(value).collect::<Vec<_>>();
+    let half = all(|bits| f16::from_bits(bits).to_f64());
+    let factors = (0..6).map(|_| half[random.below(0x7c00) as usize]).chain([1.0]).collect();
+    check_factors(&kernel, DataType::Float16, half, factors);
+    // Devices may take float32's own denormal numbers for 0, and bfloat16 has the same range.
+    let mut brain = all(|bits| bf16::from_bits(bits).to_f64());
+    brain.retain(|&value| value == 0.0 || value.is_nan() || value.abs() > 1e-37);
+    let factors = (0..6).map(|_| 1.0 + random.below(128) as f64 / 128.0).collect();
+    check_factors(&kernel, DataType::BFloat16, brain, factors);
+}
+
+fn check_factors(kernel: &Kernel, data_type: DataType, rows: Vec<f64>, columns: Vec<f64>) {
+    let sizes = [rows.len() as u64, columns.len() as u64];
+    let reads = [(packed(data_type, &[sizes[0], 1]), rows), (packed(data_type, &[1, sizes[1]]), columns)];
+    compare(0, kernel, &reads, &[packed(data_type, &sizes)], 0.0);
 }

@@ -13,6 +13,7 @@ mod loss;
 mod math;
 mod matmul;
 mod movement;
+mod narrow;
 mod normalization;
 mod optimizer;
 mod parallel;
@@ -71,10 +72,10 @@ pub(crate) unsafe fn run(
             | Kernel::SoftmaxCrossEntropyGradient { .. }
             | Kernel::MeanSquaredError
             | Kernel::MeanSquaredErrorGradient => loss::run(kernel, reads, writes),
-            Kernel::MatMul { .. } => matmul::run(kernel, reads, writes),
-            Kernel::Convolution { .. }
+            Kernel::MatMul { .. }
+            | Kernel::Convolution { .. }
             | Kernel::ConvolutionDataGradient { .. }
-            | Kernel::ConvolutionWeightGradient { .. } => convolution::run(kernel, reads, writes, scratch),
+            | Kernel::ConvolutionWeightGradient { .. } => narrow::run(kernel, reads, writes, scratch),
             Kernel::Pool { .. } | Kernel::PoolGradient { .. } => pooling::run(kernel, reads, writes),
             Kernel::BatchNormalization { .. }
             | Kernel::BatchNormalizationTraining { .. }
@@ -102,9 +103,10 @@ pub(crate) fn workspace_bytes(
     writes: &[TensorDesc],
 ) -> Result<u64, DeviceError> {
     match kernel {
-        Kernel::Convolution { .. }
+        Kernel::MatMul { .. }
+        | Kernel::Convolution { .. }
         | Kernel::ConvolutionDataGradient { .. }
-        | Kernel::ConvolutionWeightGradient { .. } => convolution::workspace_bytes(kernel, reads, writes),
+        | Kernel::ConvolutionWeightGradient { .. } => narrow::workspace_bytes(kernel, reads, writes),
         _ => Ok(0),
     }
 }

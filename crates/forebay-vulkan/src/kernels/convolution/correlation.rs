@@ -5,13 +5,23 @@
 
 use forebay_base::kernel::Activation;
 
+use super::super::kept::Builds;
 use super::super::shaders::{
-    Shader, CORRELATION_128X128, CORRELATION_128X16, CORRELATION_128X32, CORRELATION_64X64, CORRELATION_DIRECT,
+    CORRELATION_128X128, CORRELATION_128X128_BF16, CORRELATION_128X128_F16, CORRELATION_128X16,
+    CORRELATION_128X16_BF16, CORRELATION_128X16_F16, CORRELATION_128X32, CORRELATION_128X32_BF16,
+    CORRELATION_128X32_F16, CORRELATION_64X64, CORRELATION_64X64_BF16, CORRELATION_64X64_F16, CORRELATION_DIRECT,
+    CORRELATION_DIRECT_BF16, CORRELATION_DIRECT_F16,
 };
 use super::super::spatial::Spatial;
 use super::super::{groups, Dispatch, Offer, Operand};
 use super::Geometry;
 
+/// Tiles of so many positions and channels, and one element of each invocation.
+const OF_128X128: Builds = [&CORRELATION_128X128, &CORRELATION_128X128_F16, &CORRELATION_128X128_BF16];
+const OF_128X32: Builds = [&CORRELATION_128X32, &CORRELATION_128X32_F16, &CORRELATION_128X32_BF16];
+const OF_128X16: Builds = [&CORRELATION_128X16, &CORRELATION_128X16_F16, &CORRELATION_128X16_BF16];
+const OF_64X64: Builds = [&CORRELATION_64X64, &CORRELATION_64X64_F16, &CORRELATION_64X64_BF16];
+const DIRECT: Builds = [&CORRELATION_DIRECT, &CORRELATION_DIRECT_F16, &CORRELATION_DIRECT_BF16];
 /// Shared memory that the largest tile needs.
 const LARGE_TILE_BYTES: u32 = 32 << 10;
 /// Workgroups that keep a device busy: the largest tile is taken where it leaves as many.
@@ -101,19 +111,19 @@ fn greatest_common_divisor(a: i32, b: i32) -> i32 {
 }
 
 /// A tile of the target: positions and channels.
-fn tile(positions: u64, channels: u64, others: u64, offer: &Offer) -> (&'static Shader, u64, u64) {
+fn tile(positions: u64, channels: u64, others: u64, offer: &Offer) -> (Builds, u64, u64) {
     match channels {
         // A tile would be nearly empty.
-        0..=2 => (&CORRELATION_DIRECT, 64, 1),
-        3..=16 => (&CORRELATION_128X16, 128, 16),
-        17..=32 => (&CORRELATION_128X32, 128, 32),
+        0..=2 => (DIRECT, 64, 1),
+        3..=16 => (OF_128X16, 128, 16),
+        17..=32 => (OF_128X32, 128, 32),
         _ if offer.shared_bytes >= LARGE_TILE_BYTES
             && channels > 64
             && others * positions.div_ceil(128) * channels.div_ceil(128) >= GROUPS_MIN =>
         {
-            (&CORRELATION_128X128, 128, 128)
+            (OF_128X128, 128, 128)
         }
-        _ => (&CORRELATION_64X64, 64, 64),
+        _ => (OF_64X64, 64, 64),
     }
 }
 
@@ -168,7 +178,7 @@ impl Direction<'_> {
         // The first class of each dimension has as many elements as any.
         let positions: u64 = axes.iter().map(|axis| u64::from(axis.classes[0].count)).product();
         let images_and_groups = u64::from(images) * u64::from(self.geometry.groups);
-        let (shader, rows, columns) = tile(positions, u64::from(self.targets), classes * images_and_groups, offer);
+        let (builds, rows, columns) = tile(positions, u64::from(self.targets), classes * images_and_groups, offer);
         let row_tiles = positions.div_ceil(rows);
         let column_tiles = u64::from(self.targets).div_ceil(columns);
         let groups = groups(classes * images_and_groups * row_tiles * column_tiles, offer);
@@ -199,7 +209,7 @@ impl Direction<'_> {
         }
         let bias_operand = if bias { Operand::Read(2) } else { Operand::Read(1) };
         Dispatch {
-            shader,
+            shader: self.geometry.kept.build(builds),
             constants: Vec::new(),
             bindings: [Operand::Read(0), Operand::Read(1), bias_operand, Operand::Write(0)].map(Into::into).to_vec(),
             parameters,
@@ -210,6 +220,7 @@ impl Direction<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::kept::Kept;
     use super::super::super::spatial::Sliding;
     use super::*;
 
@@ -219,6 +230,7 @@ mod tests {
         let spatial =
             |size| Spatial { images: 1, channels: 1, sizes: last(size, 1), strides: [size, size, size, size, 1] };
         Geometry {
+            kept: Kept::Float32,
             groups: 1,
             inputs: 1,
             outputs: 1,

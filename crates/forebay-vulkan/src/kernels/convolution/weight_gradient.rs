@@ -2,29 +2,38 @@
 //!
 //! A weight is a sum over chunks of positions ([`chunk_of`]) of one image, from left to right, to what was there before. Where
 //! there are many weights, workgroups share them out and each goes through all chunks; where there are few, each takes a chunk
-//! of its own, and the sums wait in the scratch until they are added in order. Both give the same bits.
+//! of its own, and the sums wait in the scratch until they are added in order. Both give the same bits. Weights of
+//! 16 bits are rounded once: until then, their sums are in the scratch in either case.
 
 use forebay_base::kernel::chunk_of;
 
+use super::super::kept::{Builds, Kept};
 use super::super::shaders::{
-    Shader, WEIGHT_GRADIENT_16X128, WEIGHT_GRADIENT_32X128, WEIGHT_GRADIENT_64X64, WEIGHT_GRADIENT_DIRECT,
+    WEIGHT_GRADIENT_16X128, WEIGHT_GRADIENT_16X128_BF16, WEIGHT_GRADIENT_16X128_F16, WEIGHT_GRADIENT_32X128,
+    WEIGHT_GRADIENT_32X128_BF16, WEIGHT_GRADIENT_32X128_F16, WEIGHT_GRADIENT_64X64, WEIGHT_GRADIENT_64X64_BF16,
+    WEIGHT_GRADIENT_64X64_F16, WEIGHT_GRADIENT_DIRECT, WEIGHT_GRADIENT_DIRECT_BF16, WEIGHT_GRADIENT_DIRECT_F16,
 };
 use super::super::{groups, Dispatch, Lowered, Offer, Operand};
 use super::Geometry;
 
+/// Tiles of so many output channels, and input channels and taps; and one weight of each workgroup.
+const OF_16X128: Builds = [&WEIGHT_GRADIENT_16X128, &WEIGHT_GRADIENT_16X128_F16, &WEIGHT_GRADIENT_16X128_BF16];
+const OF_32X128: Builds = [&WEIGHT_GRADIENT_32X128, &WEIGHT_GRADIENT_32X128_F16, &WEIGHT_GRADIENT_32X128_BF16];
+const OF_64X64: Builds = [&WEIGHT_GRADIENT_64X64, &WEIGHT_GRADIENT_64X64_F16, &WEIGHT_GRADIENT_64X64_BF16];
+const DIRECT: Builds = [&WEIGHT_GRADIENT_DIRECT, &WEIGHT_GRADIENT_DIRECT_F16, &WEIGHT_GRADIENT_DIRECT_BF16];
 /// Tiles that keep a device busy.
 const TILES_MIN: u64 = 128;
 /// The most scratch for chunks that are summed apart.
 const SCRATCH_MAX_BYTES: u64 = 32 << 20;
 
 /// A tile of the weights: output channels, and input channels and taps.
-fn tile(outputs: u32) -> (&'static Shader, u64, u64) {
+fn tile(outputs: u32) -> (Builds, u64, u64) {
     match outputs {
         // A tile would be nearly empty.
-        0..=2 => (&WEIGHT_GRADIENT_DIRECT, 1, 1),
-        3..=16 => (&WEIGHT_GRADIENT_16X128, 16, 128),
-        17..=32 => (&WEIGHT_GRADIENT_32X128, 32, 128),
-        _ => (&WEIGHT_GRADIENT_64X64, 64, 64),
+        0..=2 => (DIRECT, 1, 1),
+        3..=16 => (OF_16X128, 16, 128),
+        17..=32 => (OF_32X128, 32, 128),
+        _ => (OF_64X64, 64, 64),
     }
 }
 
@@ -33,7 +42,7 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, offer: &Offer) -> Low
     let (window, y) = (&geometry.window, &geometry.y);
     let weights_per_output = u64::from(geometry.inputs) * u64::from(window.taps());
     let weights = weights_per_output * u64::from(geometry.outputs) * u64::from(geometry.groups);
-    let (shader, rows, columns) = tile(geometry.outputs);
+    let (builds, rows, columns) = tile(geometry.outputs);
     let row_tiles = u64::from(geometry.outputs).div_ceil(rows);
     let column_tiles = weights_per_output.div_ceil(columns);
     let tiles = row_tiles * column_tiles * u64::from(geometry.groups);
@@ -43,8 +52,15 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, offer: &Offer) -> Low
     let chunk_rows = chunk_of(image_rows, row_positions).rows;
     let image_chunks = image_rows.div_ceil(chunk_rows);
     let chunks = image_chunks * u64::from(y.images);
-    let scratch_bytes = (chunks * weights * 4).next_multiple_of(256);
-    let apart = chunks > 1 && tiles < TILES_MIN && scratch_bytes <= SCRATCH_MAX_BYTES.min(offer.scratch_bytes_max);
+    let all_bytes = (chunks * weights * 4).next_multiple_of(256);
+    let apart = chunks > 1 && tiles < TILES_MIN && all_bytes <= SCRATCH_MAX_BYTES.min(offer.scratch_bytes_max);
+    // Weights of 16 bits hold no sum that goes on.
+    let waits = !apart && chunks > 1 && geometry.kept != Kept::Float32;
+    let scratch_bytes = match () {
+        () if apart => all_bytes,
+        () if waits => (weights * 4).next_multiple_of(256),
+        () => 0,
+    };
 
     let groups = groups(tiles * if apart { chunks } else { 1 }, offer);
     let counts = [
@@ -68,14 +84,14 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, offer: &Offer) -> Low
     parameters.extend([weights as u32, u32::from(accumulate)]);
     let before = if accumulate { Operand::Read(2) } else { Operand::Read(0) };
     // A shader has all of its bindings bound, even those that it does not use here.
-    let scratch = if apart { Operand::Scratch } else { Operand::Counter };
+    let scratch = if scratch_bytes > 0 { Operand::Scratch } else { Operand::Counter };
     let operands = [Operand::Read(0), Operand::Read(1), before, Operand::Write(0), scratch, Operand::Counter];
     let dispatch = Dispatch {
-        shader,
+        shader: geometry.kept.build(builds),
         constants: vec![u32::from(apart)],
         bindings: operands.map(Into::into).to_vec(),
         parameters,
         groups,
     };
-    Lowered { dispatches: vec![dispatch], scratch_bytes: if apart { scratch_bytes } else { 0 } }
+    Lowered { dispatches: vec![dispatch], scratch_bytes }
 }

@@ -134,7 +134,17 @@ fn large_cases() -> Vec<Case> {
 fn all_directions_match_the_definition() {
     let mut random = Random::new(11);
     for number in 0..60 {
-        check_against_definition(&random_case(&mut random), &mut random, &format!("random case {number}"));
+        let case = random_case(&mut random);
+        check_against_definition(&case, DataType::Float32, &mut random, &format!("random case {number}"));
+    }
+}
+
+#[test]
+fn all_directions_of_16_bits_match_the_definition() {
+    let mut random = Random::new(15);
+    for number in 0..40 {
+        let data_type = [DataType::Float16, DataType::BFloat16][number % 2];
+        check_against_definition(&random_case(&mut random), data_type, &mut random, &format!("{data_type} {number}"));
     }
 }
 
@@ -142,16 +152,15 @@ fn all_directions_match_the_definition() {
 fn all_directions_match_the_definition_where_work_is_cut() {
     let mut random = Random::new(13);
     for (number, case) in large_cases().iter().enumerate() {
-        check_against_definition(case, &mut random, &format!("large case {number}"));
+        check_against_definition(case, DataType::Float32, &mut random, &format!("large case {number}"));
     }
 }
 
-fn check_against_definition(case: &Case, random: &mut Random, name: &str) {
+fn check_against_definition(case: &Case, data_type: DataType, random: &mut Random, name: &str) {
     let what = format!("{name}: {:?} x {:?} w {:?}", case.convolution, case.x, case.w);
-    let x = Tensor::new(&float(&case.x), &random.values(count(&case.x)));
-    let w = Tensor::new(&float(&case.w), &random.values(count(&case.w)));
-    let dy = Tensor::new(&float(&case.y), &random.values(count(&case.y)));
-    let bias = Tensor::new(&float(&case.y[1..2]), &random.values(case.y[1] as usize));
+    let [x, w, dy, bias] = [&case.x[..], &case.w, &case.y, &case.y[1..2]]
+        .map(|sizes| Tensor::new(&desc(data_type, sizes), &random.values(count(sizes))));
+    let descs = |sizes: &[u64]| [desc(data_type, sizes)];
     let (xv, wv, dyv, bv) = (x.values(), w.values(), dy.values(), bias.values());
     let target = count(&case.y[2..]);
     let mut y: Vec<Sum> = (0..count(&case.y)).map(|i| Sum::default().plus(bv[i / target % bv.len()])).collect();
@@ -167,11 +176,14 @@ fn check_against_definition(case: &Case, random: &mut Random, name: &str) {
     let convolution = case.convolution.clone();
     let forward = Kernel::Convolution { convolution: convolution.clone(), activation: Activation::Relu };
     y.iter_mut().for_each(|sum| sum.value = sum.value.max(0.0));
-    assert_sums(&run(&forward, &[&x, &w, &bias], &[float(&case.y)])[0], &y, &format!("forward of {what}"));
-    let gradient = data_gradient(&convolution, Activation::None, &[&dy, &w], &float(&case.x));
+    assert_sums(&run(&forward, &[&x, &w, &bias], &descs(&case.y))[0], &y, &format!("forward of {what}"));
+    let gradient = data_gradient(&convolution, Activation::None, &[&dy, &w], &desc(data_type, &case.x));
     assert_sums(&gradient, &dx, &format!("data gradient of {what}"));
     let kernel = Kernel::ConvolutionWeightGradient { convolution, accumulate: false };
-    assert_sums(&run(&kernel, &[&x, &dy], &[float(&case.w)])[0], &dw, &format!("weight gradient of {what}"));
+    assert_sums(&run(&kernel, &[&x, &dy], &descs(&case.w))[0], &dw, &format!("weight gradient of {what}"));
+    let kernel = Kernel::ConvolutionWeightGradient { convolution: case.convolution.clone(), accumulate: true };
+    dw.iter_mut().zip(&wv).for_each(|(sum, &before)| *sum = sum.plus(before));
+    assert_sums(&run(&kernel, &[&x, &dy, &w], &descs(&case.w))[0], &dw, &format!("weight gradient added to {what}"));
 }
 
 /// A sum, and that of the absolute terms: rounding errors are relative to the latter.
@@ -189,9 +201,15 @@ impl Sum {
 
 #[track_caller]
 fn assert_sums(tensor: &Tensor, expected: &[Sum], what: &str) {
+    let rounding = match tensor.desc.data_type() {
+        DataType::Float16 => 1.0 / 2048.0,
+        DataType::BFloat16 => 1.0 / 256.0,
+        _ => 0.0,
+    };
     for (i, (value, sum)) in tensor.values().into_iter().zip(expected).enumerate() {
         let error = (value - sum.value).abs();
-        assert!(error <= 2e-6 * sum.magnitude, "{what}: element {i} is {value}, expected {}", sum.value);
+        let error_max = 2e-6 * sum.magnitude + rounding * (sum.value.abs() + 2e-6 * sum.magnitude);
+        assert!(error <= error_max, "{what}: element {i} is {value}, expected {}", sum.value);
     }
 }
 

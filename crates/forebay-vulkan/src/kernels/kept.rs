@@ -1,0 +1,38 @@
+//! How operands of products are kept: the counterpart of the repository's `kernels/kept.slang`.
+
+use forebay_base::{DataType, TensorDesc};
+
+use super::operands::require_type;
+use super::Shader;
+
+/// The type of all operands of a product. Arithmetic is in float32, whatever it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    Float32,
+    Float16,
+    BFloat16,
+}
+
+/// One shader for operands of each type, in the order of [`Kept`].
+pub(super) type Builds = [&'static Shader; 3];
+
+impl Kept {
+    /// # Errors
+    /// Where operands are not all of one of these types.
+    pub fn of(reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<Kept, String> {
+        let data_type = writes.first().map_or(DataType::Float32, TensorDesc::data_type);
+        let kept = match data_type {
+            DataType::Float16 => Kept::Float16,
+            DataType::BFloat16 => Kept::BFloat16,
+            _ => Kept::Float32,
+        };
+        let data_type = if kept == Kept::Float32 { DataType::Float32 } else { data_type };
+        require_type(&reads.iter().chain(writes).collect::<Vec<_>>(), data_type)?;
+        Ok(kept)
+    }
+
+    /// The shader for operands of this type.
+    pub fn build(self, builds: Builds) -> &'static Shader {
+        builds[self as usize]
+    }
+}
