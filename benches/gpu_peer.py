@@ -1,4 +1,4 @@
-"""PyTorch on the same card, with the sizes that the Vulkan device's bench printed, in float32 and bfloat16.
+"""PyTorch on the same card, with the types and sizes that the Vulkan device's bench printed.
 
 Reads the lines of `cargo bench -p forebay-vulkan --bench kernels` and prints each with PyTorch's GFLOP/s and the ratio.
 """
@@ -51,14 +51,15 @@ def peer(line, kind):
 def main():
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    print(f"{'kernel':30}{'sizes':>44}{'ours':>10}{'f32':>10}{'ratio':>8}{'bf16':>10}   GFLOP/s")
+    print(f"{'kernel':30}{'type':>10}{'sizes':>44}{'ours':>10}{'PyTorch':>10}{'ratio':>8}   GFLOP/s")
     for text in sys.stdin:
         if not text.startswith("{"):
             continue
         line = json.loads(text)
-        f32, bf16 = peer(line, torch.float32), peer(line, torch.bfloat16)
+        other = peer(line, getattr(torch, line["type"]))
         sizes = line.get("sizes") or (line["x"], line["w"])
-        print(f"{line['kernel']:30}{str(sizes):>44}{line['gflops']:10.0f}{f32:10.0f}{line['gflops'] / f32:8.2f}{bf16:10.0f}")
+        ours = line["gflops"]
+        print(f"{line['kernel']:30}{line['type']:>10}{str(sizes):>44}{ours:10.0f}{other:10.0f}{ours / other:8.2f}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 //! Speed of matrix products and convolutions on a Vulkan device.
 //!
-//! `cargo bench -p forebay-vulkan --bench kernels [-- DEVICE]` prints a line of JSON for each: sizes, the median time of a launch
+//! `cargo bench -p forebay-vulkan --bench kernels [-- DEVICE]` prints a line of JSON for each: type, sizes, the median time of a launch
 //! by the device's own clock, and GFLOP/s. `benches/gpu_peer.py` reads these lines and measures PyTorch with the same sizes.
 
 use std::error::Error;
@@ -73,9 +73,8 @@ impl Machine {
     }
 }
 
-fn floats(sizes: &[u64]) -> Result<TensorDesc, Box<dyn Error>> {
-    Ok(TensorDesc::packed(DataType::Float32, sizes)?)
-}
+/// Types of the operands.
+const TYPES: [DataType; 3] = [DataType::Float32, DataType::BFloat16, DataType::Float16];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let asked = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
@@ -85,23 +84,47 @@ fn main() -> Result<(), Box<dyn Error>> {
     let name = device.limits().name.clone();
     let is_cpu = adapters()?.iter().any(|adapter| adapter.kind == "CPU" && name.contains(&adapter.name));
     let machine = Machine { stream: device.create_stream("bench", 0)?, device };
-    let plain = Activation::None;
-    for &[m, k, n] in PRODUCTS[usize::from(is_cpu)] {
-        let kernel =
-            Kernel::MatMul { transpose_a: false, transpose_b: false, alpha: 1.0, beta: 0.0, activation: plain };
-        let seconds = machine.seconds(&kernel, &[floats(&[m, k])?, floats(&[k, n])?], &floats(&[m, n])?)?;
-        let gflops = 2.0 * (m * k * n) as f64 / seconds / 1e9;
-        println!(r#"{{"kernel":"matmul","sizes":[{m},{k},{n}],"ms":{:.4},"gflops":{gflops:.1}}}"#, seconds * 1e3);
+    for data_type in TYPES {
+        products(&machine, data_type, PRODUCTS[usize::from(is_cpu)])?;
+        convolutions(&machine, data_type, CONVOLUTIONS[usize::from(is_cpu)])?;
     }
-    for &(x, w) in CONVOLUTIONS[usize::from(is_cpu)] {
+    Ok(())
+}
+
+fn products(machine: &Machine, data_type: DataType, all: &[[u64; 3]]) -> Result<(), Box<dyn Error>> {
+    let desc = |sizes: &[u64]| TensorDesc::packed(data_type, sizes);
+    for &[m, k, n] in all {
+        let kernel = Kernel::MatMul {
+            transpose_a: false,
+            transpose_b: false,
+            alpha: 1.0,
+            beta: 0.0,
+            activation: Activation::None,
+        };
+        let seconds = machine.seconds(&kernel, &[desc(&[m, k])?, desc(&[k, n])?], &desc(&[m, n])?)?;
+        let sizes = format!(r#""sizes":[{m},{k},{n}]"#);
+        print("matmul", data_type, &sizes, seconds, 2.0 * (m * k * n) as f64);
+    }
+    Ok(())
+}
+
+fn print(kernel: &str, data_type: DataType, sizes: &str, seconds: f64, flops: f64) {
+    let (milliseconds, gflops) = (seconds * 1e3, flops / seconds / 1e9);
+    println!(r#"{{"kernel":"{kernel}","type":"{data_type}",{sizes},"ms":{milliseconds:.4},"gflops":{gflops:.1}}}"#);
+}
+
+fn convolutions(machine: &Machine, data_type: DataType, all: &[(&[u64], &[u64])]) -> Result<(), Box<dyn Error>> {
+    let desc = |sizes: &[u64]| TensorDesc::packed(data_type, sizes);
+    let activation = Activation::None;
+    for &(x, w) in all {
         let of = |value: u64| vec![value; x.len() - 2];
         let window = Window { kernel: of(3), strides: of(1), dilations: of(1), pads_begin: of(1), pads_end: of(1) };
         let convolution = Convolution { window, groups: 1 };
         let y: Vec<u64> = [&[x[0], w[0]], &x[2..]].concat();
         let flops = 2.0 * y.iter().product::<u64>() as f64 * w[1..].iter().product::<u64>() as f64;
-        let (x_desc, w_desc, y_desc) = (floats(x)?, floats(w)?, floats(&y)?);
-        let forward = Kernel::Convolution { convolution: convolution.clone(), activation: plain };
-        let data = Kernel::ConvolutionDataGradient { convolution: convolution.clone(), activation: plain };
+        let (x_desc, w_desc, y_desc) = (desc(x)?, desc(w)?, desc(&y)?);
+        let forward = Kernel::Convolution { convolution: convolution.clone(), activation };
+        let data = Kernel::ConvolutionDataGradient { convolution: convolution.clone(), activation };
         let weights = Kernel::ConvolutionWeightGradient { convolution, accumulate: false };
         for (name, kernel, reads, write) in [
             ("convolution", forward, [x_desc.clone(), w_desc.clone()], y_desc.clone()),
@@ -109,8 +132,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             ("convolution weight gradient", weights, [x_desc.clone(), y_desc.clone()], w_desc.clone()),
         ] {
             let seconds = machine.seconds(&kernel, &reads, &write)?;
-            let gflops = flops / seconds / 1e9;
-            println!(r#"{{"kernel":"{name}","x":{x:?},"w":{w:?},"ms":{:.4},"gflops":{gflops:.1}}}"#, seconds * 1e3);
+            print(name, data_type, &format!(r#""x":{x:?},"w":{w:?}"#), seconds, flops);
         }
     }
     Ok(())

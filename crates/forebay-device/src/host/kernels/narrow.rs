@@ -229,7 +229,7 @@ mod tests {
         let tensor = |data_type| Tensor::new(&desc(data_type, &[2, 2]), &[1.0; 4]);
         let (half, brain, single) = (tensor(DataType::Float16), tensor(DataType::BFloat16), tensor(DataType::Float32));
         for (reads, write) in [([&half, &brain], &half), ([&half, &single], &half), ([&half, &half], &single)] {
-            let reason = refusal(&PRODUCT, &reads, &[write.desc.clone()]);
+            let reason = refusal(&PRODUCT, &reads, std::slice::from_ref(&write.desc));
             assert!(reason.contains("float16") || reason.contains("bfloat16"), "{reason}");
         }
     }
