@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Everything that a machine with a GPU should be asked, in one command: the Vulkan suites, and speed beside PyTorch in the same run.
+# Everything that a machine with a GPU should be asked, in one command: the Vulkan suites, and speed beside PyTorch and wgpu in the
+# same run.
 #
 #   benches/gpu.sh [DEVICE]      DEVICE as in `forebay devices` (vulkan)
 #
@@ -28,6 +29,13 @@ else
     echo "(no PyTorch with a card: nothing to compare with)"
 fi
 rm -f /tmp/forebay-gpu-kernels.$$
+
+echo "## Training steps beside wgpu running the same dispatches"
+if cargo build --release --quiet --manifest-path benches/wgpu/Cargo.toml; then
+    cargo run --release --quiet --manifest-path benches/wgpu/Cargo.toml -- --device "$device"
+else
+    echo "(wgpu cannot be built here: nothing to compare with)"
+fi
 
 echo "## $model: in core, at a quarter and at a tenth of its memory"
 for budget in 100% 25% 10%; do

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use ash::vk;
 use forebay_device::DeviceError;
 
-use crate::system::System;
+use crate::system::{entry, System};
 
 /// A Vulkan device of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct Adapter {
 /// # Errors
 /// [`DeviceError::Setting`] where there is no Vulkan loader or no driver.
 pub fn adapters() -> Result<Vec<Adapter>, DeviceError> {
-    let system = System::new(false)?;
+    let system = System::new(entry()?, false)?;
     Ok(physical(&system)?.into_iter().map(|(_, adapter)| adapter).collect())
 }
 

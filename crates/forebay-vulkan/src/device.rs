@@ -7,7 +7,7 @@ use std::sync::{mpsc, Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ash::vk;
+use ash::{vk, Entry};
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
 use forebay_device::host::spill_file::SpillFile;
 use forebay_device::tile_size::{whole_tiles, TILE_SIZE_BYTES};
@@ -18,12 +18,13 @@ use crate::batches::submit;
 use crate::disk::{Buffer, DISK_BYTES};
 use crate::frame::Frame;
 use crate::gpu::{failed, Gpu, Role};
-use crate::kernels::lower;
+use crate::kernels::{lower, Offer};
 use crate::memory::{bind_sparse, sparse_needs, Caps, HostAddress, Memories};
 use crate::pipeline::{usual_folder, Pipelines};
 use crate::record::Counters;
 use crate::state::{Counts, State};
 use crate::stream::{Clock, Done, Job, Point, Streams};
+use crate::system::entry;
 
 /// Largest heap behind a reservation, in bytes, where nobody says.
 const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;
@@ -108,12 +109,20 @@ impl VulkanDevice {
     /// # Errors
     /// [`DeviceError::Setting`] where there is no Vulkan, no such device, or no such tiles; what the driver refuses.
     pub fn open(options: &VulkanOptions) -> Result<VulkanDevice, DeviceError> {
+        VulkanDevice::open_through(entry()?, options)
+    }
+
+    /// The same through a Vulkan loader of the caller's, or through somebody who stands before one.
+    ///
+    /// # Errors
+    /// As [`VulkanDevice::open`].
+    pub fn open_through(entry: Entry, options: &VulkanOptions) -> Result<VulkanDevice, DeviceError> {
         let birth = Instant::now();
         if options.validate {
             // Hazards between submissions are looked for only where the layer is told so by its environment.
             std::env::set_var("VK_LAYER_ENABLES", "VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT");
         }
-        let gpu = Gpu::open(options.device.as_deref(), options.validate, options.binding_bytes_max)?;
+        let gpu = Gpu::open(entry, options.device.as_deref(), options.validate, options.binding_bytes_max)?;
         let (heap_types, least) = sparse_needs(&gpu)?;
         let tile_bytes = options.tile_size_bytes.unwrap_or(TILE_SIZE_BYTES.max(least));
         let tiled = options.tiled && gpu.adapter.tiled;
@@ -157,6 +166,11 @@ impl VulkanDevice {
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         Ok(VulkanDevice { limits, gpu, shared, clock, next_id: AtomicU32::new(1), disk: Mutex::default() })
+    }
+
+    /// What decides how kernels run here.
+    pub fn offer(&self) -> &Offer {
+        &self.gpu.offer
     }
 
     /// What the driver was given so far.

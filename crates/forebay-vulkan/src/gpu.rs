@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ash::{ext, vk, Device as Functions};
+use ash::{ext, vk, Device as Functions, Entry};
 use forebay_device::DeviceError;
 
 use crate::adapter::{choose, Adapter};
@@ -81,8 +81,13 @@ impl Gpu {
     ///
     /// # Errors
     /// [`DeviceError::Setting`] where there is none such; what Vulkan refuses.
-    pub fn open(asked: Option<&str>, validate: bool, binding_bytes_max: Option<u64>) -> Result<Arc<Gpu>, DeviceError> {
-        let system = System::new(validate)?;
+    pub fn open(
+        entry: Entry,
+        asked: Option<&str>,
+        validate: bool,
+        binding_bytes_max: Option<u64>,
+    ) -> Result<Arc<Gpu>, DeviceError> {
+        let system = System::new(entry, validate)?;
         let (physical, adapter) = choose(&system, asked)?;
         let instance = &system.instance;
         let mut maintenance = vk::PhysicalDeviceMaintenance4Properties::default();

@@ -47,7 +47,10 @@ pub(crate) fn no_vulkan(reason: impl ToString) -> DeviceError {
 }
 
 /// The loader of this process: it is opened once.
-fn entry() -> Result<Entry, DeviceError> {
+///
+/// # Errors
+/// [`DeviceError::Setting`] where there is none.
+pub(crate) fn entry() -> Result<Entry, DeviceError> {
     static ENTRY: OnceLock<Result<Entry, String>> = OnceLock::new();
     // SAFETY: the system's Vulkan loader is trusted to be one; it stays loaded for the process's life.
     let loaded = ENTRY.get_or_init(|| unsafe { Entry::load() }.map_err(|error| error.to_string()));
@@ -58,9 +61,8 @@ impl System {
     /// An instance; with the validation layer, synchronization validation included, where `validate`.
     ///
     /// # Errors
-    /// [`DeviceError::Setting`] where there is no loader, no driver, or no validation layer though one is asked for.
-    pub fn new(validate: bool) -> Result<System, DeviceError> {
-        let entry = entry()?;
+    /// [`DeviceError::Setting`] where there is no driver, or no validation layer though one is asked for.
+    pub fn new(entry: Entry, validate: bool) -> Result<System, DeviceError> {
         let application = vk::ApplicationInfo::default()
             .application_name(c"forebay")
             .engine_name(c"forebay")

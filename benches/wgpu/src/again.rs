@@ -1,0 +1,56 @@
+//! Forebay's own step, again and again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use forebay::device::{Device, DeviceError};
+use forebay::Trainer;
+use forebay_base::{Command, EventId, StreamId};
+
+use crate::recorder::{Recorder, Step};
+
+/// A recorded step on the device that ran it.
+pub struct Again {
+    recorder: Arc<Recorder>,
+    lists: Vec<Vec<Command>>,
+    streams: BTreeSet<StreamId>,
+    /// How often a step records each event.
+    records: BTreeMap<EventId, u64>,
+    /// The step's memories are its trainer's.
+    _trainer: Trainer,
+}
+
+impl Again {
+    /// The same step from here on. Time stamps, which the product takes around each command, are switched as told.
+    pub fn new(recorder: Arc<Recorder>, step: &Step, trainer: Trainer) -> Again {
+        let commands = || step.lists.iter().flatten();
+        let mut records = BTreeMap::new();
+        for command in commands() {
+            if let Command::Record { event, .. } = command {
+                *records.entry(*event).or_insert(0) += 1;
+            }
+        }
+        let streams = commands().filter_map(Command::stream).collect();
+        Again { recorder, lists: step.lists.clone(), streams, records, _trainer: trainer }
+    }
+
+    /// Runs the step and waits for it; with time stamps around each command, as the product always takes them, or without.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn step(&mut self, stamps: bool) -> Result<(), DeviceError> {
+        self.recorder.set_trace(stamps);
+        for command in self.lists.iter_mut().flatten() {
+            // Events count on from step to step.
+            if let Command::Record { event, generation, .. } | Command::Wait { event, generation, .. } = command {
+                *generation += self.records.get(event).copied().unwrap_or(0);
+            }
+        }
+        for list in &self.lists {
+            self.recorder.submit(list)?;
+        }
+        self.streams.iter().try_for_each(|&stream| self.recorder.synchronize(stream))?;
+        drop(self.recorder.take_trace());
+        Ok(())
+    }
+}

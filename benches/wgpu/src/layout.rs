@@ -1,0 +1,179 @@
+//! Where a step's bytes lie in buffers: all in one, as Forebay has them, or every tensor in its own.
+
+use std::collections::BTreeMap;
+
+use forebay_base::{MemoryId, Region};
+
+use crate::recorder::{Picture, Step};
+use crate::sequence::{Operation, Place};
+
+/// What bindings may start at, wherever Forebay put them.
+const ALIGNMENT_BYTES: u64 = 256;
+
+/// A step in buffers.
+pub struct Layout {
+    /// What the buffers hold before the step.
+    pub buffers: Vec<Vec<u8>>,
+    /// The step.
+    pub operations: Vec<Operation<Place>>,
+    /// What it leaves, and where.
+    pub results: Vec<(Place, Vec<u8>)>,
+}
+
+/// Each of Forebay's memories as one buffer.
+pub fn arena(step: &Step, operations: &[Operation<Region>]) -> Layout {
+    let memories: Vec<MemoryId> = step.before.keys().copied().collect();
+    let place = |region: &Region| Place {
+        buffer: memories.binary_search(&region.memory).unwrap_or(usize::MAX),
+        offset_bytes: region.range.start,
+        size_bytes: region.range.len(),
+    };
+    let operations = operations.iter().map(|operation| operation.map(place)).collect();
+    let whole = |(buffer, bytes): (usize, &Vec<u8>)| {
+        (Place { buffer, offset_bytes: 0, size_bytes: bytes.len() as u64 }, bytes.clone())
+    };
+    let results = step.after.values().enumerate().map(whole).collect();
+    Layout { buffers: step.before.values().cloned().collect(), operations, results }
+}
+
+/// Each tensor as a buffer: bytes from when they are written to when others take their place. Tensors share a buffer where an
+/// operation reaches them as one, or changes one into the other in place.
+pub fn tensors(step: &Step, operations: &[Operation<Region>]) -> Layout {
+    let mut tensors = Tensors::default();
+    let named: Vec<Operation<(Region, usize)>> = operations.iter().map(|operation| tensors.follow(operation)).collect();
+    let (buffer_of, buffers) = tensors.buffers(&step.before);
+    let place = |&(region, tensor): &(Region, usize)| {
+        let (buffer, start) = buffer_of[tensor];
+        Place { buffer, offset_bytes: region.range.start - start, size_bytes: region.range.len() }
+    };
+    let results = tensors.current.iter().filter(|(_, (_, tensor))| !tensors.scratch.contains(tensor));
+    let results = results.map(|(&(memory, start), &(end, tensor))| {
+        let bytes = step.after[&memory][start as usize..end as usize].to_vec();
+        (place(&(Region::new(memory, start, end - start), tensor)), bytes)
+    });
+    Layout { buffers, results: results.collect(), operations: named.iter().map(|one| one.map(place)).collect() }
+}
+
+/// Which tensor has which bytes, as a step goes on.
+#[derive(Default)]
+struct Tensors {
+    /// By memory and first byte: one past the last byte, and the tensor that has them now.
+    current: BTreeMap<(MemoryId, u64), (u64, usize)>,
+    /// By tensor: the bytes that it was made for.
+    regions: Vec<Region>,
+    /// By tensor: another one of its buffer, or itself where it is the one that stands for all of them.
+    others: Vec<usize>,
+    /// Tensors that were there before the step.
+    initial: Vec<usize>,
+    /// Tensors whose bytes nobody else reads.
+    scratch: Vec<usize>,
+}
+
+impl Tensors {
+    /// Names an operation's tensors.
+    fn follow(&mut self, operation: &Operation<Region>) -> Operation<(Region, usize)> {
+        match operation {
+            Operation::Launch { reads, writes, scratch, dispatches } => {
+                let of = |&region: &Region| (region, self.reach(region));
+                let named: Vec<_> = reads.iter().map(of).collect();
+                let write = |&region: &Region| {
+                    let in_place = reads.iter().any(|read| read.overlaps(region));
+                    (region, if in_place { self.reach(region) } else { self.replace(region) })
+                };
+                let writes = writes.iter().map(write).collect();
+                let scratch = scratch.map(|region| (region, self.replace(region)));
+                self.scratch.extend(scratch.map(|(_, tensor)| tensor));
+                Operation::Launch { reads: named, writes, scratch, dispatches: dispatches.clone() }
+            }
+            Operation::Copy { from, to } => {
+                let from = (*from, self.reach(*from));
+                Operation::Copy { from, to: (*to, self.replace(*to)) }
+            }
+            Operation::Fill { to, pattern } => Operation::Fill { to: (*to, self.replace(*to)), pattern: *pattern },
+        }
+    }
+
+    fn add(&mut self, region: Region) -> usize {
+        let tensor = self.regions.len();
+        self.regions.push(region);
+        self.others.push(tensor);
+        self.current.insert((region.memory, region.range.start), (region.range.end, tensor));
+        tensor
+    }
+
+    /// The tensor that has these bytes now. Where there are several, they come to share a buffer; bytes of none were there
+    /// before the step.
+    fn reach(&mut self, region: Region) -> usize {
+        let (memory, range) = (region.memory, region.range);
+        let (mut at, mut found) = (range.start, Vec::new());
+        while at < range.end {
+            let covering = self.current.range(..=(memory, at)).next_back();
+            let covering = covering.filter(|((of, _), (end, _))| *of == memory && *end > at);
+            if let Some((_, &(end, tensor))) = covering {
+                found.push(tensor);
+                at = end;
+                continue;
+            }
+            let next = self.current.range((memory, at)..).next().filter(|((of, _), _)| *of == memory);
+            let end = next.map_or(range.end, |(&(_, start), _)| start.min(range.end));
+            let tensor = self.add(Region::new(memory, at, end - at));
+            self.initial.push(tensor);
+            found.push(tensor);
+            at = end;
+        }
+        let first = self.root(found[0]);
+        for tensor in found {
+            let root = self.root(tensor);
+            self.others[root] = first;
+        }
+        first
+    }
+
+    /// A new tensor in place of what these bytes were.
+    fn replace(&mut self, region: Region) -> usize {
+        let (memory, range) = (region.memory, region.range);
+        for at in [range.start, range.end] {
+            let before = self.current.range_mut(..(memory, at)).next_back();
+            if let Some((_, (end, tensor))) = before.filter(|((of, _), (end, _))| *of == memory && *end > at) {
+                let rest = (std::mem::replace(end, at), *tensor);
+                self.current.insert((memory, at), rest);
+            }
+        }
+        let gone: Vec<_> =
+            self.current.range((memory, range.start)..(memory, range.end)).map(|(&key, _)| key).collect();
+        gone.into_iter().for_each(|key| drop(self.current.remove(&key)));
+        self.add(region)
+    }
+
+    fn root(&self, tensor: usize) -> usize {
+        match self.others[tensor] {
+            other if other == tensor => tensor,
+            other => self.root(other),
+        }
+    }
+
+    /// By tensor its buffer and the byte of its memory that the buffer begins with; and what the buffers hold at first.
+    fn buffers(&self, before: &Picture) -> (Vec<(usize, u64)>, Vec<Vec<u8>>) {
+        // By the tensor that stands for them: the first byte and one past the last.
+        let mut extents: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
+        for (tensor, region) in self.regions.iter().enumerate() {
+            let (start, end) = extents.entry(self.root(tensor)).or_insert((u64::MAX, 0));
+            *start = (*start).min(region.range.start / ALIGNMENT_BYTES * ALIGNMENT_BYTES);
+            *end = (*end).max(region.range.end);
+        }
+        let number = |root: &usize| extents.range(..root).count();
+        let buffer_of = (0..self.regions.len()).map(|tensor| {
+            let root = self.root(tensor);
+            (number(&root), extents[&root].0)
+        });
+        let buffer_of: Vec<(usize, u64)> = buffer_of.collect();
+        let mut buffers: Vec<Vec<u8>> = extents.values().map(|(start, end)| vec![0; (end - start) as usize]).collect();
+        for &tensor in &self.initial {
+            let (region, (buffer, start)) = (self.regions[tensor], buffer_of[tensor]);
+            let (first, last) = (region.range.start as usize, region.range.end as usize);
+            let at = first - start as usize;
+            buffers[buffer][at..at + last - first].copy_from_slice(&before[&region.memory][first..last]);
+        }
+        (buffer_of, buffers)
+    }
+}

@@ -1,0 +1,209 @@
+//! A device that keeps what a training step hands to it.
+//!
+//! It stands between the product and its device and changes nothing. So what is compared is what the product really runs, with
+//! the bytes that it found and the bytes that it left.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use forebay::device::{Device, DeviceError, DeviceUsage, TraceRecord};
+use forebay::vulkan::VulkanDevice;
+use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
+
+/// The bytes of memories.
+pub type Picture = BTreeMap<MemoryId, Vec<u8>>;
+
+/// One step as the device got it.
+pub struct Step {
+    /// What was submitted, list by list.
+    pub lists: Vec<Vec<Command>>,
+    /// What the memories held before.
+    pub before: Picture,
+    /// What they held afterwards.
+    pub after: Picture,
+}
+
+/// A Vulkan device of which one step is recorded: the first one.
+pub struct Recorder {
+    device: VulkanDevice,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Placed memories (true) and host blocks (false), with their sizes in bytes.
+    memories: BTreeMap<MemoryId, (bool, u64)>,
+    /// What was submitted since the first launch, and the bytes from before it.
+    lists: Vec<Vec<Command>>,
+    before: Picture,
+    done: bool,
+}
+
+impl Recorder {
+    /// Records the first step on this device.
+    pub fn new(device: VulkanDevice) -> Recorder {
+        Recorder { device, state: Mutex::default() }
+    }
+
+    /// The device itself.
+    pub fn device(&self) -> &VulkanDevice {
+        &self.device
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The step that has just been run. Nothing is recorded from here on.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn take(&self) -> Result<Step, DeviceError> {
+        let mut state = self.lock();
+        state.done = true;
+        let (lists, before) = (std::mem::take(&mut state.lists), std::mem::take(&mut state.before));
+        Ok(Step { lists, before, after: self.picture(&state)? })
+    }
+
+    /// What all memories hold. Nothing else runs.
+    fn picture(&self, state: &State) -> Result<Picture, DeviceError> {
+        let stream = self.device.create_stream("picture", 0)?;
+        let mut picture = Picture::new();
+        for (&memory, &(placed, size_bytes)) in &state.memories {
+            let region = Region::new(memory, 0, size_bytes);
+            let mut bytes = vec![0; size_bytes as usize];
+            if placed {
+                let block = self.device.create_host_block(size_bytes)?;
+                let to = Region::new(block, 0, size_bytes);
+                self.device.submit(&[Command::Copy { stream, from: region, to }])?;
+                self.device.synchronize(stream)?;
+                self.device.read_host(to, &mut bytes);
+                self.device.destroy_memory(block);
+            } else {
+                self.device.read_host(region, &mut bytes);
+            }
+            picture.insert(memory, bytes);
+        }
+        self.device.destroy_stream(stream);
+        Ok(picture)
+    }
+
+    fn know(&self, memory: MemoryId, placed: bool, size_bytes: u64) -> MemoryId {
+        self.lock().memories.insert(memory, (placed, size_bytes));
+        memory
+    }
+}
+
+impl Device for Recorder {
+    fn limits(&self) -> &Limits {
+        self.device.limits()
+    }
+
+    fn workspace_bytes(
+        &self,
+        kernel: &Kernel,
+        reads: &[TensorDesc],
+        writes: &[TensorDesc],
+    ) -> Result<u64, DeviceError> {
+        self.device.workspace_bytes(kernel, reads, writes)
+    }
+
+    fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError> {
+        self.device.create_heap(size_bytes)
+    }
+
+    fn destroy_heap(&self, heap: HeapId) {
+        self.device.destroy_heap(heap);
+    }
+
+    fn create_reservation(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        self.device.create_reservation(size_bytes)
+    }
+
+    fn create_placed(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        Ok(self.know(self.device.create_placed(size_bytes)?, true, size_bytes))
+    }
+
+    fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        Ok(self.know(self.device.create_host_block(size_bytes)?, false, size_bytes))
+    }
+
+    fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        self.device.create_spill(folder, size_bytes)
+    }
+
+    fn destroy_memory(&self, memory: MemoryId) {
+        self.lock().memories.remove(&memory);
+        self.device.destroy_memory(memory);
+    }
+
+    fn create_stream(&self, name: &str, priority: i32) -> Result<StreamId, DeviceError> {
+        self.device.create_stream(name, priority)
+    }
+
+    fn destroy_stream(&self, stream: StreamId) {
+        self.device.destroy_stream(stream);
+    }
+
+    fn create_event(&self) -> Result<EventId, DeviceError> {
+        self.device.create_event()
+    }
+
+    fn destroy_event(&self, event: EventId) {
+        self.device.destroy_event(event);
+    }
+
+    fn submit(&self, commands: &[Command]) -> Result<(), DeviceError> {
+        let mut state = self.lock();
+        let launches = commands.iter().any(|command| matches!(command, Command::Launch { .. }));
+        if !state.done && (launches || !state.lists.is_empty()) {
+            if state.lists.is_empty() {
+                state.before = self.picture(&state)?;
+            }
+            state.lists.push(commands.to_vec());
+        }
+        self.device.submit(commands)
+    }
+
+    fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError> {
+        self.device.synchronize(stream)
+    }
+
+    fn recover(&self) -> Result<(), DeviceError> {
+        self.device.recover()
+    }
+
+    fn wait_event(&self, event: EventId, generation: u64) -> Result<(), DeviceError> {
+        self.device.wait_event(event, generation)
+    }
+
+    fn query_event(&self, event: EventId) -> u64 {
+        self.device.query_event(event)
+    }
+
+    fn event_time(&self, event: EventId, generation: u64) -> Option<Duration> {
+        self.device.event_time(event, generation)
+    }
+
+    fn write_host(&self, region: Region, bytes: &[u8]) {
+        self.device.write_host(region, bytes);
+    }
+
+    fn read_host(&self, region: Region, bytes: &mut [u8]) {
+        self.device.read_host(region, bytes);
+    }
+
+    fn usage(&self) -> DeviceUsage {
+        self.device.usage()
+    }
+
+    fn set_trace(&self, enabled: bool) {
+        self.device.set_trace(enabled);
+    }
+
+    fn take_trace(&self) -> Vec<TraceRecord> {
+        self.device.take_trace()
+    }
+}

@@ -1,0 +1,90 @@
+//! A step as a sequence of dispatches, copies and fills, and where in buffers its bytes lie.
+//!
+//! [`operations`] lowers a step's launches as the Vulkan device does. Its operands are regions of Forebay's memories; a
+//! [layout](crate::layout) makes them places in buffers.
+
+use forebay::device::DeviceError;
+use forebay::vulkan::kernels::{lower, Dispatch, Offer};
+use forebay_base::{Binding, Command, Region};
+
+use crate::recorder::Step;
+
+/// Bytes of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Which buffer.
+    pub buffer: usize,
+    /// The first byte.
+    pub offset_bytes: u64,
+    /// How many.
+    pub size_bytes: u64,
+}
+
+impl Place {
+    /// A part of these bytes; all from `offset_bytes` on where no size is given.
+    pub fn part(self, offset_bytes: u64, size_bytes: Option<u64>) -> Place {
+        let size_bytes = size_bytes.unwrap_or(self.size_bytes - offset_bytes);
+        Place { buffer: self.buffer, offset_bytes: self.offset_bytes + offset_bytes, size_bytes }
+    }
+}
+
+/// What a step does, one after the other, with operands of type `P`.
+#[derive(Clone, Debug)]
+pub enum Operation<P> {
+    /// Dispatches that need nothing of each other, with the launch's operands.
+    Launch { reads: Vec<P>, writes: Vec<P>, scratch: Option<P>, dispatches: Vec<Dispatch> },
+    /// Copies bytes.
+    Copy { from: P, to: P },
+    /// Fills bytes with a pattern.
+    Fill { to: P, pattern: [u8; 4] },
+}
+
+/// A step's operations in the order of its commands, which all its barriers and waits allow.
+///
+/// # Errors
+/// A launch that the device would not run.
+pub fn operations(step: &Step, offer: &Offer) -> Result<Vec<Operation<Region>>, DeviceError> {
+    let regions = |bindings: &[Binding]| bindings.iter().map(|binding| binding.region).collect::<Vec<_>>();
+    let descs = |bindings: &[Binding]| bindings.iter().map(|binding| binding.desc.clone()).collect::<Vec<_>>();
+    let mut operations = Vec::new();
+    for command in step.lists.iter().flatten() {
+        match command {
+            Command::Launch { launch, .. } => {
+                let (reads, writes) = (descs(&launch.reads), descs(&launch.writes));
+                let dispatches = lower(&launch.kernel, &reads, &writes, offer)?.dispatches;
+                let (reads, writes) = (regions(&launch.reads), regions(&launch.writes));
+                operations.push(Operation::Launch { reads, writes, scratch: launch.scratch, dispatches });
+            }
+            Command::Copy { from, to, .. } => operations.push(Operation::Copy { from: *from, to: *to }),
+            Command::Fill { region, pattern, .. } => {
+                operations.push(Operation::Fill { to: *region, pattern: *pattern });
+            }
+            _ => {}
+        }
+    }
+    Ok(operations)
+}
+
+impl<P> Operation<P> {
+    /// The dispatches; none for copies and fills.
+    pub fn dispatches(&self) -> &[Dispatch] {
+        match self {
+            Operation::Launch { dispatches, .. } => dispatches,
+            _ => &[],
+        }
+    }
+
+    /// The same with other operands.
+    pub fn map<Q>(&self, mut place: impl FnMut(&P) -> Q) -> Operation<Q> {
+        match self {
+            Operation::Launch { reads, writes, scratch, dispatches } => Operation::Launch {
+                reads: reads.iter().map(&mut place).collect(),
+                writes: writes.iter().map(&mut place).collect(),
+                scratch: scratch.as_ref().map(&mut place),
+                dispatches: dispatches.clone(),
+            },
+            Operation::Copy { from, to } => Operation::Copy { from: place(from), to: place(to) },
+            Operation::Fill { to, pattern } => Operation::Fill { to: place(to), pattern: *pattern },
+        }
+    }
+}
