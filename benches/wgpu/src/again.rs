@@ -21,7 +21,7 @@ pub struct Again {
 }
 
 impl Again {
-    /// The same step from here on. Time stamps, which the product takes around each command, are switched as told.
+    /// The step from here on.
     pub fn new(recorder: Arc<Recorder>, step: &Step, trainer: Trainer) -> Again {
         let commands = || step.lists.iter().flatten();
         let mut records = BTreeMap::new();
@@ -34,12 +34,11 @@ impl Again {
         Again { recorder, lists: step.lists.clone(), streams, records, _trainer: trainer }
     }
 
-    /// Runs the step and waits for it; with time stamps around each command, as the product always takes them, or without.
+    /// Runs the step and waits for it, with time stamps around each command, which a trainer's steps always have.
     ///
     /// # Errors
     /// What the device reports.
-    pub fn step(&mut self, stamps: bool) -> Result<(), DeviceError> {
-        self.recorder.set_trace(stamps);
+    pub fn step(&mut self) -> Result<(), DeviceError> {
         for command in self.lists.iter_mut().flatten() {
             // Events count on from step to step.
             if let Command::Record { event, generation, .. } | Command::Wait { event, generation, .. } = command {

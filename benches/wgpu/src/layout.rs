@@ -141,7 +141,7 @@ impl Tensors {
         }
         let gone: Vec<_> =
             self.current.range((memory, range.start)..(memory, range.end)).map(|(&key, _)| key).collect();
-        gone.into_iter().for_each(|key| drop(self.current.remove(&key)));
+        self.current.retain(|key, _| !gone.contains(key));
         self.add(region)
     }
 
@@ -175,5 +175,65 @@ impl Tensors {
             buffers[buffer][at..at + last - first].copy_from_slice(&before[&region.memory][first..last]);
         }
         (buffer_of, buffers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(start: u64, end: u64) -> Region {
+        Region::new(MemoryId(0), start, end - start)
+    }
+
+    fn launch(reads: &[(u64, u64)], write: (u64, u64)) -> Operation<Region> {
+        let reads = reads.iter().map(|&(start, end)| region(start, end)).collect();
+        Operation::Launch { reads, writes: vec![region(write.0, write.1)], scratch: None, dispatches: Vec::new() }
+    }
+
+    fn layout(operations: &[Operation<Region>]) -> Layout {
+        let before: Vec<u8> = (0..=255).cycle().take(4096).collect();
+        let picture = Picture::from([(MemoryId(0), before)]);
+        tensors(&Step { lists: Vec::new(), before: picture.clone(), after: picture }, operations)
+    }
+
+    fn buffers(operation: &Operation<Place>) -> Vec<usize> {
+        let Operation::Launch { reads, writes, .. } = operation else { return Vec::new() };
+        reads.iter().chain(writes).map(|place| place.buffer).collect()
+    }
+
+    #[test]
+    fn bytes_that_are_written_again_are_another_buffer() {
+        let layout = layout(&[launch(&[(0, 256)], (256, 512)), launch(&[(256, 512)], (0, 256))]);
+        let (first, second) = (buffers(&layout.operations[0]), buffers(&layout.operations[1]));
+        assert_eq!(first[1], second[0]);
+        assert_ne!(first[0], second[1], "the input is gone when its bytes are written");
+        assert_eq!(layout.buffers[first[0]], (0..=255).collect::<Vec<u8>>());
+        assert_eq!(layout.results.len(), 2);
+    }
+
+    #[test]
+    fn what_is_reached_as_one_or_changed_in_place_is_one_buffer() {
+        let whole = [launch(&[], (512, 768)), launch(&[], (768, 1024)), launch(&[(512, 1024)], (2048, 2304))];
+        let layout = self::layout(&whole);
+        let reached = buffers(&layout.operations[2]);
+        assert_eq!([buffers(&layout.operations[0])[0], buffers(&layout.operations[1])[0]], [reached[0]; 2]);
+        let Operation::Launch { writes, .. } = &layout.operations[1] else { unreachable!("it is a launch") };
+        assert_eq!((writes[0].offset_bytes, writes[0].size_bytes), (256, 256));
+        assert_ne!(reached[0], reached[1]);
+        let layout = self::layout(&[launch(&[(512, 768)], (512, 768))]);
+        let in_place = buffers(&layout.operations[0]);
+        assert_eq!(in_place[0], in_place[1]);
+    }
+
+    #[test]
+    fn a_part_that_is_overwritten_leaves_the_rest() {
+        let layout =
+            layout(&[launch(&[(0, 768)], (1024, 1280)), launch(&[], (256, 512)), launch(&[(512, 768)], (2048, 2304))]);
+        assert_eq!(buffers(&layout.operations[2])[0], buffers(&layout.operations[0])[0]);
+        assert_ne!(buffers(&layout.operations[1])[0], buffers(&layout.operations[0])[0]);
+        let rest = layout.results.iter().filter(|(place, _)| place.buffer == buffers(&layout.operations[0])[0]);
+        let rest: Vec<(u64, u64)> = rest.map(|(place, _)| (place.offset_bytes, place.size_bytes)).collect();
+        assert_eq!(rest, [(0, 256), (512, 256)]);
     }
 }

@@ -42,3 +42,24 @@ pub fn specialized(shader: &Shader, constants: &[u32]) -> Vec<u32> {
     }
     words
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_of_named_constants_are_replaced_and_no_others() {
+        // Ids 1 to 3 are constants 1, 0 and 2; id 4 has no number.
+        let decorate = |id, number| [4 << 16 | OP_DECORATE, id, SPEC_ID, number];
+        let mut words = vec![0x0723_0203, 0, 0, 10, 0];
+        words.extend([decorate(1, 1), decorate(2, 0), decorate(3, 2)].concat());
+        words.extend([4 << 16 | OP_SPEC_CONSTANT, 9, 1, 100, 3 << 16 | OP_SPEC_CONSTANT_TRUE, 9, 2]);
+        words.extend([4 << 16 | OP_SPEC_CONSTANT, 9, 3, 300, 4 << 16 | OP_SPEC_CONSTANT, 9, 4, 400]);
+        let code: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
+        let shader = Shader { name: "test", code: Box::leak(code.into_boxed_slice()) };
+        assert_eq!(specialized(&shader, &[]), words);
+        let (mut expected, constants) = (words, HEADER_WORDS + 12);
+        (expected[constants + 3], expected[constants + 4]) = (7, 3 << 16 | OP_SPEC_CONSTANT_FALSE);
+        assert_eq!(specialized(&shader, &[0, 7]), expected, "the third constant keeps its default");
+    }
+}
