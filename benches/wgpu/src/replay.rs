@@ -216,6 +216,9 @@ impl<'a> Maker<'a> {
     }
 
     fn dispatch(&mut self, launch: &Operation<Place>, dispatch: &Dispatch) -> Result<Ready, Failure> {
+        if dispatch.shader.is_far() {
+            return Err(format!("{} wants addresses of buffers, which wgpu does not know", dispatch.shader.name).into());
+        }
         let size_bytes = (4 * dispatch.parameters.len() as u64).max(4);
         let parameters = binding(&self.parameters, self.parameters_at, size_bytes);
         self.parameters_at = (self.parameters_at + size_bytes).next_multiple_of(alignment(self.device));
