@@ -24,6 +24,17 @@
 //! specification asks for. Batches are submitted in an order in which each one's waits have been submitted before, so that
 //! devices with one queue never stand still.
 //!
+//! # Tensors larger than a binding
+//!
+//! A binding of a shader holds at most `maxStorageBufferRange` bytes: 128 MiB on some devices, 4 GiB on most GPUs. Where an
+//! operand has more, a kernel whose rows, images or elements stand for themselves runs as several dispatches, each on a part.
+//! What is summed or looked up across the whole runs as one dispatch that reaches its operands by their addresses. Either way
+//! the arithmetic and its order are the same, and so are the bits. The validation layer sees bindings, and what goes by
+//! addresses it does not: the barriers around such a launch are those that it judges where tensors are smaller.
+//! [`VulkanOptions::binding_bytes_max`] makes bindings small, so that tests need no large tensors.
+//!
+//! # Queues
+//!
 //! Streams begin on a queue that only copies, where the hardware has one, and move to one that computes with their first
 //! launch.
 

@@ -14,6 +14,9 @@ use forebay::vulkan::{adapters, VulkanDevice, VulkanOptions};
 use forebay::{DeviceOptions, MemorySize};
 use missing::skipped;
 
+/// Bytes that a binding holds where most tensors are larger.
+const SMALL_BINDING_BYTES: u64 = 4096;
+
 /// Whether there is a Vulkan device to test on.
 ///
 /// # Panics
@@ -51,6 +54,23 @@ fn same_bits_within_every_budget(name: &'static str, steps: usize) {
         let heap_peak_bytes = limited.usage().heap_peak_bytes;
         assert!(budget.is_none_or(|budget| heap_peak_bytes <= budget), "{what}: {heap_peak_bytes} heap bytes");
     }
+}
+
+/// The same bits where bindings hold next to nothing, so that most tensors run in parts or are reached by their addresses.
+fn same_bits_with_small_bindings(name: &'static str, steps: usize) {
+    if !present() {
+        return;
+    }
+    let case = Case::read(name);
+    let mut usual = trainer(case.model(), recipe(&case), vulkan());
+    let expected = run(&case, &mut usual, steps);
+    drop(usual);
+    let options = VulkanOptions { binding_bytes_max: Some(SMALL_BINDING_BYTES), ..VulkanOptions::default() };
+    let device = Arc::new(VulkanDevice::open(&options).unwrap());
+    let mut small = trainer_on(case.model(), recipe(&case), vulkan(), Some(device.clone()));
+    assert_same(&expected, &run(&case, &mut small, steps), name);
+    let dispatches = device.counts().dispatches;
+    assert!(dispatches > (steps * small.statistics().launches) as u64, "{dispatches} dispatches: nothing ran in parts");
 }
 
 macro_rules! cases {
@@ -92,6 +112,21 @@ cases! {
     resnet20: "resnet20", 1;
     tiny_gpt: "tiny-gpt", 1;
     unet3d: "unet3d", 1;
+}
+
+#[test]
+fn the_same_bits_of_convolutions_with_small_bindings() {
+    same_bits_with_small_bindings("digits-cnn", 2);
+}
+
+#[test]
+fn the_same_bits_of_a_transformer_with_small_bindings() {
+    same_bits_with_small_bindings("tiny-gpt", 1);
+}
+
+#[test]
+fn the_same_bits_of_batch_normalisation_with_small_bindings() {
+    same_bits_with_small_bindings("unet3d", 1);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use forebay_base::{Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
 use super::kept::Kept;
-use super::spatial::{by_images, check_packed, Sliding, Spatial};
+use super::spatial::{by_images, check_packed, Sliding, Spatial, SPAN_MAX};
 use super::{unsupported, Lowered, Offer, Operand};
 use correlation::Direction;
 
@@ -47,6 +47,9 @@ impl Geometry {
             && sizes[1].checked_mul(groups) == Some(x.sizes()[1])
             && sizes[0] % groups == 0
             && convolution.window.kernel == sizes[2..];
+        if w.element_count() > SPAN_MAX {
+            return Err(format!("{w} has {} elements, and shaders calculate with {SPAN_MAX}", w.element_count()));
+        }
         if !fits {
             return Err(format!("{x}, {w} and {y} do not fit {groups} groups"));
         }

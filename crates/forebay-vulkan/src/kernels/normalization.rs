@@ -27,6 +27,10 @@ const WIDE_SHARED_BYTES: u32 = WIDE_LANES * 16;
 /// row, and small beside the rows.
 const LAYER_ELEMENTS: u64 = 16_384;
 const LAYER_ROWS: u64 = 32;
+/// Bytes of these sums at most: workgroups have more rows where these would be more.
+const LAYER_SUMS_MAX_BYTES: u64 = 64 << 20;
+/// Bytes of the sums of an element of a row.
+const LAYER_SUM_BYTES: u64 = 8;
 
 /// What is normalised, and the first result.
 const X: Operand = Operand::Read(0);
@@ -271,7 +275,8 @@ fn layer_gradient(axis: usize, reads: &[TensorDesc], writes: &[TensorDesc], offe
     require_packed(&[dy, x, dx], DataType::Float32, rows * length)?;
     require_packed(&[mean, inverse], DataType::Float32, rows)?;
     require_packed(&[scale, dscale, dbias], DataType::Float32, length)?;
-    let group_rows = (LAYER_ELEMENTS / length).max(LAYER_ROWS).min(rows);
+    let groups_max = (LAYER_SUMS_MAX_BYTES / (length * LAYER_SUM_BYTES)).max(1);
+    let group_rows = (LAYER_ELEMENTS / length).max(LAYER_ROWS).max(rows.div_ceil(groups_max)).min(rows);
     let count = rows.div_ceil(group_rows);
     let groups = groups(count, offer);
     let results = (0..3).map(Operand::Write);
@@ -287,5 +292,5 @@ fn layer_gradient(axis: usize, reads: &[TensorDesc], writes: &[TensorDesc], offe
         .concat(),
         groups,
     };
-    Ok(Lowered { dispatches: vec![dispatch], scratch_bytes: count * length * 8 })
+    Ok(Lowered { dispatches: vec![dispatch], scratch_bytes: count * length * LAYER_SUM_BYTES })
 }

@@ -2,11 +2,14 @@
 
 use forebay_base::{DataType, TensorDesc};
 
+/// Elements, or words of them, that shaders count: all that 32 bits count but the last, beyond which loops step once.
+pub(super) const COUNT_MAX: u64 = (1 << 32) - (1 << 16);
+
 /// # Errors
 /// Where an operand has more elements than a shader counts.
 pub(super) fn require_countable(descs: &[TensorDesc]) -> Result<(), String> {
-    match descs.iter().find(|desc| desc.element_count() > u64::from(u32::MAX)) {
-        Some(desc) => Err(format!("{desc} has {} elements, and a shader counts 2^32", desc.element_count())),
+    match descs.iter().find(|desc| desc.element_count() > COUNT_MAX) {
+        Some(desc) => Err(format!("{desc} has {} elements, and a shader counts {COUNT_MAX}", desc.element_count())),
         None => Ok(()),
     }
 }

@@ -7,15 +7,13 @@
 
 use forebay_base::TensorDesc;
 
+use super::operands::COUNT_MAX;
 use super::{Dispatch, Offer, Operand};
-
-/// Words that shaders count in an operand at most.
-const WORDS_MAX: u64 = 1 << 32;
 
 /// Makes a dispatch one that reaches its operands by their addresses, where a binding does not hold one of them.
 ///
 /// # Errors
-/// Where an operand has more words than shaders count, or too much scratch is needed for a binding.
+/// Where an operand has more words than shaders count.
 pub(super) fn reach(
     dispatch: &mut Dispatch,
     reads: &[TensorDesc],
@@ -32,8 +30,8 @@ pub(super) fn reach(
         let Some(desc) = desc else { continue };
         let rest = desc.total_size_bytes().saturating_sub(bound.offset_bytes);
         let size_bytes = bound.size_bytes.unwrap_or(rest);
-        if size_bytes / 4 >= WORDS_MAX {
-            return Err(format!("{size_bytes} bytes of {desc} are needed at once, and a shader counts 2^32 words"));
+        if size_bytes / 4 > COUNT_MAX {
+            return Err(format!("{size_bytes} bytes of {desc} are needed at once, and a shader counts {COUNT_MAX} words"));
         }
         most_bytes = most_bytes.max(size_bytes);
     }

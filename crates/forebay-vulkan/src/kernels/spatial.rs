@@ -13,6 +13,9 @@ use super::{Dispatch, Lowered, Offer, Operand};
 /// of this stands for nowhere.
 const REACH_MAX: u64 = 1 << 28;
 
+/// Elements that an image, or all weights, span at most: shaders calculate distances in 32 bits with a sign.
+pub(super) const SPAN_MAX: u64 = 1 << 31;
+
 /// Sizes and strides of a tensor x\[n, c, ..] in elements, the missing spatial dimensions in front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spatial {
@@ -25,11 +28,16 @@ pub(super) struct Spatial {
 
 impl Spatial {
     /// # Errors
-    /// Where there are not one to three spatial dimensions.
+    /// Where there are not one to three spatial dimensions, or an image is too large.
     pub fn of(desc: &TensorDesc) -> Result<Spatial, String> {
         let (sizes, strides) = (desc.sizes(), desc.effective_strides());
         if !(3..=5).contains(&sizes.len()) {
             return Err(format!("{desc} does not have one to three spatial dimensions"));
+        }
+        let reaches = sizes.iter().zip(&strides).skip(1).map(|(size, stride)| (size - 1) * stride);
+        let span = 1 + reaches.sum::<u64>();
+        if span > SPAN_MAX {
+            return Err(format!("an image of {desc} spans {span} elements, and shaders calculate with {SPAN_MAX}"));
         }
         let [plane, row, column] = three(&strides[2..], 0);
         Ok(Spatial {

@@ -95,6 +95,19 @@ fn workgroups_share_all_chunks_of_a_sum() {
 }
 
 #[test]
+fn the_sums_of_a_large_layers_gradient_fit_a_binding() {
+    let kernel = Kernel::LayerNormalizationGradient { axis: 1 };
+    for (rows, length, most_bytes) in [(1 << 20, 2048, 64 << 20), (3, 1 << 23, 64 << 20), (64, 1024, 2 * 8 << 10)] {
+        let (x, row, column) = (float(&[rows, length]), float(&[rows]), float(&[length]));
+        let reads = [x.clone(), x.clone(), column.clone(), row.clone(), row];
+        let lowered = lower(&kernel, &reads, &[x, column.clone(), column], &Offer::LEAST).unwrap();
+        assert_eq!(lowered.scratch_bytes, most_bytes, "{rows} rows of {length}");
+        let [groups, .., group_rows] = lowered.dispatches[0].parameters[3..7] else { unreachable!() };
+        assert!(u64::from(groups) * u64::from(group_rows) >= rows, "{rows} rows of {length}");
+    }
+}
+
+#[test]
 fn what_shaders_lack_is_refused_with_a_reason() {
     let (offer, without) = (Offer::LEAST, Offer { float64: false, ..Offer::LEAST });
     let sums = Kernel::Sums { of: Summing::Channels, accumulate: false };

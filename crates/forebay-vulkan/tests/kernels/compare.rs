@@ -33,8 +33,8 @@ pub fn strided(data_type: DataType, sizes: &[u64], strides: &[u64]) -> TensorDes
 
 /// A device with a stream.
 pub struct Machine {
-    device: Box<dyn Device>,
-    stream: StreamId,
+    pub device: Box<dyn Device>,
+    pub stream: StreamId,
 }
 
 impl Machine {
