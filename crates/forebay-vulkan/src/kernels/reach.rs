@@ -31,7 +31,9 @@ pub(super) fn reach(
         let rest = desc.total_size_bytes().saturating_sub(bound.offset_bytes);
         let size_bytes = bound.size_bytes.unwrap_or(rest);
         if size_bytes / 4 > COUNT_MAX {
-            return Err(format!("{size_bytes} bytes of {desc} are needed at once, and a shader counts {COUNT_MAX} words"));
+            return Err(format!(
+                "{size_bytes} bytes of {desc} are needed at once, and a shader counts {COUNT_MAX} words"
+            ));
         }
         most_bytes = most_bytes.max(size_bytes);
     }

@@ -1,26 +1,23 @@
 //! A tensor that is larger than a binding of some devices, as it is: 128 MiB and more.
 
-use forebay_base::kernel::Activation;
+use forebay_base::kernel::{Activation, Convolution, Window};
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, Region};
 
 use crate::compare::{packed, vulkan};
 
-/// Terms and columns of the product: a matrix of 132 MiB, where lavapipe's bindings hold 128.
-const DEPTH: u64 = 8192;
-const COLUMNS: u64 = 4224;
+/// Elements of an image of 132 MiB, where lavapipe's bindings hold 128, and of a window.
+const ELEMENTS: u64 = 33 << 20;
+const TAPS: u64 = 64;
 
 #[test]
-fn a_product_with_a_matrix_of_132_mib_is_right_to_its_last_element() {
+fn a_convolution_of_an_image_of_132_mib_is_right_to_its_last_element() {
     let Some(machine) = vulkan() else { return };
     let (device, stream) = (&*machine.device, machine.stream);
-    let kernel = Kernel::MatMul {
-        transpose_a: false,
-        transpose_b: false,
-        alpha: 1.0,
-        beta: 0.0,
-        activation: Activation::None,
-    };
-    let descs = [[1, DEPTH], [DEPTH, COLUMNS], [1, COLUMNS]].map(|sizes| packed(DataType::Float32, &sizes));
+    let [kernel, strides, dilations, pads_begin, pads_end] = [TAPS, TAPS, 1, 0, 0].map(|value| vec![value]);
+    let window = Window { kernel, strides, dilations, pads_begin, pads_end };
+    let convolution = Convolution { window, groups: 1 };
+    let kernel = Kernel::Convolution { convolution, activation: Activation::None };
+    let descs = [ELEMENTS, TAPS, ELEMENTS / TAPS].map(|size| packed(DataType::Float32, &[1, 1, size]));
     let sizes_bytes = descs.each_ref().map(|desc| desc.total_size_bytes());
     let memory = device.create_placed(sizes_bytes.iter().sum()).unwrap();
     let mut end = 0;
@@ -29,7 +26,7 @@ fn a_product_with_a_matrix_of_132_mib_is_right_to_its_last_element() {
         Region::new(memory, end - bytes, bytes)
     });
     // Ones, but for the first element, the one before what 128 MiB hold, the one behind, and the last.
-    let others = [(0, 3.0f32), ((128 << 18) - 1, 5.0), (128 << 18, 7.0), (DEPTH * COLUMNS - 1, 9.0)];
+    let others = [(0, 3.0f32), ((128 << 18) - 1, 5.0), (128 << 18, 7.0), (ELEMENTS - 1, 9.0)];
     let block = device.create_host_block(sizes_bytes[2]).unwrap();
     let words = Region::new(block, 0, 4 * others.len() as u64);
     device.write_host(words, &others.map(|(_, value)| value.to_le_bytes()).concat());
@@ -39,7 +36,7 @@ fn a_product_with_a_matrix_of_132_mib_is_right_to_its_last_element() {
     commands.extend((0..).zip(others).map(|(number, (element, _))| Command::Copy {
         stream,
         from: Region::new(block, 4 * number, 4),
-        to: Region::new(memory, regions[1].range.start + 4 * element, 4),
+        to: Region::new(memory, regions[0].range.start + 4 * element, 4),
     }));
     let bind = |number: usize| Binding { region: regions[number], desc: descs[number].clone() };
     let launch = Launch { kernel, reads: vec![bind(0), bind(1)], writes: vec![bind(2)], scratch: None, label: 0 };
@@ -50,9 +47,9 @@ fn a_product_with_a_matrix_of_132_mib_is_right_to_its_last_element() {
     device.synchronize(stream).unwrap();
     let mut bytes = vec![0; sizes_bytes[2] as usize];
     device.read_host(result, &mut bytes);
-    let mut expected = vec![DEPTH as f32; COLUMNS as usize];
+    let mut expected = vec![TAPS as f32; (ELEMENTS / TAPS) as usize];
     for (element, value) in others {
-        expected[(element % COLUMNS) as usize] += value - 1.0;
+        expected[(element / TAPS) as usize] += value - 1.0;
     }
     let values: Vec<f32> = bytes.chunks_exact(4).map(|word| f32::from_le_bytes(word.try_into().unwrap())).collect();
     assert!(values == expected, "{:?}", values.iter().zip(&expected).position(|(value, expected)| value != expected));
