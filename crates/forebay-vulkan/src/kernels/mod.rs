@@ -50,7 +50,21 @@ pub struct Offer {
     pub float64: bool,
     /// Whether shaders may read and write elements of 16 bits by themselves.
     pub storage16: bool,
+    /// Matrices that subgroups multiply together; none where they do not.
+    pub cooperative: Option<Cooperative>,
 }
+
+/// Which matrices of 16 by 16 subgroups of [`LANES`] multiply together, and add up in float32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cooperative {
+    /// Those of float16.
+    pub float16: bool,
+    /// Those of bfloat16.
+    pub bfloat16: bool,
+}
+
+/// Invocations of a subgroup in shaders that multiply matrices together (`kernels/cooperative.slang`).
+pub const LANES: u32 = 32;
 
 #[cfg(test)]
 impl Offer {
@@ -63,6 +77,14 @@ impl Offer {
         shared_bytes: 16 << 10,
         float64: true,
         storage16: true,
+        cooperative: None,
+    };
+
+    /// A device whose subgroups multiply matrices of float16 together.
+    const COOPERATIVE: Offer = Offer {
+        shared_bytes: 48 << 10,
+        cooperative: Some(Cooperative { float16: true, bfloat16: false }),
+        ..Offer::LEAST
     };
 }
 

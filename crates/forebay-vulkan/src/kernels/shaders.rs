@@ -35,6 +35,11 @@ impl Shader {
         self.needs(INT16)
     }
 
+    /// Whether the subgroups of the shader multiply matrices together, which those of most devices do not.
+    pub fn needs_cooperative(&self) -> bool {
+        self.needs(COOPERATIVE_MATRIX)
+    }
+
     fn needs(&self, capability: u32) -> bool {
         // Capabilities come first, behind a header of five words; each is a word that says so, and its number.
         let is_it = |words: &[u8]| (words[..4] == CAPABILITY).then(|| words[4..] == capability.to_le_bytes());
@@ -42,10 +47,11 @@ impl Shader {
     }
 }
 
-/// The first word of OpCapability, and the numbers of Float64 and Int16, which shaders have that load elements of 16 bits.
+/// The first word of OpCapability, and the numbers of some: Int16 is what shaders have that load elements of 16 bits.
 const CAPABILITY: [u8; 4] = [17, 0, 2, 0];
 const FLOAT64: u32 = 10;
 const INT16: u32 = 22;
+const COOPERATIVE_MATRIX: u32 = 6022;
 
 /// The shader in the file of a name.
 macro_rules! shader {
@@ -96,39 +102,57 @@ shaders! {
     // Products, convolutions, pooling.
     CORRELATION_128X128 = "correlation_128x128",
     CORRELATION_128X128_BF16 = "correlation_128x128_bf16",
+    CORRELATION_128X128_BF16_COOPERATIVE = "correlation_128x128_bf16_cooperative",
     CORRELATION_128X128_F16 = "correlation_128x128_f16",
+    CORRELATION_128X128_F16_COOPERATIVE = "correlation_128x128_f16_cooperative",
     CORRELATION_128X16 = "correlation_128x16",
     CORRELATION_128X16_BF16 = "correlation_128x16_bf16",
+    CORRELATION_128X16_BF16_COOPERATIVE = "correlation_128x16_bf16_cooperative",
     CORRELATION_128X16_F16 = "correlation_128x16_f16",
+    CORRELATION_128X16_F16_COOPERATIVE = "correlation_128x16_f16_cooperative",
     CORRELATION_128X32 = "correlation_128x32",
     CORRELATION_128X32_BF16 = "correlation_128x32_bf16",
+    CORRELATION_128X32_BF16_COOPERATIVE = "correlation_128x32_bf16_cooperative",
     CORRELATION_128X32_F16 = "correlation_128x32_f16",
+    CORRELATION_128X32_F16_COOPERATIVE = "correlation_128x32_f16_cooperative",
     CORRELATION_64X64 = "correlation_64x64",
     CORRELATION_64X64_BF16 = "correlation_64x64_bf16",
+    CORRELATION_64X64_BF16_COOPERATIVE = "correlation_64x64_bf16_cooperative",
     CORRELATION_64X64_F16 = "correlation_64x64_f16",
+    CORRELATION_64X64_F16_COOPERATIVE = "correlation_64x64_f16_cooperative",
     CORRELATION_DIRECT = "correlation_direct",
     CORRELATION_DIRECT_BF16 = "correlation_direct_bf16",
     CORRELATION_DIRECT_F16 = "correlation_direct_f16",
     LOCAL_RESPONSE = "local_response",
     MATMUL_128X128 = "matmul_128x128",
     MATMUL_128X128_BF16 = "matmul_128x128_bf16",
+    MATMUL_128X128_BF16_COOPERATIVE = "matmul_128x128_bf16_cooperative",
     MATMUL_128X128_F16 = "matmul_128x128_f16",
+    MATMUL_128X128_F16_COOPERATIVE = "matmul_128x128_f16_cooperative",
     MATMUL_32X32 = "matmul_32x32",
     MATMUL_32X32_BF16 = "matmul_32x32_bf16",
     MATMUL_32X32_F16 = "matmul_32x32_f16",
     MATMUL_64X64 = "matmul_64x64",
     MATMUL_64X64_BF16 = "matmul_64x64_bf16",
+    MATMUL_64X64_BF16_COOPERATIVE = "matmul_64x64_bf16_cooperative",
     MATMUL_64X64_F16 = "matmul_64x64_f16",
+    MATMUL_64X64_F16_COOPERATIVE = "matmul_64x64_f16_cooperative",
     POOLING = "pooling",
     WEIGHT_GRADIENT_16X128 = "weight_gradient_16x128",
     WEIGHT_GRADIENT_16X128_BF16 = "weight_gradient_16x128_bf16",
+    WEIGHT_GRADIENT_16X128_BF16_COOPERATIVE = "weight_gradient_16x128_bf16_cooperative",
     WEIGHT_GRADIENT_16X128_F16 = "weight_gradient_16x128_f16",
+    WEIGHT_GRADIENT_16X128_F16_COOPERATIVE = "weight_gradient_16x128_f16_cooperative",
     WEIGHT_GRADIENT_32X128 = "weight_gradient_32x128",
     WEIGHT_GRADIENT_32X128_BF16 = "weight_gradient_32x128_bf16",
+    WEIGHT_GRADIENT_32X128_BF16_COOPERATIVE = "weight_gradient_32x128_bf16_cooperative",
     WEIGHT_GRADIENT_32X128_F16 = "weight_gradient_32x128_f16",
+    WEIGHT_GRADIENT_32X128_F16_COOPERATIVE = "weight_gradient_32x128_f16_cooperative",
     WEIGHT_GRADIENT_64X64 = "weight_gradient_64x64",
     WEIGHT_GRADIENT_64X64_BF16 = "weight_gradient_64x64_bf16",
+    WEIGHT_GRADIENT_64X64_BF16_COOPERATIVE = "weight_gradient_64x64_bf16_cooperative",
     WEIGHT_GRADIENT_64X64_F16 = "weight_gradient_64x64_f16",
+    WEIGHT_GRADIENT_64X64_F16_COOPERATIVE = "weight_gradient_64x64_f16_cooperative",
     WEIGHT_GRADIENT_DIRECT = "weight_gradient_direct",
     WEIGHT_GRADIENT_DIRECT_BF16 = "weight_gradient_direct_bf16",
     WEIGHT_GRADIENT_DIRECT_F16 = "weight_gradient_direct_f16",
@@ -194,6 +218,9 @@ mod tests {
         assert!(SUMS_STATISTICS_F32.needs_float64());
         let brain = &MATMUL_32X32_BF16;
         assert!(brain.needs_storage16() && brain.far.is_some_and(Shader::needs_storage16));
+        for shader in ALL.iter().flat_map(|shader| [*shader, shader.far.unwrap()]) {
+            assert_eq!(shader.needs_cooperative(), shader.name.contains("_cooperative"), "{}", shader.name);
+        }
         for shader in [&BATCH_NORMALIZATION_F32, &REDUCE_F32, &SOFTMAX_F32, &LAYER_GRADIENT_F32] {
             assert!(!shader.needs_float64() && !shader.needs_storage16(), "{}", shader.name);
         }

@@ -5,15 +5,18 @@
 
 use forebay_base::kernel::Activation;
 
-use super::super::kept::Builds;
+use super::super::kept::{Builds, CooperativeBuilds, Kept};
 use super::super::shaders::{
-    CORRELATION_128X128, CORRELATION_128X128_BF16, CORRELATION_128X128_F16, CORRELATION_128X16,
-    CORRELATION_128X16_BF16, CORRELATION_128X16_F16, CORRELATION_128X32, CORRELATION_128X32_BF16,
-    CORRELATION_128X32_F16, CORRELATION_64X64, CORRELATION_64X64_BF16, CORRELATION_64X64_F16, CORRELATION_DIRECT,
-    CORRELATION_DIRECT_BF16, CORRELATION_DIRECT_F16,
+    CORRELATION_128X128, CORRELATION_128X128_BF16, CORRELATION_128X128_BF16_COOPERATIVE, CORRELATION_128X128_F16,
+    CORRELATION_128X128_F16_COOPERATIVE, CORRELATION_128X16, CORRELATION_128X16_BF16,
+    CORRELATION_128X16_BF16_COOPERATIVE, CORRELATION_128X16_F16, CORRELATION_128X16_F16_COOPERATIVE,
+    CORRELATION_128X32, CORRELATION_128X32_BF16, CORRELATION_128X32_BF16_COOPERATIVE, CORRELATION_128X32_F16,
+    CORRELATION_128X32_F16_COOPERATIVE, CORRELATION_64X64, CORRELATION_64X64_BF16, CORRELATION_64X64_BF16_COOPERATIVE,
+    CORRELATION_64X64_F16, CORRELATION_64X64_F16_COOPERATIVE, CORRELATION_DIRECT, CORRELATION_DIRECT_BF16,
+    CORRELATION_DIRECT_F16,
 };
 use super::super::spatial::Spatial;
-use super::super::{groups, Dispatch, Offer, Operand};
+use super::super::{groups, Dispatch, Offer, Operand, Shader};
 use super::Geometry;
 
 /// Tiles of so many positions and channels, and one element of each invocation.
@@ -21,6 +24,13 @@ const OF_128X128: Builds = [&CORRELATION_128X128, &CORRELATION_128X128_F16, &COR
 const OF_128X32: Builds = [&CORRELATION_128X32, &CORRELATION_128X32_F16, &CORRELATION_128X32_BF16];
 const OF_128X16: Builds = [&CORRELATION_128X16, &CORRELATION_128X16_F16, &CORRELATION_128X16_BF16];
 const OF_64X64: Builds = [&CORRELATION_64X64, &CORRELATION_64X64_F16, &CORRELATION_64X64_BF16];
+const COOPERATIVE_128X128: CooperativeBuilds =
+    [&CORRELATION_128X128_F16_COOPERATIVE, &CORRELATION_128X128_BF16_COOPERATIVE];
+const COOPERATIVE_128X32: CooperativeBuilds =
+    [&CORRELATION_128X32_F16_COOPERATIVE, &CORRELATION_128X32_BF16_COOPERATIVE];
+const COOPERATIVE_128X16: CooperativeBuilds =
+    [&CORRELATION_128X16_F16_COOPERATIVE, &CORRELATION_128X16_BF16_COOPERATIVE];
+const COOPERATIVE_64X64: CooperativeBuilds = [&CORRELATION_64X64_F16_COOPERATIVE, &CORRELATION_64X64_BF16_COOPERATIVE];
 const DIRECT: Builds = [&CORRELATION_DIRECT, &CORRELATION_DIRECT_F16, &CORRELATION_DIRECT_BF16];
 /// Shared memory that the largest tile needs.
 const LARGE_TILE_BYTES: u32 = 32 << 10;
@@ -110,21 +120,22 @@ fn greatest_common_divisor(a: i32, b: i32) -> i32 {
     }
 }
 
-/// A tile of the target: positions and channels.
-fn tile(positions: u64, channels: u64, others: u64, offer: &Offer) -> (Builds, u64, u64) {
-    match channels {
+/// A tile of the target: positions and channels. Whether subgroups multiply matrices together does not depend on the number of
+/// positions, so that parts of the target have the bits of the whole.
+fn tile(kept: Kept, positions: u64, channels: u64, others: u64, offer: &Offer) -> (&'static Shader, u64, u64) {
+    let is_large = offer.shared_bytes >= LARGE_TILE_BYTES
+        && channels > 64
+        && others * positions.div_ceil(128) * channels.div_ceil(128) >= GROUPS_MIN;
+    let (rows, columns, builds, cooperative) = match channels {
         // A tile would be nearly empty.
-        0..=2 => (DIRECT, 64, 1),
-        3..=16 => (OF_128X16, 128, 16),
-        17..=32 => (OF_128X32, 128, 32),
-        _ if offer.shared_bytes >= LARGE_TILE_BYTES
-            && channels > 64
-            && others * positions.div_ceil(128) * channels.div_ceil(128) >= GROUPS_MIN =>
-        {
-            (OF_128X128, 128, 128)
-        }
-        _ => (OF_64X64, 64, 64),
-    }
+        0..=2 => return (kept.build(DIRECT), 64, 1),
+        3..=16 => (128, 16, OF_128X16, COOPERATIVE_128X16),
+        17..=32 => (128, 32, OF_128X32, COOPERATIVE_128X32),
+        _ if is_large => (128, 128, OF_128X128, COOPERATIVE_128X128),
+        _ => (64, 64, OF_64X64, COOPERATIVE_64X64),
+    };
+    let shader = kept.cooperative(offer).map_or_else(|| kept.build(builds), |number| cooperative[number]);
+    (shader, rows, columns)
 }
 
 /// One direction: what is read, what is written, and the weights' strides by channel of each.
@@ -178,7 +189,9 @@ impl Direction<'_> {
         // The first class of each dimension has as many elements as any.
         let positions: u64 = axes.iter().map(|axis| u64::from(axis.classes[0].count)).product();
         let images_and_groups = u64::from(images) * u64::from(self.geometry.groups);
-        let (builds, rows, columns) = tile(positions, u64::from(self.targets), classes * images_and_groups, offer);
+        let kept = self.geometry.kept;
+        let (shader, rows, columns) =
+            tile(kept, positions, u64::from(self.targets), classes * images_and_groups, offer);
         let row_tiles = positions.div_ceil(rows);
         let column_tiles = u64::from(self.targets).div_ceil(columns);
         let groups = groups(classes * images_and_groups * row_tiles * column_tiles, offer);
@@ -209,7 +222,7 @@ impl Direction<'_> {
         }
         let bias_operand = if bias { Operand::Read(2) } else { Operand::Read(1) };
         Dispatch {
-            shader: self.geometry.kept.build(builds),
+            shader,
             constants: Vec::new(),
             bindings: [Operand::Read(0), Operand::Read(1), bias_operand, Operand::Write(0)].map(Into::into).to_vec(),
             parameters,

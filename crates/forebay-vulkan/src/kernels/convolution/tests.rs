@@ -1,7 +1,11 @@
 use forebay_base::kernel::{Activation, Window};
 use forebay_base::DataType;
 
-use super::super::shaders::{CORRELATION_128X16, CORRELATION_64X64, CORRELATION_DIRECT};
+use super::super::shaders::{
+    CORRELATION_128X128_F16_COOPERATIVE, CORRELATION_128X16, CORRELATION_128X16_F16_COOPERATIVE, CORRELATION_64X64,
+    CORRELATION_64X64_F16_COOPERATIVE, CORRELATION_DIRECT, CORRELATION_DIRECT_F16,
+    WEIGHT_GRADIENT_64X64_F16_COOPERATIVE,
+};
 use super::super::{lower, Dispatch};
 use super::*;
 
@@ -35,6 +39,41 @@ fn tiles_have_as_many_columns_as_there_are_channels() {
         let dispatches = forward(1, 4, outputs, 20, &Offer::LEAST).unwrap();
         assert_eq!(dispatches.iter().map(|dispatch| dispatch.shader).collect::<Vec<_>>(), [shader], "{outputs}");
     }
+}
+
+#[test]
+fn matrices_are_multiplied_together_where_a_device_offers_it() {
+    let half = |sizes: &[u64]| TensorDesc::packed(DataType::Float16, sizes).unwrap();
+    let shader = |outputs: u64, side: u64| {
+        let kernel = Kernel::Convolution { convolution: convolution(1), activation: Activation::None };
+        let reads = [half(&[1, 4, side, side]), half(&[outputs, 4, 3, 3])];
+        lower(&kernel, &reads, &[half(&[1, outputs, side, side])], &Offer::COOPERATIVE).unwrap().dispatches[0].shader
+    };
+    let expected = [
+        (2, 20, &CORRELATION_DIRECT_F16),
+        (5, 20, &CORRELATION_128X16_F16_COOPERATIVE),
+        (70, 20, &CORRELATION_64X64_F16_COOPERATIVE),
+        (70, 200, &CORRELATION_128X128_F16_COOPERATIVE),
+    ];
+    for (outputs, side, expected) in expected {
+        assert_eq!(shader(outputs, side), expected, "{outputs} channels, {side} x {side}");
+    }
+    let x = half(&[2, 40, 20, 20]);
+    let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(1), accumulate: false };
+    let lowered = lower(&kernel, &[x.clone(), x], &[half(&[40, 40, 3, 3])], &Offer::COOPERATIVE).unwrap();
+    assert_eq!(lowered.dispatches[0].shader, &WEIGHT_GRADIENT_64X64_F16_COOPERATIVE);
+}
+
+#[test]
+fn sums_of_16_bits_that_go_on_are_in_the_scratch() {
+    let half = |sizes: &[u64]| TensorDesc::packed(DataType::Float16, sizes).unwrap();
+    let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(1), accumulate: false };
+    let scratch_bytes = |images: u64| {
+        let x = half(&[images, 600, 20, 20]);
+        lower(&kernel, &[x.clone(), x], &[half(&[600, 600, 3, 3])], &Offer::LEAST).unwrap().scratch_bytes
+    };
+    // Many weights, so that every workgroup goes through all chunks; one chunk waits for nothing.
+    assert_eq!([1, 2].map(scratch_bytes), [0, (600 * 600 * 9 * 4u64).next_multiple_of(256)]);
 }
 
 #[test]

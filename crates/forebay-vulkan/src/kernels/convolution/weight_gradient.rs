@@ -7,19 +7,28 @@
 
 use forebay_base::kernel::chunk_of;
 
-use super::super::kept::{Builds, Kept};
+use super::super::kept::{Builds, CooperativeBuilds, Kept};
 use super::super::shaders::{
-    WEIGHT_GRADIENT_16X128, WEIGHT_GRADIENT_16X128_BF16, WEIGHT_GRADIENT_16X128_F16, WEIGHT_GRADIENT_32X128,
-    WEIGHT_GRADIENT_32X128_BF16, WEIGHT_GRADIENT_32X128_F16, WEIGHT_GRADIENT_64X64, WEIGHT_GRADIENT_64X64_BF16,
-    WEIGHT_GRADIENT_64X64_F16, WEIGHT_GRADIENT_DIRECT, WEIGHT_GRADIENT_DIRECT_BF16, WEIGHT_GRADIENT_DIRECT_F16,
+    WEIGHT_GRADIENT_16X128, WEIGHT_GRADIENT_16X128_BF16, WEIGHT_GRADIENT_16X128_BF16_COOPERATIVE,
+    WEIGHT_GRADIENT_16X128_F16, WEIGHT_GRADIENT_16X128_F16_COOPERATIVE, WEIGHT_GRADIENT_32X128,
+    WEIGHT_GRADIENT_32X128_BF16, WEIGHT_GRADIENT_32X128_BF16_COOPERATIVE, WEIGHT_GRADIENT_32X128_F16,
+    WEIGHT_GRADIENT_32X128_F16_COOPERATIVE, WEIGHT_GRADIENT_64X64, WEIGHT_GRADIENT_64X64_BF16,
+    WEIGHT_GRADIENT_64X64_BF16_COOPERATIVE, WEIGHT_GRADIENT_64X64_F16, WEIGHT_GRADIENT_64X64_F16_COOPERATIVE,
+    WEIGHT_GRADIENT_DIRECT, WEIGHT_GRADIENT_DIRECT_BF16, WEIGHT_GRADIENT_DIRECT_F16,
 };
-use super::super::{groups, Dispatch, Lowered, Offer, Operand};
+use super::super::{groups, Dispatch, Lowered, Offer, Operand, Shader};
 use super::Geometry;
 
 /// Tiles of so many output channels, and input channels and taps; and one weight of each workgroup.
 const OF_16X128: Builds = [&WEIGHT_GRADIENT_16X128, &WEIGHT_GRADIENT_16X128_F16, &WEIGHT_GRADIENT_16X128_BF16];
 const OF_32X128: Builds = [&WEIGHT_GRADIENT_32X128, &WEIGHT_GRADIENT_32X128_F16, &WEIGHT_GRADIENT_32X128_BF16];
 const OF_64X64: Builds = [&WEIGHT_GRADIENT_64X64, &WEIGHT_GRADIENT_64X64_F16, &WEIGHT_GRADIENT_64X64_BF16];
+const COOPERATIVE_16X128: CooperativeBuilds =
+    [&WEIGHT_GRADIENT_16X128_F16_COOPERATIVE, &WEIGHT_GRADIENT_16X128_BF16_COOPERATIVE];
+const COOPERATIVE_32X128: CooperativeBuilds =
+    [&WEIGHT_GRADIENT_32X128_F16_COOPERATIVE, &WEIGHT_GRADIENT_32X128_BF16_COOPERATIVE];
+const COOPERATIVE_64X64: CooperativeBuilds =
+    [&WEIGHT_GRADIENT_64X64_F16_COOPERATIVE, &WEIGHT_GRADIENT_64X64_BF16_COOPERATIVE];
 const DIRECT: Builds = [&WEIGHT_GRADIENT_DIRECT, &WEIGHT_GRADIENT_DIRECT_F16, &WEIGHT_GRADIENT_DIRECT_BF16];
 /// Tiles that keep a device busy.
 const TILES_MIN: u64 = 128;
@@ -27,14 +36,16 @@ const TILES_MIN: u64 = 128;
 const SCRATCH_MAX_BYTES: u64 = 32 << 20;
 
 /// A tile of the weights: output channels, and input channels and taps.
-fn tile(outputs: u32) -> (Builds, u64, u64) {
-    match outputs {
+fn tile(kept: Kept, outputs: u32, offer: &Offer) -> (&'static Shader, u64, u64) {
+    let (rows, columns, builds, cooperative) = match outputs {
         // A tile would be nearly empty.
-        0..=2 => (DIRECT, 1, 1),
-        3..=16 => (OF_16X128, 16, 128),
-        17..=32 => (OF_32X128, 32, 128),
-        _ => (OF_64X64, 64, 64),
-    }
+        0..=2 => return (kept.build(DIRECT), 1, 1),
+        3..=16 => (16, 128, OF_16X128, COOPERATIVE_16X128),
+        17..=32 => (32, 128, OF_32X128, COOPERATIVE_32X128),
+        _ => (64, 64, OF_64X64, COOPERATIVE_64X64),
+    };
+    let shader = kept.cooperative(offer).map_or_else(|| kept.build(builds), |number| cooperative[number]);
+    (shader, rows, columns)
 }
 
 /// How a weight gradient runs.
@@ -42,7 +53,7 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, offer: &Offer) -> Low
     let (window, y) = (&geometry.window, &geometry.y);
     let weights_per_output = u64::from(geometry.inputs) * u64::from(window.taps());
     let weights = weights_per_output * u64::from(geometry.outputs) * u64::from(geometry.groups);
-    let (builds, rows, columns) = tile(geometry.outputs);
+    let (shader, rows, columns) = tile(geometry.kept, geometry.outputs, offer);
     let row_tiles = u64::from(geometry.outputs).div_ceil(rows);
     let column_tiles = weights_per_output.div_ceil(columns);
     let tiles = row_tiles * column_tiles * u64::from(geometry.groups);
@@ -87,7 +98,7 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, offer: &Offer) -> Low
     let scratch = if scratch_bytes > 0 { Operand::Scratch } else { Operand::Counter };
     let operands = [Operand::Read(0), Operand::Read(1), before, Operand::Write(0), scratch, Operand::Counter];
     let dispatch = Dispatch {
-        shader: geometry.kept.build(builds),
+        shader,
         constants: vec![u32::from(apart)],
         bindings: operands.map(Into::into).to_vec(),
         parameters,
