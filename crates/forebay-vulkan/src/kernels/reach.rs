@@ -1,9 +1,9 @@
 //! Operands larger than a binding: what does not run in [`super::parts`] is reached by its address.
 //!
 //! Every shader has a second form for that, compiled from the same source (`kernels/operands.slang`): the arithmetic and its
-//! order are the same, and so are the bits of results. Addresses are what every device that can be used here has (Vulkan 1.3
-//! asks for them), and cost nothing where all bindings hold their operands. What they are not is seen by the validation layer:
-//! parts are preferred.
+//! order are the same, and so are the bits of results. Every device that can be used here has addresses (Vulkan 1.3 asks for
+//! them), whatever it says of bindings, and they cost nothing where bindings hold all operands. Parts are preferred all the same:
+//! the validation layer sees what is bound, and not what is reached by an address.
 
 use forebay_base::TensorDesc;
 
