@@ -15,6 +15,8 @@ use forebay_plan::plan::Share;
 
 /// So many of the latest steps count.
 const STEPS_KEPT: usize = 7;
+/// Smaller copies tell how long it takes to begin one, not how fast bytes move.
+const RATED_MIN_BYTES: u64 = 64 << 10;
 
 /// A way for copies, in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,7 +102,7 @@ impl Profile {
         }
         keep(&mut self.totals, total_ns);
         let mut copies: BTreeMap<Link, Vec<&TraceRecord>> = BTreeMap::new();
-        for record in records.iter().filter(|record| record.label.is_none() && record.bytes > 0) {
+        for record in records.iter().filter(|record| record.label.is_none() && record.bytes >= RATED_MIN_BYTES) {
             if let Some(link) = link_of(record.stream) {
                 copies.entry(link).or_default().push(record);
             }
@@ -112,7 +114,7 @@ impl Profile {
         }
     }
 
-    /// Bytes per nanosecond of a link while copies used it; none where nothing went that way.
+    /// Bytes per nanosecond of a link while large copies used it; none where there were none.
     pub fn bytes_per_ns(&self, link: Link) -> Option<f64> {
         let kept = self.copies.get(&link)?;
         let bytes: u64 = kept.iter().map(|&(bytes, _)| bytes).sum();
@@ -355,9 +357,10 @@ mod tests {
     fn copies_side_by_side_share_the_link() {
         let mut profile = Profile::default();
         let copy = |start, end, bytes| TraceRecord { bytes, ..record(None, start, end) };
-        let records = [copy(0, 100, 300), copy(50, 150, 300), copy(400, 450, 200)];
+        let kib = |count: u64| count << 10;
+        let records = [copy(0, 100, kib(300)), copy(50, 150, kib(300)), copy(400, 450, kib(200)), copy(500, 900, 4)];
         profile.add(&records, Duration::ZERO, |_| Some(Link::ToDisk), whole, lanes(1.0, &[]));
-        assert_eq!(profile.bytes_per_ns(Link::ToDisk), Some(4.0));
+        assert_eq!(profile.bytes_per_ns(Link::ToDisk), Some(4096.0), "the smallest copy says nothing");
         assert_eq!(profile.bytes_per_ns(Link::FromDisk), None);
     }
 

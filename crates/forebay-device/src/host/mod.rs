@@ -4,6 +4,7 @@
 //! are threads that coordinate, and everything that works (kernels and copies alike) runs on one work-stealing pool of a
 //! given number of threads. Copies between spaces really move bytes.
 
+mod copying;
 mod disk;
 pub(crate) mod kernels;
 mod link;

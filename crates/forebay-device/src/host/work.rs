@@ -8,6 +8,7 @@ use std::time::Instant;
 use forebay_base::{Binding, Launch, TensorDesc};
 use forebay_queue::{Finish, Origin, Pool};
 
+use super::copying;
 use super::disk::Transfer;
 use super::kernels::{self, View};
 use super::memory::Address;
@@ -133,7 +134,7 @@ impl CopyChain {
         self.start.get_or_insert(now);
         let piece = COPY_TASK_BYTES.min(self.bytes - self.moved);
         // SAFETY: `submit` resolved both regions and found them apart; the contract of commands gives this copy its bytes.
-        unsafe { std::ptr::copy_nonoverlapping(self.from.0.add(self.moved), self.to.0.add(self.moved), piece) };
+        unsafe { copying::copy(self.from.0.add(self.moved), self.to.0.add(self.moved), piece) };
         self.moved += piece;
         let shared = self.shared.clone();
         match (&shared.links, self.direction) {

@@ -1,0 +1,73 @@
+//! Copies between spaces: past the caches where the processor can.
+//!
+//! What moves between spaces is seldom used again soon, and it is large: stored the ordinary way, each line of the target is
+//! first read, and what kernels work on is pushed out of the caches that they share with the copy. Streaming stores do neither.
+
+/// Copies that are smaller may as well stay in the caches.
+const STREAMED_MIN_BYTES: usize = 256 << 10;
+
+/// Copies bytes.
+///
+/// # Safety
+/// As for [`std::ptr::copy_nonoverlapping`].
+pub(super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if bytes >= STREAMED_MIN_BYTES && is_x86_feature_detected!("avx") {
+        // SAFETY: the caller vouches for the bytes, and the processor has the instructions.
+        return unsafe { stream(from, to, bytes) };
+    }
+    // SAFETY: the caller vouches for the bytes.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) }
+}
+
+/// Copies bytes with streaming stores, all but those before the first and behind the last whole line of the target.
+///
+/// # Safety
+/// As for [`copy`], on a processor with AVX.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
+    use std::arch::x86_64::{
+        __m256i, _mm256_loadu_si256, _mm256_stream_si256, _mm_prefetch, _mm_sfence, _MM_HINT_NTA,
+    };
+    /// Bytes of a line of the caches: a turn of the loop, so that whole lines are written at once.
+    const LINE_BYTES: usize = 64;
+    /// How far ahead lines are asked for.
+    const AHEAD_BYTES: usize = 1024;
+    let head = to.align_offset(LINE_BYTES).min(bytes);
+    let lines = (bytes - head) / LINE_BYTES;
+    let tail = head + lines * LINE_BYTES;
+    // SAFETY: all parts lie inside the ranges that the caller vouches for; a prefetch may name any address.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from, to, head);
+        for offset in (head..tail).step_by(LINE_BYTES) {
+            let (source, target) = (from.add(offset).cast::<__m256i>(), to.add(offset).cast::<__m256i>());
+            _mm_prefetch::<_MM_HINT_NTA>(source.cast::<i8>().wrapping_add(AHEAD_BYTES));
+            let (low, high) = (_mm256_loadu_si256(source), _mm256_loadu_si256(source.add(1)));
+            _mm256_stream_si256(target, low);
+            _mm256_stream_si256(target.add(1), high);
+        }
+        std::ptr::copy_nonoverlapping(from.add(tail), to.add(tail), bytes - tail);
+    }
+    // Streaming stores are unordered: whoever is told that the copy is done must see them.
+    _mm_sfence();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_arrives_and_none_beside_them() {
+        for (start, target, bytes) in
+            [(0, 0, 0), (3, 1, 777), (0, 0, STREAMED_MIN_BYTES), (5, 60, STREAMED_MIN_BYTES + 1), (64, 7, 300_001)]
+        {
+            let source: Vec<u8> = (0..bytes + start).map(|byte| (byte * 31 % 251) as u8).collect();
+            let mut copied = vec![255; target + bytes + 100];
+            // SAFETY: both vectors are as long.
+            unsafe { copy(source.as_ptr().add(start), copied.as_mut_ptr().add(target), bytes) };
+            assert!(copied[target..target + bytes] == source[start..], "{bytes} bytes from {start} to {target}");
+            assert!(copied[..target].iter().chain(&copied[target + bytes..]).all(|&byte| byte == 255), "{bytes}");
+        }
+    }
+}
