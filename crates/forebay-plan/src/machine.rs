@@ -31,7 +31,7 @@ const OPERATIONS_PER_SECOND_AND_LANE: f64 = 35e9;
 /// Bytes per second that are assumed of its kernels bound by memory, all lanes together.
 const MEMORY_BYTES_PER_SECOND: f64 = 12e9;
 /// What is assumed of its copies between spaces, each way.
-const COPY: Way = Way { bytes_per_second: 5e9, latency_ns: 5_000 };
+const COPY: Way = Way { bytes_per_second: 10e9, latency_ns: 5_000 };
 /// What is assumed of its disk, each way.
 const DISK: Way = Way { bytes_per_second: 1e9, latency_ns: 100_000 };
 /// Nanoseconds that are assumed to start a launch.
