@@ -5,13 +5,14 @@ mod common;
 #[path = "../../forebay-vulkan/tests/missing/mod.rs"]
 mod missing;
 
+use std::path::Path;
 use std::sync::Arc;
 
-use common::golden::Case;
+use common::golden::{to_f64, Case};
 use common::reference::{forward, gradients, training};
 use common::{assert_same, recipe, run, trainer, trainer_on};
 use forebay::vulkan::{adapters, VulkanDevice, VulkanOptions};
-use forebay::{DeviceOptions, MemorySize};
+use forebay::{DeviceOptions, HostTensor, MemorySize, Model, Port, Session, SessionOptions};
 use missing::skipped;
 
 /// Bytes that a binding holds where most tensors are larger.
@@ -151,3 +152,42 @@ fn the_driver_is_given_the_plans_barriers_and_no_others() {
         }
     }
 }
+
+/// A whole classifier gives what the host gives for an input of ramps.
+fn classifies_as_the_host(name: &str) {
+    if !present() {
+        return;
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/light").join(format!("light_{name}.onnx"));
+    let model = Model::from_file(path).unwrap();
+    let outputs = [vulkan(), DeviceOptions::default()].map(|device| {
+        let mut session = Session::new(&model, &SessionOptions { device, batch_size: None }).unwrap();
+        let ports = session.inputs().to_vec();
+        let ramp = |port: &Port| {
+            let count = port.shape.iter().product::<u64>();
+            let values: Vec<f32> = (0..count).map(|index| index as f32 / count as f32).collect();
+            (port.name.clone(), HostTensor::from_f32(&port.shape, &values))
+        };
+        session.run(ports.iter().map(ramp).collect()).unwrap()
+    });
+    for (port, found) in &outputs[0] {
+        let (found, expected) = (to_f64(found), to_f64(&outputs[1][port]));
+        assert!(found.len() == 1000 && (expected.iter().sum::<f64>() - 1.0).abs() < 1e-3, "{name}: 1000 classes");
+        for (class, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert!((found - expected).abs() <= 1e-3 * expected.abs(), "{name}, {class}: {found}, not {expected}");
+        }
+    }
+}
+
+macro_rules! classifiers {
+    ($($name:ident)*) => {
+        mod classifies_as_the_host {
+            $(#[test]
+            fn $name() {
+                super::classifies_as_the_host(stringify!($name));
+            })*
+        }
+    };
+}
+
+classifiers! { bvlc_alexnet inception_v1 resnet50 squeezenet vgg19 }
