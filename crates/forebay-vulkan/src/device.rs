@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ash::{vk, Entry};
+use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
 use forebay_device::host::spill_file::SpillFile;
 use forebay_device::tile_size::{whole_tiles, TILE_SIZE_BYTES};
@@ -17,7 +18,7 @@ use forebay_queue::Events;
 use crate::batches::submit;
 use crate::disk::{Buffer, DISK_BYTES};
 use crate::frame::Frame;
-use crate::gpu::{failed, Gpu, Role};
+use crate::gpu::{failed, Asked, Gpu, Role};
 use crate::kernels::{lower, Offer};
 use crate::memory::{bind_sparse, sparse_needs, Caps, HostAddress, Memories};
 use crate::pipeline::{usual_folder, Pipelines};
@@ -52,6 +53,9 @@ pub struct VulkanOptions {
     /// Bytes of an operand that one binding of a shader holds at most, for tests and experiments: what is larger runs in parts
     /// or is reached by its address. None, and whatever is more, for what the device offers.
     pub binding_bytes_max: Option<u64>,
+    /// At multiples of how many bytes bindings of shaders begin, for tests and experiments: an operand that begins elsewhere is
+    /// reached by its address. None, and whatever is less, for what the device asks for.
+    pub binding_alignment_bytes: Option<u64>,
     /// The folder in which compiled shaders are kept between runs.
     pub cache: Option<PathBuf>,
 }
@@ -68,6 +72,7 @@ impl Default for VulkanOptions {
             heap_bytes_max: HEAP_SIZE_MAX_BYTES,
             validate: std::env::var("FOREBAY_VALIDATE").is_ok_and(|value| value == "1"),
             binding_bytes_max: None,
+            binding_alignment_bytes: None,
             cache: usual_folder(),
         }
     }
@@ -122,7 +127,9 @@ impl VulkanDevice {
             // Hazards between submissions are looked for only where the layer is told so by its environment.
             std::env::set_var("VK_LAYER_ENABLES", "VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT");
         }
-        let gpu = Gpu::open(entry, options.device.as_deref(), options.validate, options.binding_bytes_max)?;
+        let VulkanOptions { validate, binding_bytes_max, binding_alignment_bytes, .. } = *options;
+        let device = options.device.as_deref();
+        let gpu = Gpu::open(entry, &Asked { device, validate, binding_bytes_max, binding_alignment_bytes })?;
         let (heap_types, least) = sparse_needs(&gpu)?;
         let tile_bytes = options.tile_size_bytes.unwrap_or(TILE_SIZE_BYTES.max(least));
         let tiled = options.tiled && gpu.adapter.tiled;
@@ -137,7 +144,7 @@ impl VulkanDevice {
             tile_size_bytes: tile_bytes,
             heap_size_max_bytes: heap_bytes_max.min(gpu.allocation_bytes_max),
             memory_bytes,
-            offset_alignment_bytes: gpu.limits.min_storage_buffer_offset_alignment.max(16),
+            offset_alignment_bytes: BASE_OFFSET_ALIGNMENT_BYTES,
             tensor_elements_max: u64::from(u32::MAX),
             copy_streams: true,
             copies_use_lanes: is_cpu,

@@ -52,6 +52,8 @@ pub(crate) struct Gpu {
     pub adapter: Adapter,
     pub limits: vk::PhysicalDeviceLimits,
     pub offer: Offer,
+    /// Bindings begin at multiples of so many bytes.
+    pub binding_alignment_bytes: u64,
     pub memory: vk::PhysicalDeviceMemoryProperties,
     pub allocation_bytes_max: u64,
     pub buffer_bytes_max: u64,
@@ -68,6 +70,18 @@ pub(crate) struct Gpu {
     pub system: System,
 }
 
+/// What is asked of a device.
+pub(crate) struct Asked<'a> {
+    /// Which one; none for the first.
+    pub device: Option<&'a str>,
+    /// Whether the validation layer judges what is done.
+    pub validate: bool,
+    /// The most bytes of an operand that a binding holds; none for what the device offers.
+    pub binding_bytes_max: Option<u64>,
+    /// At multiples of how many bytes bindings begin, at least; none for what the device offers.
+    pub binding_alignment_bytes: Option<u64>,
+}
+
 /// A Vulkan error as one of ours.
 pub(crate) fn failed(action: &'static str) -> impl Fn(vk::Result) -> DeviceError {
     move |error| match error {
@@ -79,18 +93,13 @@ pub(crate) fn failed(action: &'static str) -> impl Fn(vk::Result) -> DeviceError
 }
 
 impl Gpu {
-    /// Opens the device that is asked for (see [`choose`]), whose bindings hold at most so many bytes of an operand.
+    /// Opens the device that is asked for (see [`choose`]).
     ///
     /// # Errors
     /// [`DeviceError::Setting`] where there is none such; what Vulkan refuses.
-    pub fn open(
-        entry: Entry,
-        asked: Option<&str>,
-        validate: bool,
-        binding_bytes_max: Option<u64>,
-    ) -> Result<Arc<Gpu>, DeviceError> {
-        let system = System::new(entry, validate)?;
-        let (physical, adapter) = choose(&system, asked)?;
+    pub fn open(entry: Entry, asked: &Asked) -> Result<Arc<Gpu>, DeviceError> {
+        let system = System::new(entry, asked.validate)?;
+        let (physical, adapter) = choose(&system, asked.device)?;
         let instance = &system.instance;
         let mut maintenance = vk::PhysicalDeviceMaintenance4Properties::default();
         let mut vulkan_11 = vk::PhysicalDeviceVulkan11Properties::default();
@@ -119,7 +128,7 @@ impl Gpu {
         let range_bytes_max = u64::from(limits.max_storage_buffer_range);
         let offer = Offer {
             groups_max: limits.max_compute_work_group_count[0].min(limits.max_compute_work_group_count[1]).min(65_535),
-            binding_bytes_max: binding_bytes_max.map_or(range_bytes_max, |bytes| bytes.min(range_bytes_max)),
+            binding_bytes_max: asked.binding_bytes_max.map_or(range_bytes_max, |bytes| bytes.min(range_bytes_max)),
             scratch_bytes_max: range_bytes_max,
             invocations_max: limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]),
             shared_bytes: limits.max_compute_shared_memory_size,
@@ -127,8 +136,10 @@ impl Gpu {
             storage16: has.storage16,
             cooperative: cooperative.filter(|_| has.storage16),
         };
+        let least = limits.min_storage_buffer_offset_alignment;
         Ok(Arc::new(Gpu {
             functions,
+            binding_alignment_bytes: asked.binding_alignment_bytes.map_or(least, |bytes| bytes.max(least)),
             physical,
             adapter,
             limits,
@@ -141,7 +152,7 @@ impl Gpu {
             sparse,
             families: chosen.families(),
             budget,
-            validated: validate,
+            validated: asked.validate,
             system,
         }))
     }

@@ -33,6 +33,9 @@
 //! addresses it does not: the barriers around such a launch are those that it judges where tensors are smaller.
 //! [`VulkanOptions::binding_bytes_max`] makes bindings small, so that tests need no large tensors.
 //!
+//! Operands begin at multiples of 16 bytes. Devices whose bindings begin at multiples of more (`minStorageBufferOffsetAlignment`)
+//! reach by its address what begins elsewhere.
+//!
 //! # Queues
 //!
 //! Streams begin on a queue that only copies, where the hardware has one, and move to one that computes with their first

@@ -9,7 +9,7 @@ use ash::vk;
 use forebay_device::DeviceError;
 
 use crate::gpu::{failed, Gpu};
-use crate::kernels::{Dispatch, Shader, LANES};
+use crate::kernels::{Shader, LANES};
 
 /// The entry point of every shader.
 const ENTRY_POINT: &CStr = c"main";
@@ -61,19 +61,18 @@ impl Pipelines {
         Ok(Pipelines { gpu, cache, file, kept_bytes, layouts, modules, pipelines })
     }
 
-    /// The pipeline of a dispatch.
+    /// The pipeline of a shader with these constants and so many bindings.
     ///
     /// # Errors
     /// What Vulkan refuses.
-    pub fn of(&mut self, dispatch: &Dispatch) -> Result<Pipeline, DeviceError> {
-        let layout = self.layout(dispatch.bindings.len() + 1)?;
-        let name = dispatch.shader.name;
+    pub fn of(&mut self, shader: &'static Shader, constants: &[u32], bindings: usize) -> Result<Pipeline, DeviceError> {
+        let layout = self.layout(bindings)?;
         // Looked up with a borrowed key would need a key type of its own; constants are a few words.
-        let key = (name, dispatch.constants.clone());
+        let key = (shader.name, constants.to_vec());
         let handle = match self.pipelines.get(&key) {
             Some(&handle) => handle,
             None => {
-                let handle = self.compile(dispatch, layout)?;
+                let handle = self.compile(shader, constants, layout)?;
                 self.pipelines.insert(key, handle);
                 handle
             }
@@ -125,12 +124,17 @@ impl Pipelines {
         Ok(module)
     }
 
-    fn compile(&mut self, dispatch: &Dispatch, layout: Layout) -> Result<vk::Pipeline, DeviceError> {
-        let module = self.module(dispatch.shader)?;
-        let entries: Vec<vk::SpecializationMapEntry> = (0..dispatch.constants.len() as u32)
+    fn compile(
+        &mut self,
+        shader: &'static Shader,
+        constants: &[u32],
+        layout: Layout,
+    ) -> Result<vk::Pipeline, DeviceError> {
+        let module = self.module(shader)?;
+        let entries: Vec<vk::SpecializationMapEntry> = (0..constants.len() as u32)
             .map(|index| vk::SpecializationMapEntry { constant_id: index, offset: 4 * index, size: 4 })
             .collect();
-        let data: Vec<u8> = dispatch.constants.iter().flat_map(|constant| constant.to_ne_bytes()).collect();
+        let data: Vec<u8> = constants.iter().flat_map(|constant| constant.to_ne_bytes()).collect();
         let constants = vk::SpecializationInfo::default().map_entries(&entries).data(&data);
         let mut lanes = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default().required_subgroup_size(LANES);
         let mut stage = vk::PipelineShaderStageCreateInfo::default()
@@ -138,7 +142,7 @@ impl Pipelines {
             .module(module)
             .name(ENTRY_POINT)
             .specialization_info(&constants);
-        if dispatch.shader.needs_cooperative() {
+        if shader.needs_cooperative() {
             stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS).push_next(&mut lanes);
         }
         let info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout.pipeline);

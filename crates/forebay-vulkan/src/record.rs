@@ -87,21 +87,27 @@ impl Recorder<'_> {
     }
 
     fn dispatch(&mut self, frame: &mut Frame, launch: &Launch, dispatch: &Dispatch) -> Result<(), DeviceError> {
-        let pipeline = self.pipelines.of(dispatch)?;
+        let bound = dispatch.bindings.iter().map(|bound| self.bytes(launch, bound));
+        let operands = bound.collect::<Result<Vec<_>, DeviceError>>()?;
+        let bindable = |span: &vk::DescriptorBufferInfo| span.offset % self.gpu.binding_alignment_bytes == 0;
+        let shader = match dispatch.shader.far {
+            Some(far) if !operands.iter().all(bindable) => far,
+            _ => dispatch.shader,
+        };
         let parameters = frame.parameters(&dispatch.parameters)?;
         let mut spans = vec![vk::DescriptorBufferInfo {
             buffer: parameters.buffer,
             offset: parameters.offset_bytes,
             range: parameters.size_bytes,
         }];
-        for bound in &dispatch.bindings {
-            let bytes = self.bytes(launch, bound)?;
+        for (bound, bytes) in dispatch.bindings.iter().zip(operands) {
             let is_own = matches!(bound.operand, Operand::Scratch | Operand::Counter);
-            spans.push(match dispatch.shader.is_far() && !is_own {
+            spans.push(match shader.is_far() && !is_own {
                 true => self.address(frame, bytes)?,
                 false => self.bindable(launch, bytes)?,
             });
         }
+        let pipeline = self.pipelines.of(shader, &dispatch.constants, spans.len())?;
         let set = frame.set(pipeline.set)?;
         let writes: Vec<vk::WriteDescriptorSet> = spans
             .iter()
@@ -150,8 +156,7 @@ impl Recorder<'_> {
         launch: &Launch,
         span: vk::DescriptorBufferInfo,
     ) -> Result<vk::DescriptorBufferInfo, DeviceError> {
-        let (alignment, max) =
-            (self.gpu.limits.min_storage_buffer_offset_alignment, u64::from(self.gpu.limits.max_storage_buffer_range));
+        let (alignment, max) = (self.gpu.binding_alignment_bytes, u64::from(self.gpu.limits.max_storage_buffer_range));
         if span.offset % alignment != 0 || span.range > max {
             let reason = format!(
                 "a binding of {} bytes at {} is not what the device takes: at most {max}, at multiples of {alignment}",

@@ -18,8 +18,9 @@ const UNWRITTEN: u8 = 0xa5;
 /// Bytes behind each operand that nobody may touch.
 const GUARD_BYTES: u64 = 64;
 /// What bindings hold on the devices on which most operands are larger: nothing, so that all are reached by their addresses,
-/// and so much that operands are cut into parts where they can be.
-const SMALL_BINDINGS_BYTES: [u64; 2] = [0, 1024];
+/// and so much that operands are cut into parts where they can be. There bindings begin at multiples of more bytes than operands
+/// do, so that parts are reached by their addresses, too, unless they begin there by chance.
+const SMALL_BINDINGS: [(u64, Option<u64>); 3] = [(0, None), (1024, None), (1024, Some(256))];
 
 /// A packed descriptor.
 pub fn packed(data_type: DataType, sizes: &[u64]) -> TensorDesc {
@@ -59,17 +60,18 @@ pub fn host() -> &'static Machine {
 /// Where there is none although `FOREBAY_REQUIRE` names vulkan.
 pub fn vulkan() -> Option<&'static Machine> {
     static VULKAN: OnceLock<Option<Machine>> = OnceLock::new();
-    VULKAN.get_or_init(|| open(None).map_err(|reason| skipped(&reason)).ok()).as_ref()
+    VULKAN.get_or_init(|| open(None, None).map_err(|reason| skipped(&reason)).ok()).as_ref()
 }
 
-/// The same device with small bindings, and how small they are.
-fn with_small_bindings() -> &'static [(u64, Machine); 2] {
-    static MACHINES: OnceLock<[(u64, Machine); 2]> = OnceLock::new();
-    MACHINES.get_or_init(|| SMALL_BINDINGS_BYTES.map(|bytes| (bytes, open(Some(bytes)).unwrap())))
+/// The same device with small bindings, as [`SMALL_BINDINGS`] says.
+fn with_small_bindings() -> &'static [Machine; 3] {
+    static MACHINES: OnceLock<[Machine; 3]> = OnceLock::new();
+    MACHINES.get_or_init(|| SMALL_BINDINGS.map(|(bytes, alignment)| open(Some(bytes), alignment).unwrap()))
 }
 
-fn open(binding_bytes_max: Option<u64>) -> Result<Machine, String> {
-    match VulkanDevice::open(&VulkanOptions { binding_bytes_max, ..VulkanOptions::default() }) {
+fn open(binding_bytes_max: Option<u64>, binding_alignment_bytes: Option<u64>) -> Result<Machine, String> {
+    match VulkanDevice::open(&VulkanOptions { binding_bytes_max, binding_alignment_bytes, ..VulkanOptions::default() })
+    {
         Ok(device) => Ok(Machine::new(Box::new(device))),
         // There is no Vulkan, or no device.
         Err(DeviceError::Setting { reason }) => Err(reason),
@@ -87,15 +89,19 @@ pub fn rounding(data_type: DataType) -> f64 {
 }
 
 /// Runs a launch on the Vulkan device and asserts that what it writes agrees with what the host writes (see [`check`]), and
-/// has the same bits where bindings do not hold the operands: of the two sizes of bindings, a seed decides for one.
+/// has the same bits where bindings do not hold the operands: of the kinds of bindings, a seed decides for one.
 pub fn compare(seed: u64, kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc], tolerance: f64) {
     let Some(machine) = vulkan() else { return };
     let outputs = check(machine, seed, kernel, reads, writes, tolerance);
-    let (bytes, machine) = &with_small_bindings()[seed as usize % SMALL_BINDINGS_BYTES.len()];
-    let others = run(machine, kernel, reads, writes, &[])
+    let kind = seed as usize % SMALL_BINDINGS.len();
+    let (bytes, alignment) = SMALL_BINDINGS[kind];
+    let others = run(&with_small_bindings()[kind], kernel, reads, writes, &[])
         .unwrap_or_else(|error| panic!("bindings of {bytes} bytes, seed {seed}: {error} ({kernel})"));
     let output = differing(writes, &outputs, &others);
-    assert_eq!(output, None, "an output differs with bindings of {bytes} bytes: seed {seed}, {kernel}");
+    assert_eq!(
+        output, None,
+        "an output differs with bindings of {bytes} bytes at {alignment:?}: seed {seed}, {kernel}"
+    );
 }
 
 /// Asserts that every element that a launch writes on `machine` is within `tolerance` x (1 + magnitude) of the host's, NaN
