@@ -90,7 +90,7 @@ type Contender = (&'static str, Box<dyn FnMut() -> Result<(), Failure>>);
 fn compare(model: &'static str, asked: &Asked) -> Result<(), Failure> {
     let options = VulkanOptions { device: asked.device.clone(), tiled: false, ..VulkanOptions::default() };
     let device = VulkanDevice::open_through(counting::entry()?, &options)?;
-    let (name, offer) = (device.limits().name.clone(), *device.offer());
+    let name = device.limits().name.clone();
     let recorder = Arc::new(Recorder::new(device));
     let case = Case::read(model);
     let options = DeviceOptions { tiled: false, ..DeviceOptions::default() };
@@ -102,7 +102,7 @@ fn compare(model: &'static str, asked: &Asked) -> Result<(), Failure> {
     if step.before == step.after {
         return Err("the step changed no byte, so equal bytes would say nothing".into());
     }
-    let operations = sequence::operations(&step, &offer)?;
+    let operations = sequence::operations(&step, recorder.device().offer())?;
 
     let wgpu = Wgpu::open(&name)?;
     let mut again = Again::new(recorder.clone(), &step, trainer);
