@@ -30,16 +30,16 @@ else
 fi
 rm -f /tmp/forebay-gpu-kernels.$$
 
-echo "## Training steps beside wgpu running the same dispatches"
-if cargo build --release --quiet --manifest-path benches/wgpu/Cargo.toml; then
-    cargo run --release --quiet --manifest-path benches/wgpu/Cargo.toml -- --device "$device"
-else
-    echo "(wgpu cannot be built here: nothing to compare with)"
-fi
-
 echo "## $model: in core, at a quarter and at a tenth of its memory"
 for budget in 100% 25% 10%; do
     echo "--- within $budget"
     "$forebay" train "$model" --data "$data" --device "$device" --device-memory "$budget" --steps "$steps" --momentum 0.9 |
         tail -n 8
 done
+
+echo "## Training steps beside wgpu running the same dispatches"
+if cargo build --release --quiet --manifest-path benches/wgpu/Cargo.toml; then
+    cargo run --release --quiet --manifest-path benches/wgpu/Cargo.toml -- --device "$device"
+else
+    echo "(wgpu cannot be built here: nothing to compare with)"
+fi
