@@ -56,7 +56,7 @@ mod tests {
         words.extend([4 << 16 | OP_SPEC_CONSTANT, 9, 1, 100, 3 << 16 | OP_SPEC_CONSTANT_TRUE, 9, 2]);
         words.extend([4 << 16 | OP_SPEC_CONSTANT, 9, 3, 300, 4 << 16 | OP_SPEC_CONSTANT, 9, 4, 400]);
         let code: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
-        let shader = Shader { name: "test", code: Box::leak(code.into_boxed_slice()) };
+        let shader = Shader { name: "test", code: Box::leak(code.into_boxed_slice()), far: None };
         assert_eq!(specialized(&shader, &[]), words);
         let (mut expected, constants) = (words, HEADER_WORDS + 12);
         (expected[constants + 3], expected[constants + 4]) = (7, 3 << 16 | OP_SPEC_CONSTANT_FALSE);
