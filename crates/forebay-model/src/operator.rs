@@ -5,6 +5,7 @@ use forebay_base::{DataType, Kernel};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::lower::Lowering;
+use crate::operators::composition::{takes_narrow, widened};
 use crate::tensor::Tensor;
 
 /// One row of the table: everything that is known about one operator.
@@ -250,8 +251,28 @@ impl GradientBuilder<'_> {
         Ok(output)
     }
 
-    /// Appends a kernel with outputs of the given types, named after `name`.
+    /// Appends a kernel with outputs of the given types, named after `name`. What is not computed in 16-bit floating types is
+    /// computed in float32, and converted back.
     pub fn kernel(&mut self, name: &str, kernel: Kernel, inputs: &[ValueId], outputs: &[TensorType]) -> Vec<ValueId> {
+        let types: Vec<TensorType> = inputs.iter().map(|&input| self.ty(input)).collect();
+        if takes_narrow(&kernel) || types.iter().all(|ty| widened(ty) == *ty) {
+            return self.append(name, kernel, inputs, outputs);
+        }
+        let wide: Vec<ValueId> = inputs.iter().zip(&types).map(|(&input, ty)| self.cast(input, &widened(ty))).collect();
+        let wide_outputs: Vec<TensorType> = outputs.iter().map(widened).collect();
+        let results = self.append(name, kernel, &wide, &wide_outputs);
+        results.into_iter().zip(outputs).map(|(result, output)| self.cast(result, output)).collect()
+    }
+
+    /// The same elements in another type; the value itself where it has that type.
+    fn cast(&mut self, x: ValueId, ty: &TensorType) -> ValueId {
+        if self.ty(x) == *ty {
+            return x;
+        }
+        self.append(Kernel::Cast.name(), Kernel::Cast, &[x], std::slice::from_ref(ty)).remove(0)
+    }
+
+    fn append(&mut self, name: &str, kernel: Kernel, inputs: &[ValueId], outputs: &[TensorType]) -> Vec<ValueId> {
         let outputs: Vec<ValueId> =
             outputs.iter().map(|ty| self.graph.add_value(&format!("gradient.{name}"), Some(ty.clone()))).collect();
         self.graph.nodes.push(Node {

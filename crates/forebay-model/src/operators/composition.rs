@@ -90,9 +90,20 @@ impl<'a> Composer<'a> {
         Part { source: Source::Constant(self.constants.len() - 1), ty }
     }
 
-    /// A kernel with outputs of the given types.
+    /// A kernel with outputs of the given types. What is not computed in 16-bit floating types is computed in float32, and
+    /// converted back.
     pub(crate) fn kernels(&mut self, kernel: Kernel, inputs: &[&Part], outputs: &[TensorType]) -> Vec<Part> {
-        self.push(Action::Kernel(kernel), inputs, outputs)
+        let is_narrow = |ty: &TensorType| is_narrow(ty.data_type);
+        if takes_narrow(&kernel) || !inputs.iter().any(|input| is_narrow(&input.ty)) {
+            return self.push(Action::Kernel(kernel), inputs, outputs);
+        }
+        let wide: Vec<Part> = inputs
+            .iter()
+            .map(|input| if is_narrow(&input.ty) { self.cast(input, DataType::Float32) } else { (*input).clone() })
+            .collect();
+        let wide_outputs: Vec<TensorType> = outputs.iter().map(widened).collect();
+        let results = self.push(Action::Kernel(kernel), &wide.iter().collect::<Vec<_>>(), &wide_outputs);
+        results.iter().zip(outputs).map(|(result, output)| self.cast(result, output.data_type)).collect()
     }
 
     /// A kernel with one output.
@@ -359,17 +370,47 @@ impl Step {
     }
 }
 
-/// Products and windows are computed in float32; nothing is computed in 16-bit floating types; elements of all types move.
+/// Whether a data type is a 16-bit floating type.
+fn is_narrow(data_type: DataType) -> bool {
+    matches!(data_type, DataType::Float16 | DataType::BFloat16)
+}
+
+/// The same type, but float32 for a 16-bit floating one.
+pub(crate) fn widened(ty: &TensorType) -> TensorType {
+    let data_type = if is_narrow(ty.data_type) { DataType::Float32 } else { ty.data_type };
+    TensorType::new(data_type, &ty.shape)
+}
+
+/// Whether a kernel takes operands of 16-bit floating types: products and convolutions do, and what only moves elements.
+pub(crate) fn takes_narrow(kernel: &Kernel) -> bool {
+    matches!(
+        kernel,
+        Kernel::MatMul { .. }
+            | Kernel::Convolution { .. }
+            | Kernel::ConvolutionDataGradient { .. }
+            | Kernel::ConvolutionWeightGradient { .. }
+            | Kernel::Select
+            | Kernel::Cast
+            | Kernel::Copy
+            | Kernel::Fill { .. }
+            | Kernel::Slice { .. }
+            | Kernel::SliceGradient { .. }
+            | Kernel::Gather { .. }
+            | Kernel::Pad { .. }
+    )
+}
+
+/// Products are computed in float32 and the 16-bit floating types, windows in float32; elements of all types move.
 fn check_types(view: &NodeView, kernel: &Kernel, reads: &[Operand]) -> Result<(), ModelError> {
     let Some(read) = reads.first() else { return Ok(()) };
     let data_type = read.desc.data_type();
     let is_allowed = match kernel {
-        Kernel::Select | Kernel::Cast | Kernel::Slice { .. } | Kernel::Gather { .. } | Kernel::Pad { .. } => true,
         Kernel::MatMul { .. }
         | Kernel::Convolution { .. }
         | Kernel::ConvolutionDataGradient { .. }
-        | Kernel::Pool { .. } => data_type == DataType::Float32,
-        _ => !matches!(data_type, DataType::Float16 | DataType::BFloat16),
+        | Kernel::ConvolutionWeightGradient { .. } => data_type == DataType::Float32 || is_narrow(data_type),
+        Kernel::Pool { .. } => data_type == DataType::Float32,
+        _ => takes_narrow(kernel) || !is_narrow(data_type),
     };
     if is_allowed {
         return Ok(());

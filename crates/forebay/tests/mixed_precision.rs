@@ -1,0 +1,201 @@
+//! Mixed precision: float32 parameters, products and convolutions of 16 bits between two conversions, a float32 loss.
+
+mod common;
+mod onnx;
+
+use std::collections::BTreeMap;
+
+use common::{host, trainer};
+use forebay::training::{Loss, Optimizer, TrainingOptions};
+use forebay::{DataType, HostTensor, Model};
+use half::{bf16, f16};
+
+const IMAGES: usize = 4;
+const SIDE: usize = 6;
+const PLACES: usize = SIDE * SIDE;
+const CHANNELS: usize = 3;
+const FEATURES: usize = CHANNELS * PLACES;
+const OUTPUTS: usize = 2;
+const TAPS: usize = 9;
+const LEARNING_RATE: f64 = 0.125;
+const STEPS: usize = 3;
+
+/// Numbers in -1..1 of a seeded generator (xorshift64*).
+fn numbers(seed: u64, count: usize) -> Vec<f64> {
+    let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        f64::from((state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 40) as f32 / (1 << 23) as f32 - 1.0)
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn tensor(shape: &[u64], values: &[f64]) -> HostTensor {
+    let bytes: Vec<u8> = values.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();
+    HostTensor::new(DataType::Float32, shape, bytes).unwrap()
+}
+
+/// Parameters: the filters, their bias, and a matrix.
+struct Parameters {
+    w: Vec<f64>,
+    bias: Vec<f64>,
+    matrix: Vec<f64>,
+}
+
+impl Parameters {
+    fn new() -> Parameters {
+        let scaled = |seed, count, scale: f64| numbers(seed, count).into_iter().map(|value| value * scale).collect();
+        Parameters {
+            w: scaled(1, CHANNELS * TAPS, 0.5),
+            bias: scaled(2, CHANNELS, 0.25),
+            matrix: scaled(3, FEATURES * OUTPUTS, 0.125),
+        }
+    }
+}
+
+/// convolution, bias, rectifier, product: everything between two conversions is of `kind`.
+fn model(kind: DataType, parameters: &Parameters) -> Model {
+    let narrow = if kind == DataType::Float16 { onnx::FLOAT16 } else { onnx::BFLOAT16 };
+    let cast = |from: &str, to: &str, kind: i64| onnx::node("Cast", &[from], to, &[("to", &[kind], false)]);
+    let nodes = [
+        cast("x", "x16", narrow),
+        cast("w", "w16", narrow),
+        cast("bias", "bias16", narrow),
+        cast("matrix", "matrix16", narrow),
+        onnx::node("Conv", &["x16", "w16", "bias16"], "convolved", &[("pads", &[1; 4], true)]),
+        onnx::node("Relu", &["convolved"], "rectified", &[]),
+        onnx::node("Flatten", &["rectified"], "features", &[("axis", &[1], false)]),
+        onnx::node("MatMul", &["features", "matrix16"], "y16", &[]),
+        cast("y16", "y", onnx::FLOAT),
+    ];
+    let initializers = [
+        onnx::floats("w", &[CHANNELS, 1, 3, 3], &parameters.w),
+        onnx::floats("bias", &[CHANNELS], &parameters.bias),
+        onnx::floats("matrix", &[FEATURES, OUTPUTS], &parameters.matrix),
+    ];
+    let bytes = onnx::model(&nodes, &initializers, ("x", &[IMAGES, 1, SIDE, SIDE]), ("y", &[IMAGES, OUTPUTS]));
+    Model::from_bytes(&bytes).unwrap()
+}
+
+/// The same step, computed with f64 between roundings.
+struct Reference {
+    round: fn(f64) -> f64,
+    parameters: Parameters,
+}
+
+/// Calls `work(image, channel, place, tap, place seen)` for every product of the convolution.
+fn products(mut work: impl FnMut(usize, usize, usize, usize, usize)) {
+    for index in 0..IMAGES * FEATURES * TAPS {
+        let (tap, index) = (index % TAPS, index / TAPS);
+        let (place, channel, image) = (index % PLACES, index / PLACES % CHANNELS, index / FEATURES);
+        let (row, column) = (place / SIDE + tap / 3, place % SIDE + tap % 3);
+        if (1..=SIDE).contains(&row) && (1..=SIDE).contains(&column) {
+            work(image, channel, place, tap, (row - 1) * SIDE + column - 1);
+        }
+    }
+}
+
+impl Reference {
+    fn rounded(&self, values: &[f64]) -> Vec<f64> {
+        values.iter().map(|&value| (self.round)(value)).collect()
+    }
+
+    /// The loss before the step, which it takes.
+    fn step(&mut self, x: &[f64], labels: &[f64]) -> f64 {
+        let [x, w, bias, matrix] =
+            [x, &self.parameters.w, &self.parameters.bias, &self.parameters.matrix].map(|values| self.rounded(values));
+        let mut features: Vec<f64> = (0..IMAGES * FEATURES).map(|i| bias[i / PLACES % CHANNELS]).collect();
+        products(|image, channel, place, tap, seen| {
+            features[image * FEATURES + channel * PLACES + place] += x[image * PLACES + seen] * w[channel * TAPS + tap];
+        });
+        let features: Vec<f64> = self.rounded(&features).into_iter().map(|value| value.max(0.0)).collect();
+        let mut y = vec![0.0; IMAGES * OUTPUTS];
+        for index in 0..IMAGES * FEATURES * OUTPUTS {
+            let (output, feature, image) = (index % OUTPUTS, index / OUTPUTS % FEATURES, index / OUTPUTS / FEATURES);
+            y[image * OUTPUTS + output] += features[image * FEATURES + feature] * matrix[feature * OUTPUTS + output];
+        }
+        let y = self.rounded(&y);
+        let count = y.len() as f64;
+        let distances: Vec<f64> = y.iter().zip(labels).map(|(y, label)| y - label).collect();
+        let loss = distances.iter().map(|distance| distance * distance).sum::<f64>() / count;
+        let dy = self.rounded(&distances.iter().map(|distance| 2.0 * distance / count).collect::<Vec<_>>());
+        let (mut d_matrix, mut d_features) = (vec![0.0; matrix.len()], vec![0.0; features.len()]);
+        for index in 0..IMAGES * FEATURES * OUTPUTS {
+            let (output, feature, image) = (index % OUTPUTS, index / OUTPUTS % FEATURES, index / OUTPUTS / FEATURES);
+            let (dy, at) = (dy[image * OUTPUTS + output], image * FEATURES + feature);
+            d_matrix[feature * OUTPUTS + output] += features[at] * dy;
+            d_features[at] += dy * matrix[feature * OUTPUTS + output];
+        }
+        let masked = self.rounded(&d_features).into_iter().zip(&features);
+        let d_convolved: Vec<f64> = masked.map(|(d, &feature)| if feature > 0.0 { d } else { 0.0 }).collect();
+        let (mut d_w, mut d_bias) = (vec![0.0; w.len()], vec![0.0; bias.len()]);
+        products(|image, channel, place, tap, seen| {
+            d_w[channel * TAPS + tap] +=
+                d_convolved[image * FEATURES + channel * PLACES + place] * x[image * PLACES + seen];
+        });
+        d_convolved.iter().enumerate().for_each(|(i, d)| d_bias[i / PLACES % CHANNELS] += d);
+        let [d_w, d_bias, d_matrix] = [d_w, d_bias, d_matrix].map(|values| self.rounded(&values));
+        let Parameters { w, bias, matrix } = &mut self.parameters;
+        for (values, gradients) in [(w, d_w), (bias, d_bias), (matrix, d_matrix)] {
+            values.iter_mut().zip(gradients).for_each(|(value, d)| *value -= LEARNING_RATE * d);
+        }
+        loss
+    }
+}
+
+#[track_caller]
+fn assert_close(values: &[f64], expected: &[f64], tolerance: f64, what: &str) {
+    for (i, (value, expected)) in values.iter().zip(expected).enumerate() {
+        assert!((value - expected).abs() <= tolerance, "{what}: element {i} is {value}, expected {expected}");
+    }
+}
+
+/// `unit` is the distance of numbers of the type around 1: roundings of nearly equal numbers may differ by so much.
+fn check(kind: DataType, round: fn(f64) -> f64, unit: f64) {
+    let parameters = Parameters::new();
+    let options = TrainingOptions {
+        loss: Loss::MeanSquaredError,
+        loss_output: None,
+        optimizer: Optimizer::Sgd {
+            learning_rate: LEARNING_RATE as f32,
+            momentum: 0.0,
+            nesterov: false,
+            weight_decay: 0.0,
+        },
+        decay: None,
+        freeze: Vec::new(),
+        seed: 0,
+        gradient_outputs: false,
+    };
+    let mut trainer = trainer(model(kind, &parameters), options, host(2));
+    let mut reference = Reference { round, parameters };
+    let mut losses = Vec::new();
+    for step in 0..STEPS {
+        let x = numbers(10, IMAGES * PLACES);
+        let labels = numbers(20, IMAGES * OUTPUTS);
+        let batch = BTreeMap::from([("x".to_string(), tensor(&[4, 1, 6, 6], &x))]);
+        let loss = f64::from(trainer.step(batch, tensor(&[4, 2], &labels)).unwrap().loss);
+        let expected = reference.step(&x, &labels);
+        assert!((loss - expected).abs() <= 2.0 * unit * expected, "{kind}, step {step}: {loss}, expected {expected}");
+        losses.push(loss);
+    }
+    assert!(losses[STEPS - 1] < losses[0] / 2.0, "{kind}: {losses:?}");
+    let Parameters { w, bias, matrix } = &reference.parameters;
+    for (name, expected) in [("w", w), ("bias", bias), ("matrix", matrix)] {
+        let values: Vec<f64> =
+            trainer.parameters().unwrap()[name].to_f32().unwrap().into_iter().map(f64::from).collect();
+        assert_close(&values, expected, unit, &format!("{kind}: {name}"));
+    }
+}
+
+#[test]
+fn float16_between_conversions_trains() {
+    check(DataType::Float16, |value| f16::from_f64(value).to_f64(), 1.0 / 1024.0);
+}
+
+#[test]
+fn bfloat16_between_conversions_trains() {
+    check(DataType::BFloat16, |value| bf16::from_f64(value).to_f64(), 1.0 / 128.0);
+}
