@@ -232,7 +232,7 @@ fn fails_and_recovers(folder: &Folder, device: Arc<dyn Device>) {
     bench.device.recover().unwrap();
     let here = Region::new(bench.placed, 0, 64);
     let fill = Command::Fill { stream: bench.stream, region: here, pattern: [7; 4] };
-    bench.device.submit(&[fill]).unwrap();
+    bench.device.submit(&[fill, Command::Barrier { stream: bench.stream }]).unwrap();
     bench.device.submit(&bench.way(false, here, Region::new(bench.block, 0, 64))).unwrap();
     bench.device.synchronize(bench.stream).unwrap();
     let mut seen = [0; 64];
