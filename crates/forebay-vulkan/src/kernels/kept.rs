@@ -39,6 +39,11 @@ impl Kept {
         builds[self as usize]
     }
 
+    /// The shader for operands of this type: where the device's subgroups multiply matrices of it together, one in which they do.
+    pub fn best(self, builds: Builds, cooperative: CooperativeBuilds, offer: &Offer) -> &'static Shader {
+        self.cooperative(offer).map_or_else(|| self.build(builds), |number| cooperative[number])
+    }
+
     /// Which of [`CooperativeBuilds`] a device offers to run for this type.
     pub fn cooperative(self, offer: &Offer) -> Option<usize> {
         let cooperative = offer.cooperative?;

@@ -134,8 +134,7 @@ fn tile(kept: Kept, positions: u64, channels: u64, others: u64, offer: &Offer) -
         _ if is_large => (128, 128, OF_128X128, COOPERATIVE_128X128),
         _ => (64, 64, OF_64X64, COOPERATIVE_64X64),
     };
-    let shader = kept.cooperative(offer).map_or_else(|| kept.build(builds), |number| cooperative[number]);
-    (shader, rows, columns)
+    (kept.best(builds, cooperative, offer), rows, columns)
 }
 
 /// One direction: what is read, what is written, and the weights' strides by channel of each.

@@ -44,8 +44,7 @@ fn tile(kept: Kept, outputs: u32, offer: &Offer) -> (&'static Shader, u64, u64) 
         17..=32 => (32, 128, OF_32X128, COOPERATIVE_32X128),
         _ => (64, 64, OF_64X64, COOPERATIVE_64X64),
     };
-    let shader = kept.cooperative(offer).map_or_else(|| kept.build(builds), |number| cooperative[number]);
-    (shader, rows, columns)
+    (kept.best(builds, cooperative, offer), rows, columns)
 }
 
 /// How a weight gradient runs.
