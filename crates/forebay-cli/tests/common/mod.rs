@@ -3,11 +3,15 @@
 // Each test file uses some of this.
 #![allow(dead_code)]
 
+#[path = "../../../forebay/tests/onnx/protobuf.rs"]
+mod protobuf;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use forebay::data::{npz, Array};
 use forebay::serde_json::Value;
+use protobuf::{message, number};
 
 /// A file of the repository's examples.
 pub fn example(path: &str) -> String {
@@ -108,7 +112,7 @@ pub fn zeros(rows: u64) -> Array {
 
 /// An ONNX model of one node, with input `x` and output `y` (float32) of the given sizes.
 pub fn one_node_model(operator: &str, node: &str, sizes: &[u64]) -> Vec<u8> {
-    let dimensions: Vec<u8> = sizes.iter().flat_map(|&size| message(1, &number(1, size))).collect();
+    let dimensions: Vec<u8> = sizes.iter().flat_map(|&size| message(1, &number(1, size as i64))).collect();
     let tensor = [number(1, 1), message(2, &dimensions)].concat();
     let port = |name: &[u8]| [message(1, name), message(2, &message(1, &tensor))].concat();
     let node =
@@ -116,24 +120,4 @@ pub fn one_node_model(operator: &str, node: &str, sizes: &[u64]) -> Vec<u8> {
     let graph = [message(1, &node), message(2, b"graph"), message(11, &port(b"x")), message(12, &port(b"y"))].concat();
     let operators = [message(1, b""), number(2, 17)].concat();
     [number(1, 8), message(7, &graph), message(8, &operators)].concat()
-}
-
-/// A protocol buffers field of varying length.
-fn message(field: u64, bytes: &[u8]) -> Vec<u8> {
-    [varint(field << 3 | 2), varint(bytes.len() as u64), bytes.to_vec()].concat()
-}
-
-/// A protocol buffers field of a number.
-fn number(field: u64, value: u64) -> Vec<u8> {
-    [varint(field << 3), varint(value)].concat()
-}
-
-fn varint(mut value: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
-    bytes
 }

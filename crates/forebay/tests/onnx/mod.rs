@@ -1,30 +1,16 @@
-//! Small ONNX models, written field by field (protocol buffers: a key, then a number or so many bytes).
+//! Small ONNX models, written field by field.
+
+mod protobuf;
+
+use protobuf::{message, number};
 
 /// ONNX's numbers of element types.
 pub const FLOAT: i64 = 1;
 pub const FLOAT16: i64 = 10;
 pub const BFLOAT16: i64 = 16;
 
-fn varint(mut value: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
-    bytes
-}
-
-fn number(field: u64, value: i64) -> Vec<u8> {
-    [varint(field << 3), varint(value as u64)].concat()
-}
-
-fn bytes(field: u64, content: &[u8]) -> Vec<u8> {
-    [varint(field << 3 | 2), varint(content.len() as u64), content.to_vec()].concat()
-}
-
 fn text(field: u64, content: &str) -> Vec<u8> {
-    bytes(field, content.as_bytes())
+    message(field, content.as_bytes())
 }
 
 /// A node with one output. An attribute is a number, or a list of them where it says so.
@@ -35,7 +21,7 @@ pub fn node(operator: &str, inputs: &[&str], output: &str, attributes: &[(&str, 
     for (name, values, is_list) in attributes {
         let (field, kind) = if *is_list { (8, 7) } else { (3, 2) };
         let values: Vec<u8> = values.iter().flat_map(|&value| number(field, value)).collect();
-        fields.push(bytes(5, &[text(1, name), values, number(20, kind)].concat()));
+        fields.push(message(5, &[text(1, name), values, number(20, kind)].concat()));
     }
     fields.concat()
 }
@@ -44,15 +30,15 @@ pub fn node(operator: &str, inputs: &[&str], output: &str, attributes: &[(&str, 
 pub fn floats(name: &str, shape: &[usize], values: &[f64]) -> Vec<u8> {
     let mut fields: Vec<Vec<u8>> = shape.iter().map(|&size| number(1, size as i64)).collect();
     let content: Vec<u8> = values.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();
-    fields.extend([number(2, FLOAT), text(8, name), bytes(9, &content)]);
+    fields.extend([number(2, FLOAT), text(8, name), message(9, &content)]);
     fields.concat()
 }
 
 /// A model's input or output of float32.
 fn port((name, shape): (&str, &[usize])) -> Vec<u8> {
-    let sizes: Vec<u8> = shape.iter().flat_map(|&size| bytes(1, &number(1, size as i64))).collect();
-    let tensor = [number(1, FLOAT), bytes(2, &sizes)].concat();
-    [text(1, name), bytes(2, &bytes(1, &tensor))].concat()
+    let sizes: Vec<u8> = shape.iter().flat_map(|&size| message(1, &number(1, size as i64))).collect();
+    let tensor = [number(1, FLOAT), message(2, &sizes)].concat();
+    [text(1, name), message(2, &message(1, &tensor))].concat()
 }
 
 /// A model with one input and one output.
@@ -62,10 +48,10 @@ pub fn model(
     input: (&str, &[usize]),
     output: (&str, &[usize]),
 ) -> Vec<u8> {
-    let mut graph: Vec<u8> = nodes.iter().flat_map(|node| bytes(1, node)).collect();
+    let mut graph: Vec<u8> = nodes.iter().flat_map(|node| message(1, node)).collect();
     graph.extend(text(2, "a test"));
-    graph.extend(initializers.iter().flat_map(|initializer| bytes(5, initializer)));
-    graph.extend([bytes(11, &port(input)), bytes(12, &port(output))].concat());
+    graph.extend(initializers.iter().flat_map(|initializer| message(5, initializer)));
+    graph.extend([message(11, &port(input)), message(12, &port(output))].concat());
     let opset = number(2, 17);
-    [number(1, 8), bytes(7, &graph), bytes(8, &opset)].concat()
+    [number(1, 8), message(7, &graph), message(8, &opset)].concat()
 }
