@@ -23,7 +23,7 @@
 //! | `SoftmaxCrossEntropyGradient` | dloss[1], logits, labels, optional sums | dlogits |
 //! | `MeanSquaredError` | prediction, target | loss[1] |
 //! | `MeanSquaredErrorGradient` | dloss[1], prediction, target | dprediction |
-//! | `MatMul` | a[.., m, k], b[.., k, n], optional c (broadcast by strides to y) | y[.., m, n] |
+//! | `MatMul` | a[.., m, k], b[.., k, n], y unless `Whole` (see [`ProductPart`]), optional c (broadcast by strides to y) | y[.., m, n] |
 //! | `Convolution` | x[n, c, ..], w[k, c/g, ..], optional bias[k] | y[n, k, ..] |
 //! | `ConvolutionDataGradient` | dy[n, k, ..], w[k, c/g, ..], optional bias[c] | dx[n, c, ..] |
 //! | `ConvolutionWeightGradient` | x[n, c, ..], dy[n, k, ..], dw when `accumulate` | dw[k, c/g, ..] |
@@ -51,6 +51,9 @@
 //! A sum over positions (images and spatial places) runs over *chunks*, left to right; a chunk is so many whole images, or so
 //! many rows of one image, as [`chunk_of`] says. A row is what one index of the first spatial dimension holds. Parts that are
 //! cut between two chunks, each continuing the other's sums, add up to the same bits as the whole.
+//!
+//! Matrix products have lines of their own, at multiples of [`PRODUCT_ROWS`], [`PRODUCT_COLUMNS`] and [`PRODUCT_TERMS`]: how
+//! a library multiplies what lies between them is its business.
 //!
 //! # 16-bit products
 //!
@@ -276,6 +279,41 @@ pub enum PadMode {
     Edge,
 }
 
+/// Which part of a matrix product a launch computes. Where there are no batches, rows of operands may lie apart (strides),
+/// so that columns of a larger matrix are an operand, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProductPart {
+    /// All of it: y = activation(alpha a b + beta c).
+    Whole,
+    /// More terms of every sum: y = activation(y + a b), with the bits of the whole where the terms before were a multiple of
+    /// [`PRODUCT_TERMS`]. There is no c, and alpha is 1.
+    MoreTerms,
+    /// The columns from `first` on, as many as b has. The others stay as they are in y, which is read in its place, unless
+    /// `first` is 0: then nothing is said of them.
+    Columns {
+        /// The first column.
+        first: u64,
+    },
+}
+
+impl ProductPart {
+    /// Whether y is read (third) as well as written.
+    pub fn reads_result(self) -> bool {
+        match self {
+            ProductPart::Whole => false,
+            ProductPart::MoreTerms => true,
+            ProductPart::Columns { first } => first > 0,
+        }
+    }
+}
+
+/// Rows of a product in parts begin at multiples of so many.
+pub const PRODUCT_ROWS: u64 = 128;
+/// Columns of a product in parts begin at multiples of so many.
+pub const PRODUCT_COLUMNS: u64 = 256;
+/// Terms of the sums of a product in parts begin at multiples of so many.
+pub const PRODUCT_TERMS: u64 = 256;
+
 /// One kernel of the closed set; the module's table says what each reads and writes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kernel {
@@ -380,6 +418,8 @@ pub enum Kernel {
         beta: f32,
         /// Applied to the result.
         activation: Activation,
+        /// What of it is computed.
+        part: ProductPart,
     },
     /// Cross-correlation, as every framework's "convolution".
     Convolution {
@@ -500,6 +540,8 @@ pub enum Kernel {
         seed: u64,
         /// Number of the node.
         node: u64,
+        /// Number of x's first element: parts of a tensor go on counting.
+        first: u64,
     },
     /// g = gradient + weight_decay p; v = momentum v + g; p -= learning_rate (nesterov ? g + momentum v : v). In place.
     Sgd {
@@ -600,6 +642,8 @@ impl Kernel {
             Kernel::SoftmaxGradient { .. } | Kernel::LogSoftmaxGradient { .. } => &[(0, 0), (0, 1)],
             Kernel::SoftmaxCrossEntropyGradient { .. } => &[(0, 1)],
             Kernel::MeanSquaredErrorGradient => &[(0, 1), (0, 2)],
+            // A summand of some columns has no place in all of them.
+            Kernel::MatMul { part: ProductPart::Columns { first: 0 }, .. } => &[],
             Kernel::MatMul { .. } => &[(0, 2)],
             Kernel::ConvolutionWeightGradient { .. } => &[(0, 2)],
             Kernel::BatchNormalization { .. } | Kernel::BatchNormalizationTraining { .. } => &[(0, 0)],

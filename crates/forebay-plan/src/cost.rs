@@ -107,16 +107,17 @@ pub fn operations(launch: &ProgramLaunch) -> f64 {
         Kernel::Convolution { .. } => 2.0 * count(launch.writes.first()) * taps(launch.reads.get(1)),
         Kernel::ConvolutionDataGradient { .. } => 2.0 * count(launch.reads.first()) * taps(launch.reads.get(1)),
         Kernel::ConvolutionWeightGradient { .. } => 2.0 * count(launch.reads.get(1)) * taps(launch.writes.first()),
-        Kernel::MatMul { transpose_a, .. } => {
-            let inner = launch.reads.first().map_or(1, |a| {
-                let sizes = a.desc.sizes();
-                if *transpose_a && sizes.len() > 1 {
-                    sizes[sizes.len() - 2]
-                } else {
-                    sizes[sizes.len() - 1]
-                }
-            });
-            2.0 * count(launch.writes.first()) * inner as f64
+        Kernel::MatMul { transpose_a, transpose_b, .. } => {
+            // The last axis of a factor, or the one before it.
+            let size = |factor: usize, is_last: bool| {
+                let sizes = launch.reads.get(factor).map_or(&[1][..], |factor| factor.desc.sizes());
+                sizes[sizes.len() - if is_last || sizes.len() < 2 { 1 } else { 2 }] as f64
+            };
+            let (terms, columns) = (size(0, !transpose_a), size(1, !transpose_b));
+            let all_columns = launch.writes.first().map_or(&[1][..], |y| y.desc.sizes()).last().copied();
+            // A part may have some of the columns.
+            let share = (columns / all_columns.unwrap_or(1) as f64).min(1.0);
+            2.0 * count(launch.writes.first()) * terms * share
         }
         _ => count(launch.writes.first()).max(count(launch.reads.first())),
     }

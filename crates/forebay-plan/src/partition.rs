@@ -9,6 +9,7 @@
 mod cut;
 mod interleave;
 mod layout;
+mod product;
 mod rows;
 mod window;
 
@@ -17,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, Role};
 
-use cut::{cut, part, summing, Cut, Sums};
+use cut::{cut, cuts, part, summing, Axis, Cut, Sums};
 use interleave::{interleave, Placed};
 use rows::Rows;
 
@@ -99,11 +100,8 @@ fn building(program: &Program, limit_bytes: u64) -> Building {
         }
         building.source = index;
         let launch = layout::stored_by_rows(program, launch, &by_rows);
-        let cuts = large
-            .contains(&index)
-            .then(|| [0, 2].into_iter().find_map(|axis| cut(&launch, axis).map(|cut| (axis, cut))));
-        match cuts.flatten() {
-            Some((axis, cut)) => building.cut(&launch, axis, &cut, limit_bytes),
+        match large.contains(&index).then(|| best_cut(&launch)).flatten() {
+            Some(cut) => building.cut(&launch, &cut, limit_bytes),
             None => building.append(launch),
         }
     }
@@ -111,6 +109,17 @@ fn building(program: &Program, limit_bytes: u64) -> Building {
         building.update_start = building.launches.len();
     }
     building
+}
+
+/// The way to cut a launch that leaves the least to touch, where there are several.
+fn best_cut(launch: &ProgramLaunch) -> Option<Cut> {
+    let finest_bytes = |cut: &Cut| parts(launch, cut, PARTS_MAX, None).iter().map(touched_bytes).max();
+    let cuts = cuts(launch);
+    match cuts[..] {
+        [] => None,
+        [cut] => Some(cut),
+        _ => cuts.into_iter().min_by_key(finest_bytes),
+    }
 }
 
 /// Bytes that decide whether a launch is cut. The sums of a loss count as much as its gradient, which needs them where it is
@@ -145,8 +154,12 @@ impl Building {
     }
 
     /// Appends a launch in parts, with what its sums need.
-    fn cut(&mut self, launch: &ProgramLaunch, axis: usize, cut: &Cut, limit_bytes: u64) {
-        let Some(of) = summing(launch, axis) else {
+    fn cut(&mut self, launch: &ProgramLaunch, cut: &Cut, limit_bytes: u64) {
+        let summed = match cut.axis {
+            Axis::Of(axis) => summing(launch, axis).map(|of| (axis, of)),
+            Axis::Columns | Axis::Terms => None,
+        };
+        let Some((axis, of)) = summed else {
             let mut launch = launch.clone();
             if let Kernel::SoftmaxCrossEntropyGradient { .. } = launch.kernel {
                 match self.losses.iter().find(|(reads, _)| reads[..] == launch.reads[1..3]) {

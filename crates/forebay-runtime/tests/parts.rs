@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use forebay_base::kernel::{Activation, Convolution, PoolOp, ReduceOp, Window};
+use forebay_base::kernel::{Activation, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::Device;
@@ -151,6 +151,97 @@ fn program(random: &mut Random, images: u64) -> Program {
     build.0
 }
 
+/// A matrix product alone: every element of the three is large, small, or one that ends within a line.
+fn product(random: &mut Random) -> Program {
+    let mut build = Build::default();
+    let mut size = || [1 + random.below(40), 257 + random.below(500), 128 * (1 + random.below(6))][random.below(3) as usize];
+    let [m, n, k] = [size(), size(), size()];
+    let [transpose_a, transpose_b, summand, relu] = [0; 4].map(|_| random.below(2) == 1);
+    let matrix = |rows: u64, columns: u64, transpose: bool| if transpose { [columns, rows] } else { [rows, columns] };
+    let batches: Vec<u64> = match random.below(4) {
+        0 => vec![1 + random.below(2), 3],
+        _ => Vec::new(),
+    };
+    let sizes = |own: [u64; 2]| [&batches[..], &own].concat();
+    let a = build.input(&sizes(matrix(m, k, transpose_a)));
+    // One matrix for all batches, or one for each.
+    let b = matrix(k, n, transpose_b);
+    let b = build.input(&if random.below(2) == 0 { sizes(b) } else { b.to_vec() });
+    let mut reads = vec![a, b];
+    if summand {
+        // A row for all rows, or a number for each.
+        let strides = if random.below(2) == 0 { [0, 1] } else { [1, 0] };
+        let c = build.input(&[m.max(n)]);
+        let strides = [&vec![0; batches.len()][..], &strides].concat();
+        let desc = TensorDesc::strided(DataType::Float32, &sizes([m, n]), &strides).unwrap();
+        reads.push(Operand { desc, ..c });
+    }
+    let kernel = Kernel::MatMul {
+        transpose_a,
+        transpose_b,
+        alpha: if summand { 0.5 } else { 1.0 },
+        beta: 2.0,
+        activation: if relu { Activation::Relu } else { Activation::None },
+        part: ProductPart::Whole,
+    };
+    let [y] = build.launch(kernel, &reads.iter().collect::<Vec<_>>(), [&sizes([m, n])]);
+    build.output(&y);
+    build.0.update_start = build.0.launches.len();
+    build.0
+}
+
+/// What a model of sequences does between its products: one sequence, or several.
+fn sequence(random: &mut Random, sequences: u64) -> Program {
+    let mut build = Build::default();
+    let (heads, positions, features) = (4 + random.below(5), 16 + 4 * random.below(8), 8 + 4 * random.below(6));
+    let sizes = [sequences, heads, positions, features];
+    let flat = [sequences, heads * positions, features];
+    let x = build.input(&sizes);
+    // Heads and positions in each other's place, as attention has them.
+    let strides = [heads * positions * features, features, heads * features, 1];
+    let desc = TensorDesc::strided(DataType::Float32, &sizes, &strides).unwrap();
+    let [a] = build.launch(Kernel::Copy, &[&Operand { desc, ..x.clone() }], [&sizes]);
+    let step = build.tensor(DataType::Int64, &[1], Role::Input);
+    let dropout = Kernel::Dropout { ratio: 0.3, seed: 5, node: 2, first: 0 };
+    let [b] = build.launch(dropout, &[&a, &step], [&sizes]);
+    let [scores] = build.launch(
+        Kernel::MatMul {
+            transpose_a: false,
+            transpose_b: true,
+            alpha: 0.25,
+            beta: 0.0,
+            activation: Activation::None,
+            part: ProductPart::Whole,
+        },
+        &[&a, &b],
+        [&[sequences, heads, positions, positions]],
+    );
+    let [weights] = build.launch(Kernel::Softmax { axis: 3 }, &[&scores], [scores.desc.sizes()]);
+    let wider = [sequences, heads, positions, features + 4];
+    let pad = Kernel::Pad { begins: vec![0, 0, 0, 4], mode: PadMode::Constant(0.5) };
+    let [c] = build.launch(pad, &[&b], [&wider]);
+    let fewer = [sequences, heads - 2, positions, features];
+    let slice = Kernel::Slice { starts: vec![0, 1, 0, 2], steps: vec![1; 4] };
+    let [d] = build.launch(slice.clone(), &[&c], [&fewer]);
+    let last = Kernel::SliceGradient { starts: vec![0, 0, 0, 2], steps: vec![1; 4] };
+    let [e] = build.launch(last, &[&a], [&wider]);
+    let [f] = build.launch(
+        Kernel::Binary { op: BinaryOp::Multiply, activation: Activation::Relu },
+        &[&c, &e],
+        [&wider],
+    );
+    let (scale, bias) = (build.input(&[features]), build.input(&[features]));
+    let flattened = Operand { desc: TensorDesc::packed(DataType::Float32, &flat).unwrap(), ..b.clone() };
+    let normal = Kernel::LayerNormalization { axis: 2, epsilon: 1e-5 };
+    let rows = [sequences, heads * positions];
+    let [g, mean, inverse] = build.launch(normal, &[&flattened, &scale, &bias], [&flat, &rows, &rows]);
+    for operand in [&weights, &d, &f, &g, &mean, &inverse] {
+        build.output(operand);
+    }
+    build.0.update_start = build.0.launches.len();
+    build.0
+}
+
 fn outputs(program: &Program, device: &Arc<HostDevice>, budget: Option<u64>, seed: u64) -> (Vec<Vec<u8>>, usize, u64) {
     let options = PlanOptions { device_budget_bytes: budget, check: true, ..PlanOptions::default() };
     let planned = plan(program, &options, device.limits(), &estimate(program, device.limits())).unwrap();
@@ -170,13 +261,13 @@ fn outputs(program: &Program, device: &Arc<HostDevice>, budget: Option<u64>, see
     (program.outputs.iter().map(read).collect(), cut, minimum)
 }
 
-#[test]
-fn parts_give_the_bits_of_the_whole() {
+/// Runs programs whole and within the least budget; how many launches were cut.
+fn cut_launches(seeds: std::ops::Range<u64>, program: impl Fn(&mut Random, u64) -> Program) -> usize {
     let options = HostOptions { threads: Some(2), tile_size_bytes: 4096, ..HostOptions::default() };
     let device = Arc::new(HostDevice::new(&options).unwrap());
     let mut cut = 0;
-    for seed in 1..16 {
-        let mut program = program(&mut Random(seed * 0x9e37_79b9), if seed % 3 == 0 { 5 } else { 1 });
+    for seed in seeds {
+        let mut program = program(&mut Random(seed * 0x9e37_79b9), seed);
         let scratch = |launch: &ProgramLaunch, reads: &[TensorDesc], writes: &[TensorDesc]| {
             device.workspace_bytes(&launch.kernel, reads, writes)
         };
@@ -187,5 +278,23 @@ fn parts_give_the_bits_of_the_whole() {
         assert_eq!(parts, whole, "seed {seed}");
         cut += launches;
     }
+    cut
+}
+
+#[test]
+fn parts_give_the_bits_of_the_whole() {
+    let cut = cut_launches(1..16, |random, seed| program(random, if seed % 3 == 0 { 5 } else { 1 }));
+    assert!(cut > 50, "only {cut} launches were cut");
+}
+
+#[test]
+fn parts_of_products_give_the_bits_of_the_whole() {
+    let cut = cut_launches(1..80, |random, _| product(random));
+    assert!(cut > 30, "only {cut} products were cut");
+}
+
+#[test]
+fn parts_of_sequences_give_the_bits_of_the_whole() {
+    let cut = cut_launches(1..12, |random, seed| sequence(random, if seed % 3 == 0 { 5 } else { 1 }));
     assert!(cut > 50, "only {cut} launches were cut");
 }

@@ -3,7 +3,7 @@
 //! Where a kernel has several gradients, that by weights is emitted before that by data: the weight gradient is the last
 //! use of the forward pass's activation, whose memory the data gradient may then take.
 
-use forebay_base::kernel::{Activation, BinaryOp, Convolution, PadMode, PoolOp, ReduceOp, UnaryOp};
+use forebay_base::kernel::{Activation, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, UnaryOp};
 use forebay_base::Kernel;
 
 use crate::graph::{TensorType, ValueId};
@@ -58,7 +58,7 @@ impl Application<'_> {
                 self.repeating_pad(builder, begins, *mode, dy).map(|d| vec![Some(d)])
             }
             Kernel::Reduce { op, axes } => self.reduce(builder, *op, axes, dy),
-            Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation: Activation::None } => {
+            Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation: Activation::None, part: ProductPart::Whole } => {
                 Some(self.matmul(builder, (*transpose_a, *transpose_b), *alpha, *beta, dy))
             }
             Kernel::Convolution { convolution, activation: Activation::None } => {
@@ -313,8 +313,7 @@ impl Application<'_> {
                 transpose_b: transpose_right,
                 alpha,
                 beta: 0.0,
-                activation: Activation::None,
-            };
+                activation: Activation::None, part: ProductPart::Whole };
             let d = builder.one(kernel, &[left, right], TensorType::new(ty.data_type, &shape));
             builder.sum_to(d, &ty.shape)
         };

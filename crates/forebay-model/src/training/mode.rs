@@ -128,7 +128,7 @@ fn dropout(graph: &mut Graph, i: usize, mode: &mut TrainingMode, seed: u64) -> R
     }
     let step = mode.step(graph);
     let node = &mut graph.nodes[i];
-    node.operation = Operation::Kernel(Kernel::Dropout { ratio, seed, node: i as u64 });
+    node.operation = Operation::Kernel(Kernel::Dropout { ratio, seed, node: i as u64, first: 0 });
     node.inputs.truncate(1);
     node.inputs.push(Some(step));
     node.outputs.truncate(1);

@@ -7,12 +7,24 @@ use forebay_base::kernel::{chunk_of, Convolution, ReduceOp, Summing, Window};
 use forebay_base::{DataType, Kernel};
 use forebay_model::program::{Operand, ProgramLaunch};
 
-use super::rows::{aligned_rows, rows_of, Rows};
-use super::window;
+use super::rows::{aligned_rows, rows_of, slice_of, Rows};
+use super::{product, window};
+
+/// What a launch is cut along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Axis {
+    /// An axis of tensors.
+    Of(usize),
+    /// The columns of a matrix product.
+    Columns,
+    /// The terms of a matrix product's sums.
+    Terms,
+}
 
 /// How a launch is cut: along which axis, and where.
+#[derive(Clone, Copy)]
 pub(super) struct Cut {
-    axis: usize,
+    pub axis: Axis,
     /// The rows that parts are counted in: of which operand, and how many.
     pub rows: u64,
     /// Parts begin at multiples of so many rows, and have at least so many.
@@ -25,9 +37,29 @@ enum Driver {
     Write(usize),
 }
 
-/// Where a launch may be cut along an axis (0: images; 2: rows of the first spatial dimension of a single image); none where
-/// it cannot be.
+/// The axes along which launches are cut, the first that can be: images; of a single image, rows of the first spatial
+/// dimension; of a single sequence, positions.
+const AXES: [usize; 3] = [0, 2, 1];
+
+/// The ways in which a launch may be cut, the best first.
+pub(super) fn cuts(launch: &ProgramLaunch) -> Vec<Cut> {
+    match launch.kernel {
+        Kernel::MatMul { .. } => product::cuts(launch).into_iter().filter(|cut| is_possible(launch, cut)).collect(),
+        _ => AXES.into_iter().find_map(|axis| cut(launch, axis)).into_iter().collect(),
+    }
+}
+
+/// Whether there are two parts. What holds for the first rows holds for all.
+fn is_possible(launch: &ProgramLaunch, cut: &Cut) -> bool {
+    cut.rows >= 2 * cut.step && part(launch, cut, Rows { start: cut.step, end: cut.rows }, None).is_some()
+}
+
+/// Where a launch may be cut along an axis; none where it cannot be.
 pub(super) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
+    if let Kernel::MatMul { .. } = launch.kernel {
+        let cuts = product::cuts(launch).into_iter();
+        return cuts.filter(|cut| cut.axis == Axis::Of(axis)).find(|cut| is_possible(launch, cut));
+    }
     let driver = match launch.kernel {
         Kernel::ConvolutionWeightGradient { .. } => Driver::Read(1),
         Kernel::PoolGradient { .. } | Kernel::Reduce { .. } | Kernel::SoftmaxCrossEntropy { .. } => Driver::Read(0),
@@ -39,7 +71,7 @@ pub(super) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
     };
     let sizes = operand.desc.sizes();
     let rows = *sizes.get(axis)?;
-    if axis > 0 && sizes[..axis.min(1)].iter().any(|&size| size > 1) {
+    if axis > 0 && (sizes[0] > 1 || (axis == 1 && has_channels(&launch.kernel))) {
         return None;
     }
     let mut step = summed_rows(&launch.kernel, sizes, axis);
@@ -55,9 +87,25 @@ pub(super) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
     while step % aligned != 0 {
         step *= 2;
     }
-    let cut = Cut { axis, rows, step };
-    // What holds for the first rows holds for all.
-    (rows >= 2 * step && part(launch, &cut, Rows { start: step, end: rows }, None).is_some()).then_some(cut)
+    let cut = Cut { axis: Axis::Of(axis), rows, step };
+    is_possible(launch, &cut).then_some(cut)
+}
+
+/// Kernels for which the second axis is not one of positions.
+fn has_channels(kernel: &Kernel) -> bool {
+    matches!(
+        kernel,
+        Kernel::Convolution { .. }
+            | Kernel::ConvolutionDataGradient { .. }
+            | Kernel::ConvolutionWeightGradient { .. }
+            | Kernel::Pool { .. }
+            | Kernel::PoolGradient { .. }
+            | Kernel::BatchNormalization { .. }
+            | Kernel::BatchNormalizationTraining { .. }
+            | Kernel::BatchNormalizationGradient { .. }
+            | Kernel::SoftmaxCrossEntropy { .. }
+            | Kernel::SoftmaxCrossEntropyGradient { .. }
+    )
 }
 
 /// Rows of a chunk of the sums that a kernel makes along the axis.
@@ -128,7 +176,10 @@ fn are_positions(axes: &[usize], launch: &ProgramLaunch) -> bool {
 
 /// The part of a launch on some of its rows: where it is made of sums, the launch that adds to them.
 pub(super) fn part(launch: &ProgramLaunch, cut: &Cut, rows: Rows, sums: Option<Sums>) -> Option<ProgramLaunch> {
-    let axis = cut.axis;
+    let axis = match cut.axis {
+        Axis::Of(axis) if !matches!(launch.kernel, Kernel::MatMul { .. }) => axis,
+        axis => return product::part(launch, axis, rows),
+    };
     let own = |operand: &Operand| rows_of(operand, axis, rows);
     if let Some(of) = summing(launch, axis) {
         let mut reads = launch.reads.clone();
@@ -139,7 +190,7 @@ pub(super) fn part(launch: &ProgramLaunch, cut: &Cut, rows: Rows, sums: Option<S
             }
             Summing::BatchGradient { .. } => 2,
             Summing::CrossEntropy { axis: class_axis, .. } => {
-                reads[1] = labels(&launch.reads[1], class_axis, cut, rows)?;
+                reads[1] = labels(&launch.reads[1], class_axis, axis, rows)?;
                 1
             }
         };
@@ -205,7 +256,27 @@ pub(super) fn part(launch: &ProgramLaunch, cut: &Cut, rows: Rows, sums: Option<S
         }
         Kernel::SoftmaxCrossEntropyGradient { axis: class_axis, .. } => {
             part.reads[1] = own(&part.reads[1])?;
-            part.reads[2] = labels(&launch.reads[2], *class_axis, cut, rows)?;
+            part.reads[2] = labels(&launch.reads[2], *class_axis, axis, rows)?;
+            part.writes[0] = own(&part.writes[0])?;
+        }
+        Kernel::Slice { starts, steps } => {
+            let (start, step) = (*starts.get(axis)?, u64::try_from(*steps.get(axis)?).ok().filter(|&step| step > 0)?);
+            let taken = Rows { start: start + rows.start * step, end: start + (rows.end - 1) * step + 1 };
+            starts[axis] = 0;
+            part.reads[0] = rows_of(&part.reads[0], axis, taken)?;
+            part.writes[0] = own(&part.writes[0])?;
+        }
+        Kernel::Dropout { first, .. } => {
+            let row_elements: u64 = launch.reads[0].desc.sizes()[axis + 1..].iter().product();
+            *first += rows.start * row_elements;
+            part.reads[0] = own(&part.reads[0])?;
+            for write in &mut part.writes {
+                *write = own(write)?;
+            }
+        }
+        Kernel::Copy if axis < 2 => {
+            // What is transposed is read where it lies, among the rows of other parts.
+            part.reads[0] = slice_of(&part.reads[0], axis, rows)?;
             part.writes[0] = own(&part.writes[0])?;
         }
         kernel => {
@@ -238,8 +309,8 @@ fn seen(
 }
 
 /// The labels of rows of logits: they lack the class axis.
-fn labels(labels: &Operand, class_axis: usize, cut: &Cut, rows: Rows) -> Option<Operand> {
-    match cut.axis {
+fn labels(labels: &Operand, class_axis: usize, axis: usize, rows: Rows) -> Option<Operand> {
+    match axis {
         axis if axis < class_axis => rows_of(labels, axis, rows),
         axis if axis > class_axis => rows_of(labels, axis - 1, rows),
         _ => None,
@@ -269,12 +340,17 @@ fn same_rows(kernel: &Kernel, axis: usize, launch: &ProgramLaunch) -> Option<Vec
         Kernel::LocalResponseNormalization { .. } | Kernel::LocalResponseNormalizationGradient { .. } if axis == 0 => {
             Some(all())
         }
-        Kernel::LayerNormalization { axis: along, .. } if axis == 0 && *along > 0 => {
-            let rows = launch.writes[0].desc.sizes()[0];
-            launch.writes.iter().all(|write| write.desc.sizes()[0] == rows).then(|| vec![0])
+        Kernel::LayerNormalization { axis: along, .. } if axis < *along => {
+            let rows = launch.writes[0].desc.sizes()[axis];
+            launch.writes.iter().all(|write| write.desc.sizes().get(axis) == Some(&rows)).then(|| vec![0])
         }
-        // Matrix products stay whole: how a library sums may depend on the number of rows.
-        Kernel::Gather { axis: 0 } if axis == 0 => Some(vec![1]),
+        Kernel::Gather { axis: 0 } if axis < launch.reads[1].desc.sizes().len() => Some(vec![1]),
+        // Along an axis in which nothing is left out or added.
+        Kernel::SliceGradient { starts: begins, .. } | Kernel::Pad { begins, .. } => {
+            let sizes = |operand: &Operand| operand.desc.sizes().get(axis).copied();
+            let is_whole = begins.get(axis) == Some(&0) && sizes(&launch.reads[0]) == sizes(&launch.writes[0]);
+            is_whole.then(|| vec![0])
+        }
         Kernel::Sgd { .. } => Some(all()),
         Kernel::Adam { .. } => Some(vec![0, 1, 2, 3]),
         _ => None,

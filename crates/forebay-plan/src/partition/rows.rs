@@ -36,19 +36,24 @@ pub(super) fn aligned_rows(desc: &TensorDesc, axis: usize) -> Option<u64> {
 /// The rows of an operand along an axis. None where they are no tensor of their own: they lie entangled with others, are
 /// misaligned, or are not there.
 pub(super) fn rows_of(operand: &Operand, axis: usize, rows: Rows) -> Option<Operand> {
+    row_bytes(&operand.desc, axis)?;
+    slice_of(operand, axis, rows)
+}
+
+/// The same, also of indices that lie entangled with others: the part spans these then, too, and is for kernels that read it.
+pub(super) fn slice_of(operand: &Operand, axis: usize, rows: Rows) -> Option<Operand> {
     let desc = &operand.desc;
-    let bytes = row_bytes(desc, axis)?;
-    if rows.end > desc.sizes()[axis]
-        || rows.start >= rows.end
-        || (bytes * rows.start) % BASE_OFFSET_ALIGNMENT_BYTES != 0
-    {
+    let strides = desc.effective_strides();
+    let offset_bytes = strides.get(axis)? * desc.data_type().size_bytes() * rows.start;
+    if rows.end > desc.sizes()[axis] || rows.start >= rows.end || offset_bytes % BASE_OFFSET_ALIGNMENT_BYTES != 0 {
         return None;
     }
     let mut sizes = desc.sizes().to_vec();
     sizes[axis] = rows.len();
-    let part = match desc.strides() {
-        None => TensorDesc::packed(desc.data_type(), &sizes),
-        Some(strides) => TensorDesc::strided(desc.data_type(), &sizes, strides),
+    let part = if desc.strides().is_none() && row_bytes(desc, axis).is_some() {
+        TensorDesc::packed(desc.data_type(), &sizes)
+    } else {
+        TensorDesc::strided(desc.data_type(), &sizes, &strides)
     };
-    Some(Operand { buffer: operand.buffer, offset_bytes: operand.offset_bytes + bytes * rows.start, desc: part.ok()? })
+    Some(Operand { buffer: operand.buffer, offset_bytes: operand.offset_bytes + offset_bytes, desc: part.ok()? })
 }

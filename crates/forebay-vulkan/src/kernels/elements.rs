@@ -77,6 +77,8 @@ pub(super) struct Elements {
     pub sizes: Vec<u64>,
     /// Operands.
     pub layouts: Vec<Layout>,
+    /// The number of the output's first element, for shaders that count elements.
+    first: u64,
     is_cut: bool,
 }
 
@@ -94,7 +96,12 @@ pub(super) struct Task {
 impl Elements {
     /// Elements of these sizes.
     pub fn new(sizes: &[u64], layouts: Vec<Layout>) -> Elements {
-        Elements { sizes: sizes.to_vec(), layouts, is_cut: false }
+        Elements { sizes: sizes.to_vec(), layouts, first: 0, is_cut: false }
+    }
+
+    /// The same, counted from another number than 0.
+    pub fn counted_from(self, first: u64) -> Elements {
+        Elements { first, ..self }
     }
 
     /// Elements of the operands of a launch, which broadcast to the sizes of what is written.
@@ -262,7 +269,7 @@ impl Elements {
             let is_whole = start == 0 && layout.total_bytes <= offer.binding_bytes_max;
             let size_bytes = if is_whole { None } else { Some(length) };
             bindings.push(Bound { operand: layout.operand, offset_bytes: start, size_bytes });
-            beginning = start / layout.element_bytes;
+            beginning = self.first + start / layout.element_bytes;
             firsts.push((layout.first - (start / layout.element_bytes) as i64) as u32);
         }
         let is_dense = per_word == 1 || self.is_dense(output) && self.has_whole_words(output);

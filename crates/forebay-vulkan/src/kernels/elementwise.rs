@@ -21,7 +21,7 @@ pub(super) fn lower(
         Kernel::Select => select(reads, &writes[0], offer),
         Kernel::Cast => cast(reads, &writes[0], offer),
         Kernel::Fill { value } => fill(value, &writes[0], offer),
-        Kernel::Dropout { ratio, seed, node } => dropout(ratio, seed, node, reads, writes, offer),
+        Kernel::Dropout { ratio, seed, node, first } => dropout((ratio, first), (seed, node), reads, writes, offer),
         _ => Err("not an elementwise kernel".to_owned()),
     };
     let dispatches = dispatches.map_err(|reason| unsupported(kernel, reason))?;
@@ -232,9 +232,8 @@ fn fill(value: f64, write: &TensorDesc, offer: &Offer) -> Result<Vec<Dispatch>, 
 }
 
 fn dropout(
-    ratio: f32,
-    seed: u64,
-    node: u64,
+    (ratio, first): (f32, u64),
+    (seed, node): (u64, u64),
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
@@ -263,7 +262,7 @@ fn dropout(
         }
         layouts.push(Layout::broadcast(Operand::Write(number), write, sizes)?);
         let task = Task { shader, constants: Vec::new(), arguments: arguments.clone() };
-        dispatches.extend(Elements::new(sizes, layouts).dispatches(&task, offer)?);
+        dispatches.extend(Elements::new(sizes, layouts).counted_from(first).dispatches(&task, offer)?);
     }
     Ok(dispatches)
 }

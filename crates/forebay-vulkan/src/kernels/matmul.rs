@@ -1,6 +1,6 @@
 //! Matrix products: `kernels/matmul.slang`.
 
-use forebay_base::kernel::Activation;
+use forebay_base::kernel::{Activation, ProductPart};
 use forebay_base::{Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
@@ -43,7 +43,7 @@ pub(super) fn lower(
     offer: &Offer,
 ) -> Result<Lowered, DeviceError> {
     let refuse = |reason: String| unsupported(kernel, reason);
-    let &Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation } = kernel else {
+    let &Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation, part } = kernel else {
         return Err(unsupported(kernel, "not a matrix product"));
     };
     let kept = Kept::of(reads, writes).map_err(refuse)?;
@@ -150,8 +150,7 @@ mod tests {
             transpose_b: false,
             alpha: 1.0,
             beta: 0.0,
-            activation: Activation::None,
-        };
+            activation: Activation::None, part: ProductPart::Whole };
         lower(&kernel, &[a, b], &[y], offer)
     }
 

@@ -45,7 +45,7 @@ pub(super) fn reach(
 
 #[cfg(test)]
 mod tests {
-    use forebay_base::kernel::{Activation, ReduceOp};
+    use forebay_base::kernel::{Activation, ProductPart, ReduceOp};
     use forebay_base::{DataType, Kernel};
 
     use super::super::{lower, Lowered};
@@ -71,8 +71,7 @@ mod tests {
                     transpose_b: true,
                     alpha: 1.0,
                     beta: 0.0,
-                    activation: Activation::None,
-                };
+                    activation: Activation::None, part: ProductPart::Whole };
                 let (a, b, y) = (packed(&[1, columns]), packed(&[16, columns]), packed(&[1, 16]));
                 lower(&kernel, &[a, b], &[y], &offer).unwrap()
             }];

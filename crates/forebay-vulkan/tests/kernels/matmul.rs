@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use forebay_base::kernel::Activation;
+use forebay_base::kernel::{Activation, ProductPart};
 use forebay_base::{DataType, Kernel};
 
 use half::{bf16, f16};
@@ -16,6 +16,7 @@ fn kernel(random: &mut Random, summand: bool) -> Kernel {
         alpha: if random.below(2) == 1 { 1.0 } else { -0.75 },
         beta: if summand { 0.5 } else { 0.0 },
         activation: if random.below(2) == 1 { Activation::Relu } else { Activation::None },
+        part: ProductPart::Whole,
     }
 }
 
@@ -89,7 +90,7 @@ fn products_of_16_bits_at_the_lines_of_tiles_agree_with_the_host() {
 #[test]
 fn numbers_of_16_bits_are_widened_and_rounded_as_on_the_host() {
     let kernel =
-        Kernel::MatMul { transpose_a: false, transpose_b: false, alpha: 1.0, beta: 0.0, activation: Activation::None };
+        Kernel::MatMul { transpose_a: false, transpose_b: false, alpha: 1.0, beta: 0.0, activation: Activation::None, part: ProductPart::Whole };
     let mut random = Random::new(7);
     // All numbers; and some whose products are rounded, overflow, or become denormal.
     let all = |value: fn(u16) -> f64| (0..=u16::MAX).map(value).collect::<Vec<_>>();

@@ -1,6 +1,6 @@
 //! A small launch of every kernel.
 
-use forebay_base::kernel::{Activation, BinaryOp, Convolution, PadMode, PoolOp, ReduceOp, Summing, UnaryOp, Window};
+use forebay_base::kernel::{Activation, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, Summing, UnaryOp, Window};
 use forebay_base::DataType::{self, Bool, Float32, Float64, Int64};
 use forebay_base::{Kernel, TensorDesc};
 
@@ -75,7 +75,7 @@ pub fn samples() -> Vec<Sample> {
         floats(Kernel::MeanSquaredError, &[VECTOR, VECTOR], &[ONE]),
         floats(Kernel::MeanSquaredErrorGradient, &[ONE, VECTOR, VECTOR], &[VECTOR]),
         floats(
-            Kernel::MatMul { transpose_a: false, transpose_b: true, alpha: 1.0, beta: 1.0, activation },
+            Kernel::MatMul { transpose_a: false, transpose_b: true, alpha: 1.0, beta: 1.0, activation, part: ProductPart::Whole },
             &[&[9, 17], &[13, 17], &[13]],
             &[&[9, 13]],
         )
@@ -120,7 +120,7 @@ pub fn samples() -> Vec<Sample> {
         sample(Kernel::Gather { axis: 0 }, &[(Float32, ROWS), (Int64, &[4])], &[(Float32, &[4, 32])]),
         sample(Kernel::GatherGradient { axis: 0 }, &[(Float32, &[4, 32]), (Int64, &[4])], &[(Float32, ROWS)]),
         sample(
-            Kernel::Dropout { ratio: 0.5, seed: 1, node: 2 },
+            Kernel::Dropout { ratio: 0.5, seed: 1, node: 2, first: 0 },
             &[(Float32, VECTOR), (Int64, ONE)],
             &[(Float32, VECTOR), (Bool, VECTOR)],
         ),

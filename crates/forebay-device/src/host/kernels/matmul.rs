@@ -1,6 +1,6 @@
 //! Matrix products with broadcast batches.
 
-use forebay_base::kernel::Activation;
+use forebay_base::kernel::{Activation, ProductPart, PRODUCT_COLUMNS, PRODUCT_ROWS};
 use forebay_base::{DataType, Kernel};
 use rayon::prelude::*;
 
@@ -11,8 +11,8 @@ use super::{unsupported, View};
 use crate::device::DeviceError;
 
 /// Rows and columns of one task's tile.
-const TILE_ROWS: usize = 128;
-const TILE_COLUMNS: usize = 256;
+const TILE_ROWS: usize = PRODUCT_ROWS as usize;
+const TILE_COLUMNS: usize = PRODUCT_COLUMNS as usize;
 
 /// One product's numbers.
 struct Product {
@@ -31,12 +31,11 @@ struct Product {
 /// # Safety
 /// As [`super::run`].
 pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
-    let &Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation } = kernel else {
+    let &Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation, part } = kernel else {
         return Err(unsupported(kernel, "not a matrix product".to_string()));
     };
     let refuse = |reason| unsupported(kernel, reason);
     let (a, b, y) = (&reads[0], &reads[1], &writes[0]);
-    require_packed(&[*a, *b, *y]).map_err(refuse)?;
     if let Some(view) = [a, b, y].into_iter().chain(reads.get(2)).find(|v| v.desc.data_type() != DataType::Float32) {
         return Err(refuse(format!("the host multiplies float32, not {}", view.desc.data_type())));
     }
@@ -53,32 +52,65 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
         }
     };
     let ((m, k), (inner, n)) = (matrix(a, transpose_a), matrix(b, transpose_b));
-    if k != inner || matrix(y, false) != (m, n) {
+    let (y_rows, y_columns) = matrix(y, false);
+    let first = match part {
+        ProductPart::Columns { first } => first as usize,
+        _ => 0,
+    };
+    let columns_fit = if let ProductPart::Columns { .. } = part { first + n <= y_columns } else { n == y_columns };
+    if k != inner || y_rows != m || !columns_fit {
         return Err(refuse(format!("sizes {}, {} and {} do not fit", a.desc, b.desc, y.desc)));
     }
-    let product = Product { m, n, k, transpose_a, transpose_b, alpha, beta, activation };
     let batches = batches(a, b, y).map_err(refuse)?;
-    let c = match reads.get(2) {
-        Some(c) => Some((Pointer::<f32>::of(c), broadcast_strides(c, &y.sizes()).map_err(refuse)?)),
+    // What is computed of y: its columns from the first on.
+    let mut sizes = y.sizes();
+    if let Some(columns) = sizes.last_mut() {
+        *columns = n;
+    }
+    let (c, beta) = match part {
+        // Sums that go on from y begin with it, as they would with a summand.
+        ProductPart::MoreTerms => (reads.get(2), 1.0),
+        part => (reads.get(2 + usize::from(part.reads_result())), beta),
+    };
+    let is_in_place = || reads.get(2).is_some_and(|read| read.pointer == y.pointer);
+    if matches!(part, ProductPart::Columns { first: 1.. }) && !is_in_place() {
+        return Err(refuse("columns are added to a matrix in its place".to_string()));
+    }
+    let product = Product { m, n, k, transpose_a, transpose_b, alpha, beta, activation };
+    let c = match c {
+        Some(c) => Some((Pointer::<f32>::of(c), broadcast_strides(c, &sizes).map_err(refuse)?)),
         None => None,
     };
+    let pitch = |view| row_pitch(view).map_err(refuse);
+    let (a_pitch, b_pitch, y_pitch) = (pitch(a)?, pitch(b)?, pitch(y)?);
     let (a, b, out) = (Pointer::<f32>::of(a), Pointer::<f32>::of(b), Pointer::<f32>::of(y));
     let (row_tiles, column_tiles) = (m.div_ceil(TILE_ROWS), n.div_ceil(TILE_COLUMNS));
-    let sizes = y.sizes();
     (0..batches.len() * row_tiles * column_tiles).into_par_iter().for_each(|task| {
         let (batch, tile) = (task / (row_tiles * column_tiles), task % (row_tiles * column_tiles));
         let (row, column) = (tile / column_tiles * TILE_ROWS, tile % column_tiles * TILE_COLUMNS);
         let (a_batch, b_batch) = batches[batch];
         // SAFETY: batch offsets lie inside the operands; every task writes a tile of its own.
         unsafe {
-            let a = Matrix::rows(a.at((a_batch * m * k) as isize), if transpose_a { m } else { k });
-            let b = Matrix::rows(b.at((b_batch * k * n) as isize), if transpose_b { k } else { n });
-            let y = Matrix::rows(out.at((batch * m * n) as isize), n);
+            let a = Matrix::rows(a.at((a_batch * m * k) as isize), a_pitch);
+            let b = Matrix::rows(b.at((b_batch * k * n) as isize), b_pitch);
+            let y = Matrix::rows(out.at((batch * m * y_pitch + first) as isize), y_pitch);
             let summand = c.as_ref().map(|(base, strides)| summand(*base, strides, &sizes, batch));
             tile_product(&product, (row, column), a, b, y, summand);
         }
     });
     Ok(())
+}
+
+/// Elements from row to row. Rows of a single matrix may lie apart; batches are packed.
+fn row_pitch(view: &View) -> Result<usize, String> {
+    let (sizes, strides) = (view.sizes(), view.desc.effective_strides());
+    let rank = sizes.len();
+    let is_single = sizes[..rank.saturating_sub(2)].iter().all(|&size| size == 1);
+    if rank >= 2 && is_single && strides[rank - 1] == 1 && strides[rank - 2] as usize >= sizes[rank - 1] {
+        return Ok(strides[rank - 2] as usize);
+    }
+    require_packed(&[*view])?;
+    Ok(sizes.last().copied().unwrap_or(1))
 }
 
 /// The matrix that is added in a batch: its strides may be 0.
@@ -196,8 +228,7 @@ mod tests {
                 transpose_b: tb,
                 alpha: 0.5,
                 beta: 2.0,
-                activation: Activation::None,
-            };
+                activation: Activation::None, part: ProductPart::Whole };
             let y = run(&kernel, &[&a, &b, &c], &[desc(DataType::Float32, &[m as u64, n as u64])]);
             let mut expected = naive(&a.values(), &b.values(), (m, n, k), (ta, tb));
             let c = c.values();
@@ -216,8 +247,7 @@ mod tests {
             transpose_b: false,
             alpha: 1.0,
             beta: 0.0,
-            activation: Activation::Relu,
-        };
+            activation: Activation::Relu, part: ProductPart::Whole };
         let y = run(&kernel, &[&a, &b], &[desc(DataType::Float32, &[2, 5, 3, 6])]);
         let (av, bv) = (a.values(), b.values());
         let expected: Vec<f64> = (0..10)

@@ -1,6 +1,7 @@
 //! Products and convolutions of 16-bit numbers: operands are widened to float32 in the scratch, computed with there, and
 //! results are rounded once. The host is where other devices' results are judged, so this is plain rather than fast.
 
+use forebay_base::kernel::ProductPart;
 use forebay_base::{DataType, Kernel, TensorDesc};
 use half::{bf16, f16};
 
@@ -25,6 +26,9 @@ pub(super) unsafe fn run(
     if !is_narrow(writes.iter().map(|view| view.desc.data_type())) {
         // SAFETY: the caller's promises.
         return unsafe { run_float32(kernel, reads, writes, scratch) };
+    }
+    if matches!(kernel, Kernel::MatMul { part: ProductPart::MoreTerms | ProductPart::Columns { .. }, .. }) {
+        return Err(refuse("sums that were rounded to 16 bits are not gone on from".to_string()));
     }
     let descs = |views: &[View]| views.iter().map(|view| view.desc.clone()).collect::<Vec<_>>();
     let (wide_reads, wide_writes) = widened(&descs(reads), &descs(writes)).map_err(refuse)?;
@@ -171,7 +175,7 @@ mod tests {
     use super::*;
 
     const PRODUCT: Kernel =
-        Kernel::MatMul { transpose_a: false, transpose_b: true, alpha: -0.75, beta: 0.5, activation: Activation::Relu };
+        Kernel::MatMul { transpose_a: false, transpose_b: true, alpha: -0.75, beta: 0.5, activation: Activation::Relu, part: ProductPart::Whole };
 
     /// Half a unit in the last place, relative to a number.
     fn rounding(data_type: DataType) -> f64 {
@@ -218,8 +222,7 @@ mod tests {
             transpose_b: true,
             alpha: 1.0,
             beta: 0.0,
-            activation: Activation::None,
-        };
+            activation: Activation::None, part: ProductPart::Whole };
         let y = run(&kernel, &[&a, &b], &[desc(DataType::Float16, &[1, 1])]);
         assert_close(&y[0].values(), &[4096.0], 0.0, "a long sum");
     }

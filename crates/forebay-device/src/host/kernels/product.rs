@@ -4,10 +4,11 @@
 //! depend on the kernel's shapes only; the inner dimension is cut here, into chunks of fixed length that are added up from
 //! left to right. So each element's sum has one order, whichever thread computes it and whatever it is computed beside.
 
+use forebay_base::kernel::PRODUCT_TERMS;
 use gemm::{gemm, Parallelism};
 
 /// Length of a chunk of the inner dimension.
-pub(super) const INNER_CHUNK: usize = 256;
+pub(super) const INNER_CHUNK: usize = PRODUCT_TERMS as usize;
 
 /// A matrix somewhere in memory: its first element, and the distances between rows and columns in elements.
 #[derive(Clone, Copy)]

@@ -10,7 +10,12 @@ use super::super::View;
 ///
 /// # Safety
 /// As [`super::super::run`].
-pub(super) unsafe fn run(ratio: f32, seed: u64, node: u64, reads: &[View], writes: &[View]) -> Result<(), String> {
+pub(super) unsafe fn run(
+    (ratio, first): (f32, u64),
+    (seed, node): (u64, u64),
+    reads: &[View],
+    writes: &[View],
+) -> Result<(), String> {
     if !(0.0..1.0).contains(&ratio) {
         return Err(format!("the ratio must be in 0..1, not {ratio}"));
     }
@@ -20,12 +25,12 @@ pub(super) unsafe fn run(ratio: f32, seed: u64, node: u64, reads: &[View], write
     let step = unsafe { *reads[1].pointer.cast::<i64>() } as u64;
     let key = mix(mix(mix(seed).wrapping_add(step)).wrapping_add(node));
     // SAFETY: the caller's promises, and the type is that of the views.
-    unsafe { for_type!(reads[0].desc.data_type(), floats, T => apply::<T>(ratio, key, &reads[0], writes)) }
+    unsafe { for_type!(reads[0].desc.data_type(), floats, T => apply::<T>(ratio, (key, first), &reads[0], writes)) }
 }
 
 /// # Safety
 /// As [`super::super::run`], and the views must be of type `T`.
-unsafe fn apply<T: Float>(ratio: f32, key: u64, x: &View, writes: &[View]) -> Result<(), String> {
+unsafe fn apply<T: Float>(ratio: f32, (key, first): (u64, u64), x: &View, writes: &[View]) -> Result<(), String> {
     // Of 2^32 equally likely words, those below the threshold drop the element.
     let threshold = (ratio as f64 * 4_294_967_296.0) as u32;
     let scale = T::from_f64(1.0 / (1.0 - ratio as f64));
@@ -38,7 +43,7 @@ unsafe fn apply<T: Float>(ratio: f32, key: u64, x: &View, writes: &[View]) -> Re
                 let mut keep = [false; BLOCK];
                 for start in range.clone().step_by(BLOCK) {
                     let count = BLOCK.min(range.end - start);
-                    for (element, keep) in (start as u64..).zip(&mut keep[..count]) {
+                    for (element, keep) in (first + start as u64..).zip(&mut keep[..count]) {
                         *keep = word(key, element) >= threshold;
                     }
                     let (kept, place) = (keep.as_ptr(), start as isize);
@@ -86,7 +91,7 @@ mod tests {
         let x = Tensor::new(&shape, &random.values(count as usize));
         let apply = |seed, node, step: f64| {
             let step = Tensor::new(&desc(DataType::Int64, &[1]), &[step]);
-            let kernel = Kernel::Dropout { ratio: 0.25, seed, node };
+            let kernel = Kernel::Dropout { ratio: 0.25, seed, node, first: 0 };
             let outputs = run(&kernel, &[&x, &step], &[shape.clone(), desc(DataType::Bool, &[count])]);
             (outputs[0].values(), outputs[1].values())
         };
