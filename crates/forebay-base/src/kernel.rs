@@ -22,7 +22,7 @@
 //! | `SoftmaxCrossEntropy` | logits, labels (int64 or int32) | loss[1] |
 //! | `SoftmaxCrossEntropyGradient` | dloss[1], logits, labels, optional sums | dlogits |
 //! | `MeanSquaredError` | prediction, target | loss[1] |
-//! | `MeanSquaredErrorGradient` | dloss[1], prediction, target | dprediction |
+//! | `MeanSquaredErrorGradient` | dloss[1], prediction, target, optional sums | dprediction |
 //! | `MatMul` | a[.., m, k], b[.., k, n], y unless `Whole` (see [`ProductPart`]), optional c (broadcast by strides to y) | y[.., m, n] |
 //! | `Convolution` | x[n, c, ..], w[k, c/g, ..], optional bias[k] | y[n, k, ..] |
 //! | `ConvolutionDataGradient` | dy[n, k, ..], w[k, c/g, ..], optional bias[c] | dx[n, c, ..] |
@@ -35,7 +35,7 @@
 //! | | the same, sums | dx |
 //! | `RunningStatistics` | running[c], batch[c] | running[c] |
 //! | `LayerNormalization` | x, scale, optional bias | y, mean[rows], inverse_deviation[rows] |
-//! | `LayerNormalizationGradient` | dy, x, scale, mean, inverse_deviation | dx, dscale, dbias |
+//! | `LayerNormalizationGradient` | dy, x, scale, mean, inverse_deviation | dx, dscale, dbias; or dx alone |
 //! | `LocalResponseNormalization` | x[n, c, ..] | y |
 //! | `LocalResponseNormalizationGradient` | dy, x | dx |
 //! | `Gather` | data, indices (int32, int64) | y |
@@ -67,7 +67,7 @@ mod summing;
 
 use std::fmt;
 
-pub use summing::{chunk_of, Chunk, Summing};
+pub use summing::{chunk_of, chunk_rows_of, Chunk, Summing};
 
 /// Function of one variable, elementwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -655,7 +655,8 @@ impl Kernel {
             Kernel::Adam { .. } => &[(0, 0), (1, 2), (2, 3)],
             Kernel::Sums { of: Summing::BatchStatistics | Summing::Channels, accumulate: true } => &[(0, 1)],
             Kernel::Sums { of: Summing::BatchGradient { .. }, accumulate: true } => &[(0, 6)],
-            Kernel::Sums { of: Summing::CrossEntropy { .. }, accumulate: true } => &[(0, 2)],
+            Kernel::Sums { of: Summing::CrossEntropy { .. } | Summing::SquaredError, accumulate: true } => &[(0, 2)],
+            Kernel::Sums { of: Summing::LayerGradient { .. }, accumulate: true } => &[(0, 5)],
             _ => &[],
         }
     }

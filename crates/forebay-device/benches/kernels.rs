@@ -151,8 +151,14 @@ fn convolution(machines: &[Machine], &(name, x, w, stride, pad): &Case) -> Resul
 
 fn product(machines: &[Machine], &(m, k, n): &(u64, u64, u64)) -> Result<(), Box<dyn Error>> {
     let (a, b, y) = (float(&[m, k])?, float(&[n, k])?, float(&[m, n])?);
-    let kernel =
-        Kernel::MatMul { transpose_a: false, transpose_b: true, alpha: 1.0, beta: 0.0, activation: Activation::None, part: ProductPart::Whole };
+    let kernel = Kernel::MatMul {
+        transpose_a: false,
+        transpose_b: true,
+        alpha: 1.0,
+        beta: 0.0,
+        activation: Activation::None,
+        part: ProductPart::Whole,
+    };
     report(machines, &format!("product {m} {k} {n}"), (2 * m * k * n) as f64, &[(kernel, vec![&a, &b], &y)])
 }
 

@@ -127,13 +127,19 @@ fn best_cut(launch: &ProgramLaunch) -> Option<Cut> {
 fn needed_bytes(program: &Program, index: usize, bytes: impl Fn(&ProgramLaunch) -> u64) -> u64 {
     let launch = &program.launches[index];
     let own = bytes(launch);
-    if !matches!(launch.kernel, Kernel::SoftmaxCrossEntropy { .. }) {
+    if !matches!(launch.kernel, Kernel::SoftmaxCrossEntropy { .. } | Kernel::MeanSquaredError) {
         return own;
     }
-    let gradients = program.launches.iter().filter(|other| {
-        matches!(other.kernel, Kernel::SoftmaxCrossEntropyGradient { .. }) && other.reads[1..3] == launch.reads[..]
-    });
+    let gradients = program
+        .launches
+        .iter()
+        .filter(|other| is_loss_gradient(&other.kernel) && other.reads[1..3] == launch.reads[..]);
     gradients.map(bytes).fold(own, u64::max)
+}
+
+/// Gradients of losses, which need the number of all positions: reads are the gradient by the loss, then what the loss reads.
+fn is_loss_gradient(kernel: &Kernel) -> bool {
+    matches!(kernel, Kernel::SoftmaxCrossEntropyGradient { .. } | Kernel::MeanSquaredErrorGradient)
 }
 
 /// The program that grows.
@@ -161,7 +167,7 @@ impl Building {
         };
         let Some((axis, of)) = summed else {
             let mut launch = launch.clone();
-            if let Kernel::SoftmaxCrossEntropyGradient { .. } = launch.kernel {
+            if is_loss_gradient(&launch.kernel) {
                 match self.losses.iter().find(|(reads, _)| reads[..] == launch.reads[1..3]) {
                     Some((_, sums)) => launch.reads.push(sums.clone()),
                     // The number of positions is not known to parts.
@@ -200,6 +206,10 @@ impl Building {
                     writes: launch.writes[..1].to_vec(),
                     ..launch.clone()
                 })
+            }
+            Kernel::LayerNormalizationGradient { .. } => {
+                self.append(finish(vec![sums], launch.writes[1..].to_vec()));
+                Some(ProgramLaunch { writes: launch.writes[..1].to_vec(), ..launch.clone() })
             }
             _ => {
                 self.losses.push((launch.reads.clone(), sums.clone()));

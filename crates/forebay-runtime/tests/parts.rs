@@ -154,7 +154,8 @@ fn program(random: &mut Random, images: u64) -> Program {
 /// A matrix product alone: every element of the three is large, small, or one that ends within a line.
 fn product(random: &mut Random) -> Program {
     let mut build = Build::default();
-    let mut size = || [1 + random.below(40), 257 + random.below(500), 128 * (1 + random.below(6))][random.below(3) as usize];
+    let mut size =
+        || [1 + random.below(40), 257 + random.below(500), 128 * (1 + random.below(6))][random.below(3) as usize];
     let [m, n, k] = [size(), size(), size()];
     let [transpose_a, transpose_b, summand, relu] = [0; 4].map(|_| random.below(2) == 1);
     let matrix = |rows: u64, columns: u64, transpose: bool| if transpose { [columns, rows] } else { [rows, columns] };
@@ -193,7 +194,7 @@ fn product(random: &mut Random) -> Program {
 /// What a model of sequences does between its products: one sequence, or several.
 fn sequence(random: &mut Random, sequences: u64) -> Program {
     let mut build = Build::default();
-    let (heads, positions, features) = (4 + random.below(5), 16 + 4 * random.below(8), 8 + 4 * random.below(6));
+    let (heads, positions, features) = (4 + random.below(5), 16 + 4 * random.below(40), 8 + 4 * random.below(6));
     let sizes = [sequences, heads, positions, features];
     let flat = [sequences, heads * positions, features];
     let x = build.input(&sizes);
@@ -225,17 +226,20 @@ fn sequence(random: &mut Random, sequences: u64) -> Program {
     let [d] = build.launch(slice.clone(), &[&c], [&fewer]);
     let last = Kernel::SliceGradient { starts: vec![0, 0, 0, 2], steps: vec![1; 4] };
     let [e] = build.launch(last, &[&a], [&wider]);
-    let [f] = build.launch(
-        Kernel::Binary { op: BinaryOp::Multiply, activation: Activation::Relu },
-        &[&c, &e],
-        [&wider],
-    );
+    let [f] =
+        build.launch(Kernel::Binary { op: BinaryOp::Multiply, activation: Activation::Relu }, &[&c, &e], [&wider]);
     let (scale, bias) = (build.input(&[features]), build.input(&[features]));
     let flattened = Operand { desc: TensorDesc::packed(DataType::Float32, &flat).unwrap(), ..b.clone() };
     let normal = Kernel::LayerNormalization { axis: 2, epsilon: 1e-5 };
     let rows = [sequences, heads * positions];
+    let rows = if random.below(2) == 0 { rows.to_vec() } else { vec![rows[0] * rows[1]] };
     let [g, mean, inverse] = build.launch(normal, &[&flattened, &scale, &bias], [&flat, &rows, &rows]);
-    for operand in [&weights, &d, &f, &g, &mean, &inverse] {
+    let normal = Kernel::LayerNormalizationGradient { axis: 2 };
+    let reads = [&g, &flattened, &scale, &mean, &inverse];
+    let [dx, dscale, dbias] = build.launch(normal, &reads, [&flat, &[features], &[features]]);
+    let [loss] = build.launch(Kernel::MeanSquaredError, &[&g, &flattened], [&[1]]);
+    let [dg] = build.launch(Kernel::MeanSquaredErrorGradient, &[&loss, &g, &flattened], [&flat]);
+    for operand in [&weights, &d, &f, &g, &mean, &inverse, &dx, &dscale, &dbias, &loss, &dg] {
         build.output(operand);
     }
     build.0.update_start = build.0.launches.len();

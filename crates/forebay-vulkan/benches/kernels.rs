@@ -99,7 +99,9 @@ fn products(machine: &Machine, data_type: DataType, all: &[[u64; 3]]) -> Result<
             transpose_b: false,
             alpha: 1.0,
             beta: 0.0,
-            activation: Activation::None, part: ProductPart::Whole };
+            activation: Activation::None,
+            part: ProductPart::Whole,
+        };
         let seconds = machine.seconds(&kernel, &[desc(&[m, k])?, desc(&[k, n])?], &desc(&[m, n])?)?;
         let sizes = format!(r#""sizes":[{m},{k},{n}]"#);
         print("matmul", data_type, &sizes, seconds, 2.0 * (m * k * n) as f64);

@@ -61,6 +61,13 @@ fn unet3d() {
 }
 
 #[test]
+fn matrices_larger_than_the_budget() {
+    let mut options = host(2);
+    options.check = true;
+    common::matrices::same_bits_within_every_budget(&options);
+}
+
+#[test]
 fn placed_heaps_and_other_sizes_of_heap_give_the_same_bits() {
     let case = Case::read("digits-cnn");
     let mut usual = trainer_within(&case, None, 2, None);

@@ -116,6 +116,13 @@ cases! {
 }
 
 #[test]
+fn matrices_larger_than_the_budget() {
+    if present() {
+        common::matrices::same_bits_within_every_budget(&vulkan());
+    }
+}
+
+#[test]
 fn the_same_bits_of_convolutions_with_small_bindings() {
     same_bits_with_small_bindings("digits-cnn", 2);
 }

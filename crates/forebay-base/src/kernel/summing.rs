@@ -28,6 +28,20 @@ pub fn chunk_of(rows: u64, row_positions: u64) -> Chunk {
     }
 }
 
+/// Elements of rows in a chunk of sums over rows, and rows of a chunk at least: its sums are as long as a row, and small beside
+/// the rows.
+const CHUNK_ELEMENTS: u64 = 16 * 1024;
+const CHUNK_ROWS_MIN: u64 = 32;
+/// Sums of all chunks at most: chunks have more rows where these would be more.
+const CHUNK_SUMS_MAX: u64 = 8 << 20;
+
+/// Rows of a chunk of the sums that `LayerNormalizationGradient` makes over so many rows of so many elements, one per place in a
+/// row.
+pub fn chunk_rows_of(rows: u64, length: u64) -> u64 {
+    let chunks_max = (CHUNK_SUMS_MAX / length.max(1)).max(1);
+    (CHUNK_ELEMENTS / length.max(1)).max(CHUNK_ROWS_MIN).max(rows.div_ceil(chunks_max))
+}
+
 /// A kernel that sums over positions, cut into its sums ([`Kernel::Sums`]) and what becomes of them ([`Kernel::FromSums`]).
 /// Sums are float64, the rows of a table: \[rows, channels], or \[rows, 1] for a loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,6 +64,17 @@ pub enum Summing {
         /// Label value that does not count.
         ignore_index: Option<i64>,
     },
+    /// `MeanSquaredError`: sums are the squares of differences and the number of elements. Elements are positions in the order
+    /// in which they lie, each a row of its own. Gives loss\[1].
+    SquaredError,
+    /// `LayerNormalizationGradient`: sums are, by place in a row, the slopes times the normalised elements, and the slopes; rows
+    /// are summed in the chunks of the whole. Gives dscale\[row] and dbias\[row].
+    LayerGradient {
+        /// First normalised axis of x.
+        axis: usize,
+        /// Rows of a chunk ([`chunk_rows_of`] all rows).
+        chunk_rows: u64,
+    },
     /// `Reduce` with [`ReduceOp::Sum`] along all axes but the second: reads x\[n, c, ..]; one sum per channel. Gives y\[c].
     Channels,
 }
@@ -60,7 +85,7 @@ impl Summing {
         match self {
             Summing::BatchStatistics => 4,
             Summing::BatchGradient { .. } => 3,
-            Summing::CrossEntropy { .. } => 2,
+            Summing::CrossEntropy { .. } | Summing::SquaredError | Summing::LayerGradient { .. } => 2,
             Summing::Channels => 1,
         }
     }

@@ -58,9 +58,14 @@ impl Application<'_> {
                 self.repeating_pad(builder, begins, *mode, dy).map(|d| vec![Some(d)])
             }
             Kernel::Reduce { op, axes } => self.reduce(builder, *op, axes, dy),
-            Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation: Activation::None, part: ProductPart::Whole } => {
-                Some(self.matmul(builder, (*transpose_a, *transpose_b), *alpha, *beta, dy))
-            }
+            Kernel::MatMul {
+                transpose_a,
+                transpose_b,
+                alpha,
+                beta,
+                activation: Activation::None,
+                part: ProductPart::Whole,
+            } => Some(self.matmul(builder, (*transpose_a, *transpose_b), *alpha, *beta, dy)),
             Kernel::Convolution { convolution, activation: Activation::None } => {
                 Some(self.convolution(builder, convolution, dy))
             }
@@ -313,7 +318,9 @@ impl Application<'_> {
                 transpose_b: transpose_right,
                 alpha,
                 beta: 0.0,
-                activation: Activation::None, part: ProductPart::Whole };
+                activation: Activation::None,
+                part: ProductPart::Whole,
+            };
             let d = builder.one(kernel, &[left, right], TensorType::new(ty.data_type, &shape));
             builder.sum_to(d, &ty.shape)
         };

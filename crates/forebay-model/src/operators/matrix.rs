@@ -26,7 +26,14 @@ fn gemm(view: NodeView) -> Result<Composition, ModelError> {
     }
     let output = TensorType::new(a.ty.data_type, &[m, n]);
     let (alpha, beta) = (view.float("alpha", 1.0)?, view.float("beta", 1.0)?);
-    let kernel = Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation: Activation::None, part: ProductPart::Whole };
+    let kernel = Kernel::MatMul {
+        transpose_a,
+        transpose_b,
+        alpha,
+        beta,
+        activation: Activation::None,
+        part: ProductPart::Whole,
+    };
     if !view.has_input(2) {
         let y = c.kernel(kernel, &[&a, &b], output);
         return c.finish(y);
@@ -75,8 +82,14 @@ fn matmul(view: NodeView) -> Result<Composition, ModelError> {
         };
         (padded(left_batch, [m, k]), padded(right_batch, [k, n]), padded(&batch, [m, n]))
     };
-    let kernel =
-        Kernel::MatMul { transpose_a: false, transpose_b: false, alpha: 1.0, beta: 0.0, activation: Activation::None, part: ProductPart::Whole };
+    let kernel = Kernel::MatMul {
+        transpose_a: false,
+        transpose_b: false,
+        alpha: 1.0,
+        beta: 0.0,
+        activation: Activation::None,
+        part: ProductPart::Whole,
+    };
     let (a, b) = (c.reshape(&a, &left)?, c.reshape(&b, &right)?);
     let y = c.kernel(kernel, &[&a, &b], TensorType::new(a.ty.data_type, &shape));
     let y = c.reshape(&y, &result)?;

@@ -3,7 +3,9 @@
 //! Each part is a launch of its own, of the same kernel on fewer rows. Where a kernel sums over the rows, its parts go on from
 //! each other's sums, on the chunk lines that the whole sums by ([`chunk_of`]), and another launch finishes.
 
-use forebay_base::kernel::{chunk_of, Convolution, ReduceOp, Summing, Window};
+use std::ops::Range;
+
+use forebay_base::kernel::{chunk_of, chunk_rows_of, Convolution, ReduceOp, Summing, Window};
 use forebay_base::{DataType, Kernel};
 use forebay_model::program::{Operand, ProgramLaunch};
 
@@ -62,7 +64,10 @@ pub(super) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
     }
     let driver = match launch.kernel {
         Kernel::ConvolutionWeightGradient { .. } => Driver::Read(1),
-        Kernel::PoolGradient { .. } | Kernel::Reduce { .. } | Kernel::SoftmaxCrossEntropy { .. } => Driver::Read(0),
+        Kernel::PoolGradient { .. }
+        | Kernel::Reduce { .. }
+        | Kernel::SoftmaxCrossEntropy { .. }
+        | Kernel::MeanSquaredError => Driver::Read(0),
         _ => Driver::Write(0),
     };
     let operand = match driver {
@@ -74,7 +79,7 @@ pub(super) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
     if axis > 0 && (sizes[0] > 1 || (axis == 1 && has_channels(&launch.kernel))) {
         return None;
     }
-    let mut step = summed_rows(&launch.kernel, sizes, axis);
+    let mut step = summed_rows(&launch.kernel, sizes, axis)?;
     let aligned: Vec<u64> = launch
         .reads
         .iter()
@@ -108,9 +113,17 @@ fn has_channels(kernel: &Kernel) -> bool {
     )
 }
 
-/// Rows of a chunk of the sums that a kernel makes along the axis.
-fn summed_rows(kernel: &Kernel, sizes: &[u64], axis: usize) -> u64 {
+/// Rows of a chunk of the sums that a kernel makes along the axis; none where chunks have no whole rows.
+fn summed_rows(kernel: &Kernel, sizes: &[u64], axis: usize) -> Option<u64> {
+    let product = |sizes: &[u64]| sizes.iter().product::<u64>();
+    // The fewest rows that hold a multiple of what a chunk holds.
+    let whole = |chunk: u64, of_row: u64| chunk / gcd(chunk, of_row);
     let sums = match kernel {
+        Kernel::MeanSquaredError => return Some(whole(chunk_of(product(sizes), 1).rows, product(&sizes[axis + 1..]))),
+        Kernel::LayerNormalizationGradient { axis: along } => {
+            let (rows, length) = (sizes.get(axis + 1..*along)?, product(sizes.get(*along..)?));
+            return Some(whole(chunk_rows_of(product(&sizes[..*along]), length), product(rows)));
+        }
         // A chunk of a weight gradient never has more than one image.
         Kernel::ConvolutionWeightGradient { .. } => axis == 2,
         Kernel::BatchNormalizationTraining { .. }
@@ -124,9 +137,8 @@ fn summed_rows(kernel: &Kernel, sizes: &[u64], axis: usize) -> u64 {
         _ => 1,
     };
     if !sums {
-        return 1;
+        return Some(1);
     }
-    let product = |sizes: &[u64]| sizes.iter().product::<u64>();
     let (rows, places) = match kernel {
         Kernel::SoftmaxCrossEntropy { .. } if class_axis > 1 => {
             let inner = product(&sizes[class_axis + 1..]);
@@ -138,10 +150,13 @@ fn summed_rows(kernel: &Kernel, sizes: &[u64], axis: usize) -> u64 {
         _ => (sizes.get(2).copied().unwrap_or(1), product(sizes.get(3..).unwrap_or(&[]))),
     };
     let chunk = chunk_of(rows, places);
-    if axis == 0 {
-        chunk.images
-    } else {
-        chunk.rows
+    Some(if axis == 0 { chunk.images } else { chunk.rows })
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    match b {
+        0 => a,
+        b => gcd(b, a % b),
     }
 }
 
@@ -160,6 +175,12 @@ pub(super) fn summing(launch: &ProgramLaunch, axis: usize) -> Option<Summing> {
             Some(Summing::BatchGradient { epsilon, activation })
         }
         Kernel::SoftmaxCrossEntropy { axis, ignore_index } => Some(Summing::CrossEntropy { axis, ignore_index }),
+        Kernel::MeanSquaredError => Some(Summing::SquaredError),
+        Kernel::LayerNormalizationGradient { axis: along } if launch.writes.len() == 3 && axis < along => {
+            let sizes = launch.reads[1].desc.sizes();
+            let [rows, length] = [&sizes[..along], &sizes[along..]].map(|sizes| sizes.iter().product());
+            Some(Summing::LayerGradient { axis: along, chunk_rows: chunk_rows_of(rows, length) })
+        }
         Kernel::Reduce { op: ReduceOp::Sum, ref axes } if axes.contains(&axis) && are_positions(axes, launch) => {
             Some(Summing::Channels)
         }
@@ -183,19 +204,25 @@ pub(super) fn part(launch: &ProgramLaunch, cut: &Cut, rows: Rows, sums: Option<S
     let own = |operand: &Operand| rows_of(operand, axis, rows);
     if let Some(of) = summing(launch, axis) {
         let mut reads = launch.reads.clone();
-        let sliced = match of {
+        let sliced: &[usize] = match of {
             Summing::BatchStatistics | Summing::Channels => {
                 reads.truncate(1);
-                1
+                &[0]
             }
-            Summing::BatchGradient { .. } => 2,
+            Summing::BatchGradient { .. } | Summing::SquaredError => &[0, 1],
+            Summing::LayerGradient { axis: along, .. } => {
+                for read in &mut reads[3..5] {
+                    *read = statistics_of_rows(read, &launch.reads[1], axis..along, rows)?;
+                }
+                &[0, 1]
+            }
             Summing::CrossEntropy { axis: class_axis, .. } => {
                 reads[1] = labels(&launch.reads[1], class_axis, axis, rows)?;
-                1
+                &[0]
             }
         };
-        for read in &mut reads[..sliced] {
-            *read = own(read)?;
+        for &read in sliced {
+            reads[read] = own(&reads[read])?;
         }
         let Some(sums) = sums else { return Some(launch.clone()) };
         reads.extend(sums.begun.then(|| sums.operand.clone()));
@@ -274,6 +301,23 @@ pub(super) fn part(launch: &ProgramLaunch, cut: &Cut, rows: Rows, sums: Option<S
                 *write = own(write)?;
             }
         }
+        &mut Kernel::LayerNormalization { axis: along, .. } if axis < along => {
+            part.reads[0] = own(&part.reads[0])?;
+            part.writes[0] = own(&part.writes[0])?;
+            for write in &mut part.writes[1..] {
+                *write = statistics_of_rows(write, &launch.reads[0], axis..along, rows)?;
+            }
+        }
+        // Cut where dscale and dbias have been found.
+        &mut Kernel::LayerNormalizationGradient { axis: along } if axis < along && launch.writes.len() == 1 => {
+            for read in &mut part.reads[..2] {
+                *read = own(read)?;
+            }
+            for read in &mut part.reads[3..] {
+                *read = statistics_of_rows(read, &launch.reads[1], axis..along, rows)?;
+            }
+            part.writes[0] = own(&part.writes[0])?;
+        }
         Kernel::Copy if axis < 2 => {
             // What is transposed is read where it lies, among the rows of other parts.
             part.reads[0] = slice_of(&part.reads[0], axis, rows)?;
@@ -290,6 +334,19 @@ pub(super) fn part(launch: &ProgramLaunch, cut: &Cut, rows: Rows, sums: Option<S
         }
     }
     Some(part)
+}
+
+/// What a layer normalisation knows of rows of x, which are cut along the first of some axes and normalised behind the last: one
+/// element for each of theirs, in one dimension or in those of x.
+fn statistics_of_rows(operand: &Operand, x: &Operand, axes: Range<usize>, rows: Rows) -> Option<Operand> {
+    let sizes = x.desc.sizes();
+    let of_index: u64 = sizes.get(axes.start + 1..axes.end)?.iter().product();
+    match operand.desc.sizes() {
+        [count] if *count == sizes[axes.start] * of_index => {
+            slice_of(operand, 0, Rows { start: rows.start * of_index, end: rows.end * of_index })
+        }
+        own => (own.get(axes.start) == sizes.get(axes.start)).then(|| rows_of(operand, axes.start, rows))?,
+    }
 }
 
 /// The operand on the other side of a convolution that a part needs, whose padding changes accordingly.
@@ -340,10 +397,7 @@ fn same_rows(kernel: &Kernel, axis: usize, launch: &ProgramLaunch) -> Option<Vec
         Kernel::LocalResponseNormalization { .. } | Kernel::LocalResponseNormalizationGradient { .. } if axis == 0 => {
             Some(all())
         }
-        Kernel::LayerNormalization { axis: along, .. } if axis < *along => {
-            let rows = launch.writes[0].desc.sizes()[axis];
-            launch.writes.iter().all(|write| write.desc.sizes().get(axis) == Some(&rows)).then(|| vec![0])
-        }
+        Kernel::MeanSquaredErrorGradient => Some(vec![1, 2]),
         Kernel::Gather { axis: 0 } if axis < launch.reads[1].desc.sizes().len() => Some(vec![1]),
         // Along an axis in which nothing is left out or added.
         Kernel::SliceGradient { starts: begins, .. } | Kernel::Pad { begins, .. } => {

@@ -9,9 +9,9 @@ use forebay_device::DeviceError;
 use super::lattice::Lattice;
 use super::operands::{exactly, require_packed, require_type};
 use super::parts::{parts, Beginning, Rows};
-use super::reduce::{self, team_of, team_words, Operation};
+use super::reduce::{team_of, team_words};
 use super::shaders;
-use super::sums::{bindings, LANES};
+use super::sums::{bindings, mean_squares, LANES};
 use super::{groups, unsupported, Bound, Dispatch, Lowered, Offer, Operand};
 
 /// Bytes of a loss and a count: two float64.
@@ -42,28 +42,37 @@ pub(super) fn lower(
 }
 
 fn squared_error(reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> Result<Lowered, String> {
-    let [prediction, target] = exactly(reads, "operands")?;
     let [loss] = exactly(writes, "results")?;
-    require_packed(&[prediction, target], DataType::Float32, prediction.element_count())?;
     require_packed(&[loss], DataType::Float32, 1)?;
-    Ok(reduce::whole(&shaders::SQUARED_ERROR_F32, Operation::MeanSquare, prediction, 2, offer))
+    mean_squares(reads, offer)
 }
 
 fn squared_error_gradient(reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> Result<Lowered, String> {
-    let [dloss, prediction, target] = exactly(reads, "operands")?;
+    let (own, sums) = reads.split_at(reads.len().min(3));
+    let [dloss, prediction, target] = exactly(own, "operands")?;
     let [dprediction] = exactly(writes, "results")?;
     let elements = prediction.element_count();
     require_packed(&[dloss], DataType::Float32, 1)?;
     require_packed(&[prediction, target, dprediction], DataType::Float32, elements)?;
+    let shader = match sums {
+        [] => &shaders::SQUARED_ERROR_GRADIENT_F32,
+        [sums] => {
+            require_packed(&[sums], DataType::Float64, 2)?;
+            &shaders::SQUARED_ERROR_GRADIENT_WITH_SUMS_F32
+        }
+        _ => return Err(format!("{} operands", reads.len())),
+    };
     let slabs = [Operand::Read(1), Operand::Read(2), Operand::Write(0)].map(|operand| Rows { operand, row_bytes: 4 });
     let dispatch = |part: &Range<u64>| {
         let own = part.end - part.start;
         let groups = groups(own.div_ceil(GROUP_ELEMENTS), offer);
-        let operands = slabs.iter().map(|slab| slab.bound(part, elements));
+        let [prediction, target, result] = slabs.map(|slab| slab.bound(part, elements));
+        let sums = sums.iter().map(|_| Bound::from(Operand::Read(3)));
+        let dloss = Bound::from(Operand::Read(0));
         Dispatch {
-            shader: &shaders::SQUARED_ERROR_GRADIENT_F32,
+            shader,
             constants: Vec::new(),
-            bindings: std::iter::once(Bound::from(Operand::Read(0))).chain(operands).collect(),
+            bindings: [dloss, prediction, target].into_iter().chain(sums).chain([result]).collect(),
             parameters: vec![groups[0], own as u32, GROUP_ELEMENTS as u32, (elements as f32).to_bits()],
             groups,
         }

@@ -11,7 +11,6 @@ use super::shaders::{
     MATMUL_128X128_F16_COOPERATIVE, MATMUL_32X32, MATMUL_32X32_BF16, MATMUL_32X32_F16, MATMUL_64X64, MATMUL_64X64_BF16,
     MATMUL_64X64_BF16_COOPERATIVE, MATMUL_64X64_F16, MATMUL_64X64_F16_COOPERATIVE,
 };
-use super::spatial::check_packed;
 use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
 
 /// Tiles of 32, 64 and 128 rows and columns.
@@ -33,6 +32,8 @@ struct Product {
     /// Dimensions of the batch, the last first: size, strides of a, b and c.
     outer: Vec<[u64; 4]>,
     summand_strides: [u64; 2],
+    /// From row to row of a, b and y, as they are given.
+    pitches: [u64; 3],
 }
 
 /// How a kernel of this family runs.
@@ -48,8 +49,18 @@ pub(super) fn lower(
     };
     let kept = Kept::of(reads, writes).map_err(refuse)?;
     let (a, b, y) = (&reads[0], &reads[1], &writes[0]);
-    [a, b, y].into_iter().try_for_each(check_packed).map_err(refuse)?;
-    let product = Product::new((a, transpose_a), (b, transpose_b), reads.get(2), y).map_err(refuse)?;
+    if kept != Kept::Float32 && matches!(part, ProductPart::MoreTerms | ProductPart::Columns { .. }) {
+        return Err(refuse("sums that were rounded to 16 bits are not gone on from".to_string()));
+    }
+    let (goes_on, first_column) = match part {
+        ProductPart::Whole => (false, None),
+        ProductPart::MoreTerms => (true, None),
+        ProductPart::Columns { first } => (false, Some(first)),
+    };
+    // What sums go on from, or what is added to them; some columns' y is bound as the result alone.
+    let summand = if goes_on { 2 } else { 2 + usize::from(part.reads_result()) };
+    let product =
+        Product::new((a, transpose_a), (b, transpose_b), reads.get(summand), y, first_column).map_err(refuse)?;
     let batches = product.outer.iter().map(|dimension| dimension[0]).product::<u64>();
     let tiles = |side: u64| [product.rows.div_ceil(side), product.columns.div_ceil(side)];
     let count = |side: u64| batches * tiles(side).iter().product::<u64>();
@@ -66,7 +77,7 @@ pub(super) fn lower(
     let [row_stride, column_stride] = product.summand_strides.map(|stride| stride as u32);
     let mut parameters = vec![
         groups[0],
-        u32::from(reads.len() > 2),
+        u32::from(reads.len() > summand && !goes_on),
         u32::from(activation == Activation::Relu),
         row_tiles,
         column_tiles,
@@ -78,13 +89,14 @@ pub(super) fn lower(
         column_stride,
         alpha.to_bits(),
         beta.to_bits(),
-        product.outer.len() as u32,
     ];
+    parameters.extend(product.pitches.map(|pitch| pitch as u32));
+    parameters.extend([first_column.unwrap_or(0) as u32, product.outer.len() as u32]);
     parameters.extend(product.outer.iter().flatten().map(|&word| word as u32));
-    let summand = if reads.len() > 2 { Operand::Read(2) } else { Operand::Read(0) };
+    let summand = if reads.len() > summand { Operand::Read(summand) } else { Operand::Read(0) };
     Ok(Dispatch {
         shader,
-        constants: vec![u32::from(transpose_a), u32::from(transpose_b)],
+        constants: vec![u32::from(transpose_a), u32::from(transpose_b), u32::from(goes_on)],
         bindings: [Operand::Read(0), Operand::Read(1), summand, Operand::Write(0)].map(Into::into).to_vec(),
         parameters,
         groups,
@@ -98,6 +110,7 @@ impl Product {
         (b, transpose_b): (&TensorDesc, bool),
         c: Option<&TensorDesc>,
         y: &TensorDesc,
+        first_column: Option<u64>,
     ) -> Result<Product, String> {
         let matrix = |desc: &TensorDesc, transpose: bool| match (desc.sizes(), transpose) {
             ([size], false) => [1, *size],
@@ -107,10 +120,17 @@ impl Product {
             ([], _) => [0, 0],
         };
         let ([rows, depth], [inner, columns]) = (matrix(a, transpose_a), matrix(b, transpose_b));
-        if depth != inner || matrix(y, false) != [rows, columns] {
+        let [y_rows, y_columns] = matrix(y, false);
+        let columns_fit = first_column.map_or(columns == y_columns, |first| first + columns <= y_columns);
+        if depth != inner || y_rows != rows || !columns_fit {
             return Err(format!("sizes {a}, {b} and {y} do not fit"));
         }
-        let sizes = y.sizes();
+        // What is computed of y.
+        let mut sizes = y.sizes().to_vec();
+        if let Some(last) = sizes.last_mut() {
+            *last = columns;
+        }
+        let sizes = &sizes[..];
         let outer = sizes.len().saturating_sub(2);
         let batch = |desc: &TensorDesc| {
             let own = desc.sizes().len().saturating_sub(2);
@@ -129,7 +149,20 @@ impl Product {
             depth,
             outer: dimensions.map(|d| [sizes[d], a_strides[d], b_strides[d], c_strides[d]]).collect(),
             summand_strides: [row_stride, c_strides[sizes.len() - 1]],
+            pitches: [row_pitch(a)?, row_pitch(b)?, row_pitch(y)?],
         })
+    }
+}
+
+/// Elements from row to row. Rows of a single matrix may lie apart; batches are packed.
+fn row_pitch(desc: &TensorDesc) -> Result<u64, String> {
+    let (sizes, strides) = (desc.sizes(), desc.effective_strides());
+    match (sizes, &strides[..]) {
+        ([outer @ .., _, columns], [.., pitch, 1]) if outer.iter().all(|&size| size == 1) && pitch >= columns => {
+            Ok(*pitch)
+        }
+        _ if desc.is_packed() => Ok(sizes.last().copied().unwrap_or(1)),
+        _ => Err(format!("{desc} must be packed")),
     }
 }
 
@@ -150,7 +183,9 @@ mod tests {
             transpose_b: false,
             alpha: 1.0,
             beta: 0.0,
-            activation: Activation::None, part: ProductPart::Whole };
+            activation: Activation::None,
+            part: ProductPart::Whole,
+        };
         lower(&kernel, &[a, b], &[y], offer)
     }
 

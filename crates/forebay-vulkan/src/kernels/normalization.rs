@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::Activation;
+use forebay_base::kernel::{chunk_rows_of, Activation};
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
@@ -23,13 +23,7 @@ const RUN_ELEMENTS: u64 = 32;
 const WIDE_SAMPLES: u64 = 32_768;
 const WIDE_LANES: u32 = 1024;
 const WIDE_SHARED_BYTES: u32 = WIDE_LANES * 16;
-/// Elements that a workgroup of a layer's gradient has, about, and the rows that it has at least: its sums are as long as a
-/// row, and small beside the rows.
-const LAYER_ELEMENTS: u64 = 16_384;
-const LAYER_ROWS: u64 = 32;
-/// Bytes of these sums at most: workgroups have more rows where these would be more.
-const LAYER_SUMS_MAX_BYTES: u64 = 64 << 20;
-/// Bytes of the sums of an element of a row.
+/// Bytes of the sums that a workgroup of a layer's gradient has for a place in a row.
 const LAYER_SUM_BYTES: u64 = 8;
 
 /// What is normalised, and the first result.
@@ -270,27 +264,60 @@ fn layer(
 
 fn layer_gradient(axis: usize, reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> Result<Lowered, String> {
     let [dy, x, scale, mean, inverse] = exactly(reads, "operands")?;
-    let [dx, dscale, dbias] = exactly(writes, "results")?;
+    let (dx, parameters) = writes.split_first().ok_or("no results")?;
+    if ![0, 2].contains(&parameters.len()) {
+        return Err(format!("{} results", writes.len()));
+    }
     let (rows, length) = rows_of(axis, x)?;
     require_packed(&[dy, x, dx], DataType::Float32, rows * length)?;
     require_packed(&[mean, inverse], DataType::Float32, rows)?;
-    require_packed(&[scale, dscale, dbias], DataType::Float32, length)?;
-    let groups_max = (LAYER_SUMS_MAX_BYTES / (length * LAYER_SUM_BYTES)).max(1);
-    let group_rows = (LAYER_ELEMENTS / length).max(LAYER_ROWS).max(rows.div_ceil(groups_max)).min(rows);
-    let count = rows.div_ceil(group_rows);
+    require_packed(&[scale].into_iter().chain(parameters).collect::<Vec<_>>(), DataType::Float32, length)?;
+    let is_summed = !parameters.is_empty();
+    // A shader has all of its bindings bound, even those that it does not use here.
+    let (results, scratch) = if is_summed { ([0, 1, 2], Operand::Scratch) } else { ([0; 3], Operand::Counter) };
+    let operands = (0..5).map(Operand::Read).chain(results.map(Operand::Write)).chain([scratch, Operand::Counter]);
+    let chunks = [rows, length, chunk_rows_of(rows, length)];
+    Ok(layer_rows(&shaders::LAYER_GRADIENT_F32, chunks, [false, is_summed], bindings(operands), offer))
+}
+
+/// The sums over rows that become dscale and dbias.
+pub(super) fn layer_sums(
+    (axis, chunk_rows): (usize, u64),
+    accumulate: bool,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    offer: &Offer,
+) -> Result<Lowered, String> {
+    let (own, before) = reads.split_at(reads.len().min(5));
+    let [dy, x, scale, mean, inverse] = exactly(own, "operands")?;
+    let (rows, length) = rows_of(axis, x)?;
+    require_packed(&[dy, x], DataType::Float32, rows * length)?;
+    require_packed(&[mean, inverse], DataType::Float32, rows)?;
+    require_packed(&[scale], DataType::Float32, length)?;
+    let tables: Vec<&TensorDesc> = before.iter().chain(writes).collect();
+    require_packed(&tables, DataType::Float64, 2 * length)?;
+    if before.len() != usize::from(accumulate) || writes.len() != 1 {
+        return Err(format!("{} operands and {} results", reads.len(), writes.len()));
+    }
+    let before = if accumulate { Operand::Read(5) } else { Operand::Write(0) };
+    let reads = [0, 1, 3, 4].map(Operand::Read);
+    let operands = reads.into_iter().chain([Operand::Write(0), Operand::Scratch, Operand::Counter, before]);
+    Ok(layer_rows(&shaders::LAYER_SUMS_F32, [rows, length, chunk_rows], [accumulate, true], bindings(operands), offer))
+}
+
+/// The dispatch in which each workgroup has a chunk of rows: rows, their length and those of a chunk; whether there are sums to go on from, and sums at all.
+fn layer_rows(
+    shader: &'static Shader,
+    [rows, length, chunk_rows]: [u64; 3],
+    [accumulates, is_summed]: [bool; 2],
+    bindings: Vec<Bound>,
+    offer: &Offer,
+) -> Lowered {
+    let count = rows.div_ceil(chunk_rows);
     let groups = groups(count, offer);
-    let results = (0..3).map(Operand::Write);
-    let operands = (0..5).map(Operand::Read).chain(results).chain([Operand::Scratch, Operand::Counter]);
-    let dispatch = Dispatch {
-        shader: &shaders::LAYER_GRADIENT_F32,
-        constants: Vec::new(),
-        bindings: bindings(operands),
-        parameters: [
-            team_words(groups, team_of(length), false).to_vec(),
-            vec![count as u32, rows as u32, length as u32, group_rows as u32],
-        ]
-        .concat(),
-        groups,
-    };
-    Ok(Lowered { dispatches: vec![dispatch], scratch_bytes: count * length * LAYER_SUM_BYTES })
+    let own = [count as u32, rows as u32, length as u32, chunk_rows as u32, accumulates.into(), is_summed.into()];
+    let parameters = team_words(groups, team_of(length), false).into_iter().chain(own).collect();
+    let dispatch = Dispatch { shader, constants: Vec::new(), bindings, parameters, groups };
+    let scratch_bytes = if is_summed { count * length * LAYER_SUM_BYTES } else { 0 };
+    Lowered { dispatches: vec![dispatch], scratch_bytes }
 }

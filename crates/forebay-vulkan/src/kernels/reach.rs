@@ -71,7 +71,9 @@ mod tests {
                     transpose_b: true,
                     alpha: 1.0,
                     beta: 0.0,
-                    activation: Activation::None, part: ProductPart::Whole };
+                    activation: Activation::None,
+                    part: ProductPart::Whole,
+                };
                 let (a, b, y) = (packed(&[1, columns]), packed(&[16, columns]), packed(&[1, 16]));
                 lower(&kernel, &[a, b], &[y], &offer).unwrap()
             }];

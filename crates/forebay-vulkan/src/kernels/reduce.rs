@@ -25,7 +25,7 @@ const INTEGER_MEAN_MAX: u64 = 1 << 30;
 
 /// What a reduction's shader does: must be the order of `reduce.slang`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
+enum Operation {
     Sum,
     Mean,
     Max,
@@ -34,7 +34,6 @@ pub(super) enum Operation {
     L1,
     L2,
     SumSquare,
-    MeanSquare,
 }
 
 impl From<ReduceOp> for Operation {
@@ -187,7 +186,7 @@ fn reduce(
     {
         return Err(format!("{op:?} of {} elements of {} needs wider integers", reduced.count(), x.data_type()));
     }
-    Ok(dispatch(shader, op.into(), &kept, &reduced, x.data_type(), 1, offer))
+    Ok(dispatch(shader, op.into(), &kept, &reduced, x.data_type(), offer))
 }
 
 /// Whether the reduced axes are all but the second, of which the sums are then those of channels.
@@ -199,25 +198,12 @@ fn are_positions(axes: &[usize], x: &TensorDesc) -> bool {
         && Lattice::of(x).is_ok()
 }
 
-/// The reduction of all elements of packed operands to one.
-pub(super) fn whole(
-    shader: &'static Shader,
-    operation: Operation,
-    x: &TensorDesc,
-    reads: usize,
-    offer: &Offer,
-) -> Lowered {
-    let all = Dimensions::of([(x.element_count(), 1)].into_iter());
-    dispatch(shader, operation, &Dimensions::default(), &all, x.data_type(), reads, offer)
-}
-
 fn dispatch(
     shader: &'static Shader,
     operation: Operation,
     kept: &Dimensions,
     reduced: &Dimensions,
     data_type: DataType,
-    reads: usize,
     offer: &Offer,
 ) -> Lowered {
     let (outputs, depth) = (kept.count(), reduced.count());
@@ -232,7 +218,7 @@ fn dispatch(
     let interleaved = kept.inner_stride() < reduced.inner_stride();
     // A shader has all of its bindings bound, even those that it does not use here.
     let scratch = if chunks > 1 { Operand::Scratch } else { Operand::Counter };
-    let operands = (0..reads).map(Operand::Read).chain([Operand::Write(0), scratch, Operand::Counter]);
+    let operands = [Operand::Read(0), Operand::Write(0), scratch, Operand::Counter];
     let dispatch = Dispatch {
         shader,
         constants: Vec::new(),

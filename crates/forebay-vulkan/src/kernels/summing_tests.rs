@@ -102,8 +102,8 @@ fn the_sums_of_a_large_layers_gradient_fit_a_binding() {
         let reads = [x.clone(), x.clone(), column.clone(), row.clone(), row];
         let lowered = lower(&kernel, &reads, &[x, column.clone(), column], &Offer::LEAST).unwrap();
         assert_eq!(lowered.scratch_bytes, most_bytes, "{rows} rows of {length}");
-        let [groups, .., group_rows] = lowered.dispatches[0].parameters[3..7] else { unreachable!() };
-        assert!(u64::from(groups) * u64::from(group_rows) >= rows, "{rows} rows of {length}");
+        let [groups, .., chunk_rows] = lowered.dispatches[0].parameters[3..7] else { unreachable!() };
+        assert!(u64::from(groups) * u64::from(chunk_rows) >= rows, "{rows} rows of {length}");
     }
 }
 

@@ -7,7 +7,7 @@ use forebay_device::DeviceError;
 use super::lattice::{lattices, Lattice};
 use super::operands::{exactly, require_packed};
 use super::shaders::{self, Shader};
-use super::{groups, loss, unsupported, Bound, Dispatch, Lowered, Offer, Operand};
+use super::{groups, loss, normalization, unsupported, Bound, Dispatch, Lowered, Offer, Operand};
 
 /// Invocations of a workgroup: must be `LANES` of the shaders.
 pub(super) const LANES: u64 = 256;
@@ -120,14 +120,21 @@ fn add(
     writes: &[TensorDesc],
     offer: &Offer,
 ) -> Result<Lowered, String> {
-    if let Summing::CrossEntropy { axis, ignore_index } = of {
-        return loss::sums(axis, ignore_index, accumulate, reads, writes, offer);
+    match of {
+        Summing::CrossEntropy { axis, ignore_index } => {
+            return loss::sums(axis, ignore_index, accumulate, reads, writes, offer)
+        }
+        Summing::LayerGradient { axis, chunk_rows } => {
+            return normalization::layer_sums((axis, chunk_rows), accumulate, reads, writes, offer)
+        }
+        _ => {}
     }
     let [sums] = exactly(writes, "results")?;
     let own = reads.len().saturating_sub(usize::from(accumulate));
     let (reads, before) = reads.split_at(own);
     let x = reads.get(usize::from(reads.len() > 1)).ok_or("nothing to sum")?;
-    let (data_type, channels) = (x.data_type(), x.sizes().get(1).copied().unwrap_or(1));
+    let channels = if of == Summing::SquaredError { 1 } else { x.sizes().get(1).copied().unwrap_or(1) };
+    let data_type = x.data_type();
     let tables: Vec<&TensorDesc> = before.iter().chain([sums]).collect();
     require_packed(&tables, DataType::Float64, of.rows() * channels)?;
     let mut settings = Settings { accumulate, ..Settings::default() };
@@ -142,7 +149,11 @@ fn add(
             settings = Settings { accumulate, epsilon, rectified: is_rectified(activation) };
             ([&shaders::SUMS_GRADIENT_F32, &shaders::SUMS_GRADIENT_F64], lattices([x, dy])?)
         }
-        Summing::CrossEntropy { .. } | Summing::Channels => {
+        Summing::SquaredError => {
+            let x = squares(reads)?;
+            ([&shaders::SUMS_SQUARES_F32; 2], [x, x])
+        }
+        Summing::CrossEntropy { .. } | Summing::LayerGradient { .. } | Summing::Channels => {
             let [x] = exactly(reads, "operands")?;
             ([&shaders::SUMS_CHANNELS_F32, &shaders::SUMS_CHANNELS_F64], lattices([x, x])?)
         }
@@ -161,6 +172,25 @@ pub(super) fn whole_channels(x: &TensorDesc, y: &TensorDesc, offer: &Offer) -> R
     Ok(lowered)
 }
 
+/// The mean of squared errors, as parts would sum them.
+pub(super) fn mean_squares(reads: &[TensorDesc], offer: &Offer) -> Result<Lowered, String> {
+    let x = squares(reads)?;
+    let mut lowered = sum_channels(&shaders::MEAN_SQUARES_F32, x, x, Settings::default(), 2, offer);
+    // There is nothing to go on from.
+    lowered.dispatches.iter_mut().for_each(|dispatch| dispatch.bindings.truncate(5));
+    Ok(lowered)
+}
+
+/// Elements whose differences are squared: one channel, each element a row.
+fn squares(reads: &[TensorDesc]) -> Result<Lattice, String> {
+    let [prediction, target] = exactly(reads, "operands")?;
+    let rows = prediction.element_count();
+    require_packed(&[prediction, target], DataType::Float32, rows)?;
+    let [images, channels, places] = [1; 3];
+    let [image_stride, channel_stride] = [rows; 2];
+    Ok(Lattice { images, channels, rows, places, image_stride, channel_stride, row_stride: 1, first: 0 })
+}
+
 fn finish(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> Result<Lowered, String> {
     let result = writes.first().ok_or("no results")?;
     let (data_type, channels) = (result.data_type(), result.element_count());
@@ -172,10 +202,15 @@ fn finish(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offe
             ([&shaders::FROM_SUMS_GRADIENT_F32, &shaders::FROM_SUMS_GRADIENT_F64], (2, 2), epsilon)
         }
         // Losses are float32 alone.
-        Summing::CrossEntropy { .. } if data_type == DataType::Float32 => {
-            ([&shaders::FROM_SUMS_CROSS_ENTROPY_F32; 2], (1, 1), 0.0)
+        Summing::CrossEntropy { .. } | Summing::SquaredError if data_type == DataType::Float32 => {
+            ([&shaders::FROM_SUMS_MEAN_F32; 2], (1, 1), 0.0)
         }
-        Summing::CrossEntropy { .. } => return Err(format!("a loss of data type {data_type} is not supported")),
+        Summing::LayerGradient { .. } if data_type == DataType::Float32 => {
+            ([&shaders::FROM_SUMS_LAYER_F32; 2], (1, 2), 0.0)
+        }
+        Summing::CrossEntropy { .. } | Summing::SquaredError | Summing::LayerGradient { .. } => {
+            return Err(format!("data type {data_type} is not supported; cast to float32 first"))
+        }
         Summing::Channels => ([&shaders::FROM_SUMS_CHANNELS_F32, &shaders::FROM_SUMS_CHANNELS_F64], (1, 1), 0.0),
     };
     if (reads.len(), writes.len()) != operands {

@@ -5,7 +5,8 @@ use forebay_base::{DataType, Kernel};
 
 use half::{bf16, f16};
 
-use crate::compare::{compare, packed, rounding, strided, Random};
+use crate::compare::{self, compare, element, packed, rounding, strided, vulkan, Random, Tensor};
+use crate::sums::{apply, same};
 
 const TYPES: [DataType; 3] = [DataType::Float32, DataType::Float16, DataType::BFloat16];
 
@@ -86,11 +87,103 @@ fn products_of_16_bits_at_the_lines_of_tiles_agree_with_the_host() {
     }
 }
 
+/// Some indices of an axis of a packed matrix, as a matrix of rows that may lie apart.
+fn slice((desc, values): &Tensor, axis: usize, first: u64, end: u64) -> Tensor {
+    let strides = desc.effective_strides();
+    let mut sizes = desc.sizes().to_vec();
+    sizes[axis] = end - first;
+    let part = strided(desc.data_type(), &sizes, &strides);
+    let start = first * strides[axis];
+    let span = 1 + sizes.iter().zip(&strides).map(|(size, stride)| (size - 1) * stride).sum::<u64>();
+    (part, values[start as usize..(start + span) as usize].to_vec())
+}
+
+/// Rows, columns and terms that are computed apart, on the lines that base names, have the bits of the whole; and the parts
+/// are the host's.
+#[test]
+fn products_in_parts_have_the_bits_of_the_whole() {
+    let Some(machine) = vulkan() else { return };
+    for seed in 0..8 {
+        let mut random = Random::new(2000 + seed);
+        let (transpose_a, transpose_b) = (seed % 2 == 1, seed / 2 % 2 == 1);
+        let [m, n, k] = [200, 300, 300].map(|least| least + random.below(70));
+        let matrix = |rows: u64, columns: u64, transpose: bool| {
+            packed(DataType::Float32, &if transpose { [columns, rows] } else { [rows, columns] })
+        };
+        let a = random.tensor(&matrix(m, k, transpose_a));
+        let b = random.tensor(&matrix(k, n, transpose_b));
+        let desc = packed(DataType::Float32, &[m, n]);
+        let kernel = |activation: Activation, part: ProductPart| Kernel::MatMul {
+            transpose_a,
+            transpose_b,
+            alpha: 1.0,
+            beta: 0.0,
+            activation,
+            part,
+        };
+        let one = std::slice::from_ref(&desc);
+        let (none, relu) = (Activation::None, Activation::Relu);
+        let whole = apply(machine, &kernel(relu, ProductPart::Whole), &[a.clone(), b.clone()], one).remove(0);
+        let (axis_of_terms, b_rows) = (usize::from(!transpose_a), usize::from(transpose_b));
+
+        let rows = [slice(&a, 1 - axis_of_terms, 0, 128), slice(&a, 1 - axis_of_terms, 128, m)];
+        let whole_part = kernel(relu, ProductPart::Whole);
+        let of_rows = |part: Tensor| {
+            let desc = packed(DataType::Float32, &[part.0.sizes()[1 - axis_of_terms], n]);
+            apply(machine, &whole_part, &[part, b.clone()], &[desc]).remove(0).1
+        };
+        same("rows", seed, &rows.into_iter().flat_map(of_rows).collect::<Vec<_>>(), &whole.1);
+
+        let terms = |first, end| [slice(&a, axis_of_terms, first, end), slice(&b, b_rows, first, end)].to_vec();
+        let begun = apply(machine, &kernel(none, ProductPart::Whole), &terms(0, 256), one).remove(0);
+        let reads = [terms(256, k), vec![begun]].concat();
+        let both = apply(machine, &kernel(relu, ProductPart::MoreTerms), &reads, one).remove(0);
+        same("terms", seed, &both.1, &whole.1);
+        compare(seed, &kernel(relu, ProductPart::MoreTerms), &reads, one, tolerance(k));
+
+        let columns = |first, end| vec![a.clone(), slice(&b, 1 - b_rows, first, end)];
+        let begun = apply(machine, &kernel(relu, ProductPart::Columns { first: 0 }), &columns(0, 256), one).remove(0);
+        let reads = [columns(256, n), vec![begun]].concat();
+        let last = kernel(relu, ProductPart::Columns { first: 256 });
+        for machine in [machine, compare::host()] {
+            let bytes = compare::run(machine, &last, &reads, one, &[(0, 2)]).unwrap().remove(0);
+            let values: Vec<f64> = (0..(m * n) as usize).map(|at| element(&desc, &bytes, at)).collect();
+            let differs = values.iter().zip(&whole.1).any(|(part, whole)| (part - whole).abs() > tolerance(k) * 30.0);
+            assert!(!differs, "columns, seed {seed}");
+            if std::ptr::eq(machine, vulkan().unwrap()) {
+                same("columns", seed, &values, &whole.1);
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_of_16_bits_are_not_gone_on_from() {
+    let Some(machine) = vulkan() else { return };
+    let desc = packed(DataType::Float16, &[4, 4]);
+    let reads = [(); 3].map(|()| (desc.clone(), vec![1.0; 16]));
+    for part in [ProductPart::MoreTerms, ProductPart::Columns { first: 0 }] {
+        let [transpose_a, transpose_b] = [false; 2];
+        let activation = Activation::None;
+        let kernel = Kernel::MatMul { transpose_a, transpose_b, alpha: 1.0, beta: 0.0, activation, part };
+        for machine in [machine, compare::host()] {
+            let error = compare::run(machine, &kernel, &reads, std::slice::from_ref(&desc), &[]).unwrap_err();
+            assert!(error.to_string().contains("16 bits"), "{error}");
+        }
+    }
+}
+
 /// Products of two numbers of 16 bits are exact in float32: what remains is how numbers are widened and rounded.
 #[test]
 fn numbers_of_16_bits_are_widened_and_rounded_as_on_the_host() {
-    let kernel =
-        Kernel::MatMul { transpose_a: false, transpose_b: false, alpha: 1.0, beta: 0.0, activation: Activation::None, part: ProductPart::Whole };
+    let kernel = Kernel::MatMul {
+        transpose_a: false,
+        transpose_b: false,
+        alpha: 1.0,
+        beta: 0.0,
+        activation: Activation::None,
+        part: ProductPart::Whole,
+    };
     let mut random = Random::new(7);
     // All numbers; and some whose products are rounded, overflow, or become denormal.
     let all = |value: fn(u16) -> f64| (0..=u16::MAX).map(value).collect::<Vec<_>>();

@@ -1,6 +1,6 @@
 //! Sums over positions in parts: each against the host's, and all parts together against the whole, bit for bit.
 
-use forebay_base::kernel::{Activation, ReduceOp, Summing};
+use forebay_base::kernel::{chunk_rows_of, Activation, ReduceOp, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use crate::compare::{self, compare, element, packed, strided, vulkan, Machine, Random, Tensor};
@@ -58,7 +58,7 @@ fn check(seed: u64, x: &TensorDesc) {
 }
 
 /// What a launch writes, as tensors.
-fn apply(machine: &Machine, kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc]) -> Vec<Tensor> {
+pub fn apply(machine: &Machine, kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc]) -> Vec<Tensor> {
     let outputs = compare::run(machine, kernel, reads, writes, &[]).unwrap_or_else(|error| panic!("{kernel}: {error}"));
     let values = |(desc, bytes): (&TensorDesc, Vec<u8>)| {
         let count = desc.total_size_bytes() / desc.data_type().size_bytes();
@@ -103,7 +103,7 @@ fn from_parts(
 }
 
 /// Asserts that values are the same, bit for bit.
-fn same(what: &str, seed: u64, parts: &[f64], whole: &[f64]) {
+pub fn same(what: &str, seed: u64, parts: &[f64], whole: &[f64]) {
     assert_eq!(parts.len(), whole.len(), "{what}, seed {seed}");
     let difference = parts.iter().zip(whole).position(|(part, whole)| part.to_bits() != whole.to_bits());
     if let Some(at) = difference {
@@ -127,6 +127,86 @@ fn cuts() -> Vec<(TensorDesc, usize, Vec<Vec<u64>>)> {
         (row_by_row(data_type, &[1, 2, 9, 3000]), 2, vec![vec![0, 1, 9], vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9]]),
         (row_by_row(data_type, &[1, 5, 7000]), 2, vec![vec![0, 2048, 7000], vec![0, 4096, 6144, 7000]]),
     ]
+}
+
+/// Predictions, and lines at multiples of 2048 elements.
+#[test]
+fn squared_errors_in_parts_have_the_bits_of_the_whole() {
+    let Some(machine) = vulkan() else { return };
+    let cuts = [
+        (vec![5000, 3], vec![0, 2048, 4096, 5000]),
+        (vec![9, 2048], vec![0, 1, 5, 9]),
+        (vec![70, 512, 3], vec![0, 4, 64, 70]),
+        (vec![3000, 512], vec![0, 512, 3000]),
+    ];
+    for (seed, (sizes, lines)) in (300..).zip(cuts) {
+        let mut random = Random::new(seed);
+        let (desc, scalar) = (packed(DataType::Float32, &sizes), packed(DataType::Float32, &[1]));
+        let (prediction, target, dloss) = (random.tensor(&desc), random.tensor(&desc), (scalar.clone(), vec![7.0]));
+        let writes = std::slice::from_ref(&scalar);
+        let loss = apply(machine, &Kernel::MeanSquaredError, &[prediction.clone(), target.clone()], writes);
+        let kernel = Kernel::MeanSquaredErrorGradient;
+        let reads = [dloss.clone(), prediction.clone(), target.clone()];
+        let gradient = apply(machine, &kernel, &reads, std::slice::from_ref(&desc));
+        let both = parts(&prediction, 0, &lines).into_iter().zip(parts(&target, 0, &lines));
+        let pairs: Vec<_> = both.map(|(prediction, target)| vec![prediction, target]).collect();
+        let table = packed(DataType::Float64, &[2, 1]);
+        let (sums, results) = from_parts(machine, Summing::SquaredError, &pairs, &table, &[], writes);
+        let what = format!("{desc} cut at {lines:?}");
+        same(&format!("loss of {what}"), seed, &results[0].1, &loss[0].1);
+        let slopes = |pair: &Vec<Tensor>| {
+            let reads = [dloss.clone(), pair[0].clone(), pair[1].clone(), sums.clone()];
+            apply(machine, &kernel, &reads, std::slice::from_ref(&pair[0].0)).remove(0)
+        };
+        let parts: Vec<Tensor> = pairs.iter().map(slopes).collect();
+        same(&format!("gradient of {what}"), seed, &joined(&parts), &gradient[0].1);
+        // And each part as the host has it.
+        let mut before = random.tensor(&table);
+        before.1[1] = 5.0;
+        let reads = [&pairs[0][..], &[before.clone()]].concat();
+        let of = Summing::SquaredError;
+        compare(seed, &Kernel::Sums { of, accumulate: true }, &reads, std::slice::from_ref(&table), 1e-12);
+        compare(seed, &Kernel::FromSums { of }, &[before], writes, 1e-6);
+        let reads = [&[dloss][..], &pairs[0], &[sums]].concat();
+        compare(seed, &kernel, &reads, std::slice::from_ref(&pairs[0][0].0), 1e-6);
+    }
+}
+
+/// Rows, their length, and lines at multiples of `forebay_base::kernel::chunk_rows_of`.
+#[test]
+fn layer_normalization_in_parts_has_the_bits_of_the_whole() {
+    let Some(machine) = vulkan() else { return };
+    let cuts = [(300, 700, vec![0, 32, 160, 300]), (500, 100, vec![0, 163, 326, 500]), (2000, 20, vec![0, 819, 2000])];
+    for (seed, (rows, length, lines)) in (400..).zip(cuts) {
+        let mut random = Random::new(seed);
+        let desc = packed(DataType::Float32, &[rows, length]);
+        let (of_row, of_place) = (packed(DataType::Float32, &[rows]), packed(DataType::Float32, &[length]));
+        let (dy, x, scale) = (random.tensor(&desc), random.tensor(&desc), random.tensor(&of_place));
+        let (mean, inverse) = (random.tensor(&of_row), variances(&mut random, &of_row));
+        let kernel = Kernel::LayerNormalizationGradient { axis: 1 };
+        let reads = [dy.clone(), x.clone(), scale.clone(), mean.clone(), inverse.clone()];
+        let per_place = [of_place.clone(), of_place];
+        let whole = apply(machine, &kernel, &reads, &[&[desc.clone()][..], &per_place].concat());
+        let cut: Vec<Vec<Tensor>> = [&dy, &x, &mean, &inverse].map(|tensor| parts(tensor, 0, &lines)).into();
+        let part = |i: usize| [&cut[0][i], &cut[1][i], &scale, &cut[2][i], &cut[3][i]].map(Clone::clone).to_vec();
+        let all: Vec<Vec<Tensor>> = (0..lines.len() - 1).map(part).collect();
+        let of = Summing::LayerGradient { axis: 1, chunk_rows: chunk_rows_of(rows, length) };
+        let table = packed(DataType::Float64, &[2, length]);
+        let (_, results) = from_parts(machine, of, &all, &table, &[], &per_place);
+        let what = format!("{desc} cut at {lines:?}");
+        same(&format!("dscale of {what}"), seed, &results[0].1, &whole[1].1);
+        same(&format!("dbias of {what}"), seed, &results[1].1, &whole[2].1);
+        let slopes = |reads: &Vec<Tensor>| apply(machine, &kernel, reads, std::slice::from_ref(&reads[0].0)).remove(0);
+        let parts: Vec<Tensor> = all.iter().map(slopes).collect();
+        same(&format!("dx of {what}"), seed, &joined(&parts), &whole[0].1);
+        // And each part as the host has it.
+        let before = random.tensor(&table);
+        let reads = [&all[0][..], &[before.clone()]].concat();
+        let tolerance = 1e-6 * (rows as f64).sqrt();
+        compare(seed, &Kernel::Sums { of, accumulate: true }, &reads, std::slice::from_ref(&table), tolerance);
+        compare(seed, &Kernel::FromSums { of }, &[before], &per_place, 1e-6);
+        compare(seed, &kernel, &all[0], std::slice::from_ref(&all[0][0].0), tolerance);
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! A small launch of every kernel.
 
-use forebay_base::kernel::{Activation, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, Summing, UnaryOp, Window};
+use forebay_base::kernel::{
+    Activation, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, Summing, UnaryOp, Window,
+};
 use forebay_base::DataType::{self, Bool, Float32, Float64, Int64};
 use forebay_base::{Kernel, TensorDesc};
 
@@ -75,7 +77,14 @@ pub fn samples() -> Vec<Sample> {
         floats(Kernel::MeanSquaredError, &[VECTOR, VECTOR], &[ONE]),
         floats(Kernel::MeanSquaredErrorGradient, &[ONE, VECTOR, VECTOR], &[VECTOR]),
         floats(
-            Kernel::MatMul { transpose_a: false, transpose_b: true, alpha: 1.0, beta: 1.0, activation, part: ProductPart::Whole },
+            Kernel::MatMul {
+                transpose_a: false,
+                transpose_b: true,
+                alpha: 1.0,
+                beta: 1.0,
+                activation,
+                part: ProductPart::Whole,
+            },
             &[&[9, 17], &[13, 17], &[13]],
             &[&[9, 13]],
         )

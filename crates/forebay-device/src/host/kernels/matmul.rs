@@ -228,7 +228,9 @@ mod tests {
                 transpose_b: tb,
                 alpha: 0.5,
                 beta: 2.0,
-                activation: Activation::None, part: ProductPart::Whole };
+                activation: Activation::None,
+                part: ProductPart::Whole,
+            };
             let y = run(&kernel, &[&a, &b, &c], &[desc(DataType::Float32, &[m as u64, n as u64])]);
             let mut expected = naive(&a.values(), &b.values(), (m, n, k), (ta, tb));
             let c = c.values();
@@ -247,7 +249,9 @@ mod tests {
             transpose_b: false,
             alpha: 1.0,
             beta: 0.0,
-            activation: Activation::Relu, part: ProductPart::Whole };
+            activation: Activation::Relu,
+            part: ProductPart::Whole,
+        };
         let y = run(&kernel, &[&a, &b], &[desc(DataType::Float32, &[2, 5, 3, 6])]);
         let (av, bv) = (a.values(), b.values());
         let expected: Vec<f64> = (0..10)

@@ -174,8 +174,14 @@ mod tests {
     use super::super::testing::{assert_close, desc, refusal, run, strided, Random, Tensor};
     use super::*;
 
-    const PRODUCT: Kernel =
-        Kernel::MatMul { transpose_a: false, transpose_b: true, alpha: -0.75, beta: 0.5, activation: Activation::Relu, part: ProductPart::Whole };
+    const PRODUCT: Kernel = Kernel::MatMul {
+        transpose_a: false,
+        transpose_b: true,
+        alpha: -0.75,
+        beta: 0.5,
+        activation: Activation::Relu,
+        part: ProductPart::Whole,
+    };
 
     /// Half a unit in the last place, relative to a number.
     fn rounding(data_type: DataType) -> f64 {
@@ -222,7 +228,9 @@ mod tests {
             transpose_b: true,
             alpha: 1.0,
             beta: 0.0,
-            activation: Activation::None, part: ProductPart::Whole };
+            activation: Activation::None,
+            part: ProductPart::Whole,
+        };
         let y = run(&kernel, &[&a, &b], &[desc(DataType::Float16, &[1, 1])]);
         assert_close(&y[0].values(), &[4096.0], 0.0, "a long sum");
     }

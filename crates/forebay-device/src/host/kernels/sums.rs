@@ -7,8 +7,8 @@ use forebay_base::kernel::Summing;
 use forebay_base::{DataType, Kernel};
 
 use super::element::{for_type, Float};
-use super::loss::cross_entropy;
-use super::normalization::batch;
+use super::loss::{cross_entropy, squared_error};
+use super::normalization::{batch, layer};
 use super::parallel::{require_packed, Pointer};
 use super::{unsupported, View};
 use crate::device::DeviceError;
@@ -57,6 +57,15 @@ unsafe fn add<T: Float>(of: Summing, accumulate: bool, reads: &[View], sums: &Vi
                 let [sum, count] = cross_entropy::sums::<T>(axis, ignore_index, &reads[0], &reads[1], before)?;
                 store_sums(&[[sum, count]], sums)
             }
+            Summing::SquaredError => {
+                let before = before.map(|before| load_sums(before, 1)).transpose()?.map(|sums| sums[0]);
+                store_sums(&[squared_error::sums::<T>(&reads[0], &reads[1], before)?], sums)
+            }
+            Summing::LayerGradient { axis, chunk_rows } => {
+                let length = reads[2].count();
+                let before = before.map(|before| load_sums(before, length)).transpose()?;
+                store_sums(&layer::parameter_sums::<T>((axis, chunk_rows), reads, before)?, sums)
+            }
             Summing::Channels => {
                 let before = before.map(|before| load_sums(before, channels())).transpose()?;
                 let before = before.unwrap_or_else(|| vec![[0.0]; channels()]);
@@ -81,7 +90,10 @@ unsafe fn finish<T: Float>(of: Summing, reads: &[View], writes: &[View]) -> Resu
                 let sums = load_sums(&reads[0], count)?;
                 batch::parameter_gradients::<T>(epsilon, &sums, &reads[1], &writes[0], &writes[1]);
             }
-            Summing::CrossEntropy { .. } => {
+            Summing::LayerGradient { .. } => {
+                layer::store_parameter_gradients::<T>(&load_sums(&reads[0], count)?, writes);
+            }
+            Summing::CrossEntropy { .. } | Summing::SquaredError => {
                 let sums = load_sums::<2>(&reads[0], 1)?[0];
                 *Pointer::<T>::of(&writes[0]).at(0) = cross_entropy::mean(sums);
             }

@@ -1,7 +1,7 @@
 //! Kernels: losses, each a mean over the batch, and their gradients.
 
 pub(super) mod cross_entropy;
-mod squared_error;
+pub(super) mod squared_error;
 
 use forebay_base::Kernel;
 
@@ -28,7 +28,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
                 squared_error::forward::<T>(&reads[0], &reads[1], &writes[0])
             }),
             Kernel::MeanSquaredErrorGradient => for_type!(data_type, floats, T => {
-                squared_error::gradient::<T>(&reads[0], &reads[1], &reads[2], &writes[0])
+                squared_error::gradient::<T>(reads, &writes[0])
             }),
             _ => Err("not a loss".into()),
         }

@@ -1,10 +1,18 @@
-//! Mean squared error.
+//! Mean squared error. Squares are added element by element within a chunk ([`forebay_base::kernel::chunk_of`]), and chunk by
+//! chunk.
+
+use forebay_base::kernel::chunk_of;
 
 use super::super::block::map2;
 use super::super::element::Float;
 use super::super::lanes::Lanes;
-use super::super::parallel::{map_chunks, require_packed, wide, Pointer, CHUNK};
+use super::super::parallel::{map_chunks, require_packed, wide, Pointer};
+use super::super::sums::load_sums;
 use super::super::View;
+use super::cross_entropy::mean;
+
+/// Chunks that one task sums.
+const TASK_CHUNKS: usize = 8;
 
 fn check(prediction: &View, target: &View) -> Result<(), String> {
     require_packed(&[*prediction, *target])?;
@@ -14,50 +22,63 @@ fn check(prediction: &View, target: &View) -> Result<(), String> {
     Ok(())
 }
 
-/// loss = mean((prediction - target)^2).
+/// The squares' sum and the number of elements, added to `before`.
 ///
 /// # Safety
 /// As [`super::super::run`], and the views must be of type `T`.
-pub(super) unsafe fn forward<T: Float>(prediction: &View, target: &View, loss: &View) -> Result<(), String> {
+pub(in super::super) unsafe fn sums<T: Float>(
+    prediction: &View,
+    target: &View,
+    before: Option<[f64; 2]>,
+) -> Result<[f64; 2], String> {
     check(prediction, target)?;
     let count = prediction.count();
     let (prediction, target) = (Pointer::<T>::of(prediction), Pointer::<T>::of(target));
-    let sums = map_chunks(count, CHUNK, |range| {
+    let length = chunk_of(count as u64, 1).rows as usize;
+    let chunk_sum = |chunk: usize| {
+        let (start, length) = (chunk * length, length.min(count - chunk * length));
+        let mut lanes = Lanes::new();
+        // SAFETY: the chunk lies in both operands, and nobody writes them.
+        let (prediction, target) = unsafe { (prediction.slice(start, length), target.slice(start, length)) };
+        lanes.add2(prediction, target, |prediction: T, target: T| {
+            let difference = prediction.to_f64() - target.to_f64();
+            [difference * difference]
+        });
+        lanes.totals()[0]
+    };
+    let sums = map_chunks(count.div_ceil(length), TASK_CHUNKS, |chunks| {
         wide(
             #[inline(always)]
-            || {
-                let mut lanes = Lanes::new();
-                // SAFETY: the chunk lies in both operands, and nobody writes them.
-                let (prediction, target) =
-                    unsafe { (prediction.slice(range.start, range.len()), target.slice(range.start, range.len())) };
-                lanes.add2(prediction, target, |prediction: T, target: T| {
-                    let difference = prediction.to_f64() - target.to_f64();
-                    [difference * difference]
-                });
-                lanes.totals()[0]
-            },
+            || chunks.map(chunk_sum).collect::<Vec<f64>>(),
         )
     });
-    let mean = sums.iter().sum::<f64>() / count as f64;
-    // SAFETY: the loss has one element.
-    unsafe { *Pointer::<T>::of(loss).at(0) = T::from_f64(mean) };
+    let [sum, counted] = before.unwrap_or_default();
+    Ok([sums.iter().flatten().fold(sum, |sum, chunk| sum + chunk), counted + count as f64])
+}
+
+/// loss = mean((prediction - target)^2).
+///
+/// # Safety
+/// As [`sums`].
+pub(super) unsafe fn forward<T: Float>(prediction: &View, target: &View, loss: &View) -> Result<(), String> {
+    // SAFETY: the caller's promises; the loss has one element.
+    unsafe { *Pointer::<T>::of(loss).at(0) = mean(sums::<T>(prediction, target, None)?) };
     Ok(())
 }
 
-/// dprediction = dloss 2 / count (prediction - target).
+/// dprediction = dloss 2 / count (prediction - target). Reads dloss, prediction, target, and the sums where these are a part.
 ///
 /// # Safety
-/// As [`forward`].
-pub(super) unsafe fn gradient<T: Float>(
-    dloss: &View,
-    prediction: &View,
-    target: &View,
-    dprediction: &View,
-) -> Result<(), String> {
+/// As [`sums`].
+pub(super) unsafe fn gradient<T: Float>(reads: &[View], dprediction: &View) -> Result<(), String> {
+    let (dloss, prediction, target) = (&reads[0], &reads[1], &reads[2]);
     check(prediction, target)?;
+    // SAFETY: the sums are live.
+    let counted = reads.get(3).map(|sums| unsafe { load_sums::<2>(sums, 1) }).transpose()?;
+    let count = counted.map_or(prediction.count() as f64, |sums| sums[0][1]);
     // SAFETY: dloss has one element.
     let dloss = unsafe { *Pointer::<T>::of(dloss).at(0) };
-    let factor = T::from_f64(dloss.to_f64() * 2.0 / prediction.count() as f64);
+    let factor = T::from_f64(dloss.to_f64() * 2.0 / count);
     // SAFETY: the caller's promises.
     unsafe { map2(prediction, target, dprediction, move |prediction: T, target: T| factor * (prediction - target)) }
 }

@@ -1,5 +1,9 @@
 //! Layer normalisation: statistics per row, over the axes from a given one on.
 
+use std::ops::Range;
+
+use forebay_base::kernel::chunk_rows_of;
+
 use super::super::block::{run2, run3, BLOCK};
 use super::super::element::Float;
 use super::super::lanes::Lanes;
@@ -97,54 +101,154 @@ fn row_statistics<T: Float>(row: &[T], epsilon: f32) -> (T, T) {
     (T::from_f64(mean), T::from_f64(1.0 / (variance + epsilon as f64).sqrt()))
 }
 
-/// dx, dscale and dbias of [`forward`]. The sums over rows run over fixed groups of rows, combined in order.
+/// What the gradient reads: rows of so many elements.
+struct Operands<T> {
+    rows: usize,
+    length: usize,
+    dy: Pointer<T>,
+    x: Pointer<T>,
+    scale: Pointer<T>,
+    mean: Pointer<T>,
+    inverse: Pointer<T>,
+}
+
+impl<T: Float> Operands<T> {
+    fn new(axis: usize, reads: &[View], like_x: &[&View], row_shaped: &[&View]) -> Result<Operands<T>, String> {
+        let [dy, x, scale, mean, inverse] = [0, 1, 2, 3, 4].map(|i: usize| &reads[i]);
+        let (like_x, row_shaped) = ([like_x, &[dy]].concat(), [row_shaped, &[scale]].concat());
+        let (rows, length) = shape(axis, x, &like_x, &row_shaped, &[mean, inverse])?;
+        let [dy, x, scale, mean, inverse] = [dy, x, scale, mean, inverse].map(Pointer::of);
+        Ok(Operands { rows, length, dy, x, scale, mean, inverse })
+    }
+
+    /// Adds a row to what becomes dscale and dbias.
+    ///
+    /// # Safety
+    /// The operands must be live and unwritten.
+    #[inline(always)]
+    unsafe fn add_row(&self, row: usize, dscale: &mut [f64], dbias: &mut [f64]) {
+        let start = row * self.length;
+        // SAFETY: the row lies in the operands.
+        let (dy, x, mean, inverse) = unsafe {
+            let (mean, inverse) = (*self.mean.at(row as isize), *self.inverse.at(row as isize));
+            (self.dy.slice(start, self.length), self.x.slice(start, self.length), mean, inverse)
+        };
+        for ((dscale, dbias), (&dy, &x)) in dscale.iter_mut().zip(dbias).zip(dy.iter().zip(x)) {
+            *dscale += dy.to_f64() * ((x - mean) * inverse).to_f64();
+            *dbias += dy.to_f64();
+        }
+    }
+
+    /// Writes a row of dx.
+    ///
+    /// # Safety
+    /// The operands must be live, and nobody else may touch the row of dx.
+    #[inline(always)]
+    unsafe fn write_row(&self, row: usize, dx: Pointer<T>) {
+        let start = row * self.length;
+        // SAFETY: the row lies in the operands; the caller promises the rest.
+        unsafe {
+            let (mean, inverse) = (*self.mean.at(row as isize), *self.inverse.at(row as isize));
+            let scale = self.scale.slice(0, self.length);
+            let (dy_row, x_row) = (self.dy.slice(start, self.length), self.x.slice(start, self.length));
+            let means = row_means(dy_row, x_row, scale, mean, inverse);
+            gradient_of_row((self.dy, self.x, dx), start, scale, (mean, inverse), means);
+        }
+    }
+
+    /// The sums of all rows, chunk by chunk, added to `before`, by place in a row. `then` sees each chunk behind its sums.
+    ///
+    /// # Safety
+    /// The operands must be live and, until `then` does, unwritten.
+    unsafe fn sums(
+        &self,
+        chunk_rows: u64,
+        before: Option<Vec<[f64; 2]>>,
+        then: impl Fn(Range<usize>) + Sync,
+    ) -> Vec<[f64; 2]> {
+        let length = self.length;
+        let partials = map_chunks(self.rows, chunk_rows as usize, |range| {
+            let mut sums = vec![0.0f64; 2 * length];
+            wide(
+                #[inline(always)]
+                || {
+                    let (dscale, dbias) = sums.split_at_mut(length);
+                    for row in range.clone() {
+                        // SAFETY: the caller's promise.
+                        unsafe { self.add_row(row, dscale, dbias) };
+                    }
+                },
+            );
+            then(range);
+            sums
+        });
+        let mut totals = before.unwrap_or_else(|| vec![[0.0; 2]; length]);
+        for sums in &partials {
+            let (dscale, dbias) = sums.split_at(length);
+            for (total, (dscale, dbias)) in totals.iter_mut().zip(dscale.iter().zip(dbias)) {
+                *total = [total[0] + dscale, total[1] + dbias];
+            }
+        }
+        totals
+    }
+}
+
+/// dx, and dscale and dbias where there are results for them, of [`forward`].
 ///
 /// # Safety
 /// As [`forward`].
 pub(super) unsafe fn gradient<T: Float>(axis: usize, reads: &[View], writes: &[View]) -> Result<(), String> {
-    let [dy, x, scale, mean, inverse] = [0, 1, 2, 3, 4].map(|i: usize| &reads[i]);
-    let sums_views: Vec<&View> = writes[1..].iter().chain([scale]).collect();
-    let (rows, length) = shape(axis, x, &[dy, &writes[0]], &sums_views, &[mean, inverse])?;
-    let pointer = |view: &View| Pointer::<T>::of(view);
-    let (dy, x, scale, dx) = (pointer(dy), pointer(x), pointer(scale), pointer(&writes[0]));
-    let (mean, inverse) = (pointer(mean), pointer(inverse));
-    // A group's sums are as long as a row: groups of at least 32 rows keep them small beside x.
-    let partials = map_chunks(rows, (CHUNK / length).max(32), |range| {
-        // The first half is dscale, the second dbias.
-        let mut sums = vec![0.0f64; 2 * length];
+    let parameters: Vec<&View> = writes[1..].iter().collect();
+    let operands = &Operands::<T>::new(axis, reads, &[&writes[0]], &parameters)?;
+    let dx = Pointer::<T>::of(&writes[0]);
+    let write = |range: Range<usize>| {
         wide(
             #[inline(always)]
             || {
                 for row in range {
-                    // SAFETY: the row lies in the operands and is this task's alone.
-                    unsafe {
-                        let (mean, inverse) = (*mean.at(row as isize), *inverse.at(row as isize));
-                        let start = row * length;
-                        let (dy_row, x_row) = (dy.slice(start, length), x.slice(start, length));
-                        let (dscale, dbias) = sums.split_at_mut(length);
-                        let terms = dscale.iter_mut().zip(dbias).zip(dy_row.iter().zip(x_row));
-                        for ((dscale, dbias), (&dy, &x)) in terms {
-                            *dscale += dy.to_f64() * ((x - mean) * inverse).to_f64();
-                            *dbias += dy.to_f64();
-                        }
-                        let means = row_means(dy_row, x_row, scale.slice(0, length), mean, inverse);
-                        gradient_of_row((dy, x, dx), start, scale.slice(0, length), (mean, inverse), means);
-                    }
+                    // SAFETY: the caller's promise; each row is in one range.
+                    unsafe { operands.write_row(row, dx) };
                 }
             },
         );
-        sums
-    });
-    let mut totals = vec![0.0; 2 * length];
-    for sums in &partials {
-        totals.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
+    };
+    let chunk_rows = chunk_rows_of(operands.rows as u64, operands.length as u64);
+    if parameters.is_empty() {
+        for_chunks(operands.rows, chunk_rows as usize, write);
+        return Ok(());
     }
-    for (view, totals) in writes[1..].iter().zip(totals.chunks(length)) {
-        // SAFETY: as long as a row.
-        let sums = unsafe { pointer(view).slice_mut(0, length) };
-        sums.iter_mut().zip(totals).for_each(|(sum, &total)| *sum = T::from_f64(total));
+    // SAFETY: the caller's promises.
+    unsafe {
+        let sums = operands.sums(chunk_rows, None, write);
+        store_parameter_gradients::<T>(&sums, &writes[1..]);
     }
     Ok(())
+}
+
+/// What becomes dscale and dbias, by place in a row, added to `before`.
+///
+/// # Safety
+/// As [`forward`].
+pub(in super::super) unsafe fn parameter_sums<T: Float>(
+    (axis, chunk_rows): (usize, u64),
+    reads: &[View],
+    before: Option<Vec<[f64; 2]>>,
+) -> Result<Vec<[f64; 2]>, String> {
+    let operands = Operands::<T>::new(axis, reads, &[], &[])?;
+    // SAFETY: the caller's promises.
+    Ok(unsafe { operands.sums(chunk_rows, before, |_| {}) })
+}
+
+/// Writes dscale and dbias.
+///
+/// # Safety
+/// The views must be of type `T`, as long as the sums, and nobody else's.
+pub(in super::super) unsafe fn store_parameter_gradients<T: Float>(sums: &[[f64; 2]], writes: &[View]) {
+    for (number, view) in writes.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        let gradient = unsafe { Pointer::<T>::of(view).slice_mut(0, sums.len()) };
+        gradient.iter_mut().zip(sums).for_each(|(gradient, sums)| *gradient = T::from_f64(sums[number]));
+    }
 }
 
 /// The means over a row of dy scale, and of that times the normalised x.

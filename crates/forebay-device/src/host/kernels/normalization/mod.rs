@@ -1,7 +1,7 @@
 //! Kernels: normalisation by statistics of a batch, of a row, or of neighbouring channels.
 
 pub(super) mod batch;
-mod layer;
+pub(super) mod layer;
 mod local;
 
 use forebay_base::Kernel;

@@ -1,0 +1,90 @@
+//! A model whose matrices are larger than what its rows hold: few rows, large layers, a squared error. Within its least budget no
+//! matrix is on the device as a whole.
+
+#[path = "../onnx/mod.rs"]
+mod onnx;
+
+use std::collections::BTreeMap;
+
+use forebay::training::{Loss, Optimizer, TrainingOptions};
+use forebay::{DataType, DeviceOptions, HostTensor, MemorySize, Model, Trainer};
+
+use super::{assert_same, trainer, Run};
+
+const ROWS: usize = 48;
+const FEATURES: usize = 640;
+const WIDE: usize = 1100;
+const NARROW: usize = 700;
+const OUTPUTS: usize = 520;
+const STEPS: usize = 2;
+
+/// Numbers around 0, each a function of its place.
+fn numbers(seed: usize, count: usize, scale: f64) -> Vec<f64> {
+    (0..count).map(|i| ((i * 7919 + seed * 104_729) % 1009) as f64 / 504.5 - 1.0).map(|value| value * scale).collect()
+}
+
+fn model() -> Model {
+    let transposed: &[(&str, &[i64], bool)] = &[("transB", &[1], false)];
+    let nodes = [
+        onnx::node("Gemm", &["x", "w1", "b1"], "sum1", transposed),
+        onnx::node("Relu", &["sum1"], "h1", &[]),
+        onnx::node("MatMul", &["h1", "w2"], "sum2", &[]),
+        onnx::node("LayerNormalization", &["sum2", "scale", "shift"], "h2", &[]),
+        onnx::node("Gemm", &["h2", "w3"], "y", transposed),
+    ];
+    let initializers = [
+        onnx::floats("w1", &[WIDE, FEATURES], &numbers(1, WIDE * FEATURES, 0.05)),
+        onnx::floats("b1", &[WIDE], &numbers(2, WIDE, 0.1)),
+        onnx::floats("w2", &[WIDE, NARROW], &numbers(3, WIDE * NARROW, 0.05)),
+        onnx::floats("scale", &[NARROW], &vec![1.0; NARROW]),
+        onnx::floats("shift", &[NARROW], &numbers(4, NARROW, 0.1)),
+        onnx::floats("w3", &[OUTPUTS, NARROW], &numbers(5, OUTPUTS * NARROW, 0.05)),
+    ];
+    let bytes = onnx::model(&nodes, &initializers, ("x", &[ROWS, FEATURES]), ("y", &[ROWS, OUTPUTS]));
+    Model::from_bytes(&bytes).unwrap()
+}
+
+fn tensor(seed: usize, columns: usize) -> HostTensor {
+    let values = numbers(seed, ROWS * columns, 1.0);
+    let bytes: Vec<u8> = values.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();
+    HostTensor::new(DataType::Float32, &[ROWS as u64, columns as u64], bytes).unwrap()
+}
+
+fn run(trainer: &mut Trainer) -> Run {
+    let step = |step: usize| {
+        let batch = BTreeMap::from([("x".to_string(), tensor(10 + step, FEATURES))]);
+        trainer.step(batch, tensor(20 + step, OUTPUTS)).unwrap().loss.to_bits()
+    };
+    let losses = (0..STEPS).map(step).collect();
+    let mut values = trainer.parameters().unwrap();
+    values.extend(trainer.state().unwrap());
+    Run { losses, values }
+}
+
+/// Trains within budgets down to the least: the bits are those of the unlimited run.
+pub fn same_bits_within_every_budget(device: &DeviceOptions) {
+    let within = |budget: Option<u64>| {
+        let training = TrainingOptions {
+            loss: Loss::MeanSquaredError,
+            loss_output: None,
+            optimizer: Optimizer::Sgd { learning_rate: 0.05, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
+            decay: None,
+            freeze: Vec::new(),
+            seed: 0,
+            gradient_outputs: false,
+        };
+        let device = DeviceOptions { device_memory: budget.map(MemorySize::Bytes), ..device.clone() };
+        trainer(model(), training, device)
+    };
+    let mut unlimited = within(None);
+    let (peak, minimum) = (unlimited.statistics().in_core_peak_bytes, unlimited.statistics().minimum_budget_bytes);
+    let expected = run(&mut unlimited);
+    drop(unlimited);
+    let largest_bytes = (4 * WIDE * NARROW) as u64;
+    assert!(minimum < largest_bytes / 2, "{minimum} bytes are needed, and the largest matrix has {largest_bytes}");
+    for budget in [peak / 2, peak / 5, minimum] {
+        let mut limited = within(Some(budget.max(minimum)));
+        assert_same(&expected, &run(&mut limited), &format!("within {budget} of {peak} bytes, at least {minimum}"));
+        assert!(limited.usage().heap_peak_bytes <= budget.max(minimum), "within {budget}");
+    }
+}
