@@ -9,6 +9,7 @@
 mod cut;
 mod interleave;
 mod layout;
+mod merge;
 mod product;
 mod rows;
 mod window;
@@ -100,8 +101,8 @@ fn building(program: &Program, limit_bytes: u64) -> Building {
         }
         building.source = index;
         let launch = layout::stored_by_rows(program, launch, &by_rows);
-        match large.contains(&index).then(|| best_cut(&launch)).flatten() {
-            Some(cut) => building.cut(&launch, &cut, limit_bytes),
+        match large.contains(&index).then(|| fitting_cut(&launch, limit_bytes)).flatten() {
+            Some((launch, cut)) => building.cut(&launch, &cut, limit_bytes),
             None => building.append(launch),
         }
     }
@@ -111,15 +112,30 @@ fn building(program: &Program, limit_bytes: u64) -> Building {
     building
 }
 
-/// The way to cut a launch that leaves the least to touch, where there are several.
-fn best_cut(launch: &ProgramLaunch) -> Option<Cut> {
-    let finest_bytes = |cut: &Cut| parts(launch, cut, PARTS_MAX, None).iter().map(touched_bytes).max();
-    let cuts = cuts(launch);
-    match cuts[..] {
-        [] => None,
-        [cut] => Some(cut),
-        _ => cuts.into_iter().min_by_key(finest_bytes),
+/// A launch and the way to cut it: with more of its axes merged as long as its parts touch too much, and that helps.
+fn fitting_cut(launch: &ProgramLaunch, limit_bytes: u64) -> Option<(ProgramLaunch, Cut)> {
+    // Sums are small, whatever they are of: any will do.
+    let sums = Operand {
+        buffer: BufferId(u32::MAX),
+        offset_bytes: 0,
+        desc: TensorDesc::packed(DataType::Float64, &[1]).ok()?,
+    };
+    let finest_bytes = |launch: &ProgramLaunch, cut: &Cut| {
+        let parts = parts(launch, cut, PARTS_MAX, Some(&sums));
+        parts.iter().map(touched_bytes).max().unwrap_or(u64::MAX)
+    };
+    let mut best: Option<(u64, ProgramLaunch, Cut)> = None;
+    let mut next = Some(launch.clone());
+    while let Some(launch) = next.filter(|_| best.as_ref().is_none_or(|(bytes, ..)| *bytes > limit_bytes)) {
+        let found = cuts(&launch).into_iter().map(|cut| (finest_bytes(&launch, &cut), cut));
+        if let Some((bytes, cut)) = found.min_by_key(|(bytes, _)| *bytes) {
+            if best.as_ref().is_none_or(|(least, ..)| bytes < *least) {
+                best = Some((bytes, launch.clone(), cut));
+            }
+        }
+        next = merge::merged(&launch);
     }
+    best.map(|(_, launch, cut)| (launch, cut))
 }
 
 /// Bytes that decide whether a launch is cut. The sums of a loss count as much as its gradient, which needs them where it is
@@ -168,7 +184,9 @@ impl Building {
         let Some((axis, of)) = summed else {
             let mut launch = launch.clone();
             if is_loss_gradient(&launch.kernel) {
-                match self.losses.iter().find(|(reads, _)| reads[..] == launch.reads[1..3]) {
+                // Their axes may have been merged.
+                let is_same = |(a, b): (&Operand, &Operand)| (a.buffer, a.range()) == (b.buffer, b.range());
+                match self.losses.iter().find(|(reads, _)| reads.iter().zip(&launch.reads[1..3]).all(is_same)) {
                     Some((_, sums)) => launch.reads.push(sums.clone()),
                     // The number of positions is not known to parts.
                     None => return self.append(launch),

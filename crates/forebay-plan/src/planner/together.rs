@@ -96,7 +96,7 @@ mod tests {
             };
             let whole = planned(None).statistics;
             let (low, high) = (whole.minimum_budget_bytes, whole.in_core_peak_bytes);
-            for percent in [10, 30, 60] {
+            for percent in [10, 30, 60, 80] {
                 let budget_bytes = low + (high - low) * percent / 100;
                 let plan = planned(Some(budget_bytes));
                 let found = &plan.statistics;
