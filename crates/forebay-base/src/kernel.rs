@@ -630,6 +630,12 @@ impl Kernel {
         }
     }
 
+    /// Whether every device runs the kernel, of float32, in less scratch than it asks for, or in none, with the same bits: scratch
+    /// then only makes it faster.
+    pub fn runs_in_less_scratch(&self) -> bool {
+        matches!(self, Kernel::ConvolutionWeightGradient { .. })
+    }
+
     /// The pairs (write, read) of bindings that may be the same region: the write then updates the read in place. For
     /// elementwise kernels this needs packed operands of the same sizes and element size; planning checks that.
     pub fn in_place(&self) -> &'static [(usize, usize)] {

@@ -119,7 +119,8 @@ pub trait Device: Send + Sync {
     /// What the device can do.
     fn limits(&self) -> &Limits;
 
-    /// Temporary bytes that a launch of `kernel` with these operands needs, a function of them alone.
+    /// Temporary bytes that a launch of `kernel` with these operands needs, a function of them alone; a launch may have less where
+    /// [`Kernel::runs_in_less_scratch`].
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`] where the device cannot run the kernel with these operands.

@@ -16,6 +16,7 @@ mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use forebay_base::tensor::SCRATCH_ALIGNMENT_BYTES;
 use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, Role};
 
@@ -279,9 +280,16 @@ fn parts(launch: &ProgramLaunch, cut: &Cut, count: u64, sums: Option<&Operand>) 
     let part = |number: u64| {
         let rows = Rows { start: line(number), end: line(number + 1) };
         let sums = sums.map(|operand| Sums { operand, begun: number > 0 });
+        let mut part = part(launch, cut, rows, sums)?;
+        if part.kernel.runs_in_less_scratch() {
+            // As much for each index as the whole has: enough for whatever is computed at once of a part.
+            let (own, all) = (rows.len().div_ceil(cut.step), cut.rows.div_ceil(cut.step));
+            let share = launch.scratch_bytes.div_ceil(all).saturating_mul(own);
+            part.scratch_bytes = share.next_multiple_of(SCRATCH_ALIGNMENT_BYTES).min(launch.scratch_bytes);
+        }
         let name =
             if count > 1 { format!("{} part {} of {count}", launch.name, number + 1) } else { launch.name.clone() };
-        Some(ProgramLaunch { name, ..part(launch, cut, rows, sums)? })
+        Some(ProgramLaunch { name, ..part })
     };
     (0..count).map(part).collect::<Option<Vec<_>>>().unwrap_or_default()
 }

@@ -69,8 +69,12 @@ impl Recorder<'_> {
         let descs =
             |bindings: &[forebay_base::Binding]| bindings.iter().map(|one| one.desc.clone()).collect::<Vec<_>>();
         let (reads, writes) = (descs(&launch.reads), descs(&launch.writes));
-        let lowered = lower(&launch.kernel, &reads, &writes, &self.gpu.offer)?;
         let scratch_bytes = launch.scratch.map_or(0, |region| region.range.len());
+        let mut offer = self.gpu.offer;
+        if launch.kernel.runs_in_less_scratch() {
+            offer.scratch_bytes_max = offer.scratch_bytes_max.min(scratch_bytes);
+        }
+        let lowered = lower(&launch.kernel, &reads, &writes, &offer)?;
         if lowered.scratch_bytes > scratch_bytes {
             let reason =
                 format!("{} has {scratch_bytes} of {} bytes of scratch", launch.kernel.name(), lowered.scratch_bytes);

@@ -114,7 +114,7 @@ fn geometry(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> Res
 /// Runs one kernel of this family.
 ///
 /// # Safety
-/// As [`super::run`]; the scratch is as long as [`workspace_bytes`] says.
+/// As [`super::run`]; the scratch is as long as [`workspace_bytes`] says, or shorter where the kernel runs in less.
 pub(super) unsafe fn run(
     kernel: &Kernel,
     reads: &[View],
@@ -129,6 +129,7 @@ pub(super) unsafe fn run(
     let descs = |views: &[View]| views.iter().map(|view| view.desc.clone()).collect::<Vec<_>>();
     let geometry = geometry(kernel, &descs(reads), &descs(writes))?;
     let refuse = |reason: String| unsupported(kernel, reason);
+    let scratch_count = scratch.as_ref().map_or(0, |view| view.desc.total_size_bytes() as usize / size_of::<f32>());
     let scratch = scratch.as_ref().map(Pointer::<f32>::of);
     let missing = || refuse("its scratch is missing".to_string());
     let [first, second] = [Pointer::of(&reads[0]), Pointer::of(&reads[1])];
@@ -147,10 +148,7 @@ pub(super) unsafe fn run(
                 correlation.run(*activation, first, weights, reads.get(2), target);
             }
             Kernel::ConvolutionWeightGradient { accumulate, .. } => {
-                let gradient = WeightGradient::new(&geometry).map_err(refuse)?;
-                if gradient.scratch_count() > 0 && scratch.is_none() {
-                    return Err(missing());
-                }
+                let gradient = WeightGradient::new(&geometry).map_err(refuse)?.within(scratch_count);
                 if let Some(before) = reads.get(2).filter(|before| *accumulate && before.pointer != writes[0].pointer) {
                     let count = before.desc.total_size_bytes() as usize;
                     std::ptr::copy_nonoverlapping(before.pointer, writes[0].pointer, count);

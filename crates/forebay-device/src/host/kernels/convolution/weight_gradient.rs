@@ -111,6 +111,12 @@ impl<'a> WeightGradient<'a> {
         Ok(WeightGradient { geometry, slab, blocks, offsets, tiles, plane_stride, gradient_stride, slots })
     }
 
+    /// The same in so many elements of scratch: fewer blocks at once, which changes no bit.
+    pub fn within(self, scratch_count: usize) -> WeightGradient<'a> {
+        let slots = scratch_count / self.sums_count().max(1);
+        WeightGradient { slots: self.slots.min(slots).max(1), ..self }
+    }
+
     fn sums_count(&self) -> usize {
         self.tiles.last().map_or(0, |tile| tile.sums + self.tile_sums(tile))
     }
