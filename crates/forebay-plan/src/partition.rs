@@ -274,7 +274,7 @@ impl Building {
 
 /// A launch in so many parts, or as many as there are; none where it cannot be cut so.
 fn parts(launch: &ProgramLaunch, cut: &Cut, count: u64, sums: Option<&Operand>) -> Vec<ProgramLaunch> {
-    let steps = cut.rows / cut.step;
+    let steps = cut.rows.div_ceil(cut.step);
     let count = count.min(steps).max(1);
     let line = |number: u64| if number == count { cut.rows } else { number * steps / count * cut.step };
     let part = |number: u64| {

@@ -51,9 +51,9 @@ pub(super) fn cuts(launch: &ProgramLaunch) -> Vec<Cut> {
     }
 }
 
-/// Whether there are two parts. What holds for the first rows holds for all.
+/// Whether there are two parts, of which the last may be shorter. What holds for the first rows holds for all.
 fn is_possible(launch: &ProgramLaunch, cut: &Cut) -> bool {
-    cut.rows >= 2 * cut.step && part(launch, cut, Rows { start: cut.step, end: cut.rows }, None).is_some()
+    cut.rows > cut.step && part(launch, cut, Rows { start: cut.step, end: cut.rows }, None).is_some()
 }
 
 /// Where a launch may be cut along an axis; none where it cannot be.
