@@ -67,7 +67,7 @@ mod summing;
 
 use std::fmt;
 
-pub use summing::{chunk_of, chunk_rows_of, Chunk, Summing};
+pub use summing::{chunk_of, chunk_rows_of, sums_rows, Chunk, Summing};
 
 /// Function of one variable, elementwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -659,7 +659,10 @@ impl Kernel {
             Kernel::RunningStatistics { .. } => &[(0, 0)],
             Kernel::Sgd { .. } => &[(0, 0), (1, 2)],
             Kernel::Adam { .. } => &[(0, 0), (1, 2), (2, 3)],
-            Kernel::Sums { of: Summing::BatchStatistics | Summing::Channels, accumulate: true } => &[(0, 1)],
+            Kernel::Sums {
+                of: Summing::BatchStatistics | Summing::Channels | Summing::Rows { .. },
+                accumulate: true,
+            } => &[(0, 1)],
             Kernel::Sums { of: Summing::BatchGradient { .. }, accumulate: true } => &[(0, 6)],
             Kernel::Sums { of: Summing::CrossEntropy { .. } | Summing::SquaredError, accumulate: true } => &[(0, 2)],
             Kernel::Sums { of: Summing::LayerGradient { .. }, accumulate: true } => &[(0, 5)],

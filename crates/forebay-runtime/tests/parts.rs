@@ -239,7 +239,9 @@ fn sequence(random: &mut Random, sequences: u64) -> Program {
     let [dx, dscale, dbias] = build.launch(normal, &reads, [&flat, &[features], &[features]]);
     let [loss] = build.launch(Kernel::MeanSquaredError, &[&g, &flattened], [&[1]]);
     let [dg] = build.launch(Kernel::MeanSquaredErrorGradient, &[&loss, &g, &flattened], [&flat]);
-    for operand in [&weights, &d, &f, &g, &mean, &inverse, &dx, &dscale, &dbias, &loss, &dg] {
+    // A bias' gradient, over all but the last two axes, so that rows are long enough.
+    let [sum] = build.launch(Kernel::Reduce { op: ReduceOp::Sum, axes: vec![0, 1] }, &[&f], [&wider[2..]]);
+    for operand in [&weights, &d, &f, &g, &mean, &inverse, &dx, &dscale, &dbias, &loss, &dg, &sum] {
         build.output(operand);
     }
     build.0.update_start = build.0.launches.len();

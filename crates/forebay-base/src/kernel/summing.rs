@@ -42,6 +42,16 @@ pub fn chunk_rows_of(rows: u64, length: u64) -> u64 {
     (CHUNK_ELEMENTS / length.max(1)).max(CHUNK_ROWS_MIN).max(rows.div_ceil(chunks_max))
 }
 
+/// Places in a row from which on sums over rows go row by row.
+const ROW_PLACES_MIN: u64 = 32;
+
+/// Whether a sum along some axes of a tensor with these sizes is one over rows: along its first axes, with rows of some length, and
+/// nothing that stands for channels. Then it runs in chunks of [`chunk_rows_of`], where x is packed and of `float32`.
+pub fn sums_rows(axes: &[usize], sizes: &[u64]) -> bool {
+    let length = sizes.get(axes.len()..).map_or(0, |places| places.iter().product());
+    !axes.is_empty() && axes.iter().copied().eq(0..axes.len()) && length >= ROW_PLACES_MIN
+}
+
 /// A kernel that sums over positions, cut into its sums ([`Kernel::Sums`]) and what becomes of them ([`Kernel::FromSums`]).
 /// Sums are float64, the rows of a table: \[rows, channels], or \[rows, 1] for a loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,6 +85,14 @@ pub enum Summing {
         /// Rows of a chunk ([`chunk_rows_of`] all rows).
         chunk_rows: u64,
     },
+    /// `Reduce` with [`ReduceOp::Sum`] along the first axes ([`sums_rows`]): reads x; sums are, by place in a row, the sum, and what
+    /// is still to be added to it. Gives y.
+    Rows {
+        /// How many axes are summed.
+        axes: usize,
+        /// Rows of a chunk ([`chunk_rows_of`] all rows).
+        chunk_rows: u64,
+    },
     /// `Reduce` with [`ReduceOp::Sum`] along all axes but the second: reads x\[n, c, ..]; one sum per channel. Gives y\[c].
     Channels,
 }
@@ -85,7 +103,10 @@ impl Summing {
         match self {
             Summing::BatchStatistics => 4,
             Summing::BatchGradient { .. } => 3,
-            Summing::CrossEntropy { .. } | Summing::SquaredError | Summing::LayerGradient { .. } => 2,
+            Summing::CrossEntropy { .. }
+            | Summing::SquaredError
+            | Summing::LayerGradient { .. }
+            | Summing::Rows { .. } => 2,
             Summing::Channels => 1,
         }
     }

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::{chunk_of, chunk_rows_of, Convolution, ReduceOp, Summing, Window};
+use forebay_base::kernel::{chunk_of, chunk_rows_of, sums_rows, Convolution, ReduceOp, Summing, Window};
 use forebay_base::{DataType, Kernel};
 use forebay_model::program::{Operand, ProgramLaunch};
 
@@ -120,6 +120,10 @@ fn summed_rows(kernel: &Kernel, sizes: &[u64], axis: usize) -> Option<u64> {
     let whole = |chunk: u64, of_row: u64| chunk / gcd(chunk, of_row);
     let sums = match kernel {
         Kernel::MeanSquaredError => return Some(whole(chunk_of(product(sizes), 1).rows, product(&sizes[axis + 1..]))),
+        Kernel::Reduce { op: ReduceOp::Sum, axes } if sums_rows(axes, sizes) && axes.contains(&axis) => {
+            let [all, length] = [&sizes[..axes.len()], &sizes[axes.len()..]].map(product);
+            return Some(whole(chunk_rows_of(all, length), product(&sizes[axis + 1..axes.len()])));
+        }
         Kernel::LayerNormalizationGradient { axis: along } => {
             let (rows, length) = (sizes.get(axis + 1..*along)?, product(sizes.get(*along..)?));
             return Some(whole(chunk_rows_of(product(&sizes[..*along]), length), product(rows)));
@@ -181,11 +185,22 @@ pub(super) fn summing(launch: &ProgramLaunch, axis: usize) -> Option<Summing> {
             let [rows, length] = [&sizes[..along], &sizes[along..]].map(|sizes| sizes.iter().product());
             Some(Summing::LayerGradient { axis: along, chunk_rows: chunk_rows_of(rows, length) })
         }
+        Kernel::Reduce { op: ReduceOp::Sum, ref axes } if axes.contains(&axis) && are_rows(axes, launch) => {
+            let sizes = launch.reads[0].desc.sizes();
+            let [rows, length] = [&sizes[..axes.len()], &sizes[axes.len()..]].map(|sizes| sizes.iter().product());
+            Some(Summing::Rows { axes: axes.len(), chunk_rows: chunk_rows_of(rows, length) })
+        }
         Kernel::Reduce { op: ReduceOp::Sum, ref axes } if axes.contains(&axis) && are_positions(axes, launch) => {
             Some(Summing::Channels)
         }
         _ => None,
     }
+}
+
+/// Whether a reduction sums over rows, as devices do.
+pub(super) fn are_rows(axes: &[usize], launch: &ProgramLaunch) -> bool {
+    let desc = &launch.reads[0].desc;
+    desc.data_type() == DataType::Float32 && desc.is_packed() && sums_rows(axes, desc.sizes())
 }
 
 /// Whether a reduction's axes are all but the second, that of channels.
@@ -205,7 +220,7 @@ pub(super) fn part(launch: &ProgramLaunch, cut: &Cut, rows: Rows, sums: Option<S
     if let Some(of) = summing(launch, axis) {
         let mut reads = launch.reads.clone();
         let sliced: &[usize] = match of {
-            Summing::BatchStatistics | Summing::Channels => {
+            Summing::BatchStatistics | Summing::Channels | Summing::Rows { .. } => {
                 reads.truncate(1);
                 &[0]
             }

@@ -2,11 +2,16 @@
 //!
 //! Two sequences of a thousand positions are two rows of the first axis; merged with the second, they are two thousand.
 
+use forebay_base::kernel::ReduceOp;
 use forebay_base::{Kernel, TensorDesc};
 use forebay_model::program::{Operand, ProgramLaunch};
 
+use super::cut;
+
 /// The same launch with its first two axes merged; none where its kernel tells them apart, or tensors do not lie so.
 pub(super) fn merged(launch: &ProgramLaunch) -> Option<ProgramLaunch> {
+    let is_of_rows =
+        matches!(&launch.kernel, Kernel::Reduce { op: ReduceOp::Sum, axes } if cut::are_rows(axes, launch));
     let mut launch = launch.clone();
     let reads: &[usize] = match &mut launch.kernel {
         Kernel::Unary(_) | Kernel::Cast => &[0],
@@ -29,6 +34,10 @@ pub(super) fn merged(launch: &ProgramLaunch) -> Option<ProgramLaunch> {
             *axis -= 1;
             &[0, 1]
         }
+        Kernel::Reduce { axes, .. } if is_of_rows && axes.len() > 1 => {
+            axes.pop();
+            &[0]
+        }
         Kernel::MeanSquaredError => &[0, 1],
         Kernel::MeanSquaredErrorGradient => &[1, 2],
         Kernel::MatMul { .. } if launch.reads.len() == 2 && launch.writes[0].desc.sizes().len() > 3 => &[0, 1],
@@ -36,7 +45,7 @@ pub(super) fn merged(launch: &ProgramLaunch) -> Option<ProgramLaunch> {
     };
     // Statistics of a layer's rows are in one dimension already, and results of sums have none of these axes.
     let writes = match launch.kernel {
-        Kernel::MeanSquaredError => 0,
+        Kernel::MeanSquaredError | Kernel::Reduce { .. } => 0,
         Kernel::LayerNormalization { .. } | Kernel::LayerNormalizationGradient { .. } => 1,
         _ => launch.writes.len(),
     };

@@ -20,6 +20,7 @@ mod parts;
 mod pooling;
 mod reach;
 mod reduce;
+mod rows;
 mod shaders;
 mod spatial;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::ReduceOp;
+use forebay_base::kernel::{sums_rows, ReduceOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
@@ -11,7 +11,7 @@ use super::operands::{exactly, require_packed};
 use super::parts::{parts, Beginning, Rows};
 use super::shaders::{self, Shader};
 use super::sums::{bindings, whole_channels, LANES};
-use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
+use super::{groups, rows, unsupported, Dispatch, Lowered, Offer, Operand};
 
 /// Elements that are combined by one lane, by the lanes of a small team, and beyond that by a whole workgroup.
 const LANE_ELEMENTS: u64 = 32;
@@ -163,6 +163,10 @@ fn reduce(
     let ([x], [y]) = (exactly(reads, "operands")?, exactly(writes, "results")?);
     if op == ReduceOp::Sum && are_positions(axes, x) {
         return whole_channels(x, y, offer);
+    }
+    let is_packed_float = x.data_type() == DataType::Float32 && x.is_packed();
+    if op == ReduceOp::Sum && is_packed_float && sums_rows(axes, x.sizes()) {
+        return rows::whole(axes.len(), x, y, offer);
     }
     let strides = x.effective_strides();
     let all = || x.sizes().iter().copied().zip(strides.iter().copied()).enumerate();

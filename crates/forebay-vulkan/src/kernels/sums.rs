@@ -7,7 +7,7 @@ use forebay_device::DeviceError;
 use super::lattice::{lattices, Lattice};
 use super::operands::{exactly, require_packed};
 use super::shaders::{self, Shader};
-use super::{groups, loss, normalization, unsupported, Bound, Dispatch, Lowered, Offer, Operand};
+use super::{groups, loss, normalization, rows, unsupported, Bound, Dispatch, Lowered, Offer, Operand};
 
 /// Invocations of a workgroup: must be `LANES` of the shaders.
 pub(super) const LANES: u64 = 256;
@@ -127,6 +127,7 @@ fn add(
         Summing::LayerGradient { axis, chunk_rows } => {
             return normalization::layer_sums((axis, chunk_rows), accumulate, reads, writes, offer)
         }
+        Summing::Rows { axes, chunk_rows } => return rows::sums((axes, chunk_rows), accumulate, reads, writes, offer),
         _ => {}
     }
     let [sums] = exactly(writes, "results")?;
@@ -153,7 +154,7 @@ fn add(
             let x = squares(reads)?;
             ([&shaders::SUMS_SQUARES_F32; 2], [x, x])
         }
-        Summing::CrossEntropy { .. } | Summing::LayerGradient { .. } | Summing::Channels => {
+        Summing::CrossEntropy { .. } | Summing::LayerGradient { .. } | Summing::Rows { .. } | Summing::Channels => {
             let [x] = exactly(reads, "operands")?;
             ([&shaders::SUMS_CHANNELS_F32, &shaders::SUMS_CHANNELS_F64], lattices([x, x])?)
         }
@@ -208,7 +209,8 @@ fn finish(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offe
         Summing::LayerGradient { .. } if data_type == DataType::Float32 => {
             ([&shaders::FROM_SUMS_LAYER_F32; 2], (1, 2), 0.0)
         }
-        Summing::CrossEntropy { .. } | Summing::SquaredError | Summing::LayerGradient { .. } => {
+        Summing::Rows { .. } if data_type == DataType::Float32 => ([&shaders::FROM_SUMS_ROWS_F32; 2], (1, 1), 0.0),
+        Summing::CrossEntropy { .. } | Summing::SquaredError | Summing::LayerGradient { .. } | Summing::Rows { .. } => {
             return Err(format!("data type {data_type} is not supported; cast to float32 first"))
         }
         Summing::Channels => ([&shaders::FROM_SUMS_CHANNELS_F32, &shaders::FROM_SUMS_CHANNELS_F64], (1, 1), 0.0),

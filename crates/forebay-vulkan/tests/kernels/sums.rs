@@ -172,6 +172,27 @@ fn squared_errors_in_parts_have_the_bits_of_the_whole() {
     }
 }
 
+#[test]
+fn sums_of_rows_in_parts_have_the_bits_of_the_whole() {
+    let Some(machine) = vulkan() else { return };
+    let cuts = [(300, 700, vec![0, 32, 160, 300]), (500, 100, vec![0, 163, 326, 500]), (2000, 40, vec![0, 409, 2000])];
+    for (seed, (rows, length, lines)) in (500..).zip(cuts) {
+        let mut random = Random::new(seed);
+        let x = random.tensor(&packed(DataType::Float32, &[rows, length]));
+        let y = packed(DataType::Float32, &[length]);
+        let writes = std::slice::from_ref(&y);
+        let kernel = Kernel::Reduce { op: ReduceOp::Sum, axes: vec![0] };
+        let whole = apply(machine, &kernel, std::slice::from_ref(&x), writes);
+        compare(seed, &kernel, std::slice::from_ref(&x), writes, 1e-6);
+        let of = Summing::Rows { axes: 1, chunk_rows: chunk_rows_of(rows, length) };
+        let table = packed(DataType::Float64, &[2, length]);
+        let reads: Vec<_> = parts(&x, 0, &lines).into_iter().map(|part| vec![part]).collect();
+        let (sums, results) = from_parts(machine, of, &reads, &table, &[], writes);
+        same(&format!("{rows} rows of {length} cut at {lines:?}"), seed, &results[0].1, &whole[0].1);
+        compare(seed, &Kernel::FromSums { of }, &[sums], writes, 1e-6);
+    }
+}
+
 /// Rows, their length, and lines at multiples of `forebay_base::kernel::chunk_rows_of`.
 #[test]
 fn layer_normalization_in_parts_has_the_bits_of_the_whole() {

@@ -10,6 +10,7 @@ use super::element::{for_type, Float};
 use super::loss::{cross_entropy, squared_error};
 use super::normalization::{batch, layer};
 use super::parallel::{require_packed, Pointer};
+use super::reduce::rows;
 use super::{unsupported, View};
 use crate::device::DeviceError;
 
@@ -66,6 +67,11 @@ unsafe fn add<T: Float>(of: Summing, accumulate: bool, reads: &[View], sums: &Vi
                 let before = before.map(|before| load_sums(before, length)).transpose()?;
                 store_sums(&layer::parameter_sums::<T>((axis, chunk_rows), reads, before)?, sums)
             }
+            Summing::Rows { axes, chunk_rows } => {
+                let length = sums.count() / 2;
+                let before = before.map(|before| load_sums(before, length)).transpose()?;
+                store_sums(&rows::sums::<T>((axes, chunk_rows), &reads[0], before)?, sums)
+            }
             Summing::Channels => {
                 let before = before.map(|before| load_sums(before, channels())).transpose()?;
                 let before = before.unwrap_or_else(|| vec![[0.0]; channels()]);
@@ -96,6 +102,10 @@ unsafe fn finish<T: Float>(of: Summing, reads: &[View], writes: &[View]) -> Resu
             Summing::CrossEntropy { .. } | Summing::SquaredError => {
                 let sums = load_sums::<2>(&reads[0], 1)?[0];
                 *Pointer::<T>::of(&writes[0]).at(0) = cross_entropy::mean(sums);
+            }
+            Summing::Rows { .. } => {
+                let y = Pointer::<T>::of(&writes[0]).slice_mut(0, count);
+                y.iter_mut().zip(load_sums(&reads[0], count)?).for_each(|(y, sums)| *y = rows::total(sums));
             }
             Summing::Channels => {
                 let y = Pointer::<T>::of(&writes[0]).slice_mut(0, count);

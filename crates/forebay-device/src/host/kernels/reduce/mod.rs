@@ -1,10 +1,11 @@
 //! Kernels: many elements become one, and softmax, which divides by such a sum.
 
 mod axes;
+pub(super) mod rows;
 mod softmax;
 
-use forebay_base::kernel::ReduceOp;
-use forebay_base::Kernel;
+use forebay_base::kernel::{sums_rows, ReduceOp};
+use forebay_base::{DataType, Kernel};
 
 use super::element::for_type;
 use super::View;
@@ -22,6 +23,13 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
         match kernel {
             Kernel::Reduce { op, axes } if data_type.is_integer() => {
                 for_type!(data_type, integers, T => axes::run::<T>(*op, axes, &reads[0], y))
+            }
+            Kernel::Reduce { op: ReduceOp::Sum, axes }
+                if data_type == DataType::Float32
+                    && reads[0].desc.is_packed()
+                    && sums_rows(axes, reads[0].desc.sizes()) =>
+            {
+                rows::run::<f32>(axes.len(), &reads[0], y)
             }
             Kernel::Reduce { op: ReduceOp::Sum, axes } if axes::are_positions(axes, &reads[0]) => {
                 for_type!(data_type, floats, T => axes::channel_sums::<T>(&reads[0], y))

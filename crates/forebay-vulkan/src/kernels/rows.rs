@@ -1,0 +1,65 @@
+//! Sums over the rows of a table, one per place in a row: `kernels/rows.slang`.
+
+use forebay_base::kernel::chunk_rows_of;
+use forebay_base::{DataType, TensorDesc};
+
+use super::operands::{exactly, require_packed};
+use super::shaders::{self, Shader};
+use super::sums::bindings;
+use super::{groups, Dispatch, Lowered, Offer, Operand};
+
+/// Bytes of a chunk's sum for a place in a row.
+const SUM_BYTES: u64 = 8;
+
+/// Rows, and their length, where the first axes are summed.
+fn table(x: &TensorDesc, axes: usize) -> Result<[u64; 2], String> {
+    let sizes = x.sizes();
+    if axes >= sizes.len() {
+        return Err(format!("{x} has no places behind {axes} axes"));
+    }
+    require_packed(&[x], DataType::Float32, x.element_count())?;
+    Ok([&sizes[..axes], &sizes[axes..]].map(|sizes| sizes.iter().product()))
+}
+
+/// The reduction that sums along the first axes, as parts would sum it.
+pub(super) fn whole(axes: usize, x: &TensorDesc, y: &TensorDesc, offer: &Offer) -> Result<Lowered, String> {
+    let [rows, length] = table(x, axes)?;
+    require_packed(&[y], DataType::Float32, length)?;
+    let operands = vec![Operand::Read(0), Operand::Write(0), Operand::Scratch, Operand::Counter];
+    Ok(lowered(&shaders::REDUCE_ROWS_F32, [rows, length, chunk_rows_of(rows, length)], false, operands, offer))
+}
+
+/// The sums of some rows.
+pub(super) fn sums(
+    (axes, chunk_rows): (usize, u64),
+    accumulate: bool,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    offer: &Offer,
+) -> Result<Lowered, String> {
+    let (own, before) = reads.split_at(reads.len().min(1));
+    let ([x], [sums]) = (exactly(own, "operands")?, exactly(writes, "results")?);
+    let [rows, length] = table(x, axes)?;
+    require_packed(&before.iter().chain([sums]).collect::<Vec<_>>(), DataType::Float64, 2 * length)?;
+    if before.len() != usize::from(accumulate) {
+        return Err(format!("{} operands", reads.len()));
+    }
+    let before = if accumulate { Operand::Read(1) } else { Operand::Write(0) };
+    let operands = vec![Operand::Read(0), Operand::Write(0), Operand::Scratch, Operand::Counter, before];
+    Ok(lowered(&shaders::SUMS_ROWS_F32, [rows, length, chunk_rows], accumulate, operands, offer))
+}
+
+fn lowered(
+    shader: &'static Shader,
+    [rows, length, chunk_rows]: [u64; 3],
+    accumulates: bool,
+    operands: Vec<Operand>,
+    offer: &Offer,
+) -> Lowered {
+    let count = rows.div_ceil(chunk_rows);
+    let groups = groups(count, offer);
+    let own = [count as u32, rows as u32, length as u32, chunk_rows as u32, accumulates.into()];
+    let parameters = [groups[0]].into_iter().chain(own).collect();
+    let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters, groups };
+    Lowered { dispatches: vec![dispatch], scratch_bytes: count * length * SUM_BYTES }
+}
