@@ -8,8 +8,8 @@
 # Where only a CPU stands for a GPU, models and sizes are small. FOREBAY_GPU_STEPS says how many steps are trained; another model:
 # FOREBAY_GPU_MODEL=model.onnx FOREBAY_GPU_DATA=FOLDER FOREBAY_GPU_SIZES='96 112 96' (of the input, for PyTorch).
 #
-# Needs Rust, Python, a Vulkan driver and the Khronos validation layer; PyTorch with the card for the comparisons, which are left out
-# without it. What fails says so, keeps nothing else from being tried, and makes the command end with 1.
+# Needs Rust, Python, a Vulkan driver and the Khronos validation layer; for the comparisons PyTorch with the card and NumPy: without a
+# card they are left out. What fails says so, keeps nothing else from being tried, and makes the command end with 1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 device=${1:-vulkan}
