@@ -2,9 +2,9 @@
 
     python3 benches/gpu_training.py [--device cuda] [--sizes 96 112 96] [--steps 5]
 
-Prints the median seconds of a step and, on a card, the most memory that was allocated. Blocks of two convolutions are what
+Prints the median seconds of a step and, on a card, the most memory that the counted steps had allocated. Blocks of two convolutions are what
 checkpointing computes again. The network is that of `peer_models.py`, the data are random, the rest is what `gpu.sh` has Forebay do:
-batch 1, softmax cross-entropy, SGD with momentum 0.9, float32 without TF32.
+batch 1, softmax cross-entropy, SGD with momentum 0.9, float32 without TF32. PyTorch may try its algorithms and take the best.
 """
 
 import argparse
@@ -43,10 +43,10 @@ def seconds(device, sizes, steps, checkpointed):
     x = torch.randn(1, 1, *sizes, device=device)
     y = torch.randint(0, 3, (1, *sizes), device=device)
     on_card = device != "cpu"
-    if on_card:
-        torch.cuda.reset_peak_memory_stats()
     times = []
-    for _ in range(2 + steps):
+    for step in range(2 + steps):
+        if on_card and step == 2:
+            torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x), y)
@@ -67,10 +67,11 @@ def main():
     given = arguments.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
     for name, checkpointed in [("in core", False), ("with activation checkpointing", True)]:
         step, peak_bytes = seconds(given.device, given.sizes, given.steps, checkpointed)
         peak = f", {peak_bytes / 2**20:.0f} MiB" if peak_bytes is not None else ""
-        print(f"PyTorch {name}: {step:.4f} s/step{peak}")
+        print(f"PyTorch {name}: {step:.4f} s/step{peak}", flush=True)
 
 
 if __name__ == "__main__":

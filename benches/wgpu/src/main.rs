@@ -157,13 +157,13 @@ fn told(step: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Counts, Failure
 
 /// By contender: the seconds that its step took in each round. Contenders take turns, and another one begins each round.
 fn times(contenders: &mut [Contender], rounds: usize) -> Result<Vec<Vec<f64>>, Failure> {
-    let mut times = vec![vec![0.0; rounds]; contenders.len()];
+    let mut times = vec![Vec::with_capacity(rounds); contenders.len()];
     for round in 0..rounds {
         for turn in 0..contenders.len() {
             let contender = (round + turn) % contenders.len();
             let start = Instant::now();
             (contenders[contender].1)()?;
-            times[contender][round] = start.elapsed().as_secs_f64();
+            times[contender].push(start.elapsed().as_secs_f64());
         }
     }
     Ok(times)

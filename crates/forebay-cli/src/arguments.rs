@@ -557,6 +557,10 @@ pub struct ReplayArguments {
 
 /// `forebay devices`.
 #[derive(Args, Debug)]
+#[command(
+    after_help = "The column `matrices` names the types of 16 bits of which a GPU multiplies whole matrices together
+(cooperative matrices): products and convolutions of these types use them."
+)]
 pub struct DevicesArguments {
     /// Print one JSON object on standard output
     #[arg(long)]

@@ -19,23 +19,34 @@ pub fn devices(arguments: &DevicesArguments) -> Result<(), Failure> {
         output::say(&format!("{:#}", json!({ "devices": devices })));
         return Ok(());
     }
-    output::say(&format!(
-        "{:<8} {:>12} {:>6} {:>10} {:<12} description",
-        "device", "memory", "lanes", "tile", "copies"
-    ));
-    for DeviceDescription { name, description, limits } in &devices {
-        match limits {
-            Ok(limits) => {
-                let tile = if limits.tiled { format_bytes(limits.tile_size_bytes) } else { "none".to_owned() };
-                let copies = if limits.copy_streams { "beside work" } else { "in turn" };
-                let memory = format_bytes(limits.memory_bytes);
-                let lanes = limits.lanes;
-                output::say(&format!("{name:<8} {memory:>12} {lanes:>6} {tile:>10} {copies:<12} {description}"));
-            }
-            Err(reason) => output::say(&format!("{name:<8} cannot be used: {reason}")),
-        }
-    }
+    output::say(&row(["device", "memory", "lanes", "tile", "copies", "matrices", "description"]));
+    devices.iter().for_each(|device| output::say(&line(device)));
     Ok(())
+}
+
+/// A line of the table.
+fn row([name, memory, lanes, tile, copies, matrices, description]: [&str; 7]) -> String {
+    format!("{name:<8} {memory:>12} {lanes:>6} {tile:>10} {copies:<12} {matrices:<17} {description}")
+}
+
+fn line(device: &DeviceDescription) -> String {
+    let DeviceDescription { name, description, limits, .. } = device;
+    let limits = match limits {
+        Ok(limits) => limits,
+        Err(reason) => return format!("{name:<8} cannot be used: {reason}"),
+    };
+    let tile = if limits.tiled { format_bytes(limits.tile_size_bytes) } else { "none".to_owned() };
+    let copies = if limits.copy_streams { "beside work" } else { "in turn" };
+    let matrices = match matrix_types(device) {
+        types if types.is_empty() => "none".to_owned(),
+        types => types.join(" "),
+    };
+    row([name, &format_bytes(limits.memory_bytes), &limits.lanes.to_string(), &tile, copies, &matrices, description])
+}
+
+/// Names of the types of which subgroups multiply matrices together.
+fn matrix_types(device: &DeviceDescription) -> Vec<String> {
+    device.matrix_types.iter().map(ToString::to_string).collect()
 }
 
 fn object(device: &DeviceDescription) -> forebay::serde_json::Value {
@@ -59,5 +70,24 @@ fn object(device: &DeviceDescription) -> forebay::serde_json::Value {
         "tensor_elements_max": limits.tensor_elements_max,
         "copy_streams": limits.copy_streams,
         "copies_use_lanes": limits.copies_use_lanes,
+        "cooperative_matrices": matrix_types(device),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay::DataType;
+
+    #[test]
+    fn matrices_are_told_in_both_forms() {
+        let mut device = forebay::devices().unwrap().into_iter().find(|device| device.name == "null").unwrap();
+        assert!(line(&device).contains(" none "), "{}", line(&device));
+        assert_eq!(object(&device)["cooperative_matrices"], json!([]));
+        device.matrix_types = vec![DataType::Float16, DataType::BFloat16];
+        assert!(line(&device).contains(" float16 bfloat16 "), "{}", line(&device));
+        assert_eq!(object(&device)["cooperative_matrices"], json!(["float16", "bfloat16"]));
+        device.limits = Err("it is elsewhere".to_owned());
+        assert_eq!(line(&device), "null     cannot be used: it is elsewhere");
+    }
 }

@@ -224,8 +224,10 @@ fn plans_are_explained_without_running() {
 #[test]
 fn devices_are_listed() {
     let text = success(&["devices"]);
-    assert!(text.contains("host"), "{text}");
-    assert!(json(&["devices"])["devices"].as_array().unwrap().iter().any(|device| device["name"] == "host"));
+    assert!(text.contains("host") && text.lines().next().unwrap().contains("matrices"), "{text}");
+    let report = json(&["devices"]);
+    let host = report["devices"].as_array().unwrap().iter().find(|device| device["name"] == "host").unwrap();
+    assert_eq!(host["cooperative_matrices"].as_array().map(Vec::len), Some(0), "{host}");
 }
 
 #[test]

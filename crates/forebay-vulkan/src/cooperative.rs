@@ -15,6 +15,9 @@ const SHARED_BYTES: u32 = 32 << 10;
 const BFLOAT16_EXTENSION: &CStr = c"VK_KHR_shader_bfloat16";
 const BFLOAT16_FEATURES: vk::StructureType = vk::StructureType::from_raw(1_000_141_000);
 const BFLOAT16: vk::ComponentTypeKHR = vk::ComponentTypeKHR::from_raw(1_000_141_000);
+/// The versions of Vulkan that these extensions came with.
+const MATRICES_SINCE: u32 = vk::make_api_version(0, 1, 3, 255);
+const BFLOAT16_SINCE: u32 = vk::make_api_version(0, 1, 4, 311);
 
 /// `VkPhysicalDeviceShaderBfloat16FeaturesKHR`.
 #[repr(C)]
@@ -54,17 +57,18 @@ pub(crate) fn extensions(cooperative: Option<Cooperative>) -> Vec<&'static CStr>
 }
 
 /// Which products a device with these extensions offers to shaders that are written for [`SIDE`] and [`LANES`]; none where
-/// there are none, or a device cannot promise how many invocations a subgroup has.
+/// there are none, or a device cannot promise how many invocations a subgroup has; under validation none that the layer is too
+/// old to know.
 pub(crate) fn offered(
     system: &System,
     device: vk::PhysicalDevice,
     extensions: &[vk::ExtensionProperties],
 ) -> Option<Cooperative> {
     let has = |name: &CStr| extensions.iter().any(|one| one.extension_name_as_c_str() == Ok(name));
-    if !has(khr::cooperative_matrix::NAME) {
+    if !has(khr::cooperative_matrix::NAME) || !system.can_judge(MATRICES_SINCE) {
         return None;
     }
-    let knows_bfloat16 = has(BFLOAT16_EXTENSION);
+    let knows_bfloat16 = has(BFLOAT16_EXTENSION) && system.can_judge(BFLOAT16_SINCE);
     let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
     let mut bfloat16 = BFloat16Features::new(false);
     let mut vulkan_12 = vk::PhysicalDeviceVulkan12Features::default();

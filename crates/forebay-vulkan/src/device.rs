@@ -19,7 +19,7 @@ use crate::batches::submit;
 use crate::disk::{Buffer, DISK_BYTES};
 use crate::frame::Frame;
 use crate::gpu::{failed, Asked, Gpu, Role};
-use crate::kernels::{lower, Offer};
+use crate::kernels::{scratch_bytes, Offer};
 use crate::memory::{bind_sparse, sparse_needs, Caps, HostAddress, Memories};
 use crate::pipeline::{usual_folder, Pipelines};
 use crate::record::Counters;
@@ -337,7 +337,7 @@ impl Device for VulkanDevice {
         reads: &[TensorDesc],
         writes: &[TensorDesc],
     ) -> Result<u64, DeviceError> {
-        Ok(lower(kernel, reads, writes, &self.gpu.offer)?.scratch_bytes)
+        scratch_bytes(kernel, reads, writes, &self.gpu.offer)
     }
 
     fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError> {

@@ -37,6 +37,8 @@ pub(crate) struct System {
     messenger: Option<(ext::debug_utils::Instance, vk::DebugUtilsMessengerEXT)>,
     /// Boxed, because the messenger holds its address.
     pub messages: Box<Messages>,
+    /// The version of Vulkan that the validation layer was made for; none without it.
+    layer_version: Option<u32>,
     /// The library stays loaded as long as its functions may be called.
     pub entry: Entry,
 }
@@ -72,16 +74,17 @@ impl System {
             let info = vk::InstanceCreateInfo::default().application_info(&application);
             // SAFETY: the structure and what it points to live through the call.
             let instance = unsafe { entry.create_instance(&info, None) }.map_err(no_vulkan)?;
-            return Ok(System { instance, messenger: None, messages, entry });
+            return Ok(System { instance, messenger: None, messages, layer_version: None, entry });
         }
         // SAFETY: a query without preconditions.
         let layers = unsafe { entry.enumerate_instance_layer_properties() }.map_err(no_vulkan)?;
-        if !layers.iter().any(|layer| layer.layer_name_as_c_str() == Ok(VALIDATION_LAYER)) {
+        let Some(layer) = layers.iter().find(|layer| layer.layer_name_as_c_str() == Ok(VALIDATION_LAYER)) else {
             let reason =
                 "validation was asked for (FOREBAY_VALIDATE), but the layer VK_LAYER_KHRONOS_validation is not \
                           installed (on Debian: apt-get install vulkan-validationlayers)";
             return Err(DeviceError::Setting { reason: reason.to_string() });
-        }
+        };
+        let layer_version = Some(layer.spec_version);
         let (layers, extensions) = ([VALIDATION_LAYER.as_ptr()], [ext::debug_utils::NAME.as_ptr()]);
         let enabled = [vk::ValidationFeatureEnableEXT::SYNCHRONIZATION_VALIDATION];
         let mut features = vk::ValidationFeaturesEXT::default().enabled_validation_features(&enabled);
@@ -98,8 +101,18 @@ impl System {
         // SAFETY: as above.
         let messenger = unsafe { functions.create_debug_utils_messenger(&self::listener(&messages), None) };
         let messenger = messenger.map_err(no_vulkan)?;
-        Ok(System { instance, messenger: Some((functions, messenger)), messages, entry })
+        Ok(System { instance, messenger: Some((functions, messenger)), messages, layer_version, entry })
     }
+
+    /// Whether the validation layer can judge what came with a version of Vulkan; true without a layer. An older one takes new
+    /// structures and shaders for mistakes.
+    pub fn can_judge(&self, version: u32) -> bool {
+        can_judge(self.layer_version, version)
+    }
+}
+
+fn can_judge(layer_version: Option<u32>, version: u32) -> bool {
+    layer_version.is_none_or(|layer_version| layer_version >= version)
 }
 
 impl Drop for System {
@@ -141,4 +154,17 @@ unsafe extern "system" fn listen(
         }
     }
     vk::FALSE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_judges_what_is_no_newer_than_itself() {
+        let version = |minor, patch| vk::make_api_version(0, 1, minor, patch);
+        assert!(can_judge(None, version(4, 311)));
+        assert!(can_judge(Some(version(4, 311)), version(4, 311)) && can_judge(Some(version(4, 1)), version(3, 255)));
+        assert!(!can_judge(Some(version(3, 239)), version(3, 255)) && !can_judge(Some(version(3, 300)), version(4, 0)));
+    }
 }

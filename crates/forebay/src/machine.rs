@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_base::Limits;
+use forebay_base::{DataType, Limits};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::{Device, DeviceError};
@@ -11,6 +11,7 @@ use forebay_model::program::Program;
 use forebay_plan::cost::{estimate, estimate_on, Costs};
 use forebay_plan::saved_costs::Unknown;
 use forebay_runtime::executor::STAGING_BYTES;
+use forebay_vulkan::kernels::Cooperative;
 use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
 
 use crate::error::Error;
@@ -93,6 +94,9 @@ pub struct DeviceDescription {
     pub description: String,
     /// What it can do, or why it cannot be used.
     pub limits: Result<Limits, String>,
+    /// Of which types of 16 bits its subgroups multiply whole matrices together (cooperative matrices, what vendors call tensor
+    /// or matrix cores): products and convolutions of these types run there. None on a device that cannot be used.
+    pub matrix_types: Vec<DataType>,
 }
 
 /// Memory of a device that is only described: the budget, which need not be the description's, is what counts.
@@ -110,20 +114,22 @@ pub fn devices() -> Result<Vec<DeviceDescription>, Error> {
     for name in ["host", "null"] {
         let machine = Machine::open(&DeviceOptions { device: name.to_string(), ..DeviceOptions::default() })?;
         let limits = machine.device.limits().clone();
-        all.push(DeviceDescription { name: name.to_string(), description: limits.name.clone(), limits: Ok(limits) });
+        let (name, description) = (name.to_string(), limits.name.clone());
+        all.push(DeviceDescription { name, description, limits: Ok(limits), matrix_types: Vec::new() });
     }
     match adapters() {
         Ok(adapters) if adapters.is_empty() => all.push(no_vulkan("no Vulkan: there is no driver of a device")),
         Ok(adapters) => all.extend(adapters.into_iter().map(|adapter| {
             let name = format!("vulkan:{}", adapter.index);
             let description = format!("{} ({}; {})", adapter.name, adapter.kind, adapter.driver);
-            let limits = match adapter.lacks {
+            let opened = match adapter.lacks {
                 Some(lacks) => Err(format!("{description} lacks {lacks}")),
-                None => vulkan(&name, &DeviceOptions::default())
-                    .map(|device| device.limits().clone())
-                    .map_err(|error| error.to_string()),
+                None => vulkan(&name, &DeviceOptions::default()).map_err(|error| error.to_string()),
             };
-            DeviceDescription { name, description, limits }
+            let matrix_types =
+                opened.as_ref().map(|device| matrix_types(device.offer().cooperative)).unwrap_or_default();
+            let limits = opened.map(|device| device.limits().clone());
+            DeviceDescription { name, description, limits, matrix_types }
         })),
         Err(error) => all.push(no_vulkan(&error.to_string())),
     }
@@ -133,7 +139,14 @@ pub fn devices() -> Result<Vec<DeviceDescription>, Error> {
 /// What is said of Vulkan where there is none.
 fn no_vulkan(reason: &str) -> DeviceDescription {
     let (name, description) = ("vulkan".to_string(), "GPUs of every vendor".to_string());
-    DeviceDescription { name, description, limits: Err(reason.to_string()) }
+    DeviceDescription { name, description, limits: Err(reason.to_string()), matrix_types: Vec::new() }
+}
+
+/// Of which types subgroups multiply matrices together.
+fn matrix_types(offered: Option<Cooperative>) -> Vec<DataType> {
+    let Some(Cooperative { float16, bfloat16 }) = offered else { return Vec::new() };
+    let types = [(float16, DataType::Float16), (bfloat16, DataType::BFloat16)];
+    types.into_iter().filter_map(|(is_offered, data_type)| is_offered.then_some(data_type)).collect()
 }
 
 fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
@@ -158,7 +171,7 @@ fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
             Ok(Arc::new(HostDevice::new(&settings).map_err(|error| refused("host", error))?))
         }
         "null" => null_device(NullDevice::new(NullProfile::Tiled), "null", options),
-        name if name == "vulkan" || name.starts_with("vulkan:") => vulkan(name, options),
+        name if name == "vulkan" || name.starts_with("vulkan:") => Ok(Arc::new(vulkan(name, options)?)),
         name => {
             let reason = format!("there is no device '{name}' (there are: {DEVICES})");
             Err(Error::Option { reason })
@@ -167,7 +180,7 @@ fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
 }
 
 /// A device of the machine's Vulkan drivers: `vulkan` for the first, `vulkan:` and its number or a part of its name.
-fn vulkan(name: &str, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+fn vulkan(name: &str, options: &DeviceOptions) -> Result<VulkanDevice, Error> {
     let usual = VulkanOptions::default();
     let settings = VulkanOptions {
         device: name.strip_prefix("vulkan:").map(str::to_string),
@@ -176,7 +189,7 @@ fn vulkan(name: &str, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error>
         heap_bytes_max: options.heap_size.unwrap_or(usual.heap_bytes_max),
         ..usual
     };
-    Ok(Arc::new(VulkanDevice::open(&settings).map_err(|error| refused(name, error))?))
+    VulkanDevice::open(&settings).map_err(|error| refused(name, error))
 }
 
 /// Why a device cannot be opened.
@@ -194,4 +207,18 @@ fn null_device(device: NullDevice, name: &str, options: &DeviceOptions) -> Resul
     let tile_bytes = options.tile_size.unwrap_or(usual.tile_size_bytes);
     let heap_bytes = options.heap_size.unwrap_or(usual.heap_size_max_bytes);
     Ok(Arc::new(device.with_heaps(tile_bytes, heap_bytes).map_err(|error| refused(name, error))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_of_matrices_are_those_that_are_offered() {
+        let (none, brain) = (Vec::new(), vec![DataType::BFloat16]);
+        assert_eq!(matrix_types(None), none);
+        assert_eq!(matrix_types(Some(Cooperative { float16: false, bfloat16: true })), brain);
+        let both = matrix_types(Some(Cooperative { float16: true, bfloat16: true }));
+        assert_eq!(both, [DataType::Float16, DataType::BFloat16]);
+    }
 }

@@ -12,7 +12,8 @@ use common::golden::{to_f64, Case};
 use common::reference::{forward, gradients, training};
 use common::{assert_same, recipe, run, trainer, trainer_on};
 use forebay::vulkan::{adapters, VulkanDevice, VulkanOptions};
-use forebay::{DeviceOptions, HostTensor, MemorySize, Model, Port, Session, SessionOptions};
+use forebay::{Device, DeviceOptions, HostTensor, MemorySize, Model, Port, Session, SessionOptions};
+use forebay_base::{Binding, Command, Kernel};
 use missing::skipped;
 
 /// Bytes that a binding holds where most tensors are larger.
@@ -113,6 +114,39 @@ cases! {
     resnet20: "resnet20", 1;
     tiny_gpt: "tiny-gpt", 1;
     unet3d: "unet3d", 1;
+}
+
+/// Launches have the scratch that they need also where a small budget cuts them into parts. Nothing runs, so budgets may be as
+/// small as there are.
+#[test]
+fn parts_have_the_scratch_that_they_need() {
+    if !present() {
+        return;
+    }
+    let device = VulkanDevice::open(&VulkanOptions::default()).unwrap();
+    let case = Case::read("unet3d");
+    let whole = trainer(case.model(), recipe(&case), vulkan()).statistics().clone();
+    for share in [10, 40] {
+        let budget_bytes = (whole.in_core_peak_bytes / share).max(whole.minimum_budget_bytes);
+        let options = DeviceOptions { device_memory: Some(MemorySize::Bytes(budget_bytes)), ..vulkan() };
+        let trainer = trainer(case.model(), recipe(&case), options);
+        let plan = trainer.plan();
+        let mut sums = 0;
+        for command in &plan.commands {
+            let Command::Launch { launch, .. } = command else { continue };
+            let descs = |bindings: &[Binding]| bindings.iter().map(|one| one.desc.clone()).collect::<Vec<_>>();
+            let (reads, writes) = (descs(&launch.reads), descs(&launch.writes));
+            if launch.kernel.runs_in_less_scratch() {
+                continue;
+            }
+            let needed_bytes = device.workspace_bytes(&launch.kernel, &reads, &writes).unwrap();
+            let scratch_bytes = launch.scratch.map_or(0, |region| region.range.len());
+            let name = &plan.labels[launch.label as usize];
+            assert!(needed_bytes <= scratch_bytes, "'{name}' has {scratch_bytes} of {needed_bytes} bytes of scratch");
+            sums += usize::from(matches!(launch.kernel, Kernel::Sums { .. }));
+        }
+        assert!(sums > 0, "nothing is summed in parts within {budget_bytes} bytes");
+    }
 }
 
 #[test]

@@ -27,7 +27,8 @@ mod spatial;
 mod summing_tests;
 mod sums;
 
-use forebay_base::{Kernel, TensorDesc};
+use forebay_base::kernel::Summing;
+use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
 use operands::require_countable;
@@ -177,6 +178,32 @@ pub fn lower(
         return Err(refuse("its operands have elements of 16 bits, which the device's shaders cannot address".into()));
     }
     Ok(lowered)
+}
+
+/// Bytes of scratch that a launch needs, whole or cut into parts: a plan gives each part what the whole has. The sums of parts
+/// are a kernel of their own ([`Kernel::Sums`]), which may need scratch where the whole needs none.
+///
+/// # Errors
+/// As [`lower`].
+pub fn scratch_bytes(
+    kernel: &Kernel,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    offer: &Offer,
+) -> Result<u64, DeviceError> {
+    let own = lower(kernel, reads, writes, offer)?.scratch_bytes;
+    let (of, operands) = match *kernel {
+        Kernel::BatchNormalizationTraining { .. } => (Summing::BatchStatistics, &reads[..1]),
+        Kernel::BatchNormalizationGradient { epsilon, activation } if writes.len() == 3 => {
+            (Summing::BatchGradient { epsilon, activation }, reads)
+        }
+        // The others sum as their parts do.
+        _ => return Ok(own),
+    };
+    let table = TensorDesc::packed(DataType::Float64, &[of.rows(), writes[1].element_count()]);
+    let table = table.map_err(|error| unsupported(kernel, error.to_string()))?;
+    let sums = lower(&Kernel::Sums { of, accumulate: false }, operands, &[table], offer)?;
+    Ok(own.max(sums.scratch_bytes))
 }
 
 fn lower_by_family(

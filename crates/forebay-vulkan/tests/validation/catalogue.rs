@@ -3,7 +3,7 @@
 use forebay_base::kernel::{
     Activation, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, Summing, UnaryOp, Window,
 };
-use forebay_base::DataType::{self, Bool, Float32, Float64, Int64};
+use forebay_base::DataType::{self, BFloat16, Bool, Float16, Float32, Float64, Int64};
 use forebay_base::{Kernel, TensorDesc};
 
 /// A kernel with the descriptors of what it reads and writes.
@@ -85,10 +85,10 @@ pub fn samples() -> Vec<Sample> {
                 activation,
                 part: ProductPart::Whole,
             },
-            &[&[9, 17], &[13, 17], &[13]],
-            &[&[9, 13]],
+            &[&[10, 18], &[14, 18], &[14]],
+            &[&[10, 14]],
         )
-        .with_read(2, TensorDesc::strided(Float32, &[9, 13], &[0, 1]).unwrap()),
+        .with_read(2, TensorDesc::strided(Float32, &[10, 14], &[0, 1]).unwrap()),
         floats(
             Kernel::Convolution { convolution: convolution.clone(), activation },
             &[IMAGE, WEIGHTS, CHANNELS],
@@ -177,7 +177,26 @@ pub fn samples() -> Vec<Sample> {
     ]
 }
 
+/// The products among the samples once more with operands of 16 bits, which other shaders compute.
+pub fn half_samples() -> Vec<Sample> {
+    let products = || samples().into_iter().filter(|sample| matches!(number(&sample.kernel), 19..=22));
+    [Float16, BFloat16].into_iter().flat_map(|kind| products().map(move |sample| sample.in_type(kind))).collect()
+}
+
 impl Sample {
+    /// The kernel and the type of what it writes first, for people.
+    pub fn name(&self) -> String {
+        format!("{} of {}", self.kernel.name(), self.writes[0].data_type())
+    }
+
+    /// The same with all operands of another type, strides included.
+    fn in_type(mut self, data_type: DataType) -> Sample {
+        for desc in self.reads.iter_mut().chain(&mut self.writes) {
+            *desc = TensorDesc::strided(data_type, desc.sizes(), &desc.effective_strides()).unwrap();
+        }
+        self
+    }
+
     fn with_read(mut self, index: usize, desc: TensorDesc) -> Sample {
         self.reads[index] = desc;
         self

@@ -11,7 +11,7 @@ mod missing;
 
 use std::collections::BTreeSet;
 
-use catalogue::{number, samples, Sample, KERNELS};
+use catalogue::{half_samples, number, samples, Sample, KERNELS};
 use forebay_base::kernel::UnaryOp;
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
 use forebay_device::{Device, DeviceError};
@@ -133,10 +133,27 @@ impl Drop for Bound<'_> {
 #[test]
 fn the_layer_sees_every_kernels_reads_and_writes_and_says_nothing_where_there_are_barriers() {
     let Some(bench) = bench() else { return };
+    judge(&bench, &samples());
+}
+
+#[test]
+fn the_layer_sees_products_of_16_bits_as_well() {
+    let Some(bench) = bench() else { return };
+    if !bench.device.offer().storage16 {
+        return skipped("the device keeps no numbers of 16 bits");
+    }
+    judge(&bench, &half_samples());
+}
+
+/// Whether the layer says nothing of samples between barriers, and something of each operand of each without one.
+///
+/// # Panics
+/// Where it does not.
+fn judge(bench: &Bench, samples: &[Sample]) {
     let mut unseen = Vec::new();
-    for sample in samples() {
-        let bound = Bound::new(&bench, &sample);
-        let name = sample.kernel.name();
+    for sample in samples {
+        let bound = Bound::new(bench, sample);
+        let name = sample.name();
         let fills = bound.launch.reads.iter().enumerate().map(|(index, binding)| {
             (
                 bound.fill(binding.region),
@@ -163,6 +180,8 @@ fn the_layer_sees_every_kernels_reads_and_writes_and_says_nothing_where_there_ar
 
 #[test]
 fn every_kernel_has_a_sample() {
+    let half_numbers: Vec<usize> = half_samples().iter().map(|sample| number(&sample.kernel)).collect();
+    assert_eq!(half_numbers, [19, 20, 21, 22, 19, 20, 21, 22]);
     let numbers: BTreeSet<usize> = samples().iter().map(|sample| number(&sample.kernel)).collect();
     assert_eq!(numbers, (0..KERNELS).collect());
 }
