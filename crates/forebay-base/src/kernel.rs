@@ -67,7 +67,7 @@ mod summing;
 
 use std::fmt;
 
-pub use summing::{chunk_of, chunk_rows_of, sums_rows, Chunk, Summing};
+pub use summing::{chunk_of, chunk_of_losses, chunk_rows_of, sums_rows, Chunk, Summing};
 
 /// Function of one variable, elementwise.
 #[derive(Clone, Copy, Debug, PartialEq)]

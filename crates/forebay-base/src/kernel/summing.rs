@@ -28,6 +28,15 @@ pub fn chunk_of(rows: u64, row_positions: u64) -> Chunk {
     }
 }
 
+/// Classes with which a position of a loss counts as one.
+const CLASSES_OF_A_POSITION: u64 = 512;
+
+/// The chunks of a loss over classes: with many classes they have fewer positions, so that what a chunk reads does not grow with
+/// their number.
+pub fn chunk_of_losses(classes: u64, rows: u64, row_positions: u64) -> Chunk {
+    chunk_of(rows, row_positions.saturating_mul(classes.div_ceil(CLASSES_OF_A_POSITION)))
+}
+
 /// Elements of rows in a chunk of sums over rows, and rows of a chunk at least: its sums are as long as a row, and small beside
 /// the rows.
 const CHUNK_ELEMENTS: u64 = 16 * 1024;

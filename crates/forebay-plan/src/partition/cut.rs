@@ -5,7 +5,9 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::{chunk_of, chunk_rows_of, sums_rows, Convolution, ReduceOp, Summing, Window};
+use forebay_base::kernel::{
+    chunk_of, chunk_of_losses, chunk_rows_of, sums_rows, Convolution, ReduceOp, Summing, Window,
+};
 use forebay_base::{DataType, Kernel};
 use forebay_model::program::{Operand, ProgramLaunch};
 
@@ -116,9 +118,20 @@ fn has_channels(kernel: &Kernel) -> bool {
 /// Rows of a chunk of the sums that a kernel makes along the axis; none where chunks have no whole rows.
 fn summed_rows(kernel: &Kernel, sizes: &[u64], axis: usize) -> Option<u64> {
     let product = |sizes: &[u64]| sizes.iter().product::<u64>();
+    let rows_and_places = (sizes.get(2).copied().unwrap_or(1), product(sizes.get(3..).unwrap_or(&[])));
     // The fewest rows that hold a multiple of what a chunk holds.
     let whole = |chunk: u64, of_row: u64| chunk / gcd(chunk, of_row);
     let sums = match kernel {
+        &Kernel::SoftmaxCrossEntropy { axis: along, .. } => {
+            let inner = product(sizes.get(along + 1..)?);
+            let (rows, places) = match (along, inner) {
+                (0 | 1, _) => rows_and_places,
+                (_, 1) => (1, product(&sizes[1..along])),
+                _ => (product(&sizes[1..along]), inner),
+            };
+            let chunk = chunk_of_losses(sizes[along], rows, places);
+            return Some(if axis == 0 { chunk.images } else { chunk.rows });
+        }
         Kernel::MeanSquaredError => return Some(whole(chunk_of(product(sizes), 1).rows, product(&sizes[axis + 1..]))),
         Kernel::Reduce { op: ReduceOp::Sum, axes } if sums_rows(axes, sizes) && axes.contains(&axis) => {
             let [all, length] = [&sizes[..axes.len()], &sizes[axes.len()..]].map(product);
@@ -130,30 +143,14 @@ fn summed_rows(kernel: &Kernel, sizes: &[u64], axis: usize) -> Option<u64> {
         }
         // A chunk of a weight gradient never has more than one image.
         Kernel::ConvolutionWeightGradient { .. } => axis == 2,
-        Kernel::BatchNormalizationTraining { .. }
-        | Kernel::BatchNormalizationGradient { .. }
-        | Kernel::SoftmaxCrossEntropy { .. } => true,
+        Kernel::BatchNormalizationTraining { .. } | Kernel::BatchNormalizationGradient { .. } => true,
         Kernel::Reduce { axes, .. } => axes.contains(&axis),
         _ => false,
-    };
-    let class_axis = match kernel {
-        Kernel::SoftmaxCrossEntropy { axis, .. } => *axis,
-        _ => 1,
     };
     if !sums {
         return Some(1);
     }
-    let (rows, places) = match kernel {
-        Kernel::SoftmaxCrossEntropy { .. } if class_axis > 1 => {
-            let inner = product(&sizes[class_axis + 1..]);
-            match inner {
-                1 => (1, product(&sizes[1..class_axis])),
-                inner => (product(&sizes[1..class_axis]), inner),
-            }
-        }
-        _ => (sizes.get(2).copied().unwrap_or(1), product(sizes.get(3..).unwrap_or(&[]))),
-    };
-    let chunk = chunk_of(rows, places);
+    let chunk = chunk_of(rows_and_places.0, rows_and_places.1);
     Some(if axis == 0 { chunk.images } else { chunk.rows })
 }
 

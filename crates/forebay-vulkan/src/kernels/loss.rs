@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::chunk_of;
+use forebay_base::kernel::chunk_of_losses;
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
@@ -151,7 +151,7 @@ impl Layout {
 
     /// Positions of a chunk, those of the images that it begins in, how many chunks these are, and how many there are in all.
     fn chunks(&self) -> [u64; 4] {
-        let chunk = chunk_of(self.rows, self.places);
+        let chunk = chunk_of_losses(self.classes, self.rows, self.places);
         let span = chunk.images * self.rows * self.places;
         let per_span = self.rows.div_ceil(chunk.rows);
         [chunk.images * chunk.rows * self.places, span, per_span, self.images.div_ceil(chunk.images) * per_span]

@@ -308,6 +308,7 @@ fn logits_cuts() -> Vec<(TensorDesc, usize, usize, Vec<u64>)> {
     vec![
         (packed(data_type, &[5000, 3]), 1, 0, vec![0, 2048, 5000]),
         (packed(data_type, &[4200, 40]), 1, 0, vec![0, 4096, 4200]),
+        (packed(data_type, &[800, 3000]), 1, 0, vec![0, 341, 682, 800]),
         (packed(data_type, &[70, 3, 8, 8]), 1, 0, vec![0, 32, 64, 70]),
         (packed(data_type, &[4, 33, 30, 90]), 1, 0, vec![0, 1, 4]),
         (packed(data_type, &[40, 60, 5]), 2, 0, vec![0, 34, 40]),

@@ -2,9 +2,9 @@
 //!
 //! A group is some positions whose logits lie together. Where nothing comes after the class axis, a position is a row of
 //! memory and loops run along classes; elsewhere loops run along positions. Losses are added position by position within a
-//! chunk ([`forebay_base::kernel::chunk_of`]), and chunk by chunk, however the groups are cut.
+//! chunk ([`forebay_base::kernel::chunk_of_losses`]), and chunk by chunk, however the groups are cut.
 
-use forebay_base::kernel::chunk_of;
+use forebay_base::kernel::chunk_of_losses;
 use forebay_base::{DataType, TensorDesc};
 
 use super::super::block::Buffer;
@@ -100,7 +100,7 @@ impl Layout {
 
     /// Images and rows of a chunk, and how many chunks there are.
     fn chunks(&self) -> (usize, usize, usize) {
-        let chunk = chunk_of(self.rows as u64, self.places as u64);
+        let chunk = chunk_of_losses(self.classes as u64, self.rows as u64, self.places as u64);
         let (images, rows) = ((chunk.images as usize).min(self.images), chunk.rows as usize);
         (images, rows, self.images.div_ceil(images) * self.rows.div_ceil(rows))
     }
