@@ -179,28 +179,11 @@ pub fn samples() -> Vec<Sample> {
             &[(Float64, &[2, 1])],
         ),
         sample(
-            Kernel::Sums { of: Summing::LayerGradient { axis: 1, chunk_rows: 32 }, accumulate: false },
-            &[(Float32, ROWS), (Float32, ROWS), (Float32, &[32]), (Float32, &[6]), (Float32, &[6])],
-            &[(Float64, &[2, 32])],
-        ),
-        sample(
             Kernel::Sums { of: Summing::Rows { axes: 1, chunk_rows: 32 }, accumulate: false },
             &[(Float32, ROWS)],
             &[(Float64, &[2, 32])],
         ),
         floats(Kernel::Reduce { op: ReduceOp::Sum, axes: vec![0] }, &[ROWS], &[&[32]]),
-        floats(
-            Kernel::MatMul {
-                transpose_a: false,
-                transpose_b: true,
-                alpha: 1.0,
-                beta: 0.0,
-                activation,
-                part: ProductPart::MoreTerms,
-            },
-            &[&[10, 18], &[14, 18], &[10, 14]],
-            &[&[10, 14]],
-        ),
         sample(Kernel::FromSums { of: entropy }, &[(Float64, &[2, 1])], &[(Float32, ONE)]),
     ]
 }
