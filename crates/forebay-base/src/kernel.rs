@@ -665,7 +665,7 @@ impl Kernel {
             } => &[(0, 1)],
             Kernel::Sums { of: Summing::BatchGradient { .. }, accumulate: true } => &[(0, 6)],
             Kernel::Sums { of: Summing::CrossEntropy { .. } | Summing::SquaredError, accumulate: true } => &[(0, 2)],
-            Kernel::Sums { of: Summing::LayerGradient { .. }, accumulate: true } => &[(0, 5)],
+            Kernel::Sums { of: Summing::LayerGradient { .. }, accumulate: true } => &[(0, 4)],
             _ => &[],
         }
     }

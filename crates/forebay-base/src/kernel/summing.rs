@@ -86,7 +86,7 @@ pub enum Summing {
     /// `MeanSquaredError`: sums are the squares of differences and the number of elements. Elements are positions in the order
     /// in which they lie, each a row of its own. Gives loss\[1].
     SquaredError,
-    /// `LayerNormalizationGradient`: sums are, by place in a row, the slopes times the normalised elements, and the slopes; rows
+    /// `LayerNormalizationGradient`: reads dy, x, mean, inverse_deviation; sums are, by place in a row, the slopes times the normalised elements, and the slopes; rows
     /// are summed in the chunks of the whole. Gives dscale\[row] and dbias\[row].
     LayerGradient {
         /// First normalised axis of x.

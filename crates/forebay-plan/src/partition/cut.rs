@@ -226,6 +226,8 @@ pub(super) fn part(launch: &ProgramLaunch, cut: &Cut, rows: Rows, sums: Option<S
                 for read in &mut reads[3..5] {
                     *read = statistics_of_rows(read, &launch.reads[1], axis..along, rows)?;
                 }
+                // The scale has no part in these sums.
+                reads.remove(2);
                 &[0, 1]
             }
             Summing::CrossEntropy { axis: class_axis, .. } => {

@@ -288,19 +288,18 @@ pub(super) fn layer_sums(
     writes: &[TensorDesc],
     offer: &Offer,
 ) -> Result<Lowered, String> {
-    let (own, before) = reads.split_at(reads.len().min(5));
-    let [dy, x, scale, mean, inverse] = exactly(own, "operands")?;
+    let (own, before) = reads.split_at(reads.len().min(4));
+    let [dy, x, mean, inverse] = exactly(own, "operands")?;
     let (rows, length) = rows_of(axis, x)?;
     require_packed(&[dy, x], DataType::Float32, rows * length)?;
     require_packed(&[mean, inverse], DataType::Float32, rows)?;
-    require_packed(&[scale], DataType::Float32, length)?;
     let tables: Vec<&TensorDesc> = before.iter().chain(writes).collect();
     require_packed(&tables, DataType::Float64, 2 * length)?;
     if before.len() != usize::from(accumulate) || writes.len() != 1 {
         return Err(format!("{} operands and {} results", reads.len(), writes.len()));
     }
-    let before = if accumulate { Operand::Read(5) } else { Operand::Write(0) };
-    let reads = [0, 1, 3, 4].map(Operand::Read);
+    let before = if accumulate { Operand::Read(4) } else { Operand::Write(0) };
+    let reads = [0, 1, 2, 3].map(Operand::Read);
     let operands = reads.into_iter().chain([Operand::Write(0), Operand::Scratch, Operand::Counter, before]);
     Ok(layer_rows(&shaders::LAYER_SUMS_F32, [rows, length, chunk_rows], [accumulate, true], bindings(operands), offer))
 }

@@ -63,7 +63,7 @@ unsafe fn add<T: Float>(of: Summing, accumulate: bool, reads: &[View], sums: &Vi
                 store_sums(&[squared_error::sums::<T>(&reads[0], &reads[1], before)?], sums)
             }
             Summing::LayerGradient { axis, chunk_rows } => {
-                let length = reads[2].count();
+                let length = sums.count() / 2;
                 let before = before.map(|before| load_sums(before, length)).transpose()?;
                 store_sums(&layer::parameter_sums::<T>((axis, chunk_rows), reads, before)?, sums)
             }

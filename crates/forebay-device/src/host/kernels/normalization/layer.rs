@@ -107,18 +107,20 @@ struct Operands<T> {
     length: usize,
     dy: Pointer<T>,
     x: Pointer<T>,
-    scale: Pointer<T>,
     mean: Pointer<T>,
     inverse: Pointer<T>,
 }
 
 impl<T: Float> Operands<T> {
-    fn new(axis: usize, reads: &[View], like_x: &[&View], row_shaped: &[&View]) -> Result<Operands<T>, String> {
-        let [dy, x, scale, mean, inverse] = [0, 1, 2, 3, 4].map(|i: usize| &reads[i]);
-        let (like_x, row_shaped) = ([like_x, &[dy]].concat(), [row_shaped, &[scale]].concat());
-        let (rows, length) = shape(axis, x, &like_x, &row_shaped, &[mean, inverse])?;
-        let [dy, x, scale, mean, inverse] = [dy, x, scale, mean, inverse].map(Pointer::of);
-        Ok(Operands { rows, length, dy, x, scale, mean, inverse })
+    fn new(
+        axis: usize,
+        [dy, x, mean, inverse]: [&View; 4],
+        like_x: &[&View],
+        row_shaped: &[&View],
+    ) -> Result<Operands<T>, String> {
+        let (rows, length) = shape(axis, x, &[like_x, &[dy]].concat(), row_shaped, &[mean, inverse])?;
+        let [dy, x, mean, inverse] = [dy, x, mean, inverse].map(Pointer::of);
+        Ok(Operands { rows, length, dy, x, mean, inverse })
     }
 
     /// Adds a row to what becomes dscale and dbias.
@@ -142,14 +144,14 @@ impl<T: Float> Operands<T> {
     /// Writes a row of dx.
     ///
     /// # Safety
-    /// The operands must be live, and nobody else may touch the row of dx.
+    /// The operands and scale, as long as a row, must be live, and nobody else may touch the row of dx.
     #[inline(always)]
-    unsafe fn write_row(&self, row: usize, dx: Pointer<T>) {
+    unsafe fn write_row(&self, row: usize, scale: Pointer<T>, dx: Pointer<T>) {
         let start = row * self.length;
         // SAFETY: the row lies in the operands; the caller promises the rest.
         unsafe {
             let (mean, inverse) = (*self.mean.at(row as isize), *self.inverse.at(row as isize));
-            let scale = self.scale.slice(0, self.length);
+            let scale = scale.slice(0, self.length);
             let (dy_row, x_row) = (self.dy.slice(start, self.length), self.x.slice(start, self.length));
             let means = row_means(dy_row, x_row, scale, mean, inverse);
             gradient_of_row((self.dy, self.x, dx), start, scale, (mean, inverse), means);
@@ -198,22 +200,23 @@ impl<T: Float> Operands<T> {
 /// # Safety
 /// As [`forward`].
 pub(super) unsafe fn gradient<T: Float>(axis: usize, reads: &[View], writes: &[View]) -> Result<(), String> {
-    let parameters: Vec<&View> = writes[1..].iter().collect();
-    let operands = &Operands::<T>::new(axis, reads, &[&writes[0]], &parameters)?;
-    let dx = Pointer::<T>::of(&writes[0]);
+    let [dy, x, scale, mean, inverse] = [0, 1, 2, 3, 4].map(|i: usize| &reads[i]);
+    let row_shaped: Vec<&View> = writes[1..].iter().chain([scale]).collect();
+    let operands = &Operands::<T>::new(axis, [dy, x, mean, inverse], &[&writes[0]], &row_shaped)?;
+    let (scale, dx) = (Pointer::<T>::of(scale), Pointer::<T>::of(&writes[0]));
     let write = |range: Range<usize>| {
         wide(
             #[inline(always)]
             || {
                 for row in range {
                     // SAFETY: the caller's promise; each row is in one range.
-                    unsafe { operands.write_row(row, dx) };
+                    unsafe { operands.write_row(row, scale, dx) };
                 }
             },
         );
     };
     let chunk_rows = chunk_rows_of(operands.rows as u64, operands.length as u64);
-    if parameters.is_empty() {
+    if writes.len() == 1 {
         for_chunks(operands.rows, chunk_rows as usize, write);
         return Ok(());
     }
@@ -234,7 +237,7 @@ pub(in super::super) unsafe fn parameter_sums<T: Float>(
     reads: &[View],
     before: Option<Vec<[f64; 2]>>,
 ) -> Result<Vec<[f64; 2]>, String> {
-    let operands = Operands::<T>::new(axis, reads, &[], &[])?;
+    let operands = Operands::<T>::new(axis, [0, 1, 2, 3].map(|i: usize| &reads[i]), &[], &[])?;
     // SAFETY: the caller's promises.
     Ok(unsafe { operands.sums(chunk_rows, before, |_| {}) })
 }
