@@ -4,13 +4,14 @@
 //! much, so that more can leave before it, or the one after, so that more can come back after. Waits grow until everything
 //! fits, then they shrink for as long as it still does.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::swap::emit::emit;
 use crate::swap::idle::Needs;
 use crate::swap::layout::Layout;
 use crate::swap::lru::demand_lru;
-use crate::swap::recompute::Recomputation;
+use crate::swap::recompute::{Candidate, Recomputation};
 use crate::swap::schedule::Schedule;
 use crate::swap::timeline::Timeline;
 use crate::swap::workload::{SwapError, Workload};
@@ -21,13 +22,17 @@ const FEWEST_SLOTS: u64 = 512;
 /// A slot's traffic should be that small a part of the device's memory.
 const DEVICE_PARTS: u64 = 512;
 /// Shares of the candidates for recomputation that are tried, in sixteenths; the best ones come first.
-const SHARES: [usize; 7] = [1, 2, 4, 6, 8, 12, 16];
+const SHARES: [usize; 9] = [1, 2, 4, 6, 8, 10, 12, 14, 16];
 /// The same where each becomes a whole plan, which takes longer.
 const PLANNED_SHARES: [usize; 5] = [1, 3, 6, 10, 16];
 /// How many kernels in a row are run again for one tensor at most, where each attempt becomes a plan; and in traces, whose steps
 /// are longer.
 const CHAIN: usize = 8;
-const TRACED_CHAIN: usize = 4;
+const TRACED_CHAINS: [usize; 2] = [4, 8];
+/// Then numbers of candidates near the best share are tried, first with a distance of one of so many parts of all.
+const FINER_PARTS: [usize; 3] = [32, 64, 128];
+/// So many of the launches that promise most become plans.
+const MOST_PLANS: usize = 3;
 /// Promises are found with slots that are this many times as long.
 const COARSE: u64 = 4;
 /// Attempts to make everything fit.
@@ -57,8 +62,17 @@ pub struct Progress {
 pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<Schedule, SwapError> {
     workload.validate()?;
     let mut search = Search::new(workload, Grain::Fine, progress);
-    search.choose_recomputations();
-    let planned = search.plan();
+    let mut planned: Option<Schedule> = None;
+    for launches in search.promising() {
+        // Without any wait a step takes as long as its launches.
+        let least_ns: u64 = launches.iter().map(|launch| workload.kernels[launch.0].duration_ns).sum();
+        if planned.as_ref().is_some_and(|planned| planned.step_ns <= least_ns) {
+            continue;
+        }
+        search.launches = launches;
+        let found = search.plan();
+        planned = planned.into_iter().chain(found).min_by_key(|schedule| schedule.step_ns);
+    }
     // Where links are so slow that nearly all time is waiting, paging on demand may be as good.
     let paged = if planned.as_ref().is_none_or(|planned| planned.step_ns > SLOW * workload.ideal_ns()) {
         demand_lru(workload).ok()
@@ -69,6 +83,33 @@ pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<S
     found.ok_or_else(|| SwapError::NoSchedule {
         reason: format!("{GROWING_ROUNDS} rounds of longer waits did not suffice; give more --device-memory"),
     })
+}
+
+/// EXPERIMENT
+pub fn experiment(workload: &Workload) {
+    let mut quiet = |_| ();
+    let mut search = Search::new(workload, Grain::Fine, &mut quiet);
+    let plain = search.launches.clone();
+    let Promise { pressed, fits, .. } = search.promise(&plain);
+    let _ = fits;
+    for chain in [1, 4, 8] {
+        let recomputation = Recomputation::new(workload, &pressed, chain);
+        let candidates = recomputation.candidates();
+        for sixteenths in [0, 2, 4, 6, 8, 10, 12, 14, 16] {
+            let chosen = &candidates[..candidates.len() * sixteenths / 16];
+            let launches = recomputation.launches(chosen);
+            let promise = search.promise(&launches).step_ns;
+            let again: u64 = launches.iter().filter(|l| l.1).map(|l| workload.kernels[l.0].duration_ns).sum();
+            let ideal = workload.ideal_ns() as f64;
+            search.launches = launches;
+            search.rounds = 0;
+            let grown = search.grow();
+            let rounds = search.rounds;
+            let g = grown.as_ref().map_or(0.0, |g| g.1.step_ns as f64 / ideal);
+            let full = grown.map_or(0.0, |(w, s)| search.shrink(w, s).step_ns as f64 / ideal);
+            eprintln!("chain {chain} {sixteenths}/16 of {} worth {:.2}: again {:.4} promise {:.4} grown {g:.4} in {rounds} plan {:.4}", candidates.len(), chosen.last().map_or(0.0, |c| c.worth), again as f64 / ideal, promise as f64 / ideal, full);
+        }
+    }
 }
 
 /// How finely time is cut into slots.
@@ -159,27 +200,55 @@ impl<'a> Search<'a> {
         self.grow().map(|(waits_ns, schedule)| self.shrink(waits_ns, schedule))
     }
 
-    /// Runs kernels again where that promises a shorter step than moving everything.
-    fn choose_recomputations(&mut self) {
+    /// The launches that promise the shortest steps, the shortest first: as they come, or with some that run again.
+    fn promising(&mut self) -> Vec<Vec<(usize, bool)>> {
         let plain = self.launches.clone();
-        let Promise { step_ns: mut best_ns, pressed, fits } = self.promise(&plain);
+        let Promise { step_ns, pressed, fits } = self.promise(&plain);
+        let mut promised = vec![(step_ns, plain)];
         if fits {
-            return;
+            return promised.into_iter().map(|(_, launches)| launches).collect();
         }
-        let recomputation = Recomputation::new(self.workload, &pressed, TRACED_CHAIN);
-        let candidates = recomputation.candidates();
-        let mut worse = 0;
-        for sixteenths in SHARES {
-            let chosen = &candidates[..candidates.len() * sixteenths / 16];
-            let launches = recomputation.launches(chosen);
-            let promise = self.promise(&launches);
-            if promise.step_ns < best_ns {
-                (best_ns, self.launches, worse) = (promise.step_ns, launches, 0);
-            } else {
-                worse += 1;
+        let mut known = Vec::new();
+        for chain in TRACED_CHAINS {
+            let recomputation = Recomputation::new(self.workload, &pressed, chain);
+            let candidates = recomputation.candidates();
+            let all = recomputation.launches(&candidates);
+            // Longer chains are nothing new where shorter ones reach everything.
+            if all == known {
+                continue;
             }
-            if worse == 2 {
-                break;
+            self.ask(&recomputation, &candidates, &mut promised);
+            known = all;
+        }
+        promised.sort_by_key(|(step_ns, _)| *step_ns);
+        promised.truncate(MOST_PLANS);
+        promised.into_iter().map(|(_, launches)| launches).collect()
+    }
+
+    /// Asks what shares of the candidates promise, the best candidates first; then what numbers near the best share do.
+    fn ask(
+        &mut self,
+        recomputation: &Recomputation<'_>,
+        candidates: &[Candidate],
+        promised: &mut Vec<(u64, Vec<(usize, bool)>)>,
+    ) {
+        let mut steps_ns = BTreeMap::new();
+        let mut ask = |count: usize, steps_ns: &mut BTreeMap<usize, u64>| {
+            if count > 0 && count <= candidates.len() && !steps_ns.contains_key(&count) {
+                let launches = recomputation.launches(&candidates[..count]);
+                let step_ns = self.promise(&launches).step_ns;
+                steps_ns.insert(count, step_ns);
+                promised.push((step_ns, launches));
+            }
+        };
+        for sixteenths in SHARES {
+            ask((candidates.len() * sixteenths).div_ceil(16), &mut steps_ns);
+        }
+        for parts in FINER_PARTS {
+            let step = candidates.len() / parts;
+            if let (true, Some((&count, _))) = (step > 0, steps_ns.iter().min_by_key(|(_, step_ns)| **step_ns)) {
+                ask(count.saturating_sub(step), &mut steps_ns);
+                ask(count + step, &mut steps_ns);
             }
         }
     }
@@ -193,19 +262,18 @@ impl<'a> Search<'a> {
         let mut layout = Layout::new(self.workload, &kernels, &timeline, &needs);
         let pressed = timeline.runs.iter().map(|run| layout.excess[run.start] > 0).collect();
         layout.relieve();
-        let most = |region: Range<usize>| layout.excess[region].iter().copied().max().unwrap_or(0).unsigned_abs();
-        let short_bytes: u64 = regions(&layout.excess).into_iter().map(most).sum();
-        let short_ns = u128::from(short_bytes) * 1_000_000_000 / u128::from(self.workload.machine.link_bytes_per_s);
+        let fits = layout.worst_bytes() <= 0;
+        let short_ns: u64 = self.remedies(&timeline, &layout, true).into_iter().sum();
         self.rounds += 1;
-        (self.progress)(Progress { round: self.rounds, step_ns: timeline.step_ns, found: short_bytes == 0 });
-        Promise { step_ns: timeline.step_ns + short_ns as u64, pressed, fits: short_bytes == 0 }
+        (self.progress)(Progress { round: self.rounds, step_ns: timeline.step_ns, found: fits });
+        Promise { step_ns: timeline.step_ns + short_ns, pressed, fits }
     }
 
     /// Waits with which everything fits.
     fn grow(&mut self) -> Option<(Vec<u64>, Schedule)> {
         let mut waits_ns = vec![0; self.launches.len()];
         for round in 0..GROWING_ROUNDS {
-            match self.attempt(&waits_ns) {
+            match self.attempt(&waits_ns, round < CAREFUL_ROUNDS) {
                 Attempt::Fits(schedule) => return Some((waits_ns, schedule)),
                 Attempt::Short(more_ns) => {
                     // What does not converge soon is pushed harder.
@@ -226,7 +294,7 @@ impl<'a> Search<'a> {
         for _ in 0..SHRINKING_ROUNDS {
             let share = (fits + fails) / 2.0;
             let shorter: Vec<u64> = waits_ns.iter().map(|wait_ns| (*wait_ns as f64 * share) as u64).collect();
-            match self.attempt(&shorter) {
+            match self.attempt(&shorter, true) {
                 Attempt::Fits(schedule) => (best, fits) = (schedule, share),
                 Attempt::Short(_) => fails = share,
             }
@@ -234,7 +302,7 @@ impl<'a> Search<'a> {
         best
     }
 
-    fn attempt(&mut self, waits_ns: &[u64]) -> Attempt {
+    fn attempt(&mut self, waits_ns: &[u64], careful: bool) -> Attempt {
         let kernels: Vec<usize> = self.launches.iter().map(|launch| launch.0).collect();
         let durations_ns: Vec<u64> = kernels.iter().map(|kernel| self.workload.kernels[*kernel].duration_ns).collect();
         let timeline = Timeline::new(&durations_ns, waits_ns, self.longest_ns);
@@ -247,30 +315,50 @@ impl<'a> Search<'a> {
         if found {
             return Attempt::Fits(emit(self.workload, &self.launches, &timeline, &needs, &layout));
         }
-        Attempt::Short(self.remedies(&timeline, &layout))
+        Attempt::Short(self.remedies(&timeline, &layout, careful))
     }
 
     /// Longer waits where too much is on the device.
-    fn remedies(&self, timeline: &Timeline, layout: &Layout<'_>) -> Vec<u64> {
+    fn remedies(&self, timeline: &Timeline, layout: &Layout<'_>, careful: bool) -> Vec<u64> {
         let machine = &self.workload.machine;
-        let rate = match self.rounds > CAREFUL_ROUNDS && layout.host_is_full() {
+        let rate = match !careful && layout.host_is_full() {
             true => machine.link_bytes_per_s.min(machine.ssd_write_bytes_per_s).min(machine.ssd_read_bytes_per_s),
             false => machine.link_bytes_per_s,
         };
-        let mut more_ns = vec![0; self.launches.len()];
-        for region in regions(&layout.excess) {
-            let most = layout.excess[region.clone()].iter().copied().max().unwrap_or(0).unsigned_abs();
-            let span_ns = (u128::from(most) * 1_000_000_000 / u128::from(rate)) as u64 + self.slack_ns;
-            // Where the obvious remedy did not help, both are tried.
-            let careful = self.rounds <= CAREFUL_ROUNDS;
-            let (out_is_full, in_is_full) = layout.is_crowded_around(&region);
-            let before = timeline.runs.iter().position(|run| run.end > region.start).unwrap_or(0);
-            let after = timeline.runs.iter().position(|run| run.start >= region.end).unwrap_or(0);
-            if !careful || out_is_full || !in_is_full {
-                more_ns[before] += span_ns;
+        let ns = |bytes: u64| (u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64;
+        let mut more_ns = vec![0; timeline.runs.len()];
+        let regions = regions(&layout.excess);
+        let most =
+            |region: &Range<usize>| layout.excess[region.clone()].iter().copied().max().unwrap_or(0).unsigned_abs();
+        // Where the obvious remedy did not help, both are tried.
+        let crowded: Vec<(bool, bool)> = regions.iter().map(|region| layout.is_crowded_around(region)).collect();
+        let count = layout.excess.len();
+        let mut credit = 0u64;
+        let mut last = 0;
+        for (region, (out_is_full, in_is_full)) in regions.iter().zip(&crowded) {
+            if !layout.is_crowded(last..region.start + 1).0 { credit = 0; }
+            last = region.end;
+            if !careful || *out_is_full || !in_is_full {
+                let bytes = most(region);
+                if bytes > credit {
+                    let before = timeline.runs.iter().position(|run| run.end > region.start).unwrap_or(0);
+                    more_ns[before] += ns(bytes - credit) + self.slack_ns;
+                    credit = bytes;
+                }
             }
-            if !careful || in_is_full || !out_is_full {
-                more_ns[after] += span_ns;
+        }
+        let mut credit = 0u64;
+        let mut next = count - 1;
+        for (region, (out_is_full, in_is_full)) in regions.iter().zip(&crowded).rev() {
+            if !layout.is_crowded(region.end - 1..next + 1).1 { credit = 0; }
+            next = region.start;
+            if !careful || *in_is_full || !out_is_full {
+                let bytes = most(region);
+                if bytes > credit {
+                    let after = timeline.runs.iter().position(|run| run.start >= region.end).unwrap_or(0);
+                    more_ns[after] += ns(bytes - credit) + self.slack_ns;
+                    credit = bytes;
+                }
             }
         }
         more_ns
