@@ -63,10 +63,9 @@ pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<S
     workload.validate()?;
     let mut search = Search::new(workload, Grain::Fine, progress);
     let mut planned: Option<Schedule> = None;
-    for launches in search.promising() {
-        // Without any wait a step takes as long as its launches.
-        let least_ns: u64 = launches.iter().map(|launch| workload.kernels[launch.0].duration_ns).sum();
-        if planned.as_ref().is_some_and(|planned| planned.step_ns <= least_ns) {
+    for (promised_ns, launches) in search.promising() {
+        // Promises are seldom outdone by much.
+        if planned.as_ref().is_some_and(|planned| planned.step_ns <= promised_ns) {
             continue;
         }
         search.launches = launches;
@@ -201,12 +200,12 @@ impl<'a> Search<'a> {
     }
 
     /// The launches that promise the shortest steps, the shortest first: as they come, or with some that run again.
-    fn promising(&mut self) -> Vec<Vec<(usize, bool)>> {
+    fn promising(&mut self) -> Vec<(u64, Vec<(usize, bool)>)> {
         let plain = self.launches.clone();
         let Promise { step_ns, pressed, fits } = self.promise(&plain);
         let mut promised = vec![(step_ns, plain)];
         if fits {
-            return promised.into_iter().map(|(_, launches)| launches).collect();
+            return promised;
         }
         let mut known = Vec::new();
         for chain in TRACED_CHAINS {
@@ -222,7 +221,7 @@ impl<'a> Search<'a> {
         }
         promised.sort_by_key(|(step_ns, _)| *step_ns);
         promised.truncate(MOST_PLANS);
-        promised.into_iter().map(|(_, launches)| launches).collect()
+        promised
     }
 
     /// Asks what shares of the candidates promise, the best candidates first; then what numbers near the best share do.
