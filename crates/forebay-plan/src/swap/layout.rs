@@ -84,8 +84,6 @@ pub struct Layout<'a> {
     granule_bytes: u64,
     /// What the link carries in each slot.
     carried: Vec<u64>,
-    /// How much pressure in each slot counts.
-    weights: Vec<u64>,
 }
 
 /// The least that a link is charged for a transfer: a page, or what it carries in a quarter of a microsecond. So no transfer
@@ -150,13 +148,7 @@ impl<'a> Layout<'a> {
             patience_ns: u64::MAX,
             granule_bytes,
             carried,
-            weights: vec![1; count],
         }
-    }
-
-    /// Lets pressure count for more in some slots.
-    pub fn weigh(&mut self, weights: &[u64]) {
-        self.weights.copy_from_slice(weights);
     }
 
     /// Whether the link has hardly any room outwards just before some slots, and inwards just after them.
@@ -173,13 +165,6 @@ impl<'a> Layout<'a> {
         let sum = |of: &[u64]| slots.clone().map(|slot| of[slot % count]).sum::<u64>();
         let all = sum(&self.carried);
         (sum(&self.room.link_out) * 16 <= all, sum(&self.room.link_in) * 16 <= all)
-    }
-
-    /// EXPERIMENT
-    pub fn loads(&self, r: Range<usize>) -> (f64, f64) {
-        let all = self.timeline.capacities_bytes(self.workload.machine.link_bytes_per_s, self.granule_bytes);
-        let sum = |of: &[u64]| of[r.clone()].iter().sum::<u64>() as f64;
-        (1.0 - sum(&self.room.link_out) / sum(&all), 1.0 - sum(&self.room.link_in) / sum(&all))
     }
 
     /// Whether the host's memory is nearly used up at some time.
@@ -247,7 +232,7 @@ impl<'a> Layout<'a> {
         for slot in 0..2 * count {
             sums.push(sum);
             if self.excess[slot % count] > tolerance {
-                sum += self.timeline.slots[slot % count].duration_ns * self.weights[slot % count];
+                sum += self.timeline.slots[slot % count].duration_ns;
             }
         }
         sums.push(sum);

@@ -39,8 +39,6 @@ const COARSE: u64 = 4;
 const GROWING_ROUNDS: usize = 20;
 /// Attempts in which only the direction that seems short of time gets more.
 const CAREFUL_ROUNDS: usize = 8;
-/// Steps of more than this many times the ideal are compared with demand paging.
-const SLOW: u64 = 2;
 /// Attempts to shorten waits.
 const SHRINKING_ROUNDS: usize = 5;
 
@@ -62,53 +60,22 @@ pub struct Progress {
 pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<Schedule, SwapError> {
     workload.validate()?;
     let mut search = Search::new(workload, Grain::Fine, progress);
-    let mut planned: Option<Schedule> = None;
-    for (promised_ns, launches) in search.promising() {
+    let promising = search.promising();
+    // Where links are so slow that much of the time is waiting, paging on demand may be as good.
+    let is_slow = promising.first().is_some_and(|(promised_ns, _)| *promised_ns > workload.ideal_ns() / 8 * 9);
+    let mut found = if is_slow { demand_lru(workload).ok() } else { None };
+    for (promised_ns, launches) in promising {
         // Promises are seldom outdone by much.
-        if planned.as_ref().is_some_and(|planned| planned.step_ns <= promised_ns) {
+        if found.as_ref().is_some_and(|found| found.step_ns <= promised_ns) {
             continue;
         }
         search.launches = launches;
-        let found = search.plan();
-        planned = planned.into_iter().chain(found).min_by_key(|schedule| schedule.step_ns);
+        let planned = search.plan(found.as_ref().map_or(u64::MAX, |found| found.step_ns));
+        found = found.into_iter().chain(planned).min_by_key(|schedule| schedule.step_ns);
     }
-    // Where links are so slow that nearly all time is waiting, paging on demand may be as good.
-    let paged = if planned.as_ref().is_none_or(|planned| planned.step_ns > SLOW * workload.ideal_ns()) {
-        demand_lru(workload).ok()
-    } else {
-        None
-    };
-    let found = planned.into_iter().chain(paged).min_by_key(|schedule| schedule.step_ns);
     found.ok_or_else(|| SwapError::NoSchedule {
         reason: format!("{GROWING_ROUNDS} rounds of longer waits did not suffice; give more --device-memory"),
     })
-}
-
-/// EXPERIMENT
-pub fn experiment(workload: &Workload) {
-    let mut quiet = |_| ();
-    let mut search = Search::new(workload, Grain::Fine, &mut quiet);
-    let plain = search.launches.clone();
-    let Promise { pressed, fits, .. } = search.promise(&plain);
-    let _ = fits;
-    for chain in [1, 4, 8] {
-        let recomputation = Recomputation::new(workload, &pressed, chain);
-        let candidates = recomputation.candidates();
-        for sixteenths in [0, 2, 4, 6, 8, 10, 12, 14, 16] {
-            let chosen = &candidates[..candidates.len() * sixteenths / 16];
-            let launches = recomputation.launches(chosen);
-            let promise = search.promise(&launches).step_ns;
-            let again: u64 = launches.iter().filter(|l| l.1).map(|l| workload.kernels[l.0].duration_ns).sum();
-            let ideal = workload.ideal_ns() as f64;
-            search.launches = launches;
-            search.rounds = 0;
-            let grown = search.grow();
-            let rounds = search.rounds;
-            let g = grown.as_ref().map_or(0.0, |g| g.1.step_ns as f64 / ideal);
-            let full = grown.map_or(0.0, |(w, s)| search.shrink(w, s).step_ns as f64 / ideal);
-            eprintln!("chain {chain} {sixteenths}/16 of {} worth {:.2}: again {:.4} promise {:.4} grown {g:.4} in {rounds} plan {:.4}", candidates.len(), chosen.last().map_or(0.0, |c| c.worth), again as f64 / ideal, promise as f64 / ideal, full);
-        }
-    }
 }
 
 /// How finely time is cut into slots.
@@ -144,7 +111,7 @@ pub fn repeats(workload: &Workload) -> Vec<Vec<(usize, bool)>> {
 /// Plans a workload's launches as they come, each of them one slot; none where no waits were found that suffice.
 pub fn plan_launches(workload: &Workload) -> Option<Schedule> {
     let mut quiet = |_| ();
-    Search::new(workload, Grain::Launches, &mut quiet).plan()
+    Search::new(workload, Grain::Launches, &mut quiet).plan(u64::MAX)
 }
 
 /// How long a slot of the fine grain may be.
@@ -160,6 +127,28 @@ enum Attempt {
     Fits(Schedule),
     /// Waits that should help, for each launch.
     Short(Vec<u64>),
+}
+
+/// Where waits go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Push {
+    /// Before or after each stretch of pressure, as links are short of time.
+    Carefully,
+    /// Before and after where it is highest. What launches within the stretch touch in turn can change places there, and only
+    /// there; so this ends.
+    Peaks,
+    /// Before and after each launch that lacks room.
+    EachLaunch,
+}
+
+impl Push {
+    /// What to do where that did not help.
+    fn harder(self) -> Push {
+        match self {
+            Push::Carefully => Push::Peaks,
+            Push::Peaks | Push::EachLaunch => Push::EachLaunch,
+        }
+    }
 }
 
 /// What launches promise before waits are known.
@@ -195,8 +184,9 @@ impl<'a> Search<'a> {
         Search { workload, launches, longest_ns, slack_ns: fine_ns / 8 + 1, rounds: 0, progress }
     }
 
-    fn plan(&mut self) -> Option<Schedule> {
-        self.grow().map(|(waits_ns, schedule)| self.shrink(waits_ns, schedule))
+    /// A schedule; none where waits grow until it is no shorter than `limit_ns` by much.
+    fn plan(&mut self, limit_ns: u64) -> Option<Schedule> {
+        self.grow(limit_ns).map(|(waits_ns, schedule)| self.shrink(waits_ns, schedule))
     }
 
     /// The launches that promise the shortest steps, the shortest first: as they come, or with some that run again.
@@ -262,22 +252,36 @@ impl<'a> Search<'a> {
         let pressed = timeline.runs.iter().map(|run| layout.excess[run.start] > 0).collect();
         layout.relieve();
         let fits = layout.worst_bytes() <= 0;
-        let short_ns: u64 = self.remedies(&timeline, &layout, true).into_iter().sum();
+        let short_ns: u64 = self.remedies(&timeline, &layout, Push::Carefully).into_iter().sum();
         self.rounds += 1;
         (self.progress)(Progress { round: self.rounds, step_ns: timeline.step_ns, found: fits });
         Promise { step_ns: timeline.step_ns + short_ns, pressed, fits }
     }
 
+    /// How long launches take, without waits.
+    fn launches_ns(&self) -> u64 {
+        self.launches.iter().map(|launch| self.workload.kernels[launch.0].duration_ns).sum()
+    }
+
     /// Waits with which everything fits.
-    fn grow(&mut self) -> Option<(Vec<u64>, Schedule)> {
+    fn grow(&mut self, limit_ns: u64) -> Option<(Vec<u64>, Schedule)> {
         let mut waits_ns = vec![0; self.launches.len()];
+        let mut push = Push::Carefully;
         for round in 0..GROWING_ROUNDS {
-            match self.attempt(&waits_ns, round < CAREFUL_ROUNDS) {
+            match self.attempt(&waits_ns, push) {
                 Attempt::Fits(schedule) => return Some((waits_ns, schedule)),
                 Attempt::Short(more_ns) => {
+                    if round + 1 >= CAREFUL_ROUNDS && round % 4 == 3 {
+                        push = push.harder();
+                    }
                     // What does not converge soon is pushed harder.
                     let push = 1 + (1u64 << (round / 4)) / 2;
                     waits_ns.iter_mut().zip(more_ns).for_each(|(wait_ns, more_ns)| *wait_ns += more_ns * push);
+                    let step_ns = self.launches_ns() + waits_ns.iter().sum::<u64>();
+                    // Shrinking takes some of it back, seldom much.
+                    if step_ns / 2 >= limit_ns {
+                        return None;
+                    }
                 }
             }
         }
@@ -293,7 +297,7 @@ impl<'a> Search<'a> {
         for _ in 0..SHRINKING_ROUNDS {
             let share = (fits + fails) / 2.0;
             let shorter: Vec<u64> = waits_ns.iter().map(|wait_ns| (*wait_ns as f64 * share) as u64).collect();
-            match self.attempt(&shorter, true) {
+            match self.attempt(&shorter, Push::Carefully) {
                 Attempt::Fits(schedule) => (best, fits) = (schedule, share),
                 Attempt::Short(_) => fails = share,
             }
@@ -301,7 +305,7 @@ impl<'a> Search<'a> {
         best
     }
 
-    fn attempt(&mut self, waits_ns: &[u64], careful: bool) -> Attempt {
+    fn attempt(&mut self, waits_ns: &[u64], push: Push) -> Attempt {
         let kernels: Vec<usize> = self.launches.iter().map(|launch| launch.0).collect();
         let durations_ns: Vec<u64> = kernels.iter().map(|kernel| self.workload.kernels[*kernel].duration_ns).collect();
         let timeline = Timeline::new(&durations_ns, waits_ns, self.longest_ns);
@@ -314,54 +318,73 @@ impl<'a> Search<'a> {
         if found {
             return Attempt::Fits(emit(self.workload, &self.launches, &timeline, &needs, &layout));
         }
-        Attempt::Short(self.remedies(&timeline, &layout, careful))
+        Attempt::Short(self.remedies(&timeline, &layout, push))
     }
 
     /// Longer waits where too much is on the device.
-    fn remedies(&self, timeline: &Timeline, layout: &Layout<'_>, careful: bool) -> Vec<u64> {
+    ///
+    /// Where a link is busy from one stretch of pressure to the next, what it carries in the first one's wait is there for the
+    /// other, too; so that one is given only what it needs beyond that.
+    fn remedies(&self, timeline: &Timeline, layout: &Layout<'_>, push: Push) -> Vec<u64> {
         let machine = &self.workload.machine;
+        let careful = push == Push::Carefully;
         let rate = match !careful && layout.host_is_full() {
             true => machine.link_bytes_per_s.min(machine.ssd_write_bytes_per_s).min(machine.ssd_read_bytes_per_s),
             false => machine.link_bytes_per_s,
         };
-        let ns = |bytes: u64| (u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64;
+        let ns = |bytes: u64| (u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64 + self.slack_ns;
         let mut more_ns = vec![0; timeline.runs.len()];
-        let regions = regions(&layout.excess);
-        let most =
-            |region: &Range<usize>| layout.excess[region.clone()].iter().copied().max().unwrap_or(0).unsigned_abs();
+        let mut regions = regions(&layout.excess);
+        if push == Push::EachLaunch {
+            regions = regions.into_iter().flat_map(|region| by_launch(region, timeline)).collect();
+        }
+        let most = |region: &Range<usize>| {
+            let slots = region.clone().map(|slot| (layout.excess[slot], slot));
+            slots.max().map_or((0, region.start), |(bytes, slot)| (bytes.unsigned_abs(), slot))
+        };
         // Where the obvious remedy did not help, both are tried.
         let crowded: Vec<(bool, bool)> = regions.iter().map(|region| layout.is_crowded_around(region)).collect();
-        let count = layout.excess.len();
-        let mut credit = 0u64;
-        let mut last = 0;
+        let (mut granted_bytes, mut last) = (0, 0);
         for (region, (out_is_full, in_is_full)) in regions.iter().zip(&crowded) {
-            if !layout.is_crowded(last..region.start + 1).0 { credit = 0; }
+            if !layout.is_crowded(last..region.start + 1).0 {
+                granted_bytes = 0;
+            }
             last = region.end;
-            if !careful || *out_is_full || !in_is_full {
-                let bytes = most(region);
-                if bytes > credit {
-                    let before = timeline.runs.iter().position(|run| run.end > region.start).unwrap_or(0);
-                    more_ns[before] += ns(bytes - credit) + self.slack_ns;
-                    credit = bytes;
-                }
+            let (bytes, peak) = most(region);
+            if bytes > granted_bytes && (!careful || *out_is_full || !in_is_full) {
+                let at = if push == Push::Peaks { peak } else { region.start };
+                more_ns[timeline.runs.iter().position(|run| run.end > at).unwrap_or(0)] += ns(bytes - granted_bytes);
+                granted_bytes = bytes;
             }
         }
-        let mut credit = 0u64;
-        let mut next = count - 1;
+        let (mut granted_bytes, mut next) = (0, layout.excess.len() - 1);
         for (region, (out_is_full, in_is_full)) in regions.iter().zip(&crowded).rev() {
-            if !layout.is_crowded(region.end - 1..next + 1).1 { credit = 0; }
+            if !layout.is_crowded(region.end - 1..next + 1).1 {
+                granted_bytes = 0;
+            }
             next = region.start;
-            if !careful || *in_is_full || !out_is_full {
-                let bytes = most(region);
-                if bytes > credit {
-                    let after = timeline.runs.iter().position(|run| run.start >= region.end).unwrap_or(0);
-                    more_ns[after] += ns(bytes - credit) + self.slack_ns;
-                    credit = bytes;
-                }
+            let (bytes, peak) = most(region);
+            if bytes > granted_bytes && (!careful || *in_is_full || !out_is_full) {
+                let at = if push == Push::Peaks { peak + 1 } else { region.end };
+                more_ns[timeline.runs.iter().position(|run| run.start >= at).unwrap_or(0)] += ns(bytes - granted_bytes);
+                granted_bytes = bytes;
             }
         }
         more_ns
     }
+}
+
+/// The parts of some slots that belong to one launch each: the wait before it, and its run.
+fn by_launch(slots: Range<usize>, timeline: &Timeline) -> Vec<Range<usize>> {
+    let mut parts = Vec::new();
+    let mut from = slots.start;
+    for run in timeline.runs.iter().filter(|run| run.end > slots.start) {
+        if from < slots.end {
+            parts.push(from..run.end.min(slots.end));
+        }
+        from = run.end;
+    }
+    parts
 }
 
 /// Stretches of slots in which something exceeds.
