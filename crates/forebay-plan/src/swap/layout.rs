@@ -82,6 +82,8 @@ pub struct Layout<'a> {
     patience_ns: u64,
     /// What is moved is rounded up to this, on the links.
     granule_bytes: u64,
+    /// What the link carries in each slot.
+    carried: Vec<u64>,
 }
 
 /// The least that a link is charged for a transfer: a page, or what it carries in a quarter of a microsecond. So no transfer
@@ -124,6 +126,7 @@ impl<'a> Layout<'a> {
             ssd_in: timeline.capacities_bytes(machine.ssd_read_bytes_per_s, granule_bytes),
             host: vec![machine.host_memory_bytes as i64; count],
         };
+        let carried = room.link_out.clone();
         let mut excess = vec![-(machine.device_memory_bytes as i64); count];
         for (run, &kernel) in timeline.runs.iter().zip(launches) {
             let bytes = workload.working_set_bytes(&workload.kernels[kernel]) as i64;
@@ -144,6 +147,7 @@ impl<'a> Layout<'a> {
             copied_bytes: vec![0; needs.versions.len()],
             patience_ns: u64::MAX,
             granule_bytes,
+            carried,
         }
     }
 
@@ -151,13 +155,16 @@ impl<'a> Layout<'a> {
     pub fn is_crowded_around(&self, slots: &Range<usize>) -> (bool, bool) {
         let count = self.excess.len();
         let near = NEAR_SLOTS.min(count);
-        let full = |slots: Range<usize>, room: &[u64], all: &[u64]| {
-            let sum = |of: &[u64]| slots.clone().map(|slot| of[slot % count]).sum::<u64>();
-            sum(room) * 16 <= sum(all)
-        };
-        let all = self.timeline.capacities_bytes(self.workload.machine.link_bytes_per_s, self.granule_bytes);
         let before = slots.start + count - near..slots.start + count;
-        (full(before, &self.room.link_out, &all), full(slots.end..slots.end + near, &self.room.link_in, &all))
+        (self.is_crowded(before).0, self.is_crowded(slots.end..slots.end + near).1)
+    }
+
+    /// Whether the link has hardly any room in some slots: outwards, and inwards.
+    pub fn is_crowded(&self, slots: Range<usize>) -> (bool, bool) {
+        let count = self.excess.len();
+        let sum = |of: &[u64]| slots.clone().map(|slot| of[slot % count]).sum::<u64>();
+        let all = sum(&self.carried);
+        (sum(&self.room.link_out) * 16 <= all, sum(&self.room.link_in) * 16 <= all)
     }
 
     /// Whether the host's memory is nearly used up at some time.

@@ -109,3 +109,19 @@ fn a_kernel_that_does_not_fit_is_named() {
     let needed_bytes = workload.machine.device_memory_bytes + 1;
     assert!(error.contains("kernel") && error.contains(&needed_bytes.to_string()), "{error}");
 }
+
+/// How much longer than the bound plans take, on average: what a change of the planner's order of decisions would show in.
+#[test]
+fn plans_are_near_the_bound_and_never_behind_demand_paging() {
+    let mut over_bound = Vec::new();
+    for seed in 0..24 {
+        let workload = network(seed, 10 + 4 * seed);
+        let planned = plan(&workload, &mut |_| ()).unwrap();
+        if let Ok(paged) = demand_lru(&workload) {
+            assert!(planned.step_ns <= paged.step_ns, "{seed}: {} > {}", planned.step_ns, paged.step_ns);
+        }
+        over_bound.push(planned.step_ns as f64 / lower_bound_ns(&workload).unwrap().max(1) as f64);
+    }
+    let average = over_bound.iter().map(|over| over.ln()).sum::<f64>() / over_bound.len() as f64;
+    assert!(average.exp() < 2.0, "{} times the bound on average: {over_bound:?}", average.exp());
+}
