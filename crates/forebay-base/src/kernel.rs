@@ -49,8 +49,9 @@
 //! # Chunk lines
 //!
 //! A sum over positions (images and spatial places) runs over *chunks*, left to right; a chunk is so many whole images, or so
-//! many rows of one image, as [`chunk_of`] says. A row is what one index of the first spatial dimension holds. Parts that are
-//! cut between two chunks, each continuing the other's sums, add up to the same bits as the whole.
+//! many rows of one image, as [`chunk_of`] (weights), [`chunk_of_channels`] or [`chunk_of_losses`] says. A row is what one index
+//! of the first spatial dimension holds. Parts that are cut between two chunks, each continuing the other's sums, add up to the
+//! same bits as the whole.
 //!
 //! Matrix products have lines of their own, at multiples of [`PRODUCT_ROWS`], [`PRODUCT_COLUMNS`] and [`PRODUCT_TERMS`]: how
 //! a library multiplies what lies between them is its business.
@@ -67,7 +68,7 @@ mod summing;
 
 use std::fmt;
 
-pub use summing::{chunk_of, chunk_of_losses, chunk_rows_of, sums_rows, Chunk, Summing};
+pub use summing::{chunk_of, chunk_of_channels, chunk_of_losses, chunk_rows_of, sums_rows, Chunk, Summing};
 
 /// Function of one variable, elementwise.
 #[derive(Clone, Copy, Debug, PartialEq)]

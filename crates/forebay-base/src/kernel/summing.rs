@@ -4,8 +4,9 @@ use super::Activation;
 #[cfg(doc)]
 use super::{Kernel, ReduceOp};
 
-/// Positions of a chunk of a sum, unless one row has more.
+/// Positions of a chunk of a sum, unless one row has more; and where a sum costs next to nothing beside what it reads.
 const CHUNK_POSITIONS: u64 = 2048;
+const CHANNEL_POSITIONS: u64 = 1024;
 
 /// What one chunk of a sum over positions holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,11 +21,20 @@ pub struct Chunk {
 /// where an image is more than one chunk, the number of rows changes them; so parts of at least one chunk have the lines of
 /// the whole.
 pub fn chunk_of(rows: u64, row_positions: u64) -> Chunk {
+    chunk_of_positions(CHUNK_POSITIONS, rows, row_positions)
+}
+
+/// The chunks of sums of channels and of squared errors: smaller, so that fewer images can be cut.
+pub fn chunk_of_channels(rows: u64, row_positions: u64) -> Chunk {
+    chunk_of_positions(CHANNEL_POSITIONS, rows, row_positions)
+}
+
+fn chunk_of_positions(most: u64, rows: u64, row_positions: u64) -> Chunk {
     let image_positions = rows.saturating_mul(row_positions).max(1);
-    if image_positions <= CHUNK_POSITIONS {
-        Chunk { images: CHUNK_POSITIONS / image_positions, rows }
+    if image_positions <= most {
+        Chunk { images: most / image_positions, rows }
     } else {
-        Chunk { images: 1, rows: (CHUNK_POSITIONS / row_positions.max(1)).max(1) }
+        Chunk { images: 1, rows: (most / row_positions.max(1)).max(1) }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use forebay_base::kernel::{
-    chunk_of, chunk_of_losses, chunk_rows_of, sums_rows, Convolution, ReduceOp, Summing, Window,
+    chunk_of, chunk_of_channels, chunk_of_losses, chunk_rows_of, sums_rows, Convolution, ReduceOp, Summing, Window,
 };
 use forebay_base::{DataType, Kernel};
 use forebay_model::program::{Operand, ProgramLaunch};
@@ -132,7 +132,9 @@ fn summed_rows(kernel: &Kernel, sizes: &[u64], axis: usize) -> Option<u64> {
             let chunk = chunk_of_losses(sizes[along], rows, places);
             return Some(if axis == 0 { chunk.images } else { chunk.rows });
         }
-        Kernel::MeanSquaredError => return Some(whole(chunk_of(product(sizes), 1).rows, product(&sizes[axis + 1..]))),
+        Kernel::MeanSquaredError => {
+            return Some(whole(chunk_of_channels(product(sizes), 1).rows, product(&sizes[axis + 1..])))
+        }
         Kernel::Reduce { op: ReduceOp::Sum, axes } if sums_rows(axes, sizes) && axes.contains(&axis) => {
             let [all, length] = [&sizes[..axes.len()], &sizes[axes.len()..]].map(product);
             return Some(whole(chunk_rows_of(all, length), product(&sizes[axis + 1..axes.len()])));
@@ -150,7 +152,11 @@ fn summed_rows(kernel: &Kernel, sizes: &[u64], axis: usize) -> Option<u64> {
     if !sums {
         return Some(1);
     }
-    let chunk = chunk_of(rows_and_places.0, rows_and_places.1);
+    let (rows, places) = rows_and_places;
+    let chunk = match kernel {
+        Kernel::ConvolutionWeightGradient { .. } => chunk_of(rows, places),
+        _ => chunk_of_channels(rows, places),
+    };
     Some(if axis == 0 { chunk.images } else { chunk.rows })
 }
 

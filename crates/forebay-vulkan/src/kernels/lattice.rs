@@ -1,7 +1,7 @@
 //! How a tensor x\[images, channels, rows, ..] lies: rows of the first spatial dimension may be anywhere, with all channels of
 //! one row together or all rows of one channel. Within a row, places lie together.
 
-use forebay_base::kernel::{chunk_of, Chunk};
+use forebay_base::kernel::{chunk_of_channels, Chunk};
 use forebay_base::TensorDesc;
 
 /// Sizes and strides of a tensor, in elements.
@@ -99,13 +99,13 @@ impl Lattice {
 
     /// Chunks of a sum over all positions.
     pub fn chunks(&self) -> u64 {
-        let chunk = chunk_of(self.rows, self.places);
+        let chunk = chunk_of_channels(self.rows, self.places);
         self.images.div_ceil(chunk.images) * self.rows.div_ceil(chunk.rows)
     }
 
     /// The parameters that `positions_at` of `positions.slang` reads; `seamless` where all operands are.
     pub fn positions(&self, seamless: bool) -> Vec<u32> {
-        let Chunk { images, rows } = chunk_of(self.rows, self.places);
+        let Chunk { images, rows } = chunk_of_channels(self.rows, self.places);
         let per_image = self.rows.div_ceil(rows);
         let words = [self.images, self.channels, self.rows, self.places, images.min(self.images), rows, per_image];
         words.into_iter().chain([self.chunks(), u64::from(seamless)]).map(|word| word as u32).collect()

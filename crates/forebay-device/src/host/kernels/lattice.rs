@@ -1,7 +1,7 @@
 //! How a tensor x\[images, channels, rows, ..] lies: rows of the first spatial dimension may be anywhere, with all channels of
 //! one row together or all rows of one channel. Within a row, places lie together.
 
-use forebay_base::kernel::{chunk_of, Chunk};
+use forebay_base::kernel::{chunk_of_channels, Chunk};
 use forebay_base::TensorDesc;
 
 /// Sizes and strides of a tensor, in elements.
@@ -70,7 +70,7 @@ impl Lattice {
 
     /// The chunks of a sum over all positions.
     pub fn chunks(&self) -> Chunks {
-        let Chunk { images, rows } = chunk_of(self.rows as u64, self.places as u64);
+        let Chunk { images, rows } = chunk_of_channels(self.rows as u64, self.places as u64);
         let (images, rows) = ((images as usize).min(self.images), rows as usize);
         Chunks { lattice: *self, images, rows, per_image: self.rows.div_ceil(rows) }
     }

@@ -1,7 +1,7 @@
-//! Mean squared error. Squares are added element by element within a chunk ([`forebay_base::kernel::chunk_of`]), and chunk by
+//! Mean squared error. Squares are added element by element within a chunk ([`forebay_base::kernel::chunk_of_channels`]), and chunk by
 //! chunk.
 
-use forebay_base::kernel::chunk_of;
+use forebay_base::kernel::chunk_of_channels;
 
 use super::super::block::map2;
 use super::super::element::Float;
@@ -34,7 +34,7 @@ pub(in super::super) unsafe fn sums<T: Float>(
     check(prediction, target)?;
     let count = prediction.count();
     let (prediction, target) = (Pointer::<T>::of(prediction), Pointer::<T>::of(target));
-    let length = chunk_of(count as u64, 1).rows as usize;
+    let length = chunk_of_channels(count as u64, 1).rows as usize;
     let chunk_sum = |chunk: usize| {
         let (start, length) = (chunk * length, length.min(count - chunk * length));
         let mut lanes = Lanes::new();

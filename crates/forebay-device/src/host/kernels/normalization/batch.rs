@@ -1,6 +1,6 @@
 //! Batch normalisation: statistics per channel over images and places.
 //!
-//! Statistics are sums over fixed chunks ([`forebay_base::kernel::chunk_of`]), in double precision and relative to the
+//! Statistics are sums over fixed chunks ([`forebay_base::kernel::chunk_of_channels`]), in double precision and relative to the
 //! channel's first element, so that a mean far from 0 costs no digits. Chunks are added in order, whether one launch adds
 //! them all or several go on from each other's sums.
 
