@@ -6,7 +6,7 @@ use super::{Kernel, ReduceOp};
 
 /// Positions of a chunk of a sum, unless one row has more; and where a sum costs next to nothing beside what it reads.
 const CHUNK_POSITIONS: u64 = 2048;
-const CHANNEL_POSITIONS: u64 = 1024;
+const CHANNEL_POSITIONS: u64 = 512;
 
 /// What one chunk of a sum over positions holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

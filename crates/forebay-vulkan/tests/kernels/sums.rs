@@ -129,7 +129,7 @@ fn cuts() -> Vec<(TensorDesc, usize, Vec<Vec<u64>>)> {
     ]
 }
 
-/// Predictions, and lines at multiples of 1024 elements.
+/// Predictions, and lines at multiples of 512 elements.
 #[test]
 fn squared_errors_in_parts_have_the_bits_of_the_whole() {
     let Some(machine) = vulkan() else { return };
