@@ -224,7 +224,7 @@ fn layer_normalization_in_parts_has_the_bits_of_the_whole() {
         same(&format!("dx of {what}"), seed, &joined(&parts), &whole[0].1);
         // And each part as the host has it.
         let before = random.tensor(&table);
-        let reads = [&summed[0][..], &[before.clone()]].concat();
+        let reads = [&summed[0][..], std::slice::from_ref(&before)].concat();
         let tolerance = 1e-6 * (rows as f64).sqrt();
         compare(seed, &Kernel::Sums { of, accumulate: true }, &reads, std::slice::from_ref(&table), tolerance);
         compare(seed, &Kernel::FromSums { of }, &[before], &per_place, 1e-6);
