@@ -631,6 +631,12 @@ impl Kernel {
         }
     }
 
+    /// y = a b, with factors given as they are or transposed.
+    pub const fn product(transpose_a: bool, transpose_b: bool) -> Kernel {
+        let (activation, part) = (Activation::None, ProductPart::Whole);
+        Kernel::MatMul { transpose_a, transpose_b, alpha: 1.0, beta: 0.0, activation, part }
+    }
+
     /// Whether every device runs the kernel, of float32, in less scratch than it asks for, or in none, with the same bits: scratch
     /// then only makes it faster.
     pub fn runs_in_less_scratch(&self) -> bool {

@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use forebay_base::kernel::{Activation, Convolution, ProductPart, Window};
+use forebay_base::kernel::{Activation, Convolution, Window};
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::Device;
@@ -151,14 +151,7 @@ fn convolution(machines: &[Machine], &(name, x, w, stride, pad): &Case) -> Resul
 
 fn product(machines: &[Machine], &(m, k, n): &(u64, u64, u64)) -> Result<(), Box<dyn Error>> {
     let (a, b, y) = (float(&[m, k])?, float(&[n, k])?, float(&[m, n])?);
-    let kernel = Kernel::MatMul {
-        transpose_a: false,
-        transpose_b: true,
-        alpha: 1.0,
-        beta: 0.0,
-        activation: Activation::None,
-        part: ProductPart::Whole,
-    };
+    let kernel = Kernel::product(false, true);
     report(machines, &format!("product {m} {k} {n}"), (2 * m * k * n) as f64, &[(kernel, vec![&a, &b], &y)])
 }
 

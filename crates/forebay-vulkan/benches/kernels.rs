@@ -5,7 +5,7 @@
 
 use std::error::Error;
 
-use forebay_base::kernel::{Activation, Convolution, ProductPart, Window};
+use forebay_base::kernel::{Activation, Convolution, Window};
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
 use forebay_device::Device;
 use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
@@ -106,14 +106,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn products(machine: &Machine, data_type: DataType, all: &[[u64; 3]]) -> Result<(), Box<dyn Error>> {
     let desc = |sizes: &[u64]| TensorDesc::packed(data_type, sizes);
     for &[m, k, n] in all {
-        let kernel = Kernel::MatMul {
-            transpose_a: false,
-            transpose_b: false,
-            alpha: 1.0,
-            beta: 0.0,
-            activation: Activation::None,
-            part: ProductPart::Whole,
-        };
+        let kernel = Kernel::product(false, false);
         let seconds = machine.seconds(&kernel, &[desc(&[m, k])?, desc(&[k, n])?], &desc(&[m, n])?)?;
         let sizes = format!(r#""sizes":[{m},{k},{n}]"#);
         print("matmul", data_type, &sizes, seconds, 2.0 * (m * k * n) as f64);

@@ -1,11 +1,10 @@
 //! Mixed precision: float32 parameters, products and convolutions of 16 bits between two conversions, a float32 loss.
 
 mod common;
-mod onnx;
 
 use std::collections::BTreeMap;
 
-use common::{host, trainer};
+use common::{host, onnx, trainer};
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{DataType, HostTensor, Model};
 use half::{bf16, f16};

@@ -3,7 +3,7 @@
 // Each test file uses some of this.
 #![allow(dead_code)]
 
-#[path = "../../../forebay/tests/onnx/protobuf.rs"]
+#[path = "../../../forebay/tests/common/onnx/protobuf.rs"]
 mod protobuf;
 
 use std::path::{Path, PathBuf};

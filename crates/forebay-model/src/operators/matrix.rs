@@ -82,14 +82,7 @@ fn matmul(view: NodeView) -> Result<Composition, ModelError> {
         };
         (padded(left_batch, [m, k]), padded(right_batch, [k, n]), padded(&batch, [m, n]))
     };
-    let kernel = Kernel::MatMul {
-        transpose_a: false,
-        transpose_b: false,
-        alpha: 1.0,
-        beta: 0.0,
-        activation: Activation::None,
-        part: ProductPart::Whole,
-    };
+    let kernel = Kernel::product(false, false);
     let (a, b) = (c.reshape(&a, &left)?, c.reshape(&b, &right)?);
     let y = c.kernel(kernel, &[&a, &b], TensorType::new(a.ty.data_type, &shape));
     let y = c.reshape(&y, &result)?;

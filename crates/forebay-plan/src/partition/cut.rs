@@ -31,7 +31,7 @@ pub(super) struct Cut {
     pub axis: Axis,
     /// The rows that parts are counted in: of which operand, and how many.
     pub rows: u64,
-    /// Parts begin at multiples of so many rows, and have at least so many.
+    /// Parts begin at multiples of so many rows.
     pub step: u64,
 }
 

@@ -178,14 +178,7 @@ mod tests {
 
     fn lowered_in(data_type: DataType, sizes: [&[u64]; 3], offer: &Offer) -> Result<Lowered, DeviceError> {
         let [a, b, y] = sizes.map(|sizes| TensorDesc::packed(data_type, sizes).unwrap());
-        let kernel = Kernel::MatMul {
-            transpose_a: false,
-            transpose_b: false,
-            alpha: 1.0,
-            beta: 0.0,
-            activation: Activation::None,
-            part: ProductPart::Whole,
-        };
+        let kernel = Kernel::product(false, false);
         lower(&kernel, &[a, b], &[y], offer)
     }
 

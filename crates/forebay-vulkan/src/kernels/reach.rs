@@ -45,7 +45,7 @@ pub(super) fn reach(
 
 #[cfg(test)]
 mod tests {
-    use forebay_base::kernel::{Activation, ProductPart, ReduceOp};
+    use forebay_base::kernel::ReduceOp;
     use forebay_base::{DataType, Kernel};
 
     use super::super::{lower, Lowered};
@@ -66,14 +66,7 @@ mod tests {
             let columns = operand_bytes / 4 / 16;
             let offer = Offer { binding_bytes_max, ..Offer::LEAST };
             let [sum, product] = [sum_of_rows(16, columns, &offer).unwrap(), {
-                let kernel = Kernel::MatMul {
-                    transpose_a: false,
-                    transpose_b: true,
-                    alpha: 1.0,
-                    beta: 0.0,
-                    activation: Activation::None,
-                    part: ProductPart::Whole,
-                };
+                let kernel = Kernel::product(false, true);
                 let (a, b, y) = (packed(&[1, columns]), packed(&[16, columns]), packed(&[1, 16]));
                 lower(&kernel, &[a, b], &[y], &offer).unwrap()
             }];

@@ -176,14 +176,7 @@ fn sums_of_16_bits_are_not_gone_on_from() {
 /// Products of two numbers of 16 bits are exact in float32: what remains is how numbers are widened and rounded.
 #[test]
 fn numbers_of_16_bits_are_widened_and_rounded_as_on_the_host() {
-    let kernel = Kernel::MatMul {
-        transpose_a: false,
-        transpose_b: false,
-        alpha: 1.0,
-        beta: 0.0,
-        activation: Activation::None,
-        part: ProductPart::Whole,
-    };
+    let kernel = Kernel::product(false, false);
     let mut random = Random::new(7);
     // All numbers; and some whose products are rounded, overflow, or become denormal.
     let all = |value: fn(u16) -> f64| (0..=u16::MAX).map(value).collect::<Vec<_>>();

@@ -1,15 +1,12 @@
 //! A model whose matrices are larger than what its rows hold: few rows, large layers, a squared error. Within its least budget no
 //! matrix is on the device as a whole.
 
-#[path = "../onnx/mod.rs"]
-mod onnx;
-
 use std::collections::BTreeMap;
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{DataType, DeviceOptions, HostTensor, MemorySize, Model, Trainer};
 
-use super::{assert_same, trainer, Run};
+use super::{assert_same, onnx, trainer, Run};
 
 const ROWS: usize = 48;
 const FEATURES: usize = 640;

@@ -3,6 +3,7 @@
 
 pub mod golden;
 pub mod matrices;
+pub mod onnx;
 pub mod reference;
 
 use std::collections::BTreeMap;

@@ -223,14 +223,7 @@ mod tests {
         // 2048 and 1: in float16, every second sum would be lost.
         let a = Tensor::new(&desc(DataType::Float16, &[1, 2049]), &[vec![2048.0], vec![1.0; 2048]].concat());
         let b = Tensor::new(&desc(DataType::Float16, &[1, 2049]), &[1.0; 2049]);
-        let kernel = Kernel::MatMul {
-            transpose_a: false,
-            transpose_b: true,
-            alpha: 1.0,
-            beta: 0.0,
-            activation: Activation::None,
-            part: ProductPart::Whole,
-        };
+        let kernel = Kernel::product(false, true);
         let y = run(&kernel, &[&a, &b], &[desc(DataType::Float16, &[1, 1])]);
         assert_close(&y[0].values(), &[4096.0], 0.0, "a long sum");
     }
