@@ -3,6 +3,7 @@
 use super::Activation;
 #[cfg(doc)]
 use super::{Kernel, ReduceOp};
+use crate::{DataType, TensorDesc};
 
 /// Positions of a chunk of a sum, unless one row has more; and where a sum costs next to nothing beside what it reads.
 const CHUNK_POSITIONS: u64 = 2048;
@@ -64,11 +65,12 @@ pub fn chunk_rows_of(rows: u64, length: u64) -> u64 {
 /// Places in a row from which on sums over rows go row by row.
 const ROW_PLACES_MIN: u64 = 32;
 
-/// Whether a sum along some axes of a tensor with these sizes is one over rows: along its first axes, with rows of some length, and
-/// nothing that stands for channels. Then it runs in chunks of [`chunk_rows_of`], where x is packed and of `float32`.
-pub fn sums_rows(axes: &[usize], sizes: &[u64]) -> bool {
-    let length = sizes.get(axes.len()..).map_or(0, |places| places.iter().product());
-    !axes.is_empty() && axes.iter().copied().eq(0..axes.len()) && length >= ROW_PLACES_MIN
+/// Whether a sum of x along some axes is one over rows: along the first axes of a packed `float32` tensor, with rows of some length.
+/// Every device makes it in chunks of [`chunk_rows_of`] then.
+pub fn sums_rows(axes: &[usize], x: &TensorDesc) -> bool {
+    let length: u64 = x.sizes().get(axes.len()..).map_or(0, |places| places.iter().product());
+    let are_first = !axes.is_empty() && axes.iter().copied().eq(0..axes.len());
+    are_first && length >= ROW_PLACES_MIN && x.data_type() == DataType::Float32 && x.is_packed()
 }
 
 /// A kernel that sums over positions, cut into its sums ([`Kernel::Sums`]) and what becomes of them ([`Kernel::FromSums`]).
@@ -96,8 +98,8 @@ pub enum Summing {
     /// `MeanSquaredError`: sums are the squares of differences and the number of elements. Elements are positions in the order
     /// in which they lie, each a row of its own. Gives loss\[1].
     SquaredError,
-    /// `LayerNormalizationGradient`: reads dy, x, mean, inverse_deviation; sums are, by place in a row, the slopes times the normalised elements, and the slopes; rows
-    /// are summed in the chunks of the whole. Gives dscale\[row] and dbias\[row].
+    /// `LayerNormalizationGradient`: reads dy, x, mean, inverse_deviation; sums are, by place in a row, the slopes times the
+    /// normalised elements, and the slopes; rows are summed in the chunks of the whole. Gives dscale\[row] and dbias\[row].
     LayerGradient {
         /// First normalised axis of x.
         axis: usize,

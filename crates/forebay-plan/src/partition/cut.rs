@@ -8,7 +8,7 @@ use std::ops::Range;
 use forebay_base::kernel::{
     chunk_of, chunk_of_channels, chunk_of_losses, chunk_rows_of, sums_rows, Convolution, ReduceOp, Summing, Window,
 };
-use forebay_base::{DataType, Kernel};
+use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_model::program::{Operand, ProgramLaunch};
 
 use super::rows::{aligned_rows, rows_of, slice_of, Rows};
@@ -81,7 +81,7 @@ pub(super) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
     if axis > 0 && (sizes[0] > 1 || (axis == 1 && has_channels(&launch.kernel))) {
         return None;
     }
-    let mut step = summed_rows(&launch.kernel, sizes, axis)?;
+    let mut step = summed_rows(&launch.kernel, &operand.desc, axis)?;
     let aligned: Vec<u64> = launch
         .reads
         .iter()
@@ -116,7 +116,8 @@ fn has_channels(kernel: &Kernel) -> bool {
 }
 
 /// Rows of a chunk of the sums that a kernel makes along the axis; none where chunks have no whole rows.
-fn summed_rows(kernel: &Kernel, sizes: &[u64], axis: usize) -> Option<u64> {
+fn summed_rows(kernel: &Kernel, desc: &TensorDesc, axis: usize) -> Option<u64> {
+    let sizes = desc.sizes();
     let product = |sizes: &[u64]| sizes.iter().product::<u64>();
     let rows_and_places = (sizes.get(2).copied().unwrap_or(1), product(sizes.get(3..).unwrap_or(&[])));
     // The fewest rows that hold a multiple of what a chunk holds.
@@ -135,7 +136,7 @@ fn summed_rows(kernel: &Kernel, sizes: &[u64], axis: usize) -> Option<u64> {
         Kernel::MeanSquaredError => {
             return Some(whole(chunk_of_channels(product(sizes), 1).rows, product(&sizes[axis + 1..])))
         }
-        Kernel::Reduce { op: ReduceOp::Sum, axes } if sums_rows(axes, sizes) && axes.contains(&axis) => {
+        Kernel::Reduce { op: ReduceOp::Sum, axes } if sums_rows(axes, desc) && axes.contains(&axis) => {
             let [all, length] = [&sizes[..axes.len()], &sizes[axes.len()..]].map(product);
             return Some(whole(chunk_rows_of(all, length), product(&sizes[axis + 1..axes.len()])));
         }
@@ -188,7 +189,9 @@ pub(super) fn summing(launch: &ProgramLaunch, axis: usize) -> Option<Summing> {
             let [rows, length] = [&sizes[..along], &sizes[along..]].map(|sizes| sizes.iter().product());
             Some(Summing::LayerGradient { axis: along, chunk_rows: chunk_rows_of(rows, length) })
         }
-        Kernel::Reduce { op: ReduceOp::Sum, ref axes } if axes.contains(&axis) && are_rows(axes, launch) => {
+        Kernel::Reduce { op: ReduceOp::Sum, ref axes }
+            if axes.contains(&axis) && sums_rows(axes, &launch.reads[0].desc) =>
+        {
             let sizes = launch.reads[0].desc.sizes();
             let [rows, length] = [&sizes[..axes.len()], &sizes[axes.len()..]].map(|sizes| sizes.iter().product());
             Some(Summing::Rows { axes: axes.len(), chunk_rows: chunk_rows_of(rows, length) })
@@ -198,12 +201,6 @@ pub(super) fn summing(launch: &ProgramLaunch, axis: usize) -> Option<Summing> {
         }
         _ => None,
     }
-}
-
-/// Whether a reduction sums over rows, as devices do.
-pub(super) fn are_rows(axes: &[usize], launch: &ProgramLaunch) -> bool {
-    let desc = &launch.reads[0].desc;
-    desc.data_type() == DataType::Float32 && desc.is_packed() && sums_rows(axes, desc.sizes())
 }
 
 /// Whether a reduction's axes are all but the second, that of channels.

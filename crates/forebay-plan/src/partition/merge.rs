@@ -2,16 +2,14 @@
 //!
 //! Two sequences of a thousand positions are two rows of the first axis; merged with the second, they are two thousand.
 
-use forebay_base::kernel::ReduceOp;
+use forebay_base::kernel::{sums_rows, ReduceOp};
 use forebay_base::{Kernel, TensorDesc};
 use forebay_model::program::{Operand, ProgramLaunch};
-
-use super::cut;
 
 /// The same launch with its first two axes merged; none where its kernel tells them apart, or tensors do not lie so.
 pub(super) fn merged(launch: &ProgramLaunch) -> Option<ProgramLaunch> {
     let is_of_rows =
-        matches!(&launch.kernel, Kernel::Reduce { op: ReduceOp::Sum, axes } if cut::are_rows(axes, launch));
+        matches!(&launch.kernel, Kernel::Reduce { op: ReduceOp::Sum, axes } if sums_rows(axes, &launch.reads[0].desc));
     let mut launch = launch.clone();
     let reads: &[usize] = match &mut launch.kernel {
         Kernel::Unary(_) | Kernel::Cast => &[0],

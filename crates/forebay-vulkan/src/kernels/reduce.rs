@@ -164,8 +164,7 @@ fn reduce(
     if op == ReduceOp::Sum && are_positions(axes, x) {
         return whole_channels(x, y, offer);
     }
-    let is_packed_float = x.data_type() == DataType::Float32 && x.is_packed();
-    if op == ReduceOp::Sum && is_packed_float && sums_rows(axes, x.sizes()) {
+    if op == ReduceOp::Sum && sums_rows(axes, x) {
         return rows::whole(axes.len(), x, y, offer);
     }
     let strides = x.effective_strides();

@@ -5,7 +5,7 @@ pub(super) mod rows;
 mod softmax;
 
 use forebay_base::kernel::{sums_rows, ReduceOp};
-use forebay_base::{DataType, Kernel};
+use forebay_base::Kernel;
 
 use super::element::for_type;
 use super::View;
@@ -24,11 +24,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
             Kernel::Reduce { op, axes } if data_type.is_integer() => {
                 for_type!(data_type, integers, T => axes::run::<T>(*op, axes, &reads[0], y))
             }
-            Kernel::Reduce { op: ReduceOp::Sum, axes }
-                if data_type == DataType::Float32
-                    && reads[0].desc.is_packed()
-                    && sums_rows(axes, reads[0].desc.sizes()) =>
-            {
+            Kernel::Reduce { op: ReduceOp::Sum, axes } if sums_rows(axes, reads[0].desc) => {
                 rows::run::<f32>(axes.len(), &reads[0], y)
             }
             Kernel::Reduce { op: ReduceOp::Sum, axes } if axes::are_positions(axes, &reads[0]) => {
