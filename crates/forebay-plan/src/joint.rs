@@ -248,7 +248,7 @@ fn part_stays(
     let home = kind.persistent && count > 0 && kept.iter().all(|&kept| kept);
     let mut segments = stays(index, chunk, kind, &kept, home, launch_count);
     for segment in &mut segments {
-        give_time(segment, chunk, absences);
+        give_time(segment, chunk, kind, absences);
     }
     for place in 1..segments.len() {
         let before = segments[place - 1].end;
@@ -261,7 +261,7 @@ fn part_stays(
 }
 
 /// Lets a stay begin and end when its copies need it to.
-fn give_time(segment: &mut Segment, chunk: &Chunk, absences: &[&Absence]) {
+fn give_time(segment: &mut Segment, chunk: &Chunk, kind: Kind, absences: &[&Absence]) {
     let Range { start, end } = segment.accesses;
     let count = chunk.accesses.len();
     if segment.fetch {
@@ -273,6 +273,9 @@ fn give_time(segment: &mut Segment, chunk: &Chunk, absences: &[&Absence]) {
     if segment.save {
         if let Some(absence) = absences.iter().find(|absence| absence.after == end - 1) {
             segment.end = segment.end.max(absence.last);
+            if kind.output {
+                return;
+            }
             let written = chunk.accesses[start..end].iter().rev().find(|access| access.writes);
             let earliest = written.map_or(segment.save_after, |access| access.launch);
             let saved_after = absence.saved_after.unwrap_or(segment.save_after);

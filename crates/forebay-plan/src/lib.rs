@@ -9,6 +9,7 @@
 //! | [`fuse`] | neighbouring kernels become one |
 //! | [`dependences`] | which launches need which |
 //! | [`order`] | launches that do not need each other run side by side |
+//! | [`early`] | updates run as soon as they may |
 //! | [`alias`] | outputs take over inputs that die |
 //! | [`liveness`] | when each buffer is used |
 //! | [`cost`] | how long launches and copies take |
@@ -36,6 +37,7 @@ pub mod bound;
 pub mod check;
 pub mod cost;
 pub mod dependences;
+pub mod early;
 pub mod emit;
 pub mod error;
 pub mod fuse;

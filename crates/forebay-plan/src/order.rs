@@ -33,7 +33,7 @@ pub enum LaunchOrder {
     /// As they come.
     File,
     /// In whatever order needs the fewest barriers, at a peak no higher than that of the order in which they come. That
-    /// order where nothing is won.
+    /// order where nothing is won. Within a budget, also with updates as early as they may run ([`crate::early`]).
     #[default]
     Barriers,
 }

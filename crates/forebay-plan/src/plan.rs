@@ -144,7 +144,8 @@ pub struct Plan {
     pub event_count: u32,
     /// One step. Steps follow each other with a host join (every stream synchronised) between them.
     pub commands: Vec<Command>,
-    /// Commands from here on belong to the update phase. Everything that the outputs need stands before.
+    /// Commands from here on belong to the update phase: parameters and state change. Everything that the outputs need stands
+    /// before; what else there is to compute may stand among the updates ([`crate::early`]).
     pub update_start: usize,
     /// Name of each launch, by its label: its place in the program that was planned, whatever the order of the commands.
     pub labels: Vec<String>,

@@ -13,6 +13,7 @@ use crate::bound::lower_bound_ns;
 use crate::check::check;
 use crate::cost::Costs;
 use crate::dependences::fewest_barriers;
+use crate::early::updates_early;
 use crate::emit::{emit, Decisions, COMPUTE};
 use crate::error::PlanError;
 use crate::liveness::{liveness, Liveness};
@@ -118,7 +119,7 @@ pub fn plan_in_groups(
     let whole_minimum = (minimum_budget_bytes, minimum_launch);
     let (minimum_budget_bytes, minimum_launch) =
         finest.iter().map(|cutting| minimum_budget(&cutting.file, limits)).fold(whole_minimum.clone(), least);
-    let cuttings;
+    let (early, cuttings);
     let (mut plan, variant, cutting, capacity_bytes) = match options.device_budget_bytes {
         Some(budget_bytes) if in_core_peak_bytes > budget_bytes => {
             if minimum_budget_bytes > budget_bytes {
@@ -131,9 +132,11 @@ pub fn plan_in_groups(
             let capacity_bytes = budget_bytes / limits.tile_size_bytes * limits.tile_size_bytes;
             let spill_beyond_bytes = options.host_budget_bytes.filter(|_| options.spill);
             let planner = Planner { in_core_ns: in_core_predicted_ns, ..planner };
+            early = Variant::early(program, options.order, costs);
             let mut best = None;
             if whole_minimum.0 <= budget_bytes {
-                let (plan, variant) = planner.within(&file, reordered.as_ref(), capacity_bytes, spill_beyond_bytes)?;
+                let orders = Orders { file: &file, early: early.as_ref(), reordered: reordered.as_ref() };
+                let (plan, variant) = planner.within(orders, capacity_bytes, spill_beyond_bytes)?;
                 let mut plan = split_barriers(plan, COMPUTE, costs);
                 plan.statistics.predicted_ns = planner.predicted(&plan);
                 best = Some((plan, variant, None));
@@ -142,10 +145,11 @@ pub fn plan_in_groups(
                 plan.statistics.predicted_ns as f64 > in_core_predicted_ns as f64 * SLOW_ENOUGH_TO_CUT
             };
             let worth = best.as_ref().is_none_or(is_slow);
-            cuttings = if worth { planner.cuttings(capacity_bytes, finest) } else { Vec::new() };
+            cuttings = if worth { planner.cuttings(capacity_bytes, finest, options.order) } else { Vec::new() };
             for cutting in &cuttings {
                 let planner = Planner { costs: &cutting.costs, cut: true, ..planner };
-                let found = planner.within(&cutting.file, None, capacity_bytes, spill_beyond_bytes);
+                let orders = Orders { file: &cutting.file, early: cutting.early.as_ref(), reordered: None };
+                let found = planner.within(orders, capacity_bytes, spill_beyond_bytes);
                 let (plan, variant) = match found {
                     // What has no placement is no candidate; another may have one.
                     Err(PlanError::Check { .. }) => continue,
@@ -236,10 +240,13 @@ struct Variant {
     live: Liveness,
     /// Costs in this order.
     costs: Costs,
+    /// The program in this order, with outputs in places of their own.
+    apart: Program,
 }
 
 impl Variant {
     fn new(ordered: Ordered, costs: &Costs) -> Variant {
+        let apart = ordered.program.clone();
         let program = alias(ordered.program, &ordered.groups);
         let live = liveness(&program, false);
         let in_order = Costs {
@@ -247,8 +254,28 @@ impl Variant {
             launch_lanes: ordered.sources.iter().map(|&source| costs.launch_lanes[source]).collect(),
             ..*costs
         };
-        Variant { live, ordered: Ordered { program, ..ordered }, costs: in_order }
+        Variant { live, ordered: Ordered { program, ..ordered }, costs: in_order, apart }
     }
+
+    /// A program whose updates run as soon as they may; none where they come last in any case, or where launches shall be
+    /// planned as they come.
+    fn early(program: &Program, order: LaunchOrder, costs: &Costs) -> Option<Variant> {
+        match order {
+            LaunchOrder::File => None,
+            LaunchOrder::Barriers => updates_early(program).map(|ordered| Variant::new(ordered, costs)),
+        }
+    }
+}
+
+/// A program in the orders that are planned.
+#[derive(Clone, Copy)]
+struct Orders<'v> {
+    /// As it comes.
+    file: &'v Variant,
+    /// With updates as early as they may run.
+    early: Option<&'v Variant>,
+    /// With the fewest barriers.
+    reordered: Option<&'v Variant>,
 }
 
 /// A plan within a capacity.
@@ -397,14 +424,15 @@ impl Planner<'_> {
 
     /// The fastest plan within a capacity that every single launch fits. What exceeds the host budget, if one is given, goes
     /// to disk: nothing if possible, what steps change only if necessary.
+    ///
+    /// A disk may fail while nothing has changed, and not after: where one is used, updates come last.
     fn within<'v>(
         &self,
-        file: &'v Variant,
-        reordered: Option<&'v Variant>,
+        Orders { file, early, reordered }: Orders<'v>,
         capacity_bytes: u64,
         spill_beyond_bytes: Option<u64>,
     ) -> Result<(Plan, &'v Variant), PlanError> {
-        let mut plan = self.out_of_core(file, reordered, capacity_bytes)?;
+        let mut plan = self.out_of_core(early.unwrap_or(file), reordered, capacity_bytes)?;
         let Some(budget_bytes) = spill_beyond_bytes else { return Ok(plan) };
         for changing_on_disk in [false, true] {
             if plan.0.statistics.host_bytes > budget_bytes {

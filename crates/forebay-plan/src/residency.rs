@@ -352,6 +352,8 @@ pub(crate) fn stays(
         let is_last = number + 1 == runs.len();
         let save = !host_valid && (next_reads || (is_last && (kind.persistent || kind.output)));
         host_valid |= save;
+        // Whoever waits for an output looks at it as soon as it is there.
+        let written = accesses[run.clone()].iter().rev().find(|access| access.writes && kind.output);
         segments.push(Segment {
             chunk: index,
             start: first.launch,
@@ -359,7 +361,7 @@ pub(crate) fn stays(
             accesses: run.clone(),
             fetch,
             save,
-            save_after: last.launch,
+            save_after: written.map_or(last.launch, |access| access.launch),
         });
     }
     segments

@@ -4,7 +4,7 @@ use forebay_base::Limits;
 use forebay_model::program::Program;
 
 use crate::cost::Costs;
-use crate::order::Ordered;
+use crate::order::{LaunchOrder, Ordered};
 use crate::parts::{costs_of_parts, Parts};
 
 use super::{minimum_budget, Planner, Variant};
@@ -18,6 +18,8 @@ pub(super) struct Cutting {
     pub(super) parts: Parts,
     /// The program of parts in its own order.
     pub(super) file: Variant,
+    /// The same with updates as early as they may run, where it is to be planned.
+    pub(super) early: Option<Variant>,
     /// Costs of parts.
     pub(super) costs: Costs,
 }
@@ -28,13 +30,13 @@ impl Cutting {
         let parts = Parts::new(program, limit_bytes, limits)?;
         let costs = costs_of_parts(costs, &parts.shares);
         let file = Variant::new(Ordered::as_it_comes(parts.partition.program.clone()), &costs);
-        Some(Cutting { parts, file, costs })
+        Some(Cutting { parts, file, early: None, costs })
     }
 }
 
 impl Planner<'_> {
     /// Ways to cut the program that have a plan within the capacity, none of them twice; the finest where no other has.
-    pub(super) fn cuttings(&self, capacity_bytes: u64, finest: Option<Cutting>) -> Vec<Cutting> {
+    pub(super) fn cuttings(&self, capacity_bytes: u64, finest: Option<Cutting>, order: LaunchOrder) -> Vec<Cutting> {
         let mut cuttings: Vec<Cutting> = Vec::new();
         for divisor in CUT_DIVISORS {
             let Some(cutting) = Cutting::new(self.program, capacity_bytes / divisor, self.limits, self.costs) else {
@@ -47,6 +49,9 @@ impl Planner<'_> {
         }
         if cuttings.is_empty() {
             cuttings.extend(finest.filter(|finest| minimum_budget(&finest.file, self.limits).0 <= capacity_bytes));
+        }
+        for Cutting { parts, early, costs, .. } in &mut cuttings {
+            *early = Variant::early(&parts.partition.program, order, costs);
         }
         cuttings
     }

@@ -18,8 +18,8 @@ impl Planner<'_> {
     /// The fastest such plan, of the launches as they come and with launches that run again; `None` where none was found.
     pub(super) fn together(&self, file: &Variant, capacity_bytes: u64) -> Result<Option<Filled>, PlanError> {
         let Some(mut best) = self.filled_together(file, &FILL_PERCENT, capacity_bytes)? else { return Ok(None) };
-        let ordered = Ordered::as_it_comes(self.program.clone());
-        let live = liveness(self.program, false);
+        let ordered = Ordered { program: file.apart.clone(), ..file.ordered.clone() };
+        let live = liveness(&ordered.program, false);
         let mut worse = 0;
         for repeating in with_repeats(&ordered, &live, &file.costs, capacity_bytes, self.host_bytes()) {
             // What was too much for placement still is.
