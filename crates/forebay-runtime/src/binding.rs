@@ -21,8 +21,8 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// Obtains what the plan names, and a host block of `staging_bytes` (none for 0). There is always a stream, even for
-    /// a plan without any. Spill files go into `spill_dir`. What was obtained before a failure is given back.
+    /// Obtains what the plan names, one event more for who runs it, and a host block of `staging_bytes` (none for 0). There is
+    /// always a stream, even for a plan without any. Spill files go into `spill_dir`. What was obtained before a failure is given back.
     ///
     /// # Errors
     /// What the device reports; [`RuntimeError::Plan`] for a spill file without a folder.
@@ -72,7 +72,7 @@ impl Binding {
         if self.streams.is_empty() {
             self.streams.push(self.device.create_stream("copy", 0)?);
         }
-        for _ in 0..plan.event_count {
+        for _ in 0..=plan.event_count {
             self.events.push(self.device.create_event()?);
         }
         Ok(())
@@ -86,6 +86,14 @@ impl Binding {
     /// Host bytes for moving contents to and from the device outside of steps.
     pub fn staging(&self) -> Option<Region> {
         self.staging
+    }
+
+    /// The device's event for one of the plan's; the one that it has not stands for the runner's own.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Plan`] where the plan has no such event.
+    pub fn event(&self, event: EventId) -> Result<EventId, RuntimeError> {
+        look_up(&self.events, event.0, "event")
     }
 
     /// The device's region for one of the plan's.
@@ -139,7 +147,7 @@ impl Binding {
             Command::Barrier { stream } => *stream = self.stream(*stream)?,
             Command::Record { stream, event, .. } | Command::Wait { stream, event, .. } => {
                 *stream = self.stream(*stream)?;
-                *event = look_up(&self.events, event.0, "event")?;
+                *event = self.event(*event)?;
             }
         }
         Ok(command)

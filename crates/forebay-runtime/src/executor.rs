@@ -1,8 +1,8 @@
 //! A plan on a device: obtained, loaded, run step by step, released.
 //!
-//! A step has two phases with a host join after each. Everything that the outputs need is in the first; parameters and
-//! state change only in the second. Whoever looks at the outputs in between and stops (the loss is not a number) finds
-//! everything as it was before the step. Where parameters are on disk, a step writes them to places of their own, and these
+//! A step has two phases. Everything that the outputs need is in the first; parameters and state change only in the second.
+//! Whoever looks at the outputs in between and stops (the loss is not a number) finds everything as it was before the step.
+//! The host waits for the outputs alone: while it looks at them, the rest of the first phase goes on. Where parameters are on disk, a step writes them to places of their own, and these
 //! become the parameters only when it has succeeded: so a disk that fails loses none either.
 
 use std::borrow::Cow;
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_base::{ByteRange, Command, Region, Space, StreamId};
+use forebay_base::{ByteRange, Command, EventId, Region, Space, StreamId};
 use forebay_device::{Device, DeviceUsage, TraceRecord};
 use forebay_model::Tensor;
 use forebay_plan::plan::MemoryKind;
@@ -107,7 +107,9 @@ pub struct Executor {
     device: Arc<dyn Device>,
     plan: Plan,
     phases: [Phase; 2],
-    /// By event: how often it was recorded so far, the running step included.
+    /// Recorded in the first phase once the outputs are there; none where that is not the work of one stream.
+    outputs_event: Option<EventId>,
+    /// By event of the plan and the executor's own one: how often it was recorded so far, the running step included.
     recorded: Vec<u64>,
     /// By event: how often it was recorded before the running step.
     recorded_before_step: Vec<u64>,
@@ -153,17 +155,20 @@ impl Executor {
         submit(&*device, &prologue, "while mapping memory")?;
         binding.join("while mapping memory")?;
         let update_start = plan.update_start.min(plan.commands.len());
+        let mut first = plan.commands[..update_start].to_vec();
+        let outputs_event = record_outputs(&plan, &mut first);
         let phases = [
-            Phase::new(&binding, &plan.commands[..update_start], plan.event_count)?,
+            Phase::new(&binding, &first, plan.event_count)?,
             Phase::new(&binding, &plan.commands[update_start..], plan.event_count)?,
         ];
-        let recorded = vec![0; plan.event_count as usize];
+        let recorded = vec![0; plan.event_count as usize + 1];
         let recorded_before_step = recorded.clone();
         let links = links(&plan, &binding);
         let executor = Executor {
             device,
             plan,
             phases,
+            outputs_event,
             recorded,
             recorded_before_step,
             broken: false,
@@ -248,7 +253,7 @@ impl Executor {
     pub fn run(&mut self) -> Result<StepTimes, RuntimeError> {
         self.timed(|executor| {
             executor.submit_phase(0)?;
-            if executor.plan.memories.iter().any(|memory| memory.kind == MemoryKind::SpillFile) {
+            if executor.uses_disk() {
                 // Nothing changes before everything is over that a disk may fail.
                 executor.binding.join("while running a step")?;
             }
@@ -269,14 +274,33 @@ impl Executor {
     ) -> Result<StepTimes, RuntimeError> {
         self.timed(|executor| {
             executor.submit_phase(0)?;
-            executor.binding.join("while running a step")?;
-            if between(executor)? == Decision::Continue {
+            executor.await_outputs()?;
+            let decision = between(executor);
+            if decision == Ok(Decision::Continue) {
                 executor.submit_phase(1)?;
-                executor.binding.join("while updating parameters")?;
+            }
+            executor.binding.join("while running a step")?;
+            if decision? == Decision::Continue {
                 executor.take_turns()?;
             }
             Ok(())
         })
+    }
+
+    /// Waits until the outputs of the running step are there. Where a disk may still fail, everything is over by then.
+    fn await_outputs(&self) -> Result<(), RuntimeError> {
+        let action = "while running a step";
+        match self.outputs_event.filter(|_| !self.uses_disk()) {
+            Some(event) => {
+                let (id, generation) = (self.binding.event(event)?, self.recorded[event.0 as usize]);
+                self.device.wait_event(id, generation).map_err(|error| RuntimeError::Device { action, error })
+            }
+            None => self.binding.join(action),
+        }
+    }
+
+    fn uses_disk(&self) -> bool {
+        self.plan.memories.iter().any(|memory| memory.kind == MemoryKind::SpillFile)
     }
 
     fn timed(
@@ -406,7 +430,7 @@ impl Phase {
         let mut phase = Phase {
             commands: Vec::with_capacity(commands.len()),
             generations: Vec::new(),
-            records: vec![0; event_count as usize],
+            records: vec![0; event_count as usize + 1],
         };
         for (index, command) in commands.iter().enumerate() {
             phase.commands.push(binding.command(command)?);
@@ -423,6 +447,23 @@ impl Phase {
         }
         Ok(phase)
     }
+}
+
+/// Adds a record of one event more than the plan has, behind the last of these commands that writes an output. None where
+/// several streams write outputs, or none does.
+fn record_outputs(plan: &Plan, commands: &mut Vec<Command>) -> Option<EventId> {
+    let outputs = || plan.outputs.iter().flat_map(|home| home.pieces.iter().map(|(_, region)| *region));
+    let gives_output =
+        |command: &Command| command.writes().iter().any(|written| outputs().any(|output| output.overlaps(*written)));
+    let last = commands.iter().rposition(gives_output)?;
+    let stream = commands[last].stream()?;
+    let elsewhere = |command: &Command| command.stream() != Some(stream) && gives_output(command);
+    if commands.iter().any(elsewhere) {
+        return None;
+    }
+    let event = EventId(plan.event_count);
+    commands.insert(last + 1, Command::Record { stream, event, generation: 1 });
+    Some(event)
 }
 
 /// By stream of the device on which the plan copies: which way.
