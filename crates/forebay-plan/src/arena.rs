@@ -151,13 +151,22 @@ pub(crate) fn item(pieces: PiecesByTime, alignment_bytes: u64) -> Item {
 /// By stay: its component; and how many components there are.
 fn components(live: &Liveness, residency: &Residency) -> (Vec<usize>, usize) {
     let mut parent: Vec<usize> = (0..residency.segments.len()).collect();
+    let mut join = |one: usize, other: usize| {
+        let (a, b) = (root(&mut parent, one), root(&mut parent, other));
+        parent[a.max(b)] = a.min(b);
+    };
     let mut first: BTreeMap<(Owner, usize), usize> = BTreeMap::new();
+    let mut first_stay: BTreeMap<usize, usize> = BTreeMap::new();
     for (index, segment) in residency.segments.iter().enumerate() {
         let chunk = &live.chunks[segment.chunk];
         for access in &chunk.accesses[segment.accesses.clone()] {
-            let other = *first.entry((chunk.owner, access.launch)).or_insert(index);
-            let (a, b) = (root(&mut parent, other), root(&mut parent, index));
-            parent[a.max(b)] = a.min(b);
+            join(*first.entry((chunk.owner, access.launch)).or_insert(index), index);
+        }
+        // What is carried into the next step lies there where it lies at the end of this one.
+        let goes_round = residency.carried[segment.chunk] && segment.end + 1 == live.launch_count;
+        let start = *first_stay.entry(segment.chunk).or_insert(index);
+        if goes_round {
+            join(start, index);
         }
     }
     let mut numbers = BTreeMap::new();

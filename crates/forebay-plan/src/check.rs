@@ -72,14 +72,16 @@ fn covers(program: &Program, partition: &Partition) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Whether every hazard is ordered, in two steps in a row.
+/// Whether every hazard is ordered, before the first step and in two steps in a row.
 fn order(plan: &Plan) -> Result<(), PlanError> {
-    forebay_sync::race::check_races(&plan.prologue, &plan.commands, 2, forebay_sync::barriers::StepBoundary::HostJoin)
-        .map(|_| ())
-        .map_err(|found| {
-            let first = found.first().map(|violation| violation.describe(&|index| name(plan, index)));
-            broken(format!("{} violations of order, the first: {}", found.len(), first.unwrap_or_default()))
-        })
+    let races = |commands: &[Command], steps| {
+        let boundary = forebay_sync::barriers::StepBoundary::HostJoin;
+        forebay_sync::race::check_races(&plan.prologue, commands, steps, boundary).map(|_| ())
+    };
+    races(&plan.lead_in, 1).and_then(|()| races(&plan.commands, 2)).map_err(|found| {
+        let first = found.first().map(|violation| violation.describe(&|index| name(plan, index)));
+        broken(format!("{} violations of order, the first: {}", found.len(), first.unwrap_or_default()))
+    })
 }
 
 /// What a plan's command is for: the launch's node, or the buffer that is copied.
@@ -165,7 +167,7 @@ fn each_runs(program: &Program, plan: &Plan) -> Result<(), PlanError> {
 }
 
 fn bounds(plan: &Plan) -> Result<(), PlanError> {
-    for (index, command) in plan.commands.iter().enumerate() {
+    for (index, command) in plan.lead_in.iter().chain(&plan.commands).enumerate() {
         for region in command.reads().into_iter().chain(command.writes()) {
             let inside = plan.memories.get(region.memory.0 as usize).is_some_and(|m| region.range.end <= m.size_bytes);
             if !inside {
@@ -317,6 +319,12 @@ impl<'a> Contents<'a> {
         for (number, port, home) in homes(&plan.inputs, &program.inputs)? {
             contents.fill(program.persistent.len() + number, port, home);
         }
+        for command in &plan.lead_in {
+            match command {
+                Command::Copy { from, to, .. } => contents.copy(*from, *to),
+                _ => return Err(broken(format!("{command} before the first step copies nothing"))),
+            }
+        }
         Ok(contents)
     }
 
@@ -345,7 +353,34 @@ impl<'a> Contents<'a> {
             self.before_update()?;
         }
         let at_end: Vec<Home> = self.plan.persistent.iter().map(|home| self.after_exchange(home)).collect();
-        self.homes_hold(&at_end, &self.program.persistent, &self.expected.at_end, "at the end")
+        self.homes_hold(&at_end, &self.program.persistent, &self.expected.at_end, "at the end")?;
+        self.is_led_in()
+    }
+
+    /// Whether a step leaves on the device, beside the homes, what the next one finds there: whether what is copied before the
+    /// first step would change nothing.
+    fn is_led_in(&self) -> Result<(), PlanError> {
+        let held = |region: &Region| {
+            let pieces = self.memories.get(&region.memory).map(|map| map.get(region.range)).unwrap_or_default();
+            let start = region.range.start;
+            let mut relative: Vec<(u64, u64, u64, i128)> = Vec::new();
+            for (bytes, Tag { write, shift }) in pieces {
+                let piece = (bytes.start - start, bytes.end - start, write, shift - i128::from(start));
+                match relative.last_mut() {
+                    Some(last) if (last.1, last.2, last.3) == (piece.0, piece.2, piece.3) => last.1 = piece.1,
+                    _ => relative.push(piece),
+                }
+            }
+            relative
+        };
+        for command in &self.plan.lead_in {
+            if let Command::Copy { from, to, .. } = command {
+                if held(from) != held(to) {
+                    return Err(broken(format!("{to} does not hold at the end what {from} does")));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Where the next step's home is now, before the memories that take turns are exchanged.

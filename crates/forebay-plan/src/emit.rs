@@ -71,6 +71,7 @@ pub fn emit(decisions: &Decisions, work: &[Work]) -> Result<Plan, PlanError> {
     let copies = plan.commands.iter().enumerate().filter(|(_, command)| matches!(command, Command::Copy { .. }));
     plan.movements =
         copies.zip(reasons).map(|((command, _), (name, reason))| Movement { command, name, reason }).collect();
+    plan.lead_in = lead_in(decisions, &places);
     plan.stays = stays(decisions);
     plan.inputs = decisions.program.inputs.iter().filter_map(|port| places.host_home(port)).collect();
     plan.outputs = decisions.program.outputs.iter().filter_map(|port| places.host_home(port)).collect();
@@ -275,6 +276,19 @@ fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Ve
     Ok((commands, reasons))
 }
 
+/// The copies that put what is carried from step to step where steps find it.
+fn lead_in(decisions: &Decisions, places: &Places) -> Vec<Command> {
+    let mut commands: Vec<Command> = Vec::new();
+    let carried = decisions.residency.carried.iter().zip(&places.stays).filter(|(&carried, _)| carried);
+    for first_stay in carried.filter_map(|(_, stays)| stays.first()) {
+        let command = copy(decisions, *first_stay, true);
+        if !commands.last_mut().is_some_and(|last| extend(last, &command)) {
+            commands.push(command);
+        }
+    }
+    commands
+}
+
 /// The memory of a store; of those that take turns, the one that holds what this step `changed`, or the other.
 fn memory(store: Store, changed: bool) -> MemoryId {
     match store {
@@ -326,7 +340,9 @@ fn reason(decisions: &Decisions, stay: usize, fetch: bool) -> (String, String) {
     let launch_name = |access: usize| &decisions.program.launches[chunk.accesses[access].launch].name;
     let buffer = decisions.program.buffer(buffer);
     let on_disk = decisions.stores.on_disk(segment.chunk);
-    let reason = if fetch {
+    let reason = if fetch && segment.accesses.is_empty() {
+        format!("'{}' of the next step needs it", launch_name(0))
+    } else if fetch {
         format!("'{}' needs it{}", launch_name(segment.accesses.start), if on_disk { ", from disk" } else { "" })
     } else {
         match chunk.accesses.get(segment.accesses.end) {

@@ -14,7 +14,7 @@ use forebay_model::program::Program;
 use crate::cost::Costs;
 use crate::liveness::{Chunk, Liveness};
 use crate::order::Ordered;
-use crate::residency::{device_bytes, kind, mandatory_usage, stays, Kind, Residency, Segment};
+use crate::residency::{device_bytes, fetch_in_step_before, kind, mandatory_usage, Kind, Residency, Segment};
 use crate::swap::planner::{plan_launches, repeats};
 use crate::swap::schedule::{Direction, Piece, Place, Schedule};
 use crate::swap::workload::{Kernel, Machine, Tensor, Workload, MOST_BYTES};
@@ -128,7 +128,7 @@ pub fn joint_residency(
     let schedule = plan_launches(&workload)?;
     let absences = absences(live, &workload, &schedule);
     let mut cut = Liveness { chunks: Vec::new(), launch_count: live.launch_count };
-    let (mut segments, mut home_on_device) = (Vec::new(), Vec::new());
+    let mut residency = Residency::default();
     for (chunk, absences) in live.chunks.iter().zip(&absences) {
         for part in parts(chunk, absences) {
             let in_part: Vec<&Absence> =
@@ -137,13 +137,11 @@ pub fn joint_residency(
             let chunk = Chunk { range, ..chunk.clone() };
             let away = room.changing_away && chunk.is_changed();
             let kind = kind(program, &chunk);
-            let (home, stays) = part_stays(cut.chunks.len(), &chunk, kind, away, &in_part, live.launch_count);
-            segments.extend(stays);
-            home_on_device.push(home);
+            add_part(&mut residency, &chunk, kind, away, &in_part, live.launch_count);
             cut.chunks.push(chunk);
         }
     }
-    Some((cut, Residency { segments, home_on_device }))
+    Some((cut, residency))
 }
 
 /// By chunk: when parts of it are not on the device although they are needed later.
@@ -227,26 +225,29 @@ fn parts(chunk: &Chunk, absences: &[Absence]) -> Vec<ByteRange> {
     cuts.windows(2).map(|pair| ByteRange::new(pair[0], pair[1])).collect()
 }
 
-/// The stays of a chunk that is wholly there or wholly absent; and whether it never leaves. Between steps it is `away`.
-fn part_stays(
-    index: usize,
+/// Adds a chunk that is wholly there or wholly absent. Between steps it is `away`, or may be there.
+fn add_part(
+    residency: &mut Residency,
     chunk: &Chunk,
     kind: Kind,
     away: bool,
     absences: &[&Absence],
     launch_count: usize,
-) -> (bool, Vec<Segment>) {
+) {
     let accesses = &chunk.accesses;
     let count = accesses.len();
-    let is_absent = |after: usize| absences.iter().any(|absence| absence.after == after);
+    let absence = |after: usize| absences.iter().find(|absence| absence.after == after);
     let gaps = if kind.persistent { count } else { count.saturating_sub(1) };
-    let mut kept: Vec<bool> = (0..gaps).map(|after| accesses[(after + 1) % count].reads && !is_absent(after)).collect();
-    // What leaves within the step spends the boundary away.
-    if kind.persistent && count > 0 && (away || kept.iter().any(|kept| !kept)) {
+    let mut kept: Vec<bool> =
+        (0..gaps).map(|after| accesses[(after + 1) % count].reads && absence(after).is_none()).collect();
+    if kind.persistent && count > 0 && away {
         kept[count - 1] = false;
     }
-    let home = kind.persistent && count > 0 && kept.iter().all(|&kept| kept);
-    let mut segments = stays(index, chunk, kind, &kept, home, launch_count);
+    let index = residency.home_on_device.len();
+    let first = residency.segments.len();
+    residency.add(chunk, kind, &kept, launch_count);
+    let carried = residency.carried[index];
+    let mut segments = residency.segments.split_off(first);
     for segment in &mut segments {
         give_time(segment, chunk, kind, absences);
     }
@@ -257,7 +258,19 @@ fn part_stays(
         segments[place - 1].end = before.min(first - 1);
         segments[place].start = segments[place].start.max(segments[place - 1].end + 1);
     }
-    (home, segments)
+    // What comes back after the chunk's last use comes back for the next step.
+    let back = absence(count.wrapping_sub(1)).map(|absence| absence.back);
+    let last = segments.last().map(|stay| stay.end);
+    if let (true, false, Some(back), Some(last)) = (kind.persistent && !away, carried, back, last) {
+        if segments[0].fetch && back > accesses[count - 1].launch {
+            let from = back.max(last + 1);
+            if from < launch_count {
+                fetch_in_step_before(&mut segments, from, launch_count);
+                residency.carried[index] = true;
+            }
+        }
+    }
+    residency.segments.extend(segments);
 }
 
 /// Lets a stay begin and end when its copies need it to.

@@ -138,6 +138,7 @@ fn whole_stays(program: &Program, live: &Liveness) -> Residency {
     Residency {
         segments: live.chunks.iter().enumerate().filter_map(stay).collect(),
         home_on_device: vec![true; live.chunks.len()],
+        carried: vec![false; live.chunks.len()],
     }
 }
 

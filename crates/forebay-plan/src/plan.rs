@@ -138,6 +138,9 @@ pub struct Plan {
     pub heaps: Vec<u64>,
     /// Mapping, done once.
     pub prologue: Vec<Command>,
+    /// Copies that bring to the device what every step finds there beside its home, and leaves there for the next one. They run
+    /// once before the first step, and again where the step before did not end or a home was written from outside.
+    pub lead_in: Vec<Command>,
     /// Streams to make.
     pub streams: Vec<PlanStream>,
     /// Number of events to make. Generations in `commands` count from 1 in every step.

@@ -20,7 +20,7 @@ use crate::liveness::{liveness, Liveness};
 use crate::order::{group, Choice, LaunchOrder, Ordered};
 use crate::partition::least_limit_bytes;
 use crate::plan::Plan;
-use crate::residency::{mandatory_usage, residency, stretch, Filling, Residency};
+use crate::residency::{kind, mandatory_usage, residency, stretch, Filling, Residency, Route};
 use crate::schedule::schedule;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
@@ -343,7 +343,11 @@ impl Planner<'_> {
         let mut residency = residency(program, live, costs, filling, lost_bytes, changing_away);
         let stores = stores(program, live, &residency, costs, self.room);
         if !filling.isolate {
-            stretch(&mut residency, live, costs, |chunk| stores.on_disk(chunk), filling.transfer_bytes, lost_bytes);
+            let route = |chunk: usize| {
+                let on_disk = stores.on_disk(chunk);
+                Route { on_disk, over_boundary: !on_disk && kind(program, &live.chunks[chunk]).persistent }
+            };
+            stretch(&mut residency, live, costs, route, filling.transfer_bytes, lost_bytes);
         }
         (residency, stores)
     }

@@ -7,8 +7,10 @@
 //! behind launches: the longer the way ([`crate::stores`]), the earlier.
 //!
 //! Chunks that last from step to step have one more gap, from their last launch round to their first. A chunk with any gap
-//! not kept spends the step's boundary on the host: then its host copy is valid whenever it has not been changed in this
-//! step, and a step that stops before its updates has lost nothing.
+//! not kept has its home on the host: then its host copy is valid whenever it has not been changed in this step, and a step
+//! that stops before its updates has lost nothing. A copy of the home may still be *carried* over the boundary on the device,
+//! because the last gap is kept, or because what the next step needs first is fetched while this one ends. After a step that
+//! did not end, copies are made anew.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -56,12 +58,14 @@ pub struct Segment {
 }
 
 /// Which chunk is on the device when.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Residency {
     /// All stays, those of one chunk in order of time.
     pub segments: Vec<Segment>,
-    /// By chunk: whether it is on the device between steps.
+    /// By chunk: whether it is on the device between steps, and nowhere else.
     pub home_on_device: Vec<bool>,
+    /// By chunk: whether a copy of its home is on the device between steps. Its last stay goes on as its first.
+    pub carried: Vec<bool>,
 }
 
 /// What residency needs to know about a chunk's owner.
@@ -86,6 +90,8 @@ struct Gap {
     inside: [Range<usize>; 2],
     /// Nanoseconds saved per byte and nanosecond when the gap is kept.
     density: f64,
+    /// The same where the chunk is away in another gap, so that what was changed is saved in any case.
+    density_away: f64,
 }
 
 /// Decides which gaps to keep. What steps change is away from the device between steps if `changing_away`. Transfers get time
@@ -115,16 +121,34 @@ pub fn residency_of(
     usage.iter_mut().zip(lost_bytes).for_each(|(used, lost)| *used += lost);
     let starts = launch_starts(costs);
     let gaps = sorted_gaps(live, kinds, costs, &starts);
-    let barred = live.chunks.iter().map(|chunk| changing_away && chunk.is_changed()).collect();
-    let kept = keep_gaps(live, &gaps, &mut usage, filling, barred);
-    let mut segments = Vec::new();
-    let mut home_on_device = vec![false; live.chunks.len()];
+    let barred: Vec<bool> = live.chunks.iter().map(|chunk| changing_away && chunk.is_changed()).collect();
+    let kept = keep_gaps(live, gaps, &mut usage, filling, &barred);
+    let mut residency = Residency::default();
     for (index, chunk) in live.chunks.iter().enumerate() {
-        home_on_device[index] =
-            kinds[index].persistent && kept[index].len() == chunk.accesses.len() && kept[index].iter().all(|&k| k);
-        segments.extend(stays(index, chunk, kinds[index], &kept[index], home_on_device[index], live.launch_count));
+        residency.add(chunk, kinds[index], &kept[index], live.launch_count);
     }
-    Residency { segments, home_on_device }
+    residency
+}
+
+impl Residency {
+    /// Adds the next chunk. `kept` says which gaps it stays over, by the access before the gap.
+    pub(crate) fn add(&mut self, chunk: &Chunk, kind: Kind, kept: &[bool], launch_count: usize) {
+        let over_boundary = kind.persistent && !kept.is_empty() && kept.len() == chunk.accesses.len();
+        let home_on_device = over_boundary && kept.iter().all(|&kept| kept);
+        let carried = over_boundary && !home_on_device && kept[kept.len() - 1];
+        let index = self.home_on_device.len();
+        let boundary = Boundary { home_on_device, carried, launch_count };
+        self.segments.extend(stays(index, chunk, kind, kept, boundary));
+        self.home_on_device.push(home_on_device);
+        self.carried.push(carried);
+    }
+}
+
+/// How a chunk spends the time between two steps.
+struct Boundary {
+    home_on_device: bool,
+    carried: bool,
+    launch_count: usize,
 }
 
 /// Bytes that a chunk takes on the device, alignment included.
@@ -183,25 +207,32 @@ fn sorted_gaps(live: &Liveness, kinds: &[Kind], costs: &Costs, starts: &[u64]) -
             let save = if changed && next.reads { costs.copy_out_ns(bytes) } else { 0 };
             let held_ns: u64 =
                 inside.iter().map(|range| starts[range.end.max(range.start)] - starts[range.start]).sum();
-            let density = (fetch + save) as f64 / (bytes as f64 * (held_ns as f64 + 1.0));
-            gaps.push(Gap { chunk: index, after, wraps, bytes, inside, density });
+            let density = |saved_ns: u64| saved_ns as f64 / (bytes as f64 * (held_ns as f64 + 1.0));
+            let density_away = density(if wraps { fetch } else { fetch + save });
+            let density = density(fetch + save);
+            gaps.push(Gap { chunk: index, after, wraps, bytes, inside, density, density_away });
         }
     }
-    gaps.sort_by(|a, b| b.density.total_cmp(&a.density).then(a.chunk.cmp(&b.chunk)).then(a.after.cmp(&b.after)));
+    sort(&mut gaps);
     gaps
 }
 
+/// What saves most first.
+fn sort(gaps: &mut [Gap]) {
+    gaps.sort_by(|a, b| b.density.total_cmp(&a.density).then(a.chunk.cmp(&b.chunk)).then(a.after.cmp(&b.after)));
+}
+
 /// By chunk and gap (counted by the access before it): whether the gap is kept. Chunks that are `barred` spend the boundary
-/// on the host.
+/// on the host alone.
 fn keep_gaps(
     live: &Liveness,
-    gaps: &[Gap],
+    mut gaps: Vec<Gap>,
     usage: &mut [u64],
     filling: Filling,
-    mut barred: Vec<bool>,
+    barred: &[bool],
 ) -> Vec<Vec<bool>> {
     let mut kept: Vec<Vec<bool>> = vec![Vec::new(); live.chunks.len()];
-    for gap in gaps {
+    for gap in &gaps {
         let list = &mut kept[gap.chunk];
         list.resize(list.len().max(gap.after + 1), false);
     }
@@ -209,7 +240,7 @@ fn keep_gaps(
         return kept;
     }
     let mut extents = Extents::new(live, filling.joined_bytes);
-    let mut try_all = |kept: &mut Vec<Vec<bool>>, usage: &mut [u64], barred: &[bool]| {
+    let mut try_all = |gaps: &[Gap], kept: &mut Vec<Vec<bool>>, usage: &mut [u64]| {
         for gap in gaps {
             let fits = |range: &Range<usize>, usage: &[u64]| {
                 usage[range.clone()].iter().all(|&used| used + gap.bytes <= filling.keep_bytes)
@@ -221,25 +252,24 @@ fn keep_gaps(
             }
         }
     };
-    try_all(&mut kept, usage, &barred);
-    // A chunk that leaves within the step spends the boundary on the host.
+    try_all(&gaps, &mut kept, usage);
+    // What leaves within the step is saved whether or not it is carried over the boundary: that is worth less then.
     let mut freed = false;
-    for gap in gaps.iter().filter(|gap| gap.wraps) {
-        let list = &kept[gap.chunk];
-        let leaves = list.iter().enumerate().any(|(after, &keep)| !keep && after != gap.after);
-        if leaves && list[gap.after] {
-            kept[gap.chunk][gap.after] = false;
-            barred[gap.chunk] = true;
-            freed = true;
-            for range in &gap.inside {
-                usage[range.clone()].iter_mut().for_each(|used| *used -= gap.bytes);
+    for gap in gaps.iter_mut().filter(|gap| gap.wraps && gap.density_away < gap.density) {
+        let list = &mut kept[gap.chunk];
+        if list.iter().enumerate().any(|(after, &keep)| !keep && after != gap.after) {
+            gap.density = gap.density_away;
+            if std::mem::take(&mut list[gap.after]) {
+                freed = true;
+                for range in &gap.inside {
+                    usage[range.clone()].iter_mut().for_each(|used| *used -= gap.bytes);
+                }
             }
-        } else if leaves {
-            barred[gap.chunk] = true;
         }
     }
     if freed {
-        try_all(&mut kept, usage, &barred);
+        sort(&mut gaps);
+        try_all(&gaps, &mut kept, usage);
     }
     kept
 }
@@ -310,27 +340,21 @@ fn occupy(usage: &mut [u64], ranges: &[Range<usize>], bytes: u64) {
 }
 
 /// The stays of one chunk, without time for transfers. `kept` says which gaps it stays over, by the access before the gap.
-pub(crate) fn stays(
-    index: usize,
-    chunk: &Chunk,
-    kind: Kind,
-    kept: &[bool],
-    home_on_device: bool,
-    count: usize,
-) -> Vec<Segment> {
+fn stays(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], boundary: Boundary) -> Vec<Segment> {
     let accesses = &chunk.accesses;
     if accesses.is_empty() {
         return Vec::new();
     }
-    if home_on_device {
+    let end_of_step = boundary.launch_count - 1;
+    if boundary.home_on_device {
         return vec![Segment {
             chunk: index,
             start: 0,
-            end: count - 1,
+            end: end_of_step,
             accesses: 0..accesses.len(),
             fetch: false,
             save: false,
-            save_after: count - 1,
+            save_after: end_of_step,
         }];
     }
     let mut runs: Vec<Range<usize>> = Vec::new();
@@ -344,7 +368,8 @@ pub(crate) fn stays(
     let mut segments = Vec::new();
     for (number, run) in runs.iter().enumerate() {
         let (first, last) = (accesses[run.start], accesses[run.end - 1]);
-        let fetch = first.reads && host_valid;
+        let is_first = number == 0;
+        let fetch = first.reads && host_valid && !(is_first && boundary.carried);
         if accesses[run.clone()].iter().any(|access| access.writes) {
             host_valid = false;
         }
@@ -356,8 +381,8 @@ pub(crate) fn stays(
         let written = accesses[run.clone()].iter().rev().find(|access| access.writes && kind.output);
         segments.push(Segment {
             chunk: index,
-            start: first.launch,
-            end: last.launch,
+            start: if is_first && boundary.carried { 0 } else { first.launch },
+            end: if is_last && boundary.carried { end_of_step } else { last.launch },
             accesses: run.clone(),
             fetch,
             save,
@@ -367,63 +392,157 @@ pub(crate) fn stays(
     segments
 }
 
+/// Lets the first fetch of a chunk stand in the step before, during which the bytes are taken from launch `from` on. The stays
+/// are those of one chunk.
+pub(crate) fn fetch_in_step_before(stays: &mut Vec<Segment>, from: usize, launch_count: usize) {
+    let (first, end) = (&mut stays[0], launch_count - 1);
+    (first.start, first.fetch) = (0, false);
+    let chunk = first.chunk;
+    stays.push(Segment { chunk, start: from, end, accesses: 0..0, fetch: true, save: false, save_after: end });
+}
+
+/// Where the copies of a chunk go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// To and from a disk.
+    pub on_disk: bool,
+    /// Whether what a step needs may be fetched in the step before.
+    pub over_boundary: bool,
+}
+
 /// Gives transfers time: fetches start before the launch that needs them, saved bytes stay until they are copied, as far
-/// as free bytes within `capacity_bytes` allow. Those of chunks that are `on_disk` take a disk's time, beside the others.
+/// as free bytes within `capacity_bytes` allow. Copies to and from a disk take a disk's time, beside the others.
 pub fn stretch(
     residency: &mut Residency,
     live: &Liveness,
     costs: &Costs,
-    on_disk: impl Fn(usize) -> bool,
+    route: impl Fn(usize) -> Route,
     capacity_bytes: u64,
     lost_bytes: &[u64],
 ) {
-    let segments = &mut residency.segments;
-    let starts = launch_starts(costs);
     let mut usage = lost_bytes.to_vec();
     usage.resize(live.launch_count, 0);
-    for segment in segments.iter() {
+    for segment in &residency.segments {
         let bytes = device_bytes(&live.chunks[segment.chunk]);
         usage[segment.start..=segment.end].iter_mut().for_each(|used| *used += bytes);
     }
-    let neighbours = |segments: &[Segment], index: usize| {
+    let mut stretching = Stretching { live, costs, starts: launch_starts(costs), usage, capacity_bytes };
+    let late = stretching.fetches(residency, &route);
+    stretching.fetches_in_step_before(residency, late);
+    stretching.saves(residency, &route);
+}
+
+/// While transfers are given time.
+struct Stretching<'a> {
+    live: &'a Liveness,
+    costs: &'a Costs,
+    /// When launches start if nothing waits, and when the last one ends, in nanoseconds.
+    starts: Vec<u64>,
+    /// By launch: bytes taken.
+    usage: Vec<u64>,
+    capacity_bytes: u64,
+}
+
+impl Stretching<'_> {
+    /// Launches between which a stay may grow: from the end of the chunk's stay before it to the start of the one after it.
+    fn room(&self, segments: &[Segment], index: usize) -> Range<usize> {
         let chunk = segments[index].chunk;
         let before = index.checked_sub(1).map(|i| &segments[i]).filter(|s| s.chunk == chunk).map(|s| s.end + 1);
         let after = segments.get(index + 1).filter(|s| s.chunk == chunk).map(|s| s.start);
-        (before.unwrap_or(0), after.unwrap_or(live.launch_count))
-    };
-    let mut fetches: Vec<usize> = (0..segments.len()).filter(|&i| segments[i].fetch).collect();
-    fetches.sort_by_key(|&i| (std::cmp::Reverse(segments[i].start), std::cmp::Reverse(segments[i].chunk)));
-    let mut free_until_ns = [u64::MAX; 2];
-    for index in fetches {
-        let chunk = segments[index].chunk;
-        let (bytes, disk) = (device_bytes(&live.chunks[chunk]), on_disk(chunk));
-        let copy_ns = if disk { costs.disk_read_ns(bytes) } else { costs.copy_in_ns(bytes) };
-        let free_until_ns = &mut free_until_ns[usize::from(disk)];
-        let finish_ns = (*free_until_ns).min(starts[segments[index].start]);
-        let begin_ns = finish_ns.saturating_sub(copy_ns);
-        let (earliest, _) = neighbours(segments, index);
-        let start = &mut segments[index].start;
-        while *start > earliest && starts[*start] > begin_ns && usage[*start - 1] + bytes <= capacity_bytes {
-            *start -= 1;
-            usage[*start] += bytes;
-        }
-        *free_until_ns = begin_ns.max(starts[*start].min(finish_ns)).min(finish_ns);
+        before.unwrap_or(0)..after.unwrap_or(self.live.launch_count)
     }
-    let mut saves: Vec<usize> = (0..segments.len()).filter(|&i| segments[i].save).collect();
-    saves.sort_by_key(|&i| (segments[i].end, segments[i].chunk));
-    let mut free_from_ns = [0; 2];
-    for index in saves {
-        let chunk = segments[index].chunk;
-        let (bytes, disk) = (device_bytes(&live.chunks[chunk]), on_disk(chunk));
-        let copy_ns = if disk { costs.disk_write_ns(bytes) } else { costs.copy_out_ns(bytes) };
-        let free_from_ns = &mut free_from_ns[usize::from(disk)];
-        let finish_ns = (*free_from_ns).max(starts[segments[index].end + 1]) + copy_ns;
-        let (_, latest) = neighbours(segments, index);
-        let end = &mut segments[index].end;
-        while *end + 1 < latest && starts[*end + 1] < finish_ns && usage[*end + 1] + bytes <= capacity_bytes {
-            *end += 1;
-            usage[*end] += bytes;
+
+    /// Lets fetches start early. The stays whose fetch would have to start before the step, and may, in the order in which they
+    /// are needed.
+    fn fetches(&mut self, residency: &mut Residency, route: &impl Fn(usize) -> Route) -> Vec<usize> {
+        let segments = &mut residency.segments;
+        let mut fetches: Vec<usize> = (0..segments.len()).filter(|&i| segments[i].fetch).collect();
+        fetches.sort_by_key(|&i| (std::cmp::Reverse(segments[i].start), std::cmp::Reverse(segments[i].chunk)));
+        let mut late = Vec::new();
+        let mut free_until_ns = [u64::MAX; 2];
+        for index in fetches {
+            let chunk = segments[index].chunk;
+            let (bytes, Route { on_disk, over_boundary }) = (device_bytes(&self.live.chunks[chunk]), route(chunk));
+            let copy_ns = if on_disk { self.costs.disk_read_ns(bytes) } else { self.costs.copy_in_ns(bytes) };
+            let free_until_ns = &mut free_until_ns[usize::from(on_disk)];
+            let finish_ns = (*free_until_ns).min(self.starts[segments[index].start]);
+            let begin_ns = finish_ns.saturating_sub(copy_ns);
+            let earliest = self.room(segments, index).start;
+            let start = &mut segments[index].start;
+            while *start > earliest
+                && self.starts[*start] > begin_ns
+                && self.usage[*start - 1] + bytes <= self.capacity_bytes
+            {
+                *start -= 1;
+                self.usage[*start] += bytes;
+            }
+            if *start == 0 && finish_ns < copy_ns && over_boundary && !residency.carried[chunk] {
+                late.push(index);
+            }
+            *free_until_ns = begin_ns.max(self.starts[*start].min(finish_ns)).min(finish_ns);
         }
-        *free_from_ns = finish_ns;
+        late.reverse();
+        late
+    }
+
+    /// Lets fetches stand in the step before, as far as they end with it.
+    fn fetches_in_step_before(&mut self, residency: &mut Residency, late: Vec<usize>) {
+        let count = self.live.launch_count;
+        let mut free_until_ns = self.starts[count];
+        let mut from_launch: BTreeMap<usize, usize> = BTreeMap::new();
+        for index in late {
+            let chunk = residency.segments[index].chunk;
+            let bytes = device_bytes(&self.live.chunks[chunk]);
+            let Some(begin_ns) = free_until_ns.checked_sub(self.costs.copy_in_ns(bytes)) else { continue };
+            let stays_end = residency.segments[index..].iter().take_while(|stay| stay.chunk == chunk).map(|s| s.end);
+            let free_from = stays_end.last().map_or(0, |end| end + 1);
+            let full = self.usage.iter().rposition(|used| used + bytes > self.capacity_bytes);
+            let from = free_from.max(full.map_or(0, |launch| launch + 1));
+            // The launch that runs when the copy has to begin.
+            let latest = self.starts.partition_point(|&start_ns| start_ns <= begin_ns) - 1;
+            if from <= latest && latest < count {
+                free_until_ns = begin_ns;
+                self.usage[latest..].iter_mut().for_each(|used| *used += bytes);
+                from_launch.insert(chunk, latest);
+            }
+        }
+        if from_launch.is_empty() {
+            return;
+        }
+        let mut segments: Vec<Segment> = Vec::with_capacity(residency.segments.len() + from_launch.len());
+        for stays in std::mem::take(&mut residency.segments).chunk_by(|a, b| a.chunk == b.chunk) {
+            let mut stays = stays.to_vec();
+            if let Some(&from) = from_launch.get(&stays[0].chunk) {
+                fetch_in_step_before(&mut stays, from, count);
+                residency.carried[stays[0].chunk] = true;
+            }
+            segments.extend(stays);
+        }
+        residency.segments = segments;
+    }
+
+    /// Lets saved bytes stay until they are copied.
+    fn saves(&mut self, residency: &mut Residency, route: &impl Fn(usize) -> Route) {
+        let segments = &mut residency.segments;
+        let mut saves: Vec<usize> = (0..segments.len()).filter(|&i| segments[i].save).collect();
+        saves.sort_by_key(|&i| (segments[i].end, segments[i].chunk));
+        let mut free_from_ns = [0; 2];
+        for index in saves {
+            let chunk = segments[index].chunk;
+            let (bytes, on_disk) = (device_bytes(&self.live.chunks[chunk]), route(chunk).on_disk);
+            let copy_ns = if on_disk { self.costs.disk_write_ns(bytes) } else { self.costs.copy_out_ns(bytes) };
+            let free_from_ns = &mut free_from_ns[usize::from(on_disk)];
+            let finish_ns = (*free_from_ns).max(self.starts[segments[index].end + 1]) + copy_ns;
+            let latest = self.room(segments, index).end;
+            let end = &mut segments[index].end;
+            while *end + 1 < latest
+                && self.starts[*end + 1] < finish_ns
+                && self.usage[*end + 1] + bytes <= self.capacity_bytes
+            {
+                *end += 1;
+                self.usage[*end] += bytes;
+            }
+            *free_from_ns = finish_ns;
+        }
     }
 }

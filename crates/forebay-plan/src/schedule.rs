@@ -22,7 +22,11 @@ pub enum Work {
 pub fn schedule(live: &Liveness, residency: &Residency) -> Vec<Work> {
     let mut fetches: Vec<Vec<usize>> = vec![Vec::new(); live.launch_count];
     let mut saves: Vec<Vec<usize>> = vec![Vec::new(); live.launch_count];
-    let access = |segment: &Segment, access: usize| live.chunks[segment.chunk].accesses[access].launch;
+    let needed = |segment: &Segment| {
+        let launch = live.chunks[segment.chunk].accesses[segment.accesses.start].launch;
+        // What the next step needs comes last.
+        (segment.accesses.is_empty(), launch)
+    };
     for (index, segment) in residency.segments.iter().enumerate() {
         if segment.fetch {
             fetches[segment.start].push(index);
@@ -35,7 +39,7 @@ pub fn schedule(live: &Liveness, residency: &Residency) -> Vec<Work> {
     for launch in 0..live.launch_count {
         fetches[launch].sort_by_key(|&index| {
             let segment = &residency.segments[index];
-            (access(segment, segment.accesses.start), segment.chunk)
+            (needed(segment), segment.chunk)
         });
         saves[launch].sort_by_key(|&index| residency.segments[index].chunk);
         list.extend(fetches[launch].iter().map(|&index| Work::Fetch(index)));

@@ -120,8 +120,8 @@ fn times(program: &Program, live: &Liveness, residency: &Residency) -> Vec<Optio
     let whole = 0..live.launch_count.max(1) as u32;
     let mut times: Vec<Option<Range<u32>>> = vec![None; live.chunks.len()];
     for segment in &residency.segments {
-        let accesses = &live.chunks[segment.chunk].accesses[segment.accesses.clone()];
-        let (first, saved) = (accesses[0].launch as u32, segment.save_after as u32);
+        let first = live.chunks[segment.chunk].accesses[segment.accesses.start].launch as u32;
+        let saved = segment.save_after as u32;
         for time in [segment.save.then_some(saved), segment.fetch.then_some(first)].into_iter().flatten() {
             let range = times[segment.chunk].get_or_insert(time..time + 1);
             *range = range.start.min(time)..range.end.max(time + 1);

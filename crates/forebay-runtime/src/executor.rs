@@ -113,6 +113,10 @@ pub struct Executor {
     recorded: Vec<u64>,
     /// By event: how often it was recorded before the running step.
     recorded_before_step: Vec<u64>,
+    /// Copies that put beside the homes what steps find there.
+    lead_in: Vec<Command>,
+    /// Whether the device holds what they put there.
+    led_in: bool,
     broken: bool,
     trace: Option<Trace>,
     /// What the latest step ran when.
@@ -161,6 +165,7 @@ impl Executor {
             Phase::new(&binding, &first, plan.event_count)?,
             Phase::new(&binding, &plan.commands[update_start..], plan.event_count)?,
         ];
+        let lead_in = plan.lead_in.iter().map(|command| binding.command(command)).collect::<Result<Vec<_>, _>>()?;
         let recorded = vec![0; plan.event_count as usize + 1];
         let recorded_before_step = recorded.clone();
         let links = links(&plan, &binding);
@@ -171,6 +176,8 @@ impl Executor {
             outputs_event,
             recorded,
             recorded_before_step,
+            lead_in,
+            led_in: false,
             broken: false,
             trace: None,
             records: Vec::new(),
@@ -242,6 +249,7 @@ impl Executor {
     /// # Errors
     /// An unknown name, another number of bytes than it has, or what the device reports.
     pub fn write_persistent(&mut self, name: &str, bytes: &[u8]) -> Result<(), RuntimeError> {
+        self.led_in = false;
         self.write_home(find(&self.plan.persistent, "persistent tensor", name)?, bytes)
     }
 
@@ -276,8 +284,9 @@ impl Executor {
             executor.submit_phase(0)?;
             executor.await_outputs()?;
             let decision = between(executor);
-            if decision == Ok(Decision::Continue) {
-                executor.submit_phase(1)?;
+            match decision {
+                Ok(Decision::Continue) => executor.submit_phase(1)?,
+                _ => executor.led_in = false,
             }
             executor.binding.join("while running a step")?;
             if decision? == Decision::Continue {
@@ -310,6 +319,7 @@ impl Executor {
         if self.broken {
             return Err(RuntimeError::Broken);
         }
+        self.lead_in()?;
         let clock = StepClock::start(&*self.device);
         let result = step(self);
         let (mut times, records) = clock.stop(&*self.device);
@@ -326,6 +336,17 @@ impl Executor {
             let _ = self.device.recover();
         }
         result.map(|()| times)
+    }
+
+    /// Puts beside the homes what a step finds there, unless the step before left it.
+    fn lead_in(&mut self) -> Result<(), RuntimeError> {
+        if !std::mem::replace(&mut self.led_in, true) && !self.lead_in.is_empty() {
+            let action = "while bringing parameters to the device";
+            let result = submit(&*self.device, &self.lead_in, action).and_then(|()| self.binding.join(action));
+            self.broken = result.is_err();
+            return result;
+        }
+        Ok(())
     }
 
     /// What a step wrote to memories that take turns is what the next one reads.

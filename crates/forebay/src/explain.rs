@@ -168,10 +168,11 @@ fn explain_movement(plan: &Plan, movement: &Movement) -> Option<MovementExplanat
     })
 }
 
-/// Every command of a step, one line each, launches with the names of their nodes.
+/// Every command of a step, one line each, launches with the names of their nodes; before them, what runs once.
 pub fn command_lines(plan: &Plan) -> Vec<String> {
     plan.prologue
         .iter()
+        .chain(&plan.lead_in)
         .chain(&plan.commands)
         .map(|command| match command {
             Command::Launch { launch, .. } => {

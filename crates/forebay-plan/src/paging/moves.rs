@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use super::Life;
 use crate::cost::Costs;
 use crate::liveness::Liveness;
-use crate::residency::{mandatory_usage, residency_of, stretch, Filling, Kind, Segment};
+use crate::residency::{mandatory_usage, residency_of, stretch, Filling, Kind, Route, Segment};
 
 /// The part of the capacity, in percent, that units kept between uses may take; the rest is room for transfers under way.
 const KEEP_PERCENT: u64 = 85;
@@ -42,14 +42,17 @@ pub(super) fn moves(lives: &[Life], launch_count: usize, unit_bytes: u64, capaci
     let keep_bytes = if lives_together(lives) <= capacity { capacity_bytes } else { keep_bytes };
     let filling = Filling { keep_bytes, transfer_bytes: capacity_bytes, isolate: false, joined_bytes: u64::MAX };
     let mut residency = residency_of(&kinds, &live, costs, filling, &[], false);
-    stretch(&mut residency, &live, costs, |_| false, capacity_bytes, &[]);
+    let route = |_| Route { on_disk: false, over_boundary: false };
+    stretch(&mut residency, &live, costs, route, capacity_bytes, &[]);
     let mut starts: Vec<Vec<&Segment>> = vec![Vec::new(); launch_count];
     let mut ends: Vec<Vec<u64>> = vec![Vec::new(); launch_count];
     let mut moves = vec![Moves::default(); launch_count];
     for segment in &residency.segments {
         let life = &lives[segment.chunk];
         starts[segment.start].push(segment);
-        if !residency.home_on_device[segment.chunk] {
+        let stays = residency.home_on_device[segment.chunk]
+            || (residency.carried[segment.chunk] && segment.end + 1 == launch_count);
+        if !stays {
             ends[segment.end].push(life.unit);
         }
         if segment.save {
