@@ -153,6 +153,7 @@ impl Executor {
         for home in plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent) {
             check_home(&plan, home)?;
         }
+        check_events(&plan)?;
         let staging_bytes = staging_bytes(&plan);
         let binding = Binding::obtain(device.clone(), &plan, staging_bytes, spill_dir)?;
         let prologue = plan.prologue.iter().map(|command| binding.command(command)).collect::<Result<Vec<_>, _>>()?;
@@ -544,6 +545,18 @@ pub(crate) fn check_home(plan: &Plan, home: &Home) -> Result<(), RuntimeError> {
         return refuse("does not cover it");
     }
     Ok(())
+}
+
+/// Checks that commands name events of the plan alone.
+fn check_events(plan: &Plan) -> Result<(), RuntimeError> {
+    let events = plan.commands.iter().filter_map(|command| match command {
+        Command::Record { event, .. } | Command::Wait { event, .. } => Some(event.0),
+        _ => None,
+    });
+    match events.max().filter(|&event| event >= plan.event_count) {
+        Some(event) => Err(RuntimeError::Plan { reason: format!("it names event {event} of {}", plan.event_count) }),
+        None => Ok(()),
+    }
 }
 
 /// The largest chunk that ever passes through staging.
