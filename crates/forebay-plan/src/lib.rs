@@ -1,7 +1,7 @@
 //! When and where, ahead of time: the passes that turn a program into a plan of commands. Pure: no device, no clock.
 //!
 //! ```text
-//! Program -> fuse -> order -> alias -> liveness -> residency -> stores -> schedule -> arena -> emit (barriers) -> split -> Plan -> check, simulate
+//! Program -> fuse -> order -> alias -> liveness -> residency -> stores -> stretch -> schedule -> arena -> emit (barriers) -> split -> Plan -> check, simulate
 //! ```
 //!
 //! | module | pass |
@@ -18,6 +18,7 @@
 //! | [`ways`] | links and disks |
 //! | [`residency`] | which bytes are on the device when: keep or swap |
 //! | [`joint`] | the same, and what is computed again, where links are short of time |
+//! | [`mod@stretch`] | time for transfers: stays begin earlier and end later |
 //! | [`stores`] | which bytes are on the host and which on disk while they are not on the device |
 //! | [`schedule`] | launches and copies in one list, with streams |
 //! | [`arena`] | offsets on the device |
@@ -57,6 +58,7 @@ pub mod schedule;
 pub mod simulate;
 pub mod split;
 pub mod stores;
+pub mod stretch;
 pub mod swap;
 #[cfg(test)]
 mod testing;

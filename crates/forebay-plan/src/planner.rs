@@ -20,11 +20,12 @@ use crate::liveness::{liveness, Liveness};
 use crate::order::{group, Choice, LaunchOrder, Ordered};
 use crate::partition::least_limit_bytes;
 use crate::plan::Plan;
-use crate::residency::{kind, mandatory_usage, residency, stretch, Filling, Residency, Route};
+use crate::residency::{kind, mandatory_usage, residency, Filling, Residency};
 use crate::schedule::schedule;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
 use crate::stores::{stores, HostRoom, Stores};
+use crate::stretch::{stretch, Route};
 use cutting::Cutting;
 
 /// After so many attempts in a row that are no faster, more of the same are no faster either.

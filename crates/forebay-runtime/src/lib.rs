@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`executor`] | a plan on a device: obtained, loaded, run step by step, released |
 //! | [`paged`] | the same step over managed memory |
+//! | [`homes`] | where tensors lie between steps |
 //! | [`binding`] | a plan's ids become the device's |
 //! | [`eager`] | contexts, streams, events and tensors: work launched as calls arrive |
 //! | [`profile`] | how long launches took, and which copies came too late |
@@ -17,6 +18,7 @@ pub mod binding;
 pub mod eager;
 pub mod error;
 pub mod executor;
+pub mod homes;
 mod live;
 pub mod paged;
 pub mod profile;

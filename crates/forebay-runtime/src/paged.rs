@@ -20,7 +20,8 @@ use forebay_plan::{Home, Paging, Plan};
 use crate::eager::managed::{stream_id, Location, Policy, Work};
 use crate::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions, ManagedStatistics, Stream};
 use crate::error::RuntimeError;
-use crate::executor::{check_home, chunks, find, padded, tensor_bytes, Decision, StepClock, StepMoves, StepTimes};
+use crate::executor::{Decision, StepClock, StepMoves, StepTimes};
+use crate::homes::{check_home, chunks, find, padded, tensor_bytes};
 use crate::trace::Trace;
 
 /// So many launches ahead of the next one, what they read is prefetched by hints.

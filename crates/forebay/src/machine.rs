@@ -10,7 +10,7 @@ use forebay_memory::size::MemorySize;
 use forebay_model::program::Program;
 use forebay_plan::cost::{estimate, estimate_on, Costs};
 use forebay_plan::saved_costs::Unknown;
-use forebay_runtime::executor::STAGING_BYTES;
+use forebay_runtime::homes::STAGING_BYTES;
 use forebay_vulkan::kernels::Cooperative;
 use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
 

@@ -9,7 +9,8 @@ use std::collections::{BTreeSet, VecDeque};
 use super::Life;
 use crate::cost::Costs;
 use crate::liveness::Liveness;
-use crate::residency::{mandatory_usage, residency_of, stretch, Filling, Kind, Route, Segment};
+use crate::residency::{mandatory_usage, residency_of, Filling, Kind, Segment};
+use crate::stretch::{stretch, Route};
 
 /// The part of the capacity, in percent, that units kept between uses may take; the rest is room for transfers under way.
 const KEEP_PERCENT: u64 = 85;
