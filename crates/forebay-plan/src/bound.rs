@@ -1,64 +1,84 @@
 //! Bound: a time that no other residency of a plan's launches can beat, with these barriers and this budget.
 //!
-//! Launches between two barriers run in any order, so they are one position of [`crate::swap::bound`]'s proof. It takes at least
-//! as long as the longest of them, and as long as they keep all the machine's lanes busy; while the largest of them runs, all that
-//! is idle during the whole position and does not fit beside it must be elsewhere. Where a wait stands for a barrier, launches
-//! after it may start before others end, so that only barriers are lines. Everything beside that is favourable: copies start
-//! without latency, both ways of a link at once, inputs appear where they are used and outputs vanish, steps follow each other
-//! without a join, and any launch may run again.
+//! Launches between two barriers run in any order, so they are one position of [`crate::swap::bound`]'s proof, or several where
+//! launches need the results of others: what needs all that stands before it begins a position, as after a barrier. A position
+//! takes at least as long as the longest chain of its launches that need each other, and as long as they keep all the machine's
+//! lanes busy; while the largest of them runs, all that is idle during the whole position and does not fit beside it must be
+//! elsewhere. Where a wait stands for a barrier, launches after it may start before others end, so that only barriers are lines.
+//! A plan of parts is bound by its parts: they are the launches that run, and it is their order that stays as it is.
+//!
+//! *Lanes.* The simulator gives launches what copies leave of the lanes ([`lanes_for_launches`]). A launch that can use `l` of
+//! `n` lanes goes on at `f / l` of its speed while copies leave it `f < l`, so that it loses `r = 1 - f / l`, and more if it has
+//! company. A position that keeps all lanes busy has `l = n`, one that takes as long as a chain has each of its launches in
+//! turn. On a duplex link, a nanosecond in which copies move both ways counts as one of the mean of both ways, and one in which
+//! they move one way as half: the price of a nanosecond is the least of both. On a shared one, either moves at half of its speed
+//! and takes half of its lanes, so that a nanosecond of both is no cheaper than one of the cheaper way. Copies while no launch
+//! runs cost the time that they take, as any wait does. Copies of a disk take no lanes, so where there is one, none count.
+//!
+//! *Rounding.* The simulator gives copies whole nanoseconds, so that each may be one faster than its bytes; where ways have no
+//! latency that pays for it, a nanosecond is taken off for each copy of the plan.
+//!
+//! Everything beside that is favourable: steps follow each other without a join, copies may pass from one to the next, and any
+//! launch may run again, also one that changes what it reads, beside others wherever lanes are free.
 
 use std::collections::BTreeMap;
 
 use forebay_base::Command;
-use forebay_model::program::Program;
+use forebay_model::program::{Operand, Program};
 
-use crate::cost::Costs;
+use crate::cost::{lanes_for_launches, Costs};
 use crate::emit::COMPUTE;
-use crate::liveness::{Chunk, Liveness};
+use crate::liveness::{Chunk, Liveness, Owner};
 use crate::order::Ordered;
 use crate::plan::Plan;
 use crate::residency::kind;
-use crate::swap::bound::{Block, Problem, Rates, Touch};
+use crate::swap::bound::{Block, Origin, Passage, Passages, Position, Prices, Problem, Touch, Written};
+use crate::ways::Way;
+
+/// What an end of a command may come early in the simulator, in nanoseconds.
+const EARLY_NS: f64 = 1e-3;
 
 /// No execution of the launches of `plan` in its order, with its barriers, within `capacity_bytes` of the device and the
 /// budget for the host, has a step shorter than this, in nanoseconds. `ordered` is what the plan runs, in that order, without
 /// what it runs again, `live` its liveness with buffers in one piece, and `costs` its costs.
 pub fn lower_bound_ns(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capacity_bytes: u64) -> u64 {
+    bound_of(plan, problem(plan, ordered, live, costs, capacity_bytes), costs)
+}
+
+/// The bound of a plan's step, from the bound of what the proof sees of it.
+fn bound_of(plan: &Plan, problem: Problem, costs: &Costs) -> u64 {
+    let early_ns = (plan.commands.len() as f64 * EARLY_NS).ceil() as u64;
+    problem.lower_bound_ns().saturating_sub(early_ns) + costs.step_ns
+}
+
+/// A plan's launches as the proof sees them.
+fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capacity_bytes: u64) -> Problem {
     let by_label = positions(plan);
-    let positions: Vec<usize> = ordered.sources.iter().map(|source| by_label[&(*source as u32)]).collect();
-    let count = positions.iter().max().map_or(0, |last| last + 1);
-    let (mut longest_ns, mut busy_ns) = (vec![0f64; count], vec![0f64; count]);
-    for (launch, &position) in positions.iter().enumerate() {
-        let duration_ns = costs.launch_ns[launch] as f64;
-        longest_ns[position] = longest_ns[position].max(duration_ns);
-        busy_ns[position] += duration_ns * costs.launch_lanes[launch] / costs.lanes;
-    }
-    let mut sets_bytes = vec![0; live.launch_count];
-    for chunk in &live.chunks {
-        chunk.accesses.iter().for_each(|access| sets_bytes[access.launch] += chunk.range.len());
-    }
-    let mut working_sets_bytes = vec![0; count];
-    for (set_bytes, &position) in sets_bytes.into_iter().zip(&positions) {
-        working_sets_bytes[position] = set_bytes.max(working_sets_bytes[position]);
-    }
+    let between_barriers: Vec<usize> = ordered.sources.iter().map(|source| by_label[&(*source as u32)]).collect();
+    let needs = needs(live);
+    let places = divided(&between_barriers, &needs);
     let spills = plan.statistics.spill_bytes > 0;
-    let disk = if spills {
-        Rates { out: costs.disk.write.bytes_per_ns(), back: costs.disk.read.bytes_per_ns() }
-    } else {
-        Rates { out: 0.0, back: 0.0 }
+    let machine = Machine::new(costs, spills);
+    let spans = spans(&needs, &places, costs);
+    let program = &ordered.program;
+    let lanes_ns = costs.launch_ns.iter().zip(&costs.launch_lanes).map(|(&ns, lanes)| ns as f64 * lanes / costs.lanes);
+    let ports = |is_port: &dyn Fn(&Chunk) -> bool| {
+        live.chunks.iter().filter(|chunk| is_port(chunk)).map(|chunk| chunk.range.len()).sum()
     };
-    let link = &costs.link;
-    let problem = Problem {
-        blocks: live.chunks.iter().map(|chunk| block(&ordered.program, chunk, &positions)).collect(),
-        durations_ns: longest_ns.into_iter().zip(busy_ns).map(|(longest, busy)| longest.max(busy)).collect(),
-        working_sets_bytes,
-        again_ns: costs.launch_ns.iter().map(|&duration_ns| Some(duration_ns as f64)).collect(),
+    Problem {
+        blocks: live.chunks.iter().map(|chunk| block(program, chunk, &places, &spans)).collect(),
+        positions: machine.positions(live, &needs, &places, &spans),
+        again_ns: lanes_ns.map(Some).collect(),
         device_memory_bytes: capacity_bytes,
         host_memory_bytes: plan.statistics.host_budget_bytes.filter(|_| spills).unwrap_or(u64::MAX),
-        all: Rates { out: link.from_device.bytes_per_ns() + disk.out, back: link.to_device.bytes_per_ns() + disk.back },
-        disk,
-    };
-    problem.lower_bound_ns()
+        all: machine.all,
+        disk: machine.disk,
+        both: machine.both,
+        shares: machine.shares,
+        given_bytes: ports(&|chunk| is_given(program, chunk)),
+        taken_bytes: ports(&|chunk| is_taken(program, chunk)),
+        rounding_ns: machine.rounding_ns(plan),
+    }
 }
 
 /// By label: how many barriers stand before its first launch, those between the same two launches counted once.
@@ -78,16 +98,239 @@ fn positions(plan: &Plan) -> BTreeMap<u32, usize> {
     positions
 }
 
-/// A chunk as the proof sees it: what launches at one position do with it counts as one touch.
-fn block(program: &Program, chunk: &Chunk, positions: &[usize]) -> Block {
-    let mut touches: Vec<Touch> = Vec::new();
-    for access in &chunk.accesses {
-        let position = positions[access.launch];
-        let writer = access.writes.then_some(access.launch);
-        match touches.last_mut() {
-            Some(last) if last.position == position => last.writer = writer.or(last.writer),
-            _ => touches.push(Touch { position, reads: access.reads, writer }),
+/// How a launch lies in its position, where launches run beside each other but for those that need each other's results.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    /// From the position's start to the launch's end, at least.
+    done_ns: f64,
+    /// From the launch's start to the position's end, at least, if that comes as early as it can.
+    due_ns: f64,
+}
+
+/// By launch, the launches whose results it needs, ascending: those that wrote last what it reads.
+fn needs(live: &Liveness) -> Vec<Vec<usize>> {
+    let mut needs: Vec<Vec<usize>> = vec![Vec::new(); live.launch_count];
+    for chunk in &live.chunks {
+        let mut writer: Option<usize> = None;
+        for access in &chunk.accesses {
+            needs[access.launch].extend(writer.filter(|_| access.reads));
+            writer = if access.writes { Some(access.launch) } else { writer };
         }
     }
-    Block { size_bytes: chunk.range.len(), persistent: kind(program, chunk).persistent, touches }
+    for needs in &mut needs {
+        needs.sort_unstable();
+        needs.dedup();
+    }
+    needs
 }
+
+/// Positions, divided where needs alone are a line: where everything behind needs, itself or through others, everything before.
+fn divided(places: &[usize], needs: &[Vec<usize>]) -> Vec<usize> {
+    let mut members: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    places.iter().enumerate().for_each(|(launch, &place)| members.entry(place).or_default().push(launch));
+    let mut divided = vec![0; places.len()];
+    let mut position = 0;
+    for launches in members.values() {
+        // What nobody before the line needs, and what needs nobody behind it.
+        let mut last: Vec<usize> = Vec::new();
+        for (index, &launch) in launches.iter().enumerate() {
+            let needs_all = |launch: usize| last.iter().all(|before| needs[launch].binary_search(before).is_ok());
+            let behind = &launches[index..];
+            let is_first = |launch: usize| needs[launch].iter().all(|before| behind.binary_search(before).is_err());
+            if needs_all(launch) && behind.iter().all(|&launch| !is_first(launch) || needs_all(launch)) {
+                position += usize::from(launch != launches[0]);
+            }
+            divided[launch] = position;
+            last.retain(|before| needs[launch].binary_search(before).is_err());
+            last.push(launch);
+        }
+        position += 1;
+    }
+    divided
+}
+
+/// By launch, how it lies in its position.
+fn spans(needs: &[Vec<usize>], places: &[usize], costs: &Costs) -> Vec<Span> {
+    let mut spans: Vec<Span> =
+        costs.launch_ns.iter().map(|&ns| Span { done_ns: ns as f64, due_ns: ns as f64 }).collect();
+    let together = |a: usize, b: usize| places[a] == places[b];
+    for launch in 0..places.len() {
+        let before = needs[launch].iter().filter(|&&before| together(before, launch));
+        let before_ns = before.map(|&before| spans[before].done_ns).fold(0.0, f64::max);
+        spans[launch].done_ns += before_ns;
+    }
+    for launch in (0..places.len()).rev() {
+        for &before in needs[launch].iter().filter(|&&before| together(before, launch)) {
+            let own_ns = costs.launch_ns[before] as f64;
+            spans[before].due_ns = spans[before].due_ns.max(own_ns + spans[launch].due_ns);
+        }
+    }
+    spans
+}
+
+/// The launches of a position that take longest one after the other, because each needs the one before: the last one first.
+fn chain(launches: &[usize], needs: &[Vec<usize>], spans: &[Span]) -> Vec<usize> {
+    let latest = |launches: &mut dyn Iterator<Item = usize>| {
+        launches.reduce(|a, b| if spans[b].done_ns > spans[a].done_ns { b } else { a })
+    };
+    let mut next = latest(&mut launches.iter().copied());
+    let mut chain = Vec::new();
+    while let Some(launch) = next {
+        chain.push(launch);
+        next = latest(&mut needs[launch].iter().copied().filter(|before| launches.binary_search(before).is_ok()));
+    }
+    chain
+}
+
+/// A chunk as the proof sees it: what launches at one position do with it counts as one touch.
+fn block(program: &Program, chunk: &Chunk, places: &[usize], spans: &[Span]) -> Block {
+    let mut touches: Vec<Touch> = Vec::new();
+    for access in &chunk.accesses {
+        let (position, Span { done_ns, due_ns }) = (places[access.launch], spans[access.launch]);
+        let written = access.writes.then_some(Written { kernel: access.launch, done_ns });
+        match touches.last_mut() {
+            Some(last) if last.position == position => last.written = written.or(last.written),
+            _ => touches.push(Touch { position, reads: access.reads, written, due_ns }),
+        }
+    }
+    let kind = kind(program, chunk);
+    let origin = match (kind.persistent, kind.input) {
+        (true, _) => Origin::Lasting,
+        (_, true) => Origin::Given,
+        _ => Origin::Made,
+    };
+    Block { size_bytes: chunk.range.len(), origin, touches }
+}
+
+/// Whether a chunk comes from the host in every step: the host writes it before each, and a launch needs it.
+fn is_given(program: &Program, chunk: &Chunk) -> bool {
+    let kind = kind(program, chunk);
+    kind.input && !kind.persistent && chunk.accesses.first().is_some_and(|access| access.reads)
+}
+
+/// Whether a chunk goes to the host in every step, and did not have to leave the device earlier: the host reads it after each.
+fn is_taken(program: &Program, chunk: &Chunk) -> bool {
+    let kind = kind(program, chunk);
+    let is_read = |operand: &Operand| {
+        chunk.owner == Owner::Buffer(operand.buffer) && operand.range().intersection(chunk.range) == Some(chunk.range)
+    };
+    let is_output = program.outputs.iter().any(|port| is_read(&port.operand));
+    is_output && !kind.persistent && chunk.accesses.last().is_some_and(|access| access.writes)
+}
+
+/// What costs say to the proof.
+struct Machine<'a> {
+    costs: &'a Costs,
+    all: Passages,
+    disk: Passages,
+    both: Passages,
+    shares: bool,
+    /// Whether all copies are those that lanes may have to do.
+    by_lanes: bool,
+}
+
+impl Machine<'_> {
+    fn new(costs: &Costs, spills: bool) -> Machine<'_> {
+        let (link, disk) = (&costs.link, &costs.disk);
+        // A nanosecond less is what rounding may take from each copy; of a window's copies, the first pays for itself.
+        let passage = |rate: f64, latency_ns: u64| Passage {
+            ns_per_byte: 1.0 / rate,
+            latency_ns: latency_ns.saturating_sub(1) as f64,
+        };
+        let to_disk = |way: Way| passage(way.bytes_per_ns(), way.latency_ns);
+        let beside = |way: Way, disk: Way| match (spills, link.carries_disk) {
+            (false, _) => passage(way.bytes_per_ns(), way.latency_ns),
+            (true, true) => passage(way.bytes_per_ns(), way.latency_ns.min(disk.latency_ns)),
+            (true, false) => passage(way.bytes_per_ns() + disk.bytes_per_ns(), way.latency_ns.min(disk.latency_ns)),
+        };
+        // On a link that both ways share, bytes over its rate add up, but for those that the disk takes meanwhile.
+        let aside = |way: Way, disk: Way| match spills && !link.carries_disk {
+            true => disk.bytes_per_ns() / way.bytes_per_ns(),
+            false => 0.0,
+        };
+        let elsewhere = aside(link.from_device, disk.write) + aside(link.to_device, disk.read);
+        let share = if link.duplex { 0.5 } else { 1.0 / (1.0 + elsewhere) };
+        let shared = |way: Way, disk: Way| {
+            let latency_ns = if spills { way.latency_ns.min(disk.latency_ns) } else { way.latency_ns };
+            let Passage { ns_per_byte, latency_ns } = passage(way.bytes_per_ns(), latency_ns);
+            Passage { ns_per_byte: ns_per_byte * share, latency_ns: latency_ns * share }
+        };
+        let by_lanes = costs.copy_lane_ns_per_byte > 0.0 && !spills;
+        Machine {
+            costs,
+            all: Passages { out: beside(link.from_device, disk.write), back: beside(link.to_device, disk.read) },
+            disk: match spills {
+                true => Passages { out: to_disk(disk.write), back: to_disk(disk.read) },
+                false => Passages { out: to_disk(link.from_device), back: to_disk(link.to_device) },
+            },
+            both: Passages { out: shared(link.from_device, disk.write), back: shared(link.to_device, disk.read) },
+            shares: by_lanes || !link.duplex,
+            by_lanes,
+        }
+    }
+
+    /// The positions: launches between two lines.
+    fn positions(&self, live: &Liveness, needs: &[Vec<usize>], places: &[usize], spans: &[Span]) -> Vec<Position> {
+        let mut sets_bytes = vec![0; live.launch_count];
+        for chunk in &live.chunks {
+            chunk.accesses.iter().for_each(|access| sets_bytes[access.launch] += chunk.range.len());
+        }
+        let count = places.iter().max().map_or(0, |last| last + 1);
+        let mut members = vec![Vec::new(); count];
+        places.iter().enumerate().for_each(|(launch, &position)| members[position].push(launch));
+        members.iter().map(|launches| self.position(launches, &sets_bytes, needs, spans)).collect()
+    }
+
+    fn position(&self, launches: &[usize], sets_bytes: &[u64], needs: &[Vec<usize>], spans: &[Span]) -> Position {
+        let Costs { launch_ns, launch_lanes, lanes, .. } = self.costs;
+        let lanes_ns = |&launch: &usize| launch_ns[launch] as f64 * launch_lanes[launch];
+        let busy_ns = launches.iter().map(lanes_ns).sum::<f64>() / lanes;
+        let chain = chain(launches, needs, spans);
+        let chain_ns: f64 = chain.iter().map(|&launch| launch_ns[launch] as f64).sum();
+        let cover = |&launch: &usize| (launch_ns[launch] as f64, self.prices(launch_lanes[launch]));
+        let covers =
+            if busy_ns < chain_ns { chain.iter().map(cover).collect() } else { vec![(busy_ns, self.prices(*lanes))] };
+        let peak = launches.iter().copied().max_by_key(|&launch| (sets_bytes[launch], std::cmp::Reverse(launch)));
+        let duration_ns = chain_ns.max(busy_ns);
+        Position {
+            duration_ns,
+            covers,
+            several: launches.len() > 1,
+            set_bytes: peak.map_or(0, |launch| sets_bytes[launch]),
+            done_ns: peak.map_or(0.0, |launch| spans[launch].done_ns),
+            due_ns: peak.map_or(0.0, |launch| spans[launch].due_ns),
+            idle_ns: duration_ns - busy_ns,
+        }
+    }
+
+    /// By how much launches that can use so many lanes take longer while copies move.
+    fn prices(&self, used: f64) -> Prices {
+        if !self.by_lanes {
+            return Prices::default();
+        }
+        let Costs { lanes, copy_lane_ns_per_byte, link, .. } = self.costs;
+        let of_copy = |way: Way| (way.bytes_per_ns() * copy_lane_ns_per_byte).min(1.0);
+        let price = |copying: f64| (1.0 - lanes_for_launches(*lanes, copying) / used).max(0.0);
+        let (out, back) = (of_copy(link.from_device), of_copy(link.to_device));
+        let both = if link.duplex {
+            price(out + back).min(2.0 * price(out)).min(2.0 * price(back))
+        } else {
+            price(out.min(back))
+        };
+        Prices { out: price(out), back: price(back), both }
+    }
+
+    /// What rounding to whole nanoseconds may take from the copies of a plan: a copy's latency pays for it where it has one.
+    fn rounding_ns(&self, plan: &Plan) -> f64 {
+        let Costs { link, disk, .. } = self.costs;
+        let ways = [link.to_device, link.from_device, disk.read, disk.write];
+        let is_copy = |command: &&Command| matches!(command, Command::Copy { .. });
+        match ways.iter().any(|way| way.latency_ns == 0) {
+            true => plan.commands.iter().filter(is_copy).count() as f64,
+            false => 0.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -121,7 +121,7 @@ pub fn plan_in_groups(
     let (minimum_budget_bytes, minimum_launch) =
         finest.iter().map(|cutting| minimum_budget(&cutting.file, limits)).fold(whole_minimum.clone(), least);
     let (early, cuttings);
-    let (mut plan, variant, cutting, capacity_bytes) = match options.device_budget_bytes {
+    let (mut plan, variant, capacity_bytes) = match options.device_budget_bytes {
         Some(budget_bytes) if in_core_peak_bytes > budget_bytes => {
             if minimum_budget_bytes > budget_bytes {
                 return Err(PlanError::DeviceBudget {
@@ -140,9 +140,9 @@ pub fn plan_in_groups(
                 let (plan, variant) = planner.within(orders, capacity_bytes, spill_beyond_bytes)?;
                 let mut plan = split_barriers(plan, COMPUTE, costs);
                 plan.statistics.predicted_ns = planner.predicted(&plan);
-                best = Some((plan, variant, None));
+                best = Some((plan, variant));
             }
-            let is_slow = |(plan, ..): &(Plan, _, _)| {
+            let is_slow = |(plan, _): &(Plan, _)| {
                 plan.statistics.predicted_ns as f64 > in_core_predicted_ns as f64 * SLOW_ENOUGH_TO_CUT
             };
             let worth = best.as_ref().is_none_or(is_slow);
@@ -159,16 +159,16 @@ pub fn plan_in_groups(
                 let mut plan = split_barriers(plan, COMPUTE, &cutting.costs);
                 cutting.parts.note(&mut plan);
                 plan.statistics.predicted_ns = planner.predicted(&plan);
-                let better = |(other, ..): &(Plan, _, _)| is_better(&plan, other, spill_beyond_bytes);
+                let better = |(other, _): &(Plan, _)| is_better(&plan, other, spill_beyond_bytes);
                 if best.as_ref().is_none_or(better) {
-                    best = Some((plan, variant, Some(cutting)));
+                    best = Some((plan, variant));
                 }
             }
             let no_candidate = || PlanError::Check { reason: format!("no candidate within {capacity_bytes} bytes") };
-            let (plan, variant, cutting) = best.ok_or_else(no_candidate)?;
-            (plan, variant, cutting, capacity_bytes)
+            let (plan, variant) = best.ok_or_else(no_candidate)?;
+            (plan, variant, capacity_bytes)
         }
-        _ => (in_core, in_core_variant, None, u64::MAX),
+        _ => (in_core, in_core_variant, u64::MAX),
     };
     let statistics = &mut plan.statistics;
     statistics.device_budget_bytes = options.device_budget_bytes;
@@ -182,10 +182,8 @@ pub fn plan_in_groups(
     if let Some(budget_bytes) = options.host_budget_bytes.filter(|&budget_bytes| needed_bytes > budget_bytes) {
         return Err(PlanError::HostBudget { budget_bytes, needed_bytes, spilled: options.spill });
     }
-    // The proof takes launches as they are; parts of a launch count by their durations alone.
-    let bounded_bytes = if cutting.is_some() { u64::MAX } else { capacity_bytes };
     plan.statistics.lower_bound_ns =
-        lower_bound_ns(&plan, &variant.ordered, &variant.live, &variant.costs, bounded_bytes);
+        lower_bound_ns(&plan, &variant.ordered, &variant.live, &variant.costs, capacity_bytes);
     if options.check {
         check(program, &plan)?;
     }

@@ -1,122 +1,164 @@
 //! A time that no schedule can beat.
 //!
-//! Let `D` be the sum of all durations, and call *stall* whatever time passes without a first run of a kernel: waits, and
-//! recomputations. A step takes `D` plus its stalls.
+//! A step's kernels stand at *positions*, one after the other: between two lines that none of them crosses, one kernel runs or
+//! several do. Let `D` be the sum of the least times that the positions take, and call *stall* by how much a step is longer:
+//! waits between positions, and whatever positions take longer than that. A step takes `D` plus its stalls. Where a kernel runs
+//! more than once, its first run is meant, the one that ends first.
 //!
 //! While kernel `k` runs, all that is live at `k` beyond the device's capacity must be elsewhere: `need(k)` bytes, of tensors
 //! that are idle then.
 //!
-//! *Before `k`.* Take a kernel `a` before `k`, and the window from the end of `a` to the start of `k`. A tensor's bytes that are
-//! elsewhere during `k` have left since the tensor's last write. So of `need(k)` bytes, at most the bytes `S` of idle tensors
-//! that were written before `a` can have left before the window; at least `need(k) - S` bytes cross the link outwards within it.
-//! The window has the durations between `a` and `k`, and its stalls, so
+//! *Before `k`.* Take a position `a` before `k`, and the window from the end of `a` to the start of `k`. A tensor's bytes that
+//! are elsewhere during `k` have left since the tensor's last write. So of `need(k)` bytes, at most the bytes `S` of idle tensors
+//! that were written before `a`, or that somebody else has had all the time, can have left before the window; at least
+//! `need(k) - S` bytes cross the link outwards within it, in copies that begin and end in it. So copies move for at least
 //!
 //! ```text
-//! stalls in the window >= (need(k) - S) / rate - durations in the window
+//! x = latency + (need(k) - S) / rate
 //! ```
+//!
+//! nanoseconds of the window.
 //!
 //! *After `k`.* In the same way, what is elsewhere during `k` is back when it is next touched. So in the window from the end of
 //! `k` to the start of `b`, all of `need(k)` but the bytes of tensors that are next touched after `b` crosses the link inwards.
 //!
+//! *Positions of several kernels.* What is written at `a` may leave before `a` ends: at the earliest when the chain of kernels
+//! that ends with its writer is done. Likewise `k` may start later than its position. That time at both ends is the window's,
+//! too: copies move there for nothing. Such a window includes the positions at its ends, so that no other counts their stalls.
+//!
+//! *What copies cost.* A position of least time `d` lasts `d` and its stall. If nothing but time is short, `x` nanoseconds of
+//! copies need a window of that length, so its stall is at least `x` less the durations in it. Where copies take lanes from
+//! kernels, they cost more: let `r` be the part of its speed that a kernel loses while copies move. If they do so for `y`
+//! nanoseconds of its time, it takes at least `d + r * y`, and of course at least `y`. So `y` nanoseconds of copies cost `r * y`
+//! as long as `y` is at most `d / (1 - r)`, and a nanosecond each beyond that, as they do while nothing runs. The least stall
+//! in which a window's copies have room is found by filling the cheapest kernels first ([`overlap`]). With `r = 0` it is what
+//! time alone asks for.
+//!
 //! *The SSD.* At least `need(k)` less the host's memory is on the SSD, which gives the same inequalities with the SSD's rates.
 //!
 //! *All of them.* Stalls in windows that share no time add up. A pass over the step, as for the heaviest path, chooses windows
-//! with the largest sum `A`. A window does not pass the place at which the step is cut open; two places are tried.
+//! with the largest sum `A`. A window does not pass the place at which the step is cut open; two places are tried. Nothing is
+//! assumed of what is where at these places, but that the next step finds the same.
 //!
-//! *Recomputation.* Bytes that are computed anew need not cross. If kernels run again for `R` in total, a stall of `R` is
-//! certain. A run of kernel `j` spares each chosen window at most the bytes of `j`'s outputs that were counted in it, so one
-//! nanosecond of recomputing spares at most `(outputs' counted bytes / rate) / duration` nanoseconds of stalls. With the kernels
-//! that spare most per nanosecond first, `spared(R)` is the most that `R` can spare, and stalls are at least
-//! `max(R, A - spared(R))` for the `R` that was chosen; the bound is the least of this over all `R`.
+//! *Both ways.* Windows of one direction that share no time have copies of their own, so the times for which these move add up,
+//! and so they do within a part of the step that several windows lie in. On a link that both ways share, those outwards and
+//! those inwards add up, too: of one nanosecond, they cannot both have the whole. On one that is duplex, copies move for at
+//! least half of the sum, which says less of the link, but more of lanes, where two copies at once take more from kernels than
+//! one. This gives the stall of a part of the step, from the windows with the longest copies in it. A second pass chooses how to
+//! divide the step, and for each part whether both ways count together or windows by themselves ([`division`]).
 //!
-//! *Kernels side by side.* Nothing above needs kernels to run one by one: a position may stand for several that run between two
-//! barriers in any order ([`crate::bound`]). Then a position's duration is the least that they take together, `need` counts the
-//! largest of their working sets and what is idle during all of them, and each of them may run again by itself.
+//! *Inputs and outputs.* In a whole step, what the host gives anew crosses inwards and what it takes crosses outwards, whatever
+//! stays where. No window counts the first way of an input, for it ends before the first touch, and windows begin after a
+//! touch. Outputs count here if nobody touches them after they were written, because no window is about them then.
+//!
+//! *Recomputation.* Bytes that are computed anew need not cross. A run of kernel `j` spares each chosen window at most the bytes
+//! of `j`'s outputs that were counted in it, and each byte at most what one less takes from the window's stall: that is convex
+//! in the bytes, so what the last one costs is enough. Let `w(j)` be the time for which a run keeps all lanes busy. Several
+//! kernels side by side may leave lanes idle, and a run may use them: a position that idles for `i` hides so much of what runs
+//! again in it. For any threshold `t`, that is at most `t` for each run, and what the positions have beyond `t` in all, `I(t)`:
+//! stalls are at least the sum of `max(w(j) - t, 0)`, less `I(t)`. With the kernels that spare most per nanosecond first,
+//! `spared(R)` is the most that a sum of `R` can spare, and stalls are at least `max(R - I(t), A - spared(R))` for the `R` that
+//! was chosen; the bound is the least of this over all `R`, for the best of a few `t`. Copies may hide behind what runs again.
+//! But where each nanosecond less of them spares only `p < 1` of a stall, a run of `R` nanoseconds gives them room that is worth
+//! `p * R` at most, and the rest of it comes on top: stalls are at least `A - spared(R) + (1 - p) * (R - I(t))`, too.
+//! All of this holds for any of the windows, so it is tried for those with `p < 1` by themselves, too.
+
+mod division;
+mod overlap;
+mod pauses;
+mod recomputation;
+mod windows;
 
 use crate::swap::workload::{Kernel, SwapError, Tensor, Workload};
+pub(crate) use pauses::{Block, Origin, Touch, Written};
+use windows::Step;
 
-/// Bytes that must be there at some positions of a step, as a whole.
-pub(crate) struct Block {
-    pub size_bytes: u64,
-    /// Whether its contents survive from one step to the next.
-    pub persistent: bool,
-    /// Who touches it, by ascending position, at most once each.
-    pub touches: Vec<Touch>,
+/// Where bytes go: at so many nanoseconds each, the first of them later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passage {
+    pub ns_per_byte: f64,
+    pub latency_ns: f64,
 }
 
-/// A position at which a block is needed.
-#[derive(Clone, Copy)]
-pub(crate) struct Touch {
-    pub position: usize,
-    /// Whether earlier contents are needed.
-    pub reads: bool,
-    /// The kernel that writes it there, if one does.
-    pub writer: Option<usize>,
+impl Passage {
+    /// The least time for which copies of so many bytes move.
+    fn ns(&self, bytes: f64) -> f64 {
+        self.latency_ns + bytes * self.ns_per_byte
+    }
 }
 
-/// The most bytes that cross away from the device and back, in bytes per nanosecond.
-#[derive(Clone, Copy)]
-pub(crate) struct Rates {
+/// Away from the device, and back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passages {
+    pub out: Passage,
+    pub back: Passage,
+}
+
+impl Passages {
+    fn of(&self, direction: Direction) -> Passage {
+        match direction {
+            Direction::Out => self.out,
+            Direction::Back => self.back,
+        }
+    }
+}
+
+/// Where copies go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Out,
+    Back,
+}
+
+/// By how much kernels take longer for each nanosecond in which copies move meanwhile, at least.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Prices {
     pub out: f64,
     pub back: f64,
+    /// For each nanosecond of [`Problem::both`].
+    pub both: f64,
+}
+
+/// What runs between two lines.
+#[derive(Clone, Debug)]
+pub(crate) struct Position {
+    /// The least time that it takes.
+    pub duration_ns: f64,
+    /// What runs one after the other for that long, each with what it takes longer for copies.
+    pub covers: Vec<(f64, Prices)>,
+    /// Whether several kernels run here, in any order.
+    pub several: bool,
+    /// What one of them needs on the device at once.
+    pub set_bytes: u64,
+    /// From the position's start to the end of that one, at least.
+    pub done_ns: f64,
+    /// From the start of that one to the position's end, at least.
+    pub due_ns: f64,
+    /// How long all lanes together would have nothing to do here.
+    pub idle_ns: f64,
 }
 
 /// A step, and the machine on which it runs.
 pub(crate) struct Problem {
     pub blocks: Vec<Block>,
-    /// The least time that each position takes.
-    pub durations_ns: Vec<f64>,
-    /// What each position needs on the device at once, at least.
-    pub working_sets_bytes: Vec<u64>,
-    /// By kernel: how long it takes to run again, where it may.
+    pub positions: Vec<Position>,
+    /// By kernel: for how long it keeps the whole machine busy when it runs again, where it may.
     pub again_ns: Vec<Option<f64>>,
     pub device_memory_bytes: u64,
     pub host_memory_bytes: u64,
     /// To and from wherever.
-    pub all: Rates,
+    pub all: Passages,
     /// To and from the disk.
-    pub disk: Rates,
-}
-
-/// A pause of a block between two positions that touch it, of contents that are needed again.
-///
-/// In the next step positions go on from their number.
-#[derive(Clone, Copy, Debug)]
-struct Pause {
-    bytes: f64,
-    /// Where the contents were written, and by which kernel; None if they never were.
-    written: Option<i64>,
-    writer: Option<usize>,
-    /// The position before the pause.
-    from: i64,
-    /// The position after it.
-    to: i64,
-}
-
-/// A stretch of the step with a stall that is certain.
-#[derive(Clone, Copy, Debug)]
-struct Window {
-    /// The kernel with the need.
-    peak: i64,
-    /// The kernel at the window's other end: before the peak where bytes leave, after it where they return.
-    other: i64,
-    /// The stall, in nanoseconds.
-    stall_ns: f64,
-    /// The rate that it was found with, in bytes per nanosecond.
-    bytes_per_ns: f64,
-}
-
-/// A problem, prepared for questions about windows.
-struct Step<'a> {
-    problem: &'a Problem,
-    count: i64,
-    pauses: Vec<Pause>,
-    /// For each position, pauses that it lies in.
-    around: Vec<Vec<usize>>,
-    /// For each position, bytes that must be elsewhere meanwhile.
-    need_bytes: Vec<f64>,
-    /// Durations before each position, over three steps.
-    elapsed_ns: Vec<f64>,
+    pub disk: Passages,
+    /// What both ways together take of what they share, or on average: copies of a step move for at least as long.
+    pub both: Passages,
+    /// Whether `both` can say more than each way by itself.
+    pub shares: bool,
+    /// Bytes that cross to the device in every step, whatever stays there, and bytes that cross away from it.
+    pub given_bytes: u64,
+    pub taken_bytes: u64,
+    /// By how much copies of a step may be shorter in all than the passages say.
+    pub rounding_ns: f64,
 }
 
 /// No schedule of the workload has a step shorter than this.
@@ -132,237 +174,68 @@ pub fn lower_bound_ns(workload: &Workload) -> Result<u64, SwapError> {
 fn problem(workload: &Workload) -> Problem {
     let mut touches = vec![Vec::new(); workload.tensors.len()];
     for (position, kernel) in workload.kernels.iter().enumerate() {
+        let duration_ns = kernel.duration_ns as f64;
         for tensor in kernel.touches() {
-            let writer = kernel.writes.contains(&tensor).then_some(position);
-            touches[tensor].push(Touch { position, reads: kernel.reads.contains(&tensor), writer });
+            let written = Written { kernel: position, done_ns: duration_ns };
+            let written = kernel.writes.contains(&tensor).then_some(written);
+            let reads = kernel.reads.contains(&tensor);
+            touches[tensor].push(Touch { position, reads, written, due_ns: duration_ns });
         }
     }
     let machine = &workload.machine;
-    let per_ns = |rate: u64| rate as f64 / 1e9;
-    let through_link = |rate: u64| per_ns(rate.min(machine.link_bytes_per_s));
+    let passage = |rate: u64| Passage { ns_per_byte: 1e9 / rate as f64, latency_ns: 0.0 };
+    let through_link = |rate: u64| passage(rate.min(machine.link_bytes_per_s));
     let block = |(tensor, touches): (&Tensor, Vec<Touch>)| Block {
         size_bytes: tensor.size_bytes,
-        persistent: tensor.persistent,
+        origin: if tensor.persistent { Origin::Lasting } else { Origin::Made },
         touches,
     };
+    let position = |kernel: &Kernel| Position {
+        duration_ns: kernel.duration_ns as f64,
+        several: false,
+        set_bytes: workload.working_set_bytes(kernel),
+        done_ns: kernel.duration_ns as f64,
+        due_ns: kernel.duration_ns as f64,
+        covers: vec![(kernel.duration_ns as f64, Prices::default())],
+        idle_ns: 0.0,
+    };
     let again = |kernel: &Kernel| (!kernel.updates_in_place()).then_some(kernel.duration_ns as f64);
+    let link = passage(machine.link_bytes_per_s);
+    let all = Passages { out: link, back: link };
     Problem {
         blocks: workload.tensors.iter().zip(touches).map(block).collect(),
-        durations_ns: workload.kernels.iter().map(|kernel| kernel.duration_ns as f64).collect(),
-        working_sets_bytes: workload.kernels.iter().map(|kernel| workload.working_set_bytes(kernel)).collect(),
+        positions: workload.kernels.iter().map(position).collect(),
         again_ns: workload.kernels.iter().map(again).collect(),
         device_memory_bytes: machine.device_memory_bytes,
         host_memory_bytes: machine.host_memory_bytes,
-        all: Rates { out: per_ns(machine.link_bytes_per_s), back: per_ns(machine.link_bytes_per_s) },
-        disk: Rates {
+        all,
+        disk: Passages {
             out: through_link(machine.ssd_write_bytes_per_s),
             back: through_link(machine.ssd_read_bytes_per_s),
         },
+        both: all,
+        shares: false,
+        given_bytes: 0,
+        taken_bytes: 0,
+        rounding_ns: 0.0,
     }
 }
 
 impl Problem {
     /// No execution has a step shorter than this.
     pub(crate) fn lower_bound_ns(&self) -> u64 {
+        if self.positions.is_empty() {
+            return 0;
+        }
         let step = Step::new(self);
-        let bound_ns = [0, step.count / 2].into_iter().map(|cut| step.certain_stall_ns(cut)).fold(0.0, f64::max);
-        let ideal_ns: f64 = self.durations_ns.iter().sum();
+        let mut cuts = vec![0, step.count / 2];
+        cuts.dedup();
+        let stall_ns = cuts.into_iter().map(|cut| step.certain_stall_ns(cut)).fold(0.0, f64::max);
+        let ideal_ns: f64 = self.positions.iter().map(|position| position.duration_ns).sum();
         // What floating-point sums may be off by is taken off.
-        let margin_ns = 1.0 + 1e-12 * ideal_ns;
-        (ideal_ns + (bound_ns - margin_ns).max(0.0)) as u64
+        let margin_ns = self.rounding_ns + 1.0 + 1e-12 * ideal_ns;
+        (ideal_ns + (stall_ns - margin_ns).max(0.0)) as u64
     }
-}
-
-impl<'a> Step<'a> {
-    fn new(problem: &'a Problem) -> Step<'a> {
-        let count = problem.durations_ns.len();
-        let pauses = pauses(&problem.blocks, count as i64);
-        let mut around = vec![Vec::new(); count];
-        for (index, pause) in pauses.iter().enumerate() {
-            for position in pause.from + 1..pause.to {
-                around[position.rem_euclid(count as i64) as usize].push(index);
-            }
-        }
-        let need = |(working_set_bytes, around): (&u64, &Vec<usize>)| {
-            let idle_bytes: f64 = around.iter().map(|pause| pauses[*pause].bytes).sum();
-            *working_set_bytes as f64 + idle_bytes - problem.device_memory_bytes as f64
-        };
-        let need_bytes = problem.working_sets_bytes.iter().zip(&around).map(need).collect();
-        let mut elapsed_ns = vec![0.0];
-        for position in 0..3 * count {
-            elapsed_ns.push(elapsed_ns[position] + problem.durations_ns[position % count]);
-        }
-        Step { problem, count: count as i64, pauses, around, need_bytes, elapsed_ns }
-    }
-
-    /// Durations between two positions, both left out.
-    fn between_ns(&self, from: i64, to: i64) -> f64 {
-        self.elapsed_ns[(to + self.count) as usize] - self.elapsed_ns[(from + 1 + self.count) as usize]
-    }
-
-    /// A pause around a position, moved to the step in which that stands at `peak`.
-    fn at(&self, pause: usize, peak: i64) -> Pause {
-        let pause = self.pauses[pause];
-        let mut shift = 0;
-        while pause.from + shift >= peak {
-            shift -= self.count;
-        }
-        while pause.to + shift <= peak {
-            shift += self.count;
-        }
-        Pause { written: pause.written.map(|at| at + shift), from: pause.from + shift, to: pause.to + shift, ..pause }
-    }
-
-    /// The windows before a position, or after it, with a certain stall, within `limit`.
-    fn windows(&self, peak: i64, limit: i64, before: bool) -> Vec<Window> {
-        let index = peak.rem_euclid(self.count) as usize;
-        let need_bytes = self.need_bytes[index];
-        if need_bytes <= 0.0 {
-            return Vec::new();
-        }
-        // Where each idle tensor's crossing becomes possible, or is due, with its bytes; nearest to the peak first.
-        let mut crossings: Vec<(i64, f64)> = Vec::new();
-        let mut anytime_bytes = 0.0;
-        for &pause in &self.around[index] {
-            let pause = self.at(pause, peak);
-            let bytes = pause.bytes;
-            match if before { pause.written } else { Some(pause.to) } {
-                Some(at) => crossings.push((at, bytes)),
-                None => anytime_bytes += bytes,
-            }
-        }
-        crossings.sort_by_key(|(at, _)| if before { -at } else { *at });
-        let mut outside_bytes: f64 = anytime_bytes + crossings.iter().map(|(_, bytes)| bytes).sum::<f64>();
-        let problem = self.problem;
-        let rate = |rates: Rates| if before { rates.out } else { rates.back };
-        let limits =
-            [(need_bytes, rate(problem.all)), (need_bytes - problem.host_memory_bytes as f64, rate(problem.disk))];
-        let mut windows = Vec::new();
-        let mut rest = crossings.iter().peekable();
-        while let Some((other, bytes)) = rest.next() {
-            if if before { *other < limit } else { *other > limit } {
-                break;
-            }
-            outside_bytes -= bytes;
-            if rest.peek().is_some_and(|(next, _)| next == other) {
-                continue;
-            }
-            let time_ns = if before { self.between_ns(*other, peak) } else { self.between_ns(peak, *other) };
-            let stall = |(need_bytes, bytes_per_ns): (f64, f64)| Window {
-                peak,
-                other: *other,
-                stall_ns: (need_bytes - outside_bytes) / bytes_per_ns - time_ns,
-                bytes_per_ns,
-            };
-            let best = limits.map(stall).into_iter().max_by(|left, right| left.stall_ns.total_cmp(&right.stall_ns));
-            windows.extend(best.filter(|window| window.stall_ns > 0.0));
-        }
-        windows
-    }
-
-    /// The stalls that are certain in a step that is cut open before a position.
-    fn certain_stall_ns(&self, cut: i64) -> f64 {
-        let length = self.count as usize;
-        // The largest sum of windows within the waits before the first so many kernels, and the window that ends there.
-        let mut best: Vec<(f64, Option<(usize, Window)>)> = vec![(0.0, None); length + 1];
-        for index in 0..length {
-            let peak = cut + index as i64;
-            // The wait before this kernel ends windows before it.
-            let mut here = best[index + 1];
-            if best[index].0 > here.0 {
-                here = (best[index].0, None);
-            }
-            for window in self.windows(peak, cut, true) {
-                let from = (window.other - cut) as usize + 1;
-                if best[from].0 + window.stall_ns > here.0 {
-                    here = (best[from].0 + window.stall_ns, Some((from, window)));
-                }
-            }
-            best[index + 1] = here;
-            for window in self.windows(peak, cut + self.count - 1, false) {
-                let to = (window.other - cut) as usize + 1;
-                if here.0 + window.stall_ns > best[to].0 {
-                    best[to] = (here.0 + window.stall_ns, Some((index + 1, window)));
-                }
-            }
-        }
-        let mut chosen = Vec::new();
-        let mut at = length;
-        while at > 0 {
-            match best[at].1 {
-                Some((from, window)) => {
-                    chosen.push(window);
-                    at = from;
-                }
-                None => at -= 1,
-            }
-        }
-        self.with_recomputation(best[length].0, &chosen)
-    }
-
-    /// What is left of stalls when recomputation spares as much of them as it can.
-    fn with_recomputation(&self, stall_ns: f64, chosen: &[Window]) -> f64 {
-        let mut spared_ns = vec![0.0; self.problem.again_ns.len()];
-        for window in chosen {
-            let index = window.peak.rem_euclid(self.count) as usize;
-            for &pause in &self.around[index] {
-                let pause = self.at(pause, window.peak);
-                let (Some(written), Some(writer)) = (pause.written, pause.writer) else { continue };
-                let counted =
-                    if window.other < window.peak { written >= window.other } else { pause.to <= window.other };
-                if counted {
-                    spared_ns[writer] += pause.bytes / window.bytes_per_ns;
-                }
-            }
-        }
-        let again = spared_ns.into_iter().zip(&self.problem.again_ns);
-        let mut runs: Vec<(f64, f64)> = again
-            .filter_map(|(spared_ns, again_ns)| again_ns.filter(|_| spared_ns > 0.0).map(|ns| (spared_ns, ns)))
-            .collect();
-        // The most spared per nanosecond first: spared / duration descends.
-        runs.sort_by(|left, right| (right.0 * left.1).total_cmp(&(left.0 * right.1)));
-        let (mut left_ns, mut run_ns) = (stall_ns, 0.0);
-        for (spared_ns, duration_ns) in runs {
-            if left_ns - spared_ns <= run_ns + duration_ns {
-                // The two meet within this kernel: left - x * spared = run + x * duration.
-                let share = (left_ns - run_ns) / (spared_ns + duration_ns);
-                return if (0.0..=1.0).contains(&share) { run_ns + share * duration_ns } else { left_ns.min(run_ns) };
-            }
-            left_ns -= spared_ns;
-            run_ns += duration_ns;
-        }
-        left_ns
-    }
-}
-
-/// All pauses of contents that are needed again.
-fn pauses(blocks: &[Block], count: i64) -> Vec<Pause> {
-    let mut pauses = Vec::new();
-    for block in blocks {
-        let touches = &block.touches;
-        for (index, touch) in touches.iter().enumerate() {
-            let (to, reads) = match touches.get(index + 1) {
-                Some(next) => (next.position as i64, next.reads),
-                None if block.persistent => (touches[0].position as i64 + count, touches[0].reads),
-                None => continue,
-            };
-            let written_here = touches[..=index].iter().rev().find(|touch| touch.writer.is_some());
-            let written_before = touches.iter().rev().find(|touch| touch.writer.is_some());
-            let written = match (written_here, written_before) {
-                (Some(touch), _) => Some((touch.position as i64, touch.writer)),
-                (None, Some(touch)) if block.persistent => Some((touch.position as i64 - count, touch.writer)),
-                (None, _) if block.persistent => None,
-                // What the step is given appears where it is first touched.
-                (None, _) => Some((touches[0].position as i64, None)),
-            };
-            if reads {
-                let (at, writer) = written.unzip();
-                let (bytes, from) = (block.size_bytes as f64, touch.position as i64);
-                pauses.push(Pause { bytes, written: at, writer: writer.flatten(), from, to });
-            }
-        }
-    }
-    pauses
 }
 
 #[cfg(test)]

@@ -1,0 +1,181 @@
+//! Division: which windows count, and how the stalls within them add up.
+
+use std::ops::Range;
+
+use super::recomputation::Counted;
+use super::windows::{chosen, Best, Step, Window};
+use super::{Direction, Passages};
+
+/// A step is divided at so many places at most where both ways count together.
+const DIVISIONS_MAX: usize = 16;
+/// And at fewer, where that would look at more windows than this.
+const LOOKS_MAX: usize = 1 << 22;
+
+/// Windows from one place on.
+struct From {
+    /// Those of either direction with the longest stalls.
+    alone: Vec<Best>,
+    /// Those of each direction with the longest copies, if both count together.
+    ways: Option<[Vec<Best>; 2]>,
+}
+
+/// A stall that is certain, and the windows that it comes from.
+struct Part {
+    stall_ns: f64,
+    counted: Vec<Counted>,
+}
+
+/// What is certain up to a place.
+#[derive(Clone, Copy)]
+struct Sum {
+    stall_ns: f64,
+    /// Where the last part begins, and whether both ways count together in it.
+    from: usize,
+    together: bool,
+}
+
+impl Step<'_> {
+    /// The stalls that are certain in a step that is cut open before a position.
+    pub(super) fn certain_stall_ns(&self, cut: i64) -> f64 {
+        let ways_ns = [Direction::Out, Direction::Back].map(|direction| self.one_way_ns(cut, direction));
+        ways_ns.into_iter().fold(self.divided_ns(cut), f64::max)
+    }
+
+    /// What the whole step certainly takes longer for what crosses in one direction, inputs or outputs included.
+    fn one_way_ns(&self, cut: i64, direction: Direction) -> f64 {
+        let all = &self.problem.all;
+        if self.ports_bytes(direction) == 0 {
+            // Windows by themselves say as much.
+            return 0.0;
+        }
+        let best = self.best(cut, 0, &[direction], |window| self.link_ns(all, window));
+        let windows = chosen(&best, 0, best.len() - 1);
+        let ports_ns = self.ports_ns(all, direction, windows.is_empty());
+        let stall = self.whole_stall(direction, best[best.len() - 1].0 + ports_ns);
+        let counted = windows.into_iter().map(|window| self.counted(all, window, stall.per_ns)).collect::<Vec<_>>();
+        self.with_recomputation(stall.ns, &counted.iter().collect::<Vec<_>>())
+    }
+
+    /// What the parts of a step certainly take longer, for the best way to divide it.
+    fn divided_ns(&self, cut: i64) -> f64 {
+        let places = self.places();
+        let last = places.len() - 1;
+        let mut sums = vec![Sum { stall_ns: 0.0, from: 0, together: false }; places.len()];
+        let mut found = Vec::new();
+        for (index, &start) in places[..last].iter().enumerate() {
+            let from = self.from(cut, start);
+            for (later, &end) in places.iter().enumerate().skip(index + 1) {
+                for together in [false, true] {
+                    let stall_ns = sums[index].stall_ns + self.part_ns(cut, &from, start..end, together).0;
+                    if stall_ns > sums[later].stall_ns {
+                        sums[later] = Sum { stall_ns, from: index, together };
+                    }
+                }
+            }
+            found.push(from);
+        }
+        let (mut parts, mut at) = (Vec::new(), last);
+        while at > 0 && sums[at].stall_ns > 0.0 {
+            let Sum { from, together, .. } = sums[at];
+            parts.extend(self.parts(cut, &found[from], places[from]..places[at], together));
+            at = from;
+        }
+        // A smaller sum may be spared less.
+        let alone = self.parts(cut, &found[0], 0..self.count, false);
+        self.left_ns(parts).max(self.left_ns(alone))
+    }
+
+    /// What recomputation leaves of parts: of all, or of those in which copies never have to wait for more room.
+    fn left_ns(&self, mut parts: Vec<Part>) -> f64 {
+        let left_ns = |parts: &[Part]| {
+            let counted: Vec<&Counted> = parts.iter().flat_map(|part| &part.counted).collect();
+            self.with_recomputation(parts.iter().map(|part| part.stall_ns).sum(), &counted)
+        };
+        let all_ns = left_ns(&parts);
+        parts.retain(|part| part.counted.iter().all(|counted| counted.per_ns < 1.0));
+        all_ns.max(left_ns(&parts))
+    }
+
+    /// Where the step is divided, from its start to its end.
+    fn places(&self) -> Vec<i64> {
+        let looks = if self.problem.shares { LOOKS_MAX / self.entry_count().max(1) } else { 1 };
+        let parts = (looks.clamp(1, DIVISIONS_MAX) as i64).min(self.count);
+        (0..=parts).map(|part| part * self.count / parts).collect()
+    }
+
+    fn from(&self, cut: i64, start: i64) -> From {
+        let both = &self.problem.both;
+        let directions = [Direction::Out, Direction::Back];
+        let way = |direction| self.best(cut, start, &[direction], |window| self.link_ns(both, window));
+        From {
+            alone: self.best(cut, start, &directions, |window| self.stall(window).0),
+            ways: self.problem.shares.then(|| directions.map(way)),
+        }
+    }
+
+    /// The stall that is certain in a part of the step, and the nanoseconds of it that one less of copies would spare at most.
+    fn part_ns(&self, cut: i64, from: &From, part: Range<i64>, together: bool) -> (f64, f64) {
+        let end = 2 * part.end as usize;
+        match &from.ways {
+            _ if !together => (from.alone[end].0, 0.0),
+            None => (0.0, 0.0),
+            Some(ways) => {
+                let whole = part == (0..self.count);
+                let link_ns = [Direction::Out, Direction::Back].map(|direction| {
+                    let best = &ways[direction as usize][end];
+                    let ports_ns = || self.ports_ns(&self.problem.both, direction, best.0 == 0.0);
+                    best.0 + if whole { ports_ns() } else { 0.0 }
+                });
+                let stall = self.both.stall(cut + part.start..cut + part.end, 0.0, link_ns.iter().sum());
+                (stall.ns, stall.per_ns)
+            }
+        }
+    }
+
+    /// The stalls in a part of the step: of its windows, or of all of them together.
+    fn parts(&self, cut: i64, from: &From, part: Range<i64>, together: bool) -> Vec<Part> {
+        let end = 2 * part.end as usize;
+        match &from.ways {
+            Some(ways) if together => {
+                let (stall_ns, per_ns) = self.part_ns(cut, from, part.clone(), true);
+                let windows = ways.iter().flat_map(|way| chosen(way, part.start, end));
+                let counted = windows.map(|window| self.counted(&self.problem.both, window, per_ns)).collect();
+                vec![Part { stall_ns, counted }]
+            }
+            _ => {
+                let alone = |window: Window| {
+                    let (stall_ns, ns_per_byte, per_ns) = self.stall(&window);
+                    Part { stall_ns, counted: vec![Counted { window, ns_per_byte, per_ns }] }
+                };
+                chosen(&from.alone, part.start, end).into_iter().map(alone).collect()
+            }
+        }
+    }
+
+    /// The time for which copies within a window move at least.
+    fn link_ns(&self, passages: &Passages, window: &Window) -> f64 {
+        passages.of(window.direction()).ns(window.certain_bytes)
+    }
+
+    fn counted(&self, passages: &Passages, window: Window, per_ns: f64) -> Counted {
+        Counted { ns_per_byte: per_ns * self.link_ns(passages, &window) / window.certain_bytes, window, per_ns }
+    }
+
+    /// The time for which copies of inputs or outputs move, which may be part of other copies unless they are the `only` ones.
+    fn ports_ns(&self, passages: &Passages, direction: Direction, only: bool) -> f64 {
+        let passage = passages.of(direction);
+        match (self.ports_bytes(direction), only) {
+            (0, _) => 0.0,
+            (bytes, true) => passage.ns(bytes as f64),
+            (bytes, false) => bytes as f64 * passage.ns_per_byte,
+        }
+    }
+
+    /// Bytes that cross in a direction in every step.
+    fn ports_bytes(&self, direction: Direction) -> u64 {
+        match direction {
+            Direction::Out => self.problem.taken_bytes,
+            Direction::Back => self.problem.given_bytes,
+        }
+    }
+}
