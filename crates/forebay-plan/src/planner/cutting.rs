@@ -4,10 +4,11 @@ use forebay_base::Limits;
 use forebay_model::program::Program;
 
 use crate::cost::Costs;
-use crate::order::{LaunchOrder, Ordered};
+use crate::order::Ordered;
 use crate::parts::{costs_of_parts, Parts};
 
-use super::{minimum_budget, Planner, Variant};
+use super::variant::{minimum_budget, Variant};
+use super::Planner;
 
 /// Launches are cut so that none touches more than these fractions of the capacity; each is tried.
 const CUT_DIVISORS: [u64; 2] = [2, 5];
@@ -18,8 +19,6 @@ pub(super) struct Cutting {
     pub(super) parts: Parts,
     /// The program of parts in its own order.
     pub(super) file: Variant,
-    /// The same with updates as early as they may run, where it is to be planned.
-    pub(super) early: Option<Variant>,
     /// Costs of parts.
     pub(super) costs: Costs,
 }
@@ -30,13 +29,13 @@ impl Cutting {
         let parts = Parts::new(program, limit_bytes, limits)?;
         let costs = costs_of_parts(costs, &parts.shares);
         let file = Variant::new(Ordered::as_it_comes(parts.partition.program.clone()), &costs);
-        Some(Cutting { parts, file, early: None, costs })
+        Some(Cutting { parts, file, costs })
     }
 }
 
 impl Planner<'_> {
     /// Ways to cut the program that have a plan within the capacity, none of them twice; the finest where no other has.
-    pub(super) fn cuttings(&self, capacity_bytes: u64, finest: Option<Cutting>, order: LaunchOrder) -> Vec<Cutting> {
+    pub(super) fn cuttings(&self, capacity_bytes: u64, finest: Option<Cutting>) -> Vec<Cutting> {
         let mut cuttings: Vec<Cutting> = Vec::new();
         for divisor in CUT_DIVISORS {
             let Some(cutting) = Cutting::new(self.program, capacity_bytes / divisor, self.limits, self.costs) else {
@@ -49,9 +48,6 @@ impl Planner<'_> {
         }
         if cuttings.is_empty() {
             cuttings.extend(finest.filter(|finest| minimum_budget(&finest.file, self.limits).0 <= capacity_bytes));
-        }
-        for Cutting { parts, early, costs, .. } in &mut cuttings {
-            *early = Variant::early(&parts.partition.program, order, costs);
         }
         cuttings
     }

@@ -11,7 +11,8 @@ use crate::plan::Plan;
 use crate::residency::{mandatory_usage, Filling, Residency};
 use crate::stores::Stores;
 
-use super::{split, Filled, Planner, Variant, WORSE_MAX};
+use super::variant::{split, Variant};
+use super::{Filled, Planner, WORSE_MAX};
 
 /// Parts of the capacity, in percent, that are tried as room for what is kept; the rest is room for transfers.
 const KEEP_PERCENT: [u64; 8] = [100, 97, 94, 90, 85, 78, 70, 55];

@@ -6,7 +6,8 @@ use crate::liveness::liveness;
 use crate::order::Ordered;
 use crate::stores::stores;
 
-use super::{split, Filled, Planner, Variant, WORSE_MAX};
+use super::variant::{split, Variant};
+use super::{Filled, Planner, WORSE_MAX};
 
 /// Parts of the capacity, in percent, that are filled; the rest is for the gaps that placement cannot fill. The first that has
 /// a placement is taken.

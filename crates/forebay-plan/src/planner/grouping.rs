@@ -1,0 +1,99 @@
+//! The groups of launches that need the fewest barriers, found by counting them on whole plans.
+
+use forebay_model::program::Program;
+
+use crate::alias::{alias, alias_in_any_order};
+use crate::error::PlanError;
+use crate::liveness::{liveness, Liveness};
+use crate::order::{group, Choice, Ordered};
+use crate::plan::Plan;
+
+use super::variant::Variant;
+use super::{Planner, UNLIMITED};
+
+/// Parts of what file order's peak leaves beside parameters and state, in percent, that groups may take; the rest is room
+/// for the gaps that placement cannot fill. Far apart first: what succeeds there says which others are worth a try.
+const LIMIT_PERCENT: [u64; 12] = [100, 94, 97, 99, 98, 96, 95, 88, 91, 93, 80, 84];
+/// So many ways to group launches are placed and counted at most, times the number of launches; but a few in any case.
+const TRIED_LAUNCHES_MAX: usize = 6_000;
+const TRIED_MIN: usize = 4;
+impl Planner<'_> {
+    /// Launches in groups, without a budget and within file order's peak; none where that has no placement.
+    pub(super) fn in_core_groups(&self, variant: &Variant, in_file_order: &Plan) -> Result<Option<Plan>, PlanError> {
+        self.attempt(variant, &variant.live, UNLIMITED, true, in_file_order.statistics.device_peak_bytes)
+    }
+
+    /// The groups of launches with the fewest barriers; none where file order has no more at this peak.
+    pub(super) fn fewest_barriers(&self, in_file_order: &Plan) -> Result<Option<Vec<Vec<usize>>>, PlanError> {
+        let peak_bytes = in_file_order.statistics.device_peak_bytes;
+        let synchronisations = |plan: &Plan| (plan.statistics.barriers, plan.statistics.waits);
+        let (mut fewest, waits) = synchronisations(in_file_order);
+        let mut fewest_together = fewest + waits;
+        let (bases, mut tried, mut best) = (Bases::new(self.program), Vec::new(), None);
+        let tried_max = (TRIED_LAUNCHES_MAX / self.program.launches.len().max(1)).max(TRIED_MIN);
+        // Less room makes no fewer groups: where the best grouping of a limit fits, lower limits have nothing to offer.
+        let mut enough_percent = 0;
+        for percent in LIMIT_PERCENT {
+            if percent < enough_percent || tried.len() >= tried_max {
+                continue;
+            }
+            for (rank, groups) in bases.groupings(peak_bytes, percent).into_iter().enumerate() {
+                // Between two groups there is a barrier, so no plan of more groups can do better.
+                if groups.len() > fewest || tried.len() >= tried_max {
+                    break;
+                }
+                if tried.contains(&groups) {
+                    continue;
+                }
+                let variant = Variant::new(Ordered::by_groups(self.program, &groups), self.costs);
+                tried.push(groups);
+                let Some(plan) = self.in_core_groups(&variant, in_file_order)? else { continue };
+                let (barriers, waits) = synchronisations(&plan);
+                if barriers < fewest && barriers + waits <= fewest_together {
+                    (fewest, fewest_together) = (barriers, barriers + waits);
+                    best = tried.last().cloned();
+                    if rank == 0 {
+                        enough_percent = percent;
+                    }
+                }
+            }
+        }
+        Ok(best)
+    }
+}
+
+/// A program with outputs in the place of inputs, in two ways. Outputs that take over inputs save bytes, and tie the order
+/// of those who read them: both may be what is short.
+struct Bases {
+    bases: [(Program, Liveness); 2],
+    /// Bytes that last from step to step.
+    lasting_bytes: u64,
+}
+
+impl Bases {
+    fn new(program: &Program) -> Bases {
+        let alone: Vec<u32> = (0..program.launches.len() as u32).collect();
+        let with_liveness = |program: Program| {
+            let live = liveness(&program, false);
+            (program, live)
+        };
+        let lasting = program.buffers.iter().filter(|buffer| buffer.role.is_persistent());
+        Bases {
+            lasting_bytes: lasting.map(|buffer| buffer.size_bytes).fold(0, u64::saturating_add),
+            bases: [alias_in_any_order(program.clone()), alias(program.clone(), &alone)].map(with_liveness),
+        }
+    }
+
+    /// Several ways to cut the program into groups, those with the fewest groups first.
+    fn groupings(&self, peak_bytes: u64, percent: u64) -> Vec<Vec<Vec<usize>>> {
+        let limit_bytes = self.lasting_bytes + peak_bytes.saturating_sub(self.lasting_bytes) / 100 * percent;
+        let mut found: Vec<Vec<Vec<usize>>> = Vec::new();
+        for (base, live) in &self.bases {
+            for (window, lazy) in [(usize::MAX, false), (usize::MAX, true), (64, false), (20, false), (8, false)] {
+                found.push(group(base, live, Choice { limit_bytes, window, lazy }));
+            }
+        }
+        found.sort_by_key(Vec::len);
+        found
+    }
+}
