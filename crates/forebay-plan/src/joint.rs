@@ -15,7 +15,7 @@ use crate::cost::Costs;
 use crate::liveness::{Chunk, Liveness};
 use crate::order::Ordered;
 use crate::residency::{device_bytes, fetch_in_step_before, kind, mandatory_usage, Kind, Residency, Segment};
-use crate::swap::planner::{plan_launches, repeats};
+use crate::swap::launches::{plan_launches, repeats};
 use crate::swap::schedule::{Direction, Piece, Place, Schedule};
 use crate::swap::workload::{Kernel, Machine, Tensor, Workload, MOST_BYTES};
 

@@ -16,7 +16,8 @@
 //! | [`idle`] | when tensors lie idle |
 //! | [`layout`] | which bytes leave in which pauses, and when they cross the links |
 //! | [`recompute`] | what is computed anew instead of moved |
-//! | [`planner`] | how long kernels wait |
+//! | [`planner`] | what of it is worth its time, judged by the waits that are left |
+//! | [`launches`] | how long launches wait where each is one slot |
 //! | [`emit`] | a layout as a schedule |
 //! | [`schedule`] | what a schedule is |
 //! | [`lru`] | demand paging, for comparison |
@@ -26,6 +27,7 @@
 pub mod bound;
 pub mod emit;
 pub mod idle;
+pub mod launches;
 pub mod layout;
 pub mod lru;
 pub mod planner;

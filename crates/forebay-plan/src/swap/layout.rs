@@ -5,7 +5,9 @@
 //! absence encloses that of the bytes after it, and bytes move only while what they enclose still has pressure. Transfers
 //! out start as early as the link is free, from the write on; transfers in as late as it is free.
 
+mod free;
 mod proposal;
+mod sweep;
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
@@ -21,6 +23,9 @@ const NEAR_SLOTS: usize = 8;
 
 /// Bytes for the SSD stay on the device at first for at most this part of the step.
 const LEAST_PATIENCE: u64 = 128;
+
+/// Slots whose least room on the host is remembered.
+const BLOCK_SLOTS: usize = 64;
 
 /// A pause is used at once if its value is at least this share of the next one's, which may have lost value meanwhile.
 const NEARLY: f64 = 0.95;
@@ -61,6 +66,8 @@ struct Room {
     ssd_out: Vec<u64>,
     ssd_in: Vec<u64>,
     host: Vec<i64>,
+    /// The least of `host` in each block of slots.
+    host_blocks: Vec<i64>,
 }
 
 /// The state of the search, and its result.
@@ -125,6 +132,7 @@ impl<'a> Layout<'a> {
             ssd_out: timeline.capacities_bytes(machine.ssd_write_bytes_per_s, granule_bytes),
             ssd_in: timeline.capacities_bytes(machine.ssd_read_bytes_per_s, granule_bytes),
             host: vec![machine.host_memory_bytes as i64; count],
+            host_blocks: vec![machine.host_memory_bytes as i64; count.div_ceil(BLOCK_SLOTS)],
         };
         let carried = room.link_out.clone();
         let mut excess = vec![-(machine.device_memory_bytes as i64); count];
@@ -132,9 +140,18 @@ impl<'a> Layout<'a> {
             let bytes = workload.working_set_bytes(&workload.kernels[kernel]) as i64;
             excess[run.clone()].iter_mut().for_each(|excess| *excess += bytes);
         }
+        let mut changes = vec![0; count];
         for idle in &needs.idles {
             let bytes = workload.tensors[needs.versions[idle.version].tensor].size_bytes as i64;
-            timeline.for_each_part(idle.begin..idle.end, |part| excess[part].iter_mut().for_each(|e| *e += bytes));
+            // A pause lasts for less than a step.
+            changes[idle.begin % count] += bytes;
+            changes[idle.end % count] -= bytes;
+            changes[0] += if idle.begin / count < idle.end / count { bytes } else { 0 };
+        }
+        let mut idle_bytes = 0;
+        for (excess, change) in excess.iter_mut().zip(changes) {
+            idle_bytes += change;
+            *excess += idle_bytes;
         }
         Layout {
             workload,
@@ -363,8 +380,34 @@ impl<'a> Layout<'a> {
     }
 
     fn take_host(&mut self, start: usize, end: usize, bytes: u64) {
-        let host = &mut self.room.host;
-        self.timeline.for_each_part(start..end, |part| host[part].iter_mut().for_each(|room| *room -= bytes as i64));
+        let (host, blocks) = (&mut self.room.host, &mut self.room.host_blocks);
+        self.timeline.for_each_part(start..end, |part| {
+            host[part.clone()].iter_mut().for_each(|room| *room -= bytes as i64);
+            let (first, end) = (part.start / BLOCK_SLOTS, part.end.div_ceil(BLOCK_SLOTS));
+            let whole = host.chunks(BLOCK_SLOTS).zip(blocks.iter_mut());
+            for (slots, least) in whole.take(end).skip(first) {
+                *least = slots.iter().copied().min().unwrap_or(0);
+            }
+        });
+    }
+
+    /// The least room that the host has in some slots.
+    fn host_least(&self, slots: Range<usize>) -> i64 {
+        let (host, blocks) = (&self.room.host, &self.room.host_blocks);
+        let mut least = i64::MAX;
+        self.timeline.for_each_part(slots, |part| {
+            let mut slot = part.start;
+            while slot < part.end {
+                if slot % BLOCK_SLOTS == 0 && slot + BLOCK_SLOTS <= part.end {
+                    least = least.min(blocks[slot / BLOCK_SLOTS]);
+                    slot += BLOCK_SLOTS;
+                } else {
+                    least = least.min(host[slot]);
+                    slot += 1;
+                }
+            }
+        });
+        least
     }
 
     /// Makes a copy two, the first one of that size; the other one's number comes back.

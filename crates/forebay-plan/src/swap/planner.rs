@@ -1,11 +1,12 @@
-//! Decides how long kernels wait, and what of it is worth recomputing.
+//! Plans a step: what is recomputed, and how long kernels wait.
 //!
-//! A layout is made for given times. Where it leaves more on the device than fits, kernels wait: the one at which it is too
-//! much, so that more can leave before it, or the one after, so that more can come back after. Waits grow until everything
-//! fits, then they shrink for as long as it still does.
+//! Launches given, one sweep says which bytes move when and how long kernels wait at the least ([`crate::swap::layout`]); so the
+//! search is one over launches. It starts with the candidates for recomputation that save most in themselves, and goes on with
+//! those that relieve what is waited for: a byte's way out is worth time only where the link is busy from its write to the next
+//! wait for bytes to leave, its way back only where it is busy from the last wait for bytes to return. What saves more than it
+//! takes is added, what saves less is taken away, as many at once as helps.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
+use std::collections::BTreeSet;
 
 use crate::swap::emit::emit;
 use crate::swap::idle::Needs;
@@ -21,26 +22,21 @@ const MOST_SLOTS: u64 = 4096;
 const FEWEST_SLOTS: u64 = 512;
 /// A slot's traffic should be that small a part of the device's memory.
 const DEVICE_PARTS: u64 = 512;
-/// Shares of the candidates for recomputation that are tried, in sixteenths; the best ones come first.
+/// Shares of the candidates for recomputation that are tried at first, in sixteenths; the best ones come first.
 const SHARES: [usize; 9] = [1, 2, 4, 6, 8, 10, 12, 14, 16];
-/// The same where each becomes a whole plan, which takes longer.
-const PLANNED_SHARES: [usize; 5] = [1, 3, 6, 10, 16];
-/// How many kernels in a row are run again for one tensor at most, where each attempt becomes a plan; and in traces, whose steps
-/// are longer.
-const CHAIN: usize = 8;
-const TRACED_CHAINS: [usize; 2] = [4, 8];
-/// Then numbers of candidates near the best share are tried, first with a distance of one of so many parts of all.
-const FINER_PARTS: [usize; 3] = [32, 64, 128];
-/// So many of the launches that promise most become plans.
-const MOST_PLANS: usize = 3;
-/// Promises are found with slots that are this many times as long.
+/// How many kernels in a row are run again for one tensor at most.
+const CHAINS: [usize; 2] = [4, 8];
+/// Launches are compared with slots that are this many times as long.
 const COARSE: u64 = 4;
-/// Attempts to make everything fit.
-const GROWING_ROUNDS: usize = 20;
-/// Attempts in which only the direction that seems short of time gets more.
-const CAREFUL_ROUNDS: usize = 8;
-/// Attempts to shorten waits.
-const SHRINKING_ROUNDS: usize = 5;
+/// A change of the launches is meant to save at first one of so many parts of what is waited for, at last the other.
+const FIRST_PART: f64 = 2.0;
+const LAST_PART: f64 = 128.0;
+/// Attempts to change launches, where each is a sweep over a few hundred kernels; of more, there are fewer.
+const MOST_CHANGES: usize = 96;
+/// What did not help counts for so much less at the next attempt.
+const DOUBT: f64 = 0.7;
+/// Shares of waits that are given from the start of a sweep.
+const GIVEN: [f64; 6] = [0.95, 0.9, 0.8, 0.98, 0.7, 0.5];
 
 /// How far planning has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,342 +55,227 @@ pub struct Progress {
 /// A kernel that does not fit the device; a workload for which no waits were found that suffice.
 pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<Schedule, SwapError> {
     workload.validate()?;
-    let mut search = Search::new(workload, Grain::Fine, progress);
-    let promising = search.promising();
+    let mut search = Search { workload, longest_ns: longest_slot_ns(workload), rounds: 0, progress };
+    let launches = search.launches();
+    let planned = search.schedule(&launches);
     // Where links are so slow that much of the time is waiting, paging on demand may be as good.
-    let is_slow = promising.first().is_some_and(|(promised_ns, _)| *promised_ns > workload.ideal_ns() / 8 * 9);
-    let mut found = if is_slow { demand_lru(workload).ok() } else { None };
-    for (promised_ns, launches) in promising {
-        // Promises are seldom outdone by much.
-        if found.as_ref().is_some_and(|found| found.step_ns <= promised_ns) {
-            continue;
-        }
-        search.launches = launches;
-        let planned = search.plan(found.as_ref().map_or(u64::MAX, |found| found.step_ns));
-        found = found.into_iter().chain(planned).min_by_key(|schedule| schedule.step_ns);
-    }
-    found.ok_or_else(|| SwapError::NoSchedule {
-        reason: format!("{GROWING_ROUNDS} rounds of longer waits did not suffice; give more --device-memory"),
+    let is_slow = planned.as_ref().is_none_or(|planned| planned.step_ns > workload.ideal_ns() / 8 * 9);
+    let paged = if is_slow { demand_lru(workload).ok() } else { None };
+    planned.into_iter().chain(paged).min_by_key(|schedule| schedule.step_ns).ok_or_else(|| SwapError::NoSchedule {
+        reason: "longer waits did not suffice; give more --device-memory".to_owned(),
     })
 }
 
-/// How finely time is cut into slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Grain {
-    /// Into slots in which a link carries a small part of the device's memory.
-    Fine,
-    /// Into launches.
-    Launches,
-}
-
-/// Launches of a step with some that run once more: those alone that are most worth it, then with more and more others. None
-/// where everything fits without waits. Each launch is one slot.
-pub fn repeats(workload: &Workload) -> Vec<Vec<(usize, bool)>> {
-    let mut quiet = |_| ();
-    let mut search = Search::new(workload, Grain::Launches, &mut quiet);
-    let plain = search.launches.clone();
-    let Promise { pressed, fits, .. } = search.promise(&plain);
-    if fits {
-        return Vec::new();
-    }
-    let recomputation = Recomputation::new(workload, &pressed, CHAIN);
-    let candidates = recomputation.candidates();
-    let mut found: Vec<Vec<(usize, bool)>> = PLANNED_SHARES
-        .iter()
-        .map(|sixteenths| recomputation.launches(&candidates[..(candidates.len() * sixteenths).div_ceil(16)]))
-        .filter(|launches| launches.len() > plain.len())
-        .collect();
-    found.dedup();
-    found
-}
-
-/// Plans a workload's launches as they come, each of them one slot; none where no waits were found that suffice.
-pub fn plan_launches(workload: &Workload) -> Option<Schedule> {
-    let mut quiet = |_| ();
-    Search::new(workload, Grain::Launches, &mut quiet).plan(u64::MAX)
-}
-
-/// How long a slot of the fine grain may be.
-fn longest_slot_ns(workload: &Workload) -> u64 {
+/// How long a slot may be.
+pub(crate) fn longest_slot_ns(workload: &Workload) -> u64 {
     let part = u128::from(workload.machine.device_memory_bytes / DEVICE_PARTS) * 1_000_000_000;
     let part_ns = (part / u128::from(workload.machine.link_bytes_per_s)) as u64;
     let ideal_ns = workload.ideal_ns();
     part_ns.clamp(ideal_ns / MOST_SLOTS, ideal_ns / FEWEST_SLOTS).max(1)
 }
 
-/// What an attempt came to.
-enum Attempt {
-    Fits(Schedule),
-    /// Waits that should help, for each launch.
-    Short(Vec<u64>),
-}
-
-/// Where waits go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Push {
-    /// Before or after each stretch of pressure, as links are short of time.
-    Carefully,
-    /// Before and after where it is highest. What launches within the stretch touch in turn can change places there, and only
-    /// there; so this ends.
-    Peaks,
-    /// Before and after each launch that lacks room.
-    EachLaunch,
-}
-
-impl Push {
-    /// What to do where that did not help.
-    fn harder(self) -> Push {
-        match self {
-            Push::Carefully => Push::Peaks,
-            Push::Peaks | Push::EachLaunch => Push::EachLaunch,
-        }
-    }
-}
-
-/// What launches promise before waits are known.
-struct Promise {
-    /// How long the step might take.
+/// What a sweep came to.
+struct Swept {
     step_ns: u64,
-    /// For each launch, whether more is live than the device holds.
-    pressed: Vec<bool>,
-    /// Whether no waits are needed.
-    fits: bool,
+    /// How long each launch waits.
+    waits_ns: Vec<u64>,
+    /// For each kernel, whether what leaves after its first run is waited for, and whether what returns before it is.
+    waits_out: Vec<bool>,
+    waits_in: Vec<bool>,
+    schedule: Option<Schedule>,
 }
+
+/// Each launch's kernel, and whether it is a recomputation.
+type Launches = Vec<(usize, bool)>;
 
 struct Search<'a> {
     workload: &'a Workload,
-    /// Each launch's kernel, and whether it is a recomputation.
-    launches: Vec<(usize, bool)>,
     /// How long a slot may be.
     longest_ns: u64,
-    /// What waits are longer than bytes need, so that rounding does not take many rounds.
-    slack_ns: u64,
     rounds: usize,
     progress: &'a mut dyn FnMut(Progress),
 }
 
-impl<'a> Search<'a> {
-    fn new(workload: &'a Workload, grain: Grain, progress: &'a mut dyn FnMut(Progress)) -> Search<'a> {
-        let fine_ns = longest_slot_ns(workload);
-        let longest_ns = match grain {
-            Grain::Fine => fine_ns,
-            Grain::Launches => u64::MAX,
-        };
-        let launches = (0..workload.kernels.len()).map(|kernel| (kernel, false)).collect();
-        Search { workload, launches, longest_ns, slack_ns: fine_ns / 8 + 1, rounds: 0, progress }
-    }
-
-    /// A schedule; none where waits grow until it is no shorter than `limit_ns` by much.
-    fn plan(&mut self, limit_ns: u64) -> Option<Schedule> {
-        self.grow(limit_ns).map(|(waits_ns, schedule)| self.shrink(waits_ns, schedule))
-    }
-
-    /// The launches that promise the shortest steps, the shortest first: as they come, or with some that run again.
-    fn promising(&mut self) -> Vec<(u64, Vec<(usize, bool)>)> {
-        let plain = self.launches.clone();
-        let Promise { step_ns, pressed, fits } = self.promise(&plain);
-        let mut promised = vec![(step_ns, plain)];
-        if fits {
-            return promised;
+impl Search<'_> {
+    /// The launches with the shortest step.
+    fn launches(&mut self) -> Launches {
+        let plain: Launches = (0..self.workload.kernels.len()).map(|kernel| (kernel, false)).collect();
+        let Some(swept) = self.compare(&plain) else { return plain };
+        if swept.waits_ns.iter().all(|wait_ns| *wait_ns == 0) {
+            return plain;
         }
-        let mut known = Vec::new();
-        for chain in TRACED_CHAINS {
+        let pressed = self.pressed(&plain);
+        let mut best = (swept.step_ns, plain);
+        for chain in CHAINS {
             let recomputation = Recomputation::new(self.workload, &pressed, chain);
-            let candidates = recomputation.candidates();
-            let all = recomputation.launches(&candidates);
-            // Longer chains are nothing new where shorter ones reach everything.
-            if all == known {
-                continue;
+            let found = self.best_of(&recomputation);
+            if found.0 < best.0 {
+                best = found;
             }
-            self.ask(&recomputation, &candidates, &mut promised);
-            known = all;
         }
-        promised.sort_by_key(|(step_ns, _)| *step_ns);
-        promised.truncate(MOST_PLANS);
-        promised
+        best.1
     }
 
-    /// Asks what shares of the candidates promise, the best candidates first; then what numbers near the best share do.
-    fn ask(
+    /// For each launch, whether more is live than the device holds.
+    fn pressed(&self, launches: &Launches) -> Vec<bool> {
+        let (kernels, durations_ns) = self.kernels(launches);
+        let timeline = Timeline::new(&durations_ns, &vec![0; kernels.len()], u64::MAX);
+        let needs = Needs::new(self.workload, &kernels, &timeline);
+        let layout = Layout::new(self.workload, &kernels, &timeline, &needs);
+        timeline.runs.iter().map(|run| layout.excess[run.start] > 0).collect()
+    }
+
+    /// The best set of candidates: first the best share of those that are most worthwhile in themselves, then others.
+    fn best_of(&mut self, recomputation: &Recomputation<'_>) -> (u64, Launches) {
+        let pool = recomputation.pool();
+        let worth = recomputation.candidates().len();
+        let mut best: Option<(Swept, BTreeSet<usize>)> = None;
+        let mut counts: Vec<usize> = SHARES.iter().map(|share| (worth * share).div_ceil(16)).collect();
+        counts.insert(0, 0);
+        counts.dedup();
+        for count in counts {
+            let chosen: BTreeSet<usize> = (0..count).collect();
+            let Some(swept) = self.compare(&launches_of(recomputation, &pool, &chosen)) else { continue };
+            if best.as_ref().is_none_or(|(best, _)| swept.step_ns < best.step_ns) {
+                best = Some((swept, chosen));
+            }
+        }
+        let Some((swept, chosen)) = best else { return (u64::MAX, Vec::new()) };
+        let (step_ns, chosen) = self.improve(recomputation, &pool, swept, chosen);
+        (step_ns, launches_of(recomputation, &pool, &chosen))
+    }
+
+    /// Adds and takes away candidates for as long as it helps.
+    fn improve(
         &mut self,
         recomputation: &Recomputation<'_>,
-        candidates: &[Candidate],
-        promised: &mut Vec<(u64, Vec<(usize, bool)>)>,
-    ) {
-        let mut steps_ns = BTreeMap::new();
-        let mut ask = |count: usize, steps_ns: &mut BTreeMap<usize, u64>| {
-            if count > 0 && count <= candidates.len() && !steps_ns.contains_key(&count) {
-                let launches = recomputation.launches(&candidates[..count]);
-                let step_ns = self.promise(&launches).step_ns;
-                steps_ns.insert(count, step_ns);
-                promised.push((step_ns, launches));
-            }
-        };
-        for sixteenths in SHARES {
-            ask((candidates.len() * sixteenths).div_ceil(16), &mut steps_ns);
-        }
-        for parts in FINER_PARTS {
-            let step = candidates.len() / parts;
-            if let (true, Some((&count, _))) = (step > 0, steps_ns.iter().min_by_key(|(_, step_ns)| **step_ns)) {
-                ask(count.saturating_sub(step), &mut steps_ns);
-                ask(count + step, &mut steps_ns);
-            }
-        }
-    }
-
-    /// How long a step of these launches would take if each stretch of pressure cost the time that its bytes need.
-    fn promise(&mut self, launches: &[(usize, bool)]) -> Promise {
-        let kernels: Vec<usize> = launches.iter().map(|launch| launch.0).collect();
-        let durations_ns: Vec<u64> = kernels.iter().map(|kernel| self.workload.kernels[*kernel].duration_ns).collect();
-        let timeline = Timeline::new(&durations_ns, &vec![0; kernels.len()], self.longest_ns.saturating_mul(COARSE));
-        let needs = Needs::new(self.workload, &kernels, &timeline);
-        let mut layout = Layout::new(self.workload, &kernels, &timeline, &needs);
-        let pressed = timeline.runs.iter().map(|run| layout.excess[run.start] > 0).collect();
-        layout.relieve();
-        let fits = layout.worst_bytes() <= 0;
-        let short_ns: u64 = self.remedies(&timeline, &layout, Push::Carefully).into_iter().sum();
-        self.rounds += 1;
-        (self.progress)(Progress { round: self.rounds, step_ns: timeline.step_ns, found: fits });
-        Promise { step_ns: timeline.step_ns + short_ns, pressed, fits }
-    }
-
-    /// How long launches take, without waits.
-    fn launches_ns(&self) -> u64 {
-        self.launches.iter().map(|launch| self.workload.kernels[launch.0].duration_ns).sum()
-    }
-
-    /// Waits with which everything fits.
-    fn grow(&mut self, limit_ns: u64) -> Option<(Vec<u64>, Schedule)> {
-        let mut waits_ns = vec![0; self.launches.len()];
-        let mut push = Push::Carefully;
-        for round in 0..GROWING_ROUNDS {
-            match self.attempt(&waits_ns, push) {
-                Attempt::Fits(schedule) => return Some((waits_ns, schedule)),
-                Attempt::Short(more_ns) => {
-                    if round + 1 >= CAREFUL_ROUNDS && round % 4 == 3 {
-                        push = push.harder();
-                    }
-                    // What does not converge soon is pushed harder.
-                    let push = 1 + (1u64 << (round / 4)) / 2;
-                    waits_ns.iter_mut().zip(more_ns).for_each(|(wait_ns, more_ns)| *wait_ns += more_ns * push);
-                    let step_ns = self.launches_ns() + waits_ns.iter().sum::<u64>();
-                    // Shrinking takes some of it back, seldom much.
-                    if step_ns / 2 >= limit_ns {
-                        return None;
-                    }
+        pool: &[Candidate],
+        mut swept: Swept,
+        mut chosen: BTreeSet<usize>,
+    ) -> (u64, BTreeSet<usize>) {
+        let mut part = FIRST_PART;
+        let mut trust = vec![1.0; pool.len()];
+        let mut changes = 0;
+        let most = (MOST_CHANGES * 1024 / self.workload.kernels.len().max(512)).max(8);
+        while part <= LAST_PART && changes < most {
+            let (added, removed) = proposed(pool, &chosen, &swept, &trust, part);
+            let mut attempts = vec![(added.clone(), removed.clone()), (added, Vec::new()), (Vec::new(), removed)];
+            attempts.retain(|(added, removed)| added.len() + removed.len() > 0);
+            attempts.dedup();
+            let mut is_better = false;
+            for (added, removed) in attempts {
+                let mut changed = chosen.clone();
+                changed.extend(&added);
+                removed.iter().for_each(|index| {
+                    changed.remove(index);
+                });
+                changes += 1;
+                let attempt = self.compare(&launches_of(recomputation, pool, &changed));
+                if let Some(attempt) = attempt.filter(|attempt| attempt.step_ns < swept.step_ns) {
+                    (swept, chosen, is_better) = (attempt, changed, true);
+                    break;
                 }
+                added.iter().chain(&removed).for_each(|index| trust[*index] *= DOUBT);
+            }
+            if !is_better {
+                part *= 2.0;
             }
         }
-        None
+        (swept.step_ns, chosen)
     }
 
-    /// The shortest share of the waits with which everything still fits.
-    fn shrink(&mut self, waits_ns: Vec<u64>, schedule: Schedule) -> Schedule {
-        let (mut best, mut fits, mut fails) = (schedule, 1.0, 0.0);
-        if waits_ns.iter().all(|wait_ns| *wait_ns == 0) {
-            return best;
-        }
-        for _ in 0..SHRINKING_ROUNDS {
-            let share = (fits + fails) / 2.0;
-            let shorter: Vec<u64> = waits_ns.iter().map(|wait_ns| (*wait_ns as f64 * share) as u64).collect();
-            match self.attempt(&shorter, Push::Carefully) {
-                Attempt::Fits(schedule) => (best, fits) = (schedule, share),
-                Attempt::Short(_) => fails = share,
+    fn kernels(&self, launches: &Launches) -> (Vec<usize>, Vec<u64>) {
+        launches.iter().map(|launch| (launch.0, self.workload.kernels[launch.0].duration_ns)).unzip()
+    }
+
+    /// How long the step of some launches takes, roughly.
+    fn compare(&mut self, launches: &Launches) -> Option<Swept> {
+        self.sweep(launches, &vec![0; launches.len()], self.longest_ns.saturating_mul(COARSE), false)
+    }
+
+    /// A schedule: waits that a sweep found are given to the next one from its start, a bit less of them, so that they are there
+    /// for all that can use them.
+    fn schedule(&mut self, launches: &Launches) -> Option<Schedule> {
+        let mut best = self.sweep(launches, &vec![0; launches.len()], self.longest_ns, true)?;
+        if best.waits_ns.iter().any(|wait_ns| *wait_ns > 0) {
+            for given in GIVEN {
+                let waits_ns: Vec<u64> = best.waits_ns.iter().map(|wait_ns| (*wait_ns as f64 * given) as u64).collect();
+                let found = self.sweep(launches, &waits_ns, self.longest_ns, true);
+                best = found.filter(|found| found.step_ns < best.step_ns).unwrap_or(best);
             }
         }
-        best
+        best.schedule
     }
 
-    fn attempt(&mut self, waits_ns: &[u64], push: Push) -> Attempt {
-        let kernels: Vec<usize> = self.launches.iter().map(|launch| launch.0).collect();
-        let durations_ns: Vec<u64> = kernels.iter().map(|kernel| self.workload.kernels[*kernel].duration_ns).collect();
-        let timeline = Timeline::new(&durations_ns, waits_ns, self.longest_ns);
+    fn sweep(&mut self, launches: &Launches, waits_ns: &[u64], longest_ns: u64, emits: bool) -> Option<Swept> {
+        let (kernels, durations_ns) = self.kernels(launches);
+        let timeline = Timeline::with_gates(&durations_ns, waits_ns, longest_ns);
         let needs = Needs::new(self.workload, &kernels, &timeline);
         let mut layout = Layout::new(self.workload, &kernels, &timeline, &needs);
-        layout.relieve();
+        let relief = layout.sweep();
+        let step_ns = timeline.step_ns + relief.added_ns.iter().sum::<u64>();
         self.rounds += 1;
-        let found = layout.worst_bytes() <= 0;
-        (self.progress)(Progress { round: self.rounds, step_ns: timeline.step_ns, found });
-        if found {
-            return Attempt::Fits(emit(self.workload, &self.launches, &timeline, &needs, &layout));
+        (self.progress)(Progress { round: self.rounds, step_ns, found: relief.fits });
+        if !relief.fits {
+            return None;
         }
-        Attempt::Short(self.remedies(&timeline, &layout, push))
-    }
-
-    /// Longer waits where too much is on the device.
-    ///
-    /// Where a link is busy from one stretch of pressure to the next, what it carries in the first one's wait is there for the
-    /// other, too; so that one is given only what it needs beyond that.
-    fn remedies(&self, timeline: &Timeline, layout: &Layout<'_>, push: Push) -> Vec<u64> {
-        let machine = &self.workload.machine;
-        let careful = push == Push::Carefully;
-        let rate = match !careful && layout.host_is_full() {
-            true => machine.link_bytes_per_s.min(machine.ssd_write_bytes_per_s).min(machine.ssd_read_bytes_per_s),
-            false => machine.link_bytes_per_s,
-        };
-        let ns = |bytes: u64| (u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64 + self.slack_ns;
-        let mut more_ns = vec![0; timeline.runs.len()];
-        let mut regions = regions(&layout.excess);
-        if push == Push::EachLaunch {
-            regions = regions.into_iter().flat_map(|region| by_launch(region, timeline)).collect();
+        let timeline = timeline.stretched(&relief.added_ns);
+        let (mut waits_ns, mut free) = (Vec::new(), 0);
+        for run in &timeline.runs {
+            waits_ns.push((free..run.start).map(|slot| timeline.slots[slot].duration_ns).sum());
+            free = run.end;
         }
-        let most = |region: &Range<usize>| {
-            let slots = region.clone().map(|slot| (layout.excess[slot], slot));
-            slots.max().map_or((0, region.start), |(bytes, slot)| (bytes.unsigned_abs(), slot))
-        };
-        // Where the obvious remedy did not help, both are tried.
-        let crowded: Vec<(bool, bool)> = regions.iter().map(|region| layout.is_crowded_around(region)).collect();
-        let (mut granted_bytes, mut last) = (0, 0);
-        for (region, (out_is_full, in_is_full)) in regions.iter().zip(&crowded) {
-            if !layout.is_crowded(last..region.start + 1).0 {
-                granted_bytes = 0;
-            }
-            last = region.end;
-            let (bytes, peak) = most(region);
-            if bytes > granted_bytes && (!careful || *out_is_full || !in_is_full) {
-                let at = if push == Push::Peaks { peak } else { region.start };
-                more_ns[timeline.runs.iter().position(|run| run.end > at).unwrap_or(0)] += ns(bytes - granted_bytes);
-                granted_bytes = bytes;
-            }
-        }
-        let (mut granted_bytes, mut next) = (0, layout.excess.len() - 1);
-        for (region, (out_is_full, in_is_full)) in regions.iter().zip(&crowded).rev() {
-            if !layout.is_crowded(region.end - 1..next + 1).1 {
-                granted_bytes = 0;
-            }
-            next = region.start;
-            let (bytes, peak) = most(region);
-            if bytes > granted_bytes && (!careful || *in_is_full || !out_is_full) {
-                let at = if push == Push::Peaks { peak + 1 } else { region.end };
-                more_ns[timeline.runs.iter().position(|run| run.start >= at).unwrap_or(0)] += ns(bytes - granted_bytes);
-                granted_bytes = bytes;
-            }
-        }
-        more_ns
+        let first_runs =
+            |of: Vec<bool>| launches.iter().zip(of).filter(|(launch, _)| !launch.1).map(|(_, waits)| waits).collect();
+        let schedule = emits.then(|| emit(self.workload, launches, &timeline, &needs, &layout));
+        let (waits_out, waits_in) = (first_runs(relief.waits_out), first_runs(relief.waits_in));
+        Some(Swept { step_ns, waits_ns, waits_out, waits_in, schedule })
     }
 }
 
-/// The parts of some slots that belong to one launch each: the wait before it, and its run.
-fn by_launch(slots: Range<usize>, timeline: &Timeline) -> Vec<Range<usize>> {
-    let mut parts = Vec::new();
-    let mut from = slots.start;
-    for run in timeline.runs.iter().filter(|run| run.end > slots.start) {
-        if from < slots.end {
-            parts.push(from..run.end.min(slots.end));
-        }
-        from = run.end;
-    }
-    parts
+fn launches_of(recomputation: &Recomputation<'_>, pool: &[Candidate], chosen: &BTreeSet<usize>) -> Launches {
+    let chosen: Vec<Candidate> = chosen.iter().map(|index| pool[*index]).collect();
+    recomputation.launches(&chosen)
 }
 
-/// Stretches of slots in which something exceeds.
-fn regions(excess: &[i64]) -> Vec<Range<usize>> {
-    let mut regions: Vec<Range<usize>> = Vec::new();
-    for slot in (0..excess.len()).filter(|slot| excess[*slot] > 0) {
-        match regions.last_mut() {
-            Some(last) if last.end == slot => last.end = slot + 1,
-            _ => regions.push(slot..slot + 1),
+/// Candidates that should be added, and that should be taken away.
+fn proposed(
+    pool: &[Candidate],
+    chosen: &BTreeSet<usize>,
+    swept: &Swept,
+    trust: &[f64],
+    part: f64,
+) -> (Vec<usize>, Vec<usize>) {
+    let saved_ns = |index: usize| {
+        let candidate = &pool[index];
+        let crossings = u8::from(swept.waits_out[candidate.maker]) + u8::from(swept.waits_in[candidate.to]);
+        f64::from(crossings) * candidate.crossing_ns
+    };
+    let mut added: Vec<(f64, usize)> = Vec::new();
+    let mut removed: Vec<(f64, usize)> = Vec::new();
+    for index in 0..pool.len() {
+        let worth = saved_ns(index) / pool[index].spent_ns.max(1.0);
+        match chosen.contains(&index) {
+            false if worth * trust[index] > 1.0 => added.push((-worth * trust[index], index)),
+            true if worth < trust[index] => removed.push((worth / trust[index], index)),
+            _ => {}
         }
     }
-    regions
+    let wait_ns = swept.waits_ns.iter().sum::<u64>() as f64 / part;
+    let some = |mut of: Vec<(f64, usize)>, gain_ns: &dyn Fn(usize) -> f64| {
+        of.sort_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
+        let mut left_ns = wait_ns;
+        let mut some = Vec::new();
+        for (_, index) in of {
+            some.push(index);
+            left_ns -= gain_ns(index);
+            if left_ns <= 0.0 {
+                break;
+            }
+        }
+        some
+    };
+    let added = some(added, &|index| saved_ns(index) - pool[index].spent_ns);
+    let removed = some(removed, &|index| pool[index].spent_ns - saved_ns(index));
+    (added, removed)
 }

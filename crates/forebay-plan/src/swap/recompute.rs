@@ -18,9 +18,15 @@ const WORTH: f64 = 1.25;
 pub struct Candidate {
     /// The tensor.
     pub tensor: usize,
+    /// The kernel that made it.
+    pub maker: usize,
     /// The kernel that needs it again.
     pub to: usize,
-    /// Time saved per time spent.
+    /// What a crossing of its bytes takes, less what its kernels' inputs take up longer for it.
+    pub crossing_ns: f64,
+    /// How long its kernels run.
+    pub spent_ns: f64,
+    /// Time saved per time spent, if both crossings are saved.
     pub worth: f64,
 }
 
@@ -64,6 +70,11 @@ impl<'a> Recomputation<'a> {
 
     /// Pauses that are worth it, the most worthwhile first.
     pub fn candidates(&self) -> Vec<Candidate> {
+        self.pool().into_iter().filter(|candidate| candidate.worth > WORTH).collect()
+    }
+
+    /// All pauses that could end with recomputations that save a crossing, the most worthwhile first.
+    pub fn pool(&self) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         for tensor in 0..self.touches.len() {
             for pair in self.touches[tensor].windows(2) {
@@ -87,7 +98,8 @@ impl<'a> Recomputation<'a> {
         let (spent_ns, held) = self.price(tensor, to, self.chain)?;
         let gained_bytes = size_bytes - held / span_ns;
         let worth = 2.0 * gained_bytes / bytes_per_ns / spent_ns.max(1.0);
-        (worth > WORTH).then_some(Candidate { tensor, to, worth })
+        let (maker, crossing_ns) = (self.maker(tensor, to)?, gained_bytes / bytes_per_ns);
+        (worth > 0.0).then_some(Candidate { tensor, maker, to, crossing_ns, spent_ns, worth })
     }
 
     /// The kernel that made what a tensor holds when a kernel starts, if it may run again then.

@@ -39,6 +39,37 @@ impl Timeline {
         timeline
     }
 
+    /// The same with two gates before each launch, slots of no length that can be stretched: one before its wait, in which bytes
+    /// leave, and one after it, in which others come back.
+    pub fn with_gates(durations_ns: &[u64], waits_ns: &[u64], longest_ns: u64) -> Timeline {
+        let mut timeline = Timeline { slots: Vec::new(), runs: Vec::new(), step_ns: 0 };
+        for (duration_ns, wait_ns) in durations_ns.iter().zip(waits_ns) {
+            timeline.add_gate();
+            timeline.extend(*wait_ns, longest_ns.min((wait_ns / 8).max(1)));
+            timeline.add_gate();
+            let first = timeline.slots.len();
+            timeline.extend((*duration_ns).max(1), longest_ns);
+            timeline.runs.push(first..timeline.slots.len());
+        }
+        timeline
+    }
+
+    fn add_gate(&mut self) {
+        self.slots.push(Slot { start_ns: self.step_ns, duration_ns: 0 });
+    }
+
+    /// The same slots, each longer by so much.
+    pub fn stretched(&self, added_ns: &[u64]) -> Timeline {
+        let mut timeline = self.clone();
+        timeline.step_ns = 0;
+        for (slot, added_ns) in timeline.slots.iter_mut().zip(added_ns) {
+            slot.start_ns = timeline.step_ns;
+            slot.duration_ns += added_ns;
+            timeline.step_ns += slot.duration_ns;
+        }
+        timeline
+    }
+
     fn extend(&mut self, span_ns: u64, longest_ns: u64) {
         let count = span_ns.div_ceil(longest_ns);
         let start_ns = self.step_ns;

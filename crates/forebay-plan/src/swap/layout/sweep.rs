@@ -1,0 +1,232 @@
+//! One pass over the step in which waits grow where nothing else helps.
+//!
+//! Slot by slot, what the device does not hold leaves: of what lies idle then, bytes that are needed again last go first. They
+//! leave as early as the link is free since they were written, and come back as late as it is free before they are needed. As
+//! needs are met by time, earlier ones have the earlier link; so bytes wait for the link only where it is busy with what is
+//! more urgent. Where no idle bytes have a crossing left, a gate is stretched: the one before the launch that lacks room, in
+//! which bytes leave, or the one before the launch that needs bytes back.
+
+mod choice;
+mod moves;
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::swap::layout::free::Free;
+use crate::swap::layout::Layout;
+use crate::swap::schedule::Place;
+
+/// Passes over the step; the second one finds what slots passed by before bytes returned to them.
+const LAPS: usize = 6;
+
+/// What a sweep came to.
+pub struct Relief {
+    /// Whether everything fits.
+    pub fits: bool,
+    /// How much longer each slot becomes.
+    pub added_ns: Vec<u64>,
+    /// For each launch, whether what leaves after it is waited for.
+    pub waits_out: Vec<bool>,
+    /// For each launch, whether what returns before it is waited for.
+    pub waits_in: Vec<bool>,
+}
+
+/// The pass.
+struct Sweep<'l, 'w> {
+    layout: &'l mut Layout<'w>,
+    /// How much longer each slot becomes.
+    added_ns: Vec<u64>,
+    /// Slots with room on the link, for the host and for the SSD.
+    out_free: [Free; 2],
+    in_free: [Free; 2],
+    /// Slots that were stretched so that bytes leave, or return.
+    stretched: [Free; 2],
+    /// Bytes that leave and that return, by slot.
+    changes: Vec<i64>,
+    /// Bytes that are absent in the current slot.
+    absent_bytes: i64,
+    /// Bytes of each pause that are absent in some part of it.
+    used_bytes: Vec<u64>,
+    /// For each pause, when they return, and the copy.
+    returns: Vec<BTreeSet<(usize, usize)>>,
+    /// Pauses that may help from a slot on.
+    starts: Vec<Vec<(usize, usize)>>,
+    /// Pauses around the current slot, by their end and number.
+    active: BTreeSet<(usize, usize)>,
+    /// Those of them that cannot help in it after all.
+    refused: Vec<(usize, usize)>,
+    /// For each pause, how many of its version's copies it uses or cannot use.
+    passed: Vec<usize>,
+    /// Whether the host has room for everything.
+    host_is_ample: bool,
+    /// Pressure with nothing absent.
+    whole: Vec<i64>,
+}
+
+impl Layout<'_> {
+    /// Relieves every slot.
+    pub fn sweep(&mut self) -> Relief {
+        let host_bytes = self.workload.machine.host_memory_bytes as i64;
+        let mut patience_ns = self.timeline.step_ns / super::LEAST_PATIENCE;
+        while self.worst_bytes() > host_bytes && patience_ns <= self.timeline.step_ns && patience_ns > 0 {
+            self.patience_ns = patience_ns;
+            self.relieve_with(Place::Ssd, host_bytes);
+            patience_ns *= 2;
+        }
+        self.patience_ns = u64::MAX;
+        Sweep::new(self).run()
+    }
+}
+
+impl<'l, 'w> Sweep<'l, 'w> {
+    fn new(layout: &'l mut Layout<'w>) -> Sweep<'l, 'w> {
+        let count = layout.excess.len();
+        let free = |room: &[u64]| Free::new(room.iter().map(|room| *room > 0));
+        let both = |link: &[u64], ssd: &[u64]| Free::new(link.iter().zip(ssd).map(|(link, ssd)| *link > 0 && *ssd > 0));
+        let room = &layout.room;
+        let out_free = [free(&room.link_out), both(&room.link_out, &room.ssd_out)];
+        let in_free = [free(&room.link_in), both(&room.link_in, &room.ssd_in)];
+        let all_bytes: u64 = layout.workload.tensors.iter().map(|tensor| tensor.size_bytes).sum();
+        let mut used_bytes = vec![0; layout.needs.idles.len()];
+        let mut returns = vec![BTreeSet::new(); layout.needs.idles.len()];
+        for (number, copy) in layout.copies.iter().enumerate() {
+            for absence in &copy.absences {
+                used_bytes[absence.idle] += copy.size_bytes;
+                returns[absence.idle].insert((absence.back, number));
+            }
+        }
+        let host_is_ample = all_bytes <= layout.workload.machine.host_memory_bytes;
+        let whole = {
+            let mut whole = layout.excess.clone();
+            let absent = absent_bytes(layout);
+            whole.iter_mut().zip(absent).for_each(|(whole, absent)| *whole += absent);
+            whole
+        };
+        Sweep {
+            whole,
+            added_ns: vec![0; count],
+            out_free,
+            in_free,
+            stretched: [Free::new(vec![false; count].into_iter()), Free::new(vec![false; count].into_iter())],
+            changes: Vec::new(),
+            absent_bytes: 0,
+            used_bytes,
+            returns,
+            starts: Vec::new(),
+            active: BTreeSet::new(),
+            refused: Vec::new(),
+            passed: vec![0; layout.needs.idles.len()],
+            host_is_ample,
+            layout,
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.layout.excess.len()
+    }
+
+    fn run(mut self) -> Relief {
+        let mut fits = false;
+        for _ in 0..LAPS {
+            if self.lap() {
+                fits = true;
+                break;
+            }
+        }
+        let (waits_out, waits_in) = self.waits();
+        Relief { fits, added_ns: self.added_ns, waits_out, waits_in }
+    }
+
+    /// For each launch, whether bytes that may leave from its end on find no room before somebody waits for bytes to leave; and
+    /// whether bytes that return before its start have had none since somebody waited for bytes to return.
+    fn waits(&self) -> (Vec<bool>, Vec<bool>) {
+        let count = self.count();
+        let out = |run: &Range<usize>| {
+            let free = self.out_free[0].first(run.end, run.end + count);
+            let waits = self.stretched[0].first(run.end, run.end + count);
+            waits.is_some_and(|waits| free.is_none_or(|free| waits <= free))
+        };
+        let back = |run: &Range<usize>| {
+            let free = self.in_free[0].last(run.start, run.start + count);
+            let waits = self.stretched[1].last(run.start, run.start + count);
+            waits.is_some_and(|waits| free.is_none_or(|free| waits >= free))
+        };
+        let runs = &self.layout.timeline.runs;
+        (runs.iter().map(out).collect(), runs.iter().map(back).collect())
+    }
+
+    /// Whether a slot has a length.
+    fn exists(&self, slot: usize) -> bool {
+        self.layout.timeline.slots[slot].duration_ns + self.added_ns[slot] > 0
+    }
+
+    /// One pass; whether it found nothing to do.
+    fn lap(&mut self) -> bool {
+        let count = self.count();
+        self.changes = vec![0; count];
+        self.absent_bytes = 0;
+        self.active.clear();
+        self.refused.clear();
+        self.passed.fill(0);
+        self.starts = vec![Vec::new(); count];
+        for (number, pause) in self.layout.needs.idles.iter().enumerate() {
+            let begin = pause.begin % count;
+            let end = pause.end - pause.begin + begin;
+            // What ends in the slot in which it starts to be idle has nowhere to go.
+            if end - begin > 2 || (begin..end).any(|slot| self.exists(slot % count)) {
+                self.starts[begin].push((end, number));
+                if end > count {
+                    self.active.insert((end - count, number));
+                }
+            }
+        }
+        let mut quiet = true;
+        for slot in 0..count {
+            self.absent_bytes += std::mem::take(&mut self.changes[slot]);
+            self.active.extend(std::mem::take(&mut self.refused));
+            while self.active.first().is_some_and(|(end, _)| *end <= slot + 1) {
+                self.active.pop_first();
+            }
+            let started = std::mem::take(&mut self.starts[slot]);
+            self.active.extend(started.into_iter().filter(|(end, _)| *end > slot + 1));
+            if !self.exists(slot) {
+                continue;
+            }
+            while self.layout.excess[slot] > self.absent_bytes {
+                quiet = false;
+                let short_bytes = (self.layout.excess[slot] - self.absent_bytes) as u64;
+                let Some(choice) = self.choose(slot) else { break };
+                self.commit(slot, choice, short_bytes);
+            }
+        }
+        self.settle();
+        quiet
+    }
+
+    /// Recalculates the pressure from what is absent.
+    fn settle(&mut self) {
+        let absent = absent_bytes(self.layout);
+        self.layout.excess = self.whole.iter().zip(absent).map(|(whole, absent)| whole - absent).collect();
+    }
+}
+
+/// Bytes that are absent, by slot.
+fn absent_bytes(layout: &Layout<'_>) -> Vec<i64> {
+    let count = layout.excess.len();
+    let mut changes = vec![0i64; count];
+    for copy in &layout.copies {
+        for absence in &copy.absences {
+            let bytes = copy.size_bytes as i64;
+            changes[absence.from % count] += bytes;
+            changes[absence.back % count] -= bytes;
+            changes[0] += if absence.from / count == absence.back / count { 0 } else { bytes };
+        }
+    }
+    changes
+        .into_iter()
+        .scan(0, |absent, change| {
+            *absent += change;
+            Some(*absent)
+        })
+        .collect()
+}

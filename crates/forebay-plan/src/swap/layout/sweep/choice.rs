@@ -1,0 +1,202 @@
+//! Which pause helps best in a slot, and how.
+
+use crate::swap::layout::sweep::Sweep;
+use crate::swap::schedule::Place;
+
+/// A slot in which something crosses the link.
+#[derive(Clone, Copy, Debug)]
+pub struct Crossing {
+    pub slot: usize,
+    /// Whether the slot has to be stretched for it.
+    pub stretched: bool,
+}
+
+/// How a pause could help in a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice {
+    pub idle: usize,
+    pub place: Place,
+    /// The slot, counted as the pause counts.
+    pub at: usize,
+    /// A copy that is there already.
+    pub copy: Option<usize>,
+    /// Whether its bytes are back already, and return later instead.
+    pub later: bool,
+    /// Where a new copy is made, if one is.
+    pub out: Option<Crossing>,
+    /// Where bytes return.
+    pub back: Crossing,
+    pub most_bytes: u64,
+}
+
+impl Choice {
+    /// How often waiting has to pay for a byte.
+    fn price(&self) -> usize {
+        usize::from(self.out.is_some_and(|out| out.stretched)) + usize::from(self.back.stretched)
+    }
+}
+
+impl Sweep<'_, '_> {
+    /// The pause that helps best in a slot.
+    pub fn choose(&mut self, slot: usize) -> Option<Choice> {
+        loop {
+            let (end, idle) = self.most_promising(slot)?;
+            let found = self.ask(idle, self.layout.needs.idles[idle].end - (end - slot));
+            if found.is_some() {
+                return found;
+            }
+            // It is asked again in the next slot.
+            self.active.remove(&(end, idle));
+            self.refused.push((end, idle));
+        }
+    }
+
+    /// The pause that seems to help best: the least of it has to be waited for, and it ends last.
+    fn most_promising(&mut self, slot: usize) -> Option<(usize, usize)> {
+        let (layout, count) = (&*self.layout, self.count());
+        // Over one step, where the link has room last before the slot, and first after it.
+        let last_out = self.out_free[0].last(slot, slot + count).map_or(usize::MAX, |free| slot + count - free);
+        let first_in = self.in_free[0].first(slot + 1, slot + 1 + count).map_or(usize::MAX, |free| free - slot);
+        let mut best: Option<(usize, (usize, usize))> = None;
+        let mut spent = Vec::new();
+        for &(end, idle) in self.active.iter().rev() {
+            let pause = layout.needs.idles[idle];
+            let version = layout.needs.versions[pause.version];
+            let used_bytes = self.used_bytes[idle];
+            let at = pause.end - (end - slot);
+            let is_used = used_bytes >= layout.workload.tensors[version.tensor].size_bytes;
+            if is_used && self.first_back(idle) > at {
+                spent.push((end, idle));
+                continue;
+            }
+            let leaves = is_used
+                || layout.copied_bytes[pause.version] > used_bytes
+                || version.written_before.is_none_or(|written| written + last_out <= at);
+            let price = usize::from(!leaves) + usize::from(slot + first_in >= end);
+            if best.is_none_or(|(least, _)| price < least) {
+                best = Some((price, (end, idle)));
+            }
+            if price == 0 {
+                break;
+            }
+        }
+        for (end, idle) in spent {
+            self.active.remove(&(end, idle));
+            // What returns early may return later.
+            let returned = end + self.first_back(idle) - layout.needs.idles[idle].end;
+            if returned + 1 < end && returned < count {
+                self.starts[returned].push((end, idle));
+            }
+        }
+        best.map(|(_, entry)| entry)
+    }
+
+    /// How a pause could help in a slot.
+    fn ask(&mut self, idle: usize, at: usize) -> Option<Choice> {
+        let layout = &*self.layout;
+        let pause = layout.needs.idles[idle];
+        let version = layout.needs.versions[pause.version];
+        let size_bytes = layout.workload.tensors[version.tensor].size_bytes;
+        let fresh_bytes = size_bytes - layout.copied_bytes[pause.version];
+        let back_of = |place: Place| {
+            let free = self.in_free[usize::from(place == Place::Ssd)].last(at + 1, pause.end);
+            Crossing { slot: free.unwrap_or(pause.end - 1), stretched: free.is_none() }
+        };
+        if self.used_bytes[idle] >= size_bytes {
+            let (_, copy) = *self.returns[idle].first().filter(|(back, _)| *back <= at)?;
+            let (place, most_bytes) = (layout.copies[copy].place, layout.copies[copy].size_bytes);
+            let back = back_of(place);
+            let room = self.host_room(place, layout.copies[copy].made, back.slot, Some(copy));
+            return (room >= most_bytes).then_some(Choice {
+                idle,
+                place,
+                at,
+                copy: Some(copy),
+                later: true,
+                out: None,
+                back,
+                most_bytes,
+            });
+        }
+        // A copy that is there costs nothing outwards.
+        while let Some(&number) = layout.of_version[pause.version].get(self.passed[idle]) {
+            let copy = &layout.copies[number];
+            let is_made = copy.made.is_none_or(|made| made < at);
+            if is_made && !copy.absences.iter().any(|absence| absence.idle == idle) {
+                let back = back_of(copy.place);
+                let most_bytes = self.host_room(copy.place, copy.made, back.slot, Some(number));
+                if most_bytes >= copy.size_bytes {
+                    let (place, copy, most_bytes) = (copy.place, Some(number), copy.size_bytes);
+                    return Some(Choice { idle, place, at, copy, later: false, out: None, back, most_bytes });
+                }
+            }
+            self.passed[idle] += 1;
+        }
+        // A copy that is made too late may be made earlier.
+        let late = || {
+            let mut copies = layout.of_version[pause.version].iter().copied();
+            copies.find(|copy| layout.copies[*copy].made.is_some_and(|made| made >= at))
+        };
+        let copy = if fresh_bytes == 0 { Some(late()?) } else { None };
+        let left_bytes = copy.map_or(fresh_bytes, |copy| layout.copies[copy].size_bytes);
+        let mut found: Option<Choice> = None;
+        for place in [Place::Host, Place::Ssd] {
+            if copy.is_some_and(|copy| layout.copies[copy].place != place) {
+                continue;
+            }
+            let out = match version.written_before {
+                None => None,
+                Some(written) => match self.out_free[usize::from(place == Place::Ssd)].first(written, at) {
+                    Some(slot) => Some(Crossing { slot, stretched: false }),
+                    None => Some(Crossing { slot: self.out_gate(idle, at)?, stretched: true }),
+                },
+            };
+            let back = back_of(place);
+            let made = out.map(|out| out.slot);
+            let most_bytes = self.host_room(place, made, back.slot, None).min(left_bytes);
+            let choice = Choice { idle, place, at, copy, later: false, out, back, most_bytes };
+            if most_bytes > 0 && found.is_none_or(|found| choice.price() < found.price()) {
+                found = Some(choice);
+            }
+        }
+        found
+    }
+
+    /// Room on the host for a copy while it is kept.
+    fn host_room(&self, place: Place, made: Option<usize>, back: usize, copy: Option<usize>) -> u64 {
+        if place != Place::Host || self.host_is_ample {
+            return u64::MAX;
+        }
+        let slots = match (copy, made) {
+            (Some(copy), _) => match self.layout.stay(&self.layout.copies[copy]) {
+                Some((_, end)) if end <= back => end..back + 1,
+                _ => return u64::MAX,
+            },
+            (None, Some(made)) => made..back + 1,
+            (None, None) => 0..self.count(),
+        };
+        let least = self.layout.host_least(slots).max(0) as u64;
+        least - least % self.layout.granule_bytes
+    }
+
+    /// The last gate before a slot in which a pause's bytes may leave.
+    fn out_gate(&self, idle: usize, at: usize) -> Option<usize> {
+        let count = self.count();
+        let pause = self.layout.needs.idles[idle];
+        let written = self.layout.needs.versions[pause.version].written_before?;
+        let slot = at % count;
+        let runs = &self.layout.timeline.runs;
+        // The launch that runs in the slot, or the next one; its first gate follows the launch before.
+        let launch = runs.partition_point(|run| run.end <= slot);
+        let gate_of = |launch: usize| if launch == 0 { 0 } else { runs[launch - 1].end };
+        let own = if launch < runs.len() { gate_of(launch) } else { return None };
+        let gate = if own < slot {
+            at - (slot - own)
+        } else if launch > 0 {
+            at - (slot - gate_of(launch - 1))
+        } else {
+            (at + gate_of(runs.len() - 1)).checked_sub(count + slot)?
+        };
+        (gate >= written).then_some(gate)
+    }
+}
