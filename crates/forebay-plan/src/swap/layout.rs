@@ -7,7 +7,7 @@
 
 mod free;
 mod proposal;
-mod sweep;
+pub mod sweep;
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;

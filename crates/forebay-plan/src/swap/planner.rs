@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 
 use crate::swap::emit::emit;
 use crate::swap::idle::Needs;
+use crate::swap::layout::sweep::Price;
 use crate::swap::layout::Layout;
 use crate::swap::lru::demand_lru;
 use crate::swap::recompute::{Candidate, Recomputation};
@@ -24,6 +25,8 @@ const FEWEST_SLOTS: u64 = 512;
 const DEVICE_PARTS: u64 = 512;
 /// Shares of the candidates for recomputation that are tried at first, in sixteenths; the best ones come first.
 const SHARES: [usize; 9] = [1, 2, 4, 6, 8, 10, 12, 14, 16];
+/// Then numbers of candidates near the best share are tried, first with a distance of one of so many parts of all.
+const FINER_PARTS: [usize; 3] = [32, 64, 128];
 /// How many kernels in a row are run again for one tensor at most.
 const CHAINS: [usize; 2] = [4, 8];
 /// Launches are compared with slots that are this many times as long.
@@ -79,9 +82,9 @@ struct Swept {
     step_ns: u64,
     /// How long each launch waits.
     waits_ns: Vec<u64>,
-    /// For each kernel, whether what leaves after its first run is waited for, and whether what returns before it is.
-    waits_out: Vec<bool>,
-    waits_in: Vec<bool>,
+    /// For each kernel, what the way out after its first run is worth, and the way back before it.
+    out: Vec<Price>,
+    back: Vec<Price>,
     schedule: Option<Schedule>,
 }
 
@@ -129,18 +132,27 @@ impl Search<'_> {
     fn best_of(&mut self, recomputation: &Recomputation<'_>) -> (u64, Launches) {
         let pool = recomputation.pool();
         let worth = recomputation.candidates().len();
-        let mut best: Option<(Swept, BTreeSet<usize>)> = None;
-        let mut counts: Vec<usize> = SHARES.iter().map(|share| (worth * share).div_ceil(16)).collect();
-        counts.insert(0, 0);
-        counts.dedup();
-        for count in counts {
-            let chosen: BTreeSet<usize> = (0..count).collect();
-            let Some(swept) = self.compare(&launches_of(recomputation, &pool, &chosen)) else { continue };
-            if best.as_ref().is_none_or(|(best, _)| swept.step_ns < best.step_ns) {
-                best = Some((swept, chosen));
+        let mut best: Option<(Swept, usize)> = None;
+        let mut asked = BTreeSet::new();
+        let mut ask = |count: usize, best: &mut Option<(Swept, usize)>| {
+            if count > worth || !asked.insert(count) {
+                return;
             }
+            let found = self.compare(&launches_of(recomputation, &pool, &(0..count).collect()));
+            let is_better = |found: &Swept| best.as_ref().is_none_or(|(best, _)| found.step_ns < best.step_ns);
+            if let Some(found) = found.filter(is_better) {
+                *best = Some((found, count));
+            }
+        };
+        ask(0, &mut best);
+        SHARES.iter().for_each(|share| ask((worth * share).div_ceil(16), &mut best));
+        for parts in FINER_PARTS {
+            let (step, count) = (worth / parts, best.as_ref().map_or(0, |(_, count)| *count));
+            ask(count.saturating_sub(step), &mut best);
+            ask(count + step, &mut best);
         }
-        let Some((swept, chosen)) = best else { return (u64::MAX, Vec::new()) };
+        let Some((swept, count)) = best else { return (u64::MAX, Vec::new()) };
+        let chosen: BTreeSet<usize> = (0..count).collect();
         let (step_ns, chosen) = self.improve(recomputation, &pool, swept, chosen);
         (step_ns, launches_of(recomputation, &pool, &chosen))
     }
@@ -157,11 +169,14 @@ impl Search<'_> {
         let mut trust = vec![1.0; pool.len()];
         let mut changes = 0;
         let most = (MOST_CHANGES * 1024 / self.workload.kernels.len().max(512)).max(8);
-        while part <= LAST_PART && changes < most {
+        while changes < most {
             let (added, removed) = proposed(pool, &chosen, &swept, &trust, part);
             let mut attempts = vec![(added.clone(), removed.clone()), (added, Vec::new()), (Vec::new(), removed)];
             attempts.retain(|(added, removed)| added.len() + removed.len() > 0);
             attempts.dedup();
+            if attempts.is_empty() {
+                break;
+            }
             let mut is_better = false;
             for (added, removed) in attempts {
                 let mut changed = chosen.clone();
@@ -178,7 +193,7 @@ impl Search<'_> {
                 added.iter().chain(&removed).for_each(|index| trust[*index] *= DOUBT);
             }
             if !is_better {
-                part *= 2.0;
+                part = (part * 2.0).min(LAST_PART);
             }
         }
         (swept.step_ns, chosen)
@@ -225,11 +240,13 @@ impl Search<'_> {
             waits_ns.push((free..run.start).map(|slot| timeline.slots[slot].duration_ns).sum());
             free = run.end;
         }
-        let first_runs =
-            |of: Vec<bool>| launches.iter().zip(of).filter(|(launch, _)| !launch.1).map(|(_, waits)| waits).collect();
+        let first_runs = |of: Vec<Price>| {
+            let first = launches.iter().zip(of).filter(|(launch, _)| !launch.1);
+            first.map(|(_, price)| price).collect()
+        };
         let schedule = emits.then(|| emit(self.workload, launches, &timeline, &needs, &layout));
-        let (waits_out, waits_in) = (first_runs(relief.waits_out), first_runs(relief.waits_in));
-        Some(Swept { step_ns, waits_ns, waits_out, waits_in, schedule })
+        let (out, back) = (first_runs(relief.out), first_runs(relief.back));
+        Some(Swept { step_ns, waits_ns, out, back, schedule })
     }
 }
 
@@ -246,16 +263,19 @@ fn proposed(
     trust: &[f64],
     part: f64,
 ) -> (Vec<usize>, Vec<usize>) {
-    let saved_ns = |index: usize| {
+    // What crossings are worth that cost at least so much.
+    let saved_ns = |index: usize, least: Price| {
         let candidate = &pool[index];
-        let crossings = u8::from(swept.waits_out[candidate.maker]) + u8::from(swept.waits_in[candidate.to]);
+        let crossings = u8::from(swept.out[candidate.maker] >= least) + u8::from(swept.back[candidate.to] >= least);
         f64::from(crossings) * candidate.crossing_ns
     };
     let mut added: Vec<(f64, usize)> = Vec::new();
     let mut removed: Vec<(f64, usize)> = Vec::new();
     for index in 0..pool.len() {
-        let worth = saved_ns(index) / pool[index].spent_ns.max(1.0);
-        match chosen.contains(&index) {
+        let is_chosen = chosen.contains(&index);
+        let least = if is_chosen { Price::Busy } else { Price::Waits };
+        let worth = saved_ns(index, least) / pool[index].spent_ns.max(1.0);
+        match is_chosen {
             false if worth * trust[index] > 1.0 => added.push((-worth * trust[index], index)),
             true if worth < trust[index] => removed.push((worth / trust[index], index)),
             _ => {}
@@ -275,7 +295,7 @@ fn proposed(
         }
         some
     };
-    let added = some(added, &|index| saved_ns(index) - pool[index].spent_ns);
-    let removed = some(removed, &|index| pool[index].spent_ns - saved_ns(index));
+    let added = some(added, &|index| saved_ns(index, Price::Waits) - pool[index].spent_ns);
+    let removed = some(removed, &|index| pool[index].spent_ns - saved_ns(index, Price::Busy));
     (added, removed)
 }

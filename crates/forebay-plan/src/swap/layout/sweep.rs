@@ -19,16 +19,30 @@ use crate::swap::schedule::Place;
 /// Passes over the step; the second one finds what slots passed by before bytes returned to them.
 const LAPS: usize = 6;
 
+/// A link without room for longer than one of so many parts of the step is busy.
+const BUSY_PARTS: u64 = 256;
+
 /// What a sweep came to.
 pub struct Relief {
     /// Whether everything fits.
     pub fits: bool,
     /// How much longer each slot becomes.
     pub added_ns: Vec<u64>,
-    /// For each launch, whether what leaves after it is waited for.
-    pub waits_out: Vec<bool>,
-    /// For each launch, whether what returns before it is waited for.
-    pub waits_in: Vec<bool>,
+    /// For each launch, what the way out after it is worth.
+    pub out: Vec<Price>,
+    /// For each launch, what the way back before it is worth.
+    pub back: Vec<Price>,
+}
+
+/// What it is worth not to cross the link at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Price {
+    /// Nothing: the link has room.
+    Free,
+    /// Nothing now, but who crosses more will wait.
+    Busy,
+    /// The time that it takes: somebody waits for it.
+    Waits,
 }
 
 /// The pass.
@@ -133,25 +147,33 @@ impl<'l, 'w> Sweep<'l, 'w> {
                 break;
             }
         }
-        let (waits_out, waits_in) = self.waits();
-        Relief { fits, added_ns: self.added_ns, waits_out, waits_in }
+        let (out, back) = self.prices();
+        Relief { fits, added_ns: self.added_ns, out, back }
     }
 
-    /// For each launch, whether bytes that may leave from its end on find no room before somebody waits for bytes to leave; and
-    /// whether bytes that return before its start have had none since somebody waited for bytes to return.
-    fn waits(&self) -> (Vec<bool>, Vec<bool>) {
-        let count = self.count();
+    /// For each launch, what a byte's way out after it and its way back before it are worth.
+    ///
+    /// The way out is waited for where the link has no room from the launch's end until somebody waits for bytes to leave; it is
+    /// busy where it has none for long. The way back is alike, backwards.
+    fn prices(&self) -> (Vec<Price>, Vec<Price>) {
+        let (count, layout) = (self.count(), &*self.layout);
+        let long_ns = layout.timeline.step_ns / BUSY_PARTS;
+        let price = |free: Option<usize>, is_waited_for: bool, from: usize| match free {
+            _ if is_waited_for => Price::Waits,
+            Some(free) if layout.time_ns(free).abs_diff(layout.time_ns(from)) < long_ns => Price::Free,
+            _ => Price::Busy,
+        };
         let out = |run: &Range<usize>| {
             let free = self.out_free[0].first(run.end, run.end + count);
             let waits = self.stretched[0].first(run.end, run.end + count);
-            waits.is_some_and(|waits| free.is_none_or(|free| waits <= free))
+            price(free, waits.is_some_and(|waits| free.is_none_or(|free| waits <= free)), run.end)
         };
         let back = |run: &Range<usize>| {
             let free = self.in_free[0].last(run.start, run.start + count);
             let waits = self.stretched[1].last(run.start, run.start + count);
-            waits.is_some_and(|waits| free.is_none_or(|free| waits >= free))
+            price(free, waits.is_some_and(|waits| free.is_none_or(|free| waits >= free)), run.start + count)
         };
-        let runs = &self.layout.timeline.runs;
+        let runs = &layout.timeline.runs;
         (runs.iter().map(out).collect(), runs.iter().map(back).collect())
     }
 
