@@ -59,8 +59,8 @@ pub struct Progress {
 pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<Schedule, SwapError> {
     workload.validate()?;
     let mut search = Search { workload, longest_ns: longest_slot_ns(workload), rounds: 0, progress };
-    let launches = search.launches();
-    let planned = search.schedule(&launches);
+    let finalists = search.finalists();
+    let planned = search.schedule(&finalists);
     // Where links are so slow that much of the time is waiting, paging on demand may be as good.
     let is_slow = planned.as_ref().is_none_or(|planned| planned.step_ns > workload.ideal_ns() / 8 * 9);
     let paged = if is_slow { demand_lru(workload).ok() } else { None };
@@ -88,6 +88,15 @@ struct Swept {
     schedule: Option<Schedule>,
 }
 
+/// Candidates for recomputation, and those of them that are chosen.
+struct Share<'r> {
+    recomputation: &'r Recomputation<'r>,
+    pool: Vec<Candidate>,
+    chosen: BTreeSet<usize>,
+    /// What they come to.
+    swept: Swept,
+}
+
 /// Each launch's kernel, and whether it is a recomputation.
 type Launches = Vec<(usize, bool)>;
 
@@ -100,23 +109,25 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The launches with the shortest step.
-    fn launches(&mut self) -> Launches {
+    /// Launches that seem to have the shortest steps: for each length of chains the best share of the candidates that are most
+    /// worthwhile in themselves, and what becomes of the better one.
+    fn finalists(&mut self) -> Vec<Launches> {
         let plain: Launches = (0..self.workload.kernels.len()).map(|kernel| (kernel, false)).collect();
-        let Some(swept) = self.compare(&plain) else { return plain };
+        let Some(swept) = self.compare(&plain) else { return vec![plain] };
         if swept.waits_ns.iter().all(|wait_ns| *wait_ns == 0) {
-            return plain;
+            return vec![plain];
         }
         let pressed = self.pressed(&plain);
-        let mut best = (swept.step_ns, plain);
-        for chain in CHAINS {
-            let recomputation = Recomputation::new(self.workload, &pressed, chain);
-            let found = self.best_of(&recomputation);
-            if found.0 < best.0 {
-                best = found;
-            }
+        let steps = CHAINS.map(|chain| Recomputation::new(self.workload, &pressed, chain));
+        let mut shares: Vec<Share<'_>> = steps.iter().filter_map(|step| self.best_share(step)).collect();
+        shares.sort_by_key(|share| share.swept.step_ns);
+        let mut finalists: Vec<Launches> =
+            shares.iter().map(|share| launches_of(share.recomputation, &share.pool, &share.chosen)).collect();
+        if let Some(best) = shares.into_iter().next() {
+            finalists.push(self.improved(best));
         }
-        best.1
+        finalists.dedup();
+        finalists
     }
 
     /// For each launch, whether more is live than the device holds.
@@ -128,8 +139,8 @@ impl Search<'_> {
         timeline.runs.iter().map(|run| layout.excess[run.start] > 0).collect()
     }
 
-    /// The best set of candidates: first the best share of those that are most worthwhile in themselves, then others.
-    fn best_of(&mut self, recomputation: &Recomputation<'_>) -> (u64, Launches) {
+    /// The best share of the candidates that are most worthwhile in themselves.
+    fn best_share<'r>(&mut self, recomputation: &'r Recomputation<'r>) -> Option<Share<'r>> {
         let pool = recomputation.pool();
         let worth = recomputation.candidates().len();
         let mut best: Option<(Swept, usize)> = None;
@@ -151,26 +162,19 @@ impl Search<'_> {
             ask(count.saturating_sub(step), &mut best);
             ask(count + step, &mut best);
         }
-        let Some((swept, count)) = best else { return (u64::MAX, Vec::new()) };
-        let chosen: BTreeSet<usize> = (0..count).collect();
-        let (step_ns, chosen) = self.improve(recomputation, &pool, swept, chosen);
-        (step_ns, launches_of(recomputation, &pool, &chosen))
+        let (swept, count) = best?;
+        Some(Share { recomputation, pool, swept, chosen: (0..count).collect() })
     }
 
     /// Adds and takes away candidates for as long as it helps.
-    fn improve(
-        &mut self,
-        recomputation: &Recomputation<'_>,
-        pool: &[Candidate],
-        mut swept: Swept,
-        mut chosen: BTreeSet<usize>,
-    ) -> (u64, BTreeSet<usize>) {
+    fn improved(&mut self, share: Share<'_>) -> Launches {
+        let Share { recomputation, pool, mut swept, mut chosen } = share;
         let mut part = FIRST_PART;
         let mut trust = vec![1.0; pool.len()];
         let mut changes = 0;
         let most = (MOST_CHANGES * 1024 / self.workload.kernels.len().max(512)).max(8);
         while changes < most {
-            let (added, removed) = proposed(pool, &chosen, &swept, &trust, part);
+            let (added, removed) = proposed(&pool, &chosen, &swept, &trust, part);
             let mut attempts = vec![(added.clone(), removed.clone()), (added, Vec::new()), (Vec::new(), removed)];
             attempts.retain(|(added, removed)| added.len() + removed.len() > 0);
             attempts.dedup();
@@ -185,7 +189,7 @@ impl Search<'_> {
                     changed.remove(index);
                 });
                 changes += 1;
-                let attempt = self.compare(&launches_of(recomputation, pool, &changed));
+                let attempt = self.compare(&launches_of(recomputation, &pool, &changed));
                 if let Some(attempt) = attempt.filter(|attempt| attempt.step_ns < swept.step_ns) {
                     (swept, chosen, is_better) = (attempt, changed, true);
                     break;
@@ -196,7 +200,7 @@ impl Search<'_> {
                 part = (part * 2.0).min(LAST_PART);
             }
         }
-        (swept.step_ns, chosen)
+        launches_of(recomputation, &pool, &chosen)
     }
 
     fn kernels(&self, launches: &Launches) -> (Vec<usize>, Vec<u64>) {
@@ -208,10 +212,18 @@ impl Search<'_> {
         self.sweep(launches, &vec![0; launches.len()], self.longest_ns.saturating_mul(COARSE), false)
     }
 
-    /// A schedule: waits that a sweep found are given to the next one from its start, a bit less of them, so that they are there
-    /// for all that can use them.
-    fn schedule(&mut self, launches: &Launches) -> Option<Schedule> {
-        let mut best = self.sweep(launches, &vec![0; launches.len()], self.longest_ns, true)?;
+    /// A schedule of the launches that are best with short slots. Waits that a sweep found are given to the next one from its
+    /// start, a bit less of them, so that they are there for all that can use them.
+    fn schedule(&mut self, finalists: &[Launches]) -> Option<Schedule> {
+        let mut best: Option<(Swept, &Launches)> = None;
+        for launches in finalists {
+            let found = self.sweep(launches, &vec![0; launches.len()], self.longest_ns, true);
+            let is_better = |found: &Swept| best.as_ref().is_none_or(|(best, _)| found.step_ns < best.step_ns);
+            if let Some(found) = found.filter(is_better) {
+                best = Some((found, launches));
+            }
+        }
+        let (mut best, launches) = best?;
         if best.waits_ns.iter().any(|wait_ns| *wait_ns > 0) {
             for given in GIVEN {
                 let waits_ns: Vec<u64> = best.waits_ns.iter().map(|wait_ns| (*wait_ns as f64 * given) as u64).collect();
