@@ -91,6 +91,8 @@ pub struct Layout<'a> {
     granule_bytes: u64,
     /// What the link carries in each slot.
     carried: Vec<u64>,
+    /// Whether the host holds all that is live at any time, so that its room need not be counted.
+    host_is_ample: bool,
 }
 
 /// The least that a link is charged for a transfer: a page, or what it carries in a quarter of a microsecond. So no transfer
@@ -153,9 +155,11 @@ impl<'a> Layout<'a> {
             idle_bytes += change;
             *excess += idle_bytes;
         }
+        let live_bytes = excess.iter().max().map_or(0, |most| most + machine.device_memory_bytes as i64);
         Layout {
             workload,
             timeline,
+            host_is_ample: live_bytes <= machine.host_memory_bytes as i64,
             needs,
             room,
             excess,
@@ -380,6 +384,9 @@ impl<'a> Layout<'a> {
     }
 
     fn take_host(&mut self, start: usize, end: usize, bytes: u64) {
+        if self.host_is_ample {
+            return;
+        }
         let (host, blocks) = (&mut self.room.host, &mut self.room.host_blocks);
         self.timeline.for_each_part(start..end, |part| {
             host[part.clone()].iter_mut().for_each(|room| *room -= bytes as i64);

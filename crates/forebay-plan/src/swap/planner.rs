@@ -16,7 +16,7 @@ use crate::swap::lru::demand_lru;
 use crate::swap::recompute::{Candidate, Recomputation};
 use crate::swap::schedule::Schedule;
 use crate::swap::timeline::Timeline;
-use crate::swap::workload::{SwapError, Workload};
+use crate::swap::workload::{live_peak_bytes, SwapError, Workload};
 
 /// A step has at most about this many slots beside one for each kernel, and at least the lower number.
 const MOST_SLOTS: u64 = 4096;
@@ -36,6 +36,8 @@ const FIRST_PART: f64 = 2.0;
 const LAST_PART: f64 = 128.0;
 /// Attempts to change launches, where each is a sweep over a few hundred kernels; of more, there are fewer.
 const MOST_CHANGES: usize = 96;
+/// Where the SSD takes part, a sweep takes so many times as long.
+const SPILLING: usize = 4;
 /// What did not help counts for so much less at the next attempt.
 const DOUBT: f64 = 0.7;
 /// Shares of waits that are given from the start of a sweep.
@@ -172,7 +174,9 @@ impl Search<'_> {
         let mut part = FIRST_PART;
         let mut trust = vec![1.0; pool.len()];
         let mut changes = 0;
-        let most = (MOST_CHANGES * 1024 / self.workload.kernels.len().max(512)).max(8);
+        let spills = live_peak_bytes(self.workload) > self.workload.machine.host_memory_bytes;
+        let effort = MOST_CHANGES / if spills { SPILLING } else { 1 };
+        let most = (effort * 1024 / self.workload.kernels.len().max(512)).max(8);
         while changes < most {
             let (added, removed) = proposed(&pool, &chosen, &swept, &trust, part);
             let mut attempts = vec![(added.clone(), removed.clone()), (added, Vec::new()), (Vec::new(), removed)];

@@ -67,12 +67,12 @@ struct Sweep<'l, 'w> {
     starts: Vec<Vec<(usize, usize)>>,
     /// Pauses around the current slot, by their end and number.
     active: BTreeSet<(usize, usize)>,
+    /// The slot, price and pause that were found last.
+    found_last: Option<(usize, usize, (usize, usize))>,
     /// Those of them that cannot help in it after all.
     refused: Vec<(usize, usize)>,
     /// For each pause, how many of its version's copies it uses or cannot use.
     passed: Vec<usize>,
-    /// Whether the host has room for everything.
-    host_is_ample: bool,
     /// Pressure with nothing absent.
     whole: Vec<i64>,
 }
@@ -100,7 +100,6 @@ impl<'l, 'w> Sweep<'l, 'w> {
         let room = &layout.room;
         let out_free = [free(&room.link_out), both(&room.link_out, &room.ssd_out)];
         let in_free = [free(&room.link_in), both(&room.link_in, &room.ssd_in)];
-        let all_bytes: u64 = layout.workload.tensors.iter().map(|tensor| tensor.size_bytes).sum();
         let mut used_bytes = vec![0; layout.needs.idles.len()];
         let mut returns = vec![BTreeSet::new(); layout.needs.idles.len()];
         for (number, copy) in layout.copies.iter().enumerate() {
@@ -109,7 +108,6 @@ impl<'l, 'w> Sweep<'l, 'w> {
                 returns[absence.idle].insert((absence.back, number));
             }
         }
-        let host_is_ample = all_bytes <= layout.workload.machine.host_memory_bytes;
         let whole = {
             let mut whole = layout.excess.clone();
             let absent = absent_bytes(layout);
@@ -128,9 +126,9 @@ impl<'l, 'w> Sweep<'l, 'w> {
             returns,
             starts: Vec::new(),
             active: BTreeSet::new(),
+            found_last: None,
             refused: Vec::new(),
             passed: vec![0; layout.needs.idles.len()],
-            host_is_ample,
             layout,
         }
     }
@@ -189,6 +187,7 @@ impl<'l, 'w> Sweep<'l, 'w> {
         self.absent_bytes = 0;
         self.active.clear();
         self.refused.clear();
+        self.found_last = None;
         self.passed.fill(0);
         self.starts = vec![Vec::new(); count];
         for (number, pause) in self.layout.needs.idles.iter().enumerate() {

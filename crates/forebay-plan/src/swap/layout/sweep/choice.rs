@@ -52,14 +52,44 @@ impl Sweep<'_, '_> {
     }
 
     /// The pause that seems to help best: the least of it has to be waited for, and it ends last.
+    ///
+    /// In one slot prices do not fall, so the search goes on where it last ended.
     fn most_promising(&mut self, slot: usize) -> Option<(usize, usize)> {
-        let (layout, count) = (&*self.layout, self.count());
-        // Over one step, where the link has room last before the slot, and first after it.
-        let last_out = self.out_free[0].last(slot, slot + count).map_or(usize::MAX, |free| slot + count - free);
-        let first_in = self.in_free[0].first(slot + 1, slot + 1 + count).map_or(usize::MAX, |free| free - slot);
         let mut best: Option<(usize, (usize, usize))> = None;
         let mut spent = Vec::new();
-        for &(end, idle) in self.active.iter().rev() {
+        if let Some((_, price, entry)) = self.found_last.filter(|(at, ..)| *at == slot) {
+            best = self.least_waited_for(slot, price, Some(entry), &mut spent).filter(|(least, _)| *least <= price);
+        }
+        if best.is_none() {
+            best = self.least_waited_for(slot, 0, None, &mut spent);
+        }
+        for (end, idle) in spent {
+            self.active.remove(&(end, idle));
+            // What returns early may return later.
+            let returned = (end + self.first_back(idle)).saturating_sub(self.layout.needs.idles[idle].end);
+            if returned + 1 < end && returned < self.count() {
+                self.starts[returned].push((end, idle));
+            }
+        }
+        self.found_last = best.map(|(price, entry)| (slot, price, entry));
+        best.map(|(_, entry)| entry)
+    }
+
+    /// The first pause, from one on towards those that end earlier, of which no more has to be waited for than `enough`; where
+    /// there is none, the one of which least has to be. Pauses that are wholly absent are `spent`.
+    fn least_waited_for(
+        &self,
+        slot: usize,
+        enough: usize,
+        from: Option<(usize, usize)>,
+        spent: &mut Vec<(usize, usize)>,
+    ) -> Option<(usize, (usize, usize))> {
+        let (layout, count) = (&*self.layout, self.count());
+        // Over one step, where the link has room last before the slot, and first after it.
+        let last_out = self.out_free[0].last(slot, slot + count);
+        let first_in = self.in_free[0].first(slot + 1, slot + 1 + count);
+        let mut best: Option<(usize, (usize, usize))> = None;
+        for &(end, idle) in self.active.range(..=from.unwrap_or((usize::MAX, usize::MAX))).rev() {
             let pause = layout.needs.idles[idle];
             let version = layout.needs.versions[pause.version];
             let used_bytes = self.used_bytes[idle];
@@ -69,26 +99,21 @@ impl Sweep<'_, '_> {
                 spent.push((end, idle));
                 continue;
             }
+            let is_written =
+                |free: usize| version.written_before.is_none_or(|written| written + slot + count <= at + free);
             let leaves = is_used
                 || layout.copied_bytes[pause.version] > used_bytes
-                || version.written_before.is_none_or(|written| written + last_out <= at);
-            let price = usize::from(!leaves) + usize::from(slot + first_in >= end);
+                || version.written_before.is_none()
+                || last_out.is_some_and(is_written);
+            let price = usize::from(!leaves) + usize::from(first_in.is_none_or(|free| free >= end));
             if best.is_none_or(|(least, _)| price < least) {
                 best = Some((price, (end, idle)));
             }
-            if price == 0 {
+            if price <= enough {
                 break;
             }
         }
-        for (end, idle) in spent {
-            self.active.remove(&(end, idle));
-            // What returns early may return later.
-            let returned = end + self.first_back(idle) - layout.needs.idles[idle].end;
-            if returned + 1 < end && returned < count {
-                self.starts[returned].push((end, idle));
-            }
-        }
-        best.map(|(_, entry)| entry)
+        best
     }
 
     /// How a pause could help in a slot.
@@ -164,7 +189,7 @@ impl Sweep<'_, '_> {
 
     /// Room on the host for a copy while it is kept.
     fn host_room(&self, place: Place, made: Option<usize>, back: usize, copy: Option<usize>) -> u64 {
-        if place != Place::Host || self.host_is_ample {
+        if place != Place::Host || self.layout.host_is_ample {
             return u64::MAX;
         }
         let slots = match (copy, made) {
