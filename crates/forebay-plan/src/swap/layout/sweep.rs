@@ -73,6 +73,8 @@ struct Sweep<'l, 'w> {
     refused: Vec<(usize, usize)>,
     /// For each pause, how many of its version's copies it uses or cannot use.
     passed: Vec<usize>,
+    /// For each pause, so many of its version's first copies are known to be made before a slot.
+    timely: Vec<(usize, usize)>,
     /// Pressure with nothing absent.
     whole: Vec<i64>,
 }
@@ -129,6 +131,7 @@ impl<'l, 'w> Sweep<'l, 'w> {
             found_last: None,
             refused: Vec::new(),
             passed: vec![0; layout.needs.idles.len()],
+            timely: vec![(0, 0); layout.needs.idles.len()],
             layout,
         }
     }

@@ -122,15 +122,10 @@ impl Sweep<'_, '_> {
         let pause = layout.needs.idles[idle];
         let version = layout.needs.versions[pause.version];
         let size_bytes = layout.workload.tensors[version.tensor].size_bytes;
-        let fresh_bytes = size_bytes - layout.copied_bytes[pause.version];
-        let back_of = |place: Place| {
-            let free = self.in_free[usize::from(place == Place::Ssd)].last(at + 1, pause.end);
-            Crossing { slot: free.unwrap_or(pause.end - 1), stretched: free.is_none() }
-        };
         if self.used_bytes[idle] >= size_bytes {
             let (_, copy) = *self.returns[idle].first().filter(|(back, _)| *back <= at)?;
             let (place, most_bytes) = (layout.copies[copy].place, layout.copies[copy].size_bytes);
-            let back = back_of(place);
+            let back = self.back_of(idle, place, at);
             let room = self.host_room(place, layout.copies[copy].made, back.slot, Some(copy));
             return (room >= most_bytes).then_some(Choice {
                 idle,
@@ -148,7 +143,7 @@ impl Sweep<'_, '_> {
             let copy = &layout.copies[number];
             let is_made = copy.made.is_none_or(|made| made < at);
             if is_made && !copy.absences.iter().any(|absence| absence.idle == idle) {
-                let back = back_of(copy.place);
+                let back = self.back_of(idle, copy.place, at);
                 let most_bytes = self.host_room(copy.place, copy.made, back.slot, Some(number));
                 if most_bytes >= copy.size_bytes {
                     let (place, copy, most_bytes) = (copy.place, Some(number), copy.size_bytes);
@@ -157,26 +152,38 @@ impl Sweep<'_, '_> {
             }
             self.passed[idle] += 1;
         }
-        // A copy that is made too late may be made earlier.
-        let late = || {
-            let mut copies = layout.of_version[pause.version].iter().copied();
-            copies.find(|copy| layout.copies[*copy].made.is_some_and(|made| made >= at))
-        };
-        let copy = if fresh_bytes == 0 { Some(late()?) } else { None };
+        self.ask_for_a_copy(idle, at)
+    }
+
+    /// Where bytes return that are absent in a slot.
+    fn back_of(&self, idle: usize, place: Place, at: usize) -> Crossing {
+        let end = self.layout.needs.idles[idle].end;
+        let free = self.in_free[usize::from(place == Place::Ssd)].last(at + 1, end);
+        Crossing { slot: free.unwrap_or(end - 1), stretched: free.is_none() }
+    }
+
+    /// How a pause could help with a new copy, or with one that is made earlier.
+    fn ask_for_a_copy(&mut self, idle: usize, at: usize) -> Option<Choice> {
+        let version = self.layout.needs.idles[idle].version;
+        let tensor = self.layout.needs.versions[version].tensor;
+        let fresh_bytes = self.layout.workload.tensors[tensor].size_bytes - self.layout.copied_bytes[version];
+        let copy = if fresh_bytes == 0 { Some(self.late_copy(idle, at)?) } else { None };
+        let layout = &*self.layout;
+        let written_before = layout.needs.versions[version].written_before;
         let left_bytes = copy.map_or(fresh_bytes, |copy| layout.copies[copy].size_bytes);
         let mut found: Option<Choice> = None;
         for place in [Place::Host, Place::Ssd] {
             if copy.is_some_and(|copy| layout.copies[copy].place != place) {
                 continue;
             }
-            let out = match version.written_before {
+            let out = match written_before {
                 None => None,
                 Some(written) => match self.out_free[usize::from(place == Place::Ssd)].first(written, at) {
                     Some(slot) => Some(Crossing { slot, stretched: false }),
                     None => Some(Crossing { slot: self.out_gate(idle, at)?, stretched: true }),
                 },
             };
-            let back = back_of(place);
+            let back = self.back_of(idle, place, at);
             let made = out.map(|out| out.slot);
             let most_bytes = self.host_room(place, made, back.slot, None).min(left_bytes);
             let choice = Choice { idle, place, at, copy, later: false, out, back, most_bytes };
@@ -184,6 +191,20 @@ impl Sweep<'_, '_> {
                 found = Some(choice);
             }
         }
+        found
+    }
+
+    /// A copy that is made too late for a slot, and may be made earlier.
+    fn late_copy(&mut self, idle: usize, at: usize) -> Option<usize> {
+        let layout = &*self.layout;
+        let copies = &layout.of_version[layout.needs.idles[idle].version];
+        // What was made in time for a slot is so for later ones.
+        let (known, since) = self.timely[idle];
+        let from = if since <= at { known } else { 0 };
+        let is_late = |copy: &usize| layout.copies[*copy].made.is_some_and(|made| made >= at);
+        let place = copies[from..].iter().position(is_late).map(|place| from + place);
+        let found = place.map(|place| copies[place]);
+        self.timely[idle] = (place.unwrap_or(copies.len()), at);
         found
     }
 
