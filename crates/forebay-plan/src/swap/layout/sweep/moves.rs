@@ -102,15 +102,7 @@ impl Sweep<'_, '_> {
         self.refresh(back % count);
         self.returns[choice.idle].remove(&(before, copy));
         self.returns[choice.idle].insert((back, copy));
-        let bytes = size_bytes as i64;
-        self.absent_bytes += bytes;
-        let base = choice.at - slot;
-        if back < base + count {
-            self.changes[back - base] -= bytes;
-        }
-        if before < base && before + count - base > slot {
-            self.changes[before + count - base] += bytes;
-        }
+        self.note(slot, choice.at, before, back, size_bytes as i64);
     }
 
     /// Moves at most so many bytes as a slot is short of.
@@ -161,10 +153,15 @@ impl Sweep<'_, '_> {
             self.refresh(made % count);
         }
         self.used_bytes[choice.idle] += size_bytes;
-        let bytes = size_bytes as i64;
+        self.note(slot, choice.at, from, back, size_bytes as i64);
+    }
+
+    /// Notes that bytes are absent in a slot, which is `at` in their pause's count, and when they leave and return.
+    fn note(&mut self, slot: usize, at: usize, from: usize, back: usize, bytes: i64) {
+        let count = self.count();
         self.absent_bytes += bytes;
         // In the pause's count, this lap's slots start at `base`. What is absent before them is absent at the lap's end, too.
-        let base = choice.at - slot;
+        let base = at - slot;
         if back < base + count {
             self.changes[back - base] -= bytes;
         }
