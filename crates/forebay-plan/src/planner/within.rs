@@ -34,21 +34,25 @@ impl Planner<'_> {
         options: &PlanOptions,
     ) -> Result<Plan, PlanError> {
         let spill_beyond_bytes = options.host_budget_bytes.filter(|_| options.spill);
-        let mut best: Option<Plan> = None;
+        let (early, cuttings, early_parts): (_, Vec<Cutting>, Vec<_>);
+        let mut best: Option<(Plan, &Variant)> = None;
         if let Some((file, reordered)) = whole {
-            let early = Variant::early(self.program, options.order, self.costs);
+            early = Variant::early(self.program, options.order, self.costs);
             let orders = Orders { file, early: early.as_ref(), reordered };
             let (plan, variant) = self.within(orders, capacity_bytes, spill_beyond_bytes)?;
             let mut plan = split_barriers(plan, COMPUTE, self.costs);
             plan.statistics.predicted_ns = self.predicted(&plan);
-            best = Some(with_bound(plan, variant, capacity_bytes, options));
+            best = Some((plan, variant));
         }
-        let is_slow = |plan: &Plan| plan.statistics.predicted_ns as f64 > self.in_core_ns as f64 * SLOW_ENOUGH_TO_CUT;
+        let is_slow =
+            |(plan, _): &(Plan, _)| plan.statistics.predicted_ns as f64 > self.in_core_ns as f64 * SLOW_ENOUGH_TO_CUT;
         let worth = best.as_ref().is_none_or(is_slow);
-        let cuttings = if worth { self.cuttings(capacity_bytes, finest) } else { Vec::new() };
-        for Cutting { parts, file, costs } in &cuttings {
+        cuttings = if worth { self.cuttings(capacity_bytes, finest) } else { Vec::new() };
+        let early_of =
+            |Cutting { parts, costs, .. }: &Cutting| Variant::early(&parts.partition.program, options.order, costs);
+        early_parts = cuttings.iter().map(early_of).collect();
+        for (Cutting { parts, file, costs }, early) in cuttings.iter().zip(&early_parts) {
             let planner = Planner { costs, cut: true, ..*self };
-            let early = Variant::early(&parts.partition.program, options.order, costs);
             let orders = Orders { file, early: early.as_ref(), reordered: None };
             let (plan, variant) = match planner.within(orders, capacity_bytes, spill_beyond_bytes) {
                 // What has no placement is no candidate; another may have one.
@@ -58,10 +62,11 @@ impl Planner<'_> {
             let mut plan = split_barriers(plan, COMPUTE, costs);
             parts.note(&mut plan);
             plan.statistics.predicted_ns = planner.predicted(&plan);
-            if best.as_ref().is_none_or(|best| is_better(&plan, best, spill_beyond_bytes)) {
-                best = Some(with_bound(plan, variant, capacity_bytes, options));
+            if best.as_ref().is_none_or(|(best, _)| is_better(&plan, best, spill_beyond_bytes)) {
+                best = Some((plan, variant));
             }
         }
+        let best = best.map(|(plan, variant)| with_bound(plan, variant, capacity_bytes, options));
         best.ok_or_else(|| PlanError::Check { reason: format!("no candidate within {capacity_bytes} bytes") })
     }
 
