@@ -19,14 +19,16 @@ impl Sweep<'_, '_> {
         };
         let granule_bytes = self.layout.granule_bytes;
         let before_ns = self.layout.timeline.slots[slot].duration_ns + self.added_ns[slot];
-        let bytes = bytes.next_multiple_of(granule_bytes) + granule_bytes;
-        let more_ns = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(rate)) as u64;
-        self.added_ns[slot] += more_ns;
-        self.stretched[usize::from(!outwards)].set(slot, true);
         let capacity = |rate: u64, time_ns: u64| {
             let bytes = (u128::from(time_ns) * u128::from(rate) / 1_000_000_000) as u64;
             bytes - bytes % granule_bytes
         };
+        // Not a granule more: what is left over would be used, for pieces as small.
+        let carried_bytes = capacity(rate, before_ns) + bytes.next_multiple_of(granule_bytes);
+        let carried_ns = (u128::from(carried_bytes) * 1_000_000_000).div_ceil(u128::from(rate)) as u64;
+        let more_ns = carried_ns.saturating_sub(before_ns);
+        self.added_ns[slot] += more_ns;
+        self.stretched[usize::from(!outwards)].set(slot, true);
         let more = |rate: u64| capacity(rate, before_ns + more_ns) - capacity(rate, before_ns);
         let room = &mut self.layout.room;
         room.link_out[slot] += more(link);
