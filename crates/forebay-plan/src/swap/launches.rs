@@ -12,7 +12,7 @@ use crate::swap::idle::Needs;
 use crate::swap::layout::Layout;
 use crate::swap::planner::longest_slot_ns;
 use crate::swap::recompute::Recomputation;
-use crate::swap::schedule::Schedule;
+use crate::swap::schedule::{Place, Schedule};
 use crate::swap::timeline::Timeline;
 use crate::swap::workload::Workload;
 
@@ -33,7 +33,7 @@ pub fn repeats(workload: &Workload) -> Vec<Vec<(usize, bool)>> {
     let search = Search::new(workload);
     let plain = search.launches.clone();
     let Some(pressed) = search.pressed() else { return Vec::new() };
-    let recomputation = Recomputation::new(workload, &pressed, CHAIN);
+    let recomputation = Recomputation::new(workload, &pressed, CHAIN, Place::Host);
     let candidates = recomputation.candidates();
     let mut found: Vec<Vec<(usize, bool)>> = PLANNED_SHARES
         .iter()

@@ -7,6 +7,7 @@
 
 mod free;
 mod proposal;
+mod returns;
 pub mod sweep;
 
 use std::collections::{BTreeMap, BinaryHeap};
@@ -199,11 +200,16 @@ impl<'a> Layout<'a> {
         self.excess.iter().copied().max().unwrap_or(0)
     }
 
-    /// Uses pauses until the pressure is gone, or nothing more helps.
-    ///
-    /// What the host's memory cannot hold goes to the SSD first. The SSD is slow: pauses that it would let idle on the device
-    /// for long are left for the host, unless nothing else helps.
+    /// Uses pauses until the pressure is gone, or nothing more helps. What the host's memory cannot hold goes to the SSD first.
     pub fn relieve(&mut self) {
+        self.find_for_ssd();
+        self.relieve_with(Place::Host, 0);
+        self.relieve_with(Place::Ssd, 0);
+    }
+
+    /// Moves what the host's memory cannot hold to the SSD. The SSD is slow: pauses that it would let idle on the device for long
+    /// are left for the host, unless nothing else helps.
+    fn find_for_ssd(&mut self) {
         let host_bytes = self.workload.machine.host_memory_bytes as i64;
         let mut patience_ns = self.timeline.step_ns / LEAST_PATIENCE;
         while self.worst_bytes() > host_bytes && patience_ns <= self.timeline.step_ns && patience_ns > 0 {
@@ -212,8 +218,6 @@ impl<'a> Layout<'a> {
             patience_ns *= 2;
         }
         self.patience_ns = u64::MAX;
-        self.relieve_with(Place::Host, 0);
-        self.relieve_with(Place::Ssd, 0);
     }
 
     /// Uses pauses with copies in one memory until pressure is below a tolerance.

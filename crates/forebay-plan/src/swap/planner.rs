@@ -4,19 +4,20 @@
 //! search is one over launches. It starts with the candidates for recomputation that save most in themselves, and goes on with
 //! those that relieve what is waited for: a byte's way out is worth time only where the link is busy from its write to the next
 //! wait for bytes to leave, its way back only where it is busy from the last wait for bytes to return. What saves more than it
-//! takes is added, what saves less is taken away, as many at once as helps.
+//! takes is added, what saves less is taken away, as many at once as helps. Where an SSD has to take part, all this is asked for
+//! each manner of using it ([`Manner`]).
 
 use std::collections::BTreeSet;
 
 use crate::swap::emit::emit;
 use crate::swap::idle::Needs;
-use crate::swap::layout::sweep::Price;
+use crate::swap::layout::sweep::{Manner, Price};
 use crate::swap::layout::Layout;
 use crate::swap::lru::demand_lru;
 use crate::swap::recompute::{Candidate, Recomputation};
-use crate::swap::schedule::Schedule;
+use crate::swap::schedule::{Place, Schedule};
 use crate::swap::timeline::Timeline;
-use crate::swap::workload::{live_peak_bytes, SwapError, Workload};
+use crate::swap::workload::{SwapError, Workload};
 
 /// A step has at most about this many slots beside one for each kernel, and at least the lower number.
 const MOST_SLOTS: u64 = 4096;
@@ -36,8 +37,10 @@ const FIRST_PART: f64 = 2.0;
 const LAST_PART: f64 = 128.0;
 /// Attempts to change launches, where each is a sweep over a few hundred kernels; of more, there are fewer.
 const MOST_CHANGES: usize = 96;
-/// Where the SSD takes part, a sweep takes so many times as long.
-const SPILLING: usize = 4;
+/// In so many manners launches are changed, the best ones.
+const MOST_IMPROVED: usize = 2;
+/// Where the SSD takes part, there are so many times fewer.
+const SPILLING: usize = 2;
 /// What did not help counts for so much less at the next attempt.
 const DOUBT: f64 = 0.7;
 /// Shares of waits that are given from the start of a sweep.
@@ -92,6 +95,7 @@ struct Swept {
 
 /// Candidates for recomputation, and those of them that are chosen.
 struct Share<'r> {
+    manner: Manner,
     recomputation: &'r Recomputation<'r>,
     pool: Vec<Candidate>,
     chosen: BTreeSet<usize>,
@@ -99,8 +103,22 @@ struct Share<'r> {
     swept: Swept,
 }
 
+impl Share<'_> {
+    /// The same with other candidates.
+    fn finalist(&self, chosen: &BTreeSet<usize>) -> Finalist {
+        Finalist { manner: self.manner, launches: launches_of(self.recomputation, &self.pool, chosen) }
+    }
+}
+
 /// Each launch's kernel, and whether it is a recomputation.
 type Launches = Vec<(usize, bool)>;
+
+/// What a sweep starts from.
+#[derive(Clone, PartialEq)]
+struct Finalist {
+    manner: Manner,
+    launches: Launches,
+}
 
 struct Search<'a> {
     workload: &'a Workload,
@@ -111,22 +129,36 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Launches that seem to have the shortest steps: for each length of chains the best share of the candidates that are most
-    /// worthwhile in themselves, and what becomes of the better one.
-    fn finalists(&mut self) -> Vec<Launches> {
-        let plain: Launches = (0..self.workload.kernels.len()).map(|kernel| (kernel, false)).collect();
+    /// What seems to have the shortest steps: for each manner and length of chains the best share of the candidates that are
+    /// most worthwhile in themselves, and what becomes of the best one.
+    fn finalists(&mut self) -> Vec<Finalist> {
+        let launches: Launches = (0..self.workload.kernels.len()).map(|kernel| (kernel, false)).collect();
+        let plain = Finalist { manner: Manner::HostFirst, launches };
         let Some(swept) = self.compare(&plain) else { return vec![plain] };
         if swept.waits_ns.iter().all(|wait_ns| *wait_ns == 0) {
             return vec![plain];
         }
-        let pressed = self.pressed(&plain);
-        let steps = CHAINS.map(|chain| Recomputation::new(self.workload, &pressed, chain));
-        let mut shares: Vec<Share<'_>> = steps.iter().filter_map(|step| self.best_share(step)).collect();
-        shares.sort_by_key(|share| share.swept.step_ns);
-        let mut finalists: Vec<Launches> =
-            shares.iter().map(|share| launches_of(share.recomputation, &share.pool, &share.chosen)).collect();
-        if let Some(best) = shares.into_iter().next() {
-            finalists.push(self.improved(best));
+        let pressed = self.pressed(&plain.launches);
+        let steps = CHAINS.map(|chain| {
+            [Place::Host, Place::Ssd].map(|place| Recomputation::new(self.workload, &pressed, chain, place))
+        });
+        let manners = if self.workload.spills() { &Manner::ALL[..] } else { &Manner::ALL[..1] };
+        let mut shares: Vec<Share<'_>> = Vec::new();
+        for by_place in &steps {
+            // Longer chains are tried in the best manner alone.
+            let best = shares.first().map(|share| share.manner);
+            for &manner in manners.iter().filter(|manner| best.is_none_or(|best| best == **manner)) {
+                shares.extend(self.best_share(&by_place[usize::from(manner.prefers_ssd())], manner));
+            }
+            shares.sort_by_key(|share| share.swept.step_ns);
+        }
+        let mut finalists: Vec<Finalist> = shares.iter().map(|share| share.finalist(&share.chosen)).collect();
+        let mut improved: Vec<Manner> = Vec::new();
+        for share in shares {
+            if improved.len() < MOST_IMPROVED && !improved.contains(&share.manner) {
+                improved.push(share.manner);
+                finalists.push(self.improved(share));
+            }
         }
         finalists.dedup();
         finalists
@@ -142,7 +174,7 @@ impl Search<'_> {
     }
 
     /// The best share of the candidates that are most worthwhile in themselves.
-    fn best_share<'r>(&mut self, recomputation: &'r Recomputation<'r>) -> Option<Share<'r>> {
+    fn best_share<'r>(&mut self, recomputation: &'r Recomputation<'r>, manner: Manner) -> Option<Share<'r>> {
         let pool = recomputation.pool();
         let worth = recomputation.candidates().len();
         let mut best: Option<(Swept, usize)> = None;
@@ -151,7 +183,8 @@ impl Search<'_> {
             if count > worth || !asked.insert(count) {
                 return;
             }
-            let found = self.compare(&launches_of(recomputation, &pool, &(0..count).collect()));
+            let launches = launches_of(recomputation, &pool, &(0..count).collect());
+            let found = self.compare(&Finalist { manner, launches });
             let is_better = |found: &Swept| best.as_ref().is_none_or(|(best, _)| found.step_ns < best.step_ns);
             if let Some(found) = found.filter(is_better) {
                 *best = Some((found, count));
@@ -165,20 +198,18 @@ impl Search<'_> {
             ask(count + step, &mut best);
         }
         let (swept, count) = best?;
-        Some(Share { recomputation, pool, swept, chosen: (0..count).collect() })
+        Some(Share { manner, recomputation, pool, swept, chosen: (0..count).collect() })
     }
 
     /// Adds and takes away candidates for as long as it helps.
-    fn improved(&mut self, share: Share<'_>) -> Launches {
-        let Share { recomputation, pool, mut swept, mut chosen } = share;
+    fn improved(&mut self, mut share: Share<'_>) -> Finalist {
         let mut part = FIRST_PART;
-        let mut trust = vec![1.0; pool.len()];
+        let mut trust = vec![1.0; share.pool.len()];
         let mut changes = 0;
-        let spills = live_peak_bytes(self.workload) > self.workload.machine.host_memory_bytes;
-        let effort = MOST_CHANGES / if spills { SPILLING } else { 1 };
+        let effort = MOST_CHANGES / if self.workload.spills() { SPILLING } else { 1 };
         let most = (effort * 1024 / self.workload.kernels.len().max(512)).max(8);
         while changes < most {
-            let (added, removed) = proposed(&pool, &chosen, &swept, &trust, part);
+            let (added, removed) = proposed(&share, &trust, part);
             let mut attempts = vec![(added.clone(), removed.clone()), (added, Vec::new()), (Vec::new(), removed)];
             attempts.retain(|(added, removed)| added.len() + removed.len() > 0);
             attempts.dedup();
@@ -187,15 +218,15 @@ impl Search<'_> {
             }
             let mut is_better = false;
             for (added, removed) in attempts {
-                let mut changed = chosen.clone();
+                let mut changed = share.chosen.clone();
                 changed.extend(&added);
                 removed.iter().for_each(|index| {
                     changed.remove(index);
                 });
                 changes += 1;
-                let attempt = self.compare(&launches_of(recomputation, &pool, &changed));
-                if let Some(attempt) = attempt.filter(|attempt| attempt.step_ns < swept.step_ns) {
-                    (swept, chosen, is_better) = (attempt, changed, true);
+                let attempt = self.compare(&share.finalist(&changed));
+                if let Some(attempt) = attempt.filter(|attempt| attempt.step_ns < share.swept.step_ns) {
+                    (share.swept, share.chosen, is_better) = (attempt, changed, true);
                     break;
                 }
                 added.iter().chain(&removed).for_each(|index| trust[*index] *= DOUBT);
@@ -204,46 +235,54 @@ impl Search<'_> {
                 part = (part * 2.0).min(LAST_PART);
             }
         }
-        launches_of(recomputation, &pool, &chosen)
+        share.finalist(&share.chosen)
     }
 
     fn kernels(&self, launches: &Launches) -> (Vec<usize>, Vec<u64>) {
         launches.iter().map(|launch| (launch.0, self.workload.kernels[launch.0].duration_ns)).unzip()
     }
 
-    /// How long the step of some launches takes, roughly.
-    fn compare(&mut self, launches: &Launches) -> Option<Swept> {
-        self.sweep(launches, &vec![0; launches.len()], self.longest_ns.saturating_mul(COARSE), false)
+    /// How long the step takes, roughly.
+    fn compare(&mut self, finalist: &Finalist) -> Option<Swept> {
+        self.sweep(finalist, &vec![0; finalist.launches.len()], self.longest_ns.saturating_mul(COARSE), false)
     }
 
-    /// A schedule of the launches that are best with short slots. Waits that a sweep found are given to the next one from its
+    /// A schedule of the finalist that is best with short slots. Waits that a sweep found are given to the next one from its
     /// start, a bit less of them, so that they are there for all that can use them.
-    fn schedule(&mut self, finalists: &[Launches]) -> Option<Schedule> {
-        let mut best: Option<(Swept, &Launches)> = None;
-        for launches in finalists {
-            let found = self.sweep(launches, &vec![0; launches.len()], self.longest_ns, true);
+    fn schedule(&mut self, finalists: &[Finalist]) -> Option<Schedule> {
+        let mut best: Option<(Swept, &Finalist)> = None;
+        for finalist in finalists {
+            let found = self.sweep(finalist, &vec![0; finalist.launches.len()], self.longest_ns, true);
             let is_better = |found: &Swept| best.as_ref().is_none_or(|(best, _)| found.step_ns < best.step_ns);
             if let Some(found) = found.filter(is_better) {
-                best = Some((found, launches));
+                best = Some((found, finalist));
             }
         }
-        let (mut best, launches) = best?;
+        let (mut best, finalist) = best?;
         if best.waits_ns.iter().any(|wait_ns| *wait_ns > 0) {
+            // The longer the waits, the longer their slots.
+            let times = (best.step_ns / self.workload.ideal_ns().max(1)).max(1);
             for given in GIVEN {
                 let waits_ns: Vec<u64> = best.waits_ns.iter().map(|wait_ns| (*wait_ns as f64 * given) as u64).collect();
-                let found = self.sweep(launches, &waits_ns, self.longest_ns, true);
+                let found = self.sweep(finalist, &waits_ns, self.longest_ns.saturating_mul(times), true);
                 best = found.filter(|found| found.step_ns < best.step_ns).unwrap_or(best);
             }
         }
         best.schedule
     }
 
-    fn sweep(&mut self, launches: &Launches, waits_ns: &[u64], longest_ns: u64, emits: bool) -> Option<Swept> {
+    fn sweep(
+        &mut self,
+        Finalist { manner, launches }: &Finalist,
+        waits_ns: &[u64],
+        longest_ns: u64,
+        emits: bool,
+    ) -> Option<Swept> {
         let (kernels, durations_ns) = self.kernels(launches);
         let timeline = Timeline::with_gates(&durations_ns, waits_ns, longest_ns);
         let needs = Needs::new(self.workload, &kernels, &timeline);
         let mut layout = Layout::new(self.workload, &kernels, &timeline, &needs);
-        let relief = layout.sweep();
+        let relief = layout.sweep(*manner);
         let step_ns = timeline.step_ns + relief.added_ns.iter().sum::<u64>();
         self.rounds += 1;
         (self.progress)(Progress { round: self.rounds, step_ns, found: relief.fits });
@@ -272,13 +311,8 @@ fn launches_of(recomputation: &Recomputation<'_>, pool: &[Candidate], chosen: &B
 }
 
 /// Candidates that should be added, and that should be taken away.
-fn proposed(
-    pool: &[Candidate],
-    chosen: &BTreeSet<usize>,
-    swept: &Swept,
-    trust: &[f64],
-    part: f64,
-) -> (Vec<usize>, Vec<usize>) {
+fn proposed(share: &Share<'_>, trust: &[f64], part: f64) -> (Vec<usize>, Vec<usize>) {
+    let Share { pool, chosen, swept, .. } = share;
     // What crossings are worth that cost at least so much.
     let saved_ns = |index: usize, least: Price| {
         let candidate = &pool[index];

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::swap::schedule::Place;
 use crate::swap::workload::Workload;
 
 /// Inputs that were computed anew this many kernels ago are still there.
@@ -48,12 +49,14 @@ pub struct Recomputation<'a> {
     pressed_ns: Vec<f64>,
     /// How many kernels in a row may be run again for one tensor.
     chain: usize,
+    /// How long a byte takes out or back.
+    crossing_ns_per_byte: f64,
 }
 
 impl<'a> Recomputation<'a> {
     /// Prepares a workload. `pressed` tells for each kernel whether more is live than the device holds, `chain` how many
-    /// kernels in a row may be run again for one tensor.
-    pub fn new(workload: &'a Workload, pressed: &[bool], chain: usize) -> Recomputation<'a> {
+    /// kernels in a row may be run again for one tensor, and `place` where bytes cross to otherwise.
+    pub fn new(workload: &'a Workload, pressed: &[bool], chain: usize, place: Place) -> Recomputation<'a> {
         let mut touches = vec![Vec::new(); workload.tensors.len()];
         let (mut starts_ns, mut pressed_ns) = (vec![0.0], vec![0.0]);
         for (number, (kernel, pressed)) in workload.kernels.iter().zip(pressed).enumerate() {
@@ -65,7 +68,8 @@ impl<'a> Recomputation<'a> {
             starts_ns.push(starts_ns[number] + duration_ns);
             pressed_ns.push(pressed_ns[number] + if *pressed { duration_ns } else { 0.0 });
         }
-        Recomputation { workload, touches, starts_ns, pressed_ns, chain }
+        let crossing_ns_per_byte = workload.crossing_ns_per_byte(place);
+        Recomputation { workload, touches, starts_ns, pressed_ns, chain, crossing_ns_per_byte }
     }
 
     /// Pauses that are worth it, the most worthwhile first.
@@ -97,8 +101,8 @@ impl<'a> Recomputation<'a> {
         }
         let (spent_ns, held) = self.price(tensor, to, self.chain)?;
         let gained_bytes = size_bytes - held / span_ns;
-        let worth = 2.0 * gained_bytes / bytes_per_ns / spent_ns.max(1.0);
-        let (maker, crossing_ns) = (self.maker(tensor, to)?, gained_bytes / bytes_per_ns);
+        let (maker, crossing_ns) = (self.maker(tensor, to)?, gained_bytes * self.crossing_ns_per_byte);
+        let worth = 2.0 * crossing_ns / spent_ns.max(1.0);
         (worth > 0.0).then_some(Candidate { tensor, maker, to, crossing_ns, spent_ns, worth })
     }
 

@@ -11,7 +11,7 @@ fn machine(workload: &Workload, share: u64, random: &mut Random) -> Machine {
     let link_bytes_per_s = [1 << 28, 1 << 30, 16 << 30, 900 << 30][random.below(4) as usize];
     Machine {
         device_memory_bytes: least + spare * share / 100,
-        host_memory_bytes: if random.once_in(3) { spare / 3 } else { 1 << 40 },
+        host_memory_bytes: [spare / 3, spare / 8, 0, 1 << 40, 1 << 40, 1 << 40][random.below(6) as usize],
         link_bytes_per_s,
         ssd_read_bytes_per_s: link_bytes_per_s / (1 + random.below(6)),
         ssd_write_bytes_per_s: link_bytes_per_s / (1 + random.below(6)),

@@ -21,7 +21,7 @@ fn workloads(count: u64) -> impl Iterator<Item = (String, Workload)> {
 
 #[test]
 fn plans_keep_the_rules_and_the_bound() {
-    for (name, workload) in workloads(20) {
+    for (name, workload) in workloads(200) {
         let schedule = plan(&workload, &mut |_| ()).unwrap_or_else(|error| panic!("{name}: {error}"));
         let account = verify(&workload, &schedule).unwrap_or_else(|fault| panic!("{name}: {fault}\n{workload:?}"));
         let bound_ns = lower_bound_ns(&workload).unwrap();

@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use crate::swap::schedule::Place;
+
 /// A block of bytes that kernels touch as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
@@ -77,6 +79,20 @@ impl Workload {
     /// How long the step takes where everything fits.
     pub fn ideal_ns(&self) -> u64 {
         self.kernels.iter().map(|kernel| kernel.duration_ns).sum()
+    }
+
+    /// How long a byte takes out or back, on average, to the host or to the SSD.
+    pub fn crossing_ns_per_byte(&self, place: Place) -> f64 {
+        let machine = &self.machine;
+        let link = machine.link_bytes_per_s;
+        let ns = |ssd: u64| 1e9 / if place == Place::Ssd { link.min(ssd) } else { link } as f64;
+        (ns(machine.ssd_write_bytes_per_s) + ns(machine.ssd_read_bytes_per_s)) / 2.0
+    }
+
+    /// Whether device and host together do not hold all that is live at some time.
+    pub fn spills(&self) -> bool {
+        let machine = &self.machine;
+        live_peak_bytes(self) > machine.device_memory_bytes.saturating_add(machine.host_memory_bytes)
     }
 
     /// What a kernel needs on the device at once: its tensors and its workspace.

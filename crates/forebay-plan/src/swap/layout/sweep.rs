@@ -4,7 +4,8 @@
 //! leave as early as the link is free since they were written, and come back as late as it is free before they are needed. As
 //! needs are met by time, earlier ones have the earlier link; so bytes wait for the link only where it is busy with what is
 //! more urgent. Where no idle bytes have a crossing left, a gate is stretched: the one before the launch that lacks room, in
-//! which bytes leave, or the one before the launch that needs bytes back.
+//! which bytes leave, or the one before the launch that needs bytes back. What is absent then returns anew, if that is shorter
+//! ([`super::returns`]).
 
 mod choice;
 mod moves;
@@ -14,7 +15,6 @@ use std::ops::Range;
 
 use crate::swap::layout::free::Free;
 use crate::swap::layout::Layout;
-use crate::swap::schedule::Place;
 
 /// Passes over the step; the second one finds what slots passed by before bytes returned to them.
 const LAPS: usize = 6;
@@ -48,6 +48,7 @@ pub enum Price {
 /// The pass.
 struct Sweep<'l, 'w> {
     layout: &'l mut Layout<'w>,
+    manner: Manner,
     /// How much longer each slot becomes.
     added_ns: Vec<u64>,
     /// Slots with room on the link, for the host and for the SSD.
@@ -79,23 +80,48 @@ struct Sweep<'l, 'w> {
     whole: Vec<i64>,
 }
 
+/// Which bytes go to the SSD, where the host is too small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// As few as can be: what the host cannot hold is found first.
+    HostFirst,
+    /// As many as its links have time for; the host has the rest.
+    SsdFirst,
+    /// The same, but what the host cannot hold is found first.
+    SsdFound,
+}
+
+impl Manner {
+    /// Every manner, the one for hosts that are large enough first.
+    pub const ALL: [Manner; 3] = [Manner::HostFirst, Manner::SsdFirst, Manner::SsdFound];
+
+    /// Whether bytes rather go to the SSD than to the host.
+    pub fn prefers_ssd(self) -> bool {
+        self != Manner::HostFirst
+    }
+}
+
 impl Layout<'_> {
     /// Relieves every slot.
-    pub fn sweep(&mut self) -> Relief {
-        let host_bytes = self.workload.machine.host_memory_bytes as i64;
-        let mut patience_ns = self.timeline.step_ns / super::LEAST_PATIENCE;
-        while self.worst_bytes() > host_bytes && patience_ns <= self.timeline.step_ns && patience_ns > 0 {
-            self.patience_ns = patience_ns;
-            self.relieve_with(Place::Ssd, host_bytes);
-            patience_ns *= 2;
+    pub fn sweep(&mut self, manner: Manner) -> Relief {
+        if manner != Manner::SsdFirst {
+            self.find_for_ssd();
         }
-        self.patience_ns = u64::MAX;
-        Sweep::new(self).run()
+        let mut relief = Sweep::new(self, manner).run();
+        if relief.fits {
+            let mut anew = self.clone();
+            let added_ns = anew.return_anew();
+            if added_ns.iter().sum::<u64>() < relief.added_ns.iter().sum() {
+                *self = anew;
+                relief.added_ns = added_ns;
+            }
+        }
+        relief
     }
 }
 
 impl<'l, 'w> Sweep<'l, 'w> {
-    fn new(layout: &'l mut Layout<'w>) -> Sweep<'l, 'w> {
+    fn new(layout: &'l mut Layout<'w>, manner: Manner) -> Sweep<'l, 'w> {
         let count = layout.excess.len();
         let free = |room: &[u64]| Free::new(room.iter().map(|room| *room > 0));
         let both = |link: &[u64], ssd: &[u64]| Free::new(link.iter().zip(ssd).map(|(link, ssd)| *link > 0 && *ssd > 0));
@@ -133,6 +159,7 @@ impl<'l, 'w> Sweep<'l, 'w> {
             passed: vec![0; layout.needs.idles.len()],
             timely: vec![(0, 0); layout.needs.idles.len()],
             layout,
+            manner,
         }
     }
 
@@ -158,6 +185,7 @@ impl<'l, 'w> Sweep<'l, 'w> {
     /// busy where it has none for long. The way back is alike, backwards.
     fn prices(&self) -> (Vec<Price>, Vec<Price>) {
         let (count, layout) = (self.count(), &*self.layout);
+        let place = usize::from(self.manner.prefers_ssd());
         let long_ns = layout.timeline.step_ns / BUSY_PARTS;
         let price = |free: Option<usize>, is_waited_for: bool, from: usize| match free {
             _ if is_waited_for => Price::Waits,
@@ -165,12 +193,12 @@ impl<'l, 'w> Sweep<'l, 'w> {
             _ => Price::Busy,
         };
         let out = |run: &Range<usize>| {
-            let free = self.out_free[0].first(run.end, run.end + count);
+            let free = self.out_free[place].first(run.end, run.end + count);
             let waits = self.stretched[0].first(run.end, run.end + count);
             price(free, waits.is_some_and(|waits| free.is_none_or(|free| waits <= free)), run.end)
         };
         let back = |run: &Range<usize>| {
-            let free = self.in_free[0].last(run.start, run.start + count);
+            let free = self.in_free[place].last(run.start, run.start + count);
             let waits = self.stretched[1].last(run.start, run.start + count);
             price(free, waits.is_some_and(|waits| free.is_none_or(|free| waits >= free)), run.start + count)
         };
@@ -235,7 +263,7 @@ impl<'l, 'w> Sweep<'l, 'w> {
 }
 
 /// Bytes that are absent, by slot.
-fn absent_bytes(layout: &Layout<'_>) -> Vec<i64> {
+pub(super) fn absent_bytes(layout: &Layout<'_>) -> Vec<i64> {
     let count = layout.excess.len();
     let mut changes = vec![0i64; count];
     for copy in &layout.copies {

@@ -11,6 +11,17 @@ pub struct Crossing {
     pub stretched: bool,
 }
 
+/// What becomes of a pause's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// They leave and return.
+    Absent,
+    /// They are back by then, and return later instead.
+    Later,
+    /// They leave later, and do so sooner instead.
+    Sooner,
+}
+
 /// How a pause could help in a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
@@ -20,8 +31,7 @@ pub struct Choice {
     pub at: usize,
     /// A copy that is there already.
     pub copy: Option<usize>,
-    /// Whether its bytes are back already, and return later instead.
-    pub later: bool,
+    pub effect: Effect,
     /// Where a new copy is made, if one is.
     pub out: Option<Crossing>,
     /// Where bytes return.
@@ -86,8 +96,9 @@ impl Sweep<'_, '_> {
     ) -> Option<(usize, (usize, usize))> {
         let (layout, count) = (&*self.layout, self.count());
         // Over one step, where the link has room last before the slot, and first after it.
-        let last_out = self.out_free[0].last(slot, slot + count);
-        let first_in = self.in_free[0].first(slot + 1, slot + 1 + count);
+        let place = usize::from(self.manner.prefers_ssd());
+        let last_out = self.out_free[place].last(slot, slot + count);
+        let first_in = self.in_free[place].first(slot + 1, slot + 1 + count);
         let mut best: Option<(usize, (usize, usize))> = None;
         for &(end, idle) in self.active.range(..=from.unwrap_or((usize::MAX, usize::MAX))).rev() {
             let pause = layout.needs.idles[idle];
@@ -132,7 +143,7 @@ impl Sweep<'_, '_> {
                 place,
                 at,
                 copy: Some(copy),
-                later: true,
+                effect: Effect::Later,
                 out: None,
                 back,
                 most_bytes,
@@ -147,7 +158,7 @@ impl Sweep<'_, '_> {
                 let most_bytes = self.host_room(copy.place, copy.made, back.slot, Some(number));
                 if most_bytes >= copy.size_bytes {
                     let (place, copy, most_bytes) = (copy.place, Some(number), copy.size_bytes);
-                    return Some(Choice { idle, place, at, copy, later: false, out: None, back, most_bytes });
+                    return Some(Choice { idle, place, at, copy, effect: Effect::Absent, out: None, back, most_bytes });
                 }
             }
             self.passed[idle] += 1;
@@ -171,8 +182,15 @@ impl Sweep<'_, '_> {
         let layout = &*self.layout;
         let written_before = layout.needs.versions[version].written_before;
         let left_bytes = copy.map_or(fresh_bytes, |copy| layout.copies[copy].size_bytes);
+        let own = |copy: usize| layout.copies[copy].absences.iter().find(|absence| absence.idle == idle);
+        let leaves_later = copy.and_then(own);
+        let effect = if leaves_later.is_some() { Effect::Sooner } else { Effect::Absent };
         let mut found: Option<Choice> = None;
-        for place in [Place::Host, Place::Ssd] {
+        let places = match self.manner.prefers_ssd() {
+            true => [Place::Ssd, Place::Host],
+            false => [Place::Host, Place::Ssd],
+        };
+        for place in places {
             if copy.is_some_and(|copy| layout.copies[copy].place != place) {
                 continue;
             }
@@ -183,10 +201,13 @@ impl Sweep<'_, '_> {
                     None => Some(Crossing { slot: self.out_gate(idle, at)?, stretched: true }),
                 },
             };
-            let back = self.back_of(idle, place, at);
+            let back = match leaves_later {
+                Some(absence) => Crossing { slot: absence.back, stretched: false },
+                None => self.back_of(idle, place, at),
+            };
             let made = out.map(|out| out.slot);
             let most_bytes = self.host_room(place, made, back.slot, None).min(left_bytes);
-            let choice = Choice { idle, place, at, copy, later: false, out, back, most_bytes };
+            let choice = Choice { idle, place, at, copy, effect, out, back, most_bytes };
             if most_bytes > 0 && found.is_none_or(|found| choice.price() < found.price()) {
                 found = Some(choice);
             }

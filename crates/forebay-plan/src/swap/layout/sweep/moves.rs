@@ -1,6 +1,6 @@
 //! What a choice changes: copies, absences, and the room that is left.
 
-use crate::swap::layout::sweep::choice::Choice;
+use crate::swap::layout::sweep::choice::{Choice, Effect};
 use crate::swap::layout::sweep::Sweep;
 use crate::swap::layout::{Absence, Copy};
 use crate::swap::schedule::Place;
@@ -107,6 +107,19 @@ impl Sweep<'_, '_> {
         self.note(slot, choice.at, before, back, size_bytes as i64);
     }
 
+    /// Lets bytes that are still there leave sooner.
+    fn leave_sooner(&mut self, slot: usize, choice: Choice, size_bytes: u64) {
+        let (Some(copy), Some(out)) = (choice.copy, choice.out) else { return };
+        self.split(copy, size_bytes);
+        self.advance(copy, out.slot);
+        self.refresh(out.slot % self.count());
+        let from = self.layout.needs.idles[choice.idle].begin.max(out.slot + 1);
+        let absences = &mut self.layout.copies[copy].absences;
+        let Some(absence) = absences.iter_mut().find(|absence| absence.idle == choice.idle) else { return };
+        let before = std::mem::replace(&mut absence.from, from);
+        self.note(slot, choice.at, from, before, size_bytes as i64);
+    }
+
     /// Moves at most so many bytes as a slot is short of.
     pub fn commit(&mut self, slot: usize, choice: Choice, short_bytes: u64) {
         let count = self.count();
@@ -116,7 +129,7 @@ impl Sweep<'_, '_> {
         if let Some(out) = choice.out.filter(|out| !out.stretched) {
             size_bytes = size_bytes.min(self.layout.room_out(out.slot, choice.place));
         }
-        if !choice.back.stretched {
+        if choice.effect != Effect::Sooner && !choice.back.stretched {
             size_bytes = size_bytes.min(self.layout.room_in(choice.back.slot, choice.place));
         }
         if let Some(out) = choice.out.filter(|out| out.stretched) {
@@ -125,8 +138,10 @@ impl Sweep<'_, '_> {
         if choice.back.stretched {
             self.stretch(choice.back.slot, choice.place, false, size_bytes);
         }
-        if choice.later {
-            return self.postpone(slot, choice, size_bytes);
+        match choice.effect {
+            Effect::Absent => {}
+            Effect::Later => return self.postpone(slot, choice, size_bytes),
+            Effect::Sooner => return self.leave_sooner(slot, choice, size_bytes),
         }
         let back = choice.back.slot;
         let made = choice.out.map(|out| out.slot);
