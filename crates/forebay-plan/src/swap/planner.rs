@@ -28,6 +28,8 @@ const DEVICE_PARTS: u64 = 512;
 const SHARES: [usize; 9] = [1, 2, 4, 6, 8, 10, 12, 14, 16];
 /// Then numbers of candidates near the best share are tried, first with a distance of one of so many parts of all.
 const FINER_PARTS: [usize; 3] = [32, 64, 128];
+/// Then all candidates but every so manieth in time.
+const STRIDES: [usize; 6] = [2, 3, 4, 6, 8, 12];
 /// How many kernels in a row are run again for one tensor at most.
 const CHAINS: [usize; 2] = [4, 8];
 /// Launches are compared with slots that are this many times as long.
@@ -173,32 +175,39 @@ impl Search<'_> {
         timeline.runs.iter().map(|run| layout.excess[run.start] > 0).collect()
     }
 
-    /// The best share of the candidates that are most worthwhile in themselves.
+    /// The best share of the candidates that are most worthwhile in themselves, or all but every so manieth in time: what is kept
+    /// then is where chains of recomputations start from.
     fn best_share<'r>(&mut self, recomputation: &'r Recomputation<'r>, manner: Manner) -> Option<Share<'r>> {
         let pool = recomputation.pool();
         let worth = recomputation.candidates().len();
-        let mut best: Option<(Swept, usize)> = None;
+        let mut best: Option<(Swept, BTreeSet<usize>)> = None;
         let mut asked = BTreeSet::new();
-        let mut ask = |count: usize, best: &mut Option<(Swept, usize)>| {
-            if count > worth || !asked.insert(count) {
+        let mut ask = |chosen: BTreeSet<usize>, best: &mut Option<(Swept, BTreeSet<usize>)>| {
+            if !asked.insert(chosen.clone()) {
                 return;
             }
-            let launches = launches_of(recomputation, &pool, &(0..count).collect());
+            let launches = launches_of(recomputation, &pool, &chosen);
             let found = self.compare(&Finalist { manner, launches });
             let is_better = |found: &Swept| best.as_ref().is_none_or(|(best, _)| found.step_ns < best.step_ns);
             if let Some(found) = found.filter(is_better) {
-                *best = Some((found, count));
+                *best = Some((found, chosen));
             }
         };
-        ask(0, &mut best);
-        SHARES.iter().for_each(|share| ask((worth * share).div_ceil(16), &mut best));
+        ask(BTreeSet::new(), &mut best);
+        SHARES.iter().for_each(|share| ask((0..(worth * share).div_ceil(16)).collect(), &mut best));
         for parts in FINER_PARTS {
-            let (step, count) = (worth / parts, best.as_ref().map_or(0, |(_, count)| *count));
-            ask(count.saturating_sub(step), &mut best);
-            ask(count + step, &mut best);
+            let (step, count) = (worth / parts, best.as_ref().map_or(0, |(_, chosen)| chosen.len()));
+            ask((0..count.saturating_sub(step)).collect(), &mut best);
+            ask((0..(count + step).min(worth)).collect(), &mut best);
         }
-        let (swept, count) = best?;
-        Some(Share { manner, recomputation, pool, swept, chosen: (0..count).collect() })
+        let mut in_time: Vec<usize> = (0..worth).collect();
+        in_time.sort_by_key(|index| (pool[*index].to, *index));
+        for stride in STRIDES {
+            let others = in_time.iter().enumerate().filter(|(place, _)| (place + 1) % stride > 0);
+            ask(others.map(|(_, index)| *index).collect(), &mut best);
+        }
+        let (swept, chosen) = best?;
+        Some(Share { manner, recomputation, pool, swept, chosen })
     }
 
     /// Adds and takes away candidates for as long as it helps.

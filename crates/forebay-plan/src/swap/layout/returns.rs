@@ -218,9 +218,7 @@ impl<'l, 'w> Returns<'l, 'w> {
         let (count, gate) = (self.room.len(), absence.back);
         let place = self.layout.copies[part].place;
         let (mut room_bytes, mut known) = (u64::MAX, gate);
-        while let Some(slot) =
-            self.free[usize::from(place == Place::Ssd)].last(absence.from, known.saturating_add(1).min(gate + 1))
-        {
+        while let Some(slot) = self.free[usize::from(place == Place::Ssd)].last(absence.from, known + 1) {
             room_bytes = room_bytes.min(self.least_room(slot..known));
             known = slot;
             let placed_bytes = self.layout.copies[part].size_bytes.min(room_bytes).min(self.room_in(slot, place));
