@@ -88,11 +88,12 @@ fn measure(model: &Model, arguments: &Arguments, percent: f64, budget_bytes: u64
     let (inputs, labels) = batch(&trainers[0]);
     let mut seconds = [Vec::new(), Vec::new()];
     for round in 0..WARM_UP + arguments.rounds {
-        let mut losses = Vec::new();
-        for (trainer, seconds) in trainers.iter_mut().zip(&mut seconds) {
-            let report = trainer.step(inputs.clone(), labels.clone())?;
-            losses.push(report.loss.to_bits());
-            seconds.extend((round >= WARM_UP).then_some(report.seconds));
+        let mut losses = [0; 2];
+        // Each is the first one in every other round.
+        for kind in [round % 2, 1 - round % 2] {
+            let report = trainers[kind].step(inputs.clone(), labels.clone())?;
+            losses[kind] = report.loss.to_bits();
+            seconds[kind].extend((round >= WARM_UP).then_some(report.seconds));
         }
         if losses[0] != losses[1] {
             return Err(format!("the losses of round {round} at {percent} % differ").into());

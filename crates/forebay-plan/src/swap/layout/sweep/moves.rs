@@ -6,31 +6,33 @@ use crate::swap::layout::{Absence, Copy};
 use crate::swap::schedule::Place;
 
 impl Sweep<'_, '_> {
-    /// Makes a slot longer, until it carries so many bytes more each way.
+    /// Makes a slot longer, until it has room for so many bytes in one direction.
     fn stretch(&mut self, slot: usize, place: Place, outwards: bool, bytes: u64) {
         let slot = slot % self.count();
         let machine = &self.layout.workload.machine;
         let (link, ssd_out, ssd_in) =
             (machine.link_bytes_per_s, machine.ssd_write_bytes_per_s, machine.ssd_read_bytes_per_s);
-        let rate = match (place, outwards) {
-            (Place::Ssd, true) => link.min(ssd_out),
-            (Place::Ssd, false) => link.min(ssd_in),
-            _ => link,
-        };
         let granule_bytes = self.layout.granule_bytes;
+        let bytes = bytes.next_multiple_of(granule_bytes);
         let before_ns = self.layout.timeline.slots[slot].duration_ns + self.added_ns[slot];
         let capacity = |rate: u64, time_ns: u64| {
             let bytes = (u128::from(time_ns) * u128::from(rate) / 1_000_000_000) as u64;
             bytes - bytes % granule_bytes
         };
-        // Not a granule more: what is left over would be used, for pieces as small.
-        let carried_bytes = capacity(rate, before_ns) + bytes.next_multiple_of(granule_bytes);
-        let carried_ns = (u128::from(carried_bytes) * 1_000_000_000).div_ceil(u128::from(rate)) as u64;
-        let more_ns = carried_ns.saturating_sub(before_ns);
-        self.added_ns[slot] += more_ns;
-        self.stretched[usize::from(!outwards)].set(slot, true);
-        let more = |rate: u64| capacity(rate, before_ns + more_ns) - capacity(rate, before_ns);
         let room = &mut self.layout.room;
+        let (on_link, on_ssd) = match outwards {
+            true => ((link, room.link_out[slot]), (ssd_out, room.ssd_out[slot])),
+            false => ((link, room.link_in[slot]), (ssd_in, room.ssd_in[slot])),
+        };
+        // Not a granule more: what is left over would be used, for pieces as small.
+        let needed_ns = |(rate, room): (u64, u64)| {
+            let carried_bytes = capacity(rate, before_ns) - room + bytes;
+            (u128::from(carried_bytes) * 1_000_000_000).div_ceil(u128::from(rate)) as u64
+        };
+        let after_ns = needed_ns(on_link).max(if place == Place::Ssd { needed_ns(on_ssd) } else { 0 }).max(before_ns);
+        self.added_ns[slot] += after_ns - before_ns;
+        self.stretched[usize::from(!outwards)].set(slot, true);
+        let more = |rate: u64| capacity(rate, after_ns) - capacity(rate, before_ns);
         room.link_out[slot] += more(link);
         room.link_in[slot] += more(link);
         room.ssd_out[slot] += more(ssd_out);
