@@ -4,6 +4,7 @@
 //! directions of the link work at once, and the step is repeated until it ends as it started.
 
 use crate::swap::schedule::{Direction, Drop, Launch, Piece, Place, Resident, Schedule, Transfer};
+use crate::swap::timeline::carrying_ns;
 use crate::swap::workload::{Kernel, SwapError, Workload};
 
 /// Tensors are paged in pieces of this size, so that a piece can come as soon as another one has left.
@@ -256,7 +257,7 @@ impl<'a> Paging<'a> {
         let ssd =
             if direction == Direction::Out { machine.ssd_write_bytes_per_s } else { machine.ssd_read_bytes_per_s };
         let rate = if place == Place::Ssd { ssd.min(machine.link_bytes_per_s) } else { machine.link_bytes_per_s };
-        (u128::from(size_bytes) * 1_000_000_000).div_ceil(u128::from(rate)).max(1) as u64
+        carrying_ns(size_bytes, rate).max(1)
     }
 }
 

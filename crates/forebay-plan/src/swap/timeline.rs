@@ -14,6 +14,17 @@ pub struct Slot {
     pub duration_ns: u64,
 }
 
+/// What a link of some rate carries within some time, in whole granules.
+pub fn carried_bytes(time_ns: u64, bytes_per_s: u64, granule_bytes: u64) -> u64 {
+    let bytes = (u128::from(time_ns) * u128::from(bytes_per_s) / 1_000_000_000) as u64;
+    bytes - bytes % granule_bytes
+}
+
+/// How long a link of some rate takes to carry some bytes.
+pub fn carrying_ns(bytes: u64, bytes_per_s: u64) -> u64 {
+    (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_per_s)) as u64
+}
+
 /// The slots of a step, and which of them belong to which launch.
 #[derive(Clone, Debug)]
 pub struct Timeline {
@@ -83,11 +94,7 @@ impl Timeline {
 
     /// What a link of that rate carries in each slot, in whole granules.
     pub fn capacities_bytes(&self, bytes_per_s: u64, granule_bytes: u64) -> Vec<u64> {
-        let carried = |slot: &Slot| {
-            let bytes = (u128::from(slot.duration_ns) * u128::from(bytes_per_s) / 1_000_000_000) as u64;
-            bytes - bytes % granule_bytes
-        };
-        self.slots.iter().map(carried).collect()
+        self.slots.iter().map(|slot| carried_bytes(slot.duration_ns, bytes_per_s, granule_bytes)).collect()
     }
 
     /// Runs `visit` on the indices of a range that may pass the end of the step, as one or two ordinary ranges.

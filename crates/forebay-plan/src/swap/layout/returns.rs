@@ -8,9 +8,10 @@
 use std::ops::Range;
 
 use crate::swap::layout::free::Free;
-use crate::swap::layout::sweep::absent_bytes;
+use crate::swap::layout::sweep::{absent_bytes, whole_excess};
 use crate::swap::layout::{Absence, Layout};
 use crate::swap::schedule::Place;
+use crate::swap::timeline::{carried_bytes, carrying_ns};
 
 /// What a slot carries: out and in over the link, and of that to and from the SSD.
 const LOADS: usize = 4;
@@ -46,8 +47,7 @@ impl<'l, 'w> Returns<'l, 'w> {
     /// Everything returns just before it is needed, in no time.
     fn new(layout: &'l mut Layout<'w>) -> Returns<'l, 'w> {
         let count = layout.excess.len();
-        let whole: Vec<i64> =
-            layout.excess.iter().zip(absent_bytes(layout)).map(|(left, absent)| left + absent).collect();
+        let whole = whole_excess(layout);
         for copy in &mut layout.copies {
             if layout.host_is_ample || copy.place == Place::Ssd {
                 for absence in &mut copy.absences {
@@ -105,15 +105,11 @@ impl<'l, 'w> Returns<'l, 'w> {
         let rates = [link, link, machine.ssd_write_bytes_per_s, machine.ssd_read_bytes_per_s];
         let own_ns = self.layout.timeline.slots[slot].duration_ns;
         let loads = self.loads[slot];
-        let ns = |(load, rate): (u64, u64)| (u128::from(load) * 1_000_000_000).div_ceil(u128::from(rate)) as u64;
-        let needed_ns = loads.into_iter().zip(rates).filter(|(load, _)| *load > 0).map(ns).max().unwrap_or(0);
+        let needed_ns = loads.into_iter().zip(rates).filter(|(load, _)| *load > 0);
+        let needed_ns = needed_ns.map(|(load, rate)| carrying_ns(load, rate)).max().unwrap_or(0);
         self.added_ns[slot] = needed_ns.saturating_sub(own_ns);
         let time_ns = own_ns + self.added_ns[slot];
-        let capacity = |rate: u64| {
-            let bytes = (u128::from(time_ns) * u128::from(rate) / 1_000_000_000) as u64;
-            bytes - bytes % self.layout.granule_bytes
-        };
-        self.capacities[slot] = rates.map(capacity);
+        self.capacities[slot] = rates.map(|rate| carried_bytes(time_ns, rate, self.layout.granule_bytes));
         self.refresh(slot);
     }
 

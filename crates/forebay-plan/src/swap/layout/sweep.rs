@@ -136,12 +136,7 @@ impl<'l, 'w> Sweep<'l, 'w> {
                 returns[absence.idle].insert((absence.back, number));
             }
         }
-        let whole = {
-            let mut whole = layout.excess.clone();
-            let absent = absent_bytes(layout);
-            whole.iter_mut().zip(absent).for_each(|(whole, absent)| *whole += absent);
-            whole
-        };
+        let whole = whole_excess(layout);
         Sweep {
             whole,
             added_ns: vec![0; count],
@@ -260,6 +255,11 @@ impl<'l, 'w> Sweep<'l, 'w> {
         let absent = absent_bytes(self.layout);
         self.layout.excess = self.whole.iter().zip(absent).map(|(whole, absent)| whole - absent).collect();
     }
+}
+
+/// The pressure with nothing absent, by slot.
+pub(super) fn whole_excess(layout: &Layout<'_>) -> Vec<i64> {
+    layout.excess.iter().zip(absent_bytes(layout)).map(|(left, absent)| left + absent).collect()
 }
 
 /// Bytes that are absent, by slot.

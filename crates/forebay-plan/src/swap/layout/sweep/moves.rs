@@ -4,6 +4,7 @@ use crate::swap::layout::sweep::choice::{Choice, Effect};
 use crate::swap::layout::sweep::Sweep;
 use crate::swap::layout::{Absence, Copy};
 use crate::swap::schedule::Place;
+use crate::swap::timeline::{carried_bytes, carrying_ns};
 
 impl Sweep<'_, '_> {
     /// Makes a slot longer, until it has room for so many bytes in one direction.
@@ -15,20 +16,14 @@ impl Sweep<'_, '_> {
         let granule_bytes = self.layout.granule_bytes;
         let bytes = bytes.next_multiple_of(granule_bytes);
         let before_ns = self.layout.timeline.slots[slot].duration_ns + self.added_ns[slot];
-        let capacity = |rate: u64, time_ns: u64| {
-            let bytes = (u128::from(time_ns) * u128::from(rate) / 1_000_000_000) as u64;
-            bytes - bytes % granule_bytes
-        };
+        let capacity = |rate: u64, time_ns: u64| carried_bytes(time_ns, rate, granule_bytes);
         let room = &mut self.layout.room;
         let (on_link, on_ssd) = match outwards {
             true => ((link, room.link_out[slot]), (ssd_out, room.ssd_out[slot])),
             false => ((link, room.link_in[slot]), (ssd_in, room.ssd_in[slot])),
         };
         // Not a granule more: what is left over would be used, for pieces as small.
-        let needed_ns = |(rate, room): (u64, u64)| {
-            let carried_bytes = capacity(rate, before_ns) - room + bytes;
-            (u128::from(carried_bytes) * 1_000_000_000).div_ceil(u128::from(rate)) as u64
-        };
+        let needed_ns = |(rate, room): (u64, u64)| carrying_ns(capacity(rate, before_ns) - room + bytes, rate);
         let after_ns = needed_ns(on_link).max(if place == Place::Ssd { needed_ns(on_ssd) } else { 0 }).max(before_ns);
         self.added_ns[slot] += after_ns - before_ns;
         self.stretched[usize::from(!outwards)].set(slot, true);
