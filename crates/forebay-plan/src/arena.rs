@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::liveness::{Liveness, Owner};
-use crate::residency::{root, Residency, Segment, DEVICE_ALIGNMENT_BYTES};
+use crate::liveness::{Liveness, Owner, DEVICE_ALIGNMENT_BYTES};
+use crate::residency::{root, Residency, Segment};
 use forebay_base::ByteRange;
 use forebay_memory::{place, Effort, Item, Piece, Placement, PlacementError};
 
@@ -66,6 +66,18 @@ pub fn arena_or_lack(
         Err(PlacementError::Search { lowest, .. }) => Err(components.lack(&lowest, live.launch_count, capacity_bytes)),
         Err(_) => Err(Vec::new()),
     }
+}
+
+/// Every stay in a place of its own, as if the device had no end: for what a plan would take if placement were no matter.
+pub fn boundless(live: &Liveness, residency: &Residency) -> Arena {
+    let components = Components::new(live, residency, None);
+    let mut offsets = Vec::with_capacity(components.items.len());
+    let mut height_bytes = 0;
+    for item in &components.items {
+        offsets.push(height_bytes);
+        height_bytes += item.size_bytes().next_multiple_of(DEVICE_ALIGNMENT_BYTES);
+    }
+    components.arena(live, residency, &Placement { offsets, height_bytes })
 }
 
 /// Stays with one base each.

@@ -5,6 +5,8 @@
 //! program as a workload. Each launch is one of its slots, so that what it finds holds in launches, which is what plans are made
 //! of: bytes are taken for whole launches, and a copy stands between two.
 
+mod workload;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -14,45 +16,11 @@ use forebay_model::program::Program;
 use crate::cost::Costs;
 use crate::liveness::{Chunk, Liveness};
 use crate::order::Ordered;
-use crate::residency::{device_bytes, fetch_in_step_before, kind, mandatory_usage, Kind, Residency, Segment};
+use crate::residency::{fetch_in_step_before, kind, Kind, Residency, Segment};
 use crate::swap::launches::{plan_launches, repeats};
 use crate::swap::schedule::{Direction, Piece, Place, Schedule};
-use crate::swap::workload::{Kernel, Machine, Tensor, Workload, MOST_BYTES};
-
-/// A program's chunks as tensors, its launches as kernels.
-fn workload(program: &Program, live: &Liveness, costs: &Costs, capacity_bytes: u64, host_bytes: u64) -> Workload {
-    let mut kernels: Vec<Kernel> = (program.launches.iter().zip(&costs.launch_ns))
-        .map(|(launch, &duration_ns)| Kernel {
-            name: launch.name.clone(),
-            duration_ns,
-            reads: Vec::new(),
-            writes: Vec::new(),
-            workspace_bytes: 0,
-        })
-        .collect();
-    for (number, chunk) in live.chunks.iter().enumerate() {
-        for access in &chunk.accesses {
-            let kernel = &mut kernels[access.launch];
-            kernel.reads.extend(access.reads.then_some(number));
-            kernel.writes.extend(access.writes.then_some(number));
-        }
-    }
-    let tensor =
-        |chunk: &Chunk| Tensor { size_bytes: device_bytes(chunk), persistent: kind(program, chunk).persistent };
-    let per_second = |bytes: f64| (bytes as u64).clamp(1, MOST_BYTES);
-    let Costs { link, disk, .. } = costs;
-    // As much goes one way as the other, so a link that they share has half its rate for each.
-    let slower = link.to_device.bytes_per_second.min(link.from_device.bytes_per_second);
-    let each_way = if link.duplex { slower } else { slower / 2.0 };
-    let machine = Machine {
-        device_memory_bytes: capacity_bytes,
-        host_memory_bytes: host_bytes.min(MOST_BYTES),
-        link_bytes_per_s: per_second(each_way),
-        ssd_read_bytes_per_s: per_second(disk.read.bytes_per_second),
-        ssd_write_bytes_per_s: per_second(disk.write.bytes_per_second),
-    };
-    Workload { tensors: live.chunks.iter().map(tensor).collect(), kernels, machine }
-}
+use crate::swap::workload::Workload;
+use workload::workload;
 
 /// The program with launches that run once more, before those that need what was dropped meanwhile: first with the few that are
 /// most worth it, then with more and more. Launches come one by one. `live` is the liveness of the program as it is given,
@@ -121,8 +89,10 @@ pub fn joint_residency(
     lost_bytes: &[u64],
 ) -> Option<(Liveness, Residency)> {
     let mut workload = workload(program, live, costs, room.device_bytes, room.host_bytes);
-    for ((kernel, &lost), needed) in workload.kernels.iter_mut().zip(lost_bytes).zip(mandatory_usage(live)) {
-        kernel.workspace_bytes = lost.min(room.device_bytes.saturating_sub(needed));
+    let device_bytes = workload.machine.device_memory_bytes;
+    for (launch, &lost) in lost_bytes.iter().enumerate() {
+        let needed_bytes = workload.working_set_bytes(&workload.kernels[launch]);
+        workload.kernels[launch].workspace_bytes = lost.min(device_bytes.saturating_sub(needed_bytes));
     }
     workload.validate().ok()?;
     let schedule = plan_launches(&workload)?;

@@ -18,6 +18,7 @@
 //! | [`ways`] | links and disks |
 //! | [`residency`] | which bytes are on the device when: keep or swap |
 //! | [`joint`] | the same, and what is computed again, where links are short of time |
+//! | [`mod@small`] | chunks that stay, because copies of them would be mostly latency |
 //! | [`mod@stretch`] | time for transfers: stays begin earlier and end later |
 //! | [`stores`] | which bytes are on the host and which on disk while they are not on the device |
 //! | [`schedule`] | launches and copies in one list, with streams |
@@ -56,6 +57,7 @@ pub mod residency;
 pub mod saved_costs;
 pub mod schedule;
 pub mod simulate;
+pub mod small;
 pub mod split;
 pub mod stores;
 pub mod stretch;

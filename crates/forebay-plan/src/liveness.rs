@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_base::ByteRange;
 use forebay_model::program::{BufferId, Operand, Program};
 
+/// Alignment in bytes of what is placed on the device.
+pub const DEVICE_ALIGNMENT_BYTES: u64 = 256;
 /// The smallest chunk that a large buffer is cut into, in bytes.
 const CHUNK_MIN_BYTES: u64 = 1 << 20;
 /// Into how many chunks a large buffer is cut at most.
@@ -52,6 +54,11 @@ impl Chunk {
     pub fn is_changed(&self) -> bool {
         self.accesses.iter().any(|access| access.writes)
     }
+
+    /// Bytes that it takes on the device, alignment included.
+    pub fn device_bytes(&self) -> u64 {
+        self.range.len().next_multiple_of(DEVICE_ALIGNMENT_BYTES)
+    }
 }
 
 /// All chunks of a program, those of one buffer next to each other.
@@ -61,6 +68,19 @@ pub struct Liveness {
     pub chunks: Vec<Chunk>,
     /// Number of launches.
     pub launch_count: usize,
+}
+
+impl Liveness {
+    /// Bytes that each launch needs at once: its operands and its scratch.
+    pub fn needed_bytes(&self) -> Vec<u64> {
+        let mut needed_bytes = vec![0; self.launch_count];
+        for chunk in &self.chunks {
+            for access in &chunk.accesses {
+                needed_bytes[access.launch] += chunk.device_bytes();
+            }
+        }
+        needed_bytes
+    }
 }
 
 /// Finds the chunks and their accesses. With `split`, large buffers are cut into several chunks.

@@ -22,7 +22,6 @@ use forebay_model::program::{Operand, Program, Role};
 use crate::dependences::Dependences;
 use crate::liveness::{Chunk, Liveness, Owner};
 use crate::profile::Profile;
-use crate::residency::device_bytes;
 
 /// How many launches whose needs are met are looked at for one group.
 const LOOKED_AT_MAX: usize = 1024;
@@ -152,7 +151,7 @@ impl<'a> Filling<'a> {
         for (index, chunk) in live.chunks.iter().enumerate() {
             let waiting: BTreeSet<usize> = chunk.accesses.iter().map(|access| access.launch).collect();
             waiting.iter().for_each(|&launch| touched[launch].push(index));
-            let (bytes, kind) = (device_bytes(chunk) as i64, kind(program, chunk));
+            let (bytes, kind) = (chunk.device_bytes() as i64, kind(program, chunk));
             let (Some(&first), Some(&last)) = (waiting.first(), waiting.last()) else {
                 holdings.push(Holding { bytes: 0, waiting, taken: false });
                 continue;
@@ -336,7 +335,6 @@ mod tests {
     use super::*;
     use crate::alias::alias_in_any_order;
     use crate::liveness::liveness;
-    use crate::residency::mandatory_usage;
     use crate::testing::{random_training_program, ProgramBuilder, Random};
     use forebay_base::kernel::UnaryOp;
     use forebay_base::Kernel;
@@ -383,7 +381,7 @@ mod tests {
                 Kind::Given => 0..last + 1,
                 Kind::Made => first..last + 1,
             };
-            taken[span].iter_mut().for_each(|bytes| *bytes += device_bytes(chunk));
+            taken[span].iter_mut().for_each(|bytes| *bytes += chunk.device_bytes());
         }
         taken.into_iter().max().unwrap_or(0)
     }
@@ -398,7 +396,7 @@ mod tests {
             let one_by_one: Vec<Vec<usize>> = (0..live.launch_count).map(|launch| vec![launch]).collect();
             let file_peak = peak(&program, &live, &one_by_one);
             for (lazy, window) in [(false, usize::MAX), (true, usize::MAX), (false, 3)] {
-                let limit_bytes = file_peak + random.below(4) * mandatory_usage(&live)[0];
+                let limit_bytes = file_peak + random.below(4) * live.needed_bytes()[0];
                 let groups = group(&program, &live, Choice { limit_bytes, window, lazy });
                 let mut number = vec![usize::MAX; live.launch_count];
                 let order: Vec<usize> = groups.iter().flatten().copied().collect();

@@ -3,8 +3,9 @@
 //! Every chunk must be on the device for the launches that touch it. Between two such launches lies a *gap*: the chunk is
 //! kept, or it leaves and comes back. Keeping a gap saves transfers and costs bytes for as long as the gap lasts, so gaps are
 //! kept in order of time saved per byte and nanosecond held, as long as they fit (short gaps first: with equal chunks this
-//! is Belady's rule seen from the gaps). What remains free then lets transfers start early and end late, so that they hide
-//! behind launches: the longer the way ([`crate::stores`]), the earlier.
+//! is Belady's rule seen from the gaps); those of small chunks ([`mod@crate::small`]) come before all others. What remains free
+//! then lets transfers start early and end late, so that they hide behind launches: the longer the way ([`crate::stores`]), the
+//! earlier.
 //!
 //! Chunks that last from step to step have one more gap, from their last launch round to their first. A chunk with any gap
 //! not kept has its home on the host: then its host copy is valid whenever it has not been changed in this step, and a step
@@ -20,9 +21,7 @@ use forebay_model::program::{Program, Role};
 
 use crate::cost::Costs;
 use crate::liveness::{Access, Chunk, Liveness, Owner};
-
-/// Alignment in bytes of what is placed on the device.
-pub const DEVICE_ALIGNMENT_BYTES: u64 = 256;
+use crate::small::small;
 
 /// How tightly to fill the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,12 +116,13 @@ pub fn residency_of(
     lost_bytes: &[u64],
     changing_away: bool,
 ) -> Residency {
-    let mut usage = mandatory_usage(live);
-    usage.iter_mut().zip(lost_bytes).for_each(|(used, lost)| *used += lost);
+    let mut usage = live.needed_bytes();
     let starts = launch_starts(costs);
     let gaps = sorted_gaps(live, kinds, costs, &starts);
     let barred: Vec<bool> = live.chunks.iter().map(|chunk| changing_away && chunk.is_changed()).collect();
-    let kept = keep_gaps(live, gaps, &mut usage, filling, &barred);
+    let small = small(live, costs, filling.keep_bytes);
+    let (small, large) = gaps.into_iter().partition(|gap: &Gap| small[gap.chunk]);
+    let kept = keep_gaps(live, [small, large], &mut usage, lost_bytes, filling, &barred);
     let mut residency = Residency::default();
     for (index, chunk) in live.chunks.iter().enumerate() {
         residency.add(chunk, kinds[index], &kept[index], live.launch_count);
@@ -149,22 +149,6 @@ struct Boundary {
     home_on_device: bool,
     carried: bool,
     launch_count: usize,
-}
-
-/// Bytes that a chunk takes on the device, alignment included.
-pub fn device_bytes(chunk: &Chunk) -> u64 {
-    chunk.range.len().next_multiple_of(DEVICE_ALIGNMENT_BYTES)
-}
-
-/// Bytes that each launch needs at once: its operands and its scratch.
-pub fn mandatory_usage(live: &Liveness) -> Vec<u64> {
-    let mut usage = vec![0u64; live.launch_count];
-    for chunk in &live.chunks {
-        for access in &chunk.accesses {
-            usage[access.launch] += device_bytes(chunk);
-        }
-    }
-    usage
 }
 
 /// What a program says of a chunk's owner.
@@ -202,7 +186,7 @@ fn sorted_gaps(live: &Liveness, kinds: &[Kind], costs: &Costs, starts: &[u64]) -
                 [accesses[after].launch + 1..next.launch, 0..0]
             };
             let changed = accesses[..=after].iter().any(|access| access.writes);
-            let bytes = device_bytes(chunk);
+            let bytes = chunk.device_bytes();
             let fetch = if next.reads { costs.copy_in_ns(bytes) } else { 0 };
             let save = if changed && next.reads { costs.copy_out_ns(bytes) } else { 0 };
             let held_ns: u64 =
@@ -222,17 +206,18 @@ fn sort(gaps: &mut [Gap]) {
     gaps.sort_by(|a, b| b.density.total_cmp(&a.density).then(a.chunk.cmp(&b.chunk)).then(a.after.cmp(&b.after)));
 }
 
-/// By chunk and gap (counted by the access before it): whether the gap is kept. Chunks that are `barred` spend the boundary
-/// on the host alone.
+/// By chunk and gap (counted by the access before it): whether the gap is kept. Gaps of small chunks come first, and whatever
+/// bytes are lost. Chunks that are `barred` spend the boundary on the host alone.
 fn keep_gaps(
     live: &Liveness,
-    mut gaps: Vec<Gap>,
+    [small, mut gaps]: [Vec<Gap>; 2],
     usage: &mut [u64],
+    lost_bytes: &[u64],
     filling: Filling,
     barred: &[bool],
 ) -> Vec<Vec<bool>> {
     let mut kept: Vec<Vec<bool>> = vec![Vec::new(); live.chunks.len()];
-    for gap in &gaps {
+    for gap in small.iter().chain(&gaps) {
         let list = &mut kept[gap.chunk];
         list.resize(list.len().max(gap.after + 1), false);
     }
@@ -252,6 +237,8 @@ fn keep_gaps(
             }
         }
     };
+    try_all(&small, &mut kept, usage);
+    usage.iter_mut().zip(lost_bytes).for_each(|(used, lost)| *used += lost);
     try_all(&gaps, &mut kept, usage);
     // What leaves within the step is saved whether or not it is carried over the boundary: that is worth less then.
     let mut freed = false;

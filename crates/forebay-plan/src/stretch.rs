@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::cost::Costs;
 use crate::liveness::Liveness;
-use crate::residency::{device_bytes, fetch_in_step_before, launch_starts, Residency, Segment};
+use crate::residency::{fetch_in_step_before, launch_starts, Residency, Segment};
 
 /// Where the copies of a chunk go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub fn stretch(
     let mut usage = lost_bytes.to_vec();
     usage.resize(live.launch_count, 0);
     for segment in &residency.segments {
-        let bytes = device_bytes(&live.chunks[segment.chunk]);
+        let bytes = live.chunks[segment.chunk].device_bytes();
         usage[segment.start..=segment.end].iter_mut().for_each(|used| *used += bytes);
     }
     let mut stretching = Stretching { live, costs, starts: launch_starts(costs), usage, capacity_bytes };
@@ -71,7 +71,7 @@ impl Stretching<'_> {
         let mut free_until_ns = [u64::MAX; 2];
         for index in fetches {
             let chunk = segments[index].chunk;
-            let (bytes, Route { on_disk, over_boundary }) = (device_bytes(&self.live.chunks[chunk]), route(chunk));
+            let (bytes, Route { on_disk, over_boundary }) = (self.live.chunks[chunk].device_bytes(), route(chunk));
             let copy_ns = if on_disk { self.costs.disk_read_ns(bytes) } else { self.costs.copy_in_ns(bytes) };
             let free_until_ns = &mut free_until_ns[usize::from(on_disk)];
             let finish_ns = (*free_until_ns).min(self.starts[segments[index].start]);
@@ -101,7 +101,7 @@ impl Stretching<'_> {
         let mut from_launch: BTreeMap<usize, usize> = BTreeMap::new();
         for index in late {
             let chunk = residency.segments[index].chunk;
-            let bytes = device_bytes(&self.live.chunks[chunk]);
+            let bytes = self.live.chunks[chunk].device_bytes();
             let Some(begin_ns) = free_until_ns.checked_sub(self.costs.copy_in_ns(bytes)) else { continue };
             let stays_end = residency.segments[index..].iter().take_while(|stay| stay.chunk == chunk).map(|s| s.end);
             let free_from = stays_end.last().map_or(0, |end| end + 1);
@@ -138,7 +138,7 @@ impl Stretching<'_> {
         let mut free_from_ns = [0; 2];
         for index in saves {
             let chunk = segments[index].chunk;
-            let (bytes, on_disk) = (device_bytes(&self.live.chunks[chunk]), route(chunk).on_disk);
+            let (bytes, on_disk) = (self.live.chunks[chunk].device_bytes(), route(chunk).on_disk);
             let copy_ns = if on_disk { self.costs.disk_write_ns(bytes) } else { self.costs.copy_out_ns(bytes) };
             let free_from_ns = &mut free_from_ns[usize::from(on_disk)];
             let finish_ns = (*free_from_ns).max(self.starts[segments[index].end + 1]) + copy_ns;
@@ -211,7 +211,7 @@ mod tests {
             for stay in &found.segments {
                 usage[stay.start..=stay.end]
                     .iter_mut()
-                    .for_each(|used| *used += device_bytes(&live.chunks[stay.chunk]));
+                    .for_each(|used| *used += live.chunks[stay.chunk].device_bytes());
             }
             assert!(usage.iter().all(|&used| used <= capacity_bytes), "{usage:?}");
         }

@@ -9,7 +9,7 @@ use crate::liveness::{liveness, Liveness};
 use crate::order::Ordered;
 use crate::parts::costs_of_parts;
 use crate::planner::{plan, PlanOptions};
-use crate::residency::{kind, mandatory_usage, residency, Filling, Residency};
+use crate::residency::{kind, residency, Filling, Residency};
 use crate::schedule::schedule;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
@@ -109,7 +109,7 @@ fn no_residency_that_takes_as_many_bytes_beats_the_bound() {
         let ordered = Ordered { program: alias(ordered.program, &ordered.groups), ..ordered };
         let program = &ordered.program;
         let live = liveness(program, false);
-        let needed_bytes = mandatory_usage(&live).into_iter().max().unwrap_or(0);
+        let needed_bytes = live.needed_bytes().into_iter().max().unwrap_or(0);
         for attempt in 0..6 {
             let room_bytes = needed_bytes + random.below(6) * needed_bytes / 2;
             let filling = Filling { keep_bytes: room_bytes, transfer_bytes: 0, isolate: false, joined_bytes: u64::MAX };

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use super::Life;
 use crate::cost::Costs;
 use crate::liveness::Liveness;
-use crate::residency::{mandatory_usage, residency_of, Filling, Kind, Segment};
+use crate::residency::{residency_of, Filling, Kind, Segment};
 use crate::stretch::{stretch, Route};
 
 /// The part of the capacity, in percent, that units kept between uses may take; the rest is room for transfers under way.
@@ -37,7 +37,7 @@ pub struct Moves {
 pub(super) fn moves(lives: &[Life], launch_count: usize, unit_bytes: u64, capacity: u64, costs: &Costs) -> Vec<Moves> {
     let kinds: Vec<Kind> = lives.iter().map(|life| life.kind).collect();
     let live = Liveness { chunks: lives.iter().map(|life| life.chunk(unit_bytes)).collect(), launch_count };
-    let needed = mandatory_usage(&live).into_iter().max().unwrap_or(0);
+    let needed = live.needed_bytes().into_iter().max().unwrap_or(0);
     let capacity_bytes = capacity * unit_bytes;
     let keep_bytes = (capacity_bytes / 100 * KEEP_PERCENT).max(needed);
     let keep_bytes = if lives_together(lives) <= capacity { capacity_bytes } else { keep_bytes };

@@ -4,11 +4,10 @@
 //! Room is given away a little smaller then, at the launches where something found no place and nowhere else, until all have
 //! one.
 
-use crate::arena::arena_or_lack;
+use crate::arena::{arena_or_lack, boundless};
 use crate::error::PlanError;
 use crate::liveness::Liveness;
-use crate::plan::Plan;
-use crate::residency::{mandatory_usage, Filling, Residency};
+use crate::residency::{Filling, Residency};
 use crate::stores::Stores;
 
 use super::variant::{split, Variant};
@@ -48,16 +47,18 @@ impl Planner<'_> {
         }
     }
 
-    /// Tries these parts of the capacity as room for what is kept; the fastest plan, if any has a placement.
+    /// Tries these parts of the capacity as room for what is kept; the fastest plan, if any has a placement and is better than
+    /// another one.
     pub(super) fn fastest(
         &self,
         variant: &Variant,
         percents: &[u64],
         capacity_bytes: u64,
+        other: Option<&Filled>,
     ) -> Result<Option<Filled>, PlanError> {
         let mut best: Option<Filled> = None;
         let split = split(variant);
-        let needed = mandatory_usage(&split).into_iter().max().unwrap_or(0);
+        let needed = split.needed_bytes().into_iter().max().unwrap_or(0);
         if needed > capacity_bytes {
             return Ok(None);
         }
@@ -75,15 +76,12 @@ impl Planner<'_> {
                 if tried.contains(&stays) {
                     continue;
                 }
+                tried.push(stays);
                 let find = |lost_bytes: &[u64]| {
                     let (residency, stores) = self.stays(variant, &split, filling, lost_bytes);
                     Some((split.clone(), residency, stores))
                 };
-                let plan = self.fitted(variant, capacity_bytes, find)?;
-                tried.push(stays);
-                let Some(plan) = plan else { continue };
-                let filled = self.filled(plan, percent);
-                if best.as_ref().is_none_or(|best| filled.is_better(best)) {
+                if let Some(filled) = self.fitted(variant, percent, capacity_bytes, best.as_ref().or(other), find)? {
                     (best, worse) = (Some(filled), 0);
                 }
             }
@@ -95,22 +93,34 @@ impl Planner<'_> {
     }
 
     /// The plan of the stays that are found where some bytes are lost to each launch: none at first, then those that would have
-    /// been needed for all stays to have a place.
+    /// been needed for all stays to have a place. `None` where it is no better than another one; what would not be if placement
+    /// were no matter is not placed.
     pub(super) fn fitted(
         &self,
         variant: &Variant,
+        percent: u64,
         capacity_bytes: u64,
+        other: Option<&Filled>,
         find: impl Fn(&[u64]) -> Option<(Liveness, Residency, Stores)>,
-    ) -> Result<Option<Plan>, PlanError> {
+    ) -> Result<Option<Filled>, PlanError> {
         let mut lost_bytes = vec![0; variant.ordered.program.launches.len()];
         let mut before: Option<(Residency, Vec<u64>)> = None;
         let mut long_looks = LONG_LOOKS;
         for round in 1..=ROUNDS {
             let Some((live, residency, stores)) = find(&lost_bytes) else { return Ok(None) };
+            let is_better = |filled: &Filled| other.is_none_or(|other| filled.is_better(other));
+            let stays = (live, residency, stores);
+            if other.is_some() && !is_better(&self.unplaced(variant, &stays, percent)?) {
+                return Ok(None);
+            }
+            let (live, residency, stores) = stays;
             let lack_bytes = match before {
                 Some((same, lack_bytes)) if same == residency => lack_bytes,
                 _ => match arena_or_lack(&live, &residency, capacity_bytes, &mut long_looks) {
-                    Ok(arena) => return self.emit(variant, &live, (&residency, &stores), &arena).map(Some),
+                    Ok(arena) => {
+                        let filled = self.filled(self.emit(variant, &live, (&residency, &stores), &arena)?, percent);
+                        return Ok(Some(filled).filter(is_better));
+                    }
                     Err(lack_bytes) => lack_bytes,
                 },
             };
@@ -120,6 +130,17 @@ impl Planner<'_> {
             before = Some((residency, lack_bytes));
         }
         Ok(None)
+    }
+
+    /// What stays would come to if placement were no matter.
+    pub(super) fn unplaced(
+        &self,
+        variant: &Variant,
+        (live, residency, stores): &(Liveness, Residency, Stores),
+        percent: u64,
+    ) -> Result<Filled, PlanError> {
+        let plan = self.emit(variant, live, (residency, stores), &boundless(live, residency))?;
+        Ok(self.filled(plan, percent))
     }
 }
 
@@ -140,7 +161,7 @@ mod tests {
             let planner =
                 Planner { program: &program, limits: &limits, costs: &costs, in_core_ns: 0, cut: false, room: None };
             let live = split(&file);
-            let needed_bytes = mandatory_usage(&live).into_iter().max().unwrap_or(0);
+            let needed_bytes = live.needed_bytes().into_iter().max().unwrap_or(0);
             let capacity_bytes = needed_bytes * [8, 9, 10, 12][seed as usize % 4] / 8;
             let filling = Filling {
                 keep_bytes: capacity_bytes,
@@ -152,7 +173,7 @@ mod tests {
             let Err(lack_bytes) = arena_or_lack(&live, &residency, capacity_bytes, &mut 0) else { continue };
             lacking += 1;
             assert!(lack_bytes.iter().any(|&bytes| bytes > 0), "seed {seed}");
-            let Some(found) = planner.fastest(&file, &[100], capacity_bytes).unwrap() else { continue };
+            let Some(found) = planner.fastest(&file, &[100], capacity_bytes, None).unwrap() else { continue };
             let most_bytes = capacity_bytes.next_multiple_of(limits.tile_size_bytes);
             assert!(found.plan.statistics.device_peak_bytes <= most_bytes, "seed {seed}");
             fitted += 1;

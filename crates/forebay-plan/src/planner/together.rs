@@ -2,39 +2,106 @@
 
 use crate::error::PlanError;
 use crate::joint::{joint_residency, with_repeats, JointRoom};
-use crate::liveness::liveness;
+use crate::liveness::{liveness, Liveness};
 use crate::order::Ordered;
-use crate::stores::stores;
+use crate::residency::{Filling, Residency};
+use crate::stores::{stores, Stores};
 
 use super::variant::{split, Variant};
-use super::{Filled, Planner, WORSE_MAX};
+use super::{Filled, Planner, UNLIMITED};
 
 /// Parts of the capacity, in percent, that are filled; the rest is for the gaps that placement cannot fill. The first that has
 /// a placement is taken.
 const FILL_PERCENT: [u64; 7] = [98, 94, 88, 80, 70, 62, 55];
 /// Bytes that the host may hold where there is no budget.
 const ANY_BYTES: u64 = u64::MAX;
+/// After so many attempts of one manner in a row that are no faster, more of the same are no faster either.
+const FUTILE_MAX: usize = 3;
+/// What could be at best this fraction faster is not worth an attempt.
+const WORTHWHILE: u64 = 100;
+
+/// How it is decided what moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// All together.
+    Together,
+    /// Gap by gap: then there are fewer copies.
+    ByGap,
+}
 
 impl Planner<'_> {
-    /// The fastest such plan, of the launches as they come and with launches that run again; `None` where none was found.
-    pub(super) fn together(&self, file: &Variant, capacity_bytes: u64) -> Result<Option<Filled>, PlanError> {
-        let Some(mut best) = self.filled_together(file, &FILL_PERCENT, capacity_bytes)? else { return Ok(None) };
+    /// The fastest such plan, of the launches as they come and with launches that run again; `None` where none was found that
+    /// is better than another one. What would be best if placement were no matter is tried first.
+    pub(super) fn together(
+        &self,
+        file: &Variant,
+        capacity_bytes: u64,
+        other: Option<&Filled>,
+    ) -> Result<Option<Filled>, PlanError> {
         let ordered = Ordered { program: file.apart.clone(), ..file.ordered.clone() };
         let live = liveness(&ordered.program, false);
-        let mut worse = 0;
-        for repeating in with_repeats(&ordered, &live, &file.costs, capacity_bytes, self.host_bytes()) {
-            // What was too much for placement still is.
-            let percents: Vec<u64> = FILL_PERCENT.into_iter().filter(|&percent| percent <= best.percent).collect();
-            let next = self.filled_together(&Variant::new(repeating, self.costs), &percents, capacity_bytes)?;
-            match next.filter(|next| next.is_better(&best)) {
-                Some(next) => (best, worse) = (next, 0),
-                None => worse += 1,
-            }
-            if worse == WORSE_MAX {
-                break;
+        let repeating = with_repeats(&ordered, &live, &file.costs, capacity_bytes, self.host_bytes());
+        let repeating: Vec<Variant> = repeating.into_iter().map(|ordered| Variant::new(ordered, self.costs)).collect();
+        let mut attempts = Vec::new();
+        for (number, variant) in std::iter::once(file).chain(&repeating).enumerate() {
+            // Gap by gap, the launches as they come have been tried.
+            for manner in [Manner::Together, Manner::ByGap].into_iter().take(1 + number.min(1)) {
+                if let Some(outlook) = self.outlook(variant, manner, capacity_bytes)? {
+                    attempts.push((outlook, variant, manner));
+                }
             }
         }
-        Ok(Some(best))
+        attempts.sort_by_key(|(outlook, ..)| (outlook.excess_bytes, outlook.step_ns));
+        let (mut best, mut worse) = (None, [0; 2]);
+        for (outlook, variant, manner) in attempts {
+            let (other, worse) = (best.as_ref().or(other), &mut worse[manner as usize]);
+            let outlook = Filled { step_ns: outlook.step_ns + outlook.step_ns / WORTHWHILE, ..outlook };
+            if *worse == FUTILE_MAX || other.is_some_and(|other| !outlook.is_better(other)) {
+                continue;
+            }
+            let next = match manner {
+                Manner::Together => self.filled_together(variant, capacity_bytes, other)?,
+                Manner::ByGap => self.fastest(variant, self.keep_percents(), capacity_bytes, other)?,
+            };
+            *worse = if next.is_some() { 0 } else { *worse + 1 };
+            best = next.or(best);
+        }
+        Ok(best)
+    }
+
+    /// What a variant's plan would come to with all the capacity as room, and if placement were no matter.
+    fn outlook(&self, variant: &Variant, manner: Manner, capacity_bytes: u64) -> Result<Option<Filled>, PlanError> {
+        let split = split(variant);
+        let stays = match manner {
+            Manner::Together => self.find_together(variant, &split, FILL_PERCENT[0], capacity_bytes)(&[]),
+            Manner::ByGap => {
+                let filling = Filling { keep_bytes: capacity_bytes, transfer_bytes: capacity_bytes, ..UNLIMITED };
+                let (residency, stores) = self.stays(variant, &split, filling, &[]);
+                Some((split, residency, stores))
+            }
+        };
+        stays.map(|stays| self.unplaced(variant, &stays, FILL_PERCENT[0])).transpose()
+    }
+
+    /// What is on the device when, decided together within a part of the capacity, where some of it is lost to each launch.
+    fn find_together<'f>(
+        &'f self,
+        variant: &'f Variant,
+        live: &'f Liveness,
+        percent: u64,
+        capacity_bytes: u64,
+    ) -> impl Fn(&[u64]) -> Option<(Liveness, Residency, Stores)> + 'f {
+        let (program, costs) = (&variant.ordered.program, &variant.costs);
+        let room = JointRoom {
+            device_bytes: capacity_bytes / 100 * percent,
+            host_bytes: self.host_bytes(),
+            changing_away: self.room.is_some_and(|room| room.changing_on_disk),
+        };
+        move |lost_bytes| {
+            let (live, residency) = joint_residency(program, live, costs, room, lost_bytes)?;
+            let stores = stores(program, &live, &residency, costs, self.room);
+            Some((live, residency, stores))
+        }
     }
 
     fn host_bytes(&self) -> u64 {
@@ -44,25 +111,14 @@ impl Planner<'_> {
     fn filled_together(
         &self,
         variant: &Variant,
-        percents: &[u64],
         capacity_bytes: u64,
+        other: Option<&Filled>,
     ) -> Result<Option<Filled>, PlanError> {
         let live = split(variant);
-        let (program, costs) = (&variant.ordered.program, &variant.costs);
-        let changing_away = self.room.is_some_and(|room| room.changing_on_disk);
-        for &percent in percents {
-            let room = JointRoom {
-                device_bytes: capacity_bytes / 100 * percent,
-                host_bytes: self.host_bytes(),
-                changing_away,
-            };
-            let find = |lost_bytes: &[u64]| {
-                let (live, residency) = joint_residency(program, &live, costs, room, lost_bytes)?;
-                let stores = stores(program, &live, &residency, costs, self.room);
-                Some((live, residency, stores))
-            };
-            if let Some(plan) = self.fitted(variant, capacity_bytes, find)? {
-                return Ok(Some(self.filled(plan, percent)));
+        for percent in FILL_PERCENT {
+            let find = self.find_together(variant, &live, percent, capacity_bytes);
+            if let Some(filled) = self.fitted(variant, percent, capacity_bytes, other, find)? {
+                return Ok(Some(filled));
             }
         }
         Ok(None)

@@ -9,7 +9,6 @@ use crate::early::updates_early;
 use crate::error::PlanError;
 use crate::liveness::{liveness, Liveness};
 use crate::order::{LaunchOrder, Ordered};
-use crate::residency::mandatory_usage;
 
 /// A program in one order, with outputs in the place of inputs that die.
 pub(super) struct Variant {
@@ -82,7 +81,7 @@ pub(super) fn check_sizes(file: &Variant, limits: &Limits) -> Result<(u64, Strin
 
 /// The smallest budget that has a plan: what the most demanding launch needs at once, in whole tiles; and that launch.
 pub(super) fn minimum_budget(variant: &Variant, limits: &Limits) -> (u64, String) {
-    let usage = mandatory_usage(&variant.live);
+    let usage = variant.live.needed_bytes();
     let launch = (0..usage.len()).max_by_key(|&launch| (usage[launch], std::cmp::Reverse(launch)));
     let bytes = launch.map_or(0, |launch| usage[launch]).max(1).next_multiple_of(limits.tile_size_bytes);
     (bytes, launch.map_or_else(String::new, |launch| variant.ordered.program.launches[launch].name.clone()))

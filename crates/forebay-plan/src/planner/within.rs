@@ -103,19 +103,17 @@ impl Planner<'_> {
         reordered: Option<&'v Variant>,
         capacity_bytes: u64,
     ) -> Result<(Plan, &'v Variant), PlanError> {
-        let mut best = self.fastest(file, self.keep_percents(), capacity_bytes)?.map(|best| (best, file));
+        let mut best = self.fastest(file, self.keep_percents(), capacity_bytes, None)?.map(|best| (best, file));
         if let Some(variant) = reordered {
             // The slack that is best for one order is about the best for the other.
             let percents = best.as_ref().map_or(self.keep_percents().to_vec(), |(best, _)| vec![best.percent]);
-            let other = self.fastest(variant, &percents, capacity_bytes)?;
-            let better = |other: &Filled| best.as_ref().is_none_or(|(best, _)| other.is_better(best));
-            best = other.filter(better).map(|other| (other, variant)).or(best);
+            let other = self.fastest(variant, &percents, capacity_bytes, best.as_ref().map(|(best, _)| best))?;
+            best = other.map(|other| (other, variant)).or(best);
         }
         let is_slow = |best: &(Filled, _)| best.0.step_ns as f64 > self.in_core_ns as f64 * SLOW;
         if !self.cut && best.as_ref().is_none_or(is_slow) {
-            let other = self.together(file, capacity_bytes)?;
-            let better = |other: &Filled| best.as_ref().is_none_or(|(best, _)| other.is_better(best));
-            best = other.filter(better).map(|other| (other, file)).or(best);
+            let other = self.together(file, capacity_bytes, best.as_ref().map(|(best, _)| best))?;
+            best = other.map(|other| (other, file)).or(best);
         }
         if let Some((best, variant)) = best {
             return Ok((best.plan, variant));

@@ -10,7 +10,7 @@ use std::ops::Range;
 use crate::swap::emit::emit;
 use crate::swap::idle::Needs;
 use crate::swap::layout::Layout;
-use crate::swap::planner::longest_slot_ns;
+use crate::swap::planner::{launches_in_whole_slots, longest_slot_ns, Launches};
 use crate::swap::recompute::Recomputation;
 use crate::swap::schedule::{Place, Schedule};
 use crate::swap::timeline::Timeline;
@@ -27,20 +27,20 @@ const CAREFUL_ROUNDS: usize = 8;
 /// Attempts to shorten waits.
 const SHRINKING_ROUNDS: usize = 5;
 
-/// Launches of a step with some that run once more: those alone that are most worth it, then with more and more others. None
-/// where everything fits without waits. Each launch is one slot.
-pub fn repeats(workload: &Workload) -> Vec<Vec<(usize, bool)>> {
+/// Launches of a step with some that run once more: those alone that are most worth it, then with more and more others; and
+/// what seems to be best where launches are looked for ([`crate::swap::planner`]). Each launch is one slot.
+pub fn repeats(workload: &Workload) -> Vec<Launches> {
     let search = Search::new(workload);
-    let plain = search.launches.clone();
-    let Some(pressed) = search.pressed() else { return Vec::new() };
-    let recomputation = Recomputation::new(workload, &pressed, CHAIN, Place::Host);
+    let recomputation = Recomputation::new(workload, &search.pressed(), CHAIN, Place::Host);
     let candidates = recomputation.candidates();
-    let mut found: Vec<Vec<(usize, bool)>> = PLANNED_SHARES
-        .iter()
-        .map(|sixteenths| recomputation.launches(&candidates[..(candidates.len() * sixteenths).div_ceil(16)]))
-        .filter(|launches| launches.len() > plain.len())
-        .collect();
-    found.dedup();
+    let share =
+        |sixteenths: &usize| recomputation.launches(&candidates[..(candidates.len() * sixteenths).div_ceil(16)]);
+    let mut found: Vec<Launches> = Vec::new();
+    for launches in PLANNED_SHARES.iter().map(share).chain(launches_in_whole_slots(workload)) {
+        if launches.len() > search.launches.len() && !found.contains(&launches) {
+            found.push(launches);
+        }
+    }
     found
 }
 
@@ -80,8 +80,7 @@ impl Push {
 
 struct Search<'a> {
     workload: &'a Workload,
-    /// Each launch's kernel, and whether it is a recomputation.
-    launches: Vec<(usize, bool)>,
+    launches: Launches,
     /// What waits are longer than bytes need, so that rounding does not take many rounds.
     slack_ns: u64,
 }
@@ -107,14 +106,12 @@ impl<'a> Search<'a> {
         self.launches.iter().map(|launch| launch.0).collect()
     }
 
-    /// For each launch, whether more is live than the device holds; none where everything fits without waits.
-    fn pressed(&self) -> Option<Vec<bool>> {
+    /// For each launch, whether more is live than the device holds.
+    fn pressed(&self) -> Vec<bool> {
         let (kernels, timeline) = (self.kernels(), self.timeline(&vec![0; self.launches.len()]));
         let needs = Needs::new(self.workload, &kernels, &timeline);
-        let mut layout = Layout::new(self.workload, &kernels, &timeline, &needs);
-        let pressed = timeline.runs.iter().map(|run| layout.excess[run.start] > 0).collect();
-        layout.relieve();
-        (layout.worst_bytes() > 0).then_some(pressed)
+        let layout = Layout::new(self.workload, &kernels, &timeline, &needs);
+        timeline.runs.iter().map(|run| layout.excess[run.start] > 0).collect()
     }
 
     /// Waits with which everything fits.

@@ -76,6 +76,12 @@ pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<S
     })
 }
 
+/// Launches of steps that seem to be among the shortest where each launch is one slot.
+pub(crate) fn launches_in_whole_slots(workload: &Workload) -> Vec<Launches> {
+    let mut search = Search { workload, longest_ns: u64::MAX, rounds: 0, progress: &mut |_| () };
+    search.finalists().into_iter().map(|finalist| finalist.launches).collect()
+}
+
 /// How long a slot may be.
 pub(crate) fn longest_slot_ns(workload: &Workload) -> u64 {
     let part = u128::from(workload.machine.device_memory_bytes / DEVICE_PARTS) * 1_000_000_000;
@@ -113,7 +119,7 @@ impl Share<'_> {
 }
 
 /// Each launch's kernel, and whether it is a recomputation.
-type Launches = Vec<(usize, bool)>;
+pub(crate) type Launches = Vec<(usize, bool)>;
 
 /// What a sweep starts from.
 #[derive(Clone, PartialEq)]

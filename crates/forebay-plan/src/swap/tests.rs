@@ -1,6 +1,7 @@
 //! The planner, the bound, demand paging and the verifier judge each other on random workloads.
 
 use crate::swap::bound::lower_bound_ns;
+use crate::swap::launches::repeats;
 use crate::swap::lru::demand_lru;
 use crate::swap::planner::plan;
 use crate::swap::schedule::{Place, Schedule};
@@ -37,6 +38,26 @@ fn demand_paging_keeps_the_rules_and_the_bound() {
         let bound_ns = lower_bound_ns(&workload).unwrap();
         assert!(account.step_ns >= bound_ns, "{name}: {} < {bound_ns}", account.step_ns);
     }
+}
+
+#[test]
+fn launches_that_repeat_are_found_once_and_keep_the_order_of_kernels() {
+    let mut repeating = 0;
+    for (name, workload) in workloads(200) {
+        let found = repeats(&workload);
+        repeating += usize::from(!found.is_empty());
+        for (number, launches) in found.iter().enumerate() {
+            let kernels: Vec<usize> = launches.iter().filter(|launch| !launch.1).map(|launch| launch.0).collect();
+            assert_eq!(kernels, (0..workload.kernels.len()).collect::<Vec<usize>>(), "{name}");
+            assert!(launches.len() > kernels.len(), "{name}: nothing runs again");
+            assert!(!found[..number].contains(launches), "{name}: found twice");
+            for (place, (kernel, _)) in launches.iter().enumerate().filter(|(_, launch)| launch.1) {
+                assert!(launches[..place].contains(&(*kernel, false)), "{name}: {kernel} runs again before it runs");
+                assert!(!workload.kernels[*kernel].updates_in_place(), "{name}: {kernel} updates twice");
+            }
+        }
+    }
+    assert!(repeating > 10, "{repeating} of them repeat something");
 }
 
 /// A schedule with one change, and what the verifier should find wrong.
