@@ -39,6 +39,8 @@ pub struct TraceRecord {
     pub start: Duration,
     /// End, since the device was made.
     pub end: Duration,
+    /// For how long a copy kept one of the device's lanes ([`Limits::lanes`]) busy; zero where that is not known, and for all else.
+    pub lane_time: Duration,
 }
 
 /// What a device reports: only what its caller could not foresee.

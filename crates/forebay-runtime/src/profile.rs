@@ -38,7 +38,8 @@ pub struct Lanes<'a> {
     pub count: f64,
     /// By label: how many the launch can use; 1 where it is not listed.
     pub of_launches: &'a [f64],
-    /// For how long a copy between host and device keeps a lane busy, in nanoseconds for each byte.
+    /// For how long a copy between host and device keeps a lane busy where its record does not say, in nanoseconds for each
+    /// byte.
     pub copy_ns_per_byte: f64,
 }
 
@@ -49,7 +50,11 @@ impl Lanes<'_> {
             Some(label) => self.of_launches.get(label as usize).copied().unwrap_or(1.0),
             None if copies => {
                 let duration_ns = (record.end - record.start).as_nanos().max(1) as f64;
-                (record.bytes as f64 * self.copy_ns_per_byte / duration_ns).min(1.0)
+                let lane_ns = match record.lane_time {
+                    Duration::ZERO => record.bytes as f64 * self.copy_ns_per_byte,
+                    lane_time => lane_time.as_nanos() as f64,
+                };
+                (lane_ns / duration_ns).min(1.0)
             }
             None => 0.0,
         }
@@ -65,6 +70,8 @@ pub struct Profile {
     totals: VecDeque<u64>,
     /// By link: bytes, and the time in which at least one copy went that way, the newest last.
     copies: BTreeMap<Link, VecDeque<(u64, Duration)>>,
+    /// Bytes of copies between host and device, and for how long they kept a lane busy, the newest last.
+    lane_times: VecDeque<(u64, Duration)>,
     /// What steps took beside their commands, the newest last.
     steps: VecDeque<u64>,
 }
@@ -94,6 +101,10 @@ impl Profile {
             *parts_ns += (lead + alone).as_nanos() as u64;
             *whole += time;
         }
+        let on_lanes = records.iter().filter(|record| crosses(record) && !record.lane_time.is_zero());
+        let (bytes, lane_time) =
+            on_lanes.fold((0, Duration::ZERO), |(bytes, time), record| (bytes + record.bytes, time + record.lane_time));
+        keep(&mut self.lane_times, (bytes, lane_time));
         let mut total_ns = 0;
         for (launch, (parts_ns, whole)) in parts {
             let duration_ns = (parts_ns as f64 / whole).round() as u64;
@@ -116,10 +127,12 @@ impl Profile {
 
     /// Bytes per nanosecond of a link while large copies used it; none where there were none.
     pub fn bytes_per_ns(&self, link: Link) -> Option<f64> {
-        let kept = self.copies.get(&link)?;
-        let bytes: u64 = kept.iter().map(|&(bytes, _)| bytes).sum();
-        let time: Duration = kept.iter().map(|&(_, time)| time).sum();
-        (bytes > 0 && !time.is_zero()).then(|| bytes as f64 / time.as_nanos() as f64)
+        rate(self.copies.get(&link)?)
+    }
+
+    /// For how long copies between host and device keep a lane busy, in nanoseconds for each byte; none where no record says so.
+    pub fn copy_lane_ns_per_byte(&self) -> Option<f64> {
+        rate(&self.lane_times).map(f64::recip)
     }
 
     /// Nanoseconds of each launch that ran, by its place in the program: the median, times a factor that is the same for all, so that their sum is
@@ -138,6 +151,13 @@ impl Profile {
     pub fn step_ns(&self) -> Option<u64> {
         median(&self.steps)
     }
+}
+
+/// Bytes per nanosecond; none where there is no byte, or no time.
+fn rate(kept: &VecDeque<(u64, Duration)>) -> Option<f64> {
+    let bytes: u64 = kept.iter().map(|&(bytes, _)| bytes).sum();
+    let time: Duration = kept.iter().map(|&(_, time)| time).sum();
+    (bytes > 0 && !time.is_zero()).then(|| bytes as f64 / time.as_nanos() as f64)
 }
 
 fn median(kept: &VecDeque<u64>) -> Option<u64> {
@@ -264,7 +284,7 @@ mod tests {
 
     fn record(label: Option<u32>, start: u64, end: u64) -> TraceRecord {
         let (start, end) = (Duration::from_nanos(start), Duration::from_nanos(end));
-        TraceRecord { stream: StreamId(0), label, name: "", bytes: 0, start, end }
+        TraceRecord { stream: StreamId(0), label, name: "", bytes: 0, start, end, lane_time: Duration::ZERO }
     }
 
     fn lanes(count: f64, of_launches: &[f64]) -> Lanes<'_> {
@@ -307,6 +327,22 @@ mod tests {
         assert_eq!(measured(2.0, Link::ToDevice), 250, "half of the lanes for 100 ns");
         assert_eq!(measured(1.0, Link::FromDevice), 275, "the link is slower than a lane copies");
         assert_eq!(measured(2.0, Link::FromDisk), 300, "disks have threads of their own");
+    }
+
+    #[test]
+    fn records_that_say_how_long_a_lane_was_busy_are_believed() {
+        let mut profile = Profile::default();
+        assert_eq!(profile.copy_lane_ns_per_byte(), None);
+        let copy = TraceRecord { bytes: 50, lane_time: Duration::from_nanos(60), ..record(None, 100, 200) };
+        let lanes = Lanes { copy_ns_per_byte: 9.0, ..lanes(2.0, &[2.0]) };
+        let link_of = |stream| (stream == copy.stream).then_some(Link::ToDevice);
+        profile.add(&[record(Some(0), 0, 300), copy.clone()], Duration::ZERO, link_of, whole, lanes);
+        assert_eq!(profile.launch_ns()[&0], 270, "60 of its 600 on two lanes");
+        assert_eq!(profile.copy_lane_ns_per_byte(), Some(1.2));
+        let disk = |_| Some(Link::FromDisk);
+        let mut profile = Profile::default();
+        profile.add(&[copy], Duration::ZERO, disk, whole, lanes);
+        assert_eq!(profile.copy_lane_ns_per_byte(), None, "disks have threads of their own");
     }
 
     #[test]

@@ -137,6 +137,7 @@ mod tests {
             bytes: 64,
             start: Duration::from_micros(start_us),
             end: Duration::from_micros(end_us),
+            lane_time: Duration::ZERO,
         }
     }
 

@@ -300,7 +300,8 @@ fn run_job(gpu: &Gpu, shared: &Shared, job: &Job, buffer: &mut Buffer) -> Result
     if state.tracing {
         let (start, end) = (start - state.birth, state.birth.elapsed());
         let (stream, bytes) = (job.point.stream, job.transfer.bytes);
-        state.trace.push(TraceRecord { stream, label: None, name: "copy", bytes, start, end });
+        let lane_time = Duration::ZERO;
+        state.trace.push(TraceRecord { stream, label: None, name: "copy", bytes, start, end, lane_time });
     }
     Ok(())
 }

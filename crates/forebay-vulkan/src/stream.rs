@@ -370,6 +370,7 @@ impl Streams {
                         bytes: mark.bytes,
                         start: time(mark.stamps.0),
                         end: time(mark.stamps.1),
+                        lane_time: Duration::ZERO,
                     }));
                     end = batch.stamps.checked_sub(1).map_or(end, time);
                     self.frames.push(batch.frame);

@@ -91,6 +91,7 @@ impl Forecast {
         for (label, cost) in (0..).zip(&mut costs.launch_ns) {
             *cost = measured.get(&label).copied().unwrap_or(*cost);
         }
+        costs.copy_lane_ns_per_byte = self.profile.copy_lane_ns_per_byte().unwrap_or(costs.copy_lane_ns_per_byte);
         costs.step_ns = self.profile.step_ns().unwrap_or(costs.step_ns);
         for (way, link) in [
             (&mut costs.link.to_device, Link::ToDevice),

@@ -14,7 +14,7 @@ use forebay_queue::{Finish, Origin};
 
 use super::link::Pace;
 use super::memory::Address;
-use super::shared::{lock, Shared};
+use super::shared::{lock, Shared, Traced};
 use super::spill_file::{SpillFile, BLOCK_BYTES};
 use super::sys::AddressRange;
 use super::HostOptions;
@@ -122,7 +122,8 @@ impl Transfer {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(&start) = self.start.get() {
-            self.shared.trace(self.origin.stream, None, "copy", self.transfer.bytes, start);
+            let traced = Traced { name: "copy", bytes: self.transfer.bytes, ..Traced::default() };
+            self.shared.trace(self.origin.stream, start, traced);
         }
     }
 }

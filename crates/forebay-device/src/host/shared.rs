@@ -1,7 +1,7 @@
 //! What all streams of a host device share: the pool of threads and the trace.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_base::StreamId;
 
@@ -25,6 +25,15 @@ pub(super) struct Shared {
 
 /// A piece of work for one thread.
 type Job = Box<dyn FnOnce() + Send>;
+
+/// What a command was: see [`TraceRecord`].
+#[derive(Default)]
+pub(super) struct Traced {
+    pub label: Option<u32>,
+    pub name: &'static str,
+    pub bytes: u64,
+    pub lane_time: Duration,
+}
 
 #[derive(Default)]
 struct Trace {
@@ -76,11 +85,12 @@ impl Shared {
     }
 
     /// Records a command that began at `start` and has just ended.
-    pub fn trace(&self, stream: StreamId, label: Option<u32>, name: &'static str, bytes: u64, start: Instant) {
+    pub fn trace(&self, stream: StreamId, start: Instant, what: Traced) {
         let mut trace = lock(&self.trace);
         if trace.enabled {
             let (start, end) = (start - self.birth, self.birth.elapsed());
-            trace.records.push(TraceRecord { stream, label, name, bytes, start, end });
+            let Traced { label, name, bytes, lane_time } = what;
+            trace.records.push(TraceRecord { stream, label, name, bytes, start, end, lane_time });
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_base::{Binding, Launch, TensorDesc};
 use forebay_queue::{Finish, Origin, Pool};
@@ -12,7 +12,7 @@ use super::copying;
 use super::disk::Transfer;
 use super::kernels::{self, View};
 use super::memory::Address;
-use super::shared::Shared;
+use super::shared::{Shared, Traced};
 use crate::device::DeviceError;
 
 /// Bytes that one task of a copy moves.
@@ -57,14 +57,15 @@ impl Pool for Shared {
         let shared = self.clone();
         match work {
             Work::Copy { from, to, bytes, direction } => {
-                let copy = CopyChain { origin, from, to, bytes, moved: 0, direction, start: None, shared, finish };
+                let (moved, start, lane_time) = (0, None, Duration::ZERO);
+                let copy = CopyChain { origin, from, to, bytes, moved, direction, start, lane_time, shared, finish };
                 self.spawn(origin.priority, move || copy.step());
             }
             Work::Transfer(transfer) => transfer.start(origin, shared, finish),
             Work::Fill { to, bytes, pattern } => self.spawn(origin.priority, move || {
                 let start = Instant::now();
                 fill(to, bytes, pattern);
-                shared.trace(origin.stream, None, "fill", bytes as u64, start);
+                shared.trace(origin.stream, start, Traced { name: "fill", bytes: bytes as u64, ..Traced::default() });
                 drop(finish);
             }),
             Work::Launch { launch, reads, writes, scratch } => self.spawn(origin.priority, move || {
@@ -75,7 +76,10 @@ impl Pool for Shared {
                     Err(DeviceError::Lost { reason })
                 });
                 match outcome {
-                    Ok(()) => shared.trace(origin.stream, Some(launch.label), launch.kernel.name(), 0, start),
+                    Ok(()) => {
+                        let (label, name) = (Some(launch.label), launch.kernel.name());
+                        shared.trace(origin.stream, start, Traced { label, name, ..Traced::default() });
+                    }
                     Err(failure) => finish.fail(failure),
                 }
                 drop(finish);
@@ -124,6 +128,8 @@ struct CopyChain {
     moved: usize,
     direction: Direction,
     start: Option<Instant>,
+    /// For how long its tasks ran.
+    lane_time: Duration,
     shared: Arc<Shared>,
     finish: Finish<DeviceError>,
 }
@@ -136,6 +142,7 @@ impl CopyChain {
         // SAFETY: `submit` resolved both regions and found them apart; the contract of commands gives this copy its bytes.
         unsafe { copying::copy(self.from.0.add(self.moved), self.to.0.add(self.moved), piece) };
         self.moved += piece;
+        self.lane_time += now.elapsed();
         let shared = self.shared.clone();
         match (&shared.links, self.direction) {
             (Some([to_device, _]), Direction::ToDevice) => to_device.pass(piece, now, Box::new(move || self.go_on())),
@@ -152,7 +159,8 @@ impl CopyChain {
             return shared.go_on(priority, move || self.step());
         }
         if let Some(start) = self.start {
-            self.shared.trace(self.origin.stream, None, "copy", self.bytes as u64, start);
+            let (bytes, lane_time) = (self.bytes as u64, self.lane_time);
+            self.shared.trace(self.origin.stream, start, Traced { name: "copy", bytes, lane_time, label: None });
         }
         drop(self.finish);
     }
