@@ -101,7 +101,7 @@ impl Emitter<'_> {
                         None => !shape.persistent,
                     };
                     // The second round knows, after each last touch, the next step's first one.
-                    if round == 1 && dies {
+                    if round == 1 && dies && shape.size_bytes > 0 {
                         let piece = Piece { tensor, offset_bytes: 0, size_bytes: shape.size_bytes };
                         let run = &self.timeline.runs[launch];
                         let at_ns =

@@ -56,7 +56,10 @@ impl Needs {
             }
         }
         let mut needs = Needs::default();
-        for (tensor, touches) in touches.iter().enumerate() {
+        // What has no bytes has none to move.
+        for (tensor, touches) in
+            touches.iter().enumerate().filter(|(tensor, _)| workload.tensors[*tensor].size_bytes > 0)
+        {
             let persistent = workload.tensors[tensor].persistent;
             if touches.is_empty() && persistent {
                 needs.untouched.push(tensor);

@@ -1,7 +1,7 @@
 //! The planner, the bound, demand paging and the verifier judge each other on random workloads.
 
 use crate::swap::bound::lower_bound_ns;
-use crate::swap::launches::repeats;
+use crate::swap::launches::{plan_launches, repeats};
 use crate::swap::lru::demand_lru;
 use crate::swap::planner::plan;
 use crate::swap::schedule::{Place, Schedule};
@@ -37,6 +37,19 @@ fn demand_paging_keeps_the_rules_and_the_bound() {
         let account = verify(&workload, &schedule).unwrap_or_else(|fault| panic!("{name}: {fault}\n{workload:?}"));
         let bound_ns = lower_bound_ns(&workload).unwrap();
         assert!(account.step_ns >= bound_ns, "{name}: {} < {bound_ns}", account.step_ns);
+    }
+}
+
+#[test]
+fn tensors_without_bytes_never_move() {
+    for (name, mut workload) in workloads(40) {
+        workload.tensors.iter_mut().step_by(3).for_each(|tensor| tensor.size_bytes = 0);
+        let schedule = plan(&workload, &mut |_| ()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        verify(&workload, &schedule).unwrap_or_else(|fault| panic!("{name}: {fault}\n{workload:?}"));
+        for launches in [demand_lru(&workload).ok(), plan_launches(&workload)].into_iter().flatten() {
+            verify(&workload, &launches).unwrap_or_else(|fault| panic!("{name}: {fault}\n{workload:?}"));
+        }
+        repeats(&workload);
     }
 }
 
