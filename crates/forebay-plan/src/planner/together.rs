@@ -18,7 +18,7 @@ const ANY_BYTES: u64 = u64::MAX;
 /// After so many attempts of one manner in a row that are no faster, more of the same are no faster either.
 const FUTILE_MAX: usize = 3;
 /// What could be at best this fraction faster is not worth an attempt.
-const WORTHWHILE: u64 = 100;
+const WORTHWHILE: u64 = 1000;
 
 /// How it is decided what moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
