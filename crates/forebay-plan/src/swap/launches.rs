@@ -10,7 +10,7 @@ use std::ops::Range;
 use crate::swap::emit::emit;
 use crate::swap::idle::Needs;
 use crate::swap::layout::Layout;
-use crate::swap::planner::{launches_in_whole_slots, longest_slot_ns, Launches};
+use crate::swap::planner::{launches_in_whole_slots, longest_slot_ns, pressed, Launches};
 use crate::swap::recompute::Recomputation;
 use crate::swap::schedule::{Place, Schedule};
 use crate::swap::timeline::Timeline;
@@ -31,7 +31,7 @@ const SHRINKING_ROUNDS: usize = 5;
 /// what seems to be best where launches are looked for ([`crate::swap::planner`]). Each launch is one slot.
 pub fn repeats(workload: &Workload) -> Vec<Launches> {
     let search = Search::new(workload);
-    let recomputation = Recomputation::new(workload, &search.pressed(), CHAIN, Place::Host);
+    let recomputation = Recomputation::new(workload, &pressed(workload, &search.launches), CHAIN, Place::Host);
     let candidates = recomputation.candidates();
     let share =
         |sixteenths: &usize| recomputation.launches(&candidates[..(candidates.len() * sixteenths).div_ceil(16)]);
@@ -104,14 +104,6 @@ impl<'a> Search<'a> {
 
     fn kernels(&self) -> Vec<usize> {
         self.launches.iter().map(|launch| launch.0).collect()
-    }
-
-    /// For each launch, whether more is live than the device holds.
-    fn pressed(&self) -> Vec<bool> {
-        let (kernels, timeline) = (self.kernels(), self.timeline(&vec![0; self.launches.len()]));
-        let needs = Needs::new(self.workload, &kernels, &timeline);
-        let layout = Layout::new(self.workload, &kernels, &timeline, &needs);
-        timeline.runs.iter().map(|run| layout.excess[run.start] > 0).collect()
     }
 
     /// Waits with which everything fits.

@@ -82,6 +82,20 @@ pub(crate) fn launches_in_whole_slots(workload: &Workload) -> Vec<Launches> {
     search.finalists().into_iter().map(|finalist| finalist.launches).collect()
 }
 
+/// For each launch, whether more is live than the device holds.
+pub(crate) fn pressed(workload: &Workload, launches: &Launches) -> Vec<bool> {
+    let (kernels, durations_ns) = kernels(workload, launches);
+    let timeline = Timeline::new(&durations_ns, &vec![0; kernels.len()], u64::MAX);
+    let needs = Needs::new(workload, &kernels, &timeline);
+    let layout = Layout::new(workload, &kernels, &timeline, &needs);
+    timeline.runs.iter().map(|run| layout.excess[run.start] > 0).collect()
+}
+
+/// What launches run, and for how long.
+fn kernels(workload: &Workload, launches: &Launches) -> (Vec<usize>, Vec<u64>) {
+    launches.iter().map(|launch| (launch.0, workload.kernels[launch.0].duration_ns)).unzip()
+}
+
 /// How long a slot may be.
 pub(crate) fn longest_slot_ns(workload: &Workload) -> u64 {
     let part = u128::from(workload.machine.device_memory_bytes / DEVICE_PARTS) * 1_000_000_000;
@@ -146,7 +160,7 @@ impl Search<'_> {
         if swept.waits_ns.iter().all(|wait_ns| *wait_ns == 0) {
             return vec![plain];
         }
-        let pressed = self.pressed(&plain.launches);
+        let pressed = pressed(self.workload, &plain.launches);
         let steps = CHAINS.map(|chain| {
             [Place::Host, Place::Ssd].map(|place| Recomputation::new(self.workload, &pressed, chain, place))
         });
@@ -170,15 +184,6 @@ impl Search<'_> {
         }
         finalists.dedup();
         finalists
-    }
-
-    /// For each launch, whether more is live than the device holds.
-    fn pressed(&self, launches: &Launches) -> Vec<bool> {
-        let (kernels, durations_ns) = self.kernels(launches);
-        let timeline = Timeline::new(&durations_ns, &vec![0; kernels.len()], u64::MAX);
-        let needs = Needs::new(self.workload, &kernels, &timeline);
-        let layout = Layout::new(self.workload, &kernels, &timeline, &needs);
-        timeline.runs.iter().map(|run| layout.excess[run.start] > 0).collect()
     }
 
     /// The best share of the candidates that are most worthwhile in themselves, or all but every so manieth in time: what is kept
@@ -253,10 +258,6 @@ impl Search<'_> {
         share.finalist(&share.chosen)
     }
 
-    fn kernels(&self, launches: &Launches) -> (Vec<usize>, Vec<u64>) {
-        launches.iter().map(|launch| (launch.0, self.workload.kernels[launch.0].duration_ns)).unzip()
-    }
-
     /// How long the step takes, roughly.
     fn compare(&mut self, finalist: &Finalist) -> Option<Swept> {
         self.sweep(finalist, &vec![0; finalist.launches.len()], self.longest_ns.saturating_mul(COARSE), false)
@@ -293,7 +294,7 @@ impl Search<'_> {
         longest_ns: u64,
         emits: bool,
     ) -> Option<Swept> {
-        let (kernels, durations_ns) = self.kernels(launches);
+        let (kernels, durations_ns) = kernels(self.workload, launches);
         let timeline = Timeline::with_gates(&durations_ns, waits_ns, longest_ns);
         let needs = Needs::new(self.workload, &kernels, &timeline);
         let mut layout = Layout::new(self.workload, &kernels, &timeline, &needs);
