@@ -13,8 +13,9 @@ use std::time::Instant;
 use forebay_queue::{Finish, Origin};
 
 use super::link::Pace;
+use super::lock::lock;
 use super::memory::Address;
-use super::shared::{lock, Shared, Traced};
+use super::shared::{Shared, Traced};
 use super::spill_file::{SpillFile, BLOCK_BYTES};
 use super::sys::AddressRange;
 use super::HostOptions;

@@ -6,8 +6,10 @@
 
 mod copying;
 mod disk;
+mod errands;
 pub(crate) mod kernels;
 mod link;
+mod lock;
 mod memory;
 mod shared;
 pub mod spill_file;
@@ -29,9 +31,10 @@ use crate::device::{Device, DeviceError, DeviceUsage, TraceRecord};
 use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 use disk::{Disk, Transfer, DISK_BYTES};
 use link::Link;
+use lock::lock;
 pub use memory::check_available;
 use memory::{system, Address, Memories};
-use shared::{lock, Shared};
+use shared::Shared;
 use spill_file::SpillFile;
 use work::{Direction, Work};
 
@@ -378,6 +381,8 @@ impl Drop for HostDevice {
 mod tests {
     use std::sync::mpsc;
 
+    use forebay_base::Launch;
+
     use super::*;
 
     /// The only thread is held up until everything waits for it.
@@ -412,5 +417,30 @@ mod tests {
         streams.iter().for_each(|&stream| device.synchronize(stream).expect("everything runs"));
         let order: Vec<StreamId> = device.take_trace().iter().map(|record| record.stream).collect();
         assert_eq!(order, [2, 4, 0, 3, 1].map(|index: usize| streams[index]));
+    }
+
+    /// A kernel has the only thread when a copy comes.
+    #[test]
+    fn a_copy_is_moved_between_the_tasks_of_a_kernel() {
+        const ELEMENTS: u64 = 16 << 20;
+        let device = HostDevice::new(&HostOptions { threads: Some(1), ..HostOptions::default() }).expect("a device");
+        let block = device.create_host_block(8 * ELEMENTS + (6 << 20)).expect("a block");
+        let [kernels, copies] = [0; 2].map(|priority| device.create_stream("stream", priority).expect("a stream"));
+        let desc = TensorDesc::packed(DataType::Float32, &[ELEMENTS]).expect("a descriptor");
+        let operand = |start| Binding { region: Region::new(block, start, 4 * ELEMENTS), desc: desc.clone() };
+        let (reads, writes) = (vec![operand(0)], vec![operand(4 * ELEMENTS)]);
+        let launch = Launch { kernel: Kernel::Copy, reads, writes, scratch: None, label: 0 };
+        let region = |start| Region::new(block, 8 * ELEMENTS + start, 3 << 20);
+        device.set_trace(true);
+        let commands = [
+            Command::Launch { stream: kernels, launch: Box::new(launch) },
+            Command::Copy { stream: copies, from: region(0), to: region(3 << 20) },
+        ];
+        device.submit(&commands).expect("work");
+        for stream in [kernels, copies] {
+            device.synchronize(stream).expect("everything runs");
+        }
+        let order: Vec<StreamId> = device.take_trace().iter().map(|record| record.stream).collect();
+        assert_eq!(order, [copies, kernels], "the copy ends first");
     }
 }

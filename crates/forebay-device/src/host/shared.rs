@@ -1,12 +1,14 @@
 //! What all streams of a host device share: the pool of threads and the trace.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_base::StreamId;
 
 use super::disk::Disk;
+use super::errands::{Errands, Job};
 use super::link::Link;
+use super::lock::lock;
 use super::urgency::Urgency;
 use crate::device::TraceRecord;
 
@@ -15,6 +17,8 @@ pub(super) struct Shared {
     pool: rayon::ThreadPool,
     /// Work that a thread of the pool will run: as many pieces as the pool has calls to take one.
     waiting: Mutex<Urgency<Job>>,
+    /// Work that threads of the pool do between the tasks of a kernel, too. It has calls of the pool as well.
+    errands: Arc<Errands>,
     /// The ways to the device and from it, where they are slowed down.
     pub links: Option<[Link; 2]>,
     /// The way to spill files, once there was one.
@@ -22,9 +26,6 @@ pub(super) struct Shared {
     trace: Mutex<Trace>,
     birth: Instant,
 }
-
-/// A piece of work for one thread.
-type Job = Box<dyn FnOnce() + Send>;
 
 /// What a command was: see [`TraceRecord`].
 #[derive(Default)]
@@ -41,14 +42,12 @@ struct Trace {
     records: Vec<TraceRecord>,
 }
 
-/// A lock whose data stays usable after a panic elsewhere: everything guarded here is valid between statements.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
     pub fn new(pool: rayon::ThreadPool, links: Option<[Link; 2]>, birth: Instant) -> Shared {
-        Shared { pool, waiting: Mutex::default(), links, disk: OnceLock::new(), trace: Mutex::default(), birth }
+        let errands = Arc::new(Errands::default());
+        pool.broadcast(|_| errands.adopt());
+        let (waiting, disk, trace) = (Mutex::default(), OnceLock::new(), Mutex::default());
+        Shared { pool, waiting, errands, links, disk, trace, birth }
     }
 
     /// Hands a job to the pool, behind those of the same priority. A thread that is free takes the most urgent job.
@@ -58,22 +57,45 @@ impl Shared {
         self.pool.spawn(move || shared.run_most_urgent());
     }
 
-    /// Hands the next part of something that has begun to the pool, before jobs of the same priority.
-    pub fn go_on(self: &Arc<Shared>, priority: i32, job: impl FnOnce() + Send + 'static) {
-        lock(&self.waiting).push_first(priority, Box::new(job));
+    /// Hands an errand to the pool, behind those of the same priority. Whichever thread is free, or between the tasks of a
+    /// kernel, takes the most urgent.
+    pub fn spawn_errand(self: &Arc<Shared>, priority: i32, errand: impl FnOnce() + Send + 'static) {
+        self.errands.push(priority, false, Box::new(errand));
+        let shared = self.clone();
+        self.pool.spawn(move || shared.run_most_urgent());
+    }
+
+    /// Hands the next part of an errand that has begun to the pool, before errands of the same priority.
+    pub fn go_on(self: &Arc<Shared>, priority: i32, errand: impl FnOnce() + Send + 'static) {
+        self.errands.push(priority, true, Box::new(errand));
         let shared = self.clone();
         self.pool.spawn_fifo(move || shared.run_most_urgent());
     }
 
+    /// Whether anything waits that goes before work of this priority that has begun.
+    pub fn is_urgent(&self, priority: i32) -> bool {
+        let first = [lock(&self.waiting).first(), self.errands.first()].into_iter().flatten().min();
+        first.is_some_and(|first| first < priority)
+    }
+
+    /// Runs what is most urgent, if not all is done: of equals, errands go first.
     fn run_most_urgent(&self) {
-        let job = lock(&self.waiting).pop();
+        let job = {
+            let mut waiting = lock(&self.waiting);
+            self.errands.pop(waiting.first()).or_else(|| waiting.pop())
+        };
         job.into_iter().for_each(|job| job());
+    }
+
+    /// Threads of the pool.
+    pub fn lanes(&self) -> usize {
+        self.pool.current_num_threads()
     }
 
     /// How many jobs no thread has taken yet.
     #[cfg(test)]
     pub fn waiting_count(&self) -> usize {
-        lock(&self.waiting).count()
+        lock(&self.waiting).count() + self.errands.count()
     }
 
     pub fn set_trace(&self, enabled: bool) {

@@ -25,6 +25,11 @@ impl<T> Urgency<T> {
         self.levels.entry(priority).or_default().push_front(item);
     }
 
+    /// The priority of the most urgent.
+    pub fn first(&self) -> Option<i32> {
+        self.levels.iter().find(|(_, level)| !level.is_empty()).map(|(&priority, _)| priority)
+    }
+
     /// How many wait.
     #[cfg(test)]
     pub fn count(&self) -> usize {
@@ -48,9 +53,11 @@ mod tests {
             urgency.push(priority, item);
         }
         urgency.push_first(5, 'e');
+        assert_eq!(urgency.first(), Some(-1));
         let order: String = std::iter::from_fn(|| urgency.pop()).collect();
         assert_eq!(order, "abcdefg");
         urgency.push(3, 'z');
-        assert_eq!((urgency.pop(), urgency.pop()), (Some('z'), None));
+        assert_eq!((urgency.first(), urgency.pop()), (Some(3), Some('z')));
+        assert_eq!((urgency.first(), urgency.pop()), (None, None));
     }
 }

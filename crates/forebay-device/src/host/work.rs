@@ -1,8 +1,9 @@
-//! Work on the pool: launches, fills, and copies, which are cut into short tasks so that a kernel's thread that helps with
-//! one is soon back.
+//! Work on the pool: launches, fills, and copies, which are cut into pieces so that several threads can move them, and a
+//! thread that comes from a kernel is soon back.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_base::{Binding, Launch, TensorDesc};
@@ -17,6 +18,8 @@ use crate::device::DeviceError;
 
 /// Bytes that one task of a copy moves.
 const COPY_TASK_BYTES: usize = 1 << 20;
+/// Threads that move one copy at once, at most: a few of them keep memory busy.
+const COPY_THREADS_MAX: usize = 4;
 
 /// A command that touches bytes, with its addresses.
 pub(super) enum Work {
@@ -57,9 +60,8 @@ impl Pool for Shared {
         let shared = self.clone();
         match work {
             Work::Copy { from, to, bytes, direction } => {
-                let (moved, start, lane_time) = (0, None, Duration::ZERO);
-                let copy = CopyChain { origin, from, to, bytes, moved, direction, start, lane_time, shared, finish };
-                self.spawn(origin.priority, move || copy.step());
+                let (taken, start, lane_ns) = (AtomicUsize::new(0), OnceLock::new(), AtomicU64::new(0));
+                Pieces { origin, from, to, bytes, direction, taken, start, lane_ns, shared, finish }.spawn();
             }
             Work::Transfer(transfer) => transfer.start(origin, shared, finish),
             Work::Fill { to, bytes, pattern } => self.spawn(origin.priority, move || {
@@ -119,49 +121,78 @@ fn fill(to: Address, bytes: usize, pattern: [u8; 4]) {
     rest.copy_from_slice(&pattern[..rest.len()]);
 }
 
-/// A copy as a chain of short tasks, each spawned by the one before.
-struct CopyChain {
+/// A copy in pieces, which several threads move at once where they have nothing else to do: what waits for a copy leaves
+/// them idle.
+struct Pieces {
     origin: Origin,
     from: Address,
     to: Address,
     bytes: usize,
-    moved: usize,
     direction: Direction,
-    start: Option<Instant>,
-    /// For how long its tasks ran.
-    lane_time: Duration,
+    /// Bytes that some thread has moved, or is about to.
+    taken: AtomicUsize,
+    /// When the first piece set out.
+    start: OnceLock<Instant>,
+    /// For how long pieces kept threads busy, in nanoseconds.
+    lane_ns: AtomicU64,
     shared: Arc<Shared>,
     finish: Finish<DeviceError>,
 }
 
-impl CopyChain {
-    fn step(mut self) {
-        let now = Instant::now();
-        self.start.get_or_insert(now);
-        let piece = COPY_TASK_BYTES.min(self.bytes - self.moved);
-        // SAFETY: `submit` resolved both regions and found them apart; the contract of commands gives this copy its bytes.
-        unsafe { copying::copy(self.from.0.add(self.moved), self.to.0.add(self.moved), piece) };
-        self.moved += piece;
-        self.lane_time += now.elapsed();
-        let shared = self.shared.clone();
-        match (&shared.links, self.direction) {
-            (Some([to_device, _]), Direction::ToDevice) => to_device.pass(piece, now, Box::new(move || self.go_on())),
-            (Some([_, from_device]), Direction::FromDevice) => {
-                from_device.pass(piece, now, Box::new(move || self.go_on()));
-            }
-            _ => self.go_on(),
+impl Pieces {
+    /// Lets as many chains of pieces go as there are threads for them.
+    fn spawn(self) {
+        let chains = self.bytes.div_ceil(COPY_TASK_BYTES).clamp(1, self.shared.lanes().min(COPY_THREADS_MAX));
+        let pieces = Arc::new(self);
+        for _ in 0..chains {
+            let chain = pieces.clone();
+            pieces.shared.spawn_errand(pieces.origin.priority, move || chain.step());
         }
     }
 
-    fn go_on(self) {
-        if self.moved < self.bytes {
+    /// Moves piece after piece while there is one and nothing more urgent to do; over a link that is slowed down, one, and the
+    /// next once it has passed.
+    fn step(self: Arc<Pieces>) {
+        let shared = self.shared.clone();
+        let link = shared.links.as_ref().and_then(|[to_device, from_device]| match self.direction {
+            Direction::ToDevice => Some(to_device),
+            Direction::FromDevice => Some(from_device),
+            Direction::Inside => None,
+        });
+        loop {
+            let now = Instant::now();
+            self.start.get_or_init(|| now);
+            let start = self.taken.fetch_add(COPY_TASK_BYTES, Ordering::Relaxed).min(self.bytes);
+            let piece = COPY_TASK_BYTES.min(self.bytes - start);
+            // SAFETY: `submit` resolved both regions and found them apart; the contract of commands gives this copy its
+            // bytes, and the counter gives this thread its piece.
+            unsafe { copying::copy(self.from.0.add(start), self.to.0.add(start), piece) };
+            self.lane_ns.fetch_add(now.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            if let Some(link) = link {
+                return link.pass(piece, now, Box::new(move || self.go_on()));
+            }
+            if !self.is_left() || shared.is_urgent(self.origin.priority) {
+                return self.go_on();
+            }
+        }
+    }
+
+    /// Whether there are pieces that no thread has taken.
+    fn is_left(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) < self.bytes
+    }
+
+    fn go_on(self: Arc<Pieces>) {
+        if self.is_left() {
             let (shared, priority) = (self.shared.clone(), self.origin.priority);
             return shared.go_on(priority, move || self.step());
         }
-        if let Some(start) = self.start {
-            let (bytes, lane_time) = (self.bytes as u64, self.lane_time);
-            self.shared.trace(self.origin.stream, start, Traced { name: "copy", bytes, lane_time, label: None });
+        // Whoever has the last piece ends the copy.
+        let Some(copy) = Arc::into_inner(self) else { return };
+        let (bytes, lane_time) = (copy.bytes as u64, Duration::from_nanos(copy.lane_ns.into_inner()));
+        if let Some(&start) = copy.start.get() {
+            copy.shared.trace(copy.origin.stream, start, Traced { name: "copy", bytes, lane_time, label: None });
         }
-        drop(self.finish);
+        drop(copy.finish);
     }
 }

@@ -2,10 +2,9 @@
 
 use forebay_base::kernel::{Activation, ProductPart, PRODUCT_COLUMNS, PRODUCT_ROWS};
 use forebay_base::{DataType, Kernel};
-use rayon::prelude::*;
 
 use super::elementwise::relu;
-use super::parallel::{broadcast_strides, require_packed, Pointer};
+use super::parallel::{broadcast_strides, for_each, require_packed, Pointer};
 use super::product::{multiply, Matrix};
 use super::{unsupported, View};
 use crate::device::DeviceError;
@@ -85,7 +84,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     let (a_pitch, b_pitch, y_pitch) = (pitch(a)?, pitch(b)?, pitch(y)?);
     let (a, b, out) = (Pointer::<f32>::of(a), Pointer::<f32>::of(b), Pointer::<f32>::of(y));
     let (row_tiles, column_tiles) = (m.div_ceil(TILE_ROWS), n.div_ceil(TILE_COLUMNS));
-    (0..batches.len() * row_tiles * column_tiles).into_par_iter().for_each(|task| {
+    for_each(batches.len() * row_tiles * column_tiles, |task| {
         let (batch, tile) = (task / (row_tiles * column_tiles), task % (row_tiles * column_tiles));
         let (row, column) = (tile / column_tiles * TILE_ROWS, tile % column_tiles * TILE_COLUMNS);
         let (a_batch, b_batch) = batches[batch];

@@ -4,10 +4,12 @@
 //! the same bits for every number of threads.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_base::tensor::DIMENSIONS_MAX;
 use rayon::prelude::*;
 
+use super::super::errands;
 use super::View;
 
 /// Elements in a chunk of elementwise work: large enough to hide the cost of a task, small enough to stay in a core's cache.
@@ -90,13 +92,41 @@ pub(super) fn wide<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
+/// A kernel's tasks are handed to threads in at least so many parts, if there are as many: a thread that was away with a copy
+/// then leaves little behind that others have to wait for.
+const PARTS_MIN: usize = 64;
+
+/// Tasks that each thread works on at once. Between them it does its errands.
+fn tasks(count: usize) -> impl IndexedParallelIterator<Item = usize> {
+    (0..count).into_par_iter().with_max_len(count.div_ceil(PARTS_MIN).max(1)).inspect(|_| errands::run())
+}
+
+/// Works on each of `0..count` in parallel.
+pub(super) fn for_each(count: usize, work: impl Fn(usize) + Sync) {
+    tasks(count).for_each(&work);
+}
+
+/// Works on each of `0..count` in parallel, at most on `at_once`. A task begins only when all before it have begun, so one may
+/// wait for earlier ones: threads are at work on those.
+pub(super) fn in_order(count: usize, at_once: usize, work: impl Fn(usize) + Sync) {
+    let next = AtomicUsize::new(0);
+    for_each(count.min(at_once).min(rayon::current_num_threads()), |_| loop {
+        errands::run();
+        let task = next.fetch_add(1, Ordering::Relaxed);
+        if task >= count {
+            break;
+        }
+        work(task);
+    });
+}
+
 /// Cuts `0..count` into chunks of `size` and works on them in parallel.
 pub(super) fn for_chunks(count: usize, size: usize, work: impl Fn(Range<usize>) + Sync) {
     let chunk_count = count.div_ceil(size);
     if chunk_count <= 1 {
         work(0..count);
     } else {
-        (0..chunk_count).into_par_iter().for_each(|chunk| work(chunk * size..count.min((chunk + 1) * size)));
+        for_each(chunk_count, |chunk| work(chunk * size..count.min((chunk + 1) * size)));
     }
 }
 
@@ -106,7 +136,7 @@ pub(super) fn map_chunks<R: Send>(count: usize, size: usize, work: impl Fn(Range
     if chunk_count <= 1 {
         vec![work(0..count)]
     } else {
-        (0..chunk_count).into_par_iter().map(|chunk| work(chunk * size..count.min((chunk + 1) * size))).collect()
+        tasks(chunk_count).map(|chunk| work(chunk * size..count.min((chunk + 1) * size))).collect()
     }
 }
 
@@ -268,6 +298,20 @@ pub(super) fn require_packed(views: &[View]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tasks_begin_in_order_and_may_wait_for_earlier_ones() {
+        for (count, at_once) in [(0, 3), (1, 1), (100, 1), (100, 2), (1000, 1000)] {
+            let done: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+            in_order(count, at_once, |task| {
+                while task > 0 && done[task - 1].load(Ordering::Acquire) == 0 {
+                    std::thread::yield_now();
+                }
+                done[task].fetch_add(1, Ordering::Release);
+            });
+            assert!(done.iter().all(|times| times.load(Ordering::Acquire) == 1), "{count} tasks, {at_once} at once");
+        }
+    }
 
     #[test]
     fn packed_operands_are_one_run_and_broadcasts_are_not() {

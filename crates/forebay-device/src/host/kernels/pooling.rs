@@ -2,9 +2,8 @@
 
 use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
-use rayon::prelude::*;
 
-use super::parallel::{wide, Pointer};
+use super::parallel::{for_chunks, for_each, wide, Pointer};
 use super::spatial::{spatial3, Spatial};
 use super::{unsupported, View};
 use crate::device::DeviceError;
@@ -239,24 +238,28 @@ struct Candidate {
     element: u32,
 }
 
+/// Output rows of a task.
+const ROWS: usize = 16;
+
 /// # Safety
 /// As [`super::run`].
 unsafe fn forward(op: PoolOp, sliding: &Sliding, x: &View, y: &View) {
     let (source, target) = (Pointer::<f32>::of(x), Pointer::<f32>::of(y));
     let rows = sliding.output[0] * sliding.output[1];
     let channels = y.sizes()[..2].iter().product::<usize>();
-    (0..channels * rows).into_par_iter().with_min_len(16).for_each(|task| {
-        let (channel, row) = (task / rows, task % rows);
-        // SAFETY: a channel's elements lie in the operands, and every task writes a row of its own.
-        let (x, y) = unsafe {
-            let start = sliding.channel(&sliding.y, channel) + sliding.row(row);
-            let x = source.slice(sliding.channel(&sliding.x, channel), sliding.x.span);
-            (x, target.slice_mut(start, sliding.output[2]))
-        };
-        wide(
-            #[inline(always)]
-            || sliding.pool(op, row, x, y),
-        );
+    for_chunks(channels * rows, ROWS, |tasks| {
+        for (channel, row) in tasks.map(|task| (task / rows, task % rows)) {
+            // SAFETY: a channel's elements lie in the operands, and every task writes rows of its own.
+            let (x, y) = unsafe {
+                let start = sliding.channel(&sliding.y, channel) + sliding.row(row);
+                let x = source.slice(sliding.channel(&sliding.x, channel), sliding.x.span);
+                (x, target.slice_mut(start, sliding.output[2]))
+            };
+            wide(
+                #[inline(always)]
+                || sliding.pool(op, row, x, y),
+            );
+        }
     });
 }
 
@@ -271,7 +274,7 @@ unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, d
         None => None,
     };
     let columns = sliding.output[2];
-    (0..dx.sizes()[..2].iter().product::<usize>()).into_par_iter().for_each(|channel| {
+    for_each(dx.sizes()[..2].iter().product::<usize>(), |channel| {
         // SAFETY: a channel's elements lie in the operands, and every task writes a channel of its own; x is only read.
         let (dx, x) = unsafe {
             let x = source

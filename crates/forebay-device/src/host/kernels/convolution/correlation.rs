@@ -7,7 +7,7 @@
 use forebay_base::kernel::Activation;
 use rayon::prelude::*;
 
-use super::super::parallel::Pointer;
+use super::super::parallel::{for_each, Pointer};
 use super::super::simd::{dispatch, Vector, LANES};
 use super::super::spatial::Spatial;
 use super::super::View;
@@ -135,7 +135,7 @@ impl Correlation {
         let bias = bias.map(|bias| unsafe { Pointer::<f32>::of(bias).slice(0, self.groups * self.targets) });
         let target_chunks = self.targets.div_ceil(self.target_chunk);
         let tasks = self.images * self.groups * self.origins.len() * target_chunks;
-        (0..tasks).into_par_iter().for_each(|index| {
+        for_each(tasks, |index| {
             let (chunk, index) = (index % target_chunks * self.target_chunk, index / target_chunks);
             let (origin, index) = (self.origins[index % self.origins.len()], index / self.origins.len());
             let (image, group) = (index / self.groups, index % self.groups);

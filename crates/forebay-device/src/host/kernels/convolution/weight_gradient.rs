@@ -4,13 +4,16 @@
 //! image after image and chunk after chunk, strictly from left to right. A block's own part is summed from zero in an order
 //! that depends on its shape only, and block lines depend on the sizes of a chunk and on channels, never on the batch or the
 //! number of rows. So a batch that is cut between two images, or an image between two chunks, and continued with
-//! `accumulate`, gives the same bits. Tasks share out weights; where there are few weights they also compute several blocks at once, whose parts
-//! wait in scratch memory until they are added in order.
+//! `accumulate`, gives the same bits. A task is a block's part of some weights. Tasks begin in order, block after block; a part
+//! that is done before those of earlier blocks waits in scratch memory until they are added. Where there are many weights, it
+//! is rare that two tasks of the same ones run at once, and the later one waits instead.
+
+use std::sync::Mutex;
 
 use forebay_base::kernel::chunk_of;
-use rayon::prelude::*;
 
-use super::super::parallel::Pointer;
+use super::super::super::lock::lock;
+use super::super::parallel::{in_order, Pointer};
 use super::super::simd::{dispatch, Vector, LANES};
 use super::axis::Axis;
 use super::buffer::with_buffer;
@@ -31,7 +34,7 @@ const OUTPUTS_MAX: usize = 32;
 const RUN_MAX: usize = 1024;
 /// Tasks that keep a few threads busy to the end.
 const TASKS_MIN: usize = 8;
-/// Scratch for blocks that are computed at once, in elements, unless that leaves too few tasks.
+/// Scratch for parts that wait, in elements, unless that leaves too few tasks.
 const SCRATCH_MAX: usize = 128 * 1024;
 
 /// A weight gradient of given sizes: how it is cut.
@@ -46,7 +49,7 @@ pub(super) struct WeightGradient<'a> {
     /// Packed gradients of a plane, and of a channel.
     plane_stride: usize,
     gradient_stride: usize,
-    /// Blocks that are computed at once; 1 where there are enough tiles.
+    /// Blocks that are computed, or wait to be added, at once; 1 where there are enough tiles.
     slots: usize,
 }
 
@@ -65,6 +68,20 @@ struct Tile {
     inputs: Span,
     /// Where its sums begin in a slot: sums are ordered by four outputs, input, tap and output.
     sums: usize,
+}
+
+/// How far the sums of a tile are, block by block.
+struct Queue {
+    /// Blocks that are added.
+    added: usize,
+    /// By slot: whether a block's part waits there.
+    waits: Vec<bool>,
+}
+
+impl Queue {
+    fn new(slots: usize) -> Queue {
+        Queue { added: 0, waits: vec![false; slots] }
+    }
 }
 
 impl<'a> WeightGradient<'a> {
@@ -149,42 +166,37 @@ impl<'a> WeightGradient<'a> {
     ) {
         let count = self.geometry.batch * self.blocks.len();
         let block = |number: usize| (number / self.blocks.len(), self.blocks[number % self.blocks.len()]);
-        let size = self.sums_count();
-        match scratch.filter(|_| self.slots > 1) {
-            None => self.tiles.par_iter().for_each(|tile| {
-                for number in 0..count {
-                    // SAFETY: the caller's promises; every task writes weights of its own.
-                    unsafe {
-                        self.block_sums(tile, block(number), x, dy, |sums| {
-                            self.add(tile, sums, dw, accumulate || number > 0);
-                        });
-                    }
-                }
-            }),
-            Some(scratch) => {
-                for wave in spans(count, self.slots) {
-                    (0..wave.len * self.tiles.len()).into_par_iter().for_each(|task| {
-                        let (slot, tile) = (task / self.tiles.len(), &self.tiles[task % self.tiles.len()]);
-                        // SAFETY: the caller's promises; every task writes sums of its own.
-                        unsafe {
-                            let own = scratch.slice_mut(slot * size + tile.sums, self.tile_sums(tile));
-                            self.block_sums(tile, block(wave.start + slot), x, dy, |sums| {
-                                own.copy_from_slice(sums);
-                            });
-                        }
-                    });
-                    self.tiles.par_iter().for_each(|tile| {
-                        for slot in 0..wave.len {
-                            // SAFETY: the caller's promises; every task writes weights of its own.
-                            unsafe {
-                                let sums = scratch.slice(slot * size + tile.sums, self.tile_sums(tile));
-                                self.add(tile, sums, dw, accumulate || wave.start + slot > 0);
-                            }
-                        }
-                    });
-                }
+        let (size, slots) = (self.sums_count(), if scratch.is_some() { self.slots } else { 1 });
+        let queues: Vec<Mutex<Queue>> = self.tiles.iter().map(|_| Mutex::new(Queue::new(slots))).collect();
+        in_order(count * self.tiles.len(), slots * self.tiles.len(), |task| {
+            let (number, tile) = (task / self.tiles.len(), task % self.tiles.len());
+            let (queue, tile) = (&queues[tile], &self.tiles[tile]);
+            let slot = |number: usize| {
+                // SAFETY: the caller's promises; whoever holds the tile's queue has its slots to itself.
+                scratch.map(|sums| unsafe { sums.slice_mut(number % slots * size + tile.sums, self.tile_sums(tile)) })
+            };
+            // The block whose slot this one takes was begun long before; whoever has it is at work on it.
+            while lock(queue).added + slots <= number {
+                std::thread::yield_now();
             }
-        }
+            // SAFETY: the caller's promises; whoever holds the tile's queue has its weights to itself.
+            unsafe {
+                self.block_sums(tile, block(number), x, dy, |sums| {
+                    let Queue { added, waits } = &mut *lock(queue);
+                    if let Some(own) = slot(number).filter(|_| *added < number) {
+                        own.copy_from_slice(sums);
+                        waits[number % slots] = true;
+                        return;
+                    }
+                    self.add(tile, sums, dw, accumulate || number > 0);
+                    *added += 1;
+                    while let Some(sums) = slot(*added).filter(|_| std::mem::take(&mut waits[*added % slots])) {
+                        self.add(tile, sums, dw, true);
+                        *added += 1;
+                    }
+                });
+            }
+        });
     }
 
     /// Adds a block's sums to a tile's weights, or begins with them.
