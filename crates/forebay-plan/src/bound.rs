@@ -10,8 +10,9 @@
 //! *Lanes.* The simulator gives launches what copies leave of the lanes ([`lanes_for_launches`]). A launch that can use `l` of
 //! `n` lanes goes on at `f / l` of its speed while copies leave it `f < l`, so that it loses `r = 1 - f / l`, and more if it has
 //! company. A position that keeps all lanes busy has `l = n`, one that takes as long as a chain has each of its launches in
-//! turn. On a duplex link, a nanosecond in which copies move both ways counts as one of the mean of both ways, and one in which
-//! they move one way as half: the price of a nanosecond is the least of both. On a shared one, either moves at half of its speed
+//! turn. On a duplex link, a nanosecond in which copies move both ways counts as one of the mean of both ways, or as the part of
+//! it that their speed is where they want more lanes than there are; one in which they move one way as half: the price of a
+//! nanosecond is the least of these. On a shared one, either moves at half of its speed
 //! and takes half of its lanes, so that a nanosecond of both is no cheaper than one of the cheaper way. Copies while no launch
 //! runs cost the time that they take, as any wait does. Copies of a disk take no lanes, so where there is one, none count.
 //!
@@ -308,12 +309,12 @@ impl Machine<'_> {
         if !self.by_lanes {
             return Prices::default();
         }
-        let Costs { lanes, copy_lane_ns_per_byte, link, .. } = self.costs;
-        let of_copy = |way: Way| (way.bytes_per_ns() * copy_lane_ns_per_byte).min(1.0);
+        let Costs { lanes, link, .. } = self.costs;
         let price = |copying: f64| (1.0 - lanes_for_launches(*lanes, copying) / used).max(0.0);
-        let (out, back) = (of_copy(link.from_device), of_copy(link.to_device));
+        let (out, back) = (self.costs.copy_lanes(link.from_device), self.costs.copy_lanes(link.to_device));
         let both = if link.duplex {
-            price(out + back).min(2.0 * price(out)).min(2.0 * price(back))
+            let together = price(out + back) / self.costs.copy_speed(out + back);
+            together.min(2.0 * price(out)).min(2.0 * price(back))
         } else {
             price(out.min(back))
         };

@@ -5,7 +5,7 @@ use forebay_base::{DataType, Kernel, Limits};
 use forebay_model::program::{Operand, Program, ProgramLaunch};
 
 use crate::machine::MachineDescription;
-use crate::ways::{Disk, Link};
+use crate::ways::{Disk, Link, Way};
 
 /// Durations that planning works with. Plans are a function of them, so they are plain data that can be saved.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +38,20 @@ impl Costs {
         self.link.from_device.ns(bytes)
     }
 
+    /// Lanes that a copy which way takes while nothing slows it down.
+    pub fn copy_lanes(&self, way: Way) -> f64 {
+        (way.bytes_per_ns() * self.copy_lane_ns_per_byte).min(self.lanes)
+    }
+
+    /// At what part of their speed copies move that want `copying` lanes together.
+    pub fn copy_speed(&self, copying: f64) -> f64 {
+        if copying > self.lanes {
+            self.lanes / copying
+        } else {
+            1.0
+        }
+    }
+
     /// Nanoseconds to copy `bytes` from the disk.
     pub fn disk_read_ns(&self, bytes: u64) -> u64 {
         self.disk.read.ns(bytes)
@@ -49,12 +63,9 @@ impl Costs {
     }
 }
 
-/// Launches have at least this part of the lanes, however many copies there are.
-const LAUNCH_SHARE_LEAST: f64 = 0.5;
-
-/// What copies that want `copying` of a machine's lanes leave to launches.
+/// What copies that want `copying` of a machine's lanes leave to launches: where lanes copy, they do that first.
 pub fn lanes_for_launches(lanes: f64, copying: f64) -> f64 {
-    (lanes - copying).max(lanes * LAUNCH_SHARE_LEAST)
+    (lanes - copying).max(0.0)
 }
 
 /// Costs on a device of which only its limits are known.

@@ -9,7 +9,7 @@
 //! host. Where both directions share the link, each moves at half of its speed while the other does, because buses hand out
 //! turns for a few hundred bytes at a time, not for a whole copy. Where the link carries what goes from and to the disk, that takes
 //! what it can use of the link, at most half of it while copies of the host want it too. Where lanes copy, launches have the
-//! fewer meanwhile.
+//! fewer meanwhile, and copies both ways share the lanes if there are not enough of them.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -92,12 +92,11 @@ impl<'a> Machine<'a> {
             }
             streams[stream].next.push_back(index);
         }
-        let lanes = |rate: f64| (rate * costs.copy_lane_ns_per_byte).min(1.0);
         let Link { to_device, from_device, .. } = costs.link;
         Machine {
             plan,
             costs,
-            copy_lanes: [lanes(to_device.bytes_per_ns()), lanes(from_device.bytes_per_ns()), 0.0, 0.0],
+            copy_lanes: [costs.copy_lanes(to_device), costs.copy_lanes(from_device), 0.0, 0.0],
             now_ns: 0.0,
             streams,
             launches: Vec::new(),
@@ -234,15 +233,21 @@ impl<'a> Machine<'a> {
                 speeds[direction + 2] = turn * part * way.bytes_per_second / disk.bytes_per_second;
             }
         }
+        let speed = self.costs.copy_speed(self.copying(speeds));
+        speeds[..2].iter_mut().for_each(|way| *way *= speed);
         speeds
+    }
+
+    /// Lanes that copies want at these speeds.
+    fn copying(&self, speeds: [f64; 4]) -> f64 {
+        let moving = self.links.iter().zip(self.copy_lanes.iter().zip(speeds)).filter(|(link, _)| !link.is_empty());
+        moving.map(|(_, (lanes, speed))| lanes * speed).sum()
     }
 
     /// By launch from the first one on, its speed: 1 with all the lanes that it can use. Launches that get no lane are left
     /// out; they come last.
     fn rates(&self, speeds: [f64; 4]) -> Vec<f64> {
-        let moving = self.links.iter().zip(self.copy_lanes.iter().zip(speeds)).filter(|(link, _)| !link.is_empty());
-        let copying = moving.map(|(_, (lanes, speed))| lanes * speed).sum();
-        let mut free = lanes_for_launches(self.costs.lanes, copying);
+        let mut free = lanes_for_launches(self.costs.lanes, self.copying(speeds));
         let mut rates = Vec::new();
         for launch in &self.launches {
             if free <= 0.0 {
@@ -379,6 +384,17 @@ mod tests {
         assert_eq!((step(0.0, 4.0), step(1.0, 3.0)), (100, 100), "a lane is left for the copy, or it needs none");
         assert_eq!(step(1.0, 4.0), 125, "three lanes of four for the first 100 ns");
         assert_eq!(step(0.5, 4.0), 113, "half a lane: the link is slower than a lane copies");
+        assert_eq!(step(9.0, 4.0), 200, "copies go first, and there are four lanes");
+    }
+
+    #[test]
+    fn copies_both_ways_share_the_lanes() {
+        let step = |text, lane_ns| {
+            simulate(&plan(text), &Costs { copy_lane_ns_per_byte: lane_ns, ..costs(&[(100, 4.0)]) }).step_ns
+        };
+        assert_eq!((step("io", 2.0), step("io", 3.0)), (100, 150), "four lanes, and six");
+        assert_eq!((step("i", 3.0), step("iio", 3.0)), (100, 250));
+        assert_eq!(step("aio", 3.0), 250, "600 lane-nanoseconds for copies, 400 for the launch");
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Lanes<'_> {
                     Duration::ZERO => record.bytes as f64 * self.copy_ns_per_byte,
                     lane_time => lane_time.as_nanos() as f64,
                 };
-                (lane_ns / duration_ns).min(1.0)
+                (lane_ns / duration_ns).min(self.count)
             }
             None => 0.0,
         }
@@ -175,14 +175,21 @@ fn keep<T>(kept: &mut VecDeque<T>, newest: T) {
 
 /// The time that intervals cover together.
 pub(crate) fn covered(intervals: impl Iterator<Item = (Duration, Duration)>) -> Duration {
+    union(intervals).into_iter().map(|(start, end)| end - start).sum()
+}
+
+/// What intervals cover together, as intervals that lie apart, in order.
+fn union(intervals: impl Iterator<Item = (Duration, Duration)>) -> Vec<(Duration, Duration)> {
     let mut intervals: Vec<(Duration, Duration)> = intervals.collect();
     intervals.sort_unstable();
-    let (mut until, mut total) = (Duration::ZERO, Duration::ZERO);
+    let mut apart: Vec<(Duration, Duration)> = Vec::new();
     for (start, end) in intervals {
-        total += end.saturating_sub(start.max(until));
-        until = until.max(end);
+        match apart.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => apart.push((start, end)),
+        }
     }
-    total
+    apart
 }
 
 /// By launch, what it would have taken alone: its time, weighted with the share of its lanes that others left it. `crosses`
@@ -256,13 +263,22 @@ fn ends(records: &[TraceRecord], counts: impl Fn(&TraceRecord) -> bool) -> Vec<D
     ends
 }
 
-/// By launch, the gap before it, less the time in which copies moved that ended in it.
+/// By launch, the gap before it, less the time in which copies moved that ended in it, or that lanes were busy with: they do
+/// that first.
 fn leads(records: &[TraceRecord]) -> BTreeMap<u32, Duration> {
     let mut copies: Vec<&TraceRecord> = records.iter().filter(|record| record.label.is_none()).collect();
     copies.sort_by_key(|copy| copy.end);
+    let by_lanes = copies.iter().filter(|copy| !copy.lane_time.is_zero());
+    let by_lanes = union(by_lanes.map(|copy| (copy.start, copy.end)));
     let lead = |gap: Gap| {
         let [from, to] = [gap.start, gap.end].map(|moment| copies.partition_point(|copy| copy.end <= moment));
-        let waited = covered(copies[from..to].iter().map(|copy| (copy.start.max(gap.start), copy.end)));
+        let ended = copies[from..to].iter().map(|copy| (copy.start, copy.end));
+        let (from, to) = (
+            by_lanes.partition_point(|&(_, end)| end <= gap.start),
+            by_lanes.partition_point(|&(start, _)| start < gap.end),
+        );
+        let moved = ended.chain(by_lanes[from..to].iter().copied());
+        let waited = covered(moved.map(|(start, end)| (start.max(gap.start), end.min(gap.end))));
         (gap.label, gap.end - gap.start - waited)
     };
     gaps(records).into_iter().map(lead).collect()
@@ -325,6 +341,7 @@ mod tests {
         };
         assert_eq!(measured(0.0, Link::ToDevice), 300);
         assert_eq!(measured(2.0, Link::ToDevice), 250, "half of the lanes for 100 ns");
+        assert_eq!(measured(9.0, Link::ToDevice), 200, "all lanes");
         assert_eq!(measured(1.0, Link::FromDevice), 275, "the link is slower than a lane copies");
         assert_eq!(measured(2.0, Link::FromDisk), 300, "disks have threads of their own");
     }
@@ -368,6 +385,16 @@ mod tests {
             [record(Some(0), 0, 100), record(None, 120, 130), record(None, 125, 300), record(Some(1), 150, 200)];
         later.add(&records, Duration::ZERO, |_| None, whole, lanes(1.0, &[]));
         assert_eq!(later.launch_ns()[&1], 90, "a copy that goes on was not waited for");
+        let mut busy = Profile::default();
+        let by_lanes = TraceRecord { lane_time: Duration::from_nanos(30), ..record(None, 130, 160) };
+        busy.add(
+            &[record(Some(0), 0, 100), by_lanes, record(Some(1), 150, 200)],
+            Duration::ZERO,
+            |_| None,
+            whole,
+            lanes(1.0, &[]),
+        );
+        assert_eq!(busy.launch_ns()[&1], 80, "unless lanes were busy with it");
     }
 
     #[test]
