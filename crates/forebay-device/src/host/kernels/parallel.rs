@@ -4,7 +4,8 @@
 //! the same bits for every number of threads.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use forebay_base::tensor::DIMENSIONS_MAX;
 use rayon::prelude::*;
@@ -106,17 +107,40 @@ pub(super) fn for_each(count: usize, work: impl Fn(usize) + Sync) {
     tasks(count).for_each(&work);
 }
 
-/// Works on each of `0..count` in parallel, at most on `at_once`. A task begins only when all before it have begun, so one may
-/// wait for earlier ones: threads are at work on those.
-pub(super) fn in_order(count: usize, at_once: usize, work: impl Fn(usize) + Sync) {
-    let next = AtomicUsize::new(0);
+/// Tasks that begin in order.
+#[derive(Default)]
+pub(super) struct Line {
+    next: AtomicUsize,
+    failed: AtomicBool,
+}
+
+impl Line {
+    /// Waits for something that earlier tasks bring about: threads are at work on those.
+    ///
+    /// # Panics
+    /// If one of them panicked.
+    pub fn wait(&self, until: impl Fn() -> bool) {
+        while !until() {
+            assert!(!self.failed.load(Ordering::Relaxed), "an earlier task failed");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Works on each of `0..count` in parallel, at most on `at_once`. A task begins only when all before it have begun.
+pub(super) fn in_order(count: usize, at_once: usize, work: impl Fn(usize, &Line) + Sync) {
+    let line = Line::default();
     for_each(count.min(at_once).min(rayon::current_num_threads()), |_| loop {
         errands::run();
-        let task = next.fetch_add(1, Ordering::Relaxed);
+        let task = line.next.fetch_add(1, Ordering::Relaxed);
         if task >= count {
             break;
         }
-        work(task);
+        let attempt = catch_unwind(AssertUnwindSafe(|| work(task, &line)));
+        if let Err(panic) = attempt {
+            line.failed.store(true, Ordering::Relaxed);
+            resume_unwind(panic);
+        }
     });
 }
 
@@ -303,14 +327,23 @@ mod tests {
     fn tasks_begin_in_order_and_may_wait_for_earlier_ones() {
         for (count, at_once) in [(0, 3), (1, 1), (100, 1), (100, 2), (1000, 1000)] {
             let done: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
-            in_order(count, at_once, |task| {
-                while task > 0 && done[task - 1].load(Ordering::Acquire) == 0 {
-                    std::thread::yield_now();
-                }
+            in_order(count, at_once, |task, line| {
+                line.wait(|| task == 0 || done[task - 1].load(Ordering::Acquire) == 1);
                 done[task].fetch_add(1, Ordering::Release);
             });
             assert!(done.iter().all(|times| times.load(Ordering::Acquire) == 1), "{count} tasks, {at_once} at once");
         }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_task_that_failed() {
+        let attempt = catch_unwind(|| {
+            in_order(100, 100, |task, line| {
+                assert!(task != 3, "this one fails");
+                line.wait(|| task < 3);
+            });
+        });
+        assert!(attempt.is_err());
     }
 
     #[test]

@@ -4,16 +4,16 @@
 //! image after image and chunk after chunk, strictly from left to right. A block's own part is summed from zero in an order
 //! that depends on its shape only, and block lines depend on the sizes of a chunk and on channels, never on the batch or the
 //! number of rows. So a batch that is cut between two images, or an image between two chunks, and continued with
-//! `accumulate`, gives the same bits. A task is a block's part of some weights. Tasks begin in order, block after block; a part
-//! that is done before those of earlier blocks waits in scratch memory until they are added. Where there are many weights, it
-//! is rare that two tasks of the same ones run at once, and the later one waits instead.
+//! `accumulate`, gives the same bits. Tasks share out weights; where there are few weights, a task is one block's part of them.
+//! Then tasks begin in order, block after block, and a part that is done before those of earlier blocks waits in scratch memory
+//! until they are added.
 
 use std::sync::Mutex;
 
 use forebay_base::kernel::chunk_of;
 
 use super::super::super::lock::lock;
-use super::super::parallel::{in_order, Pointer};
+use super::super::parallel::{for_each, in_order, Pointer};
 use super::super::simd::{dispatch, Vector, LANES};
 use super::axis::Axis;
 use super::buffer::with_buffer;
@@ -166,32 +166,40 @@ impl<'a> WeightGradient<'a> {
     ) {
         let count = self.geometry.batch * self.blocks.len();
         let block = |number: usize| (number / self.blocks.len(), self.blocks[number % self.blocks.len()]);
-        let (size, slots) = (self.sums_count(), if scratch.is_some() { self.slots } else { 1 });
+        let Some(scratch) = scratch.filter(|_| self.slots > 1) else {
+            return for_each(self.tiles.len(), |tile| {
+                let tile = &self.tiles[tile];
+                for number in 0..count {
+                    // SAFETY: the caller's promises; every task writes weights of its own.
+                    unsafe {
+                        self.block_sums(tile, block(number), x, dy, |sums| {
+                            self.add(tile, sums, dw, accumulate || number > 0);
+                        });
+                    }
+                }
+            });
+        };
+        let (size, slots) = (self.sums_count(), self.slots);
         let queues: Vec<Mutex<Queue>> = self.tiles.iter().map(|_| Mutex::new(Queue::new(slots))).collect();
-        in_order(count * self.tiles.len(), slots * self.tiles.len(), |task| {
+        in_order(count * self.tiles.len(), slots * self.tiles.len(), |task, line| {
             let (number, tile) = (task / self.tiles.len(), task % self.tiles.len());
             let (queue, tile) = (&queues[tile], &self.tiles[tile]);
-            let slot = |number: usize| {
-                // SAFETY: the caller's promises; whoever holds the tile's queue has its slots to itself.
-                scratch.map(|sums| unsafe { sums.slice_mut(number % slots * size + tile.sums, self.tile_sums(tile)) })
-            };
-            // The block whose slot this one takes was begun long before; whoever has it is at work on it.
-            while lock(queue).added + slots <= number {
-                std::thread::yield_now();
-            }
+            // SAFETY: the caller's promises; whoever holds the tile's queue has its slots to itself.
+            let slot = |number| unsafe { scratch.slice_mut(number % slots * size + tile.sums, self.tile_sums(tile)) };
+            line.wait(|| number < lock(queue).added + slots);
             // SAFETY: the caller's promises; whoever holds the tile's queue has its weights to itself.
             unsafe {
                 self.block_sums(tile, block(number), x, dy, |sums| {
                     let Queue { added, waits } = &mut *lock(queue);
-                    if let Some(own) = slot(number).filter(|_| *added < number) {
-                        own.copy_from_slice(sums);
+                    if *added < number {
+                        slot(number).copy_from_slice(sums);
                         waits[number % slots] = true;
                         return;
                     }
                     self.add(tile, sums, dw, accumulate || number > 0);
                     *added += 1;
-                    while let Some(sums) = slot(*added).filter(|_| std::mem::take(&mut waits[*added % slots])) {
-                        self.add(tile, sums, dw, true);
+                    while std::mem::take(&mut waits[*added % slots]) {
+                        self.add(tile, slot(*added), dw, true);
                         *added += 1;
                     }
                 });
