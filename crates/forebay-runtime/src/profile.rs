@@ -17,6 +17,8 @@ use forebay_plan::plan::Share;
 const STEPS_KEPT: usize = 7;
 /// Smaller copies tell how long it takes to begin one, not how fast bytes move.
 const RATED_MIN_BYTES: u64 = 64 << 10;
+/// What kept this part of the lanes busy, or more, left none to launches. Over a link that is slower than lanes copy, none does.
+const ALL_LANES: f64 = 0.75;
 
 /// A way for copies, in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,7 +92,7 @@ impl Profile {
         let from = records.iter().map(|record| record.start).min().unwrap_or_default();
         let to = records.iter().map(|record| record.end).max().unwrap_or_default();
         keep(&mut self.steps, step.saturating_sub(to - from).as_nanos() as u64);
-        let leads = leads(records);
+        let leads = leads(records, lanes.count);
         let crosses = |record: &TraceRecord| matches!(link_of(record.stream), Some(Link::ToDevice | Link::FromDevice));
         // By launch: its parts' nanoseconds, and what they make of it.
         let mut parts: BTreeMap<u32, (u64, f64)> = BTreeMap::new();
@@ -263,12 +265,13 @@ fn ends(records: &[TraceRecord], counts: impl Fn(&TraceRecord) -> bool) -> Vec<D
     ends
 }
 
-/// By launch, the gap before it, less the time in which copies moved that ended in it, or that lanes were busy with: they do
-/// that first.
-fn leads(records: &[TraceRecord]) -> BTreeMap<u32, Duration> {
+/// By launch, the gap before it, less the time in which copies moved that ended in it, or that took the lanes: they do that
+/// first.
+fn leads(records: &[TraceRecord], lanes: f64) -> BTreeMap<u32, Duration> {
     let mut copies: Vec<&TraceRecord> = records.iter().filter(|record| record.label.is_none()).collect();
     copies.sort_by_key(|copy| copy.end);
-    let by_lanes = copies.iter().filter(|copy| !copy.lane_time.is_zero());
+    let takes_lanes = |copy: &&&TraceRecord| copy.lane_time >= (copy.end - copy.start).mul_f64(ALL_LANES * lanes);
+    let by_lanes = copies.iter().filter(|copy| !copy.lane_time.is_zero()).filter(takes_lanes);
     let by_lanes = union(by_lanes.map(|copy| (copy.start, copy.end)));
     let lead = |gap: Gap| {
         let [from, to] = [gap.start, gap.end].map(|moment| copies.partition_point(|copy| copy.end <= moment));
@@ -394,7 +397,7 @@ mod tests {
             whole,
             lanes(1.0, &[]),
         );
-        assert_eq!(busy.launch_ns()[&1], 80, "unless lanes were busy with it");
+        assert_eq!(busy.launch_ns()[&1], 80, "unless it took the lanes");
     }
 
     #[test]
