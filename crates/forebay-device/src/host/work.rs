@@ -143,11 +143,14 @@ impl Pieces {
     /// Lets as many chains of pieces go as there are threads for them.
     fn spawn(self) {
         let chains = self.bytes.div_ceil(COPY_TASK_BYTES).clamp(1, self.shared.lanes().min(COPY_THREADS_MAX));
+        let (shared, priority) = (self.shared.clone(), self.origin.priority);
         let pieces = Arc::new(self);
-        for _ in 0..chains {
+        for _ in 1..chains {
             let chain = pieces.clone();
-            pieces.shared.spawn_errand(pieces.origin.priority, move || chain.step());
+            shared.spawn_errand(priority, move || chain.step());
         }
+        // Nothing of the copy stays here: it ends where its last piece is moved.
+        shared.spawn_errand(priority, move || pieces.step());
     }
 
     /// Moves piece after piece while there is one and nothing more urgent to do; over a link that is slowed down, one, and the
