@@ -10,9 +10,10 @@
 //! *Lanes.* The simulator gives launches what copies leave of the lanes ([`lanes_for_launches`]). A launch that can use `l` of
 //! `n` lanes goes on at `f / l` of its speed while copies leave it `f < l`, so that it loses `r = 1 - f / l`, and more if it has
 //! company. A position that keeps all lanes busy has `l = n`, one that takes as long as a chain has each of its launches in
-//! turn. On a duplex link, a nanosecond in which copies move both ways counts as one of the mean of both ways, or as the part of
-//! it that their speed is where they want more lanes than there are; one in which they move one way as half: the price of a
-//! nanosecond is the least of these. On a shared one, either moves at half of its speed
+//! turn. On a duplex link, copies both ways at once move at the part `s` of their speed, less than 1 where they want more lanes
+//! than there are: so `2 * s` nanoseconds of copies count as one, which is the least time that they take together, and one way
+//! alone takes a nanosecond for `1 / (2 * s)`; the price of what counts as one is the less of both. On a shared link, either
+//! moves at half of its speed
 //! and takes half of its lanes, so that a nanosecond of both is no cheaper than one of the cheaper way. Copies while no launch
 //! runs cost the time that they take, as any wait does. Copies of a disk take no lanes, so where there is one, none count.
 //!
@@ -33,7 +34,7 @@ use crate::liveness::{Chunk, Liveness, Owner};
 use crate::order::Ordered;
 use crate::plan::Plan;
 use crate::residency::kind;
-use crate::swap::bound::{Block, Origin, Passage, Passages, Position, Prices, Problem, Touch, Written};
+use crate::swap::bound::{Block, Lanes, Origin, Passage, Passages, Position, Prices, Problem, Touch, Written};
 use crate::ways::Way;
 
 /// What an end of a command may come early in the simulator, in nanoseconds.
@@ -78,6 +79,7 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
         shares: machine.shares,
         given_bytes: ports(&|chunk| is_given(program, chunk)),
         taken_bytes: ports(&|chunk| is_taken(program, chunk)),
+        lanes: machine.lanes(),
         rounding_ns: machine.rounding_ns(plan),
     }
 }
@@ -250,13 +252,17 @@ impl Machine<'_> {
             false => 0.0,
         };
         let elsewhere = aside(link.from_device, disk.write) + aside(link.to_device, disk.read);
-        let share = if link.duplex { 0.5 } else { 1.0 / (1.0 + elsewhere) };
+        let by_lanes = costs.copy_lane_ns_per_byte > 0.0 && !spills;
+        let share = match link.duplex {
+            true if by_lanes => 0.5 / speed_of_both(costs),
+            true => 0.5,
+            false => 1.0 / (1.0 + elsewhere),
+        };
         let shared = |way: Way, disk: Way| {
             let latency_ns = if spills { way.latency_ns.min(disk.latency_ns) } else { way.latency_ns };
             let Passage { ns_per_byte, latency_ns } = passage(way.bytes_per_ns(), latency_ns);
             Passage { ns_per_byte: ns_per_byte * share, latency_ns: latency_ns * share }
         };
-        let by_lanes = costs.copy_lane_ns_per_byte > 0.0 && !spills;
         Machine {
             costs,
             all: Passages { out: beside(link.from_device, disk.write), back: beside(link.to_device, disk.read) },
@@ -313,12 +319,21 @@ impl Machine<'_> {
         let price = |copying: f64| (1.0 - lanes_for_launches(*lanes, copying) / used).max(0.0);
         let (out, back) = (self.costs.copy_lanes(link.from_device), self.costs.copy_lanes(link.to_device));
         let both = if link.duplex {
-            let together = price(out + back) / self.costs.copy_speed(out + back);
-            together.min(2.0 * price(out)).min(2.0 * price(back))
+            let alone = 2.0 * speed_of_both(self.costs) * price(out).min(price(back));
+            price(out + back).min(alone)
         } else {
             price(out.min(back))
         };
         Prices { out: price(out), back: price(back), both }
+    }
+
+    /// The part of all lanes that copies take.
+    fn lanes(&self) -> Lanes {
+        if !self.by_lanes {
+            return Lanes::default();
+        }
+        let part = |way: Way| self.costs.copy_lanes(way) / self.costs.lanes;
+        Lanes { out: part(self.costs.link.from_device), back: part(self.costs.link.to_device) }
     }
 
     /// What rounding to whole nanoseconds may take from the copies of a plan: a copy's latency pays for it where it has one.
@@ -331,6 +346,11 @@ impl Machine<'_> {
             false => 0.0,
         }
     }
+}
+
+/// At what part of their speed copies move both ways at once over a duplex link.
+fn speed_of_both(costs: &Costs) -> f64 {
+    costs.copy_speed(costs.copy_lanes(costs.link.from_device) + costs.copy_lanes(costs.link.to_device))
 }
 
 #[cfg(test)]

@@ -47,6 +47,11 @@
 //! one. This gives the stall of a part of the step, from the windows with the longest copies in it. A second pass chooses how to
 //! divide the step, and for each part whether both ways count together or windows by themselves ([`division`]).
 //!
+//! *Lanes.* What runs, what copies and what runs again cannot take more lanes than there are. So a step is at least as long as
+//! all of that together keeps all lanes busy: kernels for `D` less the time `I` for which they leave lanes idle, copies that take
+//! the part `q` of the lanes and move for `x` nanoseconds for `q * x`. Copies one way are those of windows that share no time,
+//! copies the other way are others; when they move does not matter here, nor beside what ([`lanes`]).
+//!
 //! *Inputs and outputs.* In a whole step, what the host gives anew crosses inwards and what it takes crosses outwards, whatever
 //! stays where. No window counts the first way of an input, for it ends before the first touch, and windows begin after a
 //! touch. Outputs count here if nobody touches them after they were written, because no window is about them then.
@@ -62,8 +67,13 @@
 //! But where each nanosecond less of them spares only `p < 1` of a stall, a run of `R` nanoseconds gives them room that is worth
 //! `p * R` at most, and the rest of it comes on top: stalls are at least `A - spared(R) + (1 - p) * (R - I(t))`, too.
 //! All of this holds for any of the windows, so it is tried for those with `p < 1` by themselves, too.
+//!
+//! Where lanes are what is short, a run of `j` takes `w(j)` of them in any case, and spares what copies of its outputs would
+//! take: it is worth it only where that is more, so that stalls are at least the sum of `q * x`, less `I`, and less
+//! `spared(j) - w(j)` of each kernel for which that is positive.
 
 mod division;
+mod lanes;
 mod overlap;
 mod pauses;
 mod recomputation;
@@ -119,6 +129,13 @@ pub(crate) struct Prices {
     pub both: f64,
 }
 
+/// The part of all lanes that copies take while they move.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lanes {
+    pub out: f64,
+    pub back: f64,
+}
+
 /// What runs between two lines.
 #[derive(Clone, Debug)]
 pub(crate) struct Position {
@@ -157,6 +174,8 @@ pub(crate) struct Problem {
     /// Bytes that cross to the device in every step, whatever stays there, and bytes that cross away from it.
     pub given_bytes: u64,
     pub taken_bytes: u64,
+    /// The part of the machine's lanes that copies each way take.
+    pub lanes: Lanes,
     /// By how much copies of a step may be shorter in all than the passages say.
     pub rounding_ns: f64,
 }
@@ -217,6 +236,7 @@ fn problem(workload: &Workload) -> Problem {
         shares: false,
         given_bytes: 0,
         taken_bytes: 0,
+        lanes: Lanes::default(),
         rounding_ns: 0.0,
     }
 }

@@ -38,7 +38,7 @@ impl Step<'_> {
     /// The stalls that are certain in a step that is cut open before a position.
     pub(super) fn certain_stall_ns(&self, cut: i64) -> f64 {
         let ways_ns = [Direction::Out, Direction::Back].map(|direction| self.one_way_ns(cut, direction));
-        ways_ns.into_iter().fold(self.divided_ns(cut), f64::max)
+        ways_ns.into_iter().fold(self.divided_ns(cut).max(self.lanes_ns(cut)), f64::max)
     }
 
     /// What the whole step certainly takes longer for what crosses in one direction, inputs or outputs included.
@@ -153,16 +153,16 @@ impl Step<'_> {
     }
 
     /// The time for which copies within a window move at least.
-    fn link_ns(&self, passages: &Passages, window: &Window) -> f64 {
+    pub(super) fn link_ns(&self, passages: &Passages, window: &Window) -> f64 {
         passages.of(window.direction()).ns(window.certain_bytes)
     }
 
-    fn counted(&self, passages: &Passages, window: Window, per_ns: f64) -> Counted {
+    pub(super) fn counted(&self, passages: &Passages, window: Window, per_ns: f64) -> Counted {
         Counted { ns_per_byte: per_ns * self.link_ns(passages, &window) / window.certain_bytes, window, per_ns }
     }
 
     /// The time for which copies of inputs or outputs move, which may be part of other copies unless they are the `only` ones.
-    fn ports_ns(&self, passages: &Passages, direction: Direction, only: bool) -> f64 {
+    pub(super) fn ports_ns(&self, passages: &Passages, direction: Direction, only: bool) -> f64 {
         let passage = passages.of(direction);
         match (self.ports_bytes(direction), only) {
             (0, _) => 0.0,

@@ -12,7 +12,7 @@ const SPREAD: f64 = 1.0 / 32.0;
 pub(super) struct Cover {
     /// How long it takes at least.
     pub duration_ns: f64,
-    /// What it takes longer for each nanosecond in which copies move meanwhile: 0 or more, less than 1.
+    /// What it takes longer for each nanosecond in which copies move meanwhile: from 0 to 1.
     pub price: f64,
 }
 
@@ -40,7 +40,8 @@ impl Overlap {
         let room_ns = |cover: &Cover| cover.duration_ns / (1.0 - cover.price);
         let mut covers: Vec<(usize, Cover)> = Vec::new();
         for (position, inside) in positions.iter().enumerate() {
-            covers.extend(inside.iter().map(|&cover| (position, cover)));
+            // Where copies cost as much as while nothing runs, there is no room for them.
+            covers.extend(inside.iter().filter(|cover| cover.price < 1.0).map(|&cover| (position, cover)));
         }
         covers.sort_by(|(_, a), (_, b)| a.price.total_cmp(&b.price));
         let class_ns = covers.iter().map(|(_, cover)| room_ns(cover)).sum::<f64>() / CLASSES as f64;

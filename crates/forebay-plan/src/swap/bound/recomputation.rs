@@ -17,25 +17,10 @@ pub(super) struct Counted {
 impl Step<'_> {
     /// What is left of a sum of stalls when recomputation spares as much of them as it can.
     pub(super) fn with_recomputation(&self, stall_ns: f64, counted: &[&Counted]) -> f64 {
-        let problem = self.problem;
-        let mut spared_ns = vec![0.0; problem.again_ns.len()];
-        for Counted { window, ns_per_byte, .. } in counted {
-            for pause in self.around(window.peak) {
-                let (Some(written), Some(writer)) = (pause.written, pause.writer) else { continue };
-                let crosses =
-                    if window.other < window.peak { written >= window.other } else { pause.to <= window.other };
-                if crosses {
-                    spared_ns[writer.kernel] += pause.bytes * ns_per_byte;
-                }
-            }
-        }
-        let again = spared_ns.into_iter().zip(&problem.again_ns);
-        let runs: Vec<(f64, f64)> = again
-            .filter_map(|(spared_ns, again_ns)| again_ns.filter(|_| spared_ns > 0.0).map(|ns| (spared_ns, ns)))
-            .collect();
+        let runs = self.runs(counted);
         // Copies hide behind what runs again for no less than this part of its time.
         let unhidden = 1.0 - counted.iter().map(|counted| counted.per_ns).fold(0.0, f64::max);
-        let mut idle_ns: Vec<f64> = problem.positions.iter().map(|position| position.idle_ns).collect();
+        let mut idle_ns: Vec<f64> = self.problem.positions.iter().map(|position| position.idle_ns).collect();
         idle_ns.sort_by(f64::total_cmp);
         let mut thresholds_ns = IDLE_PERCENT.map(|percent| idle_ns[(idle_ns.len() - 1) * percent / 100]).to_vec();
         thresholds_ns.dedup();
@@ -48,6 +33,25 @@ impl Step<'_> {
             beside.max(least_of(stall_ns - unhidden * free_ns, paid.collect(), free_ns))
         };
         thresholds_ns.iter().map(left).fold(0.0, f64::max)
+    }
+
+    /// What may run again: what it spares of the sum at most, and for how long it keeps all lanes busy.
+    pub(super) fn runs(&self, counted: &[&Counted]) -> Vec<(f64, f64)> {
+        let mut spared_ns = vec![0.0; self.problem.again_ns.len()];
+        for Counted { window, ns_per_byte, .. } in counted {
+            for pause in self.around(window.peak) {
+                let (Some(written), Some(writer)) = (pause.written, pause.writer) else { continue };
+                let crosses =
+                    if window.other < window.peak { written >= window.other } else { pause.to <= window.other };
+                if crosses {
+                    spared_ns[writer.kernel] += pause.bytes * ns_per_byte;
+                }
+            }
+        }
+        let again = spared_ns.into_iter().zip(&self.problem.again_ns);
+        again
+            .filter_map(|(spared_ns, again_ns)| again_ns.filter(|_| spared_ns > 0.0).map(|ns| (spared_ns, ns)))
+            .collect()
     }
 }
 
