@@ -11,8 +11,9 @@
 //! | [`event`] | events as counters |
 //! | [`progress`] | which events have fired, the failure that sticks, and who waits for either |
 //! | `milestone` | a record that fires when all work before it is done |
-//! | `stream` | one stream: its coordinator |
+//! | `stream` | one stream: a line of tasks |
 //! | [`streams`] | all streams of a device: lists accepted whole or not at all |
+//! | `turns` | what a thread finds to do while it does something else |
 
 #[cfg(feature = "shuttle")]
 pub mod bounded;
@@ -22,6 +23,7 @@ pub mod progress;
 pub mod shim;
 mod stream;
 pub mod streams;
+mod turns;
 
 pub use event::{Events, QueueError};
 pub use milestone::Finish;

@@ -3,36 +3,13 @@
 use forebay_base::EventId;
 
 use crate::progress::Progress;
-use crate::shim::sync::{Arc, Condvar, Mutex, PoisonError};
-use crate::shim::{lock, wait};
+use crate::shim::lock;
+use crate::shim::sync::{Arc, Mutex, PoisonError};
 
-/// How much work of a stream is with the pool.
-#[derive(Default)]
-pub(crate) struct Outstanding {
-    count: Mutex<usize>,
-    none: Condvar,
-}
-
-impl Outstanding {
-    fn add(&self) {
-        *lock(&self.count) += 1;
-    }
-
-    fn done(&self) {
-        let mut count = lock(&self.count);
-        *count -= 1;
-        if *count == 0 {
-            self.none.notify_all();
-        }
-    }
-
-    /// Waits until nothing is.
-    pub fn join(&self) {
-        let mut count = lock(&self.count);
-        while *count > 0 {
-            count = wait(&self.none, count);
-        }
-    }
+/// A stream, as far as its work is concerned.
+pub(crate) trait Busy: Send + Sync {
+    /// A piece of work is with the pool no more.
+    fn done(self: Arc<Self>);
 }
 
 /// The place of the next record in a stream. Work before it holds it, and so does the milestone before it; the last to let
@@ -79,16 +56,15 @@ impl<Failure> Drop for Milestone<Failure> {
     }
 }
 
-/// What work lets go when it is done: dropping it says so.
+/// What work lets go when it is done: dropping it says so, and the thread that does has the streams go on that waited for it.
 pub struct Finish<Failure> {
     milestone: Option<Arc<Milestone<Failure>>>,
-    outstanding: Arc<Outstanding>,
+    stream: Option<Arc<dyn Busy>>,
 }
 
 impl<Failure> Finish<Failure> {
-    pub(crate) fn new(milestone: &Arc<Milestone<Failure>>, outstanding: &Arc<Outstanding>) -> Finish<Failure> {
-        outstanding.add();
-        Finish { milestone: Some(milestone.clone()), outstanding: outstanding.clone() }
+    pub(crate) fn new(milestone: &Arc<Milestone<Failure>>, stream: Arc<dyn Busy>) -> Finish<Failure> {
+        Finish { milestone: Some(milestone.clone()), stream: Some(stream) }
     }
 
     /// Says that the work failed, and the device with it.
@@ -103,6 +79,8 @@ impl<Failure> Drop for Finish<Failure> {
     fn drop(&mut self) {
         // First the milestone, so that whoever finds nothing outstanding finds events fired.
         self.milestone = None;
-        self.outstanding.done();
+        if let Some(stream) = self.stream.take() {
+            stream.done();
+        }
     }
 }

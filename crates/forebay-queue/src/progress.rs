@@ -7,6 +7,7 @@ use forebay_base::{Command, EventId};
 use crate::event::{Events, QueueError};
 use crate::shim::sync::{Condvar, Mutex};
 use crate::shim::{lock, wait};
+use crate::turns::{self, Turn};
 
 /// How far a device has come, for all of its streams and for the host.
 pub struct Progress<Failure> {
@@ -19,12 +20,14 @@ pub struct Progress<Failure> {
 struct State<Failure> {
     events: Events,
     failure: Option<Failure>,
+    /// Who goes on when a generation has fired, or the device has failed.
+    waiting: Vec<((EventId, u64), Turn)>,
 }
 
 impl<Failure> Progress<Failure> {
     /// Nothing has happened; the clock of events started at `birth`.
     pub fn new(birth: Instant) -> Progress<Failure> {
-        let state = State { events: Events::default(), failure: None };
+        let state = State { events: Events::default(), failure: None, waiting: Vec::new() };
         Progress { state: Mutex::new(state), changed: Condvar::new(), birth }
     }
 
@@ -58,14 +61,36 @@ impl<Failure> Progress<Failure> {
         let mut state = lock(&self.state);
         // The clock is read under the lock, so that events that fire later have later times.
         state.events.fire(event, generation, self.birth.elapsed());
+        let is_over = |&(waited, least): &(EventId, u64)| waited == event && least <= generation;
+        let (over, waiting) = std::mem::take(&mut state.waiting).into_iter().partition(|(until, _)| is_over(until));
+        state.waiting = waiting;
         drop(state);
-        self.changed.notify_all();
+        self.let_go(over);
     }
 
     /// Makes the first failure stick, and wakes everybody who waits.
     pub fn fail(&self, failure: Failure) {
-        lock(&self.state).failure.get_or_insert(failure);
+        let mut state = lock(&self.state);
+        state.failure.get_or_insert(failure);
+        let over = std::mem::take(&mut state.waiting);
+        drop(state);
+        self.let_go(over);
+    }
+
+    fn let_go(&self, over: Vec<((EventId, u64), Turn)>) {
         self.changed.notify_all();
+        over.into_iter().for_each(|(_, turn)| turns::take(turn));
+    }
+
+    /// Has somebody take a turn once a generation has fired, or the device has failed. Says false, and forgets the turn,
+    /// where that is so already.
+    pub(crate) fn when_fired(&self, event: EventId, generation: u64, turn: Turn) -> bool {
+        let mut state = lock(&self.state);
+        let waits = state.failure.is_none() && state.events.fired(event) < generation;
+        if waits {
+            state.waiting.push(((event, generation), turn));
+        }
+        waits
     }
 }
 

@@ -1,17 +1,19 @@
-//! One stream: a thread that coordinates.
+//! One stream: a line of tasks, begun in order.
 //!
-//! A coordinator takes its stream's commands in order, hands work to the pool, and only waits: at a barrier until everything
-//! that it handed out is done, at a wait until the event has fired. A record does not hold it up: the event fires when the
-//! last work before it ends.
+//! No thread belongs to a stream. Whoever appends to it begins what may begin: hands work to the pool, until a barrier finds
+//! work that is not done, or a wait finds that its event has not fired. From there on whoever ends that work or fires that event
+//! goes on, so that the next work is with the pool as soon as the last has ended, and nobody is woken for it. A record holds
+//! nothing up: the event fires when the last work before it ends.
 
-use std::io;
+use std::collections::VecDeque;
 
 use forebay_base::{EventId, StreamId};
 
-use crate::milestone::{Finish, Milestone, Outstanding};
+use crate::milestone::{Busy, Finish, Milestone};
 use crate::progress::Progress;
-use crate::shim::sync::{mpsc, Arc};
-use crate::shim::thread::{Builder, JoinHandle};
+use crate::shim::lock;
+use crate::shim::sync::{mpsc, Arc, Mutex};
+use crate::turns::{self, Turn};
 
 /// Which stream work comes from, and how urgent that makes it: lower first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +32,7 @@ pub trait Pool: Send + Sync + 'static {
     type Failure: Clone + Send + 'static;
 
     /// Sees to it that the work is done some time, and returns without waiting for that. `finish` is dropped when the work
-    /// is done, however it ended.
+    /// is done, however it ended; this is called from there, too, so nothing may be locked then that it needs.
     fn start(self: &Arc<Self>, origin: Origin, work: Self::Work, finish: Finish<Self::Failure>);
 }
 
@@ -50,88 +52,152 @@ pub(crate) enum Task<Work> {
     Join(mpsc::Sender<()>),
 }
 
-/// A stream: the way to its coordinator. Dropping it waits for everything submitted.
-pub(crate) struct Stream<Work> {
-    tasks: Option<mpsc::Sender<Task<Work>>>,
-    coordinator: Option<JoinHandle<()>>,
+impl<Work> Task<Work> {
+    /// Whether all work before it must be done.
+    fn needs_all(&self) -> bool {
+        matches!(self, Task::Barrier | Task::Join(_))
+    }
 }
 
-impl<Work: Send + 'static> Stream<Work> {
-    /// # Errors
-    /// Where the system refuses the thread.
-    pub fn new<P: Pool<Work = Work>>(
-        origin: Origin,
-        name: &str,
-        pool: Arc<P>,
-        progress: Arc<Progress<P::Failure>>,
-    ) -> io::Result<Stream<Work>> {
-        let (sender, receiver) = mpsc::channel();
-        // Thread names end at the first zero byte.
-        let name = format!("stream {}", name.replace('\0', " "));
-        let coordinator = Builder::new().name(name).spawn(move || {
-            let milestone = Milestone::new(&progress);
-            Coordinator { origin, pool, progress, outstanding: Arc::default(), milestone }.run(&receiver);
-        })?;
-        Ok(Stream { tasks: Some(sender), coordinator: Some(coordinator) })
+/// A stream. Dropping it waits for everything submitted.
+pub(crate) struct Stream<P: Pool> {
+    line: Arc<Line<P>>,
+}
+
+impl<P: Pool> Stream<P> {
+    pub fn new(origin: Origin, pool: Arc<P>, progress: Arc<Progress<P::Failure>>) -> Stream<P> {
+        let milestone = Milestone::new(&progress);
+        let state = State { tasks: VecDeque::new(), outstanding: 0, pace: Pace::Standing, milestone };
+        Stream { line: Arc::new(Line { origin, pool, progress, state: Mutex::new(state) }) }
     }
 
-    pub fn push(&self, task: Task<Work>) {
-        if let Some(tasks) = &self.tasks {
-            // The coordinator lives as long as this sender.
-            let _ = tasks.send(task);
-        }
+    /// Appends a task. Nothing begins before somebody takes the stream's [`Stream::turn`].
+    pub fn push(&self, task: Task<P::Work>) {
+        lock(&self.line.state).tasks.push_back(task);
     }
 
-    /// The way to tell when everything pushed so far is done.
-    pub fn join_handle(&self) -> mpsc::Receiver<()> {
-        let (sender, receiver) = mpsc::channel();
+    /// Begins what was appended, as far as nothing holds it up.
+    pub fn turn(&self) -> Turn {
+        self.line.turn(Pace::Standing)
+    }
+
+    /// The way to tell when everything appended so far is done.
+    pub fn join(&self) -> Join {
+        let (sender, done) = mpsc::channel();
         self.push(Task::Join(sender));
-        receiver
+        Join { turn: self.turn(), done }
     }
 }
 
-impl<Work> Drop for Stream<Work> {
+impl<P: Pool> Drop for Stream<P> {
     fn drop(&mut self) {
-        self.tasks = None;
-        if let Some(coordinator) = self.coordinator.take() {
-            let _ = coordinator.join();
-        }
+        self.join().wait();
     }
 }
 
-struct Coordinator<P: Pool> {
+/// The end of everything that stood in a stream at some time.
+pub(crate) struct Join {
+    turn: Turn,
+    done: mpsc::Receiver<()>,
+}
+
+impl Join {
+    /// Waits for it.
+    pub fn wait(self) {
+        turns::take(self.turn);
+        // The answer comes when all is done.
+        let _ = self.done.recv();
+    }
+}
+
+/// What stands in a stream, and how far that is.
+struct Line<P: Pool> {
     origin: Origin,
     pool: Arc<P>,
     progress: Arc<Progress<P::Failure>>,
-    outstanding: Arc<Outstanding>,
+    state: Mutex<State<P>>,
+}
+
+struct State<P: Pool> {
+    /// What nobody has begun.
+    tasks: VecDeque<Task<P::Work>>,
+    /// How much work is with the pool.
+    outstanding: usize,
+    pace: Pace,
     milestone: Arc<Milestone<P::Failure>>,
 }
 
-impl<P: Pool> Coordinator<P> {
-    fn run(mut self, tasks: &mpsc::Receiver<Task<P::Work>>) {
-        for task in tasks {
+/// Who may begin the next task.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// Whoever looks.
+    Standing,
+    /// The thread that hands work to the pool, which will look again.
+    Going,
+    /// Who finds that the event has fired.
+    Waiting,
+}
+
+impl<P: Pool> Line<P> {
+    fn turn(self: &Arc<Line<P>>, pace: Pace) -> Turn {
+        let line = self.clone();
+        Box::new(move || line.advance(pace))
+    }
+
+    /// Begins task after task until one has to wait, if the stream is at this pace.
+    fn advance(self: &Arc<Line<P>>, pace: Pace) {
+        let mut state = lock(&self.state);
+        if state.pace != pace {
+            return;
+        }
+        state.pace = Pace::Standing;
+        loop {
+            if state.outstanding > 0 && state.tasks.front().is_some_and(Task::needs_all) {
+                return;
+            }
+            let Some(task) = state.tasks.pop_front() else { return };
             match task {
-                Task::Work(work) => self.start(work),
-                Task::Barrier => self.outstanding.join(),
-                Task::Record { event, generation } => self.milestone = self.milestone.record(event, generation),
-                // A failure ends the wait; the work behind it sees the failure and is skipped.
-                Task::Wait { event, generation } => {
-                    let _ = self.progress.wait(event, generation);
-                }
+                Task::Barrier => {}
                 Task::Join(answer) => {
-                    self.outstanding.join();
+                    // Who asked may be gone.
                     let _ = answer.send(());
+                }
+                Task::Record { event, generation } => state.milestone = state.milestone.record(event, generation),
+                Task::Wait { event, generation } => {
+                    if self.progress.when_fired(event, generation, self.turn(Pace::Waiting)) {
+                        state.pace = Pace::Waiting;
+                        return;
+                    }
+                }
+                Task::Work(work) => {
+                    state.outstanding += 1;
+                    state.pace = Pace::Going;
+                    let finish = Finish::new(&state.milestone, self.clone());
+                    drop(state);
+                    self.start(work, finish);
+                    state = lock(&self.state);
+                    state.pace = Pace::Standing;
                 }
             }
         }
-        self.outstanding.join();
     }
 
-    /// Hands work to the pool, unless the device has failed.
-    fn start(&self, work: P::Work) {
+    /// Hands work to the pool, unless the device has failed: that ends waits, and has the work behind them skipped.
+    fn start(&self, work: P::Work, finish: Finish<P::Failure>) {
         if self.progress.check().is_ok() {
-            let finish = Finish::new(&self.milestone, &self.outstanding);
             self.pool.start(self.origin, work, finish);
+        }
+    }
+}
+
+impl<P: Pool> Busy for Line<P> {
+    fn done(self: Arc<Self>) {
+        let mut state = lock(&self.state);
+        state.outstanding -= 1;
+        let goes_on = state.outstanding == 0 && state.pace == Pace::Standing && !state.tasks.is_empty();
+        drop(state);
+        if goes_on {
+            turns::take(self.turn(Pace::Standing));
         }
     }
 }

@@ -1,7 +1,6 @@
 //! All streams of a device: lists of commands are accepted whole or not at all, in one order for all streams.
 
-use std::collections::BTreeMap;
-use std::io;
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::{Command, StreamId};
 
@@ -9,13 +8,14 @@ use crate::event::QueueError;
 use crate::progress::Progress;
 use crate::shim::lock;
 use crate::shim::sync::{Arc, Mutex};
-use crate::stream::{Origin, Pool, Stream, Task};
+use crate::stream::{Join, Origin, Pool, Stream, Task};
+use crate::turns;
 
 /// All streams of a device. Dropping it waits for everything submitted.
 pub struct Streams<P: Pool> {
     pool: Arc<P>,
     progress: Arc<Progress<P::Failure>>,
-    streams: Mutex<BTreeMap<StreamId, Stream<P::Work>>>,
+    streams: Mutex<BTreeMap<StreamId, Stream<P>>>,
 }
 
 impl<P: Pool> Streams<P> {
@@ -24,14 +24,10 @@ impl<P: Pool> Streams<P> {
         Streams { pool, progress, streams: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Makes a stream with a thread that coordinates it.
-    ///
-    /// # Errors
-    /// Where the system refuses the thread.
-    pub fn create(&self, origin: Origin, name: &str) -> io::Result<()> {
-        let stream = Stream::new(origin, name, self.pool.clone(), self.progress.clone())?;
+    /// Makes a stream.
+    pub fn create(&self, origin: Origin) {
+        let stream = Stream::new(origin, self.pool.clone(), self.progress.clone());
         lock(&self.streams).insert(origin.stream, stream);
-        Ok(())
     }
 
     /// Gives a stream back after all its commands are complete.
@@ -63,7 +59,7 @@ impl<P: Pool> Streams<P> {
         }
         // Under the same lock as what follows: a wait that is admitted finds its record in its stream, not on the way.
         self.progress.admit(commands)?;
-        let mut works = works.into_iter();
+        let (mut works, mut touched) = (works.into_iter(), BTreeSet::new());
         for command in commands {
             let task = match command {
                 Command::Barrier { .. } => Some(Task::Barrier),
@@ -74,18 +70,20 @@ impl<P: Pool> Streams<P> {
             };
             if let Some((stream, task)) = command.stream().zip(task) {
                 streams[&stream].push(task);
+                touched.insert(stream);
             }
         }
+        let turns: Vec<_> = touched.iter().map(|stream| streams[stream].turn()).collect();
+        // Others may submit while this thread has the streams go on.
+        drop(streams);
+        turns.into_iter().for_each(turns::take);
         Ok(())
     }
 
     /// Waits until every command submitted to any stream is complete, or was skipped.
     pub fn join(&self) {
-        let joined: Vec<_> = lock(&self.streams).values().map(Stream::join_handle).collect();
-        for joined in joined {
-            // A coordinator that is gone has finished everything.
-            let _ = joined.recv();
-        }
+        let joins: Vec<_> = lock(&self.streams).values().map(Stream::join).collect();
+        joins.into_iter().for_each(Join::wait);
     }
 
     /// Waits until every command submitted to the stream is complete.
@@ -93,11 +91,8 @@ impl<P: Pool> Streams<P> {
     /// # Errors
     /// The first failure of the device.
     pub fn synchronize(&self, stream: StreamId) -> Result<(), P::Failure> {
-        let joined = lock(&self.streams).get(&stream).map(Stream::join_handle);
-        if let Some(joined) = joined {
-            // A coordinator that is gone has finished everything.
-            let _ = joined.recv();
-        }
+        let join = lock(&self.streams).get(&stream).map(Stream::join);
+        join.into_iter().for_each(Join::wait);
         self.progress.check()
     }
 }

@@ -153,7 +153,7 @@ impl Bench {
         let crew = Arc::new(Crew { jobs, arrived, done, working, model, failing });
         let streams = Streams::new(crew.clone(), progress.clone());
         for stream in (0..stream_count).map(StreamId) {
-            streams.create(Origin { stream, priority: 0 }, "model").expect("a stream");
+            streams.create(Origin { stream, priority: 0 });
         }
         let threads = (0..crew_count).map(|_| crew.clone()).map(|crew| thread::spawn(move || crew.run())).collect();
         Bench { streams: Some(streams), progress, crew, threads }
