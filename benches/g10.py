@@ -147,17 +147,21 @@ def graph(artifact, network, batch):
 
 def cases(artifact):
     """Every published case: network, batch, what differs in the machine, its name, and G10's cycles where there are any."""
+    less_host = []
     for network, (*_, batches) in NETWORKS.items():
         columns, rows = artifact.table("overall_batchsize", network)
         cycles = {int(batch): float(values[columns.index("prefetch_lru")]) for batch, values in rows}
+        host_batches, rows = artifact.table("sensitivity_cpumem", network)
+        for host, values in rows:
+            for batch, value in zip(map(int, host_batches), map(float, values)):
+                if int(host) << 30 == MACHINE["host_memory_bytes"]:
+                    cycles.setdefault(batch, value)
+                else:
+                    machine = {"host_memory_bytes": int(host) << 30}
+                    less_host.append((network, batch, machine, f"host{host}", value))
         for batch in batches:
             yield network, batch, {}, "", cycles.get(batch)
-    for network in NETWORKS:
-        batches, rows = artifact.table("sensitivity_cpumem", network)
-        for host, values in rows:
-            for batch, cycles in zip(batches, values):
-                if int(host) << 30 != MACHINE["host_memory_bytes"]:
-                    yield network, int(batch), {"host_memory_bytes": int(host) << 30}, f"host{host}", float(cycles)
+    yield from less_host
     for network, batch in SSD_BATCHES.items():
         columns, rows = artifact.table("sensitivity_ssdbw", network)
         for rate, values in rows:

@@ -71,7 +71,7 @@ impl<P: Pool> Stream<P> {
         Stream { line: Arc::new(Line { origin, pool, progress, state: Mutex::new(state) }) }
     }
 
-    /// Appends a task. Nothing begins before somebody takes the stream's [`Stream::turn`].
+    /// Appends a task. Whoever takes the next [`Stream::turn`] begins it.
     pub fn push(&self, task: Task<P::Work>) {
         lock(&self.line.state).tasks.push_back(task);
     }

@@ -1,8 +1,8 @@
 //! The host device: the CPU as a device, and the reference for all others.
 //!
-//! Heaps are memory files, fully reserved when made; reservations are address space; tiles are mapped with `mmap`; streams
-//! are threads that coordinate, and everything that works (kernels and copies alike) runs on one work-stealing pool of a
-//! given number of threads. Copies between spaces really move bytes.
+//! Heaps are memory files, fully reserved when made; reservations are address space; tiles are mapped with `mmap`; everything
+//! that works (kernels and copies alike) runs on one work-stealing pool of a given number of threads, and a thread that ends
+//! work has streams go on that waited for it. Copies between spaces really move bytes.
 
 mod copying;
 mod disk;

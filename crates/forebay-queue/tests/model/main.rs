@@ -128,7 +128,7 @@ fn everybody_who_waits_is_woken() {
 
 #[test]
 fn a_failure_ends_every_wait() {
-    explore("2 streams, 2 workers: work that fails, record | wait, work, record; the host waits (3 threads)", 3, || {
+    explore("2 streams, 2 workers: failing work, record | wait, work, record; the host waits (3 threads)", 3, || {
         let other = EventId(1);
         let commands =
             [work(0, 0), record(0, EVENT, 1), wait(1, EVENT, 1), work(1, 1), record(1, other, 1), barrier(1)];
