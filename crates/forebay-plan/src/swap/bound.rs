@@ -66,7 +66,9 @@
 //! was chosen; the bound is the least of this over all `R`, for the best of a few `t`. Copies may hide behind what runs again.
 //! But where each nanosecond less of them spares only `p < 1` of a stall, a run of `R` nanoseconds gives them room that is worth
 //! `p * R` at most, and the rest of it comes on top: stalls are at least `A - spared(R) + (1 - p) * (R - I(t))`, too.
-//! All of this holds for any of the windows, so it is tried for those with `p < 1` by themselves, too.
+//! All of this holds for any of the windows, so it is tried for those with `p < 1` by themselves, for those of either
+//! direction, and for fewer and fewer of them: a window that is spared more than its whole stall has `A` fall by what the
+//! others do not lose.
 //!
 //! Where lanes are what is short, a run of `j` takes `w(j)` of them in any case, and spares what copies of its outputs would
 //! take: it is worth it only where that is more, so that stalls are at least the sum of `q * x`, less `I`, and less

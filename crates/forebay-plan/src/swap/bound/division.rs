@@ -82,18 +82,47 @@ impl Step<'_> {
         }
         // A smaller sum may be spared less.
         let alone = self.parts(cut, &found[0], 0..self.count, false);
-        self.left_ns(parts).max(self.left_ns(alone))
+        let one_way = |direction| {
+            let best = self.best(cut, 0, &[direction], |window| self.stall(window).0);
+            chosen(&best, 0, best.len() - 1).into_iter().map(|window| self.part(window)).collect()
+        };
+        let ways = [Direction::Out, Direction::Back].map(one_way);
+        ways.into_iter().chain([parts, alone]).map(|parts| self.left_ns(&parts)).fold(0.0, f64::max)
     }
 
-    /// What recomputation leaves of parts: of all, or of those in which copies never have to wait for more room.
-    fn left_ns(&self, mut parts: Vec<Part>) -> f64 {
-        let left_ns = |parts: &[Part]| {
-            let counted: Vec<&Counted> = parts.iter().flat_map(|part| &part.counted).collect();
-            self.with_recomputation(parts.iter().map(|part| part.stall_ns).sum(), &counted)
+    /// What recomputation leaves of parts: of all, of those in which copies never have to wait for more room, or of fewer and
+    /// fewer, without those that it could spare most beyond their stalls, which is no gain for the others.
+    fn left_ns(&self, parts: &[Part]) -> f64 {
+        let left_ns = |parts: &mut dyn Iterator<Item = &Part>| {
+            let (mut stall_ns, mut counted) = (0.0, Vec::new());
+            for part in parts {
+                stall_ns += part.stall_ns;
+                counted.extend(&part.counted);
+            }
+            self.with_recomputation(stall_ns, &counted)
         };
-        let all_ns = left_ns(&parts);
-        parts.retain(|part| part.counted.iter().all(|counted| counted.per_ns < 1.0));
-        all_ns.max(left_ns(&parts))
+        let beyond_ns = |part: &Part| {
+            let runs = self.runs(&part.counted.iter().collect::<Vec<_>>());
+            runs.into_iter().map(|(spared_ns, _)| spared_ns).sum::<f64>() - part.stall_ns
+        };
+        let never_wait = |part: &&Part| part.counted.iter().all(|counted| counted.per_ns < 1.0);
+        let mut most_ns = left_ns(&mut parts.iter().filter(never_wait));
+        let mut ranked: Vec<(f64, &Part)> = parts.iter().map(|part| (beyond_ns(part), part)).collect();
+        ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+        while let Some(&(beyond_ns, _)) = ranked.last() {
+            most_ns = most_ns.max(left_ns(&mut ranked.iter().map(|&(_, part)| part)));
+            if beyond_ns <= 0.0 {
+                break;
+            }
+            ranked.pop();
+        }
+        most_ns
+    }
+
+    /// A window by itself.
+    fn part(&self, window: Window) -> Part {
+        let (stall_ns, ns_per_byte, per_ns) = self.stall(&window);
+        Part { stall_ns, counted: vec![Counted { window, ns_per_byte, per_ns }] }
     }
 
     /// Where the step is divided, from its start to its end.
@@ -142,13 +171,7 @@ impl Step<'_> {
                 let counted = windows.map(|window| self.counted(&self.problem.both, window, per_ns)).collect();
                 vec![Part { stall_ns, counted }]
             }
-            _ => {
-                let alone = |window: Window| {
-                    let (stall_ns, ns_per_byte, per_ns) = self.stall(&window);
-                    Part { stall_ns, counted: vec![Counted { window, ns_per_byte, per_ns }] }
-                };
-                chosen(&from.alone, part.start, end).into_iter().map(alone).collect()
-            }
+            _ => chosen(&from.alone, part.start, end).into_iter().map(|window| self.part(window)).collect(),
         }
     }
 
