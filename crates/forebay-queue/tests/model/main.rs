@@ -94,6 +94,18 @@ fn waits_between_streams_hold() {
 }
 
 #[test]
+fn an_event_lets_all_go_on_that_wait_for_it() {
+    explore("work, barrier, record; 2 streams wait, 2 workers; synchronize both (3 threads)", 3, || {
+        let first = [work(0, 0), barrier(0), record(0, EVENT, 1)];
+        let commands = [&first[..], &[wait(1, EVENT, 1), work(1, 1)], &[wait(2, EVENT, 1), work(2, 2)]].concat();
+        let bench = Bench::new(3, 2, &commands, None);
+        bench.submit(&commands);
+        bench.synchronize(2).expect("no failure");
+        bench.synchronize(1).expect("no failure");
+    });
+}
+
+#[test]
 fn streams_take_turns() {
     explore("2 streams of 2 workers take 3 turns by one event; the host waits (3 threads)", 3, || {
         let turn = |stream, index| [work(stream, index), record(stream, EVENT, index + 1)];
@@ -145,6 +157,16 @@ fn a_failure_ends_every_wait() {
         let failing = thread::spawn(move || other.progress.fail("elsewhere"));
         assert_eq!(bench.progress.wait(EVENT, 1), Err("elsewhere"));
         failing.join().expect("no panic");
+    });
+    explore("a failure from elsewhere while a stream waits for what does not come (2 threads)", 4, || {
+        let commands = [work(0, 0), record(0, EVENT, 1), wait(1, EVENT, 1), work(1, 1)];
+        let bench = Arc::new(Bench::new(2, 0, &commands, Some(0)));
+        let other = bench.clone();
+        let failing = thread::spawn(move || other.progress.fail("elsewhere"));
+        bench.submit(&commands);
+        assert_eq!(bench.synchronize(1), Err("elsewhere"));
+        failing.join().expect("no panic");
+        bench.give_up();
     });
 }
 
