@@ -13,9 +13,9 @@
 //! turn. On a duplex link, copies both ways at once move at the part `s` of their speed, less than 1 where they want more lanes
 //! than there are: so `2 * s` nanoseconds of copies count as one, which is the least time that they take together, and one way
 //! alone takes a nanosecond for `1 / (2 * s)`; the price of what counts as one is the less of both. On a shared link, either
-//! moves at half of its speed
-//! and takes half of its lanes, so that a nanosecond of both is no cheaper than one of the cheaper way. Copies while no launch
-//! runs cost the time that they take, as any wait does. Copies of a disk take no lanes, so where there is one, none count.
+//! moves at half of its speed and takes half of its lanes, so that a nanosecond of both is no cheaper than one of the cheaper way.
+//! Copies while no launch runs cost the time that they take, as any wait does. Copies of a disk take no lanes, so where there
+//! is one, none count.
 //!
 //! *Rounding.* The simulator gives copies whole nanoseconds, so that each may be one faster than its bytes; where ways have no
 //! latency that pays for it, a nanosecond is taken off for each copy of the plan.
@@ -327,13 +327,11 @@ impl Machine<'_> {
         Prices { out: price(out), back: price(back), both }
     }
 
-    /// The part of all lanes that copies take.
-    fn lanes(&self) -> Lanes {
-        if !self.by_lanes {
-            return Lanes::default();
-        }
+    /// The part of all lanes that copies take, if lanes do that.
+    fn lanes(&self) -> Option<Lanes> {
         let part = |way: Way| self.costs.copy_lanes(way) / self.costs.lanes;
-        Lanes { out: part(self.costs.link.from_device), back: part(self.costs.link.to_device) }
+        let link = &self.costs.link;
+        self.by_lanes.then(|| Lanes { out: part(link.from_device), back: part(link.to_device) })
     }
 
     /// What rounding to whole nanoseconds may take from the copies of a plan: a copy's latency pays for it where it has one.

@@ -132,7 +132,7 @@ pub(crate) struct Prices {
 }
 
 /// The part of all lanes that copies take while they move.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Lanes {
     pub out: f64,
     pub back: f64,
@@ -176,8 +176,8 @@ pub(crate) struct Problem {
     /// Bytes that cross to the device in every step, whatever stays there, and bytes that cross away from it.
     pub given_bytes: u64,
     pub taken_bytes: u64,
-    /// The part of the machine's lanes that copies each way take.
-    pub lanes: Lanes,
+    /// The part of the machine's lanes that copies each way take, if lanes do that.
+    pub lanes: Option<Lanes>,
     /// By how much copies of a step may be shorter in all than the passages say.
     pub rounding_ns: f64,
 }
@@ -238,7 +238,7 @@ fn problem(workload: &Workload) -> Problem {
         shares: false,
         given_bytes: 0,
         taken_bytes: 0,
-        lanes: Lanes::default(),
+        lanes: None,
         rounding_ns: 0.0,
     }
 }

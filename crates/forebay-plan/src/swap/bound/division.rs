@@ -48,12 +48,18 @@ impl Step<'_> {
             // Windows by themselves say as much.
             return 0.0;
         }
-        let best = self.best(cut, 0, &[direction], |window| self.link_ns(all, window));
-        let windows = chosen(&best, 0, best.len() - 1);
-        let ports_ns = self.ports_ns(all, direction, windows.is_empty());
-        let stall = self.whole_stall(direction, best[best.len() - 1].0 + ports_ns);
+        let (copies_ns, windows) = self.one_way(cut, direction);
+        let stall = self.whole_stall(direction, copies_ns);
         let counted = windows.into_iter().map(|window| self.counted(all, window, stall.per_ns)).collect::<Vec<_>>();
         self.with_recomputation(stall.ns, &counted.iter().collect::<Vec<_>>())
+    }
+
+    /// For how long copies of the whole step certainly move in one direction, inputs or outputs included, and the windows of it.
+    pub(super) fn one_way(&self, cut: i64, direction: Direction) -> (f64, Vec<Window>) {
+        let all = &self.problem.all;
+        let best = self.best(cut, 0, &[direction], |window| self.link_ns(all, window));
+        let windows = chosen(&best, 0, best.len() - 1);
+        (best[best.len() - 1].0 + self.ports_ns(all, direction, windows.is_empty()), windows)
     }
 
     /// What the parts of a step certainly take longer, for the best way to divide it.
@@ -176,7 +182,7 @@ impl Step<'_> {
     }
 
     /// The time for which copies within a window move at least.
-    pub(super) fn link_ns(&self, passages: &Passages, window: &Window) -> f64 {
+    fn link_ns(&self, passages: &Passages, window: &Window) -> f64 {
         passages.of(window.direction()).ns(window.certain_bytes)
     }
 
@@ -185,7 +191,7 @@ impl Step<'_> {
     }
 
     /// The time for which copies of inputs or outputs move, which may be part of other copies unless they are the `only` ones.
-    pub(super) fn ports_ns(&self, passages: &Passages, direction: Direction, only: bool) -> f64 {
+    fn ports_ns(&self, passages: &Passages, direction: Direction, only: bool) -> f64 {
         let passage = passages.of(direction);
         match (self.ports_bytes(direction), only) {
             (0, _) => 0.0,

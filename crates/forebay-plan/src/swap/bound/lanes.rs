@@ -1,19 +1,18 @@
 //! Lanes: what launches, copies and what runs again take of the machine's lanes, added up.
 
 use super::recomputation::Counted;
-use super::windows::{chosen, Step};
+use super::windows::Step;
 use super::Direction;
 
 impl Step<'_> {
     /// What a step that is cut open before a position takes longer because lanes have to copy.
     pub(super) fn lanes_ns(&self, cut: i64) -> f64 {
         let problem = self.problem;
+        let Some(lanes) = problem.lanes else { return 0.0 };
         let (mut copies_ns, mut counted) = (0.0, Vec::new());
-        for (direction, lanes) in [(Direction::Out, problem.lanes.out), (Direction::Back, problem.lanes.back)] {
-            let best = self.best(cut, 0, &[direction], |window| self.link_ns(&problem.all, window));
-            let windows = chosen(&best, 0, best.len() - 1);
-            let ports_ns = self.ports_ns(&problem.all, direction, windows.is_empty());
-            copies_ns += lanes * (best[best.len() - 1].0 + ports_ns);
+        for (direction, lanes) in [(Direction::Out, lanes.out), (Direction::Back, lanes.back)] {
+            let (way_ns, windows) = self.one_way(cut, direction);
+            copies_ns += lanes * way_ns;
             counted.extend(windows.into_iter().map(|window| self.counted(&problem.all, window, lanes)));
         }
         let runs = self.runs(&counted.iter().collect::<Vec<&Counted>>());
@@ -59,7 +58,7 @@ mod tests {
     /// The bound for copies that take half of the lanes outwards and a quarter back, less the time of the kernels.
     fn beyond_ns(again_ns: Option<f64>, idle_ns: f64) -> i64 {
         let mut problem = problem(&workload());
-        problem.lanes = Lanes { out: 0.5, back: 0.25 };
+        problem.lanes = Some(Lanes { out: 0.5, back: 0.25 });
         problem.again_ns = vec![again_ns; 5];
         problem.positions[0].idle_ns = idle_ns;
         problem.lower_bound_ns() as i64 - 5000
