@@ -4,13 +4,11 @@
 //! the bytes that it found and the bytes that it left.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use forebay::device::{Device, DeviceError, DeviceUsage, TraceRecord};
+use forebay::device::{forward, Device, DeviceError};
 use forebay::vulkan::VulkanDevice;
-use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
+use forebay_base::{Command, MemoryId, Region};
 
 /// The bytes of memories.
 pub type Picture = BTreeMap<MemoryId, Vec<u8>>;
@@ -97,29 +95,10 @@ impl Recorder {
 }
 
 impl Device for Recorder {
-    fn limits(&self) -> &Limits {
-        self.device.limits()
-    }
-
-    fn workspace_bytes(
-        &self,
-        kernel: &Kernel,
-        reads: &[TensorDesc],
-        writes: &[TensorDesc],
-    ) -> Result<u64, DeviceError> {
-        self.device.workspace_bytes(kernel, reads, writes)
-    }
-
-    fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError> {
-        self.device.create_heap(size_bytes)
-    }
-
-    fn destroy_heap(&self, heap: HeapId) {
-        self.device.destroy_heap(heap);
-    }
-
-    fn create_reservation(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        self.device.create_reservation(size_bytes)
+    forward! {
+        device: limits workspace_bytes create_heap destroy_heap create_reservation create_spill create_stream
+        destroy_stream create_event destroy_event synchronize recover wait_event query_event event_time write_host
+        read_host usage set_trace take_trace
     }
 
     fn create_placed(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
@@ -130,29 +109,9 @@ impl Device for Recorder {
         Ok(self.know(self.device.create_host_block(size_bytes)?, false, size_bytes))
     }
 
-    fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        self.device.create_spill(folder, size_bytes)
-    }
-
     fn destroy_memory(&self, memory: MemoryId) {
         self.lock().memories.remove(&memory);
         self.device.destroy_memory(memory);
-    }
-
-    fn create_stream(&self, name: &str, priority: i32) -> Result<StreamId, DeviceError> {
-        self.device.create_stream(name, priority)
-    }
-
-    fn destroy_stream(&self, stream: StreamId) {
-        self.device.destroy_stream(stream);
-    }
-
-    fn create_event(&self) -> Result<EventId, DeviceError> {
-        self.device.create_event()
-    }
-
-    fn destroy_event(&self, event: EventId) {
-        self.device.destroy_event(event);
     }
 
     fn submit(&self, commands: &[Command]) -> Result<(), DeviceError> {
@@ -165,45 +124,5 @@ impl Device for Recorder {
             state.lists.push(commands.to_vec());
         }
         self.device.submit(commands)
-    }
-
-    fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError> {
-        self.device.synchronize(stream)
-    }
-
-    fn recover(&self) -> Result<(), DeviceError> {
-        self.device.recover()
-    }
-
-    fn wait_event(&self, event: EventId, generation: u64) -> Result<(), DeviceError> {
-        self.device.wait_event(event, generation)
-    }
-
-    fn query_event(&self, event: EventId) -> u64 {
-        self.device.query_event(event)
-    }
-
-    fn event_time(&self, event: EventId, generation: u64) -> Option<Duration> {
-        self.device.event_time(event, generation)
-    }
-
-    fn write_host(&self, region: Region, bytes: &[u8]) {
-        self.device.write_host(region, bytes);
-    }
-
-    fn read_host(&self, region: Region, bytes: &mut [u8]) {
-        self.device.read_host(region, bytes);
-    }
-
-    fn usage(&self) -> DeviceUsage {
-        self.device.usage()
-    }
-
-    fn set_trace(&self, enabled: bool) {
-        self.device.set_trace(enabled);
-    }
-
-    fn take_trace(&self) -> Vec<TraceRecord> {
-        self.device.take_trace()
     }
 }

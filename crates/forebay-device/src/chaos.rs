@@ -5,15 +5,15 @@
 //! contract of commands allows to start. A consumer that nothing orders after its producer soon runs before it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
+use forebay_base::{Command, EventId, StreamId};
 use forebay_queue::{Events, QueueError};
 
-use crate::device::{Device, DeviceError, DeviceUsage, TraceRecord};
+use crate::device::{Device, DeviceError};
+use crate::forward;
 
 /// How long commands are held back for others to come.
 const HOLD: Duration = Duration::from_millis(1);
@@ -251,45 +251,9 @@ fn run(device: &dyn Device, chosen: &[(u64, Command)]) -> Result<(), DeviceError
 }
 
 impl Device for ChaosDevice {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-
-    fn workspace_bytes(
-        &self,
-        kernel: &Kernel,
-        reads: &[TensorDesc],
-        writes: &[TensorDesc],
-    ) -> Result<u64, DeviceError> {
-        self.inner.workspace_bytes(kernel, reads, writes)
-    }
-
-    fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError> {
-        self.inner.create_heap(size_bytes)
-    }
-
-    fn destroy_heap(&self, heap: HeapId) {
-        self.inner.destroy_heap(heap);
-    }
-
-    fn create_reservation(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        self.inner.create_reservation(size_bytes)
-    }
-
-    fn create_placed(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        self.inner.create_placed(size_bytes)
-    }
-
-    fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        self.inner.create_host_block(size_bytes)
-    }
-
-    fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        self.inner.create_spill(folder, size_bytes)
-    }
-
-    fn destroy_memory(&self, memory: MemoryId) {
-        self.inner.destroy_memory(memory);
+    forward! {
+        inner: limits workspace_bytes create_heap destroy_heap create_reservation create_placed create_host_block
+        create_spill destroy_memory write_host read_host usage set_trace take_trace
     }
 
     fn create_stream(&self, name: &str, priority: i32) -> Result<StreamId, DeviceError> {
@@ -371,26 +335,6 @@ impl Device for ChaosDevice {
 
     fn event_time(&self, event: EventId, generation: u64) -> Option<Duration> {
         self.shared.lock().events.time(event, generation)
-    }
-
-    fn write_host(&self, region: Region, bytes: &[u8]) {
-        self.inner.write_host(region, bytes);
-    }
-
-    fn read_host(&self, region: Region, bytes: &mut [u8]) {
-        self.inner.read_host(region, bytes);
-    }
-
-    fn usage(&self) -> DeviceUsage {
-        self.inner.usage()
-    }
-
-    fn set_trace(&self, enabled: bool) {
-        self.inner.set_trace(enabled);
-    }
-
-    fn take_trace(&self) -> Vec<TraceRecord> {
-        self.inner.take_trace()
     }
 }
 

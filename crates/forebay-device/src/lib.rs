@@ -3,7 +3,7 @@
 //! | module | device |
 //! |---|---|
 //! | [`null`] | records commands and runs nothing; with a tiled, a placed and a Direct3D-12-like profile |
-//! | [`host`] | the CPU: heaps are memfd files, reservations are address space, streams are threads, kernels are SIMD Rust |
+//! | [`host`] | the CPU: heaps are memfd files, reservations are address space, streams share threads, kernels are SIMD Rust |
 //! | [`chaos`] | any device, with random delays and the most permissive legal reordering, so that a missing barrier shows |
 //!
 //! Callers validate (bindings, ordering, budgets); devices report only what callers cannot foresee.
@@ -50,9 +50,14 @@
 
 pub mod chaos;
 pub mod device;
+mod forward;
 pub mod host;
 pub mod mapping;
 pub mod null;
 pub mod tile_size;
+
+/// What [`forward!`] names.
+#[doc(hidden)]
+pub use forebay_base as base;
 
 pub use device::{Device, DeviceError, DeviceUsage, TraceRecord};
