@@ -161,10 +161,15 @@ impl Search<'_> {
             return vec![plain];
         }
         let pressed = pressed(self.workload, &plain.launches);
+        let (manners, places) = if self.workload.spills() {
+            (&Manner::ALL[..], &[Place::Host, Place::Ssd][..])
+        } else {
+            (&Manner::ALL[..1], &[Place::Host][..])
+        };
         let steps = CHAINS.map(|chain| {
-            [Place::Host, Place::Ssd].map(|place| Recomputation::new(self.workload, &pressed, chain, place))
+            let prepared = |place: &Place| Recomputation::new(self.workload, &pressed, chain, *place);
+            places.iter().map(prepared).collect::<Vec<_>>()
         });
-        let manners = if self.workload.spills() { &Manner::ALL[..] } else { &Manner::ALL[..1] };
         let mut shares: Vec<Share<'_>> = Vec::new();
         for by_place in &steps {
             // Longer chains are tried in the best manner alone.

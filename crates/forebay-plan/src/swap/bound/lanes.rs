@@ -17,8 +17,7 @@ impl Step<'_> {
         }
         let runs = self.runs(&counted.iter().collect::<Vec<&Counted>>());
         let spared_ns: f64 = runs.into_iter().map(|(spared_ns, again_ns)| (spared_ns - again_ns).max(0.0)).sum();
-        let idle_ns: f64 = problem.positions.iter().map(|position| position.idle_ns).sum();
-        copies_ns - spared_ns - idle_ns
+        copies_ns - spared_ns - self.idle_ns.iter().sum::<f64>()
     }
 }
 

@@ -20,8 +20,7 @@ impl Step<'_> {
         let runs = self.runs(counted);
         // Copies hide behind what runs again for no less than this part of its time.
         let unhidden = 1.0 - counted.iter().map(|counted| counted.per_ns).fold(0.0, f64::max);
-        let mut idle_ns: Vec<f64> = self.problem.positions.iter().map(|position| position.idle_ns).collect();
-        idle_ns.sort_by(f64::total_cmp);
+        let idle_ns = &self.idle_ns;
         let mut thresholds_ns = IDLE_PERCENT.map(|percent| idle_ns[(idle_ns.len() - 1) * percent / 100]).to_vec();
         thresholds_ns.dedup();
         let left = |&threshold_ns: &f64| {

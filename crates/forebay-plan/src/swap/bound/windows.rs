@@ -62,6 +62,8 @@ pub(super) struct Step<'a> {
     profiles: [Vec<Profile>; 2],
     /// Least times before each position.
     elapsed_ns: Vec<f64>,
+    /// How long positions leave lanes idle, ascending.
+    pub idle_ns: Vec<f64>,
     /// For copies one way alone.
     overlaps: [Overlap; 2],
     /// For both ways together.
@@ -90,8 +92,10 @@ impl<'a> Step<'a> {
         };
         let overlaps = [overlap(|prices| prices.out), overlap(|prices| prices.back)];
         let both = overlap(|prices| prices.both);
-        let mut step =
-            Step { problem, count, pauses, around, profiles: Default::default(), elapsed_ns, overlaps, both };
+        let mut idle_ns: Vec<f64> = positions.iter().map(|position| position.idle_ns).collect();
+        idle_ns.sort_by(f64::total_cmp);
+        let profiles = Default::default();
+        let mut step = Step { problem, count, pauses, around, profiles, elapsed_ns, idle_ns, overlaps, both };
         step.profiles = [Direction::Out, Direction::Back]
             .map(|direction| (0..count).map(|peak| step.profile(peak, direction)).collect());
         step
