@@ -23,6 +23,8 @@ import torch.nn.functional as F
 
 import peer_models
 
+# Steps of every round that do not count.
+WARM_UP = 2
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -64,11 +66,12 @@ class Forebay:
 
 
 def measure(contenders, rounds, count):
-    """Medians over all rounds; each round's first step of every contender warms up and does not count."""
+    """Medians over all rounds. Each round's first steps of every contender do not count: the first is measured, and the second
+    is the first one of the plan that follows from it."""
     seconds = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, contender in contenders.items():
-            seconds[name] += contender.steps(count + 1)[1:]
+            seconds[name] += contender.steps(WARM_UP + count)[WARM_UP:]
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
