@@ -20,7 +20,7 @@
 ///     }
 ///
 ///     fn create_spill(&self, _: &std::path::Path, _: u64) -> Result<MemoryId, DeviceError> {
-///         Err(DeviceError::Unsupported { reason: "there is no disk".to_string() })
+///         Err(DeviceError::Unsupported { kernel: "create_spill", reason: "there is no disk".to_string() })
 ///     }
 /// }
 ///
