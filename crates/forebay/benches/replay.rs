@@ -40,8 +40,7 @@ fn row(path: &Path, scale: f64) -> Result<String, Failure> {
     machine.device_memory_bytes = (machine.device_memory_bytes as f64 * scale) as u64;
     let found = replay(&workload, Policy::Planned, &mut |_| ())?;
     let (bound, plan) = (found.over_ideal(found.lower_bound_ns), found.over_ideal(found.account.step_ns));
-    let lru =
-        found.lru.map_or("-".to_owned(), |lru| format!("{:.4}", lru.step_ns as f64 / found.ideal_ns.max(1) as f64));
+    let lru = found.lru.as_ref().map_or("-".to_owned(), |lru| format!("{:.4}", found.over_ideal(lru.step_ns)));
     let account = &found.account;
     Ok(format!(
         "| {:.3} | {bound:.6} | {plan:.6} | {:.4} | {lru} | {:.1} | {:.1} | {} | {:.1} |",
