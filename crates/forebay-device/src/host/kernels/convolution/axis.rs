@@ -8,6 +8,8 @@
 //! The source is packed such that the elements which adjacent positions see through one tap are adjacent: by *phase* (the
 //! remainder of u by the source stride). In a phase, a tap sees the elements from its *shift* on.
 
+use std::collections::HashMap;
+
 use super::Geometry;
 
 /// A tap as a class sees it.
@@ -53,18 +55,25 @@ impl Axis {
         Axis::new(geometry.source[d], geometry.strides[d], 1, vec![class])
     }
 
+    /// Classes of dimension `d` in the transposed direction.
+    pub fn transposed_classes(geometry: &Geometry, d: usize) -> usize {
+        geometry.strides[d].min(geometry.source[d])
+    }
+
     /// Dimension `d` of the transposed direction: from y to x.
     pub fn transposed(geometry: &Geometry, d: usize) -> Axis {
         let stride = geometry.strides[d];
-        let class = |first: usize| {
-            let taps = (0..geometry.kernel[d]).filter_map(|number| {
-                let distance = (first + geometry.pads[d]) as isize - (number * geometry.dilations[d]) as isize;
-                let source = distance.div_euclid(stride as isize);
-                (distance.rem_euclid(stride as isize) == 0).then_some(Tap { number, source, phase: 0, shift: 0 })
-            });
-            Class { first, count: (geometry.source[d] - first).div_ceil(stride), taps: taps.collect() }
-        };
-        let classes = (0..stride.min(geometry.source[d])).map(class).collect();
+        let class = |first| Class { first, count: (geometry.source[d] - first).div_ceil(stride), taps: Vec::new() };
+        let mut classes: Vec<Class> = (0..Axis::transposed_classes(geometry, d)).map(class).collect();
+        for number in 0..geometry.kernel[d] {
+            // Element `first` of dx sees the tap where their distance is a multiple of the stride.
+            let back = number as i128 * geometry.dilations[d] as i128 - geometry.pads[d] as i128;
+            let first = back.rem_euclid(stride as i128) as usize;
+            if let Some(class) = classes.get_mut(first) {
+                let source = ((first as i128 - back) / stride as i128) as isize;
+                class.taps.push(Tap { number, source, phase: 0, shift: 0 });
+            }
+        }
         Axis::new(geometry.target[d], 1, stride, classes)
     }
 
@@ -73,8 +82,8 @@ impl Axis {
         let stride = source_stride as isize;
         axis.assign_phases(|source| source.rem_euclid(stride));
         // A few taps far apart (a large dilation) share little: then packing each on its own is less.
-        let joint_size = axis.phases.len() * (axis.count() + axis.spread);
-        let apart = axis.distinct_sources() * axis.count();
+        let joint_size = axis.phases.len().saturating_mul(axis.count().saturating_add(axis.spread));
+        let apart = axis.distinct_sources().saturating_mul(axis.count());
         if apart < joint_size {
             axis.pack_taps_apart();
         }
@@ -100,24 +109,24 @@ impl Axis {
 
     /// Taps with the same key share a phase.
     fn assign_phases(&mut self, key: impl Fn(isize) -> isize) {
-        let mut phases: Vec<(isize, isize)> = Vec::new();
-        for tap in self.classes.iter().flat_map(|class| &class.taps) {
-            match phases.iter_mut().find(|phase| phase.0 == key(tap.source)) {
-                Some(phase) => phase.1 = phase.1.min(tap.source),
-                None => phases.push((key(tap.source), tap.source)),
+        let mut numbers = HashMap::new();
+        self.phases.clear();
+        for tap in self.classes.iter_mut().flat_map(|class| &mut class.taps) {
+            tap.phase = *numbers.entry(key(tap.source)).or_insert(self.phases.len());
+            match self.phases.get_mut(tap.phase) {
+                Some(first) => *first = (*first).min(tap.source),
+                None => self.phases.push(tap.source),
             }
         }
-        if phases.is_empty() {
+        if self.phases.is_empty() {
             // No element of the target sees any tap; one phase keeps sizes above 0.
-            phases.push((0, 0));
+            self.phases.push(0);
         }
         self.spread = 0;
         for tap in self.classes.iter_mut().flat_map(|class| &mut class.taps) {
-            tap.phase = phases.iter().position(|phase| phase.0 == key(tap.source)).unwrap_or(0);
-            tap.shift = (tap.source - phases[tap.phase].1) as usize / self.source_stride;
+            tap.shift = (tap.source - self.phases[tap.phase]) as usize / self.source_stride;
             self.spread = self.spread.max(tap.shift);
         }
-        self.phases = phases.iter().map(|phase| phase.1).collect();
     }
 
     /// Of `count` packed elements of a phase from position `origin` on: where the source begins and ends.

@@ -23,6 +23,10 @@ const PACKED_MAX: usize = 96 * 1024;
 const CHANNEL_MAX: usize = 16 * 1024;
 /// What a tile sees of a chunk of source channels, in bytes: it stays in a core's first-level cache.
 const SEEN_MAX_BYTES: usize = 24 * 1024;
+/// Taps of a window in the transposed direction, at most: each family lists its own.
+const TAPS_MAX: usize = 1 << 20;
+/// Families in the transposed direction, at most: each is a list.
+const FAMILIES_MAX: usize = 1 << 18;
 /// Tasks that keep a few threads busy to the end.
 const TASKS_MIN: usize = 8;
 /// Positions of a block that pay for its halo.
@@ -50,7 +54,6 @@ pub(super) struct Correlation {
     targets: usize,
     slab: Slab,
     families: Vec<Family>,
-    origins: Vec<[usize; 3]>,
     /// Source channels that are packed together.
     source_chunk: usize,
     /// Target channels of a task.
@@ -61,13 +64,28 @@ pub(super) struct Correlation {
 
 impl Correlation {
     /// From x to y.
+    ///
+    /// # Errors
+    /// A window that the host does not hold.
     pub fn forward(geometry: &Geometry) -> Result<Correlation, String> {
+        check_taps(geometry, PACKED_MAX)?;
         let axes = std::array::from_fn(|d| Axis::forward(geometry, d));
         Correlation::new(geometry, axes, (geometry.inputs, geometry.outputs), (geometry.x, geometry.y))
     }
 
     /// From dy to dx.
+    ///
+    /// # Errors
+    /// A window or strides that the host does not hold.
     pub fn transposed(geometry: &Geometry) -> Result<Correlation, String> {
+        check_taps(geometry, TAPS_MAX)?;
+        let families = (0..3).map(|d| Axis::transposed_classes(geometry, d)).fold(1, usize::saturating_mul);
+        if families > FAMILIES_MAX {
+            let strides = &geometry.strides[geometry.first..];
+            return Err(format!(
+                "strides {strides:?} are too large for the host: their product is at most {FAMILIES_MAX}"
+            ));
+        }
         let axes = std::array::from_fn(|d| Axis::transposed(geometry, d));
         Correlation::new(geometry, axes, (geometry.outputs, geometry.inputs), (geometry.y, geometry.x))
     }
@@ -87,14 +105,17 @@ impl Correlation {
             Ok(slab) => slab,
             Err(_) => Slab::new(axes.clone(), PACKED_MAX / source_chunk, CHANNEL_MAX)?,
         };
+        let blocks = slab.block_count();
         let target_chunk_min = if geometry.taps() / families_count >= LANES { 4 * CHANNELS } else { 16 * CHANNELS };
         let groups = geometry.batch * geometry.groups;
         let mut target_chunk = targets;
-        if groups * slab.origins().len() < TASKS_MIN {
-            let parts = TASKS_MIN.div_ceil(groups * slab.origins().len()).min(targets.div_ceil(target_chunk_min));
+        if groups.saturating_mul(blocks) < TASKS_MIN {
+            let parts = TASKS_MIN.div_ceil(groups * blocks).min(targets.div_ceil(target_chunk_min));
             target_chunk = targets.div_ceil(parts).next_multiple_of(CHANNELS).min(targets);
         }
-        let tasks = |slab: &Slab| groups * slab.origins().len() * targets.div_ceil(target_chunk);
+        let tasks = |slab: &Slab| {
+            [groups, slab.block_count(), targets.div_ceil(target_chunk)].into_iter().fold(1, usize::saturating_mul)
+        };
         while tasks(&slab) < TASKS_MIN && slab.block.iter().product::<usize>() > POSITIONS_MIN {
             elements_max /= 2;
             match Slab::new(axes.clone(), elements_max, CHANNEL_MAX) {
@@ -109,7 +130,6 @@ impl Correlation {
             sources,
             targets,
             families,
-            origins: slab.origins(),
             slab,
             source_chunk,
             target_chunk,
@@ -134,10 +154,11 @@ impl Correlation {
         // SAFETY: a bias has one element for each channel of the target; nobody writes it.
         let bias = bias.map(|bias| unsafe { Pointer::<f32>::of(bias).slice(0, self.groups * self.targets) });
         let target_chunks = self.targets.div_ceil(self.target_chunk);
-        let tasks = self.images * self.groups * self.origins.len() * target_chunks;
+        let blocks = self.slab.block_count();
+        let tasks = self.images * self.groups * blocks * target_chunks;
         for_each(tasks, |index| {
             let (chunk, index) = (index % target_chunks * self.target_chunk, index / target_chunks);
-            let (origin, index) = (self.origins[index % self.origins.len()], index / self.origins.len());
+            let (origin, index) = (self.slab.origin(index % blocks), index / blocks);
             let (image, group) = (index / self.groups, index % self.groups);
             let targets = Span { start: chunk, len: self.target_chunk.min(self.targets - chunk) };
             // SAFETY: the image's and group's channels exist; every task writes elements of its own.
@@ -208,6 +229,18 @@ impl Correlation {
             }
         });
     }
+}
+
+/// Refuses a window with more taps than are listed.
+///
+/// # Errors
+/// The number of taps, and how many are possible.
+fn check_taps(geometry: &Geometry, taps_max: usize) -> Result<(), String> {
+    let taps = geometry.taps();
+    if taps > taps_max {
+        return Err(format!("a window of {taps} elements is too large for the host, which takes at most {taps_max}"));
+    }
+    Ok(())
 }
 
 fn families(geometry: &Geometry, slab: &Slab, source_chunk: usize, (sources, targets): (usize, usize)) -> Vec<Family> {

@@ -78,17 +78,22 @@ impl Slab {
         self.pitch[1] * self.pitch[2]
     }
 
-    /// The blocks' first positions, in row-major order.
-    pub fn origins(&self) -> Vec<[usize; 3]> {
-        let along = |d: usize| spans(self.axes[d].count(), self.block[d]).map(|span| span.start).collect::<Vec<_>>();
-        let [planes, rows, columns] = [along(0), along(1), along(2)];
-        let mut origins = Vec::with_capacity(planes.len() * rows.len() * columns.len());
-        for &plane in &planes {
-            for &row in &rows {
-                origins.extend(columns.iter().map(|&column| [plane, row, column]));
-            }
-        }
-        origins
+    /// Number of blocks in each dimension.
+    fn blocks(&self) -> [usize; 3] {
+        std::array::from_fn(|d| self.axes[d].count().div_ceil(self.block[d]))
+    }
+
+    /// Number of blocks; `usize::MAX` where there are more than can be counted.
+    pub fn block_count(&self) -> usize {
+        self.blocks().into_iter().fold(1, usize::saturating_mul)
+    }
+
+    /// The first position of a block. Blocks are numbered in row-major order. Computed, not listed: a tensor that no device
+    /// can hold has more blocks than memory has bytes.
+    pub fn origin(&self, number: usize) -> [usize; 3] {
+        let [_, rows, columns] = self.blocks();
+        let at = [number / columns / rows, number / columns % rows, number % columns];
+        std::array::from_fn(|d| at[d] * self.block[d])
     }
 
     /// Where position 0 of a block looks through a tap that is given by its phase and shift in each dimension.
@@ -180,9 +185,13 @@ fn block(axes: &[Axis; 3], elements_max: usize, positions_max: usize) -> Option<
     let phases: usize = axes.iter().map(|axis| axis.phases.len()).product();
     let [planes, rows, columns] = axes;
     let mut width = even(columns.count(), COLUMNS_MAX.min(positions_max));
-    let row_size = |width: usize| phases * (width + columns.spread);
-    while width > 1 && row_size(width) * (1 + rows.spread) * (1 + planes.spread) > elements_max {
+    let row_size = |width: usize| phases.saturating_mul(width + columns.spread);
+    let least = |width: usize| row_size(width).saturating_mul(1 + rows.spread).saturating_mul(1 + planes.spread);
+    while width > 1 && least(width) > elements_max {
         width = width.div_ceil(2);
+    }
+    if least(width) > elements_max {
+        return None;
     }
     let mut best: Option<(usize, [usize; 3])> = None;
     for depth in 1..=planes.count().min(64) {
@@ -193,10 +202,13 @@ fn block(axes: &[Axis; 3], elements_max: usize, positions_max: usize) -> Option<
             break;
         }
         let height = even(rows.count(), height);
-        let packed = planes.count().div_ceil(depth)
-            * (depth + planes.spread)
-            * rows.count().div_ceil(height)
-            * (height + rows.spread);
+        let factors = [
+            planes.count().div_ceil(depth),
+            depth + planes.spread,
+            rows.count().div_ceil(height),
+            height + rows.spread,
+        ];
+        let packed = factors.into_iter().fold(1, usize::saturating_mul);
         if best.is_none_or(|(least, _)| packed < least) {
             best = Some((packed, [depth, height, width]));
         }

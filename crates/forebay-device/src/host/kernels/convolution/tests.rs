@@ -252,3 +252,47 @@ fn a_batch_gives_the_same_bits_whole_and_in_parts() {
         }
     }
 }
+
+/// Sizes that no machine holds: what a launch needs is found out at once, with nothing that is as long as a tensor.
+#[test]
+fn what_absurd_sizes_need_is_found_out_at_once() {
+    const HUGE: u64 = 1 << 40;
+    let window = |kernel: [u64; 2], strides: [u64; 2], pads: [u64; 2]| Window {
+        kernel: kernel.to_vec(),
+        strides: strides.to_vec(),
+        dilations: vec![1, 1],
+        pads_begin: pads.to_vec(),
+        pads_end: vec![0, 0],
+    };
+    let needed = |convolution: &Convolution, sizes: [&[u64]; 3]| {
+        let [x, w, y] = sizes.map(float);
+        let (activation, accumulate) = (Activation::None, false);
+        let convolution = || convolution.clone();
+        let launches = [
+            (Kernel::Convolution { convolution: convolution(), activation }, [&x, &w], &y),
+            (Kernel::ConvolutionDataGradient { convolution: convolution(), activation }, [&y, &w], &x),
+            (Kernel::ConvolutionWeightGradient { convolution: convolution(), accumulate }, [&x, &y], &w),
+        ];
+        launches.map(|(kernel, reads, write)| {
+            workspace_bytes(&kernel, &reads.map(Clone::clone), std::slice::from_ref(write))
+        })
+    };
+    let square = Convolution { window: window([3, 3], [1, 1], [0, 2]), groups: 1 };
+    assert!(needed(&square, [&[1, 1, 8, HUGE], &[4, 1, 3, 3], &[1, 4, 6, HUGE]]).iter().all(Result::is_ok));
+    let padded = Convolution { window: window([3, 3], [1, 1], [HUGE, 0]), groups: 1 };
+    assert!(needed(&padded, [&[1, 1, 8, 8], &[4, 1, 3, 3], &[1, 4, HUGE + 6, 6]]).iter().all(Result::is_ok));
+    let strided = Convolution { window: window([3, 3], [1 << 30, 1 << 20], [0, 0]), groups: 1 };
+    let (wide, long) = ((7 << 30) + 3, (7 << 20) + 3);
+    let [forward, data, weights] = needed(&strided, [&[1, 1, wide, long], &[1, 1, 3, 3], &[1, 1, 8, 8]]);
+    assert!(forward.is_ok() && weights.is_ok());
+    assert!(data.unwrap_err().to_string().contains("strides [1073741824, 1048576]"));
+    let broad = Convolution { window: window([1, HUGE], [1, 1], [0, 0]), groups: 1 };
+    for refused in needed(&broad, [&[1, 1, 1, HUGE], &[1, 1, 1, HUGE], &[1, 1, 1, 1]]) {
+        assert!(refused.unwrap_err().to_string().contains("a window of 1099511627776 elements"));
+    }
+    let grouped = Convolution { window: window([3, 3], [1, 1], [0, 0]), groups: 1 << 30 };
+    let channels = 1 << 30;
+    assert!(needed(&grouped, [&[1, channels, 3, 3], &[channels, 1, 3, 3], &[1, channels, 1, 1]])
+        .iter()
+        .all(Result::is_ok));
+}

@@ -41,11 +41,13 @@ const SCRATCH_MAX: usize = 128 * 1024;
 pub(super) struct WeightGradient<'a> {
     geometry: &'a Geometry,
     slab: Slab,
-    /// The blocks of an image, in order.
-    blocks: Vec<Block>,
+    /// Rows of a chunk.
+    rows: usize,
+    /// Blocks of an image.
+    block_count: usize,
     /// By input channel of a tile and tap: where position 0 of a block looks in the packed channels.
     offsets: Vec<u32>,
-    tiles: Vec<Tile>,
+    tiles: Tiles,
     /// Packed gradients of a plane, and of a channel.
     plane_stride: usize,
     gradient_stride: usize,
@@ -58,6 +60,48 @@ pub(super) struct WeightGradient<'a> {
 struct Block {
     first: [usize; 3],
     end: [usize; 3],
+}
+
+/// How weights are shared out to tasks: a group's tile by tile, along outputs, then inputs. Tiles are computed, not listed.
+struct Tiles {
+    groups: usize,
+    /// Channels of y and of x in a group.
+    outputs: usize,
+    inputs: usize,
+    /// Channels of y, a multiple of [`CHANNELS`], and of x in a tile.
+    output_tile: usize,
+    input_tile: usize,
+    taps_count: usize,
+}
+
+impl Tiles {
+    fn per_group(&self) -> usize {
+        self.outputs.div_ceil(self.output_tile) * self.inputs.div_ceil(self.input_tile)
+    }
+
+    /// Number of tiles.
+    fn count(&self) -> usize {
+        self.groups * self.per_group()
+    }
+
+    fn get(&self, number: usize) -> Tile {
+        let (group, number) = (number / self.per_group(), number % self.per_group());
+        let columns = self.inputs.div_ceil(self.input_tile);
+        let span = |start: usize, size: usize, count: usize| Span { start, len: size.min(count - start) };
+        let outputs = span(number / columns * self.output_tile, self.output_tile, self.outputs);
+        let inputs = span(number % columns * self.input_tile, self.input_tile, self.inputs);
+        let before = outputs.start * self.inputs + outputs.len.next_multiple_of(CHANNELS) * inputs.start;
+        Tile { group, outputs, inputs, sums: group * self.sums_per_group() + before * self.taps_count }
+    }
+
+    fn sums_per_group(&self) -> usize {
+        self.outputs.next_multiple_of(CHANNELS) * self.inputs * self.taps_count
+    }
+
+    /// Sums of all tiles.
+    fn sums_count(&self) -> usize {
+        self.groups * self.sums_per_group()
+    }
 }
 
 /// The weights of one task.
@@ -106,36 +150,37 @@ impl<'a> WeightGradient<'a> {
         let (_, places) = taps(geometry, &slab, classes);
         let channels = (0..input_tile).map(|channel| channel * slab.channel_stride);
         let offsets = channels.flat_map(|start| places.iter().map(move |place| (start + place) as u32)).collect();
-        let mut tiles = Vec::new();
-        let mut sums = 0;
-        for group in 0..geometry.groups {
-            for outputs in spans(geometry.outputs, output_tile) {
-                for inputs in spans(geometry.inputs, input_tile) {
-                    tiles.push(Tile { group, outputs, inputs, sums });
-                    sums += outputs.len.next_multiple_of(CHANNELS) * inputs.len * taps_count;
-                }
-            }
-        }
-        let blocks = blocks(geometry, &slab, rows);
-        let slots = match tiles.len() {
+        let Geometry { groups, outputs, inputs, .. } = *geometry;
+        let tiles = Tiles { groups, outputs, inputs, output_tile, input_tile, taps_count };
+        let block_count = block_count(geometry, &slab, rows);
+        let slots = match tiles.count() {
             TASKS_MIN.. => 1,
-            few => (SCRATCH_MAX / sums).min(32).max(TASKS_MIN.div_ceil(few)),
+            few => (SCRATCH_MAX / tiles.sums_count()).min(32).max(TASKS_MIN.div_ceil(few)),
         };
-        let slots = slots.min(geometry.batch * blocks.len());
+        let slots = slots.min(geometry.batch.saturating_mul(block_count));
         let plane_stride = ((slab.block[1] - 1) * slab.row_pitch() + slab.block[2]).next_multiple_of(LANES);
         // An odd number of cache lines, so that channels do not compete for the same sets.
         let gradient_stride = ((slab.block[0] * plane_stride).div_ceil(16) | 1) * 16;
-        Ok(WeightGradient { geometry, slab, blocks, offsets, tiles, plane_stride, gradient_stride, slots })
+        Ok(WeightGradient { geometry, slab, rows, block_count, offsets, tiles, plane_stride, gradient_stride, slots })
     }
 
     /// The same in so many elements of scratch: fewer blocks at once, which changes no bit.
     pub fn within(self, scratch_count: usize) -> WeightGradient<'a> {
-        let slots = scratch_count / self.sums_count().max(1);
+        let slots = scratch_count / self.tiles.sums_count().max(1);
         WeightGradient { slots: self.slots.min(slots).max(1), ..self }
     }
 
-    fn sums_count(&self) -> usize {
-        self.tiles.last().map_or(0, |tile| tile.sums + self.tile_sums(tile))
+    /// A block of an image: blocks are numbered chunk after chunk, and the last chunk may have fewer of them. No dimension
+    /// before the first spatial one has more than one block, so that these are the first ones of a whole chunk.
+    fn block(&self, number: usize) -> Block {
+        let (geometry, per_chunk) = (self.geometry, self.slab.block_count());
+        let start = number / per_chunk * self.rows;
+        let mut first = self.slab.origin(number % per_chunk);
+        first[geometry.first] += start;
+        let mut limit = geometry.target;
+        limit[geometry.first] = limit[geometry.first].min(start + self.rows);
+        let end = std::array::from_fn(|d| limit[d].min(first[d] + self.slab.block[d]));
+        Block { first, end }
     }
 
     fn tile_sums(&self, tile: &Tile) -> usize {
@@ -145,7 +190,7 @@ impl<'a> WeightGradient<'a> {
     /// Scratch that [`WeightGradient::run`] needs, in elements.
     pub fn scratch_count(&self) -> usize {
         if self.slots > 1 {
-            self.slots * self.sums_count()
+            self.slots * self.tiles.sums_count()
         } else {
             0
         }
@@ -164,11 +209,12 @@ impl<'a> WeightGradient<'a> {
         dw: Pointer<f32>,
         scratch: Option<Pointer<f32>>,
     ) {
-        let count = self.geometry.batch * self.blocks.len();
-        let block = |number: usize| (number / self.blocks.len(), self.blocks[number % self.blocks.len()]);
+        let count = self.geometry.batch * self.block_count;
+        let block = |number: usize| (number / self.block_count, self.block(number % self.block_count));
+        let tiles = self.tiles.count();
         let Some(scratch) = scratch.filter(|_| self.slots > 1) else {
-            return for_each(self.tiles.len(), |tile| {
-                let tile = &self.tiles[tile];
+            return for_each(tiles, |tile| {
+                let tile = &self.tiles.get(tile);
                 for number in 0..count {
                     // SAFETY: the caller's promises; every task writes weights of its own.
                     unsafe {
@@ -179,11 +225,11 @@ impl<'a> WeightGradient<'a> {
                 }
             });
         };
-        let (size, slots) = (self.sums_count(), self.slots);
-        let queues: Vec<Mutex<Queue>> = self.tiles.iter().map(|_| Mutex::new(Queue::new(slots))).collect();
-        in_order(count * self.tiles.len(), slots * self.tiles.len(), |task, line| {
-            let (number, tile) = (task / self.tiles.len(), task % self.tiles.len());
-            let (queue, tile) = (&queues[tile], &self.tiles[tile]);
+        let (size, slots) = (self.tiles.sums_count(), self.slots);
+        let queues: Vec<Mutex<Queue>> = (0..tiles).map(|_| Mutex::new(Queue::new(slots))).collect();
+        in_order(count * tiles, slots * tiles, |task, line| {
+            let (number, tile) = (task / tiles, task % tiles);
+            let (queue, tile) = (&queues[tile], &self.tiles.get(tile));
             // SAFETY: the caller's promises; whoever holds the tile's queue has its slots to itself.
             let slot = |number| unsafe { scratch.slice_mut(number % slots * size + tile.sums, self.tile_sums(tile)) };
             line.wait(|| number < lock(queue).added + slots);
@@ -291,23 +337,12 @@ impl<'a> WeightGradient<'a> {
     }
 }
 
-/// The blocks of an image: those of its chunks of so many rows, in order.
-fn blocks(geometry: &Geometry, slab: &Slab, rows: usize) -> Vec<Block> {
-    let origins = slab.origins();
-    let mut blocks = Vec::new();
-    for chunk in spans(geometry.target[geometry.first], rows) {
-        let mut limit = geometry.target;
-        limit[geometry.first] = chunk.start + chunk.len;
-        for &origin in &origins {
-            let mut first = origin;
-            first[geometry.first] += chunk.start;
-            let end = std::array::from_fn(|d| limit[d].min(first[d] + slab.block[d]));
-            if first[geometry.first] < limit[geometry.first] {
-                blocks.push(Block { first, end });
-            }
-        }
-    }
-    blocks
+/// The number of blocks of an image; `usize::MAX` where there are more than can be counted.
+fn block_count(geometry: &Geometry, slab: &Slab, rows: usize) -> usize {
+    let (height, block_rows) = (geometry.target[geometry.first], slab.block[geometry.first]);
+    let across = slab.block_count() / rows.div_ceil(block_rows);
+    let last = (height % rows).div_ceil(block_rows);
+    slab.block_count().saturating_mul(height / rows).saturating_add(across.saturating_mul(last))
 }
 
 /// One block of one tile, packed.
