@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 
 use forebay::data::{npz, Array};
 use forebay::serde_json::Value;
-use protobuf::{message, number};
+pub use protobuf::{message, number};
 
 /// A file of the repository's examples.
 pub fn example(path: &str) -> String {

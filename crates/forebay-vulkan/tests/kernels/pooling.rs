@@ -53,6 +53,20 @@ fn windows_beyond_the_padding_count_what_is_there() {
     check(50, &mut Random::new(50), &sliding);
 }
 
+/// Windows of 2^52 taps: every tap but those that see the input is skipped.
+#[test]
+fn windows_far_larger_than_the_input_agree() {
+    let half = 1 << 25;
+    let window = Window {
+        kernel: vec![2 * half, 2 * half],
+        strides: vec![1, 1],
+        dilations: vec![1, 1],
+        pads_begin: vec![half - 1, half - 1],
+        pads_end: vec![half, half],
+    };
+    check(60, &mut Random::new(60), &Sliding { window, input: vec![4, 5], output: vec![4, 5] });
+}
+
 #[test]
 fn a_tie_goes_to_the_first_and_nan_is_kept() {
     let window =

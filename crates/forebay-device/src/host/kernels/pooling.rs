@@ -1,5 +1,7 @@
 //! Pooling over windows, and its gradient, in one to three spatial dimensions.
 
+use std::ops::Range;
+
 use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
@@ -22,7 +24,7 @@ struct Sliding {
     pads: [usize; 3],
     /// Sizes of the padded input: windows of a ceiling-mode output may reach beyond even that.
     padded: [usize; 3],
-    /// By tap along a row: what the row's columns see through it.
+    /// What a row's columns see: by tap along a row, without those through which no column sees the input.
     columns: Vec<Columns>,
 }
 
@@ -71,24 +73,49 @@ fn sliding(window: &Window, input: &TensorDesc, output: &TensorDesc) -> Result<S
     let (input, output) = (three(&input.sizes()[2..], 1), three(&output.sizes()[2..], 1));
     let (kernel, strides) = (three(&window.kernel, 1), three(&window.strides, 1));
     let (dilations, pads) = (three(&window.dilations, 1), three(&window.pads_begin, 0));
-    let columns = |tap: usize| {
-        // Columns whose element is at least 0, and those where it is below the input's width.
-        let (shift, stride) = (tap * dilations[2], strides[2]);
-        let first = pads[2].saturating_sub(shift).div_ceil(stride).min(output[2]);
-        let end = (input[2] + pads[2]).saturating_sub(shift).div_ceil(stride).clamp(first, output[2]);
-        Columns { first, count: end - first, element: (first * stride + shift).saturating_sub(pads[2]) }
-    };
-    let columns = (0..kernel[2]).map(columns).filter(|columns| columns.count > 0).collect();
     let pads_end = three(&window.pads_end, 0);
     let padded = std::array::from_fn(|d| input[d] + pads[d] + pads_end[d]);
-    Ok(Sliding { x, y, channels, input, output, kernel, strides, dilations, pads, padded, columns })
+    let columns = Vec::new();
+    let sliding = Sliding { x, y, channels, input, output, kernel, strides, dilations, pads, padded, columns };
+    Ok(Sliding { columns: sliding.columns(), ..sliding })
 }
 
 impl Sliding {
-    /// The input element that an output element sees through a tap along a dimension, where there is one.
-    fn inside(&self, d: usize, at: usize, tap: usize) -> Option<usize> {
-        let index = (at * self.strides[d] + tap * self.dilations[d]).wrapping_sub(self.pads[d]);
-        (index < self.input[d]).then_some(index)
+    /// The taps of an output element's window along a dimension whose place lies before `end`, counted with the padding.
+    fn taps_before(&self, d: usize, at: usize, end: usize) -> usize {
+        end.saturating_sub(at * self.strides[d]).div_ceil(self.dilations[d]).min(self.kernel[d])
+    }
+
+    /// The taps through which an output element sees the input along a dimension. Windows may be far larger than what they
+    /// see, so these are computed, not looked for.
+    fn taps(&self, d: usize, at: usize) -> Range<usize> {
+        self.taps_before(d, at, self.pads[d])..self.taps_before(d, at, self.input[d] + self.pads[d])
+    }
+
+    /// The input elements that an output element sees along a dimension, in the order of the taps.
+    fn elements(&self, d: usize, at: usize) -> impl Iterator<Item = usize> + '_ {
+        self.taps(d, at).map(move |tap| at * self.strides[d] + tap * self.dilations[d] - self.pads[d])
+    }
+
+    /// What a row's columns see, by tap.
+    fn columns(&self) -> Vec<Columns> {
+        let (input, pad, output) = (self.input[2], self.pads[2], self.output[2]);
+        let columns = |tap: usize| {
+            // Columns whose element is at least 0, and those where it is below the input's width.
+            let (shift, stride) = (tap * self.dilations[2], self.strides[2]);
+            let first = pad.saturating_sub(shift).div_ceil(stride).min(output);
+            let end = (input + pad).saturating_sub(shift).div_ceil(stride).clamp(first, output);
+            Columns { first, count: end - first, element: first * stride + shift - pad }
+        };
+        // The further to the right a column is, the lower are its taps.
+        let mut next = 0;
+        let mut all = Vec::new();
+        for at in (0..output).rev() {
+            let taps = self.taps(2, at);
+            all.extend((taps.start.max(next)..taps.end).map(columns));
+            next = next.max(taps.end);
+        }
+        all
     }
 
     /// Calls `work(first column, columns, input elements of the first)` for every tap of an output row's windows, in
@@ -101,8 +128,8 @@ impl Sliding {
         mut work: impl FnMut(usize, usize, [usize; N]),
     ) {
         let at = [row / self.output[1], row % self.output[1]];
-        for z in (0..self.kernel[0]).filter_map(|tap| self.inside(0, at[0], tap)) {
-            for y in (0..self.kernel[1]).filter_map(|tap| self.inside(1, at[1], tap)) {
+        for z in self.elements(0, at[0]) {
+            for y in self.elements(1, at[1]) {
                 let starts = layouts.map(|layout| z * layout.plane + y * layout.row);
                 for columns in &self.columns {
                     work(columns.first, columns.count, starts.map(|start| start + columns.element));
@@ -114,21 +141,18 @@ impl Sliding {
     /// How many taps of an output element's window count in a mean along a dimension: those in the input, or with padding
     /// those in the padded input.
     fn taps_counted(&self, d: usize, at: usize, count_include_pad: bool) -> usize {
-        let reach = |&tap: &usize| {
-            if count_include_pad {
-                at * self.strides[d] + tap * self.dilations[d] < self.padded[d]
-            } else {
-                self.inside(d, at, tap).is_some()
-            }
-        };
-        (0..self.kernel[d]).filter(reach).count()
+        match count_include_pad {
+            true => self.taps_before(d, at, self.padded[d]),
+            false => self.taps(d, at).len(),
+        }
     }
 
     /// The divisors of a row's means.
     fn divisors(&self, row: usize, count_include_pad: bool) -> impl Iterator<Item = f32> + '_ {
-        let outer = self.taps_counted(0, row / self.output[1], count_include_pad)
-            * self.taps_counted(1, row % self.output[1], count_include_pad);
-        (0..self.output[2]).map(move |at| (outer * self.taps_counted(2, at, count_include_pad)).max(1) as f32)
+        let planes = self.taps_counted(0, row / self.output[1], count_include_pad);
+        let outer = planes.saturating_mul(self.taps_counted(1, row % self.output[1], count_include_pad));
+        (0..self.output[2])
+            .map(move |at| outer.saturating_mul(self.taps_counted(2, at, count_include_pad)).max(1) as f32)
     }
 
     /// Calls `work(value, element)` for values and the elements of a slice that lie `stride` apart.
@@ -379,7 +403,11 @@ mod tests {
                 let tap = [tap / (height * width), tap / width % height, tap % width];
                 let reach = |d: usize| at[d] * sliding.strides[d] + tap[d] * sliding.dilations[d];
                 padded += usize::from((0..3).all(|d| reach(d) < sliding.padded[d]));
-                if let [Some(z), Some(y), Some(x)] = [0, 1, 2].map(|d| sliding.inside(d, at[d], tap[d])) {
+                let inside = |d: usize| {
+                    let index = reach(d).wrapping_sub(sliding.pads[d]);
+                    (index < sliding.input[d]).then_some(index)
+                };
+                if let [Some(z), Some(y), Some(x)] = [0, 1, 2].map(inside) {
                     seen.push(start + (z * sliding.input[1] + y) * sliding.input[2] + x);
                 }
             }
@@ -442,6 +470,21 @@ mod tests {
                 assert_close(&dx[0].values(), &expected_dx, 1e-5, &what);
             }
         }
+    }
+
+    /// Windows of 2^60 taps, padded by half of it on each side: every tap but those that see the input is skipped.
+    #[test]
+    fn windows_far_larger_than_the_input_see_all_of_it() {
+        let (x_desc, y_desc) = (desc(DataType::Float32, &[1, 1, 4, 5]), desc(DataType::Float32, &[1, 1, 4, 5]));
+        let mut huge = window(&[1 << 30, 1 << 30], &[1, 1], &[(1 << 29) - 1, (1 << 29) - 1], &[1, 1]);
+        huge.pads_end = vec![1 << 29, 1 << 29];
+        let x = Tensor::new(&x_desc, &(0..20).map(f64::from).collect::<Vec<_>>());
+        let pool = |op| run(&Kernel::Pool { op, window: huge.clone() }, &[&x], std::slice::from_ref(&y_desc));
+        assert_eq!(pool(PoolOp::Max)[0].values(), [19.0; 20]);
+        assert_eq!(pool(PoolOp::Average { count_include_pad: false })[0].values(), [9.5; 20]);
+        let dy = Tensor::new(&y_desc, &[20.0; 20]);
+        let kernel = Kernel::PoolGradient { op: PoolOp::Average { count_include_pad: false }, window: huge };
+        assert_eq!(run(&kernel, &[&dy, &x], &[x_desc])[0].values(), [20.0; 20]);
     }
 
     #[test]
