@@ -98,7 +98,7 @@ impl Device for Recorder {
     forward! {
         device: limits workspace_bytes create_heap destroy_heap create_reservation create_spill create_stream
         destroy_stream create_event destroy_event synchronize recover wait_event query_event event_time write_host
-        read_host usage set_trace take_trace
+        read_host take_index_fault usage set_trace take_trace
     }
 
     fn create_placed(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {

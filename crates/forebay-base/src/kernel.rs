@@ -522,12 +522,13 @@ pub enum Kernel {
         bias: f32,
     },
     /// y = slices of data along an axis (any data type). Negative indices count from the end; an index out of range
-    /// gives zeros (callers check inputs first).
+    /// gives zeros, and the device says so when it is asked.
     Gather {
         /// The axis of data.
         axis: usize,
     },
-    /// ddata = sum of dy's slices by index, in row-major order of the indices.
+    /// ddata = sum of dy's slices by index, in row-major order of the indices. Slices whose index is out of range are left
+    /// out, and the device says so when it is asked.
     GatherGradient {
         /// The axis of data.
         axis: usize,
@@ -584,6 +585,17 @@ pub enum Kernel {
     },
 }
 
+/// An operand that holds indices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Indices {
+    /// Which operand that is read.
+    pub read: usize,
+    /// The axis along which they choose.
+    pub axis: usize,
+    /// Whether it is an axis of what is written first, and not of what is read first.
+    pub of_write: bool,
+}
+
 impl Kernel {
     /// The kernel's name in plans and traces.
     pub fn name(&self) -> &'static str {
@@ -628,6 +640,15 @@ impl Kernel {
             Kernel::Adam { .. } => "Adam",
             Kernel::Sums { .. } => "Sums",
             Kernel::FromSums { .. } => "FromSums",
+        }
+    }
+
+    /// Where a kernel's indices are, and what they choose from; none for kernels without indices.
+    pub fn indices(&self) -> Option<Indices> {
+        match *self {
+            Kernel::Gather { axis } => Some(Indices { read: 1, axis, of_write: false }),
+            Kernel::GatherGradient { axis } => Some(Indices { read: 1, axis, of_write: true }),
+            _ => None,
         }
     }
 

@@ -43,6 +43,20 @@ pub struct TraceRecord {
     pub lane_time: Duration,
 }
 
+/// An index that a kernel found out of range. The launch goes on as the kernel's row says: what such an index chooses is 0, and
+/// what it adds to is nothing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct IndexFault {
+    /// The launch's label.
+    pub label: u32,
+    /// Which element of the launch's indices it is, in row-major order.
+    pub element: u64,
+    /// The index.
+    pub index: i64,
+    /// Number of entries to choose from: indices from `-limit` to `limit - 1` are in range.
+    pub limit: u64,
+}
+
 /// What a device reports: only what its caller could not foresee.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DeviceError {
@@ -237,6 +251,10 @@ pub trait Device: Send + Sync {
     /// # Panics
     /// If the host has no access to the memory, or the lengths differ.
     fn read_host(&self, region: Region, bytes: &mut [u8]);
+
+    /// Takes one of the indices out of range that kernels found since this was last asked, and forgets the others. What a launch
+    /// found is known once a wait for it returned. On the host device it is the first one of the launch with the lowest label.
+    fn take_index_fault(&self) -> Option<IndexFault>;
 
     /// Bytes handed out, now and at most.
     fn usage(&self) -> DeviceUsage;

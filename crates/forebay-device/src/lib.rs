@@ -60,4 +60,4 @@ pub mod tile_size;
 #[doc(hidden)]
 pub use forebay_base as base;
 
-pub use device::{Device, DeviceError, DeviceUsage, TraceRecord};
+pub use device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};

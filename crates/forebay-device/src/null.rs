@@ -40,7 +40,7 @@ use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, S
 use forebay_queue::Events;
 use forebay_sync::states::Aliasing;
 
-use crate::device::{Device, DeviceError, DeviceUsage, TraceRecord};
+use crate::device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
 use crate::host::{check_available, kernels};
 use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 
@@ -347,6 +347,10 @@ impl Device for NullDevice {
             return;
         };
         bytes.copy_from_slice(&block[region.range.start as usize..region.range.end as usize]);
+    }
+
+    fn take_index_fault(&self) -> Option<IndexFault> {
+        None
     }
 
     fn usage(&self) -> DeviceUsage {

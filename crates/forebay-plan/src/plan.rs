@@ -1,6 +1,6 @@
 //! A plan: the complete list of commands for one step, with every address resolved. Plain data.
 
-use forebay_base::{ByteRange, Command, MemoryId, Region, Space};
+use forebay_base::{ByteRange, Command, Launch, MemoryId, Region, Space};
 
 /// How a memory of a plan is obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,6 +178,14 @@ impl Plan {
     /// The memory.
     pub fn memory(&self, id: MemoryId) -> &PlanMemory {
         &self.memories[id.0 as usize]
+    }
+
+    /// The launches of a step, in the order of the commands.
+    pub fn launches(&self) -> impl Iterator<Item = &Launch> {
+        self.commands.iter().filter_map(|command| match command {
+            Command::Launch { launch, .. } => Some(&**launch),
+            _ => None,
+        })
     }
 
     /// What part of which launch of the given program a label stands for.

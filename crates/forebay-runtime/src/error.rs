@@ -16,6 +16,19 @@ pub enum RuntimeError {
         /// The device's words.
         error: DeviceError,
     },
+    /// An index that was computed is out of range.
+    Index {
+        /// The launch, or the operation.
+        name: String,
+        /// The launch of the program that was planned, or the number of the operation.
+        launch: u32,
+        /// Which element of the indices it is, in row-major order.
+        element: u64,
+        /// The index.
+        index: i64,
+        /// Number of entries to choose from.
+        limit: u64,
+    },
     /// The plan has no tensor of this name where it was looked for.
     UnknownTensor {
         /// `input`, `output` or `persistent`.
@@ -86,6 +99,12 @@ impl fmt::Display for RuntimeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RuntimeError::Device { action, error } => write!(f, "{action}: {error}"),
+            RuntimeError::Index { name, element, index, limit, .. } => write!(
+                f,
+                "node '{name}': element {element} of its indices (in row-major order) was computed as {index}, but it chooses \
+                 from {limit} entries, 0 to {} or -{limit} to -1: look at what the model computes its indices from",
+                limit.saturating_sub(1)
+            ),
             RuntimeError::UnknownTensor { kind, name } => write!(f, "the plan has no {kind} '{name}'"),
             RuntimeError::Size { name, given_bytes, expected_bytes } => {
                 write!(f, "'{name}' has {given_bytes} bytes, the plan expects {expected_bytes}")

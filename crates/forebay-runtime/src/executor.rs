@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_base::{Command, EventId, Region, Space, StreamId};
-use forebay_device::{Device, DeviceUsage, TraceRecord};
+use forebay_base::{Command, EventId, Launch, Region, Space, StreamId};
+use forebay_device::{Device, DeviceUsage, IndexFault, TraceRecord};
 use forebay_model::Tensor;
 use forebay_plan::plan::MemoryKind;
 use forebay_plan::{Home, Plan};
@@ -264,6 +264,7 @@ impl Executor {
             }
             executor.submit_phase(1)?;
             executor.binding.join("while running a step")?;
+            executor.check_indices()?;
             executor.take_turns()
         })
     }
@@ -280,7 +281,7 @@ impl Executor {
         self.timed(|executor| {
             executor.submit_phase(0)?;
             executor.await_outputs()?;
-            let decision = between(executor);
+            let decision = executor.check_indices().and_then(|()| between(executor));
             match decision {
                 Ok(Decision::Continue) => executor.submit_phase(1)?,
                 _ => executor.led_in = false,
@@ -291,6 +292,11 @@ impl Executor {
             }
             Ok(())
         })
+    }
+
+    /// Says of an index out of range, found by a launch that is done.
+    fn check_indices(&self) -> Result<(), RuntimeError> {
+        self.device.take_index_fault().map_or(Ok(()), |fault| Err(index_error(&self.plan, fault)))
     }
 
     /// Waits until the outputs of the running step are there. Where a disk may still fail, everything is over by then.
@@ -327,6 +333,8 @@ impl Executor {
             trace.add(self.binding.streams(), records.clone());
         }
         self.records = records;
+        // What a step that stops finds afterwards is not the next one's.
+        drop(self.device.take_index_fault());
         self.broken = matches!(result, Err(RuntimeError::Device { .. }));
         if self.broken {
             // What is lost shows when it is read.
@@ -513,6 +521,22 @@ fn check_events(plan: &Plan) -> Result<(), RuntimeError> {
         Some(event) => Err(RuntimeError::Plan { reason: format!("it names event {event} of {}", plan.event_count) }),
         None => Ok(()),
     }
+}
+
+/// An index fault of a plan's launch, in terms of the program that was planned: parts of a launch stand behind each other.
+pub(crate) fn index_error(plan: &Plan, fault: IndexFault) -> RuntimeError {
+    let IndexFault { label, element, index, limit } = fault;
+    let whole = plan.share(label).launch;
+    let earlier = |launch: &Launch| launch.label < label && plan.share(launch.label).launch == whole;
+    let elements = |launch: &Launch| {
+        let indices = launch.kernel.indices().and_then(|indices| launch.reads.get(indices.read));
+        (launch.label, indices.map_or(0, |binding| binding.desc.element_count()))
+    };
+    // Each part once, however often it runs.
+    let before: BTreeMap<u32, u64> = plan.launches().filter(|&launch| earlier(launch)).map(elements).collect();
+    let element = before.values().sum::<u64>() + element;
+    let name = plan.labels.get(label as usize).cloned().unwrap_or_default();
+    RuntimeError::Index { name, launch: whole, element, index, limit }
 }
 
 /// Time in which at least one kernel ran.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_base::{ByteRange, Command, Region};
-use forebay_device::{Device, DeviceUsage};
+use forebay_device::{Device, DeviceUsage, IndexFault};
 use forebay_memory::eviction::Access;
 use forebay_model::Tensor;
 use forebay_plan::paging::{Move, UnitUse};
@@ -20,7 +20,7 @@ use forebay_plan::{Home, Paging, Plan};
 use crate::eager::managed::{stream_id, Location, Policy, Work};
 use crate::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions, ManagedStatistics, Stream};
 use crate::error::RuntimeError;
-use crate::executor::{Decision, StepClock, StepMoves, StepTimes};
+use crate::executor::{index_error, Decision, StepClock, StepMoves, StepTimes};
 use crate::homes::{check_home, chunks, find, padded, tensor_bytes};
 use crate::trace::Trace;
 
@@ -220,7 +220,7 @@ impl PagedExecutor {
         let clock = StepClock::start(&*self.device);
         let before = self.memory.statistics();
         let mut updating = false;
-        let result = self.phases(between, &mut updating);
+        let result = self.phases(between, &mut updating).map_err(|error| self.explained(error));
         let (times, records) = clock.stop(&*self.device);
         if let Some(trace) = &mut self.trace {
             trace.add(&[stream_id(&self.stream), self.memory.copy_stream_id()], records);
@@ -252,6 +252,15 @@ impl PagedExecutor {
             self.context.synchronize()?;
         }
         Ok(())
+    }
+
+    /// The context's errors in the plan's terms.
+    fn explained(&self, error: RuntimeError) -> RuntimeError {
+        let RuntimeError::Index { launch: label, element, index, limit, .. } = error else { return error };
+        // What else is under way may find more of them, which are not the next step's.
+        let _ = self.context.synchronize();
+        drop(self.device.take_index_fault());
+        index_error(self.plan(), IndexFault { label, element, index, limit })
     }
 
     /// Submits launches, and says what the strategy says before and after each.
@@ -322,10 +331,7 @@ impl PagedExecutor {
 fn work(paging: &Paging, buffer: &ManagedBuffer, stream: &Stream) -> Vec<Work> {
     let (memory, own_stream) = (buffer.region().memory, stream_id(stream));
     let moved = |region: Region| Region { memory, range: region.range };
-    let launches = paging.plan.commands.iter().filter_map(|command| match command {
-        Command::Launch { launch, .. } => Some(launch.clone()),
-        _ => None,
-    });
+    let launches = paging.plan.launches().cloned().map(Box::new);
     let work = |(mut launch, units): (Box<forebay_base::Launch>, &forebay_plan::paging::LaunchUnits)| {
         for binding in launch.reads.iter_mut().chain(&mut launch.writes) {
             binding.region = moved(binding.region);

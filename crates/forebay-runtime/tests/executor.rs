@@ -8,7 +8,7 @@ use std::time::Duration;
 use forebay_base::{
     ByteRange, Command, DataType, EventId, HeapId, Kernel, Limits, MemoryId, Region, Space, StreamId, TensorDesc,
 };
-use forebay_device::{Device, DeviceError, DeviceUsage, TraceRecord};
+use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
 use forebay_model::Tensor;
 use forebay_plan::plan::{MemoryKind, PlanMemory, PlanStream};
 use forebay_plan::{Home, Plan};
@@ -210,6 +210,10 @@ impl Device for CopyDevice {
 
     fn read_host(&self, region: Region, bytes: &mut [u8]) {
         bytes.copy_from_slice(bytes_of(&mut self.state.lock().unwrap(), region));
+    }
+
+    fn take_index_fault(&self) -> Option<IndexFault> {
+        None
     }
 
     fn usage(&self) -> DeviceUsage {

@@ -224,7 +224,8 @@ impl List<'_> {
         }
         let (recorder, part) = self.recorder(state, id)?;
         let Some(open) = part.open.take() else { return Ok(()) };
-        if open.shows_host {
+        let shows_host = open.shows_host || open.frame.notes_faults();
+        if shows_host {
             recorder.show_host(&open.frame);
         }
         open.frame.stamp(open.stamps);
@@ -236,7 +237,7 @@ impl List<'_> {
         let point = Point { stream: id, value };
         part.items.push(Item { work: Work::Batch(batch), waits: open.waits, value, records });
         let waits = part.items.last().map_or(0, |item| item.waits.len()) as u64;
-        self.counts.host_barriers += u64::from(open.shows_host);
+        self.counts.host_barriers += u64::from(shows_host);
         self.counts.batches += 1;
         self.counts.waits += waits;
         self.recorded.extend(record.map(|(event, generation)| (event, generation, point)));

@@ -12,7 +12,7 @@ use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
 use forebay_device::host::spill_file::SpillFile;
 use forebay_device::tile_size::{whole_tiles, TILE_SIZE_BYTES};
-use forebay_device::{Device, DeviceError, DeviceUsage, TraceRecord};
+use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
 use forebay_queue::Events;
 
 use crate::batches::submit;
@@ -168,6 +168,7 @@ impl VulkanDevice {
             jobs: 0,
             tracing: false,
             trace: Vec::new(),
+            index_fault: None,
             counts: Counts::default(),
             birth,
         };
@@ -197,9 +198,10 @@ impl VulkanDevice {
     /// Takes note of what is done.
     fn catch_up(&self, state: &mut State) -> Result<(), DeviceError> {
         let caught_up = state.streams.retire(&self.clock);
-        let Done { fired, trace } = caught_up.inspect_err(|error| state.fail(error.clone()))?;
+        let Done { fired, trace, index_faults } = caught_up.inspect_err(|error| state.fail(error.clone()))?;
         fired.into_iter().for_each(|(event, generation, time)| state.events.fire(event, generation, time));
         state.trace.extend(trace);
+        state.index_fault = state.index_fault.take().into_iter().chain(index_faults).min();
         // Messages fail everything as long as nobody took them.
         self.gpu.check_messages()
     }
@@ -477,6 +479,13 @@ impl Device for VulkanDevice {
         let address = self.host_address(region, bytes.len());
         // SAFETY: as for `write_host`.
         unsafe { std::ptr::copy_nonoverlapping(address.0, bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    fn take_index_fault(&self) -> Option<IndexFault> {
+        let mut state = lock(&self.shared);
+        // A failure is heard of where somebody waits.
+        let _ = self.catch_up(&mut state);
+        state.index_fault.take()
     }
 
     fn usage(&self) -> DeviceUsage {

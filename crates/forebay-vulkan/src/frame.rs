@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use ash::vk;
-use forebay_device::DeviceError;
+use forebay_device::{DeviceError, IndexFault};
 
 use crate::gpu::{failed, Gpu};
-use crate::memory::OwnBlock;
+use crate::memory::{HostAddress, OwnBlock};
 
 /// Descriptor sets, and descriptors, of one pool.
 const SETS_PER_POOL: u32 = 256;
@@ -38,6 +38,16 @@ pub(crate) struct Frame {
     block_bytes: u64,
     queries: vk::QueryPool,
     queries_capacity: u32,
+    /// Where dispatches note indices out of range.
+    faults: Vec<FaultWords>,
+}
+
+/// Where a dispatch notes an index out of range (see [`Operand::Fault`](crate::kernels::Operand::Fault)).
+struct FaultWords {
+    address: HostAddress,
+    /// The launch's label, and the number of entries that its indices choose from.
+    label: u32,
+    limit: u64,
 }
 
 impl Frame {
@@ -73,6 +83,7 @@ impl Frame {
             block_bytes: 0,
             queries: vk::QueryPool::null(),
             queries_capacity: 0,
+            faults: Vec::new(),
         })
     }
 
@@ -84,6 +95,7 @@ impl Frame {
         let failed = failed("beginning a command buffer");
         let functions = &self.gpu.functions;
         (self.current_pool, self.current_block, self.block_bytes) = (0, 0, 0);
+        self.faults.clear();
         let info = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
         // SAFETY: the batch that used the frame before is done.
         unsafe {
@@ -148,7 +160,7 @@ impl Frame {
     /// [`DeviceError::OutOfMemory`].
     pub fn parameters(&mut self, words: &[u32]) -> Result<Parameters, DeviceError> {
         let size_bytes = (4 * words.len() as u64).max(4);
-        let alignment = self.gpu.limits.min_storage_buffer_offset_alignment.max(16);
+        let alignment = self.gpu.binding_alignment_bytes.max(16);
         let fits = |block: &OwnBlock, taken: u64| taken + size_bytes <= block.size_bytes;
         while self.blocks.get(self.current_block).is_some_and(|block| !fits(block, self.block_bytes)) {
             (self.current_block, self.block_bytes) = (self.current_block + 1, 0);
@@ -168,6 +180,36 @@ impl Frame {
             std::ptr::copy_nonoverlapping(words.as_ptr(), target, words.len());
         }
         Ok(Parameters { buffer: block.buffer, offset_bytes, size_bytes })
+    }
+
+    /// Words in which a dispatch notes an index out of range.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    pub fn fault_words(&mut self, label: u32, limit: u64) -> Result<Parameters, DeviceError> {
+        let words = self.parameters(&[0; 4])?;
+        let block = &self.blocks[self.current_block];
+        // SAFETY: the words lie inside the block.
+        let address = HostAddress(unsafe { block.address.0.add(words.offset_bytes as usize) });
+        self.faults.push(FaultWords { address, label, limit });
+        Ok(words)
+    }
+
+    /// Whether a dispatch may note an index out of range.
+    pub fn notes_faults(&self) -> bool {
+        !self.faults.is_empty()
+    }
+
+    /// What dispatches noted, once the batch is done.
+    pub fn index_faults(&self) -> impl Iterator<Item = IndexFault> + '_ {
+        self.faults.iter().filter_map(|fault| {
+            // SAFETY: the frame's block lives; the batch is done, and made what it wrote here visible to the host.
+            let words = unsafe { fault.address.0.cast::<[u32; 4]>().read() };
+            let [noted, place, low, high] = words;
+            let index = (u64::from(high) << 32 | u64::from(low)) as i64;
+            let (label, element, limit) = (fault.label, u64::from(place), fault.limit);
+            (noted != 0).then_some(IndexFault { label, element, index, limit })
+        })
     }
 
     /// Writes a time stamp once everything before is done.

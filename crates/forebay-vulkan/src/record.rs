@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ash::vk;
+use forebay_base::kernel::Indices;
 use forebay_base::{Launch, Region};
 use forebay_device::DeviceError;
 
@@ -60,6 +61,13 @@ fn span(region: Region, place: Place, bound: &Bound) -> Result<vk::DescriptorBuf
     Ok(vk::DescriptorBufferInfo { buffer: place.buffer, offset: place.offset_bytes + bound.offset_bytes, range: size })
 }
 
+/// Number of entries that a launch's indices choose from.
+fn index_limit(launch: &Launch) -> Option<u64> {
+    let Indices { axis, of_write, .. } = launch.kernel.indices()?;
+    let data = if of_write { launch.writes.first() } else { launch.reads.first() };
+    data?.desc.sizes().get(axis).copied()
+}
+
 impl Recorder<'_> {
     /// Records a launch; how many dispatches it became.
     ///
@@ -91,7 +99,7 @@ impl Recorder<'_> {
     }
 
     fn dispatch(&mut self, frame: &mut Frame, launch: &Launch, dispatch: &Dispatch) -> Result<(), DeviceError> {
-        let bound = dispatch.bindings.iter().map(|bound| self.bytes(launch, bound));
+        let bound = dispatch.bindings.iter().map(|bound| self.bytes(frame, launch, bound));
         let operands = bound.collect::<Result<Vec<_>, DeviceError>>()?;
         let bindable = |span: &vk::DescriptorBufferInfo| span.offset % self.gpu.binding_alignment_bytes == 0;
         let shader = match dispatch.shader.far {
@@ -105,7 +113,7 @@ impl Recorder<'_> {
             range: parameters.size_bytes,
         }];
         for (bound, bytes) in dispatch.bindings.iter().zip(operands) {
-            let is_own = matches!(bound.operand, Operand::Scratch | Operand::Counter);
+            let is_own = matches!(bound.operand, Operand::Scratch | Operand::Counter | Operand::Fault);
             spans.push(match shader.is_far() && !is_own {
                 true => self.address(frame, bytes)?,
                 false => self.bindable(launch, bytes)?,
@@ -138,7 +146,12 @@ impl Recorder<'_> {
     }
 
     /// The bytes behind a binding.
-    fn bytes(&mut self, launch: &Launch, bound: &Bound) -> Result<vk::DescriptorBufferInfo, DeviceError> {
+    fn bytes(
+        &mut self,
+        frame: &mut Frame,
+        launch: &Launch,
+        bound: &Bound,
+    ) -> Result<vk::DescriptorBufferInfo, DeviceError> {
         let missing = || DeviceError::Lost { reason: format!("{} lacks {:?}", launch.kernel.name(), bound.operand) };
         let region = match bound.operand {
             Operand::Read(index) => launch.reads.get(index).map(|binding| binding.region),
@@ -147,6 +160,12 @@ impl Recorder<'_> {
             Operand::Counter => {
                 let place = self.counters.next();
                 let (buffer, offset, range) = (place.buffer, place.offset_bytes, COUNTER_BYTES);
+                return Ok(vk::DescriptorBufferInfo { buffer, offset, range });
+            }
+            Operand::Fault => {
+                let limit = index_limit(launch).ok_or_else(missing)?;
+                let words = frame.fault_words(launch.label, limit)?;
+                let (buffer, offset, range) = (words.buffer, words.offset_bytes, words.size_bytes);
                 return Ok(vk::DescriptorBufferInfo { buffer, offset, range });
             }
         };
@@ -208,10 +227,15 @@ impl Recorder<'_> {
         self.order(frame, (stages, writes), (stages, writes | reads));
     }
 
-    /// Makes what was copied to host blocks visible to the host.
+    /// Makes visible to the host what was copied to host blocks, and what shaders noted of indices.
     pub fn show_host(&self, frame: &Frame) {
         use vk::{AccessFlags2 as Access, PipelineStageFlags2 as Stages};
-        self.order(frame, (Stages::ALL_TRANSFER, Access::TRANSFER_WRITE), (Stages::HOST, Access::HOST_READ));
+        let (mut stages, mut writes) = (Stages::ALL_TRANSFER, Access::TRANSFER_WRITE);
+        if frame.notes_faults() {
+            stages |= Stages::COMPUTE_SHADER;
+            writes |= Access::SHADER_STORAGE_WRITE;
+        }
+        self.order(frame, (stages, writes), (Stages::HOST, Access::HOST_READ));
     }
 
     fn order(

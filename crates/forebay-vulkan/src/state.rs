@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use forebay_device::{DeviceError, TraceRecord};
+use forebay_device::{DeviceError, IndexFault, TraceRecord};
 use forebay_queue::Events;
 
 use crate::memory::Memories;
@@ -15,7 +15,7 @@ use crate::stream::{Job, Streams};
 pub struct Counts {
     /// Barriers of commands: `vkCmdPipelineBarrier2`.
     pub barriers: u64,
-    /// Barriers that make what was copied to the host visible to it, at the end of batches.
+    /// Barriers that make what was copied to the host, or noted of indices, visible to it, at the end of batches.
     pub host_barriers: u64,
     /// Dispatches of shaders.
     pub dispatches: u64,
@@ -37,6 +37,8 @@ pub(crate) struct State {
     pub(crate) jobs: usize,
     pub(crate) tracing: bool,
     pub(crate) trace: Vec<TraceRecord>,
+    /// The least of the index faults that were found and not taken.
+    pub(crate) index_fault: Option<IndexFault>,
     pub(crate) counts: Counts,
     pub(crate) birth: Instant,
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ash::vk;
 use forebay_base::{EventId, StreamId};
-use forebay_device::{DeviceError, TraceRecord};
+use forebay_device::{DeviceError, IndexFault, TraceRecord};
 
 use crate::disk::Transfer;
 use crate::frame::Frame;
@@ -127,6 +127,8 @@ pub(crate) struct Done {
     /// Events with the generation that fired, and when.
     pub fired: Vec<(EventId, u64, Duration)>,
     pub trace: Vec<TraceRecord>,
+    /// Indices out of range, one of each dispatch that found any.
+    pub index_faults: Vec<IndexFault>,
 }
 
 impl Streams {
@@ -372,6 +374,7 @@ impl Streams {
                         end: time(mark.stamps.1),
                         lane_time: Duration::ZERO,
                     }));
+                    done.index_faults.extend(batch.frame.index_faults());
                     end = batch.stamps.checked_sub(1).map_or(end, time);
                     self.frames.push(batch.frame);
                 }

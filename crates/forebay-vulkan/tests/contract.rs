@@ -43,6 +43,7 @@ contract!(
     events_order_streams_and_count_generations,
     times_of_events_are_those_of_the_latest_generation,
     launches_run_in_the_order_that_barriers_give,
+    indices_out_of_range_are_reported,
     usage_counts_what_exists_and_the_most_that_ever_did,
     absurd_sizes_are_errors_and_harm_nothing,
     a_kernel_that_cannot_run_is_an_error_that_sticks,

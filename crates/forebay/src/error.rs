@@ -79,6 +79,14 @@ pub enum Error {
         /// The loss.
         loss: f32,
     },
+    /// Every label of a batch has the value that does not count, so that the loss is the mean of nothing. Parameters and state
+    /// are as before the step.
+    NothingCounts {
+        /// The step, counted from 1.
+        step: u64,
+        /// The value that does not count.
+        ignore_index: i64,
+    },
     /// A checkpoint cannot be read, or does not fit the model.
     Checkpoint {
         /// The file.
@@ -143,6 +151,12 @@ impl fmt::Display for Error {
                 f,
                 "the loss of step {step} is {loss}; parameters are as before that step (lower the learning rate, or go \
                  on with --on-nan continue)"
+            ),
+            Error::NothingCounts { step, ignore_index } => write!(
+                f,
+                "every label of step {step} is {ignore_index}, the value that is ignored, so its loss is the mean of no \
+                 positions: not a number, as in PyTorch; parameters are as before that step (leave such samples out of the \
+                 data, or go on with --on-nan continue, which takes the gradients of such a step as 0)"
             ),
             Error::Checkpoint { path, reason } => write!(f, "checkpoint {}: {reason}", path.display()),
             Error::Swap { path, error } => write!(f, "{}: {error}", path.display()),

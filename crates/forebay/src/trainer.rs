@@ -154,7 +154,10 @@ impl Trainer {
             Ok(if stops && !loss.is_finite() { Decision::Stop } else { Decision::Continue })
         })?;
         if stops && !loss.is_finite() {
-            return Err(Error::NanLoss { step, loss });
+            return Err(match plan.ignored_label(&fed) {
+                Some(ignore_index) => Error::NothingCounts { step, ignore_index },
+                None => Error::NanLoss { step, loss },
+            });
         }
         self.step_count = step;
         let replan = self.engine.watch(&mut plan.compiled, times)?;

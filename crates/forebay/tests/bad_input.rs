@@ -5,8 +5,12 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::golden::Case;
-use common::{host, recipe, trainer};
-use forebay::{DeviceOptions, Error, HostTensor, Model, OnNan, Session, SessionOptions, Trainer, TrainerOptions};
+use common::{host, indices, recipe, trainer};
+use forebay::training::{Loss, TrainingOptions};
+use forebay::{
+    DeviceOptions, Error, HostTensor, MemoryMode, MemorySize, Model, OnNan, Session, SessionOptions, Trainer,
+    TrainerOptions,
+};
 
 fn session(case: &Case) -> Session {
     Session::new(&case.model(), &SessionOptions { device: host(1), batch_size: None }).unwrap()
@@ -37,6 +41,37 @@ fn an_index_beyond_the_table_is_refused() {
     let inputs = BTreeMap::from([("x".to_string(), HostTensor::from_i64(&[8, 64], &values))]);
     let error = session(&case).run(inputs).unwrap_err();
     assert_eq!(error, Error::Index { name: "x".to_string(), value: 256, position: vec![1, 6], limit: 256 });
+}
+
+#[test]
+fn a_computed_index_beyond_the_table_is_refused() {
+    for device_memory in [None, Some(MemorySize::Bytes(indices::least_memory_bytes()))] {
+        indices::are_refused_when_out_of_range(&DeviceOptions { device_memory, ..host(2) });
+    }
+    for memory in [MemoryMode::Direct, MemoryMode::Cooperative, MemoryMode::Automatic] {
+        indices::are_refused_when_out_of_range(&DeviceOptions { memory, ..host(2) });
+    }
+}
+
+#[test]
+fn a_batch_of_ignored_labels_is_named_as_such() {
+    let case = Case::read("digits-cnn");
+    let loss = Loss::SoftmaxCrossEntropy { class_axis: Some(1), ignore_index: Some(-100) };
+    let training = TrainingOptions { loss, ..recipe(&case) };
+    let (batch, _) = case.batch(0);
+    let labels = HostTensor::from_i64(&[50], &[-100; 50]);
+    let mut strict = trainer(case.model(), training.clone(), host(1));
+    let before = strict.parameters().unwrap();
+    let error = strict.step(batch.clone(), labels.clone()).unwrap_err();
+    assert_eq!(error, Error::NothingCounts { step: 1, ignore_index: -100 });
+    assert!(error.to_string().contains("-100") && !error.to_string().contains("learning rate"), "{error}");
+    assert!(strict.parameters().unwrap() == before);
+
+    let options = TrainerOptions { device: host(1), on_nan: OnNan::Continue, ..TrainerOptions::new(training) };
+    let mut stubborn = Trainer::new(case.model(), options).unwrap();
+    assert!(stubborn.step(batch, labels).unwrap().loss.is_nan());
+    let finite = |tensor: &HostTensor| tensor.to_f32().unwrap().iter().all(|value| value.is_finite());
+    assert!(stubborn.parameters().unwrap().values().all(finite), "gradients were 0");
 }
 
 #[test]

@@ -157,6 +157,13 @@ fn matrices_larger_than_the_budget() {
 }
 
 #[test]
+fn a_computed_index_beyond_the_table_is_refused() {
+    if present() {
+        common::indices::are_refused_when_out_of_range(&vulkan());
+    }
+}
+
+#[test]
 fn the_same_bits_of_convolutions_with_small_bindings() {
     same_bits_with_small_bindings("digits-cnn", 2);
 }

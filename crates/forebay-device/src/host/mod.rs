@@ -27,7 +27,7 @@ use forebay_base::{
 };
 use forebay_queue::{Origin, Progress, Streams};
 
-use crate::device::{Device, DeviceError, DeviceUsage, TraceRecord};
+use crate::device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
 use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 use disk::{Disk, Transfer, DISK_BYTES};
 use link::Link;
@@ -354,6 +354,10 @@ impl Device for HostDevice {
         let address = lock(&self.memories).resolve_host(region, self.limits.unified);
         // SAFETY: as for `write_host`.
         unsafe { std::ptr::copy_nonoverlapping(address.0, bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    fn take_index_fault(&self) -> Option<IndexFault> {
+        self.shared.take_index_fault()
     }
 
     fn usage(&self) -> DeviceUsage {

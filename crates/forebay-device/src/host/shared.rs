@@ -10,7 +10,7 @@ use super::errands::{Errands, Job};
 use super::link::Link;
 use super::lock::lock;
 use super::urgency::Urgency;
-use crate::device::TraceRecord;
+use crate::device::{IndexFault, TraceRecord};
 
 /// What all streams of a device share.
 pub(super) struct Shared {
@@ -24,6 +24,8 @@ pub(super) struct Shared {
     /// The way to spill files, once there was one.
     pub disk: OnceLock<Disk>,
     trace: Mutex<Trace>,
+    /// The least of the index faults that were found and not taken.
+    index_fault: Mutex<Option<IndexFault>>,
     birth: Instant,
 }
 
@@ -46,8 +48,9 @@ impl Shared {
     pub fn new(pool: rayon::ThreadPool, links: Option<[Link; 2]>, birth: Instant) -> Shared {
         let errands = Arc::new(Errands::default());
         pool.broadcast(|_| errands.adopt());
-        let (waiting, disk, trace) = (Mutex::default(), OnceLock::new(), Mutex::default());
-        Shared { pool, waiting, errands, links, disk, trace, birth }
+        let (waiting, disk, trace, index_fault) =
+            (Mutex::default(), OnceLock::new(), Mutex::default(), Mutex::default());
+        Shared { pool, waiting, errands, links, disk, trace, index_fault, birth }
     }
 
     /// Hands a job to the pool, behind those of the same priority. A thread that is free takes the most urgent job.
@@ -96,6 +99,16 @@ impl Shared {
     #[cfg(test)]
     pub fn waiting_count(&self) -> usize {
         lock(&self.waiting).count() + self.errands.count()
+    }
+
+    /// Keeps an index fault, if it is the least.
+    pub fn note_index_fault(&self, fault: IndexFault) {
+        let mut least = lock(&self.index_fault);
+        *least = least.take().into_iter().chain([fault]).min();
+    }
+
+    pub fn take_index_fault(&self) -> Option<IndexFault> {
+        lock(&self.index_fault).take()
     }
 
     pub fn set_trace(&self, enabled: bool) {

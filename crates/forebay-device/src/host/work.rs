@@ -14,7 +14,7 @@ use super::disk::Transfer;
 use super::kernels::{self, View};
 use super::memory::Address;
 use super::shared::{Shared, Traced};
-use crate::device::DeviceError;
+use crate::device::{DeviceError, IndexFault};
 
 /// Bytes that one task of a copy moves.
 const COPY_TASK_BYTES: usize = 1 << 20;
@@ -72,7 +72,7 @@ impl Pool for Shared {
             }),
             Work::Launch { launch, reads, writes, scratch } => self.spawn(origin.priority, move || {
                 let start = Instant::now();
-                let attempt = AssertUnwindSafe(|| run(&launch, &reads, &writes, scratch.as_ref()));
+                let attempt = AssertUnwindSafe(|| run(&shared, &launch, &reads, &writes, scratch.as_ref()));
                 let outcome = catch_unwind(attempt).unwrap_or_else(|panic| {
                     let reason = format!("kernel {} panicked: {}", launch.kernel.name(), panic_text(&*panic));
                     Err(DeviceError::Lost { reason })
@@ -101,6 +101,7 @@ fn views<'a>(bindings: &'a [Binding], addresses: &[Address]) -> Vec<View<'a>> {
 }
 
 fn run(
+    shared: &Shared,
     launch: &Launch,
     reads: &[Address],
     writes: &[Address],
@@ -110,7 +111,12 @@ fn run(
     let scratch = scratch.map(|(desc, address)| View { desc, pointer: address.0 });
     // SAFETY: `submit` resolved every region inside live, mapped memory of at least the descriptor's size, and the contract
     // of commands gives this launch its operands for its duration.
-    unsafe { kernels::run(&launch.kernel, &reads, &writes, scratch) }
+    unsafe {
+        if let Some((element, index, limit)) = kernels::index_fault(&launch.kernel, &reads, &writes)? {
+            shared.note_index_fault(IndexFault { label: launch.label, element: element as u64, index, limit });
+        }
+        kernels::run(&launch.kernel, &reads, &writes, scratch)
+    }
 }
 
 fn fill(to: Address, bytes: usize, pattern: [u8; 4]) {

@@ -57,6 +57,7 @@ contract!(
     two_reservations_of_one_heap_are_the_same_bytes_and_survive_remapping,
     events_order_streams_and_count_generations,
     launches_run_in_the_order_that_barriers_give,
+    indices_out_of_range_are_reported,
     absurd_sizes_are_errors_and_harm_nothing,
     a_kernel_that_cannot_run_is_an_error_that_sticks,
     traces_say_what_ran_when,

@@ -6,7 +6,7 @@ use forebay_base::kernel::{Activation, BinaryOp};
 use forebay_base::{
     Binding, Command, DataType, EventId, HeapId, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc,
 };
-use forebay_device::{Device, DeviceError};
+use forebay_device::{Device, DeviceError, IndexFault};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -265,6 +265,48 @@ pub fn a_kernel_that_cannot_run_is_an_error_that_sticks(name: &str, device: Arc<
     assert!(matches!(outcome, Err(DeviceError::Unsupported { .. })), "{name}: {outcome:?}");
     let event = EventId(12345);
     assert!(bench.device.wait_event(event, 1).is_err(), "{name}: waits end instead of hanging");
+}
+
+pub fn indices_out_of_range_are_reported(name: &str, device: Arc<dyn Device>) {
+    const COUNT: u64 = 600;
+    let bench = Bench::new(device, 64 << 10);
+    for (index_type, kernel) in [DataType::Int64, DataType::Int32]
+        .into_iter()
+        .flat_map(|ty| [(ty, Kernel::Gather { axis: 0 }), (ty, Kernel::GatherGradient { axis: 0 })])
+    {
+        let bind = |offset: u64, data_type, sizes: &[u64]| {
+            let desc = TensorDesc::packed(data_type, sizes).unwrap();
+            Binding { region: bench.on_device(offset, desc.total_size_bytes()), desc }
+        };
+        let (table, rows) = (bind(0, DataType::Float32, &[7, 3]), bind(1024, DataType::Float32, &[COUNT, 3]));
+        let indices = bind(16 << 10, index_type, &[COUNT]);
+        for wrong in [None, Some((577, 7)), Some((0, -8)), Some((599, i64::from(i32::MIN)))] {
+            let index = |i: u64| wrong.filter(|&(at, _)| at == i).map_or(i as i64 % 14 - 7, |(_, index)| index);
+            let bytes: Vec<u8> = (0..COUNT)
+                .flat_map(|i| match index_type {
+                    DataType::Int64 => index(i).to_le_bytes().to_vec(),
+                    _ => (index(i) as i32).to_le_bytes().to_vec(),
+                })
+                .collect();
+            let size = bytes.len() as u64;
+            bench.device.write_host(bench.on_host(0, size), &bytes);
+            let (read, write) = match kernel {
+                Kernel::Gather { .. } => (&table, &rows),
+                _ => (&rows, &table),
+            };
+            let (reads, writes) = (vec![read.clone(), indices.clone()], vec![write.clone()]);
+            let launch = Launch { kernel: kernel.clone(), reads, writes, scratch: None, label: 31 };
+            bench.run(&[
+                bench.copy(bench.on_host(0, size), indices.region),
+                bench.barrier(),
+                Command::Launch { stream: bench.stream, launch: Box::new(launch) },
+            ]);
+            let expected = wrong.map(|(element, index)| IndexFault { label: 31, element, index, limit: 7 });
+            let what = format!("{name}, {} of {index_type}: {wrong:?}", kernel.name());
+            assert_eq!(bench.device.take_index_fault(), expected, "{what}");
+            assert_eq!(bench.device.take_index_fault(), None, "{what}: it is told once");
+        }
+    }
 }
 
 pub fn traces_say_what_ran_when(name: &str, device: Arc<dyn Device>) {

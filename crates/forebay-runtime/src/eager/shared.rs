@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use forebay_base::{Command, EventId, StreamId};
-use forebay_device::{Device, DeviceError};
+use forebay_device::{Device, DeviceError, IndexFault};
 use forebay_memory::allocator::BlockId;
 use forebay_queue::shim::lock;
 use forebay_queue::shim::sync::{Mutex, MutexGuard, PoisonError};
@@ -65,6 +65,12 @@ pub struct Shared {
 
 fn device_error(action: &'static str) -> impl FnOnce(DeviceError) -> RuntimeError {
     move |error| RuntimeError::Device { action, error }
+}
+
+/// An index fault of an operation, which is known by its number.
+fn index_error(fault: IndexFault) -> RuntimeError {
+    let IndexFault { label, element, index, limit } = fault;
+    RuntimeError::Index { name: format!("operation #{label}"), launch: label, element, index, limit }
 }
 
 impl Shared {
@@ -189,12 +195,15 @@ impl Shared {
     /// Waits on the host until a generation of a queue has fired.
     ///
     /// # Errors
-    /// A failure of the device, then or earlier.
+    /// A failure of the device, then or earlier; an index out of range, which some operation found that is done.
     pub fn wait(&self, queue: QueueId, generation: u64) -> Result<(), RuntimeError> {
         let event = self.lock().queues[queue].event;
         self.device.wait_event(event, generation).map_err(device_error("while waiting for a stream"))?;
         self.lock().see(queue, generation);
-        Ok(())
+        match self.device.take_index_fault() {
+            Some(fault) => Err(index_error(fault)),
+            None => Ok(()),
+        }
     }
 
     /// Waits on the host for everything that was submitted to a queue.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
-use forebay_device::{Device, DeviceError, DeviceUsage, TraceRecord};
+use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
 use forebay_queue::shim::sync::{Condvar, Mutex};
 use forebay_queue::shim::{lock, thread, wait};
 
@@ -271,6 +271,10 @@ impl Device for ModelDevice {
 
     fn read_host(&self, region: Region, bytes: &mut [u8]) {
         bytes.copy_from_slice(&lock(&self.shared.state).read(region));
+    }
+
+    fn take_index_fault(&self) -> Option<IndexFault> {
+        None
     }
 
     fn usage(&self) -> DeviceUsage {

@@ -113,6 +113,9 @@ pub enum Operand {
     /// Four words of this dispatch alone, 0 when it starts. It has to leave them 0. The last workgroup to finish finds out by
     /// them that it is the last, and combines what the others left in the scratch.
     Counter,
+    /// Four words of this dispatch alone, 0 when it starts, for an index out of range: 1, its place among the indices, and its low
+    /// and high word.
+    Fault,
 }
 
 impl From<Operand> for Bound {

@@ -199,7 +199,9 @@ fn gather(
     let (inner, count) = (divisor(inner as u32), divisor(indices.element_count() as u32));
     let arguments = [&inner[..], &count, &[size as u32, index_words]].concat();
     let task = Task { shader: &shaders::MOVEMENT_GATHER, constants: Vec::new(), arguments };
-    Elements::new(&sizes, layouts).dispatches(&task, offer)
+    let mut dispatches = Elements::new(&sizes, layouts).dispatches(&task, offer)?;
+    dispatches.iter_mut().for_each(|dispatch| dispatch.bindings.push(Operand::Fault.into()));
+    Ok(dispatches)
 }
 
 fn gather_gradient(
@@ -219,7 +221,7 @@ fn gather_gradient(
     let mut parameters = vec![groups[0]];
     parameters.extend(numbers.map(|number| number as u32));
     parameters.extend([index_words, groups_per_row as u32, outer as u32]);
-    let bindings = [Operand::Read(0), Operand::Read(1), Operand::Write(0)].map(Into::into).to_vec();
+    let bindings = [Operand::Read(0), Operand::Read(1), Operand::Write(0), Operand::Fault].map(Into::into).to_vec();
     let shader = &shaders::MOVEMENT_GATHER_GRADIENT;
     Ok(vec![Dispatch { shader, constants: Vec::new(), bindings, parameters, groups }])
 }

@@ -25,7 +25,7 @@ pub(super) fn reach(
         let desc = match bound.operand {
             Operand::Read(number) => reads.get(number),
             Operand::Write(number) => writes.get(number),
-            Operand::Scratch | Operand::Counter => None,
+            Operand::Scratch | Operand::Counter | Operand::Fault => None,
         };
         let Some(desc) = desc else { continue };
         let rest = desc.total_size_bytes().saturating_sub(bound.offset_bytes);

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Every test file uses its own part.
 
 pub mod golden;
+pub mod indices;
 pub mod matrices;
 pub mod onnx;
 pub mod reference;

@@ -91,6 +91,23 @@ pub(crate) unsafe fn run(
     }
 }
 
+/// The first index of a launch that is out of range: where it stands among the indices, the index, and the number of entries to
+/// choose from.
+///
+/// # Errors
+/// Operands that cannot be indices.
+///
+/// # Safety
+/// As [`run`].
+pub(crate) unsafe fn index_fault(
+    kernel: &Kernel,
+    reads: &[View],
+    writes: &[View],
+) -> Result<Option<(usize, i64, u64)>, DeviceError> {
+    // SAFETY: the caller's promises.
+    unsafe { movement::index_fault(kernel, reads, writes) }
+}
+
 /// The error for operands that a kernel cannot run with.
 fn unsupported(kernel: &Kernel, reason: String) -> DeviceError {
     DeviceError::Unsupported { kernel: kernel.name(), reason }

@@ -9,29 +9,74 @@ use super::super::View;
 /// Elements of a gradient's slice that one task sums: enough to be worth a task, few enough to share out an embedding.
 const COLUMNS: usize = 64;
 
-/// Indices as positions in 0..size: negative ones count from the end, those out of range are none.
+/// The position of an index that is out of range: no axis is as long.
+const NOWHERE: usize = usize::MAX;
+
+/// Indices of either type, packed.
+enum Indices<'a> {
+    Int32(&'a [i32]),
+    Int64(&'a [i64]),
+}
+
+impl<'a> Indices<'a> {
+    /// # Safety
+    /// As [`super::super::run`].
+    unsafe fn of(view: &View<'a>) -> Result<Indices<'a>, String> {
+        // SAFETY: packed and of this type; the caller promises that it is live.
+        unsafe {
+            match view.desc.data_type() {
+                DataType::Int64 => Ok(Indices::Int64(Pointer::<i64>::of(view).slice(0, view.count()))),
+                DataType::Int32 => Ok(Indices::Int32(Pointer::<i32>::of(view).slice(0, view.count()))),
+                other => Err(format!("indices must be int32 or int64, not {other}")),
+            }
+        }
+    }
+
+    /// Positions in 0..size: negative indices count from the end, and those out of range are [`NOWHERE`].
+    fn positions(&self, size: usize) -> Vec<usize> {
+        let position = |index: i64| {
+            let position = if index < 0 { index.wrapping_add(size as i64) } else { index } as u64;
+            if position < size as u64 {
+                position as usize
+            } else {
+                NOWHERE
+            }
+        };
+        match self {
+            Indices::Int32(indices) => indices.iter().map(|&index| position(index.into())).collect(),
+            Indices::Int64(indices) => indices.iter().map(|&index| position(index)).collect(),
+        }
+    }
+
+    /// The first index out of range, and where it stands.
+    fn first_outside(&self, size: u64) -> Option<(usize, i64)> {
+        let size = i64::try_from(size).unwrap_or(i64::MAX);
+        let is_outside = |index: i64| index < -size || index >= size;
+        match self {
+            Indices::Int32(indices) => find(indices, |index| is_outside(index.into())).map(|(at, i)| (at, i.into())),
+            Indices::Int64(indices) => find(indices, is_outside),
+        }
+    }
+}
+
+/// The first element that is wanted. Blocks are looked at without branches first: in most, there is none.
+fn find<T: Copy>(elements: &[T], is_wanted: impl Fn(T) -> bool) -> Option<(usize, T)> {
+    const BLOCK: usize = 1024;
+    let has_one = |block: &[T]| block.iter().fold(false, |found, &element| found | is_wanted(element));
+    let number = elements.chunks(BLOCK).position(has_one)?;
+    let start = number * BLOCK;
+    let found = elements[start..].iter().position(|&element| is_wanted(element))?;
+    Some((start + found, elements[start + found]))
+}
+
+/// The first of a launch's indices that is not among `limit` entries, and where it stands.
 ///
 /// # Safety
 /// As [`super::super::run`].
-unsafe fn positions(indices: &View, size: usize) -> Result<Vec<Option<usize>>, String> {
-    let position = |index: i64| {
-        let index = if index < 0 { index.checked_add(size as i64)? } else { index };
-        usize::try_from(index).ok().filter(|&index| index < size)
-    };
-    // SAFETY: packed and of this type; the caller promises that it is live.
-    unsafe {
-        match indices.desc.data_type() {
-            DataType::Int64 => {
-                Ok(Pointer::<i64>::of(indices).slice(0, indices.count()).iter().map(|&index| position(index)).collect())
-            }
-            DataType::Int32 => Ok(Pointer::<i32>::of(indices)
-                .slice(0, indices.count())
-                .iter()
-                .map(|&index| position(index as i64))
-                .collect()),
-            other => Err(format!("indices must be int32 or int64, not {other}")),
-        }
-    }
+pub(super) unsafe fn first_outside(indices: &View, limit: u64) -> Result<Option<(usize, i64)>, String> {
+    require_packed(&[*indices])?;
+    // SAFETY: the caller's promise, and packed.
+    Ok(unsafe { Indices::of(indices)? }.first_outside(limit))
 }
 
 fn check_counts(axis: usize, data: &View, indices: &View, y: &View) -> Result<(usize, usize, usize), String> {
@@ -54,7 +99,7 @@ fn check_counts(axis: usize, data: &View, indices: &View, y: &View) -> Result<(u
 pub(super) unsafe fn forward(axis: usize, data: &View, indices: &View, y: &View) -> Result<(), String> {
     let (outer, size, inner) = check_counts(axis, data, indices, y)?;
     // SAFETY: the caller's promise, and packed.
-    let positions = unsafe { positions(indices, size)? };
+    let positions = unsafe { Indices::of(indices)? }.positions(size);
     for_type!(data.desc.data_type(), words, T => {
         let (data, y) = (Pointer::<T>::of(data), Pointer::<T>::of(y));
         for_chunks(outer * positions.len(), (CHUNK / inner).max(1), |range| {
@@ -64,8 +109,8 @@ pub(super) unsafe fn forward(axis: usize, data: &View, indices: &View, y: &View)
                 unsafe {
                     let target = y.slice_mut(slice * inner, inner);
                     match positions[place] {
-                        Some(position) => target.copy_from_slice(data.slice((row * size + position) * inner, inner)),
-                        None => target.fill(T::ZERO),
+                        NOWHERE => target.fill(T::ZERO),
+                        position => target.copy_from_slice(data.slice((row * size + position) * inner, inner)),
                     }
                 }
             }
@@ -81,7 +126,7 @@ pub(super) unsafe fn forward(axis: usize, data: &View, indices: &View, y: &View)
 pub(super) unsafe fn gradient(axis: usize, dy: &View, indices: &View, ddata: &View) -> Result<(), String> {
     let (outer, size, inner) = check_counts(axis, ddata, indices, dy)?;
     // SAFETY: the caller's promise, and packed.
-    let positions = unsafe { positions(indices, size)? };
+    let positions = unsafe { Indices::of(indices)? }.positions(size);
     for_type!(dy.desc.data_type(), floats, T => {
         // SAFETY: the caller's promises, and the sizes fit.
         unsafe { sum_slices::<T>((outer, size, inner), &positions, Pointer::of(dy), Pointer::of(ddata)) };
@@ -93,7 +138,7 @@ pub(super) unsafe fn gradient(axis: usize, dy: &View, indices: &View, ddata: &Vi
 /// As [`super::super::run`]: `dy` is \[outer, positions, inner], `ddata` \[outer, size, inner].
 unsafe fn sum_slices<T: Float>(
     (outer, size, inner): (usize, usize, usize),
-    positions: &[Option<usize>],
+    positions: &[usize],
     dy: Pointer<T>,
     ddata: Pointer<T>,
 ) {
@@ -108,10 +153,7 @@ unsafe fn sum_slices<T: Float>(
                 // SAFETY: in bounds, and these columns are this task's alone.
                 unsafe { ddata.slice_mut((row * size + position) * inner + first, count) }.fill(T::ZERO);
             }
-            for (place, position) in positions.iter().enumerate() {
-                let Some(position) = position else {
-                    continue;
-                };
+            for (place, &position) in positions.iter().enumerate().filter(|(_, &position)| position != NOWHERE) {
                 // SAFETY: as above; dy is only read.
                 let (sums, values) = unsafe {
                     (

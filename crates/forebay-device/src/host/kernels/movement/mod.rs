@@ -4,6 +4,7 @@ mod copy;
 mod gather;
 mod pad;
 
+use forebay_base::kernel::Indices;
 use forebay_base::Kernel;
 
 use super::View;
@@ -27,6 +28,24 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
         }
     };
     result.map_err(|reason| super::unsupported(kernel, reason))
+}
+
+/// The first index of a launch that is out of range: where it stands among the indices, the index, and the number of entries.
+///
+/// # Safety
+/// As [`super::run`].
+pub(super) unsafe fn index_fault(
+    kernel: &Kernel,
+    reads: &[View],
+    writes: &[View],
+) -> Result<Option<(usize, i64, u64)>, DeviceError> {
+    let Some(Indices { read, axis, of_write }) = kernel.indices() else { return Ok(None) };
+    let data = if of_write { &writes[0] } else { &reads[0] };
+    let Some(&limit) = data.desc.sizes().get(axis) else { return Ok(None) };
+    // SAFETY: the caller's promises.
+    let outside = unsafe { gather::first_outside(&reads[read], limit) };
+    let outside = outside.map_err(|reason| super::unsupported(kernel, reason))?;
+    Ok(outside.map(|(element, index)| (element, index, limit)))
 }
 
 #[cfg(test)]

@@ -1,0 +1,105 @@
+//! A model that computes the indices of a table's rows: what happens where one is out of range.
+
+use std::collections::BTreeMap;
+
+use forebay::training::{Loss, Optimizer, TrainingOptions};
+use forebay::{DeviceOptions, Error, HostTensor, MemorySize, Model, RuntimeError, Session, SessionOptions};
+
+use forebay_base::{Kernel, Launch};
+
+use super::{onnx, trainer};
+
+/// Rows of the table, and indices in two rows.
+const ROWS: usize = 40;
+const INDICES: [usize; 2] = [6, 500];
+const COLUMNS: usize = 60;
+
+/// y = table\[integer(x + 0)].
+fn model() -> Model {
+    let count = INDICES[0] * INDICES[1];
+    let table: Vec<f64> = (0..ROWS * COLUMNS).map(|i| (i % 97) as f64 / 97.0).collect();
+    let nodes = [
+        onnx::node("Add", &["x", "zero"], "sum", &[]),
+        onnx::node("Cast", &["sum"], "indices", &[("to", &[7], false)]),
+        onnx::node("Gather", &["table", "indices"], "y", &[]),
+    ];
+    let initializers =
+        [onnx::floats("zero", &INDICES, &vec![0.0; count]), onnx::floats("table", &[ROWS, COLUMNS], &table)];
+    let [rows, columns] = INDICES;
+    let bytes = onnx::model(&nodes, &initializers, ("x", &INDICES), ("y", &[rows, columns, COLUMNS]));
+    Model::from_bytes(&bytes).unwrap()
+}
+
+/// Indices in range, but for one.
+fn input(wrong: Option<f32>) -> HostTensor {
+    let mut values: Vec<f32> = (0..INDICES[0] * INDICES[1]).map(|i| (i * 7 % ROWS) as f32 - 3.0).collect();
+    if let Some(index) = wrong {
+        values[ELEMENT] = index;
+    }
+    HostTensor::from_f32(&INDICES.map(|size| size as u64), &values)
+}
+
+fn fed(wrong: Option<f32>) -> BTreeMap<String, HostTensor> {
+    BTreeMap::from([("x".to_string(), input(wrong))])
+}
+
+/// Where a wrong index stands: in the last row's fourth place.
+const ELEMENT: usize = 5 * INDICES[1] + 3;
+
+/// What is said of the wrong index.
+fn assert_named(error: &Error, index: i64) {
+    let Error::Runtime(RuntimeError::Index { name, element, index: found, limit, .. }) = error else {
+        panic!("{error}")
+    };
+    assert!(name.contains('y'), "{name}");
+    assert_eq!((*element, *found, *limit), (ELEMENT as u64, index, ROWS as u64));
+    let text = error.to_string();
+    assert!(text.contains(name) && text.contains(&ELEMENT.to_string()) && text.contains(&index.to_string()), "{text}");
+}
+
+fn training() -> TrainingOptions {
+    let sgd = Optimizer::Sgd { learning_rate: 0.5, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+    TrainingOptions {
+        loss: Loss::MeanSquaredError,
+        loss_output: None,
+        optimizer: sgd,
+        decay: None,
+        freeze: Vec::new(),
+        seed: 0,
+        gradient_outputs: false,
+    }
+}
+
+/// The least device memory in which the model trains, in bytes: its gather runs in parts.
+pub fn least_memory_bytes() -> u64 {
+    let least = trainer(model(), training(), DeviceOptions::default()).statistics().minimum_budget_bytes;
+    let device_memory = Some(MemorySize::Bytes(least));
+    let limited = trainer(model(), training(), DeviceOptions { device_memory, ..DeviceOptions::default() });
+    let is_part = |launch: &&Launch| matches!(launch.kernel, Kernel::Gather { .. });
+    assert!(limited.plan().launches().filter(is_part).count() > 1, "the gather runs in parts");
+    least
+}
+
+/// Runs and trains with an index that is too large, and one that is too small; then with good ones.
+pub fn are_refused_when_out_of_range(device: &DeviceOptions) {
+    let options = SessionOptions { device: device.clone(), batch_size: None };
+    let mut session = Session::new(&model(), &options).unwrap();
+    let expected = session.run(fed(None)).unwrap();
+    for index in [ROWS as i64, -(ROWS as i64) - 1, 1 << 40] {
+        assert_named(&session.run(fed(Some(index as f32))).unwrap_err(), index);
+        assert!(session.run(fed(None)).unwrap() == expected, "a good run after a bad one");
+    }
+
+    let [rows, columns] = INDICES.map(|size| size as u64);
+    let labels = HostTensor::from_f32(&[rows, columns, COLUMNS as u64], &vec![0.5; element_count()]);
+    let mut trainer = trainer(model(), training(), device.clone());
+    let first = trainer.step(fed(None), labels.clone()).unwrap().loss;
+    let before = trainer.parameters().unwrap();
+    assert_named(&trainer.step(fed(Some(40.0)), labels.clone()).unwrap_err(), 40);
+    assert!(trainer.parameters().unwrap() == before, "the step changed nothing");
+    assert!(trainer.step(fed(None), labels).unwrap().loss < first, "and training goes on");
+}
+
+fn element_count() -> usize {
+    INDICES[0] * INDICES[1] * COLUMNS
+}
