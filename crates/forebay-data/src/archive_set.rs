@@ -3,12 +3,14 @@
 //! The first axis of every array counts the samples. Integers become the input's type, and a scale multiplies what becomes
 //! floating point. Where the model itself has an input named `y`, the labels are `labels`.
 
+use std::ops::Range;
 use std::path::Path;
 
 use forebay_base::DataType;
 
 use crate::array::Array;
 use crate::dataset::{Batch, LabelKind, Requirements, Source};
+use crate::digest::Digest;
 use crate::error::DataError;
 use crate::npz::Archive;
 
@@ -105,6 +107,11 @@ impl Source for ArchiveSet {
         let labels = self.labels.rows(samples).converted(label_type(&self.requirements), 1.0, &self.label_origin)?;
         Ok(Batch { inputs, labels })
     }
+
+    fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
+        self.inputs.iter().chain([&self.labels]).for_each(|array| digest.add_rows(array, samples.clone()));
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -138,6 +145,15 @@ mod tests {
             let batch = set.batch(&[2, 0]).unwrap();
             assert_eq!(batch.inputs["x"], Array::from_f32(&[2, 1, 2], &[2.0, 2.5, 0.0, 0.5]));
             assert_eq!(batch.labels, Array::from_i64(&[2], &[9, 7]));
+            let digest_of = |set: &dyn Source, samples| {
+                let mut digest = Digest::default();
+                set.digest(samples, &mut digest).unwrap();
+                digest.text()
+            };
+            let relabelled = bytes(&[3], &[7, 0, 9]);
+            let other = opened(&[("x", &x), (label_name, &relabelled)], &requirements()).unwrap();
+            assert_ne!(digest_of(&*set, 0..3), digest_of(&*other, 0..3));
+            assert_eq!(digest_of(&*set, 0..1), digest_of(&*other, 0..1));
         }
     }
 

@@ -6,6 +6,7 @@ use std::ops::Range;
 use forebay_base::DataType;
 
 use crate::array::Array;
+use crate::digest::Digest;
 use crate::error::DataError;
 
 /// One input that a model wants.
@@ -63,6 +64,15 @@ pub trait Source: Send {
     /// # Panics
     /// If a sample is out of range.
     fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError>;
+
+    /// Adds what decides the contents of a range of samples to a digest.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file.
+    ///
+    /// # Panics
+    /// If a sample is out of range.
+    fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError>;
 }
 
 /// A range of rows of a source.
@@ -110,6 +120,16 @@ impl DataSet {
         let rows: Vec<u64> = samples.iter().map(|sample| sample + self.rows.start).collect();
         assert!(rows.iter().all(|row| self.rows.contains(row)), "samples {samples:?} of {}", self.sample_count());
         self.source.batch(&rows)
+    }
+
+    /// The digest of the selected samples: that of another data set differs, but for an unlikely chance.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file.
+    pub fn digest(&self) -> Result<String, DataError> {
+        let mut digest = Digest::default();
+        self.source.digest(self.rows.clone(), &mut digest)?;
+        Ok(digest.text())
     }
 }
 
@@ -176,6 +196,11 @@ mod tests {
             let labels: Vec<i64> = samples.iter().map(|&sample| sample as i64).collect();
             Ok(Batch { inputs: BTreeMap::new(), labels: Array::from_i64(&[labels.len() as u64], &labels) })
         }
+
+        fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
+            samples.for_each(|sample| digest.add(&sample.to_le_bytes()));
+            Ok(())
+        }
     }
 
     fn select(count: u64, selection: &str) -> Result<DataSet, String> {
@@ -198,6 +223,8 @@ mod tests {
         assert_eq!(set.sample_count(), 3);
         assert_eq!(set.batch(&[2, 0]).unwrap().labels, Array::from_i64(&[2], &[6, 4]));
         assert_eq!(select(10, "4..").unwrap().sample_count(), 6);
+        assert_eq!(select(10, "4..7").unwrap().digest().unwrap(), select(20, "4..7").unwrap().digest().unwrap());
+        assert_ne!(select(10, "4..7").unwrap().digest().unwrap(), select(10, "3..6").unwrap().digest().unwrap());
     }
 
     #[test]

@@ -4,12 +4,14 @@
 //! three, and scaled from 0..255 to 0..1.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use image::imageops::FilterType;
 
 use crate::array::{stack, Array};
 use crate::dataset::{image_input, Batch, InputDescription, Requirements, Source};
+use crate::digest::Digest;
 use crate::error::DataError;
 
 const EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
@@ -106,6 +108,12 @@ impl Source for ImageSet {
         let labels: Vec<i64> = chosen.iter().map(|(_, class)| *class).collect();
         let inputs = BTreeMap::from([(self.input.name.clone(), stacked)]);
         Ok(Batch { inputs, labels: Array::from_i64(&[labels.len() as u64], &labels) })
+    }
+
+    fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
+        let chosen = &self.files[samples.start as usize..samples.end as usize];
+        chosen.iter().for_each(|(_, class)| digest.add(&class.to_le_bytes()));
+        digest.add_files(chosen.iter().map(|(path, _)| path.as_path()))
     }
 }
 

@@ -14,6 +14,7 @@
 //! | [`volume`] | cropping, padding and normalising volumes |
 //! | [`pairing`] | which label file belongs to which image file |
 //! | [`sampler`] | which samples make up which batch: a function of seed and step |
+//! | [`digest`] | whether two data sets hold the same samples |
 //! | [`dataset`] | samples of any kind as batches by input name |
 //! | [`archive_set`] | a data set in an `.npz` archive |
 //! | [`volume_set`] | a data set of NIfTI pairs |
@@ -23,6 +24,7 @@
 pub mod archive_set;
 pub mod array;
 pub mod dataset;
+pub mod digest;
 pub mod error;
 pub mod image_set;
 pub mod nifti;
@@ -36,6 +38,7 @@ pub mod volume_set;
 
 pub use array::Array;
 pub use dataset::{Batch, DataSet, InputDescription, LabelKind, Requirements};
+pub use digest::Digest;
 pub use error::DataError;
 pub use open::open;
 pub use sampler::Sampler;

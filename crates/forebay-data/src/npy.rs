@@ -9,6 +9,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use forebay_base::DataType;
+use forebay_files::Pending;
 
 use crate::array::{packed_size_bytes, Array};
 use crate::error::DataError;
@@ -92,33 +93,20 @@ pub fn read_from(mut stream: impl Read, size_bytes_max: u64, origin: &str) -> Re
     Ok(Array::new(data_type, header.shape, bytes).expect("as many bytes as shape and type say"))
 }
 
-/// Writes an `.npy` file through a temporary file beside it, so that no half-written file is ever seen under its name.
+/// Writes an `.npy` file, as a whole or not at all.
 ///
 /// # Errors
 /// [`DataError::Io`].
 pub fn write(path: &Path, array: &Array) -> Result<(), DataError> {
-    write_atomically(path, |file| write_to(file, array))
+    pending(path, array)?.commit().map_err(|error| DataError::io(path, error))
 }
 
-/// Calls `fill` on a temporary file beside `path`, then renames it to `path`.
-pub(crate) fn write_atomically(
-    path: &Path,
-    fill: impl FnOnce(&mut std::io::BufWriter<File>) -> std::io::Result<()>,
-) -> Result<(), DataError> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".partial");
-    let temporary = std::path::PathBuf::from(temporary);
-    let attempt = || -> std::io::Result<()> {
-        let mut writer = std::io::BufWriter::new(File::create(&temporary)?);
-        fill(&mut writer)?;
-        writer.into_inner().map_err(|error| error.into_error())?.sync_all()?;
-        std::fs::rename(&temporary, path)
-    };
-    attempt().map_err(|error| {
-        // The original error is the one to report; the leftover file may not even exist.
-        let _ = std::fs::remove_file(&temporary);
-        DataError::io(path, error)
-    })
+/// An `.npy` file that is complete, and takes its place when it is committed.
+///
+/// # Errors
+/// [`DataError::Io`].
+pub fn pending(path: &Path, array: &Array) -> Result<Pending, DataError> {
+    Pending::new(path, |file| write_to(file, array)).map_err(|error| DataError::io(path, error))
 }
 
 /// Writes an array in version 1 of the format.

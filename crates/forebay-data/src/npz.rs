@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
+use forebay_files::Pending;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
@@ -78,13 +79,13 @@ impl Archive {
     }
 }
 
-/// Writes arrays as an archive, deflated or stored, through a temporary file beside it.
+/// Writes arrays as an archive, deflated or stored, as a whole or not at all.
 ///
 /// # Errors
 /// [`DataError::Io`].
 pub fn write(path: &Path, arrays: &[(&str, &Array)], deflated: bool) -> Result<(), DataError> {
     let method = if deflated { CompressionMethod::Deflated } else { CompressionMethod::Stored };
-    npy::write_atomically(path, |file| {
+    let pending = Pending::new(path, |file| {
         let mut zip = ZipWriter::new(file);
         for (name, array) in arrays {
             let options =
@@ -94,7 +95,8 @@ pub fn write(path: &Path, arrays: &[(&str, &Array)], deflated: bool) -> Result<(
         }
         zip.finish()?;
         Ok(())
-    })
+    });
+    pending.and_then(Pending::commit).map_err(|error| DataError::io(path, error))
 }
 
 #[cfg(test)]

@@ -2,12 +2,14 @@
 //! cropped or padded alike. [`crate::pairing`] says which files belong together.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 use forebay_base::DataType;
 
 use crate::array::{stack, Array};
 use crate::dataset::{image_input, Batch, InputDescription, Requirements, Source};
+use crate::digest::Digest;
 use crate::error::DataError;
 use crate::nifti;
 use crate::pairing::{self, Pair};
@@ -143,6 +145,12 @@ impl Source for VolumeSet {
         let labels: Vec<&Array> = read.iter().map(|(_, labels)| labels).collect();
         let inputs = BTreeMap::from([(self.input.name.clone(), stack(&images).expect("samples of one shape"))]);
         Ok(Batch { inputs, labels: stack(&labels).expect("labels of one shape") })
+    }
+
+    fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
+        let chosen = &self.pairs[samples.start as usize..samples.end as usize];
+        let files = chosen.iter().flat_map(|pair| pair.images.iter().chain([&pair.labels]));
+        digest.add_files(files.map(|path| path.as_path()))
     }
 }
 

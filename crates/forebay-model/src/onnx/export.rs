@@ -1,13 +1,12 @@
 //! From a model that was read back to ONNX, with new contents.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use prost::Message;
 
 use super::proto::attribute_proto::AttributeType;
 use super::proto::{AttributeProto, NodeProto, TensorProto};
-use super::{file_error, import, tensor, Model};
+use super::{import, tensor, Model};
 use crate::error::ModelError;
 use crate::tensor::Tensor;
 
@@ -46,22 +45,6 @@ pub fn write(model: &Model, new_contents: &BTreeMap<String, Tensor>) -> Result<V
         return Err(ModelError::Request { reason });
     }
     Ok(proto.encode_to_vec())
-}
-
-/// Writes the model to a file, which is either whole or not there.
-///
-/// # Errors
-/// As [`write()`], and where the file cannot be written.
-pub fn write_file(model: &Model, new_contents: &BTreeMap<String, Tensor>, path: &Path) -> Result<(), ModelError> {
-    let bytes = write(model, new_contents)?;
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Path::new(&partial);
-    std::fs::write(partial, bytes).and_then(|()| std::fs::rename(partial, path)).map_err(|error| {
-        // What was written so far is of no use; that it cannot be removed either is the smaller problem.
-        let _ = std::fs::remove_file(partial);
-        file_error(path, &error)
-    })
 }
 
 /// Gives a tensor message its contents: new ones, or those that were taken out of it.

@@ -24,7 +24,7 @@ use crate::error::ModelError;
 use crate::graph::Graph;
 use crate::tensor::Tensor;
 
-pub use export::{write, write_file};
+pub use export::write;
 
 /// A model that was read: its graph, and what is needed to write it back.
 #[derive(Clone, Debug)]

@@ -1,0 +1,146 @@
+//! Whether two data sets hold the same samples: a checksum over what decides them.
+//!
+//! It tells data that was changed from data that was not; it is no protection against somebody who wants to deceive.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::Path;
+
+use crate::array::Array;
+use crate::error::DataError;
+
+/// Files that are larger together than this are not read as a whole: of each, its size and some blocks count.
+const WHOLE_BYTES_MAX: u64 = 1 << 30;
+/// Such a block.
+const BLOCK_BYTES: u64 = 64 << 10;
+/// Bytes that are read at once.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// A checksum and the number of bytes that it is over.
+#[derive(Clone, Debug, Default)]
+pub struct Digest {
+    crc32: crc32fast::Hasher,
+    size_bytes: u64,
+}
+
+impl Digest {
+    /// Adds bytes.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.crc32.update(bytes);
+        self.size_bytes += bytes.len() as u64;
+    }
+
+    /// Adds rows of an array, with their type and shape.
+    ///
+    /// # Panics
+    /// If the array is a scalar or a row is out of range.
+    pub fn add_rows(&mut self, array: &Array, rows: Range<u64>) {
+        let kind = format!("{}{:?}", array.data_type(), &array.shape()[1..]);
+        self.crc32.update(kind.as_bytes());
+        let row_bytes = array.bytes().len() / (array.shape()[0].max(1) as usize);
+        self.add(&array.bytes()[rows.start as usize * row_bytes..rows.end as usize * row_bytes]);
+    }
+
+    /// Adds files, in the order given: their contents, or where these are too large to be read just for this, their sizes
+    /// and blocks from the start, the middle and the end.
+    ///
+    /// # Errors
+    /// [`DataError::Io`] naming the file.
+    pub fn add_files<'a>(&mut self, paths: impl Iterator<Item = &'a Path> + Clone) -> Result<(), DataError> {
+        self.add_files_within(paths, WHOLE_BYTES_MAX)
+    }
+
+    fn add_files_within<'a>(
+        &mut self,
+        paths: impl Iterator<Item = &'a Path> + Clone,
+        whole_bytes_max: u64,
+    ) -> Result<(), DataError> {
+        let size = |path: &Path| std::fs::metadata(path).map_err(|error| DataError::io(path, error));
+        let mut total_bytes = 0u64;
+        for path in paths.clone() {
+            total_bytes = total_bytes.saturating_add(size(path)?.len());
+        }
+        for path in paths {
+            let size_bytes = size(path)?.len();
+            self.crc32.update(&size_bytes.to_le_bytes());
+            self.add_file(path, size_bytes, total_bytes <= whole_bytes_max)
+                .map_err(|error| DataError::io(path, error))?;
+        }
+        Ok(())
+    }
+
+    fn add_file(&mut self, path: &Path, size_bytes: u64, whole: bool) -> std::io::Result<()> {
+        let mut file = File::open(path)?;
+        if whole || size_bytes <= 3 * BLOCK_BYTES {
+            let mut buffer = vec![0; BUFFER_BYTES];
+            loop {
+                match file.read(&mut buffer) {
+                    Ok(0) => return Ok(()),
+                    Ok(count) => self.add(&buffer[..count]),
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        let mut block = Vec::new();
+        for start in [0, size_bytes / 2 - BLOCK_BYTES / 2, size_bytes - BLOCK_BYTES] {
+            block.clear();
+            file.seek(SeekFrom::Start(start))?;
+            file.by_ref().take(BLOCK_BYTES).read_to_end(&mut block)?;
+            self.add(&block);
+        }
+        Ok(())
+    }
+
+    /// The digest as text.
+    pub fn text(&self) -> String {
+        format!("crc32:{:08x}:{}", self.crc32.clone().finalize(), self.size_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_count_with_their_type_and_shape_alone() {
+        let of = |array: &Array, rows| {
+            let mut digest = Digest::default();
+            digest.add_rows(array, rows);
+            digest.text()
+        };
+        let array = Array::from_i64(&[3, 2], &[0, 1, 2, 3, 4, 5]);
+        assert_eq!(of(&array, 1..3), of(&Array::from_i64(&[2, 2], &[2, 3, 4, 5]), 0..2));
+        assert_ne!(of(&array, 0..3), of(&Array::from_i64(&[3, 2], &[0, 1, 2, 3, 4, 6]), 0..3));
+        assert_ne!(of(&array, 0..3), of(&array.clone().reshaped(&[6]).unwrap(), 0..6));
+    }
+
+    #[test]
+    fn every_byte_counts_in_small_files_and_ends_do_in_large_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        let good = vec![7u8; 4 * BLOCK_BYTES as usize];
+        let of = |whole_bytes_max| {
+            let mut digest = Digest::default();
+            digest.add_files_within([path.as_path()].into_iter(), whole_bytes_max).unwrap();
+            digest.text()
+        };
+        std::fs::write(&path, &good).unwrap();
+        let (whole, blocks) = (of(u64::MAX), of(0));
+        for index in (0..good.len()).step_by(4999) {
+            let mut bad = good.clone();
+            bad[index] = 8;
+            std::fs::write(&path, bad).unwrap();
+            assert_ne!(of(u64::MAX), whole, "byte {index}");
+            let seen = [0, 3 * BLOCK_BYTES / 2, 3 * BLOCK_BYTES];
+            let seen = seen.iter().any(|&start| (start..start + BLOCK_BYTES).contains(&(index as u64)));
+            assert_eq!(of(0) != blocks, seen, "byte {index}");
+        }
+        std::fs::write(&path, &good[1..]).unwrap();
+        assert_ne!(of(0), blocks, "another size");
+        std::fs::remove_file(&path).unwrap();
+        let missing = Digest::default().add_files([path.as_path()].into_iter()).unwrap_err();
+        assert!(missing.to_string().contains("data"), "{missing}");
+    }
+}

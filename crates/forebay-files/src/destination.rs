@@ -1,0 +1,180 @@
+//! What a path names, and whether it may be written.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{accessat, Access, AtFlags, CWD};
+
+use crate::temporary::Temporary;
+
+/// More symbolic links in a row are a circle.
+const LINKS_MAX: usize = 40;
+/// What a check writes and takes back: a block of most file systems, so that a full one is noticed.
+const PROBE_BYTES: usize = 4096;
+
+/// Where content goes.
+#[derive(Debug)]
+pub(crate) enum Destination {
+    /// A regular file, or one that is to be: no part of the path but its folders may be a symbolic link any more.
+    File {
+        /// The file itself.
+        path: PathBuf,
+        /// What is there now.
+        old: Option<Metadata>,
+    },
+    /// Something that takes bytes as they come.
+    Stream(Stream),
+}
+
+/// Something that takes bytes as they come.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// This process's standard output.
+    Output,
+    /// This process's standard error.
+    Error,
+    /// A device, a pipe, or an open file of this process by its number.
+    Path(PathBuf),
+}
+
+impl Destination {
+    /// What a path names, after all symbolic links.
+    ///
+    /// # Errors
+    /// What cannot be written as a file: a folder, a block device, a socket; and what the user may not write.
+    pub fn of(path: &Path) -> io::Result<Destination> {
+        if path.as_os_str().is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the name is empty"));
+        }
+        let (path, is_descriptor) = resolve(path)?;
+        let old = match fs::metadata(&path) {
+            Ok(old) => Some(old),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let kind = old.as_ref().map(Metadata::file_type);
+        let refused = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        match kind {
+            Some(kind) if kind.is_dir() => refused("it is a folder"),
+            Some(kind) if kind.is_block_device() => {
+                refused("it is a block device, and writing a file there would destroy what it holds")
+            }
+            _ if is_descriptor => Ok(Destination::Stream(descriptor(path))),
+            Some(kind) if kind.is_socket() => refused("it is a socket"),
+            Some(kind) if !kind.is_file() => {
+                may_write(&path)?;
+                Ok(Destination::Stream(Stream::Path(path)))
+            }
+            None if path.as_os_str().as_bytes().ends_with(b"/") => {
+                refused("there is no such folder, and a file needs a name")
+            }
+            None if path.file_name().is_none() => refused("it is not the name of a file"),
+            _ => {
+                if let Some(old) = &old {
+                    may_replace(&path, old)?;
+                }
+                Ok(Destination::File { path, old })
+            }
+        }
+    }
+}
+
+/// Follows symbolic links, also to where nothing is; and whether the path names an open file of a process, which has no
+/// name of its own that could be replaced.
+fn resolve(path: &Path) -> io::Result<(PathBuf, bool)> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_symlink() => {}
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => return Ok((path, false)),
+        }
+        let folder = folder_of(&path);
+        let real = fs::canonicalize(folder)?;
+        if real.starts_with("/proc") && real.ends_with("fd") {
+            return Ok((real.join(path.file_name().unwrap_or_default()), true));
+        }
+        path = folder.join(fs::read_link(&path)?);
+    }
+    Err(io::Error::other(format!("more than {LINKS_MAX} symbolic links follow each other")))
+}
+
+/// The folder that a path's last name is in.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// An open file by its number; standard output and error are known, so that both write at the same place of a file.
+fn descriptor(path: PathBuf) -> Stream {
+    let own = fs::canonicalize("/proc/self/fd").is_ok_and(|own| path.parent() == Some(&own));
+    match path.file_name().map(OsStrExt::as_bytes) {
+        Some(b"1") if own => Stream::Output,
+        Some(b"2") if own => Stream::Error,
+        _ => Stream::Path(path),
+    }
+}
+
+/// Fails for a file that the user protected. A privileged user may write anything, so its permissions are looked at, too.
+fn may_replace(path: &Path, old: &Metadata) -> io::Result<()> {
+    let mode = old.permissions().mode() & 0o7777;
+    if mode & 0o222 == 0 {
+        let reason =
+            format!("the file that is there is write-protected (mode {mode:04o}; chmod u+w makes it writable)");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+    }
+    may_write(path)
+}
+
+/// Whether the system would let this process write what is there.
+fn may_write(path: &Path) -> io::Result<()> {
+    Ok(accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)?)
+}
+
+/// Fails now if a file could not be written later: hours of work should not end in a folder that is full or missing.
+/// Nothing stays behind, and what is there stays as it is.
+///
+/// # Errors
+/// The reason, without the path.
+pub fn check_writable(path: &Path) -> io::Result<()> {
+    match Destination::of(path)? {
+        Destination::File { path, .. } => check_room(folder_of(&path)),
+        Destination::Stream(_) => Ok(()),
+    }
+}
+
+/// Fails now if files could not be written into a folder later. Where there is none, it is not made yet: then the folder
+/// that it would be made in is looked at.
+///
+/// # Errors
+/// The reason, without the path.
+pub fn check_folder(folder: &Path) -> io::Result<()> {
+    let mut at = folder;
+    loop {
+        match fs::metadata(at) {
+            Ok(found) if found.is_dir() => return check_room(at),
+            Ok(_) if at == folder => return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is no folder")),
+            Ok(_) => {
+                let reason = format!("{} is no folder", at.display());
+                return Err(io::Error::new(io::ErrorKind::NotADirectory, reason));
+            }
+            // A link to nothing is a name that is taken.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(at).is_err() => {
+                at = folder_of(at);
+                if at == Path::new(".") {
+                    return check_room(at);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Whether a file can be made in a folder, and takes some bytes.
+fn check_room(folder: &Path) -> io::Result<()> {
+    use std::io::Write;
+    let mut probe = Temporary::new(folder, "forebay".as_ref())?;
+    probe.file().write_all(&[0; PROBE_BYTES])
+}

@@ -1,0 +1,221 @@
+//! One writer per folder.
+//!
+//! The lock is the system's (`flock`) on a file in the folder, which holds the number of the process. The system takes the
+//! lock back when the process ends, however it ends: a file that is left over locks nothing.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{flock, FlockOperation, OFlags};
+use rustix::io::Errno;
+
+/// How often a file that was removed meanwhile is tried again.
+const ATTEMPTS_MAX: usize = 1000;
+/// A process writes its number right after it has taken the lock; so long is waited for it.
+const NUMBER_ATTEMPTS: usize = 20;
+/// Pause between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
+/// A longer content is no number.
+const NUMBER_BYTES_MAX: u64 = 20;
+
+/// Why a folder cannot be locked.
+#[derive(Debug)]
+pub enum LockError {
+    /// Another writer has it.
+    Held {
+        /// Its process, where the file says so.
+        process: Option<u32>,
+    },
+    /// The folder or the file in it cannot be made.
+    Io(io::Error),
+}
+
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LockError::Held { process: Some(process) } if *process == std::process::id() => {
+                write!(f, "this process (number {process}) is writing there already")
+            }
+            LockError::Held { process: Some(process) } => write!(f, "process {process} is writing there"),
+            LockError::Held { process: None } => write!(f, "another process is writing there"),
+            LockError::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for LockError {}
+
+impl From<io::Error> for LockError {
+    fn from(error: io::Error) -> LockError {
+        LockError::Io(error)
+    }
+}
+
+/// A folder that only the holder writes to. It is free again when this is dropped, or the process ends.
+#[derive(Debug)]
+pub struct FolderLock {
+    path: PathBuf,
+    folder: PathBuf,
+    /// Whether the folder was made for this.
+    made: bool,
+    /// Holds the lock as long as it is open.
+    _file: File,
+}
+
+impl FolderLock {
+    /// Locks a folder, which is made if need be, with a file of this name in it.
+    ///
+    /// # Errors
+    /// [`LockError::Held`] where somebody else has it; what the system says where the file cannot be made.
+    pub fn take(folder: &Path, name: &str) -> Result<FolderLock, LockError> {
+        let made = !folder.exists();
+        let path = folder.join(name);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o666);
+        options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
+        for _ in 0..ATTEMPTS_MAX {
+            fs::create_dir_all(folder)?;
+            let mut file = match options.open(&path) {
+                Ok(file) => file,
+                // The one who had it before has just removed a folder that was made for it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error.into()),
+            };
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Err(LockError::Held { process: number(&mut file) }),
+                Err(Errno::INTR) => continue,
+                // A file system without locks: better without than not at all.
+                Err(_) => {}
+            }
+            // The one who had it before may have removed the file after it was opened here.
+            let ours = file.metadata()?;
+            let is_same = |there: fs::Metadata| (there.dev(), there.ino()) == (ours.dev(), ours.ino());
+            if !fs::symlink_metadata(&path).is_ok_and(is_same) {
+                continue;
+            }
+            file.set_len(0)?;
+            file.write_all(format!("{}\n", std::process::id()).as_bytes())?;
+            return Ok(FolderLock { path, folder: folder.to_owned(), made, _file: file });
+        }
+        Err(LockError::Held { process: None })
+    }
+
+    /// Locks a folder as [`FolderLock::take`] does, once nobody else has it. `wait` is told who has it as often as that is
+    /// looked at.
+    ///
+    /// # Errors
+    /// What the system says where the file cannot be made.
+    pub fn wait(folder: &Path, name: &str, mut wait: impl FnMut(Option<u32>)) -> io::Result<FolderLock> {
+        loop {
+            match FolderLock::take(folder, name) {
+                Ok(lock) => return Ok(lock),
+                Err(LockError::Held { process }) => {
+                    wait(process);
+                    std::thread::sleep(PAUSE);
+                }
+                Err(LockError::Io(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // The lock is still held here, so the file is ours. If it stays, it is in nobody's way.
+        let _ = fs::remove_file(&self.path);
+        if self.made {
+            // Fails where something was written, as it should.
+            let _ = fs::remove_dir(&self.folder);
+        }
+    }
+}
+
+/// The process that a lock's file names.
+fn number(file: &mut File) -> Option<u32> {
+    for _ in 0..NUMBER_ATTEMPTS {
+        let mut text = String::new();
+        file.rewind().ok()?;
+        Read::take(&mut *file, NUMBER_BYTES_MAX).read_to_string(&mut text).ok()?;
+        // A number without its newline is still being written.
+        if let Some(number) = text.strip_suffix('\n') {
+            return number.parse().ok();
+        }
+        std::thread::sleep(PAUSE);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_and_nothing_stays_behind() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("deep/folder");
+        let lock = FolderLock::take(&folder, ".lock").unwrap();
+        let error = FolderLock::take(&folder, ".lock").unwrap_err();
+        assert!(matches!(error, LockError::Held { process: Some(id) } if id == std::process::id()), "{error}");
+        let mut others = Vec::new();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn({
+            let folder = folder.clone();
+            move || FolderLock::wait(&folder, ".lock", |process| sender.send(process).unwrap()).map(drop)
+        });
+        others.push(receiver.recv().unwrap());
+        drop(lock);
+        waiting.join().unwrap().unwrap();
+        assert_eq!(others, [Some(std::process::id())]);
+        assert!(!folder.exists(), "an empty folder that was made for the lock");
+        fs::create_dir_all(&folder).unwrap();
+        drop(FolderLock::take(&folder, ".lock").unwrap());
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_file_that_was_left_over_locks_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(".lock"), "4194304\n").unwrap();
+        FolderLock::take(folder.path(), ".lock").unwrap();
+    }
+
+    #[test]
+    fn a_lock_is_never_two_peoples() {
+        // Every thread counts up alone, or a count is lost.
+        let folder = tempfile::tempdir().unwrap();
+        let count = folder.path().join("count");
+        fs::write(&count, "0").unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..25 {
+                        let _lock = FolderLock::wait(folder.path(), ".lock", |_| {}).unwrap();
+                        let before: u32 = fs::read_to_string(&count).unwrap().parse().unwrap();
+                        fs::write(&count, (before + 1).to_string()).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_to_string(&count).unwrap(), "100");
+    }
+
+    #[test]
+    fn a_link_in_the_way_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, folder.path().join(".lock")).unwrap();
+        assert!(matches!(FolderLock::take(folder.path(), ".lock"), Err(LockError::Io(_))));
+        assert_eq!(fs::read_to_string(victim).unwrap(), "precious");
+    }
+}

@@ -1,0 +1,109 @@
+//! Content that is complete, and takes its place when asked to.
+
+use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::io::{self, BufWriter, Cursor, Seek, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{fchown, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::destination::{folder_of, Destination, Stream};
+use crate::temporary::Temporary;
+
+/// What content is written to.
+pub trait Content: Write + Seek {}
+
+impl<T: Write + Seek> Content for T {}
+
+/// Content that is complete and safe on its file system, but not in its place yet. Dropped, it is gone.
+#[derive(Debug)]
+pub struct Pending {
+    way: Way,
+}
+
+#[derive(Debug)]
+enum Way {
+    Replace { path: PathBuf, file: Temporary },
+    Pass { to: Stream, bytes: Vec<u8> },
+}
+
+impl Pending {
+    /// Takes what `fill` writes.
+    ///
+    /// # Errors
+    /// A path that names nothing that could be written, and errors of `fill` or the system, without the path.
+    pub fn new(path: &Path, fill: impl FnOnce(&mut dyn Content) -> io::Result<()>) -> io::Result<Pending> {
+        match Destination::of(path)? {
+            Destination::File { path, old } => {
+                let mut file = Temporary::new(folder_of(&path), path.file_name().unwrap_or_default())?;
+                let mut writer = BufWriter::new(file.file());
+                fill(&mut writer)?;
+                let complete = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
+                if let Some(old) = &old {
+                    keep_permissions(complete, old)?;
+                }
+                complete.sync_all()?;
+                Ok(Pending { way: Way::Replace { path, file } })
+            }
+            Destination::Stream(to) => {
+                let mut bytes = Cursor::new(Vec::new());
+                fill(&mut bytes)?;
+                Ok(Pending { way: Way::Pass { to, bytes: bytes.into_inner() } })
+            }
+        }
+    }
+
+    /// Puts the content in its place.
+    ///
+    /// # Errors
+    /// The system's. A file that was there is then still there.
+    pub fn commit(self) -> io::Result<()> {
+        match self.way {
+            Way::Replace { path, file } => {
+                file.persist(&path)?;
+                sync_folder(folder_of(&path))
+            }
+            Way::Pass { to, bytes } => {
+                let mut stream = open(&to)?;
+                stream.write_all(&bytes)?;
+                stream.flush()
+            }
+        }
+    }
+}
+
+/// Writes a file: as a whole, or not at all.
+///
+/// # Errors
+/// Why it cannot be written, without the path; a file that was there is then still there.
+pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    Pending::new(path, |file| file.write_all(bytes))?.commit()
+}
+
+/// Gives a new file the permissions of an old one, and its owner where the system allows it.
+fn keep_permissions(file: &File, old: &Metadata) -> io::Result<()> {
+    let new = file.metadata()?;
+    if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+        // Only a privileged user may give files away; a file of one's own with the same permissions is what others get.
+        let _ = fchown(file, Some(old.uid()), Some(old.gid()));
+    }
+    file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))
+}
+
+/// Opens what takes bytes as they come. Nothing is made or cut there.
+fn open(stream: &Stream) -> io::Result<File> {
+    match stream {
+        Stream::Output => {
+            io::stdout().flush().and_then(|()| Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?)))
+        }
+        Stream::Error => Ok(File::from(io::stderr().as_fd().try_clone_to_owned()?)),
+        Stream::Path(path) => OpenOptions::new().append(true).open(path),
+    }
+}
+
+/// Makes a rename in a folder durable. A folder that may be written but not read cannot be, and need not fail for it.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    match File::open(folder) {
+        Ok(folder) => folder.sync_all(),
+        Err(_) => Ok(()),
+    }
+}

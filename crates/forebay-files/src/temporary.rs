@@ -1,0 +1,181 @@
+//! A file that has no name until it is complete.
+//!
+//! Where the file system can, it has none at all (`O_TMPFILE`), so that a process that is killed leaves nothing behind.
+//! Elsewhere it is called after its target, with a random part and `.partial` at the end, and is made only where nothing is
+//! (`O_EXCL`).
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Seek};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{linkat, AtFlags, OFlags, CWD};
+use tempfile::{Builder, NamedTempFile};
+
+/// How names of temporary files end.
+pub const SUFFIX: &str = ".partial";
+/// What the system's umask is taken from.
+const MODE: u32 = 0o666;
+/// File names hold 255 bytes; the random part and the suffix need some of them.
+const STEM_BYTES_MAX: usize = 200;
+
+/// A file on the way to its place. Dropped before it is there, it leaves nothing.
+#[derive(Debug)]
+pub(crate) struct Temporary {
+    folder: PathBuf,
+    /// What its name begins with where it needs one.
+    stem: OsString,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    /// Without a name.
+    Nameless(File),
+    /// Under a name of its own, and removed when dropped.
+    Named(NamedTempFile),
+}
+
+impl Temporary {
+    /// An empty file in a folder, for a target of this name.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(folder: &Path, name: &OsStr) -> io::Result<Temporary> {
+        let mut stem = OsStr::from_bytes(&name.as_bytes()[..name.len().min(STEM_BYTES_MAX)]).to_owned();
+        stem.push(".");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).mode(MODE).custom_flags(OFlags::TMPFILE.bits() as i32);
+        let content = match options.open(folder) {
+            Ok(file) => Content::Nameless(file),
+            // What keeps a file without a name from being made may allow one with a name; else this says why.
+            Err(_) => Content::Named(named(folder, &stem)?),
+        };
+        Ok(Temporary { folder: folder.to_owned(), stem, content })
+    }
+
+    /// The file.
+    pub fn file(&mut self) -> &mut File {
+        match &mut self.content {
+            Content::Nameless(file) => file,
+            Content::Named(file) => file.as_file_mut(),
+        }
+    }
+
+    /// Gives the file its name, in place of what has that name now.
+    ///
+    /// # Errors
+    /// The system's; what was there is then still there.
+    pub fn persist(self, path: &Path) -> io::Result<()> {
+        let file = match self.content {
+            Content::Nameless(file) => match link(&self.folder, &self.stem, &file) {
+                Ok(file) => file,
+                Err(_) => copied(&self.folder, &self.stem, file)?,
+            },
+            Content::Named(file) => file,
+        };
+        file.persist(path).map(|_| ()).map_err(|failed| failed.error)
+    }
+}
+
+fn named(folder: &Path, stem: &OsStr) -> io::Result<NamedTempFile> {
+    let file = builder(stem).tempfile_in(folder).map_err(plain)?;
+    Ok(file)
+}
+
+fn builder<'a>(stem: &'a OsStr) -> Builder<'a, 'static> {
+    let mut builder = Builder::new();
+    builder.prefix(stem).suffix(SUFFIX).rand_bytes(8).permissions(Permissions::from_mode(MODE));
+    builder
+}
+
+/// Gives a file without a name a temporary one.
+fn link(folder: &Path, stem: &OsStr, file: &File) -> io::Result<NamedTempFile> {
+    let number = format!("/proc/self/fd/{}", file.as_raw_fd());
+    builder(stem).make_in(folder, |path| {
+        linkat(CWD, &number, CWD, path, AtFlags::SYMLINK_FOLLOW)?;
+        file.try_clone()
+    })
+}
+
+/// The same content under a temporary name, for systems that do not give a name later.
+fn copied(folder: &Path, stem: &OsStr, mut file: File) -> io::Result<NamedTempFile> {
+    let mut named = named(folder, stem)?;
+    file.rewind()?;
+    io::copy(&mut file, named.as_file_mut())?;
+    named.as_file().set_permissions(file.metadata()?.permissions())?;
+    named.as_file().sync_all()?;
+    Ok(named)
+}
+
+/// The system's own words, without the temporary's name.
+fn plain(error: io::Error) -> io::Error {
+    error
+        .raw_os_error()
+        .or_else(|| {
+            let source = error.get_ref()?.source()?.downcast_ref::<io::Error>()?;
+            source.raw_os_error()
+        })
+        .map_or(error, io::Error::from_raw_os_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// What a folder holds, by name.
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(folder).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    /// All ways in which a file can come to its place.
+    fn ways(folder: &Path) -> [Temporary; 3] {
+        let stem = OsString::from("x.");
+        let nameless = tempfile::tempfile_in(folder).unwrap();
+        let with = |content| Temporary { folder: folder.to_owned(), stem: stem.clone(), content };
+        [
+            Temporary::new(folder, "x".as_ref()).unwrap(),
+            with(Content::Named(named(folder, &stem).unwrap())),
+            // A file of which the name is gone cannot get another one: it is copied.
+            with(Content::Nameless(nameless)),
+        ]
+    }
+
+    #[test]
+    fn every_way_leaves_the_content_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        for (way, mut file) in ways(folder.path()).into_iter().enumerate() {
+            file.file().write_all(b"content").unwrap();
+            let path = folder.path().join(format!("file{way}"));
+            file.persist(&path).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), b"content");
+            std::fs::remove_file(path).unwrap();
+            assert!(names(folder.path()).iter().all(|name| name.ends_with(SUFFIX)), "{:?}", names(folder.path()));
+        }
+        assert_eq!(names(folder.path()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn dropped_files_leave_nothing_and_failures_what_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let taken = folder.path().join("taken");
+        std::fs::create_dir(&taken).unwrap();
+        drop(ways(folder.path()));
+        for file in ways(folder.path()) {
+            file.persist(&taken).unwrap_err();
+        }
+        assert_eq!(names(folder.path()), ["taken"]);
+    }
+
+    #[test]
+    fn long_names_leave_room_for_the_random_part() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = "n".repeat(255);
+        named(folder.path(), &Temporary::new(folder.path(), name.as_ref()).unwrap().stem).unwrap();
+    }
+}
