@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay::managed::Policy;
 use forebay::{DeviceOptions, LaunchOrder, MemoryMode, MemorySize};
 
+use crate::export_arguments::ExportArguments;
 use crate::heap_arguments::{byte_count, HeapArguments};
 
 /// Train and run ONNX models whose tensors do not fit in device memory.
@@ -17,6 +18,7 @@ use crate::heap_arguments::{byte_count, HeapArguments};
 #[command(after_help = "Examples:
   forebay train unet3d.onnx --data brain/ --device-memory 192MiB --steps 20
   forebay run   model.onnx --input x=x.npy --output-dir results
+  forebay export forebay-checkpoint --model unet3d.onnx --save trained.onnx
   forebay plan  model.onnx --train --device-memory 50%
   forebay devices
   forebay place buffers.csv --capacity 1MiB
@@ -35,6 +37,8 @@ pub enum Command {
     Run(RunArguments),
     /// Train a model on a data set, and save it as ONNX
     Train(Box<TrainArguments>),
+    /// Write the model that a checkpoint of training holds, as ONNX
+    Export(ExportArguments),
     /// Explain how a model would run: memory, barriers, what moves when and why, predicted time
     Plan(PlanArguments),
     /// List the devices of this machine
@@ -293,6 +297,15 @@ pub enum OnNanKind {
     Continue,
 }
 
+/// What happens when the data is not what a checkpoint was trained on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DataChangedKind {
+    /// Stop with an error
+    Error,
+    /// Go on, with a warning
+    Ok,
+}
+
 /// `forebay train`.
 #[derive(Args, Debug)]
 #[command(after_help = "DATA is one of
@@ -342,7 +355,8 @@ pub struct TrainArguments {
     #[arg(long, value_name = "FILE.onnx")]
     pub save: Option<PathBuf>,
     /// Write checkpoints into this folder: at the end, and when Ctrl-C interrupts
-    /// (without this flag, an interrupted run leaves its checkpoint in ./forebay-checkpoint)
+    /// (without this flag, an interrupted run leaves its checkpoint in ./forebay-checkpoint, or where else it can, and says
+    /// where); while training runs, no other run writes there
     #[arg(long, value_name = "DIR")]
     pub checkpoint: Option<PathBuf>,
     /// Also write one after every N steps
@@ -351,6 +365,9 @@ pub struct TrainArguments {
     /// Go on from a checkpoint, bit for bit, also under another budget
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
+    /// Whether --resume goes on with data that is not what the checkpoint was trained on
+    #[arg(long, value_enum, value_name = "ANSWER", default_value = "error", requires = "resume")]
+    pub data_changed: DataChangedKind,
     /// Do not run steps without a budget beside those with one
     #[arg(long)]
     pub no_compare: bool,

@@ -6,16 +6,18 @@
 //! | module | holds |
 //! |---|---|
 //! | [`arguments`] | every sub-command and flag |
+//! | [`export_arguments`] | the flags of `export` |
 //! | [`heap_arguments`] | flags that say in what pieces device memory is had |
 //! | [`failure`] | what ends the program early, and with which exit code |
 //! | [`output`] | printing, and files that appear whole or not at all |
 //! | [`interrupt`] | Ctrl-C |
+//! | [`keeping`] | where checkpoints go, and where else when they cannot |
 //! | [`progress`] | a bar on a terminal, else plain lines |
 //! | [`report`] | the numbers of a run, as text and as JSON |
 //! | [`metrics`] | accuracy and Dice |
 //! | [`feeding`] | data sets and arrays as the tensors that a model takes |
 //! | [`training_options`] | flags as training options |
-//! | [`run`], [`train`], [`plan`], [`devices`], [`place`], [`probe`], [`replay`] | the sub-commands |
+//! | [`run`], [`train`], [`export`], [`plan`], [`devices`], [`place`], [`probe`], [`replay`] | the sub-commands |
 //! | [`buffer_table`] | what `place` reads and writes |
 //! | [`chart`] | what `probe` measured, as a picture |
 //! | [`compare`] | a budget's price: steps beside unlimited ones |
@@ -26,10 +28,13 @@ mod buffer_table;
 mod chart;
 mod compare;
 mod devices;
+mod export;
+mod export_arguments;
 mod failure;
 mod feeding;
 mod heap_arguments;
 mod interrupt;
+mod keeping;
 mod metrics;
 mod output;
 mod place;
@@ -49,21 +54,39 @@ use clap::Parser;
 use arguments::{Arguments, Command};
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    forebay::device::signals::ignore_file_size_signal();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(words) => return tell(&words),
+    };
     let result = match &arguments.command {
         Command::Run(arguments) => run::run(arguments),
         Command::Train(arguments) => train::train(arguments),
+        Command::Export(arguments) => export::export(arguments),
         Command::Plan(arguments) => plan::plan(arguments),
         Command::Devices(arguments) => devices::devices(arguments),
         Command::Place(arguments) => place::place(arguments),
         Command::Probe(arguments) => probe::probe(arguments),
         Command::Replay(arguments) => replay::replay(arguments),
     };
-    match result {
+    match result.and_then(|()| output::finish()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             output::complain(&format!("error: {failure}"));
             ExitCode::from(failure.exit_code())
         }
+    }
+}
+
+/// Prints what the argument parser has to say: help and versions on standard output, errors on standard error.
+fn tell(words: &clap::Error) -> ExitCode {
+    use std::io::{ErrorKind, Write};
+    let printed = words.print().and_then(|()| std::io::stdout().flush());
+    match printed {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            output::complain(&format!("error: cannot write standard output: {error}"));
+            ExitCode::from(1)
+        }
+        _ => ExitCode::from(u8::try_from(words.exit_code()).unwrap_or(1)),
     }
 }

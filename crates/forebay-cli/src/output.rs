@@ -1,19 +1,47 @@
 //! Printing, and files that appear whole or not at all.
 
-use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Mutex;
+
+use forebay::files;
 
 use crate::failure::Failure;
 
-/// Prints a line on standard output. A reader that went away (`forebay plan ... | head`) is no failure.
+/// Why standard output took no more, the first time.
+static REFUSED: Mutex<Option<io::Error>> = Mutex::new(None);
+
+/// Prints a line on standard output. A reader that went away (`forebay plan ... | head`) is no failure; any other is told
+/// by [`finish`], so that work goes on that is worth more than its words.
 pub fn say(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+    note(writeln!(io::stdout(), "{line}"));
+}
+
+/// Remembers the first failure of standard output.
+fn note(result: io::Result<()>) {
+    if let Err(error) = result {
+        if error.kind() != io::ErrorKind::BrokenPipe {
+            REFUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
+        }
+    }
+}
+
+/// Whether everything that was said has arrived.
+///
+/// # Errors
+/// What standard output refused.
+pub fn finish() -> Result<(), Failure> {
+    note(io::stdout().flush());
+    match REFUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take() {
+        Some(error) => Err(Failure::Failed(format!("cannot write standard output: {error}"))),
+        None => Ok(()),
+    }
 }
 
 /// Prints a line on standard error.
 pub fn complain(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    // There is nowhere else to say that this failed.
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// A file name for the name of a tensor: characters that file names cannot hold everywhere become `_`.
@@ -27,46 +55,45 @@ pub fn file_name(tensor: &str) -> String {
     }
 }
 
-/// Fails now if a file could not be written later: hours of training should not end in a full or missing folder.
+/// Fails now if a file could not be written later: hours of training should not end in a full or missing folder. Nothing
+/// is made or changed.
 ///
 /// # Errors
 /// The system's reason, with the path.
 pub fn check_writable(path: &Path) -> Result<(), Failure> {
-    if path.is_dir() {
-        return Err(Failure::Failed(format!("cannot write {}: it is a folder", path.display())));
-    }
-    let probe = partial(path);
-    let attempt = fs::File::create(&probe).and_then(|_| fs::remove_file(&probe));
-    attempt.map_err(|error| Failure::Failed(format!("cannot write {}: {error}", path.display())))
+    files::check_writable(path).map_err(|error| refused(path, &error))
 }
 
-/// Makes a folder where there is none, and fails now if files could not be written into it later.
+/// The same for a file in a folder that may not be there yet.
+///
+/// # Errors
+/// The system's reason, with the path.
+pub fn check_existing(path: &Path) -> Result<(), Failure> {
+    match std::fs::symlink_metadata(path) {
+        Ok(_) => check_writable(path),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Fails now if files could not be written into a folder later. A folder that is not there is not made yet.
 ///
 /// # Errors
 /// The system's reason, with the path.
 pub fn check_folder(folder: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(folder)
-        .map_err(|error| Failure::Failed(format!("cannot create folder {}: {error}", folder.display())))?;
-    check_writable(&folder.join("forebay"))
+    files::check_folder(folder).map_err(|error| refused(folder, &error))
 }
 
-/// Writes a file through a temporary one beside it.
+/// Writes a file, as a whole or not at all.
 ///
 /// # Errors
 /// The system's reason, with the path.
 pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let temporary = partial(path);
-    let attempt = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
-    attempt.map_err(|error| {
-        let _ = fs::remove_file(&temporary);
-        Failure::Failed(format!("cannot write {}: {error}", path.display()))
-    })
+    files::write(path, text.as_bytes()).map_err(|error| refused(path, &error))
 }
 
-fn partial(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".partial");
-    name.into()
+/// A file or folder that cannot be written.
+pub fn refused(path: &Path, error: &io::Error) -> Failure {
+    Failure::Failed(format!("cannot write {}: {error}", path.display()))
 }
 
 #[cfg(test)]

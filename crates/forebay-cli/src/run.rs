@@ -1,6 +1,11 @@
 //! `forebay run`: arrays in, arrays out.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
 use forebay::data::npy;
+use forebay::files::FolderLock;
 use forebay::{Model, Session, SessionOptions};
 
 use crate::arguments::RunArguments;
@@ -8,6 +13,11 @@ use crate::failure::Failure;
 use crate::feeding::{self, Tensors};
 use crate::output;
 use crate::report::{say_json, Report, StepNumbers};
+
+/// Locked in a folder while outputs take their places there.
+const LOCK: &str = ".forebay-outputs.lock";
+/// Waiting for another run that takes longer is told.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs a model.
 ///
@@ -21,6 +31,10 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
         output::check_writable(trace)?;
     }
     let model = Model::from_file(&arguments.model)?;
+    let files = match &arguments.output_dir {
+        Some(folder) => output_files(folder, &model)?,
+        None => BTreeMap::new(),
+    };
     let inputs = feeding::read_inputs(arguments, &model)?;
     let batch_size = arguments.batch_size.or_else(|| feeding::batch_size_of(&model, &inputs));
     let device = arguments.device.options(arguments.trace.trace.is_some());
@@ -31,7 +45,9 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
         outputs = session.run(inputs.clone())?;
         steps.push(StepNumbers::new(None, session.last_run()));
     }
-    let written = write_outputs(arguments, &outputs)?;
+    if let Some(folder) = &arguments.output_dir {
+        write_outputs(folder, &files, &outputs)?;
+    }
     if let Some(path) = &arguments.trace.trace {
         output::write(path, &session.trace().to_string())?;
     }
@@ -41,30 +57,53 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
         return say_json(report.json());
     }
     for (name, tensor) in &outputs {
-        let file = written.get(name).map(|file| format!(" in {file}")).unwrap_or_default();
+        let file = files.get(name).map(|file| format!(" in {}", file.display())).unwrap_or_default();
         output::say(&format!("{name}: {}{:?}{file}", tensor.data_type, tensor.shape));
     }
     report.lines().iter().for_each(|line| output::say(line));
     Ok(())
 }
 
-/// Writes each output to a file of its own; gives the files' names.
-fn write_outputs(
-    arguments: &RunArguments,
-    outputs: &Tensors,
-) -> Result<std::collections::BTreeMap<String, String>, Failure> {
-    let mut written = std::collections::BTreeMap::new();
-    let Some(folder) = &arguments.output_dir else {
-        return Ok(written);
-    };
-    for (name, tensor) in outputs {
-        let path = folder.join(format!("{}.npy", output::file_name(name)));
-        let file = path.display().to_string();
-        if let Some((other, _)) = written.iter().find(|(_, taken)| **taken == file) {
-            return Err(Failure::Failed(format!("outputs {other} and {name} would both be written to {file}")));
+/// The files of the outputs, by name.
+///
+/// # Errors
+/// Outputs whose names are those of the same file.
+fn output_files(folder: &Path, model: &Model) -> Result<BTreeMap<String, PathBuf>, Failure> {
+    let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for name in model.outputs().into_iter().map(|port| port.name) {
+        let path = folder.join(format!("{}.npy", output::file_name(&name)));
+        if let Some((other, _)) = files.iter().find(|(_, taken)| **taken == path) {
+            let path = path.display();
+            return Err(Failure::Failed(format!("outputs {other} and {name} would both be written to {path}")));
         }
-        npy::write(&path, &feeding::array(tensor)?)?;
-        written.insert(name.clone(), file);
+        output::check_existing(&path)?;
+        files.insert(name, path);
     }
-    Ok(written)
+    Ok(files)
+}
+
+/// Writes each output to a file of its own. All are complete before the first one takes its place, and while they do, no
+/// other run puts its outputs there: the folder has one run's outputs, the last one's to finish.
+fn write_outputs(folder: &Path, files: &BTreeMap<String, PathBuf>, outputs: &Tensors) -> Result<(), Failure> {
+    let refused = |error| output::refused(folder, &error);
+    std::fs::create_dir_all(folder).map_err(refused)?;
+    let mut complete = Vec::new();
+    for (name, tensor) in outputs {
+        let path = &files[name];
+        complete.push((path, npy::pending(path, &feeding::array(tensor)?)?));
+    }
+    let started = Instant::now();
+    let mut told = false;
+    let _lock = FolderLock::wait(folder, LOCK, |process| {
+        if !told && started.elapsed() > PATIENCE {
+            told = true;
+            let process = process.map_or("another process".to_owned(), |process| format!("process {process}"));
+            output::complain(&format!("waiting for {process}, which writes its outputs into {}", folder.display()));
+        }
+    })
+    .map_err(refused)?;
+    for (path, file) in complete {
+        file.commit().map_err(|error| output::refused(path, &error))?;
+    }
+    Ok(())
 }

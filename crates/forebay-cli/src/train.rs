@@ -9,12 +9,13 @@ use forebay::{
     documents, Checkpoint, Model, OnNan, Replan, ReplanReason, RunTimes, StepReport, Trainer, TrainerOptions,
 };
 
-use crate::arguments::{MemoryKind, OnNanKind, TrainArguments};
+use crate::arguments::{DataChangedKind, MemoryKind, OnNanKind, TrainArguments};
 use crate::budget_file::BudgetFile;
 use crate::compare::{compare, Comparison};
 use crate::failure::Failure;
 use crate::feeding;
 use crate::interrupt;
+use crate::keeping::Keeper;
 use crate::metrics::ClassCounts;
 use crate::output;
 use crate::plan::warn_of_unknown_costs;
@@ -22,32 +23,38 @@ use crate::progress::Progress;
 use crate::report::{say_json, Report, StepNumbers};
 use crate::training_options::training_options;
 
-/// Where an interrupted run leaves its checkpoint when no folder was named.
-const CHECKPOINT_OF_INTERRUPTED_RUN: &str = "forebay-checkpoint";
-
 /// Trains a model.
 ///
 /// # Errors
-/// Whatever keeps it from training; files that cannot be written are found before the first step.
+/// Whatever keeps it from training; files that cannot be written are found before the first step. What cannot be written
+/// later is told at the end, after everything else was tried.
 pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     check_outputs(arguments)?;
+    let mut keeper = Keeper::new(arguments.checkpoint.as_deref(), arguments.save.as_deref())?;
     interrupt::listen()?;
     let mut run = Run::start(arguments)?;
-    let steps = run.steps()?;
-    let interrupted = run.train(steps)?;
-    if let Some(path) = &arguments.save {
-        run.trainer.save(path)?;
+    if let Some(folder) = &arguments.resume {
+        keeper.resumed(folder, run.trainer.step_count());
     }
-    if let Some(path) = &arguments.save_costs {
-        documents::write_costs(path, &run.trainer.measured_costs())?;
+    let steps = run.steps(&keeper)?;
+    run.train(steps, &mut keeper)?;
+    let done = run.trainer.step_count();
+    let Stored { failures, folder, saved } = run.store(&mut keeper, done < steps);
+    let place = folder.map(|folder| folder.display().to_string());
+    if done < steps {
+        let failures: String = failures.iter().map(|failure| format!("{failure}; ")).collect();
+        let text = format!("interrupted after step {done} of {steps}; {failures}");
+        return Err(match place {
+            Some(folder) if failures.is_empty() => {
+                Failure::Interrupted(format!("{text}the checkpoint is in {folder} (go on with --resume {folder})"))
+            }
+            Some(folder) => {
+                Failure::Failed(format!("{text}the checkpoint is in {folder} (go on with --resume {folder})"))
+            }
+            None => Failure::Failed(format!("{text}there is no checkpoint of it")),
+        });
     }
-    if let Some(folder) = &interrupted {
-        let done = run.trainer.step_count();
-        let folder = folder.display();
-        return Err(Failure::Interrupted(format!(
-            "interrupted after step {done} of {steps}; the checkpoint is in {folder} (go on with --resume {folder})"
-        )));
-    }
+    failures.iter().for_each(|failure| output::complain(&format!("warning: {failure}")));
     let validation = match &arguments.validate {
         Some(data) => Some(run.validate(data)?),
         None => None,
@@ -58,7 +65,16 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
         output::write(path, &run.trainer.trace().to_string())?;
     }
     let comparison = run.compare();
-    run.tell(device_peak_bytes, validation.as_ref(), comparison)
+    let saved = arguments.save.as_deref().filter(|_| saved);
+    run.tell(device_peak_bytes, validation.as_ref(), comparison, saved)?;
+    if failures.is_empty() {
+        return Ok(());
+    }
+    let model = arguments.model.display();
+    let way_out = place.map(|folder| {
+        format!("; step {done} is in {folder} (`forebay export {folder} --model {model} --save FILE` writes the model)")
+    });
+    Err(Failure::Failed(format!("{}{}", failures.join("; "), way_out.unwrap_or_default())))
 }
 
 fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
@@ -70,10 +86,17 @@ fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
     for path in [&arguments.save, &arguments.save_costs, &arguments.trace.trace].into_iter().flatten() {
         output::check_writable(path)?;
     }
-    match &arguments.checkpoint {
-        Some(folder) => output::check_folder(folder),
-        None => Ok(()),
-    }
+    Ok(())
+}
+
+/// What became of the results of training.
+struct Stored {
+    /// What could not be written.
+    failures: Vec<String>,
+    /// Where the checkpoint of the last step is, if there is one.
+    folder: Option<PathBuf>,
+    /// Whether the model was saved.
+    saved: bool,
 }
 
 /// A training run.
@@ -83,6 +106,8 @@ struct Run<'a> {
     options: TrainerOptions,
     trainer: Trainer,
     data: DataSet,
+    /// The digest of the data, once it was asked for.
+    digest: Option<String>,
     sampler: Sampler,
     batch_size: u64,
     shuffle: Option<u64>,
@@ -125,17 +150,13 @@ impl<'a> Run<'a> {
         // They belong to this batch size and to training; what else is planned is estimated.
         options.device.costs = None;
         let data = feeding::open(&arguments.data, &trainer, arguments.input_scale)?;
+        let mut digest = None;
         if let Some(checkpoint) = &checkpoint {
-            let (now, then) = (data.sample_count(), earlier("samples"));
-            if then.is_some_and(|then| then != now) {
-                let then = then.unwrap_or_default();
-                return Err(Failure::Failed(format!(
-                    "{} has {now} samples, the run that wrote the checkpoint had {then}; its position in the data has no \
-                     meaning here",
-                    arguments.data
-                )));
-            }
+            digest = check_data(arguments, &data, &checkpoint.position)?;
             trainer.restore(checkpoint)?;
+        }
+        if digest.is_none() && arguments.checkpoint.is_some() {
+            digest = Some(data.digest()?);
         }
         let batch_size = trainer.inputs().first().and_then(|port| port.shape.first()).copied().unwrap_or(1);
         let sampler = Sampler::new(data.sample_count(), batch_size, shuffle);
@@ -145,6 +166,7 @@ impl<'a> Run<'a> {
             options,
             trainer,
             data,
+            digest,
             sampler,
             batch_size,
             shuffle,
@@ -154,24 +176,31 @@ impl<'a> Run<'a> {
     }
 
     /// Steps to be done in the end, those before a checkpoint included.
-    fn steps(&self) -> Result<u64, Failure> {
+    fn steps(&self, keeper: &Keeper) -> Result<u64, Failure> {
         let epochs = self.arguments.epochs.unwrap_or(1);
         let steps = self.arguments.steps.or_else(|| epochs.checked_mul(self.sampler.steps_per_epoch()));
         let steps = steps.ok_or_else(|| Failure::Usage(format!("{epochs} epochs are too many steps to count")))?;
         let done = self.trainer.step_count();
-        if done >= steps {
+        if done < steps {
+            return Ok(steps);
+        }
+        let is_elsewhere = |folder: &Path| !keeper.is_asked_for(folder);
+        let asks_for_checkpoint =
+            keeper.folder().is_some() && self.arguments.resume.as_deref().is_some_and(is_elsewhere);
+        if self.arguments.save.is_none() && self.arguments.validate.is_none() && !asks_for_checkpoint {
             return Err(Failure::Usage(format!(
                 "the checkpoint is at step {done}, so there is nothing to do until step {steps}; --steps and --epochs \
-                 count from the beginning"
+                 count from the beginning (--save writes the model as it is)"
             )));
         }
-        Ok(steps)
+        output::complain(&format!("note: the checkpoint is at step {done} of {steps}, so no step is left to train"));
+        Ok(done)
     }
 
-    /// Trains until `steps` steps are done; gives the checkpoint's folder if the user interrupted.
-    fn train(&mut self, steps: u64) -> Result<Option<PathBuf>, Failure> {
+    /// Trains until `steps` steps are done, or the user interrupts. A checkpoint on the way that cannot be written is no
+    /// reason to stop.
+    fn train(&mut self, steps: u64, keeper: &mut Keeper) -> Result<(), Failure> {
         let progress = Progress::new(self.trainer.step_count(), steps, self.arguments.report.json);
-        let mut saved_at = None;
         while self.trainer.step_count() < steps && !interrupt::requested() {
             if let Some(file) = &mut self.budget_file {
                 file.apply(&mut self.trainer, &progress)?;
@@ -193,33 +222,67 @@ impl<'a> Run<'a> {
             let times = RunTimes { seconds, stall_seconds, late_copies, late_seconds, moves };
             self.steps.push(StepNumbers::new(Some(loss), times));
             if self.arguments.checkpoint_every.is_some_and(|every| report.step % every == 0) {
-                if let Some(folder) = &self.arguments.checkpoint {
-                    self.save_checkpoint(folder)?;
-                    saved_at = Some(report.step);
+                let checkpoint = self.checkpoint()?;
+                if let Err(failure) = keeper.keep(&checkpoint) {
+                    let safe = keeper.what_is_safe();
+                    progress.line(&format!("warning: {failure}; training goes on, and {safe}"));
                 }
             }
         }
         progress.finish();
-        let interrupted = self.trainer.step_count() < steps;
-        let folder = match &self.arguments.checkpoint {
-            Some(folder) => folder.clone(),
-            None if interrupted => PathBuf::from(CHECKPOINT_OF_INTERRUPTED_RUN),
-            None => return Ok(None),
-        };
-        if saved_at != Some(self.trainer.step_count()) {
-            self.save_checkpoint(&folder)?;
-        }
-        Ok(interrupted.then_some(folder))
+        Ok(())
     }
 
-    fn save_checkpoint(&self, folder: &Path) -> Result<(), Failure> {
+    /// Writes what training was for. Each thing is tried, also where another failed; what would be lost goes where it can.
+    fn store(&mut self, keeper: &mut Keeper, interrupted: bool) -> Stored {
+        let mut failures = Vec::new();
+        let done = self.trainer.step_count();
+        if keeper.folder().is_some() && !keeper.has(done) {
+            if let Err(failure) = self.checkpoint().and_then(|checkpoint| keeper.keep(&checkpoint)) {
+                failures.push(format!("{failure} ({})", keeper.what_is_safe()));
+            }
+        }
+        let mut folder = keeper.folder().filter(|_| keeper.has(done)).map(Path::to_owned);
+        let mut saved = false;
+        if let Some(path) = &self.arguments.save {
+            match self.trainer.save(path) {
+                Ok(()) => saved = true,
+                Err(error) => failures.push(error.to_string()),
+            }
+        }
+        match &self.arguments.save_costs {
+            Some(_) if self.steps.is_empty() => {
+                output::complain("note: no step was measured, so there are no costs to save")
+            }
+            Some(path) => failures.extend(
+                documents::write_costs(path, &self.trainer.measured_costs()).err().map(|error| error.to_string()),
+            ),
+            None => {}
+        }
+        let is_lost = folder.is_none() && (interrupted || !failures.is_empty() && !saved && !self.steps.is_empty());
+        if is_lost {
+            match self.checkpoint().and_then(|checkpoint| keeper.rescue(&checkpoint)) {
+                Ok(rescued) => folder = Some(rescued),
+                Err(failure) => failures.push(failure.to_string()),
+            }
+        }
+        Stored { failures, folder, saved }
+    }
+
+    /// Everything that another run needs to go on from here.
+    fn checkpoint(&mut self) -> Result<Checkpoint, Failure> {
+        if self.digest.is_none() {
+            // Data that can no longer be read is no reason to lose what was learnt from it.
+            self.digest = self.data.digest().ok();
+        }
         let position = json!({
             "data": self.arguments.data,
             "samples": self.data.sample_count(),
+            "digest": self.digest,
             "batch_size": self.batch_size,
             "shuffle": self.shuffle,
         });
-        Ok(self.trainer.save_checkpoint(folder, &position)?)
+        Ok(self.trainer.checkpoint(&position)?)
     }
 
     /// Says where a step failed, and that nothing before it is lost.
@@ -267,7 +330,8 @@ impl<'a> Run<'a> {
 
     /// What the budget costs; none where there is none, or the user does not want to know.
     fn compare(&mut self) -> Option<Comparison> {
-        self.trainer.statistics().device_budget_bytes.filter(|_| !self.arguments.no_compare)?;
+        let is_wanted = !self.arguments.no_compare && !self.steps.is_empty();
+        self.trainer.statistics().device_budget_bytes.filter(|_| is_wanted)?;
         let samples = self.sampler.batch(0);
         let compared = self.data.batch(&samples).map_err(Failure::from).and_then(|batch| {
             let (batch, labels) = feeding::tensors(batch);
@@ -285,6 +349,7 @@ impl<'a> Run<'a> {
         device_peak_bytes: u64,
         validation: Option<&Validation>,
         comparison: Option<Comparison>,
+        saved: Option<&Path>,
     ) -> Result<(), Failure> {
         let report = Report { steps: &self.steps, statistics: self.trainer.statistics(), device_peak_bytes };
         if self.arguments.report.json {
@@ -319,7 +384,7 @@ impl<'a> Run<'a> {
         if let Some(validation) = validation {
             validation.lines().iter().for_each(|line| output::say(line));
         }
-        if let Some(path) = &self.arguments.save {
+        if let Some(path) = saved {
             output::say(&format!("{:<16} {}", "saved", path.display()));
         }
         Ok(())
@@ -371,6 +436,37 @@ impl Validation {
         }
         lines
     }
+}
+
+/// Whether the data is what the checkpoint was trained on, as far as that is known; gives its digest where it was needed.
+fn check_data(arguments: &TrainArguments, data: &DataSet, position: &Value) -> Result<Option<String>, Failure> {
+    let is_allowed = arguments.data_changed == DataChangedKind::Ok;
+    let differs = |reason: String| match is_allowed {
+        true => {
+            output::complain(&format!("warning: {reason}; training goes on as --data-changed ok asks"));
+            Ok(())
+        }
+        false => Err(Failure::Failed(format!("{reason} (--data-changed ok goes on all the same)"))),
+    };
+    let name = &arguments.data;
+    let earlier = position.get("data").and_then(Value::as_str).unwrap_or("other data");
+    let (now, then) = (data.sample_count(), position.get("samples").and_then(Value::as_u64));
+    if let Some(then) = then.filter(|&then| then != now) {
+        differs(format!(
+            "{name} has {now} samples, {earlier}, which the checkpoint was trained on, had {then}; its position in the \
+             data has no meaning here"
+        ))?;
+    }
+    // Checkpoints of earlier versions have none.
+    let Some(then) = position.get("digest").and_then(Value::as_str) else { return Ok(None) };
+    let now = data.digest()?;
+    if now != then && data.sample_count() == position.get("samples").and_then(Value::as_u64).unwrap_or_default() {
+        differs(format!(
+            "the content of {name} is not what the checkpoint was trained on: its digest is {now}, that of {earlier} was \
+             {then}"
+        ))?;
+    }
+    Ok(Some(now))
 }
 
 /// A setting that decides which samples a step sees: that of the checkpoint where there is one, for a position in the

@@ -6,6 +6,8 @@
 //! | [`host`] | the CPU: heaps are memfd files, reservations are address space, streams share threads, kernels are SIMD Rust |
 //! | [`chaos`] | any device, with random delays and the most permissive legal reordering, so that a missing barrier shows |
 //!
+//! [`signals`] is for programs: what ends a process where an error would do.
+//!
 //! Callers validate (bindings, ordering, budgets); devices report only what callers cannot foresee.
 //!
 //! # The host device alone
@@ -54,6 +56,7 @@ mod forward;
 pub mod host;
 pub mod mapping;
 pub mod null;
+pub mod signals;
 pub mod tile_size;
 
 /// What [`forward!`] names.

@@ -32,6 +32,10 @@ impl Pending {
     /// # Errors
     /// A path that names nothing that could be written, and errors of `fill` or the system, without the path.
     pub fn new(path: &Path, fill: impl FnOnce(&mut dyn Content) -> io::Result<()>) -> io::Result<Pending> {
+        Pending::complete(path, fill).map_err(explained)
+    }
+
+    fn complete(path: &Path, fill: impl FnOnce(&mut dyn Content) -> io::Result<()>) -> io::Result<Pending> {
         match Destination::of(path)? {
             Destination::File { path, old } => {
                 let mut file = Temporary::new(folder_of(&path), path.file_name().unwrap_or_default())?;
@@ -77,6 +81,16 @@ impl Pending {
 /// Why it cannot be written, without the path; a file that was there is then still there.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Pending::new(path, |file| file.write_all(bytes))?.commit()
+}
+
+/// A limit of the process is easily taken for one of the disk.
+fn explained(error: io::Error) -> io::Error {
+    match error.kind() {
+        kind @ io::ErrorKind::FileTooLarge => {
+            io::Error::new(kind, format!("{error}; `ulimit -f` shows how large files of this process may be"))
+        }
+        _ => error,
+    }
 }
 
 /// Gives a new file the permissions of an old one, and its owner where the system allows it.

@@ -5,11 +5,11 @@
 //! (`O_EXCL`).
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Seek};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{linkat, AtFlags, OFlags, CWD};
@@ -82,13 +82,15 @@ impl Temporary {
 }
 
 fn named(folder: &Path, stem: &OsStr) -> io::Result<NamedTempFile> {
-    let file = builder(stem).tempfile_in(folder).map_err(plain)?;
-    Ok(file)
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true).mode(MODE);
+    // Not the builder's own way: its errors name the temporary file, of which the user knows nothing.
+    builder(stem).make_in(folder, |path| options.open(path))
 }
 
 fn builder<'a>(stem: &'a OsStr) -> Builder<'a, 'static> {
     let mut builder = Builder::new();
-    builder.prefix(stem).suffix(SUFFIX).rand_bytes(8).permissions(Permissions::from_mode(MODE));
+    builder.prefix(stem).suffix(SUFFIX).rand_bytes(8);
     builder
 }
 
@@ -109,17 +111,6 @@ fn copied(folder: &Path, stem: &OsStr, mut file: File) -> io::Result<NamedTempFi
     named.as_file().set_permissions(file.metadata()?.permissions())?;
     named.as_file().sync_all()?;
     Ok(named)
-}
-
-/// The system's own words, without the temporary's name.
-fn plain(error: io::Error) -> io::Error {
-    error
-        .raw_os_error()
-        .or_else(|| {
-            let source = error.get_ref()?.source()?.downcast_ref::<io::Error>()?;
-            source.raw_os_error()
-        })
-        .map_or(error, io::Error::from_raw_os_error)
 }
 
 #[cfg(test)]
@@ -170,6 +161,12 @@ mod tests {
             file.persist(&taken).unwrap_err();
         }
         assert_eq!(names(folder.path()), ["taken"]);
+    }
+
+    #[test]
+    fn errors_do_not_name_the_temporary_file() {
+        let error = Temporary::new("/proc".as_ref(), "x".as_ref()).unwrap_err().to_string();
+        assert!(!error.contains(SUFFIX), "{error}");
     }
 
     #[test]

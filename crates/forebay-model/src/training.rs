@@ -309,19 +309,28 @@ fn append_optimizer(
     states
 }
 
+/// Names of the state that optimizers keep per parameter.
+const STATES: [&str; 3] = ["velocity", "first_moment", "second_moment"];
+
+/// The parameter of which a tensor with this name is an optimizer's state; none for names of another kind.
+pub fn state_of(name: &str) -> Option<&str> {
+    let (parameter, suffix) = name.rsplit_once('.')?;
+    STATES.contains(&suffix).then_some(parameter)
+}
+
 /// The kernel of an optimizer, and the names of the state that it keeps per parameter.
 fn optimizer_kernel(optimizer: &Optimizer, decays: bool) -> (Kernel, &'static [&'static str]) {
     let decay = |weight_decay: f32| if decays { weight_decay } else { 0.0 };
     match *optimizer {
         Optimizer::Sgd { learning_rate, momentum, nesterov, weight_decay } => {
             let weight_decay = decay(weight_decay);
-            let state: &[&str] = if momentum == 0.0 { &[] } else { &["velocity"] };
+            let state: &[&str] = if momentum == 0.0 { &[] } else { &STATES[..1] };
             (Kernel::Sgd { learning_rate, momentum, weight_decay, nesterov }, state)
         }
         Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled } => {
             let weight_decay = decay(weight_decay);
             let kernel = Kernel::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled };
-            (kernel, &["first_moment", "second_moment"])
+            (kernel, &STATES[1..])
         }
     }
 }

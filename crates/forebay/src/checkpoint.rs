@@ -3,11 +3,15 @@
 //! A checkpoint is a directory with two files: the tensors (`tensors-STEP-CHECKSUM.safetensors`) and `checkpoint.json`,
 //! which names that file with its length and checksum. A new checkpoint first writes its tensors under their own name and
 //! then replaces `checkpoint.json` by a rename, so that there is one complete checkpoint at any moment, whenever the
-//! process dies.
+//! process dies. One process at a time writes into a directory ([`CheckpointFolder`]).
+
+mod folder;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use forebay_base::DataType;
 use forebay_model::Tensor;
@@ -18,12 +22,15 @@ use serde_json::value::RawValue;
 use serde_json::Value;
 
 use crate::error::Error;
-use crate::files;
+
+pub use folder::CheckpointFolder;
 
 /// Version of the format.
 const VERSION: u32 = 1;
 /// The file that makes a directory a checkpoint.
 const MANIFEST: &str = "checkpoint.json";
+/// How often a checkpoint that is replaced while it is read is read again.
+const READ_ATTEMPTS: usize = 20;
 /// Longest manifest that is read: it holds no tensors, so a longer one is not ours.
 const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
@@ -67,41 +74,52 @@ struct TensorFile {
 }
 
 impl Checkpoint {
-    /// Writes the checkpoint into a directory, which is made if need be. The checkpoint that was there stays complete
-    /// until the new one is.
-    ///
-    /// # Errors
-    /// [`Error::File`] where the system refuses, with the file.
-    pub fn write(&self, directory: impl AsRef<Path>) -> Result<(), Error> {
-        let directory = directory.as_ref();
-        fs::create_dir_all(directory).map_err(|error| files::write_error(directory, error))?;
-        let bytes = self.tensor_bytes().map_err(|reason| files::write_error(directory, reason))?;
-        let crc32 = crc32fast::hash(&bytes);
-        let file = format!("tensors-{}-{crc32:08x}.safetensors", self.step);
-        files::replace(&directory.join(&file), &bytes)?;
-        let content = Content {
-            step: self.step,
-            seed: self.seed,
-            position: self.position.clone(),
-            tensors: TensorFile { file: file.clone(), size_bytes: bytes.len() as u64, crc32 },
-        };
-        let manifest = manifest_text(&content).map_err(|error| files::write_error(&directory.join(MANIFEST), error))?;
-        files::replace(&directory.join(MANIFEST), manifest.as_bytes())?;
-        remove_others(directory, &file);
-        Ok(())
+    /// A checkpoint of these tensors, before the first step.
+    pub fn new(tensors: BTreeMap<String, Tensor>) -> Checkpoint {
+        Checkpoint { step: 0, seed: 0, position: Value::Null, tensors, source: PathBuf::new() }
     }
 
-    /// Reads the checkpoint of a directory.
+    /// Writes the checkpoint into a directory, which is made if need be. The checkpoint that was there stays complete
+    /// until the new one is. While it is written, the directory is locked; [`CheckpointFolder`] keeps the lock between
+    /// checkpoints.
+    ///
+    /// # Errors
+    /// [`Error::File`] where the system refuses, with the file, or where another writer has the directory.
+    pub fn write(&self, directory: impl AsRef<Path>) -> Result<(), Error> {
+        CheckpointFolder::lock(directory)?.write(self)
+    }
+
+    /// When the checkpoint of a directory was written; none where there is none.
+    pub fn written_at(directory: impl AsRef<Path>) -> Option<SystemTime> {
+        fs::metadata(directory.as_ref().join(MANIFEST)).and_then(|manifest| manifest.modified()).ok()
+    }
+
+    /// Reads the checkpoint of a directory, also while another process writes there: what is read is one whole checkpoint.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] with the file that is missing, cut short, changed, or of another format.
     pub fn read(directory: impl AsRef<Path>) -> Result<Checkpoint, Error> {
         let source = directory.as_ref().join(MANIFEST);
-        let content = read_content(&source).map_err(|reason| Error::Checkpoint { path: source.clone(), reason })?;
-        let path = directory.as_ref().join(&content.tensors.file);
-        let tensors =
-            read_tensors(&path, &content.tensors).map_err(|reason| Error::Checkpoint { path: path.clone(), reason })?;
-        Ok(Checkpoint { step: content.step, seed: content.seed, position: content.position, tensors, source })
+        let manifest = || read_content(&source).map_err(|reason| Error::Checkpoint { path: source.clone(), reason });
+        let mut content = manifest()?;
+        for _ in 0..READ_ATTEMPTS {
+            let path = directory.as_ref().join(&content.tensors.file);
+            let reason = match read_tensors(&path, &content.tensors) {
+                Ok(tensors) => {
+                    let Content { step, seed, position, .. } = content;
+                    return Ok(Checkpoint { step, seed, position, tensors, source });
+                }
+                Err(reason) => reason,
+            };
+            // A writer may have put the next checkpoint in place of the one that the manifest named.
+            let newer = manifest()?;
+            if newer.tensors.file == content.tensors.file {
+                return Err(Error::Checkpoint { path, reason });
+            }
+            content = newer;
+        }
+        let reason = format!("it was replaced {READ_ATTEMPTS} times while it was read; try again");
+        Err(Error::Checkpoint { path: source, reason })
     }
 
     fn tensor_bytes(&self) -> Result<Vec<u8>, String> {
@@ -153,11 +171,13 @@ fn read_content(path: &Path) -> Result<Content, String> {
 }
 
 fn read_tensors(path: &Path, expected: &TensorFile) -> Result<BTreeMap<String, Tensor>, String> {
-    let size_bytes = fs::metadata(path).map_err(|error| error.to_string())?.len();
+    let mut file = fs::File::open(path).map_err(|error| error.to_string())?;
+    let size_bytes = file.metadata().map_err(|error| error.to_string())?.len();
     if size_bytes != expected.size_bytes {
         return Err(format!("{size_bytes} bytes instead of {}: the file is incomplete", expected.size_bytes));
     }
-    let bytes = fs::read(path).map_err(|error| error.to_string())?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     let crc32 = crc32fast::hash(&bytes);
     if crc32 != expected.crc32 {
         return Err(format!("checksum {crc32:08x} instead of {:08x}: the file was changed", expected.crc32));
@@ -173,21 +193,6 @@ fn read_tensors(path: &Path, expected: &TensorFile) -> Result<BTreeMap<String, T
             Ok((name.to_string(), tensor))
         })
         .collect()
-}
-
-/// Removes tensors of older checkpoints, and what a writer that died left half written. They are of no use any more, but do
-/// no harm either, so failures are ignored.
-fn remove_others(directory: &Path, keep: &str) {
-    let Ok(entries) = fs::read_dir(directory) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let old = name.starts_with("tensors-") && name.ends_with(".safetensors") && name != keep;
-        let partial = (name.starts_with("tensors-") || name.starts_with(MANIFEST)) && name.ends_with(".partial");
-        if old || partial {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
 }
 
 /// Data types with their names in the file format.
@@ -285,15 +290,17 @@ mod tests {
         // What a process that dies at each stage of writing leaves behind.
         let bytes = checkpoint(2).tensor_bytes().unwrap();
         for (name, part) in [
-            ("tensors-2-00000000.safetensors.1.partial", &bytes[..bytes.len() / 2]),
+            ("tensors-2-00000000.safetensors.x1.partial", &bytes[..bytes.len() / 2]),
             ("tensors-2-00000000.safetensors", &bytes[..]),
-            ("checkpoint.json.1.partial", &b"{"[..]),
+            ("checkpoint.json.x1.partial", &b"{"[..]),
+            (".forebay.lock", &b"1\n"[..]),
         ] {
             fs::write(directory.join(name), part).unwrap();
             assert_eq!(Checkpoint::read(&directory).unwrap().step, 1, "after {name}");
         }
         checkpoint(3).write(&directory).unwrap();
         assert_eq!(Checkpoint::read(&directory).unwrap().step, 3);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "what others left is gone");
         fs::remove_dir_all(directory).unwrap();
     }
 
@@ -340,6 +347,69 @@ mod tests {
             last = read.step;
         }
         fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn readers_see_whole_checkpoints_while_others_are_written() {
+        let directory = directory("readers");
+        checkpoint(1).write(&directory).unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..2)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut last = 0;
+                        while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                            let read = Checkpoint::read(&directory).unwrap();
+                            assert!(read.step >= last && read.tensors == checkpoint(read.step).tensors);
+                            last = read.step;
+                        }
+                    })
+                })
+                .collect();
+            let folder = CheckpointFolder::lock(&directory).unwrap();
+            (2..150).for_each(|step| folder.write(&checkpoint(step)).unwrap());
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+        });
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_directory_has_one_writer_until_that_one_is_gone() {
+        let directory = directory("locked");
+        let mut writer = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "checkpoint::tests::idle_writer"])
+            .env(HOLDER, &directory)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while Checkpoint::read(&directory).is_err() && std::time::Instant::now() < deadline {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let error = checkpoint(2).write(&directory).unwrap_err().to_string();
+        assert!(error.contains(&format!("process {}", writer.id())), "{error}");
+        assert!(error.contains(&directory.display().to_string()) && error.contains("another folder"), "{error}");
+        assert_eq!(Checkpoint::read(&directory).unwrap().step, 1);
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        assert!(directory.join(".forebay.lock").exists(), "killed, it cannot have tidied up");
+        checkpoint(2).write(&directory).unwrap();
+        assert_eq!(Checkpoint::read(&directory).unwrap().step, 2);
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    /// Names the directory that [`idle_writer`] locks.
+    const HOLDER: &str = "FOREBAY_TEST_CHECKPOINT_HOLDER";
+
+    /// Holds a directory until it is killed, in a process of its own. As a test by itself it does nothing.
+    #[test]
+    fn idle_writer() {
+        let Some(directory) = std::env::var_os(HOLDER) else { return };
+        let folder = CheckpointFolder::lock(directory).unwrap();
+        folder.write(&checkpoint(1)).unwrap();
+        std::thread::sleep(std::time::Duration::from_secs(60));
     }
 
     #[test]

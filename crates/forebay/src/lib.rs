@@ -53,6 +53,7 @@
 //! | [`options`], [`budget`](mod@budget) | on what machine, within what memory, and how to train |
 //! | [`port`] | what goes into a model and comes out of it |
 //! | [`checkpoint`] | everything that a training run needs to go on |
+//! | [`files`] | files that appear whole or not at all |
 //! | [`mod@explain`] | a plan in words |
 //! | [`mod@probe`] | the order in which managed memory evicts, found by experiment |
 //! | [`documents`] | descriptions of machines, and costs, as files |
@@ -65,7 +66,8 @@ pub mod documents;
 mod engine;
 pub mod error;
 pub mod explain;
-mod files;
+mod export;
+pub mod files;
 mod forecast;
 mod labels;
 mod loss_plan;
@@ -79,7 +81,7 @@ mod runner;
 pub mod session;
 pub mod trainer;
 
-pub use checkpoint::Checkpoint;
+pub use checkpoint::{Checkpoint, CheckpointFolder};
 pub use error::Error;
 pub use explain::{command_lines, memory_picture, Explanation};
 pub use forebay_base::{ByteRange, DataType};

@@ -18,6 +18,12 @@ pub(super) struct MemoryFile {
 impl MemoryFile {
     /// A memory file of `size_bytes` bytes.
     pub fn new(size_bytes: u64) -> io::Result<MemoryFile> {
+        let limit = file_size_max_bytes();
+        if size_bytes > limit {
+            let reason =
+                format!("heaps are files, and this process may make files of at most {limit} bytes (ulimit -f)");
+            return Err(io::Error::other(reason));
+        }
         // SAFETY: the name is a valid C string; the call has no other requirement.
         let descriptor = unsafe { libc::memfd_create(c"forebay heap".as_ptr(), libc::MFD_CLOEXEC) };
         if descriptor < 0 {

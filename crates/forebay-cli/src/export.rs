@@ -1,0 +1,23 @@
+//! `forebay export`: the model that a checkpoint holds.
+
+use forebay::{Checkpoint, Error, Model};
+
+use crate::export_arguments::ExportArguments;
+use crate::failure::Failure;
+use crate::output;
+
+/// Writes the trained model.
+///
+/// # Errors
+/// A checkpoint or a model that cannot be read, or that do not belong together; a file that cannot be written.
+pub fn export(arguments: &ExportArguments) -> Result<(), Failure> {
+    output::check_writable(&arguments.save)?;
+    let checkpoint = Checkpoint::read(&arguments.checkpoint)?;
+    let model = Model::from_file(&arguments.model)?;
+    checkpoint.export(&model, &arguments.save).map_err(|error| match error {
+        Error::Checkpoint { .. } => Failure::from(error).at(&format!("{} does not fit", arguments.model.display())),
+        _ => error.into(),
+    })?;
+    output::say(&format!("step {} saved in {}", checkpoint.step, arguments.save.display()));
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! Flags of `forebay export`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// `forebay export`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The model is the one that was trained: parameters and running statistics come from the checkpoint, everything else, such
+as frozen parameters, from the model. The file is what `train --save` would have written.
+
+Examples:
+  forebay export run1 --model gpt.onnx --save trained.onnx
+  forebay export forebay-checkpoint --model unet3d.onnx --save trained.onnx      after Ctrl-C"
+)]
+pub struct ExportArguments {
+    /// The folder of the checkpoint
+    #[arg(value_name = "CHECKPOINT")]
+    pub checkpoint: PathBuf,
+    /// The model that was trained
+    #[arg(long, value_name = "MODEL.onnx")]
+    pub model: PathBuf,
+    /// Write the trained model
+    #[arg(long, value_name = "FILE.onnx")]
+    pub save: PathBuf,
+}

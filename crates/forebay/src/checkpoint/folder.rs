@@ -1,0 +1,81 @@
+//! A directory of checkpoints with one writer.
+
+use std::fs;
+use std::path::Path;
+
+use super::{manifest_text, read_content, Checkpoint, Content, TensorFile, MANIFEST};
+use crate::error::Error;
+use crate::files::{self, FolderLock, LockError};
+
+/// The file that is locked. It locks nothing by being there: the system takes the lock from a process that ends.
+const LOCK: &str = ".forebay.lock";
+
+/// A directory into which only the holder of this writes checkpoints. Readers need no lock.
+#[derive(Debug)]
+pub struct CheckpointFolder {
+    lock: FolderLock,
+}
+
+impl CheckpointFolder {
+    /// Locks a directory, which is made if need be, until the value is dropped or the process ends, however it ends.
+    ///
+    /// # Errors
+    /// [`Error::File`] where another writer has it, with the number of its process, and where the system refuses.
+    pub fn lock(directory: impl AsRef<Path>) -> Result<CheckpointFolder, Error> {
+        let directory = directory.as_ref();
+        let lock = FolderLock::take(directory, LOCK).map_err(|error| match error {
+            LockError::Held { .. } => {
+                let reason = format!("{error} (wait until it has ended, end it, or name another folder)");
+                Error::File { path: directory.to_owned(), action: "write checkpoints into", reason }
+            }
+            LockError::Io(error) => files::write_error(directory, error),
+        })?;
+        Ok(CheckpointFolder { lock })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        self.lock.folder()
+    }
+
+    /// Writes a checkpoint. The one that was there stays complete until the new one is.
+    ///
+    /// # Errors
+    /// [`Error::File`] where the system refuses, with the file; the checkpoint that was there is then still whole.
+    pub fn write(&self, checkpoint: &Checkpoint) -> Result<(), Error> {
+        let directory = self.path();
+        let bytes = checkpoint.tensor_bytes().map_err(|reason| files::write_error(directory, reason))?;
+        let crc32 = crc32fast::hash(&bytes);
+        let file = format!("tensors-{}-{crc32:08x}.safetensors", checkpoint.step);
+        files::replace(&directory.join(&file), &bytes)?;
+        let content = Content {
+            step: checkpoint.step,
+            seed: checkpoint.seed,
+            position: checkpoint.position.clone(),
+            tensors: TensorFile { file: file.clone(), size_bytes: bytes.len() as u64, crc32 },
+        };
+        let manifest = manifest_text(&content).map_err(|error| files::write_error(&directory.join(MANIFEST), error))?;
+        let replaced = files::replace(&directory.join(MANIFEST), manifest.as_bytes());
+        // Tensors that no manifest names only take room, of which there may be too little already.
+        match read_content(&directory.join(MANIFEST)) {
+            Ok(content) => remove_others(directory, Some(&content.tensors.file)),
+            Err(_) => remove_others(directory, None),
+        }
+        replaced
+    }
+}
+
+/// Removes tensors of older checkpoints, and what a writer that died left half written. They are of no use any more, but do
+/// no harm either, so failures are ignored.
+fn remove_others(directory: &Path, keep: Option<&str>) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let old = name.starts_with("tensors-") && name.ends_with(".safetensors") && Some(&*name) != keep;
+        let partial = (name.starts_with("tensors-") || name.starts_with(MANIFEST)) && name.ends_with(".partial");
+        if old || partial {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! From a checkpoint to a model.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use forebay_model::training::state_of;
+use forebay_model::{Graph, Tensor};
+
+use crate::checkpoint::Checkpoint;
+use crate::error::Error;
+use crate::files;
+use crate::model::Model;
+
+impl Checkpoint {
+    /// Writes the model that was trained as ONNX: `model` with the parameters and running statistics of this checkpoint,
+    /// as [`Trainer::save`](crate::Trainer::save) writes it. Initializers that did not train stay as they are.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for a checkpoint of another model; a file that cannot be written.
+    pub fn export(&self, model: &Model, path: impl AsRef<Path>) -> Result<(), Error> {
+        let contents = self
+            .contents_of(model.graph())
+            .map_err(|reason| Error::Checkpoint { path: self.source.clone(), reason })?;
+        files::replace(path.as_ref(), &model.to_bytes(&contents)?)
+    }
+
+    /// What the checkpoint says of the graph's initializers. All that it holds has to belong to the graph.
+    fn contents_of(&self, graph: &Graph) -> Result<BTreeMap<String, Tensor>, String> {
+        let initializer = |name: &str| graph.initializers.get(&graph.find(name)?);
+        let mut contents = BTreeMap::new();
+        for (name, tensor) in &self.tensors {
+            match initializer(name) {
+                Some(old) if old.ty() == tensor.ty() => {
+                    contents.insert(name.clone(), tensor.clone());
+                }
+                Some(old) => return Err(format!("it holds '{name}' as {}, the model as {}", tensor.ty(), old.ty())),
+                None if state_of(name).is_some_and(|parameter| self.tensors.contains_key(parameter)) => {}
+                None => return Err(format!("it has a tensor '{name}', which the model does not have")),
+            }
+        }
+        if contents.is_empty() {
+            return Err("it has no tensor of the model".to_owned());
+        }
+        let statistics =
+            graph.nodes.iter().filter(|node| node.operation.name() == "BatchNormalization").flat_map(|node| {
+                let statistics = node.inputs.iter().skip(3).flatten();
+                statistics.filter(|value| graph.initializers.contains_key(value))
+            });
+        for &value in statistics {
+            let name = &graph.value(value).name;
+            if !contents.contains_key(name) {
+                return Err(format!("it has no running statistics '{name}', which the model has"));
+            }
+        }
+        Ok(contents)
+    }
+}
