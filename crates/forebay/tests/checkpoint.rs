@@ -114,3 +114,45 @@ fn first_rows(tensor: &HostTensor, rows: u64) -> HostTensor {
     shape[0] = rows;
     HostTensor::new(tensor.data_type, &shape, &tensor.bytes[..row_bytes * rows as usize]).unwrap()
 }
+
+#[test]
+fn an_exported_checkpoint_is_the_saved_model() {
+    for name in ["digits-cnn", "resnet20", "tiny-gpt"] {
+        let case = Case::read(name);
+        let directory = directory("export");
+        std::fs::create_dir_all(&directory).unwrap();
+        let mut trainer = trainer_within(&case, None);
+        steps(&case, &mut trainer, 0..1);
+        let (saved, exported) = (directory.join("saved.onnx"), directory.join("exported.onnx"));
+        trainer.save(&saved).unwrap();
+        let checkpoint = trainer.checkpoint(&json!(null)).unwrap();
+        checkpoint.export(&case.model(), &exported).unwrap();
+        assert!(std::fs::read(&saved).unwrap() == std::fs::read(&exported).unwrap(), "{name}");
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+}
+
+#[test]
+fn a_checkpoint_that_does_not_fit_the_model_is_not_exported() {
+    let case = Case::read("resnet20");
+    let trainer = trainer_within(&case, None);
+    let good = trainer.checkpoint(&json!(null)).unwrap();
+    let path = directory("no-export");
+    let refusal = |change: &dyn Fn(&mut BTreeMap<String, HostTensor>)| {
+        let mut bad = good.clone();
+        change(&mut bad.tensors);
+        let error = bad.export(&case.model(), &path).unwrap_err();
+        assert!(matches!(error, Error::Checkpoint { .. }) && !path.exists(), "{error}");
+        error.to_string()
+    };
+    let statistic = trainer.state().unwrap().into_keys().find(|name| name.contains("running_mean")).unwrap();
+    let parameter = trainer.parameters().unwrap().into_keys().next().unwrap();
+    let error = refusal(&|tensors| drop(tensors.remove(&statistic)));
+    assert!(error.contains(&statistic) && error.contains("running statistics"), "{error}");
+    let error = refusal(&|tensors| drop(tensors.insert(parameter.clone(), HostTensor::from_f32(&[1], &[0.0]))));
+    assert!(error.contains(&parameter) && error.contains("float32[1]"), "{error}");
+    let error = refusal(&|tensors| drop(tensors.insert("stranger".into(), HostTensor::from_f32(&[1], &[0.0]))));
+    assert!(error.contains("'stranger'"), "{error}");
+    let error = refusal(&|tensors| tensors.clear());
+    assert!(error.contains("no tensor of the model"), "{error}");
+}
