@@ -188,7 +188,8 @@ pub struct RunArguments {
     /// All inputs: an .npz archive with arrays named as the inputs, or a folder of NAME.npy
     #[arg(long, value_name = "DIR_OR_NPZ", conflicts_with = "input")]
     pub inputs: Option<PathBuf>,
-    /// Write each output to NAME.npy in this folder; characters that file names cannot hold become _
+    /// Write each output to NAME.npy in this folder; characters that file names cannot hold become _ (of runs into one folder
+    /// at once, each puts all of its outputs there in turn: the last one's stay)
     #[arg(long, value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
     /// Run that many times; the outputs are those of the last run

@@ -8,7 +8,7 @@ use forebay::files;
 
 use crate::failure::Failure;
 
-/// Why standard output took no more, the first time.
+/// The first error of standard output.
 static REFUSED: Mutex<Option<io::Error>> = Mutex::new(None);
 
 /// Prints a line on standard output. A reader that went away (`forebay plan ... | head`) is no failure; any other is told

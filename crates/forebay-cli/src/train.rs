@@ -39,7 +39,7 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     let steps = run.steps(&keeper)?;
     run.train(steps, &mut keeper)?;
     let done = run.trainer.step_count();
-    let Stored { failures, folder, saved } = run.store(&mut keeper, done < steps);
+    let Stored { mut failures, folder, saved } = run.store(&mut keeper, done < steps);
     let place = folder.map(|folder| folder.display().to_string());
     if done < steps {
         let failures: String = failures.iter().map(|failure| format!("{failure}; ")).collect();
@@ -62,7 +62,7 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     // What follows moves the parameters on, or is only told.
     let device_peak_bytes = run.trainer.usage().heap_peak_bytes;
     if let Some(path) = &arguments.trace.trace {
-        output::write(path, &run.trainer.trace().to_string())?;
+        failures.extend(output::write(path, &run.trainer.trace().to_string()).err().map(|failure| failure.to_string()));
     }
     let comparison = run.compare();
     let saved = arguments.save.as_deref().filter(|_| saved);

@@ -279,7 +279,7 @@ fn a_full_disk_leaves_the_old_checkpoint_and_the_model() {
 #[test]
 fn an_interrupted_run_in_a_folder_that_takes_no_files_is_saved_elsewhere() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
-    // Nobody can make files there, however privileged.
+    // No user can make files there, however privileged.
     let mut command = forebay(&train(&model, &data, &["--steps", "1000000"]));
     command.current_dir("/proc").env("TMPDIR", folder.path(""));
     let child = endless(command);

@@ -105,8 +105,8 @@ impl FolderLock {
         Err(LockError::Held { process: None })
     }
 
-    /// Locks a folder as [`FolderLock::take`] does, once nobody else has it. `wait` is told who has it as often as that is
-    /// looked at.
+    /// Locks a folder as [`FolderLock::take`] does, once it is free. `wait` is told who has it each time that it
+    /// is not.
     ///
     /// # Errors
     /// What the system says where the file cannot be made.
@@ -131,7 +131,7 @@ impl FolderLock {
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        // The lock is still held here, so the file is ours. If it stays, it is in nobody's way.
+        // The lock is still held here, so the file is ours. If it stays, it locks nothing.
         let _ = fs::remove_file(&self.path);
         if self.made {
             // Fails where something was written, as it should.
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_never_two_peoples() {
+    fn two_writers_never_hold_the_lock_at_once() {
         // Every thread counts up alone, or a count is lost.
         let folder = tempfile::tempdir().unwrap();
         let count = folder.path().join("count");
