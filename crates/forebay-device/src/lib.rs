@@ -6,6 +6,8 @@
 //! | [`host`] | the CPU: heaps are memfd files, reservations are address space, streams share threads, kernels are SIMD Rust |
 //! | [`chaos`] | any device, with random delays and the most permissive legal reordering, so that a missing barrier shows |
 //!
+//! [`last_resort`] is for programs: what they say when memory runs out where nothing can be done about it.
+//!
 //! Callers validate (bindings, ordering, budgets); devices report only what callers cannot foresee.
 //!
 //! # The host device alone
@@ -52,6 +54,7 @@ pub mod chaos;
 pub mod device;
 mod forward;
 pub mod host;
+pub mod last_resort;
 pub mod mapping;
 pub mod null;
 pub mod tile_size;

@@ -2,12 +2,18 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use crate::memory::{check, size, Use};
 
 /// What is read before anything larger is reserved, in bytes: a size that a file only claims costs no more than this.
 const FIRST_BYTES: u64 = 1 << 20;
+
+/// The most that is read of a pipe, in bytes: whatever has no size may never end.
+const PIPE_BYTES_MAX: u64 = 2 << 30;
+/// The most that is read of a device, in bytes: what people type is shorter, and `/dev/zero` never ends.
+const DEVICE_BYTES_MAX: u64 = 16 << 20;
 
 /// An empty buffer with memory for this many bytes.
 ///
@@ -49,7 +55,7 @@ pub fn read_up_to(stream: impl Read, bytes: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Reads a file of at most `bytes_max` bytes, whatever kind of file it is. `times` says how often its size is needed while it is
+/// Reads a file of at most `bytes_max` bytes; fewer of a pipe or a device. `times` says how often its size is needed while it is
 /// used: where that much memory is not there, nothing is read.
 ///
 /// # Errors
@@ -57,8 +63,14 @@ pub fn read_up_to(stream: impl Read, bytes: u64) -> io::Result<Vec<u8>> {
 pub fn read(path: &Path, bytes_max: u64, times: u64) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
+    let kind = metadata.file_type();
+    let bytes_max = match (kind.is_file(), kind.is_char_device() || kind.is_block_device()) {
+        (true, _) => bytes_max,
+        (_, true) => bytes_max.min(DEVICE_BYTES_MAX),
+        _ => bytes_max.min(PIPE_BYTES_MAX),
+    };
     let too_long = |what: String| io::Error::other(format!("{what}, and at most {} are read", size(bytes_max)));
-    if metadata.is_file() {
+    if kind.is_file() {
         if metadata.len() > bytes_max {
             return Err(too_long(format!("it has {}", size(metadata.len()))));
         }
@@ -70,7 +82,7 @@ pub fn read(path: &Path, bytes_max: u64, times: u64) -> io::Result<Vec<u8>> {
         if bytes.len() as u64 <= metadata.len() {
             return Ok(bytes);
         }
-        return bounded(File::open(path)?, bytes_max).and_then(|bytes| bytes.ok_or_else(|| too_long("it is longer".into())));
+        return bounded(File::open(path)?, bytes_max)?.ok_or_else(|| too_long("it is longer".into()));
     }
     bounded(file, bytes_max)?.ok_or_else(|| too_long("it does not end there".into()))
 }
@@ -129,7 +141,7 @@ mod tests {
 
     #[test]
     fn endless_files_are_read_up_to_their_bound() {
-        for bytes_max in [0, 1000, 3 << 20] {
+        for bytes_max in [0, 1000, 3 << 20, u64::MAX] {
             let error = read(Path::new("/dev/zero"), bytes_max, 1).unwrap_err().to_string();
             assert!(error.contains("it does not end there"), "{error}");
         }
