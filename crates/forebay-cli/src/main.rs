@@ -9,6 +9,7 @@
 //! | [`heap_arguments`] | flags that say in what pieces device memory is had |
 //! | [`failure`] | what ends the program early, and with which exit code |
 //! | [`output`] | printing, and files that appear whole or not at all |
+//! | [`escape`] | names of files and tensors, safe to print |
 //! | [`interrupt`] | Ctrl-C |
 //! | [`progress`] | a bar on a terminal, else plain lines |
 //! | [`report`] | the numbers of a run, as text and as JSON |
@@ -26,6 +27,7 @@ mod buffer_table;
 mod chart;
 mod compare;
 mod devices;
+mod escape;
 mod failure;
 mod feeding;
 mod heap_arguments;
@@ -47,8 +49,14 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use arguments::{Arguments, Command};
+use forebay::device::last_resort;
+
+/// Remembers what the system refused, for the last word of a program without memory.
+#[global_allocator]
+static ALLOCATOR: last_resort::Allocator = last_resort::Allocator;
 
 fn main() -> ExitCode {
+    last_resort::install();
     let arguments = Arguments::parse();
     let result = match &arguments.command {
         Command::Run(arguments) => run::run(arguments),

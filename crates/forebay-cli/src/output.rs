@@ -4,16 +4,17 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use crate::escape::escaped;
 use crate::failure::Failure;
 
 /// Prints a line on standard output. A reader that went away (`forebay plan ... | head`) is no failure.
 pub fn say(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+    let _ = writeln!(std::io::stdout(), "{}", escaped(line));
 }
 
 /// Prints a line on standard error.
 pub fn complain(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", escaped(line));
 }
 
 /// A file name for the name of a tensor: characters that file names cannot hold everywhere become `_`.

@@ -14,5 +14,5 @@ pub mod files;
 pub mod groups;
 pub mod memory;
 
-pub use files::{buffer, read, read_text};
+pub use files::{buffer, open_regular, read, read_text, read_up_to};
 pub use memory::{check, total, Room, Shortage, Total, Use};

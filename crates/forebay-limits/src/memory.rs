@@ -95,9 +95,9 @@ pub fn headroom_bytes(limit_bytes: u64) -> u64 {
     (limit_bytes / 100 * 3).clamp(64 * MIB, 2048 * MIB).min(limit_bytes / 4)
 }
 
-/// The same of addresses: stacks of threads and the like need some, and running out of them is an error, not a kill.
+/// The same of addresses and data, running out of which is an error and not a kill: little, at most 8 MiB.
 fn address_headroom_bytes(limit_bytes: u64) -> u64 {
-    headroom_bytes(limit_bytes).min(8 << 20)
+    (limit_bytes / 64).min(8 << 20)
 }
 
 /// Refuses what the machine, a control group or a resource limit does not have at this moment.
@@ -409,9 +409,9 @@ mod tests {
         let room = least(&limited, Use::Private);
         assert_eq!((room.left_bytes, room.source.as_str()), (50 * MIB, "RLIMIT_DATA (ulimit -d),"));
         let room = least(&limited, Use::Shared);
-        assert_eq!((room.left_bytes, room.bytes), (100 * MIB, 92 * MIB));
-        let refused = refuse(93 * MIB, vec![room]).unwrap_err().to_string();
-        assert!(refused.starts_with("93.0 MiB of address space would be needed"), "{refused}");
+        assert_eq!((room.left_bytes, room.bytes), (100 * MIB, 100 * MIB - 200 * MIB / 64));
+        let refused = refuse(99 * MIB, vec![room]).unwrap_err().to_string();
+        assert!(refused.starts_with("99.0 MiB of address space would be needed"), "{refused}");
         assert!(refused.contains("RLIMIT_AS (ulimit -v), 200.0 MiB"), "{refused}");
         assert_eq!(least(&limited, Use::Memory).source, "the machine's memory,");
     }

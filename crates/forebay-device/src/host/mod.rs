@@ -148,9 +148,7 @@ impl HostDevice {
         };
         let host_memory_bytes = options.host_memory_bytes.unwrap_or(u64::MAX);
         let mut memories = Memories::new(tile_size_bytes, memory_bytes, host_memory_bytes);
-        let packing_bytes = kernels::PACKING_BYTES_PER_THREAD * threads as u64;
-        check_available("packing buffers", packing_bytes, Use::Private)?;
-        memories.count_host("packing buffers", packing_bytes)?;
+        memories.count_host("packing buffers", kernels::PACKING_BYTES_PER_THREAD * threads as u64)?;
         let link = |name, rate| Link::new(name, rate).map_err(|error| system("a link", error));
         let links = match options.link_bytes_per_second {
             Some(rate) => Some([link("link to device", rate)?, link("link from device", rate)?]),
