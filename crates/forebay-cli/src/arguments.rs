@@ -609,7 +609,9 @@ pub fn thread_count(asked: u64) -> usize {
     let asked = usize::try_from(asked).unwrap_or(usize::MAX);
     let count = threads_of(Some(asked));
     if count < asked {
-        output::complain(&format!("warning: --threads {asked} is more than helps on this machine; {count} threads are used"));
+        output::complain(&format!(
+            "warning: --threads {asked} is more than helps on this machine; {count} threads are used"
+        ));
     }
     count
 }

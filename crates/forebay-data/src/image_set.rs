@@ -41,7 +41,7 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
     let classes: Vec<PathBuf> = listed(folder)?.into_iter().filter(|path| path.is_dir()).collect();
     let mut files = Vec::new();
     for (class, class_folder) in classes.iter().enumerate() {
-        let images = listed(class_folder)?.into_iter().filter(|path| is_image(path));
+        let images = listed(class_folder)?.into_iter().filter(|path| is_image(path) && path.is_file());
         files.extend(images.map(|path| (path, class as i64)));
     }
     if files.is_empty() {

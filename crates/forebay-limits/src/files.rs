@@ -27,8 +27,8 @@ pub fn buffer(bytes: u64) -> io::Result<Vec<u8>> {
 
 /// Makes room for this many bytes in all.
 fn grow(buffer: &mut Vec<u8>, bytes: u64) -> io::Result<()> {
-    // Growing may copy, so that old and new are there at once.
-    check(bytes, Use::Private).map_err(io::Error::other)?;
+    // What the buffer has is taken already, and large buffers grow without a copy.
+    check(bytes.saturating_sub(buffer.capacity() as u64), Use::Private).map_err(io::Error::other)?;
     let more = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_sub(buffer.len());
     buffer
         .try_reserve_exact(more)

@@ -157,10 +157,7 @@ mod tests {
             listed(cgroup, mounts),
             expected(
                 Version::One,
-                &[
-                    ("/docker/abc/inner", "/sys/fs/cgroup/memory/inner"),
-                    ("/docker/abc", "/sys/fs/cgroup/memory"),
-                ]
+                &[("/docker/abc/inner", "/sys/fs/cgroup/memory/inner"), ("/docker/abc", "/sys/fs/cgroup/memory"),]
             )
         );
         assert_eq!(
@@ -173,7 +170,8 @@ mod tests {
     fn both_versions_at_once() {
         let mounts = "32 31 0:33 / /sys/fs/cgroup/my\\040memory rw - cgroup cgroup rw,memory\n\
                       33 31 0:34 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
-        let mut both = expected(Version::One, &[("/a", "/sys/fs/cgroup/my memory/a"), ("/", "/sys/fs/cgroup/my memory")]);
+        let mut both =
+            expected(Version::One, &[("/a", "/sys/fs/cgroup/my memory/a"), ("/", "/sys/fs/cgroup/my memory")]);
         both.extend(expected(Version::Two, &[("/", "/sys/fs/cgroup/unified")]));
         assert_eq!(listed("4:memory:/a\n0::/\n", mounts), both);
     }

@@ -327,8 +327,10 @@ mod tests {
         rooms.into_iter().min_by_key(|room| room.bytes).expect("the machine is a limit")
     }
 
-    const MOUNT_ONE: (&str, &str) =
-        ("/proc/self/mountinfo", "1 2 0:3 / /cg rw - cgroup cgroup rw,memory\n4 5 0:6 / /two rw - cgroup2 cgroup2 rw\n");
+    const MOUNT_ONE: (&str, &str) = (
+        "/proc/self/mountinfo",
+        "1 2 0:3 / /cg rw - cgroup cgroup rw,memory\n4 5 0:6 / /two rw - cgroup2 cgroup2 rw\n",
+    );
     const MOUNT_TWO: (&str, &str) = ("/proc/self/mountinfo", "1 2 0:3 / /cg rw - cgroup2 cgroup2 rw\n");
 
     #[test]

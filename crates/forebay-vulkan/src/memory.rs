@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ash::vk;
 use forebay_base::{HeapId, MemoryId, Region};
-use forebay_device::host::{check_available, Use};
 use forebay_device::host::spill_file::SpillFile;
+use forebay_device::host::{check_available, Use};
 use forebay_device::mapping::Mapping;
 use forebay_device::{DeviceError, DeviceUsage};
 

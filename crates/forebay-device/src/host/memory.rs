@@ -68,7 +68,8 @@ fn out_of_memory(what: &'static str, requested_bytes: u64, reason: impl ToString
 /// [`DeviceError::OutOfMemory`], with the limit and what can be done.
 pub fn check_available(what: &'static str, requested_bytes: u64, purpose: Use) -> Result<(), DeviceError> {
     forebay_limits::check(requested_bytes, purpose).map_err(|shortage| {
-        let way_out = "take less with --device-memory or --host-memory, move what exceeds both to disk with --spill-dir, or \
+        let way_out =
+            "take less with --device-memory or --host-memory, move what exceeds both to disk with --spill-dir, or \
                        raise the limit";
         out_of_memory(what, requested_bytes, format!("{shortage} ({way_out})"))
     })

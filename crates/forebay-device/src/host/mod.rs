@@ -130,7 +130,8 @@ impl HostDevice {
                 system(format!("{threads} threads"), error)
             })?;
         let total = forebay_limits::total();
-        let limited_by = total.as_ref().and_then(|total| total.source.as_ref()).filter(|_| options.memory_bytes.is_none());
+        let limited_by =
+            total.as_ref().and_then(|total| total.source.as_ref()).filter(|_| options.memory_bytes.is_none());
         let limited_by = limited_by.map(|source| format!(", memory of {source}")).unwrap_or_default();
         let memory_bytes = options.memory_bytes.or(total.map(|total| total.bytes)).unwrap_or(u64::MAX);
         let limits = Limits {

@@ -94,7 +94,8 @@ pub(super) fn read(
     }
     let read = || -> io::Result<Vec<u8>> {
         // The tensor is a copy of what was read.
-        forebay_limits::check(length_bytes.saturating_mul(2), forebay_limits::Use::Private).map_err(io::Error::other)?;
+        forebay_limits::check(length_bytes.saturating_mul(2), forebay_limits::Use::Private)
+            .map_err(io::Error::other)?;
         let mut file = File::open(&path)?;
         file.seek(SeekFrom::Start(offset_bytes))?;
         let mut bytes = forebay_limits::buffer(length_bytes)?;

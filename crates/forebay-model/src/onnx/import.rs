@@ -241,11 +241,7 @@ fn constant(node: &mut NodeProto, folder: Option<&Folder>) -> Result<Tensor, Mod
 }
 
 /// The value of an attribute; `None` for a subgraph.
-fn attribute(
-    proto: &mut AttributeProto,
-    node: &str,
-    folder: Option<&Folder>,
-) -> Result<Option<Attribute>, ModelError> {
+fn attribute(proto: &mut AttributeProto, node: &str, folder: Option<&Folder>) -> Result<Option<Attribute>, ModelError> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if !proto.ref_attr_name().is_empty() {
         let reason = format!("attribute '{}' of node '{node}' refers to an attribute outside a function", proto.name());

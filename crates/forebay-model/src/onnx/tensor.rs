@@ -2,10 +2,10 @@
 
 use forebay_base::DataType;
 
-use super::proto::tensor_proto::{DataLocation, DataType as OnnxType};
-use super::proto::TensorProto;
 use super::external::{self, Folder};
 use super::malformed;
+use super::proto::tensor_proto::{DataLocation, DataType as OnnxType};
+use super::proto::TensorProto;
 use crate::error::ModelError;
 use crate::tensor::Tensor;
 

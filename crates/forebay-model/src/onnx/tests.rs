@@ -243,10 +243,8 @@ fn versions_out_of_range_are_refused() {
 
 /// [`addition`], with `w` of a number of elements in a file of its own.
 fn external_of(location: &str, offset: &str, length: &str, count: i64) -> Vec<u8> {
-    let entry = |key: &str, value: &str| StringStringEntryProto {
-        key: Some(key.to_string()),
-        value: Some(value.to_string()),
-    };
+    let entry =
+        |key: &str, value: &str| StringStringEntryProto { key: Some(key.to_string()), value: Some(value.to_string()) };
     let tensor = TensorProto {
         data_location: Some(DataLocation::External as i32),
         external_data: vec![entry("location", location), entry("offset", offset), entry("length", length)],
