@@ -55,6 +55,27 @@ fn every_small_address_space_is_an_error_or_enough() {
 }
 
 #[test]
+fn threads_that_the_system_does_not_give_are_said_to_be_threads() {
+    // The stack of a thread is data, too.
+    let output = after("ulimit -d 16000", &["plan", &digits_model(), "--batch-size", "2", "--threads", "2"]);
+    assert_says(&refusal(&output), &["the system did not give 2 threads", "--threads"]);
+}
+
+/// An abort for another reason than memory stays one.
+#[test]
+fn a_signal_to_abort_aborts() {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::process::ExitStatusExt;
+    let (model, data) = (digits_model(), digits_data());
+    let mut train = forebay(&["train", &model, "--data", &data, "--batch-size", "50", "--steps", "1000000"]);
+    let mut child = train.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(Command::new("kill").args(["-ABRT", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().signal(), Some(6), "{line}");
+}
+
+#[test]
 fn device_memory_beyond_the_address_space_names_the_limit() {
     let (unet, data) = (example("brain/unet3d.onnx"), example("brain"));
     let train = ["train", &unet, "--data", &data, "--steps", "1", "--threads", "2", "--no-compare"];
@@ -69,7 +90,7 @@ struct Group {
 }
 
 impl Group {
-    /// A group with so much memory; none where the machine has no control groups, or does not let this process make one.
+    /// A group with this much memory; none where the machine has no control groups, or does not let this process make one.
     fn new(bytes: u64) -> Option<Group> {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let groups = forebay::limits::groups::groups(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
@@ -128,7 +149,7 @@ fn a_control_group_is_the_machine() {
     let error = refusal(&group.run(&["run", &wide, "--input", &format!("x={input}")]));
     assert_says(&error, &["x.npy", "would be needed", &limit]);
     let devices = group.run(&["devices"]);
-    assert_says(&String::from_utf8_lossy(&devices.stdout), &["300.0 MiB", group.limit]);
+    assert_says(&String::from_utf8_lossy(&devices.stdout), &["300 MiB", group.limit]);
 }
 
 /// The beginning of a NumPy file of float32, 128 bytes long.

@@ -77,9 +77,14 @@ impl ImageSet {
             unreachable!("three axes are checked when the set is opened");
         };
         let size = |size: u64| u32::try_from(size).map_err(|_| DataError::unsupported(&origin, "an input that large"));
-        let picture = image::ImageReader::open(path)
+        let mut reader = image::ImageReader::open(path)
             .and_then(|reader| reader.with_guessed_format())
-            .map_err(|error| DataError::io(path, error))?
+            .map_err(|error| DataError::io(path, error))?;
+        let mut limits = image::Limits::default();
+        let room_bytes = forebay_limits::room_bytes(forebay_limits::Use::Private);
+        limits.max_alloc = limits.max_alloc.into_iter().chain(room_bytes).min();
+        reader.limits(limits);
+        let picture = reader
             .decode()
             .map_err(|error| DataError::malformed(&origin, format!("not a readable image: {error}")))?
             .resize_exact(size(width)?, size(height)?, FilterType::Triangle);

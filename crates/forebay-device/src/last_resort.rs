@@ -58,7 +58,12 @@ pub fn install() {
 extern "C" fn aborted(_: libc::c_int) {
     let bytes = REFUSED_BYTES.load(Ordering::Relaxed);
     if bytes == 0 {
-        // The abort goes on: it ends the process in its own way when its handler returns.
+        // The signal means something else: it comes again, without a handler, when this one returns.
+        // SAFETY: both calls are made for signal handlers.
+        unsafe {
+            libc::signal(libc::SIGABRT, libc::SIG_DFL);
+            libc::raise(libc::SIGABRT);
+        }
         return;
     }
     let mut digits = [0; 20];

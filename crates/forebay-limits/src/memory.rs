@@ -113,6 +113,11 @@ pub fn check(requested_bytes: u64, purpose: Use) -> Result<(), Shortage> {
     refuse(requested_bytes, System::this().rooms(&read, purpose))
 }
 
+/// Bytes that may still be taken; none where nothing is known.
+pub fn room_bytes(purpose: Use) -> Option<u64> {
+    System::this().rooms(&read, purpose).into_iter().map(|room| room.bytes).min()
+}
+
 fn refuse(requested_bytes: u64, rooms: Vec<Room>) -> Result<(), Shortage> {
     match rooms.into_iter().min_by_key(|room| room.bytes) {
         Some(room) if requested_bytes > room.bytes => Err(Shortage { requested_bytes, room }),
@@ -422,6 +427,7 @@ mod tests {
     fn what_cannot_be_is_refused_and_little_is_not_looked_at() {
         check(1, Use::Private).unwrap();
         assert!(check(1 << 60, Use::Memory).is_err());
+        assert!(room_bytes(Use::Private).is_some_and(|bytes| bytes < 1 << 60));
         assert!(total().is_some_and(|total| total.bytes > MIB));
         assert_eq!(size(1536), "1.5 KiB");
         assert_eq!(size(7), "7 bytes");
