@@ -8,16 +8,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::source::SourceFile;
 
 /// Every crate, lowest first, with the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 13] = [
+const CRATES: [(&str, &[&str]); 14] = [
     ("forebay-base", &[]),
     ("forebay-files", &[]),
+    ("forebay-limits", &[]),
     ("forebay-memory", &["forebay-base"]),
     ("forebay-sync", &["forebay-base"]),
     ("forebay-queue", &["forebay-base"]),
-    ("forebay-model", &["forebay-base"]),
-    ("forebay-device", &["forebay-base", "forebay-queue", "forebay-sync"]),
+    ("forebay-model", &["forebay-base", "forebay-limits"]),
+    ("forebay-device", &["forebay-base", "forebay-limits", "forebay-queue", "forebay-sync"]),
     ("forebay-vulkan", &["forebay-base", "forebay-queue", "forebay-device"]),
-    ("forebay-data", &["forebay-base", "forebay-files"]),
+    ("forebay-data", &["forebay-base", "forebay-files", "forebay-limits"]),
     ("forebay-plan", &["forebay-base", "forebay-memory", "forebay-sync", "forebay-model"]),
     (
         "forebay-runtime",
@@ -36,6 +37,7 @@ const CRATES: [(&str, &[&str]); 13] = [
         &[
             "forebay-base",
             "forebay-files",
+            "forebay-limits",
             "forebay-memory",
             "forebay-sync",
             "forebay-model",

@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use forebay::device::host::threads_of;
 use forebay::managed::Policy;
 use forebay::{DeviceOptions, LaunchOrder, MemoryMode, MemorySize};
 
 use crate::export_arguments::ExportArguments;
 use crate::heap_arguments::{byte_count, HeapArguments};
+use crate::output;
 
 /// Train and run ONNX models whose tensors do not fit in device memory.
 ///
@@ -101,7 +103,8 @@ pub struct DeviceArguments {
     /// For experiments: slow copies between host and device down to this many bytes per second, each way
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     pub link_speed: Option<u64>,
-    /// Threads for kernels and copies together [default: all]; results do not depend on it
+    /// Threads for kernels and copies together [default: all]; at most 256, or as many as the machine runs at once; results do
+    /// not depend on it
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub threads: Option<u64>,
     /// Do not merge operators: no kernel does the work of two, and a concatenation is copies of its own
@@ -120,7 +123,7 @@ impl DeviceArguments {
     pub fn options(&self, trace: bool) -> DeviceOptions {
         self.heaps.apply(DeviceOptions {
             device: self.device.clone(),
-            threads: self.threads.map(|count| usize::try_from(count).unwrap_or(usize::MAX)),
+            threads: self.threads.map(thread_count),
             device_memory: self.device_memory,
             host_memory: self.host_memory,
             spill_dir: self.spill_dir.clone(),
@@ -183,7 +186,7 @@ pub struct RunArguments {
     #[arg(value_name = "MODEL.onnx")]
     pub model: PathBuf,
     /// An input as a NumPy file; once per input
-    #[arg(long = "input", value_name = "NAME=FILE.npy", required_unless_present = "inputs", value_parser = named_file)]
+    #[arg(long = "input", value_name = "NAME=FILE.npy", value_parser = named_file)]
     pub input: Vec<(String, PathBuf)>,
     /// All inputs: an .npz archive with arrays named as the inputs, or a folder of NAME.npy
     #[arg(long, value_name = "DIR_OR_NPZ", conflicts_with = "input")]
@@ -617,6 +620,18 @@ pub struct PlaceArguments {
     /// once), all in bytes; seconds.
     #[arg(long)]
     pub json: bool,
+}
+
+/// A number of threads, with a word where it is more than there can be.
+pub fn thread_count(asked: u64) -> usize {
+    let asked = usize::try_from(asked).unwrap_or(usize::MAX);
+    let count = threads_of(Some(asked));
+    if count < asked {
+        output::complain(&format!(
+            "warning: --threads {asked} is more than helps on this machine; {count} threads are used"
+        ));
+    }
+    count
 }
 
 fn positive_count(text: &str) -> Result<u64, String> {

@@ -3,10 +3,14 @@
 use std::path::PathBuf;
 
 use forebay::budget::format_bytes;
+use forebay::limits::{open_regular, read_text};
 use forebay::{MemorySize, Trainer};
 
 use crate::failure::Failure;
 use crate::progress::Progress;
+
+/// The longest file that is read, in bytes: it holds one size.
+const BUDGET_BYTES_MAX: u64 = 4096;
 
 /// The file, and what it said last.
 pub struct BudgetFile {
@@ -58,8 +62,10 @@ impl BudgetFile {
     }
 
     fn read(&self) -> Result<String, String> {
-        let text = std::fs::read_to_string(&self.path);
-        let text = text.map_err(|error| format!("cannot read the budget file {}: {error}", self.path.display()))?;
+        let failed = |error| format!("cannot read the budget file {}: {error}", self.path.display());
+        // It is read before every step: what would have to be waited for would hold up the training.
+        open_regular(&self.path).map_err(failed)?;
+        let text = read_text(&self.path, BUDGET_BYTES_MAX).map_err(failed)?;
         Ok(text.trim().to_owned())
     }
 

@@ -61,6 +61,7 @@ fn rectangle(x: f64, y: f64, width: f64, color: &str) -> String {
 }
 
 fn text(x: f64, y: f64, anchor: &str, words: &str) -> String {
-    let words = words.replace('&', "&amp;").replace('<', "&lt;");
+    // Control characters are none of XML's.
+    let words = words.replace(char::is_control, " ").replace('&', "&amp;").replace('<', "&lt;");
     format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>")
 }

@@ -58,6 +58,10 @@ fn input_description(port: &Port) -> Result<InputDescription, Failure> {
 /// Files that are missing or corrupt, an input named twice or unknown.
 pub fn read_inputs(arguments: &RunArguments, model: &Model) -> Result<Tensors, Failure> {
     let Some(path) = &arguments.inputs else {
+        if let (true, [first, ..]) = (arguments.input.is_empty(), model.inputs().as_slice()) {
+            let way_out = "give each input with --input NAME=FILE.npy, or all with --inputs";
+            return Err(Failure::Usage(format!("input '{first}' is missing: {way_out}")));
+        }
         let mut inputs = Tensors::new();
         for (name, file) in &arguments.input {
             if inputs.insert(name.clone(), tensor(npy::read(file)?)).is_some() {

@@ -10,6 +10,7 @@
 //! | [`heap_arguments`] | flags that say in what pieces device memory is had |
 //! | [`failure`] | what ends the program early, and with which exit code |
 //! | [`output`] | printing, and files that appear whole or not at all |
+//! | [`escape`] | names of files and tensors, safe to print |
 //! | [`interrupt`] | Ctrl-C |
 //! | [`keeping`] | where checkpoints go, and where else when they cannot |
 //! | [`progress`] | a bar on a terminal, else plain lines |
@@ -28,6 +29,7 @@ mod buffer_table;
 mod chart;
 mod compare;
 mod devices;
+mod escape;
 mod export;
 mod export_arguments;
 mod failure;
@@ -52,8 +54,14 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use arguments::{Arguments, Command};
+use forebay::device::last_resort;
+
+/// Remembers what the system refused, for the last word of a program without memory.
+#[global_allocator]
+static ALLOCATOR: last_resort::Allocator = last_resort::Allocator;
 
 fn main() -> ExitCode {
+    last_resort::install();
     forebay::device::signals::ignore_file_size_signal();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,

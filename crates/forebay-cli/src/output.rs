@@ -6,6 +6,7 @@ use std::sync::Mutex;
 
 use forebay::files;
 
+use crate::escape::escaped;
 use crate::failure::Failure;
 
 /// The first error of standard output.
@@ -14,7 +15,7 @@ static REFUSED: Mutex<Option<io::Error>> = Mutex::new(None);
 /// Prints a line on standard output. A reader that went away (`forebay plan ... | head`) is no failure; any other is told
 /// by [`finish`], so that work goes on that is worth more than its words.
 pub fn say(line: &str) {
-    note(writeln!(io::stdout(), "{line}"));
+    note(writeln!(io::stdout(), "{}", escaped(line)));
 }
 
 /// Remembers the first failure of standard output.
@@ -41,7 +42,7 @@ pub fn finish() -> Result<(), Failure> {
 /// Prints a line on standard error.
 pub fn complain(line: &str) {
     // There is nowhere else to say that this failed.
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", escaped(line));
 }
 
 /// A file name for the name of a tensor: characters that file names cannot hold everywhere become `_`.

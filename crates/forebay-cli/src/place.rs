@@ -1,9 +1,9 @@
 //! `forebay place`: offsets for buffers with known lifetimes, without a model.
 
-use std::fs;
 use std::time::Instant;
 
 use forebay::budget::format_bytes;
+use forebay::limits::read_text;
 use forebay::memory::{load_bound_bytes, place as find_placement, verify, Effort, Placement, PlacementError};
 use forebay::serde_json::{json, Value};
 use forebay::MemorySize;
@@ -12,6 +12,9 @@ use crate::arguments::PlaceArguments;
 use crate::buffer_table::BufferTable;
 use crate::failure::Failure;
 use crate::output;
+
+/// The longest table that is read, in bytes: one of ten million buffers is shorter.
+const TABLE_BYTES_MAX: u64 = 1 << 30;
 
 /// Places the buffers of a file.
 ///
@@ -29,8 +32,8 @@ pub fn place(arguments: &PlaceArguments) -> Result<(), Failure> {
         output::check_writable(path)?;
     }
     let name = arguments.file.display();
-    let text =
-        fs::read_to_string(&arguments.file).map_err(|error| Failure::Failed(format!("cannot read {name}: {error}")))?;
+    let text = read_text(&arguments.file, TABLE_BYTES_MAX)
+        .map_err(|error| Failure::Failed(format!("cannot read {name}: {error}")))?;
     let table = BufferTable::parse(&text).map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
     let started = Instant::now();
     let found = find_placement(&table.items, capacity_bytes, Effort::THOROUGH);

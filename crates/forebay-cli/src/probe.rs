@@ -4,7 +4,7 @@ use forebay::budget::format_bytes;
 use forebay::serde_json::{json, Map, Value};
 use forebay::{DeviceOptions, Finding, ProbeOptions};
 
-use crate::arguments::{PolicyKind, ProbeArguments};
+use crate::arguments::{thread_count, PolicyKind, ProbeArguments};
 use crate::chart;
 use crate::failure::Failure;
 use crate::output;
@@ -19,7 +19,7 @@ pub fn probe(arguments: &ProbeArguments) -> Result<(), Failure> {
         output::check_writable(path)?;
     }
     let policy = arguments.policy.policy();
-    let threads = arguments.threads.map(|count| usize::try_from(count).unwrap_or(usize::MAX));
+    let threads = arguments.threads.map(thread_count);
     let device = DeviceOptions { device: arguments.device.clone(), threads, ..DeviceOptions::default() };
     let device = arguments.heaps.apply(device);
     let (chunk_bytes, chunk_count) = (arguments.chunk_size, arguments.chunks);

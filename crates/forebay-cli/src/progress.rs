@@ -7,6 +7,7 @@ use forebay::budget::format_bytes;
 use forebay::StepReport;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::escape::escaped;
 use crate::output;
 
 /// At most about this many plain lines are printed.
@@ -57,7 +58,7 @@ impl Progress {
     /// Prints a line beside the progress.
     pub fn line(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.println(text),
+            Some(bar) => bar.println(escaped(text)),
             None if self.json => output::complain(text),
             None => output::say(text),
         }

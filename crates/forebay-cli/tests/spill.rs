@@ -54,6 +54,34 @@ fn a_disk_changes_no_bit() {
     assert_eq!(entries(&folder), 0);
 }
 
+/// What the plan of a step prints is what it needs, the host memory of the device and the executor included.
+#[test]
+fn the_host_memory_that_a_plan_prints_is_enough() {
+    let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
+    let spill = folder.text("");
+    let common = [&model, "--batch-size", "50", "--threads", "2", "--spill-dir", &spill, "--device-memory", "60%"];
+    let plan = |more: &[&str]| json(&[&["plan", common[0], "--train"], &common[1..], more].concat());
+    let train = |more: &[&str]| {
+        let files = ["train", common[0], "--data", &data, "--steps", "1", "--no-compare"];
+        forebay(&[&files[..], &common[1..], more].concat()).output().unwrap()
+    };
+    let roomy = plan(&[]);
+    let needed = roomy["host_bytes"].as_u64().unwrap();
+    assert!(needed > 9 << 20, "{needed} bytes are less than what the device itself takes");
+    assert_eq!(roomy["spill_bytes"], 0);
+    let tight = (needed - (64 << 10)).to_string();
+    let planned = plan(&["--host-memory", &tight]);
+    assert_eq!(planned["host_budget_bytes"].as_u64(), tight.parse().ok());
+    for budget in [needed, planned["host_bytes"].as_u64().unwrap()] {
+        let output = train(&["--host-memory", &budget.to_string()]);
+        assert!(output.status.success(), "{budget}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let error = failure(1, &[&["plan", common[0], "--train"], &common[1..], &["--host-memory", "1KiB"]].concat());
+    let least = error.split("--host-memory ").nth(1).and_then(|rest| rest.split("KiB").next()).unwrap();
+    let least_planned = plan(&["--host-memory", &format!("{least}KiB")])["host_bytes"].as_u64().unwrap();
+    assert!(least_planned.div_ceil(1024) <= least.parse().unwrap(), "{least_planned} within {least} KiB");
+}
+
 #[test]
 fn a_process_that_is_killed_leaves_nothing_and_can_start_again() {
     let folder = Folder::new();

@@ -43,7 +43,7 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
     let classes: Vec<PathBuf> = listed(folder)?.into_iter().filter(|path| path.is_dir()).collect();
     let mut files = Vec::new();
     for (class, class_folder) in classes.iter().enumerate() {
-        let images = listed(class_folder)?.into_iter().filter(|path| is_image(path));
+        let images = listed(class_folder)?.into_iter().filter(|path| is_image(path) && path.is_file());
         files.extend(images.map(|path| (path, class as i64)));
     }
     if files.is_empty() {
@@ -79,9 +79,14 @@ impl ImageSet {
             unreachable!("three axes are checked when the set is opened");
         };
         let size = |size: u64| u32::try_from(size).map_err(|_| DataError::unsupported(&origin, "an input that large"));
-        let picture = image::ImageReader::open(path)
+        let mut reader = image::ImageReader::open(path)
             .and_then(|reader| reader.with_guessed_format())
-            .map_err(|error| DataError::io(path, error))?
+            .map_err(|error| DataError::io(path, error))?;
+        let mut limits = image::Limits::default();
+        let room_bytes = forebay_limits::room_bytes(forebay_limits::Use::Private);
+        limits.max_alloc = limits.max_alloc.into_iter().chain(room_bytes).min();
+        reader.limits(limits);
+        let picture = reader
             .decode()
             .map_err(|error| DataError::malformed(&origin, format!("not a readable image: {error}")))?
             .resize_exact(size(width)?, size(height)?, FilterType::Triangle);

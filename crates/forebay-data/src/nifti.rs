@@ -4,7 +4,6 @@
 //! (i, j, k, and further ones), but the elements come out row-major, as tensors want them. Orientation (qform, sform) is
 //! not looked at: volumes that belong together are expected on one grid.
 
-use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
@@ -16,6 +15,10 @@ use crate::error::DataError;
 use crate::npy::row_major;
 
 const HEADER_BYTES: usize = 348;
+/// Gzip cannot shrink data by more than this factor; a header that promises more is corrupt or hostile.
+const DEFLATE_RATIO_MAX: u64 = 1032;
+/// Slack for tiny files, whose overhead outweighs the ratio.
+const DEFLATE_SLACK_BYTES: u64 = 4096;
 /// A gap between header and elements holds extensions; more than this is not believed.
 const VOXEL_OFFSET_MAX: u64 = 64 << 20;
 
@@ -52,61 +55,184 @@ pub fn stem(path: &Path) -> Option<&str> {
     name.strip_suffix(".nii.gz").or_else(|| name.strip_suffix(".nii"))
 }
 
-/// Reads a volume.
+/// Reads a whole volume.
 ///
 /// # Errors
 /// [`DataError`] naming the file: unreadable, truncated, corrupt, or of an unsupported kind.
 pub fn read(path: &Path) -> Result<Volume, DataError> {
-    let origin = path.display().to_string();
-    let mut file = BufReader::new(File::open(path).map_err(|error| DataError::io(path, error))?);
-    if path.extension().is_some_and(|extension| extension == "gz") {
-        read_from(MultiGzDecoder::new(file), &origin)
-    } else {
-        read_from(&mut file, &origin)
-    }
+    open(path)?.volume()
 }
 
-/// Reads an uncompressed volume from a stream.
+/// Reads a whole uncompressed volume from a stream.
 ///
 /// # Errors
 /// [`DataError`] naming `origin`.
-pub fn read_from(mut stream: impl Read, origin: &str) -> Result<Volume, DataError> {
-    let malformed = |reason: String| DataError::malformed(origin, reason);
-    let mut bytes = Vec::new();
-    let mut take = |bytes: &mut Vec<u8>, count: u64, what: &str| {
-        bytes.clear();
-        let read = stream.by_ref().take(count).read_to_end(bytes);
-        match read.map_err(|error| malformed(format!("cannot read {what}: {error}")))? {
-            read if (read as u64) < count => Err(malformed(format!("truncated: {read} of {count} bytes of {what}"))),
-            _ => Ok(()),
-        }
-    };
-    take(&mut bytes, HEADER_BYTES as u64, "the NIfTI-1 header")?;
-    let header = Header::parse(&bytes, origin)?;
-    take(&mut bytes, header.voxel_offset - HEADER_BYTES as u64, "the header's extensions")?;
-    let size_bytes = packed_size_bytes(header.data_type, &header.shape)
-        .filter(|&size_bytes| usize::try_from(size_bytes).is_ok_and(|size| size <= isize::MAX as usize))
-        .ok_or_else(|| malformed(format!("a volume of {:?} {} elements", header.shape, header.data_type)))?;
-    take(&mut bytes, size_bytes, "the voxels")?;
-    let element_bytes = header.data_type.size_bytes() as usize;
-    if header.big_endian {
-        bytes.chunks_exact_mut(element_bytes).for_each(<[u8]>::reverse);
-    }
-    let bytes = row_major(&bytes, element_bytes, &header.shape);
-    let array = Array::new(header.data_type, header.shape, bytes).expect("as many bytes as shape and type say");
-    Ok(Volume { array, slope: header.slope, intercept: header.intercept })
+pub fn read_from(stream: impl Read, origin: &str) -> Result<Volume, DataError> {
+    VoxelStream::new(stream, origin)?.volume()
 }
 
-struct Header {
+/// Opens a volume and reads its header; the voxels come when they are asked for.
+///
+/// # Errors
+/// As [`read`].
+pub fn open(path: &Path) -> Result<VoxelStream<Box<dyn Read>>, DataError> {
+    let origin = path.display().to_string();
+    let file = forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))?;
+    let file_bytes = file.metadata().map_err(|error| DataError::io(path, error))?.len();
+    let is_packed = path.extension().is_some_and(|extension| extension == "gz");
+    let file = BufReader::new(file);
+    let stream: Box<dyn Read> = if is_packed { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+    let stream = VoxelStream::new(stream, &origin)?;
+    let size_bytes = stream.size_bytes;
+    let believable = file_bytes.saturating_mul(DEFLATE_RATIO_MAX).saturating_add(DEFLATE_SLACK_BYTES);
+    if is_packed && size_bytes > believable {
+        return Err(DataError::malformed(
+            origin,
+            format!("{file_bytes} bytes cannot unpack to {size_bytes} of voxels"),
+        ));
+    }
+    Ok(stream)
+}
+
+/// Voxels of a volume in the order of its file: the first axis fastest.
+pub struct VoxelStream<R> {
+    stream: R,
+    origin: String,
+    header: Header,
+    size_bytes: u64,
+}
+
+impl<R: Read> VoxelStream<R> {
+    /// Reads the header of an uncompressed volume.
+    fn new(mut stream: R, origin: &str) -> Result<VoxelStream<R>, DataError> {
+        let malformed = |reason: String| DataError::malformed(origin, reason);
+        let mut take = |count: u64, what: &str| {
+            let bytes = forebay_limits::read_up_to(&mut stream, count);
+            match bytes.map_err(|error| malformed(format!("cannot read {what}: {error}")))? {
+                bytes if (bytes.len() as u64) < count => {
+                    Err(malformed(format!("truncated: {} of {count} bytes of {what}", bytes.len())))
+                }
+                bytes => Ok(bytes),
+            }
+        };
+        let header = Header::parse(&take(HEADER_BYTES as u64, "the NIfTI-1 header")?, origin)?;
+        take(header.voxel_offset - HEADER_BYTES as u64, "the header's extensions")?;
+        let size_bytes = packed_size_bytes(header.data_type, &header.shape)
+            .filter(|&size_bytes| usize::try_from(size_bytes).is_ok_and(|size| size <= isize::MAX as usize))
+            .ok_or_else(|| malformed(format!("a volume of {:?} {} elements", header.shape, header.data_type)))?;
+        Ok(VoxelStream { stream, origin: origin.to_owned(), header, size_bytes })
+    }
+
+    /// What the header says.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The file's name, for errors.
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// Reads the next voxels, which fill `bytes`: whole elements, little-endian.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file: truncated or corrupt.
+    pub fn fill(&mut self, bytes: &mut [u8]) -> Result<(), DataError> {
+        let read = self.stream.read_exact(bytes);
+        read.map_err(|error| self.failed(error))?;
+        self.header.order(bytes);
+        Ok(())
+    }
+
+    /// Reads over the next voxels.
+    ///
+    /// # Errors
+    /// As [`VoxelStream::fill`].
+    pub fn skip(&mut self, count_bytes: u64) -> Result<(), DataError> {
+        let read = std::io::copy(&mut self.stream.by_ref().take(count_bytes), &mut std::io::sink());
+        match read.map_err(|error| self.failed(error))? {
+            read if read < count_bytes => Err(self.failed(std::io::ErrorKind::UnexpectedEof.into())),
+            _ => Ok(()),
+        }
+    }
+
+    fn failed(&self, error: std::io::Error) -> DataError {
+        let reason = match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => format!("truncated: fewer than {} bytes of voxels", self.size_bytes),
+            _ => format!("cannot read the voxels: {error}"),
+        };
+        DataError::malformed(&self.origin, reason)
+    }
+
+    /// All voxels.
+    fn volume(self) -> Result<Volume, DataError> {
+        let malformed = |reason: String| DataError::malformed(&self.origin, reason);
+        let (header, count) = (self.header, self.size_bytes);
+        let bytes = forebay_limits::read_up_to(self.stream, count);
+        let mut bytes = bytes.map_err(|error| malformed(format!("cannot read the voxels: {error}")))?;
+        if (bytes.len() as u64) < count {
+            return Err(malformed(format!("truncated: {} of {count} bytes of the voxels", bytes.len())));
+        }
+        header.order(&mut bytes);
+        let bytes = row_major(&bytes, header.data_type.size_bytes() as usize, &header.shape);
+        let array = Array::new(header.data_type, header.shape, bytes).expect("as many bytes as shape and type say");
+        Ok(Volume { array, slope: header.slope, intercept: header.intercept })
+    }
+}
+
+/// What a volume's header says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Header {
+    /// Sizes of the axes, the fastest first.
+    pub shape: Vec<u64>,
+    /// Type of the elements.
+    pub data_type: DataType,
+    /// Factor for the elements.
+    pub slope: f64,
+    /// Summand after the factor.
+    pub intercept: f64,
     big_endian: bool,
-    shape: Vec<u64>,
-    data_type: DataType,
     voxel_offset: u64,
-    slope: f64,
-    intercept: f64,
 }
 
 impl Header {
+    /// Makes elements of the file little-endian.
+    fn order(&self, bytes: &mut [u8]) {
+        if self.big_endian {
+            bytes.chunks_exact_mut(self.data_type.size_bytes() as usize).for_each(<[u8]>::reverse);
+        }
+    }
+
+    /// Appends the values that are meant by elements: slope x element + intercept.
+    pub fn push_values(&self, bytes: &[u8], values: &mut Vec<f64>) {
+        macro_rules! push {
+            ($type:ty) => {
+                values.extend(
+                    bytes
+                        .chunks_exact(size_of::<$type>())
+                        .map(|element| <$type>::from_le_bytes(element.try_into().expect("exact chunks")) as f64),
+                )
+            };
+        }
+        let first = values.len();
+        match self.data_type {
+            DataType::UInt8 | DataType::Bool => push!(u8),
+            DataType::Int8 => push!(i8),
+            DataType::UInt16 => push!(u16),
+            DataType::Int16 => push!(i16),
+            DataType::UInt32 => push!(u32),
+            DataType::Int32 => push!(i32),
+            DataType::UInt64 => push!(u64),
+            DataType::Int64 => push!(i64),
+            DataType::Float32 => push!(f32),
+            DataType::Float64 => push!(f64),
+            DataType::Float16 | DataType::BFloat16 => unreachable!("NIfTI has no such elements"),
+        }
+        if (self.slope, self.intercept) != (1.0, 0.0) {
+            values[first..].iter_mut().for_each(|value| *value = self.slope * *value + self.intercept);
+        }
+    }
+
     fn parse(bytes: &[u8], origin: &str) -> Result<Header, DataError> {
         let malformed = |reason: String| DataError::malformed(origin, reason);
         let unsupported = |reason: &str| DataError::unsupported(origin, reason);
@@ -203,7 +329,8 @@ pub(crate) mod samples {
     /// Writes a gzip-compressed file.
     pub fn write_gz(path: &Path, bytes: &[u8]) {
         use std::io::Write;
-        let mut encoder = flate2::write::GzEncoder::new(File::create(path).unwrap(), flate2::Compression::fast());
+        let mut encoder =
+            flate2::write::GzEncoder::new(std::fs::File::create(path).unwrap(), flate2::Compression::fast());
         encoder.write_all(bytes).unwrap();
         encoder.finish().unwrap();
     }

@@ -4,7 +4,6 @@
 //! and `shape`, then the elements. Big-endian elements are swapped, Fortran order is transposed, so that an [`Array`] is
 //! always little-endian and row-major. bfloat16 has no NumPy name; the `ml_dtypes` package writes it as `V2`, and so do we.
 
-use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 
@@ -28,7 +27,7 @@ const DIMENSIONS_MAX: usize = 64;
 /// [`DataError`] naming the file: unreadable, truncated, corrupt, or of an unsupported element type.
 pub fn read(path: &Path) -> Result<Array, DataError> {
     let origin = path.display().to_string();
-    let file = File::open(path).map_err(|error| DataError::io(path, error))?;
+    let file = forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))?;
     let size_bytes = file.metadata().map_err(|error| DataError::io(path, error))?.len();
     read_from(std::io::BufReader::new(file), size_bytes, &origin)
 }
@@ -72,12 +71,9 @@ pub fn read_from(mut stream: impl Read, size_bytes_max: u64, origin: &str) -> Re
             let shape = &header.shape;
             malformed(format!("{data_type}{shape:?} does not fit the {size_bytes_max} bytes that there are"))
         })?;
-    // The elements may be compressed: memory is touched only as they really come.
-    let mut bytes = Vec::new();
-    bytes
-        .try_reserve_exact(size_bytes as usize)
-        .map_err(|_| malformed(format!("no memory for the {size_bytes} bytes of its elements")))?;
-    stream.take(size_bytes).read_to_end(&mut bytes).map_err(|error| malformed(format!("cannot read: {error}")))?;
+    // The elements may be compressed: memory is taken only as they really come.
+    let bytes = forebay_limits::read_up_to(stream, size_bytes);
+    let mut bytes = bytes.map_err(|error| malformed(format!("cannot read: {error}")))?;
     if (bytes.len() as u64) < size_bytes {
         return Err(malformed(format!("truncated: {} of the {size_bytes} bytes of its elements", bytes.len())));
     }

@@ -30,7 +30,7 @@ impl Archive {
     /// # Errors
     /// [`DataError`] naming the file: unreadable, truncated or no ZIP archive.
     pub fn open(path: &Path) -> Result<Archive, DataError> {
-        let file = File::open(path).map_err(|error| DataError::io(path, error))?;
+        let file = forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))?;
         let zip = ZipArchive::new(BufReader::new(file)).map_err(|error| {
             DataError::malformed(path.display().to_string(), format!("not an .npz archive: {error}"))
         })?;

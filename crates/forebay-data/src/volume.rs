@@ -1,4 +1,19 @@
 //! Cropping, padding and normalising volumes, so that volumes of any size meet a model of one size.
+//!
+//! Volumes are read as they come, and only what lies in the model's box is kept, as the file stores it: so a sample takes memory
+//! for what the model sees of it, however large the file is.
+
+use std::io::Read;
+
+use crate::error::DataError;
+use crate::nifti::{Header, VoxelStream};
+
+/// Bytes of a file that are in memory at once while it is read, as far as a plane is no larger.
+const SLAB_BYTES_MAX: usize = 4 << 20;
+/// Planes that are put in their places at once.
+const SLAB_PLANES_MAX: usize = 16;
+/// Axes of a box; those that a model does not have are of size 1.
+const AXES: usize = 3;
 
 /// Where a row of `n` lands in a row of `m`: (first source index, first target index, count).
 fn fitted_axis(n: usize, m: usize) -> (usize, usize, usize) {
@@ -9,63 +24,222 @@ fn fitted_axis(n: usize, m: usize) -> (usize, usize, usize) {
     }
 }
 
-/// Crops or pads each axis to the wanted size: where n >= m from (n - m) div 2 on; where n < m with zeros, (m - n) div 2
-/// before and the rest after. Both are row-major and have the same number of axes.
-pub fn fit<T: Copy + Default>(values: &[T], from: &[u64], to: &[u64]) -> Vec<T> {
-    assert_eq!(from.len(), to.len(), "the same number of axes");
-    let mut result = vec![T::default(); to.iter().product::<u64>() as usize];
-    let axes: Vec<_> = from.iter().zip(to).map(|(&n, &m)| fitted_axis(n as usize, m as usize)).collect();
-    fit_axes(values, from, &mut result, to, &axes);
-    result
+/// What a model's box holds of a volume. Where a size n of the volume is at least the box's m, it begins at (n - m) div 2; where n
+/// is less, zeros stand around it, (m - n) div 2 before and the rest after.
+pub struct Boxed {
+    header: Header,
+    /// By axis: first source index, first target index, count.
+    axes: [(usize, usize, usize); AXES],
+    /// Sizes of the box.
+    to: [usize; AXES],
+    /// Elements that lie in the box as they are stored: by channel, then row-major.
+    elements: Vec<u8>,
 }
 
-fn fit_axes<T: Copy>(values: &[T], from: &[u64], result: &mut [T], to: &[u64], axes: &[(usize, usize, usize)]) {
-    let Some((&(source, target, count), inner)) = axes.split_first() else {
-        result.copy_from_slice(values);
-        return;
-    };
-    if inner.is_empty() {
-        result[target..target + count].copy_from_slice(&values[source..source + count]);
-        return;
+impl Boxed {
+    /// Reads a volume of these spatial sizes, once for each channel, into a box of as many axes. `look` sees every voxel of the
+    /// file: its row-major index in its channel, and its value. It is not called where there is none.
+    ///
+    /// # Errors
+    /// What is wrong with the file, no memory for the box, or what `look` says.
+    pub fn read<R: Read>(
+        mut stream: VoxelStream<R>,
+        from: &[u64],
+        channels: usize,
+        to: &[u64],
+        look: Option<&dyn Fn(usize, f64) -> Result<(), DataError>>,
+    ) -> Result<Boxed, DataError> {
+        assert!(from.len() == to.len() && from.len() <= AXES, "the same number of axes");
+        let sizes = |sizes: &[u64]| std::array::from_fn(|axis| sizes.get(axis).map_or(1, |&size| size as usize));
+        let (from, to): ([usize; AXES], [usize; AXES]) = (sizes(from), sizes(to));
+        let header = stream.header().clone();
+        let axes: [_; AXES] = std::array::from_fn(|axis| fitted_axis(from[axis], to[axis]));
+        let element_bytes = header.data_type.size_bytes() as usize;
+        let kept = axes.iter().map(|&(_, _, count)| count).product::<usize>() * channels * element_bytes;
+        let failed = |error: std::io::Error| DataError::malformed(stream.origin(), error.to_string());
+        let mut elements = forebay_limits::buffer(kept as u64).map_err(failed)?;
+        elements.resize(kept, 0);
+        let mut boxed = Boxed { header, axes, to, elements };
+        // A plane that is too large for a slab comes row by row.
+        let (row_bytes, plane_bytes) = (from[0] * element_bytes, from[0] * from[1] * element_bytes);
+        let (rows, planes) = match SLAB_BYTES_MAX / plane_bytes.max(1) {
+            0 => (1, 1),
+            planes => (from[1], planes.min(SLAB_PLANES_MAX)),
+        };
+        let mut slab = vec![0; row_bytes * rows * planes];
+        let (first, _, count) = axes[2];
+        for channel in 0..channels {
+            let mut plane = 0;
+            while plane < from[2] {
+                // Planes outside of the box that nobody looks at need no place.
+                let outside = if plane < first { first - plane } else { from[2] - plane };
+                if look.is_none() && !(first..first + count).contains(&plane) {
+                    stream.skip((outside * plane_bytes) as u64)?;
+                    plane += outside;
+                    continue;
+                }
+                let depth = planes.min(from[2] - plane);
+                for row in (0..from[1]).step_by(rows) {
+                    let slab = &mut slab[..row_bytes * rows * depth];
+                    stream.fill(slab)?;
+                    let part = Part { plane, depth, row, rows };
+                    if let Some(look) = look {
+                        boxed.show(slab, &part, from, look)?;
+                    }
+                    boxed.keep(slab, &part, from, channel);
+                }
+                plane += depth;
+            }
+        }
+        Ok(boxed)
     }
-    let source_row = values.len() / from[0] as usize;
-    let target_row = result.len() / to[0] as usize;
-    for index in 0..count {
-        let values = &values[(source + index) * source_row..][..source_row];
-        let result = &mut result[(target + index) * target_row..][..target_row];
-        fit_axes(values, &from[1..], result, &to[1..], inner);
+
+    /// Has every voxel of a slab looked at.
+    fn show(
+        &self,
+        slab: &[u8],
+        part: &Part,
+        from: [usize; AXES],
+        look: &dyn Fn(usize, f64) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let row_bytes = from[0] * self.header.data_type.size_bytes() as usize;
+        let mut values = Vec::with_capacity(from[0]);
+        for (number, bytes) in slab.chunks_exact(row_bytes.max(1)).enumerate() {
+            let (plane, row) = (part.plane + number / part.rows, part.row + number % part.rows);
+            values.clear();
+            self.header.push_values(bytes, &mut values);
+            for (i, &value) in values.iter().enumerate() {
+                look((i * from[1] + row) * from[2] + plane, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what lies in the box.
+    fn keep(&mut self, slab: &[u8], part: &Part, from: [usize; AXES], channel: usize) {
+        match self.header.data_type.size_bytes() {
+            1 => self.keep_elements::<1>(slab, part, from, channel),
+            2 => self.keep_elements::<2>(slab, part, from, channel),
+            4 => self.keep_elements::<4>(slab, part, from, channel),
+            _ => self.keep_elements::<8>(slab, part, from, channel),
+        }
+    }
+
+    fn keep_elements<const SIZE: usize>(&mut self, slab: &[u8], part: &Part, from: [usize; AXES], channel: usize) {
+        let [(first_i, _, count_i), (first_j, _, count_j), (first_k, _, count_k)] = self.axes;
+        let channel_bytes = count_i * count_j * count_k * SIZE;
+        let kept = &mut self.elements[channel * channel_bytes..][..channel_bytes];
+        let (low_k, high_k) = (part.plane.max(first_k), (part.plane + part.depth).min(first_k + count_k));
+        if low_k >= high_k {
+            return;
+        }
+        for j in part.row.max(first_j)..(part.row + part.rows).min(first_j + count_j) {
+            for i in 0..count_i {
+                // Along the last axis the box is packed, and the slab has a plane from one voxel to the next.
+                let at = ((i * count_j + j - first_j) * count_k + low_k - first_k) * SIZE;
+                let target = &mut kept[at..][..(high_k - low_k) * SIZE];
+                let place = |k: usize| (((k - part.plane) * part.rows + j - part.row) * from[0] + first_i + i) * SIZE;
+                for (k, target) in (low_k..high_k).zip(target.chunks_exact_mut(SIZE)) {
+                    target.copy_from_slice(&slab[place(k)..][..SIZE]);
+                }
+            }
+        }
+    }
+
+    /// Calls `work` with the values of the box, row by row along its last axis.
+    pub fn for_each_row(&self, channel: usize, mut work: impl FnMut(&[f64])) {
+        let [(_, to_i, count_i), (_, to_j, count_j), (_, to_k, count_k)] = self.axes;
+        let row_bytes = count_k * self.header.data_type.size_bytes() as usize;
+        let mut values = Vec::with_capacity(self.to[2]);
+        for i in 0..self.to[0] {
+            for j in 0..self.to[1] {
+                values.clear();
+                if (to_i..to_i + count_i).contains(&i) && (to_j..to_j + count_j).contains(&j) {
+                    let row = (channel * count_i + i - to_i) * count_j + j - to_j;
+                    values.resize(to_k, 0.0);
+                    self.header.push_values(&self.elements[row * row_bytes..][..row_bytes], &mut values);
+                }
+                values.resize(self.to[2], 0.0);
+                work(&values);
+            }
+        }
+    }
+
+    /// Appends a channel as float32 of mean 0 and deviation 1: (x - mean) / standard deviation of all values of the box, in float64,
+    /// rounded. All zeros where every value is the same.
+    pub fn push_normalised(&self, channel: usize, bytes: &mut Vec<u8>) {
+        let count = self.to.iter().product::<usize>() as f64;
+        let (mut sum, mut squares) = (0.0, 0.0);
+        self.for_each_row(channel, |row| row.iter().for_each(|value| sum += value));
+        let mean = sum / count;
+        self.for_each_row(channel, |row| row.iter().for_each(|value| squares += (value - mean) * (value - mean)));
+        let deviation = (squares / count).sqrt();
+        let normalised = |value: f64| if deviation == 0.0 { 0.0 } else { ((value - mean) / deviation) as f32 };
+        self.for_each_row(channel, |row| {
+            bytes.extend(row.iter().flat_map(|&value| normalised(value).to_le_bytes()));
+        });
     }
 }
 
-/// (x - mean) / standard deviation, of the whole population, in float64, rounded to float32. All zeros where every value
-/// is the same.
-pub fn normalise(values: &[f64]) -> Vec<f32> {
-    let count = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / count;
-    let variance = values.iter().map(|value| (value - mean) * (value - mean)).sum::<f64>() / count;
-    let deviation = variance.sqrt();
-    if deviation == 0.0 {
-        return vec![0.0; values.len()];
-    }
-    values.iter().map(|value| ((value - mean) / deviation) as f32).collect()
+/// A part of a channel that is in memory.
+struct Part {
+    /// Its first plane.
+    plane: usize,
+    /// Planes.
+    depth: usize,
+    /// Its first row in each plane.
+    row: usize,
+    /// Rows of each plane.
+    rows: usize,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nifti::{self, samples};
+
+    fn stream(path: &std::path::Path, from: &[u64], bytes: &[u8]) -> VoxelStream<Box<dyn Read>> {
+        let shape: Vec<i16> = from.iter().map(|&size| size as i16).collect();
+        std::fs::write(path, samples::file(2, &shape, bytes, 0.0, 0.0)).unwrap();
+        nifti::open(path).unwrap()
+    }
+
+    /// The values 1, 2, 3 .. in row-major order, fitted.
+    fn fitted(from: &[u64], to: &[u64]) -> Vec<f64> {
+        let folder = tempfile::tempdir().unwrap();
+        let value = |index: &[u64]| index.iter().zip(from).fold(0, |number, (&at, &size)| number * size + at);
+        let mut elements = vec![0u8; from.iter().product::<u64>() as usize];
+        for (number, element) in elements.iter_mut().enumerate() {
+            // In the file, the first axis is the fastest.
+            let mut rest = number as u64;
+            let index: Vec<u64> = from
+                .iter()
+                .map(|&size| {
+                    let at = rest % size;
+                    rest /= size;
+                    at
+                })
+                .collect();
+            *element = value(&index) as u8 + 1;
+        }
+        let boxed = Boxed::read(stream(&folder.path().join("v.nii"), from, &elements), from, 1, to, None).unwrap();
+        let mut values = Vec::new();
+        boxed.for_each_row(0, |row| values.extend_from_slice(row));
+        values
+    }
 
     #[test]
     fn one_axis_by_hand() {
-        assert_eq!(fit(&[1, 2, 3, 4, 5], &[5], &[2]), [2, 3]);
-        assert_eq!(fit(&[1, 2], &[2], &[5]), [0, 1, 2, 0, 0]);
-        assert_eq!(fit(&[1, 2, 3], &[3], &[3]), [1, 2, 3]);
+        assert_eq!(fitted(&[5], &[2]), [2.0, 3.0]);
+        assert_eq!(fitted(&[2], &[5]), [0.0, 1.0, 2.0, 0.0, 0.0]);
+        assert_eq!(fitted(&[3], &[3]), [1.0, 2.0, 3.0]);
     }
 
     #[test]
     fn several_axes_match_a_naive_model() {
-        for (from, to) in [([3, 4, 5], [5, 2, 5]), ([1, 6, 2], [4, 6, 3]), ([7, 1, 4], [2, 2, 2])] {
-            let values: Vec<u32> = (1..=from.iter().product::<u64>() as u32).collect();
-            let result = fit(&values, &from, &to);
+        for (from, to) in
+            [([3, 4, 5], [5, 2, 5]), ([1, 6, 2], [4, 6, 3]), ([7, 1, 4], [2, 2, 2]), ([2, 2, 40], [2, 3, 21])]
+        {
             let mut expected = Vec::new();
             for i in 0..to[0] {
                 for j in 0..to[1] {
@@ -77,17 +251,44 @@ mod tests {
                             (0..n).contains(&index).then_some(index as u64)
                         };
                         let at = source(0, i).zip(source(1, j)).zip(source(2, k));
-                        expected.push(at.map_or(0, |((i, j), k)| values[((i * from[1] + j) * from[2] + k) as usize]));
+                        expected.push(at.map_or(0, |((i, j), k)| (i * from[1] + j) * from[2] + k + 1) as f64);
                     }
                 }
             }
-            assert_eq!(result, expected, "{from:?} to {to:?}");
+            assert_eq!(fitted(&from, &to), expected, "{from:?} to {to:?}");
         }
+    }
+
+    /// A plane of more than a slab comes row by row, and every voxel is seen once, whether the box keeps it or not.
+    #[test]
+    fn large_planes_are_read_row_by_row() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = ([3000, 1500, 2], [2, 2, 2]);
+        let mut elements = vec![0u8; 9_000_000];
+        // Voxel (1499, 750, 1) is the last row's of the box.
+        elements[(1500 + 750) * 3000 + 1499] = 7;
+        let seen = std::cell::Cell::new((0usize, 0usize));
+        let look = |index: usize, value: f64| {
+            let (count, place) = seen.get();
+            seen.set((count + 1, if value > 0.0 { index } else { place }));
+            Ok(())
+        };
+        let stream = stream(&folder.path().join("v.nii"), &from, &elements);
+        let boxed = Boxed::read(stream, &from, 1, &to, Some(&look)).unwrap();
+        assert_eq!(seen.get(), (9_000_000, (1499 * 1500 + 750) * 2 + 1));
+        let mut values = Vec::new();
+        boxed.for_each_row(0, |row| values.extend_from_slice(row));
+        assert_eq!(values, [0.0, 0.0, 0.0, 7.0, 0.0, 0.0, 0.0, 0.0]);
     }
 
     #[test]
     fn normalising_gives_mean_zero_and_deviation_one() {
-        assert_eq!(normalise(&[1.0, 3.0]), [-1.0, 1.0]);
-        assert_eq!(normalise(&[5.0, 5.0, 5.0]), [0.0; 3]);
+        let folder = tempfile::tempdir().unwrap();
+        for (elements, expected) in [([1, 3], [-1.0f32, 1.0]), ([5, 5], [0.0, 0.0])] {
+            let stream = stream(&folder.path().join("v.nii"), &[2], &elements);
+            let mut bytes = Vec::new();
+            Boxed::read(stream, &[2], 1, &[2], None).unwrap().push_normalised(0, &mut bytes);
+            assert_eq!(bytes, expected.map(f32::to_le_bytes).concat());
+        }
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use forebay_base::DataType;
 
@@ -13,7 +14,7 @@ use crate::digest::Digest;
 use crate::error::DataError;
 use crate::nifti;
 use crate::pairing::{self, Pair};
-use crate::volume::{fit, normalise};
+use crate::volume::Boxed;
 
 /// Decoded samples are kept up to this many bytes, so that small sets are read once.
 const CACHE_BYTES_MAX: usize = 1 << 30;
@@ -26,7 +27,7 @@ struct VolumeSet {
     channels: u64,
     spatial: Vec<u64>,
     /// Image and labels of samples that were read before.
-    cache: BTreeMap<u64, (Array, Array)>,
+    cache: BTreeMap<u64, Arc<(Array, Array)>>,
     cached_bytes: usize,
 }
 
@@ -52,54 +53,67 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
 impl VolumeSet {
     /// Image and labels of one sample.
     fn read(&self, pair: &Pair) -> Result<(Array, Array), DataError> {
-        let box_count = self.spatial.iter().product::<u64>() as usize;
-        let mut planes: Vec<f32> = Vec::new();
+        // Headers come first: what does not fit is found before any voxel is read.
+        let mut files = Vec::new();
         let mut grid: Option<Vec<u64>> = None;
         for path in &pair.images {
-            let volume = nifti::read(path)?;
-            let (sizes, channels) = self.grid(volume.array.shape(), path)?;
+            let stream = nifti::open(path)?;
+            let (sizes, channels) = self.grid(&stream.header().shape, path)?;
             if grid.as_ref().is_some_and(|grid| *grid != sizes) {
                 let expected = format!("the sizes of the other channels, {:?}", grid.unwrap_or_default());
                 return Err(DataError::Shape { origin: path.display().to_string(), found: sizes, expected });
             }
-            // Further axes of the file are slower than the spatial ones in the file, but last (fastest) in memory.
-            let values = volume.values();
-            for channel in 0..channels {
-                let plane: Vec<f64> = values.iter().skip(channel).step_by(channels).copied().collect();
-                planes.extend(normalise(&fit(&plane, &sizes, &self.spatial)));
-            }
+            files.push((stream, channels));
             grid = Some(sizes);
         }
         let grid = grid.unwrap_or_default();
-        let channels = planes.len() / box_count.max(1);
-        if channels as u64 != self.channels {
-            let (origin, found) = (pair.images[0].display().to_string(), vec![channels as u64]);
+        let channels = files.iter().map(|(_, channels)| *channels as u64).sum();
+        let origin = pair.images[0].display().to_string();
+        if channels != self.channels {
             let expected = format!("{} channels, as input {} has", self.channels, self.input.name);
-            return Err(DataError::Shape { origin, found, expected });
+            return Err(DataError::Shape { origin, found: vec![channels], expected });
         }
-        let image = Array::from_f32(&self.input.sample_shape, &planes).converted(
-            self.input.data_type,
-            self.input_scale,
-            &pair.images[0].display().to_string(),
-        )?;
+        let mut bytes = self.buffer(DataType::Float32, channels, &origin)?;
+        for (stream, channels) in files {
+            let boxed = Boxed::read(stream, &grid, channels, &self.spatial, None)?;
+            (0..channels).for_each(|channel| boxed.push_normalised(channel, &mut bytes));
+        }
+        let image = Array::new(DataType::Float32, self.input.sample_shape.clone(), bytes);
+        let image =
+            image.expect("as many bytes as the box has").converted(self.input.data_type, self.input_scale, &origin)?;
         Ok((image, self.read_labels(&pair.labels, &grid)?))
+    }
+
+    /// An empty buffer for boxes of this type.
+    fn buffer(&self, data_type: DataType, channels: u64, origin: &str) -> Result<Vec<u8>, DataError> {
+        let sizes = self.spatial.iter().fold(channels, |product, &size| product.saturating_mul(size));
+        let bytes = forebay_limits::buffer(sizes.saturating_mul(data_type.size_bytes()));
+        bytes.map_err(|error| DataError::malformed(origin, error.to_string()))
     }
 
     fn read_labels(&self, path: &Path, grid: &[u64]) -> Result<Array, DataError> {
         let origin = path.display().to_string();
-        let volume = nifti::read(path)?;
-        let (sizes, channels) = self.grid(volume.array.shape(), path)?;
+        let stream = nifti::open(path)?;
+        let header = stream.header();
+        let (sizes, channels) = self.grid(&header.shape, path)?;
         if sizes != grid || channels != 1 {
             let expected = format!("the image's sizes {grid:?}");
-            return Err(DataError::Shape { origin, found: volume.array.shape().to_vec(), expected });
+            return Err(DataError::Shape { origin, found: header.shape.clone(), expected });
         }
-        let values = volume.values();
-        let integers: Vec<i64> = values.iter().map(|&value| value as i64).collect();
-        if let Some(index) = values.iter().zip(&integers).position(|(&value, &integer)| value != integer as f64) {
-            let value = values[index].to_string();
-            return Err(DataError::Value { origin, index, value, wanted: DataType::Int64 });
-        }
-        Ok(Array::from_i64(&self.spatial, &fit(&integers, &sizes, &self.spatial)))
+        // All of these fit as they are; others are looked at one by one.
+        let always_integers = !header.data_type.is_float() && header.data_type != DataType::UInt64;
+        let look = |index: usize, value: f64| match value == (value as i64) as f64 {
+            true => Ok(()),
+            false => {
+                let (origin, value) = (origin.clone(), value.to_string());
+                Err(DataError::Value { origin, index, value, wanted: DataType::Int64 })
+            }
+        };
+        let unchecked = always_integers && (header.slope, header.intercept) == (1.0, 0.0);
+        let boxed = Boxed::read(stream, grid, 1, &self.spatial, if unchecked { None } else { Some(&look) })?;
+        let mut bytes = self.buffer(DataType::Int64, 1, &origin)?;
+        boxed.for_each_row(0, |row| bytes.extend(row.iter().flat_map(|&value| (value as i64).to_le_bytes())));
+        Ok(Array::new(DataType::Int64, self.spatial.clone(), bytes).expect("as many bytes as the box has"))
     }
 
     /// Spatial sizes of a file's axes, and how many channels its further axes make.
@@ -130,9 +144,11 @@ impl Source for VolumeSet {
             let pair = match self.cache.get(sample) {
                 Some(pair) => pair.clone(),
                 None => {
-                    let pair = self.read(&self.pairs[*sample as usize])?;
+                    let pair = Arc::new(self.read(&self.pairs[*sample as usize])?);
                     let size_bytes = pair.0.bytes().len() + pair.1.bytes().len();
-                    if self.cached_bytes + size_bytes <= CACHE_BYTES_MAX {
+                    // What is kept must not be missing elsewhere: as much has to be free as the next sample takes.
+                    let is_room = forebay_limits::check(2 * size_bytes as u64, forebay_limits::Use::Private).is_ok();
+                    if self.cached_bytes + size_bytes <= CACHE_BYTES_MAX && is_room {
                         self.cached_bytes += size_bytes;
                         self.cache.insert(*sample, pair.clone());
                     }
@@ -141,8 +157,8 @@ impl Source for VolumeSet {
             };
             read.push(pair);
         }
-        let images: Vec<&Array> = read.iter().map(|(image, _)| image).collect();
-        let labels: Vec<&Array> = read.iter().map(|(_, labels)| labels).collect();
+        let images: Vec<&Array> = read.iter().map(|pair| &pair.0).collect();
+        let labels: Vec<&Array> = read.iter().map(|pair| &pair.1).collect();
         let inputs = BTreeMap::from([(self.input.name.clone(), stack(&images).expect("samples of one shape"))]);
         Ok(Batch { inputs, labels: stack(&labels).expect("labels of one shape") })
     }

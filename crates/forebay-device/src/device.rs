@@ -69,6 +69,13 @@ pub enum DeviceError {
         /// The system's own words.
         reason: String,
     },
+    /// The system does not give something that is no memory, such as threads.
+    Refused {
+        /// What was asked for.
+        what: String,
+        /// The system's own words.
+        reason: String,
+    },
     /// A spill file cannot be made, written or read.
     Spill {
         /// The folder that it is in.
@@ -105,6 +112,7 @@ impl fmt::Display for DeviceError {
             DeviceError::OutOfMemory { what, requested_bytes, reason } => {
                 write!(f, "the device could not provide {requested_bytes} bytes for {what}: {reason}")
             }
+            DeviceError::Refused { what, reason } => write!(f, "the system did not give {what}: {reason}"),
             DeviceError::Spill { folder, action, bytes, reason } => write!(
                 f,
                 "cannot {action} {bytes} bytes of a spill file in {}: {reason} (free space there, or name another folder \
@@ -142,6 +150,15 @@ pub trait Device: Send + Sync {
     /// [`DeviceError::Unsupported`] where the device cannot run the kernel with these operands.
     fn workspace_bytes(&self, kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc])
         -> Result<u64, DeviceError>;
+
+    /// Says ahead whether that much memory of the machine could be had in all, for what takes it piece by piece and would fail at
+    /// the last one. A device whose heaps are no memory of the machine looks at `host_bytes` alone; one that cannot say agrees.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    fn check_room(&self, _heap_bytes: u64, _host_bytes: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
 
     /// Obtains physical memory in one piece, for mapping into reservations; rounded up to whole tiles.
     ///

@@ -14,8 +14,8 @@
 ///
 /// impl Device for Diskless {
 ///     forward! {
-///         inner: limits workspace_bytes create_heap destroy_heap create_reservation create_placed create_host_block
-///         destroy_memory create_stream destroy_stream create_event destroy_event submit synchronize recover wait_event
+///         inner: limits workspace_bytes check_room create_heap destroy_heap create_reservation create_placed
+///         create_host_block destroy_memory create_stream destroy_stream create_event destroy_event submit synchronize recover wait_event
 ///         query_event event_time write_host read_host take_index_fault usage set_trace take_trace
 ///     }
 ///
@@ -44,6 +44,11 @@ macro_rules! forward {
             writes: &[$crate::base::TensorDesc],
         ) -> Result<u64, $crate::DeviceError> {
             self.$inner.workspace_bytes(kernel, reads, writes)
+        }
+    };
+    (@check_room $inner:ident) => {
+        fn check_room(&self, heap_bytes: u64, host_bytes: u64) -> Result<(), $crate::DeviceError> {
+            self.$inner.check_room(heap_bytes, host_bytes)
         }
     };
     (@create_heap $inner:ident) => {

@@ -7,6 +7,7 @@
 //! | [`chaos`] | any device, with random delays and the most permissive legal reordering, so that a missing barrier shows |
 //!
 //! [`signals`] is for programs: what ends a process where an error would do.
+//! [`last_resort`] is for programs: what they say when memory runs out where nothing can be done about it.
 //!
 //! Callers validate (bindings, ordering, budgets); devices report only what callers cannot foresee.
 //!
@@ -54,6 +55,7 @@ pub mod chaos;
 pub mod device;
 mod forward;
 pub mod host;
+pub mod last_resort;
 pub mod mapping;
 pub mod null;
 pub mod signals;

@@ -41,7 +41,7 @@ use forebay_queue::Events;
 use forebay_sync::states::Aliasing;
 
 use crate::device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
-use crate::host::{check_available, kernels};
+use crate::host::{check_available, kernels, Use};
 use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 
 mod lowering;
@@ -203,6 +203,10 @@ impl Device for NullDevice {
         Ok(id)
     }
 
+    fn check_room(&self, _: u64, host_bytes: u64) -> Result<(), DeviceError> {
+        check_available("host blocks", host_bytes, Use::Private)
+    }
+
     fn destroy_heap(&self, heap: HeapId) {
         let mut state = self.state();
         if let Some(size_bytes) = state.heaps.remove(&heap) {
@@ -228,7 +232,7 @@ impl Device for NullDevice {
     }
 
     fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        check_available("a host block", size_bytes)?;
+        check_available("a host block", size_bytes, Use::Private)?;
         let mut bytes = Vec::new();
         let length = usize::try_from(size_bytes).unwrap_or(usize::MAX);
         bytes.try_reserve_exact(length).map_err(|error| DeviceError::OutOfMemory {

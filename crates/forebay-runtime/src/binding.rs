@@ -51,6 +51,11 @@ impl Binding {
     }
 
     fn fill(&mut self, plan: &Plan, staging_bytes: u64, folder: &Path) -> Result<(), DeviceError> {
+        // What does not fit in all is refused before the first piece of it is taken.
+        let of = |kind| plan.memories.iter().filter(move |memory| memory.kind == kind).map(|memory| memory.size_bytes);
+        let heap_bytes = plan.heaps.iter().copied().chain(of(MemoryKind::Placed)).fold(0, u64::saturating_add);
+        let host_bytes = of(MemoryKind::HostBlock).fold(staging_bytes, u64::saturating_add);
+        self.device.check_room(heap_bytes, host_bytes)?;
         for &size_bytes in &plan.heaps {
             self.heaps.push(self.device.create_heap(size_bytes)?);
         }

@@ -343,6 +343,10 @@ impl Device for VulkanDevice {
         scratch_bytes(kernel, reads, writes, &self.gpu.offer)
     }
 
+    fn check_room(&self, heap_bytes: u64, host_bytes: u64) -> Result<(), DeviceError> {
+        lock(&self.shared).memories.check_room(heap_bytes, host_bytes)
+    }
+
     fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError> {
         lock(&self.shared).memories.create_heap(size_bytes)
     }

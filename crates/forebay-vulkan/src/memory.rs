@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ash::vk;
 use forebay_base::{HeapId, MemoryId, Region};
-use forebay_device::host::check_available;
 use forebay_device::host::spill_file::SpillFile;
+use forebay_device::host::{check_available, Use};
 use forebay_device::mapping::Mapping;
 use forebay_device::{DeviceError, DeviceUsage};
 
@@ -109,12 +109,18 @@ impl Memories {
             return Err(refused(format!("the device gives at most {max} bytes in one piece")));
         }
         if self.caps.checked {
-            check_available(what, size_bytes)?;
+            check_available(what, size_bytes, Use::Private)?;
         }
         let memory = allocate(&self.gpu, size_bytes, types, vk::MemoryPropertyFlags::DEVICE_LOCAL).map_err(refused)?;
         self.usage.heap_bytes += size_bytes;
         self.usage.heap_peak_bytes = self.usage.heap_peak_bytes.max(self.usage.heap_bytes);
         Ok(memory)
+    }
+
+    /// Refuses what the machine does not have: host memory, and device memory where that is the machine's own.
+    pub fn check_room(&self, heap_bytes: u64, host_bytes: u64) -> Result<(), DeviceError> {
+        let bytes = if self.caps.checked { heap_bytes.saturating_add(host_bytes) } else { host_bytes };
+        check_available("device and host memory", bytes, Use::Private)
     }
 
     pub fn create_heap(&mut self, size_bytes: u64) -> Result<HeapId, DeviceError> {
@@ -163,7 +169,7 @@ impl Memories {
 
     pub fn create_host_block(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         let (what, size_bytes) = ("a host block", size_bytes.max(1));
-        check_available(what, size_bytes)?;
+        check_available(what, size_bytes, Use::Private)?;
         self.count_host(what, size_bytes)?;
         let made = host_block(&self.gpu, size_bytes, vk::MemoryPropertyFlags::HOST_CACHED);
         let made = made.inspect_err(|_| self.usage.host_bytes -= size_bytes)?;

@@ -9,7 +9,6 @@ mod folder;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -148,11 +147,7 @@ fn manifest_text(content: &Content) -> serde_json::Result<String> {
 }
 
 fn read_content(path: &Path) -> Result<Content, String> {
-    let size_bytes = fs::metadata(path).map_err(|error| error.to_string())?.len();
-    if size_bytes > MANIFEST_BYTES_MAX {
-        return Err(format!("{size_bytes} bytes are too many for a manifest"));
-    }
-    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let text = forebay_limits::read_text(path, MANIFEST_BYTES_MAX).map_err(|error| error.to_string())?;
     let manifest: Manifest =
         serde_json::from_str(&text).map_err(|error| format!("not a checkpoint, or cut short: {error}"))?;
     if manifest.version != VERSION {
@@ -171,13 +166,12 @@ fn read_content(path: &Path) -> Result<Content, String> {
 }
 
 fn read_tensors(path: &Path, expected: &TensorFile) -> Result<BTreeMap<String, Tensor>, String> {
-    let mut file = fs::File::open(path).map_err(|error| error.to_string())?;
-    let size_bytes = file.metadata().map_err(|error| error.to_string())?.len();
+    let size_bytes = fs::metadata(path).map_err(|error| error.to_string())?.len();
     if size_bytes != expected.size_bytes {
         return Err(format!("{size_bytes} bytes instead of {}: the file is incomplete", expected.size_bytes));
     }
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    // The tensors are copies of the file's bytes.
+    let bytes = forebay_limits::read(path, size_bytes, 2).map_err(|error| error.to_string())?;
     let crc32 = crc32fast::hash(&bytes);
     if crc32 != expected.crc32 {
         return Err(format!("checksum {crc32:08x} instead of {:08x}: the file was changed", expected.crc32));

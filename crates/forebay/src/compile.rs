@@ -10,7 +10,7 @@ use forebay_model::{Graph, Tensor, ValueId};
 use forebay_plan::cost::Costs;
 use forebay_plan::fuse::fuse;
 use forebay_plan::saved_costs::Unknown;
-use forebay_plan::{choose_groups, page, plan_in_groups, PlanError, PlanOptions, SavedCosts};
+use forebay_plan::{choose_groups, page, plan_in_groups, Plan, PlanError, PlanOptions, SavedCosts};
 use forebay_runtime::{PagedOptions, StepTimes};
 
 use crate::error::Error;
@@ -188,6 +188,7 @@ fn step_within(
             // Shares are of what the plan takes, in every mode.
             paging.plan.statistics.in_core_peak_bytes = in_core_peak_bytes;
         }
+        count_reserved(&mut paging.plan, reserved_bytes);
         let (growth, spill_dir) = (options.growth, options.spill_dir.clone());
         return Ok(Step::Paged(paging, PagedOptions { strategy, growth, host_bytes, spill_dir }));
     }
@@ -198,7 +199,7 @@ fn step_within(
         check: options.check || cfg!(debug_assertions),
         ..PlanOptions::default()
     };
-    let plan =
+    let mut plan =
         plan_in_groups(program, groups, &plan_options, limits, costs).map_err(|error| match (error, host_bytes) {
             (PlanError::HostBudget { needed_bytes, spilled, .. }, Some(budget_bytes)) => {
                 let needed_bytes = needed_bytes + reserved_bytes;
@@ -206,7 +207,15 @@ fn step_within(
             }
             (error, _) => Error::Plan(error),
         })?;
+    count_reserved(&mut plan, reserved_bytes);
     Ok(Step::Planned(plan, options.spill_dir.clone()))
+}
+
+/// Host memory that is taken whatever the plan counts as the plan's from here on: what is reported is what a budget has to hold.
+fn count_reserved(plan: &mut Plan, reserved_bytes: u64) {
+    let statistics = &mut plan.statistics;
+    statistics.host_bytes = statistics.host_bytes.saturating_add(reserved_bytes);
+    statistics.host_budget_bytes = statistics.host_budget_bytes.map(|bytes| bytes.saturating_add(reserved_bytes));
 }
 
 /// Inputs that are indices of a gather, directly or converted, with the number of entries that they choose from.

@@ -8,6 +8,9 @@ use forebay_plan::{MachineDescription, PlanError, SavedCosts};
 use crate::error::Error;
 use crate::files;
 
+/// The longest file that is read, in bytes: costs of a hundred thousand launches are shorter.
+const DOCUMENT_BYTES_MAX: u64 = 256 << 20;
+
 /// A machine by the name of one that comes with the library, or by the file that describes it.
 ///
 /// # Errors
@@ -44,7 +47,7 @@ pub fn write_costs(path: &Path, costs: &SavedCosts) -> Result<(), Error> {
 
 fn read<T>(path: &Path, parse: impl Fn(&str) -> Result<T, PlanError>) -> Result<T, Error> {
     let path = PathBuf::from(path);
-    match std::fs::read_to_string(&path) {
+    match forebay_limits::read_text(&path, DOCUMENT_BYTES_MAX) {
         Ok(text) => parse(&text).map_err(|error| Error::Document { path, error }),
         Err(error) => Err(Error::File { path, action: "read", reason: error.to_string() }),
     }

@@ -88,6 +88,7 @@ pub use forebay_base::{ByteRange, DataType};
 pub use forebay_data as data;
 pub use forebay_device as device;
 pub use forebay_device::{Device, DeviceUsage};
+pub use forebay_limits as limits;
 pub use forebay_memory as memory;
 pub use forebay_memory::size::{self as budget, MemorySize};
 pub use forebay_model::graph::Attribute;

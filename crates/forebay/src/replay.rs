@@ -3,7 +3,6 @@
 //! Nothing runs and no device is needed. The planner, the lower bound and the verifier are `forebay_plan::swap`'s; this module
 //! reads the files and puts the numbers together.
 
-use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
 
@@ -18,6 +17,8 @@ use forebay_plan::swap::{trace, workload};
 
 use crate::error::Error;
 
+/// The longest trace that is read, in bytes, packed and unpacked: a step of a million kernels is shorter.
+const TRACE_BYTES_MAX: u64 = 1 << 30;
 /// The first bytes of a gzip file.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
@@ -63,13 +64,15 @@ impl Replay {
 pub fn read_trace(path: &Path) -> Result<Workload, Error> {
     let failed =
         |error: std::io::Error| Error::File { path: path.to_owned(), action: "read", reason: error.to_string() };
-    let bytes = std::fs::read(path).map_err(failed)?;
-    let mut text = String::new();
+    let mut bytes = forebay_limits::read(path, TRACE_BYTES_MAX, 1).map_err(failed)?;
     if bytes.starts_with(&GZIP_MAGIC) {
-        MultiGzDecoder::new(bytes.as_slice()).read_to_string(&mut text).map_err(failed)?;
-    } else {
-        bytes.as_slice().read_to_string(&mut text).map_err(failed)?;
+        let unpacked = MultiGzDecoder::new(bytes.as_slice());
+        bytes = forebay_limits::read_up_to(unpacked, TRACE_BYTES_MAX + 1).map_err(failed)?;
+        if bytes.len() as u64 > TRACE_BYTES_MAX {
+            return Err(failed(std::io::Error::other(format!("it unpacks to more than {TRACE_BYTES_MAX} bytes"))));
+        }
     }
+    let text = forebay_limits::files::text(bytes).map_err(failed)?;
     trace::parse(&text).map_err(|error| Error::Swap { path: path.to_owned(), error })
 }
 

@@ -81,8 +81,7 @@ impl Limits {
 
     /// The least budget, and one that is half way to enough: in the first what steps change is on disk.
     fn budgets(&self) -> [u64; 2] {
-        let reserved = self.trainer(u64::MAX, None).usage().host_bytes + (1 << 20);
-        [self.host_bytes, self.host_bytes.midpoint(reserved + self.roomy_host_bytes)]
+        [self.host_bytes, self.host_bytes.midpoint(self.roomy_host_bytes)]
     }
 }
 

@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 #[path = "../../../forebay/tests/common/onnx/protobuf.rs"]
-mod protobuf;
+pub mod protobuf;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -5,15 +5,12 @@ use std::io;
 use std::sync::Arc;
 
 use forebay_base::{HeapId, MemoryId, Region};
+pub use forebay_limits::Use;
 
 use super::spill_file::SpillFile;
-use super::sys::{available_bytes, AddressRange, MemoryFile};
+use super::sys::{AddressRange, MemoryFile};
 use crate::device::{DeviceError, DeviceUsage};
 use crate::mapping::Mapping;
-
-/// Memory that is left to the rest of the machine, in bytes: a request that would eat into it is refused, because the
-/// system would answer it by killing a process later.
-const RESERVE_BYTES: u64 = 64 << 20;
 
 struct Heap {
     file: MemoryFile,
@@ -64,17 +61,18 @@ fn out_of_memory(what: &'static str, requested_bytes: u64, reason: impl ToString
     DeviceError::OutOfMemory { what, requested_bytes, reason: reason.to_string() }
 }
 
-/// Refuses what the machine does not have at this moment.
+/// Refuses what the machine, a control group or a resource limit does not have at this moment: the system would answer it by
+/// killing a process later.
 ///
 /// # Errors
-/// [`DeviceError::OutOfMemory`].
-pub fn check_available(what: &'static str, requested_bytes: u64) -> Result<(), DeviceError> {
-    match available_bytes() {
-        Some(available) if requested_bytes.saturating_add(RESERVE_BYTES) > available => {
-            Err(out_of_memory(what, requested_bytes, format!("the machine has {available} bytes available")))
-        }
-        _ => Ok(()),
-    }
+/// [`DeviceError::OutOfMemory`], with the limit and what can be done.
+pub fn check_available(what: &'static str, requested_bytes: u64, purpose: Use) -> Result<(), DeviceError> {
+    forebay_limits::check(requested_bytes, purpose).map_err(|shortage| {
+        let way_out =
+            "take less with --device-memory or --host-memory, move what exceeds both to disk with --spill-dir, or \
+                       raise the limit";
+        out_of_memory(what, requested_bytes, format!("{shortage} ({way_out})"))
+    })
 }
 
 fn misuse(reason: String) -> DeviceError {
@@ -102,7 +100,7 @@ impl Memories {
             let reason = format!("the device has {} bytes, {} are taken", self.heap_cap_bytes, self.usage.heap_bytes);
             return Err(out_of_memory(what, size_bytes, reason));
         }
-        check_available(what, size_bytes)?;
+        check_available(what, size_bytes, Use::Memory)?;
         let file = MemoryFile::new(size_bytes).map_err(|error| out_of_memory(what, size_bytes, error))?;
         self.usage.heap_bytes += size_bytes;
         self.usage.heap_peak_bytes = self.usage.heap_peak_bytes.max(self.usage.heap_bytes);
@@ -131,14 +129,16 @@ impl Memories {
 
     pub fn create_reservation(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         let size_bytes = self.whole_tiles(size_bytes);
-        let range =
-            AddressRange::reserve(size_bytes).map_err(|error| out_of_memory("a reservation", size_bytes, error))?;
+        let what = "a reservation";
+        check_available(what, size_bytes, Use::Addresses)?;
+        let range = AddressRange::reserve(size_bytes).map_err(|error| out_of_memory(what, size_bytes, error))?;
         Ok(self.add_memory(range, size_bytes, Kind::Reservation))
     }
 
     pub fn create_placed(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         let size_bytes = self.whole_tiles(size_bytes);
         let what = "a placed heap";
+        check_available(what, size_bytes, Use::Addresses)?;
         let range = AddressRange::reserve(size_bytes).map_err(|error| out_of_memory(what, size_bytes, error))?;
         let file = self.new_file(what, size_bytes)?;
         // The mapping keeps the file's pages; the file itself is not needed again.
@@ -152,7 +152,7 @@ impl Memories {
     pub fn create_host_block(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         let size_bytes = size_bytes.max(1);
         let what = "a host block";
-        check_available(what, size_bytes)?;
+        check_available(what, size_bytes, Use::Private)?;
         self.count_host(what, size_bytes)?;
         let range = AddressRange::host_block(size_bytes).map_err(|error| {
             self.usage.host_bytes -= size_bytes;
@@ -290,9 +290,9 @@ impl Memories {
     }
 }
 
-/// An error of the system, for streams that cannot be made.
-pub(super) fn system(what: &'static str, error: io::Error) -> DeviceError {
-    DeviceError::OutOfMemory { what, requested_bytes: 0, reason: error.to_string() }
+/// An error of the system, for what is no memory.
+pub(super) fn system(what: impl Into<String>, error: io::Error) -> DeviceError {
+    DeviceError::Refused { what: what.into(), reason: error.to_string() }
 }
 
 #[cfg(test)]

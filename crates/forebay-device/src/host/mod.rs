@@ -32,7 +32,7 @@ use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 use disk::{Disk, Transfer, DISK_BYTES};
 use link::Link;
 use lock::lock;
-pub use memory::check_available;
+pub use memory::{check_available, Use};
 use memory::{system, Address, Memories};
 use shared::Shared;
 use spill_file::SpillFile;
@@ -44,10 +44,20 @@ const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;
 /// inside that with the next.
 const STACK_SIZE_BYTES: usize = 16 << 20;
 
+/// The most threads that a device works with, unless the machine runs more at once: further ones cost memory and help nothing.
+pub const THREADS_MAX: usize = 256;
+
+/// How many threads a device has that is asked for this many: at most [`THREADS_MAX`], or as many as the machine runs at once if
+/// those are more.
+pub fn threads_of(asked: Option<usize>) -> usize {
+    let available = std::thread::available_parallelism().map_or(1, usize::from);
+    asked.unwrap_or(available).clamp(1, available.max(THREADS_MAX))
+}
+
 /// Settings of a host device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostOptions {
-    /// Threads that work; none for as many as the machine runs at once.
+    /// Threads that work; none for as many as the machine runs at once. More than [`threads_of`] allows are not made.
     pub threads: Option<usize>,
     /// Bytes that count as device memory; none for all that the machine has.
     pub memory_bytes: Option<u64>,
@@ -108,17 +118,24 @@ impl HostDevice {
     pub fn new(options: &HostOptions) -> Result<HostDevice, DeviceError> {
         let tile_size_bytes = options.tile_size_bytes;
         let heap_size_max_bytes = whole_tiles(tile_size_bytes, options.heap_bytes_max, sys::page_bytes())?;
-        let available = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = options.threads.unwrap_or(available).max(1);
+        let threads = threads_of(options.threads);
+        check_available("the stacks of threads", (STACK_SIZE_BYTES * threads) as u64, Use::Addresses)?;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .stack_size(STACK_SIZE_BYTES)
             .thread_name(|index| format!("host device {index}"))
             .build()
-            .map_err(|error| system("threads", std::io::Error::other(error)))?;
-        let memory_bytes = options.memory_bytes.or_else(sys::total_bytes).unwrap_or(u64::MAX);
+            .map_err(|error| {
+                let error = std::io::Error::other(format!("{error} (fewer may do: --threads)"));
+                system(format!("{threads} threads"), error)
+            })?;
+        let total = forebay_limits::total();
+        let limited_by =
+            total.as_ref().and_then(|total| total.source.as_ref()).filter(|_| options.memory_bytes.is_none());
+        let limited_by = limited_by.map(|source| format!(", memory of {source}")).unwrap_or_default();
+        let memory_bytes = options.memory_bytes.or(total.map(|total| total.bytes)).unwrap_or(u64::MAX);
         let limits = Limits {
-            name: format!("host ({threads} thread{})", if threads == 1 { "" } else { "s" }),
+            name: format!("host ({threads} thread{}{limited_by})", if threads == 1 { "" } else { "s" }),
             tiled: options.tiled,
             unified: options.unified,
             tile_size_bytes,
@@ -237,6 +254,12 @@ impl Device for HostDevice {
         writes: &[TensorDesc],
     ) -> Result<u64, DeviceError> {
         kernels::workspace_bytes(kernel, reads, writes)
+    }
+
+    fn check_room(&self, heap_bytes: u64, host_bytes: u64) -> Result<(), DeviceError> {
+        // Both are the machine's memory here, but only host blocks are this process's own data.
+        check_available("device and host memory", heap_bytes.saturating_add(host_bytes), Use::Memory)?;
+        check_available("host blocks", host_bytes, Use::Private)
     }
 
     fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError> {

@@ -213,25 +213,9 @@ impl Drop for AddressRange {
     }
 }
 
-/// Memory that the system could still hand out, in bytes, where it says so.
-pub(super) fn available_bytes() -> Option<u64> {
-    memory_information("MemAvailable:")
-}
-
 /// The unit in which the system maps, in bytes.
 pub(super) fn page_bytes() -> u64 {
     // SAFETY: the call has no requirement.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u64::try_from(bytes).unwrap_or(TILE_SIZE_BYTES)
-}
-
-/// Memory that the machine has, in bytes, where the system says so.
-pub(super) fn total_bytes() -> Option<u64> {
-    memory_information("MemTotal:")
-}
-
-fn memory_information(field: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with(field))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
 }

@@ -1,10 +1,10 @@
 //! From ONNX's messages to a graph.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use forebay_base::DataType;
 
+use super::external::Folder;
 use super::proto::attribute_proto::AttributeType;
 use super::proto::tensor_shape_proto::dimension::Value as DimensionValue;
 use super::proto::type_proto::Value as TypeValue;
@@ -19,7 +19,7 @@ use crate::tensor::Tensor;
 const OLDEST_IR_VERSION: i64 = 3;
 
 /// Builds the graph, and keeps what is needed to write the model back.
-pub(super) fn model(mut proto: ModelProto, directory: Option<&Path>) -> Result<Model, ModelError> {
+pub(super) fn model(mut proto: ModelProto, folder: Option<&Folder>) -> Result<Model, ModelError> {
     if proto.graph.is_none() {
         return Err(malformed("it holds no graph"));
     }
@@ -29,7 +29,7 @@ pub(super) fn model(mut proto: ModelProto, directory: Option<&Path>) -> Result<M
     }
     let versions = versions(&proto)?;
     let Some(graph_proto) = &mut proto.graph else { return Err(malformed("it holds no graph")) };
-    let mut reader = Reader { directory, versions, graph: Graph::default(), contents: BTreeMap::new() };
+    let mut reader = Reader { folder, versions, graph: Graph::default(), contents: BTreeMap::new() };
     reader.graph.name = graph_proto.name().to_string();
     reader.initializers(graph_proto)?;
     reader.inputs(graph_proto)?;
@@ -44,6 +44,10 @@ fn versions(proto: &ModelProto) -> Result<BTreeMap<String, i64>, ModelError> {
     for import in &proto.opset_import {
         let domain = if import.domain() == "ai.onnx" { "" } else { import.domain() };
         versions.insert(domain.to_string(), import.version());
+        if import.version() < 1 {
+            let set = if domain.is_empty() { "ONNX" } else { domain };
+            return Err(malformed(format!("operator set {} of {set}: the first one is 1", import.version())));
+        }
         if domain.is_empty() && import.version() > NEWEST_OPSET {
             let reason = format!(
                 "the model uses operator set {} of ONNX; the newest that Forebay knows is {NEWEST_OPSET} (convert the \
@@ -63,7 +67,7 @@ fn label(node: &NodeProto) -> &str {
 }
 
 struct Reader<'a> {
-    directory: Option<&'a Path>,
+    folder: Option<&'a Folder>,
     versions: BTreeMap<String, i64>,
     graph: Graph,
     contents: BTreeMap<String, Tensor>,
@@ -95,7 +99,7 @@ impl Reader<'_> {
             return Err(malformed(format!("the initializer '{name}' is sparse, which Forebay does not have")));
         }
         for initializer in &mut proto.initializer {
-            let tensor = tensor::take(initializer, self.directory)?;
+            let tensor = tensor::take(initializer, self.folder)?;
             self.define_contents(initializer.name.as_deref().unwrap_or_default(), tensor)?;
         }
         Ok(())
@@ -143,7 +147,7 @@ impl Reader<'_> {
         let mut producer_of: BTreeMap<ValueId, usize> = BTreeMap::new();
         for (i, node) in proto.node.iter_mut().enumerate() {
             if is_constant(node) {
-                let tensor = constant(node, self.directory)?;
+                let tensor = constant(node, self.folder)?;
                 let name = node.output.first().map(String::as_str).unwrap_or_default();
                 let id = self.define_contents(name, tensor)?;
                 self.graph.constants.insert(id);
@@ -191,7 +195,7 @@ impl Reader<'_> {
         let (domain, op_type) = (domain.to_string(), proto.op_type().to_string());
         let mut attributes = BTreeMap::new();
         for attribute in &mut proto.attribute {
-            let Some(value) = self::attribute(attribute, &name, self.directory)? else {
+            let Some(value) = self::attribute(attribute, &name, self.folder)? else {
                 return Err(ModelError::UnsupportedOperator { domain, op_type, version, node: name });
             };
             // Only the contents of initializers and constants are kept apart from the messages.
@@ -213,7 +217,7 @@ pub(super) fn is_constant(node: &NodeProto) -> bool {
 }
 
 /// The value of a `Constant` node, whichever of its attributes holds it.
-fn constant(node: &mut NodeProto, directory: Option<&Path>) -> Result<Tensor, ModelError> {
+fn constant(node: &mut NodeProto, folder: Option<&Folder>) -> Result<Tensor, ModelError> {
     let name = label(node).to_string();
     let error = |reason: &str| ModelError::Operator {
         op_type: "Constant".to_string(),
@@ -224,7 +228,7 @@ fn constant(node: &mut NodeProto, directory: Option<&Path>) -> Result<Tensor, Mo
         return Err(error("it must have exactly one attribute"));
     };
     let attribute_name = proto.name().to_string();
-    let value = attribute(proto, &name, directory)?;
+    let value = attribute(proto, &name, folder)?;
     let length = |count: usize| count as u64;
     match (attribute_name.as_str(), value) {
         ("value", Some(Attribute::Tensor(tensor))) => Ok(tensor),
@@ -237,11 +241,7 @@ fn constant(node: &mut NodeProto, directory: Option<&Path>) -> Result<Tensor, Mo
 }
 
 /// The value of an attribute; `None` for a subgraph.
-fn attribute(
-    proto: &mut AttributeProto,
-    node: &str,
-    directory: Option<&Path>,
-) -> Result<Option<Attribute>, ModelError> {
+fn attribute(proto: &mut AttributeProto, node: &str, folder: Option<&Folder>) -> Result<Option<Attribute>, ModelError> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if !proto.ref_attr_name().is_empty() {
         let reason = format!("attribute '{}' of node '{node}' refers to an attribute outside a function", proto.name());
@@ -256,7 +256,7 @@ fn attribute(
         AttributeType::Strings => Attribute::Strings(proto.strings.iter().map(|bytes| text(bytes)).collect()),
         AttributeType::Tensor => {
             let missing = || malformed(format!("the tensor attribute of node '{node}' is empty"));
-            Attribute::Tensor(tensor::take(proto.t.as_mut().ok_or_else(missing)?, directory)?)
+            Attribute::Tensor(tensor::take(proto.t.as_mut().ok_or_else(missing)?, folder)?)
         }
         AttributeType::Graph | AttributeType::Graphs => return Ok(None),
         other => {

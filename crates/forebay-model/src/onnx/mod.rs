@@ -5,6 +5,7 @@
 //! the contents of some tensors replaced: names, documentation, metadata and operator sets stay.
 
 mod export;
+mod external;
 mod import;
 mod order;
 mod tensor;
@@ -23,6 +24,7 @@ use prost::Message;
 use crate::error::ModelError;
 use crate::graph::Graph;
 use crate::tensor::Tensor;
+use external::Folder;
 
 pub use export::write;
 
@@ -43,21 +45,25 @@ pub struct Model {
 /// Bytes that are no ONNX model, a model that breaks ONNX's rules, data types or attributes that Forebay does not have, or
 /// external data that cannot be read.
 pub fn read(bytes: &[u8], directory: Option<&Path>) -> Result<Model, ModelError> {
+    decode(bytes, directory.map(Folder::new).as_ref())
+}
+
+fn decode(bytes: &[u8], folder: Option<&Folder>) -> Result<Model, ModelError> {
     if bytes.is_empty() {
         return Err(malformed("there are no bytes"));
     }
     let proto = proto::ModelProto::decode(bytes).map_err(|error| malformed(error.to_string()))?;
-    import::model(proto, directory)
+    import::model(proto, folder)
 }
 
-/// Reads a model from a file; external data files lie beside it.
+/// Reads a model from a file; external data files lie next to it, or next to the file that it is a link to.
 ///
 /// # Errors
-/// As [`read`], and where the file cannot be read.
+/// As [`read`], and where the file cannot be read, or the memory that it takes is not there.
 pub fn read_file(path: &Path) -> Result<Model, ModelError> {
-    let bytes = std::fs::read(path).map_err(|error| file_error(path, &error))?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    read(&bytes, Some(directory)).map_err(|error| match error {
+    // The messages are a copy of the file, and their contents are kept.
+    let bytes = forebay_limits::read(path, u64::MAX, 2).map_err(|error| file_error(path, &error))?;
+    decode(&bytes, Some(&Folder::of_model(path))).map_err(|error| match error {
         ModelError::Malformed { reason } => malformed(format!("{}: {reason}", path.display())),
         other => other,
     })

@@ -1,14 +1,11 @@
 //! Tensors of ONNX files: raw, typed, or in files of their own.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::{Component, Path, PathBuf};
-
 use forebay_base::DataType;
 
+use super::external::{self, Folder};
+use super::malformed;
 use super::proto::tensor_proto::{DataLocation, DataType as OnnxType};
 use super::proto::TensorProto;
-use super::{file_error, malformed};
 use crate::error::ModelError;
 use crate::tensor::Tensor;
 
@@ -40,7 +37,7 @@ pub(super) fn data_type(number: i32, what: &str) -> Result<DataType, ModelError>
 
 /// Takes the contents out of a tensor message: raw data is moved, the rest of the message stays. Nothing is allocated
 /// before the declared size agrees with the bytes that are there.
-pub(super) fn take(proto: &mut TensorProto, directory: Option<&Path>) -> Result<Tensor, ModelError> {
+pub(super) fn take(proto: &mut TensorProto, folder: Option<&Folder>) -> Result<Tensor, ModelError> {
     let what = format!("tensor '{}'", proto.name());
     let data_type = data_type(proto.data_type(), &what)?;
     let mut shape = Vec::with_capacity(proto.dims.len());
@@ -60,7 +57,7 @@ pub(super) fn take(proto: &mut TensorProto, directory: Option<&Path>) -> Result<
         return Err(malformed(format!("{what} holds its data twice")));
     }
     let bytes = if is_external {
-        external(proto, &what, size_bytes, directory)?
+        external::read(proto, &what, size_bytes, folder)?
     } else if is_raw {
         proto.raw_data.take().unwrap_or_default()
     } else {
@@ -128,59 +125,4 @@ pub(super) fn put(proto: &mut TensorProto, tensor: &Tensor) {
         raw_data: Some(tensor.bytes.to_vec()),
         ..TensorProto::default()
     };
-}
-
-/// Reads a tensor's part of an external data file.
-fn external(proto: &TensorProto, what: &str, size_bytes: u64, directory: Option<&Path>) -> Result<Vec<u8>, ModelError> {
-    let entry = |key: &str| proto.external_data.iter().find(|entry| entry.key() == key).map(|entry| entry.value());
-    let number = |key: &str| match entry(key) {
-        None => Ok(None),
-        Some(text) => text
-            .parse::<u64>()
-            .map(Some)
-            .map_err(|_| malformed(format!("{what}: external {key} '{text}' is no number"))),
-    };
-    let location = entry("location").ok_or_else(|| malformed(format!("{what} names no external data file")))?;
-    let offset_bytes = number("offset")?.unwrap_or(0);
-    let length_bytes = number("length")?.unwrap_or(size_bytes);
-    if length_bytes != size_bytes {
-        let reason = format!("{what} needs {size_bytes} bytes, but its part of '{location}' has {length_bytes}");
-        return Err(malformed(reason));
-    }
-    let path = external_path(what, location, directory)?;
-    let metadata = std::fs::metadata(&path).map_err(|error| file_error(&path, &error))?;
-    let fits = offset_bytes.checked_add(length_bytes).is_some_and(|end| end <= metadata.len());
-    if !metadata.is_file() || !fits {
-        let reason = format!(
-            "{what} lies at bytes {offset_bytes} to {offset_bytes} + {length_bytes} of a file that has {} bytes",
-            metadata.len()
-        );
-        return Err(ModelError::File { path: path.display().to_string(), reason });
-    }
-    let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = File::open(&path)?;
-        file.seek(SeekFrom::Start(offset_bytes))?;
-        let mut bytes = vec![0; length_bytes as usize];
-        file.read_exact(&mut bytes)?;
-        Ok(bytes)
-    };
-    read().map_err(|error| file_error(&path, &error))
-}
-
-/// The path of an external data file, which must lie in the model's directory or below.
-fn external_path(what: &str, location: &str, directory: Option<&Path>) -> Result<PathBuf, ModelError> {
-    let relative = Path::new(location);
-    let inside = relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-    if location.is_empty() || !inside {
-        let reason = format!("{what} lies in the file '{location}', outside the model's directory");
-        return Err(malformed(reason));
-    }
-    match directory {
-        Some(directory) => Ok(directory.join(relative)),
-        None => Err(ModelError::Request {
-            reason: format!(
-                "{what} lies in the file '{location}': say in which directory, or read the model from its file"
-            ),
-        }),
-    }
 }

@@ -231,9 +231,80 @@ fn versions_out_of_range_are_refused() {
     proto.opset_import[0].version = Some(crate::operators::NEWEST_OPSET + 1);
     let message = read(&proto.encode_to_vec(), None).unwrap_err().to_string();
     assert!(message.contains("operator set 28"), "{message}");
+    for version in [0, -5, i64::MIN] {
+        proto.opset_import[0].version = Some(version);
+        let message = read(&proto.encode_to_vec(), None).unwrap_err().to_string();
+        assert!(message.contains(&format!("operator set {version} of ONNX: the first one is 1")), "{message}");
+    }
     proto.ir_version = Some(2);
     proto.opset_import[0].version = Some(17);
     assert!(read(&proto.encode_to_vec(), None).unwrap_err().to_string().contains("IR version 2"));
+}
+
+/// [`addition`], with `w` of a number of elements in a file of its own.
+fn external_of(location: &str, offset: &str, length: &str, count: i64) -> Vec<u8> {
+    let entry =
+        |key: &str, value: &str| StringStringEntryProto { key: Some(key.to_string()), value: Some(value.to_string()) };
+    let tensor = TensorProto {
+        data_location: Some(DataLocation::External as i32),
+        external_data: vec![entry("location", location), entry("offset", offset), entry("length", length)],
+        ..raw("w", OnnxType::Float, &[count], &[])
+    };
+    model(GraphProto { initializer: vec![tensor], ..addition() }).encode_to_vec()
+}
+
+fn external(location: &str, offset: &str, length: &str) -> Vec<u8> {
+    external_of(location, offset, length, 2)
+}
+
+/// A sparse file of 4 TiB is no reason to ask for 4 TiB of memory and fall over.
+#[test]
+fn external_data_beyond_memory_is_an_error() {
+    let directory = std::env::temp_dir().join(format!("forebay-external-sparse-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::File::create(directory.join("w.bin")).unwrap().set_len(1 << 42).unwrap();
+    let bytes = external_of("w.bin", "0", &(1u64 << 42).to_string(), 1 << 40);
+    let error = read(&bytes, Some(&directory)).unwrap_err().to_string();
+    assert!(error.contains("tensor 'w'") && error.contains("8.0 TiB would be needed"), "{error}");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// `cache/snapshots/1/model.onnx` and its data are links into `cache/blobs`, as caches of model hubs have them; other links
+/// lead out of the folder.
+#[cfg(unix)]
+#[test]
+fn links_lead_no_further_than_the_folder_of_the_models_own_file() {
+    use std::os::unix::fs::symlink;
+    let base = std::env::temp_dir().join(format!("forebay-external-links-{}", std::process::id()));
+    let (blobs, snapshot) = (base.join("cache/blobs"), base.join("cache/snapshots/1"));
+    std::fs::create_dir_all(&blobs).unwrap();
+    std::fs::create_dir_all(&snapshot).unwrap();
+    std::fs::write(base.join("secret"), [0; 8]).unwrap();
+    std::fs::write(blobs.join("data"), [0; 8]).unwrap();
+    std::fs::write(blobs.join("model"), external("w.bin", "0", "8")).unwrap();
+    symlink("../../blobs/data", snapshot.join("w.bin")).unwrap();
+    symlink("../../blobs/model", snapshot.join("model.onnx")).unwrap();
+    assert!(read_file(&snapshot.join("model.onnx")).is_ok());
+    // The same model as a file of its own: its folder is its own, and the link leads out of it.
+    std::fs::write(snapshot.join("own.onnx"), external("w.bin", "0", "8")).unwrap();
+    let refusal = |path: &Path| read_file(path).unwrap_err().to_string();
+    let error = refusal(&snapshot.join("own.onnx"));
+    assert!(error.contains("'w.bin', which leads to") && error.contains("outside the model's folder"), "{error}");
+    // A link within the folder may point anywhere within it.
+    std::fs::create_dir(snapshot.join("deep")).unwrap();
+    std::fs::write(snapshot.join("deep/w"), [0; 8]).unwrap();
+    symlink("deep/w", snapshot.join("inside.bin")).unwrap();
+    std::fs::write(snapshot.join("inside.onnx"), external("inside.bin", "0", "8")).unwrap();
+    assert!(read_file(&snapshot.join("inside.onnx")).is_ok());
+    // Nor does a link of the cache lead past the store, nor a linked folder out of it.
+    symlink(&base, snapshot.join("out")).unwrap();
+    for location in ["stolen.bin", "out/secret"] {
+        std::fs::write(blobs.join("model"), external(location, "0", "8")).unwrap();
+        let _ = symlink("../../../secret", snapshot.join("stolen.bin"));
+        let error = refusal(&snapshot.join("model.onnx"));
+        assert!(error.contains("outside the model's folder"), "{error}");
+    }
+    std::fs::remove_dir_all(&base).unwrap();
 }
 
 #[test]
@@ -241,18 +312,6 @@ fn external_data_is_read_inside_the_directory_only() {
     let directory = std::env::temp_dir().join(format!("forebay-external-{}", std::process::id()));
     std::fs::create_dir_all(directory.join("weights")).unwrap();
     std::fs::write(directory.join("weights/w.bin"), [9, 9, 9, 9, 0, 0, 128, 63, 0, 0, 0, 64]).unwrap();
-    let external = |location: &str, offset: &str, length: &str| {
-        let entry = |key: &str, value: &str| StringStringEntryProto {
-            key: Some(key.to_string()),
-            value: Some(value.to_string()),
-        };
-        let tensor = TensorProto {
-            data_location: Some(DataLocation::External as i32),
-            external_data: vec![entry("location", location), entry("offset", offset), entry("length", length)],
-            ..raw("w", OnnxType::Float, &[2], &[])
-        };
-        model(GraphProto { initializer: vec![tensor], ..addition() }).encode_to_vec()
-    };
     let good = external("weights/w.bin", "4", "8");
     let model = read(&good, Some(&directory)).unwrap();
     assert_eq!(model.contents["w"], Tensor::from_f32(&[2], &[1.0, 2.0]));

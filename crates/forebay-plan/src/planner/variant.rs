@@ -73,7 +73,8 @@ pub(super) fn check_sizes(file: &Variant, limits: &Limits) -> Result<(u64, Strin
     let (bytes, launch) = minimum_budget(file, limits);
     if bytes > limits.memory_bytes {
         // A plan with heaps for it would itself be too large to write down.
-        let reason = format!("it needs {bytes} bytes at once, and the device has {}", limits.memory_bytes);
+        let (has, name) = (limits.memory_bytes, &limits.name);
+        let reason = format!("it needs {bytes} bytes at once, and the device has {has}: {name}");
         return Err(PlanError::Tensor { launch, reason });
     }
     Ok((bytes, launch))

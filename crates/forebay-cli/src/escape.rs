@@ -1,0 +1,35 @@
+//! Control characters made visible: names come from files, and what a terminal is told to do is not theirs to say.
+
+use std::borrow::Cow;
+
+/// The text with control characters written as in JSON (`\u001b`), all but line ends and tabs. So text stays text, and JSON, where
+/// control characters stand in strings only, means the same.
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    let is_dangerous = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(is_dangerous) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match is_dangerous(c) {
+            true => safe.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => safe.push(c),
+        }
+    }
+    Cow::Owned(safe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminals_are_told_nothing() {
+        assert_eq!(escaped("\u{1b}[31mred\u{7f}\r\u{9b}2J"), "\\u001b[31mred\\u007f\\u000d\\u009b2J");
+        assert_eq!(escaped("a\tb\nä 漢"), "a\tb\nä 漢");
+        let value = forebay::serde_json::json!({ "name": "\u{9b}\u{7f}\u{1b}\\" });
+        let text = escaped(&value.to_string()).into_owned();
+        assert!(!text.contains(char::is_control), "{text}");
+        assert_eq!(forebay::serde_json::from_str::<forebay::serde_json::Value>(&text).unwrap(), value);
+    }
+}

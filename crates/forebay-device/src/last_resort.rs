@@ -1,0 +1,118 @@
+//! What a program says when memory runs out where nothing can be done about it.
+//!
+//! Whatever a file or a flag decides is asked for with an error in the case that it is not there. What remains (a small list
+//! under a small limit) ends in the standard library's abort. A program that uses [`Allocator`] and calls [`install`] ends with
+//! a message and exit code 1 instead.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes of the latest request that the system refused; 0 before the first.
+static REFUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+const BEFORE: &[u8] = b"error: out of memory: the system refused ";
+const AFTER: &[u8] = b" bytes (take less with --device-memory, --host-memory or a smaller batch, or raise the limit)\n";
+
+/// The system's allocator, which remembers what was refused.
+pub struct Allocator;
+
+/// Remembers a refusal.
+fn watched(address: *mut u8, bytes: usize) -> *mut u8 {
+    if address.is_null() {
+        REFUSED_BYTES.store(bytes, Ordering::Relaxed);
+    }
+    address
+}
+
+// SAFETY: every method is the system allocator's, whose answer is passed on as it is.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise is the same as that of the system's allocator.
+        watched(unsafe { System.alloc(layout) }, layout.size())
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        watched(unsafe { System.alloc_zeroed(layout) }, layout.size())
+    }
+
+    unsafe fn realloc(&self, address: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        watched(unsafe { System.realloc(address, layout, new_size) }, new_size)
+    }
+
+    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(address, layout) }
+    }
+}
+
+/// From now on, an abort after a refused allocation ends the process with a message and exit code 1. Other aborts stay what they
+/// are. The program's allocator has to be [`Allocator`].
+pub fn install() {
+    // SAFETY: the handler only calls what signal handlers may call.
+    unsafe { libc::signal(libc::SIGABRT, aborted as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+}
+
+/// Answers the signal of an abort. It allocates nothing and calls nothing that is not made for signal handlers.
+extern "C" fn aborted(_: libc::c_int) {
+    let bytes = REFUSED_BYTES.load(Ordering::Relaxed);
+    if bytes == 0 {
+        // The signal means something else: it comes again, without a handler, when this one returns.
+        // SAFETY: both calls are made for signal handlers.
+        unsafe {
+            libc::signal(libc::SIGABRT, libc::SIG_DFL);
+            libc::raise(libc::SIGABRT);
+        }
+        return;
+    }
+    let mut digits = [0; 20];
+    for part in [BEFORE, decimal(bytes as u64, &mut digits), AFTER] {
+        // SAFETY: the bytes live through the call. That they cannot be written changes nothing any more.
+        unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
+    }
+    // SAFETY: the process ends here, and nothing of it is run again.
+    unsafe { libc::_exit(1) }
+}
+
+/// A number in decimal digits.
+fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return &digits[first..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_without_memory() {
+        for number in [0, 7, 10, 4096, u64::MAX] {
+            assert_eq!(decimal(number, &mut [0; 20]), number.to_string().as_bytes());
+        }
+    }
+
+    #[test]
+    fn memory_is_the_systems_and_refusals_are_remembered() {
+        let layout = Layout::from_size_align(64, 16).unwrap();
+        // SAFETY: the layouts have a size, and every address is used and freed as it was allocated.
+        unsafe {
+            let address = Allocator.alloc_zeroed(layout);
+            assert_eq!(address.read(), 0);
+            address.write(5);
+            let larger = Allocator.realloc(address, layout, 128);
+            assert_eq!(larger.read(), 5);
+            Allocator.dealloc(larger, Layout::from_size_align(128, 16).unwrap());
+            let huge = Layout::from_size_align(isize::MAX as usize - 4096, 1).unwrap();
+            assert!(Allocator.alloc(huge).is_null());
+        }
+        assert_eq!(REFUSED_BYTES.load(Ordering::Relaxed), isize::MAX as usize - 4096);
+    }
+}

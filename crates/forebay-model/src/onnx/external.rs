@@ -1,0 +1,127 @@
+//! External data: tensors whose contents lie in files next to the model.
+//!
+//! A model says where its data is, and a model may come from anywhere. So its files have to lie in its own folder or below, also
+//! after links were followed: a link in the folder to a file outside of it is refused, as ONNX's own checker does. Only a
+//! model that is a link itself brings the folder along in which its file really lies: so the caches of model hubs work, which keep
+//! model and data in a store of their own and link to both.
+
+use std::cell::OnceCell;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Component, Path, PathBuf};
+
+use super::proto::TensorProto;
+use super::{file_error, malformed};
+use crate::error::ModelError;
+
+/// Where external data may lie.
+pub(super) struct Folder {
+    /// What locations are relative to.
+    base: PathBuf,
+    /// The model's file, where there is one.
+    model: Option<PathBuf>,
+    /// Folders that data may lie in, with links followed. Found when the first external data is read.
+    allowed: OnceCell<Vec<PathBuf>>,
+}
+
+impl Folder {
+    /// A folder that is given.
+    pub fn new(base: &Path) -> Folder {
+        Folder { base: base.to_owned(), model: None, allowed: OnceCell::new() }
+    }
+
+    /// The folder of a model's file.
+    pub fn of_model(path: &Path) -> Folder {
+        let base = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Folder { model: Some(path.to_owned()), ..Folder::new(base) }
+    }
+
+    fn allowed(&self) -> &[PathBuf] {
+        self.allowed.get_or_init(|| {
+            let own = self.base.canonicalize().ok();
+            let model = self.model.as_ref().and_then(|path| path.canonicalize().ok());
+            own.into_iter().chain(model.and_then(|path| path.parent().map(Path::to_owned))).collect()
+        })
+    }
+
+    /// The path of an external data file, links followed.
+    fn resolve(&self, what: &str, location: &str) -> Result<PathBuf, ModelError> {
+        let path = self.base.join(location);
+        let resolved = path.canonicalize().map_err(|error| file_error(&path, &error))?;
+        if self.allowed().iter().any(|folder| resolved.starts_with(folder)) {
+            return Ok(resolved);
+        }
+        let reason = format!(
+            "{what} lies in '{location}', which leads to {}, outside the model's folder {} (copy the file into that folder)",
+            resolved.display(),
+            self.base.display()
+        );
+        Err(malformed(reason))
+    }
+}
+
+/// Reads a tensor's part of an external data file.
+pub(super) fn read(
+    proto: &TensorProto,
+    what: &str,
+    size_bytes: u64,
+    folder: Option<&Folder>,
+) -> Result<Vec<u8>, ModelError> {
+    let entry = |key: &str| proto.external_data.iter().find(|entry| entry.key() == key).map(|entry| entry.value());
+    let number = |key: &str| match entry(key) {
+        None => Ok(None),
+        Some(text) => text
+            .parse::<u64>()
+            .map(Some)
+            .map_err(|_| malformed(format!("{what}: external {key} '{text}' is no number"))),
+    };
+    let location = entry("location").ok_or_else(|| malformed(format!("{what} names no external data file")))?;
+    let offset_bytes = number("offset")?.unwrap_or(0);
+    let length_bytes = number("length")?.unwrap_or(size_bytes);
+    if length_bytes != size_bytes {
+        let reason = format!("{what} needs {size_bytes} bytes, but its part of '{location}' has {length_bytes}");
+        return Err(malformed(reason));
+    }
+    let path = external_path(what, location, folder)?;
+    let metadata = std::fs::metadata(&path).map_err(|error| file_error(&path, &error))?;
+    let fits = offset_bytes.checked_add(length_bytes).is_some_and(|end| end <= metadata.len());
+    if !metadata.is_file() || !fits {
+        let reason = format!(
+            "{what} lies at bytes {offset_bytes} to {offset_bytes} + {length_bytes} of a file that has {} bytes",
+            metadata.len()
+        );
+        return Err(ModelError::File { path: path.display().to_string(), reason });
+    }
+    let read = || -> io::Result<Vec<u8>> {
+        // The tensor is a copy of what was read.
+        forebay_limits::check(length_bytes.saturating_mul(2), forebay_limits::Use::Private)
+            .map_err(io::Error::other)?;
+        let mut file = File::open(&path)?;
+        file.seek(SeekFrom::Start(offset_bytes))?;
+        let mut bytes = forebay_limits::buffer(length_bytes)?;
+        file.take(length_bytes).read_to_end(&mut bytes)?;
+        match bytes.len() as u64 == length_bytes {
+            true => Ok(bytes),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    };
+    read().map_err(|error| ModelError::File { path: path.display().to_string(), reason: format!("{what}: {error}") })
+}
+
+/// The path of an external data file, which must lie in the model's directory or below.
+fn external_path(what: &str, location: &str, folder: Option<&Folder>) -> Result<PathBuf, ModelError> {
+    let mut components = Path::new(location).components();
+    let inside = components.all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if location.is_empty() || !inside {
+        let reason = format!("{what} lies in the file '{location}', outside the model's directory");
+        return Err(malformed(reason));
+    }
+    match folder {
+        Some(folder) => folder.resolve(what, location),
+        None => Err(ModelError::Request {
+            reason: format!(
+                "{what} lies in the file '{location}': say in which directory, or read the model from its file"
+            ),
+        }),
+    }
+}
