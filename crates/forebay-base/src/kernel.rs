@@ -64,10 +64,12 @@
 //! on from what was there before goes on from rounded numbers, so its parts would not add up to the bits of the whole: nobody
 //! cuts one of 16 bits.
 
+mod indices;
 mod summing;
 
 use std::fmt;
 
+pub use indices::Indices;
 pub use summing::{chunk_of, chunk_of_channels, chunk_of_losses, chunk_rows_of, sums_rows, Chunk, Summing};
 
 /// Function of one variable, elementwise.
@@ -585,17 +587,6 @@ pub enum Kernel {
     },
 }
 
-/// An operand that holds indices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Indices {
-    /// Which operand that is read.
-    pub read: usize,
-    /// The axis along which they choose.
-    pub axis: usize,
-    /// Whether it is an axis of what is written first, and not of what is read first.
-    pub of_write: bool,
-}
-
 impl Kernel {
     /// The kernel's name in plans and traces.
     pub fn name(&self) -> &'static str {
@@ -640,15 +631,6 @@ impl Kernel {
             Kernel::Adam { .. } => "Adam",
             Kernel::Sums { .. } => "Sums",
             Kernel::FromSums { .. } => "FromSums",
-        }
-    }
-
-    /// Where a kernel's indices are, and what they choose from; none for kernels without indices.
-    pub fn indices(&self) -> Option<Indices> {
-        match *self {
-            Kernel::Gather { axis } => Some(Indices { read: 1, axis, of_write: false }),
-            Kernel::GatherGradient { axis } => Some(Indices { read: 1, axis, of_write: true }),
-            _ => None,
         }
     }
 
