@@ -7,7 +7,11 @@
 //! | [`spirv`] | what becomes of a compiled shader before it is committed |
 //! | [`source`] | the repository's text files |
 //! | [`floors`] | which crate and module may import which |
+//! | [`markdown`] | what the checks of documents need of Markdown |
+//! | [`links`] | links between documents |
+//! | [`recipes`] | whether the recipes of `CONTRIBUTING.md` hold |
 //! | [`tidy`] | everything about the source that no compiler checks |
+//! | [`docs`] | `cargo xtask docs`: the guide as a book |
 //! | [`test`] | `cargo xtask test`: everything that has to pass |
 //! | [`fuzz`] | `cargo xtask fuzz`: the fuzz targets for some minutes |
 //! | [`bench`] | `cargo xtask bench`: speed beside peers |
@@ -15,10 +19,14 @@
 
 mod bench;
 mod command;
+mod docs;
 mod floors;
 mod fuzz;
 mod kernels;
+mod links;
+mod markdown;
 mod parts;
+mod recipes;
 mod source;
 mod spirv;
 mod test;
@@ -29,7 +37,8 @@ use std::process::ExitCode;
 const HELP: &str = "Development tasks:
 
   cargo xtask test                      format, lints, tidiness, all tests and doctests
-  cargo xtask tidy                      floors between modules, file lengths, leftovers
+  cargo xtask tidy                      floors between modules, file lengths, leftovers, links and recipes of documents
+  cargo xtask docs                      builds the guide (docs/) into target/book and checks its links; needs mdbook
   cargo xtask fuzz [TARGET] [--minutes N]   fuzz targets, 10 minutes each; needs cargo-fuzz and a C++ compiler
   cargo xtask bench [ARGUMENTS]         speed beside peers; needs python3 with the peers
   cargo xtask kernels [--check]         compiles kernels/*.slang to kernels/spirv; FOREBAY_SLANGC, or python3 with pip
@@ -45,6 +54,7 @@ fn main() -> ExitCode {
     let result = match task {
         "test" => test::test(),
         "tidy" => tidy::tidy(),
+        "docs" => docs::docs(),
         "fuzz" => fuzz::fuzz(rest),
         "bench" => bench::bench(rest),
         "kernels" => kernels::kernels(rest),

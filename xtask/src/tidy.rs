@@ -1,7 +1,8 @@
-//! Everything about the source that no compiler checks: floors, file lengths, leftovers, paths of somebody's machine.
+//! Everything about the source that no compiler checks: floors, file lengths, leftovers, paths of
+//! somebody's machine, links and recipes of documents.
 
-use crate::floors;
 use crate::source::{self, SourceFile};
+use crate::{floors, links, recipes};
 
 /// A file with more lines is to be cut into subjects.
 const LINES_MAX: usize = 700;
@@ -15,6 +16,8 @@ const LINES_WISHED_MAX: usize = 500;
 pub fn tidy() -> Result<(), String> {
     let files = source::files()?;
     let mut violations = floors::violations(&files);
+    violations.extend(links::violations(&files));
+    violations.extend(recipes::violations(&files));
     for file in &files {
         violations.extend(leftovers(file));
         if !file.path.ends_with(".rs") {

@@ -1,0 +1,26 @@
+//! `cargo xtask docs`: the guide as a book, its links checked.
+
+use crate::command::{program, run, succeeds};
+use crate::{links, recipes, source};
+
+/// Checks the links of all documents and the recipes, then builds the guide with mdBook.
+///
+/// # Errors
+/// Links and recipes that do not hold, one line each; where mdBook is missing, or fails.
+pub fn docs() -> Result<(), String> {
+    let files = source::files()?;
+    let mut violations = links::violations(&files);
+    violations.extend(recipes::violations(&files));
+    if !violations.is_empty() {
+        return Err(format!("the documents do not hold together:\n  {}", violations.join("\n  ")));
+    }
+    println!("links and recipes: checked");
+    if !succeeds(program("mdbook").arg("--version")) {
+        return Err(
+            "the guide is not built, because mdbook is missing; `cargo install mdbook --locked` installs it".to_owned()
+        );
+    }
+    run(program("mdbook").args(["build", "docs"]))?;
+    println!("the guide is in target/book/index.html");
+    Ok(())
+}
