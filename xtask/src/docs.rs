@@ -1,7 +1,7 @@
 //! `cargo xtask docs`: the guide as a book, its links checked.
 
 use crate::command::{program, run, succeeds};
-use crate::{links, recipes, source};
+use crate::{links, operators, recipes, source};
 
 /// Checks the links of all documents and the recipes, then builds the guide with mdBook.
 ///
@@ -11,10 +11,11 @@ pub fn docs() -> Result<(), String> {
     let files = source::files()?;
     let mut violations = links::violations(&files);
     violations.extend(recipes::violations(&files));
+    violations.extend(operators::violations(&files));
     if !violations.is_empty() {
         return Err(format!("the documents do not hold together:\n  {}", violations.join("\n  ")));
     }
-    println!("links and recipes: checked");
+    println!("links, recipes and the list of operators: checked");
     if !succeeds(program("mdbook").arg("--version")) {
         return Err(
             "the guide is not built, because mdbook is missing; `cargo install mdbook --locked` installs it".to_owned()

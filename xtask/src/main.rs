@@ -9,6 +9,7 @@
 //! | [`floors`] | which crate and module may import which |
 //! | [`markdown`] | what the checks of documents need of Markdown |
 //! | [`links`] | links between documents |
+//! | [`operators`] | whether the guide lists the operators that there are |
 //! | [`recipes`] | whether the recipes of `CONTRIBUTING.md` hold |
 //! | [`tidy`] | everything about the source that no compiler checks |
 //! | [`docs`] | `cargo xtask docs`: the guide as a book |
@@ -25,6 +26,7 @@ mod fuzz;
 mod kernels;
 mod links;
 mod markdown;
+mod operators;
 mod parts;
 mod recipes;
 mod source;

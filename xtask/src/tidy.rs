@@ -2,7 +2,7 @@
 //! somebody's machine, links and recipes of documents.
 
 use crate::source::{self, SourceFile};
-use crate::{floors, links, recipes};
+use crate::{floors, links, operators, recipes};
 
 /// A file with more lines is to be cut into subjects.
 const LINES_MAX: usize = 700;
@@ -18,6 +18,7 @@ pub fn tidy() -> Result<(), String> {
     let mut violations = floors::violations(&files);
     violations.extend(links::violations(&files));
     violations.extend(recipes::violations(&files));
+    violations.extend(operators::violations(&files));
     for file in &files {
         violations.extend(leftovers(file));
         if !file.path.ends_with(".rs") {
