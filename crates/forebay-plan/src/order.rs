@@ -79,17 +79,92 @@ pub struct Choice {
     pub lazy: bool,
 }
 
+impl Choice {
+    fn limit(&self) -> i64 {
+        i64::try_from(self.limit_bytes).unwrap_or(i64::MAX)
+    }
+}
+
 /// Cuts a program's launches into groups. `live` is the liveness of the program, uncut or with outputs in the place of
 /// inputs that die; launches of the update phase come behind all others.
 pub fn group(program: &Program, live: &Liveness, choice: Choice) -> Vec<Vec<usize>> {
-    let dependences = Dependences::all(live);
-    let mut filling = Filling::new(program, live, &dependences, choice);
+    group_up_to(program, live, &Dependences::all(live), choice, usize::MAX).groups.unwrap_or_default()
+}
+
+/// A program's launches in groups, and the choices that all lead to these.
+pub(crate) struct Grouping {
+    /// The groups; none where there are more than were asked for.
+    pub groups: Option<Vec<Vec<usize>>>,
+    scope: Scope,
+}
+
+impl Grouping {
+    /// Whether another choice is known to give the same groups, because every single decision would be the same.
+    pub fn holds_for(&self, choice: Choice) -> bool {
+        self.scope.covers(choice)
+    }
+}
+
+/// The same as [`group`], given up where there are more than `groups_max` groups. `dependences` are all those of `live`.
+pub(crate) fn group_up_to(
+    program: &Program,
+    live: &Liveness,
+    dependences: &Dependences,
+    choice: Choice,
+    groups_max: usize,
+) -> Grouping {
+    let mut filling = Filling::new(program, live, dependences, choice);
     let mut groups = Vec::new();
     while let Some(group) = filling.next_group() {
+        if groups.len() == groups_max {
+            return Grouping { groups: None, scope: filling.scope };
+        }
         groups.push(group);
     }
-    sort_within(program, &dependences, &mut groups);
-    groups
+    sort_within(program, dependences, &mut groups);
+    Grouping { groups: Some(groups), scope: filling.scope }
+}
+
+/// The choices under which everything that was decided so far would have been decided in the same way.
+#[derive(Clone, Copy, Debug)]
+struct Scope {
+    /// The lowest and the highest limit in bytes.
+    limits: (i64, i64),
+    /// The narrowest and the widest window.
+    windows: (usize, usize),
+    /// Whether launches wait, where that made a difference.
+    lazy: Option<bool>,
+}
+
+impl Scope {
+    fn covers(&self, choice: Choice) -> bool {
+        let limit = choice.limit();
+        (self.limits.0 <= limit && limit <= self.limits.1)
+            && (self.windows.0 <= choice.window && choice.window <= self.windows.1)
+            && self.lazy.is_none_or(|lazy| lazy == choice.lazy)
+    }
+
+    /// Whether bytes are within the limit of a choice.
+    fn is_within_limit(&mut self, bytes: i64, choice: Choice) -> bool {
+        let is_within = bytes <= choice.limit();
+        if is_within {
+            self.limits.0 = self.limits.0.max(bytes);
+        } else {
+            self.limits.1 = self.limits.1.min(bytes - 1);
+        }
+        is_within
+    }
+
+    /// Whether a launch so many places ahead is within the window of a choice.
+    fn is_within_window(&mut self, places: usize, choice: Choice) -> bool {
+        let is_within = places <= choice.window;
+        if is_within {
+            self.windows.0 = self.windows.0.max(places);
+        } else {
+            self.windows.1 = self.windows.1.min(places - 1);
+        }
+        is_within
+    }
 }
 
 /// Sorts each group: first what need not wait for an input to arrive, then what the next group needs, so that what it does
@@ -120,6 +195,8 @@ struct Holding {
 struct Filling<'a> {
     dependences: &'a Dependences,
     choice: Choice,
+    /// For which other choices the same was decided.
+    scope: Scope,
     /// By launch: launches on the longest chain that starts with it.
     chains: Vec<usize>,
     /// By launch: how many of its needs have not run.
@@ -181,6 +258,7 @@ impl<'a> Filling<'a> {
         let mut filling = Filling {
             dependences,
             choice,
+            scope: Scope { limits: (i64::MIN, i64::MAX), windows: (0, usize::MAX), lazy: None },
             chains: dependences.chains(),
             ready: BTreeSet::new(),
             waiting: (0..count).collect(),
@@ -235,18 +313,26 @@ impl<'a> Filling<'a> {
     }
 
     fn joins(&mut self, launch: usize, first: usize, longest: usize, alone: bool) -> bool {
-        if launch - first > self.choice.window || (launch >= self.update_start && self.before_update > 0) {
+        // The first launch that waits can always run, and delays nothing that stands before it.
+        if alone && launch == first {
+            return true;
+        }
+        let updates_early = launch >= self.update_start && self.before_update > 0;
+        if updates_early || !self.scope.is_within_window(launch - first, self.choice) {
             return false;
         }
-        let limit = i64::try_from(self.choice.limit_bytes).unwrap_or(i64::MAX);
         let (takes, frees) = self.balance(launch);
-        if self.choice.lazy && self.chains[launch] < longest && takes > frees && launch != first {
+        if self.chains[launch] < longest && takes > frees && launch != first {
+            self.scope.lazy = Some(self.choice.lazy);
+            if self.choice.lazy {
+                return false;
+            }
+        }
+        if !self.scope.is_within_limit(self.taken_bytes + takes, self.choice) {
             return false;
         }
-        if self.taken_bytes + takes > limit {
-            return alone && launch == first;
-        }
-        self.later_peak(launch) <= limit.max(self.profile.most(0, launch))
+        let later_peak = self.later_peak(launch);
+        later_peak <= self.profile.most(0, launch) || self.scope.is_within_limit(later_peak, self.choice)
     }
 
     /// Bytes that a launch takes, and bytes that nobody needs once it has run.
@@ -414,5 +500,39 @@ mod tests {
                 assert!(peak(&program, &live, &groups) <= limit_bytes, "seed {seed}");
             }
         }
+    }
+
+    #[test]
+    fn choices_within_the_scope_of_another_give_the_same_groups() {
+        let (mut held, mut differed) = (0, 0);
+        for seed in 1..40 {
+            let mut random = Random::new(seed);
+            let program = alias_in_any_order(random_training_program(&mut random, 5));
+            let live = liveness(&program, false);
+            let dependences = Dependences::all(&live);
+            let needed_bytes = live.needed_bytes()[0];
+            let mut choice = || Choice {
+                limit_bytes: needed_bytes * random.below(40) / 4,
+                window: [1, 3, 8, usize::MAX][random.below(4) as usize],
+                lazy: random.below(2) == 0,
+            };
+            for _ in 0..20 {
+                let (one, other) = (choice(), choice());
+                let grouping = group_up_to(&program, &live, &dependences, one, usize::MAX);
+                let groups = grouping.groups.clone().unwrap();
+                assert!(grouping.holds_for(one), "seed {seed}");
+                let expected = group(&program, &live, other);
+                if grouping.holds_for(other) {
+                    assert_eq!(groups, expected, "seed {seed}: {one:?}, {other:?}");
+                    held += usize::from(one != other);
+                } else {
+                    differed += usize::from(groups != expected);
+                }
+                let up_to = |groups_max| group_up_to(&program, &live, &dependences, one, groups_max);
+                assert_eq!(up_to(groups.len()).groups.as_ref(), Some(&groups), "seed {seed}");
+                assert_eq!(up_to(groups.len() - 1).groups, None, "seed {seed}");
+            }
+        }
+        assert!(held > 50 && differed > 50, "{held} held, {differed} differed");
     }
 }
