@@ -15,13 +15,16 @@
 //! How far ahead of file order a launch may run is a matter of taste that no rule settles (too early, and it holds bytes
 //! that the chain needs), so the planner tries several [`Choice`]s and counts barriers on the final plans.
 
+mod holdings;
+
 use std::collections::BTreeSet;
 
 use forebay_model::program::{Operand, Program, Role};
 
 use crate::dependences::Dependences;
-use crate::liveness::{Chunk, Liveness, Owner};
+use crate::liveness::Liveness;
 use crate::profile::Profile;
+use holdings::Holdings;
 
 /// How many launches whose needs are met are looked at for one group.
 const LOOKED_AT_MAX: usize = 1024;
@@ -182,15 +185,6 @@ fn sort_within(program: &Program, dependences: &Dependences, groups: &mut [Vec<u
     }
 }
 
-/// A chunk's bytes and who still needs them.
-struct Holding {
-    bytes: i64,
-    /// Launches that touch it and have not run.
-    waiting: BTreeSet<usize>,
-    /// Whether its bytes are taken now.
-    taken: bool,
-}
-
 /// The state while groups are filled.
 struct Filling<'a> {
     dependences: &'a Dependences,
@@ -208,52 +202,15 @@ struct Filling<'a> {
     update_start: usize,
     /// How many launches outside of the update phase have not run.
     before_update: usize,
-    /// By chunk.
-    holdings: Vec<Holding>,
-    /// By launch: the chunks that it touches.
-    touched: Vec<Vec<usize>>,
+    holdings: Holdings,
     /// By launch that has not run: bytes taken while it runs if all that have not run do so in file order, one at a time.
     profile: Profile,
-    /// Bytes taken now.
-    taken_bytes: i64,
 }
 
 impl<'a> Filling<'a> {
     fn new(program: &Program, live: &Liveness, dependences: &'a Dependences, choice: Choice) -> Filling<'a> {
         let count = live.launch_count;
-        let mut touched = vec![Vec::new(); count];
-        let mut holdings = Vec::with_capacity(live.chunks.len());
-        let mut usage = vec![0i64; count + 1];
-        let mut taken_bytes = 0;
-        for (index, chunk) in live.chunks.iter().enumerate() {
-            let waiting: BTreeSet<usize> = chunk.accesses.iter().map(|access| access.launch).collect();
-            waiting.iter().for_each(|&launch| touched[launch].push(index));
-            let (bytes, kind) = (chunk.device_bytes() as i64, kind(program, chunk));
-            let (Some(&first), Some(&last)) = (waiting.first(), waiting.last()) else {
-                holdings.push(Holding { bytes: 0, waiting, taken: false });
-                continue;
-            };
-            let span = match kind {
-                Kind::Lasting => 0..count,
-                Kind::Given => 0..last + 1,
-                Kind::Made => first..last + 1,
-            };
-            usage[span.start] += bytes;
-            usage[span.end] -= bytes;
-            let taken = kind != Kind::Made;
-            taken_bytes += if taken { bytes } else { 0 };
-            // What lasts is taken for good: it takes no bytes when it is touched, and frees none.
-            let bytes = if kind == Kind::Lasting { 0 } else { bytes };
-            holdings.push(Holding { bytes, waiting, taken });
-        }
-        let mut sum = 0;
-        let usage: Vec<i64> = usage[..count]
-            .iter()
-            .map(|change| {
-                sum += change;
-                sum
-            })
-            .collect();
+        let (holdings, usage) = Holdings::new(program, live);
         let missing: Vec<usize> = dependences.predecessors.iter().map(Vec::len).collect();
         let mut filling = Filling {
             dependences,
@@ -265,9 +222,7 @@ impl<'a> Filling<'a> {
             update_start: program.update_start,
             before_update: program.update_start.min(count),
             holdings,
-            touched,
             profile: Profile::new(&usage),
-            taken_bytes,
             missing,
         };
         for launch in 0..count {
@@ -300,7 +255,7 @@ impl<'a> Filling<'a> {
             self.run(first);
             group.push(first);
         }
-        self.free(&group);
+        self.holdings.free(&group);
         for &launch in &group {
             for &after in &self.dependences.successors[launch] {
                 self.missing[after] -= 1;
@@ -321,25 +276,18 @@ impl<'a> Filling<'a> {
         if updates_early || !self.scope.is_within_window(launch - first, self.choice) {
             return false;
         }
-        let (takes, frees) = self.balance(launch);
+        let (takes, frees) = self.holdings.balance(launch);
         if self.chains[launch] < longest && takes > frees && launch != first {
             self.scope.lazy = Some(self.choice.lazy);
             if self.choice.lazy {
                 return false;
             }
         }
-        if !self.scope.is_within_limit(self.taken_bytes + takes, self.choice) {
+        if !self.scope.is_within_limit(self.holdings.taken_bytes + takes, self.choice) {
             return false;
         }
         let later_peak = self.later_peak(launch);
         later_peak <= self.profile.most(0, launch) || self.scope.is_within_limit(later_peak, self.choice)
-    }
-
-    /// Bytes that a launch takes, and bytes that nobody needs once it has run.
-    fn balance(&self, launch: usize) -> (i64, i64) {
-        let holdings = || self.touched[launch].iter().map(|&chunk| &self.holdings[chunk]);
-        let takes = holdings().filter(|holding| !holding.taken).map(|holding| holding.bytes).sum();
-        (takes, holdings().filter(|holding| holding.waiting.len() == 1).map(|holding| holding.bytes).sum())
     }
 
     /// The most bytes taken by a launch before this one in file order, if this one runs now and the others in file order.
@@ -353,18 +301,8 @@ impl<'a> Filling<'a> {
     /// Moves a launch's takings and freeings in the profile from its place to now (1), or back (-1). Places of launches
     /// that have run do not matter.
     fn shift(&mut self, launch: usize, sign: i64) {
-        for &chunk in &self.touched[launch] {
-            let Holding { bytes, waiting, taken } = &self.holdings[chunk];
-            if !taken {
-                // Bytes that only this launch touches are free again with its group.
-                if waiting.len() > 1 {
-                    self.profile.add(0, launch, sign * bytes);
-                }
-            } else if waiting.last() == Some(&launch) {
-                let before = waiting.range(..launch).next_back().map_or(0, |&last| last + 1);
-                self.profile.add(before, launch + 1, -sign * bytes);
-            }
-        }
+        let Filling { holdings, profile, .. } = self;
+        holdings.shift(launch, |start, end, bytes| profile.add(start, end, sign * bytes));
     }
 
     fn run(&mut self, launch: usize) {
@@ -373,51 +311,13 @@ impl<'a> Filling<'a> {
         self.ready.remove(&(launch >= self.update_start, std::cmp::Reverse(self.chains[launch]), launch));
         self.waiting.remove(&launch);
         self.before_update -= usize::from(launch < self.update_start);
-        for &chunk in &self.touched[launch] {
-            let holding = &mut self.holdings[chunk];
-            if !holding.taken {
-                holding.taken = true;
-                self.taken_bytes += holding.bytes;
-            }
-            holding.waiting.remove(&launch);
-        }
-    }
-
-    /// Frees what a group was the last to touch.
-    fn free(&mut self, group: &[usize]) {
-        for &launch in group {
-            for &chunk in &self.touched[launch] {
-                let holding = &mut self.holdings[chunk];
-                if holding.waiting.is_empty() && holding.taken {
-                    holding.taken = false;
-                    self.taken_bytes -= holding.bytes;
-                }
-            }
-        }
-    }
-}
-
-/// How long a chunk's bytes are taken.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// From step to step.
-    Lasting,
-    /// From the start of the step to the last launch that touches it.
-    Given,
-    /// From the first launch that touches it to the last.
-    Made,
-}
-
-fn kind(program: &Program, chunk: &Chunk) -> Kind {
-    match chunk.owner {
-        Owner::Buffer(buffer) if program.buffer(buffer).role.is_persistent() => Kind::Lasting,
-        Owner::Buffer(buffer) if program.buffer(buffer).role == Role::Input => Kind::Given,
-        _ => Kind::Made,
+        self.holdings.run(launch);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::holdings::{kind, Kind};
     use super::*;
     use crate::alias::alias_in_any_order;
     use crate::liveness::liveness;
@@ -516,7 +416,7 @@ mod tests {
                 window: [1, 3, 8, usize::MAX][random.below(4) as usize],
                 lazy: random.below(2) == 0,
             };
-            for _ in 0..20 {
+            for _ in 0..60 {
                 let (one, other) = (choice(), choice());
                 let grouping = group_up_to(&program, &live, &dependences, one, usize::MAX);
                 let groups = grouping.groups.clone().unwrap();

@@ -3,6 +3,8 @@
 mod cutting;
 mod fitting;
 mod grouping;
+#[cfg(test)]
+mod large_tests;
 mod together;
 mod variant;
 mod within;
