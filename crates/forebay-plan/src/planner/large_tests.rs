@@ -106,7 +106,7 @@ fn many_parts_of_one_buffer() {
 
 #[test]
 fn many_readers_of_a_whole_of_which_parts_are_read_later() {
-    let count = 500;
+    let count = 300;
     let mut build = ProgramBuilder::default();
     let x = build.input("x", count * 32);
     let read = temporaries(&mut build, count as usize);
@@ -150,9 +150,9 @@ fn training(layers: usize, size_bytes: u64) -> Program {
 
 #[test]
 fn training_of_many_layers_with_and_without_a_budget() {
-    let whole = planned(&training(2500, 16), None);
+    let whole = planned(&training(1500, 16), None);
     assert!(whole.statistics.lower_bound_ns <= whole.statistics.predicted_ns);
-    let program = training(100, 1 << 16);
+    let program = training(60, 1 << 16);
     let in_core = planned(&program, None).statistics;
     let budget_bytes = (in_core.minimum_budget_bytes + in_core.in_core_peak_bytes) / 2;
     assert!(planned(&program, Some(budget_bytes)).statistics.device_peak_bytes <= budget_bytes);

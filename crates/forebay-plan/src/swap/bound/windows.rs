@@ -66,8 +66,8 @@ fn idle_bytes(pauses: &[Pause], count: i64) -> Vec<f64> {
     idle_bytes
 }
 
-/// The windows with the most of something, up to some slot: how much, and the last of them.
-pub(super) type Best = (f64, Option<Window>);
+/// The windows with the most of something, up to some slot: how much, and the last of them. Most slots have none.
+pub(super) type Best = (f64, Option<Box<Window>>);
 
 /// A problem, prepared for questions about windows.
 pub(super) struct Step<'a> {
@@ -249,7 +249,7 @@ impl<'a> Step<'a> {
                 let sum = best[window.slots.start].0 + worth(&window);
                 let end = window.slots.end;
                 if sum > best[end].0 {
-                    best[end] = (sum, Some(window));
+                    best[end] = (sum, Some(Box::new(window)));
                 }
             }
         };
@@ -283,7 +283,7 @@ pub(super) fn chosen(best: &[Best], start: i64, end: usize) -> Vec<Window> {
     while at > 2 * start as usize {
         match &best[at].1 {
             Some(window) => {
-                chosen.push(window.clone());
+                chosen.push(Window::clone(window));
                 at = window.slots.start;
             }
             None => at -= 1,
