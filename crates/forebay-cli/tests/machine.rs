@@ -98,6 +98,21 @@ fn costs_of_one_run_feed_the_plan_of_the_next() {
 }
 
 #[test]
+fn costs_of_training_are_not_asked_of_a_short_batch_of_the_validation() {
+    let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
+    let costs = folder.text("costs.json");
+    // A batch of 50, and one of 3, of which no launch is among those that were measured.
+    let few = format!("{data}#0..53");
+    let train = |more: &[&str]| {
+        let common = ["train", &model, "--data", &data, "--batch-size", "50", "--steps", "2", "--validate", &few];
+        json(&[&common[..], more].concat())["validation"]["loss"].clone()
+    };
+    let expected = train(&["--save-costs", &costs]);
+    assert!(expected.as_f64().is_some_and(f64::is_finite), "{expected}");
+    assert_eq!(train(&["--costs", &costs]), expected, "durations are no matter of results");
+}
+
+#[test]
 fn a_trace_is_replayed_on_another_machine() {
     let trace = example("traces/bert-b256.jsonl.gz");
     let report = json(&["replay", &trace, "--machine", "h200"]);

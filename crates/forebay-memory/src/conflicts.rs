@@ -41,6 +41,29 @@ pub(crate) struct Conflicts {
     shaped: Vec<Vec<(u32, Vec<Clash>)>>,
 }
 
+/// Items that have begun and not ended, in the order in which they began, among some that have ended.
+#[derive(Default)]
+struct Alive {
+    /// One past the last time, and the item.
+    items: Vec<(u32, usize)>,
+    /// How many items there may be before those that have ended are dropped.
+    full: usize,
+}
+
+impl Alive {
+    fn at(&self, time: u32) -> impl Iterator<Item = usize> + '_ {
+        self.items.iter().filter(move |(end, _)| *end > time).map(|&(_, item)| item)
+    }
+
+    fn add(&mut self, time: u32, end: u32, item: usize) {
+        if self.items.len() >= self.full {
+            self.items.retain(|&(end, _)| end > time);
+            self.full = 2 * self.items.len() + 16;
+        }
+        self.items.push((end, item));
+    }
+}
+
 fn taken(item: &Item) -> impl Iterator<Item = &Piece> {
     item.pieces.iter().filter(|piece| piece.is_taken())
 }
@@ -60,15 +83,18 @@ impl Conflicts {
             })
             .collect();
         spans.sort_unstable();
-        let mut alive: Vec<(u32, usize)> = Vec::new();
+        // Pairs of simple items are not compared, so a simple item looks at the others alone.
+        let (mut alive, mut alive_shaped) = (Alive::default(), Alive::default());
         for (start, end, item) in spans {
-            alive.retain(|&(end, _)| end > start);
-            for &(_, other) in &alive {
-                if conflicts.simple[item].is_none() || conflicts.simple[other].is_none() {
-                    conflicts.compare(items, item, other);
-                }
+            let is_shaped = conflicts.simple[item].is_none();
+            let met = if is_shaped { &alive } else { &alive_shaped };
+            for other in met.at(start) {
+                conflicts.compare(items, item, other);
             }
-            alive.push((end, item));
+            alive.add(start, end, item);
+            if is_shaped {
+                alive_shaped.add(start, end, item);
+            }
         }
         conflicts
     }
@@ -97,9 +123,9 @@ impl Conflicts {
         }
     }
 
-    /// The last item that forbids bases below one of `bases`, and not that one itself; of those to which `placed` gives a base.
-    /// Items of several pieces come after simple ones.
-    pub fn last_below(
+    /// The last item that forbids bases below one of `bases`, of those to which `placed` gives a base; pairs of simple items
+    /// left out.
+    pub fn last_shaped_below(
         &self,
         item: usize,
         bases: RangeInclusive<i64>,
@@ -109,17 +135,7 @@ impl Conflicts {
         let shaped = self.shaped[item].iter().rev().find(|(other, clashes)| {
             placed(*other as usize).is_some_and(|base| clashes.iter().any(|clash| ends_there(base + clash.high)))
         });
-        if let Some((other, _)) = shaped {
-            return Some(*other as usize);
-        }
-        let own = self.simple[item]?;
-        let meets = |(other, piece): (usize, &Option<Simple>)| {
-            let piece = piece.as_ref()?;
-            // Few end there: so this comes before times are compared.
-            let is_below = ends_there(placed(other)? + piece.bytes.1 - own.bytes.0);
-            (is_below && piece.coincides(own.times) && other != item).then_some(other)
-        };
-        self.simple.iter().enumerate().rev().find_map(meets)
+        shaped.map(|&(other, _)| other as usize)
     }
 }
 

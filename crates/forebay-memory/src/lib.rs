@@ -6,7 +6,7 @@
 //! | [`allocator`] | best fit with coalescing over segments, pools of streams, assembly of tiles |
 //! | [`eviction`] | managed memory: who leaves the device when others must come, and what that copies |
 //! | [`history`], [`picture`] | who had which bytes when, and a drawing of it |
-//! | [`placement`] | items, placements, and their verification |
+//! | [`placement`] | items and placements |
 //! | [`search`] | finding a placement |
 //! | [`size`] | sizes of memory as people write them |
 //!
@@ -40,16 +40,20 @@ pub mod allocator;
 mod conflicts;
 pub mod eviction;
 pub mod history;
+mod load;
 pub mod picture;
 pub mod placement;
 pub mod search;
 pub mod size;
+mod verify;
 
 pub use allocator::{
     Allocator, AllocatorError, AllocatorStatistics, Assembly, Block, BlockId, Holder, PoolId, SegmentId, Snapshot,
     TileMove, TileRange,
 };
 pub use history::History;
+pub use load::load_bound_bytes;
 pub use picture::Picture;
-pub use placement::{load_bound_bytes, verify, Fault, Item, Piece, Placement, PlacementError};
+pub use placement::{Fault, Item, Piece, Placement, PlacementError};
 pub use search::{place, Effort};
+pub use verify::verify;

@@ -1,9 +1,8 @@
-//! Items, placements, and their verification.
+//! Items and placements, and what can be wrong with them.
 //!
 //! An item is a buffer whose size changes over time: at different times different parts of it are resident, always at the
 //! same distance from its base. Placement gives every item a base so that no two bytes are used by two items at once.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
@@ -161,113 +160,3 @@ impl fmt::Display for Fault {
 }
 
 impl std::error::Error for Fault {}
-
-/// The most bytes live at once: no placement is lower.
-pub fn load_bound_bytes(items: &[Item]) -> u64 {
-    let mut changes: BTreeMap<u32, i128> = BTreeMap::new();
-    for item in items {
-        for (time, bytes) in item_load(item) {
-            *changes.entry(time.start).or_default() += i128::from(bytes);
-            *changes.entry(time.end).or_default() -= i128::from(bytes);
-        }
-    }
-    let (mut live, mut most) = (0, 0);
-    for change in changes.values() {
-        live += change;
-        most = live.max(most);
-    }
-    u64::try_from(most).unwrap_or(u64::MAX)
-}
-
-/// How many bytes an item takes when. Where its own pieces overlap, bytes count once.
-fn item_load(item: &Item) -> Vec<(Range<u32>, u64)> {
-    if let [piece] = &item.pieces[..] {
-        return if piece.time.is_empty() { Vec::new() } else { vec![(piece.time.clone(), piece.bytes.len())] };
-    }
-    let mut times: Vec<u32> = item.pieces.iter().flat_map(|piece| [piece.time.start, piece.time.end]).collect();
-    times.sort_unstable();
-    times.dedup();
-    let load = |time: Range<u32>| {
-        let live = item.pieces.iter().filter(|piece| piece.time.start <= time.start && time.end <= piece.time.end);
-        let mut ranges: Vec<ByteRange> = live.map(|piece| piece.bytes).collect();
-        ranges.sort_unstable();
-        let (mut bytes, mut reached) = (0, 0);
-        for range in ranges {
-            let start = range.start.max(reached);
-            bytes += range.end.saturating_sub(start);
-            reached = range.end.max(reached);
-        }
-        (time, bytes)
-    };
-    times.windows(2).map(|pair| load(pair[0]..pair[1])).collect()
-}
-
-/// Checks a placement by comparing every pair of pieces: slow, and independent of the search.
-///
-/// # Errors
-/// The first fault found.
-pub fn verify(items: &[Item], placement: &Placement) -> Result<(), Fault> {
-    if placement.offsets.len() != items.len() {
-        return Err(Fault::Count { offsets: placement.offsets.len(), items: items.len() });
-    }
-    for (index, (item, &offset)) in items.iter().zip(&placement.offsets).enumerate() {
-        if offset % item.alignment_bytes.max(1) != 0 {
-            return Err(Fault::Misaligned { item: index });
-        }
-        if item.fixed_offset.is_some_and(|fixed| fixed != offset) {
-            return Err(Fault::Moved { item: index });
-        }
-        if u128::from(offset) + u128::from(item.size_bytes()) > u128::from(placement.height_bytes) {
-            return Err(Fault::AboveHeight { item: index });
-        }
-    }
-    // Every item ends below the height, so no sum overflows from here on.
-    let at = |item: usize, piece: &Piece| {
-        let base = placement.offsets[item];
-        ByteRange::new(base + piece.bytes.start, base + piece.bytes.end)
-    };
-    for (first, item) in items.iter().enumerate() {
-        for (second, other) in items.iter().enumerate().skip(first + 1) {
-            for piece in &item.pieces {
-                let meets = |one: &Piece| one.coincides(piece) && at(second, one).overlaps(at(first, piece));
-                if other.pieces.iter().any(meets) {
-                    return Err(Fault::Overlap { first, second });
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn piece(time: Range<u32>, start: u64, end: u64) -> Piece {
-        Piece { time, bytes: ByteRange::new(start, end) }
-    }
-
-    #[test]
-    fn bytes_of_overlapping_pieces_count_once() {
-        let item = Item::new(1, vec![piece(0..4, 0, 10), piece(2..6, 5, 15), piece(3..3, 0, 100)]);
-        assert_eq!(load_bound_bytes(std::slice::from_ref(&item)), 15);
-        assert_eq!(load_bound_bytes(&[item, Item::new(1, vec![piece(4..9, 0, 7)])]), 17);
-        assert_eq!(load_bound_bytes(&[]), 0);
-    }
-
-    #[test]
-    fn each_fault_is_found() {
-        let items = [Item::new(4, vec![piece(0..2, 0, 8)]), Item::new(4, vec![piece(1..3, 0, 8)])];
-        let verdict = |offsets: &[u64], height_bytes| {
-            verify(&items, &Placement { offsets: offsets.to_vec(), height_bytes }).unwrap_err()
-        };
-        assert_eq!(verdict(&[0], 8), Fault::Count { offsets: 1, items: 2 });
-        assert_eq!(verdict(&[0, 4], 16), Fault::Overlap { first: 0, second: 1 });
-        assert_eq!(verdict(&[0, 9], 32), Fault::Misaligned { item: 1 });
-        assert_eq!(verdict(&[8, 0], 12), Fault::AboveHeight { item: 0 });
-        let mut fixed = items.clone();
-        fixed[1].fixed_offset = Some(8);
-        let moved = verify(&fixed, &Placement { offsets: vec![0, 12], height_bytes: 32 });
-        assert_eq!(moved, Err(Fault::Moved { item: 1 }));
-    }
-}

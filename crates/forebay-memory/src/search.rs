@@ -8,17 +8,23 @@
 mod bounds;
 mod greedy;
 mod instance;
+mod overlaps;
 mod portfolio;
 mod random;
+mod stack;
 mod tree;
 
 use greedy::Greedy;
 use instance::Instance;
 
-use crate::placement::{load_bound_bytes, verify, Fault, Item, Placement, PlacementError, ADDRESSES_MAX_BYTES};
+use crate::load::{aligned_load_bound_bytes, load_bound_bytes};
+use crate::placement::{Fault, Item, Placement, PlacementError, ADDRESSES_MAX_BYTES};
+use crate::verify::verify;
 
 /// The most items that the tree search takes: it recurses once for each.
 const TREE_ITEMS_MAX: usize = 1000;
+/// Passes give at most this many bases, as long as there are two passes: very many items get fewer.
+const PASSES_ITEMS_MAX: usize = 1_536_000;
 
 /// How long to search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +60,10 @@ pub fn place(items: &[Item], capacity_bytes: Option<u64>, effort: Effort) -> Res
     if let Some(capacity_bytes) = capacity_bytes.filter(|&capacity_bytes| load_bytes > capacity_bytes) {
         return Err(PlacementError::Load { load_bytes, capacity_bytes });
     }
-    let enough_bytes = capacity_bytes.unwrap_or(load_bytes);
-    let mut placement = greedy(items, enough_bytes, effort.passes);
+    // What no placement is below is low enough, whatever the capacity.
+    let enough_bytes = capacity_bytes.unwrap_or(load_bytes).max(aligned_load_bound_bytes(items));
+    let affordable = (PASSES_ITEMS_MAX / items.len().max(1)).max(2);
+    let mut placement = greedy(items, enough_bytes, effort.passes.min(u32::try_from(affordable).unwrap_or(u32::MAX)));
     if placement.height_bytes > enough_bytes && effort.nodes > 0 {
         if let Some(instance) = Instance::new(items).filter(|instance| instance.blocks.len() <= TREE_ITEMS_MAX) {
             let lower = match capacity_bytes {

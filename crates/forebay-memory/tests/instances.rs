@@ -142,3 +142,26 @@ fn three_thousand_items_are_placed_at_once() {
         .collect();
     placed("random", &items, None, Effort { passes: 0, nodes: 0 });
 }
+
+#[test]
+fn very_many_items_are_placed_before_anyone_loses_patience() {
+    let count = 100_000;
+    let mut random = Random(2);
+    let patient = |name: &str, items: &[Item]| {
+        let started = Instant::now();
+        let placement = placed(name, items, None, Effort::THOROUGH);
+        assert!(started.elapsed().as_secs() < 60, "{name}: {:?}", started.elapsed());
+        placement
+    };
+    // Few of them are there at a time.
+    let chain: Vec<Item> = (0..count).map(|start| plain(start..start + 2, 64, 1)).collect();
+    assert_eq!(patient("chain", &chain).height_bytes, 128);
+    let sizes: Vec<Item> = (0..count).map(|start| plain(start..start + 2, 64 * (1 + random.below(999)), 1)).collect();
+    patient("chain of many sizes", &sizes);
+    // All of them are.
+    let nested: Vec<Item> = (0..count).map(|start| plain(start..2 * count - start, 64, 64)).collect();
+    assert_eq!(patient("one within the other", &nested).height_bytes, 64 * u64::from(count));
+    // And where nothing lower exists, though the bytes are fewer: each takes a whole unit.
+    let small: Vec<Item> = (0..6000).map(|_| plain(0..1, 16, 64)).collect();
+    assert_eq!(patient("smaller than their alignment", &small).height_bytes, 64 * 5999 + 16);
+}

@@ -25,15 +25,14 @@
 
 use std::collections::BTreeMap;
 
-use forebay_base::Command;
-use forebay_model::program::{Operand, Program};
+use forebay_base::{ByteRange, Command};
 
 use crate::cost::{lanes_for_launches, Costs};
 use crate::emit::COMPUTE;
 use crate::liveness::{Chunk, Liveness, Owner};
 use crate::order::Ordered;
 use crate::plan::Plan;
-use crate::residency::kind;
+use crate::residency::{kinds, Kind};
 use crate::swap::bound::{Block, Lanes, Origin, Passage, Passages, Position, Prices, Problem, Touch, Written};
 use crate::ways::Way;
 
@@ -64,11 +63,17 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
     let spans = spans(&needs, &places, costs);
     let program = &ordered.program;
     let lanes_ns = costs.launch_ns.iter().zip(&costs.launch_lanes).map(|(&ns, lanes)| ns as f64 * lanes / costs.lanes);
-    let ports = |is_port: &dyn Fn(&Chunk) -> bool| {
-        live.chunks.iter().filter(|chunk| is_port(chunk)).map(|chunk| chunk.range.len()).sum()
+    let kinds = kinds(program, live);
+    let mut outputs: BTreeMap<Owner, Vec<ByteRange>> = BTreeMap::new();
+    for operand in program.outputs.iter().map(|port| &port.operand) {
+        outputs.entry(Owner::Buffer(operand.buffer)).or_default().push(operand.range());
+    }
+    let ports = |is_port: &dyn Fn(&Chunk, Kind) -> bool| {
+        let ports = live.chunks.iter().zip(&kinds).filter(|(chunk, &kind)| is_port(chunk, kind));
+        ports.map(|(chunk, _)| chunk.range.len()).sum()
     };
     Problem {
-        blocks: live.chunks.iter().map(|chunk| block(program, chunk, &places, &spans)).collect(),
+        blocks: live.chunks.iter().zip(&kinds).map(|(chunk, &kind)| block(kind, chunk, &places, &spans)).collect(),
         positions: machine.positions(live, &needs, &places, &spans),
         again_ns: lanes_ns.map(Some).collect(),
         device_memory_bytes: capacity_bytes,
@@ -77,8 +82,8 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
         disk: machine.disk,
         both: machine.both,
         shares: machine.shares,
-        given_bytes: ports(&|chunk| is_given(program, chunk)),
-        taken_bytes: ports(&|chunk| is_taken(program, chunk)),
+        given_bytes: ports(&is_given),
+        taken_bytes: ports(&|chunk, kind| is_taken(&outputs, chunk, kind)),
         lanes: machine.lanes(),
         rounding_ns: machine.rounding_ns(plan),
     }
@@ -186,7 +191,7 @@ fn chain(launches: &[usize], needs: &[Vec<usize>], spans: &[Span]) -> Vec<usize>
 }
 
 /// A chunk as the proof sees it: what launches at one position do with it counts as one touch.
-fn block(program: &Program, chunk: &Chunk, places: &[usize], spans: &[Span]) -> Block {
+fn block(kind: Kind, chunk: &Chunk, places: &[usize], spans: &[Span]) -> Block {
     let mut touches: Vec<Touch> = Vec::new();
     for access in &chunk.accesses {
         let (position, Span { done_ns, due_ns }) = (places[access.launch], spans[access.launch]);
@@ -196,7 +201,6 @@ fn block(program: &Program, chunk: &Chunk, places: &[usize], spans: &[Span]) -> 
             _ => touches.push(Touch { position, reads: access.reads, written, due_ns }),
         }
     }
-    let kind = kind(program, chunk);
     let origin = match (kind.persistent, kind.input) {
         (true, _) => Origin::Lasting,
         (_, true) => Origin::Given,
@@ -206,18 +210,14 @@ fn block(program: &Program, chunk: &Chunk, places: &[usize], spans: &[Span]) -> 
 }
 
 /// Whether a chunk comes from the host in every step: the host writes it before each, and a launch needs it.
-fn is_given(program: &Program, chunk: &Chunk) -> bool {
-    let kind = kind(program, chunk);
+fn is_given(chunk: &Chunk, kind: Kind) -> bool {
     kind.input && !kind.persistent && chunk.accesses.first().is_some_and(|access| access.reads)
 }
 
 /// Whether a chunk goes to the host in every step, and did not have to leave the device earlier: the host reads it after each.
-fn is_taken(program: &Program, chunk: &Chunk) -> bool {
-    let kind = kind(program, chunk);
-    let is_read = |operand: &Operand| {
-        chunk.owner == Owner::Buffer(operand.buffer) && operand.range().intersection(chunk.range) == Some(chunk.range)
-    };
-    let is_output = program.outputs.iter().any(|port| is_read(&port.operand));
+fn is_taken(outputs: &BTreeMap<Owner, Vec<ByteRange>>, chunk: &Chunk, kind: Kind) -> bool {
+    let is_read = |range: &ByteRange| range.intersection(chunk.range) == Some(chunk.range);
+    let is_output = outputs.get(&chunk.owner).is_some_and(|ranges| ranges.iter().any(is_read));
     is_output && !kind.persistent && chunk.accesses.last().is_some_and(|access| access.writes)
 }
 

@@ -157,6 +157,8 @@ struct Places<'a> {
     chunks: BTreeMap<Owner, Vec<usize>>,
     /// By chunk: its stays.
     stays: Vec<Vec<usize>>,
+    /// By chunk and access: the stay that it falls into.
+    holding: Vec<Vec<Option<usize>>>,
 }
 
 impl<'a> Places<'a> {
@@ -166,25 +168,24 @@ impl<'a> Places<'a> {
             chunks.entry(chunk.owner).or_default().push(index);
         }
         let mut stays = vec![Vec::new(); decisions.live.chunks.len()];
+        let mut holding: Vec<Vec<Option<usize>>> =
+            decisions.live.chunks.iter().map(|chunk| vec![None; chunk.accesses.len()]).collect();
         for (index, segment) in decisions.residency.segments.iter().enumerate() {
             stays[segment.chunk].push(index);
+            holding[segment.chunk][segment.accesses.clone()].fill(Some(index));
         }
-        Places { decisions, chunks, stays }
+        Places { decisions, chunks, stays, holding }
     }
 
     /// The device offset of byte `offset_bytes` of an owner during a launch.
     fn device_offset(&self, owner: Owner, offset_bytes: u64, launch: usize) -> Option<u64> {
         let live = self.decisions.live;
-        let holds = |chunk: &&usize| {
-            let range = live.chunks[**chunk].range;
-            range.start <= offset_bytes && offset_bytes < range.end
-        };
-        let chunk = *self.chunks.get(&owner)?.iter().find(holds)?;
-        let has_access = |stay: &&usize| {
-            let accesses = self.decisions.residency.segments[**stay].accesses.clone();
-            live.chunks[chunk].accesses[accesses].iter().any(|access| access.launch == launch)
-        };
-        let stay = *self.stays[chunk].iter().find(has_access)?;
+        // The chunks of an owner are in the order of their bytes, their accesses in the order of launches.
+        let chunks = self.chunks.get(&owner)?;
+        let chunk = chunks[..chunks.partition_point(|&chunk| live.chunks[chunk].range.start <= offset_bytes)].last()?;
+        let chunk = Some(*chunk).filter(|&chunk| offset_bytes < live.chunks[chunk].range.end)?;
+        let access = live.chunks[chunk].accesses.binary_search_by_key(&launch, |access| access.launch).ok()?;
+        let stay = self.holding[chunk][access]?;
         Some(self.decisions.arena.device_offsets[stay] + (offset_bytes - live.chunks[chunk].range.start))
     }
 

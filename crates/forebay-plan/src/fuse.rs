@@ -6,7 +6,7 @@
 //! - the gradient of a rectifier followed by the gradient of the batch normalisation before it: the normalisation's
 //!   gradient computes the rectifier's mask again from its own input, so the rectified output is not needed for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::kernel::{Activation, UnaryOp};
 use forebay_base::Kernel;
@@ -26,12 +26,18 @@ pub fn fuse(mut program: Program) -> Program {
 
 /// Who touches each buffer: launches that read it and launches that write it, each as often as it does.
 struct Uses {
+    /// Buffers that the caller gets.
+    outputs: BTreeSet<BufferId>,
     readers: BTreeMap<BufferId, Vec<usize>>,
     writers: BTreeMap<BufferId, Vec<usize>>,
 }
 
 fn uses(program: &Program, removed: &[bool]) -> Uses {
-    let mut uses = Uses { readers: BTreeMap::new(), writers: BTreeMap::new() };
+    let mut uses = Uses {
+        outputs: program.outputs.iter().map(|port| port.operand.buffer).collect(),
+        readers: BTreeMap::new(),
+        writers: BTreeMap::new(),
+    };
     for (index, launch) in program.launches.iter().enumerate().filter(|(index, _)| !removed[*index]) {
         for operand in &launch.reads {
             uses.readers.entry(operand.buffer).or_default().push(index);
@@ -50,7 +56,7 @@ impl Uses {
         let buffer = program.buffer(operand.buffer);
         let private = buffer.role == Role::Temporary
             && buffer.size_bytes == operand.desc.total_size_bytes()
-            && program.outputs.iter().all(|port| port.operand.buffer != operand.buffer);
+            && !self.outputs.contains(&operand.buffer);
         let readers = self.readers.get(&operand.buffer).map_or(&[][..], Vec::as_slice);
         let writers = self.writers.get(&operand.buffer).map_or(&[][..], Vec::as_slice);
         (private && readers.len() == 1 && writers.len() == 1).then(|| readers[0])

@@ -16,7 +16,7 @@ use forebay_model::program::Program;
 use crate::cost::Costs;
 use crate::liveness::{Chunk, Liveness};
 use crate::order::Ordered;
-use crate::residency::{fetch_in_step_before, kind, Kind, Residency, Segment};
+use crate::residency::{fetch_in_step_before, kinds, Kind, Residency, Segment};
 use crate::swap::launches::{plan_launches, repeats};
 use crate::swap::schedule::{Direction, Piece, Place, Schedule};
 use crate::swap::workload::Workload;
@@ -99,14 +99,14 @@ pub fn joint_residency(
     let absences = absences(live, &workload, &schedule);
     let mut cut = Liveness { chunks: Vec::new(), launch_count: live.launch_count };
     let mut residency = Residency::default();
-    for (chunk, absences) in live.chunks.iter().zip(&absences) {
+    let kinds = kinds(program, live);
+    for ((chunk, absences), &kind) in live.chunks.iter().zip(&absences).zip(&kinds) {
         for part in parts(chunk, absences) {
             let in_part: Vec<&Absence> =
                 absences.iter().filter(|absence| absence.bytes.intersection(part).is_some()).collect();
             let range = ByteRange::new(chunk.range.start + part.start, chunk.range.start + part.end);
             let chunk = Chunk { range, ..chunk.clone() };
             let away = room.changing_away && chunk.is_changed();
-            let kind = kind(program, &chunk);
             add_part(&mut residency, &chunk, kind, away, &in_part, live.launch_count);
             cut.chunks.push(chunk);
         }

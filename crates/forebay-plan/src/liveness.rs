@@ -87,15 +87,16 @@ impl Liveness {
 pub fn liveness(program: &Program, split: bool) -> Liveness {
     let cuts = cut_points(program, split);
     let mut chunks = Vec::new();
-    let mut first_chunk = BTreeMap::new();
+    let mut chunks_of = BTreeMap::new();
     for (&buffer, points) in &cuts {
-        first_chunk.insert(buffer, chunks.len());
+        let first = chunks.len();
         let points: Vec<u64> = points.iter().copied().collect();
         chunks.extend(points.windows(2).map(|pair| Chunk {
             owner: Owner::Buffer(buffer),
             range: ByteRange::new(pair[0], pair[1]),
             accesses: Vec::new(),
         }));
+        chunks_of.insert(buffer, first..chunks.len());
     }
     for (launch, item) in program.launches.iter().enumerate() {
         let reads = item.reads.iter().map(|operand| (operand, true, false));
@@ -104,9 +105,9 @@ pub fn liveness(program: &Program, split: bool) -> Liveness {
             let range = touched(program, operand);
             // A write that leaves gaps keeps what others wrote into them, so it needs the old bytes.
             let keeps_gaps = writes && !operand.desc.is_dense();
-            let start = first_chunk[&operand.buffer];
-            let of_buffer = chunks[start..].iter_mut().take_while(|c| c.owner == Owner::Buffer(operand.buffer));
-            for chunk in of_buffer.filter(|chunk| range.contains(chunk.range)) {
+            let of_buffer = &mut chunks[chunks_of[&operand.buffer].clone()];
+            let first = of_buffer.partition_point(|chunk| chunk.range.start < range.start);
+            for chunk in of_buffer[first..].iter_mut().take_while(|chunk| range.contains(chunk.range)) {
                 let fresh = chunk.accesses.is_empty();
                 note(&mut chunk.accesses, Access { launch, reads: reads || (keeps_gaps && !fresh), writes });
             }

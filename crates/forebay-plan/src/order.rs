@@ -15,13 +15,16 @@
 //! How far ahead of file order a launch may run is a matter of taste that no rule settles (too early, and it holds bytes
 //! that the chain needs), so the planner tries several [`Choice`]s and counts barriers on the final plans.
 
+mod holdings;
+
 use std::collections::BTreeSet;
 
 use forebay_model::program::{Operand, Program, Role};
 
 use crate::dependences::Dependences;
-use crate::liveness::{Chunk, Liveness, Owner};
+use crate::liveness::Liveness;
 use crate::profile::Profile;
+use holdings::Holdings;
 
 /// How many launches whose needs are met are looked at for one group.
 const LOOKED_AT_MAX: usize = 1024;
@@ -79,17 +82,92 @@ pub struct Choice {
     pub lazy: bool,
 }
 
+impl Choice {
+    fn limit(&self) -> i64 {
+        i64::try_from(self.limit_bytes).unwrap_or(i64::MAX)
+    }
+}
+
 /// Cuts a program's launches into groups. `live` is the liveness of the program, uncut or with outputs in the place of
 /// inputs that die; launches of the update phase come behind all others.
 pub fn group(program: &Program, live: &Liveness, choice: Choice) -> Vec<Vec<usize>> {
-    let dependences = Dependences::all(live);
-    let mut filling = Filling::new(program, live, &dependences, choice);
+    group_up_to(program, live, &Dependences::all(live), choice, usize::MAX).groups.unwrap_or_default()
+}
+
+/// A program's launches in groups, and the choices that all lead to these.
+pub(crate) struct Grouping {
+    /// The groups; none where there are more than were asked for.
+    pub groups: Option<Vec<Vec<usize>>>,
+    scope: Scope,
+}
+
+impl Grouping {
+    /// Whether another choice is known to give the same groups, because every single decision would be the same.
+    pub fn holds_for(&self, choice: Choice) -> bool {
+        self.scope.covers(choice)
+    }
+}
+
+/// The same as [`group`], given up where there are more than `groups_max` groups. `dependences` are all those of `live`.
+pub(crate) fn group_up_to(
+    program: &Program,
+    live: &Liveness,
+    dependences: &Dependences,
+    choice: Choice,
+    groups_max: usize,
+) -> Grouping {
+    let mut filling = Filling::new(program, live, dependences, choice);
     let mut groups = Vec::new();
     while let Some(group) = filling.next_group() {
+        if groups.len() == groups_max {
+            return Grouping { groups: None, scope: filling.scope };
+        }
         groups.push(group);
     }
-    sort_within(program, &dependences, &mut groups);
-    groups
+    sort_within(program, dependences, &mut groups);
+    Grouping { groups: Some(groups), scope: filling.scope }
+}
+
+/// The choices under which everything that was decided so far would have been decided in the same way.
+#[derive(Clone, Copy, Debug)]
+struct Scope {
+    /// The lowest and the highest limit in bytes.
+    limits: (i64, i64),
+    /// The narrowest and the widest window.
+    windows: (usize, usize),
+    /// Whether launches wait, where that made a difference.
+    lazy: Option<bool>,
+}
+
+impl Scope {
+    fn covers(&self, choice: Choice) -> bool {
+        let limit = choice.limit();
+        (self.limits.0 <= limit && limit <= self.limits.1)
+            && (self.windows.0 <= choice.window && choice.window <= self.windows.1)
+            && self.lazy.is_none_or(|lazy| lazy == choice.lazy)
+    }
+
+    /// Whether bytes are within the limit of a choice.
+    fn is_within_limit(&mut self, bytes: i64, choice: Choice) -> bool {
+        let is_within = bytes <= choice.limit();
+        if is_within {
+            self.limits.0 = self.limits.0.max(bytes);
+        } else {
+            self.limits.1 = self.limits.1.min(bytes - 1);
+        }
+        is_within
+    }
+
+    /// Whether a launch so many places ahead is within the window of a choice.
+    fn is_within_window(&mut self, places: usize, choice: Choice) -> bool {
+        let is_within = places <= choice.window;
+        if is_within {
+            self.windows.0 = self.windows.0.max(places);
+        } else {
+            self.windows.1 = self.windows.1.min(places - 1);
+        }
+        is_within
+    }
 }
 
 /// Sorts each group: first what need not wait for an input to arrive, then what the next group needs, so that what it does
@@ -107,19 +185,12 @@ fn sort_within(program: &Program, dependences: &Dependences, groups: &mut [Vec<u
     }
 }
 
-/// A chunk's bytes and who still needs them.
-struct Holding {
-    bytes: i64,
-    /// Launches that touch it and have not run.
-    waiting: BTreeSet<usize>,
-    /// Whether its bytes are taken now.
-    taken: bool,
-}
-
 /// The state while groups are filled.
 struct Filling<'a> {
     dependences: &'a Dependences,
     choice: Choice,
+    /// For which other choices the same was decided.
+    scope: Scope,
     /// By launch: launches on the longest chain that starts with it.
     chains: Vec<usize>,
     /// By launch: how many of its needs have not run.
@@ -131,65 +202,27 @@ struct Filling<'a> {
     update_start: usize,
     /// How many launches outside of the update phase have not run.
     before_update: usize,
-    /// By chunk.
-    holdings: Vec<Holding>,
-    /// By launch: the chunks that it touches.
-    touched: Vec<Vec<usize>>,
+    holdings: Holdings,
     /// By launch that has not run: bytes taken while it runs if all that have not run do so in file order, one at a time.
     profile: Profile,
-    /// Bytes taken now.
-    taken_bytes: i64,
 }
 
 impl<'a> Filling<'a> {
     fn new(program: &Program, live: &Liveness, dependences: &'a Dependences, choice: Choice) -> Filling<'a> {
         let count = live.launch_count;
-        let mut touched = vec![Vec::new(); count];
-        let mut holdings = Vec::with_capacity(live.chunks.len());
-        let mut usage = vec![0i64; count + 1];
-        let mut taken_bytes = 0;
-        for (index, chunk) in live.chunks.iter().enumerate() {
-            let waiting: BTreeSet<usize> = chunk.accesses.iter().map(|access| access.launch).collect();
-            waiting.iter().for_each(|&launch| touched[launch].push(index));
-            let (bytes, kind) = (chunk.device_bytes() as i64, kind(program, chunk));
-            let (Some(&first), Some(&last)) = (waiting.first(), waiting.last()) else {
-                holdings.push(Holding { bytes: 0, waiting, taken: false });
-                continue;
-            };
-            let span = match kind {
-                Kind::Lasting => 0..count,
-                Kind::Given => 0..last + 1,
-                Kind::Made => first..last + 1,
-            };
-            usage[span.start] += bytes;
-            usage[span.end] -= bytes;
-            let taken = kind != Kind::Made;
-            taken_bytes += if taken { bytes } else { 0 };
-            // What lasts is taken for good: it takes no bytes when it is touched, and frees none.
-            let bytes = if kind == Kind::Lasting { 0 } else { bytes };
-            holdings.push(Holding { bytes, waiting, taken });
-        }
-        let mut sum = 0;
-        let usage: Vec<i64> = usage[..count]
-            .iter()
-            .map(|change| {
-                sum += change;
-                sum
-            })
-            .collect();
+        let (holdings, usage) = Holdings::new(program, live);
         let missing: Vec<usize> = dependences.predecessors.iter().map(Vec::len).collect();
         let mut filling = Filling {
             dependences,
             choice,
+            scope: Scope { limits: (i64::MIN, i64::MAX), windows: (0, usize::MAX), lazy: None },
             chains: dependences.chains(),
             ready: BTreeSet::new(),
             waiting: (0..count).collect(),
             update_start: program.update_start,
             before_update: program.update_start.min(count),
             holdings,
-            touched,
             profile: Profile::new(&usage),
-            taken_bytes,
             missing,
         };
         for launch in 0..count {
@@ -222,7 +255,7 @@ impl<'a> Filling<'a> {
             self.run(first);
             group.push(first);
         }
-        self.free(&group);
+        self.holdings.free(&group);
         for &launch in &group {
             for &after in &self.dependences.successors[launch] {
                 self.missing[after] -= 1;
@@ -235,25 +268,26 @@ impl<'a> Filling<'a> {
     }
 
     fn joins(&mut self, launch: usize, first: usize, longest: usize, alone: bool) -> bool {
-        if launch - first > self.choice.window || (launch >= self.update_start && self.before_update > 0) {
+        // The first launch that waits can always run, and delays nothing that stands before it.
+        if alone && launch == first {
+            return true;
+        }
+        let updates_early = launch >= self.update_start && self.before_update > 0;
+        if updates_early || !self.scope.is_within_window(launch - first, self.choice) {
             return false;
         }
-        let limit = i64::try_from(self.choice.limit_bytes).unwrap_or(i64::MAX);
-        let (takes, frees) = self.balance(launch);
-        if self.choice.lazy && self.chains[launch] < longest && takes > frees && launch != first {
+        let (takes, frees) = self.holdings.balance(launch);
+        if self.chains[launch] < longest && takes > frees && launch != first {
+            self.scope.lazy = Some(self.choice.lazy);
+            if self.choice.lazy {
+                return false;
+            }
+        }
+        if !self.scope.is_within_limit(self.holdings.taken_bytes + takes, self.choice) {
             return false;
         }
-        if self.taken_bytes + takes > limit {
-            return alone && launch == first;
-        }
-        self.later_peak(launch) <= limit.max(self.profile.most(0, launch))
-    }
-
-    /// Bytes that a launch takes, and bytes that nobody needs once it has run.
-    fn balance(&self, launch: usize) -> (i64, i64) {
-        let holdings = || self.touched[launch].iter().map(|&chunk| &self.holdings[chunk]);
-        let takes = holdings().filter(|holding| !holding.taken).map(|holding| holding.bytes).sum();
-        (takes, holdings().filter(|holding| holding.waiting.len() == 1).map(|holding| holding.bytes).sum())
+        let later_peak = self.later_peak(launch);
+        later_peak <= self.profile.most(0, launch) || self.scope.is_within_limit(later_peak, self.choice)
     }
 
     /// The most bytes taken by a launch before this one in file order, if this one runs now and the others in file order.
@@ -267,18 +301,8 @@ impl<'a> Filling<'a> {
     /// Moves a launch's takings and freeings in the profile from its place to now (1), or back (-1). Places of launches
     /// that have run do not matter.
     fn shift(&mut self, launch: usize, sign: i64) {
-        for &chunk in &self.touched[launch] {
-            let Holding { bytes, waiting, taken } = &self.holdings[chunk];
-            if !taken {
-                // Bytes that only this launch touches are free again with its group.
-                if waiting.len() > 1 {
-                    self.profile.add(0, launch, sign * bytes);
-                }
-            } else if waiting.last() == Some(&launch) {
-                let before = waiting.range(..launch).next_back().map_or(0, |&last| last + 1);
-                self.profile.add(before, launch + 1, -sign * bytes);
-            }
-        }
+        let Filling { holdings, profile, .. } = self;
+        holdings.shift(launch, |start, end, bytes| profile.add(start, end, sign * bytes));
     }
 
     fn run(&mut self, launch: usize) {
@@ -287,51 +311,13 @@ impl<'a> Filling<'a> {
         self.ready.remove(&(launch >= self.update_start, std::cmp::Reverse(self.chains[launch]), launch));
         self.waiting.remove(&launch);
         self.before_update -= usize::from(launch < self.update_start);
-        for &chunk in &self.touched[launch] {
-            let holding = &mut self.holdings[chunk];
-            if !holding.taken {
-                holding.taken = true;
-                self.taken_bytes += holding.bytes;
-            }
-            holding.waiting.remove(&launch);
-        }
-    }
-
-    /// Frees what a group was the last to touch.
-    fn free(&mut self, group: &[usize]) {
-        for &launch in group {
-            for &chunk in &self.touched[launch] {
-                let holding = &mut self.holdings[chunk];
-                if holding.waiting.is_empty() && holding.taken {
-                    holding.taken = false;
-                    self.taken_bytes -= holding.bytes;
-                }
-            }
-        }
-    }
-}
-
-/// How long a chunk's bytes are taken.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// From step to step.
-    Lasting,
-    /// From the start of the step to the last launch that touches it.
-    Given,
-    /// From the first launch that touches it to the last.
-    Made,
-}
-
-fn kind(program: &Program, chunk: &Chunk) -> Kind {
-    match chunk.owner {
-        Owner::Buffer(buffer) if program.buffer(buffer).role.is_persistent() => Kind::Lasting,
-        Owner::Buffer(buffer) if program.buffer(buffer).role == Role::Input => Kind::Given,
-        _ => Kind::Made,
+        self.holdings.run(launch);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::holdings::{kind, Kind};
     use super::*;
     use crate::alias::alias_in_any_order;
     use crate::liveness::liveness;
@@ -414,5 +400,39 @@ mod tests {
                 assert!(peak(&program, &live, &groups) <= limit_bytes, "seed {seed}");
             }
         }
+    }
+
+    #[test]
+    fn choices_within_the_scope_of_another_give_the_same_groups() {
+        let (mut held, mut differed) = (0, 0);
+        for seed in 1..40 {
+            let mut random = Random::new(seed);
+            let program = alias_in_any_order(random_training_program(&mut random, 5));
+            let live = liveness(&program, false);
+            let dependences = Dependences::all(&live);
+            let needed_bytes = live.needed_bytes()[0];
+            let mut choice = || Choice {
+                limit_bytes: needed_bytes * random.below(40) / 4,
+                window: [1, 3, 8, usize::MAX][random.below(4) as usize],
+                lazy: random.below(2) == 0,
+            };
+            for _ in 0..60 {
+                let (one, other) = (choice(), choice());
+                let grouping = group_up_to(&program, &live, &dependences, one, usize::MAX);
+                let groups = grouping.groups.clone().unwrap();
+                assert!(grouping.holds_for(one), "seed {seed}");
+                let expected = group(&program, &live, other);
+                if grouping.holds_for(other) {
+                    assert_eq!(groups, expected, "seed {seed}: {one:?}, {other:?}");
+                    held += usize::from(one != other);
+                } else {
+                    differed += usize::from(groups != expected);
+                }
+                let up_to = |groups_max| group_up_to(&program, &live, &dependences, one, groups_max);
+                assert_eq!(up_to(groups.len()).groups.as_ref(), Some(&groups), "seed {seed}");
+                assert_eq!(up_to(groups.len() - 1).groups, None, "seed {seed}");
+            }
+        }
+        assert!(held > 50 && differed > 50, "{held} held, {differed} differed");
     }
 }

@@ -21,7 +21,7 @@ use crate::emit::{emit, Decisions};
 use crate::error::PlanError;
 use crate::liveness::{liveness, Access, Chunk, Liveness, Owner};
 use crate::plan::Plan;
-use crate::residency::{kind, Kind, Residency, Segment};
+use crate::residency::{kinds, Kind, Residency, Segment};
 use crate::schedule::Work;
 use crate::stores::Stores;
 
@@ -120,9 +120,10 @@ pub fn page(
 /// Every chunk has addresses from its first to its last use: inputs from the step's beginning, outputs to its end, and what
 /// lasts always.
 fn whole_stays(program: &Program, live: &Liveness) -> Residency {
+    let kinds = kinds(program, live);
     let stay = |(index, chunk): (usize, &Chunk)| {
         let (first, last) = (chunk.accesses.first()?.launch, chunk.accesses.last()?.launch);
-        let Kind { persistent, input, output } = kind(program, chunk);
+        let Kind { persistent, input, output } = kinds[index];
         let start = if persistent || input { 0 } else { first };
         let end = if persistent || output { live.launch_count - 1 } else { last };
         Some(Segment {
@@ -220,6 +221,7 @@ impl Layout<'_> {
             self.units(index, unit_bytes).for_each(|unit| occupants.entry(unit).or_default().push(index));
         }
         let mut lives = Vec::new();
+        let kinds = kinds(self.program, self.live);
         for (unit, mut stays) in occupants {
             stays.sort_by_key(|&stay| (self.stays.segments[stay].start, stay));
             let mut life: Option<Life> = None;
@@ -228,8 +230,7 @@ impl Layout<'_> {
                 if life.as_ref().is_some_and(|life| life.end < start) {
                     lives.extend(life.take().map(Life::closed));
                 }
-                let chunk = &self.live.chunks[chunk];
-                let kind = kind(self.program, chunk);
+                let (chunk, kind) = (&self.live.chunks[chunk], kinds[chunk]);
                 life.get_or_insert_with(|| Life::new(unit, start)).add(end, kind, &chunk.accesses);
             }
             lives.extend(life.map(Life::closed));

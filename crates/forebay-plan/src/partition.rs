@@ -102,7 +102,7 @@ fn building(program: &Program, limit_bytes: u64) -> Building {
         }
         building.source = index;
         let launch = layout::stored_by_rows(program, launch, &by_rows);
-        match large.contains(&index).then(|| fitting_cut(&launch, limit_bytes)).flatten() {
+        match large.binary_search(&index).is_ok().then(|| fitting_cut(&launch, limit_bytes)).flatten() {
             Some((launch, cut)) => building.cut(&launch, &cut, limit_bytes),
             None => building.append(launch),
         }

@@ -3,6 +3,8 @@
 mod cutting;
 mod fitting;
 mod grouping;
+#[cfg(test)]
+mod large_tests;
 mod together;
 mod variant;
 mod within;
@@ -21,7 +23,7 @@ use crate::liveness::Liveness;
 use crate::order::{LaunchOrder, Ordered};
 use crate::partition::least_limit_bytes;
 use crate::plan::Plan;
-use crate::residency::{kind, residency, Filling, Residency};
+use crate::residency::{kinds, residency, Filling, Residency};
 use crate::schedule::schedule;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
@@ -224,9 +226,10 @@ impl Planner<'_> {
         let mut residency = residency(program, live, costs, filling, lost_bytes, changing_away);
         let stores = stores(program, live, &residency, costs, self.room);
         if !filling.isolate {
+            let kinds = kinds(program, live);
             let route = |chunk: usize| {
                 let on_disk = stores.on_disk(chunk);
-                Route { on_disk, over_boundary: !on_disk && kind(program, &live.chunks[chunk]).persistent }
+                Route { on_disk, over_boundary: !on_disk && kinds[chunk].persistent }
             };
             stretch(&mut residency, live, costs, route, filling.transfer_bytes, lost_bytes);
         }

@@ -13,14 +13,15 @@
 //! because the last gap is kept, or because what the next step needs first is fetched while this one ends. After a step that
 //! did not end, copies are made anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use forebay_base::ByteRange;
-use forebay_model::program::{Program, Role};
+use forebay_model::program::{BufferId, Program, Role};
 
 use crate::cost::Costs;
 use crate::liveness::{Access, Chunk, Liveness, Owner};
+use crate::profile::Profile;
 use crate::small::small;
 
 /// How tightly to fill the device.
@@ -93,6 +94,15 @@ struct Gap {
     density_away: f64,
 }
 
+impl Gap {
+    /// Takes the bytes of the gap for as long as it lasts (1), or gives them back (-1).
+    fn occupy(&self, usage: &mut Profile, sign: i64) {
+        for range in self.inside.iter().filter(|range| !range.is_empty()) {
+            usage.add(range.start, range.end, sign * bytes_of_profile(self.bytes));
+        }
+    }
+}
+
 /// Decides which gaps to keep. What steps change is away from the device between steps if `changing_away`. Transfers get time
 /// by [`mod@crate::stretch`], once it is known where they go.
 pub fn residency(
@@ -103,8 +113,7 @@ pub fn residency(
     lost_bytes: &[u64],
     changing_away: bool,
 ) -> Residency {
-    let kinds: Vec<Kind> = live.chunks.iter().map(|chunk| kind(program, chunk)).collect();
-    residency_of(&kinds, live, costs, filling, lost_bytes, changing_away)
+    residency_of(&kinds(program, live), live, costs, filling, lost_bytes, changing_away)
 }
 
 /// The same for chunks of these kinds, whoever owns them.
@@ -116,7 +125,8 @@ pub fn residency_of(
     lost_bytes: &[u64],
     changing_away: bool,
 ) -> Residency {
-    let mut usage = live.needed_bytes();
+    let needed_bytes: Vec<i64> = live.needed_bytes().into_iter().map(bytes_of_profile).collect();
+    let mut usage = Profile::new(&needed_bytes);
     let starts = launch_starts(costs);
     let gaps = sorted_gaps(live, kinds, costs, &starts);
     let barred: Vec<bool> = live.chunks.iter().map(|chunk| changing_away && chunk.is_changed()).collect();
@@ -151,15 +161,21 @@ struct Boundary {
     launch_count: usize,
 }
 
-/// What a program says of a chunk's owner.
-pub fn kind(program: &Program, chunk: &Chunk) -> Kind {
-    let Owner::Buffer(buffer) = chunk.owner else { return Kind::default() };
-    let role = program.buffer(buffer).role;
-    Kind {
-        persistent: role.is_persistent(),
-        input: role == Role::Input,
-        output: program.outputs.iter().any(|port| port.operand.buffer == buffer),
-    }
+/// By chunk: what a program says of its owner.
+pub fn kinds(program: &Program, live: &Liveness) -> Vec<Kind> {
+    let outputs: BTreeSet<BufferId> = program.outputs.iter().map(|port| port.operand.buffer).collect();
+    let kind = |chunk: &Chunk| {
+        let Owner::Buffer(buffer) = chunk.owner else { return Kind::default() };
+        let role = program.buffer(buffer).role;
+        let (persistent, input) = (role.is_persistent(), role == Role::Input);
+        Kind { persistent, input, output: outputs.contains(&buffer) }
+    };
+    live.chunks.iter().map(kind).collect()
+}
+
+/// Bytes as a profile counts them.
+fn bytes_of_profile(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 /// When each launch starts if nothing waits, and when the last one ends, in nanoseconds.
@@ -177,7 +193,9 @@ fn sorted_gaps(live: &Liveness, kinds: &[Kind], costs: &Costs, starts: &[u64]) -
     for (index, chunk) in live.chunks.iter().enumerate() {
         let accesses = &chunk.accesses;
         let steps = if kinds[index].persistent { accesses.len() } else { accesses.len().saturating_sub(1) };
+        let mut changed = false;
         for after in 0..steps {
+            changed |= accesses[after].writes;
             let wraps = after + 1 == accesses.len();
             let next = accesses[(after + 1) % accesses.len()];
             let inside = if wraps {
@@ -185,7 +203,6 @@ fn sorted_gaps(live: &Liveness, kinds: &[Kind], costs: &Costs, starts: &[u64]) -
             } else {
                 [accesses[after].launch + 1..next.launch, 0..0]
             };
-            let changed = accesses[..=after].iter().any(|access| access.writes);
             let bytes = chunk.device_bytes();
             let fetch = if next.reads { costs.copy_in_ns(bytes) } else { 0 };
             let save = if changed && next.reads { costs.copy_out_ns(bytes) } else { 0 };
@@ -211,7 +228,7 @@ fn sort(gaps: &mut [Gap]) {
 fn keep_gaps(
     live: &Liveness,
     [small, mut gaps]: [Vec<Gap>; 2],
-    usage: &mut [u64],
+    usage: &mut Profile,
     lost_bytes: &[u64],
     filling: Filling,
     barred: &[bool],
@@ -225,20 +242,24 @@ fn keep_gaps(
         return kept;
     }
     let mut extents = Extents::new(live, filling.joined_bytes);
-    let mut try_all = |gaps: &[Gap], kept: &mut Vec<Vec<bool>>, usage: &mut [u64]| {
+    let keep_bytes = bytes_of_profile(filling.keep_bytes);
+    let mut try_all = |gaps: &[Gap], kept: &mut Vec<Vec<bool>>, usage: &mut Profile| {
         for gap in gaps {
-            let fits = |range: &Range<usize>, usage: &[u64]| {
-                usage[range.clone()].iter().all(|&used| used + gap.bytes <= filling.keep_bytes)
+            let fits = |range: &Range<usize>, usage: &Profile| {
+                let most = || usage.most(range.start, range.end).saturating_add(bytes_of_profile(gap.bytes));
+                range.is_empty() || most() <= keep_bytes
             };
             let allowed = gap.density > 0.0 && !kept[gap.chunk][gap.after] && !(gap.wraps && barred[gap.chunk]);
             if allowed && gap.inside.iter().all(|range| fits(range, usage)) && extents.join(gap) {
                 kept[gap.chunk][gap.after] = true;
-                occupy(usage, &gap.inside, gap.bytes);
+                gap.occupy(usage, 1);
             }
         }
     };
     try_all(&small, &mut kept, usage);
-    usage.iter_mut().zip(lost_bytes).for_each(|(used, lost)| *used += lost);
+    for (launch, &lost) in lost_bytes.iter().enumerate().filter(|(_, &lost)| lost > 0) {
+        usage.add(launch, launch + 1, bytes_of_profile(lost));
+    }
     try_all(&gaps, &mut kept, usage);
     // What leaves within the step is saved whether or not it is carried over the boundary: that is worth less then.
     let mut freed = false;
@@ -248,9 +269,7 @@ fn keep_gaps(
             gap.density = gap.density_away;
             if std::mem::take(&mut list[gap.after]) {
                 freed = true;
-                for range in &gap.inside {
-                    usage[range.clone()].iter_mut().for_each(|used| *used -= gap.bytes);
-                }
+                gap.occupy(usage, -1);
             }
         }
     }
@@ -318,12 +337,6 @@ pub(crate) fn root(parents: &mut [usize], mut node: usize) -> usize {
         node = parents[node];
     }
     node
-}
-
-fn occupy(usage: &mut [u64], ranges: &[Range<usize>], bytes: u64) {
-    for range in ranges {
-        usage[range.clone()].iter_mut().for_each(|used| *used += bytes);
-    }
 }
 
 /// The stays of one chunk, without time for transfers. `kept` says which gaps it stays over, by the access before the gap.

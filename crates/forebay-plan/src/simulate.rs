@@ -72,7 +72,7 @@ struct Machine<'a> {
     now_ns: f64,
     streams: Vec<Stream>,
     /// Launches, in the order in which they were handed out.
-    launches: Vec<Running>,
+    launches: VecDeque<Running>,
     /// Copies to the device and from it; then the same for those from and to a disk.
     links: [VecDeque<Running>; 4],
     /// By link: lanes that a copy takes while it moves.
@@ -99,7 +99,7 @@ impl<'a> Machine<'a> {
             copy_lanes: [costs.copy_lanes(to_device), costs.copy_lanes(from_device), 0.0, 0.0],
             now_ns: 0.0,
             streams,
-            launches: Vec::new(),
+            launches: VecDeque::new(),
             links: Default::default(),
             fired: BTreeSet::new(),
             stall_ns: 0.0,
@@ -136,7 +136,7 @@ impl<'a> Machine<'a> {
             Command::Launch { launch, .. } => {
                 let label = launch.label as usize;
                 let (left_ns, lanes) = (self.costs.launch_ns[label] as f64, self.costs.launch_lanes[label]);
-                self.launches.push(Running { command: index, stream, place: state.done.len(), left_ns, lanes });
+                self.launches.push_back(Running { command: index, stream, place: state.done.len(), left_ns, lanes });
                 state.done.push(false);
             }
             Command::Copy { from, to, .. } => {
@@ -195,7 +195,7 @@ impl<'a> Machine<'a> {
         let ends = |running: &Running| running.left_ns < 1e-3;
         for place in (0..rates.len()).rev().filter(|&place| rates[place] > 0.0) {
             if ends(&self.launches[place]) {
-                ended.push(self.launches.remove(place));
+                ended.extend(self.launches.remove(place));
             }
         }
         for (link, speed) in self.links.iter_mut().zip(speeds) {

@@ -160,7 +160,7 @@ impl Stretching<'_> {
 mod tests {
     use super::*;
     use crate::cost::estimate;
-    use crate::residency::{kind, residency, Filling};
+    use crate::residency::{kinds, residency, Filling};
     use crate::testing::{limits, ProgramBuilder};
     use forebay_base::kernel::UnaryOp;
     use forebay_base::Kernel;
@@ -192,10 +192,9 @@ mod tests {
             };
             let mut found = residency(&program, &live, &costs, filling, &[], false);
             assert!(found.carried.iter().all(|&carried| !carried), "nothing is kept");
-            let route = |chunk: usize| Route {
-                on_disk: false,
-                over_boundary: over_boundary && kind(&program, &live.chunks[chunk]).persistent,
-            };
+            let kinds = kinds(&program, &live);
+            let route =
+                |chunk: usize| Route { on_disk: false, over_boundary: over_boundary && kinds[chunk].persistent };
             stretch(&mut found, &live, &costs, route, capacity_bytes, &[]);
             let crosses = over_boundary && room > 1;
             let first: Vec<&Segment> = found.segments.iter().filter(|stay| stay.chunk == 0).collect();

@@ -77,6 +77,12 @@ impl Machine {
         }
     }
 
+    /// Estimates what is planned from now on, since the given costs are those of a plan that was made: other plans have other
+    /// launches, and need not share any.
+    pub(crate) fn forget_costs(&mut self) {
+        self.options.costs = None;
+    }
+
     /// Turns budgets that are shares into bytes, so that plans made later have the budgets of the first one.
     pub(crate) fn fix_budgets(&mut self, in_core_peak_bytes: u64) {
         for size in [&mut self.options.device_memory, &mut self.options.host_memory].into_iter().flatten() {

@@ -33,7 +33,8 @@ pub struct DeviceOptions {
     /// A machine to plan for instead, whether or not it is there. Its memories are budgets where none are given, what exceeds
     /// that of the host goes to its disk, and nothing is computed.
     pub machine: Option<MachineDescription>,
-    /// Durations to plan with until others are measured; estimates where not given.
+    /// Durations to plan with until others are measured; estimates where not given. They are those of the first plan: a
+    /// trainer's plans for other batch sizes, and for evaluation, begin with estimates.
     pub costs: Option<SavedCosts>,
     /// Threads for kernels and copies together; as many as the machine runs at once, where not given. No result depends
     /// on it.

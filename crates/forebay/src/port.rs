@@ -1,6 +1,6 @@
 //! What goes into a model and comes out of it: names, types, shapes, and the check of what a caller gives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -68,7 +68,8 @@ impl fmt::Display for Port {
 /// # Errors
 /// A missing or unknown name, or another type or shape.
 pub(crate) fn check_inputs(ports: &[Port], given: &BTreeMap<String, Tensor>) -> Result<(), Error> {
-    if let Some(name) = given.keys().find(|name| ports.iter().all(|port| port.name != **name)) {
+    let known: BTreeSet<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+    if let Some(name) = given.keys().find(|name| !known.contains(name.as_str())) {
         return Err(Error::UnknownInput { name: name.clone(), known: ports.iter().map(Port::to_string).collect() });
     }
     for port in ports {

@@ -93,6 +93,7 @@ impl Trainer {
     fn on(model: Model, options: TrainerOptions, mut machine: Machine) -> Result<Trainer, Error> {
         let plan = LossPlan::training(&model, &options, options.batch_size, &machine)?;
         machine.fix_budgets(plan.compiled.step.plan().statistics.in_core_peak_bytes);
+        machine.forget_costs();
         let batch_size = plan.inputs.iter().find_map(|port| port.shape.first().copied()).unwrap_or(1);
         let engine = Engine::new(machine, plan.initial_values());
         Ok(Trainer {

@@ -6,15 +6,23 @@
 //! is not worse is kept.
 
 use std::cmp::Reverse;
+use std::iter::Peekable;
+use std::ops::RangeInclusive;
+use std::vec::Drain;
 
+use super::overlaps::Overlaps;
 use super::random::Random;
+use super::stack::{Placed, Stack};
 use crate::conflicts::{Conflicts, Simple};
+use crate::load::grain_bytes;
 use crate::placement::{Item, Piece};
 
 /// Passes that move everything near the top to the front, before single items are moved.
 const TOP_FIRST_PASSES: u32 = 16;
 /// Passes without a lower height after which the search goes back to the best order.
 const PATIENCE_PASSES: u32 = 400;
+/// Items that share a time with one are looked up and sorted where they are fewer than this part of those that have a base.
+const CROWD_DIVISOR: usize = 16;
 
 /// An order of the items with what a pass makes of it.
 #[derive(Clone, Debug)]
@@ -24,24 +32,15 @@ pub(super) struct Attempt {
     turns: Vec<u32>,
     /// By item: its base.
     pub bases: Vec<i64>,
-    /// The simple items that have a base, lowest first byte first.
-    stack: Vec<Placed>,
+    /// The simple items that have a base.
+    stack: Stack,
     pub height: i64,
 }
 
-/// A simple item with a base.
-#[derive(Clone, Copy, Debug)]
-struct Placed {
-    /// First byte, and one past the last.
-    bytes: (i64, i64),
-    times: (u32, u32),
-    item: u32,
-}
-
 impl Attempt {
-    pub fn new(order: Vec<u32>) -> Attempt {
+    fn new(order: Vec<u32>, grain: i64) -> Attempt {
         let count = order.len();
-        Attempt { order, turns: vec![0; count], bases: vec![0; count], stack: Vec::new(), height: 0 }
+        Attempt { order, turns: vec![0; count], bases: vec![0; count], stack: Stack::new(grain), height: 0 }
     }
 }
 
@@ -49,22 +48,38 @@ impl Attempt {
 pub(super) struct Greedy<'a> {
     items: &'a [Item],
     conflicts: Conflicts,
+    /// Which simple items are live together.
+    overlaps: Overlaps,
+    /// By item: how many simple items it shares a time with, itself included.
+    crowds: Vec<usize>,
     sizes: Vec<i64>,
+    /// Every base that is not given is a multiple of this.
+    grain: i64,
     /// Number of items with given bases; they come first in every order.
     fixed_count: usize,
     /// Scratch: the intervals that are forbidden to one item.
     forbidden: Vec<(i64, i64)>,
+    /// Scratch: the bytes of simple items that share a time with one.
+    crowd: Vec<(i64, i64)>,
     random: Random,
 }
 
 impl<'a> Greedy<'a> {
     pub fn new(items: &'a [Item]) -> Greedy<'a> {
+        let conflicts = Conflicts::new(items);
+        let simple = (0..items.len()).filter_map(|item| Some((item, *conflicts.simple(item)?)));
+        let overlaps = Overlaps::new(simple);
+        let crowd = |item: usize| conflicts.simple(item).map_or(0, |simple| overlaps.count(simple.times));
         Greedy {
             items,
-            conflicts: Conflicts::new(items),
+            crowds: (0..items.len()).map(crowd).collect(),
+            conflicts,
+            overlaps,
+            grain: grain_bytes(items) as i64,
             sizes: items.iter().map(|item| item.size_bytes() as i64).collect(),
             fixed_count: items.iter().filter(|item| item.fixed_offset.is_some()).count(),
             forbidden: Vec::new(),
+            crowd: Vec::new(),
             random: Random::new(),
         }
     }
@@ -73,7 +88,7 @@ impl<'a> Greedy<'a> {
     pub fn best_first_order(&mut self, enough: i64) -> Attempt {
         let mut best: Option<Attempt> = None;
         for order in self.first_orders() {
-            let mut attempt = Attempt::new(order);
+            let mut attempt = Attempt::new(order, self.grain);
             let limit = best.as_ref().map_or(i64::MAX, |best| best.height);
             self.pass(&mut attempt, 0, limit);
             if attempt.height < limit {
@@ -83,7 +98,7 @@ impl<'a> Greedy<'a> {
                 break;
             }
         }
-        best.unwrap_or_else(|| Attempt::new(Vec::new()))
+        best.unwrap_or_else(|| Attempt::new(Vec::new(), self.grain))
     }
 
     fn first_orders(&self) -> Vec<Vec<u32>> {
@@ -120,7 +135,7 @@ impl<'a> Greedy<'a> {
             attempt.turns[item as usize] = turn as u32;
         }
         let Attempt { order, turns, bases, stack, height } = attempt;
-        stack.retain(|placed| (turns[placed.item as usize] as usize) < first);
+        stack.retain(|placed| (turns[placed as usize] as usize) < first);
         let tops = order[..first].iter().map(|&item| bases[item as usize] + self.sizes[item as usize]);
         *height = tops.max().unwrap_or(0);
         for (turn, &item) in order.iter().enumerate().skip(first) {
@@ -135,48 +150,40 @@ impl<'a> Greedy<'a> {
                 return;
             }
             if let Some(&Simple { bytes: (start, end), times }) = self.conflicts.simple(index) {
-                let placed = Placed { bytes: (base + start, base + end), times, item };
-                stack.insert(stack.partition_point(|other| other.bytes.0 <= placed.bytes.0), placed);
+                stack.insert(Placed { bytes: (base + start, base + end), times, item });
             }
         }
     }
 
     /// The lowest aligned base that no item with a base forbids.
-    fn lowest_base(&mut self, index: usize, stack: &[Placed], placed: impl Fn(usize) -> Option<i64>) -> i64 {
-        let forbidden = &mut self.forbidden;
+    fn lowest_base(&mut self, index: usize, stack: &Stack, placed: impl Fn(usize) -> Option<i64>) -> i64 {
+        let Greedy { forbidden, crowd, conflicts, .. } = self;
         forbidden.clear();
-        self.conflicts.shaped(index, placed, |_, low, high| {
+        conflicts.shaped(index, &placed, |_, low, high| {
             if high > 0 {
                 forbidden.push((low, high));
             }
         });
         forbidden.sort_unstable();
         let alignment = self.items[index].alignment_bytes.max(1) as i64;
-        let mut base = 0;
-        // Both kinds of intervals come in the order of their low ends: the first that begins at the base or above leaves
-        // it free, and so does whatever comes later. What ends at the base or below forbids nothing more.
-        let mut shaped = forbidden.iter().copied().peekable();
-        if let Some(own) = self.conflicts.simple(index) {
-            for other in stack {
-                // Most end too low, few are in the way: so this comes before times are compared.
-                let high = other.bytes.1 - own.bytes.0;
-                if high <= base || !own.coincides(other.times) {
-                    continue;
+        let mut rise = Rise { base: 0, alignment, shaped: forbidden.drain(..).peekable() };
+        if let Some(own) = conflicts.simple(index) {
+            if self.crowds[index] * CROWD_DIVISOR < stack.len() {
+                self.overlaps.visit(own.times, |other| {
+                    if let Some((base, other)) = placed(other).zip(conflicts.simple(other)) {
+                        crowd.push((base + other.bytes.0, base + other.bytes.1));
+                    }
+                });
+                crowd.sort_unstable();
+                let is_free = crowd.drain(..).any(|bytes| rise.is_below(own, bytes));
+                if is_free {
+                    return rise.base;
                 }
-                let low = other.bytes.0 - own.bytes.1;
-                while let Some((_, high)) = shaped.next_if(|shaped| shaped.0 < low.min(base)) {
-                    base = aligned(high.max(base), alignment);
-                }
-                if shaped.peek().is_some_and(|shaped| shaped.0 < low) || low >= base {
-                    return base;
-                }
-                base = aligned(high.max(base), alignment);
+            } else if rise.through(stack, own, own.bytes.0 % self.grain == 0) {
+                return rise.base;
             }
         }
-        while let Some((_, high)) = shaped.next_if(|shaped| shaped.0 < base) {
-            base = aligned(high.max(base), alignment);
-        }
-        base
+        rise.beyond_shaped()
     }
 
     /// Searches for a lower attempt.
@@ -253,21 +260,104 @@ impl<'a> Greedy<'a> {
     fn chain(&self, attempt: &Attempt) -> Vec<usize> {
         let top = |item: &usize| (attempt.bases[*item] + self.sizes[*item], Reverse(*item));
         let mut chain: Vec<usize> = (0..self.items.len()).max_by_key(top).into_iter().collect();
+        let mut tops: Vec<Placed> = attempt.stack.blocks().flat_map(|(_, block)| block.iter().copied()).collect();
+        tops.sort_unstable_by_key(|placed| placed.bytes.1);
         while let Some(&item) = chain.last().filter(|&&item| self.items[item].fixed_offset.is_none()) {
             let alignment = self.items[item].alignment_bytes.max(1) as i64;
             let base = attempt.bases[item];
             let placed = |other: usize| (attempt.turns[other] < attempt.turns[item]).then(|| attempt.bases[other]);
-            let below = self.conflicts.last_below(item, base - alignment + 1..=base, placed);
-            match below {
+            let bases = base - alignment + 1..=base;
+            let simple_below = || self.last_simple_below(item, &bases, &tops, placed);
+            // Items of several pieces come before simple ones.
+            match self.conflicts.last_shaped_below(item, bases.clone(), placed).or_else(simple_below) {
                 Some(other) => chain.push(other),
                 None => break,
             }
         }
         chain
     }
+
+    /// The last simple item that forbids a simple one the bases below one of `bases`, of those to which `placed` gives a base.
+    /// `tops` are the simple items with bases, the one that ends lowest first.
+    fn last_simple_below(
+        &self,
+        item: usize,
+        bases: &RangeInclusive<i64>,
+        tops: &[Placed],
+        placed: impl Fn(usize) -> Option<i64>,
+    ) -> Option<usize> {
+        let own = self.conflicts.simple(item)?;
+        let (low, high) = ((*bases.start()).max(1) + own.bytes.0, bases.end() + own.bytes.0);
+        let ends_there = &tops[tops.partition_point(|top| top.bytes.1 < low)..];
+        let ends_there = ends_there.iter().take_while(|top| top.bytes.1 <= high);
+        let meets = ends_there.filter(|top| own.coincides(top.times)).map(|top| top.item as usize);
+        meets.filter(|&other| other != item && placed(other).is_some()).max()
+    }
 }
 
-/// The lowest multiple of the alignment from a base on.
-fn aligned(base: i64, alignment: i64) -> i64 {
-    (base + alignment - 1) / alignment * alignment
+/// A base on its way up through what forbids it. What does comes in the order of its low end, as open intervals of bases:
+/// the first that begins at the base or above leaves it free, and so does whatever comes later.
+struct Rise<'a> {
+    base: i64,
+    alignment: i64,
+    /// What items of several pieces forbid.
+    shaped: Peekable<Drain<'a, (i64, i64)>>,
 }
+
+impl Rise<'_> {
+    /// Goes on through the simple items; says whether the base is free. An item whose bytes begin at a whole grain passes
+    /// dense blocks at once.
+    fn through(&mut self, stack: &Stack, own: &Simple, passes_blocks: bool) -> bool {
+        for (outline, block) in stack.blocks() {
+            if !outline.may_meet(own, self.base) {
+                continue;
+            }
+            if passes_blocks && outline.is_solid_for(own) {
+                if self.is_below(own, outline.bytes) {
+                    return true;
+                }
+                continue;
+            }
+            for other in block {
+                // Most end too low, few are in the way: so this comes before times are compared.
+                let is_in_the_way = other.bytes.1 - own.bytes.0 > self.base && own.coincides(other.times);
+                if is_in_the_way && self.is_below(own, other.bytes) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Whether the base leaves an item below these bytes, and free of everything else; raises it above them if not.
+    fn is_below(&mut self, own: &Simple, bytes: (i64, i64)) -> bool {
+        let (low, high) = (bytes.0 - own.bytes.1, bytes.1 - own.bytes.0);
+        if high <= self.base {
+            return false;
+        }
+        while let Some((_, high)) = self.shaped.next_if(|shaped| shaped.0 < low.min(self.base)) {
+            self.raise(high);
+        }
+        if self.shaped.peek().is_some_and(|shaped| shaped.0 < low) || low >= self.base {
+            return true;
+        }
+        self.raise(high);
+        false
+    }
+
+    /// The base, when no simple item is left.
+    fn beyond_shaped(mut self) -> i64 {
+        while let Some((_, high)) = self.shaped.next_if(|shaped| shaped.0 < self.base) {
+            self.raise(high);
+        }
+        self.base
+    }
+
+    /// Raises the base to the lowest aligned one that is no lower.
+    fn raise(&mut self, base: i64) {
+        self.base = (base.max(self.base) + self.alignment - 1) / self.alignment * self.alignment;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use crate::load::divisor;
 use crate::placement::{Item, Piece, Placement};
 
 /// A buffer of one size.
@@ -100,15 +101,6 @@ impl Instance {
             height = height.max(base + block.size);
         }
         Placement { offsets, height_bytes: height as u64 * self.unit_bytes }
-    }
-}
-
-/// The greatest common divisor.
-fn divisor(first: u64, second: u64) -> u64 {
-    if second == 0 {
-        first
-    } else {
-        divisor(second, first % second)
     }
 }
 

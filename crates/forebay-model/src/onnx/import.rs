@@ -124,10 +124,11 @@ impl Reader<'_> {
     }
 
     fn outputs(&mut self, proto: &GraphProto) -> Result<(), ModelError> {
+        let mut declared_outputs = BTreeSet::new();
         for output in &proto.output {
             let name = output.name();
             let id = self.graph.find(name).ok_or_else(|| malformed(format!("no node computes the output '{name}'")))?;
-            if self.graph.outputs.contains(&id) {
+            if !declared_outputs.insert(id) {
                 return Err(malformed(format!("the output '{name}' is declared twice")));
             }
             let declared = declared_type(output)?;

@@ -19,6 +19,9 @@ mod shapes;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
 use crate::operator::Operator;
 
 /// The newest version of the default operator set that the table follows.
@@ -41,5 +44,10 @@ pub const FAMILIES: &[&[Operator]] = &[
 /// The row of an operator; `ai.onnx` is the default domain's other name.
 pub fn find(domain: &str, op_type: &str) -> Option<&'static Operator> {
     let domain = if domain == "ai.onnx" { "" } else { domain };
-    FAMILIES.iter().flat_map(|family| family.iter()).find(|row| row.domain == domain && row.op_type == op_type)
+    static ROWS: LazyLock<BTreeMap<(&str, &str), &Operator>> = LazyLock::new(|| {
+        // Of two rows of one name, the first one counts.
+        let rows = FAMILIES.iter().flat_map(|family| family.iter()).rev();
+        rows.map(|row| ((row.domain, row.op_type), row)).collect()
+    });
+    ROWS.get(&(domain, op_type)).copied()
 }

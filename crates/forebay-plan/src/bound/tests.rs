@@ -9,7 +9,7 @@ use crate::liveness::{liveness, Liveness};
 use crate::order::Ordered;
 use crate::parts::costs_of_parts;
 use crate::planner::{plan, PlanOptions};
-use crate::residency::{kind, residency, Filling, Residency};
+use crate::residency::{kinds, residency, Filling, Residency};
 use crate::schedule::schedule;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
@@ -79,8 +79,7 @@ fn plans_for_all_kinds_of_machines_keep_the_bound_and_it_says_more_than_duration
 fn random_residency(random: &mut Random, program: &Program, live: &Liveness) -> Residency {
     let once_in = 1 + random.below(10);
     let mut residency = Residency::default();
-    for chunk in &live.chunks {
-        let kind = kind(program, chunk);
+    for (chunk, kind) in live.chunks.iter().zip(kinds(program, live)) {
         let gaps = chunk.accesses.len() - usize::from(!kind.persistent && !chunk.accesses.is_empty());
         let kept: Vec<bool> = (0..gaps).map(|_| !random.once_in(once_in)).collect();
         residency.add(chunk, kind, &kept, live.launch_count);
@@ -120,10 +119,9 @@ fn no_residency_that_takes_as_many_bytes_beats_the_bound() {
             let stores = stores(program, &live, &residency, &costs, None);
             let transfer_bytes = room_bytes + random.below(3) * needed_bytes / 4;
             let over_boundary = random.once_in(2);
-            let route = |chunk: usize| Route {
-                on_disk: false,
-                over_boundary: over_boundary && kind(program, &live.chunks[chunk]).persistent,
-            };
+            let kinds = kinds(program, &live);
+            let route =
+                |chunk: usize| Route { on_disk: false, over_boundary: over_boundary && kinds[chunk].persistent };
             stretch(&mut residency, &live, &costs, route, transfer_bytes, &[]);
             let arena = &arena(&live, &residency, None, u64::MAX).expect("no limit");
             let work = schedule(&live, &residency);

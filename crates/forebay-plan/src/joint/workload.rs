@@ -7,7 +7,7 @@ use forebay_model::program::Program;
 
 use crate::cost::Costs;
 use crate::liveness::Liveness;
-use crate::residency::kind;
+use crate::residency::kinds;
 use crate::small::small;
 use crate::swap::workload::{Kernel, Machine, Tensor, Workload, MOST_BYTES};
 use crate::ways::Way;
@@ -39,10 +39,10 @@ pub(super) fn workload(
     let small = small(live, costs, capacity_bytes);
     let mut small_bytes = 0;
     let mut tensors: Vec<Tensor> = Vec::new();
-    for (chunk, is_small) in live.chunks.iter().zip(small) {
+    for ((chunk, is_small), kind) in live.chunks.iter().zip(small).zip(kinds(program, live)) {
         small_bytes += if is_small { chunk.device_bytes() } else { 0 };
         let size_bytes = if is_small { 0 } else { chunk.device_bytes() };
-        tensors.push(Tensor { size_bytes, persistent: kind(program, chunk).persistent });
+        tensors.push(Tensor { size_bytes, persistent: kind.persistent });
     }
     let per_second = |bytes: f64| (bytes as u64).clamp(1, MOST_BYTES);
     let Costs { link, disk, .. } = costs;

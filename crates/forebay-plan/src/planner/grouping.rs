@@ -1,11 +1,14 @@
 //! The groups of launches that need the fewest barriers, found by counting them on whole plans.
 
+use std::rc::Rc;
+
 use forebay_model::program::Program;
 
 use crate::alias::{alias, alias_in_any_order};
+use crate::dependences::Dependences;
 use crate::error::PlanError;
 use crate::liveness::{liveness, Liveness};
-use crate::order::{group, Choice, Ordered};
+use crate::order::{group_up_to, Choice, Grouping, Ordered};
 use crate::plan::Plan;
 
 use super::variant::Variant;
@@ -29,7 +32,7 @@ impl Planner<'_> {
         let synchronisations = |plan: &Plan| (plan.statistics.barriers, plan.statistics.waits);
         let (mut fewest, waits) = synchronisations(in_file_order);
         let mut fewest_together = fewest + waits;
-        let (bases, mut tried, mut best) = (Bases::new(self.program), Vec::new(), None);
+        let (mut bases, mut tried, mut best) = (Bases::new(self.program), Vec::new(), None);
         let tried_max = (TRIED_LAUNCHES_MAX / self.program.launches.len().max(1)).max(TRIED_MIN);
         // Less room makes no fewer groups: where the best grouping of a limit fits, lower limits have nothing to offer.
         let mut enough_percent = 0;
@@ -37,7 +40,7 @@ impl Planner<'_> {
             if percent < enough_percent || tried.len() >= tried_max {
                 continue;
             }
-            for (rank, groups) in bases.groupings(peak_bytes, percent).into_iter().enumerate() {
+            for (rank, groups) in bases.groupings(peak_bytes, percent, fewest).into_iter().enumerate() {
                 // Between two groups there is a barrier, so no plan of more groups can do better.
                 if groups.len() > fewest || tried.len() >= tried_max {
                     break;
@@ -58,42 +61,69 @@ impl Planner<'_> {
                 }
             }
         }
-        Ok(best)
+        Ok(best.map(|groups: Groups| groups.to_vec()))
     }
 }
+
+/// Places of launches, group by group.
+type Groups = Rc<[Vec<usize>]>;
 
 /// A program with outputs in the place of inputs, in two ways. Outputs that take over inputs save bytes, and tie the order
 /// of those who read them: both may be what is short.
 struct Bases {
-    bases: [(Program, Liveness); 2],
+    bases: [Base; 2],
     /// Bytes that last from step to step.
     lasting_bytes: u64,
+}
+
+/// One of these ways.
+struct Base {
+    program: Program,
+    live: Liveness,
+    dependences: Dependences,
+    /// What was found so far; none where there were too many groups. Most choices lead to what another one has led to.
+    known: Vec<(Grouping, Option<Groups>)>,
+}
+
+impl Base {
+    fn new(program: Program) -> Base {
+        let live = liveness(&program, false);
+        Base { dependences: Dependences::all(&live), program, live, known: Vec::new() }
+    }
+
+    /// The groups of a choice, unless there are more than `groups_max`, which must never be more than it was before.
+    fn groups(&mut self, choice: Choice, groups_max: usize) -> Option<Groups> {
+        if let Some((_, groups)) = self.known.iter().find(|(grouping, _)| grouping.holds_for(choice)) {
+            return groups.clone().filter(|groups| groups.len() <= groups_max);
+        }
+        let mut grouping = group_up_to(&self.program, &self.live, &self.dependences, choice, groups_max);
+        let groups = grouping.groups.take().map(Groups::from);
+        self.known.push((grouping, groups.clone()));
+        groups
+    }
 }
 
 impl Bases {
     fn new(program: &Program) -> Bases {
         let alone: Vec<u32> = (0..program.launches.len() as u32).collect();
-        let with_liveness = |program: Program| {
-            let live = liveness(&program, false);
-            (program, live)
-        };
         let lasting = program.buffers.iter().filter(|buffer| buffer.role.is_persistent());
         Bases {
             lasting_bytes: lasting.map(|buffer| buffer.size_bytes).fold(0, u64::saturating_add),
-            bases: [alias_in_any_order(program.clone()), alias(program.clone(), &alone)].map(with_liveness),
+            bases: [alias_in_any_order(program.clone()), alias(program.clone(), &alone)].map(Base::new),
         }
     }
 
-    /// Several ways to cut the program into groups, those with the fewest groups first.
-    fn groupings(&self, peak_bytes: u64, percent: u64) -> Vec<Vec<Vec<usize>>> {
+    /// Several ways to cut the program into groups, those with the fewest groups first, and none with more than `groups_max`,
+    /// which must never be more than it was before.
+    fn groupings(&mut self, peak_bytes: u64, percent: u64, groups_max: usize) -> Vec<Groups> {
         let limit_bytes = self.lasting_bytes + peak_bytes.saturating_sub(self.lasting_bytes) / 100 * percent;
-        let mut found: Vec<Vec<Vec<usize>>> = Vec::new();
-        for (base, live) in &self.bases {
+        let mut found: Vec<Groups> = Vec::new();
+        for base in &mut self.bases {
             for (window, lazy) in [(usize::MAX, false), (usize::MAX, true), (64, false), (20, false), (8, false)] {
-                found.push(group(base, live, Choice { limit_bytes, window, lazy }));
+                found.extend(base.groups(Choice { limit_bytes, window, lazy }, groups_max));
             }
         }
-        found.sort_by_key(Vec::len);
+        found.sort_by_key(|groups| groups.len());
         found
     }
 }

@@ -5,6 +5,7 @@
 //! absence encloses that of the bytes after it, and bytes move only while what they enclose still has pressure. Transfers
 //! out start as early as the link is free, from the write on; transfers in as late as it is free.
 
+mod extremes;
 mod free;
 mod proposal;
 mod returns;
@@ -17,6 +18,7 @@ use crate::swap::idle::Needs;
 use crate::swap::schedule::Place;
 use crate::swap::timeline::Timeline;
 use crate::swap::workload::Workload;
+use extremes::{greatest_of_blocks, BLOCK_SLOTS};
 use proposal::{Proposal, Proposer, Source};
 
 /// How many slots beside a stretch of pressure tell which direction is short of time.
@@ -24,9 +26,6 @@ const NEAR_SLOTS: usize = 8;
 
 /// Bytes for the SSD stay on the device at first for at most this part of the step.
 const LEAST_PATIENCE: u64 = 128;
-
-/// Slots whose least room on the host is remembered.
-const BLOCK_SLOTS: usize = 64;
 
 /// A pause is used at once if its value is at least this share of the next one's, which may have lost value meanwhile.
 const NEARLY: f64 = 0.95;
@@ -80,6 +79,8 @@ pub struct Layout<'a> {
     room: Room,
     /// Bytes beyond the device's capacity in each slot; what is not positive fits.
     pub excess: Vec<i64>,
+    /// The greatest of `excess` in each block of slots.
+    excess_blocks: Vec<i64>,
     /// Every copy.
     pub copies: Vec<Copy>,
     /// Copies of each version.
@@ -163,6 +164,7 @@ impl<'a> Layout<'a> {
             host_is_ample: live_bytes <= machine.host_memory_bytes as i64,
             needs,
             room,
+            excess_blocks: greatest_of_blocks(&excess),
             excess,
             copies: Vec::new(),
             of_version: vec![Vec::new(); needs.versions.len()],
@@ -385,6 +387,11 @@ impl<'a> Layout<'a> {
             absent_bytes += change;
             self.excess[slot % count] -= absent_bytes;
         }
+        self.timeline.for_each_part(start..end, |part| {
+            let (first, last) = (part.start / BLOCK_SLOTS, part.end.div_ceil(BLOCK_SLOTS));
+            let changed = &self.excess[first * BLOCK_SLOTS..(last * BLOCK_SLOTS).min(count)];
+            self.excess_blocks[first..last].copy_from_slice(&greatest_of_blocks(changed));
+        });
     }
 
     fn take_host(&mut self, start: usize, end: usize, bytes: u64) {

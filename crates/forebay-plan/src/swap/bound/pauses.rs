@@ -73,11 +73,11 @@ pub(super) fn pauses(blocks: &[Block], count: i64) -> Vec<Pause> {
     for block in blocks {
         let touches = &block.touches;
         let lasting = block.origin == Origin::Lasting;
-        let written = |touches: &[Touch]| {
-            touches.iter().rev().find_map(|touch| touch.written.map(|written| (touch.position as i64, written)))
-        };
-        let written_before = written(touches);
+        let last_written = |touch: &Touch| touch.written.map(|written| (touch.position as i64, written));
+        let written_before = touches.iter().rev().find_map(last_written);
+        let mut written_so_far = None;
         for (index, touch) in touches.iter().enumerate() {
+            written_so_far = last_written(touch).or(written_so_far);
             let (to, next) = match touches.get(index + 1) {
                 Some(next) => (next.position as i64, next),
                 None if lasting => (touches[0].position as i64 + count, &touches[0]),
@@ -86,7 +86,7 @@ pub(super) fn pauses(blocks: &[Block], count: i64) -> Vec<Pause> {
             if !next.reads {
                 continue;
             }
-            let (written, writer) = match (written(&touches[..=index]), written_before, block.origin) {
+            let (written, writer) = match (written_so_far, written_before, block.origin) {
                 (Some((at, writer)), ..) => (Some(at), Some(writer)),
                 (None, Some((at, writer)), Origin::Lasting) => (Some(at - count), Some(writer)),
                 (None, _, Origin::Made) => (Some(touches[0].position as i64), None),

@@ -49,15 +49,34 @@ struct Profile {
     room_bytes: f64,
 }
 
-/// The windows with the most of something, up to some slot: how much, and the last of them.
-pub(super) type Best = (f64, Option<Window>);
+/// By position of a step: the bytes of the pauses that it lies in. Sums of whole numbers, so their order is no matter.
+fn idle_bytes(pauses: &[Pause], count: i64) -> Vec<f64> {
+    // What begins and ends where, in this step and the next one.
+    let mut changes = vec![0.0; 2 * count as usize + 1];
+    for pause in pauses.iter().filter(|pause| pause.from + 1 < pause.to) {
+        changes[pause.from as usize + 1] += pause.bytes;
+        changes[pause.to as usize] -= pause.bytes;
+    }
+    let mut idle_bytes = vec![0.0; count as usize];
+    let mut sum = 0.0;
+    for (at, change) in changes[..2 * count as usize].iter().enumerate() {
+        sum += change;
+        idle_bytes[at % count as usize] += sum;
+    }
+    idle_bytes
+}
+
+/// The windows with the most of something, up to some slot: how much, and the last of them. Most slots have none.
+pub(super) type Best = (f64, Option<Box<Window>>);
 
 /// A problem, prepared for questions about windows.
 pub(super) struct Step<'a> {
     pub problem: &'a Problem,
     pub count: i64,
     pauses: Vec<Pause>,
-    /// For each position, pauses that it lies in.
+    /// By position: the bytes of all pauses that it lies in.
+    idle_bytes: Vec<f64>,
+    /// For each position at which they do not fit, these pauses.
     around: Vec<Vec<usize>>,
     profiles: [Vec<Profile>; 2],
     /// Least times before each position.
@@ -75,9 +94,17 @@ impl<'a> Step<'a> {
         let positions = &problem.positions;
         let count = positions.len() as i64;
         let pauses = pauses(&problem.blocks, count);
+        let idle_bytes = idle_bytes(&pauses, count);
+        let room_bytes = |position: &Position| problem.device_memory_bytes as f64 - position.set_bytes as f64;
+        let is_short = |&at: &usize| idle_bytes[at] > room_bytes(&positions[at]);
+        // Those of two steps, since pauses go on into the next one.
+        let short: Vec<usize> = (0..positions.len()).filter(is_short).collect();
+        let short: Vec<i64> =
+            [0, count].iter().flat_map(|step| short.iter().map(move |&at| at as i64 + step)).collect();
         let mut around = vec![Vec::new(); positions.len()];
         for (index, pause) in pauses.iter().enumerate() {
-            for position in pause.from + 1..pause.to {
+            let first = short.partition_point(|&at| at <= pause.from);
+            for &position in short[first..].iter().take_while(|&&at| at < pause.to) {
                 around[position.rem_euclid(count) as usize].push(index);
             }
         }
@@ -95,13 +122,14 @@ impl<'a> Step<'a> {
         let mut idle_ns: Vec<f64> = positions.iter().map(|position| position.idle_ns).collect();
         idle_ns.sort_by(f64::total_cmp);
         let profiles = Default::default();
-        let mut step = Step { problem, count, pauses, around, profiles, elapsed_ns, idle_ns, overlaps, both };
+        let mut step =
+            Step { problem, count, pauses, idle_bytes, around, profiles, elapsed_ns, idle_ns, overlaps, both };
         step.profiles = [Direction::Out, Direction::Back]
             .map(|direction| (0..count).map(|peak| step.profile(peak, direction)).collect());
         step
     }
 
-    /// The pauses around a position, in the step in which that stands at `peak`.
+    /// The pauses around a position at which not all of them fit, in the step in which that stands at `peak`.
     pub fn around(&self, peak: i64) -> impl Iterator<Item = Pause> + '_ {
         let index = peak.rem_euclid(self.count) as usize;
         self.around[index].iter().map(move |&pause| self.pauses[pause].around(peak, self.count))
@@ -110,8 +138,7 @@ impl<'a> Step<'a> {
     fn profile(&self, peak: i64, direction: Direction) -> Profile {
         let position = &self.problem.positions[peak as usize];
         let room_bytes = self.problem.device_memory_bytes as f64 - position.set_bytes as f64;
-        let idle_bytes: f64 = self.around[peak as usize].iter().map(|pause| self.pauses[*pause].bytes).sum();
-        if idle_bytes <= room_bytes {
+        if self.idle_bytes[peak as usize] <= room_bytes {
             return Profile { entries: Vec::new(), room_bytes };
         }
         let duration_ns = |at: i64| self.problem.positions[at.rem_euclid(self.count) as usize].duration_ns;
@@ -222,7 +249,7 @@ impl<'a> Step<'a> {
                 let sum = best[window.slots.start].0 + worth(&window);
                 let end = window.slots.end;
                 if sum > best[end].0 {
-                    best[end] = (sum, Some(window));
+                    best[end] = (sum, Some(Box::new(window)));
                 }
             }
         };
@@ -256,7 +283,7 @@ pub(super) fn chosen(best: &[Best], start: i64, end: usize) -> Vec<Window> {
     while at > 2 * start as usize {
         match &best[at].1 {
             Some(window) => {
-                chosen.push(window.clone());
+                chosen.push(Window::clone(window));
                 at = window.slots.start;
             }
             None => at -= 1,

@@ -4,6 +4,7 @@
 //! moves take off the pressure counts for every later one, and moving stops where the enclosed slots have no pressure left.
 
 use crate::swap::idle::{Idle, Version};
+use crate::swap::layout::extremes::{greatest, least};
 use crate::swap::layout::Layout;
 use crate::swap::schedule::Place;
 
@@ -168,11 +169,9 @@ impl<'l, 'w> Proposer<'l, 'w> {
 
     /// Pressure left in what the next move encloses, in whole granules.
     fn needed_bytes(&mut self, from: usize) -> u64 {
-        let excess = &self.layout.excess;
+        let Layout { excess, excess_blocks, .. } = self.layout;
         if self.pressed.is_none_or(|(slot, _)| slot < from || slot >= self.back) {
-            let slots = from..self.back;
-            self.pressed =
-                slots.map(|slot| (slot, excess[slot % excess.len()])).max_by_key(|(slot, bytes)| (*bytes, *slot));
+            self.pressed = greatest(excess, excess_blocks, from..self.back);
         }
         let left = self.pressed.map_or(0, |(_, bytes)| bytes - self.tolerance - self.assigned);
         (left.max(0) as u64).next_multiple_of(self.layout.granule_bytes)
@@ -184,9 +183,7 @@ impl<'l, 'w> Proposer<'l, 'w> {
             return u64::MAX;
         }
         let host = &self.layout.room.host;
-        let least = |slots: std::ops::Range<usize>| {
-            slots.map(|slot| (slot, host[slot % host.len()])).min_by_key(|(slot, bytes)| (*bytes, *slot))
-        };
+        let least = |slots: std::ops::Range<usize>| least(host, &self.layout.room.host_blocks, slots);
         let found = match source {
             Source::Made(slot) => {
                 if self.host.is_none_or(|(least, _)| least < slot || least > self.back) {

@@ -13,6 +13,7 @@ mod moves;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use crate::swap::layout::extremes::greatest_of_blocks;
 use crate::swap::layout::free::Free;
 use crate::swap::layout::Layout;
 
@@ -254,6 +255,7 @@ impl<'l, 'w> Sweep<'l, 'w> {
     fn settle(&mut self) {
         let absent = absent_bytes(self.layout);
         self.layout.excess = self.whole.iter().zip(absent).map(|(whole, absent)| whole - absent).collect();
+        self.layout.excess_blocks = greatest_of_blocks(&self.layout.excess);
     }
 }
 

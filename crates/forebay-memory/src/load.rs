@@ -1,0 +1,147 @@
+//! Lower bounds of placements: what is live at once, in bytes and in whole units of the alignment.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::placement::{Item, Piece};
+
+/// The most bytes live at once: no placement is lower.
+pub fn load_bound_bytes(items: &[Item]) -> u64 {
+    bound_bytes(items, 1)
+}
+
+/// A height that no placement is below, at least that of [`load_bound_bytes`]. Where every base is a multiple of some number
+/// of bytes, and every piece begins at a multiple of it too, nothing else fits into what is left of a piece's last unit. Only
+/// the unit at the very top need not be whole.
+pub(crate) fn aligned_load_bound_bytes(items: &[Item]) -> u64 {
+    let load_bytes = load_bound_bytes(items);
+    let grain_bytes = grain_bytes(items);
+    let regular = |item: &Item| item.pieces.iter().all(|piece| piece.bytes.start % grain_bytes == 0);
+    if grain_bytes > 1 && items.iter().all(regular) {
+        load_bytes.max(bound_bytes(items, grain_bytes))
+    } else {
+        load_bytes
+    }
+}
+
+/// The largest number of bytes of which every base is a multiple.
+pub(crate) fn grain_bytes(items: &[Item]) -> u64 {
+    items.iter().map(|item| item.alignment_bytes.max(1)).fold(0, divisor).max(1)
+}
+
+/// The greatest common divisor.
+pub(crate) fn divisor(first: u64, second: u64) -> u64 {
+    if second == 0 {
+        first
+    } else {
+        divisor(second, first % second)
+    }
+}
+
+/// What an item takes during a time.
+struct Load {
+    time: Range<u32>,
+    /// Bytes in whole units.
+    bytes: i128,
+    /// The most bytes by which the last unit of a range is not filled.
+    rest_bytes: u64,
+}
+
+/// The most whole units live at once, less what the highest one of them can leave empty.
+fn bound_bytes(items: &[Item], grain_bytes: u64) -> u64 {
+    // What ends at a time comes before what begins.
+    let mut changes: Vec<(u32, bool, i128, u64)> = Vec::with_capacity(2 * items.len());
+    for Load { time, bytes, rest_bytes } in items.iter().flat_map(|item| item_loads(item, grain_bytes)) {
+        changes.push((time.start, true, bytes, rest_bytes));
+        changes.push((time.end, false, bytes, rest_bytes));
+    }
+    changes.sort_unstable();
+    // How many of what is live leave how many bytes; nothing where units are bytes.
+    let mut rests: BTreeMap<u64, usize> = BTreeMap::new();
+    let (mut live, mut most) = (0, 0);
+    for (index, &(time, begins, bytes, rest_bytes)) in changes.iter().enumerate() {
+        live += if begins { bytes } else { -bytes };
+        if rest_bytes > 0 && begins {
+            *rests.entry(rest_bytes).or_default() += 1;
+        } else if rest_bytes > 0 {
+            let count = rests.entry(rest_bytes).or_default();
+            *count -= 1;
+            if *count == 0 {
+                rests.remove(&rest_bytes);
+            }
+        }
+        if changes.get(index + 1).is_none_or(|next| next.0 > time) {
+            most = most.max(live - rests.keys().next_back().map_or(0, |&rest| i128::from(rest)));
+        }
+    }
+    u64::try_from(most).unwrap_or(u64::MAX)
+}
+
+/// How much an item takes when. Where its own pieces overlap, bytes count once.
+fn item_loads(item: &Item, grain_bytes: u64) -> Vec<Load> {
+    if let [piece] = &item.pieces[..] {
+        return if piece.time.is_empty() { Vec::new() } else { vec![load(piece.time.clone(), [piece], grain_bytes)] };
+    }
+    let mut times: Vec<u32> = item.pieces.iter().flat_map(|piece| [piece.time.start, piece.time.end]).collect();
+    times.sort_unstable();
+    times.dedup();
+    let mut waiting: Vec<&Piece> = item.pieces.iter().filter(|piece| !piece.time.is_empty()).collect();
+    waiting.sort_by_key(|piece| piece.time.start);
+    let mut waiting = waiting.into_iter().peekable();
+    // In the order of their bytes.
+    let mut live: Vec<&Piece> = Vec::new();
+    let mut loads = Vec::with_capacity(times.len());
+    for pair in times.windows(2) {
+        live.retain(|piece| piece.time.end > pair[0]);
+        while let Some(piece) = waiting.next_if(|piece| piece.time.start <= pair[0]) {
+            live.insert(live.partition_point(|other| other.bytes <= piece.bytes), piece);
+        }
+        if !live.is_empty() {
+            loads.push(load(pair[0]..pair[1], live.iter().copied(), grain_bytes));
+        }
+    }
+    loads
+}
+
+/// What pieces that come in the order of their bytes take together.
+fn load<'a>(time: Range<u32>, pieces: impl IntoIterator<Item = &'a Piece>, grain_bytes: u64) -> Load {
+    let (mut bytes, mut reached, mut rest_bytes) = (0, 0u128, 0);
+    for piece in pieces {
+        let end = u128::from(piece.bytes.end).next_multiple_of(u128::from(grain_bytes));
+        let start = u128::from(piece.bytes.start).max(reached);
+        bytes += end.saturating_sub(start) as i128;
+        reached = end.max(reached);
+        rest_bytes = rest_bytes.max((end - u128::from(piece.bytes.end)) as u64);
+    }
+    Load { time, bytes, rest_bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_base::ByteRange;
+
+    fn piece(time: Range<u32>, start: u64, end: u64) -> Piece {
+        Piece { time, bytes: ByteRange::new(start, end) }
+    }
+
+    #[test]
+    fn bytes_of_overlapping_pieces_count_once() {
+        let item = Item::new(1, vec![piece(0..4, 0, 10), piece(2..6, 5, 15), piece(3..3, 0, 100)]);
+        assert_eq!(load_bound_bytes(std::slice::from_ref(&item)), 15);
+        assert_eq!(load_bound_bytes(&[item, Item::new(1, vec![piece(4..9, 0, 7)])]), 17);
+        assert_eq!(load_bound_bytes(&[]), 0);
+    }
+
+    #[test]
+    fn units_of_the_alignment_count_as_wholes_but_for_the_highest() {
+        let item = |time, bytes| Item::new(64, vec![piece(time, 0, bytes)]);
+        let items = [item(0..4, 16), item(1..5, 68), item(4..9, 100)];
+        assert_eq!((load_bound_bytes(&items), aligned_load_bound_bytes(&items)), (168, 196));
+        let other = Item::new(4, vec![piece(1..2, 0, 4)]);
+        assert_eq!(aligned_load_bound_bytes(&[items[0].clone(), other.clone(), other]), 24);
+        let within = [items[0].clone(), Item::new(64, vec![piece(1..2, 16, 20)])];
+        assert_eq!(aligned_load_bound_bytes(&within), 20, "both may share a unit");
+        assert_eq!(aligned_load_bound_bytes(&[]), 0);
+    }
+}
