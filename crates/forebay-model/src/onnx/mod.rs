@@ -10,10 +10,10 @@ mod import;
 mod order;
 mod tensor;
 
-/// ONNX's messages, generated from `proto/onnx.proto`.
+/// ONNX's messages, generated from `proto/onnx.proto`; `tests/messages.rs` updates them when that changes.
 #[allow(missing_docs, clippy::all)]
 mod proto {
-    include!(concat!(env!("OUT_DIR"), "/onnx.rs"));
+    include!("../../proto/onnx.rs.in");
 }
 
 use std::collections::BTreeMap;

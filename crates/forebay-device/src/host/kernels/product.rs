@@ -1,11 +1,12 @@
-//! Matrix products of bounded tiles on the `gemm` crate.
+//! Matrix products of bounded tiles on the `gemm-f32` crate: the part of `gemm` for this type, which compiles in a fraction of
+//! the time of the whole.
 //!
 //! The crate picks its blocking by shape. Callers therefore cut the rows and columns of a product into tiles whose lines
 //! depend on the kernel's shapes only; the inner dimension is cut here, into chunks of fixed length that are added up from
 //! left to right. So each element's sum has one order, whichever thread computes it and whatever it is computed beside.
 
 use forebay_base::kernel::PRODUCT_TERMS;
-use gemm::{gemm, Parallelism};
+use gemm_common::Parallelism;
 
 /// Length of a chunk of the inner dimension.
 pub(super) const INNER_CHUNK: usize = PRODUCT_TERMS as usize;
@@ -60,7 +61,11 @@ pub(super) unsafe fn multiply(
         // SAFETY: the chunk lies inside the matrices; the caller promises the rest.
         unsafe {
             let (a, b) = (a.from(0, start), b.from(start, 0));
-            gemm(
+            // The library's kernels write columns: a product of rows is the transposed product of the transposed factors.
+            let by_rows = c.column_stride.abs() < c.row_stride.abs();
+            let (m, n, a, b, c) =
+                if by_rows { (n, m, b.transposed(), a.transposed(), c.transposed()) } else { (m, n, a, b, c) };
+            gemm_f32::gemm::f32::get_gemm_fn()(
                 m,
                 n,
                 length,
