@@ -18,14 +18,14 @@ pub struct HeapArguments {
     #[arg(long)]
     pub no_tiles: bool,
     /// What the environment says about tiles.
-    #[arg(long, hide = true, env = "FOREBAY_TILED", default_value = "1", value_parser = switch)]
+    #[arg(long, hide = true, env = "FOREBAY_TILED", default_value = "1", value_parser = |text: &str| switch("FOREBAY_TILED", text))]
     pub tiled: bool,
     /// Let managed memory take all of its device memory at the start and keep it, also with FOREBAY_GROWTH=0; a plan always
     /// does so
     #[arg(long)]
     pub no_growth: bool,
     /// What the environment says about growth.
-    #[arg(long, hide = true, env = "FOREBAY_GROWTH", default_value = "1", value_parser = switch)]
+    #[arg(long, hide = true, env = "FOREBAY_GROWTH", default_value = "1", value_parser = |text: &str| switch("FOREBAY_GROWTH", text))]
     pub growth: bool,
 }
 
@@ -54,10 +54,11 @@ pub fn byte_count(text: &str) -> Result<u64, String> {
     }
 }
 
-fn switch(text: &str) -> Result<bool, String> {
+/// What a variable says that turns something off.
+fn switch(variable: &str, text: &str) -> Result<bool, String> {
     match text {
         "0" => Ok(false),
         "1" => Ok(true),
-        _ => Err("write 0 or 1".to_owned()),
+        _ => Err(format!("the variable {variable} is 0 or 1")),
     }
 }

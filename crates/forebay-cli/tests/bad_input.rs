@@ -212,8 +212,8 @@ fn variables_of_the_environment_without_meaning() {
         ("FOREBAY_HEAP_SIZE", "50%", "a share of what"),
         ("FOREBAY_TILE_SIZE", "50%", "a share of what"),
         ("FOREBAY_TILE_SIZE", "3072", "power of two"),
-        ("FOREBAY_TILED", "no", "0 or 1"),
-        ("FOREBAY_GROWTH", "no", "0 or 1"),
+        ("FOREBAY_TILED", "no", "FOREBAY_TILED is 0 or 1"),
+        ("FOREBAY_GROWTH", "no", "FOREBAY_GROWTH is 0 or 1"),
     ] {
         let output = forebay(&["plan", &model]).env(variable, text).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();

@@ -71,7 +71,7 @@ impl Boxed {
         for channel in 0..channels {
             let mut plane = 0;
             while plane < from[2] {
-                // Planes outside of the box that nobody looks at need no place.
+                // Planes outside of the box are never looked at, so they need no place.
                 let outside = if plane < first { first - plane } else { from[2] - plane };
                 if look.is_none() && !(first..first + count).contains(&plane) {
                     stream.skip((outside * plane_bytes) as u64)?;

@@ -15,8 +15,9 @@
 //! | who goes first | the head | the head | what is used last, then the head |
 //! | a prefetch can be recalled | no | until it starts | until it starts |
 //!
-//! The first column is what was measured of a driver with unified memory (seed 004, sections 3.8 and 3.9): work does not
-//! change the order, so that what is used most is evicted as readily as what is never used again.
+//! The first column is what was measured of a driver with unified memory (Negishi and others, "Consideration on Application of
+//! CUDA Unified Memory to Deep Learning", 2018, sections 3.8 and 3.9): work does not change the order, so that what is used most
+//! is evicted as readily as what is never used again.
 //!
 //! A copy that equals the one on the host is not copied back when it goes; data that nobody needs any more
 //! ([`EvictionQueue::discard`]) is not either, and a unit without data is mapped without being copied in.

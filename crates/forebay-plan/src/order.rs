@@ -158,7 +158,7 @@ impl Scope {
         is_within
     }
 
-    /// Whether a launch so many places ahead is within the window of a choice.
+    /// Whether a launch this many places ahead is within the window of a choice.
     fn is_within_window(&mut self, places: usize, choice: Choice) -> bool {
         let is_within = places <= choice.window;
         if is_within {

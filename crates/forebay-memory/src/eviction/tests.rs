@@ -6,7 +6,7 @@ fn units(ids: impl IntoIterator<Item = u64>) -> Vec<UnitId> {
     ids.into_iter().map(UnitId).collect()
 }
 
-/// One action of the experiment of seed 004 (sections 3.4 to 3.6): chunks of one unit, of which `CHUNKS` fit.
+/// One action of the experiment of Negishi and others (2018, sections 3.4 to 3.6): chunks of one unit, of which `CHUNKS` fit.
 #[derive(Clone, Copy, Debug)]
 enum Action {
     Touch(u64),

@@ -37,7 +37,7 @@ pub(super) struct Holdings {
     links: Vec<Link>,
     /// By launch: the chunks that it touches, each with the access.
     touched: Vec<Vec<(u32, u32)>>,
-    /// By launch that has not run: bytes that are not taken yet, and bytes that nobody needs once it has run.
+    /// By launch that has not run: bytes that are not taken yet, and bytes that are not needed once it has run.
     balances: Vec<(i64, i64)>,
     /// Bytes taken now.
     pub taken_bytes: i64,
@@ -96,7 +96,7 @@ impl Holdings {
         self.chunks.push(Holding { bytes, taken, waiting, last });
     }
 
-    /// Bytes that a launch takes, and bytes that nobody needs once it has run.
+    /// Bytes that a launch takes, and bytes that are not needed once it has run.
     pub fn balance(&self, launch: usize) -> (i64, i64) {
         self.balances[launch]
     }
