@@ -3,8 +3,8 @@
 //! A block belongs to the agent that it was allocated for, its home. When it is freed, its home may use the bytes again at
 //! once, unless another queue uses them and the home has not seen that use return: by a wait for a later record of that
 //! queue, directly or through other queues, or through the host. Until then the block is kept. The user does not
-//! have to say anything, as in MindSpore's stream management ("Memory management" of its page on streams), which keeps one event
-//! per use and knows no transitive return.
+//! have to say anything, as in MindSpore ("Stream Management", on memory that several streams use), which keeps one event per use
+//! and knows no transitive return.
 
 use std::collections::{BTreeMap, VecDeque};
 
