@@ -334,7 +334,7 @@ impl Executor {
         }
         self.records = records;
         // What a step that stops finds afterwards is not the next one's.
-        drop(self.device.take_index_fault());
+        let _ = self.device.take_index_fault();
         self.broken = matches!(result, Err(RuntimeError::Device { .. }));
         if self.broken {
             // What is lost shows when it is read.

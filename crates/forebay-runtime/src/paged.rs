@@ -259,7 +259,7 @@ impl PagedExecutor {
         let RuntimeError::Index { launch: label, element, index, limit, .. } = error else { return error };
         // What else is under way may find more of them, which are not the next step's.
         let _ = self.context.synchronize();
-        drop(self.device.take_index_fault());
+        let _ = self.device.take_index_fault();
         index_error(self.plan(), IndexFault { label, element, index, limit })
     }
 
