@@ -110,11 +110,16 @@ pub fn plan_in_groups(
         (in_core.statistics.device_peak_bytes, planner.predicted(&in_core));
     in_core.statistics.predicted_ns = in_core_predicted_ns;
     let in_core_variant = reordered.as_ref().unwrap_or(&file);
-    let finest = Cutting::new(program, least_limit_bytes(program), limits, costs);
+    let within = options.device_budget_bytes.filter(|&budget_bytes| in_core_peak_bytes > budget_bytes);
+    // No budget is less than a tile: where whole launches need no more, and nothing has to be cut, parts say nothing new.
+    let is_least = within.is_none() && minimum_budget_bytes <= limits.tile_size_bytes;
+    let finest = match is_least {
+        true => None,
+        false => Cutting::new(program, least_limit_bytes(program), limits, costs),
+    };
     let whole_minimum = (minimum_budget_bytes, minimum_launch);
     let (minimum_budget_bytes, minimum_launch) =
         finest.iter().map(|cutting| minimum_budget(&cutting.file, limits)).fold(whole_minimum.clone(), least);
-    let within = options.device_budget_bytes.filter(|&budget_bytes| in_core_peak_bytes > budget_bytes);
     let mut plan = match within {
         Some(budget_bytes) if minimum_budget_bytes > budget_bytes => {
             let (minimum_bytes, launch) = (minimum_budget_bytes, minimum_launch);

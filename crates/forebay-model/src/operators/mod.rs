@@ -19,7 +19,7 @@ mod shapes;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use crate::operator::Operator;
@@ -44,7 +44,7 @@ pub const FAMILIES: &[&[Operator]] = &[
 /// The row of an operator; `ai.onnx` is the default domain's other name.
 pub fn find(domain: &str, op_type: &str) -> Option<&'static Operator> {
     let domain = if domain == "ai.onnx" { "" } else { domain };
-    static ROWS: LazyLock<BTreeMap<(&str, &str), &Operator>> = LazyLock::new(|| {
+    static ROWS: LazyLock<HashMap<(&str, &str), &Operator>> = LazyLock::new(|| {
         // Of two rows of one name, the first one counts.
         let rows = FAMILIES.iter().flat_map(|family| family.iter()).rev();
         rows.map(|row| ((row.domain, row.op_type), row)).collect()
