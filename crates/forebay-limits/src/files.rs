@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::memory::{check, size, Use};
 
-/// What is read before anything larger is reserved, in bytes: a size that a file only claims costs no more than this.
+/// Bytes that are read before anything larger is reserved, so that a false size in a file costs at most this much memory.
 const FIRST_BYTES: u64 = 1 << 20;
 
 /// The most that is read of a pipe, in bytes: whatever has no size may never end.

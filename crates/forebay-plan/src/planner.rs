@@ -111,7 +111,8 @@ pub fn plan_in_groups(
     in_core.statistics.predicted_ns = in_core_predicted_ns;
     let in_core_variant = reordered.as_ref().unwrap_or(&file);
     let within = options.device_budget_bytes.filter(|&budget_bytes| in_core_peak_bytes > budget_bytes);
-    // No budget is less than a tile: where whole launches need no more, and nothing has to be cut, parts say nothing new.
+    // No budget is smaller than one tile. If whole launches fit in a tile, parts cannot lower the smallest budget, and without a
+    // budget nothing is cut.
     let is_least = within.is_none() && minimum_budget_bytes <= limits.tile_size_bytes;
     let finest = match is_least {
         true => None,

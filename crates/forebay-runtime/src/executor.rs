@@ -523,7 +523,8 @@ fn check_events(plan: &Plan) -> Result<(), RuntimeError> {
     }
 }
 
-/// An index fault of a plan's launch, in terms of the program that was planned: parts of a launch stand behind each other.
+/// An index fault of a plan's launch, in terms of the program that was planned. The indices of a launch in parts are those of its
+/// parts, in order.
 pub(crate) fn index_error(plan: &Plan, fault: IndexFault) -> RuntimeError {
     let IndexFault { label, element, index, limit } = fault;
     let whole = plan.share(label).launch;
