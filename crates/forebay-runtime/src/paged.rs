@@ -221,6 +221,11 @@ impl PagedExecutor {
         let before = self.memory.statistics();
         let mut updating = false;
         let result = self.phases(between, &mut updating).map_err(|error| self.explained(error));
+        if result.is_err() {
+            // What the step's other launches find out is not the next step's.
+            let _ = self.context.synchronize();
+            let _ = self.device.take_index_fault();
+        }
         let (times, records) = clock.stop(&*self.device);
         if let Some(trace) = &mut self.trace {
             trace.add(&[stream_id(&self.stream), self.memory.copy_stream_id()], records);
@@ -257,9 +262,6 @@ impl PagedExecutor {
     /// The context's errors in the plan's terms.
     fn explained(&self, error: RuntimeError) -> RuntimeError {
         let RuntimeError::Index { launch: label, element, index, limit, .. } = error else { return error };
-        // What else is under way may find more of them, which are not the next step's.
-        let _ = self.context.synchronize();
-        let _ = self.device.take_index_fault();
         index_error(self.plan(), IndexFault { label, element, index, limit })
     }
 

@@ -79,7 +79,7 @@ impl Context {
     /// Waits until everything that was submitted to any stream is complete.
     ///
     /// # Errors
-    /// A failure of the device, then or earlier.
+    /// A failure of the device, then or earlier; an index out of range, found by an operation that is complete.
     pub fn synchronize(&self) -> Result<(), RuntimeError> {
         self.inner.shared.synchronize_all()
     }

@@ -122,10 +122,10 @@ impl Event {
     /// Waits on the host until the event's latest record has fired.
     ///
     /// # Errors
-    /// An event that was never recorded; a failure of the device, then or earlier.
+    /// An event that was never recorded; a failure of the device, then or earlier; an index out of range.
     pub fn synchronize(&self) -> Result<(), RuntimeError> {
         let record = self.recorded()?;
-        self.context.shared().wait(record.queue, record.generation)
+        self.context.shared().wait_for_results(record.queue, record.generation)
     }
 
     /// Milliseconds from this event's latest record to `end`'s; negative where that one fired first.

@@ -192,14 +192,24 @@ impl Shared {
         Ok(generation)
     }
 
-    /// Waits on the host until a generation of a queue has fired.
+    /// Waits on the host until a generation of a queue has fired. Reports no index out of range: the caller may be a thread
+    /// that moves memory, and the fault is for whoever waits for the operation.
     ///
     /// # Errors
-    /// A failure of the device, then or earlier; an index out of range, which some operation found that is done.
+    /// A failure of the device, then or earlier.
     pub fn wait(&self, queue: QueueId, generation: u64) -> Result<(), RuntimeError> {
         let event = self.lock().queues[queue].event;
         self.device.wait_event(event, generation).map_err(device_error("while waiting for a stream"))?;
         self.lock().see(queue, generation);
+        Ok(())
+    }
+
+    /// Waits for a generation of a queue on behalf of the user, who is told of indices out of range.
+    ///
+    /// # Errors
+    /// As [`Shared::wait`], or an index out of range, found by an operation of any queue that is complete.
+    pub fn wait_for_results(&self, queue: QueueId, generation: u64) -> Result<(), RuntimeError> {
+        self.wait(queue, generation)?;
         match self.device.take_index_fault() {
             Some(fault) => Err(index_error(fault)),
             None => Ok(()),
@@ -209,16 +219,16 @@ impl Shared {
     /// Waits on the host for everything that was submitted to a queue.
     ///
     /// # Errors
-    /// A failure of the device, then or earlier.
+    /// As [`Shared::wait_for_results`].
     pub fn synchronize(&self, queue: QueueId) -> Result<(), RuntimeError> {
         let generation = self.record(&mut self.lock(), queue)?;
-        self.wait(queue, generation)
+        self.wait_for_results(queue, generation)
     }
 
     /// Waits on the host for everything that was submitted to any queue.
     ///
     /// # Errors
-    /// A failure of the device, then or earlier.
+    /// As [`Shared::wait_for_results`].
     pub fn synchronize_all(&self) -> Result<(), RuntimeError> {
         let queues = self.lock().queues.len();
         (0..queues).try_for_each(|queue| self.synchronize(queue))

@@ -126,7 +126,7 @@ impl Stream {
     /// Waits until everything submitted to the stream is complete.
     ///
     /// # Errors
-    /// A failure of the device, then or earlier.
+    /// A failure of the device, then or earlier; an index out of range, found by an operation that is complete.
     pub fn synchronize(&self) -> Result<(), RuntimeError> {
         self.lease.shared.synchronize(self.lease.queue)
     }

@@ -273,7 +273,7 @@ impl<'a> Reader<'a> {
     /// Waits for the oldest round, and takes its bytes out of the ring. Whether there was one.
     fn finish(&mut self) -> Result<bool, RuntimeError> {
         let Some(round) = self.rounds.pop_front() else { return Ok(false) };
-        self.shared.wait(self.stream.queue(), round.generation)?;
+        self.shared.wait_for_results(self.stream.queue(), round.generation)?;
         for Piece { staging, result, start_bytes } in round.pieces {
             let (start, length) = (start_bytes as usize, staging.region.range.len() as usize);
             self.shared.device.read_host(staging.region, &mut self.results[result][start..start + length]);

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use forebay_base::DataType;
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_memory::eviction::{Advice, Location, Policy};
-use forebay_runtime::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory};
+use forebay_model::Tensor as HostTensor;
+use forebay_runtime::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, Tensor};
+use forebay_runtime::RuntimeError;
 
 use super::{bytes, filled, host, options, recording, POLICIES, UNIT_BYTES};
 
@@ -46,6 +48,28 @@ fn a_prefetch_that_waits_can_be_recalled() {
         }
         assert_eq!(count > 0, recalled);
     }
+}
+
+/// The thread that prefetches waits for the device, too, and may be the first to do so after an operation that failed.
+#[test]
+fn a_prefetch_leaves_index_faults_to_those_who_wait_for_results() {
+    let context = Context::new(host(), &ContextOptions::default()).unwrap();
+    let memory = ManagedMemory::new(&context, &options(8, Policy::Touch)).unwrap();
+    let buffer = memory.buffer(8 * UNIT_BYTES).unwrap();
+    let table = Tensor::from_host(&context, &HostTensor::from_f32(&[3, 1], &[1.0; 3])).unwrap();
+    let indices = Tensor::from_host(&context, &HostTensor::from_i64(&[2], &[0, 3])).unwrap();
+    let looked_up = context.operation("Gather").input(&table).input(&indices).run_single().unwrap();
+    while !context.default_stream().query().unwrap() {
+        std::thread::yield_now();
+    }
+    buffer.write(0, &vec![1; buffer.size_bytes() as usize]).unwrap();
+    buffer.prefetch(.., Location::Device).unwrap();
+    while memory.statistics().prefetches < 8 {
+        std::thread::yield_now();
+    }
+    let error = looked_up.to_host().unwrap_err();
+    assert!(matches!(error, RuntimeError::Index { element: 1, index: 3, limit: 3, .. }), "{error}");
+    assert_eq!(table.to_host().unwrap().to_f32().unwrap(), [1.0; 3], "it is reported once");
 }
 
 #[test]
