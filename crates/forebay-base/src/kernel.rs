@@ -40,9 +40,9 @@
 //! | `LocalResponseNormalizationGradient` | dy, x | dx |
 //! | `Gather` | data, indices (int32, int64) | y |
 //! | `GatherGradient` | dy, indices | ddata |
-//! | `Dropout` | x, step[1] (int64) | y (a bool mask second, where two outputs are bound) |
-//! | `Sgd` | parameter, gradient, velocity when `momentum` > 0 | parameter, velocity likewise |
-//! | `Adam` | parameter, gradient, first, second, step[1] (int64, from 1) | parameter, first, second |
+//! | `Dropout` | x, step[2] (int64: the step's number, the seed) | y (a bool mask second, where two outputs are bound) |
+//! | `Sgd` | parameter, gradient, velocity where there is momentum, hyperparameters[3] (float32) | parameter, velocity likewise |
+//! | `Adam` | parameter, gradient, first, second, step[2] (as above, from 1), hyperparameters[10] (float32) | parameter, first, second |
 //! | `Sums` | what the summing kernel reads, sums when `accumulate` | sums (float64, see [`Summing`]) |
 //! | `FromSums` | sums, and for `BatchNormalizationGradient` the batch's variance[c] | what the kernel writes per channel or once |
 //!
@@ -64,11 +64,13 @@
 //! on from what was there before goes on from rounded numbers, so its parts would not add up to the bits of the whole: no one
 //! cuts one of 16 bits.
 
+mod hyperparameters;
 mod indices;
 mod summing;
 
 use std::fmt;
 
+pub use hyperparameters::{AdamHyperparameters, SgdHyperparameters};
 pub use indices::Indices;
 pub use summing::{
     reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows, sums_rows,
@@ -543,38 +545,26 @@ pub enum Kernel {
     Dropout {
         /// Probability of zero, in 0..1.
         ratio: f32,
-        /// Seed of the run.
-        seed: u64,
         /// Number of the node.
         node: u64,
         /// Number of x's first element: parts of a tensor go on counting.
         first: u64,
     },
-    /// g = gradient + weight_decay p; v = momentum v + g; p -= learning_rate (nesterov ? g + momentum v : v). In place.
+    /// g = gradient + weight_decay p; v = momentum v + g; p -= learning_rate (nesterov ? g + momentum v : v); without a
+    /// velocity, v = g. In place. The numbers are [`SgdHyperparameters`].
     Sgd {
-        /// Step size.
-        learning_rate: f32,
-        /// Momentum; 0 needs no velocity.
-        momentum: f32,
-        /// L2 penalty.
-        weight_decay: f32,
         /// Nesterov's variant.
         nesterov: bool,
+        /// Whether the parameter decays; else `weight_decay` is 0 for it.
+        decays: bool,
     },
-    /// Bias-corrected Adam, epsilon outside the square root; `decoupled` is AdamW. In place.
+    /// Bias-corrected Adam, epsilon outside the square root; `decoupled` is AdamW. In place. The numbers are
+    /// [`AdamHyperparameters`].
     Adam {
-        /// Step size.
-        learning_rate: f32,
-        /// Decay of the first moment.
-        beta1: f32,
-        /// Decay of the second moment.
-        beta2: f32,
-        /// Added to the root of the second moment.
-        epsilon: f32,
-        /// Weight decay.
-        weight_decay: f32,
         /// Whether decay acts on the parameter (AdamW) instead of the gradient.
         decoupled: bool,
+        /// Whether the parameter decays; else `weight_decay` is 0 for it.
+        decays: bool,
     },
     /// The sums of a kernel over some of its positions.
     Sums {

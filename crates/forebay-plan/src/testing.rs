@@ -131,6 +131,7 @@ pub(crate) fn random_training_program(random: &mut Random, depth: usize) -> Prog
     let loss = build.temporary("loss", 64);
     build.launch(Kernel::MeanSquaredError, &[values[depth], values[0]], &[loss]);
     build.launch(Kernel::MeanSquaredErrorGradient, &[loss, values[depth], values[0]], &[gradient]);
+    let hyperparameters = build.input("hyperparameters", 64);
     let mut updates = Vec::new();
     for (layer, &(parameter, role, value, activated)) in parameters.iter().enumerate().rev() {
         let before = build.temporary(&format!("db{layer}"), size_bytes);
@@ -147,8 +148,8 @@ pub(crate) fn random_training_program(random: &mut Random, depth: usize) -> Prog
     build.start_updates();
     for (layer, parameter, by_parameter) in updates {
         let velocity = build.persistent(&format!("w{layer}.velocity"), size_bytes, Role::State);
-        let sgd = Kernel::Sgd { learning_rate: 0.1, momentum: 0.9, weight_decay: 0.0, nesterov: false };
-        build.launch(sgd, &[parameter, by_parameter, velocity], &[parameter, velocity]);
+        let sgd = Kernel::Sgd { nesterov: false, decays: true };
+        build.launch(sgd, &[parameter, by_parameter, velocity, hyperparameters], &[parameter, velocity]);
     }
     build.finish(&[loss])
 }

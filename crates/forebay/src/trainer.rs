@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use forebay_device::{Device, DeviceUsage};
 use forebay_model::program::Role;
+use forebay_model::training::Optimizer;
 use forebay_model::Tensor;
 use forebay_plan::plan::Statistics;
 use forebay_plan::saved_costs::Unknown;
@@ -145,7 +146,7 @@ impl Trainer {
         }
         let Some(plan) = self.training.get_mut(&batch_size) else { unreachable!("it was made above") };
         let step = self.step_count + 1;
-        let fed = plan.check(batch, labels, step)?;
+        let fed = plan.check(batch, labels, step, &self.options.training)?;
         let stops = self.options.on_nan == OnNan::Stop;
         let runner = self.engine.activate((Purpose::Training, batch_size), &plan.compiled)?;
         feed(runner, &fed)?;
@@ -177,7 +178,7 @@ impl Trainer {
             self.evaluation.insert(batch_size, plan);
         }
         let plan = &self.evaluation[&batch_size];
-        let fed = plan.check(batch, labels, self.step_count)?;
+        let fed = plan.check(batch, labels, self.step_count, &self.options.training)?;
         let runner = self.engine.activate((Purpose::Inference, batch_size), &plan.compiled)?;
         feed(runner, &fed)?;
         runner.run()?;
@@ -273,17 +274,28 @@ impl Trainer {
         if let Some(name) = checkpoint.tensors.keys().find(|name| !changing.contains_key(*name)) {
             return refuse(format!("it has a tensor '{name}', which this training run does not have"));
         }
-        if self.options.training.seed != checkpoint.seed {
-            // Random kernels carry the seed, so the plans are made again.
-            let mut options = self.options.clone();
-            options.training.seed = checkpoint.seed;
-            let plan = LossPlan::training(&self.model, &options, Some(self.batch_size), self.engine.machine())?;
-            self.training = BTreeMap::from([(self.batch_size, plan)]);
-            self.evaluation.clear();
-            self.options = options;
-        }
+        self.options.training.seed = checkpoint.seed;
         self.engine.set_values(checkpoint.tensors.clone());
         self.step_count = checkpoint.step;
+        Ok(())
+    }
+
+    /// Other hyperparameters from the next step on: a learning rate of a schedule, say. The plan stays as it is, and so does
+    /// the optimizer's state.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for an optimizer of another kind, or with other state per parameter (momentum where there was none, or
+    /// none where there was): start another trainer from a checkpoint or the saved model for that.
+    pub fn set_optimizer(&mut self, optimizer: Optimizer) -> Result<(), Error> {
+        let current = &self.options.training.optimizer;
+        if !optimizer.has_the_plan_of(current) {
+            let reason = format!(
+                "training goes on with {current:?}; {optimizer:?} needs other state: only learning rate, momentum (not from \
+                 or to 0), betas, epsilon and weight decay change between steps"
+            );
+            return Err(Error::Option { reason });
+        }
+        self.options.training.optimizer = optimizer;
         Ok(())
     }
 

@@ -423,7 +423,8 @@ fn same_rows(kernel: &Kernel, axis: usize, launch: &ProgramLaunch) -> Option<Vec
             let is_whole = begins.get(axis) == Some(&0) && sizes(&launch.reads[0]) == sizes(&launch.writes[0]);
             is_whole.then(|| vec![0])
         }
-        Kernel::Sgd { .. } => Some(all()),
+        // Hyperparameters, and Adam's step, are whole for every part.
+        Kernel::Sgd { .. } => Some((0..launch.reads.len() - 1).collect()),
         Kernel::Adam { .. } => Some(vec![0, 1, 2, 3]),
         _ => None,
     }

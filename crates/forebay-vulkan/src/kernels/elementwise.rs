@@ -21,7 +21,7 @@ pub(super) fn lower(
         Kernel::Select => select(reads, &writes[0], offer),
         Kernel::Cast => cast(reads, &writes[0], offer),
         Kernel::Fill { value } => fill(value, &writes[0], offer),
-        Kernel::Dropout { ratio, seed, node, first } => dropout((ratio, first), (seed, node), reads, writes, offer),
+        Kernel::Dropout { ratio, node, first } => dropout((ratio, first), node, reads, writes, offer),
         _ => Err("not an elementwise kernel".to_owned()),
     };
     let dispatches = dispatches.map_err(|reason| unsupported(kernel, reason))?;
@@ -233,7 +233,7 @@ fn fill(value: f64, write: &TensorDesc, offer: &Offer) -> Result<Vec<Dispatch>, 
 
 fn dropout(
     (ratio, first): (f32, u64),
-    (seed, node): (u64, u64),
+    node: u64,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
@@ -248,10 +248,10 @@ fn dropout(
     let threshold = (ratio as f64 * 4_294_967_296.0) as u32;
     let scale = (1.0 / (1.0 - ratio as f64)) as f32;
     let words = |word: u64| [word as u32, (word >> 32) as u32];
-    if reads[1].data_type() != DataType::Int64 {
-        return Err(format!("a step must be int64, not {}", reads[1].data_type()));
+    if reads[1].data_type() != DataType::Int64 || reads[1].element_count() != 2 {
+        return Err(format!("a step and a seed must be int64[2], not {}", reads[1]));
     }
-    let arguments = [&words(mix(seed))[..], &words(node), &[threshold, scale.to_bits()]].concat();
+    let arguments = [&words(node)[..], &[threshold, scale.to_bits()]].concat();
     let outputs = [(&shaders::ELEMENTWISE_DROPOUT, &reads[..1]), (&shaders::ELEMENTWISE_DROPOUT_MASK, &[][..])];
     let mut dispatches = Vec::new();
     for (number, (write, (shader, operands))) in writes.iter().zip(outputs).enumerate() {
@@ -265,14 +265,6 @@ fn dropout(
         dispatches.extend(Elements::new(sizes, layouts).counted_from(first).dispatches(&task, offer)?);
     }
     Ok(dispatches)
-}
-
-/// The finaliser of SplitMix64, as the shader and the host compute it.
-fn mix(word: u64) -> u64 {
-    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }
 
 fn require_single(desc: &TensorDesc) -> Result<(), String> {

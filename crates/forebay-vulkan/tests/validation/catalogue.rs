@@ -129,25 +129,21 @@ pub fn samples() -> Vec<Sample> {
         sample(Kernel::Gather { axis: 0 }, &[(Float32, ROWS), (Int64, &[4])], &[(Float32, &[4, 32])]),
         sample(Kernel::GatherGradient { axis: 0 }, &[(Float32, &[4, 32]), (Int64, &[4])], &[(Float32, ROWS)]),
         sample(
-            Kernel::Dropout { ratio: 0.5, seed: 1, node: 2, first: 0 },
-            &[(Float32, VECTOR), (Int64, ONE)],
+            Kernel::Dropout { ratio: 0.5, node: 2, first: 0 },
+            &[(Float32, VECTOR), (Int64, &[2])],
             &[(Float32, VECTOR), (Bool, VECTOR)],
         ),
-        floats(
-            Kernel::Sgd { learning_rate: 0.1, momentum: 0.9, weight_decay: 0.0, nesterov: false },
-            &[VECTOR, VECTOR, VECTOR],
-            &[VECTOR, VECTOR],
-        ),
+        floats(Kernel::Sgd { nesterov: false, decays: true }, &[VECTOR, VECTOR, VECTOR, &[3]], &[VECTOR, VECTOR]),
         sample(
-            Kernel::Adam {
-                learning_rate: 0.1,
-                beta1: 0.9,
-                beta2: 0.999,
-                epsilon: 1e-8,
-                weight_decay: 0.0,
-                decoupled: false,
-            },
-            &[(Float32, VECTOR), (Float32, VECTOR), (Float32, VECTOR), (Float32, VECTOR), (Int64, ONE)],
+            Kernel::Adam { decoupled: false, decays: true },
+            &[
+                (Float32, VECTOR),
+                (Float32, VECTOR),
+                (Float32, VECTOR),
+                (Float32, VECTOR),
+                (Int64, &[2]),
+                (Float32, &[10]),
+            ],
             &[(Float32, VECTOR), (Float32, VECTOR), (Float32, VECTOR)],
         ),
         sample(
