@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::source::SourceFile;
 
 /// Every crate, lowest first, with the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 14] = [
+const CRATES: [(&str, &[&str]); 15] = [
+    ("forebay-testing", &[]),
     ("forebay-base", &[]),
     ("forebay-files", &[]),
     ("forebay-limits", &[]),

@@ -6,10 +6,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::protobuf::{message, number};
 use common::{
     assert_says, digits_data, digits_model, example, failure, forebay, json, one_node_model, success, Folder,
 };
+use common::{message, number};
 
 /// Runs the program after a line of shell.
 fn after(line: &str, arguments: &[&str]) -> Output {

@@ -3,13 +3,11 @@
 #[path = "../../forebay-device/tests/contract/suite.rs"]
 mod suite;
 
-mod missing;
-
 use std::sync::Arc;
 
 use forebay_device::{Device, DeviceError};
+use forebay_testing::parts::skipped;
 use forebay_vulkan::{VulkanDevice, VulkanOptions};
-use missing::skipped;
 use suite::contract;
 
 fn open(options: VulkanOptions) -> Vec<(&'static str, Arc<dyn Device>)> {
@@ -17,7 +15,7 @@ fn open(options: VulkanOptions) -> Vec<(&'static str, Arc<dyn Device>)> {
     match VulkanDevice::open(&options) {
         Ok(device) => vec![(name, Arc::new(device) as Arc<dyn Device>)],
         Err(error) => {
-            skipped(error);
+            skipped("vulkan", error);
             Vec::new()
         }
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use common::{host, onnx, trainer};
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{DataType, HostTensor, Model};
+use forebay_testing::Random;
 use half::{bf16, f16};
 
 const IMAGES: usize = 4;
@@ -21,14 +22,8 @@ const STEPS: usize = 3;
 
 /// Numbers in -1..1 of a seeded generator (xorshift64*).
 fn numbers(seed: u64, count: usize) -> Vec<f64> {
-    let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        f64::from((state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 40) as f32 / (1 << 23) as f32 - 1.0)
-    };
-    (0..count).map(|_| next()).collect()
+    let mut random = Random::new(seed);
+    (0..count).map(|_| f64::from(random.float())).collect()
 }
 
 fn tensor(shape: &[u64], values: &[f64]) -> HostTensor {

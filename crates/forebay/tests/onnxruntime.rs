@@ -8,6 +8,7 @@ use std::process::Command;
 use common::golden::{to_f64, Case};
 use common::{host, recipe, trainer};
 use forebay::{Model, Session, SessionOptions};
+use forebay_testing::parts::skipped;
 
 /// Runs the model on the golden input and writes the elements of its output as text.
 const SCRIPT: &str = "
@@ -23,9 +24,7 @@ fn available() -> bool {
     if found.is_ok_and(|output| output.status.success()) {
         return true;
     }
-    let required = std::env::var("FOREBAY_REQUIRE").unwrap_or_default();
-    assert!(!required.contains("onnxruntime"), "FOREBAY_REQUIRE asks for onnxruntime, but python3 cannot import it");
-    println!("SKIPPED: python3 cannot import onnxruntime and numpy");
+    skipped("onnxruntime", "python3 cannot import onnxruntime and numpy");
     false
 }
 

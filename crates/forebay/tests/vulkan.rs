@@ -2,8 +2,6 @@
 //! than the plan has. With `FOREBAY_VALIDATE=1` the validation layer has nothing to say of any of it.
 
 mod common;
-#[path = "../../forebay-vulkan/tests/missing/mod.rs"]
-mod missing;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +12,7 @@ use common::{assert_same, recipe, run, trainer, trainer_on};
 use forebay::vulkan::{adapters, VulkanDevice, VulkanOptions};
 use forebay::{Device, DeviceOptions, HostTensor, MemorySize, Model, Port, Session, SessionOptions};
 use forebay_base::{Binding, Command, Kernel};
-use missing::skipped;
+use forebay_testing::parts::skipped;
 
 /// Bytes that a binding holds where most tensors are larger.
 const SMALL_BINDING_BYTES: u64 = 4096;
@@ -29,7 +27,7 @@ fn present() -> bool {
         Ok(adapters) => format!("no device can be used: {adapters:?}"),
         Err(error) => error.to_string(),
     };
-    skipped(reason);
+    skipped("vulkan", reason);
     false
 }
 

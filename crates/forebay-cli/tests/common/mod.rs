@@ -3,15 +3,12 @@
 // Each test file uses some of this.
 #![allow(dead_code)]
 
-#[path = "../../../forebay/tests/common/onnx/protobuf.rs"]
-pub mod protobuf;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use forebay::data::{npz, Array};
 use forebay::serde_json::Value;
-pub use protobuf::{message, number};
+pub use forebay_testing::onnx::protobuf::{message, number};
 
 /// A file of the repository's examples.
 pub fn example(path: &str) -> String {

@@ -21,12 +21,13 @@ use forebay_runtime::eager::{Context, ContextOptions, Tensor};
 use forebay_runtime::RuntimeError;
 use forebay_sync::physical::{PhysicalBytes, PhysicalMemory};
 use forebay_sync::race::{check_trace, Hazard, HostAction, Race, TraceEntry, Violation};
+use forebay_testing::Random;
 
 use generator::{generate, Recipe};
 use interleavings::{explore, Bytes, Precedence, Uses};
 use patient::PatientDevice;
 use player::Player;
-use program::{Operator, Program, Random, Step};
+use program::{Operator, Program, Step};
 use reference::Reference;
 
 /// Programs on the chaos device.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{DataType, HostTensor, Port, Trainer};
+use forebay_testing::Random;
 
 /// Whatever ends a bench.
 pub type Failure = Box<dyn std::error::Error>;
@@ -48,15 +49,8 @@ pub fn batch(trainer: &Trainer) -> (BTreeMap<String, HostTensor>, HostTensor) {
 /// Numbers that look random, the same in every run.
 fn noise(port: &Port) -> HostTensor {
     let count = port.shape.iter().product::<u64>();
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let values: Vec<f32> = (0..count)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        })
-        .collect();
+    let mut random = Random::new(0);
+    let values: Vec<f32> = (0..count).map(|_| random.float()).collect();
     match port.data_type {
         DataType::Int64 => HostTensor::from_i64(&port.shape, &vec![0; count as usize]),
         _ => HostTensor::from_f32(&port.shape, &values),

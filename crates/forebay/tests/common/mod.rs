@@ -4,7 +4,6 @@
 pub mod golden;
 pub mod indices;
 pub mod matrices;
-pub mod onnx;
 pub mod reference;
 
 use std::collections::BTreeMap;
@@ -14,6 +13,7 @@ use forebay::device::chaos::ChaosDevice;
 use forebay::device::host::{HostDevice, HostOptions};
 use forebay::training::{DecayRule, Loss, Optimizer, TrainingOptions};
 use forebay::{Device, DeviceOptions, HostTensor, Model, Trainer, TrainerOptions};
+pub use forebay_testing::onnx;
 use golden::Case;
 
 /// The host device with so many threads.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::shaders;
 use super::*;
+use forebay_testing::Random;
 
 /// What `elements.slang` makes of a dispatch: for every place of the output, in its whole, those of what is read, and
 /// every word of the output that is written as a whole.
@@ -43,34 +44,27 @@ fn gone_through(dispatch: &Dispatch, layouts: &[Layout]) -> (BTreeMap<u64, Vec<u
     (places, words)
 }
 
-fn random(state: &mut u64, limit: u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    (*state >> 20) % limit
-}
-
 #[test]
 fn parts_cover_every_element_once_within_bindings() {
     let types = [DataType::Float32, DataType::UInt8, DataType::Float16, DataType::Float64];
     for seed in 1u64..200 {
-        let mut state = 0x9e37_79b9_7f4a_7c15 ^ (seed << 32);
-        let sizes: Vec<u64> = (0..1 + random(&mut state, 4)).map(|_| 1 + random(&mut state, 12)).collect();
-        let desc = |state: &mut u64, broadcast: bool| {
-            let data_type = types[random(state, 4) as usize];
+        let mut random = Random::new(seed);
+        let sizes: Vec<u64> = (0..1 + random.below(4)).map(|_| 1 + random.below(12)).collect();
+        let desc = |random: &mut Random, broadcast: bool| {
+            let data_type = types[random.below(4) as usize];
             let mut stride = 1;
             let mut strides = vec![0; sizes.len()];
             for dimension in (0..sizes.len()).rev() {
-                strides[dimension] = if broadcast && random(state, 4) == 0 { 0 } else { stride };
+                strides[dimension] = if broadcast && random.below(4) == 0 { 0 } else { stride };
                 stride *= sizes[dimension];
-                stride += if random(state, 3) == 0 { 1 } else { 0 };
+                stride += if random.below(3) == 0 { 1 } else { 0 };
             }
             TensorDesc::strided(data_type, &sizes, &strides).unwrap()
         };
-        let (a, b, y) = (desc(&mut state, true), desc(&mut state, true), desc(&mut state, false));
+        let (a, b, y) = (desc(&mut random, true), desc(&mut random, true), desc(&mut random, false));
         let elements = Elements::of(&[a, b], &y).unwrap();
         let layouts = elements.layouts.clone();
-        let binding_bytes_max = 512 + random(&mut state, 40) * 256;
+        let binding_bytes_max = 512 + random.below(40) * 256;
         let offer = Offer { binding_bytes_max, ..Offer::LEAST };
         let task = Task { shader: &shaders::MOVEMENT_COPY, constants: Vec::new(), arguments: Vec::new() };
         let (mut all, mut owners) = (BTreeMap::new(), BTreeMap::new());
@@ -108,13 +102,13 @@ fn parts_cover_every_element_once_within_bindings() {
 
 #[test]
 fn divisors_divide() {
-    let mut state = 5;
+    let mut random = Random::new(5);
     for _ in 0..20_000 {
-        let bits = random(&mut state, 31);
-        let number = (random(&mut state, 1 << 31) as u32 >> bits).max(1);
+        let bits = random.below(31);
+        let number = (random.below(1 << 31) as u32 >> bits).max(1);
         let [_, factor, shift] = divisor(number);
-        let near = (random(&mut state, 1 << 31) as u32 / number).saturating_mul(number);
-        for dividend in [random(&mut state, 1 << 31) as u32, near, near.saturating_sub(1), (1 << 31) - 1, 0] {
+        let near = (random.below(1 << 31) as u32 / number).saturating_mul(number);
+        for dividend in [random.below(1 << 31) as u32, near, near.saturating_sub(1), (1 << 31) - 1, 0] {
             let high = ((u64::from(dividend) * u64::from(factor)) >> 32) as u32;
             let quotient = if factor == 0 { dividend } else { high >> shift };
             assert_eq!(quotient, dividend / number, "{dividend} / {number}");

@@ -1,12 +1,14 @@
 //! Small ONNX models, written field by field.
 
-mod protobuf;
+pub mod protobuf;
 
 use protobuf::{message, number};
 
-/// ONNX's numbers of element types.
+/// ONNX's number of the element type float32.
 pub const FLOAT: i64 = 1;
+/// ONNX's number of the element type float16.
 pub const FLOAT16: i64 = 10;
+/// ONNX's number of the element type bfloat16.
 pub const BFLOAT16: i64 = 16;
 
 fn text(field: u64, content: &str) -> Vec<u8> {
