@@ -1,17 +1,15 @@
 //! Memory of eager work: segments with several heaps, what happens when the device refuses, tiles that move.
 
-mod refusing;
-
 use std::sync::Arc;
 
 use forebay_base::{Command, DataType};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::Device;
+use forebay_device_testing::Refusing;
 use forebay_model::Tensor as HostTensor;
 use forebay_runtime::eager::{Context, ContextOptions, Stream, Tensor};
 use forebay_runtime::RuntimeError;
-use refusing::Refusing;
 
 const MIB: u64 = 1 << 20;
 

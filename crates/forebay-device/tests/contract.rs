@@ -1,8 +1,6 @@
 //! The contract that every device keeps, on the devices of this crate: the host device with one and two threads, with
 //! small and with large tiles, and chaos around it. The null device runs nothing, so it is held to bookkeeping only.
 
-mod suite;
-
 use std::sync::Arc;
 
 use forebay_base::{Command, Region};
@@ -11,7 +9,7 @@ use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::tile_size::TILE_SIZE_BYTES;
 use forebay_device::{Device, DeviceError};
-use suite::{contract, doubled, Bench, MIB};
+use forebay_device_testing::contract::{contract, doubled, Bench, MIB};
 
 /// The usual tile.
 const TILE: u64 = TILE_SIZE_BYTES;

@@ -1,4 +1,5 @@
-//! The contract that every device keeps, as functions of a device: each device's crate runs all of them on its own.
+//! The contract that every device keeps, as functions of a device: each device's crate runs all of them on its own. They panic
+//! where the device breaks it; `name` says in the message which device it is.
 
 use std::sync::Arc;
 
@@ -8,35 +9,43 @@ use forebay_base::{
 };
 use forebay_device::{Device, DeviceError, IndexFault};
 
+/// Bytes in a mebibyte.
 pub const MIB: u64 = 1 << 20;
 
 /// Makes a test of each function of the suite that `$devices` go through.
+#[macro_export]
 macro_rules! contract {
     ($devices:expr; $($test:ident),* $(,)?) => {
         $(
             #[test]
             fn $test() {
                 for (name, device) in $devices {
-                    suite::$test(name, device);
+                    $crate::contract::$test(name, device);
                 }
             }
         )*
     };
 }
-pub(crate) use contract;
+pub use contract;
 
 /// A device with a stream and a reservation whose tiles are all mapped.
 pub struct Bench {
+    /// Bytes of a tile.
     pub tile: u64,
+    /// The device.
     pub device: Arc<dyn Device>,
+    /// Its stream.
     pub stream: StreamId,
+    /// The heap behind the reservation; none without tiles.
     pub heap: Option<HeapId>,
+    /// The reservation or the placed heap.
     pub memory: MemoryId,
+    /// A host block of the same size.
     pub block: MemoryId,
 }
 
 impl Bench {
-    /// So many bytes, in whole tiles; without tiles, a placed heap.
+    /// Memory of at least this size, in whole tiles; without tiles, a placed heap.
     pub fn new(device: Arc<dyn Device>, bytes: u64) -> Bench {
         let tile = device.limits().tile_size_bytes;
         let bytes = bytes.next_multiple_of(tile);
@@ -53,27 +62,33 @@ impl Bench {
         Bench { tile, device, stream, heap, memory, block }
     }
 
+    /// A copy on the stream.
     pub fn copy(&self, from: Region, to: Region) -> Command {
         Command::Copy { stream: self.stream, from, to }
     }
 
+    /// A barrier on the stream.
     pub fn barrier(&self) -> Command {
         Command::Barrier { stream: self.stream }
     }
 
+    /// A region of the device memory.
     pub fn on_device(&self, offset: u64, bytes: u64) -> Region {
         Region::new(self.memory, offset, bytes)
     }
 
+    /// A region of the host block.
     pub fn on_host(&self, offset: u64, bytes: u64) -> Region {
         Region::new(self.block, offset, bytes)
     }
 
+    /// Submits commands and waits for the stream.
     pub fn run(&self, commands: &[Command]) {
         self.device.submit(commands).unwrap();
         self.device.synchronize(self.stream).unwrap();
     }
 
+    /// Bytes of the host block.
     pub fn read(&self, offset: u64, bytes: u64) -> Vec<u8> {
         let mut read = vec![0; bytes as usize];
         self.device.read_host(self.on_host(offset, bytes), &mut read);
@@ -85,6 +100,7 @@ fn pattern(bytes: u64) -> Vec<u8> {
     (0..bytes).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
+/// Bytes are the same after a copy to the device and one back.
 pub fn bytes_survive_the_way_to_the_device_and_back(name: &str, device: Arc<dyn Device>) {
     let bench = Bench::new(device, 4 * MIB);
     let bytes = pattern(2 * MIB);
@@ -98,6 +114,7 @@ pub fn bytes_survive_the_way_to_the_device_and_back(name: &str, device: Arc<dyn 
     assert!(bench.read(size, size) == bytes, "{name}");
 }
 
+/// A fill repeats its four bytes.
 pub fn fills_repeat_their_pattern(name: &str, device: Arc<dyn Device>) {
     let bench = Bench::new(device, 1);
     let region = bench.on_device(16, 64);
@@ -109,6 +126,7 @@ pub fn fills_repeat_their_pattern(name: &str, device: Arc<dyn Device>) {
     assert_eq!(bench.read(0, 64), [1, 2, 3, 4].repeat(16), "{name}");
 }
 
+/// Tiles that are mapped twice are the same bytes, and keep them when one mapping ends.
 pub fn two_reservations_of_one_heap_are_the_same_bytes_and_survive_remapping(name: &str, device: Arc<dyn Device>) {
     let bench = Bench::new(device.clone(), 2 * device.limits().tile_size_bytes);
     let tile = bench.tile;
@@ -132,6 +150,7 @@ pub fn two_reservations_of_one_heap_are_the_same_bytes_and_survive_remapping(nam
     assert!(bench.read(tile, tile) == bytes, "{name}: unmapping one address keeps the heap's bytes");
 }
 
+/// What names bytes that are not there is an error, not a crash.
 pub fn commands_on_unmapped_or_missing_bytes_are_errors(name: &str, device: Arc<dyn Device>) {
     let bench = Bench::new(device, 1);
     let unmapped =
@@ -143,6 +162,7 @@ pub fn commands_on_unmapped_or_missing_bytes_are_errors(name: &str, device: Arc<
     }
 }
 
+/// A wait holds a stream back until the record, generation after generation.
 pub fn events_order_streams_and_count_generations(name: &str, device: Arc<dyn Device>) {
     let bench = Bench::new(device, 4 * MIB);
     let other = bench.device.create_stream("other", 0).unwrap();
@@ -170,6 +190,7 @@ pub fn events_order_streams_and_count_generations(name: &str, device: Arc<dyn De
     bench.device.destroy_stream(other);
 }
 
+/// An event tells when its latest generation fired.
 pub fn times_of_events_are_those_of_the_latest_generation(name: &str, device: Arc<dyn Device>) {
     let bench = Bench::new(device, MIB);
     let [first, second] = [(); 2].map(|()| bench.device.create_event().unwrap());
@@ -222,10 +243,12 @@ pub fn doubled(device: Arc<dyn Device>, barriers: bool) -> f32 {
     f32::from_le_bytes(bench.read(0, 4).try_into().unwrap())
 }
 
+/// Barriers order launches.
 pub fn launches_run_in_the_order_that_barriers_give(name: &str, device: Arc<dyn Device>) {
     assert_eq!(doubled(device, true), 16.0, "{name}");
 }
 
+/// What is obtained and given back is counted, and the peak is kept.
 pub fn usage_counts_what_exists_and_the_most_that_ever_did(name: &str, device: Arc<dyn Device>) {
     let (tile, before) = (device.limits().tile_size_bytes, device.usage());
     let heap = device.create_heap(3 * tile + 1).unwrap();
@@ -241,6 +264,7 @@ pub fn usage_counts_what_exists_and_the_most_that_ever_did(name: &str, device: A
     assert_eq!(after.heap_peak_bytes, before.heap_bytes + 5 * tile, "{name}");
 }
 
+/// Sizes that no machine has are errors.
 pub fn absurd_sizes_are_errors_and_harm_nothing(name: &str, device: Arc<dyn Device>) {
     for size in [1 << 50, u64::MAX / 2, u64::MAX] {
         assert!(matches!(device.create_heap(size), Err(DeviceError::OutOfMemory { .. })), "{name}: heap of {size}");
@@ -251,6 +275,7 @@ pub fn absurd_sizes_are_errors_and_harm_nothing(name: &str, device: Arc<dyn Devi
     Bench::new(device, 1);
 }
 
+/// A kernel that the device lacks is an error, and all later calls say so, too.
 pub fn a_kernel_that_cannot_run_is_an_error_that_sticks(name: &str, device: Arc<dyn Device>) {
     let bench = Bench::new(device, 1);
     let half = |offset| Binding {
@@ -267,6 +292,7 @@ pub fn a_kernel_that_cannot_run_is_an_error_that_sticks(name: &str, device: Arc<
     assert!(bench.device.wait_event(event, 1).is_err(), "{name}: waits end instead of hanging");
 }
 
+/// The first index out of range is told once, with its position.
 pub fn indices_out_of_range_are_reported(name: &str, device: Arc<dyn Device>) {
     const COUNT: u64 = 600;
     let bench = Bench::new(device, 64 << 10);
@@ -309,6 +335,7 @@ pub fn indices_out_of_range_are_reported(name: &str, device: Arc<dyn Device>) {
     }
 }
 
+/// A trace has one record for each command that worked, with times in their order.
 pub fn traces_say_what_ran_when(name: &str, device: Arc<dyn Device>) {
     let bench = Bench::new(device, 1);
     bench.device.set_trace(true);

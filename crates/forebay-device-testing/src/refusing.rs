@@ -9,6 +9,7 @@ use forebay_device::{forward, Device, DeviceError};
 
 /// A device that refuses the n-th call that obtains, maps or unmaps something, and all later ones.
 pub struct Refusing {
+    /// The device that does what is not refused.
     pub inner: Arc<dyn Device>,
     /// Calls until all are refused.
     pub calls_left: AtomicUsize,
@@ -17,7 +18,7 @@ pub struct Refusing {
 }
 
 impl Refusing {
-    /// Refuses everything after so many calls.
+    /// Refuses everything after this number of calls.
     pub fn new(inner: Arc<dyn Device>, calls: usize) -> Refusing {
         Refusing { inner, calls_left: AtomicUsize::new(calls), tiles_refused: false }
     }
