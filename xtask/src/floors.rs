@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::source::SourceFile;
 
 /// Every crate, lowest first, with the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 16] = [
+const CRATES: [(&str, &[&str]); 17] = [
     ("forebay-testing", &[]),
     ("forebay-base", &[]),
     ("forebay-files", &[]),
@@ -17,11 +17,12 @@ const CRATES: [(&str, &[&str]); 16] = [
     ("forebay-sync", &["forebay-base"]),
     ("forebay-queue", &["forebay-base"]),
     ("forebay-model", &["forebay-base", "forebay-limits"]),
+    ("forebay-offload", &[]),
     ("forebay-device", &["forebay-base", "forebay-limits", "forebay-queue", "forebay-sync"]),
     ("forebay-device-testing", &["forebay-base", "forebay-device"]),
     ("forebay-vulkan", &["forebay-base", "forebay-queue", "forebay-device"]),
     ("forebay-data", &["forebay-base", "forebay-files", "forebay-limits"]),
-    ("forebay-plan", &["forebay-base", "forebay-memory", "forebay-sync", "forebay-model"]),
+    ("forebay-plan", &["forebay-base", "forebay-memory", "forebay-sync", "forebay-model", "forebay-offload"]),
     (
         "forebay-runtime",
         &[
@@ -46,6 +47,7 @@ const CRATES: [(&str, &[&str]); 16] = [
             "forebay-device",
             "forebay-vulkan",
             "forebay-data",
+            "forebay-offload",
             "forebay-plan",
             "forebay-runtime",
         ],

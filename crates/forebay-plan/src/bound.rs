@@ -1,6 +1,6 @@
 //! Bound: a time that no other residency of a plan's launches can beat, with these barriers and this budget.
 //!
-//! Launches between two barriers run in any order, so they are one position of [`crate::swap::bound`]'s proof, or several where
+//! Launches between two barriers run in any order, so they are one position of [`forebay_offload::bound`]'s proof, or several where
 //! launches need the results of others: what needs all that stands before it begins a position, as after a barrier. A position
 //! takes at least as long as the longest chain of its launches that need each other, and as long as they keep all the machine's
 //! lanes busy; while the largest of them runs, all that is idle during the whole position and does not fit beside it must be
@@ -33,8 +33,8 @@ use crate::liveness::{Chunk, Liveness, Owner};
 use crate::order::Ordered;
 use crate::plan::Plan;
 use crate::residency::{kinds, Kind};
-use crate::swap::bound::{Block, Lanes, Origin, Passage, Passages, Position, Prices, Problem, Touch, Written};
 use crate::ways::Way;
+use forebay_offload::bound::{Block, Lanes, Origin, Passage, Passages, Position, Prices, Problem, Touch, Written};
 
 /// What an end of a command may come early in the simulator, in nanoseconds.
 const EARLY_NS: f64 = 1e-3;

@@ -31,7 +31,6 @@
 //! | [`planner`] | runs the passes and picks the best candidate |
 //! | [`mod@check`] | the whole plan, checked independently |
 //! | [`simulate`] | predicted times |
-//! | [`swap`] | residency on an abstract workload: traced steps on described machines |
 
 pub mod alias;
 pub mod arena;
@@ -61,7 +60,6 @@ pub mod small;
 pub mod split;
 pub mod stores;
 pub mod stretch;
-pub mod swap;
 #[cfg(test)]
 mod testing;
 pub mod ways;

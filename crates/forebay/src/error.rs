@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use forebay_device::DeviceError;
 use forebay_memory::size::MemorySizeError;
 use forebay_model::ModelError;
-use forebay_plan::swap::workload::SwapError;
+use forebay_offload::workload::SwapError;
 use forebay_plan::PlanError;
 use forebay_runtime::RuntimeError;
 

@@ -9,8 +9,8 @@ use crate::cost::Costs;
 use crate::liveness::Liveness;
 use crate::residency::kinds;
 use crate::small::small;
-use crate::swap::workload::{Kernel, Machine, Tensor, Workload, MOST_BYTES};
 use crate::ways::Way;
+use forebay_offload::workload::{Kernel, Machine, Tensor, Workload, MOST_BYTES};
 
 /// A program's chunks as tensors, its launches as kernels. Small chunks have no bytes, and the device has the fewer.
 pub(super) fn workload(
