@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::source::SourceFile;
 
 /// Every crate, lowest first, with the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 17] = [
+const CRATES: [(&str, &[&str]); 18] = [
     ("forebay-testing", &[]),
     ("forebay-base", &[]),
     ("forebay-files", &[]),
@@ -18,9 +18,10 @@ const CRATES: [(&str, &[&str]); 17] = [
     ("forebay-queue", &["forebay-base"]),
     ("forebay-model", &["forebay-base", "forebay-limits"]),
     ("forebay-offload", &[]),
+    ("forebay-gpu-kernels", &["forebay-base"]),
     ("forebay-device", &["forebay-base", "forebay-limits", "forebay-queue", "forebay-sync"]),
     ("forebay-device-testing", &["forebay-base", "forebay-device"]),
-    ("forebay-vulkan", &["forebay-base", "forebay-queue", "forebay-device"]),
+    ("forebay-vulkan", &["forebay-base", "forebay-queue", "forebay-device", "forebay-gpu-kernels"]),
     ("forebay-data", &["forebay-base", "forebay-files", "forebay-limits"]),
     ("forebay-plan", &["forebay-base", "forebay-memory", "forebay-sync", "forebay-model", "forebay-offload"]),
     (

@@ -13,13 +13,13 @@ use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, S
 use forebay_device::host::spill_file::SpillFile;
 use forebay_device::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
+use forebay_gpu_kernels::{scratch_bytes, Offer};
 use forebay_queue::Events;
 
 use crate::batches::submit;
 use crate::disk::{Buffer, DISK_BYTES};
 use crate::frame::Frame;
-use crate::gpu::{failed, Asked, Gpu, Role};
-use crate::kernels::{scratch_bytes, Offer};
+use crate::gpu::{failed, unsupported, Asked, Gpu, Role};
 use crate::memory::{bind_sparse, sparse_needs, Caps, HostAddress, Memories};
 use crate::pipeline::{usual_folder, Pipelines};
 use crate::record::Counters;
@@ -340,7 +340,7 @@ impl Device for VulkanDevice {
         reads: &[TensorDesc],
         writes: &[TensorDesc],
     ) -> Result<u64, DeviceError> {
-        scratch_bytes(kernel, reads, writes, &self.gpu.offer)
+        scratch_bytes(kernel, reads, writes, &self.gpu.offer).map_err(unsupported)
     }
 
     fn check_room(&self, heap_bytes: u64, host_bytes: u64) -> Result<(), DeviceError> {

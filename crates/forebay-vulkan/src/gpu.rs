@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use ash::{ext, vk, Device as Functions, Entry};
 use forebay_device::DeviceError;
+use forebay_gpu_kernels::{Cooperative, Offer, Unsupported};
 
 use crate::adapter::{choose, Adapter};
 use crate::cooperative::{self, BFloat16Features};
-use crate::kernels::{Cooperative, Offer};
 use crate::system::System;
 
 /// Queues of one family that are used at most: streams take turns.
@@ -80,6 +80,11 @@ pub(crate) struct Asked<'a> {
     pub binding_bytes_max: Option<u64>,
     /// At multiples of how many bytes bindings begin, at least; none for what the device offers.
     pub binding_alignment_bytes: Option<u64>,
+}
+
+/// A kernel that cannot be lowered, as an error of the device.
+pub(crate) fn unsupported(error: Unsupported) -> DeviceError {
+    DeviceError::Unsupported { kernel: error.kernel, reason: error.reason }
 }
 
 /// A Vulkan error as one of ours.

@@ -2,7 +2,7 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`kernels`] | which shader runs a kernel, with which operands and parameters: plain data |
+//! | [`kernels`] | which shader runs a kernel, with which operands and parameters: plain data, a crate of its own |
 //! | [`adapter`] | the Vulkan devices of a machine, and why some cannot be used |
 //! | `system` | the loader, an instance, and the validation layer's messages |
 //! | `gpu` | one logical device: queues, memory types, what it offers |
@@ -48,7 +48,6 @@ pub mod device;
 mod disk;
 mod frame;
 mod gpu;
-pub mod kernels;
 mod memory;
 mod pipeline;
 mod record;
@@ -58,4 +57,5 @@ mod system;
 
 pub use adapter::{adapters, Adapter};
 pub use device::{VulkanDevice, VulkanOptions};
+pub use forebay_gpu_kernels as kernels;
 pub use state::Counts;

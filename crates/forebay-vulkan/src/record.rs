@@ -6,10 +6,10 @@ use ash::vk;
 use forebay_base::kernel::Indices;
 use forebay_base::{Launch, Region};
 use forebay_device::DeviceError;
+use forebay_gpu_kernels::{lower, Bound, Dispatch, Operand};
 
 use crate::frame::Frame;
-use crate::gpu::{Gpu, Role};
-use crate::kernels::{lower, Bound, Dispatch, Operand};
+use crate::gpu::{unsupported, Gpu, Role};
 use crate::memory::{Memories, OwnBlock, Place};
 use crate::pipeline::Pipelines;
 
@@ -82,7 +82,7 @@ impl Recorder<'_> {
         if launch.kernel.runs_in_less_scratch() {
             offer.scratch_bytes_max = offer.scratch_bytes_max.min(scratch_bytes);
         }
-        let lowered = lower(&launch.kernel, &reads, &writes, &offer)?;
+        let lowered = lower(&launch.kernel, &reads, &writes, &offer).map_err(unsupported)?;
         if lowered.scratch_bytes > scratch_bytes {
             let reason =
                 format!("{} has {scratch_bytes} of {} bytes of scratch", launch.kernel.name(), lowered.scratch_bytes);

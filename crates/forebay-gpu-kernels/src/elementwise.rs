@@ -1,8 +1,8 @@
 //! One result per element, from the elements at the same place.
 
+use crate::Unsupported;
 use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
-use forebay_device::DeviceError;
 
 use super::elements::{bits_of, Elements, Kind, Layout, Task};
 use super::{shaders, unsupported, Dispatch, Lowered, Offer, Operand};
@@ -13,7 +13,7 @@ pub(super) fn lower(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
-) -> Result<Lowered, DeviceError> {
+) -> Result<Lowered, Unsupported> {
     let dispatches = match *kernel {
         Kernel::Unary(op) => unary(op, reads, &writes[0], offer),
         Kernel::UnaryGradient(op) => unary_gradient(op, reads, &writes[0], offer),

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use crate::Unsupported;
 use forebay_base::kernel::chunk_of_losses;
 use forebay_base::{DataType, Kernel, TensorDesc};
-use forebay_device::DeviceError;
 
 use super::lattice::Lattice;
 use super::operands::{exactly, require_packed, require_type};
@@ -28,7 +28,7 @@ pub(super) fn lower(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
-) -> Result<Lowered, DeviceError> {
+) -> Result<Lowered, Unsupported> {
     let lowered = match *kernel {
         Kernel::SoftmaxCrossEntropy { axis, ignore_index } => cross_entropy(axis, ignore_index, reads, writes, offer),
         Kernel::SoftmaxCrossEntropyGradient { axis, ignore_index } => {

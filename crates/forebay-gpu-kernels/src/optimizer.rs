@@ -1,7 +1,7 @@
 //! Optimizers, which update parameters and their state in place.
 
+use crate::Unsupported;
 use forebay_base::{DataType, Kernel, TensorDesc};
-use forebay_device::DeviceError;
 
 use super::{groups, shaders, unsupported, Bound, Dispatch, Lowered, Offer, Operand, Shader};
 
@@ -16,7 +16,7 @@ pub(super) fn lower(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
-) -> Result<Lowered, DeviceError> {
+) -> Result<Lowered, Unsupported> {
     let operands = reads.iter().take(if let Kernel::Adam { .. } = kernel { 4 } else { 3 }).chain(writes);
     for desc in operands {
         if desc.data_type() != DataType::Float32 {

@@ -1,8 +1,8 @@
 //! Pooling over windows, and its gradient: `kernels/pooling.slang`.
 
+use crate::Unsupported;
 use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::{Kernel, TensorDesc};
-use forebay_device::DeviceError;
 
 use super::shaders::POOLING;
 use super::spatial::{by_images, require_float32, Sliding, Spatial};
@@ -17,7 +17,7 @@ pub(super) fn lower(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
-) -> Result<Lowered, DeviceError> {
+) -> Result<Lowered, Unsupported> {
     let lowered = || {
         require_float32(reads, writes)?;
         let x = (&reads[0], Operand::Read(0));

@@ -1,7 +1,7 @@
 //! Local response normalization, and its gradient: `kernels/local_response.slang`.
 
+use crate::Unsupported;
 use forebay_base::{Kernel, TensorDesc};
-use forebay_device::DeviceError;
 
 use super::shaders::LOCAL_RESPONSE;
 use super::spatial::{by_images, check_packed, require_float32};
@@ -16,7 +16,7 @@ pub(super) fn lower(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
-) -> Result<Lowered, DeviceError> {
+) -> Result<Lowered, Unsupported> {
     let refuse = |reason: String| unsupported(kernel, reason);
     let (gradient, size, alpha, beta, bias) = match *kernel {
         Kernel::LocalResponseNormalization { size, alpha, beta, bias } => (false, size, alpha, beta, bias),

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use crate::Unsupported;
 use forebay_base::kernel::{chunk_rows_of, Activation};
 use forebay_base::{DataType, Kernel, TensorDesc};
-use forebay_device::DeviceError;
 
 use super::lattice::{lattices, Lattice};
 use super::operands::{exactly, require_packed};
@@ -36,7 +36,7 @@ pub(super) fn lower(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
-) -> Result<Lowered, DeviceError> {
+) -> Result<Lowered, Unsupported> {
     let batch = |epsilon, activation| Batch { epsilon, activation, offer };
     let lowered = match *kernel {
         Kernel::BatchNormalization { epsilon, activation } => batch(epsilon, activation).inference(reads, writes),

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use crate::Unsupported;
 use forebay_base::kernel::{sums_rows, ReduceOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
-use forebay_device::DeviceError;
 
 use super::lattice::Lattice;
 use super::operands::{exactly, require_packed};
@@ -57,7 +57,7 @@ pub(super) fn lower(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
-) -> Result<Lowered, DeviceError> {
+) -> Result<Lowered, Unsupported> {
     let lowered = match kernel {
         Kernel::Reduce { op, axes } => reduce(*op, axes, reads, writes, offer),
         Kernel::Softmax { axis } | Kernel::SoftmaxGradient { axis } => softmax(*axis, false, reads, writes, offer),

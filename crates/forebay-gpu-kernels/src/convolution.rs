@@ -5,9 +5,9 @@
 mod correlation;
 mod weight_gradient;
 
+use crate::Unsupported;
 use forebay_base::kernel::Convolution;
 use forebay_base::{Kernel, TensorDesc};
-use forebay_device::DeviceError;
 
 use super::kept::Kept;
 use super::spatial::{by_images, check_packed, Sliding, Spatial, SPAN_MAX};
@@ -78,7 +78,7 @@ pub(super) fn lower(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
-) -> Result<Lowered, DeviceError> {
+) -> Result<Lowered, Unsupported> {
     let lowered = || {
         let kept = Kept::of(reads, writes)?;
         reads[2..].iter().try_for_each(check_packed)?;

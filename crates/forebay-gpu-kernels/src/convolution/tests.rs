@@ -20,14 +20,14 @@ fn convolution(groups: u64) -> Convolution {
     Convolution { window, groups }
 }
 
-fn forward(images: u64, inputs: u64, outputs: u64, side: u64, offer: &Offer) -> Result<Vec<Dispatch>, DeviceError> {
+fn forward(images: u64, inputs: u64, outputs: u64, side: u64, offer: &Offer) -> Result<Vec<Dispatch>, Unsupported> {
     let kernel = Kernel::Convolution { convolution: convolution(1), activation: Activation::None };
     let x = packed(&[images, inputs, side, side]);
     let (w, y) = (packed(&[outputs, inputs, 3, 3]), packed(&[images, outputs, side, side]));
     lower(&kernel, &[x, w], &[y], offer).map(|lowered| lowered.dispatches)
 }
 
-fn weight_gradient(images: u64, channels: u64, side: u64, offer: &Offer) -> Result<Lowered, DeviceError> {
+fn weight_gradient(images: u64, channels: u64, side: u64, offer: &Offer) -> Result<Lowered, Unsupported> {
     let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(1), accumulate: false };
     let x = packed(&[images, channels, side, side]);
     lower(&kernel, &[x.clone(), x], &[packed(&[channels, channels, 3, 3])], offer)

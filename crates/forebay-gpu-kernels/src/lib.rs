@@ -1,12 +1,35 @@
-//! Kernels on the GPU: which shader runs with which operands, as plain data.
+//! Kernels on the GPU: which shader runs with which operands, as plain data. No driver is called here, so every API that takes
+//! SPIR-V can use it.
 //!
-//! A launch becomes dispatches that need no barrier between them; the sources are in the repository's `kernels/`, one family
-//! per file there as here. What a dispatch does is a function of descriptors and of what the device offers ([`Offer`]), never
-//! of addresses or budgets.
+//! A launch becomes dispatches ([`lower`]) that need no barrier between them; the sources are in the repository's `kernels/`, one
+//! family per file there as here. What a dispatch does is a function of descriptors and of what the device offers ([`Offer`]),
+//! never of addresses or budgets.
+//!
+//! ```
+//! use forebay_base::kernel::{Activation, BinaryOp};
+//! use forebay_base::{DataType, Kernel, TensorDesc};
+//! use forebay_gpu_kernels::{lower, Offer};
+//!
+//! let offer = Offer {
+//!     groups_max: 65_535,
+//!     binding_bytes_max: 128 << 20,
+//!     scratch_bytes_max: 128 << 20,
+//!     invocations_max: 256,
+//!     shared_bytes: 32 << 10,
+//!     float64: false,
+//!     storage16: true,
+//!     cooperative: None,
+//! };
+//! let vector = TensorDesc::packed(DataType::Float32, &[1 << 20]).unwrap();
+//! let add = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
+//! let lowered = lower(&add, &[vector.clone(), vector.clone()], &[vector], &offer).unwrap();
+//! assert_eq!(lowered.dispatches[0].shader.name, "elementwise_binary");
+//! ```
 
 mod convolution;
 mod elements;
 mod elementwise;
+mod error;
 mod kept;
 mod lattice;
 mod local_response;
@@ -29,8 +52,8 @@ mod sums;
 
 use forebay_base::kernel::Summing;
 use forebay_base::{DataType, Kernel, TensorDesc};
-use forebay_device::DeviceError;
 
+pub use error::Unsupported;
 use operands::require_countable;
 use reach::reach;
 pub use shaders::{Shader, ALL};
@@ -157,13 +180,13 @@ impl From<Dispatch> for Lowered {
 /// How a kernel runs with operands of these descriptors, which are those of its row in [`forebay_base::kernel`].
 ///
 /// # Errors
-/// [`DeviceError::Unsupported`] where it cannot.
+/// [`Unsupported`] where it cannot.
 pub fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
-) -> Result<Lowered, DeviceError> {
+) -> Result<Lowered, Unsupported> {
     let refuse = |reason: String| unsupported(kernel, reason);
     require_countable(reads).and_then(|()| require_countable(writes)).map_err(refuse)?;
     let mut lowered = lower_by_family(kernel, reads, writes, offer)?;
@@ -193,7 +216,7 @@ pub fn scratch_bytes(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
-) -> Result<u64, DeviceError> {
+) -> Result<u64, Unsupported> {
     let own = lower(kernel, reads, writes, offer)?.scratch_bytes;
     let (of, operands) = match *kernel {
         Kernel::BatchNormalizationTraining { .. } => (Summing::BatchStatistics, &reads[..1]),
@@ -214,7 +237,7 @@ fn lower_by_family(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
-) -> Result<Lowered, DeviceError> {
+) -> Result<Lowered, Unsupported> {
     match kernel {
         Kernel::Unary(_)
         | Kernel::UnaryGradient(_)
@@ -258,8 +281,8 @@ fn lower_by_family(
 }
 
 /// The error for operands that a kernel cannot run with.
-fn unsupported(kernel: &Kernel, reason: impl Into<String>) -> DeviceError {
-    DeviceError::Unsupported { kernel: kernel.name(), reason: reason.into() }
+fn unsupported(kernel: &Kernel, reason: impl Into<String>) -> Unsupported {
+    Unsupported { kernel: kernel.name(), reason: reason.into() }
 }
 
 /// Workgroups for `count` of them in a row, spread over two dimensions where one does not hold them. Shaders number them row

@@ -58,7 +58,7 @@ macro_rules! shader {
     ($far:expr, $($name:literal),+) => {
         Shader {
             name: concat!($($name),+),
-            code: include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels/spirv/", $($name),+, ".spv")),
+            code: include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $($name),+, ".spv")),
             far: $far,
         }
     };
@@ -68,7 +68,7 @@ macro_rules! shader {
 macro_rules! shaders {
     ($($constant:ident = $name:literal),* $(,)?) => {
         $(
-            #[doc = concat!("`kernels/spirv/", $name, ".spv`.")]
+            #[doc = concat!("`spirv/", $name, ".spv`.")]
             pub(super) static $constant: Shader = shader!(Some(&shader!(None, $name, "_far")), $name);
         )*
         /// Every shader, each of which has a far one.

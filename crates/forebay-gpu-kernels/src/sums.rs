@@ -1,8 +1,8 @@
 //! Sums over positions in parts, and what becomes of them.
 
+use crate::Unsupported;
 use forebay_base::kernel::{Activation, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
-use forebay_device::DeviceError;
 
 use super::lattice::{lattices, Lattice};
 use super::operands::{exactly, require_packed};
@@ -25,7 +25,7 @@ pub(super) fn lower(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
-) -> Result<Lowered, DeviceError> {
+) -> Result<Lowered, Unsupported> {
     let lowered = match *kernel {
         Kernel::Sums { of, accumulate } => add(of, accumulate, reads, writes, offer),
         Kernel::FromSums { of } => finish(of, reads, writes, offer),

@@ -1,8 +1,8 @@
 //! Matrix products: `kernels/matmul.slang`.
 
+use crate::Unsupported;
 use forebay_base::kernel::{Activation, ProductPart};
 use forebay_base::{Kernel, TensorDesc};
-use forebay_device::DeviceError;
 
 use super::kept::{Builds, CooperativeBuilds, Kept};
 use super::operands::broadcast_strides;
@@ -42,7 +42,7 @@ pub(super) fn lower(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
-) -> Result<Lowered, DeviceError> {
+) -> Result<Lowered, Unsupported> {
     let refuse = |reason: String| unsupported(kernel, reason);
     let &Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation, part } = kernel else {
         return Err(unsupported(kernel, "not a matrix product"));
@@ -172,11 +172,11 @@ mod tests {
 
     use super::*;
 
-    fn lowered(a: &[u64], b: &[u64], y: &[u64], offer: &Offer) -> Result<Lowered, DeviceError> {
+    fn lowered(a: &[u64], b: &[u64], y: &[u64], offer: &Offer) -> Result<Lowered, Unsupported> {
         lowered_in(DataType::Float32, [a, b, y], offer)
     }
 
-    fn lowered_in(data_type: DataType, sizes: [&[u64]; 3], offer: &Offer) -> Result<Lowered, DeviceError> {
+    fn lowered_in(data_type: DataType, sizes: [&[u64]; 3], offer: &Offer) -> Result<Lowered, Unsupported> {
         let [a, b, y] = sizes.map(|sizes| TensorDesc::packed(data_type, sizes).unwrap());
         let kernel = Kernel::product(false, false);
         lower(&kernel, &[a, b], &[y], offer)

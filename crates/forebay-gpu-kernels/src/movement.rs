@@ -1,9 +1,9 @@
 //! Elements change their place, not their value. All but the gradient of a gather work for every data type: words of 4 bytes
 //! are moved, elements of 8 bytes as two of them.
 
+use crate::Unsupported;
 use forebay_base::kernel::PadMode;
 use forebay_base::{DataType, Kernel, TensorDesc};
-use forebay_device::DeviceError;
 
 use super::elements::{bits_of, divisor, Elements, Layout, Task};
 use super::{groups, shaders, unsupported, Dispatch, Lowered, Offer, Operand};
@@ -19,7 +19,7 @@ pub(super) fn lower(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
-) -> Result<Lowered, DeviceError> {
+) -> Result<Lowered, Unsupported> {
     let (x, y) = (&reads[0], &writes[0]);
     let dispatches = match kernel {
         Kernel::Copy => copy(x, y, offer),

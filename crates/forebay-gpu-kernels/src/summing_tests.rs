@@ -1,8 +1,8 @@
 //! How kernels that sum are lowered: what must not depend on the extent of a part, and what is refused.
 
+use crate::Unsupported;
 use forebay_base::kernel::{Activation, ReduceOp, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
-use forebay_device::DeviceError;
 
 use super::{lower, Dispatch, Offer, Operand};
 
@@ -20,7 +20,7 @@ fn dispatches(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc], offe
 
 fn refusal(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> String {
     match lower(kernel, reads, writes, offer) {
-        Err(DeviceError::Unsupported { reason, .. }) => reason,
+        Err(Unsupported { reason, .. }) => reason,
         other => panic!("{kernel} is refused, not {other:?}"),
     }
 }
