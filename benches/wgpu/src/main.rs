@@ -102,7 +102,7 @@ fn compare(model: &'static str, asked: &Asked) -> Result<(), Failure> {
     if step.before == step.after {
         return Err("the step changed no byte, so equal bytes would say nothing".into());
     }
-    let operations = sequence::operations(&step, recorder.device().offer())?;
+    let operations = sequence::operations(&step, recorder.device().target())?;
 
     let wgpu = Wgpu::open(&name)?;
     let mut again = Again::new(recorder.clone(), &step, trainer);

@@ -11,7 +11,7 @@ use forebay_base::{Kernel, TensorDesc};
 
 use super::kept::Kept;
 use super::spatial::{by_images, check_packed, Sliding, Spatial, SPAN_MAX};
-use super::{unsupported, Lowered, Offer, Operand};
+use super::{unsupported, Lowered, Operand, Target};
 use correlation::Direction;
 
 /// A convolution's sizes.
@@ -77,7 +77,7 @@ pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
     let lowered = || {
         let kept = Kept::of(reads, writes)?;
@@ -88,16 +88,16 @@ pub(super) fn lower(
             Kernel::Convolution { convolution, activation } => {
                 let geometry = Geometry::new(kept, convolution, &reads[0], &reads[1], &writes[0])?;
                 let direction = Direction::forward(&geometry);
-                Ok(by_images(&operands, offer, |images| direction.dispatch(images, bias, *activation, offer)))
+                Ok(by_images(&operands, gpu, |images| direction.dispatch(images, bias, *activation, gpu)))
             }
             Kernel::ConvolutionDataGradient { convolution, activation } => {
                 let geometry = Geometry::new(kept, convolution, &writes[0], &reads[1], &reads[0])?;
                 let direction = Direction::transposed(&geometry);
-                Ok(by_images(&operands, offer, |images| direction.dispatch(images, bias, *activation, offer)))
+                Ok(by_images(&operands, gpu, |images| direction.dispatch(images, bias, *activation, gpu)))
             }
             Kernel::ConvolutionWeightGradient { convolution, accumulate } => {
                 let geometry = Geometry::new(kept, convolution, &reads[0], &writes[0], &reads[1])?;
-                Ok(weight_gradient::lower(&geometry, *accumulate, offer))
+                Ok(weight_gradient::lower(&geometry, *accumulate, gpu))
             }
             _ => Err("not a convolution".to_string()),
         }

@@ -8,7 +8,7 @@ use forebay_base::{DataType, TensorDesc};
 use half::{bf16, f16};
 
 use super::operands::broadcast_strides;
-use super::{groups, Bound, Dispatch, Offer, Operand, Shader};
+use super::{groups, Bound, Dispatch, Operand, Shader, Target};
 
 /// Elements, or words of smaller elements, that a workgroup makes.
 const ITEMS_PER_GROUP: u64 = 256 * 4;
@@ -156,11 +156,11 @@ impl Elements {
     }
 
     /// The dispatches that go through them: few enough, with what bindings hold, or as few as can be.
-    pub fn dispatches(self, task: &Task, offer: &Offer) -> Result<Vec<Dispatch>, String> {
+    pub fn dispatches(self, task: &Task, gpu: &Target) -> Result<Vec<Dispatch>, String> {
         let whole = self.merged();
-        let parts = whole.clone().cut(PARTS_MAX, |elements| elements.fits(offer));
+        let parts = whole.clone().cut(PARTS_MAX, |elements| elements.fits(gpu));
         let parts = parts.or_else(|| whole.cut(usize::MAX, Elements::are_few)).unwrap_or_default();
-        parts.iter().map(|elements| elements.dispatch(task, offer)).collect()
+        parts.iter().map(|elements| elements.dispatch(task, gpu)).collect()
     }
 
     /// Parts that fit; none where there are more than `most`, or one element does not.
@@ -233,8 +233,8 @@ impl Elements {
         (start, end - start)
     }
 
-    fn fits(&self, offer: &Offer) -> bool {
-        let fits = |layout: &Layout| self.bytes_of(layout).1 <= offer.binding_bytes_max;
+    fn fits(&self, gpu: &Target) -> bool {
+        let fits = |layout: &Layout| self.bytes_of(layout).1 <= gpu.binding_bytes_max;
         self.are_few() && self.layouts.iter().all(fits)
     }
 
@@ -258,7 +258,7 @@ impl Elements {
         Some((part(0, middle), part(middle, size - middle)))
     }
 
-    fn dispatch(&self, task: &Task, offer: &Offer) -> Result<Dispatch, String> {
+    fn dispatch(&self, task: &Task, gpu: &Target) -> Result<Dispatch, String> {
         let output = self.layouts.last().ok_or("nothing is written")?;
         let per_word = (4 / output.element_bytes).max(1);
         let mut bindings = Vec::new();
@@ -266,7 +266,7 @@ impl Elements {
         let mut beginning = 0;
         for layout in &self.layouts {
             let (start, length) = self.bytes_of(layout);
-            let is_whole = start == 0 && layout.total_bytes <= offer.binding_bytes_max;
+            let is_whole = start == 0 && layout.total_bytes <= gpu.binding_bytes_max;
             let size_bytes = if is_whole { None } else { Some(length) };
             bindings.push(Bound { operand: layout.operand, offset_bytes: start, size_bytes });
             beginning = self.first + start / layout.element_bytes;
@@ -274,7 +274,7 @@ impl Elements {
         }
         let is_dense = per_word == 1 || self.is_dense(output) && self.has_whole_words(output);
         let per_item = if is_dense { per_word } else { 1 };
-        let groups = groups(self.count().div_ceil(per_item).div_ceil(ITEMS_PER_GROUP), offer);
+        let groups = groups(self.count().div_ceil(per_item).div_ceil(ITEMS_PER_GROUP), gpu);
         let bytes = |operand: usize| self.layouts.get(operand).map_or(4, |layout| layout.element_bytes as u32);
         let read = |operand: usize| if operand + 1 < self.layouts.len() { bytes(operand) } else { 4 };
         let layout = self.flat(&firsts).unwrap_or(is_dense as u32);

@@ -5,23 +5,23 @@ use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::elements::{bits_of, Elements, Kind, Layout, Task};
-use super::{shaders, unsupported, Dispatch, Lowered, Offer, Operand};
+use super::{shaders, unsupported, Dispatch, Lowered, Operand, Target};
 
 /// How a kernel of this family runs.
 pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
     let dispatches = match *kernel {
-        Kernel::Unary(op) => unary(op, reads, &writes[0], offer),
-        Kernel::UnaryGradient(op) => unary_gradient(op, reads, &writes[0], offer),
-        Kernel::Binary { op, activation } => binary(op, activation, reads, &writes[0], offer),
-        Kernel::Select => select(reads, &writes[0], offer),
-        Kernel::Cast => cast(reads, &writes[0], offer),
-        Kernel::Fill { value } => fill(value, &writes[0], offer),
-        Kernel::Dropout { ratio, seed, node, first } => dropout((ratio, first), (seed, node), reads, writes, offer),
+        Kernel::Unary(op) => unary(op, reads, &writes[0], gpu),
+        Kernel::UnaryGradient(op) => unary_gradient(op, reads, &writes[0], gpu),
+        Kernel::Binary { op, activation } => binary(op, activation, reads, &writes[0], gpu),
+        Kernel::Select => select(reads, &writes[0], gpu),
+        Kernel::Cast => cast(reads, &writes[0], gpu),
+        Kernel::Fill { value } => fill(value, &writes[0], gpu),
+        Kernel::Dropout { ratio, seed, node, first } => dropout((ratio, first), (seed, node), reads, writes, gpu),
         _ => Err("not an elementwise kernel".to_owned()),
     };
     let dispatches = dispatches.map_err(|reason| unsupported(kernel, reason))?;
@@ -79,9 +79,9 @@ fn binary_code(op: BinaryOp) -> u32 {
 }
 
 /// What elements of a type are to shaders that compute with them.
-fn kind_of(data_type: DataType, offer: &Offer) -> Result<Kind, String> {
+fn kind_of(data_type: DataType, gpu: &Target) -> Result<Kind, String> {
     match data_type {
-        DataType::Float64 if !offer.float64 => {
+        DataType::Float64 if !gpu.float64 => {
             Err("the device does not compute with float64; cast to float32 first".to_owned())
         }
         DataType::Float16 | DataType::BFloat16 => {
@@ -91,9 +91,9 @@ fn kind_of(data_type: DataType, offer: &Offer) -> Result<Kind, String> {
     }
 }
 
-fn unary(op: UnaryOp, reads: &[TensorDesc], write: &TensorDesc, offer: &Offer) -> Result<Vec<Dispatch>, String> {
+fn unary(op: UnaryOp, reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
     let data_type = reads[0].data_type();
-    let kind = kind_of(data_type, offer)?;
+    let kind = kind_of(data_type, gpu)?;
     let (operation, numbers) = unary_code(op);
     let undefined = || format!("{op:?} is not defined for {data_type}; cast to float32 first");
     let bits = |value: f32| bits_of(value as f64, data_type);
@@ -119,7 +119,7 @@ fn unary(op: UnaryOp, reads: &[TensorDesc], write: &TensorDesc, offer: &Offer) -
         _ => (&shaders::ELEMENTWISE_UNARY, arguments.map(|argument| argument as u32).to_vec()),
     };
     let task = Task { shader, constants: vec![operation, kind as u32], arguments };
-    Elements::of(reads, write)?.dispatches(&task, offer)
+    Elements::of(reads, write)?.dispatches(&task, gpu)
 }
 
 fn words_of([a, b]: [u64; 2]) -> [u32; 4] {
@@ -148,7 +148,7 @@ fn unary_gradient(
     op: UnaryOp,
     reads: &[TensorDesc],
     write: &TensorDesc,
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Vec<Dispatch>, String> {
     require_single(&reads[0])?;
     if op == UnaryOp::Not {
@@ -160,7 +160,7 @@ fn unary_gradient(
         constants: vec![operation],
         arguments: arguments.map(f32::to_bits).to_vec(),
     };
-    Elements::of(reads, write)?.dispatches(&task, offer)
+    Elements::of(reads, write)?.dispatches(&task, gpu)
 }
 
 fn binary(
@@ -168,7 +168,7 @@ fn binary(
     activation: Activation,
     reads: &[TensorDesc],
     write: &TensorDesc,
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Vec<Dispatch>, String> {
     let [a, b] = [reads[0].data_type(), reads[1].data_type()];
     if a != b {
@@ -177,7 +177,7 @@ fn binary(
     if op.is_comparison() && activation != Activation::None {
         return Err(format!("{op:?} gives bool, which has no {activation:?}"));
     }
-    let kind = kind_of(a, offer)?;
+    let kind = kind_of(a, gpu)?;
     let is_logic = matches!(op, BinaryOp::And | BinaryOp::Or | BinaryOp::Xor);
     if kind == Kind::Boolean && !is_logic && op != BinaryOp::Equal {
         return Err(format!("{op:?} is not defined for bool; cast to int32 first"));
@@ -196,12 +196,12 @@ fn binary(
     };
     let constants = vec![binary_code(op), kind as u32, (activation == Activation::Relu) as u32];
     let task = Task { shader, constants, arguments: Vec::new() };
-    Elements::of(reads, write)?.dispatches(&task, offer)
+    Elements::of(reads, write)?.dispatches(&task, gpu)
 }
 
-fn select(reads: &[TensorDesc], write: &TensorDesc, offer: &Offer) -> Result<Vec<Dispatch>, String> {
+fn select(reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
     let task = Task { shader: &shaders::ELEMENTWISE_SELECT, constants: Vec::new(), arguments: Vec::new() };
-    Elements::of(reads, write)?.in_words().dispatches(&task, offer)
+    Elements::of(reads, write)?.in_words().dispatches(&task, gpu)
 }
 
 /// A type as `elementwise_cast.slang` is told of it: what it is, its bits, and those of its exponent and fraction.
@@ -216,19 +216,19 @@ fn type_code(data_type: DataType) -> u32 {
     Kind::of(data_type) as u32 | (data_type.size_bits() as u32) << 8 | exponent_bits << 16 | fraction_bits << 24
 }
 
-fn cast(reads: &[TensorDesc], write: &TensorDesc, offer: &Offer) -> Result<Vec<Dispatch>, String> {
+fn cast(reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
     let is_wide = write.data_type().size_bytes() == 8;
     let shader = if is_wide { &shaders::ELEMENTWISE_CAST_WIDE } else { &shaders::ELEMENTWISE_CAST };
     let arguments = vec![type_code(reads[0].data_type()), type_code(write.data_type())];
-    Elements::of(reads, write)?.dispatches(&Task { shader, constants: Vec::new(), arguments }, offer)
+    Elements::of(reads, write)?.dispatches(&Task { shader, constants: Vec::new(), arguments }, gpu)
 }
 
-fn fill(value: f64, write: &TensorDesc, offer: &Offer) -> Result<Vec<Dispatch>, String> {
+fn fill(value: f64, write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
     let bits = bits_of(value, write.data_type());
     let is_wide = write.data_type().size_bytes() == 8;
     let words = [bits as u32, if is_wide { (bits >> 32) as u32 } else { bits as u32 }];
     let task = Task { shader: &shaders::ELEMENTWISE_FILL, constants: Vec::new(), arguments: words.to_vec() };
-    Elements::of(&[], write)?.in_words().dispatches(&task, offer)
+    Elements::of(&[], write)?.in_words().dispatches(&task, gpu)
 }
 
 fn dropout(
@@ -236,7 +236,7 @@ fn dropout(
     (seed, node): (u64, u64),
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Vec<Dispatch>, String> {
     if !(0.0..1.0).contains(&ratio) {
         return Err(format!("the ratio must be in 0..1, not {ratio}"));
@@ -262,7 +262,7 @@ fn dropout(
         }
         layouts.push(Layout::broadcast(Operand::Write(number), write, sizes)?);
         let task = Task { shader, constants: Vec::new(), arguments: arguments.clone() };
-        dispatches.extend(Elements::new(sizes, layouts).counted_from(first).dispatches(&task, offer)?);
+        dispatches.extend(Elements::new(sizes, layouts).counted_from(first).dispatches(&task, gpu)?);
     }
     Ok(dispatches)
 }

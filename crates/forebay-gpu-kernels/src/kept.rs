@@ -3,7 +3,7 @@
 use forebay_base::{DataType, TensorDesc};
 
 use super::operands::require_type;
-use super::{Offer, Shader};
+use super::{Shader, Target};
 
 /// The type of all operands of a product. Arithmetic is in float32, whatever it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,13 +40,13 @@ impl Kept {
     }
 
     /// The shader for operands of this type: where the device's subgroups multiply matrices of it together, one in which they do.
-    pub fn best(self, builds: Builds, cooperative: CooperativeBuilds, offer: &Offer) -> &'static Shader {
-        self.cooperative(offer).map_or_else(|| self.build(builds), |number| cooperative[number])
+    pub fn best(self, builds: Builds, cooperative: CooperativeBuilds, gpu: &Target) -> &'static Shader {
+        self.cooperative(gpu).map_or_else(|| self.build(builds), |number| cooperative[number])
     }
 
     /// Which of [`CooperativeBuilds`] a device offers to run for this type.
-    pub fn cooperative(self, offer: &Offer) -> Option<usize> {
-        let cooperative = offer.cooperative?;
+    pub fn cooperative(self, gpu: &Target) -> Option<usize> {
+        let cooperative = gpu.cooperative?;
         match self {
             Kept::Float32 => None,
             Kept::Float16 => cooperative.float16.then_some(0),

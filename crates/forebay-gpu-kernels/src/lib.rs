@@ -2,15 +2,15 @@
 //! SPIR-V can use it.
 //!
 //! A launch becomes dispatches ([`lower`]) that need no barrier between them; the sources are in the repository's `kernels/`, one
-//! family per file there as here. What a dispatch does is a function of descriptors and of what the device offers ([`Offer`]),
+//! family per file there as here. What a dispatch does is a function of descriptors and of what the device offers ([`Target`]),
 //! never of addresses or budgets.
 //!
 //! ```
 //! use forebay_base::kernel::{Activation, BinaryOp};
 //! use forebay_base::{DataType, Kernel, TensorDesc};
-//! use forebay_gpu_kernels::{lower, Offer};
+//! use forebay_gpu_kernels::{lower, Target};
 //!
-//! let offer = Offer {
+//! let gpu = Target {
 //!     groups_max: 65_535,
 //!     binding_bytes_max: 128 << 20,
 //!     scratch_bytes_max: 128 << 20,
@@ -22,7 +22,7 @@
 //! };
 //! let vector = TensorDesc::packed(DataType::Float32, &[1 << 20]).unwrap();
 //! let add = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
-//! let lowered = lower(&add, &[vector.clone(), vector.clone()], &[vector], &offer).unwrap();
+//! let lowered = lower(&add, &[vector.clone(), vector.clone()], &[vector], &gpu).unwrap();
 //! assert_eq!(lowered.dispatches[0].shader.name, "elementwise_binary");
 //! ```
 
@@ -49,6 +49,7 @@ mod spatial;
 #[cfg(test)]
 mod summing_tests;
 mod sums;
+pub mod target;
 
 use forebay_base::kernel::Summing;
 use forebay_base::{DataType, Kernel, TensorDesc};
@@ -57,61 +58,7 @@ pub use error::Unsupported;
 use operands::require_countable;
 use reach::reach;
 pub use shaders::{Shader, ALL};
-
-/// What of a device decides how kernels run on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// Workgroups that one dispatch may have in its first two dimensions.
-    pub groups_max: u32,
-    /// Bytes of an operand that one binding may reach.
-    pub binding_bytes_max: u64,
-    /// Bytes of scratch that one binding may reach.
-    pub scratch_bytes_max: u64,
-    /// Invocations that a workgroup may have.
-    pub invocations_max: u32,
-    /// Bytes that the invocations of a workgroup share.
-    pub shared_bytes: u32,
-    /// Whether shaders may compute with float64.
-    pub float64: bool,
-    /// Whether shaders may read and write elements of 16 bits by themselves.
-    pub storage16: bool,
-    /// Matrices that subgroups multiply together; none where they do not.
-    pub cooperative: Option<Cooperative>,
-}
-
-/// Which matrices of 16 by 16 subgroups of [`LANES`] multiply together, and add up in float32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cooperative {
-    /// Those of float16.
-    pub float16: bool,
-    /// Those of bfloat16.
-    pub bfloat16: bool,
-}
-
-/// Invocations of a subgroup in shaders that multiply matrices together (`kernels/cooperative.slang`).
-pub const LANES: u32 = 32;
-
-#[cfg(test)]
-impl Offer {
-    /// What every device offers, for tests.
-    const LEAST: Offer = Offer {
-        groups_max: 65_535,
-        binding_bytes_max: 128 << 20,
-        scratch_bytes_max: 128 << 20,
-        invocations_max: 256,
-        shared_bytes: 16 << 10,
-        float64: true,
-        storage16: true,
-        cooperative: None,
-    };
-
-    /// A device whose subgroups multiply matrices of float16 together.
-    const COOPERATIVE: Offer = Offer {
-        shared_bytes: 48 << 10,
-        cooperative: Some(Cooperative { float16: true, bfloat16: false }),
-        ..Offer::LEAST
-    };
-}
+pub use target::{Cooperative, Target, SUBGROUP_SIZE};
 
 /// Bytes that a shader reaches through one of its bindings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,22 +132,22 @@ pub fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
     let refuse = |reason: String| unsupported(kernel, reason);
     require_countable(reads).and_then(|()| require_countable(writes)).map_err(refuse)?;
-    let mut lowered = lower_by_family(kernel, reads, writes, offer)?;
+    let mut lowered = lower_by_family(kernel, reads, writes, gpu)?;
     let mut dispatches = lowered.dispatches.iter_mut();
-    dispatches.try_for_each(|dispatch| reach(dispatch, reads, writes, offer)).map_err(refuse)?;
-    let (scratch_bytes, most) = (lowered.scratch_bytes, offer.scratch_bytes_max);
+    dispatches.try_for_each(|dispatch| reach(dispatch, reads, writes, gpu)).map_err(refuse)?;
+    let (scratch_bytes, most) = (lowered.scratch_bytes, gpu.scratch_bytes_max);
     if scratch_bytes > most {
         return Err(refuse(format!("it needs {scratch_bytes} bytes of scratch, and a shader reaches {most}")));
     }
     let needs = |need: fn(&Shader) -> bool| lowered.dispatches.iter().any(|dispatch| need(dispatch.shader));
-    if !offer.float64 && needs(Shader::needs_float64) {
+    if !gpu.float64 && needs(Shader::needs_float64) {
         return Err(refuse("it computes in float64, which the device's shaders lack".into()));
     }
-    if !offer.storage16 && needs(Shader::needs_storage16) {
+    if !gpu.storage16 && needs(Shader::needs_storage16) {
         return Err(refuse("its operands have elements of 16 bits, which the device's shaders cannot address".into()));
     }
     Ok(lowered)
@@ -215,9 +162,9 @@ pub fn scratch_bytes(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<u64, Unsupported> {
-    let own = lower(kernel, reads, writes, offer)?.scratch_bytes;
+    let own = lower(kernel, reads, writes, gpu)?.scratch_bytes;
     let (of, operands) = match *kernel {
         Kernel::BatchNormalizationTraining { .. } => (Summing::BatchStatistics, &reads[..1]),
         Kernel::BatchNormalizationGradient { epsilon, activation } if writes.len() == 3 => {
@@ -228,7 +175,7 @@ pub fn scratch_bytes(
     };
     let table = TensorDesc::packed(DataType::Float64, &[of.rows(), writes[1].element_count()]);
     let table = table.map_err(|error| unsupported(kernel, error.to_string()))?;
-    let sums = lower(&Kernel::Sums { of, accumulate: false }, operands, &[table], offer)?;
+    let sums = lower(&Kernel::Sums { of, accumulate: false }, operands, &[table], gpu)?;
     Ok(own.max(sums.scratch_bytes))
 }
 
@@ -236,7 +183,7 @@ fn lower_by_family(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
     match kernel {
         Kernel::Unary(_)
@@ -245,38 +192,38 @@ fn lower_by_family(
         | Kernel::Select
         | Kernel::Cast
         | Kernel::Fill { .. }
-        | Kernel::Dropout { .. } => elementwise::lower(kernel, reads, writes, offer),
+        | Kernel::Dropout { .. } => elementwise::lower(kernel, reads, writes, gpu),
         Kernel::Copy
         | Kernel::Slice { .. }
         | Kernel::SliceGradient { .. }
         | Kernel::Pad { .. }
         | Kernel::Gather { .. }
-        | Kernel::GatherGradient { .. } => movement::lower(kernel, reads, writes, offer),
+        | Kernel::GatherGradient { .. } => movement::lower(kernel, reads, writes, gpu),
         Kernel::Reduce { .. }
         | Kernel::Softmax { .. }
         | Kernel::LogSoftmax { .. }
         | Kernel::SoftmaxGradient { .. }
-        | Kernel::LogSoftmaxGradient { .. } => reduce::lower(kernel, reads, writes, offer),
+        | Kernel::LogSoftmaxGradient { .. } => reduce::lower(kernel, reads, writes, gpu),
         Kernel::SoftmaxCrossEntropy { .. }
         | Kernel::SoftmaxCrossEntropyGradient { .. }
         | Kernel::MeanSquaredError
-        | Kernel::MeanSquaredErrorGradient => loss::lower(kernel, reads, writes, offer),
-        Kernel::MatMul { .. } => matmul::lower(kernel, reads, writes, offer),
+        | Kernel::MeanSquaredErrorGradient => loss::lower(kernel, reads, writes, gpu),
+        Kernel::MatMul { .. } => matmul::lower(kernel, reads, writes, gpu),
         Kernel::Convolution { .. }
         | Kernel::ConvolutionDataGradient { .. }
-        | Kernel::ConvolutionWeightGradient { .. } => convolution::lower(kernel, reads, writes, offer),
-        Kernel::Pool { .. } | Kernel::PoolGradient { .. } => pooling::lower(kernel, reads, writes, offer),
+        | Kernel::ConvolutionWeightGradient { .. } => convolution::lower(kernel, reads, writes, gpu),
+        Kernel::Pool { .. } | Kernel::PoolGradient { .. } => pooling::lower(kernel, reads, writes, gpu),
         Kernel::BatchNormalization { .. }
         | Kernel::BatchNormalizationTraining { .. }
         | Kernel::BatchNormalizationGradient { .. }
         | Kernel::RunningStatistics { .. }
         | Kernel::LayerNormalization { .. }
-        | Kernel::LayerNormalizationGradient { .. } => normalization::lower(kernel, reads, writes, offer),
+        | Kernel::LayerNormalizationGradient { .. } => normalization::lower(kernel, reads, writes, gpu),
         Kernel::LocalResponseNormalization { .. } | Kernel::LocalResponseNormalizationGradient { .. } => {
-            local_response::lower(kernel, reads, writes, offer)
+            local_response::lower(kernel, reads, writes, gpu)
         }
-        Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::lower(kernel, reads, writes, offer),
-        Kernel::Sums { .. } | Kernel::FromSums { .. } => sums::lower(kernel, reads, writes, offer),
+        Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::lower(kernel, reads, writes, gpu),
+        Kernel::Sums { .. } | Kernel::FromSums { .. } => sums::lower(kernel, reads, writes, gpu),
     }
 }
 
@@ -287,8 +234,8 @@ fn unsupported(kernel: &Kernel, reason: impl Into<String>) -> Unsupported {
 
 /// Workgroups for `count` of them in a row, spread over two dimensions where one does not hold them. Shaders number them row
 /// by row (`group_index` in `common.slang`) and leave the superfluous ones of the last row alone.
-fn groups(count: u64, offer: &Offer) -> [u32; 3] {
-    let max = u64::from(offer.groups_max);
+fn groups(count: u64, gpu: &Target) -> [u32; 3] {
+    let max = u64::from(gpu.groups_max);
     let rows = count.div_ceil(max).max(1);
     let columns = count.div_ceil(rows).max(1);
     [columns as u32, rows as u32, 1]

@@ -5,7 +5,7 @@ use forebay_base::{Kernel, TensorDesc};
 
 use super::shaders::LOCAL_RESPONSE;
 use super::spatial::{by_images, check_packed, require_float32};
-use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
+use super::{groups, unsupported, Dispatch, Lowered, Operand, Target};
 
 /// Elements that a workgroup computes.
 const GROUP_ELEMENTS: u64 = 256;
@@ -15,7 +15,7 @@ pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
     let refuse = |reason: String| unsupported(kernel, reason);
     let (gradient, size, alpha, beta, bias) = match *kernel {
@@ -39,7 +39,7 @@ pub(super) fn lower(
     let operands = [(Operand::Read(x), &reads[x]), (Operand::Read(0), &reads[0]), (Operand::Write(0), &writes[0])];
     let dispatch = |images: u32| {
         let elements = u64::from(images) * sizes[1] * places;
-        let groups = groups(elements.div_ceil(GROUP_ELEMENTS), offer);
+        let groups = groups(elements.div_ceil(GROUP_ELEMENTS), gpu);
         Dispatch {
             shader: &LOCAL_RESPONSE,
             constants: vec![u32::from(gradient)],
@@ -59,5 +59,5 @@ pub(super) fn lower(
             groups,
         }
     };
-    Ok(by_images(&operands, offer, dispatch))
+    Ok(by_images(&operands, gpu, dispatch))
 }

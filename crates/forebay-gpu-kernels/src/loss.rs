@@ -12,7 +12,7 @@ use super::parts::{parts, Beginning, Rows};
 use super::reduce::{team_of, team_words};
 use super::shaders;
 use super::sums::{bindings, mean_squares, LANES};
-use super::{groups, unsupported, Bound, Dispatch, Lowered, Offer, Operand};
+use super::{groups, unsupported, Bound, Dispatch, Lowered, Operand, Target};
 
 /// Bytes of a loss and a count: two float64.
 const LOSS_BYTES: u64 = 16;
@@ -27,27 +27,27 @@ pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
     let lowered = match *kernel {
-        Kernel::SoftmaxCrossEntropy { axis, ignore_index } => cross_entropy(axis, ignore_index, reads, writes, offer),
+        Kernel::SoftmaxCrossEntropy { axis, ignore_index } => cross_entropy(axis, ignore_index, reads, writes, gpu),
         Kernel::SoftmaxCrossEntropyGradient { axis, ignore_index } => {
-            cross_entropy_gradient(axis, ignore_index, reads, writes, offer)
+            cross_entropy_gradient(axis, ignore_index, reads, writes, gpu)
         }
-        Kernel::MeanSquaredError => squared_error(reads, writes, offer),
-        Kernel::MeanSquaredErrorGradient => squared_error_gradient(reads, writes, offer),
+        Kernel::MeanSquaredError => squared_error(reads, writes, gpu),
+        Kernel::MeanSquaredErrorGradient => squared_error_gradient(reads, writes, gpu),
         _ => Err("not a loss".into()),
     };
     lowered.map_err(|reason| unsupported(kernel, reason))
 }
 
-fn squared_error(reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> Result<Lowered, String> {
+fn squared_error(reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
     let [loss] = exactly(writes, "results")?;
     require_packed(&[loss], DataType::Float32, 1)?;
-    mean_squares(reads, offer)
+    mean_squares(reads, gpu)
 }
 
-fn squared_error_gradient(reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> Result<Lowered, String> {
+fn squared_error_gradient(reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
     let (own, sums) = reads.split_at(reads.len().min(3));
     let [dloss, prediction, target] = exactly(own, "operands")?;
     let [dprediction] = exactly(writes, "results")?;
@@ -65,7 +65,7 @@ fn squared_error_gradient(reads: &[TensorDesc], writes: &[TensorDesc], offer: &O
     let slabs = [Operand::Read(1), Operand::Read(2), Operand::Write(0)].map(|operand| Rows { operand, row_bytes: 4 });
     let dispatch = |part: &Range<u64>| {
         let own = part.end - part.start;
-        let groups = groups(own.div_ceil(GROUP_ELEMENTS), offer);
+        let groups = groups(own.div_ceil(GROUP_ELEMENTS), gpu);
         let [prediction, target, result] = slabs.map(|slab| slab.bound(part, elements));
         let sums = sums.iter().map(|_| Bound::from(Operand::Read(3)));
         let dloss = Bound::from(Operand::Read(0));
@@ -77,7 +77,7 @@ fn squared_error_gradient(reads: &[TensorDesc], writes: &[TensorDesc], offer: &O
             groups,
         }
     };
-    let dispatches = parts(&slabs, elements, Beginning::Aligned, offer).iter().map(dispatch).collect();
+    let dispatches = parts(&slabs, elements, Beginning::Aligned, gpu).iter().map(dispatch).collect();
     Ok(Lowered { dispatches, scratch_bytes: 0 })
 }
 
@@ -207,7 +207,7 @@ fn cross_entropy_dispatch(
     ignore_index: Option<i64>,
     accumulate: Option<bool>,
     reads: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, String> {
     let [logits, labels] = exactly(&reads[..reads.len().min(2)], "operands")?;
     let layout = Layout::of(logits, axis)?;
@@ -216,7 +216,7 @@ fn cross_entropy_dispatch(
     // Few classes: a workgroup has a chunk. Many: it has some positions.
     let count = if team == 1 { chunks } else { layout.positions().div_ceil(LANES / team) };
     let partial = if team == 1 { chunks } else { layout.positions() };
-    let groups = groups(count, offer);
+    let groups = groups(count, gpu);
     let mut words = layout.team_words(groups).to_vec();
     words.extend(parameters(&layout, &layout, ignore_index, labels, count)?);
     words.push(u32::from(accumulate == Some(true)));
@@ -236,11 +236,11 @@ fn cross_entropy(
     ignore_index: Option<i64>,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, String> {
     let [loss] = exactly(writes, "results")?;
     require_packed(&[loss], DataType::Float32, 1)?;
-    cross_entropy_dispatch(axis, ignore_index, None, reads, offer)
+    cross_entropy_dispatch(axis, ignore_index, None, reads, gpu)
 }
 
 /// The sums of the losses of some positions.
@@ -250,14 +250,14 @@ pub(super) fn sums(
     accumulate: bool,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, String> {
     let tables: Vec<&TensorDesc> = reads.iter().skip(2).chain(writes).collect();
     require_packed(&tables, DataType::Float64, 2)?;
     if tables.len() != 1 + usize::from(accumulate) {
         return Err(format!("{} operands and {} results", reads.len(), writes.len()));
     }
-    cross_entropy_dispatch(axis, ignore_index, Some(accumulate), reads, offer)
+    cross_entropy_dispatch(axis, ignore_index, Some(accumulate), reads, gpu)
 }
 
 fn cross_entropy_gradient(
@@ -265,7 +265,7 @@ fn cross_entropy_gradient(
     ignore_index: Option<i64>,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, String> {
     let (own, sums) = reads.split_at(reads.len().min(3));
     let [dloss, logits, labels] = exactly(own, "operands")?;
@@ -288,7 +288,7 @@ fn cross_entropy_gradient(
     if ignore_index.is_some() && sums.is_empty() {
         count = count.min(COUNTING_GROUPS + COUNTING_GROUPS_PER_CLASS * layout.classes);
     }
-    let groups = groups(count, offer);
+    let groups = groups(count, gpu);
     let mut words = layout.team_words(groups).to_vec();
     words.extend(parameters(&layout, &result, ignore_index, labels, count)?);
     words.push(0);

@@ -11,7 +11,7 @@ use super::shaders::{
     MATMUL_128X128_F16_COOPERATIVE, MATMUL_32X32, MATMUL_32X32_BF16, MATMUL_32X32_F16, MATMUL_64X64, MATMUL_64X64_BF16,
     MATMUL_64X64_BF16_COOPERATIVE, MATMUL_64X64_F16, MATMUL_64X64_F16_COOPERATIVE,
 };
-use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
+use super::{groups, unsupported, Dispatch, Lowered, Operand, Target};
 
 /// Tiles of 32, 64 and 128 rows and columns.
 const SMALL: Builds = [&MATMUL_32X32, &MATMUL_32X32_F16, &MATMUL_32X32_BF16];
@@ -41,7 +41,7 @@ pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
     let refuse = |reason: String| unsupported(kernel, reason);
     let &Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation, part } = kernel else {
@@ -64,15 +64,15 @@ pub(super) fn lower(
     let batches = product.outer.iter().map(|dimension| dimension[0]).product::<u64>();
     let tiles = |side: u64| [product.rows.div_ceil(side), product.columns.div_ceil(side)];
     let count = |side: u64| batches * tiles(side).iter().product::<u64>();
-    let is_large = count(128) >= GROUPS_MIN && offer.shared_bytes >= LARGE_TILE_BYTES;
-    let (shader, side) = match kept.cooperative(offer) {
+    let is_large = count(128) >= GROUPS_MIN && gpu.shared_bytes >= LARGE_TILE_BYTES;
+    let (shader, side) = match kept.cooperative(gpu) {
         Some(number) if is_large => (LARGE_COOPERATIVE[number], 128),
         Some(number) => (MEDIUM_COOPERATIVE[number], 64),
         None if is_large => (kept.build(LARGE), 128),
         None if count(64) >= GROUPS_MIN && product.rows.min(product.columns) > 32 => (kept.build(MEDIUM), 64),
         None => (kept.build(SMALL), 32),
     };
-    let groups = groups(count(side), offer);
+    let groups = groups(count(side), gpu);
     let [row_tiles, column_tiles] = tiles(side).map(|tiles| tiles as u32);
     let [row_stride, column_stride] = product.summand_strides.map(|stride| stride as u32);
     let mut parameters = vec![
@@ -172,46 +172,46 @@ mod tests {
 
     use super::*;
 
-    fn lowered(a: &[u64], b: &[u64], y: &[u64], offer: &Offer) -> Result<Lowered, Unsupported> {
-        lowered_in(DataType::Float32, [a, b, y], offer)
+    fn lowered(a: &[u64], b: &[u64], y: &[u64], gpu: &Target) -> Result<Lowered, Unsupported> {
+        lowered_in(DataType::Float32, [a, b, y], gpu)
     }
 
-    fn lowered_in(data_type: DataType, sizes: [&[u64]; 3], offer: &Offer) -> Result<Lowered, Unsupported> {
+    fn lowered_in(data_type: DataType, sizes: [&[u64]; 3], gpu: &Target) -> Result<Lowered, Unsupported> {
         let [a, b, y] = sizes.map(|sizes| TensorDesc::packed(data_type, sizes).unwrap());
         let kernel = Kernel::product(false, false);
-        lower(&kernel, &[a, b], &[y], offer)
+        lower(&kernel, &[a, b], &[y], gpu)
     }
 
     #[test]
     fn large_tiles_are_for_large_products_on_devices_that_share_enough() {
-        let much = Offer { shared_bytes: 48 << 10, ..Offer::LEAST };
-        let shader = |side: u64, offer: &Offer| {
-            lowered(&[side, 70], &[70, side], &[side, side], offer).unwrap().dispatches[0].shader
+        let much = Target { shared_bytes: 48 << 10, ..Target::LEAST };
+        let shader = |side: u64, gpu: &Target| {
+            lowered(&[side, 70], &[70, side], &[side, side], gpu).unwrap().dispatches[0].shader
         };
-        assert_eq!(shader(100, &Offer::LEAST), &MATMUL_32X32);
-        assert_eq!(shader(1000, &Offer::LEAST), &MATMUL_64X64);
+        assert_eq!(shader(100, &Target::LEAST), &MATMUL_32X32);
+        assert_eq!(shader(1000, &Target::LEAST), &MATMUL_64X64);
         assert_eq!(shader(2000, &much), &MATMUL_128X128);
-        assert_eq!(shader(2000, &Offer::LEAST), &MATMUL_64X64);
+        assert_eq!(shader(2000, &Target::LEAST), &MATMUL_64X64);
     }
 
     #[test]
     fn matrices_are_multiplied_together_where_a_device_offers_it_for_their_type() {
-        let shader = |data_type: DataType, side: u64, offer: &Offer| {
+        let shader = |data_type: DataType, side: u64, gpu: &Target| {
             let sizes: [&[u64]; 3] = [&[side, 70], &[70, side], &[side, side]];
-            lowered_in(data_type, sizes, offer).unwrap().dispatches[0].shader
+            lowered_in(data_type, sizes, gpu).unwrap().dispatches[0].shader
         };
         let (half, brain) = (DataType::Float16, DataType::BFloat16);
-        assert_eq!(shader(half, 100, &Offer::COOPERATIVE), &MATMUL_64X64_F16_COOPERATIVE);
-        assert_eq!(shader(half, 2000, &Offer::COOPERATIVE), &MATMUL_128X128_F16_COOPERATIVE);
-        assert_eq!(shader(half, 100, &Offer::LEAST), &MATMUL_32X32_F16);
-        assert_eq!(shader(brain, 2000, &Offer::COOPERATIVE), &MATMUL_128X128_BF16);
-        assert_eq!(shader(DataType::Float32, 2000, &Offer::COOPERATIVE), &MATMUL_128X128);
+        assert_eq!(shader(half, 100, &Target::COOPERATIVE), &MATMUL_64X64_F16_COOPERATIVE);
+        assert_eq!(shader(half, 2000, &Target::COOPERATIVE), &MATMUL_128X128_F16_COOPERATIVE);
+        assert_eq!(shader(half, 100, &Target::LEAST), &MATMUL_32X32_F16);
+        assert_eq!(shader(brain, 2000, &Target::COOPERATIVE), &MATMUL_128X128_BF16);
+        assert_eq!(shader(DataType::Float32, 2000, &Target::COOPERATIVE), &MATMUL_128X128);
     }
 
     #[test]
     fn sizes_that_do_not_fit_are_refused() {
         for (a, b, y) in [([2, 3, 4], [2, 5, 6], [2, 3, 6]), ([2, 3, 4], [3, 4, 6], [2, 3, 6])] {
-            let error = lowered(&a, &b, &y, &Offer::LEAST).unwrap_err().to_string();
+            let error = lowered(&a, &b, &y, &Target::LEAST).unwrap_err().to_string();
             assert!(error.contains(" not "), "{error}");
         }
     }

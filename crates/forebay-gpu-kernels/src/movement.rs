@@ -6,7 +6,7 @@ use forebay_base::kernel::PadMode;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::elements::{bits_of, divisor, Elements, Layout, Task};
-use super::{groups, shaders, unsupported, Dispatch, Lowered, Offer, Operand};
+use super::{groups, shaders, unsupported, Dispatch, Lowered, Operand, Target};
 
 /// Dimensions in the table of `movement_pad.slang`: a tensor's, and one more for elements of two words.
 const PAD_DIMENSIONS: usize = 9;
@@ -18,32 +18,32 @@ pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
     let (x, y) = (&reads[0], &writes[0]);
     let dispatches = match kernel {
-        Kernel::Copy => copy(x, y, offer),
-        Kernel::Slice { starts, steps } => slice(starts, steps, x, y, offer),
-        Kernel::SliceGradient { starts, steps } => slice_gradient(starts, steps, x, y, offer),
-        Kernel::Pad { begins, mode } => pad(begins, *mode, x, y, offer),
-        Kernel::Gather { axis } => gather(*axis, x, &reads[1], y, offer),
-        Kernel::GatherGradient { axis } => gather_gradient(*axis, x, &reads[1], y, offer),
+        Kernel::Copy => copy(x, y, gpu),
+        Kernel::Slice { starts, steps } => slice(starts, steps, x, y, gpu),
+        Kernel::SliceGradient { starts, steps } => slice_gradient(starts, steps, x, y, gpu),
+        Kernel::Pad { begins, mode } => pad(begins, *mode, x, y, gpu),
+        Kernel::Gather { axis } => gather(*axis, x, &reads[1], y, gpu),
+        Kernel::GatherGradient { axis } => gather_gradient(*axis, x, &reads[1], y, gpu),
         _ => Err("not a movement kernel".to_owned()),
     };
     let dispatches = dispatches.map_err(|reason| unsupported(kernel, reason))?;
     Ok(Lowered { dispatches, scratch_bytes: 0 })
 }
 
-fn moved(elements: Elements, offer: &Offer) -> Result<Vec<Dispatch>, String> {
+fn moved(elements: Elements, gpu: &Target) -> Result<Vec<Dispatch>, String> {
     let task = Task { shader: &shaders::MOVEMENT_COPY, constants: Vec::new(), arguments: Vec::new() };
-    elements.in_words().in_whole_words().dispatches(&task, offer)
+    elements.in_words().in_whole_words().dispatches(&task, gpu)
 }
 
-fn copy(x: &TensorDesc, y: &TensorDesc, offer: &Offer) -> Result<Vec<Dispatch>, String> {
+fn copy(x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
     if x.sizes() != y.sizes() {
         return Err(format!("sizes {:?} and {:?} differ", x.sizes(), y.sizes()));
     }
-    moved(Elements::of(std::slice::from_ref(x), y)?, offer)
+    moved(Elements::of(std::slice::from_ref(x), y)?, gpu)
 }
 
 /// Steps of a slice, with 1 where only one index is taken, after checks that the slice stays inside.
@@ -66,13 +66,7 @@ fn slice_steps(starts: &[u64], steps: &[i64], whole: &TensorDesc, part: &TensorD
     Ok(checked)
 }
 
-fn slice(
-    starts: &[u64],
-    steps: &[i64],
-    x: &TensorDesc,
-    y: &TensorDesc,
-    offer: &Offer,
-) -> Result<Vec<Dispatch>, String> {
+fn slice(starts: &[u64], steps: &[i64], x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
     let steps = slice_steps(starts, steps, x, y)?;
     let mut taken = Layout::whole(Operand::Read(0), x, y.sizes()).in_part();
     for (dimension, stride) in x.effective_strides().into_iter().enumerate() {
@@ -80,7 +74,7 @@ fn slice(
         taken.strides[dimension] = steps[dimension] * stride as i64;
     }
     let target = Layout::broadcast(Operand::Write(0), y, y.sizes())?;
-    moved(Elements::new(y.sizes(), vec![taken, target]), offer)
+    moved(Elements::new(y.sizes(), vec![taken, target]), gpu)
 }
 
 fn slice_gradient(
@@ -88,14 +82,14 @@ fn slice_gradient(
     steps: &[i64],
     dy: &TensorDesc,
     dx: &TensorDesc,
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Vec<Dispatch>, String> {
     let steps = slice_steps(starts, steps, dx, dy)?;
     let begins: Vec<i64> = starts.iter().map(|&start| start as i64).collect();
-    around(0, 0, (&begins, &steps), dy, dx, offer)
+    around(0, 0, (&begins, &steps), dy, dx, gpu)
 }
 
-fn pad(begins: &[u64], mode: PadMode, x: &TensorDesc, y: &TensorDesc, offer: &Offer) -> Result<Vec<Dispatch>, String> {
+fn pad(begins: &[u64], mode: PadMode, x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
     let fits = begins.len() == x.sizes().len()
         && begins.len() == y.sizes().len()
         && (0..begins.len()).all(|d| begins[d].checked_add(x.sizes()[d]).is_some_and(|end| end <= y.sizes()[d]));
@@ -111,7 +105,7 @@ fn pad(begins: &[u64], mode: PadMode, x: &TensorDesc, y: &TensorDesc, offer: &Of
         PadMode::Edge => (2, 0),
     };
     let begins: Vec<i64> = begins.iter().map(|&begin| begin as i64).collect();
-    around(code, constant, (&begins, &vec![1; begins.len()]), x, y, offer)
+    around(code, constant, (&begins, &vec![1; begins.len()]), x, y, gpu)
 }
 
 /// Packed y around x: x's element 0 lies at `begins`, the next ones `steps` further.
@@ -121,7 +115,7 @@ fn around(
     (begins, steps): (&[i64], &[i64]),
     x: &TensorDesc,
     y: &TensorDesc,
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Vec<Dispatch>, String> {
     require_numbered(y)?;
     let is_wide = x.data_type().size_bytes() == 8;
@@ -142,7 +136,7 @@ fn around(
     let layouts =
         vec![Layout::whole(Operand::Read(0), x, y.sizes()), Layout::broadcast(Operand::Write(0), y, y.sizes())?];
     let task = Task { shader: &shaders::MOVEMENT_PAD, constants: vec![mode], arguments };
-    Elements::new(y.sizes(), layouts).in_words().dispatches(&task, offer)
+    Elements::new(y.sizes(), layouts).in_words().dispatches(&task, gpu)
 }
 
 /// Elements before the axis, at it and behind it, and how many words an index has.
@@ -180,7 +174,7 @@ fn gather(
     data: &TensorDesc,
     indices: &TensorDesc,
     y: &TensorDesc,
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Vec<Dispatch>, String> {
     let Axis { size, inner, index_words, .. } = axis_of(axis, data, indices, y)?;
     // Slices that are whole words are moved as such.
@@ -199,7 +193,7 @@ fn gather(
     let (inner, count) = (divisor(inner as u32), divisor(indices.element_count() as u32));
     let arguments = [&inner[..], &count, &[size as u32, index_words]].concat();
     let task = Task { shader: &shaders::MOVEMENT_GATHER, constants: Vec::new(), arguments };
-    let mut dispatches = Elements::new(&sizes, layouts).dispatches(&task, offer)?;
+    let mut dispatches = Elements::new(&sizes, layouts).dispatches(&task, gpu)?;
     dispatches.iter_mut().for_each(|dispatch| dispatch.bindings.push(Operand::Fault.into()));
     Ok(dispatches)
 }
@@ -209,14 +203,14 @@ fn gather_gradient(
     dy: &TensorDesc,
     indices: &TensorDesc,
     ddata: &TensorDesc,
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Vec<Dispatch>, String> {
     let Axis { outer, size, inner, index_words } = axis_of(axis, ddata, indices, dy)?;
     if dy.data_type() != DataType::Float32 {
         return Err(format!("the Vulkan device does not sum {}; cast to float32 first", dy.data_type()));
     }
     let groups_per_row = (size * inner).div_ceil(GRADIENT_ELEMENTS_PER_GROUP);
-    let groups = groups(outer * groups_per_row, offer);
+    let groups = groups(outer * groups_per_row, gpu);
     let numbers = [ddata.element_count(), inner, indices.element_count(), size];
     let mut parameters = vec![groups[0]];
     parameters.extend(numbers.map(|number| number as u32));

@@ -12,7 +12,7 @@ use super::parts::{parts, Beginning, Rows};
 use super::reduce::{team_of, team_words};
 use super::shaders::{self, Shader};
 use super::sums::{bindings, for_type, is_rectified, LANES};
-use super::{groups, unsupported, Bound, Dispatch, Lowered, Offer, Operand};
+use super::{groups, unsupported, Bound, Dispatch, Lowered, Operand, Target};
 
 /// Elements of x that a workgroup normalises, where workgroups share channels.
 const GROUP_ELEMENTS: u64 = LANES * 8;
@@ -35,9 +35,9 @@ pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
-    let batch = |epsilon, activation| Batch { epsilon, activation, offer };
+    let batch = |epsilon, activation| Batch { epsilon, activation, gpu };
     let lowered = match *kernel {
         Kernel::BatchNormalization { epsilon, activation } => batch(epsilon, activation).inference(reads, writes),
         Kernel::BatchNormalizationTraining { epsilon, activation } => {
@@ -47,10 +47,10 @@ pub(super) fn lower(
             batch(epsilon, activation).gradient(reads, writes)
         }
         Kernel::RunningStatistics { momentum, correction } => {
-            running_statistics(momentum, correction, reads, writes, offer)
+            running_statistics(momentum, correction, reads, writes, gpu)
         }
-        Kernel::LayerNormalization { axis, epsilon } => layer(axis, epsilon, reads, writes, offer),
-        Kernel::LayerNormalizationGradient { axis } => layer_gradient(axis, reads, writes, offer),
+        Kernel::LayerNormalization { axis, epsilon } => layer(axis, epsilon, reads, writes, gpu),
+        Kernel::LayerNormalizationGradient { axis } => layer_gradient(axis, reads, writes, gpu),
         _ => Err("not a normalisation".into()),
     };
     lowered.map_err(|reason| unsupported(kernel, reason))
@@ -60,7 +60,7 @@ pub(super) fn lower(
 struct Batch<'a> {
     epsilon: f32,
     activation: Activation,
-    offer: &'a Offer,
+    gpu: &'a Target,
 }
 
 impl Batch<'_> {
@@ -107,8 +107,8 @@ impl Batch<'_> {
         let lattices = lattices(tensors.map(|(_, desc)| desc))?;
         let [float32, float64, wide] = shaders;
         let is_wide = lattices[0].samples() >= WIDE_SAMPLES
-            && self.offer.invocations_max >= WIDE_LANES
-            && self.offer.shared_bytes >= WIDE_SHARED_BYTES;
+            && self.gpu.invocations_max >= WIDE_LANES
+            && self.gpu.shared_bytes >= WIDE_SHARED_BYTES;
         let shader = for_type(tensors[0].1.data_type(), [if is_wide { wide } else { float32 }, float64])?;
         Ok(Lowered::from(self.dispatch(shader, &lattices, false, lattices[0].channels, all(counts))))
     }
@@ -125,13 +125,13 @@ impl Batch<'_> {
         let element_bytes = tensors[0].1.data_type().size_bytes();
         let rows = lattices[0].slabs();
         let mut slabs: Vec<Rows> = Vec::new();
-        let is_large = |(_, desc): &(Operand, &TensorDesc)| desc.total_size_bytes() > self.offer.binding_bytes_max;
+        let is_large = |(_, desc): &(Operand, &TensorDesc)| desc.total_size_bytes() > self.gpu.binding_bytes_max;
         if tensors.iter().any(is_large) && lattices.iter().all(Lattice::is_cuttable) {
             for (&(operand, _), own) in tensors.iter().zip(&lattices) {
                 slabs.push(Rows { operand, row_bytes: own.slab_stride() * element_bytes });
             }
         }
-        let parts = parts(&slabs, rows, Beginning::Anywhere, self.offer);
+        let parts = parts(&slabs, rows, Beginning::Anywhere, self.gpu);
         let dispatch = |part: &Range<u64>| {
             let mut own = lattices.map(|lattice| lattice.with_slabs(part.end - part.start));
             for (lattice, slab) in own.iter_mut().zip(&slabs) {
@@ -164,7 +164,7 @@ impl Batch<'_> {
         count: u64,
         bindings: Vec<Bound>,
     ) -> Dispatch {
-        let groups = groups(count, self.offer);
+        let groups = groups(count, self.gpu);
         let mut parameters = vec![
             groups[0],
             count as u32,
@@ -195,13 +195,13 @@ fn running_statistics(
     correction: f32,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, String> {
     let [running, batch] = exactly(reads, "operands")?;
     let [updated] = exactly(writes, "results")?;
     let channels = running.element_count();
     require_packed(&[running, batch, updated], running.data_type(), channels)?;
-    let groups = groups(channels.div_ceil(LANES), offer);
+    let groups = groups(channels.div_ceil(LANES), gpu);
     let shaders = [&shaders::RUNNING_STATISTICS_F32, &shaders::RUNNING_STATISTICS_F64];
     Ok(Lowered::from(Dispatch {
         shader: for_type(running.data_type(), shaders)?,
@@ -226,7 +226,7 @@ fn layer(
     epsilon: f32,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, String> {
     if !(2..=3).contains(&reads.len()) || ![1, 3].contains(&writes.len()) {
         return Err(format!("{} operands and {} results", reads.len(), writes.len()));
@@ -244,7 +244,7 @@ fn layer(
         .map(|(operand, row_bytes)| Rows { operand, row_bytes });
     let dispatch = |part: &Range<u64>| {
         let own = part.end - part.start;
-        let groups = groups(own.div_ceil(LANES / team), offer);
+        let groups = groups(own.div_ceil(LANES / team), gpu);
         let [x, y, mean, inverse] = slabs.map(|slab| slab.bound(part, rows));
         Dispatch {
             shader: &shaders::LAYER_NORMALIZATION_F32,
@@ -258,11 +258,11 @@ fn layer(
             groups,
         }
     };
-    let dispatches = parts(&slabs, rows, Beginning::Aligned, offer).iter().map(dispatch).collect();
+    let dispatches = parts(&slabs, rows, Beginning::Aligned, gpu).iter().map(dispatch).collect();
     Ok(Lowered { dispatches, scratch_bytes: 0 })
 }
 
-fn layer_gradient(axis: usize, reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> Result<Lowered, String> {
+fn layer_gradient(axis: usize, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
     let [dy, x, scale, mean, inverse] = exactly(reads, "operands")?;
     let (dx, parameters) = writes.split_first().ok_or("no results")?;
     if ![0, 2].contains(&parameters.len()) {
@@ -277,7 +277,7 @@ fn layer_gradient(axis: usize, reads: &[TensorDesc], writes: &[TensorDesc], offe
     let (results, scratch) = if is_summed { ([0, 1, 2], Operand::Scratch) } else { ([0; 3], Operand::Counter) };
     let operands = (0..5).map(Operand::Read).chain(results.map(Operand::Write)).chain([scratch, Operand::Counter]);
     let chunks = [rows, length, chunk_rows_of(rows, length)];
-    Ok(layer_rows(&shaders::LAYER_GRADIENT_F32, chunks, [false, is_summed], bindings(operands), offer))
+    Ok(layer_rows(&shaders::LAYER_GRADIENT_F32, chunks, [false, is_summed], bindings(operands), gpu))
 }
 
 /// The sums over rows that become dscale and dbias.
@@ -286,7 +286,7 @@ pub(super) fn layer_sums(
     accumulate: bool,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, String> {
     let (own, before) = reads.split_at(reads.len().min(4));
     let [dy, x, mean, inverse] = exactly(own, "operands")?;
@@ -301,7 +301,7 @@ pub(super) fn layer_sums(
     let before = if accumulate { Operand::Read(4) } else { Operand::Write(0) };
     let reads = [0, 1, 2, 3].map(Operand::Read);
     let operands = reads.into_iter().chain([Operand::Write(0), Operand::Scratch, Operand::Counter, before]);
-    Ok(layer_rows(&shaders::LAYER_SUMS_F32, [rows, length, chunk_rows], [accumulate, true], bindings(operands), offer))
+    Ok(layer_rows(&shaders::LAYER_SUMS_F32, [rows, length, chunk_rows], [accumulate, true], bindings(operands), gpu))
 }
 
 /// The dispatch in which each workgroup has a chunk of rows: rows, their length and those of a chunk; whether there are sums to go on from, and sums at all.
@@ -310,10 +310,10 @@ fn layer_rows(
     [rows, length, chunk_rows]: [u64; 3],
     [accumulates, is_summed]: [bool; 2],
     bindings: Vec<Bound>,
-    offer: &Offer,
+    gpu: &Target,
 ) -> Lowered {
     let count = rows.div_ceil(chunk_rows);
-    let groups = groups(count, offer);
+    let groups = groups(count, gpu);
     let own = [count as u32, rows as u32, length as u32, chunk_rows as u32, accumulates.into(), is_summed.into()];
     let parameters = team_words(groups, team_of(length), false).into_iter().chain(own).collect();
     let dispatch = Dispatch { shader, constants: Vec::new(), bindings, parameters, groups };

@@ -3,7 +3,7 @@
 use crate::Unsupported;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::{groups, shaders, unsupported, Bound, Dispatch, Lowered, Offer, Operand, Shader};
+use super::{groups, shaders, unsupported, Bound, Dispatch, Lowered, Operand, Shader, Target};
 
 /// Elements that a workgroup updates.
 const ELEMENTS_PER_GROUP: u64 = 256 * 4;
@@ -15,7 +15,7 @@ pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
     let operands = reads.iter().take(if let Kernel::Adam { .. } = kernel { 4 } else { 3 }).chain(writes);
     for desc in operands {
@@ -49,7 +49,7 @@ pub(super) fn lower(
         }
         _ => return Err(unsupported(kernel, "not an optimizer")),
     };
-    let dispatches = parts(shader, &numbers, reads, writes, offer);
+    let dispatches = parts(shader, &numbers, reads, writes, gpu);
     Ok(Lowered { dispatches, scratch_bytes: 0 })
 }
 
@@ -59,10 +59,10 @@ fn parts(
     numbers: &[f32],
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Vec<Dispatch> {
     let count = writes[0].element_count();
-    let most = (offer.binding_bytes_max / 4 / CUT_ELEMENTS * CUT_ELEMENTS).clamp(CUT_ELEMENTS, 1 << 31);
+    let most = (gpu.binding_bytes_max / 4 / CUT_ELEMENTS * CUT_ELEMENTS).clamp(CUT_ELEMENTS, 1 << 31);
     let mut dispatches = Vec::new();
     for start in (0..count).step_by(most as usize) {
         let length = most.min(count - start);
@@ -76,7 +76,7 @@ fn parts(
             _ => Operand::Read(number).into(),
         });
         let bindings = reads.chain((0..writes.len()).map(|number| part(Operand::Write(number)))).collect();
-        let groups = groups(length.div_ceil(ELEMENTS_PER_GROUP), offer);
+        let groups = groups(length.div_ceil(ELEMENTS_PER_GROUP), gpu);
         let mut parameters = vec![groups[0], length as u32];
         parameters.extend(numbers.iter().map(|number| number.to_bits()));
         dispatches.push(Dispatch { shader, constants: Vec::new(), bindings, parameters, groups });

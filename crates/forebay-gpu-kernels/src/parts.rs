@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Bound, Offer, Operand};
+use super::{Bound, Operand, Target};
 
 /// Bytes at whose multiples a binding may begin.
 const ALIGNMENT_BYTES: u64 = 256;
@@ -26,8 +26,8 @@ pub(super) enum Beginning {
 
 /// The ranges of rows of which each operand's fit into a binding, all but the last as long as possible. Where there are none,
 /// it is all rows at once: then a binding is not what they are reached through.
-pub(super) fn parts(operands: &[Rows], rows: u64, beginning: Beginning, offer: &Offer) -> Vec<Range<u64>> {
-    let reached_bytes = offer.binding_bytes_max.min(1 << 32);
+pub(super) fn parts(operands: &[Rows], rows: u64, beginning: Beginning, gpu: &Target) -> Vec<Range<u64>> {
+    let reached_bytes = gpu.binding_bytes_max.min(1 << 32);
     let row_bytes = operands.iter().map(|operand| operand.row_bytes).max().unwrap_or(1).max(1);
     // Rows from one that may begin a binding to the next, in all operands: powers of two.
     let step = |rows: &Rows| ALIGNMENT_BYTES >> rows.row_bytes.trailing_zeros().min(ALIGNMENT_BYTES.trailing_zeros());
@@ -64,8 +64,8 @@ impl Rows {
 mod tests {
     use super::*;
 
-    fn offer(binding_bytes_max: u64) -> Offer {
-        Offer { binding_bytes_max, ..Offer::LEAST }
+    fn gpu(binding_bytes_max: u64) -> Target {
+        Target { binding_bytes_max, ..Target::LEAST }
     }
 
     #[test]
@@ -74,7 +74,7 @@ mod tests {
             let operands = [(Operand::Read(0), row_bytes), (Operand::Write(0), other_bytes)]
                 .map(|(operand, row_bytes)| Rows { operand, row_bytes });
             let beginning = if row_bytes == 100 { Beginning::Anywhere } else { Beginning::Aligned };
-            let parts = parts(&operands, rows, beginning, &offer(1 << 16));
+            let parts = parts(&operands, rows, beginning, &gpu(1 << 16));
             let mut next = 0;
             for part in &parts {
                 assert_eq!(part.start, next, "{row_bytes}");
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn rows_that_no_binding_holds_are_one_part() {
         let operand = Rows { operand: Operand::Read(0), row_bytes: 70_000 };
-        let all = parts(&[operand], 10, Beginning::Anywhere, &offer(1 << 16));
+        let all = parts(&[operand], 10, Beginning::Anywhere, &gpu(1 << 16));
         assert_eq!(all.iter().map(|part| operand.bound(part, 10)).collect::<Vec<_>>(), [Operand::Read(0).into()]);
     }
 }

@@ -6,7 +6,7 @@ use forebay_base::{Kernel, TensorDesc};
 
 use super::shaders::POOLING;
 use super::spatial::{by_images, require_float32, Sliding, Spatial};
-use super::{groups, unsupported, Dispatch, Lowered, Offer, Operand};
+use super::{groups, unsupported, Dispatch, Lowered, Operand, Target};
 
 /// Elements that a workgroup computes.
 const GROUP_ELEMENTS: u64 = 256;
@@ -16,14 +16,14 @@ pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
     let lowered = || {
         require_float32(reads, writes)?;
         let x = (&reads[0], Operand::Read(0));
         match kernel {
             Kernel::Pool { op, window } => {
-                Pooling::new(*op, window, &reads[0], &writes[0])?.lower([x, x], &writes[0], false, offer)
+                Pooling::new(*op, window, &reads[0], &writes[0])?.lower([x, x], &writes[0], false, gpu)
             }
             Kernel::PoolGradient { op: PoolOp::Max, .. } if reads.len() < 2 => {
                 Err("the gradient of max pooling needs x".to_string())
@@ -31,7 +31,7 @@ pub(super) fn lower(
             Kernel::PoolGradient { op, window } => {
                 let dy = x;
                 let x = reads.get(1).map_or(dy, |x| (x, Operand::Read(1)));
-                Pooling::new(*op, window, &writes[0], &reads[0])?.lower([x, dy], &writes[0], true, offer)
+                Pooling::new(*op, window, &writes[0], &reads[0])?.lower([x, dy], &writes[0], true, gpu)
             }
             _ => Err("not a pooling".to_string()),
         }
@@ -69,7 +69,7 @@ impl Pooling {
         [x, dy]: [(&TensorDesc, Operand); 2],
         result: &TensorDesc,
         gradient: bool,
-        offer: &Offer,
+        gpu: &Target,
     ) -> Result<Lowered, String> {
         let Sliding { kernel, strides, dilations, pads, pads_end } = self.sliding;
         let padded: [u32; 3] = std::array::from_fn(|d| self.input.sizes[d] + pads[d] + pads_end[d]);
@@ -78,7 +78,7 @@ impl Pooling {
         let operands = [(x.1, x.0), (dy.1, dy.0), (Operand::Write(0), result)];
         let dispatch = |images: u32| {
             let elements = u64::from(images) * image_elements;
-            let groups = groups(elements.div_ceil(GROUP_ELEMENTS), offer);
+            let groups = groups(elements.div_ceil(GROUP_ELEMENTS), gpu);
             let mut parameters = vec![groups[0], self.input.channels, elements as u32];
             let triples = [self.input.sizes, self.output.sizes, kernel, strides, dilations, pads, padded];
             parameters.extend(triples.into_iter().flatten());
@@ -91,6 +91,6 @@ impl Pooling {
                 groups,
             }
         };
-        Ok(by_images(&operands, offer, dispatch))
+        Ok(by_images(&operands, gpu, dispatch))
     }
 }

@@ -8,7 +8,7 @@
 use forebay_base::TensorDesc;
 
 use super::operands::COUNT_MAX;
-use super::{Dispatch, Offer, Operand};
+use super::{Dispatch, Operand, Target};
 
 /// Makes a dispatch one that reaches its operands by their addresses, where a binding does not hold one of them.
 ///
@@ -18,7 +18,7 @@ pub(super) fn reach(
     dispatch: &mut Dispatch,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<(), String> {
     let mut most_bytes = 0;
     for bound in &dispatch.bindings {
@@ -37,7 +37,7 @@ pub(super) fn reach(
         }
         most_bytes = most_bytes.max(size_bytes);
     }
-    if let Some(far) = dispatch.shader.far.filter(|_| most_bytes > offer.binding_bytes_max) {
+    if let Some(far) = dispatch.shader.far.filter(|_| most_bytes > gpu.binding_bytes_max) {
         dispatch.shader = far;
     }
     Ok(())
@@ -55,20 +55,20 @@ mod tests {
         TensorDesc::packed(DataType::Float32, sizes).unwrap()
     }
 
-    fn sum_of_rows(rows: u64, columns: u64, offer: &Offer) -> Result<Lowered, String> {
+    fn sum_of_rows(rows: u64, columns: u64, gpu: &Target) -> Result<Lowered, String> {
         let kernel = Kernel::Reduce { op: ReduceOp::Sum, axes: vec![1] };
-        lower(&kernel, &[packed(&[rows, columns])], &[packed(&[rows])], offer).map_err(|error| error.to_string())
+        lower(&kernel, &[packed(&[rows, columns])], &[packed(&[rows])], gpu).map_err(|error| error.to_string())
     }
 
     #[test]
     fn addresses_are_for_operands_that_bindings_do_not_hold() {
         for (operand_bytes, binding_bytes_max) in [(4096, 4096), (4096, 4095), (4096, 0), (1 << 30, 128 << 20)] {
             let columns = operand_bytes / 4 / 16;
-            let offer = Offer { binding_bytes_max, ..Offer::LEAST };
-            let [sum, product] = [sum_of_rows(16, columns, &offer).unwrap(), {
+            let gpu = Target { binding_bytes_max, ..Target::LEAST };
+            let [sum, product] = [sum_of_rows(16, columns, &gpu).unwrap(), {
                 let kernel = Kernel::product(false, true);
                 let (a, b, y) = (packed(&[1, columns]), packed(&[16, columns]), packed(&[1, 16]));
-                lower(&kernel, &[a, b], &[y], &offer).unwrap()
+                lower(&kernel, &[a, b], &[y], &gpu).unwrap()
             }];
             for dispatch in sum.dispatches.iter().chain(&product.dispatches) {
                 assert_eq!(dispatch.shader.is_far(), operand_bytes > binding_bytes_max, "{operand_bytes} {dispatch:?}");
@@ -79,14 +79,14 @@ mod tests {
 
     #[test]
     fn what_shaders_cannot_count_is_refused_with_numbers() {
-        let error = sum_of_rows(1 << 16, 1 << 16, &Offer::LEAST).unwrap_err();
+        let error = sum_of_rows(1 << 16, 1 << 16, &Target::LEAST).unwrap_err();
         assert!(error.contains("4294967296 elements"), "{error}");
-        let error = sum_of_rows(16, 1 << 20, &Offer { scratch_bytes_max: 1000, ..Offer::LEAST }).unwrap_err();
+        let error = sum_of_rows(16, 1 << 20, &Target { scratch_bytes_max: 1000, ..Target::LEAST }).unwrap_err();
         assert!(error.contains("65536 bytes of scratch") && error.contains("1000"), "{error}");
         let kernel = Kernel::Reduce { op: ReduceOp::Max, axes: vec![1] };
         let (x, y) = ([1 << 15, 1 << 16], [1 << 15]);
         let [x, y] = [&x[..], &y].map(|sizes| TensorDesc::packed(DataType::Float64, sizes).unwrap());
-        let error = lower(&kernel, &[x], &[y], &Offer::LEAST).unwrap_err().to_string();
+        let error = lower(&kernel, &[x], &[y], &Target::LEAST).unwrap_err().to_string();
         assert!(error.contains("17179869184 bytes"), "{error}");
     }
 }

@@ -11,7 +11,7 @@ use super::operands::{exactly, require_packed};
 use super::parts::{parts, Beginning, Rows};
 use super::shaders::{self, Shader};
 use super::sums::{bindings, whole_channels, LANES};
-use super::{groups, rows, unsupported, Dispatch, Lowered, Offer, Operand};
+use super::{groups, rows, unsupported, Dispatch, Lowered, Operand, Target};
 
 /// Elements that are combined by one lane, by the lanes of a small team, and beyond that by a whole workgroup.
 const LANE_ELEMENTS: u64 = 32;
@@ -56,12 +56,12 @@ pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
     let lowered = match kernel {
-        Kernel::Reduce { op, axes } => reduce(*op, axes, reads, writes, offer),
-        Kernel::Softmax { axis } | Kernel::SoftmaxGradient { axis } => softmax(*axis, false, reads, writes, offer),
-        Kernel::LogSoftmax { axis } | Kernel::LogSoftmaxGradient { axis } => softmax(*axis, true, reads, writes, offer),
+        Kernel::Reduce { op, axes } => reduce(*op, axes, reads, writes, gpu),
+        Kernel::Softmax { axis } | Kernel::SoftmaxGradient { axis } => softmax(*axis, false, reads, writes, gpu),
+        Kernel::LogSoftmax { axis } | Kernel::LogSoftmaxGradient { axis } => softmax(*axis, true, reads, writes, gpu),
         _ => Err("not a reduction".into()),
     };
     lowered.map_err(|reason| unsupported(kernel, reason))
@@ -88,7 +88,7 @@ fn softmax(
     logarithm: bool,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, String> {
     let [y] = exactly(writes, "results")?;
     let sizes = y.sizes();
@@ -110,7 +110,7 @@ fn softmax(
         reads.chain([Operand::Write(0)]).map(|operand| Rows { operand, row_bytes: 4 * size * inner }).collect();
     let dispatch = |part: &Range<u64>| {
         let columns = (part.end - part.start) * inner;
-        let groups = groups(columns.div_ceil(LANES / team), offer);
+        let groups = groups(columns.div_ceil(LANES / team), gpu);
         Dispatch {
             shader,
             constants: Vec::new(),
@@ -123,7 +123,7 @@ fn softmax(
             groups,
         }
     };
-    let dispatches = parts(&slabs, outer, Beginning::Aligned, offer).iter().map(dispatch).collect();
+    let dispatches = parts(&slabs, outer, Beginning::Aligned, gpu).iter().map(dispatch).collect();
     Ok(Lowered { dispatches, scratch_bytes: 0 })
 }
 
@@ -158,14 +158,14 @@ fn reduce(
     axes: &[usize],
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, String> {
     let ([x], [y]) = (exactly(reads, "operands")?, exactly(writes, "results")?);
     if op == ReduceOp::Sum && are_positions(axes, x) {
-        return whole_channels(x, y, offer);
+        return whole_channels(x, y, gpu);
     }
     if op == ReduceOp::Sum && sums_rows(axes, x) {
-        return rows::whole(axes.len(), x, y, offer);
+        return rows::whole(axes.len(), x, y, gpu);
     }
     let strides = x.effective_strides();
     let all = || x.sizes().iter().copied().zip(strides.iter().copied()).enumerate();
@@ -189,7 +189,7 @@ fn reduce(
     {
         return Err(format!("{op:?} of {} elements of {} needs wider integers", reduced.count(), x.data_type()));
     }
-    Ok(dispatch(shader, op.into(), &kept, &reduced, x.data_type(), offer))
+    Ok(dispatch(shader, op.into(), &kept, &reduced, x.data_type(), gpu))
 }
 
 /// Whether the reduced axes are all but the second, of which the sums are then those of channels.
@@ -207,14 +207,14 @@ fn dispatch(
     kept: &Dimensions,
     reduced: &Dimensions,
     data_type: DataType,
-    offer: &Offer,
+    gpu: &Target,
 ) -> Lowered {
     let (outputs, depth) = (kept.count(), reduced.count());
     let chunk = depth.div_ceil(CHUNKS_MAX).next_power_of_two().max(CHUNK_ELEMENTS);
     let chunks = depth.div_ceil(chunk);
     let team = if depth <= LANE_ELEMENTS { 1 } else { SMALL_TEAM };
     let count = (outputs * chunks).div_ceil(LANES / team);
-    let groups = groups(count, offer);
+    let groups = groups(count, gpu);
     let words = [operation as u64, count, outputs, depth, chunk, chunks, kept.0.len() as u64, reduced.0.len() as u64];
     let dimensions = kept.0.iter().chain(&reduced.0).flat_map(|&(size, stride)| [size, stride]);
     let parameters = words.into_iter().chain(dimensions).map(|word| word as u32);

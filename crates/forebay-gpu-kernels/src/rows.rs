@@ -6,7 +6,7 @@ use forebay_base::{DataType, TensorDesc};
 use super::operands::{exactly, require_packed};
 use super::shaders::{self, Shader};
 use super::sums::bindings;
-use super::{groups, Dispatch, Lowered, Offer, Operand};
+use super::{groups, Dispatch, Lowered, Operand, Target};
 
 /// Bytes of a chunk's sum for a place in a row.
 const SUM_BYTES: u64 = 8;
@@ -22,11 +22,11 @@ fn table(x: &TensorDesc, axes: usize) -> Result<[u64; 2], String> {
 }
 
 /// The reduction that sums along the first axes, as parts would sum it.
-pub(super) fn whole(axes: usize, x: &TensorDesc, y: &TensorDesc, offer: &Offer) -> Result<Lowered, String> {
+pub(super) fn whole(axes: usize, x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Result<Lowered, String> {
     let [rows, length] = table(x, axes)?;
     require_packed(&[y], DataType::Float32, length)?;
     let operands = vec![Operand::Read(0), Operand::Write(0), Operand::Scratch, Operand::Counter];
-    Ok(lowered(&shaders::REDUCE_ROWS_F32, [rows, length, chunk_rows_of(rows, length)], false, operands, offer))
+    Ok(lowered(&shaders::REDUCE_ROWS_F32, [rows, length, chunk_rows_of(rows, length)], false, operands, gpu))
 }
 
 /// The sums of some rows.
@@ -35,7 +35,7 @@ pub(super) fn sums(
     accumulate: bool,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, String> {
     let (own, before) = reads.split_at(reads.len().min(1));
     let ([x], [sums]) = (exactly(own, "operands")?, exactly(writes, "results")?);
@@ -46,7 +46,7 @@ pub(super) fn sums(
     }
     let before = if accumulate { Operand::Read(1) } else { Operand::Write(0) };
     let operands = vec![Operand::Read(0), Operand::Write(0), Operand::Scratch, Operand::Counter, before];
-    Ok(lowered(&shaders::SUMS_ROWS_F32, [rows, length, chunk_rows], accumulate, operands, offer))
+    Ok(lowered(&shaders::SUMS_ROWS_F32, [rows, length, chunk_rows], accumulate, operands, gpu))
 }
 
 fn lowered(
@@ -54,10 +54,10 @@ fn lowered(
     [rows, length, chunk_rows]: [u64; 3],
     accumulates: bool,
     operands: Vec<Operand>,
-    offer: &Offer,
+    gpu: &Target,
 ) -> Lowered {
     let count = rows.div_ceil(chunk_rows);
-    let groups = groups(count, offer);
+    let groups = groups(count, gpu);
     let own = [count as u32, rows as u32, length as u32, chunk_rows as u32, accumulates.into()];
     let parameters = [groups[0]].into_iter().chain(own).collect();
     let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters, groups };

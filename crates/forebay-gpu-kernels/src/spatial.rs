@@ -7,7 +7,7 @@ use forebay_base::{DataType, TensorDesc};
 
 use super::operands::require_type;
 use super::parts::{parts, Beginning, Rows};
-use super::{Dispatch, Lowered, Offer, Operand};
+use super::{Dispatch, Lowered, Operand, Target};
 
 /// No index, with whatever distances are added to it, reaches this: shaders calculate in 32 bits with a sign, and the double
 /// of this stands for nowhere.
@@ -120,7 +120,7 @@ fn three(values: &[u64], filler: u32) -> [u32; 3] {
 /// images, or of all.
 pub(super) fn by_images(
     operands: &[(Operand, &TensorDesc)],
-    offer: &Offer,
+    gpu: &Target,
     dispatch: impl Fn(u32) -> Dispatch,
 ) -> Lowered {
     let images = operands.first().map_or(1, |(_, desc)| desc.sizes()[0]);
@@ -131,7 +131,7 @@ pub(super) fn by_images(
     let rows: Vec<Rows> =
         operands.iter().map(|&(operand, desc)| Rows { operand, row_bytes: image_bytes(desc) }).collect();
     let parts =
-        if entangled { std::iter::once(0..images).collect() } else { parts(&rows, images, Beginning::Aligned, offer) };
+        if entangled { std::iter::once(0..images).collect() } else { parts(&rows, images, Beginning::Aligned, gpu) };
     let part = |part: &Range<u64>| {
         let mut dispatch = dispatch((part.end - part.start) as u32);
         for binding in &mut dispatch.bindings {

@@ -4,7 +4,7 @@ use crate::Unsupported;
 use forebay_base::kernel::{Activation, ReduceOp, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::{lower, Dispatch, Offer, Operand};
+use super::{lower, Dispatch, Operand, Target};
 
 fn packed(data_type: DataType, sizes: &[u64]) -> TensorDesc {
     TensorDesc::packed(data_type, sizes).unwrap()
@@ -14,12 +14,12 @@ fn float(sizes: &[u64]) -> TensorDesc {
     packed(DataType::Float32, sizes)
 }
 
-fn dispatches(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> Vec<Dispatch> {
-    lower(kernel, reads, writes, offer).unwrap_or_else(|error| panic!("{kernel}: {error}")).dispatches
+fn dispatches(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Vec<Dispatch> {
+    lower(kernel, reads, writes, gpu).unwrap_or_else(|error| panic!("{kernel}: {error}")).dispatches
 }
 
-fn refusal(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> String {
-    match lower(kernel, reads, writes, offer) {
+fn refusal(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> String {
+    match lower(kernel, reads, writes, gpu) {
         Err(Unsupported { reason, .. }) => reason,
         other => panic!("{kernel} is refused, not {other:?}"),
     }
@@ -28,7 +28,7 @@ fn refusal(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc], offer: 
 /// The words of a reduction that decide the order of its sums: lanes of a team, elements, and elements of a chunk.
 fn order(sizes: &[u64], axes: &[usize], y: &[u64]) -> [u32; 3] {
     let kernel = Kernel::Reduce { op: ReduceOp::Mean, axes: axes.to_vec() };
-    let dispatch = dispatches(&kernel, &[float(sizes)], &[float(y)], &Offer::LEAST).remove(0);
+    let dispatch = dispatches(&kernel, &[float(sizes)], &[float(y)], &Target::LEAST).remove(0);
     [dispatch.parameters[1], dispatch.parameters[6], dispatch.parameters[7]]
 }
 
@@ -46,18 +46,18 @@ fn the_order_of_a_reduction_depends_on_the_reduced_elements_alone() {
 #[test]
 fn axes_that_lie_together_are_one() {
     let kernel = Kernel::Reduce { op: ReduceOp::Max, axes: vec![2, 3] };
-    let dispatch = dispatches(&kernel, &[float(&[2, 3, 4, 5])], &[float(&[2, 3])], &Offer::LEAST).remove(0);
+    let dispatch = dispatches(&kernel, &[float(&[2, 3, 4, 5])], &[float(&[2, 3])], &Target::LEAST).remove(0);
     // One dimension of each kind, sizes and strides.
     assert_eq!(dispatch.parameters[9..], [1, 1, 6, 20, 20, 1]);
 }
 
 #[test]
 fn normalisation_beyond_a_binding_runs_in_parts() {
-    let offer = Offer { binding_bytes_max: 1 << 16, ..Offer::LEAST };
+    let gpu = Target { binding_bytes_max: 1 << 16, ..Target::LEAST };
     let (x, channel) = (float(&[40, 3, 25, 25]), float(&[3]));
     let kernel = Kernel::BatchNormalization { epsilon: 1e-5, activation: Activation::None };
     let reads = [x.clone(), channel.clone(), channel.clone(), channel.clone(), channel.clone()];
-    let parts = dispatches(&kernel, &reads, std::slice::from_ref(&x), &offer);
+    let parts = dispatches(&kernel, &reads, std::slice::from_ref(&x), &gpu);
     let image_bytes = 4 * 3 * 625;
     let mut images = 0;
     for part in &parts {
@@ -74,7 +74,7 @@ fn normalisation_beyond_a_binding_runs_in_parts() {
     assert_eq!((parts.len(), images), (5, 40));
     let kernel = Kernel::BatchNormalizationTraining { epsilon: 1e-5, activation: Activation::None };
     let writes = [x, channel.clone(), channel];
-    let whole = dispatches(&kernel, &reads[..3], &writes, &offer);
+    let whole = dispatches(&kernel, &reads[..3], &writes, &gpu);
     assert!(whole.len() == 1 && whole[0].shader.is_far(), "a channel's sum is not cut");
 }
 
@@ -83,7 +83,7 @@ fn workgroups_share_all_chunks_of_a_sum() {
     for sizes in [[300, 3, 64, 64], [1, 200, 90, 90], [7, 5, 3, 2], [1, 1, 3000, 3000]] {
         let kernel = Kernel::Sums { of: Summing::BatchStatistics, accumulate: false };
         let sums = packed(DataType::Float64, &[4, sizes[1]]);
-        let lowered = lower(&kernel, &[float(&sizes)], &[sums], &Offer::LEAST).unwrap();
+        let lowered = lower(&kernel, &[float(&sizes)], &[sums], &Target::LEAST).unwrap();
         let words = &lowered.dispatches[0].parameters;
         let (groups, group_chunks, channel_groups, chunks) = (words[1], words[2], words[3], words[14]);
         assert_eq!(groups, channel_groups * sizes[1] as u32, "{sizes:?}");
@@ -100,7 +100,7 @@ fn the_sums_of_a_large_layers_gradient_fit_a_binding() {
     for (rows, length, most_bytes) in [(1 << 20, 2048, 64 << 20), (3, 1 << 23, 64 << 20), (64, 1024, 16 << 10)] {
         let (x, row, column) = (float(&[rows, length]), float(&[rows]), float(&[length]));
         let reads = [x.clone(), x.clone(), column.clone(), row.clone(), row];
-        let lowered = lower(&kernel, &reads, &[x, column.clone(), column], &Offer::LEAST).unwrap();
+        let lowered = lower(&kernel, &reads, &[x, column.clone(), column], &Target::LEAST).unwrap();
         assert_eq!(lowered.scratch_bytes, most_bytes, "{rows} rows of {length}");
         let [groups, .., chunk_rows] = lowered.dispatches[0].parameters[3..7] else { unreachable!() };
         assert!(u64::from(groups) * u64::from(chunk_rows) >= rows, "{rows} rows of {length}");
@@ -109,19 +109,19 @@ fn the_sums_of_a_large_layers_gradient_fit_a_binding() {
 
 #[test]
 fn what_shaders_lack_is_refused_with_a_reason() {
-    let (offer, without) = (Offer::LEAST, Offer { float64: false, ..Offer::LEAST });
+    let (gpu, without) = (Target::LEAST, Target { float64: false, ..Target::LEAST });
     let sums = Kernel::Sums { of: Summing::Channels, accumulate: false };
     let (x, table) = (float(&[2, 3, 4]), packed(DataType::Float64, &[1, 3]));
     assert!(refusal(&sums, std::slice::from_ref(&x), &[table], &without).contains("float64"));
     let reduce = |op| Kernel::Reduce { op, axes: vec![0] };
     let integers = |data_type| (packed(data_type, &[4, 5]), packed(data_type, &[5]));
     let (wide, y) = integers(DataType::Int64);
-    assert!(refusal(&reduce(ReduceOp::Sum), &[wide], &[y], &offer).contains("int64"));
+    assert!(refusal(&reduce(ReduceOp::Sum), &[wide], &[y], &gpu).contains("int64"));
     let (x32, y) = integers(DataType::Int32);
-    assert!(refusal(&reduce(ReduceOp::L2), &[x32], &[y], &offer).contains("wider integers"));
+    assert!(refusal(&reduce(ReduceOp::L2), &[x32], &[y], &gpu).contains("wider integers"));
     let loss = Kernel::SoftmaxCrossEntropy { axis: 1, ignore_index: None };
     let labels = packed(DataType::UInt8, &[2, 4]);
-    assert!(refusal(&loss, &[x, labels], &[float(&[1])], &offer).contains("uint8"));
+    assert!(refusal(&loss, &[x, labels], &[float(&[1])], &gpu).contains("uint8"));
     let softmax = Kernel::Softmax { axis: 2 };
-    assert!(refusal(&softmax, &[float(&[5])], &[float(&[5])], &offer).contains("no axis 2"));
+    assert!(refusal(&softmax, &[float(&[5])], &[float(&[5])], &gpu).contains("no axis 2"));
 }

@@ -7,7 +7,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 use super::lattice::{lattices, Lattice};
 use super::operands::{exactly, require_packed};
 use super::shaders::{self, Shader};
-use super::{groups, loss, normalization, rows, unsupported, Bound, Dispatch, Lowered, Offer, Operand};
+use super::{groups, loss, normalization, rows, unsupported, Bound, Dispatch, Lowered, Operand, Target};
 
 /// Invocations of a workgroup: must be `LANES` of the shaders.
 pub(super) const LANES: u64 = 256;
@@ -24,11 +24,11 @@ pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
     let lowered = match *kernel {
-        Kernel::Sums { of, accumulate } => add(of, accumulate, reads, writes, offer),
-        Kernel::FromSums { of } => finish(of, reads, writes, offer),
+        Kernel::Sums { of, accumulate } => add(of, accumulate, reads, writes, gpu),
+        Kernel::FromSums { of } => finish(of, reads, writes, gpu),
         _ => Err("not a sum".into()),
     };
     lowered.map_err(|reason| unsupported(kernel, reason))
@@ -86,12 +86,12 @@ fn sum_channels(
     dy: Lattice,
     settings: Settings,
     reads: usize,
-    offer: &Offer,
+    gpu: &Target,
 ) -> Lowered {
     let sharing = Sharing::of(&x);
     let count = sharing.channel_groups * x.channels;
     let shared = sharing.channel_groups > 1;
-    let groups = groups(count, offer);
+    let groups = groups(count, gpu);
     let mut parameters = vec![
         groups[0],
         count as u32,
@@ -118,16 +118,16 @@ fn add(
     accumulate: bool,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
-    offer: &Offer,
+    gpu: &Target,
 ) -> Result<Lowered, String> {
     match of {
         Summing::CrossEntropy { axis, ignore_index } => {
-            return loss::sums(axis, ignore_index, accumulate, reads, writes, offer)
+            return loss::sums(axis, ignore_index, accumulate, reads, writes, gpu)
         }
         Summing::LayerGradient { axis, chunk_rows } => {
-            return normalization::layer_sums((axis, chunk_rows), accumulate, reads, writes, offer)
+            return normalization::layer_sums((axis, chunk_rows), accumulate, reads, writes, gpu)
         }
-        Summing::Rows { axes, chunk_rows } => return rows::sums((axes, chunk_rows), accumulate, reads, writes, offer),
+        Summing::Rows { axes, chunk_rows } => return rows::sums((axes, chunk_rows), accumulate, reads, writes, gpu),
         _ => {}
     }
     let [sums] = exactly(writes, "results")?;
@@ -159,24 +159,24 @@ fn add(
             ([&shaders::SUMS_CHANNELS_F32, &shaders::SUMS_CHANNELS_F64], lattices([x, x])?)
         }
     };
-    Ok(sum_channels(for_type(data_type, shaders)?, x, dy, settings, own, offer))
+    Ok(sum_channels(for_type(data_type, shaders)?, x, dy, settings, own, gpu))
 }
 
 /// The reduction that sums along all axes but the second, as parts would sum it.
-pub(super) fn whole_channels(x: &TensorDesc, y: &TensorDesc, offer: &Offer) -> Result<Lowered, String> {
+pub(super) fn whole_channels(x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Result<Lowered, String> {
     let shader = for_type(x.data_type(), [&shaders::REDUCE_CHANNELS_F32, &shaders::REDUCE_CHANNELS_F64])?;
     require_packed(&[y], x.data_type(), x.sizes()[1])?;
     let lattice = Lattice::of(x)?;
-    let mut lowered = sum_channels(shader, lattice, lattice, Settings::default(), 1, offer);
+    let mut lowered = sum_channels(shader, lattice, lattice, Settings::default(), 1, gpu);
     // There is nothing to go on from.
     lowered.dispatches.iter_mut().for_each(|dispatch| dispatch.bindings.truncate(4));
     Ok(lowered)
 }
 
 /// The mean of squared errors, as parts would sum them.
-pub(super) fn mean_squares(reads: &[TensorDesc], offer: &Offer) -> Result<Lowered, String> {
+pub(super) fn mean_squares(reads: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
     let x = squares(reads)?;
-    let mut lowered = sum_channels(&shaders::MEAN_SQUARES_F32, x, x, Settings::default(), 2, offer);
+    let mut lowered = sum_channels(&shaders::MEAN_SQUARES_F32, x, x, Settings::default(), 2, gpu);
     // There is nothing to go on from.
     lowered.dispatches.iter_mut().for_each(|dispatch| dispatch.bindings.truncate(5));
     Ok(lowered)
@@ -192,7 +192,7 @@ fn squares(reads: &[TensorDesc]) -> Result<Lattice, String> {
     Ok(Lattice { images, channels, rows, places, image_stride, channel_stride, row_stride: 1, first: 0 })
 }
 
-fn finish(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> Result<Lowered, String> {
+fn finish(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
     let result = writes.first().ok_or("no results")?;
     let (data_type, channels) = (result.data_type(), result.element_count());
     let (shaders, operands, epsilon) = match of {
@@ -221,7 +221,7 @@ fn finish(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offe
     require_packed(&[&reads[0]], DataType::Float64, of.rows() * channels)?;
     let others: Vec<&TensorDesc> = reads[1..].iter().chain(writes).collect();
     require_packed(&others, data_type, channels)?;
-    let groups = groups(channels.div_ceil(LANES), offer);
+    let groups = groups(channels.div_ceil(LANES), gpu);
     let operands = (0..reads.len()).map(Operand::Read).chain((0..writes.len()).map(Operand::Write));
     Ok(Lowered::from(Dispatch {
         shader: for_type(data_type, shaders)?,

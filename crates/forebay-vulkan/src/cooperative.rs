@@ -3,7 +3,7 @@
 use std::ffi::{c_void, CStr};
 
 use ash::{khr, vk};
-use forebay_gpu_kernels::{Cooperative, LANES};
+use forebay_gpu_kernels::{Cooperative, SUBGROUP_SIZE};
 
 use crate::system::System;
 
@@ -56,7 +56,7 @@ pub(crate) fn extensions(cooperative: Option<Cooperative>) -> Vec<&'static CStr>
     names
 }
 
-/// Which products a device with these extensions offers to shaders that are written for [`SIDE`] and [`LANES`]; none where
+/// Which products a device with these extensions offers to shaders that are written for [`SIDE`] and [`SUBGROUP_SIZE`]; none where
 /// there are none, or a device cannot promise how many invocations a subgroup has; under validation none that the layer is too
 /// old to know.
 pub(crate) fn offered(
@@ -95,7 +95,7 @@ pub(crate) fn offered(
         vulkan_13.subgroup_size_control,
         vulkan_13.compute_full_subgroups,
     ];
-    let has_lanes = (sizes.min_subgroup_size..=sizes.max_subgroup_size).contains(&LANES)
+    let has_lanes = (sizes.min_subgroup_size..=sizes.max_subgroup_size).contains(&SUBGROUP_SIZE)
         && sizes.required_subgroup_size_stages.contains(vk::ShaderStageFlags::COMPUTE);
     let computes = stages.cooperative_matrix_supported_stages.contains(vk::ShaderStageFlags::COMPUTE);
     let shares = limits.max_compute_shared_memory_size >= SHARED_BYTES;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ash::{ext, vk, Device as Functions, Entry};
 use forebay_device::DeviceError;
-use forebay_gpu_kernels::{Cooperative, Offer, Unsupported};
+use forebay_gpu_kernels::{Cooperative, Target, Unsupported};
 
 use crate::adapter::{choose, Adapter};
 use crate::cooperative::{self, BFloat16Features};
@@ -51,7 +51,7 @@ pub(crate) struct Gpu {
     pub physical: vk::PhysicalDevice,
     pub adapter: Adapter,
     pub limits: vk::PhysicalDeviceLimits,
-    pub offer: Offer,
+    pub target: Target,
     /// Bindings begin at multiples of so many bytes.
     pub binding_alignment_bytes: u64,
     pub memory: vk::PhysicalDeviceMemoryProperties,
@@ -131,7 +131,7 @@ impl Gpu {
         let (compute, copy) = (all(chosen.compute), chosen.copy.map(all).unwrap_or_default());
         let sparse = chosen.sparse.map(|family| queue(family, 0));
         let range_bytes_max = u64::from(limits.max_storage_buffer_range);
-        let offer = Offer {
+        let target = Target {
             groups_max: limits.max_compute_work_group_count[0].min(limits.max_compute_work_group_count[1]).min(65_535),
             binding_bytes_max: asked.binding_bytes_max.map_or(range_bytes_max, |bytes| bytes.min(range_bytes_max)),
             scratch_bytes_max: range_bytes_max,
@@ -148,7 +148,7 @@ impl Gpu {
             physical,
             adapter,
             limits,
-            offer,
+            target,
             memory,
             allocation_bytes_max: vulkan_11.max_memory_allocation_size,
             buffer_bytes_max: maintenance.max_buffer_size,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ash::vk;
 use forebay_device::DeviceError;
-use forebay_gpu_kernels::{Shader, LANES};
+use forebay_gpu_kernels::{Shader, SUBGROUP_SIZE};
 
 use crate::gpu::{failed, Gpu};
 
@@ -136,7 +136,8 @@ impl Pipelines {
             .collect();
         let data: Vec<u8> = constants.iter().flat_map(|constant| constant.to_ne_bytes()).collect();
         let constants = vk::SpecializationInfo::default().map_entries(&entries).data(&data);
-        let mut lanes = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default().required_subgroup_size(LANES);
+        let mut lanes =
+            vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default().required_subgroup_size(SUBGROUP_SIZE);
         let mut stage = vk::PipelineShaderStageCreateInfo::default()
             .stage(vk::ShaderStageFlags::COMPUTE)
             .module(module)

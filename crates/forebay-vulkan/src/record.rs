@@ -78,11 +78,11 @@ impl Recorder<'_> {
             |bindings: &[forebay_base::Binding]| bindings.iter().map(|one| one.desc.clone()).collect::<Vec<_>>();
         let (reads, writes) = (descs(&launch.reads), descs(&launch.writes));
         let scratch_bytes = launch.scratch.map_or(0, |region| region.range.len());
-        let mut offer = self.gpu.offer;
+        let mut target = self.gpu.target;
         if launch.kernel.runs_in_less_scratch() {
-            offer.scratch_bytes_max = offer.scratch_bytes_max.min(scratch_bytes);
+            target.scratch_bytes_max = target.scratch_bytes_max.min(scratch_bytes);
         }
-        let lowered = lower(&launch.kernel, &reads, &writes, &offer).map_err(unsupported)?;
+        let lowered = lower(&launch.kernel, &reads, &writes, &target).map_err(unsupported)?;
         if lowered.scratch_bytes > scratch_bytes {
             let reason =
                 format!("{} has {scratch_bytes} of {} bytes of scratch", launch.kernel.name(), lowered.scratch_bytes);

@@ -133,7 +133,7 @@ pub fn devices() -> Result<Vec<DeviceDescription>, Error> {
                 None => vulkan(&name, &DeviceOptions::default()).map_err(|error| error.to_string()),
             };
             let matrix_types =
-                opened.as_ref().map(|device| matrix_types(device.offer().cooperative)).unwrap_or_default();
+                opened.as_ref().map(|device| matrix_types(device.target().cooperative)).unwrap_or_default();
             let limits = opened.map(|device| device.limits().clone());
             DeviceDescription { name, description, limits, matrix_types }
         })),

@@ -16,7 +16,7 @@ use super::super::shaders::{
     CORRELATION_DIRECT_F16,
 };
 use super::super::spatial::Spatial;
-use super::super::{groups, Dispatch, Offer, Operand, Shader};
+use super::super::{groups, Dispatch, Operand, Shader, Target};
 use super::Geometry;
 
 /// Tiles of so many positions and channels, and one element of each invocation.
@@ -122,8 +122,8 @@ fn greatest_common_divisor(a: i32, b: i32) -> i32 {
 
 /// A tile of the target: positions and channels. Whether subgroups multiply matrices together does not depend on the number of
 /// positions, so that parts of the target have the bits of the whole.
-fn tile(kept: Kept, positions: u64, channels: u64, others: u64, offer: &Offer) -> (&'static Shader, u64, u64) {
-    let is_large = offer.shared_bytes >= LARGE_TILE_BYTES
+fn tile(kept: Kept, positions: u64, channels: u64, others: u64, gpu: &Target) -> (&'static Shader, u64, u64) {
+    let is_large = gpu.shared_bytes >= LARGE_TILE_BYTES
         && channels > 64
         && others * positions.div_ceil(128) * channels.div_ceil(128) >= GROUPS_MIN;
     let (rows, columns, builds, cooperative) = match channels {
@@ -134,7 +134,7 @@ fn tile(kept: Kept, positions: u64, channels: u64, others: u64, offer: &Offer) -
         _ if is_large => (128, 128, OF_128X128, COOPERATIVE_128X128),
         _ => (64, 64, OF_64X64, COOPERATIVE_64X64),
     };
-    (kept.best(builds, cooperative, offer), rows, columns)
+    (kept.best(builds, cooperative, gpu), rows, columns)
 }
 
 /// One direction: what is read, what is written, and the weights' strides by channel of each.
@@ -182,18 +182,17 @@ impl Direction<'_> {
     }
 
     /// The dispatch for so many images.
-    pub fn dispatch(&self, images: u32, bias: bool, activation: Activation, offer: &Offer) -> Dispatch {
+    pub fn dispatch(&self, images: u32, bias: bool, activation: Activation, gpu: &Target) -> Dispatch {
         let axes = &self.axes;
         let classes: u64 = axes.iter().map(|axis| axis.classes.len() as u64).product();
         // The first class of each dimension has as many elements as any.
         let positions: u64 = axes.iter().map(|axis| u64::from(axis.classes[0].count)).product();
         let images_and_groups = u64::from(images) * u64::from(self.geometry.groups);
         let kept = self.geometry.kept;
-        let (shader, rows, columns) =
-            tile(kept, positions, u64::from(self.targets), classes * images_and_groups, offer);
+        let (shader, rows, columns) = tile(kept, positions, u64::from(self.targets), classes * images_and_groups, gpu);
         let row_tiles = positions.div_ceil(rows);
         let column_tiles = u64::from(self.targets).div_ceil(columns);
-        let groups = groups(classes * images_and_groups * row_tiles * column_tiles, offer);
+        let groups = groups(classes * images_and_groups * row_tiles * column_tiles, gpu);
         let [by_output, _, kernel_strides @ ..] = self.geometry.weight_strides();
         let mut parameters = vec![
             groups[0],

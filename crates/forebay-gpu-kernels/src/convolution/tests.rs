@@ -20,23 +20,23 @@ fn convolution(groups: u64) -> Convolution {
     Convolution { window, groups }
 }
 
-fn forward(images: u64, inputs: u64, outputs: u64, side: u64, offer: &Offer) -> Result<Vec<Dispatch>, Unsupported> {
+fn forward(images: u64, inputs: u64, outputs: u64, side: u64, gpu: &Target) -> Result<Vec<Dispatch>, Unsupported> {
     let kernel = Kernel::Convolution { convolution: convolution(1), activation: Activation::None };
     let x = packed(&[images, inputs, side, side]);
     let (w, y) = (packed(&[outputs, inputs, 3, 3]), packed(&[images, outputs, side, side]));
-    lower(&kernel, &[x, w], &[y], offer).map(|lowered| lowered.dispatches)
+    lower(&kernel, &[x, w], &[y], gpu).map(|lowered| lowered.dispatches)
 }
 
-fn weight_gradient(images: u64, channels: u64, side: u64, offer: &Offer) -> Result<Lowered, Unsupported> {
+fn weight_gradient(images: u64, channels: u64, side: u64, gpu: &Target) -> Result<Lowered, Unsupported> {
     let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(1), accumulate: false };
     let x = packed(&[images, channels, side, side]);
-    lower(&kernel, &[x.clone(), x], &[packed(&[channels, channels, 3, 3])], offer)
+    lower(&kernel, &[x.clone(), x], &[packed(&[channels, channels, 3, 3])], gpu)
 }
 
 #[test]
 fn tiles_have_as_many_columns_as_there_are_channels() {
     for (outputs, shader) in [(2, &CORRELATION_DIRECT), (3, &CORRELATION_128X16), (64, &CORRELATION_64X64)] {
-        let dispatches = forward(1, 4, outputs, 20, &Offer::LEAST).unwrap();
+        let dispatches = forward(1, 4, outputs, 20, &Target::LEAST).unwrap();
         assert_eq!(dispatches.iter().map(|dispatch| dispatch.shader).collect::<Vec<_>>(), [shader], "{outputs}");
     }
 }
@@ -47,7 +47,7 @@ fn matrices_are_multiplied_together_where_a_device_offers_it() {
     let shader = |outputs: u64, side: u64| {
         let kernel = Kernel::Convolution { convolution: convolution(1), activation: Activation::None };
         let reads = [half(&[1, 4, side, side]), half(&[outputs, 4, 3, 3])];
-        lower(&kernel, &reads, &[half(&[1, outputs, side, side])], &Offer::COOPERATIVE).unwrap().dispatches[0].shader
+        lower(&kernel, &reads, &[half(&[1, outputs, side, side])], &Target::COOPERATIVE).unwrap().dispatches[0].shader
     };
     let expected = [
         (2, 20, &CORRELATION_DIRECT_F16),
@@ -60,7 +60,7 @@ fn matrices_are_multiplied_together_where_a_device_offers_it() {
     }
     let x = half(&[2, 40, 20, 20]);
     let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(1), accumulate: false };
-    let lowered = lower(&kernel, &[x.clone(), x], &[half(&[40, 40, 3, 3])], &Offer::COOPERATIVE).unwrap();
+    let lowered = lower(&kernel, &[x.clone(), x], &[half(&[40, 40, 3, 3])], &Target::COOPERATIVE).unwrap();
     assert_eq!(lowered.dispatches[0].shader, &WEIGHT_GRADIENT_64X64_F16_COOPERATIVE);
 }
 
@@ -70,7 +70,7 @@ fn sums_of_16_bits_that_go_on_are_in_the_scratch() {
     let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(1), accumulate: false };
     let scratch_bytes = |images: u64| {
         let x = half(&[images, 600, 20, 20]);
-        lower(&kernel, &[x.clone(), x], &[half(&[600, 600, 3, 3])], &Offer::LEAST).unwrap().scratch_bytes
+        lower(&kernel, &[x.clone(), x], &[half(&[600, 600, 3, 3])], &Target::LEAST).unwrap().scratch_bytes
     };
     // Many weights, so that every workgroup goes through all chunks; one chunk waits for nothing.
     assert_eq!([1, 2].map(scratch_bytes), [0, (600 * 600 * 9 * 4u64).next_multiple_of(256)]);
@@ -79,8 +79,8 @@ fn sums_of_16_bits_that_go_on_are_in_the_scratch() {
 #[test]
 fn images_run_in_parts_where_a_binding_does_not_hold_them() {
     let image_bytes = 8 * 32 * 32 * 4;
-    let offer = Offer { binding_bytes_max: 5 * image_bytes, ..Offer::LEAST };
-    let dispatches = forward(7, 3, 8, 32, &offer).unwrap();
+    let gpu = Target { binding_bytes_max: 5 * image_bytes, ..Target::LEAST };
+    let dispatches = forward(7, 3, 8, 32, &gpu).unwrap();
     let bounds: Vec<_> = dispatches.iter().map(|dispatch| dispatch.bindings[3]).collect();
     assert_eq!(bounds.iter().map(|bound| bound.offset_bytes).collect::<Vec<_>>(), [0, 5 * image_bytes]);
     assert_eq!(bounds.iter().map(|bound| bound.size_bytes).collect::<Vec<_>>(), [Some(5 * image_bytes), None]);
@@ -89,23 +89,23 @@ fn images_run_in_parts_where_a_binding_does_not_hold_them() {
 #[test]
 fn an_image_that_no_binding_holds_is_reached_by_its_address() {
     let far = |dispatches: &[Dispatch]| dispatches.iter().map(|dispatch| dispatch.shader.is_far()).collect::<Vec<_>>();
-    let offer = Offer { binding_bytes_max: 1 << 12, ..Offer::LEAST };
-    assert_eq!(far(&forward(7, 3, 8, 32, &offer).unwrap()), [true]);
+    let gpu = Target { binding_bytes_max: 1 << 12, ..Target::LEAST };
+    assert_eq!(far(&forward(7, 3, 8, 32, &gpu).unwrap()), [true]);
     // Images fit, all of them do not: what is added up over images is not cut.
-    let offer = Offer { binding_bytes_max: 3 * 6400 * 4, ..Offer::LEAST };
-    assert_eq!(far(&forward(3, 4, 4, 40, &offer).unwrap()), [false]);
-    assert_eq!(far(&forward(4, 4, 4, 40, &offer).unwrap()), [false; 2]);
-    assert_eq!(far(&weight_gradient(3, 4, 40, &offer).unwrap().dispatches), [false]);
-    assert_eq!(far(&weight_gradient(4, 4, 40, &offer).unwrap().dispatches), [true]);
+    let gpu = Target { binding_bytes_max: 3 * 6400 * 4, ..Target::LEAST };
+    assert_eq!(far(&forward(3, 4, 4, 40, &gpu).unwrap()), [false]);
+    assert_eq!(far(&forward(4, 4, 4, 40, &gpu).unwrap()), [false; 2]);
+    assert_eq!(far(&weight_gradient(3, 4, 40, &gpu).unwrap().dispatches), [false]);
+    assert_eq!(far(&weight_gradient(4, 4, 40, &gpu).unwrap().dispatches), [true]);
 }
 
 #[test]
 fn chunks_are_summed_apart_where_there_are_few_weights() {
     // 90 x 90 positions are chunks of 22 rows.
-    let few = weight_gradient(2, 8, 90, &Offer::LEAST).unwrap();
+    let few = weight_gradient(2, 8, 90, &Target::LEAST).unwrap();
     assert_eq!(few.scratch_bytes, (2 * 5 * 8 * 8 * 9 * 4u64).next_multiple_of(256));
     assert_eq!(few.dispatches[0].constants, [1]);
-    let many = weight_gradient(2, 600, 20, &Offer::LEAST).unwrap();
+    let many = weight_gradient(2, 600, 20, &Target::LEAST).unwrap();
     assert_eq!((many.scratch_bytes, &many.dispatches[0].constants[..]), (0, &[0][..]));
 }
 
@@ -113,9 +113,9 @@ fn chunks_are_summed_apart_where_there_are_few_weights() {
 fn operands_that_do_not_fit_are_refused() {
     let kernel = Kernel::Convolution { convolution: convolution(2), activation: Activation::None };
     let [x, w, y] = [packed(&[1, 4, 5, 5]), packed(&[6, 4, 3, 3]), packed(&[1, 6, 5, 5])];
-    let error = lower(&kernel, &[x.clone(), w], std::slice::from_ref(&y), &Offer::LEAST).unwrap_err().to_string();
+    let error = lower(&kernel, &[x.clone(), w], std::slice::from_ref(&y), &Target::LEAST).unwrap_err().to_string();
     assert!(error.contains("2 groups"), "{error}");
     let half = TensorDesc::packed(DataType::Float16, &[6, 2, 3, 3]).unwrap();
-    let error = lower(&kernel, &[x, half], &[y], &Offer::LEAST).unwrap_err().to_string();
+    let error = lower(&kernel, &[x, half], &[y], &Target::LEAST).unwrap_err().to_string();
     assert!(error.contains("float16"), "{error}");
 }

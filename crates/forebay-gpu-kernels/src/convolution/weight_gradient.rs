@@ -16,7 +16,7 @@ use super::super::shaders::{
     WEIGHT_GRADIENT_64X64_BF16_COOPERATIVE, WEIGHT_GRADIENT_64X64_F16, WEIGHT_GRADIENT_64X64_F16_COOPERATIVE,
     WEIGHT_GRADIENT_DIRECT, WEIGHT_GRADIENT_DIRECT_BF16, WEIGHT_GRADIENT_DIRECT_F16,
 };
-use super::super::{groups, Dispatch, Lowered, Offer, Operand, Shader};
+use super::super::{groups, Dispatch, Lowered, Operand, Shader, Target};
 use super::Geometry;
 
 /// Tiles of so many output channels, and input channels and taps; and one weight of each workgroup.
@@ -36,7 +36,7 @@ const TILES_MIN: u64 = 128;
 const SCRATCH_MAX_BYTES: u64 = 32 << 20;
 
 /// A tile of the weights: output channels, and input channels and taps.
-fn tile(kept: Kept, outputs: u32, offer: &Offer) -> (&'static Shader, u64, u64) {
+fn tile(kept: Kept, outputs: u32, gpu: &Target) -> (&'static Shader, u64, u64) {
     let (rows, columns, builds, cooperative) = match outputs {
         // A tile would be nearly empty.
         0..=2 => return (kept.build(DIRECT), 1, 1),
@@ -44,15 +44,15 @@ fn tile(kept: Kept, outputs: u32, offer: &Offer) -> (&'static Shader, u64, u64) 
         17..=32 => (32, 128, OF_32X128, COOPERATIVE_32X128),
         _ => (64, 64, OF_64X64, COOPERATIVE_64X64),
     };
-    (kept.best(builds, cooperative, offer), rows, columns)
+    (kept.best(builds, cooperative, gpu), rows, columns)
 }
 
 /// How a weight gradient runs.
-pub(super) fn lower(geometry: &Geometry, accumulate: bool, offer: &Offer) -> Lowered {
+pub(super) fn lower(geometry: &Geometry, accumulate: bool, gpu: &Target) -> Lowered {
     let (window, y) = (&geometry.window, &geometry.y);
     let weights_per_output = u64::from(geometry.inputs) * u64::from(window.taps());
     let weights = weights_per_output * u64::from(geometry.outputs) * u64::from(geometry.groups);
-    let (shader, rows, columns) = tile(geometry.kept, geometry.outputs, offer);
+    let (shader, rows, columns) = tile(geometry.kept, geometry.outputs, gpu);
     let row_tiles = u64::from(geometry.outputs).div_ceil(rows);
     let column_tiles = weights_per_output.div_ceil(columns);
     let tiles = row_tiles * column_tiles * u64::from(geometry.groups);
@@ -63,7 +63,7 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, offer: &Offer) -> Low
     let image_chunks = image_rows.div_ceil(chunk_rows);
     let chunks = image_chunks * u64::from(y.images);
     let all_bytes = (chunks * weights * 4).next_multiple_of(256);
-    let apart = chunks > 1 && tiles < TILES_MIN && all_bytes <= SCRATCH_MAX_BYTES.min(offer.scratch_bytes_max);
+    let apart = chunks > 1 && tiles < TILES_MIN && all_bytes <= SCRATCH_MAX_BYTES.min(gpu.scratch_bytes_max);
     // Weights of 16 bits hold no sum that goes on.
     let waits = !apart && chunks > 1 && geometry.kept != Kept::Float32;
     let scratch_bytes = match () {
@@ -72,7 +72,7 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, offer: &Offer) -> Low
         () => 0,
     };
 
-    let groups = groups(tiles * if apart { chunks } else { 1 }, offer);
+    let groups = groups(tiles * if apart { chunks } else { 1 }, gpu);
     let counts = [
         row_tiles,
         column_tiles,

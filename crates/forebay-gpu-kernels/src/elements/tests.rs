@@ -65,10 +65,10 @@ fn parts_cover_every_element_once_within_bindings() {
         let elements = Elements::of(&[a, b], &y).unwrap();
         let layouts = elements.layouts.clone();
         let binding_bytes_max = 512 + random.below(40) * 256;
-        let offer = Offer { binding_bytes_max, ..Offer::LEAST };
+        let gpu = Target { binding_bytes_max, ..Target::LEAST };
         let task = Task { shader: &shaders::MOVEMENT_COPY, constants: Vec::new(), arguments: Vec::new() };
         let (mut all, mut owners) = (BTreeMap::new(), BTreeMap::new());
-        let dispatches = elements.dispatches(&task, &offer).unwrap();
+        let dispatches = elements.dispatches(&task, &gpu).unwrap();
         let bounds = || dispatches.iter().flat_map(|dispatch| &dispatch.bindings);
         let fits = bounds().all(|bound| bound.size_bytes.is_none_or(|bytes| bytes <= binding_bytes_max));
         assert!(if fits { dispatches.len() <= PARTS_MAX } else { dispatches.len() == 1 }, "seed {seed}");
