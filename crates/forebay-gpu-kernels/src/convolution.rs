@@ -5,13 +5,12 @@
 mod correlation;
 mod weight_gradient;
 
-use crate::Unsupported;
 use forebay_base::kernel::Convolution;
 use forebay_base::{Kernel, TensorDesc};
 
 use super::kept::Kept;
 use super::spatial::{by_images, check_packed, Sliding, Spatial, SPAN_MAX};
-use super::{unsupported, Lowered, Operand, Target};
+use super::{unsupported, Lowered, Operand, Target, Unsupported};
 use correlation::Direction;
 
 /// A convolution's sizes.

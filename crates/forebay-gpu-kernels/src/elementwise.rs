@@ -1,11 +1,10 @@
 //! One result per element, from the elements at the same place.
 
-use crate::Unsupported;
 use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::elements::{bits_of, Elements, Kind, Layout, Task};
-use super::{shaders, unsupported, Dispatch, Lowered, Operand, Target};
+use super::{shaders, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// How a kernel of this family runs.
 pub(super) fn lower(

@@ -26,6 +26,7 @@
 //! assert_eq!(lowered.dispatches[0].shader.name, "elementwise_binary");
 //! ```
 
+mod channels;
 mod convolution;
 mod elements;
 mod elementwise;
@@ -50,6 +51,7 @@ mod spatial;
 mod summing_tests;
 mod sums;
 pub mod target;
+mod teams;
 
 use forebay_base::kernel::Summing;
 use forebay_base::{DataType, Kernel, TensorDesc};

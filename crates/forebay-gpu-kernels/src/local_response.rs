@@ -1,11 +1,10 @@
 //! Local response normalization, and its gradient: `kernels/local_response.slang`.
 
-use crate::Unsupported;
 use forebay_base::{Kernel, TensorDesc};
 
 use super::shaders::LOCAL_RESPONSE;
 use super::spatial::{by_images, check_packed, require_float32};
-use super::{groups, unsupported, Dispatch, Lowered, Operand, Target};
+use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// Elements that a workgroup computes.
 const GROUP_ELEMENTS: u64 = 256;

@@ -2,17 +2,16 @@
 
 use std::ops::Range;
 
-use crate::Unsupported;
 use forebay_base::kernel::chunk_of_losses;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
+use super::channels::mean_squares;
 use super::lattice::Lattice;
-use super::operands::{exactly, require_packed, require_type};
+use super::operands::{bindings, exactly, require_packed, require_type};
 use super::parts::{parts, Beginning, Rows};
-use super::reduce::{team_of, team_words};
 use super::shaders;
-use super::sums::{bindings, mean_squares, LANES};
-use super::{groups, unsupported, Bound, Dispatch, Lowered, Operand, Target};
+use super::teams::{team_of, team_words, LANES};
+use super::{groups, unsupported, Bound, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// Bytes of a loss and a count: two float64.
 const LOSS_BYTES: u64 = 16;

@@ -1,6 +1,5 @@
 //! Matrix products: `kernels/matmul.slang`.
 
-use crate::Unsupported;
 use forebay_base::kernel::{Activation, ProductPart};
 use forebay_base::{Kernel, TensorDesc};
 
@@ -11,7 +10,7 @@ use super::shaders::{
     MATMUL_128X128_F16_COOPERATIVE, MATMUL_32X32, MATMUL_32X32_BF16, MATMUL_32X32_F16, MATMUL_64X64, MATMUL_64X64_BF16,
     MATMUL_64X64_BF16_COOPERATIVE, MATMUL_64X64_F16, MATMUL_64X64_F16_COOPERATIVE,
 };
-use super::{groups, unsupported, Dispatch, Lowered, Operand, Target};
+use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// Tiles of 32, 64 and 128 rows and columns.
 const SMALL: Builds = [&MATMUL_32X32, &MATMUL_32X32_F16, &MATMUL_32X32_BF16];

@@ -1,12 +1,11 @@
 //! Elements change their place, not their value. All but the gradient of a gather work for every data type: words of 4 bytes
 //! are moved, elements of 8 bytes as two of them.
 
-use crate::Unsupported;
 use forebay_base::kernel::PadMode;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::elements::{bits_of, divisor, Elements, Layout, Task};
-use super::{groups, shaders, unsupported, Dispatch, Lowered, Operand, Target};
+use super::{groups, shaders, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// Dimensions in the table of `movement_pad.slang`: a tensor's, and one more for elements of two words.
 const PAD_DIMENSIONS: usize = 9;

@@ -2,17 +2,16 @@
 
 use std::ops::Range;
 
-use crate::Unsupported;
 use forebay_base::kernel::{chunk_rows_of, Activation};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
+use super::channels::is_rectified;
 use super::lattice::{lattices, Lattice};
-use super::operands::{exactly, require_packed};
+use super::operands::{bindings, exactly, for_type, require_packed};
 use super::parts::{parts, Beginning, Rows};
-use super::reduce::{team_of, team_words};
 use super::shaders::{self, Shader};
-use super::sums::{bindings, for_type, is_rectified, LANES};
-use super::{groups, unsupported, Bound, Dispatch, Lowered, Operand, Target};
+use super::teams::{team_of, team_words, LANES};
+use super::{groups, unsupported, Bound, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// Elements of x that a workgroup normalises, where workgroups share channels.
 const GROUP_ELEMENTS: u64 = LANES * 8;

@@ -2,6 +2,9 @@
 
 use forebay_base::{DataType, TensorDesc};
 
+use super::shaders::Shader;
+use super::{Bound, Operand};
+
 /// Elements, or words of them, that shaders count: all that 32 bits count but the last, beyond which loops step once.
 pub(super) const COUNT_MAX: u64 = (1 << 32) - (1 << 16);
 
@@ -56,4 +59,18 @@ pub(super) fn broadcast_strides(own: &[u64], strides: &[u64], sizes: &[u64]) -> 
         }
     }
     Ok(result)
+}
+
+/// The shader for elements of a type.
+pub(super) fn for_type(data_type: DataType, shaders: [&'static Shader; 2]) -> Result<&'static Shader, String> {
+    match data_type {
+        DataType::Float32 => Ok(shaders[0]),
+        DataType::Float64 => Ok(shaders[1]),
+        other => Err(format!("data type {other} is not supported; cast to float32 or float64 first")),
+    }
+}
+
+/// Bindings of operands, all of each.
+pub(super) fn bindings(operands: impl IntoIterator<Item = Operand>) -> Vec<Bound> {
+    operands.into_iter().map(Bound::from).collect()
 }

@@ -1,9 +1,8 @@
 //! Optimizers, which update parameters and their state in place.
 
-use crate::Unsupported;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::{groups, shaders, unsupported, Bound, Dispatch, Lowered, Operand, Shader, Target};
+use super::{groups, shaders, unsupported, Bound, Dispatch, Lowered, Operand, Shader, Target, Unsupported};
 
 /// Elements that a workgroup updates.
 const ELEMENTS_PER_GROUP: u64 = 256 * 4;

@@ -1,12 +1,11 @@
 //! Pooling over windows, and its gradient: `kernels/pooling.slang`.
 
-use crate::Unsupported;
 use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::{Kernel, TensorDesc};
 
 use super::shaders::POOLING;
 use super::spatial::{by_images, require_float32, Sliding, Spatial};
-use super::{groups, unsupported, Dispatch, Lowered, Operand, Target};
+use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// Elements that a workgroup computes.
 const GROUP_ELEMENTS: u64 = 256;

@@ -2,21 +2,17 @@
 
 use std::ops::Range;
 
-use crate::Unsupported;
 use forebay_base::kernel::{sums_rows, ReduceOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
+use super::channels::whole_channels;
 use super::lattice::Lattice;
-use super::operands::{exactly, require_packed};
+use super::operands::{bindings, exactly, require_packed};
 use super::parts::{parts, Beginning, Rows};
 use super::shaders::{self, Shader};
-use super::sums::{bindings, whole_channels, LANES};
-use super::{groups, rows, unsupported, Dispatch, Lowered, Operand, Target};
+use super::teams::{team_of, team_words, LANES, LANE_ELEMENTS, SMALL_TEAM};
+use super::{groups, rows, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
-/// Elements that are combined by one lane, by the lanes of a small team, and beyond that by a whole workgroup.
-const LANE_ELEMENTS: u64 = 32;
-const TEAM_ELEMENTS: u64 = 4096;
-const SMALL_TEAM: u64 = 32;
 /// Elements of a chunk of a reduction, and how many chunks there are at most.
 const CHUNK_ELEMENTS: u64 = 2048;
 const CHUNKS_MAX: u64 = 4096;
@@ -65,22 +61,6 @@ pub(super) fn lower(
         _ => Err("not a reduction".into()),
     };
     lowered.map_err(|reason| unsupported(kernel, reason))
-}
-
-/// Lanes that combine so many elements: a function of their number alone, so that no other size changes a sum's order.
-pub(super) fn team_of(elements: u64) -> u64 {
-    if elements <= LANE_ELEMENTS {
-        1
-    } else if elements <= TEAM_ELEMENTS {
-        SMALL_TEAM
-    } else {
-        LANES
-    }
-}
-
-/// The parameters that `place_of` of `teams.slang` reads: `interleaved` where neighbouring lanes have neighbouring outputs.
-pub(super) fn team_words(groups: [u32; 3], team: u64, interleaved: bool) -> [u32; 3] {
-    [groups[0], team as u32, u32::from(interleaved)]
 }
 
 fn softmax(

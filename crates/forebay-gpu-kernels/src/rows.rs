@@ -3,9 +3,8 @@
 use forebay_base::kernel::chunk_rows_of;
 use forebay_base::{DataType, TensorDesc};
 
-use super::operands::{exactly, require_packed};
+use super::operands::{bindings, exactly, require_packed};
 use super::shaders::{self, Shader};
-use super::sums::bindings;
 use super::{groups, Dispatch, Lowered, Operand, Target};
 
 /// Bytes of a chunk's sum for a place in a row.

@@ -1,10 +1,9 @@
 //! How kernels that sum are lowered: what must not depend on the extent of a part, and what is refused.
 
-use crate::Unsupported;
 use forebay_base::kernel::{Activation, ReduceOp, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::{lower, Dispatch, Operand, Target};
+use super::{lower, Dispatch, Operand, Target, Unsupported};
 
 fn packed(data_type: DataType, sizes: &[u64]) -> TensorDesc {
     TensorDesc::packed(data_type, sizes).unwrap()

@@ -1,23 +1,14 @@
 //! Sums over positions in parts, and what becomes of them.
 
-use crate::Unsupported;
-use forebay_base::kernel::{Activation, Summing};
+use forebay_base::kernel::Summing;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::lattice::{lattices, Lattice};
-use super::operands::{exactly, require_packed};
-use super::shaders::{self, Shader};
-use super::{groups, loss, normalization, rows, unsupported, Bound, Dispatch, Lowered, Operand, Target};
-
-/// Invocations of a workgroup: must be `LANES` of the shaders.
-pub(super) const LANES: u64 = 256;
-/// Channels from which on each has one workgroup, and chunks up to which one does with one.
-const CHANNELS_APART: u64 = 128;
-const CHUNKS_TOGETHER: u64 = 8;
-/// Workgroups that share the channels of a sum, about.
-const GROUPS: u64 = 1024;
-/// Bytes of a chunk's sums: two float64.
-const CHUNK_SUMS_BYTES: u64 = 16;
+use super::channels::{is_rectified, squares, sum_channels, Settings};
+use super::lattice::lattices;
+use super::operands::{bindings, exactly, for_type, require_packed};
+use super::shaders;
+use super::teams::LANES;
+use super::{groups, loss, normalization, rows, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// How a kernel of this family runs.
 pub(super) fn lower(
@@ -32,85 +23,6 @@ pub(super) fn lower(
         _ => Err("not a sum".into()),
     };
     lowered.map_err(|reason| unsupported(kernel, reason))
-}
-
-/// The shader for elements of a type.
-pub(super) fn for_type(data_type: DataType, shaders: [&'static Shader; 2]) -> Result<&'static Shader, String> {
-    match data_type {
-        DataType::Float32 => Ok(shaders[0]),
-        DataType::Float64 => Ok(shaders[1]),
-        other => Err(format!("data type {other} is not supported; cast to float32 or float64 first")),
-    }
-}
-
-/// Bindings of operands, all of each.
-pub(super) fn bindings(operands: impl IntoIterator<Item = Operand>) -> Vec<Bound> {
-    operands.into_iter().map(Bound::from).collect()
-}
-
-/// What the shaders of batch normalisation and its sums are told of an activation.
-pub(super) fn is_rectified(activation: Activation) -> u32 {
-    u32::from(activation == Activation::Relu)
-}
-
-/// The sums of a lattice's channels: how workgroups share them.
-struct Sharing {
-    /// Chunks of a workgroup, and workgroups of a channel.
-    group_chunks: u64,
-    channel_groups: u64,
-}
-
-impl Sharing {
-    fn of(lattice: &Lattice) -> Sharing {
-        let chunks = lattice.chunks();
-        if lattice.channels >= CHANNELS_APART || chunks <= CHUNKS_TOGETHER {
-            return Sharing { group_chunks: chunks, channel_groups: 1 };
-        }
-        let group_chunks = (chunks * lattice.channels).div_ceil(GROUPS).next_multiple_of(4);
-        Sharing { group_chunks, channel_groups: chunks.div_ceil(group_chunks) }
-    }
-}
-
-/// What a kernel sums, apart from its operands.
-#[derive(Clone, Copy, Default)]
-struct Settings {
-    accumulate: bool,
-    epsilon: f32,
-    rectified: u32,
-}
-
-/// The dispatch that sums over the positions of `x`, which has been read `count` operands among.
-fn sum_channels(
-    shader: &'static Shader,
-    x: Lattice,
-    dy: Lattice,
-    settings: Settings,
-    reads: usize,
-    gpu: &Target,
-) -> Lowered {
-    let sharing = Sharing::of(&x);
-    let count = sharing.channel_groups * x.channels;
-    let shared = sharing.channel_groups > 1;
-    let groups = groups(count, gpu);
-    let mut parameters = vec![
-        groups[0],
-        count as u32,
-        sharing.group_chunks as u32,
-        sharing.channel_groups as u32,
-        u32::from(settings.accumulate),
-        settings.epsilon.to_bits(),
-        settings.rectified,
-    ];
-    parameters.extend(x.positions(x.is_seamless() && dy.is_seamless()));
-    parameters.extend(x.words());
-    parameters.extend(dy.words());
-    // A shader has all of its bindings bound, even those that it does not use here.
-    let scratch = if shared { Operand::Scratch } else { Operand::Counter };
-    let before = if settings.accumulate { Operand::Read(reads) } else { Operand::Write(0) };
-    let operands = (0..reads).map(Operand::Read).chain([Operand::Write(0), scratch, Operand::Counter, before]);
-    let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters, groups };
-    let scratch_bytes = if shared { x.channels * x.chunks() * CHUNK_SUMS_BYTES } else { 0 };
-    Lowered { dispatches: vec![dispatch], scratch_bytes }
 }
 
 fn add(
@@ -160,36 +72,6 @@ fn add(
         }
     };
     Ok(sum_channels(for_type(data_type, shaders)?, x, dy, settings, own, gpu))
-}
-
-/// The reduction that sums along all axes but the second, as parts would sum it.
-pub(super) fn whole_channels(x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Result<Lowered, String> {
-    let shader = for_type(x.data_type(), [&shaders::REDUCE_CHANNELS_F32, &shaders::REDUCE_CHANNELS_F64])?;
-    require_packed(&[y], x.data_type(), x.sizes()[1])?;
-    let lattice = Lattice::of(x)?;
-    let mut lowered = sum_channels(shader, lattice, lattice, Settings::default(), 1, gpu);
-    // There is nothing to go on from.
-    lowered.dispatches.iter_mut().for_each(|dispatch| dispatch.bindings.truncate(4));
-    Ok(lowered)
-}
-
-/// The mean of squared errors, as parts would sum them.
-pub(super) fn mean_squares(reads: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
-    let x = squares(reads)?;
-    let mut lowered = sum_channels(&shaders::MEAN_SQUARES_F32, x, x, Settings::default(), 2, gpu);
-    // There is nothing to go on from.
-    lowered.dispatches.iter_mut().for_each(|dispatch| dispatch.bindings.truncate(5));
-    Ok(lowered)
-}
-
-/// Elements whose differences are squared: one channel, each element a row.
-fn squares(reads: &[TensorDesc]) -> Result<Lattice, String> {
-    let [prediction, target] = exactly(reads, "operands")?;
-    let rows = prediction.element_count();
-    require_packed(&[prediction, target], DataType::Float32, rows)?;
-    let [images, channels, places] = [1; 3];
-    let [image_stride, channel_stride] = [rows; 2];
-    Ok(Lattice { images, channels, rows, places, image_stride, channel_stride, row_stride: 1, first: 0 })
 }
 
 fn finish(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
