@@ -14,6 +14,7 @@ mod memory;
 mod shared;
 pub mod spill_file;
 mod sys;
+mod tracer;
 mod urgency;
 mod work;
 
@@ -388,11 +389,11 @@ impl Device for HostDevice {
     }
 
     fn set_trace(&self, enabled: bool) {
-        self.shared.set_trace(enabled);
+        self.shared.tracer.set(enabled);
     }
 
     fn take_trace(&self) -> Vec<TraceRecord> {
-        self.shared.take_trace()
+        self.shared.tracer.take()
     }
 }
 

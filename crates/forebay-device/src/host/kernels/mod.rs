@@ -17,6 +17,7 @@ mod narrow;
 mod normalization;
 mod optimizer;
 mod parallel;
+mod partial_sums;
 mod pooling;
 mod product;
 mod reduce;

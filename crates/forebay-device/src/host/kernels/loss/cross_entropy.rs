@@ -12,7 +12,7 @@ use super::super::element::Float;
 use super::super::lanes::{largest, Lanes};
 use super::super::lattice::Lattice;
 use super::super::parallel::{for_chunks, map_chunks, require_packed, split_at_axis, wide, Pointer};
-use super::super::sums::load_sums;
+use super::super::partial_sums::load_sums;
 use super::super::View;
 
 /// Positions in a group.

@@ -11,7 +11,7 @@ use super::super::element::Float;
 use super::super::lanes::Lanes;
 use super::super::lattice::Lattice;
 use super::super::parallel::{for_chunks, map_chunks, require_packed, wide, Pointer, CHUNK};
-use super::super::sums::load_sums;
+use super::super::partial_sums::load_sums;
 use super::super::View;
 
 /// A lattice for x, and one for each of the other operands of the same sizes.
