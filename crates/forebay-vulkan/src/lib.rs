@@ -12,6 +12,7 @@
 //! | `record` | commands into command buffers |
 //! | `stream` | streams as batches with timeline semaphores: who may be submitted when |
 //! | `state` | everything of a device that changes |
+//! | [`backend`] | its devices for the registry |
 //! | `batches` | a list of commands into batches |
 //! | `disk` | copies from and to spill files |
 //! | [`device`] | the device itself |
@@ -42,6 +43,7 @@
 //! launch.
 
 pub mod adapter;
+pub mod backend;
 mod batches;
 mod cooperative;
 pub mod device;
@@ -56,6 +58,7 @@ mod stream;
 mod system;
 
 pub use adapter::{adapters, Adapter};
+pub use backend::VulkanBackend;
 pub use device::{VulkanDevice, VulkanOptions};
 pub use forebay_gpu_kernels as kernels;
 pub use state::Counts;

@@ -78,7 +78,7 @@ pub struct DeviceOptions {
 impl Default for DeviceOptions {
     fn default() -> DeviceOptions {
         DeviceOptions {
-            device: "host".to_string(),
+            device: forebay_devices::DEFAULT.to_string(),
             machine: None,
             costs: None,
             threads: None,

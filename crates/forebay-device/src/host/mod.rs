@@ -4,6 +4,7 @@
 //! that works (kernels and copies alike) runs on one work-stealing pool of a given number of threads, and a thread that ends
 //! work has streams go on that waited for it. Copies between spaces really move bytes.
 
+mod backend;
 mod copying;
 mod disk;
 mod errands;
@@ -30,6 +31,7 @@ use forebay_queue::{Origin, Progress, Streams};
 
 use crate::device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
 use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
+pub use backend::HostBackend;
 use disk::{Disk, Transfer, DISK_BYTES};
 use link::Link;
 use lock::lock;
