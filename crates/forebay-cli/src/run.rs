@@ -36,9 +36,10 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
         None => BTreeMap::new(),
     };
     let inputs = feeding::read_inputs(arguments, &model)?;
-    let batch_size = arguments.batch_size.or_else(|| feeding::batch_size_of(&model, &inputs));
-    let device = arguments.device.options(arguments.trace.trace.is_some());
-    let mut session = Session::new(&model, &SessionOptions { device, batch_size })?;
+    let mut options = SessionOptions::default();
+    options.engine = arguments.device.options(arguments.trace.trace.is_some());
+    options.batch_size = arguments.batch_size.or_else(|| feeding::batch_size_of(&model, &inputs));
+    let mut session = Session::new(&model, &options)?;
     let mut steps = Vec::new();
     let mut outputs = Tensors::new();
     for _ in 0..arguments.repeat {

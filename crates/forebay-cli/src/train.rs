@@ -130,11 +130,11 @@ impl<'a> Run<'a> {
         let shuffle = agreed("--shuffle", arguments.shuffle, position.map(|_| earlier("shuffle")))?;
         let asked = agreed("--batch-size", arguments.training.batch_size, position.map(|_| earlier("batch_size")))?;
         let mut options = TrainerOptions::new(training_options(&arguments.training, shuffle.unwrap_or(0))?);
-        options.device = arguments.device.options(arguments.trace.trace.is_some());
-        options.device.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
+        options.engine = arguments.device.options(arguments.trace.trace.is_some());
+        options.engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
         let budget_file = match arguments.device_memory_file.clone().map(BudgetFile::open).transpose()? {
             Some((file, size)) => {
-                options.device.device_memory = Some(size);
+                options.engine.memory.device_memory = Some(size);
                 Some(file)
             }
             None => None,
@@ -147,8 +147,6 @@ impl<'a> Run<'a> {
         let model = Model::from_file(&arguments.model)?;
         let mut trainer = Trainer::new(model.clone(), options.clone())?;
         warn_of_unknown_costs(trainer.unknown_costs());
-        // They belong to this batch size and to training; what else is planned is estimated.
-        options.device.costs = None;
         let data = feeding::open(&arguments.data, &trainer, arguments.input_scale)?;
         let mut digest = None;
         if let Some(checkpoint) = &checkpoint {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use common::{median, training, Failure};
 use forebay::data::npz::Archive;
-use forebay::{DeviceOptions, HostTensor, MemorySize, Model, Trainer, TrainerOptions};
+use forebay::{HostTensor, MemorySize, Model, Trainer, TrainerOptions};
 use serde_json::Value;
 
 type Batch = (BTreeMap<String, HostTensor>, HostTensor);
@@ -57,8 +57,9 @@ fn measure(folder: &Path) -> Result<(), Failure> {
             let speed =
                 link_bytes_per_second.map_or("full".to_string(), |rate| format!("{} GB/s", rate / 1_000_000_000));
             let device_memory = Some(MemorySize::Percent(share));
-            let device = DeviceOptions { device_memory, link_bytes_per_second, ..DeviceOptions::default() };
-            let options = TrainerOptions { device, ..TrainerOptions::new(training(class_axis)) };
+            let mut options = TrainerOptions::new(training(class_axis));
+            options.engine.memory.device_memory = device_memory;
+            options.engine.device.link_bytes_per_second = link_bytes_per_second;
             let name = format!("{share:.0} % of memory, link {speed}");
             match Trainer::new(model.clone(), options) {
                 Ok(trainer) => lines.push(Line { name, trainer, seconds: Vec::new(), predicted: Vec::new() }),

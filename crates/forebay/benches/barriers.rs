@@ -74,15 +74,10 @@ fn program(path: &Path, train: bool, device: &dyn Device) -> Result<Program, Fai
     }
     infer::infer(&mut graph, None).or_else(|_| infer::infer(&mut graph, Some(8)))?;
     let program = if train {
-        let options = TrainingOptions {
-            loss: Loss::MeanSquaredError,
-            loss_output: None,
-            optimizer: Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
-            decay: None,
-            freeze: Vec::new(),
-            seed: 0,
-            gradient_outputs: false,
-        };
+        let options = TrainingOptions::new(
+            Loss::MeanSquaredError,
+            Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
+        );
         let step = training_graph(&graph, &options)?;
         lower::lower(&step.graph, &step.parameters.into_iter().collect())?
     } else {

@@ -3,13 +3,11 @@
 //! A model runs within the device memory that it is given, and computes the same bits whatever that is:
 //!
 //! ```
-//! use forebay::{Model, Session, SessionOptions, HostTensor};
+//! use forebay::{HostTensor, Model, Session};
 //!
 //! # fn main() -> Result<(), forebay::Error> {
-//! let mut options = SessionOptions::default();
-//! options.device.device_memory = Some("1MiB".parse()?); // or "50%" of what the model takes without a budget
 //! let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
-//! let mut session = Session::new(&model, &options)?;
+//! let mut session = Session::builder(&model).device_memory("1MiB".parse()?).build()?;
 //! let outputs = session.run([("x".to_string(), HostTensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]))].into())?;
 //! assert_eq!(outputs["logits"].shape, [50, 10]);
 //! # Ok(())
@@ -19,21 +17,16 @@
 //! The same for training. A [`Trainer`] takes batches and labels, and writes the trained model back as ONNX:
 //!
 //! ```
-//! use forebay::training::{Loss, Optimizer, TrainingOptions};
-//! use forebay::{Model, HostTensor, Trainer, TrainerOptions};
+//! use forebay::training::Optimizer;
+//! use forebay::{HostTensor, Model, Trainer};
 //!
 //! # fn main() -> Result<(), forebay::Error> {
-//! let training = TrainingOptions {
-//!     loss: Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None },
-//!     loss_output: None,
-//!     optimizer: Optimizer::Sgd { learning_rate: 0.05, momentum: 0.9, nesterov: false, weight_decay: 1e-4 },
-//!     decay: None,
-//!     freeze: vec!["conv1.*".to_string()],
-//!     seed: 0,
-//!     gradient_outputs: false,
-//! };
 //! let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
-//! let mut trainer = Trainer::new(model, TrainerOptions::new(training))?;
+//! let mut trainer = Trainer::builder(&model)
+//!     .optimizer(Optimizer::sgd(0.05))
+//!     .freeze("conv1.*")
+//!     .device_memory("50%".parse()?) // of what a step takes without a budget
+//!     .build()?;
 //! let (x, labels) = (HostTensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), HostTensor::from_i64(&[50], &[7; 50]));
 //! let first = trainer.step([("x".to_string(), x.clone())].into(), labels.clone())?;
 //! let second = trainer.step([("x".to_string(), x)].into(), labels)?;
@@ -60,6 +53,7 @@
 //! | [`mod@replay`] | traces of training steps on described machines |
 //! | [`error`] | what can go wrong |
 
+pub mod builder;
 pub mod checkpoint;
 mod compile;
 pub mod documents;
@@ -81,6 +75,7 @@ mod runner;
 pub mod session;
 pub mod trainer;
 
+pub use builder::{ModelBuilder, SessionBuilder, TrainerBuilder};
 pub use checkpoint::{Checkpoint, CheckpointFolder};
 pub use error::Error;
 pub use explain::{command_lines, memory_picture, Explanation};
@@ -103,9 +98,12 @@ pub use forebay_vulkan as vulkan;
 pub use forecast::{Replan, ReplanReason};
 pub use machine::{devices, DeviceDescription};
 pub use model::Model;
-pub use options::{DeviceOptions, MemoryMode, OnNan, TrainerOptions};
+pub use options::{
+    DeviceName, DeviceOptions, EngineOptions, MeasuringOptions, MemoryMode, MemoryOptions, OnNan, PlanningOptions,
+    SessionOptions, TrainerOptions,
+};
 pub use port::{Port, PortDescription};
 pub use probe::{probe, Finding, ProbeOptions};
 pub use serde_json;
-pub use session::{RunTimes, Session, SessionOptions};
+pub use session::{RunTimes, Session};
 pub use trainer::{Evaluation, StepReport, Trainer};

@@ -10,19 +10,20 @@ use forebay_memory::size::MemorySize;
 use forebay_model::program::Program;
 use forebay_plan::cost::{estimate, estimate_on, Costs};
 use forebay_plan::saved_costs::Unknown;
+use forebay_plan::SavedCosts;
 use forebay_runtime::homes::STAGING_BYTES;
 use forebay_vulkan::kernels::Cooperative;
 use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
 
 use crate::error::Error;
-use crate::options::DeviceOptions;
+use crate::options::{DeviceName, DeviceOptions, EngineOptions, PlanningOptions};
 
 /// A device with the limits that its user set.
 pub(crate) struct Machine {
     /// The device.
     pub(crate) device: Arc<dyn Device>,
-    /// What was asked for.
-    pub(crate) options: DeviceOptions,
+    /// What was asked for, with the budgets of a described machine. Costs are not kept here: they belong to one program.
+    pub(crate) options: EngineOptions,
     /// Host bytes that are taken whatever the plan: the device's own, and the executor's staging.
     pub(crate) reserved_host_bytes: u64,
 }
@@ -33,32 +34,33 @@ impl Machine {
     /// # Errors
     /// An unknown name, no threads, tiles that there cannot be, a folder to spill to that cannot be used, or what the system
     /// refuses.
-    pub(crate) fn open(options: &DeviceOptions) -> Result<Machine, Error> {
-        Machine::with_device(options, open(options)?)
+    pub(crate) fn open(options: &EngineOptions) -> Result<Machine, Error> {
+        Machine::with_device(options, open(&options.device)?)
     }
 
     /// A device of the caller's, on which nothing runs yet.
     ///
     /// # Errors
     /// A folder to spill to that cannot be used.
-    pub(crate) fn with_device(options: &DeviceOptions, device: Arc<dyn Device>) -> Result<Machine, Error> {
-        if let Some(folder) = &options.spill_dir {
+    pub(crate) fn with_device(options: &EngineOptions, device: Arc<dyn Device>) -> Result<Machine, Error> {
+        if let Some(folder) = &options.memory.spill_dir {
             // A file for nothing shows at once whether there can be files, and takes what the device needs for them.
             let refused = |error| Error::Device { action: "while trying to spill".to_string(), error };
             device.destroy_memory(device.create_spill(folder, 1).map_err(refused)?);
         }
         let reserved_host_bytes = device.usage().host_bytes + STAGING_BYTES;
-        let mut options = options.clone();
-        if let Some(described) = &options.machine {
-            options.device_memory.get_or_insert(MemorySize::Bytes(described.device_memory_bytes));
-            options.host_memory.get_or_insert(MemorySize::Bytes(described.host_memory_bytes));
+        let planning = PlanningOptions { costs: None, ..options.planning.clone() };
+        let mut options = EngineOptions { planning, ..options.clone() };
+        if let Some(described) = &options.device.machine {
+            options.memory.device_memory.get_or_insert(MemorySize::Bytes(described.device_memory_bytes));
+            options.memory.host_memory.get_or_insert(MemorySize::Bytes(described.host_memory_bytes));
         }
         Ok(Machine { device, options, reserved_host_bytes })
     }
 
     /// Whether what exceeds the host memory may go to disk.
     pub(crate) fn spills(&self) -> bool {
-        self.options.spill_dir.is_some() || self.options.machine.is_some()
+        self.options.memory.spill_dir.is_some() || self.options.device.machine.is_some()
     }
 
     /// What launches and copies of a program are thought to take before anything is measured; and which launches the given
@@ -66,32 +68,23 @@ impl Machine {
     ///
     /// # Errors
     /// Costs of another program.
-    pub(crate) fn costs(&self, program: &Program) -> Result<(Costs, Option<Unknown>), Error> {
-        let estimated = match &self.options.machine {
+    pub(crate) fn costs(
+        &self,
+        program: &Program,
+        given: Option<&SavedCosts>,
+    ) -> Result<(Costs, Option<Unknown>), Error> {
+        let estimated = match &self.options.device.machine {
             Some(described) => estimate_on(program, described),
             None => estimate(program, self.device.limits()),
         };
-        match &self.options.costs {
+        match given {
             Some(saved) => Ok(saved.apply(program, estimated)?),
             None => Ok((estimated, None)),
         }
     }
-
-    /// Estimates what is planned from now on, since the given costs are those of a plan that was made: other plans have other
-    /// launches, and need not share any.
-    pub(crate) fn forget_costs(&mut self) {
-        self.options.costs = None;
-    }
-
-    /// Turns budgets that are shares into bytes, so that plans made later have the budgets of the first one.
-    pub(crate) fn fix_budgets(&mut self, in_core_peak_bytes: u64) {
-        for size in [&mut self.options.device_memory, &mut self.options.host_memory].into_iter().flatten() {
-            *size = MemorySize::Bytes(size.resolve(in_core_peak_bytes));
-        }
-    }
 }
 
-/// A device that can be named in [`DeviceOptions::device`].
+/// A device that can be named in [`DeviceOptions::name`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceDescription {
     /// The name to give.
@@ -117,9 +110,9 @@ const DEVICES: &str = "host, null, vulkan, vulkan:NUMBER, vulkan:NAME";
 /// Where the system refuses what the host device needs.
 pub fn devices() -> Result<Vec<DeviceDescription>, Error> {
     let mut all = Vec::new();
-    for name in ["host", "null"] {
-        let machine = Machine::open(&DeviceOptions { device: name.to_string(), ..DeviceOptions::default() })?;
-        let limits = machine.device.limits().clone();
+    for name in [DeviceName::host(), DeviceName::null()] {
+        let device = open(&DeviceOptions { name: name.clone(), ..DeviceOptions::default() })?;
+        let limits = device.limits().clone();
         let (name, description) = (name.to_string(), limits.name.clone());
         all.push(DeviceDescription { name, description, limits: Ok(limits), matrix_types: Vec::new() });
     }
@@ -130,7 +123,8 @@ pub fn devices() -> Result<Vec<DeviceDescription>, Error> {
             let description = format!("{} ({}; {})", adapter.name, adapter.kind, adapter.driver);
             let opened = match adapter.lacks {
                 Some(lacks) => Err(format!("{description} lacks {lacks}")),
-                None => vulkan(&name, &DeviceOptions::default()).map_err(|error| error.to_string()),
+                None => vulkan(Some(&adapter.index.to_string()), &DeviceOptions::default())
+                    .map_err(|error| error.to_string()),
             };
             let matrix_types =
                 opened.as_ref().map(|device| matrix_types(device.offer().cooperative)).unwrap_or_default();
@@ -155,7 +149,11 @@ fn matrix_types(offered: Option<Cooperative>) -> Vec<DataType> {
     types.into_iter().filter_map(|(is_offered, data_type)| is_offered.then_some(data_type)).collect()
 }
 
-fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+/// Opens the device that the options name.
+///
+/// # Errors
+/// An unknown name, no threads, tiles that there cannot be, or what the system refuses.
+pub(crate) fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
     if options.threads == Some(0) {
         return Err(Error::Option { reason: "a device needs at least one thread".to_string() });
     }
@@ -163,8 +161,8 @@ fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
         let limits = Limits { memory_bytes: DESCRIBED_BYTES_MAX, ..described.limits() };
         return null_device(NullDevice::with_limits(limits), &described.name, options);
     }
-    match options.device.as_str() {
-        "host" => {
+    match (options.name.backend(), options.name.adapter()) {
+        ("host", None) => {
             let usual = HostOptions::default();
             let settings = HostOptions {
                 threads: options.threads,
@@ -176,26 +174,28 @@ fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
             };
             Ok(Arc::new(HostDevice::new(&settings).map_err(|error| refused("host", error))?))
         }
-        "null" => null_device(NullDevice::new(NullProfile::Tiled), "null", options),
-        name if name == "vulkan" || name.starts_with("vulkan:") => Ok(Arc::new(vulkan(name, options)?)),
-        name => {
+        ("null", None) => null_device(NullDevice::new(NullProfile::Tiled), "null", options),
+        ("vulkan", adapter) => Ok(Arc::new(vulkan(adapter, options)?)),
+        _ => {
+            let name = &options.name;
             let reason = format!("there is no device '{name}' (there are: {DEVICES})");
             Err(Error::Option { reason })
         }
     }
 }
 
-/// A device of the machine's Vulkan drivers: `vulkan` for the first, `vulkan:` and its number or a part of its name.
-fn vulkan(name: &str, options: &DeviceOptions) -> Result<VulkanDevice, Error> {
+/// A device of the machine's Vulkan drivers: the first, or by its number or a part of its name.
+fn vulkan(adapter: Option<&str>, options: &DeviceOptions) -> Result<VulkanDevice, Error> {
     let usual = VulkanOptions::default();
     let settings = VulkanOptions {
-        device: name.strip_prefix("vulkan:").map(str::to_string),
+        device: adapter.map(str::to_string),
         tiled: options.tiled,
         tile_size_bytes: options.tile_size,
         heap_bytes_max: options.heap_size.unwrap_or(usual.heap_bytes_max),
         ..usual
     };
-    VulkanDevice::open(&settings).map_err(|error| refused(name, error))
+    let name = || adapter.map_or("vulkan".to_string(), |adapter| format!("vulkan:{adapter}"));
+    VulkanDevice::open(&settings).map_err(|error| refused(&name(), error))
 }
 
 /// Why a device cannot be opened.

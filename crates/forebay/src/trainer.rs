@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use forebay_device::{Device, DeviceUsage};
 use forebay_model::program::Role;
+use forebay_model::training::TrainingOptions;
 use forebay_model::Tensor;
 use forebay_plan::plan::Statistics;
 use forebay_plan::saved_costs::Unknown;
@@ -17,6 +18,7 @@ use forebay_runtime::{Decision, StepMoves};
 use serde_json::Value;
 
 use crate::budget::MemorySize;
+use crate::builder::TrainerBuilder;
 use crate::checkpoint::Checkpoint;
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
@@ -63,7 +65,8 @@ pub struct Evaluation {
 /// A model in training, within its budgets. Memory is taken at the first step and given back on drop.
 pub struct Trainer {
     model: Model,
-    options: TrainerOptions,
+    options: TrainingOptions,
+    on_nan: OnNan,
     engine: Engine,
     training: BTreeMap<u64, LossPlan>,
     evaluation: BTreeMap<u64, LossPlan>,
@@ -72,12 +75,17 @@ pub struct Trainer {
 }
 
 impl Trainer {
+    /// A trainer with defaults for everything that is not said.
+    pub fn builder(model: &Model) -> TrainerBuilder {
+        TrainerBuilder::new(model.clone())
+    }
+
     /// Plans training on the device that the options name.
     ///
     /// # Errors
     /// A model that cannot be trained as asked, a device that cannot be had, or budgets that are too small.
     pub fn new(model: Model, options: TrainerOptions) -> Result<Trainer, Error> {
-        let machine = Machine::open(&options.device)?;
+        let machine = Machine::open(&options.engine)?;
         Trainer::on(model, options, machine)
     }
 
@@ -86,19 +94,20 @@ impl Trainer {
     /// # Errors
     /// A model that cannot be trained as asked, or budgets that are too small.
     pub fn with_device(model: Model, options: TrainerOptions, device: Arc<dyn Device>) -> Result<Trainer, Error> {
-        let machine = Machine::with_device(&options.device, device)?;
+        let machine = Machine::with_device(&options.engine, device)?;
         Trainer::on(model, options, machine)
     }
 
     fn on(model: Model, options: TrainerOptions, mut machine: Machine) -> Result<Trainer, Error> {
-        let plan = LossPlan::training(&model, &options, options.batch_size, &machine)?;
-        machine.fix_budgets(plan.compiled.step.plan().statistics.in_core_peak_bytes);
-        machine.forget_costs();
+        let TrainerOptions { training: options, engine, batch_size, on_nan } = options;
+        let plan = LossPlan::training(&model, &options, batch_size, &machine, engine.planning.costs.as_ref())?;
+        machine.options.memory.fix_budgets(plan.compiled.step.plan().statistics.in_core_peak_bytes);
         let batch_size = plan.inputs.iter().find_map(|port| port.shape.first().copied()).unwrap_or(1);
         let engine = Engine::new(machine, plan.initial_values());
         Ok(Trainer {
             model,
             options,
+            on_nan,
             engine,
             training: BTreeMap::from([(batch_size, plan)]),
             evaluation: BTreeMap::new(),
@@ -140,13 +149,13 @@ impl Trainer {
     pub fn step(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<StepReport, Error> {
         let batch_size = self.batch_size_of(&batch)?;
         if !self.training.contains_key(&batch_size) {
-            let plan = LossPlan::training(&self.model, &self.options, Some(batch_size), self.engine.machine())?;
+            let plan = LossPlan::training(&self.model, &self.options, Some(batch_size), self.engine.machine(), None)?;
             self.training.insert(batch_size, plan);
         }
         let Some(plan) = self.training.get_mut(&batch_size) else { unreachable!("it was made above") };
         let step = self.step_count + 1;
         let fed = plan.check(batch, labels, step)?;
-        let stops = self.options.on_nan == OnNan::Stop;
+        let stops = self.on_nan == OnNan::Stop;
         let runner = self.engine.activate((Purpose::Training, batch_size), &plan.compiled)?;
         feed(runner, &fed)?;
         let mut loss = f32::NAN;
@@ -237,7 +246,7 @@ impl Trainer {
     pub fn checkpoint(&self, position: &Value) -> Result<Checkpoint, Error> {
         Ok(Checkpoint {
             step: self.step_count,
-            seed: self.options.training.seed,
+            seed: self.options.seed,
             position: position.clone(),
             tensors: self.engine.values()?,
             source: Default::default(),
@@ -273,11 +282,12 @@ impl Trainer {
         if let Some(name) = checkpoint.tensors.keys().find(|name| !changing.contains_key(*name)) {
             return refuse(format!("it has a tensor '{name}', which this training run does not have"));
         }
-        if self.options.training.seed != checkpoint.seed {
-            // Random kernels carry the seed, so the plans are made again.
+        if self.options.seed != checkpoint.seed {
+            // Random kernels carry the seed, so the plans are made again. A seed changes no duration.
             let mut options = self.options.clone();
-            options.training.seed = checkpoint.seed;
-            let plan = LossPlan::training(&self.model, &options, Some(self.batch_size), self.engine.machine())?;
+            options.seed = checkpoint.seed;
+            let (machine, costs) = (self.engine.machine(), self.costs());
+            let plan = LossPlan::training(&self.model, &options, Some(self.batch_size), machine, Some(&costs))?;
             self.training = BTreeMap::from([(self.batch_size, plan)]);
             self.evaluation.clear();
             self.options = options;
@@ -295,17 +305,16 @@ impl Trainer {
     pub fn set_device_memory(&mut self, size: Option<MemorySize>) -> Result<(), Error> {
         let in_core_peak_bytes = self.statistics().in_core_peak_bytes;
         let size = size.map(|size| MemorySize::Bytes(size.resolve(in_core_peak_bytes)));
-        let before = std::mem::replace(&mut self.engine.machine_mut().options.device_memory, size);
+        let before = std::mem::replace(&mut self.engine.machine_mut().options.memory.device_memory, size);
         let Some(main) = self.training.get_mut(&self.batch_size) else { unreachable!("it is made with the trainer") };
         if let Err(error) = main.compiled.replan(self.engine.machine()) {
-            self.engine.machine_mut().options.device_memory = before;
+            self.engine.machine_mut().options.memory.device_memory = before;
             return Err(error);
         }
         // The others are made again when they are needed.
         let batch_size = self.batch_size;
         self.training.retain(|&size, _| size == batch_size);
         self.evaluation.clear();
-        self.options.device.device_memory = size;
         self.engine.retire()
     }
 
@@ -334,7 +343,7 @@ impl Trainer {
         self.main().compiled.measured_costs()
     }
 
-    /// Launches of which [`DeviceOptions::costs`](crate::DeviceOptions::costs) says nothing, so that they are estimated.
+    /// Launches of which [`PlanningOptions::costs`](crate::PlanningOptions::costs) says nothing, so that they are estimated.
     pub fn unknown_costs(&self) -> Option<&Unknown> {
         self.main().compiled.unknown_costs()
     }
@@ -350,7 +359,7 @@ impl Trainer {
     }
 
     /// When every command so far ran, in the format of Perfetto and chrome://tracing. Empty unless
-    /// [`DeviceOptions::trace`] was set.
+    /// [`MeasuringOptions::trace`](crate::MeasuringOptions::trace) was set.
     pub fn trace(&mut self) -> Value {
         self.engine.trace()
     }

@@ -5,15 +5,14 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::golden::Case;
-use common::{host, indices, recipe, trainer};
-use forebay::training::{Loss, TrainingOptions};
+use common::{host, indices, recipe, trainer, trainer_options};
+use forebay::training::Loss;
 use forebay::{
-    DeviceOptions, Error, HostTensor, MemoryMode, MemorySize, Model, OnNan, Session, SessionOptions, Trainer,
-    TrainerOptions,
+    EngineOptions, Error, HostTensor, MemoryMode, MemorySize, Model, OnNan, Session, SessionOptions, Trainer,
 };
 
 fn session(case: &Case) -> Session {
-    Session::new(&case.model(), &SessionOptions { device: host(1), batch_size: None }).unwrap()
+    Session::builder(&case.model()).engine(host(1)).build().unwrap()
 }
 
 #[test]
@@ -46,10 +45,12 @@ fn an_index_beyond_the_table_is_refused() {
 #[test]
 fn a_computed_index_beyond_the_table_is_refused() {
     for device_memory in [None, Some(MemorySize::Bytes(indices::least_memory_bytes()))] {
-        indices::are_refused_when_out_of_range(&DeviceOptions { device_memory, ..host(2) });
+        let mut engine = host(2);
+        engine.memory.device_memory = device_memory;
+        indices::are_refused_when_out_of_range(&engine);
     }
     for memory in [MemoryMode::Direct, MemoryMode::Cooperative, MemoryMode::Automatic] {
-        indices::are_refused_when_out_of_range(&DeviceOptions { memory, ..host(2) });
+        indices::are_refused_when_out_of_range(&host(2).memory_mode(memory));
     }
 }
 
@@ -57,7 +58,8 @@ fn a_computed_index_beyond_the_table_is_refused() {
 fn a_batch_of_ignored_labels_is_named_as_such() {
     let case = Case::read("digits-cnn");
     let loss = Loss::SoftmaxCrossEntropy { class_axis: Some(1), ignore_index: Some(-100) };
-    let training = TrainingOptions { loss, ..recipe(&case) };
+    let mut training = recipe(&case);
+    training.loss = loss;
     let (batch, _) = case.batch(0);
     let labels = HostTensor::from_i64(&[50], &[-100; 50]);
     let mut strict = trainer(case.model(), training.clone(), host(1));
@@ -67,7 +69,8 @@ fn a_batch_of_ignored_labels_is_named_as_such() {
     assert!(error.to_string().contains("-100") && !error.to_string().contains("learning rate"), "{error}");
     assert!(strict.parameters().unwrap() == before);
 
-    let options = TrainerOptions { device: host(1), on_nan: OnNan::Continue, ..TrainerOptions::new(training) };
+    let mut options = trainer_options(training, host(1));
+    options.on_nan = OnNan::Continue;
     let mut stubborn = Trainer::new(case.model(), options).unwrap();
     assert!(stubborn.step(batch, labels).unwrap().loss.is_nan());
     let finite = |tensor: &HostTensor| tensor.to_f32().unwrap().iter().all(|value| value.is_finite());
@@ -104,7 +107,8 @@ fn a_loss_that_is_no_number_leaves_everything_as_before() {
     assert!(everything(&trainer) == before);
     assert!(trainer.step(batch, labels.clone()).unwrap().loss.is_finite(), "and training goes on");
 
-    let options = TrainerOptions { device: host(2), on_nan: OnNan::Continue, ..TrainerOptions::new(recipe(&case)) };
+    let mut options = trainer_options(recipe(&case), host(2));
+    options.on_nan = OnNan::Continue;
     let mut stubborn = Trainer::new(case.model(), options).unwrap();
     assert!(stubborn.step(poisoned, labels).unwrap().loss.is_nan());
     assert_eq!(stubborn.step_count(), 1);
@@ -118,7 +122,7 @@ fn broken_models_are_errors() {
     for length in [1, 7, 100, bytes.len() / 2, bytes.len() - 1] {
         // A cut may fall between two fields; then the rest must still be refused or run.
         if let Ok(model) = Model::from_bytes(&bytes[..length]) {
-            let _ = Session::new(&model, &SessionOptions { device: host(1), batch_size: None });
+            let _ = Session::builder(&model).engine(host(1)).build();
         }
     }
 }
@@ -126,14 +130,16 @@ fn broken_models_are_errors() {
 #[test]
 fn options_without_meaning_are_refused() {
     let case = Case::read("digits-cnn");
-    let with = |device: DeviceOptions, batch_size| {
-        Session::new(&case.model(), &SessionOptions { device, batch_size }).err().expect("refused").to_string()
+    let with = |engine: EngineOptions, batch_size| {
+        let mut options = SessionOptions::default();
+        (options.engine, options.batch_size) = (engine, batch_size);
+        Session::new(&case.model(), &options).err().expect("refused").to_string()
     };
-    let unknown = with(DeviceOptions { device: "tpu".to_string(), ..host(1) }, None);
+    let unknown = with(host(1).device("tpu".parse().unwrap()), None);
     assert_eq!(unknown, "there is no device 'tpu' (there are: host, null, vulkan, vulkan:NUMBER, vulkan:NAME)");
-    assert!(with(DeviceOptions { threads: Some(0), ..host(1) }, None).contains("at least one thread"));
+    assert!(with(host(0), None).contains("at least one thread"));
     for device in ["host", "null"] {
-        let tiles = DeviceOptions { device: device.to_string(), tile_size: Some(3 << 10), ..host(1) };
+        let tiles = host(1).device(device.parse().unwrap()).tile_size(3 << 10);
         assert!(with(tiles, None).contains("a tile of 3072 bytes"));
     }
     assert!(with(host(1), Some(0)).contains("at least one sample"));
@@ -143,10 +149,10 @@ fn options_without_meaning_are_refused() {
 fn an_open_batch_size_must_be_given() {
     let model = Model::from_file(Case::read("digits-cnn").path("model_dynamic.onnx")).unwrap();
     assert_eq!(model.inputs()[0].to_string(), "x: float32[N, 1, 8, 8]");
-    let error = Session::new(&model, &SessionOptions { device: host(1), batch_size: None }).err().expect("open");
+    let error = Session::builder(&model).engine(host(1)).build().err().expect("open");
     assert!(error.to_string().contains('N'), "{error}");
-    let options = SessionOptions { device: host(1), batch_size: Some(3) };
-    assert_eq!(Session::new(&model, &options).unwrap().inputs()[0].shape, [3, 1, 8, 8]);
+    let session = Session::builder(&model).engine(host(1)).batch_size(3).build().unwrap();
+    assert_eq!(session.inputs()[0].shape, [3, 1, 8, 8]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use common::host;
 use forebay::serde_json::Value;
-use forebay::{command_lines, HostTensor, LaunchOrder, Model, Session, SessionOptions};
+use forebay::{command_lines, HostTensor, LaunchOrder, Model, Session};
 
 fn example(name: &str) -> Model {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/barriers");
@@ -15,9 +15,8 @@ fn example(name: &str) -> Model {
 
 /// Nothing merged: one launch for each operator, and one for each piece of a concatenation.
 fn unmerged(name: &str, order: LaunchOrder) -> Session {
-    let mut device = host(2);
-    (device.fuse, device.order, device.check, device.trace) = (false, order, true, true);
-    Session::new(&example(name), &SessionOptions { device, batch_size: None }).unwrap()
+    let engine = host(2).fuse(false).order(order).check(true).trace(true);
+    Session::builder(&example(name)).engine(engine).build().unwrap()
 }
 
 /// The compute stream's commands but for records, each as its node's name or its kind.

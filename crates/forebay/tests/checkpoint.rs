@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use common::golden::Case;
-use common::{host, recipe, trainer_on};
+use common::{host, recipe, trainer_on, trainer_options};
 use forebay::{Checkpoint, Error, HostTensor, MemorySize, Trainer};
-use serde_json::json;
+use serde_json::{json, Value};
 
 fn directory(test: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("forebay-resume-{test}-{}", std::process::id()));
@@ -19,7 +19,7 @@ fn directory(test: &str) -> PathBuf {
 
 fn trainer_within(case: &Case, budget: Option<MemorySize>) -> Trainer {
     let mut options = host(2);
-    options.device_memory = budget;
+    options.memory.device_memory = budget;
     trainer_on(case.model(), recipe(case), options, None)
 }
 
@@ -79,13 +79,8 @@ fn another_batch_size_and_evaluation_do_not_disturb_training() {
     let case = Case::read("digits-cnn");
     let model = || forebay::Model::from_file(case.path("model_dynamic.onnx")).unwrap();
     let trainer = |budget| {
-        let mut options = host(2);
-        options.device_memory = budget;
-        let options = forebay::TrainerOptions {
-            device: options,
-            batch_size: Some(50),
-            ..forebay::TrainerOptions::new(recipe(&case))
-        };
+        let mut options = trainer_options(recipe(&case), host(2));
+        (options.engine.memory.device_memory, options.batch_size) = (budget, Some(50));
         Trainer::new(model(), options).unwrap()
     };
     let mut plain = trainer(None);
@@ -155,4 +150,21 @@ fn a_checkpoint_that_does_not_fit_the_model_is_not_exported() {
     assert!(error.contains("'stranger'"), "{error}");
     let error = refusal(&|tensors| tensors.clear());
     assert!(error.contains("no tensor of the model"), "{error}");
+}
+
+#[test]
+fn costs_that_were_given_survive_a_checkpoint_with_another_seed() {
+    let case = Case::read("digits-cnn");
+    let trainer = |seed, costs| {
+        let mut options = trainer_options(recipe(&case), host(2));
+        (options.training.seed, options.engine.planning.costs) = (seed, costs);
+        Trainer::new(case.model(), options).unwrap()
+    };
+    let mut measured = trainer(7, None);
+    common::run(&case, &mut measured, 1);
+    let (checkpoint, costs) = (measured.checkpoint(&Value::Null).unwrap(), measured.measured_costs());
+    let mut given = trainer(0, Some(costs.clone()));
+    assert_eq!(given.costs(), costs);
+    given.restore(&checkpoint).unwrap();
+    assert_eq!(given.costs(), costs, "a seed changes no duration");
 }

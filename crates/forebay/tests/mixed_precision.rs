@@ -154,20 +154,7 @@ fn assert_close(values: &[f64], expected: &[f64], tolerance: f64, what: &str) {
 /// `unit` is the distance of numbers of the type around 1: roundings of nearly equal numbers may differ by so much.
 fn check(kind: DataType, round: fn(f64) -> f64, unit: f64) {
     let parameters = Parameters::new();
-    let options = TrainingOptions {
-        loss: Loss::MeanSquaredError,
-        loss_output: None,
-        optimizer: Optimizer::Sgd {
-            learning_rate: LEARNING_RATE as f32,
-            momentum: 0.0,
-            nesterov: false,
-            weight_decay: 0.0,
-        },
-        decay: None,
-        freeze: Vec::new(),
-        seed: 0,
-        gradient_outputs: false,
-    };
+    let options = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::sgd(LEARNING_RATE as f32));
     let mut trainer = trainer(model(kind, &parameters), options, host(2));
     let mut reference = Reference { round, parameters };
     let mut losses = Vec::new();

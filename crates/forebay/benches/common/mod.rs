@@ -19,15 +19,10 @@ pub fn brain() -> PathBuf {
 
 /// Softmax cross-entropy with momentum.
 pub fn training(class_axis: Option<i64>) -> TrainingOptions {
-    TrainingOptions {
-        loss: Loss::SoftmaxCrossEntropy { class_axis, ignore_index: None },
-        loss_output: None,
-        optimizer: Optimizer::Sgd { learning_rate: 0.01, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
-        decay: None,
-        freeze: Vec::new(),
-        seed: 0,
-        gradient_outputs: false,
-    }
+    TrainingOptions::new(
+        Loss::SoftmaxCrossEntropy { class_axis, ignore_index: None },
+        Optimizer::Sgd { learning_rate: 0.01, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
+    )
 }
 
 /// The value in the middle; the mean of the two middle ones where there are two; no number of none.

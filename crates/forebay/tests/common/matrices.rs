@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{DataType, DeviceOptions, Error, HostTensor, MemorySize, Model, Trainer};
+use forebay::{DataType, EngineOptions, Error, HostTensor, MemorySize, Model, Trainer};
 use serde_json::Value;
 
 use super::{assert_same, onnx, trainer, Run};
@@ -70,19 +70,13 @@ fn run(trainer: &mut Trainer) -> Run {
 }
 
 /// Trains within budgets down to the least: the bits are those of the unlimited run.
-pub fn same_bits_within_every_budget(device: &DeviceOptions) {
+pub fn same_bits_within_every_budget(engine: &EngineOptions) {
     let within = |budget: Option<u64>| {
-        let training = TrainingOptions {
-            loss: Loss::MeanSquaredError,
-            loss_output: None,
-            optimizer: Optimizer::Sgd { learning_rate: 0.05, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
-            decay: None,
-            freeze: Vec::new(),
-            seed: 0,
-            gradient_outputs: false,
-        };
-        let device = DeviceOptions { device_memory: budget.map(MemorySize::Bytes), ..device.clone() };
-        trainer(model(), training, device)
+        let optimizer = Optimizer::Sgd { learning_rate: 0.05, momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+        let training = TrainingOptions::new(Loss::MeanSquaredError, optimizer);
+        let mut engine = engine.clone();
+        engine.memory.device_memory = budget.map(MemorySize::Bytes);
+        trainer(model(), training, engine)
     };
     let mut unlimited = within(None);
     let (peak, minimum) = (unlimited.statistics().in_core_peak_bytes, unlimited.statistics().minimum_budget_bytes);
