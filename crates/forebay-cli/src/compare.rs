@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use forebay::serde_json::Value;
-use forebay::{EngineOptions, HostTensor, MemoryMode, Model, Trainer, TrainerOptions};
+use forebay::{EngineOptions, MemoryMode, Model, Tensor, Trainer, TrainerOptions};
 
 use crate::failure::Failure;
 use crate::feeding::Tensors;
@@ -39,7 +39,7 @@ pub fn compare(
     model: Model,
     mut options: TrainerOptions,
     batch: &Tensors,
-    labels: &HostTensor,
+    labels: &Tensor,
 ) -> Result<Option<Comparison>, Failure> {
     let EngineOptions { memory, planning, measuring, .. } = &mut options.engine;
     (memory.device_memory, memory.mode, memory.eviction) = (None, MemoryMode::Planned, None);

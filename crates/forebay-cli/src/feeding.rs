@@ -3,32 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use forebay::data::{self, npy, npz, Array, Batch, DataSet, InputDescription, LabelKind, Requirements};
-use forebay::{Dimension, HostTensor, Model, Port, Trainer};
+use forebay::data::{self, npy, npz, DataSet, InputDescription, LabelKind, Requirements};
+use forebay::{Dimension, Model, Port, Tensor, Trainer};
 
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
 use crate::output;
 
 /// Tensors by name.
-pub type Tensors = BTreeMap<String, HostTensor>;
-
-/// An array as a tensor; both are packed and little-endian.
-pub fn tensor(array: Array) -> HostTensor {
-    HostTensor { data_type: array.data_type(), shape: array.shape().to_vec(), bytes: array.into_bytes().into() }
-}
-
-/// A tensor as an array.
-pub fn array(tensor: &HostTensor) -> Result<Array, Failure> {
-    Array::new(tensor.data_type, tensor.shape.clone(), tensor.bytes.to_vec())
-        .ok_or_else(|| Failure::Failed(format!("{}{:?} does not hold its bytes", tensor.data_type, tensor.shape)))
-}
-
-/// A batch as inputs and labels.
-pub fn tensors(batch: Batch) -> (Tensors, HostTensor) {
-    let inputs = batch.inputs.into_iter().map(|(name, array)| (name, tensor(array))).collect();
-    (inputs, tensor(batch.labels))
-}
+pub type Tensors = BTreeMap<String, Tensor>;
 
 /// Opens a data set for a trainer.
 ///
@@ -64,7 +47,7 @@ pub fn read_inputs(arguments: &RunArguments, model: &Model) -> Result<Tensors, F
         }
         let mut inputs = Tensors::new();
         for (name, file) in &arguments.input {
-            if inputs.insert(name.clone(), tensor(npy::read(file)?)).is_some() {
+            if inputs.insert(name.clone(), npy::read(file)?).is_some() {
                 return Err(Failure::Usage(format!("input {name} was given twice")));
             }
         }
@@ -72,10 +55,10 @@ pub fn read_inputs(arguments: &RunArguments, model: &Model) -> Result<Tensors, F
     };
     let names = model.inputs().into_iter().map(|port| port.name);
     if path.is_dir() {
-        return names.map(|name| Ok((name.clone(), tensor(npy::read(&input_file(path, &name))?)))).collect();
+        return names.map(|name| Ok((name.clone(), npy::read(&input_file(path, &name))?))).collect();
     }
     let mut archive = npz::Archive::open(path)?;
-    names.map(|name| Ok((name.clone(), tensor(archive.read(&name)?)))).collect()
+    names.map(|name| Ok((name.clone(), archive.read(&name)?))).collect()
 }
 
 fn input_file(folder: &Path, name: &str) -> std::path::PathBuf {
@@ -85,7 +68,7 @@ fn input_file(folder: &Path, name: &str) -> std::path::PathBuf {
 /// The size of a batch dimension that the model leaves open, as the inputs have it.
 pub fn batch_size_of(model: &Model, inputs: &Tensors) -> Option<u64> {
     model.inputs().iter().find_map(|port| match port.dimensions.first() {
-        Some(Dimension::Symbol(_)) => inputs.get(&port.name)?.shape.first().copied(),
+        Some(Dimension::Symbol(_)) => inputs.get(&port.name)?.shape().first().copied(),
         _ => None,
     })
 }

@@ -59,7 +59,7 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
     }
     for (name, tensor) in &outputs {
         let file = files.get(name).map(|file| format!(" in {}", file.display())).unwrap_or_default();
-        output::say(&format!("{name}: {}{:?}{file}", tensor.data_type, tensor.shape));
+        output::say(&format!("{name}: {}{:?}{file}", tensor.data_type(), tensor.shape()));
     }
     report.lines().iter().for_each(|line| output::say(line));
     Ok(())
@@ -91,7 +91,7 @@ fn write_outputs(folder: &Path, files: &BTreeMap<String, PathBuf>, outputs: &Ten
     let mut complete = Vec::new();
     for (name, tensor) in outputs {
         let path = &files[name];
-        complete.push((path, npy::pending(path, &feeding::array(tensor)?)?));
+        complete.push((path, npy::pending(path, tensor)?));
     }
     let started = Instant::now();
     let mut told = false;

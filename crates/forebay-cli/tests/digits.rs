@@ -247,12 +247,12 @@ fn the_brain_folder_is_read_as_the_recipe_says() {
     let mut set = forebay::data::open(&folder, &requirements).unwrap();
     assert_eq!(set.sample_count(), 1);
     let batch = set.batch(&[0]).unwrap();
-    let values = batch.inputs["x"].to_f64();
+    let values = forebay::data::convert::to_f64(&batch.inputs["x"]);
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     // Mean and deviation as the golden log has them; the air around the head is 0.
     assert_eq!(least as f32, (-40.383575560554625f64 / 75.79854689613617) as f32);
     let mut counts = [0; 3];
-    batch.labels.to_f64().into_iter().for_each(|label| counts[label as usize] += 1);
+    forebay::data::convert::to_f64(&batch.labels).into_iter().for_each(|label| counts[label as usize] += 1);
     assert_eq!(counts, [820014, 136351, 75827]);
 }
 

@@ -247,6 +247,6 @@ fn a_model_without_inputs_runs_without_them() {
     let model = folder.write("constant.onnx", &model);
     assert_says(&success(&["run", &model, "--output-dir", &folder.text("out")]), &["y: float32[3]"]);
     let y = forebay::data::npy::read(&folder.path("out/y.npy")).unwrap();
-    assert_eq!(y, forebay::data::Array::from_f32(&[3], &[-1.0; 3]));
+    assert_eq!(y, forebay::Tensor::from_f32(&[3], &[-1.0; 3]));
     assert_says(&failure(2, &["run", &digits_model()]), &["input 'x: float32[", "--input NAME=FILE.npy"]);
 }

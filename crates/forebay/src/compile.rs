@@ -166,7 +166,7 @@ fn add_constants(program: &mut Program) -> Result<(), Error> {
         let desc =
             tensor.ty().packed().map_err(|error| Error::Option { reason: format!("constant '{name}': {error}") })?;
         let operand = program::Operand { buffer, offset_bytes: 0, desc };
-        program.persistent.push(program::Port { name, shape: tensor.shape.clone(), operand });
+        program.persistent.push(program::Port { name, shape: tensor.shape().to_vec(), operand });
     }
     Ok(())
 }

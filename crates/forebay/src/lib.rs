@@ -3,12 +3,12 @@
 //! A model runs within the device memory that it is given, and computes the same bits whatever that is:
 //!
 //! ```
-//! use forebay::{HostTensor, Model, Session};
+//! use forebay::{Tensor, Model, Session};
 //!
 //! # fn main() -> Result<(), forebay::Error> {
 //! let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
 //! let mut session = Session::builder(&model).device_memory("1MiB".parse()?).build()?;
-//! let outputs = session.run([("x".to_string(), HostTensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]))].into())?;
+//! let outputs = session.run([("x".to_string(), Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]))].into())?;
 //! assert_eq!(outputs["logits"].shape, [50, 10]);
 //! # Ok(())
 //! # }
@@ -18,7 +18,7 @@
 //!
 //! ```
 //! use forebay::training::Optimizer;
-//! use forebay::{HostTensor, Model, Trainer};
+//! use forebay::{Tensor, Model, Trainer};
 //!
 //! # fn main() -> Result<(), forebay::Error> {
 //! let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
@@ -27,7 +27,7 @@
 //!     .freeze("conv1.*")
 //!     .device_memory("50%".parse()?) // of what a step takes without a budget
 //!     .build()?;
-//! let (x, labels) = (HostTensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), HostTensor::from_i64(&[50], &[7; 50]));
+//! let (x, labels) = (Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), Tensor::from_i64(&[50], &[7; 50]));
 //! let first = trainer.step([("x".to_string(), x.clone())].into(), labels.clone())?;
 //! let second = trainer.step([("x".to_string(), x)].into(), labels)?;
 //! assert!(second.loss < first.loss);
@@ -36,7 +36,7 @@
 //! ```
 //!
 //! Eager work on streams of one's own choosing ([`eager`]): a [`Context`] on a device, its [`Stream`]s and [`Event`]s, and
-//! [`Tensor`]s in its memory.
+//! [`DeviceTensor`]s in its memory.
 //!
 //! | module | holds |
 //! |---|---|
@@ -88,11 +88,11 @@ pub use forebay_memory as memory;
 pub use forebay_memory::size::{self as budget, MemorySize};
 pub use forebay_model::graph::Attribute;
 pub use forebay_model::graph::Dimension;
-pub use forebay_model::{training, Tensor as HostTensor};
+pub use forebay_model::{training, Tensor};
 pub use forebay_plan::plan::{Plan, Statistics};
 pub use forebay_plan::{LaunchOrder, MachineDescription, SavedCosts};
 pub use forebay_runtime::eager::managed::{self, ManagedBuffer, ManagedMemory, ManagedOptions};
-pub use forebay_runtime::eager::{self, Context, ContextOptions, Event, Stream, StreamGuard, Tensor};
+pub use forebay_runtime::eager::{self, Context, ContextOptions, DeviceTensor, Event, Stream, StreamGuard};
 pub use forebay_runtime::{RuntimeError, StepMoves};
 pub use forebay_vulkan as vulkan;
 pub use forecast::{Replan, ReplanReason};

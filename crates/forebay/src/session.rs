@@ -160,7 +160,7 @@ pub(crate) fn feed(runner: &mut Runner, inputs: &BTreeMap<String, Tensor>) -> Re
     for (name, tensor) in inputs {
         // An input that no kernel reads has no place in the plan.
         if runner.plan().inputs.iter().any(|home| home.name == *name) {
-            runner.write_input(name, &tensor.bytes)?;
+            runner.write_input(name, tensor.bytes())?;
         }
     }
     Ok(())

@@ -197,7 +197,7 @@ impl Trainer {
     /// The leading size of a batch whose tensors otherwise have the planned types and shapes.
     fn batch_size_of(&self, batch: &BTreeMap<String, Tensor>) -> Result<u64, Error> {
         let main = self.main();
-        let given = main.inputs.iter().find_map(|port| batch.get(&port.name)?.shape.first().copied());
+        let given = main.inputs.iter().find_map(|port| batch.get(&port.name)?.shape().first().copied());
         let batch_size = given.filter(|&size| size > 0).unwrap_or(self.batch_size);
         let ports: Vec<Port> = main.inputs.iter().map(|port| port.with_batch(self.batch_size, batch_size)).collect();
         port::check_inputs(&ports, batch)?;
@@ -272,8 +272,8 @@ impl Trainer {
         for (name, (_, port)) in changing {
             match checkpoint.tensors.get(name) {
                 None => return refuse(format!("it has no tensor '{name}', which this training run has")),
-                Some(tensor) if tensor.data_type != port.data_type || tensor.shape != port.shape => {
-                    let found = format!("{}{:?}", tensor.data_type, tensor.shape);
+                Some(tensor) if tensor.data_type() != port.data_type || tensor.shape() != port.shape => {
+                    let found = format!("{}{:?}", tensor.data_type(), tensor.shape());
                     return refuse(format!("it holds '{name}' as {found}, this training run as '{port}'"));
                 }
                 Some(_) => {}

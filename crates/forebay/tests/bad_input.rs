@@ -7,9 +7,7 @@ use std::collections::BTreeMap;
 use common::golden::Case;
 use common::{host, indices, recipe, trainer, trainer_options};
 use forebay::training::Loss;
-use forebay::{
-    EngineOptions, Error, HostTensor, MemoryMode, MemorySize, Model, OnNan, Session, SessionOptions, Trainer,
-};
+use forebay::{EngineOptions, Error, MemoryMode, MemorySize, Model, OnNan, Session, SessionOptions, Tensor, Trainer};
 
 fn session(case: &Case) -> Session {
     Session::builder(&case.model()).engine(host(1)).build().unwrap()
@@ -20,15 +18,15 @@ fn inputs_are_named_with_their_shapes() {
     let case = Case::read("digits-cnn");
     let mut session = session(&case);
     let x = case.input()["x"].clone();
-    let mut run = |entries: &[(&str, HostTensor)]| {
+    let mut run = |entries: &[(&str, Tensor)]| {
         let inputs = entries.iter().map(|(name, tensor)| (name.to_string(), tensor.clone())).collect();
         session.run(inputs).unwrap_err().to_string()
     };
     assert!(run(&[]).contains("'x: float32[50, 1, 8, 8]' is missing"));
     assert!(run(&[("x", x.clone()), ("z", x.clone())]).contains("no input 'z'"));
-    let flat = HostTensor::new(x.data_type, &[50, 64], x.bytes.clone()).unwrap();
+    let flat = Tensor::new(x.data_type(), &[50, 64], x.bytes()).unwrap();
     assert!(run(&[("x", flat)]).contains("float32[50, 64]"));
-    let integers = HostTensor::from_i64(&[50, 1, 8, 8], &[0; 3200]);
+    let integers = Tensor::from_i64(&[50, 1, 8, 8], &[0; 3200]);
     assert!(run(&[("x", integers)]).contains("int64[50, 1, 8, 8]"));
 }
 
@@ -37,7 +35,7 @@ fn an_index_beyond_the_table_is_refused() {
     let case = Case::read("tiny-gpt");
     let mut values = case.input()["x"].to_i64().unwrap();
     values[70] = 256;
-    let inputs = BTreeMap::from([("x".to_string(), HostTensor::from_i64(&[8, 64], &values))]);
+    let inputs = BTreeMap::from([("x".to_string(), Tensor::from_i64(&[8, 64], &values))]);
     let error = session(&case).run(inputs).unwrap_err();
     assert_eq!(error, Error::Index { name: "x".to_string(), value: 256, position: vec![1, 6], limit: 256 });
 }
@@ -61,7 +59,7 @@ fn a_batch_of_ignored_labels_is_named_as_such() {
     let mut training = recipe(&case);
     training.loss = loss;
     let (batch, _) = case.batch(0);
-    let labels = HostTensor::from_i64(&[50], &[-100; 50]);
+    let labels = Tensor::from_i64(&[50], &[-100; 50]);
     let mut strict = trainer(case.model(), training.clone(), host(1));
     let before = strict.parameters().unwrap();
     let error = strict.step(batch.clone(), labels.clone()).unwrap_err();
@@ -73,7 +71,7 @@ fn a_batch_of_ignored_labels_is_named_as_such() {
     options.on_nan = OnNan::Continue;
     let mut stubborn = Trainer::new(case.model(), options).unwrap();
     assert!(stubborn.step(batch, labels).unwrap().loss.is_nan());
-    let finite = |tensor: &HostTensor| tensor.to_f32().unwrap().iter().all(|value| value.is_finite());
+    let finite = |tensor: &Tensor| tensor.to_f32().unwrap().iter().all(|value| value.is_finite());
     assert!(stubborn.parameters().unwrap().values().all(finite), "gradients were 0");
 }
 
@@ -84,9 +82,9 @@ fn labels_are_checked_before_the_step() {
     let (batch, labels) = case.batch(0);
     let mut values = labels.to_i64().unwrap();
     values[3] = 10;
-    let error = trainer.step(batch.clone(), HostTensor::from_i64(&[50], &values)).unwrap_err();
+    let error = trainer.step(batch.clone(), Tensor::from_i64(&[50], &values)).unwrap_err();
     assert_eq!(error, Error::Label { value: 10, position: vec![3], classes: 10 });
-    let error = trainer.step(batch, HostTensor::from_i64(&[49], &values[..49])).unwrap_err();
+    let error = trainer.step(batch, Tensor::from_i64(&[49], &values[..49])).unwrap_err();
     assert!(matches!(error, Error::Input { .. }), "{error}");
     assert_eq!(trainer.step_count(), 0);
 }
@@ -97,7 +95,7 @@ fn a_loss_that_is_no_number_leaves_everything_as_before() {
     let (batch, labels) = case.batch(0);
     let mut poisoned = batch["x"].to_f32().unwrap();
     poisoned[0] = f32::NAN;
-    let poisoned = BTreeMap::from([("x".to_string(), HostTensor::from_f32(&batch["x"].shape, &poisoned))]);
+    let poisoned = BTreeMap::from([("x".to_string(), Tensor::from_f32(batch["x"].shape(), &poisoned))]);
     let mut trainer = trainer(case.model(), recipe(&case), host(2));
     trainer.step(batch.clone(), labels.clone()).unwrap();
     let everything = |trainer: &Trainer| (trainer.parameters().unwrap(), trainer.state().unwrap());

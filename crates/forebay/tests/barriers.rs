@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use common::host;
 use forebay::serde_json::Value;
-use forebay::{command_lines, HostTensor, LaunchOrder, Model, Session};
+use forebay::{command_lines, LaunchOrder, Model, Session, Tensor};
 
 fn example(name: &str) -> Model {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/barriers");
@@ -63,7 +63,7 @@ fn slice(events: &[Value], name: &str) -> (f64, f64) {
 #[test]
 fn both_sides_of_a_diamond_run_at_the_same_time() {
     let mut session = unmerged("diamond.onnx", LaunchOrder::default());
-    let x = HostTensor::from_f32(&[1, 16, 256, 256], &[0.5; 16 * 256 * 256]);
+    let x = Tensor::from_f32(&[1, 16, 256, 256], &[0.5; 16 * 256 * 256]);
     // A machine with other work may run both threads one after the other, but not every time.
     let overlap = (0..200).any(|_| {
         session.run([("x".to_string(), x.clone())].into()).unwrap();

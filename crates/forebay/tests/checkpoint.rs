@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use common::golden::Case;
 use common::{host, recipe, trainer_on, trainer_options};
-use forebay::{Checkpoint, Error, HostTensor, MemorySize, Trainer};
+use forebay::{Checkpoint, Error, MemorySize, Tensor, Trainer};
 use serde_json::{json, Value};
 
 fn directory(test: &str) -> PathBuf {
@@ -32,7 +32,7 @@ fn steps(case: &Case, trainer: &mut Trainer, range: std::ops::Range<usize>) -> V
         .collect()
 }
 
-fn everything(trainer: &Trainer) -> BTreeMap<String, HostTensor> {
+fn everything(trainer: &Trainer) -> BTreeMap<String, Tensor> {
     let mut values = trainer.parameters().unwrap();
     values.extend(trainer.state().unwrap());
     values
@@ -93,7 +93,7 @@ fn another_batch_size_and_evaluation_do_not_disturb_training() {
         assert_eq!(disturbed.step(batch.clone(), labels.clone()).unwrap().loss.to_bits(), expected, "step {step}");
         let evaluation = disturbed.evaluate(batch, labels).unwrap();
         assert!(evaluation.loss.is_finite());
-        assert_eq!(evaluation.logits.shape, [50, 10]);
+        assert_eq!(evaluation.logits.shape(), [50, 10]);
         // A smaller batch is a step as well, so both runs do it.
         let expected = plain.step(part.clone(), part_labels.clone()).unwrap().loss.to_bits();
         assert_eq!(disturbed.step(part, part_labels).unwrap().loss.to_bits(), expected, "part of step {step}");
@@ -103,11 +103,11 @@ fn another_batch_size_and_evaluation_do_not_disturb_training() {
     assert!(disturbed.usage().heap_peak_bytes <= budget);
 }
 
-fn first_rows(tensor: &HostTensor, rows: u64) -> HostTensor {
-    let row_bytes = tensor.bytes.len() / tensor.shape[0] as usize;
-    let mut shape = tensor.shape.clone();
+fn first_rows(tensor: &Tensor, rows: u64) -> Tensor {
+    let row_bytes = tensor.bytes().len() / tensor.shape()[0] as usize;
+    let mut shape = tensor.shape().to_vec();
     shape[0] = rows;
-    HostTensor::new(tensor.data_type, &shape, &tensor.bytes[..row_bytes * rows as usize]).unwrap()
+    Tensor::new(tensor.data_type(), &shape, &tensor.bytes()[..row_bytes * rows as usize]).unwrap()
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_checkpoint_that_does_not_fit_the_model_is_not_exported() {
     let trainer = trainer_within(&case, None);
     let good = trainer.checkpoint(&json!(null)).unwrap();
     let path = directory("no-export");
-    let refusal = |change: &dyn Fn(&mut BTreeMap<String, HostTensor>)| {
+    let refusal = |change: &dyn Fn(&mut BTreeMap<String, Tensor>)| {
         let mut bad = good.clone();
         change(&mut bad.tensors);
         let error = bad.export(&case.model(), &path).unwrap_err();
@@ -144,9 +144,9 @@ fn a_checkpoint_that_does_not_fit_the_model_is_not_exported() {
     let parameter = trainer.parameters().unwrap().into_keys().next().unwrap();
     let error = refusal(&|tensors| drop(tensors.remove(&statistic)));
     assert!(error.contains(&statistic) && error.contains("running statistics"), "{error}");
-    let error = refusal(&|tensors| drop(tensors.insert(parameter.clone(), HostTensor::from_f32(&[1], &[0.0]))));
+    let error = refusal(&|tensors| drop(tensors.insert(parameter.clone(), Tensor::from_f32(&[1], &[0.0]))));
     assert!(error.contains(&parameter) && error.contains("float32[1]"), "{error}");
-    let error = refusal(&|tensors| drop(tensors.insert("stranger".into(), HostTensor::from_f32(&[1], &[0.0]))));
+    let error = refusal(&|tensors| drop(tensors.insert("stranger".into(), Tensor::from_f32(&[1], &[0.0]))));
     assert!(error.contains("'stranger'"), "{error}");
     let error = refusal(&|tensors| tensors.clear());
     assert!(error.contains("no tensor of the model"), "{error}");

@@ -8,9 +8,7 @@ use std::sync::Arc;
 use common::golden::Case;
 use common::{chaos, host, recipe, trainer_on, trainer_options};
 use forebay::managed::Policy;
-use forebay::{
-    Device, DeviceUsage, EngineOptions, Error, HostTensor, MemoryMode, MemorySize, Session, StepMoves, Trainer,
-};
+use forebay::{Device, DeviceUsage, EngineOptions, Error, MemoryMode, MemorySize, Session, StepMoves, Tensor, Trainer};
 
 const MODES: [(MemoryMode, Option<Policy>); 5] = [
     (MemoryMode::Direct, None),
@@ -24,7 +22,7 @@ const MODES: [(MemoryMode, Option<Policy>); 5] = [
 #[derive(Debug, PartialEq)]
 struct Run {
     losses: Vec<u32>,
-    values: BTreeMap<String, HostTensor>,
+    values: BTreeMap<String, Tensor>,
 }
 
 fn run(case: &Case, trainer: &mut Trainer, steps: usize) -> (Run, Vec<Option<StepMoves>>) {
@@ -131,8 +129,8 @@ fn a_loss_that_is_no_number_leaves_everything_as_before() {
         let before = (trainer.parameters().unwrap(), trainer.state().unwrap());
         let (mut batch, labels) = case.batch(1);
         let poisoned: Vec<f32> = batch["x"].to_f32().unwrap().iter().map(|_| f32::NAN).collect();
-        let shape = batch["x"].shape.clone();
-        batch.insert("x".to_string(), HostTensor::from_f32(&shape, &poisoned));
+        let shape = batch["x"].shape();
+        batch.insert("x".to_string(), Tensor::from_f32(shape, &poisoned));
         let error = trainer.step(batch, labels).unwrap_err();
         assert!(matches!(error, Error::NanLoss { step: 2, .. }), "{memory:?}: {error}");
         assert!(before == (trainer.parameters().unwrap(), trainer.state().unwrap()), "{memory:?} {eviction:?}");

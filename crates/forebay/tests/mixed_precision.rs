@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use common::{host, onnx, trainer};
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{DataType, HostTensor, Model};
+use forebay::{DataType, Model, Tensor};
 use half::{bf16, f16};
 
 const IMAGES: usize = 4;
@@ -31,9 +31,9 @@ fn numbers(seed: u64, count: usize) -> Vec<f64> {
     (0..count).map(|_| next()).collect()
 }
 
-fn tensor(shape: &[u64], values: &[f64]) -> HostTensor {
+fn tensor(shape: &[u64], values: &[f64]) -> Tensor {
     let bytes: Vec<u8> = values.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();
-    HostTensor::new(DataType::Float32, shape, bytes).unwrap()
+    Tensor::new(DataType::Float32, shape, bytes).unwrap()
 }
 
 /// Parameters: the filters, their bias, and a matrix.

@@ -12,7 +12,7 @@ use common::golden::{to_f64, Case};
 use common::reference::{forward, gradients, training};
 use common::{assert_same, recipe, run, trainer, trainer_on};
 use forebay::vulkan::{adapters, VulkanDevice, VulkanOptions};
-use forebay::{Device, DeviceName, EngineOptions, HostTensor, MemorySize, Model, Port, Session};
+use forebay::{Device, DeviceName, EngineOptions, MemorySize, Model, Port, Session, Tensor};
 use forebay_base::{Binding, Command, Kernel};
 use missing::skipped;
 
@@ -216,7 +216,7 @@ fn classifies_as_the_host(name: &str) {
         let ramp = |port: &Port| {
             let count = port.shape.iter().product::<u64>();
             let values: Vec<f32> = (0..count).map(|index| index as f32 / count as f32).collect();
-            (port.name.clone(), HostTensor::from_f32(&port.shape, &values))
+            (port.name.clone(), Tensor::from_f32(&port.shape, &values))
         };
         session.run(ports.iter().map(ramp).collect()).unwrap()
     });

@@ -9,8 +9,9 @@ pub mod protobuf;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use forebay::data::{npz, Array};
+use forebay::data::npz;
 use forebay::serde_json::Value;
+use forebay::Tensor;
 pub use protobuf::{message, number};
 
 /// A file of the repository's examples.
@@ -99,15 +100,15 @@ impl Folder {
     }
 
     /// Writes an archive; gives its path.
-    pub fn archive(&self, name: &str, arrays: &[(&str, &Array)]) -> String {
+    pub fn archive(&self, name: &str, arrays: &[(&str, &Tensor)]) -> String {
         npz::write(&self.path(name), arrays, false).expect("a temporary file");
         self.text(name)
     }
 }
 
 /// Digits inputs of the right shape, all zero.
-pub fn zeros(rows: u64) -> Array {
-    Array::from_f32(&[rows, 1, 8, 8], &vec![0.0; rows as usize * 64])
+pub fn zeros(rows: u64) -> Tensor {
+    Tensor::from_f32(&[rows, 1, 8, 8], &vec![0.0; rows as usize * 64])
 }
 
 /// An ONNX model of one node, with input `x` and output `y` (float32) of the given sizes.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{DataType, HostTensor, Port, Trainer};
+use forebay::{DataType, Port, Tensor, Trainer};
 
 /// Whatever ends a bench.
 pub type Failure = Box<dyn std::error::Error>;
@@ -35,13 +35,13 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// A batch of inputs and labels that fit a trainer, the same in every run.
-pub fn batch(trainer: &Trainer) -> (BTreeMap<String, HostTensor>, HostTensor) {
+pub fn batch(trainer: &Trainer) -> (BTreeMap<String, Tensor>, Tensor) {
     let inputs = trainer.inputs().iter().map(|port| (port.name.clone(), noise(port))).collect();
     (inputs, labels(trainer.labels()))
 }
 
 /// Numbers that look random, the same in every run.
-fn noise(port: &Port) -> HostTensor {
+fn noise(port: &Port) -> Tensor {
     let count = port.shape.iter().product::<u64>();
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let values: Vec<f32> = (0..count)
@@ -53,14 +53,14 @@ fn noise(port: &Port) -> HostTensor {
         })
         .collect();
     match port.data_type {
-        DataType::Int64 => HostTensor::from_i64(&port.shape, &vec![0; count as usize]),
-        _ => HostTensor::from_f32(&port.shape, &values),
+        DataType::Int64 => Tensor::from_i64(&port.shape, &vec![0; count as usize]),
+        _ => Tensor::from_f32(&port.shape, &values),
     }
 }
 
 /// Two classes in turn, in pieces as objects have them.
-fn labels(port: &Port) -> HostTensor {
+fn labels(port: &Port) -> Tensor {
     let count = port.shape.iter().product::<u64>();
     let values: Vec<i64> = (0..count).map(|i| i64::from(i / 16 % 2 == 0)).collect();
-    HostTensor::from_i64(&port.shape, &values)
+    Tensor::from_i64(&port.shape, &values)
 }

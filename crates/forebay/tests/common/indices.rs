@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{EngineOptions, Error, HostTensor, MemorySize, Model, RuntimeError, Session};
+use forebay::{EngineOptions, Error, MemorySize, Model, RuntimeError, Session, Tensor};
 
 use forebay_base::{Kernel, Launch};
 
@@ -31,15 +31,15 @@ fn model() -> Model {
 }
 
 /// Indices in range, but for one.
-fn input(wrong: Option<f32>) -> HostTensor {
+fn input(wrong: Option<f32>) -> Tensor {
     let mut values: Vec<f32> = (0..INDICES[0] * INDICES[1]).map(|i| (i * 7 % ROWS) as f32 - 3.0).collect();
     if let Some(index) = wrong {
         values[ELEMENT] = index;
     }
-    HostTensor::from_f32(&INDICES.map(|size| size as u64), &values)
+    Tensor::from_f32(&INDICES.map(|size| size as u64), &values)
 }
 
-fn fed(wrong: Option<f32>) -> BTreeMap<String, HostTensor> {
+fn fed(wrong: Option<f32>) -> BTreeMap<String, Tensor> {
     BTreeMap::from([("x".to_string(), input(wrong))])
 }
 
@@ -82,7 +82,7 @@ pub fn are_refused_when_out_of_range(engine: &EngineOptions) {
     }
 
     let [rows, columns] = INDICES.map(|size| size as u64);
-    let labels = HostTensor::from_f32(&[rows, columns, COLUMNS as u64], &vec![0.5; element_count()]);
+    let labels = Tensor::from_f32(&[rows, columns, COLUMNS as u64], &vec![0.5; element_count()]);
     let mut trainer = trainer(model(), training(), engine.clone());
     let first = trainer.step(fed(None), labels.clone()).unwrap().loss;
     let before = trainer.parameters().unwrap();

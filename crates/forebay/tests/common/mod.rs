@@ -13,7 +13,7 @@ use std::sync::Arc;
 use forebay::device::chaos::ChaosDevice;
 use forebay::device::host::{HostDevice, HostOptions};
 use forebay::training::{DecayRule, Loss, Optimizer, TrainingOptions};
-use forebay::{Device, EngineOptions, HostTensor, Model, Trainer, TrainerOptions};
+use forebay::{Device, EngineOptions, Model, Tensor, Trainer, TrainerOptions};
 use golden::Case;
 
 /// The host device with so many threads.
@@ -99,7 +99,7 @@ pub struct Run {
     /// One per step.
     pub losses: Vec<u32>,
     /// By name.
-    pub values: BTreeMap<String, HostTensor>,
+    pub values: BTreeMap<String, Tensor>,
 }
 
 /// Trains on the case's first batches.

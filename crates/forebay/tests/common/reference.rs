@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay::{EngineOptions, HostTensor, Session};
+use forebay::{EngineOptions, Session, Tensor};
 
 use super::golden::{to_f64, Case};
 use super::{recipe, trainer, with_learning_rate};
@@ -46,7 +46,7 @@ pub fn training(case: &Case, engine: EngineOptions) {
         let (batch, labels) = case.batch(step);
         case.compare_loss(step, trainer.step(batch, labels).unwrap().loss);
     }
-    let values = |tensors: BTreeMap<String, HostTensor>| -> BTreeMap<String, Vec<f64>> {
+    let values = |tensors: BTreeMap<String, Tensor>| -> BTreeMap<String, Vec<f64>> {
         let floats = tensors.iter().filter(|(_, tensor)| tensor.to_f32().is_some());
         floats.map(|(name, tensor)| (name.clone(), to_f64(tensor))).collect()
     };
