@@ -29,7 +29,7 @@ use again::Again;
 use common::golden::Case;
 use common::{recipe, trainer_on};
 use counting::{counts, Counts};
-use forebay::vulkan::{VulkanDevice, VulkanOptions};
+use forebay_vulkan::{VulkanDevice, VulkanOptions};
 use forebay::{Device, EngineOptions};
 use layout::{arena, tensors, Layout};
 use recorder::Recorder;

@@ -3,8 +3,8 @@
 //! [`operations`] lowers a step's launches as the Vulkan device does. Its operands are regions of Forebay's memories; a
 //! [layout](crate::layout) makes them places in buffers.
 
-use forebay::device::DeviceError;
-use forebay::vulkan::kernels::{lower, Dispatch, Offer};
+use forebay_device::DeviceError;
+use forebay_vulkan::kernels::{lower, Dispatch, Offer};
 use forebay_base::{Binding, Command, Region};
 
 use crate::recorder::Step;

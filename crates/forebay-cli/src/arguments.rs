@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use forebay::device::host::threads_of;
 use forebay::managed::Policy;
 use forebay::{DeviceName, EngineOptions, LaunchOrder, MemoryMode, MemorySize};
+use forebay_device::host::threads_of;
 
 use crate::export_arguments::ExportArguments;
 use crate::heap_arguments::{byte_count, HeapArguments};

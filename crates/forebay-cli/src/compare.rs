@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use forebay::serde_json::Value;
 use forebay::{EngineOptions, MemoryMode, Model, Tensor, Trainer, TrainerOptions};
+use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::feeding::Tensors;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use forebay::data::{self, npy, npz, DataSet, InputDescription, LabelKind, Requirements};
-use forebay::{Dimension, Model, Port, Tensor, Trainer};
+use forebay::data::{self, npy, npz, DataSet};
+use forebay::{Dimension, Model, Tensor, Trainer};
 
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
@@ -18,21 +18,7 @@ pub type Tensors = BTreeMap<String, Tensor>;
 /// # Errors
 /// Data that is missing, corrupt, or does not fit the model.
 pub fn open(data: &str, trainer: &Trainer, input_scale: f64) -> Result<DataSet, Failure> {
-    let inputs = trainer.inputs().iter().map(input_description).collect::<Result<_, _>>()?;
-    let labels = trainer.labels();
-    let kind = match trainer.class_axis() {
-        Some(_) => LabelKind::Classes,
-        None => LabelKind::Values(labels.data_type),
-    };
-    let label_shape = labels.shape.get(1..).unwrap_or_default().to_vec();
-    Ok(data::open(data, &Requirements { inputs, input_scale, labels: kind, label_shape })?)
-}
-
-fn input_description(port: &Port) -> Result<InputDescription, Failure> {
-    let Some((_, sample_shape)) = port.shape.split_first() else {
-        return Err(Failure::Failed(format!("input {port} has no batch axis, so no data set can feed it")));
-    };
-    Ok(InputDescription { name: port.name.clone(), data_type: port.data_type, sample_shape: sample_shape.to_vec() })
+    Ok(data::open(data, &trainer.data_requirements(input_scale)?)?)
 }
 
 /// Reads the inputs of `forebay run`.

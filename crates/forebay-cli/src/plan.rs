@@ -1,12 +1,12 @@
 //! `forebay plan`: how a model would run, without running it.
 
-use forebay::budget::format_bytes;
 use forebay::documents::{self, Unknown};
-use forebay::serde_json::{self, Value};
+use forebay::format_bytes;
 use forebay::{
     command_lines, memory_picture, Explanation, MachineDescription, Model, Plan, SavedCosts, Session, SessionOptions,
     Statistics, Trainer, TrainerOptions,
 };
+use serde_json::{self, Value};
 
 use crate::arguments::{MemoryKind, PlanArguments};
 use crate::failure::Failure;

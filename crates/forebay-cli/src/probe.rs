@@ -1,8 +1,8 @@
 //! `forebay probe`: in which order managed memory evicts.
 
-use forebay::budget::format_bytes;
-use forebay::serde_json::{json, Map, Value};
+use forebay::format_bytes;
 use forebay::{Finding, ProbeOptions};
+use serde_json::{json, Map, Value};
 
 use crate::arguments::{thread_count, PolicyKind, ProbeArguments};
 use crate::chart;

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use forebay::data::{Batch, DataSet, Sampler};
-use forebay::serde_json::{json, Value};
 use forebay::training::Loss;
 use forebay::{
     documents, Checkpoint, Model, OnNan, Replan, ReplanReason, RunTimes, StepReport, Trainer, TrainerOptions,
 };
+use serde_json::{json, Value};
 
 use crate::arguments::{DataChangedKind, MemoryKind, OnNanKind, TrainArguments};
 use crate::budget_file::BudgetFile;

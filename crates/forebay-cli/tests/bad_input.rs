@@ -107,7 +107,7 @@ fn a_budget_below_the_minimum_says_the_minimum_and_who_sets_it() {
     let (model, data) = (digits_model(), digits_data());
     let plan = ["plan", &model, "--train", "--batch-size", "50"];
     let report = common::json(&plan);
-    let minimum = forebay::budget::format_bytes(report["minimum_budget_bytes"].as_u64().unwrap());
+    let minimum = forebay::format_bytes(report["minimum_budget_bytes"].as_u64().unwrap());
     let operator = report["minimum_launch"].as_str().unwrap().to_owned();
     let error = failure(1, &[plan.as_slice(), &["--device-memory", "64KiB"]].concat());
     assert_says(&error, &[&operator]);

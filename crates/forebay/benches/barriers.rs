@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::device::host::{HostDevice, HostOptions};
 use forebay::Device;
 use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{Command, DataType, Kernel, StreamId, TensorDesc};
+use forebay_device::host::{HostDevice, HostOptions};
 use forebay_model::program::{Buffer, BufferId, Operand, Port, Program, ProgramLaunch, Role};
 use forebay_model::training::{training_graph, Loss, Optimizer, TrainingOptions};
 use forebay_model::{infer, lower, onnx};

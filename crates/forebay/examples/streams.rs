@@ -8,9 +8,9 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use forebay::device::chaos::ChaosDevice;
-use forebay::device::host::{HostDevice, HostOptions};
 use forebay::{Context, ContextOptions, DeviceTensor, Event, Stream, Tensor};
+use forebay_device::chaos::ChaosDevice;
+use forebay_device::host::{HostDevice, HostOptions};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

@@ -1,5 +1,10 @@
 //! The devices that there are, and one of them with the limits that its user set.
 
+#[cfg(feature = "vulkan")]
+mod vulkan;
+#[cfg(not(feature = "vulkan"))]
+mod without_vulkan;
+
 use std::sync::Arc;
 
 use forebay_base::{DataType, Limits};
@@ -12,11 +17,11 @@ use forebay_plan::cost::{estimate, estimate_on, Costs};
 use forebay_plan::saved_costs::Unknown;
 use forebay_plan::SavedCosts;
 use forebay_runtime::homes::STAGING_BYTES;
-use forebay_vulkan::kernels::Cooperative;
-use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
 
 use crate::error::Error;
 use crate::options::{DeviceName, DeviceOptions, EngineOptions, PlanningOptions};
+#[cfg(not(feature = "vulkan"))]
+use without_vulkan as vulkan;
 
 /// A device with the limits that its user set.
 pub(crate) struct Machine {
@@ -35,7 +40,7 @@ impl Machine {
     /// An unknown name, no threads, tiles that there cannot be, a folder to spill to that cannot be used, or what the system
     /// refuses.
     pub(crate) fn open(options: &EngineOptions) -> Result<Machine, Error> {
-        Machine::with_device(options, open(&options.device)?)
+        Machine::with_device(options, open_device(&options.device)?)
     }
 
     /// A device of the caller's, on which nothing runs yet.
@@ -111,49 +116,26 @@ const DEVICES: &str = "host, null, vulkan, vulkan:NUMBER, vulkan:NAME";
 pub fn devices() -> Result<Vec<DeviceDescription>, Error> {
     let mut all = Vec::new();
     for name in [DeviceName::host(), DeviceName::null()] {
-        let device = open(&DeviceOptions { name: name.clone(), ..DeviceOptions::default() })?;
+        let device = open_device(&DeviceOptions { name: name.clone(), ..DeviceOptions::default() })?;
         let limits = device.limits().clone();
         let (name, description) = (name.to_string(), limits.name.clone());
         all.push(DeviceDescription { name, description, limits: Ok(limits), matrix_types: Vec::new() });
     }
-    match adapters() {
-        Ok(adapters) if adapters.is_empty() => all.push(no_vulkan("no Vulkan: there is no driver of a device")),
-        Ok(adapters) => all.extend(adapters.into_iter().map(|adapter| {
-            let name = format!("vulkan:{}", adapter.index);
-            let description = format!("{} ({}; {})", adapter.name, adapter.kind, adapter.driver);
-            let opened = match adapter.lacks {
-                Some(lacks) => Err(format!("{description} lacks {lacks}")),
-                None => vulkan(Some(&adapter.index.to_string()), &DeviceOptions::default())
-                    .map_err(|error| error.to_string()),
-            };
-            let matrix_types =
-                opened.as_ref().map(|device| matrix_types(device.offer().cooperative)).unwrap_or_default();
-            let limits = opened.map(|device| device.limits().clone());
-            DeviceDescription { name, description, limits, matrix_types }
-        })),
-        Err(error) => all.push(no_vulkan(&error.to_string())),
-    }
+    all.extend(vulkan::describe());
     Ok(all)
 }
 
-/// What is said of Vulkan where there is none.
-fn no_vulkan(reason: &str) -> DeviceDescription {
-    let (name, description) = ("vulkan".to_string(), "GPUs of every vendor".to_string());
-    DeviceDescription { name, description, limits: Err(reason.to_string()), matrix_types: Vec::new() }
-}
-
-/// Of which types subgroups multiply matrices together.
-fn matrix_types(offered: Option<Cooperative>) -> Vec<DataType> {
-    let Some(Cooperative { float16, bfloat16 }) = offered else { return Vec::new() };
-    let types = [(float16, DataType::Float16), (bfloat16, DataType::BFloat16)];
-    types.into_iter().filter_map(|(is_offered, data_type)| is_offered.then_some(data_type)).collect()
-}
-
-/// Opens the device that the options name.
+/// Opens the device that the options name, for work of one's own: single operations, or several sessions in turn.
+///
+/// ```
+/// let device = forebay::open_device(&forebay::DeviceOptions::default())?;
+/// assert!(device.limits().memory_bytes > 0);
+/// # Ok::<(), forebay::Error>(())
+/// ```
 ///
 /// # Errors
 /// An unknown name, no threads, tiles that there cannot be, or what the system refuses.
-pub(crate) fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+pub fn open_device(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
     if options.threads == Some(0) {
         return Err(Error::Option { reason: "a device needs at least one thread".to_string() });
     }
@@ -175,27 +157,13 @@ pub(crate) fn open(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
             Ok(Arc::new(HostDevice::new(&settings).map_err(|error| refused("host", error))?))
         }
         ("null", None) => null_device(NullDevice::new(NullProfile::Tiled), "null", options),
-        ("vulkan", adapter) => Ok(Arc::new(vulkan(adapter, options)?)),
+        ("vulkan", adapter) => vulkan::open(adapter, options),
         _ => {
             let name = &options.name;
             let reason = format!("there is no device '{name}' (there are: {DEVICES})");
             Err(Error::Option { reason })
         }
     }
-}
-
-/// A device of the machine's Vulkan drivers: the first, or by its number or a part of its name.
-fn vulkan(adapter: Option<&str>, options: &DeviceOptions) -> Result<VulkanDevice, Error> {
-    let usual = VulkanOptions::default();
-    let settings = VulkanOptions {
-        device: adapter.map(str::to_string),
-        tiled: options.tiled,
-        tile_size_bytes: options.tile_size,
-        heap_bytes_max: options.heap_size.unwrap_or(usual.heap_bytes_max),
-        ..usual
-    };
-    let name = || adapter.map_or("vulkan".to_string(), |adapter| format!("vulkan:{adapter}"));
-    VulkanDevice::open(&settings).map_err(|error| refused(&name(), error))
 }
 
 /// Why a device cannot be opened.
@@ -213,18 +181,4 @@ fn null_device(device: NullDevice, name: &str, options: &DeviceOptions) -> Resul
     let tile_bytes = options.tile_size.unwrap_or(usual.tile_size_bytes);
     let heap_bytes = options.heap_size.unwrap_or(usual.heap_size_max_bytes);
     Ok(Arc::new(device.with_heaps(tile_bytes, heap_bytes).map_err(|error| refused(name, error))?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn types_of_matrices_are_those_that_are_offered() {
-        let (none, brain) = (Vec::new(), vec![DataType::BFloat16]);
-        assert_eq!(matrix_types(None), none);
-        assert_eq!(matrix_types(Some(Cooperative { float16: false, bfloat16: true })), brain);
-        let both = matrix_types(Some(Cooperative { float16: true, bfloat16: true }));
-        assert_eq!(both, [DataType::Float16, DataType::BFloat16]);
-    }
 }

@@ -13,7 +13,7 @@ use forebay_runtime::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemo
 use forebay_runtime::RuntimeError;
 
 use crate::error::Error;
-use crate::machine;
+use crate::machine::open_device;
 use crate::options::DeviceOptions;
 
 /// How many of the first chunks are used and timed.
@@ -179,7 +179,7 @@ pub fn probe(options: &ProbeOptions) -> Result<Vec<Finding>, Error> {
             format!("{} chunks are too few for the experiment: at least {CHUNK_COUNT_MIN}", options.chunk_count);
         return Err(Error::Option { reason });
     }
-    let device = machine::open(&options.device)?;
+    let device = open_device(&options.device)?;
     let tile_bytes = device.limits().tile_size_bytes;
     if options.chunk_bytes < tile_bytes || options.chunk_bytes.checked_mul(options.chunk_count + 1).is_none() {
         let reason = format!("a chunk of {} bytes is not possible: at least {tile_bytes}, a tile", options.chunk_bytes);

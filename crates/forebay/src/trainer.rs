@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_data::{InputDescription, LabelKind, Requirements};
 use forebay_device::{Device, DeviceUsage};
+use forebay_memory::size::MemorySize;
 use forebay_model::program::Role;
 use forebay_model::training::TrainingOptions;
 use forebay_model::Tensor;
@@ -17,7 +19,6 @@ use forebay_plan::{Plan, SavedCosts};
 use forebay_runtime::{Decision, StepMoves};
 use serde_json::Value;
 
-use crate::budget::MemorySize;
 use crate::builder::TrainerBuilder;
 use crate::checkpoint::Checkpoint;
 use crate::engine::{Engine, Purpose};
@@ -129,6 +130,30 @@ impl Trainer {
     /// The axis of the logits along which the classes lie; none where the loss has no classes.
     pub fn class_axis(&self) -> Option<usize> {
         self.main().class_axis
+    }
+
+    /// What a data set has to hold to be trained on: [`data::open`](crate::data::open) takes it. Inputs that become floating-point
+    /// numbers are multiplied by `input_scale`.
+    ///
+    /// # Errors
+    /// [`Error::NoBatchAxis`] for an input without a batch axis.
+    pub fn data_requirements(&self, input_scale: f64) -> Result<Requirements, Error> {
+        let describe = |port: &Port| match port.shape.split_first() {
+            Some((_, sample_shape)) => Ok(InputDescription {
+                name: port.name.clone(),
+                data_type: port.data_type,
+                sample_shape: sample_shape.to_vec(),
+            }),
+            None => Err(Error::NoBatchAxis { input: port.to_string() }),
+        };
+        let labels = self.labels();
+        let kind = match self.class_axis() {
+            Some(_) => LabelKind::Classes,
+            None => LabelKind::Values(labels.data_type),
+        };
+        let inputs = self.inputs().iter().map(describe).collect::<Result<_, _>>()?;
+        let label_shape = labels.shape.get(1..).unwrap_or_default().to_vec();
+        Ok(Requirements { inputs, input_scale, labels: kind, label_shape })
     }
 
     /// Steps done, those before a restored checkpoint included.

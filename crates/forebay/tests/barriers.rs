@@ -5,8 +5,8 @@ mod common;
 use std::path::PathBuf;
 
 use common::host;
-use forebay::serde_json::Value;
 use forebay::{command_lines, LaunchOrder, Model, Session, Tensor};
+use serde_json::Value;
 
 fn example(name: &str) -> Model {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/barriers");

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use common::golden::Case;
 use common::{assert_same, host, recipe, run, trainer_on, trainer_options, Run};
-use forebay::device::chaos::ChaosDevice;
-use forebay::device::host::{HostDevice, HostOptions};
 use forebay::{Device, EngineOptions, Error, MemorySize, Trainer};
+use forebay_device::chaos::ChaosDevice;
+use forebay_device::host::{HostDevice, HostOptions};
 use forebay_plan::PlanError;
 
 /// A folder that goes with the test.

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use common::golden::{to_f64, Case};
 use common::reference::{forward, gradients, training};
 use common::{assert_same, recipe, run, trainer, trainer_on};
-use forebay::vulkan::{adapters, VulkanDevice, VulkanOptions};
 use forebay::{Device, DeviceName, EngineOptions, MemorySize, Model, Port, Session, Tensor};
 use forebay_base::{Binding, Command, Kernel};
+use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
 use missing::skipped;
 
 /// Bytes that a binding holds where most tensors are larger.

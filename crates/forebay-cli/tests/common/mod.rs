@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use forebay::data::npz;
-use forebay::serde_json::Value;
 use forebay::Tensor;
 pub use protobuf::{message, number};
+use serde_json::Value;
 
 /// A file of the repository's examples.
 pub fn example(path: &str) -> String {
@@ -48,7 +48,7 @@ pub fn success(arguments: &[&str]) -> String {
 /// Runs the program; it must succeed and print one JSON object.
 pub fn json(arguments: &[&str]) -> Value {
     let stdout = success(&[arguments, &["--json"]].concat());
-    forebay::serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
+    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
 }
 
 /// Runs the program; it must end with this exit code and one error. Gives the error.

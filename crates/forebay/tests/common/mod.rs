@@ -10,10 +10,10 @@ pub mod reference;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use forebay::device::chaos::ChaosDevice;
-use forebay::device::host::{HostDevice, HostOptions};
 use forebay::training::{DecayRule, Loss, Optimizer, TrainingOptions};
 use forebay::{Device, EngineOptions, Model, Tensor, Trainer, TrainerOptions};
+use forebay_device::chaos::ChaosDevice;
+use forebay_device::host::{HostDevice, HostOptions};
 use golden::Case;
 
 /// The host device with so many threads.
