@@ -25,7 +25,7 @@ const KNOWN: &[Known] = &[
     Known {
         name: "forebay-model",
         folder: "",
-        rooms: &["autodiff", "graph", "infer", "lower", "operator", "operators", "program", "tensor"],
+        rooms: &["autodiff", "graph", "infer", "lower", "operator", "operators"],
     },
     Known { name: "forebay-model", folder: "operators", rooms: &["composition", "evaluate"] },
     Known { name: "forebay-plan", folder: "partition", rooms: &["cut", "product"] },

@@ -47,14 +47,13 @@ const CRATES: [(&str, &[&str]); 19] = [
             "forebay-model",
             "forebay-device",
             "forebay-devices",
-            "forebay-vulkan",
             "forebay-data",
             "forebay-offload",
             "forebay-plan",
             "forebay-runtime",
         ],
     ),
-    ("forebay-cli", &["forebay"]),
+    ("forebay-cli", &["forebay", "forebay-data", "forebay-device", "forebay-limits", "forebay-memory"]),
 ];
 
 /// What breaks the rules, one sentence each.

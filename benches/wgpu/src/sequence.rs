@@ -3,7 +3,7 @@
 //! [`operations`] lowers a step's launches as the Vulkan device does. Its operands are regions of Forebay's memories; a
 //! [layout](crate::layout) makes them places in buffers.
 
-use forebay::vulkan::kernels::{lower, Dispatch, Target, Unsupported};
+use forebay_gpu_kernels::{lower, Dispatch, Target, Unsupported};
 use forebay_base::{Binding, Command, Region};
 
 use crate::recorder::Step;

@@ -183,7 +183,7 @@ impl Executor {
         };
         for home in executor.plan.persistent.iter().filter(|home| !home.pieces.is_empty()) {
             match contents.get(&home.name) {
-                Some(tensor) => executor.write_home(home, &tensor.bytes)?,
+                Some(tensor) => executor.write_home(home, tensor.bytes())?,
                 None => executor.write_pieces(home, &[])?,
             }
         }

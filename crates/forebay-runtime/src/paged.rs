@@ -132,7 +132,7 @@ impl PagedExecutor {
             trace: None,
         };
         for home in &executor.plan().persistent {
-            let content = contents.get(&home.name).map_or(&[][..], |tensor| &tensor.bytes);
+            let content = contents.get(&home.name).map_or(&[][..], |tensor| tensor.bytes());
             executor.write_pieces(home, content)?;
         }
         executor.device.set_trace(true);

@@ -253,7 +253,7 @@ fn outputs(program: &Program, device: &Arc<HostDevice>, budget: Option<u64>, see
         executor.write_input(&port.name, &bytes).unwrap();
     }
     executor.run().unwrap();
-    let read = |port: &Port| executor.read_output(&port.name).unwrap().bytes.to_vec();
+    let read = |port: &Port| executor.read_output(&port.name).unwrap().bytes().to_vec();
     (program.outputs.iter().map(read).collect(), cut, minimum)
 }
 

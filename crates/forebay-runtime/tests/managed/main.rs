@@ -11,7 +11,9 @@ use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::Device;
 use forebay_memory::eviction::{Advice, Location, Policy};
-use forebay_runtime::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions, Stream, Tensor};
+use forebay_runtime::eager::{
+    Context, ContextOptions, DeviceTensor, ManagedBuffer, ManagedMemory, ManagedOptions, Stream,
+};
 use forebay_runtime::RuntimeError;
 use forebay_testing::Random;
 
@@ -151,7 +153,7 @@ fn what_is_clean_or_dead_is_not_copied() {
     let part = a.tensor(DataType::Float32, &[UNIT_BYTES / 4], UNIT_BYTES / 2).unwrap();
     let refused = part.copy_from(&b.tensor(DataType::Float32, &[UNIT_BYTES / 4], 0).unwrap());
     assert!(matches!(refused, Err(RuntimeError::Managed(_))), "three units at once: {refused:?}");
-    let zeros = Tensor::zeros(&context, DataType::Float32, &[UNIT_BYTES / 4]).unwrap();
+    let zeros = DeviceTensor::zeros(&context, DataType::Float32, &[UNIT_BYTES / 4]).unwrap();
     let fetched_bytes = memory.statistics().fetched_bytes;
     part.copy_from(&zeros).unwrap();
     assert_eq!(memory.statistics().fetched_bytes, fetched_bytes + UNIT_BYTES, "the unit whose other half lives");
