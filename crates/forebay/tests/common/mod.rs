@@ -16,7 +16,7 @@ use forebay_device::host::{HostDevice, HostOptions};
 pub use forebay_testing::onnx;
 use golden::Case;
 
-/// The host device with so many threads.
+/// The host device with this many threads.
 pub fn host(threads: usize) -> EngineOptions {
     EngineOptions::default().threads(threads)
 }
