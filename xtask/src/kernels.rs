@@ -1,5 +1,5 @@
-//! `cargo xtask kernels`: compiles the shaders in `kernels/` to the SPIR-V in `kernels/spirv/`, which is committed so that
-//! building Forebay needs no shader compiler.
+//! `cargo xtask kernels`: compiles the shaders in `kernels/` to the SPIR-V in `crates/forebay-gpu-kernels/spirv/`, which is
+//! committed so that building Forebay needs no shader compiler.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,8 @@ use crate::spirv;
 
 /// What a line of a source begins with that names a shader: then come its name and its definitions.
 const MARK: &str = "// shader: ";
+/// Where compiled shaders are: in the crate that holds them as bytes.
+const COMPILED: &str = "crates/forebay-gpu-kernels/spirv";
 /// The Python packages that hold the compiler, and the library of another version that it loads as its own.
 const PACKAGES: [&str; 2] = ["slangtorch==1.3.21", "slangpy==0.43.1"];
 const COMPILER_VERSION: &str = "2026.12.2";
@@ -158,7 +160,7 @@ fn said(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Makes `kernels/spirv/` hold these files and no others.
+/// Makes the folder of compiled shaders hold these files and no others.
 fn write(shaders: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
     let folder = spirv_folder();
     std::fs::create_dir_all(&folder).map_err(|error| failed("create", &folder, error))?;
@@ -178,7 +180,7 @@ fn write(shaders: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether `kernels/spirv/` holds these files and no others.
+/// Whether the folder of compiled shaders holds these files and no others.
 fn compare(shaders: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
     let differs = |name: &&String| std::fs::read(spirv_folder().join(name)).ok().as_ref() != shaders.get(*name);
     let mut wrong: Vec<String> = shaders.keys().filter(differs).map(|name| format!("{name} differs")).collect();
@@ -187,7 +189,7 @@ fn compare(shaders: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
         println!("kernels: {} shaders are what their sources give", shaders.len());
         return Ok(());
     }
-    Err(format!("kernels/spirv/ is not what kernels/ gives (cargo xtask kernels):\n  {}", wrong.join("\n  ")))
+    Err(format!("{COMPILED} is not what kernels/ gives (cargo xtask kernels):\n  {}", wrong.join("\n  ")))
 }
 
 /// Files that no source declares any more.
@@ -257,7 +259,7 @@ fn fetch(names: &[&str], copies: &[(String, String)], otherwise: &str) -> Result
 }
 
 fn spirv_folder() -> PathBuf {
-    source::root().join("kernels/spirv")
+    source::root().join(COMPILED)
 }
 
 fn scratch_folder() -> PathBuf {

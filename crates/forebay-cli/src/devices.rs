@@ -1,8 +1,8 @@
 //! `forebay devices`: what there is, and what it can do.
 
-use forebay::budget::format_bytes;
-use forebay::serde_json::json;
+use forebay::format_bytes;
 use forebay::DeviceDescription;
+use serde_json::json;
 
 use crate::arguments::DevicesArguments;
 use crate::failure::Failure;
@@ -49,7 +49,7 @@ fn matrix_types(device: &DeviceDescription) -> Vec<String> {
     device.matrix_types.iter().map(ToString::to_string).collect()
 }
 
-fn object(device: &DeviceDescription) -> forebay::serde_json::Value {
+fn object(device: &DeviceDescription) -> serde_json::Value {
     let limits = match &device.limits {
         Ok(limits) => limits,
         Err(reason) => {

@@ -159,7 +159,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let [bad, taken, good] = ["file/below", "taken", "good"].map(|name| folder.path().join(name));
         std::fs::write(folder.path().join("file"), "").unwrap();
-        let weight = forebay::HostTensor::from_f32(&[1], &[1.0]);
+        let weight = forebay::Tensor::from_f32(&[1], &[1.0]);
         let mut checkpoint = Checkpoint::new([("w".to_owned(), weight)].into());
         checkpoint.step = 3;
         let started = SystemTime::UNIX_EPOCH;

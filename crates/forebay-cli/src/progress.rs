@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use forebay::budget::format_bytes;
+use forebay::format_bytes;
 use forebay::StepReport;
 use indicatif::{ProgressBar, ProgressStyle};
 

@@ -44,8 +44,10 @@ use crate::device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
 use crate::host::{check_available, kernels, Use};
 use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 
+mod backend;
 mod lowering;
 
+pub use backend::{described, NullBackend};
 pub use lowering::{Lowered, LoweredCounts};
 
 /// What it says that pages have, in bytes.

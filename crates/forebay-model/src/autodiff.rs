@@ -8,13 +8,12 @@
 mod build;
 pub(crate) mod kernel;
 
-use forebay_base::DataType;
+use forebay_base::{DataType, Tensor};
 
 use crate::error::ModelError;
 use crate::graph::{Graph, Node, Operation, TensorType, ValueId};
 use crate::operator::{Gradient, GradientBuilder, NodeView};
 use crate::operators::decomposition::Action;
-use crate::tensor::Tensor;
 
 pub(crate) use kernel::Application;
 

@@ -11,13 +11,12 @@ mod update;
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
-use forebay_base::{Kernel, TensorDesc};
+use forebay_base::{Kernel, Tensor, TensorDesc};
 
 use crate::error::ModelError;
 use crate::graph::{Graph, Operation, TensorType, ValueId};
 use crate::operator::NodeView;
 use crate::program::{Buffer, BufferId, Operand, Port, Program, ProgramLaunch, Role};
-use crate::tensor::Tensor;
 
 use placement::PieceLocation;
 

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
-use forebay_base::{ByteRange, Kernel, TensorDesc};
+use forebay_base::{ByteRange, Kernel, Tensor, TensorDesc};
 
 use crate::error::ModelError;
-use crate::tensor::Tensor;
 
 /// A logical buffer of a program: its place in [`Program::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -11,12 +11,11 @@ mod tests;
 use std::collections::BTreeSet;
 
 use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
-use forebay_base::{DataType, Kernel};
+use forebay_base::{DataType, Kernel, Tensor};
 
 use crate::autodiff::gradients;
 use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueId};
-use crate::tensor::Tensor;
 
 /// What is minimised.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +30,13 @@ pub enum Loss {
     },
     /// Mean of (prediction - target)^2. Targets are of the prediction's type.
     MeanSquaredError,
+}
+
+impl Default for Loss {
+    /// Softmax cross-entropy along axis 1; every label counts.
+    fn default() -> Loss {
+        Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None }
+    }
 }
 
 /// How parameters follow their gradients.
@@ -89,6 +95,30 @@ impl Optimizer {
             _ => false,
         }
     }
+
+    /// Gradient descent without momentum and decay.
+    pub fn sgd(learning_rate: f32) -> Optimizer {
+        Optimizer::Sgd { learning_rate, momentum: 0.0, nesterov: false, weight_decay: 0.0 }
+    }
+
+    /// Adam with its usual constants (0.9, 0.999, 1e-8), without decay.
+    pub fn adam(learning_rate: f32) -> Optimizer {
+        let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
+        Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay: 0.0, decoupled: false }
+    }
+
+    /// AdamW: Adam with its usual constants, and decoupled decay of 0.01.
+    pub fn adamw(learning_rate: f32) -> Optimizer {
+        let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
+        Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay: 0.01, decoupled: true }
+    }
+}
+
+impl Default for Optimizer {
+    /// Gradient descent with a step size of 0.01.
+    fn default() -> Optimizer {
+        Optimizer::sgd(0.01)
+    }
 }
 
 /// Which parameters decay.
@@ -101,7 +131,16 @@ pub enum DecayRule {
 }
 
 /// How to train.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// ```
+/// use forebay_model::training::{Loss, Optimizer, TrainingOptions};
+///
+/// let mut options = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::sgd(0.05));
+/// options.freeze.push("conv1.*".to_string());
+/// assert_eq!(TrainingOptions::default().loss, Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None });
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct TrainingOptions {
     /// What is minimised.
     pub loss: Loss,
@@ -117,6 +156,13 @@ pub struct TrainingOptions {
     pub seed: u64,
     /// Whether every parameter's gradient is a graph output named `gradient:NAME`.
     pub gradient_outputs: bool,
+}
+
+impl TrainingOptions {
+    /// Training of everything that can be trained.
+    pub fn new(loss: Loss, optimizer: Optimizer) -> TrainingOptions {
+        TrainingOptions { loss, optimizer, ..TrainingOptions::default() }
+    }
 }
 
 /// A training step as a graph.
@@ -279,7 +325,7 @@ fn candidates(graph: &Graph, statistics: &BTreeSet<ValueId>, freeze: &[String]) 
     }
     let is_frozen = |id: ValueId| freeze.iter().any(|pattern| pattern::matches(pattern, &graph.value(id).name));
     let trains = |id: &ValueId| {
-        let is_float = graph.initializers[id].data_type == DataType::Float32;
+        let is_float = graph.initializers[id].data_type() == DataType::Float32;
         is_float && !statistics.contains(id) && !is_frozen(*id)
     };
     Ok(weights.into_iter().filter(trains).collect())
@@ -324,7 +370,7 @@ fn append_optimizer(
         let decays = rule == DecayRule::All || ty.shape.len() >= 2;
         let (kernel, suffixes) = optimizer_kernel(&options.optimizer, decays);
         let name = graph.value(parameter).name.clone();
-        let zeros = vec![0u8; graph.initializers[&parameter].bytes.len()];
+        let zeros = vec![0u8; graph.initializers[&parameter].bytes().len()];
         let mut in_place = vec![parameter];
         for suffix in suffixes {
             let zeros = Tensor::new(ty.data_type, &ty.shape, zeros.clone()).expect("the parameter's own size");

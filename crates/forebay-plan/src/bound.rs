@@ -1,6 +1,6 @@
 //! Bound: a time that no other residency of a plan's launches can beat, with these barriers and this budget.
 //!
-//! Launches between two barriers run in any order, so they are one position of [`crate::swap::bound`]'s proof, or several where
+//! Launches between two barriers run in any order, so they are one position of [`forebay_offload::bound`]'s proof, or several where
 //! launches need the results of others: what needs all that stands before it begins a position, as after a barrier. A position
 //! takes at least as long as the longest chain of its launches that need each other, and as long as they keep all the machine's
 //! workers busy; while the largest of them runs, all that is idle during the whole position and does not fit next to it must be
@@ -33,8 +33,8 @@ use crate::liveness::{Chunk, Liveness, Owner};
 use crate::order::Ordered;
 use crate::plan::Plan;
 use crate::residency::{kinds, Kind};
-use crate::swap::bound::{Block, Origin, Passage, Passages, Position, Prices, Problem, Touch, Workers, Written};
 use crate::ways::LinkDirection;
+use forebay_offload::bound::{Block, Origin, Passage, Passages, Position, Prices, Problem, Touch, Workers, Written};
 
 /// What an end of a command may come early in the simulator, in nanoseconds.
 const EARLY_NS: f64 = 1e-3;

@@ -17,9 +17,9 @@ use crate::cost::Costs;
 use crate::liveness::{Chunk, Liveness};
 use crate::order::Ordered;
 use crate::residency::{kinds, swap_in_during_step_before, Kind, Residency, Segment};
-use crate::swap::launches::{plan_launches, recomputations};
-use crate::swap::schedule::{Direction, MemorySpace, Piece, Schedule};
-use crate::swap::workload::Workload;
+use forebay_offload::launches::{plan_launches, recomputations};
+use forebay_offload::schedule::{Direction, MemorySpace, Piece, Schedule};
+use forebay_offload::workload::Workload;
 use workload::workload;
 
 /// The program with launches that run once more, before those that need what was dropped meanwhile: first with the few that are
@@ -169,7 +169,7 @@ struct Clock {
 
 impl Clock {
     fn new(workload: &Workload, schedule: &Schedule) -> Clock {
-        let run = |launch: &crate::swap::schedule::Launch| {
+        let run = |launch: &forebay_offload::schedule::Launch| {
             (launch.start_ns, launch.start_ns + workload.kernels[launch.kernel].duration_ns.max(1))
         };
         Clock { runs_ns: schedule.launches.iter().map(run).collect() }

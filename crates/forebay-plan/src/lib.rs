@@ -31,7 +31,6 @@
 //! | [`planner`] | runs the passes and picks the best candidate |
 //! | [`mod@check`] | the whole plan, checked independently |
 //! | [`simulate`] | predicted times |
-//! | [`swap`] | residency on an abstract workload: traced steps on described machines |
 
 pub mod alias;
 pub mod always_resident;
@@ -60,7 +59,6 @@ pub mod saved_costs;
 pub mod schedule;
 pub mod simulate;
 pub mod split;
-pub mod swap;
 #[cfg(test)]
 mod testing;
 pub mod ways;

@@ -289,7 +289,8 @@ impl Planner<'_> {
 mod tests {
     use super::*;
     use crate::cost::estimate;
-    use crate::testing::{limits, random_training_program, Random};
+    use crate::testing::{limits, random_training_program, training_program, Random};
+    use forebay_model::program::Role;
 
     fn options(budget: Option<u64>) -> PlanOptions {
         PlanOptions { device_budget_bytes: budget, check: true, ..PlanOptions::default() }
@@ -405,7 +406,7 @@ mod tests {
 
     #[test]
     fn plans_of_a_small_training_step_stay_as_they_are() {
-        let program = random_training_program(&mut Random::new(2), 2);
+        let program = training_program(36 << 16, &[(Role::Parameter, 0), (Role::Constant, 1)]);
         let (limits, costs) = (limits(), estimate(&program, &limits()));
         let whole = plan(&program, &options(None), &limits, &costs).unwrap();
         insta::assert_snapshot!("in_core", text(&whole));

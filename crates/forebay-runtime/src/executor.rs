@@ -183,7 +183,7 @@ impl Executor {
         };
         for backing in executor.plan.persistent.iter().filter(|backing| !backing.pieces.is_empty()) {
             match contents.get(&backing.name) {
-                Some(tensor) => executor.write_backing(backing, &tensor.bytes)?,
+                Some(tensor) => executor.write_backing(backing, tensor.bytes())?,
                 None => executor.write_pieces(backing, &[])?,
             }
         }

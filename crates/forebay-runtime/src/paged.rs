@@ -132,7 +132,7 @@ impl PagedExecutor {
             trace: None,
         };
         for backing in &executor.plan().persistent {
-            let content = contents.get(&backing.name).map_or(&[][..], |tensor| &tensor.bytes);
+            let content = contents.get(&backing.name).map_or(&[][..], |tensor| tensor.bytes());
             executor.write_pieces(backing, content)?;
         }
         executor.device.set_trace(true);

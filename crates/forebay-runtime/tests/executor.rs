@@ -294,9 +294,9 @@ fn persistent_tensors_are_loaded_and_read_back_wherever_they_lie() {
         assert_eq!(executor.read_persistent(&name).unwrap(), tensor);
     }
     let flags = executor.read_persistent("flags").unwrap();
-    assert_eq!(flags.bytes[..], [0; 5], "without contents it is zeros");
+    assert_eq!(flags.bytes()[..], [0; 5], "without contents it is zeros");
     executor.write_persistent("flags", &[1, 0, 1, 0, 1]).unwrap();
-    assert_eq!(executor.read_persistent("flags").unwrap().bytes[..], [1, 0, 1, 0, 1]);
+    assert_eq!(executor.read_persistent("flags").unwrap().bytes()[..], [1, 0, 1, 0, 1]);
     drop(executor);
     assert!(device.holds_nothing());
 }
@@ -309,7 +309,7 @@ fn a_stopped_step_leaves_state_alone_and_generations_in_order() {
     for (step, decision) in [Decision::Continue, Decision::Stop, Decision::Stop, Decision::Continue].iter().enumerate()
     {
         let x = input(step as f32 + 10.0);
-        executor.write_input("x", &x.bytes).unwrap();
+        executor.write_input("x", x.bytes()).unwrap();
         executor
             .run_in_phases(&mut |executor| {
                 assert_eq!(executor.read_output("y")?, x);
@@ -321,7 +321,7 @@ fn a_stopped_step_leaves_state_alone_and_generations_in_order() {
         }
         assert_eq!(executor.read_persistent("w").unwrap(), expected, "step {step}");
     }
-    executor.write_input("x", &input(99.0).bytes).unwrap();
+    executor.write_input("x", input(99.0).bytes()).unwrap();
     executor.run().unwrap();
     assert_eq!(executor.read_persistent("w").unwrap(), input(99.0));
 }
@@ -342,7 +342,7 @@ fn everything_is_given_back_whichever_call_fails() {
 fn after_a_failure_nothing_runs_any_more() {
     let device = CopyDevice::new();
     let mut executor = Executor::new(device.clone(), plan(), &contents()).unwrap();
-    executor.write_input("x", &input(1.0).bytes).unwrap();
+    executor.write_input("x", input(1.0).bytes()).unwrap();
     device.state.lock().unwrap().submissions_left = Some(0);
     assert!(matches!(executor.run(), Err(RuntimeError::Device { .. })));
     device.state.lock().unwrap().submissions_left = None;
@@ -354,7 +354,7 @@ fn after_a_failure_nothing_runs_any_more() {
 #[test]
 fn an_error_between_the_phases_skips_the_update() {
     let mut executor = Executor::new(CopyDevice::new(), plan(), &contents()).unwrap();
-    executor.write_input("x", &input(1.0).bytes).unwrap();
+    executor.write_input("x", input(1.0).bytes()).unwrap();
     let result = executor.run_in_phases(&mut |executor| executor.read_output("z").map(|_| Decision::Continue));
     assert_eq!(result, Err(RuntimeError::UnknownTensor { kind: "output", name: "z".to_string() }));
     assert_eq!(executor.read_persistent("w").unwrap(), contents()["w"]);
@@ -411,14 +411,14 @@ fn memories_take_turns_after_steps_that_succeed() {
     let mut expected = contents()["w"].clone();
     for (step, decision) in [Decision::Continue, Decision::Stop, Decision::Continue].iter().enumerate() {
         let x = input(step as f32 + 10.0);
-        executor.write_input("x", &x.bytes).unwrap();
+        executor.write_input("x", x.bytes()).unwrap();
         executor.run_in_phases(&mut |_| Ok(*decision)).unwrap();
         if *decision == Decision::Continue {
             expected = x;
         }
         assert_eq!(executor.read_persistent("w").unwrap(), expected, "step {step}");
     }
-    executor.write_input("x", &input(99.0).bytes).unwrap();
+    executor.write_input("x", input(99.0).bytes()).unwrap();
     // The outputs' phase runs, the updates fail.
     device.state.lock().unwrap().submissions_left = Some(1);
     assert!(executor.run().is_err());

@@ -11,21 +11,7 @@ use forebay_model::program::{Buffer, BufferId, Operand, Port, Program, ProgramLa
 use forebay_plan::cost::estimate;
 use forebay_plan::{plan, PlanOptions};
 use forebay_runtime::Executor;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
-    }
-
-    fn bytes_of_floats(&mut self, count: u64) -> Vec<u8> {
-        (0..count).flat_map(|_| (self.below(1 << 20) as f32 / (1 << 19) as f32 - 1.0).to_le_bytes()).collect()
-    }
-}
+use forebay_testing::Random;
 
 #[derive(Default)]
 struct Build(Program);
@@ -248,22 +234,26 @@ fn sequence(random: &mut Random, sequences: u64) -> Program {
     build.0
 }
 
+fn bytes_of_floats(random: &mut Random, count: u64) -> Vec<u8> {
+    (0..count).flat_map(|_| random.float().to_le_bytes()).collect()
+}
+
 fn outputs(program: &Program, device: &Arc<HostDevice>, budget: Option<u64>, seed: u64) -> (Vec<Vec<u8>>, usize, u64) {
     let options = PlanOptions { device_budget_bytes: budget, check: true, ..PlanOptions::default() };
     let planned = plan(program, &options, device.limits(), &estimate(program, device.limits())).unwrap();
     let (cut, minimum) = (planned.statistics.launches_cut, planned.statistics.minimum_budget_bytes);
     let mut executor = Executor::new(device.clone(), planned, &BTreeMap::new()).unwrap();
-    let mut random = Random(seed + 77);
+    let mut random = Random::new(seed + 77);
     for port in &program.inputs {
         let count = port.operand.desc.element_count();
         let bytes = match port.operand.desc.data_type() {
             DataType::Int64 => (0..count).flat_map(|_| (random.below(8) as i64).to_le_bytes()).collect(),
-            _ => random.bytes_of_floats(count),
+            _ => bytes_of_floats(&mut random, count),
         };
         executor.write_input(&port.name, &bytes).unwrap();
     }
     executor.run().unwrap();
-    let read = |port: &Port| executor.read_output(&port.name).unwrap().bytes.to_vec();
+    let read = |port: &Port| executor.read_output(&port.name).unwrap().bytes().to_vec();
     (program.outputs.iter().map(read).collect(), cut, minimum)
 }
 
@@ -273,7 +263,7 @@ fn cut_launches(seeds: std::ops::Range<u64>, program: impl Fn(&mut Random, u64) 
     let device = Arc::new(HostDevice::new(&options).unwrap());
     let mut cut = 0;
     for seed in seeds {
-        let mut program = program(&mut Random(seed * 0x9e37_79b9), seed);
+        let mut program = program(&mut Random::new(seed), seed);
         let workspace = |launch: &ProgramLaunch, reads: &[TensorDesc], writes: &[TensorDesc]| {
             device.workspace_bytes(&launch.kernel, reads, writes)
         };

@@ -3,8 +3,8 @@
 use std::ffi::{c_void, CStr};
 
 use ash::{khr, vk};
+use forebay_gpu_kernels::{Cooperative, SUBGROUP_SIZE};
 
-use crate::kernels::{Cooperative, SUBGROUP_SIZE};
 use crate::system::System;
 
 /// Rows, columns and terms of the matrices that shaders are written for.

@@ -13,13 +13,13 @@ use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, S
 use forebay_device::host::spill_file::SpillFile;
 use forebay_device::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
+use forebay_gpu_kernels::{workspace_bytes, Target};
 use forebay_queue::Events;
 
 use crate::batches::submit;
 use crate::disk::{Buffer, DISK_BYTES};
 use crate::frame::Frame;
-use crate::gpu::{failed, Asked, Gpu, Role};
-use crate::kernels::{workspace_bytes, Offer};
+use crate::gpu::{failed, unsupported, Asked, Gpu, Role};
 use crate::memory::{bind_sparse, sparse_needs, Caps, HostAddress, Memories};
 use crate::pipeline::{usual_folder, Pipelines};
 use crate::record::Counters;
@@ -177,8 +177,8 @@ impl VulkanDevice {
     }
 
     /// What decides how kernels run here.
-    pub fn offer(&self) -> &Offer {
-        &self.gpu.offer
+    pub fn target(&self) -> &Target {
+        &self.gpu.target
     }
 
     /// What the driver was given so far.
@@ -340,7 +340,7 @@ impl Device for VulkanDevice {
         reads: &[TensorDesc],
         writes: &[TensorDesc],
     ) -> Result<u64, DeviceError> {
-        workspace_bytes(kernel, reads, writes, &self.gpu.offer)
+        workspace_bytes(kernel, reads, writes, &self.gpu.target).map_err(unsupported)
     }
 
     fn check_room(&self, heap_bytes: u64, host_bytes: u64) -> Result<(), DeviceError> {

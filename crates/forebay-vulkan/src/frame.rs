@@ -42,7 +42,7 @@ pub(crate) struct Frame {
     faults: Vec<FaultWords>,
 }
 
-/// Where a dispatch notes an index out of range (see [`Operand::Fault`](crate::kernels::Operand::Fault)).
+/// Where a dispatch notes an index out of range (see [`Operand::Fault`](forebay_gpu_kernels::Operand::Fault)).
 struct FaultWords {
     address: HostAddress,
     /// The launch's label, and the number of entries that its indices choose from.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use ash::{ext, vk, Device as Functions, Entry};
 use forebay_device::DeviceError;
+use forebay_gpu_kernels::{Cooperative, Target, Unsupported};
 
 use crate::adapter::{choose, Adapter};
 use crate::cooperative::{self, BFloat16Features};
-use crate::kernels::{Cooperative, Offer};
 use crate::system::System;
 
 /// Queues of one family that are used at most: streams take turns.
@@ -51,7 +51,7 @@ pub(crate) struct Gpu {
     pub physical: vk::PhysicalDevice,
     pub adapter: Adapter,
     pub limits: vk::PhysicalDeviceLimits,
-    pub offer: Offer,
+    pub target: Target,
     /// Bindings begin at multiples of this many bytes.
     pub binding_alignment_bytes: u64,
     pub memory: vk::PhysicalDeviceMemoryProperties,
@@ -80,6 +80,11 @@ pub(crate) struct Asked<'a> {
     pub binding_bytes_max: Option<u64>,
     /// At multiples of how many bytes bindings begin, at least; none for what the device offers.
     pub binding_alignment_bytes: Option<u64>,
+}
+
+/// A kernel that cannot be lowered, as an error of the device.
+pub(crate) fn unsupported(error: Unsupported) -> DeviceError {
+    DeviceError::Unsupported { kernel: error.kernel, reason: error.reason }
 }
 
 /// A Vulkan error as one of ours.
@@ -126,7 +131,7 @@ impl Gpu {
         let (compute, copy) = (all(chosen.compute), chosen.copy.map(all).unwrap_or_default());
         let sparse = chosen.sparse.map(|family| queue(family, 0));
         let range_bytes_max = u64::from(limits.max_storage_buffer_range);
-        let offer = Offer {
+        let target = Target {
             groups_max: limits.max_compute_work_group_count[0].min(limits.max_compute_work_group_count[1]).min(65_535),
             binding_bytes_max: asked.binding_bytes_max.map_or(range_bytes_max, |bytes| bytes.min(range_bytes_max)),
             workspace_bytes_max: range_bytes_max,
@@ -143,7 +148,7 @@ impl Gpu {
             physical,
             adapter,
             limits,
-            offer,
+            target,
             memory,
             allocation_bytes_max: vulkan_11.max_memory_allocation_size,
             buffer_bytes_max: maintenance.max_buffer_size,

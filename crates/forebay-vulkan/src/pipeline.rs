@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use ash::vk;
 use forebay_device::DeviceError;
+use forebay_gpu_kernels::{Shader, SUBGROUP_SIZE};
 
 use crate::gpu::{failed, Gpu};
-use crate::kernels::{Shader, SUBGROUP_SIZE};
 
 /// The entry point of every shader.
 const ENTRY_POINT: &CStr = c"main";

@@ -6,10 +6,10 @@ use ash::vk;
 use forebay_base::kernel::Indices;
 use forebay_base::{Launch, Region};
 use forebay_device::DeviceError;
+use forebay_gpu_kernels::{lower, Bound, Dispatch, Operand};
 
 use crate::frame::Frame;
-use crate::gpu::{Gpu, Role};
-use crate::kernels::{lower, Bound, Dispatch, Operand};
+use crate::gpu::{unsupported, Gpu, Role};
 use crate::memory::{BufferLocation, Memories, OwnBlock};
 use crate::pipeline::Pipelines;
 
@@ -78,11 +78,11 @@ impl Recorder<'_> {
             |bindings: &[forebay_base::Binding]| bindings.iter().map(|one| one.desc.clone()).collect::<Vec<_>>();
         let (reads, writes) = (descs(&launch.reads), descs(&launch.writes));
         let workspace_bytes = launch.workspace.map_or(0, |region| region.range.len());
-        let mut offer = self.gpu.offer;
+        let mut target = self.gpu.target;
         if launch.kernel.runs_in_less_workspace() {
-            offer.workspace_bytes_max = offer.workspace_bytes_max.min(workspace_bytes);
+            target.workspace_bytes_max = target.workspace_bytes_max.min(workspace_bytes);
         }
-        let lowered = lower(&launch.kernel, &reads, &writes, &offer)?;
+        let lowered = lower(&launch.kernel, &reads, &writes, &target).map_err(unsupported)?;
         if lowered.workspace_bytes > workspace_bytes {
             let reason = format!(
                 "{} has {workspace_bytes} of {} bytes of scratch",

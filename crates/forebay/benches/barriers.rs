@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::device::host::{HostDevice, HostOptions};
 use forebay::Device;
 use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{Command, DataType, Kernel, StreamId, TensorDesc};
+use forebay_device::host::{HostDevice, HostOptions};
 use forebay_model::program::{Buffer, BufferId, Operand, Port, Program, ProgramLaunch, Role};
 use forebay_model::training::{training_graph, Loss, Optimizer, TrainingOptions};
 use forebay_model::{infer, lower, onnx};
@@ -74,15 +74,10 @@ fn program(path: &Path, train: bool, device: &dyn Device) -> Result<Program, Fai
     }
     infer::infer(&mut graph, None).or_else(|_| infer::infer(&mut graph, Some(8)))?;
     let program = if train {
-        let options = TrainingOptions {
-            loss: Loss::MeanSquaredError,
-            loss_output: None,
-            optimizer: Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
-            decay: None,
-            freeze: Vec::new(),
-            seed: 0,
-            gradient_outputs: false,
-        };
+        let options = TrainingOptions::new(
+            Loss::MeanSquaredError,
+            Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
+        );
         let step = training_graph(&graph, &options)?;
         lower::lower(&step.graph, &step.parameters.into_iter().collect())?
     } else {
@@ -100,7 +95,7 @@ fn name_constants(program: &mut Program) -> Result<(), Failure> {
     for (buffer, tensor) in std::mem::take(&mut program.contents).into_iter().filter(|(id, _)| !known.contains(id)) {
         let operand = Operand { buffer, offset_bytes: 0, desc: tensor.ty().packed()? };
         let name = format!("constant {}", buffer.0);
-        program.persistent.push(Port { name, shape: tensor.shape.clone(), operand });
+        program.persistent.push(Port { name, shape: tensor.shape().to_vec(), operand });
     }
     Ok(())
 }

@@ -43,16 +43,18 @@ pub(crate) struct Compiled {
     pub(crate) index_limits: BTreeMap<String, u64>,
 }
 
-/// Plans a graph whose values all have types. Initializers in `parameters` that the graph updates are parameters.
+/// Plans a graph whose values all have types, with the given costs or estimates. Initializers in `parameters` that the graph
+/// updates are parameters.
 ///
 /// # Errors
-/// A graph that cannot be lowered, a kernel that the device cannot run, or budgets that are too small.
+/// A graph that cannot be lowered, a kernel that the device cannot run, costs of another program, or budgets that are too small.
 pub(crate) fn compile(
     graph: &Graph,
     parameters: &BTreeSet<ValueId>,
     machine: &LimitedDevice,
+    given_costs: Option<&SavedCosts>,
 ) -> Result<Compiled, Error> {
-    let lowering = LoweringOptions { concatenate_in_place: machine.options.fuse };
+    let lowering = LoweringOptions { concatenate_in_place: machine.options.planning.fuse };
     let mut program = lower_with(graph, parameters, &lowering)?;
     let index_limits = index_limits(&program);
     let changing = program
@@ -61,7 +63,7 @@ pub(crate) fn compile(
         .map(|port| (port.name.clone(), (program.buffer(port.operand.buffer).role, resolved(port))))
         .collect();
     add_constants(&mut program)?;
-    if machine.options.fuse {
+    if machine.options.planning.fuse {
         program = fuse(program);
     }
     program.set_workspace(|launch, reads, writes| {
@@ -73,8 +75,8 @@ pub(crate) fn compile(
         .iter()
         .filter_map(|port| Some((port.name.clone(), program.contents.get(&port.operand.buffer)?.clone())))
         .collect();
-    let (costs, unknown) = machine.costs(&program)?;
-    let groups = choose_groups(&program, machine.options.order, machine.device.limits(), &costs)?;
+    let (costs, unknown) = machine.costs(&program, given_costs)?;
+    let groups = choose_groups(&program, machine.options.planning.order, machine.device.limits(), &costs)?;
     let step = step_within(&program, groups.as_deref(), machine, &costs)?;
     program.contents.clear();
     Ok(Compiled {
@@ -164,7 +166,7 @@ fn add_constants(program: &mut Program) -> Result<(), Error> {
         let desc =
             tensor.ty().packed().map_err(|error| Error::Option { reason: format!("constant '{name}': {error}") })?;
         let operand = program::Operand { buffer, offset_bytes: 0, desc };
-        program.persistent.push(program::Port { name, shape: tensor.shape.clone(), operand });
+        program.persistent.push(program::Port { name, shape: tensor.shape().to_vec(), operand });
     }
     Ok(())
 }
@@ -176,7 +178,7 @@ fn step_within(
     machine: &LimitedDevice,
     costs: &Costs,
 ) -> Result<Step, Error> {
-    let (options, limits) = (&machine.options, machine.device.limits());
+    let (options, limits) = (&machine.options.memory, machine.device.limits());
     let shares = [options.device_memory, options.host_memory];
     let in_core_peak_bytes = if shares.iter().any(|size| matches!(size, Some(MemorySize::Percent(_)))) {
         plan_in_groups(program, groups, &PlanOptions::default(), limits, costs)?.statistics.in_core_peak_bytes
@@ -200,7 +202,7 @@ fn step_within(
         device_budget_bytes: resolve(options.device_memory),
         host_budget_bytes: host_bytes.map(|bytes| bytes.saturating_sub(reserved_bytes)),
         spill: machine.spills(),
-        check: options.check || cfg!(debug_assertions),
+        check: machine.options.planning.check || cfg!(debug_assertions),
         ..PlanOptions::default()
     };
     let mut plan =

@@ -72,7 +72,7 @@ impl Engine {
                 }
             }
             let mut runner = Runner::new(self.machine.device.clone(), &compiled.step, &contents)?;
-            if self.machine.options.trace {
+            if self.machine.options.measuring.trace {
                 runner.start_trace();
             }
             self.active = Some((key, runner));
@@ -134,7 +134,7 @@ impl Engine {
             if let Some(trace) = runner.take_trace().filter(|trace| !trace.is_empty()) {
                 self.traces.push((*key, trace));
             }
-            if self.machine.options.trace {
+            if self.machine.options.measuring.trace {
                 runner.start_trace();
             }
         }

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_model::training::{loss_graph, training_graph, Loss, LossGraph, TrainingGraph, TrainingOptions};
 use forebay_model::{Graph, Tensor, ValueId};
+use forebay_plan::SavedCosts;
 
 use crate::compile::{compile, Compiled};
 use crate::error::Error;
 use crate::labels::{self, Classes};
 use crate::machine::LimitedDevice;
 use crate::model::Model;
-use crate::options::TrainerOptions;
 use crate::port::{self, Port};
 
 /// A plan that computes a loss.
@@ -44,20 +44,22 @@ struct Landmarks {
 }
 
 impl LossPlan {
-    /// Plans a training step.
+    /// Plans a training step, with costs of this very step where they are given.
     ///
     /// # Errors
-    /// A model that cannot be trained as asked, or budgets that are too small.
+    /// A model that cannot be trained as asked, costs of another step, or budgets that are too small.
     pub(crate) fn training(
         model: &Model,
-        options: &TrainerOptions,
+        options: &TrainingOptions,
         batch_size: Option<u64>,
         machine: &LimitedDevice,
+        given_costs: Option<&SavedCosts>,
     ) -> Result<LossPlan, Error> {
-        let step = training_graph(&model.open_graph(batch_size)?, &options.training)?;
+        let step = training_graph(&model.open_graph(batch_size)?, options)?;
         let TrainingGraph { loss, prediction, labels, hyperparameters, .. } = step;
         let landmarks = Landmarks { loss, prediction, labels, step: step.step, hyperparameters: Some(hyperparameters) };
-        LossPlan::new(&step.graph, &step.parameters.into_iter().collect(), landmarks, options, machine)
+        let compiled = compile(&step.graph, &step.parameters.into_iter().collect(), machine, given_costs)?;
+        LossPlan::new(&step.graph, compiled, landmarks, &options.loss)
     }
 
     /// Plans an evaluation: the loss and the model's output, with whatever values the parameters then have.
@@ -66,25 +68,18 @@ impl LossPlan {
     /// A model that cannot run, or budgets that are too small.
     pub(crate) fn evaluation(
         model: &Model,
-        options: &TrainerOptions,
+        options: &TrainingOptions,
         batch_size: Option<u64>,
         machine: &LimitedDevice,
     ) -> Result<LossPlan, Error> {
-        let training = &options.training;
-        let graph = loss_graph(&model.open_graph(batch_size)?, &training.loss, training.loss_output.as_deref())?;
+        let graph = loss_graph(&model.open_graph(batch_size)?, &options.loss, options.loss_output.as_deref())?;
         let LossGraph { loss, prediction, labels, .. } = graph;
         let landmarks = Landmarks { loss, prediction, labels, step: None, hyperparameters: None };
-        LossPlan::new(&graph.graph, &BTreeSet::new(), landmarks, options, machine)
+        let compiled = compile(&graph.graph, &BTreeSet::new(), machine, None)?;
+        LossPlan::new(&graph.graph, compiled, landmarks, &options.loss)
     }
 
-    fn new(
-        graph: &Graph,
-        parameters: &BTreeSet<ValueId>,
-        landmarks: Landmarks,
-        options: &TrainerOptions,
-        machine: &LimitedDevice,
-    ) -> Result<LossPlan, Error> {
-        let compiled = compile(graph, parameters, machine)?;
+    fn new(graph: &Graph, compiled: Compiled, landmarks: Landmarks, loss: &Loss) -> Result<LossPlan, Error> {
         let name = |id: ValueId| graph.value(id).name.clone();
         let (labels_name, step) = (name(landmarks.labels), landmarks.step.map(name));
         let hyperparameters = landmarks.hyperparameters.map(name);
@@ -95,7 +90,7 @@ impl LossPlan {
         let labels = added.into_iter().find(|port| port.name == labels_name).ok_or_else(|| missing("label input"))?;
         let ty = graph.ty(landmarks.prediction).ok_or_else(|| missing("input"))?;
         let logits = Port { name: name(landmarks.prediction), data_type: ty.data_type, shape: ty.shape.clone() };
-        let (class_axis, classes) = classes(&options.training.loss, &logits);
+        let (class_axis, classes) = classes(loss, &logits);
         let loss = name(landmarks.loss);
         Ok(LossPlan { compiled, inputs: own, labels, loss, logits, class_axis, classes, step, hyperparameters })
     }

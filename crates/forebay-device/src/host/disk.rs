@@ -15,9 +15,9 @@ use forebay_queue::{Finish, Origin};
 use super::link::Pace;
 use super::lock::lock;
 use super::memory::Address;
-use super::shared::{Shared, Traced};
 use super::spill_file::{SpillFile, BLOCK_BYTES};
 use super::sys::AddressRange;
+use super::tracer::{Traced, Tracer};
 use super::HostOptions;
 use crate::device::DeviceError;
 
@@ -98,17 +98,15 @@ struct Running {
     origin: Origin,
     start: OnceLock<Instant>,
     failed: AtomicBool,
-    shared: Arc<Shared>,
+    tracer: Arc<Tracer>,
     finish: Finish<DeviceError>,
 }
 
 impl Transfer {
     /// Starts the transfer; `finish` is dropped when it is done.
-    pub fn start(self, origin: Origin, shared: Arc<Shared>, finish: Finish<DeviceError>) {
+    pub fn start(self, disk: &Disk, origin: Origin, tracer: Arc<Tracer>, finish: Finish<DeviceError>) {
         let (start, failed) = (OnceLock::new(), AtomicBool::new(false));
-        let running = Arc::new(Running { transfer: self, origin, start, failed, shared, finish });
-        // A spill file is made after the disk.
-        let Some(disk) = running.shared.disk.get() else { return };
+        let running = Arc::new(Running { transfer: self, origin, start, failed, tracer, finish });
         let jobs = if running.transfer.to_disk { &disk.to_disk } else { &disk.from_disk };
         let mut moved = 0;
         while moved < running.transfer.bytes {
@@ -124,7 +122,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         if let Some(&start) = self.start.get() {
             let traced = Traced { name: "copy", bytes: self.transfer.bytes, ..Traced::default() };
-            self.shared.trace(self.origin.stream, start, traced);
+            self.tracer.record(self.origin.stream, start, traced);
         }
     }
 }

@@ -4,6 +4,7 @@
 //! that works (kernels and copies alike) runs on one work-stealing pool of a given number of threads, and a thread that ends
 //! work has streams go on that waited for it. Copies between spaces really move bytes.
 
+mod backend;
 mod copying;
 mod disk;
 mod helper_tasks;
@@ -14,6 +15,7 @@ mod memory;
 mod shared;
 pub mod spill_file;
 mod sys;
+mod tracer;
 mod urgency;
 mod work;
 
@@ -29,6 +31,7 @@ use forebay_queue::{Origin, Progress, Streams};
 
 use crate::device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
 use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
+pub use backend::HostBackend;
 use disk::{Disk, Transfer, DISK_BYTES};
 use link::Link;
 use lock::lock;
@@ -388,11 +391,11 @@ impl Device for HostDevice {
     }
 
     fn set_trace(&self, enabled: bool) {
-        self.shared.set_trace(enabled);
+        self.shared.tracer.set(enabled);
     }
 
     fn take_trace(&self) -> Vec<TraceRecord> {
-        self.shared.take_trace()
+        self.shared.tracer.take()
     }
 }
 

@@ -1,16 +1,15 @@
 //! What all streams of a host device share: the pool of threads and the trace.
 
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
-
-use forebay_base::StreamId;
+use std::time::Instant;
 
 use super::disk::Disk;
 use super::helper_tasks::{HelperTasks, Job};
 use super::link::Link;
 use super::lock::lock;
+use super::tracer::Tracer;
 use super::urgency::Urgency;
-use crate::device::{IndexFault, TraceRecord};
+use crate::device::IndexFault;
 
 /// What all streams of a device share.
 pub(super) struct Shared {
@@ -23,34 +22,18 @@ pub(super) struct Shared {
     pub links: Option<[Link; 2]>,
     /// The way to spill files, once there was one.
     pub disk: OnceLock<Disk>,
-    trace: Mutex<Trace>,
+    /// When commands ran.
+    pub tracer: Arc<Tracer>,
     /// The least of the index faults that were found and not taken.
     index_fault: Mutex<Option<IndexFault>>,
-    birth: Instant,
-}
-
-/// What a command was: see [`TraceRecord`].
-#[derive(Default)]
-pub(super) struct Traced {
-    pub label: Option<u32>,
-    pub name: &'static str,
-    pub bytes: u64,
-    pub worker_time: Duration,
-}
-
-#[derive(Default)]
-struct Trace {
-    enabled: bool,
-    records: Vec<TraceRecord>,
 }
 
 impl Shared {
     pub fn new(pool: rayon::ThreadPool, links: Option<[Link; 2]>, birth: Instant) -> Shared {
         let helper_tasks = Arc::new(HelperTasks::default());
         pool.broadcast(|_| helper_tasks.adopt());
-        let (waiting, disk, trace, index_fault) =
-            (Mutex::default(), OnceLock::new(), Mutex::default(), Mutex::default());
-        Shared { pool, waiting, helper_tasks, links, disk, trace, index_fault, birth }
+        let (waiting, disk, index_fault) = (Mutex::default(), OnceLock::new(), Mutex::default());
+        Shared { pool, waiting, helper_tasks, links, disk, tracer: Arc::new(Tracer::new(birth)), index_fault }
     }
 
     /// Hands a job to the pool, behind those of the same priority. A thread that is free takes the most urgent job.
@@ -109,23 +92,5 @@ impl Shared {
 
     pub fn take_index_fault(&self) -> Option<IndexFault> {
         lock(&self.index_fault).take()
-    }
-
-    pub fn set_trace(&self, enabled: bool) {
-        lock(&self.trace).enabled = enabled;
-    }
-
-    pub fn take_trace(&self) -> Vec<TraceRecord> {
-        std::mem::take(&mut lock(&self.trace).records)
-    }
-
-    /// Records a command that began at `start` and has just ended.
-    pub fn trace(&self, stream: StreamId, start: Instant, what: Traced) {
-        let mut trace = lock(&self.trace);
-        if trace.enabled {
-            let (start, end) = (start - self.birth, self.birth.elapsed());
-            let Traced { label, name, bytes, worker_time } = what;
-            trace.records.push(TraceRecord { stream, label, name, bytes, start, end, worker_time });
-        }
     }
 }

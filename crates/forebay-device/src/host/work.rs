@@ -13,7 +13,8 @@ use super::copying;
 use super::disk::Transfer;
 use super::kernels::{self, View};
 use super::memory::Address;
-use super::shared::{Shared, Traced};
+use super::shared::Shared;
+use super::tracer::Traced;
 use crate::device::{DeviceError, IndexFault};
 
 /// Bytes that one task of a copy moves.
@@ -63,11 +64,20 @@ impl Pool for Shared {
                 let (taken, start, worker_ns) = (AtomicUsize::new(0), OnceLock::new(), AtomicU64::new(0));
                 Pieces { origin, from, to, bytes, direction, taken, start, worker_ns, shared, finish }.spawn();
             }
-            Work::Transfer(transfer) => transfer.start(origin, shared, finish),
+            Work::Transfer(transfer) => {
+                // A spill file is made after the disk.
+                if let Some(disk) = shared.disk.get() {
+                    transfer.start(disk, origin, shared.tracer.clone(), finish);
+                }
+            }
             Work::Fill { to, bytes, pattern } => self.spawn(origin.priority, move || {
                 let start = Instant::now();
                 fill(to, bytes, pattern);
-                shared.trace(origin.stream, start, Traced { name: "fill", bytes: bytes as u64, ..Traced::default() });
+                shared.tracer.record(
+                    origin.stream,
+                    start,
+                    Traced { name: "fill", bytes: bytes as u64, ..Traced::default() },
+                );
                 drop(finish);
             }),
             Work::Launch { launch, reads, writes, workspace } => self.spawn(origin.priority, move || {
@@ -80,7 +90,7 @@ impl Pool for Shared {
                 match outcome {
                     Ok(()) => {
                         let (label, name) = (Some(launch.label), launch.kernel.name());
-                        shared.trace(origin.stream, start, Traced { label, name, ..Traced::default() });
+                        shared.tracer.record(origin.stream, start, Traced { label, name, ..Traced::default() });
                     }
                     Err(failure) => finish.fail(failure),
                 }
@@ -200,7 +210,11 @@ impl Pieces {
         let Some(copy) = Arc::into_inner(self) else { return };
         let (bytes, worker_time) = (copy.bytes as u64, Duration::from_nanos(copy.worker_ns.into_inner()));
         if let Some(&start) = copy.start.get() {
-            copy.shared.trace(copy.origin.stream, start, Traced { name: "copy", bytes, worker_time, label: None });
+            copy.shared.tracer.record(
+                copy.origin.stream,
+                start,
+                Traced { name: "copy", bytes, worker_time, label: None },
+            );
         }
         drop(copy.finish);
     }

@@ -1,6 +1,7 @@
 //! The measured table, and random use against a naive model that keeps actual contents.
 
 use super::*;
+use forebay_testing::Random;
 
 fn units(ids: impl IntoIterator<Item = u64>) -> Vec<UnitId> {
     ids.into_iter().map(UnitId).collect()
@@ -229,17 +230,6 @@ impl Model {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) % end
-    }
-}
-
 fn random_uses(random: &mut Random, model: &Model) -> Vec<(UnitId, Access)> {
     let mut uses = Vec::new();
     for _ in 0..=random.below(3) {
@@ -419,7 +409,7 @@ fn add(queue: &mut EvictionQueue, model: &mut Model, random: &mut Random) {
 fn random_use_equals_a_naive_model_and_loses_nothing() {
     for seed in 1..=60 {
         for policy in [Policy::Driver, Policy::Touch, Policy::Planned] {
-            let mut random = Random(seed * 0x9e37_79b9);
+            let mut random = Random::new(seed);
             let capacity_bytes = 5 + random.below(12);
             let mut queue = EvictionQueue::new(policy, capacity_bytes);
             let (units, order, future) = (BTreeMap::new(), Vec::new(), VecDeque::new());

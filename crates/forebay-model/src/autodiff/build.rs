@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use forebay_base::kernel::{Activation, BinaryOp, ReduceOp, UnaryOp};
-use forebay_base::{DataType, Kernel};
+use forebay_base::{DataType, Kernel, Tensor};
 
 use crate::graph::{Attribute, Node, Operation, TensorType, ValueId};
 use crate::operator::GradientBuilder;
 use crate::operators::decomposition::Action;
-use crate::tensor::Tensor;
 
 impl GradientBuilder<'_> {
     /// A constant: it never trains.

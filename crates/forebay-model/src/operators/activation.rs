@@ -182,8 +182,8 @@ fn thresholded_relu(view: NodeView) -> Result<Decomposition, ModelError> {
     let alpha = view.float("alpha", 1.0)?;
     let mut c = Composer::new(view);
     let x = c.input(0)?;
-    let threshold = c.constant(crate::tensor::Tensor::from_f32(&[], &[alpha]));
-    let zero = c.constant(crate::tensor::Tensor::from_f32(&[], &[0.0]));
+    let threshold = c.constant(forebay_base::Tensor::from_f32(&[], &[alpha]));
+    let zero = c.constant(forebay_base::Tensor::from_f32(&[], &[0.0]));
     let is_above = c.binary(BinaryOp::Greater, &x, &threshold)?;
     let y = c.select(&is_above, &x, &zero)?;
     c.finish(y)

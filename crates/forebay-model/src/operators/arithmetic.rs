@@ -1,12 +1,11 @@
 //! Functions of two and more variables: arithmetic, comparisons, logic, choice; conversion of types.
 
 use forebay_base::kernel::{BinaryOp, UnaryOp};
-use forebay_base::DataType;
+use forebay_base::{DataType, Tensor};
 
 use super::decomposition::{composed, Composer, Decomposition, Part};
 use crate::error::ModelError;
 use crate::operator::{Gradient, NodeView, Operator};
-use crate::tensor::Tensor;
 
 /// The rows.
 pub const ROWS: &[Operator] = &[

@@ -5,7 +5,7 @@
 //! back through the steps (those that the forward pass did not keep are computed again).
 
 use forebay_base::kernel::{Activation, BinaryOp, ReduceOp, UnaryOp};
-use forebay_base::{DataType, Kernel, TensorDesc};
+use forebay_base::{DataType, Kernel, Tensor, TensorDesc};
 
 use super::shapes::{broadcast_shapes, packed_strides};
 use crate::error::ModelError;
@@ -13,7 +13,6 @@ use crate::graph::{Node, TensorType, ValueId};
 use crate::lower::{broadcast, Lowering};
 use crate::operator::{GradientBuilder, NodeView};
 use crate::program::Operand;
-use crate::tensor::Tensor;
 
 /// Writes an operator as a decomposition.
 pub(crate) type Compose = for<'a> fn(NodeView<'a>) -> Result<Decomposition, ModelError>;
@@ -85,7 +84,7 @@ impl<'a> Composer<'a> {
 
     /// A constant tensor.
     pub(crate) fn constant(&mut self, tensor: Tensor) -> Part {
-        let ty = TensorType::new(tensor.data_type, &tensor.shape);
+        let ty = TensorType::new(tensor.data_type(), tensor.shape());
         self.constants.push(tensor);
         Part { source: Source::Constant(self.constants.len() - 1), ty }
     }
@@ -279,7 +278,8 @@ impl Decomposition {
             Source::Constant(i) => &self.constants[i],
             Source::Step(step, _) => &results[step],
         };
-        Tensor::new(part.ty.data_type, &part.ty.shape, tensor.bytes.clone())
+        // The bytes are shared, not copied.
+        tensor.clone().reshaped(&part.ty.shape).filter(|tensor| tensor.data_type() == part.ty.data_type)
     }
 }
 

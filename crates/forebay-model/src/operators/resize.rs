@@ -4,14 +4,13 @@
 //! indices. Nearest by a whole factor, the usual case, is a broadcast.
 
 use forebay_base::kernel::BinaryOp;
-use forebay_base::Kernel;
+use forebay_base::{Kernel, Tensor};
 
 use super::decomposition::{composed, Composer, Decomposition, Part};
 use super::shapes::product;
 use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
-use crate::tensor::Tensor;
 
 /// The rows.
 pub const ROWS: &[Operator] = &[composed!("Resize", resize), composed!("Upsample", resize)];

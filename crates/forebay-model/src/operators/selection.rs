@@ -1,7 +1,7 @@
 //! Operators that take or join parts of tensors.
 
 use forebay_base::kernel::PadMode;
-use forebay_base::{DataType, Kernel};
+use forebay_base::{DataType, Kernel, Tensor};
 
 use super::decomposition::{self, composed, Composer, Decomposition};
 use super::shapes::{attribute_or_input, axes, packed_strides, size};
@@ -9,7 +9,6 @@ use crate::error::ModelError;
 use crate::graph::{Node, TensorType, ValueId};
 use crate::lower::Lowering;
 use crate::operator::{Gradient, GradientBuilder, NodeView, Operator};
-use crate::tensor::Tensor;
 
 /// The rows.
 pub const ROWS: &[Operator] = &[
@@ -64,8 +63,8 @@ fn evaluate_concat(view: &NodeView, inputs: &[Option<&Tensor>]) -> Result<Option
     let mut bytes = Vec::new();
     for block in 0..outer as usize {
         for input in &inputs {
-            let length = input.bytes.len() / outer as usize;
-            bytes.extend_from_slice(&input.bytes[block * length..(block + 1) * length]);
+            let length = input.bytes().len() / outer as usize;
+            bytes.extend_from_slice(&input.bytes()[block * length..(block + 1) * length]);
         }
     }
     Ok(Tensor::new(output.data_type, &output.shape, bytes).map(|tensor| vec![tensor]))

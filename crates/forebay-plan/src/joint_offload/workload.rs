@@ -9,8 +9,8 @@ use crate::always_resident::always_resident;
 use crate::cost::Costs;
 use crate::liveness::Liveness;
 use crate::residency::kinds;
-use crate::swap::workload::{Kernel, Machine, Tensor, Workload, MOST_BYTES};
 use crate::ways::LinkDirection;
+use forebay_offload::workload::{Kernel, Machine, Tensor, Workload, MOST_BYTES};
 
 /// A program's chunks as tensors, its launches as kernels. Small chunks have no bytes, and the device has the fewer.
 pub(super) fn workload(

@@ -207,19 +207,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use forebay_testing::Random;
 
     const QUEUES: usize = 4;
-
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, limit: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0 % limit
-        }
-    }
 
     /// What the contract of commands says, command by command: sets of commands instead of clocks.
     #[derive(Default)]
@@ -259,7 +249,7 @@ mod tests {
             (0..QUEUES).for_each(|_| assert!(timelines.add_queue() < QUEUES));
             let mut block_lifetimes = BlockLifetimes::new(256, true);
             block_lifetimes.add_segment(16 * 256, None);
-            let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+            let random = Random::new(seed);
             Test { random, timelines, block_lifetimes, naive: Naive::default(), blocks: Vec::new() }
         }
 

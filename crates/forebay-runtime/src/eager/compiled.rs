@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forebay_model::graph::Dimension;
 use forebay_model::program::{BufferId, Program, Role};
-use forebay_model::{infer, lower, Graph, Node, Operation, Tensor as HostTensor, TensorType};
+use forebay_model::{infer, lower, Graph, Node, Operation, Tensor, TensorType};
 
 use super::context::Context;
 use super::slice::Span;
@@ -22,7 +22,7 @@ pub(super) enum Slot {
     /// A tensor of this type.
     Tensor(TensorType),
     /// Known contents.
-    Constant(HostTensor),
+    Constant(Tensor),
     /// Left out.
     None,
 }
@@ -135,7 +135,7 @@ fn upload_constants(
             continue;
         }
         let size_bytes = program.buffer(buffer).size_bytes;
-        let (span, position) = transfer::upload(context, stream, &array.bytes, size_bytes, "constants")?;
+        let (span, position) = transfer::upload(context, stream, array.bytes(), size_bytes, "constants")?;
         constants.insert(buffer, Constant { span, written: (stream.queue(), position) });
     }
     Ok(constants)

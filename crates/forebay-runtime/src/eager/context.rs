@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use forebay_device::Device;
-use forebay_model::Tensor as HostTensor;
+use forebay_model::Tensor;
 use forebay_queue::shim::lock;
 use forebay_queue::shim::sync::{Mutex, MutexGuard};
 
@@ -18,7 +18,7 @@ use super::shared::Shared;
 use super::slice::{Slice, Span};
 use super::store::StoreKind;
 use super::stream::{Lease, Stream};
-use super::tensor::Tensor;
+use super::tensor::DeviceTensor;
 use super::timeline::Agent;
 use super::transfer;
 use crate::error::RuntimeError;
@@ -137,12 +137,12 @@ impl Context {
     ///
     /// # Errors
     /// Tensors of another context, no memory, or a failure of the device, then or earlier.
-    pub fn to_host(&self, tensors: &[&Tensor]) -> Result<Vec<HostTensor>, RuntimeError> {
+    pub fn to_host(&self, tensors: &[&DeviceTensor]) -> Result<Vec<Tensor>, RuntimeError> {
         let slices = tensors.iter().map(|tensor| tensor.elements()).collect::<Result<Vec<Slice>, _>>()?;
         let read = self.read(&slices.iter().collect::<Vec<_>>())?;
-        let array = |(tensor, bytes): (&&Tensor, Vec<u8>)| {
+        let array = |(tensor, bytes): (&&DeviceTensor, Vec<u8>)| {
             let refused = || RuntimeError::Tensor { reason: format!("{tensor:?} was read in part") };
-            HostTensor::new(tensor.data_type(), tensor.shape(), bytes).ok_or_else(refused)
+            Tensor::new(tensor.data_type(), tensor.shape(), bytes).ok_or_else(refused)
         };
         tensors.iter().zip(read).map(array).collect()
     }

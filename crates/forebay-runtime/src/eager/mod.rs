@@ -3,15 +3,15 @@
 //! ```
 //! use std::sync::Arc;
 //! use forebay_device::host::{HostDevice, HostOptions};
-//! use forebay_model::Tensor as HostTensor;
-//! use forebay_runtime::eager::{Context, ContextOptions, Stream, Tensor};
+//! use forebay_model::Tensor;
+//! use forebay_runtime::eager::{Context, ContextOptions, Stream, DeviceTensor};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let device = Arc::new(HostDevice::new(&HostOptions::default())?);
 //! let context = Context::new(device, &ContextOptions { record: true, ..ContextOptions::default() })?;
 //! let stream = Stream::new(&context, 0)?;
 //!
-//! let a = Tensor::from_host(&context, &HostTensor::from_f32(&[2, 2], &[1.0, 2.0, 3.0, 4.0]))?;
+//! let a = DeviceTensor::from_host(&context, &Tensor::from_f32(&[2, 2], &[1.0, 2.0, 3.0, 4.0]))?;
 //! let b = a.matmul(&a)?;
 //! stream.wait_stream(&context.current_stream())?; // without this line, `check` below names both operations
 //! let sum = {
@@ -72,4 +72,4 @@ pub use options::ContextOptions;
 pub use recording::{Races, Recording};
 pub use slice::Slice;
 pub use stream::{Stream, StreamGuard};
-pub use tensor::Tensor;
+pub use tensor::DeviceTensor;

@@ -14,7 +14,7 @@ use super::managed::{Buffer, PinnedUnits};
 use super::shared::{Shared, State};
 use super::store::StoreKind;
 use super::stream::Stream;
-use super::tensor::Tensor;
+use super::tensor::DeviceTensor;
 use super::timeline::{Agent, QueueId};
 use super::transfer;
 use crate::error::RuntimeError;
@@ -153,8 +153,8 @@ impl Slice {
     ///
     /// # Errors
     /// Too few bytes, another offset, or a shape without elements.
-    pub fn tensor(&self, data_type: DataType, shape: &[u64]) -> Result<Tensor, RuntimeError> {
-        Tensor::in_slice(self, data_type, shape)
+    pub fn tensor(&self, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
+        DeviceTensor::in_slice(self, data_type, shape)
     }
 
     /// Writes bytes from the host, as many as the slice has. Returns when they have been read.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use forebay_base::DataType;
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_memory::eviction::{Advice, Location, Policy};
-use forebay_model::Tensor as HostTensor;
-use forebay_runtime::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, Tensor};
+use forebay_model::Tensor;
+use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, ManagedBuffer, ManagedMemory};
 use forebay_runtime::RuntimeError;
 
 use super::{bytes, filled, host, options, recording, POLICIES, UNIT_BYTES};
@@ -56,8 +56,8 @@ fn a_prefetch_leaves_index_faults_to_those_who_wait_for_results() {
     let context = Context::new(host(), &ContextOptions::default()).unwrap();
     let memory = ManagedMemory::new(&context, &options(8, Policy::Touch)).unwrap();
     let buffer = memory.buffer(8 * UNIT_BYTES).unwrap();
-    let table = Tensor::from_host(&context, &HostTensor::from_f32(&[3, 1], &[1.0; 3])).unwrap();
-    let indices = Tensor::from_host(&context, &HostTensor::from_i64(&[2], &[0, 3])).unwrap();
+    let table = DeviceTensor::from_host(&context, &Tensor::from_f32(&[3, 1], &[1.0; 3])).unwrap();
+    let indices = DeviceTensor::from_host(&context, &Tensor::from_i64(&[2], &[0, 3])).unwrap();
     let looked_up = context.operation("Gather").input(&table).input(&indices).run_single().unwrap();
     while !context.default_stream().query().unwrap() {
         std::thread::yield_now();

@@ -17,16 +17,17 @@ use forebay_base::{ByteRange, Command, MemoryId, Region};
 use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::Device;
-use forebay_runtime::eager::{Context, ContextOptions, Tensor};
+use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor};
 use forebay_runtime::RuntimeError;
 use forebay_sync::physical::{PhysicalBytes, PhysicalMemory};
 use forebay_sync::race::{check_trace, Hazard, HostAction, Race, TraceEntry, Violation};
+use forebay_testing::Random;
 
 use generator::{generate, Recipe};
 use interleavings::{explore, Bytes, Precedence, Uses};
 use patient::PatientDevice;
 use player::Player;
-use program::{Operator, Program, Random, Step};
+use program::{Operator, Program, Step};
 use reference::Reference;
 
 /// Programs on the chaos device.
@@ -221,7 +222,7 @@ fn record(program: &Program, device_memory_bytes: Option<u64>) -> Option<(Vec<Tr
 }
 
 /// The bytes of a tensor, which only its text names.
-fn region(tensor: &Tensor) -> Region {
+fn region(tensor: &DeviceTensor) -> Region {
     let text = format!("{tensor:?}");
     let numbers = || -> Option<Region> {
         let (memory, range) = text.rsplit_once(" at m")?.1.strip_suffix("])")?.split_once('[')?;

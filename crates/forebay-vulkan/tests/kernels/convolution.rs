@@ -3,7 +3,7 @@
 use forebay_base::kernel::{reduction_block, Activation, Convolution, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{compare, packed, rounding, run, strided, vulkan, Random, Tensor};
+use crate::compare::{compare, packed, rounding, run, strided, vulkan, Random, RandomTensors, Tensor};
 use crate::spatial::{layout, sliding};
 
 /// A convolution with its operands.

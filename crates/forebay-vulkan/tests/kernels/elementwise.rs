@@ -3,7 +3,7 @@
 use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{compare, packed, Random, Tensor};
+use crate::compare::{compare, packed, Random, RandomTensors, Tensor};
 use crate::layout::{read, written, ALL};
 
 const REAL_OPS: [UnaryOp; 22] = [

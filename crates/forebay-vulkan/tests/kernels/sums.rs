@@ -3,7 +3,7 @@
 use forebay_base::kernel::{reduction_block_rows, Activation, ReduceOp, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{self, compare, element, packed, strided, vulkan, Machine, Random, Tensor};
+use crate::compare::{self, compare, element, packed, strided, vulkan, Machine, Random, RandomTensors, Tensor};
 use crate::normalization::{layouts, row_by_row, variances, SHAPES};
 
 const EPSILON: f32 = 1e-3;

@@ -6,8 +6,6 @@
 //! the race checker does.
 
 mod catalogue;
-#[path = "../missing/mod.rs"]
-mod missing;
 
 use std::collections::BTreeSet;
 
@@ -15,8 +13,8 @@ use catalogue::{half_samples, number, samples, Sample, KERNELS};
 use forebay_base::kernel::UnaryOp;
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
 use forebay_device::{Device, DeviceError};
+use forebay_testing::parts::skipped;
 use forebay_vulkan::{VulkanDevice, VulkanOptions};
-use missing::skipped;
 
 /// Bytes between operands.
 const APART: u64 = 256;
@@ -39,7 +37,7 @@ fn bench() -> Option<Bench> {
     match open {
         Ok(bench) => Some(bench),
         Err(error) => {
-            skipped(error);
+            skipped("vulkan", error);
             None
         }
     }
@@ -139,8 +137,8 @@ fn the_layer_sees_every_kernels_reads_and_writes_and_says_nothing_where_there_ar
 #[test]
 fn the_layer_sees_products_of_16_bits_as_well() {
     let Some(bench) = bench() else { return };
-    if !bench.device.offer().storage16 {
-        return skipped("the device keeps no numbers of 16 bits");
+    if !bench.device.target().storage16 {
+        return skipped("vulkan", "the device keeps no numbers of 16 bits");
     }
     judge(&bench, &half_samples());
 }

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use common::chart::{Chart, Line};
 use common::{batch, brain, median, training, Failure};
-use forebay::{DeviceOptions, MemoryMode, MemorySize, Model, StepReport, Trainer, TrainerOptions};
+use forebay::{MemoryMode, MemorySize, Model, StepReport, Trainer, TrainerOptions};
 
 /// Sizes of the model next to the device's; the last is added where the largest launch just fits.
 const SIZES: [f64; 12] = [0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5];
@@ -109,8 +109,10 @@ fn trainer(
     budget_bytes: Option<u64>,
 ) -> Result<Trainer, Failure> {
     let device_memory = budget_bytes.map(MemorySize::Bytes);
-    let device = DeviceOptions { threads: arguments.threads, memory, device_memory, ..DeviceOptions::default() };
-    Ok(Trainer::new(model.clone(), TrainerOptions { device, ..TrainerOptions::new(training(None)) })?)
+    let mut options = TrainerOptions::new(training(None));
+    options.engine.device.threads = arguments.threads;
+    (options.engine.memory.mode, options.engine.memory.device_memory) = (memory, device_memory);
+    Ok(Trainer::new(model.clone(), options)?)
 }
 
 /// Steps of plain memory and of every mode in turn; the losses must agree.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{DataType, DeviceOptions, Error, HostTensor, MemorySize, Model, Trainer};
+use forebay::{DataType, EngineOptions, Error, MemorySize, Model, Tensor, Trainer};
 use serde_json::Value;
 
 use super::{assert_same, onnx, trainer, Run};
@@ -41,16 +41,16 @@ fn model() -> Model {
     Model::from_bytes(&bytes).unwrap()
 }
 
-fn tensor(seed: usize, columns: usize) -> HostTensor {
+fn tensor(seed: usize, columns: usize) -> Tensor {
     let values = numbers(seed, ROWS * columns, 1.0);
     let bytes: Vec<u8> = values.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();
-    HostTensor::new(DataType::Float32, &[ROWS as u64, columns as u64], bytes).unwrap()
+    Tensor::new(DataType::Float32, &[ROWS as u64, columns as u64], bytes).unwrap()
 }
 
 /// Steps, one that stops before it changes anything, and parameters that are written from outside: what steps leave on the
 /// device for each other is not what the next one needs then.
 fn run(trainer: &mut Trainer) -> Run {
-    let batch = |x: HostTensor| BTreeMap::from([("x".to_string(), x)]);
+    let batch = |x: Tensor| BTreeMap::from([("x".to_string(), x)]);
     let step = |trainer: &mut Trainer, step: usize| {
         trainer.step(batch(tensor(10 + step, FEATURES)), tensor(20 + step, OUTPUTS)).unwrap().loss.to_bits()
     };
@@ -58,7 +58,7 @@ fn run(trainer: &mut Trainer) -> Run {
     let checkpoint = trainer.checkpoint(&Value::Null).unwrap();
     losses.push(step(trainer, 1));
     let nan = f32::NAN.to_le_bytes().repeat(ROWS * FEATURES);
-    let nan = HostTensor::new(DataType::Float32, &[ROWS as u64, FEATURES as u64], nan).unwrap();
+    let nan = Tensor::new(DataType::Float32, &[ROWS as u64, FEATURES as u64], nan).unwrap();
     assert!(matches!(trainer.step(batch(nan), tensor(20, OUTPUTS)), Err(Error::NanLoss { .. })));
     losses.push(step(trainer, 2));
     trainer.restore(&checkpoint).unwrap();
@@ -70,19 +70,13 @@ fn run(trainer: &mut Trainer) -> Run {
 }
 
 /// Trains within budgets down to the least: the bits are those of the unlimited run.
-pub fn same_bits_within_every_budget(device: &DeviceOptions) {
+pub fn same_bits_within_every_budget(engine: &EngineOptions) {
     let within = |budget: Option<u64>| {
-        let training = TrainingOptions {
-            loss: Loss::MeanSquaredError,
-            loss_output: None,
-            optimizer: Optimizer::Sgd { learning_rate: 0.05, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
-            decay: None,
-            freeze: Vec::new(),
-            seed: 0,
-            gradient_outputs: false,
-        };
-        let device = DeviceOptions { device_memory: budget.map(MemorySize::Bytes), ..device.clone() };
-        trainer(model(), training, device)
+        let optimizer = Optimizer::Sgd { learning_rate: 0.05, momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+        let training = TrainingOptions::new(Loss::MeanSquaredError, optimizer);
+        let mut engine = engine.clone();
+        engine.memory.device_memory = budget.map(MemorySize::Bytes);
+        trainer(model(), training, engine)
     };
     let mut unlimited = within(None);
     let (peak, minimum) = (unlimited.statistics().in_core_peak_bytes, unlimited.statistics().minimum_budget_bytes);

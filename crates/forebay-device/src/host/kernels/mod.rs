@@ -15,6 +15,7 @@ mod movement;
 mod normalization;
 mod optimizer;
 mod parallel;
+mod partial_sums;
 mod pooling;
 mod product;
 mod reduce;

@@ -4,6 +4,7 @@
 use std::sync::OnceLock;
 
 use forebay_base::{DataType, Kernel, TensorDesc};
+pub(super) use forebay_testing::Random;
 use half::{bf16, f16};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -196,36 +197,4 @@ pub(super) fn differences(x: &[f64], loss: impl Fn(&[f64]) -> f64) -> Vec<f64> {
 /// Sum of products.
 pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-/// A seeded generator (xorshift64*).
-pub(super) struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// The next word.
-    pub fn word(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// A number in 0..limit.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        (self.word() >> 16) % limit
-    }
-
-    /// Single-precision numbers in -2..2.
-    pub fn values(&mut self, count: usize) -> Vec<f64> {
-        (0..count).map(|_| ((self.word() >> 40) as f32 / (1 << 22) as f32 - 2.0) as f64).collect()
-    }
-
-    /// Sizes of a random tensor of up to `dimensions` dimensions with up to `limit` elements each.
-    pub fn sizes(&mut self, dimensions: u64, limit: u64) -> Vec<u64> {
-        (0..1 + self.below(dimensions)).map(|_| 1 + self.below(limit)).collect()
-    }
 }

@@ -13,7 +13,7 @@ use super::memory::{Handle, ManagedMemory};
 use super::residency::PinnedUnits;
 use crate::eager::batch::Batch;
 use crate::eager::slice::{bounds, Slice, Span};
-use crate::eager::tensor::Tensor;
+use crate::eager::tensor::DeviceTensor;
 use crate::error::RuntimeError;
 
 /// Addresses on the device and the units behind them.
@@ -181,7 +181,7 @@ impl ManagedBuffer {
     ///
     /// # Errors
     /// Bytes beyond the end, another offset, or a shape without elements.
-    pub fn tensor(&self, data_type: DataType, shape: &[u64], offset_bytes: u64) -> Result<Tensor, RuntimeError> {
+    pub fn tensor(&self, data_type: DataType, shape: &[u64], offset_bytes: u64) -> Result<DeviceTensor, RuntimeError> {
         self.slice().part(offset_bytes..)?.tensor(data_type, shape)
     }
 

@@ -20,7 +20,7 @@ use super::spill::SpillFiles;
 use super::statistics::ManagedStatistics;
 use crate::eager::context::Context;
 use crate::eager::stream::Stream;
-use crate::eager::tensor::{describe, Tensor};
+use crate::eager::tensor::{describe, DeviceTensor};
 use crate::error::RuntimeError;
 
 /// Size of a unit, where no one says.
@@ -141,7 +141,7 @@ impl ManagedMemory {
     ///
     /// # Errors
     /// A shape without elements, no addresses, or a failure of the device.
-    pub fn tensor(&self, data_type: DataType, shape: &[u64]) -> Result<Tensor, RuntimeError> {
+    pub fn tensor(&self, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
         let size_bytes = describe(&TensorType::new(data_type, shape))?.total_size_bytes();
         self.buffer(size_bytes)?.tensor(data_type, shape, 0)
     }

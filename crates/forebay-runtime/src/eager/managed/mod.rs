@@ -1,7 +1,7 @@
 //! Managed memory: buffers larger than the device, of which what work uses is on the device while it runs.
 //!
 //! A [`ManagedBuffer`] has addresses on the device for all of its bytes and memory behind some of them. It moves in units
-//! (some tiles each): before an operation that binds a [`Tensor`](super::Tensor) in it, the units of that tensor are made
+//! (some tiles each): before an operation that binds a [`DeviceTensor`](super::DeviceTensor) in it, the units of that tensor are made
 //! resident, and others are evicted for them as the [`EvictionQueue`](forebay_memory::eviction::EvictionQueue) says.
 //!
 //! ```

@@ -11,8 +11,8 @@ use super::super::accumulators::{largest, Accumulators};
 use super::super::block::Buffer;
 use super::super::element::Float;
 use super::super::parallel::{for_chunks, map_chunks, require_packed, split_at_axis, wide, Pointer};
+use super::super::partial_sums::load_sums;
 use super::super::strided_layout::StridedLayout;
-use super::super::sums::load_sums;
 use super::super::View;
 
 /// Positions in a group.

@@ -7,7 +7,7 @@ use super::super::accumulators::Accumulators;
 use super::super::block::map2;
 use super::super::element::Float;
 use super::super::parallel::{map_chunks, require_packed, wide, Pointer};
-use super::super::sums::load_sums;
+use super::super::partial_sums::load_sums;
 use super::super::View;
 use super::cross_entropy::mean;
 

@@ -10,8 +10,8 @@ use super::super::accumulators::Accumulators;
 use super::super::block::{run1, run2};
 use super::super::element::Float;
 use super::super::parallel::{for_chunks, map_chunks, require_packed, wide, Pointer, CHUNK};
+use super::super::partial_sums::load_sums;
 use super::super::strided_layout::StridedLayout;
-use super::super::sums::load_sums;
 use super::super::View;
 
 /// A strided layout for x, and one for each of the other operands of the same sizes.
