@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use common::golden::Case;
 use common::{host, recipe, trainer, with_learning_rate};
-use forebay::training::{Optimizer, TrainingOptions};
-use forebay::{DeviceOptions, Error, HostTensor, MemorySize, Trainer};
+use forebay::training::Optimizer;
+use forebay::{Error, MemorySize, Tensor, Trainer};
 
 /// The optimizer with all the numbers changed that may change between steps.
 fn changed(optimizer: &Optimizer) -> Optimizer {
@@ -37,7 +37,7 @@ fn steps(case: &Case, trainer: &mut Trainer, steps: std::ops::Range<usize>) -> V
     steps.map(step).collect()
 }
 
-fn everything(trainer: &Trainer) -> BTreeMap<String, HostTensor> {
+fn everything(trainer: &Trainer) -> BTreeMap<String, Tensor> {
     let mut values = trainer.parameters().unwrap();
     values.extend(trainer.state().unwrap());
     values
@@ -47,10 +47,12 @@ fn everything(trainer: &Trainer) -> BTreeMap<String, HostTensor> {
 fn other_numbers_between_steps_keep_the_plan() {
     for (name, budget) in [("digits-cnn", None), ("digits-cnn", Some(60.0)), ("tiny-gpt", Some(60.0))] {
         let case = Case::read(name);
-        let device = DeviceOptions { device_memory: budget.map(MemorySize::Percent), ..host(2) };
+        let mut engine = host(2);
+        engine.memory.device_memory = budget.map(MemorySize::Percent);
         let first = recipe(&case);
-        let second = TrainingOptions { optimizer: changed(&first.optimizer), ..first.clone() };
-        let mut scheduled = trainer(case.model(), first, device.clone());
+        let mut second = first.clone();
+        second.optimizer = changed(&first.optimizer);
+        let mut scheduled = trainer(case.model(), first, engine.clone());
         let plan = scheduled.plan().clone();
         steps(&case, &mut scheduled, 0..2);
         let checkpoint = scheduled.checkpoint(&serde_json::json!(null)).unwrap();
@@ -58,7 +60,7 @@ fn other_numbers_between_steps_keep_the_plan() {
         let losses = steps(&case, &mut scheduled, 2..4);
         assert!(*scheduled.plan() == plan, "{name}: the plan is the same");
 
-        let mut begun_again = trainer(case.model(), second, device);
+        let mut begun_again = trainer(case.model(), second, engine);
         assert!(*begun_again.plan() == plan, "{name}: no plan depends on hyperparameters");
         begun_again.restore(&checkpoint).unwrap();
         assert_eq!(steps(&case, &mut begun_again, 2..4), losses, "{name}");
@@ -73,8 +75,11 @@ fn other_numbers_between_steps_keep_the_plan() {
 #[test]
 fn plans_do_not_depend_on_the_seed() {
     let case = Case::read("digits-cnn");
-    let [one, other] =
-        [1, 2].map(|seed| trainer(case.model(), TrainingOptions { seed, ..recipe(&case) }, host(1)).plan().clone());
+    let [one, other] = [1, 2].map(|seed| {
+        let mut training = recipe(&case);
+        training.seed = seed;
+        trainer(case.model(), training, host(1)).plan().clone()
+    });
     assert!(one == other);
 }
 
@@ -83,15 +88,7 @@ fn an_optimizer_with_other_state_is_refused() {
     let case = Case::read("digits-cnn");
     let mut plain = trainer(case.model(), with_learning_rate(&case, 0.1), host(1));
     let sgd = |momentum| Optimizer::Sgd { learning_rate: 0.1, momentum, nesterov: false, weight_decay: 0.0 };
-    let adam = Optimizer::Adam {
-        learning_rate: 0.1,
-        beta1: 0.9,
-        beta2: 0.999,
-        epsilon: 1e-8,
-        weight_decay: 0.0,
-        decoupled: false,
-    };
-    for refused in [sgd(0.9), adam] {
+    for refused in [sgd(0.9), Optimizer::adam(0.1)] {
         let error = plain.set_optimizer(refused).unwrap_err();
         assert!(matches!(&error, Error::Option { reason } if reason.contains("other state")), "{error}");
     }
