@@ -27,7 +27,7 @@ const KNOWN: &[Known] = &[
         folder: "",
         rooms: &["autodiff", "graph", "infer", "lower", "operator", "operators"],
     },
-    Known { name: "forebay-model", folder: "operators", rooms: &["composition", "evaluate"] },
+    Known { name: "forebay-model", folder: "operators", rooms: &["decomposition", "evaluate"] },
     Known { name: "forebay-plan", folder: "partition", rooms: &["cut", "product"] },
     Known {
         name: "forebay-runtime",
