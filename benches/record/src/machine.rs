@@ -13,7 +13,7 @@ pub struct Machine {
     pub cpu: Option<String>,
     /// Processors that the bench could use.
     pub cores: Option<u64>,
-    /// The widest vector extension of the processor that Forebay's kernels know.
+    /// The widest vector extension of the processor; kernels may use less.
     pub vector: Option<String>,
     /// Memory of the machine.
     pub memory_bytes: Option<u64>,

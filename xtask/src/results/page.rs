@@ -32,8 +32,7 @@ pub fn page(collection: &Collection) -> Result<String, String> {
         }
     }
     // What a new bench found is shown before anyone has written about it.
-    for (name, found) in collection.sections.iter().filter(|(name, _)| !placed.contains(name.as_str())) {
-        debug_assert_eq!(name, &found.name);
+    for found in collection.sections.values().filter(|found| !placed.contains(found.name.as_str())) {
         page += &format!("\n{}", section(found)?);
     }
     Ok(page.trim_end().to_owned() + "\n")
@@ -88,15 +87,23 @@ fn words(line: &str) -> Option<Vec<&str>> {
 
 /// How, when and where a record was made.
 fn about(record: &Record) -> String {
-    let command = record.command.as_ref().map(|command| format!("    {}\n\n", command.replace('\n', "\n    ")));
+    let command = record.command.as_ref().map(|command| format!("    {}", command.replace('\n', "\n    ")));
     let software = record.software.iter().map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>();
     let machine = record.machine.as_ref().map(|machine| machine.words()).filter(|words| !words.is_empty());
     let commit = record.commit.as_deref().map(|commit| format!("commit {}", short(commit)));
     let software = Some(software.join(", ")).filter(|words| !words.is_empty());
     let parts = [record.when.clone(), commit, machine, software, record.conditions.clone()];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
-    let sentence = if parts.is_empty() { String::new() } else { format!("{}.\n", parts.join("; ")) };
-    command.unwrap_or_default() + &sentence
+    let sentence = Some(capitalized(&parts.join("; "))).filter(|_| !parts.is_empty());
+    let paragraphs: Vec<String> = command.into_iter().chain(sentence).collect();
+    paragraphs.join("\n\n") + "\n"
+}
+
+/// The text as a sentence.
+fn capitalized(text: &str) -> String {
+    let mut characters = text.chars();
+    let first = characters.next().map(|first| first.to_uppercase().collect::<String>());
+    format!("{}{}.", first.unwrap_or_default(), characters.as_str())
 }
 
 /// A commit's first digits, and whether the working tree differed from it.
