@@ -18,6 +18,7 @@
 //! | [`test`] | `cargo xtask test`: everything that has to pass |
 //! | [`fuzz`] | `cargo xtask fuzz`: the fuzz targets for some minutes |
 //! | [`bench`] | `cargo xtask bench`: speed next to peers |
+//! | [`results`] | `cargo xtask results`: the page of results from its records |
 //! | [`kernels`] | `cargo xtask kernels`: shaders to SPIR-V |
 
 mod bench;
@@ -33,6 +34,7 @@ mod markdown;
 mod operators;
 mod parts;
 mod recipes;
+mod results;
 mod source;
 mod spirv;
 mod test;
@@ -43,10 +45,12 @@ use std::process::ExitCode;
 const HELP: &str = "Development tasks:
 
   cargo xtask test                      format, lints, tidiness, all tests and doctests
-  cargo xtask tidy                      floors between files, file lengths, leftovers, links and recipes of documents
+  cargo xtask tidy                      floors between files, file lengths, leftovers, links, recipes and results of documents
   cargo xtask docs                      builds the guide (docs/) into target/book and checks its links; needs mdbook
   cargo xtask fuzz [TARGET] [--minutes N]   fuzz targets, 10 minutes each; needs cargo-fuzz and a C++ compiler
   cargo xtask bench [ARGUMENTS]         speed beside peers; needs python3 with the peers
+  cargo xtask results [--check]         renders benches/RESULTS.md from the records in benches/results
+  cargo xtask results record [--output FILE]   completes a record from the standard input; see benches/results/README.md
   cargo xtask kernels [--check]         compiles kernels/*.slang to SPIR-V; FOREBAY_SLANGC, or python3 with pip
 
 What the machine lacks is printed as SKIPPED, with the reason. FOREBAY_REQUIRE=onnxruntime turns that into a failure.";
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
         "docs" => docs::docs(),
         "fuzz" => fuzz::fuzz(rest),
         "bench" => bench::bench(rest),
+        "results" => results::results(rest),
         "kernels" => kernels::kernels(rest),
         "help" | "--help" | "-h" => {
             println!("{HELP}");
