@@ -29,25 +29,6 @@ const KNOWN: &[Known] = &[
     },
     Known { name: "forebay-model", folder: "operators", rooms: &["composition", "evaluate"] },
     Known { name: "forebay-plan", folder: "partition", rooms: &["cut", "product"] },
-    Known {
-        name: "forebay-runtime",
-        folder: "eager",
-        rooms: &[
-            "compiled",
-            "context",
-            "current",
-            "event",
-            "managed",
-            "operation",
-            "shared",
-            "slice",
-            "stream",
-            "tensor",
-            "transfer",
-        ],
-    },
-    Known { name: "forebay-runtime", folder: "eager/managed", rooms: &["buffer", "memory", "residency"] },
-    Known { name: "forebay-runtime", folder: "eager/managed", rooms: &["core", "release"] },
 ];
 
 /// A circle as it was found.

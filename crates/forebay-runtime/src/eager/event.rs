@@ -160,6 +160,26 @@ impl Event {
     }
 }
 
+impl Stream {
+    /// A new event without timing, recorded in this stream.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn record_event(&self) -> Result<Event, RuntimeError> {
+        let event = Event::new(self.context(), false);
+        event.record_on(self)?;
+        Ok(event)
+    }
+
+    /// Later work of this stream starts after the event's latest record has fired.
+    ///
+    /// # Errors
+    /// An event that was never recorded, or is of another context; what the device reports.
+    pub fn wait_event(&self, event: &Event) -> Result<(), RuntimeError> {
+        event.wait_on(self)
+    }
+}
+
 impl Drop for Event {
     fn drop(&mut self) {
         self.give_timer_back();

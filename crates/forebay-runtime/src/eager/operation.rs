@@ -12,14 +12,16 @@ use forebay_model::program::{BufferId, Operand};
 use forebay_model::{Operation as GraphOperation, Tensor};
 
 use super::batch::Batch;
-use super::compiled::{compile, Compiled, Constant, Slot};
+use super::compile::compile;
+use super::compiled::{Compiled, Constant, Slot};
 use super::context::Context;
-use super::managed::{Buffer, ManagedMemory, Residency};
+use super::managed::ManagedMemory;
 use super::shared::State;
-use super::slice::Span;
+use super::span::Span;
 use super::stream::Stream;
 use super::tensor::DeviceTensor;
 use super::timeline::Agent;
+use super::units::{Buffer, Residency};
 use crate::error::RuntimeError;
 
 /// Arrays with more bytes are uploaded anew each time instead of being kept with the compiled operator.
@@ -73,8 +75,15 @@ pub struct Operation<'a> {
     managed: Option<&'a ManagedMemory>,
 }
 
+impl Context {
+    /// An ONNX operator to run on the current stream.
+    pub fn operation<'a>(&'a self, op_type: &str) -> Operation<'a> {
+        Operation::new(self, op_type)
+    }
+}
+
 impl<'a> Operation<'a> {
-    pub(super) fn new(context: &'a Context, op_type: &str) -> Operation<'a> {
+    fn new(context: &'a Context, op_type: &str) -> Operation<'a> {
         let (op_type, inputs) = (op_type.to_string(), Vec::new());
         Operation { context, op_type, name: None, attributes: BTreeMap::new(), inputs, managed: None }
     }
@@ -233,12 +242,11 @@ impl<'a> Operation<'a> {
         for operand in program.launches.iter().flat_map(|launch| &launch.writes) {
             if let Entry::Vacant(entry) = spans.entry(operand.buffer) {
                 let size_bytes = program.buffer(operand.buffer).size_bytes;
-                entry.insert(Span::new(context, home, size_bytes, owner)?);
+                entry.insert(context.span(home, size_bytes, owner)?);
             }
         }
-        let scratch = (compiled.scratch_bytes > 0)
-            .then(|| Span::new(context, home, compiled.scratch_bytes, "scratch"))
-            .transpose()?;
+        let scratch =
+            (compiled.scratch_bytes > 0).then(|| context.span(home, compiled.scratch_bytes, "scratch")).transpose()?;
         self.submit(stream, compiled, &spans, scratch.as_ref())?;
         Ok(outputs)
     }
