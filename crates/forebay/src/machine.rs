@@ -90,6 +90,16 @@ impl Machine {
 }
 
 /// A device that can be named in [`DeviceOptions::name`].
+///
+/// ```
+/// for device in forebay::devices()? {
+///     match device.limits {
+///         Ok(limits) => println!("{}: {} bytes", device.name, limits.memory_bytes),
+///         Err(reason) => println!("{} cannot be used: {reason}", device.name),
+///     }
+/// }
+/// # Ok::<(), forebay::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceDescription {
     /// The name to give.
