@@ -58,7 +58,7 @@ macro_rules! shader {
     ($far:expr, $($name:literal),+) => {
         Shader {
             name: concat!($($name),+),
-            code: include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels/spirv/", $($name),+, ".spv")),
+            code: include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $($name),+, ".spv")),
             far: $far,
         }
     };
