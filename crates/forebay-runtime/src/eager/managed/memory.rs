@@ -35,6 +35,7 @@ static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// Settings of a managed memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ManagedOptions {
     /// The most device bytes that its buffers take together.
     pub device_bytes: u64,
@@ -55,6 +56,30 @@ impl ManagedOptions {
     /// A device budget and a policy; the rest as usual.
     pub fn new(device_bytes: u64, policy: Policy) -> ManagedOptions {
         ManagedOptions { device_bytes, growth: true, policy, host_bytes: None, spill_dir: None, unit_bytes: None }
+    }
+
+    /// Whether device memory is taken as it is needed. Without, all of it is taken at the start.
+    pub fn growth(mut self, growth: bool) -> Self {
+        self.growth = growth;
+        self
+    }
+
+    /// The most host bytes for what is not on the device.
+    pub fn host_bytes(mut self, host_bytes: u64) -> Self {
+        self.host_bytes = Some(host_bytes);
+        self
+    }
+
+    /// A folder for what exceeds the host bytes.
+    pub fn spill_dir(mut self, spill_dir: impl Into<std::path::PathBuf>) -> Self {
+        self.spill_dir = Some(spill_dir.into());
+        self
+    }
+
+    /// The unit that moves.
+    pub fn unit_bytes(mut self, unit_bytes: u64) -> Self {
+        self.unit_bytes = Some(unit_bytes);
+        self
     }
 }
 
