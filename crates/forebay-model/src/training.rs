@@ -18,6 +18,7 @@ use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueI
 
 /// What is minimised.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Loss {
     /// Mean over all label positions of -log softmax(logits)[label]. Labels are int64, of the logits' shape without the
     /// class axis.
@@ -40,6 +41,7 @@ impl Default for Loss {
 
 /// How parameters follow their gradients.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Optimizer {
     /// Stochastic gradient descent. The first step's velocity is the gradient itself.
     Sgd {
@@ -97,6 +99,7 @@ impl Default for Optimizer {
 
 /// Which parameters decay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DecayRule {
     /// All of them.
     All,

@@ -24,6 +24,7 @@ use serde::Serialize;
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Explanation {
     /// The budget in bytes; none when unlimited.
     pub device_budget_bytes: Option<u64>,
@@ -89,6 +90,7 @@ pub struct Explanation {
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct PlacementExplanation {
     /// The buffer.
     pub name: String,
@@ -115,6 +117,7 @@ pub struct PlacementExplanation {
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct MovementExplanation {
     /// Index of the command in the plan.
     pub command: usize,

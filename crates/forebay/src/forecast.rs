@@ -43,6 +43,7 @@ pub(crate) struct Forecast {
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ReplanReason {
     /// The first step was measured.
     FirstStep,
@@ -67,6 +68,7 @@ pub enum ReplanReason {
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Replan {
     /// Why.
     pub reason: ReplanReason,

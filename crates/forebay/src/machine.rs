@@ -101,6 +101,7 @@ impl Machine {
 /// # Ok::<(), forebay::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct DeviceDescription {
     /// The name to give.
     pub name: String,

@@ -168,6 +168,7 @@ impl Action {
 /// # Ok::<(), forebay::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Touch {
     /// The chunk.
     pub chunk: usize,
@@ -187,6 +188,7 @@ pub struct Touch {
 /// # Ok::<(), forebay::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Finding {
     /// The action.
     pub action: Action,

@@ -30,6 +30,7 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// assert_ne!(Policy::Planned, Policy::Lru);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Policy {
     /// The planner.
     Planned,
@@ -51,6 +52,7 @@ pub enum Policy {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Replay {
     /// How long the step takes where everything fits.
     pub ideal_ns: u64,

@@ -36,6 +36,7 @@ use crate::runner::Runner;
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct RunTimes {
     /// Seconds from the first command to the last result.
     pub seconds: f64,

@@ -50,6 +50,7 @@ use crate::session::{feed, RunTimes};
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct StepReport {
     /// Which step it was, from 1.
     pub step: u64,
@@ -69,6 +70,14 @@ pub struct StepReport {
     pub replan: Option<Replan>,
 }
 
+impl StepReport {
+    /// When the step took place.
+    pub fn times(&self) -> RunTimes {
+        let StepReport { seconds, stall_seconds, late_copies, late_seconds, moves, .. } = *self;
+        RunTimes { seconds, stall_seconds, late_copies, late_seconds, moves }
+    }
+}
+
 /// What a model makes of a batch, in evaluation mode.
 ///
 /// ```
@@ -86,6 +95,7 @@ pub struct StepReport {
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Evaluation {
     /// The loss.
     pub loss: f32,
