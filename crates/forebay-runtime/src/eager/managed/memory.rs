@@ -34,6 +34,22 @@ const PREFETCHES_UNDER_WAY: usize = 2;
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// Settings of a managed memory.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_memory::eviction::Policy;
+/// use forebay_runtime::eager::{Context, ContextOptions, ManagedMemory, ManagedOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let options = ManagedOptions::new(1 << 20, Policy::Touch).host_bytes(8 << 20);
+/// let memory = ManagedMemory::new(&context, &options)?;
+/// assert!(memory.capacity_bytes() <= 1 << 20);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ManagedOptions {
@@ -85,6 +101,26 @@ impl ManagedOptions {
 
 /// Device memory that buffers larger than it share ([`managed`](super)). Cheap to clone: clones are the same memory. It lives
 /// as long as a buffer of it does.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_base::DataType;
+/// use forebay_memory::eviction::Policy;
+/// use forebay_runtime::eager::{Context, ContextOptions, ManagedMemory, ManagedOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let memory = ManagedMemory::new(&context, &ManagedOptions::new(1 << 20, Policy::Driver))?;
+/// let a = memory.tensor(DataType::Float32, &[1 << 17])?; // 512 KiB each
+/// let b = memory.tensor(DataType::Float32, &[1 << 17])?;
+/// let c = memory.tensor(DataType::Float32, &[1 << 17])?; // more than the device holds
+/// assert_eq!(a.shape(), b.shape());
+/// assert_eq!(b.shape(), c.shape());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct ManagedMemory {
     handle: Arc<Handle>,
