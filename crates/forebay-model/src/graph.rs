@@ -16,6 +16,13 @@ pub struct ValueId(pub u32);
 pub struct NodeId(pub u32);
 
 /// A size as a model states it.
+///
+/// ```
+/// use forebay_model::graph::Dimension;
+///
+/// assert_eq!(Dimension::Symbol("N".to_string()).to_string(), "N");
+/// assert_eq!(Dimension::Known(3).to_string(), "3");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dimension {
     /// A number.
@@ -46,6 +53,13 @@ pub struct Value {
 }
 
 /// An attribute of an ONNX node.
+///
+/// ```
+/// use forebay_model::graph::Attribute;
+///
+/// let axes = Attribute::Ints(vec![0, 2]);
+/// assert_ne!(axes, Attribute::Int(0));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attribute {
     /// INT.

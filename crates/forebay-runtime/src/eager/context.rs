@@ -20,6 +20,22 @@ use crate::error::RuntimeError;
 
 /// A device with its streams and memory. Cheap to clone: clones are the same context. It lives as long as anything made
 /// with it.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_base::DataType;
+/// use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let x = DeviceTensor::zeros(&context, DataType::Float32, &[4])?;
+/// x.add(&x)?;
+/// context.synchronize()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Context {
     inner: Arc<Inner>,

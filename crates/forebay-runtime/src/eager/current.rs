@@ -40,6 +40,25 @@ fn leave(number: u64) {
 }
 
 /// While it lives, the stream that it was made from is the thread's current one ([`Stream::enter`]).
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_base::DataType;
+/// use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, Stream};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let stream = Stream::new(&context, 0)?;
+/// {
+///     let _entered = stream.enter(); // what follows runs on this stream
+///     DeviceTensor::zeros(&context, DataType::Float32, &[4])?;
+/// }
+/// stream.synchronize()?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "the stream is left when this is dropped"]
 pub struct StreamGuard {
     number: u64,

@@ -16,6 +16,23 @@ use crate::error::RuntimeError;
 
 /// A point in a stream: fires when everything submitted before it is complete. It can be recorded again and again; whoever
 /// waits, waits for the latest record. An event takes none of the device's events, unless it measures time.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_runtime::eager::{Context, ContextOptions, Event};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let (start, end) = (Event::new(&context, true), Event::new(&context, true));
+/// start.record()?;
+/// end.record()?;
+/// end.synchronize()?;
+/// assert!(start.elapsed_time(&end)? >= 0.0);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Event {
     context: Context,
     timing: bool,

@@ -8,7 +8,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let device = Arc::new(HostDevice::new(&HostOptions::default())?);
-//! let context = Context::new(device, &ContextOptions { record: true, ..ContextOptions::default() })?;
+//! let context = Context::new(device, &ContextOptions::default().record(true))?;
 //! let stream = Stream::new(&context, 0)?;
 //!
 //! let a = DeviceTensor::from_host(&context, &Tensor::from_f32(&[2, 2], &[1.0, 2.0, 3.0, 4.0]))?;

@@ -28,6 +28,23 @@ use crate::error::RuntimeError;
 const CONSTANT_BYTES_MAX: usize = 4096;
 
 /// An input of an operation.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_base::Tensor;
+/// use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let a = DeviceTensor::from_host(&context, &Tensor::from_f32(&[2], &[1.0, 2.0]))?;
+/// let sum = a.add(Tensor::from_f32(&[2], &[10.0, 20.0]))?; // a tensor of the host
+/// let sum = sum.add(&a)?; // or one of the device
+/// assert_eq!(sum.to_host()?.to_f32(), Some(vec![12.0, 24.0]));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
     /// A tensor on the device.
@@ -65,6 +82,22 @@ impl From<f32> for Input<'_> {
 }
 
 /// An ONNX operator of the default domain with its inputs and attributes, not yet launched.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_base::Tensor;
+/// use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let a = DeviceTensor::from_host(&context, &Tensor::from_f32(&[3], &[-1.0, 0.0, 2.0]))?;
+/// let clamped = context.operation("Relu").input(&a).run_single()?; // any operator of ONNX by its name
+/// assert_eq!(clamped.to_host()?.to_f32(), Some(vec![0.0, 0.0, 2.0]));
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "an operation does nothing until it is run"]
 pub struct Operation<'a> {
     context: &'a Context,

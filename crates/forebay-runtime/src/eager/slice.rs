@@ -20,6 +20,21 @@ use crate::error::RuntimeError;
 /// once, but for [`Slice::read`].
 ///
 /// Cheap to clone: clones are the same bytes, and keep them alive.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_runtime::eager::{Context, ContextOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let slice = context.allocate(8, "numbers")?;
+/// slice.write(&[1, 2, 3, 4, 5, 6, 7, 8])?;
+/// assert_eq!(slice.part(4..)?.read()?, [5, 6, 7, 8]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Slice {
     context: Context,

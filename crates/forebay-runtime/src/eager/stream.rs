@@ -12,6 +12,22 @@ use crate::error::RuntimeError;
 /// An ordered queue of work on a device. Work of one stream is done in the order in which it was submitted, as far as anyone
 /// can tell; streams run beside each other, unless they wait for each other. Cheap to make (streams of the device are
 /// pooled) and to clone (clones are the same stream).
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_runtime::eager::{Context, ContextOptions, Stream};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let stream = Stream::new(&context, 0)?;
+/// stream.wait_stream(&context.current_stream())?;
+/// stream.synchronize()?;
+/// assert!(stream.query()?, "nothing is left to do");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Stream {
     context: Context,

@@ -18,6 +18,22 @@ use crate::error::RuntimeError;
 /// ([`Stream::wait_stream`], [`Event`](super::Event)); memory is not: a tensor may be dropped at any time.
 ///
 /// Cheap to clone: clones share the bytes.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_base::Tensor;
+/// use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let a = DeviceTensor::from_host(&context, &Tensor::from_f32(&[2, 2], &[1.0, 2.0, 3.0, 4.0]))?;
+/// let product = a.matmul(&a)?;
+/// assert_eq!(product.to_host()?.to_f32(), Some(vec![7.0, 10.0, 15.0, 22.0]));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct DeviceTensor {
     slice: Slice,

@@ -21,6 +21,25 @@ use crate::error::RuntimeError;
 /// is still in use stays until it is not.
 ///
 /// Cheap to clone: clones share the bytes.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_memory::eviction::Policy;
+/// use forebay_runtime::eager::{Context, ContextOptions, ManagedMemory, ManagedOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let memory = ManagedMemory::new(&context, &ManagedOptions::new(1 << 20, Policy::Driver))?;
+/// let buffer = memory.buffer(4 << 20)?; // four times what the device may hold
+/// buffer.write(3 << 20, &[1, 2, 3])?;
+/// let mut bytes = [0; 3];
+/// buffer.read(3 << 20, &mut bytes)?;
+/// assert_eq!(bytes, [1, 2, 3]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct ManagedBuffer {
     context: Context,

@@ -21,7 +21,24 @@ const BLOCK_BYTES_MAX: u64 = 32 << 20;
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// Settings of a managed memory.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_memory::eviction::Policy;
+/// use forebay_runtime::eager::{Context, ContextOptions, ManagedMemory, ManagedOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let options = ManagedOptions::new(1 << 20, Policy::Touch).host_bytes(8 << 20);
+/// let memory = ManagedMemory::new(&context, &options)?;
+/// assert!(memory.capacity_bytes() <= 1 << 20);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ManagedOptions {
     /// The most device bytes that its buffers take together.
     pub device_bytes: u64,
@@ -43,10 +60,54 @@ impl ManagedOptions {
     pub fn new(device_bytes: u64, policy: Policy) -> ManagedOptions {
         ManagedOptions { device_bytes, growth: true, policy, host_bytes: None, spill_dir: None, unit_bytes: None }
     }
+
+    /// Whether device memory is taken as it is needed. Without, all of it is taken at the start.
+    pub fn growth(mut self, growth: bool) -> Self {
+        self.growth = growth;
+        self
+    }
+
+    /// The most host bytes for what is not on the device.
+    pub fn host_bytes(mut self, host_bytes: u64) -> Self {
+        self.host_bytes = Some(host_bytes);
+        self
+    }
+
+    /// A folder for what exceeds the host bytes.
+    pub fn spill_dir(mut self, spill_dir: impl Into<std::path::PathBuf>) -> Self {
+        self.spill_dir = Some(spill_dir.into());
+        self
+    }
+
+    /// The unit that moves.
+    pub fn unit_bytes(mut self, unit_bytes: u64) -> Self {
+        self.unit_bytes = Some(unit_bytes);
+        self
+    }
 }
 
 /// Device memory that buffers larger than it share ([`managed`](super)). Cheap to clone: clones are the same memory. It lives
 /// as long as a buffer of it does.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_base::DataType;
+/// use forebay_memory::eviction::Policy;
+/// use forebay_runtime::eager::{Context, ContextOptions, ManagedMemory, ManagedOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let memory = ManagedMemory::new(&context, &ManagedOptions::new(1 << 20, Policy::Driver))?;
+/// let a = memory.tensor(DataType::Float32, &[1 << 17])?; // 512 KiB each
+/// let b = memory.tensor(DataType::Float32, &[1 << 17])?;
+/// let c = memory.tensor(DataType::Float32, &[1 << 17])?; // more than the device holds
+/// assert_eq!(a.shape(), b.shape());
+/// assert_eq!(b.shape(), c.shape());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct ManagedMemory {
     context: Context,
