@@ -21,15 +21,7 @@ struct Known {
 }
 
 /// Circles that are still there.
-const KNOWN: &[Known] = &[
-    Known {
-        name: "forebay-model",
-        folder: "",
-        rooms: &["autodiff", "graph", "infer", "lower", "operator", "operators"],
-    },
-    Known { name: "forebay-model", folder: "operators", rooms: &["composition", "evaluate"] },
-    Known { name: "forebay-plan", folder: "partition", rooms: &["cut", "product"] },
-];
+const KNOWN: &[Known] = &[Known { name: "forebay-plan", folder: "partition", rooms: &["cut", "product"] }];
 
 /// A circle as it was found.
 struct Circle {

@@ -5,6 +5,9 @@ use std::fmt;
 
 use forebay_base::{DataType, Kernel, Tensor};
 
+/// The newest version of the default operator set that the table follows.
+pub const NEWEST_OPSET: i64 = 27;
+
 pub use forebay_base::TensorType;
 
 /// A value of a graph.
@@ -102,7 +105,7 @@ impl Operation {
         Operation::Onnx {
             domain: String::new(),
             op_type: op_type.to_string(),
-            version: crate::operators::NEWEST_OPSET,
+            version: NEWEST_OPSET,
             attributes: attributes.iter().map(|(name, value)| (name.to_string(), value.clone())).collect(),
         }
     }
