@@ -4,7 +4,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`case`] | the cases, and how to compare with them |
-//! | [`reference`] | comparisons of a device with what PyTorch computes |
+//! | [`mod@reference`] | comparisons of a device with what PyTorch computes |
 //! | [`matrices`] | a model whose matrices are larger than what its rows hold |
 //! | [`indices`] | a model that computes the indices of a table's rows |
 

@@ -37,7 +37,7 @@
 //! | [`context`], [`stream`], [`event`] | what the caller holds |
 //! | `explain` | what a context says about its memory: numbers, snapshots, pictures |
 //! | `options`, `environment` | settings of a context, also from the environment |
-//! | [`slice`], [`tensor`], [`operation`] | bytes, data in them, and what is done with it |
+//! | [`mod@slice`], [`tensor`], [`operation`] | bytes, data in them, and what is done with it |
 //! | `lease`, `span`, `ring` | what handles hold: a queue, bytes; the host blocks of transfers |
 //! | `compile`, `compiled` | operators that are ready to be launched |
 //! | `transfer` | bytes between the host and the device, through a ring of host blocks |

@@ -238,7 +238,7 @@ impl ManagedMemory {
         self.buffer(size_bytes)?.tensor(data_type, shape, 0)
     }
 
-    /// Tells what will be used next, for [`Policy::Planned`]: the buffers of each coming operation, in order. Replaces what
+    /// Tells what will be used next, for [`Policy::Planned`](super::Policy::Planned): the buffers of each coming operation, in order. Replaces what
     /// was told before.
     pub fn foresee(&self, uses: &[Vec<&ManagedBuffer>]) {
         let units = |buffers: &Vec<&ManagedBuffer>| -> Vec<UnitId> {
