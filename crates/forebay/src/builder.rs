@@ -12,6 +12,13 @@ use crate::options::{engine_setters, EngineOptions, OnNan, SessionOptions, Train
 use crate::session::Session;
 use crate::trainer::Trainer;
 
+impl Session {
+    /// A session with defaults for everything that is not said.
+    pub fn builder(model: &Model) -> SessionBuilder<'_> {
+        SessionBuilder::new(model)
+    }
+}
+
 /// Builds a [`Session`]: on the host, without budgets, where nothing else is said.
 ///
 /// ```
@@ -64,6 +71,13 @@ impl<'a> SessionBuilder<'a> {
     /// As [`Session::with_device`].
     pub fn build_on(self, device: Arc<dyn Device>) -> Result<Session, Error> {
         Session::with_device(self.model, &self.options, device)
+    }
+}
+
+impl Trainer {
+    /// A trainer with defaults for everything that is not said.
+    pub fn builder(model: &Model) -> TrainerBuilder {
+        TrainerBuilder::new(model.clone())
     }
 }
 
@@ -167,6 +181,13 @@ impl TrainerBuilder {
     /// As [`Trainer::with_device`].
     pub fn build_on(self, device: Arc<dyn Device>) -> Result<Trainer, Error> {
         Trainer::with_device(self.model, self.options, device)
+    }
+}
+
+impl Model {
+    /// Reads a model that needs more than a path says.
+    pub fn builder() -> ModelBuilder {
+        ModelBuilder::default()
     }
 }
 

@@ -8,7 +8,6 @@ use forebay_base::DataType;
 use forebay_model::graph::Dimension;
 use forebay_model::{infer, onnx, Graph, ModelError, Tensor, ValueId};
 
-use crate::builder::ModelBuilder;
 use crate::error::Error;
 use crate::port::PortDescription;
 
@@ -27,11 +26,6 @@ pub struct Model {
 }
 
 impl Model {
-    /// Reads a model that needs more than a path says.
-    pub fn builder() -> ModelBuilder {
-        ModelBuilder::default()
-    }
-
     /// Reads a model from a file; external data files lie next to it.
     ///
     /// # Errors

@@ -10,7 +10,6 @@ use forebay_plan::saved_costs::Unknown;
 use forebay_plan::{Plan, SavedCosts};
 use forebay_runtime::{StepMoves, StepTimes};
 
-use crate::builder::SessionBuilder;
 use crate::compile::{compile, Compiled};
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
@@ -85,11 +84,6 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session with defaults for everything that is not said.
-    pub fn builder(model: &Model) -> SessionBuilder<'_> {
-        SessionBuilder::new(model)
-    }
-
     /// Plans a model on the device that the options name.
     ///
     /// # Errors

@@ -19,7 +19,6 @@ use forebay_plan::{Plan, SavedCosts};
 use forebay_runtime::{Decision, StepMoves};
 use serde_json::Value;
 
-use crate::builder::TrainerBuilder;
 use crate::checkpoint::Checkpoint;
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
@@ -135,11 +134,6 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// A trainer with defaults for everything that is not said.
-    pub fn builder(model: &Model) -> TrainerBuilder {
-        TrainerBuilder::new(model.clone())
-    }
-
     /// Plans training on the device that the options name.
     ///
     /// # Errors
