@@ -224,7 +224,7 @@ impl<'a> Maker<'a> {
         self.parameters_at = (self.parameters_at + size_bytes).next_multiple_of(alignment(self.device));
         let usage = wgpu::BufferUsages::STORAGE;
         let descriptor = wgpu::BufferDescriptor { label: None, size: COUNTER_BYTES, usage, mapped_at_creation: false };
-        let counter = self.device.create_buffer(&descriptor);
+        let own: Vec<wgpu::Buffer> = dispatch.bindings.iter().map(|_| self.device.create_buffer(&descriptor)).collect();
         let bound: Vec<(Option<Place>, bool)> =
             dispatch.bindings.iter().map(|bound| place(launch, bound)).collect::<Result<_, _>>()?;
         // wgpu takes a buffer in a dispatch either for reading or for everything.
@@ -232,14 +232,14 @@ impl<'a> Maker<'a> {
             bound.iter().any(|(place, writes)| *writes && place.map(|place| place.buffer) == Some(buffer))
         };
         let (mut read_only, mut resources) = (vec![true], vec![parameters]);
-        for (place, _) in &bound {
+        for ((place, _), own) in bound.iter().zip(&own) {
             read_only.push(place.is_some_and(|place| !written(place.buffer)));
             resources.push(match place {
                 Some(place) => {
                     let size_bytes = place.size_bytes.next_multiple_of(4);
                     binding(&self.buffers[place.buffer], place.offset_bytes, size_bytes)
                 }
-                None => binding(&counter, 0, COUNTER_BYTES),
+                None => binding(own, 0, COUNTER_BYTES),
             });
         }
         let entries: Vec<wgpu::BindGroupEntry> =
@@ -262,14 +262,14 @@ fn binding(buffer: &wgpu::Buffer, offset: u64, size_bytes: u64) -> wgpu::Binding
     wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size: wgpu::BufferSize::new(size_bytes) })
 }
 
-/// The bytes behind a dispatch's binding, none for a counter of its own; and whether it may write them.
+/// The bytes behind a dispatch's binding, none for words of its own; and whether it may write them.
 fn place(launch: &Operation<Place>, bound: &Bound) -> Result<(Option<Place>, bool), Failure> {
     let Operation::Launch { reads, writes, scratch, .. } = launch else { return Err("not a launch".into()) };
     let (place, written) = match bound.operand {
         Operand::Read(index) => (reads.get(index).copied(), false),
         Operand::Write(index) => (writes.get(index).copied(), true),
         Operand::Scratch => (*scratch, true),
-        Operand::Counter => return Ok((None, true)),
+        Operand::Counter | Operand::Fault => return Ok((None, true)),
     };
     let place = place.ok_or_else(|| format!("a launch lacks {:?}", bound.operand))?;
     Ok((Some(place.part(bound.offset_bytes, bound.size_bytes)), written))
