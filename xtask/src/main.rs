@@ -18,7 +18,7 @@
 //! | [`docs`] | `cargo xtask docs`: the guide as a book |
 //! | [`test`] | `cargo xtask test`: everything that has to pass |
 //! | [`fuzz`] | `cargo xtask fuzz`: the fuzz targets for some minutes |
-//! | [`bench`] | `cargo xtask bench`: speed beside peers |
+//! | [`bench`] | `cargo xtask bench`: speed next to peers |
 //! | [`package`] | `cargo xtask package` and `semver`: what is published, and what would break |
 //! | [`kernels`] | `cargo xtask kernels`: shaders to SPIR-V |
 

@@ -49,7 +49,7 @@ pub(super) fn lower(
         _ => return Err(unsupported(kernel, "not an optimizer")),
     };
     let dispatches = parts(shader, &numbers, reads, writes, gpu);
-    Ok(Lowered { dispatches, scratch_bytes: 0 })
+    Ok(Lowered { dispatches, workspace_bytes: 0 })
 }
 
 /// One dispatch for as many elements as bindings hold.

@@ -122,7 +122,7 @@ pub fn lower_with(
     let mut lowering = Lowering {
         graph,
         persistent: graph.updates.iter().map(|update| (update.state, role(update.state))).collect(),
-        places: if options.concatenate_in_place { placement::place(graph) } else { BTreeMap::new() },
+        locations: if options.concatenate_in_place { placement::place(graph) } else { BTreeMap::new() },
         program: Program::default(),
         operands: vec![None; graph.values.len()],
     };

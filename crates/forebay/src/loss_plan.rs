@@ -9,7 +9,7 @@ use forebay_plan::SavedCosts;
 use crate::compile::{compile, Compiled};
 use crate::error::Error;
 use crate::labels::{self, Classes};
-use crate::machine::Machine;
+use crate::machine::LimitedDevice;
 use crate::model::Model;
 use crate::port::{self, Port};
 
@@ -49,7 +49,7 @@ impl LossPlan {
         model: &Model,
         options: &TrainingOptions,
         batch_size: Option<u64>,
-        machine: &Machine,
+        machine: &LimitedDevice,
         given_costs: Option<&SavedCosts>,
     ) -> Result<LossPlan, Error> {
         let step = training_graph(&model.open_graph(batch_size)?, options)?;
@@ -67,7 +67,7 @@ impl LossPlan {
         model: &Model,
         options: &TrainingOptions,
         batch_size: Option<u64>,
-        machine: &Machine,
+        machine: &LimitedDevice,
     ) -> Result<LossPlan, Error> {
         let graph = loss_graph(&model.open_graph(batch_size)?, &options.loss, options.loss_output.as_deref())?;
         let landmarks = Landmarks { loss: graph.loss, prediction: graph.prediction, labels: graph.labels, step: None };

@@ -26,7 +26,7 @@ use crate::explain::{explain, Explanation};
 use crate::files;
 use crate::forecast::Replan;
 use crate::loss_plan::LossPlan;
-use crate::machine::Machine;
+use crate::machine::LimitedDevice;
 use crate::model::Model;
 use crate::options::{OnNan, TrainerOptions};
 use crate::port::{self, Port};
@@ -139,7 +139,7 @@ impl Trainer {
     /// # Errors
     /// A model that cannot be trained as asked, a device that cannot be had, or budgets that are too small.
     pub fn new(model: Model, options: TrainerOptions) -> Result<Trainer, Error> {
-        let machine = Machine::open(&options.engine)?;
+        let machine = LimitedDevice::open(&options.engine)?;
         Trainer::on(model, options, machine)
     }
 
@@ -148,11 +148,11 @@ impl Trainer {
     /// # Errors
     /// A model that cannot be trained as asked, or budgets that are too small.
     pub fn with_device(model: Model, options: TrainerOptions, device: Arc<dyn Device>) -> Result<Trainer, Error> {
-        let machine = Machine::with_device(&options.engine, device)?;
+        let machine = LimitedDevice::with_device(&options.engine, device)?;
         Trainer::on(model, options, machine)
     }
 
-    fn on(model: Model, options: TrainerOptions, mut machine: Machine) -> Result<Trainer, Error> {
+    fn on(model: Model, options: TrainerOptions, mut machine: LimitedDevice) -> Result<Trainer, Error> {
         let TrainerOptions { training: options, engine, batch_size, on_nan } = options;
         let plan = LossPlan::training(&model, &options, batch_size, &machine, engine.planning.costs.as_ref())?;
         machine.options.memory.fix_budgets(plan.compiled.step.plan().statistics.in_core_peak_bytes);
@@ -170,7 +170,7 @@ impl Trainer {
         })
     }
 
-    /// What a batch holds beside the labels, at the planned batch size.
+    /// What a batch holds next to the labels, at the planned batch size.
     pub fn inputs(&self) -> &[Port] {
         &self.main().inputs
     }
