@@ -21,34 +21,7 @@ struct Known {
 }
 
 /// Circles that are still there.
-const KNOWN: &[Known] = &[
-    Known {
-        name: "forebay-model",
-        folder: "",
-        rooms: &["autodiff", "graph", "infer", "lower", "operator", "operators"],
-    },
-    Known { name: "forebay-model", folder: "operators", rooms: &["decomposition", "evaluate"] },
-    Known { name: "forebay-plan", folder: "partition", rooms: &["cut", "product"] },
-    Known {
-        name: "forebay-runtime",
-        folder: "eager",
-        rooms: &[
-            "compiled",
-            "context",
-            "current",
-            "event",
-            "managed",
-            "operation",
-            "shared",
-            "slice",
-            "stream",
-            "tensor",
-            "transfer",
-        ],
-    },
-    Known { name: "forebay-runtime", folder: "eager/managed", rooms: &["buffer", "memory", "residency"] },
-    Known { name: "forebay-runtime", folder: "eager/managed", rooms: &["core", "release"] },
-];
+const KNOWN: &[Known] = &[Known { name: "forebay-plan", folder: "partition", rooms: &["cut", "product"] }];
 
 /// A circle as it was found.
 struct Circle {

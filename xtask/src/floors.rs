@@ -7,7 +7,7 @@ use crate::circles;
 use crate::source::SourceFile;
 
 /// Every crate, lowest first, with the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 19] = [
+const CRATES: [(&str, &[&str]); 20] = [
     ("forebay-testing", &[]),
     ("forebay-base", &[]),
     ("forebay-files", &[]),
@@ -53,6 +53,7 @@ const CRATES: [(&str, &[&str]); 19] = [
             "forebay-runtime",
         ],
     ),
+    ("forebay-golden", &["forebay", "forebay-base", "forebay-device", "forebay-testing"]),
     ("forebay-cli", &["forebay", "forebay-data", "forebay-device", "forebay-limits", "forebay-memory"]),
 ];
 

@@ -96,7 +96,10 @@ fn resolve(
     let alias = rest.first().and_then(|word| names.get(&at)?.get(word.as_str()));
     match alias {
         // What leads to itself, or nowhere in this crate, is a name of another crate.
-        Some(path) if aliases > 0 => resolve(&at, path, names, aliases - 1),
+        Some(path) if aliases > 0 => {
+            let whole = [path.as_slice(), &rest[1..]].concat();
+            resolve(&at, &whole, names, aliases - 1)
+        }
         Some(_) => None,
         None => Some(at),
     }
@@ -131,7 +134,11 @@ fn next_use(code: &str) -> Option<(usize, String, usize)> {
         if item.starts_with("use ") {
             let tree_start = line_start + line.find("use ")? + 4;
             let end = tree_start + code[tree_start..].find(';')?;
-            return Some((line_start, code[tree_start..end].to_owned(), end + 1));
+            let tree = &code[tree_start..end];
+            // A text may begin a line with this word, too.
+            if tree.chars().all(|c| c.is_alphanumeric() || c.is_whitespace() || "_:{},*".contains(c)) {
+                return Some((line_start, tree.to_owned(), end + 1));
+            }
         }
         line_start += line.len();
     }
@@ -238,13 +245,17 @@ mod tests {
             ("a/deep.rs", "use super::near;\nuse super::super::b::C;\nfn x() { near::f(); self::g() }"),
             ("a/near/mod.rs", "use super::Front;"),
             ("b.rs", "use crate::Thing;\nuse crate::a::{self, Renamed};\nuse std::collections::BTreeMap;"),
+            ("c.rs", "use crate::d::a::Thing;\nconst TEXT: &str = \"\nuse (this\"; fn x() { crate::b::x() }"),
+            ("d.rs", "pub use crate::a;"),
             ("a/tests.rs", "use crate::b;"),
         ]);
         assert_eq!(found["a"], ["a::deep", "a::near"]);
         assert_eq!(found["a::deep"], ["a::near", "b"]);
         assert_eq!(found["a::near"], ["a"]);
         assert_eq!(found["b"], ["a", "a::deep", "a::near"]);
+        assert_eq!(found["c"], ["a::deep", "b"]);
+        assert_eq!(found["d"], ["a"]);
         assert_eq!(found[""], ["a::deep"]);
-        assert_eq!(found.len(), 5);
+        assert_eq!(found.len(), 7);
     }
 }

@@ -12,6 +12,7 @@
 //! | [`markdown`] | what the checks of documents need of Markdown |
 //! | [`links`] | links between documents |
 //! | [`operators`] | whether the guide lists the operators that there are |
+//! | [`examples`] | whether every public type of the library has an example |
 //! | [`recipes`] | whether the recipes of `CONTRIBUTING.md` hold |
 //! | [`tidy`] | everything about the source that no compiler checks |
 //! | [`docs`] | `cargo xtask docs`: the guide as a book |
@@ -19,12 +20,14 @@
 //! | [`fuzz`] | `cargo xtask fuzz`: the fuzz targets for some minutes |
 //! | [`bench`] | `cargo xtask bench`: speed next to peers |
 //! | [`results`] | `cargo xtask results`: the page of results from its records |
+//! | [`package`] | `cargo xtask package` and `semver`: what is published, and what would break |
 //! | [`kernels`] | `cargo xtask kernels`: shaders to SPIR-V |
 
 mod bench;
 mod circles;
 mod command;
 mod docs;
+mod examples;
 mod floors;
 mod fuzz;
 mod imports;
@@ -32,6 +35,7 @@ mod kernels;
 mod links;
 mod markdown;
 mod operators;
+mod package;
 mod parts;
 mod recipes;
 mod results;
@@ -51,6 +55,8 @@ const HELP: &str = "Development tasks:
   cargo xtask bench [ARGUMENTS]         speed beside peers; needs python3 with the peers
   cargo xtask results [--check]         renders benches/RESULTS.md from the records in benches/results
   cargo xtask results record [--output FILE]   completes a record from the standard input; see benches/results/README.md
+  cargo xtask package [--no-verify]     every crate as it would be published, in order; uploads nothing
+  cargo xtask semver [REVISION]         breaking changes of the library since a revision; needs cargo-semver-checks
   cargo xtask kernels [--check]         compiles kernels/*.slang to SPIR-V; FOREBAY_SLANGC, or python3 with pip
 
 What the machine lacks is printed as SKIPPED, with the reason. FOREBAY_REQUIRE=onnxruntime turns that into a failure.";
@@ -68,6 +74,8 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::fuzz(rest),
         "bench" => bench::bench(rest),
         "results" => results::results(rest),
+        "package" => package::package(rest),
+        "semver" => package::semver(rest),
         "kernels" => kernels::kernels(rest),
         "help" | "--help" | "-h" => {
             println!("{HELP}");

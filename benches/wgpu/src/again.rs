@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use forebay_device::{Device, DeviceError};
 use forebay::Trainer;
 use forebay_base::{Command, EventId, StreamId};
+use forebay_device::{Device, DeviceError};
 
 use crate::recorder::{Recorder, Step};
 

@@ -18,19 +18,15 @@ mod replay;
 mod sequence;
 mod shader;
 
-#[path = "../../../crates/forebay/tests/common/mod.rs"]
-mod common;
-
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
 use again::Again;
-use common::golden::Case;
-use common::{recipe, trainer_on};
 use counting::{counts, Counts};
 use forebay::{Device, EngineOptions};
 use forebay_bench_record::{Cell, Column, Record, Table};
+use forebay_golden::{recipe, trainer_on, Case};
 use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
 use layout::{arena, tensors, Layout};
 use recorder::Recorder;

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use forebay_base::{Command, MemoryId, Region};
 use forebay_device::{forward, Device, DeviceError};
 use forebay_vulkan::VulkanDevice;
-use forebay_base::{Command, MemoryId, Region};
 
 /// The bytes of memories.
 pub type Picture = BTreeMap<MemoryId, Vec<u8>>;

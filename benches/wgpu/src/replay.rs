@@ -216,7 +216,7 @@ impl<'a> Maker<'a> {
     }
 
     fn dispatch(&mut self, launch: &Operation<Place>, dispatch: &Dispatch) -> Result<Ready, Failure> {
-        if dispatch.shader.is_far() {
+        if dispatch.shader.is_by_address() {
             return Err(format!("{} wants addresses of buffers, which wgpu does not know", dispatch.shader.name).into());
         }
         let size_bytes = (4 * dispatch.parameters.len() as u64).max(4);
@@ -224,24 +224,22 @@ impl<'a> Maker<'a> {
         self.parameters_at = (self.parameters_at + size_bytes).next_multiple_of(alignment(self.device));
         let usage = wgpu::BufferUsages::STORAGE;
         let descriptor = wgpu::BufferDescriptor { label: None, size: COUNTER_BYTES, usage, mapped_at_creation: false };
+        let own: Vec<wgpu::Buffer> = dispatch.bindings.iter().map(|_| self.device.create_buffer(&descriptor)).collect();
         let bound: Vec<(Option<Place>, bool)> =
             dispatch.bindings.iter().map(|bound| place(launch, bound)).collect::<Result<_, _>>()?;
-        let own_words: Vec<wgpu::Buffer> =
-            bound.iter().filter(|(place, _)| place.is_none()).map(|_| self.device.create_buffer(&descriptor)).collect();
-        let mut own_words = own_words.iter();
         // wgpu takes a buffer in a dispatch either for reading or for everything.
         let written = |buffer: usize| {
             bound.iter().any(|(place, writes)| *writes && place.map(|place| place.buffer) == Some(buffer))
         };
         let (mut read_only, mut resources) = (vec![true], vec![parameters]);
-        for (place, _) in &bound {
+        for ((place, _), own) in bound.iter().zip(&own) {
             read_only.push(place.is_some_and(|place| !written(place.buffer)));
             resources.push(match place {
                 Some(place) => {
                     let size_bytes = place.size_bytes.next_multiple_of(4);
                     binding(&self.buffers[place.buffer], place.offset_bytes, size_bytes)
                 }
-                None => binding(own_words.next().ok_or("a binding lacks its words")?, 0, COUNTER_BYTES),
+                None => binding(own, 0, COUNTER_BYTES),
             });
         }
         let entries: Vec<wgpu::BindGroupEntry> =

@@ -3,8 +3,8 @@
 //! [`operations`] lowers a step's launches as the Vulkan device does. Its operands are regions of Forebay's memories; a
 //! [layout](crate::layout) makes them places in buffers.
 
-use forebay_gpu_kernels::{lower, Dispatch, Target, Unsupported};
 use forebay_base::{Binding, Command, Region};
+use forebay_gpu_kernels::{lower, Dispatch, Target, Unsupported};
 
 use crate::recorder::Step;
 

@@ -5,6 +5,12 @@ use std::fmt;
 /// The type of one tensor element.
 ///
 /// Source: `DML_TENSOR_DATA_TYPE`, with bfloat16 and ONNX's boolean (one byte, 0 or 1) added.
+///
+/// ```
+/// use forebay_base::DataType;
+///
+/// assert_eq!((DataType::BFloat16.size_bytes(), DataType::Float32.to_string()), (2, "float32".to_string()));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DataType {
     /// IEEE 754 binary64.

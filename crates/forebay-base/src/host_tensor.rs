@@ -7,6 +7,13 @@ use crate::data_type::DataType;
 use crate::tensor::{TensorDesc, TensorError};
 
 /// Element type and sizes of a value. A scalar has no sizes; a size may be 0 (such values never reach a device).
+///
+/// ```
+/// use forebay_base::{DataType, TensorType};
+///
+/// let ty = TensorType::new(DataType::Int64, &[2, 3]);
+/// assert_eq!((ty.count(), ty.to_string()), (6, "int64[2, 3]".to_string()));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorType {
     /// Element type.

@@ -44,6 +44,13 @@ impl fmt::Display for HeapId {
 }
 
 /// A half-open range of bytes, `start..end`.
+///
+/// ```
+/// use forebay_base::ByteRange;
+///
+/// let range = ByteRange::new(16, 48);
+/// assert_eq!(range.len(), 32);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteRange {
     /// First byte.

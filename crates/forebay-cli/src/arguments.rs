@@ -80,7 +80,7 @@ pub enum MemoryKind {
 #[command(next_help_heading = "Device")]
 pub struct DeviceArguments {
     /// The device that computes; `forebay devices` lists them
-    #[arg(long, value_name = "NAME", default_value = "host")]
+    #[arg(long, value_name = "NAME", default_value_t)]
     pub device: DeviceName,
     /// Never use more device memory than this: 256MiB, 1GiB, or 50% (of what the model needs without a budget)
     #[arg(long, value_name = "SIZE", env = "FOREBAY_DEVICE_MEMORY")]
@@ -490,7 +490,7 @@ pub struct ProbeArguments {
     #[arg(long, value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u64).range(5..=1000))]
     pub chunks: u64,
     /// The device; `forebay devices` lists them
-    #[arg(long, value_name = "NAME", default_value = "host")]
+    #[arg(long, value_name = "NAME", default_value_t)]
     pub device: DeviceName,
     /// Threads for kernels and copies together [default: all]
     #[arg(long, value_name = "N", value_parser = positive_count)]

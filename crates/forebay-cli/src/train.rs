@@ -4,9 +4,7 @@ use std::path::{Path, PathBuf};
 
 use forebay::data::{Batch, DataSet, Sampler};
 use forebay::training::Loss;
-use forebay::{
-    documents, Checkpoint, Model, OnNan, Replan, ReplanReason, RunTimes, StepReport, Trainer, TrainerOptions,
-};
+use forebay::{documents, Checkpoint, Model, OnNan, Replan, ReplanReason, Trainer, TrainerOptions};
 use serde_json::{json, Value};
 
 use crate::arguments::{DataChangedKind, MemoryKind, OnNanKind, TrainArguments};
@@ -216,9 +214,7 @@ impl<'a> Run<'a> {
             if let Some(replan) = &report.replan {
                 progress.line(&replanned(report.step, replan));
             }
-            let StepReport { loss, seconds, stall_seconds, late_copies, late_seconds, moves, .. } = report;
-            let times = RunTimes { seconds, stall_seconds, late_copies, late_seconds, moves };
-            self.steps.push(StepNumbers::new(Some(loss), times));
+            self.steps.push(StepNumbers::new(Some(report.loss), report.times()));
             if self.arguments.checkpoint_every.is_some_and(|every| report.step % every == 0) {
                 let checkpoint = self.checkpoint()?;
                 if let Err(failure) = keeper.keep(&checkpoint) {
@@ -301,6 +297,7 @@ impl<'a> Run<'a> {
         let ignored = match self.options.training.loss {
             Loss::SoftmaxCrossEntropy { ignore_index, .. } => ignore_index,
             Loss::MeanSquaredError => None,
+            _ => None,
         };
         let class_axis = self.trainer.class_axis();
         let mut sampler = Sampler::new(set.sample_count(), self.batch_size, None);
@@ -391,10 +388,10 @@ impl<'a> Run<'a> {
 
 /// Tells of a plan that takes over.
 fn replanned(step: u64, replan: &Replan) -> String {
-    let Replan { reason, measured_seconds, predicted_seconds, old_seconds, new_seconds } = *replan;
+    let Replan { reason, measured_seconds, predicted_seconds, old_seconds, new_seconds, .. } = *replan;
     let why = match reason {
         ReplanReason::FirstStep => "the first step was measured",
-        ReplanReason::Drift => "steps no longer take the time that was predicted",
+        _ => "steps no longer take the time that was predicted",
     };
     format!(
         "a new plan from step {} on: {why} ({measured_seconds:.3} s, predicted {predicted_seconds:.3} s); it promises \

@@ -30,6 +30,24 @@ pub enum LabelKind {
 }
 
 /// What a caller wants from a data set.
+///
+/// ```
+/// use forebay_base::DataType;
+/// use forebay_data::{open, InputDescription, LabelKind, Requirements};
+///
+/// # fn main() -> Result<(), forebay_data::DataError> {
+/// let image = InputDescription { name: "x".to_string(), data_type: DataType::Float32, sample_shape: vec![1, 8, 8] };
+/// let requirements = Requirements {
+///     inputs: vec![image],
+///     input_scale: 1.0 / 16.0,
+///     labels: LabelKind::Classes,
+///     label_shape: Vec::new(),
+/// };
+/// let mut digits = open("../../examples/digits/digits.npz", &requirements)?;
+/// assert_eq!(digits.sample_count(), 1797);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Requirements {
     /// The model's inputs.
@@ -76,6 +94,25 @@ pub trait Source: Send {
 }
 
 /// A range of rows of a source.
+///
+/// ```
+/// use forebay_base::DataType;
+/// use forebay_data::{open, InputDescription, LabelKind, Requirements};
+///
+/// # fn main() -> Result<(), forebay_data::DataError> {
+/// let image = InputDescription { name: "x".to_string(), data_type: DataType::Float32, sample_shape: vec![1, 8, 8] };
+/// let requirements = Requirements {
+///     inputs: vec![image],
+///     input_scale: 1.0 / 16.0,
+///     labels: LabelKind::Classes,
+///     label_shape: Vec::new(),
+/// };
+/// let mut digits = open("../../examples/digits/digits.npz", &requirements)?;
+/// let batch = digits.batch(&[0, 2, 4])?;
+/// assert_eq!((batch.inputs["x"].shape(), batch.labels.shape()), (&[3, 1, 8, 8][..], &[3][..]));
+/// # Ok(())
+/// # }
+/// ```
 pub struct DataSet {
     source: Box<dyn Source>,
     rows: Range<u64>,

@@ -2,6 +2,14 @@
 //! the same batches without having kept the order.
 
 /// Splits a data set into batches, epoch after epoch; the last batch of an epoch may be smaller.
+///
+/// ```
+/// use forebay_data::Sampler;
+///
+/// let mut in_order = Sampler::new(5, 2, None);
+/// assert_eq!((in_order.steps_per_epoch(), in_order.batch(0)), (3, vec![0, 1]));
+/// assert_eq!(in_order.batch(2), [4], "what is left of the epoch");
+/// ```
 #[derive(Clone, Debug)]
 pub struct Sampler {
     sample_count: u64,

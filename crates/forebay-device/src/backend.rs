@@ -34,7 +34,21 @@ impl Default for OpenOptions {
 }
 
 /// A device that can be opened by its name, or the reason why it cannot.
+///
+/// ```
+/// use forebay_device::backend::Backend;
+/// use forebay_device::host::HostBackend;
+///
+/// for device in HostBackend.list()? {
+///     match device.limits {
+///         Ok(limits) => println!("{}: {} bytes", device.name, limits.memory_bytes),
+///         Err(reason) => println!("{} cannot be used: {reason}", device.name),
+///     }
+/// }
+/// # Ok::<(), forebay_device::DeviceError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct DeviceDescription {
     /// The name to give.
     pub name: String,
@@ -45,6 +59,18 @@ pub struct DeviceDescription {
     /// Of which types of 16 bits its subgroups multiply whole matrices together (cooperative matrices, what vendors call tensor
     /// or matrix cores): products and convolutions of these types run there. None on a device that cannot be used.
     pub matrix_types: Vec<DataType>,
+}
+
+impl DeviceDescription {
+    /// What is said of a device.
+    pub fn new(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        limits: Result<Limits, String>,
+        matrix_types: Vec<DataType>,
+    ) -> DeviceDescription {
+        DeviceDescription { name: name.into(), description: description.into(), limits, matrix_types }
+    }
 }
 
 /// A kind of device.
@@ -74,6 +100,5 @@ pub trait Backend: Sync {
 /// The only device of a kind, as it is when it is opened without options.
 pub(crate) fn only(backend: &dyn Backend) -> Result<Vec<DeviceDescription>, DeviceError> {
     let limits = backend.open(None, &OpenOptions::default())?.limits().clone();
-    let (name, description) = (backend.name().to_string(), limits.name.clone());
-    Ok(vec![DeviceDescription { name, description, limits: Ok(limits), matrix_types: Vec::new() }])
+    Ok(vec![DeviceDescription::new(backend.name(), limits.name.clone(), Ok(limits), Vec::new())])
 }

@@ -21,8 +21,8 @@ impl Backend for VulkanBackend {
     }
 
     fn list(&self) -> Result<Vec<DeviceDescription>, DeviceError> {
-        let (name, description) = (self.name().to_string(), "GPUs of every vendor".to_string());
-        Ok(vec![DeviceDescription { name, description, limits: Err(MISSING.to_string()), matrix_types: Vec::new() }])
+        let missing = Err(MISSING.to_string());
+        Ok(vec![DeviceDescription::new(self.name(), "GPUs of every vendor", missing, Vec::new())])
     }
 
     fn open(&self, _: Option<&str>, _: &OpenOptions) -> Result<Arc<dyn Device>, DeviceError> {

@@ -4,6 +4,15 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A size of memory: bytes, or a share of what the model needs without a budget.
+///
+/// ```
+/// use forebay_memory::size::MemorySize;
+///
+/// let size: MemorySize = "50%".parse()?; // of what is needed without a budget
+/// assert_eq!(size.resolve(1000), 500);
+/// assert_eq!("1.5GiB".parse(), Ok(MemorySize::Bytes(3 << 29)));
+/// # Ok::<(), forebay_memory::size::MemorySizeError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MemorySize {
     /// A number of bytes.
@@ -13,6 +22,13 @@ pub enum MemorySize {
 }
 
 /// A text that is no size of memory.
+///
+/// ```
+/// use forebay_memory::size::MemorySize;
+///
+/// let error = "much".parse::<MemorySize>().unwrap_err();
+/// assert_eq!(error.text, "much");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemorySizeError {
     /// The text.

@@ -3,19 +3,18 @@
 //! Reverse mode: nodes are visited from the last to the first, and each appends the nodes that turn its outputs' gradients
 //! into its inputs'. That order lets each activation die as soon as its own node has been passed, so the peak of memory
 //! lies between forward and backward pass. ONNX operators take their gradients from their rows in
-//! [`crate::operators`], kernels from [`kernel`].
-
-mod build;
-pub(crate) mod kernel;
+//! [`crate::operators`], kernels from `kernel_gradient`.
 
 use forebay_base::{DataType, Tensor};
 
+use crate::action::Action;
+use crate::context::{GradientBuilder, NodeView};
 use crate::error::ModelError;
 use crate::graph::{Graph, Node, Operation, TensorType, ValueId};
-use crate::operator::{Gradient, GradientBuilder, NodeView};
-use crate::operators::decomposition::Action;
-
-pub(crate) use kernel::Application;
+use crate::infer::infer_node;
+use crate::kernel_gradient::Application;
+use crate::operator::Gradient;
+use crate::operators::row;
 
 /// Appends nodes that compute the gradients of the scalar `of` by each of `by`. `None`: `of` does not depend on it, or not
 /// differentiably.
@@ -30,7 +29,7 @@ pub fn gradients(graph: &mut Graph, of: ValueId, by: &[ValueId]) -> Result<Vec<O
     let wanted = wanted(graph, by)?;
     keep_statistics(graph, &wanted);
     let mut d_values: Vec<Option<ValueId>> = vec![None; graph.values.len()];
-    let mut builder = GradientBuilder { graph, wanted: &wanted };
+    let mut builder = GradientBuilder { graph, wanted: &wanted, infer: infer_node };
     d_values[of.0 as usize] = Some(builder.constant(seed));
     for i in (0..builder.graph.nodes.len()).rev() {
         let node = builder.graph.nodes[i].clone();
@@ -68,7 +67,7 @@ fn node_gradients(
         node: node.label(builder.graph),
     };
     let Operation::Kernel(kernel) = &node.operation else {
-        return match (NodeView { graph: builder.graph, node }).row()?.gradient {
+        return match row(&NodeView { graph: builder.graph, node })?.gradient {
             Gradient::Function(function) => function(builder, node, d_outputs),
             Gradient::Zero => Ok(vec![None; node.inputs.len()]),
             Gradient::Missing => Err(missing(builder)),
@@ -108,7 +107,7 @@ fn wanted(graph: &Graph, by: &[ValueId]) -> Result<Vec<bool>, ModelError> {
             continue;
         }
         if matches!(node.operation, Operation::Onnx { .. })
-            && matches!((NodeView { graph, node }).row()?.gradient, Gradient::Zero)
+            && matches!(row(&NodeView { graph, node })?.gradient, Gradient::Zero)
         {
             continue;
         }
@@ -132,7 +131,7 @@ fn keep_statistics(graph: &mut Graph, wanted: &[bool]) {
             continue;
         }
         let view = NodeView { graph, node };
-        let Some(types) = view.row().ok().and_then(|row| (row.infer)(&view).ok()) else { continue };
+        let Some(types) = row(&view).ok().and_then(|row| (row.infer)(&view).ok()) else { continue };
         for (k, ty) in types.into_iter().enumerate().skip(1) {
             if graph.nodes[i].outputs.len() <= k {
                 graph.nodes[i].outputs.push(None);

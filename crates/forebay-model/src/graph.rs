@@ -5,6 +5,9 @@ use std::fmt;
 
 use forebay_base::{DataType, Kernel, Tensor};
 
+/// The newest version of the default operator set that the table follows.
+pub const NEWEST_OPSET: i64 = 27;
+
 pub use forebay_base::TensorType;
 
 /// A value of a graph.
@@ -16,6 +19,13 @@ pub struct ValueId(pub u32);
 pub struct NodeId(pub u32);
 
 /// A size as a model states it.
+///
+/// ```
+/// use forebay_model::graph::Dimension;
+///
+/// assert_eq!(Dimension::Symbol("N".to_string()).to_string(), "N");
+/// assert_eq!(Dimension::Known(3).to_string(), "3");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dimension {
     /// A number.
@@ -46,6 +56,13 @@ pub struct Value {
 }
 
 /// An attribute of an ONNX node.
+///
+/// ```
+/// use forebay_model::graph::Attribute;
+///
+/// let axes = Attribute::Ints(vec![0, 2]);
+/// assert_ne!(axes, Attribute::Int(0));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attribute {
     /// INT.
@@ -88,7 +105,7 @@ impl Operation {
         Operation::Onnx {
             domain: String::new(),
             op_type: op_type.to_string(),
-            version: crate::operators::NEWEST_OPSET,
+            version: NEWEST_OPSET,
             attributes: attributes.iter().map(|(name, value)| (name.to_string(), value.clone())).collect(),
         }
     }

@@ -10,6 +10,7 @@ use forebay_base::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Operation, TensorType, ValueId};
 use crate::operator::{NodeView, Operator};
+use crate::operators::row;
 
 /// A node is folded only if none of its outputs has more elements.
 const FOLDED_COUNT_MAX: u64 = 1 << 20;
@@ -53,7 +54,7 @@ fn infer_and_fold(graph: &mut Graph, node: usize, folded_bytes: &mut u64) -> Res
     if matches!(view.node.operation, Operation::Kernel(_)) {
         return Ok(());
     }
-    let row = view.row()?;
+    let row = row(&view)?;
     let types = (row.infer)(&view)?;
     if let Some(i) = (types.len()..view.node.outputs.len()).find(|&i| view.node.outputs[i].is_some()) {
         return Err(view.error(format!("output {i} is not supported (the operator has {} here)", types.len())));
@@ -184,7 +185,7 @@ fn refuse_unsupported(graph: &Graph) -> Result<(), ModelError> {
     let mut errors = Vec::new();
     for node in &graph.nodes {
         let Operation::Onnx { domain, op_type, .. } = &node.operation else { continue };
-        if let Err(error) = (NodeView { graph, node }).row() {
+        if let Err(error) = row(&NodeView { graph, node }) {
             if seen.insert((domain, op_type)) {
                 errors.push(error);
             }

@@ -27,7 +27,8 @@
 //! |---|---|
 //! | [`graph`] | values, nodes, the graph |
 //! | [`error`] | what can be wrong with a model |
-//! | [`operator`] | what an operator's row in the table offers, and the contexts its functions work in |
+//! | [`context`] | what operators work with: a node, a program that grows, gradients |
+//! | [`operator`] | what an operator's row in the table offers |
 //! | [`operators`] | the table: one row per operator, one file per family |
 //! | [`infer`] | types of every value; constant folding |
 //! | [`onnx`] | reading and writing ONNX |
@@ -36,14 +37,18 @@
 //! | [`program`] | the result: kernels on logical buffers |
 //! | [`lower`] | from graph to program |
 
+mod action;
 pub mod autodiff;
+pub mod context;
 pub mod error;
 pub mod graph;
 pub mod infer;
+mod kernel_gradient;
 pub mod lower;
 pub mod onnx;
 pub mod operator;
 pub mod operators;
+mod precision;
 pub mod program;
 pub mod training;
 

@@ -18,7 +18,15 @@ use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueId};
 
 /// What is minimised.
+///
+/// ```
+/// use forebay_model::training::Loss;
+///
+/// let pixels = Loss::SoftmaxCrossEntropy { class_axis: Some(1), ignore_index: Some(255) };
+/// assert_ne!(pixels, Loss::default());
+/// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Loss {
     /// Mean over all label positions of -log softmax(logits)[label]. Labels are int64, of the logits' shape without the
     /// class axis.
@@ -40,7 +48,15 @@ impl Default for Loss {
 }
 
 /// How parameters follow their gradients.
+///
+/// ```
+/// use forebay_model::training::Optimizer;
+///
+/// let nesterov = Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: true, weight_decay: 0.0 };
+/// assert_ne!(nesterov, Optimizer::sgd(0.1));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Optimizer {
     /// Stochastic gradient descent. The first step's velocity is the gradient itself.
     Sgd {
@@ -122,7 +138,15 @@ impl Default for Optimizer {
 }
 
 /// Which parameters decay.
+///
+/// ```
+/// use forebay_model::training::{DecayRule, TrainingOptions};
+///
+/// let mut options = TrainingOptions::default();
+/// options.decay = Some(DecayRule::MatricesOnly);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DecayRule {
     /// All of them.
     All,

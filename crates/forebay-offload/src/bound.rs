@@ -31,7 +31,7 @@
 //! kernels, they cost more: let `r` be the part of its speed that a kernel loses while copies move. If they do so for `y`
 //! nanoseconds of its time, it takes at least `d + r * y`, and of course at least `y`. So `y` nanoseconds of copies cost `r * y`
 //! as long as `y` is at most `d / (1 - r)`, and a nanosecond each beyond that, as they do while nothing runs. The least stall
-//! in which a window's copies have room is found by filling the cheapest kernels first ([`overlap`]). With `r = 0` it is what
+//! in which a window's copies have room is found by filling the cheapest kernels first (`overlap`). With `r = 0` it is what
 //! time alone asks for.
 //!
 //! *The SSD.* At least `need(k)` less the host's memory is on the SSD, which gives the same inequalities with the SSD's rates.
@@ -45,12 +45,12 @@
 //! those inwards add up, too: of one nanosecond, they cannot both have the whole. On one that is duplex, copies move for at
 //! least half of the sum, which says less of the link, but more of workers, where two copies at once take more from kernels than
 //! one. This gives the stall of a part of the step, from the windows with the longest copies in it. A second pass chooses how to
-//! divide the step, and for each part whether both ways count together or windows by themselves ([`division`]).
+//! divide the step, and for each part whether both ways count together or windows by themselves (`division`).
 //!
 //! *Workers.* What runs, what copies and what runs again cannot take more workers than there are. So a step is at least as long as
 //! all of that together keeps all workers busy: kernels for `D` less the time `I` for which they leave workers idle, copies that take
 //! the part `q` of the workers and move for `x` nanoseconds for `q * x`. Copies one way are those of windows that share no time,
-//! copies the other way are others; when they move does not matter here, nor next to what ([`workers`]).
+//! copies the other way are others; when they move does not matter here, nor next to what (`workers`).
 //!
 //! *Inputs and outputs.* In a whole step, what the host gives again crosses inwards and what it takes crosses outwards, whatever
 //! stays where. No window counts the first way of an input, for it ends before the first touch, and windows begin after a

@@ -1,7 +1,7 @@
 //! Joint: keeping, moving and computing again, decided together.
 //!
 //! [`crate::residency`] gives away room gap by gap, by what each one saves. That is good where links have time to spare. Where
-//! they have not, it matters what crosses them when, and what is rather computed again: then [`crate::swap`] decides, on the
+//! they have not, it matters what crosses them when, and what is rather computed again: then [`forebay_offload`] decides, on the
 //! program as a workload. Each launch is one of its slots, so that what it finds holds in launches, which is what plans are made
 //! of: bytes are taken for whole launches, and a copy stands between two.
 

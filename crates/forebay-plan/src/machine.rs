@@ -43,6 +43,13 @@ const HEAP_SIZE_MAX_BYTES: u64 = 1 << 30;
 const FALLBACK: &str = "float32";
 
 /// What a machine can do.
+///
+/// ```
+/// use forebay_plan::MachineDescription;
+///
+/// let laptop = MachineDescription::built_in("laptop-8gb").unwrap();
+/// assert_eq!(laptop.device_memory_bytes, 8 << 30);
+/// ```
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineDescription {

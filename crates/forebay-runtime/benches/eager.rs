@@ -75,7 +75,7 @@ fn ones(context: &Context) -> Result<DeviceTensor, Box<dyn Error>> {
 fn on_null(table: &mut Table, name: &str, record: bool) -> Result<(), Box<dyn Error>> {
     report(table, name, || {
         let device: Arc<dyn Device> = Arc::new(NullDevice::new(NullProfile::Tiled));
-        let context = Context::new(device, &ContextOptions { record, ..ContextOptions::default() })?;
+        let context = Context::new(device, &ContextOptions::default().record(record))?;
         let x = ones(&context)?;
         (0..CALLS).try_for_each(|_| x.add(&x).map(drop))?;
         Ok(())

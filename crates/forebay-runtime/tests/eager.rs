@@ -17,7 +17,7 @@ fn host() -> Arc<HostDevice> {
 }
 
 fn recording() -> ContextOptions {
-    ContextOptions { record: true, ..ContextOptions::default() }
+    ContextOptions::default().record(true)
 }
 
 fn context() -> Context {
@@ -147,7 +147,7 @@ fn time_is_measured_between_events() {
 #[test]
 fn streams_and_events_share_a_bounded_number_of_device_events() {
     let device = Arc::new(NullDevice::new(NullProfile::Tiled));
-    let context = Context::new(device, &ContextOptions { event_limit: 8, ..recording() }).unwrap();
+    let context = Context::new(device, &recording().event_limit(8)).unwrap();
     // Four events serve streams, four measure time; plain events take none.
     let streams: Vec<Stream> = (0..20).map(|_| Stream::new(&context, 0).unwrap()).collect();
     assert!(streams.iter().filter(|stream| **stream == streams[19]).count() > 1, "streams beyond share");
@@ -222,7 +222,7 @@ fn memory_returns_through_a_third_stream() {
 #[test]
 fn under_pressure_the_host_waits_for_the_oldest_use_only() {
     let device = Arc::new(ChaosDevice::new(host(), 11).unwrap());
-    let options = ContextOptions { device_memory_bytes: Some(4 << 20), ..recording() };
+    let options = recording().device_memory_bytes(4 << 20);
     let context = Context::new(device, &options).unwrap();
     let streams: Vec<Stream> = (0..3).map(|_| Stream::new(&context, 0).unwrap()).collect();
     // Every round leaves a tensor of 1 MiB that another stream still reads; only four fit.
@@ -242,7 +242,7 @@ fn under_pressure_the_host_waits_for_the_oldest_use_only() {
 
 #[test]
 fn when_memory_runs_out_the_error_has_the_numbers() {
-    let options = ContextOptions { device_memory_bytes: Some(4 << 20), ..recording() };
+    let options = recording().device_memory_bytes(4 << 20);
     let context = Context::new(host(), &options).unwrap();
     let kept = ones(&context, 3 << 18);
     let error = DeviceTensor::zeros(&context, kept.data_type(), &[1 << 19]).unwrap_err();

@@ -19,7 +19,7 @@ fn host(unified: bool) -> Arc<dyn Device> {
 }
 
 fn context(device: Arc<dyn Device>) -> Context {
-    Context::new(device, &ContextOptions { record: true, ..ContextOptions::default() }).unwrap()
+    Context::new(device, &ContextOptions::default().record(true)).unwrap()
 }
 
 /// Every device that computes, and whether it is unified.
@@ -150,7 +150,7 @@ fn all_elements_get_one_value() {
 
 #[test]
 fn a_small_ring_serves_many_threads() {
-    let options = ContextOptions { staging_bytes: Some(2 * MIB), ..ContextOptions::default() };
+    let options = ContextOptions::default().staging_bytes(2 * MIB);
     let device = host(false);
     let context = Context::new(device.clone(), &options).unwrap();
     let own_bytes = device.usage().host_bytes;

@@ -18,7 +18,7 @@ fn host() -> Arc<HostDevice> {
 }
 
 fn recording() -> ContextOptions {
-    ContextOptions { record: true, ..ContextOptions::default() }
+    ContextOptions::default().record(true)
 }
 
 fn filled(context: &Context, mib: u64, value: f32) -> DeviceTensor {
@@ -34,7 +34,7 @@ fn values(tensor: &DeviceTensor) -> Vec<f32> {
 fn a_segment_has_several_heaps_behind_it_or_is_one_placed_heap() {
     for (profile, tiled) in [(NullProfile::Tiled, true), (NullProfile::Tiled, false), (NullProfile::Placed, true)] {
         let device = Arc::new(NullDevice::new(profile));
-        let options = ContextOptions { heap_bytes: MIB, tiled, ..recording() };
+        let options = recording().heap_bytes(MIB).tiled(tiled);
         let context = Context::new(device.clone(), &options).unwrap();
         let _tensor = DeviceTensor::zeros(&context, DataType::Float32, &[5 * MIB / 4]).unwrap();
         let maps = device.commands().iter().filter(|command| matches!(command, Command::Map { .. })).count();
@@ -71,7 +71,7 @@ fn a_refused_call_is_reported_and_nothing_leaks() {
             drop(a);
             Ok(b.sum()?.to_host()?.to_f32().unwrap_or_default()[0])
         };
-        let options = ContextOptions { heap_bytes: MIB, ..recording() };
+        let options = recording().heap_bytes(MIB);
         let result = Context::new(refusing.clone(), &options).and_then(|context| {
             let first = work(&context);
             if first.is_err() {
@@ -99,7 +99,7 @@ fn a_refused_call_is_reported_and_nothing_leaks() {
 fn free_tiles_become_one_range_without_a_copy() {
     for device in [host() as Arc<dyn Device>, Arc::new(NullDevice::new(NullProfile::Tiled))] {
         let real = device.limits().name.starts_with("host");
-        let options = ContextOptions { device_memory_bytes: Some(16 * MIB), segment_bytes: 4 * MIB, ..recording() };
+        let options = recording().device_memory_bytes(16 * MIB).segment_bytes(4 * MIB);
         let context = Context::new(device.clone(), &options).unwrap();
         let mut tensors: Vec<Option<DeviceTensor>> = (0..16).map(|i| Some(filled(&context, 1, i as f32))).collect();
         // Every other tensor goes: 8 MiB are free, and no two of them touch.
@@ -127,7 +127,7 @@ fn free_tiles_become_one_range_without_a_copy() {
 #[test]
 fn a_context_maps_in_tiles_of_its_own() {
     let device = Arc::new(NullDevice::new(NullProfile::Tiled));
-    let options = ContextOptions { tile_bytes: Some(MIB), segment_bytes: 1, heap_bytes: 3 * MIB / 2, ..recording() };
+    let options = recording().tile_bytes(MIB).segment_bytes(1).heap_bytes(3 * MIB / 2);
     let context = Context::new(device.clone(), &options).unwrap();
     assert_eq!(context.tile_bytes(), MIB);
     let tensor = DeviceTensor::zeros(&context, DataType::Float32, &[5 * MIB / 2 / 4]).unwrap();
@@ -143,7 +143,7 @@ fn a_context_maps_in_tiles_of_its_own() {
         (4096, "maps 65536 at a time"),
         (2 * heap_bytes, "does not hold one"),
     ] {
-        let options = ContextOptions { tile_bytes: Some(tile_bytes), ..recording() };
+        let options = recording().tile_bytes(tile_bytes);
         let error = Context::new(host(), &options).unwrap_err().to_string();
         assert!(error.contains(words) && error.contains(&format!("tiles of {tile_bytes} bytes")), "{error}");
     }
@@ -152,7 +152,7 @@ fn a_context_maps_in_tiles_of_its_own() {
 #[test]
 fn without_growth_everything_is_taken_at_the_start() {
     let device = Arc::new(NullDevice::new(NullProfile::Tiled));
-    let fixed = ContextOptions { growth: false, device_memory_bytes: Some(8 * MIB), ..recording() };
+    let fixed = recording().growth(false).device_memory_bytes(8 * MIB);
     let context = Context::new(device.clone(), &fixed).unwrap();
     assert_eq!(device.usage().heap_bytes, 8 * MIB);
     let tensor = DeviceTensor::zeros(&context, DataType::Float32, &[6 * MIB / 4]).unwrap();
@@ -161,13 +161,13 @@ fn without_growth_everything_is_taken_at_the_start() {
     assert_eq!(context.trim(), Ok(0), "it could not be taken again");
     assert!(DeviceTensor::zeros(&context, DataType::Float32, &[8 * MIB / 4]).is_ok());
     assert_eq!(device.usage().heap_peak_bytes, 8 * MIB);
-    let without_size = ContextOptions { growth: false, ..recording() };
+    let without_size = recording().growth(false);
     assert!(Context::new(device, &without_size).unwrap_err().to_string().contains("device_memory_bytes"));
 }
 
 #[test]
 fn memory_explains_itself() {
-    let context = Context::new(host(), &ContextOptions { memory_history: 2, ..recording() }).unwrap();
+    let context = Context::new(host(), &recording().memory_history(2)).unwrap();
     let a = filled(&context, 1, 1.0);
     let stream = Stream::new(&context, 0).unwrap();
     stream.wait_stream(&context.current_stream()).unwrap();

@@ -24,13 +24,11 @@ struct Bench {
 
 impl Bench {
     fn new(device: Arc<dyn Device>, folder: &Path) -> Result<Bench, RuntimeError> {
-        let context = Context::new(device, &ContextOptions { record: true, ..ContextOptions::default() })?;
-        let options = ManagedOptions {
-            unit_bytes: Some(UNIT_BYTES),
-            host_bytes: Some(2 * UNITS * UNIT_BYTES),
-            spill_dir: Some(folder.to_owned()),
-            ..ManagedOptions::new(2 * UNITS * UNIT_BYTES, Policy::Driver)
-        };
+        let context = Context::new(device, &ContextOptions::default().record(true))?;
+        let options = ManagedOptions::new(2 * UNITS * UNIT_BYTES, Policy::Driver)
+            .unit_bytes(UNIT_BYTES)
+            .host_bytes(2 * UNITS * UNIT_BYTES)
+            .spill_dir(folder.to_owned());
         let memory = ManagedMemory::new(&context, &options)?;
         Ok(Bench { memory, context, buffers: Vec::new() })
     }
@@ -135,7 +133,7 @@ fn who_waits_for_the_device_holds_up_nobody_else() {
     let link_bytes_per_second = Some(100 * UNIT_BYTES);
     let options = HostOptions { threads: Some(2), link_bytes_per_second, ..HostOptions::default() };
     let context = Context::new(Arc::new(HostDevice::new(&options).unwrap()), &ContextOptions::default()).unwrap();
-    let options = ManagedOptions { unit_bytes: Some(UNIT_BYTES), ..ManagedOptions::new(4 * UNIT_BYTES, Policy::Touch) };
+    let options = ManagedOptions::new(4 * UNIT_BYTES, Policy::Touch).unit_bytes(UNIT_BYTES);
     let memory = ManagedMemory::new(&context, &options).unwrap();
     let (large, small) = (memory.buffer(32 * UNIT_BYTES).unwrap(), memory.buffer(UNIT_BYTES).unwrap());
     std::thread::scope(|scope| {

@@ -60,13 +60,12 @@ fn describe(adapter: Adapter) -> DeviceDescription {
         }),
     };
     let matrix_types = opened.as_ref().map(|device| matrix_types(device.target().cooperative)).unwrap_or_default();
-    DeviceDescription { name, description, limits: opened.map(|device| device.limits().clone()), matrix_types }
+    DeviceDescription::new(name, description, opened.map(|device| device.limits().clone()), matrix_types)
 }
 
 /// What is said of Vulkan where there is none.
 fn none(reason: &str) -> DeviceDescription {
-    let (name, description) = ("vulkan".to_string(), "GPUs of every vendor".to_string());
-    DeviceDescription { name, description, limits: Err(reason.to_string()), matrix_types: Vec::new() }
+    DeviceDescription::new("vulkan", "GPUs of every vendor", Err(reason.to_string()), Vec::new())
 }
 
 /// Of which types subgroups multiply matrices together.

@@ -77,8 +77,7 @@ pub struct Outcome {
 /// # Errors
 /// A failure of the device.
 pub fn run(sample: &Sample) -> Result<Outcome> {
-    let options =
-        ContextOptions { record: true, extend_lifetimes: sample.extend_lifetimes, ..ContextOptions::default() };
+    let options = ContextOptions::default().record(true).extend_lifetimes(sample.extend_lifetimes);
     let host = Arc::new(HostDevice::new(&HostOptions { threads: Some(2), ..HostOptions::default() })?);
     let meant = (sample.meant)(&Context::new(host.clone(), &options)?)?.to_host()?;
     let mut outcome = Outcome { wrong: 0, race: None };

@@ -34,6 +34,27 @@ const READ_ATTEMPTS: usize = 20;
 const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
 /// A training run between two steps.
+///
+/// ```
+/// use forebay::{Checkpoint, JsonValue, Model, Tensor, Trainer};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let mut trainer = Trainer::builder(&model).build()?;
+/// # let (x, labels) = (Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), Tensor::from_i64(&[50], &[7; 50]));
+/// # let batch = std::collections::BTreeMap::from([("x".to_string(), x)]);
+/// trainer.step(batch, labels)?;
+///
+/// let folder = std::env::temp_dir().join(format!("forebay-checkpoint-example-{}", std::process::id()));
+/// trainer.save_checkpoint(&folder, &JsonValue::from("after the first batch"))?;
+/// let checkpoint = Checkpoint::read(&folder)?;
+/// let mut another = Trainer::builder(&model).device_memory("50%".parse()?).build()?;
+/// another.restore(&checkpoint)?;
+/// assert_eq!((another.step_count(), checkpoint.position.as_str()), (1, Some("after the first batch")));
+/// # std::fs::remove_dir_all(folder).ok();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
     /// Steps done.

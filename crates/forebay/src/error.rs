@@ -11,6 +11,14 @@ use forebay_plan::PlanError;
 use forebay_runtime::RuntimeError;
 
 /// Why something was not done. Messages carry names, numbers and a way out.
+///
+/// ```
+/// use forebay::{Error, Model};
+///
+/// let error = Model::from_file("there-is-none.onnx").unwrap_err();
+/// assert!(matches!(error, Error::Model(_)));
+/// assert!(error.to_string().contains("there-is-none.onnx"));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Error {

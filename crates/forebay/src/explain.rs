@@ -10,7 +10,21 @@ use forebay_plan::Plan;
 use serde::Serialize;
 
 /// What a plan does, as numbers and reasons.
+///
+/// ```
+/// use forebay::{Model, Session};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let session = Session::builder(&model).device("null".parse()?).build()?;
+/// let explanation = session.explain();
+/// println!("{explanation}");
+/// assert!(!explanation.placement.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Explanation {
     /// The budget in bytes; none when unlimited.
     pub device_budget_bytes: Option<u64>,
@@ -62,7 +76,21 @@ pub struct Explanation {
 }
 
 /// A buffer, or a part of one, in device memory.
+///
+/// ```
+/// use forebay::{Model, Session};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let session = Session::builder(&model).device("null".parse()?).build()?;
+/// for placed in session.explain().placement {
+///     println!("{} at {}, {} bytes", placed.name, placed.offset_bytes, placed.bytes);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct PlacementExplanation {
     /// The buffer.
     pub name: String,
@@ -77,7 +105,19 @@ pub struct PlacementExplanation {
 }
 
 /// One copy of a step.
+///
+/// ```
+/// use forebay::{Model, Session};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let session = Session::builder(&model).device("null".parse()?).build()?;
+/// assert!(session.explain().movements.is_empty(), "without a budget nothing moves");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct MovementExplanation {
     /// Index of the command in the plan.
     pub command: usize,

@@ -27,7 +27,23 @@ pub(crate) struct Forecast {
 }
 
 /// Why a plan was made again.
+///
+/// ```
+/// use forebay::{Model, ReplanReason, Tensor, Trainer};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let mut trainer = Trainer::builder(&model).device_memory("60%".parse()?).build()?;
+/// # let (x, labels) = (Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), Tensor::from_i64(&[50], &[7; 50]));
+/// # let batch = std::collections::BTreeMap::from([("x".to_string(), x)]);
+/// if let Some(replan) = trainer.step(batch, labels)?.replan {
+///     assert_eq!(replan.reason, ReplanReason::FirstStep); // later ones are for drift
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ReplanReason {
     /// The first step was measured.
     FirstStep,
@@ -36,7 +52,23 @@ pub enum ReplanReason {
 }
 
 /// A plan that was made again and takes over at the next step.
+///
+/// ```
+/// use forebay::{Model, Tensor, Trainer};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let mut trainer = Trainer::builder(&model).device_memory("60%".parse()?).build()?;
+/// # let (x, labels) = (Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), Tensor::from_i64(&[50], &[7; 50]));
+/// # let batch = std::collections::BTreeMap::from([("x".to_string(), x)]);
+/// if let Some(replan) = trainer.step(batch, labels)?.replan {
+///     assert!(replan.new_seconds < replan.old_seconds);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Replan {
     /// Why.
     pub reason: ReplanReason,

@@ -83,6 +83,16 @@ impl LimitedDevice {
 
 /// The devices of this machine.
 ///
+/// ```
+/// for device in forebay::devices()? {
+///     match device.limits {
+///         Ok(limits) => println!("{}: {} bytes", device.name, limits.memory_bytes),
+///         Err(reason) => println!("{} cannot be used: {reason}", device.name),
+///     }
+/// }
+/// # Ok::<(), forebay::Error>(())
+/// ```
+///
 /// # Errors
 /// Where the system refuses what the host device needs.
 pub fn devices() -> Result<Vec<DeviceDescription>, Error> {

@@ -12,6 +12,14 @@ use crate::error::Error;
 use crate::port::PortDescription;
 
 /// An ONNX model. Cheap to clone: the weights are shared.
+///
+/// ```
+/// use forebay::Model;
+///
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// assert_eq!(model.inputs()[0].to_string(), "x: float32[50, 1, 8, 8]");
+/// # Ok::<(), forebay::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Model {
     onnx: Arc<onnx::Model>,

@@ -31,6 +31,14 @@ pub struct SessionOptions {
 }
 
 /// What happens when the loss is not a finite number.
+///
+/// ```
+/// use forebay::OnNan;
+///
+/// let mut options = forebay::TrainerOptions::default();
+/// assert_eq!(options.on_nan, OnNan::Stop);
+/// options.on_nan = OnNan::Continue;
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnNan {

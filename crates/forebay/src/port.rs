@@ -10,6 +10,14 @@ use forebay_model::Tensor;
 use crate::error::Error;
 
 /// An input or output as a model declares it: sizes may be symbols.
+///
+/// ```
+/// use forebay::{Dimension, Model};
+///
+/// let model = Model::from_file("../../examples/digits/model.onnx")?;
+/// assert!(matches!(model.inputs()[0].dimensions[0], Dimension::Symbol(_)), "the batch size is open");
+/// # Ok::<(), forebay::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortDescription {
     /// Its name in the graph.
@@ -28,6 +36,17 @@ impl fmt::Display for PortDescription {
 }
 
 /// An input or output with all sizes known.
+///
+/// ```
+/// use forebay::{Model, Session};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../examples/digits/model.onnx")?;
+/// let session = Session::builder(&model).device("null".parse()?).batch_size(8).build()?;
+/// assert_eq!(session.inputs()[0].shape, [8, 1, 8, 8]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// Its name in the graph.

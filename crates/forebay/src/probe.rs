@@ -24,6 +24,17 @@ const FREED_CHUNK: usize = 3;
 pub const CHUNK_COUNT_MIN: u64 = 5;
 
 /// What is probed.
+///
+/// ```
+/// use forebay::managed::Policy;
+/// use forebay::{probe, ProbeOptions};
+///
+/// let mut options = ProbeOptions::default();
+/// (options.policy, options.chunk_bytes, options.chunk_count) = (Policy::Touch, 128 << 10, 6);
+/// let findings = probe(&options)?;
+/// assert_eq!(findings.len(), 11);
+/// # Ok::<(), forebay::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ProbeOptions {
@@ -52,6 +63,13 @@ impl Default for ProbeOptions {
 }
 
 /// What is done between filling the device and asking for more.
+///
+/// ```
+/// use forebay::probe::Action;
+///
+/// let action = Action::Prefetch;
+/// assert_eq!((action.number(), action.description()), (2, "prefetch chunk 0 to the device"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// 1: work uses chunk 0.
@@ -139,7 +157,18 @@ impl Action {
 }
 
 /// How long it took to use a chunk.
+///
+/// ```
+/// # let mut options = forebay::ProbeOptions::default();
+/// # (options.chunk_bytes, options.chunk_count) = (128 << 10, 6);
+/// let finding = &forebay::probe(&options)?[0];
+/// for touch in &finding.touches {
+///     println!("chunk {}: {} s, on the device: {}", touch.chunk, touch.seconds, touch.resident);
+/// }
+/// # Ok::<(), forebay::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Touch {
     /// The chunk.
     pub chunk: usize,
@@ -150,7 +179,16 @@ pub struct Touch {
 }
 
 /// What was found for one action.
+///
+/// ```
+/// # let mut options = forebay::ProbeOptions::default();
+/// # (options.chunk_bytes, options.chunk_count) = (128 << 10, 6);
+/// let as_measured = forebay::probe(&options)?.iter().filter(|finding| finding.is_as_measured()).count();
+/// println!("{as_measured} of 11 as in the paper");
+/// # Ok::<(), forebay::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Finding {
     /// The action.
     pub action: Action,

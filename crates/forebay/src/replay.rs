@@ -23,7 +23,14 @@ const TRACE_BYTES_MAX: u64 = 1 << 30;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// Who decides what moves.
+///
+/// ```
+/// use forebay::replay::Policy;
+///
+/// assert_ne!(Policy::Planned, Policy::Lru);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Policy {
     /// The planner.
     Planned,
@@ -32,7 +39,20 @@ pub enum Policy {
 }
 
 /// What a replay found out. Every account is the verifier's.
+///
+/// ```
+/// use forebay::replay::{read_trace, replay, Policy};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut workload = read_trace("../../examples/traces/bert-b256.jsonl.gz".as_ref())?;
+/// workload.machine.device_memory_bytes = 1 << 40; // everything fits
+/// let replay = replay(&workload, Policy::Lru, &mut |_| {})?;
+/// assert_eq!(replay.over_ideal(replay.account.step_ns), 1.0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Replay {
     /// How long the step takes where everything fits.
     pub ideal_ns: u64,

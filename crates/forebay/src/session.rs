@@ -21,7 +21,21 @@ use crate::port::{self, Port};
 use crate::runner::Runner;
 
 /// When a run took place.
+///
+/// ```
+/// use forebay::{Model, Session, Tensor};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let mut session = Session::builder(&model).build()?;
+/// session.run([("x".to_string(), Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]))].into())?;
+/// let times = session.last_run();
+/// assert!(times.stall_seconds <= times.seconds);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct RunTimes {
     /// Seconds from the first command to the last result.
     pub seconds: f64,
@@ -48,6 +62,20 @@ impl From<StepTimes> for RunTimes {
 }
 
 /// A model, planned for inference within its budgets. Memory is taken at the first run and given back on drop.
+///
+/// ```
+/// use forebay::{Model, Session, Tensor};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let mut session = Session::builder(&model).device_memory("1MiB".parse()?).build()?;
+/// let x = Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]);
+/// let outputs = session.run([("x".to_string(), x)].into())?;
+/// assert_eq!(outputs["logits"].shape(), [50, 10]);
+/// assert!(session.usage().heap_peak_bytes <= 1 << 20);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Session {
     compiled: Compiled,
     engine: Engine,

@@ -1,7 +1,7 @@
 //! Training a model.
 //!
 //! A trainer keeps one plan per batch size, and one per batch size for evaluation, all within the same budgets; at most
-//! one of them is on the device at a time (see [`crate::engine`]).
+//! one of them is on the device at a time (`engine.rs`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +33,23 @@ use crate::port::{self, Port};
 use crate::session::{feed, RunTimes};
 
 /// What a step did.
+///
+/// ```
+/// use forebay::{Model, Tensor, Trainer};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let mut trainer = Trainer::builder(&model).build()?;
+/// # let (x, labels) = (Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), Tensor::from_i64(&[50], &[7; 50]));
+/// # let batch = std::collections::BTreeMap::from([("x".to_string(), x)]);
+/// let report = trainer.step(batch, labels)?;
+/// assert_eq!(report.step, 1);
+/// println!("loss {} in {} s", report.loss, report.seconds);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct StepReport {
     /// Which step it was, from 1.
     pub step: u64,
@@ -53,8 +69,32 @@ pub struct StepReport {
     pub replan: Option<Replan>,
 }
 
+impl StepReport {
+    /// When the step took place.
+    pub fn times(&self) -> RunTimes {
+        let StepReport { seconds, stall_seconds, late_copies, late_seconds, moves, .. } = *self;
+        RunTimes { seconds, stall_seconds, late_copies, late_seconds, moves }
+    }
+}
+
 /// What a model makes of a batch, in evaluation mode.
+///
+/// ```
+/// use forebay::{Model, Tensor, Trainer};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let mut trainer = Trainer::builder(&model).build()?;
+/// # let (x, labels) = (Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), Tensor::from_i64(&[50], &[7; 50]));
+/// # let batch = std::collections::BTreeMap::from([("x".to_string(), x)]);
+/// let evaluation = trainer.evaluate(batch, labels)?;
+/// assert_eq!(evaluation.logits.shape(), [50, 10]);
+/// assert_eq!(trainer.step_count(), 0, "nothing was trained");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Evaluation {
     /// The loss.
     pub loss: f32,
@@ -63,6 +103,25 @@ pub struct Evaluation {
 }
 
 /// A model in training, within its budgets. Memory is taken at the first step and given back on drop.
+///
+/// ```
+/// use forebay::training::Optimizer;
+/// use forebay::{Model, Tensor, Trainer};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let mut trainer = Trainer::builder(&model).optimizer(Optimizer::sgd(0.05)).build()?;
+/// # let (x, labels) = (Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), Tensor::from_i64(&[50], &[7; 50]));
+/// # let batch = std::collections::BTreeMap::from([("x".to_string(), x)]);
+/// let first = trainer.step(batch.clone(), labels.clone())?;
+/// let second = trainer.step(batch, labels)?;
+/// assert!(second.loss < first.loss);
+/// let trained = std::env::temp_dir().join(format!("forebay-trained-example-{}.onnx", std::process::id()));
+/// trainer.save(&trained)?;
+/// # std::fs::remove_file(trained).ok();
+/// # Ok(())
+/// # }
+/// ```
 pub struct Trainer {
     model: Model,
     options: TrainingOptions,
@@ -126,7 +185,7 @@ impl Trainer {
         self.main().class_axis
     }
 
-    /// What a data set has to hold to be trained on: [`data::open`](crate::data::open) takes it. Inputs that become floating-point
+    /// What a data set has to hold to be trained on: [`data::open`](crate::data::open()) takes it. Inputs that become floating-point
     /// numbers are multiplied by `input_scale`.
     ///
     /// # Errors

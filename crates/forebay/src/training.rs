@@ -4,7 +4,7 @@
 //! use forebay::training::{Loss, Optimizer, TrainingOptions};
 //!
 //! let optimizer = Optimizer::Sgd { learning_rate: 0.05, momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
-//! let options = TrainingOptions::new(Loss::MeanSquaredError, optimizer);
+//! let options = TrainingOptions::new(Loss::default(), optimizer);
 //! assert!(options.freeze.is_empty());
 //! ```
 

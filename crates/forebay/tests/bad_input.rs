@@ -1,13 +1,10 @@
 //! What a user can get wrong, and what the message says.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::golden::Case;
-use common::{host, indices, recipe, trainer, trainer_options};
 use forebay::training::Loss;
 use forebay::{EngineOptions, Error, MemoryMode, MemorySize, Model, OnNan, Session, SessionOptions, Tensor, Trainer};
+use forebay_golden::{host, indices, recipe, trainer, trainer_options, Case};
 
 fn session(case: &Case) -> Session {
     Session::builder(&case.model()).engine(host(1)).build().unwrap()

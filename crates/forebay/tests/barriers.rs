@@ -1,11 +1,9 @@
 //! The two smallest graphs that show what barriers are for, as the command line would plan and run them.
 
-mod common;
-
 use std::path::PathBuf;
 
-use common::host;
 use forebay::{command_lines, LaunchOrder, Model, Session, Tensor};
+use forebay_golden::host;
 use serde_json::Value;
 
 fn example(name: &str) -> Model {

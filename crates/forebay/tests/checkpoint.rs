@@ -1,13 +1,10 @@
 //! Training that stops and goes on is training that never stopped, bit for bit, also within another budget.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use common::golden::Case;
-use common::{host, recipe, trainer_on, trainer_options};
 use forebay::{Checkpoint, Error, MemorySize, Tensor, Trainer};
+use forebay_golden::{host, recipe, trainer_on, trainer_options, Case};
 use serde_json::{json, Value};
 
 fn directory(test: &str) -> PathBuf {
@@ -161,7 +158,7 @@ fn costs_that_were_given_survive_a_checkpoint_with_another_seed() {
         Trainer::new(case.model(), options).unwrap()
     };
     let mut measured = trainer(7, None);
-    common::run(&case, &mut measured, 1);
+    forebay_golden::run(&case, &mut measured, 1);
     let (checkpoint, costs) = (measured.checkpoint(&Value::Null).unwrap(), measured.measured_costs());
     let mut given = trainer(0, Some(costs.clone()));
     assert_eq!(given.costs(), costs);

@@ -1,10 +1,7 @@
 //! Forward pass, losses, gradients, parameters and running statistics of the golden models, as PyTorch computes them.
 
-mod common;
-
-use common::golden::Case;
-use common::host;
-use common::reference::{forward, gradients, training};
+use forebay_golden::reference::{forward, gradients, training};
+use forebay_golden::{host, Case};
 
 macro_rules! cases {
     ($($module:ident: $name:literal,)*) => {$(

@@ -1,13 +1,10 @@
 //! Hyperparameters and seeds are fed to each step: a plan does not depend on their values.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::golden::Case;
-use common::{host, recipe, trainer, with_learning_rate};
 use forebay::training::Optimizer;
 use forebay::{Error, MemorySize, Tensor, Trainer};
+use forebay_golden::{host, recipe, trainer, with_learning_rate, Case};
 
 /// The optimizer with all the numbers changed that may change between steps.
 fn changed(optimizer: &Optimizer) -> Optimizer {
@@ -26,6 +23,7 @@ fn changed(optimizer: &Optimizer) -> Optimizer {
             weight_decay: weight_decay * 2.0 + 0.01,
             decoupled,
         },
+        other => panic!("{other:?} is new: say what may change of it"),
     }
 }
 

@@ -1,14 +1,11 @@
 //! Whoever decides what is on the device, the bits are those of the plan without a budget, and the budget is never exceeded.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::golden::Case;
-use common::{chaos, host, recipe, trainer_on, trainer_options};
 use forebay::managed::Policy;
 use forebay::{Device, DeviceUsage, EngineOptions, Error, MemoryMode, MemorySize, Session, StepMoves, Tensor, Trainer};
+use forebay_golden::{chaos, host, recipe, trainer_on, trainer_options, Case};
 
 const MODES: [(MemoryMode, Option<Policy>); 5] = [
     (MemoryMode::Direct, None),

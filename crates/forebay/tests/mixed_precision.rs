@@ -1,12 +1,10 @@
 //! Mixed precision: float32 parameters, products and convolutions of 16 bits between two conversions, a float32 loss.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{host, onnx, trainer};
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{DataType, Model, Tensor};
+use forebay_golden::{host, onnx, trainer};
 use forebay_testing::Random;
 use half::{bf16, f16};
 

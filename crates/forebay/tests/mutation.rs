@@ -1,14 +1,12 @@
 //! No barrier and no wait of a plan is redundant, and the race checker finds every one that is missing: each is deleted in
 //! turn from the plans of the test models.
 
-mod common;
-
 use std::path::PathBuf;
 
-use common::host;
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{LaunchOrder, MemorySize, Model, Plan, Session};
 use forebay_base::Command;
+use forebay_golden::host;
 use forebay_sync::{check_races, StepBoundary};
 
 /// What is planned of a model.
@@ -29,7 +27,7 @@ fn plan(path: &str, step: Step, order: LaunchOrder, device_memory: Option<Memory
                 Loss::MeanSquaredError,
                 Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
             );
-            common::trainer(model, training, engine).plan().clone()
+            forebay_golden::trainer(model, training, engine).plan().clone()
         }
     }
 }

@@ -1,13 +1,10 @@
 //! A trained model loads in ONNX Runtime and gives the same outputs.
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 
-use common::golden::{to_f64, Case};
-use common::{host, recipe, trainer};
 use forebay::{Model, Session};
+use forebay_golden::{host, recipe, to_f64, trainer, Case};
 use forebay_testing::parts::skipped;
 
 /// Runs the model on the golden input and writes the elements of its output as text.

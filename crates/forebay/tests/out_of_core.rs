@@ -1,11 +1,8 @@
 //! The first two promises: for any budget at which there is a plan, the bits are those of the unlimited run, and the
 //! budget is never exceeded.
 
-mod common;
-
-use common::golden::Case;
-use common::{assert_same, chaos, host, recipe, run, trainer_on, trainer_options, Run};
 use forebay::{Device, MemorySize, Trainer};
+use forebay_golden::{assert_same, chaos, host, recipe, run, trainer_on, trainer_options, Case, Run};
 use std::sync::Arc;
 
 fn trainer_within(case: &Case, budget_bytes: Option<u64>, threads: usize, device: Option<Arc<dyn Device>>) -> Trainer {
@@ -64,7 +61,7 @@ fn unet3d() {
 fn matrices_larger_than_the_budget() {
     let mut options = host(2);
     options.planning.check = true;
-    common::matrices::same_bits_within_every_budget(&options);
+    forebay_golden::matrices::same_bits_within_every_budget(&options);
 }
 
 #[test]

@@ -1,10 +1,7 @@
 //! What a user is shown: the explanation of a plan, its commands, and the trace of its steps.
 
-mod common;
-
-use common::golden::Case;
-use common::{host, recipe, trainer};
 use forebay::{command_lines, memory_picture, MemorySize, Trainer};
+use forebay_golden::{host, recipe, trainer, Case};
 use serde_json::Value;
 
 fn trainer_at_half(trace: bool) -> (Case, Trainer) {

@@ -1,16 +1,13 @@
 //! Plans whose tensors fit neither the device nor the host: the same bits by way of a disk, and nothing lost by one that
 //! fails.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::golden::Case;
-use common::{assert_same, host, recipe, run, trainer_on, trainer_options, Run};
 use forebay::{Device, EngineOptions, Error, MemorySize, Trainer};
 use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
+use forebay_golden::{assert_same, host, recipe, run, trainer_on, trainer_options, Case, Run};
 use forebay_plan::PlanError;
 
 /// A folder that goes with the test.

@@ -1,16 +1,13 @@
 //! The golden models on this machine's first Vulkan device: right, the same bits within every budget, and no more barriers
 //! than the plan has. With `FOREBAY_VALIDATE=1` the validation layer has nothing to say of any of it.
 
-mod common;
-
 use std::path::Path;
 use std::sync::Arc;
 
-use common::golden::{to_f64, Case};
-use common::reference::{forward, gradients, training};
-use common::{assert_same, recipe, run, trainer, trainer_on};
 use forebay::{Device, DeviceName, EngineOptions, MemorySize, Model, Port, Session, Tensor};
 use forebay_base::{Binding, Command, Kernel};
+use forebay_golden::reference::{forward, gradients, training};
+use forebay_golden::{assert_same, recipe, run, to_f64, trainer, trainer_on, Case};
 use forebay_testing::parts::skipped;
 use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
 
@@ -154,14 +151,14 @@ fn parts_have_the_workspace_that_they_need() {
 #[test]
 fn matrices_larger_than_the_budget() {
     if present() {
-        common::matrices::same_bits_within_every_budget(&vulkan());
+        forebay_golden::matrices::same_bits_within_every_budget(&vulkan());
     }
 }
 
 #[test]
 fn a_computed_index_beyond_the_table_is_refused() {
     if present() {
-        common::indices::are_refused_when_out_of_range(&vulkan());
+        forebay_golden::indices::are_refused_when_out_of_range(&vulkan());
     }
 }
 

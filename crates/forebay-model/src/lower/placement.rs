@@ -4,16 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 
+use crate::context::lowering::PieceLocation;
 use crate::graph::{Attribute, Graph, Node, Operation, ValueId};
-
-/// Where a value lies in the concatenation that it is a piece of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PieceLocation {
-    /// The concatenation's output.
-    pub concatenation: ValueId,
-    /// Offset of the piece in it, in bytes.
-    pub offset_bytes: u64,
-}
 
 /// Gives each piece of a contiguous concatenation its place, where nothing speaks against it: a node computes it, and it
 /// is no graph output, no piece of an earlier concatenation, and not the same piece twice. A value is in one place only;

@@ -1,8 +1,10 @@
 use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
-use forebay_base::DataType;
+use forebay_base::{DataType, Tensor};
 
 use super::*;
+use crate::graph::TensorType;
 use crate::graph::{Attribute, Node, Update};
+use crate::program::BufferId;
 
 fn float(shape: &[u64]) -> TensorType {
     TensorType::new(DataType::Float32, shape)

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::Kernel;
 
-use super::Lowering;
+use crate::context::{Lowering, NodeView};
 use crate::error::ModelError;
 use crate::graph::{Graph, Operation, ValueId};
 use crate::program::{Operand, Port, Role};
@@ -71,7 +71,7 @@ impl Lowering<'_> {
         self.program.update_start = self.program.launches.len();
         for (&node, targets) in in_place {
             for (&output, &state) in targets {
-                let view = crate::operator::NodeView { graph: self.graph, node: &self.graph.nodes[node] };
+                let view = NodeView { graph: self.graph, node: &self.graph.nodes[node] };
                 let operand = self.read(state).map_err(|reason| view.error(reason))?;
                 if let Some(Some(value)) = view.node.outputs.get(output) {
                     self.operands[value.0 as usize] = Some(operand);

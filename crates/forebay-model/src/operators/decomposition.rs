@@ -7,26 +7,19 @@
 use forebay_base::kernel::{Activation, BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor, TensorDesc};
 
+use super::evaluate;
 use super::shapes::{broadcast_shapes, packed_strides};
+use crate::action::Action;
+use crate::context::lowering::broadcast;
+use crate::context::{GradientBuilder, Lowering, NodeView};
 use crate::error::ModelError;
 use crate::graph::{Node, TensorType, ValueId};
-use crate::lower::{broadcast, Lowering};
-use crate::operator::{GradientBuilder, NodeView};
+use crate::kernel_gradient::Application;
+use crate::precision::{is_16_bit, takes_16_bit, widened};
 use crate::program::Operand;
 
 /// Writes an operator as a decomposition.
 pub(crate) type Compose = for<'a> fn(NodeView<'a>) -> Result<Decomposition, ModelError>;
-
-/// What one step does.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Action {
-    /// A kernel on the step's inputs.
-    Kernel(Kernel),
-    /// Reorders the dimensions: dimension `i` of the result is dimension `permutation[i]` of the input.
-    Transpose(Vec<usize>),
-    /// Broadcasts to the result's shape.
-    Expand,
-}
 
 /// Where a part comes from.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -262,7 +255,7 @@ pub(super) fn evaluate(
         let operands: Option<Vec<Tensor>> =
             step.inputs.iter().map(|part| decomposition.tensor(part, inputs, &results)).collect();
         let result = operands.and_then(|operands| match step.outputs.as_slice() {
-            [output] => super::evaluate::run(&step.action, &operands, output),
+            [output] => evaluate::run(&step.action, &operands, output),
             _ => None,
         });
         let Some(result) = result else { return Ok(None) };
@@ -370,36 +363,6 @@ impl Step {
     }
 }
 
-/// Whether a data type is a 16-bit floating type.
-fn is_16_bit(data_type: DataType) -> bool {
-    matches!(data_type, DataType::Float16 | DataType::BFloat16)
-}
-
-/// The same type, but float32 for a 16-bit floating one.
-pub(crate) fn widened(ty: &TensorType) -> TensorType {
-    let data_type = if is_16_bit(ty.data_type) { DataType::Float32 } else { ty.data_type };
-    TensorType::new(data_type, &ty.shape)
-}
-
-/// Whether a kernel takes operands of 16-bit floating types: products and convolutions do, and what only moves elements.
-pub(crate) fn takes_16_bit(kernel: &Kernel) -> bool {
-    matches!(
-        kernel,
-        Kernel::MatMul { .. }
-            | Kernel::Convolution { .. }
-            | Kernel::ConvolutionDataGradient { .. }
-            | Kernel::ConvolutionWeightGradient { .. }
-            | Kernel::Select
-            | Kernel::Cast
-            | Kernel::Copy
-            | Kernel::Fill { .. }
-            | Kernel::Slice { .. }
-            | Kernel::SliceGradient { .. }
-            | Kernel::Gather { .. }
-            | Kernel::Pad { .. }
-    )
-}
-
 /// Products are computed in float32 and the 16-bit floating types, windows in float32; elements of all types move.
 fn check_types(view: &NodeView, kernel: &Kernel, reads: &[Operand]) -> Result<(), ModelError> {
     let Some(read) = reads.first() else { return Ok(()) };
@@ -462,7 +425,7 @@ pub(super) fn gradient(
         }
         let inputs: Vec<ValueId> =
             step.inputs.iter().map(|part| decomposition.value(builder, node, part, &values)).collect();
-        let application = crate::autodiff::Application {
+        let application = Application {
             action: &step.action,
             inputs: &inputs,
             outputs: &values[i],

@@ -6,8 +6,8 @@
 use forebay_base::kernel::{BinaryOp, PadMode, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
 
-use super::decomposition::Action;
 use super::shapes::packed_strides;
+use crate::action::Action;
 use crate::graph::TensorType;
 
 /// Results of more elements are not computed here.

@@ -22,10 +22,10 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use crate::operator::Operator;
-
-/// The newest version of the default operator set that the table follows.
-pub const NEWEST_OPSET: i64 = 27;
+use crate::error::ModelError;
+use crate::graph::Operation;
+pub use crate::graph::NEWEST_OPSET;
+use crate::operator::{NodeView, Operator};
 
 /// The families, each a list of rows.
 pub const FAMILIES: &[&[Operator]] = &[
@@ -50,4 +50,20 @@ pub fn find(domain: &str, op_type: &str) -> Option<&'static Operator> {
         rows.map(|row| ((row.domain, row.op_type), row)).collect()
     });
     ROWS.get(&(domain, op_type)).copied()
+}
+
+/// The row of a node's operator.
+///
+/// # Errors
+/// Where it has none; kernels have none either.
+pub fn row(view: &NodeView) -> Result<&'static Operator, ModelError> {
+    let Operation::Onnx { domain, op_type, version, .. } = &view.node.operation else {
+        return Err(view.error("a kernel has no row in the table of operators"));
+    };
+    find(domain, op_type).ok_or_else(|| ModelError::UnsupportedOperator {
+        domain: domain.clone(),
+        op_type: op_type.clone(),
+        version: *version,
+        node: view.node.label(view.graph),
+    })
 }

@@ -5,9 +5,10 @@ use forebay_base::{DataType, Kernel, Tensor};
 
 use super::decomposition::{self, composed, Composer, Decomposition};
 use super::shapes::{attribute_or_input, axes, packed_strides, size};
+use crate::action::Action;
+use crate::context::Lowering;
 use crate::error::ModelError;
 use crate::graph::{Node, TensorType, ValueId};
-use crate::lower::Lowering;
 use crate::operator::{Gradient, GradientBuilder, NodeView, Operator};
 
 /// The rows.
@@ -126,7 +127,7 @@ fn evaluate_split(view: &NodeView, inputs: &[Option<&Tensor>]) -> Result<Option<
     for ty in infer_split(view)? {
         let kernel = part_kernel(ty.shape.len(), axis, start);
         start += ty.shape[axis];
-        let action = decomposition::Action::Kernel(kernel);
+        let action = Action::Kernel(kernel);
         let Some(part) = super::evaluate::run(&action, std::slice::from_ref(x), &ty) else { return Ok(None) };
         parts.push(part);
     }

@@ -319,7 +319,7 @@ fn append_sum(graph: &mut Graph) -> ValueId {
 fn check_types(graph: &Graph) {
     for node in graph.nodes.iter().filter(|node| matches!(node.operation, Operation::Onnx { .. })) {
         let view = NodeView { graph, node };
-        let types = (view.row().unwrap().infer)(&view).unwrap_or_else(|error| panic!("{error}"));
+        let types = (super::row(&view).unwrap().infer)(&view).unwrap_or_else(|error| panic!("{error}"));
         for (output, ty) in node.outputs.iter().zip(types) {
             if let Some(output) = output {
                 assert_eq!(graph.ty(*output), Some(&ty), "{}", node.operation.name());

@@ -5,7 +5,7 @@
 //! needs are met by time, earlier ones have the earlier link; so bytes wait for the link only where it is busy with what is
 //! more urgent. Where no idle bytes have a crossing left, a gate is stretched: the one before the launch that lacks room, in
 //! which bytes leave, or the one before the launch that needs bytes back. What is absent then returns again, if that is shorter
-//! ([`super::returns`]).
+//! (`returns`).
 
 mod choice;
 mod moves;

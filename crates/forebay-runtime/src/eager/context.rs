@@ -4,27 +4,38 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use forebay_device::Device;
-use forebay_model::Tensor;
 use forebay_queue::shim::lock;
 use forebay_queue::shim::sync::{Mutex, MutexGuard};
 
 use super::compiled::Cache;
-use super::current;
-use super::managed::Core;
-use super::operation::Operation;
+use super::lease::Lease;
 use super::options::ContextOptions;
 use super::recording::{Races, Recording};
 use super::shared::Shared;
-use super::slice::{Slice, Span};
+use super::span::Span;
 use super::store::StoreKind;
-use super::stream::{Lease, Stream};
-use super::tensor::DeviceTensor;
 use super::timeline::Agent;
-use super::transfer;
+use super::units::Core;
 use crate::error::RuntimeError;
 
 /// A device with its streams and memory. Cheap to clone: clones are the same context. It lives as long as anything made
 /// with it.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_base::DataType;
+/// use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let x = DeviceTensor::zeros(&context, DataType::Float32, &[4])?;
+/// x.add(&x)?;
+/// context.synchronize()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Context {
     inner: Arc<Inner>,
@@ -56,24 +67,9 @@ impl Context {
         &self.inner.shared.device
     }
 
-    /// The stream that work goes to where no other was entered.
-    pub fn default_stream(&self) -> Stream {
-        Stream::of_lease(self.clone(), self.inner.default_lease.clone())
-    }
-
-    /// The stream that this thread's work goes to: the one entered last ([`Stream::enter`]), else the default stream.
-    pub fn current_stream(&self) -> Stream {
-        current::of_context(self).unwrap_or_else(|| self.default_stream())
-    }
-
     /// The unit in which heaps are mapped ([`ContextOptions::tile_bytes`]).
     pub fn tile_bytes(&self) -> u64 {
         self.inner.shared.tile_bytes
-    }
-
-    /// An ONNX operator to run on the current stream.
-    pub fn operation<'a>(&'a self, op_type: &str) -> Operation<'a> {
-        Operation::new(self, op_type)
     }
 
     /// Waits until everything that was submitted to any stream is complete.
@@ -103,50 +99,6 @@ impl Context {
         self.recording().check()
     }
 
-    /// Bytes of device memory, not defined until they are written. `owner` names them in snapshots and messages.
-    ///
-    /// # Errors
-    /// [`RuntimeError::OutOfMemory`], or a failure of the device.
-    pub fn allocate(&self, size_bytes: u64, owner: &str) -> Result<Slice, RuntimeError> {
-        let origin = Agent::Queue(self.current_stream().queue());
-        Ok(Slice::new(self, Span::new(self, origin, size_bytes, owner)?))
-    }
-
-    /// Reads bytes on the host, after the current stream's work so far, and waits for all of them together.
-    ///
-    /// # Errors
-    /// Slices of another context, no memory, or a failure of the device, then or earlier.
-    pub fn read(&self, slices: &[&Slice]) -> Result<Vec<Vec<u8>>, RuntimeError> {
-        if slices.iter().any(|slice| !slice.context().is(self)) {
-            return Err(RuntimeError::OtherContext { what: "a context and bytes to read" });
-        }
-        let own: Vec<&Span> = slices.iter().map(|slice| slice.span()).filter(|span| span.buffer().is_none()).collect();
-        let mut own = transfer::read(self, &self.current_stream(), &own)?.into_iter();
-        let read = |slice: &&Slice| match slice.span().buffer() {
-            None => Ok(own.next().unwrap_or_default()),
-            Some(buffer) => {
-                let mut bytes = transfer::zeroed(slice.size_bytes())?;
-                buffer.read(slice.span().range(), &mut bytes)?;
-                Ok(bytes)
-            }
-        };
-        slices.iter().map(read).collect()
-    }
-
-    /// Copies tensors to the host, after the current stream's work so far, and waits for all of them together.
-    ///
-    /// # Errors
-    /// Tensors of another context, no memory, or a failure of the device, then or earlier.
-    pub fn to_host(&self, tensors: &[&DeviceTensor]) -> Result<Vec<Tensor>, RuntimeError> {
-        let slices = tensors.iter().map(|tensor| tensor.elements()).collect::<Result<Vec<Slice>, _>>()?;
-        let read = self.read(&slices.iter().collect::<Vec<_>>())?;
-        let array = |(tensor, bytes): (&&DeviceTensor, Vec<u8>)| {
-            let refused = || RuntimeError::Tensor { reason: format!("{tensor:?} was read in part") };
-            Tensor::new(tensor.data_type(), tensor.shape(), bytes).ok_or_else(refused)
-        };
-        tensors.iter().zip(read).map(array).collect()
-    }
-
     /// Waits for all work, forgets compiled operations with their constants, and gives memory that no one uses back to the
     /// device, that of managed memories and blocks of the host included, unless it was taken at the start for good
     /// ([`ContextOptions::growth`]). The bytes given back.
@@ -164,6 +116,19 @@ impl Context {
             + self.inner.shared.trim(&mut state, StoreKind::Staging))
     }
 
+    /// Bytes for an agent. Where memory runs out, compiled operations are forgotten with their constants first.
+    ///
+    /// # Errors
+    /// [`RuntimeError::OutOfMemory`], or a failure of the device.
+    pub(super) fn span(&self, origin: Agent, size_bytes: u64, owner: &str) -> Result<Span, RuntimeError> {
+        match Span::new(self.shared(), origin, size_bytes, owner) {
+            Err(RuntimeError::OutOfMemory(_)) if self.forget_compiled() => {
+                Span::new(self.shared(), origin, size_bytes, owner)
+            }
+            result => result,
+        }
+    }
+
     /// Takes note of a managed memory on the device.
     pub(super) fn add_managed(&self, core: &Arc<Core>) {
         let mut managed = lock(&self.inner.managed);
@@ -174,6 +139,10 @@ impl Context {
     /// Whether both are the same context.
     pub fn is(&self, other: &Context) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    pub(super) fn default_lease(&self) -> &Arc<Lease> {
+        &self.inner.default_lease
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {

@@ -1,6 +1,7 @@
 //! Which stream a thread's work goes to.
 
 use std::cell::RefCell;
+use std::marker::PhantomData;
 
 use forebay_queue::shim::thread_local;
 
@@ -13,14 +14,14 @@ thread_local! {
 }
 
 /// The stream of a context that this thread entered last.
-pub fn of_context(context: &Context) -> Option<Stream> {
+fn of_context(context: &Context) -> Option<Stream> {
     ENTERED.with(|entered| {
         entered.borrow().iter().rev().map(|(_, stream)| stream).find(|stream| stream.context().is(context)).cloned()
     })
 }
 
 /// Enters a stream. The number by which it is left.
-pub fn enter(stream: Stream) -> u64 {
+fn enter(stream: Stream) -> u64 {
     ENTERED.with(|entered| {
         let mut entered = entered.borrow_mut();
         let number = entered.last().map_or(1, |(number, _)| number + 1);
@@ -30,10 +31,57 @@ pub fn enter(stream: Stream) -> u64 {
 }
 
 /// Leaves a stream; others that were entered later stay.
-pub fn leave(number: u64) {
+fn leave(number: u64) {
     // The stream is dropped after the borrow has ended.
     let _left = ENTERED.with(|entered| {
         let mut entered = entered.borrow_mut();
         entered.iter().position(|(other, _)| *other == number).map(|place| entered.remove(place))
     });
+}
+
+/// While it lives, the stream that it was made from is the thread's current one ([`Stream::enter`]).
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_base::DataType;
+/// use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, Stream};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let stream = Stream::new(&context, 0)?;
+/// {
+///     let _entered = stream.enter(); // what follows runs on this stream
+///     DeviceTensor::zeros(&context, DataType::Float32, &[4])?;
+/// }
+/// stream.synchronize()?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "the stream is left when this is dropped"]
+pub struct StreamGuard {
+    number: u64,
+    /// A guard belongs to the thread that entered.
+    thread: PhantomData<*const ()>,
+}
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        leave(self.number);
+    }
+}
+
+impl Stream {
+    /// Makes this the current stream of the thread until the guard is dropped.
+    pub fn enter(&self) -> StreamGuard {
+        StreamGuard { number: enter(self.clone()), thread: PhantomData }
+    }
+}
+
+impl Context {
+    /// The stream that this thread's work goes to: the one entered last ([`Stream::enter`]), else the default stream.
+    pub fn current_stream(&self) -> Stream {
+        of_context(self).unwrap_or_else(|| self.default_stream())
+    }
 }

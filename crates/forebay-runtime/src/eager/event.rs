@@ -16,6 +16,23 @@ use crate::error::RuntimeError;
 
 /// A point in a stream: fires when everything submitted before it is complete. It can be recorded again and again; whoever
 /// waits, waits for the latest record. An event takes none of the device's events, unless it measures time.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_runtime::eager::{Context, ContextOptions, Event};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let (start, end) = (Event::new(&context, true), Event::new(&context, true));
+/// start.record()?;
+/// end.record()?;
+/// end.synchronize()?;
+/// assert!(start.elapsed_time(&end)? >= 0.0);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Event {
     context: Context,
     timing: bool,
@@ -157,6 +174,26 @@ impl Event {
 
     fn recorded(&self) -> Result<Record, RuntimeError> {
         (*self.last()).ok_or(RuntimeError::NeverRecorded)
+    }
+}
+
+impl Stream {
+    /// A new event without timing, recorded in this stream.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn record_event(&self) -> Result<Event, RuntimeError> {
+        let event = Event::new(self.context(), false);
+        event.record_on(self)?;
+        Ok(event)
+    }
+
+    /// Later work of this stream starts after the event's latest record has fired.
+    ///
+    /// # Errors
+    /// An event that was never recorded, or is of another context; what the device reports.
+    pub fn wait_event(&self, event: &Event) -> Result<(), RuntimeError> {
+        event.wait_on(self)
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let device = Arc::new(HostDevice::new(&HostOptions::default())?);
-//! let context = Context::new(device, &ContextOptions { record: true, ..ContextOptions::default() })?;
+//! let context = Context::new(device, &ContextOptions::default().record(true))?;
 //! let stream = Stream::new(&context, 0)?;
 //!
 //! let a = DeviceTensor::from_host(&context, &Tensor::from_f32(&[2, 2], &[1.0, 2.0, 3.0, 4.0]))?;
@@ -37,39 +37,48 @@
 //! | [`context`], [`stream`], [`event`] | what the caller holds |
 //! | `explain` | what a context says about its memory: numbers, snapshots, pictures |
 //! | `options`, `environment` | settings of a context, also from the environment |
-//! | [`slice`], [`tensor`], [`operation`] | bytes, data in them, and what is done with it |
+//! | [`mod@slice`], [`tensor`], [`operation`] | bytes, data in them, and what is done with it |
+//! | `lease`, `span`, `ring` | what handles hold: a queue, bytes; the host blocks of transfers |
+//! | `compile`, `compiled` | operators that are ready to be launched |
 //! | `transfer` | bytes between the host and the device, through a ring of host blocks |
-//! | [`managed`] | memory for more than the device holds |
+//! | [`managed`], `units` | memory for more than the device holds: buffers; what moves when |
 //! | [`recording`] | everything that was submitted, for the race checker |
 
 mod batch;
 pub mod block_lifetimes;
+mod compile;
 mod compiled;
 pub mod context;
 mod current;
 mod environment;
 pub mod event;
 mod explain;
+mod lease;
 pub mod managed;
 pub mod operation;
 mod options;
 pub mod recording;
+mod ring;
 mod shared;
 pub mod slice;
+mod span;
 pub mod store;
 pub mod stream;
 pub mod tensor;
+mod tensor_operations;
 mod tiles;
 pub mod timeline;
 mod timers;
 mod transfer;
+mod units;
 
 pub use context::Context;
+pub use current::StreamGuard;
 pub use event::Event;
 pub use managed::{ManagedBuffer, ManagedMemory, ManagedOptions, ManagedStatistics};
 pub use operation::{Input, Operation};
 pub use options::ContextOptions;
 pub use recording::{Races, Recording};
 pub use slice::Slice;
-pub use stream::{Stream, StreamGuard};
+pub use stream::Stream;
 pub use tensor::DeviceTensor;

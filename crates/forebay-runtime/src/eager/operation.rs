@@ -12,20 +12,39 @@ use forebay_model::program::{BufferId, Operand};
 use forebay_model::{Operation as GraphOperation, Tensor};
 
 use super::batch::Batch;
-use super::compiled::{compile, Compiled, Constant, Slot};
+use super::compile::compile;
+use super::compiled::{Compiled, Constant, Slot};
 use super::context::Context;
-use super::managed::{Buffer, ManagedMemory, PinnedUnits};
+use super::managed::ManagedMemory;
 use super::shared::State;
-use super::slice::Span;
+use super::span::Span;
 use super::stream::Stream;
 use super::tensor::DeviceTensor;
 use super::timeline::Agent;
+use super::units::{Buffer, PinnedUnits};
 use crate::error::RuntimeError;
 
 /// Arrays with more bytes are uploaded again each time instead of being kept with the compiled operator.
 const CONSTANT_BYTES_MAX: usize = 4096;
 
 /// An input of an operation.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_base::Tensor;
+/// use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let a = DeviceTensor::from_host(&context, &Tensor::from_f32(&[2], &[1.0, 2.0]))?;
+/// let sum = a.add(Tensor::from_f32(&[2], &[10.0, 20.0]))?; // a tensor of the host
+/// let sum = sum.add(&a)?; // or one of the device
+/// assert_eq!(sum.to_host()?.to_f32(), Some(vec![12.0, 24.0]));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
     /// A tensor on the device.
@@ -63,6 +82,22 @@ impl From<f32> for Input<'_> {
 }
 
 /// An ONNX operator of the default domain with its inputs and attributes, not yet launched.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_base::Tensor;
+/// use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let a = DeviceTensor::from_host(&context, &Tensor::from_f32(&[3], &[-1.0, 0.0, 2.0]))?;
+/// let clamped = context.operation("Relu").input(&a).run_single()?; // any operator of ONNX by its name
+/// assert_eq!(clamped.to_host()?.to_f32(), Some(vec![0.0, 0.0, 2.0]));
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "an operation does nothing until it is run"]
 pub struct Operation<'a> {
     context: &'a Context,
@@ -73,8 +108,15 @@ pub struct Operation<'a> {
     managed: Option<&'a ManagedMemory>,
 }
 
+impl Context {
+    /// An ONNX operator to run on the current stream.
+    pub fn operation<'a>(&'a self, op_type: &str) -> Operation<'a> {
+        Operation::new(self, op_type)
+    }
+}
+
 impl<'a> Operation<'a> {
-    pub(super) fn new(context: &'a Context, op_type: &str) -> Operation<'a> {
+    fn new(context: &'a Context, op_type: &str) -> Operation<'a> {
         let (op_type, inputs) = (op_type.to_string(), Vec::new());
         Operation { context, op_type, name: None, attributes: BTreeMap::new(), inputs, managed: None }
     }
@@ -233,11 +275,11 @@ impl<'a> Operation<'a> {
         for operand in program.launches.iter().flat_map(|launch| &launch.writes) {
             if let Entry::Vacant(entry) = spans.entry(operand.buffer) {
                 let size_bytes = program.buffer(operand.buffer).size_bytes;
-                entry.insert(Span::new(context, origin, size_bytes, owner)?);
+                entry.insert(context.span(origin, size_bytes, owner)?);
             }
         }
         let workspace = (compiled.workspace_bytes > 0)
-            .then(|| Span::new(context, origin, compiled.workspace_bytes, "scratch"))
+            .then(|| context.span(origin, compiled.workspace_bytes, "scratch"))
             .transpose()?;
         self.submit(stream, compiled, &spans, workspace.as_ref())?;
         Ok(outputs)

@@ -11,7 +11,15 @@ const STAGING_BYTES_MAX: u64 = 8 << 20;
 const STAGING_TILE_BYTES: u64 = 64 << 10;
 
 /// Settings of a context.
+///
+/// ```
+/// use forebay_runtime::eager::ContextOptions;
+///
+/// let options = ContextOptions::default().record(true).device_memory_bytes(1 << 30);
+/// assert_eq!((options.record, options.device_memory_bytes), (true, Some(1 << 30)));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ContextOptions {
     /// The most device bytes that tensors may take; none for as many as the device has.
     pub device_memory_bytes: Option<u64>,
@@ -60,6 +68,74 @@ impl Default for ContextOptions {
 }
 
 impl ContextOptions {
+    /// The most device bytes that tensors may take.
+    pub fn device_memory_bytes(mut self, device_memory_bytes: u64) -> Self {
+        self.device_memory_bytes = Some(device_memory_bytes);
+        self
+    }
+
+    /// Whether more device memory is taken when tensors need it.
+    pub fn growth(mut self, growth: bool) -> Self {
+        self.growth = growth;
+        self
+    }
+
+    /// Device memory is taken in multiples of this.
+    pub fn segment_bytes(mut self, segment_bytes: u64) -> Self {
+        self.segment_bytes = segment_bytes;
+        self
+    }
+
+    /// The unit in which heaps are mapped.
+    pub fn tile_bytes(mut self, tile_bytes: u64) -> Self {
+        self.tile_bytes = Some(tile_bytes);
+        self
+    }
+
+    /// The largest heap behind a reservation.
+    pub fn heap_bytes(mut self, heap_bytes: u64) -> Self {
+        self.heap_bytes = heap_bytes;
+        self
+    }
+
+    /// Whether heaps are mapped tile by tile where the device can.
+    pub fn tiled(mut self, tiled: bool) -> Self {
+        self.tiled = tiled;
+        self
+    }
+
+    /// The most bytes of host blocks that copies from and to the host go through.
+    pub fn staging_bytes(mut self, staging_bytes: u64) -> Self {
+        self.staging_bytes = Some(staging_bytes);
+        self
+    }
+
+    /// The most events of the device.
+    pub fn event_limit(mut self, event_limit: usize) -> Self {
+        self.event_limit = event_limit;
+        self
+    }
+
+    /// Whether everything is recorded from the start for [`Context::check`](super::Context::check).
+    pub fn record(mut self, record: bool) -> Self {
+        self.record = record;
+        self
+    }
+
+    /// Of how many blocks that are gone to keep who had them when.
+    pub fn memory_history(mut self, memory_history: usize) -> Self {
+        self.memory_history = memory_history;
+        self
+    }
+
+    /// Whether memory that is freed while another stream uses it is kept until that use has returned.
+    pub fn extend_lifetimes(mut self, extend_lifetimes: bool) -> Self {
+        self.extend_lifetimes = extend_lifetimes;
+        self
+    }
+}
+
+impl ContextOptions {
     /// How memory is taken on such a device: its own, and blocks of the host.
     ///
     /// # Errors
@@ -68,7 +144,7 @@ impl ContextOptions {
         let device = StoreOptions {
             cap_bytes: self.device_memory_bytes.unwrap_or(u64::MAX),
             segment_bytes: self.segment_bytes,
-            tile_bytes: self.tile_bytes(limits)?,
+            tile_bytes: self.tile_bytes_on(limits)?,
             heap_bytes: self.heap_bytes,
             grows: self.growth,
             tiled: self.tiled,
@@ -85,7 +161,7 @@ impl ContextOptions {
     }
 
     /// The unit in which heaps are mapped.
-    fn tile_bytes(&self, limits: &Limits) -> Result<u64, RuntimeError> {
+    fn tile_bytes_on(&self, limits: &Limits) -> Result<u64, RuntimeError> {
         let device_bytes = limits.tile_size_bytes;
         let heap_bytes = self.heap_bytes.min(limits.heap_size_max_bytes);
         let Some(tile_bytes) = self.tile_bytes else { return Ok(device_bytes.max(ALIGNMENT_BYTES)) };

@@ -8,6 +8,23 @@ use forebay_sync::race::{check_trace, HostAction, RaceReport, TraceEntry, Violat
 use super::batch::Batch;
 
 /// Everything that was submitted to the device, and everything that the host did, in the host's order.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_base::DataType;
+/// use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default().record(true))?;
+/// let a = DeviceTensor::zeros(&context, DataType::Float32, &[4])?;
+/// a.add(&a)?;
+/// context.synchronize()?;
+/// assert!(!context.recording().entries().is_empty());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     entries: Vec<TraceEntry>,

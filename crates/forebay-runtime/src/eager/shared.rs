@@ -17,10 +17,10 @@ use super::batch::Batch;
 use super::block_lifetimes::Relief;
 use super::options::ContextOptions;
 use super::recording::Recording;
+use super::ring::Ring;
 use super::store::{Allocation, Store, StoreKind};
 use super::timeline::{Agent, QueueId, Timelines};
 use super::timers::Timers;
-use super::transfer::Ring;
 use crate::error::RuntimeError;
 
 /// Records that may be open before the host asks which have fired, so that their number stays bounded.

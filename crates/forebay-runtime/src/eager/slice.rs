@@ -2,118 +2,39 @@
 
 use std::fmt;
 use std::ops::{Bound, Range, RangeBounds};
-use std::sync::Arc;
 
-use forebay_base::{ByteRange, Command, DataType, MemoryId, Region, StreamId};
-use forebay_memory::allocator::BlockId;
+use forebay_base::{ByteRange, Command, Region, StreamId};
 use forebay_memory::eviction::Access;
 
 use super::batch::Batch;
 use super::context::Context;
-use super::managed::{Buffer, PinnedUnits};
-use super::shared::{Shared, State};
-use super::store::StoreKind;
+use super::span::Span;
 use super::stream::Stream;
-use super::tensor::DeviceTensor;
-use super::timeline::{Agent, QueueId};
+use super::timeline::Agent;
 use super::transfer;
+use super::units::PinnedUnits;
 use crate::error::RuntimeError;
-
-/// Whose bytes they are. Dropping it frees them; they are used again once every queue that uses them has passed.
-enum Owner {
-    /// A block of the context's memory, and the memory that it is in.
-    Block(Arc<Shared>, BlockId, MemoryId),
-    /// A managed buffer, which has memory behind the bytes while a [`PinnedUnits`] holds them.
-    Managed(Arc<Buffer>),
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        if let Owner::Block(shared, block, _) = self {
-            shared.free(StoreKind::Device, *block);
-        }
-    }
-}
-
-/// Bytes that are kept alive, without the context, so that what the context keeps can hold them.
-#[derive(Clone)]
-pub(super) struct Span {
-    owner: Arc<Owner>,
-    /// Bytes of the block's memory, or of the buffer.
-    range: ByteRange,
-}
-
-impl Span {
-    /// Bytes for an agent. Where memory runs out, compiled operations are forgotten with their constants first.
-    ///
-    /// # Errors
-    /// [`RuntimeError::OutOfMemory`], or a failure of the device.
-    pub fn new(context: &Context, origin: Agent, size_bytes: u64, owner: &str) -> Result<Span, RuntimeError> {
-        let shared = context.shared();
-        let allocate = || shared.allocate(StoreKind::Device, origin, size_bytes, owner);
-        let place = match allocate() {
-            Err(RuntimeError::OutOfMemory(_)) if context.forget_compiled() => allocate()?,
-            result => result?,
-        };
-        let Region { memory, range } = place.region;
-        Ok(Span { owner: Arc::new(Owner::Block(shared.clone(), place.block, memory)), range })
-    }
-
-    /// All bytes of a managed buffer.
-    pub fn of_buffer(buffer: &Arc<Buffer>) -> Span {
-        Span { owner: Arc::new(Owner::Managed(buffer.clone())), range: buffer.region().range }
-    }
-
-    /// The bytes. Managed ones without tiles have other addresses each time; they hold while a residency does.
-    pub fn region(&self) -> Region {
-        let memory = match &*self.owner {
-            Owner::Block(_, _, memory) => *memory,
-            Owner::Managed(buffer) => buffer.region().memory,
-        };
-        Region { memory, range: self.range }
-    }
-
-    /// Whether both hold a common byte.
-    fn overlaps(&self, other: &Span) -> bool {
-        let same_memory = match (self.buffer(), other.buffer()) {
-            (Some(buffer), Some(other)) => std::ptr::eq(buffer, other),
-            (None, None) => Arc::ptr_eq(&self.owner, &other.owner),
-            _ => false,
-        };
-        same_memory && self.range.overlaps(other.range)
-    }
-
-    /// The managed buffer that they are in, if they are in one.
-    pub fn buffer(&self) -> Option<&Buffer> {
-        match &*self.owner {
-            Owner::Block(..) => None,
-            Owner::Managed(buffer) => Some(buffer),
-        }
-    }
-
-    /// Bytes of the block's memory, or of the buffer.
-    pub fn range(&self) -> Range<u64> {
-        self.range.start..self.range.end
-    }
-
-    /// The bytes as a residency needs them, where they are managed.
-    pub fn managed(&self, access: Access) -> Option<(&Buffer, Range<u64>, Access)> {
-        self.buffer().map(|buffer| (buffer, self.range(), access))
-    }
-
-    /// Notes that work at a position of a queue uses the bytes.
-    pub fn add_use(&self, state: &mut State, queue: QueueId, position: u64) {
-        if let Owner::Block(_, block, _) = &*self.owner {
-            state.store(StoreKind::Device).block_lifetimes.add_use(*block, queue, position);
-        }
-    }
-}
 
 /// Bytes of device memory: all of a tensor's, of a managed buffer's, of an allocation's, or some of them. Ranges are checked
 /// when a slice is made, so that none leaves its block. What it does goes to the thread's current stream and returns at
 /// once, but for [`Slice::read`].
 ///
 /// Cheap to clone: clones are the same bytes, and keep them alive.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_runtime::eager::{Context, ContextOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let slice = context.allocate(8, "numbers")?;
+/// slice.write(&[1, 2, 3, 4, 5, 6, 7, 8])?;
+/// assert_eq!(slice.part(4..)?.read()?, [5, 6, 7, 8]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Slice {
     context: Context,
@@ -136,7 +57,8 @@ impl Slice {
 
     /// How many bytes it has.
     pub fn size_bytes(&self) -> u64 {
-        self.span.range.len()
+        let Range { start, end } = self.span.range();
+        end - start
     }
 
     /// Some of its bytes.
@@ -145,16 +67,9 @@ impl Slice {
     /// Bytes beyond the end.
     pub fn part(&self, range: impl RangeBounds<u64>) -> Result<Slice, RuntimeError> {
         let Range { start, end } = bounds(range, self.size_bytes())?;
-        let range = ByteRange::new(self.span.range.start + start, self.span.range.start + end);
-        Ok(Slice { context: self.context.clone(), span: Span { owner: self.span.owner.clone(), range } })
-    }
-
-    /// A tensor in the first bytes. It has to begin at a multiple of 256 of its memory.
-    ///
-    /// # Errors
-    /// Too few bytes, another offset, or a shape without elements.
-    pub fn tensor(&self, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
-        DeviceTensor::in_slice(self, data_type, shape)
+        let first = self.span.range().start;
+        let span = self.span.part(ByteRange::new(first + start, first + end));
+        Ok(Slice { context: self.context.clone(), span })
     }
 
     /// Writes bytes from the host, as many as the slice has. Returns when they have been read.
@@ -200,7 +115,7 @@ impl Slice {
             return Err(RuntimeError::Tensor { reason: format!("{from} bytes cannot be copied to {to}") });
         }
         if self.span.overlaps(&other.span) {
-            if self.span.range == other.span.range {
+            if self.span.range() == other.span.range() {
                 return Ok(());
             }
             return Err(RuntimeError::Tensor {
@@ -222,7 +137,8 @@ impl Slice {
     }
 
     pub(super) fn fill_as(&self, pattern: [u8; 4], name: &str) -> Result<(), RuntimeError> {
-        let range = self.span.range;
+        let Range { start, end } = self.span.range();
+        let range = ByteRange::new(start, end);
         if range.start % 4 != 0 || range.end % 4 != 0 {
             return Err(RuntimeError::Tensor {
                 reason: format!(
@@ -266,6 +182,38 @@ impl Slice {
             span.add_use(&mut state, stream.queue(), position);
         }
         shared.submit(&mut state, &batch)
+    }
+}
+
+impl Context {
+    /// Bytes of device memory, not defined until they are written. `owner` names them in snapshots and messages.
+    ///
+    /// # Errors
+    /// [`RuntimeError::OutOfMemory`], or a failure of the device.
+    pub fn allocate(&self, size_bytes: u64, owner: &str) -> Result<Slice, RuntimeError> {
+        let origin = Agent::Queue(self.current_stream().queue());
+        Ok(Slice::new(self, self.span(origin, size_bytes, owner)?))
+    }
+
+    /// Reads bytes on the host, after the current stream's work so far, and waits for all of them together.
+    ///
+    /// # Errors
+    /// Slices of another context, no memory, or a failure of the device, then or earlier.
+    pub fn read(&self, slices: &[&Slice]) -> Result<Vec<Vec<u8>>, RuntimeError> {
+        if slices.iter().any(|slice| !slice.context().is(self)) {
+            return Err(RuntimeError::OtherContext { what: "a context and bytes to read" });
+        }
+        let own: Vec<&Span> = slices.iter().map(|slice| slice.span()).filter(|span| span.buffer().is_none()).collect();
+        let mut own = transfer::read(self, &self.current_stream(), &own)?.into_iter();
+        let read = |slice: &&Slice| match slice.span().buffer() {
+            None => Ok(own.next().unwrap_or_default()),
+            Some(buffer) => {
+                let mut bytes = transfer::zeroed(slice.size_bytes())?;
+                buffer.read(slice.span().range(), &mut bytes)?;
+                Ok(bytes)
+            }
+        };
+        slices.iter().map(read).collect()
     }
 }
 

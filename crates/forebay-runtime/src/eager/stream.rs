@@ -1,57 +1,43 @@
 //! Streams: ordered queues of work.
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::batch::Batch;
 use super::context::Context;
-use super::current;
-use super::event::Event;
-use super::shared::Shared;
+use super::lease::Lease;
 use super::timeline::QueueId;
 use crate::error::RuntimeError;
 
 /// An ordered queue of work on a device. Work of one stream is done in the order in which it was submitted, as far as anyone
 /// can tell; streams run side by side, unless they wait for each other. Cheap to make (streams of the device are
 /// pooled) and to clone (clones are the same stream).
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_runtime::eager::{Context, ContextOptions, Stream};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let stream = Stream::new(&context, 0)?;
+/// stream.wait_stream(&context.current_stream())?;
+/// stream.synchronize()?;
+/// assert!(stream.query()?, "nothing is left to do");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Stream {
     context: Context,
     lease: Arc<Lease>,
 }
 
-/// The right to use a queue.
-pub(super) struct Lease {
-    shared: Arc<Shared>,
-    queue: QueueId,
-}
-
-impl Lease {
-    /// A queue for a stream of this priority.
-    pub fn new(shared: Arc<Shared>, priority: i32) -> Result<Lease, RuntimeError> {
-        let queue = shared.lease_queue(priority)?;
-        Ok(Lease { shared, queue })
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.shared.return_queue(self.queue);
-    }
-}
-
-/// While it lives, the stream that it was made from is the thread's current one ([`Stream::enter`]).
-#[must_use = "the stream is left when this is dropped"]
-pub struct StreamGuard {
-    number: u64,
-    /// A guard belongs to the thread that entered.
-    thread: PhantomData<*const ()>,
-}
-
-impl Drop for StreamGuard {
-    fn drop(&mut self) {
-        current::leave(self.number);
+impl Context {
+    /// The stream that work goes to where no other was entered.
+    pub fn default_stream(&self) -> Stream {
+        Stream::of_lease(self.clone(), self.default_lease().clone())
     }
 }
 
@@ -75,29 +61,6 @@ impl Stream {
         &self.context
     }
 
-    /// Makes this the current stream of the thread until the guard is dropped.
-    pub fn enter(&self) -> StreamGuard {
-        StreamGuard { number: current::enter(self.clone()), thread: PhantomData }
-    }
-
-    /// A new event without timing, recorded in this stream.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn record_event(&self) -> Result<Event, RuntimeError> {
-        let event = Event::new(&self.context, false);
-        event.record_on(self)?;
-        Ok(event)
-    }
-
-    /// Later work of this stream starts after the event's latest record has fired.
-    ///
-    /// # Errors
-    /// An event that was never recorded, or is of another context; what the device reports.
-    pub fn wait_event(&self, event: &Event) -> Result<(), RuntimeError> {
-        event.wait_on(self)
-    }
-
     /// Later work of this stream starts after everything submitted to `other` so far is complete.
     ///
     /// # Errors
@@ -107,8 +70,8 @@ impl Stream {
         let shared = &self.lease.shared;
         let mut state = shared.lock();
         let mut batch = Batch::default();
-        let generation = state.record(other.lease.queue, &mut batch);
-        state.wait(self.lease.queue, other.lease.queue, generation, &mut batch);
+        let generation = state.record(other.lease.queue(), &mut batch);
+        state.wait(self.lease.queue(), other.lease.queue(), generation, &mut batch);
         shared.submit(&mut state, &batch)
     }
 
@@ -117,10 +80,7 @@ impl Stream {
     /// # Errors
     /// What the device reports.
     pub fn query(&self) -> Result<bool, RuntimeError> {
-        let shared = &self.lease.shared;
-        let mut state = shared.lock();
-        let generation = shared.record(&mut state, self.lease.queue)?;
-        Ok(shared.query(&mut state, self.lease.queue, generation))
+        self.lease.query()
     }
 
     /// Waits until everything submitted to the stream is complete.
@@ -128,11 +88,11 @@ impl Stream {
     /// # Errors
     /// A failure of the device, then or earlier; an index out of range, found by an operation that is complete.
     pub fn synchronize(&self) -> Result<(), RuntimeError> {
-        self.lease.shared.synchronize(self.lease.queue)
+        self.lease.synchronize()
     }
 
     pub(super) fn queue(&self) -> QueueId {
-        self.lease.queue
+        self.lease.queue()
     }
 
     /// # Errors
@@ -149,12 +109,12 @@ impl Stream {
 /// Whether both are the same stream, or share one of the device's.
 impl PartialEq for Stream {
     fn eq(&self, other: &Stream) -> bool {
-        self.context.is(&other.context) && self.lease.queue == other.lease.queue
+        self.context.is(&other.context) && self.lease.queue() == other.lease.queue()
     }
 }
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stream({} of {:?})", self.lease.queue, self.context)
+        write!(f, "Stream({} of {:?})", self.lease.queue(), self.context)
     }
 }

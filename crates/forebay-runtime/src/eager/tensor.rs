@@ -3,12 +3,10 @@
 use std::fmt;
 
 use forebay_base::{DataType, TensorDesc};
-use forebay_model::graph::Attribute;
 use forebay_model::{Tensor, TensorType};
 
 use super::context::Context;
-use super::operation::{Input, Operation};
-use super::slice::{Slice, Span};
+use super::slice::Slice;
 use super::store::ALIGNMENT_BYTES;
 use super::stream::Stream;
 use super::timeline::Agent;
@@ -20,6 +18,22 @@ use crate::error::RuntimeError;
 /// ([`Stream::wait_stream`], [`Event`](super::Event)); memory is not: a tensor may be dropped at any time.
 ///
 /// Cheap to clone: clones share the bytes.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_base::Tensor;
+/// use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let a = DeviceTensor::from_host(&context, &Tensor::from_f32(&[2, 2], &[1.0, 2.0, 3.0, 4.0]))?;
+/// let product = a.matmul(&a)?;
+/// assert_eq!(product.to_host()?.to_f32(), Some(vec![7.0, 10.0, 15.0, 22.0]));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct DeviceTensor {
     slice: Slice,
@@ -35,7 +49,7 @@ impl DeviceTensor {
         owner: &str,
     ) -> Result<DeviceTensor, RuntimeError> {
         let size_bytes = describe(&ty)?.total_size_bytes();
-        let span = Span::new(context, Agent::Queue(stream.queue()), size_bytes, owner)?;
+        let span = context.span(Agent::Queue(stream.queue()), size_bytes, owner)?;
         Ok(DeviceTensor { slice: Slice::new(context, span), ty })
     }
 
@@ -74,38 +88,6 @@ impl DeviceTensor {
         let tensor = DeviceTensor::uninitialised(context, &stream, TensorType::new(data_type, shape), "zeros")?;
         tensor.slice.fill_as([0; 4], "zeros")?;
         Ok(tensor)
-    }
-
-    /// A tensor whose elements all have the value of an array of one element.
-    ///
-    /// # Errors
-    /// A shape without elements, an array of several, no memory, or a failure of the device.
-    pub fn full(context: &Context, shape: &[u64], value: &Tensor) -> Result<DeviceTensor, RuntimeError> {
-        if pattern(value)?.is_none() {
-            let sizes: Vec<i64> = shape.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
-            let sizes = Tensor::from_i64(&[sizes.len() as u64], &sizes);
-            return context.operation("Expand").input(value.clone()).input(sizes).run_single();
-        }
-        let stream = context.current_stream();
-        let tensor = DeviceTensor::uninitialised(context, &stream, TensorType::new(value.data_type(), shape), "full")?;
-        tensor.fill(value)?;
-        Ok(tensor)
-    }
-
-    /// Overwrites all elements, for everybody who shares the bytes, with the value of an array of one element, on the
-    /// current stream.
-    ///
-    /// # Errors
-    /// Another type, an array of several elements, no memory, or a failure of the device.
-    pub fn fill(&self, value: &Tensor) -> Result<(), RuntimeError> {
-        if value.data_type() != self.ty.data_type {
-            return Err(RuntimeError::Tensor { reason: format!("{} cannot be filled with {}", self.ty, value.ty()) });
-        }
-        match pattern(value)? {
-            Some(pattern) => self.slice.fill_as(pattern, "fill"),
-            // An element of more than four bytes.
-            None => self.copy_from(&DeviceTensor::full(self.context(), &self.ty.shape, value)?),
-        }
     }
 
     /// Copies the tensor to the host, on the current stream, and waits for it. For several tensors: [`Context::to_host`].
@@ -159,21 +141,6 @@ impl DeviceTensor {
     pub(super) fn ty(&self) -> &TensorType {
         &self.ty
     }
-
-    fn operation<'a>(&'a self, op_type: &str) -> Operation<'a> {
-        self.context().operation(op_type).input(self)
-    }
-}
-
-/// The four bytes whose repetition is an array's only element again and again; none where an element has more and other ones.
-fn pattern(value: &Tensor) -> Result<Option<[u8; 4]>, RuntimeError> {
-    let element = &value.bytes();
-    if element.is_empty() || element.len() as u64 != value.data_type().size_bytes() {
-        return Err(RuntimeError::Tensor { reason: format!("{} is not one element", value.ty()) });
-    }
-    let mut pattern = [0; 4];
-    pattern.iter_mut().enumerate().for_each(|(i, byte)| *byte = element[i % element.len()]);
-    Ok(element.chunks(4).all(|group| pattern.starts_with(group)).then_some(pattern))
 }
 
 /// The descriptor of a type; a scalar becomes [1].
@@ -181,81 +148,29 @@ pub(super) fn describe(ty: &TensorType) -> Result<TensorDesc, RuntimeError> {
     ty.packed().map_err(|error| RuntimeError::Tensor { reason: format!("{ty}: {error}") })
 }
 
-/// Common operations. All others: [`Context::operation`].
-///
-/// Each goes to the current stream and returns at once. Errors: shapes or types that do not fit, tensors of several
-/// contexts, no memory, or a failure of the device.
-macro_rules! operations {
-    ($($(#[$doc:meta])* $name:ident($($input:ident),*) = $op_type:literal;)*) => {
-        impl DeviceTensor {
-            $($(#[$doc])*
-            ///
-            /// # Errors
-            /// Operands that do not fit, tensors of several contexts, no memory, or a failure of the device.
-            #[allow(clippy::needless_lifetimes, reason = "some operations have inputs")]
-            pub fn $name<'a>(&'a self, $($input: impl Into<Input<'a>>),*) -> Result<DeviceTensor, RuntimeError> {
-                self.operation($op_type)$(.input($input))*.run_single()
-            })*
-        }
-    };
+impl Slice {
+    /// A tensor in the first bytes. It has to begin at a multiple of 256 of its memory.
+    ///
+    /// # Errors
+    /// Too few bytes, another offset, or a shape without elements.
+    pub fn tensor(&self, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
+        DeviceTensor::in_slice(self, data_type, shape)
+    }
 }
 
-operations! {
-    /// self + other, with broadcasting; `other` is a tensor, a number or an array.
-    add(other) = "Add";
-    /// self - other, with broadcasting.
-    sub(other) = "Sub";
-    /// self x other, with broadcasting.
-    mul(other) = "Mul";
-    /// self / other, with broadcasting.
-    div(other) = "Div";
-    /// Matrix product over the last two dimensions, with broadcasting of the others.
-    matmul(other) = "MatMul";
-    /// max(self, 0).
-    relu() = "Relu";
-    /// e to the power of self.
-    exp() = "Exp";
-    /// Square root.
-    sqrt() = "Sqrt";
-    /// Hyperbolic tangent.
-    tanh() = "Tanh";
-    /// 1 / (1 + e to the power of -self).
-    sigmoid() = "Sigmoid";
-}
-
-impl DeviceTensor {
-    /// The sum of all elements, a scalar.
+impl Context {
+    /// Copies tensors to the host, after the current stream's work so far, and waits for all of them together.
     ///
     /// # Errors
-    /// No memory, or a failure of the device.
-    pub fn sum(&self) -> Result<DeviceTensor, RuntimeError> {
-        self.operation("ReduceSum").attribute("keepdims", Attribute::Int(0)).run_single()
-    }
-
-    /// Cross-correlation with a weight (output channels, input channels, extents...), stride 1, without padding. For others:
-    /// `context.operation("Conv")`.
-    ///
-    /// # Errors
-    /// Shapes or types that do not fit, no memory, or a failure of the device.
-    pub fn convolution(&self, weight: &DeviceTensor) -> Result<DeviceTensor, RuntimeError> {
-        self.operation("Conv").input(weight).run_single()
-    }
-
-    /// The same elements, in the same order, with other sizes.
-    ///
-    /// # Errors
-    /// Sizes that hold another number of elements, no memory, or a failure of the device.
-    pub fn reshape(&self, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
-        let sizes: Vec<i64> = shape.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
-        self.operation("Reshape").input(Tensor::from_i64(&[sizes.len() as u64], &sizes)).run_single()
-    }
-
-    /// The dimensions in another order.
-    ///
-    /// # Errors
-    /// An order that is none of the dimensions', no memory, or a failure of the device.
-    pub fn transpose(&self, order: &[i64]) -> Result<DeviceTensor, RuntimeError> {
-        self.operation("Transpose").attribute("perm", Attribute::Ints(order.to_vec())).run_single()
+    /// Tensors of another context, no memory, or a failure of the device, then or earlier.
+    pub fn to_host(&self, tensors: &[&DeviceTensor]) -> Result<Vec<Tensor>, RuntimeError> {
+        let slices = tensors.iter().map(|tensor| tensor.elements()).collect::<Result<Vec<Slice>, _>>()?;
+        let read = self.read(&slices.iter().collect::<Vec<_>>())?;
+        let array = |(tensor, bytes): (&&DeviceTensor, Vec<u8>)| {
+            let refused = || RuntimeError::Tensor { reason: format!("{tensor:?} was read in part") };
+            Tensor::new(tensor.data_type(), tensor.shape(), bytes).ok_or_else(refused)
+        };
+        tensors.iter().zip(read).map(array).collect()
     }
 }
 

@@ -1,21 +1,20 @@
 //! Bytes between the host's arrays and the device: in pieces, through host blocks; in place where the memory is one.
 //!
 //! The blocks are a ring: bounded, taken again when copies have passed, and given back to the device when transfers have
-//! long needed less of it ([`Ring`]).
+//! long needed less of it ([`ring`](super::ring)).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use forebay_base::{Command, Region};
 use forebay_memory::allocator::BlockId;
-use forebay_queue::shim::sync::{Condvar, Mutex};
 use forebay_queue::shim::{lock, wait};
 use forebay_sync::race::HostAction;
 
 use super::batch::Batch;
 use super::context::Context;
 use super::shared::Shared;
-use super::slice::Span;
+use super::span::Span;
 use super::store::StoreKind;
 use super::stream::Stream;
 use super::timeline::Agent;
@@ -23,36 +22,6 @@ use crate::error::RuntimeError;
 
 /// Bytes that go through one block.
 const PIECE_BYTES: u64 = 1 << 20;
-/// After this many transfers, a ring of which less than half was used gives blocks back.
-const TRANSFERS_PER_LOOK: u32 = 64;
-
-/// Who holds host blocks, and how much of them is needed.
-#[derive(Default)]
-pub struct Ring {
-    state: Mutex<RingState>,
-    /// Notified when a block is let go.
-    released: Condvar,
-}
-
-#[derive(Default)]
-struct RingState {
-    /// Blocks that threads hold.
-    holders: usize,
-    /// Counts blocks that were let go.
-    releases: u64,
-    /// Transfers since the latest look at what is needed.
-    transfers: u32,
-}
-
-impl Ring {
-    /// Counts a transfer. Whether it is time to look at what is needed.
-    fn count(&self) -> bool {
-        let mut state = lock(&self.state);
-        state.transfers = (state.transfers + 1) % TRANSFERS_PER_LOOK;
-        state.transfers == 0
-    }
-}
-
 /// A host block, free again when dropped and every copy has passed.
 struct Staging<'a> {
     shared: &'a Shared,
@@ -131,12 +100,12 @@ pub fn upload(
     name: &str,
 ) -> Result<(Span, u64), RuntimeError> {
     if !context.device().limits().unified {
-        let span = Span::new(context, Agent::Queue(stream.queue()), size_bytes, name)?;
+        let span = context.span(Agent::Queue(stream.queue()), size_bytes, name)?;
         let position = stage(context, stream, &span, bytes, name)?;
         return Ok((span, position));
     }
     // The host writes it at once, so it must be out of everybody's use.
-    let span = Span::new(context, Agent::Host, size_bytes, name)?;
+    let span = context.span(Agent::Host, size_bytes, name)?;
     write_in_place(context, &span, bytes);
     Ok((span, 0))
 }

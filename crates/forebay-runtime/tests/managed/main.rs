@@ -25,11 +25,11 @@ fn host() -> Arc<HostDevice> {
 }
 
 fn recording(device: Arc<dyn Device>) -> Context {
-    Context::new(device, &ContextOptions { record: true, ..ContextOptions::default() }).unwrap()
+    Context::new(device, &ContextOptions::default().record(true)).unwrap()
 }
 
 fn options(units: u64, policy: Policy) -> ManagedOptions {
-    ManagedOptions { unit_bytes: Some(UNIT_BYTES), ..ManagedOptions::new(units * UNIT_BYTES, policy) }
+    ManagedOptions::new(units * UNIT_BYTES, policy).unit_bytes(UNIT_BYTES)
 }
 
 fn bytes(numbers: &[f32]) -> Vec<u8> {
@@ -86,7 +86,7 @@ fn without_growth_everything_is_taken_at_the_start_and_stays() {
     let context = recording(host());
     // Two heaps and a half.
     let heap_bytes = context.device().limits().heap_size_max_bytes;
-    let fixed = ManagedOptions { growth: false, ..options(5 * heap_bytes / 2 / UNIT_BYTES, Policy::Driver) };
+    let fixed = options(5 * heap_bytes / 2 / UNIT_BYTES, Policy::Driver).growth(false);
     let memory = ManagedMemory::new(&context, &fixed).unwrap();
     let taken = || (context.device().usage().heap_bytes, memory.statistics().device_bytes);
     assert_eq!(taken(), (5 * heap_bytes / 2, 5 * heap_bytes / 2));
@@ -175,10 +175,10 @@ fn what_cannot_be_is_refused_in_words() {
     assert!(text(buffer.tensor(DataType::Float32, &[251], 0).unwrap_err()).contains("1004 bytes"));
     assert!(buffer.prefetch(5..2000, Location::Device).is_err() && memory.buffer(0).is_err());
     assert!(text(ManagedMemory::new(&context, &options(0, Policy::Touch)).unwrap_err()).contains("budget of 0"));
-    let nowhere = ManagedOptions { spill_dir: Some(PathBuf::from("/nonexistent")), ..options(4, Policy::Touch) };
+    let nowhere = options(4, Policy::Touch).spill_dir(PathBuf::from("/nonexistent"));
     assert!(text(ManagedMemory::new(&context, &nowhere).unwrap_err()).contains("/nonexistent"));
     // Host memory that is too small, without a file behind it.
-    let small = ManagedOptions { host_bytes: Some(2 * UNIT_BYTES), ..options(4, Policy::Touch) };
+    let small = options(4, Policy::Touch).host_bytes(2 * UNIT_BYTES);
     let memory = ManagedMemory::new(&context, &small).unwrap();
     let buffers: Vec<_> = (0..6).map(|i| filled(&memory, 1, i as f32)).collect();
     let seventh = memory.buffer(UNIT_BYTES).unwrap();
@@ -365,8 +365,7 @@ fn data_survives_random_use_with_a_spill_file() {
     std::fs::create_dir_all(&folder).unwrap();
     for seed in 10..=18 {
         let policy = POLICIES[seed as usize % 3];
-        let budget =
-            ManagedOptions { host_bytes: Some(3 * UNIT_BYTES), spill_dir: Some(folder.clone()), ..options(4, policy) };
+        let budget = options(4, policy).host_bytes(3 * UNIT_BYTES).spill_dir(folder.clone());
         let device: Arc<dyn Device> = match seed {
             16.. => Arc::new(ChaosDevice::new(host(), seed).unwrap()),
             _ => host(),
@@ -436,8 +435,7 @@ fn data_survives_random_use_without_tiles() {
     };
     for seed in 20..=25 {
         let (policy, spills) = (POLICIES[seed as usize % 3], seed % 2 == 0);
-        let spill =
-            ManagedOptions { host_bytes: Some(5 * UNIT_BYTES), spill_dir: Some(folder.clone()), ..options(9, policy) };
+        let spill = options(9, policy).host_bytes(5 * UNIT_BYTES).spill_dir(folder.clone());
         let budget = if spills { spill } else { options(9, policy) };
         let device: Arc<dyn Device> = match seed {
             23.. => Arc::new(ChaosDevice::new(untiled(), seed).unwrap()),

@@ -28,13 +28,11 @@ fn check(name: &str, delays_max: usize, random: usize, case: impl Fn() + Send + 
 
 /// A context with room for this many tensors.
 fn context(tensors: u64) -> Context {
-    let options = ContextOptions {
-        device_memory_bytes: Some(tensors * TILE_BYTES),
-        segment_bytes: TILE_BYTES,
-        staging_bytes: Some(4 * TILE_BYTES),
-        record: true,
-        ..ContextOptions::default()
-    };
+    let options = ContextOptions::default()
+        .device_memory_bytes(tensors * TILE_BYTES)
+        .segment_bytes(TILE_BYTES)
+        .staging_bytes(4 * TILE_BYTES)
+        .record(true);
     Context::new(Arc::new(ModelDevice::new()), &options).expect("a context")
 }
 

@@ -69,7 +69,7 @@ struct Tally {
 /// The program and the settings of a seed.
 fn chaotic(seed: u64) -> (Program, ContextOptions) {
     let mut random = Random::new(seed ^ 0x5eed);
-    let mut options = ContextOptions { record: true, staging_bytes: Some(TILE_BYTES * 2), ..ContextOptions::default() };
+    let mut options = ContextOptions::default().record(true).staging_bytes(TILE_BYTES * 2);
     if random.percent(25) {
         options.event_limit = random.between(4, 10);
     }
@@ -207,7 +207,8 @@ fn small(seed: u64) -> (Program, Option<u64>) {
 
 /// What a program submitted and did, and the bytes that live at its end; none if they do not fit.
 fn record(program: &Program, device_memory_bytes: Option<u64>) -> Option<(Vec<TraceEntry>, Vec<Region>)> {
-    let options = ContextOptions { device_memory_bytes, record: true, ..ContextOptions::default() };
+    let mut options = ContextOptions::default().record(true);
+    options.device_memory_bytes = device_memory_bytes;
     let context = Context::new(Arc::new(PatientDevice::new()), &options).expect("a context");
     let mut player = Player::new(&context);
     for step in &program.steps {

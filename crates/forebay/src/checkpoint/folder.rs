@@ -11,6 +11,20 @@ use crate::files::{self, FolderLock, LockError};
 const LOCK: &str = ".forebay.lock";
 
 /// A directory into which only the holder of this writes checkpoints. Readers need no lock.
+///
+/// ```
+/// use forebay::CheckpointFolder;
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let folder = std::env::temp_dir().join(format!("forebay-folder-example-{}", std::process::id()));
+/// let writer = CheckpointFolder::lock(&folder)?;
+/// assert_eq!(writer.path(), folder);
+/// assert!(CheckpointFolder::lock(&folder).is_err(), "one writer at a time");
+/// # drop(writer);
+/// # std::fs::remove_dir_all(folder).ok();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct CheckpointFolder {
     lock: FolderLock,

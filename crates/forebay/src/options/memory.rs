@@ -9,6 +9,17 @@ use forebay_runtime::Strategy;
 use crate::error::Error;
 
 /// Who decides what is on the device. No result depends on it.
+///
+/// ```
+/// use forebay::{MemoryMode, Model, Session};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let session = Session::builder(&model).device("null".parse()?).memory_mode(MemoryMode::Automatic).build()?;
+/// assert!(session.statistics().minimum_budget_bytes > 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryMode {

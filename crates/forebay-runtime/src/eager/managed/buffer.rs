@@ -4,143 +4,52 @@ use std::fmt;
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
-use forebay_base::{ByteRange, Command, DataType, MemoryId, Region};
+use forebay_base::{Command, DataType};
 use forebay_memory::eviction::{Access, Advice, EvictionError, EvictionQueue, Location, UnitId};
+use forebay_model::TensorType;
 
-use super::core::{device_error, Core};
-use super::locations::{Address, UnitLocation};
-use super::memory::{Handle, ManagedMemory};
-use super::residency::PinnedUnits;
+use super::memory::ManagedMemory;
 use crate::eager::batch::Batch;
-use crate::eager::slice::{bounds, Slice, Span};
-use crate::eager::tensor::DeviceTensor;
+use crate::eager::context::Context;
+use crate::eager::slice::{bounds, Slice};
+use crate::eager::span::Span;
+use crate::eager::tensor::{describe, DeviceTensor};
+use crate::eager::units::{Buffer, Handle, Part, PinnedUnits};
 use crate::error::RuntimeError;
-
-/// Addresses on the device and the units behind them.
-pub struct Buffer {
-    handle: Arc<Handle>,
-    address: Arc<Address>,
-    /// Its addresses on a device with tiles.
-    reservation: Option<MemoryId>,
-    /// On a device without tiles, the whole buffer is a unit.
-    unit_bytes: u64,
-    first_unit: u64,
-    unit_count: u64,
-    size_bytes: u64,
-}
-
-/// A part of a buffer that lies in one unit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// The unit.
-    pub unit: UnitId,
-    /// Bytes of the buffer.
-    pub bytes: Range<u64>,
-    /// First byte in the unit.
-    pub offset_bytes: u64,
-    /// Whether it is everything of the buffer in that unit.
-    pub whole: bool,
-}
-
-impl Buffer {
-    /// The memory.
-    pub fn core(&self) -> &Core {
-        &self.handle.core
-    }
-
-    /// Its addresses. Without tiles, they hold while it is on the device.
-    pub fn region(&self) -> Region {
-        Region::new(self.address.memory(), 0, self.size_bytes)
-    }
-
-    /// Its addresses up to the end of its last unit.
-    fn whole_region(&self) -> Region {
-        Region::new(self.address.memory(), 0, self.unit_count * self.unit_bytes)
-    }
-
-    /// The parts of a byte range, by units.
-    pub fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Part> + '_ {
-        let unit_bytes = self.unit_bytes;
-        let Range { start, end } = range;
-        let numbers = if start < end { start / unit_bytes..end.div_ceil(unit_bytes) } else { 0..0 };
-        numbers.map(move |number| {
-            let all = number * unit_bytes..((number + 1) * unit_bytes).min(self.size_bytes);
-            let bytes = start.max(all.start)..end.min(all.end);
-            let (whole, offset_bytes) = (bytes == all, bytes.start - all.start);
-            Part { unit: UnitId(self.first_unit + number), bytes, offset_bytes, whole }
-        })
-    }
-
-    /// Writes bytes from the host, after all work that was submitted to use them.
-    ///
-    /// # Errors
-    /// No memory on the host, or a failure of the device or the spill file.
-    pub fn write(&self, range: Range<u64>, bytes: &[u8]) -> Result<(), RuntimeError> {
-        let core = self.core();
-        for part in self.parts(range.clone()) {
-            let bytes = &bytes[(part.bytes.start - range.start) as usize..(part.bytes.end - range.start) as usize];
-            core.run(|state| core.host_write(state, part.unit, part.offset_bytes, bytes, part.whole))?;
-        }
-        Ok(())
-    }
-
-    /// Reads bytes on the host, after all work that was submitted to write them.
-    ///
-    /// # Errors
-    /// No memory on the host, or a failure of the device or the spill file.
-    pub fn read(&self, range: Range<u64>, bytes: &mut [u8]) -> Result<(), RuntimeError> {
-        let core = self.core();
-        for part in self.parts(range.clone()) {
-            let bytes = &mut bytes[(part.bytes.start - range.start) as usize..(part.bytes.end - range.start) as usize];
-            core.run(|state| core.host_read(state, part.unit, part.offset_bytes, bytes))?;
-        }
-        Ok(())
-    }
-
-    fn units(&self) -> impl Iterator<Item = UnitId> {
-        (self.first_unit..self.first_unit + self.unit_count).map(UnitId)
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        self.core().retire(self.units(), self.reservation);
-    }
-}
 
 /// A buffer in managed memory: of any size, partly on the device, partly on the host. Dropping it needs no care: memory that
 /// is still in use stays until it is not.
 ///
 /// Cheap to clone: clones share the bytes.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_memory::eviction::Policy;
+/// use forebay_runtime::eager::{Context, ContextOptions, ManagedMemory, ManagedOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let memory = ManagedMemory::new(&context, &ManagedOptions::new(1 << 20, Policy::Driver))?;
+/// let buffer = memory.buffer(4 << 20)?; // four times what the device may hold
+/// buffer.write(3 << 20, &[1, 2, 3])?;
+/// let mut bytes = [0; 3];
+/// buffer.read(3 << 20, &mut bytes)?;
+/// assert_eq!(bytes, [1, 2, 3]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct ManagedBuffer {
+    context: Context,
     buffer: Arc<Buffer>,
 }
 
 impl ManagedBuffer {
-    pub(super) fn new(handle: Arc<Handle>, size_bytes: u64) -> Result<ManagedBuffer, RuntimeError> {
-        let core = &handle.core;
-        let granularity_bytes = core.unit_bytes.unwrap_or(core.context.tile_bytes());
-        let Some(whole_bytes) = size_bytes.checked_next_multiple_of(granularity_bytes).filter(|&bytes| bytes > 0)
-        else {
-            return Err(RuntimeError::Tensor { reason: format!("a managed buffer of {size_bytes} bytes cannot be") });
-        };
-        let reserve = |_| core.context.device().create_reservation(whole_bytes);
-        let reservation = core.unit_bytes.map(reserve).transpose();
-        let reservation = reservation.map_err(device_error("while making a managed buffer"))?;
-        let unit_bytes = core.unit_bytes.unwrap_or(whole_bytes);
-        let (address, unit_count) = (Arc::new(Address::new(reservation)), whole_bytes / unit_bytes);
-        let mut state = core.lock();
-        let first_unit = state.next_unit;
-        state.next_unit += unit_count;
-        for number in 0..unit_count {
-            let (unit, start) = (UnitId(first_unit + number), number * unit_bytes);
-            state.queue.add(unit, unit_bytes);
-            state.locations.insert(unit, UnitLocation::new(address.clone(), ByteRange::new(start, start + unit_bytes)));
-        }
-        drop(state);
-        let buffer = Buffer { handle, address, reservation, unit_bytes, first_unit, unit_count, size_bytes };
-        Ok(ManagedBuffer { buffer: Arc::new(buffer) })
+    fn new(context: Context, handle: Arc<Handle>, size_bytes: u64) -> Result<ManagedBuffer, RuntimeError> {
+        let buffer = Arc::new(Buffer::new(handle, size_bytes)?);
+        Ok(ManagedBuffer { context, buffer })
     }
 
     /// Its size.
@@ -155,7 +64,7 @@ impl ManagedBuffer {
 
     /// The memory that it is in.
     pub fn memory(&self) -> ManagedMemory {
-        ManagedMemory::of_handle(self.buffer.handle.clone())
+        ManagedMemory::of_handle(self.context.clone(), self.buffer.handle.clone())
     }
 
     /// Writes bytes from the host, after all work that was submitted to use them.
@@ -187,7 +96,7 @@ impl ManagedBuffer {
 
     /// All of its bytes.
     pub fn slice(&self) -> Slice {
-        Slice::new(&self.buffer.core().context, Span::of_buffer(&self.buffer))
+        Slice::new(&self.context, Span::of_buffer(&self.buffer))
     }
 
     /// Fills all bytes on the device with a pattern, on the current stream: one operation, or several where they do not fit
@@ -197,8 +106,8 @@ impl ManagedBuffer {
     /// No host memory for what has to go, or a failure of the device or the spill file.
     pub fn fill(&self, pattern: [u8; 4]) -> Result<(), RuntimeError> {
         let core = self.buffer.core();
-        let stream = core.context.current_stream();
-        let (queue, shared) = (stream.queue(), core.context.shared());
+        let stream = self.context.current_stream();
+        let (queue, shared) = (stream.queue(), self.context.shared());
         let mut start = 0;
         while start < self.size_bytes() {
             // As much at once as fits; whole units, so that the length is a multiple of the pattern's.
@@ -307,6 +216,36 @@ impl ManagedBuffer {
     /// Bytes beyond the end.
     fn range(&self, range: impl RangeBounds<u64>) -> Result<Range<u64>, RuntimeError> {
         bounds(range, self.size_bytes())
+    }
+}
+
+/// Buffers of a managed memory.
+impl ManagedMemory {
+    /// A buffer. It takes addresses now and memory as it is used; what it holds is not defined until it is written.
+    ///
+    /// # Errors
+    /// A size of 0, no addresses, or a failure of the device.
+    pub fn buffer(&self, size_bytes: u64) -> Result<ManagedBuffer, RuntimeError> {
+        ManagedBuffer::new(self.context().clone(), self.handle().clone(), size_bytes)
+    }
+
+    /// A tensor in a buffer of its own, not defined until it is written.
+    ///
+    /// # Errors
+    /// A shape without elements, no addresses, or a failure of the device.
+    pub fn tensor(&self, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
+        let size_bytes = describe(&TensorType::new(data_type, shape))?.total_size_bytes();
+        self.buffer(size_bytes)?.tensor(data_type, shape, 0)
+    }
+
+    /// Tells what will be used next, for [`Policy::Planned`](super::Policy::Planned): the buffers of each coming operation, in order. Replaces what
+    /// was told before.
+    pub fn set_next_uses(&self, uses: &[Vec<&ManagedBuffer>]) {
+        let units = |buffers: &Vec<&ManagedBuffer>| -> Vec<UnitId> {
+            buffers.iter().flat_map(|buffer| buffer.units(self)).collect()
+        };
+        let uses: Vec<Vec<UnitId>> = uses.iter().map(units).collect();
+        self.core().lock().queue.set_next_uses(&uses);
     }
 }
 

@@ -1,40 +1,44 @@
-//! What the caller makes buffers with, and the thread that carries out prefetches.
+//! What the caller makes buffers with.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use forebay_base::{DataType, Limits};
-use forebay_memory::eviction::{EvictionQueue, Policy, UnitId};
-use forebay_model::TensorType;
-use forebay_queue::shim::lock;
-use forebay_queue::shim::sync::{Mutex, PoisonError};
-use forebay_queue::shim::thread::{Builder, JoinHandle};
+use forebay_base::Limits;
+use forebay_memory::eviction::{EvictionQueue, Policy};
 
-use super::buffer::ManagedBuffer;
-use super::core::{device_error, Core, State};
-use super::slab_pool::SlabPool;
-use super::spill::SpillFiles;
-use super::statistics::ManagedStatistics;
 use crate::eager::context::Context;
-use crate::eager::stream::Stream;
-use crate::eager::tensor::{describe, DeviceTensor};
+use crate::eager::lease::Lease;
+use crate::eager::units::{device_error, Core, Handle, ManagedStatistics, SlabPool, SpillFiles, State};
 use crate::error::RuntimeError;
 
 /// Size of a unit, where no one says.
 const UNIT_BYTES: u64 = 2 << 20;
 /// Host blocks are about this large, so that their number stays small.
 const BLOCK_BYTES_MAX: u64 = 32 << 20;
-/// Copies of prefetches that are under way at once; others wait and can be cancelled.
-const PREFETCHES_UNDER_WAY: usize = 2;
-
 /// Numbers managed memories.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// Settings of a managed memory.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_memory::eviction::Policy;
+/// use forebay_runtime::eager::{Context, ContextOptions, ManagedMemory, ManagedOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let options = ManagedOptions::new(1 << 20, Policy::Touch).host_bytes(8 << 20);
+/// let memory = ManagedMemory::new(&context, &options)?;
+/// assert!(memory.capacity_bytes() <= 1 << 20);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ManagedOptions {
     /// The most device bytes that its buffers take together.
     pub device_bytes: u64,
@@ -56,31 +60,58 @@ impl ManagedOptions {
     pub fn new(device_bytes: u64, policy: Policy) -> ManagedOptions {
         ManagedOptions { device_bytes, growth: true, policy, host_bytes: None, spill_dir: None, unit_bytes: None }
     }
+
+    /// Whether device memory is taken as it is needed. Without, all of it is taken at the start.
+    pub fn growth(mut self, growth: bool) -> Self {
+        self.growth = growth;
+        self
+    }
+
+    /// The most host bytes for what is not on the device.
+    pub fn host_bytes(mut self, host_bytes: u64) -> Self {
+        self.host_bytes = Some(host_bytes);
+        self
+    }
+
+    /// A folder for what exceeds the host bytes.
+    pub fn spill_dir(mut self, spill_dir: impl Into<std::path::PathBuf>) -> Self {
+        self.spill_dir = Some(spill_dir.into());
+        self
+    }
+
+    /// The unit that moves.
+    pub fn unit_bytes(mut self, unit_bytes: u64) -> Self {
+        self.unit_bytes = Some(unit_bytes);
+        self
+    }
 }
 
 /// Device memory that buffers larger than it share ([`managed`](super)). Cheap to clone: clones are the same memory. It lives
 /// as long as a buffer of it does.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_base::DataType;
+/// use forebay_memory::eviction::Policy;
+/// use forebay_runtime::eager::{Context, ContextOptions, ManagedMemory, ManagedOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let memory = ManagedMemory::new(&context, &ManagedOptions::new(1 << 20, Policy::Driver))?;
+/// let a = memory.tensor(DataType::Float32, &[1 << 17])?; // 512 KiB each
+/// let b = memory.tensor(DataType::Float32, &[1 << 17])?;
+/// let c = memory.tensor(DataType::Float32, &[1 << 17])?; // more than the device holds
+/// assert_eq!(a.shape(), b.shape());
+/// assert_eq!(b.shape(), c.shape());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct ManagedMemory {
+    context: Context,
     handle: Arc<Handle>,
-}
-
-/// Ends the thread when no one is left.
-pub struct Handle {
-    /// What the thread has, too.
-    pub core: Arc<Core>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.core.lock().closing = true;
-        self.core.changed.notify_all();
-        if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            // It ends without a result.
-            let _ = thread.join();
-        }
-    }
 }
 
 impl ManagedMemory {
@@ -92,7 +123,7 @@ impl ManagedMemory {
     pub fn new(context: &Context, options: &ManagedOptions) -> Result<ManagedMemory, RuntimeError> {
         let (device, limits) = (context.device(), context.device().limits());
         // Before the files: what is made last needs no care when it fails.
-        let copies = Stream::new(context, 0)?;
+        let copies = Lease::new(context.shared().clone(), 0)?;
         let (step_bytes, segment_bytes_max, unit_bytes) = match limits.tiled {
             true => {
                 let unit_bytes = unit_bytes(limits, context.tile_bytes(), options)?;
@@ -120,40 +151,12 @@ impl ManagedMemory {
             files,
         );
         let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
-        let core = Arc::new(Core::new(number, context.clone(), copies, unit_bytes, options.growth, state));
+        let core = Arc::new(Core::new(number, context.shared().clone(), copies, unit_bytes, options.growth, state));
         if !options.growth {
             core.take_all().map_err(device_error("while taking all managed memory at the start"))?;
         }
         context.add_managed(&core);
-        let handle = Handle { core, thread: Mutex::default() };
-        Ok(ManagedMemory { handle: Arc::new(handle) })
-    }
-
-    /// A buffer. It takes addresses now and memory as it is used; what it holds is not defined until it is written.
-    ///
-    /// # Errors
-    /// A size of 0, no addresses, or a failure of the device.
-    pub fn buffer(&self, size_bytes: u64) -> Result<ManagedBuffer, RuntimeError> {
-        ManagedBuffer::new(self.handle.clone(), size_bytes)
-    }
-
-    /// A tensor in a buffer of its own, not defined until it is written.
-    ///
-    /// # Errors
-    /// A shape without elements, no addresses, or a failure of the device.
-    pub fn tensor(&self, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
-        let size_bytes = describe(&TensorType::new(data_type, shape))?.total_size_bytes();
-        self.buffer(size_bytes)?.tensor(data_type, shape, 0)
-    }
-
-    /// Tells what will be used next, for [`Policy::Planned`]: the buffers of each coming operation, in order. Replaces what
-    /// was told before.
-    pub fn set_next_uses(&self, uses: &[Vec<&ManagedBuffer>]) {
-        let units = |buffers: &Vec<&ManagedBuffer>| -> Vec<UnitId> {
-            buffers.iter().flat_map(|buffer| buffer.units(self)).collect()
-        };
-        let uses: Vec<Vec<UnitId>> = uses.iter().map(units).collect();
-        self.core().lock().queue.set_next_uses(&uses);
+        Ok(ManagedMemory { context: context.clone(), handle: Arc::new(Handle::new(core)) })
     }
 
     /// Waits until no prefetch is in line and all copies are complete.
@@ -198,7 +201,7 @@ impl ManagedMemory {
 
     /// The context.
     pub fn context(&self) -> &Context {
-        &self.core().context
+        &self.context
     }
 
     /// Whether both are the same memory.
@@ -210,8 +213,12 @@ impl ManagedMemory {
         &self.handle.core
     }
 
-    pub(super) fn of_handle(handle: Arc<Handle>) -> ManagedMemory {
-        ManagedMemory { handle }
+    pub(super) fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    pub(super) fn of_handle(context: Context, handle: Arc<Handle>) -> ManagedMemory {
+        ManagedMemory { context, handle }
     }
 }
 
@@ -237,52 +244,4 @@ fn unit_bytes(limits: &Limits, tile_bytes: u64, options: &ManagedOptions) -> Res
         );
         RuntimeError::Tensor { reason }
     })
-}
-
-impl Handle {
-    /// Sees to it that prefetches are carried out, where the caller does not do so itself.
-    ///
-    /// # Errors
-    /// Where the system refuses a thread.
-    pub fn start_thread(&self) -> Result<(), RuntimeError> {
-        let mut thread = lock(&self.thread);
-        if thread.is_some() || self.core.lock().queue.policy() == Policy::Driver {
-            return Ok(());
-        }
-        let core = self.core.clone();
-        let started = Builder::new().name("forebay prefetch".to_string()).spawn(move || carry_out(&core));
-        let refused = |error| RuntimeError::Tensor { reason: format!("the system refuses a thread: {error}") };
-        *thread = Some(started.map_err(refused)?);
-        Ok(())
-    }
-}
-
-/// Carries out prefetches, a few at a time, until the end.
-fn carry_out(core: &Core) {
-    let mut under_way = VecDeque::new();
-    loop {
-        let mut state = core.lock();
-        while !state.closing && state.queue.prefetches().next().is_none() {
-            state = core.wait_for_change(state);
-        }
-        if state.closing {
-            return;
-        }
-        state.prefetching = true;
-        drop(state);
-        // A prefetch that fails is none; whoever uses the unit finds out why.
-        let prefetched = core.run(|state| core.prefetch(state));
-        if prefetched.is_err() && core.copies.query().is_err() {
-            // A lost device brings nothing any more.
-            core.lock().queue.cancel_prefetches();
-        }
-        under_way.extend(prefetched.ok().flatten());
-        if under_way.len() >= PREFETCHES_UNDER_WAY {
-            if let Some(position) = under_way.pop_front() {
-                let _ = core.wait_for(core.copies.queue(), position);
-            }
-        }
-        core.lock().prefetching = false;
-        core.changed.notify_all();
-    }
 }

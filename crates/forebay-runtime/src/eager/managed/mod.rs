@@ -38,36 +38,19 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`memory`] | what the caller makes buffers with, and the thread that carries out prefetches |
+//! | [`memory`] | what the caller makes buffers with |
 //! | [`buffer`] | buffers: the host's reads and writes, prefetch, advice, discard |
-//! | `core` | what moves when, and what waits for what |
-//! | `host_side` | the host's copies: blocks, and the file behind them |
-//! | `residency` | what one operation holds on the device until it is submitted |
 //! | `work` | commands that are prepared once and submitted many times |
-//! | `release` | how memory comes back, at last all of it |
-//! | `stop` | why a change waits or fails |
-//! | `locations`, `slab_pool`, `spill` | where units are; device memory, host blocks and files, cut into units |
-//! | [`statistics`] | what was moved and waited for |
+//!
+//! Where units are and what moves when is decided in `eager/units`.
 
 pub mod buffer;
-mod core;
-mod host_side;
-mod locations;
 pub mod memory;
-mod release;
-mod residency;
-mod slab_pool;
-mod spill;
-pub mod statistics;
-mod stop;
 mod work;
 
 pub use buffer::ManagedBuffer;
 pub use forebay_memory::eviction::{Advice, Location, Policy};
 pub use memory::{ManagedMemory, ManagedOptions};
-pub use statistics::ManagedStatistics;
-
-pub(super) use self::core::Core;
-pub(super) use buffer::Buffer;
-pub(super) use residency::PinnedUnits;
 pub(crate) use work::{stream_id, Work};
+
+pub use super::units::ManagedStatistics;

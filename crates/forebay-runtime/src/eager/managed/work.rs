@@ -8,9 +8,9 @@ use forebay_memory::eviction::{Access, UnitId};
 
 use super::buffer::ManagedBuffer;
 use super::memory::ManagedMemory;
-use super::residency::PinnedUnits;
 use crate::eager::batch::Batch;
 use crate::eager::stream::Stream;
+use crate::eager::units::PinnedUnits;
 use crate::error::RuntimeError;
 
 /// A command over the addresses of one buffer.
@@ -32,7 +32,8 @@ pub(crate) fn stream_id(stream: &Stream) -> StreamId {
 impl ManagedMemory {
     /// The device's stream behind copies.
     pub(crate) fn copy_stream_id(&self) -> StreamId {
-        stream_id(&self.core().copies)
+        let core = self.core();
+        core.shared.lock().stream(core.copies.queue())
     }
 }
 

@@ -5,7 +5,6 @@ use forebay_memory::eviction::{DeviceCopy, UnitId};
 use forebay_sync::race::HostAction;
 
 use super::core::{device_error, Core, State, Way};
-use super::release::unmapping;
 use super::slab_pool::Slab;
 use super::stop::Stop;
 use crate::error::RuntimeError;
@@ -47,7 +46,7 @@ impl Core {
         }
         let size_bytes = state.location(unit)?.size_bytes();
         loop {
-            let device = self.context.device();
+            let device = &self.shared.device;
             let taken = state.blocks.take_or_grow(size_bytes, |size_bytes| device.create_host_block(size_bytes));
             if let Some(block) = taken.map_err(device_error("while making host memory for managed memory"))? {
                 let location = state.location(unit)?;
@@ -100,7 +99,7 @@ impl Core {
     fn spill(&self, state: &mut State, unit: UnitId) -> Result<(), RuntimeError> {
         let size_bytes = state.location(unit)?.size_bytes();
         let Some(files) = &mut state.files else { return Ok(()) };
-        let place = files.take(&**self.context.device(), size_bytes);
+        let place = files.take(&*self.shared.device, size_bytes);
         let place = place.map_err(device_error("while making room in a spill file"))?;
         state.location(unit)?.file = place;
         let copied = self.copy(state, unit, Way::Spill);
@@ -151,8 +150,8 @@ impl Core {
         self.require_block(state, unit)?;
         if let Some(block) = state.location(unit)?.block_region() {
             let part = block.part(offset_bytes, bytes.len() as u64);
-            self.context.device().read_host(part, bytes);
-            self.context.shared().lock().note_host(HostAction::Read(part));
+            self.shared.device.read_host(part, bytes);
+            self.shared.lock().note_host(HostAction::Read(part));
         }
         Ok(())
     }
@@ -183,13 +182,13 @@ impl Core {
         if write.device_copy == DeviceCopy::Dropped {
             let uses = state.location(unit)?.uses.clone();
             self.require(&uses)?;
-            self.submit(unmapping(state.location(unit)?).into_iter().collect())?;
+            self.submit(state.location(unit)?.unmapping().into_iter().collect())?;
             self.take_slot(state, unit)?;
         }
         if let Some(block) = state.location(unit)?.block_region() {
             let part = block.part(offset_bytes, bytes.len() as u64);
-            self.context.device().write_host(part, bytes);
-            self.context.shared().lock().note_host(HostAction::Write(part));
+            self.shared.device.write_host(part, bytes);
+            self.shared.lock().note_host(HostAction::Write(part));
         }
         state.forget_file(unit);
         state.queue.host_wrote(unit, write);

@@ -6,9 +6,9 @@
 use forebay_base::kernel::{Activation, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, UnaryOp};
 use forebay_base::Kernel;
 
+use crate::action::Action;
+use crate::context::GradientBuilder;
 use crate::graph::{TensorType, ValueId};
-use crate::operator::GradientBuilder;
-use crate::operators::decomposition::Action;
 
 /// Largest size of an axis whose padding by reflection has a gradient: it needs an index per element.
 const PADDED_SIZE_MAX: u64 = 1 << 24;

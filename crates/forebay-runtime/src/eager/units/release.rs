@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use forebay_base::{Command, MemoryId};
+use forebay_base::MemoryId;
 use forebay_memory::eviction::UnitId;
 
 use super::core::{Core, State};
@@ -11,12 +11,6 @@ use super::locations::{add_use, DeviceSegment, Retired, UnitLocation};
 use super::stop::Stop;
 use crate::eager::timeline::Agent;
 use crate::error::RuntimeError;
-
-/// The command that unmaps a unit's bytes on the device, where they are mapped.
-pub fn unmapping(location: &UnitLocation) -> Option<Command> {
-    let mapped = location.slot.is_some_and(|slot| matches!(slot.memory, DeviceSegment::Heap(_)));
-    mapped.then(|| Command::Unmap { region: location.region() })
-}
 
 impl Core {
     /// Takes a unit's device memory away: no one uses it, and it is mapped nowhere.
@@ -41,7 +35,7 @@ impl Core {
 
     /// Gives segments back to the device.
     fn destroy(&self, segments: Vec<DeviceSegment>) {
-        let device = self.context.device();
+        let device = &self.shared.device;
         for segment in segments {
             match segment {
                 DeviceSegment::Heap(heap) => device.destroy_heap(heap),
@@ -65,12 +59,12 @@ impl Core {
             locations.push(location);
         }
         for &(queue, position) in &uses {
-            let mut order = self.context.shared().lock();
+            let mut order = self.shared.lock();
             if order.timelines.known(Agent::Host, queue) < position
                 && order.timelines.mark_behind(queue, position).is_none()
             {
                 // A lost device needs no return.
-                let _ = self.context.shared().record(&mut order, queue);
+                let _ = self.shared.record(&mut order, queue);
             }
         }
         state.retired.push_back(Retired { reservation, locations, uses });
@@ -88,8 +82,8 @@ impl Core {
     pub fn release(&self, state: &mut State, gone: VecDeque<Retired>) {
         for retired in gone {
             // A lost device keeps its mappings; destroying a reservation unmaps it.
-            let _ = self.submit(retired.locations.iter().filter_map(unmapping).collect());
-            retired.reservation.into_iter().for_each(|memory| self.context.device().destroy_memory(memory));
+            let _ = self.submit(retired.locations.iter().filter_map(UnitLocation::unmapping).collect());
+            retired.reservation.into_iter().for_each(|memory| self.shared.device.destroy_memory(memory));
             for location in retired.locations {
                 state.slots.give_back(location.slot);
                 state.blocks.give_back(location.block);
@@ -109,12 +103,12 @@ impl Core {
         }
         let mut unused = state.blocks.take_unused();
         let bytes = before_bytes - state.slots.reserved_bytes() - state.blocks.reserved_bytes();
-        let copied = self.context.shared().lock().timelines.issued(self.copies.queue());
+        let copied = self.shared.lock().timelines.issued(self.copies.queue());
         if self.have_passed(&[(self.copies.queue(), copied)]) {
             // Copies may be on their way from and to places that no one has any more.
             unused.extend(state.files.iter_mut().flat_map(|files| files.slab_pool.take_unused()));
         }
-        unused.into_iter().for_each(|memory| self.context.device().destroy_memory(memory));
+        unused.into_iter().for_each(|memory| self.shared.device.destroy_memory(memory));
         bytes
     }
 
@@ -136,7 +130,7 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        let device: Arc<_> = self.context.device().clone();
+        let device: Arc<_> = self.shared.device.clone();
         let retired = std::mem::take(&mut self.lock().retired);
         for (queue, position) in retired.iter().flat_map(|retired| retired.uses.iter().copied()) {
             // What failed was reported where it mattered.

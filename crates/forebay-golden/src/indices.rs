@@ -7,7 +7,7 @@ use forebay::{EngineOptions, Error, MemorySize, Model, RuntimeError, Session, Te
 
 use forebay_base::{Kernel, Launch};
 
-use super::{onnx, trainer};
+use crate::{onnx, trainer};
 
 /// Rows of the table, and indices in two rows.
 const ROWS: usize = 40;

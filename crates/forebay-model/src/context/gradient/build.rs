@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use forebay_base::kernel::{Activation, BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
 
-use crate::graph::{Attribute, Node, Operation, TensorType, ValueId};
-use crate::operator::GradientBuilder;
-use crate::operators::decomposition::Action;
+use crate::action::Action;
+use crate::context::GradientBuilder;
+use crate::graph::{Attribute, Node, Operation, TensorType, ValueId, NEWEST_OPSET};
 
 impl GradientBuilder<'_> {
     /// A constant: it never trains.
@@ -180,7 +180,7 @@ impl GradientBuilder<'_> {
         let output = self.graph.add_value(&name, Some(ty));
         let attributes: BTreeMap<String, Attribute> =
             attributes.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
-        let (domain, version) = (String::new(), crate::operators::NEWEST_OPSET);
+        let (domain, version) = (String::new(), NEWEST_OPSET);
         self.graph.nodes.push(Node {
             name,
             operation: Operation::Onnx { domain, op_type: op_type.to_string(), version, attributes },

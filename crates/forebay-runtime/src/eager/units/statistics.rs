@@ -3,6 +3,24 @@
 use std::time::Duration;
 
 /// Numbers of one managed memory, since it was made.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use forebay_device::host::{HostDevice, HostOptions};
+/// use forebay_memory::eviction::Policy;
+/// use forebay_runtime::eager::{Context, ContextOptions, ManagedMemory, ManagedOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(HostDevice::new(&HostOptions::default())?);
+/// let context = Context::new(device, &ContextOptions::default())?;
+/// let memory = ManagedMemory::new(&context, &ManagedOptions::new(1 << 20, Policy::Driver))?;
+/// let buffer = memory.buffer(4 << 20)?;
+/// buffer.fill([0; 4])?;
+/// memory.synchronize()?;
+/// println!("{} evictions", memory.statistics().evictions);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ManagedStatistics {
     /// Units that work found missing on the device and that were brought for it, with or without a copy.

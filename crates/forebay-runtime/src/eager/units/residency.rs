@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay_memory::eviction::{Access, UnitId};
 use forebay_queue::shim::sync::MutexGuard;
 
-use super::buffer::Buffer;
+use super::allocation::Buffer;
 use super::core::{Core, State};
 use super::stop::Stop;
 use crate::eager::batch::Batch;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use forebay::{EngineOptions, Session, Tensor};
 
-use super::golden::{to_f64, Case};
-use super::{recipe, trainer, with_learning_rate};
+use crate::case::{to_f64, Case};
+use crate::{recipe, trainer, with_learning_rate};
 
 /// A learning rate so large that the gradient can be read off one step of plain gradient descent: a power of two, so that
 /// scaling is exact, and large enough for the parameter to vanish next to it.

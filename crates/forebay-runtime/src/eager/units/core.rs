@@ -6,6 +6,7 @@
 //! Where it has not yet, the change stops, the host waits without the lock, and the change begins again ([`Core::run`]).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_base::{Command, MemoryId};
@@ -17,15 +18,14 @@ use forebay_queue::shim::sync::{Condvar, Mutex, MutexGuard};
 use forebay_queue::shim::{lock, wait};
 
 use super::locations::{add_use, DeviceSegment, Retired, UnitLocation, UnitLocations};
-use super::release::unmapping;
 use super::slab_pool::SlabPool;
 use super::spill::SpillFiles;
 use super::statistics::ManagedStatistics;
 use super::stop::Stop;
 use crate::eager::batch::Batch;
 use crate::eager::block_lifetimes::Use;
-use crate::eager::context::Context;
-use crate::eager::stream::Stream;
+use crate::eager::lease::Lease;
+use crate::eager::shared::Shared;
 use crate::eager::timeline::{Agent, QueueId};
 use crate::error::RuntimeError;
 
@@ -33,10 +33,10 @@ use crate::error::RuntimeError;
 pub struct Core {
     /// Locks of several memories are taken in this order.
     pub number: u64,
-    /// The context.
-    pub context: Context,
+    /// The device, and what its handles share.
+    pub shared: Arc<Shared>,
     /// Where copies go.
-    pub copies: Stream,
+    pub copies: Lease,
     /// Size of a unit; none where each buffer is one, because the device has no tiles.
     pub unit_bytes: Option<u64>,
     /// Whether device memory is taken and given back as buffers come and go.
@@ -144,13 +144,13 @@ impl Core {
     /// A managed memory.
     pub fn new(
         number: u64,
-        context: Context,
-        copies: Stream,
+        shared: Arc<Shared>,
+        copies: Lease,
         unit_bytes: Option<u64>,
         grows: bool,
         state: State,
     ) -> Core {
-        Core { number, context, copies, unit_bytes, grows, state: Mutex::new(state), changed: Condvar::new() }
+        Core { number, shared, copies, unit_bytes, grows, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// The state. Everything in it is valid between statements, so a panic elsewhere does no harm.
@@ -221,7 +221,7 @@ impl Core {
     }
 
     fn create_heap(&self, size_bytes: u64) -> Result<DeviceSegment, DeviceError> {
-        self.context.device().create_heap(size_bytes).map(DeviceSegment::Heap)
+        self.shared.device.create_heap(size_bytes).map(DeviceSegment::Heap)
     }
 
     /// Takes as much device memory as arrivals need next to what evictions free.
@@ -258,7 +258,7 @@ impl Core {
         self.require(&uses)?;
         let mut commands = Vec::new();
         for eviction in evictions {
-            commands.extend(unmapping(state.location(eviction.unit)?));
+            commands.extend(state.location(eviction.unit)?.unmapping());
         }
         self.submit(commands)?;
         for &eviction in evictions {
@@ -279,7 +279,7 @@ impl Core {
             self.load(state, arrival.unit, moving)?;
         }
         let size_bytes = state.location(arrival.unit)?.size_bytes();
-        let make = |size_bytes| self.context.device().create_placed(size_bytes).map(DeviceSegment::Placed);
+        let make = |size_bytes| self.shared.device.create_placed(size_bytes).map(DeviceSegment::Placed);
         let slot = match self.unit_bytes {
             Some(_) => state.slots.take(size_bytes),
             None => {
@@ -326,7 +326,7 @@ impl Core {
             Way::Spill => (block, file?, "managed spill"),
             Way::Unspill => (file?, block, "managed read of the spill file"),
         };
-        let shared = self.context.shared();
+        let shared = &self.shared;
         let mut order = shared.lock();
         let mut batch = Batch::default();
         let on_device = matches!(way, Way::Back | Way::In);
@@ -408,7 +408,7 @@ impl Core {
 
     /// Submits mapping.
     pub fn submit(&self, commands: Vec<Command>) -> Result<(), RuntimeError> {
-        let shared = self.context.shared();
+        let shared = &self.shared;
         let mut order = shared.lock();
         shared.submit(&mut order, &Batch::from(commands))
     }
@@ -447,7 +447,7 @@ impl Core {
     /// # Errors
     /// A failure of the device, then or earlier.
     pub fn wait_for(&self, queue: QueueId, position: u64) -> Result<bool, RuntimeError> {
-        let shared = self.context.shared();
+        let shared = &self.shared;
         let mut order = shared.lock();
         if order.timelines.known(Agent::Host, queue) >= position {
             return Ok(false);
@@ -463,7 +463,7 @@ impl Core {
 
     /// Whether uses are over. Does not wait.
     pub fn have_passed(&self, uses: &[Use]) -> bool {
-        let shared = self.context.shared();
+        let shared = &self.shared;
         let mut order = shared.lock();
         uses.iter().all(|&(queue, position)| {
             let known = |order: &crate::eager::shared::State| order.timelines.known(Agent::Host, queue) >= position;

@@ -4,9 +4,9 @@ use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{Kernel, Tensor, TensorDesc};
 
 use super::Lowering;
+use crate::context::NodeView;
 use crate::error::ModelError;
 use crate::graph::TensorType;
-use crate::operator::NodeView;
 use crate::program::Operand;
 
 /// Largest axis of a concatenation that needs an index per slice.

@@ -1,7 +1,14 @@
-//! What the product's tests share.
-#![allow(dead_code)] // Every test file uses its own part.
+//! Golden cases: models in `testdata/golden` with what PyTorch makes of them, and what the tests of the library share to train them and
+//! compare. A development dependency only.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`case`] | the cases, and how to compare with them |
+//! | [`mod@reference`] | comparisons of a device with what PyTorch computes |
+//! | [`matrices`] | a model whose matrices are larger than what its rows hold |
+//! | [`indices`] | a model that computes the indices of a table's rows |
 
-pub mod golden;
+pub mod case;
 pub mod indices;
 pub mod matrices;
 pub mod reference;
@@ -13,10 +20,11 @@ use forebay::training::{DecayRule, Loss, Optimizer, TrainingOptions};
 use forebay::{Device, EngineOptions, Model, Tensor, Trainer, TrainerOptions};
 use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
-pub use forebay_testing::onnx;
-use golden::Case;
 
-/// The host device with this many threads.
+pub use case::{to_f64, Case};
+pub use forebay_testing::onnx;
+
+/// The host device with this number of threads.
 pub fn host(threads: usize) -> EngineOptions {
     EngineOptions::default().threads(threads)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-use forebay_base::{ByteRange, HeapId, MemoryId, Region};
+use forebay_base::{ByteRange, Command, HeapId, MemoryId, Region};
 use forebay_memory::eviction::UnitId;
 
 use super::slab_pool::Slab;
@@ -77,6 +77,12 @@ impl UnitLocation {
     /// Its bytes on the device, while it is there.
     pub fn region(&self) -> Region {
         Region { memory: self.address.memory(), range: self.range }
+    }
+
+    /// The command that unmaps its bytes on the device, where they are mapped.
+    pub fn unmapping(&self) -> Option<Command> {
+        let mapped = self.slot.is_some_and(|slot| matches!(slot.memory, DeviceSegment::Heap(_)));
+        mapped.then(|| Command::Unmap { region: self.region() })
     }
 
     /// Its bytes on the host.

@@ -1,0 +1,155 @@
+//! A node with its graph, as operators look at it.
+
+use forebay_base::Tensor;
+
+use crate::error::ModelError;
+use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId, NEWEST_OPSET};
+
+/// A node with its graph: what inference, folding and lowering look at.
+#[derive(Clone, Copy)]
+pub struct NodeView<'a> {
+    /// The graph.
+    pub graph: &'a Graph,
+    /// The node.
+    pub node: &'a Node,
+}
+
+impl<'a> NodeView<'a> {
+    /// An error about this node.
+    pub fn error(&self, reason: impl Into<String>) -> ModelError {
+        ModelError::Operator {
+            op_type: self.node.operation.name().to_string(),
+            node: self.node.label(self.graph),
+            reason: reason.into(),
+        }
+    }
+
+    /// Version of the operator set.
+    pub fn version(&self) -> i64 {
+        match &self.node.operation {
+            Operation::Onnx { version, .. } => *version,
+            Operation::Kernel(_) => NEWEST_OPSET,
+        }
+    }
+
+    /// Whether input `i` is given.
+    pub fn has_input(&self, i: usize) -> bool {
+        matches!(self.node.inputs.get(i), Some(Some(_)))
+    }
+
+    /// Input `i`.
+    ///
+    /// # Errors
+    /// Where it is left out.
+    pub fn input(&self, i: usize) -> Result<ValueId, ModelError> {
+        self.node.inputs.get(i).copied().flatten().ok_or_else(|| self.error(format!("input {i} is missing")))
+    }
+
+    /// The type of input `i`.
+    ///
+    /// # Errors
+    /// Where the input is left out or its type is not known.
+    pub fn input_type(&self, i: usize) -> Result<&'a TensorType, ModelError> {
+        let value = self.input(i)?;
+        self.graph.ty(value).ok_or_else(|| {
+            self.error(format!("the type of input {i} ('{}') is not known", self.graph.value(value).name))
+        })
+    }
+
+    /// The type of output `i`, after inference.
+    ///
+    /// # Errors
+    /// Where the output is left out or its type is not known.
+    pub fn output_type(&self, i: usize) -> Result<&'a TensorType, ModelError> {
+        let value = self.node.outputs.get(i).copied().flatten();
+        value
+            .and_then(|value| self.graph.ty(value))
+            .ok_or_else(|| self.error(format!("the type of output {i} is not known")))
+    }
+
+    /// The contents of input `i`, where it is constant (an initializer that no step changes, or folded).
+    pub fn constant(&self, i: usize) -> Option<&'a Tensor> {
+        let value = self.node.inputs.get(i).copied().flatten()?;
+        self.graph.initializers.get(&value)
+    }
+
+    /// The integers of input `i`.
+    ///
+    /// # Errors
+    /// Where it is not constant (the shape of the result would depend on data) or not integers.
+    pub fn constant_ints(&self, i: usize) -> Result<Vec<i64>, ModelError> {
+        let tensor = self
+            .constant(i)
+            .ok_or_else(|| self.error(format!("input {i} must be constant, because shapes depend on it")))?;
+        tensor.to_i64().ok_or_else(|| self.error(format!("input {i} must hold integers, not {}", tensor.data_type())))
+    }
+
+    /// An attribute.
+    pub fn attribute(&self, name: &str) -> Option<&'a Attribute> {
+        match &self.node.operation {
+            Operation::Onnx { attributes, .. } => attributes.get(name),
+            Operation::Kernel(_) => None,
+        }
+    }
+
+    /// An integer attribute, or its default.
+    ///
+    /// # Errors
+    /// Where it has another type.
+    pub fn int(&self, name: &str, default: i64) -> Result<i64, ModelError> {
+        match self.attribute(name) {
+            None => Ok(default),
+            Some(Attribute::Int(value)) => Ok(*value),
+            Some(_) => Err(self.error(format!("attribute {name} must be an integer"))),
+        }
+    }
+
+    /// A float attribute, or its default.
+    ///
+    /// # Errors
+    /// Where it has another type.
+    pub fn float(&self, name: &str, default: f32) -> Result<f32, ModelError> {
+        match self.attribute(name) {
+            None => Ok(default),
+            Some(Attribute::Float(value)) => Ok(*value),
+            Some(_) => Err(self.error(format!("attribute {name} must be a float"))),
+        }
+    }
+
+    /// A string attribute, or its default.
+    ///
+    /// # Errors
+    /// Where it has another type.
+    pub fn string(&self, name: &str, default: &'a str) -> Result<&'a str, ModelError> {
+        match self.attribute(name) {
+            None => Ok(default),
+            Some(Attribute::String(value)) => Ok(value),
+            Some(_) => Err(self.error(format!("attribute {name} must be a string"))),
+        }
+    }
+
+    /// A list of integers.
+    ///
+    /// # Errors
+    /// Where it has another type.
+    pub fn ints(&self, name: &str) -> Result<Option<&'a [i64]>, ModelError> {
+        match self.attribute(name) {
+            None => Ok(None),
+            Some(Attribute::Ints(values)) => Ok(Some(values)),
+            Some(_) => Err(self.error(format!("attribute {name} must be a list of integers"))),
+        }
+    }
+
+    /// An axis attribute or value, counted from the end where negative, checked against the rank.
+    ///
+    /// # Errors
+    /// Where it is out of range.
+    pub fn axis(&self, axis: i64, rank: usize) -> Result<usize, ModelError> {
+        let rank = rank as i64;
+        let resolved = if axis < 0 { axis.checked_add(rank) } else { Some(axis) };
+        resolved
+            .filter(|axis| (0..rank).contains(axis))
+            .map(|axis| axis as usize)
+            .ok_or_else(|| self.error(format!("axis {axis} is out of range for {rank} dimensions")))
+    }
+}

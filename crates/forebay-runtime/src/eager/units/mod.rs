@@ -1,0 +1,35 @@
+//! Units of managed memory: where their bytes are, what moves when, and what holds them on the device.
+//!
+//! Nothing here knows streams or tensors of the user: that is [`managed`](super::managed)'s, above.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `core` | what moves when, and what waits for what |
+//! | `host_side` | the host's copies: blocks, and the file behind them |
+//! | `handle` | what handles share: the core, and the thread that carries out prefetches |
+//! | `allocation` | buffers: addresses, and the units behind them |
+//! | `residency` | what one operation holds on the device until it is submitted |
+//! | `release` | how memory comes back, at last all of it |
+//! | `stop` | why a change waits or fails |
+//! | `locations`, `slab_pool`, `spill` | where units are; device memory, host blocks and files, cut into units |
+//! | `statistics` | what was moved and waited for |
+
+mod allocation;
+mod core;
+mod handle;
+mod host_side;
+mod locations;
+mod release;
+mod residency;
+mod slab_pool;
+mod spill;
+mod statistics;
+mod stop;
+
+pub use self::core::{device_error, Core, State};
+pub use allocation::{Buffer, Part};
+pub use handle::Handle;
+pub use residency::PinnedUnits;
+pub use slab_pool::SlabPool;
+pub use spill::SpillFiles;
+pub use statistics::ManagedStatistics;
