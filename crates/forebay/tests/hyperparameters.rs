@@ -54,9 +54,11 @@ fn other_numbers_between_steps_keep_the_plan() {
         let plan = scheduled.plan().clone();
         steps(&case, &mut scheduled, 0..2);
         let checkpoint = scheduled.checkpoint(&serde_json::json!(null)).unwrap();
+        // Measured durations may have replaced the first plan.
+        let current = scheduled.plan().clone();
         scheduled.set_optimizer(second.optimizer.clone()).unwrap();
+        assert!(*scheduled.plan() == current, "{name}: the plan is the same");
         let losses = steps(&case, &mut scheduled, 2..4);
-        assert!(*scheduled.plan() == plan, "{name}: the plan is the same");
 
         let mut begun_again = trainer(case.model(), second, engine);
         assert!(*begun_again.plan() == plan, "{name}: no plan depends on hyperparameters");
