@@ -7,6 +7,8 @@
 
 mod build;
 pub(crate) mod kernel;
+#[cfg(test)]
+mod tests;
 
 use forebay_base::DataType;
 

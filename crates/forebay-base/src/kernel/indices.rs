@@ -1,6 +1,8 @@
 //! Kernels that look up entries by index.
 
+use super::facts::OperandRef;
 use super::Kernel;
+use crate::TensorDesc;
 
 /// An operand that holds indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,17 +11,15 @@ pub struct Indices {
     pub read: usize,
     /// The axis along which they choose.
     pub axis: usize,
-    /// Whether it is an axis of what is written first, and not of what is read first.
-    pub of_write: bool,
+    /// Whose axis it is.
+    pub data: OperandRef,
 }
 
 impl Kernel {
-    /// Where a kernel's indices are, and what they choose from; none for kernels without indices.
-    pub fn indices(&self) -> Option<Indices> {
-        match *self {
-            Kernel::Gather { axis } => Some(Indices { read: 1, axis, of_write: false }),
-            Kernel::GatherGradient { axis } => Some(Indices { read: 1, axis, of_write: true }),
-            _ => None,
-        }
+    /// Which operand that is read holds indices, and how many entries they choose from; none for kernels without indices, or where
+    /// operands are missing.
+    pub fn index_limit<'a>(&self, desc: impl Fn(OperandRef) -> Option<&'a TensorDesc>) -> Option<(usize, u64)> {
+        let Indices { read, axis, data } = self.indices()?;
+        Some((read, *desc(data)?.sizes().get(axis)?))
     }
 }
