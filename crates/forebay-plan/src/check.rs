@@ -483,6 +483,7 @@ mod tests {
 
     use super::*;
     use crate::cost::estimate;
+    use crate::partition::partition;
     use crate::plan::Movement;
     use crate::planner::{plan, PlanOptions};
     use crate::testing::{limits, random_training_program, Random};
@@ -503,7 +504,10 @@ mod tests {
         let found = [needed_bytes, roomy - 1].map(|host_bytes| planned(Some(half), Some(host_bytes)).unwrap());
         let [mut turning, mut keeping] = found;
         assert!(turning.turns.is_some() && keeping.turns.is_none() && keeping.statistics.spill_bytes > 0);
-        let error = |plan: &Plan| check(&program, None, plan).unwrap_err().to_string();
+        let error = |plan: &Plan| {
+            let parts = plan.cut_bytes.and_then(|limit_bytes| partition(&program, limit_bytes));
+            check(&program, parts.as_ref(), plan).unwrap_err().to_string()
+        };
         keeping.update_start = 0;
         assert!(error(&keeping).contains("changes in its place"), "{}", error(&keeping));
         let (current, next) = turning.turns.unwrap();
