@@ -1,7 +1,7 @@
 //! Lines: a launch as ranges of indices that run through its operands' bytes, and what of it a part is.
 //!
-//! All that is known of a kernel here is what its axes are ([`KernelFacts::dimensions`]). Each dimension of a launch is a line: so
-//! many indices, and for each operand the distance in elements from one to the next. Lines that continue each other are one, so that
+//! All that is known of a kernel here is what its axes are ([`KernelFacts::dimensions`]). Each dimension of a launch is a line: a
+//! number of indices, and for each operand the distance in elements from one to the next. Lines that continue each other are one, so that
 //! neither the number of axes nor their order in memory matters. A part is right if its lines are those of the whole, but for one
 //! of which it has a range; if every operand begins where that range begins in it; and if a window finds through each of its taps
 //! what it finds in the whole.

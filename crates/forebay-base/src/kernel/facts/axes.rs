@@ -91,7 +91,7 @@ fn sliding(window: &Window, dimension: usize, has_end: bool) -> Option<SlidingAx
 
 impl KernelFacts<'_> {
     /// The dimensions of a launch with operands of these descriptors; none where operands are not as the kernel's row says, which
-    /// nobody cuts then.
+    /// is not cut then.
     pub fn dimensions(&self, reads: &[&TensorDesc], writes: &[&TensorDesc]) -> Option<Vec<Dimension>> {
         let mut operands = Operands { reads, writes, found: Vec::new() };
         operands.find(self)?;
@@ -112,6 +112,10 @@ impl Operands<'_> {
                     CutAxes::None => None,
                 };
                 self.elements(&reads, &all_writes, |axis| (AxisRole::Free, cut(axis)))
+            }
+            Axes::Update => {
+                let reads: Vec<usize> = (0..=self.writes.len()).collect();
+                self.elements(&reads, &all_writes, |_| (AxisRole::Free, Some(1)))
             }
             Axes::AllAlong { axis: along } => {
                 let reads: Vec<usize> = (0..self.reads.len()).collect();
@@ -425,10 +429,10 @@ impl Operands<'_> {
             Summing::SquaredError => {
                 self.elements(&[0, 1], &[], |axis| (AxisRole::Reduced, Some(lines::of_squares(sizes, axis))))
             }
-            Summing::LayerGradient { axis, chunk_rows } => {
+            Summing::LayerGradient { axis, block_rows } => {
                 let of_axis = |along: usize| {
                     let rows: u64 = sizes.get(along + 1..axis)?.iter().product();
-                    Some(lines::whole(chunk_rows, rows))
+                    Some(lines::whole(block_rows, rows))
                 };
                 self.layer(axis, &[0, 1], &[2, 3], &[], &[], of_axis)?;
                 self.found.iter_mut().filter(|found| found.role == AxisRole::Free).for_each(|found| {
@@ -436,11 +440,11 @@ impl Operands<'_> {
                 });
                 Some(())
             }
-            Summing::Rows { axes, chunk_rows } => {
+            Summing::Rows { axes, block_rows } => {
                 for axis in 0..sizes.len() {
                     if axis < axes {
                         let of_row = sizes[axis + 1..axes].iter().product();
-                        let cut = Some(lines::whole(chunk_rows, of_row));
+                        let cut = Some(lines::whole(block_rows, of_row));
                         self.add(AxisRole::Reduced, cut, &[read(0, axis)], &[]);
                     } else {
                         self.whole(&[read(0, axis)]);
