@@ -66,7 +66,6 @@
 
 pub mod facts;
 mod hyperparameters;
-mod indices;
 mod kinds;
 mod lines;
 pub mod opcodes;
@@ -75,9 +74,8 @@ mod summing;
 
 use std::fmt;
 
-pub use facts::KernelFacts;
+pub use facts::{Indices, KernelFacts};
 pub use hyperparameters::{AdamHyperparameters, SgdHyperparameters};
-pub use indices::Indices;
 pub use kinds::KernelKind;
 pub use summing::{
     reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows, sums_rows,

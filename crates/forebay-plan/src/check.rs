@@ -7,6 +7,7 @@
 //! of the update phase may do is checked by itself. The order of commands is [`forebay_sync::race`]'s, over two
 //! steps.
 
+mod extent;
 mod lines;
 mod parts;
 mod relaid;

@@ -8,6 +8,7 @@ mod axes;
 mod convolution;
 mod dimension;
 mod elementwise;
+mod indices;
 mod loss;
 mod movement;
 mod normalization;
@@ -21,11 +22,12 @@ mod tests;
 mod work;
 
 pub use dimension::{Along, AxisRole, Dimension, SlidingAxis};
+pub use indices::Indices;
 pub use placement::{AxisNumbers, Placement};
 pub use sums::{Rest, SumsInParts};
 pub use work::Work;
 
-use super::{Convolution, Indices, Kernel, KernelKind, ProductPart, Summing, Window};
+use super::{Convolution, Kernel, KernelKind, ProductPart, Summing, Window};
 use crate::DataType;
 
 /// An operand of a launch.

@@ -1,7 +1,7 @@
 //! Kernels that look up entries by index.
 
-use super::facts::OperandRef;
-use super::Kernel;
+use super::super::Kernel;
+use super::OperandRef;
 use crate::TensorDesc;
 
 /// An operand that holds indices.
