@@ -21,15 +21,9 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(program) = lower::lower(&graph, &BTreeSet::new()) {
         program.validate().expect("what is lowered is valid");
     }
-    let options = TrainingOptions {
-        loss: Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None },
-        loss_output: None,
-        optimizer: Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.1 },
-        decay: None,
-        freeze: Vec::new(),
-        seed: 0,
-        gradient_outputs: true,
-    };
+    let optimizer = Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.1 };
+    let mut options = TrainingOptions::new(Loss::default(), optimizer);
+    options.gradient_outputs = true;
     if let Ok(mut training) = training_graph(&graph, &options) {
         if infer::infer(&mut training.graph, Some(2)).is_ok() {
             let parameters = training.parameters.iter().copied().collect();

@@ -1,5 +1,6 @@
-//! `cargo xtask kernels`: compiles the shaders in `kernels/` to the SPIR-V in `kernels/spirv/`, which is committed so that
-//! building Forebay needs no shader compiler; and before that, the numbers of functions to `kernels/opcodes.slang`.
+//! `cargo xtask kernels`: compiles the shaders in `kernels/` to the SPIR-V in `crates/forebay-gpu-kernels/spirv/`, which is
+//! committed so that building Forebay needs no shader compiler; and before that, the numbers of functions to
+//! `kernels/opcodes.slang`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,8 @@ use crate::spirv;
 const OPCODES: &str = "opcodes.slang";
 /// What a line of a source begins with that names a shader: then come its name and its definitions.
 const MARK: &str = "// shader: ";
+/// Where compiled shaders are: in the crate that holds them as bytes.
+const COMPILED: &str = "crates/forebay-gpu-kernels/spirv";
 /// The Python packages that hold the compiler, and the library of another version that it loads as its own.
 const PACKAGES: [&str; 2] = ["slangtorch==1.3.21", "slangpy==0.43.1"];
 const COMPILER_VERSION: &str = "2026.12.2";
@@ -26,8 +29,8 @@ const PROFILE_EXTENDED: &str = "41012";
 /// The word that asks for real arithmetic as written.
 const PRECISE: &str = "precise";
 /// What the second form of every shader is called, and defined with: the one that reaches operands by their addresses.
-const FAR_SUFFIX: &str = "_far";
-const FAR_DEFINITION: &str = "-DFAR";
+const BY_ADDRESS_SUFFIX: &str = "_far";
+const BY_ADDRESS_DEFINITION: &str = "-DFAR";
 
 /// A shader as its source declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,9 +98,9 @@ fn jobs() -> Result<Vec<Job>, String> {
 impl Job {
     /// A shader in both of its forms.
     fn forms(self) -> [Job; 2] {
-        let mut far = Job { name: format!("{}{FAR_SUFFIX}", self.name), ..self.clone() };
-        far.definitions.push(FAR_DEFINITION.to_owned());
-        [self, far]
+        let mut by_address = Job { name: format!("{}{BY_ADDRESS_SUFFIX}", self.name), ..self.clone() };
+        by_address.definitions.push(BY_ADDRESS_DEFINITION.to_owned());
+        [self, by_address]
     }
 }
 
@@ -169,7 +172,7 @@ fn said(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Makes `kernels/spirv/` hold these files and no others.
+/// Makes the folder of compiled shaders hold these files and no others.
 fn write(shaders: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
     let folder = spirv_folder();
     std::fs::create_dir_all(&folder).map_err(|error| failed("create", &folder, error))?;
@@ -189,7 +192,7 @@ fn write(shaders: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether `kernels/spirv/` holds these files and no others.
+/// Whether the folder of compiled shaders holds these files and no others.
 fn compare(shaders: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
     let differs = |name: &&String| std::fs::read(spirv_folder().join(name)).ok().as_ref() != shaders.get(*name);
     let mut wrong: Vec<String> = shaders.keys().filter(differs).map(|name| format!("{name} differs")).collect();
@@ -198,7 +201,7 @@ fn compare(shaders: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
         println!("kernels: {} shaders are what their sources give", shaders.len());
         return Ok(());
     }
-    Err(format!("kernels/spirv/ is not what kernels/ gives (cargo xtask kernels):\n  {}", wrong.join("\n  ")))
+    Err(format!("{COMPILED} is not what kernels/ gives (cargo xtask kernels):\n  {}", wrong.join("\n  ")))
 }
 
 /// Files that no source declares any more.
@@ -268,7 +271,7 @@ fn fetch(names: &[&str], copies: &[(String, String)], otherwise: &str) -> Result
 }
 
 fn spirv_folder() -> PathBuf {
-    source::root().join("kernels/spirv")
+    source::root().join(COMPILED)
 }
 
 fn scratch_folder() -> PathBuf {
@@ -311,8 +314,8 @@ mod tests {
         };
         let expected = vec![job("a_f32", true, &[]), job("a_f16", false, &["-DTYPE=half", "-DWIDE"])];
         assert_eq!(declared("a.slang", text), Ok(expected));
-        let far = job("a_f16_far", false, &["-DTYPE=half", "-DFAR"]);
-        assert_eq!(job("a_f16", false, &["-DTYPE=half"]).forms(), [job("a_f16", false, &["-DTYPE=half"]), far]);
+        let by_address = job("a_f16_far", false, &["-DTYPE=half", "-DFAR"]);
+        assert_eq!(job("a_f16", false, &["-DTYPE=half"]).forms(), [job("a_f16", false, &["-DTYPE=half"]), by_address]);
         assert!(declared("a.slang", "// shader: ../a").is_err() && declared("a.slang", "// shader: a -O3").is_err());
     }
 }

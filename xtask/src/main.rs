@@ -6,7 +6,9 @@
 //! | [`parts`] | optional parts of the machine, and `FOREBAY_REQUIRE` |
 //! | [`spirv`] | what becomes of a compiled shader before it is committed |
 //! | [`source`] | the repository's text files |
-//! | [`floors`] | which crate and module may import which |
+//! | [`imports`] | which file of a crate imports which |
+//! | [`circles`] | imports that lead back to where they began |
+//! | [`floors`] | which crate and file may import which |
 //! | [`markdown`] | what the checks of documents need of Markdown |
 //! | [`links`] | links between documents |
 //! | [`operators`] | whether the guide lists the operators that there are |
@@ -15,14 +17,16 @@
 //! | [`docs`] | `cargo xtask docs`: the guide as a book |
 //! | [`test`] | `cargo xtask test`: everything that has to pass |
 //! | [`fuzz`] | `cargo xtask fuzz`: the fuzz targets for some minutes |
-//! | [`bench`] | `cargo xtask bench`: speed beside peers |
+//! | [`bench`] | `cargo xtask bench`: speed next to peers |
 //! | [`kernels`] | `cargo xtask kernels`: shaders to SPIR-V |
 
 mod bench;
+mod circles;
 mod command;
 mod docs;
 mod floors;
 mod fuzz;
+mod imports;
 mod kernels;
 mod links;
 mod markdown;
@@ -39,11 +43,11 @@ use std::process::ExitCode;
 const HELP: &str = "Development tasks:
 
   cargo xtask test                      format, lints, tidiness, all tests and doctests
-  cargo xtask tidy                      floors between modules, file lengths, leftovers, links and recipes of documents
+  cargo xtask tidy                      floors between files, file lengths, leftovers, links and recipes of documents
   cargo xtask docs                      builds the guide (docs/) into target/book and checks its links; needs mdbook
   cargo xtask fuzz [TARGET] [--minutes N]   fuzz targets, 10 minutes each; needs cargo-fuzz and a C++ compiler
   cargo xtask bench [ARGUMENTS]         speed beside peers; needs python3 with the peers
-  cargo xtask kernels [--check]         compiles kernels/*.slang to kernels/spirv; FOREBAY_SLANGC, or python3 with pip
+  cargo xtask kernels [--check]         compiles kernels/*.slang to SPIR-V; FOREBAY_SLANGC, or python3 with pip
 
 What the machine lacks is printed as SKIPPED, with the reason. FOREBAY_REQUIRE=onnxruntime turns that into a failure.";
 

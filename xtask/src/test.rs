@@ -40,6 +40,10 @@ pub fn test() -> Result<(), String> {
     let (closing, result) = run_and_keep(&mut runner, is_closing_line);
     check(result);
     check(run(&mut cargo(&["test", "--quiet", "--workspace", "--doc"])));
+    // What Vulkan's feature leaves out has to build, and to say so.
+    let without = ["--no-default-features", "--config", QUICK_DEVICE];
+    check(run(cargo(&["check", "--quiet", "--package", "forebay-cli"]).args(without)));
+    check(run(cargo(&["test", "--quiet", "--package", "forebay", "--lib"]).args(without).arg("machine")));
     for package in ["forebay-queue", "forebay-runtime"] {
         // Threads and locks are the model checker's there, so nothing else can be in the same build; nor do kernels run.
         let model = ["--package", package, "--features", "shuttle", "--test", "model", "--config", QUICK_DEVICE];

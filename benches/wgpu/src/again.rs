@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use forebay::device::{Device, DeviceError};
+use forebay_device::{Device, DeviceError};
 use forebay::Trainer;
 use forebay_base::{Command, EventId, StreamId};
 

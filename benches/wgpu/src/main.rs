@@ -1,4 +1,4 @@
-//! Training steps on Vulkan beside wgpu running the same dispatches: what the driver is told, and how long a step takes.
+//! Training steps on Vulkan next to wgpu running the same dispatches: what the driver is told, and how long a step takes.
 //!
 //! ```text
 //! cargo run --release --manifest-path benches/wgpu/Cargo.toml -- [--rounds N] [--device NAME] [MODEL]...
@@ -29,8 +29,8 @@ use again::Again;
 use common::golden::Case;
 use common::{recipe, trainer_on};
 use counting::{counts, Counts};
-use forebay::vulkan::{VulkanDevice, VulkanOptions};
-use forebay::{Device, DeviceOptions};
+use forebay_vulkan::{VulkanDevice, VulkanOptions};
+use forebay::{Device, EngineOptions};
 use layout::{arena, tensors, Layout};
 use recorder::Recorder;
 use replay::{Replay, Wgpu};
@@ -93,7 +93,7 @@ fn compare(model: &'static str, asked: &Asked) -> Result<(), Failure> {
     let name = device.limits().name.clone();
     let recorder = Arc::new(Recorder::new(device));
     let case = Case::read(model);
-    let options = DeviceOptions { tiled: false, ..DeviceOptions::default() };
+    let options = EngineOptions::default().tiled(false);
     let mut trainer = trainer_on(case.model(), recipe(&case), options, Some(recorder.clone()));
     let (batch, labels) = case.batch(0);
     trainer.step(batch, labels)?;
@@ -102,7 +102,7 @@ fn compare(model: &'static str, asked: &Asked) -> Result<(), Failure> {
     if step.before == step.after {
         return Err("the step changed no byte, so equal bytes would say nothing".into());
     }
-    let operations = sequence::operations(&step, recorder.device().offer())?;
+    let operations = sequence::operations(&step, recorder.device().target())?;
 
     let wgpu = Wgpu::open(&name)?;
     let mut again = Again::new(recorder.clone(), &step, trainer);

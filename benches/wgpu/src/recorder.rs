@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use forebay::device::{forward, Device, DeviceError};
-use forebay::vulkan::VulkanDevice;
+use forebay_device::{forward, Device, DeviceError};
+use forebay_vulkan::VulkanDevice;
 use forebay_base::{Command, MemoryId, Region};
 
 /// The bytes of memories.

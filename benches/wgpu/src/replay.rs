@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 
 use ash::vk;
-use forebay::vulkan::kernels::{Bound, Dispatch, Operand};
+use forebay_vulkan::kernels::{Bound, Dispatch, Operand};
 use wgpu::util::{BufferInitDescriptor, DeviceExt};
 
 use crate::counting;

@@ -3,8 +3,7 @@
 //! [`operations`] lowers a step's launches as the Vulkan device does. Its operands are regions of Forebay's memories; a
 //! [layout](crate::layout) makes them places in buffers.
 
-use forebay::device::DeviceError;
-use forebay::vulkan::kernels::{lower, Dispatch, Offer};
+use forebay_gpu_kernels::{lower, Dispatch, Target, Unsupported};
 use forebay_base::{Binding, Command, Region};
 
 use crate::recorder::Step;
@@ -43,7 +42,7 @@ pub enum Operation<P> {
 ///
 /// # Errors
 /// A launch that the device would not run.
-pub fn operations(step: &Step, offer: &Offer) -> Result<Vec<Operation<Region>>, DeviceError> {
+pub fn operations(step: &Step, target: &Target) -> Result<Vec<Operation<Region>>, Unsupported> {
     let regions = |bindings: &[Binding]| bindings.iter().map(|binding| binding.region).collect::<Vec<_>>();
     let descs = |bindings: &[Binding]| bindings.iter().map(|binding| binding.desc.clone()).collect::<Vec<_>>();
     let mut operations = Vec::new();
@@ -51,7 +50,7 @@ pub fn operations(step: &Step, offer: &Offer) -> Result<Vec<Operation<Region>>, 
         match command {
             Command::Launch { launch, .. } => {
                 let (reads, writes) = (descs(&launch.reads), descs(&launch.writes));
-                let dispatches = lower(&launch.kernel, &reads, &writes, offer)?.dispatches;
+                let dispatches = lower(&launch.kernel, &reads, &writes, target)?.dispatches;
                 let (reads, writes) = (regions(&launch.reads), regions(&launch.writes));
                 operations.push(Operation::Launch { reads, writes, scratch: launch.scratch, dispatches });
             }

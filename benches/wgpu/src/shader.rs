@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay::vulkan::kernels::Shader;
+use forebay_vulkan::kernels::Shader;
 
 /// Words before the first instruction.
 const HEADER_WORDS: usize = 5;

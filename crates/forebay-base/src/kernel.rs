@@ -40,17 +40,17 @@
 //! | `LocalResponseNormalizationGradient` | dy, x | dx |
 //! | `Gather` | data, indices (int32, int64) | y |
 //! | `GatherGradient` | dy, indices | ddata |
-//! | `Dropout` | x, step[1] (int64) | y (a bool mask second, where two outputs are bound) |
-//! | `Sgd` | parameter, gradient, velocity when `momentum` > 0 | parameter, velocity likewise |
-//! | `Adam` | parameter, gradient, first, second, step[1] (int64, from 1) | parameter, first, second |
+//! | `Dropout` | x, step[2] (int64: the step's number, the seed) | y (a bool mask second, where two outputs are bound) |
+//! | `Sgd` | parameter, gradient, velocity where there is momentum, hyperparameters[3] (float32) | parameter, velocity likewise |
+//! | `Adam` | parameter, gradient, first, second, step[2] (as above, from 1), hyperparameters[10] (float32) | parameter, first, second |
 //! | `Sums` | what the summing kernel reads, sums when `accumulate` | sums (float64, see [`Summing`]) |
 //! | `FromSums` | sums, and for `BatchNormalizationGradient` the batch's variance[c] | what the kernel writes per channel or once |
 //!
-//! # Chunk lines
+//! # Reduction block boundaries
 //!
-//! A sum over positions (images and spatial places) runs over *chunks*, left to right; a chunk is so many whole images, or so
-//! many rows of one image, as [`chunk_of`] (weights), [`chunk_of_channels`] or [`chunk_of_losses`] says. A row is what one index
-//! of the first spatial dimension holds. Parts that are cut between two chunks, each continuing the other's sums, add up to the
+//! A sum over positions (images and spatial places) runs over *reduction blocks*, left to right; a reduction block is a number of whole images, or a
+//! many rows of one image, as [`reduction_block`] (weights), [`reduction_block_of_channels`] or [`reduction_block_of_losses`] says. A row is what one index
+//! of the first spatial dimension holds. Parts that are cut between two reduction blocks, each continuing the other's sums, add up to the
 //! same bits as the whole.
 //!
 //! Matrix products have lines of their own, at multiples of [`PRODUCT_ROWS`], [`PRODUCT_COLUMNS`] and [`PRODUCT_TERMS`]: how
@@ -59,13 +59,13 @@
 //! # 16-bit products
 //!
 //! `MatMul`, `Convolution`, `ConvolutionDataGradient` and `ConvolutionWeightGradient` also take operands that are all `float16`
-//! or all `bfloat16`. Everything is computed in `float32`, of the widened operands: products, sums (along the same chunk
+//! or all `bfloat16`. Everything is computed in `float32`, of the widened operands: products, sums (along the same reduction block
 //! lines), factors, summand or bias, activation. What is written is rounded once, to nearest even. A weight gradient that goes
-//! on from what was there before goes on from rounded numbers, so its parts would not add up to the bits of the whole: nobody
+//! on from what was there before goes on from rounded numbers, so its parts would not add up to the bits of the whole: no one
 //! cuts one of 16 bits.
 
 pub mod facts;
-mod indices;
+mod hyperparameters;
 mod kinds;
 mod lines;
 pub mod opcodes;
@@ -74,10 +74,13 @@ mod summing;
 
 use std::fmt;
 
-pub use facts::KernelFacts;
-pub use indices::Indices;
+pub use facts::{Indices, KernelFacts};
+pub use hyperparameters::{AdamHyperparameters, SgdHyperparameters};
 pub use kinds::KernelKind;
-pub use summing::{chunk_of, chunk_of_channels, chunk_of_losses, chunk_rows_of, sums_rows, Chunk, Summing};
+pub use summing::{
+    reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows, sums_rows,
+    ReductionBlock, Summing,
+};
 
 /// Function of one variable, elementwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -317,11 +320,11 @@ impl ProductPart {
     }
 }
 
-/// Rows of a product in parts begin at multiples of so many.
+/// Rows of a product in parts begin at multiples of this.
 pub const PRODUCT_ROWS: u64 = 128;
-/// Columns of a product in parts begin at multiples of so many.
+/// Columns of a product in parts begin at multiples of this.
 pub const PRODUCT_COLUMNS: u64 = 256;
-/// Terms of the sums of a product in parts begin at multiples of so many.
+/// Terms of the sums of a product in parts begin at multiples of this.
 pub const PRODUCT_TERMS: u64 = 256;
 
 /// One kernel of the closed set; the module's table says what each reads and writes.
@@ -445,7 +448,7 @@ pub enum Kernel {
         /// Applied to the result.
         activation: Activation,
     },
-    /// Gradient by w. The sum over (image, output position) runs over fixed chunks, left to right, so that splitting the
+    /// Gradient by w. The sum over (image, output position) runs over fixed reduction blocks, left to right, so that splitting the
     /// batch and accumulating gives the same bits.
     ConvolutionWeightGradient {
         /// The description.
@@ -547,38 +550,26 @@ pub enum Kernel {
     Dropout {
         /// Probability of zero, in 0..1.
         ratio: f32,
-        /// Seed of the run.
-        seed: u64,
         /// Number of the node.
         node: u64,
         /// Number of x's first element: parts of a tensor go on counting.
         first: u64,
     },
-    /// g = gradient + weight_decay p; v = momentum v + g; p -= learning_rate (nesterov ? g + momentum v : v). In place.
+    /// g = gradient + weight_decay p; v = momentum v + g; p -= learning_rate (nesterov ? g + momentum v : v); without a
+    /// velocity, v = g. In place. The numbers are [`SgdHyperparameters`].
     Sgd {
-        /// Step size.
-        learning_rate: f32,
-        /// Momentum; 0 needs no velocity.
-        momentum: f32,
-        /// L2 penalty.
-        weight_decay: f32,
         /// Nesterov's variant.
         nesterov: bool,
+        /// Whether the parameter decays; else `weight_decay` is 0 for it.
+        decays: bool,
     },
-    /// Bias-corrected Adam, epsilon outside the square root; `decoupled` is AdamW. In place.
+    /// Bias-corrected Adam, epsilon outside the square root; `decoupled` is AdamW. In place. The numbers are
+    /// [`AdamHyperparameters`].
     Adam {
-        /// Step size.
-        learning_rate: f32,
-        /// Decay of the first moment.
-        beta1: f32,
-        /// Decay of the second moment.
-        beta2: f32,
-        /// Added to the root of the second moment.
-        epsilon: f32,
-        /// Weight decay.
-        weight_decay: f32,
         /// Whether decay acts on the parameter (AdamW) instead of the gradient.
         decoupled: bool,
+        /// Whether the parameter decays; else `weight_decay` is 0 for it.
+        decays: bool,
     },
     /// The sums of a kernel over some of its positions.
     Sums {

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`data_type`] | element types |
 //! | [`tensor`] | [`TensorDesc`]: how a tensor lies in a buffer |
+//! | [`host_tensor`] | [`Tensor`]: a tensor in host memory |
 //! | [`region`] | memories, byte ranges, regions |
 //! | [`limits`] | what a device can do |
 //! | [`kernel`] | the closed set of kernels, and what each reads and writes |
@@ -13,6 +14,7 @@
 
 pub mod command;
 pub mod data_type;
+pub mod host_tensor;
 pub mod kernel;
 pub mod limits;
 pub mod region;
@@ -20,6 +22,7 @@ pub mod tensor;
 
 pub use command::{Binding, Command, EventId, Launch, StreamId};
 pub use data_type::DataType;
+pub use host_tensor::{Tensor, TensorType};
 pub use kernel::Kernel;
 pub use limits::Limits;
 pub use region::{ByteRange, HeapId, MemoryId, Region, Space};

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use forebay::device::host::threads_of;
 use forebay::managed::Policy;
-use forebay::{DeviceOptions, LaunchOrder, MemoryMode, MemorySize};
+use forebay::{DeviceName, EngineOptions, LaunchOrder, MemoryMode, MemorySize};
+use forebay_device::host::threads_of;
 
 use crate::export_arguments::ExportArguments;
 use crate::heap_arguments::{byte_count, HeapArguments};
@@ -81,7 +81,7 @@ pub enum MemoryKind {
 pub struct DeviceArguments {
     /// The device that computes; `forebay devices` lists them
     #[arg(long, value_name = "NAME", default_value = "host")]
-    pub device: String,
+    pub device: DeviceName,
     /// Never use more device memory than this: 256MiB, 1GiB, or 50% (of what the model needs without a budget)
     #[arg(long, value_name = "SIZE", env = "FOREBAY_DEVICE_MEMORY")]
     pub device_memory: Option<MemorySize>,
@@ -120,30 +120,32 @@ pub struct DeviceArguments {
 
 impl DeviceArguments {
     /// The options that the flags name.
-    pub fn options(&self, trace: bool) -> DeviceOptions {
-        self.heaps.apply(DeviceOptions {
-            device: self.device.clone(),
-            threads: self.threads.map(thread_count),
-            device_memory: self.device_memory,
-            host_memory: self.host_memory,
-            spill_dir: self.spill_dir.clone(),
-            memory: match self.memory {
-                MemoryKind::Planned => MemoryMode::Planned,
-                MemoryKind::Direct => MemoryMode::Direct,
-                MemoryKind::Cooperative => MemoryMode::Cooperative,
-                MemoryKind::Automatic => MemoryMode::Automatic,
-            },
-            eviction: self.eviction.map(PolicyKind::policy),
-            fuse: !self.no_fuse,
-            order: match self.order {
-                OrderKind::File => LaunchOrder::File,
-                OrderKind::Barriers => LaunchOrder::Barriers,
-            },
-            check: self.check || DeviceOptions::default().check,
-            trace,
-            link_bytes_per_second: self.link_speed,
-            ..DeviceOptions::default()
-        })
+    pub fn options(&self, trace: bool) -> EngineOptions {
+        let mut options = EngineOptions::default();
+        let EngineOptions { device, memory, planning, measuring, .. } = &mut options;
+        device.name = self.device.clone();
+        device.threads = self.threads.map(thread_count);
+        device.link_bytes_per_second = self.link_speed;
+        self.heaps.apply(device);
+        memory.device_memory = self.device_memory;
+        memory.host_memory = self.host_memory;
+        memory.spill_dir = self.spill_dir.clone();
+        memory.mode = match self.memory {
+            MemoryKind::Planned => MemoryMode::Planned,
+            MemoryKind::Direct => MemoryMode::Direct,
+            MemoryKind::Cooperative => MemoryMode::Cooperative,
+            MemoryKind::Automatic => MemoryMode::Automatic,
+        };
+        memory.eviction = self.eviction.map(PolicyKind::policy);
+        memory.growth = self.heaps.grows();
+        planning.fuse = !self.no_fuse;
+        planning.order = match self.order {
+            OrderKind::File => LaunchOrder::File,
+            OrderKind::Barriers => LaunchOrder::Barriers,
+        };
+        planning.check |= self.check;
+        measuring.trace = trace;
+        options
     }
 }
 
@@ -349,7 +351,7 @@ pub struct TrainArguments {
     /// Train until the data was seen that many times [default: 1]
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub epochs: Option<u64>,
-    /// Shuffle the data anew in each epoch; the seed also drives dropout
+    /// Shuffle the data again in each epoch; the seed also drives dropout
     #[arg(long, value_name = "SEED")]
     pub shuffle: Option<u64>,
     /// What happens when the loss is not a finite number
@@ -372,7 +374,7 @@ pub struct TrainArguments {
     /// Whether --resume goes on with data that is not what the checkpoint was trained on
     #[arg(long, value_enum, value_name = "ANSWER", default_value = "error", requires = "resume")]
     pub data_changed: DataChangedKind,
-    /// Do not run steps without a budget beside those with one
+    /// Do not run steps without a budget next to those with one
     #[arg(long)]
     pub no_compare: bool,
     /// Take the device budget from this file (as --device-memory takes it), and look again before every step
@@ -489,7 +491,7 @@ pub struct ProbeArguments {
     pub chunks: u64,
     /// The device; `forebay devices` lists them
     #[arg(long, value_name = "NAME", default_value = "host")]
-    pub device: String,
+    pub device: DeviceName,
     /// Threads for kernels and copies together [default: all]
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub threads: Option<u64>,

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use forebay::budget::format_bytes;
-use forebay::limits::{open_regular, read_text};
+use forebay::format_bytes;
 use forebay::{MemorySize, Trainer};
+use forebay_limits::{open_regular, read_text};
 
 use crate::failure::Failure;
 use crate::progress::Progress;

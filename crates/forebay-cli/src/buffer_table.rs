@@ -7,8 +7,8 @@
 
 use std::fmt;
 
-use forebay::memory::{Item, Piece};
 use forebay::ByteRange;
+use forebay_memory::{Item, Piece};
 
 /// Buffers with their names, and the lines they came from.
 #[derive(Clone, Debug)]

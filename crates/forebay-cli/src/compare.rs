@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use forebay::serde_json::Value;
-use forebay::{HostTensor, MemoryMode, Model, Trainer, TrainerOptions};
+use forebay::{EngineOptions, MemoryMode, Model, Tensor, Trainer, TrainerOptions};
+use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::feeding::Tensors;
@@ -39,12 +39,13 @@ pub fn compare(
     model: Model,
     mut options: TrainerOptions,
     batch: &Tensors,
-    labels: &HostTensor,
+    labels: &Tensor,
 ) -> Result<Option<Comparison>, Failure> {
-    options.device.device_memory = None;
-    options.device.memory = MemoryMode::Planned;
-    options.device.eviction = None;
-    options.device.trace = false;
+    let EngineOptions { memory, planning, measuring, .. } = &mut options.engine;
+    (memory.device_memory, memory.mode, memory.eviction) = (None, MemoryMode::Planned, None);
+    // Without a budget nothing moves, so durations decide nothing.
+    planning.costs = None;
+    measuring.trace = false;
     let mut unlimited = Trainer::new(model, options)?;
     let state = trainer.checkpoint(&Value::Null)?;
     unlimited.restore(&state)?;

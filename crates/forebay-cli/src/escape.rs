@@ -27,9 +27,9 @@ mod tests {
     fn terminals_are_told_nothing() {
         assert_eq!(escaped("\u{1b}[31mred\u{7f}\r\u{9b}2J"), "\\u001b[31mred\\u007f\\u000d\\u009b2J");
         assert_eq!(escaped("a\tb\nä 漢"), "a\tb\nä 漢");
-        let value = forebay::serde_json::json!({ "name": "\u{9b}\u{7f}\u{1b}\\" });
+        let value = serde_json::json!({ "name": "\u{9b}\u{7f}\u{1b}\\" });
         let text = escaped(&value.to_string()).into_owned();
         assert!(!text.contains(char::is_control), "{text}");
-        assert_eq!(forebay::serde_json::from_str::<forebay::serde_json::Value>(&text).unwrap(), value);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
     }
 }

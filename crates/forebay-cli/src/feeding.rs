@@ -3,53 +3,22 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use forebay::data::{self, npy, npz, Array, Batch, DataSet, InputDescription, LabelKind, Requirements};
-use forebay::{Dimension, HostTensor, Model, Port, Trainer};
+use forebay::data::{self, npy, npz, DataSet};
+use forebay::{Dimension, Model, Tensor, Trainer};
 
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
 use crate::output;
 
 /// Tensors by name.
-pub type Tensors = BTreeMap<String, HostTensor>;
-
-/// An array as a tensor; both are packed and little-endian.
-pub fn tensor(array: Array) -> HostTensor {
-    HostTensor { data_type: array.data_type(), shape: array.shape().to_vec(), bytes: array.into_bytes().into() }
-}
-
-/// A tensor as an array.
-pub fn array(tensor: &HostTensor) -> Result<Array, Failure> {
-    Array::new(tensor.data_type, tensor.shape.clone(), tensor.bytes.to_vec())
-        .ok_or_else(|| Failure::Failed(format!("{}{:?} does not hold its bytes", tensor.data_type, tensor.shape)))
-}
-
-/// A batch as inputs and labels.
-pub fn tensors(batch: Batch) -> (Tensors, HostTensor) {
-    let inputs = batch.inputs.into_iter().map(|(name, array)| (name, tensor(array))).collect();
-    (inputs, tensor(batch.labels))
-}
+pub type Tensors = BTreeMap<String, Tensor>;
 
 /// Opens a data set for a trainer.
 ///
 /// # Errors
 /// Data that is missing, corrupt, or does not fit the model.
 pub fn open(data: &str, trainer: &Trainer, input_scale: f64) -> Result<DataSet, Failure> {
-    let inputs = trainer.inputs().iter().map(input_description).collect::<Result<_, _>>()?;
-    let labels = trainer.labels();
-    let kind = match trainer.class_axis() {
-        Some(_) => LabelKind::Classes,
-        None => LabelKind::Values(labels.data_type),
-    };
-    let label_shape = labels.shape.get(1..).unwrap_or_default().to_vec();
-    Ok(data::open(data, &Requirements { inputs, input_scale, labels: kind, label_shape })?)
-}
-
-fn input_description(port: &Port) -> Result<InputDescription, Failure> {
-    let Some((_, sample_shape)) = port.shape.split_first() else {
-        return Err(Failure::Failed(format!("input {port} has no batch axis, so no data set can feed it")));
-    };
-    Ok(InputDescription { name: port.name.clone(), data_type: port.data_type, sample_shape: sample_shape.to_vec() })
+    Ok(data::open(data, &trainer.data_requirements(input_scale)?)?)
 }
 
 /// Reads the inputs of `forebay run`.
@@ -64,7 +33,7 @@ pub fn read_inputs(arguments: &RunArguments, model: &Model) -> Result<Tensors, F
         }
         let mut inputs = Tensors::new();
         for (name, file) in &arguments.input {
-            if inputs.insert(name.clone(), tensor(npy::read(file)?)).is_some() {
+            if inputs.insert(name.clone(), npy::read(file)?).is_some() {
                 return Err(Failure::Usage(format!("input {name} was given twice")));
             }
         }
@@ -72,10 +41,10 @@ pub fn read_inputs(arguments: &RunArguments, model: &Model) -> Result<Tensors, F
     };
     let names = model.inputs().into_iter().map(|port| port.name);
     if path.is_dir() {
-        return names.map(|name| Ok((name.clone(), tensor(npy::read(&input_file(path, &name))?)))).collect();
+        return names.map(|name| Ok((name.clone(), npy::read(&input_file(path, &name))?))).collect();
     }
     let mut archive = npz::Archive::open(path)?;
-    names.map(|name| Ok((name.clone(), tensor(archive.read(&name)?)))).collect()
+    names.map(|name| Ok((name.clone(), archive.read(&name)?))).collect()
 }
 
 fn input_file(folder: &Path, name: &str) -> std::path::PathBuf {
@@ -85,7 +54,7 @@ fn input_file(folder: &Path, name: &str) -> std::path::PathBuf {
 /// The size of a batch dimension that the model leaves open, as the inputs have it.
 pub fn batch_size_of(model: &Model, inputs: &Tensors) -> Option<u64> {
     model.inputs().iter().find_map(|port| match port.dimensions.first() {
-        Some(Dimension::Symbol(_)) => inputs.get(&port.name)?.shape.first().copied(),
+        Some(Dimension::Symbol(_)) => inputs.get(&port.name)?.shape().first().copied(),
         _ => None,
     })
 }

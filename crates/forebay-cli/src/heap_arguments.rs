@@ -30,15 +30,16 @@ pub struct HeapArguments {
 }
 
 impl HeapArguments {
-    /// The options with what the flags say.
-    pub fn apply(&self, options: DeviceOptions) -> DeviceOptions {
-        DeviceOptions {
-            heap_size: self.heap_size,
-            tile_size: self.tile_size,
-            tiled: self.tiled && !self.no_tiles,
-            growth: self.growth && !self.no_growth,
-            ..options
-        }
+    /// Sets what the flags say of a device.
+    pub fn apply(&self, device: &mut DeviceOptions) {
+        device.heap_size = self.heap_size;
+        device.tile_size = self.tile_size;
+        device.tiled = self.tiled && !self.no_tiles;
+    }
+
+    /// Whether managed memory takes device memory as it needs it.
+    pub fn grows(&self) -> bool {
+        self.growth && !self.no_growth
     }
 }
 

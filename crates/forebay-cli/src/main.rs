@@ -21,7 +21,7 @@
 //! | [`run`], [`train`], [`export`], [`plan`], [`devices`], [`place`], [`probe`], [`replay`] | the sub-commands |
 //! | [`buffer_table`] | what `place` reads and writes |
 //! | [`chart`] | what `probe` measured, as a picture |
-//! | [`compare`] | a budget's price: steps beside unlimited ones |
+//! | [`compare`] | a budget's price: steps next to unlimited ones |
 
 mod arguments;
 mod budget_file;
@@ -54,7 +54,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use arguments::{Arguments, Command};
-use forebay::device::last_resort;
+use forebay_device::last_resort;
 
 /// Remembers what the system refused, for the last word of a program without memory.
 #[global_allocator]
@@ -62,7 +62,7 @@ static ALLOCATOR: last_resort::Allocator = last_resort::Allocator;
 
 fn main() -> ExitCode {
     last_resort::install();
-    forebay::device::signals::ignore_file_size_signal();
+    forebay_device::signals::ignore_file_size_signal();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(words) => return tell(&words),

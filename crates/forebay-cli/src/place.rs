@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use forebay::budget::format_bytes;
-use forebay::limits::read_text;
-use forebay::memory::{load_bound_bytes, place as find_placement, verify, Effort, Placement, PlacementError};
-use forebay::serde_json::{json, Value};
+use forebay::format_bytes;
 use forebay::MemorySize;
+use forebay_limits::read_text;
+use forebay_memory::{load_bound_bytes, place as find_placement, verify, Effort, Placement, PlacementError};
+use serde_json::{json, Value};
 
 use crate::arguments::PlaceArguments;
 use crate::buffer_table::BufferTable;

@@ -1,12 +1,12 @@
 //! `forebay plan`: how a model would run, without running it.
 
-use forebay::budget::format_bytes;
 use forebay::documents::{self, Unknown};
-use forebay::serde_json::{self, Value};
+use forebay::format_bytes;
 use forebay::{
-    command_lines, memory_picture, DeviceOptions, Explanation, MachineDescription, Model, Plan, SavedCosts, Session,
-    SessionOptions, Statistics, Trainer, TrainerOptions,
+    command_lines, memory_picture, Explanation, MachineDescription, Model, Plan, SavedCosts, Session, SessionOptions,
+    Statistics, Trainer, TrainerOptions,
 };
+use serde_json::{self, Value};
 
 use crate::arguments::{MemoryKind, PlanArguments};
 use crate::failure::Failure;
@@ -29,21 +29,20 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         output::check_writable(path)?;
     }
     let model = Model::from_file(&arguments.model)?;
-    let device = DeviceOptions {
-        machine: arguments.machine.as_deref().map(documents::machine).transpose()?,
-        costs: arguments.costs.as_deref().map(documents::read_costs).transpose()?,
-        ..arguments.device.options(false)
-    };
-    let machine = device.machine.clone();
+    let mut engine = arguments.device.options(false);
+    engine.device.machine = arguments.machine.as_deref().map(documents::machine).transpose()?;
+    engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
+    let machine = engine.device.machine.clone();
     if arguments.train {
         let mut options = TrainerOptions::new(training_options(&arguments.training, 0)?);
-        options.device = device;
+        options.engine = engine;
         options.batch_size = arguments.training.batch_size;
         let trainer = Trainer::new(model, options)?;
         warn_of_unknown_costs(trainer.unknown_costs());
         show(arguments, machine.as_ref(), trainer.plan(), &trainer.explain(), &trainer.costs())
     } else {
-        let options = SessionOptions { device, batch_size: arguments.training.batch_size };
+        let mut options = SessionOptions::default();
+        (options.engine, options.batch_size) = (engine, arguments.training.batch_size);
         let session = Session::new(&model, &options)?;
         warn_of_unknown_costs(session.unknown_costs());
         show(arguments, machine.as_ref(), session.plan(), &session.explain(), &session.costs())

@@ -1,8 +1,8 @@
 //! `forebay probe`: in which order managed memory evicts.
 
-use forebay::budget::format_bytes;
-use forebay::serde_json::{json, Map, Value};
-use forebay::{DeviceOptions, Finding, ProbeOptions};
+use forebay::format_bytes;
+use forebay::{Finding, ProbeOptions};
+use serde_json::{json, Map, Value};
 
 use crate::arguments::{thread_count, PolicyKind, ProbeArguments};
 use crate::chart;
@@ -20,10 +20,13 @@ pub fn probe(arguments: &ProbeArguments) -> Result<(), Failure> {
     }
     let policy = arguments.policy.policy();
     let threads = arguments.threads.map(thread_count);
-    let device = DeviceOptions { device: arguments.device.clone(), threads, ..DeviceOptions::default() };
-    let device = arguments.heaps.apply(device);
     let (chunk_bytes, chunk_count) = (arguments.chunk_size, arguments.chunks);
-    let findings = forebay::probe(&ProbeOptions { device, policy, chunk_bytes, chunk_count })?;
+    let mut options = ProbeOptions::default();
+    (options.device.name, options.device.threads) = (arguments.device.clone(), threads);
+    arguments.heaps.apply(&mut options.device);
+    (options.growth, options.policy) = (arguments.heaps.grows(), policy);
+    (options.chunk_bytes, options.chunk_count) = (chunk_bytes, chunk_count);
+    let findings = forebay::probe(&options)?;
     let title = format!(
         "device {}, policy {}: {chunk_count} chunks of {} fill it, one more is made",
         arguments.device,
@@ -66,7 +69,7 @@ fn object(arguments: &ProbeArguments, findings: &[Finding]) -> Map<String, Value
         })
     };
     let object = json!({
-        "device": arguments.device,
+        "device": arguments.device.to_string(),
         "policy": policy_name(arguments.policy),
         "chunk_bytes": arguments.chunk_size,
         "chunks": arguments.chunks,

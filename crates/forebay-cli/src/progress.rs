@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use forebay::budget::format_bytes;
+use forebay::format_bytes;
 use forebay::StepReport;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -55,7 +55,7 @@ impl Progress {
         }
     }
 
-    /// Prints a line beside the progress.
+    /// Prints a line next to the progress.
     pub fn line(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(escaped(text)),

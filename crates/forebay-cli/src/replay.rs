@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use forebay::budget::format_bytes;
+use forebay::format_bytes;
 use forebay::replay::{read_trace, replay as plan_and_judge, Account, Machine, Policy, Progress, Replay, Workload};
-use forebay::serde_json::{self, json, Value};
 use forebay::{documents, MachineDescription, MemorySize};
+use serde_json::{self, json, Value};
 
 use crate::arguments::{PolicyOfReplay, ReplayArguments};
 use crate::failure::Failure;

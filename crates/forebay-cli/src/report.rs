@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use forebay::budget::format_bytes;
-use forebay::serde_json::{json, Map, Value};
+use forebay::format_bytes;
 use forebay::{RunTimes, Statistics, StepMoves};
+use serde_json::{json, Map, Value};
 
 use crate::failure::Failure;
 use crate::output;
@@ -193,7 +193,7 @@ fn number_of(number: f64) -> Value {
 /// # Errors
 /// Where it cannot be written as text.
 pub fn say_json(object: Map<String, Value>) -> Result<(), Failure> {
-    let text = forebay::serde_json::to_string_pretty(&Value::Object(object));
+    let text = serde_json::to_string_pretty(&Value::Object(object));
     output::say(&text.map_err(|error| Failure::Failed(format!("cannot write the report: {error}")))?);
     Ok(())
 }

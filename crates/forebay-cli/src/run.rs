@@ -36,9 +36,10 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
         None => BTreeMap::new(),
     };
     let inputs = feeding::read_inputs(arguments, &model)?;
-    let batch_size = arguments.batch_size.or_else(|| feeding::batch_size_of(&model, &inputs));
-    let device = arguments.device.options(arguments.trace.trace.is_some());
-    let mut session = Session::new(&model, &SessionOptions { device, batch_size })?;
+    let mut options = SessionOptions::default();
+    options.engine = arguments.device.options(arguments.trace.trace.is_some());
+    options.batch_size = arguments.batch_size.or_else(|| feeding::batch_size_of(&model, &inputs));
+    let mut session = Session::new(&model, &options)?;
     let mut steps = Vec::new();
     let mut outputs = Tensors::new();
     for _ in 0..arguments.repeat {
@@ -58,7 +59,7 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
     }
     for (name, tensor) in &outputs {
         let file = files.get(name).map(|file| format!(" in {}", file.display())).unwrap_or_default();
-        output::say(&format!("{name}: {}{:?}{file}", tensor.data_type, tensor.shape));
+        output::say(&format!("{name}: {}{:?}{file}", tensor.data_type(), tensor.shape()));
     }
     report.lines().iter().for_each(|line| output::say(line));
     Ok(())
@@ -90,7 +91,7 @@ fn write_outputs(folder: &Path, files: &BTreeMap<String, PathBuf>, outputs: &Ten
     let mut complete = Vec::new();
     for (name, tensor) in outputs {
         let path = &files[name];
-        complete.push((path, npy::pending(path, &feeding::array(tensor)?)?));
+        complete.push((path, npy::pending(path, tensor)?));
     }
     let started = Instant::now();
     let mut told = false;

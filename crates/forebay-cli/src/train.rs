@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay::data::{DataSet, Sampler};
-use forebay::serde_json::{json, Value};
+use forebay::data::{Batch, DataSet, Sampler};
 use forebay::training::Loss;
 use forebay::{
     documents, Checkpoint, Model, OnNan, Replan, ReplanReason, RunTimes, StepReport, Trainer, TrainerOptions,
 };
+use serde_json::{json, Value};
 
 use crate::arguments::{DataChangedKind, MemoryKind, OnNanKind, TrainArguments};
 use crate::budget_file::BudgetFile;
@@ -130,11 +130,11 @@ impl<'a> Run<'a> {
         let shuffle = agreed("--shuffle", arguments.shuffle, position.map(|_| earlier("shuffle")))?;
         let asked = agreed("--batch-size", arguments.training.batch_size, position.map(|_| earlier("batch_size")))?;
         let mut options = TrainerOptions::new(training_options(&arguments.training, shuffle.unwrap_or(0))?);
-        options.device = arguments.device.options(arguments.trace.trace.is_some());
-        options.device.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
+        options.engine = arguments.device.options(arguments.trace.trace.is_some());
+        options.engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
         let budget_file = match arguments.device_memory_file.clone().map(BudgetFile::open).transpose()? {
             Some((file, size)) => {
-                options.device.device_memory = Some(size);
+                options.engine.memory.device_memory = Some(size);
                 Some(file)
             }
             None => None,
@@ -147,8 +147,6 @@ impl<'a> Run<'a> {
         let model = Model::from_file(&arguments.model)?;
         let mut trainer = Trainer::new(model.clone(), options.clone())?;
         warn_of_unknown_costs(trainer.unknown_costs());
-        // They belong to this batch size and to training; what else is planned is estimated.
-        options.device.costs = None;
         let data = feeding::open(&arguments.data, &trainer, arguments.input_scale)?;
         let mut digest = None;
         if let Some(checkpoint) = &checkpoint {
@@ -206,8 +204,8 @@ impl<'a> Run<'a> {
                 file.apply(&mut self.trainer, &progress)?;
             }
             let samples = self.sampler.batch(self.trainer.step_count());
-            let (batch, labels) = feeding::tensors(self.data.batch(&samples)?);
-            let report = match self.trainer.step(batch, labels) {
+            let Batch { inputs, labels } = self.data.batch(&samples)?;
+            let report = match self.trainer.step(inputs, labels) {
                 Ok(report) => report,
                 Err(error) => return Err(self.failed_step(error.into(), &samples)),
             };
@@ -309,12 +307,12 @@ impl<'a> Run<'a> {
         let (mut counts, mut loss_sum, mut weight_sum) = (ClassCounts::default(), 0.0, 0.0);
         for step in 0..sampler.steps_per_epoch() {
             let samples = sampler.batch(step);
-            let (batch, labels) = feeding::tensors(set.batch(&samples)?);
+            let Batch { inputs, labels } = set.batch(&samples)?;
             let evaluation =
-                self.trainer.evaluate(batch, labels.clone()).map_err(|error| Failure::from(error).at(data))?;
+                self.trainer.evaluate(inputs, labels.clone()).map_err(|error| Failure::from(error).at(data))?;
             let weight = match (class_axis, evaluation.logits.to_f32(), labels.to_i64()) {
                 (Some(axis), Some(logits), Some(labels)) => {
-                    counts.add(&logits, &evaluation.logits.shape, axis, &labels, ignored)
+                    counts.add(&logits, evaluation.logits.shape(), axis, &labels, ignored)
                 }
                 _ => labels.count(),
             };
@@ -334,8 +332,8 @@ impl<'a> Run<'a> {
         self.trainer.statistics().device_budget_bytes.filter(|_| is_wanted)?;
         let samples = self.sampler.batch(0);
         let compared = self.data.batch(&samples).map_err(Failure::from).and_then(|batch| {
-            let (batch, labels) = feeding::tensors(batch);
-            compare(&mut self.trainer, self.model.clone(), self.options.clone(), &batch, &labels)
+            let Batch { inputs, labels } = batch;
+            compare(&mut self.trainer, self.model.clone(), self.options.clone(), &inputs, &labels)
         });
         // Training is done and saved: that the comparison does not fit the machine is worth a word, not a failure.
         compared.unwrap_or_else(|failure| {

@@ -10,18 +10,15 @@ use crate::failure::Failure;
 /// # Errors
 /// Flags that do not belong to the chosen loss or optimizer.
 pub fn training_options(arguments: &TrainingArguments, seed: u64) -> Result<TrainingOptions, Failure> {
-    Ok(TrainingOptions {
-        loss: loss(arguments)?,
-        loss_output: arguments.loss_output.clone(),
-        optimizer: optimizer(arguments)?,
-        decay: arguments.decay.map(|rule| match rule {
-            DecayKind::All => DecayRule::All,
-            DecayKind::Matrices => DecayRule::MatricesOnly,
-        }),
-        freeze: arguments.freeze.clone(),
-        seed,
-        gradient_outputs: false,
-    })
+    let mut options = TrainingOptions::new(loss(arguments)?, optimizer(arguments)?);
+    options.loss_output.clone_from(&arguments.loss_output);
+    options.decay = arguments.decay.map(|rule| match rule {
+        DecayKind::All => DecayRule::All,
+        DecayKind::Matrices => DecayRule::MatricesOnly,
+    });
+    options.freeze.clone_from(&arguments.freeze);
+    options.seed = seed;
+    Ok(options)
 }
 
 fn loss(arguments: &TrainingArguments) -> Result<Loss, Failure> {

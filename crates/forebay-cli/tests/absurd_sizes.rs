@@ -3,7 +3,8 @@
 mod common;
 
 use common::{assert_says, failure, message, number, success, Folder};
-use forebay::data::{npy, Array};
+use forebay::data::npy;
+use forebay::Tensor;
 
 /// A node's attribute: a list of integers, or a text.
 enum Attribute {
@@ -70,9 +71,9 @@ fn windows_far_larger_than_the_image_see_all_of_it() {
     let path = folder.write("pool.onnx", &model("MaxPool", &[kernel, pads], &[1, 1, 8, 8], &[]));
     let input = folder.path("x.npy");
     let values: Vec<f32> = (0..64).map(|i| i as f32).collect();
-    npy::write(&input, &Array::from_f32(&[1, 1, 8, 8], &values)).unwrap();
+    npy::write(&input, &Tensor::from_f32(&[1, 1, 8, 8], &values)).unwrap();
     let (input, output) = (format!("x={}", input.display()), folder.text("outputs"));
     success(&["run", &path, "--input", &input, "--output-dir", &output]);
     let y = npy::read(&folder.path("outputs").join("y.npy")).unwrap();
-    assert!(y == Array::from_f32(&[1, 1, 8, 8], &[63.0; 64]), "{y:?}");
+    assert!(y == Tensor::from_f32(&[1, 1, 8, 8], &[63.0; 64]), "{y:?}");
 }

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{assert_says, digits_data, digits_model, failure, forebay, one_node_model, success, zeros, Folder};
-use forebay::data::{npy, Array};
+use forebay::data::npy;
+use forebay::Tensor;
 
 /// Flags that train the digits network for some steps.
 const QUICK: [&str; 4] = ["--batch-size", "50", "--input-scale", "0.0625"];
@@ -50,7 +51,7 @@ fn sizes_that_overflow_or_exhaust_memory() {
     let folder = Folder::new();
     let overflowing = folder.write("overflow.onnx", &one_node_model("Relu", "r", &[1 << 62, 1 << 62]));
     failure(1, &["plan", &overflowing]);
-    let archive = folder.archive("x.npz", &[("x", &Array::from_f32(&[2], &[0.0; 2]))]);
+    let archive = folder.archive("x.npz", &[("x", &Tensor::from_f32(&[2], &[0.0; 2]))]);
     let huge = folder.write("huge.onnx", &one_node_model("Relu", "r", &[1 << 50]));
     assert_says(&failure(1, &["run", &huge, "--inputs", &archive]), &["'r'", "bytes"]);
 }
@@ -65,7 +66,7 @@ fn an_unsupported_operator_is_named_with_its_node() {
 #[test]
 fn inputs_that_do_not_fit() {
     let (folder, model) = (Folder::new(), digits_model());
-    let input = |name: &str, array: &Array| {
+    let input = |name: &str, array: &Tensor| {
         let path = folder.path("input.npy");
         npy::write(&path, array).unwrap();
         format!("{name}={}", path.display())
@@ -73,7 +74,7 @@ fn inputs_that_do_not_fit() {
     let run = |input: &str| failure(1, &["run", &model, "--batch-size", "2", "--input", input]);
     assert_says(&run(&input("y", &zeros(2))), &["'y'", "x: float32[2, 1, 8, 8]"]);
     assert_says(&run(&input("x", &zeros(3))), &["float32[2, 1, 8, 8]", "float32[3, 1, 8, 8]"]);
-    assert_says(&run(&input("x", &Array::from_i64(&[2, 1, 8, 8], &[0; 128]))), &["float32", "int64"]);
+    assert_says(&run(&input("x", &Tensor::from_i64(&[2, 1, 8, 8], &[0; 128]))), &["float32", "int64"]);
     assert_says(&run("x=nowhere.npy"), &["nowhere.npy"]);
     assert_says(&run(&format!("x={}", folder.write("text.npy", b"not an array"))), &["text.npy", "NumPy"]);
     let archive = folder.archive("other.npz", &[("other", &zeros(2))]);
@@ -83,7 +84,7 @@ fn inputs_that_do_not_fit() {
 #[test]
 fn data_that_does_not_fit() {
     let (folder, model) = (Folder::new(), digits_model());
-    let labels = |values: &[i64]| Array::from_i64(&[values.len() as u64], values);
+    let labels = |values: &[i64]| Tensor::from_i64(&[values.len() as u64], values);
     let fail = |data: &str| failure(1, &train(data, &model, &["--steps", "1"]));
     let data = folder.archive("range.npz", &[("x", &zeros(2)), ("y", &labels(&[3, 10]))]);
     assert_says(&fail(&data), &["label 10", "step 1", "range.npz"]);
@@ -106,7 +107,7 @@ fn a_budget_below_the_minimum_says_the_minimum_and_who_sets_it() {
     let (model, data) = (digits_model(), digits_data());
     let plan = ["plan", &model, "--train", "--batch-size", "50"];
     let report = common::json(&plan);
-    let minimum = forebay::budget::format_bytes(report["minimum_budget_bytes"].as_u64().unwrap());
+    let minimum = forebay::format_bytes(report["minimum_budget_bytes"].as_u64().unwrap());
     let operator = report["minimum_launch"].as_str().unwrap().to_owned();
     let error = failure(1, &[plan.as_slice(), &["--device-memory", "64KiB"]].concat());
     assert_says(&error, &[&operator]);

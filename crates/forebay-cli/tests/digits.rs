@@ -29,7 +29,7 @@ fn train<'a>(model: &'a str, data: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
     [&["train", model, "--data", data], common.as_slice(), flags].concat()
 }
 
-fn losses(report: &forebay::serde_json::Value) -> Vec<f64> {
+fn losses(report: &serde_json::Value) -> Vec<f64> {
     report["steps"].as_array().unwrap().iter().map(|step| step["loss"].as_f64().unwrap()).collect()
 }
 
@@ -81,7 +81,7 @@ fn memory_that_does_not_grow_is_the_whole_budget_from_the_start() {
         let usual = ["--steps", "2", "--device-memory", "32MiB", "--no-compare", "--memory", "automatic", "--json"];
         let arguments = train(&model, &data, &[usual.as_slice(), flags].concat());
         let output = forebay(&arguments).env("FOREBAY_GROWTH", growth).output().unwrap();
-        let report: forebay::serde_json::Value = forebay::serde_json::from_slice(&output.stdout).unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         (losses(&report), report["device_peak_bytes"].as_u64())
     };
     let (grown, grown_bytes) = run(&["--tile-size", "4KiB"], "1");
@@ -105,7 +105,7 @@ fn a_budget_changes_no_bit_and_is_kept() {
     }
     assert!(tight["device_peak_bytes"].as_u64() <= tight["device_budget_bytes"].as_u64());
     assert!(tight["bytes_to_device"].as_u64() > Some(0));
-    assert_eq!(free["device_budget_bytes"], forebay::serde_json::Value::Null);
+    assert_eq!(free["device_budget_bytes"], serde_json::Value::Null);
     assert_eq!(tight["comparison"]["losses_identical"], true);
 }
 
@@ -200,7 +200,7 @@ fn a_trace_is_an_object_of_events() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
     let trace = folder.text("trace.json");
     success(&train(&model, &data, &["--steps", "2", "--trace", &trace, "--device-memory", "70%", "--no-compare"]));
-    let trace: forebay::serde_json::Value = forebay::serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().or(trace.as_array()).expect("a list of events");
     assert!(events.iter().any(|event| event["ph"] == "X") && events.iter().any(|event| event["ph"] == "C"));
 }
@@ -247,12 +247,12 @@ fn the_brain_folder_is_read_as_the_recipe_says() {
     let mut set = forebay::data::open(&folder, &requirements).unwrap();
     assert_eq!(set.sample_count(), 1);
     let batch = set.batch(&[0]).unwrap();
-    let values = batch.inputs["x"].to_f64();
+    let values = forebay_data::convert::to_f64(&batch.inputs["x"]);
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     // Mean and deviation as the golden log has them; the air around the head is 0.
     assert_eq!(least as f32, (-40.383575560554625f64 / 75.79854689613617) as f32);
     let mut counts = [0; 3];
-    batch.labels.to_f64().into_iter().for_each(|label| counts[label as usize] += 1);
+    forebay_data::convert::to_f64(&batch.labels).into_iter().for_each(|label| counts[label as usize] += 1);
     assert_eq!(counts, [820014, 136351, 75827]);
 }
 

@@ -6,10 +6,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::protobuf::{message, number};
 use common::{
     assert_says, digits_data, digits_model, example, failure, forebay, json, one_node_model, success, Folder,
 };
+use common::{message, number};
 
 /// Runs the program after a line of shell.
 fn after(line: &str, arguments: &[&str]) -> Output {
@@ -93,7 +93,7 @@ impl Group {
     /// A group with this much memory; none where the machine has no control groups, or does not let this process make one.
     fn new(bytes: u64) -> Option<Group> {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let groups = forebay::limits::groups::groups(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
+        let groups = forebay_limits::groups::groups(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
         groups.iter().filter(|group| Path::new(&group.folder).join("cgroup.procs").exists()).find_map(|own| {
             let folder = own.folder.join(format!("forebay-test-{}", std::process::id()));
             std::fs::create_dir(&folder).ok()?;
@@ -247,6 +247,6 @@ fn a_model_without_inputs_runs_without_them() {
     let model = folder.write("constant.onnx", &model);
     assert_says(&success(&["run", &model, "--output-dir", &folder.text("out")]), &["y: float32[3]"]);
     let y = forebay::data::npy::read(&folder.path("out/y.npy")).unwrap();
-    assert_eq!(y, forebay::data::Array::from_f32(&[3], &[-1.0; 3]));
+    assert_eq!(y, forebay::Tensor::from_f32(&[3], &[-1.0; 3]));
     assert_says(&failure(2, &["run", &digits_model()]), &["input 'x: float32[", "--input NAME=FILE.npy"]);
 }

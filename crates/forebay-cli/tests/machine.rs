@@ -71,8 +71,7 @@ fn costs_of_one_run_feed_the_plan_of_the_next() {
     train(&["--save-costs", &costs]);
     let plan = ["plan", &model, "--train", "--batch-size", "50", "--costs", &costs];
     let planned = json(&plan);
-    let saved: forebay::serde_json::Value =
-        forebay::serde_json::from_str(&std::fs::read_to_string(&costs).unwrap()).unwrap();
+    let saved: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&costs).unwrap()).unwrap();
     assert_eq!(planned["costs"], saved, "the plan is a function of the file");
     assert_ne!(json(&plan[..5])["costs"], saved, "estimates are others");
     train(&["--costs", &costs]);

@@ -46,7 +46,7 @@ fn a_public_trace_and_its_schedule() {
     let report = json(&["replay", &trace, "--device-memory", "60GiB", "--schedule", &schedule]);
     assert_eq!(report["time_over_ideal"].as_f64(), Some(1.0), "{report}");
     let written: forebay::replay::Schedule =
-        forebay::serde_json::from_str(&std::fs::read_to_string(&schedule).unwrap()).unwrap();
+        serde_json::from_str(&std::fs::read_to_string(&schedule).unwrap()).unwrap();
     let mut workload = forebay::replay::read_trace(trace.as_ref()).unwrap();
     workload.machine.device_memory_bytes = 60 << 30;
     let account = forebay::replay::verify(&workload, &written).unwrap();

@@ -46,7 +46,7 @@ fn a_disk_changes_no_bit() {
         assert!(report[key].as_u64() > Some(0), "{key}");
         assert_eq!(whole[key], 0, "{key}");
     }
-    let losses = |report: &forebay::serde_json::Value| -> Vec<f64> {
+    let losses = |report: &serde_json::Value| -> Vec<f64> {
         report["steps"].as_array().unwrap().iter().map(|step| step["loss"].as_f64().unwrap()).collect()
     };
     assert_eq!(losses(&whole), losses(&report));

@@ -9,8 +9,9 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use common::{assert_says, digits_data, digits_model, example, failure, forebay, success, Folder};
-use forebay::data::{npy, npz, Array};
+use forebay::data::{npy, npz};
 use forebay::Checkpoint;
+use forebay::Tensor;
 
 /// Trains the digits network; also in other folders, for all paths are absolute.
 fn train<'a>(model: &'a str, data: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
@@ -169,7 +170,7 @@ fn runs_into_one_folder_leave_the_outputs_of_one_of_them() {
     let mut expected = Vec::new();
     let mut inputs = Vec::new();
     for value in 0..4u8 {
-        let array = Array::from_f32(&[2, 1, 8, 8], &[f32::from(value); 128]);
+        let array = Tensor::from_f32(&[2, 1, 8, 8], &[f32::from(value); 128]);
         inputs.push(folder.archive(&format!("{value}.npz"), &[("x", &array)]));
         success(&["run", &model, "--inputs", &inputs[usize::from(value)], "--output-dir", &results]);
         expected.push(npy::read(&folder.path("results/logits.npy")).unwrap());
@@ -346,9 +347,9 @@ fn other_data_under_a_checkpoint_is_noticed() {
     npz::write(&folder.path("packed.npz"), &[("x", &x), ("y", &y)], true).unwrap();
     let (code, error) = ended(of(resume(&folder.text("packed.npz"), &[])));
     assert_eq!(code, Some(0), "{error}");
-    let mut labels = y.clone().into_bytes();
+    let mut labels = y.bytes().to_vec();
     labels[8 * 1000] ^= 1;
-    let relabelled = Array::new(y.data_type(), y.shape().to_vec(), labels).unwrap();
+    let relabelled = Tensor::new(y.data_type(), y.shape(), labels).unwrap();
     let other = folder.archive("other.npz", &[("x", &x), ("y", &relabelled)]);
     let (code, error) = ended(of(resume(&other, &[])));
     assert_eq!(code, Some(1), "{error}");

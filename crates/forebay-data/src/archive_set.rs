@@ -8,16 +8,17 @@ use std::path::Path;
 
 use forebay_base::DataType;
 
-use crate::array::Array;
+use crate::convert::convert;
 use crate::dataset::{Batch, LabelKind, Requirements, Source};
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::npz::Archive;
+use forebay_base::Tensor;
 
 /// The arrays, in the file's own types: they are converted batch by batch.
 struct ArchiveSet {
-    inputs: Vec<Array>,
-    labels: Array,
+    inputs: Vec<Tensor>,
+    labels: Tensor,
     label_origin: String,
     origins: Vec<String>,
     requirements: Requirements,
@@ -32,7 +33,7 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
     let mut inputs = Vec::new();
     let mut origins = Vec::new();
     let mut sample_count: Option<(u64, String)> = None;
-    let mut load = |archive: &mut Archive, name: &str, sample_shape: &[u64]| -> Result<(Array, String), DataError> {
+    let mut load = |archive: &mut Archive, name: &str, sample_shape: &[u64]| -> Result<(Tensor, String), DataError> {
         let (array, origin) = (archive.read(name)?, archive.origin(name));
         if array.shape().is_empty() || array.shape()[1..] != *sample_shape {
             let sizes: Vec<String> = sample_shape.iter().map(|size| format!(", {size}")).collect();
@@ -78,9 +79,9 @@ fn label_type(requirements: &Requirements) -> DataType {
 }
 
 /// Finds a type error at once instead of in the first batch: types do not depend on the rows.
-fn check_conversion(array: &Array, wanted: DataType, scale: f64, origin: &str) -> Result<(), DataError> {
-    let empty = Array::new(array.data_type(), vec![0], Vec::new()).expect("no bytes for no elements");
-    empty.converted(wanted, scale_for(wanted, scale), origin).map(|_| ())
+fn check_conversion(array: &Tensor, wanted: DataType, scale: f64, origin: &str) -> Result<(), DataError> {
+    let empty = Tensor::new(array.data_type(), &[0], Vec::new()).expect("no bytes for no elements");
+    convert(empty, wanted, scale_for(wanted, scale), origin).map(|_| ())
 }
 
 /// The scale is for floating-point inputs; indices stay as they are.
@@ -101,10 +102,10 @@ impl Source for ArchiveSet {
         let scale = self.requirements.input_scale;
         let mut inputs = std::collections::BTreeMap::new();
         for ((input, array), origin) in self.requirements.inputs.iter().zip(&self.inputs).zip(&self.origins) {
-            let rows = array.rows(samples).converted(input.data_type, scale_for(input.data_type, scale), origin)?;
+            let rows = convert(array.rows(samples), input.data_type, scale_for(input.data_type, scale), origin)?;
             inputs.insert(input.name.clone(), rows);
         }
-        let labels = self.labels.rows(samples).converted(label_type(&self.requirements), 1.0, &self.label_origin)?;
+        let labels = convert(self.labels.rows(samples), label_type(&self.requirements), 1.0, &self.label_origin)?;
         Ok(Batch { inputs, labels })
     }
 
@@ -125,15 +126,15 @@ mod tests {
         Requirements { inputs: vec![input], input_scale: 0.5, labels: LabelKind::Classes, label_shape: vec![] }
     }
 
-    fn opened(arrays: &[(&str, &Array)], requirements: &Requirements) -> Result<Box<dyn Source>, String> {
+    fn opened(arrays: &[(&str, &Tensor)], requirements: &Requirements) -> Result<Box<dyn Source>, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("d.npz");
         npz::write(&path, arrays, false).unwrap();
         open(&path, requirements).map_err(|error| error.to_string())
     }
 
-    fn bytes(shape: &[u64], values: &[u8]) -> Array {
-        Array::new(DataType::UInt8, shape.to_vec(), values.to_vec()).unwrap()
+    fn bytes(shape: &[u64], values: &[u8]) -> Tensor {
+        Tensor::new(DataType::UInt8, shape, values).unwrap()
     }
 
     #[test]
@@ -143,8 +144,8 @@ mod tests {
             let mut set = opened(&[("x", &x), (label_name, &y)], &requirements()).unwrap();
             assert_eq!(set.sample_count(), 3);
             let batch = set.batch(&[2, 0]).unwrap();
-            assert_eq!(batch.inputs["x"], Array::from_f32(&[2, 1, 2], &[2.0, 2.5, 0.0, 0.5]));
-            assert_eq!(batch.labels, Array::from_i64(&[2], &[9, 7]));
+            assert_eq!(batch.inputs["x"], Tensor::from_f32(&[2, 1, 2], &[2.0, 2.5, 0.0, 0.5]));
+            assert_eq!(batch.labels, Tensor::from_i64(&[2], &[9, 7]));
             let digest_of = |set: &dyn Source, samples| {
                 let mut digest = Digest::default();
                 set.digest(samples, &mut digest).unwrap();
@@ -159,7 +160,7 @@ mod tests {
 
     #[test]
     fn targets_of_values_keep_fractions() {
-        let (x, y) = (bytes(&[2, 1, 2], &[0; 4]), Array::from_f32(&[2, 3], &[0.5; 6]));
+        let (x, y) = (bytes(&[2, 1, 2], &[0; 4]), Tensor::from_f32(&[2, 3], &[0.5; 6]));
         let wanted =
             Requirements { labels: LabelKind::Values(DataType::Float32), label_shape: vec![3], ..requirements() };
         assert_eq!(opened(&[("x", &x), ("y", &y)], &wanted).unwrap().batch(&[0, 1]).unwrap().labels, y);
@@ -168,14 +169,14 @@ mod tests {
     #[test]
     fn what_is_missing_or_wrong_is_named() {
         let (x, y) = (bytes(&[3, 1, 2], &[0; 6]), bytes(&[3], &[0; 3]));
-        let error = |arrays: &[(&str, &Array)]| opened(arrays, &requirements()).err().unwrap();
+        let error = |arrays: &[(&str, &Tensor)]| opened(arrays, &requirements()).err().unwrap();
         assert!(error(&[("z", &x), ("y", &y)]).contains("no array named x; the file holds y, z"));
         assert!(error(&[("x", &x)]).contains("no array named labels; the file holds x"));
         let wide = bytes(&[3, 2, 2], &[0; 12]);
         assert!(error(&[("x", &wide), ("y", &y)]).contains("[x]: the shape is [3, 2, 2], expected [samples, 1, 2]"));
         let few = bytes(&[2], &[0; 2]);
         assert!(error(&[("x", &x), ("y", &few)]).contains("[y]: the shape is [2], expected 3 samples, as"));
-        let float = Array::from_f32(&[3], &[0.0; 3]);
+        let float = Tensor::from_f32(&[3], &[0.0; 3]);
         assert!(error(&[("x", &x), ("y", &float)]).contains("float32 elements cannot become int64"));
     }
 }

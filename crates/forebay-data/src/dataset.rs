@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use forebay_base::DataType;
 
-use crate::array::Array;
 use crate::digest::Digest;
 use crate::error::DataError;
+use forebay_base::Tensor;
 
 /// One input that a model wants.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,9 +46,9 @@ pub struct Requirements {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     /// The inputs by name.
-    pub inputs: BTreeMap<String, Array>,
+    pub inputs: BTreeMap<String, Tensor>,
     /// The labels.
-    pub labels: Array,
+    pub labels: Tensor,
 }
 
 /// Where samples come from.
@@ -194,7 +194,7 @@ mod tests {
 
         fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
             let labels: Vec<i64> = samples.iter().map(|&sample| sample as i64).collect();
-            Ok(Batch { inputs: BTreeMap::new(), labels: Array::from_i64(&[labels.len() as u64], &labels) })
+            Ok(Batch { inputs: BTreeMap::new(), labels: Tensor::from_i64(&[labels.len() as u64], &labels) })
         }
 
         fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
@@ -221,7 +221,7 @@ mod tests {
     fn selected_rows_are_counted_from_zero() {
         let mut set = select(10, "4..7").unwrap();
         assert_eq!(set.sample_count(), 3);
-        assert_eq!(set.batch(&[2, 0]).unwrap().labels, Array::from_i64(&[2], &[6, 4]));
+        assert_eq!(set.batch(&[2, 0]).unwrap().labels, Tensor::from_i64(&[2], &[6, 4]));
         assert_eq!(select(10, "4..").unwrap().sample_count(), 6);
         assert_eq!(select(10, "4..7").unwrap().digest().unwrap(), select(20, "4..7").unwrap().digest().unwrap());
         assert_ne!(select(10, "4..7").unwrap().digest().unwrap(), select(10, "3..6").unwrap().digest().unwrap());

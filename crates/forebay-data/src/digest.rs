@@ -7,8 +7,8 @@ use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
 
-use crate::array::Array;
 use crate::error::DataError;
+use forebay_base::Tensor;
 
 /// Files that are larger together than this are not read as a whole: of each, its size and some blocks count.
 const WHOLE_BYTES_MAX: u64 = 1 << 30;
@@ -35,7 +35,7 @@ impl Digest {
     ///
     /// # Panics
     /// If the array is a scalar or a row is out of range.
-    pub fn add_rows(&mut self, array: &Array, rows: Range<u64>) {
+    pub fn add_rows(&mut self, array: &Tensor, rows: Range<u64>) {
         let kind = format!("{}{:?}", array.data_type(), &array.shape()[1..]);
         self.crc32.update(kind.as_bytes());
         let row_bytes = array.bytes().len() / (array.shape()[0].max(1) as usize);
@@ -105,14 +105,14 @@ mod tests {
 
     #[test]
     fn rows_count_with_their_type_and_shape_alone() {
-        let of = |array: &Array, rows| {
+        let of = |array: &Tensor, rows| {
             let mut digest = Digest::default();
             digest.add_rows(array, rows);
             digest.text()
         };
-        let array = Array::from_i64(&[3, 2], &[0, 1, 2, 3, 4, 5]);
-        assert_eq!(of(&array, 1..3), of(&Array::from_i64(&[2, 2], &[2, 3, 4, 5]), 0..2));
-        assert_ne!(of(&array, 0..3), of(&Array::from_i64(&[3, 2], &[0, 1, 2, 3, 4, 6]), 0..3));
+        let array = Tensor::from_i64(&[3, 2], &[0, 1, 2, 3, 4, 5]);
+        assert_eq!(of(&array, 1..3), of(&Tensor::from_i64(&[2, 2], &[2, 3, 4, 5]), 0..2));
+        assert_ne!(of(&array, 0..3), of(&Tensor::from_i64(&[3, 2], &[0, 1, 2, 3, 4, 6]), 0..3));
         assert_ne!(of(&array, 0..3), of(&array.clone().reshaped(&[6]).unwrap(), 0..6));
     }
 

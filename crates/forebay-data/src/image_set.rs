@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 use image::imageops::FilterType;
 
-use crate::array::{stack, Array};
+use crate::convert::convert;
 use crate::dataset::{image_input, Batch, InputDescription, Requirements, Source};
 use crate::digest::Digest;
 use crate::error::DataError;
+use forebay_base::Tensor;
 
 const EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
 
@@ -73,7 +74,7 @@ fn is_image(path: &Path) -> bool {
 }
 
 impl ImageSet {
-    fn read(&self, path: &Path) -> Result<Array, DataError> {
+    fn read(&self, path: &Path) -> Result<Tensor, DataError> {
         let origin = path.display().to_string();
         let [channels, height, width] = self.input.sample_shape[..] else {
             unreachable!("three axes are checked when the set is opened");
@@ -83,8 +84,8 @@ impl ImageSet {
             .and_then(|reader| reader.with_guessed_format())
             .map_err(|error| DataError::io(path, error))?;
         let mut limits = image::Limits::default();
-        let room_bytes = forebay_limits::room_bytes(forebay_limits::Use::Private);
-        limits.max_alloc = limits.max_alloc.into_iter().chain(room_bytes).min();
+        let available_bytes = forebay_limits::available_bytes(forebay_limits::Use::Private);
+        limits.max_alloc = limits.max_alloc.into_iter().chain(available_bytes).min();
         reader.limits(limits);
         let picture = reader
             .decode()
@@ -97,7 +98,8 @@ impl ImageSet {
                 interleaved.iter().skip(channel).step_by(channels).map(|&value| f32::from(value) / 255.0)
             })
             .collect();
-        Array::from_f32(&self.input.sample_shape, &planes).converted(self.input.data_type, self.input_scale, &origin)
+        let image = Tensor::from_f32(&self.input.sample_shape, &planes);
+        convert(image, self.input.data_type, self.input_scale, &origin)
     }
 }
 
@@ -109,10 +111,10 @@ impl Source for ImageSet {
     fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
         let chosen: Vec<&(PathBuf, i64)> = samples.iter().map(|&sample| &self.files[sample as usize]).collect();
         let images = chosen.iter().map(|(path, _)| self.read(path)).collect::<Result<Vec<_>, _>>()?;
-        let stacked = stack(&images.iter().collect::<Vec<_>>()).expect("samples of one shape");
+        let stacked = Tensor::stack(&images.iter().collect::<Vec<_>>()).expect("samples of one shape");
         let labels: Vec<i64> = chosen.iter().map(|(_, class)| *class).collect();
         let inputs = BTreeMap::from([(self.input.name.clone(), stacked)]);
-        Ok(Batch { inputs, labels: Array::from_i64(&[labels.len() as u64], &labels) })
+        Ok(Batch { inputs, labels: Tensor::from_i64(&[labels.len() as u64], &labels) })
     }
 
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
@@ -153,12 +155,12 @@ mod tests {
         let mut set = open(folder.path(), &requirements(3)).unwrap();
         assert_eq!(set.sample_count(), 3);
         let batch = set.batch(&[1, 0]).unwrap();
-        assert_eq!(batch.labels, Array::from_i64(&[2], &[1, 0]));
+        assert_eq!(batch.labels, Tensor::from_i64(&[2], &[1, 0]));
         let mut expected = vec![0.4f32; 18];
         for value in [1.0, 0.0, 0.2] {
             expected.extend([value; 6]);
         }
-        assert_eq!(batch.inputs["x"], Array::from_f32(&[2, 3, 2, 3], &expected));
+        assert_eq!(batch.inputs["x"], Tensor::from_f32(&[2, 3, 2, 3], &expected));
         assert_eq!(
             open(folder.path(), &requirements(1)).unwrap().batch(&[0]).unwrap().inputs["x"].shape(),
             [1, 1, 2, 3]

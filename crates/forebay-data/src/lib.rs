@@ -2,12 +2,12 @@
 //!
 //! Everything here reads files that somebody else made, so sizes are checked before they are believed and every error
 //! names the file. The crate knows nothing of models: a caller says which inputs it wants
-//! ([`dataset::InputDescription`]) and gets [`Array`]s.
+//! ([`dataset::InputDescription`]) and gets [`Tensor`](forebay_base::Tensor)s.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`error`] | what can be wrong with data, and where |
-//! | [`array`] | a packed tensor on the host, conversions between element types |
+//! | [`mod@convert`] | conversions between element types |
 //! | [`npy`] | one NumPy array as a file |
 //! | [`npz`] | several NumPy arrays in one file |
 //! | [`nifti`] | medical volumes, NIfTI-1 |
@@ -22,7 +22,7 @@
 //! | [`open`] | which kind of data set a path names |
 
 pub mod archive_set;
-pub mod array;
+pub mod convert;
 pub mod dataset;
 pub mod digest;
 pub mod error;
@@ -36,7 +36,6 @@ pub mod sampler;
 pub mod volume;
 pub mod volume_set;
 
-pub use array::Array;
 pub use dataset::{Batch, DataSet, InputDescription, LabelKind, Requirements};
 pub use digest::Digest;
 pub use error::DataError;

@@ -10,9 +10,10 @@ use std::path::Path;
 use flate2::read::MultiGzDecoder;
 use forebay_base::DataType;
 
-use crate::array::{packed_size_bytes, Array};
+use crate::convert::to_f64;
 use crate::error::DataError;
 use crate::npy::row_major;
+use forebay_base::host_tensor::{packed_size_bytes, Tensor};
 
 const HEADER_BYTES: usize = 348;
 /// Gzip cannot shrink data by more than this factor; a header that promises more is corrupt or hostile.
@@ -26,7 +27,7 @@ const VOXEL_OFFSET_MAX: u64 = 64 << 20;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Volume {
     /// The elements, row-major, axes i, j, k, ...
-    pub array: Array,
+    pub array: Tensor,
     /// Factor for the elements.
     pub slope: f64,
     /// Summand after the factor.
@@ -36,7 +37,7 @@ pub struct Volume {
 impl Volume {
     /// The values that are meant: slope x element + intercept.
     pub fn values(&self) -> Vec<f64> {
-        let mut values = self.array.to_f64();
+        let mut values = to_f64(&self.array);
         if (self.slope, self.intercept) != (1.0, 0.0) {
             values.iter_mut().for_each(|value| *value = self.slope * *value + self.intercept);
         }
@@ -175,7 +176,7 @@ impl<R: Read> VoxelStream<R> {
         }
         header.order(&mut bytes);
         let bytes = row_major(&bytes, header.data_type.size_bytes() as usize, &header.shape);
-        let array = Array::new(header.data_type, header.shape, bytes).expect("as many bytes as shape and type say");
+        let array = Tensor::new(header.data_type, &header.shape, bytes).expect("as many bytes as shape and type say");
         Ok(Volume { array, slope: header.slope, intercept: header.intercept })
     }
 }
@@ -345,7 +346,7 @@ mod tests {
         let elements: Vec<u8> = [0i16, 10, 1, 11, 2, 12].iter().flat_map(|v| v.to_le_bytes()).collect();
         let volume = read_from(samples::file(4, &[2, 3], &elements, 0.5, 1.0).as_slice(), "v.nii").unwrap();
         assert_eq!(volume.array.shape(), [2, 3]);
-        assert_eq!(volume.array.to_f64(), [0.0, 1.0, 2.0, 10.0, 11.0, 12.0]);
+        assert_eq!(to_f64(&volume.array), [0.0, 1.0, 2.0, 10.0, 11.0, 12.0]);
         assert_eq!(volume.values(), [1.0, 1.5, 2.0, 6.0, 6.5, 7.0]);
     }
 

@@ -1,7 +1,7 @@
 //! One NumPy array as a file: the `.npy` format, versions 1 to 3.
 //!
 //! Source: `numpy/lib/format.py`. Ten to twelve bytes of preamble, then a Python dictionary with `descr`, `fortran_order`
-//! and `shape`, then the elements. Big-endian elements are swapped, Fortran order is transposed, so that an [`Array`] is
+//! and `shape`, then the elements. Big-endian elements are swapped, Fortran order is transposed, so that an [`Tensor`] is
 //! always little-endian and row-major. bfloat16 has no NumPy name; the `ml_dtypes` package writes it as `V2`, and so do we.
 
 use std::io::{Read, Write};
@@ -10,8 +10,8 @@ use std::path::Path;
 use forebay_base::DataType;
 use forebay_files::Pending;
 
-use crate::array::{packed_size_bytes, Array};
 use crate::error::DataError;
+use forebay_base::host_tensor::{packed_size_bytes, Tensor};
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// The elements start at a multiple of this.
@@ -25,7 +25,7 @@ const DIMENSIONS_MAX: usize = 64;
 ///
 /// # Errors
 /// [`DataError`] naming the file: unreadable, truncated, corrupt, or of an unsupported element type.
-pub fn read(path: &Path) -> Result<Array, DataError> {
+pub fn read(path: &Path) -> Result<Tensor, DataError> {
     let origin = path.display().to_string();
     let file = forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))?;
     let size_bytes = file.metadata().map_err(|error| DataError::io(path, error))?.len();
@@ -36,7 +36,7 @@ pub fn read(path: &Path) -> Result<Array, DataError> {
 ///
 /// # Errors
 /// [`DataError`] naming `origin`.
-pub fn read_from(mut stream: impl Read, size_bytes_max: u64, origin: &str) -> Result<Array, DataError> {
+pub fn read_from(mut stream: impl Read, size_bytes_max: u64, origin: &str) -> Result<Tensor, DataError> {
     let malformed = |reason: String| DataError::malformed(origin, reason);
     let mut preamble = [0u8; 8];
     read_exact(&mut stream, &mut preamble, "the preamble", origin)?;
@@ -86,14 +86,14 @@ pub fn read_from(mut stream: impl Read, size_bytes_max: u64, origin: &str) -> Re
     if header.fortran_order {
         bytes = row_major(&bytes, data_type.size_bytes() as usize, &header.shape);
     }
-    Ok(Array::new(data_type, header.shape, bytes).expect("as many bytes as shape and type say"))
+    Ok(Tensor::new(data_type, &header.shape, bytes).expect("as many bytes as shape and type say"))
 }
 
 /// Writes an `.npy` file, as a whole or not at all.
 ///
 /// # Errors
 /// [`DataError::Io`].
-pub fn write(path: &Path, array: &Array) -> Result<(), DataError> {
+pub fn write(path: &Path, array: &Tensor) -> Result<(), DataError> {
     pending(path, array)?.commit().map_err(|error| DataError::io(path, error))
 }
 
@@ -101,7 +101,7 @@ pub fn write(path: &Path, array: &Array) -> Result<(), DataError> {
 ///
 /// # Errors
 /// [`DataError::Io`].
-pub fn pending(path: &Path, array: &Array) -> Result<Pending, DataError> {
+pub fn pending(path: &Path, array: &Tensor) -> Result<Pending, DataError> {
     Pending::new(path, |file| write_to(file, array)).map_err(|error| DataError::io(path, error))
 }
 
@@ -109,7 +109,7 @@ pub fn pending(path: &Path, array: &Array) -> Result<Pending, DataError> {
 ///
 /// # Errors
 /// Those of the stream.
-pub fn write_to(mut stream: impl Write, array: &Array) -> std::io::Result<()> {
+pub fn write_to(mut stream: impl Write, array: &Tensor) -> std::io::Result<()> {
     let shape: Vec<String> = array.shape().iter().map(u64::to_string).collect();
     let shape = match shape.as_slice() {
         [one] => format!("({one},)"),
@@ -286,14 +286,15 @@ fn tuple(text: &str) -> Result<(Vec<u64>, &str), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::convert::to_f64;
 
-    fn written(array: &Array) -> Vec<u8> {
+    fn written(array: &Tensor) -> Vec<u8> {
         let mut bytes = Vec::new();
         write_to(&mut bytes, array).unwrap();
         bytes
     }
 
-    fn read_bytes(bytes: &[u8]) -> Result<Array, DataError> {
+    fn read_bytes(bytes: &[u8]) -> Result<Tensor, DataError> {
         read_from(bytes, bytes.len() as u64, "a.npy")
     }
 
@@ -307,8 +308,8 @@ mod tests {
         for data_type in DataType::ALL {
             for shape in [vec![], vec![3], vec![2, 3], vec![1, 0, 4], vec![2, 1, 2, 1, 2]] {
                 let count: u64 = shape.iter().product();
-                let bytes = (0..count * data_type.size_bytes()).map(|byte| (byte % 2) as u8).collect();
-                let array = Array::new(data_type, shape.clone(), bytes).unwrap();
+                let bytes: Vec<u8> = (0..count * data_type.size_bytes()).map(|byte| (byte % 2) as u8).collect();
+                let array = Tensor::new(data_type, &shape, bytes).unwrap();
                 let file = written(&array);
                 assert_eq!((file.len() as u64 - count * data_type.size_bytes()) % 64, 0);
                 assert_eq!(read_bytes(&file).unwrap(), array, "{data_type}{shape:?}");
@@ -320,7 +321,7 @@ mod tests {
     fn big_endian_and_fortran_order_are_converted() {
         let elements: Vec<u8> = [0i16, 10, 1, 11, 2, 12].iter().flat_map(|v| v.to_be_bytes()).collect();
         let array = read_bytes(&file("{'shape': (2, 3), 'fortran_order': True, 'descr': '>i2'}\n", &elements)).unwrap();
-        assert_eq!(array.to_f64(), [0.0, 1.0, 2.0, 10.0, 11.0, 12.0]);
+        assert_eq!(to_f64(&array), [0.0, 1.0, 2.0, 10.0, 11.0, 12.0]);
         assert_eq!(array.shape(), [2, 3]);
     }
 
@@ -342,7 +343,7 @@ mod tests {
 
     #[test]
     fn every_truncation_is_an_error() {
-        let file = written(&Array::from_f32(&[2, 3], &[1.0; 6]));
+        let file = written(&Tensor::from_f32(&[2, 3], &[1.0; 6]));
         for length in 0..file.len() {
             assert!(read_bytes(&file[..length]).is_err(), "{length} bytes of {}", file.len());
         }
@@ -350,7 +351,7 @@ mod tests {
 
     #[test]
     fn every_flipped_byte_of_the_header_is_survived() {
-        let original = written(&Array::from_f32(&[2, 3], &[1.0; 6]));
+        let original = written(&Tensor::from_f32(&[2, 3], &[1.0; 6]));
         for position in 0..128 {
             for flip in 1..=255u8 {
                 let mut file = original.clone();
@@ -383,7 +384,7 @@ mod tests {
     fn writing_leaves_no_partial_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("y.npy");
-        let array = Array::from_i64(&[2], &[4, 5]);
+        let array = Tensor::from_i64(&[2], &[4, 5]);
         write(&path, &array).unwrap();
         assert_eq!(read(&path).unwrap(), array);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -9,9 +9,9 @@ use forebay_files::Pending;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
-use crate::array::Array;
 use crate::error::DataError;
 use crate::npy;
+use forebay_base::Tensor;
 
 /// Deflate cannot shrink data by more than this factor; an entry that promises more is corrupt or hostile.
 const DEFLATE_RATIO_MAX: u64 = 1032;
@@ -54,7 +54,7 @@ impl Archive {
     ///
     /// # Errors
     /// [`DataError::MissingArray`], which lists what there is; or what is wrong with the array.
-    pub fn read(&mut self, name: &str) -> Result<Array, DataError> {
+    pub fn read(&mut self, name: &str) -> Result<Tensor, DataError> {
         let origin = self.origin(name);
         let Some(index) = self.zip.index_for_name(&format!("{name}.npy")) else {
             let (path, name, present) = (self.path.clone(), name.to_owned(), self.names());
@@ -83,7 +83,7 @@ impl Archive {
 ///
 /// # Errors
 /// [`DataError::Io`].
-pub fn write(path: &Path, arrays: &[(&str, &Array)], deflated: bool) -> Result<(), DataError> {
+pub fn write(path: &Path, arrays: &[(&str, &Tensor)], deflated: bool) -> Result<(), DataError> {
     let method = if deflated { CompressionMethod::Deflated } else { CompressionMethod::Stored };
     let pending = Pending::new(path, |file| {
         let mut zip = ZipWriter::new(file);
@@ -103,8 +103,8 @@ pub fn write(path: &Path, arrays: &[(&str, &Array)], deflated: bool) -> Result<(
 mod tests {
     use super::*;
 
-    fn arrays() -> [Array; 2] {
-        [Array::from_f32(&[2, 3], &[0.5; 6]), Array::from_i64(&[2], &[7, 8])]
+    fn arrays() -> [Tensor; 2] {
+        [Tensor::from_f32(&[2, 3], &[0.5; 6]), Tensor::from_i64(&[2], &[7, 8])]
     }
 
     #[test]

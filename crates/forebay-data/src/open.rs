@@ -42,10 +42,10 @@ fn split(data: &str) -> Result<(&Path, Option<RowSelection>), DataError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::array::Array;
     use crate::dataset::{InputDescription, LabelKind};
     use crate::npz;
     use forebay_base::DataType;
+    use forebay_base::Tensor;
 
     fn requirements() -> Requirements {
         let input = InputDescription { name: "x".into(), data_type: DataType::Int64, sample_shape: vec![] };
@@ -55,14 +55,14 @@ mod tests {
     #[test]
     fn rows_are_selected_after_a_hash() {
         let folder = tempfile::tempdir().unwrap();
-        let numbers = Array::from_i64(&[5], &[0, 1, 2, 3, 4]);
+        let numbers = Tensor::from_i64(&[5], &[0, 1, 2, 3, 4]);
         for name in ["d.npz", "d#1.npz"] {
             let path = folder.path().join(name);
             npz::write(&path, &[("x", &numbers), ("y", &numbers)], true).unwrap();
             let path = path.to_str().unwrap();
             assert_eq!(open(path, &requirements()).unwrap().sample_count(), 5);
             let mut rows = open(&format!("{path}#2..4"), &requirements()).unwrap();
-            assert_eq!(rows.batch(&[0, 1]).unwrap().labels, Array::from_i64(&[2], &[2, 3]));
+            assert_eq!(rows.batch(&[0, 1]).unwrap().labels, Tensor::from_i64(&[2], &[2, 3]));
             assert!(open(&format!("{path}#2-4"), &requirements())
                 .err()
                 .unwrap()

@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use forebay_base::DataType;
 
-use crate::array::{stack, Array};
+use crate::convert::convert;
 use crate::dataset::{image_input, Batch, InputDescription, Requirements, Source};
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::nifti;
 use crate::pairing::{self, Pair};
 use crate::volume::Boxed;
+use forebay_base::Tensor;
 
 /// Decoded samples are kept up to this many bytes, so that small sets are read once.
 const CACHE_BYTES_MAX: usize = 1 << 30;
@@ -27,7 +28,7 @@ struct VolumeSet {
     channels: u64,
     spatial: Vec<u64>,
     /// Image and labels of samples that were read before.
-    cache: BTreeMap<u64, Arc<(Array, Array)>>,
+    cache: BTreeMap<u64, Arc<(Tensor, Tensor)>>,
     cached_bytes: usize,
 }
 
@@ -52,7 +53,7 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
 
 impl VolumeSet {
     /// Image and labels of one sample.
-    fn read(&self, pair: &Pair) -> Result<(Array, Array), DataError> {
+    fn read(&self, pair: &Pair) -> Result<(Tensor, Tensor), DataError> {
         // Headers come first: what does not fit is found before any voxel is read.
         let mut files = Vec::new();
         let mut grid: Option<Vec<u64>> = None;
@@ -78,9 +79,9 @@ impl VolumeSet {
             let boxed = Boxed::read(stream, &grid, channels, &self.spatial, None)?;
             (0..channels).for_each(|channel| boxed.push_normalised(channel, &mut bytes));
         }
-        let image = Array::new(DataType::Float32, self.input.sample_shape.clone(), bytes);
-        let image =
-            image.expect("as many bytes as the box has").converted(self.input.data_type, self.input_scale, &origin)?;
+        let image = Tensor::new(DataType::Float32, &self.input.sample_shape, bytes);
+        let image = image.expect("as many bytes as the box has");
+        let image = convert(image, self.input.data_type, self.input_scale, &origin)?;
         Ok((image, self.read_labels(&pair.labels, &grid)?))
     }
 
@@ -91,7 +92,7 @@ impl VolumeSet {
         bytes.map_err(|error| DataError::malformed(origin, error.to_string()))
     }
 
-    fn read_labels(&self, path: &Path, grid: &[u64]) -> Result<Array, DataError> {
+    fn read_labels(&self, path: &Path, grid: &[u64]) -> Result<Tensor, DataError> {
         let origin = path.display().to_string();
         let stream = nifti::open(path)?;
         let header = stream.header();
@@ -113,7 +114,7 @@ impl VolumeSet {
         let boxed = Boxed::read(stream, grid, 1, &self.spatial, if unchecked { None } else { Some(&look) })?;
         let mut bytes = self.buffer(DataType::Int64, 1, &origin)?;
         boxed.for_each_row(0, |row| bytes.extend(row.iter().flat_map(|&value| (value as i64).to_le_bytes())));
-        Ok(Array::new(DataType::Int64, self.spatial.clone(), bytes).expect("as many bytes as the box has"))
+        Ok(Tensor::new(DataType::Int64, &self.spatial, bytes).expect("as many bytes as the box has"))
     }
 
     /// Spatial sizes of a file's axes, and how many channels its further axes make.
@@ -157,10 +158,10 @@ impl Source for VolumeSet {
             };
             read.push(pair);
         }
-        let images: Vec<&Array> = read.iter().map(|pair| &pair.0).collect();
-        let labels: Vec<&Array> = read.iter().map(|pair| &pair.1).collect();
-        let inputs = BTreeMap::from([(self.input.name.clone(), stack(&images).expect("samples of one shape"))]);
-        Ok(Batch { inputs, labels: stack(&labels).expect("labels of one shape") })
+        let images: Vec<&Tensor> = read.iter().map(|pair| &pair.0).collect();
+        let labels: Vec<&Tensor> = read.iter().map(|pair| &pair.1).collect();
+        let inputs = BTreeMap::from([(self.input.name.clone(), Tensor::stack(&images).expect("samples of one shape"))]);
+        Ok(Batch { inputs, labels: Tensor::stack(&labels).expect("labels of one shape") })
     }
 
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
@@ -173,6 +174,7 @@ impl Source for VolumeSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::convert::to_f64;
     use crate::dataset::LabelKind;
     use crate::nifti::samples;
 
@@ -202,10 +204,10 @@ mod tests {
         let deviation = 3.75f64.sqrt();
         let mut expected = [(-0.5 / deviation) as f32; 16];
         expected[1] = (7.5 / deviation) as f32;
-        assert_eq!(batch.inputs["x"], Array::from_f32(&[1, 1, 2, 2, 4], &expected));
+        assert_eq!(batch.inputs["x"], Tensor::from_f32(&[1, 1, 2, 2, 4], &expected));
         let mut labels = [0; 16];
         (labels[1], labels[2]) = (1, 2);
-        assert_eq!(batch.labels, Array::from_i64(&[1, 2, 2, 4], &labels));
+        assert_eq!(batch.labels, Tensor::from_i64(&[1, 2, 2, 4], &labels));
         assert_eq!(set.batch(&[0]).unwrap(), batch);
     }
 
@@ -217,7 +219,7 @@ mod tests {
         write("a_seg.nii", samples::file(2, &[2, 2, 4], &[0; 16], 0.0, 0.0));
         write("a.nii", samples::file(2, &[2, 2, 4, 2], &elements, 0.0, 0.0));
         let batch = open(folder.path(), &requirements(2)).unwrap().batch(&[0]).unwrap();
-        let values = batch.inputs["x"].to_f64();
+        let values = to_f64(&batch.inputs["x"]);
         assert_eq!(values[..16], values[16..]);
         let error = open(folder.path(), &requirements(1)).unwrap().batch(&[0]).unwrap_err().to_string();
         assert!(error.contains("expected 1 channels"), "{error}");

@@ -6,6 +6,7 @@
 //! | [`host`] | the CPU: heaps are memfd files, reservations are address space, streams share threads, kernels are SIMD Rust |
 //! | [`chaos`] | any device, with random delays and the most permissive legal reordering, so that a missing barrier shows |
 //!
+//! [`backend`] is what a kind of device offers to the registry of devices.
 //! [`signals`] is for programs: what ends a process where an error would do.
 //! [`last_resort`] is for programs: what they say when memory runs out where nothing can be done about it.
 //!
@@ -51,6 +52,7 @@
 //! # Ok::<(), forebay_device::DeviceError>(())
 //! ```
 
+pub mod backend;
 pub mod chaos;
 pub mod device;
 mod forward;

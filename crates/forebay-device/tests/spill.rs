@@ -10,6 +10,7 @@ use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::{Device, DeviceError};
+use forebay_testing::Random;
 
 const MIB: u64 = 1 << 20;
 
@@ -36,17 +37,6 @@ impl Drop for Folder {
 
 fn host(options: HostOptions) -> HostDevice {
     HostDevice::new(&HostOptions { threads: Some(2), ..options }).unwrap()
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
 }
 
 /// A device with a stream, memory of every space, and what the file should hold.
@@ -115,7 +105,7 @@ fn bytes_come_back_as_they_were_written() {
         let devices: [Arc<dyn Device>; 2] = [Arc::new(host(HostOptions::default())), Arc::new(chaos)];
         for (name, device) in ["host", "chaos"].into_iter().zip(devices) {
             let mut bench = Bench::new(device, &folder, 5 * MIB / 2);
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             for step in 0..16 {
                 bench.step(&mut random, &format!("{name}, seed {seed}, step {step}"));
             }
@@ -133,7 +123,7 @@ fn copies_in_flight_do_not_mix() {
     let streams = [(); 3].map(|()| device.create_stream("copies", 0).unwrap());
     let bytes: Vec<u8> = (0..size_bytes).map(|i| ((i * i) >> 9) as u8).collect();
     device.write_host(Region::new(block, 0, size_bytes), &bytes);
-    let (mut parts, mut offset, mut random) = (Vec::new(), 0, Random(5));
+    let (mut parts, mut offset, mut random) = (Vec::new(), 0, Random::new(5));
     while offset < size_bytes {
         let length = (1 + random.below(MIB)).min(size_bytes - offset);
         parts.push((offset, length));
@@ -261,5 +251,5 @@ fn a_slow_disk_takes_its_time_and_no_worker() {
     assert_eq!(bench.device.query_event(event), 0, "the fill waited for the disk");
     bench.device.wait_event(event, 1).unwrap();
     assert!(start.elapsed() >= Duration::from_millis(490), "2 MiB at 4 MiB/s took {:?}", start.elapsed());
-    bench.step(&mut Random(9), "after the slow copy");
+    bench.step(&mut Random::new(9), "after the slow copy");
 }

@@ -6,6 +6,7 @@ use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region,
 use forebay_device::null::{Lowered, LoweredCounts, NullDevice, NullProfile};
 use forebay_device::{Device, DeviceError};
 use forebay_sync::states::{Access, Resource, ResourceStates};
+use forebay_testing::Random;
 
 fn device(aliases: bool) -> NullDevice {
     let device = NullDevice::new(NullProfile::Direct3D12Like);
@@ -28,7 +29,7 @@ fn launch(stream: StreamId, reads: &[Region], writes: &[Region]) -> Command {
     let (reads, writes) = (reads.iter().map(bind).collect(), writes.iter().map(bind).collect());
     Command::Launch {
         stream,
-        launch: Box::new(Launch { kernel: Kernel::Copy, reads, writes, scratch: None, label: 0 }),
+        launch: Box::new(Launch { kernel: Kernel::Copy, reads, writes, workspace: None, label: 0 }),
     }
 }
 
@@ -144,13 +145,8 @@ fn other_profiles_have_no_states() {
 
 /// A list of launches, copies, fills and barriers over a few memories.
 fn random_list(seed: u64, streams: &[StreamId], memories: &[MemoryId]) -> Vec<Command> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut below = |limit: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 11) as usize % limit
-    };
+    let mut random = Random::new(seed);
+    let mut below = |limit: usize| random.index(limit);
     (0..24)
         .map(|_| {
             let stream = streams[below(streams.len())];

@@ -5,23 +5,12 @@
 use std::time::Instant;
 
 use forebay_memory::{Allocator, BlockId, PoolId};
+use forebay_testing::Random;
 
 /// Pairs in a batch: enough that reading the clock does not count.
 const BATCH: usize = 16;
 const BATCHES: usize = 20_000;
 const SEGMENT_BYTES: u64 = 1 << 30;
-
-/// Xorshift: the same numbers on every machine.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
-    }
-}
 
 /// How the sizes of requests are drawn.
 type Sizes = fn(&mut Random) -> u64;
@@ -34,7 +23,7 @@ fn mixed(random: &mut Random) -> u64 {
 
 /// As many sizes as a large network's tensors have.
 fn model(random: &mut Random) -> u64 {
-    let mut of_tensor = Random(0x9e37_79b9 * (1 + random.below(64)));
+    let mut of_tensor = Random::new(random.below(64));
     mixed(&mut of_tensor)
 }
 
@@ -89,7 +78,8 @@ impl Bench {
 }
 
 fn measure(name: &str, sizes: Sizes, pools: u64, live_count: usize) {
-    let mut bench = Bench { allocator: Allocator::new(256), random: Random(0x5eed), sizes, pools, live: Vec::new() };
+    let mut bench =
+        Bench { allocator: Allocator::new(256), random: Random::new(0x5eed), sizes, pools, live: Vec::new() };
     for _ in 0..live_count {
         let pair = bench.draw();
         let block = bench.allocate(pair);

@@ -123,17 +123,7 @@ mod tests {
     use super::*;
     use crate::placement::Piece;
     use forebay_base::ByteRange;
-
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, limit: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0 % limit
-        }
-    }
+    use forebay_testing::Random;
 
     fn random_items(random: &mut Random, count: u64, times: u64, sizes: u64) -> Vec<Item> {
         (0..count)
@@ -155,7 +145,7 @@ mod tests {
     #[test]
     fn placements_of_random_items_are_legal() {
         for seed in 1..200u64 {
-            let items = random_items(&mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)), 1 + seed % 40, 20, 100);
+            let items = random_items(&mut Random::new(seed), 1 + seed % 40, 20, 100);
             let placement = place(&items, None, Effort::default()).unwrap();
             assert_eq!(verify(&items, &placement), Ok(()), "seed {seed}");
             assert!(placement.height_bytes >= load_bound_bytes(&items), "seed {seed}");
@@ -199,7 +189,7 @@ mod tests {
     #[test]
     fn small_instances_are_placed_as_low_as_possible() {
         for seed in 1..400u64 {
-            let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let mut random = Random::new(seed);
             let items = random_plain_items(&mut random, 2 + seed % 5, 6, 12);
             let lowest = lowest_height(&items, &mut Vec::new());
             let placement = place(&items, None, Effort { passes: 0, nodes: 10_000 }).unwrap();
@@ -214,7 +204,7 @@ mod tests {
     #[test]
     fn the_tree_is_never_worse_and_the_same_in_every_run() {
         for seed in 1..12u64 {
-            let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let mut random = Random::new(seed);
             let items = random_plain_items(&mut random, 60, 30, 1000);
             let searched = |nodes| place(&items, None, Effort { passes: 16, nodes }).unwrap();
             let placement = searched(2_000);
@@ -287,7 +277,7 @@ mod tests {
 
     #[test]
     fn more_effort_is_never_worse() {
-        let items = random_items(&mut Random(99), 60, 30, 1000);
+        let items = random_items(&mut Random::new(99), 60, 30, 1000);
         let height = |passes| place(&items, None, Effort { passes, nodes: 0 }).unwrap().height_bytes;
         assert!(height(500) <= height(20) && height(20) <= height(0));
         assert_eq!(height(500), height(500));

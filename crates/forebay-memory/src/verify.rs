@@ -104,6 +104,7 @@ mod tests {
     use std::ops::Range;
 
     use super::*;
+    use forebay_testing::Random;
 
     fn piece(time: Range<u32>, start: u64, end: u64) -> Piece {
         Piece { time, bytes: ByteRange::new(start, end) }
@@ -135,11 +136,8 @@ mod tests {
 
     #[test]
     fn the_sweep_finds_an_overlap_where_comparing_every_pair_does() {
-        let mut state = 7u64;
-        let mut below = |limit: u64| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 33) % limit
-        };
+        let mut random = Random::new(7);
+        let mut below = |limit: u64| random.below(limit);
         let (mut clean, mut wrong) = (0, 0);
         for _ in 0..4000 {
             let mut random_piece = || {

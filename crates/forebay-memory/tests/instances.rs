@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use forebay_base::ByteRange;
 use forebay_memory::{load_bound_bytes, place, verify, Effort, Item, Piece, Placement};
+use forebay_testing::Random;
 
 fn plain(time: Range<u32>, size_bytes: u64, alignment_bytes: u64) -> Item {
     Item::new(alignment_bytes, vec![Piece { time, bytes: ByteRange::new(0, size_bytes) }])
@@ -47,16 +48,6 @@ fn minimalloc_instances_are_placed_within_their_capacity() {
     }
 }
 
-/// A sequence of numbers that is the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % limit
-    }
-}
-
 /// A rectangle of time and memory, cut again and again from edge to edge: the pieces fit without any waste.
 fn cut_rectangle(random: &mut Random, count: usize, duration: u32, size_bytes: u64) -> Vec<Item> {
     let mut pieces = vec![(0..duration, size_bytes)];
@@ -82,14 +73,14 @@ fn pieces_of_a_rectangle_are_placed_without_waste() {
     for seed in 1..=8u64 {
         let count = 50 + 20 * seed as usize;
         let size_bytes = 1 << 24;
-        let mut items = cut_rectangle(&mut Random(seed), count, 1000, size_bytes);
+        let mut items = cut_rectangle(&mut Random::new(seed), count, 1000, size_bytes);
         items.sort_by_key(|item| item.size_bytes() * 7919 % 1009);
         assert_eq!(load_bound_bytes(&items), size_bytes, "seed {seed}");
         placed(&format!("rectangle of {count} pieces"), &items, Some(size_bytes), Effort::THOROUGH);
     }
 }
 
-/// Training a U-Net: parameters all the time, activations from their layer to its gradient, gradients and scratch in
+/// Training a U-Net: parameters all the time, activations from their layer to its gradient, gradients and workspace in
 /// between, skips across levels. With `swapped`, large early activations leave the device in the middle.
 fn unet(levels: u32, layers: u32, swapped: bool) -> Vec<Item> {
     let total = 2 * levels * layers;
@@ -111,7 +102,7 @@ fn unet(levels: u32, layers: u32, swapped: bool) -> Vec<Item> {
             vec![Piece { time: forward..backward + 1, bytes: ByteRange::new(0, bytes) }]
         };
         items.push(Item::new(256, pieces));
-        // The activation before its normalisation, the gradient on its way down, the weights' gradient and scratch.
+        // The activation before its normalisation, the gradient on its way down, the weights' gradient and workspace.
         items.push(plain(forward..forward + 2, bytes, 256));
         items.push(plain(backward - 1..backward + 2, bytes, 256));
         items.push(plain(backward..steps, weights, 256));
@@ -133,7 +124,7 @@ fn training_traces_are_placed_within_two_percent_of_the_load() {
 
 #[test]
 fn three_thousand_items_are_placed_at_once() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let items: Vec<Item> = (0..3000)
         .map(|_| {
             let start = random.below(3000) as u32;
@@ -146,7 +137,7 @@ fn three_thousand_items_are_placed_at_once() {
 #[test]
 fn very_many_items_are_placed_before_anyone_loses_patience() {
     let count = 100_000;
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     let patient = |name: &str, items: &[Item]| {
         let started = Instant::now();
         let placement = placed(name, items, None, Effort::THOROUGH);

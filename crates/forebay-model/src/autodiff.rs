@@ -10,13 +10,12 @@ pub(crate) mod kernel;
 #[cfg(test)]
 mod tests;
 
-use forebay_base::DataType;
+use forebay_base::{DataType, Tensor};
 
 use crate::error::ModelError;
 use crate::graph::{Graph, Node, Operation, TensorType, ValueId};
 use crate::operator::{Gradient, GradientBuilder, NodeView};
-use crate::operators::composition::Action;
-use crate::tensor::Tensor;
+use crate::operators::decomposition::Action;
 
 pub(crate) use kernel::Application;
 

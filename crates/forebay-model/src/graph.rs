@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use forebay_base::{DataType, Kernel, TensorDesc, TensorError};
+use forebay_base::{DataType, Kernel, Tensor};
 
-use crate::tensor::Tensor;
+pub use forebay_base::TensorType;
 
 /// A value of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,42 +14,6 @@ pub struct ValueId(pub u32);
 /// A node of a graph: its place in [`Graph::nodes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
-
-/// Element type and sizes of a value. A scalar has no sizes; a size may be 0 (such values never reach a device).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorType {
-    /// Element type.
-    pub data_type: DataType,
-    /// Sizes in elements.
-    pub shape: Vec<u64>,
-}
-
-impl TensorType {
-    /// The type of `data_type` with `shape`.
-    pub fn new(data_type: DataType, shape: &[u64]) -> TensorType {
-        TensorType { data_type, shape: shape.to_vec() }
-    }
-
-    /// The packed descriptor of a tensor of this type on a device; a scalar becomes [1].
-    ///
-    /// # Errors
-    /// A size of 0, too many dimensions, or more bytes than 64 bits count.
-    pub fn packed(&self) -> Result<TensorDesc, TensorError> {
-        let sizes: &[u64] = if self.shape.is_empty() { &[1] } else { &self.shape };
-        TensorDesc::packed(self.data_type, sizes)
-    }
-
-    /// Number of elements, saturating.
-    pub fn count(&self) -> u64 {
-        self.shape.iter().fold(1u64, |product, &size| product.saturating_mul(size))
-    }
-}
-
-impl fmt::Display for TensorType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{:?}", self.data_type, self.shape)
-    }
-}
 
 /// A size as a model states it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -238,7 +202,7 @@ impl Graph {
     pub fn is_constant(&self, id: ValueId) -> bool {
         let Some(tensor) = self.initializers.get(&id) else { return false };
         self.constants.contains(&id)
-            || (!tensor.data_type.is_float() && !self.updates.iter().any(|update| update.state == id))
+            || (!tensor.data_type().is_float() && !self.updates.iter().any(|update| update.state == id))
     }
 
     /// Whether all outputs of a node are initializers: it was folded, and there is nothing left to compute.

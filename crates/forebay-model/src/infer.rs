@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use forebay_base::Tensor;
+
 use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Operation, TensorType, ValueId};
 use crate::operator::{NodeView, Operator};
-use crate::tensor::Tensor;
 
 /// A node is folded only if none of its outputs has more elements.
 const FOLDED_COUNT_MAX: u64 = 1 << 20;
@@ -63,7 +64,7 @@ fn infer_and_fold(graph: &mut Graph, node: usize, folded_bytes: &mut u64) -> Res
         let Some(output) = output else { continue };
         graph.value_mut(output).ty = Some(ty);
         if let Some(tensors) = &tensors {
-            *folded_bytes += tensors[i].bytes.len() as u64;
+            *folded_bytes += tensors[i].bytes().len() as u64;
             graph.initializers.insert(output, tensors[i].clone());
             graph.constants.insert(output);
         }
@@ -101,9 +102,9 @@ fn fold(
     let Some(tensors) = evaluate(view, &inputs)? else { return Ok(None) };
     for (i, ty) in types.iter().enumerate().filter(|&(i, _)| matches!(view.node.outputs.get(i), Some(Some(_)))) {
         match tensors.get(i) {
-            Some(tensor) if tensor.data_type == ty.data_type && tensor.shape == ty.shape => {}
+            Some(tensor) if tensor.data_type() == ty.data_type && tensor.shape() == ty.shape => {}
             Some(tensor) => {
-                let found = TensorType::new(tensor.data_type, &tensor.shape);
+                let found = TensorType::new(tensor.data_type(), tensor.shape());
                 return Err(view.error(format!("output {i} folds to {found}, but its type is {ty}")));
             }
             None => return Ok(None),

@@ -25,7 +25,6 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`tensor`] | constant tensors |
 //! | [`graph`] | values, nodes, the graph |
 //! | [`error`] | what can be wrong with a model |
 //! | [`operator`] | what an operator's row in the table offers, and the contexts its functions work in |
@@ -46,10 +45,9 @@ pub mod onnx;
 pub mod operator;
 pub mod operators;
 pub mod program;
-pub mod tensor;
 pub mod training;
 
 pub use error::ModelError;
+pub use forebay_base::Tensor;
 pub use graph::{Graph, Node, NodeId, Operation, TensorType, ValueId};
 pub use program::Program;
-pub use tensor::Tensor;

@@ -1,12 +1,11 @@
 //! What an operator's row in the table offers, and the contexts that its functions work in.
 
-use forebay_base::{DataType, Kernel};
+use forebay_base::{DataType, Kernel, Tensor};
 
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::lower::Lowering;
-use crate::operators::composition::{takes_narrow, widened};
-use crate::tensor::Tensor;
+use crate::operators::decomposition::{takes_16_bit, widened};
 
 /// One row of the table: everything that is known about one operator.
 pub struct Operator {
@@ -134,7 +133,7 @@ impl<'a> NodeView<'a> {
         let tensor = self
             .constant(i)
             .ok_or_else(|| self.error(format!("input {i} must be constant, because shapes depend on it")))?;
-        tensor.to_i64().ok_or_else(|| self.error(format!("input {i} must hold integers, not {}", tensor.data_type)))
+        tensor.to_i64().ok_or_else(|| self.error(format!("input {i} must hold integers, not {}", tensor.data_type())))
     }
 
     /// An attribute.
@@ -255,7 +254,7 @@ impl GradientBuilder<'_> {
     /// computed in float32, and converted back.
     pub fn kernel(&mut self, name: &str, kernel: Kernel, inputs: &[ValueId], outputs: &[TensorType]) -> Vec<ValueId> {
         let types: Vec<TensorType> = inputs.iter().map(|&input| self.ty(input)).collect();
-        if takes_narrow(&kernel) || types.iter().all(|ty| widened(ty) == *ty) {
+        if takes_16_bit(&kernel) || types.iter().all(|ty| widened(ty) == *ty) {
             return self.append(name, kernel, inputs, outputs);
         }
         let wide: Vec<ValueId> = inputs.iter().zip(&types).map(|(&input, ty)| self.cast(input, &widened(ty))).collect();

@@ -5,10 +5,9 @@ use std::fmt;
 
 use forebay_base::kernel::facts::OperandRef;
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
-use forebay_base::{ByteRange, Kernel, TensorDesc};
+use forebay_base::{ByteRange, Kernel, Tensor, TensorDesc};
 
 use crate::error::ModelError;
-use crate::tensor::Tensor;
 
 /// A logical buffer of a program: its place in [`Program::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,8 +75,8 @@ pub struct ProgramLaunch {
     pub reads: Vec<Operand>,
     /// Outputs in the kernel's order. An update in place names the same operand as the read.
     pub writes: Vec<Operand>,
-    /// Temporary bytes that the device asks for ([`Program::set_scratch`]).
-    pub scratch_bytes: u64,
+    /// Temporary bytes that the device asks for ([`Program::set_workspace`]).
+    pub workspace_bytes: u64,
 }
 
 impl ProgramLaunch {
@@ -142,18 +141,18 @@ impl Program {
         sizes.fold(0, u64::saturating_add)
     }
 
-    /// Sets each launch's scratch to what `ask` (a device) says for it, given the descriptors of its inputs and outputs. After
+    /// Sets each launch's workspace to what `ask` (a device) says for it, given the descriptors of its inputs and outputs. After
     /// fusion, and before anything is known about budgets.
     ///
     /// # Errors
     /// The first that `ask` gives.
-    pub fn set_scratch<E>(
+    pub fn set_workspace<E>(
         &mut self,
         ask: impl Fn(&ProgramLaunch, &[TensorDesc], &[TensorDesc]) -> Result<u64, E>,
     ) -> Result<(), E> {
         let descs = |operands: &[Operand]| operands.iter().map(|operand| operand.desc.clone()).collect::<Vec<_>>();
         for launch in &mut self.launches {
-            launch.scratch_bytes = ask(launch, &descs(&launch.reads), &descs(&launch.writes))?;
+            launch.workspace_bytes = ask(launch, &descs(&launch.reads), &descs(&launch.writes))?;
         }
         Ok(())
     }

@@ -10,12 +10,12 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use forebay_base::{DataType, Kernel};
+use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
+use forebay_base::{DataType, Kernel, Tensor};
 
 use crate::autodiff::gradients;
 use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueId};
-use crate::tensor::Tensor;
 
 /// What is minimised.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +30,13 @@ pub enum Loss {
     },
     /// Mean of (prediction - target)^2. Targets are of the prediction's type.
     MeanSquaredError,
+}
+
+impl Default for Loss {
+    /// Softmax cross-entropy along axis 1; every label counts.
+    fn default() -> Loss {
+        Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None }
+    }
 }
 
 /// How parameters follow their gradients.
@@ -63,6 +70,57 @@ pub enum Optimizer {
     },
 }
 
+impl Optimizer {
+    /// What a training step is fed as its hyperparameters: the elements that [`Kernel::Sgd`] or [`Kernel::Adam`] read.
+    pub fn hyperparameters(&self) -> Vec<f32> {
+        match *self {
+            Optimizer::Sgd { learning_rate, momentum, weight_decay, .. } => {
+                SgdHyperparameters { learning_rate, momentum, weight_decay }.elements().to_vec()
+            }
+            Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, .. } => {
+                AdamHyperparameters { learning_rate, beta1, beta2, epsilon, weight_decay }.elements().to_vec()
+            }
+        }
+    }
+
+    /// Whether a step that was planned for one of the two optimizers does what the other asks for, once it is fed the other's
+    /// hyperparameters: the same rule with the same state per parameter.
+    pub fn has_the_plan_of(&self, other: &Optimizer) -> bool {
+        match (self, other) {
+            (
+                Optimizer::Sgd { momentum: a, nesterov: a_nesterov, .. },
+                Optimizer::Sgd { momentum: b, nesterov: b_nesterov, .. },
+            ) => (*a == 0.0) == (*b == 0.0) && a_nesterov == b_nesterov,
+            (Optimizer::Adam { decoupled: a, .. }, Optimizer::Adam { decoupled: b, .. }) => a == b,
+            _ => false,
+        }
+    }
+
+    /// Gradient descent without momentum and decay.
+    pub fn sgd(learning_rate: f32) -> Optimizer {
+        Optimizer::Sgd { learning_rate, momentum: 0.0, nesterov: false, weight_decay: 0.0 }
+    }
+
+    /// Adam with its usual constants (0.9, 0.999, 1e-8), without decay.
+    pub fn adam(learning_rate: f32) -> Optimizer {
+        let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
+        Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay: 0.0, decoupled: false }
+    }
+
+    /// AdamW: Adam with its usual constants, and decoupled decay of 0.01.
+    pub fn adamw(learning_rate: f32) -> Optimizer {
+        let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
+        Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay: 0.01, decoupled: true }
+    }
+}
+
+impl Default for Optimizer {
+    /// Gradient descent with a step size of 0.01.
+    fn default() -> Optimizer {
+        Optimizer::sgd(0.01)
+    }
+}
+
 /// Which parameters decay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecayRule {
@@ -73,7 +131,16 @@ pub enum DecayRule {
 }
 
 /// How to train.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// ```
+/// use forebay_model::training::{Loss, Optimizer, TrainingOptions};
+///
+/// let mut options = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::sgd(0.05));
+/// options.freeze.push("conv1.*".to_string());
+/// assert_eq!(TrainingOptions::default().loss, Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None });
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct TrainingOptions {
     /// What is minimised.
     pub loss: Loss,
@@ -91,6 +158,13 @@ pub struct TrainingOptions {
     pub gradient_outputs: bool,
 }
 
+impl TrainingOptions {
+    /// Training of everything that can be trained.
+    pub fn new(loss: Loss, optimizer: Optimizer) -> TrainingOptions {
+        TrainingOptions { loss, optimizer, ..TrainingOptions::default() }
+    }
+}
+
 /// A training step as a graph.
 #[derive(Clone, Debug)]
 pub struct TrainingGraph {
@@ -102,8 +176,10 @@ pub struct TrainingGraph {
     pub prediction: ValueId,
     /// Graph input: the labels or targets.
     pub labels: ValueId,
-    /// Graph input, int64 [1]: the number of the step, from 1. Only where Adam or dropout need it.
+    /// Graph input, int64 \[2]: the number of the step, from 1, and the seed. Only where Adam or dropout need it.
     pub step: Option<ValueId>,
+    /// Graph input, float32: [`Optimizer::hyperparameters`].
+    pub hyperparameters: ValueId,
     /// What trains, in the order of the initializers.
     pub parameters: Vec<ValueId>,
     /// The optimizer's state, each with the parameter that it belongs to.
@@ -138,7 +214,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
     let prediction = prediction(&graph, options.loss_output.as_deref())?;
     graph.outputs = vec![prediction];
     graph.drop_dead_nodes();
-    let mut mode = mode::enter(&mut graph, options.seed)?;
+    let mut mode = mode::enter(&mut graph)?;
     let (loss, labels) = append_loss(&mut graph, prediction, &options.loss)?;
     let candidates = candidates(&graph, &mode.statistics, &options.freeze)?;
     let gradients = gradients(&mut graph, loss, &candidates)?;
@@ -155,7 +231,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
     }
     graph.nodes.append(&mut mode.update_nodes);
     graph.updates.append(&mut mode.updates);
-    let optimizer_state = append_optimizer(&mut graph, &mut mode, &trained, options);
+    let (optimizer_state, hyperparameters) = append_optimizer(&mut graph, &mut mode, &trained, options);
     graph.drop_dead_nodes();
     Ok(TrainingGraph {
         graph,
@@ -163,6 +239,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
         prediction,
         labels,
         step: mode.step,
+        hyperparameters,
         parameters: trained.into_iter().map(|(parameter, _)| parameter).collect(),
         optimizer_state,
         running_statistics: mode.statistics.into_iter().collect(),
@@ -248,7 +325,7 @@ fn candidates(graph: &Graph, statistics: &BTreeSet<ValueId>, freeze: &[String]) 
     }
     let is_frozen = |id: ValueId| freeze.iter().any(|pattern| pattern::matches(pattern, &graph.value(id).name));
     let trains = |id: &ValueId| {
-        let is_float = graph.initializers[id].data_type == DataType::Float32;
+        let is_float = graph.initializers[id].data_type() == DataType::Float32;
         is_float && !statistics.contains(id) && !is_frozen(*id)
     };
     Ok(weights.into_iter().filter(trains).collect())
@@ -270,13 +347,21 @@ fn append_gradient_outputs(graph: &mut Graph, trained: &[(ValueId, ValueId)]) {
     }
 }
 
-/// Adds the optimizer's nodes, state and updates; the state with its parameters.
+/// Name of the graph input that holds the optimizer's hyperparameters.
+const HYPERPARAMETERS_NAME: &str = "forebay.hyperparameters";
+
+/// Adds the optimizer's nodes, state and updates. The state with its parameters, and the input of the hyperparameters.
 fn append_optimizer(
     graph: &mut Graph,
     mode: &mut mode::TrainingMode,
     trained: &[(ValueId, ValueId)],
     options: &TrainingOptions,
-) -> Vec<(ValueId, ValueId)> {
+) -> (Vec<(ValueId, ValueId)>, ValueId) {
+    let count = options.optimizer.hyperparameters().len() as u64;
+    let ty = TensorType::new(DataType::Float32, &[count]);
+    let hyperparameters = graph.add_value(HYPERPARAMETERS_NAME, Some(ty));
+    graph.value_mut(hyperparameters).declared = Some((DataType::Float32, vec![Dimension::Known(count)]));
+    graph.inputs.push(hyperparameters);
     let is_decoupled = matches!(options.optimizer, Optimizer::Adam { decoupled: true, .. });
     let rule = options.decay.unwrap_or(if is_decoupled { DecayRule::MatricesOnly } else { DecayRule::All });
     let mut states = Vec::new();
@@ -285,7 +370,7 @@ fn append_optimizer(
         let decays = rule == DecayRule::All || ty.shape.len() >= 2;
         let (kernel, suffixes) = optimizer_kernel(&options.optimizer, decays);
         let name = graph.value(parameter).name.clone();
-        let zeros = vec![0u8; graph.initializers[&parameter].bytes.len()];
+        let zeros = vec![0u8; graph.initializers[&parameter].bytes().len()];
         let mut in_place = vec![parameter];
         for suffix in suffixes {
             let zeros = Tensor::new(ty.data_type, &ty.shape, zeros.clone()).expect("the parameter's own size");
@@ -298,6 +383,7 @@ fn append_optimizer(
         if matches!(kernel, Kernel::Adam { .. }) {
             inputs.push(Some(mode.step(graph)));
         }
+        inputs.push(Some(hyperparameters));
         let mut outputs = Vec::with_capacity(in_place.len());
         for state in in_place {
             let value = graph.add_value(&format!("{}.next", graph.value(state).name.clone()), Some(ty.clone()));
@@ -306,7 +392,7 @@ fn append_optimizer(
         }
         graph.nodes.push(Node { name, operation: Operation::Kernel(kernel), inputs, outputs });
     }
-    states
+    (states, hyperparameters)
 }
 
 /// Names of the state that optimizers keep per parameter.
@@ -320,17 +406,11 @@ pub fn state_of(name: &str) -> Option<&str> {
 
 /// The kernel of an optimizer, and the names of the state that it keeps per parameter.
 fn optimizer_kernel(optimizer: &Optimizer, decays: bool) -> (Kernel, &'static [&'static str]) {
-    let decay = |weight_decay: f32| if decays { weight_decay } else { 0.0 };
     match *optimizer {
-        Optimizer::Sgd { learning_rate, momentum, nesterov, weight_decay } => {
-            let weight_decay = decay(weight_decay);
+        Optimizer::Sgd { momentum, nesterov, .. } => {
             let state: &[&str] = if momentum == 0.0 { &[] } else { &STATES[..1] };
-            (Kernel::Sgd { learning_rate, momentum, weight_decay, nesterov }, state)
+            (Kernel::Sgd { nesterov, decays }, state)
         }
-        Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled } => {
-            let weight_decay = decay(weight_decay);
-            let kernel = Kernel::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled };
-            (kernel, &STATES[1..])
-        }
+        Optimizer::Adam { decoupled, .. } => (Kernel::Adam { decoupled, decays }, &STATES[1..]),
     }
 }

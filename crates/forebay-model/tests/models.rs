@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_model::program::Role;
 use forebay_model::{infer, lower, onnx, Graph, ModelError, Program};
+use forebay_testing::Random;
 
 fn light(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/light/light_{name}.onnx"))
@@ -98,13 +99,8 @@ fn every_truncation_is_an_error_or_a_model() {
 #[test]
 fn flipped_bytes_never_panic() {
     let original = std::fs::read(light("bvlc_alexnet")).unwrap();
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut next = |bound: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % bound as u64) as usize
-    };
+    let mut random = Random::new(0);
+    let mut next = |bound: usize| random.index(bound);
     for round in 0..10_000 {
         let mut bytes = original.clone();
         for _ in 0..1 + next(4) {

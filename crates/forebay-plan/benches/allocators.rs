@@ -81,18 +81,10 @@ fn program(path: &Path) -> Result<Program, Box<dyn Error>> {
     let mut graph = model.graph;
     infer::infer(&mut graph, Some(8)).or_else(|_| infer::infer(&mut graph, None))?;
     let output = graph.outputs.first().map(|&output| graph.value(output).name.clone());
-    let training = training_graph(
-        &graph,
-        &TrainingOptions {
-            loss: Loss::MeanSquaredError,
-            loss_output: output,
-            optimizer: Optimizer::Sgd { learning_rate: 0.01, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
-            decay: None,
-            freeze: Vec::new(),
-            seed: 0,
-            gradient_outputs: false,
-        },
-    )?;
+    let optimizer = Optimizer::Sgd { learning_rate: 0.01, momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+    let mut options = TrainingOptions::new(Loss::MeanSquaredError, optimizer);
+    options.loss_output = output;
+    let training = training_graph(&graph, &options)?;
     let parameters = training.parameters.iter().copied().collect();
     Ok(fuse(lower::lower(&training.graph, &parameters)?))
 }

@@ -2,6 +2,7 @@
 
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, Operand, Port, Program, ProgramLaunch, Role};
+pub(crate) use forebay_testing::Random;
 
 /// Builds programs of packed float32 buffers, launch by launch.
 #[derive(Default)]
@@ -50,7 +51,7 @@ impl ProgramBuilder {
             kernel,
             reads: reads.iter().map(|&buffer| self.operand(buffer)).collect(),
             writes: writes.iter().map(|&buffer| self.operand(buffer)).collect(),
-            scratch_bytes: 0,
+            workspace_bytes: 0,
         };
         self.program.launches.push(launch);
     }
@@ -69,27 +70,6 @@ impl ProgramBuilder {
     }
 }
 
-/// A small generator of random numbers (xorshift), seeded.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-
-    /// True once in `times`.
-    pub fn once_in(&mut self, times: u64) -> bool {
-        self.below(times) == 0
-    }
-}
-
 /// The limits of a device with tiles of 4 KiB.
 pub(crate) fn limits() -> forebay_base::Limits {
     forebay_base::Limits {
@@ -102,35 +82,44 @@ pub(crate) fn limits() -> forebay_base::Limits {
         offset_alignment_bytes: 16,
         tensor_elements_max: u64::MAX,
         copy_streams: true,
-        copies_use_lanes: false,
-        lanes: 2,
+        copies_use_workers: false,
+        workers: 2,
     }
 }
 
-/// A training-like program: a chain forward with skips, a chain backward that uses the forward values, updates at the end.
+/// A training-like program with random sizes, skips and constants.
 pub(crate) fn random_training_program(random: &mut Random, depth: usize) -> Program {
+    let size_bytes = (1 + random.below(40)) * 64 * 1024;
+    let layers: Vec<(Role, usize)> = (0..depth)
+        .map(|layer| (if random.once_in(4) { Role::Constant } else { Role::Parameter }, random.index(layer + 1)))
+        .collect();
+    training_program(size_bytes, &layers)
+}
+
+/// A training-like program: a chain forward with skips, a chain backward that uses the forward values, updates at the end. Each
+/// layer says what its weight is, and which earlier layer's result it reads (0: the input).
+pub(crate) fn training_program(size_bytes: u64, layers: &[(Role, usize)]) -> Program {
     use forebay_base::kernel::Activation;
     use forebay_base::kernel::{BinaryOp, UnaryOp};
     let mut build = ProgramBuilder::default();
-    let size_bytes = (1 + random.below(40)) * 64 * 1024;
     let add = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
     let mut values = vec![build.input("x", size_bytes)];
     let mut parameters = Vec::new();
-    for layer in 0..depth {
-        let role = if random.below(4) == 0 { Role::Constant } else { Role::Parameter };
+    for (layer, &(role, skip)) in layers.iter().enumerate() {
         let parameter = build.persistent(&format!("w{layer}"), size_bytes, role);
         let value = build.temporary(&format!("v{layer}"), size_bytes);
-        let skip = values[random.below(values.len() as u64) as usize];
-        build.launch(add.clone(), &[skip, parameter], &[value]);
+        build.launch(add.clone(), &[values[skip], parameter], &[value]);
         let activated = build.temporary(&format!("a{layer}"), size_bytes);
         build.launch(Kernel::Unary(UnaryOp::Relu), &[value], &[activated]);
         parameters.push((parameter, role, value, activated));
         values.push(activated);
     }
+    let output = values[layers.len()];
     let mut gradient = build.temporary("d", size_bytes);
     let loss = build.temporary("loss", 64);
-    build.launch(Kernel::MeanSquaredError, &[values[depth], values[0]], &[loss]);
-    build.launch(Kernel::MeanSquaredErrorGradient, &[loss, values[depth], values[0]], &[gradient]);
+    build.launch(Kernel::MeanSquaredError, &[output, values[0]], &[loss]);
+    build.launch(Kernel::MeanSquaredErrorGradient, &[loss, output, values[0]], &[gradient]);
+    let hyperparameters = build.input("hyperparameters", 64);
     let mut updates = Vec::new();
     for (layer, &(parameter, role, value, activated)) in parameters.iter().enumerate().rev() {
         let before = build.temporary(&format!("db{layer}"), size_bytes);
@@ -147,8 +136,8 @@ pub(crate) fn random_training_program(random: &mut Random, depth: usize) -> Prog
     build.start_updates();
     for (layer, parameter, by_parameter) in updates {
         let velocity = build.persistent(&format!("w{layer}.velocity"), size_bytes, Role::State);
-        let sgd = Kernel::Sgd { learning_rate: 0.1, momentum: 0.9, weight_decay: 0.0, nesterov: false };
-        build.launch(sgd, &[parameter, by_parameter, velocity], &[parameter, velocity]);
+        let sgd = Kernel::Sgd { nesterov: false, decays: true };
+        build.launch(sgd, &[parameter, by_parameter, velocity, hyperparameters], &[parameter, velocity]);
     }
     build.finish(&[loss])
 }

@@ -1,6 +1,6 @@
 //! What an eager launch costs the host.
 //!
-//! `cargo bench -p forebay-runtime --bench eager` prints nanoseconds per call: the median of several rounds. Beside it, where
+//! `cargo bench -p forebay-runtime --bench eager` prints nanoseconds per call: the median of several rounds. Next to it, where
 //! Python has torch, PyTorch's own addition of as many numbers on one thread, whose time is nearly all overhead, too.
 
 use std::error::Error;
@@ -11,8 +11,8 @@ use std::time::Instant;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::Device;
-use forebay_model::Tensor as HostTensor;
-use forebay_runtime::eager::{Context, ContextOptions, Event, Stream, Tensor};
+use forebay_model::Tensor;
+use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, Event, Stream};
 
 const CALLS: u32 = 20_000;
 const ROUNDS: usize = 7;
@@ -60,8 +60,8 @@ fn report(name: &str, mut round: impl FnMut() -> Result<(), Box<dyn Error>>) -> 
     Ok(())
 }
 
-fn ones(context: &Context) -> Result<Tensor, Box<dyn Error>> {
-    Ok(Tensor::from_host(context, &HostTensor::from_f32(&[ELEMENTS], &[1.0; ELEMENTS as usize]))?)
+fn ones(context: &Context) -> Result<DeviceTensor, Box<dyn Error>> {
+    Ok(DeviceTensor::from_host(context, &Tensor::from_f32(&[ELEMENTS], &[1.0; ELEMENTS as usize]))?)
 }
 
 fn on_null(name: &str, record: bool) -> Result<(), Box<dyn Error>> {

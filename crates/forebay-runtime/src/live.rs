@@ -43,11 +43,11 @@ impl ByteSet {
 }
 
 /// By launch label: device bytes that are needed while that launch runs. A byte is needed from its writing to its last
-/// reading; persistent tensors' homes are needed at the end of the step.
+/// reading; persistent tensors' backing locations are needed at the end of the step.
 pub fn live_bytes_by_label(plan: &Plan) -> BTreeMap<u32, u64> {
     let on_device = |region: &Region| matches!(plan.memory(region.memory).space, Space::Device(_));
     let mut live = ByteSet::default();
-    for (_, region) in plan.persistent.iter().flat_map(|home| &home.pieces) {
+    for (_, region) in plan.persistent.iter().flat_map(|backing| &backing.pieces) {
         if on_device(region) {
             live.insert(*region);
         }
@@ -75,17 +75,13 @@ pub fn live_bytes_by_label(plan: &Plan) -> BTreeMap<u32, u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_testing::Random;
 
     /// The set agrees with a plain list of bytes under random insertions and removals.
     #[test]
     fn byte_set_agrees_with_a_naive_one() {
-        let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        let mut random = |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut generator = Random::new(0);
+        let mut random = |below: u64| generator.below(below);
         let mut set = ByteSet::default();
         let mut naive = [[false; 64]; 2];
         for round in 0..4000 {

@@ -8,8 +8,8 @@ use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::Device;
 use forebay_model::graph::Attribute;
-use forebay_model::Tensor as HostTensor;
-use forebay_runtime::eager::{Context, ContextOptions, Event, Input, Stream, Tensor};
+use forebay_model::Tensor;
+use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, Event, Input, Stream};
 use forebay_runtime::RuntimeError;
 
 fn host() -> Arc<HostDevice> {
@@ -24,12 +24,12 @@ fn context() -> Context {
     Context::new(host(), &recording()).unwrap()
 }
 
-fn values(tensor: &Tensor) -> Vec<f32> {
+fn values(tensor: &DeviceTensor) -> Vec<f32> {
     tensor.to_host().unwrap().to_f32().unwrap()
 }
 
-fn ones(context: &Context, count: u64) -> Tensor {
-    Tensor::from_host(context, &HostTensor::from_f32(&[count], &vec![1.0; count as usize])).unwrap()
+fn ones(context: &Context, count: u64) -> DeviceTensor {
+    DeviceTensor::from_host(context, &Tensor::from_f32(&[count], &vec![1.0; count as usize])).unwrap()
 }
 
 /// Commands of a kind that a null device got.
@@ -40,7 +40,7 @@ fn count(device: &NullDevice, wanted: fn(&Command) -> bool) -> usize {
 #[test]
 fn operators_compute_what_they_should() {
     let context = context();
-    let a = Tensor::from_host(&context, &HostTensor::from_f32(&[2, 3], &[1.0, -2.0, 3.0, -4.0, 5.0, -6.0])).unwrap();
+    let a = DeviceTensor::from_host(&context, &Tensor::from_f32(&[2, 3], &[1.0, -2.0, 3.0, -4.0, 5.0, -6.0])).unwrap();
     assert_eq!(values(&a.relu().unwrap()), [1.0, 0.0, 3.0, 0.0, 5.0, 0.0]);
     assert_eq!(values(&a.add(1.0).unwrap().mul(&a).unwrap()), [2.0, 2.0, 12.0, 12.0, 30.0, 30.0]);
     assert_eq!(values(&a.matmul(&a.transpose(&[1, 0]).unwrap()).unwrap()), [14.0, -32.0, -32.0, 77.0]);
@@ -51,7 +51,7 @@ fn operators_compute_what_they_should() {
     let padded = context
         .operation("Pad")
         .input(&a)
-        .input(HostTensor::from_i64(&[4], &[0, 1, 0, 0]))
+        .input(Tensor::from_i64(&[4], &[0, 1, 0, 0]))
         .input(Input::None)
         .attribute("mode", Attribute::String("constant".to_string()))
         .run_single()
@@ -60,7 +60,7 @@ fn operators_compute_what_they_should() {
     let parts = context
         .operation("Split")
         .input(&a)
-        .input(HostTensor::from_i64(&[2], &[1, 2]))
+        .input(Tensor::from_i64(&[2], &[1, 2]))
         .attribute("axis", Attribute::Int(1))
         .run(2)
         .unwrap();
@@ -72,10 +72,10 @@ fn operators_compute_what_they_should() {
 fn large_arrays_go_there_and_back() {
     let context = context();
     let numbers: Vec<f32> = (0..3_000_001).map(|i| i as f32).collect();
-    let there = Tensor::from_host(&context, &HostTensor::from_f32(&[3_000_001], &numbers)).unwrap();
+    let there = DeviceTensor::from_host(&context, &Tensor::from_f32(&[3_000_001], &numbers)).unwrap();
     assert!(values(&there) == numbers);
-    let zeros = Tensor::zeros(&context, forebay_base::DataType::UInt8, &[3]).unwrap();
-    assert_eq!(zeros.to_host().unwrap().bytes[..], [0; 3]);
+    let zeros = DeviceTensor::zeros(&context, forebay_base::DataType::UInt8, &[3]).unwrap();
+    assert_eq!(zeros.to_host().unwrap().bytes()[..], [0; 3]);
     assert!(context.device().usage().host_bytes < 16 << 20, "arrays go in pieces");
     context.check().unwrap();
 }
@@ -120,7 +120,7 @@ fn what_cannot_be_is_refused_in_words() {
     assert!(text(a.reshape(&[3]).unwrap_err()).contains("Reshape"));
     assert!(text(a.copy_from(&ones(&one, 3)).unwrap_err()).contains("cannot be copied"));
     assert!(text(one.operation("Frobnicate").run_single().unwrap_err()).contains("Frobnicate"));
-    assert!(matches!(Tensor::zeros(&one, a.data_type(), &[0]), Err(RuntimeError::Tensor { .. })));
+    assert!(matches!(DeviceTensor::zeros(&one, a.data_type(), &[0]), Err(RuntimeError::Tensor { .. })));
     assert_eq!(values(&a), [1.0; 4], "refusals leave everything usable");
 }
 
@@ -245,7 +245,7 @@ fn when_memory_runs_out_the_error_has_the_numbers() {
     let options = ContextOptions { device_memory_bytes: Some(4 << 20), ..recording() };
     let context = Context::new(host(), &options).unwrap();
     let kept = ones(&context, 3 << 18);
-    let error = Tensor::zeros(&context, kept.data_type(), &[1 << 19]).unwrap_err();
+    let error = DeviceTensor::zeros(&context, kept.data_type(), &[1 << 19]).unwrap_err();
     let RuntimeError::OutOfMemory(details) = &error else { panic!("{error}") };
     assert_eq!((details.requested_bytes, details.cap_bytes), (2 << 20, Some(4 << 20)));
     assert_eq!(details.holders, [("from_host".to_string(), 3 << 20)]);
@@ -253,7 +253,10 @@ fn when_memory_runs_out_the_error_has_the_numbers() {
         assert!(error.to_string().contains(part), "{error}");
     }
     drop(kept);
-    assert!(Tensor::zeros(&context, forebay_base::DataType::Float32, &[1 << 20]).is_ok(), "segments are given back");
+    assert!(
+        DeviceTensor::zeros(&context, forebay_base::DataType::Float32, &[1 << 20]).is_ok(),
+        "segments are given back"
+    );
 }
 
 #[test]
@@ -261,9 +264,9 @@ fn memory_goes_back_to_the_device() {
     let device = host();
     let context = Context::new(device.clone(), &recording()).unwrap();
     let stream = Stream::new(&context, 0).unwrap();
-    let tensors: Vec<Tensor> = (1..20).map(|i| ones(&context, i * 50_000)).collect();
+    let tensors: Vec<DeviceTensor> = (1..20).map(|i| ones(&context, i * 50_000)).collect();
     stream.wait_stream(&context.default_stream()).unwrap();
-    let sums: Vec<Tensor> = {
+    let sums: Vec<DeviceTensor> = {
         let _entered = stream.enter();
         tensors.iter().map(|tensor| tensor.add(1.0).unwrap().sum().unwrap()).collect()
     };

@@ -7,9 +7,9 @@ use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::Device;
-use forebay_model::Tensor as HostTensor;
+use forebay_model::Tensor;
 use forebay_runtime::eager::managed::Policy;
-use forebay_runtime::eager::{Context, ContextOptions, ManagedMemory, ManagedOptions, Slice, Stream, Tensor};
+use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, ManagedMemory, ManagedOptions, Slice, Stream};
 use forebay_runtime::RuntimeError;
 
 const MIB: u64 = 1 << 20;
@@ -90,7 +90,7 @@ fn a_slice_outlives_the_tensor_that_it_was_cut_from() {
     for device in devices() {
         let context = context(device);
         let values: Vec<f32> = (0..256).map(|i| i as f32).collect();
-        let tensor = Tensor::from_host(&context, &HostTensor::from_f32(&[4, 64], &values)).unwrap();
+        let tensor = DeviceTensor::from_host(&context, &Tensor::from_f32(&[4, 64], &values)).unwrap();
         let row = tensor.slice().part(256..512).unwrap().tensor(DataType::Float32, &[64]).unwrap();
         drop(tensor);
         let sum = row.add(1.0).unwrap();
@@ -103,11 +103,11 @@ fn a_slice_outlives_the_tensor_that_it_was_cut_from() {
 fn many_tensors_are_read_with_one_wait() {
     let device = Arc::new(NullDevice::new(NullProfile::Tiled));
     let context = context(device.clone());
-    let tensors: Vec<Tensor> =
-        (1..100).map(|size| Tensor::zeros(&context, DataType::UInt8, &[size]).unwrap()).collect();
+    let tensors: Vec<DeviceTensor> =
+        (1..100).map(|size| DeviceTensor::zeros(&context, DataType::UInt8, &[size]).unwrap()).collect();
     let before = device.commands().len();
     let arrays = context.to_host(&tensors.iter().collect::<Vec<_>>()).unwrap();
-    assert!(arrays.iter().zip(1..).all(|(array, size)| array.shape == [size] && array.bytes.len() as u64 == size));
+    assert!(arrays.iter().zip(1..).all(|(array, size)| array.shape() == [size] && array.bytes().len() as u64 == size));
     let records =
         device.commands()[before..].iter().filter(|command| matches!(command, Command::Record { .. })).count();
     assert_eq!(records, 1);
@@ -117,28 +117,33 @@ fn many_tensors_are_read_with_one_wait() {
 fn all_elements_get_one_value() {
     for device in devices() {
         let context = context(device);
-        let full = |value: &HostTensor| {
-            let tensor = Tensor::full(&context, &[3, 5], value).unwrap();
+        let full = |value: &Tensor| {
+            let tensor = DeviceTensor::full(&context, &[3, 5], value).unwrap();
             let read = tensor.to_host().unwrap();
-            assert_eq!((read.shape, read.bytes), (vec![3, 5], value.bytes.repeat(15).into()), "{:?}", value.data_type);
+            assert_eq!(
+                (read.shape(), read.bytes()),
+                (&[3, 5][..], &value.bytes().repeat(15)[..]),
+                "{:?}",
+                value.data_type()
+            );
             tensor
         };
         for value in [
-            HostTensor::from_f32(&[], &[1.5]),
-            HostTensor::from_i64(&[1], &[-1]),
-            HostTensor::from_i64(&[], &[1 << 40]),
-            HostTensor::new(DataType::UInt8, &[], vec![7]).unwrap(),
-            HostTensor::new(DataType::Float64, &[], 0.1f64.to_le_bytes().to_vec()).unwrap(),
+            Tensor::from_f32(&[], &[1.5]),
+            Tensor::from_i64(&[1], &[-1]),
+            Tensor::from_i64(&[], &[1 << 40]),
+            Tensor::new(DataType::UInt8, &[], vec![7]).unwrap(),
+            Tensor::new(DataType::Float64, &[], 0.1f64.to_le_bytes().to_vec()).unwrap(),
         ] {
             full(&value);
         }
-        let tensor = full(&HostTensor::from_i64(&[], &[5]));
+        let tensor = full(&Tensor::from_i64(&[], &[5]));
         for value in [i64::MIN, 0, 6] {
-            tensor.fill(&HostTensor::from_i64(&[], &[value])).unwrap();
-            assert_eq!(tensor.to_host().unwrap().bytes, value.to_le_bytes().repeat(15).into());
+            tensor.fill(&Tensor::from_i64(&[], &[value])).unwrap();
+            assert_eq!(tensor.to_host().unwrap().bytes(), value.to_le_bytes().repeat(15));
         }
-        assert!(tensor.fill(&HostTensor::from_f32(&[], &[1.0])).is_err());
-        assert!(Tensor::full(&context, &[2], &HostTensor::from_f32(&[2], &[1.0, 2.0])).is_err());
+        assert!(tensor.fill(&Tensor::from_f32(&[], &[1.0])).is_err());
+        assert!(DeviceTensor::full(&context, &[2], &Tensor::from_f32(&[2], &[1.0, 2.0])).is_err());
         context.check().unwrap();
     }
 }
@@ -192,8 +197,8 @@ fn memory_that_is_the_hosts_needs_no_host_blocks() {
     let own_bytes = device.usage().host_peak_bytes;
     let stream = Stream::new(&context, 0).unwrap();
     for round in 0..20 {
-        let array = HostTensor::from_f32(&[1 << 16], &vec![round as f32; 1 << 16]);
-        let tensor = Tensor::from_host(&context, &array).unwrap();
+        let array = Tensor::from_f32(&[1 << 16], &vec![round as f32; 1 << 16]);
+        let tensor = DeviceTensor::from_host(&context, &array).unwrap();
         stream.wait_stream(&context.current_stream()).unwrap();
         let _entered = stream.enter();
         let sum = tensor.add(1.0).unwrap();
@@ -205,7 +210,7 @@ fn memory_that_is_the_hosts_needs_no_host_blocks() {
     context.check().unwrap();
     let null = Arc::new(NullDevice::new(NullProfile::Unified));
     let context = self::context(null.clone());
-    let tensor = Tensor::from_host(&context, &HostTensor::from_f32(&[2], &[1.0, 2.0])).unwrap();
+    let tensor = DeviceTensor::from_host(&context, &Tensor::from_f32(&[2], &[1.0, 2.0])).unwrap();
     tensor.slice().write(&[0; 8]).unwrap();
     tensor.to_host().unwrap();
     assert_eq!(null.commands().iter().filter(|command| command.is_work()).count(), 0);

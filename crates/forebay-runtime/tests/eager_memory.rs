@@ -1,17 +1,15 @@
 //! Memory of eager work: segments with several heaps, what happens when the device refuses, tiles that move.
 
-mod refusing;
-
 use std::sync::Arc;
 
 use forebay_base::{Command, DataType};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::Device;
-use forebay_model::Tensor as HostTensor;
-use forebay_runtime::eager::{Context, ContextOptions, Stream, Tensor};
+use forebay_device_testing::Refusing;
+use forebay_model::Tensor;
+use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, Stream};
 use forebay_runtime::RuntimeError;
-use refusing::Refusing;
 
 const MIB: u64 = 1 << 20;
 
@@ -23,12 +21,12 @@ fn recording() -> ContextOptions {
     ContextOptions { record: true, ..ContextOptions::default() }
 }
 
-fn filled(context: &Context, mib: u64, value: f32) -> Tensor {
+fn filled(context: &Context, mib: u64, value: f32) -> DeviceTensor {
     let count = mib * MIB / 4;
-    Tensor::from_host(context, &HostTensor::from_f32(&[count], &vec![value; count as usize])).unwrap()
+    DeviceTensor::from_host(context, &Tensor::from_f32(&[count], &vec![value; count as usize])).unwrap()
 }
 
-fn values(tensor: &Tensor) -> Vec<f32> {
+fn values(tensor: &DeviceTensor) -> Vec<f32> {
     tensor.to_host().unwrap().to_f32().unwrap()
 }
 
@@ -38,7 +36,7 @@ fn a_segment_has_several_heaps_behind_it_or_is_one_placed_heap() {
         let device = Arc::new(NullDevice::new(profile));
         let options = ContextOptions { heap_bytes: MIB, tiled, ..recording() };
         let context = Context::new(device.clone(), &options).unwrap();
-        let _tensor = Tensor::zeros(&context, DataType::Float32, &[5 * MIB / 4]).unwrap();
+        let _tensor = DeviceTensor::zeros(&context, DataType::Float32, &[5 * MIB / 4]).unwrap();
         let maps = device.commands().iter().filter(|command| matches!(command, Command::Map { .. })).count();
         let expected = if tiled && profile == NullProfile::Tiled { 6 } else { 0 };
         assert_eq!((maps, device.usage().heap_bytes), (expected, 6 * MIB), "{profile:?}, tiled: {tiled}");
@@ -66,7 +64,7 @@ fn a_refused_call_is_reported_and_nothing_leaks() {
         let refusing = Arc::new(Refusing::new(device.clone(), calls));
         let work = |context: &Context| -> Result<f32, RuntimeError> {
             let stream = Stream::new(context, 0)?;
-            let a = Tensor::from_host(context, &HostTensor::from_f32(&[3 << 18], &[1.0; 3 << 18]))?;
+            let a = DeviceTensor::from_host(context, &Tensor::from_f32(&[3 << 18], &[1.0; 3 << 18]))?;
             stream.wait_stream(&context.current_stream())?;
             let _entered = stream.enter();
             let b = a.add(1.0)?;
@@ -103,7 +101,7 @@ fn free_tiles_become_one_range_without_a_copy() {
         let real = device.limits().name.starts_with("host");
         let options = ContextOptions { device_memory_bytes: Some(16 * MIB), segment_bytes: 4 * MIB, ..recording() };
         let context = Context::new(device.clone(), &options).unwrap();
-        let mut tensors: Vec<Option<Tensor>> = (0..16).map(|i| Some(filled(&context, 1, i as f32))).collect();
+        let mut tensors: Vec<Option<DeviceTensor>> = (0..16).map(|i| Some(filled(&context, 1, i as f32))).collect();
         // Every other tensor goes: 8 MiB are free, and no two of them touch.
         tensors.iter_mut().step_by(2).for_each(|tensor| *tensor = None);
         let large = filled(&context, 7, -1.0);
@@ -115,11 +113,11 @@ fn free_tiles_become_one_range_without_a_copy() {
             }
         }
         assert!(matches!(
-            Tensor::zeros(&context, DataType::Float32, &[2 * MIB / 4]),
+            DeviceTensor::zeros(&context, DataType::Float32, &[2 * MIB / 4]),
             Err(RuntimeError::OutOfMemory(_))
         ));
         drop((large, tensors));
-        assert!(Tensor::zeros(&context, DataType::Float32, &[15 * MIB / 4]).is_ok(), "everything comes back");
+        assert!(DeviceTensor::zeros(&context, DataType::Float32, &[15 * MIB / 4]).is_ok(), "everything comes back");
         context.trim().unwrap();
         assert_eq!(device.usage().heap_bytes, 0);
         context.check().unwrap();
@@ -132,7 +130,7 @@ fn a_context_maps_in_tiles_of_its_own() {
     let options = ContextOptions { tile_bytes: Some(MIB), segment_bytes: 1, heap_bytes: 3 * MIB / 2, ..recording() };
     let context = Context::new(device.clone(), &options).unwrap();
     assert_eq!(context.tile_bytes(), MIB);
-    let tensor = Tensor::zeros(&context, DataType::Float32, &[5 * MIB / 2 / 4]).unwrap();
+    let tensor = DeviceTensor::zeros(&context, DataType::Float32, &[5 * MIB / 2 / 4]).unwrap();
     assert_eq!(device.usage().heap_bytes, 3 * MIB, "whole tiles");
     let maps = device.commands().iter().filter(|command| matches!(command, Command::Map { .. })).count();
     assert_eq!(maps, 3, "a heap holds one tile");
@@ -157,11 +155,11 @@ fn without_growth_everything_is_taken_at_the_start() {
     let fixed = ContextOptions { growth: false, device_memory_bytes: Some(8 * MIB), ..recording() };
     let context = Context::new(device.clone(), &fixed).unwrap();
     assert_eq!(device.usage().heap_bytes, 8 * MIB);
-    let tensor = Tensor::zeros(&context, DataType::Float32, &[6 * MIB / 4]).unwrap();
-    assert!(Tensor::zeros(&context, DataType::Float32, &[3 * MIB / 4]).is_err());
+    let tensor = DeviceTensor::zeros(&context, DataType::Float32, &[6 * MIB / 4]).unwrap();
+    assert!(DeviceTensor::zeros(&context, DataType::Float32, &[3 * MIB / 4]).is_err());
     drop(tensor);
     assert_eq!(context.trim(), Ok(0), "it could not be taken again");
-    assert!(Tensor::zeros(&context, DataType::Float32, &[8 * MIB / 4]).is_ok());
+    assert!(DeviceTensor::zeros(&context, DataType::Float32, &[8 * MIB / 4]).is_ok());
     assert_eq!(device.usage().heap_peak_bytes, 8 * MIB);
     let without_size = ContextOptions { growth: false, ..recording() };
     assert!(Context::new(device, &without_size).unwrap_err().to_string().contains("device_memory_bytes"));

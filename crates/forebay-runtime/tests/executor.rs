@@ -11,7 +11,7 @@ use forebay_base::{
 use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
 use forebay_model::Tensor;
 use forebay_plan::plan::{MemoryKind, PlanMemory, PlanStream};
-use forebay_plan::{Home, Plan};
+use forebay_plan::{BackingLocation, Plan};
 use forebay_runtime::{Decision, Executor, RuntimeError};
 
 #[derive(Default)]
@@ -48,8 +48,8 @@ impl CopyDevice {
             offset_alignment_bytes: 16,
             tensor_elements_max: u64::MAX,
             copy_streams: false,
-            copies_use_lanes: false,
-            lanes: 1,
+            copies_use_workers: false,
+            workers: 1,
         };
         // Ids start away from 0, so that an id that was not renumbered is noticed.
         Arc::new(CopyDevice { limits, state: Mutex::new(State { next_id: 40, ..State::default() }) })
@@ -231,9 +231,9 @@ const DEVICE: MemoryId = MemoryId(0);
 const HOST: MemoryId = MemoryId(1);
 const STREAM: StreamId = StreamId(0);
 
-fn home(name: &str, data_type: DataType, shape: &[u64], pieces: &[(u64, Region)]) -> Home {
+fn backing(name: &str, data_type: DataType, shape: &[u64], pieces: &[(u64, Region)]) -> BackingLocation {
     let pieces = pieces.iter().map(|&(start, region)| (ByteRange::new(start, start + region.range.len()), region));
-    Home { name: name.to_string(), shape: shape.to_vec(), data_type, pieces: pieces.collect() }
+    BackingLocation { name: name.to_string(), shape: shape.to_vec(), data_type, pieces: pieces.collect() }
 }
 
 /// A step that copies `x` to `y`, then (its update phase) `x` over `w`. `w` lies half on the device, half on the host;
@@ -262,13 +262,13 @@ fn plan() -> Plan {
             wait(2),
         ],
         update_start: 3,
-        inputs: vec![home("x", DataType::Float32, &[4], &[(0, host(0, 16))])],
-        outputs: vec![home("y", DataType::Float32, &[4], &[(0, host(64, 16))])],
+        inputs: vec![backing("x", DataType::Float32, &[4], &[(0, host(0, 16))])],
+        outputs: vec![backing("y", DataType::Float32, &[4], &[(0, host(64, 16))])],
         persistent: vec![
-            home("w", DataType::Float32, &[4], &[(0, device(0, 8)), (8, host(128, 8))]),
-            home("large", DataType::Int64, &[300_000], &[(0, device(64, 2_400_000))]),
-            home("flags", DataType::Bool, &[5], &[(0, device(3 << 20, 8))]),
-            home("unused", DataType::Float32, &[3], &[]),
+            backing("w", DataType::Float32, &[4], &[(0, device(0, 8)), (8, host(128, 8))]),
+            backing("large", DataType::Int64, &[300_000], &[(0, device(64, 2_400_000))]),
+            backing("flags", DataType::Bool, &[5], &[(0, device(3 << 20, 8))]),
+            backing("unused", DataType::Float32, &[3], &[]),
         ],
         ..Plan::default()
     }
@@ -294,9 +294,9 @@ fn persistent_tensors_are_loaded_and_read_back_wherever_they_lie() {
         assert_eq!(executor.read_persistent(&name).unwrap(), tensor);
     }
     let flags = executor.read_persistent("flags").unwrap();
-    assert_eq!(flags.bytes[..], [0; 5], "without contents it is zeros");
+    assert_eq!(flags.bytes()[..], [0; 5], "without contents it is zeros");
     executor.write_persistent("flags", &[1, 0, 1, 0, 1]).unwrap();
-    assert_eq!(executor.read_persistent("flags").unwrap().bytes[..], [1, 0, 1, 0, 1]);
+    assert_eq!(executor.read_persistent("flags").unwrap().bytes()[..], [1, 0, 1, 0, 1]);
     drop(executor);
     assert!(device.holds_nothing());
 }
@@ -309,7 +309,7 @@ fn a_stopped_step_leaves_state_alone_and_generations_in_order() {
     for (step, decision) in [Decision::Continue, Decision::Stop, Decision::Stop, Decision::Continue].iter().enumerate()
     {
         let x = input(step as f32 + 10.0);
-        executor.write_input("x", &x.bytes).unwrap();
+        executor.write_input("x", x.bytes()).unwrap();
         executor
             .run_in_phases(&mut |executor| {
                 assert_eq!(executor.read_output("y")?, x);
@@ -321,7 +321,7 @@ fn a_stopped_step_leaves_state_alone_and_generations_in_order() {
         }
         assert_eq!(executor.read_persistent("w").unwrap(), expected, "step {step}");
     }
-    executor.write_input("x", &input(99.0).bytes).unwrap();
+    executor.write_input("x", input(99.0).bytes()).unwrap();
     executor.run().unwrap();
     assert_eq!(executor.read_persistent("w").unwrap(), input(99.0));
 }
@@ -342,7 +342,7 @@ fn everything_is_given_back_whichever_call_fails() {
 fn after_a_failure_nothing_runs_any_more() {
     let device = CopyDevice::new();
     let mut executor = Executor::new(device.clone(), plan(), &contents()).unwrap();
-    executor.write_input("x", &input(1.0).bytes).unwrap();
+    executor.write_input("x", input(1.0).bytes()).unwrap();
     device.state.lock().unwrap().submissions_left = Some(0);
     assert!(matches!(executor.run(), Err(RuntimeError::Device { .. })));
     device.state.lock().unwrap().submissions_left = None;
@@ -354,7 +354,7 @@ fn after_a_failure_nothing_runs_any_more() {
 #[test]
 fn an_error_between_the_phases_skips_the_update() {
     let mut executor = Executor::new(CopyDevice::new(), plan(), &contents()).unwrap();
-    executor.write_input("x", &input(1.0).bytes).unwrap();
+    executor.write_input("x", input(1.0).bytes()).unwrap();
     let result = executor.run_in_phases(&mut |executor| executor.read_output("z").map(|_| Decision::Continue));
     assert_eq!(result, Err(RuntimeError::UnknownTensor { kind: "output", name: "z".to_string() }));
     assert_eq!(executor.read_persistent("w").unwrap(), contents()["w"]);
@@ -401,7 +401,7 @@ fn memories_take_turns_after_steps_that_succeed() {
     spilling.commands.truncate(3);
     let (x, stream) = (Region::new(HOST, 0, 16), STREAM);
     spilling.commands.push(Command::Copy { stream, from: x, to: on_disk(turns[1]) });
-    spilling.persistent[0] = home("w", DataType::Float32, &[4], &[(0, on_disk(turns[0]))]);
+    spilling.persistent[0] = backing("w", DataType::Float32, &[4], &[(0, on_disk(turns[0]))]);
     spilling.turns = Some((turns[0], turns[1]));
     let device = CopyDevice::new();
     let without_folder = Executor::new(device.clone(), spilling.clone(), &contents());
@@ -411,14 +411,14 @@ fn memories_take_turns_after_steps_that_succeed() {
     let mut expected = contents()["w"].clone();
     for (step, decision) in [Decision::Continue, Decision::Stop, Decision::Continue].iter().enumerate() {
         let x = input(step as f32 + 10.0);
-        executor.write_input("x", &x.bytes).unwrap();
+        executor.write_input("x", x.bytes()).unwrap();
         executor.run_in_phases(&mut |_| Ok(*decision)).unwrap();
         if *decision == Decision::Continue {
             expected = x;
         }
         assert_eq!(executor.read_persistent("w").unwrap(), expected, "step {step}");
     }
-    executor.write_input("x", &input(99.0).bytes).unwrap();
+    executor.write_input("x", input(99.0).bytes()).unwrap();
     // The outputs' phase runs, the updates fail.
     device.state.lock().unwrap().submissions_left = Some(1);
     assert!(executor.run().is_err());

@@ -1,17 +1,15 @@
 //! Managed memory on a device that refuses: the error says which call it was, no data is lost, nothing leaks. And on one that
-//! takes its time: who waits for it holds up nobody else.
-
-mod refusing;
+//! takes its time: who waits for it holds up no one else.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::{Device, DeviceUsage};
+use forebay_device_testing::Refusing;
 use forebay_runtime::eager::managed::{Location, Policy};
 use forebay_runtime::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions};
 use forebay_runtime::RuntimeError;
-use refusing::Refusing;
 
 const UNIT_BYTES: u64 = 64 << 10;
 /// Units of each buffer.

@@ -80,12 +80,7 @@ impl RangeSet<MemoryId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Knuth's MMIX generator; the high bits are good enough for tests.
-    fn next(state: &mut u64, below: u64) -> u64 {
-        *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (*state >> 33) % below
-    }
+    use forebay_testing::Random;
 
     #[test]
     fn touching_ranges_become_one() {
@@ -108,13 +103,13 @@ mod tests {
     #[test]
     fn behaves_as_a_set_of_bytes() {
         for seed in 0..300u64 {
-            let mut state = seed;
+            let mut random = Random::new(seed);
             let mut set = RangeSet::default();
             let mut bytes = [[false; 64]; 2];
             for _ in 0..40 {
-                let memory = next(&mut state, 2) as usize;
-                let start = next(&mut state, 64);
-                let range = ByteRange::new(start, (start + next(&mut state, 12)).min(64));
+                let memory = random.below(2) as usize;
+                let start = random.below(64);
+                let range = ByteRange::new(start, (start + random.below(12)).min(64));
                 let model = &mut bytes[memory];
                 let span = range.start as usize..range.end as usize;
                 let key = MemoryId(memory as u32);
@@ -123,7 +118,7 @@ mod tests {
                     model[span.clone()].iter().any(|&byte| byte),
                     "seed {seed}"
                 );
-                match next(&mut state, 20) {
+                match random.below(20) {
                     0 => {
                         set.clear();
                         bytes = [[false; 64]; 2];

@@ -42,7 +42,7 @@ pub(crate) struct Frame {
     faults: Vec<FaultWords>,
 }
 
-/// Where a dispatch notes an index out of range (see [`Operand::Fault`](crate::kernels::Operand::Fault)).
+/// Where a dispatch notes an index out of range (see [`Operand::Fault`](forebay_gpu_kernels::Operand::Fault)).
 struct FaultWords {
     address: HostAddress,
     /// The launch's label, and the number of entries that its indices choose from.
@@ -87,7 +87,7 @@ impl Frame {
         })
     }
 
-    /// Makes it ready for a batch with so many time stamps, and begins its command buffer.
+    /// Makes it ready for a batch with this many time stamps, and begins its command buffer.
     ///
     /// # Errors
     /// What Vulkan refuses.

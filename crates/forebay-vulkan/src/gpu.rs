@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use ash::{ext, vk, Device as Functions, Entry};
 use forebay_device::DeviceError;
+use forebay_gpu_kernels::{Cooperative, Target, Unsupported};
 
 use crate::adapter::{choose, Adapter};
 use crate::cooperative::{self, BFloat16Features};
-use crate::kernels::{Cooperative, Offer};
 use crate::system::System;
 
 /// Queues of one family that are used at most: streams take turns.
@@ -51,8 +51,8 @@ pub(crate) struct Gpu {
     pub physical: vk::PhysicalDevice,
     pub adapter: Adapter,
     pub limits: vk::PhysicalDeviceLimits,
-    pub offer: Offer,
-    /// Bindings begin at multiples of so many bytes.
+    pub target: Target,
+    /// Bindings begin at multiples of this many bytes.
     pub binding_alignment_bytes: u64,
     pub memory: vk::PhysicalDeviceMemoryProperties,
     pub allocation_bytes_max: u64,
@@ -80,6 +80,11 @@ pub(crate) struct Asked<'a> {
     pub binding_bytes_max: Option<u64>,
     /// At multiples of how many bytes bindings begin, at least; none for what the device offers.
     pub binding_alignment_bytes: Option<u64>,
+}
+
+/// A kernel that cannot be lowered, as an error of the device.
+pub(crate) fn unsupported(error: Unsupported) -> DeviceError {
+    DeviceError::Unsupported { kernel: error.kernel, reason: error.reason }
 }
 
 /// A Vulkan error as one of ours.
@@ -126,10 +131,10 @@ impl Gpu {
         let (compute, copy) = (all(chosen.compute), chosen.copy.map(all).unwrap_or_default());
         let sparse = chosen.sparse.map(|family| queue(family, 0));
         let range_bytes_max = u64::from(limits.max_storage_buffer_range);
-        let offer = Offer {
+        let target = Target {
             groups_max: limits.max_compute_work_group_count[0].min(limits.max_compute_work_group_count[1]).min(65_535),
             binding_bytes_max: asked.binding_bytes_max.map_or(range_bytes_max, |bytes| bytes.min(range_bytes_max)),
-            scratch_bytes_max: range_bytes_max,
+            workspace_bytes_max: range_bytes_max,
             invocations_max: limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]),
             shared_bytes: limits.max_compute_shared_memory_size,
             float64: has.float64,
@@ -143,7 +148,7 @@ impl Gpu {
             physical,
             adapter,
             limits,
-            offer,
+            target,
             memory,
             allocation_bytes_max: vulkan_11.max_memory_allocation_size,
             buffer_bytes_max: maintenance.max_buffer_size,
@@ -200,7 +205,7 @@ impl Gpu {
     /// A buffer without memory, for all queues.
     ///
     /// # Errors
-    /// What Vulkan refuses, as `what` of so many bytes.
+    /// What Vulkan refuses, as `what` of this many bytes.
     pub fn buffer(
         &self,
         what: &'static str,
@@ -243,7 +248,7 @@ impl Drop for Gpu {
     }
 }
 
-/// Which families of queues are used, with so many queues each.
+/// Which families of queues are used, and with how many queues each.
 struct Families {
     compute: (u32, usize),
     copy: Option<(u32, usize)>,
@@ -258,7 +263,7 @@ impl Families {
             let found = all.find(|(_, one)| one.queue_flags.contains(with) && !one.queue_flags.intersects(without));
             found.map(|(index, one)| (index as u32, (one.queue_count as usize).min(QUEUES_MAX)))
         };
-        // Computing beside graphics first: that is where drivers put everything that they can.
+        // Computing next to graphics first: that is where drivers put everything that they can.
         let compute = find(Flags::COMPUTE | Flags::GRAPHICS, Flags::empty())
             .or_else(|| find(Flags::COMPUTE, Flags::empty()))
             .unwrap_or((0, 1));

@@ -2,7 +2,7 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`kernels`] | which shader runs a kernel, with which operands and parameters: plain data |
+//! | [`kernels`] | which shader runs a kernel, with which operands and parameters: plain data, a crate of its own |
 //! | [`adapter`] | the Vulkan devices of a machine, and why some cannot be used |
 //! | `system` | the loader, an instance, and the validation layer's messages |
 //! | `gpu` | one logical device: queues, memory types, what it offers |
@@ -12,6 +12,7 @@
 //! | `record` | commands into command buffers |
 //! | `stream` | streams as batches with timeline semaphores: who may be submitted when |
 //! | `state` | everything of a device that changes |
+//! | [`backend`] | its devices for the registry |
 //! | `batches` | a list of commands into batches |
 //! | `disk` | copies from and to spill files |
 //! | [`device`] | the device itself |
@@ -42,13 +43,13 @@
 //! launch.
 
 pub mod adapter;
+pub mod backend;
 mod batches;
 mod cooperative;
 pub mod device;
 mod disk;
 mod frame;
 mod gpu;
-pub mod kernels;
 mod memory;
 mod pipeline;
 mod record;
@@ -57,5 +58,7 @@ mod stream;
 mod system;
 
 pub use adapter::{adapters, Adapter};
+pub use backend::VulkanBackend;
 pub use device::{VulkanDevice, VulkanOptions};
+pub use forebay_gpu_kernels as kernels;
 pub use state::Counts;

@@ -1,23 +1,18 @@
 //! The contract that every device keeps, on this machine's first Vulkan device: with tiles, and as one without sparse buffers.
 
-#[path = "../../forebay-device/tests/contract/suite.rs"]
-mod suite;
-
-mod missing;
-
 use std::sync::Arc;
 
 use forebay_device::{Device, DeviceError};
+use forebay_device_testing::contract;
+use forebay_testing::parts::skipped;
 use forebay_vulkan::{VulkanDevice, VulkanOptions};
-use missing::skipped;
-use suite::contract;
 
 fn open(options: VulkanOptions) -> Vec<(&'static str, Arc<dyn Device>)> {
     let name = if options.tiled { "tiled" } else { "placed" };
     match VulkanDevice::open(&options) {
         Ok(device) => vec![(name, Arc::new(device) as Arc<dyn Device>)],
         Err(error) => {
-            skipped(error);
+            skipped("vulkan", error);
             Vec::new()
         }
     }

@@ -1,11 +1,10 @@
 //! Spill files of a Vulkan device: bytes come back as they were written, through host memory and through device memory.
 
-mod missing;
-
 use forebay_base::{Command, MemoryId, Region};
 use forebay_device::{Device, DeviceError};
+use forebay_testing::parts::skipped;
+use forebay_testing::Random;
 use forebay_vulkan::{VulkanDevice, VulkanOptions};
-use missing::skipped;
 
 /// More than passes through host memory at once.
 const BYTES: u64 = 9 << 20;
@@ -14,18 +13,9 @@ fn device() -> Option<VulkanDevice> {
     match VulkanDevice::open(&VulkanOptions { cache: None, ..VulkanOptions::default() }) {
         Ok(device) => Some(device),
         Err(error) => {
-            skipped(error);
+            skipped("vulkan", error);
             None
         }
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
     }
 }
 
@@ -35,7 +25,7 @@ fn bytes_come_back_as_they_were_written() {
     let Some(device) = device() else { return };
     let folder = std::env::temp_dir();
     for seed in 1..=3u64 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let block = device.create_host_block(BYTES).unwrap();
         let memories: [MemoryId; 3] =
             [block, device.create_placed(BYTES).unwrap(), device.create_spill(&folder, BYTES).unwrap()];

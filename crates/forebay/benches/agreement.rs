@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 
 use common::{median, training, Failure};
 use forebay::data::npz::Archive;
-use forebay::{DeviceOptions, HostTensor, MemorySize, Model, Trainer, TrainerOptions};
+use forebay::{MemorySize, Model, Tensor, Trainer, TrainerOptions};
 use serde_json::Value;
 
-type Batch = (BTreeMap<String, HostTensor>, HostTensor);
+type Batch = (BTreeMap<String, Tensor>, Tensor);
 
 /// Steps that are measured of each line, after those that are not.
 const ROUNDS: usize = 7;
@@ -57,8 +57,9 @@ fn measure(folder: &Path) -> Result<(), Failure> {
             let speed =
                 link_bytes_per_second.map_or("full".to_string(), |rate| format!("{} GB/s", rate / 1_000_000_000));
             let device_memory = Some(MemorySize::Percent(share));
-            let device = DeviceOptions { device_memory, link_bytes_per_second, ..DeviceOptions::default() };
-            let options = TrainerOptions { device, ..TrainerOptions::new(training(class_axis)) };
+            let mut options = TrainerOptions::new(training(class_axis));
+            options.engine.memory.device_memory = device_memory;
+            options.engine.device.link_bytes_per_second = link_bytes_per_second;
             let name = format!("{share:.0} % of memory, link {speed}");
             match Trainer::new(model.clone(), options) {
                 Ok(trainer) => lines.push(Line { name, trainer, seconds: Vec::new(), predicted: Vec::new() }),
@@ -86,17 +87,17 @@ fn measure(folder: &Path) -> Result<(), Failure> {
 
 fn batch(path: &Path) -> Result<Batch, Failure> {
     let mut archive = Archive::open(path)?;
-    let mut read = |names: [&str; 2]| -> Result<HostTensor, Failure> {
+    let mut read = |names: [&str; 2]| -> Result<Tensor, Failure> {
         let known = archive.names();
         let found = names.into_iter().find(|name| known.iter().any(|known| known == name));
         let name = found.ok_or_else(|| format!("{} has no {}", path.display(), names[0]))?;
-        let array = archive.read(name)?;
+        let tensor = archive.read(name)?;
+        if !name.starts_with("train") {
+            return Ok(tensor);
+        }
         // Batches stand one after the other where there are several.
-        let several = name.starts_with("train");
-        let shape = if several { array.shape()[1..].to_vec() } else { array.shape().to_vec() };
-        let (data_type, mut bytes) = (array.data_type(), array.into_bytes());
-        bytes.truncate((shape.iter().product::<u64>() * data_type.size_bytes()) as usize);
-        HostTensor::new(data_type, &shape, bytes).ok_or_else(|| "a shape that does not fit".into())
+        let shape = tensor.shape()[1..].to_vec();
+        tensor.rows(&[0]).reshaped(&shape).ok_or_else(|| "a shape that does not fit".into())
     };
     let (x, y) = (read(["train_x", "x"])?, read(["train_y", "y"])?);
     Ok((BTreeMap::from([("x".to_string(), x)]), y))

@@ -1,4 +1,4 @@
-//! How many barriers plans need, beside other ways to place them; and what they cost.
+//! How many barriers plans need, next to other ways to place them; and what they cost.
 //!
 //! ```text
 //! cargo bench -p forebay --bench barriers -- [table|planning|gain] [MODEL.onnx|FOLDER]...
@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::device::host::{HostDevice, HostOptions};
 use forebay::Device;
 use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{Command, DataType, Kernel, StreamId, TensorDesc};
+use forebay_device::host::{HostDevice, HostOptions};
 use forebay_model::program::{Buffer, BufferId, Operand, Port, Program, ProgramLaunch, Role};
 use forebay_model::training::{training_graph, Loss, Optimizer, TrainingOptions};
 use forebay_model::{infer, lower, onnx};
@@ -74,15 +74,10 @@ fn program(path: &Path, train: bool, device: &dyn Device) -> Result<Program, Fai
     }
     infer::infer(&mut graph, None).or_else(|_| infer::infer(&mut graph, Some(8)))?;
     let program = if train {
-        let options = TrainingOptions {
-            loss: Loss::MeanSquaredError,
-            loss_output: None,
-            optimizer: Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
-            decay: None,
-            freeze: Vec::new(),
-            seed: 0,
-            gradient_outputs: false,
-        };
+        let options = TrainingOptions::new(
+            Loss::MeanSquaredError,
+            Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
+        );
         let step = training_graph(&graph, &options)?;
         lower::lower(&step.graph, &step.parameters.into_iter().collect())?
     } else {
@@ -90,17 +85,17 @@ fn program(path: &Path, train: bool, device: &dyn Device) -> Result<Program, Fai
     };
     let mut program = fuse::fuse(program);
     name_constants(&mut program)?;
-    program.set_scratch(|launch, reads, writes| device.workspace_bytes(&launch.kernel, reads, writes))?;
+    program.set_workspace(|launch, reads, writes| device.workspace_bytes(&launch.kernel, reads, writes))?;
     Ok(program)
 }
 
-/// Gives constants homes, as the product does.
+/// Gives constants backing locations, as the product does.
 fn name_constants(program: &mut Program) -> Result<(), Failure> {
     let known: BTreeSet<BufferId> = program.persistent.iter().map(|port| port.operand.buffer).collect();
     for (buffer, tensor) in std::mem::take(&mut program.contents).into_iter().filter(|(id, _)| !known.contains(id)) {
         let operand = Operand { buffer, offset_bytes: 0, desc: tensor.ty().packed()? };
         let name = format!("constant {}", buffer.0);
-        program.persistent.push(Port { name, shape: tensor.shape.clone(), operand });
+        program.persistent.push(Port { name, shape: tensor.shape().to_vec(), operand });
     }
     Ok(())
 }
@@ -111,7 +106,7 @@ fn planned(program: &Program, order: LaunchOrder, split: bool, device: &dyn Devi
     let mut costs = cost::estimate(program, device.limits());
     if !split {
         // Launches that fill the machine gain nothing from company.
-        costs.launch_lanes.fill(costs.lanes);
+        costs.launch_workers.fill(costs.workers);
     }
     Ok(plan(program, &options, device.limits(), &costs)?)
 }
@@ -194,7 +189,7 @@ fn branchy(blocks: usize, branches: usize, depth: usize, count: u64) -> Result<P
     let launch = |program: &mut Program, kernel: Kernel, reads: &[&Operand], write: &Operand| {
         let name = format!("launch{}", program.launches.len());
         let reads = reads.iter().map(|&operand| operand.clone()).collect();
-        program.launches.push(ProgramLaunch { name, kernel, reads, writes: vec![write.clone()], scratch_bytes: 0 });
+        program.launches.push(ProgramLaunch { name, kernel, reads, writes: vec![write.clone()], workspace_bytes: 0 });
     };
     let add = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
     let mut value = buffer(&mut program, Role::Input);

@@ -8,9 +8,9 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use forebay::device::chaos::ChaosDevice;
-use forebay::device::host::{HostDevice, HostOptions};
-use forebay::{Context, ContextOptions, Event, HostTensor, Stream, Tensor};
+use forebay::{Context, ContextOptions, DeviceTensor, Event, Stream, Tensor};
+use forebay_device::chaos::ChaosDevice;
+use forebay_device::host::{HostDevice, HostOptions};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -34,9 +34,9 @@ pub struct Sample {
     /// What it shows.
     pub name: &'static str,
     /// The program; what it computes in the end.
-    pub program: fn(&Context) -> Result<Tensor>,
+    pub program: fn(&Context) -> Result<DeviceTensor>,
     /// The same arithmetic on one stream.
-    pub meant: fn(&Context) -> Result<Tensor>,
+    pub meant: fn(&Context) -> Result<DeviceTensor>,
     /// Whether freed memory is kept while another stream uses it.
     pub extend_lifetimes: bool,
     /// Whether the program is right.
@@ -60,7 +60,7 @@ pub const SAMPLES: [Sample; 8] = [
     Sample { program: mess_output, ..sample("mess_output", plus_three) },
 ];
 
-const fn sample(name: &'static str, meant: fn(&Context) -> Result<Tensor>) -> Sample {
+const fn sample(name: &'static str, meant: fn(&Context) -> Result<DeviceTensor>) -> Sample {
     Sample { name, program: meant, meant, extend_lifetimes: true, right: true }
 }
 
@@ -95,7 +95,7 @@ pub fn run(sample: &Sample) -> Result<Outcome> {
 }
 
 /// Not correct: `sum` may start before `matmul` has finished.
-fn no_wait(context: &Context) -> Result<Tensor> {
+fn no_wait(context: &Context) -> Result<DeviceTensor> {
     let s = Stream::new(context, 0)?;
     let A = randn(context, &[20, 20], 1)?;
     let B = A.matmul(&A)?;
@@ -104,7 +104,7 @@ fn no_wait(context: &Context) -> Result<Tensor> {
     Ok(C)
 }
 
-fn wait_stream(context: &Context) -> Result<Tensor> {
+fn wait_stream(context: &Context) -> Result<DeviceTensor> {
     let s = Stream::new(context, 0)?;
     let A = randn(context, &[20, 20], 1)?;
     let B = A.matmul(&A)?;
@@ -114,22 +114,22 @@ fn wait_stream(context: &Context) -> Result<Tensor> {
     Ok(C)
 }
 
-fn sum_of_product(context: &Context) -> Result<Tensor> {
+fn sum_of_product(context: &Context) -> Result<DeviceTensor> {
     let A = randn(context, &[20, 20], 1)?;
     Ok(A.matmul(&A)?.sum()?)
 }
 
 /// Not recommended in the guide, because making a stream takes time there. Here streams of the device are pooled.
-fn stream_per_call(context: &Context) -> Result<Tensor> {
+fn stream_per_call(context: &Context) -> Result<DeviceTensor> {
     repeat(context, |A| func(A, &Stream::new(context, 0)?))
 }
 
-fn stream_kept(context: &Context) -> Result<Tensor> {
+fn stream_kept(context: &Context) -> Result<DeviceTensor> {
     let s1 = Stream::new(context, 0)?;
     repeat(context, |A| func(A, &s1))
 }
 
-fn func(A: &Tensor, s1: &Stream) -> Result<Tensor> {
+fn func(A: &DeviceTensor, s1: &Stream) -> Result<DeviceTensor> {
     let context = A.context();
     s1.wait_stream(&context.current_stream())?;
     let C = {
@@ -140,11 +140,11 @@ fn func(A: &Tensor, s1: &Stream) -> Result<Tensor> {
     Ok(C)
 }
 
-fn sums_of_product(context: &Context) -> Result<Tensor> {
+fn sums_of_product(context: &Context) -> Result<DeviceTensor> {
     repeat(context, |A| Ok(A.sum()?))
 }
 
-fn repeat(context: &Context, func: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+fn repeat(context: &Context, func: impl Fn(&DeviceTensor) -> Result<DeviceTensor>) -> Result<DeviceTensor> {
     let A = randn(context, &[20, 20], 1)?;
     let mut total = func(&A.matmul(&A)?)?;
     for _ in 0..4 {
@@ -154,7 +154,7 @@ fn repeat(context: &Context, func: impl Fn(&Tensor) -> Result<Tensor>) -> Result
 }
 
 /// As the guide prints it. Its last line waits for `ev1`, and so not for `sum`.
-fn events_as_printed(context: &Context) -> Result<Tensor> {
+fn events_as_printed(context: &Context) -> Result<DeviceTensor> {
     let s = Stream::new(context, 0)?;
     let ev1 = Event::new(context, false);
     let ev2 = Event::new(context, false);
@@ -174,7 +174,7 @@ fn events_as_printed(context: &Context) -> Result<Tensor> {
     Ok(D)
 }
 
-fn events_as_meant(context: &Context) -> Result<Tensor> {
+fn events_as_meant(context: &Context) -> Result<DeviceTensor> {
     let s = Stream::new(context, 0)?;
     let ev1 = Event::new(context, false);
     let ev2 = Event::new(context, false);
@@ -194,12 +194,12 @@ fn events_as_meant(context: &Context) -> Result<Tensor> {
     Ok(D)
 }
 
-fn sum_plus_one(context: &Context) -> Result<Tensor> {
+fn sum_plus_one(context: &Context) -> Result<DeviceTensor> {
     Ok(sum_of_product(context)?.add(1.0)?)
 }
 
 /// `add_s0` is dropped while `s1` still reads it, and the next allocation wants memory of its size.
-fn mess_output(context: &Context) -> Result<Tensor> {
+fn mess_output(context: &Context) -> Result<DeviceTensor> {
     let s1 = Stream::new(context, 0)?;
 
     let input_s0 = randn(context, &[10, 32, 32, 32], 1)?;
@@ -226,12 +226,12 @@ fn mess_output(context: &Context) -> Result<Tensor> {
     Ok(add_1_s0)
 }
 
-fn plus_three(context: &Context) -> Result<Tensor> {
+fn plus_three(context: &Context) -> Result<DeviceTensor> {
     Ok(randn(context, &[10, 32, 32, 32], 1)?.add(1.0)?.add(1.0)?.add(1.0)?)
 }
 
 /// Numbers between -1 and 1 that look random, a function of `seed`.
-fn randn(context: &Context, shape: &[u64], seed: u64) -> Result<Tensor> {
+fn randn(context: &Context, shape: &[u64], seed: u64) -> Result<DeviceTensor> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut number = || {
         state ^= state << 13;
@@ -240,5 +240,5 @@ fn randn(context: &Context, shape: &[u64], seed: u64) -> Result<Tensor> {
         (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     };
     let values: Vec<f32> = (0..shape.iter().product::<u64>()).map(|_| number()).collect();
-    Ok(Tensor::from_host(context, &HostTensor::from_f32(shape, &values))?)
+    Ok(DeviceTensor::from_host(context, &Tensor::from_f32(shape, &values))?)
 }

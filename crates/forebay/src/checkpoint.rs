@@ -126,8 +126,8 @@ impl Checkpoint {
             .tensors
             .iter()
             .map(|(name, tensor)| {
-                let shape = tensor.shape.iter().map(|&size| size as usize).collect();
-                let view = TensorView::new(dtype(tensor.data_type), shape, &tensor.bytes);
+                let shape = tensor.shape().iter().map(|&size| size as usize).collect();
+                let view = TensorView::new(dtype(tensor.data_type()), shape, tensor.bytes());
                 view.map(|view| (name.as_str(), view)).map_err(|error| format!("'{name}': {error}"))
             })
             .collect::<Result<_, _>>()?;

@@ -1,4 +1,4 @@
-//! From graph to plan: lowering, fusion, scratch, budget. What a session or trainer keeps of it.
+//! From graph to plan: lowering, fusion, workspace, budget. What a session or trainer keeps of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use forebay_runtime::{PagedOptions, StepTimes};
 
 use crate::error::Error;
 use crate::forecast::{Forecast, Replan};
-use crate::machine::Machine;
+use crate::machine::LimitedDevice;
 use crate::port::Port;
 use crate::runner::{Runner, Step};
 
@@ -43,12 +43,18 @@ pub(crate) struct Compiled {
     pub(crate) index_limits: BTreeMap<String, u64>,
 }
 
-/// Plans a graph whose values all have types. Initializers in `parameters` that the graph updates are parameters.
+/// Plans a graph whose values all have types, with the given costs or estimates. Initializers in `parameters` that the graph
+/// updates are parameters.
 ///
 /// # Errors
-/// A graph that cannot be lowered, a kernel that the device cannot run, or budgets that are too small.
-pub(crate) fn compile(graph: &Graph, parameters: &BTreeSet<ValueId>, machine: &Machine) -> Result<Compiled, Error> {
-    let lowering = LoweringOptions { concatenate_in_place: machine.options.fuse };
+/// A graph that cannot be lowered, a kernel that the device cannot run, costs of another program, or budgets that are too small.
+pub(crate) fn compile(
+    graph: &Graph,
+    parameters: &BTreeSet<ValueId>,
+    machine: &LimitedDevice,
+    given_costs: Option<&SavedCosts>,
+) -> Result<Compiled, Error> {
+    let lowering = LoweringOptions { concatenate_in_place: machine.options.planning.fuse };
     let mut program = lower_with(graph, parameters, &lowering)?;
     let index_limits = index_limits(&program);
     let changing = program
@@ -57,10 +63,10 @@ pub(crate) fn compile(graph: &Graph, parameters: &BTreeSet<ValueId>, machine: &M
         .map(|port| (port.name.clone(), (program.buffer(port.operand.buffer).role, resolved(port))))
         .collect();
     add_constants(&mut program)?;
-    if machine.options.fuse {
+    if machine.options.planning.fuse {
         program = fuse(program);
     }
-    program.set_scratch(|launch, reads, writes| {
+    program.set_workspace(|launch, reads, writes| {
         let bytes = machine.device.workspace_bytes(&launch.kernel, reads, writes);
         bytes.map_err(|error| Error::Device { action: format!("'{}'", launch.name), error })
     })?;
@@ -69,8 +75,8 @@ pub(crate) fn compile(graph: &Graph, parameters: &BTreeSet<ValueId>, machine: &M
         .iter()
         .filter_map(|port| Some((port.name.clone(), program.contents.get(&port.operand.buffer)?.clone())))
         .collect();
-    let (costs, unknown) = machine.costs(&program)?;
-    let groups = choose_groups(&program, machine.options.order, machine.device.limits(), &costs)?;
+    let (costs, unknown) = machine.costs(&program, given_costs)?;
+    let groups = choose_groups(&program, machine.options.planning.order, machine.device.limits(), &costs)?;
     let step = step_within(&program, groups.as_deref(), machine, &costs)?;
     program.contents.clear();
     Ok(Compiled {
@@ -97,7 +103,7 @@ impl Compiled {
         &mut self,
         runner: &Runner,
         times: StepTimes,
-        machine: &Machine,
+        machine: &LimitedDevice,
     ) -> Result<Option<Replan>, Error> {
         let (Runner::Planned(executor), Step::Planned(plan, _)) = (runner, &mut self.step) else { return Ok(None) };
         let Some(reason) = self.forecast.watch(plan, executor, times) else { return Ok(None) };
@@ -136,7 +142,7 @@ impl Compiled {
     ///
     /// # Errors
     /// Budgets that are too small; the plan is then as before.
-    pub(crate) fn replan(&mut self, machine: &Machine) -> Result<(), Error> {
+    pub(crate) fn replan(&mut self, machine: &LimitedDevice) -> Result<(), Error> {
         self.step = step_within(&self.program, self.groups.as_deref(), machine, self.forecast.costs())?;
         Ok(())
     }
@@ -146,7 +152,7 @@ fn resolved(port: &program::Port) -> Port {
     Port { name: port.name.clone(), data_type: port.operand.desc.data_type(), shape: port.shape.clone() }
 }
 
-/// Constants have homes in a plan as parameters have: each becomes a persistent port. Names that lowering gave twice are
+/// Constants have backing locations in a plan as parameters have: each becomes a persistent port. Names that lowering gave twice are
 /// told apart by the buffer's number.
 fn add_constants(program: &mut Program) -> Result<(), Error> {
     let mut names: BTreeSet<String> = program.persistent.iter().map(|port| port.name.clone()).collect();
@@ -160,7 +166,7 @@ fn add_constants(program: &mut Program) -> Result<(), Error> {
         let desc =
             tensor.ty().packed().map_err(|error| Error::Option { reason: format!("constant '{name}': {error}") })?;
         let operand = program::Operand { buffer, offset_bytes: 0, desc };
-        program.persistent.push(program::Port { name, shape: tensor.shape.clone(), operand });
+        program.persistent.push(program::Port { name, shape: tensor.shape().to_vec(), operand });
     }
     Ok(())
 }
@@ -169,10 +175,10 @@ fn add_constants(program: &mut Program) -> Result<(), Error> {
 fn step_within(
     program: &Program,
     groups: Option<&[Vec<usize>]>,
-    machine: &Machine,
+    machine: &LimitedDevice,
     costs: &Costs,
 ) -> Result<Step, Error> {
-    let (options, limits) = (&machine.options, machine.device.limits());
+    let (options, limits) = (&machine.options.memory, machine.device.limits());
     let shares = [options.device_memory, options.host_memory];
     let in_core_peak_bytes = if shares.iter().any(|size| matches!(size, Some(MemorySize::Percent(_)))) {
         plan_in_groups(program, groups, &PlanOptions::default(), limits, costs)?.statistics.in_core_peak_bytes
@@ -196,7 +202,7 @@ fn step_within(
         device_budget_bytes: resolve(options.device_memory),
         host_budget_bytes: host_bytes.map(|bytes| bytes.saturating_sub(reserved_bytes)),
         spill: machine.spills(),
-        check: options.check || cfg!(debug_assertions),
+        check: machine.options.planning.check || cfg!(debug_assertions),
         ..PlanOptions::default()
     };
     let mut plan =

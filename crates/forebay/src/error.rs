@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use forebay_device::DeviceError;
 use forebay_memory::size::MemorySizeError;
 use forebay_model::ModelError;
-use forebay_plan::swap::workload::SwapError;
+use forebay_offload::workload::SwapError;
 use forebay_plan::PlanError;
 use forebay_runtime::RuntimeError;
 
 /// Why something was not done. Messages carry names, numbers and a way out.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Error {
     /// The model cannot be read, typed, differentiated, lowered or written.
     Model(ModelError),
@@ -51,6 +52,11 @@ pub enum Error {
         expected: String,
         /// The type and shape that were given.
         given: String,
+    },
+    /// An input has no axis along which samples lie, so that no data set can feed it.
+    NoBatchAxis {
+        /// The input, with its type and shape.
+        input: String,
     },
     /// An index in an input is out of range.
     Index {
@@ -134,6 +140,9 @@ impl fmt::Display for Error {
                 write!(f, "the model has no input '{name}' (it has: {})", list(known))
             }
             Error::Input { expected, given } => write!(f, "input '{expected}' was given as {given}"),
+            Error::NoBatchAxis { input } => {
+                write!(f, "input {input} has no batch axis, so no data set can feed it")
+            }
             Error::Index { name, value, position, limit } => {
                 write!(
                     f,

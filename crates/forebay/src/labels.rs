@@ -21,8 +21,8 @@ pub(crate) struct Classes {
 /// Another type or shape, or a label that is neither a class nor ignored.
 pub(crate) fn prepare(labels: Tensor, port: &Port, classes: Option<Classes>) -> Result<Tensor, Error> {
     let labels = match (port.data_type, labels.to_i64()) {
-        (DataType::Int64, Some(values)) if labels.data_type != DataType::Int64 => {
-            Tensor::from_i64(&labels.shape, &values)
+        (DataType::Int64, Some(values)) if labels.data_type() != DataType::Int64 => {
+            Tensor::from_i64(labels.shape(), &values)
         }
         _ => labels,
     };
@@ -32,7 +32,7 @@ pub(crate) fn prepare(labels: Tensor, port: &Port, classes: Option<Classes>) -> 
             classes.ignore_index != Some(value) && u64::try_from(value).map_or(true, |value| value >= classes.count)
         };
         if let Some(index) = values.iter().position(wrong) {
-            let position = port::position(index, &labels.shape);
+            let position = port::position(index, labels.shape());
             return Err(Error::Label { value: values[index], position, classes: classes.count });
         }
     }

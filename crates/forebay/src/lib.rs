@@ -3,14 +3,12 @@
 //! A model runs within the device memory that it is given, and computes the same bits whatever that is:
 //!
 //! ```
-//! use forebay::{Model, Session, SessionOptions, HostTensor};
+//! use forebay::{Tensor, Model, Session};
 //!
 //! # fn main() -> Result<(), forebay::Error> {
-//! let mut options = SessionOptions::default();
-//! options.device.device_memory = Some("1MiB".parse()?); // or "50%" of what the model takes without a budget
 //! let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
-//! let mut session = Session::new(&model, &options)?;
-//! let outputs = session.run([("x".to_string(), HostTensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]))].into())?;
+//! let mut session = Session::builder(&model).device_memory("1MiB".parse()?).build()?;
+//! let outputs = session.run([("x".to_string(), Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]))].into())?;
 //! assert_eq!(outputs["logits"].shape, [50, 10]);
 //! # Ok(())
 //! # }
@@ -19,22 +17,17 @@
 //! The same for training. A [`Trainer`] takes batches and labels, and writes the trained model back as ONNX:
 //!
 //! ```
-//! use forebay::training::{Loss, Optimizer, TrainingOptions};
-//! use forebay::{Model, HostTensor, Trainer, TrainerOptions};
+//! use forebay::training::Optimizer;
+//! use forebay::{Tensor, Model, Trainer};
 //!
 //! # fn main() -> Result<(), forebay::Error> {
-//! let training = TrainingOptions {
-//!     loss: Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None },
-//!     loss_output: None,
-//!     optimizer: Optimizer::Sgd { learning_rate: 0.05, momentum: 0.9, nesterov: false, weight_decay: 1e-4 },
-//!     decay: None,
-//!     freeze: vec!["conv1.*".to_string()],
-//!     seed: 0,
-//!     gradient_outputs: false,
-//! };
 //! let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
-//! let mut trainer = Trainer::new(model, TrainerOptions::new(training))?;
-//! let (x, labels) = (HostTensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), HostTensor::from_i64(&[50], &[7; 50]));
+//! let mut trainer = Trainer::builder(&model)
+//!     .optimizer(Optimizer::sgd(0.05))
+//!     .freeze("conv1.*")
+//!     .device_memory("50%".parse()?) // of what a step takes without a budget
+//!     .build()?;
+//! let (x, labels) = (Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), Tensor::from_i64(&[50], &[7; 50]));
 //! let first = trainer.step([("x".to_string(), x.clone())].into(), labels.clone())?;
 //! let second = trainer.step([("x".to_string(), x)].into(), labels)?;
 //! assert!(second.loss < first.loss);
@@ -43,7 +36,7 @@
 //! ```
 //!
 //! Eager work on streams of one's own choosing ([`eager`]): a [`Context`] on a device, its [`Stream`]s and [`Event`]s, and
-//! [`Tensor`]s in its memory.
+//! [`DeviceTensor`]s in its memory.
 //!
 //! | module | holds |
 //! |---|---|
@@ -60,9 +53,12 @@
 //! | [`mod@replay`] | traces of training steps on described machines |
 //! | [`error`] | what can go wrong |
 
+pub mod builder;
 pub mod checkpoint;
 mod compile;
+pub mod data;
 pub mod documents;
+pub mod eager;
 mod engine;
 pub mod error;
 pub mod explain;
@@ -72,6 +68,7 @@ mod forecast;
 mod labels;
 mod loss_plan;
 mod machine;
+pub mod managed;
 pub mod model;
 pub mod options;
 pub mod port;
@@ -80,32 +77,32 @@ pub mod replay;
 mod runner;
 pub mod session;
 pub mod trainer;
+pub mod training;
 
+pub use builder::{ModelBuilder, SessionBuilder, TrainerBuilder};
 pub use checkpoint::{Checkpoint, CheckpointFolder};
+pub use eager::{Context, ContextOptions, DeviceTensor, Event, Stream, StreamGuard};
 pub use error::Error;
 pub use explain::{command_lines, memory_picture, Explanation};
-pub use forebay_base::{ByteRange, DataType};
-pub use forebay_data as data;
-pub use forebay_device as device;
-pub use forebay_device::{Device, DeviceUsage};
-pub use forebay_limits as limits;
-pub use forebay_memory as memory;
-pub use forebay_memory::size::{self as budget, MemorySize};
-pub use forebay_model::graph::Attribute;
-pub use forebay_model::graph::Dimension;
-pub use forebay_model::{training, Tensor as HostTensor};
+pub use forebay_base::{ByteRange, DataType, Limits, Tensor, TensorType};
+pub use forebay_device::{Device, DeviceError, DeviceUsage};
+pub use forebay_memory::size::{format_bytes, MemorySize, MemorySizeError};
+pub use forebay_memory::Picture;
+pub use forebay_model::graph::{Attribute, Dimension};
+pub use forebay_model::ModelError;
 pub use forebay_plan::plan::{Plan, Statistics};
-pub use forebay_plan::{LaunchOrder, MachineDescription, SavedCosts};
-pub use forebay_runtime::eager::managed::{self, ManagedBuffer, ManagedMemory, ManagedOptions};
-pub use forebay_runtime::eager::{self, Context, ContextOptions, Event, Stream, StreamGuard, Tensor};
+pub use forebay_plan::{LaunchOrder, MachineDescription, PlanError, SavedCosts};
 pub use forebay_runtime::{RuntimeError, StepMoves};
-pub use forebay_vulkan as vulkan;
 pub use forecast::{Replan, ReplanReason};
-pub use machine::{devices, DeviceDescription};
+pub use machine::{devices, open_device, DeviceDescription};
+pub use managed::{ManagedBuffer, ManagedMemory, ManagedOptions};
 pub use model::Model;
-pub use options::{DeviceOptions, MemoryMode, OnNan, TrainerOptions};
+pub use options::{
+    DeviceName, DeviceOptions, EngineOptions, MeasuringOptions, MemoryMode, MemoryOptions, OnNan, PlanningOptions,
+    SessionOptions, TrainerOptions,
+};
 pub use port::{Port, PortDescription};
 pub use probe::{probe, Finding, ProbeOptions};
-pub use serde_json;
-pub use session::{RunTimes, Session, SessionOptions};
+pub use serde_json::Value as JsonValue;
+pub use session::{RunTimes, Session};
 pub use trainer::{Evaluation, StepReport, Trainer};

@@ -18,20 +18,36 @@ pub struct Model {
 }
 
 impl Model {
-    /// Reads a model from a file; external data files lie beside it.
+    /// Reads a model from a file; external data files lie next to it.
     ///
     /// # Errors
     /// A file that cannot be read or is no model that Forebay knows.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Model, Error> {
-        Ok(Model { onnx: Arc::new(onnx::read_file(path.as_ref())?) })
+        Model::read_file(path.as_ref(), None)
     }
 
-    /// Reads a model from memory. One with external data files is refused.
+    /// Reads a model from memory. One with external data files is refused: [`Model::builder`] takes their folder.
     ///
     /// # Errors
     /// Bytes that are no model that Forebay knows.
     pub fn from_bytes(bytes: &[u8]) -> Result<Model, Error> {
-        Ok(Model { onnx: Arc::new(onnx::read(bytes, None)?) })
+        Model::read_bytes(bytes, None)
+    }
+
+    /// Reads a model from a file; external data files lie in the folder, or next to it where none is given.
+    pub(crate) fn read_file(path: &Path, external_data: Option<&Path>) -> Result<Model, Error> {
+        let Some(folder) = external_data else {
+            return Ok(Model { onnx: Arc::new(onnx::read_file(path)?) });
+        };
+        let refused =
+            |error: std::io::Error| Error::File { path: path.to_path_buf(), action: "read", reason: error.to_string() };
+        // The messages are a copy of the file, and their contents are kept.
+        Model::read_bytes(&forebay_limits::read(path, u64::MAX, 2).map_err(refused)?, Some(folder))
+    }
+
+    /// Reads a model from memory, with external data files in the folder.
+    pub(crate) fn read_bytes(bytes: &[u8], external_data: Option<&Path>) -> Result<Model, Error> {
+        Ok(Model { onnx: Arc::new(onnx::read(bytes, external_data)?) })
     }
 
     /// What the model takes, as it declares it.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
 
 use forebay_base::DataType;
 use forebay_model::graph::Dimension;
@@ -42,9 +41,7 @@ pub struct Port {
 impl Port {
     /// A tensor of zeros that fits the port.
     pub(crate) fn zeros(&self) -> Tensor {
-        let size_bytes = self.shape.iter().product::<u64>() * self.data_type.size_bytes();
-        let bytes: Arc<[u8]> = vec![0; size_bytes as usize].into();
-        Tensor { data_type: self.data_type, shape: self.shape.clone(), bytes }
+        Tensor::zeros(self.data_type, &self.shape).expect("a planned tensor fits into memory")
     }
 
     /// The same port with another leading size, where it has the leading size `from`.
@@ -87,10 +84,10 @@ pub(crate) fn check_inputs(ports: &[Port], given: &BTreeMap<String, Tensor>) -> 
 /// # Errors
 /// [`Error::Input`].
 pub(crate) fn check_tensor(port: &Port, tensor: &Tensor) -> Result<(), Error> {
-    if tensor.data_type == port.data_type && tensor.shape == port.shape {
+    if tensor.data_type() == port.data_type && tensor.shape() == port.shape {
         return Ok(());
     }
-    Err(Error::Input { expected: port.to_string(), given: format!("{}{:?}", tensor.data_type, tensor.shape) })
+    Err(Error::Input { expected: port.to_string(), given: format!("{}{:?}", tensor.data_type(), tensor.shape()) })
 }
 
 /// Checks that inputs that are used as indices choose from what there is. Negative ones count from the end.
@@ -103,7 +100,7 @@ pub(crate) fn check_indices(limits: &BTreeMap<String, u64>, given: &BTreeMap<Str
         let Some(values) = tensor.to_i64() else { continue };
         let bound = i64::try_from(limit).unwrap_or(i64::MAX);
         if let Some(index) = values.iter().position(|&value| value < -bound || value >= bound) {
-            let position = position(index, &tensor.shape);
+            let position = position(index, tensor.shape());
             return Err(Error::Index { name: name.clone(), value: values[index], position, limit });
         }
     }

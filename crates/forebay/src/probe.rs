@@ -13,7 +13,7 @@ use forebay_runtime::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemo
 use forebay_runtime::RuntimeError;
 
 use crate::error::Error;
-use crate::machine::Machine;
+use crate::machine::open_device;
 use crate::options::DeviceOptions;
 
 /// How many of the first chunks are used and timed.
@@ -25,9 +25,12 @@ pub const CHUNK_COUNT_MIN: u64 = 5;
 
 /// What is probed.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ProbeOptions {
-    /// The device; its budgets are not used.
+    /// The device.
     pub device: DeviceOptions,
+    /// Whether memory grows chunk by chunk. Without, all of it is taken at the start.
+    pub growth: bool,
     /// What changes the order.
     pub policy: Policy,
     /// Size of a chunk.
@@ -38,7 +41,13 @@ pub struct ProbeOptions {
 
 impl Default for ProbeOptions {
     fn default() -> ProbeOptions {
-        ProbeOptions { device: DeviceOptions::default(), policy: Policy::Driver, chunk_bytes: 8 << 20, chunk_count: 14 }
+        ProbeOptions {
+            device: DeviceOptions::default(),
+            growth: true,
+            policy: Policy::Driver,
+            chunk_bytes: 8 << 20,
+            chunk_count: 14,
+        }
     }
 }
 
@@ -170,19 +179,19 @@ pub fn probe(options: &ProbeOptions) -> Result<Vec<Finding>, Error> {
             format!("{} chunks are too few for the experiment: at least {CHUNK_COUNT_MIN}", options.chunk_count);
         return Err(Error::Option { reason });
     }
-    let machine = Machine::open(&options.device)?;
-    let tile_bytes = machine.device.limits().tile_size_bytes;
+    let device = open_device(&options.device)?;
+    let tile_bytes = device.limits().tile_size_bytes;
     if options.chunk_bytes < tile_bytes || options.chunk_bytes.checked_mul(options.chunk_count + 1).is_none() {
         let reason = format!("a chunk of {} bytes is not possible: at least {tile_bytes}, a tile", options.chunk_bytes);
         return Err(Error::Option { reason });
     }
-    if !options.device.growth && !machine.device.limits().tiled {
+    if !options.growth && !device.limits().tiled {
         let reason = "without tiles, memory cannot be taken at the start: each chunk is a heap of its own".to_string();
         return Err(Error::Option { reason });
     }
-    let context = Context::new(machine.device, &ContextOptions::default())?;
+    let context = Context::new(device, &ContextOptions::default())?;
     let chunk_bytes = options.chunk_bytes.next_multiple_of(tile_bytes);
-    let (policy, growth, chunk_count) = (options.policy, options.device.growth, options.chunk_count);
+    let (policy, growth, chunk_count) = (options.policy, options.growth, options.chunk_count);
     let laboratory = Laboratory { context, policy, growth, chunk_bytes, chunk_count };
     laboratory.warm_up()?;
     Ok(Action::ALL.into_iter().map(|action| laboratory.find(action)).collect::<Result<_, RuntimeError>>()?)
@@ -230,9 +239,9 @@ impl Laboratory {
         memory.synchronize()?;
         let (more, overcommit_seconds) = self.timed(|| {
             let more = memory.buffer(self.chunk_bytes)?;
-            // What will be used after it: with foresight, the chunks that are touched stay.
+            // What will be used after it: with next uses, the chunks that are touched stay.
             let coming = chunks.iter().take(TOUCHED_CHUNKS).flatten().map(|chunk| vec![chunk]);
-            memory.foresee(&[vec![&more]].into_iter().chain(coming).collect::<Vec<_>>());
+            memory.set_next_uses(&[vec![&more]].into_iter().chain(coming).collect::<Vec<_>>());
             more.fill([0; 4])?;
             Ok(more)
         })?;
@@ -349,7 +358,7 @@ mod tests {
         assert!(refused(ProbeOptions { chunk_count: 4, ..ProbeOptions::default() }));
         assert!(refused(ProbeOptions { chunk_bytes: 100, ..ProbeOptions::default() }));
         assert!(refused(ProbeOptions { chunk_bytes: u64::MAX / 2, ..ProbeOptions::default() }));
-        let device = DeviceOptions { growth: false, tiled: false, ..DeviceOptions::default() };
-        assert!(refused(ProbeOptions { device, ..ProbeOptions::default() }));
+        let device = DeviceOptions { tiled: false, ..DeviceOptions::default() };
+        assert!(refused(ProbeOptions { device, growth: false, ..ProbeOptions::default() }));
     }
 }

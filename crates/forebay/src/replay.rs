@@ -1,19 +1,19 @@
 //! Traces of training steps on described machines: planned, simulated, judged, compared with demand paging.
 //!
-//! Nothing runs and no device is needed. The planner, the lower bound and the verifier are `forebay_plan::swap`'s; this module
+//! Nothing runs and no device is needed. The planner, the lower bound and the verifier are `forebay_offload`'s; this module
 //! reads the files and puts the numbers together.
 
 use std::path::Path;
 use std::time::Instant;
 
 use flate2::read::MultiGzDecoder;
-pub use forebay_plan::swap::bound::lower_bound_ns;
-pub use forebay_plan::swap::lru::demand_lru;
-pub use forebay_plan::swap::planner::{plan, Progress};
-pub use forebay_plan::swap::schedule::Schedule;
-pub use forebay_plan::swap::verify::{verify, Account, Fault};
-pub use forebay_plan::swap::workload::{Machine, SwapError, Workload};
-use forebay_plan::swap::{trace, workload};
+pub use forebay_offload::bound::lower_bound_ns;
+pub use forebay_offload::lru::demand_lru;
+pub use forebay_offload::planner::{plan, Progress};
+pub use forebay_offload::schedule::Schedule;
+pub use forebay_offload::verify::{verify, Account, Fault};
+pub use forebay_offload::workload::{Machine, SwapError, Workload};
+use forebay_offload::{trace, workload};
 
 use crate::error::Error;
 

@@ -14,20 +14,11 @@ use crate::compile::{compile, Compiled};
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::explain::{explain, Explanation};
-use crate::machine::Machine;
+use crate::machine::LimitedDevice;
 use crate::model::Model;
-use crate::options::DeviceOptions;
+use crate::options::SessionOptions;
 use crate::port::{self, Port};
 use crate::runner::Runner;
-
-/// How a [`Session`] runs.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct SessionOptions {
-    /// The machine and its budgets.
-    pub device: DeviceOptions,
-    /// The size of the batch dimension, where the model leaves it open.
-    pub batch_size: Option<u64>,
-}
 
 /// When a run took place.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -70,7 +61,7 @@ impl Session {
     /// # Errors
     /// A model that cannot run, a device that cannot be had, or budgets that are too small.
     pub fn new(model: &Model, options: &SessionOptions) -> Result<Session, Error> {
-        Session::on(model, options, Machine::open(&options.device)?)
+        Session::on(model, options, LimitedDevice::open(&options.engine)?)
     }
 
     /// The same on a device of the caller's.
@@ -78,12 +69,12 @@ impl Session {
     /// # Errors
     /// A model that cannot run there, or budgets that are too small.
     pub fn with_device(model: &Model, options: &SessionOptions, device: Arc<dyn Device>) -> Result<Session, Error> {
-        Session::on(model, options, Machine::with_device(&options.device, device)?)
+        Session::on(model, options, LimitedDevice::with_device(&options.engine, device)?)
     }
 
-    fn on(model: &Model, options: &SessionOptions, machine: Machine) -> Result<Session, Error> {
+    fn on(model: &Model, options: &SessionOptions, machine: LimitedDevice) -> Result<Session, Error> {
         let graph = model.inference_graph(options.batch_size)?;
-        let compiled = compile(&graph, &BTreeSet::new(), &machine)?;
+        let compiled = compile(&graph, &BTreeSet::new(), &machine, options.engine.planning.costs.as_ref())?;
         let batch_size = compiled.inputs.iter().find_map(|port| port.shape.first().copied()).unwrap_or(1);
         let engine = Engine::new(machine, BTreeMap::new());
         Ok(Session { compiled, engine, batch_size, last_run: RunTimes::default() })
@@ -136,7 +127,7 @@ impl Session {
         self.compiled.costs()
     }
 
-    /// Launches of which [`DeviceOptions::costs`] says nothing, so that they are estimated.
+    /// Launches of which [`PlanningOptions::costs`](crate::PlanningOptions::costs) says nothing, so that they are estimated.
     pub fn unknown_costs(&self) -> Option<&Unknown> {
         self.compiled.unknown_costs()
     }
@@ -152,7 +143,7 @@ impl Session {
     }
 
     /// When every command of every run so far ran, in the format of Perfetto and chrome://tracing. Empty unless
-    /// [`DeviceOptions::trace`] was set.
+    /// [`MeasuringOptions::trace`](crate::MeasuringOptions::trace) was set.
     pub fn trace(&mut self) -> serde_json::Value {
         self.engine.trace()
     }
@@ -162,8 +153,8 @@ impl Session {
 pub(crate) fn feed(runner: &mut Runner, inputs: &BTreeMap<String, Tensor>) -> Result<(), Error> {
     for (name, tensor) in inputs {
         // An input that no kernel reads has no place in the plan.
-        if runner.plan().inputs.iter().any(|home| home.name == *name) {
-            runner.write_input(name, &tensor.bytes)?;
+        if runner.plan().inputs.iter().any(|backing| backing.name == *name) {
+            runner.write_input(name, tensor.bytes())?;
         }
     }
     Ok(())

@@ -7,8 +7,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_data::{InputDescription, LabelKind, Requirements};
 use forebay_device::{Device, DeviceUsage};
+use forebay_memory::size::MemorySize;
 use forebay_model::program::Role;
+use forebay_model::training::{Optimizer, TrainingOptions};
 use forebay_model::Tensor;
 use forebay_plan::plan::Statistics;
 use forebay_plan::saved_costs::Unknown;
@@ -16,7 +19,6 @@ use forebay_plan::{Plan, SavedCosts};
 use forebay_runtime::{Decision, StepMoves};
 use serde_json::Value;
 
-use crate::budget::MemorySize;
 use crate::checkpoint::Checkpoint;
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
@@ -24,7 +26,7 @@ use crate::explain::{explain, Explanation};
 use crate::files;
 use crate::forecast::Replan;
 use crate::loss_plan::LossPlan;
-use crate::machine::Machine;
+use crate::machine::LimitedDevice;
 use crate::model::Model;
 use crate::options::{OnNan, TrainerOptions};
 use crate::port::{self, Port};
@@ -63,7 +65,8 @@ pub struct Evaluation {
 /// A model in training, within its budgets. Memory is taken at the first step and given back on drop.
 pub struct Trainer {
     model: Model,
-    options: TrainerOptions,
+    options: TrainingOptions,
+    on_nan: OnNan,
     engine: Engine,
     training: BTreeMap<u64, LossPlan>,
     evaluation: BTreeMap<u64, LossPlan>,
@@ -77,7 +80,7 @@ impl Trainer {
     /// # Errors
     /// A model that cannot be trained as asked, a device that cannot be had, or budgets that are too small.
     pub fn new(model: Model, options: TrainerOptions) -> Result<Trainer, Error> {
-        let machine = Machine::open(&options.device)?;
+        let machine = LimitedDevice::open(&options.engine)?;
         Trainer::on(model, options, machine)
     }
 
@@ -86,19 +89,20 @@ impl Trainer {
     /// # Errors
     /// A model that cannot be trained as asked, or budgets that are too small.
     pub fn with_device(model: Model, options: TrainerOptions, device: Arc<dyn Device>) -> Result<Trainer, Error> {
-        let machine = Machine::with_device(&options.device, device)?;
+        let machine = LimitedDevice::with_device(&options.engine, device)?;
         Trainer::on(model, options, machine)
     }
 
-    fn on(model: Model, options: TrainerOptions, mut machine: Machine) -> Result<Trainer, Error> {
-        let plan = LossPlan::training(&model, &options, options.batch_size, &machine)?;
-        machine.fix_budgets(plan.compiled.step.plan().statistics.in_core_peak_bytes);
-        machine.forget_costs();
+    fn on(model: Model, options: TrainerOptions, mut machine: LimitedDevice) -> Result<Trainer, Error> {
+        let TrainerOptions { training: options, engine, batch_size, on_nan } = options;
+        let plan = LossPlan::training(&model, &options, batch_size, &machine, engine.planning.costs.as_ref())?;
+        machine.options.memory.fix_budgets(plan.compiled.step.plan().statistics.in_core_peak_bytes);
         let batch_size = plan.inputs.iter().find_map(|port| port.shape.first().copied()).unwrap_or(1);
         let engine = Engine::new(machine, plan.initial_values());
         Ok(Trainer {
             model,
             options,
+            on_nan,
             engine,
             training: BTreeMap::from([(batch_size, plan)]),
             evaluation: BTreeMap::new(),
@@ -107,7 +111,7 @@ impl Trainer {
         })
     }
 
-    /// What a batch holds beside the labels, at the planned batch size.
+    /// What a batch holds next to the labels, at the planned batch size.
     pub fn inputs(&self) -> &[Port] {
         &self.main().inputs
     }
@@ -120,6 +124,30 @@ impl Trainer {
     /// The axis of the logits along which the classes lie; none where the loss has no classes.
     pub fn class_axis(&self) -> Option<usize> {
         self.main().class_axis
+    }
+
+    /// What a data set has to hold to be trained on: [`data::open`](crate::data::open) takes it. Inputs that become floating-point
+    /// numbers are multiplied by `input_scale`.
+    ///
+    /// # Errors
+    /// [`Error::NoBatchAxis`] for an input without a batch axis.
+    pub fn data_requirements(&self, input_scale: f64) -> Result<Requirements, Error> {
+        let describe = |port: &Port| match port.shape.split_first() {
+            Some((_, sample_shape)) => Ok(InputDescription {
+                name: port.name.clone(),
+                data_type: port.data_type,
+                sample_shape: sample_shape.to_vec(),
+            }),
+            None => Err(Error::NoBatchAxis { input: port.to_string() }),
+        };
+        let labels = self.labels();
+        let kind = match self.class_axis() {
+            Some(_) => LabelKind::Classes,
+            None => LabelKind::Values(labels.data_type),
+        };
+        let inputs = self.inputs().iter().map(describe).collect::<Result<_, _>>()?;
+        let label_shape = labels.shape.get(1..).unwrap_or_default().to_vec();
+        Ok(Requirements { inputs, input_scale, labels: kind, label_shape })
     }
 
     /// Steps done, those before a restored checkpoint included.
@@ -140,13 +168,13 @@ impl Trainer {
     pub fn step(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<StepReport, Error> {
         let batch_size = self.batch_size_of(&batch)?;
         if !self.training.contains_key(&batch_size) {
-            let plan = LossPlan::training(&self.model, &self.options, Some(batch_size), self.engine.machine())?;
+            let plan = LossPlan::training(&self.model, &self.options, Some(batch_size), self.engine.machine(), None)?;
             self.training.insert(batch_size, plan);
         }
         let Some(plan) = self.training.get_mut(&batch_size) else { unreachable!("it was made above") };
         let step = self.step_count + 1;
-        let fed = plan.check(batch, labels, step)?;
-        let stops = self.options.on_nan == OnNan::Stop;
+        let fed = plan.check(batch, labels, step, &self.options)?;
+        let stops = self.on_nan == OnNan::Stop;
         let runner = self.engine.activate((Purpose::Training, batch_size), &plan.compiled)?;
         feed(runner, &fed)?;
         let mut loss = f32::NAN;
@@ -177,7 +205,7 @@ impl Trainer {
             self.evaluation.insert(batch_size, plan);
         }
         let plan = &self.evaluation[&batch_size];
-        let fed = plan.check(batch, labels, self.step_count)?;
+        let fed = plan.check(batch, labels, self.step_count, &self.options)?;
         let runner = self.engine.activate((Purpose::Inference, batch_size), &plan.compiled)?;
         feed(runner, &fed)?;
         runner.run()?;
@@ -188,7 +216,7 @@ impl Trainer {
     /// The leading size of a batch whose tensors otherwise have the planned types and shapes.
     fn batch_size_of(&self, batch: &BTreeMap<String, Tensor>) -> Result<u64, Error> {
         let main = self.main();
-        let given = main.inputs.iter().find_map(|port| batch.get(&port.name)?.shape.first().copied());
+        let given = main.inputs.iter().find_map(|port| batch.get(&port.name)?.shape().first().copied());
         let batch_size = given.filter(|&size| size > 0).unwrap_or(self.batch_size);
         let ports: Vec<Port> = main.inputs.iter().map(|port| port.with_batch(self.batch_size, batch_size)).collect();
         port::check_inputs(&ports, batch)?;
@@ -237,7 +265,7 @@ impl Trainer {
     pub fn checkpoint(&self, position: &Value) -> Result<Checkpoint, Error> {
         Ok(Checkpoint {
             step: self.step_count,
-            seed: self.options.training.seed,
+            seed: self.options.seed,
             position: position.clone(),
             tensors: self.engine.values()?,
             source: Default::default(),
@@ -263,8 +291,8 @@ impl Trainer {
         for (name, (_, port)) in changing {
             match checkpoint.tensors.get(name) {
                 None => return refuse(format!("it has no tensor '{name}', which this training run has")),
-                Some(tensor) if tensor.data_type != port.data_type || tensor.shape != port.shape => {
-                    let found = format!("{}{:?}", tensor.data_type, tensor.shape);
+                Some(tensor) if tensor.data_type() != port.data_type || tensor.shape() != port.shape => {
+                    let found = format!("{}{:?}", tensor.data_type(), tensor.shape());
                     return refuse(format!("it holds '{name}' as {found}, this training run as '{port}'"));
                 }
                 Some(_) => {}
@@ -273,17 +301,28 @@ impl Trainer {
         if let Some(name) = checkpoint.tensors.keys().find(|name| !changing.contains_key(*name)) {
             return refuse(format!("it has a tensor '{name}', which this training run does not have"));
         }
-        if self.options.training.seed != checkpoint.seed {
-            // Random kernels carry the seed, so the plans are made again.
-            let mut options = self.options.clone();
-            options.training.seed = checkpoint.seed;
-            let plan = LossPlan::training(&self.model, &options, Some(self.batch_size), self.engine.machine())?;
-            self.training = BTreeMap::from([(self.batch_size, plan)]);
-            self.evaluation.clear();
-            self.options = options;
-        }
+        self.options.seed = checkpoint.seed;
         self.engine.set_values(checkpoint.tensors.clone());
         self.step_count = checkpoint.step;
+        Ok(())
+    }
+
+    /// Other hyperparameters from the next step on: a learning rate of a schedule, say. The plan stays as it is, and so does
+    /// the optimizer's state.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for an optimizer of another kind, or with other state per parameter (momentum where there was none, or
+    /// none where there was): start another trainer from a checkpoint or the saved model for that.
+    pub fn set_optimizer(&mut self, optimizer: Optimizer) -> Result<(), Error> {
+        let current = &self.options.optimizer;
+        if !optimizer.has_the_plan_of(current) {
+            let reason = format!(
+                "training goes on with {current:?}; {optimizer:?} needs other state: only learning rate, momentum (not from \
+                 or to 0), betas, epsilon and weight decay change between steps"
+            );
+            return Err(Error::Option { reason });
+        }
+        self.options.optimizer = optimizer;
         Ok(())
     }
 
@@ -295,17 +334,16 @@ impl Trainer {
     pub fn set_device_memory(&mut self, size: Option<MemorySize>) -> Result<(), Error> {
         let in_core_peak_bytes = self.statistics().in_core_peak_bytes;
         let size = size.map(|size| MemorySize::Bytes(size.resolve(in_core_peak_bytes)));
-        let before = std::mem::replace(&mut self.engine.machine_mut().options.device_memory, size);
+        let before = std::mem::replace(&mut self.engine.machine_mut().options.memory.device_memory, size);
         let Some(main) = self.training.get_mut(&self.batch_size) else { unreachable!("it is made with the trainer") };
         if let Err(error) = main.compiled.replan(self.engine.machine()) {
-            self.engine.machine_mut().options.device_memory = before;
+            self.engine.machine_mut().options.memory.device_memory = before;
             return Err(error);
         }
         // The others are made again when they are needed.
         let batch_size = self.batch_size;
         self.training.retain(|&size, _| size == batch_size);
         self.evaluation.clear();
-        self.options.device.device_memory = size;
         self.engine.retire()
     }
 
@@ -334,7 +372,7 @@ impl Trainer {
         self.main().compiled.measured_costs()
     }
 
-    /// Launches of which [`DeviceOptions::costs`](crate::DeviceOptions::costs) says nothing, so that they are estimated.
+    /// Launches of which [`PlanningOptions::costs`](crate::PlanningOptions::costs) says nothing, so that they are estimated.
     pub fn unknown_costs(&self) -> Option<&Unknown> {
         self.main().compiled.unknown_costs()
     }
@@ -350,7 +388,7 @@ impl Trainer {
     }
 
     /// When every command so far ran, in the format of Perfetto and chrome://tracing. Empty unless
-    /// [`DeviceOptions::trace`] was set.
+    /// [`MeasuringOptions::trace`](crate::MeasuringOptions::trace) was set.
     pub fn trace(&mut self) -> Value {
         self.engine.trace()
     }

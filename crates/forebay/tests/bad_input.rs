@@ -5,15 +5,12 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::golden::Case;
-use common::{host, indices, recipe, trainer};
-use forebay::training::{Loss, TrainingOptions};
-use forebay::{
-    DeviceOptions, Error, HostTensor, MemoryMode, MemorySize, Model, OnNan, Session, SessionOptions, Trainer,
-    TrainerOptions,
-};
+use common::{host, indices, recipe, trainer, trainer_options};
+use forebay::training::Loss;
+use forebay::{EngineOptions, Error, MemoryMode, MemorySize, Model, OnNan, Session, SessionOptions, Tensor, Trainer};
 
 fn session(case: &Case) -> Session {
-    Session::new(&case.model(), &SessionOptions { device: host(1), batch_size: None }).unwrap()
+    Session::builder(&case.model()).engine(host(1)).build().unwrap()
 }
 
 #[test]
@@ -21,15 +18,15 @@ fn inputs_are_named_with_their_shapes() {
     let case = Case::read("digits-cnn");
     let mut session = session(&case);
     let x = case.input()["x"].clone();
-    let mut run = |entries: &[(&str, HostTensor)]| {
+    let mut run = |entries: &[(&str, Tensor)]| {
         let inputs = entries.iter().map(|(name, tensor)| (name.to_string(), tensor.clone())).collect();
         session.run(inputs).unwrap_err().to_string()
     };
     assert!(run(&[]).contains("'x: float32[50, 1, 8, 8]' is missing"));
     assert!(run(&[("x", x.clone()), ("z", x.clone())]).contains("no input 'z'"));
-    let flat = HostTensor::new(x.data_type, &[50, 64], x.bytes.clone()).unwrap();
+    let flat = Tensor::new(x.data_type(), &[50, 64], x.bytes()).unwrap();
     assert!(run(&[("x", flat)]).contains("float32[50, 64]"));
-    let integers = HostTensor::from_i64(&[50, 1, 8, 8], &[0; 3200]);
+    let integers = Tensor::from_i64(&[50, 1, 8, 8], &[0; 3200]);
     assert!(run(&[("x", integers)]).contains("int64[50, 1, 8, 8]"));
 }
 
@@ -38,7 +35,7 @@ fn an_index_beyond_the_table_is_refused() {
     let case = Case::read("tiny-gpt");
     let mut values = case.input()["x"].to_i64().unwrap();
     values[70] = 256;
-    let inputs = BTreeMap::from([("x".to_string(), HostTensor::from_i64(&[8, 64], &values))]);
+    let inputs = BTreeMap::from([("x".to_string(), Tensor::from_i64(&[8, 64], &values))]);
     let error = session(&case).run(inputs).unwrap_err();
     assert_eq!(error, Error::Index { name: "x".to_string(), value: 256, position: vec![1, 6], limit: 256 });
 }
@@ -46,10 +43,12 @@ fn an_index_beyond_the_table_is_refused() {
 #[test]
 fn a_computed_index_beyond_the_table_is_refused() {
     for device_memory in [None, Some(MemorySize::Bytes(indices::least_memory_bytes()))] {
-        indices::are_refused_when_out_of_range(&DeviceOptions { device_memory, ..host(2) });
+        let mut engine = host(2);
+        engine.memory.device_memory = device_memory;
+        indices::are_refused_when_out_of_range(&engine);
     }
     for memory in [MemoryMode::Direct, MemoryMode::Cooperative, MemoryMode::Automatic] {
-        indices::are_refused_when_out_of_range(&DeviceOptions { memory, ..host(2) });
+        indices::are_refused_when_out_of_range(&host(2).memory_mode(memory));
     }
 }
 
@@ -57,9 +56,10 @@ fn a_computed_index_beyond_the_table_is_refused() {
 fn a_batch_of_ignored_labels_is_named_as_such() {
     let case = Case::read("digits-cnn");
     let loss = Loss::SoftmaxCrossEntropy { class_axis: Some(1), ignore_index: Some(-100) };
-    let training = TrainingOptions { loss, ..recipe(&case) };
+    let mut training = recipe(&case);
+    training.loss = loss;
     let (batch, _) = case.batch(0);
-    let labels = HostTensor::from_i64(&[50], &[-100; 50]);
+    let labels = Tensor::from_i64(&[50], &[-100; 50]);
     let mut strict = trainer(case.model(), training.clone(), host(1));
     let before = strict.parameters().unwrap();
     let error = strict.step(batch.clone(), labels.clone()).unwrap_err();
@@ -67,10 +67,11 @@ fn a_batch_of_ignored_labels_is_named_as_such() {
     assert!(error.to_string().contains("-100") && !error.to_string().contains("learning rate"), "{error}");
     assert!(strict.parameters().unwrap() == before);
 
-    let options = TrainerOptions { device: host(1), on_nan: OnNan::Continue, ..TrainerOptions::new(training) };
+    let mut options = trainer_options(training, host(1));
+    options.on_nan = OnNan::Continue;
     let mut stubborn = Trainer::new(case.model(), options).unwrap();
     assert!(stubborn.step(batch, labels).unwrap().loss.is_nan());
-    let finite = |tensor: &HostTensor| tensor.to_f32().unwrap().iter().all(|value| value.is_finite());
+    let finite = |tensor: &Tensor| tensor.to_f32().unwrap().iter().all(|value| value.is_finite());
     assert!(stubborn.parameters().unwrap().values().all(finite), "gradients were 0");
 }
 
@@ -81,9 +82,9 @@ fn labels_are_checked_before_the_step() {
     let (batch, labels) = case.batch(0);
     let mut values = labels.to_i64().unwrap();
     values[3] = 10;
-    let error = trainer.step(batch.clone(), HostTensor::from_i64(&[50], &values)).unwrap_err();
+    let error = trainer.step(batch.clone(), Tensor::from_i64(&[50], &values)).unwrap_err();
     assert_eq!(error, Error::Label { value: 10, position: vec![3], classes: 10 });
-    let error = trainer.step(batch, HostTensor::from_i64(&[49], &values[..49])).unwrap_err();
+    let error = trainer.step(batch, Tensor::from_i64(&[49], &values[..49])).unwrap_err();
     assert!(matches!(error, Error::Input { .. }), "{error}");
     assert_eq!(trainer.step_count(), 0);
 }
@@ -94,7 +95,7 @@ fn a_loss_that_is_no_number_leaves_everything_as_before() {
     let (batch, labels) = case.batch(0);
     let mut poisoned = batch["x"].to_f32().unwrap();
     poisoned[0] = f32::NAN;
-    let poisoned = BTreeMap::from([("x".to_string(), HostTensor::from_f32(&batch["x"].shape, &poisoned))]);
+    let poisoned = BTreeMap::from([("x".to_string(), Tensor::from_f32(batch["x"].shape(), &poisoned))]);
     let mut trainer = trainer(case.model(), recipe(&case), host(2));
     trainer.step(batch.clone(), labels.clone()).unwrap();
     let everything = |trainer: &Trainer| (trainer.parameters().unwrap(), trainer.state().unwrap());
@@ -104,7 +105,8 @@ fn a_loss_that_is_no_number_leaves_everything_as_before() {
     assert!(everything(&trainer) == before);
     assert!(trainer.step(batch, labels.clone()).unwrap().loss.is_finite(), "and training goes on");
 
-    let options = TrainerOptions { device: host(2), on_nan: OnNan::Continue, ..TrainerOptions::new(recipe(&case)) };
+    let mut options = trainer_options(recipe(&case), host(2));
+    options.on_nan = OnNan::Continue;
     let mut stubborn = Trainer::new(case.model(), options).unwrap();
     assert!(stubborn.step(poisoned, labels).unwrap().loss.is_nan());
     assert_eq!(stubborn.step_count(), 1);
@@ -118,7 +120,7 @@ fn broken_models_are_errors() {
     for length in [1, 7, 100, bytes.len() / 2, bytes.len() - 1] {
         // A cut may fall between two fields; then the rest must still be refused or run.
         if let Ok(model) = Model::from_bytes(&bytes[..length]) {
-            let _ = Session::new(&model, &SessionOptions { device: host(1), batch_size: None });
+            let _ = Session::builder(&model).engine(host(1)).build();
         }
     }
 }
@@ -126,14 +128,16 @@ fn broken_models_are_errors() {
 #[test]
 fn options_without_meaning_are_refused() {
     let case = Case::read("digits-cnn");
-    let with = |device: DeviceOptions, batch_size| {
-        Session::new(&case.model(), &SessionOptions { device, batch_size }).err().expect("refused").to_string()
+    let with = |engine: EngineOptions, batch_size| {
+        let mut options = SessionOptions::default();
+        (options.engine, options.batch_size) = (engine, batch_size);
+        Session::new(&case.model(), &options).err().expect("refused").to_string()
     };
-    let unknown = with(DeviceOptions { device: "tpu".to_string(), ..host(1) }, None);
+    let unknown = with(host(1).device("tpu".parse().unwrap()), None);
     assert_eq!(unknown, "there is no device 'tpu' (there are: host, null, vulkan, vulkan:NUMBER, vulkan:NAME)");
-    assert!(with(DeviceOptions { threads: Some(0), ..host(1) }, None).contains("at least one thread"));
+    assert!(with(host(0), None).contains("at least one thread"));
     for device in ["host", "null"] {
-        let tiles = DeviceOptions { device: device.to_string(), tile_size: Some(3 << 10), ..host(1) };
+        let tiles = host(1).device(device.parse().unwrap()).tile_size(3 << 10);
         assert!(with(tiles, None).contains("a tile of 3072 bytes"));
     }
     assert!(with(host(1), Some(0)).contains("at least one sample"));
@@ -143,10 +147,10 @@ fn options_without_meaning_are_refused() {
 fn an_open_batch_size_must_be_given() {
     let model = Model::from_file(Case::read("digits-cnn").path("model_dynamic.onnx")).unwrap();
     assert_eq!(model.inputs()[0].to_string(), "x: float32[N, 1, 8, 8]");
-    let error = Session::new(&model, &SessionOptions { device: host(1), batch_size: None }).err().expect("open");
+    let error = Session::builder(&model).engine(host(1)).build().err().expect("open");
     assert!(error.to_string().contains('N'), "{error}");
-    let options = SessionOptions { device: host(1), batch_size: Some(3) };
-    assert_eq!(Session::new(&model, &options).unwrap().inputs()[0].shape, [3, 1, 8, 8]);
+    let session = Session::builder(&model).engine(host(1)).batch_size(3).build().unwrap();
+    assert_eq!(session.inputs()[0].shape, [3, 1, 8, 8]);
 }
 
 #[test]

@@ -5,8 +5,8 @@ mod common;
 use std::path::PathBuf;
 
 use common::host;
-use forebay::serde_json::Value;
-use forebay::{command_lines, HostTensor, LaunchOrder, Model, Session, SessionOptions};
+use forebay::{command_lines, LaunchOrder, Model, Session, Tensor};
+use serde_json::Value;
 
 fn example(name: &str) -> Model {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/barriers");
@@ -15,9 +15,8 @@ fn example(name: &str) -> Model {
 
 /// Nothing merged: one launch for each operator, and one for each piece of a concatenation.
 fn unmerged(name: &str, order: LaunchOrder) -> Session {
-    let mut device = host(2);
-    (device.fuse, device.order, device.check, device.trace) = (false, order, true, true);
-    Session::new(&example(name), &SessionOptions { device, batch_size: None }).unwrap()
+    let engine = host(2).fuse(false).order(order).check(true).trace(true);
+    Session::builder(&example(name)).engine(engine).build().unwrap()
 }
 
 /// The compute stream's commands but for records, each as its node's name or its kind.
@@ -64,7 +63,7 @@ fn slice(events: &[Value], name: &str) -> (f64, f64) {
 #[test]
 fn both_sides_of_a_diamond_run_at_the_same_time() {
     let mut session = unmerged("diamond.onnx", LaunchOrder::default());
-    let x = HostTensor::from_f32(&[1, 16, 256, 256], &[0.5; 16 * 256 * 256]);
+    let x = Tensor::from_f32(&[1, 16, 256, 256], &[0.5; 16 * 256 * 256]);
     // A machine with other work may run both threads one after the other, but not every time.
     let overlap = (0..200).any(|_| {
         session.run([("x".to_string(), x.clone())].into()).unwrap();

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use common::golden::Case;
-use common::{host, recipe, trainer_on};
-use forebay::{Checkpoint, Error, HostTensor, MemorySize, Trainer};
-use serde_json::json;
+use common::{host, recipe, trainer_on, trainer_options};
+use forebay::{Checkpoint, Error, MemorySize, Tensor, Trainer};
+use serde_json::{json, Value};
 
 fn directory(test: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("forebay-resume-{test}-{}", std::process::id()));
@@ -19,7 +19,7 @@ fn directory(test: &str) -> PathBuf {
 
 fn trainer_within(case: &Case, budget: Option<MemorySize>) -> Trainer {
     let mut options = host(2);
-    options.device_memory = budget;
+    options.memory.device_memory = budget;
     trainer_on(case.model(), recipe(case), options, None)
 }
 
@@ -32,7 +32,7 @@ fn steps(case: &Case, trainer: &mut Trainer, range: std::ops::Range<usize>) -> V
         .collect()
 }
 
-fn everything(trainer: &Trainer) -> BTreeMap<String, HostTensor> {
+fn everything(trainer: &Trainer) -> BTreeMap<String, Tensor> {
     let mut values = trainer.parameters().unwrap();
     values.extend(trainer.state().unwrap());
     values
@@ -79,13 +79,8 @@ fn another_batch_size_and_evaluation_do_not_disturb_training() {
     let case = Case::read("digits-cnn");
     let model = || forebay::Model::from_file(case.path("model_dynamic.onnx")).unwrap();
     let trainer = |budget| {
-        let mut options = host(2);
-        options.device_memory = budget;
-        let options = forebay::TrainerOptions {
-            device: options,
-            batch_size: Some(50),
-            ..forebay::TrainerOptions::new(recipe(&case))
-        };
+        let mut options = trainer_options(recipe(&case), host(2));
+        (options.engine.memory.device_memory, options.batch_size) = (budget, Some(50));
         Trainer::new(model(), options).unwrap()
     };
     let mut plain = trainer(None);
@@ -98,7 +93,7 @@ fn another_batch_size_and_evaluation_do_not_disturb_training() {
         assert_eq!(disturbed.step(batch.clone(), labels.clone()).unwrap().loss.to_bits(), expected, "step {step}");
         let evaluation = disturbed.evaluate(batch, labels).unwrap();
         assert!(evaluation.loss.is_finite());
-        assert_eq!(evaluation.logits.shape, [50, 10]);
+        assert_eq!(evaluation.logits.shape(), [50, 10]);
         // A smaller batch is a step as well, so both runs do it.
         let expected = plain.step(part.clone(), part_labels.clone()).unwrap().loss.to_bits();
         assert_eq!(disturbed.step(part, part_labels).unwrap().loss.to_bits(), expected, "part of step {step}");
@@ -108,11 +103,11 @@ fn another_batch_size_and_evaluation_do_not_disturb_training() {
     assert!(disturbed.usage().heap_peak_bytes <= budget);
 }
 
-fn first_rows(tensor: &HostTensor, rows: u64) -> HostTensor {
-    let row_bytes = tensor.bytes.len() / tensor.shape[0] as usize;
-    let mut shape = tensor.shape.clone();
+fn first_rows(tensor: &Tensor, rows: u64) -> Tensor {
+    let row_bytes = tensor.bytes().len() / tensor.shape()[0] as usize;
+    let mut shape = tensor.shape().to_vec();
     shape[0] = rows;
-    HostTensor::new(tensor.data_type, &shape, &tensor.bytes[..row_bytes * rows as usize]).unwrap()
+    Tensor::new(tensor.data_type(), &shape, &tensor.bytes()[..row_bytes * rows as usize]).unwrap()
 }
 
 #[test]
@@ -138,7 +133,7 @@ fn a_checkpoint_that_does_not_fit_the_model_is_not_exported() {
     let trainer = trainer_within(&case, None);
     let good = trainer.checkpoint(&json!(null)).unwrap();
     let path = directory("no-export");
-    let refusal = |change: &dyn Fn(&mut BTreeMap<String, HostTensor>)| {
+    let refusal = |change: &dyn Fn(&mut BTreeMap<String, Tensor>)| {
         let mut bad = good.clone();
         change(&mut bad.tensors);
         let error = bad.export(&case.model(), &path).unwrap_err();
@@ -149,10 +144,27 @@ fn a_checkpoint_that_does_not_fit_the_model_is_not_exported() {
     let parameter = trainer.parameters().unwrap().into_keys().next().unwrap();
     let error = refusal(&|tensors| drop(tensors.remove(&statistic)));
     assert!(error.contains(&statistic) && error.contains("running statistics"), "{error}");
-    let error = refusal(&|tensors| drop(tensors.insert(parameter.clone(), HostTensor::from_f32(&[1], &[0.0]))));
+    let error = refusal(&|tensors| drop(tensors.insert(parameter.clone(), Tensor::from_f32(&[1], &[0.0]))));
     assert!(error.contains(&parameter) && error.contains("float32[1]"), "{error}");
-    let error = refusal(&|tensors| drop(tensors.insert("stranger".into(), HostTensor::from_f32(&[1], &[0.0]))));
+    let error = refusal(&|tensors| drop(tensors.insert("stranger".into(), Tensor::from_f32(&[1], &[0.0]))));
     assert!(error.contains("'stranger'"), "{error}");
     let error = refusal(&|tensors| tensors.clear());
     assert!(error.contains("no tensor of the model"), "{error}");
+}
+
+#[test]
+fn costs_that_were_given_survive_a_checkpoint_with_another_seed() {
+    let case = Case::read("digits-cnn");
+    let trainer = |seed, costs| {
+        let mut options = trainer_options(recipe(&case), host(2));
+        (options.training.seed, options.engine.planning.costs) = (seed, costs);
+        Trainer::new(case.model(), options).unwrap()
+    };
+    let mut measured = trainer(7, None);
+    common::run(&case, &mut measured, 1);
+    let (checkpoint, costs) = (measured.checkpoint(&Value::Null).unwrap(), measured.measured_costs());
+    let mut given = trainer(0, Some(costs.clone()));
+    assert_eq!(given.costs(), costs);
+    given.restore(&checkpoint).unwrap();
+    assert_eq!(given.costs(), costs, "a seed changes no duration");
 }

@@ -6,12 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use common::golden::Case;
-use common::{chaos, host, recipe, trainer_on};
+use common::{chaos, host, recipe, trainer_on, trainer_options};
 use forebay::managed::Policy;
-use forebay::{
-    Device, DeviceOptions, DeviceUsage, Error, HostTensor, MemoryMode, MemorySize, Session, SessionOptions, StepMoves,
-    Trainer, TrainerOptions,
-};
+use forebay::{Device, DeviceUsage, EngineOptions, Error, MemoryMode, MemorySize, Session, StepMoves, Tensor, Trainer};
 
 const MODES: [(MemoryMode, Option<Policy>); 5] = [
     (MemoryMode::Direct, None),
@@ -25,7 +22,7 @@ const MODES: [(MemoryMode, Option<Policy>); 5] = [
 #[derive(Debug, PartialEq)]
 struct Run {
     losses: Vec<u32>,
-    values: BTreeMap<String, HostTensor>,
+    values: BTreeMap<String, Tensor>,
 }
 
 fn run(case: &Case, trainer: &mut Trainer, steps: usize) -> (Run, Vec<Option<StepMoves>>) {
@@ -41,11 +38,13 @@ fn run(case: &Case, trainer: &mut Trainer, steps: usize) -> (Run, Vec<Option<Ste
     (Run { losses, values }, moves)
 }
 
-fn options(threads: usize, memory: MemoryMode, eviction: Option<Policy>, budget_bytes: Option<u64>) -> DeviceOptions {
-    DeviceOptions { memory, eviction, device_memory: budget_bytes.map(MemorySize::Bytes), ..host(threads) }
+fn options(threads: usize, memory: MemoryMode, eviction: Option<Policy>, budget_bytes: Option<u64>) -> EngineOptions {
+    let mut options = host(threads).memory_mode(memory);
+    (options.memory.eviction, options.memory.device_memory) = (eviction, budget_bytes.map(MemorySize::Bytes));
+    options
 }
 
-fn trainer(case: &Case, options: DeviceOptions, device: Option<Arc<dyn Device>>) -> Trainer {
+fn trainer(case: &Case, options: EngineOptions, device: Option<Arc<dyn Device>>) -> Trainer {
     trainer_on(case.model(), recipe(case), options, device)
 }
 
@@ -115,7 +114,7 @@ fn what_fits_the_device_stays_there() {
         let mut trainer = trainer(&case, options(2, memory, eviction, None), None);
         let moves = run(&case, &mut trainer, 2).1[1].unwrap();
         let input_bytes: u64 = trainer.inputs().iter().map(|port| port.shape.iter().product::<u64>() * 4).sum();
-        // Units that hold inputs and labels come anew; units of 64 KiB at least hold more than these.
+        // Units that hold inputs and labels come again; units of 64 KiB at least hold more than these.
         assert_eq!(moves.evictions, 0, "{memory:?} {eviction:?}: {moves:?}");
         assert!(moves.bytes_to_device < input_bytes + (1 << 20), "{memory:?} {eviction:?}: {moves:?}");
     }
@@ -130,8 +129,8 @@ fn a_loss_that_is_no_number_leaves_everything_as_before() {
         let before = (trainer.parameters().unwrap(), trainer.state().unwrap());
         let (mut batch, labels) = case.batch(1);
         let poisoned: Vec<f32> = batch["x"].to_f32().unwrap().iter().map(|_| f32::NAN).collect();
-        let shape = batch["x"].shape.clone();
-        batch.insert("x".to_string(), HostTensor::from_f32(&shape, &poisoned));
+        let shape = batch["x"].shape();
+        batch.insert("x".to_string(), Tensor::from_f32(shape, &poisoned));
         let error = trainer.step(batch, labels).unwrap_err();
         assert!(matches!(error, Error::NanLoss { step: 2, .. }), "{memory:?}: {error}");
         assert!(before == (trainer.parameters().unwrap(), trainer.state().unwrap()), "{memory:?} {eviction:?}");
@@ -141,8 +140,8 @@ fn a_loss_that_is_no_number_leaves_everything_as_before() {
 #[test]
 fn a_session_runs_in_every_mode() {
     let case = Case::read("resnet20");
-    let run = |device: DeviceOptions| {
-        let mut session = Session::new(&case.model(), &SessionOptions { device, batch_size: None }).unwrap();
+    let run = |engine: EngineOptions| {
+        let mut session = Session::builder(&case.model()).engine(engine).build().unwrap();
         let outputs = session.run(case.input()).unwrap();
         (outputs, session.statistics().clone(), session.usage().heap_peak_bytes)
     };
@@ -164,7 +163,7 @@ fn without_growth_all_memory_is_taken_at_the_start() {
     let budget = unlimited.statistics().in_core_peak_bytes * 3;
     for (memory, eviction) in MODES {
         let growing = options(2, memory, eviction, Some(budget));
-        let mut fixed = trainer(&case, DeviceOptions { growth: false, ..growing.clone() }, None);
+        let mut fixed = trainer(&case, growing.clone().growth(false), None);
         let mut growing = trainer(&case, growing, None);
         let found = [&mut growing, &mut fixed].map(|trainer| run(&case, trainer, 2).0);
         assert!(found.iter().all(|found| *found == expected), "{memory:?} {eviction:?}");
@@ -182,7 +181,9 @@ fn what_exceeds_the_host_budget_goes_to_disk() {
     let (expected, _) = run(&case, &mut trainer(&case, host(2), None), 2);
     let spilling = |memory, eviction, budget| {
         let spill_dir = Some(std::env::temp_dir());
-        DeviceOptions { spill_dir, ..options(2, memory, eviction, budget) }
+        let mut options = options(2, memory, eviction, budget);
+        options.memory.spill_dir = spill_dir;
+        options
     };
     let unlimited = trainer(&case, spilling(MemoryMode::Automatic, None, None), None);
     let minimum = unlimited.statistics().minimum_budget_bytes;
@@ -190,7 +191,8 @@ fn what_exceeds_the_host_budget_goes_to_disk() {
     let host_bytes = unlimited.usage().host_bytes + (1 << 20) + (512 << 10);
     for (memory, eviction) in MODES {
         let host_memory = Some(MemorySize::Bytes(host_bytes));
-        let options = DeviceOptions { host_memory, ..spilling(memory, eviction, Some(minimum)) };
+        let mut options = spilling(memory, eviction, Some(minimum));
+        options.memory.host_memory = host_memory;
         let mut trainer = trainer(&case, options, None);
         let (found, moves) = run(&case, &mut trainer, 2);
         assert!(expected == found, "{memory:?} {eviction:?}");
@@ -202,9 +204,8 @@ fn what_exceeds_the_host_budget_goes_to_disk() {
 #[test]
 fn what_cannot_be_says_so() {
     let case = Case::read("digits-cnn");
-    let refused = |device: DeviceOptions| {
-        let options = TrainerOptions { device, ..TrainerOptions::new(recipe(&case)) };
-        Trainer::new(case.model(), options).err().expect("refused").to_string()
+    let refused = |engine: EngineOptions| {
+        Trainer::new(case.model(), trainer_options(recipe(&case), engine)).err().expect("refused").to_string()
     };
     let unlimited = trainer(&case, options(2, MemoryMode::Automatic, None, None), None);
     let (minimum, launch) = (unlimited.statistics().minimum_budget_bytes, &unlimited.statistics().minimum_launch);
@@ -214,7 +215,7 @@ fn what_cannot_be_says_so() {
     assert!(error.contains("--memory automatic"), "{error}");
     // Host memory runs out in the step, or when parameters come: nothing is lost by then.
     let mut short = options(2, MemoryMode::Automatic, None, Some(minimum));
-    short.host_memory = Some(MemorySize::Bytes(1 << 20));
+    short.memory.host_memory = Some(MemorySize::Bytes(1 << 20));
     let (batch, labels) = case.batch(0);
     let error = trainer(&case, short, None).step(batch, labels).unwrap_err().to_string();
     assert!(error.contains("managed memory may keep 0 bytes on the host"), "{error}");

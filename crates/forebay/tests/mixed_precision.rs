@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use common::{host, onnx, trainer};
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{DataType, HostTensor, Model};
+use forebay::{DataType, Model, Tensor};
+use forebay_testing::Random;
 use half::{bf16, f16};
 
 const IMAGES: usize = 4;
@@ -21,19 +22,13 @@ const STEPS: usize = 3;
 
 /// Numbers in -1..1 of a seeded generator (xorshift64*).
 fn numbers(seed: u64, count: usize) -> Vec<f64> {
-    let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        f64::from((state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 40) as f32 / (1 << 23) as f32 - 1.0)
-    };
-    (0..count).map(|_| next()).collect()
+    let mut random = Random::new(seed);
+    (0..count).map(|_| f64::from(random.float())).collect()
 }
 
-fn tensor(shape: &[u64], values: &[f64]) -> HostTensor {
+fn tensor(shape: &[u64], values: &[f64]) -> Tensor {
     let bytes: Vec<u8> = values.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();
-    HostTensor::new(DataType::Float32, shape, bytes).unwrap()
+    Tensor::new(DataType::Float32, shape, bytes).unwrap()
 }
 
 /// Parameters: the filters, their bias, and a matrix.
@@ -54,7 +49,7 @@ impl Parameters {
     }
 }
 
-/// convolution, bias, rectifier, product: everything between two conversions is of `kind`.
+/// convolution, bias, ReLU, product: everything between two conversions is of `kind`.
 fn model(kind: DataType, parameters: &Parameters) -> Model {
     let narrow = if kind == DataType::Float16 { onnx::FLOAT16 } else { onnx::BFLOAT16 };
     let cast = |from: &str, to: &str, kind: i64| onnx::node("Cast", &[from], to, &[("to", &[kind], false)]);
@@ -154,20 +149,7 @@ fn assert_close(values: &[f64], expected: &[f64], tolerance: f64, what: &str) {
 /// `unit` is the distance of numbers of the type around 1: roundings of nearly equal numbers may differ by so much.
 fn check(kind: DataType, round: fn(f64) -> f64, unit: f64) {
     let parameters = Parameters::new();
-    let options = TrainingOptions {
-        loss: Loss::MeanSquaredError,
-        loss_output: None,
-        optimizer: Optimizer::Sgd {
-            learning_rate: LEARNING_RATE as f32,
-            momentum: 0.0,
-            nesterov: false,
-            weight_decay: 0.0,
-        },
-        decay: None,
-        freeze: Vec::new(),
-        seed: 0,
-        gradient_outputs: false,
-    };
+    let options = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::sgd(LEARNING_RATE as f32));
     let mut trainer = trainer(model(kind, &parameters), options, host(2));
     let mut reference = Reference { round, parameters };
     let mut losses = Vec::new();

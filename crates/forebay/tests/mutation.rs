@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use common::host;
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{LaunchOrder, MemorySize, Model, Plan, Session, SessionOptions, Trainer, TrainerOptions};
+use forebay::{LaunchOrder, MemorySize, Model, Plan, Session};
 use forebay_base::Command;
 use forebay_sync::{check_races, StepBoundary};
 
@@ -20,22 +20,16 @@ enum Step {
 
 fn plan(path: &str, step: Step, order: LaunchOrder, device_memory: Option<MemorySize>) -> Plan {
     let model = Model::from_file(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)).unwrap();
-    let mut device = host(2);
-    (device.order, device.device_memory) = (order, device_memory);
+    let mut engine = host(2).order(order);
+    engine.memory.device_memory = device_memory;
     match step {
-        Step::Inference => Session::new(&model, &SessionOptions { device, batch_size: None }).unwrap().plan().clone(),
+        Step::Inference => Session::builder(&model).engine(engine).build().unwrap().plan().clone(),
         Step::Training => {
-            let training = TrainingOptions {
-                loss: Loss::MeanSquaredError,
-                loss_output: None,
-                optimizer: Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
-                decay: None,
-                freeze: Vec::new(),
-                seed: 0,
-                gradient_outputs: false,
-            };
-            let options = TrainerOptions { device, ..TrainerOptions::new(training) };
-            Trainer::new(model, options).unwrap().plan().clone()
+            let training = TrainingOptions::new(
+                Loss::MeanSquaredError,
+                Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
+            );
+            common::trainer(model, training, engine).plan().clone()
         }
     }
 }

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use common::golden::{to_f64, Case};
 use common::{host, recipe, trainer};
-use forebay::{Model, Session, SessionOptions};
+use forebay::{Model, Session};
+use forebay_testing::parts::skipped;
 
 /// Runs the model on the golden input and writes the elements of its output as text.
 const SCRIPT: &str = "
@@ -23,9 +24,7 @@ fn available() -> bool {
     if found.is_ok_and(|output| output.status.success()) {
         return true;
     }
-    let required = std::env::var("FOREBAY_REQUIRE").unwrap_or_default();
-    assert!(!required.contains("onnxruntime"), "FOREBAY_REQUIRE asks for onnxruntime, but python3 cannot import it");
-    println!("SKIPPED: python3 cannot import onnxruntime and numpy");
+    skipped("onnxruntime", "python3 cannot import onnxruntime and numpy");
     false
 }
 
@@ -50,8 +49,7 @@ fn trained_models_give_the_same_outputs() {
         }
         let path = std::env::temp_dir().join(format!("forebay-trained-{name}-{}.onnx", std::process::id()));
         trainer.save(&path).unwrap();
-        let options = SessionOptions { device: host(2), batch_size: None };
-        let mut session = Session::new(&Model::from_file(&path).unwrap(), &options).unwrap();
+        let mut session = Session::builder(&Model::from_file(&path).unwrap()).engine(host(2)).build().unwrap();
         let ours = to_f64(&session.run(case.input()).unwrap()["logits"]);
         let theirs = outputs_of_onnxruntime(&path, &case.path("inputs.npz"));
         assert_eq!(ours.len(), theirs.len());

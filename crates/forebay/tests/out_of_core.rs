@@ -4,14 +4,14 @@
 mod common;
 
 use common::golden::Case;
-use common::{assert_same, chaos, host, recipe, run, trainer_on, Run};
+use common::{assert_same, chaos, host, recipe, run, trainer_on, trainer_options, Run};
 use forebay::{Device, MemorySize, Trainer};
 use std::sync::Arc;
 
 fn trainer_within(case: &Case, budget_bytes: Option<u64>, threads: usize, device: Option<Arc<dyn Device>>) -> Trainer {
     let mut options = host(threads);
-    options.check = true;
-    options.device_memory = budget_bytes.map(MemorySize::Bytes);
+    options.planning.check = true;
+    options.memory.device_memory = budget_bytes.map(MemorySize::Bytes);
     trainer_on(case.model(), recipe(case), options, device)
 }
 
@@ -36,8 +36,8 @@ fn same_bits_within_every_budget(name: &'static str, steps: usize) {
 }
 
 fn bytes_of_inputs(trainer: &Trainer) -> u64 {
-    let homes = trainer.plan().inputs.iter().flat_map(|home| &home.pieces);
-    homes.map(|(range, _)| range.len()).sum()
+    let backing = trainer.plan().inputs.iter().flat_map(|backing| &backing.pieces);
+    backing.map(|(range, _)| range.len()).sum()
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn unet3d() {
 #[test]
 fn matrices_larger_than_the_budget() {
     let mut options = host(2);
-    options.check = true;
+    options.planning.check = true;
     common::matrices::same_bits_within_every_budget(&options);
 }
 
@@ -76,8 +76,8 @@ fn placed_heaps_and_other_sizes_of_heap_give_the_same_bits() {
     for (tiled, heap_size) in [(false, None), (false, Some(64 << 10)), (true, Some(64 << 10))] {
         for budget in [None, Some(MemorySize::Bytes(minimum))] {
             let mut options = host(2);
-            options.check = true;
-            (options.device_memory, options.tiled, options.heap_size) = (budget, tiled, heap_size);
+            options.planning.check = true;
+            (options.memory.device_memory, options.device.tiled, options.device.heap_size) = (budget, tiled, heap_size);
             let mut trainer = trainer_on(case.model(), recipe(&case), options, None);
             let what = format!("tiled: {tiled}, heaps of {heap_size:?}, within {budget:?}");
             assert_eq!(trainer.plan().heaps.len() > 1, tiled, "{what}");
@@ -94,12 +94,12 @@ fn other_sizes_of_tile_give_the_same_bits_out_of_core() {
     let (peak, expected) = (usual.statistics().in_core_peak_bytes, run(&case, &mut usual, 3));
     for (tile_size, heap_size) in [(4 << 10, 64 << 10), (256 << 10, 512 << 10), (1 << 20, 1 << 20)] {
         let mut options = host(2);
-        options.check = true;
-        (options.tile_size, options.heap_size) = (Some(tile_size), Some(heap_size));
+        options.planning.check = true;
+        (options.device.tile_size, options.device.heap_size) = (Some(tile_size), Some(heap_size));
         let minimum = trainer_on(case.model(), recipe(&case), options.clone(), None).statistics().minimum_budget_bytes;
         let what = format!("tiles of {tile_size}, heaps of {heap_size}, within {minimum} of {peak}");
         assert!(minimum < peak && minimum % tile_size == 0, "{what}");
-        options.device_memory = Some(MemorySize::Bytes(minimum));
+        options.memory.device_memory = Some(MemorySize::Bytes(minimum));
         let mut trainer = trainer_on(case.model(), recipe(&case), options, None);
         assert!(trainer.plan().heaps.iter().all(|bytes| bytes % tile_size == 0), "{what}");
         assert!(trainer.statistics().bytes_to_device > bytes_of_inputs(&trainer), "{what}: data moves");
@@ -153,9 +153,9 @@ fn a_slow_link_makes_a_measured_plan_and_the_same_bits() {
     let expected = run(&case, &mut unlimited, 3);
     let peak = unlimited.statistics().in_core_peak_bytes;
     let mut options = host(1);
-    options.check = true;
-    options.device_memory = Some(MemorySize::Bytes(peak * 6 / 10));
-    options.link_bytes_per_second = Some(20_000_000);
+    options.planning.check = true;
+    options.memory.device_memory = Some(MemorySize::Bytes(peak * 6 / 10));
+    options.device.link_bytes_per_second = Some(20_000_000);
     let mut slow = trainer_on(case.model(), recipe(&case), options, None);
     let estimated = slow.statistics().predicted_ns;
     assert_same(&expected, &run(&case, &mut slow, 3), "at 20 MB/s");
@@ -172,8 +172,8 @@ fn a_budget_below_the_minimum_names_the_minimum_and_its_launch() {
     let case = Case::read("digits-cnn");
     let statistics = trainer_within(&case, None, 2, None).statistics().clone();
     let mut options = host(2);
-    options.device_memory = Some(MemorySize::Bytes(statistics.minimum_budget_bytes - 1));
-    let training = forebay::TrainerOptions { device: options, ..forebay::TrainerOptions::new(recipe(&case)) };
+    options.memory.device_memory = Some(MemorySize::Bytes(statistics.minimum_budget_bytes - 1));
+    let training = trainer_options(recipe(&case), options);
     let error = Trainer::new(case.model(), training).err().expect("too small").to_string();
     assert!(error.contains(&statistics.minimum_budget_bytes.to_string()), "{error}");
     assert!(error.contains(&statistics.minimum_launch), "{error}");
@@ -183,8 +183,8 @@ fn a_budget_below_the_minimum_names_the_minimum_and_its_launch() {
 fn a_host_budget_that_is_too_small_says_what_is_needed() {
     let case = Case::read("digits-cnn");
     let mut options = host(2);
-    options.host_memory = Some(MemorySize::Bytes(4096));
-    let training = forebay::TrainerOptions { device: options, ..forebay::TrainerOptions::new(recipe(&case)) };
+    options.memory.host_memory = Some(MemorySize::Bytes(4096));
+    let training = trainer_options(recipe(&case), options);
     let error = Trainer::new(case.model(), training).err().expect("too small").to_string();
     assert!(error.contains("host budget of 4096 bytes is too small"), "{error}");
 }

@@ -10,8 +10,8 @@ use serde_json::Value;
 fn trainer_at_half(trace: bool) -> (Case, Trainer) {
     let case = Case::read("resnet20");
     let mut options = host(2);
-    options.device_memory = Some(MemorySize::Percent(50.0));
-    options.trace = trace;
+    options.memory.device_memory = Some(MemorySize::Percent(50.0));
+    options.measuring.trace = trace;
     let trainer = trainer(case.model(), recipe(&case), options);
     (case, trainer)
 }
@@ -59,7 +59,7 @@ fn a_plan_says_what_lies_where_and_when() {
         _ => None,
     });
     for (number, launch) in launches.enumerate() {
-        for region in launch.reads.iter().chain(&launch.writes).map(|binding| binding.region).chain(launch.scratch) {
+        for region in launch.reads.iter().chain(&launch.writes).map(|binding| binding.region).chain(launch.workspace) {
             let is_there = placement.iter().any(|one| {
                 (one.first_launch..=one.last_launch).contains(&number)
                     && one.offset_bytes < region.range.end

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::golden::Case;
-use common::{assert_same, host, recipe, run, trainer_on, Run};
-use forebay::device::chaos::ChaosDevice;
-use forebay::device::host::{HostDevice, HostOptions};
-use forebay::{Device, DeviceOptions, Error, MemorySize, Trainer, TrainerOptions};
+use common::{assert_same, host, recipe, run, trainer_on, trainer_options, Run};
+use forebay::{Device, EngineOptions, Error, MemorySize, Trainer};
+use forebay_device::chaos::ChaosDevice;
+use forebay_device::host::{HostDevice, HostOptions};
 use forebay_plan::PlanError;
 
 /// A folder that goes with the test.
@@ -46,14 +46,10 @@ struct Limits {
     expected: Run,
 }
 
-fn options(device_bytes: u64, host_bytes: Option<u64>, folder: &Path) -> DeviceOptions {
-    DeviceOptions {
-        check: true,
-        device_memory: Some(MemorySize::Bytes(device_bytes)),
-        host_memory: host_bytes.map(MemorySize::Bytes),
-        spill_dir: Some(folder.to_owned()),
-        ..host(2)
-    }
+fn options(device_bytes: u64, host_bytes: Option<u64>, folder: &Path) -> EngineOptions {
+    let mut options = host(2).check(true).device_memory(MemorySize::Bytes(device_bytes)).spill_dir(folder);
+    options.memory.host_memory = host_bytes.map(MemorySize::Bytes);
+    options
 }
 
 impl Limits {
@@ -65,8 +61,7 @@ impl Limits {
         let expected = run(&case, &mut in_core, steps);
         let roomy = trainer_on(case.model(), recipe(&case), options(device_bytes, None, &folder.0), None);
         let roomy_host_bytes = roomy.statistics().host_bytes;
-        let tight =
-            TrainerOptions { device: options(device_bytes, Some(1), &folder.0), ..TrainerOptions::new(recipe(&case)) };
+        let tight = trainer_options(recipe(&case), options(device_bytes, Some(1), &folder.0));
         let host_bytes = match Trainer::new(case.model(), tight).err() {
             Some(Error::Plan(PlanError::HostBudget { needed_bytes, spilled: true, .. })) => needed_bytes,
             other => panic!("{name}: {other:?}"),
@@ -172,7 +167,7 @@ fn a_folder_that_cannot_be_used_is_refused_before_anything_is_planned() {
     let case = Case::read("digits-cnn");
     let folder = Folder::new("spill-missing");
     let missing = folder.0.join("missing");
-    let training = TrainerOptions { device: options(1 << 30, None, &missing), ..TrainerOptions::new(recipe(&case)) };
+    let training = trainer_options(recipe(&case), options(1 << 30, None, &missing));
     let error = Trainer::new(case.model(), training).err().expect("no folder").to_string();
     assert!(error.contains("missing") && error.contains("--spill-dir"), "{error}");
 }

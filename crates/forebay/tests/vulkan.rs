@@ -2,8 +2,6 @@
 //! than the plan has. With `FOREBAY_VALIDATE=1` the validation layer has nothing to say of any of it.
 
 mod common;
-#[path = "../../forebay-vulkan/tests/missing/mod.rs"]
-mod missing;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,10 +9,10 @@ use std::sync::Arc;
 use common::golden::{to_f64, Case};
 use common::reference::{forward, gradients, training};
 use common::{assert_same, recipe, run, trainer, trainer_on};
-use forebay::vulkan::{adapters, VulkanDevice, VulkanOptions};
-use forebay::{Device, DeviceOptions, HostTensor, MemorySize, Model, Port, Session, SessionOptions};
+use forebay::{Device, DeviceName, EngineOptions, MemorySize, Model, Port, Session, Tensor};
 use forebay_base::{Binding, Command, Kernel};
-use missing::skipped;
+use forebay_testing::parts::skipped;
+use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
 
 /// Bytes that a binding holds where most tensors are larger.
 const SMALL_BINDING_BYTES: u64 = 4096;
@@ -29,12 +27,12 @@ fn present() -> bool {
         Ok(adapters) => format!("no device can be used: {adapters:?}"),
         Err(error) => error.to_string(),
     };
-    skipped(reason);
+    skipped("vulkan", reason);
     false
 }
 
-fn vulkan() -> DeviceOptions {
-    DeviceOptions { device: "vulkan".to_string(), check: true, ..DeviceOptions::default() }
+fn vulkan() -> EngineOptions {
+    EngineOptions::default().device(DeviceName::vulkan()).check(true)
 }
 
 /// The same bits again, within budgets, with tiles and with placed heaps.
@@ -50,7 +48,8 @@ fn same_bits_within_every_budget(name: &'static str, steps: usize) {
     for (budget, tiled) in [(None, true), (Some(peak / 2), true), (Some(peak / 4), true), (Some(peak / 2), false)] {
         let budget = budget.map(|bytes| bytes.max(minimum));
         let what = format!("{name} within {budget:?} of {peak} bytes, tiled: {tiled}");
-        let options = DeviceOptions { device_memory: budget.map(MemorySize::Bytes), tiled, ..vulkan() };
+        let mut options = vulkan().tiled(tiled);
+        options.memory.device_memory = budget.map(MemorySize::Bytes);
         let mut limited = trainer(case.model(), recipe(&case), options);
         assert_same(&expected, &run(&case, &mut limited, steps), &what);
         let heap_peak_bytes = limited.usage().heap_peak_bytes;
@@ -116,10 +115,10 @@ cases! {
     unet3d: "unet3d", 1;
 }
 
-/// Launches have the scratch that they need also where a small budget cuts them into parts. Nothing runs, so budgets may be as
+/// Launches have the workspace that they need also where a small budget cuts them into parts. Nothing runs, so budgets may be as
 /// small as there are.
 #[test]
-fn parts_have_the_scratch_that_they_need() {
+fn parts_have_the_workspace_that_they_need() {
     if !present() {
         return;
     }
@@ -128,7 +127,7 @@ fn parts_have_the_scratch_that_they_need() {
     let whole = trainer(case.model(), recipe(&case), vulkan()).statistics().clone();
     for share in [10, 40] {
         let budget_bytes = (whole.in_core_peak_bytes / share).max(whole.minimum_budget_bytes);
-        let options = DeviceOptions { device_memory: Some(MemorySize::Bytes(budget_bytes)), ..vulkan() };
+        let options = vulkan().device_memory(MemorySize::Bytes(budget_bytes));
         let trainer = trainer(case.model(), recipe(&case), options);
         let plan = trainer.plan();
         let mut sums = 0;
@@ -136,13 +135,16 @@ fn parts_have_the_scratch_that_they_need() {
             let Command::Launch { launch, .. } = command else { continue };
             let descs = |bindings: &[Binding]| bindings.iter().map(|one| one.desc.clone()).collect::<Vec<_>>();
             let (reads, writes) = (descs(&launch.reads), descs(&launch.writes));
-            if launch.kernel.runs_in_less_scratch() {
+            if launch.kernel.runs_in_less_workspace() {
                 continue;
             }
             let needed_bytes = device.workspace_bytes(&launch.kernel, &reads, &writes).unwrap();
-            let scratch_bytes = launch.scratch.map_or(0, |region| region.range.len());
+            let workspace_bytes = launch.workspace.map_or(0, |region| region.range.len());
             let name = &plan.labels[launch.label as usize];
-            assert!(needed_bytes <= scratch_bytes, "'{name}' has {scratch_bytes} of {needed_bytes} bytes of scratch");
+            assert!(
+                needed_bytes <= workspace_bytes,
+                "'{name}' has {workspace_bytes} of {needed_bytes} bytes of scratch"
+            );
             sums += usize::from(matches!(launch.kernel, Kernel::Sums { .. }));
         }
         assert!(sums > 0, "nothing is summed in parts within {budget_bytes} bytes");
@@ -186,7 +188,8 @@ fn the_driver_is_given_the_plans_barriers_and_no_others() {
     let case = Case::read("digits-cnn");
     for budget in [None, Some(MemorySize::Bytes(4 << 20))] {
         let device = Arc::new(VulkanDevice::open(&VulkanOptions::default()).unwrap());
-        let options = DeviceOptions { device_memory: budget, ..vulkan() };
+        let mut options = vulkan();
+        options.memory.device_memory = budget;
         let mut trainer = trainer_on(case.model(), recipe(&case), options, Some(device.clone()));
         for step in 0..3 {
             let (batch, labels) = case.batch(step);
@@ -208,13 +211,13 @@ fn classifies_as_the_host(name: &str) {
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/light").join(format!("light_{name}.onnx"));
     let model = Model::from_file(path).unwrap();
-    let outputs = [vulkan(), DeviceOptions::default()].map(|device| {
-        let mut session = Session::new(&model, &SessionOptions { device, batch_size: None }).unwrap();
+    let outputs = [vulkan(), EngineOptions::default()].map(|device| {
+        let mut session = Session::builder(&model).engine(device).build().unwrap();
         let ports = session.inputs().to_vec();
         let ramp = |port: &Port| {
             let count = port.shape.iter().product::<u64>();
             let values: Vec<f32> = (0..count).map(|index| index as f32 / count as f32).collect();
-            (port.name.clone(), HostTensor::from_f32(&port.shape, &values))
+            (port.name.clone(), Tensor::from_f32(&port.shape, &values))
         };
         session.run(ports.iter().map(ramp).collect()).unwrap()
     });

@@ -8,6 +8,7 @@ mod axes;
 mod convolution;
 mod dimension;
 mod elementwise;
+mod indices;
 mod loss;
 mod movement;
 mod normalization;
@@ -21,11 +22,12 @@ mod tests;
 mod work;
 
 pub use dimension::{Along, AxisRole, Dimension, SlidingAxis};
+pub use indices::Indices;
 pub use placement::{AxisNumbers, Placement};
 pub use sums::{Rest, SumsInParts};
 pub use work::Work;
 
-use super::{Convolution, Indices, Kernel, KernelKind, ProductPart, Summing, Window};
+use super::{Convolution, Kernel, KernelKind, ProductPart, Summing, Window};
 use crate::DataType;
 
 /// An operand of a launch.
@@ -103,7 +105,7 @@ pub struct LeadingAxes {
     pub sums_of_rows: bool,
 }
 
-/// What a gradient reads, beside the gradient of the first result.
+/// What a gradient reads, besides the gradient of the first result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GradientReads {
     /// There is no gradient.
@@ -135,7 +137,9 @@ pub(crate) enum Axes<'a> {
         /// Along which axes launches are cut.
         cut: CutAxes,
     },
-    /// The same, but for an axis along which every result needs all elements.
+    /// A parameter, its gradient and its state, of the sizes of the results; step and hyperparameters are needed whole.
+    Update,
+    /// As `Elements` of all reads, but for an axis along which every result needs all elements.
     AllAlong { axis: usize },
     /// The result takes elements of what is read.
     Slice { starts: &'a [u64], steps: &'a [i64] },
@@ -217,8 +221,8 @@ pub struct KernelFacts<'a> {
     pub broadcast_from: Option<usize>,
     /// Whether what it reads may lie entangled with what it does not read: it goes by strides.
     pub reads_entangled: bool,
-    /// Whether every device runs it, of float32, in less scratch than it asks for, or in none, with the same bits.
-    pub runs_in_less_scratch: bool,
+    /// Whether every device runs it, of float32, in less workspace than it asks for, or in none, with the same bits.
+    pub runs_in_less_workspace: bool,
     /// Whether it changes parameters or state, once in a step.
     pub updates_state: bool,
     /// Where it is the gradient of a loss: the loss, whose sums a part of it needs, and which reads the reads from the second on.
@@ -292,10 +296,10 @@ impl Kernel {
         self.facts().in_place
     }
 
-    /// Whether every device runs the kernel, of float32, in less scratch than it asks for, or in none, with the same bits: scratch
+    /// Whether every device runs the kernel, of float32, in less workspace than it asks for, or in none, with the same bits: workspace
     /// then only makes it faster.
-    pub fn runs_in_less_scratch(&self) -> bool {
-        self.facts().runs_in_less_scratch
+    pub fn runs_in_less_workspace(&self) -> bool {
+        self.facts().runs_in_less_workspace
     }
 
     /// Where a kernel's indices are, and what they choose from; none for kernels without indices.

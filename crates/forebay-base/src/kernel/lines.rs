@@ -1,6 +1,9 @@
-//! Chunk lines along axes: where the parts of a launch that sums may begin if they are to add up to the bits of the whole.
+//! ReductionBlock lines along axes: where the parts of a launch that sums may begin if they are to add up to the bits of the whole.
 
-use super::{chunk_of, chunk_of_channels, chunk_of_losses, chunk_rows_of, sums_rows, Chunk};
+use super::{
+    reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows, sums_rows,
+    ReductionBlock,
+};
 use crate::{DataType, TensorDesc};
 
 fn product(sizes: &[u64]) -> u64 {
@@ -24,7 +27,7 @@ fn rows_and_places(sizes: &[u64]) -> (u64, u64) {
     (sizes.get(2).copied().unwrap_or(1), product(sizes.get(3..).unwrap_or(&[])))
 }
 
-fn of_chunk(chunk: Chunk, axis: usize) -> u64 {
+fn of_chunk(chunk: ReductionBlock, axis: usize) -> u64 {
     if axis == 0 {
         chunk.images
     } else {
@@ -35,18 +38,18 @@ fn of_chunk(chunk: Chunk, axis: usize) -> u64 {
 /// Of sums of channels of x\[n, c, ..], along its images or rows.
 pub(crate) fn of_channels(sizes: &[u64], axis: usize) -> Option<u64> {
     let (rows, places) = rows_and_places(sizes);
-    matches!(axis, 0 | 2).then(|| of_chunk(chunk_of_channels(rows, places), axis))
+    matches!(axis, 0 | 2).then(|| of_chunk(reduction_block_of_channels(rows, places), axis))
 }
 
 /// Of a weight gradient, along the rows of dy\[n, k, ..]. A chunk never has more than one image.
 pub(crate) fn of_weights(sizes: &[u64]) -> u64 {
     let (rows, places) = rows_and_places(sizes);
-    chunk_of(rows, places).rows
+    reduction_block(rows, places).rows
 }
 
 /// Of a sum of squares.
 pub(crate) fn of_squares(sizes: &[u64], axis: usize) -> u64 {
-    whole(chunk_of_channels(product(sizes), 1).rows, product(&sizes[axis + 1..]))
+    whole(reduction_block_of_channels(product(sizes), 1).rows, product(&sizes[axis + 1..]))
 }
 
 /// Of a loss over classes along an axis.
@@ -57,14 +60,14 @@ pub(crate) fn of_losses(sizes: &[u64], along: usize, axis: usize) -> u64 {
         (_, 1) => (1, product(&sizes[1..along])),
         _ => (product(&sizes[1..along]), inner),
     };
-    of_chunk(chunk_of_losses(sizes[along], rows, places), axis)
+    of_chunk(reduction_block_of_losses(sizes[along], rows, places), axis)
 }
 
 /// Of the sums that a layer normalisation's gradient makes over the rows of x, which are normalised from an axis on.
 pub(crate) fn of_layers(sizes: &[u64], normalised: usize, axis: usize) -> Option<u64> {
     let rows = product(sizes.get(axis + 1..normalised)?);
     let length = product(sizes.get(normalised..)?);
-    Some(whole(chunk_rows_of(product(&sizes[..normalised]), length), rows))
+    Some(whole(reduction_block_rows(product(&sizes[..normalised]), length), rows))
 }
 
 /// Of a reduction to sums, along one of its axes; none where it is cut along none.
@@ -72,7 +75,7 @@ pub(crate) fn of_reduction(axes: &[usize], x: &TensorDesc, axis: usize) -> Optio
     let sizes = x.sizes();
     if sums_rows(axes, x) {
         let [all, length] = [&sizes[..axes.len()], &sizes[axes.len()..]].map(product);
-        return Some(whole(chunk_rows_of(all, length), product(&sizes[axis + 1..axes.len()])));
+        return Some(whole(reduction_block_rows(all, length), product(&sizes[axis + 1..axes.len()])));
     }
     are_positions(axes, x).then(|| of_channels(sizes, axis)).flatten()
 }

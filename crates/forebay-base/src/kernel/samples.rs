@@ -191,25 +191,24 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
             vec![sample(Kernel::GatherGradient { axis: 0 }, &[(Float32, &[4, 32]), (Int64, &[4])], &[(Float32, ROWS)])]
         }
         KernelKind::Dropout => vec![sample(
-            Kernel::Dropout { ratio: 0.5, seed: 1, node: 2, first: 0 },
-            &[(Float32, VECTOR), (Int64, ONE)],
+            Kernel::Dropout { ratio: 0.5, node: 2, first: 0 },
+            &[(Float32, VECTOR), (Int64, &[2])],
             &[(Float32, VECTOR), (Bool, VECTOR)],
         )],
-        KernelKind::Sgd => vec![floats(
-            Kernel::Sgd { learning_rate: 0.1, momentum: 0.9, weight_decay: 0.0, nesterov: false },
-            &[VECTOR, VECTOR, VECTOR],
-            &[VECTOR, VECTOR],
-        )],
+        KernelKind::Sgd => vec![
+            floats(Kernel::Sgd { nesterov: false, decays: true }, &[VECTOR, VECTOR, VECTOR, &[3]], &[VECTOR, VECTOR]),
+            floats(Kernel::Sgd { nesterov: false, decays: false }, &[VECTOR, VECTOR, &[3]], &[VECTOR]),
+        ],
         KernelKind::Adam => vec![sample(
-            Kernel::Adam {
-                learning_rate: 0.1,
-                beta1: 0.9,
-                beta2: 0.999,
-                epsilon: 1e-8,
-                weight_decay: 0.0,
-                decoupled: false,
-            },
-            &[(Float32, VECTOR), (Float32, VECTOR), (Float32, VECTOR), (Float32, VECTOR), (Int64, ONE)],
+            Kernel::Adam { decoupled: false, decays: true },
+            &[
+                (Float32, VECTOR),
+                (Float32, VECTOR),
+                (Float32, VECTOR),
+                (Float32, VECTOR),
+                (Int64, &[2]),
+                (Float32, &[10]),
+            ],
             &[(Float32, VECTOR), (Float32, VECTOR), (Float32, VECTOR)],
         )],
         KernelKind::Sums => vec![
@@ -237,12 +236,12 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
                 &[(Float64, &[2, 1])],
             ),
             sample(
-                Kernel::Sums { of: Summing::LayerGradient { axis: 1, chunk_rows: 32 }, accumulate: false },
+                Kernel::Sums { of: Summing::LayerGradient { axis: 1, block_rows: 32 }, accumulate: false },
                 &[(Float32, ROWS), (Float32, ROWS), (Float32, &[6]), (Float32, &[6])],
                 &[(Float64, &[2, 32])],
             ),
             sample(
-                Kernel::Sums { of: Summing::Rows { axes: 1, chunk_rows: 32 }, accumulate: false },
+                Kernel::Sums { of: Summing::Rows { axes: 1, block_rows: 32 }, accumulate: false },
                 &[(Float32, ROWS)],
                 &[(Float64, &[2, 32])],
             ),

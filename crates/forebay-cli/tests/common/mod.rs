@@ -3,15 +3,13 @@
 // Each test file uses some of this.
 #![allow(dead_code)]
 
-#[path = "../../../forebay/tests/common/onnx/protobuf.rs"]
-pub mod protobuf;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use forebay::data::{npz, Array};
-use forebay::serde_json::Value;
-pub use protobuf::{message, number};
+use forebay::data::npz;
+use forebay::Tensor;
+pub use forebay_testing::onnx::protobuf::{message, number};
+use serde_json::Value;
 
 /// A file of the repository's examples.
 pub fn example(path: &str) -> String {
@@ -47,7 +45,7 @@ pub fn success(arguments: &[&str]) -> String {
 /// Runs the program; it must succeed and print one JSON object.
 pub fn json(arguments: &[&str]) -> Value {
     let stdout = success(&[arguments, &["--json"]].concat());
-    forebay::serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
+    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
 }
 
 /// Runs the program; it must end with this exit code and one error. Gives the error.
@@ -99,15 +97,15 @@ impl Folder {
     }
 
     /// Writes an archive; gives its path.
-    pub fn archive(&self, name: &str, arrays: &[(&str, &Array)]) -> String {
+    pub fn archive(&self, name: &str, arrays: &[(&str, &Tensor)]) -> String {
         npz::write(&self.path(name), arrays, false).expect("a temporary file");
         self.text(name)
     }
 }
 
 /// Digits inputs of the right shape, all zero.
-pub fn zeros(rows: u64) -> Array {
-    Array::from_f32(&[rows, 1, 8, 8], &vec![0.0; rows as usize * 64])
+pub fn zeros(rows: u64) -> Tensor {
+    Tensor::from_f32(&[rows, 1, 8, 8], &vec![0.0; rows as usize * 64])
 }
 
 /// An ONNX model of one node, with input `x` and output `y` (float32) of the given sizes.

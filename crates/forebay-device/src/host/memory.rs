@@ -298,34 +298,30 @@ pub(super) fn system(what: impl Into<String>, error: io::Error) -> DeviceError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_testing::Random;
 
     const TILE: u64 = 64 << 10;
     const TILES: u64 = 16;
-
-    fn next(state: &mut u64) -> u64 {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        *state >> 33
-    }
 
     /// Random mappings against a list that says for each tile of the reservation which tile of which heap is behind it.
     #[test]
     fn mappings_equal_a_list_of_tiles() {
         for seed in 0..8u64 {
-            let mut random = seed;
+            let mut random = Random::new(seed);
             let mut memories = Memories::new(TILE, u64::MAX, u64::MAX);
             let heaps = [memories.create_heap(TILES * TILE).unwrap(), memories.create_heap(TILES * TILE).unwrap()];
             let memory = memories.create_reservation(TILES * TILE).unwrap();
             let mut model: Vec<Option<(usize, u64)>> = vec![None; TILES as usize];
             for step in 0..200 {
-                let first = next(&mut random) % TILES;
-                let count = 1 + next(&mut random) % (TILES - first).min(5);
+                let first = random.below(TILES);
+                let count = 1 + random.below((TILES - first).min(5));
                 let region = Region::new(memory, first * TILE, count * TILE);
                 let tiles = first as usize..(first + count) as usize;
-                if next(&mut random) % 3 == 0 {
+                if random.once_in(3) {
                     memories.unmap(region).unwrap();
                     model[tiles].fill(None);
                 } else {
-                    let (heap, offset) = ((next(&mut random) % 2) as usize, next(&mut random) % (TILES - count + 1));
+                    let (heap, offset) = (random.index(2), random.below(TILES - count + 1));
                     let mapped = memories.map(region, heaps[heap], offset * TILE);
                     let free = model[tiles.clone()].iter().all(Option::is_none);
                     assert_eq!(mapped.is_ok(), free, "seed {seed}, step {step}: {mapped:?}");
@@ -333,8 +329,8 @@ mod tests {
                         tiles.zip(offset..).for_each(|(tile, behind)| model[tile] = Some((heap, behind)));
                     }
                 }
-                let first = next(&mut random) % TILES;
-                let asked = first..(first + 1 + next(&mut random) % 3).min(TILES);
+                let first = random.below(TILES);
+                let asked = first..(first + 1 + random.below(3)).min(TILES);
                 let region = Region::new(memory, asked.start * TILE + 5, (asked.end - asked.start) * TILE - 5);
                 let expected = model[asked.start as usize..asked.end as usize].iter().all(Option::is_some);
                 assert_eq!(memories.resolve(region).is_ok(), expected, "seed {seed}, step {step}: {region}");
@@ -349,7 +345,7 @@ mod tests {
             (0..TILES).map(|tile| memories.resolve(Region::new(memory, tile * TILE, TILE))).collect();
         for (tile, address) in addresses.iter().enumerate() {
             let Ok(address) = address else { continue };
-            // SAFETY: the tile is mapped, and nobody else uses it.
+            // SAFETY: the tile is mapped, and no one else uses it.
             unsafe { address.0.write(tile as u8) };
         }
         for (tile, address) in addresses.iter().enumerate() {

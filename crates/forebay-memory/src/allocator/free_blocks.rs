@@ -182,6 +182,7 @@ mod tests {
     use super::super::blocks::{State, SHARED};
     use super::super::SegmentId;
     use super::*;
+    use forebay_testing::Random;
 
     /// Blocks of these sizes, by index.
     fn blocks_of(sizes_bytes: impl IntoIterator<Item = u64>) -> Blocks {
@@ -227,13 +228,8 @@ mod tests {
 
     #[test]
     fn bins_of_few_and_of_many_keep_their_promises() {
-        let mut state = 1_u64;
-        let mut below = |bound: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 11) % bound
-        };
+        let mut random = Random::new(1);
+        let mut below = |bound: u64| random.below(bound);
         // Most are in three neighbouring bins, of 64 sizes each.
         let sizes_bytes: Vec<u64> =
             (0..200).map(|n| if n % 10 == 0 { 1 << (n / 5) } else { 4100 + below(150) }).collect();

@@ -1,6 +1,7 @@
 //! The measured table, and random use against a naive model that keeps actual contents.
 
 use super::*;
+use forebay_testing::Random;
 
 fn units(ids: impl IntoIterator<Item = u64>) -> Vec<UnitId> {
     ids.into_iter().map(UnitId).collect()
@@ -82,7 +83,7 @@ fn what_is_used_farthest_in_the_future_goes() {
     let mut queue = EvictionQueue::new(Policy::Planned, 3);
     (0..5).for_each(|unit| queue.add(UnitId(unit), 1));
     let order = [0, 1, 2, 3, 0, 1, 4, 2];
-    queue.foresee(&order.map(|unit| units([unit])));
+    queue.set_next_uses(&order.map(|unit| units([unit])));
     let mut fetches = 0;
     for unit in order {
         fetches += queue.use_units(&[(UnitId(unit), Access::Update)]).unwrap().arrivals.len();
@@ -90,7 +91,7 @@ fn what_is_used_farthest_in_the_future_goes() {
     // First come first gone would fetch 8 times; Belady keeps 0 and 1.
     assert_eq!(fetches, 6);
     // A prefetch does not push out what is used before it.
-    queue.foresee(&[2, 4, 1, 3, 0].map(|unit| units([unit])));
+    queue.set_next_uses(&[2, 4, 1, 3, 0].map(|unit| units([unit])));
     let resident: Vec<UnitId> = queue.residents().collect();
     queue.prefetch(UnitId(3), Location::Device).unwrap();
     assert!(resident.iter().all(|unit| [1, 2, 4].contains(&unit.0)));
@@ -229,17 +230,6 @@ impl Model {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) % end
-    }
-}
-
 fn random_uses(random: &mut Random, model: &Model) -> Vec<(UnitId, Access)> {
     let mut uses = Vec::new();
     for _ in 0..=random.below(3) {
@@ -317,7 +307,7 @@ fn host_writes(queue: &mut EvictionQueue, model: &mut Model, unit: UnitId, whole
 fn prefetch_all(queue: &mut EvictionQueue, model: &mut Model, place: &str) {
     while let Some((prefetch, start)) = queue.start_prefetch() {
         match &start {
-            PrefetchStart::Fetch(moves) => model.carry_out(moves, &[], place),
+            PrefetchStart::SwapIn(moves) => model.carry_out(moves, &[], place),
             PrefetchStart::CopyBack => {
                 let slow = model.slow(prefetch.unit);
                 assert_ne!(slow.host, slow.truth, "{place}");
@@ -334,8 +324,8 @@ fn step(queue: &mut EvictionQueue, model: &mut Model, random: &mut Random, place
     match random.below(20) {
         0..=7 => {
             // Half of the time the future comes as foreseen.
-            let foreseen = model.future.front().filter(|_| random.below(2) == 0).cloned();
-            let uses = match foreseen {
+            let next_uses = model.future.front().filter(|_| random.below(2) == 0).cloned();
+            let uses = match next_uses {
                 Some(uses) => uses.into_iter().map(|unit| (unit, Access::Update)).collect(),
                 None => random_uses(random, model),
             };
@@ -372,7 +362,7 @@ fn step(queue: &mut EvictionQueue, model: &mut Model, random: &mut Random, place
         17 => advise(queue, model, random, unit),
         18 => {
             model.future = (0..random.below(12)).map(|_| random_uses(random, model)).map(units_of).collect();
-            queue.foresee(model.future.make_contiguous());
+            queue.set_next_uses(model.future.make_contiguous());
         }
         _ => {
             assert_eq!(queue.remove(unit), model.order.contains(&unit), "{place}");
@@ -419,7 +409,7 @@ fn add(queue: &mut EvictionQueue, model: &mut Model, random: &mut Random) {
 fn random_use_equals_a_naive_model_and_loses_nothing() {
     for seed in 1..=60 {
         for policy in [Policy::Driver, Policy::Touch, Policy::Planned] {
-            let mut random = Random(seed * 0x9e37_79b9);
+            let mut random = Random::new(seed);
             let capacity_bytes = 5 + random.below(12);
             let mut queue = EvictionQueue::new(policy, capacity_bytes);
             let (units, order, future) = (BTreeMap::new(), Vec::new(), VecDeque::new());

@@ -9,23 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_memory::allocator::BlockState;
 use forebay_memory::{Allocator, AllocatorError, Holder, PoolId, SegmentId, TileMove, TileRange};
+use forebay_testing::Random;
 use model::{Cell, Model};
 
 const OWNERS: [&str; 4] = ["weights", "activations", "scratch", "gradients"];
 const POOLS: u32 = 3;
 const TILE_BYTES: u64 = 64;
-
-/// Xorshift: the same numbers on every machine.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
-    }
-}
 
 /// The allocator, the model, and what they are told.
 struct Pair {
@@ -39,7 +28,7 @@ impl Pair {
     fn new(seed: u64, alignment_bytes: u64) -> Pair {
         Pair {
             seed,
-            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            random: Random::new(seed),
             allocator: Allocator::new(alignment_bytes),
             model: Model::new(alignment_bytes),
         }

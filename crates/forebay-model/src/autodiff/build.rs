@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use forebay_base::kernel::{Activation, BinaryOp, ReduceOp, UnaryOp};
-use forebay_base::{DataType, Kernel};
+use forebay_base::{DataType, Kernel, Tensor};
 
 use crate::graph::{Attribute, Node, Operation, TensorType, ValueId};
 use crate::operator::GradientBuilder;
-use crate::operators::composition::Action;
-use crate::tensor::Tensor;
+use crate::operators::decomposition::Action;
 
 impl GradientBuilder<'_> {
     /// A constant: it never trains.
@@ -156,7 +155,7 @@ impl GradientBuilder<'_> {
         self.operator("Concat", values, &[("axis", Attribute::Int(axis as i64))], ty)
     }
 
-    /// A step of a composition as nodes.
+    /// A step of a decomposition as nodes.
     pub(crate) fn action(&mut self, action: &Action, inputs: &[ValueId], outputs: &[TensorType]) -> Vec<ValueId> {
         match action {
             Action::Kernel(kernel) => self.kernel(kernel.name(), kernel.clone(), inputs, outputs),

@@ -1,14 +1,13 @@
 //! Concatenation without a kernel of its own.
 
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
-use forebay_base::{Kernel, TensorDesc};
+use forebay_base::{Kernel, Tensor, TensorDesc};
 
 use super::Lowering;
 use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::NodeView;
 use crate::program::Operand;
-use crate::tensor::Tensor;
 
 /// Largest axis of a concatenation that needs an index per slice.
 const GATHERED_SIZE_MAX: u64 = 1 << 24;

@@ -7,8 +7,9 @@ use prost::Message;
 use super::proto::attribute_proto::AttributeType;
 use super::proto::{AttributeProto, NodeProto, TensorProto};
 use super::{import, tensor, Model};
+use forebay_base::Tensor;
+
 use crate::error::ModelError;
-use crate::tensor::Tensor;
 
 /// Largest message that Protocol Buffers allow, in bytes.
 const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_base::DataType;
+use forebay_base::{DataType, Tensor};
 
 use super::external::Folder;
 use super::proto::attribute_proto::AttributeType;
@@ -13,7 +13,6 @@ use super::{malformed, order, tensor, Model};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, Graph, Node, Operation, ValueId};
 use crate::operators::NEWEST_OPSET;
-use crate::tensor::Tensor;
 
 /// Oldest version of the file format: the first with operator sets.
 const OLDEST_IR_VERSION: i64 = 3;

@@ -21,9 +21,10 @@ use std::path::Path;
 
 use prost::Message;
 
+use forebay_base::Tensor;
+
 use crate::error::ModelError;
 use crate::graph::Graph;
-use crate::tensor::Tensor;
 use external::Folder;
 
 pub use export::write;

@@ -1,13 +1,12 @@
 //! Tensors of ONNX files: raw, typed, or in files of their own.
 
-use forebay_base::DataType;
+use forebay_base::{DataType, Tensor};
 
 use super::external::{self, Folder};
 use super::malformed;
 use super::proto::tensor_proto::{DataLocation, DataType as OnnxType};
 use super::proto::TensorProto;
 use crate::error::ModelError;
-use crate::tensor::Tensor;
 
 /// Data types in both worlds.
 const TYPES: [(OnnxType, DataType); 13] = [
@@ -56,23 +55,22 @@ pub(super) fn take(proto: &mut TensorProto, folder: Option<&Folder>) -> Result<T
     if u8::from(is_raw) + u8::from(is_external) + u8::from(has_typed_data(proto)) > 1 {
         return Err(malformed(format!("{what} holds its data twice")));
     }
-    let bytes = if is_external {
+    let mut bytes = if is_external {
         external::read(proto, &what, size_bytes, folder)?
     } else if is_raw {
         proto.raw_data.take().unwrap_or_default()
     } else {
         typed(proto, data_type)
     };
+    if data_type == DataType::Bool {
+        bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+    }
     let found_bytes = bytes.len();
-    let mut tensor = Tensor::new(data_type, &shape, bytes).ok_or_else(|| {
+    Tensor::new(data_type, &shape, bytes).ok_or_else(|| {
         malformed(format!(
             "{what} is declared {data_type}{shape:?} ({size_bytes} bytes), but holds {found_bytes} bytes"
         ))
-    })?;
-    if data_type == DataType::Bool && tensor.bytes.iter().any(|&byte| byte > 1) {
-        tensor.bytes = tensor.bytes.iter().map(|&byte| u8::from(byte != 0)).collect();
-    }
-    Ok(tensor)
+    })
 }
 
 /// The typed data fields as little-endian bytes. Each field serves several types; narrow ones are stored in wide elements.
@@ -115,14 +113,14 @@ pub(super) fn give_back(proto: &mut TensorProto, tensor: &Tensor) {
 
 /// Puts contents into a tensor message, in place of whatever held them.
 pub(super) fn put(proto: &mut TensorProto, tensor: &Tensor) {
-    let onnx = TYPES.iter().find(|(_, data_type)| *data_type == tensor.data_type).map(|(onnx, _)| *onnx as i32);
+    let onnx = TYPES.iter().find(|(_, data_type)| *data_type == tensor.data_type()).map(|(onnx, _)| *onnx as i32);
     *proto = TensorProto {
         name: proto.name.take(),
         doc_string: proto.doc_string.take(),
         metadata_props: std::mem::take(&mut proto.metadata_props),
-        dims: tensor.shape.iter().map(|&size| size as i64).collect(),
+        dims: tensor.shape().iter().map(|&size| size as i64).collect(),
         data_type: onnx,
-        raw_data: Some(tensor.bytes.to_vec()),
+        raw_data: Some(tensor.bytes().to_vec()),
         ..TensorProto::default()
     };
 }

@@ -125,13 +125,13 @@ fn every_data_type_reads_from_raw_and_typed_fields() {
     assert_eq!(cases.len(), DataType::ALL.len());
     for (typed, data_type, bytes) in cases {
         let (name, tensor) = read_tensor(&typed.encode_to_vec()).unwrap();
-        assert_eq!((name.as_str(), tensor.data_type, &tensor.bytes[..]), ("t", data_type, &bytes[..]));
+        assert_eq!((name.as_str(), tensor.data_type(), tensor.bytes()), ("t", data_type, &bytes[..]));
         let mut copy = TensorProto { name: Some("t".to_string()), ..TensorProto::default() };
         tensor::put(&mut copy, &tensor);
         assert_eq!(read_tensor(&copy.encode_to_vec()).unwrap().1, tensor);
     }
     let bytes = raw("t", T::Bool, &[3], &[0, 1, 7]).encode_to_vec();
-    assert_eq!(&read_tensor(&bytes).unwrap().1.bytes[..], [0, 1, 1]);
+    assert_eq!(read_tensor(&bytes).unwrap().1.bytes(), [0, 1, 1]);
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn a_model_is_written_back_with_new_contents_and_everything_else_as_it_was() {
     let unchanged = write(&model, &BTreeMap::new()).unwrap();
     let expected = {
         let mut expected = original.clone();
-        // An empty raw field beside typed data is what the test's own constructor wrote.
+        // An empty raw field next to typed data is what the test's own constructor wrote.
         expected.graph.as_mut().unwrap().initializer[1].raw_data = Some(vec![]);
         expected
     };

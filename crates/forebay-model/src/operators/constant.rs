@@ -1,13 +1,12 @@
 //! Operators whose results do not depend on data.
 
-use forebay_base::{DataType, Kernel};
+use forebay_base::{DataType, Kernel, Tensor};
 
-use super::composition::{composed, Composer, Composition};
+use super::decomposition::{composed, Composer, Decomposition};
 use super::shapes::{product, size};
 use crate::error::ModelError;
 use crate::graph::{Attribute, TensorType};
 use crate::operator::{Gradient, NodeView, Operator};
-use crate::tensor::Tensor;
 
 /// Largest number of elements that a constant made here has.
 const COUNT_MAX: u64 = 1 << 24;
@@ -22,7 +21,7 @@ pub const ROWS: &[Operator] = &[
     composed!("Trilu", triangle),
 ];
 
-fn constant(view: NodeView) -> Result<Composition, ModelError> {
+fn constant(view: NodeView) -> Result<Decomposition, ModelError> {
     let attribute = |name| view.attribute(name);
     let names = ["value", "value_float", "value_floats", "value_int", "value_ints"];
     let tensor = match names.into_iter().find_map(attribute) {
@@ -38,7 +37,7 @@ fn constant(view: NodeView) -> Result<Composition, ModelError> {
     c.finish(y)
 }
 
-fn constant_of_shape(view: NodeView) -> Result<Composition, ModelError> {
+fn constant_of_shape(view: NodeView) -> Result<Decomposition, ModelError> {
     let sizes = view.constant_ints(0)?;
     let sizes = sizes.iter().map(|&value| size(&view, "a size", value)).collect::<Result<Vec<_>, _>>()?;
     product(&view, &sizes)?;
@@ -48,7 +47,7 @@ fn constant_of_shape(view: NodeView) -> Result<Composition, ModelError> {
             let float = tensor.to_f32().map(|values| f64::from(values[0]));
             let integer = || tensor.to_i64().map(|values| values[0] as f64);
             let value = float.or_else(integer);
-            (tensor.data_type, value.ok_or_else(|| view.error(format!("a value of {}", tensor.data_type)))?)
+            (tensor.data_type(), value.ok_or_else(|| view.error(format!("a value of {}", tensor.data_type())))?)
         }
         Some(_) => return Err(view.error("attribute value must be a tensor of one element")),
     };
@@ -58,7 +57,7 @@ fn constant_of_shape(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// start, start + delta, .. as far as it is before limit.
-fn range(view: NodeView) -> Result<Composition, ModelError> {
+fn range(view: NodeView) -> Result<Decomposition, ModelError> {
     let constant = |i: usize| {
         let tensor = view.constant(i).filter(|tensor| tensor.count() == 1);
         tensor.ok_or_else(|| view.error(format!("input {i} must be one constant number, because shapes depend on it")))
@@ -66,7 +65,7 @@ fn range(view: NodeView) -> Result<Composition, ModelError> {
     let (start, limit, delta) = (constant(0)?, constant(1)?, constant(2)?);
     let zero = || view.error("the step is 0");
     let long = |count: u64| view.error(format!("{count} elements are more than {COUNT_MAX}"));
-    let tensor = if start.data_type == DataType::Float32 {
+    let tensor = if start.data_type() == DataType::Float32 {
         let number = |tensor: &Tensor| tensor.to_f32().map(|values| f64::from(values[0])).ok_or_else(zero);
         let (start, limit, delta) = (number(start)?, number(limit)?, number(delta)?);
         let count = ((limit - start) / delta).ceil().max(0.0);
@@ -80,7 +79,7 @@ fn range(view: NodeView) -> Result<Composition, ModelError> {
         Tensor::from_f32(&[values.len() as u64], &values)
     } else {
         let number = |tensor: &Tensor| {
-            let values = tensor.to_i64().filter(|_| tensor.data_type == start.data_type);
+            let values = tensor.to_i64().filter(|_| tensor.data_type() == start.data_type());
             values.map(|values| i128::from(values[0])).ok_or_else(|| view.error("the inputs' types are not supported"))
         };
         let (start_number, limit, delta) = (number(start)?, number(limit)?, number(delta)?);
@@ -93,10 +92,10 @@ fn range(view: NodeView) -> Result<Composition, ModelError> {
         if count > COUNT_MAX {
             return Err(long(count));
         }
-        let size = start.data_type.size_bytes() as usize;
+        let size = start.data_type().size_bytes() as usize;
         let number = |i: u64| (start_number + i128::from(i) * delta) as i64;
         let bytes: Vec<u8> = (0..count).flat_map(|i| number(i).to_le_bytes().into_iter().take(size)).collect();
-        Tensor::new(start.data_type, &[count], bytes).ok_or_else(|| long(count))?
+        Tensor::new(start.data_type(), &[count], bytes).ok_or_else(|| long(count))?
     };
     let mut c = Composer::new(view);
     let y = c.constant(tensor);
@@ -104,7 +103,7 @@ fn range(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// The sizes from `start` to `end`, which count from the end where negative and are cut to the rank.
-fn shape(view: NodeView) -> Result<Composition, ModelError> {
+fn shape(view: NodeView) -> Result<Decomposition, ModelError> {
     let sizes = &view.input_type(0)?.shape;
     let rank = sizes.len() as i64;
     let index = |value: i64| if value < 0 { value.saturating_add(rank) } else { value }.clamp(0, rank) as usize;
@@ -115,7 +114,7 @@ fn shape(view: NodeView) -> Result<Composition, ModelError> {
     c.finish(y)
 }
 
-fn element_count(view: NodeView) -> Result<Composition, ModelError> {
+fn element_count(view: NodeView) -> Result<Decomposition, ModelError> {
     let count = product(&view, &view.input_type(0)?.shape)?;
     let mut c = Composer::new(view);
     let y = c.constant(Tensor::from_i64(&[], &[count as i64]));
@@ -123,7 +122,7 @@ fn element_count(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// The upper or lower triangle of the last two dimensions, 0 elsewhere.
-fn triangle(view: NodeView) -> Result<Composition, ModelError> {
+fn triangle(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let &[.., rows, columns] = x.ty.shape.as_slice() else {

@@ -4,12 +4,11 @@
 //! done in 64 bits and rounded once, which for float32 gives the correctly rounded result of `+ - * /` and square root.
 
 use forebay_base::kernel::{BinaryOp, PadMode, ReduceOp, UnaryOp};
-use forebay_base::{DataType, Kernel};
+use forebay_base::{DataType, Kernel, Tensor};
 
-use super::composition::Action;
+use super::decomposition::Action;
 use super::shapes::packed_strides;
 use crate::graph::TensorType;
-use crate::tensor::Tensor;
 
 /// Results of more elements are not computed here.
 const COUNT_MAX: u64 = 1 << 22;
@@ -23,7 +22,7 @@ pub(super) fn run(action: &Action, operands: &[Tensor], output: &TensorType) -> 
     match action {
         Action::Expand => expand(operand(0)?, &output.shape),
         Action::Transpose(permutation) => {
-            let strides = packed_strides(&operand(0)?.shape);
+            let strides = packed_strides(operand(0)?.shape());
             let strides: Vec<i64> = permutation.iter().map(|&axis| strides[axis] as i64).collect();
             Some(strided(operand(0)?, &output.shape, 0, &strides))
         }
@@ -51,8 +50,8 @@ enum Elements {
 
 impl Elements {
     fn read(tensor: &Tensor) -> Option<Elements> {
-        let chunks = |size| tensor.bytes.chunks_exact(size);
-        match tensor.data_type {
+        let chunks = |size| tensor.bytes().chunks_exact(size);
+        match tensor.data_type() {
             DataType::Float32 => Some(Elements::Floats(
                 chunks(4).map(|b| f64::from(f32::from_le_bytes(b.try_into().expect("exact chunk")))).collect(),
             )),
@@ -151,14 +150,14 @@ fn float_function(op: UnaryOp) -> Option<Box<dyn Fn(f64) -> f64>> {
 
 /// Elements of a tensor by strides in elements, which may be 0 or negative. Every index lies inside.
 fn strided(tensor: &Tensor, shape: &[u64], offset: i64, strides: &[i64]) -> Tensor {
-    let size = tensor.data_type.size_bytes() as usize;
+    let size = tensor.data_type().size_bytes() as usize;
     let count: u64 = shape.iter().product();
     let mut bytes = Vec::with_capacity(count as usize * size);
     let mut index = vec![0u64; shape.len()];
     let mut position = offset;
     for _ in 0..count {
         let start = position as usize * size;
-        bytes.extend_from_slice(&tensor.bytes[start..start + size]);
+        bytes.extend_from_slice(&tensor.bytes()[start..start + size]);
         for axis in (0..shape.len()).rev() {
             index[axis] += 1;
             position += strides[axis];
@@ -169,31 +168,31 @@ fn strided(tensor: &Tensor, shape: &[u64], offset: i64, strides: &[i64]) -> Tens
             index[axis] = 0;
         }
     }
-    Tensor::new(tensor.data_type, shape, bytes).expect("as many elements as the shape holds")
+    Tensor::new(tensor.data_type(), shape, bytes).expect("as many elements as the shape holds")
 }
 
 fn expand(tensor: &Tensor, shape: &[u64]) -> Option<Tensor> {
-    let added = shape.len().checked_sub(tensor.shape.len())?;
+    let added = shape.len().checked_sub(tensor.shape().len())?;
     let mut strides = vec![0; added];
-    for (&size, &stride) in tensor.shape.iter().zip(&packed_strides(&tensor.shape)) {
+    for (&size, &stride) in tensor.shape().iter().zip(&packed_strides(tensor.shape())) {
         strides.push(if size == 1 { 0 } else { stride as i64 });
     }
     Some(strided(tensor, shape, 0, &strides))
 }
 
 fn slice(tensor: &Tensor, shape: &[u64], starts: &[u64], steps: &[i64]) -> Tensor {
-    let strides = packed_strides(&tensor.shape);
+    let strides = packed_strides(tensor.shape());
     let offset: u64 = starts.iter().zip(&strides).map(|(start, stride)| start * stride).sum();
     let strides: Vec<i64> = strides.iter().zip(steps).map(|(&stride, step)| stride as i64 * step).collect();
     strided(tensor, shape, offset as i64, &strides)
 }
 
 fn gather(data: &Tensor, indices: &Tensor, axis: usize, output: &TensorType) -> Option<Tensor> {
-    let size = data.shape[axis] as i64;
-    let inner = data.shape[axis + 1..].iter().product::<u64>() * data.data_type.size_bytes();
-    let outer: u64 = data.shape[..axis].iter().product();
+    let size = data.shape()[axis] as i64;
+    let inner = data.shape()[axis + 1..].iter().product::<u64>() * data.data_type().size_bytes();
+    let outer: u64 = data.shape()[..axis].iter().product();
     let indices = indices.to_i64()?;
-    let mut bytes = Vec::with_capacity((output.count() * data.data_type.size_bytes()) as usize);
+    let mut bytes = Vec::with_capacity((output.count() * data.data_type().size_bytes()) as usize);
     for block in 0..outer {
         for &index in &indices {
             let index = if index < 0 { index.checked_add(size)? } else { index };
@@ -201,19 +200,19 @@ fn gather(data: &Tensor, indices: &Tensor, axis: usize, output: &TensorType) -> 
                 return None;
             }
             let start = (block * size as u64 + index as u64) * inner;
-            bytes.extend_from_slice(&data.bytes[start as usize..(start + inner) as usize]);
+            bytes.extend_from_slice(&data.bytes()[start as usize..(start + inner) as usize]);
         }
     }
     Tensor::new(output.data_type, &output.shape, bytes)
 }
 
 fn pad(tensor: &Tensor, begins: &[u64], value: f32, output: &TensorType) -> Option<Tensor> {
-    let mut bytes = Elements::filled(f64::from(value), output)?.write(output)?.bytes.to_vec();
-    let size = tensor.data_type.size_bytes() as usize;
+    let mut bytes = Elements::filled(f64::from(value), output)?.write(output)?.bytes().to_vec();
+    let size = tensor.data_type().size_bytes() as usize;
     let strides = packed_strides(&output.shape);
-    let from = packed_strides(&tensor.shape);
-    for (i, element) in tensor.bytes.chunks_exact(size).enumerate() {
-        let index = |axis: usize| (i as u64 / from[axis]) % tensor.shape[axis];
+    let from = packed_strides(tensor.shape());
+    for (i, element) in tensor.bytes().chunks_exact(size).enumerate() {
+        let index = |axis: usize| (i as u64 / from[axis]) % tensor.shape()[axis];
         let position: u64 = (0..begins.len()).map(|axis| (index(axis) + begins[axis]) * strides[axis]).sum();
         let start = position as usize * size;
         bytes[start..start + size].copy_from_slice(element);
@@ -290,20 +289,20 @@ fn select(operands: &[Tensor], output: &TensorType) -> Option<Tensor> {
     let condition = expand(condition, &output.shape)?;
     let (a, b) = (expand(a, &output.shape)?, expand(b, &output.shape)?);
     let size = output.data_type.size_bytes() as usize;
-    let pairs = a.bytes.chunks_exact(size).zip(b.bytes.chunks_exact(size));
-    let chosen = condition.bytes.iter().zip(pairs).map(|(&is_a, (a, b))| if is_a != 0 { a } else { b });
+    let pairs = a.bytes().chunks_exact(size).zip(b.bytes().chunks_exact(size));
+    let chosen = condition.bytes().iter().zip(pairs).map(|(&is_a, (a, b))| if is_a != 0 { a } else { b });
     Tensor::new(output.data_type, &output.shape, chosen.flatten().copied().collect::<Vec<u8>>())
 }
 
 fn reduce(op: ReduceOp, axes: &[usize], x: &Tensor, output: &TensorType) -> Option<Tensor> {
-    let strides = packed_strides(&x.shape);
+    let strides = packed_strides(x.shape());
     let mut targets = packed_strides(&output.shape);
     for &axis in axes {
         targets[axis] = 0;
     }
     let count = output.count() as usize;
     let target = |i: usize| -> usize {
-        let position = |axis: usize| (i as u64 / strides[axis]) % x.shape[axis] * targets[axis];
+        let position = |axis: usize| (i as u64 / strides[axis]) % x.shape()[axis] * targets[axis];
         (0..strides.len()).map(position).sum::<u64>() as usize
     };
     if x.count() == 0 {

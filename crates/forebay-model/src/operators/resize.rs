@@ -4,14 +4,13 @@
 //! indices. Nearest by a whole factor, the usual case, is a broadcast.
 
 use forebay_base::kernel::BinaryOp;
-use forebay_base::Kernel;
+use forebay_base::{Kernel, Tensor};
 
-use super::composition::{composed, Composer, Composition, Part};
+use super::decomposition::{composed, Composer, Decomposition, Part};
 use super::shapes::product;
 use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
-use crate::tensor::Tensor;
 
 /// The rows.
 pub const ROWS: &[Operator] = &[composed!("Resize", resize), composed!("Upsample", resize)];
@@ -25,7 +24,7 @@ struct Coordinates<'a> {
     rounding: &'a str,
 }
 
-fn resize(view: NodeView) -> Result<Composition, ModelError> {
+fn resize(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     for (name, plain) in [("antialias", 0), ("exclude_outside", 0)] {

@@ -12,7 +12,8 @@ use forebay_base::kernel::{Activation, ProductPart, Summing};
 use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch, Role};
 
-use super::lines::{function, same_operand, Extent, Lines, Work};
+use super::extent::Extent;
+use super::lines::{function, same_operand, Lines, Work};
 use super::relaid::Relaid;
 use crate::divided::Partition;
 

@@ -2,7 +2,7 @@
 //!
 //! What an axis is, which axes of other operands belong to it, and where parts may begin, is what the kernel's facts say
 //! ([`forebay_base::kernel::facts`]). Each part is a launch of its own, of the same kernel on fewer rows. Where a kernel sums over
-//! the rows, its parts go on from each other's sums, on the chunk lines that the whole sums by, and another launch finishes.
+//! the rows, its parts go on from each other's sums, on the reduction block boundaries that the whole sums by, and another launch finishes.
 
 use forebay_base::kernel::facts::{Along, AxisRole, Dimension, OperandRef, Placement, SumsInParts};
 use forebay_base::{Kernel, TensorDesc};
@@ -28,7 +28,7 @@ pub(super) struct Cut {
     pub axis: Axis,
     /// The rows that parts are counted in: of which operand, and how many.
     pub rows: u64,
-    /// Parts begin at multiples of so many rows.
+    /// Parts begin at multiples of this many rows.
     pub step: u64,
 }
 

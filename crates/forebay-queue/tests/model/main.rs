@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use forebay_base::{Command, EventId, StreamId};
 use forebay_queue::bounded::BoundedScheduler;
+use forebay_testing::Random;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{thread, Config, Runner};
 
@@ -214,13 +215,8 @@ fn many_records_that_fire_at_once_need_no_stack() {
 }
 
 /// A random list of commands that is right; every record has an event of its own.
-fn random_commands(random: &mut u64, stream_count: u32) -> Vec<Command> {
-    let mut below = |limit: u64| {
-        *random ^= *random << 13;
-        *random ^= *random >> 7;
-        *random ^= *random << 17;
-        *random % limit
-    };
+fn random_commands(random: &mut Random, stream_count: u32) -> Vec<Command> {
+    let mut below = |limit: u64| random.below(limit);
     let (mut commands, mut works, mut events) = (Vec::new(), 0, 0);
     for _ in 0..4 + below(9) {
         let stream = below(u64::from(stream_count)) as u32;
@@ -245,11 +241,11 @@ fn random_programs_keep_the_contract() {
     const PROGRAMS: u64 = 150;
     let mut schedules = 0;
     for seed in 1..=PROGRAMS {
-        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut random = Random::new(seed);
         let stream_count = 1 + (seed % 3) as u32;
         let commands = random_commands(&mut random, stream_count);
         let works = commands.iter().filter(|command| command.is_work()).count() as u64;
-        let failing = (works > 0 && seed % 4 == 0).then(|| random % works);
+        let failing = (works > 0 && seed % 4 == 0).then(|| random.below(works));
         schedules += sample("", seed, 60, move || {
             let bench = Bench::new(stream_count, 2, &commands, failing);
             let middle = commands.len() / 2;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use forebay_device::Device;
-use forebay_model::Tensor as HostTensor;
+use forebay_model::Tensor;
 use forebay_queue::shim::lock;
 use forebay_queue::shim::sync::{Mutex, MutexGuard};
 
@@ -18,7 +18,7 @@ use super::shared::Shared;
 use super::slice::{Slice, Span};
 use super::store::StoreKind;
 use super::stream::{Lease, Stream};
-use super::tensor::Tensor;
+use super::tensor::DeviceTensor;
 use super::timeline::Agent;
 use super::transfer;
 use crate::error::RuntimeError;
@@ -108,8 +108,8 @@ impl Context {
     /// # Errors
     /// [`RuntimeError::OutOfMemory`], or a failure of the device.
     pub fn allocate(&self, size_bytes: u64, owner: &str) -> Result<Slice, RuntimeError> {
-        let home = Agent::Queue(self.current_stream().queue());
-        Ok(Slice::new(self, Span::new(self, home, size_bytes, owner)?))
+        let origin = Agent::Queue(self.current_stream().queue());
+        Ok(Slice::new(self, Span::new(self, origin, size_bytes, owner)?))
     }
 
     /// Reads bytes on the host, after the current stream's work so far, and waits for all of them together.
@@ -137,17 +137,17 @@ impl Context {
     ///
     /// # Errors
     /// Tensors of another context, no memory, or a failure of the device, then or earlier.
-    pub fn to_host(&self, tensors: &[&Tensor]) -> Result<Vec<HostTensor>, RuntimeError> {
+    pub fn to_host(&self, tensors: &[&DeviceTensor]) -> Result<Vec<Tensor>, RuntimeError> {
         let slices = tensors.iter().map(|tensor| tensor.elements()).collect::<Result<Vec<Slice>, _>>()?;
         let read = self.read(&slices.iter().collect::<Vec<_>>())?;
-        let array = |(tensor, bytes): (&&Tensor, Vec<u8>)| {
+        let array = |(tensor, bytes): (&&DeviceTensor, Vec<u8>)| {
             let refused = || RuntimeError::Tensor { reason: format!("{tensor:?} was read in part") };
-            HostTensor::new(tensor.data_type(), tensor.shape(), bytes).ok_or_else(refused)
+            Tensor::new(tensor.data_type(), tensor.shape(), bytes).ok_or_else(refused)
         };
         tensors.iter().zip(read).map(array).collect()
     }
 
-    /// Waits for all work, forgets compiled operations with their constants, and gives memory that nobody uses back to the
+    /// Waits for all work, forgets compiled operations with their constants, and gives memory that no one uses back to the
     /// device, that of managed memories and blocks of the host included, unless it was taken at the start for good
     /// ([`ContextOptions::growth`]). The bytes given back.
     ///

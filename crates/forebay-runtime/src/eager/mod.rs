@@ -3,15 +3,15 @@
 //! ```
 //! use std::sync::Arc;
 //! use forebay_device::host::{HostDevice, HostOptions};
-//! use forebay_model::Tensor as HostTensor;
-//! use forebay_runtime::eager::{Context, ContextOptions, Stream, Tensor};
+//! use forebay_model::Tensor;
+//! use forebay_runtime::eager::{Context, ContextOptions, Stream, DeviceTensor};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let device = Arc::new(HostDevice::new(&HostOptions::default())?);
 //! let context = Context::new(device, &ContextOptions { record: true, ..ContextOptions::default() })?;
 //! let stream = Stream::new(&context, 0)?;
 //!
-//! let a = Tensor::from_host(&context, &HostTensor::from_f32(&[2, 2], &[1.0, 2.0, 3.0, 4.0]))?;
+//! let a = DeviceTensor::from_host(&context, &Tensor::from_f32(&[2, 2], &[1.0, 2.0, 3.0, 4.0]))?;
 //! let b = a.matmul(&a)?;
 //! stream.wait_stream(&context.current_stream())?; // without this line, `check` below names both operations
 //! let sum = {
@@ -25,13 +25,13 @@
 //! ```
 //!
 //! Within a stream, the runtime inserts the barriers that hazards need, and no others. Between streams, order is the caller's;
-//! the race checker says where it is missing. Memory is nobody's business: a tensor that is dropped while another stream uses
-//! it stays until that use has returned ([`ledger`]).
+//! the race checker says where it is missing. Memory is no one's business: a tensor that is dropped while another stream uses
+//! it stays until that use has returned ([`block_lifetimes`]).
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`timeline`] | vector clocks: who has waited for what |
-//! | [`ledger`] | lifetimes of blocks across streams |
+//! | [`block_lifetimes`] | lifetimes of blocks across streams |
 //! | [`store`], `tiles` | segments obtained from the device, and what is mapped where |
 //! | `shared` | queues, clocks and memory behind one lock; how the host waits |
 //! | [`context`], [`stream`], [`event`] | what the caller holds |
@@ -43,13 +43,13 @@
 //! | [`recording`] | everything that was submitted, for the race checker |
 
 mod batch;
+pub mod block_lifetimes;
 mod compiled;
 pub mod context;
 mod current;
 mod environment;
 pub mod event;
 mod explain;
-pub mod ledger;
 pub mod managed;
 pub mod operation;
 mod options;
@@ -72,4 +72,4 @@ pub use options::ContextOptions;
 pub use recording::{Races, Recording};
 pub use slice::Slice;
 pub use stream::{Stream, StreamGuard};
-pub use tensor::Tensor;
+pub use tensor::DeviceTensor;

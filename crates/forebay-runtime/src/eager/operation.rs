@@ -9,43 +9,43 @@ use forebay_memory::eviction::Access;
 use forebay_model::graph::Attribute;
 use forebay_model::operators::NEWEST_OPSET;
 use forebay_model::program::{BufferId, Operand};
-use forebay_model::{Operation as GraphOperation, Tensor as HostTensor};
+use forebay_model::{Operation as GraphOperation, Tensor};
 
 use super::batch::Batch;
 use super::compiled::{compile, Compiled, Constant, Slot};
 use super::context::Context;
-use super::managed::{Buffer, ManagedMemory, Residency};
+use super::managed::{Buffer, ManagedMemory, PinnedUnits};
 use super::shared::State;
 use super::slice::Span;
 use super::stream::Stream;
-use super::tensor::Tensor;
+use super::tensor::DeviceTensor;
 use super::timeline::Agent;
 use crate::error::RuntimeError;
 
-/// Arrays with more bytes are uploaded anew each time instead of being kept with the compiled operator.
+/// Arrays with more bytes are uploaded again each time instead of being kept with the compiled operator.
 const CONSTANT_BYTES_MAX: usize = 4096;
 
 /// An input of an operation.
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
     /// A tensor on the device.
-    Tensor(&'a Tensor),
+    DeviceTensor(&'a DeviceTensor),
     /// An array of the host. Small ones are known when shapes are computed (as the sizes of a `Reshape`).
-    Host(HostTensor),
+    Host(Tensor),
     /// A scalar of the type of the operation's first tensor.
     Number(f64),
     /// An optional input that is left out.
     None,
 }
 
-impl<'a> From<&'a Tensor> for Input<'a> {
-    fn from(tensor: &'a Tensor) -> Input<'a> {
-        Input::Tensor(tensor)
+impl<'a> From<&'a DeviceTensor> for Input<'a> {
+    fn from(tensor: &'a DeviceTensor) -> Input<'a> {
+        Input::DeviceTensor(tensor)
     }
 }
 
-impl From<HostTensor> for Input<'_> {
-    fn from(array: HostTensor) -> Self {
+impl From<Tensor> for Input<'_> {
+    fn from(array: Tensor) -> Self {
         Input::Host(array)
     }
 }
@@ -107,7 +107,7 @@ impl<'a> Operation<'a> {
     ///
     /// # Errors
     /// As [`Operation::run`].
-    pub fn run_single(self) -> Result<Tensor, RuntimeError> {
+    pub fn run_single(self) -> Result<DeviceTensor, RuntimeError> {
         let mut outputs = self.run(1)?;
         outputs.pop().ok_or_else(|| RuntimeError::Tensor { reason: "the operation has no output".to_string() })
     }
@@ -117,7 +117,7 @@ impl<'a> Operation<'a> {
     /// # Errors
     /// An operator that is not known or refuses its inputs, tensors of several contexts, no memory, or a failure of the
     /// device.
-    pub fn run(mut self, output_count: usize) -> Result<Vec<Tensor>, RuntimeError> {
+    pub fn run(mut self, output_count: usize) -> Result<Vec<DeviceTensor>, RuntimeError> {
         let stream = self.context.current_stream();
         self.resolve_inputs()?;
         let key = self.key(output_count);
@@ -162,17 +162,17 @@ impl<'a> Operation<'a> {
         Ok(())
     }
 
-    fn tensors(&self) -> impl Iterator<Item = &'a Tensor> + '_ {
+    fn tensors(&self) -> impl Iterator<Item = &'a DeviceTensor> + '_ {
         self.inputs.iter().filter_map(|input| match input {
-            Input::Tensor(tensor) => Some(*tensor),
+            Input::DeviceTensor(tensor) => Some(*tensor),
             _ => None,
         })
     }
 
     fn slots(&self) -> Vec<Slot> {
         let slot = |input: &Input| match input {
-            Input::Tensor(tensor) => Slot::Tensor(tensor.ty().clone()),
-            Input::Host(array) if array.bytes.len() > CONSTANT_BYTES_MAX => Slot::Tensor(array.ty()),
+            Input::DeviceTensor(tensor) => Slot::Tensor(tensor.ty().clone()),
+            Input::Host(array) if array.bytes().len() > CONSTANT_BYTES_MAX => Slot::Tensor(array.ty()),
             Input::Host(array) => Slot::Constant(array.clone()),
             Input::Number(_) | Input::None => Slot::None,
         };
@@ -195,7 +195,7 @@ impl<'a> Operation<'a> {
         for slot in self.slots() {
             let (tag, ty, bytes) = match &slot {
                 Slot::Tensor(ty) => (0, Some(ty.clone()), None),
-                Slot::Constant(array) => (1, Some(array.ty()), Some(&array.bytes)),
+                Slot::Constant(array) => (1, Some(array.ty()), Some(&array.bytes())),
                 Slot::None => (2, None, None),
             };
             key.push(tag);
@@ -208,8 +208,8 @@ impl<'a> Operation<'a> {
         key
     }
 
-    fn launch(&self, stream: &Stream, compiled: &Compiled) -> Result<Vec<Tensor>, RuntimeError> {
-        let (context, program, home) = (self.context, &compiled.program, Agent::Queue(stream.queue()));
+    fn launch(&self, stream: &Stream, compiled: &Compiled) -> Result<Vec<DeviceTensor>, RuntimeError> {
+        let (context, program, origin) = (self.context, &compiled.program, Agent::Queue(stream.queue()));
         // What has a name is found by it in snapshots, too.
         let owner = self.name.as_deref().unwrap_or(&self.op_type);
         let outputs = compiled
@@ -217,7 +217,7 @@ impl<'a> Operation<'a> {
             .iter()
             .map(|ty| match self.managed {
                 Some(memory) => memory.tensor(ty.data_type, &ty.shape),
-                None => Tensor::uninitialised(context, stream, ty.clone(), owner),
+                None => DeviceTensor::uninitialised(context, stream, ty.clone(), owner),
             })
             .collect::<Result<Vec<_>, _>>()?;
         let mut spans: BTreeMap<BufferId, Span> = BTreeMap::new();
@@ -233,13 +233,13 @@ impl<'a> Operation<'a> {
         for operand in program.launches.iter().flat_map(|launch| &launch.writes) {
             if let Entry::Vacant(entry) = spans.entry(operand.buffer) {
                 let size_bytes = program.buffer(operand.buffer).size_bytes;
-                entry.insert(Span::new(context, home, size_bytes, owner)?);
+                entry.insert(Span::new(context, origin, size_bytes, owner)?);
             }
         }
-        let scratch = (compiled.scratch_bytes > 0)
-            .then(|| Span::new(context, home, compiled.scratch_bytes, "scratch"))
+        let workspace = (compiled.workspace_bytes > 0)
+            .then(|| Span::new(context, origin, compiled.workspace_bytes, "scratch"))
             .transpose()?;
-        self.submit(stream, compiled, &spans, scratch.as_ref())?;
+        self.submit(stream, compiled, &spans, workspace.as_ref())?;
         Ok(outputs)
     }
 
@@ -248,9 +248,9 @@ impl<'a> Operation<'a> {
         let mut spans = Vec::new();
         for input in &self.inputs {
             match input {
-                Input::Tensor(tensor) => spans.push(tensor.slice().span().clone()),
-                Input::Host(array) if array.bytes.len() > CONSTANT_BYTES_MAX => {
-                    spans.push(Tensor::from_host(self.context, array)?.slice().span().clone());
+                Input::DeviceTensor(tensor) => spans.push(tensor.slice().span().clone()),
+                Input::Host(array) if array.bytes().len() > CONSTANT_BYTES_MAX => {
+                    spans.push(DeviceTensor::from_host(self.context, array)?.slice().span().clone());
                 }
                 _ => {}
             }
@@ -263,10 +263,10 @@ impl<'a> Operation<'a> {
         stream: &Stream,
         compiled: &Compiled,
         spans: &BTreeMap<BufferId, Span>,
-        scratch: Option<&Span>,
+        workspace: Option<&Span>,
     ) -> Result<(), RuntimeError> {
         let shared = self.context.shared();
-        let mut residency = Residency::new(managed(compiled, spans))?;
+        let mut residency = PinnedUnits::new(managed(compiled, spans))?;
         let mut state = shared.lock();
         let mut batch = Batch::default();
         residency.order(stream.queue(), &mut state, &mut batch);
@@ -282,15 +282,15 @@ impl<'a> Operation<'a> {
                 kernel: launch.kernel.clone(),
                 reads: bind(&launch.reads),
                 writes: bind(&launch.writes),
-                scratch: scratch
-                    .filter(|_| launch.scratch_bytes > 0)
-                    .map(|scratch| scratch.region().part(0, launch.scratch_bytes)),
+                workspace: workspace
+                    .filter(|_| launch.workspace_bytes > 0)
+                    .map(|workspace| workspace.region().part(0, launch.workspace_bytes)),
                 label: state.operation_count as u32,
             };
             let command = Command::Launch { stream: state.stream(stream.queue()), launch: Box::new(launch) };
             position = state.work(stream.queue(), command, &name, &mut batch)?;
         }
-        for span in spans.values().chain(scratch) {
+        for span in spans.values().chain(workspace) {
             span.add_use(&mut state, stream.queue(), position);
         }
         residency.add_use(stream.queue(), position);
@@ -326,7 +326,7 @@ fn binding(operand: &Operand, spans: &BTreeMap<BufferId, Span>) -> Binding {
 }
 
 /// A scalar array.
-fn scalar(data_type: DataType, number: f64) -> Result<HostTensor, RuntimeError> {
+fn scalar(data_type: DataType, number: f64) -> Result<Tensor, RuntimeError> {
     let bytes = match data_type {
         DataType::Float64 => number.to_le_bytes().to_vec(),
         DataType::Float32 => (number as f32).to_le_bytes().to_vec(),
@@ -334,6 +334,5 @@ fn scalar(data_type: DataType, number: f64) -> Result<HostTensor, RuntimeError> 
         DataType::Int32 => (number as i32).to_le_bytes().to_vec(),
         other => return Err(RuntimeError::Tensor { reason: format!("{number} has no form in {other} here") }),
     };
-    HostTensor::new(data_type, &[], bytes)
-        .ok_or_else(|| RuntimeError::Tensor { reason: "a scalar is one element".into() })
+    Tensor::new(data_type, &[], bytes).ok_or_else(|| RuntimeError::Tensor { reason: "a scalar is one element".into() })
 }

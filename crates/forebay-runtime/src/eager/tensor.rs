@@ -4,7 +4,7 @@ use std::fmt;
 
 use forebay_base::{DataType, TensorDesc};
 use forebay_model::graph::Attribute;
-use forebay_model::{Tensor as HostTensor, TensorType};
+use forebay_model::{Tensor, TensorType};
 
 use super::context::Context;
 use super::operation::{Input, Operation};
@@ -16,31 +16,31 @@ use super::transfer;
 use crate::error::RuntimeError;
 
 /// A tensor in device memory: packed, row-major. Operations on it go to the thread's current stream and return at once; the
-/// host waits only in [`Tensor::to_host`]. Work on one stream comes in order. Between streams, order is the caller's
+/// host waits only in [`DeviceTensor::to_host`]. Work on one stream comes in order. Between streams, order is the caller's
 /// ([`Stream::wait_stream`], [`Event`](super::Event)); memory is not: a tensor may be dropped at any time.
 ///
 /// Cheap to clone: clones share the bytes.
 #[derive(Clone)]
-pub struct Tensor {
+pub struct DeviceTensor {
     slice: Slice,
     ty: TensorType,
 }
 
-impl Tensor {
+impl DeviceTensor {
     /// A tensor of the current stream, whose bytes are not defined yet.
     pub(super) fn uninitialised(
         context: &Context,
         stream: &Stream,
         ty: TensorType,
         owner: &str,
-    ) -> Result<Tensor, RuntimeError> {
+    ) -> Result<DeviceTensor, RuntimeError> {
         let size_bytes = describe(&ty)?.total_size_bytes();
         let span = Span::new(context, Agent::Queue(stream.queue()), size_bytes, owner)?;
-        Ok(Tensor { slice: Slice::new(context, span), ty })
+        Ok(DeviceTensor { slice: Slice::new(context, span), ty })
     }
 
     /// A tensor in the first bytes of a slice.
-    pub(super) fn in_slice(slice: &Slice, data_type: DataType, shape: &[u64]) -> Result<Tensor, RuntimeError> {
+    pub(super) fn in_slice(slice: &Slice, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
         let ty = TensorType::new(data_type, shape);
         let size_bytes = describe(&ty)?.total_size_bytes();
         let (start, has_bytes) = (slice.span().range().start, slice.size_bytes());
@@ -51,27 +51,27 @@ impl Tensor {
             );
             return Err(RuntimeError::Tensor { reason });
         }
-        Ok(Tensor { slice: slice.part(..size_bytes)?, ty })
+        Ok(DeviceTensor { slice: slice.part(..size_bytes)?, ty })
     }
 
     /// Copies an array to the device, on the current stream.
     ///
     /// # Errors
     /// An array without elements, no memory, or a failure of the device.
-    pub fn from_host(context: &Context, array: &HostTensor) -> Result<Tensor, RuntimeError> {
+    pub fn from_host(context: &Context, array: &Tensor) -> Result<DeviceTensor, RuntimeError> {
         let (stream, ty) = (context.current_stream(), array.ty());
         let size_bytes = describe(&ty)?.total_size_bytes();
-        let (span, _) = transfer::upload(context, &stream, &array.bytes, size_bytes, "from_host")?;
-        Ok(Tensor { slice: Slice::new(context, span), ty })
+        let (span, _) = transfer::upload(context, &stream, array.bytes(), size_bytes, "from_host")?;
+        Ok(DeviceTensor { slice: Slice::new(context, span), ty })
     }
 
     /// A tensor of zeros.
     ///
     /// # Errors
     /// A shape without elements, no memory, or a failure of the device.
-    pub fn zeros(context: &Context, data_type: DataType, shape: &[u64]) -> Result<Tensor, RuntimeError> {
+    pub fn zeros(context: &Context, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
         let stream = context.current_stream();
-        let tensor = Tensor::uninitialised(context, &stream, TensorType::new(data_type, shape), "zeros")?;
+        let tensor = DeviceTensor::uninitialised(context, &stream, TensorType::new(data_type, shape), "zeros")?;
         tensor.slice.fill_as([0; 4], "zeros")?;
         Ok(tensor)
     }
@@ -80,14 +80,14 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape without elements, an array of several, no memory, or a failure of the device.
-    pub fn full(context: &Context, shape: &[u64], value: &HostTensor) -> Result<Tensor, RuntimeError> {
+    pub fn full(context: &Context, shape: &[u64], value: &Tensor) -> Result<DeviceTensor, RuntimeError> {
         if pattern(value)?.is_none() {
             let sizes: Vec<i64> = shape.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
-            let sizes = HostTensor::from_i64(&[sizes.len() as u64], &sizes);
+            let sizes = Tensor::from_i64(&[sizes.len() as u64], &sizes);
             return context.operation("Expand").input(value.clone()).input(sizes).run_single();
         }
         let stream = context.current_stream();
-        let tensor = Tensor::uninitialised(context, &stream, TensorType::new(value.data_type, shape), "full")?;
+        let tensor = DeviceTensor::uninitialised(context, &stream, TensorType::new(value.data_type(), shape), "full")?;
         tensor.fill(value)?;
         Ok(tensor)
     }
@@ -97,14 +97,14 @@ impl Tensor {
     ///
     /// # Errors
     /// Another type, an array of several elements, no memory, or a failure of the device.
-    pub fn fill(&self, value: &HostTensor) -> Result<(), RuntimeError> {
-        if value.data_type != self.ty.data_type {
+    pub fn fill(&self, value: &Tensor) -> Result<(), RuntimeError> {
+        if value.data_type() != self.ty.data_type {
             return Err(RuntimeError::Tensor { reason: format!("{} cannot be filled with {}", self.ty, value.ty()) });
         }
         match pattern(value)? {
             Some(pattern) => self.slice.fill_as(pattern, "fill"),
             // An element of more than four bytes.
-            None => self.copy_from(&Tensor::full(self.context(), &self.ty.shape, value)?),
+            None => self.copy_from(&DeviceTensor::full(self.context(), &self.ty.shape, value)?),
         }
     }
 
@@ -112,7 +112,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A failure of the device, then or earlier.
-    pub fn to_host(&self) -> Result<HostTensor, RuntimeError> {
+    pub fn to_host(&self) -> Result<Tensor, RuntimeError> {
         let mut arrays = self.context().to_host(&[self])?;
         arrays.pop().ok_or_else(|| RuntimeError::Tensor { reason: format!("{} was not read", self.ty) })
     }
@@ -121,7 +121,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Another type or shape, another context, or a failure of the device.
-    pub fn copy_from(&self, other: &Tensor) -> Result<(), RuntimeError> {
+    pub fn copy_from(&self, other: &DeviceTensor) -> Result<(), RuntimeError> {
         if !self.context().is(other.context()) {
             return Err(RuntimeError::OtherContext { what: "two tensors" });
         }
@@ -166,9 +166,9 @@ impl Tensor {
 }
 
 /// The four bytes whose repetition is an array's only element again and again; none where an element has more and other ones.
-fn pattern(value: &HostTensor) -> Result<Option<[u8; 4]>, RuntimeError> {
-    let element = &value.bytes;
-    if element.is_empty() || element.len() as u64 != value.data_type.size_bytes() {
+fn pattern(value: &Tensor) -> Result<Option<[u8; 4]>, RuntimeError> {
+    let element = &value.bytes();
+    if element.is_empty() || element.len() as u64 != value.data_type().size_bytes() {
         return Err(RuntimeError::Tensor { reason: format!("{} is not one element", value.ty()) });
     }
     let mut pattern = [0; 4];
@@ -187,13 +187,13 @@ pub(super) fn describe(ty: &TensorType) -> Result<TensorDesc, RuntimeError> {
 /// contexts, no memory, or a failure of the device.
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident($($input:ident),*) = $op_type:literal;)*) => {
-        impl Tensor {
+        impl DeviceTensor {
             $($(#[$doc])*
             ///
             /// # Errors
             /// Operands that do not fit, tensors of several contexts, no memory, or a failure of the device.
             #[allow(clippy::needless_lifetimes, reason = "some operations have inputs")]
-            pub fn $name<'a>(&'a self, $($input: impl Into<Input<'a>>),*) -> Result<Tensor, RuntimeError> {
+            pub fn $name<'a>(&'a self, $($input: impl Into<Input<'a>>),*) -> Result<DeviceTensor, RuntimeError> {
                 self.operation($op_type)$(.input($input))*.run_single()
             })*
         }
@@ -223,12 +223,12 @@ operations! {
     sigmoid() = "Sigmoid";
 }
 
-impl Tensor {
+impl DeviceTensor {
     /// The sum of all elements, a scalar.
     ///
     /// # Errors
     /// No memory, or a failure of the device.
-    pub fn sum(&self) -> Result<Tensor, RuntimeError> {
+    pub fn sum(&self) -> Result<DeviceTensor, RuntimeError> {
         self.operation("ReduceSum").attribute("keepdims", Attribute::Int(0)).run_single()
     }
 
@@ -237,7 +237,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes or types that do not fit, no memory, or a failure of the device.
-    pub fn convolution(&self, weight: &Tensor) -> Result<Tensor, RuntimeError> {
+    pub fn convolution(&self, weight: &DeviceTensor) -> Result<DeviceTensor, RuntimeError> {
         self.operation("Conv").input(weight).run_single()
     }
 
@@ -245,22 +245,22 @@ impl Tensor {
     ///
     /// # Errors
     /// Sizes that hold another number of elements, no memory, or a failure of the device.
-    pub fn reshape(&self, shape: &[u64]) -> Result<Tensor, RuntimeError> {
+    pub fn reshape(&self, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
         let sizes: Vec<i64> = shape.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
-        self.operation("Reshape").input(HostTensor::from_i64(&[sizes.len() as u64], &sizes)).run_single()
+        self.operation("Reshape").input(Tensor::from_i64(&[sizes.len() as u64], &sizes)).run_single()
     }
 
     /// The dimensions in another order.
     ///
     /// # Errors
     /// An order that is none of the dimensions', no memory, or a failure of the device.
-    pub fn transpose(&self, order: &[i64]) -> Result<Tensor, RuntimeError> {
+    pub fn transpose(&self, order: &[i64]) -> Result<DeviceTensor, RuntimeError> {
         self.operation("Transpose").attribute("perm", Attribute::Ints(order.to_vec())).run_single()
     }
 }
 
-impl fmt::Debug for Tensor {
+impl fmt::Debug for DeviceTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tensor({} at {})", self.ty, self.slice.span().region())
+        write!(f, "DeviceTensor({} at {})", self.ty, self.slice.span().region())
     }
 }

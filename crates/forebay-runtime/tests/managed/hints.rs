@@ -5,8 +5,8 @@ use std::sync::Arc;
 use forebay_base::DataType;
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_memory::eviction::{Advice, Location, Policy};
-use forebay_model::Tensor as HostTensor;
-use forebay_runtime::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, Tensor};
+use forebay_model::Tensor;
+use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, ManagedBuffer, ManagedMemory};
 use forebay_runtime::RuntimeError;
 
 use super::{bytes, filled, host, options, recording, POLICIES, UNIT_BYTES};
@@ -56,8 +56,8 @@ fn a_prefetch_leaves_index_faults_to_those_who_wait_for_results() {
     let context = Context::new(host(), &ContextOptions::default()).unwrap();
     let memory = ManagedMemory::new(&context, &options(8, Policy::Touch)).unwrap();
     let buffer = memory.buffer(8 * UNIT_BYTES).unwrap();
-    let table = Tensor::from_host(&context, &HostTensor::from_f32(&[3, 1], &[1.0; 3])).unwrap();
-    let indices = Tensor::from_host(&context, &HostTensor::from_i64(&[2], &[0, 3])).unwrap();
+    let table = DeviceTensor::from_host(&context, &Tensor::from_f32(&[3, 1], &[1.0; 3])).unwrap();
+    let indices = DeviceTensor::from_host(&context, &Tensor::from_i64(&[2], &[0, 3])).unwrap();
     let looked_up = context.operation("Gather").input(&table).input(&indices).run_single().unwrap();
     while !context.default_stream().query().unwrap() {
         std::thread::yield_now();
@@ -93,12 +93,12 @@ fn advice_lets_host_writes_follow_to_the_device() {
 #[test]
 fn what_is_used_farthest_in_the_future_goes() {
     let context = recording(host());
-    let run = |policy: Policy, foresee: bool| {
+    let run = |policy: Policy, set_next_uses: bool| {
         let memory = ManagedMemory::new(&context, &options(3, policy)).unwrap();
         let buffers: Vec<ManagedBuffer> = (0..4).map(|i| filled(&memory, 1, i as f32)).collect();
         let order: Vec<usize> = (0..6).flat_map(|_| 0..4).collect();
-        if foresee {
-            memory.foresee(&order.iter().map(|&i| vec![&buffers[i]]).collect::<Vec<_>>());
+        if set_next_uses {
+            memory.set_next_uses(&order.iter().map(|&i| vec![&buffers[i]]).collect::<Vec<_>>());
         }
         for &i in &order {
             let tensor = buffers[i].tensor(DataType::Float32, &[1], 0).unwrap();

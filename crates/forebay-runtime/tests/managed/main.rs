@@ -11,8 +11,11 @@ use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::Device;
 use forebay_memory::eviction::{Advice, Location, Policy};
-use forebay_runtime::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions, Stream, Tensor};
+use forebay_runtime::eager::{
+    Context, ContextOptions, DeviceTensor, ManagedBuffer, ManagedMemory, ManagedOptions, Stream,
+};
 use forebay_runtime::RuntimeError;
+use forebay_testing::Random;
 
 const UNIT_BYTES: u64 = 64 << 10;
 const POLICIES: [Policy; 3] = [Policy::Driver, Policy::Touch, Policy::Planned];
@@ -150,7 +153,7 @@ fn what_is_clean_or_dead_is_not_copied() {
     let part = a.tensor(DataType::Float32, &[UNIT_BYTES / 4], UNIT_BYTES / 2).unwrap();
     let refused = part.copy_from(&b.tensor(DataType::Float32, &[UNIT_BYTES / 4], 0).unwrap());
     assert!(matches!(refused, Err(RuntimeError::Managed(_))), "three units at once: {refused:?}");
-    let zeros = Tensor::zeros(&context, DataType::Float32, &[UNIT_BYTES / 4]).unwrap();
+    let zeros = DeviceTensor::zeros(&context, DataType::Float32, &[UNIT_BYTES / 4]).unwrap();
     let fetched_bytes = memory.statistics().fetched_bytes;
     part.copy_from(&zeros).unwrap();
     assert_eq!(memory.statistics().fetched_bytes, fetched_bytes + UNIT_BYTES, "the unit whose other half lives");
@@ -185,22 +188,19 @@ fn what_cannot_be_is_refused_in_words() {
     assert_eq!([0, 2, 4].map(|i| first(&buffers[i])), [0.0, 2.0, 4.0], "everything is where it was");
 }
 
-/// A managed memory under test, beside plain vectors that hold what its buffers should.
+/// A managed memory under test, next to plain vectors that hold what its buffers should.
 struct Pair {
     context: Context,
     memory: ManagedMemory,
     streams: Vec<Stream>,
     current: usize,
     buffers: Vec<(ManagedBuffer, Vec<Option<f32>>)>,
-    random: u64,
+    random: Random,
 }
 
 impl Pair {
     fn below(&mut self, end: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 20) % end
+        self.random.below(end)
     }
 
     fn add_buffer(&mut self) {
@@ -328,7 +328,7 @@ fn random_use(device: Arc<dyn Device>, options: &ManagedOptions, seed: u64, step
     let context = recording(device);
     let memory = ManagedMemory::new(&context, options).unwrap();
     let streams = vec![context.default_stream(), Stream::new(&context, 0).unwrap()];
-    let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let random = Random::new(seed);
     let mut pair = Pair { context, memory, streams, current: 0, buffers: Vec::new(), random };
     (0..5).for_each(|_| pair.add_buffer());
     for step in 0..steps {

@@ -9,9 +9,9 @@ mod device;
 
 use std::sync::Arc;
 
-use forebay_model::Tensor as HostTensor;
+use forebay_model::Tensor;
 use forebay_queue::bounded::BoundedScheduler;
-use forebay_runtime::eager::{Context, ContextOptions, Stream, Tensor};
+use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, Stream};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{thread, Config, Runner};
 
@@ -26,7 +26,7 @@ fn check(name: &str, delays_max: usize, random: usize, case: impl Fn() + Send + 
     println!("| {name} | all with up to {delays_max} delays: {bounded} | {} |", any + few);
 }
 
-/// A context with room for so many tensors.
+/// A context with room for this many tensors.
 fn context(tensors: u64) -> Context {
     let options = ContextOptions {
         device_memory_bytes: Some(tensors * TILE_BYTES),
@@ -38,11 +38,11 @@ fn context(tensors: u64) -> Context {
     Context::new(Arc::new(ModelDevice::new()), &options).expect("a context")
 }
 
-fn tensor(context: &Context, value: f32) -> Tensor {
-    Tensor::from_host(context, &HostTensor::from_f32(&[COUNT as u64], &[value; COUNT])).expect("there is room")
+fn tensor(context: &Context, value: f32) -> DeviceTensor {
+    DeviceTensor::from_host(context, &Tensor::from_f32(&[COUNT as u64], &[value; COUNT])).expect("there is room")
 }
 
-fn assert_holds(tensor: &Tensor, value: f32) {
+fn assert_holds(tensor: &DeviceTensor, value: f32) {
     assert_eq!(tensor.to_host().expect("no failure").to_f32(), Some(vec![value; COUNT]));
 }
 
@@ -55,14 +55,14 @@ fn finish(context: &Context) {
 }
 
 /// `copy` of a tensor of the default stream is made on another one.
-fn copy_on(stream: &Stream, from: &Tensor) -> Tensor {
+fn copy_on(stream: &Stream, from: &DeviceTensor) -> DeviceTensor {
     let _entered = stream.enter();
-    let to = Tensor::zeros(from.context(), from.data_type(), from.shape()).expect("there is room");
+    let to = DeviceTensor::zeros(from.context(), from.data_type(), from.shape()).expect("there is room");
     to.copy_from(from).expect("no failure");
     to
 }
 
-/// A tensor is freed while another stream copies it, and its bytes are wanted again, with room for so many tensors.
+/// A tensor is freed while another stream copies it, and its bytes are wanted again, with room for this many tensors.
 fn freed_while_copied(room: u64) {
     let context = context(room);
     let stream = Stream::new(&context, 0).expect("a stream");

@@ -15,26 +15,31 @@ use forebay_model::program::{Port, Program, ProgramLaunch};
 use forebay_plan::cost::estimate;
 use forebay_plan::{plan, PlanOptions};
 use forebay_runtime::Executor;
+use forebay_testing::Random;
 
 use mutation::{mutate, Tried};
-use programs::{product, program, sequence, Random};
+use programs::{product, program, sequence};
+
+fn bytes_of_floats(random: &mut Random, count: u64) -> Vec<u8> {
+    (0..count).flat_map(|_| random.float().to_le_bytes()).collect()
+}
 
 fn outputs(program: &Program, device: &Arc<HostDevice>, budget: Option<u64>, seed: u64) -> (Vec<Vec<u8>>, usize, u64) {
     let options = PlanOptions { device_budget_bytes: budget, check: true, ..PlanOptions::default() };
     let planned = plan(program, &options, device.limits(), &estimate(program, device.limits())).unwrap();
     let (cut, minimum) = (planned.statistics.launches_cut, planned.statistics.minimum_budget_bytes);
     let mut executor = Executor::new(device.clone(), planned, &BTreeMap::new()).unwrap();
-    let mut random = Random(seed + 77);
+    let mut random = Random::new(seed + 77);
     for port in &program.inputs {
         let count = port.operand.desc.element_count();
         let bytes = match port.operand.desc.data_type() {
             DataType::Int64 => (0..count).flat_map(|_| (random.below(8) as i64).to_le_bytes()).collect(),
-            _ => random.bytes_of_floats(count),
+            _ => bytes_of_floats(&mut random, count),
         };
         executor.write_input(&port.name, &bytes).unwrap();
     }
     executor.run().unwrap();
-    let read = |port: &Port| executor.read_output(&port.name).unwrap().bytes.to_vec();
+    let read = |port: &Port| executor.read_output(&port.name).unwrap().bytes().to_vec();
     (program.outputs.iter().map(read).collect(), cut, minimum)
 }
 
@@ -44,11 +49,11 @@ fn cut_launches(seeds: std::ops::Range<u64>, program: impl Fn(&mut Random, u64) 
     let device = Arc::new(HostDevice::new(&options).unwrap());
     let mut cut = 0;
     for seed in seeds {
-        let mut program = program(&mut Random(seed * 0x9e37_79b9), seed);
-        let scratch = |launch: &ProgramLaunch, reads: &[TensorDesc], writes: &[TensorDesc]| {
+        let mut program = program(&mut Random::new(seed), seed);
+        let workspace = |launch: &ProgramLaunch, reads: &[TensorDesc], writes: &[TensorDesc]| {
             device.workspace_bytes(&launch.kernel, reads, writes)
         };
-        program.set_scratch(scratch).unwrap();
+        program.set_workspace(workspace).unwrap();
         let (whole, none, minimum) = outputs(&program, &device, None, seed);
         assert_eq!(none, 0);
         let (parts, launches, _) = outputs(&program, &device, Some(minimum), seed);
@@ -86,7 +91,7 @@ fn tried_enough(tried: &Tried, changes: usize) {
 fn the_checker_objects_to_each_wrong_part_of_images() {
     let mut tried = Tried::default();
     for seed in 1..12 {
-        let program = program(&mut Random(seed * 0x9e37_79b9), if seed % 3 == 0 { 5 } else { 1 });
+        let program = program(&mut Random::new(seed), if seed % 3 == 0 { 5 } else { 1 });
         mutate(&format!("images {seed}"), &program, &mut tried);
     }
     tried_enough(&tried, 10_000);
@@ -96,7 +101,7 @@ fn the_checker_objects_to_each_wrong_part_of_images() {
 fn the_checker_objects_to_each_wrong_part_of_products() {
     let mut tried = Tried::default();
     for seed in 1..60 {
-        mutate(&format!("product {seed}"), &product(&mut Random(seed * 0x9e37_79b9)), &mut tried);
+        mutate(&format!("product {seed}"), &product(&mut Random::new(seed)), &mut tried);
     }
     tried_enough(&tried, 1000);
 }
@@ -105,7 +110,7 @@ fn the_checker_objects_to_each_wrong_part_of_products() {
 fn the_checker_objects_to_each_wrong_part_of_sequences() {
     let mut tried = Tried::default();
     for seed in 1..12 {
-        let program = sequence(&mut Random(seed * 0x9e37_79b9), [1, 2, 5][seed as usize % 3]);
+        let program = sequence(&mut Random::new(seed), [1, 2, 5][seed as usize % 3]);
         mutate(&format!("sequences {seed}"), &program, &mut tried);
     }
     tried_enough(&tried, 10_000);

@@ -25,16 +25,8 @@ pub fn training(name: &str) -> Vec<(&'static str, Program)> {
     let class_axis = (name == "tiny-gpt").then_some(-1);
     let classes = Loss::SoftmaxCrossEntropy { class_axis, ignore_index: None };
     let steps = [("squared error and SGD", Loss::MeanSquaredError, SGD), ("cross entropy and AdamW", classes, ADAM)];
-    let step = |(what, loss, optimizer)| {
-        let options = TrainingOptions {
-            loss,
-            loss_output: None,
-            optimizer,
-            decay: None,
-            freeze: Vec::new(),
-            seed: 0,
-            gradient_outputs: false,
-        };
+    let step = |(what, loss, optimizer): (_, Loss, Optimizer)| {
+        let options = TrainingOptions::new(loss, optimizer);
         let training = training_graph(&graph, &options).unwrap();
         let parameters = training.parameters.iter().copied().collect();
         (what, forebay_plan::fuse::fuse(lower::lower(&training.graph, &parameters).unwrap()))

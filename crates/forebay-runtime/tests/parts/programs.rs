@@ -3,22 +3,7 @@
 use forebay_base::kernel::{Activation, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, Operand, Port, Program, ProgramLaunch, Role};
-
-/// A small generator of random numbers (xorshift), seeded.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
-    }
-
-    pub fn bytes_of_floats(&mut self, count: u64) -> Vec<u8> {
-        (0..count).flat_map(|_| (self.below(1 << 20) as f32 / (1 << 19) as f32 - 1.0).to_le_bytes()).collect()
-    }
-}
+use forebay_testing::Random;
 
 #[derive(Default)]
 struct Build(Program);
@@ -47,7 +32,7 @@ impl Build {
             kernel,
             reads: reads.iter().map(|&read| read.clone()).collect(),
             writes: writes.to_vec(),
-            scratch_bytes: 0,
+            workspace_bytes: 0,
         });
         writes
     }
@@ -195,8 +180,8 @@ pub fn sequence(random: &mut Random, sequences: u64) -> Program {
     let strides = [heads * positions * features, features, heads * features, 1];
     let desc = TensorDesc::strided(DataType::Float32, &sizes, &strides).unwrap();
     let [a] = build.launch(Kernel::Copy, &[&Operand { desc, ..x.clone() }], [&sizes]);
-    let step = build.tensor(DataType::Int64, &[1], Role::Input);
-    let dropout = Kernel::Dropout { ratio: 0.3, seed: 5, node: 2, first: 0 };
+    let step = build.tensor(DataType::Int64, &[2], Role::Input);
+    let dropout = Kernel::Dropout { ratio: 0.3, node: 2, first: 0 };
     let [b] = build.launch(dropout, &[&a, &step], [&sizes]);
     let [scores] = build.launch(
         Kernel::MatMul {

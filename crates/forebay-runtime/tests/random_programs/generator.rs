@@ -2,8 +2,9 @@
 //! synchronizes nothing: that is the runtime's business.
 
 use crate::order::{Access, Order};
-use crate::program::{EventName, Operator, Program, Random, Step, StreamName, Synchronization, TensorName};
+use crate::program::{EventName, Operator, Program, Step, StreamName, Synchronization, TensorName};
 use crate::reference::{evaluate, Array, Reference};
+use forebay_testing::Random;
 
 /// What programs are like.
 pub struct Recipe {
@@ -18,7 +19,7 @@ pub struct Recipe {
     /// The most events that measure time.
     pub timing_events: usize,
     /// How often, in a hundred, a step is about something other than work: queries, more synchronization, ...
-    pub idle_percent: usize,
+    pub idle_percent: u64,
 }
 
 struct Generator<'a> {
@@ -72,7 +73,7 @@ impl Generator<'_> {
     }
 
     fn stream(&mut self) -> StreamName {
-        self.streams[self.random.below(self.streams.len())]
+        self.streams[self.random.index(self.streams.len())]
     }
 
     fn tensor(&mut self) -> Option<TensorName> {
@@ -115,22 +116,22 @@ impl Generator<'_> {
                 self.emit(Step::QueryStream { stream });
             }
             3 if self.event_count > 0 => {
-                let event = self.random.below(self.event_count);
+                let event = self.random.index(self.event_count);
                 self.emit(Step::QueryEvent { event });
             }
             4 | 5 => {
                 let stream = self.stream();
                 let again = self.event_count > 0 && self.random.percent(30);
-                let event = if again { Some(self.random.below(self.event_count)) } else { None };
+                let event = if again { Some(self.random.index(self.event_count)) } else { None };
                 self.record(stream, event);
             }
             _ => {
                 let (stream, other) = (self.stream(), self.stream());
                 let synchronization = match self.random.below(8) {
                     0 => Synchronization::Stream(other),
-                    1 if self.event_count > 0 => Synchronization::Event(self.random.below(self.event_count)),
+                    1 if self.event_count > 0 => Synchronization::Event(self.random.index(self.event_count)),
                     2 | 3 if self.event_count > 0 => {
-                        Synchronization::WaitEvent { stream, event: self.random.below(self.event_count) }
+                        Synchronization::WaitEvent { stream, event: self.random.index(self.event_count) }
                     }
                     4 if self.random.percent(20) => Synchronization::All,
                     _ => Synchronization::WaitStream { stream, on: other },
@@ -199,7 +200,7 @@ impl Generator<'_> {
     }
 
     fn new_tensor(&mut self, stream: StreamName) {
-        let shape = self.recipe.shapes[self.random.below(self.recipe.shapes.len())].to_vec();
+        let shape = self.recipe.shapes[self.random.index(self.recipe.shapes.len())].to_vec();
         if self.random.percent(20) {
             return self.compute(stream, Operator::Zeros { shape }, Vec::new());
         }

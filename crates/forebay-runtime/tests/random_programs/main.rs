@@ -17,16 +17,17 @@ use forebay_base::{ByteRange, Command, MemoryId, Region};
 use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::Device;
-use forebay_runtime::eager::{Context, ContextOptions, Tensor};
+use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor};
 use forebay_runtime::RuntimeError;
 use forebay_sync::physical::{PhysicalBytes, PhysicalMemory};
 use forebay_sync::race::{check_trace, Hazard, HostAction, Race, TraceEntry, Violation};
+use forebay_testing::Random;
 
 use generator::{generate, Recipe};
 use interleavings::{explore, Bytes, Precedence, Uses};
 use patient::PatientDevice;
 use player::Player;
-use program::{Operator, Program, Random, Step};
+use program::{Operator, Program, Step};
 use reference::Reference;
 
 /// Programs on the chaos device.
@@ -193,7 +194,7 @@ const CUT_PROGRAMS: u64 = 3_000;
 const TINY: Recipe =
     Recipe { work: (5, 9), streams: 4, tensors: 5, shapes: &[&[4, 4]], timing_events: 0, idle_percent: 8 };
 
-/// Few tensors that fill the memory that there is, so that the host waits for memory and maps it anew.
+/// Few tensors that fill the memory that there is, so that the host waits for memory and maps it again.
 const TIGHT: Recipe = Recipe { shapes: &[&[40, 100], &[128, 128], &[128, 200]], tensors: 3, work: (8, 10), ..TINY };
 
 /// The program of a seed, and the device memory that it has.
@@ -221,7 +222,7 @@ fn record(program: &Program, device_memory_bytes: Option<u64>) -> Option<(Vec<Tr
 }
 
 /// The bytes of a tensor, which only its text names.
-fn region(tensor: &Tensor) -> Region {
+fn region(tensor: &DeviceTensor) -> Region {
     let text = format!("{tensor:?}");
     let numbers = || -> Option<Region> {
         let (memory, range) = text.rsplit_once(" at m")?.1.strip_suffix("])")?.split_once('[')?;
@@ -288,7 +289,7 @@ struct Counts {
     can_change: usize,
     reported: usize,
     situations: usize,
-    /// Those in which memory was mapped anew.
+    /// Those in which memory was mapped again.
     remapped: usize,
 }
 
@@ -314,7 +315,7 @@ fn the_checker_reports_what_can_change_a_result_and_only_real_hazards() {
         let Some(place) = random.pick(&program.synchronizations()) else { continue };
         let Some((trace, live)) = record(&program, memory_bytes) else { continue };
         whole.add(&trace, &judge(&trace, &live, &|| program.text()));
-        // Memory is given out anew for the program without its synchronization.
+        // Memory is given out again for the program without its synchronization.
         let less = program.without(place);
         let Some((less_trace, less_live)) = record(&less, memory_bytes) else { continue };
         cut.add(

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use forebay_base::DataType;
-use forebay_model::Tensor as HostTensor;
-use forebay_runtime::eager::{Context, Event, Stream, Tensor};
+use forebay_model::Tensor;
+use forebay_runtime::eager::{Context, DeviceTensor, Event, Stream};
 use forebay_runtime::RuntimeError;
 
 use crate::program::{EventName, Operator, Step, StreamName, Synchronization, TensorName};
@@ -15,7 +15,7 @@ pub struct Player {
     streams: BTreeMap<StreamName, Stream>,
     events: BTreeMap<EventName, Event>,
     /// The tensors that live.
-    pub tensors: BTreeMap<TensorName, Tensor>,
+    pub tensors: BTreeMap<TensorName, DeviceTensor>,
 }
 
 impl Player {
@@ -73,13 +73,13 @@ impl Player {
         }
     }
 
-    fn compute(&self, operator: &Operator, inputs: &[TensorName]) -> Result<Tensor, RuntimeError> {
+    fn compute(&self, operator: &Operator, inputs: &[TensorName]) -> Result<DeviceTensor, RuntimeError> {
         let input = |place: usize| &self.tensors[&inputs[place]];
         match operator {
             Operator::FromHost { shape, values } => {
-                Tensor::from_host(&self.context, &HostTensor::from_f32(shape, values))
+                DeviceTensor::from_host(&self.context, &Tensor::from_f32(shape, values))
             }
-            Operator::Zeros { shape } => Tensor::zeros(&self.context, DataType::Float32, shape),
+            Operator::Zeros { shape } => DeviceTensor::zeros(&self.context, DataType::Float32, shape),
             Operator::Add => input(0).add(input(1)),
             Operator::AddNumber(number) => input(0).add(*number),
             Operator::Mul => input(0).mul(input(1)),

@@ -78,35 +78,3 @@ impl Program {
         format!("seed {}\n{}", self.seed, lines.join("\n"))
     }
 }
-
-/// Seeded random numbers.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// A number below `limit`.
-    pub fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 11) % limit as u64) as usize
-    }
-
-    /// A number from `first` to `last`.
-    pub fn between(&mut self, first: usize, last: usize) -> usize {
-        first + self.below(last - first + 1)
-    }
-
-    /// True this many times in a hundred.
-    pub fn percent(&mut self, percent: usize) -> bool {
-        self.below(100) < percent
-    }
-
-    /// One of some; none of none.
-    pub fn pick<T: Copy>(&mut self, items: &[T]) -> Option<T> {
-        (!items.is_empty()).then(|| items[self.below(items.len())])
-    }
-}

@@ -6,21 +6,7 @@ use forebay_base::command::{Binding, Launch};
 use forebay_base::kernel::{Kernel, UnaryOp};
 use forebay_base::{ByteRange, Command, DataType, EventId, HeapId, MemoryId, Region, StreamId, TensorDesc};
 
-/// A small generator; equal seeds give equal programs.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
-    }
-}
+pub use forebay_testing::Random;
 
 /// Memory 0 is a reservation of 12 bytes, mapped in tiles of 2; the last two tiles are aliases of the first two. Memory 1
 /// is its own 6 bytes.
@@ -70,7 +56,7 @@ pub fn launch(stream: StreamId, kernel: Kernel, reads: &[Region], writes: &[Regi
         Binding { region, desc }
     };
     let (reads, writes) = (reads.iter().map(bind).collect(), writes.iter().map(bind).collect());
-    Command::Launch { stream, launch: Box::new(Launch { kernel, reads, writes, scratch: None, label: 0 }) }
+    Command::Launch { stream, launch: Box::new(Launch { kernel, reads, writes, workspace: None, label: 0 }) }
 }
 
 /// One command that does not overlap itself, but for updates in place.

@@ -5,17 +5,17 @@ use std::sync::OnceLock;
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, Region, StreamId, TensorDesc};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::{Device, DeviceError};
+use forebay_testing::parts::skipped;
+pub use forebay_testing::Random;
 use forebay_vulkan::{VulkanDevice, VulkanOptions};
 use half::{bf16, f16};
-
-use crate::missing::skipped;
 
 /// A tensor: how it lies, and its elements in the order in which they lie in memory, those of gaps included.
 pub type Tensor = (TensorDesc, Vec<f64>);
 
 /// What bytes are before a kernel writes them, and what those that it must not touch are after.
 const UNWRITTEN: u8 = 0xa5;
-/// Bytes behind each operand that nobody may touch.
+/// Bytes behind each operand that no one may touch.
 const GUARD_BYTES: u64 = 64;
 /// What bindings hold on the devices on which most operands are larger: nothing, so that all are reached by their addresses,
 /// and so much that operands are cut into parts where they can be. There bindings begin at multiples of more bytes than operands
@@ -60,7 +60,7 @@ pub fn host() -> &'static Machine {
 /// Where there is none although `FOREBAY_REQUIRE` names vulkan.
 pub fn vulkan() -> Option<&'static Machine> {
     static VULKAN: OnceLock<Option<Machine>> = OnceLock::new();
-    VULKAN.get_or_init(|| open(None, None).map_err(|reason| skipped(&reason)).ok()).as_ref()
+    VULKAN.get_or_init(|| open(None, None).map_err(|reason| skipped("vulkan", &reason)).ok()).as_ref()
 }
 
 /// The same device with small bindings, as [`SMALL_BINDINGS`] says.
@@ -198,7 +198,7 @@ pub fn run(
     let (device, stream) = (&*machine.device, machine.stream);
     let alignment_bytes = device.limits().offset_alignment_bytes;
     let read_descs: Vec<TensorDesc> = reads.iter().map(|(desc, _)| desc.clone()).collect();
-    let scratch_bytes = device.workspace_bytes(kernel, &read_descs, writes)?;
+    let workspace_bytes = device.workspace_bytes(kernel, &read_descs, writes)?;
     let mut content = Vec::new();
     // Every operand starts at an odd multiple of the alignment, so that none is aligned by chance.
     let mut place = |bytes: &[u8]| {
@@ -218,9 +218,9 @@ pub fn run(
             None => place(&unwritten(desc)),
         })
         .collect();
-    let scratch_start = (content.len() as u64).next_multiple_of(256);
+    let workspace_start = (content.len() as u64).next_multiple_of(256);
     let size_bytes = content.len() as u64;
-    let memory = device.create_placed(scratch_start + scratch_bytes.max(1))?;
+    let memory = device.create_placed(workspace_start + workspace_bytes.max(1))?;
     let block = device.create_host_block(size_bytes)?;
     let [on_device, on_host] = [memory, block].map(|memory| Region::new(memory, 0, size_bytes));
     device.write_host(on_host, &content);
@@ -232,7 +232,7 @@ pub fn run(
         kernel: kernel.clone(),
         reads: read_descs.iter().zip(&read_starts).map(|(desc, &start)| bind(desc, start)).collect(),
         writes: writes.iter().zip(&write_starts).map(|(desc, &start)| bind(desc, start)).collect(),
-        scratch: (scratch_bytes > 0).then(|| Region::new(memory, scratch_start, scratch_bytes)),
+        workspace: (workspace_bytes > 0).then(|| Region::new(memory, workspace_start, workspace_bytes)),
         label: 0,
     };
     let barrier = Command::Barrier { stream };
@@ -336,36 +336,18 @@ pub fn element(desc: &TensorDesc, bytes: &[u8], at: usize) -> f64 {
     }
 }
 
-/// A seeded generator (xorshift64*).
-pub struct Random(u64);
-
-impl Random {
-    /// A generator that gives the same for the same seed.
-    pub fn new(seed: u64) -> Random {
-        Random((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// The next word.
-    pub fn word(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// A number in 0..limit.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        (self.word() >> 16) % limit
-    }
-
-    /// Sizes of a tensor of up to `dimensions` dimensions with up to `limit` elements each.
-    pub fn sizes(&mut self, dimensions: u64, limit: u64) -> Vec<u64> {
-        (0..1 + self.below(dimensions)).map(|_| 1 + self.below(limit)).collect()
-    }
-
+/// Random tensors.
+pub trait RandomTensors {
     /// Everything in a tensor's range, gaps included: numbers in -2..2 for floats, small integers for others, of both signs
     /// where the type has them.
-    pub fn tensor(&mut self, desc: &TensorDesc) -> Tensor {
+    fn tensor(&mut self, desc: &TensorDesc) -> Tensor;
+
+    /// Everything in a tensor's range, gaps included: integers from `low` to `high`, for indices, labels and ties.
+    fn integers(&mut self, desc: &TensorDesc, low: i64, high: i64) -> Tensor;
+}
+
+impl RandomTensors for Random {
+    fn tensor(&mut self, desc: &TensorDesc) -> Tensor {
         let count = desc.total_size_bytes() / desc.data_type().size_bytes();
         let value = |random: &mut Random| match desc.data_type() {
             DataType::Bool => random.below(2) as f64,
@@ -376,8 +358,7 @@ impl Random {
         (desc.clone(), (0..count).map(|_| value(self)).collect())
     }
 
-    /// Everything in a tensor's range, gaps included: integers from `low` to `high`, for indices, labels and ties.
-    pub fn integers(&mut self, desc: &TensorDesc, low: i64, high: i64) -> Tensor {
+    fn integers(&mut self, desc: &TensorDesc, low: i64, high: i64) -> Tensor {
         let count = desc.total_size_bytes() / desc.data_type().size_bytes();
         let width = (high - low + 1) as u64;
         (desc.clone(), (0..count).map(|_| (low + self.below(width) as i64) as f64).collect())

@@ -2,7 +2,7 @@
 
 use forebay_base::{DataType, Kernel};
 
-use crate::compare::{compare, packed, Random};
+use crate::compare::{compare, packed, Random, RandomTensors};
 
 #[test]
 fn windows_of_all_sizes_agree_with_the_host() {

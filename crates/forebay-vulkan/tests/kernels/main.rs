@@ -9,8 +9,6 @@ mod layout;
 mod local_response;
 mod loss;
 mod matmul;
-#[path = "../missing/mod.rs"]
-mod missing;
 mod movement;
 mod normalization;
 mod optimizer;
@@ -20,7 +18,7 @@ mod samples;
 mod spatial;
 mod sums;
 
-use compare::{check, host, packed, strided, Random};
+use compare::{check, host, packed, strided, Random, RandomTensors};
 use forebay_base::kernel::{Activation, BinaryOp};
 use forebay_base::{DataType, Kernel};
 

@@ -5,7 +5,7 @@ use forebay_base::{DataType, Kernel};
 
 use half::{bf16, f16};
 
-use crate::compare::{self, compare, element, packed, rounding, strided, vulkan, Random, Tensor};
+use crate::compare::{self, compare, element, packed, rounding, strided, vulkan, Random, RandomTensors, Tensor};
 use crate::sums::{apply, same};
 
 const TYPES: [DataType; 3] = [DataType::Float32, DataType::Float16, DataType::BFloat16];

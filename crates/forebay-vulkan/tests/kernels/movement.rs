@@ -3,7 +3,7 @@
 use forebay_base::kernel::PadMode;
 use forebay_base::{DataType, Kernel};
 
-use crate::compare::{compare, packed, strided, Random};
+use crate::compare::{compare, packed, strided, Random, RandomTensors};
 use crate::layout::{read, written, ALL};
 
 /// Types of elements of 4, 8, 2 and 1 bytes.

@@ -3,7 +3,7 @@
 use forebay_base::kernel::Activation;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{compare, packed, strided, Random, Tensor};
+use crate::compare::{compare, packed, strided, Random, RandomTensors, Tensor};
 
 const EPSILON: f32 = 1e-3;
 

@@ -3,7 +3,7 @@
 use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::{DataType, Kernel};
 
-use crate::compare::{compare, packed, Random};
+use crate::compare::{compare, packed, Random, RandomTensors};
 use crate::spatial::{layout, sliding, Sliding};
 
 const OPERATIONS: [PoolOp; 3] =

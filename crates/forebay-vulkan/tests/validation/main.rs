@@ -5,15 +5,12 @@
 //! the same bytes are a hazard that the layer does not report (it takes it for one that it cannot tell from an update);
 //! the race checker does.
 
-#[path = "../missing/mod.rs"]
-mod missing;
-
 use forebay_base::kernel::samples::{self, Sample};
 use forebay_base::kernel::UnaryOp;
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
 use forebay_device::{Device, DeviceError};
+use forebay_testing::parts::skipped;
 use forebay_vulkan::{VulkanDevice, VulkanOptions};
-use missing::skipped;
 
 /// Bytes between operands.
 const APART: u64 = 256;
@@ -36,7 +33,7 @@ fn bench() -> Option<Bench> {
     match open {
         Ok(bench) => Some(bench),
         Err(error) => {
-            skipped(error);
+            skipped("vulkan", error);
             None
         }
     }
@@ -54,10 +51,10 @@ struct Bound<'a> {
 impl<'a> Bound<'a> {
     fn new(bench: &'a Bench, sample: &Sample) -> Bound<'a> {
         let device = &bench.device;
-        let scratch_bytes = device.workspace_bytes(&sample.kernel, &sample.reads, &sample.writes);
-        let scratch_bytes = scratch_bytes.unwrap_or_else(|error| panic!("{error}"));
+        let workspace_bytes = device.workspace_bytes(&sample.kernel, &sample.reads, &sample.writes);
+        let workspace_bytes = workspace_bytes.unwrap_or_else(|error| panic!("{error}"));
         let descs: Vec<&TensorDesc> = sample.reads.iter().chain(&sample.writes).collect();
-        let sizes = descs.iter().map(|desc| desc.total_size_bytes()).chain([scratch_bytes]);
+        let sizes = descs.iter().map(|desc| desc.total_size_bytes()).chain([workspace_bytes]);
         let mut end = 0;
         let offsets: Vec<u64> = sizes
             .map(|size| {
@@ -77,9 +74,9 @@ impl<'a> Bound<'a> {
             })
             .collect();
         let (reads, writes) = bindings.split_at(sample.reads.len());
-        let scratch = (scratch_bytes > 0).then(|| Region::new(memory, offsets[descs.len()], scratch_bytes));
+        let workspace = (workspace_bytes > 0).then(|| Region::new(memory, offsets[descs.len()], workspace_bytes));
         let (kernel, reads, writes) = (sample.kernel.clone(), reads.to_vec(), writes.to_vec());
-        let launch = Launch { kernel, reads, writes, scratch, label: 0 };
+        let launch = Launch { kernel, reads, writes, workspace, label: 0 };
         Bound { bench, memory, launch, read_offset_bytes: end }
     }
 
@@ -93,7 +90,7 @@ impl<'a> Bound<'a> {
         let target = Region::new(self.memory, self.read_offset_bytes, region.range.len());
         let [read, write] = [region, target].map(|region| Binding { region, desc: desc.clone() });
         let kernel = Kernel::Unary(UnaryOp::Relu);
-        let launch = Launch { kernel, reads: vec![read], writes: vec![write], scratch: None, label: 1 };
+        let launch = Launch { kernel, reads: vec![read], writes: vec![write], workspace: None, label: 1 };
         Command::Launch { stream: self.bench.stream, launch: Box::new(launch) }
     }
 
@@ -136,8 +133,8 @@ fn the_layer_sees_every_kernels_reads_and_writes_and_says_nothing_where_there_ar
 #[test]
 fn the_layer_sees_products_of_16_bits_as_well() {
     let Some(bench) = bench() else { return };
-    if !bench.device.offer().storage16 {
-        return skipped("the device keeps no numbers of 16 bits");
+    if !bench.device.target().storage16 {
+        return skipped("vulkan", "the device keeps no numbers of 16 bits");
     }
     judge(&bench, &samples::of_sixteen_bit_products());
 }

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{DataType, HostTensor, Port, Trainer};
+use forebay::{DataType, Port, Tensor, Trainer};
+use forebay_testing::Random;
 
 /// Whatever ends a bench.
 pub type Failure = Box<dyn std::error::Error>;
@@ -19,15 +20,10 @@ pub fn brain() -> PathBuf {
 
 /// Softmax cross-entropy with momentum.
 pub fn training(class_axis: Option<i64>) -> TrainingOptions {
-    TrainingOptions {
-        loss: Loss::SoftmaxCrossEntropy { class_axis, ignore_index: None },
-        loss_output: None,
-        optimizer: Optimizer::Sgd { learning_rate: 0.01, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
-        decay: None,
-        freeze: Vec::new(),
-        seed: 0,
-        gradient_outputs: false,
-    }
+    TrainingOptions::new(
+        Loss::SoftmaxCrossEntropy { class_axis, ignore_index: None },
+        Optimizer::Sgd { learning_rate: 0.01, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
+    )
 }
 
 /// The value in the middle; the mean of the two middle ones where there are two; no number of none.
@@ -40,32 +36,25 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// A batch of inputs and labels that fit a trainer, the same in every run.
-pub fn batch(trainer: &Trainer) -> (BTreeMap<String, HostTensor>, HostTensor) {
+pub fn batch(trainer: &Trainer) -> (BTreeMap<String, Tensor>, Tensor) {
     let inputs = trainer.inputs().iter().map(|port| (port.name.clone(), noise(port))).collect();
     (inputs, labels(trainer.labels()))
 }
 
 /// Numbers that look random, the same in every run.
-fn noise(port: &Port) -> HostTensor {
+fn noise(port: &Port) -> Tensor {
     let count = port.shape.iter().product::<u64>();
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let values: Vec<f32> = (0..count)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        })
-        .collect();
+    let mut random = Random::new(0);
+    let values: Vec<f32> = (0..count).map(|_| random.float()).collect();
     match port.data_type {
-        DataType::Int64 => HostTensor::from_i64(&port.shape, &vec![0; count as usize]),
-        _ => HostTensor::from_f32(&port.shape, &values),
+        DataType::Int64 => Tensor::from_i64(&port.shape, &vec![0; count as usize]),
+        _ => Tensor::from_f32(&port.shape, &values),
     }
 }
 
 /// Two classes in turn, in pieces as objects have them.
-fn labels(port: &Port) -> HostTensor {
+fn labels(port: &Port) -> Tensor {
     let count = port.shape.iter().product::<u64>();
     let values: Vec<i64> = (0..count).map(|i| i64::from(i / 16 % 2 == 0)).collect();
-    HostTensor::from_i64(&port.shape, &values)
+    Tensor::from_i64(&port.shape, &values)
 }

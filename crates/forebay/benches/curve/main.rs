@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use common::chart::{Chart, Line};
 use common::{batch, brain, median, training, Failure};
-use forebay::{DeviceOptions, MemorySize, Model, Trainer, TrainerOptions};
+use forebay::{MemorySize, Model, Trainer, TrainerOptions};
 
 /// Budgets in percent of what the model takes without one; the least budget that has a plan is added.
 const BUDGETS: [f64; 12] = [100.0, 90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 35.0, 30.0, 25.0, 20.0, 15.0];
@@ -78,8 +78,10 @@ fn arguments() -> Result<Arguments, Failure> {
 
 fn trainer(model: &Model, arguments: &Arguments, budget_bytes: Option<u64>) -> Result<Trainer, Failure> {
     let device_memory = budget_bytes.map(MemorySize::Bytes);
-    let device = DeviceOptions { threads: arguments.threads, device_memory, ..DeviceOptions::default() };
-    Ok(Trainer::new(model.clone(), TrainerOptions { device, ..TrainerOptions::new(training(None)) })?)
+    let mut options = TrainerOptions::new(training(None));
+    options.engine.device.threads = arguments.threads;
+    options.engine.memory.device_memory = device_memory;
+    Ok(Trainer::new(model.clone(), options)?)
 }
 
 /// Steps without a budget and within one, in turn; the losses must agree.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use forebay::data::npz::Archive;
-use forebay::{HostTensor, Model};
+use forebay::{Model, Tensor};
 use serde_json::Value;
 
 /// The root mean square of the probe's factors.
@@ -16,7 +16,7 @@ pub struct Case {
     pub name: &'static str,
     /// `training.json`.
     pub log: Value,
-    arrays: BTreeMap<String, HostTensor>,
+    arrays: BTreeMap<String, Tensor>,
 }
 
 fn folder(name: &str) -> PathBuf {
@@ -24,18 +24,9 @@ fn folder(name: &str) -> PathBuf {
 }
 
 /// All arrays of an archive.
-pub fn read_npz(path: PathBuf) -> BTreeMap<String, HostTensor> {
+pub fn read_npz(path: PathBuf) -> BTreeMap<String, Tensor> {
     let mut archive = Archive::open(&path).unwrap();
-    archive
-        .names()
-        .into_iter()
-        .map(|name| {
-            let array = archive.read(&name).unwrap();
-            let shape = array.shape().to_vec();
-            let tensor = HostTensor::new(array.data_type(), &shape, array.into_bytes()).unwrap();
-            (name, tensor)
-        })
-        .collect()
+    archive.names().into_iter().map(|name| (name.clone(), archive.read(&name).unwrap())).collect()
 }
 
 impl Case {
@@ -56,12 +47,12 @@ impl Case {
     }
 
     /// What PyTorch makes of the first batch, in evaluation mode.
-    pub fn output(&self) -> HostTensor {
+    pub fn output(&self) -> Tensor {
         read_npz(self.path("outputs.npz"))["torch"].clone()
     }
 
     /// The batch of a step, from 0, and its labels.
-    pub fn batch(&self, step: usize) -> (BTreeMap<String, HostTensor>, HostTensor) {
+    pub fn batch(&self, step: usize) -> (BTreeMap<String, Tensor>, Tensor) {
         let (x, y) = match (self.arrays.get("train_x"), self.arrays.get("train_y")) {
             (Some(x), Some(y)) => (row(x, step), row(y, step)),
             _ => (self.arrays["x"].clone(), self.arrays["y"].clone()),
@@ -70,7 +61,7 @@ impl Case {
     }
 
     /// The first batch.
-    pub fn input(&self) -> BTreeMap<String, HostTensor> {
+    pub fn input(&self) -> BTreeMap<String, Tensor> {
         BTreeMap::from([("x".to_string(), self.arrays["x"].clone())])
     }
 
@@ -126,10 +117,10 @@ impl Case {
 }
 
 /// Row `index` modulo the number of rows.
-fn row(tensor: &HostTensor, index: usize) -> HostTensor {
-    let row_bytes = tensor.bytes.len() / tensor.shape[0] as usize;
-    let start = index % tensor.shape[0] as usize * row_bytes;
-    HostTensor::new(tensor.data_type, &tensor.shape[1..], &tensor.bytes[start..start + row_bytes]).unwrap()
+fn row(tensor: &Tensor, index: usize) -> Tensor {
+    let row_bytes = tensor.bytes().len() / tensor.shape()[0] as usize;
+    let start = index % tensor.shape()[0] as usize * row_bytes;
+    Tensor::new(tensor.data_type(), &tensor.shape()[1..], &tensor.bytes()[start..start + row_bytes]).unwrap()
 }
 
 fn norm(values: &[f64]) -> f64 {
@@ -148,6 +139,6 @@ fn distance(values: &[f64], entry: &Value) -> f64 {
 }
 
 /// Elements as float64.
-pub fn to_f64(tensor: &HostTensor) -> Vec<f64> {
+pub fn to_f64(tensor: &Tensor) -> Vec<f64> {
     tensor.to_f32().unwrap().into_iter().map(f64::from).collect()
 }

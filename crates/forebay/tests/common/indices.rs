@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{DeviceOptions, Error, HostTensor, MemorySize, Model, RuntimeError, Session, SessionOptions};
+use forebay::{EngineOptions, Error, MemorySize, Model, RuntimeError, Session, Tensor};
 
 use forebay_base::{Kernel, Launch};
 
@@ -31,15 +31,15 @@ fn model() -> Model {
 }
 
 /// Indices in range, but for one.
-fn input(wrong: Option<f32>) -> HostTensor {
+fn input(wrong: Option<f32>) -> Tensor {
     let mut values: Vec<f32> = (0..INDICES[0] * INDICES[1]).map(|i| (i * 7 % ROWS) as f32 - 3.0).collect();
     if let Some(index) = wrong {
         values[ELEMENT] = index;
     }
-    HostTensor::from_f32(&INDICES.map(|size| size as u64), &values)
+    Tensor::from_f32(&INDICES.map(|size| size as u64), &values)
 }
 
-fn fed(wrong: Option<f32>) -> BTreeMap<String, HostTensor> {
+fn fed(wrong: Option<f32>) -> BTreeMap<String, Tensor> {
     BTreeMap::from([("x".to_string(), input(wrong))])
 }
 
@@ -58,32 +58,23 @@ fn assert_named(error: &Error, index: i64) {
 }
 
 fn training() -> TrainingOptions {
-    let sgd = Optimizer::Sgd { learning_rate: 0.5, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
-    TrainingOptions {
-        loss: Loss::MeanSquaredError,
-        loss_output: None,
-        optimizer: sgd,
-        decay: None,
-        freeze: Vec::new(),
-        seed: 0,
-        gradient_outputs: false,
-    }
+    let sgd = Optimizer::sgd(0.5);
+    TrainingOptions::new(Loss::MeanSquaredError, sgd)
 }
 
 /// The least device memory in which the model trains, in bytes: its gather runs in parts.
 pub fn least_memory_bytes() -> u64 {
-    let least = trainer(model(), training(), DeviceOptions::default()).statistics().minimum_budget_bytes;
-    let device_memory = Some(MemorySize::Bytes(least));
-    let limited = trainer(model(), training(), DeviceOptions { device_memory, ..DeviceOptions::default() });
+    let least = trainer(model(), training(), EngineOptions::default()).statistics().minimum_budget_bytes;
+    let engine = EngineOptions::default().device_memory(MemorySize::Bytes(least));
+    let limited = trainer(model(), training(), engine);
     let is_part = |launch: &&Launch| matches!(launch.kernel, Kernel::Gather { .. });
     assert!(limited.plan().launches().filter(is_part).count() > 1, "the gather runs in parts");
     least
 }
 
 /// Runs and trains with an index that is too large, and one that is too small; then with good ones.
-pub fn are_refused_when_out_of_range(device: &DeviceOptions) {
-    let options = SessionOptions { device: device.clone(), batch_size: None };
-    let mut session = Session::new(&model(), &options).unwrap();
+pub fn are_refused_when_out_of_range(engine: &EngineOptions) {
+    let mut session = Session::builder(&model()).engine(engine.clone()).build().unwrap();
     let expected = session.run(fed(None)).unwrap();
     for index in [ROWS as i64, -(ROWS as i64) - 1, 1 << 40] {
         assert_named(&session.run(fed(Some(index as f32))).unwrap_err(), index);
@@ -91,8 +82,8 @@ pub fn are_refused_when_out_of_range(device: &DeviceOptions) {
     }
 
     let [rows, columns] = INDICES.map(|size| size as u64);
-    let labels = HostTensor::from_f32(&[rows, columns, COLUMNS as u64], &vec![0.5; element_count()]);
-    let mut trainer = trainer(model(), training(), device.clone());
+    let labels = Tensor::from_f32(&[rows, columns, COLUMNS as u64], &vec![0.5; element_count()]);
+    let mut trainer = trainer(model(), training(), engine.clone());
     let first = trainer.step(fed(None), labels.clone()).unwrap().loss;
     let before = trainer.parameters().unwrap();
     assert_named(&trainer.step(fed(Some(40.0)), labels.clone()).unwrap_err(), 40);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{DataType, DeviceOptions, Error, HostTensor, MemorySize, Model, Trainer};
+use forebay::{DataType, EngineOptions, Error, MemorySize, Model, Tensor, Trainer};
 use serde_json::Value;
 
 use super::{assert_same, onnx, trainer, Run};
@@ -12,7 +12,7 @@ use super::{assert_same, onnx, trainer, Run};
 const ROWS: usize = 48;
 const FEATURES: usize = 640;
 const WIDE: usize = 1100;
-const NARROW: usize = 700;
+const SIXTEEN_BIT: usize = 700;
 const OUTPUTS: usize = 520;
 
 /// Numbers around 0, each a function of its place.
@@ -32,25 +32,25 @@ fn model() -> Model {
     let initializers = [
         onnx::floats("w1", &[WIDE, FEATURES], &numbers(1, WIDE * FEATURES, 0.05)),
         onnx::floats("b1", &[WIDE], &numbers(2, WIDE, 0.1)),
-        onnx::floats("w2", &[WIDE, NARROW], &numbers(3, WIDE * NARROW, 0.05)),
-        onnx::floats("scale", &[NARROW], &vec![1.0; NARROW]),
-        onnx::floats("shift", &[NARROW], &numbers(4, NARROW, 0.1)),
-        onnx::floats("w3", &[OUTPUTS, NARROW], &numbers(5, OUTPUTS * NARROW, 0.05)),
+        onnx::floats("w2", &[WIDE, SIXTEEN_BIT], &numbers(3, WIDE * SIXTEEN_BIT, 0.05)),
+        onnx::floats("scale", &[SIXTEEN_BIT], &vec![1.0; SIXTEEN_BIT]),
+        onnx::floats("shift", &[SIXTEEN_BIT], &numbers(4, SIXTEEN_BIT, 0.1)),
+        onnx::floats("w3", &[OUTPUTS, SIXTEEN_BIT], &numbers(5, OUTPUTS * SIXTEEN_BIT, 0.05)),
     ];
     let bytes = onnx::model(&nodes, &initializers, ("x", &[ROWS, FEATURES]), ("y", &[ROWS, OUTPUTS]));
     Model::from_bytes(&bytes).unwrap()
 }
 
-fn tensor(seed: usize, columns: usize) -> HostTensor {
+fn tensor(seed: usize, columns: usize) -> Tensor {
     let values = numbers(seed, ROWS * columns, 1.0);
     let bytes: Vec<u8> = values.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();
-    HostTensor::new(DataType::Float32, &[ROWS as u64, columns as u64], bytes).unwrap()
+    Tensor::new(DataType::Float32, &[ROWS as u64, columns as u64], bytes).unwrap()
 }
 
 /// Steps, one that stops before it changes anything, and parameters that are written from outside: what steps leave on the
 /// device for each other is not what the next one needs then.
 fn run(trainer: &mut Trainer) -> Run {
-    let batch = |x: HostTensor| BTreeMap::from([("x".to_string(), x)]);
+    let batch = |x: Tensor| BTreeMap::from([("x".to_string(), x)]);
     let step = |trainer: &mut Trainer, step: usize| {
         trainer.step(batch(tensor(10 + step, FEATURES)), tensor(20 + step, OUTPUTS)).unwrap().loss.to_bits()
     };
@@ -58,7 +58,7 @@ fn run(trainer: &mut Trainer) -> Run {
     let checkpoint = trainer.checkpoint(&Value::Null).unwrap();
     losses.push(step(trainer, 1));
     let nan = f32::NAN.to_le_bytes().repeat(ROWS * FEATURES);
-    let nan = HostTensor::new(DataType::Float32, &[ROWS as u64, FEATURES as u64], nan).unwrap();
+    let nan = Tensor::new(DataType::Float32, &[ROWS as u64, FEATURES as u64], nan).unwrap();
     assert!(matches!(trainer.step(batch(nan), tensor(20, OUTPUTS)), Err(Error::NanLoss { .. })));
     losses.push(step(trainer, 2));
     trainer.restore(&checkpoint).unwrap();
@@ -70,30 +70,24 @@ fn run(trainer: &mut Trainer) -> Run {
 }
 
 /// Trains within budgets down to the least: the bits are those of the unlimited run.
-pub fn same_bits_within_every_budget(device: &DeviceOptions) {
+pub fn same_bits_within_every_budget(engine: &EngineOptions) {
     let within = |budget: Option<u64>| {
-        let training = TrainingOptions {
-            loss: Loss::MeanSquaredError,
-            loss_output: None,
-            optimizer: Optimizer::Sgd { learning_rate: 0.05, momentum: 0.9, nesterov: false, weight_decay: 0.0 },
-            decay: None,
-            freeze: Vec::new(),
-            seed: 0,
-            gradient_outputs: false,
-        };
-        let device = DeviceOptions { device_memory: budget.map(MemorySize::Bytes), ..device.clone() };
-        trainer(model(), training, device)
+        let optimizer = Optimizer::Sgd { learning_rate: 0.05, momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+        let training = TrainingOptions::new(Loss::MeanSquaredError, optimizer);
+        let mut engine = engine.clone();
+        engine.memory.device_memory = budget.map(MemorySize::Bytes);
+        trainer(model(), training, engine)
     };
     let mut unlimited = within(None);
     let (peak, minimum) = (unlimited.statistics().in_core_peak_bytes, unlimited.statistics().minimum_budget_bytes);
     let expected = run(&mut unlimited);
     drop(unlimited);
-    let largest_bytes = (4 * WIDE * NARROW) as u64;
+    let largest_bytes = (4 * WIDE * SIXTEEN_BIT) as u64;
     assert!(minimum < largest_bytes / 2, "{minimum} bytes are needed, and the largest matrix has {largest_bytes}");
     let mut carried = 0;
     for budget in [peak / 2, peak / 5, minimum] {
         let mut limited = within(Some(budget.max(minimum)));
-        carried += limited.plan().lead_in.len();
+        carried += limited.plan().warm_up.len();
         assert_same(&expected, &run(&mut limited), &format!("within {budget} of {peak} bytes, at least {minimum}"));
         assert!(limited.usage().heap_peak_bytes <= budget.max(minimum), "within {budget}");
     }

@@ -4,21 +4,21 @@
 pub mod golden;
 pub mod indices;
 pub mod matrices;
-pub mod onnx;
 pub mod reference;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use forebay::device::chaos::ChaosDevice;
-use forebay::device::host::{HostDevice, HostOptions};
 use forebay::training::{DecayRule, Loss, Optimizer, TrainingOptions};
-use forebay::{Device, DeviceOptions, HostTensor, Model, Trainer, TrainerOptions};
+use forebay::{Device, EngineOptions, Model, Tensor, Trainer, TrainerOptions};
+use forebay_device::chaos::ChaosDevice;
+use forebay_device::host::{HostDevice, HostOptions};
+pub use forebay_testing::onnx;
 use golden::Case;
 
-/// The host device with so many threads.
-pub fn host(threads: usize) -> DeviceOptions {
-    DeviceOptions { threads: Some(threads), ..DeviceOptions::default() }
+/// The host device with this many threads.
+pub fn host(threads: usize) -> EngineOptions {
+    EngineOptions::default().threads(threads)
 }
 
 /// The host device in the most permissive order, with random delays.
@@ -28,18 +28,25 @@ pub fn chaos(threads: usize, seed: u64) -> Arc<dyn Device> {
 }
 
 /// A trainer on the device that the options name.
-pub fn trainer(model: Model, training: TrainingOptions, device: DeviceOptions) -> Trainer {
-    trainer_on(model, training, device, None)
+pub fn trainer(model: Model, training: TrainingOptions, engine: EngineOptions) -> Trainer {
+    trainer_on(model, training, engine, None)
+}
+
+/// Options that train so, on this engine.
+pub fn trainer_options(training: TrainingOptions, engine: EngineOptions) -> TrainerOptions {
+    let mut options = TrainerOptions::new(training);
+    options.engine = engine;
+    options
 }
 
 /// A trainer on this device, if one is given.
 pub fn trainer_on(
     model: Model,
     training: TrainingOptions,
-    options: DeviceOptions,
+    engine: EngineOptions,
     device: Option<Arc<dyn Device>>,
 ) -> Trainer {
-    let options = TrainerOptions { device: options, ..TrainerOptions::new(training) };
+    let options = trainer_options(training, engine);
     match device {
         Some(device) => Trainer::with_device(model, options, device).unwrap(),
         None => Trainer::new(model, options).unwrap(),
@@ -48,20 +55,12 @@ pub fn trainer_on(
 
 fn options(case: &Case, optimizer: Optimizer) -> TrainingOptions {
     let class_axis = Some(case.number("/loss/class_axis") as i64);
-    TrainingOptions {
-        loss: Loss::SoftmaxCrossEntropy { class_axis, ignore_index: None },
-        loss_output: None,
-        optimizer,
-        decay: None,
-        freeze: Vec::new(),
-        seed: 0,
-        gradient_outputs: false,
-    }
+    TrainingOptions::new(Loss::SoftmaxCrossEntropy { class_axis, ignore_index: None }, optimizer)
 }
 
 /// Plain gradient descent with this learning rate.
 pub fn with_learning_rate(case: &Case, learning_rate: f32) -> TrainingOptions {
-    options(case, Optimizer::Sgd { learning_rate, momentum: 0.0, nesterov: false, weight_decay: 0.0 })
+    options(case, Optimizer::sgd(learning_rate))
 }
 
 /// The case's own recipe.
@@ -86,7 +85,9 @@ pub fn recipe(case: &Case) -> TrainingOptions {
                 weight_decay: number("weight_decay"),
                 decoupled: true,
             };
-            TrainingOptions { decay: Some(DecayRule::MatricesOnly), ..options(case, optimizer) }
+            let mut training = options(case, optimizer);
+            training.decay = Some(DecayRule::MatricesOnly);
+            training
         }
         kind => panic!("{}: an unknown optimizer {kind:?}", case.name),
     }
@@ -98,7 +99,7 @@ pub struct Run {
     /// One per step.
     pub losses: Vec<u32>,
     /// By name.
-    pub values: BTreeMap<String, HostTensor>,
+    pub values: BTreeMap<String, Tensor>,
 }
 
 /// Trains on the case's first batches.

@@ -2,19 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use forebay::{DeviceOptions, HostTensor, Session, SessionOptions};
+use forebay::{EngineOptions, Session, Tensor};
 
 use super::golden::{to_f64, Case};
 use super::{recipe, trainer, with_learning_rate};
 
 /// A learning rate so large that the gradient can be read off one step of plain gradient descent: a power of two, so that
-/// scaling is exact, and large enough for the parameter to vanish beside it.
+/// scaling is exact, and large enough for the parameter to vanish next to it.
 const READING_RATE: f32 = (1u32 << 20) as f32;
 
 /// The forward pass agrees.
-pub fn forward(case: &Case, device: DeviceOptions) {
-    let options = SessionOptions { device, batch_size: None };
-    let mut session = Session::new(&case.model(), &options).unwrap();
+pub fn forward(case: &Case, engine: EngineOptions) {
+    let mut session = Session::builder(&case.model()).engine(engine).build().unwrap();
     let outputs = session.run(case.input()).unwrap();
     let (output, expected) = (to_f64(&outputs["logits"]), to_f64(&case.output()));
     assert_eq!(output.len(), expected.len());
@@ -24,8 +23,8 @@ pub fn forward(case: &Case, device: DeviceOptions) {
 }
 
 /// The first step's gradients agree.
-pub fn gradients(case: &Case, device: DeviceOptions) {
-    let mut trainer = trainer(case.model(), with_learning_rate(case, READING_RATE), device);
+pub fn gradients(case: &Case, engine: EngineOptions) {
+    let mut trainer = trainer(case.model(), with_learning_rate(case, READING_RATE), engine);
     let before = trainer.parameters().unwrap();
     let (batch, labels) = case.batch(0);
     trainer.step(batch, labels).unwrap();
@@ -41,13 +40,13 @@ pub fn gradients(case: &Case, device: DeviceOptions) {
 }
 
 /// Losses, parameters and statistics of all steps agree.
-pub fn training(case: &Case, device: DeviceOptions) {
-    let mut trainer = trainer(case.model(), recipe(case), device);
+pub fn training(case: &Case, engine: EngineOptions) {
+    let mut trainer = trainer(case.model(), recipe(case), engine);
     for step in 0..case.number("/steps") as usize {
         let (batch, labels) = case.batch(step);
         case.compare_loss(step, trainer.step(batch, labels).unwrap().loss);
     }
-    let values = |tensors: BTreeMap<String, HostTensor>| -> BTreeMap<String, Vec<f64>> {
+    let values = |tensors: BTreeMap<String, Tensor>| -> BTreeMap<String, Vec<f64>> {
         let floats = tensors.iter().filter(|(_, tensor)| tensor.to_f32().is_some());
         floats.map(|(name, tensor)| (name.clone(), to_f64(tensor))).collect()
     };

@@ -1,8 +1,11 @@
 //! Axes: from what is known of a kernel and its operands' sizes to the dimensions of a launch.
 
+mod positions;
+mod windows;
+
 use super::super::lines;
-use super::super::{Convolution, ProductPart, Summing, Window, PRODUCT_COLUMNS, PRODUCT_ROWS, PRODUCT_TERMS};
-use super::{Along, Axes, AxisRole, CutAxes, Dimension, KernelFacts, OperandRef, SlidingAxis};
+use super::super::{ProductPart, PRODUCT_COLUMNS, PRODUCT_ROWS, PRODUCT_TERMS};
+use super::{Along, Axes, AxisRole, CutAxes, Dimension, KernelFacts, OperandRef};
 use crate::{DataType, TensorDesc};
 
 /// Operands of a launch, with the dimensions that were found.
@@ -78,20 +81,9 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// The window along one spatial dimension. What convolutions see ends with their operands, however much padding is behind.
-fn sliding(window: &Window, dimension: usize, has_end: bool) -> Option<SlidingAxis> {
-    Some(SlidingAxis {
-        taps: *window.kernel.get(dimension)?,
-        stride: *window.strides.get(dimension)?,
-        dilation: *window.dilations.get(dimension)?,
-        pad_begin: *window.pads_begin.get(dimension)?,
-        pad_end: if has_end { Some(*window.pads_end.get(dimension)?) } else { None },
-    })
-}
-
 impl KernelFacts<'_> {
     /// The dimensions of a launch with operands of these descriptors; none where operands are not as the kernel's row says, which
-    /// nobody cuts then.
+    /// is not cut then.
     pub fn dimensions(&self, reads: &[&TensorDesc], writes: &[&TensorDesc]) -> Option<Vec<Dimension>> {
         let mut operands = Operands { reads, writes, found: Vec::new() };
         operands.find(self)?;
@@ -112,6 +104,10 @@ impl Operands<'_> {
                     CutAxes::None => None,
                 };
                 self.elements(&reads, &all_writes, |axis| (AxisRole::Free, cut(axis)))
+            }
+            Axes::Update => {
+                let reads: Vec<usize> = (0..=self.writes.len()).collect();
+                self.elements(&reads, &all_writes, |_| (AxisRole::Free, Some(1)))
             }
             Axes::AllAlong { axis: along } => {
                 let reads: Vec<usize> = (0..self.reads.len()).collect();
@@ -213,53 +209,6 @@ impl Operands<'_> {
         is_same.then_some(())
     }
 
-    fn reduce(&mut self, axes: &[usize], sums: bool) -> Option<()> {
-        let (x, y) = (self.read(0)?, self.write(0)?.sizes());
-        let rank = x.sizes().len();
-        let keeps = y.len() == rank;
-        let mut before = 0;
-        for axis in 0..rank {
-            if axes.contains(&axis) {
-                before += 1;
-                let cut = sums.then(|| lines::of_reduction(axes, x, axis)).flatten();
-                self.add(AxisRole::Reduced, cut, &[read(0, axis)], &[]);
-            } else {
-                let target = if keeps { axis } else { axis - before };
-                self.free(Some(1), &[read(0, axis), write(0, target)]);
-            }
-        }
-        Some(())
-    }
-
-    fn cross_entropy(&mut self, along: usize, is_gradient: bool) -> Option<()> {
-        let (logits, labels) = if is_gradient { (1, 2) } else { (0, 1) };
-        let sizes = self.read(logits)?.sizes();
-        if along >= sizes.len() {
-            return None;
-        }
-        for axis in 0..sizes.len() {
-            let of_labels = if axis < along { axis } else { axis.saturating_sub(1) };
-            let own = (axis != along && of_labels < self.read(labels)?.sizes().len()).then(|| read(labels, of_labels));
-            let mut targets: Vec<_> = [read(logits, axis)].into_iter().chain(own).collect();
-            if is_gradient {
-                targets.push(write(0, axis));
-            }
-            // Its second axis is that of classes, in images.
-            let cut = match (axis == along, axis == 1, is_gradient) {
-                (true, ..) | (_, true, _) => None,
-                (.., true) => Some(1),
-                (.., false) => Some(lines::of_losses(sizes, along, axis)),
-            };
-            let role = match (axis == along, is_gradient) {
-                (true, _) => AxisRole::Whole,
-                (_, true) => AxisRole::Free,
-                (_, false) => AxisRole::Reduced,
-            };
-            self.add(role, cut, &targets, &[]);
-        }
-        Some(())
-    }
-
     /// Batches, rows, columns, and terms of the sums.
     fn product(&mut self, transposed: [bool; 2], first_column: u64, summand: usize, may_add_terms: bool) -> Option<()> {
         let y = self.write(0)?;
@@ -294,160 +243,5 @@ impl Operands<'_> {
         let cut = (is_single && may_add_terms && !has_summand).then_some(PRODUCT_TERMS);
         self.add(AxisRole::Reduced, cut, &[read(0, of(0, false)), read(1, of(1, true))], &[]);
         Some(())
-    }
-
-    fn convolution(&mut self, convolution: &Convolution, source: OperandRef, target: OperandRef) -> Option<()> {
-        let along = |operand, axis| (operand, Along::axis(axis));
-        self.free(Some(1), &[along(source, 0), along(target, 0)]);
-        self.whole(&[along(source, 1)]);
-        self.whole(&[along(target, 1)]);
-        for dimension in 0..convolution.window.kernel.len() {
-            let role = AxisRole::Spatial(sliding(&convolution.window, dimension, false)?);
-            let cut = (dimension == 0).then_some(1);
-            self.add(role, cut, &[along(target, dimension + 2)], &[along(source, dimension + 2)]);
-        }
-        self.has_images(&[source, target], convolution.window.kernel.len())
-    }
-
-    fn weight_gradient(&mut self, convolution: &Convolution) -> Option<()> {
-        let dy = self.read(1)?.sizes();
-        // Parts would go on from what was rounded.
-        let is_single = self.write(0)?.data_type() == DataType::Float32;
-        self.add(AxisRole::Reduced, is_single.then_some(1), &[read(0, 0), read(1, 0)], &[]);
-        self.whole(&[read(0, 1)]);
-        self.whole(&[read(1, 1)]);
-        for dimension in 0..convolution.window.kernel.len() {
-            let role = AxisRole::Spatial(sliding(&convolution.window, dimension, false)?);
-            let cut = (dimension == 0 && is_single).then(|| lines::of_weights(dy));
-            self.add(role, cut, &[read(1, dimension + 2)], &[read(0, dimension + 2)]);
-        }
-        self.has_images(&[OperandRef::Read(0), OperandRef::Read(1)], convolution.window.kernel.len())
-    }
-
-    fn pool(&mut self, window: &Window) -> Option<()> {
-        self.free(Some(1), &[read(0, 0), write(0, 0)]);
-        self.add(AxisRole::Channel, None, &[read(0, 1), write(0, 1)], &[]);
-        for dimension in 0..window.kernel.len() {
-            let role = AxisRole::Spatial(sliding(window, dimension, true)?);
-            self.add(role, (dimension == 0).then_some(1), &[write(0, dimension + 2)], &[read(0, dimension + 2)]);
-        }
-        self.has_images(&[OperandRef::Read(0), OperandRef::Write(0)], window.kernel.len())
-    }
-
-    /// Windows that overlap are not told apart by rows of what they see.
-    fn pool_gradient(&mut self, window: &Window) -> Option<()> {
-        self.free(Some(1), &[read(0, 0), read(1, 0), write(0, 0)]);
-        self.add(AxisRole::Channel, None, &[read(0, 1), read(1, 1), write(0, 1)], &[]);
-        for dimension in 0..window.kernel.len() {
-            let axis = sliding(window, dimension, true)?;
-            let cut = (dimension == 0 && axis.reach() <= axis.stride).then_some(1);
-            let sources = [read(1, dimension + 2), write(0, dimension + 2)];
-            self.add(AxisRole::Spatial(axis), cut, &[read(0, dimension + 2)], &sources);
-        }
-        self.has_images(&[OperandRef::Read(0), OperandRef::Write(0)], window.kernel.len())
-    }
-
-    /// Whether operands have images, channels and these spatial dimensions.
-    fn has_images(&self, operands: &[OperandRef], spatial: usize) -> Option<()> {
-        let has = |&operand: &OperandRef| {
-            let desc = match operand {
-                OperandRef::Read(index) => self.read(index),
-                OperandRef::Write(index) => self.write(index),
-            };
-            desc.is_some_and(|desc| desc.sizes().len() == spatial + 2)
-        };
-        operands.iter().all(has).then_some(())
-    }
-
-    /// x\[n, c, ..] and what has its sizes.
-    fn channels(
-        &mut self,
-        reads: &[usize],
-        writes: &[usize],
-        of_axis: impl Fn(usize) -> (AxisRole, Option<u64>),
-    ) -> Option<()> {
-        self.elements(reads, writes, |axis| if axis == 1 { (AxisRole::Channel, None) } else { of_axis(axis) })
-    }
-
-    /// x\[.., rows, row ..], normalised from an axis on, with statistics of each row in one dimension or in those of x.
-    fn layer(
-        &mut self,
-        normalised: usize,
-        reads: &[usize],
-        statistics_read: &[usize],
-        writes: &[usize],
-        statistics_written: &[usize],
-        lines: impl Fn(usize) -> Option<u64>,
-    ) -> Option<()> {
-        let sizes = self.read(reads[0])?.sizes();
-        let is_sum = self.writes.len() == 3 && !statistics_read.is_empty();
-        let statistics_of = |operand: &TensorDesc, axis: usize| {
-            let of_index: u64 = sizes[axis + 1..normalised].iter().product();
-            let rows: u64 = sizes[..normalised].iter().product();
-            match operand.sizes() {
-                [count] if *count == rows => Some(Along { elements: of_index, ..Along::axis(0) }),
-                own => (own.get(axis) == sizes.get(axis)).then_some(Along::axis(axis)),
-            }
-        };
-        if normalised > sizes.len() {
-            return None;
-        }
-        for axis in 0..sizes.len() {
-            let mut targets: Vec<_> = reads.iter().map(|&at| self::read(at, axis)).collect();
-            targets.extend(writes.iter().map(|&at| self::write(at, axis)));
-            if axis >= normalised {
-                self.whole(&targets);
-                continue;
-            }
-            for &at in statistics_read {
-                targets.push((OperandRef::Read(at), statistics_of(self.read(at)?, axis)?));
-            }
-            for &at in statistics_written.iter().filter(|&&at| at < self.writes.len()) {
-                targets.push((OperandRef::Write(at), statistics_of(self.write(at)?, axis)?));
-            }
-            let role = if is_sum { AxisRole::Reduced } else { AxisRole::Free };
-            self.add(role, lines(axis), &targets, &[]);
-        }
-        Some(())
-    }
-
-    fn sums(&mut self, of: Summing) -> Option<()> {
-        let x = self.read(0)?;
-        let sizes = x.sizes();
-        match of {
-            Summing::BatchStatistics | Summing::Channels => {
-                self.channels(&[0], &[], |axis| (AxisRole::Reduced, lines::of_channels(sizes, axis)))
-            }
-            Summing::BatchGradient { .. } => {
-                self.channels(&[0, 1], &[], |axis| (AxisRole::Reduced, lines::of_channels(sizes, axis)))
-            }
-            Summing::CrossEntropy { axis, .. } => self.cross_entropy(axis, false),
-            Summing::SquaredError => {
-                self.elements(&[0, 1], &[], |axis| (AxisRole::Reduced, Some(lines::of_squares(sizes, axis))))
-            }
-            Summing::LayerGradient { axis, chunk_rows } => {
-                let of_axis = |along: usize| {
-                    let rows: u64 = sizes.get(along + 1..axis)?.iter().product();
-                    Some(lines::whole(chunk_rows, rows))
-                };
-                self.layer(axis, &[0, 1], &[2, 3], &[], &[], of_axis)?;
-                self.found.iter_mut().filter(|found| found.role == AxisRole::Free).for_each(|found| {
-                    found.role = AxisRole::Reduced;
-                });
-                Some(())
-            }
-            Summing::Rows { axes, chunk_rows } => {
-                for axis in 0..sizes.len() {
-                    if axis < axes {
-                        let of_row = sizes[axis + 1..axes].iter().product();
-                        let cut = Some(lines::whole(chunk_rows, of_row));
-                        self.add(AxisRole::Reduced, cut, &[read(0, axis)], &[]);
-                    } else {
-                        self.whole(&[read(0, axis)]);
-                    }
-                }
-                Some(())
-            }
-        }
     }
 }

@@ -69,7 +69,7 @@ pub enum AxisRole {
 pub struct Dimension {
     /// What it is.
     pub role: AxisRole,
-    /// Whether launches are cut along it; then parts begin at multiples of so many indices of the operand that they are counted
+    /// Whether launches are cut along it; then parts begin at multiples of this number of indices of the operand that they are counted
     /// along, if their results are to have the bits of the whole.
     pub cut: Option<u64>,
     /// The operands that have an axis along it; of a spatial dimension, those on the target's side.

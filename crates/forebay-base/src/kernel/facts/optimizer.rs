@@ -1,6 +1,6 @@
 //! Optimizers.
 
-use super::{Axes, ByRows, CutAxes, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
+use super::{Axes, ByRows, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
 
 /// Of `Sgd`.
 pub(super) fn sgd() -> KernelFacts<'static> {
@@ -16,11 +16,11 @@ pub(super) fn sgd() -> KernelFacts<'static> {
         leading_axes: None,
         broadcast_from: None,
         reads_entangled: false,
-        runs_in_less_scratch: false,
+        runs_in_less_workspace: false,
         updates_state: true,
         gradient_of_loss: None,
         gradient: GradientReads::None,
-        axes: Axes::Elements { reads: None, cut: CutAxes::All },
+        axes: Axes::Update,
     }
 }
 
@@ -38,10 +38,10 @@ pub(super) fn adam() -> KernelFacts<'static> {
         leading_axes: None,
         broadcast_from: None,
         reads_entangled: false,
-        runs_in_less_scratch: false,
+        runs_in_less_workspace: false,
         updates_state: true,
         gradient_of_loss: None,
         gradient: GradientReads::None,
-        axes: Axes::Elements { reads: Some(&[0, 1, 2, 3]), cut: CutAxes::All },
+        axes: Axes::Update,
     }
 }

@@ -30,7 +30,7 @@ pub enum AxisNumbers<'a> {
     One(&'a mut usize),
     /// Some, ascending.
     Some(&'a mut Vec<usize>),
-    /// So many from the first on.
+    /// The first ones, by their number.
     First(&'a mut usize),
 }
 

@@ -22,7 +22,7 @@ pub(super) fn product(transposed: [bool; 2], alpha: f32, part: ProductPart) -> K
         leading_axes: Some(LeadingAxes { reads: &[0, 1], writes: 1, sums_of_rows: false }),
         broadcast_from: Some(2),
         reads_entangled: false,
-        runs_in_less_scratch: false,
+        runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,
         gradient: GradientReads::of(&[0, 1], &[]),

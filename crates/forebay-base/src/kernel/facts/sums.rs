@@ -1,6 +1,6 @@
 //! Sums over positions in parts, and how a kernel that sums is cut into them.
 
-use super::super::{chunk_rows_of, lines, sums_rows, Kernel, ReduceOp, Summing};
+use super::super::{lines, reduction_block_rows, sums_rows, Kernel, ReduceOp, Summing};
 use super::{Axes, ByRows, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
 use crate::TensorDesc;
 
@@ -25,7 +25,7 @@ pub(super) fn sums(of: Summing, accumulate: bool) -> KernelFacts<'static> {
         leading_axes: None,
         broadcast_from: None,
         reads_entangled: false,
-        runs_in_less_scratch: false,
+        runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,
         gradient: GradientReads::None,
@@ -47,7 +47,7 @@ pub(super) fn from_sums() -> KernelFacts<'static> {
         leading_axes: None,
         broadcast_from: None,
         reads_entangled: false,
-        runs_in_less_scratch: false,
+        runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,
         gradient: GradientReads::None,
@@ -80,7 +80,7 @@ pub struct SumsInParts {
     pub rest: Option<Rest>,
 }
 
-/// What a launch computes beside its sums, from the first write.
+/// What a launch computes besides its sums, from the first write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rest {
     /// The kernel.
@@ -116,7 +116,7 @@ impl Kernel {
             Kernel::LayerNormalizationGradient { axis } if writes.len() == 3 => {
                 let sizes = reads.get(1)?.sizes();
                 let [rows, length] = [sizes.get(..axis)?, sizes.get(axis..)?].map(|sizes| sizes.iter().product());
-                let sums = all(Summing::LayerGradient { axis, chunk_rows: chunk_rows_of(rows, length) });
+                let sums = all(Summing::LayerGradient { axis, block_rows: reduction_block_rows(rows, length) });
                 let rest = Rest { kernel: self.clone(), reads: 5, reads_finished: false, reads_sums: false };
                 Some(SumsInParts { first_finished: 1, rest: Some(rest), ..sums })
             }
@@ -125,7 +125,10 @@ impl Kernel {
                 if sums_rows(axes, x) {
                     let [rows, length] =
                         [&x.sizes()[..axes.len()], &x.sizes()[axes.len()..]].map(|sizes| sizes.iter().product());
-                    return Some(all(Summing::Rows { axes: axes.len(), chunk_rows: chunk_rows_of(rows, length) }));
+                    return Some(all(Summing::Rows {
+                        axes: axes.len(),
+                        block_rows: reduction_block_rows(rows, length),
+                    }));
                 }
                 lines::are_positions(axes, x).then(|| all(Summing::Channels))
             }

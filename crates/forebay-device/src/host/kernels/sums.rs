@@ -4,12 +4,13 @@
 //! for bit.
 
 use forebay_base::kernel::Summing;
-use forebay_base::{DataType, Kernel};
+use forebay_base::Kernel;
 
 use super::element::{for_type, Float};
 use super::loss::{cross_entropy, squared_error};
 use super::normalization::{batch, layer};
 use super::parallel::{require_packed, Pointer};
+use super::partial_sums::{load_sums, store_sums};
 use super::reduce::rows;
 use super::{unsupported, View};
 use crate::device::DeviceError;
@@ -62,15 +63,15 @@ unsafe fn add<T: Float>(of: Summing, accumulate: bool, reads: &[View], sums: &Vi
                 let before = before.map(|before| load_sums(before, 1)).transpose()?.map(|sums| sums[0]);
                 store_sums(&[squared_error::sums::<T>(&reads[0], &reads[1], before)?], sums)
             }
-            Summing::LayerGradient { axis, chunk_rows } => {
+            Summing::LayerGradient { axis, block_rows } => {
                 let length = sums.count() / 2;
                 let before = before.map(|before| load_sums(before, length)).transpose()?;
-                store_sums(&layer::parameter_sums::<T>((axis, chunk_rows), reads, before)?, sums)
+                store_sums(&layer::parameter_sums::<T>((axis, block_rows), reads, before)?, sums)
             }
-            Summing::Rows { axes, chunk_rows } => {
+            Summing::Rows { axes, block_rows } => {
                 let length = sums.count() / 2;
                 let before = before.map(|before| load_sums(before, length)).transpose()?;
-                store_sums(&rows::sums::<T>((axes, chunk_rows), &reads[0], before)?, sums)
+                store_sums(&rows::sums::<T>((axes, block_rows), &reads[0], before)?, sums)
             }
             Summing::Channels => {
                 let before = before.map(|before| load_sums(before, channels())).transpose()?;
@@ -112,37 +113,6 @@ unsafe fn finish<T: Float>(of: Summing, reads: &[View], writes: &[View]) -> Resu
                 y.iter_mut().zip(load_sums::<1>(&reads[0], count)?).for_each(|(y, [sum])| *y = T::from_f64(sum));
             }
         }
-    }
-    Ok(())
-}
-
-fn check_sums(view: &View, count: usize) -> Result<(), String> {
-    require_packed(&[*view])?;
-    if view.desc.data_type() != DataType::Float64 || view.count() != count {
-        return Err(format!("{} does not hold {count} float64 sums", view.desc));
-    }
-    Ok(())
-}
-
-/// By channel, its sums.
-///
-/// # Safety
-/// The view must be live and unwritten.
-pub(super) unsafe fn load_sums<const K: usize>(view: &View, channels: usize) -> Result<Vec<[f64; K]>, String> {
-    check_sums(view, K * channels)?;
-    // SAFETY: the view has these elements.
-    let sums = unsafe { Pointer::<f64>::of(view).slice(0, K * channels) };
-    Ok((0..channels).map(|channel| std::array::from_fn(|k| sums[k * channels + channel])).collect())
-}
-
-/// # Safety
-/// The view must be live and nobody else's.
-unsafe fn store_sums<const K: usize>(sums: &[[f64; K]], view: &View) -> Result<(), String> {
-    check_sums(view, K * sums.len())?;
-    // SAFETY: the view has these elements.
-    let target = unsafe { Pointer::<f64>::of(view).slice_mut(0, K * sums.len()) };
-    for (channel, values) in sums.iter().enumerate() {
-        values.iter().enumerate().for_each(|(k, &value)| target[k * sums.len() + channel] = value);
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 use std::sync::OnceLock;
 
 use forebay_base::{DataType, Kernel, TensorDesc};
+pub(super) use forebay_testing::Random;
 use half::{bf16, f16};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -113,11 +114,11 @@ fn run_once(
         write_views[write].pointer = read_views[read].pointer;
     }
     let descs = |tensors: &[&Tensor]| tensors.iter().map(|tensor| tensor.desc.clone()).collect::<Vec<_>>();
-    let scratch_bytes = super::workspace_bytes(kernel, &descs(reads), writes).unwrap();
-    let mut scratch = Tensor::unwritten(&desc(DataType::UInt8, &[scratch_bytes.max(1)]));
-    let scratch = scratch.view();
-    // SAFETY: the tensors are live, aligned and nobody else's; only the pair that the kernel names shares bytes.
-    pool.install(|| unsafe { super::run(kernel, &read_views, &write_views, Some(scratch)) }).unwrap();
+    let workspace_bytes = super::workspace_bytes(kernel, &descs(reads), writes).unwrap();
+    let mut workspace = Tensor::unwritten(&desc(DataType::UInt8, &[workspace_bytes.max(1)]));
+    let workspace = workspace.view();
+    // SAFETY: the tensors are live, aligned and no one else's; only the pair that the kernel names shares bytes.
+    pool.install(|| unsafe { super::run(kernel, &read_views, &write_views, Some(workspace)) }).unwrap();
     if let Some((write, read)) = in_place {
         write_tensors[write].storage.clone_from(&read_tensors[read].storage);
     }
@@ -163,7 +164,7 @@ pub(super) fn refusal(kernel: &Kernel, reads: &[&Tensor], writes: &[TensorDesc])
     let mut write_tensors: Vec<Tensor> = writes.iter().map(Tensor::unwritten).collect();
     let read_views: Vec<View> = read_tensors.iter_mut().map(Tensor::view).collect();
     let write_views: Vec<View> = write_tensors.iter_mut().map(Tensor::view).collect();
-    // SAFETY: the tensors are live, aligned and nobody else's.
+    // SAFETY: the tensors are live, aligned and no one else's.
     unsafe { super::run(kernel, &read_views, &write_views, None) }.unwrap_err().to_string()
 }
 
@@ -196,36 +197,4 @@ pub(super) fn differences(x: &[f64], loss: impl Fn(&[f64]) -> f64) -> Vec<f64> {
 /// Sum of products.
 pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-/// A seeded generator (xorshift64*).
-pub(super) struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// The next word.
-    pub fn word(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// A number in 0..limit.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        (self.word() >> 16) % limit
-    }
-
-    /// Single-precision numbers in -2..2.
-    pub fn values(&mut self, count: usize) -> Vec<f64> {
-        (0..count).map(|_| ((self.word() >> 40) as f32 / (1 << 22) as f32 - 2.0) as f64).collect()
-    }
-
-    /// Sizes of a random tensor of up to `dimensions` dimensions with up to `limit` elements each.
-    pub fn sizes(&mut self, dimensions: u64, limit: u64) -> Vec<u64> {
-        (0..1 + self.below(dimensions)).map(|_| 1 + self.below(limit)).collect()
-    }
 }

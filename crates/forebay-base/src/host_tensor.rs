@@ -1,0 +1,223 @@
+//! A tensor in host memory, and its type.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::data_type::DataType;
+use crate::tensor::{TensorDesc, TensorError};
+
+/// Element type and sizes of a value. A scalar has no sizes; a size may be 0 (such values never reach a device).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorType {
+    /// Element type.
+    pub data_type: DataType,
+    /// Sizes in elements.
+    pub shape: Vec<u64>,
+}
+
+impl TensorType {
+    /// The type of `data_type` with `shape`.
+    pub fn new(data_type: DataType, shape: &[u64]) -> TensorType {
+        TensorType { data_type, shape: shape.to_vec() }
+    }
+
+    /// The packed descriptor of a tensor of this type on a device; a scalar becomes [1].
+    ///
+    /// # Errors
+    /// A size of 0, too many dimensions, or more bytes than 64 bits count.
+    pub fn packed(&self) -> Result<TensorDesc, TensorError> {
+        let sizes: &[u64] = if self.shape.is_empty() { &[1] } else { &self.shape };
+        TensorDesc::packed(self.data_type, sizes)
+    }
+
+    /// Number of elements, saturating.
+    pub fn count(&self) -> u64 {
+        self.shape.iter().fold(1u64, |product, &size| product.saturating_mul(size))
+    }
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:?}", self.data_type, self.shape)
+    }
+}
+
+/// A packed, row-major tensor in host memory. Cheap to clone: the bytes are shared. May be a scalar (no sizes) or empty (a size of
+/// 0), as in ONNX. It always holds as many bytes as type and shape ask for.
+///
+/// ```
+/// use forebay_base::{DataType, Tensor};
+///
+/// let x = Tensor::from_f32(&[2, 3], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+/// assert_eq!((x.data_type(), x.shape(), x.count()), (DataType::Float32, &[2, 3][..], 6));
+/// assert_eq!(x.rows(&[1]).to_f32(), Some(vec![3.0, 4.0, 5.0]));
+/// assert_eq!(Tensor::new(DataType::UInt8, &[2, 3], vec![0; 5]), None);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    data_type: DataType,
+    shape: Vec<u64>,
+    bytes: Arc<Vec<u8>>,
+}
+
+/// Number of bytes of a packed tensor; none where it does not fit 64 bits.
+pub fn packed_size_bytes(data_type: DataType, shape: &[u64]) -> Option<u64> {
+    shape.iter().try_fold(data_type.size_bytes(), |product, &size| product.checked_mul(size))
+}
+
+impl Tensor {
+    /// A tensor of the given elements' bytes, little-endian; `None` where their number does not fit shape and type.
+    pub fn new(data_type: DataType, shape: &[u64], bytes: impl Into<Vec<u8>>) -> Option<Tensor> {
+        let bytes = bytes.into();
+        let expected = packed_size_bytes(data_type, shape)?;
+        (expected == bytes.len() as u64).then(|| Tensor { data_type, shape: shape.to_vec(), bytes: bytes.into() })
+    }
+
+    /// A tensor of zeros; `None` where its bytes do not fit into memory addresses.
+    pub fn zeros(data_type: DataType, shape: &[u64]) -> Option<Tensor> {
+        let size_bytes = usize::try_from(packed_size_bytes(data_type, shape)?).ok()?;
+        Tensor::new(data_type, shape, vec![0; size_bytes])
+    }
+
+    /// A float32 tensor.
+    ///
+    /// # Panics
+    /// If the number of values does not fit the shape.
+    pub fn from_f32(shape: &[u64], values: &[f32]) -> Tensor {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Tensor::new(DataType::Float32, shape, bytes).expect("as many values as the shape holds")
+    }
+
+    /// An int64 tensor.
+    ///
+    /// # Panics
+    /// If the number of values does not fit the shape.
+    pub fn from_i64(shape: &[u64], values: &[i64]) -> Tensor {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Tensor::new(DataType::Int64, shape, bytes).expect("as many values as the shape holds")
+    }
+
+    /// Tensors of one type and shape one after the other along a new first axis; `None` where they differ or are none.
+    pub fn stack(tensors: &[&Tensor]) -> Option<Tensor> {
+        let first = tensors.first()?;
+        let mut bytes = Vec::with_capacity(first.bytes.len() * tensors.len());
+        for tensor in tensors {
+            if tensor.data_type != first.data_type || tensor.shape != first.shape {
+                return None;
+            }
+            bytes.extend_from_slice(&tensor.bytes);
+        }
+        let shape = [&[tensors.len() as u64], first.shape.as_slice()].concat();
+        Some(Tensor { data_type: first.data_type, shape, bytes: bytes.into() })
+    }
+
+    /// Element type.
+    pub fn data_type(&self) -> DataType {
+        self.data_type
+    }
+
+    /// Sizes; empty for a scalar.
+    pub fn shape(&self) -> &[u64] {
+        &self.shape
+    }
+
+    /// The elements, little-endian.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Element type and sizes.
+    pub fn ty(&self) -> TensorType {
+        TensorType { data_type: self.data_type, shape: self.shape.clone() }
+    }
+
+    /// Number of elements.
+    pub fn count(&self) -> u64 {
+        self.bytes.len() as u64 / self.data_type.size_bytes()
+    }
+
+    /// The same elements under another shape; `None` where the number of elements differs.
+    pub fn reshaped(self, shape: &[u64]) -> Option<Tensor> {
+        let expected = packed_size_bytes(self.data_type, shape)?;
+        (expected == self.bytes.len() as u64).then(|| Tensor { shape: shape.to_vec(), ..self })
+    }
+
+    /// Rows along the first axis, in the order given (a row may repeat).
+    ///
+    /// # Panics
+    /// If the tensor is a scalar or a row is out of range.
+    pub fn rows(&self, rows: &[u64]) -> Tensor {
+        let row_bytes = self.bytes.len() / (self.shape[0].max(1) as usize);
+        let mut bytes = Vec::with_capacity(row_bytes * rows.len());
+        for &row in rows {
+            assert!(row < self.shape[0], "row {row} of {}", self.shape[0]);
+            bytes.extend_from_slice(&self.bytes[row as usize * row_bytes..][..row_bytes]);
+        }
+        let mut shape = self.shape.clone();
+        shape[0] = rows.len() as u64;
+        Tensor { data_type: self.data_type, shape, bytes: bytes.into() }
+    }
+
+    /// The elements as integers, where they are integers or booleans.
+    pub fn to_i64(&self) -> Option<Vec<i64>> {
+        macro_rules! read {
+            ($type:ty) => {
+                self.bytes
+                    .chunks_exact(size_of::<$type>())
+                    .map(|b| <$type>::from_le_bytes(b.try_into().expect("exact chunk")) as i64)
+                    .collect()
+            };
+        }
+        Some(match self.data_type {
+            DataType::Int64 => read!(i64),
+            DataType::Int32 => read!(i32),
+            DataType::Int16 => read!(i16),
+            DataType::Int8 => read!(i8),
+            DataType::UInt64 => read!(u64),
+            DataType::UInt32 => read!(u32),
+            DataType::UInt16 => read!(u16),
+            DataType::UInt8 | DataType::Bool => read!(u8),
+            _ => return None,
+        })
+    }
+
+    /// The elements as float32, where they are float32 or float64.
+    pub fn to_f32(&self) -> Option<Vec<f32>> {
+        match self.data_type {
+            DataType::Float32 => Some(
+                self.bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("exact chunk"))).collect(),
+            ),
+            DataType::Float64 => Some(
+                self.bytes
+                    .chunks_exact(8)
+                    .map(|b| f64::from_le_bytes(b.try_into().expect("exact chunk")) as f32)
+                    .collect(),
+            ),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_must_fit() {
+        assert!(Tensor::new(DataType::Float32, &[2, 2], vec![0; 15]).is_none());
+        assert!(Tensor::new(DataType::Float32, &[1 << 32, 1 << 32], Vec::new()).is_none());
+        assert!(Tensor::zeros(DataType::Float32, &[1 << 32, 1 << 32]).is_none());
+        assert_eq!(Tensor::new(DataType::Float32, &[], vec![0; 4]).unwrap().count(), 1);
+        assert_eq!(Tensor::zeros(DataType::Float32, &[3, 0]).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn rows_and_stacks() {
+        let tensor = Tensor::from_i64(&[3, 2], &[0, 1, 2, 3, 4, 5]);
+        assert_eq!(tensor.rows(&[2, 0]), Tensor::from_i64(&[2, 2], &[4, 5, 0, 1]));
+        let (a, b) = (Tensor::from_i64(&[2], &[4, 5]), Tensor::from_i64(&[2], &[0, 1]));
+        assert_eq!(Tensor::stack(&[&a, &b]), Some(tensor.rows(&[2, 0])));
+        assert_eq!(Tensor::stack(&[&a, &Tensor::from_i64(&[1], &[0])]), None);
+        assert_eq!(Tensor::stack(&[]), None);
+    }
+}

@@ -1,0 +1,177 @@
+//! Conversions between element types.
+
+use forebay_base::{DataType, Tensor};
+
+use crate::error::DataError;
+
+/// The elements as float64, whatever their type; 64-bit integers beyond 2^53 are rounded.
+pub fn to_f64(tensor: &Tensor) -> Vec<f64> {
+    (0..tensor.count() as usize).map(|index| number(tensor, index).as_f64()).collect()
+}
+
+/// A tensor with another element type, each element multiplied by `scale` first (in float64; 1 changes nothing).
+///
+/// Integers and booleans become any type that can hold them; floating-point numbers become other floating-point
+/// types, rounded to nearest even. `origin` names the tensor in errors.
+///
+/// ```
+/// use forebay_base::{DataType, Tensor};
+/// use forebay_data::convert::convert;
+///
+/// let pixels = Tensor::new(DataType::UInt8, &[3], vec![0, 8, 16]).unwrap();
+/// assert_eq!(convert(pixels, DataType::Float32, 0.0625, "x")?, Tensor::from_f32(&[3], &[0.0, 0.5, 1.0]));
+/// # Ok::<(), forebay_data::DataError>(())
+/// ```
+///
+/// # Errors
+/// [`DataError::Type`] for floating-point numbers where integers are wanted, or a scale for integers that stay
+/// integers; [`DataError::Value`] for an integer out of range.
+pub fn convert(tensor: Tensor, wanted: DataType, scale: f64, origin: &str) -> Result<Tensor, DataError> {
+    let found = tensor.data_type();
+    if wanted == found && scale == 1.0 {
+        return Ok(tensor);
+    }
+    let refused = |hint| DataError::Type { origin: origin.to_owned(), found, wanted, hint };
+    if !wanted.is_float() && found.is_float() {
+        return Err(refused(": store integers"));
+    }
+    if !wanted.is_float() && scale != 1.0 {
+        return Err(refused(" and be scaled: a scale is for floating-point inputs"));
+    }
+    let count = tensor.count() as usize;
+    let mut bytes = Vec::with_capacity(count * wanted.size_bytes() as usize);
+    for index in 0..count {
+        let number = number(&tensor, index);
+        if wanted.is_float() {
+            push_float(&mut bytes, wanted, number.as_f64() * scale);
+        } else if !push_integer(&mut bytes, wanted, number.as_integer()) {
+            let value = number.as_integer().to_string();
+            return Err(DataError::Value { origin: origin.to_owned(), index, value, wanted });
+        }
+    }
+    Ok(Tensor::new(wanted, tensor.shape(), bytes).expect("as many elements as before"))
+}
+
+fn number(tensor: &Tensor, index: usize) -> Number {
+    macro_rules! at {
+        ($type:ty) => {
+            <$type>::from_le_bytes(element(tensor.bytes(), index))
+        };
+    }
+    match tensor.data_type() {
+        DataType::Float64 => Number::Float(at!(f64)),
+        DataType::Float32 => Number::Float(at!(f32).into()),
+        DataType::Float16 => Number::Float(half::f16::from_le_bytes(element(tensor.bytes(), index)).into()),
+        DataType::BFloat16 => Number::Float(half::bf16::from_le_bytes(element(tensor.bytes(), index)).into()),
+        DataType::Int64 => Number::Integer(at!(i64).into()),
+        DataType::Int32 => Number::Integer(at!(i32).into()),
+        DataType::Int16 => Number::Integer(at!(i16).into()),
+        DataType::Int8 => Number::Integer(at!(i8).into()),
+        DataType::UInt64 => Number::Integer(at!(u64).into()),
+        DataType::UInt32 => Number::Integer(at!(u32).into()),
+        DataType::UInt16 => Number::Integer(at!(u16).into()),
+        DataType::UInt8 | DataType::Bool => Number::Integer(at!(u8).into()),
+    }
+}
+
+/// One element of any type, without loss.
+#[derive(Clone, Copy)]
+enum Number {
+    Float(f64),
+    Integer(i128),
+}
+
+impl Number {
+    fn as_f64(self) -> f64 {
+        match self {
+            Number::Float(value) => value,
+            Number::Integer(value) => value as f64,
+        }
+    }
+
+    /// Floating-point numbers are excluded by the caller; they would be truncated.
+    fn as_integer(self) -> i128 {
+        match self {
+            Number::Float(value) => value as i128,
+            Number::Integer(value) => value,
+        }
+    }
+}
+
+fn element<const SIZE: usize>(bytes: &[u8], index: usize) -> [u8; SIZE] {
+    bytes[index * SIZE..][..SIZE].try_into().expect("a slice of the element's size")
+}
+
+fn push_float(bytes: &mut Vec<u8>, wanted: DataType, value: f64) {
+    match wanted {
+        DataType::Float64 => bytes.extend(value.to_le_bytes()),
+        DataType::Float16 => bytes.extend(half::f16::from_f64(value).to_le_bytes()),
+        DataType::BFloat16 => bytes.extend(half::bf16::from_f64(value).to_le_bytes()),
+        _ => bytes.extend((value as f32).to_le_bytes()),
+    }
+}
+
+/// Appends an integer; false where it does not fit.
+fn push_integer(bytes: &mut Vec<u8>, wanted: DataType, value: i128) -> bool {
+    macro_rules! push {
+        ($type:ty) => {
+            match <$type>::try_from(value) {
+                Ok(value) => {
+                    bytes.extend(value.to_le_bytes());
+                    true
+                }
+                Err(_) => false,
+            }
+        };
+    }
+    match wanted {
+        DataType::Int64 => push!(i64),
+        DataType::Int32 => push!(i32),
+        DataType::Int16 => push!(i16),
+        DataType::Int8 => push!(i8),
+        DataType::UInt64 => push!(u64),
+        DataType::UInt32 => push!(u32),
+        DataType::UInt16 => push!(u16),
+        DataType::Bool if !(0..=1).contains(&value) => false,
+        DataType::UInt8 | DataType::Bool => push!(u8),
+        DataType::Float64 | DataType::Float32 | DataType::Float16 | DataType::BFloat16 => {
+            push_float(bytes, wanted, value as f64);
+            true
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn array(data_type: DataType, bytes: &[u8]) -> Tensor {
+        let count = bytes.len() as u64 / data_type.size_bytes();
+        Tensor::new(data_type, &[count], bytes).unwrap()
+    }
+
+    #[test]
+    fn integers_become_scaled_floats() {
+        let converted = convert(array(DataType::UInt8, &[0, 8, 16]), DataType::Float32, 0.0625, "x").unwrap();
+        assert_eq!(converted, Tensor::from_f32(&[3], &[0.0, 0.5, 1.0]));
+    }
+
+    #[test]
+    fn every_type_survives_a_round_trip_through_float64() {
+        for data_type in DataType::ALL {
+            let bytes = convert(Tensor::from_i64(&[2], &[0, 1]), data_type, 1.0, "x").unwrap();
+            assert_eq!(to_f64(&bytes), [0.0, 1.0], "{data_type}");
+        }
+    }
+
+    #[test]
+    fn values_out_of_range_and_lossy_types_are_errors() {
+        let error = convert(Tensor::from_i64(&[2], &[1, 300]), DataType::UInt8, 1.0, "d.npz[y]").unwrap_err();
+        assert_eq!(error.to_string(), "d.npz[y]: element 1 is 300, which does not fit uint8");
+        assert!(convert(Tensor::from_i64(&[1], &[-1]), DataType::UInt64, 1.0, "y").is_err());
+        assert!(convert(Tensor::from_i64(&[1], &[2]), DataType::Bool, 1.0, "y").is_err());
+        let error = convert(Tensor::from_f32(&[1], &[1.0]), DataType::Int64, 1.0, "d.npz[y]").unwrap_err();
+        assert_eq!(error.to_string(), "d.npz[y]: float32 elements cannot become int64: store integers");
+        assert!(convert(Tensor::from_i64(&[1], &[2]), DataType::Int32, 0.5, "y").is_err());
+    }
+}

@@ -1,0 +1,12 @@
+//! What the tests of several crates need of devices. A development dependency only. It stands apart from `forebay-testing`, so that
+//! tests without a device do not wait for the host's kernels to compile.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`mod@contract`] | the contract tests that every device has to pass |
+//! | [`refusing`] | a device that refuses calls |
+
+pub mod contract;
+pub mod refusing;
+
+pub use refusing::Refusing;

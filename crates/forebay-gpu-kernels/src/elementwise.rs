@@ -1,0 +1,252 @@
+//! One result per element, from the elements at the same place.
+
+use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
+use forebay_base::{DataType, Kernel, TensorDesc};
+
+use super::elements::{bits_of, Elements, Kind, Layout, Task};
+use super::{shaders, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
+
+/// How a kernel of this family runs.
+pub(super) fn lower(
+    kernel: &Kernel,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    gpu: &Target,
+) -> Result<Lowered, Unsupported> {
+    let dispatches = match *kernel {
+        Kernel::Unary(op) => unary(op, reads, &writes[0], gpu),
+        Kernel::UnaryGradient(op) => unary_gradient(op, reads, &writes[0], gpu),
+        Kernel::Binary { op, activation } => binary(op, activation, reads, &writes[0], gpu),
+        Kernel::Select => select(reads, &writes[0], gpu),
+        Kernel::Cast => cast(reads, &writes[0], gpu),
+        Kernel::Fill { value } => fill(value, &writes[0], gpu),
+        Kernel::Dropout { ratio, node, first } => dropout((ratio, first), node, reads, writes, gpu),
+        _ => Err("not an elementwise kernel".to_owned()),
+    };
+    let dispatches = dispatches.map_err(|reason| unsupported(kernel, reason))?;
+    Ok(Lowered { dispatches, workspace_bytes: 0 })
+}
+
+/// The arguments of a function.
+fn arguments_of(op: UnaryOp) -> [f32; 2] {
+    match op {
+        UnaryOp::LeakyRelu { alpha } | UnaryOp::Elu { alpha } => [alpha, 0.0],
+        UnaryOp::Clip { low, high } => [low, high],
+        UnaryOp::Affine { scale, shift } => [scale, shift],
+        UnaryOp::HardSigmoid { alpha, beta } => [alpha, beta],
+        UnaryOp::Relu
+        | UnaryOp::Sigmoid
+        | UnaryOp::Tanh
+        | UnaryOp::Exp
+        | UnaryOp::Log
+        | UnaryOp::Sqrt
+        | UnaryOp::Reciprocal
+        | UnaryOp::Abs
+        | UnaryOp::Sign
+        | UnaryOp::Floor
+        | UnaryOp::Ceil
+        | UnaryOp::Erf
+        | UnaryOp::Gelu
+        | UnaryOp::Softplus
+        | UnaryOp::Silu
+        | UnaryOp::Sin
+        | UnaryOp::Cos
+        | UnaryOp::Not => [0.0; 2],
+    }
+}
+
+/// What elements of a type are to shaders that compute with them.
+fn kind_of(data_type: DataType, gpu: &Target) -> Result<Kind, String> {
+    match data_type {
+        DataType::Float64 if !gpu.float64 => {
+            Err("the device does not compute with float64; cast to float32 first".to_owned())
+        }
+        DataType::Float16 | DataType::BFloat16 => {
+            Err(format!("data type {data_type} is not supported; cast to float32 first"))
+        }
+        _ => Ok(Kind::of(data_type)),
+    }
+}
+
+fn unary(op: UnaryOp, reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
+    let data_type = reads[0].data_type();
+    let kind = kind_of(data_type, gpu)?;
+    let numbers = arguments_of(op);
+    let undefined = || format!("{op:?} is not defined for {data_type}; cast to float32 first");
+    let bits = |value: f32| bits_of(value as f64, data_type);
+    let arguments = match (kind, op) {
+        (Kind::Real, UnaryOp::Not) => return Err(undefined()),
+        (Kind::Real, _) if data_type == DataType::Float64 && !is_algebraic(op) => {
+            return Err(format!("the Vulkan device has no {op:?} for float64; cast to float32 first"));
+        }
+        (Kind::Real, _) => numbers.map(bits),
+        (Kind::Boolean, UnaryOp::Not) => [0; 2],
+        (Kind::Boolean, _) => return Err(undefined()),
+        (_, UnaryOp::Affine { scale, shift }) if scale.fract() == 0.0 && shift.fract() == 0.0 => {
+            // Through wrapping arithmetic, so that negation works for unsigned types and the smallest number too.
+            [scale, shift].map(|value| if value < 0.0 { bits(value.abs()).wrapping_neg() } else { bits(value) })
+        }
+        (_, UnaryOp::Clip { .. }) => numbers.map(bits),
+        (_, UnaryOp::Relu | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil) => [0; 2],
+        _ => return Err(undefined()),
+    };
+    let (shader, arguments) = match data_type {
+        DataType::Float64 => (&shaders::ELEMENTWISE_DOUBLE_UNARY, words_of(arguments).to_vec()),
+        DataType::Int64 | DataType::UInt64 => (&shaders::ELEMENTWISE_WIDE_UNARY, words_of(arguments).to_vec()),
+        _ => (&shaders::ELEMENTWISE_UNARY, arguments.map(|argument| argument as u32).to_vec()),
+    };
+    let task = Task { shader, constants: vec![op.opcode(), kind.opcode()], arguments };
+    Elements::of(reads, write)?.dispatches(&task, gpu)
+}
+
+fn words_of([a, b]: [u64; 2]) -> [u32; 4] {
+    [a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32]
+}
+
+/// Whether a function needs no more than arithmetic and roots, which is what devices have in double precision.
+fn is_algebraic(op: UnaryOp) -> bool {
+    matches!(
+        op,
+        UnaryOp::Relu
+            | UnaryOp::LeakyRelu { .. }
+            | UnaryOp::Clip { .. }
+            | UnaryOp::Affine { .. }
+            | UnaryOp::HardSigmoid { .. }
+            | UnaryOp::Sqrt
+            | UnaryOp::Reciprocal
+            | UnaryOp::Abs
+            | UnaryOp::Sign
+            | UnaryOp::Floor
+            | UnaryOp::Ceil
+    )
+}
+
+fn unary_gradient(
+    op: UnaryOp,
+    reads: &[TensorDesc],
+    write: &TensorDesc,
+    gpu: &Target,
+) -> Result<Vec<Dispatch>, String> {
+    require_single(&reads[0])?;
+    if op == UnaryOp::Not {
+        return Err("Not has no gradient".to_owned());
+    }
+    let arguments = arguments_of(op);
+    let task = Task {
+        shader: &shaders::ELEMENTWISE_UNARY_GRADIENT,
+        constants: vec![op.opcode()],
+        arguments: arguments.map(f32::to_bits).to_vec(),
+    };
+    Elements::of(reads, write)?.dispatches(&task, gpu)
+}
+
+fn binary(
+    op: BinaryOp,
+    activation: Activation,
+    reads: &[TensorDesc],
+    write: &TensorDesc,
+    gpu: &Target,
+) -> Result<Vec<Dispatch>, String> {
+    let [a, b] = [reads[0].data_type(), reads[1].data_type()];
+    if a != b {
+        return Err(format!("operands of {a} and {b} differ; cast one first"));
+    }
+    if op.is_comparison() && activation != Activation::None {
+        return Err(format!("{op:?} gives bool, which has no {activation:?}"));
+    }
+    let kind = kind_of(a, gpu)?;
+    let is_logic = matches!(op, BinaryOp::And | BinaryOp::Or | BinaryOp::Xor);
+    if kind == Kind::Boolean && !is_logic && op != BinaryOp::Equal {
+        return Err(format!("{op:?} is not defined for bool; cast to int32 first"));
+    }
+    if kind != Kind::Boolean && is_logic {
+        return Err(format!("{op:?} is defined for bool, not for {a}"));
+    }
+    let shader = match a.size_bytes() {
+        8 if op.is_comparison() => &shaders::ELEMENTWISE_WIDE_COMPARISON,
+        8 if kind == Kind::Real && op == BinaryOp::Power => {
+            return Err("the Vulkan device has no Power for float64; cast to float32 first".to_owned());
+        }
+        8 if kind == Kind::Real => &shaders::ELEMENTWISE_DOUBLE_BINARY,
+        8 => &shaders::ELEMENTWISE_WIDE_BINARY,
+        _ => &shaders::ELEMENTWISE_BINARY,
+    };
+    let constants = vec![op.opcode(), kind.opcode(), (activation == Activation::Relu) as u32];
+    let task = Task { shader, constants, arguments: Vec::new() };
+    Elements::of(reads, write)?.dispatches(&task, gpu)
+}
+
+fn select(reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
+    let task = Task { shader: &shaders::ELEMENTWISE_SELECT, constants: Vec::new(), arguments: Vec::new() };
+    Elements::of(reads, write)?.in_words().dispatches(&task, gpu)
+}
+
+/// A type as `elementwise_cast.slang` is told of it: what it is, its bits, and those of its exponent and fraction.
+fn type_code(data_type: DataType) -> u32 {
+    let (exponent_bits, fraction_bits) = match data_type {
+        DataType::Float64 => (11, 52),
+        DataType::Float32 => (8, 23),
+        DataType::Float16 => (5, 10),
+        DataType::BFloat16 => (8, 7),
+        _ => (0, 0),
+    };
+    Kind::of(data_type).opcode() | (data_type.size_bits() as u32) << 8 | exponent_bits << 16 | fraction_bits << 24
+}
+
+fn cast(reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
+    let is_wide = write.data_type().size_bytes() == 8;
+    let shader = if is_wide { &shaders::ELEMENTWISE_CAST_WIDE } else { &shaders::ELEMENTWISE_CAST };
+    let arguments = vec![type_code(reads[0].data_type()), type_code(write.data_type())];
+    Elements::of(reads, write)?.dispatches(&Task { shader, constants: Vec::new(), arguments }, gpu)
+}
+
+fn fill(value: f64, write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
+    let bits = bits_of(value, write.data_type());
+    let is_wide = write.data_type().size_bytes() == 8;
+    let words = [bits as u32, if is_wide { (bits >> 32) as u32 } else { bits as u32 }];
+    let task = Task { shader: &shaders::ELEMENTWISE_FILL, constants: Vec::new(), arguments: words.to_vec() };
+    Elements::of(&[], write)?.in_words().dispatches(&task, gpu)
+}
+
+fn dropout(
+    (ratio, first): (f32, u64),
+    node: u64,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    gpu: &Target,
+) -> Result<Vec<Dispatch>, String> {
+    if !(0.0..1.0).contains(&ratio) {
+        return Err(format!("the ratio must be in 0..1, not {ratio}"));
+    }
+    require_single(&reads[0])?;
+    if let Some(strided) = reads.iter().chain(writes).find(|desc| !desc.is_packed()) {
+        return Err(format!("{strided} must be packed"));
+    }
+    let threshold = (ratio as f64 * 4_294_967_296.0) as u32;
+    let scale = (1.0 / (1.0 - ratio as f64)) as f32;
+    let words = |word: u64| [word as u32, (word >> 32) as u32];
+    if reads[1].data_type() != DataType::Int64 || reads[1].element_count() != 2 {
+        return Err(format!("a step and a seed must be int64[2], not {}", reads[1]));
+    }
+    let arguments = [&words(node)[..], &[threshold, scale.to_bits()]].concat();
+    let outputs = [(&shaders::ELEMENTWISE_DROPOUT, &reads[..1]), (&shaders::ELEMENTWISE_DROPOUT_MASK, &[][..])];
+    let mut dispatches = Vec::new();
+    for (number, (write, (shader, operands))) in writes.iter().zip(outputs).enumerate() {
+        let sizes = write.sizes();
+        let mut layouts = vec![Layout::whole(Operand::Read(1), &reads[1], sizes)];
+        for (number, desc) in operands.iter().enumerate() {
+            layouts.push(Layout::broadcast(Operand::Read(number), desc, sizes)?);
+        }
+        layouts.push(Layout::broadcast(Operand::Write(number), write, sizes)?);
+        let task = Task { shader, constants: Vec::new(), arguments: arguments.clone() };
+        dispatches.extend(Elements::new(sizes, layouts).counted_from(first).dispatches(&task, gpu)?);
+    }
+    Ok(dispatches)
+}
+
+fn require_single(desc: &TensorDesc) -> Result<(), String> {
+    match desc.data_type() {
+        DataType::Float32 => Ok(()),
+        other => Err(format!("the Vulkan device does not compute with {other} here; cast to float32 first")),
+    }
+}

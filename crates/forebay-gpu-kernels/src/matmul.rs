@@ -1,0 +1,217 @@
+//! Matrix products: `kernels/matmul.slang`.
+
+use forebay_base::kernel::{Activation, ProductPart};
+use forebay_base::{Kernel, TensorDesc};
+
+use super::operand_type::{Builds, CooperativeBuilds, OperandType};
+use super::operands::broadcast_strides;
+use super::shaders::{
+    MATMUL_128X128, MATMUL_128X128_BF16, MATMUL_128X128_BF16_COOPERATIVE, MATMUL_128X128_F16,
+    MATMUL_128X128_F16_COOPERATIVE, MATMUL_32X32, MATMUL_32X32_BF16, MATMUL_32X32_F16, MATMUL_64X64, MATMUL_64X64_BF16,
+    MATMUL_64X64_BF16_COOPERATIVE, MATMUL_64X64_F16, MATMUL_64X64_F16_COOPERATIVE,
+};
+use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
+
+/// Tiles of 32, 64 and 128 rows and columns.
+const SMALL: Builds = [&MATMUL_32X32, &MATMUL_32X32_F16, &MATMUL_32X32_BF16];
+const MEDIUM: Builds = [&MATMUL_64X64, &MATMUL_64X64_F16, &MATMUL_64X64_BF16];
+const LARGE: Builds = [&MATMUL_128X128, &MATMUL_128X128_F16, &MATMUL_128X128_BF16];
+const MEDIUM_COOPERATIVE: CooperativeBuilds = [&MATMUL_64X64_F16_COOPERATIVE, &MATMUL_64X64_BF16_COOPERATIVE];
+const LARGE_COOPERATIVE: CooperativeBuilds = [&MATMUL_128X128_F16_COOPERATIVE, &MATMUL_128X128_BF16_COOPERATIVE];
+/// Shared memory that the largest tile needs.
+const LARGE_TILE_BYTES: u32 = 32 << 10;
+/// Workgroups that keep a device busy: larger tiles are taken where they leave as many.
+const GROUPS_MIN: u64 = 128;
+
+/// The sizes of one product, and where a row and a column of the summand's matrix begin.
+struct Product {
+    rows: u64,
+    columns: u64,
+    depth: u64,
+    /// Dimensions of the batch, the last first: size, strides of a, b and c.
+    outer: Vec<[u64; 4]>,
+    summand_strides: [u64; 2],
+    /// From row to row of a, b and y, as they are given.
+    pitches: [u64; 3],
+}
+
+/// How a kernel of this family runs.
+pub(super) fn lower(
+    kernel: &Kernel,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    gpu: &Target,
+) -> Result<Lowered, Unsupported> {
+    let refuse = |reason: String| unsupported(kernel, reason);
+    let &Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation, part } = kernel else {
+        return Err(unsupported(kernel, "not a matrix product"));
+    };
+    let operand_type = OperandType::of(reads, writes).map_err(refuse)?;
+    let (a, b, y) = (&reads[0], &reads[1], &writes[0]);
+    if operand_type != OperandType::Float32 && matches!(part, ProductPart::MoreTerms | ProductPart::Columns { .. }) {
+        return Err(refuse("sums that were rounded to 16 bits are not gone on from".to_string()));
+    }
+    let (goes_on, first_column) = match part {
+        ProductPart::Whole => (false, None),
+        ProductPart::MoreTerms => (true, None),
+        ProductPart::Columns { first } => (false, Some(first)),
+    };
+    // What sums go on from, or what is added to them; some columns' y is bound as the result alone.
+    let summand = if goes_on { 2 } else { 2 + usize::from(part.reads_result()) };
+    let product =
+        Product::new((a, transpose_a), (b, transpose_b), reads.get(summand), y, first_column).map_err(refuse)?;
+    let batches = product.outer.iter().map(|dimension| dimension[0]).product::<u64>();
+    let tiles = |side: u64| [product.rows.div_ceil(side), product.columns.div_ceil(side)];
+    let count = |side: u64| batches * tiles(side).iter().product::<u64>();
+    let is_large = count(128) >= GROUPS_MIN && gpu.shared_bytes >= LARGE_TILE_BYTES;
+    let (shader, side) = match operand_type.cooperative(gpu) {
+        Some(number) if is_large => (LARGE_COOPERATIVE[number], 128),
+        Some(number) => (MEDIUM_COOPERATIVE[number], 64),
+        None if is_large => (operand_type.build(LARGE), 128),
+        None if count(64) >= GROUPS_MIN && product.rows.min(product.columns) > 32 => (operand_type.build(MEDIUM), 64),
+        None => (operand_type.build(SMALL), 32),
+    };
+    let groups = groups(count(side), gpu);
+    let [row_tiles, column_tiles] = tiles(side).map(|tiles| tiles as u32);
+    let [row_stride, column_stride] = product.summand_strides.map(|stride| stride as u32);
+    let mut parameters = vec![
+        groups[0],
+        u32::from(reads.len() > summand && !goes_on),
+        u32::from(activation == Activation::Relu),
+        row_tiles,
+        column_tiles,
+        batches as u32,
+        product.rows as u32,
+        product.columns as u32,
+        product.depth as u32,
+        row_stride,
+        column_stride,
+        alpha.to_bits(),
+        beta.to_bits(),
+    ];
+    parameters.extend(product.pitches.map(|pitch| pitch as u32));
+    parameters.extend([first_column.unwrap_or(0) as u32, product.outer.len() as u32]);
+    parameters.extend(product.outer.iter().flatten().map(|&word| word as u32));
+    let summand = if reads.len() > summand { Operand::Read(summand) } else { Operand::Read(0) };
+    Ok(Dispatch {
+        shader,
+        constants: vec![u32::from(transpose_a), u32::from(transpose_b), u32::from(goes_on)],
+        bindings: [Operand::Read(0), Operand::Read(1), summand, Operand::Write(0)].map(Into::into).to_vec(),
+        parameters,
+        groups,
+    }
+    .into())
+}
+
+impl Product {
+    fn new(
+        (a, transpose_a): (&TensorDesc, bool),
+        (b, transpose_b): (&TensorDesc, bool),
+        c: Option<&TensorDesc>,
+        y: &TensorDesc,
+        first_column: Option<u64>,
+    ) -> Result<Product, String> {
+        let matrix = |desc: &TensorDesc, transpose: bool| match (desc.sizes(), transpose) {
+            ([size], false) => [1, *size],
+            ([size], true) => [*size, 1],
+            ([.., rows, columns], false) => [*rows, *columns],
+            ([.., rows, columns], true) => [*columns, *rows],
+            ([], _) => [0, 0],
+        };
+        let ([rows, depth], [inner, columns]) = (matrix(a, transpose_a), matrix(b, transpose_b));
+        let [y_rows, y_columns] = matrix(y, false);
+        let columns_fit = first_column.map_or(columns == y_columns, |first| first + columns <= y_columns);
+        if depth != inner || y_rows != rows || !columns_fit {
+            return Err(format!("sizes {a}, {b} and {y} do not fit"));
+        }
+        // What is computed of y.
+        let mut sizes = y.sizes().to_vec();
+        if let Some(last) = sizes.last_mut() {
+            *last = columns;
+        }
+        let sizes = &sizes[..];
+        let outer = sizes.len().saturating_sub(2);
+        let batch = |desc: &TensorDesc| {
+            let own = desc.sizes().len().saturating_sub(2);
+            broadcast_strides(&desc.sizes()[..own], &desc.effective_strides()[..own], &sizes[..outer])
+        };
+        let (a_strides, b_strides) = (batch(a)?, batch(b)?);
+        let c_strides = match c {
+            Some(c) => broadcast_strides(c.sizes(), &c.effective_strides(), sizes)?,
+            None => vec![0; sizes.len()],
+        };
+        let row_stride = if sizes.len() > 1 { c_strides[outer] } else { 0 };
+        let dimensions = (0..outer).rev();
+        Ok(Product {
+            rows,
+            columns,
+            depth,
+            outer: dimensions.map(|d| [sizes[d], a_strides[d], b_strides[d], c_strides[d]]).collect(),
+            summand_strides: [row_stride, c_strides[sizes.len() - 1]],
+            pitches: [row_pitch(a)?, row_pitch(b)?, row_pitch(y)?],
+        })
+    }
+}
+
+/// Elements from row to row. Rows of a single matrix may lie apart; batches are packed.
+fn row_pitch(desc: &TensorDesc) -> Result<u64, String> {
+    let (sizes, strides) = (desc.sizes(), desc.effective_strides());
+    match (sizes, &strides[..]) {
+        ([outer @ .., _, columns], [.., pitch, 1]) if outer.iter().all(|&size| size == 1) && pitch >= columns => {
+            Ok(*pitch)
+        }
+        _ if desc.is_packed() => Ok(sizes.last().copied().unwrap_or(1)),
+        _ => Err(format!("{desc} must be packed")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_base::DataType;
+
+    use super::*;
+
+    fn lowered(a: &[u64], b: &[u64], y: &[u64], gpu: &Target) -> Result<Lowered, Unsupported> {
+        lowered_in(DataType::Float32, [a, b, y], gpu)
+    }
+
+    fn lowered_in(data_type: DataType, sizes: [&[u64]; 3], gpu: &Target) -> Result<Lowered, Unsupported> {
+        let [a, b, y] = sizes.map(|sizes| TensorDesc::packed(data_type, sizes).unwrap());
+        let kernel = Kernel::product(false, false);
+        lower(&kernel, &[a, b], &[y], gpu)
+    }
+
+    #[test]
+    fn large_tiles_are_for_large_products_on_devices_that_share_enough() {
+        let much = Target { shared_bytes: 48 << 10, ..Target::LEAST };
+        let shader = |side: u64, gpu: &Target| {
+            lowered(&[side, 70], &[70, side], &[side, side], gpu).unwrap().dispatches[0].shader
+        };
+        assert_eq!(shader(100, &Target::LEAST), &MATMUL_32X32);
+        assert_eq!(shader(1000, &Target::LEAST), &MATMUL_64X64);
+        assert_eq!(shader(2000, &much), &MATMUL_128X128);
+        assert_eq!(shader(2000, &Target::LEAST), &MATMUL_64X64);
+    }
+
+    #[test]
+    fn matrices_are_multiplied_together_where_a_device_offers_it_for_their_type() {
+        let shader = |data_type: DataType, side: u64, gpu: &Target| {
+            let sizes: [&[u64]; 3] = [&[side, 70], &[70, side], &[side, side]];
+            lowered_in(data_type, sizes, gpu).unwrap().dispatches[0].shader
+        };
+        let (half, brain) = (DataType::Float16, DataType::BFloat16);
+        assert_eq!(shader(half, 100, &Target::COOPERATIVE), &MATMUL_64X64_F16_COOPERATIVE);
+        assert_eq!(shader(half, 2000, &Target::COOPERATIVE), &MATMUL_128X128_F16_COOPERATIVE);
+        assert_eq!(shader(half, 100, &Target::LEAST), &MATMUL_32X32_F16);
+        assert_eq!(shader(brain, 2000, &Target::COOPERATIVE), &MATMUL_128X128_BF16);
+        assert_eq!(shader(DataType::Float32, 2000, &Target::COOPERATIVE), &MATMUL_128X128);
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_are_refused() {
+        for (a, b, y) in [([2, 3, 4], [2, 5, 6], [2, 3, 6]), ([2, 3, 4], [3, 4, 6], [2, 3, 6])] {
+            let error = lowered(&a, &b, &y, &Target::LEAST).unwrap_err().to_string();
+            assert!(error.contains(" not "), "{error}");
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Normalisation by statistics of a batch or of a row.
+
+use std::ops::Range;
+
+use forebay_base::kernel::{reduction_block_rows, Activation};
+use forebay_base::{DataType, Kernel, TensorDesc};
+
+use super::channels::is_relu;
+use super::operands::{bindings, exactly, for_type, require_packed};
+use super::parts::{parts, Beginning, Rows};
+use super::shaders::{self, Shader};
+use super::strided_layout::{strided_layouts, StridedLayout};
+use super::teams::{team_of, team_words, WORKGROUP_SIZE};
+use super::{groups, unsupported, Bound, Dispatch, Lowered, Operand, Target, Unsupported};
+
+/// Elements of x that a workgroup normalises, where workgroups share channels.
+const GROUP_ELEMENTS: u64 = WORKGROUP_SIZE * 8;
+/// Elements of a channel that lie together, from which on workgroups have one channel each.
+const RUN_ELEMENTS: u64 = 32;
+/// Elements of a channel from which on a large workgroup has it, the invocations of that, and the bytes that they share: one
+/// pair of float64 each.
+const WIDE_SAMPLES: u64 = 32_768;
+const WIDE_WORKGROUP_SIZE: u32 = 1024;
+const WIDE_SHARED_BYTES: u32 = WIDE_WORKGROUP_SIZE * 16;
+/// Bytes of the sums that a workgroup of a layer's gradient has for a place in a row.
+const LAYER_SUM_BYTES: u64 = 8;
+
+/// What is normalised, and the first result.
+const X: Operand = Operand::Read(0);
+const RESULT: Operand = Operand::Write(0);
+
+/// How a kernel of this family runs.
+pub(super) fn lower(
+    kernel: &Kernel,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    gpu: &Target,
+) -> Result<Lowered, Unsupported> {
+    let batch = |epsilon, activation| Batch { epsilon, activation, gpu };
+    let lowered = match *kernel {
+        Kernel::BatchNormalization { epsilon, activation } => batch(epsilon, activation).inference(reads, writes),
+        Kernel::BatchNormalizationTraining { epsilon, activation } => {
+            batch(epsilon, activation).training(reads, writes)
+        }
+        Kernel::BatchNormalizationGradient { epsilon, activation } => {
+            batch(epsilon, activation).gradient(reads, writes)
+        }
+        Kernel::RunningStatistics { momentum, correction } => {
+            running_statistics(momentum, correction, reads, writes, gpu)
+        }
+        Kernel::LayerNormalization { axis, epsilon } => layer(axis, epsilon, reads, writes, gpu),
+        Kernel::LayerNormalizationGradient { axis } => layer_gradient(axis, reads, writes, gpu),
+        _ => Err("not a normalisation".into()),
+    };
+    lowered.map_err(|reason| unsupported(kernel, reason))
+}
+
+/// Batch normalisation.
+struct Batch<'a> {
+    epsilon: f32,
+    activation: Activation,
+    gpu: &'a Target,
+}
+
+impl Batch<'_> {
+    fn inference(&self, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<Lowered, String> {
+        let [x, parameters @ ..] = exactly::<5>(reads, "operands")?;
+        let [y] = exactly(writes, "results")?;
+        require_per_channel(x, &parameters)?;
+        let shaders = [&shaders::BATCH_NORMALIZATION_F32, &shaders::BATCH_NORMALIZATION_F64];
+        self.by_element(shaders, [(X, x), (RESULT, y), (X, x)], (5, 1))
+    }
+
+    fn training(&self, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<Lowered, String> {
+        let [x, scale, bias] = exactly(reads, "operands")?;
+        let [y, mean, variance] = exactly(writes, "results")?;
+        require_per_channel(x, &[scale, bias, mean, variance])?;
+        let shaders = [&shaders::BATCH_TRAINING_F32, &shaders::BATCH_TRAINING_F64, &shaders::BATCH_TRAINING_WIDE_F32];
+        self.by_channel(shaders, [(X, x), (RESULT, y), (X, x)], (3, 3))
+    }
+
+    fn gradient(&self, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<Lowered, String> {
+        let (own, sums) = reads.split_at(reads.len().min(6));
+        let [dy, x, parameters @ ..] = exactly::<6>(own, "operands")?;
+        require_per_channel(x, &parameters)?;
+        if let [sums] = sums {
+            let [dx] = exactly(writes, "results")?;
+            require_packed(&[sums], DataType::Float64, 3 * x.sizes()[1])?;
+            let shaders = [&shaders::BATCH_GRADIENT_WITH_SUMS_F32, &shaders::BATCH_GRADIENT_WITH_SUMS_F64];
+            return self.by_element(shaders, [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)], (7, 1));
+        }
+        let [dx, dscale, dbias] = exactly(writes, "results")?;
+        require_per_channel(x, &[dscale, dbias])?;
+        let shaders = [&shaders::BATCH_GRADIENT_F32, &shaders::BATCH_GRADIENT_F64, &shaders::BATCH_GRADIENT_WIDE_F32];
+        self.by_channel(shaders, [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)], (6, 3))
+    }
+
+    /// The dispatch in which each workgroup has a channel, a large one where there is much of it: `shaders` for float32,
+    /// float64, and large workgroups of float32; `counts` are those of reads and writes.
+    fn by_channel(
+        &self,
+        shaders: [&'static Shader; 3],
+        tensors: [(Operand, &TensorDesc); 3],
+        counts: (usize, usize),
+    ) -> Result<Lowered, String> {
+        let strided_layouts = strided_layouts(tensors.map(|(_, desc)| desc))?;
+        let [float32, float64, wide] = shaders;
+        let is_wide = strided_layouts[0].samples() >= WIDE_SAMPLES
+            && self.gpu.invocations_max >= WIDE_WORKGROUP_SIZE
+            && self.gpu.shared_bytes >= WIDE_SHARED_BYTES;
+        let shader = for_type(tensors[0].1.data_type(), [if is_wide { wide } else { float32 }, float64])?;
+        Ok(Lowered::from(self.dispatch(shader, &strided_layouts, false, strided_layouts[0].channels, all(counts))))
+    }
+
+    /// The dispatches in which workgroups share channels, and elements stand for themselves.
+    fn by_element(
+        &self,
+        shaders: [&'static Shader; 2],
+        tensors: [(Operand, &TensorDesc); 3],
+        counts: (usize, usize),
+    ) -> Result<Lowered, String> {
+        let strided_layouts = strided_layouts(tensors.map(|(_, desc)| desc))?;
+        let shader = for_type(tensors[0].1.data_type(), shaders)?;
+        let element_bytes = tensors[0].1.data_type().size_bytes();
+        let rows = strided_layouts[0].slabs();
+        let mut slabs: Vec<Rows> = Vec::new();
+        let is_large = |(_, desc): &(Operand, &TensorDesc)| desc.total_size_bytes() > self.gpu.binding_bytes_max;
+        if tensors.iter().any(is_large) && strided_layouts.iter().all(StridedLayout::is_cuttable) {
+            for (&(operand, _), own) in tensors.iter().zip(&strided_layouts) {
+                slabs.push(Rows { operand, row_bytes: own.slab_stride() * element_bytes });
+            }
+        }
+        let parts = parts(&slabs, rows, Beginning::Anywhere, self.gpu);
+        let dispatch = |part: &Range<u64>| {
+            let mut own = strided_layouts.map(|strided_layout| strided_layout.with_slabs(part.end - part.start));
+            for (strided_layout, slab) in own.iter_mut().zip(&slabs) {
+                strided_layout.first = slab.before(part) / element_bytes;
+            }
+            let seamless = own.iter().all(StridedLayout::is_seamless);
+            let run = if seamless { own[0].rows * own[0].places } else { own[0].places };
+            let mixed = run < RUN_ELEMENTS;
+            let count = if mixed {
+                own[0].elements().div_ceil(GROUP_ELEMENTS)
+            } else {
+                own[0].samples().div_ceil(GROUP_ELEMENTS) * own[0].channels
+            };
+            let mut bindings = all(counts);
+            for slab in &slabs {
+                let bound = slab.bound(part, rows);
+                bindings.iter_mut().filter(|other| other.operand == slab.operand).for_each(|other| *other = bound);
+            }
+            self.dispatch(shader, &own, mixed, count, bindings)
+        };
+        Ok(Lowered { dispatches: parts.iter().map(dispatch).collect(), workspace_bytes: 0 })
+    }
+
+    /// Numbers of workgroups for x, the result and dy.
+    fn dispatch(
+        &self,
+        shader: &'static Shader,
+        strided_layouts: &[StridedLayout; 3],
+        mixed: bool,
+        count: u64,
+        bindings: Vec<Bound>,
+    ) -> Dispatch {
+        let groups = groups(count, self.gpu);
+        let mut parameters = vec![
+            groups[0],
+            count as u32,
+            GROUP_ELEMENTS as u32,
+            u32::from(mixed),
+            self.epsilon.to_bits(),
+            is_relu(self.activation),
+        ];
+        parameters.extend(strided_layouts[0].positions(strided_layouts.iter().all(StridedLayout::is_seamless)));
+        strided_layouts.iter().for_each(|strided_layout| parameters.extend(strided_layout.words()));
+        Dispatch { shader, constants: Vec::new(), bindings, parameters, groups }
+    }
+}
+
+/// Bindings of all operands.
+fn all((reads, writes): (usize, usize)) -> Vec<Bound> {
+    bindings((0..reads).map(Operand::Read).chain((0..writes).map(Operand::Write)))
+}
+
+/// # Errors
+/// Where an operand does not have one element for each of x's channels.
+fn require_per_channel(x: &TensorDesc, others: &[&TensorDesc]) -> Result<(), String> {
+    require_packed(others, x.data_type(), x.sizes().get(1).copied().unwrap_or(1))
+}
+
+fn running_statistics(
+    momentum: f32,
+    correction: f32,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    gpu: &Target,
+) -> Result<Lowered, String> {
+    let [running, batch] = exactly(reads, "operands")?;
+    let [updated] = exactly(writes, "results")?;
+    let channels = running.element_count();
+    require_packed(&[running, batch, updated], running.data_type(), channels)?;
+    let groups = groups(channels.div_ceil(WORKGROUP_SIZE), gpu);
+    let shaders = [&shaders::RUNNING_STATISTICS_F32, &shaders::RUNNING_STATISTICS_F64];
+    Ok(Lowered::from(Dispatch {
+        shader: for_type(running.data_type(), shaders)?,
+        constants: Vec::new(),
+        bindings: bindings([Operand::Read(0), Operand::Read(1), Operand::Write(0)]),
+        parameters: vec![groups[0], channels as u32, momentum.to_bits(), correction.to_bits()],
+        groups,
+    }))
+}
+
+/// Rows and their length, where x is normalised from an axis on.
+fn rows_of(axis: usize, x: &TensorDesc) -> Result<(u64, u64), String> {
+    let sizes = x.sizes();
+    if axis >= sizes.len() {
+        return Err(format!("{x} has no axis {axis}"));
+    }
+    Ok((sizes[..axis].iter().product(), sizes[axis..].iter().product()))
+}
+
+fn layer(
+    axis: usize,
+    epsilon: f32,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    gpu: &Target,
+) -> Result<Lowered, String> {
+    if !(2..=3).contains(&reads.len()) || ![1, 3].contains(&writes.len()) {
+        return Err(format!("{} operands and {} results", reads.len(), writes.len()));
+    }
+    let (rows, length) = rows_of(axis, &reads[0])?;
+    require_packed(&[&reads[0], &writes[0]], DataType::Float32, rows * length)?;
+    require_packed(&reads[1..].iter().collect::<Vec<_>>(), DataType::Float32, length)?;
+    require_packed(&writes[1..].iter().collect::<Vec<_>>(), DataType::Float32, rows)?;
+    let team = team_of(length);
+    let (biased, keeps) = (reads.len() == 3, writes.len() == 3);
+    let bias = Operand::Read(if biased { 2 } else { 1 });
+    // A shader has all of its bindings bound, even those that it does not use here.
+    let kept = |write| if keeps { (Operand::Write(write), 4) } else { (RESULT, 4 * length) };
+    let slabs = [(X, 4 * length), (RESULT, 4 * length), kept(1), kept(2)]
+        .map(|(operand, row_bytes)| Rows { operand, row_bytes });
+    let dispatch = |part: &Range<u64>| {
+        let own = part.end - part.start;
+        let groups = groups(own.div_ceil(WORKGROUP_SIZE / team), gpu);
+        let [x, y, mean, inverse] = slabs.map(|slab| slab.bound(part, rows));
+        Dispatch {
+            shader: &shaders::LAYER_NORMALIZATION_F32,
+            constants: Vec::new(),
+            bindings: vec![x, Bound::from(Operand::Read(1)), Bound::from(bias), y, mean, inverse],
+            parameters: [
+                team_words(groups, team, false).to_vec(),
+                vec![own as u32, length as u32, epsilon.to_bits(), u32::from(biased), u32::from(keeps)],
+            ]
+            .concat(),
+            groups,
+        }
+    };
+    let dispatches = parts(&slabs, rows, Beginning::Aligned, gpu).iter().map(dispatch).collect();
+    Ok(Lowered { dispatches, workspace_bytes: 0 })
+}
+
+fn layer_gradient(axis: usize, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
+    let [dy, x, scale, mean, inverse] = exactly(reads, "operands")?;
+    let (dx, parameters) = writes.split_first().ok_or("no results")?;
+    if ![0, 2].contains(&parameters.len()) {
+        return Err(format!("{} results", writes.len()));
+    }
+    let (rows, length) = rows_of(axis, x)?;
+    require_packed(&[dy, x, dx], DataType::Float32, rows * length)?;
+    require_packed(&[mean, inverse], DataType::Float32, rows)?;
+    require_packed(&[scale].into_iter().chain(parameters).collect::<Vec<_>>(), DataType::Float32, length)?;
+    let is_summed = !parameters.is_empty();
+    // A shader has all of its bindings bound, even those that it does not use here.
+    let (results, workspace) = if is_summed { ([0, 1, 2], Operand::Workspace) } else { ([0; 3], Operand::Counter) };
+    let operands = (0..5).map(Operand::Read).chain(results.map(Operand::Write)).chain([workspace, Operand::Counter]);
+    let chunks = [rows, length, reduction_block_rows(rows, length)];
+    Ok(layer_rows(&shaders::LAYER_GRADIENT_F32, chunks, [false, is_summed], bindings(operands), gpu))
+}
+
+/// The sums over rows that become dscale and dbias.
+pub(super) fn layer_sums(
+    (axis, block_rows): (usize, u64),
+    accumulate: bool,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    gpu: &Target,
+) -> Result<Lowered, String> {
+    let (own, before) = reads.split_at(reads.len().min(4));
+    let [dy, x, mean, inverse] = exactly(own, "operands")?;
+    let (rows, length) = rows_of(axis, x)?;
+    require_packed(&[dy, x], DataType::Float32, rows * length)?;
+    require_packed(&[mean, inverse], DataType::Float32, rows)?;
+    let tables: Vec<&TensorDesc> = before.iter().chain(writes).collect();
+    require_packed(&tables, DataType::Float64, 2 * length)?;
+    if before.len() != usize::from(accumulate) || writes.len() != 1 {
+        return Err(format!("{} operands and {} results", reads.len(), writes.len()));
+    }
+    let before = if accumulate { Operand::Read(4) } else { Operand::Write(0) };
+    let reads = [0, 1, 2, 3].map(Operand::Read);
+    let operands = reads.into_iter().chain([Operand::Write(0), Operand::Workspace, Operand::Counter, before]);
+    Ok(layer_rows(&shaders::LAYER_SUMS_F32, [rows, length, block_rows], [accumulate, true], bindings(operands), gpu))
+}
+
+/// The dispatch in which each workgroup has a chunk of rows: rows, their length and those of a chunk; whether there are sums to go on from, and sums at all.
+fn layer_rows(
+    shader: &'static Shader,
+    [rows, length, block_rows]: [u64; 3],
+    [accumulates, is_summed]: [bool; 2],
+    bindings: Vec<Bound>,
+    gpu: &Target,
+) -> Lowered {
+    let count = rows.div_ceil(block_rows);
+    let groups = groups(count, gpu);
+    let own = [count as u32, rows as u32, length as u32, block_rows as u32, accumulates.into(), is_summed.into()];
+    let parameters = team_words(groups, team_of(length), false).into_iter().chain(own).collect();
+    let dispatch = Dispatch { shader, constants: Vec::new(), bindings, parameters, groups };
+    let workspace_bytes = if is_summed { count * length * LAYER_SUM_BYTES } else { 0 };
+    Lowered { dispatches: vec![dispatch], workspace_bytes }
+}

@@ -1,0 +1,90 @@
+//! Pooling over windows, and its gradient: `kernels/pooling.slang`.
+
+use forebay_base::kernel::{PoolOp, Window};
+use forebay_base::{Kernel, TensorDesc};
+
+use super::shaders::POOLING;
+use super::spatial::{by_images, require_float32, Sliding, Spatial};
+use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
+
+/// Elements that a workgroup computes.
+const GROUP_ELEMENTS: u64 = 256;
+
+/// How a kernel of this family runs.
+pub(super) fn lower(
+    kernel: &Kernel,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    gpu: &Target,
+) -> Result<Lowered, Unsupported> {
+    let lowered = || {
+        require_float32(reads, writes)?;
+        let x = (&reads[0], Operand::Read(0));
+        match kernel {
+            Kernel::Pool { op, window } => {
+                Pooling::new(*op, window, &reads[0], &writes[0])?.lower([x, x], &writes[0], false, gpu)
+            }
+            Kernel::PoolGradient { op: PoolOp::Max, .. } if reads.len() < 2 => {
+                Err("the gradient of max pooling needs x".to_string())
+            }
+            Kernel::PoolGradient { op, window } => {
+                let dy = x;
+                let x = reads.get(1).map_or(dy, |x| (x, Operand::Read(1)));
+                Pooling::new(*op, window, &writes[0], &reads[0])?.lower([x, dy], &writes[0], true, gpu)
+            }
+            _ => Err("not a pooling".to_string()),
+        }
+    };
+    lowered().map_err(|reason| unsupported(kernel, reason))
+}
+
+/// A pooling: its sizes and its window.
+struct Pooling {
+    operation: u32,
+    input: Spatial,
+    output: Spatial,
+    sliding: Sliding,
+}
+
+impl Pooling {
+    fn new(op: PoolOp, window: &Window, input: &TensorDesc, output: &TensorDesc) -> Result<Pooling, String> {
+        let rank = input.sizes().len();
+        let (input, output) = (Spatial::of(input)?, Spatial::of(output)?);
+        let sliding = Sliding::of(window, rank, output.sizes)?;
+        if (input.images, input.channels) != (output.images, output.channels) {
+            return Err("images and channels of input and output differ".to_string());
+        }
+        Ok(Pooling { operation: op.opcode(), input, output, sliding })
+    }
+
+    /// How it runs with the operands that stand for x and dy.
+    fn lower(
+        &self,
+        [x, dy]: [(&TensorDesc, Operand); 2],
+        result: &TensorDesc,
+        gradient: bool,
+        gpu: &Target,
+    ) -> Result<Lowered, String> {
+        let Sliding { kernel, strides, dilations, pads, pads_end } = self.sliding;
+        let padded: [u32; 3] = std::array::from_fn(|d| self.input.sizes[d] + pads[d] + pads_end[d]);
+        let spatial = [Spatial::of(x.0)?, Spatial::of(dy.0)?, Spatial::of(result)?];
+        let image_elements = result.element_count() / result.sizes()[0];
+        let operands = [(x.1, x.0), (dy.1, dy.0), (Operand::Write(0), result)];
+        let dispatch = |images: u32| {
+            let elements = u64::from(images) * image_elements;
+            let groups = groups(elements.div_ceil(GROUP_ELEMENTS), gpu);
+            let mut parameters = vec![groups[0], self.input.channels, elements as u32];
+            let triples = [self.input.sizes, self.output.sizes, kernel, strides, dilations, pads, padded];
+            parameters.extend(triples.into_iter().flatten());
+            parameters.extend(spatial.iter().flat_map(Spatial::stride_words));
+            Dispatch {
+                shader: &POOLING,
+                constants: vec![self.operation, u32::from(gradient)],
+                bindings: [x.1, dy.1, Operand::Write(0)].map(Into::into).to_vec(),
+                parameters,
+                groups,
+            }
+        };
+        Ok(by_images(&operands, gpu, dispatch))
+    }
+}

@@ -1,0 +1,239 @@
+//! The compiled shaders: `cargo xtask kernels` makes them from the repository's `kernels/`.
+
+use std::fmt;
+
+/// A compiled shader.
+#[derive(PartialEq, Eq)]
+pub struct Shader {
+    /// Its name: that of its file.
+    pub name: &'static str,
+    /// SPIR-V, in little-endian words.
+    pub code: &'static [u8],
+    /// The same shader for operands with more bytes than a binding reaches; none where this is that.
+    pub by_address: Option<&'static Shader>,
+}
+
+impl fmt::Debug for Shader {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name)
+    }
+}
+
+impl Shader {
+    /// Whether what is bound of operands is their address.
+    pub fn is_by_address(&self) -> bool {
+        self.by_address.is_none()
+    }
+
+    /// Whether the shader computes with float64, which a device may lack.
+    pub fn needs_float64(&self) -> bool {
+        self.needs(FLOAT64)
+    }
+
+    /// Whether the shader reads and writes elements of 16 bits by themselves, which a device may lack.
+    pub fn needs_storage16(&self) -> bool {
+        self.needs(INT16)
+    }
+
+    /// Whether the subgroups of the shader multiply matrices together, which those of most devices do not.
+    pub fn needs_cooperative(&self) -> bool {
+        self.needs(COOPERATIVE_MATRIX)
+    }
+
+    fn needs(&self, capability: u32) -> bool {
+        // Capabilities come first, behind a header of five words; each is a word that says so, and its number.
+        let is_it = |words: &[u8]| (words[..4] == CAPABILITY).then(|| words[4..] == capability.to_le_bytes());
+        self.code.get(20..).unwrap_or_default().chunks_exact(8).map_while(is_it).any(|is_it| is_it)
+    }
+}
+
+/// The first word of OpCapability, and the numbers of some: Int16 is what shaders have that load elements of 16 bits.
+const CAPABILITY: [u8; 4] = [17, 0, 2, 0];
+const FLOAT64: u32 = 10;
+const INT16: u32 = 22;
+const COOPERATIVE_MATRIX: u32 = 6022;
+
+/// The shader in the file of a name.
+macro_rules! shader {
+    ($by_address:expr, $($name:literal),+) => {
+        Shader {
+            name: concat!($($name),+),
+            code: include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $($name),+, ".spv")),
+            by_address: $by_address,
+        }
+    };
+}
+
+/// Names a shader's constant and its files alike.
+macro_rules! shaders {
+    ($($constant:ident = $name:literal),* $(,)?) => {
+        $(
+            #[doc = concat!("`spirv/", $name, ".spv`.")]
+            pub(super) static $constant: Shader = shader!(Some(&shader!(None, $name, "_far")), $name);
+        )*
+        /// Every shader, each of which has a far one.
+        pub static ALL: &[&Shader] = &[$(&$constant),*];
+    };
+}
+
+shaders! {
+    // Elementwise, movement, optimizers.
+    ELEMENTWISE_UNARY = "elementwise_unary",
+    ELEMENTWISE_UNARY_GRADIENT = "elementwise_unary_gradient",
+    ELEMENTWISE_BINARY = "elementwise_binary",
+    ELEMENTWISE_CAST = "elementwise_cast",
+    ELEMENTWISE_CAST_WIDE = "elementwise_cast_wide",
+    ELEMENTWISE_SELECT = "elementwise_select",
+    ELEMENTWISE_FILL = "elementwise_fill",
+    ELEMENTWISE_DROPOUT = "elementwise_dropout",
+    ELEMENTWISE_DROPOUT_MASK = "elementwise_dropout_mask",
+    ELEMENTWISE_WIDE_UNARY = "elementwise_wide_unary",
+    ELEMENTWISE_WIDE_BINARY = "elementwise_wide_binary",
+    ELEMENTWISE_WIDE_COMPARISON = "elementwise_wide_comparison",
+    ELEMENTWISE_DOUBLE_UNARY = "elementwise_double_unary",
+    ELEMENTWISE_DOUBLE_BINARY = "elementwise_double_binary",
+    MOVEMENT_COPY = "movement_copy",
+    MOVEMENT_PAD = "movement_pad",
+    MOVEMENT_GATHER = "movement_gather",
+    MOVEMENT_GATHER_GRADIENT = "movement_gather_gradient",
+    OPTIMIZER_SGD = "optimizer_sgd",
+    OPTIMIZER_MOMENTUM = "optimizer_momentum",
+    OPTIMIZER_ADAM = "optimizer_adam",
+    // Products, convolutions, pooling.
+    CORRELATION_128X128 = "correlation_128x128",
+    CORRELATION_128X128_BF16 = "correlation_128x128_bf16",
+    CORRELATION_128X128_BF16_COOPERATIVE = "correlation_128x128_bf16_cooperative",
+    CORRELATION_128X128_F16 = "correlation_128x128_f16",
+    CORRELATION_128X128_F16_COOPERATIVE = "correlation_128x128_f16_cooperative",
+    CORRELATION_128X16 = "correlation_128x16",
+    CORRELATION_128X16_BF16 = "correlation_128x16_bf16",
+    CORRELATION_128X16_BF16_COOPERATIVE = "correlation_128x16_bf16_cooperative",
+    CORRELATION_128X16_F16 = "correlation_128x16_f16",
+    CORRELATION_128X16_F16_COOPERATIVE = "correlation_128x16_f16_cooperative",
+    CORRELATION_128X32 = "correlation_128x32",
+    CORRELATION_128X32_BF16 = "correlation_128x32_bf16",
+    CORRELATION_128X32_BF16_COOPERATIVE = "correlation_128x32_bf16_cooperative",
+    CORRELATION_128X32_F16 = "correlation_128x32_f16",
+    CORRELATION_128X32_F16_COOPERATIVE = "correlation_128x32_f16_cooperative",
+    CORRELATION_64X64 = "correlation_64x64",
+    CORRELATION_64X64_BF16 = "correlation_64x64_bf16",
+    CORRELATION_64X64_BF16_COOPERATIVE = "correlation_64x64_bf16_cooperative",
+    CORRELATION_64X64_F16 = "correlation_64x64_f16",
+    CORRELATION_64X64_F16_COOPERATIVE = "correlation_64x64_f16_cooperative",
+    CORRELATION_DIRECT = "correlation_direct",
+    CORRELATION_DIRECT_BF16 = "correlation_direct_bf16",
+    CORRELATION_DIRECT_F16 = "correlation_direct_f16",
+    LOCAL_RESPONSE = "local_response",
+    MATMUL_128X128 = "matmul_128x128",
+    MATMUL_128X128_BF16 = "matmul_128x128_bf16",
+    MATMUL_128X128_BF16_COOPERATIVE = "matmul_128x128_bf16_cooperative",
+    MATMUL_128X128_F16 = "matmul_128x128_f16",
+    MATMUL_128X128_F16_COOPERATIVE = "matmul_128x128_f16_cooperative",
+    MATMUL_32X32 = "matmul_32x32",
+    MATMUL_32X32_BF16 = "matmul_32x32_bf16",
+    MATMUL_32X32_F16 = "matmul_32x32_f16",
+    MATMUL_64X64 = "matmul_64x64",
+    MATMUL_64X64_BF16 = "matmul_64x64_bf16",
+    MATMUL_64X64_BF16_COOPERATIVE = "matmul_64x64_bf16_cooperative",
+    MATMUL_64X64_F16 = "matmul_64x64_f16",
+    MATMUL_64X64_F16_COOPERATIVE = "matmul_64x64_f16_cooperative",
+    POOLING = "pooling",
+    WEIGHT_GRADIENT_16X128 = "weight_gradient_16x128",
+    WEIGHT_GRADIENT_16X128_BF16 = "weight_gradient_16x128_bf16",
+    WEIGHT_GRADIENT_16X128_BF16_COOPERATIVE = "weight_gradient_16x128_bf16_cooperative",
+    WEIGHT_GRADIENT_16X128_F16 = "weight_gradient_16x128_f16",
+    WEIGHT_GRADIENT_16X128_F16_COOPERATIVE = "weight_gradient_16x128_f16_cooperative",
+    WEIGHT_GRADIENT_32X128 = "weight_gradient_32x128",
+    WEIGHT_GRADIENT_32X128_BF16 = "weight_gradient_32x128_bf16",
+    WEIGHT_GRADIENT_32X128_BF16_COOPERATIVE = "weight_gradient_32x128_bf16_cooperative",
+    WEIGHT_GRADIENT_32X128_F16 = "weight_gradient_32x128_f16",
+    WEIGHT_GRADIENT_32X128_F16_COOPERATIVE = "weight_gradient_32x128_f16_cooperative",
+    WEIGHT_GRADIENT_64X64 = "weight_gradient_64x64",
+    WEIGHT_GRADIENT_64X64_BF16 = "weight_gradient_64x64_bf16",
+    WEIGHT_GRADIENT_64X64_BF16_COOPERATIVE = "weight_gradient_64x64_bf16_cooperative",
+    WEIGHT_GRADIENT_64X64_F16 = "weight_gradient_64x64_f16",
+    WEIGHT_GRADIENT_64X64_F16_COOPERATIVE = "weight_gradient_64x64_f16_cooperative",
+    WEIGHT_GRADIENT_DIRECT = "weight_gradient_direct",
+    WEIGHT_GRADIENT_DIRECT_BF16 = "weight_gradient_direct_bf16",
+    WEIGHT_GRADIENT_DIRECT_F16 = "weight_gradient_direct_f16",
+    // Reductions, losses, normalizations, sums.
+    REDUCE_F32 = "reduce_f32",
+    REDUCE_F64 = "reduce_f64",
+    REDUCE_I32 = "reduce_i32",
+    REDUCE_U32 = "reduce_u32",
+    REDUCE_ROWS_F32 = "reduce_rows_f32",
+    SOFTMAX_F32 = "softmax_f32",
+    SOFTMAX_GRADIENT_F32 = "softmax_gradient_f32",
+    CROSS_ENTROPY_F32 = "cross_entropy_f32",
+    CROSS_ENTROPY_SUMS_F32 = "cross_entropy_sums_f32",
+    CROSS_ENTROPY_GRADIENT_F32 = "cross_entropy_gradient_f32",
+    CROSS_ENTROPY_GRADIENT_WITH_SUMS_F32 = "cross_entropy_gradient_with_sums_f32",
+    SQUARED_ERROR_GRADIENT_F32 = "squared_error_gradient_f32",
+    SQUARED_ERROR_GRADIENT_WITH_SUMS_F32 = "squared_error_gradient_with_sums_f32",
+    BATCH_NORMALIZATION_F32 = "batch_normalization_f32",
+    BATCH_TRAINING_F32 = "batch_training_f32",
+    BATCH_GRADIENT_F32 = "batch_gradient_f32",
+    BATCH_TRAINING_WIDE_F32 = "batch_training_wide_f32",
+    BATCH_GRADIENT_WIDE_F32 = "batch_gradient_wide_f32",
+    BATCH_GRADIENT_WITH_SUMS_F32 = "batch_gradient_with_sums_f32",
+    BATCH_NORMALIZATION_F64 = "batch_normalization_f64",
+    BATCH_TRAINING_F64 = "batch_training_f64",
+    BATCH_GRADIENT_F64 = "batch_gradient_f64",
+    BATCH_GRADIENT_WITH_SUMS_F64 = "batch_gradient_with_sums_f64",
+    RUNNING_STATISTICS_F32 = "running_statistics_f32",
+    RUNNING_STATISTICS_F64 = "running_statistics_f64",
+    LAYER_NORMALIZATION_F32 = "layer_normalization_f32",
+    LAYER_GRADIENT_F32 = "layer_gradient_f32",
+    LAYER_SUMS_F32 = "layer_sums_f32",
+    SUMS_STATISTICS_F32 = "sums_statistics_f32",
+    SUMS_GRADIENT_F32 = "sums_gradient_f32",
+    SUMS_CHANNELS_F32 = "sums_channels_f32",
+    REDUCE_CHANNELS_F32 = "reduce_channels_f32",
+    SUMS_ROWS_F32 = "sums_rows_f32",
+    SUMS_SQUARES_F32 = "sums_squares_f32",
+    MEAN_SQUARES_F32 = "mean_squares_f32",
+    SUMS_STATISTICS_F64 = "sums_statistics_f64",
+    SUMS_GRADIENT_F64 = "sums_gradient_f64",
+    SUMS_CHANNELS_F64 = "sums_channels_f64",
+    REDUCE_CHANNELS_F64 = "reduce_channels_f64",
+    FROM_SUMS_STATISTICS_F32 = "from_sums_statistics_f32",
+    FROM_SUMS_GRADIENT_F32 = "from_sums_gradient_f32",
+    FROM_SUMS_CHANNELS_F32 = "from_sums_channels_f32",
+    FROM_SUMS_MEAN_F32 = "from_sums_mean_f32",
+    FROM_SUMS_ROWS_F32 = "from_sums_rows_f32",
+    FROM_SUMS_LAYER_F32 = "from_sums_layer_f32",
+    FROM_SUMS_STATISTICS_F64 = "from_sums_statistics_f64",
+    FROM_SUMS_GRADIENT_F64 = "from_sums_gradient_f64",
+    FROM_SUMS_CHANNELS_F64 = "from_sums_channels_f64",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shaders_are_spirv_and_tell_what_they_need() {
+        for shader in ALL {
+            let by_address = shader.by_address.unwrap();
+            assert!(
+                by_address.is_by_address()
+                    && !shader.is_by_address()
+                    && by_address.name == format!("{}_far", shader.name)
+            );
+            for form in [shader, by_address] {
+                assert_eq!(form.code[..4], 0x0723_0203_u32.to_le_bytes(), "{}", form.name);
+                assert_eq!(form.needs_float64(), shader.needs_float64(), "{}", form.name);
+            }
+            assert!(!shader.name.ends_with("_f64") || shader.needs_float64(), "{}", shader.name);
+        }
+        assert!(SUMS_STATISTICS_F32.needs_float64());
+        let brain = &MATMUL_32X32_BF16;
+        assert!(brain.needs_storage16() && brain.by_address.is_some_and(Shader::needs_storage16));
+        for shader in ALL.iter().flat_map(|shader| [*shader, shader.by_address.unwrap()]) {
+            assert_eq!(shader.needs_cooperative(), shader.name.contains("_cooperative"), "{}", shader.name);
+        }
+        for shader in [&BATCH_NORMALIZATION_F32, &REDUCE_F32, &SOFTMAX_F32, &LAYER_GRADIENT_F32] {
+            assert!(!shader.needs_float64() && !shader.needs_storage16(), "{}", shader.name);
+        }
+    }
+}

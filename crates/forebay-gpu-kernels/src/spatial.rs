@@ -1,0 +1,165 @@
+//! Operands x\[n, c, ..] with one to three spatial dimensions, always as three.
+
+use std::ops::Range;
+
+use forebay_base::kernel::Window;
+use forebay_base::{DataType, TensorDesc};
+
+use super::operands::require_type;
+use super::parts::{parts, Beginning, Rows};
+use super::{Dispatch, Lowered, Operand, Target};
+
+/// No index, with whatever distances are added to it, reaches this: shaders calculate in 32 bits with a sign, and the double
+/// of this stands for nowhere.
+const REACH_MAX: u64 = 1 << 28;
+
+/// Elements that an image, or all weights, span at most: shaders calculate distances in 32 bits with a sign.
+pub(super) const SPAN_MAX: u64 = 1 << 31;
+
+/// Sizes and strides of a tensor x\[n, c, ..] in elements, the missing spatial dimensions in front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spatial {
+    pub images: u32,
+    pub channels: u32,
+    pub sizes: [u32; 3],
+    /// By image, by channel, by the three dimensions.
+    pub strides: [u32; 5],
+}
+
+impl Spatial {
+    /// # Errors
+    /// Where there are not one to three spatial dimensions, or an image is too large.
+    pub fn of(desc: &TensorDesc) -> Result<Spatial, String> {
+        let (sizes, strides) = (desc.sizes(), desc.effective_strides());
+        if !(3..=5).contains(&sizes.len()) {
+            return Err(format!("{desc} does not have one to three spatial dimensions"));
+        }
+        let reaches = sizes.iter().zip(&strides).skip(1).map(|(size, stride)| (size - 1) * stride);
+        let span = 1 + reaches.sum::<u64>();
+        if span > SPAN_MAX {
+            return Err(format!("an image of {desc} spans {span} elements, and shaders calculate with {SPAN_MAX}"));
+        }
+        let [plane, row, column] = three(&strides[2..], 0);
+        Ok(Spatial {
+            images: sizes[0] as u32,
+            channels: sizes[1] as u32,
+            sizes: three(&sizes[2..], 1),
+            strides: [strides[0] as u32, strides[1] as u32, plane, row, column],
+        })
+    }
+
+    /// Positions of a channel of an image.
+    pub fn positions(&self) -> u64 {
+        self.sizes.iter().map(|&size| u64::from(size)).product()
+    }
+
+    /// The words in which shaders read the strides.
+    pub fn stride_words(&self) -> impl Iterator<Item = u32> {
+        self.strides.into_iter()
+    }
+}
+
+/// A window over three dimensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sliding {
+    pub kernel: [u32; 3],
+    pub strides: [u32; 3],
+    pub dilations: [u32; 3],
+    pub pads: [u32; 3],
+    pub pads_end: [u32; 3],
+}
+
+impl Sliding {
+    /// The window over a tensor of `rank` dimensions, from which outputs with this many positions read.
+    ///
+    /// # Errors
+    /// Where its numbers do not fit the rank, or reach farther than shaders calculate.
+    pub fn of(window: &Window, rank: usize, outputs: [u32; 3]) -> Result<Sliding, String> {
+        let all = [&window.kernel, &window.strides, &window.dilations, &window.pads_begin, &window.pads_end];
+        if all.iter().any(|values| values.len() + 2 != rank) || window.strides.contains(&0) {
+            return Err(format!("the window {window:?} does not fit {rank} dimensions"));
+        }
+        let by_address = (0..rank - 2).any(|d| {
+            let output = u64::from(outputs[5 - rank + d]);
+            let device_address = |count: u64, step: u64| count.saturating_mul(step);
+            let terms = [
+                device_address(output, window.strides[d]),
+                device_address(window.kernel[d], window.dilations[d]),
+                window.pads_begin[d],
+                window.pads_end[d],
+            ];
+            terms.iter().fold(0, |sum: u64, &term| sum.saturating_add(term)) >= REACH_MAX
+        });
+        if by_address {
+            return Err(format!("the window {window:?} reaches {REACH_MAX} elements or more"));
+        }
+        Ok(Sliding {
+            kernel: three(&window.kernel, 1),
+            strides: three(&window.strides, 1),
+            dilations: three(&window.dilations, 1),
+            pads: three(&window.pads_begin, 0),
+            pads_end: three(&window.pads_end, 0),
+        })
+    }
+
+    pub fn taps(&self) -> u32 {
+        self.kernel.iter().product()
+    }
+}
+
+/// Spatial values as three, the missing ones in front.
+fn three(values: &[u64], filler: u32) -> [u32; 3] {
+    let mut three = [filler; 3];
+    for (target, &value) in three.iter_mut().rev().zip(values.iter().rev()) {
+        *target = value as u32;
+    }
+    three
+}
+
+/// What `dispatch` makes of a number of images: of as many at once as bindings hold of each operand, which are those that have
+/// images, or of all.
+pub(super) fn by_images(
+    operands: &[(Operand, &TensorDesc)],
+    gpu: &Target,
+    dispatch: impl Fn(u32) -> Dispatch,
+) -> Lowered {
+    let images = operands.first().map_or(1, |(_, desc)| desc.sizes()[0]);
+    let row_bytes = |desc: &TensorDesc| desc.effective_strides()[0] * desc.data_type().size_bytes();
+    // Between images that lie entangled, nothing is cut.
+    let entangled = images > 1 && operands.iter().any(|(_, desc)| desc.total_size_bytes() > images * row_bytes(desc));
+    let image_bytes = |desc| if images > 1 { row_bytes(desc) } else { desc.total_size_bytes() };
+    let rows: Vec<Rows> =
+        operands.iter().map(|&(operand, desc)| Rows { operand, row_bytes: image_bytes(desc) }).collect();
+    let parts =
+        if entangled { std::iter::once(0..images).collect() } else { parts(&rows, images, Beginning::Aligned, gpu) };
+    let part = |part: &Range<u64>| {
+        let mut dispatch = dispatch((part.end - part.start) as u32);
+        for binding in &mut dispatch.bindings {
+            if let Some(rows) = rows.iter().find(|rows| rows.operand == binding.operand) {
+                *binding = rows.bound(part, images);
+            }
+        }
+        dispatch
+    };
+    Lowered { dispatches: parts.iter().map(part).collect(), workspace_bytes: 0 }
+}
+
+/// Checks that all operands are float32.
+///
+/// # Errors
+/// Which is not.
+pub(super) fn require_float32(reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<(), String> {
+    require_type(&reads.iter().chain(writes).collect::<Vec<_>>(), DataType::Float32)
+}
+
+/// Checks that an operand is packed.
+///
+/// # Errors
+/// Where it is not.
+pub(super) fn check_packed(desc: &TensorDesc) -> Result<(), String> {
+    if desc.is_packed() {
+        Ok(())
+    } else {
+        Err(format!("{desc} must be packed"))
+    }
+}

@@ -1,0 +1,298 @@
+//! Windows: stretches of a step within which bytes certainly cross.
+
+use std::ops::Range;
+
+use super::gaps::{gaps, BlockGap};
+use super::overlap::{before, Cover, Overlap, Stall};
+use super::{CopyDirection, Position, Prices, Problem};
+
+/// A stretch of the step within which bytes certainly cross one way.
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    /// The position with the need.
+    pub peak: i64,
+    /// The position at the window's other end: before the peak where bytes leave, after it where they return.
+    pub other: i64,
+    /// What crosses at least, and what of that is on the disk meanwhile.
+    pub certain_bytes: f64,
+    pub disk_bytes: f64,
+    /// How long copies may move within the positions at both ends.
+    ends_ns: f64,
+    /// The time that is the window's own: the waits before positions are even, positions themselves odd, counted from the cut.
+    pub slots: Range<usize>,
+}
+
+impl Window {
+    pub fn direction(&self) -> CopyDirection {
+        if self.other < self.peak {
+            CopyDirection::Out
+        } else {
+            CopyDirection::Back
+        }
+    }
+
+    /// The positions between both ends.
+    fn inside(&self) -> Range<i64> {
+        match self.direction() {
+            CopyDirection::Out => self.other + 1..self.peak,
+            CopyDirection::Back => self.peak + 1..self.other,
+        }
+    }
+}
+
+/// What idles at a peak, and when it appeared or is due: the nearest position first.
+struct Profile {
+    /// By position at which some of it appeared or is due, as a distance from the peak: bytes, and for how long at most they
+    /// may move within that position.
+    entries: Vec<(i64, f64, f64)>,
+    /// Bytes that idle less the bytes that must be elsewhere: so much need not cross within any window.
+    room_bytes: f64,
+}
+
+/// By position of a step: the bytes of the gaps that it lies in. Sums of whole numbers, so their order is no matter.
+fn gap_bytes(gaps: &[BlockGap], count: i64) -> Vec<f64> {
+    // What begins and ends where, in this step and the next one.
+    let mut changes = vec![0.0; 2 * count as usize + 1];
+    for gap in gaps.iter().filter(|gap| gap.from + 1 < gap.to) {
+        changes[gap.from as usize + 1] += gap.bytes;
+        changes[gap.to as usize] -= gap.bytes;
+    }
+    let mut gap_bytes = vec![0.0; count as usize];
+    let mut sum = 0.0;
+    for (at, change) in changes[..2 * count as usize].iter().enumerate() {
+        sum += change;
+        gap_bytes[at % count as usize] += sum;
+    }
+    gap_bytes
+}
+
+/// The windows with the most of something, up to some slot: how much, and the last of them. Most slots have none.
+pub(super) type Best = (f64, Option<Box<Window>>);
+
+/// A problem, prepared for questions about windows.
+pub(super) struct Step<'a> {
+    pub problem: &'a Problem,
+    pub count: i64,
+    gaps: Vec<BlockGap>,
+    /// By position: the bytes of all gaps that it lies in.
+    gap_bytes: Vec<f64>,
+    /// For each position at which they do not fit, these gaps.
+    around: Vec<Vec<usize>>,
+    profiles: [Vec<Profile>; 2],
+    /// Least times before each position.
+    elapsed_ns: Vec<f64>,
+    /// How long positions leave workers idle, ascending.
+    pub idle_ns: Vec<f64>,
+    /// For copies one way alone.
+    overlaps: [Overlap; 2],
+    /// For both ways together.
+    pub both: Overlap,
+}
+
+impl<'a> Step<'a> {
+    pub fn new(problem: &'a Problem) -> Step<'a> {
+        let positions = &problem.positions;
+        let count = positions.len() as i64;
+        let gaps = gaps(&problem.blocks, count);
+        let gap_bytes = gap_bytes(&gaps, count);
+        let room_bytes = |position: &Position| problem.device_memory_bytes as f64 - position.set_bytes as f64;
+        let is_short = |&at: &usize| gap_bytes[at] > room_bytes(&positions[at]);
+        // Those of two steps, since gaps go on into the next one.
+        let short: Vec<usize> = (0..positions.len()).filter(is_short).collect();
+        let short: Vec<i64> =
+            [0, count].iter().flat_map(|step| short.iter().map(move |&at| at as i64 + step)).collect();
+        let mut around = vec![Vec::new(); positions.len()];
+        for (index, gap) in gaps.iter().enumerate() {
+            let first = short.partition_point(|&at| at <= gap.from);
+            for &position in short[first..].iter().take_while(|&&at| at < gap.to) {
+                around[position.rem_euclid(count) as usize].push(index);
+            }
+        }
+        let mut elapsed_ns = vec![0.0];
+        for (before, position) in positions.iter().enumerate() {
+            elapsed_ns.push(elapsed_ns[before] + position.duration_ns);
+        }
+        let overlap = |price: fn(&Prices) -> f64| {
+            let cover = |&(duration_ns, prices): &(f64, Prices)| Cover { duration_ns, price: price(&prices) };
+            let covers = |position: &Position| position.covers.iter().map(cover).collect::<Vec<_>>();
+            Overlap::new(&positions.iter().map(covers).collect::<Vec<_>>())
+        };
+        let overlaps = [overlap(|prices| prices.out), overlap(|prices| prices.back)];
+        let both = overlap(|prices| prices.both);
+        let mut idle_ns: Vec<f64> = positions.iter().map(|position| position.idle_ns).collect();
+        idle_ns.sort_by(f64::total_cmp);
+        let profiles = Default::default();
+        let mut step = Step { problem, count, gaps, gap_bytes, around, profiles, elapsed_ns, idle_ns, overlaps, both };
+        step.profiles = [CopyDirection::Out, CopyDirection::Back]
+            .map(|direction| (0..count).map(|peak| step.profile(peak, direction)).collect());
+        step
+    }
+
+    /// The gaps around a position at which not all of them fit, in the step in which that stands at `peak`.
+    pub fn around(&self, peak: i64) -> impl Iterator<Item = BlockGap> + '_ {
+        let index = peak.rem_euclid(self.count) as usize;
+        self.around[index].iter().map(move |&gap| self.gaps[gap].around(peak, self.count))
+    }
+
+    fn profile(&self, peak: i64, direction: CopyDirection) -> Profile {
+        let position = &self.problem.positions[peak as usize];
+        let room_bytes = self.problem.device_memory_bytes as f64 - position.set_bytes as f64;
+        if self.gap_bytes[peak as usize] <= room_bytes {
+            return Profile { entries: Vec::new(), room_bytes };
+        }
+        let duration_ns = |at: i64| self.problem.positions[at.rem_euclid(self.count) as usize].duration_ns;
+        let crossing = |gap: BlockGap| match direction {
+            CopyDirection::Out => {
+                let at = gap.written?;
+                // What no one wrote appears at any time before it is touched.
+                let done_ns = gap.writer.map_or(0.0, |writer| writer.done_ns);
+                Some((at - peak, gap.bytes, duration_ns(at) - done_ns))
+            }
+            CopyDirection::Back => Some((gap.to - peak, gap.bytes, duration_ns(gap.to) - gap.due_ns)),
+        };
+        let mut entries: Vec<(i64, f64, f64)> = self.around(peak).filter_map(crossing).collect();
+        entries.sort_by_key(|entry| entry.0.abs());
+        entries.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            if same {
+                *kept = (kept.0, kept.1 + next.1, kept.2.max(next.2));
+            }
+            same
+        });
+        Profile { entries, room_bytes }
+    }
+
+    /// The windows at a peak, from the shortest on, that lie in the step that begins at `cut`.
+    fn windows(&self, cut: i64, peak: i64, direction: CopyDirection) -> impl Iterator<Item = Window> + '_ {
+        let index = peak.rem_euclid(self.count) as usize;
+        let profile = &self.profiles[direction as usize][index];
+        let position = &self.problem.positions[index];
+        // What happens within a position lies in time that is also the position's own.
+        let several = |at: i64, end_ns: f64| {
+            i64::from(end_ns > 0.0 || self.problem.positions[at.rem_euclid(self.count) as usize].several)
+        };
+        let mut crossed_bytes = 0.0;
+        let windows = profile.entries.iter().map(move |&(distance, bytes, end_ns)| {
+            crossed_bytes += bytes;
+            let (other, certain_bytes) = (peak + distance, crossed_bytes - profile.room_bytes);
+            let (slots, peak_ns) = match direction {
+                CopyDirection::Out => (
+                    2 * (other + 1 - cut) - several(other, end_ns)..2 * (peak - cut) + 1 + several(peak, 0.0),
+                    position.duration_ns - position.due_ns,
+                ),
+                CopyDirection::Back => (
+                    2 * (peak - cut) + 2 - several(peak, 0.0)..2 * (other - cut) + 1 + several(other, end_ns),
+                    position.duration_ns - position.done_ns,
+                ),
+            };
+            (slots, other, certain_bytes, end_ns + peak_ns)
+        });
+        let last = 2 * self.count;
+        let inside = windows.take_while(move |(slots, ..)| slots.start >= 0 && slots.end <= last);
+        let host_bytes = self.problem.host_memory_bytes as f64;
+        inside.filter(|(_, _, certain_bytes, _)| *certain_bytes > 0.0).map(
+            move |(slots, other, certain_bytes, ends_ns)| Window {
+                peak,
+                other,
+                certain_bytes,
+                disk_bytes: certain_bytes - host_bytes,
+                ends_ns,
+                slots: slots.start as usize..slots.end as usize,
+            },
+        )
+    }
+
+    /// The stall that is certain within a window, and the nanoseconds of it that a byte less would spare at most, or a
+    /// nanosecond less of copies.
+    pub fn stall(&self, window: &Window) -> (f64, f64, f64) {
+        let (direction, inside) = (window.direction(), window.inside());
+        let link_ns = self.problem.all.of(direction).ns(window.certain_bytes);
+        let Stall { ns, per_ns } = self.overlaps[direction as usize].stall(inside.clone(), window.ends_ns, link_ns);
+        let by_link = (ns, per_ns * link_ns / window.certain_bytes, per_ns);
+        if window.disk_bytes <= 0.0 {
+            return by_link;
+        }
+        let disk_ns = self.problem.disk.of(direction).ns(window.disk_bytes);
+        let hidden_ns = before(&self.elapsed_ns, inside.end) - before(&self.elapsed_ns, inside.start);
+        let by_disk = (disk_ns - hidden_ns - window.ends_ns, disk_ns / window.disk_bytes, 1.0);
+        if by_disk.0 > by_link.0 {
+            by_disk
+        } else {
+            by_link
+        }
+    }
+
+    /// How many windows there are at most.
+    pub fn entry_count(&self) -> usize {
+        self.profiles.iter().flatten().map(|profile| profile.entries.len()).sum()
+    }
+
+    /// What copies cost one way that move for some time within the whole step.
+    pub fn whole_stall(&self, direction: CopyDirection, link_ns: f64) -> Stall {
+        self.overlaps[direction as usize].stall(0..self.count, 0.0, link_ns)
+    }
+
+    /// For each slot of the step that begins at `cut`: windows from `start` on that end before it, share no slot, and are
+    /// worth the most together.
+    pub fn best(
+        &self,
+        cut: i64,
+        start: i64,
+        directions: &[CopyDirection],
+        worth: impl Fn(&Window) -> f64,
+    ) -> Vec<Best> {
+        let first = 2 * start as usize;
+        let mut best: Vec<Best> = vec![(0.0, None); 2 * self.count as usize + 1];
+        let enter = |best: &mut Vec<Best>, peak: i64, direction: CopyDirection| {
+            if !directions.contains(&direction) {
+                return;
+            }
+            for window in self.windows(cut, peak, direction) {
+                if window.slots.start < first {
+                    break;
+                }
+                let sum = best[window.slots.start].0 + worth(&window);
+                let end = window.slots.end;
+                if sum > best[end].0 {
+                    best[end] = (sum, Some(Box::new(window)));
+                }
+            }
+        };
+        let carry = |best: &mut Vec<Best>, slot: usize| {
+            if best[slot - 1].0 > best[slot].0 {
+                best[slot] = (best[slot - 1].0, None);
+            }
+        };
+        for index in start..self.count {
+            let wait = 2 * index as usize;
+            if wait > first {
+                carry(&mut best, wait);
+            }
+            enter(&mut best, cut + index, CopyDirection::Out);
+            carry(&mut best, wait + 1);
+            if !self.problem.positions[((cut + index) % self.count) as usize].several {
+                // Windows behind it begin with the next wait, and nothing ends in between any more.
+                carry(&mut best, wait + 2);
+            }
+            enter(&mut best, cut + index, CopyDirection::Back);
+        }
+        carry(&mut best, 2 * self.count as usize);
+        best
+    }
+}
+
+/// The windows that [`Step::best`] found up to a slot.
+pub(super) fn chosen(best: &[Best], start: i64, end: usize) -> Vec<Window> {
+    let mut chosen = Vec::new();
+    let mut at = end;
+    while at > 2 * start as usize {
+        match &best[at].1 {
+            Some(window) => {
+                chosen.push(Window::clone(window));
+                at = window.slots.start;
+            }
+            None => at -= 1,
+        }
+    }
+    chosen
+}

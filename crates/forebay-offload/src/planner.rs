@@ -1,0 +1,373 @@
+//! Plans a step: what is recomputed, and how long kernels wait.
+//!
+//! Launches given, one sweep says which bytes move when and how long kernels wait at the least ([`crate::layout`]); so the
+//! search is one over launches. It starts with the candidates for recomputation that save most in themselves, and goes on with
+//! those that relieve what is waited for: a byte's way out is worth time only where the link is busy from its write to the next
+//! wait for bytes to leave, its way back only where it is busy from the last wait for bytes to return. What saves more than it
+//! takes is added, what saves less is taken away, as many at once as helps. Where an SSD has to take part, all this is asked for
+//! each strategy of using it ([`Strategy`]).
+
+use std::collections::BTreeSet;
+
+use crate::emit::emit;
+use crate::layout::sweep::{Price, Strategy};
+use crate::layout::Layout;
+use crate::lru::demand_lru;
+use crate::recompute::{Candidate, Recomputation};
+use crate::reuse_gaps::Needs;
+use crate::schedule::{MemorySpace, Schedule};
+use crate::timeline::Timeline;
+use crate::workload::{SwapError, Workload};
+
+/// A step has at most about this many slots next to one for each kernel, and at least the lower number.
+const MOST_SLOTS: u64 = 4096;
+const FEWEST_SLOTS: u64 = 512;
+/// A slot's traffic should be that small a part of the device's memory.
+const DEVICE_PARTS: u64 = 512;
+/// Shares of the candidates for recomputation that are tried at first, in sixteenths; the best ones come first.
+const FRACTIONS: [usize; 9] = [1, 2, 4, 6, 8, 10, 12, 14, 16];
+/// Then numbers of candidates near the best fraction are tried, first at a distance of this fraction (one part in this many) of all.
+const FINER_PARTS: [usize; 3] = [32, 64, 128];
+/// Then all candidates but every k-th, in launch order.
+const STRIDES: [usize; 6] = [2, 3, 4, 6, 8, 12];
+/// How many kernels in a row are run again for one tensor at most.
+const CHAINS: [usize; 2] = [4, 8];
+/// Launches are compared with slots that are this many times as long.
+const COARSE: u64 = 4;
+/// A change of the launches is meant to save a fraction (one part in this many) of what is waited for: the first number at the start, the other at the end.
+const FIRST_PART: f64 = 2.0;
+const LAST_PART: f64 = 128.0;
+/// Attempts to change launches, where each is a sweep over a few hundred kernels; of more, there are fewer.
+const MOST_CHANGES: usize = 96;
+/// For how many strategies launches are changed: the best ones.
+const MOST_IMPROVED: usize = 2;
+/// Where the SSD takes part, there are fewer, by this factor.
+const SPILLING: usize = 2;
+/// What did not help counts for so much less at the next attempt.
+const DOUBT: f64 = 0.7;
+/// Shares of waits that are given from the start of a sweep.
+const GIVEN: [f64; 6] = [0.95, 0.9, 0.8, 0.98, 0.7, 0.5];
+
+/// How far planning has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Attempts so far.
+    pub round: usize,
+    /// How long the attempt's step takes.
+    pub step_ns: u64,
+    /// Whether it is a schedule, or still more than the device holds.
+    pub found: bool,
+}
+
+/// Plans a workload.
+///
+/// # Errors
+/// A kernel that does not fit the device; a workload for which no waits were found that suffice.
+pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<Schedule, SwapError> {
+    workload.validate()?;
+    let mut search = Search { workload, longest_ns: longest_slot_ns(workload), rounds: 0, progress };
+    let candidates = search.candidates();
+    let planned = search.schedule(&candidates);
+    // Where links are so slow that much of the time is waiting, paging on demand may be as good.
+    let is_slow = planned.as_ref().is_none_or(|planned| planned.step_ns > workload.ideal_ns() / 8 * 9);
+    let paged = if is_slow { demand_lru(workload).ok() } else { None };
+    planned.into_iter().chain(paged).min_by_key(|schedule| schedule.step_ns).ok_or_else(|| SwapError::NoSchedule {
+        reason: "longer waits did not suffice; give more --device-memory".to_owned(),
+    })
+}
+
+/// Launches of steps that seem to be among the shortest where each launch is one slot.
+pub(crate) fn launches_in_whole_slots(workload: &Workload) -> Vec<Launches> {
+    let mut search = Search { workload, longest_ns: u64::MAX, rounds: 0, progress: &mut |_| () };
+    search.candidates().into_iter().map(|candidate| candidate.launches).collect()
+}
+
+/// For each launch, whether more is live than the device holds.
+pub(crate) fn pressed(workload: &Workload, launches: &Launches) -> Vec<bool> {
+    let (kernels, durations_ns) = kernels(workload, launches);
+    let timeline = Timeline::new(&durations_ns, &vec![0; kernels.len()], u64::MAX);
+    let needs = Needs::new(workload, &kernels, &timeline);
+    let layout = Layout::new(workload, &kernels, &timeline, &needs);
+    timeline.runs.iter().map(|run| layout.excess[run.start] > 0).collect()
+}
+
+/// What launches run, and for how long.
+fn kernels(workload: &Workload, launches: &Launches) -> (Vec<usize>, Vec<u64>) {
+    launches.iter().map(|launch| (launch.0, workload.kernels[launch.0].duration_ns)).unzip()
+}
+
+/// How long a slot may be.
+pub(crate) fn longest_slot_ns(workload: &Workload) -> u64 {
+    let part = u128::from(workload.machine.device_memory_bytes / DEVICE_PARTS) * 1_000_000_000;
+    let part_ns = (part / u128::from(workload.machine.link_bytes_per_s)) as u64;
+    let ideal_ns = workload.ideal_ns();
+    part_ns.clamp(ideal_ns / MOST_SLOTS, ideal_ns / FEWEST_SLOTS).max(1)
+}
+
+/// What a sweep came to.
+struct Swept {
+    step_ns: u64,
+    /// How long each launch waits.
+    waits_ns: Vec<u64>,
+    /// For each kernel, what the way out after its first run is worth, and the way back before it.
+    out: Vec<Price>,
+    back: Vec<Price>,
+    schedule: Option<Schedule>,
+}
+
+/// Candidates for recomputation, and those of them that are chosen.
+struct Fraction<'r> {
+    strategy: Strategy,
+    recomputation: &'r Recomputation<'r>,
+    pool: Vec<Candidate>,
+    chosen: BTreeSet<usize>,
+    /// What they come to.
+    swept: Swept,
+}
+
+impl Fraction<'_> {
+    /// The same with other candidates.
+    fn candidate(&self, chosen: &BTreeSet<usize>) -> LaunchCandidate {
+        LaunchCandidate { strategy: self.strategy, launches: launches_of(self.recomputation, &self.pool, chosen) }
+    }
+}
+
+/// Each launch's kernel, and whether it is a recomputation.
+pub(crate) type Launches = Vec<(usize, bool)>;
+
+/// What a sweep starts from.
+#[derive(Clone, PartialEq)]
+struct LaunchCandidate {
+    strategy: Strategy,
+    launches: Launches,
+}
+
+struct Search<'a> {
+    workload: &'a Workload,
+    /// How long a slot may be.
+    longest_ns: u64,
+    rounds: usize,
+    progress: &'a mut dyn FnMut(Progress),
+}
+
+impl Search<'_> {
+    /// What seems to have the shortest steps: for each strategy and length of chains the best share of the candidates that are
+    /// most worthwhile in themselves, and what becomes of the best one.
+    fn candidates(&mut self) -> Vec<LaunchCandidate> {
+        let launches: Launches = (0..self.workload.kernels.len()).map(|kernel| (kernel, false)).collect();
+        let plain = LaunchCandidate { strategy: Strategy::HostFirst, launches };
+        let Some(swept) = self.compare(&plain) else { return vec![plain] };
+        if swept.waits_ns.iter().all(|wait_ns| *wait_ns == 0) {
+            return vec![plain];
+        }
+        let pressed = pressed(self.workload, &plain.launches);
+        let (strategies, places) = if self.workload.spills() {
+            (&Strategy::ALL[..], &[MemorySpace::Host, MemorySpace::Ssd][..])
+        } else {
+            (&Strategy::ALL[..1], &[MemorySpace::Host][..])
+        };
+        let steps = CHAINS.map(|chain| {
+            let prepared = |place: &MemorySpace| Recomputation::new(self.workload, &pressed, chain, *place);
+            places.iter().map(prepared).collect::<Vec<_>>()
+        });
+        let mut fractions: Vec<Fraction<'_>> = Vec::new();
+        for by_place in &steps {
+            // Longer chains are tried in the best strategy alone.
+            let best = fractions.first().map(|fraction| fraction.strategy);
+            for &strategy in strategies.iter().filter(|strategy| best.is_none_or(|best| best == **strategy)) {
+                fractions.extend(self.best_fraction(&by_place[usize::from(strategy.prefers_ssd())], strategy));
+            }
+            fractions.sort_by_key(|fraction| fraction.swept.step_ns);
+        }
+        let mut candidates: Vec<LaunchCandidate> =
+            fractions.iter().map(|fraction| fraction.candidate(&fraction.chosen)).collect();
+        let mut improved: Vec<Strategy> = Vec::new();
+        for fraction in fractions {
+            if improved.len() < MOST_IMPROVED && !improved.contains(&fraction.strategy) {
+                improved.push(fraction.strategy);
+                candidates.push(self.improved(fraction));
+            }
+        }
+        candidates.dedup();
+        candidates
+    }
+
+    /// The best share of the candidates that are most worthwhile in themselves, or all but every k-th in launch order: what is kept
+    /// then is where chains of recomputations start from.
+    fn best_fraction<'r>(&mut self, recomputation: &'r Recomputation<'r>, strategy: Strategy) -> Option<Fraction<'r>> {
+        let pool = recomputation.pool();
+        let worth = recomputation.candidates().len();
+        let mut best: Option<(Swept, BTreeSet<usize>)> = None;
+        let mut asked = BTreeSet::new();
+        let mut ask = |chosen: BTreeSet<usize>, best: &mut Option<(Swept, BTreeSet<usize>)>| {
+            if !asked.insert(chosen.clone()) {
+                return;
+            }
+            let launches = launches_of(recomputation, &pool, &chosen);
+            let found = self.compare(&LaunchCandidate { strategy, launches });
+            let is_better = |found: &Swept| best.as_ref().is_none_or(|(best, _)| found.step_ns < best.step_ns);
+            if let Some(found) = found.filter(is_better) {
+                *best = Some((found, chosen));
+            }
+        };
+        ask(BTreeSet::new(), &mut best);
+        FRACTIONS.iter().for_each(|fraction| ask((0..(worth * fraction).div_ceil(16)).collect(), &mut best));
+        for parts in FINER_PARTS {
+            let (step, count) = (worth / parts, best.as_ref().map_or(0, |(_, chosen)| chosen.len()));
+            ask((0..count.saturating_sub(step)).collect(), &mut best);
+            ask((0..(count + step).min(worth)).collect(), &mut best);
+        }
+        let mut in_time: Vec<usize> = (0..worth).collect();
+        in_time.sort_by_key(|index| (pool[*index].to, *index));
+        for stride in STRIDES {
+            let others = in_time.iter().enumerate().filter(|(place, _)| (place + 1) % stride > 0);
+            ask(others.map(|(_, index)| *index).collect(), &mut best);
+        }
+        let (swept, chosen) = best?;
+        Some(Fraction { strategy, recomputation, pool, swept, chosen })
+    }
+
+    /// Adds and takes away candidates for as long as it helps.
+    fn improved(&mut self, mut fraction: Fraction<'_>) -> LaunchCandidate {
+        let mut part = FIRST_PART;
+        let mut trust = vec![1.0; fraction.pool.len()];
+        let mut changes = 0;
+        let effort = MOST_CHANGES / if self.workload.spills() { SPILLING } else { 1 };
+        let most = (effort * 1024 / self.workload.kernels.len().max(512)).max(8);
+        while changes < most {
+            let (added, removed) = proposed(&fraction, &trust, part);
+            let mut attempts = vec![(added.clone(), removed.clone()), (added, Vec::new()), (Vec::new(), removed)];
+            attempts.retain(|(added, removed)| added.len() + removed.len() > 0);
+            attempts.dedup();
+            if attempts.is_empty() {
+                break;
+            }
+            let mut is_better = false;
+            for (added, removed) in attempts {
+                let mut changed = fraction.chosen.clone();
+                changed.extend(&added);
+                removed.iter().for_each(|index| {
+                    changed.remove(index);
+                });
+                changes += 1;
+                let attempt = self.compare(&fraction.candidate(&changed));
+                if let Some(attempt) = attempt.filter(|attempt| attempt.step_ns < fraction.swept.step_ns) {
+                    (fraction.swept, fraction.chosen, is_better) = (attempt, changed, true);
+                    break;
+                }
+                added.iter().chain(&removed).for_each(|index| trust[*index] *= DOUBT);
+            }
+            if !is_better {
+                part = (part * 2.0).min(LAST_PART);
+            }
+        }
+        fraction.candidate(&fraction.chosen)
+    }
+
+    /// How long the step takes, roughly.
+    fn compare(&mut self, candidate: &LaunchCandidate) -> Option<Swept> {
+        self.sweep(candidate, &vec![0; candidate.launches.len()], self.longest_ns.saturating_mul(COARSE), false)
+    }
+
+    /// A schedule of the candidate that is best with short slots. Waits that a sweep found are given to the next one from its
+    /// start, a bit less of them, so that they are there for all that can use them.
+    fn schedule(&mut self, candidates: &[LaunchCandidate]) -> Option<Schedule> {
+        let mut best: Option<(Swept, &LaunchCandidate)> = None;
+        for candidate in candidates {
+            let found = self.sweep(candidate, &vec![0; candidate.launches.len()], self.longest_ns, true);
+            let is_better = |found: &Swept| best.as_ref().is_none_or(|(best, _)| found.step_ns < best.step_ns);
+            if let Some(found) = found.filter(is_better) {
+                best = Some((found, candidate));
+            }
+        }
+        let (mut best, candidate) = best?;
+        if best.waits_ns.iter().any(|wait_ns| *wait_ns > 0) {
+            // The longer the waits, the longer their slots.
+            let times = (best.step_ns / self.workload.ideal_ns().max(1)).max(1);
+            for given in GIVEN {
+                let waits_ns: Vec<u64> = best.waits_ns.iter().map(|wait_ns| (*wait_ns as f64 * given) as u64).collect();
+                let found = self.sweep(candidate, &waits_ns, self.longest_ns.saturating_mul(times), true);
+                best = found.filter(|found| found.step_ns < best.step_ns).unwrap_or(best);
+            }
+        }
+        best.schedule
+    }
+
+    fn sweep(
+        &mut self,
+        LaunchCandidate { strategy, launches }: &LaunchCandidate,
+        waits_ns: &[u64],
+        longest_ns: u64,
+        emits: bool,
+    ) -> Option<Swept> {
+        let (kernels, durations_ns) = kernels(self.workload, launches);
+        let timeline = Timeline::with_gates(&durations_ns, waits_ns, longest_ns);
+        let needs = Needs::new(self.workload, &kernels, &timeline);
+        let mut layout = Layout::new(self.workload, &kernels, &timeline, &needs);
+        let relief = layout.sweep(*strategy);
+        let step_ns = timeline.step_ns + relief.added_ns.iter().sum::<u64>();
+        self.rounds += 1;
+        (self.progress)(Progress { round: self.rounds, step_ns, found: relief.fits });
+        if !relief.fits {
+            return None;
+        }
+        let timeline = timeline.widened(&relief.added_ns);
+        let (mut waits_ns, mut free) = (Vec::new(), 0);
+        for run in &timeline.runs {
+            waits_ns.push((free..run.start).map(|slot| timeline.slots[slot].duration_ns).sum());
+            free = run.end;
+        }
+        let first_runs = |of: Vec<Price>| {
+            let first = launches.iter().zip(of).filter(|(launch, _)| !launch.1);
+            first.map(|(_, price)| price).collect()
+        };
+        let schedule = emits.then(|| emit(self.workload, launches, &timeline, &needs, &layout));
+        let (out, back) = (first_runs(relief.out), first_runs(relief.back));
+        Some(Swept { step_ns, waits_ns, out, back, schedule })
+    }
+}
+
+fn launches_of(recomputation: &Recomputation<'_>, pool: &[Candidate], chosen: &BTreeSet<usize>) -> Launches {
+    let chosen: Vec<Candidate> = chosen.iter().map(|index| pool[*index]).collect();
+    recomputation.launches(&chosen)
+}
+
+/// Candidates that should be added, and that should be taken away.
+fn proposed(fraction: &Fraction<'_>, trust: &[f64], part: f64) -> (Vec<usize>, Vec<usize>) {
+    let Fraction { pool, chosen, swept, .. } = fraction;
+    // What crossings are worth that cost at least so much.
+    let saved_ns = |index: usize, least: Price| {
+        let candidate = &pool[index];
+        let crossings = u8::from(swept.out[candidate.maker] >= least) + u8::from(swept.back[candidate.to] >= least);
+        f64::from(crossings) * candidate.crossing_ns
+    };
+    let mut added: Vec<(f64, usize)> = Vec::new();
+    let mut removed: Vec<(f64, usize)> = Vec::new();
+    for index in 0..pool.len() {
+        let is_chosen = chosen.contains(&index);
+        let least = if is_chosen { Price::Busy } else { Price::Waits };
+        let worth = saved_ns(index, least) / pool[index].spent_ns.max(1.0);
+        match is_chosen {
+            false if worth * trust[index] > 1.0 => added.push((-worth * trust[index], index)),
+            true if worth < trust[index] => removed.push((worth / trust[index], index)),
+            _ => {}
+        }
+    }
+    let wait_ns = swept.waits_ns.iter().sum::<u64>() as f64 / part;
+    let some = |mut of: Vec<(f64, usize)>, gain_ns: &dyn Fn(usize) -> f64| {
+        of.sort_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
+        let mut left_ns = wait_ns;
+        let mut some = Vec::new();
+        for (_, index) in of {
+            some.push(index);
+            left_ns -= gain_ns(index);
+            if left_ns <= 0.0 {
+                break;
+            }
+        }
+        some
+    };
+    let added = some(added, &|index| saved_ns(index, Price::Waits) - pool[index].spent_ns);
+    let removed = some(removed, &|index| pool[index].spent_ns - saved_ns(index, Price::Busy));
+    (added, removed)
+}

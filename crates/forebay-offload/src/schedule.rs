@@ -1,0 +1,111 @@
+//! A schedule as plain data: what runs when, what moves when, and what is dropped when, for one step that repeats for ever.
+//!
+//! Times are whole nanoseconds from the start of the step. The step starts with `resident` in the memories, and ends in the
+//! same state; a transfer that crosses the boundary is written as two. Every piece is a range of bytes of a tensor:
+//! tensors may move in parts, but a kernel needs all bytes of what it touches.
+
+use serde::{Deserialize, Serialize};
+
+/// A memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemorySpace {
+    /// Where kernels run.
+    Device,
+    /// The host.
+    Host,
+    /// The disk.
+    Ssd,
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// Away from the device.
+    Out,
+    /// To the device.
+    In,
+}
+
+/// Bytes of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Piece {
+    /// The tensor's number.
+    pub tensor: usize,
+    /// Where the bytes start in it.
+    pub offset_bytes: u64,
+    /// How many they are.
+    pub size_bytes: u64,
+}
+
+/// A kernel that runs: from `start_ns` for its duration (at least one nanosecond).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// The kernel's number in the workload.
+    pub kernel: usize,
+    /// When it starts.
+    pub start_ns: u64,
+    /// Whether it runs once more, for contents that were dropped.
+    pub recomputation: bool,
+}
+
+/// A copy of a piece between the device and another memory; what it leaves stays there until it is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transfer {
+    /// Which bytes.
+    #[serde(flatten)]
+    pub piece: Piece,
+    /// Which way.
+    pub direction: Direction,
+    /// The memory at the other end: the host or the SSD.
+    pub place: MemorySpace,
+    /// When it starts; its target is taken from here on.
+    pub start_ns: u64,
+    /// When the last byte has arrived.
+    pub end_ns: u64,
+}
+
+/// A piece that leaves a memory, without a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drop {
+    /// Which bytes.
+    #[serde(flatten)]
+    pub piece: Piece,
+    /// The memory.
+    pub place: MemorySpace,
+    /// When. What ends at the same time ends before it, what starts at the same time starts after it.
+    pub at_ns: u64,
+}
+
+/// A piece that is in a memory when the step starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Resident {
+    /// Which bytes.
+    #[serde(flatten)]
+    pub piece: Piece,
+    /// The memory.
+    pub place: MemorySpace,
+}
+
+/// One step that repeats for ever.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Schedule {
+    /// How long it takes from one start to the next.
+    pub step_ns: u64,
+    /// What is where when it starts, and again when it ends.
+    pub resident: Vec<Resident>,
+    /// Kernels, in the order in which they run.
+    pub launches: Vec<Launch>,
+    /// Copies, by start.
+    pub transfers: Vec<Transfer>,
+    /// Ends of stays, by time.
+    pub drops: Vec<Drop>,
+}
+
+impl std::fmt::Display for Piece {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let end_bytes = self.offset_bytes.saturating_add(self.size_bytes);
+        write!(f, "tensor {}, bytes {}..{end_bytes}", self.tensor, self.offset_bytes)
+    }
+}

@@ -1,0 +1,69 @@
+//! What links carry.
+
+use crate::schedule::{Direction, MemorySpace, Schedule, Transfer};
+use crate::verify::ROUNDING_NS;
+use crate::workload::Machine;
+
+/// Which transfers a limit is about.
+type Selects = fn(&Transfer) -> bool;
+
+/// Checks every limit. The error has the time at which too much has been carried.
+pub fn check(machine: &Machine, schedule: &Schedule) -> Result<(), (u64, String)> {
+    let limits: [(&str, u64, Selects); 4] = [
+        ("the link out", machine.link_bytes_per_s, |t| t.direction == Direction::Out),
+        ("the link in", machine.link_bytes_per_s, |t| t.direction == Direction::In),
+        ("writing the SSD", machine.ssd_write_bytes_per_s, |t| {
+            t.direction == Direction::Out && t.place == MemorySpace::Ssd
+        }),
+        ("reading the SSD", machine.ssd_read_bytes_per_s, |t| {
+            t.direction == Direction::In && t.place == MemorySpace::Ssd
+        }),
+    ];
+    for (name, bytes_per_s, selects) in limits {
+        let load = Load::new(schedule.transfers.iter().filter(|transfer| selects(transfer)));
+        let bytes_per_ns = bytes_per_s as f64 / 1e9;
+        let (at_ns, surplus_bytes) = load.worst_surplus(bytes_per_ns);
+        // A byte more, for the sums' own rounding.
+        if surplus_bytes > bytes_per_ns * ROUNDING_NS as f64 + 1.0 {
+            let reason = format!("{name} carries {surplus_bytes:.0} bytes more than {bytes_per_s} bytes/s allow");
+            return Err((at_ns, reason));
+        }
+    }
+    Ok(())
+}
+
+/// How the rate of some transfers changes over time.
+pub struct Load {
+    /// Time, and the change of the rate in bytes per nanosecond.
+    changes: Vec<(u64, f64)>,
+}
+
+impl Load {
+    /// The load of transfers that each go at one rate from their start to their end.
+    pub fn new<'a>(transfers: impl Iterator<Item = &'a Transfer>) -> Load {
+        let mut changes = Vec::new();
+        for transfer in transfers {
+            let rate = transfer.piece.size_bytes as f64 / (transfer.end_ns - transfer.start_ns) as f64;
+            changes.push((transfer.start_ns, rate));
+            changes.push((transfer.end_ns, -rate));
+        }
+        changes.sort_by(|left, right| left.0.cmp(&right.0).then(left.1.total_cmp(&right.1)));
+        Load { changes }
+    }
+
+    /// By how many bytes any window of time carries more than a rate allows, and where that window ends.
+    pub fn worst_surplus(&self, bytes_per_ns: f64) -> (u64, f64) {
+        let (mut rate, mut last_ns, mut surplus) = (0.0f64, 0, 0.0f64);
+        let (mut worst, mut worst_ns) = (0.0, 0);
+        for (at_ns, change) in &self.changes {
+            // The surplus of the best window that ends here: a window that has none is better left out.
+            surplus = (surplus + (rate - bytes_per_ns) * (at_ns - last_ns) as f64).max(0.0);
+            if surplus > worst {
+                (worst, worst_ns) = (surplus, *at_ns);
+            }
+            rate += change;
+            last_ns = *at_ns;
+        }
+        (worst_ns, worst)
+    }
+}

@@ -1,0 +1,178 @@
+//! What a memory holds, byte range by byte range.
+
+use std::collections::BTreeMap;
+
+use crate::schedule::Piece;
+
+/// Which step wrote something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum When {
+    /// The step before the one that runs.
+    LastStep,
+    /// The one that runs.
+    ThisStep,
+}
+
+/// Which contents bytes have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    /// What nothing in the step wrote: constants, and inputs that appear where they are first needed.
+    Input,
+    /// What a kernel wrote.
+    Written {
+        /// The kernel.
+        kernel: usize,
+        /// In which step.
+        when: When,
+    },
+}
+
+/// Ranges of a tensor with their contents; None while they are being written.
+type Ranges = BTreeMap<u64, (u64, Option<Version>)>;
+
+/// Everything that a memory holds, by tensor: start, end and contents of each range, neighbours merged.
+pub type Contents = Vec<Vec<(u64, u64, Option<Version>)>>;
+
+/// A memory.
+pub struct Memory {
+    /// What messages call it.
+    pub name: &'static str,
+    /// Bytes in use.
+    pub used_bytes: u64,
+    capacity_bytes: u64,
+    tensors: Vec<Ranges>,
+}
+
+impl Memory {
+    /// An empty memory.
+    pub fn new(name: &'static str, capacity_bytes: u64, tensors: usize) -> Memory {
+        Memory { name, used_bytes: 0, capacity_bytes, tensors: vec![Ranges::new(); tensors] }
+    }
+
+    /// Takes bytes without a name.
+    pub fn grow(&mut self, bytes: u64) -> Result<(), String> {
+        self.used_bytes = self.used_bytes.saturating_add(bytes);
+        if self.used_bytes > self.capacity_bytes {
+            return Err(format!("{} holds {} bytes, but has {}", self.name, self.used_bytes, self.capacity_bytes));
+        }
+        Ok(())
+    }
+
+    /// Takes room for a piece that is not there yet.
+    pub fn take(&mut self, piece: &Piece, version: Option<Version>) -> Result<(), String> {
+        let end = piece.offset_bytes + piece.size_bytes;
+        let ranges = &mut self.tensors[piece.tensor];
+        let overlaps = ranges.range(..end).next_back().is_some_and(|(_, (to, _))| *to > piece.offset_bytes);
+        if overlaps {
+            return Err(format!("{piece} is on {} already", self.name));
+        }
+        if piece.size_bytes > 0 {
+            ranges.insert(piece.offset_bytes, (end, version));
+        }
+        self.grow(piece.size_bytes)
+    }
+
+    /// Whether nothing of the tensor is here.
+    pub fn holds_nothing(&self, tensor: usize) -> bool {
+        self.tensors[tensor].is_empty()
+    }
+
+    /// Frees whatever is here of a tensor.
+    pub fn release_all(&mut self, tensor: usize) {
+        let ranges = std::mem::take(&mut self.tensors[tensor]);
+        self.used_bytes -= ranges.iter().map(|(from, (to, _))| to - from).sum::<u64>();
+    }
+
+    /// Frees a piece, all of which must be here.
+    pub fn release(&mut self, piece: &Piece) -> Result<(), String> {
+        self.read(piece)?;
+        self.cut(piece.tensor, piece.offset_bytes);
+        self.cut(piece.tensor, piece.offset_bytes + piece.size_bytes);
+        let ranges = &mut self.tensors[piece.tensor];
+        let gone: Vec<u64> =
+            ranges.range(piece.offset_bytes..piece.offset_bytes + piece.size_bytes).map(|(from, _)| *from).collect();
+        gone.iter().for_each(|from| {
+            ranges.remove(from);
+        });
+        self.used_bytes -= piece.size_bytes;
+        Ok(())
+    }
+
+    /// The contents of a piece, all of which must be here.
+    pub fn read(&self, piece: &Piece) -> Result<Vec<(u64, u64, Option<Version>)>, String> {
+        let (mut at, end) = (piece.offset_bytes, piece.offset_bytes + piece.size_bytes);
+        let mut found: Vec<(u64, u64, Option<Version>)> = Vec::new();
+        let ranges = &self.tensors[piece.tensor];
+        while at < end {
+            let Some((_, (to, version))) = ranges.range(..=at).next_back().filter(|(_, (to, _))| *to > at) else {
+                return Err(format!("{piece} is not all on {}", self.name));
+            };
+            let to = end.min(*to);
+            match found.last_mut() {
+                Some(last) if last.2 == *version => last.1 = to,
+                _ => found.push((at, to, *version)),
+            }
+            at = to;
+        }
+        Ok(found)
+    }
+
+    /// Gives a piece that is here its contents.
+    pub fn write(&mut self, piece: &Piece, version: Option<Version>) {
+        self.cut(piece.tensor, piece.offset_bytes);
+        self.cut(piece.tensor, piece.offset_bytes + piece.size_bytes);
+        let end = piece.offset_bytes + piece.size_bytes;
+        self.tensors[piece.tensor].range_mut(piece.offset_bytes..end).for_each(|(_, (_, held))| *held = version);
+    }
+
+    /// Makes a range that crosses `at` two.
+    fn cut(&mut self, tensor: usize, at: u64) {
+        let ranges = &mut self.tensors[tensor];
+        if let Some((_, (to, version))) = ranges.range_mut(..at).next_back().filter(|(_, (to, _))| *to > at) {
+            let right = (*to, *version);
+            *to = at;
+            ranges.insert(at, right);
+        }
+    }
+
+    /// Everything held, with versions as a step that starts `steps` later names them.
+    pub fn contents(&self, steps: u8) -> Contents {
+        let named = |version: Version| match version {
+            Version::Written { kernel, .. } if steps > 0 => Version::Written { kernel, when: When::LastStep },
+            other => other,
+        };
+        let tensor = |ranges: &Ranges| {
+            let mut merged: Vec<(u64, u64, Option<Version>)> = Vec::new();
+            for (from, (to, version)) in ranges {
+                let version = version.map(named);
+                match merged.last_mut() {
+                    Some(last) if last.1 == *from && last.2 == version => last.1 = *to,
+                    _ => merged.push((*from, *to, version)),
+                }
+            }
+            merged
+        };
+        self.tensors.iter().map(tensor).collect()
+    }
+
+    /// Another step starts.
+    pub fn shift(&mut self) {
+        for (_, (_, version)) in self.tensors.iter_mut().flatten() {
+            if let Some(Version::Written { when, .. }) = version {
+                *when = When::LastStep;
+            }
+        }
+    }
+}
+
+/// In what the states of the device, the host and the SSD differ.
+pub fn difference(before: &[Contents], after: &[Contents]) -> Option<String> {
+    for (name, (before, after)) in ["the device", "the host", "the SSD"].iter().zip(before.iter().zip(after)) {
+        for (tensor, (before, after)) in before.iter().zip(after).enumerate() {
+            if before != after {
+                return Some(format!("{name} holds other bytes of tensor {tensor}: {before:?}, then {after:?}"));
+            }
+        }
+    }
+    None
+}

@@ -1,0 +1,241 @@
+//! A step as the joint planner sees it: kernels in order, the tensors that they touch, and the machine.
+//!
+//! Nothing here knows where kernels come from: a trace, a profile of our own plans, a random test.
+
+use std::fmt;
+
+use crate::schedule::MemorySpace;
+
+/// A block of bytes that kernels touch as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its size.
+    pub size_bytes: u64,
+    /// Whether its contents survive from one step to the next; other tensors exist from the first kernel that touches them
+    /// to the last one.
+    pub persistent: bool,
+}
+
+/// A kernel of the step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// What it is called in messages.
+    pub name: String,
+    /// How long it takes.
+    pub duration_ns: u64,
+    /// Tensors whose contents it needs, ascending.
+    pub reads: Vec<usize>,
+    /// Tensors that it writes, ascending; one that it also reads is updated in place, of others no earlier contents are needed.
+    pub writes: Vec<usize>,
+    /// Memory that it needs next to its tensors while it runs.
+    pub workspace_bytes: u64,
+}
+
+impl Kernel {
+    /// Every tensor that it touches, ascending, each once.
+    pub fn touches(&self) -> Vec<usize> {
+        let mut touched = [self.reads.as_slice(), &self.writes].concat();
+        touched.sort_unstable();
+        touched.dedup();
+        touched
+    }
+
+    /// Whether it changes contents that it reads: such a kernel must not run twice.
+    pub fn updates_in_place(&self) -> bool {
+        self.writes.iter().any(|tensor| self.reads.contains(tensor))
+    }
+}
+
+/// Memories, and the links between them.
+///
+/// The link carries its rate in each direction at once. What goes to and from the SSD crosses the link too, and is limited
+/// further by the SSD's own rates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Memory of the device.
+    pub device_memory_bytes: u64,
+    /// Memory of the host.
+    pub host_memory_bytes: u64,
+    /// Rate of the link, each way.
+    pub link_bytes_per_s: u64,
+    /// Rate at which the SSD is read.
+    pub ssd_read_bytes_per_s: u64,
+    /// Rate at which the SSD is written.
+    pub ssd_write_bytes_per_s: u64,
+}
+
+/// One training step, repeated for ever, on a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// What kernels touch, by number.
+    pub tensors: Vec<Tensor>,
+    /// The step, in order.
+    pub kernels: Vec<Kernel>,
+    /// What it runs on.
+    pub machine: Machine,
+}
+
+impl Workload {
+    /// How long the step takes where everything fits.
+    pub fn ideal_ns(&self) -> u64 {
+        self.kernels.iter().map(|kernel| kernel.duration_ns).sum()
+    }
+
+    /// How long a byte takes out or back, on average, to the host or to the SSD.
+    pub fn crossing_ns_per_byte(&self, place: MemorySpace) -> f64 {
+        let machine = &self.machine;
+        let link = machine.link_bytes_per_s;
+        let ns = |ssd: u64| 1e9 / if place == MemorySpace::Ssd { link.min(ssd) } else { link } as f64;
+        (ns(machine.ssd_write_bytes_per_s) + ns(machine.ssd_read_bytes_per_s)) / 2.0
+    }
+
+    /// Whether device and host together do not hold all that is live at some time.
+    pub fn spills(&self) -> bool {
+        let machine = &self.machine;
+        live_peak_bytes(self) > machine.device_memory_bytes.saturating_add(machine.host_memory_bytes)
+    }
+
+    /// What a kernel needs on the device at once: its tensors and its workspace.
+    pub fn working_set_bytes(&self, kernel: &Kernel) -> u64 {
+        let sizes = kernel.touches().into_iter().map(|tensor| self.tensors[tensor].size_bytes);
+        sizes.fold(kernel.workspace_bytes, u64::saturating_add)
+    }
+
+    /// Checks that the numbers have a meaning, and that every kernel fits the device by itself.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn validate(&self) -> Result<(), SwapError> {
+        let rates = [
+            ("link_bytes_per_s", self.machine.link_bytes_per_s),
+            ("ssd_read_bytes_per_s", self.machine.ssd_read_bytes_per_s),
+            ("ssd_write_bytes_per_s", self.machine.ssd_write_bytes_per_s),
+        ];
+        if let Some((name, rate)) = rates.into_iter().find(|(_, rate)| !(1..=MOST_BYTES).contains(rate)) {
+            return Err(SwapError::Meaning { reason: format!("{name} is {rate}; it must be 1 to {MOST_BYTES}") });
+        }
+        let sizes = self.tensors.iter().map(|tensor| tensor.size_bytes);
+        let workspaces = self.kernels.iter().map(|kernel| kernel.workspace_bytes);
+        let total_bytes = sizes.chain(workspaces).fold(0u64, u64::saturating_add);
+        let total_ns = self.kernels.iter().fold(0u64, |sum, kernel| sum.saturating_add(kernel.duration_ns));
+        if total_bytes > MOST_BYTES || total_ns > MOST_BYTES {
+            let reason =
+                format!("sizes add up to {total_bytes} bytes and durations to {total_ns} ns; the most is {MOST_BYTES}");
+            return Err(SwapError::Meaning { reason });
+        }
+        for (index, kernel) in self.kernels.iter().enumerate() {
+            self.validate_kernel(index, kernel)?;
+        }
+        Ok(())
+    }
+
+    fn validate_kernel(&self, index: usize, kernel: &Kernel) -> Result<(), SwapError> {
+        let touched = kernel.reads.iter().chain(&kernel.writes);
+        if let Some(tensor) = touched.clone().find(|tensor| **tensor >= self.tensors.len()) {
+            let reason = format!(
+                "kernel {index} '{}' touches tensor {tensor}, but there are {}",
+                kernel.name,
+                self.tensors.len()
+            );
+            return Err(SwapError::Meaning { reason });
+        }
+        let needed_bytes = self.working_set_bytes(kernel);
+        if needed_bytes > self.machine.device_memory_bytes {
+            return Err(SwapError::DeviceMemory {
+                kernel: index,
+                name: kernel.name.clone(),
+                needed_bytes,
+                device_memory_bytes: self.machine.device_memory_bytes,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Sizes, rates and durations stay below this (about a petabyte, or eleven days), so that products and sums of them do not
+/// overflow.
+pub const MOST_BYTES: u64 = 1 << 50;
+
+/// Why a workload cannot be planned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SwapError {
+    /// A kernel does not fit the device, even alone.
+    DeviceMemory {
+        /// Its number.
+        kernel: usize,
+        /// Its name.
+        name: String,
+        /// What it needs at once.
+        needed_bytes: u64,
+        /// What there is.
+        device_memory_bytes: u64,
+    },
+    /// A number has no meaning.
+    Meaning {
+        /// Which, and why.
+        reason: String,
+    },
+    /// A line of a trace has no meaning.
+    Trace {
+        /// The line, counted from 1.
+        line: usize,
+        /// Why.
+        reason: String,
+    },
+    /// A schedule breaks a rule: a defect of this crate.
+    Fault {
+        /// The verifier's words.
+        reason: String,
+    },
+    /// No schedule was found within the limits.
+    NoSchedule {
+        /// Which limit, and where.
+        reason: String,
+    },
+}
+
+impl fmt::Display for SwapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SwapError::DeviceMemory { kernel, name, needed_bytes, device_memory_bytes } => write!(
+                f,
+                "kernel {kernel} '{name}' needs {needed_bytes} bytes on the device at once, but there are \
+                 {device_memory_bytes}; give at least --device-memory {needed_bytes}"
+            ),
+            SwapError::Meaning { reason } => f.write_str(reason),
+            SwapError::Trace { line, reason } => write!(f, "line {line}: {reason}"),
+            SwapError::Fault { reason } => write!(f, "the schedule breaks a rule (a defect of Forebay): {reason}"),
+            SwapError::NoSchedule { reason } => write!(f, "no schedule was found: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for SwapError {}
+
+/// The most bytes that are live at once: touched by a kernel, or needed after it.
+pub fn live_peak_bytes(workload: &Workload) -> u64 {
+    // Going backwards over two steps, a tensor is live while its next touch reads it.
+    let mut live = vec![false; workload.tensors.len()];
+    let mut peak_bytes = 0;
+    for round in 0..2 {
+        for (tensor, live) in live.iter_mut().enumerate() {
+            *live &= workload.tensors[tensor].persistent;
+        }
+        let mut bytes: u64 =
+            live.iter().zip(&workload.tensors).filter(|(live, _)| **live).map(|(_, tensor)| tensor.size_bytes).sum();
+        for kernel in workload.kernels.iter().rev() {
+            let touched = kernel.touches();
+            let absent =
+                touched.iter().filter(|tensor| !live[**tensor]).map(|tensor| workload.tensors[*tensor].size_bytes);
+            bytes += absent.sum::<u64>();
+            if round == 1 {
+                peak_bytes = peak_bytes.max(bytes + kernel.workspace_bytes);
+            }
+            for tensor in touched {
+                live[tensor] = kernel.reads.contains(&tensor);
+                bytes -= if live[tensor] { 0 } else { workload.tensors[tensor].size_bytes };
+            }
+        }
+    }
+    peak_bytes
+}

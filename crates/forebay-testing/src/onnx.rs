@@ -1,0 +1,59 @@
+//! Small ONNX models, written field by field.
+
+pub mod protobuf;
+
+use protobuf::{message, number};
+
+/// ONNX's number of the element type float32.
+pub const FLOAT: i64 = 1;
+/// ONNX's number of the element type float16.
+pub const FLOAT16: i64 = 10;
+/// ONNX's number of the element type bfloat16.
+pub const BFLOAT16: i64 = 16;
+
+fn text(field: u64, content: &str) -> Vec<u8> {
+    message(field, content.as_bytes())
+}
+
+/// A node with one output. An attribute is a number, or a list of them where it says so.
+pub fn node(operator: &str, inputs: &[&str], output: &str, attributes: &[(&str, &[i64], bool)]) -> Vec<u8> {
+    let mut fields: Vec<Vec<u8>> = inputs.iter().map(|input| text(1, input)).collect();
+    fields.push(text(2, output));
+    fields.push(text(4, operator));
+    for (name, values, is_list) in attributes {
+        let (field, kind) = if *is_list { (8, 7) } else { (3, 2) };
+        let values: Vec<u8> = values.iter().flat_map(|&value| number(field, value)).collect();
+        fields.push(message(5, &[text(1, name), values, number(20, kind)].concat()));
+    }
+    fields.concat()
+}
+
+/// An initializer of float32.
+pub fn floats(name: &str, shape: &[usize], values: &[f64]) -> Vec<u8> {
+    let mut fields: Vec<Vec<u8>> = shape.iter().map(|&size| number(1, size as i64)).collect();
+    let content: Vec<u8> = values.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();
+    fields.extend([number(2, FLOAT), text(8, name), message(9, &content)]);
+    fields.concat()
+}
+
+/// A model's input or output of float32.
+fn port((name, shape): (&str, &[usize])) -> Vec<u8> {
+    let sizes: Vec<u8> = shape.iter().flat_map(|&size| message(1, &number(1, size as i64))).collect();
+    let tensor = [number(1, FLOAT), message(2, &sizes)].concat();
+    [text(1, name), message(2, &message(1, &tensor))].concat()
+}
+
+/// A model with one input and one output.
+pub fn model(
+    nodes: &[Vec<u8>],
+    initializers: &[Vec<u8>],
+    input: (&str, &[usize]),
+    output: (&str, &[usize]),
+) -> Vec<u8> {
+    let mut graph: Vec<u8> = nodes.iter().flat_map(|node| message(1, node)).collect();
+    graph.extend(text(2, "a test"));
+    graph.extend(initializers.iter().flat_map(|initializer| message(5, initializer)));
+    graph.extend([message(11, &port(input)), message(12, &port(output))].concat());
+    let opset = number(2, 17);
+    [number(1, 8), message(7, &graph), message(8, &opset)].concat()
+}

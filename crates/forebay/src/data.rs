@@ -1,0 +1,21 @@
+//! Data sets as batches of tensors: `.npz` archives, NIfTI volumes, folders of images. More of it is in the crate `forebay-data`.
+//!
+//! ```
+//! use forebay::data::{open, LabelKind, Requirements, Sampler};
+//! use forebay::{Model, Trainer};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let model = Model::from_file("../../examples/digits/model.onnx")?;
+//! let mut trainer = Trainer::builder(&model).batch_size(50).build()?;
+//! let mut digits = open("../../examples/digits/digits.npz#0..1500", &trainer.data_requirements(0.0625)?)?;
+//! let mut sampler = Sampler::new(digits.sample_count(), 50, None);
+//! let batch = digits.batch(&sampler.batch(0))?;
+//! let report = trainer.step(batch.inputs, batch.labels)?;
+//! assert!(report.loss.is_finite());
+//! # Ok(())
+//! # }
+//! ```
+
+pub use forebay_data::{
+    npy, npz, open, Batch, DataError, DataSet, Digest, InputDescription, LabelKind, Requirements, Sampler,
+};

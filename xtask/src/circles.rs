@@ -1,0 +1,188 @@
+//! Circles of imports: in each folder of a crate, files import each other in an order.
+//!
+//! A file and the folder of its name are one room; the file may know what is in it, and what is in it may know the file. Between
+//! the rooms of a folder imports have an order: none reaches itself. [`KNOWN`] lists the circles that are still there. A new one
+//! is an error, and so is one in the list that is gone, so that the list only gets shorter.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::imports::{imports, Imports};
+use crate::source::SourceFile;
+
+/// The files of one circle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Known {
+    /// The crate.
+    name: &'static str,
+    /// The folder, from `src`; empty for `src` itself.
+    folder: &'static str,
+    /// The rooms in it that import each other.
+    rooms: &'static [&'static str],
+}
+
+/// Circles that are still there.
+const KNOWN: &[Known] = &[
+    Known {
+        name: "forebay-model",
+        folder: "",
+        rooms: &["autodiff", "graph", "infer", "lower", "operator", "operators"],
+    },
+    Known { name: "forebay-model", folder: "operators", rooms: &["decomposition", "evaluate"] },
+    Known { name: "forebay-plan", folder: "partition", rooms: &["cut", "product"] },
+    Known {
+        name: "forebay-runtime",
+        folder: "eager",
+        rooms: &[
+            "compiled",
+            "context",
+            "current",
+            "event",
+            "managed",
+            "operation",
+            "shared",
+            "slice",
+            "stream",
+            "tensor",
+            "transfer",
+        ],
+    },
+    Known { name: "forebay-runtime", folder: "eager/managed", rooms: &["buffer", "memory", "residency"] },
+    Known { name: "forebay-runtime", folder: "eager/managed", rooms: &["core", "release"] },
+];
+
+/// A circle as it was found.
+struct Circle {
+    folder: String,
+    rooms: Vec<String>,
+    /// Who imports whom, for people.
+    imports: Vec<String>,
+}
+
+/// What breaks the rule in these crates, one sentence each.
+pub fn violations<'a>(names: impl Iterator<Item = &'a str>, files: &[SourceFile]) -> Vec<String> {
+    names.flat_map(|name| judge(name, &circles(&imports(name, files)), KNOWN)).collect()
+}
+
+/// What is wrong with a crate's circles.
+fn judge(name: &str, circles: &[Circle], known: &[Known]) -> Vec<String> {
+    let is_known = |circle: &Circle, known: &Known| {
+        known.name == name && known.folder == circle.folder && known.rooms.iter().eq(circle.rooms.iter())
+    };
+    let new = circles.iter().filter(|circle| !known.iter().any(|known| is_known(circle, known)));
+    let mut violations: Vec<String> = new
+        .map(|circle| {
+            let at = [format!("crates/{name}/src"), circle.folder.clone()].join("/");
+            let (at, imports) = (at.trim_end_matches('/'), circle.imports.join("; "));
+            format!("{at}: files import each other in a circle: {imports}")
+        })
+        .collect();
+    let here = known.iter().filter(|known| known.name == name);
+    let gone = here.filter(|known| !circles.iter().any(|circle| is_known(circle, known)));
+    violations.extend(gone.map(|known| {
+        let rooms = known.rooms.join(", ");
+        format!(
+            "crates/{name}/src/{}: there is no circle of exactly {rooms}: correct KNOWN in xtask/src/circles.rs",
+            known.folder
+        )
+    }));
+    violations
+}
+
+/// The circles in every folder.
+fn circles(imports: &Imports) -> Vec<Circle> {
+    let folders: BTreeSet<&[String]> =
+        imports.keys().filter_map(|module| module.split_last()).map(|(_, folder)| folder).collect();
+    folders.into_iter().flat_map(|folder| circles_in(folder, imports)).collect()
+}
+
+fn circles_in(folder: &[String], imports: &Imports) -> Vec<Circle> {
+    let depth = folder.len();
+    let room = |module: &[String]| module.starts_with(folder).then(|| module.get(depth).cloned()).flatten();
+    let mut rooms: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut reasons: BTreeMap<(String, String), String> = BTreeMap::new();
+    for (from, others) in imports {
+        let Some(from_room) = room(from) else { continue };
+        let named = rooms.entry(from_room.clone()).or_default();
+        for other in others {
+            let Some(other_room) = room(other).filter(|other| *other != from_room) else { continue };
+            named.insert(other_room.clone());
+            let reason = || format!("{} imports {}", from[depth..].join("::"), other[depth..].join("::"));
+            reasons.entry((from_room.clone(), other_room)).or_insert_with(reason);
+        }
+    }
+    let reached: BTreeMap<&str, BTreeSet<&str>> =
+        rooms.keys().map(|room| (room.as_str(), reachable(&rooms, room))).collect();
+    let mut found: Vec<Circle> = Vec::new();
+    for (&room, reached_from) in &reached {
+        let is_seen = found.iter().any(|circle| circle.rooms.iter().any(|seen| seen == room));
+        if is_seen || !reached_from.contains(room) {
+            continue;
+        }
+        let comes_back = |other: &&str| reached.get(*other).is_some_and(|reached| reached.contains(room));
+        let members: Vec<String> = reached_from.iter().copied().filter(comes_back).map(str::to_owned).collect();
+        let within = |(from, to): &&(String, String)| members.contains(from) && members.contains(to);
+        let imports = reasons.iter().filter(|(pair, _)| within(pair)).map(|(_, reason)| reason.clone()).collect();
+        found.push(Circle { folder: folder.join("/"), rooms: members, imports });
+    }
+    found
+}
+
+/// Rooms that imports lead to from one room.
+fn reachable<'a>(rooms: &'a BTreeMap<String, BTreeSet<String>>, from: &'a str) -> BTreeSet<&'a str> {
+    let mut reached: BTreeSet<&str> = BTreeSet::new();
+    let mut next = vec![from];
+    while let Some(at) = next.pop() {
+        let Some(named) = rooms.get(at) else { continue };
+        next.extend(named.iter().map(String::as_str).filter(|other| reached.insert(other)));
+    }
+    reached
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(files: &[(&str, &str)], known: &[Known]) -> Vec<String> {
+        let file =
+            |&(path, text): &(&str, &str)| SourceFile { path: format!("crates/x/src/{path}"), text: text.to_owned() };
+        let files: Vec<SourceFile> = files.iter().map(file).collect();
+        judge("x", &circles(&imports("x", &files)), known)
+    }
+
+    #[test]
+    fn circles_are_found_and_orders_accepted() {
+        let circle = [
+            ("a.rs", "use crate::b;"),
+            ("b.rs", "use crate::c::X;"),
+            ("c/mod.rs", "mod deep;"),
+            ("c/deep.rs", "use crate::a;"),
+            ("d.rs", "use crate::a;"),
+        ];
+        let expected = "crates/x/src: files import each other in a circle: \
+                        a imports b; b imports c; c::deep imports a";
+        assert_eq!(found(&circle, &[]), [expected]);
+        assert!(found(&circle[1..], &[]).is_empty());
+    }
+
+    #[test]
+    fn files_of_a_folder_are_seen_but_not_the_file_of_the_folder() {
+        let files = [
+            ("a.rs", "mod b;\nmod c;\nuse b::B;\nuse c::C;"),
+            ("a/b.rs", "use super::Front;\nuse super::c::C;"),
+            ("a/c.rs", "use super::B;"),
+        ];
+        let violations = found(&files, &[]);
+        assert_eq!(violations, ["crates/x/src/a: files import each other in a circle: b imports c; c imports b"]);
+        assert!(found(&files[..2], &[]).is_empty());
+    }
+
+    #[test]
+    fn the_list_of_circles_gets_shorter_only() {
+        let files = [("a.rs", "use crate::b;"), ("b.rs", "use crate::a;"), ("c.rs", "use crate::a;")];
+        let known = |rooms: &'static [&'static str]| [Known { name: "x", folder: "", rooms }];
+        assert!(found(&files, &known(&["a", "b"])).is_empty());
+        assert!(found(&files, &known(&["a", "b", "c"])).len() == 2, "a circle that is not exactly as the list says");
+        let gone = found(&files[..1], &known(&["a", "b"]));
+        assert!(gone.len() == 1 && gone[0].contains("KNOWN"), "{gone:?}");
+    }
+}
