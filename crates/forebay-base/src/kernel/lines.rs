@@ -10,7 +10,7 @@ fn product(sizes: &[u64]) -> u64 {
     sizes.iter().product()
 }
 
-/// The fewest rows that hold a multiple of what a chunk holds, where each holds `of_row`.
+/// The fewest rows that hold a multiple of what a reduction block holds, where each holds `of_row`.
 pub(crate) fn whole(chunk: u64, of_row: u64) -> u64 {
     chunk / gcd(chunk, of_row).max(1)
 }
@@ -41,7 +41,7 @@ pub(crate) fn of_channels(sizes: &[u64], axis: usize) -> Option<u64> {
     matches!(axis, 0 | 2).then(|| of_chunk(reduction_block_of_channels(rows, places), axis))
 }
 
-/// Of a weight gradient, along the rows of dy\[n, k, ..]. A chunk never has more than one image.
+/// Of a weight gradient, along the rows of dy\[n, k, ..]. A reduction block never has more than one image.
 pub(crate) fn of_weights(sizes: &[u64]) -> u64 {
     let (rows, places) = rows_and_places(sizes);
     reduction_block(rows, places).rows
