@@ -1,5 +1,6 @@
 //! `cargo xtask kernels`: compiles the shaders in `kernels/` to the SPIR-V in `crates/forebay-gpu-kernels/spirv/`, which is
-//! committed so that building Forebay needs no shader compiler.
+//! committed so that building Forebay needs no shader compiler; and before that, the numbers of functions to
+//! `kernels/opcodes.slang`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,8 @@ use crate::command::{program, run};
 use crate::source;
 use crate::spirv;
 
+/// The source that has the numbers of functions.
+const OPCODES: &str = "opcodes.slang";
 /// What a line of a source begins with that names a shader: then come its name and its definitions.
 const MARK: &str = "// shader: ";
 /// Where compiled shaders are: in the crate that holds them as bytes.
@@ -53,6 +56,15 @@ pub fn kernels(arguments: &[String]) -> Result<(), String> {
         [argument] if argument == "--check" => true,
         _ => return Err(format!("kernels takes nothing or --check, not '{}'", arguments.join(" "))),
     };
+    let header = source::root().join("kernels").join(OPCODES);
+    let opcodes = forebay_base::kernel::opcodes::header();
+    match check {
+        true if std::fs::read_to_string(&header).ok().as_ref() != Some(&opcodes) => {
+            return Err(format!("kernels/{OPCODES} is not what the kernels' table gives (cargo xtask kernels)"));
+        }
+        true => {}
+        false => std::fs::write(&header, opcodes).map_err(|error| failed("write", &header, error))?,
+    }
     let jobs = jobs()?;
     let compiler = compiler()?;
     let built = scratch_folder().join("built");

@@ -12,6 +12,7 @@
 
 use std::fmt;
 
+use crate::kernel::facts::OperandRef;
 use crate::kernel::Kernel;
 use crate::region::{HeapId, MemoryId, Region};
 use crate::tensor::TensorDesc;
@@ -60,6 +61,22 @@ pub struct Launch {
     pub workspace: Option<Region>,
     /// Which launch of its program this is; names and nodes are found through it.
     pub label: u32,
+}
+
+impl Launch {
+    /// The descriptor of an operand.
+    pub fn desc(&self, operand: OperandRef) -> Option<&TensorDesc> {
+        let binding = match operand {
+            OperandRef::Read(index) => self.reads.get(index),
+            OperandRef::Write(index) => self.writes.get(index),
+        };
+        binding.map(|binding| &binding.desc)
+    }
+
+    /// Which operand that is read holds indices, and how many entries they choose from; none for kernels without indices.
+    pub fn index_limit(&self) -> Option<(usize, u64)> {
+        self.kernel.index_limit(|operand| self.desc(operand))
+    }
 }
 
 /// One command.

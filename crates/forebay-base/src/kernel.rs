@@ -64,14 +64,19 @@
 //! on from what was there before goes on from rounded numbers, so its parts would not add up to the bits of the whole: no one
 //! cuts one of 16 bits.
 
+pub mod facts;
 mod hyperparameters;
-mod indices;
+mod kinds;
+mod lines;
+pub mod opcodes;
+pub mod samples;
 mod summing;
 
 use std::fmt;
 
+pub use facts::{Indices, KernelFacts};
 pub use hyperparameters::{AdamHyperparameters, SgdHyperparameters};
-pub use indices::Indices;
+pub use kinds::KernelKind;
 pub use summing::{
     reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows, sums_rows,
     ReductionBlock, Summing,
@@ -581,96 +586,10 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// The kernel's name in plans and traces.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Kernel::Unary(_) => "Unary",
-            Kernel::UnaryGradient(_) => "UnaryGradient",
-            Kernel::Binary { .. } => "Binary",
-            Kernel::Select => "Select",
-            Kernel::Cast => "Cast",
-            Kernel::Copy => "Copy",
-            Kernel::Slice { .. } => "Slice",
-            Kernel::SliceGradient { .. } => "SliceGradient",
-            Kernel::Pad { .. } => "Pad",
-            Kernel::Fill { .. } => "Fill",
-            Kernel::Reduce { .. } => "Reduce",
-            Kernel::Softmax { .. } => "Softmax",
-            Kernel::LogSoftmax { .. } => "LogSoftmax",
-            Kernel::SoftmaxGradient { .. } => "SoftmaxGradient",
-            Kernel::LogSoftmaxGradient { .. } => "LogSoftmaxGradient",
-            Kernel::SoftmaxCrossEntropy { .. } => "SoftmaxCrossEntropy",
-            Kernel::SoftmaxCrossEntropyGradient { .. } => "SoftmaxCrossEntropyGradient",
-            Kernel::MeanSquaredError => "MeanSquaredError",
-            Kernel::MeanSquaredErrorGradient => "MeanSquaredErrorGradient",
-            Kernel::MatMul { .. } => "MatMul",
-            Kernel::Convolution { .. } => "Convolution",
-            Kernel::ConvolutionDataGradient { .. } => "ConvolutionDataGradient",
-            Kernel::ConvolutionWeightGradient { .. } => "ConvolutionWeightGradient",
-            Kernel::Pool { .. } => "Pool",
-            Kernel::PoolGradient { .. } => "PoolGradient",
-            Kernel::BatchNormalization { .. } => "BatchNormalization",
-            Kernel::BatchNormalizationTraining { .. } => "BatchNormalizationTraining",
-            Kernel::BatchNormalizationGradient { .. } => "BatchNormalizationGradient",
-            Kernel::RunningStatistics { .. } => "RunningStatistics",
-            Kernel::LayerNormalization { .. } => "LayerNormalization",
-            Kernel::LayerNormalizationGradient { .. } => "LayerNormalizationGradient",
-            Kernel::LocalResponseNormalization { .. } => "LocalResponseNormalization",
-            Kernel::LocalResponseNormalizationGradient { .. } => "LocalResponseNormalizationGradient",
-            Kernel::Gather { .. } => "Gather",
-            Kernel::GatherGradient { .. } => "GatherGradient",
-            Kernel::Dropout { .. } => "Dropout",
-            Kernel::Sgd { .. } => "Sgd",
-            Kernel::Adam { .. } => "Adam",
-            Kernel::Sums { .. } => "Sums",
-            Kernel::FromSums { .. } => "FromSums",
-        }
-    }
-
     /// y = a b, with factors given as they are or transposed.
     pub const fn product(transpose_a: bool, transpose_b: bool) -> Kernel {
         let (activation, part) = (Activation::None, ProductPart::Whole);
         Kernel::MatMul { transpose_a, transpose_b, alpha: 1.0, beta: 0.0, activation, part }
-    }
-
-    /// Whether every device runs the kernel, of float32, in less workspace than it asks for, or in none, with the same bits: workspace
-    /// then only makes it faster.
-    pub fn runs_in_less_workspace(&self) -> bool {
-        matches!(self, Kernel::ConvolutionWeightGradient { .. })
-    }
-
-    /// The pairs (write, read) of bindings that may be the same region: the write then updates the read in place. For
-    /// elementwise kernels this needs packed operands of the same sizes and element size; planning checks that.
-    pub fn in_place(&self) -> &'static [(usize, usize)] {
-        match self {
-            Kernel::Unary(_) | Kernel::Cast | Kernel::Dropout { .. } => &[(0, 0)],
-            Kernel::UnaryGradient(_) => &[(0, 0), (0, 1)],
-            Kernel::Binary { .. } => &[(0, 0), (0, 1)],
-            Kernel::Select => &[(0, 1), (0, 2)],
-            Kernel::Softmax { .. } | Kernel::LogSoftmax { .. } => &[(0, 0)],
-            Kernel::SoftmaxGradient { .. } | Kernel::LogSoftmaxGradient { .. } => &[(0, 0), (0, 1)],
-            Kernel::SoftmaxCrossEntropyGradient { .. } => &[(0, 1)],
-            Kernel::MeanSquaredErrorGradient => &[(0, 1), (0, 2)],
-            // A summand of some columns has no place in all of them.
-            Kernel::MatMul { part: ProductPart::Columns { first: 0 }, .. } => &[],
-            Kernel::MatMul { .. } => &[(0, 2)],
-            Kernel::ConvolutionWeightGradient { .. } => &[(0, 2)],
-            Kernel::BatchNormalization { .. } | Kernel::BatchNormalizationTraining { .. } => &[(0, 0)],
-            Kernel::BatchNormalizationGradient { .. } => &[(0, 0), (0, 1)],
-            Kernel::LayerNormalization { .. } => &[(0, 0)],
-            Kernel::LayerNormalizationGradient { .. } => &[(0, 0), (0, 1)],
-            Kernel::RunningStatistics { .. } => &[(0, 0)],
-            Kernel::Sgd { .. } => &[(0, 0), (1, 2)],
-            Kernel::Adam { .. } => &[(0, 0), (1, 2), (2, 3)],
-            Kernel::Sums {
-                of: Summing::BatchStatistics | Summing::Channels | Summing::Rows { .. },
-                accumulate: true,
-            } => &[(0, 1)],
-            Kernel::Sums { of: Summing::BatchGradient { .. }, accumulate: true } => &[(0, 6)],
-            Kernel::Sums { of: Summing::CrossEntropy { .. } | Summing::SquaredError, accumulate: true } => &[(0, 2)],
-            Kernel::Sums { of: Summing::LayerGradient { .. }, accumulate: true } => &[(0, 4)],
-            _ => &[],
-        }
     }
 }
 

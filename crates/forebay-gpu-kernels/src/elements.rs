@@ -4,6 +4,7 @@
 //! operand. What is too large for one dispatch (a binding holds a limited number of bytes) is cut along the outermost dimension, or,
 //! where that gives too many parts, reached by its address.
 
+pub(super) use forebay_base::kernel::opcodes::ElementKind as Kind;
 use forebay_base::{DataType, TensorDesc};
 use half::{bf16, f16};
 
@@ -334,31 +335,6 @@ pub(super) fn divisor(number: u32) -> [u32; 3] {
     match shift.checked_sub(1) {
         Some(after) => [number, ((1u64 << (31 + shift)) / u64::from(number) + 1) as u32, after],
         None => [number, 0, 0],
-    }
-}
-
-/// What a shader takes a word for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// A real number.
-    Real,
-    /// A signed integer.
-    Signed,
-    /// An unsigned one.
-    Unsigned,
-    /// A boolean.
-    Boolean,
-}
-
-impl Kind {
-    /// What elements of a type are.
-    pub fn of(data_type: DataType) -> Kind {
-        match data_type {
-            DataType::Float64 | DataType::Float32 | DataType::Float16 | DataType::BFloat16 => Kind::Real,
-            DataType::Int64 | DataType::Int32 | DataType::Int16 | DataType::Int8 => Kind::Signed,
-            DataType::UInt64 | DataType::UInt32 | DataType::UInt16 | DataType::UInt8 => Kind::Unsigned,
-            DataType::Bool => Kind::Boolean,
-        }
     }
 }
 

@@ -19,34 +19,6 @@ const CHUNKS_MAX: u64 = 4096;
 /// Elements of an integer mean at most: quotients and rests of two of them stay in 32 bits.
 const INTEGER_MEAN_MAX: u64 = 1 << 30;
 
-/// What a reduction's shader does: must be the order of `reduce.slang`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
-    Sum,
-    Mean,
-    Max,
-    Min,
-    Product,
-    L1,
-    L2,
-    SumSquare,
-}
-
-impl From<ReduceOp> for Operation {
-    fn from(op: ReduceOp) -> Operation {
-        match op {
-            ReduceOp::Sum => Operation::Sum,
-            ReduceOp::Mean => Operation::Mean,
-            ReduceOp::Max => Operation::Max,
-            ReduceOp::Min => Operation::Min,
-            ReduceOp::Product => Operation::Product,
-            ReduceOp::L1 => Operation::L1,
-            ReduceOp::L2 => Operation::L2,
-            ReduceOp::SumSquare => Operation::SumSquare,
-        }
-    }
-}
-
 /// How a kernel of this family runs.
 pub(super) fn lower(
     kernel: &Kernel,
@@ -169,7 +141,7 @@ fn reduce(
     {
         return Err(format!("{op:?} of {} elements of {} needs wider integers", reduced.count(), x.data_type()));
     }
-    Ok(dispatch(shader, op.into(), &kept, &reduced, x.data_type(), gpu))
+    Ok(dispatch(shader, op, &kept, &reduced, x.data_type(), gpu))
 }
 
 /// Whether the reduced axes are all but the second, of which the sums are then those of channels.
@@ -183,7 +155,7 @@ fn are_positions(axes: &[usize], x: &TensorDesc) -> bool {
 
 fn dispatch(
     shader: &'static Shader,
-    operation: Operation,
+    op: ReduceOp,
     kept: &Dimensions,
     reduced: &Dimensions,
     data_type: DataType,
@@ -195,7 +167,8 @@ fn dispatch(
     let team = if depth <= INVOCATION_ELEMENTS { 1 } else { SMALL_TEAM };
     let count = (outputs * chunks).div_ceil(WORKGROUP_SIZE / team);
     let groups = groups(count, gpu);
-    let words = [operation as u64, count, outputs, depth, chunk, chunks, kept.0.len() as u64, reduced.0.len() as u64];
+    let words =
+        [u64::from(op.opcode()), count, outputs, depth, chunk, chunks, kept.0.len() as u64, reduced.0.len() as u64];
     let dimensions = kept.0.iter().chain(&reduced.0).flat_map(|&(size, stride)| [size, stride]);
     let parameters = words.into_iter().chain(dimensions).map(|word| word as u32);
     let interleaved = kept.inner_stride() < reduced.inner_stride();

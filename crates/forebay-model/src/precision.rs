@@ -15,21 +15,7 @@ pub(crate) fn widened(ty: &TensorType) -> TensorType {
     TensorType::new(data_type, &ty.shape)
 }
 
-/// Whether a kernel takes operands of 16-bit floating types: products and convolutions do, and what only moves elements.
+/// Whether a kernel takes operands of 16-bit floating types.
 pub(crate) fn takes_16_bit(kernel: &Kernel) -> bool {
-    matches!(
-        kernel,
-        Kernel::MatMul { .. }
-            | Kernel::Convolution { .. }
-            | Kernel::ConvolutionDataGradient { .. }
-            | Kernel::ConvolutionWeightGradient { .. }
-            | Kernel::Select
-            | Kernel::Cast
-            | Kernel::Copy
-            | Kernel::Fill { .. }
-            | Kernel::Slice { .. }
-            | Kernel::SliceGradient { .. }
-            | Kernel::Gather { .. }
-            | Kernel::Pad { .. }
-    )
+    kernel.facts().types.include_sixteen_bit()
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use forebay_base::kernel::facts::OperandRef;
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{ByteRange, Kernel, Tensor, TensorDesc};
 
@@ -76,6 +77,26 @@ pub struct ProgramLaunch {
     pub writes: Vec<Operand>,
     /// Temporary bytes that the device asks for ([`Program::set_workspace`]).
     pub workspace_bytes: u64,
+}
+
+impl ProgramLaunch {
+    /// An operand.
+    pub fn operand(&self, operand: OperandRef) -> Option<&Operand> {
+        match operand {
+            OperandRef::Read(index) => self.reads.get(index),
+            OperandRef::Write(index) => self.writes.get(index),
+        }
+    }
+
+    /// The descriptor of an operand.
+    pub fn desc(&self, operand: OperandRef) -> Option<&TensorDesc> {
+        self.operand(operand).map(|operand| &operand.desc)
+    }
+
+    /// Which operand that is read holds indices, and how many entries they choose from; none for kernels without indices.
+    pub fn index_limit(&self) -> Option<(usize, u64)> {
+        self.kernel.index_limit(|operand| self.desc(operand))
+    }
 }
 
 /// A graph's input or output, with the operand that holds it.

@@ -7,25 +7,31 @@
 //! of the update phase may do is checked by itself. The order of commands is [`forebay_sync::race`]'s, over two
 //! steps.
 
+mod extent;
+mod lines;
+mod parts;
+mod relaid;
+mod windows;
+
 use std::collections::BTreeMap;
 
-use forebay_base::{ByteRange, Command, Launch, MemoryId, Region, Space};
+use forebay_base::{Binding, ByteRange, Command, Launch, MemoryId, Region, Space};
 use forebay_model::program::{BufferId, Operand, Port, Program, ProgramLaunch, Role};
 
 use crate::backing_stores::DISK_ALIGNMENT_BYTES;
+use crate::divided::Partition;
 use crate::error::PlanError;
-use crate::partition::{partition, Partition};
 use crate::plan::{BackingLocation, MemoryKind, Plan};
 
-/// Checks a plan of `program` (as it was given to the planner).
+/// Checks a plan of `program` (as it was given to the planner). Where launches were cut, what runs are the parts that
+/// [`Partition`] says; they are judged as well.
 ///
 /// # Errors
 /// [`PlanError::Check`] names the first broken invariant.
-pub fn check(program: &Program, plan: &Plan) -> Result<(), PlanError> {
-    let partition = plan.cut_bytes.and_then(|limit_bytes| partition(program, limit_bytes));
-    let program = match &partition {
+pub fn check(program: &Program, partition: Option<&Partition>, plan: &Plan) -> Result<(), PlanError> {
+    let program = match partition {
         Some(partition) => {
-            covers(program, partition)?;
+            check_parts(program, partition)?;
             &partition.program
         }
         None => program,
@@ -39,37 +45,14 @@ pub fn check(program: &Program, plan: &Plan) -> Result<(), PlanError> {
     order(plan)
 }
 
-/// Whether the parts of each launch read what it reads and write what it writes: every element of each result once, or, where
-/// sums go on from part to part, all of them each time. That they compute the same is for the kernels' tests to say.
-fn covers(program: &Program, partition: &Partition) -> Result<(), PlanError> {
-    let mut parts: Vec<Vec<&ProgramLaunch>> = vec![Vec::new(); program.launches.len()];
-    for (&source, part) in partition.sources.iter().zip(&partition.program.launches) {
-        parts[source].push(part);
-    }
-    for (launch, parts) in program.launches.iter().zip(&parts) {
-        let wrong = |what: &str, operand: &Operand| {
-            let name = &program.buffer(operand.buffer).name;
-            broken(format!("the parts of '{}' do not {what} '{name}' as it does", launch.name))
-        };
-        for read in &launch.reads {
-            if !parts.iter().any(|part| part.reads.iter().any(|operand| operand.buffer == read.buffer)) {
-                return Err(wrong("read", read));
-            }
-        }
-        for write in &launch.writes {
-            let written = parts.iter().flat_map(|part| &part.writes).filter(|part| part.buffer == write.buffer);
-            let mut written: Vec<&Operand> = written.collect();
-            written.sort_by_key(|operand| operand.offset_bytes);
-            let repeated = written.iter().all(|operand| *operand == write);
-            let apart =
-                written.windows(2).all(|pair| !pair[0].desc.is_dense() || pair[0].range().end <= pair[1].range().start);
-            let elements: u64 = written.iter().map(|operand| operand.desc.element_count()).sum();
-            if written.is_empty() || !(repeated || (apart && elements == write.desc.element_count())) {
-                return Err(wrong("write", write));
-            }
-        }
-    }
-    Ok(())
+/// Whether a program with launches in parts computes what the program does, with the same bits: the parts of each launch compute
+/// every element of its results once, or, where sums go on from part to part, add each term once and in order; and each reads what
+/// that needs.
+///
+/// # Errors
+/// [`PlanError::Check`] names the first launch whose parts are not what it is.
+pub fn check_parts(program: &Program, partition: &Partition) -> Result<(), PlanError> {
+    parts::judge(program, partition).map_err(broken)
 }
 
 /// Whether every hazard is ordered, before the first step and in two steps in a row.
@@ -150,6 +133,17 @@ fn each_runs(program: &Program, plan: &Plan) -> Result<(), PlanError> {
         if let Command::Launch { launch, .. } = command {
             let run = runs.get_mut(launch.label as usize);
             *run.ok_or_else(|| broken(format!("{command} is no launch of the program")))? += 1;
+            let source = &program.launches[launch.label as usize];
+            let same = |bindings: &[Binding], operands: &[Operand]| {
+                let descs = operands.iter().map(|operand| &operand.desc);
+                bindings.iter().map(|binding| &binding.desc).eq(descs)
+            };
+            if launch.kernel != source.kernel
+                || !same(&launch.reads, &source.reads)
+                || !same(&launch.writes, &source.writes)
+            {
+                return Err(broken(format!("{command} is not what '{}' is", source.name)));
+            }
         }
     }
     let may_run_again = |launch: &ProgramLaunch| {
@@ -508,6 +502,7 @@ mod tests {
 
     use super::*;
     use crate::cost::estimate;
+    use crate::partition::partition;
     use crate::plan::Movement;
     use crate::planner::{plan, PlanOptions};
     use crate::testing::{limits, random_training_program, Random};
@@ -528,7 +523,10 @@ mod tests {
         let found = [needed_bytes, roomy - 1].map(|host_bytes| planned(Some(half), Some(host_bytes)).unwrap());
         let [mut turning, mut keeping] = found;
         assert!(turning.turns.is_some() && keeping.turns.is_none() && keeping.statistics.spill_bytes > 0);
-        let error = |plan: &Plan| check(&program, plan).unwrap_err().to_string();
+        let error = |plan: &Plan| {
+            let parts = plan.cut_bytes.and_then(|limit_bytes| partition(&program, limit_bytes));
+            check(&program, parts.as_ref(), plan).unwrap_err().to_string()
+        };
         keeping.update_start = 0;
         assert!(error(&keeping).contains("changes in its place"), "{}", error(&keeping));
         let (current, next) = turning.turns.unwrap();

@@ -1,8 +1,8 @@
 //! Cost: how long launches and copies take. Either estimated from operation and byte counts and what a machine can do
 //! ([`crate::machine`]), or measured ([`crate::saved_costs`] keeps that in a file).
 
-use forebay_base::{DataType, Kernel, Limits};
-use forebay_model::program::{Operand, Program, ProgramLaunch};
+use forebay_base::{DataType, Limits};
+use forebay_model::program::{Program, ProgramLaunch};
 
 use crate::machine::MachineDescription;
 use crate::ways::{Disk, Link, LinkDirection};
@@ -109,27 +109,5 @@ pub fn bytes(launch: &ProgramLaunch) -> u64 {
 
 /// Floating-point operations of a launch, a multiply-add counting as two.
 pub fn operations(launch: &ProgramLaunch) -> f64 {
-    let count = |operand: Option<&Operand>| operand.map_or(0, |operand| operand.desc.element_count()) as f64;
-    // Products of one output element: the weights of one output channel.
-    let taps = |weights: Option<&Operand>| {
-        weights.map_or(1.0, |weights| weights.desc.sizes()[1..].iter().product::<u64>() as f64)
-    };
-    match &launch.kernel {
-        Kernel::Convolution { .. } => 2.0 * count(launch.writes.first()) * taps(launch.reads.get(1)),
-        Kernel::ConvolutionDataGradient { .. } => 2.0 * count(launch.reads.first()) * taps(launch.reads.get(1)),
-        Kernel::ConvolutionWeightGradient { .. } => 2.0 * count(launch.reads.get(1)) * taps(launch.writes.first()),
-        Kernel::MatMul { transpose_a, transpose_b, .. } => {
-            // The last axis of a factor, or the one before it.
-            let size = |factor: usize, is_last: bool| {
-                let sizes = launch.reads.get(factor).map_or(&[1][..], |factor| factor.desc.sizes());
-                sizes[sizes.len() - if is_last || sizes.len() < 2 { 1 } else { 2 }] as f64
-            };
-            let (terms, columns) = (size(0, !transpose_a), size(1, !transpose_b));
-            let all_columns = launch.writes.first().map_or(&[1][..], |y| y.desc.sizes()).last().copied();
-            // A part may have some of the columns.
-            let share = (columns / all_columns.unwrap_or(1) as f64).min(1.0);
-            2.0 * count(launch.writes.first()) * terms * share
-        }
-        _ => count(launch.writes.first()).max(count(launch.reads.first())),
-    }
+    launch.kernel.facts().operations(|operand| launch.desc(operand))
 }

@@ -63,18 +63,6 @@ impl Uses {
     }
 }
 
-fn activation_mut(kernel: &mut Kernel) -> Option<&mut Activation> {
-    match kernel {
-        Kernel::Binary { activation, op } if !op.is_comparison() => Some(activation),
-        Kernel::MatMul { activation, .. }
-        | Kernel::Convolution { activation, .. }
-        | Kernel::ConvolutionDataGradient { activation, .. }
-        | Kernel::BatchNormalization { activation, .. }
-        | Kernel::BatchNormalizationTraining { activation, .. } => Some(activation),
-        _ => None,
-    }
-}
-
 fn fuse_activations(program: &mut Program, removed: &mut [bool]) {
     let uses = uses(program, removed);
     for index in 0..program.launches.len() {
@@ -89,7 +77,7 @@ fn fuse_activations(program: &mut Program, removed: &mut [bool]) {
         }
         let output = follower.writes[0].clone();
         let launch = &mut program.launches[index];
-        match activation_mut(&mut launch.kernel) {
+        match launch.kernel.activation_mut() {
             Some(activation) if *activation == Activation::None => *activation = Activation::Relu,
             _ => continue,
         }

@@ -26,6 +26,7 @@
 //! | [`bound`] | a time that no plan of the same launches can beat |
 //! | [`split`] | barriers that become a record and a wait |
 //! | [`mod@partition`] | launches that touch much become several that touch less |
+//! | [`divided`] | such a program, as data |
 //! | [`mod@plan`] | the result |
 //! | [`paging`] | the same step over managed memory, in units |
 //! | [`planner`] | runs the passes and picks the best candidate |
@@ -40,6 +41,7 @@ pub mod bound;
 pub mod check;
 pub mod cost;
 pub mod dependences;
+pub mod divided;
 pub mod early_updates;
 pub mod emit;
 pub mod error;

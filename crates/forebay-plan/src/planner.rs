@@ -22,7 +22,7 @@ use crate::emit::{emit, Decisions, COMPUTE};
 use crate::error::PlanError;
 use crate::liveness::Liveness;
 use crate::order::{LaunchOrder, Ordered};
-use crate::partition::least_limit_bytes;
+use crate::partition::{least_limit_bytes, partition};
 use crate::plan::Plan;
 use crate::residency::{kinds, residency, OccupancyLimit, Residency};
 use crate::schedule::schedule;
@@ -145,7 +145,8 @@ pub fn plan_in_groups(
         return Err(PlanError::HostBudget { budget_bytes, needed_bytes, spilled: options.spill });
     }
     if options.check {
-        check(program, &plan)?;
+        let partition = plan.cut_bytes.and_then(|limit_bytes| partition(program, limit_bytes));
+        check(program, partition.as_ref(), &plan)?;
     }
     Ok(plan)
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use ash::vk;
-use forebay_base::kernel::Indices;
 use forebay_base::{Launch, Region};
 use forebay_device::DeviceError;
 use forebay_gpu_kernels::{lower, Bound, Dispatch, Operand};
@@ -59,13 +58,6 @@ fn span(region: Region, place: BufferLocation, bound: &Bound) -> Result<vk::Desc
         DeviceError::Lost { reason }
     })?;
     Ok(vk::DescriptorBufferInfo { buffer: place.buffer, offset: place.offset_bytes + bound.offset_bytes, range: size })
-}
-
-/// Number of entries that a launch's indices choose from.
-fn index_limit(launch: &Launch) -> Option<u64> {
-    let Indices { axis, of_write, .. } = launch.kernel.indices()?;
-    let data = if of_write { launch.writes.first() } else { launch.reads.first() };
-    data?.desc.sizes().get(axis).copied()
 }
 
 impl Recorder<'_> {
@@ -166,7 +158,7 @@ impl Recorder<'_> {
                 return Ok(vk::DescriptorBufferInfo { buffer, offset, range });
             }
             Operand::Fault => {
-                let limit = index_limit(launch).ok_or_else(missing)?;
+                let (_, limit) = launch.index_limit().ok_or_else(missing)?;
                 let words = frame.fault_words(launch.label, limit)?;
                 let (buffer, offset, range) = (words.buffer, words.offset_bytes, words.size_bytes);
                 return Ok(vk::DescriptorBufferInfo { buffer, offset, range });

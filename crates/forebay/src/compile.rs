@@ -230,19 +230,14 @@ fn index_limits(program: &Program) -> BTreeMap<String, u64> {
         program.inputs.iter().map(|port| (port.operand.buffer, port.name.clone())).collect();
     let mut limits = BTreeMap::new();
     for launch in &program.launches {
-        match (&launch.kernel, launch.reads.as_slice(), launch.writes.as_slice()) {
-            (Kernel::Cast, [from], [to]) => {
-                if let Some(name) = sources.get(&from.buffer).cloned() {
-                    sources.insert(to.buffer, name);
-                }
+        if let (Kernel::Cast, [from], [to]) = (&launch.kernel, launch.reads.as_slice(), launch.writes.as_slice()) {
+            if let Some(name) = sources.get(&from.buffer).cloned() {
+                sources.insert(to.buffer, name);
             }
-            (Kernel::Gather { axis }, [data, indices], _) => {
-                let Some(name) = sources.get(&indices.buffer) else { continue };
-                let Some(&limit) = data.desc.sizes().get(*axis) else { continue };
-                limits.entry(name.clone()).and_modify(|known: &mut u64| *known = limit.min(*known)).or_insert(limit);
-            }
-            _ => {}
         }
+        let Some((indices, limit)) = launch.index_limit() else { continue };
+        let Some(name) = launch.reads.get(indices).and_then(|indices| sources.get(&indices.buffer)) else { continue };
+        limits.entry(name.clone()).and_modify(|known: &mut u64| *known = limit.min(*known)).or_insert(limit);
     }
     limits
 }

@@ -338,11 +338,7 @@ impl Step {
         match &self.action {
             Action::Kernel(kernel) => {
                 check_types(view, kernel, reads)?;
-                let broadcasts = match kernel {
-                    Kernel::Binary { .. } | Kernel::Select => 0,
-                    Kernel::MatMul { .. } => 2,
-                    _ => reads.len(),
-                };
+                let broadcasts = kernel.facts().broadcast_from.unwrap_or(reads.len());
                 for read in reads.iter_mut().skip(broadcasts) {
                     broadcast(read)?;
                 }
@@ -363,19 +359,11 @@ impl Step {
     }
 }
 
-/// Products are computed in float32 and the 16-bit floating types, windows in float32; elements of all types move.
+/// Whether a kernel computes in the type of what it reads.
 fn check_types(view: &NodeView, kernel: &Kernel, reads: &[Operand]) -> Result<(), ModelError> {
     let Some(read) = reads.first() else { return Ok(()) };
     let data_type = read.desc.data_type();
-    let is_allowed = match kernel {
-        Kernel::MatMul { .. }
-        | Kernel::Convolution { .. }
-        | Kernel::ConvolutionDataGradient { .. }
-        | Kernel::ConvolutionWeightGradient { .. } => data_type == DataType::Float32 || is_16_bit(data_type),
-        Kernel::Pool { .. } => data_type == DataType::Float32,
-        _ => takes_16_bit(kernel) || !is_16_bit(data_type),
-    };
-    if is_allowed {
+    if kernel.facts().types.include(data_type) {
         return Ok(());
     }
     Err(view.error(format!("{} is not computed in {data_type}; convert the model to float32", kernel.name())))

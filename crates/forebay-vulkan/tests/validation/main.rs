@@ -5,11 +5,7 @@
 //! the same bytes are a hazard that the layer does not report (it takes it for one that it cannot tell from an update);
 //! the race checker does.
 
-mod catalogue;
-
-use std::collections::BTreeSet;
-
-use catalogue::{half_samples, number, samples, Sample, KERNELS};
+use forebay_base::kernel::samples::{self, Sample};
 use forebay_base::kernel::UnaryOp;
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
 use forebay_device::{Device, DeviceError};
@@ -131,7 +127,7 @@ impl Drop for Bound<'_> {
 #[test]
 fn the_layer_sees_every_kernels_reads_and_writes_and_says_nothing_where_there_are_barriers() {
     let Some(bench) = bench() else { return };
-    judge(&bench, &samples());
+    judge(&bench, &samples::all());
 }
 
 #[test]
@@ -140,7 +136,7 @@ fn the_layer_sees_products_of_16_bits_as_well() {
     if !bench.device.target().storage16 {
         return skipped("vulkan", "the device keeps no numbers of 16 bits");
     }
-    judge(&bench, &half_samples());
+    judge(&bench, &samples::of_sixteen_bit_products());
 }
 
 /// Whether the layer says nothing of samples between barriers, and something of each operand of each without one.
@@ -174,12 +170,4 @@ fn judge(bench: &Bench, samples: &[Sample]) {
         }
     }
     assert!(unseen.is_empty(), "without a barrier the layer says nothing of {unseen:#?}");
-}
-
-#[test]
-fn every_kernel_has_a_sample() {
-    let half_numbers: Vec<usize> = half_samples().iter().map(|sample| number(&sample.kernel)).collect();
-    assert_eq!(half_numbers, [19, 20, 21, 22, 19, 20, 21, 22]);
-    let numbers: BTreeSet<usize> = samples().iter().map(|sample| number(&sample.kernel)).collect();
-    assert_eq!(numbers, (0..KERNELS).collect());
 }

@@ -1,16 +1,8 @@
-//! Launches in parts compute the bits of whole launches: every kernel that is cut, with random windows and sizes.
-
-use std::collections::BTreeMap;
-use std::sync::Arc;
+//! Random programs of every kernel that is cut.
 
 use forebay_base::kernel::{Activation, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
-use forebay_device::host::{HostDevice, HostOptions};
-use forebay_device::Device;
 use forebay_model::program::{Buffer, BufferId, Operand, Port, Program, ProgramLaunch, Role};
-use forebay_plan::cost::estimate;
-use forebay_plan::{plan, PlanOptions};
-use forebay_runtime::Executor;
 use forebay_testing::Random;
 
 #[derive(Default)]
@@ -65,7 +57,7 @@ fn shape(images: u64, channels: u64, spatial: &[u64]) -> Vec<u64> {
 }
 
 /// A step through everything that is cut: a convolution, its three directions, normalisation, pooling, a loss, sums.
-fn program(random: &mut Random, images: u64) -> Program {
+pub fn program(random: &mut Random, images: u64) -> Program {
     let mut build = Build::default();
     let spatial = [12 + random.below(20), [12, 16, 20][random.below(3) as usize], 12];
     let mut window = |plain: bool| {
@@ -138,7 +130,7 @@ fn program(random: &mut Random, images: u64) -> Program {
 }
 
 /// A matrix product alone: every element of the three is large, small, or one that ends within a line.
-fn product(random: &mut Random) -> Program {
+pub fn product(random: &mut Random) -> Program {
     let mut build = Build::default();
     let mut size =
         || [1 + random.below(40), 257 + random.below(500), 128 * (1 + random.below(6))][random.below(3) as usize];
@@ -178,7 +170,7 @@ fn product(random: &mut Random) -> Program {
 }
 
 /// What a model of sequences does between its products: one sequence, or several.
-fn sequence(random: &mut Random, sequences: u64) -> Program {
+pub fn sequence(random: &mut Random, sequences: u64) -> Program {
     let mut build = Build::default();
     let (heads, positions, features) = (4 + random.below(5), 16 + 4 * random.below(40), 8 + 4 * random.below(6));
     let sizes = [sequences, heads, positions, features];
@@ -232,65 +224,4 @@ fn sequence(random: &mut Random, sequences: u64) -> Program {
     }
     build.0.update_start = build.0.launches.len();
     build.0
-}
-
-fn bytes_of_floats(random: &mut Random, count: u64) -> Vec<u8> {
-    (0..count).flat_map(|_| random.float().to_le_bytes()).collect()
-}
-
-fn outputs(program: &Program, device: &Arc<HostDevice>, budget: Option<u64>, seed: u64) -> (Vec<Vec<u8>>, usize, u64) {
-    let options = PlanOptions { device_budget_bytes: budget, check: true, ..PlanOptions::default() };
-    let planned = plan(program, &options, device.limits(), &estimate(program, device.limits())).unwrap();
-    let (cut, minimum) = (planned.statistics.launches_cut, planned.statistics.minimum_budget_bytes);
-    let mut executor = Executor::new(device.clone(), planned, &BTreeMap::new()).unwrap();
-    let mut random = Random::new(seed + 77);
-    for port in &program.inputs {
-        let count = port.operand.desc.element_count();
-        let bytes = match port.operand.desc.data_type() {
-            DataType::Int64 => (0..count).flat_map(|_| (random.below(8) as i64).to_le_bytes()).collect(),
-            _ => bytes_of_floats(&mut random, count),
-        };
-        executor.write_input(&port.name, &bytes).unwrap();
-    }
-    executor.run().unwrap();
-    let read = |port: &Port| executor.read_output(&port.name).unwrap().bytes().to_vec();
-    (program.outputs.iter().map(read).collect(), cut, minimum)
-}
-
-/// Runs programs whole and within the least budget; how many launches were cut.
-fn cut_launches(seeds: std::ops::Range<u64>, program: impl Fn(&mut Random, u64) -> Program) -> usize {
-    let options = HostOptions { threads: Some(2), tile_size_bytes: 4096, ..HostOptions::default() };
-    let device = Arc::new(HostDevice::new(&options).unwrap());
-    let mut cut = 0;
-    for seed in seeds {
-        let mut program = program(&mut Random::new(seed), seed);
-        let workspace = |launch: &ProgramLaunch, reads: &[TensorDesc], writes: &[TensorDesc]| {
-            device.workspace_bytes(&launch.kernel, reads, writes)
-        };
-        program.set_workspace(workspace).unwrap();
-        let (whole, none, minimum) = outputs(&program, &device, None, seed);
-        assert_eq!(none, 0);
-        let (parts, launches, _) = outputs(&program, &device, Some(minimum), seed);
-        assert_eq!(parts, whole, "seed {seed}");
-        cut += launches;
-    }
-    cut
-}
-
-#[test]
-fn parts_give_the_bits_of_the_whole() {
-    let cut = cut_launches(1..16, |random, seed| program(random, if seed % 3 == 0 { 5 } else { 1 }));
-    assert!(cut > 50, "only {cut} launches were cut");
-}
-
-#[test]
-fn parts_of_products_give_the_bits_of_the_whole() {
-    let cut = cut_launches(1..80, |random, _| product(random));
-    assert!(cut > 30, "only {cut} products were cut");
-}
-
-#[test]
-fn parts_of_sequences_give_the_bits_of_the_whole() {
-    let cut = cut_launches(1..15, |random, seed| sequence(random, [1, 2, 5][seed as usize % 3]));
-    assert!(cut > 50, "only {cut} launches were cut");
 }
