@@ -5,7 +5,7 @@ use std::fmt;
 
 use forebay_base::{DataType, Kernel, TensorDesc, TensorError};
 
-use crate::tensor::Tensor;
+use crate::tensor::{Contents, Tensor};
 
 /// A value of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,6 +37,11 @@ impl TensorType {
     pub fn packed(&self) -> Result<TensorDesc, TensorError> {
         let sizes: &[u64] = if self.shape.is_empty() { &[1] } else { &self.shape };
         TensorDesc::packed(self.data_type, sizes)
+    }
+
+    /// Bytes of the elements; none where 64 bits do not count them.
+    pub fn checked_size_bytes(&self) -> Option<u64> {
+        self.shape.iter().try_fold(self.data_type.size_bytes(), |product, &size| product.checked_mul(size))
     }
 
     /// Number of elements, saturating.
@@ -184,7 +189,7 @@ pub struct Graph {
     /// Graph outputs.
     pub outputs: Vec<ValueId>,
     /// Values with given contents: weights, statistics, constants, optimizer state.
-    pub initializers: BTreeMap<ValueId, Tensor>,
+    pub initializers: BTreeMap<ValueId, Contents>,
     /// Initializers that nothing changes: the model's `Constant` nodes and folded values. Floating initializers outside
     /// this set may train, so nodes that use them are not folded; put them in before inference where nothing trains.
     pub constants: BTreeSet<ValueId>,
@@ -217,9 +222,10 @@ impl Graph {
     }
 
     /// Adds an initializer with its contents.
-    pub fn add_initializer(&mut self, name: &str, tensor: Tensor) -> ValueId {
-        let id = self.add_value(name, Some(tensor.ty()));
-        self.initializers.insert(id, tensor);
+    pub fn add_initializer(&mut self, name: &str, contents: impl Into<Contents>) -> ValueId {
+        let contents = contents.into();
+        let id = self.add_value(name, Some(contents.ty().clone()));
+        self.initializers.insert(id, contents);
         id
     }
 
@@ -236,9 +242,9 @@ impl Graph {
     /// Whether a value has contents that no step changes: a constant, or an initializer of integers or booleans without
     /// an update.
     pub fn is_constant(&self, id: ValueId) -> bool {
-        let Some(tensor) = self.initializers.get(&id) else { return false };
+        let Some(contents) = self.initializers.get(&id) else { return false };
         self.constants.contains(&id)
-            || (!tensor.data_type.is_float() && !self.updates.iter().any(|update| update.state == id))
+            || (!contents.data_type().is_float() && !self.updates.iter().any(|update| update.state == id))
     }
 
     /// Whether all outputs of a node are initializers: it was folded, and there is nothing left to compute.

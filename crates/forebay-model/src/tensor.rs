@@ -1,10 +1,16 @@
 //! Constant tensors: initializers, folded values, data.
 
+mod contents;
+mod source;
+
 use std::sync::Arc;
 
 use forebay_base::DataType;
 
 use crate::graph::TensorType;
+
+pub use contents::{Compute, Contents, Reader};
+pub use source::{FileRange, SourceFile};
 
 /// A packed, row-major tensor on the host. Cheap to clone: the bytes are shared. May be a scalar or empty, as in ONNX.
 #[derive(Clone, Debug, PartialEq)]

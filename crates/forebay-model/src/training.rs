@@ -15,7 +15,7 @@ use forebay_base::{DataType, Kernel};
 use crate::autodiff::gradients;
 use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueId};
-use crate::tensor::Tensor;
+use crate::tensor::Contents;
 
 /// What is minimised.
 #[derive(Clone, Debug, PartialEq)]
@@ -248,7 +248,7 @@ fn candidates(graph: &Graph, statistics: &BTreeSet<ValueId>, freeze: &[String]) 
     }
     let is_frozen = |id: ValueId| freeze.iter().any(|pattern| pattern::matches(pattern, &graph.value(id).name));
     let trains = |id: &ValueId| {
-        let is_float = graph.initializers[id].data_type == DataType::Float32;
+        let is_float = graph.initializers[id].data_type() == DataType::Float32;
         is_float && !statistics.contains(id) && !is_frozen(*id)
     };
     Ok(weights.into_iter().filter(trains).collect())
@@ -285,11 +285,9 @@ fn append_optimizer(
         let decays = rule == DecayRule::All || ty.shape.len() >= 2;
         let (kernel, suffixes) = optimizer_kernel(&options.optimizer, decays);
         let name = graph.value(parameter).name.clone();
-        let zeros = vec![0u8; graph.initializers[&parameter].bytes.len()];
         let mut in_place = vec![parameter];
         for suffix in suffixes {
-            let zeros = Tensor::new(ty.data_type, &ty.shape, zeros.clone()).expect("the parameter's own size");
-            let state = graph.add_initializer(&format!("{name}.{suffix}"), zeros);
+            let state = graph.add_initializer(&format!("{name}.{suffix}"), Contents::zeros(ty.clone()));
             states.push((state, parameter));
             in_place.push(state);
         }

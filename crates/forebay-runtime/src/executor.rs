@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use forebay_base::{Command, EventId, Launch, Region, Space, StreamId};
 use forebay_device::{Device, DeviceUsage, IndexFault, TraceRecord};
+use forebay_model::tensor::Contents;
 use forebay_model::Tensor;
 use forebay_plan::plan::MemoryKind;
 use forebay_plan::{Home, Plan};
 
 use crate::binding::Binding;
 use crate::error::RuntimeError;
-use crate::homes::{check_home, chunks, find, padded, staging_bytes, tensor_bytes};
+use crate::homes::{check_home, chunks, find, load, padded, staging_bytes, tensor_bytes};
 use crate::profile::{covered, late_copies, Lanes, Link, Profile};
 use crate::trace::Trace;
 
@@ -131,7 +132,7 @@ impl Executor {
     pub fn new(
         device: Arc<dyn Device>,
         plan: Plan,
-        contents: &BTreeMap<String, Tensor>,
+        contents: &BTreeMap<String, Contents>,
     ) -> Result<Executor, RuntimeError> {
         Executor::spilling(device, plan, contents, None)
     }
@@ -143,7 +144,7 @@ impl Executor {
     pub fn spilling(
         device: Arc<dyn Device>,
         plan: Plan,
-        contents: &BTreeMap<String, Tensor>,
+        contents: &BTreeMap<String, Contents>,
         spill_dir: Option<&Path>,
     ) -> Result<Executor, RuntimeError> {
         for home in plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent) {
@@ -183,7 +184,7 @@ impl Executor {
         };
         for home in executor.plan.persistent.iter().filter(|home| !home.pieces.is_empty()) {
             match contents.get(&home.name) {
-                Some(tensor) => executor.write_home(home, &tensor.bytes)?,
+                Some(contents) => executor.load(home, contents)?,
                 None => executor.write_pieces(home, &[])?,
             }
         }
@@ -403,18 +404,24 @@ impl Executor {
 
     /// Writes all bytes of a home: the given ones, then zeros.
     fn write_pieces(&self, home: &Home, bytes: &[u8]) -> Result<(), RuntimeError> {
-        for (range, region) in chunks(home) {
-            let device_region = self.binding.region(region)?;
-            let chunk = padded(bytes, range);
-            if self.plan.memory(region.memory).kind == MemoryKind::HostBlock {
-                self.device.write_host(device_region, &chunk);
-            } else {
-                let staging = self.staging(range.len())?;
-                self.device.write_host(staging, &chunk);
-                self.copy_now(staging, device_region)?;
-            }
+        chunks(home).try_for_each(|(range, region)| self.write_chunk(region, &padded(bytes, range)))
+    }
+
+    /// Brings contents to their home, in pieces.
+    fn load(&self, home: &Home, contents: &Contents) -> Result<(), RuntimeError> {
+        load(home, contents, |region, chunk| self.write_chunk(region, chunk))
+    }
+
+    /// Writes one chunk of a home.
+    fn write_chunk(&self, region: Region, chunk: &[u8]) -> Result<(), RuntimeError> {
+        let device_region = self.binding.region(region)?;
+        if self.plan.memory(region.memory).kind == MemoryKind::HostBlock {
+            self.device.write_host(device_region, chunk);
+            return Ok(());
         }
-        Ok(())
+        let staging = self.staging(chunk.len() as u64)?;
+        self.device.write_host(staging, chunk);
+        self.copy_now(staging, device_region)
     }
 
     fn read_home(&self, home: &Home) -> Result<Tensor, RuntimeError> {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use forebay_base::{ByteRange, Region};
+use forebay_model::tensor::Contents;
 use forebay_plan::plan::MemoryKind;
 use forebay_plan::{Home, Plan};
 
@@ -84,4 +85,25 @@ pub(crate) fn padded(bytes: &[u8], range: ByteRange) -> Cow<'_, [u8]> {
     let mut chunk = bytes.get(start..).unwrap_or_default().to_vec();
     chunk.resize(end - start, 0);
     Cow::Owned(chunk)
+}
+
+/// Reads contents in chunks of their home, and gives each to `write`; behind the tensor's end are zeros. What passes through is
+/// never more than one chunk.
+pub(crate) fn load(
+    home: &Home,
+    contents: &Contents,
+    mut write: impl FnMut(Region, &[u8]) -> Result<(), RuntimeError>,
+) -> Result<(), RuntimeError> {
+    let (given_bytes, expected_bytes) = (contents.size_bytes(), tensor_bytes(home));
+    if given_bytes != expected_bytes {
+        return Err(RuntimeError::Size { name: home.name.clone(), given_bytes, expected_bytes });
+    }
+    let reader = contents.reader().map_err(RuntimeError::Operation)?;
+    let mut chunk = Vec::new();
+    for (range, region) in chunks(home) {
+        chunk.resize(range.len() as usize, 0);
+        reader.read(range.start, &mut chunk).map_err(RuntimeError::Operation)?;
+        write(region, &chunk)?;
+    }
+    Ok(())
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use forebay_base::{ByteRange, Command, Region};
 use forebay_device::{Device, DeviceUsage, IndexFault};
 use forebay_memory::eviction::Access;
+use forebay_model::tensor::Contents;
 use forebay_model::Tensor;
 use forebay_plan::paging::{Move, UnitUse};
 use forebay_plan::plan::PlanStream;
@@ -21,7 +22,7 @@ use crate::eager::managed::{stream_id, Location, Policy, Work};
 use crate::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions, ManagedStatistics, Stream};
 use crate::error::RuntimeError;
 use crate::executor::{index_error, Decision, StepClock, StepMoves, StepTimes};
-use crate::homes::{check_home, chunks, find, padded, tensor_bytes};
+use crate::homes::{check_home, chunks, find, load, padded, tensor_bytes};
 use crate::trace::Trace;
 
 /// So many launches ahead of the next one, what they read is prefetched by hints.
@@ -88,7 +89,7 @@ impl PagedExecutor {
     pub fn new(
         device: Arc<dyn Device>,
         mut paging: Paging,
-        contents: &BTreeMap<String, Tensor>,
+        contents: &BTreeMap<String, Contents>,
         options: &PagedOptions,
     ) -> Result<PagedExecutor, RuntimeError> {
         let plan = &mut paging.plan;
@@ -132,8 +133,12 @@ impl PagedExecutor {
             trace: None,
         };
         for home in &executor.plan().persistent {
-            let content = contents.get(&home.name).map_or(&[][..], |tensor| &tensor.bytes);
-            executor.write_pieces(home, content)?;
+            match contents.get(&home.name) {
+                Some(contents) => {
+                    load(home, contents, |region, chunk| executor.buffer.write(region.range.start, chunk))?;
+                }
+                None => executor.write_pieces(home, &[])?,
+            }
         }
         executor.device.set_trace(true);
         Ok(executor)

@@ -100,7 +100,7 @@ fn name_constants(program: &mut Program) -> Result<(), Failure> {
     for (buffer, tensor) in std::mem::take(&mut program.contents).into_iter().filter(|(id, _)| !known.contains(id)) {
         let operand = Operand { buffer, offset_bytes: 0, desc: tensor.ty().packed()? };
         let name = format!("constant {}", buffer.0);
-        program.persistent.push(Port { name, shape: tensor.shape.clone(), operand });
+        program.persistent.push(Port { name, shape: tensor.shape().to_vec(), operand });
     }
     Ok(())
 }

@@ -1,13 +1,14 @@
 //! One device, one plan on it at a time, and the values that outlive plans.
 //!
 //! A trainer has several plans: one per batch size, and one for evaluation. Two of them at once would not fit a budget
-//! that one of them fills, so the values of parameters and state move to the host, the old plan gives everything back,
-//! and only then the new one takes what it needs.
+//! that one of them fills, so the values of parameters and state move to the host (or the disk, see [`crate::parking`]), the
+//! old plan gives everything back, and only then the new one takes what it needs.
 
 use std::collections::BTreeMap;
 
 use forebay_device::DeviceUsage;
-use forebay_model::Tensor;
+use forebay_model::tensor::Contents;
+use forebay_model::{Tensor, TensorType};
 use forebay_runtime::trace::{document, Trace};
 use forebay_runtime::StepTimes;
 use serde_json::Value;
@@ -16,6 +17,7 @@ use crate::compile::Compiled;
 use crate::error::Error;
 use crate::forecast::Replan;
 use crate::machine::Machine;
+use crate::parking::Parking;
 use crate::runner::Runner;
 
 /// What a plan is for: evaluation or not, and the batch size.
@@ -37,12 +39,12 @@ pub(crate) struct Engine {
     /// Whether a better plan than the active one waits for the next step.
     stale: bool,
     /// Values of parameters and state that steps have changed. While a training plan is active, its own are newer.
-    values: BTreeMap<String, Tensor>,
+    values: BTreeMap<String, Contents>,
     traces: Vec<(PlanKey, Trace)>,
 }
 
 impl Engine {
-    pub(crate) fn new(machine: Machine, values: BTreeMap<String, Tensor>) -> Engine {
+    pub(crate) fn new(machine: Machine, values: BTreeMap<String, Contents>) -> Engine {
         Engine { machine, active: None, stale: false, values, traces: Vec::new() }
     }
 
@@ -100,33 +102,58 @@ impl Engine {
     /// # Errors
     /// What the device reports; the plan then stays where it is.
     pub(crate) fn retire(&mut self) -> Result<(), Error> {
-        self.values = self.values()?;
+        let total_bytes = self.values.values().fold(0u64, |sum, value| sum.saturating_add(value.size_bytes()));
+        let folder = self.machine.options.spill_dir.as_deref();
+        let mut parking = Parking::new(folder.filter(|_| self.active.is_some()), total_bytes)?;
+        for name in self.values.keys() {
+            if let Some(value) = self.value(name)? {
+                parking.add(name, value)?;
+            }
+        }
+        self.values = parking.finish()?;
         self.keep_traces();
         (self.active, self.stale) = (None, false);
         Ok(())
     }
 
-    /// The newest values of parameters and state.
+    /// The newest values of parameters and state, in memory.
     ///
     /// # Errors
-    /// What the device reports.
+    /// What the device reports, and initial values that cannot be read.
     pub(crate) fn values(&self) -> Result<BTreeMap<String, Tensor>, Error> {
-        let mut values = self.values.clone();
-        if let Some(((Purpose::Training, _), runner)) = &self.active {
-            for home in runner.plan().persistent.iter().filter(|home| !home.pieces.is_empty()) {
-                if let Some(content) = values.get_mut(&home.name) {
-                    *content = runner.read_persistent(&home.name)?;
-                }
+        let mut values = BTreeMap::new();
+        for name in self.values.keys() {
+            if let Some(value) = self.value(name)? {
+                values.insert(name.clone(), value.to_tensor()?);
             }
         }
         Ok(values)
+    }
+
+    /// The types of parameters and state.
+    pub(crate) fn types(&self) -> BTreeMap<String, TensorType> {
+        self.values.iter().map(|(name, value)| (name.clone(), value.ty().clone())).collect()
+    }
+
+    /// The newest value of a parameter or of state; none where there is none of this name.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub(crate) fn value(&self, name: &str) -> Result<Option<Contents>, Error> {
+        let Some(value) = self.values.get(name) else { return Ok(None) };
+        if let Some(((Purpose::Training, _), runner)) = &self.active {
+            if runner.plan().persistent.iter().any(|home| home.name == name && !home.pieces.is_empty()) {
+                return Ok(Some(runner.read_persistent(name)?.into()));
+            }
+        }
+        Ok(Some(value.clone()))
     }
 
     /// Replaces values; what is on the device is given back.
     pub(crate) fn set_values(&mut self, values: BTreeMap<String, Tensor>) {
         self.keep_traces();
         (self.active, self.stale) = (None, false);
-        self.values = values;
+        self.values = values.into_iter().map(|(name, value)| (name, value.into())).collect();
     }
 
     fn keep_traces(&mut self) {

@@ -74,6 +74,7 @@ mod loss_plan;
 mod machine;
 pub mod model;
 pub mod options;
+mod parking;
 pub mod port;
 pub mod probe;
 pub mod replay;

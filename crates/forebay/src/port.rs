@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
 
 use forebay_base::DataType;
 use forebay_model::graph::Dimension;
@@ -40,13 +39,6 @@ pub struct Port {
 }
 
 impl Port {
-    /// A tensor of zeros that fits the port.
-    pub(crate) fn zeros(&self) -> Tensor {
-        let size_bytes = self.shape.iter().product::<u64>() * self.data_type.size_bytes();
-        let bytes: Arc<[u8]> = vec![0; size_bytes as usize].into();
-        Tensor { data_type: self.data_type, shape: self.shape.clone(), bytes }
-    }
-
     /// The same port with another leading size, where it has the leading size `from`.
     pub(crate) fn with_batch(&self, from: u64, to: u64) -> Port {
         let mut port = self.clone();

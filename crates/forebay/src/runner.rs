@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_device::Device;
+use forebay_model::tensor::Contents;
 use forebay_model::Tensor;
 use forebay_plan::{Paging, Plan};
 use forebay_runtime::trace::Trace;
@@ -47,7 +48,7 @@ impl Runner {
     pub(crate) fn new(
         device: Arc<dyn Device>,
         step: &Step,
-        contents: &BTreeMap<String, Tensor>,
+        contents: &BTreeMap<String, Contents>,
     ) -> Result<Runner, RuntimeError> {
         Ok(match step {
             Step::Planned(plan, spill_dir) => {
