@@ -11,6 +11,7 @@ use forebay::{
 use crate::arguments::{MemoryKind, PlanArguments};
 use crate::failure::Failure;
 use crate::output;
+use crate::progress::Waiting;
 use crate::report::{say_json, Report};
 use crate::training_options::training_options;
 
@@ -28,6 +29,7 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.memory_svg {
         output::check_writable(path)?;
     }
+    let waiting = Waiting::new(&format!("planning {}", arguments.model.display()));
     let model = Model::from_file(&arguments.model)?;
     let device = DeviceOptions {
         machine: arguments.machine.as_deref().map(documents::machine).transpose()?,
@@ -40,11 +42,13 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         options.device = device;
         options.batch_size = arguments.training.batch_size;
         let trainer = Trainer::new(model, options)?;
+        drop(waiting);
         warn_of_unknown_costs(trainer.unknown_costs());
         show(arguments, machine.as_ref(), trainer.plan(), &trainer.explain(), &trainer.costs())
     } else {
         let options = SessionOptions { device, batch_size: arguments.training.batch_size };
         let session = Session::new(&model, &options)?;
+        drop(waiting);
         warn_of_unknown_costs(session.unknown_costs());
         show(arguments, machine.as_ref(), session.plan(), &session.explain(), &session.costs())
     }

@@ -19,7 +19,7 @@ use forebay_plan::{Home, Plan};
 
 use crate::binding::Binding;
 use crate::error::RuntimeError;
-use crate::homes::{check_home, chunks, find, load, padded, staging_bytes, tensor_bytes};
+use crate::homes::{check_home, chunks, find, in_pieces, load, padded, staging_bytes, tensor_bytes};
 use crate::profile::{covered, late_copies, Lanes, Link, Profile};
 use crate::trace::Trace;
 
@@ -242,6 +242,19 @@ impl Executor {
         self.read_home(find(&self.plan.persistent, "persistent tensor", name)?)
     }
 
+    /// The same in pieces, one after the other.
+    ///
+    /// # Errors
+    /// An unknown name, what the device reports, or what `take` gives.
+    pub fn read_persistent_in_pieces(
+        &self,
+        name: &str,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), RuntimeError>,
+    ) -> Result<(), RuntimeError> {
+        let home = find(&self.plan.persistent, "persistent tensor", name)?;
+        in_pieces(home, |region, chunk| self.read_chunk(region, chunk), take)
+    }
+
     /// Overwrites a parameter, state or constant between two steps.
     ///
     /// # Errors
@@ -429,19 +442,24 @@ impl Executor {
         let covered = home.pieces.last().map_or(0, |(range, _)| range.end);
         let mut bytes = vec![0u8; covered.max(size_bytes) as usize];
         for (range, region) in chunks(home) {
-            let device_region = self.binding.region(region)?;
-            let chunk = &mut bytes[range.start as usize..range.end as usize];
-            if self.plan.memory(region.memory).kind == MemoryKind::HostBlock {
-                self.device.read_host(device_region, chunk);
-            } else {
-                let staging = self.staging(range.len())?;
-                self.copy_now(device_region, staging)?;
-                self.device.read_host(staging, chunk);
-            }
+            self.read_chunk(region, &mut bytes[range.start as usize..range.end as usize])?;
         }
         bytes.truncate(size_bytes as usize);
         Tensor::new(home.data_type, &home.shape, bytes)
             .ok_or_else(|| RuntimeError::Plan { reason: format!("'{}' has a shape that overflows", home.name) })
+    }
+
+    /// Reads one chunk of a home.
+    fn read_chunk(&self, region: Region, chunk: &mut [u8]) -> Result<(), RuntimeError> {
+        let device_region = self.binding.region(region)?;
+        if self.plan.memory(region.memory).kind == MemoryKind::HostBlock {
+            self.device.read_host(device_region, chunk);
+            return Ok(());
+        }
+        let staging = self.staging(chunk.len() as u64)?;
+        self.copy_now(device_region, staging)?;
+        self.device.read_host(staging, chunk);
+        Ok(())
     }
 
     fn staging(&self, size_bytes: u64) -> Result<Region, RuntimeError> {

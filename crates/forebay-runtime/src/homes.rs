@@ -107,3 +107,19 @@ pub(crate) fn load(
     }
     Ok(())
 }
+
+/// Gives a tensor in chunks of its home, each as `read` reads it; nothing of what is behind the tensor's end.
+pub(crate) fn in_pieces(
+    home: &Home,
+    mut read: impl FnMut(Region, &mut [u8]) -> Result<(), RuntimeError>,
+    take: &mut dyn FnMut(&[u8]) -> Result<(), RuntimeError>,
+) -> Result<(), RuntimeError> {
+    let size_bytes = tensor_bytes(home);
+    let mut chunk = Vec::new();
+    for (range, region) in chunks(home).take_while(|(range, _)| range.start < size_bytes) {
+        chunk.resize(range.len() as usize, 0);
+        read(region, &mut chunk)?;
+        take(&chunk[..(range.end.min(size_bytes) - range.start) as usize])?;
+    }
+    Ok(())
+}

@@ -22,7 +22,7 @@ use crate::eager::managed::{stream_id, Location, Policy, Work};
 use crate::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions, ManagedStatistics, Stream};
 use crate::error::RuntimeError;
 use crate::executor::{index_error, Decision, StepClock, StepMoves, StepTimes};
-use crate::homes::{check_home, chunks, find, load, padded, tensor_bytes};
+use crate::homes::{check_home, chunks, find, in_pieces, load, padded, tensor_bytes};
 use crate::trace::Trace;
 
 /// So many launches ahead of the next one, what they read is prefetched by hints.
@@ -191,6 +191,19 @@ impl PagedExecutor {
     /// An unknown name, no host memory, or what the device reports.
     pub fn read_persistent(&self, name: &str) -> Result<Tensor, RuntimeError> {
         self.read_home(find(&self.plan().persistent, "persistent tensor", name)?)
+    }
+
+    /// The same in pieces, one after the other.
+    ///
+    /// # Errors
+    /// An unknown name, no host memory, what the device reports, or what `take` gives.
+    pub fn read_persistent_in_pieces(
+        &self,
+        name: &str,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), RuntimeError>,
+    ) -> Result<(), RuntimeError> {
+        let home = find(&self.plan().persistent, "persistent tensor", name)?;
+        in_pieces(home, |region, chunk| self.buffer.read(region.range.start, chunk), take)
     }
 
     /// Overwrites a parameter, state or constant between two steps.

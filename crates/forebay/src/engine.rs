@@ -1,7 +1,7 @@
 //! One device, one plan on it at a time, and the values that outlive plans.
 //!
 //! A trainer has several plans: one per batch size, and one for evaluation. Two of them at once would not fit a budget
-//! that one of them fills, so the values of parameters and state move to the host (or the disk, see [`crate::parking`]), the
+//! that one of them fills, so the values of parameters and state move to the host (or the disk, see [`crate::handover`]), the
 //! old plan gives everything back, and only then the new one takes what it needs.
 
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use serde_json::Value;
 use crate::compile::Compiled;
 use crate::error::Error;
 use crate::forecast::Replan;
+use crate::handover::Handover;
 use crate::machine::Machine;
-use crate::parking::Parking;
 use crate::runner::Runner;
 
 /// What a plan is for: evaluation or not, and the batch size.
@@ -104,13 +104,11 @@ impl Engine {
     pub(crate) fn retire(&mut self) -> Result<(), Error> {
         let total_bytes = self.values.values().fold(0u64, |sum, value| sum.saturating_add(value.size_bytes()));
         let folder = self.machine.options.spill_dir.as_deref();
-        let mut parking = Parking::new(folder.filter(|_| self.active.is_some()), total_bytes)?;
-        for name in self.values.keys() {
-            if let Some(value) = self.value(name)? {
-                parking.add(name, value)?;
-            }
+        let mut handover = Handover::new(folder.filter(|_| self.active.is_some()), total_bytes)?;
+        for (name, value) in &self.values {
+            handover.add(name, value, self.newest(name))?;
         }
-        self.values = parking.finish()?;
+        self.values = handover.finish()?;
         self.keep_traces();
         (self.active, self.stale) = (None, false);
         Ok(())
@@ -141,12 +139,17 @@ impl Engine {
     /// What the device reports.
     pub(crate) fn value(&self, name: &str) -> Result<Option<Contents>, Error> {
         let Some(value) = self.values.get(name) else { return Ok(None) };
-        if let Some(((Purpose::Training, _), runner)) = &self.active {
-            if runner.plan().persistent.iter().any(|home| home.name == name && !home.pieces.is_empty()) {
-                return Ok(Some(runner.read_persistent(name)?.into()));
-            }
+        match self.newest(name) {
+            Some(runner) => Ok(Some(runner.read_persistent(name)?.into())),
+            None => Ok(Some(value.clone())),
         }
-        Ok(Some(value.clone()))
+    }
+
+    /// The plan on the device, where that has the newest value of this name.
+    fn newest(&self, name: &str) -> Option<&Runner> {
+        let Some(((Purpose::Training, _), runner)) = &self.active else { return None };
+        let is_there = runner.plan().persistent.iter().any(|home| home.name == name && !home.pieces.is_empty());
+        is_there.then_some(runner)
     }
 
     /// Replaces values; what is on the device is given back.

@@ -89,6 +89,21 @@ impl Runner {
         }
     }
 
+    /// Gives a parameter or state in pieces, one after the other.
+    ///
+    /// # Errors
+    /// An unknown name, what the device reports, or what `take` gives.
+    pub(crate) fn read_persistent_in_pieces(
+        &self,
+        name: &str,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), RuntimeError>,
+    ) -> Result<(), RuntimeError> {
+        match self {
+            Runner::Planned(executor) => executor.read_persistent_in_pieces(name, take),
+            Runner::Paged(executor) => executor.read_persistent_in_pieces(name, take),
+        }
+    }
+
     pub(crate) fn run(&mut self) -> Result<StepTimes, RuntimeError> {
         match self {
             Runner::Planned(executor) => executor.run(),

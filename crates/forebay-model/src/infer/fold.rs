@@ -60,7 +60,7 @@ pub(super) fn fold(
     if given().fold(0u64, |sum, contents| sum.saturating_add(contents.size_bytes())) > INPUT_BYTES_MAX {
         return Ok(None);
     }
-    if given().any(|contents| waits(contents)) && given().all(|contents| is_light(contents)) {
+    if given().any(waits) && given().all(is_light) {
         return later(view, types, evaluate, &inputs);
     }
     computed(view, types, evaluate, &tensors(&inputs)?)

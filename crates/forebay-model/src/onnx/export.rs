@@ -103,12 +103,17 @@ fn check(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<(), ModelE
         let old = model.contents.get(name).ok_or_else(|| ModelError::Request {
             reason: format!("the model has no initializer or constant '{name}' to replace"),
         })?;
-        if old.ty() != new {
-            let reason = format!("'{name}' is {}, and cannot be replaced by {new}", old.ty());
-            return Err(ModelError::Request { reason });
-        }
+        check_type(name, old, new)?;
     }
     Ok(())
+}
+
+fn check_type(name: &str, old: &Contents, new: &TensorType) -> Result<(), ModelError> {
+    if old.ty() == new {
+        return Ok(());
+    }
+    let reason = format!("'{name}' is {}, and cannot be replaced by {new}", old.ty());
+    Err(ModelError::Request { reason })
 }
 
 /// The fields before the graph.
@@ -194,6 +199,7 @@ impl Initializer {
         if let (Some(raw_bytes), Some(old)) = (self.raw_bytes, model.contents.get(&self.name)) {
             write_header(RAW_DATA_KEY, raw_bytes, to)?;
             let source = if new.contains_key(&self.name) { contents(&self.name)? } else { old.clone() };
+            check_type(&self.name, old, source.ty())?;
             let reader = source.reader()?;
             let mut piece = vec![0; raw_bytes.min(PIECE_BYTES) as usize];
             for start in (0..raw_bytes).step_by(PIECE_BYTES as usize) {

@@ -1,6 +1,6 @@
 //! A model's file without its weights: one pass over the messages that leaves out large raw data and says where it lies.
 //!
-//! What this pass does not understand, it leaves to the decoder: whoever calls it then reads the whole file, whose errors are
+//! What this pass does not understand, it leaves to the decoder: the caller then reads the whole file, whose errors are
 //! the same as if there were no such pass. So it needs no messages of its own.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! What an initializer holds: its type, and where the elements are.
 //!
-//! A model's weights may be larger than memory. So a graph describes them, and whoever needs their bytes reads them in pieces,
+//! A model's weights may be larger than memory. So a graph describes them, and their bytes are read in pieces when they are needed,
 //! straight to where they belong. Only small tensors are in memory from the start.
 
 use std::fmt;
