@@ -24,8 +24,8 @@ const PROFILE_EXTENDED: &str = "41012";
 /// The word that asks for real arithmetic as written.
 const PRECISE: &str = "precise";
 /// What the second form of every shader is called, and defined with: the one that reaches operands by their addresses.
-const FAR_SUFFIX: &str = "_far";
-const FAR_DEFINITION: &str = "-DFAR";
+const BY_ADDRESS_SUFFIX: &str = "_far";
+const BY_ADDRESS_DEFINITION: &str = "-DFAR";
 
 /// A shader as its source declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,9 +84,9 @@ fn jobs() -> Result<Vec<Job>, String> {
 impl Job {
     /// A shader in both of its forms.
     fn forms(self) -> [Job; 2] {
-        let mut far = Job { name: format!("{}{FAR_SUFFIX}", self.name), ..self.clone() };
-        far.definitions.push(FAR_DEFINITION.to_owned());
-        [self, far]
+        let mut by_address = Job { name: format!("{}{BY_ADDRESS_SUFFIX}", self.name), ..self.clone() };
+        by_address.definitions.push(BY_ADDRESS_DEFINITION.to_owned());
+        [self, by_address]
     }
 }
 
@@ -300,8 +300,8 @@ mod tests {
         };
         let expected = vec![job("a_f32", true, &[]), job("a_f16", false, &["-DTYPE=half", "-DWIDE"])];
         assert_eq!(declared("a.slang", text), Ok(expected));
-        let far = job("a_f16_far", false, &["-DTYPE=half", "-DFAR"]);
-        assert_eq!(job("a_f16", false, &["-DTYPE=half"]).forms(), [job("a_f16", false, &["-DTYPE=half"]), far]);
+        let by_address = job("a_f16_far", false, &["-DTYPE=half", "-DFAR"]);
+        assert_eq!(job("a_f16", false, &["-DTYPE=half"]).forms(), [job("a_f16", false, &["-DTYPE=half"]), by_address]);
         assert!(declared("a.slang", "// shader: ../a").is_err() && declared("a.slang", "// shader: a -O3").is_err());
     }
 }

@@ -15,7 +15,7 @@
 //! | [`docs`] | `cargo xtask docs`: the guide as a book |
 //! | [`test`] | `cargo xtask test`: everything that has to pass |
 //! | [`fuzz`] | `cargo xtask fuzz`: the fuzz targets for some minutes |
-//! | [`bench`] | `cargo xtask bench`: speed beside peers |
+//! | [`bench`] | `cargo xtask bench`: speed next to peers |
 //! | [`kernels`] | `cargo xtask kernels`: shaders to SPIR-V |
 
 mod bench;

@@ -1,4 +1,4 @@
-//! Training steps on Vulkan beside wgpu running the same dispatches: what the driver is told, and how long a step takes.
+//! Training steps on Vulkan next to wgpu running the same dispatches: what the driver is told, and how long a step takes.
 //!
 //! ```text
 //! cargo run --release --manifest-path benches/wgpu/Cargo.toml -- [--rounds N] [--device NAME] [MODEL]...

@@ -8,7 +8,7 @@
 //! - [`Command::Record`] fires when every command before it in its stream is complete. A [`Command::Wait`] names an event
 //!   and a generation, and stands after its record in the list.
 //! - Streams are otherwise unordered.
-//! - [`Command::Map`] and [`Command::Unmap`] happen on the host's timeline, while nobody uses the tiles.
+//! - [`Command::Map`] and [`Command::Unmap`] happen on the host's timeline, while no one uses the tiles.
 
 use std::fmt;
 
@@ -57,7 +57,7 @@ pub struct Launch {
     /// Outputs in the kernel's order.
     pub writes: Vec<Binding>,
     /// Temporary bytes, at an offset that is a multiple of 256. Written, never read before.
-    pub scratch: Option<Region>,
+    pub workspace: Option<Region>,
     /// Which launch of its program this is; names and nodes are found through it.
     pub label: u32,
 }
@@ -152,11 +152,11 @@ impl Command {
         }
     }
 
-    /// Regions that the command writes, scratch included.
+    /// Regions that the command writes, workspace included.
     pub fn writes(&self) -> Vec<Region> {
         match self {
             Command::Launch { launch, .. } => {
-                launch.writes.iter().map(|binding| binding.region).chain(launch.scratch).collect()
+                launch.writes.iter().map(|binding| binding.region).chain(launch.workspace).collect()
             }
             Command::Copy { to, .. } => vec![*to],
             Command::Fill { region, .. } => vec![*region],
@@ -182,8 +182,8 @@ impl fmt::Display for Command {
                 };
                 list(f, "reads", &mut launch.reads.iter().map(|b| b.region))?;
                 list(f, "writes", &mut launch.writes.iter().map(|b| b.region))?;
-                match launch.scratch {
-                    Some(scratch) => write!(f, " scratch {scratch}"),
+                match launch.workspace {
+                    Some(workspace) => write!(f, " scratch {workspace}"),
                     None => Ok(()),
                 }
             }

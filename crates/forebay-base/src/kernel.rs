@@ -46,11 +46,11 @@
 //! | `Sums` | what the summing kernel reads, sums when `accumulate` | sums (float64, see [`Summing`]) |
 //! | `FromSums` | sums, and for `BatchNormalizationGradient` the batch's variance[c] | what the kernel writes per channel or once |
 //!
-//! # Chunk lines
+//! # Reduction block boundaries
 //!
-//! A sum over positions (images and spatial places) runs over *chunks*, left to right; a chunk is so many whole images, or so
-//! many rows of one image, as [`chunk_of`] (weights), [`chunk_of_channels`] or [`chunk_of_losses`] says. A row is what one index
-//! of the first spatial dimension holds. Parts that are cut between two chunks, each continuing the other's sums, add up to the
+//! A sum over positions (images and spatial places) runs over *reduction blocks*, left to right; a reduction block is a number of whole images, or a
+//! many rows of one image, as [`reduction_block`] (weights), [`reduction_block_of_channels`] or [`reduction_block_of_losses`] says. A row is what one index
+//! of the first spatial dimension holds. Parts that are cut between two reduction blocks, each continuing the other's sums, add up to the
 //! same bits as the whole.
 //!
 //! Matrix products have lines of their own, at multiples of [`PRODUCT_ROWS`], [`PRODUCT_COLUMNS`] and [`PRODUCT_TERMS`]: how
@@ -59,9 +59,9 @@
 //! # 16-bit products
 //!
 //! `MatMul`, `Convolution`, `ConvolutionDataGradient` and `ConvolutionWeightGradient` also take operands that are all `float16`
-//! or all `bfloat16`. Everything is computed in `float32`, of the widened operands: products, sums (along the same chunk
+//! or all `bfloat16`. Everything is computed in `float32`, of the widened operands: products, sums (along the same reduction block
 //! lines), factors, summand or bias, activation. What is written is rounded once, to nearest even. A weight gradient that goes
-//! on from what was there before goes on from rounded numbers, so its parts would not add up to the bits of the whole: nobody
+//! on from what was there before goes on from rounded numbers, so its parts would not add up to the bits of the whole: no one
 //! cuts one of 16 bits.
 
 mod indices;
@@ -70,7 +70,10 @@ mod summing;
 use std::fmt;
 
 pub use indices::Indices;
-pub use summing::{chunk_of, chunk_of_channels, chunk_of_losses, chunk_rows_of, sums_rows, Chunk, Summing};
+pub use summing::{
+    reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows, sums_rows,
+    ReductionBlock, Summing,
+};
 
 /// Function of one variable, elementwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -310,11 +313,11 @@ impl ProductPart {
     }
 }
 
-/// Rows of a product in parts begin at multiples of so many.
+/// Rows of a product in parts begin at multiples of this.
 pub const PRODUCT_ROWS: u64 = 128;
-/// Columns of a product in parts begin at multiples of so many.
+/// Columns of a product in parts begin at multiples of this.
 pub const PRODUCT_COLUMNS: u64 = 256;
-/// Terms of the sums of a product in parts begin at multiples of so many.
+/// Terms of the sums of a product in parts begin at multiples of this.
 pub const PRODUCT_TERMS: u64 = 256;
 
 /// One kernel of the closed set; the module's table says what each reads and writes.
@@ -438,7 +441,7 @@ pub enum Kernel {
         /// Applied to the result.
         activation: Activation,
     },
-    /// Gradient by w. The sum over (image, output position) runs over fixed chunks, left to right, so that splitting the
+    /// Gradient by w. The sum over (image, output position) runs over fixed reduction blocks, left to right, so that splitting the
     /// batch and accumulating gives the same bits.
     ConvolutionWeightGradient {
         /// The description.
@@ -640,9 +643,9 @@ impl Kernel {
         Kernel::MatMul { transpose_a, transpose_b, alpha: 1.0, beta: 0.0, activation, part }
     }
 
-    /// Whether every device runs the kernel, of float32, in less scratch than it asks for, or in none, with the same bits: scratch
+    /// Whether every device runs the kernel, of float32, in less workspace than it asks for, or in none, with the same bits: workspace
     /// then only makes it faster.
-    pub fn runs_in_less_scratch(&self) -> bool {
+    pub fn runs_in_less_workspace(&self) -> bool {
         matches!(self, Kernel::ConvolutionWeightGradient { .. })
     }
 

@@ -86,9 +86,10 @@ impl Machine {
         };
         let (read_bindings, write_bindings) = (bind(reads)?, bind(writes)?);
         let owned = |descs: &[&TensorDesc]| descs.iter().map(|desc| (*desc).clone()).collect::<Vec<_>>();
-        let scratch_bytes = self.device.workspace_bytes(kernel, &owned(reads), &owned(writes))?;
-        let scratch = (scratch_bytes > 0).then(|| place(scratch_bytes)).transpose()?;
-        let launch = Launch { kernel: kernel.clone(), reads: read_bindings, writes: write_bindings, scratch, label: 0 };
+        let workspace_bytes = self.device.workspace_bytes(kernel, &owned(reads), &owned(writes))?;
+        let workspace = (workspace_bytes > 0).then(|| place(workspace_bytes)).transpose()?;
+        let launch =
+            Launch { kernel: kernel.clone(), reads: read_bindings, writes: write_bindings, workspace, label: 0 };
         let mut best = Duration::MAX;
         let begin = Instant::now();
         for run in 0..RUNS_MAX {

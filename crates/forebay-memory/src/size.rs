@@ -6,9 +6,9 @@ use std::str::FromStr;
 /// A size of memory: bytes, or a share of what the model needs without a budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MemorySize {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// So many hundredths of the peak of the unlimited plan.
+    /// A percentage of the peak of the unlimited plan.
     Percent(f64),
 }
 

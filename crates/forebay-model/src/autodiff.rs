@@ -13,7 +13,7 @@ use forebay_base::DataType;
 use crate::error::ModelError;
 use crate::graph::{Graph, Node, Operation, TensorType, ValueId};
 use crate::operator::{Gradient, GradientBuilder, NodeView};
-use crate::operators::composition::Action;
+use crate::operators::decomposition::Action;
 use crate::tensor::Tensor;
 
 pub(crate) use kernel::Application;

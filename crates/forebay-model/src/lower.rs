@@ -19,7 +19,7 @@ use crate::operator::NodeView;
 use crate::program::{Buffer, BufferId, Operand, Port, Program, ProgramLaunch, Role};
 use crate::tensor::Tensor;
 
-use placement::Place;
+use placement::PieceLocation;
 
 /// The program that grows while nodes are lowered in order.
 pub struct Lowering<'a> {
@@ -27,7 +27,7 @@ pub struct Lowering<'a> {
     /// Values that steps change, with the role of their buffers.
     persistent: BTreeMap<ValueId, Role>,
     /// Values that are computed inside a concatenation.
-    places: BTreeMap<ValueId, Place>,
+    locations: BTreeMap<ValueId, PieceLocation>,
     program: Program,
     operands: Vec<Option<Operand>>,
 }
@@ -68,7 +68,7 @@ impl Lowering<'_> {
             return Err(view.error(format!("{desc} at byte {offset_bytes} is no view of {}", of.desc)));
         }
         let part = Operand { buffer: of.buffer, offset_bytes: of.offset_bytes + offset_bytes, desc };
-        if self.places.contains_key(&value) {
+        if self.locations.contains_key(&value) {
             let output = self.output(view, i)?;
             self.launch(view, Kernel::Copy, vec![part], vec![output]);
         } else {
@@ -111,7 +111,7 @@ impl Lowering<'_> {
 
     fn emit(&mut self, name: &str, kernel: Kernel, reads: Vec<Operand>, writes: Vec<Operand>) {
         let name = name.to_string();
-        self.program.launches.push(ProgramLaunch { name, kernel, reads, writes, scratch_bytes: 0 });
+        self.program.launches.push(ProgramLaunch { name, kernel, reads, writes, workspace_bytes: 0 });
     }
 
     fn allocate(&mut self, name: &str, desc: TensorDesc, role: Role) -> Operand {
@@ -154,7 +154,7 @@ impl Lowering<'_> {
             if let Some(operand) = &self.operands[outermost.0 as usize] {
                 break operand;
             }
-            if let Some(place) = self.places.get(&outermost) {
+            if let Some(place) = self.locations.get(&outermost) {
                 offset_bytes += place.offset_bytes;
                 outermost = place.concatenation;
             } else {
@@ -309,7 +309,7 @@ pub fn lower_with(
     let mut lowering = Lowering {
         graph,
         persistent: graph.updates.iter().map(|update| (update.state, role(update.state))).collect(),
-        places: if options.concatenate_in_place { placement::place(graph) } else { BTreeMap::new() },
+        locations: if options.concatenate_in_place { placement::place(graph) } else { BTreeMap::new() },
         program: Program::default(),
         operands: vec![None; graph.values.len()],
     };

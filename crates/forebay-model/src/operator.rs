@@ -5,7 +5,7 @@ use forebay_base::{DataType, Kernel};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::lower::Lowering;
-use crate::operators::composition::{takes_narrow, widened};
+use crate::operators::decomposition::{takes_16_bit, widened};
 use crate::tensor::Tensor;
 
 /// One row of the table: everything that is known about one operator.
@@ -261,7 +261,7 @@ impl GradientBuilder<'_> {
     /// computed in float32, and converted back.
     pub fn kernel(&mut self, name: &str, kernel: Kernel, inputs: &[ValueId], outputs: &[TensorType]) -> Vec<ValueId> {
         let types: Vec<TensorType> = inputs.iter().map(|&input| self.ty(input)).collect();
-        if takes_narrow(&kernel) || types.iter().all(|ty| widened(ty) == *ty) {
+        if takes_16_bit(&kernel) || types.iter().all(|ty| widened(ty) == *ty) {
             return self.append(name, kernel, inputs, outputs);
         }
         let wide: Vec<ValueId> = inputs.iter().zip(&types).map(|(&input, ty)| self.cast(input, &widened(ty))).collect();

@@ -75,8 +75,8 @@ pub struct ProgramLaunch {
     pub reads: Vec<Operand>,
     /// Outputs in the kernel's order. An update in place names the same operand as the read.
     pub writes: Vec<Operand>,
-    /// Temporary bytes that the device asks for ([`Program::set_scratch`]).
-    pub scratch_bytes: u64,
+    /// Temporary bytes that the device asks for ([`Program::set_workspace`]).
+    pub workspace_bytes: u64,
 }
 
 /// A graph's input or output, with the operand that holds it.
@@ -121,18 +121,18 @@ impl Program {
         sizes.fold(0, u64::saturating_add)
     }
 
-    /// Sets each launch's scratch to what `ask` (a device) says for it, given the descriptors of its inputs and outputs. After
+    /// Sets each launch's workspace to what `ask` (a device) says for it, given the descriptors of its inputs and outputs. After
     /// fusion, and before anything is known about budgets.
     ///
     /// # Errors
     /// The first that `ask` gives.
-    pub fn set_scratch<E>(
+    pub fn set_workspace<E>(
         &mut self,
         ask: impl Fn(&ProgramLaunch, &[TensorDesc], &[TensorDesc]) -> Result<u64, E>,
     ) -> Result<(), E> {
         let descs = |operands: &[Operand]| operands.iter().map(|operand| operand.desc.clone()).collect::<Vec<_>>();
         for launch in &mut self.launches {
-            launch.scratch_bytes = ask(launch, &descs(&launch.reads), &descs(&launch.writes))?;
+            launch.workspace_bytes = ask(launch, &descs(&launch.reads), &descs(&launch.writes))?;
         }
         Ok(())
     }

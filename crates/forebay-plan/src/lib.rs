@@ -9,7 +9,7 @@
 //! | [`fuse`] | neighbouring kernels become one |
 //! | [`dependences`] | which launches need which |
 //! | [`order`] | launches that do not need each other run side by side |
-//! | [`early`] | updates run as soon as they may |
+//! | [`early_updates`] | updates run as soon as they may |
 //! | [`alias`] | outputs take over inputs that die |
 //! | [`liveness`] | when each buffer is used |
 //! | [`cost`] | how long launches and copies take |
@@ -17,10 +17,10 @@
 //! | [`saved_costs`] | costs in a file |
 //! | [`ways`] | links and disks |
 //! | [`residency`] | which bytes are on the device when: keep or swap |
-//! | [`joint`] | the same, and what is computed again, where links are short of time |
-//! | [`mod@small`] | chunks that stay, because copies of them would be mostly latency |
-//! | [`mod@stretch`] | time for transfers: stays begin earlier and end later |
-//! | [`stores`] | which bytes are on the host and which on disk while they are not on the device |
+//! | [`joint_offload`] | the same, and what is computed again, where links are short of time |
+//! | [`mod@always_resident`] | chunks that stay, because copies of them would be mostly latency |
+//! | [`mod@widen`] | time for transfers: stays begin earlier and end later |
+//! | [`backing_stores`] | which bytes are on the host and which on disk while they are not on the device |
 //! | [`schedule`] | launches and copies in one list, with streams |
 //! | [`arena`] | offsets on the device |
 //! | [`bound`] | a time that no plan of the same launches can beat |
@@ -34,16 +34,18 @@
 //! | [`swap`] | residency on an abstract workload: traced steps on described machines |
 
 pub mod alias;
+pub mod always_resident;
 pub mod arena;
+pub mod backing_stores;
 pub mod bound;
 pub mod check;
 pub mod cost;
 pub mod dependences;
-pub mod early;
+pub mod early_updates;
 pub mod emit;
 pub mod error;
 pub mod fuse;
-pub mod joint;
+pub mod joint_offload;
 pub mod liveness;
 pub mod machine;
 pub mod order;
@@ -57,14 +59,12 @@ pub mod residency;
 pub mod saved_costs;
 pub mod schedule;
 pub mod simulate;
-pub mod small;
 pub mod split;
-pub mod stores;
-pub mod stretch;
 pub mod swap;
 #[cfg(test)]
 mod testing;
 pub mod ways;
+pub mod widen;
 
 pub use dependences::fewest_barriers;
 pub use error::PlanError;
@@ -72,6 +72,6 @@ pub use machine::MachineDescription;
 pub use order::LaunchOrder;
 pub use paging::{page, Paging};
 pub use parts::costs_of_parts;
-pub use plan::{Home, Plan};
+pub use plan::{BackingLocation, Plan};
 pub use planner::{choose_groups, plan, plan_in_groups, PlanOptions};
 pub use saved_costs::SavedCosts;

@@ -3,7 +3,7 @@
 //! A launch needs everything that it touches on the device at once, so the most demanding one sets the smallest budget. This
 //! pass cuts launches along images, or along rows of the first spatial dimension where there is one image
 //! ([`layout`] stores such tensors row by row). Parts read neighbouring rows where they are, so nothing is computed twice, and
-//! sums go on from part to part on the kernels' own chunk lines ([`forebay_base::kernel::chunk_of`]): no bit changes,
+//! sums go on from part to part on the kernels' own chunk lines ([`forebay_base::kernel::reduction_block`]): no bit changes,
 //! whatever the number of parts.
 
 mod cut;
@@ -16,7 +16,7 @@ mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_base::tensor::SCRATCH_ALIGNMENT_BYTES;
+use forebay_base::tensor::WORKSPACE_ALIGNMENT_BYTES;
 use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, Role};
 
@@ -36,7 +36,7 @@ pub struct Partition {
     pub sources: Vec<usize>,
 }
 
-/// Bytes that a launch needs at once: what its operands span, each byte counted once, and its scratch.
+/// Bytes that a launch needs at once: what its operands span, each byte counted once, and its workspace.
 pub fn touched_bytes(launch: &ProgramLaunch) -> u64 {
     let mut ranges: BTreeMap<BufferId, Vec<ByteRange>> = BTreeMap::new();
     for operand in launch.reads.iter().chain(&launch.writes) {
@@ -51,7 +51,7 @@ pub fn touched_bytes(launch: &ProgramLaunch) -> u64 {
         }
         bytes
     };
-    launch.scratch_bytes + ranges.into_values().map(covered).sum::<u64>()
+    launch.workspace_bytes + ranges.into_values().map(covered).sum::<u64>()
 }
 
 /// Cuts the launches that touch more than `limit_bytes` into parts that touch no more, or into as small parts as there are.
@@ -205,7 +205,7 @@ impl Building {
             kernel: Kernel::FromSums { of },
             reads,
             writes,
-            scratch_bytes: 0,
+            workspace_bytes: 0,
         };
         let rest = match launch.kernel {
             Kernel::BatchNormalizationTraining { epsilon, activation } => {
@@ -272,7 +272,7 @@ impl Building {
     }
 }
 
-/// A launch in so many parts, or as many as there are; none where it cannot be cut so.
+/// A launch in this many parts, or as many as it can be cut into; none where it cannot be cut so.
 fn parts(launch: &ProgramLaunch, cut: &Cut, count: u64, sums: Option<&Operand>) -> Vec<ProgramLaunch> {
     let steps = cut.rows.div_ceil(cut.step);
     let count = count.min(steps).max(1);
@@ -281,11 +281,11 @@ fn parts(launch: &ProgramLaunch, cut: &Cut, count: u64, sums: Option<&Operand>) 
         let rows = Rows { start: line(number), end: line(number + 1) };
         let sums = sums.map(|operand| Sums { operand, begun: number > 0 });
         let mut part = part(launch, cut, rows, sums)?;
-        if part.kernel.runs_in_less_scratch() {
+        if part.kernel.runs_in_less_workspace() {
             // As much for each index as the whole has: enough for whatever is computed at once of a part.
             let (own, all) = (rows.len().div_ceil(cut.step), cut.rows.div_ceil(cut.step));
-            let share = launch.scratch_bytes.div_ceil(all).saturating_mul(own);
-            part.scratch_bytes = share.next_multiple_of(SCRATCH_ALIGNMENT_BYTES).min(launch.scratch_bytes);
+            let share = launch.workspace_bytes.div_ceil(all).saturating_mul(own);
+            part.workspace_bytes = share.next_multiple_of(WORKSPACE_ALIGNMENT_BYTES).min(launch.workspace_bytes);
         }
         let name =
             if count > 1 { format!("{} part {} of {count}", launch.name, number + 1) } else { launch.name.clone() };

@@ -50,7 +50,7 @@ impl ProgramBuilder {
             kernel,
             reads: reads.iter().map(|&buffer| self.operand(buffer)).collect(),
             writes: writes.iter().map(|&buffer| self.operand(buffer)).collect(),
-            scratch_bytes: 0,
+            workspace_bytes: 0,
         };
         self.program.launches.push(launch);
     }
@@ -102,8 +102,8 @@ pub(crate) fn limits() -> forebay_base::Limits {
         offset_alignment_bytes: 16,
         tensor_elements_max: u64::MAX,
         copy_streams: true,
-        copies_use_lanes: false,
-        lanes: 2,
+        copies_use_workers: false,
+        workers: 2,
     }
 }
 

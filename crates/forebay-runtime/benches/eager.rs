@@ -1,6 +1,6 @@
 //! What an eager launch costs the host.
 //!
-//! `cargo bench -p forebay-runtime --bench eager` prints nanoseconds per call: the median of several rounds. Beside it, where
+//! `cargo bench -p forebay-runtime --bench eager` prints nanoseconds per call: the median of several rounds. Next to it, where
 //! Python has torch, PyTorch's own addition of as many numbers on one thread, whose time is nearly all overhead, too.
 
 use std::error::Error;

@@ -54,7 +54,7 @@ impl Build {
             kernel,
             reads: reads.iter().map(|&read| read.clone()).collect(),
             writes: writes.to_vec(),
-            scratch_bytes: 0,
+            workspace_bytes: 0,
         });
         writes
     }
@@ -274,10 +274,10 @@ fn cut_launches(seeds: std::ops::Range<u64>, program: impl Fn(&mut Random, u64) 
     let mut cut = 0;
     for seed in seeds {
         let mut program = program(&mut Random(seed * 0x9e37_79b9), seed);
-        let scratch = |launch: &ProgramLaunch, reads: &[TensorDesc], writes: &[TensorDesc]| {
+        let workspace = |launch: &ProgramLaunch, reads: &[TensorDesc], writes: &[TensorDesc]| {
             device.workspace_bytes(&launch.kernel, reads, writes)
         };
-        program.set_scratch(scratch).unwrap();
+        program.set_workspace(workspace).unwrap();
         let (whole, none, minimum) = outputs(&program, &device, None, seed);
         assert_eq!(none, 0);
         let (parts, launches, _) = outputs(&program, &device, Some(minimum), seed);

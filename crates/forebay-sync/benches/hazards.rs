@@ -50,7 +50,7 @@ fn prologue(tensors: u64) -> Vec<Command> {
     (0..heaps).map(map).collect()
 }
 
-/// The check of one launch with two reads and a write beside `ranges` live ranges, without and with a hazard.
+/// The check of one launch with two reads and a write next to `ranges` live ranges, without and with a hazard.
 fn tracker(ranges: u64) -> Result<(), Box<dyn Error>> {
     let mut stream = Tracker::new(TileMap::from_prologue(&prologue(ranges))?);
     for index in 0..ranges / 2 {
@@ -93,7 +93,7 @@ fn launches(count: u64, tensors: u64) -> Result<Vec<Command>, Box<dyn Error>> {
         let own = scattered(index, tensors);
         let (reads, writes) = (vec![bind(own + 1), bind(own * 31 + 2)], vec![bind(own)]);
         let reads = reads.into_iter().filter(|read| read.region != writes[0].region).collect();
-        let launch = Launch { kernel: Kernel::Copy, reads, writes, scratch: None, label: index as u32 };
+        let launch = Launch { kernel: Kernel::Copy, reads, writes, workspace: None, label: index as u32 };
         Command::Launch { stream: StreamId((index / 50 % 3) as u32), launch: Box::new(launch) }
     };
     Ok((0..count).map(launch).collect())

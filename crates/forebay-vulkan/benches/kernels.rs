@@ -52,9 +52,9 @@ impl Machine {
         };
         let reads_bound = reads.iter().map(&mut bind).collect::<Result<Vec<_>, _>>()?;
         let writes = vec![bind(write)?];
-        let scratch_bytes = self.device.workspace_bytes(kernel, reads, std::slice::from_ref(write))?;
-        let scratch = (scratch_bytes > 0).then(|| place(scratch_bytes)).transpose()?;
-        let launch = Launch { kernel: kernel.clone(), reads: reads_bound, writes, scratch, label: 0 };
+        let workspace_bytes = self.device.workspace_bytes(kernel, reads, std::slice::from_ref(write))?;
+        let workspace = (workspace_bytes > 0).then(|| place(workspace_bytes)).transpose()?;
+        let launch = Launch { kernel: kernel.clone(), reads: reads_bound, writes, workspace, label: 0 };
         let command = Command::Launch { stream: self.stream, launch: Box::new(launch) };
         let barrier = Command::Barrier { stream: self.stream };
         let run = |count: usize| -> Result<(), Box<dyn Error>> {

@@ -1,4 +1,4 @@
-//! How many barriers plans need, beside other ways to place them; and what they cost.
+//! How many barriers plans need, next to other ways to place them; and what they cost.
 //!
 //! ```text
 //! cargo bench -p forebay --bench barriers -- [table|planning|gain] [MODEL.onnx|FOLDER]...
@@ -90,11 +90,11 @@ fn program(path: &Path, train: bool, device: &dyn Device) -> Result<Program, Fai
     };
     let mut program = fuse::fuse(program);
     name_constants(&mut program)?;
-    program.set_scratch(|launch, reads, writes| device.workspace_bytes(&launch.kernel, reads, writes))?;
+    program.set_workspace(|launch, reads, writes| device.workspace_bytes(&launch.kernel, reads, writes))?;
     Ok(program)
 }
 
-/// Gives constants homes, as the product does.
+/// Gives constants backing locations, as the product does.
 fn name_constants(program: &mut Program) -> Result<(), Failure> {
     let known: BTreeSet<BufferId> = program.persistent.iter().map(|port| port.operand.buffer).collect();
     for (buffer, tensor) in std::mem::take(&mut program.contents).into_iter().filter(|(id, _)| !known.contains(id)) {
@@ -111,7 +111,7 @@ fn planned(program: &Program, order: LaunchOrder, split: bool, device: &dyn Devi
     let mut costs = cost::estimate(program, device.limits());
     if !split {
         // Launches that fill the machine gain nothing from company.
-        costs.launch_lanes.fill(costs.lanes);
+        costs.launch_workers.fill(costs.workers);
     }
     Ok(plan(program, &options, device.limits(), &costs)?)
 }
@@ -194,7 +194,7 @@ fn branchy(blocks: usize, branches: usize, depth: usize, count: u64) -> Result<P
     let launch = |program: &mut Program, kernel: Kernel, reads: &[&Operand], write: &Operand| {
         let name = format!("launch{}", program.launches.len());
         let reads = reads.iter().map(|&operand| operand.clone()).collect();
-        program.launches.push(ProgramLaunch { name, kernel, reads, writes: vec![write.clone()], scratch_bytes: 0 });
+        program.launches.push(ProgramLaunch { name, kernel, reads, writes: vec![write.clone()], workspace_bytes: 0 });
     };
     let add = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
     let mut value = buffer(&mut program, Role::Input);

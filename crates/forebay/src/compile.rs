@@ -1,4 +1,4 @@
-//! From graph to plan: lowering, fusion, scratch, budget. What a session or trainer keeps of it.
+//! From graph to plan: lowering, fusion, workspace, budget. What a session or trainer keeps of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use forebay_runtime::{PagedOptions, StepTimes};
 
 use crate::error::Error;
 use crate::forecast::{Forecast, Replan};
-use crate::machine::Machine;
+use crate::machine::LimitedDevice;
 use crate::port::Port;
 use crate::runner::{Runner, Step};
 
@@ -48,7 +48,11 @@ pub(crate) struct Compiled {
 ///
 /// # Errors
 /// A graph that cannot be lowered, a kernel that the device cannot run, or budgets that are too small.
-pub(crate) fn compile(graph: &Graph, parameters: &BTreeSet<ValueId>, machine: &Machine) -> Result<Compiled, Error> {
+pub(crate) fn compile(
+    graph: &Graph,
+    parameters: &BTreeSet<ValueId>,
+    machine: &LimitedDevice,
+) -> Result<Compiled, Error> {
     let lowering = LoweringOptions { concatenate_in_place: machine.options.fuse };
     let mut program = lower_with(graph, parameters, &lowering)?;
     let index_limits = index_limits(&program);
@@ -61,7 +65,7 @@ pub(crate) fn compile(graph: &Graph, parameters: &BTreeSet<ValueId>, machine: &M
     if machine.options.fuse {
         program = fuse(program);
     }
-    program.set_scratch(|launch, reads, writes| {
+    program.set_workspace(|launch, reads, writes| {
         let bytes = machine.device.workspace_bytes(&launch.kernel, reads, writes);
         bytes.map_err(|error| Error::Device { action: format!("'{}'", launch.name), error })
     })?;
@@ -98,7 +102,7 @@ impl Compiled {
         &mut self,
         runner: &Runner,
         times: StepTimes,
-        machine: &Machine,
+        machine: &LimitedDevice,
     ) -> Result<Option<Replan>, Error> {
         let (Runner::Planned(executor), Step::Planned(plan, _)) = (runner, &mut self.step) else { return Ok(None) };
         let Some(reason) = self.forecast.watch(plan, executor, times) else { return Ok(None) };
@@ -137,7 +141,7 @@ impl Compiled {
     ///
     /// # Errors
     /// Budgets that are too small; the plan is then as before.
-    pub(crate) fn replan(&mut self, machine: &Machine) -> Result<(), Error> {
+    pub(crate) fn replan(&mut self, machine: &LimitedDevice) -> Result<(), Error> {
         self.step = step_within(&self.program, self.groups.as_deref(), machine, self.forecast.costs())?;
         Ok(())
     }
@@ -147,7 +151,7 @@ fn resolved(port: &program::Port) -> Port {
     Port { name: port.name.clone(), data_type: port.operand.desc.data_type(), shape: port.shape.clone() }
 }
 
-/// Constants have homes in a plan as parameters have: each becomes a persistent port. Names that lowering gave twice are
+/// Constants have backing locations in a plan as parameters have: each becomes a persistent port. Names that lowering gave twice are
 /// told apart by the buffer's number.
 fn add_constants(program: &mut Program) -> Result<(), Error> {
     let mut names: BTreeSet<String> = program.persistent.iter().map(|port| port.name.clone()).collect();
@@ -170,7 +174,7 @@ fn add_constants(program: &mut Program) -> Result<(), Error> {
 fn step_within(
     program: &Program,
     groups: Option<&[Vec<usize>]>,
-    machine: &Machine,
+    machine: &LimitedDevice,
     costs: &Costs,
 ) -> Result<Step, Error> {
     let (options, limits) = (&machine.options, machine.device.limits());

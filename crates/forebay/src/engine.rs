@@ -17,7 +17,7 @@ use crate::compile::Compiled;
 use crate::error::Error;
 use crate::forecast::Replan;
 use crate::handover::Handover;
-use crate::machine::Machine;
+use crate::machine::LimitedDevice;
 use crate::runner::Runner;
 
 /// What a plan is for: evaluation or not, and the batch size.
@@ -34,7 +34,7 @@ pub(crate) enum Purpose {
 
 /// A device with at most one plan on it.
 pub(crate) struct Engine {
-    machine: Machine,
+    machine: LimitedDevice,
     active: Option<(PlanKey, Runner)>,
     /// Whether a better plan than the active one waits for the next step.
     stale: bool,
@@ -44,15 +44,15 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(machine: Machine, values: BTreeMap<String, Contents>) -> Engine {
+    pub(crate) fn new(machine: LimitedDevice, values: BTreeMap<String, Contents>) -> Engine {
         Engine { machine, active: None, stale: false, values, traces: Vec::new() }
     }
 
-    pub(crate) fn machine(&self) -> &Machine {
+    pub(crate) fn machine(&self) -> &LimitedDevice {
         &self.machine
     }
 
-    pub(crate) fn machine_mut(&mut self) -> &mut Machine {
+    pub(crate) fn machine_mut(&mut self) -> &mut LimitedDevice {
         &mut self.machine
     }
 
@@ -69,7 +69,7 @@ impl Engine {
             self.retire()?;
             let mut contents = compiled.contents.clone();
             for (name, content) in &self.values {
-                if compiled.step.plan().persistent.iter().any(|home| home.name == *name) {
+                if compiled.step.plan().persistent.iter().any(|backing| backing.name == *name) {
                     contents.insert(name.clone(), content.clone());
                 }
             }
@@ -97,7 +97,7 @@ impl Engine {
         Ok(replan)
     }
 
-    /// Brings the values home and gives back what is on the device.
+    /// Brings the values backing location and gives back what is on the device.
     ///
     /// # Errors
     /// What the device reports; the plan then stays where it is.
@@ -148,7 +148,8 @@ impl Engine {
     /// The plan on the device, where that has the newest value of this name.
     fn newest(&self, name: &str) -> Option<&Runner> {
         let Some(((Purpose::Training, _), runner)) = &self.active else { return None };
-        let is_there = runner.plan().persistent.iter().any(|home| home.name == name && !home.pieces.is_empty());
+        let is_there =
+            runner.plan().persistent.iter().any(|backing| backing.name == name && !backing.pieces.is_empty());
         is_there.then_some(runner)
     }
 

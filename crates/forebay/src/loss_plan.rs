@@ -9,7 +9,7 @@ use forebay_model::{Graph, Tensor, TensorType, ValueId};
 use crate::compile::{compile, Compiled};
 use crate::error::Error;
 use crate::labels::{self, Classes};
-use crate::machine::Machine;
+use crate::machine::LimitedDevice;
 use crate::model::Model;
 use crate::options::TrainerOptions;
 use crate::port::{self, Port};
@@ -50,7 +50,7 @@ impl LossPlan {
         model: &Model,
         options: &TrainerOptions,
         batch_size: Option<u64>,
-        machine: &Machine,
+        machine: &LimitedDevice,
     ) -> Result<LossPlan, Error> {
         let step = training_graph(&model.open_graph(batch_size)?, &options.training)?;
         let landmarks =
@@ -66,7 +66,7 @@ impl LossPlan {
         model: &Model,
         options: &TrainerOptions,
         batch_size: Option<u64>,
-        machine: &Machine,
+        machine: &LimitedDevice,
     ) -> Result<LossPlan, Error> {
         let training = &options.training;
         let graph = loss_graph(&model.open_graph(batch_size)?, &training.loss, training.loss_output.as_deref())?;
@@ -79,7 +79,7 @@ impl LossPlan {
         parameters: &BTreeSet<ValueId>,
         landmarks: Landmarks,
         options: &TrainerOptions,
-        machine: &Machine,
+        machine: &LimitedDevice,
     ) -> Result<LossPlan, Error> {
         let compiled = compile(graph, parameters, machine)?;
         let name = |id: ValueId| graph.value(id).name.clone();

@@ -10,7 +10,7 @@ use forebay_memory::size::MemorySize;
 use forebay_model::program::Program;
 use forebay_plan::cost::{estimate, estimate_on, Costs};
 use forebay_plan::saved_costs::Unknown;
-use forebay_runtime::homes::STAGING_BYTES;
+use forebay_runtime::backing::STAGING_BYTES;
 use forebay_vulkan::kernels::Cooperative;
 use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
 
@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::options::DeviceOptions;
 
 /// A device with the limits that its user set.
-pub(crate) struct Machine {
+pub(crate) struct LimitedDevice {
     /// The device.
     pub(crate) device: Arc<dyn Device>,
     /// What was asked for.
@@ -27,21 +27,21 @@ pub(crate) struct Machine {
     pub(crate) reserved_host_bytes: u64,
 }
 
-impl Machine {
+impl LimitedDevice {
     /// Opens the device that the options name.
     ///
     /// # Errors
     /// An unknown name, no threads, tiles that there cannot be, a folder to spill to that cannot be used, or what the system
     /// refuses.
-    pub(crate) fn open(options: &DeviceOptions) -> Result<Machine, Error> {
-        Machine::with_device(options, open(options)?)
+    pub(crate) fn open(options: &DeviceOptions) -> Result<LimitedDevice, Error> {
+        LimitedDevice::with_device(options, open(options)?)
     }
 
     /// A device of the caller's, on which nothing runs yet.
     ///
     /// # Errors
     /// A folder to spill to that cannot be used.
-    pub(crate) fn with_device(options: &DeviceOptions, device: Arc<dyn Device>) -> Result<Machine, Error> {
+    pub(crate) fn with_device(options: &DeviceOptions, device: Arc<dyn Device>) -> Result<LimitedDevice, Error> {
         if let Some(folder) = &options.spill_dir {
             // A file for nothing shows at once whether there can be files, and takes what the device needs for them.
             let refused = |error| Error::Device { action: "while trying to spill".to_string(), error };
@@ -53,7 +53,7 @@ impl Machine {
             options.device_memory.get_or_insert(MemorySize::Bytes(described.device_memory_bytes));
             options.host_memory.get_or_insert(MemorySize::Bytes(described.host_memory_bytes));
         }
-        Ok(Machine { device, options, reserved_host_bytes })
+        Ok(LimitedDevice { device, options, reserved_host_bytes })
     }
 
     /// Whether what exceeds the host memory may go to disk.
@@ -118,7 +118,7 @@ const DEVICES: &str = "host, null, vulkan, vulkan:NUMBER, vulkan:NAME";
 pub fn devices() -> Result<Vec<DeviceDescription>, Error> {
     let mut all = Vec::new();
     for name in ["host", "null"] {
-        let machine = Machine::open(&DeviceOptions { device: name.to_string(), ..DeviceOptions::default() })?;
+        let machine = LimitedDevice::open(&DeviceOptions { device: name.to_string(), ..DeviceOptions::default() })?;
         let limits = machine.device.limits().clone();
         let (name, description) = (name.to_string(), limits.name.clone());
         all.push(DeviceDescription { name, description, limits: Ok(limits), matrix_types: Vec::new() });

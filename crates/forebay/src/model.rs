@@ -21,7 +21,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Reads a model from a file; external data files lie beside it.
+    /// Reads a model from a file; external data files lie next to it.
     ///
     /// # Errors
     /// A file that cannot be read or is no model that Forebay knows.

@@ -13,7 +13,7 @@ use forebay_runtime::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemo
 use forebay_runtime::RuntimeError;
 
 use crate::error::Error;
-use crate::machine::Machine;
+use crate::machine::LimitedDevice;
 use crate::options::DeviceOptions;
 
 /// How many of the first chunks are used and timed.
@@ -170,7 +170,7 @@ pub fn probe(options: &ProbeOptions) -> Result<Vec<Finding>, Error> {
             format!("{} chunks are too few for the experiment: at least {CHUNK_COUNT_MIN}", options.chunk_count);
         return Err(Error::Option { reason });
     }
-    let machine = Machine::open(&options.device)?;
+    let machine = LimitedDevice::open(&options.device)?;
     let tile_bytes = machine.device.limits().tile_size_bytes;
     if options.chunk_bytes < tile_bytes || options.chunk_bytes.checked_mul(options.chunk_count + 1).is_none() {
         let reason = format!("a chunk of {} bytes is not possible: at least {tile_bytes}, a tile", options.chunk_bytes);
@@ -230,9 +230,9 @@ impl Laboratory {
         memory.synchronize()?;
         let (more, overcommit_seconds) = self.timed(|| {
             let more = memory.buffer(self.chunk_bytes)?;
-            // What will be used after it: with foresight, the chunks that are touched stay.
+            // What will be used after it: with next uses, the chunks that are touched stay.
             let coming = chunks.iter().take(TOUCHED_CHUNKS).flatten().map(|chunk| vec![chunk]);
-            memory.foresee(&[vec![&more]].into_iter().chain(coming).collect::<Vec<_>>());
+            memory.set_next_uses(&[vec![&more]].into_iter().chain(coming).collect::<Vec<_>>());
             more.fill([0; 4])?;
             Ok(more)
         })?;

@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::explain::{explain, Explanation};
 use crate::forecast::Replan;
 use crate::loss_plan::LossPlan;
-use crate::machine::Machine;
+use crate::machine::LimitedDevice;
 use crate::model::Model;
 use crate::options::{OnNan, TrainerOptions};
 use crate::port::{self, Port};
@@ -76,7 +76,7 @@ impl Trainer {
     /// # Errors
     /// A model that cannot be trained as asked, a device that cannot be had, or budgets that are too small.
     pub fn new(model: Model, options: TrainerOptions) -> Result<Trainer, Error> {
-        let machine = Machine::open(&options.device)?;
+        let machine = LimitedDevice::open(&options.device)?;
         Trainer::on(model, options, machine)
     }
 
@@ -85,11 +85,11 @@ impl Trainer {
     /// # Errors
     /// A model that cannot be trained as asked, or budgets that are too small.
     pub fn with_device(model: Model, options: TrainerOptions, device: Arc<dyn Device>) -> Result<Trainer, Error> {
-        let machine = Machine::with_device(&options.device, device)?;
+        let machine = LimitedDevice::with_device(&options.device, device)?;
         Trainer::on(model, options, machine)
     }
 
-    fn on(model: Model, options: TrainerOptions, mut machine: Machine) -> Result<Trainer, Error> {
+    fn on(model: Model, options: TrainerOptions, mut machine: LimitedDevice) -> Result<Trainer, Error> {
         let plan = LossPlan::training(&model, &options, options.batch_size, &machine)?;
         machine.fix_budgets(plan.compiled.step.plan().statistics.in_core_peak_bytes);
         machine.forget_costs();
@@ -106,7 +106,7 @@ impl Trainer {
         })
     }
 
-    /// What a batch holds beside the labels, at the planned batch size.
+    /// What a batch holds next to the labels, at the planned batch size.
     pub fn inputs(&self) -> &[Port] {
         &self.main().inputs
     }

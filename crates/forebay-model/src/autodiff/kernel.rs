@@ -8,7 +8,7 @@ use forebay_base::Kernel;
 
 use crate::graph::{TensorType, ValueId};
 use crate::operator::GradientBuilder;
-use crate::operators::composition::Action;
+use crate::operators::decomposition::Action;
 
 /// Largest size of an axis whose padding by reflection has a gradient: it needs an index per element.
 const PADDED_SIZE_MAX: u64 = 1 << 24;

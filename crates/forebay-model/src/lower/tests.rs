@@ -88,11 +88,11 @@ fn pieces_are_computed_inside_their_concatenation() {
     // Only the graph input and the second use of c need copies.
     assert_eq!(kernels(&program), ["Unary", "Unary", "Unary", "Copy", "Copy", "Unary"]);
     let whole = program.launches[5].reads[0].buffer;
-    let places: Vec<(bool, u64)> = program.launches[..5]
+    let locations: Vec<(bool, u64)> = program.launches[..5]
         .iter()
         .map(|launch| (launch.writes[0].buffer == whole, launch.writes[0].offset_bytes))
         .collect();
-    assert_eq!(places, [(true, 64), (true, 128), (true, 0), (true, 192), (true, 256)]);
+    assert_eq!(locations, [(true, 64), (true, 128), (true, 0), (true, 192), (true, 256)]);
     assert_eq!(program.size_bytes(Role::Temporary), 320 + 320);
 }
 

@@ -6,7 +6,7 @@
 use forebay_base::kernel::{BinaryOp, PadMode, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel};
 
-use super::composition::Action;
+use super::decomposition::Action;
 use super::shapes::packed_strides;
 use crate::graph::TensorType;
 use crate::tensor::Tensor;

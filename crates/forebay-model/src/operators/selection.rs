@@ -3,7 +3,7 @@
 use forebay_base::kernel::PadMode;
 use forebay_base::{DataType, Kernel};
 
-use super::composition::{self, composed, Composer, Composition};
+use super::decomposition::{self, composed, Composer, Decomposition};
 use super::shapes::{attribute_or_input, axes, packed_strides, size};
 use crate::error::ModelError;
 use crate::graph::{Node, TensorType, ValueId};
@@ -127,7 +127,7 @@ fn evaluate_split(view: &NodeView, inputs: &[Option<&Tensor>]) -> Result<Option<
     for ty in infer_split(view)? {
         let kernel = part_kernel(ty.shape.len(), axis, start);
         start += ty.shape[axis];
-        let action = composition::Action::Kernel(kernel);
+        let action = decomposition::Action::Kernel(kernel);
         let Some(part) = super::evaluate::run(&action, std::slice::from_ref(x), &ty) else { return Ok(None) };
         parts.push(part);
     }
@@ -229,7 +229,7 @@ fn slice_ranges(view: &NodeView) -> Result<Vec<(u64, i64, u64)>, ModelError> {
     Ok(ranges)
 }
 
-fn slice(view: NodeView) -> Result<Composition, ModelError> {
+fn slice(view: NodeView) -> Result<Decomposition, ModelError> {
     let ranges = slice_ranges(&view)?;
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -254,10 +254,10 @@ fn lower_slice(view: &NodeView, lowering: &mut Lowering) -> Result<(), ModelErro
             return lowering.view(view, 0, &operand, offset_bytes);
         }
     }
-    composition::lower(view, lowering, slice)
+    decomposition::lower(view, lowering, slice)
 }
 
-fn gather(view: NodeView) -> Result<Composition, ModelError> {
+fn gather(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (data, indices) = (c.input(0)?, c.input(1)?);
     let axis = view.axis(view.int("axis", 0)?, data.ty.shape.len())?;
@@ -282,7 +282,7 @@ fn gather(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// Negative padding takes away.
-fn pad(view: NodeView) -> Result<Composition, ModelError> {
+fn pad(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let rank = x.ty.shape.len();

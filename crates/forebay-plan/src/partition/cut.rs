@@ -1,12 +1,13 @@
 //! Cut: one launch as several over rows of its tensors.
 //!
 //! Each part is a launch of its own, of the same kernel on fewer rows. Where a kernel sums over the rows, its parts go on from
-//! each other's sums, on the chunk lines that the whole sums by ([`chunk_of`]), and another launch finishes.
+//! each other's sums, on the chunk lines that the whole sums by ([`reduction_block`]), and another launch finishes.
 
 use std::ops::Range;
 
 use forebay_base::kernel::{
-    chunk_of, chunk_of_channels, chunk_of_losses, chunk_rows_of, sums_rows, Convolution, ReduceOp, Summing, Window,
+    reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows, sums_rows,
+    Convolution, ReduceOp, Summing, Window,
 };
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_model::program::{Operand, ProgramLaunch};
@@ -31,7 +32,7 @@ pub(super) struct Cut {
     pub axis: Axis,
     /// The rows that parts are counted in: of which operand, and how many.
     pub rows: u64,
-    /// Parts begin at multiples of so many rows.
+    /// Parts begin at multiples of this many rows.
     pub step: u64,
 }
 
@@ -130,19 +131,19 @@ fn summed_rows(kernel: &Kernel, desc: &TensorDesc, axis: usize) -> Option<u64> {
                 (_, 1) => (1, product(&sizes[1..along])),
                 _ => (product(&sizes[1..along]), inner),
             };
-            let chunk = chunk_of_losses(sizes[along], rows, places);
+            let chunk = reduction_block_of_losses(sizes[along], rows, places);
             return Some(if axis == 0 { chunk.images } else { chunk.rows });
         }
         Kernel::MeanSquaredError => {
-            return Some(whole(chunk_of_channels(product(sizes), 1).rows, product(&sizes[axis + 1..])))
+            return Some(whole(reduction_block_of_channels(product(sizes), 1).rows, product(&sizes[axis + 1..])))
         }
         Kernel::Reduce { op: ReduceOp::Sum, axes } if sums_rows(axes, desc) && axes.contains(&axis) => {
             let [all, length] = [&sizes[..axes.len()], &sizes[axes.len()..]].map(product);
-            return Some(whole(chunk_rows_of(all, length), product(&sizes[axis + 1..axes.len()])));
+            return Some(whole(reduction_block_rows(all, length), product(&sizes[axis + 1..axes.len()])));
         }
         Kernel::LayerNormalizationGradient { axis: along } => {
             let (rows, length) = (sizes.get(axis + 1..*along)?, product(sizes.get(*along..)?));
-            return Some(whole(chunk_rows_of(product(&sizes[..*along]), length), product(rows)));
+            return Some(whole(reduction_block_rows(product(&sizes[..*along]), length), product(rows)));
         }
         // A chunk of a weight gradient never has more than one image.
         Kernel::ConvolutionWeightGradient { .. } => axis == 2,
@@ -155,8 +156,8 @@ fn summed_rows(kernel: &Kernel, desc: &TensorDesc, axis: usize) -> Option<u64> {
     }
     let (rows, places) = rows_and_places;
     let chunk = match kernel {
-        Kernel::ConvolutionWeightGradient { .. } => chunk_of(rows, places),
-        _ => chunk_of_channels(rows, places),
+        Kernel::ConvolutionWeightGradient { .. } => reduction_block(rows, places),
+        _ => reduction_block_of_channels(rows, places),
     };
     Some(if axis == 0 { chunk.images } else { chunk.rows })
 }
@@ -187,14 +188,14 @@ pub(super) fn summing(launch: &ProgramLaunch, axis: usize) -> Option<Summing> {
         Kernel::LayerNormalizationGradient { axis: along } if launch.writes.len() == 3 && axis < along => {
             let sizes = launch.reads[1].desc.sizes();
             let [rows, length] = [&sizes[..along], &sizes[along..]].map(|sizes| sizes.iter().product());
-            Some(Summing::LayerGradient { axis: along, chunk_rows: chunk_rows_of(rows, length) })
+            Some(Summing::LayerGradient { axis: along, block_rows: reduction_block_rows(rows, length) })
         }
         Kernel::Reduce { op: ReduceOp::Sum, ref axes }
             if axes.contains(&axis) && sums_rows(axes, &launch.reads[0].desc) =>
         {
             let sizes = launch.reads[0].desc.sizes();
             let [rows, length] = [&sizes[..axes.len()], &sizes[axes.len()..]].map(|sizes| sizes.iter().product());
-            Some(Summing::Rows { axes: axes.len(), chunk_rows: chunk_rows_of(rows, length) })
+            Some(Summing::Rows { axes: axes.len(), block_rows: reduction_block_rows(rows, length) })
         }
         Kernel::Reduce { op: ReduceOp::Sum, ref axes } if axes.contains(&axis) && are_positions(axes, launch) => {
             Some(Summing::Channels)

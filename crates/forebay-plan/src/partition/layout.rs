@@ -11,7 +11,7 @@ use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch, Role};
 
-/// Places of a row are a multiple of this many, so that sums in lanes do not notice where rows begin.
+/// Places of a row are a multiple of this many, so that sums in accumulators do not notice where rows begin.
 const PLACES_MULTIPLE: u64 = 16;
 
 /// Where an operand would lie if its buffer were stored row by row.

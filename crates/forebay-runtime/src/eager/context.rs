@@ -108,8 +108,8 @@ impl Context {
     /// # Errors
     /// [`RuntimeError::OutOfMemory`], or a failure of the device.
     pub fn allocate(&self, size_bytes: u64, owner: &str) -> Result<Slice, RuntimeError> {
-        let home = Agent::Queue(self.current_stream().queue());
-        Ok(Slice::new(self, Span::new(self, home, size_bytes, owner)?))
+        let origin = Agent::Queue(self.current_stream().queue());
+        Ok(Slice::new(self, Span::new(self, origin, size_bytes, owner)?))
     }
 
     /// Reads bytes on the host, after the current stream's work so far, and waits for all of them together.
@@ -147,7 +147,7 @@ impl Context {
         tensors.iter().zip(read).map(array).collect()
     }
 
-    /// Waits for all work, forgets compiled operations with their constants, and gives memory that nobody uses back to the
+    /// Waits for all work, forgets compiled operations with their constants, and gives memory that no one uses back to the
     /// device, that of managed memories and blocks of the host included, unless it was taken at the start for good
     /// ([`ContextOptions::growth`]). The bytes given back.
     ///

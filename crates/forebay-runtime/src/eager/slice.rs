@@ -10,7 +10,7 @@ use forebay_memory::eviction::Access;
 
 use super::batch::Batch;
 use super::context::Context;
-use super::managed::{Buffer, Residency};
+use super::managed::{Buffer, PinnedUnits};
 use super::shared::{Shared, State};
 use super::store::StoreKind;
 use super::stream::Stream;
@@ -23,7 +23,7 @@ use crate::error::RuntimeError;
 enum Owner {
     /// A block of the context's memory, and the memory that it is in.
     Block(Arc<Shared>, BlockId, MemoryId),
-    /// A managed buffer, which has memory behind the bytes while a [`Residency`] holds them.
+    /// A managed buffer, which has memory behind the bytes while a [`PinnedUnits`] holds them.
     Managed(Arc<Buffer>),
 }
 
@@ -48,9 +48,9 @@ impl Span {
     ///
     /// # Errors
     /// [`RuntimeError::OutOfMemory`], or a failure of the device.
-    pub fn new(context: &Context, home: Agent, size_bytes: u64, owner: &str) -> Result<Span, RuntimeError> {
+    pub fn new(context: &Context, origin: Agent, size_bytes: u64, owner: &str) -> Result<Span, RuntimeError> {
         let shared = context.shared();
-        let allocate = || shared.allocate(StoreKind::Device, home, size_bytes, owner);
+        let allocate = || shared.allocate(StoreKind::Device, origin, size_bytes, owner);
         let place = match allocate() {
             Err(RuntimeError::OutOfMemory(_)) if context.forget_compiled() => allocate()?,
             result => result?,
@@ -104,7 +104,7 @@ impl Span {
     /// Notes that work at a position of a queue uses the bytes.
     pub fn add_use(&self, state: &mut State, queue: QueueId, position: u64) {
         if let Owner::Block(_, block, _) = &*self.owner {
-            state.store(StoreKind::Device).ledger.add_use(*block, queue, position);
+            state.store(StoreKind::Device).block_lifetimes.add_use(*block, queue, position);
         }
     }
 }
@@ -255,7 +255,7 @@ impl Slice {
         let shared = self.context.shared();
         let written = self.span.managed(Access::Overwrite);
         let read = other.and_then(|other| other.managed(Access::Read));
-        let mut residency = Residency::new(written.into_iter().chain(read))?;
+        let mut residency = PinnedUnits::new(written.into_iter().chain(read))?;
         let mut state = shared.lock();
         let mut batch = Batch::default();
         residency.order(stream.queue(), &mut state, &mut batch);

@@ -23,7 +23,7 @@ use crate::error::RuntimeError;
 
 /// Bytes that go through one block.
 const PIECE_BYTES: u64 = 1 << 20;
-/// After so many transfers, a ring that was used by less than half gives its blocks back.
+/// After this many transfers, a ring of which less than half was used gives blocks back.
 const TRANSFERS_PER_LOOK: u32 = 64;
 
 /// Who holds host blocks, and how much of them is needed.
@@ -114,7 +114,7 @@ fn copy(
     let command = Command::Copy { stream: state.stream(stream.queue()), from, to };
     let position = state.work(stream.queue(), command, name, &mut batch)?;
     span.add_use(&mut state, stream.queue(), position);
-    state.store(StoreKind::Staging).ledger.add_use(staging.block, stream.queue(), position);
+    state.store(StoreKind::Staging).block_lifetimes.add_use(staging.block, stream.queue(), position);
     staging.shared.submit(&mut state, &batch)?;
     Ok(position)
 }

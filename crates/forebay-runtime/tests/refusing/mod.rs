@@ -17,7 +17,7 @@ pub struct Refusing {
 }
 
 impl Refusing {
-    /// Refuses everything after so many calls.
+    /// Refuses everything after this many calls.
     pub fn new(inner: Arc<dyn Device>, calls: usize) -> Refusing {
         Refusing { inner, calls_left: AtomicUsize::new(calls), tiles_refused: false }
     }

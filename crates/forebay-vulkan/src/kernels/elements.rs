@@ -1,7 +1,7 @@
 //! Dispatches that go through the elements of a tensor: the counterpart of the repository's `kernels/elements.slang`.
 //!
 //! Elements are gone through in the order in which the output lies, with dimensions merged that lie seamlessly in every
-//! operand. What is too large for one dispatch (a binding holds only so many bytes) is cut along the outermost dimension, or,
+//! operand. What is too large for one dispatch (a binding holds a limited number of bytes) is cut along the outermost dimension, or,
 //! where that gives too many parts, reached by its address.
 
 use forebay_base::{DataType, TensorDesc};
@@ -218,7 +218,7 @@ impl Elements {
     /// First and last place that an operand's elements take.
     fn extent(&self, layout: &Layout) -> (i64, i64) {
         let reaches = self.sizes.iter().zip(&layout.strides).map(|(&size, &stride)| (size as i64 - 1) * stride);
-        let (below, above): (Vec<i64>, Vec<i64>) = reaches.partition(|&reach| reach < 0);
+        let (below, above): (Vec<i64>, Vec<i64>) = reaches.partition(|&device_address| device_address < 0);
         (layout.first + below.iter().sum::<i64>(), layout.first + above.iter().sum::<i64>())
     }
 

@@ -5,24 +5,24 @@
 //! of addresses or budgets.
 
 mod convolution;
+mod device_address;
 mod elements;
 mod elementwise;
-mod kept;
-mod lattice;
 mod local_response;
 mod loss;
 mod matmul;
 mod movement;
 mod normalization;
+mod operand_type;
 mod operands;
 mod optimizer;
 mod parts;
 mod pooling;
-mod reach;
 mod reduce;
 mod rows;
 mod shaders;
 mod spatial;
+mod strided_layout;
 #[cfg(test)]
 mod summing_tests;
 mod sums;
@@ -31,8 +31,8 @@ use forebay_base::kernel::Summing;
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
+use device_address::device_address;
 use operands::require_countable;
-use reach::reach;
 pub use shaders::{Shader, ALL};
 
 /// What of a device decides how kernels run on it.
@@ -42,8 +42,8 @@ pub struct Offer {
     pub groups_max: u32,
     /// Bytes of an operand that one binding may reach.
     pub binding_bytes_max: u64,
-    /// Bytes of scratch that one binding may reach.
-    pub scratch_bytes_max: u64,
+    /// Bytes of workspace that one binding may reach.
+    pub workspace_bytes_max: u64,
     /// Invocations that a workgroup may have.
     pub invocations_max: u32,
     /// Bytes that the invocations of a workgroup share.
@@ -56,7 +56,7 @@ pub struct Offer {
     pub cooperative: Option<Cooperative>,
 }
 
-/// Which matrices of 16 by 16 subgroups of [`LANES`] multiply together, and add up in float32.
+/// Which matrices of 16 by 16 subgroups of [`SUBGROUP_SIZE`] multiply together, and add up in float32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cooperative {
     /// Those of float16.
@@ -66,7 +66,7 @@ pub struct Cooperative {
 }
 
 /// Invocations of a subgroup in shaders that multiply matrices together (`kernels/cooperative.slang`).
-pub const LANES: u32 = 32;
+pub const SUBGROUP_SIZE: u32 = 32;
 
 #[cfg(test)]
 impl Offer {
@@ -74,7 +74,7 @@ impl Offer {
     const LEAST: Offer = Offer {
         groups_max: 65_535,
         binding_bytes_max: 128 << 20,
-        scratch_bytes_max: 128 << 20,
+        workspace_bytes_max: 128 << 20,
         invocations_max: 256,
         shared_bytes: 16 << 10,
         float64: true,
@@ -108,10 +108,10 @@ pub enum Operand {
     Read(usize),
     /// What the launch writes.
     Write(usize),
-    /// The launch's scratch.
-    Scratch,
+    /// The launch's workspace.
+    Workspace,
     /// Four words of this dispatch alone, 0 when it starts. It has to leave them 0. The last workgroup to finish finds out by
-    /// them that it is the last, and combines what the others left in the scratch.
+    /// them that it is the last, and combines what the others left in the workspace.
     Counter,
     /// Four words of this dispatch alone, 0 when it starts, for an index out of range: 1, its place among the indices, and its low
     /// and high word.
@@ -144,13 +144,13 @@ pub struct Dispatch {
 pub struct Lowered {
     /// Dispatches that may run at once.
     pub dispatches: Vec<Dispatch>,
-    /// Bytes of scratch that they need, a function of descriptors and the device.
-    pub scratch_bytes: u64,
+    /// Bytes of workspace that they need, a function of descriptors and the device.
+    pub workspace_bytes: u64,
 }
 
 impl From<Dispatch> for Lowered {
     fn from(dispatch: Dispatch) -> Lowered {
-        Lowered { dispatches: vec![dispatch], scratch_bytes: 0 }
+        Lowered { dispatches: vec![dispatch], workspace_bytes: 0 }
     }
 }
 
@@ -168,10 +168,10 @@ pub fn lower(
     require_countable(reads).and_then(|()| require_countable(writes)).map_err(refuse)?;
     let mut lowered = lower_by_family(kernel, reads, writes, offer)?;
     let mut dispatches = lowered.dispatches.iter_mut();
-    dispatches.try_for_each(|dispatch| reach(dispatch, reads, writes, offer)).map_err(refuse)?;
-    let (scratch_bytes, most) = (lowered.scratch_bytes, offer.scratch_bytes_max);
-    if scratch_bytes > most {
-        return Err(refuse(format!("it needs {scratch_bytes} bytes of scratch, and a shader reaches {most}")));
+    dispatches.try_for_each(|dispatch| device_address(dispatch, reads, writes, offer)).map_err(refuse)?;
+    let (workspace_bytes, most) = (lowered.workspace_bytes, offer.workspace_bytes_max);
+    if workspace_bytes > most {
+        return Err(refuse(format!("it needs {workspace_bytes} bytes of scratch, and a shader reaches {most}")));
     }
     let needs = |need: fn(&Shader) -> bool| lowered.dispatches.iter().any(|dispatch| need(dispatch.shader));
     if !offer.float64 && needs(Shader::needs_float64) {
@@ -183,18 +183,18 @@ pub fn lower(
     Ok(lowered)
 }
 
-/// Bytes of scratch that a launch needs, whole or cut into parts: a plan gives each part what the whole has. The sums of parts
-/// are a kernel of their own ([`Kernel::Sums`]), which may need scratch where the whole needs none.
+/// Bytes of workspace that a launch needs, whole or cut into parts: a plan gives each part what the whole has. The sums of parts
+/// are a kernel of their own ([`Kernel::Sums`]), which may need workspace where the whole needs none.
 ///
 /// # Errors
 /// As [`lower`].
-pub fn scratch_bytes(
+pub fn workspace_bytes(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     offer: &Offer,
 ) -> Result<u64, DeviceError> {
-    let own = lower(kernel, reads, writes, offer)?.scratch_bytes;
+    let own = lower(kernel, reads, writes, offer)?.workspace_bytes;
     let (of, operands) = match *kernel {
         Kernel::BatchNormalizationTraining { .. } => (Summing::BatchStatistics, &reads[..1]),
         Kernel::BatchNormalizationGradient { epsilon, activation } if writes.len() == 3 => {
@@ -206,7 +206,7 @@ pub fn scratch_bytes(
     let table = TensorDesc::packed(DataType::Float64, &[of.rows(), writes[1].element_count()]);
     let table = table.map_err(|error| unsupported(kernel, error.to_string()))?;
     let sums = lower(&Kernel::Sums { of, accumulate: false }, operands, &[table], offer)?;
-    Ok(own.max(sums.scratch_bytes))
+    Ok(own.max(sums.workspace_bytes))
 }
 
 fn lower_by_family(

@@ -31,7 +31,7 @@ pub(super) fn lower(
         _ => Err("not a movement kernel".to_owned()),
     };
     let dispatches = dispatches.map_err(|reason| unsupported(kernel, reason))?;
-    Ok(Lowered { dispatches, scratch_bytes: 0 })
+    Ok(Lowered { dispatches, workspace_bytes: 0 })
 }
 
 fn moved(elements: Elements, offer: &Offer) -> Result<Vec<Dispatch>, String> {

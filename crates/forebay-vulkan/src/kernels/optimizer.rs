@@ -50,7 +50,7 @@ pub(super) fn lower(
         _ => return Err(unsupported(kernel, "not an optimizer")),
     };
     let dispatches = parts(shader, &numbers, reads, writes, offer);
-    Ok(Lowered { dispatches, scratch_bytes: 0 })
+    Ok(Lowered { dispatches, workspace_bytes: 0 })
 }
 
 /// One dispatch for as many elements as bindings hold.

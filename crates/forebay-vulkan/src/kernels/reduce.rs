@@ -6,15 +6,15 @@ use forebay_base::kernel::{sums_rows, ReduceOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
-use super::lattice::Lattice;
 use super::operands::{exactly, require_packed};
 use super::parts::{parts, Beginning, Rows};
 use super::shaders::{self, Shader};
-use super::sums::{bindings, whole_channels, LANES};
+use super::strided_layout::StridedLayout;
+use super::sums::{bindings, whole_channels, WORKGROUP_SIZE};
 use super::{groups, rows, unsupported, Dispatch, Lowered, Offer, Operand};
 
-/// Elements that are combined by one lane, by the lanes of a small team, and beyond that by a whole workgroup.
-const LANE_ELEMENTS: u64 = 32;
+/// Elements that are combined by one invocation, by the invocations of a small team, and beyond that by a whole workgroup.
+const INVOCATION_ELEMENTS: u64 = 32;
 const TEAM_ELEMENTS: u64 = 4096;
 const SMALL_TEAM: u64 = 32;
 /// Elements of a chunk of a reduction, and how many chunks there are at most.
@@ -67,18 +67,18 @@ pub(super) fn lower(
     lowered.map_err(|reason| unsupported(kernel, reason))
 }
 
-/// Lanes that combine so many elements: a function of their number alone, so that no other size changes a sum's order.
+/// Invocations that combine this many elements: a function of their number alone, so that no other size changes a sum's order.
 pub(super) fn team_of(elements: u64) -> u64 {
-    if elements <= LANE_ELEMENTS {
+    if elements <= INVOCATION_ELEMENTS {
         1
     } else if elements <= TEAM_ELEMENTS {
         SMALL_TEAM
     } else {
-        LANES
+        WORKGROUP_SIZE
     }
 }
 
-/// The parameters that `place_of` of `teams.slang` reads: `interleaved` where neighbouring lanes have neighbouring outputs.
+/// The parameters that `place_of` of `teams.slang` reads: `interleaved` where neighbouring invocations have neighbouring outputs.
 pub(super) fn team_words(groups: [u32; 3], team: u64, interleaved: bool) -> [u32; 3] {
     [groups[0], team as u32, u32::from(interleaved)]
 }
@@ -110,7 +110,7 @@ fn softmax(
         reads.chain([Operand::Write(0)]).map(|operand| Rows { operand, row_bytes: 4 * size * inner }).collect();
     let dispatch = |part: &Range<u64>| {
         let columns = (part.end - part.start) * inner;
-        let groups = groups(columns.div_ceil(LANES / team), offer);
+        let groups = groups(columns.div_ceil(WORKGROUP_SIZE / team), offer);
         Dispatch {
             shader,
             constants: Vec::new(),
@@ -124,7 +124,7 @@ fn softmax(
         }
     };
     let dispatches = parts(&slabs, outer, Beginning::Aligned, offer).iter().map(dispatch).collect();
-    Ok(Lowered { dispatches, scratch_bytes: 0 })
+    Ok(Lowered { dispatches, workspace_bytes: 0 })
 }
 
 /// Dimensions of one kind: sizes and strides, the innermost first, those that can be one made one.
@@ -198,7 +198,7 @@ fn are_positions(axes: &[usize], x: &TensorDesc) -> bool {
     x.data_type().is_float()
         && rank > 2
         && axes.iter().copied().eq((0..rank).filter(|&axis| axis != 1))
-        && Lattice::of(x).is_ok()
+        && StridedLayout::of(x).is_ok()
 }
 
 fn dispatch(
@@ -212,16 +212,16 @@ fn dispatch(
     let (outputs, depth) = (kept.count(), reduced.count());
     let chunk = depth.div_ceil(CHUNKS_MAX).next_power_of_two().max(CHUNK_ELEMENTS);
     let chunks = depth.div_ceil(chunk);
-    let team = if depth <= LANE_ELEMENTS { 1 } else { SMALL_TEAM };
-    let count = (outputs * chunks).div_ceil(LANES / team);
+    let team = if depth <= INVOCATION_ELEMENTS { 1 } else { SMALL_TEAM };
+    let count = (outputs * chunks).div_ceil(WORKGROUP_SIZE / team);
     let groups = groups(count, offer);
     let words = [operation as u64, count, outputs, depth, chunk, chunks, kept.0.len() as u64, reduced.0.len() as u64];
     let dimensions = kept.0.iter().chain(&reduced.0).flat_map(|&(size, stride)| [size, stride]);
     let parameters = words.into_iter().chain(dimensions).map(|word| word as u32);
     let interleaved = kept.inner_stride() < reduced.inner_stride();
     // A shader has all of its bindings bound, even those that it does not use here.
-    let scratch = if chunks > 1 { Operand::Scratch } else { Operand::Counter };
-    let operands = [Operand::Read(0), Operand::Write(0), scratch, Operand::Counter];
+    let workspace = if chunks > 1 { Operand::Workspace } else { Operand::Counter };
+    let operands = [Operand::Read(0), Operand::Write(0), workspace, Operand::Counter];
     let dispatch = Dispatch {
         shader,
         constants: Vec::new(),
@@ -229,6 +229,6 @@ fn dispatch(
         parameters: team_words(groups, team, interleaved).into_iter().chain(parameters).collect(),
         groups,
     };
-    let scratch_bytes = if chunks > 1 { outputs * chunks * 2 * data_type.size_bytes() } else { 0 };
-    Lowered { dispatches: vec![dispatch], scratch_bytes }
+    let workspace_bytes = if chunks > 1 { outputs * chunks * 2 * data_type.size_bytes() } else { 0 };
+    Lowered { dispatches: vec![dispatch], workspace_bytes }
 }

@@ -4,13 +4,13 @@ use forebay_base::kernel::{Activation, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_device::DeviceError;
 
-use super::lattice::{lattices, Lattice};
 use super::operands::{exactly, require_packed};
 use super::shaders::{self, Shader};
+use super::strided_layout::{strided_layouts, StridedLayout};
 use super::{groups, loss, normalization, rows, unsupported, Bound, Dispatch, Lowered, Offer, Operand};
 
-/// Invocations of a workgroup: must be `LANES` of the shaders.
-pub(super) const LANES: u64 = 256;
+/// Invocations of a workgroup: must be `WORKGROUP_SIZE` of the shaders.
+pub(super) const WORKGROUP_SIZE: u64 = 256;
 /// Channels from which on each has one workgroup, and chunks up to which one does with one.
 const CHANNELS_APART: u64 = 128;
 const CHUNKS_TOGETHER: u64 = 8;
@@ -49,11 +49,11 @@ pub(super) fn bindings(operands: impl IntoIterator<Item = Operand>) -> Vec<Bound
 }
 
 /// What the shaders of batch normalisation and its sums are told of an activation.
-pub(super) fn is_rectified(activation: Activation) -> u32 {
+pub(super) fn is_relu(activation: Activation) -> u32 {
     u32::from(activation == Activation::Relu)
 }
 
-/// The sums of a lattice's channels: how workgroups share them.
+/// The sums of a strided layout's channels: how workgroups share them.
 struct Sharing {
     /// Chunks of a workgroup, and workgroups of a channel.
     group_chunks: u64,
@@ -61,12 +61,12 @@ struct Sharing {
 }
 
 impl Sharing {
-    fn of(lattice: &Lattice) -> Sharing {
-        let chunks = lattice.chunks();
-        if lattice.channels >= CHANNELS_APART || chunks <= CHUNKS_TOGETHER {
+    fn of(strided_layout: &StridedLayout) -> Sharing {
+        let chunks = strided_layout.chunks();
+        if strided_layout.channels >= CHANNELS_APART || chunks <= CHUNKS_TOGETHER {
             return Sharing { group_chunks: chunks, channel_groups: 1 };
         }
-        let group_chunks = (chunks * lattice.channels).div_ceil(GROUPS).next_multiple_of(4);
+        let group_chunks = (chunks * strided_layout.channels).div_ceil(GROUPS).next_multiple_of(4);
         Sharing { group_chunks, channel_groups: chunks.div_ceil(group_chunks) }
     }
 }
@@ -76,14 +76,14 @@ impl Sharing {
 struct Settings {
     accumulate: bool,
     epsilon: f32,
-    rectified: u32,
+    relu: u32,
 }
 
 /// The dispatch that sums over the positions of `x`, which has been read `count` operands among.
 fn sum_channels(
     shader: &'static Shader,
-    x: Lattice,
-    dy: Lattice,
+    x: StridedLayout,
+    dy: StridedLayout,
     settings: Settings,
     reads: usize,
     offer: &Offer,
@@ -99,18 +99,18 @@ fn sum_channels(
         sharing.channel_groups as u32,
         u32::from(settings.accumulate),
         settings.epsilon.to_bits(),
-        settings.rectified,
+        settings.relu,
     ];
     parameters.extend(x.positions(x.is_seamless() && dy.is_seamless()));
     parameters.extend(x.words());
     parameters.extend(dy.words());
     // A shader has all of its bindings bound, even those that it does not use here.
-    let scratch = if shared { Operand::Scratch } else { Operand::Counter };
+    let workspace = if shared { Operand::Workspace } else { Operand::Counter };
     let before = if settings.accumulate { Operand::Read(reads) } else { Operand::Write(0) };
-    let operands = (0..reads).map(Operand::Read).chain([Operand::Write(0), scratch, Operand::Counter, before]);
+    let operands = (0..reads).map(Operand::Read).chain([Operand::Write(0), workspace, Operand::Counter, before]);
     let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters, groups };
-    let scratch_bytes = if shared { x.channels * x.chunks() * CHUNK_SUMS_BYTES } else { 0 };
-    Lowered { dispatches: vec![dispatch], scratch_bytes }
+    let workspace_bytes = if shared { x.channels * x.chunks() * CHUNK_SUMS_BYTES } else { 0 };
+    Lowered { dispatches: vec![dispatch], workspace_bytes }
 }
 
 fn add(
@@ -124,10 +124,10 @@ fn add(
         Summing::CrossEntropy { axis, ignore_index } => {
             return loss::sums(axis, ignore_index, accumulate, reads, writes, offer)
         }
-        Summing::LayerGradient { axis, chunk_rows } => {
-            return normalization::layer_sums((axis, chunk_rows), accumulate, reads, writes, offer)
+        Summing::LayerGradient { axis, block_rows } => {
+            return normalization::layer_sums((axis, block_rows), accumulate, reads, writes, offer)
         }
-        Summing::Rows { axes, chunk_rows } => return rows::sums((axes, chunk_rows), accumulate, reads, writes, offer),
+        Summing::Rows { axes, block_rows } => return rows::sums((axes, block_rows), accumulate, reads, writes, offer),
         _ => {}
     }
     let [sums] = exactly(writes, "results")?;
@@ -142,13 +142,13 @@ fn add(
     let (shaders, [x, dy]) = match of {
         Summing::BatchStatistics => {
             let [x] = exactly(reads, "operands")?;
-            ([&shaders::SUMS_STATISTICS_F32, &shaders::SUMS_STATISTICS_F64], lattices([x, x])?)
+            ([&shaders::SUMS_STATISTICS_F32, &shaders::SUMS_STATISTICS_F64], strided_layouts([x, x])?)
         }
         Summing::BatchGradient { epsilon, activation } => {
             let [dy, x, parameters @ ..] = exactly::<6>(reads, "operands")?;
             require_packed(&parameters, data_type, channels)?;
-            settings = Settings { accumulate, epsilon, rectified: is_rectified(activation) };
-            ([&shaders::SUMS_GRADIENT_F32, &shaders::SUMS_GRADIENT_F64], lattices([x, dy])?)
+            settings = Settings { accumulate, epsilon, relu: is_relu(activation) };
+            ([&shaders::SUMS_GRADIENT_F32, &shaders::SUMS_GRADIENT_F64], strided_layouts([x, dy])?)
         }
         Summing::SquaredError => {
             let x = squares(reads)?;
@@ -156,7 +156,7 @@ fn add(
         }
         Summing::CrossEntropy { .. } | Summing::LayerGradient { .. } | Summing::Rows { .. } | Summing::Channels => {
             let [x] = exactly(reads, "operands")?;
-            ([&shaders::SUMS_CHANNELS_F32, &shaders::SUMS_CHANNELS_F64], lattices([x, x])?)
+            ([&shaders::SUMS_CHANNELS_F32, &shaders::SUMS_CHANNELS_F64], strided_layouts([x, x])?)
         }
     };
     Ok(sum_channels(for_type(data_type, shaders)?, x, dy, settings, own, offer))
@@ -166,8 +166,8 @@ fn add(
 pub(super) fn whole_channels(x: &TensorDesc, y: &TensorDesc, offer: &Offer) -> Result<Lowered, String> {
     let shader = for_type(x.data_type(), [&shaders::REDUCE_CHANNELS_F32, &shaders::REDUCE_CHANNELS_F64])?;
     require_packed(&[y], x.data_type(), x.sizes()[1])?;
-    let lattice = Lattice::of(x)?;
-    let mut lowered = sum_channels(shader, lattice, lattice, Settings::default(), 1, offer);
+    let strided_layout = StridedLayout::of(x)?;
+    let mut lowered = sum_channels(shader, strided_layout, strided_layout, Settings::default(), 1, offer);
     // There is nothing to go on from.
     lowered.dispatches.iter_mut().for_each(|dispatch| dispatch.bindings.truncate(4));
     Ok(lowered)
@@ -183,13 +183,13 @@ pub(super) fn mean_squares(reads: &[TensorDesc], offer: &Offer) -> Result<Lowere
 }
 
 /// Elements whose differences are squared: one channel, each element a row.
-fn squares(reads: &[TensorDesc]) -> Result<Lattice, String> {
+fn squares(reads: &[TensorDesc]) -> Result<StridedLayout, String> {
     let [prediction, target] = exactly(reads, "operands")?;
     let rows = prediction.element_count();
     require_packed(&[prediction, target], DataType::Float32, rows)?;
     let [images, channels, places] = [1; 3];
     let [image_stride, channel_stride] = [rows; 2];
-    Ok(Lattice { images, channels, rows, places, image_stride, channel_stride, row_stride: 1, first: 0 })
+    Ok(StridedLayout { images, channels, rows, places, image_stride, channel_stride, row_stride: 1, first: 0 })
 }
 
 fn finish(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offer) -> Result<Lowered, String> {
@@ -221,7 +221,7 @@ fn finish(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], offer: &Offe
     require_packed(&[&reads[0]], DataType::Float64, of.rows() * channels)?;
     let others: Vec<&TensorDesc> = reads[1..].iter().chain(writes).collect();
     require_packed(&others, data_type, channels)?;
-    let groups = groups(channels.div_ceil(LANES), offer);
+    let groups = groups(channels.div_ceil(WORKGROUP_SIZE), offer);
     let operands = (0..reads.len()).map(Operand::Read).chain((0..writes.len()).map(Operand::Write));
     Ok(Lowered::from(Dispatch {
         shader: for_type(data_type, shaders)?,

@@ -179,12 +179,12 @@ pub fn samples() -> Vec<Sample> {
             &[(Float64, &[2, 1])],
         ),
         sample(
-            Kernel::Sums { of: Summing::LayerGradient { axis: 1, chunk_rows: 32 }, accumulate: false },
+            Kernel::Sums { of: Summing::LayerGradient { axis: 1, block_rows: 32 }, accumulate: false },
             &[(Float32, ROWS), (Float32, ROWS), (Float32, &[6]), (Float32, &[6])],
             &[(Float64, &[2, 32])],
         ),
         sample(
-            Kernel::Sums { of: Summing::Rows { axes: 1, chunk_rows: 32 }, accumulate: false },
+            Kernel::Sums { of: Summing::Rows { axes: 1, block_rows: 32 }, accumulate: false },
             &[(Float32, ROWS)],
             &[(Float64, &[2, 32])],
         ),

@@ -57,10 +57,10 @@ struct Bound<'a> {
 impl<'a> Bound<'a> {
     fn new(bench: &'a Bench, sample: &Sample) -> Bound<'a> {
         let device = &bench.device;
-        let scratch_bytes = device.workspace_bytes(&sample.kernel, &sample.reads, &sample.writes);
-        let scratch_bytes = scratch_bytes.unwrap_or_else(|error| panic!("{error}"));
+        let workspace_bytes = device.workspace_bytes(&sample.kernel, &sample.reads, &sample.writes);
+        let workspace_bytes = workspace_bytes.unwrap_or_else(|error| panic!("{error}"));
         let descs: Vec<&TensorDesc> = sample.reads.iter().chain(&sample.writes).collect();
-        let sizes = descs.iter().map(|desc| desc.total_size_bytes()).chain([scratch_bytes]);
+        let sizes = descs.iter().map(|desc| desc.total_size_bytes()).chain([workspace_bytes]);
         let mut end = 0;
         let offsets: Vec<u64> = sizes
             .map(|size| {
@@ -80,9 +80,9 @@ impl<'a> Bound<'a> {
             })
             .collect();
         let (reads, writes) = bindings.split_at(sample.reads.len());
-        let scratch = (scratch_bytes > 0).then(|| Region::new(memory, offsets[descs.len()], scratch_bytes));
+        let workspace = (workspace_bytes > 0).then(|| Region::new(memory, offsets[descs.len()], workspace_bytes));
         let (kernel, reads, writes) = (sample.kernel.clone(), reads.to_vec(), writes.to_vec());
-        let launch = Launch { kernel, reads, writes, scratch, label: 0 };
+        let launch = Launch { kernel, reads, writes, workspace, label: 0 };
         Bound { bench, memory, launch, read_offset_bytes: end }
     }
 
@@ -96,7 +96,7 @@ impl<'a> Bound<'a> {
         let target = Region::new(self.memory, self.read_offset_bytes, region.range.len());
         let [read, write] = [region, target].map(|region| Binding { region, desc: desc.clone() });
         let kernel = Kernel::Unary(UnaryOp::Relu);
-        let launch = Launch { kernel, reads: vec![read], writes: vec![write], scratch: None, label: 1 };
+        let launch = Launch { kernel, reads: vec![read], writes: vec![write], workspace: None, label: 1 };
         Command::Launch { stream: self.bench.stream, launch: Box::new(launch) }
     }
 

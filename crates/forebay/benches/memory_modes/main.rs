@@ -1,4 +1,4 @@
-//! What a step costs against the size of the model beside that of the device, for each way to decide what is on the device:
+//! What a step costs against the size of the model next to that of the device, for each way to decide what is on the device:
 //! figure 4 of Negishi and others, "Consideration on Application of CUDA Unified Memory to Deep Learning" (2018).
 //!
 //! ```text
@@ -19,7 +19,7 @@ use common::chart::{Chart, Line};
 use common::{batch, brain, median, training, Failure};
 use forebay::{DeviceOptions, MemoryMode, MemorySize, Model, StepReport, Trainer, TrainerOptions};
 
-/// Sizes of the model beside the device's; the last is added where the largest launch just fits.
+/// Sizes of the model next to the device's; the last is added where the largest launch just fits.
 const SIZES: [f64; 12] = [0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5];
 /// Who decides; plain memory has no budget, so that it stands for itself up to size 1 only.
 const MODES: [(&str, MemoryMode); 4] = [
@@ -48,7 +48,7 @@ const COLORS: [(&str, &str); 5] = [
 
 /// What one mode took at one size.
 struct Point {
-    /// Size of the model beside the device's.
+    /// Size of the model next to the device's.
     size: f64,
     /// Seconds of a step, the median.
     seconds: f64,

@@ -12,7 +12,7 @@ use super::{assert_same, onnx, trainer, Run};
 const ROWS: usize = 48;
 const FEATURES: usize = 640;
 const WIDE: usize = 1100;
-const NARROW: usize = 700;
+const SIXTEEN_BIT: usize = 700;
 const OUTPUTS: usize = 520;
 
 /// Numbers around 0, each a function of its place.
@@ -32,10 +32,10 @@ fn model() -> Model {
     let initializers = [
         onnx::floats("w1", &[WIDE, FEATURES], &numbers(1, WIDE * FEATURES, 0.05)),
         onnx::floats("b1", &[WIDE], &numbers(2, WIDE, 0.1)),
-        onnx::floats("w2", &[WIDE, NARROW], &numbers(3, WIDE * NARROW, 0.05)),
-        onnx::floats("scale", &[NARROW], &vec![1.0; NARROW]),
-        onnx::floats("shift", &[NARROW], &numbers(4, NARROW, 0.1)),
-        onnx::floats("w3", &[OUTPUTS, NARROW], &numbers(5, OUTPUTS * NARROW, 0.05)),
+        onnx::floats("w2", &[WIDE, SIXTEEN_BIT], &numbers(3, WIDE * SIXTEEN_BIT, 0.05)),
+        onnx::floats("scale", &[SIXTEEN_BIT], &vec![1.0; SIXTEEN_BIT]),
+        onnx::floats("shift", &[SIXTEEN_BIT], &numbers(4, SIXTEEN_BIT, 0.1)),
+        onnx::floats("w3", &[OUTPUTS, SIXTEEN_BIT], &numbers(5, OUTPUTS * SIXTEEN_BIT, 0.05)),
     ];
     let bytes = onnx::model(&nodes, &initializers, ("x", &[ROWS, FEATURES]), ("y", &[ROWS, OUTPUTS]));
     Model::from_bytes(&bytes).unwrap()
@@ -88,12 +88,12 @@ pub fn same_bits_within_every_budget(device: &DeviceOptions) {
     let (peak, minimum) = (unlimited.statistics().in_core_peak_bytes, unlimited.statistics().minimum_budget_bytes);
     let expected = run(&mut unlimited);
     drop(unlimited);
-    let largest_bytes = (4 * WIDE * NARROW) as u64;
+    let largest_bytes = (4 * WIDE * SIXTEEN_BIT) as u64;
     assert!(minimum < largest_bytes / 2, "{minimum} bytes are needed, and the largest matrix has {largest_bytes}");
     let mut carried = 0;
     for budget in [peak / 2, peak / 5, minimum] {
         let mut limited = within(Some(budget.max(minimum)));
-        carried += limited.plan().lead_in.len();
+        carried += limited.plan().warm_up.len();
         assert_same(&expected, &run(&mut limited), &format!("within {budget} of {peak} bytes, at least {minimum}"));
         assert!(limited.usage().heap_peak_bytes <= budget.max(minimum), "within {budget}");
     }

@@ -16,7 +16,7 @@ use forebay::training::{DecayRule, Loss, Optimizer, TrainingOptions};
 use forebay::{Device, DeviceOptions, HostTensor, Model, Trainer, TrainerOptions};
 use golden::Case;
 
-/// The host device with so many threads.
+/// The host device with this many threads.
 pub fn host(threads: usize) -> DeviceOptions {
     DeviceOptions { threads: Some(threads), ..DeviceOptions::default() }
 }

@@ -8,9 +8,9 @@ use forebay_base::{ByteRange, Command, DataType, MemoryId, Region};
 use forebay_memory::eviction::{Access, Advice, EvictionError, EvictionQueue, Location, UnitId};
 
 use super::core::{device_error, Core};
-use super::homes::{Address, Home};
+use super::locations::{Address, UnitLocation};
 use super::memory::{Handle, ManagedMemory};
-use super::residency::Residency;
+use super::residency::PinnedUnits;
 use crate::eager::batch::Batch;
 use crate::eager::slice::{bounds, Slice, Span};
 use crate::eager::tensor::Tensor;
@@ -136,7 +136,7 @@ impl ManagedBuffer {
         for number in 0..unit_count {
             let (unit, start) = (UnitId(first_unit + number), number * unit_bytes);
             state.queue.add(unit, unit_bytes);
-            state.homes.insert(unit, Home::new(address.clone(), ByteRange::new(start, start + unit_bytes)));
+            state.locations.insert(unit, UnitLocation::new(address.clone(), ByteRange::new(start, start + unit_bytes)));
         }
         drop(state);
         let buffer = Buffer { handle, address, reservation, unit_bytes, first_unit, unit_count, size_bytes };
@@ -208,7 +208,7 @@ impl ManagedBuffer {
                 None => all_bytes,
             };
             let end = (start + size_bytes).min(self.size_bytes());
-            let mut residency = Residency::new([(&*self.buffer, start..end, Access::Overwrite)])?;
+            let mut residency = PinnedUnits::new([(&*self.buffer, start..end, Access::Overwrite)])?;
             let mut state = shared.lock();
             let mut batch = Batch::default();
             residency.order(queue, &mut state, &mut batch);

@@ -15,7 +15,7 @@ use forebay_queue::shim::thread::{Builder, JoinHandle};
 
 use super::buffer::ManagedBuffer;
 use super::core::{device_error, Core, State};
-use super::shelf::Shelf;
+use super::slab_pool::SlabPool;
 use super::spill::SpillFiles;
 use super::statistics::ManagedStatistics;
 use crate::eager::context::Context;
@@ -23,7 +23,7 @@ use crate::eager::stream::Stream;
 use crate::eager::tensor::{describe, Tensor};
 use crate::error::RuntimeError;
 
-/// Size of a unit, where nobody says.
+/// Size of a unit, where no one says.
 const UNIT_BYTES: u64 = 2 << 20;
 /// Host blocks are about this large, so that their number stays small.
 const BLOCK_BYTES_MAX: u64 = 32 << 20;
@@ -65,7 +65,7 @@ pub struct ManagedMemory {
     handle: Arc<Handle>,
 }
 
-/// Ends the thread when nobody is left.
+/// Ends the thread when no one is left.
 pub struct Handle {
     /// What the thread has, too.
     pub core: Arc<Core>,
@@ -115,8 +115,8 @@ impl ManagedMemory {
         let files = files.transpose().map_err(device_error("while making a spill file"))?;
         let state = State::new(
             EvictionQueue::new(options.policy, device_bytes),
-            Shelf::new(device_bytes, segment_bytes_max),
-            Shelf::new(host_bytes, BLOCK_BYTES_MAX),
+            SlabPool::new(device_bytes, segment_bytes_max),
+            SlabPool::new(host_bytes, BLOCK_BYTES_MAX),
             files,
         );
         let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -148,12 +148,12 @@ impl ManagedMemory {
 
     /// Tells what will be used next, for [`Policy::Planned`]: the buffers of each coming operation, in order. Replaces what
     /// was told before.
-    pub fn foresee(&self, uses: &[Vec<&ManagedBuffer>]) {
+    pub fn set_next_uses(&self, uses: &[Vec<&ManagedBuffer>]) {
         let units = |buffers: &Vec<&ManagedBuffer>| -> Vec<UnitId> {
             buffers.iter().flat_map(|buffer| buffer.units(self)).collect()
         };
         let uses: Vec<Vec<UnitId>> = uses.iter().map(units).collect();
-        self.core().lock().queue.foresee(&uses);
+        self.core().lock().queue.set_next_uses(&uses);
     }
 
     /// Waits until no prefetch is in line and all copies are complete.
@@ -176,7 +176,7 @@ impl ManagedMemory {
             resident_bytes: state.queue.resident_bytes(),
             device_bytes: state.slots.reserved_bytes(),
             host_bytes: state.blocks.reserved_bytes(),
-            file_bytes: state.files.as_ref().map_or(0, |files| files.shelf.in_use_bytes()),
+            file_bytes: state.files.as_ref().map_or(0, |files| files.slab_pool.in_use_bytes()),
             ..state.statistics
         }
     }

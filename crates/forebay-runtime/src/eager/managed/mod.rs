@@ -30,7 +30,7 @@
 //! # }
 //! ```
 //!
-//! Copies go to a stream of their own, ordered against work by events; mapping changes after the host has seen that nobody
+//! Copies go to a stream of their own, ordered against work by events; mapping changes after the host has seen that no one
 //! uses the tiles; no lock is held while the host waits. Data that is not on the device lies in host blocks, and beyond the
 //! host budget in files that have no name, which the device copies to and from like to any memory.
 //!
@@ -46,17 +46,17 @@
 //! | `work` | commands that are prepared once and submitted many times |
 //! | `release` | how memory comes back, at last all of it |
 //! | `stop` | why a change waits or fails |
-//! | `homes`, `shelf`, `spill` | where units are; device memory, host blocks and files, cut into units |
+//! | `locations`, `slab_pool`, `spill` | where units are; device memory, host blocks and files, cut into units |
 //! | [`statistics`] | what was moved and waited for |
 
 pub mod buffer;
 mod core;
-mod homes;
 mod host_side;
+mod locations;
 pub mod memory;
 mod release;
 mod residency;
-mod shelf;
+mod slab_pool;
 mod spill;
 pub mod statistics;
 mod stop;
@@ -69,5 +69,5 @@ pub use statistics::ManagedStatistics;
 
 pub(super) use self::core::Core;
 pub(super) use buffer::Buffer;
-pub(super) use residency::Residency;
+pub(super) use residency::PinnedUnits;
 pub(crate) use work::{stream_id, Work};

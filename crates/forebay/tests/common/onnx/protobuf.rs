@@ -1,4 +1,4 @@
-//! Protocol buffers, field by field: a key, then a number or so many bytes.
+//! Protocol buffers, field by field: a key, then a number or a length and that many bytes.
 
 /// A field of varying length.
 pub fn message(field: u64, content: &[u8]) -> Vec<u8> {

@@ -1,12 +1,12 @@
 //! How a tensor x\[images, channels, rows, ..] lies: rows of the first spatial dimension may be anywhere, with all channels of
 //! one row together or all rows of one channel. Within a row, places lie together.
 
-use forebay_base::kernel::{chunk_of_channels, Chunk};
+use forebay_base::kernel::{reduction_block_of_channels, ReductionBlock};
 use forebay_base::TensorDesc;
 
 /// Sizes and strides of a tensor, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lattice {
+pub(super) struct StridedLayout {
     pub images: u64,
     pub channels: u64,
     pub rows: u64,
@@ -19,10 +19,10 @@ pub(super) struct Lattice {
     pub first: u64,
 }
 
-impl Lattice {
+impl StridedLayout {
     /// # Errors
     /// Where there is no channel axis, or the places of a row do not lie together.
-    pub fn of(desc: &TensorDesc) -> Result<Lattice, String> {
+    pub fn of(desc: &TensorDesc) -> Result<StridedLayout, String> {
         let (sizes, strides) = (desc.sizes(), desc.effective_strides());
         if sizes.len() < 2 {
             return Err(format!("{desc} has no channel axis"));
@@ -36,7 +36,7 @@ impl Lattice {
         }
         let rows = sizes.get(2).copied().unwrap_or(1);
         let row_stride = if rows > 1 { strides[2] } else { places };
-        Ok(Lattice {
+        Ok(StridedLayout {
             images: sizes[0],
             channels: sizes[1],
             rows,
@@ -73,12 +73,12 @@ impl Lattice {
         span <= self.slab_stride()
     }
 
-    /// So many of them.
-    pub fn with_slabs(self, count: u64) -> Lattice {
+    /// How many of them there are.
+    pub fn with_slabs(self, count: u64) -> StridedLayout {
         if self.images > 1 {
-            Lattice { images: count, ..self }
+            StridedLayout { images: count, ..self }
         } else {
-            Lattice { rows: count, ..self }
+            StridedLayout { rows: count, ..self }
         }
     }
 
@@ -99,19 +99,19 @@ impl Lattice {
 
     /// Chunks of a sum over all positions.
     pub fn chunks(&self) -> u64 {
-        let chunk = chunk_of_channels(self.rows, self.places);
+        let chunk = reduction_block_of_channels(self.rows, self.places);
         self.images.div_ceil(chunk.images) * self.rows.div_ceil(chunk.rows)
     }
 
     /// The parameters that `positions_at` of `positions.slang` reads; `seamless` where all operands are.
     pub fn positions(&self, seamless: bool) -> Vec<u32> {
-        let Chunk { images, rows } = chunk_of_channels(self.rows, self.places);
+        let ReductionBlock { images, rows } = reduction_block_of_channels(self.rows, self.places);
         let per_image = self.rows.div_ceil(rows);
         let words = [self.images, self.channels, self.rows, self.places, images.min(self.images), rows, per_image];
         words.into_iter().chain([self.chunks(), u64::from(seamless)]).map(|word| word as u32).collect()
     }
 
-    /// The parameters that `lattice_at` reads. The strides of an axis of one element stand for nothing.
+    /// The parameters that `strided_layout_at` reads. The strides of an axis of one element stand for nothing.
     pub fn words(&self) -> [u32; 4] {
         let stride = |size, stride: u64| if size > 1 { stride as u32 } else { 0 };
         [
@@ -123,14 +123,14 @@ impl Lattice {
     }
 }
 
-/// The lattices of operands of one size.
+/// The strided layouts of operands of one size.
 ///
 /// # Errors
 /// Where one is none, or sizes differ.
-pub(super) fn lattices<const N: usize>(descs: [&TensorDesc; N]) -> Result<[Lattice; N], String> {
-    let mut all = [Lattice::of(descs[0])?; N];
+pub(super) fn strided_layouts<const N: usize>(descs: [&TensorDesc; N]) -> Result<[StridedLayout; N], String> {
+    let mut all = [StridedLayout::of(descs[0])?; N];
     for (slot, desc) in all.iter_mut().zip(descs) {
-        *slot = Lattice::of(desc)?;
+        *slot = StridedLayout::of(desc)?;
         if desc.sizes() != descs[0].sizes() {
             return Err(format!("{} and {desc} differ in size", descs[0]));
         }

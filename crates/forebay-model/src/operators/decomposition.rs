@@ -1,6 +1,6 @@
-//! Compositions: operators written as a few kernels.
+//! Decompositions: operators written as a few kernels.
 //!
-//! Most operators are one kernel, or a handful. Written once as a composition, an operator gets its inference, folding,
+//! Most operators are one kernel, or a handful. Written once as a decomposition, an operator gets its inference, folding,
 //! lowering and gradient from it: the types of the last step are its types, each step is a launch, and the gradient goes
 //! back through the steps (those that the forward pass did not keep are computed again).
 
@@ -15,8 +15,8 @@ use crate::operator::{GradientBuilder, NodeView};
 use crate::program::Operand;
 use crate::tensor::Tensor;
 
-/// Writes an operator as a composition.
-pub(crate) type Compose = for<'a> fn(NodeView<'a>) -> Result<Composition, ModelError>;
+/// Writes an operator as a decomposition.
+pub(crate) type Compose = for<'a> fn(NodeView<'a>) -> Result<Decomposition, ModelError>;
 
 /// What one step does.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,13 +34,13 @@ pub(crate) enum Action {
 pub(crate) enum Source {
     /// The node's input.
     Input(usize),
-    /// A constant of the composition.
+    /// A constant of the decomposition.
     Constant(usize),
     /// An output of an earlier step.
     Step(usize, usize),
 }
 
-/// A value inside a composition. Its shape may be another one than its source's, of as many elements: a view.
+/// A value inside a decomposition. Its shape may be another one than its source's, of as many elements: a view.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Part {
     source: Source,
@@ -59,13 +59,13 @@ pub(crate) struct Step {
 
 /// An operator as steps.
 #[derive(Clone, Debug)]
-pub(crate) struct Composition {
+pub(crate) struct Decomposition {
     constants: Vec<Tensor>,
     steps: Vec<Step>,
     outputs: Vec<Part>,
 }
 
-/// Builds a composition step by step.
+/// Builds a decomposition step by step.
 pub(crate) struct Composer<'a> {
     /// The operator's node.
     pub view: NodeView<'a>,
@@ -93,13 +93,13 @@ impl<'a> Composer<'a> {
     /// A kernel with outputs of the given types. What is not computed in 16-bit floating types is computed in float32, and
     /// converted back.
     pub(crate) fn kernels(&mut self, kernel: Kernel, inputs: &[&Part], outputs: &[TensorType]) -> Vec<Part> {
-        let is_narrow = |ty: &TensorType| is_narrow(ty.data_type);
-        if takes_narrow(&kernel) || !inputs.iter().any(|input| is_narrow(&input.ty)) {
+        let is_16_bit = |ty: &TensorType| is_16_bit(ty.data_type);
+        if takes_16_bit(&kernel) || !inputs.iter().any(|input| is_16_bit(&input.ty)) {
             return self.push(Action::Kernel(kernel), inputs, outputs);
         }
         let wide: Vec<Part> = inputs
             .iter()
-            .map(|input| if is_narrow(&input.ty) { self.cast(input, DataType::Float32) } else { (*input).clone() })
+            .map(|input| if is_16_bit(&input.ty) { self.cast(input, DataType::Float32) } else { (*input).clone() })
             .collect();
         let wide_outputs: Vec<TensorType> = outputs.iter().map(widened).collect();
         let results = self.push(Action::Kernel(kernel), &wide.iter().collect::<Vec<_>>(), &wide_outputs);
@@ -218,14 +218,14 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// The composition with this one result.
-    pub(crate) fn finish(self, output: Part) -> Result<Composition, ModelError> {
+    /// The decomposition with this one result.
+    pub(crate) fn finish(self, output: Part) -> Result<Decomposition, ModelError> {
         self.finish_all(vec![output])
     }
 
-    /// The composition with these results.
-    pub(crate) fn finish_all(self, outputs: Vec<Part>) -> Result<Composition, ModelError> {
-        Ok(Composition { constants: self.constants, steps: self.steps, outputs })
+    /// The decomposition with these results.
+    pub(crate) fn finish_all(self, outputs: Vec<Part>) -> Result<Decomposition, ModelError> {
+        Ok(Decomposition { constants: self.constants, steps: self.steps, outputs })
     }
 
     fn push(&mut self, action: Action, inputs: &[&Part], outputs: &[TensorType]) -> Vec<Part> {
@@ -237,7 +237,7 @@ impl<'a> Composer<'a> {
     }
 }
 
-impl Composition {
+impl Decomposition {
     /// The node's output that step `step`'s output `i` is, if it is one that the node has.
     fn node_output(&self, node: &Node, step: usize, i: usize) -> Option<usize> {
         let is_it = |part: &Part| part.source == Source::Step(step, i);
@@ -257,11 +257,11 @@ pub(super) fn evaluate(
     inputs: &[Option<&Tensor>],
     compose: Compose,
 ) -> Result<Option<Vec<Tensor>>, ModelError> {
-    let composition = compose(*view)?;
+    let decomposition = compose(*view)?;
     let mut results: Vec<Tensor> = Vec::new();
-    for step in &composition.steps {
+    for step in &decomposition.steps {
         let operands: Option<Vec<Tensor>> =
-            step.inputs.iter().map(|part| composition.tensor(part, inputs, &results)).collect();
+            step.inputs.iter().map(|part| decomposition.tensor(part, inputs, &results)).collect();
         let result = operands.and_then(|operands| match step.outputs.as_slice() {
             [output] => super::evaluate::run(&step.action, &operands, output),
             _ => None,
@@ -269,10 +269,10 @@ pub(super) fn evaluate(
         let Some(result) = result else { return Ok(None) };
         results.push(result);
     }
-    Ok(composition.outputs.iter().map(|part| composition.tensor(part, inputs, &results)).collect())
+    Ok(decomposition.outputs.iter().map(|part| decomposition.tensor(part, inputs, &results)).collect())
 }
 
-impl Composition {
+impl Decomposition {
     fn tensor(&self, part: &Part, inputs: &[Option<&Tensor>], results: &[Tensor]) -> Option<Tensor> {
         let tensor = match part.source {
             Source::Input(i) => (*inputs.get(i)?)?,
@@ -285,17 +285,17 @@ impl Composition {
 
 /// Emits an operator's steps.
 pub(super) fn lower(view: &NodeView, lowering: &mut Lowering, compose: Compose) -> Result<(), ModelError> {
-    let composition = compose(*view)?;
+    let decomposition = compose(*view)?;
     let mut results: Vec<Vec<Operand>> = Vec::new();
-    for (i, step) in composition.steps.iter().enumerate() {
+    for (i, step) in decomposition.steps.iter().enumerate() {
         let mut reads = Vec::with_capacity(step.inputs.len());
         for part in &step.inputs {
-            let operand = composition.operand(view, lowering, part, &results)?;
+            let operand = decomposition.operand(view, lowering, part, &results)?;
             reads.push(reshaped(view, &operand, &part.ty)?);
         }
         let mut writes = Vec::with_capacity(step.outputs.len());
         for (k, ty) in step.outputs.iter().enumerate() {
-            let operand = match composition.node_output(view.node, i, k) {
+            let operand = match decomposition.node_output(view.node, i, k) {
                 Some(output) => lowering.output(view, output)?,
                 None => lowering.temporary(&view.node.label(view.graph), ty)?,
             };
@@ -305,20 +305,20 @@ pub(super) fn lower(view: &NodeView, lowering: &mut Lowering, compose: Compose) 
         results.push(writes.clone());
         lowering.launch(view, kernel, reads, writes);
     }
-    for (i, part) in composition.outputs.iter().enumerate() {
+    for (i, part) in decomposition.outputs.iter().enumerate() {
         let is_bound = match part.source {
-            Source::Step(step, k) => composition.node_output(view.node, step, k) == Some(i),
+            Source::Step(step, k) => decomposition.node_output(view.node, step, k) == Some(i),
             _ => false,
         };
         if matches!(view.node.outputs.get(i), Some(Some(_))) && !is_bound {
-            let operand = composition.operand(view, lowering, part, &results)?;
+            let operand = decomposition.operand(view, lowering, part, &results)?;
             lowering.view(view, i, &operand, 0)?;
         }
     }
     Ok(())
 }
 
-impl Composition {
+impl Decomposition {
     fn operand(
         &self,
         view: &NodeView,
@@ -371,18 +371,18 @@ impl Step {
 }
 
 /// Whether a data type is a 16-bit floating type.
-fn is_narrow(data_type: DataType) -> bool {
+fn is_16_bit(data_type: DataType) -> bool {
     matches!(data_type, DataType::Float16 | DataType::BFloat16)
 }
 
 /// The same type, but float32 for a 16-bit floating one.
 pub(crate) fn widened(ty: &TensorType) -> TensorType {
-    let data_type = if is_narrow(ty.data_type) { DataType::Float32 } else { ty.data_type };
+    let data_type = if is_16_bit(ty.data_type) { DataType::Float32 } else { ty.data_type };
     TensorType::new(data_type, &ty.shape)
 }
 
 /// Whether a kernel takes operands of 16-bit floating types: products and convolutions do, and what only moves elements.
-pub(crate) fn takes_narrow(kernel: &Kernel) -> bool {
+pub(crate) fn takes_16_bit(kernel: &Kernel) -> bool {
     matches!(
         kernel,
         Kernel::MatMul { .. }
@@ -408,9 +408,9 @@ fn check_types(view: &NodeView, kernel: &Kernel, reads: &[Operand]) -> Result<()
         Kernel::MatMul { .. }
         | Kernel::Convolution { .. }
         | Kernel::ConvolutionDataGradient { .. }
-        | Kernel::ConvolutionWeightGradient { .. } => data_type == DataType::Float32 || is_narrow(data_type),
+        | Kernel::ConvolutionWeightGradient { .. } => data_type == DataType::Float32 || is_16_bit(data_type),
         Kernel::Pool { .. } => data_type == DataType::Float32,
-        _ => takes_narrow(kernel) || !is_narrow(data_type),
+        _ => takes_16_bit(kernel) || !is_16_bit(data_type),
     };
     if is_allowed {
         return Ok(());
@@ -432,42 +432,46 @@ pub(super) fn gradient(
     d_outputs: &[Option<ValueId>],
     compose: Compose,
 ) -> Result<Vec<Option<ValueId>>, ModelError> {
-    let composition = compose(NodeView { graph: builder.graph, node })?;
-    let values = composition.forward_values(builder, node);
-    let needed = composition.needed_steps(builder, node);
+    let decomposition = compose(NodeView { graph: builder.graph, node })?;
+    let values = decomposition.forward_values(builder, node);
+    let needed = decomposition.needed_steps(builder, node);
     let mut d_inputs = vec![None; node.inputs.len()];
     let mut d_steps: Vec<Vec<Option<ValueId>>> =
-        composition.steps.iter().map(|step| vec![None; step.outputs.len()]).collect();
+        decomposition.steps.iter().map(|step| vec![None; step.outputs.len()]).collect();
     let mut add = |builder: &mut GradientBuilder, part: &Part, d_steps: &mut [Vec<Option<ValueId>>], d: ValueId| {
         let (slot, shape) = match part.source {
             Source::Input(i) if builder.needs(node, i) => {
                 (&mut d_inputs[i], node.inputs[i].map(|input| builder.ty(input).shape))
             }
             Source::Step(step, k) if needed[step] => {
-                (&mut d_steps[step][k], Some(composition.steps[step].outputs[k].shape.clone()))
+                (&mut d_steps[step][k], Some(decomposition.steps[step].outputs[k].shape.clone()))
             }
             _ => return,
         };
         let d = shape.map_or(d, |shape| builder.reshape(d, &shape));
         *slot = Some(builder.accumulate(*slot, d));
     };
-    for (part, d) in composition.outputs.iter().zip(d_outputs) {
+    for (part, d) in decomposition.outputs.iter().zip(d_outputs) {
         if let Some(d) = d {
             add(builder, part, &mut d_steps, *d);
         }
     }
-    for (i, step) in composition.steps.iter().enumerate().rev() {
+    for (i, step) in decomposition.steps.iter().enumerate().rev() {
         if !needed[i] || d_steps[i].iter().all(Option::is_none) {
             continue;
         }
         let inputs: Vec<ValueId> =
-            step.inputs.iter().map(|part| composition.value(builder, node, part, &values)).collect();
+            step.inputs.iter().map(|part| decomposition.value(builder, node, part, &values)).collect();
         let application = crate::autodiff::Application {
             action: &step.action,
             inputs: &inputs,
             outputs: &values[i],
             gradients: &d_steps[i].clone(),
-            needs: &step.inputs.iter().map(|part| composition.needs(builder, node, &needed, part)).collect::<Vec<_>>(),
+            needs: &step
+                .inputs
+                .iter()
+                .map(|part| decomposition.needs(builder, node, &needed, part))
+                .collect::<Vec<_>>(),
         };
         let error = |builder: &GradientBuilder| ModelError::NoGradient {
             op_type: node.operation.name().to_string(),
@@ -483,7 +487,7 @@ pub(super) fn gradient(
     Ok(d_inputs)
 }
 
-impl Composition {
+impl Decomposition {
     /// The values of every step: the node's outputs where they are that, else computed again.
     fn forward_values(&self, builder: &mut GradientBuilder, node: &Node) -> Vec<Vec<ValueId>> {
         let mut values: Vec<Vec<ValueId>> = Vec::new();
@@ -534,17 +538,17 @@ impl Composition {
     }
 }
 
-/// A row whose functions all come from its composition.
+/// A row whose functions all come from its decomposition.
 macro_rules! composed {
     ($op_type:literal, $compose:expr) => {
         $crate::operator::Operator {
             domain: "",
             op_type: $op_type,
-            infer: |view| $crate::operators::composition::infer(view, $compose),
-            evaluate: Some(|view, inputs| $crate::operators::composition::evaluate(view, inputs, $compose)),
-            lower: |view, lowering| $crate::operators::composition::lower(view, lowering, $compose),
+            infer: |view| $crate::operators::decomposition::infer(view, $compose),
+            evaluate: Some(|view, inputs| $crate::operators::decomposition::evaluate(view, inputs, $compose)),
+            lower: |view, lowering| $crate::operators::decomposition::lower(view, lowering, $compose),
             gradient: $crate::operator::Gradient::Function(|builder, node, d_outputs| {
-                $crate::operators::composition::gradient(builder, node, d_outputs, $compose)
+                $crate::operators::decomposition::gradient(builder, node, d_outputs, $compose)
             }),
         }
     };

@@ -6,12 +6,12 @@ use super::UnitId;
 
 /// Coming uses, counted in commits.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Foresight {
+pub(super) struct NextUseOracle {
     now: u64,
     uses: BTreeMap<UnitId, BTreeSet<u64>>,
 }
 
-impl Foresight {
+impl NextUseOracle {
     /// Replaces what is known by the units of each coming commit, in order.
     pub fn replace(&mut self, uses: &[Vec<UnitId>]) {
         self.uses.clear();

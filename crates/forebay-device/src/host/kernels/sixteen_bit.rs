@@ -1,4 +1,4 @@
-//! Products and convolutions of 16-bit numbers: operands are widened to float32 in the scratch, computed with there, and
+//! Products and convolutions of 16-bit numbers: operands are widened to float32 in the workspace, computed with there, and
 //! results are rounded once. The host is where other devices' results are judged, so this is plain rather than fast.
 
 use forebay_base::kernel::ProductPart;
@@ -9,42 +9,42 @@ use super::block::map1;
 use super::{convolution, matmul, unsupported, View};
 use crate::device::DeviceError;
 
-/// Where operands begin in the scratch.
+/// Where operands begin in the workspace.
 const ALIGNMENT_BYTES: u64 = 256;
 
 /// Runs a product or a convolution, whatever its type.
 ///
 /// # Safety
-/// As [`super::run`]; the scratch is as long as [`workspace_bytes`] says.
+/// As [`super::run`]; the workspace is as long as [`workspace_bytes`] says.
 pub(super) unsafe fn run(
     kernel: &Kernel,
     reads: &[View],
     writes: &[View],
-    scratch: Option<View>,
+    workspace: Option<View>,
 ) -> Result<(), DeviceError> {
     let refuse = |reason: String| unsupported(kernel, reason);
-    if !is_narrow(writes.iter().map(|view| view.desc.data_type())) {
+    if !is_16_bit(writes.iter().map(|view| view.desc.data_type())) {
         // SAFETY: the caller's promises.
-        return unsafe { run_float32(kernel, reads, writes, scratch) };
+        return unsafe { run_float32(kernel, reads, writes, workspace) };
     }
     if matches!(kernel, Kernel::MatMul { part: ProductPart::MoreTerms | ProductPart::Columns { .. }, .. }) {
         return Err(refuse("sums that were rounded to 16 bits are not gone on from".to_string()));
     }
     let descs = |views: &[View]| views.iter().map(|view| view.desc.clone()).collect::<Vec<_>>();
     let (wide_reads, wide_writes) = widened(&descs(reads), &descs(writes)).map_err(refuse)?;
-    let scratch = scratch.ok_or_else(|| refuse("its scratch is missing".to_string()))?;
+    let workspace = workspace.ok_or_else(|| refuse("its scratch is missing".to_string()))?;
     let mut taken_bytes = 0;
     let mut take = |size_bytes: u64| {
-        // SAFETY: the scratch holds every operand one after the other, by the caller's promise.
-        let pointer = unsafe { scratch.pointer.add(taken_bytes as usize) };
+        // SAFETY: the workspace holds every operand one after the other, by the caller's promise.
+        let pointer = unsafe { workspace.pointer.add(taken_bytes as usize) };
         taken_bytes += size_bytes.next_multiple_of(ALIGNMENT_BYTES);
         pointer
     };
     let mut place = |desc| View { desc, pointer: take(TensorDesc::total_size_bytes(desc)) };
     let wide_reads: Vec<View> = wide_reads.iter().map(&mut place).collect();
     let wide_writes: Vec<View> = wide_writes.iter().map(&mut place).collect();
-    let rest = View { desc: scratch.desc, pointer: take(0) };
-    // SAFETY: the caller's promises; what is taken of the scratch is nobody else's.
+    let rest = View { desc: workspace.desc, pointer: take(0) };
+    // SAFETY: the caller's promises; what is taken of the workspace is no one else's.
     unsafe {
         reads.iter().zip(&wide_reads).try_for_each(|(read, wide)| widen(read, wide)).map_err(refuse)?;
         run_float32(kernel, &wide_reads, &wide_writes, Some(rest))?;
@@ -58,7 +58,7 @@ pub(super) fn workspace_bytes(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
 ) -> Result<u64, DeviceError> {
-    if !is_narrow(writes.iter().map(TensorDesc::data_type)) {
+    if !is_16_bit(writes.iter().map(TensorDesc::data_type)) {
         return workspace_bytes_in_float32(kernel, reads, writes);
     }
     let (reads, writes) = widened(reads, writes).map_err(|reason| unsupported(kernel, reason))?;
@@ -72,13 +72,13 @@ unsafe fn run_float32(
     kernel: &Kernel,
     reads: &[View],
     writes: &[View],
-    scratch: Option<View>,
+    workspace: Option<View>,
 ) -> Result<(), DeviceError> {
     // SAFETY: the caller's promises.
     unsafe {
         match kernel {
             Kernel::MatMul { .. } => matmul::run(kernel, reads, writes),
-            _ => convolution::run(kernel, reads, writes, scratch),
+            _ => convolution::run(kernel, reads, writes, workspace),
         }
     }
 }
@@ -94,7 +94,7 @@ fn workspace_bytes_in_float32(
     }
 }
 
-fn is_narrow(mut written: impl Iterator<Item = DataType>) -> bool {
+fn is_16_bit(mut written: impl Iterator<Item = DataType>) -> bool {
     written.all(|data_type| matches!(data_type, DataType::Float16 | DataType::BFloat16))
 }
 
@@ -128,9 +128,9 @@ fn widened_desc(desc: &TensorDesc) -> Result<TensorDesc, String> {
 }
 
 /// The elements that an operand and its copy in float32 have.
-fn distinct(narrow: &TensorDesc) -> Result<(TensorDesc, TensorDesc), String> {
-    let sizes = distinct_sizes(narrow);
-    let own = TensorDesc::strided(narrow.data_type(), &sizes, &narrow.effective_strides());
+fn distinct(sixteen_bit: &TensorDesc) -> Result<(TensorDesc, TensorDesc), String> {
+    let sizes = distinct_sizes(sixteen_bit);
+    let own = TensorDesc::strided(sixteen_bit.data_type(), &sizes, &sixteen_bit.effective_strides());
     let wide = TensorDesc::packed(DataType::Float32, &sizes);
     own.and_then(|own| wide.map(|wide| (own, wide))).map_err(|error| error.to_string())
 }

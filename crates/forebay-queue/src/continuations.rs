@@ -10,30 +10,30 @@ use std::collections::VecDeque;
 use crate::shim::thread_local;
 
 /// Something to do that does not wait for anything.
-pub(crate) type Turn = Box<dyn FnOnce() + Send>;
+pub(crate) type Continuation = Box<dyn FnOnce() + Send>;
 
 thread_local! {
     /// Turns behind the one that the thread takes now; none while it takes none.
-    static NEXT: RefCell<Option<VecDeque<Turn>>> = RefCell::new(None);
+    static NEXT: RefCell<Option<VecDeque<Continuation>>> = RefCell::new(None);
 }
 
 /// Takes the turn, and those that come up in it; in a turn, as soon as that is over.
-pub(crate) fn take(turn: Turn) {
+pub(crate) fn take(continuation: Continuation) {
     let first = NEXT.with(|next| match &mut *next.borrow_mut() {
         Some(next) => {
-            next.push_back(turn);
+            next.push_back(continuation);
             None
         }
         none => {
             *none = Some(VecDeque::new());
-            Some(turn)
+            Some(continuation)
         }
     });
     let Some(first) = first else { return };
     let _over = Over;
     first();
-    while let Some(turn) = NEXT.with(|next| next.borrow_mut().as_mut().and_then(VecDeque::pop_front)) {
-        turn();
+    while let Some(continuation) = NEXT.with(|next| next.borrow_mut().as_mut().and_then(VecDeque::pop_front)) {
+        continuation();
     }
 }
 
@@ -52,7 +52,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     #[test]
-    fn turns_follow_each_other_and_none_is_inside_another() {
+    fn continuations_follow_each_other_and_none_is_inside_another() {
         fn go_down(depth: usize, order: &Arc<Mutex<Vec<usize>>>) {
             let inner = order.clone();
             take(Box::new(move || {
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_panics_takes_no_others_with_it() {
+    fn a_continuation_that_panics_takes_no_others_with_it() {
         let panicked = std::panic::catch_unwind(|| take(Box::new(|| panic!("as told"))));
         assert!(panicked.is_err());
         let taken = Arc::new(Mutex::new(false));

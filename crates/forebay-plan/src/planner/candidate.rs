@@ -5,13 +5,13 @@ use forebay_model::program::Program;
 
 use crate::alias::alias;
 use crate::cost::Costs;
-use crate::early::updates_early;
+use crate::early_updates::updates_early;
 use crate::error::PlanError;
 use crate::liveness::{liveness, Liveness};
 use crate::order::{LaunchOrder, Ordered};
 
 /// A program in one order, with outputs in the place of inputs that die.
-pub(super) struct Variant {
+pub(super) struct Candidate {
     pub(super) ordered: Ordered,
     pub(super) live: Liveness,
     /// Costs in this order.
@@ -20,25 +20,25 @@ pub(super) struct Variant {
     pub(super) apart: Program,
 }
 
-impl Variant {
-    pub(super) fn new(ordered: Ordered, costs: &Costs) -> Variant {
+impl Candidate {
+    pub(super) fn new(ordered: Ordered, costs: &Costs) -> Candidate {
         let apart = ordered.program.clone();
         let program = alias(ordered.program, &ordered.groups);
         let live = liveness(&program, false);
         let in_order = Costs {
             launch_ns: ordered.sources.iter().map(|&source| costs.launch_ns[source]).collect(),
-            launch_lanes: ordered.sources.iter().map(|&source| costs.launch_lanes[source]).collect(),
+            launch_workers: ordered.sources.iter().map(|&source| costs.launch_workers[source]).collect(),
             ..*costs
         };
-        Variant { live, ordered: Ordered { program, ..ordered }, costs: in_order, apart }
+        Candidate { live, ordered: Ordered { program, ..ordered }, costs: in_order, apart }
     }
 
     /// A program whose updates run as soon as they may; none where they come last in any case, or where launches shall be
     /// planned as they come.
-    pub(super) fn early(program: &Program, order: LaunchOrder, costs: &Costs) -> Option<Variant> {
+    pub(super) fn early(program: &Program, order: LaunchOrder, costs: &Costs) -> Option<Candidate> {
         match order {
             LaunchOrder::File => None,
-            LaunchOrder::Barriers => updates_early(program).map(|ordered| Variant::new(ordered, costs)),
+            LaunchOrder::Barriers => updates_early(program).map(|ordered| Candidate::new(ordered, costs)),
         }
     }
 }
@@ -47,20 +47,20 @@ impl Variant {
 #[derive(Clone, Copy)]
 pub(super) struct Orders<'v> {
     /// As it comes.
-    pub(super) file: &'v Variant,
+    pub(super) file: &'v Candidate,
     /// With updates as early as they may run.
-    pub(super) early: Option<&'v Variant>,
+    pub(super) early: Option<&'v Candidate>,
     /// With the fewest barriers.
-    pub(super) reordered: Option<&'v Variant>,
+    pub(super) reordered: Option<&'v Candidate>,
 }
 
-/// A variant's liveness with large buffers cut.
-pub(super) fn split(variant: &Variant) -> Liveness {
-    liveness(&variant.ordered.program, true)
+/// A candidate's liveness with large buffers cut.
+pub(super) fn split(candidate: &Candidate) -> Liveness {
+    liveness(&candidate.ordered.program, true)
 }
 
 /// Refuses what no budget helps against; else the smallest budget, and the launch that sets it.
-pub(super) fn check_sizes(file: &Variant, limits: &Limits) -> Result<(u64, String), PlanError> {
+pub(super) fn check_sizes(file: &Candidate, limits: &Limits) -> Result<(u64, String), PlanError> {
     let program = &file.ordered.program;
     for launch in &program.launches {
         for operand in launch.reads.iter().chain(&launch.writes) {
@@ -81,9 +81,9 @@ pub(super) fn check_sizes(file: &Variant, limits: &Limits) -> Result<(u64, Strin
 }
 
 /// The smallest budget that has a plan: what the most demanding launch needs at once, in whole tiles; and that launch.
-pub(super) fn minimum_budget(variant: &Variant, limits: &Limits) -> (u64, String) {
-    let usage = variant.live.needed_bytes();
+pub(super) fn minimum_budget(candidate: &Candidate, limits: &Limits) -> (u64, String) {
+    let usage = candidate.live.needed_bytes();
     let launch = (0..usage.len()).max_by_key(|&launch| (usage[launch], std::cmp::Reverse(launch)));
     let bytes = launch.map_or(0, |launch| usage[launch]).max(1).next_multiple_of(limits.tile_size_bytes);
-    (bytes, launch.map_or_else(String::new, |launch| variant.ordered.program.launches[launch].name.clone()))
+    (bytes, launch.map_or_else(String::new, |launch| candidate.ordered.program.launches[launch].name.clone()))
 }

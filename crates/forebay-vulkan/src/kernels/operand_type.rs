@@ -1,4 +1,4 @@
-//! How operands of products are kept: the counterpart of the repository's `kernels/kept.slang`.
+//! How operands of products are kept: the counterpart of the repository's `kernels/operand_type.slang`.
 
 use forebay_base::{DataType, TensorDesc};
 
@@ -7,31 +7,31 @@ use super::{Offer, Shader};
 
 /// The type of all operands of a product. Arithmetic is in float32, whatever it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum OperandType {
     Float32,
     Float16,
     BFloat16,
 }
 
-/// One shader for operands of each type, in the order of [`Kept`].
+/// One shader for operands of each type, in the order of [`OperandType`].
 pub(super) type Builds = [&'static Shader; 3];
 
 /// One shader whose subgroups multiply matrices together, for float16 and bfloat16.
 pub(super) type CooperativeBuilds = [&'static Shader; 2];
 
-impl Kept {
+impl OperandType {
     /// # Errors
     /// Where operands are not all of one of these types.
-    pub fn of(reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<Kept, String> {
+    pub fn of(reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<OperandType, String> {
         let data_type = writes.first().map_or(DataType::Float32, TensorDesc::data_type);
-        let kept = match data_type {
-            DataType::Float16 => Kept::Float16,
-            DataType::BFloat16 => Kept::BFloat16,
-            _ => Kept::Float32,
+        let operand_type = match data_type {
+            DataType::Float16 => OperandType::Float16,
+            DataType::BFloat16 => OperandType::BFloat16,
+            _ => OperandType::Float32,
         };
-        let data_type = if kept == Kept::Float32 { DataType::Float32 } else { data_type };
+        let data_type = if operand_type == OperandType::Float32 { DataType::Float32 } else { data_type };
         require_type(&reads.iter().chain(writes).collect::<Vec<_>>(), data_type)?;
-        Ok(kept)
+        Ok(operand_type)
     }
 
     /// The shader for operands of this type.
@@ -48,9 +48,9 @@ impl Kept {
     pub fn cooperative(self, offer: &Offer) -> Option<usize> {
         let cooperative = offer.cooperative?;
         match self {
-            Kept::Float32 => None,
-            Kept::Float16 => cooperative.float16.then_some(0),
-            Kept::BFloat16 => cooperative.bfloat16.then_some(1),
+            OperandType::Float32 => None,
+            OperandType::Float16 => cooperative.float16.then_some(0),
+            OperandType::BFloat16 => cooperative.bfloat16.then_some(1),
         }
     }
 }

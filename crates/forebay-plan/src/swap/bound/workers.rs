@@ -1,19 +1,19 @@
-//! Lanes: what launches, copies and what runs again take of the machine's lanes, added up.
+//! Workers: what launches, copies and what runs again take of the machine's workers, added up.
 
 use super::recomputation::Counted;
 use super::windows::Step;
-use super::Direction;
+use super::CopyDirection;
 
 impl Step<'_> {
-    /// What a step that is cut open before a position takes longer because lanes have to copy.
-    pub(super) fn lanes_ns(&self, cut: i64) -> f64 {
+    /// What a step that is cut open before a position takes longer because workers have to copy.
+    pub(super) fn workers_ns(&self, cut: i64) -> f64 {
         let problem = self.problem;
-        let Some(lanes) = problem.lanes else { return 0.0 };
+        let Some(workers) = problem.workers else { return 0.0 };
         let (mut copies_ns, mut counted) = (0.0, Vec::new());
-        for (direction, lanes) in [(Direction::Out, lanes.out), (Direction::Back, lanes.back)] {
+        for (direction, workers) in [(CopyDirection::Out, workers.out), (CopyDirection::Back, workers.back)] {
             let (way_ns, windows) = self.one_way(cut, direction);
-            copies_ns += lanes * way_ns;
-            counted.extend(windows.into_iter().map(|window| self.counted(&problem.all, window, lanes)));
+            copies_ns += workers * way_ns;
+            counted.extend(windows.into_iter().map(|window| self.counted(&problem.all, window, workers)));
         }
         let runs = self.runs(&counted.iter().collect::<Vec<&Counted>>());
         let spared_ns: f64 = runs.into_iter().map(|(spared_ns, again_ns)| (spared_ns - again_ns).max(0.0)).sum();
@@ -23,7 +23,7 @@ impl Step<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{problem, Lanes};
+    use super::super::{problem, Workers};
     use crate::swap::workload::{Kernel, Machine, Tensor, Workload};
 
     /// A tensor of 100 bytes makes room for a kernel that needs all memory. Copies have a kernel's time for either way.
@@ -54,17 +54,17 @@ mod tests {
         }
     }
 
-    /// The bound for copies that take half of the lanes outwards and a quarter back, less the time of the kernels.
+    /// The bound for copies that take half of the workers outwards and a quarter back, less the time of the kernels.
     fn beyond_ns(again_ns: Option<f64>, idle_ns: f64) -> i64 {
         let mut problem = problem(&workload());
-        problem.lanes = Some(Lanes { out: 0.5, back: 0.25 });
+        problem.workers = Some(Workers { out: 0.5, back: 0.25 });
         problem.again_ns = vec![again_ns; 5];
         problem.positions[0].idle_ns = idle_ns;
         problem.lower_bound_ns() as i64 - 5000
     }
 
     #[test]
-    fn copies_and_what_runs_again_take_lanes_that_nobody_else_has() {
+    fn copies_and_what_runs_again_take_workers_that_nobody_else_has() {
         // What floating-point sums may be off by is taken off.
         let is =
             |found: i64, expected: i64| assert!((expected - 2..=expected).contains(&found), "{found}, not {expected}");

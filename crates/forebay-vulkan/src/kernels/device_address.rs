@@ -14,7 +14,7 @@ use super::{Dispatch, Offer, Operand};
 ///
 /// # Errors
 /// Where an operand has more words than shaders count.
-pub(super) fn reach(
+pub(super) fn device_address(
     dispatch: &mut Dispatch,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
@@ -25,7 +25,7 @@ pub(super) fn reach(
         let desc = match bound.operand {
             Operand::Read(number) => reads.get(number),
             Operand::Write(number) => writes.get(number),
-            Operand::Scratch | Operand::Counter | Operand::Fault => None,
+            Operand::Workspace | Operand::Counter | Operand::Fault => None,
         };
         let Some(desc) = desc else { continue };
         let rest = desc.total_size_bytes().saturating_sub(bound.offset_bytes);
@@ -37,8 +37,8 @@ pub(super) fn reach(
         }
         most_bytes = most_bytes.max(size_bytes);
     }
-    if let Some(far) = dispatch.shader.far.filter(|_| most_bytes > offer.binding_bytes_max) {
-        dispatch.shader = far;
+    if let Some(by_address) = dispatch.shader.by_address.filter(|_| most_bytes > offer.binding_bytes_max) {
+        dispatch.shader = by_address;
     }
     Ok(())
 }
@@ -71,7 +71,11 @@ mod tests {
                 lower(&kernel, &[a, b], &[y], &offer).unwrap()
             }];
             for dispatch in sum.dispatches.iter().chain(&product.dispatches) {
-                assert_eq!(dispatch.shader.is_far(), operand_bytes > binding_bytes_max, "{operand_bytes} {dispatch:?}");
+                assert_eq!(
+                    dispatch.shader.is_by_address(),
+                    operand_bytes > binding_bytes_max,
+                    "{operand_bytes} {dispatch:?}"
+                );
                 assert!(dispatch.bindings.iter().all(|bound| bound.size_bytes.is_none()), "nothing is cut");
             }
         }
@@ -81,7 +85,7 @@ mod tests {
     fn what_shaders_cannot_count_is_refused_with_numbers() {
         let error = sum_of_rows(1 << 16, 1 << 16, &Offer::LEAST).unwrap_err();
         assert!(error.contains("4294967296 elements"), "{error}");
-        let error = sum_of_rows(16, 1 << 20, &Offer { scratch_bytes_max: 1000, ..Offer::LEAST }).unwrap_err();
+        let error = sum_of_rows(16, 1 << 20, &Offer { workspace_bytes_max: 1000, ..Offer::LEAST }).unwrap_err();
         assert!(error.contains("65536 bytes of scratch") && error.contains("1000"), "{error}");
         let kernel = Kernel::Reduce { op: ReduceOp::Max, axes: vec![1] };
         let (x, y) = ([1 << 15, 1 << 16], [1 << 15]);

@@ -1,7 +1,7 @@
 //! Lifetimes: who uses which block, and when freed memory may be used again. Pure.
 //!
-//! A block belongs to the agent that it was allocated for, its home. When it is freed, its home may use the bytes again at
-//! once, unless another queue uses them and the home has not seen that use return: by a wait for a later record of that
+//! A block belongs to the agent that it was allocated for, its origin. When it is freed, its origin may use the bytes again at
+//! once, unless another queue uses them and the origin has not seen that use return: by a wait for a later record of that
 //! queue, directly or through other queues, or through the host. Until then the block is kept. The user does not
 //! have to say anything, as in MindSpore ("Stream Management", on memory that several streams use), which keeps one event per use
 //! and knows no transitive return.
@@ -28,17 +28,17 @@ pub enum Relief {
 /// A live block.
 #[derive(Clone, Debug)]
 struct Holding {
-    home: Agent,
-    /// The latest use by each queue other than the home.
+    origin: Agent,
+    /// The latest use by each queue other than the origin.
     uses: Vec<Use>,
 }
 
 /// Blocks and their lifetimes.
-pub struct Ledger {
+pub struct BlockLifetimes {
     tracks_uses: bool,
     allocator: Allocator,
     live: BTreeMap<BlockId, Holding>,
-    /// Freed blocks whose uses have not returned to their homes, oldest first.
+    /// Freed blocks whose uses have not returned to their origins, oldest first.
     returning: VecDeque<(BlockId, Holding)>,
     /// What is kept of the past, while it is.
     history: Option<History>,
@@ -53,15 +53,15 @@ pub fn pool(agent: Agent) -> PoolId {
 }
 
 fn has_returned(holding: &Holding, timelines: &Timelines) -> bool {
-    holding.uses.iter().all(|&(queue, position)| timelines.known(holding.home, queue) >= position)
+    holding.uses.iter().all(|&(queue, position)| timelines.known(holding.origin, queue) >= position)
 }
 
-impl Ledger {
-    /// A ledger without memory; blocks begin at multiples of `alignment_bytes`. One that does not track uses lets go of
+impl BlockLifetimes {
+    /// A block lifetimes without memory; blocks begin at multiples of `alignment_bytes`. One that does not track uses lets go of
     /// memory that other queues still use, which is wrong: it is there to show so.
-    pub fn new(alignment_bytes: u64, tracks_uses: bool) -> Ledger {
+    pub fn new(alignment_bytes: u64, tracks_uses: bool) -> BlockLifetimes {
         let allocator = Allocator::new(alignment_bytes);
-        Ledger { tracks_uses, allocator, live: BTreeMap::new(), returning: VecDeque::new(), history: None }
+        BlockLifetimes { tracks_uses, allocator, live: BTreeMap::new(), returning: VecDeque::new(), history: None }
     }
 
     /// Where the bytes are: segments and blocks.
@@ -95,7 +95,7 @@ impl Ledger {
         self.allocator.reset_peaks();
     }
 
-    /// Keeps from now on who had which bytes when, of at most so many blocks that are gone; nothing with 0.
+    /// Keeps from now on who had which bytes when, of at most this many freed blocks; nothing with 0.
     pub fn start_history(&mut self, count_max: usize) {
         self.history = (count_max > 0).then(|| History::new(count_max, &self.allocator.snapshot()));
     }
@@ -105,40 +105,40 @@ impl Ledger {
         self.history.as_ref()
     }
 
-    /// A block for `home`, from what it or nobody uses any more; none where nothing fits.
-    pub fn allocate(&mut self, home: Agent, size_bytes: u64, owner: &str) -> Option<Block> {
-        let block = self.allocator.allocate(pool(home), size_bytes, owner)?;
-        self.live.insert(block.id, Holding { home, uses: Vec::new() });
+    /// A block for `origin`, from what it or no one uses any more; none where nothing fits.
+    pub fn allocate(&mut self, origin: Agent, size_bytes: u64, owner: &str) -> Option<Block> {
+        let block = self.allocator.allocate(pool(origin), size_bytes, owner)?;
+        self.live.insert(block.id, Holding { origin, uses: Vec::new() });
         if let Some(history) = &mut self.history {
-            history.allocated(&block, pool(home), owner);
+            history.allocated(&block, pool(origin), owner);
         }
         Some(block)
     }
 
-    /// A block for `home` in a new segment of free tiles, where there are enough. See
-    /// [`Ledger::can_assemble`].
-    pub fn assemble(&mut self, home: Agent, size_bytes: u64, tile_bytes: u64, owner: &str) -> Option<Assembly> {
-        let assembly = self.allocator.assemble(pool(home), size_bytes, tile_bytes, owner)?;
-        self.live.insert(assembly.block.id, Holding { home, uses: Vec::new() });
+    /// A block for `origin` in a new segment of free tiles, where there are enough. See
+    /// [`BlockLifetimes::can_assemble`].
+    pub fn assemble(&mut self, origin: Agent, size_bytes: u64, tile_bytes: u64, owner: &str) -> Option<Assembly> {
+        let assembly = self.allocator.assemble(pool(origin), size_bytes, tile_bytes, owner)?;
+        self.live.insert(assembly.block.id, Holding { origin, uses: Vec::new() });
         if let Some(history) = &mut self.history {
             assembly.emptied.iter().for_each(|&segment| history.segment_removed(segment));
             history.segment_added(assembly.block.segment, assembly.segment_size_bytes);
-            history.allocated(&assembly.block, pool(home), owner);
+            history.allocated(&assembly.block, pool(origin), owner);
         }
         Some(assembly)
     }
 
-    /// Whether there are enough free tiles for so many bytes among those that nobody uses any more, or, with `home`, that it
+    /// Whether there are enough free tiles for this many bytes among those that are no longer used, or, with `origin`, that it
     /// may use as well.
-    pub fn can_assemble(&self, home: Option<Agent>, size_bytes: u64, tile_bytes: u64) -> bool {
-        let pool = home.map_or(PoolId(u32::MAX), pool);
+    pub fn can_assemble(&self, origin: Option<Agent>, size_bytes: u64, tile_bytes: u64) -> bool {
+        let pool = origin.map_or(PoolId(u32::MAX), pool);
         self.allocator.assembly_growth_bytes(pool, size_bytes, tile_bytes) == Some(0)
     }
 
     /// Notes that work at a position of a queue uses a block.
     pub fn add_use(&mut self, block: BlockId, queue: QueueId, position: u64) {
         let Some(holding) = self.live.get_mut(&block) else { return };
-        if holding.home == Agent::Queue(queue) || !self.tracks_uses {
+        if holding.origin == Agent::Queue(queue) || !self.tracks_uses {
             return;
         }
         match holding.uses.iter_mut().find(|(other, _)| *other == queue) {
@@ -154,14 +154,14 @@ impl Ledger {
             self.give_back(block);
             return Vec::new();
         }
-        let open = |&(queue, position): &Use| timelines.known(holding.home, queue) < position;
+        let open = |&(queue, position): &Use| timelines.known(holding.origin, queue) < position;
         let uses = holding.uses.iter().copied().filter(open).collect();
         self.returning.push_back((block, holding));
         uses
     }
 
     fn give_back(&mut self, block: BlockId) {
-        // Every block of the ledger is the allocator's, and leaves the ledger once.
+        // Every block of the block lifetimes is the allocator's, and leaves the block lifetimes once.
         let freed = self.allocator.free(block);
         debug_assert!(freed.is_ok(), "{freed:?}");
         if let Some(history) = &mut self.history {
@@ -248,7 +248,7 @@ mod tests {
     struct Test {
         random: Random,
         timelines: Timelines,
-        ledger: Ledger,
+        block_lifetimes: BlockLifetimes,
         naive: Naive,
         blocks: Vec<Block>,
     }
@@ -257,10 +257,10 @@ mod tests {
         fn new(seed: u64) -> Test {
             let mut timelines = Timelines::default();
             (0..QUEUES).for_each(|_| assert!(timelines.add_queue() < QUEUES));
-            let mut ledger = Ledger::new(256, true);
-            ledger.add_segment(16 * 256, None);
+            let mut block_lifetimes = BlockLifetimes::new(256, true);
+            block_lifetimes.add_segment(16 * 256, None);
             let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-            Test { random, timelines, ledger, naive: Naive::default(), blocks: Vec::new() }
+            Test { random, timelines, block_lifetimes, naive: Naive::default(), blocks: Vec::new() }
         }
 
         fn queue(&mut self) -> QueueId {
@@ -282,13 +282,13 @@ mod tests {
         }
 
         fn allocate(&mut self) {
-            let home = if self.random.below(5) == 0 { Agent::Host } else { Agent::Queue(self.queue()) };
+            let origin = if self.random.below(5) == 0 { Agent::Host } else { Agent::Queue(self.queue()) };
             let size_bytes = 1 + self.random.below(4 * 256);
-            let Some(block) = self.ledger.allocate(home, size_bytes, "test") else { return };
+            let Some(block) = self.block_lifetimes.allocate(origin, size_bytes, "test") else { return };
             let (start, end) = (block.offset_bytes, block.offset_bytes + block.size_bytes);
             for &(from, to, command) in &self.naive.uses {
-                let early = from < end && start < to && !self.naive.may_use(home, command);
-                assert!(!early, "{home:?} got bytes that command {command} may still use");
+                let early = from < end && start < to && !self.naive.may_use(origin, command);
+                assert!(!early, "{origin:?} got bytes that command {command} may still use");
             }
             self.blocks.push(block);
         }
@@ -303,7 +303,7 @@ mod tests {
             let command = self.naive.commands.len();
             self.naive.commands.push(queue);
             let position = self.timelines.issue(queue);
-            self.ledger.add_use(block.id, queue, position);
+            self.block_lifetimes.add_use(block.id, queue, position);
             self.naive.uses.push((block.offset_bytes, block.offset_bytes + block.size_bytes, command));
         }
 
@@ -313,7 +313,7 @@ mod tests {
             }
             let index = self.random.below(self.blocks.len() as u64) as usize;
             let block = self.blocks.swap_remove(index);
-            for (queue, position) in self.ledger.free(block.id, &self.timelines) {
+            for (queue, position) in self.block_lifetimes.free(block.id, &self.timelines) {
                 if self.timelines.mark_behind(queue, position).is_none() {
                     self.record(queue);
                 }
@@ -328,7 +328,7 @@ mod tests {
                 let complete = self.naive.records[&(on, generation)].clone();
                 self.naive.before[queue].extend(complete);
             }
-            self.ledger.settle(&self.timelines, QUEUES);
+            self.block_lifetimes.settle(&self.timelines, QUEUES);
         }
 
         fn see(&mut self, queue: QueueId) {
@@ -336,7 +336,7 @@ mod tests {
             self.timelines.see(queue, generation);
             let complete = self.naive.records[&(queue, generation)].clone();
             self.naive.seen.extend(complete);
-            self.ledger.settle(&self.timelines, QUEUES);
+            self.block_lifetimes.settle(&self.timelines, QUEUES);
         }
     }
 
@@ -357,33 +357,33 @@ mod tests {
                 }
             }
             // What is freed comes back: everything, once the host has waited as it is told to.
-            test.blocks.drain(..).for_each(|block| drop(test.ledger.free(block.id, &test.timelines)));
-            while let Some(relief) = test.ledger.next_relief(&test.timelines, QUEUES) {
+            test.blocks.drain(..).for_each(|block| drop(test.block_lifetimes.free(block.id, &test.timelines)));
+            while let Some(relief) = test.block_lifetimes.next_relief(&test.timelines, QUEUES) {
                 match relief {
                     Relief::Use((queue, _)) | Relief::Queue(queue) => test.see(queue),
                 }
             }
-            test.ledger.settle(&test.timelines, QUEUES);
-            assert_eq!(test.ledger.block_count(), 0, "seed {seed}");
-            assert_eq!(test.ledger.take_empty_segments().len(), 1, "seed {seed}");
+            test.block_lifetimes.settle(&test.timelines, QUEUES);
+            assert_eq!(test.block_lifetimes.block_count(), 0, "seed {seed}");
+            assert_eq!(test.block_lifetimes.take_empty_segments().len(), 1, "seed {seed}");
         }
     }
 
     #[test]
     fn the_oldest_use_is_waited_for_first() {
         let mut test = Test::new(1);
-        let home = Agent::Queue(0);
+        let origin = Agent::Queue(0);
         for queue in [2, 1] {
-            let block = test.ledger.allocate(home, 256, "test").unwrap();
+            let block = test.block_lifetimes.allocate(origin, 256, "test").unwrap();
             let position = test.timelines.issue(queue);
-            test.ledger.add_use(block.id, queue, position);
-            assert_eq!(test.ledger.free(block.id, &test.timelines), [(queue, position)]);
+            test.block_lifetimes.add_use(block.id, queue, position);
+            assert_eq!(test.block_lifetimes.free(block.id, &test.timelines), [(queue, position)]);
         }
-        assert_eq!(test.ledger.next_relief(&test.timelines, QUEUES), Some(Relief::Use((2, 1))));
+        assert_eq!(test.block_lifetimes.next_relief(&test.timelines, QUEUES), Some(Relief::Use((2, 1))));
         test.see(2);
-        assert_eq!(test.ledger.next_relief(&test.timelines, QUEUES), Some(Relief::Use((1, 1))));
+        assert_eq!(test.block_lifetimes.next_relief(&test.timelines, QUEUES), Some(Relief::Use((1, 1))));
         test.see(1);
-        assert_eq!(test.ledger.next_relief(&test.timelines, QUEUES), None);
-        assert_eq!(test.ledger.block_count(), 0);
+        assert_eq!(test.block_lifetimes.next_relief(&test.timelines, QUEUES), None);
+        assert_eq!(test.block_lifetimes.block_count(), 0);
     }
 }

@@ -1,16 +1,16 @@
 //! A program as a workload: its chunks as tensors, its launches as kernels.
 //!
-//! Workloads know how many bytes a link carries in some time, and nothing of what a copy takes beside them. So bytes see the
-//! link as fast as copies of whole chunks are on it, and small chunks ([`mod@crate::small`]) never leave the device.
+//! Workloads know how many bytes a link carries in some time, and nothing of what a copy takes next to them. So bytes see the
+//! link as fast as copies of whole chunks are on it, and small chunks ([`mod@crate::always_resident`]) never leave the device.
 
 use forebay_model::program::Program;
 
+use crate::always_resident::always_resident;
 use crate::cost::Costs;
 use crate::liveness::Liveness;
 use crate::residency::kinds;
-use crate::small::small;
 use crate::swap::workload::{Kernel, Machine, Tensor, Workload, MOST_BYTES};
-use crate::ways::Way;
+use crate::ways::LinkDirection;
 
 /// A program's chunks as tensors, its launches as kernels. Small chunks have no bytes, and the device has the fewer.
 pub(super) fn workload(
@@ -36,12 +36,12 @@ pub(super) fn workload(
             kernel.writes.extend(access.writes.then_some(number));
         }
     }
-    let small = small(live, costs, capacity_bytes);
-    let mut small_bytes = 0;
+    let always_resident = always_resident(live, costs, capacity_bytes);
+    let mut always_resident_bytes = 0;
     let mut tensors: Vec<Tensor> = Vec::new();
-    for ((chunk, is_small), kind) in live.chunks.iter().zip(small).zip(kinds(program, live)) {
-        small_bytes += if is_small { chunk.device_bytes() } else { 0 };
-        let size_bytes = if is_small { 0 } else { chunk.device_bytes() };
+    for ((chunk, is_always_resident), kind) in live.chunks.iter().zip(always_resident).zip(kinds(program, live)) {
+        always_resident_bytes += if is_always_resident { chunk.device_bytes() } else { 0 };
+        let size_bytes = if is_always_resident { 0 } else { chunk.device_bytes() };
         tensors.push(Tensor { size_bytes, persistent: kind.persistent });
     }
     let per_second = |bytes: f64| (bytes as u64).clamp(1, MOST_BYTES);
@@ -50,7 +50,7 @@ pub(super) fn workload(
     // As much goes one way as the other, so a link that they share has half its rate for each.
     let each_way = to_device.min(from_device) / if link.duplex { 1.0 } else { 2.0 };
     let machine = Machine {
-        device_memory_bytes: capacity_bytes - small_bytes,
+        device_memory_bytes: capacity_bytes - always_resident_bytes,
         host_memory_bytes: host_bytes.min(MOST_BYTES),
         link_bytes_per_s: per_second(each_way),
         ssd_read_bytes_per_s: per_second(disk.read.bytes_per_second),
@@ -60,9 +60,9 @@ pub(super) fn workload(
 }
 
 /// Bytes per second that a way carries in copies of whole chunks, on average over all their bytes.
-fn rate_of_copies(way: Way, tensors: &[Tensor]) -> f64 {
+fn rate_of_copies(way: LinkDirection, tensors: &[Tensor]) -> f64 {
     let share = |bytes: u64| 1.0 - way.latency_ns as f64 / way.ns(bytes).max(1) as f64;
     let bytes = tensors.iter().map(|tensor| tensor.size_bytes as f64).sum::<f64>();
-    let carried = tensors.iter().map(|tensor| tensor.size_bytes as f64 * share(tensor.size_bytes)).sum::<f64>();
-    way.bytes_per_second * if bytes > 0.0 { carried / bytes } else { 1.0 }
+    let across_steps = tensors.iter().map(|tensor| tensor.size_bytes as f64 * share(tensor.size_bytes)).sum::<f64>();
+    way.bytes_per_second * if bytes > 0.0 { across_steps / bytes } else { 1.0 }
 }

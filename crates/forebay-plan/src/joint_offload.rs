@@ -1,4 +1,4 @@
-//! Joint: keeping, moving and computing anew, decided together.
+//! Joint: keeping, moving and computing again, decided together.
 //!
 //! [`crate::residency`] gives away room gap by gap, by what each one saves. That is good where links have time to spare. Where
 //! they have not, it matters what crosses them when, and what is rather computed again: then [`crate::swap`] decides, on the
@@ -16,16 +16,16 @@ use forebay_model::program::Program;
 use crate::cost::Costs;
 use crate::liveness::{Chunk, Liveness};
 use crate::order::Ordered;
-use crate::residency::{fetch_in_step_before, kinds, Kind, Residency, Segment};
-use crate::swap::launches::{plan_launches, repeats};
-use crate::swap::schedule::{Direction, Piece, Place, Schedule};
+use crate::residency::{kinds, swap_in_during_step_before, Kind, Residency, Segment};
+use crate::swap::launches::{plan_launches, recomputations};
+use crate::swap::schedule::{Direction, MemorySpace, Piece, Schedule};
 use crate::swap::workload::Workload;
 use workload::workload;
 
 /// The program with launches that run once more, before those that need what was dropped meanwhile: first with the few that are
 /// most worth it, then with more and more. Launches come one by one. `live` is the liveness of the program as it is given,
 /// outputs in places of their own.
-pub fn with_repeats(
+pub fn with_recomputation(
     ordered: &Ordered,
     live: &Liveness,
     costs: &Costs,
@@ -36,11 +36,11 @@ pub fn with_repeats(
     if workload.validate().is_err() {
         return Vec::new();
     }
-    repeats(&workload).into_iter().map(|launches| repeating(ordered, &launches)).collect()
+    recomputations(&workload).into_iter().map(|launches| recomputing(ordered, &launches)).collect()
 }
 
 /// The program with these launches, each with whether it runs once more.
-fn repeating(ordered: &Ordered, launches: &[(usize, bool)]) -> Ordered {
+fn recomputing(ordered: &Ordered, launches: &[(usize, bool)]) -> Ordered {
     let updates = |&(launch, again): &(usize, bool)| !again && launch >= ordered.program.update_start;
     let program = Program {
         launches: launches.iter().map(|&(launch, _)| ordered.program.launches[launch].clone()).collect(),
@@ -61,7 +61,7 @@ struct Absence {
     /// The access before the gap.
     after: usize,
     /// The launch after which they are copied; none where a copy is there.
-    saved_after: Option<usize>,
+    swapped_out_after: Option<usize>,
     /// The last launch during which they are still there.
     last: usize,
     /// The launch during which they come back, or before which they do.
@@ -70,7 +70,7 @@ struct Absence {
 
 /// What may be taken.
 #[derive(Clone, Copy, Debug)]
-pub struct JointRoom {
+pub struct JointLimits {
     /// Bytes on the device.
     pub device_bytes: u64,
     /// Bytes on the host.
@@ -85,10 +85,10 @@ pub fn joint_residency(
     program: &Program,
     live: &Liveness,
     costs: &Costs,
-    room: JointRoom,
+    limits: JointLimits,
     lost_bytes: &[u64],
 ) -> Option<(Liveness, Residency)> {
-    let mut workload = workload(program, live, costs, room.device_bytes, room.host_bytes);
+    let mut workload = workload(program, live, costs, limits.device_bytes, limits.host_bytes);
     let device_bytes = workload.machine.device_memory_bytes;
     for (launch, &lost) in lost_bytes.iter().enumerate() {
         let needed_bytes = workload.working_set_bytes(&workload.kernels[launch]);
@@ -106,7 +106,7 @@ pub fn joint_residency(
                 absences.iter().filter(|absence| absence.bytes.intersection(part).is_some()).collect();
             let range = ByteRange::new(chunk.range.start + part.start, chunk.range.start + part.end);
             let chunk = Chunk { range, ..chunk.clone() };
-            let away = room.changing_away && chunk.is_changed();
+            let away = limits.changing_away && chunk.is_changed();
             add_part(&mut residency, &chunk, kind, away, &in_part, live.launch_count);
             cut.chunks.push(chunk);
         }
@@ -125,7 +125,7 @@ fn absences(live: &Liveness, workload: &Workload, schedule: &Schedule) -> Vec<Ve
             Direction::In => events.back_ns.push(transfer.start_ns),
         }
     }
-    for drop in schedule.drops.iter().filter(|drop| drop.place == Place::Device) {
+    for drop in schedule.drops.iter().filter(|drop| drop.place == MemorySpace::Device) {
         if let Some(events) = events.get_mut(&drop.piece) {
             events.dropped_ns.push(drop.at_ns);
         }
@@ -141,8 +141,8 @@ fn absences(live: &Liveness, workload: &Workload, schedule: &Schedule) -> Vec<Ve
             let after = (next + chunk.accesses.len() - 1) % chunk.accesses.len();
             let latest = |times: &[u64]| latest_before(times, back_ns);
             let last = latest(&events.dropped_ns).map_or(chunk.accesses[after].launch, |at| clock.last_before(at));
-            let saved_after = latest(&events.saved_ns).map(|at| clock.last_before(at));
-            absences[piece.tensor].push(Absence { bytes, after, saved_after, last, back });
+            let swapped_out_after = latest(&events.saved_ns).map(|at| clock.last_before(at));
+            absences[piece.tensor].push(Absence { bytes, after, swapped_out_after, last, back });
         }
     }
     absences
@@ -213,10 +213,10 @@ fn add_part(
     if kind.persistent && count > 0 && away {
         kept[count - 1] = false;
     }
-    let index = residency.home_on_device.len();
+    let index = residency.backing_on_device.len();
     let first = residency.segments.len();
     residency.add(chunk, kind, &kept, launch_count);
-    let carried = residency.carried[index];
+    let across_steps = residency.across_steps[index];
     let mut segments = residency.segments.split_off(first);
     for segment in &mut segments {
         give_time(segment, chunk, kind, absences);
@@ -230,39 +230,39 @@ fn add_part(
     }
     // What comes back after the chunk's last use comes back for the next step.
     let back = absence(count.wrapping_sub(1)).map(|absence| absence.back);
-    let last = segments.last().map(|stay| stay.end);
-    if let (true, false, Some(back), Some(last)) = (kind.persistent && !away, carried, back, last) {
-        if segments[0].fetch && back > accesses[count - 1].launch {
+    let last = segments.last().map(|interval| interval.end);
+    if let (true, false, Some(back), Some(last)) = (kind.persistent && !away, across_steps, back, last) {
+        if segments[0].swap_in && back > accesses[count - 1].launch {
             let from = back.max(last + 1);
             if from < launch_count {
-                fetch_in_step_before(&mut segments, from, launch_count);
-                residency.carried[index] = true;
+                swap_in_during_step_before(&mut segments, from, launch_count);
+                residency.across_steps[index] = true;
             }
         }
     }
     residency.segments.extend(segments);
 }
 
-/// Lets a stay begin and end when its copies need it to.
+/// Lets an interval begin and end when its copies need it to.
 fn give_time(segment: &mut Segment, chunk: &Chunk, kind: Kind, absences: &[&Absence]) {
     let Range { start, end } = segment.accesses;
     let count = chunk.accesses.len();
-    if segment.fetch {
+    if segment.swap_in {
         let before = (start + count - 1) % count;
         if let Some(absence) = absences.iter().find(|absence| absence.after == before) {
             segment.start = segment.start.min(absence.back);
         }
     }
-    if segment.save {
+    if segment.swap_out {
         if let Some(absence) = absences.iter().find(|absence| absence.after == end - 1) {
             segment.end = segment.end.max(absence.last);
             if kind.output {
                 return;
             }
             let written = chunk.accesses[start..end].iter().rev().find(|access| access.writes);
-            let earliest = written.map_or(segment.save_after, |access| access.launch);
-            let saved_after = absence.saved_after.unwrap_or(segment.save_after);
-            segment.save_after = saved_after.clamp(earliest, segment.end.max(earliest));
+            let earliest = written.map_or(segment.swap_out_after, |access| access.launch);
+            let swapped_out_after = absence.swapped_out_after.unwrap_or(segment.swap_out_after);
+            segment.swap_out_after = swapped_out_after.clamp(earliest, segment.end.max(earliest));
         }
     }
 }

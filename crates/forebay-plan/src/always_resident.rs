@@ -4,13 +4,13 @@
 use crate::cost::Costs;
 use crate::liveness::Liveness;
 
-/// A chunk is small if its bytes take one of so many parts of a copy's latency, or less.
+/// A chunk is small if copying its bytes takes at most this fraction (one part in this many) of a copy's latency.
 const LATENCY_PARTS: f64 = 4.0;
-/// All small chunks together take one of so many parts of the device at most.
+/// All small chunks together take at most this fraction (one part in this many) of the device.
 const DEVICE_PARTS: u64 = 64;
 
-/// By chunk, whether it is small: the smallest ones, as long as every launch has room beside them.
-pub fn small(live: &Liveness, costs: &Costs, capacity_bytes: u64) -> Vec<bool> {
+/// By chunk, whether it is small: the smallest ones, as long as every launch has room next to them.
+pub fn always_resident(live: &Liveness, costs: &Costs, capacity_bytes: u64) -> Vec<bool> {
     let needed_bytes = live.needed_bytes().into_iter().max().unwrap_or(0);
     let mut room_bytes = (capacity_bytes / DEVICE_PARTS).min(capacity_bytes.saturating_sub(needed_bytes));
     let latency_bytes =
@@ -18,16 +18,16 @@ pub fn small(live: &Liveness, costs: &Costs, capacity_bytes: u64) -> Vec<bool> {
     let most_bytes = latency_bytes[0].min(latency_bytes[1]) / LATENCY_PARTS;
     let mut chunks: Vec<usize> = (0..live.chunks.len()).collect();
     chunks.sort_by_key(|&chunk| live.chunks[chunk].range.len());
-    let mut small = vec![false; chunks.len()];
+    let mut always_resident = vec![false; chunks.len()];
     for number in chunks {
         let bytes = live.chunks[number].device_bytes();
         if bytes as f64 > most_bytes || bytes > room_bytes {
             break;
         }
         room_bytes -= bytes;
-        small[number] = true;
+        always_resident[number] = true;
     }
-    small
+    always_resident
 }
 
 #[cfg(test)]
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
     use crate::cost::estimate;
     use crate::liveness::liveness;
-    use crate::residency::{residency, Filling};
+    use crate::residency::{residency, OccupancyLimit};
     use crate::testing::{limits, ProgramBuilder};
 
     #[test]
@@ -60,27 +60,31 @@ mod tests {
         let owned = |buffer| live.chunks.iter().position(|chunk| chunk.owner == crate::liveness::Owner::Buffer(buffer));
         let (bias, weight) = (owned(bias).unwrap(), owned(weight).unwrap());
         let capacity_bytes = 256 << 10;
-        let found = small(&live, &costs, capacity_bytes);
+        let found = always_resident(&live, &costs, capacity_bytes);
         assert!(found[bias], "its latency is that of 10000 bytes");
-        assert_eq!(found.iter().filter(|&&small| small).count(), 1);
-        let filling = Filling {
+        assert_eq!(found.iter().filter(|&&always_resident| always_resident).count(), 1);
+        let limit = OccupancyLimit {
             keep_bytes: capacity_bytes,
             transfer_bytes: capacity_bytes,
             isolate: false,
             joined_bytes: u64::MAX,
         };
         let lost_bytes = vec![capacity_bytes; program.launches.len()];
-        let residency = residency(&program, &live, &costs, filling, &lost_bytes, false);
-        assert!(residency.home_on_device[bias] && !residency.home_on_device[weight]);
+        let residency = residency(&program, &live, &costs, limit, &lost_bytes, false);
+        assert!(residency.backing_on_device[bias] && !residency.backing_on_device[weight]);
         let needed_bytes = live.needed_bytes().into_iter().max().unwrap();
         assert_eq!(
-            small(&live, &costs, needed_bytes),
+            always_resident(&live, &costs, needed_bytes),
             vec![false; live.chunks.len()],
             "where there is no room beside launches"
         );
         for way in [&mut costs.link.to_device, &mut costs.link.from_device] {
             way.latency_ns = 0;
         }
-        assert_eq!(small(&live, &costs, capacity_bytes), vec![false; live.chunks.len()], "where a copy has no latency");
+        assert_eq!(
+            always_resident(&live, &costs, capacity_bytes),
+            vec![false; live.chunks.len()],
+            "where a copy has no latency"
+        );
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use forebay_base::{ByteRange, HeapId, MemoryId, Region};
 use forebay_memory::eviction::UnitId;
 
-use super::shelf::Place;
-use crate::eager::ledger::Use;
+use super::slab_pool::Slab;
+use crate::eager::block_lifetimes::Use;
 use crate::eager::timeline::QueueId;
 
 /// Device memory that units are cut from.
@@ -44,17 +44,17 @@ impl Address {
 
 /// Where a unit's bytes are.
 #[derive(Clone, Debug)]
-pub struct Home {
+pub struct UnitLocation {
     /// Its buffer's addresses.
     pub address: Arc<Address>,
     /// Which of the buffer's bytes it is.
     pub range: ByteRange,
     /// The device memory behind it.
-    pub slot: Option<Place<DeviceSegment>>,
+    pub slot: Option<Slab<DeviceSegment>>,
     /// Its bytes on the host.
-    pub block: Option<Place<MemoryId>>,
+    pub block: Option<Slab<MemoryId>>,
     /// Its place in a spill file, which holds what the host's copy is.
-    pub file: Option<Place<MemoryId>>,
+    pub file: Option<Slab<MemoryId>>,
     /// The latest use of its device bytes by each queue, copies included.
     pub uses: Vec<Use>,
     /// The position of the latest copy from or to its device bytes: work comes after it.
@@ -63,10 +63,10 @@ pub struct Home {
     pub block_used: u64,
 }
 
-impl Home {
-    /// A home without memory.
-    pub fn new(address: Arc<Address>, range: ByteRange) -> Home {
-        Home { address, range, slot: None, block: None, file: None, uses: Vec::new(), moved: 0, block_used: 0 }
+impl UnitLocation {
+    /// A location without memory.
+    pub fn new(address: Arc<Address>, range: ByteRange) -> UnitLocation {
+        UnitLocation { address, range, slot: None, block: None, file: None, uses: Vec::new(), moved: 0, block_used: 0 }
     }
 
     /// Its size.
@@ -95,8 +95,8 @@ impl Home {
     }
 }
 
-/// Homes of all units.
-pub type Homes = BTreeMap<UnitId, Home>;
+/// Locations of all units.
+pub type UnitLocations = BTreeMap<UnitId, UnitLocation>;
 
 /// Keeps the latest use by each queue.
 pub fn add_use(uses: &mut Vec<Use>, (queue, position): Use) {
@@ -112,7 +112,7 @@ pub struct Retired {
     /// Its reservation, if it has one.
     pub reservation: Option<MemoryId>,
     /// Its units that were anywhere.
-    pub homes: Vec<Home>,
+    pub locations: Vec<UnitLocation>,
     /// Who used it.
     pub uses: Vec<Use>,
 }

@@ -26,11 +26,11 @@ const HOST_ALIGNMENT_BYTES: u64 = 64;
 pub const DISK_ALIGNMENT_BYTES: u64 = 4096;
 /// Parts of the host budget, in percent, that are tried as room for what is kept there; the rest is for the gaps that
 /// placement cannot fill.
-const ROOM_PERCENT: [u64; 7] = [100, 98, 95, 90, 80, 50, 0];
+const HELD_PERCENT: [u64; 7] = [100, 98, 95, 90, 80, 50, 0];
 
 /// A host budget, where what exceeds it may go to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostRoom {
+pub struct HostLimit {
     /// The budget.
     pub budget_bytes: u64,
     /// Whether everything that steps change is on disk between steps.
@@ -50,18 +50,18 @@ pub enum Store {
 
 /// Where a chunk's bytes are while they are not on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct StorePlace {
     /// What holds them.
     pub store: Store,
     /// Offset of the first byte there.
     pub offset_bytes: u64,
 }
 
-/// Places beside the device.
+/// Places next to the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stores {
+pub struct BackingStores {
     /// By chunk: its place, where it is ever away from the device.
-    pub places: Vec<Option<Place>>,
+    pub places: Vec<Option<StorePlace>>,
     /// Bytes of the host block.
     pub host_bytes: u64,
     /// Bytes of the spill file.
@@ -70,36 +70,36 @@ pub struct Stores {
     pub turns_bytes: u64,
 }
 
-impl Stores {
+impl BackingStores {
     /// Whether the chunk's copies go to and from a disk.
     pub fn on_disk(&self, chunk: usize) -> bool {
         self.places[chunk].is_some_and(|place| place.store != Store::Host)
     }
 }
 
-/// Gives every chunk that is ever away from the device a place. Without `room`, all of them are on the host. With it, the
+/// Gives every chunk that is ever away from the device a place. Without `host_limit`, all of them are on the host. With it, the
 /// host bytes may still be more than the budget, where not enough may go to disk.
-pub fn stores(
+pub fn backing_stores(
     program: &Program,
     live: &Liveness,
     residency: &Residency,
     costs: &Costs,
-    room: Option<HostRoom>,
-) -> Stores {
+    host_limit: Option<HostLimit>,
+) -> BackingStores {
     let times = times(program, live, residency);
     let whole = Packing { grain_bytes: 1, alignment_bytes: HOST_ALIGNMENT_BYTES, capacity_bytes: None, apart: false };
-    let Some(room) = room else {
+    let Some(host_limit) = host_limit else {
         let host = pack(live, &times, whole, |_| true);
         return collect(live.chunks.len(), [host.unwrap_or_default(), Packed::default(), Packed::default()]);
     };
-    let choice = Choice::new(program, live, residency, costs, room.changing_on_disk, &times);
+    let choice = Choice::new(program, live, residency, costs, host_limit.changing_on_disk, &times);
     let on_host = |kept: &[bool], chunk: usize| choice.stands[chunk] == Stand::Host || kept[chunk];
     let parts = Packing { apart: true, ..whole };
     let fits = |kept: &Vec<bool>| {
-        let within = Packing { capacity_bytes: Some(room.budget_bytes), ..parts };
+        let within = Packing { capacity_bytes: Some(host_limit.budget_bytes), ..parts };
         pack(live, &times, within, |chunk| on_host(kept, chunk))
     };
-    let attempts = ROOM_PERCENT.iter().map(|percent| choice.keep(live, room.budget_bytes / 100 * percent));
+    let attempts = HELD_PERCENT.iter().map(|percent| choice.keep(live, host_limit.budget_bytes / 100 * percent));
     let found = attempts.filter_map(|kept| fits(&kept).map(|host| (kept, host))).next();
     let (kept, host) = found.unwrap_or_else(|| {
         let kept = vec![false; live.chunks.len()];
@@ -114,15 +114,15 @@ pub fn stores(
     collect(live.chunks.len(), [host, on_disk(Stand::Either), on_disk(Stand::Turns)])
 }
 
-/// By chunk: when its bytes are taken beside the device, half-open, in launches. Inputs, outputs and whatever lasts from
+/// By chunk: when its bytes are taken next to the device, half-open, in launches. Inputs, outputs and whatever lasts from
 /// step to step there keep their bytes for the whole step; temporaries from their save to their last fetch.
 fn times(program: &Program, live: &Liveness, residency: &Residency) -> Vec<Option<Range<u32>>> {
     let whole = 0..live.launch_count.max(1) as u32;
     let mut times: Vec<Option<Range<u32>>> = vec![None; live.chunks.len()];
     for segment in &residency.segments {
         let first = live.chunks[segment.chunk].accesses[segment.accesses.start].launch as u32;
-        let saved = segment.save_after as u32;
-        for time in [segment.save.then_some(saved), segment.fetch.then_some(first)].into_iter().flatten() {
+        let saved = segment.swap_out_after as u32;
+        for time in [segment.swap_out.then_some(saved), segment.swap_in.then_some(first)].into_iter().flatten() {
             let range = times[segment.chunk].get_or_insert(time..time + 1);
             *range = range.start.min(time)..range.end.max(time + 1);
         }
@@ -131,7 +131,7 @@ fn times(program: &Program, live: &Liveness, residency: &Residency) -> Vec<Optio
     for (index, chunk) in live.chunks.iter().enumerate() {
         let Owner::Buffer(buffer) = chunk.owner else { continue };
         let persistent = program.buffer(buffer).role.is_persistent();
-        if ports.contains(&buffer) || (persistent && !residency.home_on_device[index]) {
+        if ports.contains(&buffer) || (persistent && !residency.backing_on_device[index]) {
             times[index] = Some(whole.clone());
         }
     }
@@ -176,12 +176,12 @@ impl Choice {
         for segment in &residency.segments {
             let chunk = &live.chunks[segment.chunk];
             let (bytes, launch) = (chunk.range.len(), |access: usize| chunk.accesses[access].launch);
-            let fetched = segment.fetch.then(|| launch(segment.accesses.start));
-            let saved = segment.save.then_some(segment.save_after);
-            disk_ns[segment.chunk] += fetched.map_or(0, |_| costs.disk_read_ns(bytes));
+            let swapped_in = segment.swap_in.then(|| launch(segment.accesses.start));
+            let saved = segment.swap_out.then_some(segment.swap_out_after);
+            disk_ns[segment.chunk] += swapped_in.map_or(0, |_| costs.disk_read_ns(bytes));
             disk_ns[segment.chunk] += saved.map_or(0, |_| costs.disk_write_ns(bytes));
             // The update phase keeps away from the disk while it changes anything in its place.
-            let updates = fetched.into_iter().chain(saved).any(|launch| launch >= program.update_start);
+            let updates = swapped_in.into_iter().chain(saved).any(|launch| launch >= program.update_start);
             if updates && !changing_on_disk {
                 stands[segment.chunk] = Stand::Host;
             }
@@ -206,7 +206,7 @@ impl Choice {
         Choice { stands, taken, order: order.into_iter().map(|(_, index, time)| (index, time)).collect() }
     }
 
-    /// By chunk: whether it stays on the host though it need not, within so many bytes.
+    /// By chunk: whether it stays on the host though it need not, within this many bytes.
     fn keep(&self, live: &Liveness, room_bytes: u64) -> Vec<bool> {
         let mut kept = vec![false; self.stands.len()];
         let mut taken = self.taken.clone();
@@ -291,16 +291,20 @@ fn pack(
     Some(Packed { offsets, bytes: placement.height_bytes })
 }
 
-fn collect(count: usize, packed: [Packed; 3]) -> Stores {
+fn collect(count: usize, packed: [Packed; 3]) -> BackingStores {
     let [host, disk, turns] = &packed;
-    let mut stores =
-        Stores { places: vec![None; count], host_bytes: host.bytes, disk_bytes: disk.bytes, turns_bytes: turns.bytes };
+    let mut backing_stores = BackingStores {
+        places: vec![None; count],
+        host_bytes: host.bytes,
+        disk_bytes: disk.bytes,
+        turns_bytes: turns.bytes,
+    };
     for (store, packed) in [Store::Host, Store::Disk, Store::Turns].into_iter().zip(packed) {
         for (chunk, offset_bytes) in packed.offsets {
-            stores.places[chunk] = Some(Place { store, offset_bytes });
+            backing_stores.places[chunk] = Some(StorePlace { store, offset_bytes });
         }
     }
-    stores
+    backing_stores
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Pauses: where a step needs bytes that nobody touches meanwhile.
+//! Gaps: where a step needs bytes that no one touches meanwhile.
 
 /// Bytes that must be there at some positions of a step, as a whole.
 pub(crate) struct Block {
@@ -14,7 +14,7 @@ pub(crate) struct Block {
 pub(crate) enum Origin {
     /// Nowhere, or they appear on the device where they are first touched.
     Made,
-    /// The host writes them before each step, and keeps them as long as nobody changes them.
+    /// The host writes them before each step, and keeps them as long as no one changes them.
     Given,
     /// The step before.
     Lasting,
@@ -40,17 +40,17 @@ pub(crate) struct Written {
     pub done_ns: f64,
 }
 
-/// A pause of a block between two positions that touch it, of contents that are needed again.
+/// A gap of a block between two positions that touch it, of contents that are needed again.
 ///
 /// In the next step positions go on from their number.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pause {
+pub(super) struct BlockGap {
     pub bytes: f64,
     /// Where the contents appeared on the device; None where somebody else has had them all the time.
     pub written: Option<i64>,
-    /// Who wrote them there; None where nobody did.
+    /// Who wrote them there; None where no one did.
     pub writer: Option<Written>,
-    /// The position before the pause.
+    /// The position before the gap.
     pub from: i64,
     /// The position after it.
     pub to: i64,
@@ -58,18 +58,18 @@ pub(super) struct Pause {
     pub due_ns: f64,
 }
 
-impl Pause {
-    /// The pause, moved by whole steps of `count` positions to where `peak` lies in it.
-    pub fn around(self, peak: i64, count: i64) -> Pause {
+impl BlockGap {
+    /// The gap, moved by whole steps of `count` positions to where `peak` lies in it.
+    pub fn around(self, peak: i64, count: i64) -> BlockGap {
         // What comes before the peak, in the latest step in which it does.
         let shift = (peak - 1 - self.from).div_euclid(count) * count;
-        Pause { written: self.written.map(|at| at + shift), from: self.from + shift, to: self.to + shift, ..self }
+        BlockGap { written: self.written.map(|at| at + shift), from: self.from + shift, to: self.to + shift, ..self }
     }
 }
 
-/// All pauses of contents that are needed again, in a step of `count` positions.
-pub(super) fn pauses(blocks: &[Block], count: i64) -> Vec<Pause> {
-    let mut pauses = Vec::new();
+/// All gaps of contents that are needed again, in a step of `count` positions.
+pub(super) fn gaps(blocks: &[Block], count: i64) -> Vec<BlockGap> {
+    let mut gaps = Vec::new();
     for block in blocks {
         let touches = &block.touches;
         let lasting = block.origin == Origin::Lasting;
@@ -93,8 +93,8 @@ pub(super) fn pauses(blocks: &[Block], count: i64) -> Vec<Pause> {
                 (None, ..) => (None, None),
             };
             let (bytes, from) = (block.size_bytes as f64, touch.position as i64);
-            pauses.push(Pause { bytes, written, writer, from, to, due_ns: next.due_ns });
+            gaps.push(BlockGap { bytes, written, writer, from, to, due_ns: next.due_ns });
         }
     }
-    pauses
+    gaps
 }

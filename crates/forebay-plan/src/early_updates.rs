@@ -2,8 +2,8 @@
 //!
 //! A program's updates come last. Every gradient then waits for the end of the step, on the device or away from it, and every
 //! parameter comes to the device once more for its update. Where memory is short, an update rather stands behind the first
-//! barrier at which everything that it needs is done: its gradient is there, and nobody reads the parameter any more. That
-//! takes no barrier more, and neither does the gradient leave nor the parameter come back; moments come and go beside the
+//! barrier at which everything that it needs is done: its gradient is there, and no one reads the parameter any more. That
+//! takes no barrier more, and neither does the gradient leave nor the parameter come back; moments come and go next to the
 //! rest of the step.
 //!
 //! No update comes before the step's outputs: whoever looks at them and stops finds all parameters as they were.

@@ -7,12 +7,12 @@ use forebay_memory::allocator::{Allocator, BlockId, PoolId, SegmentId};
 
 /// Places begin at multiples of this: what files are fastest with, and device memory needs less.
 const ALIGNMENT_BYTES: u64 = 4096;
-/// Places are everybody's: who waits for whom is not the shelf's business.
+/// Places are everybody's: who waits for whom is not the slab pool's business.
 const POOL: PoolId = PoolId(0);
 
 /// Memory for one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<M> {
+pub struct Slab<M> {
     block: BlockId,
     /// The segment.
     pub memory: M,
@@ -21,7 +21,7 @@ pub struct Place<M> {
 }
 
 /// All memory of one kind.
-pub struct Shelf<M> {
+pub struct SlabPool<M> {
     allocator: Allocator,
     segments: BTreeMap<SegmentId, M>,
     cap_bytes: u64,
@@ -29,17 +29,17 @@ pub struct Shelf<M> {
     segment_bytes_max: u64,
 }
 
-impl<M: Copy> Shelf<M> {
+impl<M: Copy> SlabPool<M> {
     /// No memory yet, and never more than `cap_bytes`.
-    pub fn new(cap_bytes: u64, segment_bytes_max: u64) -> Shelf<M> {
-        Shelf { allocator: Allocator::new(ALIGNMENT_BYTES), segments: BTreeMap::new(), cap_bytes, segment_bytes_max }
+    pub fn new(cap_bytes: u64, segment_bytes_max: u64) -> SlabPool<M> {
+        SlabPool { allocator: Allocator::new(ALIGNMENT_BYTES), segments: BTreeMap::new(), cap_bytes, segment_bytes_max }
     }
 
-    /// A place that nobody has, where there is one.
-    pub fn take(&mut self, size_bytes: u64) -> Option<Place<M>> {
+    /// A place that no one has, where there is one.
+    pub fn take(&mut self, size_bytes: u64) -> Option<Slab<M>> {
         let block = self.allocator.allocate(POOL, size_bytes, "")?;
         let memory = *self.segments.get(&block.segment)?;
-        Some(Place { block: block.id, memory, offset_bytes: block.offset_bytes })
+        Some(Slab { block: block.id, memory, offset_bytes: block.offset_bytes })
     }
 
     /// Makes a segment of about `wanted_bytes`, whole units of this size. Whether the cap allows one.
@@ -64,7 +64,7 @@ impl<M: Copy> Shelf<M> {
         Ok(true)
     }
 
-    /// A place, from a new segment where there is none that nobody has; none where the cap forbids that.
+    /// A place, from a new segment where there is none that no one has; none where the cap forbids that.
     ///
     /// # Errors
     /// What making a segment reports.
@@ -72,7 +72,7 @@ impl<M: Copy> Shelf<M> {
         &mut self,
         size_bytes: u64,
         make: impl FnOnce(u64) -> Result<M, DeviceError>,
-    ) -> Result<Option<Place<M>>, DeviceError> {
+    ) -> Result<Option<Slab<M>>, DeviceError> {
         if let Some(place) = self.take(size_bytes) {
             return Ok(Some(place));
         }
@@ -80,8 +80,8 @@ impl<M: Copy> Shelf<M> {
         Ok(self.take(size_bytes))
     }
 
-    /// Takes places back that nobody uses.
-    pub fn give_back(&mut self, places: impl IntoIterator<Item = Place<M>>) {
+    /// Takes places back that no one uses.
+    pub fn give_back(&mut self, places: impl IntoIterator<Item = Slab<M>>) {
         for place in places {
             // Every place is the allocator's, and comes back once.
             let freed = self.allocator.free(place.block);
@@ -100,7 +100,7 @@ impl<M: Copy> Shelf<M> {
         self.allocator.statistics().in_use_bytes
     }
 
-    /// Bytes that nobody has.
+    /// Bytes that no one has.
     pub fn free_bytes(&self) -> u64 {
         self.allocator.statistics().free_bytes()
     }
@@ -110,7 +110,7 @@ impl<M: Copy> Shelf<M> {
         self.cap_bytes
     }
 
-    /// Takes out the segments of which nobody has anything, for the caller to give back to the device.
+    /// Takes out the segments of which no one has anything, for the caller to give back to the device.
     pub fn take_unused(&mut self) -> Vec<M> {
         let unused = self.allocator.take_empty_segments();
         unused.iter().filter_map(|segment| self.segments.remove(segment)).collect()
@@ -128,26 +128,26 @@ mod tests {
 
     #[test]
     fn segments_double_within_the_cap_and_go_when_nobody_has_anything_of_them() {
-        let mut shelf: Shelf<u32> = Shelf::new(7 * ALIGNMENT_BYTES + 5, 2 * ALIGNMENT_BYTES);
+        let mut slab_pool: SlabPool<u32> = SlabPool::new(7 * ALIGNMENT_BYTES + 5, 2 * ALIGNMENT_BYTES);
         let mut sizes = Vec::new();
-        let mut take = |shelf: &mut Shelf<u32>| {
+        let mut take = |slab_pool: &mut SlabPool<u32>| {
             let make = |size_bytes: u64| {
                 sizes.push(size_bytes / ALIGNMENT_BYTES);
                 Ok(sizes.len() as u32)
             };
-            shelf.take_or_grow(ALIGNMENT_BYTES, make).unwrap()
+            slab_pool.take_or_grow(ALIGNMENT_BYTES, make).unwrap()
         };
-        let places: Vec<Place<u32>> = (0..7).map(|_| take(&mut shelf).unwrap()).collect();
-        assert_eq!(take(&mut shelf), None, "the cap");
+        let places: Vec<Slab<u32>> = (0..7).map(|_| take(&mut slab_pool).unwrap()).collect();
+        assert_eq!(take(&mut slab_pool), None, "the cap");
         assert_eq!(sizes, [1, 1, 2, 2, 1]);
-        assert_eq!((shelf.in_use_bytes(), shelf.free_bytes()), (7 * ALIGNMENT_BYTES, 0));
-        shelf.give_back([places[0], places[2], places[3], places[4]]);
-        assert_eq!(shelf.free_bytes(), 4 * ALIGNMENT_BYTES);
-        assert_eq!(shelf.take_unused(), [1, 3], "the fourth segment is half in use");
-        assert_eq!(shelf.reserved_bytes(), 4 * ALIGNMENT_BYTES);
+        assert_eq!((slab_pool.in_use_bytes(), slab_pool.free_bytes()), (7 * ALIGNMENT_BYTES, 0));
+        slab_pool.give_back([places[0], places[2], places[3], places[4]]);
+        assert_eq!(slab_pool.free_bytes(), 4 * ALIGNMENT_BYTES);
+        assert_eq!(slab_pool.take_unused(), [1, 3], "the fourth segment is half in use");
+        assert_eq!(slab_pool.reserved_bytes(), 4 * ALIGNMENT_BYTES);
         let refused = DeviceError::Lost { reason: "as told".to_string() };
-        assert_eq!(shelf.grow(ALIGNMENT_BYTES, 0, |_| Err(refused.clone())), Err(refused));
-        assert_eq!(shelf.reserved_bytes(), 4 * ALIGNMENT_BYTES);
-        assert_eq!(shelf.take_all(), [2, 4, 5]);
+        assert_eq!(slab_pool.grow(ALIGNMENT_BYTES, 0, |_| Err(refused.clone())), Err(refused));
+        assert_eq!(slab_pool.reserved_bytes(), 4 * ALIGNMENT_BYTES);
+        assert_eq!(slab_pool.take_all(), [2, 4, 5]);
     }
 }

@@ -1,45 +1,49 @@
-//! Homes: where a plan's tensors lie between steps, and their bytes in chunks that pass through staging.
+//! Backing locations: where a plan's tensors lie between steps, and their bytes in chunks that pass through staging.
 
 use std::borrow::Cow;
 
 use forebay_base::{ByteRange, Region};
 use forebay_model::tensor::Contents;
 use forebay_plan::plan::MemoryKind;
-use forebay_plan::{Home, Plan};
+use forebay_plan::{BackingLocation, Plan};
 
 use crate::error::RuntimeError;
 
-/// Host bytes that an executor takes beside its plan's, at most, for moving contents to and from the device outside of
+/// Host bytes that an executor takes next to its plan's, at most, for moving contents to and from the device outside of
 /// steps. Who plans for a host budget leaves this much free.
 pub const STAGING_BYTES: u64 = 1 << 20;
 
-/// The home of this name among those of a kind.
-pub(crate) fn find<'a>(homes: &'a [Home], kind: &'static str, name: &str) -> Result<&'a Home, RuntimeError> {
-    homes
+/// The backing location of this name among those of a kind.
+pub(crate) fn find<'a>(
+    backing: &'a [BackingLocation],
+    kind: &'static str,
+    name: &str,
+) -> Result<&'a BackingLocation, RuntimeError> {
+    backing
         .iter()
-        .find(|home| home.name == name && !home.pieces.is_empty())
+        .find(|backing| backing.name == name && !backing.pieces.is_empty())
         .ok_or_else(|| RuntimeError::UnknownTensor { kind, name: name.to_string() })
 }
 
-/// Bytes of the tensor itself; its home may be longer, because sizes in buffers are rounded up.
-pub(crate) fn tensor_bytes(home: &Home) -> u64 {
-    home.shape.iter().product::<u64>() * home.data_type.size_bytes()
+/// Bytes of the tensor itself; its backing location may be longer, because sizes in buffers are rounded up.
+pub(crate) fn tensor_bytes(backing: &BackingLocation) -> u64 {
+    backing.shape.iter().product::<u64>() * backing.data_type.size_bytes()
 }
 
-/// Checks that a home's pieces lie in known memories, follow each other and cover the tensor. A tensor that no launch
+/// Checks that a backing location's pieces lie in known memories, follow each other and cover the tensor. A tensor that no launch
 /// uses has no pieces at all.
-pub(crate) fn check_home(plan: &Plan, home: &Home) -> Result<(), RuntimeError> {
-    let refuse = |what: &str| Err(RuntimeError::Plan { reason: format!("the home of '{}' {what}", home.name) });
-    let size_bytes = home
+pub(crate) fn check_backing(plan: &Plan, backing: &BackingLocation) -> Result<(), RuntimeError> {
+    let refuse = |what: &str| Err(RuntimeError::Plan { reason: format!("the home of '{}' {what}", backing.name) });
+    let size_bytes = backing
         .shape
         .iter()
-        .try_fold(home.data_type.size_bytes(), |product, &size| product.checked_mul(size))
+        .try_fold(backing.data_type.size_bytes(), |product, &size| product.checked_mul(size))
         .filter(|&size_bytes| usize::try_from(size_bytes).is_ok());
     let Some(size_bytes) = size_bytes else {
         return refuse("is larger than the address space");
     };
     let mut end = 0;
-    for (range, region) in &home.pieces {
+    for (range, region) in &backing.pieces {
         let Some(memory) = plan.memories.get(region.memory.0 as usize) else {
             return refuse("names a memory that the plan does not list");
         };
@@ -48,7 +52,7 @@ pub(crate) fn check_home(plan: &Plan, home: &Home) -> Result<(), RuntimeError> {
         }
         end = range.end;
     }
-    if end < size_bytes && !home.pieces.is_empty() {
+    if end < size_bytes && !backing.pieces.is_empty() {
         return refuse("does not cover it");
     }
     Ok(())
@@ -56,18 +60,18 @@ pub(crate) fn check_home(plan: &Plan, home: &Home) -> Result<(), RuntimeError> {
 
 /// The largest chunk that ever passes through staging.
 pub(crate) fn staging_bytes(plan: &Plan) -> u64 {
-    let homes = plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent);
-    homes
-        .flat_map(|home| &home.pieces)
+    let backing = plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent);
+    backing
+        .flat_map(|backing| &backing.pieces)
         .filter(|(_, region)| plan.memory(region.memory).kind != MemoryKind::HostBlock)
         .map(|(range, _)| range.len().min(STAGING_BYTES))
         .max()
         .unwrap_or(0)
 }
 
-/// A home's pieces in chunks of at most [`STAGING_BYTES`].
-pub(crate) fn chunks(home: &Home) -> impl Iterator<Item = (ByteRange, Region)> + '_ {
-    home.pieces.iter().flat_map(|&(range, region)| {
+/// A backing location's pieces in chunks of at most [`STAGING_BYTES`].
+pub(crate) fn chunks(backing: &BackingLocation) -> impl Iterator<Item = (ByteRange, Region)> + '_ {
+    backing.pieces.iter().flat_map(|&(range, region)| {
         (0..range.len()).step_by(STAGING_BYTES as usize).map(move |offset| {
             let size_bytes = STAGING_BYTES.min(range.len() - offset);
             let start = range.start + offset;
@@ -87,20 +91,20 @@ pub(crate) fn padded(bytes: &[u8], range: ByteRange) -> Cow<'_, [u8]> {
     Cow::Owned(chunk)
 }
 
-/// Reads contents in chunks of their home, and gives each to `write`; behind the tensor's end are zeros. What passes through is
+/// Reads contents in chunks of their backing location, and gives each to `write`; behind the tensor's end are zeros. What passes through is
 /// never more than one chunk.
 pub(crate) fn load(
-    home: &Home,
+    backing: &BackingLocation,
     contents: &Contents,
     mut write: impl FnMut(Region, &[u8]) -> Result<(), RuntimeError>,
 ) -> Result<(), RuntimeError> {
-    let (given_bytes, expected_bytes) = (contents.size_bytes(), tensor_bytes(home));
+    let (given_bytes, expected_bytes) = (contents.size_bytes(), tensor_bytes(backing));
     if given_bytes != expected_bytes {
-        return Err(RuntimeError::Size { name: home.name.clone(), given_bytes, expected_bytes });
+        return Err(RuntimeError::Size { name: backing.name.clone(), given_bytes, expected_bytes });
     }
     let reader = contents.reader().map_err(RuntimeError::Operation)?;
     let mut chunk = Vec::new();
-    for (range, region) in chunks(home) {
+    for (range, region) in chunks(backing) {
         chunk.resize(range.len() as usize, 0);
         reader.read(range.start, &mut chunk).map_err(RuntimeError::Operation)?;
         write(region, &chunk)?;
@@ -108,15 +112,15 @@ pub(crate) fn load(
     Ok(())
 }
 
-/// Gives a tensor in chunks of its home, each as `read` reads it; nothing of what is behind the tensor's end.
+/// Gives a tensor in chunks of its backing location, each as `read` reads it; nothing of what is behind the tensor's end.
 pub(crate) fn in_pieces(
-    home: &Home,
+    backing: &BackingLocation,
     mut read: impl FnMut(Region, &mut [u8]) -> Result<(), RuntimeError>,
     take: &mut dyn FnMut(&[u8]) -> Result<(), RuntimeError>,
 ) -> Result<(), RuntimeError> {
-    let size_bytes = tensor_bytes(home);
+    let size_bytes = tensor_bytes(backing);
     let mut chunk = Vec::new();
-    for (range, region) in chunks(home).take_while(|(range, _)| range.start < size_bytes) {
+    for (range, region) in chunks(backing).take_while(|(range, _)| range.start < size_bytes) {
         chunk.resize(range.len() as usize, 0);
         read(region, &mut chunk)?;
         take(&chunk[..(range.end.min(size_bytes) - range.start) as usize])?;

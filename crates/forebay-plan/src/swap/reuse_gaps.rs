@@ -16,7 +16,7 @@ pub struct Version {
 ///
 /// Slots count on from the version's start, so that what passes the end of the step is beyond the number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Idle {
+pub struct ReuseGap {
     /// The version, by its number.
     pub version: usize,
     /// Its first slot.
@@ -28,10 +28,10 @@ pub struct Idle {
 /// Everything about when tensors are needed.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
-    /// Versions that are read after a pause.
+    /// Versions that are read after a gap.
     pub versions: Vec<Version>,
-    /// Pauses, by version and time.
-    pub idles: Vec<Idle>,
+    /// Gaps, by version and time.
+    pub reuse_gaps: Vec<ReuseGap>,
     /// Tensors that no launch touches but that live on: the persistent ones.
     pub untouched: Vec<usize>,
 }
@@ -45,7 +45,7 @@ struct Touch {
 }
 
 impl Needs {
-    /// Finds all pauses of a sequence of launches, each given as the kernel that it runs.
+    /// Finds all gaps of a sequence of launches, each given as the kernel that it runs.
     pub fn new(workload: &Workload, launches: &[usize], timeline: &Timeline) -> Needs {
         let mut touches: Vec<Vec<Touch>> = vec![Vec::new(); workload.tensors.len()];
         for (launch, &kernel) in launches.iter().enumerate() {
@@ -86,7 +86,7 @@ impl Needs {
                 version = Some(self.versions.len() - 1);
             }
             if let (Some(version), true) = (version, to.reads && begin < end) {
-                self.idles.push(Idle { version, begin, end });
+                self.reuse_gaps.push(ReuseGap { version, begin, end });
             }
         }
     }
