@@ -37,6 +37,11 @@ impl TensorType {
         TensorDesc::packed(self.data_type, sizes)
     }
 
+    /// Bytes of the elements; none where 64 bits do not count them.
+    pub fn checked_size_bytes(&self) -> Option<u64> {
+        self.shape.iter().try_fold(self.data_type.size_bytes(), |product, &size| product.checked_mul(size))
+    }
+
     /// Number of elements, saturating.
     pub fn count(&self) -> u64 {
         self.shape.iter().fold(1u64, |product, &size| product.saturating_mul(size))

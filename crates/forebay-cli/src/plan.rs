@@ -11,6 +11,7 @@ use serde_json::{self, Value};
 use crate::arguments::{MemoryKind, PlanArguments};
 use crate::failure::Failure;
 use crate::output;
+use crate::progress::Waiting;
 use crate::report::{say_json, Report};
 use crate::training_options::training_options;
 
@@ -28,6 +29,7 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.memory_svg {
         output::check_writable(path)?;
     }
+    let waiting = Waiting::new(&format!("planning {}", arguments.model.display()));
     let model = Model::from_file(&arguments.model)?;
     let mut engine = arguments.device.options(false);
     engine.device.machine = arguments.machine.as_deref().map(documents::machine).transpose()?;
@@ -38,12 +40,14 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         options.engine = engine;
         options.batch_size = arguments.training.batch_size;
         let trainer = Trainer::new(model, options)?;
+        drop(waiting);
         warn_of_unknown_costs(trainer.unknown_costs());
         show(arguments, machine.as_ref(), trainer.plan(), &trainer.explain(), &trainer.costs())
     } else {
         let mut options = SessionOptions::default();
         (options.engine, options.batch_size) = (engine, arguments.training.batch_size);
         let session = Session::new(&model, &options)?;
+        drop(waiting);
         warn_of_unknown_costs(session.unknown_costs());
         show(arguments, machine.as_ref(), session.plan(), &session.explain(), &session.costs())
     }

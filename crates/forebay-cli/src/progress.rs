@@ -1,6 +1,8 @@
-//! Progress of training: a bar on a terminal, else plain lines.
+//! Progress of training: a bar on a terminal, else plain lines. And a sign of life of what takes long.
 
 use std::io::IsTerminal;
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use forebay::format_bytes;
@@ -12,6 +14,47 @@ use crate::output;
 
 /// At most about this many plain lines are printed.
 const LINES_MAX: u64 = 100;
+
+/// What takes longer shows that it is under way.
+const QUIET: Duration = Duration::from_secs(2);
+
+/// Shows on a terminal that something is under way, if it takes long, until the value is dropped.
+pub struct Waiting {
+    done: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Waiting {
+    /// From now on; `what` is being done.
+    pub fn new(what: &str) -> Waiting {
+        if !std::io::stderr().is_terminal() {
+            return Waiting { done: None, thread: None };
+        }
+        let (done, wait) = channel();
+        let what = escaped(what).into_owned();
+        let show = move || {
+            if wait.recv_timeout(QUIET) == Err(RecvTimeoutError::Timeout) {
+                let spinner = ProgressBar::new_spinner().with_message(what);
+                spinner.enable_steady_tick(Duration::from_millis(200));
+                // Ends when the other side is dropped.
+                let _ = wait.recv();
+                spinner.finish_and_clear();
+            }
+        };
+        // Without a thread there is no sign of life, and that is all.
+        let thread = std::thread::Builder::new().spawn(show).ok();
+        Waiting { done: Some(done), thread }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        drop(self.done.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
 
 /// Shows steps as they are done.
 pub struct Progress {

@@ -8,6 +8,7 @@ use forebay_base::{DataType, Kernel, Tensor};
 /// The newest version of the default operator set that the table follows.
 pub const NEWEST_OPSET: i64 = 27;
 
+use crate::tensor::Contents;
 pub use forebay_base::TensorType;
 
 /// A value of a graph.
@@ -165,7 +166,7 @@ pub struct Graph {
     /// Graph outputs.
     pub outputs: Vec<ValueId>,
     /// Values with given contents: weights, statistics, constants, optimizer state.
-    pub initializers: BTreeMap<ValueId, Tensor>,
+    pub initializers: BTreeMap<ValueId, Contents>,
     /// Initializers that nothing changes: the model's `Constant` nodes and folded values. Floating initializers outside
     /// this set may train, so nodes that use them are not folded; put them in before inference where nothing trains.
     pub constants: BTreeSet<ValueId>,
@@ -198,9 +199,10 @@ impl Graph {
     }
 
     /// Adds an initializer with its contents.
-    pub fn add_initializer(&mut self, name: &str, tensor: Tensor) -> ValueId {
-        let id = self.add_value(name, Some(tensor.ty()));
-        self.initializers.insert(id, tensor);
+    pub fn add_initializer(&mut self, name: &str, contents: impl Into<Contents>) -> ValueId {
+        let contents = contents.into();
+        let id = self.add_value(name, Some(contents.ty().clone()));
+        self.initializers.insert(id, contents);
         id
     }
 
@@ -217,9 +219,9 @@ impl Graph {
     /// Whether a value has contents that no step changes: a constant, or an initializer of integers or booleans without
     /// an update.
     pub fn is_constant(&self, id: ValueId) -> bool {
-        let Some(tensor) = self.initializers.get(&id) else { return false };
+        let Some(contents) = self.initializers.get(&id) else { return false };
         self.constants.contains(&id)
-            || (!tensor.data_type().is_float() && !self.updates.iter().any(|update| update.state == id))
+            || (!contents.data_type().is_float() && !self.updates.iter().any(|update| update.state == id))
     }
 
     /// Whether all outputs of a node are initializers: it was folded, and there is nothing left to compute.

@@ -3,21 +3,14 @@
 //! Shapes in ONNX graphs are often computed by nodes (`Shape`, `Gather`, `Concat`, `Reshape`). Once the inputs' sizes are
 //! numbers, all of that arithmetic is constant, so it is folded here and never reaches a device.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod fold;
 
-use forebay_base::Tensor;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Operation, TensorType, ValueId};
-use crate::operator::{NodeView, Operator};
+use crate::operator::NodeView;
 use crate::operators::row;
-
-/// A node is folded only if none of its outputs has more elements.
-const FOLDED_COUNT_MAX: u64 = 1 << 20;
-/// Folding ends where the folded values of one graph hold more bytes, so that a hostile graph cannot exhaust memory.
-const FOLDED_BYTES_MAX: u64 = 256 << 20;
-/// Operators whose result depends on the types of their inputs only: folded whether or not the inputs are constant.
-const TYPE_ONLY: [&str; 2] = ["Shape", "Size"];
 
 /// Gives every value its type: declared sizes of the inputs become numbers, operators give the rest. Folds nodes whose
 /// inputs are constant, and drops nodes that no output needs.
@@ -59,59 +52,18 @@ fn infer_and_fold(graph: &mut Graph, node: usize, folded_bytes: &mut u64) -> Res
     if let Some(i) = (types.len()..view.node.outputs.len()).find(|&i| view.node.outputs[i].is_some()) {
         return Err(view.error(format!("output {i} is not supported (the operator has {} here)", types.len())));
     }
-    let tensors = fold(&view, row, &types, *folded_bytes)?;
+    let folded = fold::fold(&view, row, &types, *folded_bytes)?;
     let outputs = view.node.outputs.clone();
     for (i, (output, ty)) in outputs.into_iter().zip(types).enumerate() {
         let Some(output) = output else { continue };
         graph.value_mut(output).ty = Some(ty);
-        if let Some(tensors) = &tensors {
-            *folded_bytes += tensors[i].bytes().len() as u64;
-            graph.initializers.insert(output, tensors[i].clone());
+        if let Some(folded) = &folded {
+            *folded_bytes += folded[i].size_bytes();
+            graph.initializers.insert(output, folded[i].clone());
             graph.constants.insert(output);
         }
     }
     Ok(())
-}
-
-/// The node's outputs, where all inputs are constant and the results are small, or where they have no elements at all.
-fn fold(
-    view: &NodeView,
-    row: &Operator,
-    types: &[TensorType],
-    folded_bytes: u64,
-) -> Result<Option<Vec<Tensor>>, ModelError> {
-    if !types.is_empty() && types.iter().all(|ty| ty.count() == 0) {
-        // Nothing is left to compute, and nothing of it could live on a device.
-        return Ok(types.iter().map(|ty| Tensor::new(ty.data_type, &ty.shape, [])).collect());
-    }
-    let Some(evaluate) = row.evaluate else { return Ok(None) };
-    let constant = |value: &ValueId| view.graph.is_constant(*value);
-    let foldable = view.node.inputs.iter().flatten().all(constant) || TYPE_ONLY.contains(&row.op_type);
-    let size_bytes = types
-        .iter()
-        .fold(folded_bytes, |sum, ty| sum.saturating_add(ty.count().saturating_mul(ty.data_type.size_bytes())));
-    let small = types.iter().all(|ty| ty.count() <= FOLDED_COUNT_MAX) && size_bytes <= FOLDED_BYTES_MAX;
-    if !foldable || !small {
-        return Ok(None);
-    }
-    let inputs: Vec<Option<&Tensor>> = view
-        .node
-        .inputs
-        .iter()
-        .map(|input| input.filter(constant).and_then(|i| view.graph.initializers.get(&i)))
-        .collect();
-    let Some(tensors) = evaluate(view, &inputs)? else { return Ok(None) };
-    for (i, ty) in types.iter().enumerate().filter(|&(i, _)| matches!(view.node.outputs.get(i), Some(Some(_)))) {
-        match tensors.get(i) {
-            Some(tensor) if tensor.data_type() == ty.data_type && tensor.shape() == ty.shape => {}
-            Some(tensor) => {
-                let found = TensorType::new(tensor.data_type(), tensor.shape());
-                return Err(view.error(format!("output {i} folds to {found}, but its type is {ty}")));
-            }
-            None => return Ok(None),
-        }
-    }
-    Ok(Some(tensors))
 }
 
 /// Turns the declared types of the inputs into numbers.

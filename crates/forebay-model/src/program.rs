@@ -5,9 +5,10 @@ use std::fmt;
 
 use forebay_base::kernel::facts::OperandRef;
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
-use forebay_base::{ByteRange, Kernel, Tensor, TensorDesc};
+use forebay_base::{ByteRange, Kernel, TensorDesc};
 
 use crate::error::ModelError;
+use crate::tensor::Contents;
 
 /// A logical buffer of a program: its place in [`Program::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -124,7 +125,7 @@ pub struct Program {
     /// What the caller gets, the loss included.
     pub outputs: Vec<Port>,
     /// Initial contents of constants, parameters and state. A persistent buffer without an entry starts as zeros.
-    pub contents: BTreeMap<BufferId, Tensor>,
+    pub contents: BTreeMap<BufferId, Contents>,
     /// Names of parameters and state (as in the graph) with their operands.
     pub persistent: Vec<Port>,
 }

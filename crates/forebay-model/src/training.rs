@@ -11,11 +11,12 @@ mod tests;
 use std::collections::BTreeSet;
 
 use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
-use forebay_base::{DataType, Kernel, Tensor};
+use forebay_base::{DataType, Kernel};
 
 use crate::autodiff::gradients;
 use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueId};
+use crate::tensor::Contents;
 
 /// What is minimised.
 ///
@@ -394,11 +395,9 @@ fn append_optimizer(
         let decays = rule == DecayRule::All || ty.shape.len() >= 2;
         let (kernel, suffixes) = optimizer_kernel(&options.optimizer, decays);
         let name = graph.value(parameter).name.clone();
-        let zeros = vec![0u8; graph.initializers[&parameter].bytes().len()];
         let mut in_place = vec![parameter];
         for suffix in suffixes {
-            let zeros = Tensor::new(ty.data_type, &ty.shape, zeros.clone()).expect("the parameter's own size");
-            let state = graph.add_initializer(&format!("{name}.{suffix}"), zeros);
+            let state = graph.add_initializer(&format!("{name}.{suffix}"), Contents::zeros(ty.clone()));
             states.push((state, parameter));
             in_place.push(state);
         }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use forebay_base::{ByteRange, Region};
+use forebay_model::tensor::Contents;
 use forebay_plan::plan::MemoryKind;
 use forebay_plan::{BackingLocation, Plan};
 
@@ -88,4 +89,41 @@ pub(crate) fn padded(bytes: &[u8], range: ByteRange) -> Cow<'_, [u8]> {
     let mut chunk = bytes.get(start..).unwrap_or_default().to_vec();
     chunk.resize(end - start, 0);
     Cow::Owned(chunk)
+}
+
+/// Reads contents in chunks of their backing location, and gives each to `write`; behind the tensor's end are zeros. What passes through is
+/// never more than one chunk.
+pub(crate) fn load(
+    backing: &BackingLocation,
+    contents: &Contents,
+    mut write: impl FnMut(Region, &[u8]) -> Result<(), RuntimeError>,
+) -> Result<(), RuntimeError> {
+    let (given_bytes, expected_bytes) = (contents.size_bytes(), tensor_bytes(backing));
+    if given_bytes != expected_bytes {
+        return Err(RuntimeError::Size { name: backing.name.clone(), given_bytes, expected_bytes });
+    }
+    let reader = contents.reader().map_err(RuntimeError::Operation)?;
+    let mut chunk = Vec::new();
+    for (range, region) in chunks(backing) {
+        chunk.resize(range.len() as usize, 0);
+        reader.read(range.start, &mut chunk).map_err(RuntimeError::Operation)?;
+        write(region, &chunk)?;
+    }
+    Ok(())
+}
+
+/// Gives a tensor in chunks of its backing location, each as `read` reads it; nothing of what is behind the tensor's end.
+pub(crate) fn in_pieces(
+    backing: &BackingLocation,
+    mut read: impl FnMut(Region, &mut [u8]) -> Result<(), RuntimeError>,
+    take: &mut dyn FnMut(&[u8]) -> Result<(), RuntimeError>,
+) -> Result<(), RuntimeError> {
+    let size_bytes = tensor_bytes(backing);
+    let mut chunk = Vec::new();
+    for (range, region) in chunks(backing).take_while(|(range, _)| range.start < size_bytes) {
+        chunk.resize(range.len() as usize, 0);
+        read(region, &mut chunk)?;
+        take(&chunk[..(range.end.min(size_bytes) - range.start) as usize])?;
+    }
+    Ok(())
 }

@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use forebay_base::{Command, EventId, Launch, Region, Space, StreamId};
 use forebay_device::{Device, DeviceUsage, IndexFault, TraceRecord};
+use forebay_model::tensor::Contents;
 use forebay_model::Tensor;
 use forebay_plan::plan::MemoryKind;
 use forebay_plan::{BackingLocation, Plan};
 
-use crate::backing::{check_backing, chunks, find, padded, staging_bytes, tensor_bytes};
+use crate::backing::{check_backing, chunks, find, in_pieces, load, padded, staging_bytes, tensor_bytes};
 use crate::binding::Binding;
 use crate::error::RuntimeError;
 use crate::profile::{covered, late_copies, Link, Profile, Workers};
@@ -131,7 +132,7 @@ impl Executor {
     pub fn new(
         device: Arc<dyn Device>,
         plan: Plan,
-        contents: &BTreeMap<String, Tensor>,
+        contents: &BTreeMap<String, Contents>,
     ) -> Result<Executor, RuntimeError> {
         Executor::spilling(device, plan, contents, None)
     }
@@ -143,7 +144,7 @@ impl Executor {
     pub fn spilling(
         device: Arc<dyn Device>,
         plan: Plan,
-        contents: &BTreeMap<String, Tensor>,
+        contents: &BTreeMap<String, Contents>,
         spill_dir: Option<&Path>,
     ) -> Result<Executor, RuntimeError> {
         for backing in plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent) {
@@ -183,7 +184,7 @@ impl Executor {
         };
         for backing in executor.plan.persistent.iter().filter(|backing| !backing.pieces.is_empty()) {
             match contents.get(&backing.name) {
-                Some(tensor) => executor.write_backing(backing, tensor.bytes())?,
+                Some(contents) => executor.load(backing, contents)?,
                 None => executor.write_pieces(backing, &[])?,
             }
         }
@@ -239,6 +240,19 @@ impl Executor {
     /// An unknown name, or what the device reports.
     pub fn read_persistent(&self, name: &str) -> Result<Tensor, RuntimeError> {
         self.read_backing(find(&self.plan.persistent, "persistent tensor", name)?)
+    }
+
+    /// The same in pieces, one after the other.
+    ///
+    /// # Errors
+    /// An unknown name, what the device reports, or what `take` gives.
+    pub fn read_persistent_in_pieces(
+        &self,
+        name: &str,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), RuntimeError>,
+    ) -> Result<(), RuntimeError> {
+        let backing = find(&self.plan.persistent, "persistent tensor", name)?;
+        in_pieces(backing, |region, chunk| self.read_chunk(region, chunk), take)
     }
 
     /// Overwrites a parameter, state or constant between two steps.
@@ -403,18 +417,24 @@ impl Executor {
 
     /// Writes all bytes of a backing location: the given ones, then zeros.
     fn write_pieces(&self, backing: &BackingLocation, bytes: &[u8]) -> Result<(), RuntimeError> {
-        for (range, region) in chunks(backing) {
-            let device_region = self.binding.region(region)?;
-            let chunk = padded(bytes, range);
-            if self.plan.memory(region.memory).kind == MemoryKind::HostBlock {
-                self.device.write_host(device_region, &chunk);
-            } else {
-                let staging = self.staging(range.len())?;
-                self.device.write_host(staging, &chunk);
-                self.copy_now(staging, device_region)?;
-            }
+        chunks(backing).try_for_each(|(range, region)| self.write_chunk(region, &padded(bytes, range)))
+    }
+
+    /// Brings contents to their backing location, in pieces.
+    fn load(&self, backing: &BackingLocation, contents: &Contents) -> Result<(), RuntimeError> {
+        load(backing, contents, |region, chunk| self.write_chunk(region, chunk))
+    }
+
+    /// Writes one chunk of a backing location.
+    fn write_chunk(&self, region: Region, chunk: &[u8]) -> Result<(), RuntimeError> {
+        let device_region = self.binding.region(region)?;
+        if self.plan.memory(region.memory).kind == MemoryKind::HostBlock {
+            self.device.write_host(device_region, chunk);
+            return Ok(());
         }
-        Ok(())
+        let staging = self.staging(chunk.len() as u64)?;
+        self.device.write_host(staging, chunk);
+        self.copy_now(staging, device_region)
     }
 
     fn read_backing(&self, backing: &BackingLocation) -> Result<Tensor, RuntimeError> {
@@ -422,19 +442,24 @@ impl Executor {
         let covered = backing.pieces.last().map_or(0, |(range, _)| range.end);
         let mut bytes = vec![0u8; covered.max(size_bytes) as usize];
         for (range, region) in chunks(backing) {
-            let device_region = self.binding.region(region)?;
-            let chunk = &mut bytes[range.start as usize..range.end as usize];
-            if self.plan.memory(region.memory).kind == MemoryKind::HostBlock {
-                self.device.read_host(device_region, chunk);
-            } else {
-                let staging = self.staging(range.len())?;
-                self.copy_now(device_region, staging)?;
-                self.device.read_host(staging, chunk);
-            }
+            self.read_chunk(region, &mut bytes[range.start as usize..range.end as usize])?;
         }
         bytes.truncate(size_bytes as usize);
         Tensor::new(backing.data_type, &backing.shape, bytes)
             .ok_or_else(|| RuntimeError::Plan { reason: format!("'{}' has a shape that overflows", backing.name) })
+    }
+
+    /// Reads one chunk of a backing location.
+    fn read_chunk(&self, region: Region, chunk: &mut [u8]) -> Result<(), RuntimeError> {
+        let device_region = self.binding.region(region)?;
+        if self.plan.memory(region.memory).kind == MemoryKind::HostBlock {
+            self.device.read_host(device_region, chunk);
+            return Ok(());
+        }
+        let staging = self.staging(chunk.len() as u64)?;
+        self.copy_now(device_region, staging)?;
+        self.device.read_host(staging, chunk);
+        Ok(())
     }
 
     fn staging(&self, size_bytes: u64) -> Result<Region, RuntimeError> {

@@ -12,12 +12,13 @@ use std::sync::Arc;
 use forebay_base::{ByteRange, Command, Region};
 use forebay_device::{Device, DeviceUsage, IndexFault};
 use forebay_memory::eviction::Access;
+use forebay_model::tensor::Contents;
 use forebay_model::Tensor;
 use forebay_plan::paging::{Move, UnitUse};
 use forebay_plan::plan::PlanStream;
 use forebay_plan::{BackingLocation, Paging, Plan};
 
-use crate::backing::{check_backing, chunks, find, padded, tensor_bytes};
+use crate::backing::{check_backing, chunks, find, in_pieces, load, padded, tensor_bytes};
 use crate::eager::managed::{stream_id, Location, Policy, Work};
 use crate::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions, ManagedStatistics, Stream};
 use crate::error::RuntimeError;
@@ -88,7 +89,7 @@ impl PagedExecutor {
     pub fn new(
         device: Arc<dyn Device>,
         mut paging: Paging,
-        contents: &BTreeMap<String, Tensor>,
+        contents: &BTreeMap<String, Contents>,
         options: &PagedOptions,
     ) -> Result<PagedExecutor, RuntimeError> {
         let plan = &mut paging.plan;
@@ -132,8 +133,12 @@ impl PagedExecutor {
             trace: None,
         };
         for backing in &executor.plan().persistent {
-            let content = contents.get(&backing.name).map_or(&[][..], |tensor| tensor.bytes());
-            executor.write_pieces(backing, content)?;
+            match contents.get(&backing.name) {
+                Some(contents) => {
+                    load(backing, contents, |region, chunk| executor.buffer.write(region.range.start, chunk))?;
+                }
+                None => executor.write_pieces(backing, &[])?,
+            }
         }
         executor.device.set_trace(true);
         Ok(executor)
@@ -186,6 +191,19 @@ impl PagedExecutor {
     /// An unknown name, no host memory, or what the device reports.
     pub fn read_persistent(&self, name: &str) -> Result<Tensor, RuntimeError> {
         self.read_backing(find(&self.plan().persistent, "persistent tensor", name)?)
+    }
+
+    /// The same in pieces, one after the other.
+    ///
+    /// # Errors
+    /// An unknown name, no host memory, what the device reports, or what `take` gives.
+    pub fn read_persistent_in_pieces(
+        &self,
+        name: &str,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), RuntimeError>,
+    ) -> Result<(), RuntimeError> {
+        let backing = find(&self.plan().persistent, "persistent tensor", name)?;
+        in_pieces(backing, |region, chunk| self.buffer.read(region.range.start, chunk), take)
     }
 
     /// Overwrites a parameter, state or constant between two steps.

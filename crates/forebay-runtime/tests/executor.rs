@@ -9,7 +9,7 @@ use forebay_base::{
     ByteRange, Command, DataType, EventId, HeapId, Kernel, Limits, MemoryId, Region, Space, StreamId, TensorDesc,
 };
 use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
-use forebay_model::Tensor;
+use forebay_model::tensor::{Contents, Tensor};
 use forebay_plan::plan::{MemoryKind, PlanMemory, PlanStream};
 use forebay_plan::{BackingLocation, Plan};
 use forebay_runtime::{Decision, Executor, RuntimeError};
@@ -274,12 +274,16 @@ fn plan() -> Plan {
     }
 }
 
-fn contents() -> BTreeMap<String, Tensor> {
+fn tensors() -> BTreeMap<String, Tensor> {
     let large: Vec<i64> = (0..300_000).collect();
     BTreeMap::from([
         ("w".to_string(), Tensor::from_f32(&[4], &[1.0, 2.0, 3.0, 4.0])),
         ("large".to_string(), Tensor::from_i64(&[300_000], &large)),
     ])
+}
+
+fn contents() -> BTreeMap<String, Contents> {
+    tensors().into_iter().map(|(name, tensor)| (name, tensor.into())).collect()
 }
 
 fn input(value: f32) -> Tensor {
@@ -290,7 +294,7 @@ fn input(value: f32) -> Tensor {
 fn persistent_tensors_are_loaded_and_read_back_wherever_they_lie() {
     let device = CopyDevice::new();
     let mut executor = Executor::new(device.clone(), plan(), &contents()).unwrap();
-    for (name, tensor) in contents() {
+    for (name, tensor) in tensors() {
         assert_eq!(executor.read_persistent(&name).unwrap(), tensor);
     }
     let flags = executor.read_persistent("flags").unwrap();
@@ -305,7 +309,7 @@ fn persistent_tensors_are_loaded_and_read_back_wherever_they_lie() {
 fn a_stopped_step_leaves_state_alone_and_generations_in_order() {
     let device = CopyDevice::new();
     let mut executor = Executor::new(device, plan(), &contents()).unwrap();
-    let mut expected = contents()["w"].clone();
+    let mut expected = tensors()["w"].clone();
     for (step, decision) in [Decision::Continue, Decision::Stop, Decision::Stop, Decision::Continue].iter().enumerate()
     {
         let x = input(step as f32 + 10.0);
@@ -357,7 +361,7 @@ fn an_error_between_the_phases_skips_the_update() {
     executor.write_input("x", input(1.0).bytes()).unwrap();
     let result = executor.run_in_phases(&mut |executor| executor.read_output("z").map(|_| Decision::Continue));
     assert_eq!(result, Err(RuntimeError::UnknownTensor { kind: "output", name: "z".to_string() }));
-    assert_eq!(executor.read_persistent("w").unwrap(), contents()["w"]);
+    assert_eq!(executor.read_persistent("w").unwrap(), tensors()["w"]);
     assert!(executor.run().is_ok(), "the device did not fail");
 }
 
@@ -408,7 +412,7 @@ fn memories_take_turns_after_steps_that_succeed() {
     assert!(matches!(without_folder, Err(RuntimeError::Plan { .. })));
     let folder = std::path::Path::new("anywhere");
     let mut executor = Executor::spilling(device.clone(), spilling, &contents(), Some(folder)).unwrap();
-    let mut expected = contents()["w"].clone();
+    let mut expected = tensors()["w"].clone();
     for (step, decision) in [Decision::Continue, Decision::Stop, Decision::Continue].iter().enumerate() {
         let x = input(step as f32 + 10.0);
         executor.write_input("x", x.bytes()).unwrap();

@@ -36,6 +36,17 @@ pub fn floats(name: &str, shape: &[usize], values: &[f64]) -> Vec<u8> {
     fields.concat()
 }
 
+/// An initializer of float32 whose contents begin at this byte of a file next to the model.
+pub fn external(name: &str, shape: &[usize], file: &str, offset_bytes: u64) -> Vec<u8> {
+    let mut fields: Vec<Vec<u8>> = shape.iter().map(|&size| number(1, size as i64)).collect();
+    fields.extend([number(2, FLOAT), text(8, name)]);
+    for (key, value) in [("location", file), ("offset", &offset_bytes.to_string())] {
+        fields.push(message(13, &[text(1, key), text(2, value)].concat()));
+    }
+    fields.push(number(14, 1));
+    fields.concat()
+}
+
 /// A model's input or output of float32.
 fn port((name, shape): (&str, &[usize])) -> Vec<u8> {
     let sizes: Vec<u8> = shape.iter().flat_map(|&size| message(1, &number(1, size as i64))).collect();

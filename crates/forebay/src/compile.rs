@@ -6,7 +6,8 @@ use forebay_base::Kernel;
 use forebay_memory::size::MemorySize;
 use forebay_model::lower::{lower_with, LoweringOptions};
 use forebay_model::program::{self, Program, Role};
-use forebay_model::{Graph, Tensor, ValueId};
+use forebay_model::tensor::Contents;
+use forebay_model::{Graph, ValueId};
 use forebay_plan::cost::Costs;
 use forebay_plan::fuse::fuse;
 use forebay_plan::saved_costs::Unknown;
@@ -38,7 +39,7 @@ pub(crate) struct Compiled {
     /// What steps change, with its role: parameters and state.
     pub(crate) changing: BTreeMap<String, (Role, Port)>,
     /// Initial contents of constants, parameters and state, by name.
-    pub(crate) contents: BTreeMap<String, Tensor>,
+    pub(crate) contents: BTreeMap<String, Contents>,
     /// By input that is used as an index: how many entries there are to choose from.
     pub(crate) index_limits: BTreeMap<String, u64>,
 }
@@ -157,16 +158,16 @@ fn resolved(port: &program::Port) -> Port {
 fn add_constants(program: &mut Program) -> Result<(), Error> {
     let mut names: BTreeSet<String> = program.persistent.iter().map(|port| port.name.clone()).collect();
     let known: BTreeSet<program::BufferId> = program.persistent.iter().map(|port| port.operand.buffer).collect();
-    for (&buffer, tensor) in program.contents.iter().filter(|(buffer, _)| !known.contains(buffer)) {
+    for (&buffer, contents) in program.contents.iter().filter(|(buffer, _)| !known.contains(buffer)) {
         let mut name = program.buffer(buffer).name.clone();
         if names.contains(&name) {
             name = format!("{name}#{}", buffer.0);
         }
         names.insert(name.clone());
         let desc =
-            tensor.ty().packed().map_err(|error| Error::Option { reason: format!("constant '{name}': {error}") })?;
+            contents.ty().packed().map_err(|error| Error::Option { reason: format!("constant '{name}': {error}") })?;
         let operand = program::Operand { buffer, offset_bytes: 0, desc };
-        program.persistent.push(program::Port { name, shape: tensor.shape().to_vec(), operand });
+        program.persistent.push(program::Port { name, shape: contents.shape().to_vec(), operand });
     }
     Ok(())
 }

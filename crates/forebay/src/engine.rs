@@ -1,13 +1,14 @@
 //! One device, one plan on it at a time, and the values that outlive plans.
 //!
 //! A trainer has several plans: one per batch size, and one for evaluation. Two of them at once would not fit a budget
-//! that one of them fills, so the values of parameters and state move to the host, the old plan gives everything back,
-//! and only then the new one takes what it needs.
+//! that one of them fills, so the values of parameters and state move to the host (or the disk, see [`crate::handover`]), the
+//! old plan gives everything back, and only then the new one takes what it needs.
 
 use std::collections::BTreeMap;
 
 use forebay_device::DeviceUsage;
-use forebay_model::Tensor;
+use forebay_model::tensor::Contents;
+use forebay_model::{Tensor, TensorType};
 use forebay_runtime::trace::{document, Trace};
 use forebay_runtime::StepTimes;
 use serde_json::Value;
@@ -15,6 +16,7 @@ use serde_json::Value;
 use crate::compile::Compiled;
 use crate::error::Error;
 use crate::forecast::Replan;
+use crate::handover::Handover;
 use crate::machine::LimitedDevice;
 use crate::runner::Runner;
 
@@ -37,12 +39,12 @@ pub(crate) struct Engine {
     /// Whether a better plan than the active one waits for the next step.
     stale: bool,
     /// Values of parameters and state that steps have changed. While a training plan is active, its own are newer.
-    values: BTreeMap<String, Tensor>,
+    values: BTreeMap<String, Contents>,
     traces: Vec<(PlanKey, Trace)>,
 }
 
 impl Engine {
-    pub(crate) fn new(machine: LimitedDevice, values: BTreeMap<String, Tensor>) -> Engine {
+    pub(crate) fn new(machine: LimitedDevice, values: BTreeMap<String, Contents>) -> Engine {
         Engine { machine, active: None, stale: false, values, traces: Vec::new() }
     }
 
@@ -100,33 +102,62 @@ impl Engine {
     /// # Errors
     /// What the device reports; the plan then stays where it is.
     pub(crate) fn retire(&mut self) -> Result<(), Error> {
-        self.values = self.values()?;
+        let total_bytes = self.values.values().fold(0u64, |sum, value| sum.saturating_add(value.size_bytes()));
+        let folder = self.machine.options.memory.spill_dir.as_deref();
+        let mut handover = Handover::new(folder.filter(|_| self.active.is_some()), total_bytes)?;
+        for (name, value) in &self.values {
+            handover.add(name, value, self.newest(name))?;
+        }
+        self.values = handover.finish()?;
         self.keep_traces();
         (self.active, self.stale) = (None, false);
         Ok(())
     }
 
-    /// The newest values of parameters and state.
+    /// The newest values of parameters and state, in memory.
     ///
     /// # Errors
-    /// What the device reports.
+    /// What the device reports, and initial values that cannot be read.
     pub(crate) fn values(&self) -> Result<BTreeMap<String, Tensor>, Error> {
-        let mut values = self.values.clone();
-        if let Some(((Purpose::Training, _), runner)) = &self.active {
-            for backing in runner.plan().persistent.iter().filter(|backing| !backing.pieces.is_empty()) {
-                if let Some(content) = values.get_mut(&backing.name) {
-                    *content = runner.read_persistent(&backing.name)?;
-                }
+        let mut values = BTreeMap::new();
+        for name in self.values.keys() {
+            if let Some(value) = self.value(name)? {
+                values.insert(name.clone(), value.to_tensor()?);
             }
         }
         Ok(values)
+    }
+
+    /// The types of parameters and state.
+    pub(crate) fn types(&self) -> BTreeMap<String, TensorType> {
+        self.values.iter().map(|(name, value)| (name.clone(), value.ty().clone())).collect()
+    }
+
+    /// The newest value of a parameter or of state; none where there is none of this name.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub(crate) fn value(&self, name: &str) -> Result<Option<Contents>, Error> {
+        let Some(value) = self.values.get(name) else { return Ok(None) };
+        match self.newest(name) {
+            Some(runner) => Ok(Some(runner.read_persistent(name)?.into())),
+            None => Ok(Some(value.clone())),
+        }
+    }
+
+    /// The plan on the device, where that has the newest value of this name.
+    fn newest(&self, name: &str) -> Option<&Runner> {
+        let Some(((Purpose::Training, _), runner)) = &self.active else { return None };
+        let is_there =
+            runner.plan().persistent.iter().any(|backing| backing.name == name && !backing.pieces.is_empty());
+        is_there.then_some(runner)
     }
 
     /// Replaces values; what is on the device is given back.
     pub(crate) fn set_values(&mut self, values: BTreeMap<String, Tensor>) {
         self.keep_traces();
         (self.active, self.stale) = (None, false);
-        self.values = values;
+        self.values = values.into_iter().map(|(name, value)| (name, value.into())).collect();
     }
 
     fn keep_traces(&mut self) {

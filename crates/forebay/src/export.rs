@@ -8,7 +8,6 @@ use forebay_model::{Graph, Tensor};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;
-use crate::files;
 use crate::model::Model;
 
 impl Checkpoint {
@@ -21,7 +20,8 @@ impl Checkpoint {
         let contents = self
             .contents_of(model.graph())
             .map_err(|reason| Error::Checkpoint { path: self.source.clone(), reason })?;
-        files::replace(path.as_ref(), &model.to_bytes(&contents)?)
+        let types = contents.iter().map(|(name, tensor)| (name.clone(), tensor.ty())).collect();
+        model.write(path.as_ref(), &types, &mut |name| Ok(contents[name].clone().into()))
     }
 
     /// What the checkpoint says of the graph's initializers. All that it holds has to belong to the graph.
@@ -30,7 +30,7 @@ impl Checkpoint {
         let mut contents = BTreeMap::new();
         for (name, tensor) in &self.tensors {
             match initializer(name) {
-                Some(old) if old.ty() == tensor.ty() => {
+                Some(old) if *old.ty() == tensor.ty() => {
                     contents.insert(name.clone(), tensor.clone());
                 }
                 Some(old) => return Err(format!("it holds '{name}' as {}, the model as {}", tensor.ty(), old.ty())),

@@ -98,6 +98,7 @@ pub mod explain;
 mod export;
 pub mod files;
 mod forecast;
+mod handover;
 mod labels;
 mod loss_plan;
 mod machine;

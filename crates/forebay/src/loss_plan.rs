@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use forebay_model::tensor::Contents;
 use forebay_model::training::{loss_graph, training_graph, Loss, LossGraph, TrainingGraph, TrainingOptions};
-use forebay_model::{Graph, Tensor, ValueId};
+use forebay_model::{Graph, Tensor, TensorType, ValueId};
 use forebay_plan::SavedCosts;
 
 use crate::compile::{compile, Compiled};
@@ -129,10 +130,10 @@ impl LossPlan {
     }
 
     /// What parameters and state hold before the first step.
-    pub(crate) fn initial_values(&self) -> BTreeMap<String, Tensor> {
+    pub(crate) fn initial_values(&self) -> BTreeMap<String, Contents> {
         let value = |name: &String, port: &Port| {
-            let content = self.compiled.contents.get(name).cloned();
-            content.unwrap_or_else(|| port.zeros())
+            let contents = self.compiled.contents.get(name).cloned();
+            contents.unwrap_or_else(|| Contents::zeros(TensorType::new(port.data_type, &port.shape)))
         };
         self.compiled.changing.iter().map(|(name, (_, port))| (name.clone(), value(name, port))).collect()
     }

@@ -1,14 +1,17 @@
 //! A model as it was read: what it takes and gives, and the graphs that are made of it.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use forebay_base::DataType;
 use forebay_model::graph::Dimension;
-use forebay_model::{infer, onnx, Graph, ModelError, Tensor, ValueId};
+use forebay_model::tensor::Contents;
+use forebay_model::{infer, onnx, Graph, ModelError, TensorType, ValueId};
 
 use crate::error::Error;
+use crate::files::{self, Pending};
 use crate::port::PortDescription;
 
 /// An ONNX model. Cheap to clone: the weights are shared.
@@ -101,12 +104,52 @@ impl Model {
         typed(graph, batch_size)
     }
 
-    /// The model as ONNX, with other contents for the tensors that `replaced` names.
+    /// Writes the model as ONNX, with other contents for the initializers that `types` names: `contents` gives them one at a
+    /// time. The file is replaced as a whole or not at all; it may be the one that the model was read from.
     ///
     /// # Errors
-    /// Contents that do not fit.
-    pub(crate) fn to_bytes(&self, replaced: &BTreeMap<String, Tensor>) -> Result<Vec<u8>, ModelError> {
-        onnx::write(&self.onnx, replaced)
+    /// Contents that do not fit or cannot be read, or a file that cannot be written.
+    pub(crate) fn write(
+        &self,
+        path: &Path,
+        types: &BTreeMap<String, TensorType>,
+        contents: &mut dyn FnMut(&str) -> Result<Contents, Error>,
+    ) -> Result<(), Error> {
+        let mut failure = None;
+        let mut contents = |name: &str| contents(name).map_err(WriteError::Other);
+        let pending = Pending::new(path, |mut file| {
+            onnx::write_to(&self.onnx, types, &mut contents, &mut file).map_err(|error| match error {
+                WriteError::Stream(error) => error,
+                WriteError::Other(error) => {
+                    failure = Some(error);
+                    io::Error::other("the model cannot be written")
+                }
+            })
+        });
+        match (failure, pending) {
+            (Some(error), _) => Err(error),
+            (None, pending) => pending.and_then(Pending::commit).map_err(|error| files::write_error(path, error)),
+        }
+    }
+}
+
+/// Why a model cannot be written.
+enum WriteError {
+    /// The file's reasons.
+    Stream(io::Error),
+    /// Others.
+    Other(Error),
+}
+
+impl From<io::Error> for WriteError {
+    fn from(error: io::Error) -> WriteError {
+        WriteError::Stream(error)
+    }
+}
+
+impl From<ModelError> for WriteError {
+    fn from(error: ModelError) -> WriteError {
+        WriteError::Other(error.into())
     }
 }
 

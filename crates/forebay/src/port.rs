@@ -58,11 +58,6 @@ pub struct Port {
 }
 
 impl Port {
-    /// A tensor of zeros that fits the port.
-    pub(crate) fn zeros(&self) -> Tensor {
-        Tensor::zeros(self.data_type, &self.shape).expect("a planned tensor fits into memory")
-    }
-
     /// The same port with another leading size, where it has the leading size `from`.
     pub(crate) fn with_batch(&self, from: u64, to: u64) -> Port {
         let mut port = self.clone();

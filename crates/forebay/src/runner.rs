@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_device::Device;
+use forebay_model::tensor::Contents;
 use forebay_model::Tensor;
 use forebay_plan::{Paging, Plan};
 use forebay_runtime::trace::Trace;
@@ -47,7 +48,7 @@ impl Runner {
     pub(crate) fn new(
         device: Arc<dyn Device>,
         step: &Step,
-        contents: &BTreeMap<String, Tensor>,
+        contents: &BTreeMap<String, Contents>,
     ) -> Result<Runner, RuntimeError> {
         Ok(match step {
             Step::Planned(plan, spill_dir) => {
@@ -85,6 +86,21 @@ impl Runner {
         match self {
             Runner::Planned(executor) => executor.read_persistent(name),
             Runner::Paged(executor) => executor.read_persistent(name),
+        }
+    }
+
+    /// Gives a parameter or state in pieces, one after the other.
+    ///
+    /// # Errors
+    /// An unknown name, what the device reports, or what `take` gives.
+    pub(crate) fn read_persistent_in_pieces(
+        &self,
+        name: &str,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), RuntimeError>,
+    ) -> Result<(), RuntimeError> {
+        match self {
+            Runner::Planned(executor) => executor.read_persistent_in_pieces(name, take),
+            Runner::Paged(executor) => executor.read_persistent_in_pieces(name, take),
         }
     }
 

@@ -23,7 +23,6 @@ use crate::checkpoint::Checkpoint;
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::explain::{explain, Explanation};
-use crate::files;
 use crate::forecast::Replan;
 use crate::loss_plan::LossPlan;
 use crate::machine::LimitedDevice;
@@ -312,9 +311,10 @@ impl Trainer {
     /// What the device reports, or a file that cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let graph = self.model.graph();
-        let mut values = self.engine.values()?;
-        values.retain(|name, _| graph.find(name).is_some_and(|value| graph.initializers.contains_key(&value)));
-        files::replace(path.as_ref(), &self.model.to_bytes(&values)?)
+        let mut types = self.engine.types();
+        types.retain(|name, _| graph.find(name).is_some_and(|value| graph.initializers.contains_key(&value)));
+        let unknown = |name: &str| Error::Option { reason: format!("'{name}' is no parameter or state") };
+        self.model.write(path.as_ref(), &types, &mut |name| self.engine.value(name)?.ok_or_else(|| unknown(name)))
     }
 
     /// Everything that a later trainer needs to go on from here; `position` is the caller's position in the data.

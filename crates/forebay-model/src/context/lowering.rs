@@ -103,7 +103,7 @@ impl Lowering<'_> {
         let error = |reason| ModelError::Request { reason: format!("constant '{name}': {reason}") };
         let desc = describe(&tensor.ty()).map_err(error)?;
         let operand = self.allocate(name, desc, Role::Constant);
-        self.program.contents.insert(operand.buffer, tensor);
+        self.program.contents.insert(operand.buffer, tensor.into());
         Ok(operand)
     }
 
@@ -135,12 +135,12 @@ impl Lowering<'_> {
             return Ok(operand.clone());
         }
         let name = &self.graph.value(value).name;
-        let Some(tensor) = self.graph.initializers.get(&value) else {
+        let Some(contents) = self.graph.initializers.get(&value) else {
             return Err(format!("'{name}' is used before it is computed"));
         };
         let role = self.persistent.get(&value).copied().unwrap_or(Role::Constant);
         let operand = self.allocate(name, self.describe(value)?, role);
-        self.program.contents.insert(operand.buffer, tensor.clone());
+        self.program.contents.insert(operand.buffer, contents.clone());
         self.operands[value.0 as usize] = Some(operand.clone());
         Ok(operand)
     }

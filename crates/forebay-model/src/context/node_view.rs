@@ -67,10 +67,16 @@ impl<'a> NodeView<'a> {
             .ok_or_else(|| self.error(format!("the type of output {i} is not known")))
     }
 
-    /// The contents of input `i`, where it is constant (an initializer that no step changes, or folded).
-    pub fn constant(&self, i: usize) -> Option<&'a Tensor> {
-        let value = self.node.inputs.get(i).copied().flatten()?;
-        self.graph.initializers.get(&value)
+    /// The elements of input `i`, where it is an initializer or folded, and small: a few numbers or many integers.
+    ///
+    /// # Errors
+    /// Where they lie in a file that cannot be read.
+    pub fn constant(&self, i: usize) -> Result<Option<&'a Tensor>, ModelError> {
+        let value = self.node.inputs.get(i).copied().flatten();
+        match value.and_then(|value| self.graph.initializers.get(&value)) {
+            Some(contents) => contents.small(),
+            None => Ok(None),
+        }
     }
 
     /// The integers of input `i`.
@@ -79,7 +85,7 @@ impl<'a> NodeView<'a> {
     /// Where it is not constant (the shape of the result would depend on data) or not integers.
     pub fn constant_ints(&self, i: usize) -> Result<Vec<i64>, ModelError> {
         let tensor = self
-            .constant(i)
+            .constant(i)?
             .ok_or_else(|| self.error(format!("input {i} must be constant, because shapes depend on it")))?;
         tensor.to_i64().ok_or_else(|| self.error(format!("input {i} must hold integers, not {}", tensor.data_type())))
     }

@@ -2,6 +2,7 @@ use forebay_base::DataType;
 
 use super::*;
 use crate::graph::{Attribute, Node};
+use crate::tensor::Tensor;
 
 /// A graph with one float32 input `x` of the given dimensions.
 fn graph(dimensions: &[Dimension]) -> (Graph, ValueId) {

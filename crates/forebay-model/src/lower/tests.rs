@@ -147,7 +147,7 @@ fn strided_pieces_are_copied_and_misaligned_ones_gathered() {
     let spread = &program.launches[5].writes[0];
     assert_eq!((spread.offset_bytes, spread.desc.strides()), (16, Some(&[8, 1][..])));
     let indices = &program.contents[&program.launches[6].reads[1].buffer];
-    assert_eq!(indices.to_i64().unwrap(), [0, 1, 2, 4, 5, 6, 7]);
+    assert_eq!(indices.in_memory().unwrap().to_i64().unwrap(), [0, 1, 2, 4, 5, 6, 7]);
 }
 
 #[test]

@@ -5,14 +5,16 @@
 //! model that is a link itself brings the folder along in which its file really lies: so the caches of model hubs work, which keep
 //! model and data in a store of their own and link to both.
 
-use std::cell::OnceCell;
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::AtomicUsize;
+use std::sync::Arc;
 
 use super::proto::TensorProto;
 use super::{file_error, malformed};
 use crate::error::ModelError;
+use crate::tensor::{FileRange, SourceFile};
 
 /// Where external data may lie.
 pub(super) struct Folder {
@@ -20,14 +22,24 @@ pub(super) struct Folder {
     base: PathBuf,
     /// The model's file, where there is one.
     model: Option<PathBuf>,
-    /// Folders that data may lie in, with links followed. Found when the first external data is read.
+    /// Folders that data may lie in, with links followed. Found when the first external data is named.
     allowed: OnceCell<Vec<PathBuf>>,
+    /// The data files that were named so far, by their paths.
+    files: RefCell<BTreeMap<PathBuf, Arc<SourceFile>>>,
+    /// How many of them are open.
+    open_count: Arc<AtomicUsize>,
 }
 
 impl Folder {
     /// A folder that is given.
     pub fn new(base: &Path) -> Folder {
-        Folder { base: base.to_owned(), model: None, allowed: OnceCell::new() }
+        Folder {
+            base: base.to_owned(),
+            model: None,
+            allowed: OnceCell::new(),
+            files: RefCell::default(),
+            open_count: Arc::default(),
+        }
     }
 
     /// The folder of a model's file.
@@ -58,15 +70,30 @@ impl Folder {
         );
         Err(malformed(reason))
     }
+
+    /// The data file with this path, which is not opened.
+    fn file(&self, path: &Path) -> Result<Arc<SourceFile>, ModelError> {
+        if let Some(file) = self.files.borrow().get(path) {
+            return Ok(file.clone());
+        }
+        let metadata = std::fs::metadata(path).map_err(|error| file_error(path, &error))?;
+        if !metadata.is_file() {
+            let reason = "external data lies there, but it is no regular file".to_string();
+            return Err(ModelError::File { path: path.display().to_string(), reason });
+        }
+        let file = Arc::new(SourceFile::closed(path, &metadata, self.open_count.clone()));
+        self.files.borrow_mut().insert(path.to_owned(), file.clone());
+        Ok(file)
+    }
 }
 
-/// Reads a tensor's part of an external data file.
-pub(super) fn read(
+/// Where a tensor's part of an external data file is. The file is not opened.
+pub(super) fn locate(
     proto: &TensorProto,
     what: &str,
     size_bytes: u64,
     folder: Option<&Folder>,
-) -> Result<Vec<u8>, ModelError> {
+) -> Result<FileRange, ModelError> {
     let entry = |key: &str| proto.external_data.iter().find(|entry| entry.key() == key).map(|entry| entry.value());
     let number = |key: &str| match entry(key) {
         None => Ok(None),
@@ -82,34 +109,26 @@ pub(super) fn read(
         let reason = format!("{what} needs {size_bytes} bytes, but its part of '{location}' has {length_bytes}");
         return Err(malformed(reason));
     }
-    let path = external_path(what, location, folder)?;
-    let metadata = std::fs::metadata(&path).map_err(|error| file_error(&path, &error))?;
-    let fits = offset_bytes.checked_add(length_bytes).is_some_and(|end| end <= metadata.len());
-    if !metadata.is_file() || !fits {
-        let reason = format!(
-            "{what} lies at bytes {offset_bytes} to {offset_bytes} + {length_bytes} of a file that has {} bytes",
-            metadata.len()
-        );
-        return Err(ModelError::File { path: path.display().to_string(), reason });
-    }
-    let read = || -> io::Result<Vec<u8>> {
-        // The tensor is a copy of what was read.
-        forebay_limits::check(length_bytes.saturating_mul(2), forebay_limits::Use::Private)
-            .map_err(io::Error::other)?;
-        let mut file = File::open(&path)?;
-        file.seek(SeekFrom::Start(offset_bytes))?;
-        let mut bytes = forebay_limits::buffer(length_bytes)?;
-        file.take(length_bytes).read_to_end(&mut bytes)?;
-        match bytes.len() as u64 == length_bytes {
-            true => Ok(bytes),
-            false => Err(io::ErrorKind::UnexpectedEof.into()),
+    let (path, folder) = external_path(what, location, folder)?;
+    let file = folder.file(&path)?;
+    match offset_bytes.checked_add(length_bytes).filter(|&end| end <= file.size_bytes()) {
+        Some(end) => Ok(FileRange { file, bytes: offset_bytes..end }),
+        None => {
+            let reason = format!(
+                "{what} lies at bytes {offset_bytes} to {offset_bytes} + {length_bytes} of a file that has {} bytes",
+                file.size_bytes()
+            );
+            Err(ModelError::File { path: path.display().to_string(), reason })
         }
-    };
-    read().map_err(|error| ModelError::File { path: path.display().to_string(), reason: format!("{what}: {error}") })
+    }
 }
 
-/// The path of an external data file, which must lie in the model's directory or below.
-fn external_path(what: &str, location: &str, folder: Option<&Folder>) -> Result<PathBuf, ModelError> {
+/// The path of an external data file, which must lie in the model's directory or below, and that directory.
+fn external_path<'a>(
+    what: &str,
+    location: &str,
+    folder: Option<&'a Folder>,
+) -> Result<(PathBuf, &'a Folder), ModelError> {
     let mut components = Path::new(location).components();
     let inside = components.all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     if location.is_empty() || !inside {
@@ -117,7 +136,7 @@ fn external_path(what: &str, location: &str, folder: Option<&Folder>) -> Result<
         return Err(malformed(reason));
     }
     match folder {
-        Some(folder) => folder.resolve(what, location),
+        Some(folder) => Ok((folder.resolve(what, location)?, folder)),
         None => Err(ModelError::Request {
             reason: format!(
                 "{what} lies in the file '{location}': say in which directory, or read the model from its file"

@@ -9,16 +9,19 @@ use super::proto::attribute_proto::AttributeType;
 use super::proto::tensor_shape_proto::dimension::Value as DimensionValue;
 use super::proto::type_proto::Value as TypeValue;
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use super::skeleton::LeftOut;
 use super::{malformed, order, tensor, Model};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, Graph, Node, Operation, ValueId};
 use crate::operators::NEWEST_OPSET;
+use crate::tensor::{Contents, FileRange};
 
 /// Oldest version of the file format: the first with operator sets.
 const OLDEST_IR_VERSION: i64 = 3;
 
 /// Builds the graph, and keeps what is needed to write the model back.
-pub(super) fn model(mut proto: ModelProto, folder: Option<&Folder>) -> Result<Model, ModelError> {
+/// `left_out` says where raw data lies that was left out of the messages.
+pub(super) fn model(mut proto: ModelProto, left_out: &LeftOut, folder: Option<&Folder>) -> Result<Model, ModelError> {
     if proto.graph.is_none() {
         return Err(malformed("it holds no graph"));
     }
@@ -28,7 +31,7 @@ pub(super) fn model(mut proto: ModelProto, folder: Option<&Folder>) -> Result<Mo
     }
     let versions = versions(&proto)?;
     let Some(graph_proto) = &mut proto.graph else { return Err(malformed("it holds no graph")) };
-    let mut reader = Reader { folder, versions, graph: Graph::default(), contents: BTreeMap::new() };
+    let mut reader = Reader { folder, left_out, versions, graph: Graph::default(), contents: BTreeMap::new() };
     reader.graph.name = graph_proto.name().to_string();
     reader.initializers(graph_proto)?;
     reader.inputs(graph_proto)?;
@@ -67,9 +70,10 @@ fn label(node: &NodeProto) -> &str {
 
 struct Reader<'a> {
     folder: Option<&'a Folder>,
+    left_out: &'a LeftOut,
     versions: BTreeMap<String, i64>,
     graph: Graph,
-    contents: BTreeMap<String, Tensor>,
+    contents: BTreeMap<String, Contents>,
 }
 
 impl Reader<'_> {
@@ -84,11 +88,11 @@ impl Reader<'_> {
         Ok(self.graph.add_value(name, None))
     }
 
-    fn define_contents(&mut self, name: &str, tensor: Tensor) -> Result<ValueId, ModelError> {
+    fn define_contents(&mut self, name: &str, contents: Contents) -> Result<ValueId, ModelError> {
         let id = self.define(name)?;
-        self.graph.value_mut(id).ty = Some(tensor.ty());
-        self.contents.insert(name.to_string(), tensor.clone());
-        self.graph.initializers.insert(id, tensor);
+        self.graph.value_mut(id).ty = Some(contents.ty().clone());
+        self.contents.insert(name.to_string(), contents.clone());
+        self.graph.initializers.insert(id, contents);
         Ok(id)
     }
 
@@ -97,9 +101,10 @@ impl Reader<'_> {
             let name = sparse.values.as_ref().map(|values| values.name()).unwrap_or_default();
             return Err(malformed(format!("the initializer '{name}' is sparse, which Forebay does not have")));
         }
-        for initializer in &mut proto.initializer {
-            let tensor = tensor::take(initializer, self.folder)?;
-            self.define_contents(initializer.name.as_deref().unwrap_or_default(), tensor)?;
+        for (i, initializer) in proto.initializer.iter_mut().enumerate() {
+            let raw = self.left_out.initializers.get(&i).cloned();
+            let contents = tensor::take(initializer, raw, self.folder)?;
+            self.define_contents(initializer.name.as_deref().unwrap_or_default(), contents)?;
         }
         Ok(())
     }
@@ -147,9 +152,9 @@ impl Reader<'_> {
         let mut producer_of: BTreeMap<ValueId, usize> = BTreeMap::new();
         for (i, node) in proto.node.iter_mut().enumerate() {
             if is_constant(node) {
-                let tensor = constant(node, self.folder)?;
+                let contents = constant(node, self.left_out.attributes.get(&(i, 0)).cloned(), self.folder)?;
                 let name = node.output.first().map(String::as_str).unwrap_or_default();
-                let id = self.define_contents(name, tensor)?;
+                let id = self.define_contents(name, contents)?;
                 self.graph.constants.insert(id);
                 continue;
             }
@@ -164,7 +169,7 @@ impl Reader<'_> {
         let mut nodes = Vec::with_capacity(computed.len());
         let mut producers = Vec::with_capacity(computed.len());
         for (i, outputs) in computed {
-            let node = self.node(&mut proto.node[i], outputs)?;
+            let node = self.node(i, &mut proto.node[i], outputs)?;
             producers.push(node.inputs.iter().flatten().filter_map(|input| producer_of.get(input).copied()).collect());
             nodes.push(Some(node));
         }
@@ -176,7 +181,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn node(&self, proto: &mut NodeProto, outputs: Vec<Option<ValueId>>) -> Result<Node, ModelError> {
+    fn node(&self, number: usize, proto: &mut NodeProto, outputs: Vec<Option<ValueId>>) -> Result<Node, ModelError> {
         let name = label(proto).to_string();
         let mut inputs = Vec::with_capacity(proto.input.len());
         for input in &proto.input {
@@ -194,8 +199,9 @@ impl Reader<'_> {
         })?;
         let (domain, op_type) = (domain.to_string(), proto.op_type().to_string());
         let mut attributes = BTreeMap::new();
-        for attribute in &mut proto.attribute {
-            let Some(value) = self::attribute(attribute, &name, self.folder)? else {
+        for (i, attribute) in proto.attribute.iter_mut().enumerate() {
+            let raw = self.left_out.attributes.get(&(number, i)).cloned();
+            let Some(value) = self::attribute(attribute, &name, raw, self.folder)? else {
                 return Err(ModelError::UnsupportedOperator { domain, op_type, version, node: name });
             };
             // Only the contents of initializers and constants are kept apart from the messages.
@@ -217,7 +223,7 @@ pub(super) fn is_constant(node: &NodeProto) -> bool {
 }
 
 /// The value of a `Constant` node, whichever of its attributes holds it.
-fn constant(node: &mut NodeProto, folder: Option<&Folder>) -> Result<Tensor, ModelError> {
+fn constant(node: &mut NodeProto, raw: Option<FileRange>, folder: Option<&Folder>) -> Result<Contents, ModelError> {
     let name = label(node).to_string();
     let error = |reason: &str| ModelError::Operator {
         op_type: "Constant".to_string(),
@@ -228,25 +234,51 @@ fn constant(node: &mut NodeProto, folder: Option<&Folder>) -> Result<Tensor, Mod
         return Err(error("it must have exactly one attribute"));
     };
     let attribute_name = proto.name().to_string();
-    let value = attribute(proto, &name, folder)?;
-    let length = |count: usize| count as u64;
-    match (attribute_name.as_str(), value) {
-        ("value", Some(Attribute::Tensor(tensor))) => Ok(tensor),
-        ("value_float", Some(Attribute::Float(value))) => Ok(Tensor::from_f32(&[], &[value])),
-        ("value_floats", Some(Attribute::Floats(values))) => Ok(Tensor::from_f32(&[length(values.len())], &values)),
-        ("value_int", Some(Attribute::Int(value))) => Ok(Tensor::from_i64(&[], &[value])),
-        ("value_ints", Some(Attribute::Ints(values))) => Ok(Tensor::from_i64(&[length(values.len())], &values)),
-        (other, _) => Err(error(&format!("its attribute '{other}' is not supported"))),
+    if attribute_name == "value" && attribute_type(proto) == AttributeType::Tensor {
+        return tensor_attribute(proto, &name, raw, folder);
     }
+    let value = attribute(proto, &name, raw, folder)?;
+    let length = |count: usize| count as u64;
+    let tensor = match (attribute_name.as_str(), value) {
+        ("value_float", Some(Attribute::Float(value))) => Tensor::from_f32(&[], &[value]),
+        ("value_floats", Some(Attribute::Floats(values))) => Tensor::from_f32(&[length(values.len())], &values),
+        ("value_int", Some(Attribute::Int(value))) => Tensor::from_i64(&[], &[value]),
+        ("value_ints", Some(Attribute::Ints(values))) => Tensor::from_i64(&[length(values.len())], &values),
+        (other, _) => return Err(error(&format!("its attribute '{other}' is not supported"))),
+    };
+    Ok(tensor.into())
+}
+
+/// Refuses an attribute whose value is given elsewhere.
+fn check_given(proto: &AttributeProto, node: &str) -> Result<(), ModelError> {
+    if proto.ref_attr_name().is_empty() {
+        return Ok(());
+    }
+    let reason = format!("attribute '{}' of node '{node}' refers to an attribute outside a function", proto.name());
+    Err(malformed(reason))
+}
+
+/// The value of an attribute that is a tensor.
+fn tensor_attribute(
+    proto: &mut AttributeProto,
+    node: &str,
+    raw: Option<FileRange>,
+    folder: Option<&Folder>,
+) -> Result<Contents, ModelError> {
+    check_given(proto, node)?;
+    let missing = || malformed(format!("the tensor attribute of node '{node}' is empty"));
+    tensor::take(proto.t.as_mut().ok_or_else(missing)?, raw, folder)
 }
 
 /// The value of an attribute; `None` for a subgraph.
-fn attribute(proto: &mut AttributeProto, node: &str, folder: Option<&Folder>) -> Result<Option<Attribute>, ModelError> {
+fn attribute(
+    proto: &mut AttributeProto,
+    node: &str,
+    raw: Option<FileRange>,
+    folder: Option<&Folder>,
+) -> Result<Option<Attribute>, ModelError> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    if !proto.ref_attr_name().is_empty() {
-        let reason = format!("attribute '{}' of node '{node}' refers to an attribute outside a function", proto.name());
-        return Err(malformed(reason));
-    }
+    check_given(proto, node)?;
     Ok(Some(match attribute_type(proto) {
         AttributeType::Float => Attribute::Float(proto.f()),
         AttributeType::Int => Attribute::Int(proto.i()),
@@ -254,10 +286,7 @@ fn attribute(proto: &mut AttributeProto, node: &str, folder: Option<&Folder>) ->
         AttributeType::Floats => Attribute::Floats(proto.floats.clone()),
         AttributeType::Ints => Attribute::Ints(proto.ints.clone()),
         AttributeType::Strings => Attribute::Strings(proto.strings.iter().map(|bytes| text(bytes)).collect()),
-        AttributeType::Tensor => {
-            let missing = || malformed(format!("the tensor attribute of node '{node}' is empty"));
-            Attribute::Tensor(tensor::take(proto.t.as_mut().ok_or_else(missing)?, folder)?)
-        }
+        AttributeType::Tensor => Attribute::Tensor(tensor_attribute(proto, node, raw, folder)?.to_tensor()?),
         AttributeType::Graph | AttributeType::Graphs => return Ok(None),
         other => {
             let kind = other.as_str_name().to_lowercase();

@@ -1,13 +1,15 @@
 //! Reading and writing ONNX.
 //!
 //! [`read`] believes nothing: every size is checked against the bytes that are there before anything is allocated, and
-//! what it cannot represent is an error that names the tensor or node. [`write()`] gives back the model that was read, with
-//! the contents of some tensors replaced: names, documentation, metadata and operator sets stay.
+//! what it cannot represent is an error that names the tensor or node. [`read_file`] leaves weights in their files until somebody
+//! needs them. [`write()`] gives back the model that was read, with the contents of some tensors replaced: names,
+//! documentation, metadata and operator sets stay.
 
 mod export;
 mod external;
 mod import;
 mod order;
+mod skeleton;
 mod tensor;
 
 /// ONNX's messages, generated from `proto/onnx.proto`; `tests/messages.rs` updates them when that changes.
@@ -17,7 +19,9 @@ mod proto {
 }
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
 use prost::Message;
 
@@ -25,9 +29,11 @@ use forebay_base::Tensor;
 
 use crate::error::ModelError;
 use crate::graph::Graph;
+use crate::tensor::Contents;
 use external::Folder;
+use skeleton::LeftOut;
 
-pub use export::write;
+pub use export::{write, write_to};
 
 /// A model that was read: its graph, and what is needed to write it back.
 #[derive(Clone, Debug)]
@@ -36,8 +42,8 @@ pub struct Model {
     pub graph: Graph,
     /// The messages as they were read, without the raw data of initializers and `Constant` nodes.
     proto: proto::ModelProto,
-    /// Contents of initializers and `Constant` nodes by name; the bytes are shared with the graph.
-    contents: BTreeMap<String, Tensor>,
+    /// Contents of initializers and `Constant` nodes by name; shared with the graph.
+    contents: BTreeMap<String, Contents>,
 }
 
 /// Reads a model. `directory` is where external data files lie; without it, a model that has some is refused.
@@ -46,28 +52,47 @@ pub struct Model {
 /// Bytes that are no ONNX model, a model that breaks ONNX's rules, data types or attributes that Forebay does not have, or
 /// external data that cannot be read.
 pub fn read(bytes: &[u8], directory: Option<&Path>) -> Result<Model, ModelError> {
-    decode(bytes, directory.map(Folder::new).as_ref())
+    decode(bytes, &LeftOut::default(), directory.map(Folder::new).as_ref())
 }
 
-fn decode(bytes: &[u8], folder: Option<&Folder>) -> Result<Model, ModelError> {
+fn decode(bytes: &[u8], left_out: &LeftOut, folder: Option<&Folder>) -> Result<Model, ModelError> {
     if bytes.is_empty() {
         return Err(malformed("there are no bytes"));
     }
     let proto = proto::ModelProto::decode(bytes).map_err(|error| malformed(error.to_string()))?;
-    import::model(proto, folder)
+    import::model(proto, left_out, folder)
 }
 
-/// Reads a model from a file; external data files lie next to it, or next to the file that it is a link to.
+/// Reads a model from a file; external data files lie next to it, or next to the file that it is a link to. Weights are not read:
+/// their contents are ranges of those files, which must stay as they are while the model is used.
 ///
 /// # Errors
 /// As [`read`], and where the file cannot be read, or the memory that it takes is not there.
 pub fn read_file(path: &Path) -> Result<Model, ModelError> {
-    // The messages are a copy of the file, and their contents are kept.
-    let bytes = forebay_limits::read(path, u64::MAX, 2).map_err(|error| file_error(path, &error))?;
-    decode(&bytes, Some(&Folder::of_model(path))).map_err(|error| match error {
+    let folder = Folder::of_model(path);
+    let model = match without_weights(path).map_err(|error| file_error(path, &error))? {
+        Some((messages, left_out)) => decode(&messages, &left_out, Some(&folder)),
+        None => {
+            // The messages are a copy of the file, and their contents are kept.
+            let bytes = forebay_limits::read(path, u64::MAX, 2).map_err(|error| file_error(path, &error))?;
+            decode(&bytes, &LeftOut::default(), Some(&folder))
+        }
+    };
+    model.map_err(|error| match error {
         ModelError::Malformed { reason } => malformed(format!("{}: {reason}", path.display())),
         other => other,
     })
+}
+
+/// The messages of a regular file without its weights, and where those lie.
+fn without_weights(path: &Path) -> std::io::Result<Option<(Vec<u8>, LeftOut)>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Ok(None);
+    }
+    let file = Arc::new(File::open(path)?);
+    let metadata = file.metadata()?;
+    // Files of the system do not know their size.
+    Ok(Some(metadata).filter(|metadata| metadata.len() > 0).and_then(|found| skeleton::read(path, &file, &found)))
 }
 
 /// Reads a single serialised tensor, such as the reference data of ONNX's own tests, with its name.
@@ -76,7 +101,7 @@ pub fn read_file(path: &Path) -> Result<Model, ModelError> {
 /// Bytes that are no tensor, or one of a data type that Forebay does not have.
 pub fn read_tensor(bytes: &[u8]) -> Result<(String, Tensor), ModelError> {
     let mut proto = proto::TensorProto::decode(bytes).map_err(|error| malformed(error.to_string()))?;
-    let tensor = tensor::take(&mut proto, None)?;
+    let tensor = tensor::take(&mut proto, None, None)?.to_tensor()?;
     Ok((proto.name.unwrap_or_default(), tensor))
 }
 

@@ -7,6 +7,8 @@ use super::malformed;
 use super::proto::tensor_proto::{DataLocation, DataType as OnnxType};
 use super::proto::TensorProto;
 use crate::error::ModelError;
+use crate::graph::TensorType;
+use crate::tensor::{Contents, FileRange};
 
 /// Data types in both worlds.
 const TYPES: [(OnnxType, DataType); 13] = [
@@ -34,43 +36,49 @@ pub(super) fn data_type(number: i32, what: &str) -> Result<DataType, ModelError>
     })
 }
 
-/// Takes the contents out of a tensor message: raw data is moved, the rest of the message stays. Nothing is allocated
-/// before the declared size agrees with the bytes that are there.
-pub(super) fn take(proto: &mut TensorProto, folder: Option<&Folder>) -> Result<Tensor, ModelError> {
+/// Takes the contents out of a tensor message: raw data is moved, the rest of the message stays. `raw` is where raw data lies
+/// that was left out of the message. Nothing is allocated before the declared size agrees with the bytes that are there.
+pub(super) fn take(
+    proto: &mut TensorProto,
+    raw: Option<FileRange>,
+    folder: Option<&Folder>,
+) -> Result<Contents, ModelError> {
     let what = format!("tensor '{}'", proto.name());
     let data_type = data_type(proto.data_type(), &what)?;
     let mut shape = Vec::with_capacity(proto.dims.len());
     for &size in &proto.dims {
         shape.push(u64::try_from(size).map_err(|_| malformed(format!("{what} has the size {size}")))?);
     }
-    let size_bytes = shape
-        .iter()
-        .try_fold(data_type.size_bytes(), |product, &size| product.checked_mul(size))
-        .ok_or_else(|| malformed(format!("{what}: the size of {data_type}{shape:?} does not fit 64 bits")))?;
+    let ty = TensorType { data_type, shape };
+    let size_bytes = ty.checked_size_bytes();
+    let size_bytes = size_bytes.ok_or_else(|| malformed(format!("{what}: the size of {ty} does not fit 64 bits")))?;
     if proto.segment.is_some() {
         return Err(malformed(format!("{what} is a segment of a larger one, which Forebay does not read")));
     }
-    let is_raw = proto.raw_data.as_ref().is_some_and(|raw| !raw.is_empty());
+    let is_raw = raw.is_some() || proto.raw_data.as_ref().is_some_and(|raw| !raw.is_empty());
     let is_external = proto.data_location() == DataLocation::External;
     if u8::from(is_raw) + u8::from(is_external) + u8::from(has_typed_data(proto)) > 1 {
         return Err(malformed(format!("{what} holds its data twice")));
     }
-    let mut bytes = if is_external {
-        external::read(proto, &what, size_bytes, folder)?
-    } else if is_raw {
-        proto.raw_data.take().unwrap_or_default()
-    } else {
-        typed(proto, data_type)
+    let unfit = |found_bytes: u64| {
+        malformed(format!("{what} is declared {ty} ({size_bytes} bytes), but holds {found_bytes} bytes"))
     };
+    let range = match is_external {
+        true => Some(external::locate(proto, &what, size_bytes, folder)?),
+        false => raw,
+    };
+    if let Some(range) = range {
+        let found_bytes = range.size_bytes();
+        return Contents::stored(proto.name(), ty.clone(), range).ok_or_else(|| unfit(found_bytes));
+    }
+    let bytes = if is_raw { proto.raw_data.take().unwrap_or_default() } else { typed(proto, data_type) };
+    let found_bytes = bytes.len() as u64;
+    let mut bytes = bytes;
     if data_type == DataType::Bool {
         bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
     }
-    let found_bytes = bytes.len();
-    Tensor::new(data_type, &shape, bytes).ok_or_else(|| {
-        malformed(format!(
-            "{what} is declared {data_type}{shape:?} ({size_bytes} bytes), but holds {found_bytes} bytes"
-        ))
-    })
+    let tensor = Tensor::new(data_type, &ty.shape, bytes).ok_or_else(|| unfit(found_bytes))?;
+    Ok(tensor.into())
 }
 
 /// The typed data fields as little-endian bytes. Each field serves several types; narrow ones are stored in wide elements.
@@ -104,6 +112,11 @@ fn has_typed_data(proto: &TensorProto) -> bool {
         && proto.uint64_data.is_empty())
 }
 
+/// Whether [`take`] left the contents in the message.
+pub(super) fn holds_contents(proto: &TensorProto) -> bool {
+    has_typed_data(proto)
+}
+
 /// Gives a tensor message back what [`take`] took out of it; external data comes into the message.
 pub(super) fn give_back(proto: &mut TensorProto, tensor: &Tensor) {
     if !has_typed_data(proto) {
@@ -113,14 +126,19 @@ pub(super) fn give_back(proto: &mut TensorProto, tensor: &Tensor) {
 
 /// Puts contents into a tensor message, in place of whatever held them.
 pub(super) fn put(proto: &mut TensorProto, tensor: &Tensor) {
-    let onnx = TYPES.iter().find(|(_, data_type)| *data_type == tensor.data_type()).map(|(onnx, _)| *onnx as i32);
+    describe(proto, &tensor.ty());
+    proto.raw_data = Some(tensor.bytes().to_vec());
+}
+
+/// Leaves of a tensor message what names and describes it, with this type.
+pub(super) fn describe(proto: &mut TensorProto, ty: &TensorType) {
+    let onnx = TYPES.iter().find(|(_, data_type)| *data_type == ty.data_type).map(|(onnx, _)| *onnx as i32);
     *proto = TensorProto {
         name: proto.name.take(),
         doc_string: proto.doc_string.take(),
         metadata_props: std::mem::take(&mut proto.metadata_props),
-        dims: tensor.shape().iter().map(|&size| size as i64).collect(),
+        dims: ty.shape.iter().map(|&size| size as i64).collect(),
         data_type: onnx,
-        raw_data: Some(tensor.bytes().to_vec()),
         ..TensorProto::default()
     };
 }

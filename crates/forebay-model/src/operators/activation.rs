@@ -80,7 +80,7 @@ fn clip(view: NodeView) -> Result<Decomposition, ModelError> {
         if !view.has_input(i) {
             return view.float(name, default).map(Some);
         }
-        Ok(view.constant(i).and_then(|tensor| tensor.to_f32()).and_then(|values| values.first().copied()))
+        Ok(view.constant(i)?.and_then(|tensor| tensor.to_f32()).and_then(|values| values.first().copied()))
     };
     let low = constant(1, "min", f32::NEG_INFINITY)?;
     let high = constant(2, "max", f32::INFINITY)?;

@@ -106,7 +106,7 @@ fn modulo(view: NodeView) -> Result<Decomposition, ModelError> {
 fn power(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (base, exponent) = (c.input(0)?, c.input(1)?);
-    let constant = view.constant(1).filter(|tensor| tensor.count() == 1).and_then(number);
+    let constant = view.constant(1)?.filter(|tensor| tensor.count() == 1).and_then(number);
     let is_plain = exponent.ty.shape.iter().all(|&size| size == 1) && exponent.ty.shape.len() <= base.ty.shape.len();
     if let Some(number) = constant.filter(|_| is_plain && base.ty.data_type.is_float()) {
         let y = match number {

@@ -93,7 +93,7 @@ fn targets(view: &NodeView, x: &Part, is_old: bool) -> Result<Vec<(u64, f64)>, M
     }
     let scales = match view.attribute("scales") {
         Some(crate::graph::Attribute::Floats(scales)) => Some(scales.clone()),
-        _ => view.constant(scales_input).and_then(Tensor::to_f32),
+        _ => view.constant(scales_input)?.and_then(Tensor::to_f32),
     };
     let scales = scales.ok_or_else(|| view.error("the scales must be constant, because shapes depend on them"))?;
     count(scales.len())?;

@@ -266,7 +266,7 @@ fn gather(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     let size = data.ty.shape[axis];
     let valid = -i128::from(size)..i128::from(size);
-    let constant = view.constant(1).and_then(Tensor::to_i64).unwrap_or_default();
+    let constant = view.constant(1)?.and_then(Tensor::to_i64).unwrap_or_default();
     if let Some(index) = constant.iter().find(|&&index| !valid.contains(&i128::from(index))) {
         return Err(view.error(format!("index {index} is out of range for axis {axis} of {}", data.ty)));
     }
@@ -292,7 +292,7 @@ fn pad(view: NodeView) -> Result<Decomposition, ModelError> {
         return Err(view.error(format!("{} pads for {} axes", pads.len(), along.len())));
     }
     axes(&view, &along, rank)?;
-    let value = match (view.has_input(2), view.constant(2)) {
+    let value = match (view.has_input(2), view.constant(2)?) {
         (false, _) => f64::from(view.float("value", 0.0)?),
         (true, Some(tensor)) => {
             let float = tensor.to_f32().and_then(|values| values.first().map(|&value| f64::from(value)));

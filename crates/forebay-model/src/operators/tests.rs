@@ -107,7 +107,8 @@ fn refused(op_type: &str, inputs: Vec<Input>, attributes: &[(&str, Attribute)]) 
 fn folded(op_type: &str, version: i64, inputs: Vec<Input>, attributes: &[(&str, Attribute)]) -> Tensor {
     let mut graph = graph_of(op_type, version, inputs, attributes, 1);
     infer_node(&mut graph, 0).unwrap_or_else(|error| panic!("{error}"));
-    graph.initializers.get(&graph.outputs[0]).unwrap_or_else(|| panic!("{op_type} does not fold")).clone()
+    let folded = graph.initializers.get(&graph.outputs[0]).unwrap_or_else(|| panic!("{op_type} does not fold"));
+    folded.to_tensor().unwrap()
 }
 
 /// Version, inputs, attributes and number of outputs of a node.

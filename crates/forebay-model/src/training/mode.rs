@@ -113,7 +113,7 @@ fn is_used(graph: &Graph, value: ValueId) -> bool {
 fn dropout(graph: &mut Graph, i: usize, mode: &mut TrainingMode) -> Result<(), ModelError> {
     let view = NodeView { graph, node: &graph.nodes[i] };
     let ratio = match view.has_input(1) {
-        true => view.constant(1).and_then(|tensor| tensor.to_f32()).and_then(|values| values.first().copied()),
+        true => view.constant(1)?.and_then(|tensor| tensor.to_f32()).and_then(|values| values.first().copied()),
         false => Some(view.float("ratio", 0.5)?),
     };
     let ratio = ratio.ok_or_else(|| view.error("the ratio must be constant"))?;

@@ -9,6 +9,7 @@ use super::*;
 use crate::graph::Attribute;
 use crate::infer::infer;
 use crate::lower::lower;
+use crate::tensor::Tensor;
 
 const SGD: Optimizer = Optimizer::Sgd { learning_rate: 0.05, momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
 const ADAM_W: Optimizer =

@@ -70,12 +70,13 @@ fn upload_constants(
     program: &Program,
 ) -> Result<BTreeMap<BufferId, Constant>, RuntimeError> {
     let mut constants = BTreeMap::new();
-    for (&buffer, array) in &program.contents {
+    for (&buffer, contents) in &program.contents {
         let reads = program.launches.iter().flat_map(|launch| &launch.reads);
         if program.buffer(buffer).role != Role::Constant || !reads.into_iter().any(|read| read.buffer == buffer) {
             continue;
         }
         let size_bytes = program.buffer(buffer).size_bytes;
+        let array = contents.to_tensor().map_err(RuntimeError::Operation)?;
         let (span, position) = transfer::upload(context, stream, array.bytes(), size_bytes, "constants")?;
         constants.insert(buffer, Constant { span, written: (stream.queue(), position) });
     }

@@ -1,0 +1,149 @@
+//! Weights larger than memory: plans do not read them, and runs read them in pieces.
+
+mod common;
+
+use std::fs::File;
+use std::process::{Command, Output};
+
+use common::{assert_says, failure, forebay, message, number, Folder};
+use forebay::data::npy;
+use forebay::Tensor;
+
+/// The memory of the process that is neither device memory nor host memory of a plan: what weights must not be in, in KiB.
+const OWN_KIB: u64 = 100_000;
+
+/// Runs the program with little memory of its own.
+fn within(arguments: &[&str]) -> Output {
+    let script = format!("ulimit -d {OWN_KIB}; exec \"$0\" \"$@\"");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_forebay")]).args(arguments);
+    command.output().expect("a shell")
+}
+
+fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Square matrices one after the other, in a file next to the model: zeros that take no room on the disk. None where the file
+/// system holds no file of this size.
+fn matrices(folder: &Folder, count: u64, width: u64) -> Option<String> {
+    let size_bytes = 4 * width * width;
+    File::create(folder.path("weights.bin")).unwrap().set_len(count * size_bytes).ok()?;
+    let port = |name: &str| {
+        let sizes: Vec<u8> = [1, width].iter().flat_map(|&size| message(1, &number(1, size as i64))).collect();
+        let tensor = [number(1, 1), message(2, &sizes)].concat();
+        [message(1, name.as_bytes()), message(2, &message(1, &tensor))].concat()
+    };
+    let mut graph = Vec::new();
+    for i in 0..count {
+        let value = |i: u64| if i == 0 { "x".to_owned() } else { format!("h{i}") };
+        let (from, weight, to) = (value(i), format!("w{i}"), value(i + 1));
+        let names = [message(1, from.as_bytes()), message(1, weight.as_bytes()), message(2, to.as_bytes())].concat();
+        graph.extend(message(1, &[names, message(4, b"MatMul")].concat()));
+        let entry = |key: &str, value: u64| {
+            message(13, &[message(1, key.as_bytes()), message(2, value.to_string().as_bytes())].concat())
+        };
+        let place = [
+            message(13, &[message(1, b"location"), message(2, b"weights.bin")].concat()),
+            entry("offset", i * size_bytes),
+            entry("length", size_bytes),
+            number(14, 1),
+        ];
+        let tensor = [number(1, width as i64), number(1, width as i64), number(2, 1), message(8, weight.as_bytes())];
+        graph.extend(message(5, &[tensor.concat(), place.concat()].concat()));
+    }
+    graph.extend([message(2, b"matrices"), message(11, &port("x")), message(12, &port(&format!("h{count}")))].concat());
+    let model = [number(1, 8), message(7, &graph), message(8, &[message(1, b""), number(2, 17)].concat())].concat();
+    Some(folder.write("model.onnx", &model))
+}
+
+/// Two matrices of 10 GiB each.
+#[test]
+fn weights_larger_than_memory_are_planned() {
+    let folder = Folder::new();
+    let Some(model) = matrices(&folder, 2, 51_200) else {
+        eprintln!("SKIPPED: the file system holds no file of 20 GiB");
+        return;
+    };
+    let plan = |flags: &[&str]| said(&within(&[&["plan", &model, "--threads", "2"], flags].concat()));
+    assert_says(&plan(&[]), &["19.5"]);
+    assert_says(&plan(&["--device-memory", "1GiB", "--machine", "h200"]), &["device budget     1 GiB"]);
+    assert_says(&plan(&["--train", "--loss", "mse", "--machine", "h200"]), &["device peak"]);
+}
+
+/// What a run takes is its budgets and what is being copied, not the weights.
+#[test]
+fn a_run_takes_no_more_memory_than_its_budgets() {
+    let folder = Folder::new();
+    let model = matrices(&folder, 8, 3072).expect("288 MiB without room");
+    npy::write(&folder.path("x.npy"), &Tensor::from_f32(&[1, 3072], &[1.0; 3072])).unwrap();
+    let (input, spill, output) = (format!("x={}", folder.text("x.npy")), folder.text("spill"), folder.text("out"));
+    std::fs::create_dir(&spill).unwrap();
+    let run = ["run", &model, "--input", &input, "--threads", "2", "--output-dir", &output];
+    let budgets = ["--device-memory", "48MiB", "--host-memory", "16MiB", "--spill-dir", &spill];
+    for memory in ["planned", "automatic"] {
+        let arguments = [&run[..], &budgets, &["--memory", memory]].concat();
+        said(&within(&arguments));
+        assert_eq!(
+            npy::read(&folder.path("out/h8.npy")).unwrap(),
+            Tensor::from_f32(&[1, 3072], &[0.0; 3072]),
+            "{memory}"
+        );
+    }
+}
+
+/// Neither does training, whose parameters and state also pass from the training plan to the one for validation and back.
+#[test]
+fn a_training_run_takes_no_more_memory_than_its_budgets() {
+    let folder = Folder::new();
+    let model = matrices(&folder, 8, 1536).expect("72 MiB without room");
+    let (x, y) = (Tensor::from_f32(&[2, 1536], &[1.0; 3072]), Tensor::from_f32(&[2, 1536], &[0.5; 3072]));
+    let (data, spill) = (folder.archive("data.npz", &[("x", &x), ("y", &y)]), folder.text("spill"));
+    std::fs::create_dir(&spill).unwrap();
+    let train = ["train", &model, "--data", &data, "--validate", &data, "--loss", "mse", "--optimizer", "adam"];
+    let flags = ["--steps", "4", "--threads", "2", "--no-compare", "--device-memory", "48MiB"];
+    for memory in ["planned", "automatic"] {
+        let budgets = ["--host-memory", "32MiB", "--spill-dir", &spill, "--memory", memory];
+        let output = said(&within(&[&train[..], &flags, &budgets].concat()));
+        // The product of zeros is 0, and so are all gradients.
+        assert_says(&output, &["step 4/4  loss 0.250000", "validation"]);
+        assert_eq!(std::fs::read_dir(&spill).unwrap().count(), 0, "{memory}");
+    }
+}
+
+#[test]
+fn weights_that_are_not_there_are_named() {
+    let folder = Folder::new();
+    let model = matrices(&folder, 2, 64).unwrap();
+    let file =
+        |size_bytes: u64| File::options().write(true).open(folder.path("weights.bin")).unwrap().set_len(size_bytes);
+    file(32_000).unwrap();
+    let error = failure(1, &["plan", &model]);
+    assert_says(
+        &error,
+        &["weights.bin", "tensor 'w1' lies at bytes 16384 to 16384 + 16384 of a file that has 32000 bytes"],
+    );
+    std::fs::remove_file(folder.path("weights.bin")).unwrap();
+    assert_says(&failure(1, &["plan", &model]), &["weights.bin", "No such file"]);
+    std::fs::create_dir(folder.path("weights.bin")).unwrap();
+    assert_says(&failure(1, &["plan", &model]), &["weights.bin", "no regular file"]);
+    std::fs::remove_dir(folder.path("weights.bin")).unwrap();
+    // A plan needs no permission to read the weights; a run does.
+    file_without_permission(&folder);
+    assert!(forebay(&["plan", &model]).output().unwrap().status.success());
+    if File::open(folder.path("weights.bin")).is_ok() {
+        eprintln!("SKIPPED: this user may read everything");
+        return;
+    }
+    npy::write(&folder.path("x.npy"), &Tensor::from_f32(&[1, 64], &[1.0; 64])).unwrap();
+    let error = failure(1, &["run", &model, "--input", &format!("x={}", folder.text("x.npy"))]);
+    assert_says(&error, &["weights.bin", "tensor 'w0'", "Permission denied"]);
+}
+
+fn file_without_permission(folder: &Folder) {
+    use std::os::unix::fs::PermissionsExt;
+    let file = File::create(folder.path("weights.bin")).unwrap();
+    file.set_len(2 * 4 * 64 * 64).unwrap();
+    file.set_permissions(std::fs::Permissions::from_mode(0o000)).unwrap();
+}

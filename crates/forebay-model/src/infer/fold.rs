@@ -1,0 +1,194 @@
+//! Constant folding: which nodes are computed on the host, and when.
+//!
+//! Shape arithmetic is computed at once, because types depend on it. What is made of weights is not: whether it folds depends
+//! on types alone, and it is computed when its contents are loaded. So a plan does not read the weights.
+
+use std::sync::Arc;
+
+use forebay_base::DataType;
+
+use crate::error::ModelError;
+use crate::graph::{Graph, Node, TensorType, ValueId};
+use crate::operator::{Evaluate, NodeView, Operator};
+use crate::tensor::{Compute, Contents, Tensor};
+
+/// A node is folded only if none of its outputs has more elements.
+const COUNT_MAX: u64 = 1 << 20;
+/// Folding ends where the folded values of one graph hold more bytes, so that a hostile graph cannot exhaust memory.
+const BYTES_MAX: u64 = 256 << 20;
+/// A node is folded only if its inputs have at most this many bytes in all: they are in memory while it is computed.
+const INPUT_BYTES_MAX: u64 = 64 << 20;
+/// What takes more computations, one on another, is computed at once.
+const DEPTH_MAX: u32 = 16;
+/// What takes more computations in all is computed at once.
+const WORK_MAX: u32 = 256;
+/// Operators whose result depends on the types of their inputs only: folded whether or not the inputs are constant.
+const TYPE_ONLY: [&str; 2] = ["Shape", "Size"];
+
+/// The node's outputs, where all inputs are constant and the results are small, or where they have no elements at all.
+/// `folded_bytes` were folded before.
+///
+/// # Errors
+/// Inputs that the operator refuses, or that cannot be read.
+pub(super) fn fold(
+    view: &NodeView,
+    row: &Operator,
+    types: &[TensorType],
+    folded_bytes: u64,
+) -> Result<Option<Vec<Contents>>, ModelError> {
+    if !types.is_empty() && types.iter().all(|ty| ty.count() == 0) {
+        // Nothing is left to compute, and nothing of it could live on a device.
+        let empty = |ty: &TensorType| Tensor::new(ty.data_type, &ty.shape, []).map(Contents::from);
+        return Ok(types.iter().map(empty).collect());
+    }
+    let Some(evaluate) = row.evaluate else { return Ok(None) };
+    let is_type_only = TYPE_ONLY.contains(&row.op_type);
+    let constant = |value: &ValueId| view.graph.is_constant(*value);
+    let size_bytes = types
+        .iter()
+        .fold(folded_bytes, |sum, ty| sum.saturating_add(ty.count().saturating_mul(ty.data_type.size_bytes())));
+    let small = types.iter().all(|ty| ty.count() <= COUNT_MAX) && size_bytes <= BYTES_MAX;
+    if !small || !(is_type_only || view.node.inputs.iter().flatten().all(constant)) {
+        return Ok(None);
+    }
+    if is_type_only {
+        return computed(view, types, evaluate, &vec![None; view.node.inputs.len()]);
+    }
+    let inputs: Vec<Option<&Contents>> =
+        view.node.inputs.iter().map(|input| input.and_then(|value| view.graph.initializers.get(&value))).collect();
+    let given = || inputs.iter().copied().flatten();
+    if given().fold(0u64, |sum, contents| sum.saturating_add(contents.size_bytes())) > INPUT_BYTES_MAX {
+        return Ok(None);
+    }
+    if given().any(waits) && given().all(is_light) {
+        return later(view, types, evaluate, &inputs);
+    }
+    computed(view, types, evaluate, &tensors(&inputs)?)
+}
+
+/// Whether contents are not read before they are loaded. Shapes and indices are integers of these types.
+fn waits(contents: &Contents) -> bool {
+    let is_index = matches!(contents.data_type(), DataType::Int32 | DataType::Int64 | DataType::UInt64);
+    contents.in_memory().is_none() && !is_index
+}
+
+/// Whether computing contents takes little, and little of the stack.
+fn is_light(contents: &Contents) -> bool {
+    contents.depth() < DEPTH_MAX && contents.work() < WORK_MAX
+}
+
+/// Elements of the inputs.
+fn tensors(inputs: &[Option<&Contents>]) -> Result<Vec<Option<Tensor>>, ModelError> {
+    inputs.iter().map(|input| input.map(Contents::to_tensor).transpose()).collect()
+}
+
+/// The outputs, computed now.
+fn computed(
+    view: &NodeView,
+    types: &[TensorType],
+    evaluate: Evaluate,
+    inputs: &[Option<Tensor>],
+) -> Result<Option<Vec<Contents>>, ModelError> {
+    let tensors = evaluated(view, types, evaluate, inputs)?;
+    Ok(tensors.map(|tensors| tensors.into_iter().map(Contents::from).collect()))
+}
+
+/// The outputs, to be computed when they are needed. Whether they can be does not depend on elements that wait, which stand as
+/// zeros here.
+fn later(
+    view: &NodeView,
+    types: &[TensorType],
+    evaluate: Evaluate,
+    inputs: &[Option<&Contents>],
+) -> Result<Option<Vec<Contents>>, ModelError> {
+    let stand_in = |contents: &Contents| match waits(contents) {
+        true => {
+            let TensorType { data_type, shape } = contents.ty();
+            let zeros = Tensor::new(*data_type, shape, vec![0; contents.size_bytes() as usize]);
+            zeros.ok_or_else(|| view.error(format!("an input {} is too large", contents.ty())))
+        }
+        false => contents.to_tensor(),
+    };
+    let tried = inputs.iter().map(|input| input.map(stand_in).transpose()).collect::<Result<Vec<_>, _>>()?;
+    if evaluated(view, types, evaluate, &tried)?.is_none() {
+        return Ok(None);
+    }
+    let graph = Arc::new(alone(view));
+    let from: Vec<&Contents> = inputs.iter().copied().flatten().collect();
+    let output = |(output, ty): (usize, &TensorType)| {
+        let folded = Folded { graph: graph.clone(), types: types.to_vec(), evaluate, output };
+        Contents::computed(ty.clone(), Box::new(folded), &from)
+    };
+    Ok(Some(types.iter().enumerate().map(output).collect()))
+}
+
+/// A graph of this node and its inputs.
+fn alone(view: &NodeView) -> Graph {
+    let mut graph = Graph::default();
+    let mut copied = std::collections::BTreeMap::new();
+    let mut copy = |value: ValueId| {
+        *copied.entry(value).or_insert_with(|| {
+            let own = view.graph.value(value);
+            let id = graph.add_value(&own.name, own.ty.clone());
+            if let Some(contents) = view.graph.initializers.get(&value) {
+                graph.initializers.insert(id, contents.clone());
+            }
+            id
+        })
+    };
+    let inputs = view.node.inputs.iter().map(|input| input.map(&mut copy)).collect();
+    let outputs = view.node.outputs.iter().map(|output| output.map(&mut copy)).collect();
+    let Node { name, operation, .. } = view.node;
+    graph.nodes.push(Node { name: name.clone(), operation: operation.clone(), inputs, outputs });
+    graph
+}
+
+/// An output of a folded node.
+struct Folded {
+    /// The node and its inputs.
+    graph: Arc<Graph>,
+    /// Types of all outputs.
+    types: Vec<TensorType>,
+    evaluate: Evaluate,
+    /// Which output it is.
+    output: usize,
+}
+
+impl std::fmt::Debug for Folded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "output {} of {}", self.output, self.graph.nodes[0].operation.name())
+    }
+}
+
+impl Compute for Folded {
+    fn compute(&self) -> Result<Tensor, ModelError> {
+        let view = NodeView { graph: &self.graph, node: &self.graph.nodes[0] };
+        let inputs: Vec<Option<&Contents>> =
+            view.node.inputs.iter().map(|input| input.and_then(|value| self.graph.initializers.get(&value))).collect();
+        let tensors = evaluated(&view, &self.types, self.evaluate, &tensors(&inputs)?)?;
+        let tensor = tensors.and_then(|tensors| tensors.into_iter().nth(self.output));
+        tensor.ok_or_else(|| view.error("its constant inputs hold values that it cannot be computed from"))
+    }
+}
+
+/// The outputs; none where they cannot be computed here.
+fn evaluated(
+    view: &NodeView,
+    types: &[TensorType],
+    evaluate: Evaluate,
+    inputs: &[Option<Tensor>],
+) -> Result<Option<Vec<Tensor>>, ModelError> {
+    let inputs: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
+    let Some(tensors) = evaluate(view, &inputs)? else { return Ok(None) };
+    for (i, ty) in types.iter().enumerate().filter(|&(i, _)| matches!(view.node.outputs.get(i), Some(Some(_)))) {
+        match tensors.get(i) {
+            Some(tensor) if tensor.data_type() == ty.data_type && tensor.shape() == ty.shape => {}
+            Some(tensor) => {
+                let found = TensorType::new(tensor.data_type(), tensor.shape());
+                return Err(view.error(format!("output {i} folds to {found}, but its type is {ty}")));
+            }
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(tensors))
+}

@@ -1,0 +1,229 @@
+//! A model's file without its weights: one pass over the messages that leaves out large raw data and says where it lies.
+//!
+//! What this pass does not understand, it leaves to the decoder: the caller then reads the whole file, whose errors are
+//! the same as if there were no such pass. So it needs no messages of its own.
+
+use std::collections::BTreeMap;
+use std::fs::{File, Metadata};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::tensor::{FileRange, SourceFile};
+
+/// Wire types of Protocol Buffers.
+const VARINT: u64 = 0;
+const FIXED64: u64 = 1;
+const LENGTH_DELIMITED: u64 = 2;
+const FIXED32: u64 = 5;
+
+/// Raw data of at most this many bytes stays in the messages.
+const KEPT_BYTES_MAX: u64 = 1024;
+
+/// Where raw data lies that was left out of the messages.
+#[derive(Debug, Default)]
+pub(super) struct LeftOut {
+    /// By number of the initializer.
+    pub initializers: BTreeMap<usize, FileRange>,
+    /// By number of the node, and of its attribute.
+    pub attributes: BTreeMap<(usize, usize), FileRange>,
+}
+
+/// The messages of a file without large raw data, and where that lies; none for what is no model, or is one in an unusual way.
+pub(super) fn read(path: &Path, file: &Arc<File>, metadata: &Metadata) -> Option<(Vec<u8>, LeftOut)> {
+    let source = Arc::new(SourceFile::opened(path, file.clone(), metadata));
+    let mut pass = Pass {
+        stream: BufReader::with_capacity(64 << 10, file),
+        position: 0,
+        source,
+        left_out: LeftOut::default(),
+        initializer: 0,
+        node: 0,
+        attribute: 0,
+    };
+    let mut messages = Vec::new();
+    pass.message(Message::Model, metadata.len(), &mut messages)?;
+    Some((messages, pass.left_out))
+}
+
+/// Messages on the way to raw data.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Message {
+    Model,
+    Graph,
+    Initializer,
+    Node,
+    Attribute,
+    /// The tensor of an attribute.
+    Value,
+}
+
+/// What a field of one of those messages is.
+enum Field {
+    /// Another of those messages, of which there may be many.
+    Many(Message),
+    /// Another of those messages, of which there may be one.
+    One(Message),
+    /// Raw data.
+    Raw,
+    /// Anything else.
+    Other,
+}
+
+impl Message {
+    /// Numbers are those of `proto/onnx.proto`.
+    fn field(self, number: u64) -> Field {
+        match (self, number) {
+            (Message::Model, 7) => Field::One(Message::Graph),
+            (Message::Graph, 1) => Field::Many(Message::Node),
+            (Message::Graph, 5) => Field::Many(Message::Initializer),
+            (Message::Node, 5) => Field::Many(Message::Attribute),
+            (Message::Attribute, 5) => Field::One(Message::Value),
+            (Message::Initializer | Message::Value, 9) => Field::Raw,
+            _ => Field::Other,
+        }
+    }
+}
+
+/// The pass over a file, at a position of it.
+struct Pass<'a> {
+    stream: BufReader<&'a File>,
+    position: u64,
+    source: Arc<SourceFile>,
+    left_out: LeftOut,
+    initializer: usize,
+    node: usize,
+    attribute: usize,
+}
+
+impl Pass<'_> {
+    /// Copies a message that ends at `end`, without large raw data.
+    fn message(&mut self, message: Message, end: u64, to: &mut Vec<u8>) -> Option<()> {
+        let mut met = false;
+        while self.position < end {
+            let key = self.varint()?;
+            let number = Some(key >> 3).filter(|number| *number > 0 && key <= u64::from(u32::MAX))?;
+            match (message.field(number), key & 7) {
+                (Field::Many(inner), LENGTH_DELIMITED) => self.inner(inner, key, end, to)?,
+                (Field::One(inner), LENGTH_DELIMITED) => {
+                    // Two of them would be merged.
+                    if std::mem::replace(&mut met, true) {
+                        return None;
+                    }
+                    self.inner(inner, key, end, to)?;
+                }
+                (Field::Raw, LENGTH_DELIMITED) => {
+                    if std::mem::replace(&mut met, true) {
+                        return None;
+                    }
+                    self.raw(message, key, end, to)?;
+                }
+                (Field::Other, wire) => self.copy(key, wire, end, to)?,
+                _ => return None,
+            }
+        }
+        (self.position == end).then_some(())
+    }
+
+    /// Copies a message within one that ends at `end`.
+    fn inner(&mut self, message: Message, key: u64, end: u64, to: &mut Vec<u8>) -> Option<()> {
+        let length = self.length(end)?;
+        if message == Message::Node {
+            self.attribute = 0;
+        }
+        let mut content = Vec::new();
+        self.message(message, self.position + length, &mut content)?;
+        match message {
+            Message::Node => self.node += 1,
+            Message::Initializer => self.initializer += 1,
+            Message::Attribute => self.attribute += 1,
+            Message::Model | Message::Graph | Message::Value => {}
+        }
+        encode_varint(key, to);
+        encode_varint(content.len() as u64, to);
+        to.append(&mut content);
+        Some(())
+    }
+
+    /// Copies raw data if it is small, else says where it lies.
+    fn raw(&mut self, message: Message, key: u64, end: u64, to: &mut Vec<u8>) -> Option<()> {
+        let length = self.length(end)?;
+        if length <= KEPT_BYTES_MAX {
+            encode_varint(key, to);
+            encode_varint(length, to);
+            return self.bytes(length, to);
+        }
+        let range = FileRange { file: self.source.clone(), bytes: self.position..self.position + length };
+        match message {
+            Message::Initializer => self.left_out.initializers.insert(self.initializer, range),
+            _ => self.left_out.attributes.insert((self.node, self.attribute), range),
+        };
+        self.position += length;
+        self.stream.seek_relative(i64::try_from(length).ok()?).ok()
+    }
+
+    /// Copies any other field.
+    fn copy(&mut self, key: u64, wire: u64, end: u64, to: &mut Vec<u8>) -> Option<()> {
+        encode_varint(key, to);
+        let length = match wire {
+            VARINT => {
+                let value = self.varint()?;
+                encode_varint(value, to);
+                return Some(());
+            }
+            FIXED64 => 8,
+            FIXED32 => 4,
+            LENGTH_DELIMITED => {
+                let length = self.length(end)?;
+                encode_varint(length, to);
+                length
+            }
+            // Groups, which ONNX does not have.
+            _ => return None,
+        };
+        self.bytes(length, to)
+    }
+
+    /// The length of a field that ends by `end`.
+    fn length(&mut self, end: u64) -> Option<u64> {
+        let length = self.varint()?;
+        self.position.checked_add(length).filter(|&last| last <= end).map(|_| length)
+    }
+
+    /// Copies bytes, which are in the file.
+    fn bytes(&mut self, length: u64, to: &mut Vec<u8>) -> Option<()> {
+        // They are decoded afterwards: twice as many are needed.
+        forebay_limits::check(length.saturating_mul(2), forebay_limits::Use::Private).ok()?;
+        to.try_reserve(usize::try_from(length).ok()?).ok()?;
+        let read = self.stream.by_ref().take(length).read_to_end(to).ok()?;
+        self.position += read as u64;
+        (read as u64 == length).then_some(())
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = *self.stream.fill_buf().ok()?.first()?;
+            self.stream.consume(1);
+            self.position += 1;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return None;
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
+/// A number as Protocol Buffers write it.
+pub(super) fn encode_varint(mut value: u64, to: &mut Vec<u8>) {
+    while value > 0x7f {
+        to.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    to.push(value as u8);
+}

@@ -1,0 +1,268 @@
+//! What an initializer holds: its type, and where the elements are.
+//!
+//! A model's weights may be larger than memory. So a graph describes them, and their bytes are read in pieces when they are needed,
+//! straight to where they belong. Only small tensors are in memory from the start.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use forebay_base::DataType;
+
+use super::source::FileRange;
+use super::Tensor;
+use crate::error::ModelError;
+use crate::graph::TensorType;
+
+/// Most elements of a floating tensor that are read because a plan depends on them: the scales of a resize.
+const FLOAT_COUNT_MAX: u64 = 16;
+/// The same for integers and booleans, such as shapes and indices.
+const INTEGER_COUNT_MAX: u64 = 1 << 20;
+
+/// A tensor that is computed when it is needed.
+pub trait Compute: fmt::Debug + Send + Sync {
+    /// Computes it.
+    ///
+    /// # Errors
+    /// What it is computed from cannot be read.
+    fn compute(&self) -> Result<Tensor, ModelError>;
+}
+
+/// The type of a tensor, and where its elements are. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Contents {
+    ty: TensorType,
+    source: Source,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    /// In memory.
+    Memory(Tensor),
+    /// Zeros, which take no memory.
+    Zeros,
+    /// In a file.
+    File(Arc<Stored>),
+    /// Made from other tensors.
+    Computed(Arc<Computed>),
+}
+
+/// A tensor in a file.
+#[derive(Debug)]
+struct Stored {
+    name: String,
+    range: FileRange,
+    /// The tensor, once a plan depended on it.
+    read: OnceLock<Tensor>,
+}
+
+/// A tensor that is computed.
+#[derive(Debug)]
+struct Computed {
+    compute: Box<dyn Compute>,
+    /// The tensor, once a plan depended on it.
+    read: OnceLock<Tensor>,
+    /// How many computations it takes, one on another.
+    depth: u32,
+    /// How many it takes in all.
+    work: u32,
+}
+
+impl Contents {
+    /// Zeros.
+    pub fn zeros(ty: TensorType) -> Contents {
+        Contents { ty, source: Source::Zeros }
+    }
+
+    /// Bytes of a file, as the tensor `name`; none where their number does not fit the type.
+    pub fn stored(name: &str, ty: TensorType, range: FileRange) -> Option<Contents> {
+        let size_bytes = ty.checked_size_bytes()?;
+        let stored = Stored { name: name.to_string(), read: OnceLock::new(), range };
+        (stored.range.size_bytes() == size_bytes).then(|| Contents { ty, source: Source::File(Arc::new(stored)) })
+    }
+
+    /// A tensor that is computed `from` others.
+    pub fn computed(ty: TensorType, compute: Box<dyn Compute>, from: &[&Contents]) -> Contents {
+        let depth = from.iter().map(|contents| contents.depth()).max().unwrap_or(0).saturating_add(1);
+        let work = from.iter().fold(1u32, |sum, contents| sum.saturating_add(contents.work()));
+        Contents { ty, source: Source::Computed(Arc::new(Computed { compute, read: OnceLock::new(), depth, work })) }
+    }
+
+    /// Element type.
+    pub fn data_type(&self) -> DataType {
+        self.ty.data_type
+    }
+
+    /// Sizes; empty for a scalar, may hold 0.
+    pub fn shape(&self) -> &[u64] {
+        &self.ty.shape
+    }
+
+    /// Type and sizes.
+    pub fn ty(&self) -> &TensorType {
+        &self.ty
+    }
+
+    /// Bytes of its elements.
+    pub fn size_bytes(&self) -> u64 {
+        self.ty.count().saturating_mul(self.ty.data_type.size_bytes())
+    }
+
+    /// The tensor, where it is in memory.
+    pub fn in_memory(&self) -> Option<&Tensor> {
+        match &self.source {
+            Source::Memory(tensor) => Some(tensor),
+            Source::File(stored) => stored.read.get(),
+            Source::Computed(computed) => computed.read.get(),
+            Source::Zeros => None,
+        }
+    }
+
+    /// How many computations it takes, one on another; 0 for what is only read.
+    pub fn depth(&self) -> u32 {
+        match &self.source {
+            Source::Computed(computed) if computed.read.get().is_none() => computed.depth,
+            _ => 0,
+        }
+    }
+
+    /// How many computations it takes in all.
+    pub fn work(&self) -> u32 {
+        match &self.source {
+            Source::Computed(computed) if computed.read.get().is_none() => computed.work,
+            _ => 0,
+        }
+    }
+
+    /// The elements of a small tensor, on which a plan may depend; none for a large one. They stay in memory.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn small(&self) -> Result<Option<&Tensor>, ModelError> {
+        let count_max = if self.ty.data_type.is_float() { FLOAT_COUNT_MAX } else { INTEGER_COUNT_MAX };
+        if self.ty.count() > count_max {
+            return Ok(None);
+        }
+        let read = match &self.source {
+            Source::Memory(tensor) => return Ok(Some(tensor)),
+            Source::Zeros => return Ok(None),
+            Source::File(stored) => &stored.read,
+            Source::Computed(computed) => &computed.read,
+        };
+        if read.get().is_none() {
+            let tensor = self.to_tensor()?;
+            return Ok(Some(read.get_or_init(|| tensor)));
+        }
+        Ok(read.get())
+    }
+
+    /// All elements.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or memory that cannot be had.
+    pub fn to_tensor(&self) -> Result<Tensor, ModelError> {
+        if let Some(tensor) = self.in_memory() {
+            return Ok(tensor.clone());
+        }
+        if let Source::Computed(computed) = &self.source {
+            return computed.compute.compute();
+        }
+        let size_bytes = self.size_bytes();
+        let refused = |error: std::io::Error| ModelError::Request { reason: format!("{}: {error}", self.name()) };
+        // The tensor is a copy of what was read.
+        forebay_limits::check(size_bytes.saturating_mul(2), forebay_limits::Use::Private)
+            .map_err(|shortage| refused(std::io::Error::other(shortage)))?;
+        let mut bytes = forebay_limits::buffer(size_bytes).map_err(refused)?;
+        bytes.resize(size_bytes as usize, 0);
+        self.reader()?.read(0, &mut bytes)?;
+        Tensor::new(self.ty.data_type, &self.ty.shape, bytes).ok_or_else(|| ModelError::Request {
+            reason: format!("{} is {}, which is too large", self.name(), self.ty),
+        })
+    }
+
+    /// What messages call it.
+    fn name(&self) -> String {
+        match &self.source {
+            Source::File(stored) => format!("tensor '{}'", stored.name),
+            _ => format!("a tensor {}", self.ty),
+        }
+    }
+
+    /// For reading the elements in pieces. What is computed is computed now.
+    ///
+    /// # Errors
+    /// What it is computed from cannot be read.
+    pub fn reader(&self) -> Result<Reader, ModelError> {
+        Ok(Reader(match &self.source {
+            _ if self.in_memory().is_some() => Pieces::Memory(self.to_tensor()?),
+            Source::File(stored) => Pieces::File(stored.clone(), self.ty.data_type),
+            Source::Zeros => Pieces::Zeros,
+            Source::Memory(_) | Source::Computed(_) => Pieces::Memory(self.to_tensor()?),
+        }))
+    }
+}
+
+/// Reads contents in pieces.
+#[derive(Debug)]
+pub struct Reader(Pieces);
+
+#[derive(Debug)]
+enum Pieces {
+    Memory(Tensor),
+    Zeros,
+    File(Arc<Stored>, DataType),
+}
+
+impl Reader {
+    /// Reads bytes of the elements, from `offset_bytes` on. Behind the last element are zeros.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or that was changed since the model was read.
+    pub fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), ModelError> {
+        let size_bytes = match &self.0 {
+            Pieces::Memory(tensor) => tensor.bytes().len() as u64,
+            Pieces::Zeros => 0,
+            Pieces::File(stored, _) => stored.range.size_bytes(),
+        };
+        let length = size_bytes.saturating_sub(offset_bytes).min(into.len() as u64);
+        let (held, behind) = into.split_at_mut(length as usize);
+        behind.fill(0);
+        match &self.0 {
+            _ if held.is_empty() => {}
+            Pieces::Memory(tensor) => held.copy_from_slice(&tensor.bytes()[offset_bytes as usize..][..held.len()]),
+            Pieces::Zeros => {}
+            Pieces::File(stored, data_type) => {
+                let start = stored.range.bytes.start + offset_bytes;
+                stored.range.file.read(&format!("tensor '{}'", stored.name), start, held)?;
+                if *data_type == DataType::Bool {
+                    held.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<Tensor> for Contents {
+    fn from(tensor: Tensor) -> Contents {
+        Contents { ty: tensor.ty(), source: Source::Memory(tensor) }
+    }
+}
+
+/// Whether it is certain, without reading anything, that both hold the same.
+impl PartialEq for Contents {
+    fn eq(&self, other: &Contents) -> bool {
+        self.ty == other.ty
+            && match (&self.source, &other.source) {
+                (Source::Zeros, Source::Zeros) => true,
+                (Source::File(one), Source::File(other)) => one.range == other.range,
+                (Source::Computed(one), Source::Computed(other)) => Arc::ptr_eq(one, other),
+                _ => self.in_memory().is_some() && self.in_memory() == other.in_memory(),
+            }
+    }
+}
+
+impl PartialEq<Tensor> for Contents {
+    fn eq(&self, other: &Tensor) -> bool {
+        self.in_memory() == Some(other)
+    }
+}

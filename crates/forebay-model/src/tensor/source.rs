@@ -1,0 +1,143 @@
+//! Files that hold the contents of tensors: described when a model is read, and read when the contents are needed.
+
+use std::fmt;
+use std::fs::{File, Metadata};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::ModelError;
+
+/// Most files that one model keeps open. A model may have a file for each tensor, and a process may open few files.
+const OPEN_FILES_MAX: usize = 32;
+
+/// By what a file is known again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size_bytes: u64,
+    modified: (i64, i64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Stamp {
+        Stamp {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size_bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
+}
+
+/// A file as it was when the model was read. A change of it since then is an error, not other contents.
+pub struct SourceFile {
+    path: PathBuf,
+    size_bytes: u64,
+    /// None for a file that no other process can reach.
+    stamp: Option<Stamp>,
+    open: Mutex<Option<Arc<File>>>,
+    /// How many files the model keeps open.
+    open_count: Arc<AtomicUsize>,
+}
+
+impl SourceFile {
+    /// A file that is opened when it is first read. `open_count` is shared by the files of a model.
+    pub fn closed(path: &Path, metadata: &Metadata, open_count: Arc<AtomicUsize>) -> SourceFile {
+        let (size_bytes, stamp) = (metadata.len(), Some(Stamp::of(metadata)));
+        SourceFile { path: path.to_owned(), size_bytes, stamp, open: Mutex::new(None), open_count }
+    }
+
+    /// A file that is open already, and stays so.
+    pub fn opened(path: &Path, file: Arc<File>, metadata: &Metadata) -> SourceFile {
+        let open_count = Arc::new(AtomicUsize::new(1));
+        SourceFile { open: Mutex::new(Some(file)), ..SourceFile::closed(path, metadata, open_count) }
+    }
+
+    /// A file without a name in a folder: this process alone has it.
+    pub fn nameless(folder: &Path, file: File, size_bytes: u64) -> SourceFile {
+        let (open, open_count) = (Mutex::new(Some(Arc::new(file))), Arc::default());
+        SourceFile { path: folder.to_owned(), size_bytes, stamp: None, open, open_count }
+    }
+
+    /// Its size when it was described.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Reads bytes from `offset_bytes` on; `what` names the tensor that they are of.
+    ///
+    /// # Errors
+    /// A file that cannot be opened or read, or that was changed since the model was read.
+    pub fn read(&self, what: &str, offset_bytes: u64, into: &mut [u8]) -> Result<(), ModelError> {
+        let file = self.file().map_err(|error| self.error(what, &error.to_string()))?;
+        if let Some(stamp) = self.stamp {
+            let found = file.metadata().map_err(|error| self.error(what, &error.to_string()))?;
+            if Stamp::of(&found) != stamp {
+                let reason = format!(
+                    "the file was changed after the model was read ({} bytes then, {} bytes now); read the model again",
+                    self.size_bytes,
+                    found.len()
+                );
+                return Err(self.error(what, &reason));
+            }
+        }
+        file.read_exact_at(into, offset_bytes).map_err(|error| {
+            let reason = format!("bytes {offset_bytes} to {offset_bytes} + {} cannot be read: {error}", into.len());
+            self.error(what, &reason)
+        })
+    }
+
+    fn error(&self, what: &str, reason: &str) -> ModelError {
+        ModelError::File { path: self.path.display().to_string(), reason: format!("{what}: {reason}") }
+    }
+
+    /// The open file. It stays open, where the model has not opened too many.
+    fn file(&self) -> io::Result<Arc<File>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &*open {
+            return Ok(file.clone());
+        }
+        let file = Arc::new(forebay_limits::open_regular(&self.path)?);
+        let counted = self
+            .open_count
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < OPEN_FILES_MAX).then_some(count + 1));
+        if counted.is_ok() {
+            *open = Some(file.clone());
+        }
+        Ok(file)
+    }
+}
+
+impl fmt::Debug for SourceFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())
+    }
+}
+
+/// Bytes of a file.
+#[derive(Clone, Debug)]
+pub struct FileRange {
+    /// The file.
+    pub file: Arc<SourceFile>,
+    /// Where in the file they are.
+    pub bytes: Range<u64>,
+}
+
+impl FileRange {
+    /// Number of bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.bytes.end - self.bytes.start
+    }
+}
+
+impl PartialEq for FileRange {
+    fn eq(&self, other: &FileRange) -> bool {
+        let same_file = || self.file.stamp.is_some() && self.file.stamp == other.file.stamp;
+        self.bytes == other.bytes && (Arc::ptr_eq(&self.file, &other.file) || same_file())
+    }
+}

@@ -1,0 +1,109 @@
+//! Where values are while no plan has them: in memory, or in a file where plans spill to disk.
+//!
+//! A host budget counts what plans take. Between two plans all parameters and state have to be somewhere; where there is a
+//! folder for what exceeds the budget, that is a file without a name in it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_model::tensor::{Contents, FileRange, SourceFile};
+use forebay_model::TensorType;
+use forebay_runtime::RuntimeError;
+
+use crate::error::Error;
+use crate::runner::Runner;
+
+/// Values of fewer bytes in all stay in memory.
+const STORED_BYTES_MIN: u64 = 1 << 20;
+
+/// Values on their way out of a plan.
+pub(crate) struct Handover {
+    file: Option<HandoverFile>,
+    values: BTreeMap<String, Contents>,
+}
+
+struct HandoverFile {
+    folder: PathBuf,
+    file: BufWriter<File>,
+    size_bytes: u64,
+    /// By name: what is in the file, and where it begins.
+    stored: BTreeMap<String, (TensorType, u64)>,
+}
+
+impl Handover {
+    /// For values of this size, in memory or in a folder.
+    ///
+    /// # Errors
+    /// A folder in which no file can be made.
+    pub(crate) fn new(folder: Option<&Path>, size_bytes: u64) -> Result<Handover, Error> {
+        let file = match folder.filter(|_| size_bytes >= STORED_BYTES_MIN) {
+            None => None,
+            Some(folder) => {
+                let file = tempfile::tempfile_in(folder).map_err(|error| refused(folder, error))?;
+                let (folder, file) = (folder.to_owned(), BufWriter::with_capacity(1 << 20, file));
+                Some(HandoverFile { folder, file, size_bytes: 0, stored: BTreeMap::new() })
+            }
+        };
+        Ok(Handover { file, values: BTreeMap::new() })
+    }
+
+    /// Takes a value. Where a plan on a device has the newest one, it is read from there.
+    ///
+    /// # Errors
+    /// What the device reports, and a file that cannot be written.
+    pub(crate) fn add(&mut self, name: &str, value: &Contents, newest: Option<&Runner>) -> Result<(), Error> {
+        let value = match (&mut self.file, newest) {
+            (Some(to), Some(runner)) => return to.add(name, value.ty(), runner),
+            (None, Some(runner)) => runner.read_persistent(name)?.into(),
+            (_, None) => value.clone(),
+        };
+        self.values.insert(name.to_owned(), value);
+        Ok(())
+    }
+
+    /// The values, wherever they are.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub(crate) fn finish(mut self) -> Result<BTreeMap<String, Contents>, Error> {
+        let Some(HandoverFile { folder, file, size_bytes, stored }) = self.file else { return Ok(self.values) };
+        let file = file.into_inner().map_err(|error| refused(&folder, error.into_error()))?;
+        let file = Arc::new(SourceFile::nameless(&folder, file, size_bytes));
+        for (name, (ty, start)) in stored {
+            let end = start + ty.checked_size_bytes().unwrap_or_default();
+            let range = FileRange { file: file.clone(), bytes: start..end };
+            if let Some(contents) = Contents::stored(&name, ty, range) {
+                self.values.insert(name, contents);
+            }
+        }
+        Ok(self.values)
+    }
+}
+
+impl HandoverFile {
+    fn add(&mut self, name: &str, ty: &TensorType, runner: &Runner) -> Result<(), Error> {
+        let start = self.size_bytes;
+        let mut failure = None;
+        let read = runner.read_persistent_in_pieces(name, &mut |piece| {
+            self.size_bytes += piece.len() as u64;
+            self.file.write_all(piece).map_err(|error| {
+                let reason = error.to_string();
+                failure = Some(refused(&self.folder, error));
+                RuntimeError::Tensor { reason }
+            })
+        });
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        read?;
+        self.stored.insert(name.to_owned(), (ty.clone(), start));
+        Ok(())
+    }
+}
+
+fn refused(folder: &Path, error: std::io::Error) -> Error {
+    Error::File { path: folder.to_owned(), action: "write parameters into", reason: error.to_string() }
+}

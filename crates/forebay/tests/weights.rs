@@ -1,0 +1,175 @@
+//! Weights that stay in their files until a plan is put on a device: the same bits wherever they come from, and nothing read for
+//! a plan.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use forebay::training::{Loss, Optimizer, TrainingOptions};
+use forebay::{command_lines, EngineOptions, MemoryMode, MemorySize, Model, Session, SessionOptions, Tensor, Trainer};
+use forebay_golden::{host, onnx, trainer, trainer_options};
+
+const ROWS: usize = 32;
+const WIDTH: usize = 300;
+
+/// Weights by name, with their numbers.
+fn weights(seed: usize) -> Vec<(&'static str, Vec<usize>, Vec<f64>)> {
+    let numbers = |name: usize, count: usize| -> Vec<f64> {
+        (0..count).map(|i| ((i * 7919 + (seed * 10 + name) * 104_729) % 1009) as f64 / 5040.0 - 0.1).collect()
+    };
+    vec![
+        ("w1", vec![WIDTH, 2 * WIDTH], numbers(1, 2 * WIDTH * WIDTH)),
+        ("b1", vec![2 * WIDTH], numbers(2, 2 * WIDTH)),
+        ("w2", vec![WIDTH, 2 * WIDTH], numbers(3, 2 * WIDTH * WIDTH)),
+        ("scale", vec![WIDTH], vec![1.0; WIDTH]),
+        ("shift", vec![WIDTH], numbers(4, WIDTH)),
+    ]
+}
+
+/// Two layers; the second one's weights are transposed by a node of its own, which inference folds.
+fn bytes(initializers: &[Vec<u8>]) -> Vec<u8> {
+    let nodes = [
+        onnx::node("MatMul", &["x", "w1"], "m1", &[]),
+        onnx::node("Add", &["m1", "b1"], "a1", &[]),
+        onnx::node("Relu", &["a1"], "h1", &[]),
+        onnx::node("Transpose", &["w2"], "t2", &[("perm", &[1, 0], true)]),
+        onnx::node("MatMul", &["h1", "t2"], "m2", &[]),
+        onnx::node("LayerNormalization", &["m2", "scale", "shift"], "y", &[]),
+    ];
+    onnx::model(&nodes, initializers, ("x", &[ROWS, WIDTH]), ("y", &[ROWS, WIDTH]))
+}
+
+fn inline(seed: usize) -> Vec<u8> {
+    bytes(&weights(seed).iter().map(|(name, shape, values)| onnx::floats(name, shape, values)).collect::<Vec<_>>())
+}
+
+/// Writes the model with its weights in another file.
+fn external(folder: &Path, seed: usize) -> Model {
+    let (mut data, mut initializers) = (Vec::new(), Vec::new());
+    for (name, shape, values) in weights(seed) {
+        initializers.push(onnx::external(name, &shape, "weights.bin", data.len() as u64));
+        data.extend(values.iter().flat_map(|&value| (value as f32).to_le_bytes()));
+    }
+    std::fs::write(folder.join("weights.bin"), data).unwrap();
+    std::fs::write(folder.join("external.onnx"), bytes(&initializers)).unwrap();
+    Model::from_file(folder.join("external.onnx")).unwrap()
+}
+
+fn stored(folder: &Path, seed: usize) -> Model {
+    std::fs::write(folder.join("inline.onnx"), inline(seed)).unwrap();
+    Model::from_file(folder.join("inline.onnx")).unwrap()
+}
+
+fn input() -> Tensor {
+    Tensor::from_f32(
+        &[ROWS as u64, WIDTH as u64],
+        &(0..ROWS * WIDTH).map(|i| (i % 97) as f32 / 50.0 - 1.0).collect::<Vec<_>>(),
+    )
+}
+
+fn batch() -> BTreeMap<String, Tensor> {
+    BTreeMap::from([("x".to_string(), input())])
+}
+
+/// Plans and managed memory, without budgets and within small ones.
+fn every_way(folder: &Path) -> Vec<EngineOptions> {
+    let small = |mode| {
+        let budgets = host(2).device_memory(MemorySize::Bytes(1 << 20)).host_memory(MemorySize::Bytes(3 << 20));
+        budgets.spill_dir(folder).memory_mode(mode)
+    };
+    let managed = MemoryMode::Automatic;
+    vec![host(2), small(MemoryMode::Planned), small(managed), small(MemoryMode::Cooperative), small(MemoryMode::Direct)]
+}
+
+fn training() -> TrainingOptions {
+    let mut options = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::adam(0.01));
+    options.freeze = vec!["b1".to_string()];
+    options
+}
+
+fn session(model: &Model, engine: EngineOptions) -> Result<Session, forebay::Error> {
+    let mut options = SessionOptions::default();
+    options.engine = engine;
+    Session::new(model, &options)
+}
+
+#[test]
+fn weights_are_the_same_from_wherever_they_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |model: &Model, engine: EngineOptions| session(model, engine).unwrap().run(batch()).unwrap();
+    let train = |model: &Model, engine: EngineOptions| {
+        let options = trainer_options(training(), engine);
+        let mut trainer = Trainer::new(model.clone(), options).unwrap();
+        let mut losses = Vec::new();
+        for _ in 0..3 {
+            losses.push(trainer.step(batch(), input()).unwrap().loss.to_bits());
+            // Another plan takes the training plan's place, and gives it back.
+            losses.push(trainer.evaluate(batch(), input()).unwrap().loss.to_bits());
+        }
+        (losses, trainer.parameters().unwrap(), trainer.state().unwrap())
+    };
+    let held = Model::from_bytes(&inline(1)).unwrap();
+    let (outputs, trained) = (run(&held, host(2)), train(&held, host(2)));
+    for model in [stored(folder.path(), 1), external(folder.path(), 1)] {
+        for engine in every_way(folder.path()) {
+            assert_eq!(run(&model, engine.clone()), outputs, "{engine:?}");
+            assert!(train(&model, engine.clone()) == trained, "{engine:?}");
+        }
+    }
+}
+
+/// The plan of other weights is the same plan, and none of them is read for it.
+#[test]
+fn plans_do_not_depend_on_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let plans = |model: &Model| {
+        let engine = every_way(folder.path()).swap_remove(1);
+        let session = session(model, engine.clone()).unwrap();
+        let options = trainer_options(training(), engine);
+        let trainer = Trainer::new(model.clone(), options).unwrap();
+        (command_lines(session.plan()), command_lines(trainer.plan()))
+    };
+    let model = external(folder.path(), 1);
+    std::fs::remove_file(folder.path().join("weights.bin")).unwrap();
+    let expected = plans(&model);
+    assert_eq!(plans(&external(folder.path(), 2)), expected);
+    assert_eq!(plans(&stored(folder.path(), 3)), expected);
+    assert_eq!(plans(&Model::from_bytes(&inline(4)).unwrap()), expected);
+    // What cannot be read is said when it is loaded.
+    let mut session = session(&model, host(1)).unwrap();
+    std::fs::remove_file(folder.path().join("weights.bin")).unwrap();
+    let error = session.run(batch()).unwrap_err().to_string();
+    assert!(error.contains("weights.bin") && error.contains("tensor 'w1'"), "{error}");
+}
+
+#[test]
+fn a_trained_model_may_take_the_place_of_the_one_that_it_was_read_from() {
+    let folder = tempfile::tempdir().unwrap();
+    for model in [stored(folder.path(), 1), external(folder.path(), 1)] {
+        let held = Model::from_bytes(&inline(1)).unwrap();
+        let saved = |model: Model, name: &str| {
+            let mut trainer = trainer(model, training(), host(1));
+            let path = folder.path().join(name);
+            let mut files = Vec::new();
+            trainer.save(&path).unwrap();
+            files.push(std::fs::read(&path).unwrap());
+            for _ in 0..2 {
+                trainer.step(batch(), input()).unwrap();
+                // The second time, the file that the frozen weights come from has another one's name.
+                trainer.save(&path).unwrap();
+                files.push(std::fs::read(&path).unwrap());
+            }
+            let checkpoint = trainer.checkpoint(&serde_json::Value::Null).unwrap();
+            (files, checkpoint)
+        };
+        let (expected, _) = saved(held.clone(), "held.onnx");
+        let (files, checkpoint) = saved(model.clone(), "inline.onnx");
+        assert!(files == expected, "what is saved differs");
+        assert!(files[0] != files[1] && files[1] != files[2]);
+        let again = Model::from_file(folder.path().join("inline.onnx")).unwrap();
+        checkpoint.export(&model, folder.path().join("inline.onnx")).unwrap();
+        assert!(std::fs::read(folder.path().join("inline.onnx")).unwrap() == expected[2]);
+        let run = |model: &Model| session(model, host(1)).unwrap().run(batch());
+        // The file that it was read from has no name any more, and is still open.
+        assert_eq!(run(&again).unwrap(), run(&Model::from_bytes(&files[2]).unwrap()).unwrap());
+    }
+}
