@@ -12,6 +12,8 @@ mod layout;
 mod merge;
 mod product;
 mod rows;
+#[cfg(test)]
+mod tests;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use forebay_base::kernel::KernelKind;
 use forebay_base::ByteRange;
 use forebay_model::program::{BufferId, ProgramLaunch};
 
@@ -38,7 +39,9 @@ pub(super) fn interleave(launches: Vec<Placed>, update_start: usize) -> Vec<Plac
                 let begins = chain.last().is_some_and(new_source);
                 sources += usize::from(begins);
                 // A launch in one piece stands alone.
-                let alone = |placed: &Placed| placed.done == (1, 1) && placed.launch.kernel.name() != "FromSums";
+                let alone = |placed: &Placed| {
+                    placed.done == (1, 1) && placed.launch.kernel.facts().kind != KernelKind::FromSums
+                };
                 if begins && (sources > CHAIN_MAX || alone(&placed) || chain.iter().any(alone)) {
                     sources = 1;
                     chains.push(vec![placed]);

@@ -9,7 +9,7 @@ use forebay_plan::check::check_parts;
 use forebay_plan::divided::Partition;
 use forebay_plan::partition::{least_limit_bytes, partition, touched_bytes};
 
-/// An operand whose axis has other indices: so many fewer at the beginning, and more at the end. None where there are none.
+/// An operand whose axis has other indices: some fewer at the beginning, and more at the end. None where there are none.
 fn moved(operand: &Operand, axis: usize, fewer: i64, more: i64) -> Option<Operand> {
     let desc = &operand.desc;
     let (mut sizes, strides) = (desc.sizes().to_vec(), desc.effective_strides());
@@ -154,7 +154,7 @@ fn change_launch(name: &str, program: &Program, cut: &Partition, source: usize, 
     let mut changed = cut.clone();
     for (number, &index) in parts.iter().enumerate() {
         // The first and the last parts; those between are alike.
-        if number >= 3 && number + 3 < parts.len() {
+        if number >= 2 && number + 2 < parts.len() {
             continue;
         }
         tried.parts += 1;
