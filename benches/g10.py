@@ -22,8 +22,9 @@ import subprocess
 import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FOREBAY = os.path.join(ROOT, "target", "release", "forebay")
+import recording
+
+FOREBAY = os.path.join(recording.ROOT, "target", "release", "forebay")
 
 # By network: the artifact's name of it, of its results, of its published tables, lines of its configuration, and the batch
 # sizes that it measured.
@@ -185,12 +186,13 @@ def main():
     parser.add_argument("artifact", help="a checkout of G10")
     parser.add_argument("--filter", default="", help="only cases whose name begins with one of these, or has it behind the comma")
     parser.add_argument("--traces", help="keep the traces in this folder")
+    recording.add_output(parser)
     options = parser.parse_args()
     artifact = Artifact(os.path.abspath(options.artifact))
     wanted = [word for word in options.filter.split(",") if word]
     folder = options.traces or tempfile.mkdtemp()
     os.makedirs(folder, exist_ok=True)
-    graphs, over, count = {}, 0, 0
+    graphs, over, count, rows = {}, 0, 0, []
     print("| trace | differs | lower bound | ours | demand LRU | G10 | runs again | seconds | |")
     print("|---|---|---|---|---|---|---|---|---|")
     for network, batch, machine, differs, cycles in cases(artifact):
@@ -208,6 +210,7 @@ def main():
             os.remove(path)
         if ran.returncode != 0:
             print(f"| {name} | {differs} | {ran.stderr.strip()} |", flush=True)
+            rows.append([name, differs, None, None, None, None, None, None, "failed"])
             continue
         found = json.loads(ran.stdout)
         ours, bound, lru = (found[key] for key in ("time_over_ideal", "bound_over_ideal", "lru_over_ideal"))
@@ -215,10 +218,18 @@ def main():
         # The artifact drops fractions of a cycle of each kernel.
         is_over = ours > max(1.05, 1.02 * bound) or peer is not None and ours > peer * 1.000001
         over, count = over + is_over, count + 1
+        rows.append([name, differs, bound, ours, lru, peer, found["recomputed_kernels"], seconds, "over" if is_over else None])
         shown = ["" if value is None else f"{value:.4f}" for value in (bound, ours, lru, peer)]
         print(f"| {name} | {differs} | {' | '.join(shown)} | {found['recomputed_kernels']} | {seconds:.1f} "
               f"| {'over' if is_over else ''} |", flush=True)
     print(f"\n{count} cases, {over} of them over")
+    ratio = lambda name: recording.column(name, digits=4)
+    columns = [recording.column("trace"), recording.column("differs"), ratio("lower bound"), ratio("plan"), ratio("demand LRU"),
+               ratio("G10"), recording.column("runs again", digits=0), recording.column("replay", "s", 1), recording.column("verdict")]
+    counts = [recording.column("cases", digits=0), recording.column("over", digits=0)]
+    recording.save(options.output, "g10", "Every batch size and machine of the artifact of G10",
+                   [recording.table("cases", columns, rows), recording.table("counts", counts, [[count, over]])],
+                   conditions="times over ideal; over: above G10's, or above 1.05 and 1.02 times the bound")
 
 
 if __name__ == "__main__":

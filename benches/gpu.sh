@@ -8,6 +8,8 @@
 # Where only a CPU stands for a GPU, models and sizes are small. FOREBAY_GPU_STEPS says how many steps are trained; another model:
 # FOREBAY_GPU_MODEL=model.onnx FOREBAY_GPU_DATA=FOLDER FOREBAY_GPU_SIZES='96 112 96' (of the input, for PyTorch).
 #
+# Each part writes a record to benches/results, which `cargo xtask results` renders; see benches/results/README.md.
+#
 # Needs Rust, Python, a Vulkan driver and the Khronos validation layer; for the comparisons PyTorch with the card and NumPy: without a
 # card they are left out. What fails says so, keeps nothing else from being tried, and makes the command end with 1.
 set -euo pipefail
@@ -49,8 +51,7 @@ kernels_peer() {
     python3 benches/gpu_peer.py <"$work/kernels"
 }
 train() {
-    "$forebay" train "$model" --data "$data" --device "$device" --steps "$steps" --learning-rate 0.01 --momentum 0.9 "$@" |
-        tail -n 9
+    python3 benches/gpu_steps.py "$model" "$data" --device "$device" --steps "$steps" --sizes "${sizes// / x }" --budgets 25% 10%
 }
 train_peer() {
     # shellcheck disable=SC2086
@@ -95,9 +96,7 @@ if $has_card; then
 fi
 
 name="Training the U-Net at ${sizes// / x }"
-part "$name in core" train
-part "$name within a quarter of its memory" train --device-memory 25%
-part "$name within a tenth of its memory" train --device-memory 10%
+part "$name in core, within a quarter and within a tenth of its memory" train
 if $has_card; then
     part "$name with PyTorch" train_peer
 else

@@ -2,14 +2,19 @@
 
 Reads the lines of `cargo bench -p forebay-vulkan --bench kernels` and prints each with PyTorch's GFLOP/s and the ratio. float32 is
 without TF32 on both sides; PyTorch may try its algorithms and take the best.
+
+    cargo bench -p forebay-vulkan --bench kernels | python3 benches/gpu_peer.py
 """
 
+import argparse
 import json
 import statistics
 import sys
 
 import torch
 import torch.nn.grad
+
+import recording
 
 
 def gflops(flops, run, busy):
@@ -53,11 +58,14 @@ def peer(line, kind, busy):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    recording.add_output(parser)
+    arguments = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     busy = torch.ones((8192, 8192), device="cuda")
-    failed = False
+    failed, rows = False, []
     print(f"{'kernel':30}{'type':>10}{'sizes':>44}{'ours':>10}{'PyTorch':>10}{'ratio':>8}   GFLOP/s")
     for text in sys.stdin:
         if not text.startswith("{"):
@@ -68,9 +76,16 @@ def main():
         try:
             other = peer(line, getattr(torch, line["type"]), busy)
             print(f"{words}{other:10.0f}{ours / other:8.2f}")
+            rows.append([line["kernel"], line["type"], str(sizes), ours, other, ours / other])
         except RuntimeError as error:
             failed = True
             print(f"{words}    PyTorch: {error}")
+            rows.append([line["kernel"], line["type"], str(sizes), ours, "PyTorch cannot run it", None])
+    speed = lambda name: recording.column(name, "GFLOP/s", 0, "median")
+    columns = [recording.column("kernel"), recording.column("type"), recording.column("sizes"), speed("Forebay"), speed("PyTorch"),
+               recording.column("ratio", digits=2)]
+    recording.save(arguments.output, "gpu-kernels-peer", "Products and convolutions next to PyTorch on the same card",
+                   [recording.table("kernels", columns, rows)], software={"PyTorch": torch.__version__})
     if failed:
         raise SystemExit(1)
 

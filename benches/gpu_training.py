@@ -15,13 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+import recording
 from peer_models import UNet3d
 
 BLOCKS = ["enc1", "enc2", "enc3", "enc4", "dec3", "dec2", "dec1"]
 
 
 class Recomputed(torch.nn.Module):
-    """A block whose activations are computed anew on the way back."""
+    """A block whose activations are computed again on the way back."""
 
     def __init__(self, block):
         super().__init__()
@@ -32,7 +33,7 @@ class Recomputed(torch.nn.Module):
 
 
 def seconds(device, sizes, steps, checkpointed):
-    """The median of so many steps after two that are not counted, and the peak in bytes."""
+    """The seconds of steps after two that are not counted, and the peak in bytes."""
     torch.manual_seed(0)
     model = UNet3d()
     if checkpointed:
@@ -56,7 +57,7 @@ def seconds(device, sizes, steps, checkpointed):
         if on_card:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-    return statistics.median(times[2:]), torch.cuda.max_memory_allocated() if on_card else None
+    return times[2:], torch.cuda.max_memory_allocated() if on_card else None
 
 
 def main():
@@ -64,14 +65,24 @@ def main():
     arguments.add_argument("--device", default="cuda", help="cuda or cpu")
     arguments.add_argument("--sizes", type=int, nargs=3, default=[96, 112, 96], help="of the volume, multiples of 8")
     arguments.add_argument("--steps", type=int, default=5)
+    recording.add_output(arguments)
     given = arguments.parse_args()
+    rows = []
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     for name, checkpointed in [("in core", False), ("with activation checkpointing", True)]:
-        step, peak_bytes = seconds(given.device, given.sizes, given.steps, checkpointed)
+        times, peak_bytes = seconds(given.device, given.sizes, given.steps, checkpointed)
+        step = statistics.median(times)
         peak = f", {peak_bytes / 2**20:.0f} MiB" if peak_bytes is not None else ""
         print(f"PyTorch {name}: {step:.4f} s/step{peak}", flush=True)
+        mebibytes = None if peak_bytes is None else peak_bytes / 2**20
+        rows.append([name, {"value": step, "from": min(times), "to": max(times)}, mebibytes])
+    columns = [recording.column("PyTorch"), recording.column("step", "s", 4, "median"), recording.column("peak", "MiB", 0)]
+    sizes = " x ".join(map(str, given.sizes))
+    recording.save(given.output, "gpu-training-peer", f"Training the U-Net at {sizes} with PyTorch",
+                   [recording.table("steps", columns, rows)], software={"PyTorch": torch.__version__},
+                   conditions=f"{given.steps} steps, on {given.device}")
 
 
 if __name__ == "__main__":

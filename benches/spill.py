@@ -17,7 +17,8 @@ import subprocess
 import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+import recording
+
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -64,15 +65,15 @@ def group(limit):
     name = f"forebay-spill-{os.getpid()}"
     second = lambda limit: [("memory.max", str(limit)), ("memory.swap.max", "0")]
     first = lambda limit: [("memory.limit_in_bytes", str(limit)), ("memory.memsw.limit_in_bytes", str(limit))]
-    for parent, file, files in (("/sys/fs/cgroup", "memory.max", second),
-                                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", first)):
+    for version, parent, file, files in ((2, "/sys/fs/cgroup", "memory.max", second),
+                                         (1, "/sys/fs/cgroup/memory", "memory.limit_in_bytes", first)):
         folder = os.path.join(parent, name)
         try:
             made = Group(folder, limit, files)
         except OSError:
             continue
         if os.path.exists(os.path.join(folder, file)):
-            return made, f"{parent}, {file} = {limit}, no swap"
+            return made, f"version {version}, {file} = {limit}, no swap"
         made.close()
     return None, "no control groups"
 
@@ -113,17 +114,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("data")
-    parser.add_argument("--binary", default=os.path.join(ROOT, "target", "release", "forebay"))
+    parser.add_argument("--binary", default=os.path.join(recording.ROOT, "target", "release", "forebay"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--device-memory", default="1.25GiB")
     parser.add_argument("--host-memory", default="256MiB")
     parser.add_argument("--process-memory", default="2GiB")
     parser.add_argument("--spill-dir", default=".")
+    recording.add_output(parser)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         paths = [os.path.join(folder, name) for name in ("whole.onnx", "spilled.onnx")]
+        runs, most = [], None
         whole, seconds, peak = train(arguments, paths[0], [])
+        runs.append(["none", seconds, peak / (1 << 20), whole["seconds_median"], whole["steps"][-1]["loss"]])
         print(f"without budgets     {seconds:.1f} s, resident at most {mib(peak)}, "
               f"step {whole['seconds_median']:.2f} s, loss {whole['steps'][-1]['loss']!r}")
         limited, kind = group(size(arguments.process_memory))
@@ -132,6 +136,8 @@ def main():
         before = set(os.listdir(arguments.spill_dir))
         try:
             spilled, seconds, peak = train(arguments, paths[1], options, limited)
+            budgets = f"{arguments.device_memory} on the device, {arguments.host_memory} on the host"
+            runs.append([budgets, seconds, peak / (1 << 20), spilled["seconds_median"], spilled["steps"][-1]["loss"]])
             print(f"with them           {seconds:.1f} s, resident at most {mib(peak)}, "
                   f"step {spilled['seconds_median']:.2f} s, loss {spilled['steps'][-1]['loss']!r}")
             print(f"control group       {kind}")
@@ -151,6 +157,21 @@ def main():
         print(f"saved models        {'the same' if digests[0] == digests[1] else 'DIFFERENT'}, sha256 {digests[1]}")
         left = set(os.listdir(arguments.spill_dir)) - before
         print(f"left in the folder  {sorted(left) or 'nothing'}")
+        outcome = lambda holds: "the same" if holds else "DIFFERENT"
+        mebibytes = lambda name: recording.column(name, "MiB", 0)
+        recording.save(arguments.output, "spill", "A step whose tensors fit neither the device nor the host", [
+            recording.table("runs", [recording.column("budgets"), recording.column("whole run", "s", 1),
+                                     mebibytes("most resident"), recording.column("step", "s", 2, "median"),
+                                     recording.column("loss")], runs),
+            recording.table("memory", [mebibytes("most in the control group"), *map(mebibytes, keys),
+                                       recording.column("without a kernel running", "s", 2)],
+                            [[int(most) / (1 << 20) if most else None, *(spilled[key] / (1 << 20) for key in keys.values()),
+                              spilled["stall_seconds"]]]),
+            recording.table("same", [recording.column("what is compared"), recording.column("result")],
+                            [["losses", outcome(same)],
+                             ["saved models", f"{outcome(digests[0] == digests[1])}, sha256 {digests[1]}"],
+                             ["left in the folder", ", ".join(sorted(left)) or "nothing"]]),
+        ], conditions=f"control group: {kind}; {arguments.threads} threads")
         if not same or digests[0] != digests[1] or left:
             raise SystemExit(1)
 

@@ -5,8 +5,8 @@
     python3 benches/training.py            # needs: pip install torch onnx numpy
 
 Same machine, same number of threads, same run: rounds of each contender alternate, and the table gives medians and their
-ratios. The networks are the golden ones: the 3-D U-Net on the 2 mm brain volume of examples/brain, and ResNet-20 on random
-images in batches of 64.
+ratios; the record has the least and the most of each as well. The networks are the golden ones: the 3-D U-Net on the 2 mm
+brain volume of examples/brain, and ResNet-20 on random images in batches of 64.
 """
 import argparse
 import json
@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 
 import peer_models
+import recording
 
 # Steps of every round that do not count.
 WARM_UP = 2
@@ -66,19 +67,23 @@ class Forebay:
 
 
 def measure(contenders, rounds, count):
-    """Medians over all rounds. Each round's first steps of every contender do not count: the first is measured, and the second
+    """The seconds of all rounds. Each round's first steps of every contender do not count: the first is measured, and the second
     is the first one of the plan that follows from it."""
     seconds = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, contender in contenders.items():
             seconds[name] += contender.steps(WARM_UP + count)[WARM_UP:]
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return seconds
 
 
-def table(title, medians, base):
+def report(title, seconds, base):
+    """Prints the medians, and returns them with a row for each contender."""
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
     print(f"\n{title}")
     for name, median in medians.items():
         print(f"  {name:28} {median:8.3f} s/step   {median / medians[base]:6.2f} x {base}")
+    spread = {name: {"value": medians[name], "from": min(values), "to": max(values)} for name, values in seconds.items()}
+    return medians, [[title, name, spread[name], len(seconds[name]), medians[name] / medians[base]] for name in seconds]
 
 
 def unet(arguments):
@@ -94,10 +99,11 @@ def unet(arguments):
         "Forebay, 192 MiB": Forebay(arguments.binary, model, folder, arguments.threads, "192MiB"),
         "Forebay, 25 %": Forebay(arguments.binary, model, folder, arguments.threads, "25%"),
     }
-    medians = measure(contenders, arguments.rounds, arguments.steps)
-    table("3-D U-Net, 96 x 112 x 96, batch 1", medians, "PyTorch")
+    seconds = measure(contenders, arguments.rounds, arguments.steps)
+    medians, rows = report("3-D U-Net, 96 x 112 x 96, batch 1", seconds, "PyTorch")
     for name in ("Forebay, 192 MiB", "Forebay, 25 %"):
         print(f"  {name} over in-core: {medians[name] / medians['Forebay']:.2f}")
+    return rows
 
 
 def resnet(arguments):
@@ -117,19 +123,31 @@ def resnet(arguments):
             "Forebay": Forebay(arguments.binary, path, data, arguments.threads),
             "Forebay, 50 %": Forebay(arguments.binary, path, data, arguments.threads, "50%"),
         }
-        medians = measure(contenders, arguments.rounds, 3 * arguments.steps)
-    table("ResNet-20, 32 x 32, batch 64", medians, "PyTorch")
+        seconds = measure(contenders, arguments.rounds, 3 * arguments.steps)
+    medians, rows = report("ResNet-20, 32 x 32, batch 64", seconds, "PyTorch")
     print(f"  Forebay, 50 % over in-core: {medians['Forebay, 50 %'] / medians['Forebay']:.2f}")
+    return rows
 
 
-if __name__ == "__main__":
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=os.path.join(ROOT, "target", "release", "forebay"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3, help="counted steps per contender and round")
     parser.add_argument("--only", choices=["unet", "resnet"])
+    recording.add_output(parser)
     arguments = parser.parse_args()
+    rows = []
     for name, bench in (("unet", unet), ("resnet", resnet)):
         if arguments.only in (None, name):
-            bench(arguments)
+            rows += bench(arguments)
+    columns = [recording.column("network"), recording.column("contender"), recording.column("step", "s", 3, "median"),
+               recording.column("steps", digits=0), recording.column("over PyTorch", digits=2, statistic="median")]
+    recording.save(arguments.output, "training", "Training steps next to PyTorch",
+                   [recording.table("steps", columns, rows)], software={"PyTorch": torch.__version__},
+                   conditions=f"{arguments.threads} threads each; rounds of the contenders alternate, {arguments.rounds} of each")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: seconds per training step beside PyTorch, by `benches/training.py`.
+//! `cargo xtask bench`: seconds per training step next to PyTorch, by `benches/training.py`, which records them.
 
 use crate::command::{cargo, program, run};
 

@@ -1,5 +1,6 @@
 //! `cargo xtask kernels`: compiles the shaders in `kernels/` to the SPIR-V in `crates/forebay-gpu-kernels/spirv/`, which is
-//! committed so that building Forebay needs no shader compiler.
+//! committed so that building Forebay needs no shader compiler; and before that, the numbers of functions to
+//! `kernels/opcodes.slang`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,8 @@ use crate::command::{program, run};
 use crate::source;
 use crate::spirv;
 
+/// The source that has the numbers of functions.
+const OPCODES: &str = "opcodes.slang";
 /// What a line of a source begins with that names a shader: then come its name and its definitions.
 const MARK: &str = "// shader: ";
 /// Where compiled shaders are: in the crate that holds them as bytes.
@@ -26,8 +29,8 @@ const PROFILE_EXTENDED: &str = "41012";
 /// The word that asks for real arithmetic as written.
 const PRECISE: &str = "precise";
 /// What the second form of every shader is called, and defined with: the one that reaches operands by their addresses.
-const FAR_SUFFIX: &str = "_far";
-const FAR_DEFINITION: &str = "-DFAR";
+const BY_ADDRESS_SUFFIX: &str = "_far";
+const BY_ADDRESS_DEFINITION: &str = "-DFAR";
 
 /// A shader as its source declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +56,15 @@ pub fn kernels(arguments: &[String]) -> Result<(), String> {
         [argument] if argument == "--check" => true,
         _ => return Err(format!("kernels takes nothing or --check, not '{}'", arguments.join(" "))),
     };
+    let header = source::root().join("kernels").join(OPCODES);
+    let opcodes = forebay_base::kernel::opcodes::header();
+    match check {
+        true if std::fs::read_to_string(&header).ok().as_ref() != Some(&opcodes) => {
+            return Err(format!("kernels/{OPCODES} is not what the kernels' table gives (cargo xtask kernels)"));
+        }
+        true => {}
+        false => std::fs::write(&header, opcodes).map_err(|error| failed("write", &header, error))?,
+    }
     let jobs = jobs()?;
     let compiler = compiler()?;
     let built = scratch_folder().join("built");
@@ -86,9 +98,9 @@ fn jobs() -> Result<Vec<Job>, String> {
 impl Job {
     /// A shader in both of its forms.
     fn forms(self) -> [Job; 2] {
-        let mut far = Job { name: format!("{}{FAR_SUFFIX}", self.name), ..self.clone() };
-        far.definitions.push(FAR_DEFINITION.to_owned());
-        [self, far]
+        let mut by_address = Job { name: format!("{}{BY_ADDRESS_SUFFIX}", self.name), ..self.clone() };
+        by_address.definitions.push(BY_ADDRESS_DEFINITION.to_owned());
+        [self, by_address]
     }
 }
 
@@ -302,8 +314,8 @@ mod tests {
         };
         let expected = vec![job("a_f32", true, &[]), job("a_f16", false, &["-DTYPE=half", "-DWIDE"])];
         assert_eq!(declared("a.slang", text), Ok(expected));
-        let far = job("a_f16_far", false, &["-DTYPE=half", "-DFAR"]);
-        assert_eq!(job("a_f16", false, &["-DTYPE=half"]).forms(), [job("a_f16", false, &["-DTYPE=half"]), far]);
+        let by_address = job("a_f16_far", false, &["-DTYPE=half", "-DFAR"]);
+        assert_eq!(job("a_f16", false, &["-DTYPE=half"]).forms(), [job("a_f16", false, &["-DTYPE=half"]), by_address]);
         assert!(declared("a.slang", "// shader: ../a").is_err() && declared("a.slang", "// shader: a -O3").is_err());
     }
 }

@@ -18,7 +18,8 @@
 //! | [`docs`] | `cargo xtask docs`: the guide as a book |
 //! | [`test`] | `cargo xtask test`: everything that has to pass |
 //! | [`fuzz`] | `cargo xtask fuzz`: the fuzz targets for some minutes |
-//! | [`bench`] | `cargo xtask bench`: speed beside peers |
+//! | [`bench`] | `cargo xtask bench`: speed next to peers |
+//! | [`results`] | `cargo xtask results`: the page of results from its records |
 //! | [`package`] | `cargo xtask package` and `semver`: what is published, and what would break |
 //! | [`kernels`] | `cargo xtask kernels`: shaders to SPIR-V |
 
@@ -37,6 +38,7 @@ mod operators;
 mod package;
 mod parts;
 mod recipes;
+mod results;
 mod source;
 mod spirv;
 mod test;
@@ -47,10 +49,12 @@ use std::process::ExitCode;
 const HELP: &str = "Development tasks:
 
   cargo xtask test                      format, lints, tidiness, all tests and doctests
-  cargo xtask tidy                      floors between files, file lengths, leftovers, links and recipes of documents
+  cargo xtask tidy                      floors between files, file lengths, leftovers, links, recipes and results of documents
   cargo xtask docs                      builds the guide (docs/) into target/book and checks its links; needs mdbook
   cargo xtask fuzz [TARGET] [--minutes N]   fuzz targets, 10 minutes each; needs cargo-fuzz and a C++ compiler
   cargo xtask bench [ARGUMENTS]         speed beside peers; needs python3 with the peers
+  cargo xtask results [--check]         renders benches/RESULTS.md from the records in benches/results
+  cargo xtask results record [--output FILE]   completes a record from the standard input; see benches/results/README.md
   cargo xtask package [--no-verify]     every crate as it would be published, in order; uploads nothing
   cargo xtask semver [REVISION]         breaking changes of the library since a revision; needs cargo-semver-checks
   cargo xtask kernels [--check]         compiles kernels/*.slang to SPIR-V; FOREBAY_SLANGC, or python3 with pip
@@ -69,6 +73,7 @@ fn main() -> ExitCode {
         "docs" => docs::docs(),
         "fuzz" => fuzz::fuzz(rest),
         "bench" => bench::bench(rest),
+        "results" => results::results(rest),
         "package" => package::package(rest),
         "semver" => package::semver(rest),
         "kernels" => kernels::kernels(rest),

@@ -70,8 +70,8 @@ pub fn violations(files: &[SourceFile]) -> Vec<String> {
 /// Whether a line of the workspace's dependencies names a crate that is never published: only tests use it, and Cargo leaves such
 /// dependencies out of what it packs, where they have no version.
 fn is_unpublished(line: &str, files: &[SourceFile]) -> bool {
-    let name = line.split([' ', '=']).next().unwrap_or_default();
-    let manifest = files.iter().find(|file| file.path == format!("crates/{name}/Cargo.toml"));
+    let folder = line.split("path = \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
+    let manifest = files.iter().find(|file| file.path == format!("{folder}/Cargo.toml"));
     manifest.is_some_and(|manifest| manifest.text.contains("publish = false"))
 }
 

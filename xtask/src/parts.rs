@@ -51,7 +51,7 @@ pub const PARTS: [Part; 5] = [
 /// The parts that are missing.
 ///
 /// # Errors
-/// Where `FOREBAY_REQUIRE` names a part that is missing or that nobody knows.
+/// Where `FOREBAY_REQUIRE` names a part that is missing or that no one knows.
 pub fn missing() -> Result<Vec<&'static Part>, String> {
     let required = std::env::var("FOREBAY_REQUIRE").unwrap_or_default();
     let required: Vec<&str> = required.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();

@@ -1,8 +1,8 @@
 //! Everything about the source that no compiler checks: floors, file lengths, leftovers, paths of
-//! somebody's machine, links and recipes of documents, examples of the library's types.
+//! somebody's machine, links, recipes and results of documents, examples of the library's types.
 
 use crate::source::{self, SourceFile};
-use crate::{examples, floors, links, operators, package, recipes};
+use crate::{examples, floors, links, operators, package, recipes, results};
 
 /// A file with more lines is to be cut into subjects.
 const LINES_MAX: usize = 700;
@@ -19,6 +19,7 @@ pub fn tidy() -> Result<(), String> {
     violations.extend(links::violations(&files));
     violations.extend(recipes::violations(&files));
     violations.extend(operators::violations(&files));
+    violations.extend(results::violations());
     violations.extend(examples::violations(&files));
     violations.extend(package::violations(&files));
     for file in &files {

@@ -65,7 +65,7 @@ struct Tensors {
     others: Vec<usize>,
     /// Tensors that were there before the step.
     initial: Vec<usize>,
-    /// Tensors whose bytes nobody else reads.
+    /// Tensors whose bytes no one else reads.
     scratch: Vec<usize>,
 }
 

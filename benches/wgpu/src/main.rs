@@ -1,7 +1,7 @@
-//! Training steps on Vulkan beside wgpu running the same dispatches: what the driver is told, and how long a step takes.
+//! Training steps on Vulkan next to wgpu running the same dispatches: what the driver is told, and how long a step takes.
 //!
 //! ```text
-//! cargo run --release --manifest-path benches/wgpu/Cargo.toml -- [--rounds N] [--device NAME] [MODEL]...
+//! cargo run --release --manifest-path benches/wgpu/Cargo.toml -- [--rounds N] [--device NAME] [--output FILE.json] [MODEL]...
 //! ```
 //!
 //! For each model of `testdata/golden`, Forebay's first training step is recorded as its Vulkan device gets it: commands, the
@@ -25,8 +25,9 @@ use std::time::Instant;
 use again::Again;
 use counting::{counts, Counts};
 use forebay::{Device, EngineOptions};
+use forebay_bench_record::{Cell, Column, Record, Table};
 use forebay_golden::{recipe, trainer_on, Case};
-use forebay_vulkan::{VulkanDevice, VulkanOptions};
+use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
 use layout::{arena, tensors, Layout};
 use recorder::Recorder;
 use replay::{Replay, Wgpu};
@@ -44,16 +45,16 @@ struct Asked {
 }
 
 impl Asked {
-    fn read(words: impl Iterator<Item = String>) -> Result<Asked, Failure> {
+    fn read(words: &[String]) -> Result<Asked, Failure> {
         let mut asked = Asked { rounds: 9, device: None, models: Vec::new() };
-        let mut words = words;
+        let mut words = words.iter();
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
             match word.as_str() {
                 "--rounds" => asked.rounds = value()?.parse::<usize>()?.max(1),
                 "--device" => {
                     let name = value()?;
-                    let name = name.strip_prefix("vulkan:").unwrap_or(&name);
+                    let name = name.strip_prefix("vulkan:").unwrap_or(name);
                     asked.device = Some(name).filter(|&name| name != "vulkan").map(str::to_owned);
                 }
                 name => {
@@ -70,20 +71,38 @@ impl Asked {
 }
 
 fn main() -> Result<(), Failure> {
-    let asked = Asked::read(std::env::args().skip(1))?;
-    println!("| model | contender | dispatches | barriers | memory or buffers in them | ms/step | over Forebay |");
-    println!("|---|---|---|---|---|---|---|");
+    let given = forebay_bench_record::arguments()?;
+    let asked = Asked::read(&given.words)?;
+    let columns = [
+        Column::text("model"),
+        Column::text("contender"),
+        Column::count("dispatches"),
+        Column::count("barriers"),
+        Column::count("memory or buffers in them"),
+        Column::number("step", "ms", 1).of("median"),
+        Column::ratio("over Forebay", 2).of("median"),
+    ];
+    let mut table = Table::new("steps", columns);
+    let mut device = String::new();
     for &model in &asked.models {
-        compare(model, &asked).map_err(|error| format!("{model}: {error}"))?;
+        device = compare(model, &asked, &mut table).map_err(|error| format!("{model}: {error}"))?;
     }
+    let command = "cargo run --release --manifest-path benches/wgpu/Cargo.toml --";
+    let mut record = Record::new("wgpu", "Vulkan: barriers and time next to wgpu", command, &given.words);
+    if let Some(machine) = &mut record.machine {
+        machine.driver =
+            adapters()?.into_iter().find(|adapter| device.contains(&adapter.name)).map(|adapter| adapter.driver);
+        machine.gpu = Some(device);
+    }
+    record.under(format!("{} rounds", asked.rounds)).with(table).save(given.output.as_deref())?;
     Ok(())
 }
 
 /// A contender's name and its step.
 type Contender = (&'static str, Box<dyn FnMut() -> Result<(), Failure>>);
 
-/// Prints a model's lines of the table.
-fn compare(model: &'static str, asked: &Asked) -> Result<(), Failure> {
+/// Adds a model's rows to the table, and names the device.
+fn compare(model: &'static str, asked: &Asked, table: &mut Table) -> Result<String, Failure> {
     let options = VulkanOptions { device: asked.device.clone(), tiled: false, ..VulkanOptions::default() };
     let device = VulkanDevice::open_through(counting::entry()?, &options)?;
     let name = device.limits().name.clone();
@@ -120,13 +139,19 @@ fn compare(model: &'static str, asked: &Asked) -> Result<(), Failure> {
         return Err(format!("the plan has {planned} barriers, {shown} are for the host, the driver got {found}").into());
     }
     let times = times(&mut contenders, asked.rounds)?;
-    let alone = |times: &[f64]| median(times.to_vec());
-    let beside = |own: &[f64], times: &[f64]| median(times.iter().zip(own).map(|(time, own)| time / own).collect());
-    for (((name, _), Counts { dispatches, barriers, ordered }), own) in contenders.iter().zip(&told).zip(&times) {
-        let (milliseconds, ratio) = (alone(own) * 1e3, beside(&times[0], own));
-        println!("| {model} | {name} | {dispatches} | {barriers} | {ordered} | {milliseconds:.1} | {ratio:.2} |");
+    for (((contender, _), counts), own) in contenders.iter().zip(&told).zip(&times) {
+        let ratios = own.iter().zip(&times[0]).map(|(time, first)| time / first);
+        table.print([
+            model.into(),
+            (*contender).into(),
+            counts.dispatches.into(),
+            counts.barriers.into(),
+            counts.ordered.into(),
+            Cell::median(own.iter().map(|seconds| seconds * 1e3)),
+            Cell::median(ratios),
+        ]);
     }
-    Ok(())
+    Ok(name)
 }
 
 /// Whether wgpu left the bytes that Forebay left.
@@ -163,9 +188,4 @@ fn times(contenders: &mut [Contender], rounds: usize) -> Result<Vec<Vec<f64>>, F
         }
     }
     Ok(times)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -15,7 +15,7 @@ use crate::shader::specialized;
 
 type Failure = Box<dyn Error>;
 
-/// Bytes of the words that a dispatch counts its workgroups in.
+/// Bytes of the words that a dispatch counts its workgroups in, or notes an index in.
 const COUNTER_BYTES: u64 = 16;
 /// How buffers may be used.
 const USAGES: wgpu::BufferUsages =
@@ -216,7 +216,7 @@ impl<'a> Maker<'a> {
     }
 
     fn dispatch(&mut self, launch: &Operation<Place>, dispatch: &Dispatch) -> Result<Ready, Failure> {
-        if dispatch.shader.is_far() {
+        if dispatch.shader.is_by_address() {
             return Err(format!("{} wants addresses of buffers, which wgpu does not know", dispatch.shader.name).into());
         }
         let size_bytes = (4 * dispatch.parameters.len() as u64).max(4);

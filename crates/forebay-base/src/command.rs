@@ -8,10 +8,11 @@
 //! - [`Command::Record`] fires when every command before it in its stream is complete. A [`Command::Wait`] names an event
 //!   and a generation, and stands after its record in the list.
 //! - Streams are otherwise unordered.
-//! - [`Command::Map`] and [`Command::Unmap`] happen on the host's timeline, while nobody uses the tiles.
+//! - [`Command::Map`] and [`Command::Unmap`] happen on the host's timeline, while no one uses the tiles.
 
 use std::fmt;
 
+use crate::kernel::facts::OperandRef;
 use crate::kernel::Kernel;
 use crate::region::{HeapId, MemoryId, Region};
 use crate::tensor::TensorDesc;
@@ -57,9 +58,25 @@ pub struct Launch {
     /// Outputs in the kernel's order.
     pub writes: Vec<Binding>,
     /// Temporary bytes, at an offset that is a multiple of 256. Written, never read before.
-    pub scratch: Option<Region>,
+    pub workspace: Option<Region>,
     /// Which launch of its program this is; names and nodes are found through it.
     pub label: u32,
+}
+
+impl Launch {
+    /// The descriptor of an operand.
+    pub fn desc(&self, operand: OperandRef) -> Option<&TensorDesc> {
+        let binding = match operand {
+            OperandRef::Read(index) => self.reads.get(index),
+            OperandRef::Write(index) => self.writes.get(index),
+        };
+        binding.map(|binding| &binding.desc)
+    }
+
+    /// Which operand that is read holds indices, and how many entries they choose from; none for kernels without indices.
+    pub fn index_limit(&self) -> Option<(usize, u64)> {
+        self.kernel.index_limit(|operand| self.desc(operand))
+    }
 }
 
 /// One command.
@@ -152,11 +169,11 @@ impl Command {
         }
     }
 
-    /// Regions that the command writes, scratch included.
+    /// Regions that the command writes, workspace included.
     pub fn writes(&self) -> Vec<Region> {
         match self {
             Command::Launch { launch, .. } => {
-                launch.writes.iter().map(|binding| binding.region).chain(launch.scratch).collect()
+                launch.writes.iter().map(|binding| binding.region).chain(launch.workspace).collect()
             }
             Command::Copy { to, .. } => vec![*to],
             Command::Fill { region, .. } => vec![*region],
@@ -182,8 +199,8 @@ impl fmt::Display for Command {
                 };
                 list(f, "reads", &mut launch.reads.iter().map(|b| b.region))?;
                 list(f, "writes", &mut launch.writes.iter().map(|b| b.region))?;
-                match launch.scratch {
-                    Some(scratch) => write!(f, " scratch {scratch}"),
+                match launch.workspace {
+                    Some(workspace) => write!(f, " scratch {workspace}"),
                     None => Ok(()),
                 }
             }

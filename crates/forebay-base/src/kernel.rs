@@ -40,17 +40,17 @@
 //! | `LocalResponseNormalizationGradient` | dy, x | dx |
 //! | `Gather` | data, indices (int32, int64) | y |
 //! | `GatherGradient` | dy, indices | ddata |
-//! | `Dropout` | x, step[1] (int64) | y (a bool mask second, where two outputs are bound) |
-//! | `Sgd` | parameter, gradient, velocity when `momentum` > 0 | parameter, velocity likewise |
-//! | `Adam` | parameter, gradient, first, second, step[1] (int64, from 1) | parameter, first, second |
+//! | `Dropout` | x, step[2] (int64: the step's number, the seed) | y (a bool mask second, where two outputs are bound) |
+//! | `Sgd` | parameter, gradient, velocity where there is momentum, hyperparameters[3] (float32) | parameter, velocity likewise |
+//! | `Adam` | parameter, gradient, first, second, step[2] (as above, from 1), hyperparameters[10] (float32) | parameter, first, second |
 //! | `Sums` | what the summing kernel reads, sums when `accumulate` | sums (float64, see [`Summing`]) |
 //! | `FromSums` | sums, and for `BatchNormalizationGradient` the batch's variance[c] | what the kernel writes per channel or once |
 //!
-//! # Chunk lines
+//! # Reduction block boundaries
 //!
-//! A sum over positions (images and spatial places) runs over *chunks*, left to right; a chunk is so many whole images, or so
-//! many rows of one image, as [`chunk_of`] (weights), [`chunk_of_channels`] or [`chunk_of_losses`] says. A row is what one index
-//! of the first spatial dimension holds. Parts that are cut between two chunks, each continuing the other's sums, add up to the
+//! A sum over positions (images and spatial places) runs over *reduction blocks*, left to right; a reduction block is a number of whole images, or a
+//! many rows of one image, as [`reduction_block`] (weights), [`reduction_block_of_channels`] or [`reduction_block_of_losses`] says. A row is what one index
+//! of the first spatial dimension holds. Parts that are cut between two reduction blocks, each continuing the other's sums, add up to the
 //! same bits as the whole.
 //!
 //! Matrix products have lines of their own, at multiples of [`PRODUCT_ROWS`], [`PRODUCT_COLUMNS`] and [`PRODUCT_TERMS`]: how
@@ -59,18 +59,28 @@
 //! # 16-bit products
 //!
 //! `MatMul`, `Convolution`, `ConvolutionDataGradient` and `ConvolutionWeightGradient` also take operands that are all `float16`
-//! or all `bfloat16`. Everything is computed in `float32`, of the widened operands: products, sums (along the same chunk
+//! or all `bfloat16`. Everything is computed in `float32`, of the widened operands: products, sums (along the same reduction block
 //! lines), factors, summand or bias, activation. What is written is rounded once, to nearest even. A weight gradient that goes
-//! on from what was there before goes on from rounded numbers, so its parts would not add up to the bits of the whole: nobody
+//! on from what was there before goes on from rounded numbers, so its parts would not add up to the bits of the whole: no one
 //! cuts one of 16 bits.
 
-mod indices;
+pub mod facts;
+mod hyperparameters;
+mod kinds;
+mod lines;
+pub mod opcodes;
+pub mod samples;
 mod summing;
 
 use std::fmt;
 
-pub use indices::Indices;
-pub use summing::{chunk_of, chunk_of_channels, chunk_of_losses, chunk_rows_of, sums_rows, Chunk, Summing};
+pub use facts::{Indices, KernelFacts};
+pub use hyperparameters::{AdamHyperparameters, SgdHyperparameters};
+pub use kinds::KernelKind;
+pub use summing::{
+    reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows, sums_rows,
+    ReductionBlock, Summing,
+};
 
 /// Function of one variable, elementwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -310,11 +320,11 @@ impl ProductPart {
     }
 }
 
-/// Rows of a product in parts begin at multiples of so many.
+/// Rows of a product in parts begin at multiples of this.
 pub const PRODUCT_ROWS: u64 = 128;
-/// Columns of a product in parts begin at multiples of so many.
+/// Columns of a product in parts begin at multiples of this.
 pub const PRODUCT_COLUMNS: u64 = 256;
-/// Terms of the sums of a product in parts begin at multiples of so many.
+/// Terms of the sums of a product in parts begin at multiples of this.
 pub const PRODUCT_TERMS: u64 = 256;
 
 /// One kernel of the closed set; the module's table says what each reads and writes.
@@ -438,7 +448,7 @@ pub enum Kernel {
         /// Applied to the result.
         activation: Activation,
     },
-    /// Gradient by w. The sum over (image, output position) runs over fixed chunks, left to right, so that splitting the
+    /// Gradient by w. The sum over (image, output position) runs over fixed reduction blocks, left to right, so that splitting the
     /// batch and accumulating gives the same bits.
     ConvolutionWeightGradient {
         /// The description.
@@ -540,38 +550,26 @@ pub enum Kernel {
     Dropout {
         /// Probability of zero, in 0..1.
         ratio: f32,
-        /// Seed of the run.
-        seed: u64,
         /// Number of the node.
         node: u64,
         /// Number of x's first element: parts of a tensor go on counting.
         first: u64,
     },
-    /// g = gradient + weight_decay p; v = momentum v + g; p -= learning_rate (nesterov ? g + momentum v : v). In place.
+    /// g = gradient + weight_decay p; v = momentum v + g; p -= learning_rate (nesterov ? g + momentum v : v); without a
+    /// velocity, v = g. In place. The numbers are [`SgdHyperparameters`].
     Sgd {
-        /// Step size.
-        learning_rate: f32,
-        /// Momentum; 0 needs no velocity.
-        momentum: f32,
-        /// L2 penalty.
-        weight_decay: f32,
         /// Nesterov's variant.
         nesterov: bool,
+        /// Whether the parameter decays; else `weight_decay` is 0 for it.
+        decays: bool,
     },
-    /// Bias-corrected Adam, epsilon outside the square root; `decoupled` is AdamW. In place.
+    /// Bias-corrected Adam, epsilon outside the square root; `decoupled` is AdamW. In place. The numbers are
+    /// [`AdamHyperparameters`].
     Adam {
-        /// Step size.
-        learning_rate: f32,
-        /// Decay of the first moment.
-        beta1: f32,
-        /// Decay of the second moment.
-        beta2: f32,
-        /// Added to the root of the second moment.
-        epsilon: f32,
-        /// Weight decay.
-        weight_decay: f32,
         /// Whether decay acts on the parameter (AdamW) instead of the gradient.
         decoupled: bool,
+        /// Whether the parameter decays; else `weight_decay` is 0 for it.
+        decays: bool,
     },
     /// The sums of a kernel over some of its positions.
     Sums {
@@ -588,96 +586,10 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// The kernel's name in plans and traces.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Kernel::Unary(_) => "Unary",
-            Kernel::UnaryGradient(_) => "UnaryGradient",
-            Kernel::Binary { .. } => "Binary",
-            Kernel::Select => "Select",
-            Kernel::Cast => "Cast",
-            Kernel::Copy => "Copy",
-            Kernel::Slice { .. } => "Slice",
-            Kernel::SliceGradient { .. } => "SliceGradient",
-            Kernel::Pad { .. } => "Pad",
-            Kernel::Fill { .. } => "Fill",
-            Kernel::Reduce { .. } => "Reduce",
-            Kernel::Softmax { .. } => "Softmax",
-            Kernel::LogSoftmax { .. } => "LogSoftmax",
-            Kernel::SoftmaxGradient { .. } => "SoftmaxGradient",
-            Kernel::LogSoftmaxGradient { .. } => "LogSoftmaxGradient",
-            Kernel::SoftmaxCrossEntropy { .. } => "SoftmaxCrossEntropy",
-            Kernel::SoftmaxCrossEntropyGradient { .. } => "SoftmaxCrossEntropyGradient",
-            Kernel::MeanSquaredError => "MeanSquaredError",
-            Kernel::MeanSquaredErrorGradient => "MeanSquaredErrorGradient",
-            Kernel::MatMul { .. } => "MatMul",
-            Kernel::Convolution { .. } => "Convolution",
-            Kernel::ConvolutionDataGradient { .. } => "ConvolutionDataGradient",
-            Kernel::ConvolutionWeightGradient { .. } => "ConvolutionWeightGradient",
-            Kernel::Pool { .. } => "Pool",
-            Kernel::PoolGradient { .. } => "PoolGradient",
-            Kernel::BatchNormalization { .. } => "BatchNormalization",
-            Kernel::BatchNormalizationTraining { .. } => "BatchNormalizationTraining",
-            Kernel::BatchNormalizationGradient { .. } => "BatchNormalizationGradient",
-            Kernel::RunningStatistics { .. } => "RunningStatistics",
-            Kernel::LayerNormalization { .. } => "LayerNormalization",
-            Kernel::LayerNormalizationGradient { .. } => "LayerNormalizationGradient",
-            Kernel::LocalResponseNormalization { .. } => "LocalResponseNormalization",
-            Kernel::LocalResponseNormalizationGradient { .. } => "LocalResponseNormalizationGradient",
-            Kernel::Gather { .. } => "Gather",
-            Kernel::GatherGradient { .. } => "GatherGradient",
-            Kernel::Dropout { .. } => "Dropout",
-            Kernel::Sgd { .. } => "Sgd",
-            Kernel::Adam { .. } => "Adam",
-            Kernel::Sums { .. } => "Sums",
-            Kernel::FromSums { .. } => "FromSums",
-        }
-    }
-
     /// y = a b, with factors given as they are or transposed.
     pub const fn product(transpose_a: bool, transpose_b: bool) -> Kernel {
         let (activation, part) = (Activation::None, ProductPart::Whole);
         Kernel::MatMul { transpose_a, transpose_b, alpha: 1.0, beta: 0.0, activation, part }
-    }
-
-    /// Whether every device runs the kernel, of float32, in less scratch than it asks for, or in none, with the same bits: scratch
-    /// then only makes it faster.
-    pub fn runs_in_less_scratch(&self) -> bool {
-        matches!(self, Kernel::ConvolutionWeightGradient { .. })
-    }
-
-    /// The pairs (write, read) of bindings that may be the same region: the write then updates the read in place. For
-    /// elementwise kernels this needs packed operands of the same sizes and element size; planning checks that.
-    pub fn in_place(&self) -> &'static [(usize, usize)] {
-        match self {
-            Kernel::Unary(_) | Kernel::Cast | Kernel::Dropout { .. } => &[(0, 0)],
-            Kernel::UnaryGradient(_) => &[(0, 0), (0, 1)],
-            Kernel::Binary { .. } => &[(0, 0), (0, 1)],
-            Kernel::Select => &[(0, 1), (0, 2)],
-            Kernel::Softmax { .. } | Kernel::LogSoftmax { .. } => &[(0, 0)],
-            Kernel::SoftmaxGradient { .. } | Kernel::LogSoftmaxGradient { .. } => &[(0, 0), (0, 1)],
-            Kernel::SoftmaxCrossEntropyGradient { .. } => &[(0, 1)],
-            Kernel::MeanSquaredErrorGradient => &[(0, 1), (0, 2)],
-            // A summand of some columns has no place in all of them.
-            Kernel::MatMul { part: ProductPart::Columns { first: 0 }, .. } => &[],
-            Kernel::MatMul { .. } => &[(0, 2)],
-            Kernel::ConvolutionWeightGradient { .. } => &[(0, 2)],
-            Kernel::BatchNormalization { .. } | Kernel::BatchNormalizationTraining { .. } => &[(0, 0)],
-            Kernel::BatchNormalizationGradient { .. } => &[(0, 0), (0, 1)],
-            Kernel::LayerNormalization { .. } => &[(0, 0)],
-            Kernel::LayerNormalizationGradient { .. } => &[(0, 0), (0, 1)],
-            Kernel::RunningStatistics { .. } => &[(0, 0)],
-            Kernel::Sgd { .. } => &[(0, 0), (1, 2)],
-            Kernel::Adam { .. } => &[(0, 0), (1, 2), (2, 3)],
-            Kernel::Sums {
-                of: Summing::BatchStatistics | Summing::Channels | Summing::Rows { .. },
-                accumulate: true,
-            } => &[(0, 1)],
-            Kernel::Sums { of: Summing::BatchGradient { .. }, accumulate: true } => &[(0, 6)],
-            Kernel::Sums { of: Summing::CrossEntropy { .. } | Summing::SquaredError, accumulate: true } => &[(0, 2)],
-            Kernel::Sums { of: Summing::LayerGradient { .. }, accumulate: true } => &[(0, 4)],
-            _ => &[],
-        }
     }
 }
 

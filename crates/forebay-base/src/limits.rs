@@ -20,10 +20,10 @@ pub struct Limits {
     pub offset_alignment_bytes: u64,
     /// Largest number of elements of one tensor (2^32 - 1 on Direct3D-like devices).
     pub tensor_elements_max: u64,
-    /// Whether copies run beside kernels on streams of their own.
+    /// Whether copies run next to kernels on streams of their own.
     pub copy_streams: bool,
-    /// Whether copies run on the lanes, so that kernels have fewer of them meanwhile. Elsewhere they have engines of their own.
-    pub copies_use_lanes: bool,
-    /// Number of execution lanes (threads, compute units), for cost estimates only: no result depends on it.
-    pub lanes: u32,
+    /// Whether copies run on the workers, so that kernels have fewer of them meanwhile. Elsewhere they have engines of their own.
+    pub copies_use_workers: bool,
+    /// Number of execution workers (threads, compute units), for cost estimates only: no result depends on it.
+    pub workers: u32,
 }

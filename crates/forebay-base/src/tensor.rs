@@ -11,8 +11,8 @@ use crate::data_type::DataType;
 pub const DIMENSIONS_MAX: usize = 8;
 /// Smallest alignment in bytes of a tensor's base offset.
 pub const BASE_OFFSET_ALIGNMENT_BYTES: u64 = 16;
-/// Alignment in bytes of scratch and persistent regions.
-pub const SCRATCH_ALIGNMENT_BYTES: u64 = 256;
+/// Alignment in bytes of workspace and persistent regions.
+pub const WORKSPACE_ALIGNMENT_BYTES: u64 = 256;
 
 /// How a tensor lies in a buffer. Always valid: it can only be made through checking constructors.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -351,7 +351,7 @@ pub struct TrainArguments {
     /// Train until the data was seen that many times [default: 1]
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub epochs: Option<u64>,
-    /// Shuffle the data anew in each epoch; the seed also drives dropout
+    /// Shuffle the data again in each epoch; the seed also drives dropout
     #[arg(long, value_name = "SEED")]
     pub shuffle: Option<u64>,
     /// What happens when the loss is not a finite number
@@ -374,7 +374,7 @@ pub struct TrainArguments {
     /// Whether --resume goes on with data that is not what the checkpoint was trained on
     #[arg(long, value_enum, value_name = "ANSWER", default_value = "error", requires = "resume")]
     pub data_changed: DataChangedKind,
-    /// Do not run steps without a budget beside those with one
+    /// Do not run steps without a budget next to those with one
     #[arg(long)]
     pub no_compare: bool,
     /// Take the device budget from this file (as --device-memory takes it), and look again before every step

@@ -25,8 +25,8 @@ pub fn devices(arguments: &DevicesArguments) -> Result<(), Failure> {
 }
 
 /// A line of the table.
-fn row([name, memory, lanes, tile, copies, matrices, description]: [&str; 7]) -> String {
-    format!("{name:<8} {memory:>12} {lanes:>6} {tile:>10} {copies:<12} {matrices:<17} {description}")
+fn row([name, memory, workers, tile, copies, matrices, description]: [&str; 7]) -> String {
+    format!("{name:<8} {memory:>12} {workers:>6} {tile:>10} {copies:<12} {matrices:<17} {description}")
 }
 
 fn line(device: &DeviceDescription) -> String {
@@ -41,7 +41,7 @@ fn line(device: &DeviceDescription) -> String {
         types if types.is_empty() => "none".to_owned(),
         types => types.join(" "),
     };
-    row([name, &format_bytes(limits.memory_bytes), &limits.lanes.to_string(), &tile, copies, &matrices, description])
+    row([name, &format_bytes(limits.memory_bytes), &limits.workers.to_string(), &tile, copies, &matrices, description])
 }
 
 /// Names of the types of which subgroups multiply matrices together.
@@ -61,7 +61,7 @@ fn object(device: &DeviceDescription) -> serde_json::Value {
         "description": device.description,
         "usable": true,
         "memory_bytes": limits.memory_bytes,
-        "lanes": limits.lanes,
+        "lanes": limits.workers,
         "tiled": limits.tiled,
         "unified": limits.unified,
         "tile_size_bytes": limits.tile_size_bytes,
@@ -69,7 +69,7 @@ fn object(device: &DeviceDescription) -> serde_json::Value {
         "offset_alignment_bytes": limits.offset_alignment_bytes,
         "tensor_elements_max": limits.tensor_elements_max,
         "copy_streams": limits.copy_streams,
-        "copies_use_lanes": limits.copies_use_lanes,
+        "copies_use_lanes": limits.copies_use_workers,
         "cooperative_matrices": matrix_types(device),
     })
 }

@@ -38,7 +38,7 @@ impl Keeper {
         };
         let elsewhere = elsewhere(asked, save);
         if asked.is_none() {
-            if let Some(words) = foresight(&elsewhere) {
+            if let Some(words) = next_uses(&elsewhere) {
                 output::complain(&words);
             }
         }
@@ -133,7 +133,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 /// What the user should know before the first step; nothing where the usual folder can be written.
-fn foresight(folders: &[PathBuf]) -> Option<String> {
+fn next_uses(folders: &[PathBuf]) -> Option<String> {
     let (usual, others) = folders.split_first()?;
     let reason = files::check_folder(usual).err()?;
     let usual = usual.display();
@@ -168,10 +168,10 @@ mod tests {
         let keeper = Keeper { folder: None, elsewhere: elsewhere.clone(), started, kept: None };
         assert_eq!(keeper.rescue(&checkpoint).unwrap(), good);
         assert_eq!(Checkpoint::read(&good).unwrap().step, 3);
-        let words = foresight(&elsewhere).unwrap();
+        let words = next_uses(&elsewhere).unwrap();
         assert!(words.contains("file/below") && words.contains("taken") && words.contains("--checkpoint"), "{words}");
-        assert!(foresight(&elsewhere[1..]).is_none());
-        assert!(foresight(&[bad.clone(), bad]).unwrap().contains("lose everything"));
+        assert!(next_uses(&elsewhere[1..]).is_none());
+        assert!(next_uses(&[bad.clone(), bad]).unwrap().contains("lose everything"));
     }
 
     #[test]

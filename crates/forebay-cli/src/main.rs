@@ -21,7 +21,7 @@
 //! | [`run`], [`train`], [`export`], [`plan`], [`devices`], [`place`], [`probe`], [`replay`] | the sub-commands |
 //! | [`buffer_table`] | what `place` reads and writes |
 //! | [`chart`] | what `probe` measured, as a picture |
-//! | [`compare`] | a budget's price: steps beside unlimited ones |
+//! | [`compare`] | a budget's price: steps next to unlimited ones |
 
 mod arguments;
 mod budget_file;

@@ -55,7 +55,7 @@ impl Progress {
         }
     }
 
-    /// Prints a line beside the progress.
+    /// Prints a line next to the progress.
     pub fn line(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(escaped(text)),

@@ -84,8 +84,8 @@ impl ImageSet {
             .and_then(|reader| reader.with_guessed_format())
             .map_err(|error| DataError::io(path, error))?;
         let mut limits = image::Limits::default();
-        let room_bytes = forebay_limits::room_bytes(forebay_limits::Use::Private);
-        limits.max_alloc = limits.max_alloc.into_iter().chain(room_bytes).min();
+        let available_bytes = forebay_limits::available_bytes(forebay_limits::Use::Private);
+        limits.max_alloc = limits.max_alloc.into_iter().chain(available_bytes).min();
         reader.limits(limits);
         let picture = reader
             .decode()

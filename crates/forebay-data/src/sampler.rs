@@ -20,7 +20,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler in the data's order, or shuffled anew in each epoch where there is a seed.
+    /// A sampler in the data's order, or shuffled again in each epoch where there is a seed.
     ///
     /// # Panics
     /// If a count is 0.

@@ -217,7 +217,7 @@ fn add(stream: StreamId, a: Region, b: Region, y: Region) -> Command {
         desc: TensorDesc::packed(DataType::Float32, &[region.range.len() / 4]).unwrap(),
     };
     let kernel = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
-    let launch = Launch { kernel, reads: vec![bind(a), bind(b)], writes: vec![bind(y)], scratch: None, label: 0 };
+    let launch = Launch { kernel, reads: vec![bind(a), bind(b)], writes: vec![bind(y)], workspace: None, label: 0 };
     Command::Launch { stream, launch: Box::new(launch) }
 }
 
@@ -283,7 +283,7 @@ pub fn a_kernel_that_cannot_run_is_an_error_that_sticks(name: &str, device: Arc<
         desc: TensorDesc::packed(DataType::Float16, &[32]).unwrap(),
     };
     let kernel = Kernel::Binary { op: BinaryOp::Xor, activation: Activation::None };
-    let launch = Launch { kernel, reads: vec![half(0), half(64)], writes: vec![half(128)], scratch: None, label: 7 };
+    let launch = Launch { kernel, reads: vec![half(0), half(64)], writes: vec![half(128)], workspace: None, label: 7 };
     // The failure may come out of either call.
     let launched = bench.device.submit(&[Command::Launch { stream: bench.stream, launch: Box::new(launch) }]);
     let outcome = launched.and_then(|()| bench.device.synchronize(bench.stream));
@@ -321,7 +321,7 @@ pub fn indices_out_of_range_are_reported(name: &str, device: Arc<dyn Device>) {
                 _ => (&rows, &table),
             };
             let (reads, writes) = (vec![read.clone(), indices.clone()], vec![write.clone()]);
-            let launch = Launch { kernel: kernel.clone(), reads, writes, scratch: None, label: 31 };
+            let launch = Launch { kernel: kernel.clone(), reads, writes, workspace: None, label: 31 };
             bench.run(&[
                 bench.copy(bench.on_host(0, size), indices.region),
                 bench.barrier(),

@@ -1,13 +1,14 @@
 //! Speed of the host device's convolutions and matrix products at the sizes that matter.
 //!
-//! `cargo bench -p forebay-device [-- FILTER]` prints milliseconds and GFLOP/s (best of several runs) with one thread and
-//! with all threads. Everything goes through the public device, as a plan's launches do.
+//! `cargo bench -p forebay-device [-- FILTER]` prints and records milliseconds and GFLOP/s (best of several runs) with one
+//! thread and with all threads. Everything goes through the public device, as a plan's launches do.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
 
 use forebay_base::kernel::{Activation, Convolution, Window};
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
+use forebay_bench_record::{Column, Record, Table};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::Device;
 
@@ -86,9 +87,10 @@ impl Machine {
         };
         let (read_bindings, write_bindings) = (bind(reads)?, bind(writes)?);
         let owned = |descs: &[&TensorDesc]| descs.iter().map(|desc| (*desc).clone()).collect::<Vec<_>>();
-        let scratch_bytes = self.device.workspace_bytes(kernel, &owned(reads), &owned(writes))?;
-        let scratch = (scratch_bytes > 0).then(|| place(scratch_bytes)).transpose()?;
-        let launch = Launch { kernel: kernel.clone(), reads: read_bindings, writes: write_bindings, scratch, label: 0 };
+        let workspace_bytes = self.device.workspace_bytes(kernel, &owned(reads), &owned(writes))?;
+        let workspace = (workspace_bytes > 0).then(|| place(workspace_bytes)).transpose()?;
+        let launch =
+            Launch { kernel: kernel.clone(), reads: read_bindings, writes: write_bindings, workspace, label: 0 };
         let mut best = Duration::MAX;
         let begin = Instant::now();
         for run in 0..RUNS_MAX {
@@ -110,23 +112,29 @@ fn float(sizes: &[u64]) -> Result<TensorDesc, Box<dyn Error>> {
     Ok(TensorDesc::packed(DataType::Float32, sizes)?)
 }
 
-fn report(machines: &[Machine], name: &str, flops: f64, kernels: &[Run]) -> Result<(), Box<dyn Error>> {
-    print!("{name:24}");
+/// Adds a row for each kernel: the best time and the speed, with one thread and with all.
+fn report(bench: &mut Bench, name: &str, flops: f64, kernels: &[Run]) -> Result<(), Box<dyn Error>> {
     for (kernel, reads, write) in kernels {
-        for machine in machines {
+        let mut row = vec![name.into(), kernel.name().into()];
+        for machine in &bench.machines {
             let seconds = machine.time(kernel, reads, &[write])?.as_secs_f64();
-            print!(" {:8.2} ms {:4.0}", seconds * 1e3, flops / seconds / 1e9);
+            row.extend([(seconds * 1e3).into(), (flops / seconds / 1e9).into()]);
         }
-        print!(" |");
+        bench.table.print(row);
     }
-    println!();
     Ok(())
+}
+
+/// The machines that take turns, and what they took.
+struct Bench {
+    machines: [Machine; 2],
+    table: Table,
 }
 
 /// A kernel with its operands.
 type Run<'a> = (Kernel, Vec<&'a TensorDesc>, &'a TensorDesc);
 
-fn convolution(machines: &[Machine], &(name, x, w, stride, pad): &Case) -> Result<(), Box<dyn Error>> {
+fn convolution(bench: &mut Bench, &(name, x, w, stride, pad): &Case) -> Result<(), Box<dyn Error>> {
     let rank = x.len() - 2;
     let spatial = (2..x.len()).map(|d| (x[d] + 2 * pad - w[d]) / stride + 1);
     let y: Vec<u64> = [x[0], w[0]].into_iter().chain(spatial).collect();
@@ -146,24 +154,32 @@ fn convolution(machines: &[Machine], &(name, x, w, stride, pad): &Case) -> Resul
         (Kernel::ConvolutionDataGradient { convolution: convolution.clone(), activation }, vec![&y, &w], &x),
         (Kernel::ConvolutionWeightGradient { convolution, accumulate: false }, vec![&x, &y], &w),
     ];
-    report(machines, name, flops, &kernels)
+    report(bench, name, flops, &kernels)
 }
 
-fn product(machines: &[Machine], &(m, k, n): &(u64, u64, u64)) -> Result<(), Box<dyn Error>> {
+fn product(bench: &mut Bench, &(m, k, n): &(u64, u64, u64)) -> Result<(), Box<dyn Error>> {
     let (a, b, y) = (float(&[m, k])?, float(&[n, k])?, float(&[m, n])?);
     let kernel = Kernel::product(false, true);
-    report(machines, &format!("product {m} {k} {n}"), (2 * m * k * n) as f64, &[(kernel, vec![&a, &b], &y)])
+    report(bench, &format!("product {m} {k} {n}"), (2 * m * k * n) as f64, &[(kernel, vec![&a, &b], &y)])
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    let given = forebay_bench_record::arguments()?;
+    let filter = given.words.iter().find(|argument| !argument.starts_with('-')).cloned().unwrap_or_default();
     let machines = [Machine::new(Some(1))?, Machine::new(None)?];
-    println!("{:24} forward, data gradient, weight gradient: one thread, all threads; GFLOP/s", "");
+    let mut columns = vec![Column::text("case"), Column::text("kernel")];
+    for threads in ["one thread", "all threads"] {
+        columns.extend([Column::number(threads, "ms", 2).of("best"), Column::number(threads, "GFLOP/s", 0).of("best")]);
+    }
+    let mut bench = Bench { machines, table: Table::new("kernels", columns) };
     for case in CASES.iter().filter(|case| case.0.contains(&filter)) {
-        convolution(&machines, case)?;
+        convolution(&mut bench, case)?;
     }
     for sizes in PRODUCTS.iter().filter(|_| "product".contains(&filter)) {
-        product(&machines, sizes)?;
+        product(&mut bench, sizes)?;
     }
+    let what = "Convolutions and matrix products of the host device";
+    let record = Record::new("kernels", what, "cargo bench -p forebay-device --bench kernels --", &given.words);
+    record.with(bench.table).save(given.output.as_deref())?;
     Ok(())
 }

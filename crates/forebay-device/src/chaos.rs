@@ -1,6 +1,6 @@
 //! Chaos: any device, with the most permissive legal reordering, so that a missing barrier or wait shows as a wrong result.
 //!
-//! Submitted commands are held back, as long as nobody waits for them and more keep coming. Then they run on the device
+//! Submitted commands are held back, as long as no one waits for them and more keep coming. Then they run on the device
 //! inside, one or several at a time, in an order that is chosen at random (with a leaning to the latest) among all that the
 //! contract of commands allows to start. A consumer that nothing orders after its producer soon runs before it.
 
@@ -263,7 +263,7 @@ impl Device for ChaosDevice {
     }
 
     fn destroy_stream(&self, stream: StreamId) {
-        // A failure leaves commands behind that nobody will run.
+        // A failure leaves commands behind that no one will run.
         let _ = self.synchronize(stream);
         self.shared.lock().streams.remove(&stream);
         self.inner.destroy_stream(stream);
@@ -314,7 +314,7 @@ impl Device for ChaosDevice {
         let mut guard = self.shared.lock();
         let state = &mut *guard;
         if state.failure.take().is_some() {
-            // What was held back is skipped, and nobody waits for it in vain.
+            // What was held back is skipped, and no one waits for it in vain.
             let now = state.birth.elapsed();
             for item in state.streams.values_mut().flat_map(|pending| pending.drain(..)) {
                 if let Command::Record { event, generation, .. } = item.command {

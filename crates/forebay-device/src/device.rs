@@ -39,8 +39,8 @@ pub struct TraceRecord {
     pub start: Duration,
     /// End, since the device was made.
     pub end: Duration,
-    /// For how long a copy kept one of the device's lanes ([`Limits::lanes`]) busy; zero where that is not known, and for all else.
-    pub lane_time: Duration,
+    /// For how long a copy kept one of the device's workers ([`Limits::workers`]) busy; zero where that is not known, and for all else.
+    pub worker_time: Duration,
 }
 
 /// An index that a kernel found out of range. The launch goes on as the kernel's row says: what such an index chooses is 0, and
@@ -144,7 +144,7 @@ pub trait Device: Send + Sync {
     fn limits(&self) -> &Limits;
 
     /// Temporary bytes that a launch of `kernel` with these operands needs, a function of them alone; a launch may have less where
-    /// [`Kernel::runs_in_less_scratch`].
+    /// [`Kernel::runs_in_less_workspace`].
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`] where the device cannot run the kernel with these operands.

@@ -71,8 +71,8 @@ pub struct NullDevice {
     limits: Limits,
     /// How its resources have states, if they do.
     aliasing: Option<Aliasing>,
-    /// Whether kernels need the scratch that those of the host device need; else none.
-    scratch: bool,
+    /// Whether kernels need the workspace that those of the host device need; else none.
+    workspace: bool,
     state: Mutex<State>,
 }
 
@@ -120,16 +120,16 @@ impl NullDevice {
             offset_alignment_bytes: 16,
             tensor_elements_max: if profile == NullProfile::Direct3D12Like { (1 << 32) - 1 } else { u64::MAX },
             copy_streams: profile != NullProfile::Placed,
-            copies_use_lanes: false,
-            lanes: 1,
+            copies_use_workers: false,
+            workers: 1,
         };
         let aliasing = (profile == NullProfile::Direct3D12Like).then_some(Aliasing::FixedState);
-        NullDevice { limits, aliasing, scratch: false, state: Mutex::default() }
+        NullDevice { limits, aliasing, workspace: false, state: Mutex::default() }
     }
 
-    /// A null device that stands for a machine with these limits: its kernels need as much scratch as those of the host device.
+    /// A null device that stands for a machine with these limits: its kernels need as much workspace as those of the host device.
     pub fn with_limits(limits: Limits) -> NullDevice {
-        NullDevice { limits, aliasing: None, scratch: true, state: Mutex::default() }
+        NullDevice { limits, aliasing: None, workspace: true, state: Mutex::default() }
     }
 
     /// The same device where each memory is one resource, whose state changes by transitions. A copy within one device
@@ -189,7 +189,7 @@ impl Device for NullDevice {
         reads: &[TensorDesc],
         writes: &[TensorDesc],
     ) -> Result<u64, DeviceError> {
-        if self.scratch {
+        if self.workspace {
             kernels::workspace_bytes(kernel, reads, writes)
         } else {
             Ok(0)

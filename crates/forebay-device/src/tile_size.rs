@@ -2,7 +2,7 @@
 
 use crate::device::DeviceError;
 
-/// Size of a tile where nobody says, in bytes: what Direct3D has.
+/// Size of a tile where no one says, in bytes: what Direct3D has.
 pub const TILE_SIZE_BYTES: u64 = 64 << 10;
 /// The largest tile, in bytes. All memory comes in whole tiles, so that larger ones would waste more than they save.
 pub const TILE_SIZE_MAX_BYTES: u64 = 1 << 30;

@@ -29,7 +29,7 @@ fn launch(stream: StreamId, reads: &[Region], writes: &[Region]) -> Command {
     let (reads, writes) = (reads.iter().map(bind).collect(), writes.iter().map(bind).collect());
     Command::Launch {
         stream,
-        launch: Box::new(Launch { kernel: Kernel::Copy, reads, writes, scratch: None, label: 0 }),
+        launch: Box::new(Launch { kernel: Kernel::Copy, reads, writes, workspace: None, label: 0 }),
     }
 }
 

@@ -141,7 +141,7 @@ fn a_list_is_accepted_whole_or_not_at_all() {
     assert_eq!(read(&device, Region::new(block, 0, 128)), [5; 128]);
 }
 
-/// A launch without the operands that its kernel indexes: callers validate, so the kernel may panic, and nobody hangs.
+/// A launch without the operands that its kernel indexes: callers validate, so the kernel may panic, and no one hangs.
 #[test]
 fn a_kernel_that_panics_ends_every_wait_with_the_same_error() {
     for threads in [1, 2] {
@@ -151,7 +151,7 @@ fn a_kernel_that_panics_ends_every_wait_with_the_same_error() {
         let block = device.create_host_block(64).expect("a block");
         let desc = TensorDesc::packed(DataType::Float32, &[16]).expect("a descriptor");
         let writes = vec![Binding { region: Region::new(block, 0, 64), desc }];
-        let launch = Launch { kernel: Kernel::Select, reads: Vec::new(), writes, scratch: None, label: 3 };
+        let launch = Launch { kernel: Kernel::Select, reads: Vec::new(), writes, workspace: None, label: 3 };
         let commands = [
             Command::Launch { stream: failing, launch: Box::new(launch) },
             Command::Record { stream: failing, event: first, generation: 1 },

@@ -157,7 +157,7 @@ mod tests {
             assert_eq!(open(name, &small).unwrap().limits().heap_size_max_bytes, 3 << 20, "{name}");
         }
         let limits = open("null", &OpenOptions::default()).unwrap().limits().clone();
-        let device = described("a machine", Limits { lanes: 7, ..limits }, &OpenOptions::default()).unwrap();
-        assert_eq!((device.limits().lanes, device.limits().memory_bytes), (7, 1 << 50));
+        let device = described("a machine", Limits { workers: 7, ..limits }, &OpenOptions::default()).unwrap();
+        assert_eq!((device.limits().workers, device.limits().memory_bytes), (7, 1 << 50));
     }
 }

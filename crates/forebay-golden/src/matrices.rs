@@ -87,7 +87,7 @@ pub fn same_bits_within_every_budget(engine: &EngineOptions) {
     let mut carried = 0;
     for budget in [peak / 2, peak / 5, minimum] {
         let mut limited = within(Some(budget.max(minimum)));
-        carried += limited.plan().lead_in.len();
+        carried += limited.plan().warm_up.len();
         assert_same(&expected, &run(&mut limited), &format!("within {budget} of {peak} bytes, at least {minimum}"));
         assert!(limited.usage().heap_peak_bytes <= budget.max(minimum), "within {budget}");
     }

@@ -8,7 +8,7 @@ use crate::case::{to_f64, Case};
 use crate::{recipe, trainer, with_learning_rate};
 
 /// A learning rate so large that the gradient can be read off one step of plain gradient descent: a power of two, so that
-/// scaling is exact, and large enough for the parameter to vanish beside it.
+/// scaling is exact, and large enough for the parameter to vanish next to it.
 const READING_RATE: f32 = (1u32 << 20) as f32;
 
 /// The forward pass agrees.

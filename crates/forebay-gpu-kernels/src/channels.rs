@@ -3,9 +3,9 @@
 use forebay_base::kernel::Activation;
 use forebay_base::{DataType, TensorDesc};
 
-use super::lattice::Lattice;
 use super::operands::{bindings, exactly, for_type, require_packed};
 use super::shaders::{self, Shader};
+use super::strided_layout::StridedLayout;
 use super::{groups, Dispatch, Lowered, Operand, Target};
 
 /// Channels from which on each has one workgroup, and chunks up to which one does with one.
@@ -17,11 +17,11 @@ const GROUPS: u64 = 1024;
 const CHUNK_SUMS_BYTES: u64 = 16;
 
 /// What the shaders of batch normalisation and its sums are told of an activation.
-pub(super) fn is_rectified(activation: Activation) -> u32 {
+pub(super) fn is_relu(activation: Activation) -> u32 {
     u32::from(activation == Activation::Relu)
 }
 
-/// The sums of a lattice's channels: how workgroups share them.
+/// The sums of a strided layout's channels: how workgroups share them.
 struct Sharing {
     /// Chunks of a workgroup, and workgroups of a channel.
     group_chunks: u64,
@@ -29,12 +29,12 @@ struct Sharing {
 }
 
 impl Sharing {
-    fn of(lattice: &Lattice) -> Sharing {
-        let chunks = lattice.chunks();
-        if lattice.channels >= CHANNELS_APART || chunks <= CHUNKS_TOGETHER {
+    fn of(strided_layout: &StridedLayout) -> Sharing {
+        let chunks = strided_layout.chunks();
+        if strided_layout.channels >= CHANNELS_APART || chunks <= CHUNKS_TOGETHER {
             return Sharing { group_chunks: chunks, channel_groups: 1 };
         }
-        let group_chunks = (chunks * lattice.channels).div_ceil(GROUPS).next_multiple_of(4);
+        let group_chunks = (chunks * strided_layout.channels).div_ceil(GROUPS).next_multiple_of(4);
         Sharing { group_chunks, channel_groups: chunks.div_ceil(group_chunks) }
     }
 }
@@ -46,15 +46,15 @@ pub(super) struct Settings {
     pub accumulate: bool,
     /// Added to a variance before its root is taken.
     pub epsilon: f32,
-    /// As [`is_rectified`] says.
-    pub rectified: u32,
+    /// As [`is_relu`] says.
+    pub relu: u32,
 }
 
 /// The dispatch that sums over the positions of `x`, which has been read `count` operands among.
 pub(super) fn sum_channels(
     shader: &'static Shader,
-    x: Lattice,
-    dy: Lattice,
+    x: StridedLayout,
+    dy: StridedLayout,
     settings: Settings,
     reads: usize,
     gpu: &Target,
@@ -70,26 +70,26 @@ pub(super) fn sum_channels(
         sharing.channel_groups as u32,
         u32::from(settings.accumulate),
         settings.epsilon.to_bits(),
-        settings.rectified,
+        settings.relu,
     ];
     parameters.extend(x.positions(x.is_seamless() && dy.is_seamless()));
     parameters.extend(x.words());
     parameters.extend(dy.words());
     // A shader has all of its bindings bound, even those that it does not use here.
-    let scratch = if shared { Operand::Scratch } else { Operand::Counter };
+    let workspace = if shared { Operand::Workspace } else { Operand::Counter };
     let before = if settings.accumulate { Operand::Read(reads) } else { Operand::Write(0) };
-    let operands = (0..reads).map(Operand::Read).chain([Operand::Write(0), scratch, Operand::Counter, before]);
+    let operands = (0..reads).map(Operand::Read).chain([Operand::Write(0), workspace, Operand::Counter, before]);
     let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters, groups };
-    let scratch_bytes = if shared { x.channels * x.chunks() * CHUNK_SUMS_BYTES } else { 0 };
-    Lowered { dispatches: vec![dispatch], scratch_bytes }
+    let workspace_bytes = if shared { x.channels * x.chunks() * CHUNK_SUMS_BYTES } else { 0 };
+    Lowered { dispatches: vec![dispatch], workspace_bytes }
 }
 
 /// The reduction that sums along all axes but the second, as parts would sum it.
 pub(super) fn whole_channels(x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Result<Lowered, String> {
     let shader = for_type(x.data_type(), [&shaders::REDUCE_CHANNELS_F32, &shaders::REDUCE_CHANNELS_F64])?;
     require_packed(&[y], x.data_type(), x.sizes()[1])?;
-    let lattice = Lattice::of(x)?;
-    let mut lowered = sum_channels(shader, lattice, lattice, Settings::default(), 1, gpu);
+    let strided_layout = StridedLayout::of(x)?;
+    let mut lowered = sum_channels(shader, strided_layout, strided_layout, Settings::default(), 1, gpu);
     // There is nothing to go on from.
     lowered.dispatches.iter_mut().for_each(|dispatch| dispatch.bindings.truncate(4));
     Ok(lowered)
@@ -105,11 +105,11 @@ pub(super) fn mean_squares(reads: &[TensorDesc], gpu: &Target) -> Result<Lowered
 }
 
 /// Elements whose differences are squared: one channel, each element a row.
-pub(super) fn squares(reads: &[TensorDesc]) -> Result<Lattice, String> {
+pub(super) fn squares(reads: &[TensorDesc]) -> Result<StridedLayout, String> {
     let [prediction, target] = exactly(reads, "operands")?;
     let rows = prediction.element_count();
     require_packed(&[prediction, target], DataType::Float32, rows)?;
     let [images, channels, places] = [1; 3];
     let [image_stride, channel_stride] = [rows; 2];
-    Ok(Lattice { images, channels, rows, places, image_stride, channel_stride, row_stride: 1, first: 0 })
+    Ok(StridedLayout { images, channels, rows, places, image_stride, channel_stride, row_stride: 1, first: 0 })
 }

@@ -8,14 +8,14 @@ mod weight_gradient;
 use forebay_base::kernel::Convolution;
 use forebay_base::{Kernel, TensorDesc};
 
-use super::kept::Kept;
+use super::operand_type::OperandType;
 use super::spatial::{by_images, check_packed, Sliding, Spatial, SPAN_MAX};
 use super::{unsupported, Lowered, Operand, Target, Unsupported};
 use correlation::Direction;
 
 /// A convolution's sizes.
 struct Geometry {
-    kept: Kept,
+    operand_type: OperandType,
     groups: u32,
     /// Channels of x in a group, and of y.
     inputs: u32,
@@ -29,7 +29,7 @@ struct Geometry {
 
 impl Geometry {
     fn new(
-        kept: Kept,
+        operand_type: OperandType,
         convolution: &Convolution,
         x: &TensorDesc,
         w: &TensorDesc,
@@ -53,7 +53,7 @@ impl Geometry {
             return Err(format!("{x}, {w} and {y} do not fit {groups} groups"));
         }
         Ok(Geometry {
-            kept,
+            operand_type,
             groups: groups as u32,
             inputs: sizes[1] as u32,
             outputs: (sizes[0] / groups) as u32,
@@ -79,23 +79,23 @@ pub(super) fn lower(
     gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
     let lowered = || {
-        let kept = Kept::of(reads, writes)?;
+        let operand_type = OperandType::of(reads, writes)?;
         reads[2..].iter().try_for_each(check_packed)?;
         let bias = reads.len() > 2;
         let operands = [(Operand::Read(0), &reads[0]), (Operand::Write(0), &writes[0])];
         match kernel {
             Kernel::Convolution { convolution, activation } => {
-                let geometry = Geometry::new(kept, convolution, &reads[0], &reads[1], &writes[0])?;
+                let geometry = Geometry::new(operand_type, convolution, &reads[0], &reads[1], &writes[0])?;
                 let direction = Direction::forward(&geometry);
                 Ok(by_images(&operands, gpu, |images| direction.dispatch(images, bias, *activation, gpu)))
             }
             Kernel::ConvolutionDataGradient { convolution, activation } => {
-                let geometry = Geometry::new(kept, convolution, &writes[0], &reads[1], &reads[0])?;
+                let geometry = Geometry::new(operand_type, convolution, &writes[0], &reads[1], &reads[0])?;
                 let direction = Direction::transposed(&geometry);
                 Ok(by_images(&operands, gpu, |images| direction.dispatch(images, bias, *activation, gpu)))
             }
             Kernel::ConvolutionWeightGradient { convolution, accumulate } => {
-                let geometry = Geometry::new(kept, convolution, &reads[0], &writes[0], &reads[1])?;
+                let geometry = Geometry::new(operand_type, convolution, &reads[0], &writes[0], &reads[1])?;
                 Ok(weight_gradient::lower(&geometry, *accumulate, gpu))
             }
             _ => Err("not a convolution".to_string()),

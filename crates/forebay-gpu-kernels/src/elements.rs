@@ -1,9 +1,10 @@
 //! Dispatches that go through the elements of a tensor: the counterpart of the repository's `kernels/elements.slang`.
 //!
 //! Elements are gone through in the order in which the output lies, with dimensions merged that lie seamlessly in every
-//! operand. What is too large for one dispatch (a binding holds only so many bytes) is cut along the outermost dimension, or,
+//! operand. What is too large for one dispatch (a binding holds a limited number of bytes) is cut along the outermost dimension, or,
 //! where that gives too many parts, reached by its address.
 
+pub(super) use forebay_base::kernel::opcodes::ElementKind as Kind;
 use forebay_base::{DataType, TensorDesc};
 use half::{bf16, f16};
 
@@ -218,7 +219,7 @@ impl Elements {
     /// First and last place that an operand's elements take.
     fn extent(&self, layout: &Layout) -> (i64, i64) {
         let reaches = self.sizes.iter().zip(&layout.strides).map(|(&size, &stride)| (size as i64 - 1) * stride);
-        let (below, above): (Vec<i64>, Vec<i64>) = reaches.partition(|&reach| reach < 0);
+        let (below, above): (Vec<i64>, Vec<i64>) = reaches.partition(|&device_address| device_address < 0);
         (layout.first + below.iter().sum::<i64>(), layout.first + above.iter().sum::<i64>())
     }
 
@@ -334,31 +335,6 @@ pub(super) fn divisor(number: u32) -> [u32; 3] {
     match shift.checked_sub(1) {
         Some(after) => [number, ((1u64 << (31 + shift)) / u64::from(number) + 1) as u32, after],
         None => [number, 0, 0],
-    }
-}
-
-/// What a shader takes a word for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// A real number.
-    Real,
-    /// A signed integer.
-    Signed,
-    /// An unsigned one.
-    Unsigned,
-    /// A boolean.
-    Boolean,
-}
-
-impl Kind {
-    /// What elements of a type are.
-    pub fn of(data_type: DataType) -> Kind {
-        match data_type {
-            DataType::Float64 | DataType::Float32 | DataType::Float16 | DataType::BFloat16 => Kind::Real,
-            DataType::Int64 | DataType::Int32 | DataType::Int16 | DataType::Int8 => Kind::Signed,
-            DataType::UInt64 | DataType::UInt32 | DataType::UInt16 | DataType::UInt8 => Kind::Unsigned,
-            DataType::Bool => Kind::Boolean,
-        }
     }
 }
 

@@ -20,60 +20,38 @@ pub(super) fn lower(
         Kernel::Select => select(reads, &writes[0], gpu),
         Kernel::Cast => cast(reads, &writes[0], gpu),
         Kernel::Fill { value } => fill(value, &writes[0], gpu),
-        Kernel::Dropout { ratio, seed, node, first } => dropout((ratio, first), (seed, node), reads, writes, gpu),
+        Kernel::Dropout { ratio, node, first } => dropout((ratio, first), node, reads, writes, gpu),
         _ => Err("not an elementwise kernel".to_owned()),
     };
     let dispatches = dispatches.map_err(|reason| unsupported(kernel, reason))?;
-    Ok(Lowered { dispatches, scratch_bytes: 0 })
+    Ok(Lowered { dispatches, workspace_bytes: 0 })
 }
 
-/// The number by which shaders know a function, and its arguments.
-fn unary_code(op: UnaryOp) -> (u32, [f32; 2]) {
+/// The arguments of a function.
+fn arguments_of(op: UnaryOp) -> [f32; 2] {
     match op {
-        UnaryOp::Relu => (0, [0.0; 2]),
-        UnaryOp::LeakyRelu { alpha } => (1, [alpha, 0.0]),
-        UnaryOp::Elu { alpha } => (2, [alpha, 0.0]),
-        UnaryOp::Clip { low, high } => (3, [low, high]),
-        UnaryOp::Affine { scale, shift } => (4, [scale, shift]),
-        UnaryOp::Sigmoid => (5, [0.0; 2]),
-        UnaryOp::HardSigmoid { alpha, beta } => (6, [alpha, beta]),
-        UnaryOp::Tanh => (7, [0.0; 2]),
-        UnaryOp::Exp => (8, [0.0; 2]),
-        UnaryOp::Log => (9, [0.0; 2]),
-        UnaryOp::Sqrt => (10, [0.0; 2]),
-        UnaryOp::Reciprocal => (11, [0.0; 2]),
-        UnaryOp::Abs => (12, [0.0; 2]),
-        UnaryOp::Sign => (13, [0.0; 2]),
-        UnaryOp::Floor => (14, [0.0; 2]),
-        UnaryOp::Ceil => (15, [0.0; 2]),
-        UnaryOp::Erf => (16, [0.0; 2]),
-        UnaryOp::Gelu => (17, [0.0; 2]),
-        UnaryOp::Softplus => (18, [0.0; 2]),
-        UnaryOp::Silu => (19, [0.0; 2]),
-        UnaryOp::Sin => (20, [0.0; 2]),
-        UnaryOp::Cos => (21, [0.0; 2]),
-        UnaryOp::Not => (22, [0.0; 2]),
-    }
-}
-
-/// The number by which shaders know a function.
-fn binary_code(op: BinaryOp) -> u32 {
-    match op {
-        BinaryOp::Add => 0,
-        BinaryOp::Subtract => 1,
-        BinaryOp::Multiply => 2,
-        BinaryOp::Divide => 3,
-        BinaryOp::Power => 4,
-        BinaryOp::Minimum => 5,
-        BinaryOp::Maximum => 6,
-        BinaryOp::Equal => 7,
-        BinaryOp::Less => 8,
-        BinaryOp::LessOrEqual => 9,
-        BinaryOp::Greater => 10,
-        BinaryOp::GreaterOrEqual => 11,
-        BinaryOp::And => 12,
-        BinaryOp::Or => 13,
-        BinaryOp::Xor => 14,
+        UnaryOp::LeakyRelu { alpha } | UnaryOp::Elu { alpha } => [alpha, 0.0],
+        UnaryOp::Clip { low, high } => [low, high],
+        UnaryOp::Affine { scale, shift } => [scale, shift],
+        UnaryOp::HardSigmoid { alpha, beta } => [alpha, beta],
+        UnaryOp::Relu
+        | UnaryOp::Sigmoid
+        | UnaryOp::Tanh
+        | UnaryOp::Exp
+        | UnaryOp::Log
+        | UnaryOp::Sqrt
+        | UnaryOp::Reciprocal
+        | UnaryOp::Abs
+        | UnaryOp::Sign
+        | UnaryOp::Floor
+        | UnaryOp::Ceil
+        | UnaryOp::Erf
+        | UnaryOp::Gelu
+        | UnaryOp::Softplus
+        | UnaryOp::Silu
+        | UnaryOp::Sin
+        | UnaryOp::Cos
+        | UnaryOp::Not => [0.0; 2],
     }
 }
 
@@ -93,7 +71,7 @@ fn kind_of(data_type: DataType, gpu: &Target) -> Result<Kind, String> {
 fn unary(op: UnaryOp, reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
     let data_type = reads[0].data_type();
     let kind = kind_of(data_type, gpu)?;
-    let (operation, numbers) = unary_code(op);
+    let numbers = arguments_of(op);
     let undefined = || format!("{op:?} is not defined for {data_type}; cast to float32 first");
     let bits = |value: f32| bits_of(value as f64, data_type);
     let arguments = match (kind, op) {
@@ -117,7 +95,7 @@ fn unary(op: UnaryOp, reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) ->
         DataType::Int64 | DataType::UInt64 => (&shaders::ELEMENTWISE_WIDE_UNARY, words_of(arguments).to_vec()),
         _ => (&shaders::ELEMENTWISE_UNARY, arguments.map(|argument| argument as u32).to_vec()),
     };
-    let task = Task { shader, constants: vec![operation, kind as u32], arguments };
+    let task = Task { shader, constants: vec![op.opcode(), kind.opcode()], arguments };
     Elements::of(reads, write)?.dispatches(&task, gpu)
 }
 
@@ -153,10 +131,10 @@ fn unary_gradient(
     if op == UnaryOp::Not {
         return Err("Not has no gradient".to_owned());
     }
-    let (operation, arguments) = unary_code(op);
+    let arguments = arguments_of(op);
     let task = Task {
         shader: &shaders::ELEMENTWISE_UNARY_GRADIENT,
-        constants: vec![operation],
+        constants: vec![op.opcode()],
         arguments: arguments.map(f32::to_bits).to_vec(),
     };
     Elements::of(reads, write)?.dispatches(&task, gpu)
@@ -193,7 +171,7 @@ fn binary(
         8 => &shaders::ELEMENTWISE_WIDE_BINARY,
         _ => &shaders::ELEMENTWISE_BINARY,
     };
-    let constants = vec![binary_code(op), kind as u32, (activation == Activation::Relu) as u32];
+    let constants = vec![op.opcode(), kind.opcode(), (activation == Activation::Relu) as u32];
     let task = Task { shader, constants, arguments: Vec::new() };
     Elements::of(reads, write)?.dispatches(&task, gpu)
 }
@@ -212,7 +190,7 @@ fn type_code(data_type: DataType) -> u32 {
         DataType::BFloat16 => (8, 7),
         _ => (0, 0),
     };
-    Kind::of(data_type) as u32 | (data_type.size_bits() as u32) << 8 | exponent_bits << 16 | fraction_bits << 24
+    Kind::of(data_type).opcode() | (data_type.size_bits() as u32) << 8 | exponent_bits << 16 | fraction_bits << 24
 }
 
 fn cast(reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
@@ -232,7 +210,7 @@ fn fill(value: f64, write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, S
 
 fn dropout(
     (ratio, first): (f32, u64),
-    (seed, node): (u64, u64),
+    node: u64,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     gpu: &Target,
@@ -247,10 +225,10 @@ fn dropout(
     let threshold = (ratio as f64 * 4_294_967_296.0) as u32;
     let scale = (1.0 / (1.0 - ratio as f64)) as f32;
     let words = |word: u64| [word as u32, (word >> 32) as u32];
-    if reads[1].data_type() != DataType::Int64 {
-        return Err(format!("a step must be int64, not {}", reads[1].data_type()));
+    if reads[1].data_type() != DataType::Int64 || reads[1].element_count() != 2 {
+        return Err(format!("a step and a seed must be int64[2], not {}", reads[1]));
     }
-    let arguments = [&words(mix(seed))[..], &words(node), &[threshold, scale.to_bits()]].concat();
+    let arguments = [&words(node)[..], &[threshold, scale.to_bits()]].concat();
     let outputs = [(&shaders::ELEMENTWISE_DROPOUT, &reads[..1]), (&shaders::ELEMENTWISE_DROPOUT_MASK, &[][..])];
     let mut dispatches = Vec::new();
     for (number, (write, (shader, operands))) in writes.iter().zip(outputs).enumerate() {
@@ -264,14 +242,6 @@ fn dropout(
         dispatches.extend(Elements::new(sizes, layouts).counted_from(first).dispatches(&task, gpu)?);
     }
     Ok(dispatches)
-}
-
-/// The finaliser of SplitMix64, as the shader and the host compute it.
-fn mix(word: u64) -> u64 {
-    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }
 
 fn require_single(desc: &TensorDesc) -> Result<(), String> {

@@ -28,25 +28,25 @@
 
 mod channels;
 mod convolution;
+mod device_address;
 mod elements;
 mod elementwise;
 mod error;
-mod kept;
-mod lattice;
 mod local_response;
 mod loss;
 mod matmul;
 mod movement;
 mod normalization;
+mod operand_type;
 mod operands;
 mod optimizer;
 mod parts;
 mod pooling;
-mod reach;
 mod reduce;
 mod rows;
 mod shaders;
 mod spatial;
+mod strided_layout;
 #[cfg(test)]
 mod summing_tests;
 mod sums;
@@ -56,9 +56,9 @@ mod teams;
 use forebay_base::kernel::Summing;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
+use device_address::device_address;
 pub use error::Unsupported;
 use operands::require_countable;
-use reach::reach;
 pub use shaders::{Shader, ALL};
 pub use target::{Cooperative, Target, SUBGROUP_SIZE};
 
@@ -80,10 +80,10 @@ pub enum Operand {
     Read(usize),
     /// What the launch writes.
     Write(usize),
-    /// The launch's scratch.
-    Scratch,
+    /// The launch's workspace.
+    Workspace,
     /// Four words of this dispatch alone, 0 when it starts. It has to leave them 0. The last workgroup to finish finds out by
-    /// them that it is the last, and combines what the others left in the scratch.
+    /// them that it is the last, and combines what the others left in the workspace.
     Counter,
     /// Four words of this dispatch alone, 0 when it starts, for an index out of range: 1, its place among the indices, and its low
     /// and high word.
@@ -116,13 +116,13 @@ pub struct Dispatch {
 pub struct Lowered {
     /// Dispatches that may run at once.
     pub dispatches: Vec<Dispatch>,
-    /// Bytes of scratch that they need, a function of descriptors and the device.
-    pub scratch_bytes: u64,
+    /// Bytes of workspace that they need, a function of descriptors and the device.
+    pub workspace_bytes: u64,
 }
 
 impl From<Dispatch> for Lowered {
     fn from(dispatch: Dispatch) -> Lowered {
-        Lowered { dispatches: vec![dispatch], scratch_bytes: 0 }
+        Lowered { dispatches: vec![dispatch], workspace_bytes: 0 }
     }
 }
 
@@ -140,10 +140,10 @@ pub fn lower(
     require_countable(reads).and_then(|()| require_countable(writes)).map_err(refuse)?;
     let mut lowered = lower_by_family(kernel, reads, writes, gpu)?;
     let mut dispatches = lowered.dispatches.iter_mut();
-    dispatches.try_for_each(|dispatch| reach(dispatch, reads, writes, gpu)).map_err(refuse)?;
-    let (scratch_bytes, most) = (lowered.scratch_bytes, gpu.scratch_bytes_max);
-    if scratch_bytes > most {
-        return Err(refuse(format!("it needs {scratch_bytes} bytes of scratch, and a shader reaches {most}")));
+    dispatches.try_for_each(|dispatch| device_address(dispatch, reads, writes, gpu)).map_err(refuse)?;
+    let (workspace_bytes, most) = (lowered.workspace_bytes, gpu.workspace_bytes_max);
+    if workspace_bytes > most {
+        return Err(refuse(format!("it needs {workspace_bytes} bytes of scratch, and a shader reaches {most}")));
     }
     let needs = |need: fn(&Shader) -> bool| lowered.dispatches.iter().any(|dispatch| need(dispatch.shader));
     if !gpu.float64 && needs(Shader::needs_float64) {
@@ -155,18 +155,18 @@ pub fn lower(
     Ok(lowered)
 }
 
-/// Bytes of scratch that a launch needs, whole or cut into parts: a plan gives each part what the whole has. The sums of parts
-/// are a kernel of their own ([`Kernel::Sums`]), which may need scratch where the whole needs none.
+/// Bytes of workspace that a launch needs, whole or cut into parts: a plan gives each part what the whole has. The sums of parts
+/// are a kernel of their own ([`Kernel::Sums`]), which may need workspace where the whole needs none.
 ///
 /// # Errors
 /// As [`lower`].
-pub fn scratch_bytes(
+pub fn workspace_bytes(
     kernel: &Kernel,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     gpu: &Target,
 ) -> Result<u64, Unsupported> {
-    let own = lower(kernel, reads, writes, gpu)?.scratch_bytes;
+    let own = lower(kernel, reads, writes, gpu)?.workspace_bytes;
     let (of, operands) = match *kernel {
         Kernel::BatchNormalizationTraining { .. } => (Summing::BatchStatistics, &reads[..1]),
         Kernel::BatchNormalizationGradient { epsilon, activation } if writes.len() == 3 => {
@@ -178,7 +178,7 @@ pub fn scratch_bytes(
     let table = TensorDesc::packed(DataType::Float64, &[of.rows(), writes[1].element_count()]);
     let table = table.map_err(|error| unsupported(kernel, error.to_string()))?;
     let sums = lower(&Kernel::Sums { of, accumulate: false }, operands, &[table], gpu)?;
-    Ok(own.max(sums.scratch_bytes))
+    Ok(own.max(sums.workspace_bytes))
 }
 
 fn lower_by_family(

@@ -2,22 +2,22 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::chunk_of_losses;
+use forebay_base::kernel::reduction_block_of_losses;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::mean_squares;
-use super::lattice::Lattice;
 use super::operands::{bindings, exactly, require_packed, require_type};
 use super::parts::{parts, Beginning, Rows};
 use super::shaders;
-use super::teams::{team_of, team_words, LANES};
+use super::strided_layout::StridedLayout;
+use super::teams::{team_of, team_words, WORKGROUP_SIZE};
 use super::{groups, unsupported, Bound, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// Bytes of a loss and a count: two float64.
 const LOSS_BYTES: u64 = 16;
 /// Elements of a workgroup where each stands for itself.
-const GROUP_ELEMENTS: u64 = LANES * 8;
-/// Workgroups that count all labels by themselves: so many, and so many for each class.
+const GROUP_ELEMENTS: u64 = WORKGROUP_SIZE * 8;
+/// Workgroups that count all labels by themselves: a fixed number, and some for each class.
 const COUNTING_GROUPS: u64 = 16;
 const COUNTING_GROUPS_PER_CLASS: u64 = 4;
 
@@ -77,7 +77,7 @@ fn squared_error_gradient(reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Tar
         }
     };
     let dispatches = parts(&slabs, elements, Beginning::Aligned, gpu).iter().map(dispatch).collect();
-    Ok(Lowered { dispatches, scratch_bytes: 0 })
+    Ok(Lowered { dispatches, workspace_bytes: 0 })
 }
 
 /// How logits lie: positions are images times rows times places.
@@ -105,8 +105,8 @@ impl Layout {
         let outer: u64 = sizes[..axis].iter().product();
         let inner: u64 = sizes[axis + 1..].iter().product();
         if axis == 1 && inner > 1 {
-            let Lattice { images, channels, rows, places, image_stride, channel_stride, row_stride, .. } =
-                Lattice::of(desc)?;
+            let StridedLayout { images, channels, rows, places, image_stride, channel_stride, row_stride, .. } =
+                StridedLayout::of(desc)?;
             let class_stride = channel_stride;
             return Ok(Layout {
                 classes: channels,
@@ -139,7 +139,7 @@ impl Layout {
         })
     }
 
-    /// Neighbouring lanes have neighbouring positions where these lie together.
+    /// Neighbouring invocations have neighbouring positions where these lie together.
     fn team_words(&self, groups: [u32; 3]) -> [u32; 3] {
         team_words(groups, team_of(self.classes), self.place_stride == 1)
     }
@@ -150,7 +150,7 @@ impl Layout {
 
     /// Positions of a chunk, those of the images that it begins in, how many chunks these are, and how many there are in all.
     fn chunks(&self) -> [u64; 4] {
-        let chunk = chunk_of_losses(self.classes, self.rows, self.places);
+        let chunk = reduction_block_of_losses(self.classes, self.rows, self.places);
         let span = chunk.images * self.rows * self.places;
         let per_span = self.rows.div_ceil(chunk.rows);
         [chunk.images * chunk.rows * self.places, span, per_span, self.images.div_ceil(chunk.images) * per_span]
@@ -213,13 +213,14 @@ fn cross_entropy_dispatch(
     let team = team_of(layout.classes);
     let [.., chunks] = layout.chunks();
     // Few classes: a workgroup has a chunk. Many: it has some positions.
-    let count = if team == 1 { chunks } else { layout.positions().div_ceil(LANES / team) };
+    let count = if team == 1 { chunks } else { layout.positions().div_ceil(WORKGROUP_SIZE / team) };
     let partial = if team == 1 { chunks } else { layout.positions() };
     let groups = groups(count, gpu);
     let mut words = layout.team_words(groups).to_vec();
     words.extend(parameters(&layout, &layout, ignore_index, labels, count)?);
     words.push(u32::from(accumulate == Some(true)));
-    let mut operands = vec![Operand::Read(0), Operand::Read(1), Operand::Write(0), Operand::Scratch, Operand::Counter];
+    let mut operands =
+        vec![Operand::Read(0), Operand::Read(1), Operand::Write(0), Operand::Workspace, Operand::Counter];
     // The shader of sums has those to go on from bound, even where it does not.
     operands.extend(accumulate.map(|accumulate| if accumulate { Operand::Read(2) } else { Operand::Write(0) }));
     let shader = match accumulate {
@@ -227,7 +228,7 @@ fn cross_entropy_dispatch(
         None => &shaders::CROSS_ENTROPY_F32,
     };
     let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters: words, groups };
-    Ok(Lowered { dispatches: vec![dispatch], scratch_bytes: partial * LOSS_BYTES })
+    Ok(Lowered { dispatches: vec![dispatch], workspace_bytes: partial * LOSS_BYTES })
 }
 
 fn cross_entropy(
@@ -283,7 +284,7 @@ fn cross_entropy_gradient(
         _ => return Err(format!("{} operands", reads.len())),
     };
     let team = team_of(layout.classes);
-    let mut count = layout.positions().div_ceil(LANES / team);
+    let mut count = layout.positions().div_ceil(WORKGROUP_SIZE / team);
     if ignore_index.is_some() && sums.is_empty() {
         count = count.min(COUNTING_GROUPS + COUNTING_GROUPS_PER_CLASS * layout.classes);
     }

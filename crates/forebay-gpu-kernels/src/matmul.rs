@@ -3,7 +3,7 @@
 use forebay_base::kernel::{Activation, ProductPart};
 use forebay_base::{Kernel, TensorDesc};
 
-use super::kept::{Builds, CooperativeBuilds, Kept};
+use super::operand_type::{Builds, CooperativeBuilds, OperandType};
 use super::operands::broadcast_strides;
 use super::shaders::{
     MATMUL_128X128, MATMUL_128X128_BF16, MATMUL_128X128_BF16_COOPERATIVE, MATMUL_128X128_F16,
@@ -46,9 +46,9 @@ pub(super) fn lower(
     let &Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation, part } = kernel else {
         return Err(unsupported(kernel, "not a matrix product"));
     };
-    let kept = Kept::of(reads, writes).map_err(refuse)?;
+    let operand_type = OperandType::of(reads, writes).map_err(refuse)?;
     let (a, b, y) = (&reads[0], &reads[1], &writes[0]);
-    if kept != Kept::Float32 && matches!(part, ProductPart::MoreTerms | ProductPart::Columns { .. }) {
+    if operand_type != OperandType::Float32 && matches!(part, ProductPart::MoreTerms | ProductPart::Columns { .. }) {
         return Err(refuse("sums that were rounded to 16 bits are not gone on from".to_string()));
     }
     let (goes_on, first_column) = match part {
@@ -64,12 +64,12 @@ pub(super) fn lower(
     let tiles = |side: u64| [product.rows.div_ceil(side), product.columns.div_ceil(side)];
     let count = |side: u64| batches * tiles(side).iter().product::<u64>();
     let is_large = count(128) >= GROUPS_MIN && gpu.shared_bytes >= LARGE_TILE_BYTES;
-    let (shader, side) = match kept.cooperative(gpu) {
+    let (shader, side) = match operand_type.cooperative(gpu) {
         Some(number) if is_large => (LARGE_COOPERATIVE[number], 128),
         Some(number) => (MEDIUM_COOPERATIVE[number], 64),
-        None if is_large => (kept.build(LARGE), 128),
-        None if count(64) >= GROUPS_MIN && product.rows.min(product.columns) > 32 => (kept.build(MEDIUM), 64),
-        None => (kept.build(SMALL), 32),
+        None if is_large => (operand_type.build(LARGE), 128),
+        None if count(64) >= GROUPS_MIN && product.rows.min(product.columns) > 32 => (operand_type.build(MEDIUM), 64),
+        None => (operand_type.build(SMALL), 32),
     };
     let groups = groups(count(side), gpu);
     let [row_tiles, column_tiles] = tiles(side).map(|tiles| tiles as u32);

@@ -30,7 +30,7 @@ pub(super) fn lower(
         _ => Err("not a movement kernel".to_owned()),
     };
     let dispatches = dispatches.map_err(|reason| unsupported(kernel, reason))?;
-    Ok(Lowered { dispatches, scratch_bytes: 0 })
+    Ok(Lowered { dispatches, workspace_bytes: 0 })
 }
 
 fn moved(elements: Elements, gpu: &Target) -> Result<Vec<Dispatch>, String> {
@@ -85,7 +85,7 @@ fn slice_gradient(
 ) -> Result<Vec<Dispatch>, String> {
     let steps = slice_steps(starts, steps, dx, dy)?;
     let begins: Vec<i64> = starts.iter().map(|&start| start as i64).collect();
-    around(0, 0, (&begins, &steps), dy, dx, gpu)
+    around(PadMode::Constant(0.0).opcode(), 0, (&begins, &steps), dy, dx, gpu)
 }
 
 fn pad(begins: &[u64], mode: PadMode, x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
@@ -98,13 +98,12 @@ fn pad(begins: &[u64], mode: PadMode, x: &TensorDesc, y: &TensorDesc, gpu: &Targ
     if !x.is_packed() {
         return Err(format!("{x} must be packed"));
     }
-    let (code, constant) = match mode {
-        PadMode::Constant(value) => (0, bits_of(value as f64, x.data_type())),
-        PadMode::Reflect => (1, 0),
-        PadMode::Edge => (2, 0),
+    let constant = match mode {
+        PadMode::Constant(value) => bits_of(value as f64, x.data_type()),
+        PadMode::Reflect | PadMode::Edge => 0,
     };
     let begins: Vec<i64> = begins.iter().map(|&begin| begin as i64).collect();
-    around(code, constant, (&begins, &vec![1; begins.len()]), x, y, gpu)
+    around(mode.opcode(), constant, (&begins, &vec![1; begins.len()]), x, y, gpu)
 }
 
 /// Packed y around x: x's element 0 lies at `begins`, the next ones `steps` further.

@@ -2,26 +2,26 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::{chunk_rows_of, Activation};
+use forebay_base::kernel::{reduction_block_rows, Activation};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::channels::is_rectified;
-use super::lattice::{lattices, Lattice};
+use super::channels::is_relu;
 use super::operands::{bindings, exactly, for_type, require_packed};
 use super::parts::{parts, Beginning, Rows};
 use super::shaders::{self, Shader};
-use super::teams::{team_of, team_words, LANES};
+use super::strided_layout::{strided_layouts, StridedLayout};
+use super::teams::{team_of, team_words, WORKGROUP_SIZE};
 use super::{groups, unsupported, Bound, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// Elements of x that a workgroup normalises, where workgroups share channels.
-const GROUP_ELEMENTS: u64 = LANES * 8;
+const GROUP_ELEMENTS: u64 = WORKGROUP_SIZE * 8;
 /// Elements of a channel that lie together, from which on workgroups have one channel each.
 const RUN_ELEMENTS: u64 = 32;
 /// Elements of a channel from which on a large workgroup has it, the invocations of that, and the bytes that they share: one
 /// pair of float64 each.
 const WIDE_SAMPLES: u64 = 32_768;
-const WIDE_LANES: u32 = 1024;
-const WIDE_SHARED_BYTES: u32 = WIDE_LANES * 16;
+const WIDE_WORKGROUP_SIZE: u32 = 1024;
+const WIDE_SHARED_BYTES: u32 = WIDE_WORKGROUP_SIZE * 16;
 /// Bytes of the sums that a workgroup of a layer's gradient has for a place in a row.
 const LAYER_SUM_BYTES: u64 = 8;
 
@@ -103,13 +103,13 @@ impl Batch<'_> {
         tensors: [(Operand, &TensorDesc); 3],
         counts: (usize, usize),
     ) -> Result<Lowered, String> {
-        let lattices = lattices(tensors.map(|(_, desc)| desc))?;
+        let strided_layouts = strided_layouts(tensors.map(|(_, desc)| desc))?;
         let [float32, float64, wide] = shaders;
-        let is_wide = lattices[0].samples() >= WIDE_SAMPLES
-            && self.gpu.invocations_max >= WIDE_LANES
+        let is_wide = strided_layouts[0].samples() >= WIDE_SAMPLES
+            && self.gpu.invocations_max >= WIDE_WORKGROUP_SIZE
             && self.gpu.shared_bytes >= WIDE_SHARED_BYTES;
         let shader = for_type(tensors[0].1.data_type(), [if is_wide { wide } else { float32 }, float64])?;
-        Ok(Lowered::from(self.dispatch(shader, &lattices, false, lattices[0].channels, all(counts))))
+        Ok(Lowered::from(self.dispatch(shader, &strided_layouts, false, strided_layouts[0].channels, all(counts))))
     }
 
     /// The dispatches in which workgroups share channels, and elements stand for themselves.
@@ -119,24 +119,24 @@ impl Batch<'_> {
         tensors: [(Operand, &TensorDesc); 3],
         counts: (usize, usize),
     ) -> Result<Lowered, String> {
-        let lattices = lattices(tensors.map(|(_, desc)| desc))?;
+        let strided_layouts = strided_layouts(tensors.map(|(_, desc)| desc))?;
         let shader = for_type(tensors[0].1.data_type(), shaders)?;
         let element_bytes = tensors[0].1.data_type().size_bytes();
-        let rows = lattices[0].slabs();
+        let rows = strided_layouts[0].slabs();
         let mut slabs: Vec<Rows> = Vec::new();
         let is_large = |(_, desc): &(Operand, &TensorDesc)| desc.total_size_bytes() > self.gpu.binding_bytes_max;
-        if tensors.iter().any(is_large) && lattices.iter().all(Lattice::is_cuttable) {
-            for (&(operand, _), own) in tensors.iter().zip(&lattices) {
+        if tensors.iter().any(is_large) && strided_layouts.iter().all(StridedLayout::is_cuttable) {
+            for (&(operand, _), own) in tensors.iter().zip(&strided_layouts) {
                 slabs.push(Rows { operand, row_bytes: own.slab_stride() * element_bytes });
             }
         }
         let parts = parts(&slabs, rows, Beginning::Anywhere, self.gpu);
         let dispatch = |part: &Range<u64>| {
-            let mut own = lattices.map(|lattice| lattice.with_slabs(part.end - part.start));
-            for (lattice, slab) in own.iter_mut().zip(&slabs) {
-                lattice.first = slab.before(part) / element_bytes;
+            let mut own = strided_layouts.map(|strided_layout| strided_layout.with_slabs(part.end - part.start));
+            for (strided_layout, slab) in own.iter_mut().zip(&slabs) {
+                strided_layout.first = slab.before(part) / element_bytes;
             }
-            let seamless = own.iter().all(Lattice::is_seamless);
+            let seamless = own.iter().all(StridedLayout::is_seamless);
             let run = if seamless { own[0].rows * own[0].places } else { own[0].places };
             let mixed = run < RUN_ELEMENTS;
             let count = if mixed {
@@ -151,14 +151,14 @@ impl Batch<'_> {
             }
             self.dispatch(shader, &own, mixed, count, bindings)
         };
-        Ok(Lowered { dispatches: parts.iter().map(dispatch).collect(), scratch_bytes: 0 })
+        Ok(Lowered { dispatches: parts.iter().map(dispatch).collect(), workspace_bytes: 0 })
     }
 
-    /// So many workgroups for x, the result and dy.
+    /// Numbers of workgroups for x, the result and dy.
     fn dispatch(
         &self,
         shader: &'static Shader,
-        lattices: &[Lattice; 3],
+        strided_layouts: &[StridedLayout; 3],
         mixed: bool,
         count: u64,
         bindings: Vec<Bound>,
@@ -170,10 +170,10 @@ impl Batch<'_> {
             GROUP_ELEMENTS as u32,
             u32::from(mixed),
             self.epsilon.to_bits(),
-            is_rectified(self.activation),
+            is_relu(self.activation),
         ];
-        parameters.extend(lattices[0].positions(lattices.iter().all(Lattice::is_seamless)));
-        lattices.iter().for_each(|lattice| parameters.extend(lattice.words()));
+        parameters.extend(strided_layouts[0].positions(strided_layouts.iter().all(StridedLayout::is_seamless)));
+        strided_layouts.iter().for_each(|strided_layout| parameters.extend(strided_layout.words()));
         Dispatch { shader, constants: Vec::new(), bindings, parameters, groups }
     }
 }
@@ -200,7 +200,7 @@ fn running_statistics(
     let [updated] = exactly(writes, "results")?;
     let channels = running.element_count();
     require_packed(&[running, batch, updated], running.data_type(), channels)?;
-    let groups = groups(channels.div_ceil(LANES), gpu);
+    let groups = groups(channels.div_ceil(WORKGROUP_SIZE), gpu);
     let shaders = [&shaders::RUNNING_STATISTICS_F32, &shaders::RUNNING_STATISTICS_F64];
     Ok(Lowered::from(Dispatch {
         shader: for_type(running.data_type(), shaders)?,
@@ -243,7 +243,7 @@ fn layer(
         .map(|(operand, row_bytes)| Rows { operand, row_bytes });
     let dispatch = |part: &Range<u64>| {
         let own = part.end - part.start;
-        let groups = groups(own.div_ceil(LANES / team), gpu);
+        let groups = groups(own.div_ceil(WORKGROUP_SIZE / team), gpu);
         let [x, y, mean, inverse] = slabs.map(|slab| slab.bound(part, rows));
         Dispatch {
             shader: &shaders::LAYER_NORMALIZATION_F32,
@@ -258,7 +258,7 @@ fn layer(
         }
     };
     let dispatches = parts(&slabs, rows, Beginning::Aligned, gpu).iter().map(dispatch).collect();
-    Ok(Lowered { dispatches, scratch_bytes: 0 })
+    Ok(Lowered { dispatches, workspace_bytes: 0 })
 }
 
 fn layer_gradient(axis: usize, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
@@ -273,15 +273,15 @@ fn layer_gradient(axis: usize, reads: &[TensorDesc], writes: &[TensorDesc], gpu:
     require_packed(&[scale].into_iter().chain(parameters).collect::<Vec<_>>(), DataType::Float32, length)?;
     let is_summed = !parameters.is_empty();
     // A shader has all of its bindings bound, even those that it does not use here.
-    let (results, scratch) = if is_summed { ([0, 1, 2], Operand::Scratch) } else { ([0; 3], Operand::Counter) };
-    let operands = (0..5).map(Operand::Read).chain(results.map(Operand::Write)).chain([scratch, Operand::Counter]);
-    let chunks = [rows, length, chunk_rows_of(rows, length)];
+    let (results, workspace) = if is_summed { ([0, 1, 2], Operand::Workspace) } else { ([0; 3], Operand::Counter) };
+    let operands = (0..5).map(Operand::Read).chain(results.map(Operand::Write)).chain([workspace, Operand::Counter]);
+    let chunks = [rows, length, reduction_block_rows(rows, length)];
     Ok(layer_rows(&shaders::LAYER_GRADIENT_F32, chunks, [false, is_summed], bindings(operands), gpu))
 }
 
 /// The sums over rows that become dscale and dbias.
 pub(super) fn layer_sums(
-    (axis, chunk_rows): (usize, u64),
+    (axis, block_rows): (usize, u64),
     accumulate: bool,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
@@ -299,23 +299,23 @@ pub(super) fn layer_sums(
     }
     let before = if accumulate { Operand::Read(4) } else { Operand::Write(0) };
     let reads = [0, 1, 2, 3].map(Operand::Read);
-    let operands = reads.into_iter().chain([Operand::Write(0), Operand::Scratch, Operand::Counter, before]);
-    Ok(layer_rows(&shaders::LAYER_SUMS_F32, [rows, length, chunk_rows], [accumulate, true], bindings(operands), gpu))
+    let operands = reads.into_iter().chain([Operand::Write(0), Operand::Workspace, Operand::Counter, before]);
+    Ok(layer_rows(&shaders::LAYER_SUMS_F32, [rows, length, block_rows], [accumulate, true], bindings(operands), gpu))
 }
 
 /// The dispatch in which each workgroup has a chunk of rows: rows, their length and those of a chunk; whether there are sums to go on from, and sums at all.
 fn layer_rows(
     shader: &'static Shader,
-    [rows, length, chunk_rows]: [u64; 3],
+    [rows, length, block_rows]: [u64; 3],
     [accumulates, is_summed]: [bool; 2],
     bindings: Vec<Bound>,
     gpu: &Target,
 ) -> Lowered {
-    let count = rows.div_ceil(chunk_rows);
+    let count = rows.div_ceil(block_rows);
     let groups = groups(count, gpu);
-    let own = [count as u32, rows as u32, length as u32, chunk_rows as u32, accumulates.into(), is_summed.into()];
+    let own = [count as u32, rows as u32, length as u32, block_rows as u32, accumulates.into(), is_summed.into()];
     let parameters = team_words(groups, team_of(length), false).into_iter().chain(own).collect();
     let dispatch = Dispatch { shader, constants: Vec::new(), bindings, parameters, groups };
-    let scratch_bytes = if is_summed { count * length * LAYER_SUM_BYTES } else { 0 };
-    Lowered { dispatches: vec![dispatch], scratch_bytes }
+    let workspace_bytes = if is_summed { count * length * LAYER_SUM_BYTES } else { 0 };
+    Lowered { dispatches: vec![dispatch], workspace_bytes }
 }

@@ -18,7 +18,7 @@ pub(super) fn require_countable(descs: &[TensorDesc]) -> Result<(), String> {
 }
 
 /// # Errors
-/// Where there are not so many.
+/// Where there are fewer.
 pub(super) fn exactly<'a, const N: usize>(descs: &'a [TensorDesc], what: &str) -> Result<[&'a TensorDesc; N], String> {
     let all: Vec<&TensorDesc> = descs.iter().collect();
     all.try_into().map_err(|_| format!("{} {what} where {N} are needed", descs.len()))
@@ -34,7 +34,7 @@ pub(super) fn require_type(descs: &[&TensorDesc], data_type: DataType) -> Result
 }
 
 /// # Errors
-/// Where one is not packed with so many elements of this type.
+/// Where one is not packed, or has another number of elements or another type.
 pub(super) fn require_packed(descs: &[&TensorDesc], data_type: DataType, elements: u64) -> Result<(), String> {
     require_type(descs, data_type)?;
     match descs.iter().find(|desc| !desc.is_packed() || desc.element_count() != elements) {

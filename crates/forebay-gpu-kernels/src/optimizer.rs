@@ -1,5 +1,6 @@
 //! Optimizers, which update parameters and their state in place.
 
+use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::{groups, shaders, unsupported, Bound, Dispatch, Lowered, Operand, Shader, Target, Unsupported};
@@ -16,7 +17,17 @@ pub(super) fn lower(
     writes: &[TensorDesc],
     gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
-    let operands = reads.iter().take(if let Kernel::Adam { .. } = kernel { 4 } else { 3 }).chain(writes);
+    let count = match kernel {
+        Kernel::Sgd { .. } => SgdHyperparameters::COUNT,
+        Kernel::Adam { .. } => AdamHyperparameters::COUNT,
+        _ => return Err(unsupported(kernel, "not an optimizer")),
+    };
+    let (numbers, reads_before) = reads.split_last().ok_or_else(|| unsupported(kernel, "it reads nothing"))?;
+    let is_whole = numbers.data_type() == DataType::Float32 && numbers.is_packed();
+    if !is_whole || numbers.element_count() != count as u64 {
+        return Err(unsupported(kernel, format!("hyperparameters are {count} of float32, not {numbers}")));
+    }
+    let operands = reads_before.iter().filter(|desc| desc.data_type() != DataType::Int64).chain(writes);
     for desc in operands {
         if desc.data_type() != DataType::Float32 {
             let reason = format!("the Vulkan device updates float32, not {}", desc.data_type());
@@ -29,33 +40,20 @@ pub(super) fn lower(
             return Err(unsupported(kernel, format!("{} and {desc} differ in size", reads[0])));
         }
     }
-    let (shader, numbers): (_, Vec<f32>) = match *kernel {
-        Kernel::Sgd { learning_rate, weight_decay, .. } if writes.len() == 1 => {
-            (&shaders::OPTIMIZER_SGD, vec![learning_rate, weight_decay])
-        }
-        Kernel::Sgd { learning_rate, momentum, weight_decay, nesterov } => {
-            (&shaders::OPTIMIZER_MOMENTUM, vec![learning_rate, weight_decay, momentum, nesterov as u8 as f32])
-        }
-        Kernel::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled } => {
-            let kept = if decoupled { 1.0 - learning_rate as f64 * weight_decay as f64 } else { 1.0 };
-            let decay = if decoupled { 0.0 } else { weight_decay };
-            let rest = |beta: f32| (1.0 - beta as f64) as f32;
-            // Finite, so that its product with a step is a number.
-            let logarithm = |beta: f32| (beta as f64).ln().max(f32::MIN as f64) as f32;
-            let betas = [beta1, rest(beta1), beta2, rest(beta2)];
-            let rest = [epsilon, decay, kept as f32, logarithm(beta1), logarithm(beta2)];
-            (&shaders::OPTIMIZER_ADAM, [&[learning_rate][..], &betas, &rest].concat())
-        }
+    let (shader, flags) = match *kernel {
+        Kernel::Sgd { decays, .. } if writes.len() == 1 => (&shaders::OPTIMIZER_SGD, [decays, false]),
+        Kernel::Sgd { nesterov, decays } => (&shaders::OPTIMIZER_MOMENTUM, [decays, nesterov]),
+        Kernel::Adam { decoupled, decays } => (&shaders::OPTIMIZER_ADAM, [decays, decoupled]),
         _ => return Err(unsupported(kernel, "not an optimizer")),
     };
-    let dispatches = parts(shader, &numbers, reads, writes, gpu);
-    Ok(Lowered { dispatches, scratch_bytes: 0 })
+    let dispatches = parts(shader, flags, reads, writes, gpu);
+    Ok(Lowered { dispatches, workspace_bytes: 0 })
 }
 
 /// One dispatch for as many elements as bindings hold.
 fn parts(
     shader: &'static Shader,
-    numbers: &[f32],
+    flags: [bool; 2],
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     gpu: &Target,
@@ -69,15 +67,15 @@ fn parts(
             true => operand.into(),
             false => Bound { operand, offset_bytes: start * 4, size_bytes: Some(length * 4) },
         };
+        let hyperparameters = reads.len() - 1;
         let reads = reads.iter().enumerate().map(|(number, desc)| match desc.data_type() {
-            DataType::Float32 => part(Operand::Read(number)),
-            // The step.
+            DataType::Float32 if number != hyperparameters => part(Operand::Read(number)),
+            // These, or the step.
             _ => Operand::Read(number).into(),
         });
         let bindings = reads.chain((0..writes.len()).map(|number| part(Operand::Write(number)))).collect();
         let groups = groups(length.div_ceil(ELEMENTS_PER_GROUP), gpu);
-        let mut parameters = vec![groups[0], length as u32];
-        parameters.extend(numbers.iter().map(|number| number.to_bits()));
+        let parameters = vec![groups[0], length as u32, flags[0].into(), flags[1].into()];
         dispatches.push(Dispatch { shader, constants: Vec::new(), bindings, parameters, groups });
     }
     dispatches

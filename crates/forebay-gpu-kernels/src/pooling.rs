@@ -51,15 +51,10 @@ impl Pooling {
         let rank = input.sizes().len();
         let (input, output) = (Spatial::of(input)?, Spatial::of(output)?);
         let sliding = Sliding::of(window, rank, output.sizes)?;
-        let operation = match op {
-            PoolOp::Max => 0,
-            PoolOp::Average { count_include_pad: false } => 1,
-            PoolOp::Average { count_include_pad: true } => 2,
-        };
         if (input.images, input.channels) != (output.images, output.channels) {
             return Err("images and channels of input and output differ".to_string());
         }
-        Ok(Pooling { operation, input, output, sliding })
+        Ok(Pooling { operation: op.opcode(), input, output, sliding })
     }
 
     /// How it runs with the operands that stand for x and dy.

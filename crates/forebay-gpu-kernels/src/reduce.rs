@@ -6,11 +6,11 @@ use forebay_base::kernel::{sums_rows, ReduceOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::whole_channels;
-use super::lattice::Lattice;
 use super::operands::{bindings, exactly, require_packed};
 use super::parts::{parts, Beginning, Rows};
 use super::shaders::{self, Shader};
-use super::teams::{team_of, team_words, LANES, LANE_ELEMENTS, SMALL_TEAM};
+use super::strided_layout::StridedLayout;
+use super::teams::{team_of, team_words, INVOCATION_ELEMENTS, SMALL_TEAM, WORKGROUP_SIZE};
 use super::{groups, rows, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// Elements of a chunk of a reduction, and how many chunks there are at most.
@@ -18,34 +18,6 @@ const CHUNK_ELEMENTS: u64 = 2048;
 const CHUNKS_MAX: u64 = 4096;
 /// Elements of an integer mean at most: quotients and rests of two of them stay in 32 bits.
 const INTEGER_MEAN_MAX: u64 = 1 << 30;
-
-/// What a reduction's shader does: must be the order of `reduce.slang`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
-    Sum,
-    Mean,
-    Max,
-    Min,
-    Product,
-    L1,
-    L2,
-    SumSquare,
-}
-
-impl From<ReduceOp> for Operation {
-    fn from(op: ReduceOp) -> Operation {
-        match op {
-            ReduceOp::Sum => Operation::Sum,
-            ReduceOp::Mean => Operation::Mean,
-            ReduceOp::Max => Operation::Max,
-            ReduceOp::Min => Operation::Min,
-            ReduceOp::Product => Operation::Product,
-            ReduceOp::L1 => Operation::L1,
-            ReduceOp::L2 => Operation::L2,
-            ReduceOp::SumSquare => Operation::SumSquare,
-        }
-    }
-}
 
 /// How a kernel of this family runs.
 pub(super) fn lower(
@@ -90,7 +62,7 @@ fn softmax(
         reads.chain([Operand::Write(0)]).map(|operand| Rows { operand, row_bytes: 4 * size * inner }).collect();
     let dispatch = |part: &Range<u64>| {
         let columns = (part.end - part.start) * inner;
-        let groups = groups(columns.div_ceil(LANES / team), gpu);
+        let groups = groups(columns.div_ceil(WORKGROUP_SIZE / team), gpu);
         Dispatch {
             shader,
             constants: Vec::new(),
@@ -104,7 +76,7 @@ fn softmax(
         }
     };
     let dispatches = parts(&slabs, outer, Beginning::Aligned, gpu).iter().map(dispatch).collect();
-    Ok(Lowered { dispatches, scratch_bytes: 0 })
+    Ok(Lowered { dispatches, workspace_bytes: 0 })
 }
 
 /// Dimensions of one kind: sizes and strides, the innermost first, those that can be one made one.
@@ -169,7 +141,7 @@ fn reduce(
     {
         return Err(format!("{op:?} of {} elements of {} needs wider integers", reduced.count(), x.data_type()));
     }
-    Ok(dispatch(shader, op.into(), &kept, &reduced, x.data_type(), gpu))
+    Ok(dispatch(shader, op, &kept, &reduced, x.data_type(), gpu))
 }
 
 /// Whether the reduced axes are all but the second, of which the sums are then those of channels.
@@ -178,12 +150,12 @@ fn are_positions(axes: &[usize], x: &TensorDesc) -> bool {
     x.data_type().is_float()
         && rank > 2
         && axes.iter().copied().eq((0..rank).filter(|&axis| axis != 1))
-        && Lattice::of(x).is_ok()
+        && StridedLayout::of(x).is_ok()
 }
 
 fn dispatch(
     shader: &'static Shader,
-    operation: Operation,
+    op: ReduceOp,
     kept: &Dimensions,
     reduced: &Dimensions,
     data_type: DataType,
@@ -192,16 +164,17 @@ fn dispatch(
     let (outputs, depth) = (kept.count(), reduced.count());
     let chunk = depth.div_ceil(CHUNKS_MAX).next_power_of_two().max(CHUNK_ELEMENTS);
     let chunks = depth.div_ceil(chunk);
-    let team = if depth <= LANE_ELEMENTS { 1 } else { SMALL_TEAM };
-    let count = (outputs * chunks).div_ceil(LANES / team);
+    let team = if depth <= INVOCATION_ELEMENTS { 1 } else { SMALL_TEAM };
+    let count = (outputs * chunks).div_ceil(WORKGROUP_SIZE / team);
     let groups = groups(count, gpu);
-    let words = [operation as u64, count, outputs, depth, chunk, chunks, kept.0.len() as u64, reduced.0.len() as u64];
+    let words =
+        [u64::from(op.opcode()), count, outputs, depth, chunk, chunks, kept.0.len() as u64, reduced.0.len() as u64];
     let dimensions = kept.0.iter().chain(&reduced.0).flat_map(|&(size, stride)| [size, stride]);
     let parameters = words.into_iter().chain(dimensions).map(|word| word as u32);
     let interleaved = kept.inner_stride() < reduced.inner_stride();
     // A shader has all of its bindings bound, even those that it does not use here.
-    let scratch = if chunks > 1 { Operand::Scratch } else { Operand::Counter };
-    let operands = [Operand::Read(0), Operand::Write(0), scratch, Operand::Counter];
+    let workspace = if chunks > 1 { Operand::Workspace } else { Operand::Counter };
+    let operands = [Operand::Read(0), Operand::Write(0), workspace, Operand::Counter];
     let dispatch = Dispatch {
         shader,
         constants: Vec::new(),
@@ -209,6 +182,6 @@ fn dispatch(
         parameters: team_words(groups, team, interleaved).into_iter().chain(parameters).collect(),
         groups,
     };
-    let scratch_bytes = if chunks > 1 { outputs * chunks * 2 * data_type.size_bytes() } else { 0 };
-    Lowered { dispatches: vec![dispatch], scratch_bytes }
+    let workspace_bytes = if chunks > 1 { outputs * chunks * 2 * data_type.size_bytes() } else { 0 };
+    Lowered { dispatches: vec![dispatch], workspace_bytes }
 }

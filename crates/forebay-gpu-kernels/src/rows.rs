@@ -1,6 +1,6 @@
 //! Sums over the rows of a table, one per place in a row: `kernels/rows.slang`.
 
-use forebay_base::kernel::chunk_rows_of;
+use forebay_base::kernel::reduction_block_rows;
 use forebay_base::{DataType, TensorDesc};
 
 use super::operands::{bindings, exactly, require_packed};
@@ -24,13 +24,13 @@ fn table(x: &TensorDesc, axes: usize) -> Result<[u64; 2], String> {
 pub(super) fn whole(axes: usize, x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Result<Lowered, String> {
     let [rows, length] = table(x, axes)?;
     require_packed(&[y], DataType::Float32, length)?;
-    let operands = vec![Operand::Read(0), Operand::Write(0), Operand::Scratch, Operand::Counter];
-    Ok(lowered(&shaders::REDUCE_ROWS_F32, [rows, length, chunk_rows_of(rows, length)], false, operands, gpu))
+    let operands = vec![Operand::Read(0), Operand::Write(0), Operand::Workspace, Operand::Counter];
+    Ok(lowered(&shaders::REDUCE_ROWS_F32, [rows, length, reduction_block_rows(rows, length)], false, operands, gpu))
 }
 
 /// The sums of some rows.
 pub(super) fn sums(
-    (axes, chunk_rows): (usize, u64),
+    (axes, block_rows): (usize, u64),
     accumulate: bool,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
@@ -44,21 +44,21 @@ pub(super) fn sums(
         return Err(format!("{} operands", reads.len()));
     }
     let before = if accumulate { Operand::Read(1) } else { Operand::Write(0) };
-    let operands = vec![Operand::Read(0), Operand::Write(0), Operand::Scratch, Operand::Counter, before];
-    Ok(lowered(&shaders::SUMS_ROWS_F32, [rows, length, chunk_rows], accumulate, operands, gpu))
+    let operands = vec![Operand::Read(0), Operand::Write(0), Operand::Workspace, Operand::Counter, before];
+    Ok(lowered(&shaders::SUMS_ROWS_F32, [rows, length, block_rows], accumulate, operands, gpu))
 }
 
 fn lowered(
     shader: &'static Shader,
-    [rows, length, chunk_rows]: [u64; 3],
+    [rows, length, block_rows]: [u64; 3],
     accumulates: bool,
     operands: Vec<Operand>,
     gpu: &Target,
 ) -> Lowered {
-    let count = rows.div_ceil(chunk_rows);
+    let count = rows.div_ceil(block_rows);
     let groups = groups(count, gpu);
-    let own = [count as u32, rows as u32, length as u32, chunk_rows as u32, accumulates.into()];
+    let own = [count as u32, rows as u32, length as u32, block_rows as u32, accumulates.into()];
     let parameters = [groups[0]].into_iter().chain(own).collect();
     let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters, groups };
-    Lowered { dispatches: vec![dispatch], scratch_bytes: count * length * SUM_BYTES }
+    Lowered { dispatches: vec![dispatch], workspace_bytes: count * length * SUM_BYTES }
 }

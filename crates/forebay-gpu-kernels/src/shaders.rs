@@ -10,7 +10,7 @@ pub struct Shader {
     /// SPIR-V, in little-endian words.
     pub code: &'static [u8],
     /// The same shader for operands with more bytes than a binding reaches; none where this is that.
-    pub far: Option<&'static Shader>,
+    pub by_address: Option<&'static Shader>,
 }
 
 impl fmt::Debug for Shader {
@@ -21,8 +21,8 @@ impl fmt::Debug for Shader {
 
 impl Shader {
     /// Whether what is bound of operands is their address.
-    pub fn is_far(&self) -> bool {
-        self.far.is_none()
+    pub fn is_by_address(&self) -> bool {
+        self.by_address.is_none()
     }
 
     /// Whether the shader computes with float64, which a device may lack.
@@ -55,11 +55,11 @@ const COOPERATIVE_MATRIX: u32 = 6022;
 
 /// The shader in the file of a name.
 macro_rules! shader {
-    ($far:expr, $($name:literal),+) => {
+    ($by_address:expr, $($name:literal),+) => {
         Shader {
             name: concat!($($name),+),
             code: include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $($name),+, ".spv")),
-            far: $far,
+            by_address: $by_address,
         }
     };
 }
@@ -214,9 +214,13 @@ mod tests {
     #[test]
     fn shaders_are_spirv_and_tell_what_they_need() {
         for shader in ALL {
-            let far = shader.far.unwrap();
-            assert!(far.is_far() && !shader.is_far() && far.name == format!("{}_far", shader.name));
-            for form in [shader, far] {
+            let by_address = shader.by_address.unwrap();
+            assert!(
+                by_address.is_by_address()
+                    && !shader.is_by_address()
+                    && by_address.name == format!("{}_far", shader.name)
+            );
+            for form in [shader, by_address] {
                 assert_eq!(form.code[..4], 0x0723_0203_u32.to_le_bytes(), "{}", form.name);
                 assert_eq!(form.needs_float64(), shader.needs_float64(), "{}", form.name);
             }
@@ -224,8 +228,8 @@ mod tests {
         }
         assert!(SUMS_STATISTICS_F32.needs_float64());
         let brain = &MATMUL_32X32_BF16;
-        assert!(brain.needs_storage16() && brain.far.is_some_and(Shader::needs_storage16));
-        for shader in ALL.iter().flat_map(|shader| [*shader, shader.far.unwrap()]) {
+        assert!(brain.needs_storage16() && brain.by_address.is_some_and(Shader::needs_storage16));
+        for shader in ALL.iter().flat_map(|shader| [*shader, shader.by_address.unwrap()]) {
             assert_eq!(shader.needs_cooperative(), shader.name.contains("_cooperative"), "{}", shader.name);
         }
         for shader in [&BATCH_NORMALIZATION_F32, &REDUCE_F32, &SOFTMAX_F32, &LAYER_GRADIENT_F32] {

@@ -70,7 +70,7 @@ pub(super) struct Sliding {
 }
 
 impl Sliding {
-    /// The window over a tensor of `rank` dimensions, from which outputs of so many positions look.
+    /// The window over a tensor of `rank` dimensions, from which outputs with this many positions read.
     ///
     /// # Errors
     /// Where its numbers do not fit the rank, or reach farther than shaders calculate.
@@ -79,18 +79,18 @@ impl Sliding {
         if all.iter().any(|values| values.len() + 2 != rank) || window.strides.contains(&0) {
             return Err(format!("the window {window:?} does not fit {rank} dimensions"));
         }
-        let far = (0..rank - 2).any(|d| {
+        let by_address = (0..rank - 2).any(|d| {
             let output = u64::from(outputs[5 - rank + d]);
-            let reach = |count: u64, step: u64| count.saturating_mul(step);
+            let device_address = |count: u64, step: u64| count.saturating_mul(step);
             let terms = [
-                reach(output, window.strides[d]),
-                reach(window.kernel[d], window.dilations[d]),
+                device_address(output, window.strides[d]),
+                device_address(window.kernel[d], window.dilations[d]),
                 window.pads_begin[d],
                 window.pads_end[d],
             ];
             terms.iter().fold(0, |sum: u64, &term| sum.saturating_add(term)) >= REACH_MAX
         });
-        if far {
+        if by_address {
             return Err(format!("the window {window:?} reaches {REACH_MAX} elements or more"));
         }
         Ok(Sliding {
@@ -116,7 +116,7 @@ fn three(values: &[u64], filler: u32) -> [u32; 3] {
     three
 }
 
-/// What `dispatch` makes of so many images: of as many at once as bindings hold of each operand, which are those that have
+/// What `dispatch` makes of a number of images: of as many at once as bindings hold of each operand, which are those that have
 /// images, or of all.
 pub(super) fn by_images(
     operands: &[(Operand, &TensorDesc)],
@@ -141,7 +141,7 @@ pub(super) fn by_images(
         }
         dispatch
     };
-    Lowered { dispatches: parts.iter().map(part).collect(), scratch_bytes: 0 }
+    Lowered { dispatches: parts.iter().map(part).collect(), workspace_bytes: 0 }
 }
 
 /// Checks that all operands are float32.

@@ -24,7 +24,7 @@ fn refusal(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &T
     }
 }
 
-/// The words of a reduction that decide the order of its sums: lanes of a team, elements, and elements of a chunk.
+/// The words of a reduction that decide the order of its sums: invocations of a team, elements, and elements of a chunk.
 fn order(sizes: &[u64], axes: &[usize], y: &[u64]) -> [u32; 3] {
     let kernel = Kernel::Reduce { op: ReduceOp::Mean, axes: axes.to_vec() };
     let dispatch = dispatches(&kernel, &[float(sizes)], &[float(y)], &Target::LEAST).remove(0);
@@ -74,7 +74,7 @@ fn normalisation_beyond_a_binding_runs_in_parts() {
     let kernel = Kernel::BatchNormalizationTraining { epsilon: 1e-5, activation: Activation::None };
     let writes = [x, channel.clone(), channel];
     let whole = dispatches(&kernel, &reads[..3], &writes, &gpu);
-    assert!(whole.len() == 1 && whole[0].shader.is_far(), "a channel's sum is not cut");
+    assert!(whole.len() == 1 && whole[0].shader.is_by_address(), "a channel's sum is not cut");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn workgroups_share_all_chunks_of_a_sum() {
         assert!(group_chunks * channel_groups >= chunks, "{sizes:?}: {group_chunks} x {channel_groups} < {chunks}");
         assert!(group_chunks * (channel_groups - 1) < chunks, "{sizes:?}: a workgroup has nothing to do");
         let partial_bytes = if channel_groups > 1 { sizes[1] * u64::from(chunks) * 16 } else { 0 };
-        assert_eq!(lowered.scratch_bytes, partial_bytes, "{sizes:?}");
+        assert_eq!(lowered.workspace_bytes, partial_bytes, "{sizes:?}");
     }
 }
 
@@ -100,9 +100,9 @@ fn the_sums_of_a_large_layers_gradient_fit_a_binding() {
         let (x, row, column) = (float(&[rows, length]), float(&[rows]), float(&[length]));
         let reads = [x.clone(), x.clone(), column.clone(), row.clone(), row];
         let lowered = lower(&kernel, &reads, &[x, column.clone(), column], &Target::LEAST).unwrap();
-        assert_eq!(lowered.scratch_bytes, most_bytes, "{rows} rows of {length}");
-        let [groups, .., chunk_rows] = lowered.dispatches[0].parameters[3..7] else { unreachable!() };
-        assert!(u64::from(groups) * u64::from(chunk_rows) >= rows, "{rows} rows of {length}");
+        assert_eq!(lowered.workspace_bytes, most_bytes, "{rows} rows of {length}");
+        let [groups, .., block_rows] = lowered.dispatches[0].parameters[3..7] else { unreachable!() };
+        assert!(u64::from(groups) * u64::from(block_rows) >= rows, "{rows} rows of {length}");
     }
 }
 

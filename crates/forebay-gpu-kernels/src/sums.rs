@@ -3,11 +3,11 @@
 use forebay_base::kernel::Summing;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::channels::{is_rectified, squares, sum_channels, Settings};
-use super::lattice::lattices;
+use super::channels::{is_relu, squares, sum_channels, Settings};
 use super::operands::{bindings, exactly, for_type, require_packed};
 use super::shaders;
-use super::teams::LANES;
+use super::strided_layout::strided_layouts;
+use super::teams::WORKGROUP_SIZE;
 use super::{groups, loss, normalization, rows, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// How a kernel of this family runs.
@@ -36,10 +36,10 @@ fn add(
         Summing::CrossEntropy { axis, ignore_index } => {
             return loss::sums(axis, ignore_index, accumulate, reads, writes, gpu)
         }
-        Summing::LayerGradient { axis, chunk_rows } => {
-            return normalization::layer_sums((axis, chunk_rows), accumulate, reads, writes, gpu)
+        Summing::LayerGradient { axis, block_rows } => {
+            return normalization::layer_sums((axis, block_rows), accumulate, reads, writes, gpu)
         }
-        Summing::Rows { axes, chunk_rows } => return rows::sums((axes, chunk_rows), accumulate, reads, writes, gpu),
+        Summing::Rows { axes, block_rows } => return rows::sums((axes, block_rows), accumulate, reads, writes, gpu),
         _ => {}
     }
     let [sums] = exactly(writes, "results")?;
@@ -54,13 +54,13 @@ fn add(
     let (shaders, [x, dy]) = match of {
         Summing::BatchStatistics => {
             let [x] = exactly(reads, "operands")?;
-            ([&shaders::SUMS_STATISTICS_F32, &shaders::SUMS_STATISTICS_F64], lattices([x, x])?)
+            ([&shaders::SUMS_STATISTICS_F32, &shaders::SUMS_STATISTICS_F64], strided_layouts([x, x])?)
         }
         Summing::BatchGradient { epsilon, activation } => {
             let [dy, x, parameters @ ..] = exactly::<6>(reads, "operands")?;
             require_packed(&parameters, data_type, channels)?;
-            settings = Settings { accumulate, epsilon, rectified: is_rectified(activation) };
-            ([&shaders::SUMS_GRADIENT_F32, &shaders::SUMS_GRADIENT_F64], lattices([x, dy])?)
+            settings = Settings { accumulate, epsilon, relu: is_relu(activation) };
+            ([&shaders::SUMS_GRADIENT_F32, &shaders::SUMS_GRADIENT_F64], strided_layouts([x, dy])?)
         }
         Summing::SquaredError => {
             let x = squares(reads)?;
@@ -68,7 +68,7 @@ fn add(
         }
         Summing::CrossEntropy { .. } | Summing::LayerGradient { .. } | Summing::Rows { .. } | Summing::Channels => {
             let [x] = exactly(reads, "operands")?;
-            ([&shaders::SUMS_CHANNELS_F32, &shaders::SUMS_CHANNELS_F64], lattices([x, x])?)
+            ([&shaders::SUMS_CHANNELS_F32, &shaders::SUMS_CHANNELS_F64], strided_layouts([x, x])?)
         }
     };
     Ok(sum_channels(for_type(data_type, shaders)?, x, dy, settings, own, gpu))
@@ -103,7 +103,7 @@ fn finish(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target
     require_packed(&[&reads[0]], DataType::Float64, of.rows() * channels)?;
     let others: Vec<&TensorDesc> = reads[1..].iter().chain(writes).collect();
     require_packed(&others, data_type, channels)?;
-    let groups = groups(channels.div_ceil(LANES), gpu);
+    let groups = groups(channels.div_ceil(WORKGROUP_SIZE), gpu);
     let operands = (0..reads.len()).map(Operand::Read).chain((0..writes.len()).map(Operand::Write));
     Ok(Lowered::from(Dispatch {
         shader: for_type(data_type, shaders)?,

@@ -7,8 +7,8 @@ pub struct Target {
     pub groups_max: u32,
     /// Bytes of an operand that one binding may reach.
     pub binding_bytes_max: u64,
-    /// Bytes of scratch that one binding may reach.
-    pub scratch_bytes_max: u64,
+    /// Bytes of workspace that one binding may reach.
+    pub workspace_bytes_max: u64,
     /// Invocations that a workgroup may have.
     pub invocations_max: u32,
     /// Bytes that the invocations of a workgroup share.
@@ -39,7 +39,7 @@ impl Target {
     pub(crate) const LEAST: Target = Target {
         groups_max: 65_535,
         binding_bytes_max: 128 << 20,
-        scratch_bytes_max: 128 << 20,
+        workspace_bytes_max: 128 << 20,
         invocations_max: 256,
         shared_bytes: 16 << 10,
         float64: true,

@@ -15,4 +15,4 @@ pub mod groups;
 pub mod memory;
 
 pub use files::{buffer, open_regular, read, read_text, read_up_to};
-pub use memory::{check, room_bytes, total, Room, Shortage, Total, Use};
+pub use memory::{available_bytes, check, total, Available, Shortage, Total, Use};

@@ -42,7 +42,7 @@ enum Resource {
 
 /// A limit, and what it leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct Available {
     /// Bytes that may still be taken; what stays free is not among them.
     pub bytes: u64,
     /// The limit.
@@ -60,12 +60,12 @@ pub struct Shortage {
     /// Bytes that were wanted.
     pub requested_bytes: u64,
     /// The limit that they exceed.
-    pub room: Room,
+    pub available: Available,
 }
 
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Room { bytes, limit_bytes, left_bytes, source, resource } = &self.room;
+        let Available { bytes, limit_bytes, left_bytes, source, resource } = &self.available;
         let of = match resource {
             Resource::Memory => "",
             Resource::Addresses => " of address space",
@@ -110,17 +110,17 @@ pub fn check(requested_bytes: u64, purpose: Use) -> Result<(), Shortage> {
     if requested_bytes <= LITTLE_BYTES {
         return Ok(());
     }
-    refuse(requested_bytes, System::this().rooms(&read, purpose))
+    refuse(requested_bytes, System::this().all_available(&read, purpose))
 }
 
 /// Bytes that may still be taken; none where nothing is known.
-pub fn room_bytes(purpose: Use) -> Option<u64> {
-    System::this().rooms(&read, purpose).into_iter().map(|room| room.bytes).min()
+pub fn available_bytes(purpose: Use) -> Option<u64> {
+    System::this().all_available(&read, purpose).into_iter().map(|available| available.bytes).min()
 }
 
-fn refuse(requested_bytes: u64, rooms: Vec<Room>) -> Result<(), Shortage> {
-    match rooms.into_iter().min_by_key(|room| room.bytes) {
-        Some(room) if requested_bytes > room.bytes => Err(Shortage { requested_bytes, room }),
+fn refuse(requested_bytes: u64, all_available: Vec<Available>) -> Result<(), Shortage> {
+    match all_available.into_iter().min_by_key(|available| available.bytes) {
+        Some(available) if requested_bytes > available.bytes => Err(Shortage { requested_bytes, available }),
         _ => Ok(()),
     }
 }
@@ -175,33 +175,33 @@ impl System {
     }
 
     /// All limits on what a request takes.
-    fn rooms(&self, read: Reading, purpose: Use) -> Vec<Room> {
-        let mut rooms = Vec::new();
+    fn all_available(&self, read: Reading, purpose: Use) -> Vec<Available> {
+        let mut all_available = Vec::new();
         if purpose.takes(Resource::Memory) {
-            rooms.extend(machine(read));
-            rooms.extend(self.groups.iter().flat_map(|group| group.rooms(read)));
+            all_available.extend(machine(read));
+            all_available.extend(self.groups.iter().flat_map(|group| group.all_available(read)));
         }
         if self.has_resource_limits {
             let text = |path: &str| read(path.as_ref()).unwrap_or_default();
             let (limits, status) = (text("/proc/self/limits"), text("/proc/self/status"));
             let wanted = RESOURCE_LIMITS.iter().filter(|limit| purpose.takes(limit.resource));
-            rooms.extend(wanted.filter_map(|limit| limit.room(&limits, &status)));
+            all_available.extend(wanted.filter_map(|limit| limit.available(&limits, &status)));
         }
-        rooms
+        all_available
     }
 }
 
 /// What the machine as a whole has.
-fn machine(read: Reading) -> Option<Room> {
+fn machine(read: Reading) -> Option<Available> {
     let text = read("/proc/meminfo".as_ref())?;
     let (limit_bytes, left_bytes) = (number_of_kib(&text, "MemTotal:")?, number_of_kib(&text, "MemAvailable:")?);
-    Some(Room::of_memory("the machine's memory,".to_owned(), limit_bytes, left_bytes))
+    Some(Available::of_memory("the machine's memory,".to_owned(), limit_bytes, left_bytes))
 }
 
-impl Room {
-    fn of_memory(source: String, limit_bytes: u64, left_bytes: u64) -> Room {
+impl Available {
+    fn of_memory(source: String, limit_bytes: u64, left_bytes: u64) -> Available {
         let bytes = left_bytes.saturating_sub(headroom_bytes(limit_bytes));
-        Room { bytes, limit_bytes, left_bytes, source, resource: Resource::Memory }
+        Available { bytes, limit_bytes, left_bytes, source, resource: Resource::Memory }
     }
 }
 
@@ -232,16 +232,16 @@ impl Group {
         format!("control group {}: {file}", self.name)
     }
 
-    fn rooms(&self, read: Reading) -> Vec<Room> {
+    fn all_available(&self, read: Reading) -> Vec<Available> {
         let limits: Vec<(&str, u64)> = self.limits(read).collect();
         if limits.is_empty() {
             return Vec::new();
         }
         let Some(used_bytes) = self.used_bytes(read) else { return Vec::new() };
-        let room = |(file, limit_bytes): (&str, u64)| {
-            Room::of_memory(self.source(file), limit_bytes, limit_bytes.saturating_sub(used_bytes))
+        let available = |(file, limit_bytes): (&str, u64)| {
+            Available::of_memory(self.source(file), limit_bytes, limit_bytes.saturating_sub(used_bytes))
         };
-        limits.into_iter().map(room).collect()
+        limits.into_iter().map(available).collect()
     }
 
     /// Bytes that are taken. Pages of files count for the group, too, but the system drops them when memory is short.
@@ -295,11 +295,11 @@ impl ResourceLimit {
         row.split_whitespace().next()?.parse().ok()
     }
 
-    fn room(&self, limits: &str, status: &str) -> Option<Room> {
+    fn available(&self, limits: &str, status: &str) -> Option<Available> {
         let (limit_bytes, taken) = (self.in_text(limits)?, number_of_kib(status, self.taken)?);
         let left_bytes = limit_bytes.saturating_sub(taken);
         let bytes = left_bytes.saturating_sub(address_headroom_bytes(limit_bytes));
-        Some(Room { bytes, limit_bytes, left_bytes, source: self.name.to_owned(), resource: self.resource })
+        Some(Available { bytes, limit_bytes, left_bytes, source: self.name.to_owned(), resource: self.resource })
     }
 }
 
@@ -325,11 +325,11 @@ mod tests {
     }
 
     /// The limit that leaves least.
-    fn least(others: &[(&str, &str)], purpose: Use) -> Room {
+    fn least(others: &[(&str, &str)], purpose: Use) -> Available {
         let texts = texts(others);
         let read = |path: &Path| texts.get(path.to_str().expect("UTF-8")).cloned();
-        let rooms = System::find(&read).rooms(&read, purpose);
-        rooms.into_iter().min_by_key(|room| room.bytes).expect("the machine is a limit")
+        let all_available = System::find(&read).all_available(&read, purpose);
+        all_available.into_iter().min_by_key(|available| available.bytes).expect("the machine is a limit")
     }
 
     const MOUNT_ONE: (&str, &str) = (
@@ -340,10 +340,10 @@ mod tests {
 
     #[test]
     fn a_machine_without_limits_keeps_three_percent() {
-        let room = least(&[], Use::Private);
-        assert_eq!((room.limit_bytes, room.left_bytes), (8192 * MIB, 4096 * MIB));
-        assert_eq!(room.bytes, 4096 * MIB - 8192 * MIB / 100 * 3);
-        assert_eq!(room.source, "the machine's memory,");
+        let available = least(&[], Use::Private);
+        assert_eq!((available.limit_bytes, available.left_bytes), (8192 * MIB, 4096 * MIB));
+        assert_eq!(available.bytes, 4096 * MIB - 8192 * MIB / 100 * 3);
+        assert_eq!(available.source, "the machine's memory,");
     }
 
     #[test]
@@ -363,9 +363,9 @@ mod tests {
             ("/cg/a/memory.current", "104857600\n"),
             ("/cg/a/memory.stat", "anon 1\ninactive_file 20971520\nactive_file 10485760\nfile_dirty 10485760\n"),
         ];
-        let room = least(&group, Use::Memory);
-        assert_eq!((room.limit_bytes, room.left_bytes, room.bytes), (300 * MIB, 220 * MIB, 156 * MIB));
-        let refused = refuse(200 * MIB, vec![room]).unwrap_err().to_string();
+        let available = least(&group, Use::Memory);
+        assert_eq!((available.limit_bytes, available.left_bytes, available.bytes), (300 * MIB, 220 * MIB, 156 * MIB));
+        let refused = refuse(200 * MIB, vec![available]).unwrap_err().to_string();
         let words = "200.0 MiB would be needed, and 220.0 MiB are left of control group /a: memory.max 300.0 MiB, \
                      64.0 MiB of which stay free";
         assert_eq!(refused, words);
@@ -374,7 +374,7 @@ mod tests {
         // Addresses cost no memory.
         let texts = texts(&group);
         let read = |path: &Path| texts.get(path.to_str().expect("UTF-8")).cloned();
-        assert_eq!(System::find(&read).rooms(&read, Use::Addresses), []);
+        assert_eq!(System::find(&read).all_available(&read, Use::Addresses), []);
         let source = Some("control group /a: memory.max".to_owned());
         assert_eq!(System::find(&read).total(&read), Some(Total { bytes: 300 * MIB, source }));
     }
@@ -391,8 +391,11 @@ mod tests {
                 ("/cg/memory.limit_in_bytes", "9223372036854771712\n"),
             ]
         };
-        let room = least(&group("314572800\n"), Use::Shared);
-        assert_eq!((room.left_bytes, room.source.as_str()), (250 * MIB, "control group /m: memory.limit_in_bytes"));
+        let available = least(&group("314572800\n"), Use::Shared);
+        assert_eq!(
+            (available.left_bytes, available.source.as_str()),
+            (250 * MIB, "control group /m: memory.limit_in_bytes")
+        );
         assert_eq!(least(&group("9223372036854771712\n"), Use::Shared).source, "the machine's memory,");
     }
 
@@ -404,8 +407,8 @@ mod tests {
             ("/cg/memory.max", "1048576\n"),
             ("/cg/memory.current", "2097152\n"),
         ];
-        let room = least(&group, Use::Private);
-        assert_eq!((room.bytes, room.left_bytes), (0, 0));
+        let available = least(&group, Use::Private);
+        assert_eq!((available.bytes, available.left_bytes), (0, 0));
     }
 
     #[test]
@@ -413,11 +416,11 @@ mod tests {
         let limits = "Max data size             104857600            unlimited            bytes     \n\
                       Max address space         209715200            unlimited            bytes     \n";
         let limited = [("/proc/self/limits", limits)];
-        let room = least(&limited, Use::Private);
-        assert_eq!((room.left_bytes, room.source.as_str()), (50 * MIB, "RLIMIT_DATA (ulimit -d),"));
-        let room = least(&limited, Use::Shared);
-        assert_eq!((room.left_bytes, room.bytes), (100 * MIB, 100 * MIB - 200 * MIB / 64));
-        let refused = refuse(99 * MIB, vec![room]).unwrap_err().to_string();
+        let available = least(&limited, Use::Private);
+        assert_eq!((available.left_bytes, available.source.as_str()), (50 * MIB, "RLIMIT_DATA (ulimit -d),"));
+        let available = least(&limited, Use::Shared);
+        assert_eq!((available.left_bytes, available.bytes), (100 * MIB, 100 * MIB - 200 * MIB / 64));
+        let refused = refuse(99 * MIB, vec![available]).unwrap_err().to_string();
         assert!(refused.starts_with("99.0 MiB of address space would be needed"), "{refused}");
         assert!(refused.contains("RLIMIT_AS (ulimit -v), 200.0 MiB"), "{refused}");
         assert_eq!(least(&limited, Use::Memory).source, "the machine's memory,");
@@ -427,7 +430,7 @@ mod tests {
     fn what_cannot_be_is_refused_and_little_is_not_looked_at() {
         check(1, Use::Private).unwrap();
         assert!(check(1 << 60, Use::Memory).is_err());
-        assert!(room_bytes(Use::Private).is_some_and(|bytes| bytes < 1 << 60));
+        assert!(available_bytes(Use::Private).is_some_and(|bytes| bytes < 1 << 60));
         assert!(total().is_some_and(|total| total.bytes > MIB));
         assert_eq!(size(1536), "1.5 KiB");
         assert_eq!(size(7), "7 bytes");

@@ -1,9 +1,11 @@
 //! Time of an allocation and a release in the allocator, while many blocks are live.
 //!
-//! `cargo bench -p forebay-memory` prints nanoseconds for the pair: the median and the 99th percentile of short batches.
+//! `cargo bench -p forebay-memory` prints and records nanoseconds for the pair: the median and the 99th percentile of
+//! short batches.
 
 use std::time::Instant;
 
+use forebay_bench_record::{Column, Record, Table};
 use forebay_memory::{Allocator, BlockId, PoolId};
 use forebay_testing::Random;
 
@@ -77,7 +79,7 @@ impl Bench {
     }
 }
 
-fn measure(name: &str, sizes: Sizes, pools: u64, live_count: usize) {
+fn measure(table: &mut Table, name: &str, sizes: Sizes, pools: u64, live_count: usize) {
     let mut bench =
         Bench { allocator: Allocator::new(256), random: Random::new(0x5eed), sizes, pools, live: Vec::new() };
     for _ in 0..live_count {
@@ -99,16 +101,28 @@ fn measure(name: &str, sizes: Sizes, pools: u64, live_count: usize) {
     }
     times_ns.sort_by(f64::total_cmp);
     let at = |percent: usize| times_ns[BATCHES * percent / 100];
-    println!("{name:>6} sizes, {pools} pools, {live_count:>6} live: {:6.0} ns, 99 % under {:6.0} ns", at(50), at(99));
+    table.print([name.into(), pools.into(), live_count.into(), at(50).into(), at(99).into()]);
 }
 
-fn main() {
+fn main() -> Result<(), String> {
+    let given = forebay_bench_record::arguments()?;
+    let time = |statistic: &str| Column::number(format!("time ({statistic})"), "ns", 0).of(statistic);
+    let columns =
+        [Column::text("sizes"), Column::count("pools"), Column::count("live"), time("median"), time("99th percentile")];
+    let mut table = Table::new("pairs", columns);
     for live_count in [100, 10_000, 100_000] {
         for pools in [1, 4] {
-            measure("mixed", mixed, pools, live_count);
-            measure("model", model, pools, live_count);
-            measure("few", few, pools, live_count);
-            measure("equal", equal, pools, live_count);
+            measure(&mut table, "mixed", mixed, pools, live_count);
+            measure(&mut table, "model", model, pools, live_count);
+            measure(&mut table, "few", few, pools, live_count);
+            measure(&mut table, "equal", equal, pools, live_count);
         }
     }
+    let record = Record::new(
+        "allocator",
+        "An allocation and a release",
+        "cargo bench -p forebay-memory --bench allocator",
+        &given.words,
+    );
+    record.under(format!("{BATCHES} batches of {BATCH} pairs")).with(table).save(given.output.as_deref()).map(drop)
 }

@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use forebay_base::ByteRange;
+use forebay_bench_record::{Cell, Column, Record, Table};
 use forebay_memory::{load_bound_bytes, place, verify, Effort, Item, Piece};
 
-fn main() {
+fn main() -> Result<(), String> {
+    let given = forebay_bench_record::arguments()?;
     let mut files: Vec<PathBuf> =
-        std::env::args().skip(1).filter(|file| !file.starts_with("--")).map(PathBuf::from).collect();
+        given.words.iter().filter(|file| !file.starts_with("--")).map(PathBuf::from).collect();
     if files.is_empty() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
         let entries = std::fs::read_dir(folder).expect("the folder tests/data");
@@ -19,16 +21,30 @@ fn main() {
         files.retain(|file| file.extension().is_some_and(|extension| extension == "csv"));
         files.sort();
     }
-    println!(
-        "| instance | items | capacity | lower bound | height | passes alone | time |\n|---|---|---|---|---|---|---|"
-    );
+    let columns = [
+        Column::text("instance"),
+        Column::count("buffers"),
+        Column::count("capacity"),
+        Column::count("lower bound"),
+        Column::count("height"),
+        Column::ratio("passes alone / capacity", 2),
+        Column::number("time", "s", 3),
+    ];
+    let mut table = Table::new("placement", columns);
     for file in files {
-        measure(&file);
+        table.print(measure(&file));
     }
+    let record = Record::new(
+        "placement",
+        "Static placement",
+        "cargo bench -p forebay-memory --bench placement --",
+        &given.words,
+    );
+    record.with(table).save(given.output.as_deref()).map(drop)
 }
 
-/// Prints a row of the table.
-fn measure(file: &Path) {
+/// A row of the table.
+fn measure(file: &Path) -> Vec<Cell> {
     let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let items: Vec<Item> = text.lines().skip(1).map(item).collect();
     let name = file.file_stem().map(|name| name.to_string_lossy()).unwrap_or_default();
@@ -40,17 +56,20 @@ fn measure(file: &Path) {
     let height = match &placement {
         Ok(placement) => {
             verify(&items, placement).expect("a placement without faults");
-            placement.height_bytes.to_string()
+            placement.height_bytes.into()
         }
-        Err(error) => error.to_string(),
+        Err(error) => error.to_string().into(),
     };
     let passes = place(&items, None, Effort::default()).expect("a placement").height_bytes as f64;
-    println!(
-        "| {name} | {} | {capacity_bytes} | {} | {height} | {:.2} | {seconds:.3} s |",
-        items.len(),
-        load_bound_bytes(&items),
-        passes / capacity_bytes as f64
-    );
+    vec![
+        name.into(),
+        items.len().into(),
+        capacity_bytes.into(),
+        load_bound_bytes(&items).into(),
+        height,
+        (passes / capacity_bytes as f64).into(),
+        seconds.into(),
+    ]
 }
 
 /// The item of a line `id,lower,upper,size`.

@@ -19,10 +19,10 @@
 //! CUDA Unified Memory to Deep Learning", 2018, sections 3.8 and 3.9): work does not change the order, so that what is used most
 //! is evicted as readily as what is never used again.
 //!
-//! A copy that equals the one on the host is not copied back when it goes; data that nobody needs any more
+//! A copy that equals the one on the host is not copied back when it goes; data that no one needs any more
 //! ([`EvictionQueue::discard`]) is not either, and a unit without data is mapped without being copied in.
 
-mod foresight;
+mod next_uses;
 #[cfg(test)]
 mod tests;
 mod unit;
@@ -31,7 +31,7 @@ mod words;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::collections::VecDeque;
 
-use foresight::Foresight;
+use next_uses::NextUseOracle;
 use unit::Unit;
 
 pub use words::{
@@ -63,7 +63,7 @@ pub struct EvictionQueue {
     /// Units on the device by their places; the first goes first.
     order: BTreeMap<i64, UnitId>,
     prefetches: VecDeque<Prefetch>,
-    foresight: Foresight,
+    next_uses: NextUseOracle,
 }
 
 impl EvictionQueue {
@@ -76,7 +76,7 @@ impl EvictionQueue {
             units: BTreeMap::new(),
             order: BTreeMap::new(),
             prefetches: VecDeque::new(),
-            foresight: Foresight::default(),
+            next_uses: NextUseOracle::default(),
         }
     }
 
@@ -127,7 +127,7 @@ impl EvictionQueue {
         let was_resident = self.leave(unit);
         self.units.remove(&unit);
         self.prefetches.retain(|prefetch| prefetch.unit != unit);
-        self.foresight.forget(unit);
+        self.next_uses.forget(unit);
         was_resident
     }
 
@@ -178,7 +178,7 @@ impl EvictionQueue {
 
     /// Notes that work uses units, which are on the device.
     pub fn note_uses(&mut self, uses: &[(UnitId, Access)]) {
-        self.foresight.advance(uses.iter().map(|(unit, _)| *unit));
+        self.next_uses.advance(uses.iter().map(|(unit, _)| *unit));
         for &(unit, access) in uses {
             let Some(state) = self.units.get_mut(&unit) else { continue };
             if access != Access::Read {
@@ -204,8 +204,8 @@ impl EvictionQueue {
     }
 
     /// Tells what will be used next: the units of each coming commit, in order. Replaces what was told before.
-    pub fn foresee(&mut self, uses: &[Vec<UnitId>]) {
-        self.foresight.replace(uses);
+    pub fn set_next_uses(&mut self, uses: &[Vec<UnitId>]) {
+        self.next_uses.replace(uses);
     }
 
     /// Asks for a copy of a unit in a place. Its order changes now; what has to move for it waits in line
@@ -260,11 +260,11 @@ impl EvictionQueue {
             Location::Device => {
                 let arrivals = vec![Arrival { unit: prefetch.unit, copy: unit.has_data }];
                 let evictions = self.evictions(&arrivals, |_| false);
-                let own = self.foresight.next_use(prefetch.unit);
-                let pays = |eviction: &Eviction| self.foresight.next_use(eviction.unit) >= own;
+                let own = self.next_uses.next_use(prefetch.unit);
+                let pays = |eviction: &Eviction| self.next_uses.next_use(eviction.unit) >= own;
                 match self.policy {
                     Policy::Planned if !evictions.iter().all(pays) => PrefetchStart::Nothing,
-                    _ => PrefetchStart::Fetch(Moves { evictions, arrivals }),
+                    _ => PrefetchStart::SwapIn(Moves { evictions, arrivals }),
                 }
             }
         };
@@ -275,7 +275,7 @@ impl EvictionQueue {
     pub fn finish_prefetch(&mut self, start: &PrefetchStart) {
         let Some(prefetch) = self.prefetches.pop_front() else { return };
         match start {
-            PrefetchStart::Fetch(moves) => self.carry_out(moves),
+            PrefetchStart::SwapIn(moves) => self.carry_out(moves),
             PrefetchStart::CopyBack => self.copied_back(prefetch.unit),
             PrefetchStart::Nothing => {}
         }
@@ -367,7 +367,7 @@ impl EvictionQueue {
         let mut candidates: Vec<UnitId> = self.residents().filter(|&unit| !stays(unit)).collect();
         if self.policy == Policy::Planned {
             // The sort is stable: among equals the head goes first.
-            candidates.sort_by_key(|&unit| std::cmp::Reverse(self.foresight.next_use(unit)));
+            candidates.sort_by_key(|&unit| std::cmp::Reverse(self.next_uses.next_use(unit)));
         }
         let mut evictions = Vec::new();
         for unit in candidates {

@@ -15,9 +15,9 @@ use std::str::FromStr;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MemorySize {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// So many hundredths of the peak of the unlimited plan.
+    /// A percentage of the peak of the unlimited plan.
     Percent(f64),
 }
 

@@ -159,7 +159,7 @@ fn free_tiles_become_one_range_and_go_back_to_their_places() {
     assert_eq!((assembly.segment_size_bytes, assembly.block.size_bytes), (256, 208));
     assert_eq!((assembly.waits, assembly.emptied), (true, vec![second]));
     assert_eq!(allocator.statistics().reserved_bytes, 320 + 64 + 128);
-    // What is left of the last tile is for everybody, the holes are for nobody.
+    // What is left of the last tile is for everybody, the holes are for no one.
     assert_eq!(place(allocator.allocate(B, 48, "rest")), Some((assembly.block.segment.0, 208, 48)));
     assert_eq!(allocator.allocate(B, 1, "hole"), None);
     assert_eq!(allocator.dissolve(assembly.block.segment), None);

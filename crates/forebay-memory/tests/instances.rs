@@ -80,7 +80,7 @@ fn pieces_of_a_rectangle_are_placed_without_waste() {
     }
 }
 
-/// Training a U-Net: parameters all the time, activations from their layer to its gradient, gradients and scratch in
+/// Training a U-Net: parameters all the time, activations from their layer to its gradient, gradients and workspace in
 /// between, skips across levels. With `swapped`, large early activations leave the device in the middle.
 fn unet(levels: u32, layers: u32, swapped: bool) -> Vec<Item> {
     let total = 2 * levels * layers;
@@ -102,7 +102,7 @@ fn unet(levels: u32, layers: u32, swapped: bool) -> Vec<Item> {
             vec![Piece { time: forward..backward + 1, bytes: ByteRange::new(0, bytes) }]
         };
         items.push(Item::new(256, pieces));
-        // The activation before its normalisation, the gradient on its way down, the weights' gradient and scratch.
+        // The activation before its normalisation, the gradient on its way down, the weights' gradient and workspace.
         items.push(plain(forward..forward + 2, bytes, 256));
         items.push(plain(backward - 1..backward + 2, bytes, 256));
         items.push(plain(backward..steps, weights, 256));

@@ -1,4 +1,4 @@
-//! What one step of a composition does: kernels, and what moves elements without one.
+//! What one step of a decomposition does: kernels, and what moves elements without one.
 
 use forebay_base::Kernel;
 

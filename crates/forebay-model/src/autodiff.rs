@@ -5,6 +5,9 @@
 //! lies between forward and backward pass. ONNX operators take their gradients from their rows in
 //! [`crate::operators`], kernels from `kernel_gradient`.
 
+#[cfg(test)]
+mod tests;
+
 use forebay_base::{DataType, Tensor};
 
 use crate::action::Action;

@@ -35,13 +35,9 @@ impl Lowering<'_> {
             reads.push(self.input(view, i)?);
         }
         let writes = (0..view.node.outputs.len()).map(|i| self.output(view, i)).collect::<Result<Vec<_>, _>>()?;
-        let broadcasts = match kernel {
-            Kernel::Unary(_) | Kernel::Binary { .. } | Kernel::Select => 0..reads.len(),
-            Kernel::MatMul { .. } => 2..reads.len().max(2),
-            _ => 0..0,
-        };
+        let broadcasts = kernel.facts().broadcast_from.unwrap_or(reads.len());
         if let Some(write) = writes.first() {
-            for read in &mut reads[broadcasts] {
+            for read in reads.iter_mut().skip(broadcasts) {
                 *read = broadcast(read, write.desc.sizes()).map_err(|error| view.error(error.to_string()))?;
             }
         }
@@ -122,7 +118,7 @@ pub fn lower_with(
     let mut lowering = Lowering {
         graph,
         persistent: graph.updates.iter().map(|update| (update.state, role(update.state))).collect(),
-        places: if options.concatenate_in_place { placement::place(graph) } else { BTreeMap::new() },
+        locations: if options.concatenate_in_place { placement::place(graph) } else { BTreeMap::new() },
         program: Program::default(),
         operands: vec![None; graph.values.len()],
     };

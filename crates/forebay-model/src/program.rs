@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use forebay_base::kernel::facts::OperandRef;
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{ByteRange, Kernel, Tensor, TensorDesc};
 
@@ -74,8 +75,28 @@ pub struct ProgramLaunch {
     pub reads: Vec<Operand>,
     /// Outputs in the kernel's order. An update in place names the same operand as the read.
     pub writes: Vec<Operand>,
-    /// Temporary bytes that the device asks for ([`Program::set_scratch`]).
-    pub scratch_bytes: u64,
+    /// Temporary bytes that the device asks for ([`Program::set_workspace`]).
+    pub workspace_bytes: u64,
+}
+
+impl ProgramLaunch {
+    /// An operand.
+    pub fn operand(&self, operand: OperandRef) -> Option<&Operand> {
+        match operand {
+            OperandRef::Read(index) => self.reads.get(index),
+            OperandRef::Write(index) => self.writes.get(index),
+        }
+    }
+
+    /// The descriptor of an operand.
+    pub fn desc(&self, operand: OperandRef) -> Option<&TensorDesc> {
+        self.operand(operand).map(|operand| &operand.desc)
+    }
+
+    /// Which operand that is read holds indices, and how many entries they choose from; none for kernels without indices.
+    pub fn index_limit(&self) -> Option<(usize, u64)> {
+        self.kernel.index_limit(|operand| self.desc(operand))
+    }
 }
 
 /// A graph's input or output, with the operand that holds it.
@@ -120,18 +141,18 @@ impl Program {
         sizes.fold(0, u64::saturating_add)
     }
 
-    /// Sets each launch's scratch to what `ask` (a device) says for it, given the descriptors of its inputs and outputs. After
+    /// Sets each launch's workspace to what `ask` (a device) says for it, given the descriptors of its inputs and outputs. After
     /// fusion, and before anything is known about budgets.
     ///
     /// # Errors
     /// The first that `ask` gives.
-    pub fn set_scratch<E>(
+    pub fn set_workspace<E>(
         &mut self,
         ask: impl Fn(&ProgramLaunch, &[TensorDesc], &[TensorDesc]) -> Result<u64, E>,
     ) -> Result<(), E> {
         let descs = |operands: &[Operand]| operands.iter().map(|operand| operand.desc.clone()).collect::<Vec<_>>();
         for launch in &mut self.launches {
-            launch.scratch_bytes = ask(launch, &descs(&launch.reads), &descs(&launch.writes))?;
+            launch.workspace_bytes = ask(launch, &descs(&launch.reads), &descs(&launch.writes))?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 
+use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
 use forebay_base::{DataType, Kernel, Tensor};
 
 use crate::autodiff::gradients;
@@ -86,6 +87,31 @@ pub enum Optimizer {
 }
 
 impl Optimizer {
+    /// What a training step is fed as its hyperparameters: the elements that [`Kernel::Sgd`] or [`Kernel::Adam`] read.
+    pub fn hyperparameters(&self) -> Vec<f32> {
+        match *self {
+            Optimizer::Sgd { learning_rate, momentum, weight_decay, .. } => {
+                SgdHyperparameters { learning_rate, momentum, weight_decay }.elements().to_vec()
+            }
+            Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, .. } => {
+                AdamHyperparameters { learning_rate, beta1, beta2, epsilon, weight_decay }.elements().to_vec()
+            }
+        }
+    }
+
+    /// Whether a step that was planned for one of the two optimizers does what the other asks for, once it is fed the other's
+    /// hyperparameters: the same rule with the same state per parameter.
+    pub fn has_the_plan_of(&self, other: &Optimizer) -> bool {
+        match (self, other) {
+            (
+                Optimizer::Sgd { momentum: a, nesterov: a_nesterov, .. },
+                Optimizer::Sgd { momentum: b, nesterov: b_nesterov, .. },
+            ) => (*a == 0.0) == (*b == 0.0) && a_nesterov == b_nesterov,
+            (Optimizer::Adam { decoupled: a, .. }, Optimizer::Adam { decoupled: b, .. }) => a == b,
+            _ => false,
+        }
+    }
+
     /// Gradient descent without momentum and decay.
     pub fn sgd(learning_rate: f32) -> Optimizer {
         Optimizer::Sgd { learning_rate, momentum: 0.0, nesterov: false, weight_decay: 0.0 }
@@ -174,8 +200,10 @@ pub struct TrainingGraph {
     pub prediction: ValueId,
     /// Graph input: the labels or targets.
     pub labels: ValueId,
-    /// Graph input, int64 [1]: the number of the step, from 1. Only where Adam or dropout need it.
+    /// Graph input, int64 \[2]: the number of the step, from 1, and the seed. Only where Adam or dropout need it.
     pub step: Option<ValueId>,
+    /// Graph input, float32: [`Optimizer::hyperparameters`].
+    pub hyperparameters: ValueId,
     /// What trains, in the order of the initializers.
     pub parameters: Vec<ValueId>,
     /// The optimizer's state, each with the parameter that it belongs to.
@@ -210,7 +238,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
     let prediction = prediction(&graph, options.loss_output.as_deref())?;
     graph.outputs = vec![prediction];
     graph.drop_dead_nodes();
-    let mut mode = mode::enter(&mut graph, options.seed)?;
+    let mut mode = mode::enter(&mut graph)?;
     let (loss, labels) = append_loss(&mut graph, prediction, &options.loss)?;
     let candidates = candidates(&graph, &mode.statistics, &options.freeze)?;
     let gradients = gradients(&mut graph, loss, &candidates)?;
@@ -227,7 +255,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
     }
     graph.nodes.append(&mut mode.update_nodes);
     graph.updates.append(&mut mode.updates);
-    let optimizer_state = append_optimizer(&mut graph, &mut mode, &trained, options);
+    let (optimizer_state, hyperparameters) = append_optimizer(&mut graph, &mut mode, &trained, options);
     graph.drop_dead_nodes();
     Ok(TrainingGraph {
         graph,
@@ -235,6 +263,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
         prediction,
         labels,
         step: mode.step,
+        hyperparameters,
         parameters: trained.into_iter().map(|(parameter, _)| parameter).collect(),
         optimizer_state,
         running_statistics: mode.statistics.into_iter().collect(),
@@ -342,13 +371,21 @@ fn append_gradient_outputs(graph: &mut Graph, trained: &[(ValueId, ValueId)]) {
     }
 }
 
-/// Adds the optimizer's nodes, state and updates; the state with its parameters.
+/// Name of the graph input that holds the optimizer's hyperparameters.
+const HYPERPARAMETERS_NAME: &str = "forebay.hyperparameters";
+
+/// Adds the optimizer's nodes, state and updates. The state with its parameters, and the input of the hyperparameters.
 fn append_optimizer(
     graph: &mut Graph,
     mode: &mut mode::TrainingMode,
     trained: &[(ValueId, ValueId)],
     options: &TrainingOptions,
-) -> Vec<(ValueId, ValueId)> {
+) -> (Vec<(ValueId, ValueId)>, ValueId) {
+    let count = options.optimizer.hyperparameters().len() as u64;
+    let ty = TensorType::new(DataType::Float32, &[count]);
+    let hyperparameters = graph.add_value(HYPERPARAMETERS_NAME, Some(ty));
+    graph.value_mut(hyperparameters).declared = Some((DataType::Float32, vec![Dimension::Known(count)]));
+    graph.inputs.push(hyperparameters);
     let is_decoupled = matches!(options.optimizer, Optimizer::Adam { decoupled: true, .. });
     let rule = options.decay.unwrap_or(if is_decoupled { DecayRule::MatricesOnly } else { DecayRule::All });
     let mut states = Vec::new();
@@ -370,6 +407,7 @@ fn append_optimizer(
         if matches!(kernel, Kernel::Adam { .. }) {
             inputs.push(Some(mode.step(graph)));
         }
+        inputs.push(Some(hyperparameters));
         let mut outputs = Vec::with_capacity(in_place.len());
         for state in in_place {
             let value = graph.add_value(&format!("{}.next", graph.value(state).name.clone()), Some(ty.clone()));
@@ -378,7 +416,7 @@ fn append_optimizer(
         }
         graph.nodes.push(Node { name, operation: Operation::Kernel(kernel), inputs, outputs });
     }
-    states
+    (states, hyperparameters)
 }
 
 /// Names of the state that optimizers keep per parameter.
@@ -392,17 +430,11 @@ pub fn state_of(name: &str) -> Option<&str> {
 
 /// The kernel of an optimizer, and the names of the state that it keeps per parameter.
 fn optimizer_kernel(optimizer: &Optimizer, decays: bool) -> (Kernel, &'static [&'static str]) {
-    let decay = |weight_decay: f32| if decays { weight_decay } else { 0.0 };
     match *optimizer {
-        Optimizer::Sgd { learning_rate, momentum, nesterov, weight_decay } => {
-            let weight_decay = decay(weight_decay);
+        Optimizer::Sgd { momentum, nesterov, .. } => {
             let state: &[&str] = if momentum == 0.0 { &[] } else { &STATES[..1] };
-            (Kernel::Sgd { learning_rate, momentum, weight_decay, nesterov }, state)
+            (Kernel::Sgd { nesterov, decays }, state)
         }
-        Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled } => {
-            let weight_decay = decay(weight_decay);
-            let kernel = Kernel::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled };
-            (kernel, &STATES[1..])
-        }
+        Optimizer::Adam { decoupled, .. } => (Kernel::Adam { decoupled, decays }, &STATES[1..]),
     }
 }

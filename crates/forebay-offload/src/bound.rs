@@ -27,7 +27,7 @@
 //! too: copies move there for nothing. Such a window includes the positions at its ends, so that no other counts their stalls.
 //!
 //! *What copies cost.* A position of least time `d` lasts `d` and its stall. If nothing but time is short, `x` nanoseconds of
-//! copies need a window of that length, so its stall is at least `x` less the durations in it. Where copies take lanes from
+//! copies need a window of that length, so its stall is at least `x` less the durations in it. Where copies take workers from
 //! kernels, they cost more: let `r` be the part of its speed that a kernel loses while copies move. If they do so for `y`
 //! nanoseconds of its time, it takes at least `d + r * y`, and of course at least `y`. So `y` nanoseconds of copies cost `r * y`
 //! as long as `y` is at most `d / (1 - r)`, and a nanosecond each beyond that, as they do while nothing runs. The least stall
@@ -43,23 +43,23 @@
 //! *Both ways.* Windows of one direction that share no time have copies of their own, so the times for which these move add up,
 //! and so they do within a part of the step that several windows lie in. On a link that both ways share, those outwards and
 //! those inwards add up, too: of one nanosecond, they cannot both have the whole. On one that is duplex, copies move for at
-//! least half of the sum, which says less of the link, but more of lanes, where two copies at once take more from kernels than
+//! least half of the sum, which says less of the link, but more of workers, where two copies at once take more from kernels than
 //! one. This gives the stall of a part of the step, from the windows with the longest copies in it. A second pass chooses how to
 //! divide the step, and for each part whether both ways count together or windows by themselves (`division`).
 //!
-//! *Lanes.* What runs, what copies and what runs again cannot take more lanes than there are. So a step is at least as long as
-//! all of that together keeps all lanes busy: kernels for `D` less the time `I` for which they leave lanes idle, copies that take
-//! the part `q` of the lanes and move for `x` nanoseconds for `q * x`. Copies one way are those of windows that share no time,
-//! copies the other way are others; when they move does not matter here, nor beside what (`lanes`).
+//! *Workers.* What runs, what copies and what runs again cannot take more workers than there are. So a step is at least as long as
+//! all of that together keeps all workers busy: kernels for `D` less the time `I` for which they leave workers idle, copies that take
+//! the part `q` of the workers and move for `x` nanoseconds for `q * x`. Copies one way are those of windows that share no time,
+//! copies the other way are others; when they move does not matter here, nor next to what (`workers`).
 //!
-//! *Inputs and outputs.* In a whole step, what the host gives anew crosses inwards and what it takes crosses outwards, whatever
+//! *Inputs and outputs.* In a whole step, what the host gives again crosses inwards and what it takes crosses outwards, whatever
 //! stays where. No window counts the first way of an input, for it ends before the first touch, and windows begin after a
-//! touch. Outputs count here if nobody touches them after they were written, because no window is about them then.
+//! touch. Outputs count here if no one touches them after they were written, because no window is about them then.
 //!
-//! *Recomputation.* Bytes that are computed anew need not cross. A run of kernel `j` spares each chosen window at most the bytes
+//! *Recomputation.* Bytes that are recomputed need not cross. A run of kernel `j` spares each chosen window at most the bytes
 //! of `j`'s outputs that were counted in it, and each byte at most what one less takes from the window's stall: that is convex
-//! in the bytes, so what the last one costs is enough. Let `w(j)` be the time for which a run keeps all lanes busy. Several
-//! kernels side by side may leave lanes idle, and a run may use them: a position that idles for `i` hides so much of what runs
+//! in the bytes, so what the last one costs is enough. Let `w(j)` be the time for which a run keeps all workers busy. Several
+//! kernels side by side may leave workers idle, and a run may use them: a position that idles for `i` hides so much of what runs
 //! again in it. For any threshold `t`, that is at most `t` for each run, and what the positions have beyond `t` in all, `I(t)`:
 //! stalls are at least the sum of `max(w(j) - t, 0)`, less `I(t)`. With the kernels that spare most per nanosecond first,
 //! `spared(R)` is the most that a sum of `R` can spare, and stalls are at least `max(R - I(t), A - spared(R))` for the `R` that
@@ -70,19 +70,19 @@
 //! direction, and for fewer and fewer of them: a window that is spared more than its whole stall has `A` fall by what the
 //! others do not lose.
 //!
-//! Where lanes are what is short, a run of `j` takes `w(j)` of them in any case, and spares what copies of its outputs would
+//! Where workers are what is short, a run of `j` takes `w(j)` of them in any case, and spares what copies of its outputs would
 //! take: it is worth it only where that is more, so that stalls are at least the sum of `q * x`, less `I`, and less
 //! `spared(j) - w(j)` of each kernel for which that is positive.
 
 mod division;
-mod lanes;
+mod gaps;
 mod overlap;
-mod pauses;
 mod recomputation;
 mod windows;
+mod workers;
 
 use crate::workload::{Kernel, SwapError, Tensor, Workload};
-pub use pauses::{Block, Origin, Touch, Written};
+pub use gaps::{Block, Origin, Touch, Written};
 use windows::Step;
 
 /// How long copies one way move.
@@ -95,7 +95,7 @@ pub struct Passage {
 }
 
 impl Passage {
-    /// The least time for which copies of so many bytes move.
+    /// The least time for which copies of this many bytes move.
     fn ns(&self, bytes: f64) -> f64 {
         self.latency_ns + bytes * self.ns_per_byte
     }
@@ -111,17 +111,17 @@ pub struct Passages {
 }
 
 impl Passages {
-    fn of(&self, direction: Direction) -> Passage {
+    fn of(&self, direction: CopyDirection) -> Passage {
         match direction {
-            Direction::Out => self.out,
-            Direction::Back => self.back,
+            CopyDirection::Out => self.out,
+            CopyDirection::Back => self.back,
         }
     }
 }
 
 /// Where copies go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+enum CopyDirection {
     Out,
     Back,
 }
@@ -137,9 +137,9 @@ pub struct Prices {
     pub both: f64,
 }
 
-/// The part of all lanes that copies take while they move.
+/// The part of all workers that copies take while they move.
 #[derive(Clone, Copy, Debug)]
-pub struct Lanes {
+pub struct Workers {
     /// While copies away from the device move.
     pub out: f64,
     /// While copies back to it move.
@@ -161,7 +161,7 @@ pub struct Position {
     pub done_ns: f64,
     /// From the start of that one to the position's end, at least.
     pub due_ns: f64,
-    /// How long all lanes together would have nothing to do here.
+    /// How long all workers together would have nothing to do here.
     pub idle_ns: f64,
 }
 
@@ -189,8 +189,8 @@ pub struct Problem {
     pub given_bytes: u64,
     /// Bytes that cross away from the device in every step, whatever stays there.
     pub taken_bytes: u64,
-    /// The part of the machine's lanes that copies each way take, if lanes do that.
-    pub lanes: Option<Lanes>,
+    /// The part of the machine's workers that copies each way take, if workers do that.
+    pub workers: Option<Workers>,
     /// By how much copies of a step may be shorter in all than the passages say.
     pub rounding_ns: f64,
 }
@@ -251,7 +251,7 @@ fn problem(workload: &Workload) -> Problem {
         shares: false,
         given_bytes: 0,
         taken_bytes: 0,
-        lanes: None,
+        workers: None,
         rounding_ns: 0.0,
     }
 }

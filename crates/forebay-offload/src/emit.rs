@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::idle::Needs;
-use crate::layout::{granule_bytes, Layout};
-use crate::schedule::{Direction, Drop, Launch, Piece, Place, Resident, Schedule, Transfer};
+use crate::layout::{transfer_quantum_bytes, Layout};
+use crate::reuse_gaps::Needs;
+use crate::schedule::{Direction, Drop, Launch, MemorySpace, Piece, Resident, Schedule, Transfer};
 use crate::timeline::Timeline;
 use crate::workload::Workload;
 
@@ -14,9 +14,9 @@ struct Emitter<'a> {
     timeline: &'a Timeline,
     needs: &'a Needs,
     layout: &'a Layout<'a>,
-    granule_bytes: u64,
+    transfer_quantum_bytes: u64,
     /// Pieces by slot, direction and memory.
-    crossings: BTreeMap<(usize, Direction, Place), Vec<Piece>>,
+    crossings: BTreeMap<(usize, Direction, MemorySpace), Vec<Piece>>,
     schedule: Schedule,
 }
 
@@ -40,9 +40,9 @@ pub fn emit(
         transfers: Vec::new(),
         drops: Vec::new(),
     };
-    let granule_bytes = granule_bytes(workload.machine.link_bytes_per_s);
+    let transfer_quantum_bytes = transfer_quantum_bytes(workload.machine.link_bytes_per_s);
     let mut emitter =
-        Emitter { workload, timeline, needs, layout, granule_bytes, crossings: BTreeMap::new(), schedule };
+        Emitter { workload, timeline, needs, layout, transfer_quantum_bytes, crossings: BTreeMap::new(), schedule };
     emitter.add_copies();
     emitter.add_deaths(launches);
     emitter.add_residents(launches);
@@ -83,7 +83,11 @@ impl Emitter<'_> {
             }
             for absence in &copy.absences {
                 self.crossings.entry((absence.back % count, Direction::In, copy.place)).or_default().push(piece);
-                self.schedule.drops.push(Drop { piece, place: Place::Device, at_ns: self.start_ns(absence.from) });
+                self.schedule.drops.push(Drop {
+                    piece,
+                    place: MemorySpace::Device,
+                    at_ns: self.start_ns(absence.from),
+                });
             }
         }
     }
@@ -106,7 +110,7 @@ impl Emitter<'_> {
                         let run = &self.timeline.runs[launch];
                         let at_ns =
                             self.timeline.slots[run.end - 1].start_ns + self.timeline.slots[run.end - 1].duration_ns;
-                        self.schedule.drops.push(Drop { piece, place: Place::Device, at_ns });
+                        self.schedule.drops.push(Drop { piece, place: MemorySpace::Device, at_ns });
                     }
                     next_reads[tensor] = Some(kernel.reads.contains(&tensor));
                 }
@@ -149,7 +153,7 @@ impl Emitter<'_> {
             for (offset_bytes, size_bytes) in ranges {
                 if offset_bytes > from {
                     let piece = Piece { tensor, offset_bytes: from, size_bytes: offset_bytes - from };
-                    self.schedule.resident.push(Resident { piece, place: Place::Device });
+                    self.schedule.resident.push(Resident { piece, place: MemorySpace::Device });
                 }
                 from = offset_bytes + size_bytes;
             }
@@ -157,7 +161,7 @@ impl Emitter<'_> {
         for &tensor in &self.needs.untouched {
             // The disk has room for what nothing ever asks for.
             let piece = Piece { tensor, offset_bytes: 0, size_bytes: self.workload.tensors[tensor].size_bytes };
-            self.schedule.resident.push(Resident { piece, place: Place::Ssd });
+            self.schedule.resident.push(Resident { piece, place: MemorySpace::Ssd });
         }
     }
 
@@ -165,7 +169,7 @@ impl Emitter<'_> {
     fn add_transfers(&mut self) {
         for ((slot, direction, place), pieces) in std::mem::take(&mut self.crossings) {
             let slot = self.timeline.slots[slot];
-            let charge = |piece: &Piece| u128::from(piece.size_bytes.next_multiple_of(self.granule_bytes));
+            let charge = |piece: &Piece| u128::from(piece.size_bytes.next_multiple_of(self.transfer_quantum_bytes));
             let total: u128 = pieces.iter().map(charge).sum();
             let (mut moved, mut start_ns) = (0, slot.start_ns);
             for piece in pieces {

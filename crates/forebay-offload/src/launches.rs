@@ -8,16 +8,16 @@
 use std::ops::Range;
 
 use crate::emit::emit;
-use crate::idle::Needs;
 use crate::layout::Layout;
 use crate::planner::{launches_in_whole_slots, longest_slot_ns, pressed, Launches};
 use crate::recompute::Recomputation;
-use crate::schedule::{Place, Schedule};
+use crate::reuse_gaps::Needs;
+use crate::schedule::{MemorySpace, Schedule};
 use crate::timeline::Timeline;
 use crate::workload::Workload;
 
 /// Shares of the candidates for recomputation that become plans, in sixteenths; the best ones come first.
-const PLANNED_SHARES: [usize; 5] = [1, 3, 6, 10, 16];
+const PLANNED_FRACTIONS: [usize; 5] = [1, 3, 6, 10, 16];
 /// How many kernels in a row are run again for one tensor at most.
 const CHAIN: usize = 8;
 /// Attempts to make everything fit.
@@ -29,14 +29,14 @@ const SHRINKING_ROUNDS: usize = 5;
 
 /// Launches of a step with some that run once more: those alone that are most worth it, then with more and more others; and
 /// what seems to be best where launches are looked for ([`crate::planner`]). Each launch is one slot.
-pub fn repeats(workload: &Workload) -> Vec<Launches> {
+pub fn recomputations(workload: &Workload) -> Vec<Launches> {
     let search = Search::new(workload);
-    let recomputation = Recomputation::new(workload, &pressed(workload, &search.launches), CHAIN, Place::Host);
+    let recomputation = Recomputation::new(workload, &pressed(workload, &search.launches), CHAIN, MemorySpace::Host);
     let candidates = recomputation.candidates();
-    let share =
+    let fraction =
         |sixteenths: &usize| recomputation.launches(&candidates[..(candidates.len() * sixteenths).div_ceil(16)]);
     let mut found: Vec<Launches> = Vec::new();
-    for launches in PLANNED_SHARES.iter().map(share).chain(launches_in_whole_slots(workload)) {
+    for launches in PLANNED_FRACTIONS.iter().map(fraction).chain(launches_in_whole_slots(workload)) {
         if launches.len() > search.launches.len() && !found.contains(&launches) {
             found.push(launches);
         }
@@ -133,11 +133,11 @@ impl<'a> Search<'a> {
             return best;
         }
         for _ in 0..SHRINKING_ROUNDS {
-            let share = (fits + fails) / 2.0;
-            let shorter: Vec<u64> = waits_ns.iter().map(|wait_ns| (*wait_ns as f64 * share) as u64).collect();
+            let fraction = (fits + fails) / 2.0;
+            let shorter: Vec<u64> = waits_ns.iter().map(|wait_ns| (*wait_ns as f64 * fraction) as u64).collect();
             match self.attempt(&shorter, Push::Carefully) {
-                Attempt::Fits(schedule) => (best, fits) = (schedule, share),
-                Attempt::Short(_) => fails = share,
+                Attempt::Fits(schedule) => (best, fits) = (schedule, fraction),
+                Attempt::Short(_) => fails = fraction,
             }
         }
         best

@@ -1,7 +1,7 @@
-//! Which bytes leave the device in which pauses, and in which slots they cross the links.
+//! Which bytes leave the device in which gaps, and in which slots they cross the links.
 //!
-//! Pauses are relieved greedily: the one that takes most pressure off the device per byte moved comes first. Pressure is what
-//! exceeds the capacity, in each slot. Within a pause, the first bytes to leave are the last to return; so each byte's
+//! Gaps are relieved greedily: the one that takes most pressure off the device per byte moved comes first. Pressure is what
+//! exceeds the capacity, in each slot. Within a gap, the first bytes to leave are the last to return; so each byte's
 //! absence encloses that of the bytes after it, and bytes move only while what they enclose still has pressure. Transfers
 //! out start as early as the link is free, from the write on; transfers in as late as it is free.
 
@@ -14,20 +14,20 @@ pub mod sweep;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
-use crate::idle::Needs;
-use crate::schedule::Place;
+use crate::reuse_gaps::Needs;
+use crate::schedule::MemorySpace;
 use crate::timeline::Timeline;
 use crate::workload::Workload;
 use extremes::{greatest_of_blocks, BLOCK_SLOTS};
 use proposal::{Proposal, Proposer, Source};
 
-/// How many slots beside a stretch of pressure tell which direction is short of time.
+/// How many slots next to a stretch of pressure tell which direction is short of time.
 const NEAR_SLOTS: usize = 8;
 
 /// Bytes for the SSD stay on the device at first for at most this part of the step.
-const LEAST_PATIENCE: u64 = 128;
+const LEAST_DWELL_LIMIT: u64 = 128;
 
-/// A pause is used at once if its value is at least this share of the next one's, which may have lost value meanwhile.
+/// A gap is used at once if its value is at least this share of the next one's, which may have lost value meanwhile.
 const NEARLY: f64 = 0.95;
 
 /// A copy of a version's bytes in another memory.
@@ -40,7 +40,7 @@ pub struct Copy {
     /// How many they are.
     pub size_bytes: u64,
     /// The memory.
-    pub place: Place,
+    pub place: MemorySpace,
     /// The slot in which it is made; None where it exists for ever, because nothing writes the tensor.
     pub made: Option<usize>,
     /// Absences that it serves.
@@ -50,8 +50,8 @@ pub struct Copy {
 /// A copy's bytes are not on the device, from a slot on until another one in which they return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Absence {
-    /// The pause, by its number.
-    pub idle: usize,
+    /// The gap, by its number.
+    pub span: usize,
     /// The first slot without them.
     pub from: usize,
     /// The slot in which they cross the link.
@@ -60,7 +60,7 @@ pub struct Absence {
 
 /// What links and memories have left in each slot.
 #[derive(Clone, Debug)]
-struct Room {
+struct FreeCapacity {
     link_out: Vec<u64>,
     link_in: Vec<u64>,
     ssd_out: Vec<u64>,
@@ -76,7 +76,7 @@ pub struct Layout<'a> {
     workload: &'a Workload,
     timeline: &'a Timeline,
     needs: &'a Needs,
-    room: Room,
+    unused: FreeCapacity,
     /// Bytes beyond the device's capacity in each slot; what is not positive fits.
     pub excess: Vec<i64>,
     /// The greatest of `excess` in each block of slots.
@@ -87,10 +87,10 @@ pub struct Layout<'a> {
     of_version: Vec<Vec<usize>>,
     /// Bytes of each version that have a copy; copies lie one after the other.
     copied_bytes: Vec<u64>,
-    /// The longest that bytes may stay on the device in their pause.
-    patience_ns: u64,
+    /// The longest that bytes may stay on the device in their gap.
+    dwell_limit_ns: u64,
     /// What is moved is rounded up to this, on the links.
-    granule_bytes: u64,
+    transfer_quantum_bytes: u64,
     /// What the link carries in each slot.
     carried: Vec<u64>,
     /// Whether the host holds all that is live at any time, so that its room need not be counted.
@@ -99,22 +99,22 @@ pub struct Layout<'a> {
 
 /// The least that a link is charged for a transfer: a page, or what it carries in a quarter of a microsecond. So no transfer
 /// is so short that whole nanoseconds could not tell its times.
-pub fn granule_bytes(link_bytes_per_s: u64) -> u64 {
+pub fn transfer_quantum_bytes(link_bytes_per_s: u64) -> u64 {
     (link_bytes_per_s / 4_000_000).next_multiple_of(4096).max(4096)
 }
 
-/// A pause in the queue, the most valuable first.
+/// A gap in the queue, the most valuable first.
 #[derive(PartialEq)]
 struct Entry {
     value: f64,
-    idle: usize,
+    span: usize,
 }
 
 impl Eq for Entry {}
 
 impl Ord for Entry {
     fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
-        self.value.total_cmp(&other.value).then(other.idle.cmp(&self.idle))
+        self.value.total_cmp(&other.value).then(other.span.cmp(&self.span))
     }
 }
 
@@ -129,33 +129,33 @@ impl<'a> Layout<'a> {
     pub fn new(workload: &'a Workload, launches: &[usize], timeline: &'a Timeline, needs: &'a Needs) -> Layout<'a> {
         let machine = &workload.machine;
         let count = timeline.slots.len();
-        let granule_bytes = granule_bytes(machine.link_bytes_per_s);
-        let room = Room {
-            link_out: timeline.capacities_bytes(machine.link_bytes_per_s, granule_bytes),
-            link_in: timeline.capacities_bytes(machine.link_bytes_per_s, granule_bytes),
-            ssd_out: timeline.capacities_bytes(machine.ssd_write_bytes_per_s, granule_bytes),
-            ssd_in: timeline.capacities_bytes(machine.ssd_read_bytes_per_s, granule_bytes),
+        let transfer_quantum_bytes = transfer_quantum_bytes(machine.link_bytes_per_s);
+        let unused = FreeCapacity {
+            link_out: timeline.capacities_bytes(machine.link_bytes_per_s, transfer_quantum_bytes),
+            link_in: timeline.capacities_bytes(machine.link_bytes_per_s, transfer_quantum_bytes),
+            ssd_out: timeline.capacities_bytes(machine.ssd_write_bytes_per_s, transfer_quantum_bytes),
+            ssd_in: timeline.capacities_bytes(machine.ssd_read_bytes_per_s, transfer_quantum_bytes),
             host: vec![machine.host_memory_bytes as i64; count],
             host_blocks: vec![machine.host_memory_bytes as i64; count.div_ceil(BLOCK_SLOTS)],
         };
-        let carried = room.link_out.clone();
+        let carried = unused.link_out.clone();
         let mut excess = vec![-(machine.device_memory_bytes as i64); count];
         for (run, &kernel) in timeline.runs.iter().zip(launches) {
             let bytes = workload.working_set_bytes(&workload.kernels[kernel]) as i64;
             excess[run.clone()].iter_mut().for_each(|excess| *excess += bytes);
         }
         let mut changes = vec![0; count];
-        for idle in &needs.idles {
-            let bytes = workload.tensors[needs.versions[idle.version].tensor].size_bytes as i64;
-            // A pause lasts for less than a step.
-            changes[idle.begin % count] += bytes;
-            changes[idle.end % count] -= bytes;
-            changes[0] += if idle.begin / count < idle.end / count { bytes } else { 0 };
+        for span in &needs.reuse_gaps {
+            let bytes = workload.tensors[needs.versions[span.version].tensor].size_bytes as i64;
+            // A gap lasts for less than a step.
+            changes[span.begin % count] += bytes;
+            changes[span.end % count] -= bytes;
+            changes[0] += if span.begin / count < span.end / count { bytes } else { 0 };
         }
-        let mut idle_bytes = 0;
+        let mut gap_bytes = 0;
         for (excess, change) in excess.iter_mut().zip(changes) {
-            idle_bytes += change;
-            *excess += idle_bytes;
+            gap_bytes += change;
+            *excess += gap_bytes;
         }
         let live_bytes = excess.iter().max().map_or(0, |most| most + machine.device_memory_bytes as i64);
         Layout {
@@ -163,14 +163,14 @@ impl<'a> Layout<'a> {
             timeline,
             host_is_ample: live_bytes <= machine.host_memory_bytes as i64,
             needs,
-            room,
+            unused,
             excess_blocks: greatest_of_blocks(&excess),
             excess,
             copies: Vec::new(),
             of_version: vec![Vec::new(); needs.versions.len()],
             copied_bytes: vec![0; needs.versions.len()],
-            patience_ns: u64::MAX,
-            granule_bytes,
+            dwell_limit_ns: u64::MAX,
+            transfer_quantum_bytes,
             carried,
         }
     }
@@ -188,13 +188,13 @@ impl<'a> Layout<'a> {
         let count = self.excess.len();
         let sum = |of: &[u64]| slots.clone().map(|slot| of[slot % count]).sum::<u64>();
         let all = sum(&self.carried);
-        (sum(&self.room.link_out) * 16 <= all, sum(&self.room.link_in) * 16 <= all)
+        (sum(&self.unused.link_out) * 16 <= all, sum(&self.unused.link_in) * 16 <= all)
     }
 
     /// Whether the host's memory is nearly used up at some time.
     pub fn host_is_full(&self) -> bool {
         let all = self.workload.machine.host_memory_bytes as i64;
-        self.room.host.iter().any(|room| *room <= all / 16)
+        self.unused.host.iter().any(|unused| *unused <= all / 16)
     }
 
     /// The most pressure left, in bytes.
@@ -202,51 +202,51 @@ impl<'a> Layout<'a> {
         self.excess.iter().copied().max().unwrap_or(0)
     }
 
-    /// Uses pauses until the pressure is gone, or nothing more helps. What the host's memory cannot hold goes to the SSD first.
+    /// Uses gaps until the pressure is gone, or nothing more helps. What the host's memory cannot hold goes to the SSD first.
     pub fn relieve(&mut self) {
         self.find_for_ssd();
-        self.relieve_with(Place::Host, 0);
-        self.relieve_with(Place::Ssd, 0);
+        self.relieve_with(MemorySpace::Host, 0);
+        self.relieve_with(MemorySpace::Ssd, 0);
     }
 
-    /// Moves what the host's memory cannot hold to the SSD. The SSD is slow: pauses that it would let idle on the device for long
+    /// Moves what the host's memory cannot hold to the SSD. The SSD is slow: gaps that it would let idle on the device for long
     /// are left for the host, unless nothing else helps.
     fn find_for_ssd(&mut self) {
         let host_bytes = self.workload.machine.host_memory_bytes as i64;
-        let mut patience_ns = self.timeline.step_ns / LEAST_PATIENCE;
-        while self.worst_bytes() > host_bytes && patience_ns <= self.timeline.step_ns && patience_ns > 0 {
-            self.patience_ns = patience_ns;
-            self.relieve_with(Place::Ssd, host_bytes);
-            patience_ns *= 2;
+        let mut dwell_limit_ns = self.timeline.step_ns / LEAST_DWELL_LIMIT;
+        while self.worst_bytes() > host_bytes && dwell_limit_ns <= self.timeline.step_ns && dwell_limit_ns > 0 {
+            self.dwell_limit_ns = dwell_limit_ns;
+            self.relieve_with(MemorySpace::Ssd, host_bytes);
+            dwell_limit_ns *= 2;
         }
-        self.patience_ns = u64::MAX;
+        self.dwell_limit_ns = u64::MAX;
     }
 
-    /// Uses pauses with copies in one memory until pressure is below a tolerance.
-    fn relieve_with(&mut self, place: Place, tolerance: i64) {
+    /// Uses gaps with copies in one memory until pressure is below a tolerance.
+    fn relieve_with(&mut self, place: MemorySpace, tolerance: i64) {
         let mut pressure = self.pressure_sums(tolerance);
         let mut queue = BinaryHeap::new();
-        for idle in 0..self.needs.idles.len() {
-            let value = self.propose(idle, place, tolerance, &pressure).value;
+        for span in 0..self.needs.reuse_gaps.len() {
+            let value = self.propose(span, place, tolerance, &pressure).value;
             if value > 0.0 {
-                queue.push(Entry { value, idle });
+                queue.push(Entry { value, span });
             }
         }
-        while let Some(Entry { idle, .. }) = queue.pop() {
-            let proposal = self.propose(idle, place, tolerance, &pressure);
+        while let Some(Entry { span, .. }) = queue.pop() {
+            let proposal = self.propose(span, place, tolerance, &pressure);
             if proposal.moves.is_empty() {
                 continue;
             }
             let next = queue.peek().map_or(0.0, |entry| entry.value);
             if proposal.value < next * NEARLY {
-                queue.push(Entry { value: proposal.value, idle });
+                queue.push(Entry { value: proposal.value, span });
                 continue;
             }
-            self.commit(idle, place, &proposal);
+            self.commit(span, place, &proposal);
             pressure = self.pressure_sums(tolerance);
-            let value = self.propose(idle, place, tolerance, &pressure).value;
+            let value = self.propose(span, place, tolerance, &pressure).value;
             if value > 0.0 {
-                queue.push(Entry { value, idle });
+                queue.push(Entry { value, span });
             }
         }
     }
@@ -271,40 +271,40 @@ impl<'a> Layout<'a> {
         self.timeline.step_ns * (slot / count) as u64 + self.timeline.slots[slot % count].start_ns
     }
 
-    fn room_out(&self, slot: usize, place: Place) -> u64 {
+    fn room_out(&self, slot: usize, place: MemorySpace) -> u64 {
         let slot = slot % self.excess.len();
-        if place == Place::Ssd {
-            self.room.link_out[slot].min(self.room.ssd_out[slot])
+        if place == MemorySpace::Ssd {
+            self.unused.link_out[slot].min(self.unused.ssd_out[slot])
         } else {
-            self.room.link_out[slot]
+            self.unused.link_out[slot]
         }
     }
 
-    fn room_in(&self, slot: usize, place: Place) -> u64 {
+    fn room_in(&self, slot: usize, place: MemorySpace) -> u64 {
         let slot = slot % self.excess.len();
-        if place == Place::Ssd {
-            self.room.link_in[slot].min(self.room.ssd_in[slot])
+        if place == MemorySpace::Ssd {
+            self.unused.link_in[slot].min(self.unused.ssd_in[slot])
         } else {
-            self.room.link_in[slot]
+            self.unused.link_in[slot]
         }
     }
 
-    /// Copies of the pause's version that it does not use yet, the oldest first.
-    fn usable_copies(&self, idle: usize, place: Place) -> Vec<usize> {
-        let pause = self.needs.idles[idle];
+    /// Copies of the gap's version that it does not use yet, the oldest first.
+    fn usable_copies(&self, span: usize, place: MemorySpace) -> Vec<usize> {
+        let gap = self.needs.reuse_gaps[span];
         let usable = |copy: &&usize| {
             let copy = &self.copies[**copy];
-            let is_used = copy.absences.iter().any(|absence| absence.idle == idle);
-            copy.place == place && !is_used && copy.made.is_none_or(|made| made < pause.end)
+            let is_used = copy.absences.iter().any(|absence| absence.span == span);
+            copy.place == place && !is_used && copy.made.is_none_or(|made| made < gap.end)
         };
-        let mut copies: Vec<usize> = self.of_version[pause.version].iter().filter(usable).copied().collect();
+        let mut copies: Vec<usize> = self.of_version[gap.version].iter().filter(usable).copied().collect();
         copies.sort_by_key(|copy| self.copies[*copy].made);
         copies
     }
 
-    /// How the pause could relieve the device.
-    fn propose(&self, idle: usize, place: Place, tolerance: i64, pressed_ns: &[u64]) -> Proposal {
-        Proposer::new(self, idle, place, tolerance).propose(pressed_ns)
+    /// How the gap could relieve the device.
+    fn propose(&self, span: usize, place: MemorySpace, tolerance: i64, pressed_ns: &[u64]) -> Proposal {
+        Proposer::new(self, span, place, tolerance).propose(pressed_ns)
     }
 
     /// Slots for which a copy is kept; None: all.
@@ -313,12 +313,12 @@ impl<'a> Layout<'a> {
         copy.made.map(|made| (made, last.max(made) + 1))
     }
 
-    fn commit(&mut self, idle: usize, place: Place, proposal: &Proposal) {
+    fn commit(&mut self, span: usize, place: MemorySpace, proposal: &Proposal) {
         // A copy that is used in parts is split; what is left of it goes on under another number.
         let mut rests = BTreeMap::new();
         let mut relief = Vec::with_capacity(proposal.moves.len());
         for step in &proposal.moves {
-            let absence = Absence { idle, from: step.from, back: step.back };
+            let absence = Absence { span, from: step.from, back: step.back };
             match step.source {
                 Source::Existing(original) => {
                     let copy = rests.get(&original).copied().unwrap_or(original);
@@ -330,11 +330,11 @@ impl<'a> Layout<'a> {
                 Source::Made(slot) => self.add_copy(place, Some(slot), step.size_bytes, absence),
                 Source::Eternal => self.add_copy(place, None, step.size_bytes, absence),
             }
-            let charge = step.size_bytes.next_multiple_of(self.granule_bytes);
+            let charge = step.size_bytes.next_multiple_of(self.transfer_quantum_bytes);
             let slot = step.back % self.excess.len();
-            self.room.link_in[slot] -= charge;
-            if place == Place::Ssd {
-                self.room.ssd_in[slot] -= charge;
+            self.unused.link_in[slot] -= charge;
+            if place == MemorySpace::Ssd {
+                self.unused.ssd_in[slot] -= charge;
             }
             relief.push((step.from, step.back, step.size_bytes as i64));
         }
@@ -346,25 +346,25 @@ impl<'a> Layout<'a> {
         let before = self.stay(&self.copies[copy]);
         self.copies[copy].absences.push(absence);
         let after = self.stay(&self.copies[copy]);
-        if let (Some((_, before)), Some((_, after)), Place::Host) = (before, after, self.copies[copy].place) {
+        if let (Some((_, before)), Some((_, after)), MemorySpace::Host) = (before, after, self.copies[copy].place) {
             self.take_host(before, after, self.copies[copy].size_bytes);
         }
     }
 
     /// Makes a copy of the version's next bytes.
-    fn add_copy(&mut self, place: Place, made: Option<usize>, size_bytes: u64, absence: Absence) {
-        let version = self.needs.idles[absence.idle].version;
+    fn add_copy(&mut self, place: MemorySpace, made: Option<usize>, size_bytes: u64, absence: Absence) {
+        let version = self.needs.reuse_gaps[absence.span].version;
         let offset_bytes = self.copied_bytes[version];
         self.copied_bytes[version] += size_bytes;
         if let Some(slot) = made {
-            let (slot, charge) = (slot % self.excess.len(), size_bytes.next_multiple_of(self.granule_bytes));
-            self.room.link_out[slot] -= charge;
-            if place == Place::Ssd {
-                self.room.ssd_out[slot] -= charge;
+            let (slot, charge) = (slot % self.excess.len(), size_bytes.next_multiple_of(self.transfer_quantum_bytes));
+            self.unused.link_out[slot] -= charge;
+            if place == MemorySpace::Ssd {
+                self.unused.ssd_out[slot] -= charge;
             }
         }
         let copy = Copy { version, offset_bytes, size_bytes, place, made, absences: vec![absence] };
-        if place == Place::Host {
+        if place == MemorySpace::Host {
             let (start, end) = self.stay(&copy).unwrap_or((0, self.excess.len()));
             self.take_host(start, end, size_bytes);
         }
@@ -398,9 +398,9 @@ impl<'a> Layout<'a> {
         if self.host_is_ample {
             return;
         }
-        let (host, blocks) = (&mut self.room.host, &mut self.room.host_blocks);
+        let (host, blocks) = (&mut self.unused.host, &mut self.unused.host_blocks);
         self.timeline.for_each_part(start..end, |part| {
-            host[part.clone()].iter_mut().for_each(|room| *room -= bytes as i64);
+            host[part.clone()].iter_mut().for_each(|unused| *unused -= bytes as i64);
             let (first, end) = (part.start / BLOCK_SLOTS, part.end.div_ceil(BLOCK_SLOTS));
             let whole = host.chunks(BLOCK_SLOTS).zip(blocks.iter_mut());
             for (slots, least) in whole.take(end).skip(first) {
@@ -411,7 +411,7 @@ impl<'a> Layout<'a> {
 
     /// The least room that the host has in some slots.
     fn host_least(&self, slots: Range<usize>) -> i64 {
-        let (host, blocks) = (&self.room.host, &self.room.host_blocks);
+        let (host, blocks) = (&self.unused.host, &self.unused.host_blocks);
         let mut least = i64::MAX;
         self.timeline.for_each_part(slots, |part| {
             let mut slot = part.start;

@@ -2,7 +2,7 @@
 //! or to the SSD and when, what is dropped.
 //!
 //! ```text
-//! Workload -> Timeline (slots) -> Needs (pauses, versions) -> Layout (absences, copies) -> Schedule -> verify
+//! Workload -> Timeline (slots) -> Needs (gaps, versions) -> Layout (absences, copies) -> Schedule -> verify
 //! ```
 //!
 //! The step repeats for ever, so that what moves across its boundary moves in every step. Nothing here knows where workloads
@@ -13,9 +13,9 @@
 //! | [`workload`] | kernels, tensors, the machine |
 //! | [`trace`] | workloads from JSON lines |
 //! | [`timeline`] | the step in slots |
-//! | [`idle`] | when tensors lie idle |
-//! | [`layout`] | which bytes leave in which pauses, and when they cross the links |
-//! | [`recompute`] | what is computed anew instead of moved |
+//! | [`span`] | when tensors lie idle |
+//! | [`layout`] | which bytes leave in which gaps, and when they cross the links |
+//! | [`recompute`] | what is recomputed instead of moved |
 //! | [`planner`] | what of it is worth its time, judged by the waits that are left |
 //! | [`launches`] | how long launches wait where each is one slot |
 //! | [`emit`] | a layout as a schedule |
@@ -26,12 +26,12 @@
 
 pub mod bound;
 pub mod emit;
-pub mod idle;
 pub mod launches;
 pub mod layout;
 pub mod lru;
 pub mod planner;
 pub mod recompute;
+pub mod reuse_gaps;
 pub mod schedule;
 #[cfg(test)]
 mod testing;

@@ -3,7 +3,7 @@
 //! The rules are the planner's own: dirty tensors are written back, clean ones are dropped, dead ones cost nothing, both
 //! directions of the link work at once, and the step is repeated until it ends as it started.
 
-use crate::schedule::{Direction, Drop, Launch, Piece, Place, Resident, Schedule, Transfer};
+use crate::schedule::{Direction, Drop, Launch, MemorySpace, Piece, Resident, Schedule, Transfer};
 use crate::timeline::carrying_ns;
 use crate::workload::{Kernel, SwapError, Workload};
 
@@ -68,7 +68,7 @@ struct Page {
     /// Whether it is on the device.
     resident: bool,
     /// A valid copy elsewhere.
-    copy: Option<Place>,
+    copy: Option<MemorySpace>,
 }
 
 /// The machine under demand paging.
@@ -109,12 +109,12 @@ impl<'a> Paging<'a> {
     }
 
     /// A memory with room for a copy, which is taken.
-    fn place_for(&mut self, size_bytes: u64) -> Place {
+    fn place_for(&mut self, size_bytes: u64) -> MemorySpace {
         if self.host_used_bytes + size_bytes <= self.workload.machine.host_memory_bytes {
             self.host_used_bytes += size_bytes;
-            return Place::Host;
+            return MemorySpace::Host;
         }
-        Place::Ssd
+        MemorySpace::Ssd
     }
 
     fn size_bytes(&self, tensor: usize) -> u64 {
@@ -137,7 +137,7 @@ impl<'a> Paging<'a> {
     fn residents(&self) -> Vec<Resident> {
         let mut residents = Vec::new();
         for (tensor, page) in self.pages.iter().enumerate().filter(|(tensor, _)| self.size_bytes(*tensor) > 0) {
-            let places = page.resident.then_some(Place::Device).into_iter().chain(page.copy);
+            let places = page.resident.then_some(MemorySpace::Device).into_iter().chain(page.copy);
             residents.extend(places.map(|place| Resident { piece: self.whole(tensor), place }));
         }
         residents
@@ -164,7 +164,7 @@ impl<'a> Paging<'a> {
 
     fn forget_copy(&mut self, tensor: usize, at_ns: u64) {
         let Some(place) = self.pages[tensor].copy.take() else { return };
-        if place == Place::Host {
+        if place == MemorySpace::Host {
             self.host_used_bytes -= self.size_bytes(tensor);
         }
         self.drop_piece(self.whole(tensor), place, at_ns);
@@ -173,10 +173,10 @@ impl<'a> Paging<'a> {
     fn leave_device(&mut self, tensor: usize, at_ns: u64) {
         self.pages[tensor].resident = false;
         self.device_used_bytes -= self.size_bytes(tensor);
-        self.drop_piece(self.whole(tensor), Place::Device, at_ns);
+        self.drop_piece(self.whole(tensor), MemorySpace::Device, at_ns);
     }
 
-    fn drop_piece(&mut self, piece: Piece, place: Place, at_ns: u64) {
+    fn drop_piece(&mut self, piece: Piece, place: MemorySpace, at_ns: u64) {
         if piece.size_bytes > 0 {
             self.schedule.drops.push(Drop { piece, place, at_ns });
         }
@@ -207,7 +207,7 @@ impl<'a> Paging<'a> {
             }
         }
         self.recency.drain(..victims);
-        let fetched: Vec<(usize, Place)> = missing
+        let fetched: Vec<(usize, MemorySpace)> = missing
             .iter()
             .filter(|tensor| kernel.reads.binary_search(tensor).is_ok())
             .filter_map(|tensor| self.pages[*tensor].copy.map(|place| (*tensor, place)))
@@ -220,7 +220,7 @@ impl<'a> Paging<'a> {
     }
 
     /// Both directions work at once; a piece comes in as soon as there is room for it.
-    fn transfer(&mut self, written_back: &[(usize, Place)], fetched: &[(usize, Place)], free_bytes: u64) {
+    fn transfer(&mut self, written_back: &[(usize, MemorySpace)], fetched: &[(usize, MemorySpace)], free_bytes: u64) {
         let mut out_ns = self.now_ns;
         let mut room = Vec::new();
         for (piece, place) in pages(self, written_back) {
@@ -232,7 +232,7 @@ impl<'a> Paging<'a> {
                 start_ns: out_ns,
                 end_ns,
             });
-            self.schedule.drops.push(Drop { piece, place: Place::Device, at_ns: end_ns });
+            self.schedule.drops.push(Drop { piece, place: MemorySpace::Device, at_ns: end_ns });
             room.push((end_ns, piece.size_bytes));
             out_ns = end_ns;
         }
@@ -252,17 +252,17 @@ impl<'a> Paging<'a> {
         self.now_ns = out_ns.max(in_ns);
     }
 
-    fn duration_ns(&self, size_bytes: u64, direction: Direction, place: Place) -> u64 {
+    fn duration_ns(&self, size_bytes: u64, direction: Direction, place: MemorySpace) -> u64 {
         let machine = &self.workload.machine;
         let ssd =
             if direction == Direction::Out { machine.ssd_write_bytes_per_s } else { machine.ssd_read_bytes_per_s };
-        let rate = if place == Place::Ssd { ssd.min(machine.link_bytes_per_s) } else { machine.link_bytes_per_s };
+        let rate = if place == MemorySpace::Ssd { ssd.min(machine.link_bytes_per_s) } else { machine.link_bytes_per_s };
         carrying_ns(size_bytes, rate).max(1)
     }
 }
 
 /// Tensors in pieces.
-fn pages(paging: &Paging<'_>, tensors: &[(usize, Place)]) -> Vec<(Piece, Place)> {
+fn pages(paging: &Paging<'_>, tensors: &[(usize, MemorySpace)]) -> Vec<(Piece, MemorySpace)> {
     let mut pieces = Vec::new();
     for &(tensor, place) in tensors {
         let mut offset_bytes = 0;

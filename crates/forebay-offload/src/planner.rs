@@ -5,43 +5,43 @@
 //! those that relieve what is waited for: a byte's way out is worth time only where the link is busy from its write to the next
 //! wait for bytes to leave, its way back only where it is busy from the last wait for bytes to return. What saves more than it
 //! takes is added, what saves less is taken away, as many at once as helps. Where an SSD has to take part, all this is asked for
-//! each manner of using it ([`Manner`]).
+//! each strategy of using it ([`Strategy`]).
 
 use std::collections::BTreeSet;
 
 use crate::emit::emit;
-use crate::idle::Needs;
-use crate::layout::sweep::{Manner, Price};
+use crate::layout::sweep::{Price, Strategy};
 use crate::layout::Layout;
 use crate::lru::demand_lru;
 use crate::recompute::{Candidate, Recomputation};
-use crate::schedule::{Place, Schedule};
+use crate::reuse_gaps::Needs;
+use crate::schedule::{MemorySpace, Schedule};
 use crate::timeline::Timeline;
 use crate::workload::{SwapError, Workload};
 
-/// A step has at most about this many slots beside one for each kernel, and at least the lower number.
+/// A step has at most about this many slots next to one for each kernel, and at least the lower number.
 const MOST_SLOTS: u64 = 4096;
 const FEWEST_SLOTS: u64 = 512;
 /// A slot's traffic should be that small a part of the device's memory.
 const DEVICE_PARTS: u64 = 512;
 /// Shares of the candidates for recomputation that are tried at first, in sixteenths; the best ones come first.
-const SHARES: [usize; 9] = [1, 2, 4, 6, 8, 10, 12, 14, 16];
-/// Then numbers of candidates near the best share are tried, first with a distance of one of so many parts of all.
+const FRACTIONS: [usize; 9] = [1, 2, 4, 6, 8, 10, 12, 14, 16];
+/// Then numbers of candidates near the best fraction are tried, first at a distance of this fraction (one part in this many) of all.
 const FINER_PARTS: [usize; 3] = [32, 64, 128];
-/// Then all candidates but every so manieth in time.
+/// Then all candidates but every k-th, in launch order.
 const STRIDES: [usize; 6] = [2, 3, 4, 6, 8, 12];
 /// How many kernels in a row are run again for one tensor at most.
 const CHAINS: [usize; 2] = [4, 8];
 /// Launches are compared with slots that are this many times as long.
 const COARSE: u64 = 4;
-/// A change of the launches is meant to save at first one of so many parts of what is waited for, at last the other.
+/// A change of the launches is meant to save a fraction (one part in this many) of what is waited for: the first number at the start, the other at the end.
 const FIRST_PART: f64 = 2.0;
 const LAST_PART: f64 = 128.0;
 /// Attempts to change launches, where each is a sweep over a few hundred kernels; of more, there are fewer.
 const MOST_CHANGES: usize = 96;
-/// In so many manners launches are changed, the best ones.
+/// For how many strategies launches are changed: the best ones.
 const MOST_IMPROVED: usize = 2;
-/// Where the SSD takes part, there are so many times fewer.
+/// Where the SSD takes part, there are fewer, by this factor.
 const SPILLING: usize = 2;
 /// What did not help counts for so much less at the next attempt.
 const DOUBT: f64 = 0.7;
@@ -66,8 +66,8 @@ pub struct Progress {
 pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<Schedule, SwapError> {
     workload.validate()?;
     let mut search = Search { workload, longest_ns: longest_slot_ns(workload), rounds: 0, progress };
-    let finalists = search.finalists();
-    let planned = search.schedule(&finalists);
+    let candidates = search.candidates();
+    let planned = search.schedule(&candidates);
     // Where links are so slow that much of the time is waiting, paging on demand may be as good.
     let is_slow = planned.as_ref().is_none_or(|planned| planned.step_ns > workload.ideal_ns() / 8 * 9);
     let paged = if is_slow { demand_lru(workload).ok() } else { None };
@@ -79,7 +79,7 @@ pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<S
 /// Launches of steps that seem to be among the shortest where each launch is one slot.
 pub(crate) fn launches_in_whole_slots(workload: &Workload) -> Vec<Launches> {
     let mut search = Search { workload, longest_ns: u64::MAX, rounds: 0, progress: &mut |_| () };
-    search.finalists().into_iter().map(|finalist| finalist.launches).collect()
+    search.candidates().into_iter().map(|candidate| candidate.launches).collect()
 }
 
 /// For each launch, whether more is live than the device holds.
@@ -116,8 +116,8 @@ struct Swept {
 }
 
 /// Candidates for recomputation, and those of them that are chosen.
-struct Share<'r> {
-    manner: Manner,
+struct Fraction<'r> {
+    strategy: Strategy,
     recomputation: &'r Recomputation<'r>,
     pool: Vec<Candidate>,
     chosen: BTreeSet<usize>,
@@ -125,10 +125,10 @@ struct Share<'r> {
     swept: Swept,
 }
 
-impl Share<'_> {
+impl Fraction<'_> {
     /// The same with other candidates.
-    fn finalist(&self, chosen: &BTreeSet<usize>) -> Finalist {
-        Finalist { manner: self.manner, launches: launches_of(self.recomputation, &self.pool, chosen) }
+    fn candidate(&self, chosen: &BTreeSet<usize>) -> LaunchCandidate {
+        LaunchCandidate { strategy: self.strategy, launches: launches_of(self.recomputation, &self.pool, chosen) }
     }
 }
 
@@ -137,8 +137,8 @@ pub(crate) type Launches = Vec<(usize, bool)>;
 
 /// What a sweep starts from.
 #[derive(Clone, PartialEq)]
-struct Finalist {
-    manner: Manner,
+struct LaunchCandidate {
+    strategy: Strategy,
     launches: Launches,
 }
 
@@ -151,49 +151,50 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// What seems to have the shortest steps: for each manner and length of chains the best share of the candidates that are
+    /// What seems to have the shortest steps: for each strategy and length of chains the best share of the candidates that are
     /// most worthwhile in themselves, and what becomes of the best one.
-    fn finalists(&mut self) -> Vec<Finalist> {
+    fn candidates(&mut self) -> Vec<LaunchCandidate> {
         let launches: Launches = (0..self.workload.kernels.len()).map(|kernel| (kernel, false)).collect();
-        let plain = Finalist { manner: Manner::HostFirst, launches };
+        let plain = LaunchCandidate { strategy: Strategy::HostFirst, launches };
         let Some(swept) = self.compare(&plain) else { return vec![plain] };
         if swept.waits_ns.iter().all(|wait_ns| *wait_ns == 0) {
             return vec![plain];
         }
         let pressed = pressed(self.workload, &plain.launches);
-        let (manners, places) = if self.workload.spills() {
-            (&Manner::ALL[..], &[Place::Host, Place::Ssd][..])
+        let (strategies, places) = if self.workload.spills() {
+            (&Strategy::ALL[..], &[MemorySpace::Host, MemorySpace::Ssd][..])
         } else {
-            (&Manner::ALL[..1], &[Place::Host][..])
+            (&Strategy::ALL[..1], &[MemorySpace::Host][..])
         };
         let steps = CHAINS.map(|chain| {
-            let prepared = |place: &Place| Recomputation::new(self.workload, &pressed, chain, *place);
+            let prepared = |place: &MemorySpace| Recomputation::new(self.workload, &pressed, chain, *place);
             places.iter().map(prepared).collect::<Vec<_>>()
         });
-        let mut shares: Vec<Share<'_>> = Vec::new();
+        let mut fractions: Vec<Fraction<'_>> = Vec::new();
         for by_place in &steps {
-            // Longer chains are tried in the best manner alone.
-            let best = shares.first().map(|share| share.manner);
-            for &manner in manners.iter().filter(|manner| best.is_none_or(|best| best == **manner)) {
-                shares.extend(self.best_share(&by_place[usize::from(manner.prefers_ssd())], manner));
+            // Longer chains are tried in the best strategy alone.
+            let best = fractions.first().map(|fraction| fraction.strategy);
+            for &strategy in strategies.iter().filter(|strategy| best.is_none_or(|best| best == **strategy)) {
+                fractions.extend(self.best_fraction(&by_place[usize::from(strategy.prefers_ssd())], strategy));
             }
-            shares.sort_by_key(|share| share.swept.step_ns);
+            fractions.sort_by_key(|fraction| fraction.swept.step_ns);
         }
-        let mut finalists: Vec<Finalist> = shares.iter().map(|share| share.finalist(&share.chosen)).collect();
-        let mut improved: Vec<Manner> = Vec::new();
-        for share in shares {
-            if improved.len() < MOST_IMPROVED && !improved.contains(&share.manner) {
-                improved.push(share.manner);
-                finalists.push(self.improved(share));
+        let mut candidates: Vec<LaunchCandidate> =
+            fractions.iter().map(|fraction| fraction.candidate(&fraction.chosen)).collect();
+        let mut improved: Vec<Strategy> = Vec::new();
+        for fraction in fractions {
+            if improved.len() < MOST_IMPROVED && !improved.contains(&fraction.strategy) {
+                improved.push(fraction.strategy);
+                candidates.push(self.improved(fraction));
             }
         }
-        finalists.dedup();
-        finalists
+        candidates.dedup();
+        candidates
     }
 
-    /// The best share of the candidates that are most worthwhile in themselves, or all but every so manieth in time: what is kept
+    /// The best share of the candidates that are most worthwhile in themselves, or all but every k-th in launch order: what is kept
     /// then is where chains of recomputations start from.
-    fn best_share<'r>(&mut self, recomputation: &'r Recomputation<'r>, manner: Manner) -> Option<Share<'r>> {
+    fn best_fraction<'r>(&mut self, recomputation: &'r Recomputation<'r>, strategy: Strategy) -> Option<Fraction<'r>> {
         let pool = recomputation.pool();
         let worth = recomputation.candidates().len();
         let mut best: Option<(Swept, BTreeSet<usize>)> = None;
@@ -203,14 +204,14 @@ impl Search<'_> {
                 return;
             }
             let launches = launches_of(recomputation, &pool, &chosen);
-            let found = self.compare(&Finalist { manner, launches });
+            let found = self.compare(&LaunchCandidate { strategy, launches });
             let is_better = |found: &Swept| best.as_ref().is_none_or(|(best, _)| found.step_ns < best.step_ns);
             if let Some(found) = found.filter(is_better) {
                 *best = Some((found, chosen));
             }
         };
         ask(BTreeSet::new(), &mut best);
-        SHARES.iter().for_each(|share| ask((0..(worth * share).div_ceil(16)).collect(), &mut best));
+        FRACTIONS.iter().for_each(|fraction| ask((0..(worth * fraction).div_ceil(16)).collect(), &mut best));
         for parts in FINER_PARTS {
             let (step, count) = (worth / parts, best.as_ref().map_or(0, |(_, chosen)| chosen.len()));
             ask((0..count.saturating_sub(step)).collect(), &mut best);
@@ -223,18 +224,18 @@ impl Search<'_> {
             ask(others.map(|(_, index)| *index).collect(), &mut best);
         }
         let (swept, chosen) = best?;
-        Some(Share { manner, recomputation, pool, swept, chosen })
+        Some(Fraction { strategy, recomputation, pool, swept, chosen })
     }
 
     /// Adds and takes away candidates for as long as it helps.
-    fn improved(&mut self, mut share: Share<'_>) -> Finalist {
+    fn improved(&mut self, mut fraction: Fraction<'_>) -> LaunchCandidate {
         let mut part = FIRST_PART;
-        let mut trust = vec![1.0; share.pool.len()];
+        let mut trust = vec![1.0; fraction.pool.len()];
         let mut changes = 0;
         let effort = MOST_CHANGES / if self.workload.spills() { SPILLING } else { 1 };
         let most = (effort * 1024 / self.workload.kernels.len().max(512)).max(8);
         while changes < most {
-            let (added, removed) = proposed(&share, &trust, part);
+            let (added, removed) = proposed(&fraction, &trust, part);
             let mut attempts = vec![(added.clone(), removed.clone()), (added, Vec::new()), (Vec::new(), removed)];
             attempts.retain(|(added, removed)| added.len() + removed.len() > 0);
             attempts.dedup();
@@ -243,15 +244,15 @@ impl Search<'_> {
             }
             let mut is_better = false;
             for (added, removed) in attempts {
-                let mut changed = share.chosen.clone();
+                let mut changed = fraction.chosen.clone();
                 changed.extend(&added);
                 removed.iter().for_each(|index| {
                     changed.remove(index);
                 });
                 changes += 1;
-                let attempt = self.compare(&share.finalist(&changed));
-                if let Some(attempt) = attempt.filter(|attempt| attempt.step_ns < share.swept.step_ns) {
-                    (share.swept, share.chosen, is_better) = (attempt, changed, true);
+                let attempt = self.compare(&fraction.candidate(&changed));
+                if let Some(attempt) = attempt.filter(|attempt| attempt.step_ns < fraction.swept.step_ns) {
+                    (fraction.swept, fraction.chosen, is_better) = (attempt, changed, true);
                     break;
                 }
                 added.iter().chain(&removed).for_each(|index| trust[*index] *= DOUBT);
@@ -260,32 +261,32 @@ impl Search<'_> {
                 part = (part * 2.0).min(LAST_PART);
             }
         }
-        share.finalist(&share.chosen)
+        fraction.candidate(&fraction.chosen)
     }
 
     /// How long the step takes, roughly.
-    fn compare(&mut self, finalist: &Finalist) -> Option<Swept> {
-        self.sweep(finalist, &vec![0; finalist.launches.len()], self.longest_ns.saturating_mul(COARSE), false)
+    fn compare(&mut self, candidate: &LaunchCandidate) -> Option<Swept> {
+        self.sweep(candidate, &vec![0; candidate.launches.len()], self.longest_ns.saturating_mul(COARSE), false)
     }
 
-    /// A schedule of the finalist that is best with short slots. Waits that a sweep found are given to the next one from its
+    /// A schedule of the candidate that is best with short slots. Waits that a sweep found are given to the next one from its
     /// start, a bit less of them, so that they are there for all that can use them.
-    fn schedule(&mut self, finalists: &[Finalist]) -> Option<Schedule> {
-        let mut best: Option<(Swept, &Finalist)> = None;
-        for finalist in finalists {
-            let found = self.sweep(finalist, &vec![0; finalist.launches.len()], self.longest_ns, true);
+    fn schedule(&mut self, candidates: &[LaunchCandidate]) -> Option<Schedule> {
+        let mut best: Option<(Swept, &LaunchCandidate)> = None;
+        for candidate in candidates {
+            let found = self.sweep(candidate, &vec![0; candidate.launches.len()], self.longest_ns, true);
             let is_better = |found: &Swept| best.as_ref().is_none_or(|(best, _)| found.step_ns < best.step_ns);
             if let Some(found) = found.filter(is_better) {
-                best = Some((found, finalist));
+                best = Some((found, candidate));
             }
         }
-        let (mut best, finalist) = best?;
+        let (mut best, candidate) = best?;
         if best.waits_ns.iter().any(|wait_ns| *wait_ns > 0) {
             // The longer the waits, the longer their slots.
             let times = (best.step_ns / self.workload.ideal_ns().max(1)).max(1);
             for given in GIVEN {
                 let waits_ns: Vec<u64> = best.waits_ns.iter().map(|wait_ns| (*wait_ns as f64 * given) as u64).collect();
-                let found = self.sweep(finalist, &waits_ns, self.longest_ns.saturating_mul(times), true);
+                let found = self.sweep(candidate, &waits_ns, self.longest_ns.saturating_mul(times), true);
                 best = found.filter(|found| found.step_ns < best.step_ns).unwrap_or(best);
             }
         }
@@ -294,7 +295,7 @@ impl Search<'_> {
 
     fn sweep(
         &mut self,
-        Finalist { manner, launches }: &Finalist,
+        LaunchCandidate { strategy, launches }: &LaunchCandidate,
         waits_ns: &[u64],
         longest_ns: u64,
         emits: bool,
@@ -303,14 +304,14 @@ impl Search<'_> {
         let timeline = Timeline::with_gates(&durations_ns, waits_ns, longest_ns);
         let needs = Needs::new(self.workload, &kernels, &timeline);
         let mut layout = Layout::new(self.workload, &kernels, &timeline, &needs);
-        let relief = layout.sweep(*manner);
+        let relief = layout.sweep(*strategy);
         let step_ns = timeline.step_ns + relief.added_ns.iter().sum::<u64>();
         self.rounds += 1;
         (self.progress)(Progress { round: self.rounds, step_ns, found: relief.fits });
         if !relief.fits {
             return None;
         }
-        let timeline = timeline.stretched(&relief.added_ns);
+        let timeline = timeline.widened(&relief.added_ns);
         let (mut waits_ns, mut free) = (Vec::new(), 0);
         for run in &timeline.runs {
             waits_ns.push((free..run.start).map(|slot| timeline.slots[slot].duration_ns).sum());
@@ -332,8 +333,8 @@ fn launches_of(recomputation: &Recomputation<'_>, pool: &[Candidate], chosen: &B
 }
 
 /// Candidates that should be added, and that should be taken away.
-fn proposed(share: &Share<'_>, trust: &[f64], part: f64) -> (Vec<usize>, Vec<usize>) {
-    let Share { pool, chosen, swept, .. } = share;
+fn proposed(fraction: &Fraction<'_>, trust: &[f64], part: f64) -> (Vec<usize>, Vec<usize>) {
+    let Fraction { pool, chosen, swept, .. } = fraction;
     // What crossings are worth that cost at least so much.
     let saved_ns = |index: usize, least: Price| {
         let candidate = &pool[index];

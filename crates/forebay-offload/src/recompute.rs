@@ -1,20 +1,20 @@
-//! Which contents are dropped and computed anew, and the order of launches that follows.
+//! Which contents are dropped and recomputed, and the order of launches that follows.
 //!
-//! A pause ends with a recomputation where running the tensor's kernel again takes less time than moving it out and back. The
-//! kernel's inputs must be at hand by then: they are needed later anyway, or they are computed anew as well, or they are kept
+//! A gap ends with a recomputation where running the tensor's kernel again takes less time than moving it out and back. The
+//! kernel's inputs must be at hand by then: they are needed later anyway, or they are recomputed as well, or they are kept
 //! for longer. What that costs in bytes and time is taken off what is gained.
 
 use std::collections::BTreeSet;
 
-use crate::schedule::Place;
+use crate::schedule::MemorySpace;
 use crate::workload::Workload;
 
-/// Inputs that were computed anew this many kernels ago are still there.
+/// Inputs that were recomputed this many kernels ago are still there.
 const FRESH: usize = 24;
 /// Moving must take this many times as long as recomputing.
 const WORTH: f64 = 1.25;
 
-/// A pause that could end with a recomputation.
+/// A gap that could end with a recomputation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// The tensor.
@@ -56,7 +56,7 @@ pub struct Recomputation<'a> {
 impl<'a> Recomputation<'a> {
     /// Prepares a workload. `pressed` tells for each kernel whether more is live than the device holds, `chain` how many
     /// kernels in a row may be run again for one tensor, and `place` where bytes cross to otherwise.
-    pub fn new(workload: &'a Workload, pressed: &[bool], chain: usize, place: Place) -> Recomputation<'a> {
+    pub fn new(workload: &'a Workload, pressed: &[bool], chain: usize, place: MemorySpace) -> Recomputation<'a> {
         let mut touches = vec![Vec::new(); workload.tensors.len()];
         let (mut starts_ns, mut pressed_ns) = (vec![0.0], vec![0.0]);
         for (number, (kernel, pressed)) in workload.kernels.iter().zip(pressed).enumerate() {
@@ -72,12 +72,12 @@ impl<'a> Recomputation<'a> {
         Recomputation { workload, touches, starts_ns, pressed_ns, chain, crossing_ns_per_byte }
     }
 
-    /// Pauses that are worth it, the most worthwhile first.
+    /// Gaps that are worth it, the most worthwhile first.
     pub fn candidates(&self) -> Vec<Candidate> {
         self.pool().into_iter().filter(|candidate| candidate.worth > WORTH).collect()
     }
 
-    /// All pauses that could end with recomputations that save a crossing, the most worthwhile first.
+    /// All gaps that could end with recomputations that save a crossing, the most worthwhile first.
     pub fn pool(&self) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         for tensor in 0..self.touches.len() {
@@ -95,7 +95,7 @@ impl<'a> Recomputation<'a> {
         let span_ns = self.pressed_ns[to] - self.pressed_ns[from + 1];
         let size_bytes = self.workload.tensors[tensor].size_bytes as f64;
         let bytes_per_ns = self.workload.machine.link_bytes_per_s as f64 / 1e9;
-        // A pause too short to move anything in is kept anyway.
+        // A gap too short to move anything in is kept anyway.
         if span_ns <= 0.0 || self.starts_ns[to] - self.starts_ns[from + 1] < 2.0 * size_bytes / bytes_per_ns {
             return None;
         }
@@ -128,7 +128,7 @@ impl<'a> Recomputation<'a> {
         touch.reads.then_some(touch.kernel)
     }
 
-    /// Time to compute a tensor anew before a kernel, and bytes times time for which inputs are held beyond their own needs.
+    /// Time to compute a tensor again before a kernel, and bytes times time for which inputs are held beyond their own needs.
     fn price(&self, tensor: usize, at: usize, chain: usize) -> Option<(f64, f64)> {
         let maker = self.maker(tensor, at)?;
         let kernel = &self.workload.kernels[maker];
@@ -151,12 +151,12 @@ impl<'a> Recomputation<'a> {
         }
         let last = self.touches[input].iter().rev().find(|touch| touch.kernel < at)?.kernel;
         let kept = (0.0, size_bytes * (self.pressed_ns[at] - self.pressed_ns[last + 1]));
-        // A dead input is computed anew where that is allowed, else it is kept until then.
+        // A dead input is recomputed where that is allowed, else it is kept until then.
         let remade = if chain > 0 { self.price(input, at, chain - 1) } else { None };
         Some(remade.unwrap_or(kept))
     }
 
-    /// The launches of a step in which these pauses end with recomputations.
+    /// The launches of a step in which these gaps end with recomputations.
     pub fn launches(&self, chosen: &[Candidate]) -> Vec<(usize, bool)> {
         let mut order = Order {
             recomputation: self,
@@ -178,17 +178,17 @@ impl<'a> Recomputation<'a> {
 struct Order<'a> {
     recomputation: &'a Recomputation<'a>,
     chosen: BTreeSet<(usize, usize)>,
-    /// Before which kernel a tensor was last computed anew.
+    /// Before which kernel a tensor was last recomputed.
     remade: Vec<Option<usize>>,
     launches: Vec<(usize, bool)>,
 }
 
 impl Order<'_> {
-    /// Computes a tensor anew before a kernel if it was dropped.
+    /// Computes a tensor again before a kernel if it was dropped.
     fn ensure(&mut self, tensor: usize, at: usize, chain: usize) {
         let all = self.recomputation;
         let dropped = match all.next_read(tensor, at) {
-            // Dropped in the pause that ends at its next read, and not computed anew within it.
+            // Dropped in the gap that ends at its next read, and not recomputed within it.
             Some(next) => {
                 let from = all.touches[tensor].iter().rev().find(|touch| touch.kernel < at).map(|touch| touch.kernel);
                 self.chosen.contains(&(tensor, next))

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// A memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
+pub enum MemorySpace {
     /// Where kernels run.
     Device,
     /// The host.
@@ -59,7 +59,7 @@ pub struct Transfer {
     /// Which way.
     pub direction: Direction,
     /// The memory at the other end: the host or the SSD.
-    pub place: Place,
+    pub place: MemorySpace,
     /// When it starts; its target is taken from here on.
     pub start_ns: u64,
     /// When the last byte has arrived.
@@ -73,7 +73,7 @@ pub struct Drop {
     #[serde(flatten)]
     pub piece: Piece,
     /// The memory.
-    pub place: Place,
+    pub place: MemorySpace,
     /// When. What ends at the same time ends before it, what starts at the same time starts after it.
     pub at_ns: u64,
 }
@@ -85,7 +85,7 @@ pub struct Resident {
     #[serde(flatten)]
     pub piece: Piece,
     /// The memory.
-    pub place: Place,
+    pub place: MemorySpace,
 }
 
 /// One step that repeats for ever.

@@ -1,10 +1,10 @@
 //! The planner, the bound, demand paging and the verifier judge each other on random workloads.
 
 use crate::bound::lower_bound_ns;
-use crate::launches::{plan_launches, repeats};
+use crate::launches::{plan_launches, recomputations};
 use crate::lru::demand_lru;
 use crate::planner::plan;
-use crate::schedule::{Place, Schedule};
+use crate::schedule::{MemorySpace, Schedule};
 use crate::testing::{network, tangle};
 use crate::verify::verify;
 use crate::workload::Workload;
@@ -49,16 +49,16 @@ fn tensors_without_bytes_never_move() {
         for launches in [demand_lru(&workload).ok(), plan_launches(&workload)].into_iter().flatten() {
             verify(&workload, &launches).unwrap_or_else(|fault| panic!("{name}: {fault}\n{workload:?}"));
         }
-        repeats(&workload);
+        recomputations(&workload);
     }
 }
 
 #[test]
 fn launches_that_repeat_are_found_once_and_keep_the_order_of_kernels() {
-    let mut repeating = 0;
+    let mut recomputing = 0;
     for (name, workload) in workloads(200) {
-        let found = repeats(&workload);
-        repeating += usize::from(!found.is_empty());
+        let found = recomputations(&workload);
+        recomputing += usize::from(!found.is_empty());
         for (number, launches) in found.iter().enumerate() {
             let kernels: Vec<usize> = launches.iter().filter(|launch| !launch.1).map(|launch| launch.0).collect();
             assert_eq!(kernels, (0..workload.kernels.len()).collect::<Vec<usize>>(), "{name}");
@@ -70,7 +70,7 @@ fn launches_that_repeat_are_found_once_and_keep_the_order_of_kernels() {
             }
         }
     }
-    assert!(repeating > 10, "{repeating} of them repeat something");
+    assert!(recomputing > 10, "{recomputing} of them repeat something");
 }
 
 /// A schedule with one change, and what the verifier should find wrong.
@@ -101,7 +101,7 @@ fn changed_schedules_are_refused() {
         for index in (0..schedule.drops.len()).step_by(29) {
             let mut changed = schedule.clone();
             // What is dead on the device may as well be written over.
-            if changed.drops.remove(index).place == Place::Device {
+            if changed.drops.remove(index).place == MemorySpace::Device {
                 continue;
             }
             refused(&workload, &changed, &format!("{name}: drop {index} left out"));

@@ -14,10 +14,10 @@ pub struct Slot {
     pub duration_ns: u64,
 }
 
-/// What a link of some rate carries within some time, in whole granules.
-pub fn carried_bytes(time_ns: u64, bytes_per_s: u64, granule_bytes: u64) -> u64 {
+/// What a link of some rate carries within some time, in whole transfer quanta.
+pub fn carried_bytes(time_ns: u64, bytes_per_s: u64, transfer_quantum_bytes: u64) -> u64 {
     let bytes = (u128::from(time_ns) * u128::from(bytes_per_s) / 1_000_000_000) as u64;
-    bytes - bytes % granule_bytes
+    bytes - bytes % transfer_quantum_bytes
 }
 
 /// How long a link of some rate takes to carry some bytes.
@@ -70,7 +70,7 @@ impl Timeline {
     }
 
     /// The same slots, each longer by so much.
-    pub fn stretched(&self, added_ns: &[u64]) -> Timeline {
+    pub fn widened(&self, added_ns: &[u64]) -> Timeline {
         let mut timeline = self.clone();
         timeline.step_ns = 0;
         for (slot, added_ns) in timeline.slots.iter_mut().zip(added_ns) {
@@ -92,9 +92,9 @@ impl Timeline {
         self.step_ns += span_ns;
     }
 
-    /// What a link of that rate carries in each slot, in whole granules.
-    pub fn capacities_bytes(&self, bytes_per_s: u64, granule_bytes: u64) -> Vec<u64> {
-        self.slots.iter().map(|slot| carried_bytes(slot.duration_ns, bytes_per_s, granule_bytes)).collect()
+    /// What a link of that rate carries in each slot, in whole transfer quanta.
+    pub fn capacities_bytes(&self, bytes_per_s: u64, transfer_quantum_bytes: u64) -> Vec<u64> {
+        self.slots.iter().map(|slot| carried_bytes(slot.duration_ns, bytes_per_s, transfer_quantum_bytes)).collect()
     }
 
     /// Runs `visit` on the indices of a range that may pass the end of the step, as one or two ordinary ranges.

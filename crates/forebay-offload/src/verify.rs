@@ -12,7 +12,7 @@ mod memory;
 
 use std::fmt;
 
-use crate::schedule::{Direction, Drop, Launch, Piece, Place, Schedule, Transfer};
+use crate::schedule::{Direction, Drop, Launch, MemorySpace, Piece, Schedule, Transfer};
 use crate::workload::Workload;
 
 use memory::{Memory, Version, When};
@@ -183,7 +183,7 @@ impl<'a> Replay<'a> {
             if start_ns >= end_ns || *end_ns > step_ns {
                 return Err(format!("a transfer of {piece} lasts from {start_ns} to {end_ns} ns of {step_ns}"));
             }
-            if *place == Place::Device {
+            if *place == MemorySpace::Device {
                 return Err(format!("a transfer of {piece} names the device as its other end"));
             }
         }
@@ -220,11 +220,11 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    fn memory(&mut self, place: Place) -> &mut Memory {
+    fn memory(&mut self, place: MemorySpace) -> &mut Memory {
         match place {
-            Place::Device => &mut self.device,
-            Place::Host => &mut self.host,
-            Place::Ssd => &mut self.ssd,
+            MemorySpace::Device => &mut self.device,
+            MemorySpace::Host => &mut self.host,
+            MemorySpace::Ssd => &mut self.ssd,
         }
     }
 
@@ -286,8 +286,8 @@ impl<'a> Replay<'a> {
     fn start_transfer(&mut self, index: usize) -> Result<(), String> {
         let Transfer { piece, direction, place, .. } = self.schedule.transfers[index];
         let (source, target) = match direction {
-            Direction::Out => (Place::Device, place),
-            Direction::In => (place, Place::Device),
+            Direction::Out => (MemorySpace::Device, place),
+            Direction::In => (place, MemorySpace::Device),
         };
         let carried = self.memory(source).read(&piece)?;
         if carried.iter().any(|(_, _, version)| version.is_none()) {
@@ -301,8 +301,8 @@ impl<'a> Replay<'a> {
     fn end_transfer(&mut self, index: usize) -> Result<(), String> {
         let Transfer { piece, direction, place, .. } = self.schedule.transfers[index];
         let (source, target) = match direction {
-            Direction::Out => (Place::Device, place),
-            Direction::In => (place, Place::Device),
+            Direction::Out => (MemorySpace::Device, place),
+            Direction::In => (place, MemorySpace::Device),
         };
         let carried = std::mem::take(&mut self.carried[index]);
         if self.memory(source).read(&piece)? != carried {
@@ -317,8 +317,8 @@ impl<'a> Replay<'a> {
         }
         self.under_way[piece.tensor] -= 1;
         let bytes = match (direction, place) {
-            (Direction::Out, Place::Ssd) => &mut self.account.ssd_out_bytes,
-            (Direction::In, Place::Ssd) => &mut self.account.ssd_in_bytes,
+            (Direction::Out, MemorySpace::Ssd) => &mut self.account.ssd_out_bytes,
+            (Direction::In, MemorySpace::Ssd) => &mut self.account.ssd_in_bytes,
             (Direction::Out, _) => &mut self.account.host_out_bytes,
             (Direction::In, _) => &mut self.account.host_in_bytes,
         };

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::schedule::Place;
+use crate::schedule::MemorySpace;
 
 /// A block of bytes that kernels touch as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Kernel {
     pub reads: Vec<usize>,
     /// Tensors that it writes, ascending; one that it also reads is updated in place, of others no earlier contents are needed.
     pub writes: Vec<usize>,
-    /// Memory that it needs beside its tensors while it runs.
+    /// Memory that it needs next to its tensors while it runs.
     pub workspace_bytes: u64,
 }
 
@@ -82,10 +82,10 @@ impl Workload {
     }
 
     /// How long a byte takes out or back, on average, to the host or to the SSD.
-    pub fn crossing_ns_per_byte(&self, place: Place) -> f64 {
+    pub fn crossing_ns_per_byte(&self, place: MemorySpace) -> f64 {
         let machine = &self.machine;
         let link = machine.link_bytes_per_s;
-        let ns = |ssd: u64| 1e9 / if place == Place::Ssd { link.min(ssd) } else { link } as f64;
+        let ns = |ssd: u64| 1e9 / if place == MemorySpace::Ssd { link.min(ssd) } else { link } as f64;
         (ns(machine.ssd_write_bytes_per_s) + ns(machine.ssd_read_bytes_per_s)) / 2.0
     }
 

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use forebay_base::ByteRange;
+use forebay_bench_record::{Cell, Column, Record, Table};
 use forebay_memory::allocator::{Allocator, BlockId, PoolId};
 use forebay_model::program::Program;
 use forebay_model::training::{training_graph, Loss, Optimizer, TrainingOptions};
@@ -31,41 +32,30 @@ const STEPS: usize = 3;
 const ROUNDS: usize = 5;
 
 fn main() -> Result<(), Box<dyn Error>> {
+    let given = forebay_bench_record::arguments()?;
     let mut paths: Vec<PathBuf> =
-        std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).map(PathBuf::from).collect();
+        given.words.iter().filter(|word| !word.starts_with("--")).map(PathBuf::from).collect();
     if paths.is_empty() {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         paths = ["examples/brain/unet3d.onnx", "examples/digits/model.onnx"].map(|path| repository.join(path)).to_vec();
     }
-    println!(
-        "{:28} {:>6} {:>10} | {:^61} | {:^35}",
-        "", "", "", "most taken from the device / most in use", "ns per call"
-    );
-    let names = allocators().map(|(name, _)| name);
-    println!(
-        "{:28} {:>6} {:>10} | {:>14} {:>10} {:>10} {:>10} {:>13} | {:>6} {:>6} {:>6} {:>6} {:>6}",
-        "model",
-        "calls",
-        "in use MiB",
-        names[0],
-        names[1],
-        names[2],
-        names[3],
-        names[4],
-        "remap",
-        "ours",
-        "torch",
-        "BFC",
-        "2^n"
-    );
+    let mut columns = vec![Column::text("model"), Column::count("calls"), Column::number("in use", "MiB", 1)];
+    columns.extend(allocators().map(|(name, _)| Column::ratio(format!("{name}: taken over in use"), 3)));
+    columns
+        .extend(allocators().map(|(name, _)| Column::number(format!("{name}: time per call"), "ns", 0).of("median")));
+    let mut table = Table::new("allocators", columns);
     for path in paths {
-        let name = path.display().to_string();
-        let short: String = name.chars().rev().take(28).collect::<Vec<_>>().into_iter().rev().collect();
+        // Models of one kind often have the same name in folders of their own.
+        let parts: Vec<_> = path.iter().rev().take(2).map(|part| part.to_string_lossy().into_owned()).collect();
+        let name = parts.into_iter().rev().collect::<Vec<_>>().join("/");
         match calls(&path) {
-            Ok(calls) => report(&short, &calls),
-            Err(error) => println!("{short:28} SKIPPED: {error}"),
+            Ok(calls) => table.print(row(&name, &calls)),
+            Err(error) => println!("{name} SKIPPED: {error}"),
         }
     }
+    let what = "Allocators on the allocations of training steps";
+    let record = Record::new("allocators", what, "cargo bench -p forebay-plan --bench allocators --", &given.words);
+    record.under(format!("{STEPS} steps; {ROUNDS} alternating rounds")).with(table).save(given.output.as_deref())?;
     Ok(())
 }
 
@@ -136,7 +126,8 @@ fn allocators() -> [(&'static str, Make); 5] {
     ]
 }
 
-fn report(name: &str, calls: &[Call]) {
+/// A row of the table.
+fn row(name: &str, calls: &[Call]) -> Vec<Cell> {
     let mut sizes = BTreeMap::new();
     let (mut live_bytes, mut peak_bytes) = (0, 0);
     for &call in calls {
@@ -167,26 +158,10 @@ fn report(name: &str, calls: &[Call]) {
             ratios.push(contender.reserved_peak_bytes() as f64 / peak_bytes as f64);
         }
     }
-    let median = |times: &mut Vec<f64>| {
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
-    };
-    let times: Vec<f64> = times.iter_mut().map(median).collect();
-    println!(
-        "{name:28} {:>6} {:>10.1} | {:>14.3} {:>10.3} {:>10.3} {:>10.3} {:>13.3} | {:>6.0} {:>6.0} {:>6.0} {:>6.0} {:>6.0}",
-        calls.len(),
-        peak_bytes as f64 / MIB as f64,
-        ratios[0],
-        ratios[1],
-        ratios[2],
-        ratios[3],
-        ratios[4],
-        times[0],
-        times[1],
-        times[2],
-        times[3],
-        times[4]
-    );
+    let mut row: Vec<Cell> = vec![name.into(), calls.len().into(), (peak_bytes as f64 / MIB as f64).into()];
+    row.extend(ratios.into_iter().map(Cell::from));
+    row.extend(times.into_iter().map(Cell::median));
+    row
 }
 
 /// This project's allocator.

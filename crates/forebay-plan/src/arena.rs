@@ -1,6 +1,6 @@
-//! Arena: offsets on the device for every stay of every chunk.
+//! Arena: offsets on the device for every interval of every chunk.
 //!
-//! Chunks of one buffer that a launch touches together must lie as the tensor says, so their stays share a base; stays that
+//! Chunks of one buffer that a launch touches together must lie as the tensor says, so their intervals share a base; stays that
 //! no launch connects are free to lie anywhere. Each such *component* is one item of static placement, with a piece per
 //! stay.
 
@@ -11,7 +11,7 @@ use crate::residency::{root, Residency, Segment};
 use forebay_base::ByteRange;
 use forebay_memory::{place, Effort, Item, Piece, Placement, PlacementError};
 
-/// So many items get a single pass beyond the first ones, and no number of items gets fewer passes than this.
+/// From this many items on there is a single pass after the first ones, and never fewer than this.
 const MANY_ITEMS: usize = 12_000;
 const PASSES_MIN: usize = 2;
 
@@ -26,13 +26,13 @@ pub(crate) type PiecesByTime = BTreeMap<(u32, u32), Vec<ByteRange>>;
 /// Where everything lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arena {
-    /// By stay: offset of its chunk's first byte in device memory.
+    /// By interval: offset of its chunk's first byte in device memory.
     pub device_offsets: Vec<u64>,
     /// Device bytes used.
     pub device_bytes: u64,
 }
 
-/// Places every stay within `capacity_bytes` of the device; `None` where no placement was found.
+/// Places every interval within `capacity_bytes` of the device; `None` where no placement was found.
 ///
 /// With `groups`, the number of each launch's group in ascending order, bytes are taken for whole groups: then launches of
 /// one group share none that one of them writes.
@@ -42,7 +42,7 @@ pub fn arena(live: &Liveness, residency: &Residency, groups: Option<&[u32]>, cap
     Some(components.arena(live, residency, &place(&components.items, Some(capacity_bytes), effort).ok()?))
 }
 
-/// Places every stay within `capacity_bytes` of the device; or says, by launch, how many bytes it lacks to hold what is there
+/// Places every interval within `capacity_bytes` of the device; or says, by launch, how many bytes it lacks to hold what is there
 /// together with what found no place. A quick look says so; what nearly fits is looked at for longer, as long as `long_looks`
 /// are left.
 pub fn arena_or_lack(
@@ -68,7 +68,7 @@ pub fn arena_or_lack(
     }
 }
 
-/// Every stay in a place of its own, as if the device had no end: for what a plan would take if placement were no matter.
+/// Every interval in a place of its own, as if the device had no end: for what a plan would take if placement were no matter.
 pub fn boundless(live: &Liveness, residency: &Residency) -> Arena {
     let components = Components::new(live, residency, None);
     let mut offsets = Vec::with_capacity(components.items.len());
@@ -82,7 +82,7 @@ pub fn boundless(live: &Liveness, residency: &Residency) -> Arena {
 
 /// Stays with one base each.
 struct Components {
-    /// By stay: its component.
+    /// By interval: its component.
     numbers: Vec<usize>,
     /// By component: where its lowest byte lies in its buffer.
     origins: Vec<u64>,
@@ -135,7 +135,7 @@ fn effort(item_count: usize) -> Effort {
     Effort { passes: affordable.clamp(PASSES_MIN, usual.passes as usize) as u32, ..usual }
 }
 
-/// When a stay's bytes are taken: half-open, in launches or in groups.
+/// When an interval's bytes are taken: half-open, in launches or in groups.
 fn taken_during(segment: &Segment, groups: Option<&[u32]>) -> (u32, u32) {
     match groups {
         Some(groups) => (groups[segment.start], groups[segment.end] + 1),
@@ -160,7 +160,7 @@ pub(crate) fn item(pieces: PiecesByTime, alignment_bytes: u64) -> Item {
     Item::new(alignment_bytes, merged)
 }
 
-/// By stay: its component; and how many components there are.
+/// By interval: its component; and how many components there are.
 fn components(live: &Liveness, residency: &Residency) -> (Vec<usize>, usize) {
     let mut parent: Vec<usize> = (0..residency.segments.len()).collect();
     let mut join = |one: usize, other: usize| {
@@ -168,15 +168,15 @@ fn components(live: &Liveness, residency: &Residency) -> (Vec<usize>, usize) {
         parent[a.max(b)] = a.min(b);
     };
     let mut first: BTreeMap<(Owner, usize), usize> = BTreeMap::new();
-    let mut first_stay: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut first_interval: BTreeMap<usize, usize> = BTreeMap::new();
     for (index, segment) in residency.segments.iter().enumerate() {
         let chunk = &live.chunks[segment.chunk];
         for access in &chunk.accesses[segment.accesses.clone()] {
             join(*first.entry((chunk.owner, access.launch)).or_insert(index), index);
         }
         // What is carried into the next step lies there where it lies at the end of this one.
-        let goes_round = residency.carried[segment.chunk] && segment.end + 1 == live.launch_count;
-        let start = *first_stay.entry(segment.chunk).or_insert(index);
+        let goes_round = residency.across_steps[segment.chunk] && segment.end + 1 == live.launch_count;
+        let start = *first_interval.entry(segment.chunk).or_insert(index);
         if goes_round {
             join(start, index);
         }

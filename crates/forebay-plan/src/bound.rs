@@ -3,38 +3,38 @@
 //! Launches between two barriers run in any order, so they are one position of [`forebay_offload::bound`]'s proof, or several where
 //! launches need the results of others: what needs all that stands before it begins a position, as after a barrier. A position
 //! takes at least as long as the longest chain of its launches that need each other, and as long as they keep all the machine's
-//! lanes busy; while the largest of them runs, all that is idle during the whole position and does not fit beside it must be
+//! workers busy; while the largest of them runs, all that is idle during the whole position and does not fit next to it must be
 //! elsewhere. Where a wait stands for a barrier, launches after it may start before others end, so that only barriers are lines.
 //! A plan of parts is bound by its parts: they are the launches that run, and it is their order that stays as it is.
 //!
-//! *Lanes.* The simulator gives launches what copies leave of the lanes ([`lanes_for_launches`]). A launch that can use `l` of
-//! `n` lanes goes on at `f / l` of its speed while copies leave it `f < l`, so that it loses `r = 1 - f / l`, and more if it has
-//! company. A position that keeps all lanes busy has `l = n`, one that takes as long as a chain has each of its launches in
-//! turn. On a duplex link, copies both ways at once move at the part `s` of their speed, less than 1 where they want more lanes
+//! *Workers.* The simulator gives launches what copies leave of the workers ([`workers_for_launches`]). A launch that can use `l` of
+//! `n` workers goes on at `f / l` of its speed while copies leave it `f < l`, so that it loses `r = 1 - f / l`, and more if it has
+//! company. A position that keeps all workers busy has `l = n`, one that takes as long as a chain has each of its launches in
+//! turn. On a duplex link, copies both ways at once move at the part `s` of their speed, less than 1 where they want more workers
 //! than there are: so `2 * s` nanoseconds of copies count as one, which is the least time that they take together, and one way
 //! alone takes a nanosecond for `1 / (2 * s)`; the price of what counts as one is the less of both. On a shared link, either
-//! moves at half of its speed and takes half of its lanes, so that a nanosecond of both is no cheaper than one of the cheaper way.
-//! Copies while no launch runs cost the time that they take, as any wait does. Copies of a disk take no lanes, so where there
+//! moves at half of its speed and takes half of its workers, so that a nanosecond of both is no cheaper than one of the cheaper way.
+//! Copies while no launch runs cost the time that they take, as any wait does. Copies of a disk take no workers, so where there
 //! is one, none count.
 //!
 //! *Rounding.* The simulator gives copies whole nanoseconds, so that each may be one faster than its bytes; where ways have no
 //! latency that pays for it, a nanosecond is taken off for each copy of the plan.
 //!
-//! Everything beside that is favourable: steps follow each other without a join, copies may pass from one to the next, and any
-//! launch may run again, also one that changes what it reads, beside others wherever lanes are free.
+//! Everything next to that is favourable: steps follow each other without a join, copies may pass from one to the next, and any
+//! launch may run again, also one that changes what it reads, next to others wherever workers are free.
 
 use std::collections::BTreeMap;
 
 use forebay_base::{ByteRange, Command};
 
-use crate::cost::{lanes_for_launches, Costs};
+use crate::cost::{workers_for_launches, Costs};
 use crate::emit::COMPUTE;
 use crate::liveness::{Chunk, Liveness, Owner};
 use crate::order::Ordered;
 use crate::plan::Plan;
 use crate::residency::{kinds, Kind};
-use crate::ways::Way;
-use forebay_offload::bound::{Block, Lanes, Origin, Passage, Passages, Position, Prices, Problem, Touch, Written};
+use crate::ways::LinkDirection;
+use forebay_offload::bound::{Block, Origin, Passage, Passages, Position, Prices, Problem, Touch, Workers, Written};
 
 /// What an end of a command may come early in the simulator, in nanoseconds.
 const EARLY_NS: f64 = 1e-3;
@@ -59,10 +59,11 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
     let needs = needs(live);
     let places = divided(&between_barriers, &needs);
     let spills = plan.statistics.spill_bytes > 0;
-    let machine = Machine::new(costs, spills);
+    let machine = CopyPrices::new(costs, spills);
     let spans = spans(&needs, &places, costs);
     let program = &ordered.program;
-    let lanes_ns = costs.launch_ns.iter().zip(&costs.launch_lanes).map(|(&ns, lanes)| ns as f64 * lanes / costs.lanes);
+    let workers_ns =
+        costs.launch_ns.iter().zip(&costs.launch_workers).map(|(&ns, workers)| ns as f64 * workers / costs.workers);
     let kinds = kinds(program, live);
     let mut outputs: BTreeMap<Owner, Vec<ByteRange>> = BTreeMap::new();
     for operand in program.outputs.iter().map(|port| &port.operand) {
@@ -75,7 +76,7 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
     Problem {
         blocks: live.chunks.iter().zip(&kinds).map(|(chunk, &kind)| block(kind, chunk, &places, &spans)).collect(),
         positions: machine.positions(live, &needs, &places, &spans),
-        again_ns: lanes_ns.map(Some).collect(),
+        again_ns: workers_ns.map(Some).collect(),
         device_memory_bytes: capacity_bytes,
         host_memory_bytes: plan.statistics.host_budget_bytes.filter(|_| spills).unwrap_or(u64::MAX),
         all: machine.all,
@@ -84,7 +85,7 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
         shares: machine.shares,
         given_bytes: ports(&is_given),
         taken_bytes: ports(&|chunk, kind| is_taken(&outputs, chunk, kind)),
-        lanes: machine.lanes(),
+        workers: machine.workers(),
         rounding_ns: machine.rounding_ns(plan),
     }
 }
@@ -106,7 +107,7 @@ fn positions(plan: &Plan) -> BTreeMap<u32, usize> {
     positions
 }
 
-/// How a launch lies in its position, where launches run beside each other but for those that need each other's results.
+/// How a launch lies in its position, where launches run side by side but for those that need each other's results.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     /// From the position's start to the launch's end, at least.
@@ -139,7 +140,7 @@ fn divided(places: &[usize], needs: &[Vec<usize>]) -> Vec<usize> {
     let mut divided = vec![0; places.len()];
     let mut position = 0;
     for launches in members.values() {
-        // What nobody before the line needs, and what needs nobody behind it.
+        // What no one before the line needs, and what needs no one behind it.
         let mut last: Vec<usize> = Vec::new();
         for (index, &launch) in launches.iter().enumerate() {
             let needs_all = |launch: usize| last.iter().all(|before| needs[launch].binary_search(before).is_ok());
@@ -222,48 +223,48 @@ fn is_taken(outputs: &BTreeMap<Owner, Vec<ByteRange>>, chunk: &Chunk, kind: Kind
 }
 
 /// What costs say to the proof.
-struct Machine<'a> {
+struct CopyPrices<'a> {
     costs: &'a Costs,
     all: Passages,
     disk: Passages,
     both: Passages,
     shares: bool,
-    /// Whether all copies are those that lanes may have to do.
-    by_lanes: bool,
+    /// Whether all copies are those that workers may have to do.
+    by_workers: bool,
 }
 
-impl Machine<'_> {
-    fn new(costs: &Costs, spills: bool) -> Machine<'_> {
+impl CopyPrices<'_> {
+    fn new(costs: &Costs, spills: bool) -> CopyPrices<'_> {
         let (link, disk) = (&costs.link, &costs.disk);
         // A nanosecond less is what rounding may take from each copy; of a window's copies, the first pays for itself.
         let passage = |rate: f64, latency_ns: u64| Passage {
             ns_per_byte: 1.0 / rate,
             latency_ns: latency_ns.saturating_sub(1) as f64,
         };
-        let to_disk = |way: Way| passage(way.bytes_per_ns(), way.latency_ns);
-        let beside = |way: Way, disk: Way| match (spills, link.carries_disk) {
+        let to_disk = |way: LinkDirection| passage(way.bytes_per_ns(), way.latency_ns);
+        let beside = |way: LinkDirection, disk: LinkDirection| match (spills, link.carries_disk) {
             (false, _) => passage(way.bytes_per_ns(), way.latency_ns),
             (true, true) => passage(way.bytes_per_ns(), way.latency_ns.min(disk.latency_ns)),
             (true, false) => passage(way.bytes_per_ns() + disk.bytes_per_ns(), way.latency_ns.min(disk.latency_ns)),
         };
         // On a link that both ways share, bytes over its rate add up, but for those that the disk takes meanwhile.
-        let aside = |way: Way, disk: Way| match spills && !link.carries_disk {
+        let aside = |way: LinkDirection, disk: LinkDirection| match spills && !link.carries_disk {
             true => disk.bytes_per_ns() / way.bytes_per_ns(),
             false => 0.0,
         };
         let elsewhere = aside(link.from_device, disk.write) + aside(link.to_device, disk.read);
-        let by_lanes = costs.copy_lane_ns_per_byte > 0.0 && !spills;
+        let by_workers = costs.copy_worker_ns_per_byte > 0.0 && !spills;
         let share = match link.duplex {
-            true if by_lanes => 0.5 / speed_of_both(costs),
+            true if by_workers => 0.5 / speed_of_both(costs),
             true => 0.5,
             false => 1.0 / (1.0 + elsewhere),
         };
-        let shared = |way: Way, disk: Way| {
+        let shared = |way: LinkDirection, disk: LinkDirection| {
             let latency_ns = if spills { way.latency_ns.min(disk.latency_ns) } else { way.latency_ns };
             let Passage { ns_per_byte, latency_ns } = passage(way.bytes_per_ns(), latency_ns);
             Passage { ns_per_byte: ns_per_byte * share, latency_ns: latency_ns * share }
         };
-        Machine {
+        CopyPrices {
             costs,
             all: Passages { out: beside(link.from_device, disk.write), back: beside(link.to_device, disk.read) },
             disk: match spills {
@@ -271,8 +272,8 @@ impl Machine<'_> {
                 false => Passages { out: to_disk(link.from_device), back: to_disk(link.to_device) },
             },
             both: Passages { out: shared(link.from_device, disk.write), back: shared(link.to_device, disk.read) },
-            shares: by_lanes || !link.duplex,
-            by_lanes,
+            shares: by_workers || !link.duplex,
+            by_workers,
         }
     }
 
@@ -289,14 +290,14 @@ impl Machine<'_> {
     }
 
     fn position(&self, launches: &[usize], sets_bytes: &[u64], needs: &[Vec<usize>], spans: &[Span]) -> Position {
-        let Costs { launch_ns, launch_lanes, lanes, .. } = self.costs;
-        let lanes_ns = |&launch: &usize| launch_ns[launch] as f64 * launch_lanes[launch];
-        let busy_ns = launches.iter().map(lanes_ns).sum::<f64>() / lanes;
+        let Costs { launch_ns, launch_workers, workers, .. } = self.costs;
+        let workers_ns = |&launch: &usize| launch_ns[launch] as f64 * launch_workers[launch];
+        let busy_ns = launches.iter().map(workers_ns).sum::<f64>() / workers;
         let chain = chain(launches, needs, spans);
         let chain_ns: f64 = chain.iter().map(|&launch| launch_ns[launch] as f64).sum();
-        let cover = |&launch: &usize| (launch_ns[launch] as f64, self.prices(launch_lanes[launch]));
+        let cover = |&launch: &usize| (launch_ns[launch] as f64, self.prices(launch_workers[launch]));
         let covers =
-            if busy_ns < chain_ns { chain.iter().map(cover).collect() } else { vec![(busy_ns, self.prices(*lanes))] };
+            if busy_ns < chain_ns { chain.iter().map(cover).collect() } else { vec![(busy_ns, self.prices(*workers))] };
         let peak = launches.iter().copied().max_by_key(|&launch| (sets_bytes[launch], std::cmp::Reverse(launch)));
         let duration_ns = chain_ns.max(busy_ns);
         Position {
@@ -310,14 +311,14 @@ impl Machine<'_> {
         }
     }
 
-    /// By how much launches that can use so many lanes take longer while copies move.
+    /// By how much launches that can use this many workers take longer while copies move.
     fn prices(&self, used: f64) -> Prices {
-        if !self.by_lanes {
+        if !self.by_workers {
             return Prices::default();
         }
-        let Costs { lanes, link, .. } = self.costs;
-        let price = |copying: f64| (1.0 - lanes_for_launches(*lanes, copying) / used).max(0.0);
-        let (out, back) = (self.costs.copy_lanes(link.from_device), self.costs.copy_lanes(link.to_device));
+        let Costs { workers, link, .. } = self.costs;
+        let price = |copying: f64| (1.0 - workers_for_launches(*workers, copying) / used).max(0.0);
+        let (out, back) = (self.costs.copy_workers(link.from_device), self.costs.copy_workers(link.to_device));
         let both = if link.duplex {
             let alone = 2.0 * speed_of_both(self.costs) * price(out).min(price(back));
             price(out + back).min(alone)
@@ -327,11 +328,11 @@ impl Machine<'_> {
         Prices { out: price(out), back: price(back), both }
     }
 
-    /// The part of all lanes that copies take, if lanes do that.
-    fn lanes(&self) -> Option<Lanes> {
-        let part = |way: Way| self.costs.copy_lanes(way) / self.costs.lanes;
+    /// The part of all workers that copies take, if workers do that.
+    fn workers(&self) -> Option<Workers> {
+        let part = |way: LinkDirection| self.costs.copy_workers(way) / self.costs.workers;
         let link = &self.costs.link;
-        self.by_lanes.then(|| Lanes { out: part(link.from_device), back: part(link.to_device) })
+        self.by_workers.then(|| Workers { out: part(link.from_device), back: part(link.to_device) })
     }
 
     /// What rounding to whole nanoseconds may take from the copies of a plan: a copy's latency pays for it where it has one.
@@ -348,7 +349,7 @@ impl Machine<'_> {
 
 /// At what part of their speed copies move both ways at once over a duplex link.
 fn speed_of_both(costs: &Costs) -> f64 {
-    costs.copy_speed(costs.copy_lanes(costs.link.from_device) + costs.copy_lanes(costs.link.to_device))
+    costs.copy_speed(costs.copy_workers(costs.link.from_device) + costs.copy_workers(costs.link.to_device))
 }
 
 #[cfg(test)]

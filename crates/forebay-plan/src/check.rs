@@ -2,30 +2,36 @@
 //!
 //! Follows the contents of every byte through one step: which write of which launch it holds. A launch must find in each
 //! operand's region exactly what it finds in its buffer when the program runs launch by launch, in its own order and with
-//! all the memory in the world; at the end, and at the beginning of the update phase, every home must hold its tensor. With
+//! all the memory in the world; at the end, and at the beginning of the update phase, every backing location must hold its tensor. With
 //! that, one step leaves everything as the next expects it. A step that a disk fails must leave what it found: what commands
 //! of the update phase may do is checked by itself. The order of commands is [`forebay_sync::race`]'s, over two
 //! steps.
 
+mod extent;
+mod lines;
+mod parts;
+mod relaid;
+mod windows;
+
 use std::collections::BTreeMap;
 
-use forebay_base::{ByteRange, Command, Launch, MemoryId, Region, Space};
+use forebay_base::{Binding, ByteRange, Command, Launch, MemoryId, Region, Space};
 use forebay_model::program::{BufferId, Operand, Port, Program, ProgramLaunch, Role};
 
+use crate::backing_stores::DISK_ALIGNMENT_BYTES;
+use crate::divided::Partition;
 use crate::error::PlanError;
-use crate::partition::{partition, Partition};
-use crate::plan::{Home, MemoryKind, Plan};
-use crate::stores::DISK_ALIGNMENT_BYTES;
+use crate::plan::{BackingLocation, MemoryKind, Plan};
 
-/// Checks a plan of `program` (as it was given to the planner).
+/// Checks a plan of `program` (as it was given to the planner). Where launches were cut, what runs are the parts that
+/// [`Partition`] says; they are judged as well.
 ///
 /// # Errors
 /// [`PlanError::Check`] names the first broken invariant.
-pub fn check(program: &Program, plan: &Plan) -> Result<(), PlanError> {
-    let partition = plan.cut_bytes.and_then(|limit_bytes| partition(program, limit_bytes));
-    let program = match &partition {
+pub fn check(program: &Program, partition: Option<&Partition>, plan: &Plan) -> Result<(), PlanError> {
+    let program = match partition {
         Some(partition) => {
-            covers(program, partition)?;
+            check_parts(program, partition)?;
             &partition.program
         }
         None => program,
@@ -34,42 +40,19 @@ pub fn check(program: &Program, plan: &Plan) -> Result<(), PlanError> {
     bounds(plan)?;
     each_runs(program, plan)?;
     let expected = Expected::of(program);
-    failure_leaves_homes(program, plan, &expected)?;
+    failure_leaves_backing(program, plan, &expected)?;
     Contents::start(program, plan, &expected)?.run()?;
     order(plan)
 }
 
-/// Whether the parts of each launch read what it reads and write what it writes: every element of each result once, or, where
-/// sums go on from part to part, all of them each time. That they compute the same is for the kernels' tests to say.
-fn covers(program: &Program, partition: &Partition) -> Result<(), PlanError> {
-    let mut parts: Vec<Vec<&ProgramLaunch>> = vec![Vec::new(); program.launches.len()];
-    for (&source, part) in partition.sources.iter().zip(&partition.program.launches) {
-        parts[source].push(part);
-    }
-    for (launch, parts) in program.launches.iter().zip(&parts) {
-        let wrong = |what: &str, operand: &Operand| {
-            let name = &program.buffer(operand.buffer).name;
-            broken(format!("the parts of '{}' do not {what} '{name}' as it does", launch.name))
-        };
-        for read in &launch.reads {
-            if !parts.iter().any(|part| part.reads.iter().any(|operand| operand.buffer == read.buffer)) {
-                return Err(wrong("read", read));
-            }
-        }
-        for write in &launch.writes {
-            let written = parts.iter().flat_map(|part| &part.writes).filter(|part| part.buffer == write.buffer);
-            let mut written: Vec<&Operand> = written.collect();
-            written.sort_by_key(|operand| operand.offset_bytes);
-            let repeated = written.iter().all(|operand| *operand == write);
-            let apart =
-                written.windows(2).all(|pair| !pair[0].desc.is_dense() || pair[0].range().end <= pair[1].range().start);
-            let elements: u64 = written.iter().map(|operand| operand.desc.element_count()).sum();
-            if written.is_empty() || !(repeated || (apart && elements == write.desc.element_count())) {
-                return Err(wrong("write", write));
-            }
-        }
-    }
-    Ok(())
+/// Whether a program with launches in parts computes what the program does, with the same bits: the parts of each launch compute
+/// every element of its results once, or, where sums go on from part to part, add each term once and in order; and each reads what
+/// that needs.
+///
+/// # Errors
+/// [`PlanError::Check`] names the first launch whose parts are not what it is.
+pub fn check_parts(program: &Program, partition: &Partition) -> Result<(), PlanError> {
+    parts::judge(program, partition).map_err(broken)
 }
 
 /// Whether every hazard is ordered, before the first step and in two steps in a row.
@@ -78,7 +61,7 @@ fn order(plan: &Plan) -> Result<(), PlanError> {
         let boundary = forebay_sync::barriers::StepBoundary::HostJoin;
         forebay_sync::race::check_races(&plan.prologue, commands, steps, boundary).map(|_| ())
     };
-    races(&plan.lead_in, 1).and_then(|()| races(&plan.commands, 2)).map_err(|found| {
+    races(&plan.warm_up, 1).and_then(|()| races(&plan.commands, 2)).map_err(|found| {
         let first = found.first().map(|violation| violation.describe(&|index| name(plan, index)));
         broken(format!("{} violations of order, the first: {}", found.len(), first.unwrap_or_default()))
     })
@@ -115,9 +98,9 @@ fn budget(plan: &Plan) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Whether a step that ends in the middle, because a disk failed, leaves every home as it was. Nothing writes what a step
+/// Whether a step that ends in the middle, because a disk failed, leaves every backing location as it was. Nothing writes what a step
 /// reads of memories that take turns; and if the update phase uses a disk at all, then everything that it changes is there.
-fn failure_leaves_homes(program: &Program, plan: &Plan, expected: &Expected) -> Result<(), PlanError> {
+fn failure_leaves_backing(program: &Program, plan: &Plan, expected: &Expected) -> Result<(), PlanError> {
     let current = plan.turns.map(|(current, _)| current);
     let uses_disk = |region: &Region| plan.memory(region.memory).space == Space::Disk;
     let mut update_uses_disk = false;
@@ -128,8 +111,8 @@ fn failure_leaves_homes(program: &Program, plan: &Plan, expected: &Expected) -> 
         update_uses_disk |=
             index >= plan.update_start && command.reads().iter().chain(&command.writes()).any(uses_disk);
     }
-    for (_, port, home) in homes(&plan.persistent, &program.persistent)? {
-        for (bytes, region) in &home.pieces {
+    for (_, port, backing) in backing(&plan.persistent, &program.persistent)? {
+        for (bytes, region) in &backing.pieces {
             let start = port.operand.offset_bytes + bytes.start;
             let range = ByteRange::new(start, start + bytes.len());
             let at = |buffers: &Buffers| buffers.get(&port.operand.buffer).map(|map| map.get(range));
@@ -150,6 +133,17 @@ fn each_runs(program: &Program, plan: &Plan) -> Result<(), PlanError> {
         if let Command::Launch { launch, .. } = command {
             let run = runs.get_mut(launch.label as usize);
             *run.ok_or_else(|| broken(format!("{command} is no launch of the program")))? += 1;
+            let source = &program.launches[launch.label as usize];
+            let same = |bindings: &[Binding], operands: &[Operand]| {
+                let descs = operands.iter().map(|operand| &operand.desc);
+                bindings.iter().map(|binding| &binding.desc).eq(descs)
+            };
+            if launch.kernel != source.kernel
+                || !same(&launch.reads, &source.reads)
+                || !same(&launch.writes, &source.writes)
+            {
+                return Err(broken(format!("{command} is not what '{}' is", source.name)));
+            }
         }
     }
     let may_run_again = |launch: &ProgramLaunch| {
@@ -167,7 +161,7 @@ fn each_runs(program: &Program, plan: &Plan) -> Result<(), PlanError> {
 }
 
 fn bounds(plan: &Plan) -> Result<(), PlanError> {
-    for (index, command) in plan.lead_in.iter().chain(&plan.commands).enumerate() {
+    for (index, command) in plan.warm_up.iter().chain(&plan.commands).enumerate() {
         for region in command.reads().into_iter().chain(command.writes()) {
             let inside = plan.memories.get(region.memory.0 as usize).is_some_and(|m| region.range.end <= m.size_bytes);
             if !inside {
@@ -296,30 +290,33 @@ struct Contents<'a> {
     memories: BTreeMap<MemoryId, ByteMap>,
 }
 
-/// Each home with its port and the port's place.
-fn homes<'a>(homes: &'a [Home], ports: &'a [Port]) -> Result<Vec<(usize, &'a Port, &'a Home)>, PlanError> {
+/// Each backing location with its port and the port's place.
+fn backing<'a>(
+    backing: &'a [BackingLocation],
+    ports: &'a [Port],
+) -> Result<Vec<(usize, &'a Port, &'a BackingLocation)>, PlanError> {
     let places: BTreeMap<&str, usize> = ports.iter().enumerate().map(|(i, port)| (port.name.as_str(), i)).collect();
-    homes
+    backing
         .iter()
-        .map(|home| {
-            let place = places.get(home.name.as_str()).copied();
-            let place = place.ok_or_else(|| broken(format!("home of unknown tensor '{}'", home.name)))?;
-            Ok((place, &ports[place], home))
+        .map(|backing| {
+            let place = places.get(backing.name.as_str()).copied();
+            let place = place.ok_or_else(|| broken(format!("home of unknown tensor '{}'", backing.name)))?;
+            Ok((place, &ports[place], backing))
         })
         .collect()
 }
 
 impl<'a> Contents<'a> {
-    /// The state between two steps: every home holds its tensor, inputs are fed.
+    /// The state between two steps: every backing location holds its tensor, inputs are fed.
     fn start(program: &'a Program, plan: &'a Plan, expected: &'a Expected) -> Result<Contents<'a>, PlanError> {
         let mut contents = Contents { program, plan, expected, memories: BTreeMap::new() };
-        for (number, port, home) in homes(&plan.persistent, &program.persistent)? {
-            contents.fill(number, port, home);
+        for (number, port, backing) in backing(&plan.persistent, &program.persistent)? {
+            contents.fill(number, port, backing);
         }
-        for (number, port, home) in homes(&plan.inputs, &program.inputs)? {
-            contents.fill(program.persistent.len() + number, port, home);
+        for (number, port, backing) in backing(&plan.inputs, &program.inputs)? {
+            contents.fill(program.persistent.len() + number, port, backing);
         }
-        for command in &plan.lead_in {
+        for command in &plan.warm_up {
             match command {
                 Command::Copy { from, to, .. } => contents.copy(*from, *to),
                 _ => return Err(broken(format!("{command} before the first step copies nothing"))),
@@ -328,8 +325,8 @@ impl<'a> Contents<'a> {
         Ok(contents)
     }
 
-    fn fill(&mut self, number: usize, port: &Port, home: &Home) {
-        for (bytes, region) in &home.pieces {
+    fn fill(&mut self, number: usize, port: &Port, backing: &BackingLocation) {
+        for (bytes, region) in &backing.pieces {
             let start = port.operand.offset_bytes + bytes.start;
             let shift = i128::from(region.range.start) - i128::from(start);
             let tag = Tag { write: u64::MAX - number as u64, shift };
@@ -352,12 +349,13 @@ impl<'a> Contents<'a> {
         if self.plan.update_start >= self.plan.commands.len() {
             self.before_update()?;
         }
-        let at_end: Vec<Home> = self.plan.persistent.iter().map(|home| self.after_exchange(home)).collect();
-        self.homes_hold(&at_end, &self.program.persistent, &self.expected.at_end, "at the end")?;
+        let at_end: Vec<BackingLocation> =
+            self.plan.persistent.iter().map(|backing| self.after_exchange(backing)).collect();
+        self.backing_holds(&at_end, &self.program.persistent, &self.expected.at_end, "at the end")?;
         self.is_led_in()
     }
 
-    /// Whether a step leaves on the device, beside the homes, what the next one finds there: whether what is copied before the
+    /// Whether a step leaves on the device, next to the backing locations, what the next one finds there: whether what is copied before the
     /// first step would change nothing.
     fn is_led_in(&self) -> Result<(), PlanError> {
         let held = |region: &Region| {
@@ -373,7 +371,7 @@ impl<'a> Contents<'a> {
             }
             relative
         };
-        for command in &self.plan.lead_in {
+        for command in &self.plan.warm_up {
             if let Command::Copy { from, to, .. } = command {
                 if held(from) != held(to) {
                     return Err(broken(format!("{to} does not hold at the end what {from} does")));
@@ -383,32 +381,46 @@ impl<'a> Contents<'a> {
         Ok(())
     }
 
-    /// Where the next step's home is now, before the memories that take turns are exchanged.
-    fn after_exchange(&self, home: &Home) -> Home {
-        let mut home = home.clone();
+    /// Where the next step's backing location is now, before the memories that take turns are exchanged.
+    fn after_exchange(&self, backing: &BackingLocation) -> BackingLocation {
+        let mut backing = backing.clone();
         if let Some((current, next)) = self.plan.turns {
-            let moved = home.pieces.iter_mut().filter(|(_, region)| region.memory == current);
+            let moved = backing.pieces.iter_mut().filter(|(_, region)| region.memory == current);
             moved.for_each(|(_, region)| region.memory = next);
         }
-        home
+        backing
     }
 
     fn before_update(&self) -> Result<(), PlanError> {
         let (plan, program, expected) = (self.plan, self.program, &self.expected.before_update);
-        self.homes_hold(&plan.persistent, &program.persistent, expected, "before the update phase")?;
-        self.homes_hold(&plan.outputs, &program.outputs, expected, "before the update phase")
+        self.backing_holds(&plan.persistent, &program.persistent, expected, "before the update phase")?;
+        self.backing_holds(&plan.outputs, &program.outputs, expected, "before the update phase")
     }
 
-    fn homes_hold(&self, held: &[Home], ports: &[Port], expected: &Buffers, when: &str) -> Result<(), PlanError> {
-        homes(held, ports)?.into_iter().try_for_each(|(_, port, home)| self.home_holds(port, home, expected, when))
+    fn backing_holds(
+        &self,
+        held: &[BackingLocation],
+        ports: &[Port],
+        expected: &Buffers,
+        when: &str,
+    ) -> Result<(), PlanError> {
+        backing(held, ports)?
+            .into_iter()
+            .try_for_each(|(_, port, backing)| self.backing_location_holds(port, backing, expected, when))
     }
 
-    fn home_holds(&self, port: &Port, home: &Home, expected: &Buffers, when: &str) -> Result<(), PlanError> {
-        let covered: u64 = home.pieces.iter().map(|(bytes, _)| bytes.len()).sum();
+    fn backing_location_holds(
+        &self,
+        port: &Port,
+        backing: &BackingLocation,
+        expected: &Buffers,
+        when: &str,
+    ) -> Result<(), PlanError> {
+        let covered: u64 = backing.pieces.iter().map(|(bytes, _)| bytes.len()).sum();
         if covered != port.operand.desc.total_size_bytes() {
             return Err(broken(format!("the home of '{}' does not cover it", port.name)));
         }
-        for (bytes, region) in &home.pieces {
+        for (bytes, region) in &backing.pieces {
             let start = port.operand.offset_bytes + bytes.start;
             let range = ByteRange::new(start, start + bytes.len());
             let contents = expected.get(&port.operand.buffer).map(|map| map.get(range)).unwrap_or_default();
@@ -466,8 +478,8 @@ impl<'a> Contents<'a> {
             let shift = i128::from(binding.region.range.start) - i128::from(operand.offset_bytes);
             self.memories.entry(binding.region.memory).or_default().set(binding.region.range, Tag { write, shift });
         }
-        if let Some(scratch) = launch.scratch {
-            self.memories.entry(scratch.memory).or_default().clear(scratch.range);
+        if let Some(workspace) = launch.workspace {
+            self.memories.entry(workspace.memory).or_default().clear(workspace.range);
         }
         Ok(())
     }
@@ -490,6 +502,7 @@ mod tests {
 
     use super::*;
     use crate::cost::estimate;
+    use crate::partition::partition;
     use crate::plan::Movement;
     use crate::planner::{plan, PlanOptions};
     use crate::testing::{limits, random_training_program, Random};
@@ -510,7 +523,10 @@ mod tests {
         let found = [needed_bytes, roomy - 1].map(|host_bytes| planned(Some(half), Some(host_bytes)).unwrap());
         let [mut turning, mut keeping] = found;
         assert!(turning.turns.is_some() && keeping.turns.is_none() && keeping.statistics.spill_bytes > 0);
-        let error = |plan: &Plan| check(&program, plan).unwrap_err().to_string();
+        let error = |plan: &Plan| {
+            let parts = plan.cut_bytes.and_then(|limit_bytes| partition(&program, limit_bytes));
+            check(&program, parts.as_ref(), plan).unwrap_err().to_string()
+        };
         keeping.update_start = 0;
         assert!(error(&keeping).contains("changes in its place"), "{}", error(&keeping));
         let (current, next) = turning.turns.unwrap();
@@ -532,8 +548,13 @@ mod tests {
             let desc = forebay_base::TensorDesc::packed(forebay_base::DataType::Float32, &[16]).unwrap();
             forebay_base::Binding { region: region(index), desc }
         };
-        let launch =
-            Launch { kernel: Kernel::Copy, reads: vec![binding(1)], writes: vec![binding(2)], scratch: None, label: 0 };
+        let launch = Launch {
+            kernel: Kernel::Copy,
+            reads: vec![binding(1)],
+            writes: vec![binding(2)],
+            workspace: None,
+            label: 0,
+        };
         let plan = Plan {
             commands: vec![
                 Command::Copy { stream: StreamId(1), from: region(0), to: region(1) },

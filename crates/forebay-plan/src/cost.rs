@@ -1,25 +1,25 @@
 //! Cost: how long launches and copies take. Either estimated from operation and byte counts and what a machine can do
 //! ([`crate::machine`]), or measured ([`crate::saved_costs`] keeps that in a file).
 
-use forebay_base::{DataType, Kernel, Limits};
-use forebay_model::program::{Operand, Program, ProgramLaunch};
+use forebay_base::{DataType, Limits};
+use forebay_model::program::{Program, ProgramLaunch};
 
 use crate::machine::MachineDescription;
-use crate::ways::{Disk, Link, Way};
+use crate::ways::{Disk, Link, LinkDirection};
 
 /// Durations that planning works with. Plans are a function of them, so they are plain data that can be saved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
     /// Nanoseconds of each launch of the program, in order.
     pub launch_ns: Vec<u64>,
-    /// Lanes of the machine that each launch can use: what it leaves is for launches that run beside it.
-    pub launch_lanes: Vec<f64>,
-    /// Lanes of the machine.
-    pub lanes: f64,
-    /// Nanoseconds for which a lane is missing to launches, for each byte that is copied between host and device: 0 where
+    /// Workers of the machine that each launch can use: what it leaves is for launches that run next to it.
+    pub launch_workers: Vec<f64>,
+    /// Workers of the machine.
+    pub workers: f64,
+    /// Nanoseconds for which a worker is missing to launches, for each byte that is copied between host and device: 0 where
     /// copies have engines of their own.
-    pub copy_lane_ns_per_byte: f64,
-    /// Nanoseconds that a step takes beside its commands: to hand them out, and to join with the host.
+    pub copy_worker_ns_per_byte: f64,
+    /// Nanoseconds that a step takes next to its commands: to hand them out, and to join with the host.
     pub step_ns: u64,
     /// Between host and device.
     pub link: Link,
@@ -38,15 +38,15 @@ impl Costs {
         self.link.from_device.ns(bytes)
     }
 
-    /// Lanes that a copy which way takes while nothing slows it down.
-    pub fn copy_lanes(&self, way: Way) -> f64 {
-        (way.bytes_per_ns() * self.copy_lane_ns_per_byte).min(self.lanes)
+    /// Workers that a copy which way takes while nothing slows it down.
+    pub fn copy_workers(&self, way: LinkDirection) -> f64 {
+        (way.bytes_per_ns() * self.copy_worker_ns_per_byte).min(self.workers)
     }
 
-    /// At what part of their speed copies move that want `copying` lanes together.
+    /// At what part of their speed copies move that want `copying` workers together.
     pub fn copy_speed(&self, copying: f64) -> f64 {
-        if copying > self.lanes {
-            self.lanes / copying
+        if copying > self.workers {
+            self.workers / copying
         } else {
             1.0
         }
@@ -63,9 +63,9 @@ impl Costs {
     }
 }
 
-/// What copies that want `copying` of a machine's lanes leave to launches: where lanes copy, they do that first.
-pub fn lanes_for_launches(lanes: f64, copying: f64) -> f64 {
-    (lanes - copying).max(0.0)
+/// What copies that want `copying` of a machine's workers leave to launches: where workers copy, they do that first.
+pub fn workers_for_launches(workers: f64, copying: f64) -> f64 {
+    (workers - copying).max(0.0)
 }
 
 /// Costs on a device of which only its limits are known.
@@ -76,20 +76,20 @@ pub fn estimate(program: &Program, limits: &Limits) -> Costs {
 /// Costs from operation and byte counts alone: a launch takes as long as its operations or its bytes, whichever take longer.
 /// The time to start a launch is what launches side by side can save.
 pub fn estimate_on(program: &Program, machine: &MachineDescription) -> Costs {
-    let lanes = f64::from(machine.lanes.max(1));
+    let workers = f64::from(machine.workers.max(1));
     let launch_ns = machine.launch_ns as f64;
     let work_ns = |launch: &ProgramLaunch| {
         let arithmetic = operations(launch) / machine.operations_per_second(data_type(launch)) * 1e9;
         let traffic = bytes(launch) as f64 / machine.memory_bytes_per_second * 1e9;
         arithmetic.max(traffic)
     };
-    // One lane starts a launch, all lanes work on it: the mean over both.
-    let mean_lanes = |work_ns: f64| (launch_ns + work_ns * lanes) / (launch_ns + work_ns).max(1.0);
+    // One worker starts a launch, all workers work on it: the mean over both.
+    let mean_workers = |work_ns: f64| (launch_ns + work_ns * workers) / (launch_ns + work_ns).max(1.0);
     Costs {
         launch_ns: program.launches.iter().map(|launch| machine.launch_ns + work_ns(launch) as u64).collect(),
-        launch_lanes: program.launches.iter().map(|launch| mean_lanes(work_ns(launch)).max(1.0)).collect(),
-        lanes,
-        copy_lane_ns_per_byte: machine.copy_lane_ns_per_byte,
+        launch_workers: program.launches.iter().map(|launch| mean_workers(work_ns(launch)).max(1.0)).collect(),
+        workers,
+        copy_worker_ns_per_byte: machine.copy_worker_ns_per_byte,
         step_ns: 0,
         link: machine.link,
         disk: machine.disk,
@@ -109,27 +109,5 @@ pub fn bytes(launch: &ProgramLaunch) -> u64 {
 
 /// Floating-point operations of a launch, a multiply-add counting as two.
 pub fn operations(launch: &ProgramLaunch) -> f64 {
-    let count = |operand: Option<&Operand>| operand.map_or(0, |operand| operand.desc.element_count()) as f64;
-    // Products of one output element: the weights of one output channel.
-    let taps = |weights: Option<&Operand>| {
-        weights.map_or(1.0, |weights| weights.desc.sizes()[1..].iter().product::<u64>() as f64)
-    };
-    match &launch.kernel {
-        Kernel::Convolution { .. } => 2.0 * count(launch.writes.first()) * taps(launch.reads.get(1)),
-        Kernel::ConvolutionDataGradient { .. } => 2.0 * count(launch.reads.first()) * taps(launch.reads.get(1)),
-        Kernel::ConvolutionWeightGradient { .. } => 2.0 * count(launch.reads.get(1)) * taps(launch.writes.first()),
-        Kernel::MatMul { transpose_a, transpose_b, .. } => {
-            // The last axis of a factor, or the one before it.
-            let size = |factor: usize, is_last: bool| {
-                let sizes = launch.reads.get(factor).map_or(&[1][..], |factor| factor.desc.sizes());
-                sizes[sizes.len() - if is_last || sizes.len() < 2 { 1 } else { 2 }] as f64
-            };
-            let (terms, columns) = (size(0, !transpose_a), size(1, !transpose_b));
-            let all_columns = launch.writes.first().map_or(&[1][..], |y| y.desc.sizes()).last().copied();
-            // A part may have some of the columns.
-            let share = (columns / all_columns.unwrap_or(1) as f64).min(1.0);
-            2.0 * count(launch.writes.first()) * terms * share
-        }
-        _ => count(launch.writes.first()).max(count(launch.reads.first())),
-    }
+    launch.kernel.facts().operations(|operand| launch.desc(operand))
 }

@@ -1,4 +1,4 @@
-//! Emit: work becomes commands with regions and streams; barriers and waits are added; homes are written down.
+//! Emit: work becomes commands with regions and streams; barriers and waits are added; backing locations are written down.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,12 +7,12 @@ use forebay_model::program::{Operand, Port, Program, Role};
 use forebay_sync::{insert_barriers, StepBoundary};
 
 use crate::arena::Arena;
+use crate::backing_stores::{BackingStores, Store, DISK_ALIGNMENT_BYTES};
 use crate::error::PlanError;
 use crate::liveness::{Liveness, Owner};
-use crate::plan::{Home, MemoryKind, Movement, Plan, PlanMemory, PlanStream, Statistics, Stay};
+use crate::plan::{BackingLocation, MemoryKind, Movement, Plan, PlanMemory, PlanStream, ResidencyInterval, Statistics};
 use crate::residency::Residency;
 use crate::schedule::Work;
-use crate::stores::{Store, Stores, DISK_ALIGNMENT_BYTES};
 
 /// The device's arena among a plan's memories.
 const DEVICE: MemoryId = MemoryId(0);
@@ -41,10 +41,10 @@ pub struct Decisions<'a> {
     pub sources: &'a [usize],
     /// Its chunks.
     pub live: &'a Liveness,
-    /// Their stays.
+    /// Their intervals.
     pub residency: &'a Residency,
     /// Where they are while they are not on the device.
-    pub stores: &'a Stores,
+    pub backing_stores: &'a BackingStores,
     /// Their offsets on it.
     pub arena: &'a Arena,
     /// The device.
@@ -71,31 +71,32 @@ pub fn emit(decisions: &Decisions, work: &[Work]) -> Result<Plan, PlanError> {
     let copies = plan.commands.iter().enumerate().filter(|(_, command)| matches!(command, Command::Copy { .. }));
     plan.movements =
         copies.zip(reasons).map(|((command, _), (name, reason))| Movement { command, name, reason }).collect();
-    plan.lead_in = lead_in(decisions, &places);
-    plan.stays = stays(decisions);
-    plan.inputs = decisions.program.inputs.iter().filter_map(|port| places.host_home(port)).collect();
-    plan.outputs = decisions.program.outputs.iter().filter_map(|port| places.host_home(port)).collect();
-    plan.persistent = decisions.program.persistent.iter().map(|port| places.home(port)).collect();
+    plan.warm_up = warm_up(decisions, &places);
+    plan.intervals = intervals(decisions);
+    plan.inputs = decisions.program.inputs.iter().filter_map(|port| places.host_backing(port)).collect();
+    plan.outputs = decisions.program.outputs.iter().filter_map(|port| places.host_backing(port)).collect();
+    plan.persistent = decisions.program.persistent.iter().map(|port| places.backing(port)).collect();
     plan.statistics = count(&plan);
     Ok(plan)
 }
 
 /// What lies where and when, with parts of one buffer that lie side by side for the same time as one.
-fn stays(decisions: &Decisions) -> Vec<Stay> {
+fn intervals(decisions: &Decisions) -> Vec<ResidencyInterval> {
     let Decisions { program, live, residency, arena, .. } = decisions;
-    let mut stays: Vec<(Owner, Stay)> = Vec::new();
+    let mut intervals: Vec<(Owner, ResidencyInterval)> = Vec::new();
     for (segment, &offset_bytes) in residency.segments.iter().zip(&arena.device_offsets) {
         let chunk = &live.chunks[segment.chunk];
         let name = match chunk.owner {
             Owner::Buffer(buffer) => program.buffer(buffer).name.clone(),
-            Owner::Scratch(_) => "scratch".to_string(),
+            Owner::Workspace(_) => "scratch".to_string(),
         };
         let (first_launch, last_launch) = (segment.start, segment.end);
-        let stay = Stay { name, part: chunk.range, offset_bytes, first_launch, last_launch };
-        stays.push((chunk.owner, stay));
+        let interval = ResidencyInterval { name, part: chunk.range, offset_bytes, first_launch, last_launch };
+        intervals.push((chunk.owner, interval));
     }
-    stays.sort_by_key(|(owner, stay)| (*owner, stay.first_launch, stay.last_launch, stay.part.start));
-    stays.dedup_by(|(owner, next), (last_owner, last)| {
+    intervals
+        .sort_by_key(|(owner, interval)| (*owner, interval.first_launch, interval.last_launch, interval.part.start));
+    intervals.dedup_by(|(owner, next), (last_owner, last)| {
         let goes_on = owner == last_owner
             && (next.first_launch, next.last_launch) == (last.first_launch, last.last_launch)
             && next.part.start == last.part.end
@@ -105,15 +106,15 @@ fn stays(decisions: &Decisions) -> Vec<Stay> {
         }
         goes_on
     });
-    stays.into_iter().map(|(_, stay)| stay).collect()
+    intervals.into_iter().map(|(_, interval)| interval).collect()
 }
 
 fn memories(decisions: &Decisions) -> Plan {
     let limits = decisions.limits;
     let size_bytes = decisions.arena.device_bytes.max(1).next_multiple_of(limits.tile_size_bytes);
     let kind = if limits.tiled { MemoryKind::Reservation } else { MemoryKind::Placed };
-    let stores = decisions.stores;
-    let host_bytes = stores.host_bytes.max(64);
+    let backing_stores = decisions.backing_stores;
+    let host_bytes = backing_stores.host_bytes.max(64);
     let mut plan = Plan {
         memories: vec![
             PlanMemory { kind, space: Space::Device(0), size_bytes },
@@ -122,16 +123,16 @@ fn memories(decisions: &Decisions) -> Plan {
         streams: ["compute", "copy in", "copy out"].map(|name| PlanStream { name: name.to_string() }).to_vec(),
         ..Plan::default()
     };
-    if stores.disk_bytes + stores.turns_bytes > 0 {
-        let turns = if stores.turns_bytes > 0 { vec![stores.turns_bytes; 2] } else { Vec::new() };
-        let sizes = [stores.disk_bytes.max(DISK_ALIGNMENT_BYTES)].into_iter().chain(turns);
+    if backing_stores.disk_bytes + backing_stores.turns_bytes > 0 {
+        let turns = if backing_stores.turns_bytes > 0 { vec![backing_stores.turns_bytes; 2] } else { Vec::new() };
+        let sizes = [backing_stores.disk_bytes.max(DISK_ALIGNMENT_BYTES)].into_iter().chain(turns);
         plan.memories.extend(sizes.map(|bytes| PlanMemory {
             kind: MemoryKind::SpillFile,
             space: Space::Disk,
             size_bytes: bytes.next_multiple_of(DISK_ALIGNMENT_BYTES),
         }));
         plan.streams.extend(["disk in", "disk out"].map(|name| PlanStream { name: name.to_string() }));
-        plan.turns = (stores.turns_bytes > 0).then_some((TURNS[0], TURNS[1]));
+        plan.turns = (backing_stores.turns_bytes > 0).then_some((TURNS[0], TURNS[1]));
     }
     if limits.tiled {
         let mut offset = 0;
@@ -150,14 +151,14 @@ fn memories(decisions: &Decisions) -> Plan {
     plan
 }
 
-/// Finds chunks by their owner, and stays by their chunk: where bytes are during a launch, and between steps.
+/// Finds chunks by their owner, and intervals by their chunk: where bytes are during a launch, and between steps.
 struct Places<'a> {
     decisions: &'a Decisions<'a>,
     /// By buffer: its chunks.
     chunks: BTreeMap<Owner, Vec<usize>>,
-    /// By chunk: its stays.
-    stays: Vec<Vec<usize>>,
-    /// By chunk and access: the stay that it falls into.
+    /// By chunk: its intervals.
+    intervals: Vec<Vec<usize>>,
+    /// By chunk and access: the interval that it falls into.
     holding: Vec<Vec<Option<usize>>>,
 }
 
@@ -167,14 +168,14 @@ impl<'a> Places<'a> {
         for (index, chunk) in decisions.live.chunks.iter().enumerate() {
             chunks.entry(chunk.owner).or_default().push(index);
         }
-        let mut stays = vec![Vec::new(); decisions.live.chunks.len()];
+        let mut intervals = vec![Vec::new(); decisions.live.chunks.len()];
         let mut holding: Vec<Vec<Option<usize>>> =
             decisions.live.chunks.iter().map(|chunk| vec![None; chunk.accesses.len()]).collect();
         for (index, segment) in decisions.residency.segments.iter().enumerate() {
-            stays[segment.chunk].push(index);
+            intervals[segment.chunk].push(index);
             holding[segment.chunk][segment.accesses.clone()].fill(Some(index));
         }
-        Places { decisions, chunks, stays, holding }
+        Places { decisions, chunks, intervals, holding }
     }
 
     /// The device offset of byte `offset_bytes` of an owner during a launch.
@@ -185,8 +186,8 @@ impl<'a> Places<'a> {
         let chunk = chunks[..chunks.partition_point(|&chunk| live.chunks[chunk].range.start <= offset_bytes)].last()?;
         let chunk = Some(*chunk).filter(|&chunk| offset_bytes < live.chunks[chunk].range.end)?;
         let access = live.chunks[chunk].accesses.binary_search_by_key(&launch, |access| access.launch).ok()?;
-        let stay = self.holding[chunk][access]?;
-        Some(self.decisions.arena.device_offsets[stay] + (offset_bytes - live.chunks[chunk].range.start))
+        let interval = self.holding[chunk][access]?;
+        Some(self.decisions.arena.device_offsets[interval] + (offset_bytes - live.chunks[chunk].range.start))
     }
 
     fn binding(&self, operand: &Operand, launch: usize) -> Result<Binding, PlanError> {
@@ -203,19 +204,19 @@ impl<'a> Places<'a> {
     }
 
     /// Where a port's bytes are between steps, chunk by chunk.
-    fn home(&self, port: &Port) -> Home {
+    fn backing(&self, port: &Port) -> BackingLocation {
         let operand = &port.operand;
         let wanted = ByteRange::new(operand.offset_bytes, operand.offset_bytes + operand.desc.total_size_bytes());
         let mut pieces: Vec<(ByteRange, Region)> = Vec::new();
-        let Decisions { live, residency, stores, arena, .. } = self.decisions;
+        let Decisions { live, residency, backing_stores, arena, .. } = self.decisions;
         for &index in self.chunks.get(&Owner::Buffer(operand.buffer)).into_iter().flatten() {
             let chunk = &live.chunks[index];
             let Some(part) = chunk.range.intersection(wanted) else { continue };
-            let (memory, base) = match (stores.places[index], self.stays[index].first()) {
-                (Some(place), _) if !residency.home_on_device[index] => {
+            let (memory, base) = match (backing_stores.places[index], self.intervals[index].first()) {
+                (Some(place), _) if !residency.backing_on_device[index] => {
                     (memory(place.store, false), place.offset_bytes)
                 }
-                (_, Some(&stay)) => (DEVICE, arena.device_offsets[stay]),
+                (_, Some(&interval)) => (DEVICE, arena.device_offsets[interval]),
                 _ => continue,
             };
             let region = Region::new(memory, base + (part.start - chunk.range.start), part.len());
@@ -228,13 +229,18 @@ impl<'a> Places<'a> {
                 _ => pieces.push((tensor, region)),
             }
         }
-        Home { name: port.name.clone(), shape: port.shape.clone(), data_type: operand.desc.data_type(), pieces }
+        BackingLocation {
+            name: port.name.clone(),
+            shape: port.shape.clone(),
+            data_type: operand.desc.data_type(),
+            pieces,
+        }
     }
 
-    /// The home of an input or output: in the host block; none for an input that no launch reads.
-    fn host_home(&self, port: &Port) -> Option<Home> {
-        let home = self.home(port);
-        (!home.pieces.is_empty()).then_some(home)
+    /// The backing location of an input or output: in the host block; none for an input that no launch reads.
+    fn host_backing(&self, port: &Port) -> Option<BackingLocation> {
+        let backing = self.backing(port);
+        (!backing.pieces.is_empty()).then_some(backing)
     }
 }
 
@@ -251,21 +257,21 @@ fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Ve
                 let bind = |operands: &[Operand]| -> Result<Vec<Binding>, PlanError> {
                     operands.iter().map(|operand| places.binding(operand, index)).collect()
                 };
-                let scratch = places
-                    .device_offset(Owner::Scratch(index), 0, index)
-                    .map(|offset| Region::new(DEVICE, offset, source.scratch_bytes));
+                let workspace = places
+                    .device_offset(Owner::Workspace(index), 0, index)
+                    .map(|offset| Region::new(DEVICE, offset, source.workspace_bytes));
                 let launch = Launch {
                     kernel: source.kernel.clone(),
                     reads: bind(&source.reads)?,
                     writes: bind(&source.writes)?,
-                    scratch,
+                    workspace,
                     label: decisions.sources[index] as u32,
                 };
                 commands.push(Command::Launch { stream: COMPUTE, launch: Box::new(launch) });
             }
-            Work::Fetch(stay) | Work::Save(stay) => {
-                let fetch = matches!(item, Work::Fetch(_));
-                let (command, (name, why)) = (copy(decisions, stay, fetch), reason(decisions, stay, fetch));
+            Work::SwapIn(interval) | Work::SwapOut(interval) => {
+                let swap_in = matches!(item, Work::SwapIn(_));
+                let (command, (name, why)) = (copy(decisions, interval, swap_in), reason(decisions, interval, swap_in));
                 let same = reasons.last().is_some_and(|(last, _)| *last == name);
                 if !same || !commands.last_mut().is_some_and(|last| extend(last, &command)) {
                     reasons.push((name, why));
@@ -278,11 +284,12 @@ fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Ve
 }
 
 /// The copies that put what is carried from step to step where steps find it.
-fn lead_in(decisions: &Decisions, places: &Places) -> Vec<Command> {
+fn warm_up(decisions: &Decisions, places: &Places) -> Vec<Command> {
     let mut commands: Vec<Command> = Vec::new();
-    let carried = decisions.residency.carried.iter().zip(&places.stays).filter(|(&carried, _)| carried);
-    for first_stay in carried.filter_map(|(_, stays)| stays.first()) {
-        let command = copy(decisions, *first_stay, true);
+    let across_steps =
+        decisions.residency.across_steps.iter().zip(&places.intervals).filter(|(&across_steps, _)| across_steps);
+    for first_interval in across_steps.filter_map(|(_, intervals)| intervals.first()) {
+        let command = copy(decisions, *first_interval, true);
         if !commands.last_mut().is_some_and(|last| extend(last, &command)) {
             commands.push(command);
         }
@@ -299,22 +306,22 @@ fn memory(store: Store, changed: bool) -> MemoryId {
     }
 }
 
-fn copy(decisions: &Decisions, stay: usize, fetch: bool) -> Command {
-    let segment = &decisions.residency.segments[stay];
+fn copy(decisions: &Decisions, interval: usize, swap_in: bool) -> Command {
+    let segment = &decisions.residency.segments[interval];
     let chunk = &decisions.live.chunks[segment.chunk];
     let bytes = chunk.range.len();
-    let device = Region::new(DEVICE, decisions.arena.device_offsets[stay], bytes);
-    let place = decisions.stores.places[segment.chunk].expect("a copied chunk has a place beside the device");
-    let so_far = if fetch { segment.accesses.start } else { segment.accesses.end };
+    let device = Region::new(DEVICE, decisions.arena.device_offsets[interval], bytes);
+    let place = decisions.backing_stores.places[segment.chunk].expect("a copied chunk has a place beside the device");
+    let so_far = if swap_in { segment.accesses.start } else { segment.accesses.end };
     let changed = chunk.accesses[..so_far].iter().any(|access| access.writes);
     let away = Region::new(memory(place.store, changed), place.offset_bytes, bytes);
-    let stream = match (place.store, fetch) {
+    let stream = match (place.store, swap_in) {
         (Store::Host, true) => COPY_IN,
         (Store::Host, false) => COPY_OUT,
         (_, true) => DISK_IN,
         (_, false) => DISK_OUT,
     };
-    let (from, to) = if fetch { (away, device) } else { (device, away) };
+    let (from, to) = if swap_in { (away, device) } else { (device, away) };
     Command::Copy { stream, from, to }
 }
 
@@ -334,16 +341,16 @@ fn extend(last: &mut Command, next: &Command) -> bool {
     }
 }
 
-fn reason(decisions: &Decisions, stay: usize, fetch: bool) -> (String, String) {
-    let segment = &decisions.residency.segments[stay];
+fn reason(decisions: &Decisions, interval: usize, swap_in: bool) -> (String, String) {
+    let segment = &decisions.residency.segments[interval];
     let chunk = &decisions.live.chunks[segment.chunk];
     let Owner::Buffer(buffer) = chunk.owner else { return (String::new(), String::new()) };
     let launch_name = |access: usize| &decisions.program.launches[chunk.accesses[access].launch].name;
     let buffer = decisions.program.buffer(buffer);
-    let on_disk = decisions.stores.on_disk(segment.chunk);
-    let reason = if fetch && segment.accesses.is_empty() {
+    let on_disk = decisions.backing_stores.on_disk(segment.chunk);
+    let reason = if swap_in && segment.accesses.is_empty() {
         format!("'{}' of the next step needs it", launch_name(0))
-    } else if fetch {
+    } else if swap_in {
         format!("'{}' needs it{}", launch_name(segment.accesses.start), if on_disk { ", from disk" } else { "" })
     } else {
         match chunk.accesses.get(segment.accesses.end) {
@@ -363,7 +370,7 @@ fn reason(decisions: &Decisions, stay: usize, fetch: bool) -> (String, String) {
             }
         }
     };
-    let full = on_disk && !fetch;
+    let full = on_disk && !swap_in;
     let reason = if full { format!("{reason}; to disk, for the host is full") } else { reason };
     (buffer.name.clone(), reason)
 }
@@ -390,7 +397,7 @@ fn count(plan: &Plan) -> Statistics {
         match command {
             Command::Launch { launch, .. } => {
                 statistics.launches += 1;
-                statistics.repeats += usize::from(!labels.insert(launch.label));
+                statistics.recomputations += usize::from(!labels.insert(launch.label));
             }
             Command::Barrier { .. } => statistics.barriers += 1,
             Command::Wait { .. } => statistics.waits += 1,

@@ -3,8 +3,8 @@
 //!
 //! Two patterns:
 //! - a kernel that can apply an activation, followed by that activation as its only reader;
-//! - the gradient of a rectifier followed by the gradient of the batch normalisation before it: the normalisation's
-//!   gradient computes the rectifier's mask again from its own input, so the rectified output is not needed for it.
+//! - the gradient of a ReLU followed by the gradient of the batch normalisation before it: the normalisation's
+//!   gradient computes the ReLU's mask again from its own input, so the rectified output is not needed for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch, Role};
 pub fn fuse(mut program: Program) -> Program {
     let mut removed = vec![false; program.launches.len()];
     fuse_activations(&mut program, &mut removed);
-    fuse_rectifier_gradients(&mut program, &mut removed);
+    fuse_relu_gradients(&mut program, &mut removed);
     let before_update = removed[..program.update_start].iter().filter(|&&gone| gone).count();
     program.update_start -= before_update;
     let mut gone = removed.iter();
@@ -63,18 +63,6 @@ impl Uses {
     }
 }
 
-fn activation_mut(kernel: &mut Kernel) -> Option<&mut Activation> {
-    match kernel {
-        Kernel::Binary { activation, op } if !op.is_comparison() => Some(activation),
-        Kernel::MatMul { activation, .. }
-        | Kernel::Convolution { activation, .. }
-        | Kernel::ConvolutionDataGradient { activation, .. }
-        | Kernel::BatchNormalization { activation, .. }
-        | Kernel::BatchNormalizationTraining { activation, .. } => Some(activation),
-        _ => None,
-    }
-}
-
 fn fuse_activations(program: &mut Program, removed: &mut [bool]) {
     let uses = uses(program, removed);
     for index in 0..program.launches.len() {
@@ -89,7 +77,7 @@ fn fuse_activations(program: &mut Program, removed: &mut [bool]) {
         }
         let output = follower.writes[0].clone();
         let launch = &mut program.launches[index];
-        match activation_mut(&mut launch.kernel) {
+        match launch.kernel.activation_mut() {
             Some(activation) if *activation == Activation::None => *activation = Activation::Relu,
             _ => continue,
         }
@@ -98,20 +86,20 @@ fn fuse_activations(program: &mut Program, removed: &mut [bool]) {
     }
 }
 
-fn fuse_rectifier_gradients(program: &mut Program, removed: &mut [bool]) {
+fn fuse_relu_gradients(program: &mut Program, removed: &mut [bool]) {
     let uses = uses(program, removed);
-    let is_rectifier = |launch: &ProgramLaunch| launch.kernel == Kernel::UnaryGradient(UnaryOp::Relu);
-    let rectifiers: Vec<usize> = (0..program.launches.len()).filter(|&i| is_rectifier(&program.launches[i])).collect();
-    for index in rectifiers {
-        let rectifier = &program.launches[index];
-        let (gradient, rectified) = (rectifier.reads[0].clone(), rectifier.reads[1].clone());
-        let Some(reader) = uses.only_reader(program, &rectifier.writes[0]) else { continue };
+    let is_relu = |launch: &ProgramLaunch| launch.kernel == Kernel::UnaryGradient(UnaryOp::Relu);
+    let relus: Vec<usize> = (0..program.launches.len()).filter(|&i| is_relu(&program.launches[i])).collect();
+    for index in relus {
+        let activation = &program.launches[index];
+        let (gradient, with_relu) = (activation.reads[0].clone(), activation.reads[1].clone());
+        let Some(reader) = uses.only_reader(program, &activation.writes[0]) else { continue };
         let follower = &program.launches[reader];
-        if follower.reads[0] != rectifier.writes[0] || !gradient.desc.is_packed() {
+        if follower.reads[0] != activation.writes[0] || !gradient.desc.is_packed() {
             continue;
         }
-        let forward = uses.writers.get(&rectified.buffer).into_iter().flatten();
-        let matches = forward.into_iter().any(|&i| is_forward_of(&program.launches[i], follower, &rectified));
+        let forward = uses.writers.get(&with_relu.buffer).into_iter().flatten();
+        let matches = forward.into_iter().any(|&i| is_forward_of(&program.launches[i], follower, &with_relu));
         if !matches {
             continue;
         }
@@ -124,15 +112,15 @@ fn fuse_rectifier_gradients(program: &mut Program, removed: &mut [bool]) {
     }
 }
 
-/// Whether `forward` is the rectified batch normalisation, with output `rectified`, whose gradient `gradient` computes.
-fn is_forward_of(forward: &ProgramLaunch, gradient: &ProgramLaunch, rectified: &Operand) -> bool {
+/// Whether `forward` is the rectified batch normalisation, with output `with_relu`, whose gradient `gradient` computes.
+fn is_forward_of(forward: &ProgramLaunch, gradient: &ProgramLaunch, with_relu: &Operand) -> bool {
     match (&forward.kernel, &gradient.kernel) {
         (
             Kernel::BatchNormalizationTraining { epsilon, activation: Activation::Relu },
             Kernel::BatchNormalizationGradient { epsilon: gradient_epsilon, activation: Activation::None },
         ) => {
             epsilon == gradient_epsilon
-                && forward.writes[0] == *rectified
+                && forward.writes[0] == *with_relu
                 && forward.reads[..] == gradient.reads[1..4]
                 && forward.writes[1..] == gradient.reads[4..]
         }
@@ -146,7 +134,7 @@ mod tests {
     use crate::testing::ProgramBuilder;
 
     #[test]
-    fn a_rectifier_joins_the_only_kernel_before_it() {
+    fn a_relu_joins_the_only_kernel_before_it() {
         let mut build = ProgramBuilder::default();
         let (x, a, y) = (build.input("x", 64), build.temporary("a", 64), build.temporary("y", 64));
         build.launch(

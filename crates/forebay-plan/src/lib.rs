@@ -9,7 +9,7 @@
 //! | [`fuse`] | neighbouring kernels become one |
 //! | [`dependences`] | which launches need which |
 //! | [`order`] | launches that do not need each other run side by side |
-//! | [`early`] | updates run as soon as they may |
+//! | [`early_updates`] | updates run as soon as they may |
 //! | [`alias`] | outputs take over inputs that die |
 //! | [`liveness`] | when each buffer is used |
 //! | [`cost`] | how long launches and copies take |
@@ -17,15 +17,16 @@
 //! | [`saved_costs`] | costs in a file |
 //! | [`ways`] | links and disks |
 //! | [`residency`] | which bytes are on the device when: keep or swap |
-//! | [`joint`] | the same, and what is computed again, where links are short of time |
-//! | [`mod@small`] | chunks that stay, because copies of them would be mostly latency |
-//! | [`mod@stretch`] | time for transfers: stays begin earlier and end later |
-//! | [`stores`] | which bytes are on the host and which on disk while they are not on the device |
+//! | [`joint_offload`] | the same, and what is computed again, where links are short of time |
+//! | [`mod@always_resident`] | chunks that stay, because copies of them would be mostly latency |
+//! | [`mod@widen`] | time for transfers: stays begin earlier and end later |
+//! | [`backing_stores`] | which bytes are on the host and which on disk while they are not on the device |
 //! | [`schedule`] | launches and copies in one list, with streams |
 //! | [`arena`] | offsets on the device |
 //! | [`bound`] | a time that no plan of the same launches can beat |
 //! | [`split`] | barriers that become a record and a wait |
 //! | [`mod@partition`] | launches that touch much become several that touch less |
+//! | [`divided`] | such a program, as data |
 //! | [`mod@plan`] | the result |
 //! | [`paging`] | the same step over managed memory, in units |
 //! | [`planner`] | runs the passes and picks the best candidate |
@@ -33,16 +34,19 @@
 //! | [`simulate`] | predicted times |
 
 pub mod alias;
+pub mod always_resident;
 pub mod arena;
+pub mod backing_stores;
 pub mod bound;
 pub mod check;
 pub mod cost;
 pub mod dependences;
-pub mod early;
+pub mod divided;
+pub mod early_updates;
 pub mod emit;
 pub mod error;
 pub mod fuse;
-pub mod joint;
+pub mod joint_offload;
 pub mod liveness;
 pub mod machine;
 pub mod order;
@@ -56,13 +60,11 @@ pub mod residency;
 pub mod saved_costs;
 pub mod schedule;
 pub mod simulate;
-pub mod small;
 pub mod split;
-pub mod stores;
-pub mod stretch;
 #[cfg(test)]
 mod testing;
 pub mod ways;
+pub mod widen;
 
 pub use dependences::fewest_barriers;
 pub use error::PlanError;
@@ -70,6 +72,6 @@ pub use machine::MachineDescription;
 pub use order::LaunchOrder;
 pub use paging::{page, Paging};
 pub use parts::costs_of_parts;
-pub use plan::{Home, Plan};
+pub use plan::{BackingLocation, Plan};
 pub use planner::{choose_groups, plan, plan_in_groups, PlanOptions};
 pub use saved_costs::SavedCosts;

@@ -23,8 +23,8 @@ const CHUNK_ALIGNMENT_BYTES: u64 = 4096;
 pub enum Owner {
     /// A buffer of the program.
     Buffer(BufferId),
-    /// The scratch bytes of a launch.
-    Scratch(usize),
+    /// The workspace bytes of a launch.
+    Workspace(usize),
 }
 
 /// One launch that touches a chunk.
@@ -71,7 +71,7 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Bytes that each launch needs at once: its operands and its scratch.
+    /// Bytes that each launch needs at once: its operands and its workspace.
     pub fn needed_bytes(&self) -> Vec<u64> {
         let mut needed_bytes = vec![0; self.launch_count];
         for chunk in &self.chunks {
@@ -112,10 +112,10 @@ pub fn liveness(program: &Program, split: bool) -> Liveness {
                 note(&mut chunk.accesses, Access { launch, reads: reads || (keeps_gaps && !fresh), writes });
             }
         }
-        if item.scratch_bytes > 0 {
+        if item.workspace_bytes > 0 {
             let access = Access { launch, reads: false, writes: true };
-            let range = ByteRange::new(0, item.scratch_bytes);
-            chunks.push(Chunk { owner: Owner::Scratch(launch), range, accesses: vec![access] });
+            let range = ByteRange::new(0, item.workspace_bytes);
+            chunks.push(Chunk { owner: Owner::Workspace(launch), range, accesses: vec![access] });
         }
     }
     Liveness { chunks, launch_count: program.launches.len() }

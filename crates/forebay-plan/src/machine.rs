@@ -17,7 +17,7 @@ use forebay_memory::size::MemorySize;
 use serde::{Deserialize, Deserializer};
 
 use crate::error::PlanError;
-use crate::ways::{check_ways, not_negative, positive, Disk, Link, Way};
+use crate::ways::{check_ways, not_negative, positive, Disk, Link, LinkDirection};
 
 /// Machines that come with the crate: the name, and the description.
 const BUILT_IN: [(&str, &str); 3] = [
@@ -26,14 +26,14 @@ const BUILT_IN: [(&str, &str); 3] = [
     ("cpu-2core-nvme", include_str!("../machines/cpu-2core-nvme.toml")),
 ];
 
-/// Arithmetic operations per second and lane that are assumed of a device of which only limits are known.
-const OPERATIONS_PER_SECOND_AND_LANE: f64 = 35e9;
-/// Bytes per second that are assumed of its kernels bound by memory, all lanes together.
+/// Arithmetic operations per second and worker that are assumed of a device of which only limits are known.
+const OPERATIONS_PER_SECOND_AND_WORKER: f64 = 35e9;
+/// Bytes per second that are assumed of its kernels bound by memory, all workers together.
 const MEMORY_BYTES_PER_SECOND: f64 = 12e9;
 /// What is assumed of its copies between spaces, each way.
-const COPY: Way = Way { bytes_per_second: 10e9, latency_ns: 5_000 };
+const COPY: LinkDirection = LinkDirection { bytes_per_second: 10e9, latency_ns: 5_000 };
 /// What is assumed of its disk, each way.
-const DISK: Way = Way { bytes_per_second: 1e9, latency_ns: 100_000 };
+const DISK: LinkDirection = LinkDirection { bytes_per_second: 1e9, latency_ns: 100_000 };
 /// Nanoseconds that are assumed to start a launch.
 const LAUNCH_NS: u64 = 5_000;
 
@@ -65,17 +65,19 @@ pub struct MachineDescription {
     #[serde(rename = "tile_size", deserialize_with = "size_bytes")]
     pub tile_size_bytes: u64,
     /// Parts of the device that work side by side: threads, compute units.
-    pub lanes: u32,
+    #[serde(rename = "lanes")]
+    pub workers: u32,
     /// Nanoseconds to start a launch.
     pub launch_ns: u64,
-    /// Arithmetic operations per second of all lanes together, by data type; that of `float32` stands for those not named.
+    /// Arithmetic operations per second of all workers together, by data type; that of `float32` stands for those not named.
     /// A multiply-add counts as two.
     operations_per_second: BTreeMap<String, f64>,
     /// Bytes per second between kernels and device memory.
     pub memory_bytes_per_second: f64,
-    /// Nanoseconds for which a copy keeps a lane busy, for each byte; 0 where copies have engines of their own.
+    /// Nanoseconds for which a copy keeps a worker busy, for each byte; 0 where copies have engines of their own.
     #[serde(default)]
-    pub copy_lane_ns_per_byte: f64,
+    #[serde(rename = "copy_lane_ns_per_byte")]
+    pub copy_worker_ns_per_byte: f64,
     /// Between host and device.
     pub link: Link,
     /// From and to the disk.
@@ -133,9 +135,9 @@ impl MachineDescription {
             positive(&format!("operations_per_second.{name}"), rate)?;
         }
         positive("memory_bytes_per_second", self.memory_bytes_per_second)?;
-        not_negative("copy_lane_ns_per_byte", self.copy_lane_ns_per_byte)?;
+        not_negative("copy_lane_ns_per_byte", self.copy_worker_ns_per_byte)?;
         check_ways(&self.link, &self.disk)?;
-        if self.lanes == 0 {
+        if self.workers == 0 {
             return Err("lanes is 0; at least 1 is needed".to_string());
         }
         Ok(())
@@ -143,17 +145,17 @@ impl MachineDescription {
 
     /// A device of which only its limits are known: a processor of our days with a disk.
     pub fn of_limits(limits: &Limits) -> MachineDescription {
-        let rate = OPERATIONS_PER_SECOND_AND_LANE * f64::from(limits.lanes.max(1));
+        let rate = OPERATIONS_PER_SECOND_AND_WORKER * f64::from(limits.workers.max(1));
         MachineDescription {
             name: limits.name.clone(),
             device_memory_bytes: limits.memory_bytes,
             host_memory_bytes: u64::MAX,
             tile_size_bytes: limits.tile_size_bytes,
-            lanes: limits.lanes,
+            workers: limits.workers,
             launch_ns: LAUNCH_NS,
             operations_per_second: BTreeMap::from([(FALLBACK.to_string(), rate)]),
             memory_bytes_per_second: MEMORY_BYTES_PER_SECOND,
-            copy_lane_ns_per_byte: if limits.copies_use_lanes { 1e9 / COPY.bytes_per_second } else { 0.0 },
+            copy_worker_ns_per_byte: if limits.copies_use_workers { 1e9 / COPY.bytes_per_second } else { 0.0 },
             link: Link { to_device: COPY, from_device: COPY, duplex: true, carries_disk: false },
             disk: Disk { read: DISK, write: DISK },
         }
@@ -162,7 +164,7 @@ impl MachineDescription {
     /// Arithmetic operations per second on elements of this type.
     pub fn operations_per_second(&self, data_type: DataType) -> f64 {
         let rates = &self.operations_per_second;
-        rates.get(data_type.name()).or_else(|| rates.get(FALLBACK)).copied().unwrap_or(OPERATIONS_PER_SECOND_AND_LANE)
+        rates.get(data_type.name()).or_else(|| rates.get(FALLBACK)).copied().unwrap_or(OPERATIONS_PER_SECOND_AND_WORKER)
     }
 
     /// The limits of its device.
@@ -177,8 +179,8 @@ impl MachineDescription {
             offset_alignment_bytes: 256,
             tensor_elements_max: u64::MAX,
             copy_streams: true,
-            copies_use_lanes: self.copy_lane_ns_per_byte > 0.0,
-            lanes: self.lanes,
+            copies_use_workers: self.copy_worker_ns_per_byte > 0.0,
+            workers: self.workers,
         }
     }
 }

@@ -35,7 +35,7 @@ pub enum LaunchOrder {
     /// As they come.
     File,
     /// In whatever order needs the fewest barriers, at a peak no higher than that of the order in which they come. That
-    /// order where nothing is won. Within a budget, also with updates as early as they may run ([`crate::early`]).
+    /// order where nothing is won. Within a budget, also with updates as early as they may run ([`crate::early_updates`]).
     #[default]
     Barriers,
 }
@@ -116,16 +116,16 @@ pub(crate) fn group_up_to(
     choice: Choice,
     groups_max: usize,
 ) -> Grouping {
-    let mut filling = Filling::new(program, live, dependences, choice);
+    let mut builder = GroupBuilder::new(program, live, dependences, choice);
     let mut groups = Vec::new();
-    while let Some(group) = filling.next_group() {
+    while let Some(group) = builder.next_group() {
         if groups.len() == groups_max {
-            return Grouping { groups: None, scope: filling.scope };
+            return Grouping { groups: None, scope: builder.scope };
         }
         groups.push(group);
     }
     sort_within(program, dependences, &mut groups);
-    Grouping { groups: Some(groups), scope: filling.scope }
+    Grouping { groups: Some(groups), scope: builder.scope }
 }
 
 /// The choices under which everything that was decided so far would have been decided in the same way.
@@ -171,7 +171,7 @@ impl Scope {
 }
 
 /// Sorts each group: first what need not wait for an input to arrive, then what the next group needs, so that what it does
-/// not need may still run beside it. The update phase stays behind everything else.
+/// not need may still run next to it. The update phase stays behind everything else.
 fn sort_within(program: &Program, dependences: &Dependences, groups: &mut [Vec<usize>]) {
     let is_input = |operand: &Operand| program.buffer(operand.buffer).role == Role::Input;
     let reads_input: Vec<bool> = program.launches.iter().map(|launch| launch.reads.iter().any(is_input)).collect();
@@ -186,7 +186,7 @@ fn sort_within(program: &Program, dependences: &Dependences, groups: &mut [Vec<u
 }
 
 /// The state while groups are filled.
-struct Filling<'a> {
+struct GroupBuilder<'a> {
     dependences: &'a Dependences,
     choice: Choice,
     /// For which other choices the same was decided.
@@ -207,12 +207,12 @@ struct Filling<'a> {
     profile: Profile,
 }
 
-impl<'a> Filling<'a> {
-    fn new(program: &Program, live: &Liveness, dependences: &'a Dependences, choice: Choice) -> Filling<'a> {
+impl<'a> GroupBuilder<'a> {
+    fn new(program: &Program, live: &Liveness, dependences: &'a Dependences, choice: Choice) -> GroupBuilder<'a> {
         let count = live.launch_count;
         let (holdings, usage) = Holdings::new(program, live);
         let missing: Vec<usize> = dependences.predecessors.iter().map(Vec::len).collect();
-        let mut filling = Filling {
+        let mut builder = GroupBuilder {
             dependences,
             choice,
             scope: Scope { limits: (i64::MIN, i64::MAX), windows: (0, usize::MAX), lazy: None },
@@ -226,11 +226,11 @@ impl<'a> Filling<'a> {
             missing,
         };
         for launch in 0..count {
-            if filling.missing[launch] == 0 {
-                filling.enter(launch);
+            if builder.missing[launch] == 0 {
+                builder.enter(launch);
             }
         }
-        filling
+        builder
     }
 
     fn enter(&mut self, launch: usize) {
@@ -301,7 +301,7 @@ impl<'a> Filling<'a> {
     /// Moves a launch's takings and freeings in the profile from its place to now (1), or back (-1). Places of launches
     /// that have run do not matter.
     fn shift(&mut self, launch: usize, sign: i64) {
-        let Filling { holdings, profile, .. } = self;
+        let GroupBuilder { holdings, profile, .. } = self;
         holdings.shift(launch, |start, end, bytes| profile.add(start, end, sign * bytes));
     }
 

@@ -2,7 +2,7 @@
 //! units of a fixed size whatever tensors lie in them.
 //!
 //! Everything gets addresses as if there were no budget: inputs from the beginning of the step, outputs until its end, and
-//! dead bytes serve again, so that a model that fits the device is at home there after its first step. A unit *lives* from the
+//! dead bytes serve again, so that a model that fits the device is at backing location there after its first step. A unit *lives* from the
 //! first launch that touches a tensor in it until no tensor in it is needed. What moves when is managed memory's own business
 //! ([`Paging::launches`] says what it has to know), or said by the framework, which keeps within the budget
 //! ([`Paging::moves`]).
@@ -16,6 +16,7 @@ use forebay_model::program::Program;
 
 use crate::alias::alias;
 use crate::arena::{arena, Arena};
+use crate::backing_stores::BackingStores;
 use crate::cost::Costs;
 use crate::emit::{emit, Decisions};
 use crate::error::PlanError;
@@ -23,11 +24,10 @@ use crate::liveness::{liveness, Access, Chunk, Liveness, Owner};
 use crate::plan::Plan;
 use crate::residency::{kinds, Kind, Residency, Segment};
 use crate::schedule::Work;
-use crate::stores::Stores;
 
 pub use moves::{Move, Moves};
 
-/// Size of a unit in bytes, where nobody says: large enough that mapping it costs little beside copying it.
+/// Size of a unit in bytes, where no one says: large enough that mapping it costs little next to copying it.
 const UNIT_BYTES: u64 = 2 << 20;
 /// Units are smaller where fewer than this many would fit the budget.
 const UNITS_MIN: u64 = 64;
@@ -70,7 +70,7 @@ pub struct Paging {
     pub moves: Vec<Moves>,
 }
 
-/// Pages one step of a program. Fuse it first ([`crate::fuse`]), and set its launches' scratch bytes.
+/// Pages one step of a program. Fuse it first ([`crate::fuse`]), and set its launches' workspace bytes.
 ///
 /// # Errors
 /// A budget below what some launch needs in whole tiles, or a device that maps none.
@@ -83,12 +83,12 @@ pub fn page(
     let alone: Vec<u32> = (0..program.launches.len() as u32).collect();
     let program = alias(program.clone(), &alone);
     let live = liveness(&program, false);
-    let stays = whole_stays(&program, &live);
-    let arena = arena(&live, &stays, None, u64::MAX)
+    let intervals = whole_intervals(&program, &live);
+    let arena = arena(&live, &intervals, None, u64::MAX)
         .ok_or_else(|| PlanError::Check { reason: "an unlimited arena has no placement".to_string() })?;
     let unlimited_bytes = arena.device_bytes.max(1).next_multiple_of(limits.tile_size_bytes);
     let budget_bytes = device_budget_bytes.unwrap_or(unlimited_bytes);
-    let layout = Layout { program: &program, live: &live, stays: &stays, arena: &arena };
+    let layout = Layout { program: &program, live: &live, intervals: &intervals, arena: &arena };
     let (minimum_budget_bytes, minimum_launch) = layout.minimum_budget(limits.tile_size_bytes);
     if minimum_budget_bytes > budget_bytes.min(limits.memory_bytes) {
         return Err(PlanError::DeviceBudget {
@@ -119,9 +119,9 @@ pub fn page(
 
 /// Every chunk has addresses from its first to its last use: inputs from the step's beginning, outputs to its end, and what
 /// lasts always.
-fn whole_stays(program: &Program, live: &Liveness) -> Residency {
+fn whole_intervals(program: &Program, live: &Liveness) -> Residency {
     let kinds = kinds(program, live);
-    let stay = |(index, chunk): (usize, &Chunk)| {
+    let interval = |(index, chunk): (usize, &Chunk)| {
         let (first, last) = (chunk.accesses.first()?.launch, chunk.accesses.last()?.launch);
         let Kind { persistent, input, output } = kinds[index];
         let start = if persistent || input { 0 } else { first };
@@ -131,15 +131,15 @@ fn whole_stays(program: &Program, live: &Liveness) -> Residency {
             start,
             end,
             accesses: 0..chunk.accesses.len(),
-            fetch: false,
-            save: false,
-            save_after: end,
+            swap_in: false,
+            swap_out: false,
+            swap_out_after: end,
         })
     };
     Residency {
-        segments: live.chunks.iter().enumerate().filter_map(stay).collect(),
-        home_on_device: vec![true; live.chunks.len()],
-        carried: vec![false; live.chunks.len()],
+        segments: live.chunks.iter().enumerate().filter_map(interval).collect(),
+        backing_on_device: vec![true; live.chunks.len()],
+        across_steps: vec![false; live.chunks.len()],
     }
 }
 
@@ -147,22 +147,22 @@ fn whole_stays(program: &Program, live: &Liveness) -> Residency {
 struct Layout<'a> {
     program: &'a Program,
     live: &'a Liveness,
-    stays: &'a Residency,
+    intervals: &'a Residency,
     arena: &'a Arena,
 }
 
 impl Layout<'_> {
-    /// By stay: the units that it touches.
-    fn units(&self, stay: usize, unit_bytes: u64) -> std::ops::Range<u64> {
-        let start = self.arena.device_offsets[stay];
-        let end = start + self.live.chunks[self.stays.segments[stay].chunk].range.len();
+    /// By interval: the units that it touches.
+    fn units(&self, interval: usize, unit_bytes: u64) -> std::ops::Range<u64> {
+        let start = self.arena.device_offsets[interval];
+        let end = start + self.live.chunks[self.intervals.segments[interval].chunk].range.len();
         start / unit_bytes..end.div_ceil(unit_bytes)
     }
 
     /// By launch: how many units it uses at once.
     fn units_at_once(&self, unit_bytes: u64) -> Vec<u64> {
         let mut units: Vec<Vec<u64>> = vec![Vec::new(); self.live.launch_count];
-        for (index, segment) in self.stays.segments.iter().enumerate() {
+        for (index, segment) in self.intervals.segments.iter().enumerate() {
             for access in &self.live.chunks[segment.chunk].accesses {
                 units[access.launch].extend(self.units(index, unit_bytes));
             }
@@ -205,8 +205,8 @@ impl Layout<'_> {
             program: self.program,
             sources: &sources,
             live: self.live,
-            residency: self.stays,
-            stores: &Stores { places: vec![None; self.live.chunks.len()], ..Stores::default() },
+            residency: self.intervals,
+            backing_stores: &BackingStores { places: vec![None; self.live.chunks.len()], ..BackingStores::default() },
             arena: self.arena,
             limits,
         };
@@ -217,16 +217,16 @@ impl Layout<'_> {
     /// The lives of all units, those of one unit in order of time.
     fn lives(&self, unit_bytes: u64) -> Vec<Life> {
         let mut occupants: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-        for index in 0..self.stays.segments.len() {
+        for index in 0..self.intervals.segments.len() {
             self.units(index, unit_bytes).for_each(|unit| occupants.entry(unit).or_default().push(index));
         }
         let mut lives = Vec::new();
         let kinds = kinds(self.program, self.live);
-        for (unit, mut stays) in occupants {
-            stays.sort_by_key(|&stay| (self.stays.segments[stay].start, stay));
+        for (unit, mut intervals) in occupants {
+            intervals.sort_by_key(|&interval| (self.intervals.segments[interval].start, interval));
             let mut life: Option<Life> = None;
-            for stay in stays {
-                let Segment { chunk, start, end, .. } = self.stays.segments[stay];
+            for interval in intervals {
+                let Segment { chunk, start, end, .. } = self.intervals.segments[interval];
                 if life.as_ref().is_some_and(|life| life.end < start) {
                     lives.extend(life.take().map(Life::closed));
                 }
@@ -287,7 +287,7 @@ impl Life {
     fn chunk(&self, unit_bytes: u64) -> Chunk {
         let start = self.unit * unit_bytes;
         Chunk {
-            owner: Owner::Scratch(self.start),
+            owner: Owner::Workspace(self.start),
             range: forebay_base::ByteRange::new(start, start + unit_bytes),
             accesses: self.accesses.clone(),
         }

@@ -3,7 +3,7 @@
 //! A launch needs everything that it touches on the device at once, so the most demanding one sets the smallest budget. This
 //! pass cuts launches along images, or along rows of the first spatial dimension where there is one image
 //! ([`layout`] stores such tensors row by row). Parts read neighbouring rows where they are, so nothing is computed twice, and
-//! sums go on from part to part on the kernels' own chunk lines ([`forebay_base::kernel::chunk_of`]): no bit changes,
+//! sums go on from part to part on the kernels' own chunk lines ([`forebay_base::kernel::reduction_block`]): no bit changes,
 //! whatever the number of parts.
 
 mod cut;
@@ -15,28 +15,24 @@ mod rows;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 
-use forebay_base::tensor::SCRATCH_ALIGNMENT_BYTES;
+use forebay_base::kernel::facts::{Rest, SumsInParts};
+use forebay_base::kernel::Summing;
+use forebay_base::tensor::WORKSPACE_ALIGNMENT_BYTES;
 use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, Role};
 
-use cut::{cut, cuts, part, summing, Axis, Cut, Sums};
+pub use crate::divided::Partition;
+
+use cut::{cut, cuts, descs, summing, Axis, Cut, Cutting, Sums};
 use interleave::{interleave, Placed};
 use rows::Rows;
 
 /// The most parts of one launch.
 const PARTS_MAX: u64 = 64;
 
-/// A program with launches in parts.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Partition {
-    /// The program.
-    pub program: Program,
-    /// By launch: the launch of the program as it was given that it is a part of.
-    pub sources: Vec<usize>,
-}
-
-/// Bytes that a launch needs at once: what its operands span, each byte counted once, and its scratch.
+/// Bytes that a launch needs at once: what its operands span, each byte counted once, and its workspace.
 pub fn touched_bytes(launch: &ProgramLaunch) -> u64 {
     let mut ranges: BTreeMap<BufferId, Vec<ByteRange>> = BTreeMap::new();
     for operand in launch.reads.iter().chain(&launch.writes) {
@@ -51,7 +47,7 @@ pub fn touched_bytes(launch: &ProgramLaunch) -> u64 {
         }
         bytes
     };
-    launch.scratch_bytes + ranges.into_values().map(covered).sum::<u64>()
+    launch.workspace_bytes + ranges.into_values().map(covered).sum::<u64>()
 }
 
 /// Cuts the launches that touch more than `limit_bytes` into parts that touch no more, or into as small parts as there are.
@@ -144,19 +140,18 @@ fn fitting_cut(launch: &ProgramLaunch, limit_bytes: u64) -> Option<(ProgramLaunc
 fn needed_bytes(program: &Program, index: usize, bytes: impl Fn(&ProgramLaunch) -> u64) -> u64 {
     let launch = &program.launches[index];
     let own = bytes(launch);
-    if !matches!(launch.kernel, Kernel::SoftmaxCrossEntropy { .. } | Kernel::MeanSquaredError) {
-        return own;
-    }
-    let gradients = program
-        .launches
-        .iter()
-        .filter(|other| is_loss_gradient(&other.kernel) && other.reads[1..3] == launch.reads[..]);
-    gradients.map(bytes).fold(own, u64::max)
+    let Some(of) = sums_of_loss(launch) else { return own };
+    // A gradient reads the gradient by the loss, then what the loss reads.
+    let is_gradient = |other: &&ProgramLaunch| {
+        other.kernel.facts().gradient_of_loss == Some(of) && other.reads.get(1..3) == Some(&launch.reads[..])
+    };
+    program.launches.iter().filter(is_gradient).map(bytes).fold(own, u64::max)
 }
 
-/// Gradients of losses, which need the number of all positions: reads are the gradient by the loss, then what the loss reads.
-fn is_loss_gradient(kernel: &Kernel) -> bool {
-    matches!(kernel, Kernel::SoftmaxCrossEntropyGradient { .. } | Kernel::MeanSquaredErrorGradient)
+/// The sums of a loss, which its gradient needs: in parts, it does not know the number of all positions.
+fn sums_of_loss(launch: &ProgramLaunch) -> Option<Summing> {
+    let sums = launch.kernel.sums_in_parts(&descs(&launch.reads), &descs(&launch.writes))?;
+    matches!(sums.of, Summing::CrossEntropy { .. } | Summing::SquaredError).then_some(sums.of)
 }
 
 /// The program that grows.
@@ -166,8 +161,8 @@ struct Building {
     /// The launch that is being cut.
     source: usize,
     update_start: usize,
-    /// The reads of losses that were cut, with their sums.
-    losses: Vec<(Vec<Operand>, Operand)>,
+    /// Losses that were cut: which sums, what they read, and the sums.
+    losses: Vec<(Summing, Vec<Operand>, Operand)>,
 }
 
 impl Building {
@@ -179,16 +174,17 @@ impl Building {
     /// Appends a launch in parts, with what its sums need.
     fn cut(&mut self, launch: &ProgramLaunch, cut: &Cut, limit_bytes: u64) {
         let summed = match cut.axis {
-            Axis::Of(axis) => summing(launch, axis).map(|of| (axis, of)),
+            Axis::Of(axis) => summing(launch, axis).map(|sums| (axis, sums)),
             Axis::Columns | Axis::Terms => None,
         };
-        let Some((axis, of)) = summed else {
+        let Some((axis, SumsInParts { of, finish_reads, first_finished, rest, .. })) = summed else {
             let mut launch = launch.clone();
-            if is_loss_gradient(&launch.kernel) {
+            if let Some(loss) = launch.kernel.facts().gradient_of_loss {
                 // Their axes may have been merged.
                 let is_same = |(a, b): (&Operand, &Operand)| (a.buffer, a.range()) == (b.buffer, b.range());
-                match self.losses.iter().find(|(reads, _)| reads.iter().zip(&launch.reads[1..3]).all(is_same)) {
-                    Some((_, sums)) => launch.reads.push(sums.clone()),
+                let reads_same = |reads: &[Operand]| reads.iter().zip(&launch.reads[1..3]).all(is_same);
+                match self.losses.iter().find(|(of, reads, _)| *of == loss && reads_same(reads)) {
+                    Some((_, _, sums)) => launch.reads.push(sums.clone()),
                     // The number of positions is not known to parts.
                     None => return self.append(launch),
                 }
@@ -200,47 +196,26 @@ impl Building {
             return self.append(launch.clone());
         };
         self.append_parts(launch, cut, limit_bytes, Some(&sums));
-        let finish = |reads, writes| ProgramLaunch {
+        self.losses.push((of, launch.reads.clone(), sums.clone()));
+        let finished = &launch.writes[first_finished..];
+        let of_launch = finish_reads.iter().map(|&read| launch.reads[read].clone());
+        self.append(ProgramLaunch {
             name: format!("{} from sums", launch.name),
             kernel: Kernel::FromSums { of },
-            reads,
-            writes,
-            scratch_bytes: 0,
-        };
-        let rest = match launch.kernel {
-            Kernel::BatchNormalizationTraining { epsilon, activation } => {
-                self.append(finish(vec![sums], launch.writes[1..].to_vec()));
-                Some(ProgramLaunch {
-                    kernel: Kernel::BatchNormalization { epsilon, activation },
-                    reads: [&launch.reads[..3], &launch.writes[1..]].concat(),
-                    writes: launch.writes[..1].to_vec(),
-                    ..launch.clone()
-                })
-            }
-            Kernel::BatchNormalizationGradient { .. } => {
-                let variance = launch.reads[5].clone();
-                self.append(finish(vec![sums.clone(), variance], launch.writes[1..].to_vec()));
-                Some(ProgramLaunch {
-                    reads: [&launch.reads[..], &[sums]].concat(),
-                    writes: launch.writes[..1].to_vec(),
-                    ..launch.clone()
-                })
-            }
-            Kernel::LayerNormalizationGradient { .. } => {
-                self.append(finish(vec![sums], launch.writes[1..].to_vec()));
-                Some(ProgramLaunch { writes: launch.writes[..1].to_vec(), ..launch.clone() })
-            }
-            _ => {
-                self.losses.push((launch.reads.clone(), sums.clone()));
-                self.append(finish(vec![sums], launch.writes.clone()));
-                None
-            }
-        };
-        if let Some(rest) = rest {
-            match cut::cut(&rest, axis) {
-                Some(cut) => self.append_parts(&rest, &cut, limit_bytes, None),
-                None => self.append(rest),
-            }
+            reads: iter::once(sums.clone()).chain(of_launch).collect(),
+            writes: finished.to_vec(),
+            workspace_bytes: 0,
+        });
+        let Some(Rest { kernel, reads, reads_finished, reads_sums }) = rest else { return };
+        let mut reads = launch.reads[..reads].to_vec();
+        if reads_finished {
+            reads.extend_from_slice(finished);
+        }
+        reads.extend(reads_sums.then_some(sums));
+        let rest = ProgramLaunch { kernel, reads, writes: launch.writes[..first_finished].to_vec(), ..launch.clone() };
+        match cut::cut(&rest, axis) {
+            Some(cut) => self.append_parts(&rest, &cut, limit_bytes, None),
+            None => self.append(rest),
         }
     }
 
@@ -272,20 +247,21 @@ impl Building {
     }
 }
 
-/// A launch in so many parts, or as many as there are; none where it cannot be cut so.
+/// A launch in this many parts, or as many as it can be cut into; none where it cannot be cut so.
 fn parts(launch: &ProgramLaunch, cut: &Cut, count: u64, sums: Option<&Operand>) -> Vec<ProgramLaunch> {
     let steps = cut.rows.div_ceil(cut.step);
     let count = count.min(steps).max(1);
     let line = |number: u64| if number == count { cut.rows } else { number * steps / count * cut.step };
+    let Some(cutting) = Cutting::new(launch, cut) else { return Vec::new() };
     let part = |number: u64| {
         let rows = Rows { start: line(number), end: line(number + 1) };
         let sums = sums.map(|operand| Sums { operand, begun: number > 0 });
-        let mut part = part(launch, cut, rows, sums)?;
-        if part.kernel.runs_in_less_scratch() {
+        let mut part = cutting.part(rows, sums)?;
+        if part.kernel.runs_in_less_workspace() {
             // As much for each index as the whole has: enough for whatever is computed at once of a part.
             let (own, all) = (rows.len().div_ceil(cut.step), cut.rows.div_ceil(cut.step));
-            let share = launch.scratch_bytes.div_ceil(all).saturating_mul(own);
-            part.scratch_bytes = share.next_multiple_of(SCRATCH_ALIGNMENT_BYTES).min(launch.scratch_bytes);
+            let share = launch.workspace_bytes.div_ceil(all).saturating_mul(own);
+            part.workspace_bytes = share.next_multiple_of(WORKSPACE_ALIGNMENT_BYTES).min(launch.workspace_bytes);
         }
         let name =
             if count > 1 { format!("{} part {} of {count}", launch.name, number + 1) } else { launch.name.clone() };

@@ -16,7 +16,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Parts that touch at most so many bytes, as far as there are; none where nothing is cut.
+    /// Parts that touch at most this many bytes, where launches can be cut that far; none where nothing is cut.
     pub fn new(program: &Program, limit_bytes: u64, limits: &Limits) -> Option<Parts> {
         let partition = partition(program, limit_bytes)?;
         let (whole, parts) = (estimate(program, limits), estimate(&partition.program, limits));
@@ -46,7 +46,7 @@ pub fn costs_of_parts(costs: &Costs, shares: &[Share]) -> Costs {
     let launch_ns = |share: &Share| (costs.launch_ns[share.launch as usize] as f64 * share.time) as u64;
     Costs {
         launch_ns: shares.iter().map(launch_ns).collect(),
-        launch_lanes: shares.iter().map(|share| costs.launch_lanes[share.launch as usize]).collect(),
+        launch_workers: shares.iter().map(|share| costs.launch_workers[share.launch as usize]).collect(),
         ..*costs
     }
 }

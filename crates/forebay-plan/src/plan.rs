@@ -28,7 +28,7 @@ pub struct PlanMemory {
 
 /// Where a tensor's bytes are at the boundary between two steps.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Home {
+pub struct BackingLocation {
     /// The tensor's name in the graph.
     pub name: String,
     /// Its sizes in the graph (none for a scalar).
@@ -76,7 +76,7 @@ pub struct Statistics {
     /// Launches per step, repeats included.
     pub launches: usize,
     /// Launches that run again in the same step, for contents that were dropped.
-    pub repeats: usize,
+    pub recomputations: usize,
     /// Launches of the given program that were cut into parts.
     pub launches_cut: usize,
     /// Barriers per step.
@@ -107,8 +107,8 @@ pub struct Movement {
 
 /// Where a part of a buffer lies in device memory, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stay {
-    /// Name of the buffer; `scratch` for scratch bytes.
+pub struct ResidencyInterval {
+    /// Name of the buffer; `workspace` for workspace bytes.
     pub name: String,
     /// The bytes of the buffer.
     pub part: ByteRange,
@@ -138,9 +138,9 @@ pub struct Plan {
     pub heaps: Vec<u64>,
     /// Mapping, done once.
     pub prologue: Vec<Command>,
-    /// Copies that bring to the device what every step finds there beside its home, and leaves there for the next one. They run
-    /// once before the first step, and again where the step before did not end or a home was written from outside.
-    pub lead_in: Vec<Command>,
+    /// Copies that bring to the device what every step finds there next to its backing location, and leaves there for the next one. They run
+    /// once before the first step, and again where the step before did not end or a backing location was written from outside.
+    pub warm_up: Vec<Command>,
     /// Streams to make.
     pub streams: Vec<PlanStream>,
     /// Number of events to make. Generations in `commands` count from 1 in every step.
@@ -148,7 +148,7 @@ pub struct Plan {
     /// One step. Steps follow each other with a host join (every stream synchronised) between them.
     pub commands: Vec<Command>,
     /// Commands from here on belong to the update phase: parameters and state change. Everything that the outputs need stands
-    /// before; what else there is to compute may stand among the updates ([`crate::early`]).
+    /// before; what else there is to compute may stand among the updates ([`crate::early_updates`]).
     pub update_start: usize,
     /// Name of each launch, by its label: its place in the program that was planned, whatever the order of the commands.
     pub labels: Vec<String>,
@@ -157,17 +157,17 @@ pub struct Plan {
     /// By label, where launches were cut into parts: of which launch of the given program it is a part. Else empty.
     pub shares: Vec<Share>,
     /// Where the caller writes inputs before a step: always whole, in host blocks.
-    pub inputs: Vec<Home>,
+    pub inputs: Vec<BackingLocation>,
     /// Where the caller reads outputs once the commands before `update_start` are complete: always whole, in host blocks.
-    pub outputs: Vec<Home>,
+    pub outputs: Vec<BackingLocation>,
     /// Parameters, state and constants: where their bytes are before and after each step.
-    pub persistent: Vec<Home>,
+    pub persistent: Vec<BackingLocation>,
     /// Two memories of one layout that take turns, where there are any. A step reads what it found in the first and writes
     /// the second; whoever runs the plan exchanges them after a step whose update phase succeeded, so that the first holds
-    /// the homes again. A step that fails leaves them as they are.
+    /// the backing locations again. A step that fails leaves them as they are.
     pub turns: Option<(MemoryId, MemoryId)>,
     /// What lies where in device memory, and when.
-    pub stays: Vec<Stay>,
+    pub intervals: Vec<ResidencyInterval>,
     /// Why each copy is there.
     pub movements: Vec<Movement>,
     /// Numbers about the plan.

@@ -1,18 +1,19 @@
 //! The planner: runs the passes, tries a few ways to fill the device, and keeps the one with the shortest predicted step.
 
+mod candidate;
 mod cutting;
 mod fitting;
 mod grouping;
 #[cfg(test)]
 mod large_tests;
 mod together;
-mod variant;
 mod within;
 
 use forebay_base::Limits;
 use forebay_model::program::Program;
 
 use crate::arena::{arena, Arena};
+use crate::backing_stores::{backing_stores, BackingStores, HostLimit};
 use crate::bound::lower_bound_ns;
 use crate::check::check;
 use crate::cost::Costs;
@@ -21,22 +22,21 @@ use crate::emit::{emit, Decisions, COMPUTE};
 use crate::error::PlanError;
 use crate::liveness::Liveness;
 use crate::order::{LaunchOrder, Ordered};
-use crate::partition::least_limit_bytes;
+use crate::partition::{least_limit_bytes, partition};
 use crate::plan::Plan;
-use crate::residency::{kinds, residency, Filling, Residency};
+use crate::residency::{kinds, residency, OccupancyLimit, Residency};
 use crate::schedule::schedule;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
-use crate::stores::{stores, HostRoom, Stores};
-use crate::stretch::{stretch, Route};
+use crate::widen::{widen, Route};
+use candidate::{check_sizes, minimum_budget, Candidate};
 use cutting::Cutting;
-use variant::{check_sizes, minimum_budget, Variant};
 
-/// After so many attempts in a row that are no faster, more of the same are no faster either.
+/// After this many attempts in a row that are no faster, the search ends.
 const WORSE_MAX: usize = 2;
 /// Everything stays on the device.
-const UNLIMITED: Filling =
-    Filling { keep_bytes: u64::MAX, transfer_bytes: u64::MAX, isolate: false, joined_bytes: u64::MAX };
+const UNLIMITED: OccupancyLimit =
+    OccupancyLimit { keep_bytes: u64::MAX, transfer_bytes: u64::MAX, isolate: false, joined_bytes: u64::MAX };
 
 /// What a plan may take.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct PlanOptions {
     pub check: bool,
 }
 
-/// Plans one step of a program. Fuse it first ([`crate::fuse`]), and set its launches' scratch bytes. Costs are those of its
+/// Plans one step of a program. Fuse it first ([`crate::fuse`]), and set its launches' workspace bytes. Costs are those of its
 /// launches as they come, whatever order is planned.
 ///
 /// # Errors
@@ -77,9 +77,9 @@ pub fn choose_groups(
     match order {
         LaunchOrder::File => Ok(None),
         LaunchOrder::Barriers => {
-            let file = Variant::new(Ordered::as_it_comes(program.clone()), costs);
+            let file = Candidate::new(Ordered::as_it_comes(program.clone()), costs);
             check_sizes(&file, limits)?;
-            let planner = Planner { program, limits, costs, in_core_ns: 0, cut: false, room: None };
+            let planner = Planner { program, limits, costs, in_core_ns: 0, cut: false, host_limit: None };
             planner.fewest_barriers(&planner.in_core(&file)?)
         }
     }
@@ -96,20 +96,20 @@ pub fn plan_in_groups(
     limits: &Limits,
     costs: &Costs,
 ) -> Result<Plan, PlanError> {
-    let file = Variant::new(Ordered::as_it_comes(program.clone()), costs);
+    let file = Candidate::new(Ordered::as_it_comes(program.clone()), costs);
     let (minimum_budget_bytes, minimum_launch) = check_sizes(&file, limits)?;
-    let planner = Planner { program, limits, costs, in_core_ns: 0, cut: false, room: None };
+    let planner = Planner { program, limits, costs, in_core_ns: 0, cut: false, host_limit: None };
     let in_file_order = planner.in_core(&file)?;
-    let reordered = groups.map(|groups| Variant::new(Ordered::by_groups(program, groups), costs));
+    let reordered = groups.map(|groups| Candidate::new(Ordered::by_groups(program, groups), costs));
     let in_core = match &reordered {
-        Some(variant) => planner.in_core_groups(variant, &in_file_order)?.unwrap_or(in_file_order),
+        Some(candidate) => planner.in_core_groups(candidate, &in_file_order)?.unwrap_or(in_file_order),
         None => in_file_order,
     };
     let mut in_core = split_barriers(in_core, COMPUTE, costs);
     let (in_core_peak_bytes, in_core_predicted_ns) =
         (in_core.statistics.device_peak_bytes, planner.predicted(&in_core));
     in_core.statistics.predicted_ns = in_core_predicted_ns;
-    let in_core_variant = reordered.as_ref().unwrap_or(&file);
+    let in_core_candidate = reordered.as_ref().unwrap_or(&file);
     let within = options.device_budget_bytes.filter(|&budget_bytes| in_core_peak_bytes > budget_bytes);
     // No budget is smaller than one tile. If whole launches fit in a tile, parts cannot lower the smallest budget, and without a
     // budget nothing is cut.
@@ -132,7 +132,7 @@ pub fn plan_in_groups(
             let whole = (whole_minimum.0 <= budget_bytes).then_some((&file, reordered.as_ref()));
             planner.within_budget(whole, finest, capacity_bytes, options)?
         }
-        None => with_bound(in_core, in_core_variant, u64::MAX, options),
+        None => with_bound(in_core, in_core_candidate, u64::MAX, options),
     };
     let statistics = &mut plan.statistics;
     statistics.in_core_peak_bytes = in_core_peak_bytes;
@@ -145,17 +145,18 @@ pub fn plan_in_groups(
         return Err(PlanError::HostBudget { budget_bytes, needed_bytes, spilled: options.spill });
     }
     if options.check {
-        check(program, &plan)?;
+        let partition = plan.cut_bytes.and_then(|limit_bytes| partition(program, limit_bytes));
+        check(program, partition.as_ref(), &plan)?;
     }
     Ok(plan)
 }
 
 /// A plan with its budgets, and with the bound of what it runs.
-fn with_bound(mut plan: Plan, variant: &Variant, capacity_bytes: u64, options: &PlanOptions) -> Plan {
+fn with_bound(mut plan: Plan, candidate: &Candidate, capacity_bytes: u64, options: &PlanOptions) -> Plan {
     plan.statistics.device_budget_bytes = options.device_budget_bytes;
     plan.statistics.host_budget_bytes = options.host_budget_bytes;
     plan.statistics.lower_bound_ns =
-        lower_bound_ns(&plan, &variant.ordered, &variant.live, &variant.costs, capacity_bytes);
+        lower_bound_ns(&plan, &candidate.ordered, &candidate.live, &candidate.costs, capacity_bytes);
     plan
 }
 
@@ -185,7 +186,7 @@ impl Filled {
 
 /// What a residency may take on the device.
 #[derive(Clone, Copy, Debug)]
-struct Room {
+struct PlacementLimit {
     /// Whether launches of one group get bytes of their own.
     grouped: bool,
     capacity_bytes: u64,
@@ -203,7 +204,7 @@ struct Planner<'a> {
     /// Whether launches are cut into parts.
     cut: bool,
     /// What the host may hold, where the rest may go to disk.
-    room: Option<HostRoom>,
+    host_limit: Option<HostLimit>,
 }
 
 impl Planner<'_> {
@@ -211,64 +212,75 @@ impl Planner<'_> {
         simulate(plan, self.costs).step_ns
     }
 
-    /// One way to fill the device; `None` where its stays cannot be placed within the capacity. `grouped` says whether
+    /// One way to fill the device; `None` where its intervals cannot be placed within the capacity. `grouped` says whether
     /// launches of one group get bytes of their own.
     fn attempt(
         &self,
-        variant: &Variant,
+        candidate: &Candidate,
         live: &Liveness,
-        filling: Filling,
+        limit: OccupancyLimit,
         grouped: bool,
         capacity_bytes: u64,
     ) -> Result<Option<Plan>, PlanError> {
-        self.realize(variant, live, &self.stays(variant, live, filling, &[]), Room { grouped, capacity_bytes })
+        self.realize(
+            candidate,
+            live,
+            &self.intervals(candidate, live, limit, &[]),
+            PlacementLimit { grouped, capacity_bytes },
+        )
     }
 
     /// What is on the device when, if it is filled in this way but for the bytes that are lost to each launch; and where it is
     /// else.
-    fn stays(&self, variant: &Variant, live: &Liveness, filling: Filling, lost_bytes: &[u64]) -> (Residency, Stores) {
-        let (program, costs) = (&variant.ordered.program, &variant.costs);
-        let changing_away = self.room.is_some_and(|room| room.changing_on_disk);
-        let mut residency = residency(program, live, costs, filling, lost_bytes, changing_away);
-        let stores = stores(program, live, &residency, costs, self.room);
-        if !filling.isolate {
+    fn intervals(
+        &self,
+        candidate: &Candidate,
+        live: &Liveness,
+        limit: OccupancyLimit,
+        lost_bytes: &[u64],
+    ) -> (Residency, BackingStores) {
+        let (program, costs) = (&candidate.ordered.program, &candidate.costs);
+        let changing_away = self.host_limit.is_some_and(|host_limit| host_limit.changing_on_disk);
+        let mut residency = residency(program, live, costs, limit, lost_bytes, changing_away);
+        let backing_stores = backing_stores(program, live, &residency, costs, self.host_limit);
+        if !limit.isolate {
             let kinds = kinds(program, live);
             let route = |chunk: usize| {
-                let on_disk = stores.on_disk(chunk);
+                let on_disk = backing_stores.on_disk(chunk);
                 Route { on_disk, over_boundary: !on_disk && kinds[chunk].persistent }
             };
-            stretch(&mut residency, live, costs, route, filling.transfer_bytes, lost_bytes);
+            widen(&mut residency, live, costs, route, limit.transfer_bytes, lost_bytes);
         }
-        (residency, stores)
+        (residency, backing_stores)
     }
 
     /// The plan of a residency; `None` where it has no placement.
     fn realize(
         &self,
-        variant: &Variant,
+        candidate: &Candidate,
         live: &Liveness,
-        (residency, stores): &(Residency, Stores),
-        room: Room,
+        (residency, backing_stores): &(Residency, BackingStores),
+        host_limit: PlacementLimit,
     ) -> Result<Option<Plan>, PlanError> {
-        let groups = room.grouped.then_some(&variant.ordered.groups[..]);
-        let Some(arena) = &arena(live, residency, groups, room.capacity_bytes) else { return Ok(None) };
-        self.emit(variant, live, (residency, stores), arena).map(Some)
+        let groups = host_limit.grouped.then_some(&candidate.ordered.groups[..]);
+        let Some(arena) = &arena(live, residency, groups, host_limit.capacity_bytes) else { return Ok(None) };
+        self.emit(candidate, live, (residency, backing_stores), arena).map(Some)
     }
 
     /// The plan of a residency whose stays have addresses.
     fn emit(
         &self,
-        variant: &Variant,
+        candidate: &Candidate,
         live: &Liveness,
-        (residency, stores): (&Residency, &Stores),
+        (residency, backing_stores): (&Residency, &BackingStores),
         arena: &Arena,
     ) -> Result<Plan, PlanError> {
-        let Ordered { program, sources, .. } = &variant.ordered;
+        let Ordered { program, sources, .. } = &candidate.ordered;
         let (work, limits) = (schedule(live, residency), self.limits);
-        emit(&Decisions { program, sources, live, residency, stores, arena, limits }, &work)
+        emit(&Decisions { program, sources, live, residency, backing_stores, arena, limits }, &work)
     }
 
-    fn in_core(&self, file: &Variant) -> Result<Plan, PlanError> {
+    fn in_core(&self, file: &Candidate) -> Result<Plan, PlanError> {
         self.attempt(file, &file.live, UNLIMITED, false, u64::MAX)?
             .ok_or_else(|| PlanError::Check { reason: "an unlimited arena has no placement".to_string() })
     }
@@ -317,7 +329,7 @@ mod tests {
             let program = crate::fuse::fuse(random_training_program(&mut random, 6));
             let (limits, mut costs) = (limits(), estimate(&program, &limits()));
             // Launches that fill the machine gain nothing from split barriers.
-            costs.launch_lanes.fill(costs.lanes);
+            costs.launch_workers.fill(costs.workers);
             let planned = |order| plan(&program, &PlanOptions { order, ..options(None) }, &limits, &costs).unwrap();
             let (file, ours) = (planned(LaunchOrder::File).statistics, planned(LaunchOrder::Barriers).statistics);
             assert!(ours.device_peak_bytes <= file.device_peak_bytes, "seed {seed}");

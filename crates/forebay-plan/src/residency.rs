@@ -3,15 +3,15 @@
 //! Every chunk must be on the device for the launches that touch it. Between two such launches lies a *gap*: the chunk is
 //! kept, or it leaves and comes back. Keeping a gap saves transfers and costs bytes for as long as the gap lasts, so gaps are
 //! kept in order of time saved per byte and nanosecond held, as long as they fit (short gaps first: with equal chunks this
-//! is Belady's rule seen from the gaps); those of small chunks ([`mod@crate::small`]) come before all others. What remains free
-//! then lets transfers start early and end late, so that they hide behind launches: the longer the way ([`crate::stores`]), the
+//! is Belady's rule seen from the gaps); those of small chunks ([`mod@crate::always_resident`]) come before all others. What remains free
+//! then lets transfers start early and end late, so that they hide behind launches: the longer the way ([`crate::backing_stores`]), the
 //! earlier.
 //!
 //! Chunks that last from step to step have one more gap, from their last launch round to their first. A chunk with any gap
-//! not kept has its home on the host: then its host copy is valid whenever it has not been changed in this step, and a step
-//! that stops before its updates has lost nothing. A copy of the home may still be *carried* over the boundary on the device,
-//! because the last gap is kept, or because what the next step needs first is fetched while this one ends. After a step that
-//! did not end, copies are made anew.
+//! not kept has its backing location on the host: then its host copy is valid whenever it has not been changed in this step, and a step
+//! that stops before its updates has lost nothing. A copy of the backing location may still be *carried* over the boundary on the device,
+//! because the last gap is kept, or because what the next step needs first is swapped in while this one ends. After a step that
+//! did not end, copies are made again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -19,14 +19,14 @@ use std::ops::Range;
 use forebay_base::ByteRange;
 use forebay_model::program::{BufferId, Program, Role};
 
+use crate::always_resident::always_resident;
 use crate::cost::Costs;
 use crate::liveness::{Access, Chunk, Liveness, Owner};
 use crate::profile::Profile;
-use crate::small::small;
 
 /// How tightly to fill the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Filling {
+pub struct OccupancyLimit {
     /// Bytes that chunks kept over gaps may take together with what launches need.
     pub keep_bytes: u64,
     /// Bytes that transfers under way may take in addition to those: the whole capacity.
@@ -38,34 +38,34 @@ pub struct Filling {
     pub joined_bytes: u64,
 }
 
-/// One stay of a chunk on the device.
+/// One interval of a chunk on the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// The chunk.
     pub chunk: usize,
-    /// First launch during which the bytes are taken: a fetch stands in the list before it.
+    /// First launch during which the bytes are taken: a swap-in stands in the list before it.
     pub start: usize,
     /// Last launch during which the bytes are taken.
     pub end: usize,
-    /// Which of the chunk's accesses fall into the stay.
+    /// Which of the chunk's accesses fall into the interval.
     pub accesses: Range<usize>,
-    /// Whether the stay begins with a copy from the host.
-    pub fetch: bool,
+    /// Whether the interval begins with a copy from the host.
+    pub swap_in: bool,
     /// Whether the bytes are copied to the host.
-    pub save: bool,
+    pub swap_out: bool,
     /// The launch after which that copy stands in the list: the last one that writes them, or a later one.
-    pub save_after: usize,
+    pub swap_out_after: usize,
 }
 
 /// Which chunk is on the device when.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Residency {
-    /// All stays, those of one chunk in order of time.
+    /// All intervals, those of one chunk in order of time.
     pub segments: Vec<Segment>,
     /// By chunk: whether it is on the device between steps, and nowhere else.
-    pub home_on_device: Vec<bool>,
-    /// By chunk: whether a copy of its home is on the device between steps. Its last stay goes on as its first.
-    pub carried: Vec<bool>,
+    pub backing_on_device: Vec<bool>,
+    /// By chunk: whether a copy of its backing location is on the device between steps. Its last interval goes on as its first.
+    pub across_steps: Vec<bool>,
 }
 
 /// What residency needs to know about a chunk's owner.
@@ -80,7 +80,7 @@ pub struct Kind {
 }
 
 /// The time between two accesses of a chunk that follow each other (cyclically where it lasts from step to step).
-struct Gap {
+struct ReuseGap {
     chunk: usize,
     /// The access before the gap; the last access for the gap round the step's boundary.
     after: usize,
@@ -94,7 +94,7 @@ struct Gap {
     density_away: f64,
 }
 
-impl Gap {
+impl ReuseGap {
     /// Takes the bytes of the gap for as long as it lasts (1), or gives them back (-1).
     fn occupy(&self, usage: &mut Profile, sign: i64) {
         for range in self.inside.iter().filter(|range| !range.is_empty()) {
@@ -104,16 +104,16 @@ impl Gap {
 }
 
 /// Decides which gaps to keep. What steps change is away from the device between steps if `changing_away`. Transfers get time
-/// by [`mod@crate::stretch`], once it is known where they go.
+/// by [`mod@crate::widen`], once it is known where they go.
 pub fn residency(
     program: &Program,
     live: &Liveness,
     costs: &Costs,
-    filling: Filling,
+    limit: OccupancyLimit,
     lost_bytes: &[u64],
     changing_away: bool,
 ) -> Residency {
-    residency_of(&kinds(program, live), live, costs, filling, lost_bytes, changing_away)
+    residency_of(&kinds(program, live), live, costs, limit, lost_bytes, changing_away)
 }
 
 /// The same for chunks of these kinds, whoever owns them.
@@ -121,7 +121,7 @@ pub fn residency_of(
     kinds: &[Kind],
     live: &Liveness,
     costs: &Costs,
-    filling: Filling,
+    limit: OccupancyLimit,
     lost_bytes: &[u64],
     changing_away: bool,
 ) -> Residency {
@@ -130,9 +130,9 @@ pub fn residency_of(
     let starts = launch_starts(costs);
     let gaps = sorted_gaps(live, kinds, costs, &starts);
     let barred: Vec<bool> = live.chunks.iter().map(|chunk| changing_away && chunk.is_changed()).collect();
-    let small = small(live, costs, filling.keep_bytes);
-    let (small, large) = gaps.into_iter().partition(|gap: &Gap| small[gap.chunk]);
-    let kept = keep_gaps(live, [small, large], &mut usage, lost_bytes, filling, &barred);
+    let always_resident = always_resident(live, costs, limit.keep_bytes);
+    let (always_resident, large) = gaps.into_iter().partition(|gap: &ReuseGap| always_resident[gap.chunk]);
+    let kept = keep_gaps(live, [always_resident, large], &mut usage, lost_bytes, limit, &barred);
     let mut residency = Residency::default();
     for (index, chunk) in live.chunks.iter().enumerate() {
         residency.add(chunk, kinds[index], &kept[index], live.launch_count);
@@ -144,20 +144,20 @@ impl Residency {
     /// Adds the next chunk. `kept` says which gaps it stays over, by the access before the gap.
     pub(crate) fn add(&mut self, chunk: &Chunk, kind: Kind, kept: &[bool], launch_count: usize) {
         let over_boundary = kind.persistent && !kept.is_empty() && kept.len() == chunk.accesses.len();
-        let home_on_device = over_boundary && kept.iter().all(|&kept| kept);
-        let carried = over_boundary && !home_on_device && kept[kept.len() - 1];
-        let index = self.home_on_device.len();
-        let boundary = Boundary { home_on_device, carried, launch_count };
-        self.segments.extend(stays(index, chunk, kind, kept, boundary));
-        self.home_on_device.push(home_on_device);
-        self.carried.push(carried);
+        let backing_on_device = over_boundary && kept.iter().all(|&kept| kept);
+        let across_steps = over_boundary && !backing_on_device && kept[kept.len() - 1];
+        let index = self.backing_on_device.len();
+        let boundary = Boundary { backing_on_device, across_steps, launch_count };
+        self.segments.extend(intervals(index, chunk, kind, kept, boundary));
+        self.backing_on_device.push(backing_on_device);
+        self.across_steps.push(across_steps);
     }
 }
 
 /// How a chunk spends the time between two steps.
 struct Boundary {
-    home_on_device: bool,
-    carried: bool,
+    backing_on_device: bool,
+    across_steps: bool,
     launch_count: usize,
 }
 
@@ -187,7 +187,7 @@ pub(crate) fn launch_starts(costs: &Costs) -> Vec<u64> {
     starts
 }
 
-fn sorted_gaps(live: &Liveness, kinds: &[Kind], costs: &Costs, starts: &[u64]) -> Vec<Gap> {
+fn sorted_gaps(live: &Liveness, kinds: &[Kind], costs: &Costs, starts: &[u64]) -> Vec<ReuseGap> {
     let count = live.launch_count;
     let mut gaps = Vec::new();
     for (index, chunk) in live.chunks.iter().enumerate() {
@@ -204,14 +204,14 @@ fn sorted_gaps(live: &Liveness, kinds: &[Kind], costs: &Costs, starts: &[u64]) -
                 [accesses[after].launch + 1..next.launch, 0..0]
             };
             let bytes = chunk.device_bytes();
-            let fetch = if next.reads { costs.copy_in_ns(bytes) } else { 0 };
-            let save = if changed && next.reads { costs.copy_out_ns(bytes) } else { 0 };
+            let swap_in = if next.reads { costs.copy_in_ns(bytes) } else { 0 };
+            let swap_out = if changed && next.reads { costs.copy_out_ns(bytes) } else { 0 };
             let held_ns: u64 =
                 inside.iter().map(|range| starts[range.end.max(range.start)] - starts[range.start]).sum();
             let density = |saved_ns: u64| saved_ns as f64 / (bytes as f64 * (held_ns as f64 + 1.0));
-            let density_away = density(if wraps { fetch } else { fetch + save });
-            let density = density(fetch + save);
-            gaps.push(Gap { chunk: index, after, wraps, bytes, inside, density, density_away });
+            let density_away = density(if wraps { swap_in } else { swap_in + swap_out });
+            let density = density(swap_in + swap_out);
+            gaps.push(ReuseGap { chunk: index, after, wraps, bytes, inside, density, density_away });
         }
     }
     sort(&mut gaps);
@@ -219,7 +219,7 @@ fn sorted_gaps(live: &Liveness, kinds: &[Kind], costs: &Costs, starts: &[u64]) -
 }
 
 /// What saves most first.
-fn sort(gaps: &mut [Gap]) {
+fn sort(gaps: &mut [ReuseGap]) {
     gaps.sort_by(|a, b| b.density.total_cmp(&a.density).then(a.chunk.cmp(&b.chunk)).then(a.after.cmp(&b.after)));
 }
 
@@ -227,23 +227,23 @@ fn sort(gaps: &mut [Gap]) {
 /// bytes are lost. Chunks that are `barred` spend the boundary on the host alone.
 fn keep_gaps(
     live: &Liveness,
-    [small, mut gaps]: [Vec<Gap>; 2],
+    [always_resident, mut gaps]: [Vec<ReuseGap>; 2],
     usage: &mut Profile,
     lost_bytes: &[u64],
-    filling: Filling,
+    limit: OccupancyLimit,
     barred: &[bool],
 ) -> Vec<Vec<bool>> {
     let mut kept: Vec<Vec<bool>> = vec![Vec::new(); live.chunks.len()];
-    for gap in small.iter().chain(&gaps) {
+    for gap in always_resident.iter().chain(&gaps) {
         let list = &mut kept[gap.chunk];
         list.resize(list.len().max(gap.after + 1), false);
     }
-    if filling.isolate {
+    if limit.isolate {
         return kept;
     }
-    let mut extents = Extents::new(live, filling.joined_bytes);
-    let keep_bytes = bytes_of_profile(filling.keep_bytes);
-    let mut try_all = |gaps: &[Gap], kept: &mut Vec<Vec<bool>>, usage: &mut Profile| {
+    let mut extents = Extents::new(live, limit.joined_bytes);
+    let keep_bytes = bytes_of_profile(limit.keep_bytes);
+    let mut try_all = |gaps: &[ReuseGap], kept: &mut Vec<Vec<bool>>, usage: &mut Profile| {
         for gap in gaps {
             let fits = |range: &Range<usize>, usage: &Profile| {
                 let most = || usage.most(range.start, range.end).saturating_add(bytes_of_profile(gap.bytes));
@@ -256,7 +256,7 @@ fn keep_gaps(
             }
         }
     };
-    try_all(&small, &mut kept, usage);
+    try_all(&always_resident, &mut kept, usage);
     for (launch, &lost) in lost_bytes.iter().enumerate().filter(|(_, &lost)| lost > 0) {
         usage.add(launch, launch + 1, bytes_of_profile(lost));
     }
@@ -288,7 +288,7 @@ struct Extents {
     parents: Vec<usize>,
     /// By root: the bytes that have one base.
     ranges: Vec<ByteRange>,
-    /// A base may serve so many bytes even where no single launch asks for that.
+    /// A base may serve this many bytes even where no single launch asks for that.
     free_bytes: u64,
 }
 
@@ -312,7 +312,7 @@ impl Extents {
     }
 
     /// Joins what a kept gap ties together; says whether it may be.
-    fn join(&mut self, gap: &Gap) -> bool {
+    fn join(&mut self, gap: &ReuseGap) -> bool {
         let nodes = &self.nodes[gap.chunk];
         let (a, b) = (nodes[gap.after], nodes[(gap.after + 1) % nodes.len()]);
         let [a, b] = [a, b].map(|node| root(&mut self.parents, node));
@@ -339,22 +339,22 @@ pub(crate) fn root(parents: &mut [usize], mut node: usize) -> usize {
     node
 }
 
-/// The stays of one chunk, without time for transfers. `kept` says which gaps it stays over, by the access before the gap.
-fn stays(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], boundary: Boundary) -> Vec<Segment> {
+/// The intervals of one chunk, without time for transfers. `kept` says which gaps it stays over, by the access before the gap.
+fn intervals(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], boundary: Boundary) -> Vec<Segment> {
     let accesses = &chunk.accesses;
     if accesses.is_empty() {
         return Vec::new();
     }
     let end_of_step = boundary.launch_count - 1;
-    if boundary.home_on_device {
+    if boundary.backing_on_device {
         return vec![Segment {
             chunk: index,
             start: 0,
             end: end_of_step,
             accesses: 0..accesses.len(),
-            fetch: false,
-            save: false,
-            save_after: end_of_step,
+            swap_in: false,
+            swap_out: false,
+            swap_out_after: end_of_step,
         }];
     }
     let mut runs: Vec<Range<usize>> = Vec::new();
@@ -369,24 +369,24 @@ fn stays(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], boundary: Bound
     for (number, run) in runs.iter().enumerate() {
         let (first, last) = (accesses[run.start], accesses[run.end - 1]);
         let is_first = number == 0;
-        let fetch = first.reads && host_valid && !(is_first && boundary.carried);
+        let swap_in = first.reads && host_valid && !(is_first && boundary.across_steps);
         if accesses[run.clone()].iter().any(|access| access.writes) {
             host_valid = false;
         }
         let next_reads = runs.get(number + 1).is_some_and(|next| accesses[next.start].reads);
         let is_last = number + 1 == runs.len();
-        let save = !host_valid && (next_reads || (is_last && (kind.persistent || kind.output)));
-        host_valid |= save;
+        let swap_out = !host_valid && (next_reads || (is_last && (kind.persistent || kind.output)));
+        host_valid |= swap_out;
         // Whoever waits for an output looks at it as soon as it is there.
         let written = accesses[run.clone()].iter().rev().find(|access| access.writes && kind.output);
         segments.push(Segment {
             chunk: index,
-            start: if is_first && boundary.carried { 0 } else { first.launch },
-            end: if is_last && boundary.carried { end_of_step } else { last.launch },
+            start: if is_first && boundary.across_steps { 0 } else { first.launch },
+            end: if is_last && boundary.across_steps { end_of_step } else { last.launch },
             accesses: run.clone(),
-            fetch,
-            save,
-            save_after: written.map_or(last.launch, |access| access.launch),
+            swap_in,
+            swap_out,
+            swap_out_after: written.map_or(last.launch, |access| access.launch),
         });
     }
     segments
@@ -394,9 +394,17 @@ fn stays(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], boundary: Bound
 
 /// Lets the first fetch of a chunk stand in the step before, during which the bytes are taken from launch `from` on. The stays
 /// are those of one chunk.
-pub(crate) fn fetch_in_step_before(stays: &mut Vec<Segment>, from: usize, launch_count: usize) {
-    let (first, end) = (&mut stays[0], launch_count - 1);
-    (first.start, first.fetch) = (0, false);
+pub(crate) fn swap_in_during_step_before(intervals: &mut Vec<Segment>, from: usize, launch_count: usize) {
+    let (first, end) = (&mut intervals[0], launch_count - 1);
+    (first.start, first.swap_in) = (0, false);
     let chunk = first.chunk;
-    stays.push(Segment { chunk, start: from, end, accesses: 0..0, fetch: true, save: false, save_after: end });
+    intervals.push(Segment {
+        chunk,
+        start: from,
+        end,
+        accesses: 0..0,
+        swap_in: true,
+        swap_out: false,
+        swap_out_after: end,
+    });
 }

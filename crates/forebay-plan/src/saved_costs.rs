@@ -20,8 +20,10 @@ const FORMAT: &str = "forebay-costs-1";
 #[serde(deny_unknown_fields)]
 pub struct SavedCosts {
     format: String,
-    lanes: f64,
-    copy_lane_ns_per_byte: f64,
+    #[serde(rename = "lanes")]
+    workers: f64,
+    #[serde(rename = "copy_lane_ns_per_byte")]
+    copy_worker_ns_per_byte: f64,
     step_ns: u64,
     link: Link,
     disk: Disk,
@@ -36,7 +38,8 @@ struct SavedLaunch {
     kernel: String,
     bytes: u64,
     duration_ns: u64,
-    lanes: f64,
+    #[serde(rename = "lanes")]
+    workers: f64,
 }
 
 /// What tells launches apart.
@@ -60,15 +63,15 @@ pub struct Unknown {
 impl SavedCosts {
     /// The costs of a program.
     pub fn new(program: &Program, costs: &Costs) -> SavedCosts {
-        let durations = costs.launch_ns.iter().zip(&costs.launch_lanes);
-        let saved = |(launch, (&duration_ns, &lanes)): (&ProgramLaunch, (&u64, &f64))| {
+        let durations = costs.launch_ns.iter().zip(&costs.launch_workers);
+        let saved = |(launch, (&duration_ns, &workers)): (&ProgramLaunch, (&u64, &f64))| {
             let (name, kernel, bytes) = key(launch);
-            SavedLaunch { name: name.to_string(), kernel: kernel.to_string(), bytes, duration_ns, lanes }
+            SavedLaunch { name: name.to_string(), kernel: kernel.to_string(), bytes, duration_ns, workers }
         };
         SavedCosts {
             format: FORMAT.to_string(),
-            lanes: costs.lanes,
-            copy_lane_ns_per_byte: costs.copy_lane_ns_per_byte,
+            workers: costs.workers,
+            copy_worker_ns_per_byte: costs.copy_worker_ns_per_byte,
             step_ns: costs.step_ns,
             link: costs.link,
             disk: costs.disk,
@@ -91,10 +94,10 @@ impl SavedCosts {
         if self.format != FORMAT {
             return Err(format!("the format is '{}'; only '{FORMAT}' is known", self.format));
         }
-        positive("lanes", self.lanes)?;
-        not_negative("copy_lane_ns_per_byte", self.copy_lane_ns_per_byte)?;
+        positive("lanes", self.workers)?;
+        not_negative("copy_lane_ns_per_byte", self.copy_worker_ns_per_byte)?;
         check_ways(&self.link, &self.disk)?;
-        self.launches.iter().try_for_each(|launch| positive(&format!("lanes of '{}'", launch.name), launch.lanes))
+        self.launches.iter().try_for_each(|launch| positive(&format!("lanes of '{}'", launch.name), launch.workers))
     }
 
     /// The costs of a program: saved ones where its launches are known, `estimated` ones for the others, of which it tells.
@@ -110,7 +113,7 @@ impl SavedCosts {
         for (index, launch) in program.launches.iter().enumerate() {
             // Launches that nothing tells apart are known by their order.
             if let Some(known) = saved.get_mut(&key(launch)).and_then(VecDeque::pop_front) {
-                (estimated.launch_ns[index], estimated.launch_lanes[index]) = (known.duration_ns, known.lanes);
+                (estimated.launch_ns[index], estimated.launch_workers[index]) = (known.duration_ns, known.workers);
                 continue;
             }
             let launches = program.launches.len();
@@ -124,8 +127,8 @@ impl SavedCosts {
             );
             return Err(PlanError::Document { what: "costs", reason });
         }
-        let SavedCosts { lanes, copy_lane_ns_per_byte, step_ns, link, disk, .. } = *self;
-        Ok((Costs { lanes, copy_lane_ns_per_byte, step_ns, link, disk, ..estimated }, unknown))
+        let SavedCosts { workers, copy_worker_ns_per_byte, step_ns, link, disk, .. } = *self;
+        Ok((Costs { workers, copy_worker_ns_per_byte, step_ns, link, disk, ..estimated }, unknown))
     }
 }
 
@@ -147,7 +150,7 @@ mod tests {
             let estimated = costs_of(&program);
             let mut measured = estimated.clone();
             measured.launch_ns.iter_mut().for_each(|duration| *duration = random.below(1_000_000));
-            (measured.step_ns, measured.link.duplex, measured.lanes) = (77, false, 3.0);
+            (measured.step_ns, measured.link.duplex, measured.workers) = (77, false, 3.0);
             let text = serde_json::to_string(&SavedCosts::new(&program, &measured)).unwrap();
             let (costs, unknown) = SavedCosts::parse(&text).unwrap().apply(&program, estimated).unwrap();
             assert_eq!((costs, unknown), (measured, None), "seed {seed}");

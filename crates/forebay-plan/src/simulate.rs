@@ -1,21 +1,21 @@
 //! Simulate: predicted times of a plan's commands.
 //!
-//! Streams hand out their commands in order, as devices do: a launch runs beside everything of its stream that no barrier
+//! Streams hand out their commands in order, as devices do: a launch runs next to everything of its stream that no barrier
 //! and no wait keeps it from, a barrier stops the stream until all that it handed out is done, a wait until the record has
-//! fired. What runs at once shares the machine's lanes: each launch takes as many as it can use alone, those handed out
+//! fired. What runs at once shares the machine's workers: each launch takes as many as it can use alone, those handed out
 //! first before the others. So a launch that fills the machine gains nothing from company, and small ones do.
 //!
-//! Copies go one after the other in each direction, at the link's speed; those from and to a disk beside those from and to the
+//! Copies go one after the other in each direction, at the link's speed; those from and to a disk next to those from and to the
 //! host. Where both directions share the link, each moves at half of its speed while the other does, because buses hand out
 //! turns for a few hundred bytes at a time, not for a whole copy. Where the link carries what goes from and to the disk, that takes
-//! what it can use of the link, at most half of it while copies of the host want it too. Where lanes copy, launches have the
-//! fewer meanwhile, and copies both ways share the lanes if there are not enough of them.
+//! what it can use of the link, at most half of it while copies of the host want it too. Where workers copy, launches have the
+//! fewer meanwhile, and copies both ways share the workers if there are not enough of them.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use forebay_base::{Command, EventId, Space};
 
-use crate::cost::{lanes_for_launches, Costs};
+use crate::cost::{workers_for_launches, Costs};
 use crate::plan::Plan;
 use crate::ways::Link;
 
@@ -32,7 +32,7 @@ pub struct Prediction {
 
 /// Runs the plan's commands against a clock.
 pub fn simulate(plan: &Plan, costs: &Costs) -> Prediction {
-    let mut machine = Machine::new(plan, costs);
+    let mut machine = Simulator::new(plan, costs);
     while machine.hand_out() || machine.advance() {}
     Prediction {
         step_ns: costs.step_ns + machine.times.iter().map(|&(_, end)| end).max().unwrap_or(0),
@@ -60,13 +60,13 @@ struct Running {
     stream: usize,
     /// Its place among the stream's work.
     place: usize,
-    /// Nanoseconds that it still takes with all the lanes that it can use.
+    /// Nanoseconds that it still takes with all the workers that it can use.
     left_ns: f64,
-    /// Lanes that it can use.
-    lanes: f64,
+    /// Workers that it can use.
+    workers: f64,
 }
 
-struct Machine<'a> {
+struct Simulator<'a> {
     plan: &'a Plan,
     costs: &'a Costs,
     now_ns: f64,
@@ -75,15 +75,15 @@ struct Machine<'a> {
     launches: VecDeque<Running>,
     /// Copies to the device and from it; then the same for those from and to a disk.
     links: [VecDeque<Running>; 4],
-    /// By link: lanes that a copy takes while it moves.
-    copy_lanes: [f64; 4],
+    /// By link: workers that a copy takes while it moves.
+    copy_workers: [f64; 4],
     fired: BTreeSet<(EventId, u64)>,
     stall_ns: f64,
     times: Vec<(u64, u64)>,
 }
 
-impl<'a> Machine<'a> {
-    fn new(plan: &'a Plan, costs: &'a Costs) -> Machine<'a> {
+impl<'a> Simulator<'a> {
+    fn new(plan: &'a Plan, costs: &'a Costs) -> Simulator<'a> {
         let mut streams: Vec<Stream> = Vec::new();
         for (index, command) in plan.commands.iter().enumerate() {
             let stream = command.stream().map_or(0, |stream| stream.0 as usize);
@@ -93,10 +93,10 @@ impl<'a> Machine<'a> {
             streams[stream].next.push_back(index);
         }
         let Link { to_device, from_device, .. } = costs.link;
-        Machine {
+        Simulator {
             plan,
             costs,
-            copy_lanes: [costs.copy_lanes(to_device), costs.copy_lanes(from_device), 0.0, 0.0],
+            copy_workers: [costs.copy_workers(to_device), costs.copy_workers(from_device), 0.0, 0.0],
             now_ns: 0.0,
             streams,
             launches: VecDeque::new(),
@@ -135,8 +135,8 @@ impl<'a> Machine<'a> {
             }
             Command::Launch { launch, .. } => {
                 let label = launch.label as usize;
-                let (left_ns, lanes) = (self.costs.launch_ns[label] as f64, self.costs.launch_lanes[label]);
-                self.launches.push_back(Running { command: index, stream, place: state.done.len(), left_ns, lanes });
+                let (left_ns, workers) = (self.costs.launch_ns[label] as f64, self.costs.launch_workers[label]);
+                self.launches.push_back(Running { command: index, stream, place: state.done.len(), left_ns, workers });
                 state.done.push(false);
             }
             Command::Copy { from, to, .. } => {
@@ -149,7 +149,7 @@ impl<'a> Machine<'a> {
                     (_, Space::Host) => (1, self.costs.copy_out_ns(bytes)),
                 };
                 let place = state.done.len();
-                let copy = Running { command: index, stream, place, left_ns: left_ns as f64, lanes: 0.0 };
+                let copy = Running { command: index, stream, place, left_ns: left_ns as f64, workers: 0.0 };
                 self.links[link].push_back(copy);
                 state.done.push(false);
             }
@@ -238,24 +238,24 @@ impl<'a> Machine<'a> {
         speeds
     }
 
-    /// Lanes that copies want at these speeds.
+    /// Workers that copies want at these speeds.
     fn copying(&self, speeds: [f64; 4]) -> f64 {
-        let moving = self.links.iter().zip(self.copy_lanes.iter().zip(speeds)).filter(|(link, _)| !link.is_empty());
-        moving.map(|(_, (lanes, speed))| lanes * speed).sum()
+        let moving = self.links.iter().zip(self.copy_workers.iter().zip(speeds)).filter(|(link, _)| !link.is_empty());
+        moving.map(|(_, (workers, speed))| workers * speed).sum()
     }
 
-    /// By launch from the first one on, its speed: 1 with all the lanes that it can use. Launches that get no lane are left
+    /// By launch from the first one on, its speed: 1 with all the workers that it can use. Launches that get no worker are left
     /// out; they come last.
     fn rates(&self, speeds: [f64; 4]) -> Vec<f64> {
-        let mut free = lanes_for_launches(self.costs.lanes, self.copying(speeds));
+        let mut free = workers_for_launches(self.costs.workers, self.copying(speeds));
         let mut rates = Vec::new();
         for launch in &self.launches {
             if free <= 0.0 {
                 break;
             }
-            let given = launch.lanes.min(free);
+            let given = launch.workers.min(free);
             free -= given;
-            rates.push(given / launch.lanes);
+            rates.push(given / launch.workers);
         }
         rates
     }
@@ -265,11 +265,11 @@ impl<'a> Machine<'a> {
 mod tests {
     use super::*;
     use crate::plan::{MemoryKind, PlanMemory, PlanStream};
-    use crate::ways::{Disk, Way};
+    use crate::ways::{Disk, LinkDirection};
     use forebay_base::{Kernel, Launch, MemoryId, Region, StreamId};
 
     /// A byte in each nanosecond.
-    const WAY: Way = Way { bytes_per_second: 1e9, latency_ns: 0 };
+    const WAY: LinkDirection = LinkDirection { bytes_per_second: 1e9, latency_ns: 0 };
 
     /// A plan of launches (their labels count up), barriers, records and waits in one stream, and copies of 100 bytes to the
     /// device (`i`), from it (`o`) and from a disk (`d`) in three others.
@@ -289,7 +289,7 @@ mod tests {
                 _ => {
                     label += 1;
                     let (reads, writes) = (Vec::new(), Vec::new());
-                    let launch = Launch { kernel: Kernel::Copy, reads, writes, scratch: None, label: label - 1 };
+                    let launch = Launch { kernel: Kernel::Copy, reads, writes, workspace: None, label: label - 1 };
                     Command::Launch { stream, launch: Box::new(launch) }
                 }
             })
@@ -309,13 +309,13 @@ mod tests {
         }
     }
 
-    /// Launches that take so long alone and can use so many of 4 lanes.
+    /// Launches, by how long they take alone and how many of 4 workers they can use.
     fn costs(launches: &[(u64, f64)]) -> Costs {
         Costs {
             launch_ns: launches.iter().map(|launch| launch.0).collect(),
-            launch_lanes: launches.iter().map(|launch| launch.1).collect(),
-            lanes: 4.0,
-            copy_lane_ns_per_byte: 0.0,
+            launch_workers: launches.iter().map(|launch| launch.1).collect(),
+            workers: 4.0,
+            copy_worker_ns_per_byte: 0.0,
             step_ns: 0,
             link: Link { to_device: WAY, from_device: WAY, duplex: true, carries_disk: false },
             disk: Disk { read: WAY, write: WAY },
@@ -355,7 +355,7 @@ mod tests {
             (200, 300),
             "the second copy to the device is alone again"
         );
-        let slow = Way { bytes_per_second: 0.5e9, latency_ns: 10 };
+        let slow = LinkDirection { bytes_per_second: 0.5e9, latency_ns: 10 };
         assert_eq!(step("io", Link { from_device: slow, ..duplex }), 210);
         assert_eq!(step("io", Link { from_device: slow, ..shared }), 310, "either takes its own time on the link");
     }
@@ -364,7 +364,7 @@ mod tests {
     fn a_link_that_carries_the_disk_is_shared_with_it() {
         let step = |text: &str, carries_disk, rate: f64| {
             let usual = costs(&[]);
-            let read = Way { bytes_per_second: rate * 1e9, latency_ns: 0 };
+            let read = LinkDirection { bytes_per_second: rate * 1e9, latency_ns: 0 };
             let (link, disk) = (Link { carries_disk, ..usual.link }, Disk { read, ..usual.disk });
             simulate(&plan(text), &Costs { link, disk, ..usual }).step_ns
         };
@@ -376,10 +376,10 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_keeps_lanes_from_launches() {
-        let step = |copy_lane_ns_per_byte, lanes| {
-            let launches = [(100, lanes)];
-            simulate(&plan("ai"), &Costs { copy_lane_ns_per_byte, ..costs(&launches) }).step_ns
+    fn a_copy_keeps_workers_from_launches() {
+        let step = |copy_worker_ns_per_byte, workers| {
+            let launches = [(100, workers)];
+            simulate(&plan("ai"), &Costs { copy_worker_ns_per_byte, ..costs(&launches) }).step_ns
         };
         assert_eq!((step(0.0, 4.0), step(1.0, 3.0)), (100, 100), "a lane is left for the copy, or it needs none");
         assert_eq!(step(1.0, 4.0), 125, "three lanes of four for the first 100 ns");
@@ -388,9 +388,9 @@ mod tests {
     }
 
     #[test]
-    fn copies_both_ways_share_the_lanes() {
-        let step = |text, lane_ns| {
-            simulate(&plan(text), &Costs { copy_lane_ns_per_byte: lane_ns, ..costs(&[(100, 4.0)]) }).step_ns
+    fn copies_both_ways_share_the_workers() {
+        let step = |text, worker_ns| {
+            simulate(&plan(text), &Costs { copy_worker_ns_per_byte: worker_ns, ..costs(&[(100, 4.0)]) }).step_ns
         };
         assert_eq!((step("io", 2.0), step("io", 3.0)), (100, 150), "four lanes, and six");
         assert_eq!((step("i", 3.0), step("iio", 3.0)), (100, 250));

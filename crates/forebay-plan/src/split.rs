@@ -1,7 +1,7 @@
 //! Split: barriers become a record and a wait where the time between them is worth it.
 //!
 //! A barrier holds everything behind it until everything before it is done. A record and a wait in one stream hold what is
-//! behind the wait until what is before the record is done: work that nobody needs yet may stand behind the record, and
+//! behind the wait until what is before the record is done: work that no one needs yet may stand behind the record, and
 //! work that needs nothing of it before the wait, and both go on. So a barrier is split where the last launch that anyone
 //! behind it needs is not the last before it, or the first that needs any is not the first behind it, and the split is
 //! kept if it shortens the predicted step.
@@ -24,7 +24,7 @@ use crate::simulate::simulate;
 const STEP_PARTS: u64 = 200;
 /// Splits are weighed one by one as long as this many commands are simulated for it.
 const SIMULATED_MAX: usize = 1 << 19;
-/// Barriers between so many pairs of launches are left whole.
+/// Barriers between at least this many pairs of launches are left whole.
 const PAIRS_MAX: usize = 1 << 18;
 
 /// Splits the barriers of a stream where the prediction says that it pays. Everything else of the plan stays as it is.
@@ -166,7 +166,7 @@ mod tests {
     const STREAM: StreamId = StreamId(0);
     const EXP: Kernel = Kernel::Unary(UnaryOp::Exp);
 
-    /// A long branch of one kernel beside a chain of three; what both gave is added up at the end.
+    /// A long branch of one kernel next to a chain of three; what both gave is added up at the end.
     fn long_beside_chain() -> Program {
         let mut build = ProgramBuilder::default();
         let x = build.persistent("x", 1024, Role::Constant);
@@ -181,10 +181,10 @@ mod tests {
         build.finish(&[y])
     }
 
-    /// Each launch takes so long and leaves lanes for others.
+    /// Each launch takes so long and leaves workers for others.
     fn costs(program: &Program, launch_ns: &[u64]) -> Costs {
-        let launch_lanes = vec![1.0; launch_ns.len()];
-        Costs { launch_ns: launch_ns.to_vec(), launch_lanes, lanes: 4.0, ..estimate(program, &limits()) }
+        let launch_workers = vec![1.0; launch_ns.len()];
+        Costs { launch_ns: launch_ns.to_vec(), launch_workers, workers: 4.0, ..estimate(program, &limits()) }
     }
 
     fn kinds(plan: &Plan) -> String {

@@ -51,7 +51,7 @@ impl ProgramBuilder {
             kernel,
             reads: reads.iter().map(|&buffer| self.operand(buffer)).collect(),
             writes: writes.iter().map(|&buffer| self.operand(buffer)).collect(),
-            scratch_bytes: 0,
+            workspace_bytes: 0,
         };
         self.program.launches.push(launch);
     }
@@ -82,8 +82,8 @@ pub(crate) fn limits() -> forebay_base::Limits {
         offset_alignment_bytes: 16,
         tensor_elements_max: u64::MAX,
         copy_streams: true,
-        copies_use_lanes: false,
-        lanes: 2,
+        copies_use_workers: false,
+        workers: 2,
     }
 }
 
@@ -119,6 +119,7 @@ pub(crate) fn training_program(size_bytes: u64, layers: &[(Role, usize)]) -> Pro
     let loss = build.temporary("loss", 64);
     build.launch(Kernel::MeanSquaredError, &[output, values[0]], &[loss]);
     build.launch(Kernel::MeanSquaredErrorGradient, &[loss, output, values[0]], &[gradient]);
+    let hyperparameters = build.input("hyperparameters", 64);
     let mut updates = Vec::new();
     for (layer, &(parameter, role, value, activated)) in parameters.iter().enumerate().rev() {
         let before = build.temporary(&format!("db{layer}"), size_bytes);
@@ -135,8 +136,8 @@ pub(crate) fn training_program(size_bytes: u64, layers: &[(Role, usize)]) -> Pro
     build.start_updates();
     for (layer, parameter, by_parameter) in updates {
         let velocity = build.persistent(&format!("w{layer}.velocity"), size_bytes, Role::State);
-        let sgd = Kernel::Sgd { learning_rate: 0.1, momentum: 0.9, weight_decay: 0.0, nesterov: false };
-        build.launch(sgd, &[parameter, by_parameter, velocity], &[parameter, velocity]);
+        let sgd = Kernel::Sgd { nesterov: false, decays: true };
+        build.launch(sgd, &[parameter, by_parameter, velocity, hyperparameters], &[parameter, velocity]);
     }
     build.finish(&[loss])
 }

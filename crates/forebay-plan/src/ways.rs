@@ -5,15 +5,15 @@ use serde::{Deserialize, Serialize};
 /// A way for bytes, in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Way {
+pub struct LinkDirection {
     /// Bytes per second.
     pub bytes_per_second: f64,
     /// Nanoseconds before the first byte moves.
     pub latency_ns: u64,
 }
 
-impl Way {
-    /// Nanoseconds for so many bytes.
+impl LinkDirection {
+    /// Nanoseconds for this many bytes.
     pub fn ns(&self, bytes: u64) -> u64 {
         self.latency_ns + (bytes as f64 / self.bytes_per_ns()) as u64
     }
@@ -29,9 +29,9 @@ impl Way {
 #[serde(deny_unknown_fields)]
 pub struct Link {
     /// From the host to the device.
-    pub to_device: Way,
+    pub to_device: LinkDirection,
     /// From the device to the host.
-    pub from_device: Way,
+    pub from_device: LinkDirection,
     /// Whether both directions work at once, each at its full speed. Else they share the link: see [`mod@crate::simulate`].
     pub duplex: bool,
     /// Whether what goes from and to the disk crosses the link, too.
@@ -43,9 +43,9 @@ pub struct Link {
 #[serde(deny_unknown_fields)]
 pub struct Disk {
     /// From the disk.
-    pub read: Way,
+    pub read: LinkDirection,
     /// To the disk.
-    pub write: Way,
+    pub write: LinkDirection,
 }
 
 /// Refuses ways that no byte passes.

@@ -1,4 +1,4 @@
-//! For tests, every schedule with at most so many delays: a search that ends, and finds most mistakes with few of them.
+//! For tests, every schedule with a bounded number of delays: a search that ends, and finds most mistakes with few of them.
 //!
 //! Left alone, a thread runs until it blocks, and then the next one in a ring does. A delay passes one thread over, at any
 //! place where threads could follow each other differently; so with enough of them every schedule is reached. (Emmi, Qadeer

@@ -13,17 +13,17 @@
 //! | `milestone` | a record that fires when all work before it is done |
 //! | `stream` | one stream: a line of tasks |
 //! | [`streams`] | all streams of a device: lists accepted whole or not at all |
-//! | `turns` | what a thread finds to do while it does something else |
+//! | `continuations` | what a thread finds to do while it does something else |
 
 #[cfg(feature = "shuttle")]
 pub mod bounded;
+mod continuations;
 pub mod event;
 mod milestone;
 pub mod progress;
 pub mod shim;
 mod stream;
 pub mod streams;
-mod turns;
 
 pub use event::{Events, QueueError};
 pub use milestone::Finish;

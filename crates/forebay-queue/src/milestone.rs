@@ -13,7 +13,7 @@ pub(crate) trait Busy: Send + Sync {
 }
 
 /// The place of the next record in a stream. Work before it holds it, and so does the milestone before it; the last to let
-/// go fires the event. So events fire when everything before them is done, and nobody waits for it.
+/// go fires the event. So events fire when everything before them is done, and no one waits for it.
 pub(crate) struct Milestone<Failure> {
     progress: Arc<Progress<Failure>>,
     record: Mutex<Option<Record<Failure>>>,

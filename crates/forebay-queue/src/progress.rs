@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use forebay_base::{Command, EventId};
 
+use crate::continuations::{self, Continuation};
 use crate::event::{Events, QueueError};
 use crate::shim::sync::{Condvar, Mutex};
 use crate::shim::{lock, wait};
-use crate::turns::{self, Turn};
 
 /// How far a device has come, for all of its streams and for the host.
 pub struct Progress<Failure> {
@@ -21,7 +21,7 @@ struct State<Failure> {
     events: Events,
     failure: Option<Failure>,
     /// Who goes on when a generation has fired, or the device has failed.
-    waiting: Vec<((EventId, u64), Turn)>,
+    waiting: Vec<((EventId, u64), Continuation)>,
 }
 
 impl<Failure> Progress<Failure> {
@@ -77,18 +77,18 @@ impl<Failure> Progress<Failure> {
         self.let_go(over);
     }
 
-    fn let_go(&self, over: Vec<((EventId, u64), Turn)>) {
+    fn let_go(&self, over: Vec<((EventId, u64), Continuation)>) {
         self.changed.notify_all();
-        over.into_iter().for_each(|(_, turn)| turns::take(turn));
+        over.into_iter().for_each(|(_, continuation)| continuations::take(continuation));
     }
 
     /// Has somebody take a turn once a generation has fired, or the device has failed. Says false, and forgets the turn,
     /// where that is so already.
-    pub(crate) fn when_fired(&self, event: EventId, generation: u64, turn: Turn) -> bool {
+    pub(crate) fn when_fired(&self, event: EventId, generation: u64, continuation: Continuation) -> bool {
         let mut state = lock(&self.state);
         let waits = state.failure.is_none() && state.events.fired(event) < generation;
         if waits {
-            state.waiting.push(((event, generation), turn));
+            state.waiting.push(((event, generation), continuation));
         }
         waits
     }

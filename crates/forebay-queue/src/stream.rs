@@ -2,18 +2,18 @@
 //!
 //! No thread belongs to a stream. Whoever appends to it begins what may begin: hands work to the pool, until a barrier finds
 //! work that is not done, or a wait finds that its event has not fired. From there on whoever ends that work or fires that event
-//! goes on, so that the next work is with the pool as soon as the last has ended, and nobody is woken for it. A record holds
+//! goes on, so that the next work is with the pool as soon as the last has ended, and no one is woken for it. A record holds
 //! nothing up: the event fires when the last work before it ends.
 
 use std::collections::VecDeque;
 
 use forebay_base::{EventId, StreamId};
 
+use crate::continuations::{self, Continuation};
 use crate::milestone::{Busy, Finish, Milestone};
 use crate::progress::Progress;
 use crate::shim::lock;
 use crate::shim::sync::{mpsc, Arc, Mutex};
-use crate::turns::{self, Turn};
 
 /// Which stream work comes from, and how urgent that makes it: lower first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,21 +71,21 @@ impl<P: Pool> Stream<P> {
         Stream { line: Arc::new(Line { origin, pool, progress, state: Mutex::new(state) }) }
     }
 
-    /// Appends a task. Whoever takes the next [`Stream::turn`] begins it.
+    /// Appends a task. Whoever takes the next [`Stream::continuation`] begins it.
     pub fn push(&self, task: Task<P::Work>) {
         lock(&self.line.state).tasks.push_back(task);
     }
 
     /// Begins what was appended, as far as nothing holds it up.
-    pub fn turn(&self) -> Turn {
-        self.line.turn(Pace::Standing)
+    pub fn continuation(&self) -> Continuation {
+        self.line.continuation(Pace::Standing)
     }
 
     /// The way to tell when everything appended so far is done.
     pub fn join(&self) -> Join {
         let (sender, done) = mpsc::channel();
         self.push(Task::Join(sender));
-        Join { turn: self.turn(), done }
+        Join { continuation: self.continuation(), done }
     }
 }
 
@@ -97,14 +97,14 @@ impl<P: Pool> Drop for Stream<P> {
 
 /// The end of everything that stood in a stream at some time.
 pub(crate) struct Join {
-    turn: Turn,
+    continuation: Continuation,
     done: mpsc::Receiver<()>,
 }
 
 impl Join {
     /// Waits for it.
     pub fn wait(self) {
-        turns::take(self.turn);
+        continuations::take(self.continuation);
         // The answer comes when all is done.
         let _ = self.done.recv();
     }
@@ -119,7 +119,7 @@ struct Line<P: Pool> {
 }
 
 struct State<P: Pool> {
-    /// What nobody has begun.
+    /// What no one has begun.
     tasks: VecDeque<Task<P::Work>>,
     /// How much work is with the pool.
     outstanding: usize,
@@ -139,7 +139,7 @@ enum Pace {
 }
 
 impl<P: Pool> Line<P> {
-    fn turn(self: &Arc<Line<P>>, pace: Pace) -> Turn {
+    fn continuation(self: &Arc<Line<P>>, pace: Pace) -> Continuation {
         let line = self.clone();
         Box::new(move || line.advance(pace))
     }
@@ -164,7 +164,7 @@ impl<P: Pool> Line<P> {
                 }
                 Task::Record { event, generation } => state.milestone = state.milestone.record(event, generation),
                 Task::Wait { event, generation } => {
-                    if self.progress.when_fired(event, generation, self.turn(Pace::Waiting)) {
+                    if self.progress.when_fired(event, generation, self.continuation(Pace::Waiting)) {
                         state.pace = Pace::Waiting;
                         return;
                     }
@@ -197,7 +197,7 @@ impl<P: Pool> Busy for Line<P> {
         let goes_on = state.outstanding == 0 && state.pace == Pace::Standing && !state.tasks.is_empty();
         drop(state);
         if goes_on {
-            turns::take(self.turn(Pace::Standing));
+            continuations::take(self.continuation(Pace::Standing));
         }
     }
 }

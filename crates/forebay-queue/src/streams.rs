@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::{Command, StreamId};
 
+use crate::continuations;
 use crate::event::QueueError;
 use crate::progress::Progress;
 use crate::shim::lock;
 use crate::shim::sync::{Arc, Mutex};
 use crate::stream::{Join, Origin, Pool, Stream, Task};
-use crate::turns;
 
 /// All streams of a device. Dropping it waits for everything submitted.
 pub struct Streams<P: Pool> {
@@ -73,10 +73,10 @@ impl<P: Pool> Streams<P> {
                 touched.insert(stream);
             }
         }
-        let turns: Vec<_> = touched.iter().map(|stream| streams[stream].turn()).collect();
+        let continuations: Vec<_> = touched.iter().map(|stream| streams[stream].continuation()).collect();
         // Others may submit while this thread has the streams go on.
         drop(streams);
-        turns.into_iter().for_each(turns::take);
+        continuations.into_iter().for_each(continuations::take);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! What an eager launch costs the host.
 //!
-//! `cargo bench -p forebay-runtime --bench eager` prints nanoseconds per call: the median of several rounds. Beside it, where
+//! `cargo bench -p forebay-runtime --bench eager` prints and records nanoseconds per call: the median of several rounds. Next to it, where
 //! Python has torch, PyTorch's own addition of as many numbers on one thread, whose time is nearly all overhead, too.
 
 use std::error::Error;
@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
+use forebay_bench_record::{Cell, Column, Record, Table};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::Device;
@@ -32,22 +33,30 @@ print(statistics.median(once() for _ in range(7)))
 ";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("{:44} {:>10}", "call", "ns");
-    on_null("addition, null device", false)?;
-    on_null("addition, null device, recorded for the check", true)?;
-    on_host()?;
-    streams_and_events()?;
+    let given = forebay_bench_record::arguments()?;
+    let mut table = Table::new("calls", [Column::text("call"), Column::number("time", "ns", 0).of("median")]);
+    on_null(&mut table, "addition, null device", false)?;
+    on_null(&mut table, "addition, null device, recorded for the check", true)?;
+    on_host(&mut table)?;
+    streams_and_events(&mut table)?;
     match Command::new("python3").args(["-c", PEER]).output() {
         Ok(output) if output.status.success() => {
-            println!("{:44} {:>10.0}", "addition, PyTorch", String::from_utf8(output.stdout)?.trim().parse::<f64>()?);
+            let time_ns: f64 = String::from_utf8(output.stdout)?.trim().parse()?;
+            table.print(["addition, PyTorch".into(), time_ns.into()]);
         }
         _ => println!("addition, PyTorch: SKIPPED (python3 has no torch)"),
     }
+    let record = Record::new("eager", "Eager launches", "cargo bench -p forebay-runtime --bench eager", &given.words);
+    record.under(format!("{ROUNDS} rounds of {CALLS} calls")).with(table).save(given.output.as_deref())?;
     Ok(())
 }
 
-/// Prints the median time of a call over rounds of many.
-fn report(name: &str, mut round: impl FnMut() -> Result<(), Box<dyn Error>>) -> Result<(), Box<dyn Error>> {
+/// Adds a row with the median time of a call over rounds of many.
+fn report(
+    table: &mut Table,
+    name: &str,
+    mut round: impl FnMut() -> Result<(), Box<dyn Error>>,
+) -> Result<(), Box<dyn Error>> {
     round()?;
     let mut times = Vec::new();
     for _ in 0..ROUNDS {
@@ -55,8 +64,7 @@ fn report(name: &str, mut round: impl FnMut() -> Result<(), Box<dyn Error>>) -> 
         round()?;
         times.push(start.elapsed().as_nanos() as f64 / f64::from(CALLS));
     }
-    times.sort_by(f64::total_cmp);
-    println!("{name:44} {:>10.0}", times[ROUNDS / 2]);
+    table.print([name.into(), Cell::median(times)]);
     Ok(())
 }
 
@@ -64,8 +72,8 @@ fn ones(context: &Context) -> Result<DeviceTensor, Box<dyn Error>> {
     Ok(DeviceTensor::from_host(context, &Tensor::from_f32(&[ELEMENTS], &[1.0; ELEMENTS as usize]))?)
 }
 
-fn on_null(name: &str, record: bool) -> Result<(), Box<dyn Error>> {
-    report(name, || {
+fn on_null(table: &mut Table, name: &str, record: bool) -> Result<(), Box<dyn Error>> {
+    report(table, name, || {
         let device: Arc<dyn Device> = Arc::new(NullDevice::new(NullProfile::Tiled));
         let context = Context::new(device, &ContextOptions::default().record(record))?;
         let x = ones(&context)?;
@@ -74,24 +82,24 @@ fn on_null(name: &str, record: bool) -> Result<(), Box<dyn Error>> {
     })
 }
 
-fn on_host() -> Result<(), Box<dyn Error>> {
+fn on_host(table: &mut Table) -> Result<(), Box<dyn Error>> {
     let device: Arc<dyn Device> =
         Arc::new(HostDevice::new(&HostOptions { threads: Some(1), ..HostOptions::default() })?);
     let context = Context::new(device, &ContextOptions::default())?;
     let x = ones(&context)?;
-    report("addition, host device, run to the end", || {
+    report(table, "addition, host device, run to the end", || {
         (0..CALLS).try_for_each(|_| x.add(&x).map(drop))?;
         Ok(context.synchronize()?)
     })
 }
 
-fn streams_and_events() -> Result<(), Box<dyn Error>> {
+fn streams_and_events(table: &mut Table) -> Result<(), Box<dyn Error>> {
     let device: Arc<dyn Device> = Arc::new(NullDevice::new(NullProfile::Tiled));
     let context = Context::new(device, &ContextOptions::default())?;
-    report("Stream::new", || Ok((0..CALLS).try_for_each(|_| Stream::new(&context, 0).map(drop))?))?;
+    report(table, "Stream::new", || Ok((0..CALLS).try_for_each(|_| Stream::new(&context, 0).map(drop))?))?;
     let (x, stream) = (ones(&context)?, Stream::new(&context, 0)?);
     let event = Event::new(&context, false);
-    report("addition, record, wait in another stream", || {
+    report(table, "addition, record, wait in another stream", || {
         (0..CALLS).try_for_each(|_| {
             drop(x.add(&x)?);
             event.record()?;

@@ -131,8 +131,8 @@ impl Binding {
                 for binding in launch.reads.iter_mut().chain(&mut launch.writes) {
                     binding.region = self.region(binding.region)?;
                 }
-                if let Some(scratch) = &mut launch.scratch {
-                    *scratch = self.region(*scratch)?;
+                if let Some(workspace) = &mut launch.workspace {
+                    *workspace = self.region(*workspace)?;
                 }
             }
             Command::Copy { stream, from, to } => {

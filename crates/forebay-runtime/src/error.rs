@@ -36,7 +36,7 @@ pub enum RuntimeError {
         /// The name asked for.
         name: String,
     },
-    /// A tensor's bytes do not fit its home.
+    /// A tensor's bytes do not fit its backing location.
     Size {
         /// The tensor.
         name: String,

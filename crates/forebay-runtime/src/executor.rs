@@ -14,12 +14,12 @@ use forebay_base::{Command, EventId, Launch, Region, Space, StreamId};
 use forebay_device::{Device, DeviceUsage, IndexFault, TraceRecord};
 use forebay_model::Tensor;
 use forebay_plan::plan::MemoryKind;
-use forebay_plan::{Home, Plan};
+use forebay_plan::{BackingLocation, Plan};
 
+use crate::backing::{check_backing, chunks, find, padded, staging_bytes, tensor_bytes};
 use crate::binding::Binding;
 use crate::error::RuntimeError;
-use crate::homes::{check_home, chunks, find, padded, staging_bytes, tensor_bytes};
-use crate::profile::{covered, late_copies, Lanes, Link, Profile};
+use crate::profile::{covered, late_copies, Link, Profile, Workers};
 use crate::trace::Trace;
 
 /// What to do after the first phase of a step.
@@ -109,10 +109,10 @@ pub struct Executor {
     recorded: Vec<u64>,
     /// By event: how often it was recorded before the running step.
     recorded_before_step: Vec<u64>,
-    /// Copies that put beside the homes what steps find there.
-    lead_in: Vec<Command>,
+    /// Copies that put next to the backing locations what steps find there.
+    warm_up: Vec<Command>,
     /// Whether the device holds what they put there.
-    led_in: bool,
+    warmed_up: bool,
     broken: bool,
     trace: Option<Trace>,
     /// What the latest step ran when.
@@ -123,7 +123,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Obtains what the plan needs, runs its prologue and loads persistent tensors to their homes. A persistent tensor
+    /// Obtains what the plan needs, runs its prologue and loads persistent tensors to their backing locations. A persistent tensor
     /// without contents starts as zeros.
     ///
     /// # Errors
@@ -146,8 +146,8 @@ impl Executor {
         contents: &BTreeMap<String, Tensor>,
         spill_dir: Option<&Path>,
     ) -> Result<Executor, RuntimeError> {
-        for home in plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent) {
-            check_home(&plan, home)?;
+        for backing in plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent) {
+            check_backing(&plan, backing)?;
         }
         check_events(&plan)?;
         let staging_bytes = staging_bytes(&plan);
@@ -162,7 +162,7 @@ impl Executor {
             Phase::new(&binding, &first, plan.event_count)?,
             Phase::new(&binding, &plan.commands[update_start..], plan.event_count)?,
         ];
-        let lead_in = plan.lead_in.iter().map(|command| binding.command(command)).collect::<Result<Vec<_>, _>>()?;
+        let warm_up = plan.warm_up.iter().map(|command| binding.command(command)).collect::<Result<Vec<_>, _>>()?;
         let recorded = vec![0; plan.event_count as usize + 1];
         let recorded_before_step = recorded.clone();
         let links = links(&plan, &binding);
@@ -173,18 +173,18 @@ impl Executor {
             outputs_event,
             recorded,
             recorded_before_step,
-            lead_in,
-            led_in: false,
+            warm_up,
+            warmed_up: false,
             broken: false,
             trace: None,
             records: Vec::new(),
             links,
             binding,
         };
-        for home in executor.plan.persistent.iter().filter(|home| !home.pieces.is_empty()) {
-            match contents.get(&home.name) {
-                Some(tensor) => executor.write_home(home, tensor.bytes())?,
-                None => executor.write_pieces(home, &[])?,
+        for backing in executor.plan.persistent.iter().filter(|backing| !backing.pieces.is_empty()) {
+            match contents.get(&backing.name) {
+                Some(tensor) => executor.write_backing(backing, tensor.bytes())?,
+                None => executor.write_pieces(backing, &[])?,
             }
         }
         executor.device.set_trace(true);
@@ -212,9 +212,9 @@ impl Executor {
     }
 
     /// Adds the latest step's durations to a profile, those of parts to what they are parts of.
-    pub fn add_to_profile(&self, profile: &mut Profile, times: StepTimes, lanes: Lanes<'_>) {
+    pub fn add_to_profile(&self, profile: &mut Profile, times: StepTimes, workers: Workers<'_>) {
         let (link_of, share_of) = (|stream| self.links.get(&stream).copied(), |label| self.plan.share(label));
-        profile.add(&self.records, times.total, link_of, share_of, lanes);
+        profile.add(&self.records, times.total, link_of, share_of, workers);
     }
 
     /// Writes an input for the next step. Every input is written before every step: a step may overwrite it.
@@ -222,7 +222,7 @@ impl Executor {
     /// # Errors
     /// An unknown name, or another number of bytes than the input has.
     pub fn write_input(&mut self, name: &str, bytes: &[u8]) -> Result<(), RuntimeError> {
-        self.write_home(find(&self.plan.inputs, "input", name)?, bytes)
+        self.write_backing(find(&self.plan.inputs, "input", name)?, bytes)
     }
 
     /// Reads an output of the latest step, whole.
@@ -230,7 +230,7 @@ impl Executor {
     /// # Errors
     /// An unknown name, or what the device reports.
     pub fn read_output(&self, name: &str) -> Result<Tensor, RuntimeError> {
-        self.read_home(find(&self.plan.outputs, "output", name)?)
+        self.read_backing(find(&self.plan.outputs, "output", name)?)
     }
 
     /// Reads a parameter, state or constant as it is between two steps.
@@ -238,7 +238,7 @@ impl Executor {
     /// # Errors
     /// An unknown name, or what the device reports.
     pub fn read_persistent(&self, name: &str) -> Result<Tensor, RuntimeError> {
-        self.read_home(find(&self.plan.persistent, "persistent tensor", name)?)
+        self.read_backing(find(&self.plan.persistent, "persistent tensor", name)?)
     }
 
     /// Overwrites a parameter, state or constant between two steps.
@@ -246,8 +246,8 @@ impl Executor {
     /// # Errors
     /// An unknown name, another number of bytes than it has, or what the device reports.
     pub fn write_persistent(&mut self, name: &str, bytes: &[u8]) -> Result<(), RuntimeError> {
-        self.led_in = false;
-        self.write_home(find(&self.plan.persistent, "persistent tensor", name)?, bytes)
+        self.warmed_up = false;
+        self.write_backing(find(&self.plan.persistent, "persistent tensor", name)?, bytes)
     }
 
     /// Runs one step, both phases at once.
@@ -284,7 +284,7 @@ impl Executor {
             let decision = executor.check_indices().and_then(|()| between(executor));
             match decision {
                 Ok(Decision::Continue) => executor.submit_phase(1)?,
-                _ => executor.led_in = false,
+                _ => executor.warmed_up = false,
             }
             executor.binding.join("while running a step")?;
             if decision? == Decision::Continue {
@@ -322,13 +322,13 @@ impl Executor {
         if self.broken {
             return Err(RuntimeError::Broken);
         }
-        self.lead_in()?;
+        self.warm_up()?;
         let clock = StepClock::start(&*self.device);
         let result = step(self);
         let (mut times, records) = clock.stop(&*self.device);
         let link_of = |record: &TraceRecord| self.links.get(&record.stream).copied();
-        let is_fetch = |record: &TraceRecord| matches!(link_of(record), Some(Link::ToDevice | Link::FromDisk));
-        (times.late_copies, times.late) = late_copies(&records, is_fetch);
+        let is_swap_in = |record: &TraceRecord| matches!(link_of(record), Some(Link::ToDevice | Link::FromDisk));
+        (times.late_copies, times.late) = late_copies(&records, is_swap_in);
         if let Some(trace) = &mut self.trace {
             trace.add(self.binding.streams(), records.clone());
         }
@@ -343,11 +343,11 @@ impl Executor {
         result.map(|()| times)
     }
 
-    /// Puts beside the homes what a step finds there, unless the step before left it.
-    fn lead_in(&mut self) -> Result<(), RuntimeError> {
-        if !std::mem::replace(&mut self.led_in, true) && !self.lead_in.is_empty() {
+    /// Puts next to the backing locations what a step finds there, unless the step before left it.
+    fn warm_up(&mut self) -> Result<(), RuntimeError> {
+        if !std::mem::replace(&mut self.warmed_up, true) && !self.warm_up.is_empty() {
             let action = "while bringing parameters to the device";
-            let result = submit(&*self.device, &self.lead_in, action).and_then(|()| self.binding.join(action));
+            let result = submit(&*self.device, &self.warm_up, action).and_then(|()| self.binding.join(action));
             self.broken = result.is_err();
             return result;
         }
@@ -389,21 +389,21 @@ impl Executor {
         submit(&*self.device, &phase.commands, "while submitting a step")
     }
 
-    fn write_home(&self, home: &Home, bytes: &[u8]) -> Result<(), RuntimeError> {
-        let expected_bytes = tensor_bytes(home);
+    fn write_backing(&self, backing: &BackingLocation, bytes: &[u8]) -> Result<(), RuntimeError> {
+        let expected_bytes = tensor_bytes(backing);
         if bytes.len() as u64 != expected_bytes {
             return Err(RuntimeError::Size {
-                name: home.name.clone(),
+                name: backing.name.clone(),
                 given_bytes: bytes.len() as u64,
                 expected_bytes,
             });
         }
-        self.write_pieces(home, bytes)
+        self.write_pieces(backing, bytes)
     }
 
-    /// Writes all bytes of a home: the given ones, then zeros.
-    fn write_pieces(&self, home: &Home, bytes: &[u8]) -> Result<(), RuntimeError> {
-        for (range, region) in chunks(home) {
+    /// Writes all bytes of a backing location: the given ones, then zeros.
+    fn write_pieces(&self, backing: &BackingLocation, bytes: &[u8]) -> Result<(), RuntimeError> {
+        for (range, region) in chunks(backing) {
             let device_region = self.binding.region(region)?;
             let chunk = padded(bytes, range);
             if self.plan.memory(region.memory).kind == MemoryKind::HostBlock {
@@ -417,11 +417,11 @@ impl Executor {
         Ok(())
     }
 
-    fn read_home(&self, home: &Home) -> Result<Tensor, RuntimeError> {
-        let size_bytes = tensor_bytes(home);
-        let covered = home.pieces.last().map_or(0, |(range, _)| range.end);
+    fn read_backing(&self, backing: &BackingLocation) -> Result<Tensor, RuntimeError> {
+        let size_bytes = tensor_bytes(backing);
+        let covered = backing.pieces.last().map_or(0, |(range, _)| range.end);
         let mut bytes = vec![0u8; covered.max(size_bytes) as usize];
-        for (range, region) in chunks(home) {
+        for (range, region) in chunks(backing) {
             let device_region = self.binding.region(region)?;
             let chunk = &mut bytes[range.start as usize..range.end as usize];
             if self.plan.memory(region.memory).kind == MemoryKind::HostBlock {
@@ -433,8 +433,8 @@ impl Executor {
             }
         }
         bytes.truncate(size_bytes as usize);
-        Tensor::new(home.data_type, &home.shape, bytes)
-            .ok_or_else(|| RuntimeError::Plan { reason: format!("'{}' has a shape that overflows", home.name) })
+        Tensor::new(backing.data_type, &backing.shape, bytes)
+            .ok_or_else(|| RuntimeError::Plan { reason: format!("'{}' has a shape that overflows", backing.name) })
     }
 
     fn staging(&self, size_bytes: u64) -> Result<Region, RuntimeError> {
@@ -478,7 +478,7 @@ impl Phase {
 /// Adds a record of one event more than the plan has, behind the last of these commands that writes an output. None where
 /// several streams write outputs, or none does.
 fn record_outputs(plan: &Plan, commands: &mut Vec<Command>) -> Option<EventId> {
-    let outputs = || plan.outputs.iter().flat_map(|home| home.pieces.iter().map(|(_, region)| *region));
+    let outputs = || plan.outputs.iter().flat_map(|backing| backing.pieces.iter().map(|(_, region)| *region));
     let gives_output =
         |command: &Command| command.writes().iter().any(|written| outputs().any(|output| output.overlaps(*written)));
     let last = commands.iter().rposition(gives_output)?;

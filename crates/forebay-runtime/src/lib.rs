@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`executor`] | a plan on a device: obtained, loaded, run step by step, released |
 //! | [`paged`] | the same step over managed memory |
-//! | [`homes`] | where tensors lie between steps |
+//! | [`backing`] | where tensors lie between steps |
 //! | [`binding`] | a plan's ids become the device's |
 //! | [`eager`] | contexts, streams, events and tensors: work launched as calls arrive |
 //! | [`profile`] | how long launches took, and which copies came too late |
@@ -14,11 +14,11 @@
 //! The planner emits commands ahead of time; this crate renumbers, submits and joins. It decides nothing about memory or
 //! order, so that what `forebay plan` shows is what happens.
 
+pub mod backing;
 pub mod binding;
 pub mod eager;
 pub mod error;
 pub mod executor;
-pub mod homes;
 mod live;
 pub mod paged;
 pub mod profile;

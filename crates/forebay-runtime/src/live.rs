@@ -43,11 +43,11 @@ impl ByteSet {
 }
 
 /// By launch label: device bytes that are needed while that launch runs. A byte is needed from its writing to its last
-/// reading; persistent tensors' homes are needed at the end of the step.
+/// reading; persistent tensors' backing locations are needed at the end of the step.
 pub fn live_bytes_by_label(plan: &Plan) -> BTreeMap<u32, u64> {
     let on_device = |region: &Region| matches!(plan.memory(region.memory).space, Space::Device(_));
     let mut live = ByteSet::default();
-    for (_, region) in plan.persistent.iter().flat_map(|home| &home.pieces) {
+    for (_, region) in plan.persistent.iter().flat_map(|backing| &backing.pieces) {
         if on_device(region) {
             live.insert(*region);
         }

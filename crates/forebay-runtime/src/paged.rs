@@ -15,16 +15,16 @@ use forebay_memory::eviction::Access;
 use forebay_model::Tensor;
 use forebay_plan::paging::{Move, UnitUse};
 use forebay_plan::plan::PlanStream;
-use forebay_plan::{Home, Paging, Plan};
+use forebay_plan::{BackingLocation, Paging, Plan};
 
+use crate::backing::{check_backing, chunks, find, padded, tensor_bytes};
 use crate::eager::managed::{stream_id, Location, Policy, Work};
 use crate::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions, ManagedStatistics, Stream};
 use crate::error::RuntimeError;
 use crate::executor::{index_error, Decision, StepClock, StepMoves, StepTimes};
-use crate::homes::{check_home, chunks, find, padded, tensor_bytes};
 use crate::trace::Trace;
 
-/// So many launches ahead of the next one, what they read is prefetched by hints.
+/// How many launches ahead of the next one hints prefetch what launches read.
 const LAUNCHES_AHEAD: usize = 4;
 
 /// Who decides what is on the device.
@@ -92,8 +92,8 @@ impl PagedExecutor {
         options: &PagedOptions,
     ) -> Result<PagedExecutor, RuntimeError> {
         let plan = &mut paging.plan;
-        for home in plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent) {
-            check_home(plan, home)?;
+        for backing in plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent) {
+            check_backing(plan, backing)?;
         }
         plan.streams = ["compute", "copies"].map(|name| PlanStream { name: name.to_string() }).to_vec();
         if !device.limits().tiled {
@@ -131,9 +131,9 @@ impl PagedExecutor {
             broken: false,
             trace: None,
         };
-        for home in &executor.plan().persistent {
-            let content = contents.get(&home.name).map_or(&[][..], |tensor| tensor.bytes());
-            executor.write_pieces(home, content)?;
+        for backing in &executor.plan().persistent {
+            let content = contents.get(&backing.name).map_or(&[][..], |tensor| tensor.bytes());
+            executor.write_pieces(backing, content)?;
         }
         executor.device.set_trace(true);
         Ok(executor)
@@ -169,7 +169,7 @@ impl PagedExecutor {
     /// # Errors
     /// An unknown name, another number of bytes than the input has, or no host memory.
     pub fn write_input(&mut self, name: &str, bytes: &[u8]) -> Result<(), RuntimeError> {
-        self.write_home(find(&self.plan().inputs, "input", name)?, bytes)
+        self.write_backing(find(&self.plan().inputs, "input", name)?, bytes)
     }
 
     /// Reads an output of the latest step, whole.
@@ -177,7 +177,7 @@ impl PagedExecutor {
     /// # Errors
     /// An unknown name, no host memory, or what the device reports.
     pub fn read_output(&self, name: &str) -> Result<Tensor, RuntimeError> {
-        self.read_home(find(&self.plan().outputs, "output", name)?)
+        self.read_backing(find(&self.plan().outputs, "output", name)?)
     }
 
     /// Reads a parameter, state or constant as it is between two steps.
@@ -185,7 +185,7 @@ impl PagedExecutor {
     /// # Errors
     /// An unknown name, no host memory, or what the device reports.
     pub fn read_persistent(&self, name: &str) -> Result<Tensor, RuntimeError> {
-        self.read_home(find(&self.plan().persistent, "persistent tensor", name)?)
+        self.read_backing(find(&self.plan().persistent, "persistent tensor", name)?)
     }
 
     /// Overwrites a parameter, state or constant between two steps.
@@ -193,7 +193,7 @@ impl PagedExecutor {
     /// # Errors
     /// An unknown name, another number of bytes than it has, no host memory, or what the device reports.
     pub fn write_persistent(&mut self, name: &str, bytes: &[u8]) -> Result<(), RuntimeError> {
-        self.write_home(find(&self.plan().persistent, "persistent tensor", name)?, bytes)
+        self.write_backing(find(&self.plan().persistent, "persistent tensor", name)?, bytes)
     }
 
     /// Runs one step.
@@ -247,7 +247,7 @@ impl PagedExecutor {
         let first_phase = commands[..self.plan().update_start.min(commands.len())].iter();
         let update_start = first_phase.filter(|command| command.is_work()).count();
         if self.strategy.policy() == Policy::Planned {
-            self.buffer.foresee(&self.needed);
+            self.buffer.set_next_uses(&self.needed);
         }
         self.launch(0..update_start)?;
         self.context.synchronize()?;
@@ -302,30 +302,30 @@ impl PagedExecutor {
         unit * self.paging.unit_bytes..(unit + 1) * self.paging.unit_bytes
     }
 
-    fn write_home(&self, home: &Home, bytes: &[u8]) -> Result<(), RuntimeError> {
-        let expected_bytes = tensor_bytes(home);
+    fn write_backing(&self, backing: &BackingLocation, bytes: &[u8]) -> Result<(), RuntimeError> {
+        let expected_bytes = tensor_bytes(backing);
         if bytes.len() as u64 != expected_bytes {
-            let (name, given_bytes) = (home.name.clone(), bytes.len() as u64);
+            let (name, given_bytes) = (backing.name.clone(), bytes.len() as u64);
             return Err(RuntimeError::Size { name, given_bytes, expected_bytes });
         }
-        self.write_pieces(home, bytes)
+        self.write_pieces(backing, bytes)
     }
 
-    /// Writes all bytes of a home: the given ones, then zeros.
-    fn write_pieces(&self, home: &Home, bytes: &[u8]) -> Result<(), RuntimeError> {
-        chunks(home).try_for_each(|(range, region)| self.buffer.write(region.range.start, &padded(bytes, range)))
+    /// Writes all bytes of a backing location: the given ones, then zeros.
+    fn write_pieces(&self, backing: &BackingLocation, bytes: &[u8]) -> Result<(), RuntimeError> {
+        chunks(backing).try_for_each(|(range, region)| self.buffer.write(region.range.start, &padded(bytes, range)))
     }
 
-    fn read_home(&self, home: &Home) -> Result<Tensor, RuntimeError> {
-        let size_bytes = tensor_bytes(home);
-        let covered = home.pieces.last().map_or(0, |(range, _)| range.end);
+    fn read_backing(&self, backing: &BackingLocation) -> Result<Tensor, RuntimeError> {
+        let size_bytes = tensor_bytes(backing);
+        let covered = backing.pieces.last().map_or(0, |(range, _)| range.end);
         let mut bytes = vec![0u8; covered.max(size_bytes) as usize];
-        for (ByteRange { start, end }, region) in chunks(home) {
+        for (ByteRange { start, end }, region) in chunks(backing) {
             self.buffer.read(region.range.start, &mut bytes[start as usize..end as usize])?;
         }
         bytes.truncate(size_bytes as usize);
-        Tensor::new(home.data_type, &home.shape, bytes)
-            .ok_or_else(|| RuntimeError::Plan { reason: format!("'{}' has a shape that overflows", home.name) })
+        Tensor::new(backing.data_type, &backing.shape, bytes)
+            .ok_or_else(|| RuntimeError::Plan { reason: format!("'{}' has a shape that overflows", backing.name) })
     }
 }
 
@@ -338,7 +338,7 @@ fn work(paging: &Paging, buffer: &ManagedBuffer, stream: &Stream) -> Vec<Work> {
         for binding in launch.reads.iter_mut().chain(&mut launch.writes) {
             binding.region = moved(binding.region);
         }
-        launch.scratch = launch.scratch.map(moved);
+        launch.workspace = launch.workspace.map(moved);
         let name = paging.plan.labels.get(launch.label as usize).map_or("launch", String::as_str).into();
         let uses = units.uses.iter().map(|used| {
             let UnitUse { unit, reads, writes } = *used;

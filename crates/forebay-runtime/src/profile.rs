@@ -1,7 +1,7 @@
 //! Profile: how long launches and copies took, from what a device recorded; and which copies came too late.
 //!
-//! Launches that run side by side slow each other down, and so do copies where lanes copy; so a launch counts with its share
-//! of the machine: what it would have taken had it had all the lanes that it can use. What passes before it starts counts as
+//! Launches that run side by side slow each other down, and so do copies where workers copy; so a launch counts with its share
+//! of the machine: what it would have taken had it had all the workers that it can use. What passes before it starts counts as
 //! well, less the time in which copies moved that ended meanwhile: that is the machine's way from one launch to the next. What passes before
 //! the first command of a step and after the last one belongs to the step.
 
@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use forebay_base::StreamId;
 use forebay_device::TraceRecord;
-use forebay_plan::cost::lanes_for_launches;
+use forebay_plan::cost::workers_for_launches;
 use forebay_plan::plan::Share;
 
-/// So many of the latest steps count.
+/// How many of the latest steps count.
 const STEPS_KEPT: usize = 7;
 /// Smaller copies tell how long it takes to begin one, not how fast bytes move.
 const RATED_MIN_BYTES: u64 = 64 << 10;
-/// What kept this part of the lanes busy, or more, left none to launches. Over a link that is slower than lanes copy, none does.
-const ALL_LANES: f64 = 0.75;
+/// What kept this part of the workers busy, or more, left none to launches. Over a link that is slower than workers copy, none does.
+const ALL_WORKERS: f64 = 0.75;
 
 /// A way for copies, in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,30 +33,30 @@ pub enum Link {
     ToDisk,
 }
 
-/// The lanes of a device, and who takes them.
+/// The workers of a device, and who takes them.
 #[derive(Clone, Copy, Debug)]
-pub struct Lanes<'a> {
+pub struct Workers<'a> {
     /// How many there are.
     pub count: f64,
     /// By label: how many the launch can use; 1 where it is not listed.
     pub of_launches: &'a [f64],
-    /// For how long a copy between host and device keeps a lane busy where its record does not say, in nanoseconds for each
+    /// For how long a copy between host and device keeps a worker busy where its record does not say, in nanoseconds for each
     /// byte.
     pub copy_ns_per_byte: f64,
 }
 
-impl Lanes<'_> {
-    /// Lanes that the record's command wants while it runs; `copies` says whether it is a copy between host and device.
+impl Workers<'_> {
+    /// Workers that the record's command wants while it runs; `copies` says whether it is a copy between host and device.
     fn wanted(&self, record: &TraceRecord, copies: bool) -> f64 {
         match record.label {
             Some(label) => self.of_launches.get(label as usize).copied().unwrap_or(1.0),
             None if copies => {
                 let duration_ns = (record.end - record.start).as_nanos().max(1) as f64;
-                let lane_ns = match record.lane_time {
+                let worker_ns = match record.worker_time {
                     Duration::ZERO => record.bytes as f64 * self.copy_ns_per_byte,
-                    lane_time => lane_time.as_nanos() as f64,
+                    worker_time => worker_time.as_nanos() as f64,
                 };
-                (lane_ns / duration_ns).min(self.count)
+                (worker_ns / duration_ns).min(self.count)
             }
             None => 0.0,
         }
@@ -72,9 +72,9 @@ pub struct Profile {
     totals: VecDeque<u64>,
     /// By link: bytes, and the time in which at least one copy went that way, the newest last.
     copies: BTreeMap<Link, VecDeque<(u64, Duration)>>,
-    /// Bytes of copies between host and device, and for how long they kept a lane busy, the newest last.
-    lane_times: VecDeque<(u64, Duration)>,
-    /// What steps took beside their commands, the newest last.
+    /// Bytes of copies between host and device, and for how long they kept a worker busy, the newest last.
+    worker_times: VecDeque<(u64, Duration)>,
+    /// What steps took next to their commands, the newest last.
     steps: VecDeque<u64>,
 }
 
@@ -87,26 +87,26 @@ impl Profile {
         step: Duration,
         link_of: impl Fn(StreamId) -> Option<Link>,
         share_of: impl Fn(u32) -> Share,
-        lanes: Lanes<'_>,
+        workers: Workers<'_>,
     ) {
         let from = records.iter().map(|record| record.start).min().unwrap_or_default();
         let to = records.iter().map(|record| record.end).max().unwrap_or_default();
         keep(&mut self.steps, step.saturating_sub(to - from).as_nanos() as u64);
-        let leads = leads(records, lanes.count);
+        let leads = leads(records, workers.count);
         let crosses = |record: &TraceRecord| matches!(link_of(record.stream), Some(Link::ToDevice | Link::FromDevice));
         // By launch: its parts' nanoseconds, and what they make of it.
         let mut parts: BTreeMap<u32, (u64, f64)> = BTreeMap::new();
-        for (label, alone) in times_alone(records, crosses, lanes) {
+        for (label, alone) in times_alone(records, crosses, workers) {
             let lead = leads.get(&label).copied().unwrap_or_default();
             let Share { launch, time } = share_of(label);
             let (parts_ns, whole) = parts.entry(launch).or_default();
             *parts_ns += (lead + alone).as_nanos() as u64;
             *whole += time;
         }
-        let on_lanes = records.iter().filter(|record| crosses(record) && !record.lane_time.is_zero());
-        let (bytes, lane_time) =
-            on_lanes.fold((0, Duration::ZERO), |(bytes, time), record| (bytes + record.bytes, time + record.lane_time));
-        keep(&mut self.lane_times, (bytes, lane_time));
+        let on_workers = records.iter().filter(|record| crosses(record) && !record.worker_time.is_zero());
+        let (bytes, worker_time) = on_workers
+            .fold((0, Duration::ZERO), |(bytes, time), record| (bytes + record.bytes, time + record.worker_time));
+        keep(&mut self.worker_times, (bytes, worker_time));
         let mut total_ns = 0;
         for (launch, (parts_ns, whole)) in parts {
             let duration_ns = (parts_ns as f64 / whole).round() as u64;
@@ -132,9 +132,9 @@ impl Profile {
         rate(self.copies.get(&link)?)
     }
 
-    /// For how long copies between host and device keep a lane busy, in nanoseconds for each byte; none where no record says so.
-    pub fn copy_lane_ns_per_byte(&self) -> Option<f64> {
-        rate(&self.lane_times).map(f64::recip)
+    /// For how long copies between host and device keep a worker busy, in nanoseconds for each byte; none where no record says so.
+    pub fn copy_worker_ns_per_byte(&self) -> Option<f64> {
+        rate(&self.worker_times).map(f64::recip)
     }
 
     /// Nanoseconds of each launch that ran, by its place in the program: the median, times a factor that is the same for all, so that their sum is
@@ -149,7 +149,7 @@ impl Profile {
         medians
     }
 
-    /// Median nanoseconds that a step takes beside its commands; none where there was no step.
+    /// Median nanoseconds that a step takes next to its commands; none where there was no step.
     pub fn step_ns(&self) -> Option<u64> {
         median(&self.steps)
     }
@@ -194,12 +194,12 @@ fn union(intervals: impl Iterator<Item = (Duration, Duration)>) -> Vec<(Duration
     apart
 }
 
-/// By launch, what it would have taken alone: its time, weighted with the share of its lanes that others left it. `crosses`
+/// By launch, what it would have taken alone: its time, weighted with the share of its workers that others left it. `crosses`
 /// tells copies between host and device from others.
 fn times_alone(
     records: &[TraceRecord],
     crosses: impl Fn(&TraceRecord) -> bool,
-    lanes: Lanes<'_>,
+    workers: Workers<'_>,
 ) -> Vec<(u32, Duration)> {
     // Starts and ends in order of time; ends before starts of the same moment.
     let mut moments: Vec<(Duration, bool, usize)> = Vec::with_capacity(2 * records.len());
@@ -211,13 +211,13 @@ fn times_alone(
     let mut alone = vec![Duration::ZERO; records.len()];
     let (mut running, mut launching, mut copying, mut last) = (Vec::<usize>::new(), 0.0, 0.0, Duration::ZERO);
     for (now, starts, index) in moments {
-        let free = lanes_for_launches(lanes.count, copying);
+        let free = workers_for_launches(workers.count, copying);
         let share = if launching > free { free / launching } else { 1.0 };
         let passed = now.saturating_sub(last).mul_f64(share);
         running.iter().for_each(|&index| alone[index] += passed);
         last = now;
         let record = &records[index];
-        let wanted = lanes.wanted(record, crosses(record)) * if starts { 1.0 } else { -1.0 };
+        let wanted = workers.wanted(record, crosses(record)) * if starts { 1.0 } else { -1.0 };
         match (record.label, starts) {
             (None, _) => copying += wanted,
             (Some(_), true) => running.push(index),
@@ -229,14 +229,14 @@ fn times_alone(
 }
 
 /// A time in which no kernel ran, between two that did.
-struct Gap {
+struct IdleTime {
     start: Duration,
     end: Duration,
     /// The launch that ended it.
     label: u32,
 }
 
-fn gaps(records: &[TraceRecord]) -> Vec<Gap> {
+fn gaps(records: &[TraceRecord]) -> Vec<IdleTime> {
     let launch = |record: &TraceRecord| Some((record.start, record.end, record.label?));
     let mut launches: Vec<(Duration, Duration, u32)> = records.iter().filter_map(launch).collect();
     launches.sort_unstable();
@@ -244,7 +244,7 @@ fn gaps(records: &[TraceRecord]) -> Vec<Gap> {
     let mut gaps = Vec::new();
     for (start, end, label) in launches {
         if start > until {
-            gaps.push(Gap { start: until, end: start, label });
+            gaps.push(IdleTime { start: until, end: start, label });
         }
         until = until.max(end);
     }
@@ -252,7 +252,7 @@ fn gaps(records: &[TraceRecord]) -> Vec<Gap> {
 }
 
 /// The last of these moments that lies in a gap.
-fn last_inside(moments: &[Duration], gap: &Gap) -> Option<Duration> {
+fn last_inside(moments: &[Duration], gap: &IdleTime) -> Option<Duration> {
     let before_end = moments.partition_point(|&moment| moment <= gap.end);
     moments[..before_end].last().copied().filter(|&last| last > gap.start)
 }
@@ -265,34 +265,35 @@ fn ends(records: &[TraceRecord], counts: impl Fn(&TraceRecord) -> bool) -> Vec<D
     ends
 }
 
-/// By launch, the gap before it, less the time in which copies moved that ended in it, or that took the lanes: they do that
+/// By launch, the gap before it, less the time in which copies moved that ended in it, or that took the workers: they do that
 /// first.
-fn leads(records: &[TraceRecord], lanes: f64) -> BTreeMap<u32, Duration> {
+fn leads(records: &[TraceRecord], workers: f64) -> BTreeMap<u32, Duration> {
     let mut copies: Vec<&TraceRecord> = records.iter().filter(|record| record.label.is_none()).collect();
     copies.sort_by_key(|copy| copy.end);
-    let takes_lanes = |copy: &&&TraceRecord| copy.lane_time >= (copy.end - copy.start).mul_f64(ALL_LANES * lanes);
-    let by_lanes = copies.iter().filter(|copy| !copy.lane_time.is_zero()).filter(takes_lanes);
-    let by_lanes = union(by_lanes.map(|copy| (copy.start, copy.end)));
-    let lead = |gap: Gap| {
+    let takes_workers =
+        |copy: &&&TraceRecord| copy.worker_time >= (copy.end - copy.start).mul_f64(ALL_WORKERS * workers);
+    let by_workers = copies.iter().filter(|copy| !copy.worker_time.is_zero()).filter(takes_workers);
+    let by_workers = union(by_workers.map(|copy| (copy.start, copy.end)));
+    let lead = |gap: IdleTime| {
         let [from, to] = [gap.start, gap.end].map(|moment| copies.partition_point(|copy| copy.end <= moment));
         let ended = copies[from..to].iter().map(|copy| (copy.start, copy.end));
         let (from, to) = (
-            by_lanes.partition_point(|&(_, end)| end <= gap.start),
-            by_lanes.partition_point(|&(start, _)| start < gap.end),
+            by_workers.partition_point(|&(_, end)| end <= gap.start),
+            by_workers.partition_point(|&(start, _)| start < gap.end),
         );
-        let moved = ended.chain(by_lanes[from..to].iter().copied());
+        let moved = ended.chain(by_workers[from..to].iter().copied());
         let waited = covered(moved.map(|(start, end)| (start.max(gap.start), end.min(gap.end))));
         (gap.label, gap.end - gap.start - waited)
     };
     gaps(records).into_iter().map(lead).collect()
 }
 
-/// Copies that kernels had to wait for: how many, and for how long no kernel ran because of them. `is_fetch` tells copies to
+/// Copies that kernels had to wait for: how many, and for how long no kernel ran because of them. `is_swap_in` tells copies to
 /// the device from others.
 ///
 /// A gap between kernels counts where a copy to the device was the last to end in it before kernels went on.
-pub fn late_copies(records: &[TraceRecord], is_fetch: impl Fn(&TraceRecord) -> bool) -> (usize, Duration) {
-    let ends = ends(records, is_fetch);
+pub fn late_copies(records: &[TraceRecord], is_swap_in: impl Fn(&TraceRecord) -> bool) -> (usize, Duration) {
+    let ends = ends(records, is_swap_in);
     let late = gaps(records).into_iter().filter_map(|gap| Some(last_inside(&ends, &gap)? - gap.start));
     late.fold((0, Duration::ZERO), |(count, total), one| (count + 1, total + one))
 }
@@ -303,11 +304,11 @@ mod tests {
 
     fn record(label: Option<u32>, start: u64, end: u64) -> TraceRecord {
         let (start, end) = (Duration::from_nanos(start), Duration::from_nanos(end));
-        TraceRecord { stream: StreamId(0), label, name: "", bytes: 0, start, end, lane_time: Duration::ZERO }
+        TraceRecord { stream: StreamId(0), label, name: "", bytes: 0, start, end, worker_time: Duration::ZERO }
     }
 
-    fn lanes(count: f64, of_launches: &[f64]) -> Lanes<'_> {
-        Lanes { count, of_launches, copy_ns_per_byte: 0.0 }
+    fn workers(count: f64, of_launches: &[f64]) -> Workers<'_> {
+        Workers { count, of_launches, copy_ns_per_byte: 0.0 }
     }
 
     fn whole(label: u32) -> Share {
@@ -319,7 +320,7 @@ mod tests {
         let mut profile = Profile::default();
         let records = [record(Some(0), 0, 60), record(Some(1), 60, 110), record(Some(2), 110, 120)];
         let share_of = |label| Share { launch: label / 2 + 4, time: if label < 2 { 0.55 } else { 1.0 } };
-        profile.add(&records, Duration::ZERO, |_| None, share_of, lanes(1.0, &[]));
+        profile.add(&records, Duration::ZERO, |_| None, share_of, workers(1.0, &[]));
         assert_eq!(profile.launch_ns(), [(4, 100), (5, 10)].into());
     }
 
@@ -328,18 +329,18 @@ mod tests {
         let mut profile = Profile::default();
         assert_eq!(profile.step_ns(), None);
         let step = Duration::from_nanos(1_000);
-        profile.add(&[record(Some(0), 50, 400), record(None, 60, 750)], step, |_| None, whole, lanes(1.0, &[]));
+        profile.add(&[record(Some(0), 50, 400), record(None, 60, 750)], step, |_| None, whole, workers(1.0, &[]));
         assert_eq!(profile.step_ns(), Some(300));
     }
 
     #[test]
-    fn copies_on_lanes_slow_launches_down() {
+    fn copies_on_workers_slow_launches_down() {
         let copy = TraceRecord { bytes: 50, ..record(None, 100, 200) };
         let records = [record(Some(0), 0, 300), copy];
         let measured = |copy_ns_per_byte, link| {
             let mut profile = Profile::default();
-            let lanes = Lanes { copy_ns_per_byte, ..lanes(2.0, &[2.0]) };
-            profile.add(&records, Duration::ZERO, |_| Some(link), whole, lanes);
+            let workers = Workers { copy_ns_per_byte, ..workers(2.0, &[2.0]) };
+            profile.add(&records, Duration::ZERO, |_| Some(link), whole, workers);
             profile.launch_ns()[&0]
         };
         assert_eq!(measured(0.0, Link::ToDevice), 300);
@@ -350,29 +351,29 @@ mod tests {
     }
 
     #[test]
-    fn records_that_say_how_long_a_lane_was_busy_are_believed() {
+    fn records_that_say_how_long_a_worker_was_busy_are_believed() {
         let mut profile = Profile::default();
-        assert_eq!(profile.copy_lane_ns_per_byte(), None);
-        let copy = TraceRecord { bytes: 50, lane_time: Duration::from_nanos(60), ..record(None, 100, 200) };
-        let lanes = Lanes { copy_ns_per_byte: 9.0, ..lanes(2.0, &[2.0]) };
+        assert_eq!(profile.copy_worker_ns_per_byte(), None);
+        let copy = TraceRecord { bytes: 50, worker_time: Duration::from_nanos(60), ..record(None, 100, 200) };
+        let workers = Workers { copy_ns_per_byte: 9.0, ..workers(2.0, &[2.0]) };
         let link_of = |stream| (stream == copy.stream).then_some(Link::ToDevice);
-        profile.add(&[record(Some(0), 0, 300), copy.clone()], Duration::ZERO, link_of, whole, lanes);
+        profile.add(&[record(Some(0), 0, 300), copy.clone()], Duration::ZERO, link_of, whole, workers);
         assert_eq!(profile.launch_ns()[&0], 270, "60 of its 600 on two lanes");
-        assert_eq!(profile.copy_lane_ns_per_byte(), Some(1.2));
+        assert_eq!(profile.copy_worker_ns_per_byte(), Some(1.2));
         let disk = |_| Some(Link::FromDisk);
         let mut profile = Profile::default();
-        profile.add(&[copy], Duration::ZERO, disk, whole, lanes);
-        assert_eq!(profile.copy_lane_ns_per_byte(), None, "disks have threads of their own");
+        profile.add(&[copy], Duration::ZERO, disk, whole, workers);
+        assert_eq!(profile.copy_worker_ns_per_byte(), None, "disks have threads of their own");
     }
 
     #[test]
     fn launches_side_by_side_share_the_machine() {
         let mut profile = Profile::default();
         let records = [record(Some(0), 0, 100), record(Some(1), 100, 300), record(Some(2), 200, 300)];
-        profile.add(&records, Duration::ZERO, |_| None, whole, lanes(2.0, &[2.0; 3]));
+        profile.add(&records, Duration::ZERO, |_| None, whole, workers(2.0, &[2.0; 3]));
         assert_eq!(profile.launch_ns(), [(0, 100), (1, 150), (2, 50)].into());
         let mut narrow = Profile::default();
-        narrow.add(&records, Duration::ZERO, |_| None, whole, lanes(2.0, &[]));
+        narrow.add(&records, Duration::ZERO, |_| None, whole, workers(2.0, &[]));
         assert_eq!(narrow.launch_ns()[&1], 200, "both find a lane of their own");
     }
 
@@ -381,21 +382,21 @@ mod tests {
         let mut profile = Profile::default();
         let records =
             [record(Some(0), 50, 100), record(Some(1), 110, 200), record(None, 0, 230), record(Some(2), 240, 300)];
-        profile.add(&records, Duration::from_nanos(275), |_| None, whole, lanes(1.0, &[]));
+        profile.add(&records, Duration::from_nanos(275), |_| None, whole, workers(1.0, &[]));
         assert_eq!(profile.launch_ns(), [(0, 50), (1, 100), (2, 70)].into());
         let mut later = Profile::default();
         let records =
             [record(Some(0), 0, 100), record(None, 120, 130), record(None, 125, 300), record(Some(1), 150, 200)];
-        later.add(&records, Duration::ZERO, |_| None, whole, lanes(1.0, &[]));
+        later.add(&records, Duration::ZERO, |_| None, whole, workers(1.0, &[]));
         assert_eq!(later.launch_ns()[&1], 90, "a copy that goes on was not waited for");
         let mut busy = Profile::default();
-        let by_lanes = TraceRecord { lane_time: Duration::from_nanos(30), ..record(None, 130, 160) };
+        let by_workers = TraceRecord { worker_time: Duration::from_nanos(30), ..record(None, 130, 160) };
         busy.add(
-            &[record(Some(0), 0, 100), by_lanes, record(Some(1), 150, 200)],
+            &[record(Some(0), 0, 100), by_workers, record(Some(1), 150, 200)],
             Duration::ZERO,
             |_| None,
             whole,
-            lanes(1.0, &[]),
+            workers(1.0, &[]),
         );
         assert_eq!(busy.launch_ns()[&1], 80, "unless it took the lanes");
     }
@@ -404,7 +405,7 @@ mod tests {
     fn the_median_of_the_latest_steps_counts() {
         let mut profile = Profile::default();
         for duration in [900, 900, 900, 10, 30, 20, 40, 50] {
-            profile.add(&[record(Some(7), 0, duration)], Duration::ZERO, |_| None, whole, lanes(1.0, &[]));
+            profile.add(&[record(Some(7), 0, duration)], Duration::ZERO, |_| None, whole, workers(1.0, &[]));
         }
         assert_eq!(profile.launch_ns(), [(7, 40)].into());
     }
@@ -414,7 +415,7 @@ mod tests {
         let mut profile = Profile::default();
         for (first, second) in [(10, 10), (40, 10), (10, 40)] {
             let records = [record(Some(0), 0, first), record(Some(1), first, first + second)];
-            profile.add(&records, Duration::ZERO, |_| None, whole, lanes(1.0, &[]));
+            profile.add(&records, Duration::ZERO, |_| None, whole, workers(1.0, &[]));
         }
         assert_eq!(profile.launch_ns(), [(0, 25), (1, 25)].into(), "two of three steps took 50");
     }
@@ -425,17 +426,17 @@ mod tests {
         let copy = |start, end, bytes| TraceRecord { bytes, ..record(None, start, end) };
         let kib = |count: u64| count << 10;
         let records = [copy(0, 100, kib(300)), copy(50, 150, kib(300)), copy(400, 450, kib(200)), copy(500, 900, 4)];
-        profile.add(&records, Duration::ZERO, |_| Some(Link::ToDisk), whole, lanes(1.0, &[]));
+        profile.add(&records, Duration::ZERO, |_| Some(Link::ToDisk), whole, workers(1.0, &[]));
         assert_eq!(profile.bytes_per_ns(Link::ToDisk), Some(4096.0), "the smallest copy says nothing");
         assert_eq!(profile.bytes_per_ns(Link::FromDisk), None);
     }
 
     #[test]
     fn a_copy_is_late_where_kernels_stood_still_for_it() {
-        let is_fetch = |_: &TraceRecord| true;
+        let is_swap_in = |_: &TraceRecord| true;
         let hidden = [record(Some(0), 0, 100), record(None, 10, 90), record(Some(1), 101, 200)];
-        assert_eq!(late_copies(&hidden, is_fetch), (0, Duration::ZERO));
+        assert_eq!(late_copies(&hidden, is_swap_in), (0, Duration::ZERO));
         let late = [record(Some(0), 0, 100), record(None, 10, 140), record(Some(1), 145, 200), record(None, 150, 300)];
-        assert_eq!(late_copies(&late, is_fetch), (1, Duration::from_nanos(40)), "the last copy keeps nobody waiting");
+        assert_eq!(late_copies(&late, is_swap_in), (1, Duration::from_nanos(40)), "the last copy keeps nobody waiting");
     }
 }

@@ -53,12 +53,13 @@ impl Trace {
         })];
         let mut records: Vec<&(usize, TraceRecord)> = self.records.iter().collect();
         records.sort_by_key(|(stream, record)| (record.start, *stream, record.end));
-        let mut lanes = Lanes::default();
+        let mut workers = Workers::default();
         for (stream, record) in records {
-            let (thread, new) = lanes.place(*stream, record);
-            if let Some(lane) = new {
+            let (thread, new) = workers.place(*stream, record);
+            if let Some(worker) = new {
                 let stream_name = self.streams.get(*stream).map_or("copy", String::as_str);
-                let name = if lane == 0 { stream_name.to_string() } else { format!("{stream_name} ({})", lane + 1) };
+                let name =
+                    if worker == 0 { stream_name.to_string() } else { format!("{stream_name} ({})", worker + 1) };
                 events.push(json!({
                     "ph": "M", "pid": process, "tid": thread, "name": "thread_name", "args": { "name": name },
                 }));
@@ -108,19 +109,19 @@ fn microseconds(time: Duration) -> f64 {
 /// Rows of the viewer. Slices of one row must not overlap, but a stream may run commands at once: it then gets further
 /// rows, each named after it.
 #[derive(Default)]
-struct Lanes {
+struct Workers {
     /// When each row of each stream is free.
     free_at: BTreeMap<(usize, usize), Duration>,
 }
 
-impl Lanes {
+impl Workers {
     /// The thread id for a record, and its row's number where the row is new. Records come in the order of their starts.
     fn place(&mut self, stream: usize, record: &TraceRecord) -> (u64, Option<usize>) {
         let rows = self.free_at.range((stream, 0)..(stream + 1, 0));
-        let free = rows.clone().find(|(_, &free_at)| free_at <= record.start).map(|(&(_, lane), _)| lane);
-        let lane = free.unwrap_or(rows.count());
-        let new = self.free_at.insert((stream, lane), record.end).is_none();
-        (stream as u64 * 1000 + lane as u64 + 1, new.then_some(lane))
+        let free = rows.clone().find(|(_, &free_at)| free_at <= record.start).map(|(&(_, worker), _)| worker);
+        let worker = free.unwrap_or(rows.count());
+        let new = self.free_at.insert((stream, worker), record.end).is_none();
+        (stream as u64 * 1000 + worker as u64 + 1, new.then_some(worker))
     }
 }
 
@@ -137,7 +138,7 @@ mod tests {
             bytes: 64,
             start: Duration::from_micros(start_us),
             end: Duration::from_micros(end_us),
-            lane_time: Duration::ZERO,
+            worker_time: Duration::ZERO,
         }
     }
 

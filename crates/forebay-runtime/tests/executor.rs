@@ -11,7 +11,7 @@ use forebay_base::{
 use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
 use forebay_model::Tensor;
 use forebay_plan::plan::{MemoryKind, PlanMemory, PlanStream};
-use forebay_plan::{Home, Plan};
+use forebay_plan::{BackingLocation, Plan};
 use forebay_runtime::{Decision, Executor, RuntimeError};
 
 #[derive(Default)]
@@ -48,8 +48,8 @@ impl CopyDevice {
             offset_alignment_bytes: 16,
             tensor_elements_max: u64::MAX,
             copy_streams: false,
-            copies_use_lanes: false,
-            lanes: 1,
+            copies_use_workers: false,
+            workers: 1,
         };
         // Ids start away from 0, so that an id that was not renumbered is noticed.
         Arc::new(CopyDevice { limits, state: Mutex::new(State { next_id: 40, ..State::default() }) })
@@ -231,9 +231,9 @@ const DEVICE: MemoryId = MemoryId(0);
 const HOST: MemoryId = MemoryId(1);
 const STREAM: StreamId = StreamId(0);
 
-fn home(name: &str, data_type: DataType, shape: &[u64], pieces: &[(u64, Region)]) -> Home {
+fn backing(name: &str, data_type: DataType, shape: &[u64], pieces: &[(u64, Region)]) -> BackingLocation {
     let pieces = pieces.iter().map(|&(start, region)| (ByteRange::new(start, start + region.range.len()), region));
-    Home { name: name.to_string(), shape: shape.to_vec(), data_type, pieces: pieces.collect() }
+    BackingLocation { name: name.to_string(), shape: shape.to_vec(), data_type, pieces: pieces.collect() }
 }
 
 /// A step that copies `x` to `y`, then (its update phase) `x` over `w`. `w` lies half on the device, half on the host;
@@ -262,13 +262,13 @@ fn plan() -> Plan {
             wait(2),
         ],
         update_start: 3,
-        inputs: vec![home("x", DataType::Float32, &[4], &[(0, host(0, 16))])],
-        outputs: vec![home("y", DataType::Float32, &[4], &[(0, host(64, 16))])],
+        inputs: vec![backing("x", DataType::Float32, &[4], &[(0, host(0, 16))])],
+        outputs: vec![backing("y", DataType::Float32, &[4], &[(0, host(64, 16))])],
         persistent: vec![
-            home("w", DataType::Float32, &[4], &[(0, device(0, 8)), (8, host(128, 8))]),
-            home("large", DataType::Int64, &[300_000], &[(0, device(64, 2_400_000))]),
-            home("flags", DataType::Bool, &[5], &[(0, device(3 << 20, 8))]),
-            home("unused", DataType::Float32, &[3], &[]),
+            backing("w", DataType::Float32, &[4], &[(0, device(0, 8)), (8, host(128, 8))]),
+            backing("large", DataType::Int64, &[300_000], &[(0, device(64, 2_400_000))]),
+            backing("flags", DataType::Bool, &[5], &[(0, device(3 << 20, 8))]),
+            backing("unused", DataType::Float32, &[3], &[]),
         ],
         ..Plan::default()
     }
@@ -401,7 +401,7 @@ fn memories_take_turns_after_steps_that_succeed() {
     spilling.commands.truncate(3);
     let (x, stream) = (Region::new(HOST, 0, 16), STREAM);
     spilling.commands.push(Command::Copy { stream, from: x, to: on_disk(turns[1]) });
-    spilling.persistent[0] = home("w", DataType::Float32, &[4], &[(0, on_disk(turns[0]))]);
+    spilling.persistent[0] = backing("w", DataType::Float32, &[4], &[(0, on_disk(turns[0]))]);
     spilling.turns = Some((turns[0], turns[1]));
     let device = CopyDevice::new();
     let without_folder = Executor::new(device.clone(), spilling.clone(), &contents());

@@ -1,5 +1,5 @@
 //! Managed memory on a device that refuses: the error says which call it was, no data is lost, nothing leaks. And on one that
-//! takes its time: who waits for it holds up nobody else.
+//! takes its time: who waits for it holds up no one else.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! What finding hazards costs: per launch as a stream goes on, and for whole lists and traces.
 //!
-//! `cargo bench -p forebay-sync` prints nanoseconds per launch (best of several runs). The check of one launch must grow
+//! `cargo bench -p forebay-sync` prints and records nanoseconds per launch (best of several runs). The check of one launch must grow
 //! with the logarithm of the number of live ranges; lists and traces must cost about the same per launch at any length.
 
 use std::error::Error;
@@ -10,6 +10,7 @@ use std::time::Instant;
 use forebay_base::{
     Binding, Command, DataType, EventId, HeapId, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc,
 };
+use forebay_bench_record::{Column, Record, Table};
 use forebay_sync::race::{HostAction, TraceEntry};
 use forebay_sync::{check_races, check_trace, insert_barriers, StepBoundary, TileMap, Tracker};
 
@@ -50,8 +51,8 @@ fn prologue(tensors: u64) -> Vec<Command> {
     (0..heaps).map(map).collect()
 }
 
-/// The check of one launch with two reads and a write beside `ranges` live ranges, without and with a hazard.
-fn tracker(ranges: u64) -> Result<(), Box<dyn Error>> {
+/// The check of one launch with two reads and a write next to `ranges` live ranges, without and with a hazard.
+fn tracker(table: &mut Table, ranges: u64) -> Result<(), Box<dyn Error>> {
     let mut stream = Tracker::new(TileMap::from_prologue(&prologue(ranges))?);
     for index in 0..ranges / 2 {
         stream.submit(&[tensor(2 * index)], &[])?;
@@ -79,9 +80,7 @@ fn tracker(ranges: u64) -> Result<(), Box<dyn Error>> {
         }
         Ok(())
     })?;
-    println!(
-        "Tracker::submit, {ranges:>7} live ranges: {free:6.0} ns a launch; {epoch:6.0} ns with its share of a barrier"
-    );
+    table.print([ranges.into(), free.into(), epoch.into()]);
     Ok(())
 }
 
@@ -93,14 +92,14 @@ fn launches(count: u64, tensors: u64) -> Result<Vec<Command>, Box<dyn Error>> {
         let own = scattered(index, tensors);
         let (reads, writes) = (vec![bind(own + 1), bind(own * 31 + 2)], vec![bind(own)]);
         let reads = reads.into_iter().filter(|read| read.region != writes[0].region).collect();
-        let launch = Launch { kernel: Kernel::Copy, reads, writes, scratch: None, label: index as u32 };
+        let launch = Launch { kernel: Kernel::Copy, reads, writes, workspace: None, label: index as u32 };
         Command::Launch { stream: StreamId((index / 50 % 3) as u32), launch: Box::new(launch) }
     };
     Ok((0..count).map(launch).collect())
 }
 
 /// The whole list: barriers put in, then checked as two steps.
-fn lists(tensors: u64) -> Result<(), Box<dyn Error>> {
+fn lists(table: &mut Table, tensors: u64) -> Result<(), Box<dyn Error>> {
     let (prologue, work) = (prologue(tensors), launches(LAUNCHES, tensors)?);
     for boundary in [StepBoundary::HostJoin, StepBoundary::Streams] {
         let insert = nanoseconds(LAUNCHES, || {
@@ -113,16 +112,15 @@ fn lists(tensors: u64) -> Result<(), Box<dyn Error>> {
             Ok(())
         })?;
         let (barriers, waits) = (list.barriers, list.waits);
-        println!(
-            "{LAUNCHES} launches, {tensors:>6} tensors, {boundary:?}: insert_barriers {insert:5.0} ns, check_races of two \
-             steps {check:5.0} ns a launch ({barriers} barriers, {waits} waits)"
-        );
+        let name = |what: &str| format!("{what}, {boundary:?} ({barriers} barriers, {waits} waits)").into();
+        table.print([name("insert_barriers"), LAUNCHES.into(), tensors.into(), insert.into()]);
+        table.print([name("check_races of two steps"), LAUNCHES.into(), tensors.into(), check.into()]);
     }
     Ok(())
 }
 
 /// A trace of eager work: what the inserter put in, and a host that reads and writes now and then.
-fn traces(count: u64, tensors: u64) -> Result<(), Box<dyn Error>> {
+fn traces(table: &mut Table, count: u64, tensors: u64) -> Result<(), Box<dyn Error>> {
     let prologue = prologue(tensors);
     let list = insert_barriers(&prologue, launches(count, tensors)?, StepBoundary::HostJoin)?;
     let mut trace: Vec<TraceEntry> = prologue.into_iter().map(TraceEntry::Command).collect();
@@ -141,7 +139,7 @@ fn traces(count: u64, tensors: u64) -> Result<(), Box<dyn Error>> {
         black_box(check_trace(&trace).map_err(|found| found[0].clone())?);
         Ok(())
     })?;
-    println!("check_trace, {entries:>7} entries, {tensors:>6} tensors: {check:5.0} ns an entry");
+    table.print(["check_trace".into(), entries.into(), tensors.into(), check.into()]);
     Ok(())
 }
 
@@ -150,13 +148,22 @@ fn host_wait(event: EventId, generation: u64) -> HostAction {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
+    let given = forebay_bench_record::arguments()?;
+    let time = |name: &str| Column::number(name, "ns", 0).of("best");
+    let columns = [Column::count("live ranges"), time("submit per launch"), time("with its share of a barrier")];
+    let mut tracked = Table::new("tracker", columns);
     for ranges in [10, 1_000, 100_000] {
-        tracker(ranges)?;
+        tracker(&mut tracked, ranges)?;
     }
+    let columns =
+        [Column::text("what"), Column::count("launches or entries"), Column::count("tensors"), time("time of each")];
+    let mut listed = Table::new("lists", columns);
     for tensors in [100, 10_000] {
-        lists(tensors)?;
-        traces(LAUNCHES, tensors)?;
-        traces(10 * LAUNCHES, tensors)?;
+        lists(&mut listed, tensors)?;
+        traces(&mut listed, LAUNCHES, tensors)?;
+        traces(&mut listed, 10 * LAUNCHES, tensors)?;
     }
+    let record = Record::new("hazards", "Hazard checks", "cargo bench -p forebay-sync --bench hazards", &given.words);
+    record.under(format!("best of {RUNS} runs")).with(tracked).with(listed).save(given.output.as_deref())?;
     Ok(())
 }

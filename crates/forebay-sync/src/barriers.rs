@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_base::{Command, EventId, StreamId};
 
 use crate::error::SyncError;
-use crate::history::{History, Place};
+use crate::history::{History, StreamPosition};
 use crate::physical::{PhysicalBytes, TileMap};
 
 /// How one step follows the step before.
@@ -63,14 +63,14 @@ type Clock = Vec<u32>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Gate {
     /// Places whose completion is waited for.
-    waits: Vec<Place>,
+    waits: Vec<StreamPosition>,
     /// Whether everything earlier in the own stream is.
     barrier: bool,
 }
 
 /// A command of the list, ready for analysis.
 struct Work {
-    place: Place,
+    place: StreamPosition,
     reads: Vec<PhysicalBytes>,
     writes: Vec<PhysicalBytes>,
 }
@@ -93,7 +93,7 @@ impl Clocks {
     }
 
     /// What is complete once everything up to a place is.
-    fn after(&self, place: Place) -> Clock {
+    fn after(&self, place: StreamPosition) -> Clock {
         let mut clock = self.past[place.stream][place.position as usize - 1].clone();
         clock[place.stream] = place.position;
         clock
@@ -102,7 +102,7 @@ impl Clocks {
     /// Lets a stream pass a gate. Places of the gate lie `shift` positions per stream further on.
     fn pass(&mut self, stream: usize, gate: &Gate, shift: &[u32]) {
         for wait in &gate.waits {
-            let place = Place { position: wait.position + shift[wait.stream], ..*wait };
+            let place = StreamPosition { position: wait.position + shift[wait.stream], ..*wait };
             let after = self.after(place);
             join(&mut self.now[stream], &after);
         }
@@ -119,12 +119,12 @@ impl Clocks {
 
     /// The fewest places to wait for so that a stream's next command comes after `needs`, except in its own stream: a need
     /// that another wait brings along is dropped.
-    fn missing_waits(&self, stream: usize, needs: &[u32]) -> Vec<Place> {
+    fn missing_waits(&self, stream: usize, needs: &[u32]) -> Vec<StreamPosition> {
         let missing = |clock: &[u32], other: usize| other != stream && needs[other] > clock[other];
         let now = &self.now[stream];
-        let mut kept: Vec<(Place, Clock)> = (0..needs.len())
+        let mut kept: Vec<(StreamPosition, Clock)> = (0..needs.len())
             .filter(|&other| missing(now, other))
-            .map(|other| Place { stream: other, position: needs[other] })
+            .map(|other| StreamPosition { stream: other, position: needs[other] })
             .map(|place| (place, self.after(place)))
             .collect();
         let mut candidate = 0;
@@ -179,7 +179,7 @@ fn analyse(tiles: &TileMap, work: &[Command]) -> Result<(Vec<StreamId>, Vec<Work
         };
         issued[stream] += 1;
         let mut work =
-            Work { place: Place { stream, position: issued[stream] }, reads: Vec::new(), writes: Vec::new() };
+            Work { place: StreamPosition { stream, position: issued[stream] }, reads: Vec::new(), writes: Vec::new() };
         for region in command.reads() {
             work.reads.extend(tiles.physical(region)?);
         }
@@ -201,8 +201,8 @@ fn needs_of(command: &Work, history: &History, streams: usize) -> Clock {
 
 /// Adds a command's accesses, `shift` positions per stream further on.
 fn remember(command: &Work, history: &mut History, shift: &[u32]) {
-    let Place { stream, position } = command.place;
-    let place = Place { stream, position: position + shift[stream] };
+    let StreamPosition { stream, position } = command.place;
+    let place = StreamPosition { stream, position: position + shift[stream] };
     command.reads.iter().for_each(|&bytes| history.read(bytes, place));
     command.writes.iter().for_each(|&bytes| history.write(bytes, place));
 }
@@ -250,8 +250,8 @@ fn closing_gates(analysed: &[Work], gates: &[Gate], history: &mut History, end: 
             *position = need.max(*position);
         }
     });
-    let mut kept: Vec<(usize, Place)> =
-        waits.into_iter().map(|((waiting, stream), position)| (waiting, Place { stream, position })).collect();
+    let mut kept: Vec<(usize, StreamPosition)> =
+        waits.into_iter().map(|((waiting, stream), position)| (waiting, StreamPosition { stream, position })).collect();
     let mut candidate = 0;
     while candidate < kept.len() {
         let removed = kept.remove(candidate);
@@ -268,7 +268,7 @@ fn closing_gates(analysed: &[Work], gates: &[Gate], history: &mut History, end: 
 }
 
 /// Gates from (waiting stream, place) pairs; a stream's own place stands for a barrier.
-fn closing_of(pairs: &[(usize, Place)], streams: usize) -> Vec<Gate> {
+fn closing_of(pairs: &[(usize, StreamPosition)], streams: usize) -> Vec<Gate> {
     let mut gates = vec![Gate::default(); streams];
     for &(waiting, place) in pairs {
         if waiting == place.stream {
@@ -286,7 +286,7 @@ fn next_step(
     gates: &[Gate],
     end: &Clocks,
     shift: &[u32],
-    closing: &[(usize, Place)],
+    closing: &[(usize, StreamPosition)],
     mut visit: impl FnMut(usize, &[u32]),
 ) {
     let streams = end.now.len();
@@ -332,7 +332,7 @@ fn assemble(
         }
     };
     for ((command, analysed), gate) in work.into_iter().zip(analysed).zip(gates) {
-        let Place { stream, position } = analysed.place;
+        let StreamPosition { stream, position } = analysed.place;
         open(&mut commands, streams[stream], gate);
         work_indices.push(commands.len());
         commands.push(command);

@@ -11,7 +11,7 @@ use crate::physical::{PhysicalBytes, PhysicalMemory};
 
 /// A command's place: a stream, by number, and how many commands of that stream there are up to and with this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct StreamPosition {
     /// The stream's number.
     pub stream: usize,
     /// The command's position in it, from 1.
@@ -22,8 +22,8 @@ pub struct Place {
 #[derive(Clone, Debug, Default)]
 struct Fragment {
     end: u64,
-    write: Option<Place>,
-    reads: Vec<Place>,
+    write: Option<StreamPosition>,
+    reads: Vec<StreamPosition>,
 }
 
 /// The last accesses of all bytes.
@@ -33,7 +33,7 @@ pub struct History {
 }
 
 /// Raises the position that a stream must have completed.
-fn need(needs: &mut [u32], place: Place) {
+fn need(needs: &mut [u32], place: StreamPosition) {
     needs[place.stream] = needs[place.stream].max(place.position);
 }
 
@@ -79,7 +79,7 @@ impl History {
     }
 
     /// Adds a read.
-    pub fn read(&mut self, bytes: PhysicalBytes, place: Place) {
+    pub fn read(&mut self, bytes: PhysicalBytes, place: StreamPosition) {
         let ByteRange { start, end } = bytes.range;
         if start == end {
             return;
@@ -108,7 +108,7 @@ impl History {
     }
 
     /// Adds a write: from now on the bytes have no older history.
-    pub fn write(&mut self, bytes: PhysicalBytes, place: Place) {
+    pub fn write(&mut self, bytes: PhysicalBytes, place: StreamPosition) {
         let ByteRange { start, end } = bytes.range;
         if start == end {
             return;
@@ -133,8 +133,8 @@ mod tests {
         PhysicalBytes { memory: PhysicalMemory::Memory(MemoryId(0)), range: ByteRange::new(start, end) }
     }
 
-    fn place(stream: usize, position: u32) -> Place {
-        Place { stream, position }
+    fn place(stream: usize, position: u32) -> StreamPosition {
+        StreamPosition { stream, position }
     }
 
     fn needs_of_write(history: &History, start: u64, end: u64) -> [u32; 2] {

@@ -38,7 +38,7 @@
 //! let mut stream = Tracker::default();
 //! assert!(!stream.submit(&[tensor(0)], &[tensor(1)])?); // dispatch pooling
 //! assert!(stream.submit(&[tensor(1)], &[tensor(2)])?); // barrier, dispatch convolution 1
-//! assert!(!stream.submit(&[tensor(1)], &[tensor(3)])?); // dispatch convolution 2, beside the first
+//! assert!(!stream.submit(&[tensor(1)], &[tensor(3)])?); // dispatch convolution 2, next to the first
 //! assert!(stream.submit(&[tensor(2), tensor(3)], &[tensor(4)])?); // barrier, dispatch join
 //! # Ok(())
 //! # }

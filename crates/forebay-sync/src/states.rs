@@ -15,7 +15,7 @@
 //! - A fill counts as a launch: `ClearUnorderedAccessViewUint` demands `UNORDERED_ACCESS` and behaves as a dispatch, also
 //!   in that nothing orders it with the work around it. A fill between launches so needs no transition.
 //! - A transition is a barrier too: what used the resource before is complete before anything uses it afterwards. It needs
-//!   no UAV barrier beside it. Two copies in a row need neither: such a device runs them one after the other, because no
+//!   no UAV barrier next to it. Two copies in a row need neither: such a device runs them one after the other, because no
 //!   barrier could say that they must be ordered.
 //!
 //! With *fixed-state aliases* ([`Aliasing::FixedState`]) each memory is three resources over the same bytes, one for each
@@ -406,7 +406,7 @@ mod tests {
             kernel: forebay_base::Kernel::Copy,
             reads: vec![binding(0), binding(16)],
             writes: vec![binding(32)],
-            scratch: Some(Region::new(MemoryId(2), 0, 256)),
+            workspace: Some(Region::new(MemoryId(2), 0, 256)),
             label: 0,
         };
         let command = Command::Launch { stream: StreamId(0), launch: Box::new(launch) };

@@ -24,7 +24,7 @@ impl Tracker {
         Tracker { tiles, ..Tracker::default() }
     }
 
-    /// The mapping. Change it only while nobody uses the tiles.
+    /// The mapping. Change it only while no one uses the tiles.
     pub fn tiles_mut(&mut self) -> &mut TileMap {
         &mut self.tiles
     }

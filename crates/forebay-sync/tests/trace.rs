@@ -129,7 +129,7 @@ fn a_block_freed_and_used_again_on_another_stream_needs_an_edge() {
 #[test]
 fn mapping_changes_as_the_trace_goes_on() {
     assert_eq!(races(&[map(0, 0), map(1, 16), copy(0, 0, 1), synchronize(0), unmap(1), map(1, 32)]), []);
-    // The tile goes to another address; nobody ordered the two uses.
+    // The tile goes to another address; no one ordered the two uses.
     let moved = [map(0, 0), map(1, 16), map(2, 32), copy(0, 0, 1), map(3, 16), copy(1, 2, 3)];
     assert_eq!(races(&moved), [(3, 5, Hazard::WriteAfterWrite)]);
     // The address gets another tile, so nothing is shared.

@@ -1,12 +1,14 @@
 //! Speed of matrix products and convolutions on a Vulkan device.
 //!
 //! `cargo bench -p forebay-vulkan --bench kernels [-- DEVICE]` prints a line of JSON for each: type, sizes, the median time of a launch
-//! by the device's own clock, and GFLOP/s. `benches/gpu_peer.py` reads these lines and measures PyTorch with the same sizes.
+//! by the device's own clock, and GFLOP/s. `benches/gpu_peer.py` reads these lines and measures PyTorch with the same
+//! sizes. The same figures are recorded.
 
 use std::error::Error;
 
 use forebay_base::kernel::{Activation, Convolution, Window};
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
+use forebay_bench_record::{Column, Record, Table};
 use forebay_device::Device;
 use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
 
@@ -52,9 +54,9 @@ impl Machine {
         };
         let reads_bound = reads.iter().map(&mut bind).collect::<Result<Vec<_>, _>>()?;
         let writes = vec![bind(write)?];
-        let scratch_bytes = self.device.workspace_bytes(kernel, reads, std::slice::from_ref(write))?;
-        let scratch = (scratch_bytes > 0).then(|| place(scratch_bytes)).transpose()?;
-        let launch = Launch { kernel: kernel.clone(), reads: reads_bound, writes, scratch, label: 0 };
+        let workspace_bytes = self.device.workspace_bytes(kernel, reads, std::slice::from_ref(write))?;
+        let workspace = (workspace_bytes > 0).then(|| place(workspace_bytes)).transpose()?;
+        let launch = Launch { kernel: kernel.clone(), reads: reads_bound, writes, workspace, label: 0 };
         let command = Command::Launch { stream: self.stream, launch: Box::new(launch) };
         let barrier = Command::Barrier { stream: self.stream };
         let run = |count: usize| -> Result<(), Box<dyn Error>> {
@@ -78,18 +80,27 @@ impl Machine {
 const TYPES: [DataType; 3] = [DataType::Float32, DataType::BFloat16, DataType::Float16];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let asked = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
-    let asked =
-        asked.as_deref().map(|name| name.strip_prefix("vulkan:").unwrap_or(name)).filter(|&name| name != "vulkan");
+    let given = forebay_bench_record::arguments()?;
+    let asked = given.words.iter().find(|argument| !argument.starts_with("--"));
+    let asked = asked.map(|name| name.strip_prefix("vulkan:").unwrap_or(name)).filter(|&name| name != "vulkan");
     let device = VulkanDevice::open(&VulkanOptions { device: asked.map(str::to_owned), ..VulkanOptions::default() })?;
     let name = device.limits().name.clone();
-    let is_cpu = adapters()?.iter().any(|adapter| adapter.kind == "CPU" && name.contains(&adapter.name));
+    let adapter = adapters()?.into_iter().find(|adapter| name.contains(&adapter.name));
+    let is_cpu = adapter.as_ref().is_some_and(|adapter| adapter.kind == "CPU");
     let which = usize::from(is_cpu);
     let machine = Machine { stream: device.create_stream("bench", 0)?, device, runs: RUNS[which] };
+    let columns = [
+        Column::text("kernel"),
+        Column::text("type"),
+        Column::text("sizes"),
+        Column::number("time", "ms", 4).of("median"),
+        Column::number("speed", "GFLOP/s", 1).of("median"),
+    ];
+    let mut table = Table::new("kernels", columns);
     let mut refused = 0;
     for data_type in TYPES {
-        let products = products(&machine, data_type, PRODUCTS[which]);
-        let convolutions = convolutions(&machine, data_type, CONVOLUTIONS[which]);
+        let products = products(&mut table, &machine, data_type, PRODUCTS[which]);
+        let convolutions = convolutions(&mut table, &machine, data_type, CONVOLUTIONS[which]);
         for (family, done) in [("products", products), ("convolutions", convolutions)] {
             if let Err(error) = done {
                 println!("{family} of {data_type} cannot be measured: {error}");
@@ -97,29 +108,44 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
+    let what = "Products and convolutions of a Vulkan device";
+    let mut record = Record::new("gpu-kernels", what, "cargo bench -p forebay-vulkan --bench kernels --", &given.words);
+    if let Some(described) = &mut record.machine {
+        described.gpu = Some(name);
+        described.driver = adapter.map(|adapter| adapter.driver);
+    }
+    record.under(format!("{} launches of each", RUNS[which])).with(table).save(given.output.as_deref())?;
     match refused {
         0 => Ok(()),
         _ => Err(format!("{refused} families of kernels could not be measured").into()),
     }
 }
 
-fn products(machine: &Machine, data_type: DataType, all: &[[u64; 3]]) -> Result<(), Box<dyn Error>> {
+fn products(table: &mut Table, machine: &Machine, data_type: DataType, all: &[[u64; 3]]) -> Result<(), Box<dyn Error>> {
     let desc = |sizes: &[u64]| TensorDesc::packed(data_type, sizes);
     for &[m, k, n] in all {
         let kernel = Kernel::product(false, false);
         let seconds = machine.seconds(&kernel, &[desc(&[m, k])?, desc(&[k, n])?], &desc(&[m, n])?)?;
         let sizes = format!(r#""sizes":[{m},{k},{n}]"#);
-        print("matmul", data_type, &sizes, seconds, 2.0 * (m * k * n) as f64);
+        print(table, "matmul", data_type, &sizes, seconds, 2.0 * (m * k * n) as f64);
     }
     Ok(())
 }
 
-fn print(kernel: &str, data_type: DataType, sizes: &str, seconds: f64, flops: f64) {
+/// Prints a line, and adds the row that says the same.
+fn print(table: &mut Table, kernel: &str, data_type: DataType, sizes: &str, seconds: f64, flops: f64) {
     let (milliseconds, gflops) = (seconds * 1e3, flops / seconds / 1e9);
     println!(r#"{{"kernel":"{kernel}","type":"{data_type}",{sizes},"ms":{milliseconds:.4},"gflops":{gflops:.1}}}"#);
+    let sizes = sizes.replace('"', "");
+    table.push([kernel.into(), data_type.to_string().into(), sizes.into(), milliseconds.into(), gflops.into()]);
 }
 
-fn convolutions(machine: &Machine, data_type: DataType, all: &[(&[u64], &[u64])]) -> Result<(), Box<dyn Error>> {
+fn convolutions(
+    table: &mut Table,
+    machine: &Machine,
+    data_type: DataType,
+    all: &[(&[u64], &[u64])],
+) -> Result<(), Box<dyn Error>> {
     let desc = |sizes: &[u64]| TensorDesc::packed(data_type, sizes);
     let activation = Activation::None;
     for &(x, w) in all {
@@ -138,7 +164,7 @@ fn convolutions(machine: &Machine, data_type: DataType, all: &[(&[u64], &[u64])]
             ("convolution weight gradient", weights, [x_desc.clone(), y_desc.clone()], w_desc.clone()),
         ] {
             let seconds = machine.seconds(&kernel, &reads, &write)?;
-            print(name, data_type, &format!(r#""x":{x:?},"w":{w:?}"#), seconds, flops);
+            print(table, name, data_type, &format!(r#""x":{x:?},"w":{w:?}"#), seconds, flops);
         }
     }
     Ok(())

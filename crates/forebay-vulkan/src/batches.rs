@@ -11,7 +11,7 @@ use forebay_device::DeviceError;
 use crate::disk::Transfer;
 use crate::frame::Frame;
 use crate::gpu::{Gpu, Queue, Role};
-use crate::memory::{OwnBlock, Place};
+use crate::memory::{BufferLocation, OwnBlock};
 use crate::record::Recorder;
 use crate::state::{Counts, State};
 use crate::stream::{Batch, Item, Job, Mark, Point, Work};
@@ -280,11 +280,11 @@ impl List<'_> {
         let place = state.memories.place(in_memory)?;
         let block = OwnBlock::new(self.gpu, bytes.min(BOUNCE_BYTES), vk::MemoryPropertyFlags::HOST_CACHED)?;
         let block = Arc::new(block);
-        let host = Place { buffer: block.buffer, offset_bytes: 0 };
+        let host = BufferLocation { buffer: block.buffer, offset_bytes: 0 };
         let mut moved = 0;
         while moved < bytes {
             let count = (bytes - moved).min(BOUNCE_BYTES);
-            let device = Place { offset_bytes: place.offset_bytes + moved, ..place };
+            let device = BufferLocation { offset_bytes: place.offset_bytes + moved, ..place };
             let (file, address, keep) = (file.clone(), block.address, Some(block.clone()));
             let transfer =
                 Transfer { file, offset_bytes: offset_bytes + moved, address, bytes: count, to_disk, _keep: keep };
@@ -307,8 +307,8 @@ impl List<'_> {
         &mut self,
         state: &mut State,
         id: StreamId,
-        from: Place,
-        to: Place,
+        from: BufferLocation,
+        to: BufferLocation,
         size_bytes: u64,
         shows_host: bool,
     ) -> Result<(), DeviceError> {

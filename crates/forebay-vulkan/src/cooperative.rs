@@ -95,11 +95,11 @@ pub(crate) fn offered(
         vulkan_13.subgroup_size_control,
         vulkan_13.compute_full_subgroups,
     ];
-    let has_lanes = (sizes.min_subgroup_size..=sizes.max_subgroup_size).contains(&SUBGROUP_SIZE)
+    let has_subgroup_size = (sizes.min_subgroup_size..=sizes.max_subgroup_size).contains(&SUBGROUP_SIZE)
         && sizes.required_subgroup_size_stages.contains(vk::ShaderStageFlags::COMPUTE);
     let computes = stages.cooperative_matrix_supported_stages.contains(vk::ShaderStageFlags::COMPUTE);
     let shares = limits.max_compute_shared_memory_size >= SHARED_BYTES;
-    if needed.contains(&vk::FALSE) || !has_lanes || !computes || !shares {
+    if needed.contains(&vk::FALSE) || !has_subgroup_size || !computes || !shares {
         return None;
     }
     let functions = khr::cooperative_matrix::Instance::new(&system.entry, &system.instance);
@@ -143,8 +143,8 @@ mod tests {
         let half = product(vk::ComponentTypeKHR::FLOAT16, sum);
         assert!(is_product(&half, vk::ComponentTypeKHR::FLOAT16) && !is_product(&half, BFLOAT16));
         assert!(is_product(&product(BFLOAT16, sum), BFLOAT16));
-        let narrow = product(vk::ComponentTypeKHR::FLOAT16, vk::ComponentTypeKHR::FLOAT16);
-        for other in [half.k_size(8), half.scope(vk::ScopeKHR::WORKGROUP), narrow] {
+        let sixteen_bit = product(vk::ComponentTypeKHR::FLOAT16, vk::ComponentTypeKHR::FLOAT16);
+        for other in [half.k_size(8), half.scope(vk::ScopeKHR::WORKGROUP), sixteen_bit] {
             assert!(!is_product(&other, vk::ComponentTypeKHR::FLOAT16), "{other:?}");
         }
     }

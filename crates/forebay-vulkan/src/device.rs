@@ -13,7 +13,7 @@ use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, S
 use forebay_device::host::spill_file::SpillFile;
 use forebay_device::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
-use forebay_gpu_kernels::{scratch_bytes, Target};
+use forebay_gpu_kernels::{workspace_bytes, Target};
 use forebay_queue::Events;
 
 use crate::batches::submit;
@@ -27,7 +27,7 @@ use crate::state::{Counts, State};
 use crate::stream::{Clock, Done, Job, Point, Streams};
 use crate::system::entry;
 
-/// Largest heap behind a reservation, in bytes, where nobody says.
+/// Largest heap behind a reservation, in bytes, where no one says.
 const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;
 /// How long a wait for the device lasts before it is looked whether anything failed.
 const WAIT_NS: u64 = 1_000_000_000;
@@ -147,8 +147,8 @@ impl VulkanDevice {
             offset_alignment_bytes: BASE_OFFSET_ALIGNMENT_BYTES,
             tensor_elements_max: u64::from(u32::MAX),
             copy_streams: true,
-            copies_use_lanes: is_cpu,
-            lanes: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
+            copies_use_workers: is_cpu,
+            workers: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
         };
         let caps = Caps {
             tile_bytes,
@@ -202,7 +202,7 @@ impl VulkanDevice {
         fired.into_iter().for_each(|(event, generation, time)| state.events.fire(event, generation, time));
         state.trace.extend(trace);
         state.index_fault = state.index_fault.take().into_iter().chain(index_faults).min();
-        // Messages fail everything as long as nobody took them.
+        // Messages fail everything as long as no one took them.
         self.gpu.check_messages()
     }
 
@@ -302,8 +302,8 @@ fn run_job(gpu: &Gpu, shared: &Shared, job: &Job, buffer: &mut Buffer) -> Result
     if state.tracing {
         let (start, end) = (start - state.birth, state.birth.elapsed());
         let (stream, bytes) = (job.point.stream, job.transfer.bytes);
-        let lane_time = Duration::ZERO;
-        state.trace.push(TraceRecord { stream, label: None, name: "copy", bytes, start, end, lane_time });
+        let worker_time = Duration::ZERO;
+        state.trace.push(TraceRecord { stream, label: None, name: "copy", bytes, start, end, worker_time });
     }
     Ok(())
 }
@@ -318,7 +318,7 @@ fn clock(gpu: &Arc<Gpu>, birth: Instant) -> Result<Clock, DeviceError> {
     let before = birth.elapsed();
     let buffers = [vk::CommandBufferSubmitInfo::default().command_buffer(frame.commands)];
     let info = vk::SubmitInfo2::default().command_buffer_infos(&buffers);
-    // SAFETY: nobody else has the queue yet, and the frame lives until the queue is idle.
+    // SAFETY: no one else has the queue yet, and the frame lives until the queue is idle.
     unsafe {
         gpu.functions
             .queue_submit2(queue.handle, &[info], vk::Fence::null())
@@ -340,7 +340,7 @@ impl Device for VulkanDevice {
         reads: &[TensorDesc],
         writes: &[TensorDesc],
     ) -> Result<u64, DeviceError> {
-        scratch_bytes(kernel, reads, writes, &self.gpu.target).map_err(unsupported)
+        workspace_bytes(kernel, reads, writes, &self.gpu.target).map_err(unsupported)
     }
 
     fn check_room(&self, heap_bytes: u64, host_bytes: u64) -> Result<(), DeviceError> {
@@ -437,7 +437,7 @@ impl Device for VulkanDevice {
         while state.jobs > 0 {
             state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        // SAFETY: the lock is held, so nobody submits meanwhile.
+        // SAFETY: the lock is held, so no one submits meanwhile.
         unsafe { self.gpu.functions.device_wait_idle() }.map_err(failed("waiting"))?;
         let _ = self.catch_up(&mut state);
         state.streams.abandon()?;
@@ -522,7 +522,7 @@ impl Drop for VulkanDevice {
             drop(jobs);
             let _ = thread.join();
         }
-        // SAFETY: nobody submits any more.
+        // SAFETY: no one submits any more.
         let _ = unsafe { self.gpu.functions.device_wait_idle() };
     }
 }

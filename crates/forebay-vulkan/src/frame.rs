@@ -87,7 +87,7 @@ impl Frame {
         })
     }
 
-    /// Makes it ready for a batch with so many time stamps, and begins its command buffer.
+    /// Makes it ready for a batch with this many time stamps, and begins its command buffer.
     ///
     /// # Errors
     /// What Vulkan refuses.

@@ -52,7 +52,7 @@ pub(crate) struct Gpu {
     pub adapter: Adapter,
     pub limits: vk::PhysicalDeviceLimits,
     pub target: Target,
-    /// Bindings begin at multiples of so many bytes.
+    /// Bindings begin at multiples of this many bytes.
     pub binding_alignment_bytes: u64,
     pub memory: vk::PhysicalDeviceMemoryProperties,
     pub allocation_bytes_max: u64,
@@ -134,7 +134,7 @@ impl Gpu {
         let target = Target {
             groups_max: limits.max_compute_work_group_count[0].min(limits.max_compute_work_group_count[1]).min(65_535),
             binding_bytes_max: asked.binding_bytes_max.map_or(range_bytes_max, |bytes| bytes.min(range_bytes_max)),
-            scratch_bytes_max: range_bytes_max,
+            workspace_bytes_max: range_bytes_max,
             invocations_max: limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]),
             shared_bytes: limits.max_compute_shared_memory_size,
             float64: has.float64,
@@ -205,7 +205,7 @@ impl Gpu {
     /// A buffer without memory, for all queues.
     ///
     /// # Errors
-    /// What Vulkan refuses, as `what` of so many bytes.
+    /// What Vulkan refuses, as `what` of this many bytes.
     pub fn buffer(
         &self,
         what: &'static str,
@@ -248,7 +248,7 @@ impl Drop for Gpu {
     }
 }
 
-/// Which families of queues are used, with so many queues each.
+/// Which families of queues are used, and with how many queues each.
 struct Families {
     compute: (u32, usize),
     copy: Option<(u32, usize)>,
@@ -263,7 +263,7 @@ impl Families {
             let found = all.find(|(_, one)| one.queue_flags.contains(with) && !one.queue_flags.intersects(without));
             found.map(|(index, one)| (index as u32, (one.queue_count as usize).min(QUEUES_MAX)))
         };
-        // Computing beside graphics first: that is where drivers put everything that they can.
+        // Computing next to graphics first: that is where drivers put everything that they can.
         let compute = find(Flags::COMPUTE | Flags::GRAPHICS, Flags::empty())
             .or_else(|| find(Flags::COMPUTE, Flags::empty()))
             .unwrap_or((0, 1));

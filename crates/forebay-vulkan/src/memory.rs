@@ -45,7 +45,7 @@ struct Memory {
 
 /// Bytes of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct BufferLocation {
     pub buffer: vk::Buffer,
     pub offset_bytes: u64,
 }
@@ -261,7 +261,7 @@ impl Memories {
     }
 
     /// Where the bytes of a region are, all of which have memory behind them.
-    pub fn place(&self, region: Region) -> Result<Place, DeviceError> {
+    pub fn place(&self, region: Region) -> Result<BufferLocation, DeviceError> {
         let memory = self.memories.get(&region.memory).ok_or_else(|| {
             let spilled = self.spills.contains_key(&region.memory);
             let what = if spilled { "is a spill file, which only copies reach" } else { "does not exist" };
@@ -273,9 +273,9 @@ impl Memories {
         match &memory.kind {
             Kind::Reservation(mapping) => match mapping.hole(region.range) {
                 Some(byte) => Err(misuse(format!("byte {byte} of {region} is not mapped"))),
-                None => Ok(Place { buffer: memory.buffer, offset_bytes: region.range.start }),
+                None => Ok(BufferLocation { buffer: memory.buffer, offset_bytes: region.range.start }),
             },
-            _ => Ok(Place { buffer: memory.buffer, offset_bytes: region.range.start }),
+            _ => Ok(BufferLocation { buffer: memory.buffer, offset_bytes: region.range.start }),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::gpu::{failed, Gpu};
 /// The entry point of every shader.
 const ENTRY_POINT: &CStr = c"main";
 
-/// How the bindings of a shader with so many of them are laid out.
+/// How the bindings of a shader are laid out, by their number.
 #[derive(Clone, Copy)]
 struct Layout {
     set: vk::DescriptorSetLayout,
@@ -61,7 +61,7 @@ impl Pipelines {
         Ok(Pipelines { gpu, cache, file, kept_bytes, layouts, modules, pipelines })
     }
 
-    /// The pipeline of a shader with these constants and so many bindings.
+    /// The pipeline of a shader with these constants and this many bindings.
     ///
     /// # Errors
     /// What Vulkan refuses.
@@ -136,7 +136,7 @@ impl Pipelines {
             .collect();
         let data: Vec<u8> = constants.iter().flat_map(|constant| constant.to_ne_bytes()).collect();
         let constants = vk::SpecializationInfo::default().map_entries(&entries).data(&data);
-        let mut lanes =
+        let mut subgroup_size =
             vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default().required_subgroup_size(SUBGROUP_SIZE);
         let mut stage = vk::PipelineShaderStageCreateInfo::default()
             .stage(vk::ShaderStageFlags::COMPUTE)
@@ -144,7 +144,8 @@ impl Pipelines {
             .name(ENTRY_POINT)
             .specialization_info(&constants);
         if shader.needs_cooperative() {
-            stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS).push_next(&mut lanes);
+            stage =
+                stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS).push_next(&mut subgroup_size);
         }
         let info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout.pipeline);
         // SAFETY: the structures live through the call.

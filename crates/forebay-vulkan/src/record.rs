@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use ash::vk;
-use forebay_base::kernel::Indices;
 use forebay_base::{Launch, Region};
 use forebay_device::DeviceError;
 use forebay_gpu_kernels::{lower, Bound, Dispatch, Operand};
 
 use crate::frame::Frame;
 use crate::gpu::{unsupported, Gpu, Role};
-use crate::memory::{Memories, OwnBlock, Place};
+use crate::memory::{BufferLocation, Memories, OwnBlock};
 use crate::pipeline::Pipelines;
 
 /// Places that dispatches count their workgroups in: they take turns, and one that comes again is 0 again.
@@ -36,9 +35,9 @@ impl Counters {
         Ok(Counters { block, next: 0 })
     }
 
-    fn next(&mut self) -> Place {
+    fn next(&mut self) -> BufferLocation {
         self.next = (self.next + 1) % COUNTERS;
-        Place { buffer: self.block.buffer, offset_bytes: self.next * COUNTER_STRIDE_BYTES }
+        BufferLocation { buffer: self.block.buffer, offset_bytes: self.next * COUNTER_STRIDE_BYTES }
     }
 }
 
@@ -51,7 +50,7 @@ pub(crate) struct Recorder<'a> {
 }
 
 /// A dispatch with its pipeline's needs and the bytes behind its bindings.
-fn span(region: Region, place: Place, bound: &Bound) -> Result<vk::DescriptorBufferInfo, DeviceError> {
+fn span(region: Region, place: BufferLocation, bound: &Bound) -> Result<vk::DescriptorBufferInfo, DeviceError> {
     let length = region.range.len();
     let rest = length.checked_sub(bound.offset_bytes);
     let size = bound.size_bytes.or(rest).filter(|&size| Some(size) <= rest && size > 0).ok_or_else(|| {
@@ -59,13 +58,6 @@ fn span(region: Region, place: Place, bound: &Bound) -> Result<vk::DescriptorBuf
         DeviceError::Lost { reason }
     })?;
     Ok(vk::DescriptorBufferInfo { buffer: place.buffer, offset: place.offset_bytes + bound.offset_bytes, range: size })
-}
-
-/// Number of entries that a launch's indices choose from.
-fn index_limit(launch: &Launch) -> Option<u64> {
-    let Indices { axis, of_write, .. } = launch.kernel.indices()?;
-    let data = if of_write { launch.writes.first() } else { launch.reads.first() };
-    data?.desc.sizes().get(axis).copied()
 }
 
 impl Recorder<'_> {
@@ -77,15 +69,18 @@ impl Recorder<'_> {
         let descs =
             |bindings: &[forebay_base::Binding]| bindings.iter().map(|one| one.desc.clone()).collect::<Vec<_>>();
         let (reads, writes) = (descs(&launch.reads), descs(&launch.writes));
-        let scratch_bytes = launch.scratch.map_or(0, |region| region.range.len());
+        let workspace_bytes = launch.workspace.map_or(0, |region| region.range.len());
         let mut target = self.gpu.target;
-        if launch.kernel.runs_in_less_scratch() {
-            target.scratch_bytes_max = target.scratch_bytes_max.min(scratch_bytes);
+        if launch.kernel.runs_in_less_workspace() {
+            target.workspace_bytes_max = target.workspace_bytes_max.min(workspace_bytes);
         }
         let lowered = lower(&launch.kernel, &reads, &writes, &target).map_err(unsupported)?;
-        if lowered.scratch_bytes > scratch_bytes {
-            let reason =
-                format!("{} has {scratch_bytes} of {} bytes of scratch", launch.kernel.name(), lowered.scratch_bytes);
+        if lowered.workspace_bytes > workspace_bytes {
+            let reason = format!(
+                "{} has {workspace_bytes} of {} bytes of scratch",
+                launch.kernel.name(),
+                lowered.workspace_bytes
+            );
             return Err(DeviceError::Lost { reason });
         }
         for binding in launch.reads.iter().chain(&launch.writes) {
@@ -102,8 +97,8 @@ impl Recorder<'_> {
         let bound = dispatch.bindings.iter().map(|bound| self.bytes(frame, launch, bound));
         let operands = bound.collect::<Result<Vec<_>, DeviceError>>()?;
         let bindable = |span: &vk::DescriptorBufferInfo| span.offset % self.gpu.binding_alignment_bytes == 0;
-        let shader = match dispatch.shader.far {
-            Some(far) if !operands.iter().all(bindable) => far,
+        let shader = match dispatch.shader.by_address {
+            Some(by_address) if !operands.iter().all(bindable) => by_address,
             _ => dispatch.shader,
         };
         let parameters = frame.parameters(&dispatch.parameters)?;
@@ -113,8 +108,8 @@ impl Recorder<'_> {
             range: parameters.size_bytes,
         }];
         for (bound, bytes) in dispatch.bindings.iter().zip(operands) {
-            let is_own = matches!(bound.operand, Operand::Scratch | Operand::Counter | Operand::Fault);
-            spans.push(match shader.is_far() && !is_own {
+            let is_own = matches!(bound.operand, Operand::Workspace | Operand::Counter | Operand::Fault);
+            spans.push(match shader.is_by_address() && !is_own {
                 true => self.address(frame, bytes)?,
                 false => self.bindable(launch, bytes)?,
             });
@@ -156,14 +151,14 @@ impl Recorder<'_> {
         let region = match bound.operand {
             Operand::Read(index) => launch.reads.get(index).map(|binding| binding.region),
             Operand::Write(index) => launch.writes.get(index).map(|binding| binding.region),
-            Operand::Scratch => launch.scratch,
+            Operand::Workspace => launch.workspace,
             Operand::Counter => {
                 let place = self.counters.next();
                 let (buffer, offset, range) = (place.buffer, place.offset_bytes, COUNTER_BYTES);
                 return Ok(vk::DescriptorBufferInfo { buffer, offset, range });
             }
             Operand::Fault => {
-                let limit = index_limit(launch).ok_or_else(missing)?;
+                let (_, limit) = launch.index_limit().ok_or_else(missing)?;
                 let words = frame.fault_words(launch.label, limit)?;
                 let (buffer, offset, range) = (words.buffer, words.offset_bytes, words.size_bytes);
                 return Ok(vk::DescriptorBufferInfo { buffer, offset, range });
@@ -202,14 +197,14 @@ impl Recorder<'_> {
     }
 
     /// Records a copy.
-    pub fn copy(&self, frame: &Frame, from: Place, to: Place, size_bytes: u64) {
+    pub fn copy(&self, frame: &Frame, from: BufferLocation, to: BufferLocation, size_bytes: u64) {
         let part = vk::BufferCopy { src_offset: from.offset_bytes, dst_offset: to.offset_bytes, size: size_bytes };
         // SAFETY: both lie inside live buffers and apart; the command buffer is being recorded.
         unsafe { self.gpu.functions.cmd_copy_buffer(frame.commands, from.buffer, to.buffer, &[part]) };
     }
 
     /// Records a fill.
-    pub fn fill(&self, frame: &Frame, to: Place, size_bytes: u64, pattern: [u8; 4]) {
+    pub fn fill(&self, frame: &Frame, to: BufferLocation, size_bytes: u64, pattern: [u8; 4]) {
         let word = u32::from_ne_bytes(pattern);
         // SAFETY: as for a copy; commands fill whole words.
         unsafe { self.gpu.functions.cmd_fill_buffer(frame.commands, to.buffer, to.offset_bytes, size_bytes, word) };

@@ -28,7 +28,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// The time since birth at which the device's clock showed so many ticks.
+    /// The time since birth at which the device's clock showed this many ticks.
     pub fn time(&self, ticks: u64) -> Duration {
         let since = ticks.wrapping_sub(self.ticks) as i64 as f64 * self.period_ns;
         let at = self.at.as_nanos() as f64 + since;
@@ -372,7 +372,7 @@ impl Streams {
                         bytes: mark.bytes,
                         start: time(mark.stamps.0),
                         end: time(mark.stamps.1),
-                        lane_time: Duration::ZERO,
+                        worker_time: Duration::ZERO,
                     }));
                     done.index_faults.extend(batch.frame.index_faults());
                     end = batch.stamps.checked_sub(1).map_or(end, time);
@@ -423,7 +423,7 @@ impl Streams {
 
 impl Drop for Streams {
     fn drop(&mut self) {
-        // SAFETY: the device is idle, and nobody knows the semaphores any more.
+        // SAFETY: the device is idle, and no one knows the semaphores any more.
         unsafe {
             let _ = self.gpu.functions.device_wait_idle();
             let running = self.streams.values().flat_map(|stream| stream.running.iter().map(|one| one.fence));

@@ -1,7 +1,7 @@
 //! Predicted and measured time of training steps: budgets and link speeds in turn, rounds interleaved.
 //!
 //! ```text
-//! cargo bench -p forebay --bench agreement -- [FOLDER]...
+//! cargo bench -p forebay --bench agreement -- [FOLDER]... [--output FILE.json]
 //! ```
 //!
 //! A folder holds `model.onnx`, `inputs.npz` with `x` and `y` (or `train_x` and `train_y`), and `training.json`, as those in
@@ -14,9 +14,10 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use common::{median, training, Failure};
+use common::{training, Failure};
 use forebay::data::npz::Archive;
 use forebay::{MemorySize, Model, Tensor, Trainer, TrainerOptions};
+use forebay_bench_record::{Cell, Column, Record, Table};
 use serde_json::Value;
 
 type Batch = (BTreeMap<String, Tensor>, Tensor);
@@ -37,16 +38,29 @@ struct Line {
 }
 
 fn main() -> Result<(), Failure> {
-    let given: Vec<PathBuf> = std::env::args().skip(1).filter(|word| word != "--bench").map(PathBuf::from).collect();
+    let given = forebay_bench_record::arguments()?;
+    let folders: Vec<PathBuf> = given.words.iter().map(PathBuf::from).collect();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden");
     let own = ["unet3d", "resnet20", "tiny-gpt"].map(|name| golden.join(name));
-    for folder in if given.is_empty() { own.to_vec() } else { given } {
-        measure(&folder)?;
+    let seconds = |name: &str| Column::number(name, "s", 4);
+    let columns = [
+        Column::text("model"),
+        Column::text("memory, link"),
+        seconds("measured").of("median"),
+        seconds("predicted"),
+        Column::ratio("ratio", 3),
+    ];
+    let mut table = Table::new("steps", columns);
+    for folder in if folders.is_empty() { own.to_vec() } else { folders } {
+        measure(&folder, &mut table)?;
     }
+    let what = "Predicted and measured time of a step";
+    let record = Record::new("agreement", what, "cargo bench -p forebay --bench agreement --", &given.words);
+    record.under(format!("medians of {ROUNDS} steps, all lines in turn")).with(table).save(given.output.as_deref())?;
     Ok(())
 }
 
-fn measure(folder: &Path) -> Result<(), Failure> {
+fn measure(folder: &Path, table: &mut Table) -> Result<(), Failure> {
     let model = Model::from_file(folder.join("model.onnx"))?;
     let (batch, labels) = batch(&folder.join("inputs.npz"))?;
     let log: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("training.json"))?)?;
@@ -76,11 +90,11 @@ fn measure(folder: &Path) -> Result<(), Failure> {
             }
         }
     }
-    println!("{}", folder.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()));
-    println!("  {:<34} {:>10} {:>10} {:>10}", "", "measured", "predicted", "ratio");
+    let model = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
     for line in lines {
-        let (measured, predicted) = (median(line.seconds), line.predicted.last().copied().unwrap_or(f64::NAN));
-        println!("  {:<34} {measured:>9.4}s {predicted:>9.4}s {:>10.3}", line.name, predicted / measured);
+        let (measured, predicted) = (Cell::median(line.seconds), line.predicted.last().copied());
+        let ratio = predicted.zip(measured.number()).map(|(predicted, measured)| predicted / measured);
+        table.print([model.clone().into(), line.name.into(), measured, predicted.into(), ratio.into()]);
     }
     Ok(())
 }

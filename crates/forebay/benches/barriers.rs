@@ -1,12 +1,14 @@
-//! How many barriers plans need, beside other ways to place them; and what they cost.
+//! How many barriers plans need, next to other ways to place them; and what they cost.
 //!
 //! ```text
-//! cargo bench -p forebay --bench barriers -- [table|planning|gain] [MODEL.onnx|FOLDER]...
+//! cargo bench -p forebay --bench barriers -- [table|planning|gain] [MODEL.onnx|FOLDER]... [--output FILE.json]
 //! ```
 //!
 //! - `table`: for each model, inference and training. Without models, those of the repository.
 //! - `planning`: how long the passes take for a graph of 10,000 launches.
 //! - `gain`: runs of a graph with parallel branches, as planned and with a barrier after every dispatch.
+//!
+//! All that ran is in one record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,6 +18,7 @@ use std::time::{Duration, Instant};
 use forebay::Device;
 use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{Command, DataType, Kernel, StreamId, TensorDesc};
+use forebay_bench_record::{Cell, Column, Record, Table};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_model::program::{Buffer, BufferId, Operand, Port, Program, ProgramLaunch, Role};
 use forebay_model::training::{training_graph, Loss, Optimizer, TrainingOptions};
@@ -27,20 +30,25 @@ use forebay_sync::{insert_barriers, StepBoundary};
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
-    let mut words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let given = forebay_bench_record::arguments()?;
+    let mut words = given.words.clone();
     let parts = ["table", "planning", "gain"];
     let chosen = words.first().filter(|word| parts.contains(&word.as_str())).cloned();
     if chosen.is_some() {
         words.remove(0);
     }
     let device = HostDevice::new(&HostOptions::default())?;
+    let mut record =
+        Record::new("barriers", "Barriers of plans", "cargo bench -p forebay --bench barriers --", &given.words);
     for part in parts.into_iter().filter(|part| chosen.as_deref().is_none_or(|chosen| chosen == *part)) {
-        match part {
+        let table = match part {
             "table" => table(&device, &models(&words)?),
             "planning" => planning(&device)?,
             _ => gain()?,
-        }
+        };
+        record = record.with(table);
     }
+    record.save(given.output.as_deref())?;
     Ok(())
 }
 
@@ -85,11 +93,11 @@ fn program(path: &Path, train: bool, device: &dyn Device) -> Result<Program, Fai
     };
     let mut program = fuse::fuse(program);
     name_constants(&mut program)?;
-    program.set_scratch(|launch, reads, writes| device.workspace_bytes(&launch.kernel, reads, writes))?;
+    program.set_workspace(|launch, reads, writes| device.workspace_bytes(&launch.kernel, reads, writes))?;
     Ok(program)
 }
 
-/// Gives constants homes, as the product does.
+/// Gives constants backing locations, as the product does.
 fn name_constants(program: &mut Program) -> Result<(), Failure> {
     let known: BTreeSet<BufferId> = program.persistent.iter().map(|port| port.operand.buffer).collect();
     for (buffer, tensor) in std::mem::take(&mut program.contents).into_iter().filter(|(id, _)| !known.contains(id)) {
@@ -106,7 +114,7 @@ fn planned(program: &Program, order: LaunchOrder, split: bool, device: &dyn Devi
     let mut costs = cost::estimate(program, device.limits());
     if !split {
         // Launches that fill the machine gain nothing from company.
-        costs.launch_lanes.fill(costs.lanes);
+        costs.launch_workers.fill(costs.workers);
     }
     Ok(plan(program, &options, device.limits(), &costs)?)
 }
@@ -134,17 +142,31 @@ fn whole_buffer_barriers(program: &Program) -> usize {
     barriers
 }
 
-fn table(device: &dyn Device, models: &[PathBuf]) {
-    println!("| model | step | launches | each dispatch | whole buffers | file order | waits | reordered | waits | fewest | peak |");
-    println!("|---|---|---|---|---|---|---|---|---|---|---|");
+fn table(device: &dyn Device, models: &[PathBuf]) -> Table {
+    let names = [
+        "launches",
+        "each dispatch",
+        "whole buffers",
+        "file order",
+        "waits in file order",
+        "reordered",
+        "waits reordered",
+    ];
+    let columns = ["model", "step"].map(Column::text).into_iter().chain(names.map(Column::count));
+    let columns = columns.chain([Column::count("fewest"), Column::number("peak", "MiB", 1)]);
+    let mut table = Table::new("barriers", columns.collect::<Vec<_>>());
     for path in models {
         for (train, step) in [(false, "inference"), (true, "training")] {
             match program(path, train, device).and_then(|program| row(&program, device)) {
-                Ok(row) => println!("| {} | {step} | {row} |", name(path)),
-                Err(error) => println!("| {} | {step} | none: {error} |", name(path)),
+                Ok(figures) => table.print([vec![name(path).into(), step.into()], figures].concat()),
+                Err(error) => {
+                    let none = vec![Cell::Nothing; table.columns.len() - 3];
+                    table.print([vec![name(path).into(), step.into(), format!("none: {error}").into()], none].concat());
+                }
             }
         }
     }
+    table
 }
 
 /// The model's name: its file's, or its folder's where every folder has the same file.
@@ -157,23 +179,24 @@ fn name(path: &Path) -> String {
     }
 }
 
-fn row(program: &Program, device: &dyn Device) -> Result<String, Failure> {
+fn row(program: &Program, device: &dyn Device) -> Result<Vec<Cell>, Failure> {
     let file = planned(program, LaunchOrder::File, false, device)?.statistics;
     let ours = planned(program, LaunchOrder::Barriers, false, device)?.statistics;
     let each = program.launches.len().saturating_sub(1);
     let (file_peak, peak) = (file.device_peak_bytes, ours.device_peak_bytes);
     assert!(peak <= file_peak, "reordering raised the peak from {file_peak} to {peak} bytes");
-    Ok(format!(
-        "{} | {each} | {} | {} | {} | {} | {} | {} | {:.1} MiB",
+    let counts = [
         program.launches.len(),
+        each,
         whole_buffer_barriers(program),
         file.barriers,
         file.waits,
         ours.barriers,
         ours.waits,
         ours.fewest_barriers,
-        peak as f64 / f64::from(1 << 20)
-    ))
+    ];
+    let peak = Cell::from(peak as f64 / f64::from(1 << 20));
+    Ok(counts.map(Cell::from).into_iter().chain([peak]).collect())
 }
 
 /// A graph of branches: `blocks` blocks one after the other, each of `branches` chains of `depth` kernels on tensors of
@@ -189,7 +212,7 @@ fn branchy(blocks: usize, branches: usize, depth: usize, count: u64) -> Result<P
     let launch = |program: &mut Program, kernel: Kernel, reads: &[&Operand], write: &Operand| {
         let name = format!("launch{}", program.launches.len());
         let reads = reads.iter().map(|&operand| operand.clone()).collect();
-        program.launches.push(ProgramLaunch { name, kernel, reads, writes: vec![write.clone()], scratch_bytes: 0 });
+        program.launches.push(ProgramLaunch { name, kernel, reads, writes: vec![write.clone()], workspace_bytes: 0 });
     };
     let add = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
     let mut value = buffer(&mut program, Role::Input);
@@ -219,26 +242,36 @@ fn branchy(blocks: usize, branches: usize, depth: usize, count: u64) -> Result<P
     Ok(program)
 }
 
-fn planning(device: &dyn Device) -> Result<(), Failure> {
+fn planning(device: &dyn Device) -> Result<Table, Failure> {
     let program = branchy(385, 4, 5, 4096)?;
-    println!("{} launches:", program.launches.len() + 1);
+    let columns = [
+        Column::text("what"),
+        Column::count("launches"),
+        Column::number("time", "s", 4),
+        Column::count("barriers, groups"),
+    ];
+    let mut table = Table::new("planning", columns);
+    let launches = program.launches.len() + 1;
+    let mut print = |what: String, seconds: f64, count: Option<usize>| {
+        table.print([what.into(), launches.into(), seconds.into(), count.into()]);
+    };
     for order in [LaunchOrder::File, LaunchOrder::Barriers] {
         let start = Instant::now();
         let options = PlanOptions { order, ..PlanOptions::default() };
         let plan = plan(&program, &options, device.limits(), &cost::estimate(&program, device.limits()))?;
         let (seconds, barriers) = (start.elapsed().as_secs_f64(), plan.statistics.barriers);
-        println!("  whole plan, {order:?} order: {seconds:.3} s, {barriers} barriers");
+        print(format!("whole plan, {order:?} order"), seconds, Some(barriers));
         let work: Vec<Command> = plan.commands.iter().filter(|command| command.is_work()).cloned().collect();
         let start = Instant::now();
         insert_barriers(&plan.prologue, work, StepBoundary::HostJoin)?;
-        println!("  insert_barriers alone: {:.4} s", start.elapsed().as_secs_f64());
+        print(format!("insert_barriers alone, {order:?} order"), start.elapsed().as_secs_f64(), None);
     }
     let live = forebay_plan::liveness::liveness(&program, false);
     let choice = forebay_plan::order::Choice { limit_bytes: u64::MAX, window: usize::MAX, lazy: false };
     let start = Instant::now();
     let groups = forebay_plan::order::group(&program, &live, choice);
-    println!("  one grouping: {:.4} s, {} groups", start.elapsed().as_secs_f64(), groups.len());
-    Ok(())
+    print("one grouping".to_owned(), start.elapsed().as_secs_f64(), Some(groups.len()));
+    Ok(table)
 }
 
 /// The plan with a barrier after every launch.
@@ -266,10 +299,15 @@ fn after_every_dispatch(plan: &Plan) -> Plan {
 /// Ways to run a graph.
 const WAYS: [&str; 3] = ["after every dispatch", "whole barriers", "split barriers"];
 
-fn gain() -> Result<(), Failure> {
+fn gain() -> Result<Table, Failure> {
     const ROUNDS: usize = 60;
-    println!("| branches | numbers in a tensor | launches | {} | {} | ratio | {} | ratio |", WAYS[0], WAYS[1], WAYS[2]);
-    println!("|---|---|---|---|---|---|---|---|");
+    let mut columns = ["branches", "numbers in a tensor", "launches"].map(Column::count).to_vec();
+    for way in WAYS {
+        columns.push(Column::number(way, "ms", 3).of("median"));
+        columns.extend(["barriers", "waits"].map(|what| Column::count(format!("{way}: {what}"))));
+        columns.push(Column::ratio(format!("{way}: ratio"), 2));
+    }
+    let mut table = Table::new("gain", columns);
     for (branches, count) in [(4, 1 << 8), (4, 1 << 12), (4, 1 << 16), (8, 1 << 12), (1, 1 << 12)] {
         let program = branchy(16, branches, 5, count)?;
         let mut executors = Vec::new();
@@ -283,7 +321,7 @@ fn gain() -> Result<(), Failure> {
             let count = |wanted: fn(&Command) -> bool| plan.commands.iter().filter(|command| wanted(command)).count();
             let barriers = count(|command| matches!(command, Command::Barrier { .. }));
             let waits = count(|command| matches!(command, Command::Wait { .. }));
-            shown.push(format!("{barriers} + {waits}"));
+            shown.push([barriers, waits]);
             executors.push(Executor::new(device, plan, &BTreeMap::new())?);
         }
         let mut times: Vec<Vec<Duration>> = vec![Vec::new(); WAYS.len()];
@@ -293,23 +331,15 @@ fn gain() -> Result<(), Failure> {
                 times.push(executor.run()?.total);
             }
         }
-        let times: Vec<f64> = times.into_iter().map(|times| median(times).as_secs_f64() * 1e3).collect();
-        let cell = |way: usize| format!("{:.3} ms ({})", times[way], shown[way]);
-        let ratio = |way: usize| times[way] / times[0];
-        println!(
-            "| {branches} | {count} | {} | {} | {} | {:.2} | {} | {:.2} |",
-            program.launches.len(),
-            cell(0),
-            cell(1),
-            ratio(1),
-            cell(2),
-            ratio(2)
-        );
+        let times = times.into_iter().map(|times| Cell::median(times.iter().map(|time| time.as_secs_f64() * 1e3)));
+        let times: Vec<Cell> = times.collect();
+        let first = times[0].number().unwrap_or(f64::NAN);
+        let mut row: Vec<Cell> = vec![(branches as u64).into(), count.into(), program.launches.len().into()];
+        for (time, counts) in times.into_iter().zip(shown) {
+            let ratio = time.number().map(|time| time / first);
+            row.extend([time, counts[0].into(), counts[1].into(), ratio.into()]);
+        }
+        table.print(row);
     }
-    Ok(())
-}
-
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
+    Ok(table)
 }

@@ -11,44 +11,69 @@ use std::path::Path;
 
 use common::Failure;
 use forebay::replay::{read_trace, replay, Policy};
+use forebay_bench_record::{Cell, Column, Record, Table};
 
 fn main() -> Result<(), Failure> {
     let mut scale = 1.0;
     let mut traces = Vec::new();
-    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let given = forebay_bench_record::arguments()?;
+    let mut arguments = given.words.iter();
     while let Some(argument) = arguments.next() {
         if argument == "--scale" {
             scale = arguments.next().ok_or("--scale needs a number")?.parse()?;
         } else {
-            traces.push(argument);
+            traces.push(argument.as_str());
         }
     }
-    println!("| trace | ideal s | bound / ideal | plan / ideal | plan / bound | LRU / ideal | out GB | in GB | recomputed | planning s |");
-    println!("|---|---|---|---|---|---|---|---|---|---|");
+    let columns = [
+        Column::text("trace"),
+        Column::number("ideal", "s", 3),
+        Column::ratio("lower bound", 6),
+        Column::ratio("plan", 6),
+        Column::ratio("plan / bound", 4),
+        Column::ratio("demand LRU", 4),
+        Column::number("out", "GB", 1),
+        Column::number("in", "GB", 1),
+        Column::count("recomputed"),
+        Column::number("planning", "s", 1),
+    ];
+    let mut table = Table::new("steps", columns);
     for trace in traces {
-        match row(Path::new(&trace), scale) {
-            Ok(row) => println!("| {trace} {row}"),
-            Err(error) => println!("| {trace} | {error} |"),
-        }
+        let name: Cell = Path::new(trace).file_name().map(|name| name.to_string_lossy().into_owned()).into();
+        let figures = row(Path::new(trace), scale).unwrap_or_else(|error| {
+            let mut none = vec![Cell::Nothing; table.columns.len() - 1];
+            none[0] = error.to_string().into();
+            none
+        });
+        table.print([vec![name], figures].concat());
     }
+    let record =
+        Record::new("replay", "Traced training steps", "cargo bench -p forebay --bench replay --", &given.words);
+    record
+        .under(format!("times over ideal; {scale} of the device's memory"))
+        .with(table)
+        .save(given.output.as_deref())?;
     Ok(())
 }
 
-fn row(path: &Path, scale: f64) -> Result<String, Failure> {
+fn row(path: &Path, scale: f64) -> Result<Vec<Cell>, Failure> {
     let mut workload = read_trace(path)?;
     let machine = &mut workload.machine;
     machine.device_memory_bytes = (machine.device_memory_bytes as f64 * scale) as u64;
     let found = replay(&workload, Policy::Planned, &mut |_| ())?;
     let (bound, plan) = (found.over_ideal(found.lower_bound_ns), found.over_ideal(found.account.step_ns));
-    let lru = found.lru.as_ref().map_or("-".to_owned(), |lru| format!("{:.4}", found.over_ideal(lru.step_ns)));
+    let lru = found.lru.as_ref().map(|lru| found.over_ideal(lru.step_ns));
     let account = &found.account;
-    Ok(format!(
-        "| {:.3} | {bound:.6} | {plan:.6} | {:.4} | {lru} | {:.1} | {:.1} | {} | {:.1} |",
-        found.ideal_ns as f64 / 1e9,
-        plan / bound,
-        (account.host_out_bytes + account.ssd_out_bytes) as f64 / 1e9,
-        (account.host_in_bytes + account.ssd_in_bytes) as f64 / 1e9,
-        account.recomputed_kernels,
-        found.planning_seconds,
-    ))
+    let gigabytes = |bytes: u64| Cell::from(bytes as f64 / 1e9);
+    Ok(vec![
+        (found.ideal_ns as f64 / 1e9).into(),
+        bound.into(),
+        plan.into(),
+        (plan / bound).into(),
+        lru.into(),
+        gigabytes(account.host_out_bytes + account.ssd_out_bytes),
+        gigabytes(account.host_in_bytes + account.ssd_in_bytes),
+        account.recomputed_kernels.into(),
+        found.planning_seconds.into(),
+    ])
 }

@@ -1,4 +1,4 @@
-//! From graph to plan: lowering, fusion, scratch, budget. What a session or trainer keeps of it.
+//! From graph to plan: lowering, fusion, workspace, budget. What a session or trainer keeps of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use forebay_runtime::{PagedOptions, StepTimes};
 
 use crate::error::Error;
 use crate::forecast::{Forecast, Replan};
-use crate::machine::Machine;
+use crate::machine::LimitedDevice;
 use crate::port::Port;
 use crate::runner::{Runner, Step};
 
@@ -51,7 +51,7 @@ pub(crate) struct Compiled {
 pub(crate) fn compile(
     graph: &Graph,
     parameters: &BTreeSet<ValueId>,
-    machine: &Machine,
+    machine: &LimitedDevice,
     given_costs: Option<&SavedCosts>,
 ) -> Result<Compiled, Error> {
     let lowering = LoweringOptions { concatenate_in_place: machine.options.planning.fuse };
@@ -66,7 +66,7 @@ pub(crate) fn compile(
     if machine.options.planning.fuse {
         program = fuse(program);
     }
-    program.set_scratch(|launch, reads, writes| {
+    program.set_workspace(|launch, reads, writes| {
         let bytes = machine.device.workspace_bytes(&launch.kernel, reads, writes);
         bytes.map_err(|error| Error::Device { action: format!("'{}'", launch.name), error })
     })?;
@@ -103,7 +103,7 @@ impl Compiled {
         &mut self,
         runner: &Runner,
         times: StepTimes,
-        machine: &Machine,
+        machine: &LimitedDevice,
     ) -> Result<Option<Replan>, Error> {
         let (Runner::Planned(executor), Step::Planned(plan, _)) = (runner, &mut self.step) else { return Ok(None) };
         let Some(reason) = self.forecast.watch(plan, executor, times) else { return Ok(None) };
@@ -142,7 +142,7 @@ impl Compiled {
     ///
     /// # Errors
     /// Budgets that are too small; the plan is then as before.
-    pub(crate) fn replan(&mut self, machine: &Machine) -> Result<(), Error> {
+    pub(crate) fn replan(&mut self, machine: &LimitedDevice) -> Result<(), Error> {
         self.step = step_within(&self.program, self.groups.as_deref(), machine, self.forecast.costs())?;
         Ok(())
     }
@@ -152,7 +152,7 @@ fn resolved(port: &program::Port) -> Port {
     Port { name: port.name.clone(), data_type: port.operand.desc.data_type(), shape: port.shape.clone() }
 }
 
-/// Constants have homes in a plan as parameters have: each becomes a persistent port. Names that lowering gave twice are
+/// Constants have backing locations in a plan as parameters have: each becomes a persistent port. Names that lowering gave twice are
 /// told apart by the buffer's number.
 fn add_constants(program: &mut Program) -> Result<(), Error> {
     let mut names: BTreeSet<String> = program.persistent.iter().map(|port| port.name.clone()).collect();
@@ -175,7 +175,7 @@ fn add_constants(program: &mut Program) -> Result<(), Error> {
 fn step_within(
     program: &Program,
     groups: Option<&[Vec<usize>]>,
-    machine: &Machine,
+    machine: &LimitedDevice,
     costs: &Costs,
 ) -> Result<Step, Error> {
     let (options, limits) = (&machine.options.memory, machine.device.limits());
@@ -230,19 +230,14 @@ fn index_limits(program: &Program) -> BTreeMap<String, u64> {
         program.inputs.iter().map(|port| (port.operand.buffer, port.name.clone())).collect();
     let mut limits = BTreeMap::new();
     for launch in &program.launches {
-        match (&launch.kernel, launch.reads.as_slice(), launch.writes.as_slice()) {
-            (Kernel::Cast, [from], [to]) => {
-                if let Some(name) = sources.get(&from.buffer).cloned() {
-                    sources.insert(to.buffer, name);
-                }
+        if let (Kernel::Cast, [from], [to]) = (&launch.kernel, launch.reads.as_slice(), launch.writes.as_slice()) {
+            if let Some(name) = sources.get(&from.buffer).cloned() {
+                sources.insert(to.buffer, name);
             }
-            (Kernel::Gather { axis }, [data, indices], _) => {
-                let Some(name) = sources.get(&indices.buffer) else { continue };
-                let Some(&limit) = data.desc.sizes().get(*axis) else { continue };
-                limits.entry(name.clone()).and_modify(|known: &mut u64| *known = limit.min(*known)).or_insert(limit);
-            }
-            _ => {}
         }
+        let Some((indices, limit)) = launch.index_limit() else { continue };
+        let Some(name) = launch.reads.get(indices).and_then(|indices| sources.get(&indices.buffer)) else { continue };
+        limits.entry(name.clone()).and_modify(|known: &mut u64| *known = limit.min(*known)).or_insert(limit);
     }
     limits
 }

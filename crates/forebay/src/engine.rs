@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::compile::Compiled;
 use crate::error::Error;
 use crate::forecast::Replan;
-use crate::machine::Machine;
+use crate::machine::LimitedDevice;
 use crate::runner::Runner;
 
 /// What a plan is for: evaluation or not, and the batch size.
@@ -32,7 +32,7 @@ pub(crate) enum Purpose {
 
 /// A device with at most one plan on it.
 pub(crate) struct Engine {
-    machine: Machine,
+    machine: LimitedDevice,
     active: Option<(PlanKey, Runner)>,
     /// Whether a better plan than the active one waits for the next step.
     stale: bool,
@@ -42,15 +42,15 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(machine: Machine, values: BTreeMap<String, Tensor>) -> Engine {
+    pub(crate) fn new(machine: LimitedDevice, values: BTreeMap<String, Tensor>) -> Engine {
         Engine { machine, active: None, stale: false, values, traces: Vec::new() }
     }
 
-    pub(crate) fn machine(&self) -> &Machine {
+    pub(crate) fn machine(&self) -> &LimitedDevice {
         &self.machine
     }
 
-    pub(crate) fn machine_mut(&mut self) -> &mut Machine {
+    pub(crate) fn machine_mut(&mut self) -> &mut LimitedDevice {
         &mut self.machine
     }
 
@@ -67,7 +67,7 @@ impl Engine {
             self.retire()?;
             let mut contents = compiled.contents.clone();
             for (name, content) in &self.values {
-                if compiled.step.plan().persistent.iter().any(|home| home.name == *name) {
+                if compiled.step.plan().persistent.iter().any(|backing| backing.name == *name) {
                     contents.insert(name.clone(), content.clone());
                 }
             }
@@ -95,7 +95,7 @@ impl Engine {
         Ok(replan)
     }
 
-    /// Brings the values home and gives back what is on the device.
+    /// Brings the values backing location and gives back what is on the device.
     ///
     /// # Errors
     /// What the device reports; the plan then stays where it is.
@@ -113,9 +113,9 @@ impl Engine {
     pub(crate) fn values(&self) -> Result<BTreeMap<String, Tensor>, Error> {
         let mut values = self.values.clone();
         if let Some(((Purpose::Training, _), runner)) = &self.active {
-            for home in runner.plan().persistent.iter().filter(|home| !home.pieces.is_empty()) {
-                if let Some(content) = values.get_mut(&home.name) {
-                    *content = runner.read_persistent(&home.name)?;
+            for backing in runner.plan().persistent.iter().filter(|backing| !backing.pieces.is_empty()) {
+                if let Some(content) = values.get_mut(&backing.name) {
+                    *content = runner.read_persistent(&backing.name)?;
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use forebay_base::{ByteRange, Command, Space};
 use forebay_memory::picture::{Bar, Picture};
 use forebay_memory::size::format_bytes;
-use forebay_plan::plan::{Movement, Stay};
+use forebay_plan::plan::{Movement, ResidencyInterval};
 use forebay_plan::Plan;
 use serde::Serialize;
 
@@ -149,7 +149,7 @@ pub fn explain(plan: &Plan) -> Explanation {
         bytes_from_disk: statistics.bytes_from_disk,
         bytes_to_disk: statistics.bytes_to_disk,
         launches: statistics.launches,
-        repeats: statistics.repeats,
+        repeats: statistics.recomputations,
         launches_cut: statistics.launches_cut,
         barriers: statistics.barriers,
         fewest_barriers: statistics.fewest_barriers,
@@ -158,26 +158,26 @@ pub fn explain(plan: &Plan) -> Explanation {
         lower_bound_seconds: statistics.lower_bound_ns as f64 / 1e9,
         in_core_predicted_seconds: statistics.in_core_predicted_ns as f64 / 1e9,
         movements: plan.movements.iter().filter_map(|movement| explain_movement(plan, movement)).collect(),
-        placement: plan.stays.iter().map(explain_stay).collect(),
+        placement: plan.intervals.iter().map(explain_interval).collect(),
     }
 }
 
-fn explain_stay(stay: &Stay) -> PlacementExplanation {
+fn explain_interval(interval: &ResidencyInterval) -> PlacementExplanation {
     PlacementExplanation {
-        name: stay.name.clone(),
-        offset_bytes: stay.offset_bytes,
-        bytes: stay.part.len(),
-        first_launch: stay.first_launch,
-        last_launch: stay.last_launch,
+        name: interval.name.clone(),
+        offset_bytes: interval.offset_bytes,
+        bytes: interval.part.len(),
+        first_launch: interval.first_launch,
+        last_launch: interval.last_launch,
     }
 }
 
 /// A plan's device memory over the launches of a step, to be drawn.
 pub fn memory_picture(plan: &Plan, title: &str) -> Picture {
-    let bar = |stay: &Stay| Bar {
-        owner: stay.name.clone(),
-        time: stay.first_launch as u64..stay.last_launch as u64 + 1,
-        bytes: ByteRange::new(stay.offset_bytes, stay.offset_bytes + stay.part.len()),
+    let bar = |interval: &ResidencyInterval| Bar {
+        owner: interval.name.clone(),
+        time: interval.first_launch as u64..interval.last_launch as u64 + 1,
+        bytes: ByteRange::new(interval.offset_bytes, interval.offset_bytes + interval.part.len()),
     };
     Picture {
         title: title.to_string(),
@@ -185,7 +185,7 @@ pub fn memory_picture(plan: &Plan, title: &str) -> Picture {
         time: 0..plan.statistics.launches as u64,
         size_bytes: plan.statistics.device_peak_bytes,
         backgrounds: Vec::new(),
-        bars: plan.stays.iter().map(bar).collect(),
+        bars: plan.intervals.iter().map(bar).collect(),
     }
 }
 
@@ -213,7 +213,7 @@ fn explain_movement(plan: &Plan, movement: &Movement) -> Option<MovementExplanat
 pub fn command_lines(plan: &Plan) -> Vec<String> {
     plan.prologue
         .iter()
-        .chain(&plan.lead_in)
+        .chain(&plan.warm_up)
         .chain(&plan.commands)
         .map(|command| match command {
             Command::Launch { launch, .. } => {

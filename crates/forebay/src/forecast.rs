@@ -6,12 +6,12 @@
 use forebay_plan::cost::Costs;
 use forebay_plan::simulate::simulate;
 use forebay_plan::{costs_of_parts, Plan};
-use forebay_runtime::profile::{Lanes, Link, Profile};
+use forebay_runtime::profile::{Link, Profile, Workers};
 use forebay_runtime::{Executor, StepTimes};
 
-/// A step that takes so many times longer or shorter than predicted is off.
+/// A step that takes longer or shorter than predicted by this factor is off.
 const OFF_RATIO: f64 = 1.25;
-/// So many steps in a row must be off before a plan is made again.
+/// This many steps in a row must be off before a plan is made again.
 const OFF_STEPS: usize = 3;
 /// A new plan must promise to take at most this part of the old one's time: making room for it costs time, too.
 const GAIN: f64 = 0.98;
@@ -95,9 +95,10 @@ impl Forecast {
 
     /// Looks at a step that has just run; says whether it is time to plan again, with the measured costs.
     pub(crate) fn watch(&mut self, plan: &Plan, executor: &Executor, times: StepTimes) -> Option<ReplanReason> {
-        let Costs { lanes, launch_lanes, copy_lane_ns_per_byte, .. } = costs_of_parts(&self.costs, &plan.shares);
-        let lanes = Lanes { count: lanes, of_launches: &launch_lanes, copy_ns_per_byte: copy_lane_ns_per_byte };
-        executor.add_to_profile(&mut self.profile, times, lanes);
+        let Costs { workers, launch_workers, copy_worker_ns_per_byte, .. } = costs_of_parts(&self.costs, &plan.shares);
+        let workers =
+            Workers { count: workers, of_launches: &launch_workers, copy_ns_per_byte: copy_worker_ns_per_byte };
+        executor.add_to_profile(&mut self.profile, times, workers);
         let ratio = times.total.as_nanos() as f64 / plan.statistics.predicted_ns.max(1) as f64;
         self.off = if (1.0 / OFF_RATIO..OFF_RATIO).contains(&ratio) { 0 } else { self.off + 1 };
         let reason = match self.measured {
@@ -123,7 +124,7 @@ impl Forecast {
         for (label, cost) in (0..).zip(&mut costs.launch_ns) {
             *cost = measured.get(&label).copied().unwrap_or(*cost);
         }
-        costs.copy_lane_ns_per_byte = self.profile.copy_lane_ns_per_byte().unwrap_or(costs.copy_lane_ns_per_byte);
+        costs.copy_worker_ns_per_byte = self.profile.copy_worker_ns_per_byte().unwrap_or(costs.copy_worker_ns_per_byte);
         costs.step_ns = self.profile.step_ns().unwrap_or(costs.step_ns);
         for (way, link) in [
             (&mut costs.link.to_device, Link::ToDevice),

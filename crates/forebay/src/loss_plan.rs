@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_model::training::{loss_graph, training_graph, Loss, TrainingOptions};
+use forebay_model::training::{loss_graph, training_graph, Loss, LossGraph, TrainingGraph, TrainingOptions};
 use forebay_model::{Graph, Tensor, ValueId};
 use forebay_plan::SavedCosts;
 
 use crate::compile::{compile, Compiled};
 use crate::error::Error;
 use crate::labels::{self, Classes};
-use crate::machine::Machine;
+use crate::machine::LimitedDevice;
 use crate::model::Model;
 use crate::port::{self, Port};
 
@@ -28,8 +28,10 @@ pub(crate) struct LossPlan {
     /// The axis of the logits along which the classes lie.
     pub(crate) class_axis: Option<usize>,
     classes: Option<Classes>,
-    /// Name of the input that takes the number of the step.
+    /// Name of the input that takes the number of the step and the seed.
     step: Option<String>,
+    /// Name of the input that takes the optimizer's hyperparameters.
+    hyperparameters: Option<String>,
 }
 
 /// The values of a graph that tell what is what.
@@ -38,6 +40,7 @@ struct Landmarks {
     prediction: ValueId,
     labels: ValueId,
     step: Option<ValueId>,
+    hyperparameters: Option<ValueId>,
 }
 
 impl LossPlan {
@@ -49,12 +52,12 @@ impl LossPlan {
         model: &Model,
         options: &TrainingOptions,
         batch_size: Option<u64>,
-        machine: &Machine,
+        machine: &LimitedDevice,
         given_costs: Option<&SavedCosts>,
     ) -> Result<LossPlan, Error> {
         let step = training_graph(&model.open_graph(batch_size)?, options)?;
-        let landmarks =
-            Landmarks { loss: step.loss, prediction: step.prediction, labels: step.labels, step: step.step };
+        let TrainingGraph { loss, prediction, labels, hyperparameters, .. } = step;
+        let landmarks = Landmarks { loss, prediction, labels, step: step.step, hyperparameters: Some(hyperparameters) };
         let compiled = compile(&step.graph, &step.parameters.into_iter().collect(), machine, given_costs)?;
         LossPlan::new(&step.graph, compiled, landmarks, &options.loss)
     }
@@ -67,10 +70,11 @@ impl LossPlan {
         model: &Model,
         options: &TrainingOptions,
         batch_size: Option<u64>,
-        machine: &Machine,
+        machine: &LimitedDevice,
     ) -> Result<LossPlan, Error> {
         let graph = loss_graph(&model.open_graph(batch_size)?, &options.loss, options.loss_output.as_deref())?;
-        let landmarks = Landmarks { loss: graph.loss, prediction: graph.prediction, labels: graph.labels, step: None };
+        let LossGraph { loss, prediction, labels, .. } = graph;
+        let landmarks = Landmarks { loss, prediction, labels, step: None, hyperparameters: None };
         let compiled = compile(&graph.graph, &BTreeSet::new(), machine, None)?;
         LossPlan::new(&graph.graph, compiled, landmarks, &options.loss)
     }
@@ -78,21 +82,21 @@ impl LossPlan {
     fn new(graph: &Graph, compiled: Compiled, landmarks: Landmarks, loss: &Loss) -> Result<LossPlan, Error> {
         let name = |id: ValueId| graph.value(id).name.clone();
         let (labels_name, step) = (name(landmarks.labels), landmarks.step.map(name));
-        let (own, added): (Vec<Port>, Vec<Port>) = compiled
-            .inputs
-            .iter()
-            .cloned()
-            .partition(|port| port.name != labels_name && Some(&port.name) != step.as_ref());
+        let hyperparameters = landmarks.hyperparameters.map(name);
+        let fed = [Some(&labels_name), step.as_ref(), hyperparameters.as_ref()];
+        let (own, added): (Vec<Port>, Vec<Port>) =
+            compiled.inputs.iter().cloned().partition(|port| !fed.contains(&Some(&port.name)));
         let missing = |what: &str| Error::Option { reason: format!("the {what} of the loss has no type") };
         let labels = added.into_iter().find(|port| port.name == labels_name).ok_or_else(|| missing("label input"))?;
         let ty = graph.ty(landmarks.prediction).ok_or_else(|| missing("input"))?;
         let logits = Port { name: name(landmarks.prediction), data_type: ty.data_type, shape: ty.shape.clone() };
         let (class_axis, classes) = classes(loss, &logits);
         let loss = name(landmarks.loss);
-        Ok(LossPlan { compiled, inputs: own, labels, loss, logits, class_axis, classes, step })
+        Ok(LossPlan { compiled, inputs: own, labels, loss, logits, class_axis, classes, step, hyperparameters })
     }
 
-    /// Checks a batch with its labels, and gives everything that the plan is fed in step number `step`.
+    /// Checks a batch with its labels, and gives everything that the plan is fed in step number `step`: the options' seed and
+    /// hyperparameters, too.
     ///
     /// # Errors
     /// Names, types, shapes, indices or labels that do not fit.
@@ -101,13 +105,18 @@ impl LossPlan {
         batch: BTreeMap<String, Tensor>,
         labels: Tensor,
         step: u64,
+        training: &TrainingOptions,
     ) -> Result<BTreeMap<String, Tensor>, Error> {
         port::check_inputs(&self.inputs, &batch)?;
         port::check_indices(&self.compiled.index_limits, &batch)?;
         let mut fed = batch;
         fed.insert(self.labels.name.clone(), labels::prepare(labels, &self.labels, self.classes)?);
         if let Some(name) = &self.step {
-            fed.insert(name.clone(), Tensor::from_i64(&[1], &[step as i64]));
+            fed.insert(name.clone(), Tensor::from_i64(&[2], &[step as i64, training.seed as i64]));
+        }
+        if let Some(name) = &self.hyperparameters {
+            let elements = training.optimizer.hyperparameters();
+            fed.insert(name.clone(), Tensor::from_f32(&[elements.len() as u64], &elements));
         }
         Ok(fed)
     }

@@ -10,13 +10,13 @@ use forebay_model::program::Program;
 use forebay_plan::cost::{estimate, estimate_on, Costs};
 use forebay_plan::saved_costs::Unknown;
 use forebay_plan::SavedCosts;
-use forebay_runtime::homes::STAGING_BYTES;
+use forebay_runtime::backing::STAGING_BYTES;
 
 use crate::error::Error;
 use crate::options::{DeviceOptions, EngineOptions, PlanningOptions};
 
 /// A device with the limits that its user set.
-pub(crate) struct Machine {
+pub(crate) struct LimitedDevice {
     /// The device.
     pub(crate) device: Arc<dyn Device>,
     /// What was asked for, with the budgets of a described machine. Costs are not kept here: they belong to one program.
@@ -25,21 +25,21 @@ pub(crate) struct Machine {
     pub(crate) reserved_host_bytes: u64,
 }
 
-impl Machine {
+impl LimitedDevice {
     /// Opens the device that the options name.
     ///
     /// # Errors
     /// An unknown name, no threads, tiles that there cannot be, a folder to spill to that cannot be used, or what the system
     /// refuses.
-    pub(crate) fn open(options: &EngineOptions) -> Result<Machine, Error> {
-        Machine::with_device(options, open_device(&options.device)?)
+    pub(crate) fn open(options: &EngineOptions) -> Result<LimitedDevice, Error> {
+        LimitedDevice::with_device(options, open_device(&options.device)?)
     }
 
     /// A device of the caller's, on which nothing runs yet.
     ///
     /// # Errors
     /// A folder to spill to that cannot be used.
-    pub(crate) fn with_device(options: &EngineOptions, device: Arc<dyn Device>) -> Result<Machine, Error> {
+    pub(crate) fn with_device(options: &EngineOptions, device: Arc<dyn Device>) -> Result<LimitedDevice, Error> {
         if let Some(folder) = &options.memory.spill_dir {
             // A file for nothing shows at once whether there can be files, and takes what the device needs for them.
             let refused = |error| Error::Device { action: "while trying to spill".to_string(), error };
@@ -52,7 +52,7 @@ impl Machine {
             options.memory.device_memory.get_or_insert(MemorySize::Bytes(described.device_memory_bytes));
             options.memory.host_memory.get_or_insert(MemorySize::Bytes(described.host_memory_bytes));
         }
-        Ok(Machine { device, options, reserved_host_bytes })
+        Ok(LimitedDevice { device, options, reserved_host_bytes })
     }
 
     /// Whether what exceeds the host memory may go to disk.

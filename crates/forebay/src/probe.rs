@@ -277,9 +277,9 @@ impl Laboratory {
         memory.synchronize()?;
         let (more, overcommit_seconds) = self.timed(|| {
             let more = memory.buffer(self.chunk_bytes)?;
-            // What will be used after it: with foresight, the chunks that are touched stay.
+            // What will be used after it: with next uses, the chunks that are touched stay.
             let coming = chunks.iter().take(TOUCHED_CHUNKS).flatten().map(|chunk| vec![chunk]);
-            memory.foresee(&[vec![&more]].into_iter().chain(coming).collect::<Vec<_>>());
+            memory.set_next_uses(&[vec![&more]].into_iter().chain(coming).collect::<Vec<_>>());
             more.fill([0; 4])?;
             Ok(more)
         })?;

@@ -14,7 +14,7 @@ use crate::compile::{compile, Compiled};
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::explain::{explain, Explanation};
-use crate::machine::Machine;
+use crate::machine::LimitedDevice;
 use crate::model::Model;
 use crate::options::SessionOptions;
 use crate::port::{self, Port};
@@ -89,7 +89,7 @@ impl Session {
     /// # Errors
     /// A model that cannot run, a device that cannot be had, or budgets that are too small.
     pub fn new(model: &Model, options: &SessionOptions) -> Result<Session, Error> {
-        Session::on(model, options, Machine::open(&options.engine)?)
+        Session::on(model, options, LimitedDevice::open(&options.engine)?)
     }
 
     /// The same on a device of the caller's.
@@ -97,10 +97,10 @@ impl Session {
     /// # Errors
     /// A model that cannot run there, or budgets that are too small.
     pub fn with_device(model: &Model, options: &SessionOptions, device: Arc<dyn Device>) -> Result<Session, Error> {
-        Session::on(model, options, Machine::with_device(&options.engine, device)?)
+        Session::on(model, options, LimitedDevice::with_device(&options.engine, device)?)
     }
 
-    fn on(model: &Model, options: &SessionOptions, machine: Machine) -> Result<Session, Error> {
+    fn on(model: &Model, options: &SessionOptions, machine: LimitedDevice) -> Result<Session, Error> {
         let graph = model.inference_graph(options.batch_size)?;
         let compiled = compile(&graph, &BTreeSet::new(), &machine, options.engine.planning.costs.as_ref())?;
         let batch_size = compiled.inputs.iter().find_map(|port| port.shape.first().copied()).unwrap_or(1);
@@ -181,7 +181,7 @@ impl Session {
 pub(crate) fn feed(runner: &mut Runner, inputs: &BTreeMap<String, Tensor>) -> Result<(), Error> {
     for (name, tensor) in inputs {
         // An input that no kernel reads has no place in the plan.
-        if runner.plan().inputs.iter().any(|home| home.name == *name) {
+        if runner.plan().inputs.iter().any(|backing| backing.name == *name) {
             runner.write_input(name, tensor.bytes())?;
         }
     }

@@ -11,7 +11,7 @@ use forebay_data::{InputDescription, LabelKind, Requirements};
 use forebay_device::{Device, DeviceUsage};
 use forebay_memory::size::MemorySize;
 use forebay_model::program::Role;
-use forebay_model::training::TrainingOptions;
+use forebay_model::training::{Optimizer, TrainingOptions};
 use forebay_model::Tensor;
 use forebay_plan::plan::Statistics;
 use forebay_plan::saved_costs::Unknown;
@@ -26,7 +26,7 @@ use crate::explain::{explain, Explanation};
 use crate::files;
 use crate::forecast::Replan;
 use crate::loss_plan::LossPlan;
-use crate::machine::Machine;
+use crate::machine::LimitedDevice;
 use crate::model::Model;
 use crate::options::{OnNan, TrainerOptions};
 use crate::port::{self, Port};
@@ -139,7 +139,7 @@ impl Trainer {
     /// # Errors
     /// A model that cannot be trained as asked, a device that cannot be had, or budgets that are too small.
     pub fn new(model: Model, options: TrainerOptions) -> Result<Trainer, Error> {
-        let machine = Machine::open(&options.engine)?;
+        let machine = LimitedDevice::open(&options.engine)?;
         Trainer::on(model, options, machine)
     }
 
@@ -148,11 +148,11 @@ impl Trainer {
     /// # Errors
     /// A model that cannot be trained as asked, or budgets that are too small.
     pub fn with_device(model: Model, options: TrainerOptions, device: Arc<dyn Device>) -> Result<Trainer, Error> {
-        let machine = Machine::with_device(&options.engine, device)?;
+        let machine = LimitedDevice::with_device(&options.engine, device)?;
         Trainer::on(model, options, machine)
     }
 
-    fn on(model: Model, options: TrainerOptions, mut machine: Machine) -> Result<Trainer, Error> {
+    fn on(model: Model, options: TrainerOptions, mut machine: LimitedDevice) -> Result<Trainer, Error> {
         let TrainerOptions { training: options, engine, batch_size, on_nan } = options;
         let plan = LossPlan::training(&model, &options, batch_size, &machine, engine.planning.costs.as_ref())?;
         machine.options.memory.fix_budgets(plan.compiled.step.plan().statistics.in_core_peak_bytes);
@@ -170,7 +170,7 @@ impl Trainer {
         })
     }
 
-    /// What a batch holds beside the labels, at the planned batch size.
+    /// What a batch holds next to the labels, at the planned batch size.
     pub fn inputs(&self) -> &[Port] {
         &self.main().inputs
     }
@@ -232,7 +232,7 @@ impl Trainer {
         }
         let Some(plan) = self.training.get_mut(&batch_size) else { unreachable!("it was made above") };
         let step = self.step_count + 1;
-        let fed = plan.check(batch, labels, step)?;
+        let fed = plan.check(batch, labels, step, &self.options)?;
         let stops = self.on_nan == OnNan::Stop;
         let runner = self.engine.activate((Purpose::Training, batch_size), &plan.compiled)?;
         feed(runner, &fed)?;
@@ -264,7 +264,7 @@ impl Trainer {
             self.evaluation.insert(batch_size, plan);
         }
         let plan = &self.evaluation[&batch_size];
-        let fed = plan.check(batch, labels, self.step_count)?;
+        let fed = plan.check(batch, labels, self.step_count, &self.options)?;
         let runner = self.engine.activate((Purpose::Inference, batch_size), &plan.compiled)?;
         feed(runner, &fed)?;
         runner.run()?;
@@ -360,18 +360,28 @@ impl Trainer {
         if let Some(name) = checkpoint.tensors.keys().find(|name| !changing.contains_key(*name)) {
             return refuse(format!("it has a tensor '{name}', which this training run does not have"));
         }
-        if self.options.seed != checkpoint.seed {
-            // Random kernels carry the seed, so the plans are made again. A seed changes no duration.
-            let mut options = self.options.clone();
-            options.seed = checkpoint.seed;
-            let (machine, costs) = (self.engine.machine(), self.costs());
-            let plan = LossPlan::training(&self.model, &options, Some(self.batch_size), machine, Some(&costs))?;
-            self.training = BTreeMap::from([(self.batch_size, plan)]);
-            self.evaluation.clear();
-            self.options = options;
-        }
+        self.options.seed = checkpoint.seed;
         self.engine.set_values(checkpoint.tensors.clone());
         self.step_count = checkpoint.step;
+        Ok(())
+    }
+
+    /// Other hyperparameters from the next step on: a learning rate of a schedule, say. The plan stays as it is, and so does
+    /// the optimizer's state.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for an optimizer of another kind, or with other state per parameter (momentum where there was none, or
+    /// none where there was): start another trainer from a checkpoint or the saved model for that.
+    pub fn set_optimizer(&mut self, optimizer: Optimizer) -> Result<(), Error> {
+        let current = &self.options.optimizer;
+        if !optimizer.has_the_plan_of(current) {
+            let reason = format!(
+                "training goes on with {current:?}; {optimizer:?} needs other state: only learning rate, momentum (not from \
+                 or to 0), betas, epsilon and weight decay change between steps"
+            );
+            return Err(Error::Option { reason });
+        }
+        self.options.optimizer = optimizer;
         Ok(())
     }
 

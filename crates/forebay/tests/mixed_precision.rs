@@ -47,7 +47,7 @@ impl Parameters {
     }
 }
 
-/// convolution, bias, rectifier, product: everything between two conversions is of `kind`.
+/// convolution, bias, ReLU, product: everything between two conversions is of `kind`.
 fn model(kind: DataType, parameters: &Parameters) -> Model {
     let narrow = if kind == DataType::Float16 { onnx::FLOAT16 } else { onnx::BFLOAT16 };
     let cast = |from: &str, to: &str, kind: i64| onnx::node("Cast", &[from], to, &[("to", &[kind], false)]);

@@ -33,8 +33,8 @@ fn same_bits_within_every_budget(name: &'static str, steps: usize) {
 }
 
 fn bytes_of_inputs(trainer: &Trainer) -> u64 {
-    let homes = trainer.plan().inputs.iter().flat_map(|home| &home.pieces);
-    homes.map(|(range, _)| range.len()).sum()
+    let backing = trainer.plan().inputs.iter().flat_map(|backing| &backing.pieces);
+    backing.map(|(range, _)| range.len()).sum()
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn a_plan_says_what_lies_where_and_when() {
         _ => None,
     });
     for (number, launch) in launches.enumerate() {
-        for region in launch.reads.iter().chain(&launch.writes).map(|binding| binding.region).chain(launch.scratch) {
+        for region in launch.reads.iter().chain(&launch.writes).map(|binding| binding.region).chain(launch.workspace) {
             let is_there = placement.iter().any(|one| {
                 (one.first_launch..=one.last_launch).contains(&number)
                     && one.offset_bytes < region.range.end

@@ -112,10 +112,10 @@ cases! {
     unet3d: "unet3d", 1;
 }
 
-/// Launches have the scratch that they need also where a small budget cuts them into parts. Nothing runs, so budgets may be as
+/// Launches have the workspace that they need also where a small budget cuts them into parts. Nothing runs, so budgets may be as
 /// small as there are.
 #[test]
-fn parts_have_the_scratch_that_they_need() {
+fn parts_have_the_workspace_that_they_need() {
     if !present() {
         return;
     }
@@ -132,13 +132,16 @@ fn parts_have_the_scratch_that_they_need() {
             let Command::Launch { launch, .. } = command else { continue };
             let descs = |bindings: &[Binding]| bindings.iter().map(|one| one.desc.clone()).collect::<Vec<_>>();
             let (reads, writes) = (descs(&launch.reads), descs(&launch.writes));
-            if launch.kernel.runs_in_less_scratch() {
+            if launch.kernel.runs_in_less_workspace() {
                 continue;
             }
             let needed_bytes = device.workspace_bytes(&launch.kernel, &reads, &writes).unwrap();
-            let scratch_bytes = launch.scratch.map_or(0, |region| region.range.len());
+            let workspace_bytes = launch.workspace.map_or(0, |region| region.range.len());
             let name = &plan.labels[launch.label as usize];
-            assert!(needed_bytes <= scratch_bytes, "'{name}' has {scratch_bytes} of {needed_bytes} bytes of scratch");
+            assert!(
+                needed_bytes <= workspace_bytes,
+                "'{name}' has {workspace_bytes} of {needed_bytes} bytes of scratch"
+            );
             sums += usize::from(matches!(launch.kernel, Kernel::Sums { .. }));
         }
         assert!(sums > 0, "nothing is summed in parts within {budget_bytes} bytes");

@@ -5,68 +5,68 @@ use super::Activation;
 use super::{Kernel, ReduceOp};
 use crate::{DataType, TensorDesc};
 
-/// Positions of a chunk of a sum, unless one row has more; and where a sum costs next to nothing beside what it reads.
-const CHUNK_POSITIONS: u64 = 2048;
+/// Positions of a reduction block of a sum, unless one row has more; and where a sum costs next to nothing next to what it reads.
+const BLOCK_POSITIONS: u64 = 2048;
 const CHANNEL_POSITIONS: u64 = 512;
 
-/// What one chunk of a sum over positions holds.
+/// What one reduction block of a sum over positions holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chunk {
+pub struct ReductionBlock {
     /// Whole images.
     pub images: u64,
-    /// Rows of one image: all of them where a chunk is one image or more.
+    /// Rows of one image: all of them where a reduction block is one image or more.
     pub rows: u64,
 }
 
-/// The chunks of a sum over images with `rows` rows of `row_positions` positions each. Neither the number of images nor,
-/// where an image is more than one chunk, the number of rows changes them; so parts of at least one chunk have the lines of
+/// The reduction blocks of a sum over images with `rows` rows of `row_positions` positions each. Neither the number of images nor,
+/// where an image is more than one reduction block, the number of rows changes them; so parts of at least one reduction block have the lines of
 /// the whole.
-pub fn chunk_of(rows: u64, row_positions: u64) -> Chunk {
-    chunk_of_positions(CHUNK_POSITIONS, rows, row_positions)
+pub fn reduction_block(rows: u64, row_positions: u64) -> ReductionBlock {
+    reduction_block_of_positions(BLOCK_POSITIONS, rows, row_positions)
 }
 
-/// The chunks of sums of channels and of squared errors: smaller, so that fewer images can be cut.
-pub fn chunk_of_channels(rows: u64, row_positions: u64) -> Chunk {
-    chunk_of_positions(CHANNEL_POSITIONS, rows, row_positions)
+/// The reduction blocks of sums of channels and of squared errors: smaller, so that fewer images can be cut.
+pub fn reduction_block_of_channels(rows: u64, row_positions: u64) -> ReductionBlock {
+    reduction_block_of_positions(CHANNEL_POSITIONS, rows, row_positions)
 }
 
-fn chunk_of_positions(most: u64, rows: u64, row_positions: u64) -> Chunk {
+fn reduction_block_of_positions(most: u64, rows: u64, row_positions: u64) -> ReductionBlock {
     let image_positions = rows.saturating_mul(row_positions).max(1);
     if image_positions <= most {
-        Chunk { images: most / image_positions, rows }
+        ReductionBlock { images: most / image_positions, rows }
     } else {
-        Chunk { images: 1, rows: (most / row_positions.max(1)).max(1) }
+        ReductionBlock { images: 1, rows: (most / row_positions.max(1)).max(1) }
     }
 }
 
 /// Classes with which a position of a loss counts as one.
 const CLASSES_OF_A_POSITION: u64 = 512;
 
-/// The chunks of a loss over classes: with many classes they have fewer positions, so that what a chunk reads does not grow with
+/// The reduction blocks of a loss over classes: with many classes they have fewer positions, so that what a reduction block reads does not grow with
 /// their number.
-pub fn chunk_of_losses(classes: u64, rows: u64, row_positions: u64) -> Chunk {
-    chunk_of(rows, row_positions.saturating_mul(classes.div_ceil(CLASSES_OF_A_POSITION)))
+pub fn reduction_block_of_losses(classes: u64, rows: u64, row_positions: u64) -> ReductionBlock {
+    reduction_block(rows, row_positions.saturating_mul(classes.div_ceil(CLASSES_OF_A_POSITION)))
 }
 
-/// Elements of rows in a chunk of sums over rows, and rows of a chunk at least: its sums are as long as a row, and small beside
+/// Elements of rows in a reduction block of sums over rows, and rows of a reduction block at least: its sums are as long as a row, and small next to
 /// the rows.
-const CHUNK_ELEMENTS: u64 = 16 * 1024;
-const CHUNK_ROWS_MIN: u64 = 32;
-/// Sums of all chunks at most: chunks have more rows where these would be more.
-const CHUNK_SUMS_MAX: u64 = 8 << 20;
+const BLOCK_ELEMENTS: u64 = 16 * 1024;
+const BLOCK_ROWS_MIN: u64 = 32;
+/// Sums of all reduction blocks at most: reduction blocks have more rows where these would be more.
+const BLOCK_SUMS_MAX: u64 = 8 << 20;
 
-/// Rows of a chunk of the sums that `LayerNormalizationGradient` makes over so many rows of so many elements, one per place in a
+/// Rows of a reduction block of the sums that `LayerNormalizationGradient` makes over `rows` rows of `length` elements, one per position in a
 /// row.
-pub fn chunk_rows_of(rows: u64, length: u64) -> u64 {
-    let chunks_max = (CHUNK_SUMS_MAX / length.max(1)).max(1);
-    (CHUNK_ELEMENTS / length.max(1)).max(CHUNK_ROWS_MIN).max(rows.div_ceil(chunks_max))
+pub fn reduction_block_rows(rows: u64, length: u64) -> u64 {
+    let blocks_max = (BLOCK_SUMS_MAX / length.max(1)).max(1);
+    (BLOCK_ELEMENTS / length.max(1)).max(BLOCK_ROWS_MIN).max(rows.div_ceil(blocks_max))
 }
 
 /// Places in a row from which on sums over rows go row by row.
 const ROW_PLACES_MIN: u64 = 32;
 
 /// Whether a sum of x along some axes is one over rows: along the first axes of a packed `float32` tensor, with rows of some length.
-/// Every device makes it in chunks of [`chunk_rows_of`] then.
+/// Every device makes it in reduction blocks of [`reduction_block_rows`] then.
 pub fn sums_rows(axes: &[usize], x: &TensorDesc) -> bool {
     let length: u64 = x.sizes().get(axes.len()..).map_or(0, |places| places.iter().product());
     let are_first = !axes.is_empty() && axes.iter().copied().eq(0..axes.len());
@@ -99,20 +99,20 @@ pub enum Summing {
     /// in which they lie, each a row of its own. Gives loss\[1].
     SquaredError,
     /// `LayerNormalizationGradient`: reads dy, x, mean, inverse_deviation; sums are, by place in a row, the slopes times the
-    /// normalised elements, and the slopes; rows are summed in the chunks of the whole. Gives dscale\[row] and dbias\[row].
+    /// normalised elements, and the slopes; rows are summed in the reduction blocks of the whole. Gives dscale\[row] and dbias\[row].
     LayerGradient {
         /// First normalised axis of x.
         axis: usize,
-        /// Rows of a chunk ([`chunk_rows_of`] all rows).
-        chunk_rows: u64,
+        /// Rows of a reduction block ([`reduction_block_rows`] all rows).
+        block_rows: u64,
     },
     /// `Reduce` with [`ReduceOp::Sum`] along the first axes ([`sums_rows`]): reads x; sums are, by place in a row, the sum, and what
     /// is still to be added to it. Gives y.
     Rows {
         /// How many axes are summed.
         axes: usize,
-        /// Rows of a chunk ([`chunk_rows_of`] all rows).
-        chunk_rows: u64,
+        /// Rows of a reduction block ([`reduction_block_rows`] all rows).
+        block_rows: u64,
     },
     /// `Reduce` with [`ReduceOp::Sum`] along all axes but the second: reads x\[n, c, ..]; one sum per channel. Gives y\[c].
     Channels,
@@ -137,14 +137,14 @@ impl Summing {
 mod tests {
     use super::*;
 
-    /// What makes parts agree with the whole: a part of at least one chunk of rows is cut into the same chunks.
+    /// What makes parts agree with the whole: a part of at least one reduction block of rows is cut into the same reduction blocks.
     #[test]
     fn parts_of_an_image_have_the_lines_of_the_whole() {
         for row_positions in [1, 3, 64, 700, 1024, 2048, 2049, 10_752] {
             for rows in [1, 2, 5, 31, 96, 3000] {
-                let whole = chunk_of(rows, row_positions);
+                let whole = reduction_block(rows, row_positions);
                 for part in whole.rows..=rows {
-                    let lines = chunk_of(part, row_positions);
+                    let lines = reduction_block(part, row_positions);
                     assert!(
                         lines.rows == whole.rows || (lines.rows == part && part == rows),
                         "{rows} x {row_positions}"
@@ -152,7 +152,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(chunk_of(8, 8), Chunk { images: 32, rows: 8 });
-        assert_eq!(chunk_of(96, 10_752), Chunk { images: 1, rows: 1 });
+        assert_eq!(reduction_block(8, 8), ReductionBlock { images: 32, rows: 8 });
+        assert_eq!(reduction_block(96, 10_752), ReductionBlock { images: 1, rows: 1 });
     }
 }

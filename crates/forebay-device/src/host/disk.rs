@@ -25,7 +25,7 @@ use crate::device::DeviceError;
 const BUFFER_BYTES: u64 = 1 << 20;
 /// Threads of each direction, and so its buffers.
 const THREADS_PER_DIRECTION: u64 = 2;
-/// Host memory that a disk takes: each thread's buffer, and a block for what lies beside a piece.
+/// Host memory that a disk takes: each thread's buffer, and a block for what lies next to a piece.
 pub(super) const DISK_BYTES: u64 = 2 * THREADS_PER_DIRECTION * (BUFFER_BYTES + BLOCK_BYTES);
 
 /// The threads and buffers of both directions. The threads end when it is dropped.
@@ -38,7 +38,7 @@ pub(super) struct Disk {
 type Job = (Arc<Running>, Piece);
 
 /// What the threads of a direction share.
-struct Direction {
+struct DiskQueue {
     jobs: Mutex<mpsc::Receiver<Job>>,
     pace: Option<Mutex<Pace>>,
     /// Held while a block is written of which only a part is new: the rest is read before, and may be new in another piece.
@@ -49,9 +49,9 @@ struct Direction {
 
 /// What a thread has to itself.
 struct Drive {
-    direction: Arc<Direction>,
+    direction: Arc<DiskQueue>,
     buffer: AddressRange,
-    /// A block for what lies beside a piece that does not fill its blocks.
+    /// A block for what lies next to a piece that does not fill its blocks.
     edge: AddressRange,
 }
 
@@ -66,7 +66,7 @@ impl Disk {
 /// Starts the threads of a direction; they end when the sender goes.
 fn start(name: &str, options: &HostOptions) -> io::Result<mpsc::Sender<Job>> {
     let (sender, receiver) = mpsc::channel();
-    let direction = Arc::new(Direction {
+    let direction = Arc::new(DiskQueue {
         jobs: Mutex::new(receiver),
         pace: options.disk_bytes_per_second.map(|rate| Mutex::new(Pace::new(rate))),
         edges: Mutex::default(),

@@ -345,7 +345,7 @@ mod tests {
             (0..TILES).map(|tile| memories.resolve(Region::new(memory, tile * TILE, TILE))).collect();
         for (tile, address) in addresses.iter().enumerate() {
             let Ok(address) = address else { continue };
-            // SAFETY: the tile is mapped, and nobody else uses it.
+            // SAFETY: the tile is mapped, and no one else uses it.
             unsafe { address.0.write(tile as u8) };
         }
         for (tile, address) in addresses.iter().enumerate() {

@@ -7,7 +7,7 @@
 mod backend;
 mod copying;
 mod disk;
-mod errands;
+mod helper_tasks;
 pub(crate) mod kernels;
 mod link;
 mod lock;
@@ -39,7 +39,7 @@ pub use memory::{check_available, Use};
 use memory::{system, Address, Memories};
 use shared::Shared;
 use spill_file::SpillFile;
-use work::{Direction, Work};
+use work::{CopyDirection, Work};
 
 /// Largest heap behind a reservation, in bytes.
 const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;
@@ -70,7 +70,7 @@ pub struct HostOptions {
     pub link_bytes_per_second: Option<u64>,
     /// Slows spill files down to this speed in each direction, for experiments.
     pub disk_bytes_per_second: Option<u64>,
-    /// Lets so many pieces be written to spill files and refuses all others as a full disk would, for tests.
+    /// Lets this many pieces be written to spill files and refuses all others as a full disk would, for tests.
     pub disk_writes_before_failure: Option<u64>,
     /// Whether heaps can be mapped tile by tile. Without, the device has placed heaps only.
     pub tiled: bool,
@@ -147,8 +147,8 @@ impl HostDevice {
             offset_alignment_bytes: 16,
             tensor_elements_max: u64::MAX,
             copy_streams: true,
-            copies_use_lanes: true,
-            lanes: threads as u32,
+            copies_use_workers: true,
+            workers: threads as u32,
         };
         let host_memory_bytes = options.host_memory_bytes.unwrap_or(u64::MAX);
         let mut memories = Memories::new(tile_size_bytes, memory_bytes, host_memory_bytes);
@@ -184,12 +184,12 @@ fn work(memories: &Memories, command: &Command) -> Result<Option<Work>, DeviceEr
             let writes = resolve(memories, &launch.writes)?;
             // A descriptor rounds up to words; the rest of a word at the end of the region is not the kernel's to use.
             let words = |region: &Region| region.range.len() / 4;
-            let scratch = launch.scratch.filter(|region| words(region) > 0).map(|region| {
+            let workspace = launch.workspace.filter(|region| words(region) > 0).map(|region| {
                 let desc = TensorDesc::packed(DataType::UInt8, &[words(&region) * 4]);
                 let desc = desc.map_err(|error| DeviceError::Lost { reason: error.to_string() })?;
                 Ok::<_, DeviceError>((desc, memories.resolve(region)?))
             });
-            Work::Launch { launch: launch.clone(), reads, writes, scratch: scratch.transpose()? }
+            Work::Launch { launch: launch.clone(), reads, writes, workspace: workspace.transpose()? }
         }
         Command::Copy { from, to, .. } => {
             if from.range.len() != to.range.len() || from.overlaps(*to) {
@@ -200,9 +200,9 @@ fn work(memories: &Memories, command: &Command) -> Result<Option<Work>, DeviceEr
                 return Ok(Some(Work::Transfer(transfer)));
             }
             let direction = match (memories.is_host(from.memory), memories.is_host(to.memory)) {
-                (true, false) => Direction::ToDevice,
-                (false, true) => Direction::FromDevice,
-                _ => Direction::Inside,
+                (true, false) => CopyDirection::ToDevice,
+                (false, true) => CopyDirection::FromDevice,
+                _ => CopyDirection::Inside,
             };
             let (from, to, bytes) = (memories.resolve(*from)?, memories.resolve(*to)?, from.range.len() as usize);
             Work::Copy { from, to, bytes, direction }
@@ -297,7 +297,7 @@ impl Device for HostDevice {
                 memories.uncount_host(DISK_BYTES);
                 system("buffers and threads for spill files", error)
             })?;
-            // Nobody else sets it: the lock is held.
+            // No one else sets it: the lock is held.
             let _ = self.shared.disk.set(disk);
         }
         drop(memories);
@@ -458,7 +458,7 @@ mod tests {
         let desc = TensorDesc::packed(DataType::Float32, &[ELEMENTS]).expect("a descriptor");
         let operand = |start| Binding { region: Region::new(block, start, 4 * ELEMENTS), desc: desc.clone() };
         let (reads, writes) = (vec![operand(0)], vec![operand(4 * ELEMENTS)]);
-        let launch = Launch { kernel: Kernel::Copy, reads, writes, scratch: None, label: 0 };
+        let launch = Launch { kernel: Kernel::Copy, reads, writes, workspace: None, label: 0 };
         let region = |start| Region::new(block, 8 * ELEMENTS + start, 3 << 20);
         device.set_trace(true);
         let commands = [

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use super::disk::Disk;
-use super::errands::{Errands, Job};
+use super::helper_tasks::{HelperTasks, Job};
 use super::link::Link;
 use super::lock::lock;
 use super::tracer::Tracer;
@@ -17,7 +17,7 @@ pub(super) struct Shared {
     /// Work that a thread of the pool will run: as many pieces as the pool has calls to take one.
     waiting: Mutex<Urgency<Job>>,
     /// Work that threads of the pool do between the tasks of a kernel, too. It has calls of the pool as well.
-    errands: Arc<Errands>,
+    helper_tasks: Arc<HelperTasks>,
     /// The ways to the device and from it, where they are slowed down.
     pub links: Option<[Link; 2]>,
     /// The way to spill files, once there was one.
@@ -30,10 +30,10 @@ pub(super) struct Shared {
 
 impl Shared {
     pub fn new(pool: rayon::ThreadPool, links: Option<[Link; 2]>, birth: Instant) -> Shared {
-        let errands = Arc::new(Errands::default());
-        pool.broadcast(|_| errands.adopt());
+        let helper_tasks = Arc::new(HelperTasks::default());
+        pool.broadcast(|_| helper_tasks.adopt());
         let (waiting, disk, index_fault) = (Mutex::default(), OnceLock::new(), Mutex::default());
-        Shared { pool, waiting, errands, links, disk, tracer: Arc::new(Tracer::new(birth)), index_fault }
+        Shared { pool, waiting, helper_tasks, links, disk, tracer: Arc::new(Tracer::new(birth)), index_fault }
     }
 
     /// Hands a job to the pool, behind those of the same priority. A thread that is free takes the most urgent job.
@@ -43,45 +43,45 @@ impl Shared {
         self.pool.spawn(move || shared.run_most_urgent());
     }
 
-    /// Hands an errand to the pool, behind those of the same priority. Whichever thread is free, or between the tasks of a
+    /// Hands an helper task to the pool, behind those of the same priority. Whichever thread is free, or between the tasks of a
     /// kernel, takes the most urgent.
-    pub fn spawn_errand(self: &Arc<Shared>, priority: i32, errand: impl FnOnce() + Send + 'static) {
-        self.errands.push(priority, false, Box::new(errand));
+    pub fn spawn_helper_task(self: &Arc<Shared>, priority: i32, helper_task: impl FnOnce() + Send + 'static) {
+        self.helper_tasks.push(priority, false, Box::new(helper_task));
         let shared = self.clone();
         self.pool.spawn(move || shared.run_most_urgent());
     }
 
-    /// Hands the next part of an errand that has begun to the pool, before errands of the same priority.
-    pub fn go_on(self: &Arc<Shared>, priority: i32, errand: impl FnOnce() + Send + 'static) {
-        self.errands.push(priority, true, Box::new(errand));
+    /// Hands the next part of an helper task that has begun to the pool, before helper tasks of the same priority.
+    pub fn go_on(self: &Arc<Shared>, priority: i32, helper_task: impl FnOnce() + Send + 'static) {
+        self.helper_tasks.push(priority, true, Box::new(helper_task));
         let shared = self.clone();
         self.pool.spawn_fifo(move || shared.run_most_urgent());
     }
 
     /// Whether anything waits that goes before work of this priority that has begun.
     pub fn is_urgent(&self, priority: i32) -> bool {
-        let first = [lock(&self.waiting).first(), self.errands.first()].into_iter().flatten().min();
+        let first = [lock(&self.waiting).first(), self.helper_tasks.first()].into_iter().flatten().min();
         first.is_some_and(|first| first < priority)
     }
 
-    /// Runs what is most urgent, if not all is done: of equals, errands go first.
+    /// Runs what is most urgent, if not all is done: of equals, helper tasks go first.
     fn run_most_urgent(&self) {
         let job = {
             let mut waiting = lock(&self.waiting);
-            self.errands.pop(waiting.first()).or_else(|| waiting.pop())
+            self.helper_tasks.pop(waiting.first()).or_else(|| waiting.pop())
         };
         job.into_iter().for_each(|job| job());
     }
 
     /// Threads of the pool.
-    pub fn lanes(&self) -> usize {
+    pub fn workers(&self) -> usize {
         self.pool.current_num_threads()
     }
 
     /// How many jobs no thread has taken yet.
     #[cfg(test)]
     pub fn waiting_count(&self) -> usize {
-        lock(&self.waiting).count() + self.errands.count()
+        lock(&self.waiting).count() + self.helper_tasks.count()
     }
 
     /// Keeps an index fault, if it is the least.

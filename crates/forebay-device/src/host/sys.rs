@@ -29,7 +29,7 @@ impl MemoryFile {
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made and nobody else owns it.
+        // SAFETY: the descriptor was just made and no one else owns it.
         let file = unsafe { File::from_raw_fd(descriptor) };
         reserve(&file, size_bytes)?;
         Ok(MemoryFile { file })

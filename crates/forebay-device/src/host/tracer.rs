@@ -14,7 +14,7 @@ pub(super) struct Traced {
     pub label: Option<u32>,
     pub name: &'static str,
     pub bytes: u64,
-    pub lane_time: Duration,
+    pub worker_time: Duration,
 }
 
 /// The records of a device, with times since it was made.
@@ -49,8 +49,8 @@ impl Tracer {
         let mut trace = lock(&self.trace);
         if trace.enabled {
             let (start, end) = (start - self.birth, self.birth.elapsed());
-            let Traced { label, name, bytes, lane_time } = what;
-            trace.records.push(TraceRecord { stream, label, name, bytes, start, end, lane_time });
+            let Traced { label, name, bytes, worker_time } = what;
+            trace.records.push(TraceRecord { stream, label, name, bytes, start, end, worker_time });
         }
     }
 }

@@ -28,13 +28,13 @@ pub(super) enum Work {
         launch: Box<Launch>,
         reads: Vec<Address>,
         writes: Vec<Address>,
-        scratch: Option<(TensorDesc, Address)>,
+        workspace: Option<(TensorDesc, Address)>,
     },
     Copy {
         from: Address,
         to: Address,
         bytes: usize,
-        direction: Direction,
+        direction: CopyDirection,
     },
     /// A copy from or to a spill file.
     Transfer(Transfer),
@@ -47,7 +47,7 @@ pub(super) enum Work {
 
 /// Which way a copy goes; those that cross take the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(super) enum CopyDirection {
     Inside,
     ToDevice,
     FromDevice,
@@ -61,8 +61,8 @@ impl Pool for Shared {
         let shared = self.clone();
         match work {
             Work::Copy { from, to, bytes, direction } => {
-                let (taken, start, lane_ns) = (AtomicUsize::new(0), OnceLock::new(), AtomicU64::new(0));
-                Pieces { origin, from, to, bytes, direction, taken, start, lane_ns, shared, finish }.spawn();
+                let (taken, start, worker_ns) = (AtomicUsize::new(0), OnceLock::new(), AtomicU64::new(0));
+                Pieces { origin, from, to, bytes, direction, taken, start, worker_ns, shared, finish }.spawn();
             }
             Work::Transfer(transfer) => {
                 // A spill file is made after the disk.
@@ -80,9 +80,9 @@ impl Pool for Shared {
                 );
                 drop(finish);
             }),
-            Work::Launch { launch, reads, writes, scratch } => self.spawn(origin.priority, move || {
+            Work::Launch { launch, reads, writes, workspace } => self.spawn(origin.priority, move || {
                 let start = Instant::now();
-                let attempt = AssertUnwindSafe(|| run(&shared, &launch, &reads, &writes, scratch.as_ref()));
+                let attempt = AssertUnwindSafe(|| run(&shared, &launch, &reads, &writes, workspace.as_ref()));
                 let outcome = catch_unwind(attempt).unwrap_or_else(|panic| {
                     let reason = format!("kernel {} panicked: {}", launch.kernel.name(), panic_text(&*panic));
                     Err(DeviceError::Lost { reason })
@@ -115,17 +115,17 @@ fn run(
     launch: &Launch,
     reads: &[Address],
     writes: &[Address],
-    scratch: Option<&(TensorDesc, Address)>,
+    workspace: Option<&(TensorDesc, Address)>,
 ) -> Result<(), DeviceError> {
     let (reads, writes) = (views(&launch.reads, reads), views(&launch.writes, writes));
-    let scratch = scratch.map(|(desc, address)| View { desc, pointer: address.0 });
+    let workspace = workspace.map(|(desc, address)| View { desc, pointer: address.0 });
     // SAFETY: `submit` resolved every region inside live, mapped memory of at least the descriptor's size, and the contract
     // of commands gives this launch its operands for its duration.
     unsafe {
         if let Some((element, index, limit)) = kernels::index_fault(&launch.kernel, &reads, &writes)? {
             shared.note_index_fault(IndexFault { label: launch.label, element: element as u64, index, limit });
         }
-        kernels::run(&launch.kernel, &reads, &writes, scratch)
+        kernels::run(&launch.kernel, &reads, &writes, workspace)
     }
 }
 
@@ -144,13 +144,13 @@ struct Pieces {
     from: Address,
     to: Address,
     bytes: usize,
-    direction: Direction,
+    direction: CopyDirection,
     /// Bytes that some thread has moved, or is about to.
     taken: AtomicUsize,
     /// When the first piece set out.
     start: OnceLock<Instant>,
     /// For how long pieces kept threads busy, in nanoseconds.
-    lane_ns: AtomicU64,
+    worker_ns: AtomicU64,
     shared: Arc<Shared>,
     finish: Finish<DeviceError>,
 }
@@ -158,15 +158,15 @@ struct Pieces {
 impl Pieces {
     /// Lets as many chains of pieces go as there are threads for them.
     fn spawn(self) {
-        let chains = self.bytes.div_ceil(COPY_TASK_BYTES).clamp(1, self.shared.lanes().min(COPY_THREADS_MAX));
+        let chains = self.bytes.div_ceil(COPY_TASK_BYTES).clamp(1, self.shared.workers().min(COPY_THREADS_MAX));
         let (shared, priority) = (self.shared.clone(), self.origin.priority);
         let pieces = Arc::new(self);
         for _ in 1..chains {
             let chain = pieces.clone();
-            shared.spawn_errand(priority, move || chain.step());
+            shared.spawn_helper_task(priority, move || chain.step());
         }
         // Nothing of the copy stays here: it ends where its last piece is moved.
-        shared.spawn_errand(priority, move || pieces.step());
+        shared.spawn_helper_task(priority, move || pieces.step());
     }
 
     /// Moves piece after piece while there is one and nothing more urgent to do; over a link that is slowed down, one, and the
@@ -174,9 +174,9 @@ impl Pieces {
     fn step(self: Arc<Pieces>) {
         let shared = self.shared.clone();
         let link = shared.links.as_ref().and_then(|[to_device, from_device]| match self.direction {
-            Direction::ToDevice => Some(to_device),
-            Direction::FromDevice => Some(from_device),
-            Direction::Inside => None,
+            CopyDirection::ToDevice => Some(to_device),
+            CopyDirection::FromDevice => Some(from_device),
+            CopyDirection::Inside => None,
         });
         loop {
             let now = Instant::now();
@@ -186,7 +186,7 @@ impl Pieces {
             // SAFETY: `submit` resolved both regions and found them apart; the contract of commands gives this copy its
             // bytes, and the counter gives this thread its piece.
             unsafe { copying::copy(self.from.0.add(start), self.to.0.add(start), piece) };
-            self.lane_ns.fetch_add(now.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            self.worker_ns.fetch_add(now.elapsed().as_nanos() as u64, Ordering::Relaxed);
             if let Some(link) = link {
                 return link.pass(piece, now, Box::new(move || self.go_on()));
             }
@@ -208,12 +208,12 @@ impl Pieces {
         }
         // Whoever has the last piece ends the copy.
         let Some(copy) = Arc::into_inner(self) else { return };
-        let (bytes, lane_time) = (copy.bytes as u64, Duration::from_nanos(copy.lane_ns.into_inner()));
+        let (bytes, worker_time) = (copy.bytes as u64, Duration::from_nanos(copy.worker_ns.into_inner()));
         if let Some(&start) = copy.start.get() {
             copy.shared.tracer.record(
                 copy.origin.stream,
                 start,
-                Traced { name: "copy", bytes, lane_time, label: None },
+                Traced { name: "copy", bytes, worker_time, label: None },
             );
         }
         drop(copy.finish);

@@ -5,7 +5,7 @@
 
 use forebay_base::kernel::Activation;
 
-use super::super::kept::{Builds, CooperativeBuilds, Kept};
+use super::super::operand_type::{Builds, CooperativeBuilds, OperandType};
 use super::super::shaders::{
     CORRELATION_128X128, CORRELATION_128X128_BF16, CORRELATION_128X128_BF16_COOPERATIVE, CORRELATION_128X128_F16,
     CORRELATION_128X128_F16_COOPERATIVE, CORRELATION_128X16, CORRELATION_128X16_BF16,
@@ -19,7 +19,7 @@ use super::super::spatial::Spatial;
 use super::super::{groups, Dispatch, Operand, Shader, Target};
 use super::Geometry;
 
-/// Tiles of so many positions and channels, and one element of each invocation.
+/// Tiles, by their positions and channels, and one element of each invocation.
 const OF_128X128: Builds = [&CORRELATION_128X128, &CORRELATION_128X128_F16, &CORRELATION_128X128_BF16];
 const OF_128X32: Builds = [&CORRELATION_128X32, &CORRELATION_128X32_F16, &CORRELATION_128X32_BF16];
 const OF_128X16: Builds = [&CORRELATION_128X16, &CORRELATION_128X16_F16, &CORRELATION_128X16_BF16];
@@ -89,7 +89,7 @@ impl Axis {
         let [kernel, stride, dilation, pad] =
             [window.kernel[d], window.strides[d], window.dilations[d], window.pads[d]].map(|value| value as i32);
         let size = geometry.x.sizes[d];
-        // After so many taps the remainder is the same again.
+        // After this many taps the remainder repeats.
         let period = stride / greatest_common_divisor(stride, dilation);
         let class = |first: i32| {
             let distance = |tap: i32| first + pad - tap * dilation;
@@ -122,19 +122,25 @@ fn greatest_common_divisor(a: i32, b: i32) -> i32 {
 
 /// A tile of the target: positions and channels. Whether subgroups multiply matrices together does not depend on the number of
 /// positions, so that parts of the target have the bits of the whole.
-fn tile(kept: Kept, positions: u64, channels: u64, others: u64, gpu: &Target) -> (&'static Shader, u64, u64) {
+fn tile(
+    operand_type: OperandType,
+    positions: u64,
+    channels: u64,
+    others: u64,
+    gpu: &Target,
+) -> (&'static Shader, u64, u64) {
     let is_large = gpu.shared_bytes >= LARGE_TILE_BYTES
         && channels > 64
         && others * positions.div_ceil(128) * channels.div_ceil(128) >= GROUPS_MIN;
     let (rows, columns, builds, cooperative) = match channels {
         // A tile would be nearly empty.
-        0..=2 => return (kept.build(DIRECT), 64, 1),
+        0..=2 => return (operand_type.build(DIRECT), 64, 1),
         3..=16 => (128, 16, OF_128X16, COOPERATIVE_128X16),
         17..=32 => (128, 32, OF_128X32, COOPERATIVE_128X32),
         _ if is_large => (128, 128, OF_128X128, COOPERATIVE_128X128),
         _ => (64, 64, OF_64X64, COOPERATIVE_64X64),
     };
-    (kept.best(builds, cooperative, gpu), rows, columns)
+    (operand_type.best(builds, cooperative, gpu), rows, columns)
 }
 
 /// One direction: what is read, what is written, and the weights' strides by channel of each.
@@ -181,15 +187,16 @@ impl Direction<'_> {
         }
     }
 
-    /// The dispatch for so many images.
+    /// The dispatch for a number of images.
     pub fn dispatch(&self, images: u32, bias: bool, activation: Activation, gpu: &Target) -> Dispatch {
         let axes = &self.axes;
         let classes: u64 = axes.iter().map(|axis| axis.classes.len() as u64).product();
         // The first class of each dimension has as many elements as any.
         let positions: u64 = axes.iter().map(|axis| u64::from(axis.classes[0].count)).product();
         let images_and_groups = u64::from(images) * u64::from(self.geometry.groups);
-        let kept = self.geometry.kept;
-        let (shader, rows, columns) = tile(kept, positions, u64::from(self.targets), classes * images_and_groups, gpu);
+        let operand_type = self.geometry.operand_type;
+        let (shader, rows, columns) =
+            tile(operand_type, positions, u64::from(self.targets), classes * images_and_groups, gpu);
         let row_tiles = positions.div_ceil(rows);
         let column_tiles = u64::from(self.targets).div_ceil(columns);
         let groups = groups(classes * images_and_groups * row_tiles * column_tiles, gpu);
@@ -231,7 +238,7 @@ impl Direction<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::kept::Kept;
+    use super::super::super::operand_type::OperandType;
     use super::super::super::spatial::Sliding;
     use super::*;
 
@@ -241,7 +248,7 @@ mod tests {
         let spatial =
             |size| Spatial { images: 1, channels: 1, sizes: last(size, 1), strides: [size, size, size, size, 1] };
         Geometry {
-            kept: Kept::Float32,
+            operand_type: OperandType::Float32,
             groups: 1,
             inputs: 1,
             outputs: 1,

@@ -65,15 +65,15 @@ fn matrices_are_multiplied_together_where_a_device_offers_it() {
 }
 
 #[test]
-fn sums_of_16_bits_that_go_on_are_in_the_scratch() {
+fn sums_of_16_bits_that_go_on_are_in_the_workspace() {
     let half = |sizes: &[u64]| TensorDesc::packed(DataType::Float16, sizes).unwrap();
     let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(1), accumulate: false };
-    let scratch_bytes = |images: u64| {
+    let workspace_bytes = |images: u64| {
         let x = half(&[images, 600, 20, 20]);
-        lower(&kernel, &[x.clone(), x], &[half(&[600, 600, 3, 3])], &Target::LEAST).unwrap().scratch_bytes
+        lower(&kernel, &[x.clone(), x], &[half(&[600, 600, 3, 3])], &Target::LEAST).unwrap().workspace_bytes
     };
     // Many weights, so that every workgroup goes through all chunks; one chunk waits for nothing.
-    assert_eq!([1, 2].map(scratch_bytes), [0, (600 * 600 * 9 * 4u64).next_multiple_of(256)]);
+    assert_eq!([1, 2].map(workspace_bytes), [0, (600 * 600 * 9 * 4u64).next_multiple_of(256)]);
 }
 
 #[test]
@@ -88,25 +88,26 @@ fn images_run_in_parts_where_a_binding_does_not_hold_them() {
 
 #[test]
 fn an_image_that_no_binding_holds_is_reached_by_its_address() {
-    let far = |dispatches: &[Dispatch]| dispatches.iter().map(|dispatch| dispatch.shader.is_far()).collect::<Vec<_>>();
+    let by_address =
+        |dispatches: &[Dispatch]| dispatches.iter().map(|dispatch| dispatch.shader.is_by_address()).collect::<Vec<_>>();
     let gpu = Target { binding_bytes_max: 1 << 12, ..Target::LEAST };
-    assert_eq!(far(&forward(7, 3, 8, 32, &gpu).unwrap()), [true]);
+    assert_eq!(by_address(&forward(7, 3, 8, 32, &gpu).unwrap()), [true]);
     // Images fit, all of them do not: what is added up over images is not cut.
     let gpu = Target { binding_bytes_max: 3 * 6400 * 4, ..Target::LEAST };
-    assert_eq!(far(&forward(3, 4, 4, 40, &gpu).unwrap()), [false]);
-    assert_eq!(far(&forward(4, 4, 4, 40, &gpu).unwrap()), [false; 2]);
-    assert_eq!(far(&weight_gradient(3, 4, 40, &gpu).unwrap().dispatches), [false]);
-    assert_eq!(far(&weight_gradient(4, 4, 40, &gpu).unwrap().dispatches), [true]);
+    assert_eq!(by_address(&forward(3, 4, 4, 40, &gpu).unwrap()), [false]);
+    assert_eq!(by_address(&forward(4, 4, 4, 40, &gpu).unwrap()), [false; 2]);
+    assert_eq!(by_address(&weight_gradient(3, 4, 40, &gpu).unwrap().dispatches), [false]);
+    assert_eq!(by_address(&weight_gradient(4, 4, 40, &gpu).unwrap().dispatches), [true]);
 }
 
 #[test]
 fn chunks_are_summed_apart_where_there_are_few_weights() {
     // 90 x 90 positions are chunks of 22 rows.
     let few = weight_gradient(2, 8, 90, &Target::LEAST).unwrap();
-    assert_eq!(few.scratch_bytes, (2 * 5 * 8 * 8 * 9 * 4u64).next_multiple_of(256));
+    assert_eq!(few.workspace_bytes, (2 * 5 * 8 * 8 * 9 * 4u64).next_multiple_of(256));
     assert_eq!(few.dispatches[0].constants, [1]);
     let many = weight_gradient(2, 600, 20, &Target::LEAST).unwrap();
-    assert_eq!((many.scratch_bytes, &many.dispatches[0].constants[..]), (0, &[0][..]));
+    assert_eq!((many.workspace_bytes, &many.dispatches[0].constants[..]), (0, &[0][..]));
 }
 
 #[test]

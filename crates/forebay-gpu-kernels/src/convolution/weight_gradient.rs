@@ -1,13 +1,13 @@
 //! The gradient by the weights: `kernels/weight_gradient.slang`.
 //!
-//! A weight is a sum over chunks of positions ([`chunk_of`]) of one image, from left to right, to what was there before. Where
+//! A weight is a sum over chunks of positions ([`reduction_block`]) of one image, from left to right, to what was there before. Where
 //! there are many weights, workgroups share them out and each goes through all chunks; where there are few, each takes a chunk
-//! of its own, and the sums wait in the scratch until they are added in order. Both give the same bits. Weights of
-//! 16 bits are rounded once: until then, their sums are in the scratch in either case.
+//! of its own, and the sums wait in the workspace until they are added in order. Both give the same bits. Weights of
+//! 16 bits are rounded once: until then, their sums are in the workspace in either case.
 
-use forebay_base::kernel::chunk_of;
+use forebay_base::kernel::reduction_block;
 
-use super::super::kept::{Builds, CooperativeBuilds, Kept};
+use super::super::operand_type::{Builds, CooperativeBuilds, OperandType};
 use super::super::shaders::{
     WEIGHT_GRADIENT_16X128, WEIGHT_GRADIENT_16X128_BF16, WEIGHT_GRADIENT_16X128_BF16_COOPERATIVE,
     WEIGHT_GRADIENT_16X128_F16, WEIGHT_GRADIENT_16X128_F16_COOPERATIVE, WEIGHT_GRADIENT_32X128,
@@ -19,7 +19,7 @@ use super::super::shaders::{
 use super::super::{groups, Dispatch, Lowered, Operand, Shader, Target};
 use super::Geometry;
 
-/// Tiles of so many output channels, and input channels and taps; and one weight of each workgroup.
+/// Tiles, by their output channels, and their input channels and taps; and one weight of each workgroup.
 const OF_16X128: Builds = [&WEIGHT_GRADIENT_16X128, &WEIGHT_GRADIENT_16X128_F16, &WEIGHT_GRADIENT_16X128_BF16];
 const OF_32X128: Builds = [&WEIGHT_GRADIENT_32X128, &WEIGHT_GRADIENT_32X128_F16, &WEIGHT_GRADIENT_32X128_BF16];
 const OF_64X64: Builds = [&WEIGHT_GRADIENT_64X64, &WEIGHT_GRADIENT_64X64_F16, &WEIGHT_GRADIENT_64X64_BF16];
@@ -32,19 +32,19 @@ const COOPERATIVE_64X64: CooperativeBuilds =
 const DIRECT: Builds = [&WEIGHT_GRADIENT_DIRECT, &WEIGHT_GRADIENT_DIRECT_F16, &WEIGHT_GRADIENT_DIRECT_BF16];
 /// Tiles that keep a device busy.
 const TILES_MIN: u64 = 128;
-/// The most scratch for chunks that are summed apart.
-const SCRATCH_MAX_BYTES: u64 = 32 << 20;
+/// The most workspace for chunks that are summed apart.
+const WORKSPACE_MAX_BYTES: u64 = 32 << 20;
 
 /// A tile of the weights: output channels, and input channels and taps.
-fn tile(kept: Kept, outputs: u32, gpu: &Target) -> (&'static Shader, u64, u64) {
+fn tile(operand_type: OperandType, outputs: u32, gpu: &Target) -> (&'static Shader, u64, u64) {
     let (rows, columns, builds, cooperative) = match outputs {
         // A tile would be nearly empty.
-        0..=2 => return (kept.build(DIRECT), 1, 1),
+        0..=2 => return (operand_type.build(DIRECT), 1, 1),
         3..=16 => (16, 128, OF_16X128, COOPERATIVE_16X128),
         17..=32 => (32, 128, OF_32X128, COOPERATIVE_32X128),
         _ => (64, 64, OF_64X64, COOPERATIVE_64X64),
     };
-    (kept.best(builds, cooperative, gpu), rows, columns)
+    (operand_type.best(builds, cooperative, gpu), rows, columns)
 }
 
 /// How a weight gradient runs.
@@ -52,21 +52,21 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, gpu: &Target) -> Lowe
     let (window, y) = (&geometry.window, &geometry.y);
     let weights_per_output = u64::from(geometry.inputs) * u64::from(window.taps());
     let weights = weights_per_output * u64::from(geometry.outputs) * u64::from(geometry.groups);
-    let (shader, rows, columns) = tile(geometry.kept, geometry.outputs, gpu);
+    let (shader, rows, columns) = tile(geometry.operand_type, geometry.outputs, gpu);
     let row_tiles = u64::from(geometry.outputs).div_ceil(rows);
     let column_tiles = weights_per_output.div_ceil(columns);
     let tiles = row_tiles * column_tiles * u64::from(geometry.groups);
 
     let row_positions: u64 = y.sizes[geometry.first + 1..].iter().map(|&size| u64::from(size)).product();
     let image_rows = u64::from(y.sizes[geometry.first]);
-    let chunk_rows = chunk_of(image_rows, row_positions).rows;
-    let image_chunks = image_rows.div_ceil(chunk_rows);
+    let block_rows = reduction_block(image_rows, row_positions).rows;
+    let image_chunks = image_rows.div_ceil(block_rows);
     let chunks = image_chunks * u64::from(y.images);
     let all_bytes = (chunks * weights * 4).next_multiple_of(256);
-    let apart = chunks > 1 && tiles < TILES_MIN && all_bytes <= SCRATCH_MAX_BYTES.min(gpu.scratch_bytes_max);
+    let apart = chunks > 1 && tiles < TILES_MIN && all_bytes <= WORKSPACE_MAX_BYTES.min(gpu.workspace_bytes_max);
     // Weights of 16 bits hold no sum that goes on.
-    let waits = !apart && chunks > 1 && geometry.kept != Kept::Float32;
-    let scratch_bytes = match () {
+    let waits = !apart && chunks > 1 && geometry.operand_type != OperandType::Float32;
+    let workspace_bytes = match () {
         () if apart => all_bytes,
         () if waits => (weights * 4).next_multiple_of(256),
         () => 0,
@@ -81,7 +81,7 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, gpu: &Target) -> Lowe
         u64::from(geometry.inputs),
         chunks,
         image_chunks,
-        chunk_rows * row_positions,
+        block_rows * row_positions,
         y.positions(),
     ];
     let mut parameters = vec![groups[0]];
@@ -94,8 +94,8 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, gpu: &Target) -> Lowe
     parameters.extend([weights as u32, u32::from(accumulate)]);
     let before = if accumulate { Operand::Read(2) } else { Operand::Read(0) };
     // A shader has all of its bindings bound, even those that it does not use here.
-    let scratch = if scratch_bytes > 0 { Operand::Scratch } else { Operand::Counter };
-    let operands = [Operand::Read(0), Operand::Read(1), before, Operand::Write(0), scratch, Operand::Counter];
+    let workspace = if workspace_bytes > 0 { Operand::Workspace } else { Operand::Counter };
+    let operands = [Operand::Read(0), Operand::Read(1), before, Operand::Write(0), workspace, Operand::Counter];
     let dispatch = Dispatch {
         shader,
         constants: vec![u32::from(apart)],
@@ -103,5 +103,5 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, gpu: &Target) -> Lowe
         parameters,
         groups,
     };
-    Lowered { dispatches: vec![dispatch], scratch_bytes }
+    Lowered { dispatches: vec![dispatch], workspace_bytes }
 }

@@ -189,7 +189,7 @@ impl Allocator {
         chains.filter(|(_, entry)| entry.state == State::Hole).map(|(index, _)| index).collect()
     }
 
-    /// Makes the hole's first bytes, at most so many, free and shared. Also says what is left of the hole.
+    /// Makes the hole's first bytes, up to a limit, free and shared. Also says what is left of the hole.
     fn fill(&mut self, hole: u32, size_bytes: u64) -> (TileRange, u32) {
         let entry = self.blocks.at(hole);
         let (segment, range) = (entry.segment, entry.range());

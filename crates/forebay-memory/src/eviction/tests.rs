@@ -83,7 +83,7 @@ fn what_is_used_farthest_in_the_future_goes() {
     let mut queue = EvictionQueue::new(Policy::Planned, 3);
     (0..5).for_each(|unit| queue.add(UnitId(unit), 1));
     let order = [0, 1, 2, 3, 0, 1, 4, 2];
-    queue.foresee(&order.map(|unit| units([unit])));
+    queue.set_next_uses(&order.map(|unit| units([unit])));
     let mut fetches = 0;
     for unit in order {
         fetches += queue.use_units(&[(UnitId(unit), Access::Update)]).unwrap().arrivals.len();
@@ -91,7 +91,7 @@ fn what_is_used_farthest_in_the_future_goes() {
     // First come first gone would fetch 8 times; Belady keeps 0 and 1.
     assert_eq!(fetches, 6);
     // A prefetch does not push out what is used before it.
-    queue.foresee(&[2, 4, 1, 3, 0].map(|unit| units([unit])));
+    queue.set_next_uses(&[2, 4, 1, 3, 0].map(|unit| units([unit])));
     let resident: Vec<UnitId> = queue.residents().collect();
     queue.prefetch(UnitId(3), Location::Device).unwrap();
     assert!(resident.iter().all(|unit| [1, 2, 4].contains(&unit.0)));
@@ -307,7 +307,7 @@ fn host_writes(queue: &mut EvictionQueue, model: &mut Model, unit: UnitId, whole
 fn prefetch_all(queue: &mut EvictionQueue, model: &mut Model, place: &str) {
     while let Some((prefetch, start)) = queue.start_prefetch() {
         match &start {
-            PrefetchStart::Fetch(moves) => model.carry_out(moves, &[], place),
+            PrefetchStart::SwapIn(moves) => model.carry_out(moves, &[], place),
             PrefetchStart::CopyBack => {
                 let slow = model.slow(prefetch.unit);
                 assert_ne!(slow.host, slow.truth, "{place}");
@@ -324,8 +324,8 @@ fn step(queue: &mut EvictionQueue, model: &mut Model, random: &mut Random, place
     match random.below(20) {
         0..=7 => {
             // Half of the time the future comes as foreseen.
-            let foreseen = model.future.front().filter(|_| random.below(2) == 0).cloned();
-            let uses = match foreseen {
+            let next_uses = model.future.front().filter(|_| random.below(2) == 0).cloned();
+            let uses = match next_uses {
                 Some(uses) => uses.into_iter().map(|unit| (unit, Access::Update)).collect(),
                 None => random_uses(random, model),
             };
@@ -362,7 +362,7 @@ fn step(queue: &mut EvictionQueue, model: &mut Model, random: &mut Random, place
         17 => advise(queue, model, random, unit),
         18 => {
             model.future = (0..random.below(12)).map(|_| random_uses(random, model)).map(units_of).collect();
-            queue.foresee(model.future.make_contiguous());
+            queue.set_next_uses(model.future.make_contiguous());
         }
         _ => {
             assert_eq!(queue.remove(unit), model.order.contains(&unit), "{place}");

@@ -19,7 +19,7 @@ pub enum Policy {
     Driver,
     /// Work that uses a unit makes it the last to go.
     Touch,
-    /// As `Touch`, but what [`EvictionQueue::foresee`](super::EvictionQueue::foresee) knows comes first: the unit whose next use is farthest away goes.
+    /// As `Touch`, but what [`EvictionQueue::set_next_uses`](super::EvictionQueue::foresee) knows comes first: the unit whose next use is farthest away goes.
     Planned,
 }
 
@@ -35,7 +35,7 @@ pub enum Location {
 /// What the caller knows about a unit's future. No advice changes the order when it is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// Mostly read: the copy on the host is kept beside that on the device, also when host memory is short.
+    /// Mostly read: the copy on the host is kept next to that on the device, also when host memory is short.
     ReadMostly,
     /// On the device: the host's writes go to the copy there, too, instead of dropping it. On the host: outside
     /// [`Policy::Driver`], it stands at the head after it was used.
@@ -102,7 +102,7 @@ pub struct Prefetch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PrefetchStart {
     /// Brings the unit to the device.
-    Fetch(Moves),
+    SwapIn(Moves),
     /// Copies it to the host; its copy on the device stays.
     CopyBack,
     /// Nothing: a copy is there already, the unit is gone, or room would have to be made for it with what is used earlier.

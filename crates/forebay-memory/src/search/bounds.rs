@@ -50,7 +50,7 @@ pub(super) struct Bounds<'a> {
     is_raised: Vec<bool>,
     touched: Vec<u32>,
     is_touched: Vec<bool>,
-    /// Scratch: bounds and blocks of one section.
+    /// Workspace: bounds and blocks of one section.
     stack: Vec<(i64, u32)>,
 }
 

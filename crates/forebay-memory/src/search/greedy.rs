@@ -57,9 +57,9 @@ pub(super) struct Greedy<'a> {
     grain: i64,
     /// Number of items with given bases; they come first in every order.
     fixed_count: usize,
-    /// Scratch: the intervals that are forbidden to one item.
+    /// Workspace: the intervals that are forbidden to one item.
     forbidden: Vec<(i64, i64)>,
-    /// Scratch: the bytes of simple items that share a time with one.
+    /// Workspace: the bytes of simple items that share a time with one.
     crowd: Vec<(i64, i64)>,
     random: Random,
 }

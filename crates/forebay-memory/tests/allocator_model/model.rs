@@ -127,7 +127,7 @@ impl Model {
         runs.filter(fits).min().into_iter().collect()
     }
 
-    /// Whether so many free cells are of about this size that not all are looked at.
+    /// Whether there are more free cells of about this size than are looked at.
     fn is_crowded(&self, pool: PoolId, rounded_bytes: u64) -> bool {
         let cells = self.segments.values().flat_map(|segment| &segment.cells);
         let about = |size_bytes: u64| size_bytes.abs_diff(rounded_bytes) <= rounded_bytes / 64;

@@ -6,7 +6,7 @@ use forebay_base::{DataType, Kernel, Tensor};
 
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
-use crate::precision::{takes_narrow, widened};
+use crate::precision::{takes_16_bit, widened};
 
 /// Builds gradient nodes at the end of a graph. Every value it makes has its type.
 pub struct GradientBuilder<'a> {
@@ -58,7 +58,7 @@ impl GradientBuilder<'_> {
     /// computed in float32, and converted back.
     pub fn kernel(&mut self, name: &str, kernel: Kernel, inputs: &[ValueId], outputs: &[TensorType]) -> Vec<ValueId> {
         let types: Vec<TensorType> = inputs.iter().map(|&input| self.ty(input)).collect();
-        if takes_narrow(&kernel) || types.iter().all(|ty| widened(ty) == *ty) {
+        if takes_16_bit(&kernel) || types.iter().all(|ty| widened(ty) == *ty) {
             return self.append(name, kernel, inputs, outputs);
         }
         let wide: Vec<ValueId> = inputs.iter().zip(&types).map(|(&input, ty)| self.cast(input, &widened(ty))).collect();

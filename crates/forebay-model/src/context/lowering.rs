@@ -14,7 +14,7 @@ use crate::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, Role};
 
 /// Where a value is computed inside a concatenation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PieceLocation {
     /// The concatenation's output.
     pub concatenation: ValueId,
     /// Offset of the piece in it, in bytes.
@@ -28,7 +28,7 @@ pub struct Lowering<'a> {
     /// Values that steps change, with the role of their buffers.
     pub(crate) persistent: BTreeMap<ValueId, Role>,
     /// Values that are computed inside a concatenation.
-    pub(crate) places: BTreeMap<ValueId, Place>,
+    pub(crate) locations: BTreeMap<ValueId, PieceLocation>,
     /// What there is of the program.
     pub(crate) program: Program,
     /// By value: where it is, once that is known.
@@ -71,7 +71,7 @@ impl Lowering<'_> {
             return Err(view.error(format!("{desc} at byte {offset_bytes} is no view of {}", of.desc)));
         }
         let part = Operand { buffer: of.buffer, offset_bytes: of.offset_bytes + offset_bytes, desc };
-        if self.places.contains_key(&value) {
+        if self.locations.contains_key(&value) {
             let output = self.output(view, i)?;
             self.launch(view, Kernel::Copy, vec![part], vec![output]);
         } else {
@@ -114,7 +114,7 @@ impl Lowering<'_> {
 
     pub(crate) fn emit(&mut self, name: &str, kernel: Kernel, reads: Vec<Operand>, writes: Vec<Operand>) {
         let name = name.to_string();
-        self.program.launches.push(ProgramLaunch { name, kernel, reads, writes, scratch_bytes: 0 });
+        self.program.launches.push(ProgramLaunch { name, kernel, reads, writes, workspace_bytes: 0 });
     }
 
     pub(crate) fn allocate(&mut self, name: &str, desc: TensorDesc, role: Role) -> Operand {
@@ -157,7 +157,7 @@ impl Lowering<'_> {
             if let Some(operand) = &self.operands[outermost.0 as usize] {
                 break operand;
             }
-            if let Some(place) = self.places.get(&outermost) {
+            if let Some(place) = self.locations.get(&outermost) {
                 offset_bytes += place.offset_bytes;
                 outermost = place.concatenation;
             } else {

@@ -4,26 +4,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 
-use crate::context::lowering::Place;
+use crate::context::lowering::PieceLocation;
 use crate::graph::{Attribute, Graph, Node, Operation, ValueId};
 
 /// Gives each piece of a contiguous concatenation its place, where nothing speaks against it: a node computes it, and it
 /// is no graph output, no piece of an earlier concatenation, and not the same piece twice. A value is in one place only;
 /// the other pieces are copied.
-pub(super) fn place(graph: &Graph) -> BTreeMap<ValueId, Place> {
+pub(super) fn place(graph: &Graph) -> BTreeMap<ValueId, PieceLocation> {
     let mut fixed: BTreeSet<ValueId> = graph.inputs.iter().chain(&graph.outputs).copied().collect();
     fixed.extend(graph.initializers.keys().copied());
     fixed.extend(graph.updates.iter().map(|update| update.value));
-    let mut places: BTreeMap<ValueId, Place> = BTreeMap::new();
+    let mut locations: BTreeMap<ValueId, PieceLocation> = BTreeMap::new();
     for node in &graph.nodes {
         let Some((concatenation, pieces)) = contiguous_pieces(graph, node) else { continue };
         for (piece, offset_bytes) in pieces {
             if !fixed.contains(&piece) {
-                places.entry(piece).or_insert(Place { concatenation, offset_bytes });
+                locations.entry(piece).or_insert(PieceLocation { concatenation, offset_bytes });
             }
         }
     }
-    places
+    locations
 }
 
 /// The pieces of a `Concat` with their offsets in bytes, where each of them is one aligned run of bytes.

@@ -57,7 +57,7 @@ fn kernels(program: &Program) -> Vec<&str> {
 }
 
 const ADD: Kernel = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
-const SGD: Kernel = Kernel::Sgd { learning_rate: 0.1, momentum: 0.9, weight_decay: 0.0, nesterov: false };
+const SGD: Kernel = Kernel::Sgd { nesterov: false, decays: true };
 
 #[test]
 fn kernel_nodes_broadcast_their_reads() {
@@ -90,11 +90,11 @@ fn pieces_are_computed_inside_their_concatenation() {
     // Only the graph input and the second use of c need copies.
     assert_eq!(kernels(&program), ["Unary", "Unary", "Unary", "Copy", "Copy", "Unary"]);
     let whole = program.launches[5].reads[0].buffer;
-    let places: Vec<(bool, u64)> = program.launches[..5]
+    let locations: Vec<(bool, u64)> = program.launches[..5]
         .iter()
         .map(|launch| (launch.writes[0].buffer == whole, launch.writes[0].offset_bytes))
         .collect();
-    assert_eq!(places, [(true, 64), (true, 128), (true, 0), (true, 192), (true, 256)]);
+    assert_eq!(locations, [(true, 64), (true, 128), (true, 0), (true, 192), (true, 256)]);
     assert_eq!(program.size_bytes(Role::Temporary), 320 + 320);
 }
 
@@ -176,8 +176,9 @@ fn reshapes_are_views_unless_they_belong_into_a_concatenation() {
 fn optimizers_write_their_states_in_place_and_last() {
     let mut graph = Graph::default();
     let (x, w, v) = (input(&mut graph, "x", &[4]), zeros(&mut graph, "w", &[4]), zeros(&mut graph, "v", &[4]));
+    let numbers = input(&mut graph, "hyperparameters", &[3]);
     let gradient = kernel(&mut graph, ADD, &[x, w], &[4]);
-    let new = push(&mut graph, Operation::Kernel(SGD), &[w, gradient, v], &[float(&[4]), float(&[4])]);
+    let new = push(&mut graph, Operation::Kernel(SGD), &[w, gradient, v, numbers], &[float(&[4]), float(&[4])]);
     let loss = relu(&mut graph, gradient);
     graph.outputs.push(loss);
     graph.updates = vec![Update { state: w, value: new[0] }, Update { state: v, value: new[1] }];
@@ -197,7 +198,8 @@ fn optimizers_write_their_states_in_place_and_last() {
 fn a_parameter_that_is_used_after_its_update_is_not_written_in_place() {
     let mut graph = Graph::default();
     let (g, w, v) = (input(&mut graph, "g", &[4]), zeros(&mut graph, "w", &[4]), zeros(&mut graph, "v", &[4]));
-    let new = push(&mut graph, Operation::Kernel(SGD), &[w, g, v], &[float(&[4]), float(&[4])]);
+    let numbers = input(&mut graph, "hyperparameters", &[3]);
+    let new = push(&mut graph, Operation::Kernel(SGD), &[w, g, v, numbers], &[float(&[4]), float(&[4])]);
     graph.outputs.extend([new[0], w]);
     graph.updates = vec![Update { state: w, value: new[0] }, Update { state: v, value: new[1] }];
     let program = lowered(&graph);

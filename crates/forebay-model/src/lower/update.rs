@@ -26,11 +26,10 @@ pub(super) fn in_place_nodes(graph: &Graph) -> InPlaceNodes {
     // From the last node to the first, so that it is known what later updates read.
     let mut read_later = BTreeSet::new();
     for (i, node) in graph.nodes.iter().enumerate().rev() {
-        let Operation::Kernel(kernel @ (Kernel::Sgd { .. } | Kernel::Adam { .. } | Kernel::RunningStatistics { .. })) =
-            &node.operation
-        else {
+        let Operation::Kernel(kernel) = &node.operation else { continue };
+        if !kernel.facts().updates_state {
             continue;
-        };
+        }
         let mut targets = BTreeMap::new();
         let in_place = node.outputs.iter().enumerate().all(|(output, value)| {
             let Some(value) = value else { return false };

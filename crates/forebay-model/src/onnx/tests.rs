@@ -347,7 +347,7 @@ fn a_model_is_written_back_with_new_contents_and_everything_else_as_it_was() {
     let unchanged = write(&model, &BTreeMap::new()).unwrap();
     let expected = {
         let mut expected = original.clone();
-        // An empty raw field beside typed data is what the test's own constructor wrote.
+        // An empty raw field next to typed data is what the test's own constructor wrote.
         expected.graph.as_mut().unwrap().initializer[1].raw_data = Some(vec![]);
         expected
     };

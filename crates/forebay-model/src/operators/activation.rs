@@ -2,7 +2,7 @@
 
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 
-use super::composition::{composed, Composer, Composition, Part};
+use super::decomposition::{composed, Composer, Decomposition, Part};
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 
@@ -43,7 +43,7 @@ pub const ROWS: &[Operator] = &[
     composed!("ThresholdedRelu", thresholded_relu),
 ];
 
-fn unary(view: NodeView, op: UnaryOp) -> Result<Composition, ModelError> {
+fn unary(view: NodeView, op: UnaryOp) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let y = c.unary(op, &x)?;
@@ -51,7 +51,7 @@ fn unary(view: NodeView, op: UnaryOp) -> Result<Composition, ModelError> {
 }
 
 /// max(0, x) + min(0, alpha (exp(x / alpha) - 1)), which is alpha elu(x / alpha).
-fn celu(view: NodeView) -> Result<Composition, ModelError> {
+fn celu(view: NodeView) -> Result<Decomposition, ModelError> {
     let alpha = view.float("alpha", 1.0)?;
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -62,7 +62,7 @@ fn celu(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// gamma (x for x > 0, else alpha (exp(x) - 1)).
-fn selu(view: NodeView) -> Result<Composition, ModelError> {
+fn selu(view: NodeView) -> Result<Decomposition, ModelError> {
     let alpha = view.float("alpha", 1.673_263_2)?;
     let gamma = view.float("gamma", 1.050_701)?;
     let mut c = Composer::new(view);
@@ -73,7 +73,7 @@ fn selu(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// Limits are attributes before opset 11, then inputs, which may be computed.
-fn clip(view: NodeView) -> Result<Composition, ModelError> {
+fn clip(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let constant = |i: usize, name: &str, default: f32| -> Result<Option<f32>, ModelError> {
@@ -99,7 +99,7 @@ fn clip(view: NodeView) -> Result<Composition, ModelError> {
     c.finish(y)
 }
 
-fn gelu(view: NodeView) -> Result<Composition, ModelError> {
+fn gelu(view: NodeView) -> Result<Decomposition, ModelError> {
     match view.string("approximate", "none")? {
         "none" => unary(view, UnaryOp::Gelu),
         "tanh" => {
@@ -118,11 +118,11 @@ fn gelu(view: NodeView) -> Result<Composition, ModelError> {
     }
 }
 
-fn hard_swish(view: NodeView) -> Result<Composition, ModelError> {
+fn hard_swish(view: NodeView) -> Result<Decomposition, ModelError> {
     gated(view, |c, x| c.unary(UnaryOp::HardSigmoid { alpha: 1.0 / 6.0, beta: 0.5 }, x))
 }
 
-fn mish(view: NodeView) -> Result<Composition, ModelError> {
+fn mish(view: NodeView) -> Result<Decomposition, ModelError> {
     gated(view, |c, x| {
         let softplus = c.unary(UnaryOp::Softplus, x)?;
         c.unary(UnaryOp::Tanh, &softplus)
@@ -130,7 +130,7 @@ fn mish(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// x sigmoid(alpha x).
-fn swish(view: NodeView) -> Result<Composition, ModelError> {
+fn swish(view: NodeView) -> Result<Decomposition, ModelError> {
     let alpha = view.float("alpha", 1.0)?;
     if alpha == 1.0 {
         return unary(view, UnaryOp::Silu);
@@ -145,7 +145,7 @@ fn swish(view: NodeView) -> Result<Composition, ModelError> {
 fn gated(
     view: NodeView,
     gate: impl Fn(&mut Composer, &Part) -> Result<Part, ModelError>,
-) -> Result<Composition, ModelError> {
+) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let gate = gate(&mut c, &x)?;
@@ -154,7 +154,7 @@ fn gated(
 }
 
 /// x / (1 + |x|).
-fn softsign(view: NodeView) -> Result<Composition, ModelError> {
+fn softsign(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let absolute = c.unary(UnaryOp::Abs, &x)?;
@@ -164,7 +164,7 @@ fn softsign(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// max(x, 0) + slope min(x, 0); the slope broadcasts to x.
-fn prelu(view: NodeView) -> Result<Composition, ModelError> {
+fn prelu(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, slope) = (c.input(0)?, c.input(1)?);
     let above = c.unary(UnaryOp::Relu, &x)?;
@@ -178,7 +178,7 @@ fn prelu(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// x for x > alpha, else 0.
-fn thresholded_relu(view: NodeView) -> Result<Composition, ModelError> {
+fn thresholded_relu(view: NodeView) -> Result<Decomposition, ModelError> {
     let alpha = view.float("alpha", 1.0)?;
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -190,7 +190,7 @@ fn thresholded_relu(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// Only NaN differs from itself.
-fn is_nan(view: NodeView) -> Result<Composition, ModelError> {
+fn is_nan(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let is_number = c.binary(BinaryOp::Equal, &x, &x)?;

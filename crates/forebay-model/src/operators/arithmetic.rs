@@ -3,7 +3,7 @@
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::{DataType, Tensor};
 
-use super::composition::{composed, Composer, Composition, Part};
+use super::decomposition::{composed, Composer, Decomposition, Part};
 use crate::error::ModelError;
 use crate::operator::{Gradient, NodeView, Operator};
 
@@ -32,14 +32,14 @@ pub const ROWS: &[Operator] = &[
     composed!("Xor", |view| binary(view, BinaryOp::Xor)),
 ];
 
-fn binary(view: NodeView, op: BinaryOp) -> Result<Composition, ModelError> {
+fn binary(view: NodeView, op: BinaryOp) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (a, b) = (c.input(0)?, c.input(1)?);
     let y = c.binary(op, &a, &b)?;
     c.finish(y)
 }
 
-fn variadic(view: NodeView, op: BinaryOp) -> Result<Composition, ModelError> {
+fn variadic(view: NodeView, op: BinaryOp) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let y = fold(&mut c, op)?;
     c.finish(y)
@@ -55,14 +55,14 @@ fn fold(c: &mut Composer, op: BinaryOp) -> Result<Part, ModelError> {
     Ok(y)
 }
 
-fn mean(view: NodeView) -> Result<Composition, ModelError> {
+fn mean(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let sum = fold(&mut c, BinaryOp::Add)?;
     let y = c.affine(&sum, 1.0 / view.node.inputs.len() as f32, 0.0)?;
     c.finish(y)
 }
 
-fn choose(view: NodeView) -> Result<Composition, ModelError> {
+fn choose(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (condition, a, b) = (c.input(0)?, c.input(1)?, c.input(2)?);
     let y = c.select(&condition, &a, &b)?;
@@ -70,7 +70,7 @@ fn choose(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// a - b floor(a / b), which has the sign of b; for integers with `fmod` or where nothing is negative, a - b (a / b).
-fn modulo(view: NodeView) -> Result<Composition, ModelError> {
+fn modulo(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (a, b) = (c.input(0)?, c.input(1)?);
     let truncates = view.int("fmod", 0)? != 0;
@@ -103,7 +103,7 @@ fn modulo(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// Powers by small constant numbers are products and roots; their gradients then hold where the base is not positive.
-fn power(view: NodeView) -> Result<Composition, ModelError> {
+fn power(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (base, exponent) = (c.input(0)?, c.input(1)?);
     let constant = view.constant(1).filter(|tensor| tensor.count() == 1).and_then(number);
@@ -138,7 +138,7 @@ fn number(tensor: &Tensor) -> Option<f32> {
     tensor.to_f32().map(|v| v[0]).or_else(|| tensor.to_i64().map(|v| v[0] as f32))
 }
 
-fn cast(view: NodeView) -> Result<Composition, ModelError> {
+fn cast(view: NodeView) -> Result<Decomposition, ModelError> {
     let code = view.int("to", 0)?;
     let data_type = data_type(code).ok_or_else(|| view.error(format!("element type {code} is not supported")))?;
     let mut c = Composer::new(view);
@@ -147,7 +147,7 @@ fn cast(view: NodeView) -> Result<Composition, ModelError> {
     c.finish(y)
 }
 
-fn cast_like(view: NodeView) -> Result<Composition, ModelError> {
+fn cast_like(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, like) = (c.input(0)?, c.input(1)?);
     let y = c.cast(&x, like.ty.data_type);

@@ -2,7 +2,7 @@
 
 use forebay_base::{DataType, Kernel, Tensor};
 
-use super::composition::{composed, Composer, Composition};
+use super::decomposition::{composed, Composer, Decomposition};
 use super::shapes::{product, size};
 use crate::error::ModelError;
 use crate::graph::{Attribute, TensorType};
@@ -21,7 +21,7 @@ pub const ROWS: &[Operator] = &[
     composed!("Trilu", triangle),
 ];
 
-fn constant(view: NodeView) -> Result<Composition, ModelError> {
+fn constant(view: NodeView) -> Result<Decomposition, ModelError> {
     let attribute = |name| view.attribute(name);
     let names = ["value", "value_float", "value_floats", "value_int", "value_ints"];
     let tensor = match names.into_iter().find_map(attribute) {
@@ -37,7 +37,7 @@ fn constant(view: NodeView) -> Result<Composition, ModelError> {
     c.finish(y)
 }
 
-fn constant_of_shape(view: NodeView) -> Result<Composition, ModelError> {
+fn constant_of_shape(view: NodeView) -> Result<Decomposition, ModelError> {
     let sizes = view.constant_ints(0)?;
     let sizes = sizes.iter().map(|&value| size(&view, "a size", value)).collect::<Result<Vec<_>, _>>()?;
     product(&view, &sizes)?;
@@ -57,7 +57,7 @@ fn constant_of_shape(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// start, start + delta, .. as far as it is before limit.
-fn range(view: NodeView) -> Result<Composition, ModelError> {
+fn range(view: NodeView) -> Result<Decomposition, ModelError> {
     let constant = |i: usize| {
         let tensor = view.constant(i).filter(|tensor| tensor.count() == 1);
         tensor.ok_or_else(|| view.error(format!("input {i} must be one constant number, because shapes depend on it")))
@@ -103,7 +103,7 @@ fn range(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// The sizes from `start` to `end`, which count from the end where negative and are cut to the rank.
-fn shape(view: NodeView) -> Result<Composition, ModelError> {
+fn shape(view: NodeView) -> Result<Decomposition, ModelError> {
     let sizes = &view.input_type(0)?.shape;
     let rank = sizes.len() as i64;
     let index = |value: i64| if value < 0 { value.saturating_add(rank) } else { value }.clamp(0, rank) as usize;
@@ -114,7 +114,7 @@ fn shape(view: NodeView) -> Result<Composition, ModelError> {
     c.finish(y)
 }
 
-fn element_count(view: NodeView) -> Result<Composition, ModelError> {
+fn element_count(view: NodeView) -> Result<Decomposition, ModelError> {
     let count = product(&view, &view.input_type(0)?.shape)?;
     let mut c = Composer::new(view);
     let y = c.constant(Tensor::from_i64(&[], &[count as i64]));
@@ -122,7 +122,7 @@ fn element_count(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// The upper or lower triangle of the last two dimensions, 0 elsewhere.
-fn triangle(view: NodeView) -> Result<Composition, ModelError> {
+fn triangle(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let &[.., rows, columns] = x.ty.shape.as_slice() else {

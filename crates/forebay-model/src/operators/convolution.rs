@@ -3,7 +3,7 @@
 use forebay_base::kernel::{Activation, Convolution, PoolOp, ReduceOp, Window};
 use forebay_base::Kernel;
 
-use super::composition::{composed, Composer, Composition};
+use super::decomposition::{composed, Composer, Decomposition};
 use super::shapes::size;
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -106,7 +106,7 @@ fn check_bias(view: &NodeView, channels: u64) -> Result<(), ModelError> {
     Ok(())
 }
 
-fn convolution(view: NodeView) -> Result<Composition, ModelError> {
+fn convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, w) = (c.input(0)?, c.input(1)?);
     let input = spatial(&view, "the input", &x.ty)?;
@@ -129,7 +129,7 @@ fn convolution(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// A kernel of inputs 0, 1 and, where it is given, 2.
-fn with_bias(c: &mut Composer, kernel: Kernel, ty: TensorType) -> Result<super::composition::Part, ModelError> {
+fn with_bias(c: &mut Composer, kernel: Kernel, ty: TensorType) -> Result<super::decomposition::Part, ModelError> {
     let (x, w) = (c.input(0)?, c.input(1)?);
     if c.view.has_input(2) {
         let bias = c.input(2)?;
@@ -138,7 +138,7 @@ fn with_bias(c: &mut Composer, kernel: Kernel, ty: TensorType) -> Result<super::
     Ok(c.kernel(kernel, &[&x, &w], ty))
 }
 
-fn transposed_convolution(view: NodeView) -> Result<Composition, ModelError> {
+fn transposed_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, w) = (c.input(0)?, c.input(1)?);
     let input = spatial(&view, "the input", &x.ty)?;
@@ -204,7 +204,7 @@ fn transposed_window(view: &NodeView, input: &[u64], kernel: &[u64]) -> Result<(
     Ok((Window { kernel: kernel.to_vec(), strides, dilations, pads_begin, pads_end }, output))
 }
 
-fn pool(view: NodeView, op: PoolOp) -> Result<Composition, ModelError> {
+fn pool(view: NodeView, op: PoolOp) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let input = spatial(&view, "the input", &x.ty)?;
@@ -218,18 +218,18 @@ fn pool(view: NodeView, op: PoolOp) -> Result<Composition, ModelError> {
     c.finish(y)
 }
 
-fn max_pool(view: NodeView) -> Result<Composition, ModelError> {
+fn max_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     if view.int("storage_order", 0)? != 0 {
         return Err(view.error("attribute storage_order 1 (column-major indices) is not supported"));
     }
     pool(view, PoolOp::Max)
 }
 
-fn average_pool(view: NodeView) -> Result<Composition, ModelError> {
+fn average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     pool(view, PoolOp::Average { count_include_pad: view.int("count_include_pad", 0)? != 0 })
 }
 
-fn global_average_pool(view: NodeView) -> Result<Composition, ModelError> {
+fn global_average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     spatial(&view, "the input", &x.ty)?;
@@ -239,7 +239,7 @@ fn global_average_pool(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// One window over everything: of equal largest elements the first gets the gradient, as in any max pool.
-fn global_max_pool(view: NodeView) -> Result<Composition, ModelError> {
+fn global_max_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let kernel = spatial(&view, "the input", &x.ty)?.to_vec();

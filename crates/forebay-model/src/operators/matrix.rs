@@ -3,7 +3,7 @@
 use forebay_base::kernel::{Activation, ProductPart};
 use forebay_base::Kernel;
 
-use super::composition::{composed, Composer, Composition};
+use super::decomposition::{composed, Composer, Decomposition};
 use super::shapes::{broadcast_shapes, product};
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -13,7 +13,7 @@ use crate::operator::{NodeView, Operator};
 pub const ROWS: &[Operator] = &[composed!("Gemm", gemm), composed!("MatMul", matmul)];
 
 /// alpha op(a) op(b) + beta c, where c broadcasts to the product.
-fn gemm(view: NodeView) -> Result<Composition, ModelError> {
+fn gemm(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (a, b) = (c.input(0)?, c.input(1)?);
     let (transpose_a, transpose_b) = (view.int("transA", 0)? != 0, view.int("transB", 0)? != 0);
@@ -48,7 +48,7 @@ fn gemm(view: NodeView) -> Result<Composition, ModelError> {
 
 /// NumPy's matmul: the last two dimensions multiply, those before broadcast, a vector is a row on the left and a column on
 /// the right. One matrix on the right makes a single product of all rows on the left.
-fn matmul(view: NodeView) -> Result<Composition, ModelError> {
+fn matmul(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (a, b) = (c.input(0)?, c.input(1)?);
     let error = || view.error(format!("operands {} and {} cannot be multiplied", a.ty, b.ty));

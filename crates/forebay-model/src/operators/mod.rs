@@ -1,13 +1,13 @@
 //! The table of operators: one row per operator, one file per family.
 //!
-//! Most rows are [compositions](composition): the operator written as a few kernels, from which inference, folding,
+//! Most rows are [decompositions](decomposition): the operator written as a few kernels, from which inference, folding,
 //! lowering and gradient follow.
 
 mod activation;
 mod arithmetic;
-pub(crate) mod composition;
 mod constant;
 mod convolution;
+pub(crate) mod decomposition;
 mod evaluate;
 mod matrix;
 mod normalization;

@@ -3,7 +3,7 @@
 use forebay_base::kernel::{Activation, BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::Kernel;
 
-use super::composition::{composed, Composer, Composition, Part};
+use super::decomposition::{composed, Composer, Decomposition, Part};
 use super::shapes::{axes, product};
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -21,7 +21,7 @@ pub const ROWS: &[Operator] = &[
     composed!("RMSNormalization", root_mean_square_normalization),
 ];
 
-fn batch_normalization(view: NodeView) -> Result<Composition, ModelError> {
+fn batch_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let parts = (0..5).map(|i| c.input(i)).collect::<Result<Vec<Part>, _>>()?;
     let x = &parts[0];
@@ -50,7 +50,7 @@ fn batch_normalization(view: NodeView) -> Result<Composition, ModelError> {
     c.finish_all(vec![batch[0].clone(), mean, variance])
 }
 
-fn layer_normalization(view: NodeView) -> Result<Composition, ModelError> {
+fn layer_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, scale) = (c.input(0)?, c.input(1)?);
     let axis = view.axis(view.int("axis", -1)?, x.ty.shape.len())?;
@@ -101,7 +101,7 @@ fn scaled(c: &mut Composer, x: &Part, shape: &[u64]) -> Result<Part, ModelError>
 }
 
 /// Each channel of each image by its own statistics.
-fn instance_normalization(view: NodeView) -> Result<Composition, ModelError> {
+fn instance_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     if x.ty.shape.len() < 3 {
@@ -114,7 +114,7 @@ fn instance_normalization(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// Groups of channels of each image by their own statistics. Scale and bias are per group before opset 21.
-fn group_normalization(view: NodeView) -> Result<Composition, ModelError> {
+fn group_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let groups = super::shapes::size(&view, "attribute num_groups", view.int("num_groups", 0)?)?;
@@ -137,7 +137,7 @@ fn group_normalization(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// x / sqrt(mean(x^2) + epsilon) x scale.
-fn root_mean_square_normalization(view: NodeView) -> Result<Composition, ModelError> {
+fn root_mean_square_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, scale) = (c.input(0)?, c.input(1)?);
     let axis = view.axis(view.int("axis", -1)?, x.ty.shape.len())?;
@@ -152,7 +152,7 @@ fn root_mean_square_normalization(view: NodeView) -> Result<Composition, ModelEr
 }
 
 /// (x - mean) / (deviation + 1e-9) along axes.
-fn mean_variance_normalization(view: NodeView) -> Result<Composition, ModelError> {
+fn mean_variance_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let along = axes(&view, view.ints("axes")?.unwrap_or(&[0, 2, 3]), x.ty.shape.len())?;
@@ -167,7 +167,7 @@ fn mean_variance_normalization(view: NodeView) -> Result<Composition, ModelError
 }
 
 /// x divided by its norm along an axis.
-fn lp_normalization(view: NodeView) -> Result<Composition, ModelError> {
+fn lp_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let axis = view.axis(view.int("axis", -1)?, x.ty.shape.len())?;
@@ -181,7 +181,7 @@ fn lp_normalization(view: NodeView) -> Result<Composition, ModelError> {
     c.finish(y)
 }
 
-fn local_response_normalization(view: NodeView) -> Result<Composition, ModelError> {
+fn local_response_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let size = super::shapes::size(&view, "attribute size", view.int("size", 0)?)?;

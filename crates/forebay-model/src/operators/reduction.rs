@@ -3,7 +3,7 @@
 use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::Kernel;
 
-use super::composition::{composed, Composer, Composition, Part};
+use super::decomposition::{composed, Composer, Decomposition, Part};
 use super::shapes::{attribute_or_input, axes, product};
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
@@ -24,11 +24,11 @@ pub const ROWS: &[Operator] = &[
     composed!("Softmax", |view| softmax(view, |axis| Kernel::Softmax { axis })),
 ];
 
-fn reduce(view: NodeView, op: ReduceOp) -> Result<Composition, ModelError> {
+fn reduce(view: NodeView, op: ReduceOp) -> Result<Decomposition, ModelError> {
     reduction(view, |c, axes, x| c.reduce(op, axes, x))
 }
 
-fn reduce_log_sum(view: NodeView) -> Result<Composition, ModelError> {
+fn reduce_log_sum(view: NodeView) -> Result<Decomposition, ModelError> {
     reduction(view, |c, axes, x| {
         let sum = c.reduce(ReduceOp::Sum, axes, x)?;
         c.unary(UnaryOp::Log, &sum)
@@ -36,7 +36,7 @@ fn reduce_log_sum(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// max + ln(sum(exp(x - max))): no exponential overflows.
-fn reduce_log_sum_exp(view: NodeView) -> Result<Composition, ModelError> {
+fn reduce_log_sum_exp(view: NodeView) -> Result<Decomposition, ModelError> {
     reduction(view, |c, axes, x| {
         let max = c.reduce(ReduceOp::Max, axes, x)?;
         let shifted = c.binary(BinaryOp::Subtract, x, &max)?;
@@ -52,7 +52,7 @@ fn reduce_log_sum_exp(view: NodeView) -> Result<Composition, ModelError> {
 fn reduction(
     view: NodeView,
     step: impl Fn(&mut Composer, &[usize], &Part) -> Result<Part, ModelError>,
-) -> Result<Composition, ModelError> {
+) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let rank = x.ty.shape.len();
@@ -75,7 +75,7 @@ fn reduction(
 }
 
 /// Along one axis from opset 13 on; before, the input counts as a matrix whose columns are all dimensions from `axis` on.
-fn softmax(view: NodeView, kernel: fn(usize) -> Kernel) -> Result<Composition, ModelError> {
+fn softmax(view: NodeView, kernel: fn(usize) -> Kernel) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let rank = x.ty.shape.len();

@@ -6,7 +6,7 @@
 use forebay_base::kernel::BinaryOp;
 use forebay_base::{Kernel, Tensor};
 
-use super::composition::{composed, Composer, Composition, Part};
+use super::decomposition::{composed, Composer, Decomposition, Part};
 use super::shapes::product;
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -24,7 +24,7 @@ struct Coordinates<'a> {
     rounding: &'a str,
 }
 
-fn resize(view: NodeView) -> Result<Composition, ModelError> {
+fn resize(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     for (name, plain) in [("antialias", 0), ("exclude_outside", 0)] {

@@ -3,7 +3,7 @@
 use forebay_base::kernel::PadMode;
 use forebay_base::{DataType, Kernel, Tensor};
 
-use super::composition::{self, composed, Composer, Composition};
+use super::decomposition::{self, composed, Composer, Decomposition};
 use super::shapes::{attribute_or_input, axes, packed_strides, size};
 use crate::action::Action;
 use crate::context::Lowering;
@@ -229,7 +229,7 @@ fn slice_ranges(view: &NodeView) -> Result<Vec<(u64, i64, u64)>, ModelError> {
     Ok(ranges)
 }
 
-fn slice(view: NodeView) -> Result<Composition, ModelError> {
+fn slice(view: NodeView) -> Result<Decomposition, ModelError> {
     let ranges = slice_ranges(&view)?;
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -254,10 +254,10 @@ fn lower_slice(view: &NodeView, lowering: &mut Lowering) -> Result<(), ModelErro
             return lowering.view(view, 0, &operand, offset_bytes);
         }
     }
-    composition::lower(view, lowering, slice)
+    decomposition::lower(view, lowering, slice)
 }
 
-fn gather(view: NodeView) -> Result<Composition, ModelError> {
+fn gather(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (data, indices) = (c.input(0)?, c.input(1)?);
     let axis = view.axis(view.int("axis", 0)?, data.ty.shape.len())?;
@@ -282,7 +282,7 @@ fn gather(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// Negative padding takes away.
-fn pad(view: NodeView) -> Result<Composition, ModelError> {
+fn pad(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let rank = x.ty.shape.len();

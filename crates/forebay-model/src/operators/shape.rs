@@ -2,7 +2,7 @@
 
 use forebay_base::{DataType, Kernel};
 
-use super::composition::{composed, Composer, Composition};
+use super::decomposition::{composed, Composer, Decomposition};
 use super::shapes::{attribute_or_input, axes, broadcast_shapes, product, size};
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -23,14 +23,14 @@ pub const ROWS: &[Operator] = &[
     composed!("Unsqueeze", unsqueeze),
 ];
 
-fn identity(view: NodeView) -> Result<Composition, ModelError> {
+fn identity(view: NodeView) -> Result<Decomposition, ModelError> {
     let c = Composer::new(view);
     let x = c.input(0)?;
     c.finish(x)
 }
 
 /// Outside training nothing is dropped; the mask, where it is asked for, keeps everything.
-fn dropout(view: NodeView) -> Result<Composition, ModelError> {
+fn dropout(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     if !matches!(view.node.outputs.get(1), Some(Some(_))) {
@@ -42,7 +42,7 @@ fn dropout(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// A size of 0 copies the input's unless `allowzero`, one -1 is what is left.
-fn reshape(view: NodeView) -> Result<Composition, ModelError> {
+fn reshape(view: NodeView) -> Result<Decomposition, ModelError> {
     let c = Composer::new(view);
     let x = c.input(0)?;
     let target = attribute_or_input(&view, "shape", 1)?.ok_or_else(|| view.error("the shape is missing"))?;
@@ -74,7 +74,7 @@ fn reshape(view: NodeView) -> Result<Composition, ModelError> {
     c.finish(y)
 }
 
-fn flatten(view: NodeView) -> Result<Composition, ModelError> {
+fn flatten(view: NodeView) -> Result<Decomposition, ModelError> {
     let c = Composer::new(view);
     let x = c.input(0)?;
     let rank = x.ty.shape.len();
@@ -87,7 +87,7 @@ fn flatten(view: NodeView) -> Result<Composition, ModelError> {
     c.finish(y)
 }
 
-fn squeeze(view: NodeView) -> Result<Composition, ModelError> {
+fn squeeze(view: NodeView) -> Result<Decomposition, ModelError> {
     let c = Composer::new(view);
     let x = c.input(0)?;
     let rank = x.ty.shape.len();
@@ -103,7 +103,7 @@ fn squeeze(view: NodeView) -> Result<Composition, ModelError> {
     c.finish(y)
 }
 
-fn unsqueeze(view: NodeView) -> Result<Composition, ModelError> {
+fn unsqueeze(view: NodeView) -> Result<Decomposition, ModelError> {
     let c = Composer::new(view);
     let x = c.input(0)?;
     let named = attribute_or_input(&view, "axes", 1)?.ok_or_else(|| view.error("the axes are missing"))?;
@@ -116,7 +116,7 @@ fn unsqueeze(view: NodeView) -> Result<Composition, ModelError> {
     c.finish(y)
 }
 
-fn transpose(view: NodeView) -> Result<Composition, ModelError> {
+fn transpose(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let rank = x.ty.shape.len();
@@ -133,7 +133,7 @@ fn transpose(view: NodeView) -> Result<Composition, ModelError> {
     c.finish(y)
 }
 
-fn expand(view: NodeView) -> Result<Composition, ModelError> {
+fn expand(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let target = view.constant_ints(1)?;
@@ -145,7 +145,7 @@ fn expand(view: NodeView) -> Result<Composition, ModelError> {
 }
 
 /// Repetition along an axis is a dimension before it, broadcast.
-fn tile(view: NodeView) -> Result<Composition, ModelError> {
+fn tile(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let repeats = view.constant_ints(1)?;
@@ -178,7 +178,7 @@ fn block_size(view: &NodeView, ty: &TensorType) -> Result<u64, ModelError> {
     Ok(block)
 }
 
-fn depth_to_space(view: NodeView) -> Result<Composition, ModelError> {
+fn depth_to_space(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let block = block_size(&view, &x.ty)?;
@@ -199,7 +199,7 @@ fn depth_to_space(view: NodeView) -> Result<Composition, ModelError> {
     c.finish(y)
 }
 
-fn space_to_depth(view: NodeView) -> Result<Composition, ModelError> {
+fn space_to_depth(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let block = block_size(&view, &x.ty)?;

@@ -9,7 +9,7 @@ use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueId};
 use crate::operator::NodeView;
 
-/// Name of the graph input that counts the steps from 1.
+/// Name of the graph input that holds the number of the step, from 1, and the seed.
 pub(super) const STEP_NAME: &str = "forebay.step";
 
 /// What training mode adds to a graph.
@@ -21,18 +21,18 @@ pub(super) struct TrainingMode {
     pub updates: Vec<Update>,
     /// Initializers that are running statistics: they do not train.
     pub statistics: BTreeSet<ValueId>,
-    /// The input that counts steps, where something needs it.
+    /// The input of the step's number and the seed, where something needs it.
     pub step: Option<ValueId>,
 }
 
 impl TrainingMode {
-    /// The input that counts steps; made at the first call.
+    /// The input of the step's number and the seed; made at the first call.
     pub fn step(&mut self, graph: &mut Graph) -> ValueId {
         if let Some(step) = self.step {
             return step;
         }
-        let step = graph.add_value(STEP_NAME, Some(TensorType::new(DataType::Int64, &[1])));
-        graph.value_mut(step).declared = Some((DataType::Int64, vec![Dimension::Known(1)]));
+        let step = graph.add_value(STEP_NAME, Some(TensorType::new(DataType::Int64, &[2])));
+        graph.value_mut(step).declared = Some((DataType::Int64, vec![Dimension::Known(2)]));
         graph.inputs.push(step);
         self.step = Some(step);
         step
@@ -40,7 +40,7 @@ impl TrainingMode {
 }
 
 /// Replaces batch normalisation and dropout by their forms for training.
-pub(super) fn enter(graph: &mut Graph, seed: u64) -> Result<TrainingMode, ModelError> {
+pub(super) fn enter(graph: &mut Graph) -> Result<TrainingMode, ModelError> {
     let mut mode = TrainingMode::default();
     // The latest value of running statistics that several nodes share: each node's update goes on from the last one's.
     let mut running = BTreeMap::new();
@@ -51,7 +51,7 @@ pub(super) fn enter(graph: &mut Graph, seed: u64) -> Result<TrainingMode, ModelE
         }
         match op_type.as_str() {
             "BatchNormalization" => batch_normalization(graph, i, &mut mode, &mut running)?,
-            "Dropout" => dropout(graph, i, &mut mode, seed)?,
+            "Dropout" => dropout(graph, i, &mut mode)?,
             _ => {}
         }
     }
@@ -110,7 +110,7 @@ fn is_used(graph: &Graph, value: ValueId) -> bool {
     graph.outputs.contains(&value) || graph.nodes.iter().any(|node| node.inputs.contains(&Some(value)))
 }
 
-fn dropout(graph: &mut Graph, i: usize, mode: &mut TrainingMode, seed: u64) -> Result<(), ModelError> {
+fn dropout(graph: &mut Graph, i: usize, mode: &mut TrainingMode) -> Result<(), ModelError> {
     let view = NodeView { graph, node: &graph.nodes[i] };
     let ratio = match view.has_input(1) {
         true => view.constant(1).and_then(|tensor| tensor.to_f32()).and_then(|values| values.first().copied()),
@@ -128,7 +128,7 @@ fn dropout(graph: &mut Graph, i: usize, mode: &mut TrainingMode, seed: u64) -> R
     }
     let step = mode.step(graph);
     let node = &mut graph.nodes[i];
-    node.operation = Operation::Kernel(Kernel::Dropout { ratio, seed, node: i as u64, first: 0 });
+    node.operation = Operation::Kernel(Kernel::Dropout { ratio, node: i as u64, first: 0 });
     node.inputs.truncate(1);
     node.inputs.push(Some(step));
     node.outputs.truncate(1);

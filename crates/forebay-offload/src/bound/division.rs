@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::recomputation::Counted;
 use super::windows::{chosen, Best, Step, Window};
-use super::{Direction, Passages};
+use super::{CopyDirection, Passages};
 
-/// A step is divided at so many places at most where both ways count together.
+/// A step is divided at this many places at most where both directions count together.
 const DIVISIONS_MAX: usize = 16;
 /// And at fewer, where that would look at more windows than this.
 const LOOKS_MAX: usize = 1 << 22;
@@ -37,12 +37,12 @@ struct Sum {
 impl Step<'_> {
     /// The stalls that are certain in a step that is cut open before a position.
     pub(super) fn certain_stall_ns(&self, cut: i64) -> f64 {
-        let ways_ns = [Direction::Out, Direction::Back].map(|direction| self.one_way_ns(cut, direction));
-        ways_ns.into_iter().fold(self.divided_ns(cut).max(self.lanes_ns(cut)), f64::max)
+        let ways_ns = [CopyDirection::Out, CopyDirection::Back].map(|direction| self.one_way_ns(cut, direction));
+        ways_ns.into_iter().fold(self.divided_ns(cut).max(self.workers_ns(cut)), f64::max)
     }
 
     /// What the whole step certainly takes longer for what crosses in one direction, inputs or outputs included.
-    fn one_way_ns(&self, cut: i64, direction: Direction) -> f64 {
+    fn one_way_ns(&self, cut: i64, direction: CopyDirection) -> f64 {
         let all = &self.problem.all;
         if self.ports_bytes(direction) == 0 {
             // Windows by themselves say as much.
@@ -55,7 +55,7 @@ impl Step<'_> {
     }
 
     /// For how long copies of the whole step certainly move in one direction, inputs or outputs included, and the windows of it.
-    pub(super) fn one_way(&self, cut: i64, direction: Direction) -> (f64, Vec<Window>) {
+    pub(super) fn one_way(&self, cut: i64, direction: CopyDirection) -> (f64, Vec<Window>) {
         let all = &self.problem.all;
         let best = self.best(cut, 0, &[direction], |window| self.link_ns(all, window));
         let windows = chosen(&best, 0, best.len() - 1);
@@ -92,7 +92,7 @@ impl Step<'_> {
             let best = self.best(cut, 0, &[direction], |window| self.stall(window).0);
             chosen(&best, 0, best.len() - 1).into_iter().map(|window| self.part(window)).collect()
         };
-        let ways = [Direction::Out, Direction::Back].map(one_way);
+        let ways = [CopyDirection::Out, CopyDirection::Back].map(one_way);
         ways.into_iter().chain([parts, alone]).map(|parts| self.left_ns(&parts)).fold(0.0, f64::max)
     }
 
@@ -140,7 +140,7 @@ impl Step<'_> {
 
     fn from(&self, cut: i64, start: i64) -> From {
         let both = &self.problem.both;
-        let directions = [Direction::Out, Direction::Back];
+        let directions = [CopyDirection::Out, CopyDirection::Back];
         let way = |direction| self.best(cut, start, &[direction], |window| self.link_ns(both, window));
         From {
             alone: self.best(cut, start, &directions, |window| self.stall(window).0),
@@ -156,7 +156,7 @@ impl Step<'_> {
             None => (0.0, 0.0),
             Some(ways) => {
                 let whole = part == (0..self.count);
-                let link_ns = [Direction::Out, Direction::Back].map(|direction| {
+                let link_ns = [CopyDirection::Out, CopyDirection::Back].map(|direction| {
                     let best = &ways[direction as usize][end];
                     let ports_ns = || self.ports_ns(&self.problem.both, direction, best.0 == 0.0);
                     best.0 + if whole { ports_ns() } else { 0.0 }
@@ -191,7 +191,7 @@ impl Step<'_> {
     }
 
     /// The time for which copies of inputs or outputs move, which may be part of other copies unless they are the `only` ones.
-    fn ports_ns(&self, passages: &Passages, direction: Direction, only: bool) -> f64 {
+    fn ports_ns(&self, passages: &Passages, direction: CopyDirection, only: bool) -> f64 {
         let passage = passages.of(direction);
         match (self.ports_bytes(direction), only) {
             (0, _) => 0.0,
@@ -201,10 +201,10 @@ impl Step<'_> {
     }
 
     /// Bytes that cross in a direction in every step.
-    fn ports_bytes(&self, direction: Direction) -> u64 {
+    fn ports_bytes(&self, direction: CopyDirection) -> u64 {
         match direction {
-            Direction::Out => self.problem.taken_bytes,
-            Direction::Back => self.problem.given_bytes,
+            CopyDirection::Out => self.problem.taken_bytes,
+            CopyDirection::Back => self.problem.given_bytes,
         }
     }
 }

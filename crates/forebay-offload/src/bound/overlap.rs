@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// What runs is told apart by its price in about so many classes: a class has the price of its cheapest member.
+/// What runs is sorted by its price into about this many classes: a class has the price of its cheapest member.
 const CLASSES: usize = 16;
 /// And no class has members whose prices differ by more than this.
 const SPREAD: f64 = 1.0 / 32.0;
@@ -66,7 +66,7 @@ impl Overlap {
         overlap
     }
 
-    /// What it costs at least that copies move for `link_ns` within these positions and the waits between them, where beside
+    /// What it costs at least that copies move for `link_ns` within these positions and the waits between them, where next to
     /// that `free_ns` cost nothing. Positions go on into the next step, and come from the one before.
     pub fn stall(&self, positions: Range<i64>, free_ns: f64, link_ns: f64) -> Stall {
         let mut left_ns = link_ns - free_ns;

@@ -1,4 +1,4 @@
-//! Recomputation: how much of what certainly crosses can be computed anew instead.
+//! Recomputation: how much of what certainly crosses can be recomputed instead.
 
 use super::windows::{Step, Window};
 
@@ -34,16 +34,15 @@ impl Step<'_> {
         thresholds_ns.iter().map(left).fold(0.0, f64::max)
     }
 
-    /// What may run again: what it spares of the sum at most, and for how long it keeps all lanes busy.
+    /// What may run again: what it spares of the sum at most, and for how long it keeps all workers busy.
     pub(super) fn runs(&self, counted: &[&Counted]) -> Vec<(f64, f64)> {
         let mut spared_ns = vec![0.0; self.problem.again_ns.len()];
         for Counted { window, ns_per_byte, .. } in counted {
-            for pause in self.around(window.peak) {
-                let (Some(written), Some(writer)) = (pause.written, pause.writer) else { continue };
-                let crosses =
-                    if window.other < window.peak { written >= window.other } else { pause.to <= window.other };
+            for gap in self.around(window.peak) {
+                let (Some(written), Some(writer)) = (gap.written, gap.writer) else { continue };
+                let crosses = if window.other < window.peak { written >= window.other } else { gap.to <= window.other };
                 if crosses {
-                    spared_ns[writer.kernel] += pause.bytes * ns_per_byte;
+                    spared_ns[writer.kernel] += gap.bytes * ns_per_byte;
                 }
             }
         }

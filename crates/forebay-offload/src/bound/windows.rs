@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use super::gaps::{gaps, BlockGap};
 use super::overlap::{before, Cover, Overlap, Stall};
-use super::pauses::{pauses, Pause};
-use super::{Direction, Position, Prices, Problem};
+use super::{CopyDirection, Position, Prices, Problem};
 
 /// A stretch of the step within which bytes certainly cross one way.
 #[derive(Clone, Debug)]
@@ -23,19 +23,19 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub fn direction(&self) -> Direction {
+    pub fn direction(&self) -> CopyDirection {
         if self.other < self.peak {
-            Direction::Out
+            CopyDirection::Out
         } else {
-            Direction::Back
+            CopyDirection::Back
         }
     }
 
     /// The positions between both ends.
     fn inside(&self) -> Range<i64> {
         match self.direction() {
-            Direction::Out => self.other + 1..self.peak,
-            Direction::Back => self.peak + 1..self.other,
+            CopyDirection::Out => self.other + 1..self.peak,
+            CopyDirection::Back => self.peak + 1..self.other,
         }
     }
 }
@@ -49,21 +49,21 @@ struct Profile {
     room_bytes: f64,
 }
 
-/// By position of a step: the bytes of the pauses that it lies in. Sums of whole numbers, so their order is no matter.
-fn idle_bytes(pauses: &[Pause], count: i64) -> Vec<f64> {
+/// By position of a step: the bytes of the gaps that it lies in. Sums of whole numbers, so their order is no matter.
+fn gap_bytes(gaps: &[BlockGap], count: i64) -> Vec<f64> {
     // What begins and ends where, in this step and the next one.
     let mut changes = vec![0.0; 2 * count as usize + 1];
-    for pause in pauses.iter().filter(|pause| pause.from + 1 < pause.to) {
-        changes[pause.from as usize + 1] += pause.bytes;
-        changes[pause.to as usize] -= pause.bytes;
+    for gap in gaps.iter().filter(|gap| gap.from + 1 < gap.to) {
+        changes[gap.from as usize + 1] += gap.bytes;
+        changes[gap.to as usize] -= gap.bytes;
     }
-    let mut idle_bytes = vec![0.0; count as usize];
+    let mut gap_bytes = vec![0.0; count as usize];
     let mut sum = 0.0;
     for (at, change) in changes[..2 * count as usize].iter().enumerate() {
         sum += change;
-        idle_bytes[at % count as usize] += sum;
+        gap_bytes[at % count as usize] += sum;
     }
-    idle_bytes
+    gap_bytes
 }
 
 /// The windows with the most of something, up to some slot: how much, and the last of them. Most slots have none.
@@ -73,15 +73,15 @@ pub(super) type Best = (f64, Option<Box<Window>>);
 pub(super) struct Step<'a> {
     pub problem: &'a Problem,
     pub count: i64,
-    pauses: Vec<Pause>,
-    /// By position: the bytes of all pauses that it lies in.
-    idle_bytes: Vec<f64>,
-    /// For each position at which they do not fit, these pauses.
+    gaps: Vec<BlockGap>,
+    /// By position: the bytes of all gaps that it lies in.
+    gap_bytes: Vec<f64>,
+    /// For each position at which they do not fit, these gaps.
     around: Vec<Vec<usize>>,
     profiles: [Vec<Profile>; 2],
     /// Least times before each position.
     elapsed_ns: Vec<f64>,
-    /// How long positions leave lanes idle, ascending.
+    /// How long positions leave workers idle, ascending.
     pub idle_ns: Vec<f64>,
     /// For copies one way alone.
     overlaps: [Overlap; 2],
@@ -93,18 +93,18 @@ impl<'a> Step<'a> {
     pub fn new(problem: &'a Problem) -> Step<'a> {
         let positions = &problem.positions;
         let count = positions.len() as i64;
-        let pauses = pauses(&problem.blocks, count);
-        let idle_bytes = idle_bytes(&pauses, count);
+        let gaps = gaps(&problem.blocks, count);
+        let gap_bytes = gap_bytes(&gaps, count);
         let room_bytes = |position: &Position| problem.device_memory_bytes as f64 - position.set_bytes as f64;
-        let is_short = |&at: &usize| idle_bytes[at] > room_bytes(&positions[at]);
-        // Those of two steps, since pauses go on into the next one.
+        let is_short = |&at: &usize| gap_bytes[at] > room_bytes(&positions[at]);
+        // Those of two steps, since gaps go on into the next one.
         let short: Vec<usize> = (0..positions.len()).filter(is_short).collect();
         let short: Vec<i64> =
             [0, count].iter().flat_map(|step| short.iter().map(move |&at| at as i64 + step)).collect();
         let mut around = vec![Vec::new(); positions.len()];
-        for (index, pause) in pauses.iter().enumerate() {
-            let first = short.partition_point(|&at| at <= pause.from);
-            for &position in short[first..].iter().take_while(|&&at| at < pause.to) {
+        for (index, gap) in gaps.iter().enumerate() {
+            let first = short.partition_point(|&at| at <= gap.from);
+            for &position in short[first..].iter().take_while(|&&at| at < gap.to) {
                 around[position.rem_euclid(count) as usize].push(index);
             }
         }
@@ -122,34 +122,33 @@ impl<'a> Step<'a> {
         let mut idle_ns: Vec<f64> = positions.iter().map(|position| position.idle_ns).collect();
         idle_ns.sort_by(f64::total_cmp);
         let profiles = Default::default();
-        let mut step =
-            Step { problem, count, pauses, idle_bytes, around, profiles, elapsed_ns, idle_ns, overlaps, both };
-        step.profiles = [Direction::Out, Direction::Back]
+        let mut step = Step { problem, count, gaps, gap_bytes, around, profiles, elapsed_ns, idle_ns, overlaps, both };
+        step.profiles = [CopyDirection::Out, CopyDirection::Back]
             .map(|direction| (0..count).map(|peak| step.profile(peak, direction)).collect());
         step
     }
 
-    /// The pauses around a position at which not all of them fit, in the step in which that stands at `peak`.
-    pub fn around(&self, peak: i64) -> impl Iterator<Item = Pause> + '_ {
+    /// The gaps around a position at which not all of them fit, in the step in which that stands at `peak`.
+    pub fn around(&self, peak: i64) -> impl Iterator<Item = BlockGap> + '_ {
         let index = peak.rem_euclid(self.count) as usize;
-        self.around[index].iter().map(move |&pause| self.pauses[pause].around(peak, self.count))
+        self.around[index].iter().map(move |&gap| self.gaps[gap].around(peak, self.count))
     }
 
-    fn profile(&self, peak: i64, direction: Direction) -> Profile {
+    fn profile(&self, peak: i64, direction: CopyDirection) -> Profile {
         let position = &self.problem.positions[peak as usize];
         let room_bytes = self.problem.device_memory_bytes as f64 - position.set_bytes as f64;
-        if self.idle_bytes[peak as usize] <= room_bytes {
+        if self.gap_bytes[peak as usize] <= room_bytes {
             return Profile { entries: Vec::new(), room_bytes };
         }
         let duration_ns = |at: i64| self.problem.positions[at.rem_euclid(self.count) as usize].duration_ns;
-        let crossing = |pause: Pause| match direction {
-            Direction::Out => {
-                let at = pause.written?;
-                // What nobody wrote appears at any time before it is touched.
-                let done_ns = pause.writer.map_or(0.0, |writer| writer.done_ns);
-                Some((at - peak, pause.bytes, duration_ns(at) - done_ns))
+        let crossing = |gap: BlockGap| match direction {
+            CopyDirection::Out => {
+                let at = gap.written?;
+                // What no one wrote appears at any time before it is touched.
+                let done_ns = gap.writer.map_or(0.0, |writer| writer.done_ns);
+                Some((at - peak, gap.bytes, duration_ns(at) - done_ns))
             }
-            Direction::Back => Some((pause.to - peak, pause.bytes, duration_ns(pause.to) - pause.due_ns)),
+            CopyDirection::Back => Some((gap.to - peak, gap.bytes, duration_ns(gap.to) - gap.due_ns)),
         };
         let mut entries: Vec<(i64, f64, f64)> = self.around(peak).filter_map(crossing).collect();
         entries.sort_by_key(|entry| entry.0.abs());
@@ -164,7 +163,7 @@ impl<'a> Step<'a> {
     }
 
     /// The windows at a peak, from the shortest on, that lie in the step that begins at `cut`.
-    fn windows(&self, cut: i64, peak: i64, direction: Direction) -> impl Iterator<Item = Window> + '_ {
+    fn windows(&self, cut: i64, peak: i64, direction: CopyDirection) -> impl Iterator<Item = Window> + '_ {
         let index = peak.rem_euclid(self.count) as usize;
         let profile = &self.profiles[direction as usize][index];
         let position = &self.problem.positions[index];
@@ -177,11 +176,11 @@ impl<'a> Step<'a> {
             crossed_bytes += bytes;
             let (other, certain_bytes) = (peak + distance, crossed_bytes - profile.room_bytes);
             let (slots, peak_ns) = match direction {
-                Direction::Out => (
+                CopyDirection::Out => (
                     2 * (other + 1 - cut) - several(other, end_ns)..2 * (peak - cut) + 1 + several(peak, 0.0),
                     position.duration_ns - position.due_ns,
                 ),
-                Direction::Back => (
+                CopyDirection::Back => (
                     2 * (peak - cut) + 2 - several(peak, 0.0)..2 * (other - cut) + 1 + several(other, end_ns),
                     position.duration_ns - position.done_ns,
                 ),
@@ -229,16 +228,22 @@ impl<'a> Step<'a> {
     }
 
     /// What copies cost one way that move for some time within the whole step.
-    pub fn whole_stall(&self, direction: Direction, link_ns: f64) -> Stall {
+    pub fn whole_stall(&self, direction: CopyDirection, link_ns: f64) -> Stall {
         self.overlaps[direction as usize].stall(0..self.count, 0.0, link_ns)
     }
 
     /// For each slot of the step that begins at `cut`: windows from `start` on that end before it, share no slot, and are
     /// worth the most together.
-    pub fn best(&self, cut: i64, start: i64, directions: &[Direction], worth: impl Fn(&Window) -> f64) -> Vec<Best> {
+    pub fn best(
+        &self,
+        cut: i64,
+        start: i64,
+        directions: &[CopyDirection],
+        worth: impl Fn(&Window) -> f64,
+    ) -> Vec<Best> {
         let first = 2 * start as usize;
         let mut best: Vec<Best> = vec![(0.0, None); 2 * self.count as usize + 1];
-        let enter = |best: &mut Vec<Best>, peak: i64, direction: Direction| {
+        let enter = |best: &mut Vec<Best>, peak: i64, direction: CopyDirection| {
             if !directions.contains(&direction) {
                 return;
             }
@@ -263,13 +268,13 @@ impl<'a> Step<'a> {
             if wait > first {
                 carry(&mut best, wait);
             }
-            enter(&mut best, cut + index, Direction::Out);
+            enter(&mut best, cut + index, CopyDirection::Out);
             carry(&mut best, wait + 1);
             if !self.problem.positions[((cut + index) % self.count) as usize].several {
                 // Windows behind it begin with the next wait, and nothing ends in between any more.
                 carry(&mut best, wait + 2);
             }
-            enter(&mut best, cut + index, Direction::Back);
+            enter(&mut best, cut + index, CopyDirection::Back);
         }
         carry(&mut best, 2 * self.count as usize);
         best

@@ -9,10 +9,10 @@ pub struct Free {
 
 impl Free {
     /// Slots, each with whether it has room.
-    pub fn new(room: impl ExactSizeIterator<Item = bool>) -> Free {
-        let count = room.len();
+    pub fn new(unused: impl ExactSizeIterator<Item = bool>) -> Free {
+        let count = unused.len();
         let mut free = Free { words: vec![0; count.div_ceil(64)], count };
-        room.enumerate().for_each(|(slot, has_room)| free.set(slot, has_room));
+        unused.enumerate().for_each(|(slot, has_room)| free.set(slot, has_room));
         free
     }
 
@@ -72,12 +72,12 @@ mod tests {
         for seed in 0..200 {
             let mut random = Random::new(seed);
             let count = 1 + random.below(200) as usize;
-            let room: Vec<bool> = (0..count).map(|_| random.once_in(20)).collect();
-            let free = Free::new(room.iter().copied());
+            let unused: Vec<bool> = (0..count).map(|_| random.once_in(20)).collect();
+            let free = Free::new(unused.iter().copied());
             for _ in 0..50 {
                 let from = random.below(2 * count as u64) as usize;
                 let to = from + random.below(count as u64 + 1) as usize;
-                let has_room = |slot: &usize| room[slot % count];
+                let has_room = |slot: &usize| unused[slot % count];
                 assert_eq!(free.first(from, to), (from..to).find(has_room), "seed {seed}, {from}..{to}");
                 assert_eq!(free.last(from, to), (from..to).rev().find(has_room), "seed {seed}, {from}..{to}");
             }

@@ -1,12 +1,12 @@
-//! What one pause could do for the device.
+//! What one gap could do for the device.
 //!
 //! The first bytes to leave are the last to return: each move's absence encloses those of the moves after it. So what earlier
 //! moves take off the pressure counts for every later one, and moving stops where the enclosed slots have no pressure left.
 
-use crate::idle::{Idle, Version};
 use crate::layout::extremes::{greatest, least};
 use crate::layout::Layout;
-use crate::schedule::Place;
+use crate::reuse_gaps::{ReuseGap, Version};
+use crate::schedule::MemorySpace;
 
 /// Where a move's bytes are while they are absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Move {
     pub back: usize,
 }
 
-/// How a pause could be used.
+/// How a gap could be used.
 #[derive(Clone, Debug, Default)]
 pub struct Proposal {
     /// What moves.
@@ -44,9 +44,9 @@ pub struct Proposal {
 /// A proposal while it is made.
 pub struct Proposer<'l, 'w> {
     layout: &'l Layout<'w>,
-    place: Place,
+    place: MemorySpace,
     tolerance: i64,
-    pause: Idle,
+    gap: ReuseGap,
     version: Version,
     existing: std::vec::IntoIter<usize>,
     /// Where the next bytes go, and how many at most.
@@ -70,22 +70,22 @@ pub struct Proposer<'l, 'w> {
 }
 
 impl<'l, 'w> Proposer<'l, 'w> {
-    /// A proposal for a pause, with copies in a memory; pressure below the tolerance does not count.
-    pub fn new(layout: &'l Layout<'w>, idle: usize, place: Place, tolerance: i64) -> Proposer<'l, 'w> {
-        let pause = layout.needs.idles[idle];
-        let version = layout.needs.versions[pause.version];
+    /// A proposal for a gap, with copies in a memory; pressure below the tolerance does not count.
+    pub fn new(layout: &'l Layout<'w>, span: usize, place: MemorySpace, tolerance: i64) -> Proposer<'l, 'w> {
+        let gap = layout.needs.reuse_gaps[span];
+        let version = layout.needs.versions[gap.version];
         let size_bytes = layout.workload.tensors[version.tensor].size_bytes;
-        let back = pause.end - 1;
+        let back = gap.end - 1;
         Proposer {
             layout,
             place,
             tolerance,
-            pause,
+            gap,
             version,
-            existing: layout.usable_copies(idle, place).into_iter(),
+            existing: layout.usable_copies(span, place).into_iter(),
             next: None,
-            fresh_bytes: size_bytes - layout.copied_bytes[pause.version],
-            out: version.written_before.unwrap_or(pause.begin),
+            fresh_bytes: size_bytes - layout.copied_bytes[gap.version],
+            out: version.written_before.unwrap_or(gap.begin),
             back,
             back_room: layout.room_in(back, place),
             assigned: 0,
@@ -101,7 +101,7 @@ impl<'l, 'w> Proposer<'l, 'w> {
     pub fn propose(mut self, pressed_ns: &[u64]) -> Proposal {
         let count = self.layout.excess.len();
         let time_ns = |from: usize, to: usize| pressed_ns[from % count + (to - from)] - pressed_ns[from % count];
-        if time_ns(self.pause.begin, self.pause.end) == 0 {
+        if time_ns(self.gap.begin, self.gap.end) == 0 {
             return Proposal::default();
         }
         while let Some((source, left)) = self.next_source() {
@@ -113,7 +113,7 @@ impl<'l, 'w> Proposer<'l, 'w> {
             if from >= self.back || self.lingers(from) {
                 match source {
                     // Another copy may have been made earlier.
-                    Source::Existing(_) if self.pause.begin < self.back => continue,
+                    Source::Existing(_) if self.gap.begin < self.back => continue,
                     _ => break,
                 }
             }
@@ -157,33 +157,33 @@ impl<'l, 'w> Proposer<'l, 'w> {
             Source::Made(slot) => Some(slot),
             Source::Eternal => None,
         };
-        made.map_or(self.pause.begin, |made| self.pause.begin.max(made + 1))
+        made.map_or(self.gap.begin, |made| self.gap.begin.max(made + 1))
     }
 
     /// Whether the next bytes would lie idle on the device for longer than is acceptable.
     fn lingers(&self, from: usize) -> bool {
         let time = |slot: usize| self.layout.time_ns(slot);
-        let idle_ns = time(from) - time(self.pause.begin) + time(self.pause.end) - time(self.back);
-        idle_ns > self.layout.patience_ns
+        let idle_ns = time(from) - time(self.gap.begin) + time(self.gap.end) - time(self.back);
+        idle_ns > self.layout.dwell_limit_ns
     }
 
-    /// Pressure left in what the next move encloses, in whole granules.
+    /// Pressure left in what the next move encloses, in whole transfer quanta.
     fn needed_bytes(&mut self, from: usize) -> u64 {
         let Layout { excess, excess_blocks, .. } = self.layout;
         if self.pressed.is_none_or(|(slot, _)| slot < from || slot >= self.back) {
             self.pressed = greatest(excess, excess_blocks, from..self.back);
         }
         let left = self.pressed.map_or(0, |(_, bytes)| bytes - self.tolerance - self.assigned);
-        (left.max(0) as u64).next_multiple_of(self.layout.granule_bytes)
+        (left.max(0) as u64).next_multiple_of(self.layout.transfer_quantum_bytes)
     }
 
     /// Bytes of the host's memory for the next move's copy, as long as it is kept.
     fn host_room(&mut self, source: Source) -> u64 {
-        if self.place != Place::Host {
+        if self.place != MemorySpace::Host {
             return u64::MAX;
         }
-        let host = &self.layout.room.host;
-        let least = |slots: std::ops::Range<usize>| least(host, &self.layout.room.host_blocks, slots);
+        let host = &self.layout.unused.host;
+        let least = |slots: std::ops::Range<usize>| least(host, &self.layout.unused.host_blocks, slots);
         let found = match source {
             Source::Made(slot) => {
                 if self.host.is_none_or(|(least, _)| least < slot || least > self.back) {
@@ -198,8 +198,8 @@ impl<'l, 'w> Proposer<'l, 'w> {
                 _ => return u64::MAX,
             },
         };
-        let room = found.map_or(0, |(_, bytes)| (bytes - self.assigned).max(0) as u64);
-        room - room % self.layout.granule_bytes
+        let unused = found.map_or(0, |(_, bytes)| (bytes - self.assigned).max(0) as u64);
+        unused - unused % self.layout.transfer_quantum_bytes
     }
 
     fn take(&mut self, source: Source, size_bytes: u64, from: usize) {
@@ -207,7 +207,7 @@ impl<'l, 'w> Proposer<'l, 'w> {
         self.assigned += size_bytes as i64;
         // A new copy crosses the link twice, others only on the way back.
         self.cost += size_bytes as f64 * if matches!(source, Source::Made(_)) { 2.0 } else { 1.0 };
-        self.back_room -= size_bytes.next_multiple_of(self.layout.granule_bytes);
+        self.back_room -= size_bytes.next_multiple_of(self.layout.transfer_quantum_bytes);
         if !matches!(source, Source::Existing(_)) {
             self.fresh_bytes -= size_bytes;
         }

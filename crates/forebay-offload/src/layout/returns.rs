@@ -1,4 +1,4 @@
-//! Returns anew: when absent bytes come back, once it is known which ones are absent.
+//! Returns again: when absent bytes come back, once it is known which ones are absent.
 //!
 //! A sweep says when bytes return as it goes, so it fills slots that are free later on, and waits for what it could not know to
 //! be spared. Here absences are given. Those that turn out to fit the device after all are spared, the shortest first. What is
@@ -10,7 +10,7 @@ use std::ops::Range;
 use crate::layout::free::Free;
 use crate::layout::sweep::{absent_bytes, whole_excess};
 use crate::layout::{Absence, Layout};
-use crate::schedule::Place;
+use crate::schedule::MemorySpace;
 use crate::timeline::{carried_bytes, carrying_ns};
 
 /// What a slot carries: out and in over the link, and of that to and from the SSD.
@@ -25,7 +25,7 @@ struct Returns<'l, 'w> {
     loads: Vec<[u64; LOADS]>,
     capacities: Vec<[u64; LOADS]>,
     /// What the device has left in each slot.
-    room: Vec<i64>,
+    unused: Vec<i64>,
     /// Slots with room inwards, for the host and for the SSD.
     free: [Free; 2],
     /// By copy: the copies that it was split into, itself included.
@@ -33,7 +33,7 @@ struct Returns<'l, 'w> {
 }
 
 impl Layout<'_> {
-    /// Lets bytes return anew; how much longer each slot becomes then. What leaves, and when, stays as it is, and so does what
+    /// Lets bytes return again; how much longer each slot becomes then. What leaves, and when, stays as it is, and so does what
     /// returns from a host that is full at times.
     pub fn return_anew(&mut self) -> Vec<u64> {
         let mut returns = Returns::new(self);
@@ -49,19 +49,19 @@ impl<'l, 'w> Returns<'l, 'w> {
         let count = layout.excess.len();
         let whole = whole_excess(layout);
         for copy in &mut layout.copies {
-            if layout.host_is_ample || copy.place == Place::Ssd {
+            if layout.host_is_ample || copy.place == MemorySpace::Ssd {
                 for absence in &mut copy.absences {
-                    absence.back = layout.needs.idles[absence.idle].end - 1;
+                    absence.back = layout.needs.reuse_gaps[absence.span].end - 1;
                 }
             }
         }
-        let room = whole.iter().zip(absent_bytes(layout)).map(|(whole, absent)| absent - whole).collect();
+        let unused = whole.iter().zip(absent_bytes(layout)).map(|(whole, absent)| absent - whole).collect();
         let mut returns = Returns {
             layout,
             added_ns: vec![0; count],
             loads: vec![[0; LOADS]; count],
             capacities: vec![[0; LOADS]; count],
-            room,
+            unused,
             free: [Free::new(vec![false; count].into_iter()), Free::new(vec![false; count].into_iter())],
             parts: Vec::new(),
         };
@@ -79,21 +79,21 @@ impl<'l, 'w> Returns<'l, 'w> {
         returns
     }
 
-    fn is_fixed(&self, place: Place) -> bool {
-        !self.layout.host_is_ample && place == Place::Host
+    fn is_fixed(&self, place: MemorySpace) -> bool {
+        !self.layout.host_is_ample && place == MemorySpace::Host
     }
 
     fn charge(&self, size_bytes: u64) -> u64 {
-        size_bytes.next_multiple_of(self.layout.granule_bytes)
+        size_bytes.next_multiple_of(self.layout.transfer_quantum_bytes)
     }
 
     /// Puts bytes on a slot's links, or takes them off.
-    fn load(&mut self, slot: usize, place: Place, inwards: bool, bytes: i64) {
+    fn load(&mut self, slot: usize, place: MemorySpace, inwards: bool, bytes: i64) {
         let slot = slot % self.loads.len();
         let loads = &mut self.loads[slot];
         let (link, ssd) = if inwards { (1, 3) } else { (0, 2) };
         loads[link] = loads[link].saturating_add_signed(bytes);
-        if place == Place::Ssd {
+        if place == MemorySpace::Ssd {
             loads[ssd] = loads[ssd].saturating_add_signed(bytes);
         }
     }
@@ -109,15 +109,15 @@ impl<'l, 'w> Returns<'l, 'w> {
         let needed_ns = needed_ns.map(|(load, rate)| carrying_ns(load, rate)).max().unwrap_or(0);
         self.added_ns[slot] = needed_ns.saturating_sub(own_ns);
         let time_ns = own_ns + self.added_ns[slot];
-        self.capacities[slot] = rates.map(|rate| carried_bytes(time_ns, rate, self.layout.granule_bytes));
+        self.capacities[slot] = rates.map(|rate| carried_bytes(time_ns, rate, self.layout.transfer_quantum_bytes));
         self.refresh(slot);
     }
 
     /// What a slot can carry inwards yet.
-    fn room_in(&self, slot: usize, place: Place) -> u64 {
+    fn room_in(&self, slot: usize, place: MemorySpace) -> u64 {
         let slot = slot % self.loads.len();
         let left = |load: usize| self.capacities[slot][load].saturating_sub(self.loads[slot][load]);
-        if place == Place::Ssd {
+        if place == MemorySpace::Ssd {
             left(1).min(left(3))
         } else {
             left(1)
@@ -125,22 +125,22 @@ impl<'l, 'w> Returns<'l, 'w> {
     }
 
     fn refresh(&mut self, slot: usize) {
-        self.free[0].set(slot, self.room_in(slot, Place::Host) > 0);
-        self.free[1].set(slot, self.room_in(slot, Place::Ssd) > 0);
+        self.free[0].set(slot, self.room_in(slot, MemorySpace::Host) > 0);
+        self.free[1].set(slot, self.room_in(slot, MemorySpace::Ssd) > 0);
     }
 
     /// The least room of the device in slots that have a length.
     fn least_room(&self, slots: Range<usize>) -> u64 {
-        let count = self.room.len();
+        let count = self.unused.len();
         let exists = |slot: &usize| self.layout.timeline.slots[*slot].duration_ns + self.added_ns[*slot] > 0;
-        let least = slots.map(|slot| slot % count).filter(exists).map(|slot| self.room[slot]).min();
+        let least = slots.map(|slot| slot % count).filter(exists).map(|slot| self.unused[slot]).min();
         let least = least.map_or(u64::MAX, |least| least.max(0) as u64);
-        least - least % self.layout.granule_bytes
+        least - least % self.layout.transfer_quantum_bytes
     }
 
     fn take_room(&mut self, slots: Range<usize>, bytes: u64) {
-        let count = self.room.len();
-        slots.for_each(|slot| self.room[slot % count] -= bytes as i64);
+        let count = self.unused.len();
+        slots.for_each(|slot| self.unused[slot % count] -= bytes as i64);
     }
 
     /// Every absence and its copy, which is whole for now.
@@ -161,7 +161,7 @@ impl<'l, 'w> Returns<'l, 'w> {
     fn spare(&mut self) {
         let mut absences = self.absences();
         let duration_ns = |absence: &Absence| self.layout.time_ns(absence.back) - self.layout.time_ns(absence.from);
-        absences.sort_by_cached_key(|(copy, absence)| (duration_ns(absence), *copy, absence.idle));
+        absences.sort_by_cached_key(|(copy, absence)| (duration_ns(absence), *copy, absence.span));
         for (whole, absence) in absences {
             let slots = absence.from..absence.back;
             let mut room_bytes = self.least_room(slots.clone());
@@ -181,22 +181,22 @@ impl<'l, 'w> Returns<'l, 'w> {
     /// Takes an absence off a copy, and the copy away if it was its only one.
     fn keep(&mut self, copy: usize, absence: Absence) {
         let of = &mut self.layout.copies[copy];
-        of.absences.retain(|other| other.idle != absence.idle);
+        of.absences.retain(|other| other.span != absence.span);
         let (place, made, is_last) = (of.place, of.made, of.absences.is_empty());
         let charge = self.charge(self.layout.copies[copy].size_bytes) as i64;
         if self.is_fixed(place) {
             self.load(absence.back, place, true, -charge);
-            self.fit(absence.back % self.room.len());
+            self.fit(absence.back % self.unused.len());
         }
         if let (true, Some(made)) = (is_last, made) {
             self.load(made, place, false, -charge);
-            self.fit(made % self.room.len());
+            self.fit(made % self.unused.len());
         }
     }
 
     /// Lets what is absent return, what is needed last first.
     fn place(&mut self) {
-        let count = self.room.len();
+        let count = self.unused.len();
         let mut absences = self.absences();
         absences.retain(|(copy, _)| !self.is_fixed(self.layout.copies[*copy].place));
         absences.sort_by_key(|(copy, absence)| {
@@ -211,10 +211,10 @@ impl<'l, 'w> Returns<'l, 'w> {
 
     /// Lets a part of a copy return as late as it can, and what cannot before it is needed, in the gate.
     fn place_part(&mut self, whole: usize, mut part: usize, absence: Absence) {
-        let (count, gate) = (self.room.len(), absence.back);
+        let (count, gate) = (self.unused.len(), absence.back);
         let place = self.layout.copies[part].place;
         let (mut room_bytes, mut known) = (u64::MAX, gate);
-        while let Some(slot) = self.free[usize::from(place == Place::Ssd)].last(absence.from, known + 1) {
+        while let Some(slot) = self.free[usize::from(place == MemorySpace::Ssd)].last(absence.from, known + 1) {
             room_bytes = room_bytes.min(self.least_room(slot..known));
             known = slot;
             let placed_bytes = self.layout.copies[part].size_bytes.min(room_bytes).min(self.room_in(slot, place));
@@ -227,7 +227,7 @@ impl<'l, 'w> Returns<'l, 'w> {
             self.load(slot, place, true, self.charge(placed_bytes) as i64);
             self.refresh(slot % count);
             let placed = &mut self.layout.copies[part].absences;
-            placed.iter_mut().filter(|other| other.idle == absence.idle).for_each(|other| other.back = slot);
+            placed.iter_mut().filter(|other| other.span == absence.span).for_each(|other| other.back = slot);
             match rest {
                 Some(rest) => part = rest,
                 None => return,

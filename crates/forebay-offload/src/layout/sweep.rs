@@ -4,7 +4,7 @@
 //! leave as early as the link is free since they were written, and come back as late as it is free before they are needed. As
 //! needs are met by time, earlier ones have the earlier link; so bytes wait for the link only where it is busy with what is
 //! more urgent. Where no idle bytes have a crossing left, a gate is stretched: the one before the launch that lacks room, in
-//! which bytes leave, or the one before the launch that needs bytes back. What is absent then returns anew, if that is shorter
+//! which bytes leave, or the one before the launch that needs bytes back. What is absent then returns again, if that is shorter
 //! (`returns`).
 
 mod choice;
@@ -20,7 +20,7 @@ use crate::layout::Layout;
 /// Passes over the step; the second one finds what slots passed by before bytes returned to them.
 const LAPS: usize = 6;
 
-/// A link without room for longer than one of so many parts of the step is busy.
+/// A link without free time for longer than this fraction (one part in this many) of the step is busy.
 const BUSY_PARTS: u64 = 256;
 
 /// What a sweep came to.
@@ -49,33 +49,33 @@ pub enum Price {
 /// The pass.
 struct Sweep<'l, 'w> {
     layout: &'l mut Layout<'w>,
-    manner: Manner,
+    strategy: Strategy,
     /// How much longer each slot becomes.
     added_ns: Vec<u64>,
     /// Slots with room on the link, for the host and for the SSD.
     out_free: [Free; 2],
     in_free: [Free; 2],
     /// Slots that were stretched so that bytes leave, or return.
-    stretched: [Free; 2],
+    widened: [Free; 2],
     /// Bytes that leave and that return, by slot.
     changes: Vec<i64>,
     /// Bytes that are absent in the current slot.
     absent_bytes: i64,
-    /// Bytes of each pause that are absent in some part of it.
+    /// Bytes of each gap that are absent in some part of it.
     used_bytes: Vec<u64>,
-    /// For each pause, when they return, and the copy.
+    /// For each gap, when they return, and the copy.
     returns: Vec<BTreeSet<(usize, usize)>>,
-    /// Pauses that may help from a slot on.
+    /// Gaps that may help from a slot on.
     starts: Vec<Vec<(usize, usize)>>,
-    /// Pauses around the current slot, by their end and number.
+    /// Gaps around the current slot, by their end and number.
     active: BTreeSet<(usize, usize)>,
-    /// The slot, price and pause that were found last.
+    /// The slot, price and gap that were found last.
     found_last: Option<(usize, usize, (usize, usize))>,
     /// Those of them that cannot help in it after all.
     refused: Vec<(usize, usize)>,
-    /// For each pause, how many of its version's copies it uses or cannot use.
+    /// For each gap, how many of its version's copies it uses or cannot use.
     passed: Vec<usize>,
-    /// For each pause, so many of its version's first copies are known to be made before a slot.
+    /// For each gap, how many of its version's first copies are known to be made before a slot.
     timely: Vec<(usize, usize)>,
     /// Pressure with nothing absent.
     whole: Vec<i64>,
@@ -83,7 +83,7 @@ struct Sweep<'l, 'w> {
 
 /// Which bytes go to the SSD, where the host is too small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum Strategy {
     /// As few as can be: what the host cannot hold is found first.
     HostFirst,
     /// As many as its links have time for; the host has the rest.
@@ -92,23 +92,23 @@ pub enum Manner {
     SsdFound,
 }
 
-impl Manner {
-    /// Every manner, the one for hosts that are large enough first.
-    pub const ALL: [Manner; 3] = [Manner::HostFirst, Manner::SsdFirst, Manner::SsdFound];
+impl Strategy {
+    /// Every strategy, the one for hosts that are large enough first.
+    pub const ALL: [Strategy; 3] = [Strategy::HostFirst, Strategy::SsdFirst, Strategy::SsdFound];
 
     /// Whether bytes rather go to the SSD than to the host.
     pub fn prefers_ssd(self) -> bool {
-        self != Manner::HostFirst
+        self != Strategy::HostFirst
     }
 }
 
 impl Layout<'_> {
     /// Relieves every slot.
-    pub fn sweep(&mut self, manner: Manner) -> Relief {
-        if manner != Manner::SsdFirst {
+    pub fn sweep(&mut self, strategy: Strategy) -> Relief {
+        if strategy != Strategy::SsdFirst {
             self.find_for_ssd();
         }
-        let mut relief = Sweep::new(self, manner).run();
+        let mut relief = Sweep::new(self, strategy).run();
         if relief.fits {
             let mut anew = self.clone();
             let added_ns = anew.return_anew();
@@ -122,19 +122,19 @@ impl Layout<'_> {
 }
 
 impl<'l, 'w> Sweep<'l, 'w> {
-    fn new(layout: &'l mut Layout<'w>, manner: Manner) -> Sweep<'l, 'w> {
+    fn new(layout: &'l mut Layout<'w>, strategy: Strategy) -> Sweep<'l, 'w> {
         let count = layout.excess.len();
-        let free = |room: &[u64]| Free::new(room.iter().map(|room| *room > 0));
+        let free = |unused: &[u64]| Free::new(unused.iter().map(|unused| *unused > 0));
         let both = |link: &[u64], ssd: &[u64]| Free::new(link.iter().zip(ssd).map(|(link, ssd)| *link > 0 && *ssd > 0));
-        let room = &layout.room;
-        let out_free = [free(&room.link_out), both(&room.link_out, &room.ssd_out)];
-        let in_free = [free(&room.link_in), both(&room.link_in, &room.ssd_in)];
-        let mut used_bytes = vec![0; layout.needs.idles.len()];
-        let mut returns = vec![BTreeSet::new(); layout.needs.idles.len()];
+        let unused = &layout.unused;
+        let out_free = [free(&unused.link_out), both(&unused.link_out, &unused.ssd_out)];
+        let in_free = [free(&unused.link_in), both(&unused.link_in, &unused.ssd_in)];
+        let mut used_bytes = vec![0; layout.needs.reuse_gaps.len()];
+        let mut returns = vec![BTreeSet::new(); layout.needs.reuse_gaps.len()];
         for (number, copy) in layout.copies.iter().enumerate() {
             for absence in &copy.absences {
-                used_bytes[absence.idle] += copy.size_bytes;
-                returns[absence.idle].insert((absence.back, number));
+                used_bytes[absence.span] += copy.size_bytes;
+                returns[absence.span].insert((absence.back, number));
             }
         }
         let whole = whole_excess(layout);
@@ -143,7 +143,7 @@ impl<'l, 'w> Sweep<'l, 'w> {
             added_ns: vec![0; count],
             out_free,
             in_free,
-            stretched: [Free::new(vec![false; count].into_iter()), Free::new(vec![false; count].into_iter())],
+            widened: [Free::new(vec![false; count].into_iter()), Free::new(vec![false; count].into_iter())],
             changes: Vec::new(),
             absent_bytes: 0,
             used_bytes,
@@ -152,10 +152,10 @@ impl<'l, 'w> Sweep<'l, 'w> {
             active: BTreeSet::new(),
             found_last: None,
             refused: Vec::new(),
-            passed: vec![0; layout.needs.idles.len()],
-            timely: vec![(0, 0); layout.needs.idles.len()],
+            passed: vec![0; layout.needs.reuse_gaps.len()],
+            timely: vec![(0, 0); layout.needs.reuse_gaps.len()],
             layout,
-            manner,
+            strategy,
         }
     }
 
@@ -181,7 +181,7 @@ impl<'l, 'w> Sweep<'l, 'w> {
     /// busy where it has none for long. The way back is alike, backwards.
     fn prices(&self) -> (Vec<Price>, Vec<Price>) {
         let (count, layout) = (self.count(), &*self.layout);
-        let place = usize::from(self.manner.prefers_ssd());
+        let place = usize::from(self.strategy.prefers_ssd());
         let long_ns = layout.timeline.step_ns / BUSY_PARTS;
         let price = |free: Option<usize>, is_waited_for: bool, from: usize| match free {
             _ if is_waited_for => Price::Waits,
@@ -190,12 +190,12 @@ impl<'l, 'w> Sweep<'l, 'w> {
         };
         let out = |run: &Range<usize>| {
             let free = self.out_free[place].first(run.end, run.end + count);
-            let waits = self.stretched[0].first(run.end, run.end + count);
+            let waits = self.widened[0].first(run.end, run.end + count);
             price(free, waits.is_some_and(|waits| free.is_none_or(|free| waits <= free)), run.end)
         };
         let back = |run: &Range<usize>| {
             let free = self.in_free[place].last(run.start, run.start + count);
-            let waits = self.stretched[1].last(run.start, run.start + count);
+            let waits = self.widened[1].last(run.start, run.start + count);
             price(free, waits.is_some_and(|waits| free.is_none_or(|free| waits >= free)), run.start + count)
         };
         let runs = &layout.timeline.runs;
@@ -217,9 +217,9 @@ impl<'l, 'w> Sweep<'l, 'w> {
         self.found_last = None;
         self.passed.fill(0);
         self.starts = vec![Vec::new(); count];
-        for (number, pause) in self.layout.needs.idles.iter().enumerate() {
-            let begin = pause.begin % count;
-            let end = pause.end - pause.begin + begin;
+        for (number, gap) in self.layout.needs.reuse_gaps.iter().enumerate() {
+            let begin = gap.begin % count;
+            let end = gap.end - gap.begin + begin;
             // What ends in the slot in which it starts to be idle has nowhere to go.
             if end - begin > 2 || (begin..end).any(|slot| self.exists(slot % count)) {
                 self.starts[begin].push((end, number));

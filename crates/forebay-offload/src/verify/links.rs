@@ -1,6 +1,6 @@
 //! What links carry.
 
-use crate::schedule::{Direction, Place, Schedule, Transfer};
+use crate::schedule::{Direction, MemorySpace, Schedule, Transfer};
 use crate::verify::ROUNDING_NS;
 use crate::workload::Machine;
 
@@ -12,8 +12,12 @@ pub fn check(machine: &Machine, schedule: &Schedule) -> Result<(), (u64, String)
     let limits: [(&str, u64, Selects); 4] = [
         ("the link out", machine.link_bytes_per_s, |t| t.direction == Direction::Out),
         ("the link in", machine.link_bytes_per_s, |t| t.direction == Direction::In),
-        ("writing the SSD", machine.ssd_write_bytes_per_s, |t| t.direction == Direction::Out && t.place == Place::Ssd),
-        ("reading the SSD", machine.ssd_read_bytes_per_s, |t| t.direction == Direction::In && t.place == Place::Ssd),
+        ("writing the SSD", machine.ssd_write_bytes_per_s, |t| {
+            t.direction == Direction::Out && t.place == MemorySpace::Ssd
+        }),
+        ("reading the SSD", machine.ssd_read_bytes_per_s, |t| {
+            t.direction == Direction::In && t.place == MemorySpace::Ssd
+        }),
     ];
     for (name, bytes_per_s, selects) in limits {
         let load = Load::new(schedule.transfers.iter().filter(|transfer| selects(transfer)));

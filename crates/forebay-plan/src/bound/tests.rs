@@ -2,6 +2,7 @@
 
 use crate::alias::alias;
 use crate::arena::arena;
+use crate::backing_stores::backing_stores;
 use crate::bound::{bound_of, problem};
 use crate::cost::{estimate, Costs};
 use crate::emit::{emit, Decisions, COMPUTE};
@@ -9,13 +10,12 @@ use crate::liveness::{liveness, Liveness};
 use crate::order::Ordered;
 use crate::parts::costs_of_parts;
 use crate::planner::{plan, PlanOptions};
-use crate::residency::{kinds, residency, Filling, Residency};
+use crate::residency::{kinds, residency, OccupancyLimit, Residency};
 use crate::schedule::schedule;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
-use crate::stores::stores;
-use crate::stretch::{stretch, Route};
 use crate::testing::{limits, random_training_program, Random};
+use crate::widen::{widen, Route};
 use forebay_model::program::Program;
 
 /// A plan that is no slower than this many times its bound leaves a wrong bound little room.
@@ -26,7 +26,7 @@ fn random_program(random: &mut Random, depths: u64) -> Program {
     crate::fuse::fuse(random_training_program(random, depth))
 }
 
-/// A machine that differs from the usual one in its links, in what copies cost its lanes, or in both.
+/// A machine that differs from the usual one in its links, in what copies cost its workers, or in both.
 fn random_machine(random: &mut Random, program: &Program) -> Costs {
     let mut costs = estimate(program, &limits());
     let slower = [1.0, 4.0, 30.0][random.below(3) as usize];
@@ -36,19 +36,19 @@ fn random_machine(random: &mut Random, program: &Program) -> Costs {
     }
     costs.link.duplex = random.once_in(2);
     costs.link.carries_disk = random.once_in(2);
-    costs.lanes = [2.0, 3.0, 8.0][random.below(3) as usize];
-    for lanes in &mut costs.launch_lanes {
-        *lanes = if random.once_in(4) { 1.0 } else { costs.lanes - random.below(100) as f64 / 100.0 };
+    costs.workers = [2.0, 3.0, 8.0][random.below(3) as usize];
+    for workers in &mut costs.launch_workers {
+        *workers = if random.once_in(4) { 1.0 } else { costs.workers - random.below(100) as f64 / 100.0 };
     }
-    // Half of the machines have lanes copy.
-    costs.copy_lane_ns_per_byte = [0.0, 0.0, 0.05, 0.3][random.below(4) as usize];
+    // Half of the machines have workers copy.
+    costs.copy_worker_ns_per_byte = [0.0, 0.0, 0.05, 0.3][random.below(4) as usize];
     costs.step_ns = random.below(3) * 1_000;
     costs
 }
 
 #[test]
 fn plans_for_all_kinds_of_machines_keep_the_bound_and_it_says_more_than_durations() {
-    // Of plans with parts, for lanes that copy, for links that both ways share, and of all.
+    // Of plans with parts, for workers that copy, for links that both ways share, and of all.
     let mut tighter = [0; 4];
     for seed in 1..40 {
         let mut random = Random::new(seed);
@@ -66,7 +66,7 @@ fn plans_for_all_kinds_of_machines_keep_the_bound_and_it_says_more_than_duration
             let (bound_ns, predicted_ns) = (found.lower_bound_ns, found.predicted_ns);
             assert!(bound_ns <= predicted_ns, "seed {seed}: {predicted_ns} ns beat {bound_ns} ns: {costs:?}");
             let durations_ns = costs_of_parts(&costs, &plan.shares).launch_ns.iter().sum::<u64>() + costs.step_ns;
-            let kinds = [found.launches_cut > 0, costs.copy_lane_ns_per_byte > 0.0, !costs.link.duplex, true];
+            let kinds = [found.launches_cut > 0, costs.copy_worker_ns_per_byte > 0.0, !costs.link.duplex, true];
             for (count, is_of) in tighter.iter_mut().zip(kinds) {
                 *count += usize::from(is_of && bound_ns > durations_ns);
             }
@@ -111,23 +111,31 @@ fn no_residency_that_takes_as_many_bytes_beats_the_bound() {
         let needed_bytes = live.needed_bytes().into_iter().max().unwrap_or(0);
         for attempt in 0..6 {
             let room_bytes = needed_bytes + random.below(6) * needed_bytes / 2;
-            let filling = Filling { keep_bytes: room_bytes, transfer_bytes: 0, isolate: false, joined_bytes: u64::MAX };
+            let limit =
+                OccupancyLimit { keep_bytes: room_bytes, transfer_bytes: 0, isolate: false, joined_bytes: u64::MAX };
             let mut residency = match attempt {
                 0 => random_residency(&mut random, program, &live),
-                _ => residency(program, &live, &costs, filling, &[], false),
+                _ => residency(program, &live, &costs, limit, &[], false),
             };
-            let stores = stores(program, &live, &residency, &costs, None);
+            let backing_stores = backing_stores(program, &live, &residency, &costs, None);
             let transfer_bytes = room_bytes + random.below(3) * needed_bytes / 4;
             let over_boundary = random.once_in(2);
             let kinds = kinds(program, &live);
             let route =
                 |chunk: usize| Route { on_disk: false, over_boundary: over_boundary && kinds[chunk].persistent };
-            stretch(&mut residency, &live, &costs, route, transfer_bytes, &[]);
+            widen(&mut residency, &live, &costs, route, transfer_bytes, &[]);
             let arena = &arena(&live, &residency, None, u64::MAX).expect("no limit");
             let work = schedule(&live, &residency);
             let (sources, limits) = (&ordered.sources, &limits());
-            let decisions =
-                Decisions { program, sources, live: &live, residency: &residency, stores: &stores, arena, limits };
+            let decisions = Decisions {
+                program,
+                sources,
+                live: &live,
+                residency: &residency,
+                backing_stores: &backing_stores,
+                arena,
+                limits,
+            };
             let mut plan = emit(&decisions, &work).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             if random.once_in(2) {
                 plan = split_barriers(plan, COMPUTE, &costs);

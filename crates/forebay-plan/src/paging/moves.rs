@@ -9,8 +9,8 @@ use std::collections::{BTreeSet, VecDeque};
 use super::Life;
 use crate::cost::Costs;
 use crate::liveness::Liveness;
-use crate::residency::{residency_of, Filling, Kind, Segment};
-use crate::stretch::{stretch, Route};
+use crate::residency::{residency_of, Kind, OccupancyLimit, Segment};
+use crate::widen::{widen, Route};
 
 /// The part of the capacity, in percent, that units kept between uses may take; the rest is room for transfers under way.
 const KEEP_PERCENT: u64 = 85;
@@ -41,22 +41,22 @@ pub(super) fn moves(lives: &[Life], launch_count: usize, unit_bytes: u64, capaci
     let capacity_bytes = capacity * unit_bytes;
     let keep_bytes = (capacity_bytes / 100 * KEEP_PERCENT).max(needed);
     let keep_bytes = if lives_together(lives) <= capacity { capacity_bytes } else { keep_bytes };
-    let filling = Filling { keep_bytes, transfer_bytes: capacity_bytes, isolate: false, joined_bytes: u64::MAX };
-    let mut residency = residency_of(&kinds, &live, costs, filling, &[], false);
+    let limit = OccupancyLimit { keep_bytes, transfer_bytes: capacity_bytes, isolate: false, joined_bytes: u64::MAX };
+    let mut residency = residency_of(&kinds, &live, costs, limit, &[], false);
     let route = |_| Route { on_disk: false, over_boundary: false };
-    stretch(&mut residency, &live, costs, route, capacity_bytes, &[]);
+    widen(&mut residency, &live, costs, route, capacity_bytes, &[]);
     let mut starts: Vec<Vec<&Segment>> = vec![Vec::new(); launch_count];
     let mut ends: Vec<Vec<u64>> = vec![Vec::new(); launch_count];
     let mut moves = vec![Moves::default(); launch_count];
     for segment in &residency.segments {
         let life = &lives[segment.chunk];
         starts[segment.start].push(segment);
-        let stays = residency.home_on_device[segment.chunk]
-            || (residency.carried[segment.chunk] && segment.end + 1 == launch_count);
-        if !stays {
+        let intervals = residency.backing_on_device[segment.chunk]
+            || (residency.across_steps[segment.chunk] && segment.end + 1 == launch_count);
+        if !intervals {
             ends[segment.end].push(life.unit);
         }
-        if segment.save {
+        if segment.swap_out {
             moves[life.accesses[segment.accesses.end - 1].launch].after.push(Move::ToHost(life.unit));
         }
     }
@@ -85,7 +85,7 @@ fn lives_together(lives: &[Life]) -> u64 {
 struct Device {
     capacity: u64,
     resident: BTreeSet<u64>,
-    /// Those of them that nobody needs there, the one that left first in front.
+    /// Those of them that no one needs there, the one that left first in front.
     left: VecDeque<u64>,
 }
 

@@ -70,8 +70,8 @@ fn nothing_dies_before_it_is_read() {
         // By 256 bytes of the addresses, which is how tensors are aligned: whether they hold something.
         let cells = |region: Region| (region.range.start / 256) as usize..region.range.end.div_ceil(256) as usize;
         let mut holds = vec![false; (paging.unit_count * paging.unit_bytes / 256) as usize];
-        let homes = paging.plan.inputs.iter().chain(&paging.plan.persistent);
-        homes.flat_map(|home| &home.pieces).for_each(|(_, region)| holds[cells(*region)].fill(true));
+        let backing = paging.plan.inputs.iter().chain(&paging.plan.persistent);
+        backing.flat_map(|backing| &backing.pieces).for_each(|(_, region)| holds[cells(*region)].fill(true));
         let commands = paging.plan.commands.iter().filter(|command| command.is_work());
         for (launch, (command, units)) in commands.zip(&paging.launches).enumerate() {
             let mut read = command.reads().into_iter().map(cells);
@@ -83,7 +83,7 @@ fn nothing_dies_before_it_is_read() {
             }
         }
         let lasting = paging.plan.outputs.iter().chain(&paging.plan.persistent);
-        let mut read = lasting.flat_map(|home| &home.pieces).map(|(_, region)| cells(*region));
+        let mut read = lasting.flat_map(|backing| &backing.pieces).map(|(_, region)| cells(*region));
         assert!(read.all(|cells| holds[cells].iter().all(|&holds| holds)), "seed {seed}: the host");
     }
 }

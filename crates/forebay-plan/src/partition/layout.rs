@@ -6,12 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use forebay_base::kernel::facts::ByRows;
 use forebay_base::kernel::Summing;
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
-use forebay_base::{DataType, Kernel, TensorDesc};
+use forebay_base::{DataType, TensorDesc};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch, Role};
 
-/// Places of a row are a multiple of this many, so that sums in lanes do not notice where rows begin.
+/// Places of a row are a multiple of this many, so that sums in accumulators do not notice where rows begin.
 const PLACES_MULTIPLE: u64 = 16;
 
 /// Where an operand would lie if its buffer were stored row by row.
@@ -45,35 +46,13 @@ fn by_rows(program: &Program, operand: &Operand) -> Option<Operand> {
     (offset_bytes % BASE_OFFSET_ALIGNMENT_BYTES == 0).then_some(Operand { buffer: operand.buffer, offset_bytes, desc })
 }
 
-/// Which of a kernel's reads and writes may lie row by row.
-fn free(kernel: &Kernel) -> (&'static [usize], &'static [usize]) {
-    const ALL: &[usize] = &[0, 1, 2];
-    match kernel {
-        Kernel::Unary(_) | Kernel::UnaryGradient(_) | Kernel::Binary { .. } | Kernel::Select | Kernel::Copy => {
-            (ALL, ALL)
-        }
-        Kernel::Convolution { .. }
-        | Kernel::ConvolutionDataGradient { .. }
-        | Kernel::Pool { .. }
-        | Kernel::BatchNormalization { .. }
-        | Kernel::BatchNormalizationTraining { .. } => (&[0], &[0]),
-        Kernel::ConvolutionWeightGradient { .. } => (&[0, 1], &[]),
-        Kernel::PoolGradient { .. } | Kernel::BatchNormalizationGradient { .. } => (&[0, 1], &[0]),
-        Kernel::SoftmaxCrossEntropy { axis: 1, .. } => (&[0], &[]),
-        Kernel::SoftmaxCrossEntropyGradient { axis: 1, .. } => (&[1], &[0]),
-        Kernel::Reduce { .. } => (&[0], &[]),
-        _ => (&[], &[]),
-    }
-}
-
-/// Operands of a launch that may lie row by row.
+/// Operands of a launch, and whether they may lie row by row.
 fn free_operands(launch: &ProgramLaunch) -> impl Iterator<Item = (&Operand, bool)> {
-    let (reads, writes) = free(&launch.kernel);
-    // A reduction that is no sum of channels goes by elements, in the order in which they lie.
-    let reduces = matches!(launch.kernel, Kernel::Reduce { .. })
-        && !matches!(super::cut::summing(launch, 2), Some(Summing::Channels));
-    let reads = launch.reads.iter().enumerate().map(move |(i, read)| (read, reads.contains(&i) && !reduces));
-    reads.chain(launch.writes.iter().enumerate().map(move |(i, write)| (write, writes.contains(&i))))
+    let ByRows { reads, writes, sums_of_channels } = launch.kernel.facts().by_rows;
+    let is_free =
+        !sums_of_channels || super::cut::summing(launch, 2).is_some_and(|sums| matches!(sums.of, Summing::Channels));
+    let reads = launch.reads.iter().enumerate().map(move |(i, read)| (read, reads.contains(&i) && is_free));
+    reads.chain(launch.writes.iter().enumerate().map(move |(i, write)| (write, writes.contains(&i) && is_free)))
 }
 
 /// The buffers that may be stored row by row: whatever touches them can, and all see the same rows.

@@ -2,52 +2,24 @@
 //!
 //! Two sequences of a thousand positions are two rows of the first axis; merged with the second, they are two thousand.
 
-use forebay_base::kernel::{sums_rows, ReduceOp};
+use forebay_base::kernel::sums_rows;
 use forebay_base::{Kernel, TensorDesc};
 use forebay_model::program::{Operand, ProgramLaunch};
 
 /// The same launch with its first two axes merged; none where its kernel tells them apart, or tensors do not lie so.
 pub(super) fn merged(launch: &ProgramLaunch) -> Option<ProgramLaunch> {
-    let is_of_rows =
-        matches!(&launch.kernel, Kernel::Reduce { op: ReduceOp::Sum, axes } if sums_rows(axes, &launch.reads[0].desc));
+    let leading = launch.kernel.facts().leading_axes?;
+    let lack = |operand: &Operand| operand.desc.sizes().len() < 4;
+    match &launch.kernel {
+        Kernel::Reduce { axes, .. } if leading.sums_of_rows && !sums_rows(axes, &launch.reads[0].desc) => return None,
+        // Two axes of a product are its rows and columns, and a summand has strides of its own.
+        Kernel::MatMul { .. } if launch.reads.len() != 2 || lack(&launch.writes[0]) => return None,
+        _ => {}
+    }
     let mut launch = launch.clone();
-    let reads: &[usize] = match &mut launch.kernel {
-        Kernel::Unary(_) | Kernel::Cast => &[0],
-        Kernel::UnaryGradient(_) | Kernel::Binary { .. } => &[0, 1],
-        Kernel::Select => &[0, 1, 2],
-        Kernel::Dropout { .. } => &[0],
-        Kernel::Softmax { axis } | Kernel::LogSoftmax { axis } if *axis > 1 => {
-            *axis -= 1;
-            &[0]
-        }
-        Kernel::SoftmaxGradient { axis } | Kernel::LogSoftmaxGradient { axis } if *axis > 1 => {
-            *axis -= 1;
-            &[0, 1]
-        }
-        Kernel::LayerNormalization { axis, .. } if *axis > 1 => {
-            *axis -= 1;
-            &[0]
-        }
-        Kernel::LayerNormalizationGradient { axis } if *axis > 1 => {
-            *axis -= 1;
-            &[0, 1]
-        }
-        Kernel::Reduce { axes, .. } if is_of_rows && axes.len() > 1 => {
-            axes.pop();
-            &[0]
-        }
-        Kernel::MeanSquaredError => &[0, 1],
-        Kernel::MeanSquaredErrorGradient => &[1, 2],
-        Kernel::MatMul { .. } if launch.reads.len() == 2 && launch.writes[0].desc.sizes().len() > 3 => &[0, 1],
-        _ => return None,
-    };
-    // Statistics of a layer's rows are in one dimension already, and results of sums have none of these axes.
-    let writes = match launch.kernel {
-        Kernel::MeanSquaredError | Kernel::Reduce { .. } => 0,
-        Kernel::LayerNormalization { .. } | Kernel::LayerNormalizationGradient { .. } => 1,
-        _ => launch.writes.len(),
-    };
-    let first = launch.reads[reads[0]].desc.sizes().get(..2)?.to_vec();
+    launch.kernel = launch.kernel.with_leading_axes_merged()?;
+    let (reads, writes) = (leading.reads, leading.writes.min(launch.writes.len()));
+    let first = launch.reads.get(*reads.first()?)?.desc.sizes().get(..2)?.to_vec();
     let same = |operand: &Operand| operand.desc.sizes().get(..2) == Some(&first);
     for &read in reads {
         launch.reads[read] = Some(&launch.reads[read]).filter(|read| same(read)).and_then(merged_operand)?;

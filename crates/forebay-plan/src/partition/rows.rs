@@ -27,7 +27,7 @@ pub(super) fn row_bytes(desc: &TensorDesc, axis: usize) -> Option<u64> {
     (stride == 0 || span < stride).then(|| stride * desc.data_type().size_bytes())
 }
 
-/// Rows are cut at multiples of so many, if their parts' bases are to be aligned.
+/// Rows are cut at multiples of this number, if their parts' bases are to be aligned.
 pub(super) fn aligned_rows(desc: &TensorDesc, axis: usize) -> Option<u64> {
     let bytes = row_bytes(desc, axis)?;
     Some((0..).map(|power| 1 << power).find(|rows| (bytes * rows) % BASE_OFFSET_ALIGNMENT_BYTES == 0).unwrap_or(1))

@@ -7,7 +7,7 @@ use crate::cost::Costs;
 use crate::order::Ordered;
 use crate::parts::{costs_of_parts, Parts};
 
-use super::variant::{minimum_budget, Variant};
+use super::candidate::{minimum_budget, Candidate};
 use super::Planner;
 
 /// Launches are cut so that none touches more than these fractions of the capacity; each is tried.
@@ -18,17 +18,17 @@ pub(super) struct Cutting {
     /// The parts, and how they stand for launches.
     pub(super) parts: Parts,
     /// The program of parts in its own order.
-    pub(super) file: Variant,
+    pub(super) file: Candidate,
     /// Costs of parts.
     pub(super) costs: Costs,
 }
 
 impl Cutting {
-    /// Parts that touch at most so many bytes, as far as there are; none where nothing is cut.
+    /// Parts that touch at most this many bytes, where launches can be cut that far; none where nothing is cut.
     pub(super) fn new(program: &Program, limit_bytes: u64, limits: &Limits, costs: &Costs) -> Option<Cutting> {
         let parts = Parts::new(program, limit_bytes, limits)?;
         let costs = costs_of_parts(costs, &parts.shares);
-        let file = Variant::new(Ordered::as_it_comes(parts.partition.program.clone()), &costs);
+        let file = Candidate::new(Ordered::as_it_comes(parts.partition.program.clone()), &costs);
         Some(Cutting { parts, file, costs })
     }
 }

@@ -5,12 +5,12 @@
 //! one.
 
 use crate::arena::{arena_or_lack, boundless};
+use crate::backing_stores::BackingStores;
 use crate::error::PlanError;
 use crate::liveness::Liveness;
-use crate::residency::{Filling, Residency};
-use crate::stores::Stores;
+use crate::residency::{OccupancyLimit, Residency};
 
-use super::variant::{split, Variant};
+use super::candidate::{split, Candidate};
 use super::{Filled, Planner, WORSE_MAX};
 
 /// Parts of the capacity, in percent, that are tried as room for what is kept; the rest is room for transfers.
@@ -21,8 +21,8 @@ const KEEP_PERCENT_OF_PARTS: [u64; 5] = [85, 60, 42, 28, 15];
 const JOINED: u64 = 8;
 /// How often room is made smaller before an attempt is given up.
 const ROUNDS: u64 = 8;
-/// Of what a launch lacks, the first round takes one part of so many away, the second four, the third nine, and so on.
-const SHARES: u64 = 16;
+/// The first round takes this fraction (one part in this many) of what a launch lacks away, the second four times as much, the third nine times, and so on.
+const FRACTIONS: u64 = 16;
 /// What is lacking counts as this fraction of the capacity at least: less would not let anything leave.
 const LACK_PARTS: u64 = 64;
 /// How many times what nearly fits is looked at for longer, in one attempt.
@@ -51,13 +51,13 @@ impl Planner<'_> {
     /// another one.
     pub(super) fn fastest(
         &self,
-        variant: &Variant,
+        candidate: &Candidate,
         percents: &[u64],
         capacity_bytes: u64,
         other: Option<&Filled>,
     ) -> Result<Option<Filled>, PlanError> {
         let mut best: Option<Filled> = None;
-        let split = split(variant);
+        let split = split(candidate);
         let needed = split.needed_bytes().into_iter().max().unwrap_or(0);
         if needed > capacity_bytes {
             return Ok(None);
@@ -71,17 +71,17 @@ impl Planner<'_> {
             // Plans of parts take long to make: fewer are made.
             let rooms_bytes = [capacity_bytes, middle_bytes, keep_bytes];
             for &transfer_bytes in &rooms_bytes[..if self.cut { 2 } else { 3 }] {
-                let filling = Filling { keep_bytes, transfer_bytes, isolate: false, joined_bytes };
-                let stays = self.stays(variant, &split, filling, &[]);
-                if tried.contains(&stays) {
+                let limit = OccupancyLimit { keep_bytes, transfer_bytes, isolate: false, joined_bytes };
+                let intervals = self.intervals(candidate, &split, limit, &[]);
+                if tried.contains(&intervals) {
                     continue;
                 }
-                tried.push(stays);
+                tried.push(intervals);
                 let find = |lost_bytes: &[u64]| {
-                    let (residency, stores) = self.stays(variant, &split, filling, lost_bytes);
-                    Some((split.clone(), residency, stores))
+                    let (residency, backing_stores) = self.intervals(candidate, &split, limit, lost_bytes);
+                    Some((split.clone(), residency, backing_stores))
                 };
-                if let Some(filled) = self.fitted(variant, percent, capacity_bytes, best.as_ref().or(other), find)? {
+                if let Some(filled) = self.fitted(candidate, percent, capacity_bytes, best.as_ref().or(other), find)? {
                     (best, worse) = (Some(filled), 0);
                 }
             }
@@ -93,39 +93,40 @@ impl Planner<'_> {
     }
 
     /// The plan of the stays that are found where some bytes are lost to each launch: none at first, then those that would have
-    /// been needed for all stays to have a place. `None` where it is no better than another one; what would not be if placement
+    /// been needed for all intervals to have a place. `None` where it is no better than another one; what would not be if placement
     /// were no matter is not placed.
     pub(super) fn fitted(
         &self,
-        variant: &Variant,
+        candidate: &Candidate,
         percent: u64,
         capacity_bytes: u64,
         other: Option<&Filled>,
-        find: impl Fn(&[u64]) -> Option<(Liveness, Residency, Stores)>,
+        find: impl Fn(&[u64]) -> Option<(Liveness, Residency, BackingStores)>,
     ) -> Result<Option<Filled>, PlanError> {
-        let mut lost_bytes = vec![0; variant.ordered.program.launches.len()];
+        let mut lost_bytes = vec![0; candidate.ordered.program.launches.len()];
         let mut before: Option<(Residency, Vec<u64>)> = None;
         let mut long_looks = LONG_LOOKS;
         for round in 1..=ROUNDS {
-            let Some((live, residency, stores)) = find(&lost_bytes) else { return Ok(None) };
+            let Some((live, residency, backing_stores)) = find(&lost_bytes) else { return Ok(None) };
             let is_better = |filled: &Filled| other.is_none_or(|other| filled.is_better(other));
-            let stays = (live, residency, stores);
-            if other.is_some() && !is_better(&self.unplaced(variant, &stays, percent)?) {
+            let intervals = (live, residency, backing_stores);
+            if other.is_some() && !is_better(&self.unplaced(candidate, &intervals, percent)?) {
                 return Ok(None);
             }
-            let (live, residency, stores) = stays;
+            let (live, residency, backing_stores) = intervals;
             let lack_bytes = match before {
                 Some((same, lack_bytes)) if same == residency => lack_bytes,
                 _ => match arena_or_lack(&live, &residency, capacity_bytes, &mut long_looks) {
                     Ok(arena) => {
-                        let filled = self.filled(self.emit(variant, &live, (&residency, &stores), &arena)?, percent);
+                        let filled =
+                            self.filled(self.emit(candidate, &live, (&residency, &backing_stores), &arena)?, percent);
                         return Ok(Some(filled).filter(is_better));
                     }
                     Err(lack_bytes) => lack_bytes,
                 },
             };
             for (lost, &lack) in lost_bytes.iter_mut().zip(&lack_bytes).filter(|(_, lack)| **lack > 0) {
-                *lost += lack.max(capacity_bytes / LACK_PARTS) / SHARES * round.pow(2);
+                *lost += lack.max(capacity_bytes / LACK_PARTS) / FRACTIONS * round.pow(2);
             }
             before = Some((residency, lack_bytes));
         }
@@ -135,11 +136,11 @@ impl Planner<'_> {
     /// What stays would come to if placement were no matter.
     pub(super) fn unplaced(
         &self,
-        variant: &Variant,
-        (live, residency, stores): &(Liveness, Residency, Stores),
+        candidate: &Candidate,
+        (live, residency, backing_stores): &(Liveness, Residency, BackingStores),
         percent: u64,
     ) -> Result<Filled, PlanError> {
-        let plan = self.emit(variant, live, (residency, stores), &boundless(live, residency))?;
+        let plan = self.emit(candidate, live, (residency, backing_stores), &boundless(live, residency))?;
         Ok(self.filled(plan, percent))
     }
 }
@@ -157,19 +158,25 @@ mod tests {
         for seed in 1..60 {
             let program = crate::fuse::fuse(random_training_program(&mut Random::new(seed), 10));
             let (limits, costs) = (limits(), estimate(&program, &limits()));
-            let file = Variant::new(Ordered::as_it_comes(program.clone()), &costs);
-            let planner =
-                Planner { program: &program, limits: &limits, costs: &costs, in_core_ns: 0, cut: false, room: None };
+            let file = Candidate::new(Ordered::as_it_comes(program.clone()), &costs);
+            let planner = Planner {
+                program: &program,
+                limits: &limits,
+                costs: &costs,
+                in_core_ns: 0,
+                cut: false,
+                host_limit: None,
+            };
             let live = split(&file);
             let needed_bytes = live.needed_bytes().into_iter().max().unwrap_or(0);
             let capacity_bytes = needed_bytes * [8, 9, 10, 12][seed as usize % 4] / 8;
-            let filling = Filling {
+            let limit = OccupancyLimit {
                 keep_bytes: capacity_bytes,
                 transfer_bytes: capacity_bytes,
                 isolate: false,
                 joined_bytes: u64::MAX,
             };
-            let (residency, _) = planner.stays(&file, &live, filling, &[]);
+            let (residency, _) = planner.intervals(&file, &live, limit, &[]);
             let Err(lack_bytes) = arena_or_lack(&live, &residency, capacity_bytes, &mut 0) else { continue };
             lacking += 1;
             assert!(lack_bytes.iter().any(|&bytes| bytes > 0), "seed {seed}");

@@ -11,19 +11,23 @@ use crate::liveness::{liveness, Liveness};
 use crate::order::{group_up_to, Choice, Grouping, Ordered};
 use crate::plan::Plan;
 
-use super::variant::Variant;
+use super::candidate::Candidate;
 use super::{Planner, UNLIMITED};
 
-/// Parts of what file order's peak leaves beside parameters and state, in percent, that groups may take; the rest is room
+/// Parts of what file order's peak leaves next to parameters and state, in percent, that groups may take; the rest is room
 /// for the gaps that placement cannot fill. Far apart first: what succeeds there says which others are worth a try.
 const LIMIT_PERCENT: [u64; 12] = [100, 94, 97, 99, 98, 96, 95, 88, 91, 93, 80, 84];
-/// So many ways to group launches are placed and counted at most, times the number of launches; but a few in any case.
+/// How many ways to group launches are placed and counted at most, times the number of launches; but a few in any case.
 const TRIED_LAUNCHES_MAX: usize = 6_000;
 const TRIED_MIN: usize = 4;
 impl Planner<'_> {
     /// Launches in groups, without a budget and within file order's peak; none where that has no placement.
-    pub(super) fn in_core_groups(&self, variant: &Variant, in_file_order: &Plan) -> Result<Option<Plan>, PlanError> {
-        self.attempt(variant, &variant.live, UNLIMITED, true, in_file_order.statistics.device_peak_bytes)
+    pub(super) fn in_core_groups(
+        &self,
+        candidate: &Candidate,
+        in_file_order: &Plan,
+    ) -> Result<Option<Plan>, PlanError> {
+        self.attempt(candidate, &candidate.live, UNLIMITED, true, in_file_order.statistics.device_peak_bytes)
     }
 
     /// The groups of launches with the fewest barriers; none where file order has no more at this peak.
@@ -48,9 +52,9 @@ impl Planner<'_> {
                 if tried.contains(&groups) {
                     continue;
                 }
-                let variant = Variant::new(Ordered::by_groups(self.program, &groups), self.costs);
+                let candidate = Candidate::new(Ordered::by_groups(self.program, &groups), self.costs);
                 tried.push(groups);
-                let Some(plan) = self.in_core_groups(&variant, in_file_order)? else { continue };
+                let Some(plan) = self.in_core_groups(&candidate, in_file_order)? else { continue };
                 let (barriers, waits) = synchronisations(&plan);
                 if barriers < fewest && barriers + waits <= fewest_together {
                     (fewest, fewest_together) = (barriers, barriers + waits);

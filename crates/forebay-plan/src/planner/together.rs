@@ -1,13 +1,13 @@
-//! Plans whose residency and repeats are decided together ([`crate::joint`]).
+//! Plans whose residency and repeats are decided together ([`crate::joint_offload`]).
 
+use crate::backing_stores::{backing_stores, BackingStores};
 use crate::error::PlanError;
-use crate::joint::{joint_residency, with_repeats, JointRoom};
+use crate::joint_offload::{joint_residency, with_recomputation, JointLimits};
 use crate::liveness::{liveness, Liveness};
 use crate::order::Ordered;
-use crate::residency::{Filling, Residency};
-use crate::stores::{stores, Stores};
+use crate::residency::{OccupancyLimit, Residency};
 
-use super::variant::{split, Variant};
+use super::candidate::{split, Candidate};
 use super::{Filled, Planner, UNLIMITED};
 
 /// Parts of the capacity, in percent, that are filled; the rest is for the gaps that placement cannot fill. The first that has
@@ -15,14 +15,14 @@ use super::{Filled, Planner, UNLIMITED};
 const FILL_PERCENT: [u64; 7] = [98, 94, 88, 80, 70, 62, 55];
 /// Bytes that the host may hold where there is no budget.
 const ANY_BYTES: u64 = u64::MAX;
-/// After so many attempts of one manner in a row that are no faster, more of the same are no faster either.
+/// After this many attempts of one strategy in a row that are no faster, the search for this strategy ends.
 const FUTILE_MAX: usize = 3;
 /// What could be at best this fraction faster is not worth an attempt.
 const WORTHWHILE: u64 = 1000;
 
 /// How it is decided what moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Manner {
+enum Strategy {
     /// All together.
     Together,
     /// Gap by gap: then there are fewer copies.
@@ -34,34 +34,35 @@ impl Planner<'_> {
     /// is better than another one. What would be best if placement were no matter is tried first.
     pub(super) fn together(
         &self,
-        file: &Variant,
+        file: &Candidate,
         capacity_bytes: u64,
         other: Option<&Filled>,
     ) -> Result<Option<Filled>, PlanError> {
         let ordered = Ordered { program: file.apart.clone(), ..file.ordered.clone() };
         let live = liveness(&ordered.program, false);
-        let repeating = with_repeats(&ordered, &live, &file.costs, capacity_bytes, self.host_bytes());
-        let repeating: Vec<Variant> = repeating.into_iter().map(|ordered| Variant::new(ordered, self.costs)).collect();
+        let recomputing = with_recomputation(&ordered, &live, &file.costs, capacity_bytes, self.host_bytes());
+        let recomputing: Vec<Candidate> =
+            recomputing.into_iter().map(|ordered| Candidate::new(ordered, self.costs)).collect();
         let mut attempts = Vec::new();
-        for (number, variant) in std::iter::once(file).chain(&repeating).enumerate() {
+        for (number, candidate) in std::iter::once(file).chain(&recomputing).enumerate() {
             // Gap by gap, the launches as they come have been tried.
-            for manner in [Manner::Together, Manner::ByGap].into_iter().take(1 + number.min(1)) {
-                if let Some(outlook) = self.outlook(variant, manner, capacity_bytes)? {
-                    attempts.push((outlook, variant, manner));
+            for strategy in [Strategy::Together, Strategy::ByGap].into_iter().take(1 + number.min(1)) {
+                if let Some(estimate) = self.estimate(candidate, strategy, capacity_bytes)? {
+                    attempts.push((estimate, candidate, strategy));
                 }
             }
         }
-        attempts.sort_by_key(|(outlook, ..)| (outlook.excess_bytes, outlook.step_ns));
+        attempts.sort_by_key(|(estimate, ..)| (estimate.excess_bytes, estimate.step_ns));
         let (mut best, mut worse) = (None, [0; 2]);
-        for (outlook, variant, manner) in attempts {
-            let (other, worse) = (best.as_ref().or(other), &mut worse[manner as usize]);
-            let outlook = Filled { step_ns: outlook.step_ns + outlook.step_ns / WORTHWHILE, ..outlook };
-            if *worse == FUTILE_MAX || other.is_some_and(|other| !outlook.is_better(other)) {
+        for (estimate, candidate, strategy) in attempts {
+            let (other, worse) = (best.as_ref().or(other), &mut worse[strategy as usize]);
+            let estimate = Filled { step_ns: estimate.step_ns + estimate.step_ns / WORTHWHILE, ..estimate };
+            if *worse == FUTILE_MAX || other.is_some_and(|other| !estimate.is_better(other)) {
                 continue;
             }
-            let next = match manner {
-                Manner::Together => self.filled_together(variant, capacity_bytes, other)?,
-                Manner::ByGap => self.fastest(variant, self.keep_percents(), capacity_bytes, other)?,
+            let next = match strategy {
+                Strategy::Together => self.filled_together(candidate, capacity_bytes, other)?,
+                Strategy::ByGap => self.fastest(candidate, self.keep_percents(), capacity_bytes, other)?,
             };
             *worse = if next.is_some() { 0 } else { *worse + 1 };
             best = next.or(best);
@@ -69,55 +70,60 @@ impl Planner<'_> {
         Ok(best)
     }
 
-    /// What a variant's plan would come to with all the capacity as room, and if placement were no matter.
-    fn outlook(&self, variant: &Variant, manner: Manner, capacity_bytes: u64) -> Result<Option<Filled>, PlanError> {
-        let split = split(variant);
-        let stays = match manner {
-            Manner::Together => self.find_together(variant, &split, FILL_PERCENT[0], capacity_bytes)(&[]),
-            Manner::ByGap => {
-                let filling = Filling { keep_bytes: capacity_bytes, transfer_bytes: capacity_bytes, ..UNLIMITED };
-                let (residency, stores) = self.stays(variant, &split, filling, &[]);
-                Some((split, residency, stores))
+    /// What a candidate's plan would come to with all the capacity as room, and if placement were no matter.
+    fn estimate(
+        &self,
+        candidate: &Candidate,
+        strategy: Strategy,
+        capacity_bytes: u64,
+    ) -> Result<Option<Filled>, PlanError> {
+        let split = split(candidate);
+        let intervals = match strategy {
+            Strategy::Together => self.find_together(candidate, &split, FILL_PERCENT[0], capacity_bytes)(&[]),
+            Strategy::ByGap => {
+                let limit = OccupancyLimit { keep_bytes: capacity_bytes, transfer_bytes: capacity_bytes, ..UNLIMITED };
+                let (residency, backing_stores) = self.intervals(candidate, &split, limit, &[]);
+                Some((split, residency, backing_stores))
             }
         };
-        stays.map(|stays| self.unplaced(variant, &stays, FILL_PERCENT[0])).transpose()
+        intervals.map(|intervals| self.unplaced(candidate, &intervals, FILL_PERCENT[0])).transpose()
     }
 
     /// What is on the device when, decided together within a part of the capacity, where some of it is lost to each launch.
     fn find_together<'f>(
         &'f self,
-        variant: &'f Variant,
+        candidate: &'f Candidate,
         live: &'f Liveness,
         percent: u64,
         capacity_bytes: u64,
-    ) -> impl Fn(&[u64]) -> Option<(Liveness, Residency, Stores)> + 'f {
-        let (program, costs) = (&variant.ordered.program, &variant.costs);
-        let room = JointRoom {
+    ) -> impl Fn(&[u64]) -> Option<(Liveness, Residency, BackingStores)> + 'f {
+        let (program, costs) = (&candidate.ordered.program, &candidate.costs);
+        let host_limit = JointLimits {
             device_bytes: capacity_bytes / 100 * percent,
             host_bytes: self.host_bytes(),
-            changing_away: self.room.is_some_and(|room| room.changing_on_disk),
+            changing_away: self.host_limit.is_some_and(|host_limit| host_limit.changing_on_disk),
         };
         move |lost_bytes| {
-            let (live, residency) = joint_residency(program, live, costs, room, lost_bytes)?;
-            let stores = stores(program, &live, &residency, costs, self.room);
-            Some((live, residency, stores))
+            let (live, residency) = joint_residency(program, live, costs, host_limit, lost_bytes)?;
+            let backing_stores = backing_stores(program, &live, &residency, costs, self.host_limit);
+            Some((live, residency, backing_stores))
         }
     }
 
     fn host_bytes(&self) -> u64 {
-        self.room.map_or(ANY_BYTES, |room| room.budget_bytes)
+        self.host_limit.map_or(ANY_BYTES, |host_limit| host_limit.budget_bytes)
     }
 
     fn filled_together(
         &self,
-        variant: &Variant,
+        candidate: &Candidate,
         capacity_bytes: u64,
         other: Option<&Filled>,
     ) -> Result<Option<Filled>, PlanError> {
-        let live = split(variant);
+        let live = split(candidate);
         for percent in FILL_PERCENT {
-            let find = self.find_together(variant, &live, percent, capacity_bytes);
-            if let Some(filled) = self.fitted(variant, percent, capacity_bytes, other, find)? {
+            let find = self.find_together(candidate, &live, percent, capacity_bytes);
+            if let Some(filled) = self.fitted(candidate, percent, capacity_bytes, other, find)? {
                 return Ok(Some(filled));
             }
         }
@@ -137,7 +143,7 @@ mod tests {
 
     #[test]
     fn plans_for_slow_links_are_checked_run_launches_again_and_keep_the_bound() {
-        let mut repeating = 0;
+        let mut recomputing = 0;
         for seed in 1..9 {
             let mut random = Random::new(seed);
             let depth = 3 + random.below(5) as usize;
@@ -167,9 +173,9 @@ mod tests {
                     .collect();
                 let least = if found.launches_cut > 0 { program.launches.len() + 1 } else { program.launches.len() };
                 assert!(labels.len() >= least, "seed {seed}, {percent} %: each runs");
-                repeating += usize::from(found.repeats > 0);
+                recomputing += usize::from(found.recomputations > 0);
             }
         }
-        assert!(repeating > 3, "{repeating} plans run launches again");
+        assert!(recomputing > 3, "{recomputing} plans run launches again");
     }
 }

@@ -171,7 +171,7 @@ impl Bench {
         self.streams().submit(commands, commands.iter().filter_map(index).collect()).expect("a list that is right");
     }
 
-    /// Lets go of work that nobody has begun.
+    /// Lets go of work that no one has begun.
     pub fn give_up(&self) {
         let waiting = std::mem::take(&mut self.crew.jobs.lock().expect("no panic elsewhere").waiting);
         drop(waiting);

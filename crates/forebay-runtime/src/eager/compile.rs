@@ -27,12 +27,12 @@ pub(super) fn compile(
     infer::infer(&mut graph, None)?;
     let mut program = lower::lower(&graph, &BTreeSet::new())?;
     program
-        .set_scratch(|launch, reads, writes| context.device().workspace_bytes(&launch.kernel, reads, writes))
+        .set_workspace(|launch, reads, writes| context.device().workspace_bytes(&launch.kernel, reads, writes))
         .map_err(|error| RuntimeError::Device { action: "while choosing a kernel", error })?;
     let outputs = graph.outputs.iter().filter_map(|&output| graph.ty(output).cloned()).collect();
-    let scratch_bytes = program.launches.iter().map(|launch| launch.scratch_bytes).max().unwrap_or(0);
+    let workspace_bytes = program.launches.iter().map(|launch| launch.workspace_bytes).max().unwrap_or(0);
     let constants = upload_constants(context, stream, &program)?;
-    Ok(Compiled { program, outputs, constants, scratch_bytes })
+    Ok(Compiled { program, outputs, constants, workspace_bytes })
 }
 
 /// A graph of one node.

@@ -38,8 +38,8 @@ pub(super) struct Compiled {
     pub outputs: Vec<TensorType>,
     /// Constants that launches read.
     pub constants: BTreeMap<BufferId, Constant>,
-    /// Scratch that its most demanding launch needs.
-    pub scratch_bytes: u64,
+    /// Workspace that its most demanding launch needs.
+    pub workspace_bytes: u64,
 }
 
 /// Operators that are ready, by everything that they depend on.

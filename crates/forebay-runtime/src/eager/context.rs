@@ -99,7 +99,7 @@ impl Context {
         self.recording().check()
     }
 
-    /// Waits for all work, forgets compiled operations with their constants, and gives memory that nobody uses back to the
+    /// Waits for all work, forgets compiled operations with their constants, and gives memory that no one uses back to the
     /// device, that of managed memories and blocks of the host included, unless it was taken at the start for good
     /// ([`ContextOptions::growth`]). The bytes given back.
     ///
@@ -120,10 +120,10 @@ impl Context {
     ///
     /// # Errors
     /// [`RuntimeError::OutOfMemory`], or a failure of the device.
-    pub(super) fn span(&self, home: Agent, size_bytes: u64, owner: &str) -> Result<Span, RuntimeError> {
-        match Span::new(self.shared(), home, size_bytes, owner) {
+    pub(super) fn span(&self, origin: Agent, size_bytes: u64, owner: &str) -> Result<Span, RuntimeError> {
+        match Span::new(self.shared(), origin, size_bytes, owner) {
             Err(RuntimeError::OutOfMemory(_)) if self.forget_compiled() => {
-                Span::new(self.shared(), home, size_bytes, owner)
+                Span::new(self.shared(), origin, size_bytes, owner)
             }
             result => result,
         }

@@ -83,7 +83,7 @@ impl Event {
         Ok(())
     }
 
-    /// A timer to record, for the one that the event has. Waits for one that nobody needs where there are as many as there
+    /// A timer to record, for the one that the event has. Waits for one that no one needs where there are as many as there
     /// may be.
     fn take_timer(&self) -> Result<Timer, RuntimeError> {
         self.give_timer_back();

@@ -4,34 +4,34 @@ use forebay_memory::allocator::{AllocatorStatistics, BlockState, PoolId, Snapsho
 use forebay_memory::History;
 use serde_json::{json, Value};
 
+use super::block_lifetimes::pool;
 use super::context::Context;
-use super::ledger::pool;
 use super::store::StoreKind;
 use super::timeline::Agent;
 
 impl Context {
     /// Device memory in numbers. Peaks are since the context was made or [`Context::reset_peaks`].
     pub fn memory_statistics(&self) -> AllocatorStatistics {
-        self.shared().lock().store(StoreKind::Device).ledger.allocator().statistics()
+        self.shared().lock().store(StoreKind::Device).block_lifetimes.allocator().statistics()
     }
 
     /// Peaks of device memory start again from what is now.
     pub fn reset_peaks(&self) {
-        self.shared().lock().store(StoreKind::Device).ledger.reset_peaks();
+        self.shared().lock().store(StoreKind::Device).block_lifetimes.reset_peaks();
     }
 
     /// Every block of device memory.
     pub fn memory_snapshot(&self) -> Snapshot {
-        self.shared().lock().store(StoreKind::Device).ledger.allocator().snapshot()
+        self.shared().lock().store(StoreKind::Device).block_lifetimes.allocator().snapshot()
     }
 
     /// Every block of device memory as JSON: `segments`, each with `segment`, `size_bytes` and `blocks`, those with
     /// `offset_bytes`, `size_bytes` and `state` (`live`, `free` or `hole`); live ones also with `owner`, `stream` (none for the
-    /// host's) and `requested_bytes`. Beside them, the numbers of [`Context::memory_statistics`].
+    /// host's) and `requested_bytes`. Next to them, the numbers of [`Context::memory_statistics`].
     pub fn memory_snapshot_json(&self) -> Value {
         let (statistics, snapshot) = {
             let mut state = self.shared().lock();
-            let allocator = state.store(StoreKind::Device).ledger.allocator();
+            let allocator = state.store(StoreKind::Device).block_lifetimes.allocator();
             (allocator.statistics(), allocator.snapshot())
         };
         let segments = snapshot.segments.iter().map(|segment| {
@@ -72,7 +72,7 @@ impl Context {
     /// Keeps from now on who has which bytes of device memory when, of at most `block_count` blocks that are gone. What was
     /// kept before is forgotten; with 0, nothing is kept any more.
     pub fn start_memory_history(&self, block_count: usize) {
-        self.shared().lock().store(StoreKind::Device).ledger.start_history(block_count);
+        self.shared().lock().store(StoreKind::Device).block_lifetimes.start_history(block_count);
     }
 
     /// Who had which bytes of device memory when, if that is kept ([`ContextOptions::memory_history`],
@@ -80,7 +80,7 @@ impl Context {
     ///
     /// [`ContextOptions::memory_history`]: super::ContextOptions::memory_history
     pub fn memory_history(&self) -> Option<History> {
-        self.shared().lock().store(StoreKind::Device).ledger.history().cloned()
+        self.shared().lock().store(StoreKind::Device).block_lifetimes.history().cloned()
     }
 
     /// The history as JSON: `segments` and `blocks` with their sizes, `start` and `end` (none while they are there), counted

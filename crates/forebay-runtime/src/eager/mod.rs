@@ -25,13 +25,13 @@
 //! ```
 //!
 //! Within a stream, the runtime inserts the barriers that hazards need, and no others. Between streams, order is the caller's;
-//! the race checker says where it is missing. Memory is nobody's business: a tensor that is dropped while another stream uses
-//! it stays until that use has returned ([`ledger`]).
+//! the race checker says where it is missing. Memory is no one's business: a tensor that is dropped while another stream uses
+//! it stays until that use has returned ([`block_lifetimes`]).
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`timeline`] | vector clocks: who has waited for what |
-//! | [`ledger`] | lifetimes of blocks across streams |
+//! | [`block_lifetimes`] | lifetimes of blocks across streams |
 //! | [`store`], `tiles` | segments obtained from the device, and what is mapped where |
 //! | `shared` | queues, clocks and memory behind one lock; how the host waits |
 //! | [`context`], [`stream`], [`event`] | what the caller holds |
@@ -45,6 +45,7 @@
 //! | [`recording`] | everything that was submitted, for the race checker |
 
 mod batch;
+pub mod block_lifetimes;
 mod compile;
 mod compiled;
 pub mod context;
@@ -53,7 +54,6 @@ mod environment;
 pub mod event;
 mod explain;
 mod lease;
-pub mod ledger;
 pub mod managed;
 pub mod operation;
 mod options;

@@ -21,10 +21,10 @@ use super::span::Span;
 use super::stream::Stream;
 use super::tensor::DeviceTensor;
 use super::timeline::Agent;
-use super::units::{Buffer, Residency};
+use super::units::{Buffer, PinnedUnits};
 use crate::error::RuntimeError;
 
-/// Arrays with more bytes are uploaded anew each time instead of being kept with the compiled operator.
+/// Arrays with more bytes are uploaded again each time instead of being kept with the compiled operator.
 const CONSTANT_BYTES_MAX: usize = 4096;
 
 /// An input of an operation.
@@ -251,7 +251,7 @@ impl<'a> Operation<'a> {
     }
 
     fn launch(&self, stream: &Stream, compiled: &Compiled) -> Result<Vec<DeviceTensor>, RuntimeError> {
-        let (context, program, home) = (self.context, &compiled.program, Agent::Queue(stream.queue()));
+        let (context, program, origin) = (self.context, &compiled.program, Agent::Queue(stream.queue()));
         // What has a name is found by it in snapshots, too.
         let owner = self.name.as_deref().unwrap_or(&self.op_type);
         let outputs = compiled
@@ -275,12 +275,13 @@ impl<'a> Operation<'a> {
         for operand in program.launches.iter().flat_map(|launch| &launch.writes) {
             if let Entry::Vacant(entry) = spans.entry(operand.buffer) {
                 let size_bytes = program.buffer(operand.buffer).size_bytes;
-                entry.insert(context.span(home, size_bytes, owner)?);
+                entry.insert(context.span(origin, size_bytes, owner)?);
             }
         }
-        let scratch =
-            (compiled.scratch_bytes > 0).then(|| context.span(home, compiled.scratch_bytes, "scratch")).transpose()?;
-        self.submit(stream, compiled, &spans, scratch.as_ref())?;
+        let workspace = (compiled.workspace_bytes > 0)
+            .then(|| context.span(origin, compiled.workspace_bytes, "scratch"))
+            .transpose()?;
+        self.submit(stream, compiled, &spans, workspace.as_ref())?;
         Ok(outputs)
     }
 
@@ -304,10 +305,10 @@ impl<'a> Operation<'a> {
         stream: &Stream,
         compiled: &Compiled,
         spans: &BTreeMap<BufferId, Span>,
-        scratch: Option<&Span>,
+        workspace: Option<&Span>,
     ) -> Result<(), RuntimeError> {
         let shared = self.context.shared();
-        let mut residency = Residency::new(managed(compiled, spans))?;
+        let mut residency = PinnedUnits::new(managed(compiled, spans))?;
         let mut state = shared.lock();
         let mut batch = Batch::default();
         residency.order(stream.queue(), &mut state, &mut batch);
@@ -323,15 +324,15 @@ impl<'a> Operation<'a> {
                 kernel: launch.kernel.clone(),
                 reads: bind(&launch.reads),
                 writes: bind(&launch.writes),
-                scratch: scratch
-                    .filter(|_| launch.scratch_bytes > 0)
-                    .map(|scratch| scratch.region().part(0, launch.scratch_bytes)),
+                workspace: workspace
+                    .filter(|_| launch.workspace_bytes > 0)
+                    .map(|workspace| workspace.region().part(0, launch.workspace_bytes)),
                 label: state.operation_count as u32,
             };
             let command = Command::Launch { stream: state.stream(stream.queue()), launch: Box::new(launch) };
             position = state.work(stream.queue(), command, &name, &mut batch)?;
         }
-        for span in spans.values().chain(scratch) {
+        for span in spans.values().chain(workspace) {
             span.add_use(&mut state, stream.queue(), position);
         }
         residency.add_use(stream.queue(), position);

@@ -3,7 +3,7 @@
 use forebay_queue::shim::lock;
 use forebay_queue::shim::sync::{Condvar, Mutex};
 
-/// After so many transfers, a ring that was used by less than half gives its blocks back.
+/// After this many transfers, a ring of which less than half was used gives blocks back.
 const TRANSFERS_PER_LOOK: u32 = 64;
 
 /// Who holds host blocks, and how much of them is needed.

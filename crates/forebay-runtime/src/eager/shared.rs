@@ -14,11 +14,11 @@ use forebay_sync::race::HostAction;
 use forebay_sync::Tracker;
 
 use super::batch::Batch;
-use super::ledger::Relief;
+use super::block_lifetimes::Relief;
 use super::options::ContextOptions;
 use super::recording::Recording;
 use super::ring::Ring;
-use super::store::{Place, Store, StoreKind};
+use super::store::{Allocation, Store, StoreKind};
 use super::timeline::{Agent, QueueId, Timelines};
 use super::timers::Timers;
 use crate::error::RuntimeError;
@@ -90,7 +90,7 @@ impl Shared {
             timers: Timers::new(options.event_limit.saturating_sub(queues_max)),
             operation_count: 0,
         };
-        state.store(StoreKind::Device).ledger.start_history(options.memory_history);
+        state.store(StoreKind::Device).block_lifetimes.start_history(options.memory_history);
         let shared = Shared {
             device,
             tile_bytes: device_store.tile_bytes,
@@ -123,7 +123,7 @@ impl Shared {
         lock(&self.state)
     }
 
-    /// A queue of this priority: one that nobody uses, else a new one, else one that is shared.
+    /// A queue of this priority: one that no one uses, else a new one, else one that is shared.
     ///
     /// # Errors
     /// What the device reports.
@@ -243,22 +243,28 @@ impl Shared {
         fired >= generation
     }
 
-    /// Bytes for `home`. Maps free tiles together where that needs no waiting; else takes more from the device where it may;
+    /// Bytes for `origin`. Maps free tiles together where that needs no waiting; else takes more from the device where it may;
     /// then waits for as much as it needs, the oldest first; then gives empty segments back and tries again.
     ///
     /// # Errors
     /// [`RuntimeError::OutOfMemory`] where even that is not enough, or a failure of the device.
-    pub fn allocate(&self, kind: StoreKind, home: Agent, size_bytes: u64, owner: &str) -> Result<Place, RuntimeError> {
+    pub fn allocate(
+        &self,
+        kind: StoreKind,
+        origin: Agent,
+        size_bytes: u64,
+        owner: &str,
+    ) -> Result<Allocation, RuntimeError> {
         loop {
             let mut state = self.lock();
-            if let Some(place) = state.store(kind).allocate(home, size_bytes, owner) {
+            if let Some(place) = state.store(kind).allocate(origin, size_bytes, owner) {
                 return Ok(place);
             }
             self.poll(&mut state);
-            if let Some(place) = state.store(kind).allocate(home, size_bytes, owner) {
+            if let Some(place) = state.store(kind).allocate(origin, size_bytes, owner) {
                 return Ok(place);
             }
-            if let Some(place) = self.assemble(&mut state, kind, home, size_bytes, owner, false)? {
+            if let Some(place) = self.assemble(&mut state, kind, origin, size_bytes, owner, false)? {
                 return Ok(place);
             }
             let grown = match state.stores[kind as usize].grows() {
@@ -272,14 +278,14 @@ impl Shared {
             };
             let queues = state.queues.len();
             let state_now = &mut *state;
-            let relief = state_now.stores[kind as usize].ledger.next_relief(&state_now.timelines, queues);
+            let relief = state_now.stores[kind as usize].block_lifetimes.next_relief(&state_now.timelines, queues);
             if let Some(relief) = relief {
                 let (queue, generation) = self.behind(&mut state, relief)?;
                 drop(state);
                 self.wait(queue, generation)?;
                 continue;
             }
-            if let Some(place) = self.assemble(&mut state, kind, home, size_bytes, owner, true)? {
+            if let Some(place) = self.assemble(&mut state, kind, origin, size_bytes, owner, true)? {
                 return Ok(place);
             }
             if self.trim(&mut state, kind) == 0 {
@@ -288,18 +294,18 @@ impl Shared {
         }
     }
 
-    /// A range of free tiles; without having `waited`, of those that nobody uses any more.
+    /// A range of free tiles; without having `waited`, of those that no one uses any more.
     fn assemble(
         &self,
         state: &mut State,
         kind: StoreKind,
-        home: Agent,
+        origin: Agent,
         size_bytes: u64,
         owner: &str,
         waited: bool,
-    ) -> Result<Option<Place>, RuntimeError> {
+    ) -> Result<Option<Allocation>, RuntimeError> {
         let mut commands = Vec::new();
-        let place = state.store(kind).assemble(&*self.device, home, size_bytes, owner, waited, &mut commands);
+        let place = state.store(kind).assemble(&*self.device, origin, size_bytes, owner, waited, &mut commands);
         state.note(&Batch::from(commands));
         place.map_err(device_error("while mapping free tiles together"))
     }
@@ -346,8 +352,8 @@ impl Shared {
     /// segment may stay.
     pub fn shrink_staging(&self, state: &mut State) {
         let store = state.store(StoreKind::Staging);
-        let in_use_peak_bytes = store.ledger.allocator().statistics().in_use_peak_bytes;
-        store.ledger.reset_peaks();
+        let in_use_peak_bytes = store.block_lifetimes.allocator().statistics().in_use_peak_bytes;
+        store.block_lifetimes.reset_peaks();
         let needed_bytes = in_use_peak_bytes.saturating_mul(2).max(store.segment_bytes());
         if store.reserved_bytes() > needed_bytes {
             self.trim(state, StoreKind::Staging);
@@ -358,7 +364,7 @@ impl Shared {
     pub fn free(&self, kind: StoreKind, block: BlockId) {
         let mut state = self.lock();
         let state = &mut *state;
-        for (queue, position) in state.stores[kind as usize].ledger.free(block, &state.timelines) {
+        for (queue, position) in state.stores[kind as usize].block_lifetimes.free(block, &state.timelines) {
             if state.timelines.mark_behind(queue, position).is_none() {
                 // A lost device needs no return.
                 let _ = self.record(state, queue);
@@ -373,7 +379,7 @@ impl State {
         &mut self.stores[kind as usize]
     }
 
-    /// Takes a segment for so many bytes from the device; not where the cap forbids it.
+    /// Takes a segment for this many bytes from the device, unless the cap forbids it.
     fn reserve(&mut self, device: &dyn Device, kind: StoreKind, size_bytes: u64) -> Result<bool, DeviceError> {
         let mut commands = Vec::new();
         let reserved = self.store(kind).grow(device, size_bytes, &mut commands)?;
@@ -431,7 +437,7 @@ impl State {
     /// Lets memory go whose uses have returned.
     fn settle(&mut self) {
         let (queues, timelines) = (self.queues.len(), &self.timelines);
-        self.stores.iter_mut().for_each(|store| store.ledger.settle(timelines, queues));
+        self.stores.iter_mut().for_each(|store| store.block_lifetimes.settle(timelines, queues));
     }
 
     /// Lets a queue's later work come after a position of another, where it does not anyway.
@@ -475,7 +481,7 @@ impl State {
 
     fn out_of_memory(&mut self, kind: StoreKind, requested_bytes: u64, refusal: Option<DeviceError>) -> RuntimeError {
         let store = self.store(kind);
-        let allocator = store.ledger.allocator();
+        let allocator = store.block_lifetimes.allocator();
         let statistics = allocator.statistics();
         RuntimeError::OutOfMemory(Box::new(crate::error::OutOfMemory {
             what: if kind == StoreKind::Device { "device memory" } else { "staging memory" },

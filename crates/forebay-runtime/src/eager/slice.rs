@@ -12,7 +12,7 @@ use super::span::Span;
 use super::stream::Stream;
 use super::timeline::Agent;
 use super::transfer;
-use super::units::Residency;
+use super::units::PinnedUnits;
 use crate::error::RuntimeError;
 
 /// Bytes of device memory: all of a tensor's, of a managed buffer's, of an allocation's, or some of them. Ranges are checked
@@ -171,7 +171,7 @@ impl Slice {
         let shared = self.context.shared();
         let written = self.span.managed(Access::Overwrite);
         let read = other.and_then(|other| other.managed(Access::Read));
-        let mut residency = Residency::new(written.into_iter().chain(read))?;
+        let mut residency = PinnedUnits::new(written.into_iter().chain(read))?;
         let mut state = shared.lock();
         let mut batch = Batch::default();
         residency.order(stream.queue(), &mut state, &mut batch);
@@ -191,8 +191,8 @@ impl Context {
     /// # Errors
     /// [`RuntimeError::OutOfMemory`], or a failure of the device.
     pub fn allocate(&self, size_bytes: u64, owner: &str) -> Result<Slice, RuntimeError> {
-        let home = Agent::Queue(self.current_stream().queue());
-        Ok(Slice::new(self, self.span(home, size_bytes, owner)?))
+        let origin = Agent::Queue(self.current_stream().queue());
+        Ok(Slice::new(self, self.span(origin, size_bytes, owner)?))
     }
 
     /// Reads bytes on the host, after the current stream's work so far, and waits for all of them together.

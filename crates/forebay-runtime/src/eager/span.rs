@@ -17,7 +17,7 @@ use crate::error::RuntimeError;
 enum Owner {
     /// A block of the context's memory, and the memory that it is in.
     Block(Arc<Shared>, BlockId, MemoryId),
-    /// A managed buffer, which has memory behind the bytes while a [`Residency`] holds them.
+    /// A managed buffer, which has memory behind the bytes while a [`PinnedUnits`] holds them.
     Managed(Arc<Buffer>),
 }
 
@@ -42,8 +42,8 @@ impl Span {
     ///
     /// # Errors
     /// [`RuntimeError::OutOfMemory`], or a failure of the device.
-    pub fn new(shared: &Arc<Shared>, home: Agent, size_bytes: u64, owner: &str) -> Result<Span, RuntimeError> {
-        let place = shared.allocate(StoreKind::Device, home, size_bytes, owner)?;
+    pub fn new(shared: &Arc<Shared>, origin: Agent, size_bytes: u64, owner: &str) -> Result<Span, RuntimeError> {
+        let place = shared.allocate(StoreKind::Device, origin, size_bytes, owner)?;
         let Region { memory, range } = place.region;
         Ok(Span { owner: Arc::new(Owner::Block(shared.clone(), place.block, memory)), range })
     }
@@ -98,7 +98,7 @@ impl Span {
     /// Notes that work at a position of a queue uses the bytes.
     pub fn add_use(&self, state: &mut State, queue: QueueId, position: u64) {
         if let Owner::Block(_, block, _) = &*self.owner {
-            state.store(StoreKind::Device).ledger.add_use(*block, queue, position);
+            state.store(StoreKind::Device).block_lifetimes.add_use(*block, queue, position);
         }
     }
 }

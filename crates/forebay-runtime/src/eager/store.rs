@@ -1,4 +1,4 @@
-//! The memory of one space: segments obtained from the device, cut into blocks by the ledger.
+//! The memory of one space: segments obtained from the device, cut into blocks by the block lifetimes.
 //!
 //! A segment is a reservation with several heaps mapped into it where the device has tiles, else one placed heap; placed, too,
 //! where tiling fails. Free tiles of several segments can become one range, by mapping and without a copy.
@@ -9,11 +9,11 @@ use forebay_base::{Command, MemoryId, Region};
 use forebay_device::{Device, DeviceError};
 use forebay_memory::allocator::{Block, BlockId, SegmentId};
 
-use super::ledger::Ledger;
+use super::block_lifetimes::BlockLifetimes;
 use super::tiles::{HeapRange, Tiles};
 use super::timeline::Agent;
 
-/// Blocks begin at multiples of this: scratch needs it.
+/// Blocks begin at multiples of this: workspace needs it.
 pub const ALIGNMENT_BYTES: u64 = 256;
 
 /// Where a store's memory is.
@@ -40,7 +40,7 @@ pub struct StoreOptions {
     pub grows: bool,
     /// Whether to use tiles where the device has them.
     pub tiled: bool,
-    /// Whether memory that is freed stays while another queue uses it ([`Ledger::new`]).
+    /// Whether memory that is freed stays while another queue uses it ([`BlockLifetimes::new`]).
     pub tracks_uses: bool,
 }
 
@@ -53,8 +53,8 @@ struct Segment {
 
 /// A block with its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The ledger's name for it.
+pub struct Allocation {
+    /// The block lifetimes's name for it.
     pub block: BlockId,
     /// As many bytes as were asked for.
     pub region: Region,
@@ -67,14 +67,14 @@ pub struct Store {
     segments: BTreeMap<SegmentId, Segment>,
     tiles: Tiles,
     /// Who uses what.
-    pub ledger: Ledger,
+    pub block_lifetimes: BlockLifetimes,
 }
 
 impl Store {
     /// A store without memory.
     pub fn new(kind: StoreKind, options: StoreOptions) -> Store {
-        let ledger = Ledger::new(ALIGNMENT_BYTES, options.tracks_uses);
-        Store { kind, options, segments: BTreeMap::new(), tiles: Tiles::default(), ledger }
+        let block_lifetimes = BlockLifetimes::new(ALIGNMENT_BYTES, options.tracks_uses);
+        Store { kind, options, segments: BTreeMap::new(), tiles: Tiles::default(), block_lifetimes }
     }
 
     /// Bytes taken from the device.
@@ -98,15 +98,15 @@ impl Store {
         self.options.grows
     }
 
-    /// Bytes for `home` from what is there; none where nothing fits.
-    pub fn allocate(&mut self, home: Agent, size_bytes: u64, owner: &str) -> Option<Place> {
-        let block = self.ledger.allocate(home, size_bytes, owner)?;
+    /// Bytes for `origin` from what is there; none where nothing fits.
+    pub fn allocate(&mut self, origin: Agent, size_bytes: u64, owner: &str) -> Option<Allocation> {
+        let block = self.block_lifetimes.allocate(origin, size_bytes, owner)?;
         Some(self.place(&block, size_bytes))
     }
 
-    fn place(&self, block: &Block, size_bytes: u64) -> Place {
+    fn place(&self, block: &Block, size_bytes: u64) -> Allocation {
         let memory = self.segments[&block.segment].memory;
-        Place { block: block.id, region: Region::new(memory, block.offset_bytes, size_bytes) }
+        Allocation { block: block.id, region: Region::new(memory, block.offset_bytes, size_bytes) }
     }
 
     /// Takes a segment for at least `size_bytes` from the device; not where the cap forbids it. `commands` gets the mapping,
@@ -153,7 +153,7 @@ impl Store {
     }
 
     fn add_segment(&mut self, memory: MemoryId, size_bytes: u64, tile_bytes: Option<u64>) {
-        let id = self.ledger.add_segment(size_bytes, tile_bytes);
+        let id = self.block_lifetimes.add_segment(size_bytes, tile_bytes);
         self.segments.insert(id, Segment { memory, size_bytes, tiled: tile_bytes.is_some() });
     }
 
@@ -182,7 +182,7 @@ impl Store {
         result
     }
 
-    /// Adds heaps until so many bytes are mapped nowhere.
+    /// Adds heaps until this many bytes are mapped nowhere.
     fn add_heaps(&mut self, device: &dyn Device, size_bytes: u64) -> Result<(), DeviceError> {
         let heap_bytes_max = self.options.heap_bytes.min(device.limits().heap_size_max_bytes);
         let tile_bytes = self.options.tile_bytes;
@@ -195,27 +195,28 @@ impl Store {
     }
 
     /// Makes free tiles of several segments one range, for a request that nothing fits. Where the caller has not `waited` for
-    /// the home, only tiles that nobody uses any more. `commands` gets the mapping, which is done.
+    /// the origin, only tiles that no one uses any more. `commands` gets the mapping, which is done.
     ///
     /// # Errors
     /// What the device says.
     pub fn assemble(
         &mut self,
         device: &dyn Device,
-        home: Agent,
+        origin: Agent,
         size_bytes: u64,
         owner: &str,
         waited: bool,
         commands: &mut Vec<Command>,
-    ) -> Result<Option<Place>, DeviceError> {
+    ) -> Result<Option<Allocation>, DeviceError> {
         let tile_bytes = self.options.tile_bytes;
         let Some(rounded_bytes) = size_bytes.checked_next_multiple_of(tile_bytes) else { return Ok(None) };
-        if !self.uses_tiles(device) || !self.ledger.can_assemble(Some(home).filter(|_| waited), size_bytes, tile_bytes)
+        if !self.uses_tiles(device)
+            || !self.block_lifetimes.can_assemble(Some(origin).filter(|_| waited), size_bytes, tile_bytes)
         {
             return Ok(None);
         }
         let memory = device.create_reservation(rounded_bytes)?;
-        let Some(assembly) = self.ledger.assemble(home, size_bytes, tile_bytes, owner) else {
+        let Some(assembly) = self.block_lifetimes.assemble(origin, size_bytes, tile_bytes, owner) else {
             device.destroy_memory(memory);
             return Ok(None);
         };
@@ -247,7 +248,7 @@ impl Store {
     /// Gives empty segments back to the device. The bytes given back; `commands` gets the unmapping, which is done.
     pub fn trim(&mut self, device: &dyn Device, commands: &mut Vec<Command>) -> u64 {
         let before_bytes = self.reserved_bytes();
-        for id in self.ledger.take_empty_segments() {
+        for id in self.block_lifetimes.take_empty_segments() {
             let Some(segment) = self.segments.remove(&id) else { continue };
             let region = Region::new(segment.memory, 0, segment.size_bytes);
             if segment.tiled {

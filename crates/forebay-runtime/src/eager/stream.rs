@@ -10,7 +10,7 @@ use super::timeline::QueueId;
 use crate::error::RuntimeError;
 
 /// An ordered queue of work on a device. Work of one stream is done in the order in which it was submitted, as far as anyone
-/// can tell; streams run beside each other, unless they wait for each other. Cheap to make (streams of the device are
+/// can tell; streams run side by side, unless they wait for each other. Cheap to make (streams of the device are
 /// pooled) and to clone (clones are the same stream).
 ///
 /// ```

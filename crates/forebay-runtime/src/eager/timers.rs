@@ -63,7 +63,7 @@ impl Timers {
         Ok(self.unused.front().map_or(Found::None, |&timer| Found::WaitFor(timer)))
     }
 
-    /// Takes back a timer that nobody will ask for its time.
+    /// Takes back a timer that no one will ask for its time.
     pub fn give_back(&mut self, timer: Timer) {
         self.unused.push_back(timer);
     }

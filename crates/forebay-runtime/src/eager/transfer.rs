@@ -83,7 +83,7 @@ fn copy(
     let command = Command::Copy { stream: state.stream(stream.queue()), from, to };
     let position = state.work(stream.queue(), command, name, &mut batch)?;
     span.add_use(&mut state, stream.queue(), position);
-    state.store(StoreKind::Staging).ledger.add_use(staging.block, stream.queue(), position);
+    state.store(StoreKind::Staging).block_lifetimes.add_use(staging.block, stream.queue(), position);
     staging.shared.submit(&mut state, &batch)?;
     Ok(position)
 }

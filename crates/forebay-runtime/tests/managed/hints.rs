@@ -93,12 +93,12 @@ fn advice_lets_host_writes_follow_to_the_device() {
 #[test]
 fn what_is_used_farthest_in_the_future_goes() {
     let context = recording(host());
-    let run = |policy: Policy, foresee: bool| {
+    let run = |policy: Policy, set_next_uses: bool| {
         let memory = ManagedMemory::new(&context, &options(3, policy)).unwrap();
         let buffers: Vec<ManagedBuffer> = (0..4).map(|i| filled(&memory, 1, i as f32)).collect();
         let order: Vec<usize> = (0..6).flat_map(|_| 0..4).collect();
-        if foresee {
-            memory.foresee(&order.iter().map(|&i| vec![&buffers[i]]).collect::<Vec<_>>());
+        if set_next_uses {
+            memory.set_next_uses(&order.iter().map(|&i| vec![&buffers[i]]).collect::<Vec<_>>());
         }
         for &i in &order {
             let tensor = buffers[i].tensor(DataType::Float32, &[1], 0).unwrap();

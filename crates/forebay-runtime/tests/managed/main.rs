@@ -188,7 +188,7 @@ fn what_cannot_be_is_refused_in_words() {
     assert_eq!([0, 2, 4].map(|i| first(&buffers[i])), [0.0, 2.0, 4.0], "everything is where it was");
 }
 
-/// A managed memory under test, beside plain vectors that hold what its buffers should.
+/// A managed memory under test, next to plain vectors that hold what its buffers should.
 struct Pair {
     context: Context,
     memory: ManagedMemory,

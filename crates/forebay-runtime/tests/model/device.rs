@@ -136,8 +136,8 @@ impl ModelDevice {
             offset_alignment_bytes: 16,
             tensor_elements_max: u64::MAX,
             copy_streams: false,
-            copies_use_lanes: false,
-            lanes: 1,
+            copies_use_workers: false,
+            workers: 1,
         };
         ModelDevice { limits, shared: Arc::default(), threads: Mutex::default() }
     }

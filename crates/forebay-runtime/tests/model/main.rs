@@ -26,7 +26,7 @@ fn check(name: &str, delays_max: usize, random: usize, case: impl Fn() + Send + 
     println!("| {name} | all with up to {delays_max} delays: {bounded} | {} |", any + few);
 }
 
-/// A context with room for so many tensors.
+/// A context with room for this many tensors.
 fn context(tensors: u64) -> Context {
     let options = ContextOptions::default()
         .device_memory_bytes(tensors * TILE_BYTES)
@@ -60,7 +60,7 @@ fn copy_on(stream: &Stream, from: &DeviceTensor) -> DeviceTensor {
     to
 }
 
-/// A tensor is freed while another stream copies it, and its bytes are wanted again, with room for so many tensors.
+/// A tensor is freed while another stream copies it, and its bytes are wanted again, with room for this many tensors.
 fn freed_while_copied(room: u64) {
     let context = context(room);
     let stream = Stream::new(&context, 0).expect("a stream");

@@ -194,7 +194,7 @@ const CUT_PROGRAMS: u64 = 3_000;
 const TINY: Recipe =
     Recipe { work: (5, 9), streams: 4, tensors: 5, shapes: &[&[4, 4]], timing_events: 0, idle_percent: 8 };
 
-/// Few tensors that fill the memory that there is, so that the host waits for memory and maps it anew.
+/// Few tensors that fill the memory that there is, so that the host waits for memory and maps it again.
 const TIGHT: Recipe = Recipe { shapes: &[&[40, 100], &[128, 128], &[128, 200]], tensors: 3, work: (8, 10), ..TINY };
 
 /// The program of a seed, and the device memory that it has.
@@ -290,7 +290,7 @@ struct Counts {
     can_change: usize,
     reported: usize,
     situations: usize,
-    /// Those in which memory was mapped anew.
+    /// Those in which memory was mapped again.
     remapped: usize,
 }
 
@@ -316,7 +316,7 @@ fn the_checker_reports_what_can_change_a_result_and_only_real_hazards() {
         let Some(place) = random.pick(&program.synchronizations()) else { continue };
         let Some((trace, live)) = record(&program, memory_bytes) else { continue };
         whole.add(&trace, &judge(&trace, &live, &|| program.text()));
-        // Memory is given out anew for the program without its synchronization.
+        // Memory is given out again for the program without its synchronization.
         let less = program.without(place);
         let Some((less_trace, less_live)) = record(&less, memory_bytes) else { continue };
         cut.add(

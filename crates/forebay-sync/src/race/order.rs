@@ -143,7 +143,7 @@ impl Order {
         (!ordered).then_some(Violation::UnorderedRecords { command: index, event, generation })
     }
 
-    /// Ends a step of `length` commands: generations begin anew.
+    /// Ends a step of `length` commands: generations begin again.
     pub fn end_step(&mut self, length: usize) {
         self.start += length;
         self.events.clear();

@@ -23,7 +23,7 @@ pub(super) fn check(index: usize, command: &Command, tiles: &TileMap, violations
 
 fn check_launch(index: usize, launch: &Launch, tiles: &TileMap, violations: &mut Vec<Violation>) {
     let in_place = launch.kernel.in_place();
-    let written: Vec<Region> = launch.writes.iter().map(|binding| binding.region).chain(launch.scratch).collect();
+    let written: Vec<Region> = launch.writes.iter().map(|binding| binding.region).chain(launch.workspace).collect();
     for (write, &region) in written.iter().enumerate() {
         for (read, binding) in launch.reads.iter().enumerate() {
             let allowed = region == binding.region && in_place.contains(&(write, read)) && write < launch.writes.len();

@@ -35,7 +35,7 @@ pub enum Actor {
     Stream(StreamId),
     /// The host, which reads, writes or waits.
     Host,
-    /// The host, which takes a mapping away: nobody may be using the bytes then.
+    /// The host, which takes a mapping away: no one may be using the bytes then.
     Unmap,
 }
 

@@ -56,7 +56,7 @@ pub fn launch(stream: StreamId, kernel: Kernel, reads: &[Region], writes: &[Regi
         Binding { region, desc }
     };
     let (reads, writes) = (reads.iter().map(bind).collect(), writes.iter().map(bind).collect());
-    Command::Launch { stream, launch: Box::new(Launch { kernel, reads, writes, scratch: None, label: 0 }) }
+    Command::Launch { stream, launch: Box::new(Launch { kernel, reads, writes, workspace: None, label: 0 }) }
 }
 
 /// One command that does not overlap itself, but for updates in place.

@@ -15,7 +15,7 @@ pub type Tensor = (TensorDesc, Vec<f64>);
 
 /// What bytes are before a kernel writes them, and what those that it must not touch are after.
 const UNWRITTEN: u8 = 0xa5;
-/// Bytes behind each operand that nobody may touch.
+/// Bytes behind each operand that no one may touch.
 const GUARD_BYTES: u64 = 64;
 /// What bindings hold on the devices on which most operands are larger: nothing, so that all are reached by their addresses,
 /// and so much that operands are cut into parts where they can be. There bindings begin at multiples of more bytes than operands
@@ -198,7 +198,7 @@ pub fn run(
     let (device, stream) = (&*machine.device, machine.stream);
     let alignment_bytes = device.limits().offset_alignment_bytes;
     let read_descs: Vec<TensorDesc> = reads.iter().map(|(desc, _)| desc.clone()).collect();
-    let scratch_bytes = device.workspace_bytes(kernel, &read_descs, writes)?;
+    let workspace_bytes = device.workspace_bytes(kernel, &read_descs, writes)?;
     let mut content = Vec::new();
     // Every operand starts at an odd multiple of the alignment, so that none is aligned by chance.
     let mut place = |bytes: &[u8]| {
@@ -218,9 +218,9 @@ pub fn run(
             None => place(&unwritten(desc)),
         })
         .collect();
-    let scratch_start = (content.len() as u64).next_multiple_of(256);
+    let workspace_start = (content.len() as u64).next_multiple_of(256);
     let size_bytes = content.len() as u64;
-    let memory = device.create_placed(scratch_start + scratch_bytes.max(1))?;
+    let memory = device.create_placed(workspace_start + workspace_bytes.max(1))?;
     let block = device.create_host_block(size_bytes)?;
     let [on_device, on_host] = [memory, block].map(|memory| Region::new(memory, 0, size_bytes));
     device.write_host(on_host, &content);
@@ -232,7 +232,7 @@ pub fn run(
         kernel: kernel.clone(),
         reads: read_descs.iter().zip(&read_starts).map(|(desc, &start)| bind(desc, start)).collect(),
         writes: writes.iter().zip(&write_starts).map(|(desc, &start)| bind(desc, start)).collect(),
-        scratch: (scratch_bytes > 0).then(|| Region::new(memory, scratch_start, scratch_bytes)),
+        workspace: (workspace_bytes > 0).then(|| Region::new(memory, workspace_start, workspace_bytes)),
         label: 0,
     };
     let barrier = Command::Barrier { stream };

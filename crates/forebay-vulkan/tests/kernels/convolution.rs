@@ -1,6 +1,6 @@
 //! Convolutions in all three directions.
 
-use forebay_base::kernel::{chunk_of, Activation, Convolution, Window};
+use forebay_base::kernel::{reduction_block, Activation, Convolution, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use crate::compare::{compare, packed, rounding, run, strided, vulkan, Random, RandomTensors, Tensor};
@@ -51,8 +51,8 @@ impl Case {
             pads_begin: all(pad),
             pads_end: all(pad),
         };
-        let reach = (kernel - 1) * dilation + 1;
-        let output: Vec<u64> = input.iter().map(|size| (size + 2 * pad - reach) / stride + 1).collect();
+        let device_address = (kernel - 1) * dilation + 1;
+        let output: Vec<u64> = input.iter().map(|size| (size + 2 * pad - device_address) / stride + 1).collect();
         Case::new(random, window, sizes, input, &output)
     }
 
@@ -204,9 +204,9 @@ fn in_parts(case: &Case, axis: usize, lines: &[u64]) -> Vec<u8> {
         } else {
             // The rows of x that these rows of dy see; only the outer ones see padding.
             let (stride, pad) = (window.strides[0], window.pads_begin[0]);
-            let reach = (window.kernel[0] - 1) * window.dilations[0] + 1;
+            let device_address = (window.kernel[0] - 1) * window.dilations[0] + 1;
             let first = (start * stride).saturating_sub(pad);
-            let last = ((end - 1) * stride + reach).saturating_sub(pad).min(case.x.0.sizes()[2]);
+            let last = ((end - 1) * stride + device_address).saturating_sub(pad).min(case.x.0.sizes()[2]);
             convolution.window.pads_begin[0] = first + pad - start * stride;
             rows(&case.x, 2, first, last)
         };
@@ -249,7 +249,7 @@ fn a_weight_gradient_has_the_same_bits_whole_and_in_parts() {
         let image = Case { x: rows(&case.x, 0, 0, 1), y: rows(&case.y, 0, 0, 1), ..case };
         let expected = whole(&image, &kernel, &[&image.x, &image.y], &image.w.0);
         let sizes = image.y.0.sizes();
-        let step = chunk_of(sizes[2], sizes[3..].iter().product()).rows;
+        let step = reduction_block(sizes[2], sizes[3..].iter().product()).rows;
         let lines: Vec<u64> = (0..sizes[2]).step_by(step as usize).filter(|line| line % (3 * step) != step).collect();
         assert!(expected == in_parts(&image, 2, &lines), "seed {seed}: cut between rows {lines:?}");
     }

@@ -332,8 +332,8 @@ fn dropout_has_the_very_mask_of_the_host() {
         let sizes = random.sizes(3, 20);
         let x = packed(DataType::Float32, &sizes);
         let ratio = [0.0, 0.1, 0.5, 0.999][random.below(4) as usize];
-        let kernel = Kernel::Dropout { ratio, seed: random.word(), node: random.word(), first: random.below(1 << 40) };
-        let step = (packed(DataType::Int64, &[1]), vec![(random.word() >> 11) as f64]);
+        let kernel = Kernel::Dropout { ratio, node: random.word(), first: random.below(1 << 40) };
+        let step = (packed(DataType::Int64, &[2]), (0..2).map(|_| (random.word() >> 11) as f64).collect());
         let reads = [random.tensor(&x), step];
         compare(seed, &kernel, &reads, std::slice::from_ref(&x), 0.0);
         compare(seed, &kernel, &reads, &[x, packed(DataType::Bool, &sizes)], 0.0);

@@ -39,7 +39,7 @@ fn a_convolution_of_an_image_of_132_mib_is_right_to_its_last_element() {
         to: Region::new(memory, regions[0].range.start + 4 * element, 4),
     }));
     let bind = |number: usize| Binding { region: regions[number], desc: descs[number].clone() };
-    let launch = Launch { kernel, reads: vec![bind(0), bind(1)], writes: vec![bind(2)], scratch: None, label: 0 };
+    let launch = Launch { kernel, reads: vec![bind(0), bind(1)], writes: vec![bind(2)], workspace: None, label: 0 };
     commands.extend([barrier(), Command::Launch { stream, launch: Box::new(launch) }, barrier()]);
     let result = Region::new(block, 0, sizes_bytes[2]);
     commands.push(Command::Copy { stream, from: regions[2], to: result });

@@ -14,6 +14,7 @@ mod normalization;
 mod optimizer;
 mod pooling;
 mod reduce;
+mod samples;
 mod spatial;
 mod sums;
 

@@ -1,8 +1,14 @@
 //! Optimizers.
 
-use forebay_base::{DataType, Kernel};
+use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
+use forebay_base::{DataType, Kernel, TensorDesc};
 
 use crate::compare::{compare, packed, Random, RandomTensors};
+
+/// Hyperparameters as an operand.
+fn given(elements: &[f32]) -> (TensorDesc, Vec<f64>) {
+    (packed(DataType::Float32, &[elements.len() as u64]), elements.iter().copied().map(f64::from).collect())
+}
 
 #[test]
 fn gradient_descent_agrees() {
@@ -11,9 +17,10 @@ fn gradient_descent_agrees() {
         let desc = packed(DataType::Float32, &random.sizes(3, 40));
         let momentum = if random.below(2) == 0 { 0.0 } else { 0.9 };
         let nesterov = random.below(2) == 0;
-        let kernel = Kernel::Sgd { learning_rate: 0.1, momentum, weight_decay: 0.01, nesterov };
+        let numbers = SgdHyperparameters { learning_rate: 0.1, momentum, weight_decay: 0.01 };
+        let kernel = Kernel::Sgd { nesterov, decays: random.below(2) == 0 };
         let count = if momentum > 0.0 { 2 } else { 1 };
-        let reads: Vec<_> = (0..=count).map(|_| random.tensor(&desc)).collect();
+        let reads: Vec<_> = (0..=count).map(|_| random.tensor(&desc)).chain([given(&numbers.elements())]).collect();
         compare(seed, &kernel, &reads, &vec![desc; count], 0.0);
     }
 }
@@ -25,11 +32,12 @@ fn adam_agrees() {
             let mut random = Random::new(seed);
             let desc = packed(DataType::Float32, &random.sizes(3, 20));
             let decoupled = random.below(2) == 0;
-            let kernel =
-                Kernel::Adam { learning_rate: 3e-3, beta1, beta2, epsilon: 1e-8, weight_decay: 0.1, decoupled };
+            let numbers = AdamHyperparameters { learning_rate: 3e-3, beta1, beta2, epsilon: 1e-8, weight_decay: 0.1 };
+            let kernel = Kernel::Adam { decoupled, decays: random.below(4) > 0 };
             let mut reads: Vec<_> = (0..4).map(|_| random.tensor(&desc)).collect();
             reads[3].1.iter_mut().for_each(|second| *second = second.abs());
-            reads.push((packed(DataType::Int64, &[1]), vec![step]));
+            reads.push((packed(DataType::Int64, &[2]), vec![step, 0.0]));
+            reads.push(given(&numbers.elements()));
             compare(seed, &kernel, &reads, &vec![desc; 3], 5e-7);
         }
     }

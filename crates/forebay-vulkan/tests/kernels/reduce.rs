@@ -16,7 +16,7 @@ const OPS: [ReduceOp; 8] = [
     ReduceOp::SumSquare,
 ];
 
-/// Sums are compensated: what remains is the rounding of terms and of results, beside the largest partial sum.
+/// Sums are compensated: what remains is the rounding of terms and of results, next to the largest partial sum.
 fn tolerance(x: &Tensor, outputs: u64) -> f64 {
     let magnitude = x.1.iter().map(|x| x * x + x.abs()).sum::<f64>() / outputs as f64;
     if x.0.data_type().is_float() {
@@ -117,7 +117,7 @@ fn extremes_of_numbers_that_are_none_are_none() {
     }
 }
 
-/// Shapes with teams of one lane, of some, and of a whole workgroup.
+/// Shapes with teams of one worker, of some, and of a whole workgroup.
 const COLUMNS: [(&[u64], usize); 9] = [
     (&[5], 0),
     (&[3, 300], 1),

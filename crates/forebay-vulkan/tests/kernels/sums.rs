@@ -1,6 +1,6 @@
 //! Sums over positions in parts: each against the host's, and all parts together against the whole, bit for bit.
 
-use forebay_base::kernel::{chunk_rows_of, Activation, ReduceOp, Summing};
+use forebay_base::kernel::{reduction_block_rows, Activation, ReduceOp, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use crate::compare::{self, compare, element, packed, strided, vulkan, Machine, Random, RandomTensors, Tensor};
@@ -115,7 +115,7 @@ fn joined(parts: &[Tensor]) -> Vec<f64> {
     parts.iter().flat_map(|part| part.1.iter().copied()).collect()
 }
 
-/// Tensors, the axis that is cut, and lines of chunks (`forebay_base::kernel::chunk_of_channels`) or of images.
+/// Tensors, the axis that is cut, and lines of chunks (`forebay_base::kernel::reduction_block_of_channels`) or of images.
 fn cuts() -> Vec<(TensorDesc, usize, Vec<Vec<u64>>)> {
     let data_type = DataType::Float32;
     vec![
@@ -184,7 +184,7 @@ fn sums_of_rows_in_parts_have_the_bits_of_the_whole() {
         let kernel = Kernel::Reduce { op: ReduceOp::Sum, axes: vec![0] };
         let whole = apply(machine, &kernel, std::slice::from_ref(&x), writes);
         compare(seed, &kernel, std::slice::from_ref(&x), writes, 1e-6);
-        let of = Summing::Rows { axes: 1, chunk_rows: chunk_rows_of(rows, length) };
+        let of = Summing::Rows { axes: 1, block_rows: reduction_block_rows(rows, length) };
         let table = packed(DataType::Float64, &[2, length]);
         let reads: Vec<_> = parts(&x, 0, &lines).into_iter().map(|part| vec![part]).collect();
         let (sums, results) = from_parts(machine, of, &reads, &table, &[], writes);
@@ -193,7 +193,7 @@ fn sums_of_rows_in_parts_have_the_bits_of_the_whole() {
     }
 }
 
-/// Rows, their length, and lines at multiples of `forebay_base::kernel::chunk_rows_of`.
+/// Rows, their length, and lines at multiples of `forebay_base::kernel::reduction_block_rows`.
 #[test]
 fn layer_normalization_in_parts_has_the_bits_of_the_whole() {
     let Some(machine) = vulkan() else { return };
@@ -213,7 +213,7 @@ fn layer_normalization_in_parts_has_the_bits_of_the_whole() {
         let all: Vec<Vec<Tensor>> = (0..lines.len() - 1).map(part).collect();
         let without_scale = |part: &Vec<Tensor>| [&part[..2], &part[3..]].concat();
         let summed: Vec<Vec<Tensor>> = all.iter().map(without_scale).collect();
-        let of = Summing::LayerGradient { axis: 1, chunk_rows: chunk_rows_of(rows, length) };
+        let of = Summing::LayerGradient { axis: 1, block_rows: reduction_block_rows(rows, length) };
         let table = packed(DataType::Float64, &[2, length]);
         let (_, results) = from_parts(machine, of, &summed, &table, &[], &per_place);
         let what = format!("{desc} cut at {lines:?}");

@@ -1,7 +1,5 @@
-//! What benches share: how they train, inputs made here, medians, and charts.
+//! What benches share: how they train, inputs made here, and medians.
 #![allow(dead_code)] // Every bench uses its own part.
-
-pub mod chart;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,25 +1,25 @@
-//! What a step costs against the size of the model beside that of the device, for each way to decide what is on the device:
+//! What a step costs against the size of the model next to that of the device, for each way to decide what is on the device:
 //! figure 4 of Negishi and others, "Consideration on Application of CUDA Unified Memory to Deep Learning" (2018).
 //!
 //! ```text
-//! cargo bench -p forebay --bench memory_modes -- [MODEL.onnx] [--rounds N] [--threads N] [--sizes 1,2] [--svg FILE.svg]
+//! cargo bench -p forebay --bench memory_modes -- [MODEL.onnx] [--rounds N] [--threads N] [--sizes 1,2] [--output FILE.json]
 //! ```
 //!
 //! A training step (softmax cross-entropy, momentum) on inputs made here; the model is the U-Net of `examples/brain` if none is
 //! named. At each size, steps of all modes take turns with steps in plain memory without a budget, so that what else the
-//! machine does meets all of them. A row has medians of the rounds; the picture shows times against plain memory.
+//! machine does meets all of them. A row has medians of the rounds. `cargo xtask results` draws the
+//! picture from the record: times against plain memory.
 
 #[path = "../common/mod.rs"]
 mod common;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use common::chart::{Chart, Line};
-use common::{batch, brain, median, training, Failure};
+use common::{batch, brain, training, Failure};
 use forebay::{MemoryMode, MemorySize, Model, StepReport, Trainer, TrainerOptions};
+use forebay_bench_record::{Cell, Column, Record, Table};
 
-/// Sizes of the model beside the device's; the last is added where the largest launch just fits.
+/// Sizes of the model next to the device's; the last is added where the largest launch just fits.
 const SIZES: [f64; 12] = [0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5];
 /// Who decides; plain memory has no budget, so that it stands for itself up to size 1 only.
 const MODES: [(&str, MemoryMode); 4] = [
@@ -34,68 +34,66 @@ struct Arguments {
     rounds: usize,
     sizes: Vec<f64>,
     threads: Option<usize>,
-    svg: Option<PathBuf>,
 }
-
-/// Modes with their colours, in the order of the legend.
-const COLORS: [(&str, &str); 5] = [
-    ("plain", "#333333"),
-    ("planned", "#3a7d44"),
-    ("direct", "#4878a8"),
-    ("cooperative", "#c58a1a"),
-    ("automatic", "#d1603d"),
-];
 
 /// What one mode took at one size.
 struct Point {
-    /// Size of the model beside the device's.
-    size: f64,
-    /// Seconds of a step, the median.
-    seconds: f64,
-    /// Of each round, the time against that of plain memory in the same round; the median.
-    ratio: f64,
+    /// Seconds of the steps: the median, the least and the most.
+    seconds: Cell,
+    /// Of each round, the time against that of plain memory in the same round: the same.
+    ratio: Cell,
     /// The step whose time is the median.
     report: StepReport,
 }
 
 fn main() -> Result<(), Failure> {
-    let arguments = arguments()?;
+    let given = forebay_bench_record::arguments()?;
+    let arguments = arguments(&given.words)?;
     let model = Model::from_file(&arguments.model)?;
     let peak_bytes = trainer(&model, &arguments, MemoryMode::Planned, None)?.statistics().in_core_peak_bytes;
     let least_bytes = [MemoryMode::Planned, MemoryMode::Automatic]
         .map(|mode| trainer(&model, &arguments, mode, None).map(|trainer| trainer.statistics().minimum_budget_bytes));
     let least_bytes = least_bytes.into_iter().collect::<Result<Vec<u64>, _>>()?.into_iter().max().unwrap_or(1);
     let largest = peak_bytes as f64 / least_bytes as f64;
-    println!("{}, {peak_bytes} bytes without a budget, least budget {least_bytes}", arguments.model.display());
-    println!(
-        "| model/device | mode | s/step | against plain | faults | to device, MB | from device, MB | no kernel, s |"
-    );
-    println!("|---|---|---|---|---|---|---|---|");
-    let mut lines: BTreeMap<&str, Vec<Point>> = BTreeMap::new();
+    let name = arguments.model.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let subject = format!("{name}, {peak_bytes} bytes without a budget, least budget {least_bytes}");
+    println!("{subject}");
+    let seconds = |name: &str| Column::number(name, "s", 3);
+    let columns = [
+        Column::ratio("model/device", 2),
+        Column::text("mode"),
+        seconds("step").of("median"),
+        Column::ratio("against plain", 2).of("median"),
+        Column::count("faults"),
+        Column::number("to device", "MB", 0),
+        Column::number("from device", "MB", 0),
+        seconds("no kernel"),
+    ];
+    let mut table = Table::new("steps", columns);
     for size in arguments.sizes.iter().copied().filter(|&size| size < largest).chain([largest]) {
         let budget_bytes = ((peak_bytes as f64 / size) as u64).max(least_bytes);
         for (name, point) in measure(&model, &arguments, size, budget_bytes)? {
-            row(name, &point);
-            lines.entry(name).or_default().push(point);
+            table.print(row(size, name, point));
         }
     }
-    if let Some(path) = &arguments.svg {
-        let title = arguments.model.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        std::fs::write(path, chart(&title, &lines))?;
-    }
+    let what = "Who decides what is on the device";
+    let record = Record::new("memory-modes", what, "cargo bench -p forebay --bench memory_modes --", &given.words);
+    record
+        .under(format!("{subject}; {} rounds of all modes in turn", arguments.rounds))
+        .with(table)
+        .save(given.output.as_deref())?;
     Ok(())
 }
 
-fn arguments() -> Result<Arguments, Failure> {
-    let mut arguments = Arguments { model: brain(), rounds: 5, sizes: SIZES.to_vec(), threads: None, svg: None };
-    let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
+fn arguments(words: &[String]) -> Result<Arguments, Failure> {
+    let mut arguments = Arguments { model: brain(), rounds: 5, sizes: SIZES.to_vec(), threads: None };
+    let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {
             "--rounds" => arguments.rounds = value()?.parse()?,
             "--sizes" => arguments.sizes = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?,
             "--threads" => arguments.threads = Some(value()?.parse()?),
-            "--svg" => arguments.svg = Some(value()?.into()),
             _ => arguments.model = word.into(),
         }
     }
@@ -147,43 +145,30 @@ fn measure(
     }
     let plain_seconds: Vec<f64> = reports[0].iter().map(|report| report.seconds).collect();
     let point = |mut reports: Vec<StepReport>| {
-        let ratios = reports.iter().zip(&plain_seconds).map(|(report, plain)| report.seconds / plain).collect();
+        let ratios: Vec<f64> =
+            reports.iter().zip(&plain_seconds).map(|(report, plain)| report.seconds / plain).collect();
+        let seconds = Cell::median(reports.iter().map(|report| report.seconds));
         reports.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
         let report = reports[reports.len() / 2];
-        Point { size, seconds: report.seconds, ratio: median(ratios), report }
+        Point { seconds, ratio: Cell::median(ratios), report }
     };
     let names = trainers.iter().map(|(name, _)| *name);
     // Beyond size 1 plain memory is only what the others are compared with.
     Ok(names.zip(reports.into_iter().map(point)).filter(|(name, _)| size <= 1.0 || *name != "plain").collect())
 }
 
-fn row(name: &str, point: &Point) {
+/// A row of the table; what moved, and the time without a kernel, are those of the step with the median time.
+fn row(size: f64, name: &str, point: Point) -> Vec<Cell> {
     let moves = point.report.moves;
-    let megabytes = |bytes: u64| format!("{:.0}", bytes as f64 / 1e6);
-    let [faults, to, from] = match moves {
-        Some(moves) => [moves.faults.to_string(), megabytes(moves.bytes_to_device), megabytes(moves.bytes_from_device)],
-        None => ["", "", ""].map(str::to_string),
-    };
-    println!(
-        "| {:.2} | {name} | {:.3} | {:.2} | {faults} | {to} | {from} | {:.3} |",
-        point.size, point.seconds, point.ratio, point.report.stall_seconds
-    );
-}
-
-/// The picture: time of a step against plain memory without a budget.
-fn chart(model: &str, lines: &BTreeMap<&str, Vec<Point>>) -> String {
-    let size_max = lines.values().flatten().map(|point| point.size).fold(1.0, f64::max);
-    let line = |(name, color)| {
-        let points = lines.get(name)?.iter().map(|point| (point.size, point.ratio)).collect();
-        Some(Line { name, color, dashed: false, points })
-    };
-    Chart {
-        title: &format!("Time of a training step against plain memory without a limit; {model}"),
-        axis: "memory of the model without a limit / memory of the device",
-        span: [0.5, size_max],
-        marks: (1..=(size_max * 2.0) as u32).map(|mark| f64::from(mark) / 2.0).collect(),
-        line: Some(1.0),
-        lines: COLORS.into_iter().filter_map(line).collect(),
-    }
-    .svg()
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    vec![
+        size.into(),
+        name.into(),
+        point.seconds,
+        point.ratio,
+        moves.map(|moves| moves.faults).into(),
+        moves.map(|moves| megabytes(moves.bytes_to_device)).into(),
+        moves.map(|moves| megabytes(moves.bytes_from_device)).into(),
+        point.report.stall_seconds.into(),
+    ]
 }

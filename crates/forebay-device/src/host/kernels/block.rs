@@ -74,7 +74,7 @@ pub(super) unsafe fn run1<A: Copy, Y>(a: (*const A, isize), y: *mut Y, length: u
     let mut start = 0;
     while start < length {
         let count = BLOCK.min(length - start);
-        // SAFETY: the block lies in the run; the loads do not overlap the output, which nobody else touches.
+        // SAFETY: the block lies in the run; the loads do not overlap the output, which no one else touches.
         let (a, y) = unsafe {
             let y = y.add(start);
             let a = a_buffer.load(a.0.offset(start as isize * a.1), a.1, count, y);

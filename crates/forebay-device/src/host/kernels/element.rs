@@ -306,7 +306,7 @@ pub(super) trait Reducible: Number {
     /// As an accumulator.
     fn widen(self) -> Self::Sum;
     /// From an accumulator; integers wrap.
-    fn narrow(sum: Self::Sum) -> Self;
+    fn sixteen_bit(sum: Self::Sum) -> Self;
 }
 
 macro_rules! reducible {
@@ -318,7 +318,7 @@ macro_rules! reducible {
                 self as $sum
             }
             #[inline(always)]
-            fn narrow(sum: $sum) -> $type {
+            fn sixteen_bit(sum: $sum) -> $type {
                 sum as $type
             }
         }

@@ -166,7 +166,7 @@ fn batches(a: &View, b: &View, y: &View) -> Result<Vec<(usize, usize)>, String> 
 /// One tile of one batch. The summand is read before the tile is written, so it may be the tile itself.
 ///
 /// # Safety
-/// The matrices must be those of the batch; the tile must be nobody else's.
+/// The matrices must be those of the batch; the tile must be no one else's.
 unsafe fn tile_product(
     product: &Product,
     (row, column): (usize, usize),

@@ -3,17 +3,15 @@
 //! Rules that make results a function of operands alone: work is cut into chunks whose lines depend on shapes only, never
 //! on the number of threads; partial results are combined in chunk order; rayon only decides which thread computes a chunk.
 
+mod accumulators;
 mod block;
 mod convolution;
 mod element;
 mod elementwise;
-mod lanes;
-mod lattice;
 mod loss;
 mod math;
 mod matmul;
 mod movement;
-mod narrow;
 mod normalization;
 mod optimizer;
 mod parallel;
@@ -22,7 +20,9 @@ mod pooling;
 mod product;
 mod reduce;
 mod simd;
+mod sixteen_bit;
 mod spatial;
+mod strided_layout;
 mod sums;
 #[cfg(test)]
 mod testing;
@@ -46,7 +46,7 @@ pub(crate) unsafe fn run(
     kernel: &Kernel,
     reads: &[View],
     writes: &[View],
-    scratch: Option<View>,
+    workspace: Option<View>,
 ) -> Result<(), DeviceError> {
     // SAFETY: the caller's promises are those that the families ask for.
     unsafe {
@@ -76,7 +76,7 @@ pub(crate) unsafe fn run(
             Kernel::MatMul { .. }
             | Kernel::Convolution { .. }
             | Kernel::ConvolutionDataGradient { .. }
-            | Kernel::ConvolutionWeightGradient { .. } => narrow::run(kernel, reads, writes, scratch),
+            | Kernel::ConvolutionWeightGradient { .. } => sixteen_bit::run(kernel, reads, writes, workspace),
             Kernel::Pool { .. } | Kernel::PoolGradient { .. } => pooling::run(kernel, reads, writes),
             Kernel::BatchNormalization { .. }
             | Kernel::BatchNormalizationTraining { .. }
@@ -124,7 +124,7 @@ pub(crate) fn workspace_bytes(
         Kernel::MatMul { .. }
         | Kernel::Convolution { .. }
         | Kernel::ConvolutionDataGradient { .. }
-        | Kernel::ConvolutionWeightGradient { .. } => narrow::workspace_bytes(kernel, reads, writes),
+        | Kernel::ConvolutionWeightGradient { .. } => sixteen_bit::workspace_bytes(kernel, reads, writes),
         _ => Ok(0),
     }
 }

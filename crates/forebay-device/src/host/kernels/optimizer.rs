@@ -1,6 +1,7 @@
 //! Kernels: optimizers, which update parameters and their state in place.
 
-use forebay_base::Kernel;
+use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
+use forebay_base::{DataType, Kernel};
 
 use super::block::BLOCK;
 use super::element::{for_type, Float};
@@ -19,14 +20,16 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
 }
 
 /// # Safety
-/// As [`super::run`], and all views but a step must be of type `T`.
+/// As [`super::run`], and all views but a step and hyperparameters must be of type `T`.
 unsafe fn update<T: Float>(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), String> {
     let number = |value: f32| T::from_f64(value as f64);
     // SAFETY: the caller's promises.
     unsafe {
         match *kernel {
-            Kernel::Sgd { learning_rate, momentum, weight_decay, nesterov } => {
-                let (rate, decay, momentum) = (number(learning_rate), number(weight_decay), number(momentum));
+            Kernel::Sgd { nesterov, decays } => {
+                let numbers = SgdHyperparameters::from_elements(&hyperparameters(reads)?);
+                let (rate, momentum) = (number(numbers.learning_rate), number(numbers.momentum));
+                let decay = number(if decays { numbers.weight_decay } else { 0.0 });
                 if writes.len() == 1 {
                     return for_blocks(
                         [&reads[0], &reads[1]],
@@ -52,7 +55,10 @@ unsafe fn update<T: Float>(kernel: &Kernel, reads: &[View], writes: &[View]) -> 
                     },
                 )
             }
-            Kernel::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled } => {
+            Kernel::Adam { decoupled, decays } => {
+                let AdamHyperparameters { learning_rate, beta1, beta2, epsilon, weight_decay } =
+                    AdamHyperparameters::from_elements(&hyperparameters(reads)?);
+                let weight_decay = if decays { weight_decay } else { 0.0 };
                 let step = *Pointer::<i64>::of(&reads[4]).at(0);
                 // Bias corrections in double precision: 1 - beta^t loses most digits in single precision.
                 let (exact1, exact2) = (beta1 as f64, beta2 as f64);
@@ -82,6 +88,20 @@ unsafe fn update<T: Float>(kernel: &Kernel, reads: &[View], writes: &[View]) -> 
             _ => Err("not an optimizer".into()),
         }
     }
+}
+
+/// The elements of the hyperparameters, which are the last operand.
+///
+/// # Safety
+/// As [`super::run`].
+unsafe fn hyperparameters<const N: usize>(reads: &[View]) -> Result<[f32; N], String> {
+    let view = reads.last().ok_or("it reads nothing")?;
+    if view.desc.data_type() != DataType::Float32 || view.count() != N || !view.desc.is_packed() {
+        return Err(format!("its last operand must be {N} packed float32 hyperparameters, not {}", view.desc));
+    }
+    let pointer = Pointer::<f32>::of(view);
+    // SAFETY: the operand has N elements, and is live by the caller's promise.
+    Ok(std::array::from_fn(|i| unsafe { *pointer.at(i as isize) }))
 }
 
 /// Updates packed operands of one size block by block: copies of a block of every input are updated by `f`, and some of them
@@ -130,12 +150,18 @@ unsafe fn for_blocks<T: Float, const R: usize, const W: usize>(
 
 #[cfg(test)]
 mod tests {
+    use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
     use forebay_base::{DataType, Kernel, TensorDesc};
 
     use super::super::testing::{assert_close, desc, run, Random, Tensor};
 
     fn operands(random: &mut Random, shape: &TensorDesc, count: usize) -> Vec<Tensor> {
         (0..count).map(|_| Tensor::new(shape, &random.values(shape.element_count() as usize))).collect()
+    }
+
+    fn given(elements: &[f32]) -> Tensor {
+        let shape = desc(DataType::Float32, &[elements.len() as u64]);
+        Tensor::new(&shape, &elements.iter().copied().map(f64::from).collect::<Vec<_>>())
     }
 
     #[test]
@@ -145,10 +171,12 @@ mod tests {
         let tensors = operands(&mut random, &shape, 3);
         let [p, g, v] = [0, 1, 2].map(|i: usize| tensors[i].values());
         for (momentum, nesterov) in [(0.0, false), (0.9f32, false), (0.9, true)] {
-            let kernel = Kernel::Sgd { learning_rate: 0.1, momentum, weight_decay: 0.01, nesterov };
+            let numbers = SgdHyperparameters { learning_rate: 0.1, momentum, weight_decay: 0.01 };
+            let numbers = given(&numbers.elements());
+            let kernel = Kernel::Sgd { nesterov, decays: true };
             let with_velocity = momentum > 0.0;
             let count = if with_velocity { 2 } else { 1 };
-            let reads: Vec<&Tensor> = tensors.iter().take(count + 1).collect();
+            let reads: Vec<&Tensor> = tensors.iter().take(count + 1).chain([&numbers]).collect();
             let outputs = run(&kernel, &reads, &vec![shape.clone(); count]);
             let (mut new_p, mut new_v) = (vec![], vec![]);
             for i in 0..p.len() {
@@ -174,9 +202,12 @@ mod tests {
         let [p, g, m, v] = [0, 1, 2, 3].map(|i: usize| tensors[i].values());
         let (rate, beta1, beta2, epsilon, decay) = (3e-3f32, 0.9f32, 0.95f32, 1e-8f32, 0.1f32);
         for (step, decoupled) in [(1, true), (7, false), (1000, true)] {
-            let kernel = Kernel::Adam { learning_rate: rate, beta1, beta2, epsilon, weight_decay: decay, decoupled };
-            let step_tensor = Tensor::new(&desc(DataType::Int64, &[1]), &[step as f64]);
-            let reads = [&tensors[0], &tensors[1], &tensors[2], &tensors[3], &step_tensor];
+            let kernel = Kernel::Adam { decoupled, decays: true };
+            let numbers =
+                AdamHyperparameters { learning_rate: rate, beta1, beta2, epsilon, weight_decay: decay }.elements();
+            let numbers = given(&numbers);
+            let step_tensor = Tensor::new(&desc(DataType::Int64, &[2]), &[step as f64, 0.0]);
+            let reads = [&tensors[0], &tensors[1], &tensors[2], &tensors[3], &step_tensor, &numbers];
             let outputs = run(&kernel, &reads, &vec![shape.clone(); 3]);
             let [rate, beta1, beta2, epsilon, decay] = [rate, beta1, beta2, epsilon, decay].map(f64::from);
             for i in 0..p.len() {

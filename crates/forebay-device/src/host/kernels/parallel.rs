@@ -1,6 +1,6 @@
 //! How kernels share out work: fixed chunks, strided walks, vector code.
 //!
-//! Chunk lines depend on shapes only. Rayon decides which thread computes a chunk, never what a chunk is, so results are
+//! Reduction block boundaries depend on shapes only. Rayon decides which thread computes a chunk, never what a chunk is, so results are
 //! the same bits for every number of threads.
 
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use forebay_base::tensor::DIMENSIONS_MAX;
 use rayon::prelude::*;
 
-use super::super::errands;
+use super::super::helper_tasks;
 use super::View;
 
 /// Elements in a chunk of elementwise work: large enough to hide the cost of a task, small enough to stay in a core's cache.
@@ -53,20 +53,20 @@ impl<T> Pointer<T> {
         unsafe { self.0.offset(offset) }
     }
 
-    /// Elements that nobody writes during `'b`.
+    /// Elements that no one writes during `'b`.
     ///
     /// # Safety
-    /// The elements must lie in the operand, and nobody may write them during `'b`.
+    /// The elements must lie in the operand, and no one may write them during `'b`.
     #[inline(always)]
     pub unsafe fn slice<'b>(self, start: usize, len: usize) -> &'b [T] {
         // SAFETY: in bounds and unwritten by the caller's promise.
         unsafe { std::slice::from_raw_parts(self.0.add(start), len) }
     }
 
-    /// Elements that nobody else touches during `'b`.
+    /// Elements that no one else touches during `'b`.
     ///
     /// # Safety
-    /// The elements must lie in the operand, and nobody else may touch them during `'b`.
+    /// The elements must lie in the operand, and no one else may touch them during `'b`.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn slice_mut<'b>(self, start: usize, len: usize) -> &'b mut [T] {
@@ -93,13 +93,13 @@ pub(super) fn wide<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// A kernel's tasks are handed to threads in at least so many parts, if there are as many: a thread that was away with a copy
+/// A kernel's tasks are handed to threads in at least this many parts, if there are as many: a thread that was away with a copy
 /// then leaves little behind that others have to wait for.
 const PARTS_MIN: usize = 64;
 
-/// Tasks that each thread works on at once. Between them it does its errands.
+/// Tasks that each thread works on at once. Between them it does its helper tasks.
 fn tasks(count: usize) -> impl IndexedParallelIterator<Item = usize> {
-    (0..count).into_par_iter().with_max_len(count.div_ceil(PARTS_MIN).max(1)).inspect(|_| errands::run())
+    (0..count).into_par_iter().with_max_len(count.div_ceil(PARTS_MIN).max(1)).inspect(|_| helper_tasks::run())
 }
 
 /// Works on each of `0..count` in parallel.
@@ -131,7 +131,7 @@ impl Line {
 pub(super) fn in_order(count: usize, at_once: usize, work: impl Fn(usize, &Line) + Sync) {
     let line = Line::default();
     for_each(count.min(at_once).min(rayon::current_num_threads()), |_| loop {
-        errands::run();
+        helper_tasks::run();
         let task = line.next.fetch_add(1, Ordering::Relaxed);
         if task >= count {
             break;

@@ -27,7 +27,7 @@ pub(super) unsafe fn load_sums<const K: usize>(view: &View, channels: usize) -> 
 /// Writes sums by channel.
 ///
 /// # Safety
-/// The view must be live and nobody else's.
+/// The view must be live and no one else's.
 pub(super) unsafe fn store_sums<const K: usize>(sums: &[[f64; K]], view: &View) -> Result<(), String> {
     check_sums(view, K * sums.len())?;
     // SAFETY: the view has these elements.

@@ -213,7 +213,7 @@ impl Sliding {
     /// Gives a row's gradients to the largest elements of their windows.
     ///
     /// # Safety
-    /// `dx` must be a channel of the input that nobody else touches.
+    /// `dx` must be a channel of the input that no one else touches.
     #[inline(always)]
     unsafe fn give_to_largest(
         &self,
@@ -314,7 +314,7 @@ unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, d
         let mut candidates = vec![Candidate { value: 0.0, element: NONE }; columns];
         let mut shares = vec![0.0; columns];
         for row in 0..sliding.output[0] * sliding.output[1] {
-            // SAFETY: the row lies in dy, which nobody writes.
+            // SAFETY: the row lies in dy, which no one writes.
             let dy = unsafe { gradient.slice(sliding.channel(&sliding.y, channel) + sliding.row(row), columns) };
             match (op, x) {
                 (PoolOp::Max, Some(x)) => wide(

@@ -3,7 +3,7 @@
 //!
 //! The crate picks its blocking by shape. Callers therefore cut the rows and columns of a product into tiles whose lines
 //! depend on the kernel's shapes only; the inner dimension is cut here, into chunks of fixed length that are added up from
-//! left to right. So each element's sum has one order, whichever thread computes it and whatever it is computed beside.
+//! left to right. So each element's sum has one order, whichever thread computes it and whatever it is computed next to.
 
 use forebay_base::kernel::PRODUCT_TERMS;
 use gemm_common::Parallelism;
@@ -44,7 +44,7 @@ impl Matrix {
 /// `c = scale a b`, or `c += scale a b`, for an m x k and a k x n matrix, on the calling thread.
 ///
 /// # Safety
-/// The elements must exist; nobody else may write `a` and `b` or touch `c`, and `c` must not overlap them.
+/// The elements must exist; no one else may write `a` and `b` or touch `c`, and `c` must not overlap them.
 #[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn multiply(
     m: usize,

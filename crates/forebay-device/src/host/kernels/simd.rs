@@ -126,7 +126,7 @@ mod x86 {
     pub(in super::super) struct Avx2(__m256);
 
     /// The compiler reads factors early, runs out of registers and moves sums around, at half the speed; these four
-    /// instructions need one register beside the operands.
+    /// instructions need one register next to the operands.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     unsafe fn add_three_multiples(sums: [Avx2; 3], factor: *const f32, seen: [Avx2; 3]) -> [Avx2; 3] {

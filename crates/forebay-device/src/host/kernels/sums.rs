@@ -63,15 +63,15 @@ unsafe fn add<T: Float>(of: Summing, accumulate: bool, reads: &[View], sums: &Vi
                 let before = before.map(|before| load_sums(before, 1)).transpose()?.map(|sums| sums[0]);
                 store_sums(&[squared_error::sums::<T>(&reads[0], &reads[1], before)?], sums)
             }
-            Summing::LayerGradient { axis, chunk_rows } => {
+            Summing::LayerGradient { axis, block_rows } => {
                 let length = sums.count() / 2;
                 let before = before.map(|before| load_sums(before, length)).transpose()?;
-                store_sums(&layer::parameter_sums::<T>((axis, chunk_rows), reads, before)?, sums)
+                store_sums(&layer::parameter_sums::<T>((axis, block_rows), reads, before)?, sums)
             }
-            Summing::Rows { axes, chunk_rows } => {
+            Summing::Rows { axes, block_rows } => {
                 let length = sums.count() / 2;
                 let before = before.map(|before| load_sums(before, length)).transpose()?;
-                store_sums(&rows::sums::<T>((axes, chunk_rows), &reads[0], before)?, sums)
+                store_sums(&rows::sums::<T>((axes, block_rows), &reads[0], before)?, sums)
             }
             Summing::Channels => {
                 let before = before.map(|before| load_sums(before, channels())).transpose()?;

@@ -114,11 +114,11 @@ fn run_once(
         write_views[write].pointer = read_views[read].pointer;
     }
     let descs = |tensors: &[&Tensor]| tensors.iter().map(|tensor| tensor.desc.clone()).collect::<Vec<_>>();
-    let scratch_bytes = super::workspace_bytes(kernel, &descs(reads), writes).unwrap();
-    let mut scratch = Tensor::unwritten(&desc(DataType::UInt8, &[scratch_bytes.max(1)]));
-    let scratch = scratch.view();
-    // SAFETY: the tensors are live, aligned and nobody else's; only the pair that the kernel names shares bytes.
-    pool.install(|| unsafe { super::run(kernel, &read_views, &write_views, Some(scratch)) }).unwrap();
+    let workspace_bytes = super::workspace_bytes(kernel, &descs(reads), writes).unwrap();
+    let mut workspace = Tensor::unwritten(&desc(DataType::UInt8, &[workspace_bytes.max(1)]));
+    let workspace = workspace.view();
+    // SAFETY: the tensors are live, aligned and no one else's; only the pair that the kernel names shares bytes.
+    pool.install(|| unsafe { super::run(kernel, &read_views, &write_views, Some(workspace)) }).unwrap();
     if let Some((write, read)) = in_place {
         write_tensors[write].storage.clone_from(&read_tensors[read].storage);
     }
@@ -164,7 +164,7 @@ pub(super) fn refusal(kernel: &Kernel, reads: &[&Tensor], writes: &[TensorDesc])
     let mut write_tensors: Vec<Tensor> = writes.iter().map(Tensor::unwritten).collect();
     let read_views: Vec<View> = read_tensors.iter_mut().map(Tensor::view).collect();
     let write_views: Vec<View> = write_tensors.iter_mut().map(Tensor::view).collect();
-    // SAFETY: the tensors are live, aligned and nobody else's.
+    // SAFETY: the tensors are live, aligned and no one else's.
     unsafe { super::run(kernel, &read_views, &write_views, None) }.unwrap_err().to_string()
 }
 

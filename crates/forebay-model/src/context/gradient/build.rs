@@ -155,7 +155,7 @@ impl GradientBuilder<'_> {
         self.operator("Concat", values, &[("axis", Attribute::Int(axis as i64))], ty)
     }
 
-    /// A step of a composition as nodes.
+    /// A step of a decomposition as nodes.
     pub(crate) fn action(&mut self, action: &Action, inputs: &[ValueId], outputs: &[TensorType]) -> Vec<ValueId> {
         match action {
             Action::Kernel(kernel) => self.kernel(kernel.name(), kernel.clone(), inputs, outputs),

@@ -1,17 +1,17 @@
-//! Which pause helps best in a slot, and how.
+//! Which gap helps best in a slot, and how.
 
 use crate::layout::sweep::Sweep;
-use crate::schedule::Place;
+use crate::schedule::MemorySpace;
 
 /// A slot in which something crosses the link.
 #[derive(Clone, Copy, Debug)]
 pub struct Crossing {
     pub slot: usize,
     /// Whether the slot has to be stretched for it.
-    pub stretched: bool,
+    pub widened: bool,
 }
 
-/// What becomes of a pause's bytes.
+/// What becomes of a gap's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// They leave and return.
@@ -22,12 +22,12 @@ pub enum Effect {
     Sooner,
 }
 
-/// How a pause could help in a slot.
+/// How a gap could help in a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
-    pub idle: usize,
-    pub place: Place,
-    /// The slot, counted as the pause counts.
+    pub span: usize,
+    pub place: MemorySpace,
+    /// The slot, counted as the gap counts.
     pub at: usize,
     /// A copy that is there already.
     pub copy: Option<usize>,
@@ -42,26 +42,26 @@ pub struct Choice {
 impl Choice {
     /// How often waiting has to pay for a byte.
     fn price(&self) -> usize {
-        usize::from(self.out.is_some_and(|out| out.stretched)) + usize::from(self.back.stretched)
+        usize::from(self.out.is_some_and(|out| out.widened)) + usize::from(self.back.widened)
     }
 }
 
 impl Sweep<'_, '_> {
-    /// The pause that helps best in a slot.
+    /// The gap that helps best in a slot.
     pub fn choose(&mut self, slot: usize) -> Option<Choice> {
         loop {
-            let (end, idle) = self.most_promising(slot)?;
-            let found = self.ask(idle, self.layout.needs.idles[idle].end - (end - slot));
+            let (end, span) = self.most_promising(slot)?;
+            let found = self.ask(span, self.layout.needs.reuse_gaps[span].end - (end - slot));
             if found.is_some() {
                 return found;
             }
             // It is asked again in the next slot.
-            self.active.remove(&(end, idle));
-            self.refused.push((end, idle));
+            self.active.remove(&(end, span));
+            self.refused.push((end, span));
         }
     }
 
-    /// The pause that seems to help best: the least of it has to be waited for, and it ends last.
+    /// The gap that seems to help best: the least of it has to be waited for, and it ends last.
     ///
     /// In one slot prices do not fall, so the search goes on where it last ended.
     fn most_promising(&mut self, slot: usize) -> Option<(usize, usize)> {
@@ -73,20 +73,20 @@ impl Sweep<'_, '_> {
         if best.is_none() {
             best = self.least_waited_for(slot, 0, None, &mut spent);
         }
-        for (end, idle) in spent {
-            self.active.remove(&(end, idle));
+        for (end, span) in spent {
+            self.active.remove(&(end, span));
             // What returns early may return later.
-            let returned = (end + self.first_back(idle)).saturating_sub(self.layout.needs.idles[idle].end);
+            let returned = (end + self.first_back(span)).saturating_sub(self.layout.needs.reuse_gaps[span].end);
             if returned + 1 < end && returned < self.count() {
-                self.starts[returned].push((end, idle));
+                self.starts[returned].push((end, span));
             }
         }
         self.found_last = best.map(|(price, entry)| (slot, price, entry));
         best.map(|(_, entry)| entry)
     }
 
-    /// The first pause, from one on towards those that end earlier, of which no more has to be waited for than `enough`; where
-    /// there is none, the one of which least has to be. Pauses that are wholly absent are `spent`.
+    /// The first gap, from one on towards those that end earlier, of which no more has to be waited for than `enough`; where
+    /// there is none, the one of which least has to be. Gaps that are wholly absent are `spent`.
     fn least_waited_for(
         &self,
         slot: usize,
@@ -96,29 +96,29 @@ impl Sweep<'_, '_> {
     ) -> Option<(usize, (usize, usize))> {
         let (layout, count) = (&*self.layout, self.count());
         // Over one step, where the link has room last before the slot, and first after it.
-        let place = usize::from(self.manner.prefers_ssd());
+        let place = usize::from(self.strategy.prefers_ssd());
         let last_out = self.out_free[place].last(slot, slot + count);
         let first_in = self.in_free[place].first(slot + 1, slot + 1 + count);
         let mut best: Option<(usize, (usize, usize))> = None;
-        for &(end, idle) in self.active.range(..=from.unwrap_or((usize::MAX, usize::MAX))).rev() {
-            let pause = layout.needs.idles[idle];
-            let version = layout.needs.versions[pause.version];
-            let used_bytes = self.used_bytes[idle];
-            let at = pause.end - (end - slot);
+        for &(end, span) in self.active.range(..=from.unwrap_or((usize::MAX, usize::MAX))).rev() {
+            let gap = layout.needs.reuse_gaps[span];
+            let version = layout.needs.versions[gap.version];
+            let used_bytes = self.used_bytes[span];
+            let at = gap.end - (end - slot);
             let is_used = used_bytes >= layout.workload.tensors[version.tensor].size_bytes;
-            if is_used && self.first_back(idle) > at {
-                spent.push((end, idle));
+            if is_used && self.first_back(span) > at {
+                spent.push((end, span));
                 continue;
             }
             let is_written =
                 |free: usize| version.written_before.is_none_or(|written| written + slot + count <= at + free);
             let leaves = is_used
-                || layout.copied_bytes[pause.version] > used_bytes
+                || layout.copied_bytes[gap.version] > used_bytes
                 || version.written_before.is_none()
                 || last_out.is_some_and(is_written);
             let price = usize::from(!leaves) + usize::from(first_in.is_none_or(|free| free >= end));
             if best.is_none_or(|(least, _)| price < least) {
-                best = Some((price, (end, idle)));
+                best = Some((price, (end, span)));
             }
             if price <= enough {
                 break;
@@ -127,19 +127,19 @@ impl Sweep<'_, '_> {
         best
     }
 
-    /// How a pause could help in a slot.
-    fn ask(&mut self, idle: usize, at: usize) -> Option<Choice> {
+    /// How a gap could help in a slot.
+    fn ask(&mut self, span: usize, at: usize) -> Option<Choice> {
         let layout = &*self.layout;
-        let pause = layout.needs.idles[idle];
-        let version = layout.needs.versions[pause.version];
+        let gap = layout.needs.reuse_gaps[span];
+        let version = layout.needs.versions[gap.version];
         let size_bytes = layout.workload.tensors[version.tensor].size_bytes;
-        if self.used_bytes[idle] >= size_bytes {
-            let (_, copy) = *self.returns[idle].first().filter(|(back, _)| *back <= at)?;
+        if self.used_bytes[span] >= size_bytes {
+            let (_, copy) = *self.returns[span].first().filter(|(back, _)| *back <= at)?;
             let (place, most_bytes) = (layout.copies[copy].place, layout.copies[copy].size_bytes);
-            let back = self.back_of(idle, place, at);
-            let room = self.host_room(place, layout.copies[copy].made, back.slot, Some(copy));
-            return (room >= most_bytes).then_some(Choice {
-                idle,
+            let back = self.back_of(span, place, at);
+            let unused = self.host_room(place, layout.copies[copy].made, back.slot, Some(copy));
+            return (unused >= most_bytes).then_some(Choice {
+                span,
                 place,
                 at,
                 copy: Some(copy),
@@ -150,45 +150,45 @@ impl Sweep<'_, '_> {
             });
         }
         // A copy that is there costs nothing outwards.
-        while let Some(&number) = layout.of_version[pause.version].get(self.passed[idle]) {
+        while let Some(&number) = layout.of_version[gap.version].get(self.passed[span]) {
             let copy = &layout.copies[number];
             let is_made = copy.made.is_none_or(|made| made < at);
-            if is_made && !copy.absences.iter().any(|absence| absence.idle == idle) {
-                let back = self.back_of(idle, copy.place, at);
+            if is_made && !copy.absences.iter().any(|absence| absence.span == span) {
+                let back = self.back_of(span, copy.place, at);
                 let most_bytes = self.host_room(copy.place, copy.made, back.slot, Some(number));
                 if most_bytes >= copy.size_bytes {
                     let (place, copy, most_bytes) = (copy.place, Some(number), copy.size_bytes);
-                    return Some(Choice { idle, place, at, copy, effect: Effect::Absent, out: None, back, most_bytes });
+                    return Some(Choice { span, place, at, copy, effect: Effect::Absent, out: None, back, most_bytes });
                 }
             }
-            self.passed[idle] += 1;
+            self.passed[span] += 1;
         }
-        self.ask_for_a_copy(idle, at)
+        self.ask_for_a_copy(span, at)
     }
 
     /// Where bytes return that are absent in a slot.
-    fn back_of(&self, idle: usize, place: Place, at: usize) -> Crossing {
-        let end = self.layout.needs.idles[idle].end;
-        let free = self.in_free[usize::from(place == Place::Ssd)].last(at + 1, end);
-        Crossing { slot: free.unwrap_or(end - 1), stretched: free.is_none() }
+    fn back_of(&self, span: usize, place: MemorySpace, at: usize) -> Crossing {
+        let end = self.layout.needs.reuse_gaps[span].end;
+        let free = self.in_free[usize::from(place == MemorySpace::Ssd)].last(at + 1, end);
+        Crossing { slot: free.unwrap_or(end - 1), widened: free.is_none() }
     }
 
-    /// How a pause could help with a new copy, or with one that is made earlier.
-    fn ask_for_a_copy(&mut self, idle: usize, at: usize) -> Option<Choice> {
-        let version = self.layout.needs.idles[idle].version;
+    /// How a gap could help with a new copy, or with one that is made earlier.
+    fn ask_for_a_copy(&mut self, span: usize, at: usize) -> Option<Choice> {
+        let version = self.layout.needs.reuse_gaps[span].version;
         let tensor = self.layout.needs.versions[version].tensor;
         let fresh_bytes = self.layout.workload.tensors[tensor].size_bytes - self.layout.copied_bytes[version];
-        let copy = if fresh_bytes == 0 { Some(self.late_copy(idle, at)?) } else { None };
+        let copy = if fresh_bytes == 0 { Some(self.late_copy(span, at)?) } else { None };
         let layout = &*self.layout;
         let written_before = layout.needs.versions[version].written_before;
         let left_bytes = copy.map_or(fresh_bytes, |copy| layout.copies[copy].size_bytes);
-        let own = |copy: usize| layout.copies[copy].absences.iter().find(|absence| absence.idle == idle);
+        let own = |copy: usize| layout.copies[copy].absences.iter().find(|absence| absence.span == span);
         let leaves_later = copy.and_then(own);
         let effect = if leaves_later.is_some() { Effect::Sooner } else { Effect::Absent };
         let mut found: Option<Choice> = None;
-        let places = match self.manner.prefers_ssd() {
-            true => [Place::Ssd, Place::Host],
-            false => [Place::Host, Place::Ssd],
+        let places = match self.strategy.prefers_ssd() {
+            true => [MemorySpace::Ssd, MemorySpace::Host],
+            false => [MemorySpace::Host, MemorySpace::Ssd],
         };
         for place in places {
             if copy.is_some_and(|copy| layout.copies[copy].place != place) {
@@ -196,18 +196,18 @@ impl Sweep<'_, '_> {
             }
             let out = match written_before {
                 None => None,
-                Some(written) => match self.out_free[usize::from(place == Place::Ssd)].first(written, at) {
-                    Some(slot) => Some(Crossing { slot, stretched: false }),
-                    None => Some(Crossing { slot: self.out_gate(idle, at)?, stretched: true }),
+                Some(written) => match self.out_free[usize::from(place == MemorySpace::Ssd)].first(written, at) {
+                    Some(slot) => Some(Crossing { slot, widened: false }),
+                    None => Some(Crossing { slot: self.out_gate(span, at)?, widened: true }),
                 },
             };
             let back = match leaves_later {
-                Some(absence) => Crossing { slot: absence.back, stretched: false },
-                None => self.back_of(idle, place, at),
+                Some(absence) => Crossing { slot: absence.back, widened: false },
+                None => self.back_of(span, place, at),
             };
             let made = out.map(|out| out.slot);
             let most_bytes = self.host_room(place, made, back.slot, None).min(left_bytes);
-            let choice = Choice { idle, place, at, copy, effect, out, back, most_bytes };
+            let choice = Choice { span, place, at, copy, effect, out, back, most_bytes };
             if most_bytes > 0 && found.is_none_or(|found| choice.price() < found.price()) {
                 found = Some(choice);
             }
@@ -216,22 +216,22 @@ impl Sweep<'_, '_> {
     }
 
     /// A copy that is made too late for a slot, and may be made earlier.
-    fn late_copy(&mut self, idle: usize, at: usize) -> Option<usize> {
+    fn late_copy(&mut self, span: usize, at: usize) -> Option<usize> {
         let layout = &*self.layout;
-        let copies = &layout.of_version[layout.needs.idles[idle].version];
+        let copies = &layout.of_version[layout.needs.reuse_gaps[span].version];
         // What was made in time for a slot is so for later ones.
-        let (known, since) = self.timely[idle];
+        let (known, since) = self.timely[span];
         let from = if since <= at { known } else { 0 };
         let is_late = |copy: &usize| layout.copies[*copy].made.is_some_and(|made| made >= at);
         let place = copies[from..].iter().position(is_late).map(|place| from + place);
         let found = place.map(|place| copies[place]);
-        self.timely[idle] = (place.unwrap_or(copies.len()), at);
+        self.timely[span] = (place.unwrap_or(copies.len()), at);
         found
     }
 
     /// Room on the host for a copy while it is kept.
-    fn host_room(&self, place: Place, made: Option<usize>, back: usize, copy: Option<usize>) -> u64 {
-        if place != Place::Host || self.layout.host_is_ample {
+    fn host_room(&self, place: MemorySpace, made: Option<usize>, back: usize, copy: Option<usize>) -> u64 {
+        if place != MemorySpace::Host || self.layout.host_is_ample {
             return u64::MAX;
         }
         let slots = match (copy, made) {
@@ -243,14 +243,14 @@ impl Sweep<'_, '_> {
             (None, None) => 0..self.count(),
         };
         let least = self.layout.host_least(slots).max(0) as u64;
-        least - least % self.layout.granule_bytes
+        least - least % self.layout.transfer_quantum_bytes
     }
 
-    /// The last gate before a slot in which a pause's bytes may leave.
-    fn out_gate(&self, idle: usize, at: usize) -> Option<usize> {
+    /// The last gate before a slot in which a gap's bytes may leave.
+    fn out_gate(&self, span: usize, at: usize) -> Option<usize> {
         let count = self.count();
-        let pause = self.layout.needs.idles[idle];
-        let written = self.layout.needs.versions[pause.version].written_before?;
+        let gap = self.layout.needs.reuse_gaps[span];
+        let written = self.layout.needs.versions[gap.version].written_before?;
         let slot = at % count;
         let runs = &self.layout.timeline.runs;
         // The launch that runs in the slot, or the next one; its first gate follows the launch before.

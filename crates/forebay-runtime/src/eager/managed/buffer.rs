@@ -14,7 +14,7 @@ use crate::eager::context::Context;
 use crate::eager::slice::{bounds, Slice};
 use crate::eager::span::Span;
 use crate::eager::tensor::{describe, DeviceTensor};
-use crate::eager::units::{Buffer, Handle, Part, Residency};
+use crate::eager::units::{Buffer, Handle, Part, PinnedUnits};
 use crate::error::RuntimeError;
 
 /// A buffer in managed memory: of any size, partly on the device, partly on the host. Dropping it needs no care: memory that
@@ -117,7 +117,7 @@ impl ManagedBuffer {
                 None => all_bytes,
             };
             let end = (start + size_bytes).min(self.size_bytes());
-            let mut residency = Residency::new([(&*self.buffer, start..end, Access::Overwrite)])?;
+            let mut residency = PinnedUnits::new([(&*self.buffer, start..end, Access::Overwrite)])?;
             let mut state = shared.lock();
             let mut batch = Batch::default();
             residency.order(queue, &mut state, &mut batch);
@@ -240,12 +240,12 @@ impl ManagedMemory {
 
     /// Tells what will be used next, for [`Policy::Planned`](super::Policy::Planned): the buffers of each coming operation, in order. Replaces what
     /// was told before.
-    pub fn foresee(&self, uses: &[Vec<&ManagedBuffer>]) {
+    pub fn set_next_uses(&self, uses: &[Vec<&ManagedBuffer>]) {
         let units = |buffers: &Vec<&ManagedBuffer>| -> Vec<UnitId> {
             buffers.iter().flat_map(|buffer| buffer.units(self)).collect()
         };
         let uses: Vec<Vec<UnitId>> = uses.iter().map(units).collect();
-        self.core().lock().queue.foresee(&uses);
+        self.core().lock().queue.set_next_uses(&uses);
     }
 }
 

@@ -10,10 +10,10 @@ use forebay_memory::eviction::{EvictionQueue, Policy};
 
 use crate::eager::context::Context;
 use crate::eager::lease::Lease;
-use crate::eager::units::{device_error, Core, Handle, ManagedStatistics, Shelf, SpillFiles, State};
+use crate::eager::units::{device_error, Core, Handle, ManagedStatistics, SlabPool, SpillFiles, State};
 use crate::error::RuntimeError;
 
-/// Size of a unit, where nobody says.
+/// Size of a unit, where no one says.
 const UNIT_BYTES: u64 = 2 << 20;
 /// Host blocks are about this large, so that their number stays small.
 const BLOCK_BYTES_MAX: u64 = 32 << 20;
@@ -146,8 +146,8 @@ impl ManagedMemory {
         let files = files.transpose().map_err(device_error("while making a spill file"))?;
         let state = State::new(
             EvictionQueue::new(options.policy, device_bytes),
-            Shelf::new(device_bytes, segment_bytes_max),
-            Shelf::new(host_bytes, BLOCK_BYTES_MAX),
+            SlabPool::new(device_bytes, segment_bytes_max),
+            SlabPool::new(host_bytes, BLOCK_BYTES_MAX),
             files,
         );
         let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -179,7 +179,7 @@ impl ManagedMemory {
             resident_bytes: state.queue.resident_bytes(),
             device_bytes: state.slots.reserved_bytes(),
             host_bytes: state.blocks.reserved_bytes(),
-            file_bytes: state.files.as_ref().map_or(0, |files| files.shelf.in_use_bytes()),
+            file_bytes: state.files.as_ref().map_or(0, |files| files.slab_pool.in_use_bytes()),
             ..state.statistics
         }
     }

@@ -30,7 +30,7 @@
 //! # }
 //! ```
 //!
-//! Copies go to a stream of their own, ordered against work by events; mapping changes after the host has seen that nobody
+//! Copies go to a stream of their own, ordered against work by events; mapping changes after the host has seen that no one
 //! uses the tiles; no lock is held while the host waits. Data that is not on the device lies in host blocks, and beyond the
 //! host budget in files that have no name, which the device copies to and from like to any memory.
 //!

@@ -10,7 +10,7 @@ use super::buffer::ManagedBuffer;
 use super::memory::ManagedMemory;
 use crate::eager::batch::Batch;
 use crate::eager::stream::Stream;
-use crate::eager::units::Residency;
+use crate::eager::units::PinnedUnits;
 use crate::error::RuntimeError;
 
 /// A command over the addresses of one buffer.
@@ -50,7 +50,7 @@ impl ManagedBuffer {
     pub(crate) fn submit(&self, stream: &Stream, work: &Work) -> Result<(), RuntimeError> {
         let (queue, shared) = (stream.queue(), stream.context().shared());
         let uses = work.uses.iter().map(|(range, access)| (self.buffer(), range.clone(), *access));
-        let mut residency = Residency::new(uses)?;
+        let mut residency = PinnedUnits::new(uses)?;
         let mut order = shared.lock();
         let mut batch = Batch::default();
         residency.order(queue, &mut order, &mut batch);
@@ -61,11 +61,11 @@ impl ManagedBuffer {
 
     /// Tells which bytes each coming command needs as they are, for [`Policy::Planned`](super::Policy::Planned). Replaces
     /// what was told before.
-    pub(crate) fn foresee(&self, commands: &[Vec<Range<u64>>]) {
+    pub(crate) fn set_next_uses(&self, commands: &[Vec<Range<u64>>]) {
         let units = |ranges: &Vec<Range<u64>>| -> Vec<UnitId> {
             ranges.iter().flat_map(|range| self.buffer().parts(range.clone())).map(|part| part.unit).collect()
         };
         let units: Vec<Vec<UnitId>> = commands.iter().map(units).collect();
-        self.buffer().core().lock().queue.foresee(&units);
+        self.buffer().core().lock().queue.set_next_uses(&units);
     }
 }

@@ -8,7 +8,7 @@ use forebay_memory::eviction::UnitId;
 
 use super::core::{device_error, Core};
 use super::handle::Handle;
-use super::homes::{Address, Home};
+use super::locations::{Address, UnitLocation};
 use crate::error::RuntimeError;
 
 /// Addresses on the device and the units behind them.
@@ -63,7 +63,7 @@ impl Buffer {
         for number in 0..unit_count {
             let (unit, start) = (UnitId(first_unit + number), number * unit_bytes);
             state.queue.add(unit, unit_bytes);
-            state.homes.insert(unit, Home::new(address.clone(), ByteRange::new(start, start + unit_bytes)));
+            state.locations.insert(unit, UnitLocation::new(address.clone(), ByteRange::new(start, start + unit_bytes)));
         }
         drop(state);
         Ok(Buffer { handle, address, reservation, unit_bytes, first_unit, unit_count, size_bytes })

@@ -17,14 +17,14 @@ use forebay_memory::eviction::{
 use forebay_queue::shim::sync::{Condvar, Mutex, MutexGuard};
 use forebay_queue::shim::{lock, wait};
 
-use super::homes::{add_use, DeviceSegment, Home, Homes, Retired};
-use super::shelf::Shelf;
+use super::locations::{add_use, DeviceSegment, Retired, UnitLocation, UnitLocations};
+use super::slab_pool::SlabPool;
 use super::spill::SpillFiles;
 use super::statistics::ManagedStatistics;
 use super::stop::Stop;
 use crate::eager::batch::Batch;
+use crate::eager::block_lifetimes::Use;
 use crate::eager::lease::Lease;
-use crate::eager::ledger::Use;
 use crate::eager::shared::Shared;
 use crate::eager::timeline::{Agent, QueueId};
 use crate::error::RuntimeError;
@@ -51,11 +51,11 @@ pub struct State {
     /// Who is on the device, and who goes next.
     pub queue: EvictionQueue,
     /// Where units are.
-    pub homes: Homes,
+    pub locations: UnitLocations,
     /// Device memory.
-    pub slots: Shelf<DeviceSegment>,
+    pub slots: SlabPool<DeviceSegment>,
     /// Host memory.
-    pub blocks: Shelf<MemoryId>,
+    pub blocks: SlabPool<MemoryId>,
     /// Units that have bytes there, in the order in which they got them.
     pub holders: VecDeque<UnitId>,
     /// What is behind host memory, if anything.
@@ -76,13 +76,13 @@ impl State {
     /// A state without units.
     pub fn new(
         queue: EvictionQueue,
-        slots: Shelf<DeviceSegment>,
-        blocks: Shelf<MemoryId>,
+        slots: SlabPool<DeviceSegment>,
+        blocks: SlabPool<MemoryId>,
         files: Option<SpillFiles>,
     ) -> State {
         State {
             queue,
-            homes: Homes::new(),
+            locations: UnitLocations::new(),
             slots,
             blocks,
             holders: VecDeque::new(),
@@ -95,21 +95,21 @@ impl State {
         }
     }
 
-    /// A unit's home.
+    /// A unit's location.
     ///
     /// # Errors
     /// [`RuntimeError::Plan`] for a unit that has none, which is a defect.
-    pub fn home(&mut self, unit: UnitId) -> Result<&mut Home, RuntimeError> {
+    pub fn location(&mut self, unit: UnitId) -> Result<&mut UnitLocation, RuntimeError> {
         let reason = || RuntimeError::Plan { reason: format!("managed unit {unit} has no home") };
-        self.homes.get_mut(&unit).ok_or_else(reason)
+        self.locations.get_mut(&unit).ok_or_else(reason)
     }
 
     fn size_bytes(&self, units: impl Iterator<Item = UnitId>) -> u64 {
-        units.filter_map(|unit| self.homes.get(&unit)).map(Home::size_bytes).sum()
+        units.filter_map(|unit| self.locations.get(&unit)).map(UnitLocation::size_bytes).sum()
     }
 }
 
-/// The way of a copy between a unit's homes.
+/// The way of a copy between a unit's locations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From the device to its block on the host.
@@ -131,7 +131,7 @@ pub enum Cause {
     Prefetch,
 }
 
-/// What a failure of the device says beside its own words.
+/// What a failure of the device says next to its own words.
 pub fn device_error(action: &'static str) -> impl FnOnce(DeviceError) -> RuntimeError {
     move |error| RuntimeError::Device { action, error }
 }
@@ -224,7 +224,7 @@ impl Core {
         self.shared.device.create_heap(size_bytes).map(DeviceSegment::Heap)
     }
 
-    /// Takes as much device memory as arrivals need beside what evictions free.
+    /// Takes as much device memory as arrivals need next to what evictions free.
     fn provide_slots(&self, state: &mut State, moves: &Moves) -> Result<(), Stop> {
         let arriving_bytes = state.size_bytes(moves.arrivals.iter().map(|arrival| arrival.unit));
         let leaving_bytes = state.size_bytes(moves.evictions.iter().map(|eviction| eviction.unit));
@@ -253,18 +253,18 @@ impl Core {
     fn evict(&self, state: &mut State, evictions: &[Eviction]) -> Result<(), Stop> {
         let mut uses = Vec::new();
         for eviction in evictions {
-            state.home(eviction.unit)?.uses.iter().for_each(|&one| add_use(&mut uses, one));
+            state.location(eviction.unit)?.uses.iter().for_each(|&one| add_use(&mut uses, one));
         }
         self.require(&uses)?;
         let mut commands = Vec::new();
         for eviction in evictions {
-            commands.extend(state.home(eviction.unit)?.unmapping());
+            commands.extend(state.location(eviction.unit)?.unmapping());
         }
         self.submit(commands)?;
         for &eviction in evictions {
             state.statistics.evictions += 1;
             if !eviction.copy_back {
-                state.statistics.dropped_bytes += state.home(eviction.unit)?.size_bytes();
+                state.statistics.dropped_bytes += state.location(eviction.unit)?.size_bytes();
             }
             self.take_slot(state, eviction.unit)?;
             state.queue.carry_out(&Moves { evictions: vec![eviction], arrivals: Vec::new() });
@@ -278,7 +278,7 @@ impl Core {
             // Before anything is mapped: this is what can fail.
             self.load(state, arrival.unit, moving)?;
         }
-        let size_bytes = state.home(arrival.unit)?.size_bytes();
+        let size_bytes = state.location(arrival.unit)?.size_bytes();
         let make = |size_bytes| self.shared.device.create_placed(size_bytes).map(DeviceSegment::Placed);
         let slot = match self.unit_bytes {
             Some(_) => state.slots.take(size_bytes),
@@ -289,9 +289,9 @@ impl Core {
         };
         let slot = slot.ok_or_else(lost_count)?;
         match slot.memory {
-            DeviceSegment::Placed(memory) => state.home(arrival.unit)?.address.set(memory),
+            DeviceSegment::Placed(memory) => state.location(arrival.unit)?.address.set(memory),
             DeviceSegment::Heap(heap) => {
-                let region = state.home(arrival.unit)?.region();
+                let region = state.location(arrival.unit)?.region();
                 let map = Command::Map { region, heap, heap_offset_bytes: slot.offset_bytes };
                 if let Err(error) = self.submit(vec![map]) {
                     state.slots.give_back([slot]);
@@ -299,7 +299,7 @@ impl Core {
                 }
             }
         }
-        state.home(arrival.unit)?.slot = Some(slot);
+        state.location(arrival.unit)?.slot = Some(slot);
         state.queue.carry_out(&Moves { evictions: Vec::new(), arrivals: vec![arrival] });
         state.statistics.faults += u64::from(cause == Cause::Work);
         if arrival.copy {
@@ -310,19 +310,19 @@ impl Core {
         Ok(())
     }
 
-    /// Copies a unit between two of its homes, after everything before that uses it.
+    /// Copies a unit between two of its locations, after everything before that uses it.
     ///
     /// # Errors
     /// A failure of the device.
     pub fn copy(&self, state: &mut State, unit: UnitId, way: Way) -> Result<(), RuntimeError> {
         let queue = self.copies.queue();
-        let home = state.home(unit)?;
+        let location = state.location(unit)?;
         let nowhere = |what| RuntimeError::Plan { reason: format!("managed unit {unit} has no {what}") };
-        let block = home.block_region().ok_or_else(|| nowhere("host memory"))?;
-        let file = home.file_region().ok_or_else(|| nowhere("place in a spill file"));
+        let block = location.block_region().ok_or_else(|| nowhere("host memory"))?;
+        let file = location.file_region().ok_or_else(|| nowhere("place in a spill file"));
         let (from, to, name) = match way {
-            Way::Back => (home.region(), block, "managed copy back"),
-            Way::In => (block, home.region(), "managed fetch"),
+            Way::Back => (location.region(), block, "managed copy back"),
+            Way::In => (block, location.region(), "managed fetch"),
             Way::Spill => (block, file?, "managed spill"),
             Way::Unspill => (file?, block, "managed read of the spill file"),
         };
@@ -331,7 +331,7 @@ impl Core {
         let mut batch = Batch::default();
         let on_device = matches!(way, Way::Back | Way::In);
         if on_device {
-            for &(on, position) in &home.uses {
+            for &(on, position) in &location.uses {
                 order.come_after(queue, on, position, &mut batch);
             }
         }
@@ -339,10 +339,10 @@ impl Core {
         let position = order.work(queue, command, &name.into(), &mut batch)?;
         shared.submit(&mut order, &batch)?;
         drop(order);
-        home.block_used = position;
+        location.block_used = position;
         if on_device {
-            home.add_use(queue, position);
-            home.moved = position;
+            location.add_use(queue, position);
+            location.moved = position;
         }
         let statistics = &mut state.statistics;
         let count = match way {
@@ -374,7 +374,7 @@ impl Core {
     pub fn prefetch(&self, state: &mut State) -> Result<Option<u64>, Stop> {
         let Some((Prefetch { unit, .. }, start)) = state.queue.start_prefetch() else { return Ok(None) };
         let done = match &start {
-            PrefetchStart::Fetch(moves) => self.carry_out(state, moves, Cause::Prefetch),
+            PrefetchStart::SwapIn(moves) => self.carry_out(state, moves, Cause::Prefetch),
             PrefetchStart::CopyBack => self.copy_back(state, unit, &[unit]),
             PrefetchStart::Nothing => Ok(()),
         };
@@ -388,7 +388,7 @@ impl Core {
             return Ok(None);
         }
         state.statistics.prefetches += 1;
-        Ok(Some(state.home(unit)?.moved))
+        Ok(Some(state.location(unit)?.moved))
     }
 
     /// Notes that prefetches were asked for: a driver starts them at once, others leave them to the thread.
@@ -424,7 +424,7 @@ impl Core {
         }
     }
 
-    /// Waits on the host until uses are over, and counts that. Nobody may hold the lock.
+    /// Waits on the host until uses are over, and counts that. No one may hold the lock.
     ///
     /// # Errors
     /// A failure of the device, then or earlier.

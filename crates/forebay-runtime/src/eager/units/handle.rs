@@ -14,7 +14,7 @@ use crate::error::RuntimeError;
 /// Copies of prefetches that are under way at once; others wait and can be cancelled.
 const PREFETCHES_UNDER_WAY: usize = 2;
 
-/// Ends the thread when nobody is left.
+/// Ends the thread when no one is left.
 pub struct Handle {
     /// What the thread has, too.
     pub core: Arc<Core>,

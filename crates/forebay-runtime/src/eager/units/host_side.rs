@@ -5,7 +5,7 @@ use forebay_memory::eviction::{DeviceCopy, UnitId};
 use forebay_sync::race::HostAction;
 
 use super::core::{device_error, Core, State, Way};
-use super::shelf::Place;
+use super::slab_pool::Slab;
 use super::stop::Stop;
 use crate::error::RuntimeError;
 
@@ -15,20 +15,20 @@ const SPILLS_AT_ONCE: usize = 2;
 impl State {
     /// The spill file's copy of a unit is out of date.
     pub fn forget_file(&mut self, unit: UnitId) {
-        let place = self.homes.get_mut(&unit).and_then(|home| home.file.take());
+        let place = self.locations.get_mut(&unit).and_then(|location| location.file.take());
         self.give_back_file(place);
     }
 
     /// Takes a place in a spill file back. Copies from and to it come in the order of their stream.
-    pub fn give_back_file(&mut self, place: Option<Place<MemoryId>>) {
+    pub fn give_back_file(&mut self, place: Option<Slab<MemoryId>>) {
         if let Some(files) = &mut self.files {
-            files.shelf.give_back(place);
+            files.slab_pool.give_back(place);
         }
     }
 
     /// Takes a unit's block away.
     fn take_block(&mut self, unit: UnitId) {
-        let block = self.homes.get_mut(&unit).and_then(|home| home.block.take());
+        let block = self.locations.get_mut(&unit).and_then(|location| location.block.take());
         self.holders.retain(|&holder| holder != unit);
         self.blocks.give_back(block);
     }
@@ -41,16 +41,16 @@ impl Core {
     /// # Errors
     /// No host memory, or a failure of the device; or uses to wait for.
     pub fn provide_block(&self, state: &mut State, unit: UnitId, moving: &[UnitId]) -> Result<(), Stop> {
-        if state.home(unit)?.block.is_some() {
+        if state.location(unit)?.block.is_some() {
             return Ok(());
         }
-        let size_bytes = state.home(unit)?.size_bytes();
+        let size_bytes = state.location(unit)?.size_bytes();
         loop {
             let device = &self.shared.device;
             let taken = state.blocks.take_or_grow(size_bytes, |size_bytes| device.create_host_block(size_bytes));
             if let Some(block) = taken.map_err(device_error("while making host memory for managed memory"))? {
-                let home = state.home(unit)?;
-                (home.block, home.block_used) = (Some(block), 0);
+                let location = state.location(unit)?;
+                (location.block, location.block_used) = (Some(block), 0);
                 state.holders.push_back(unit);
                 return Ok(());
             }
@@ -73,7 +73,7 @@ impl Core {
             let others = state.holders.iter().copied().filter(|&unit| unit != wanted_by && accept(unit));
             others.take(SPILLS_AT_ONCE).collect()
         };
-        let in_file = |unit: UnitId| state.homes.get(&unit).is_some_and(|home| home.file.is_some());
+        let in_file = |unit: UnitId| state.locations.get(&unit).is_some_and(|location| location.file.is_some());
         let stale = |unit: UnitId| !state.queue.has_host_copy(unit) && !moving.contains(&unit);
         let spare = |unit: UnitId| state.queue.can_spare_host_copy(unit) && !moving.contains(&unit);
         let only = |unit: UnitId| state.queue.has_host_copy(unit) && state.files.is_some();
@@ -86,7 +86,7 @@ impl Core {
             state.take_block(unit);
         } else if let Some((&unit, next)) = holders(&only).split_first() {
             self.spill(state, unit)?;
-            // The next one would be the next to go. Where it cannot, nobody needs it to yet.
+            // The next one would be the next to go. Where it cannot, no one needs it to yet.
             let _ = next.first().map(|&unit| self.spill(state, unit));
         } else {
             let cap_bytes = state.blocks.cap_bytes();
@@ -97,11 +97,11 @@ impl Core {
 
     /// Starts to copy a unit's block to a file. The block is free when that is done.
     fn spill(&self, state: &mut State, unit: UnitId) -> Result<(), RuntimeError> {
-        let size_bytes = state.home(unit)?.size_bytes();
+        let size_bytes = state.location(unit)?.size_bytes();
         let Some(files) = &mut state.files else { return Ok(()) };
         let place = files.take(&*self.shared.device, size_bytes);
         let place = place.map_err(device_error("while making room in a spill file"))?;
-        state.home(unit)?.file = place;
+        state.location(unit)?.file = place;
         let copied = self.copy(state, unit, Way::Spill);
         if copied.is_err() {
             state.forget_file(unit);
@@ -114,11 +114,11 @@ impl Core {
     /// # Errors
     /// As [`Core::provide_block`].
     pub fn load(&self, state: &mut State, unit: UnitId, moving: &[UnitId]) -> Result<(), Stop> {
-        if state.home(unit)?.block.is_some() {
+        if state.location(unit)?.block.is_some() {
             return Ok(());
         }
         self.provide_block(state, unit, moving)?;
-        if state.home(unit)?.file.is_none() {
+        if state.location(unit)?.file.is_none() {
             return Ok(());
         }
         let loaded = self.copy(state, unit, Way::Unspill);
@@ -130,7 +130,7 @@ impl Core {
 
     /// Sees to it that no copy uses a unit's block.
     fn require_block(&self, state: &mut State, unit: UnitId) -> Result<(), Stop> {
-        let block_used = state.home(unit)?.block_used;
+        let block_used = state.location(unit)?.block_used;
         self.require(&[(self.copies.queue(), block_used)])
     }
 
@@ -148,7 +148,7 @@ impl Core {
         }
         self.load(state, unit, &[unit])?;
         self.require_block(state, unit)?;
-        if let Some(block) = state.home(unit)?.block_region() {
+        if let Some(block) = state.location(unit)?.block_region() {
             let part = block.part(offset_bytes, bytes.len() as u64);
             self.shared.device.read_host(part, bytes);
             self.shared.lock().note_host(HostAction::Read(part));
@@ -157,7 +157,7 @@ impl Core {
     }
 
     /// Writes a part of a unit on the host, after everything that was submitted to use it. `whole`: the unit's other bytes
-    /// are nobody's.
+    /// are no one's.
     ///
     /// # Errors
     /// As [`Core::provide_block`].
@@ -180,12 +180,12 @@ impl Core {
         }
         self.require_block(state, unit)?;
         if write.device_copy == DeviceCopy::Dropped {
-            let uses = state.home(unit)?.uses.clone();
+            let uses = state.location(unit)?.uses.clone();
             self.require(&uses)?;
-            self.submit(state.home(unit)?.unmapping().into_iter().collect())?;
+            self.submit(state.location(unit)?.unmapping().into_iter().collect())?;
             self.take_slot(state, unit)?;
         }
-        if let Some(block) = state.home(unit)?.block_region() {
+        if let Some(block) = state.location(unit)?.block_region() {
             let part = block.part(offset_bytes, bytes.len() as u64);
             self.shared.device.write_host(part, bytes);
             self.shared.lock().note_host(HostAction::Write(part));

@@ -11,17 +11,17 @@
 //! | `residency` | what one operation holds on the device until it is submitted |
 //! | `release` | how memory comes back, at last all of it |
 //! | `stop` | why a change waits or fails |
-//! | `homes`, `shelf`, `spill` | where units are; device memory, host blocks and files, cut into units |
+//! | `locations`, `slab_pool`, `spill` | where units are; device memory, host blocks and files, cut into units |
 //! | `statistics` | what was moved and waited for |
 
 mod allocation;
 mod core;
 mod handle;
-mod homes;
 mod host_side;
+mod locations;
 mod release;
 mod residency;
-mod shelf;
+mod slab_pool;
 mod spill;
 mod statistics;
 mod stop;
@@ -29,7 +29,7 @@ mod stop;
 pub use self::core::{device_error, Core, State};
 pub use allocation::{Buffer, Part};
 pub use handle::Handle;
-pub use residency::Residency;
-pub use shelf::Shelf;
+pub use residency::PinnedUnits;
+pub use slab_pool::SlabPool;
 pub use spill::SpillFiles;
 pub use statistics::ManagedStatistics;

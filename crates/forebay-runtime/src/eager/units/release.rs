@@ -7,20 +7,20 @@ use forebay_base::MemoryId;
 use forebay_memory::eviction::UnitId;
 
 use super::core::{Core, State};
-use super::homes::{add_use, DeviceSegment, Home, Retired};
+use super::locations::{add_use, DeviceSegment, Retired, UnitLocation};
 use super::stop::Stop;
 use crate::eager::timeline::Agent;
 use crate::error::RuntimeError;
 
 impl Core {
-    /// Takes a unit's device memory away: nobody uses it, and it is mapped nowhere.
+    /// Takes a unit's device memory away: no one uses it, and it is mapped nowhere.
     ///
     /// # Errors
-    /// [`RuntimeError::Plan`] for a unit without a home.
+    /// [`RuntimeError::Plan`] for a unit without a location.
     pub fn take_slot(&self, state: &mut State, unit: UnitId) -> Result<(), RuntimeError> {
-        let home = state.home(unit)?;
-        home.uses.clear();
-        let slot = home.slot.take();
+        let location = state.location(unit)?;
+        location.uses.clear();
+        let slot = location.slot.take();
         state.slots.give_back(slot);
         self.return_placed(state);
         Ok(())
@@ -44,19 +44,19 @@ impl Core {
         }
     }
 
-    /// Removes a buffer's units. Their memory is used again when nobody uses it any more.
+    /// Removes a buffer's units. Their memory is used again when no one uses it any more.
     pub fn retire(&self, units: impl Iterator<Item = UnitId>, reservation: Option<MemoryId>) {
         let mut state = self.lock();
-        let (mut homes, mut uses) = (Vec::new(), Vec::new());
+        let (mut locations, mut uses) = (Vec::new(), Vec::new());
         for unit in units {
             state.queue.remove(unit);
-            let Some(home) = state.homes.remove(&unit) else { continue };
-            if home.block.is_some() {
+            let Some(location) = state.locations.remove(&unit) else { continue };
+            if location.block.is_some() {
                 state.holders.retain(|&holder| holder != unit);
             }
-            home.uses.iter().for_each(|&one| add_use(&mut uses, one));
-            add_use(&mut uses, (self.copies.queue(), home.block_used));
-            homes.push(home);
+            location.uses.iter().for_each(|&one| add_use(&mut uses, one));
+            add_use(&mut uses, (self.copies.queue(), location.block_used));
+            locations.push(location);
         }
         for &(queue, position) in &uses {
             let mut order = self.shared.lock();
@@ -67,7 +67,7 @@ impl Core {
                 let _ = self.shared.record(&mut order, queue);
             }
         }
-        state.retired.push_back(Retired { reservation, homes, uses });
+        state.retired.push_back(Retired { reservation, locations, uses });
         self.reap(&mut state);
     }
 
@@ -78,22 +78,22 @@ impl Core {
         self.release(state, gone);
     }
 
-    /// Takes back the memory of buffers that nobody uses.
+    /// Takes back the memory of buffers that no one uses.
     pub fn release(&self, state: &mut State, gone: VecDeque<Retired>) {
         for retired in gone {
             // A lost device keeps its mappings; destroying a reservation unmaps it.
-            let _ = self.submit(retired.homes.iter().filter_map(Home::unmapping).collect());
+            let _ = self.submit(retired.locations.iter().filter_map(UnitLocation::unmapping).collect());
             retired.reservation.into_iter().for_each(|memory| self.shared.device.destroy_memory(memory));
-            for home in retired.homes {
-                state.slots.give_back(home.slot);
-                state.blocks.give_back(home.block);
-                state.give_back_file(home.file);
+            for location in retired.locations {
+                state.slots.give_back(location.slot);
+                state.blocks.give_back(location.block);
+                state.give_back_file(location.file);
             }
         }
         self.return_placed(state);
     }
 
-    /// Gives memory that nobody uses back to the device: the bytes. Does not wait. What was taken for good stays.
+    /// Gives memory that no one uses back to the device: the bytes. Does not wait. What was taken for good stays.
     pub fn trim(&self) -> u64 {
         let mut state = self.lock();
         self.reap(&mut state);
@@ -105,8 +105,8 @@ impl Core {
         let bytes = before_bytes - state.slots.reserved_bytes() - state.blocks.reserved_bytes();
         let copied = self.shared.lock().timelines.issued(self.copies.queue());
         if self.have_passed(&[(self.copies.queue(), copied)]) {
-            // Copies may be on their way from and to places that nobody has any more.
-            unused.extend(state.files.iter_mut().flat_map(|files| files.shelf.take_unused()));
+            // Copies may be on their way from and to places that no one has any more.
+            unused.extend(state.files.iter_mut().flat_map(|files| files.slab_pool.take_unused()));
         }
         unused.into_iter().for_each(|memory| self.shared.device.destroy_memory(memory));
         bytes
@@ -139,7 +139,7 @@ impl Drop for Core {
         let mut state = self.lock();
         self.release(&mut state, retired);
         self.destroy(state.slots.take_all());
-        let files = state.files.take().map(|mut files| files.shelf.take_all());
+        let files = state.files.take().map(|mut files| files.slab_pool.take_all());
         let blocks = state.blocks.take_all();
         blocks.into_iter().chain(files.into_iter().flatten()).for_each(|memory| device.destroy_memory(memory));
     }

@@ -15,7 +15,7 @@ use crate::error::RuntimeError;
 
 /// Units that are on the device for an operation, and stay there until this is dropped: when the operation is submitted.
 #[must_use = "units may be evicted again when this is dropped"]
-pub struct Residency<'a> {
+pub struct PinnedUnits<'a> {
     held: Vec<Held<'a>>,
 }
 
@@ -37,14 +37,14 @@ struct Held<'a> {
     units: Vec<UnitId>,
 }
 
-impl<'a> Residency<'a> {
+impl<'a> PinnedUnits<'a> {
     /// Makes byte ranges of buffers resident.
     ///
     /// # Errors
     /// Units that do not fit together, no host memory for what has to go, or a failure of the device or the spill file.
     pub fn new(
         ranges: impl IntoIterator<Item = (&'a Buffer, std::ops::Range<u64>, Access)>,
-    ) -> Result<Residency<'a>, RuntimeError> {
+    ) -> Result<PinnedUnits<'a>, RuntimeError> {
         let mut memories: BTreeMap<u64, (&'a Core, Uses)> = BTreeMap::new();
         for (buffer, range, access) in ranges {
             let core = buffer.core();
@@ -56,7 +56,7 @@ impl<'a> Residency<'a> {
         }
         'again: loop {
             let mut held = Vec::new();
-            // In ascending order of their numbers, so that nobody waits for anybody in a circle.
+            // In ascending order of their numbers, so that no one waits for anybody in a circle.
             for (core, uses) in memories.values() {
                 let mut state = core.lock();
                 match core.make_resident(&mut state, uses) {
@@ -69,14 +69,19 @@ impl<'a> Residency<'a> {
                     }
                 }
             }
-            return Ok(Residency { held });
+            return Ok(PinnedUnits { held });
         }
     }
 
     /// Lets a queue's next work come after the copies of the units.
     pub fn order(&self, queue: QueueId, order: &mut Order, batch: &mut Batch) {
         for held in &self.held {
-            let moved = held.units.iter().filter_map(|unit| held.state.homes.get(unit)).map(|home| home.moved).max();
+            let moved = held
+                .units
+                .iter()
+                .filter_map(|unit| held.state.locations.get(unit))
+                .map(|location| location.moved)
+                .max();
             order.come_after(queue, held.core.copies.queue(), moved.unwrap_or(0), batch);
         }
     }
@@ -85,8 +90,8 @@ impl<'a> Residency<'a> {
     pub fn add_use(&mut self, queue: QueueId, position: u64) {
         for held in &mut self.held {
             for unit in &held.units {
-                if let Some(home) = held.state.homes.get_mut(unit) {
-                    home.add_use(queue, position);
+                if let Some(location) = held.state.locations.get_mut(unit) {
+                    location.add_use(queue, position);
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use forebay_base::MemoryId;
 use forebay_device::{Device, DeviceError};
 
-use super::shelf::{Place, Shelf};
+use super::slab_pool::{Slab, SlabPool};
 
 /// Files are about this large, unless one unit is larger: the space of a file is taken when it is made.
 const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -14,7 +14,7 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 pub struct SpillFiles {
     folder: PathBuf,
     /// Their places.
-    pub shelf: Shelf<MemoryId>,
+    pub slab_pool: SlabPool<MemoryId>,
 }
 
 impl SpillFiles {
@@ -23,9 +23,9 @@ impl SpillFiles {
     /// # Errors
     /// What the device reports.
     pub fn new(device: &dyn Device, folder: &Path, unit_bytes: u64) -> Result<SpillFiles, DeviceError> {
-        let mut files = SpillFiles { folder: folder.to_owned(), shelf: Shelf::new(u64::MAX, FILE_BYTES_MAX) };
+        let mut files = SpillFiles { folder: folder.to_owned(), slab_pool: SlabPool::new(u64::MAX, FILE_BYTES_MAX) };
         let place = files.take(device, unit_bytes)?;
-        files.shelf.give_back(place);
+        files.slab_pool.give_back(place);
         Ok(files)
     }
 
@@ -33,7 +33,7 @@ impl SpillFiles {
     ///
     /// # Errors
     /// What the device reports, for example of a full disk.
-    pub fn take(&mut self, device: &dyn Device, size_bytes: u64) -> Result<Option<Place<MemoryId>>, DeviceError> {
-        self.shelf.take_or_grow(size_bytes, |size_bytes| device.create_spill(&self.folder, size_bytes))
+    pub fn take(&mut self, device: &dyn Device, size_bytes: u64) -> Result<Option<Slab<MemoryId>>, DeviceError> {
+        self.slab_pool.take_or_grow(size_bytes, |size_bytes| device.create_spill(&self.folder, size_bytes))
     }
 }

@@ -33,7 +33,7 @@ pub struct ManagedStatistics {
     pub copied_back_bytes: u64,
     /// Bytes that came to the device without a copy, because they held nothing.
     pub mapped_bytes: u64,
-    /// Bytes that left the device without a copy, because the host had them or nobody needed them.
+    /// Bytes that left the device without a copy, because the host had them or no one needed them.
     pub dropped_bytes: u64,
     /// Prefetches of units that were carried out.
     pub prefetches: u64,

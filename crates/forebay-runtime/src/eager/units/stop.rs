@@ -2,7 +2,7 @@
 
 use forebay_memory::eviction::EvictionError;
 
-use crate::eager::ledger::Use;
+use crate::eager::block_lifetimes::Use;
 use crate::error::RuntimeError;
 
 /// Why a change cannot go on. What was done of it stays, and is where the queue of evictions says: the change can be tried

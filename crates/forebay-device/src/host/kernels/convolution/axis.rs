@@ -95,7 +95,7 @@ impl Axis {
         self.classes.iter().map(|class| class.count).max().unwrap_or(0)
     }
 
-    /// Gives every tap a phase of its own, so that nothing is packed beside what positions see.
+    /// Gives every tap a phase of its own, so that nothing is packed next to what positions see.
     pub fn pack_taps_apart(&mut self) {
         self.assign_phases(|source| source);
     }

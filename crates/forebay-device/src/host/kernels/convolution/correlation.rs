@@ -13,7 +13,7 @@ use super::super::spatial::Spatial;
 use super::super::View;
 use super::axis::{Axis, Class};
 use super::buffer::with_buffer;
-use super::microkernel::{correlate, Place, Start, Terms, CHANNELS, VECTORS};
+use super::microkernel::{correlate, Start, Terms, TileOutput, CHANNELS, VECTORS};
 use super::slab::{even, spans, Slab, Span, SLACK};
 use super::Geometry;
 
@@ -141,7 +141,7 @@ impl Correlation {
     /// Writes activation(correlation + bias) to the target.
     ///
     /// # Safety
-    /// The operands must have the correlation's sizes; nobody may write the source and the weights, or touch the target.
+    /// The operands must have the correlation's sizes; no one may write the source and the weights, or touch the target.
     /// The weights are ordered by group, family, target channel, source channel and tap.
     pub unsafe fn run(
         &self,
@@ -151,7 +151,7 @@ impl Correlation {
         bias: Option<&View>,
         target: Pointer<f32>,
     ) {
-        // SAFETY: a bias has one element for each channel of the target; nobody writes it.
+        // SAFETY: a bias has one element for each channel of the target; no one writes it.
         let bias = bias.map(|bias| unsafe { Pointer::<f32>::of(bias).slice(0, self.groups * self.targets) });
         let target_chunks = self.targets.div_ceil(self.target_chunk);
         let blocks = self.slab.block_count();
@@ -198,7 +198,7 @@ impl Correlation {
         with_buffer(self.source_chunk * stride + SLACK, |packed| {
             for chunk in spans(self.sources, self.source_chunk) {
                 for (number, packed) in packed.chunks_exact_mut(stride).take(chunk.len).enumerate() {
-                    // SAFETY: the channel exists; nobody writes the source.
+                    // SAFETY: the channel exists; no one writes the source.
                     let channel =
                         unsafe { source.slice((chunk.start + number) * self.source.channel, self.source.span) };
                     self.slab.pack(&lines, channel, packed);
@@ -291,7 +291,7 @@ pub(super) fn taps(geometry: &Geometry, slab: &Slab, [planes, rows, columns]: [&
 /// Orders weights w\[output, input, tap] as [`Correlation::transposed`] reads them.
 ///
 /// # Safety
-/// `w` and `packed` must hold the weights of every group; nobody may write `w` or touch `packed`.
+/// `w` and `packed` must hold the weights of every group; no one may write `w` or touch `packed`.
 pub(super) unsafe fn pack_transposed(
     geometry: &Geometry,
     correlation: &Correlation,
@@ -367,8 +367,10 @@ unsafe fn correlate_block_with<V: Vector>(job: &Job) {
             for channels in spans(job.targets.len, CHANNELS) {
                 // SAFETY: the caller's promises; positions of the tile lie in the block.
                 unsafe {
-                    let place =
-                        Place { base: job.target.add(channels.start * channel_stride + base), stride: channel_stride };
+                    let place = TileOutput {
+                        base: job.target.add(channels.start * channel_stride + base),
+                        stride: channel_stride,
+                    };
                     correlate_at::<V>(job, &layout, tile, plane * slab.plane_pitch(), channels, place);
                 }
             }
@@ -381,7 +383,14 @@ unsafe fn correlate_block_with<V: Vector>(job: &Job) {
 /// # Safety
 /// As [`correlate_block_with`].
 #[inline(always)]
-unsafe fn correlate_at<V: Vector>(job: &Job, layout: &Layout, tile: &Tile, plane: usize, channels: Span, place: Place) {
+unsafe fn correlate_at<V: Vector>(
+    job: &Job,
+    layout: &Layout,
+    tile: &Tile,
+    plane: usize,
+    channels: Span,
+    place: TileOutput,
+) {
     // SAFETY: the caller's promises; a tile that is not whole vectors of one row goes through `own`.
     unsafe {
         let terms = Terms {
@@ -397,7 +406,7 @@ unsafe fn correlate_at<V: Vector>(job: &Job, layout: &Layout, tile: &Tile, plane
         };
         let (row, column) = (tile.start / layout.pitch, tile.start % layout.pitch);
         if layout.column_stride == 1 && column + tile.vectors * LANES <= layout.columns {
-            let place = Place { base: place.base.add(row * layout.row_stride + column), ..place };
+            let place = TileOutput { base: place.base.add(row * layout.row_stride + column), ..place };
             correlate::<V>(channels.len, tile.vectors, &terms, start, job.relu, place);
             return;
         }
@@ -412,7 +421,7 @@ unsafe fn correlate_at<V: Vector>(job: &Job, layout: &Layout, tile: &Tile, plane
                 });
             }
         }
-        let local = Place { base: own.as_mut_ptr().cast(), stride: VECTORS * LANES };
+        let local = TileOutput { base: own.as_mut_ptr().cast(), stride: VECTORS * LANES };
         correlate::<V>(channels.len, tile.vectors, &terms, start, job.relu, local);
         for (c, own) in own.iter().enumerate().take(channels.len) {
             let channel = place.base.add(c * place.stride);

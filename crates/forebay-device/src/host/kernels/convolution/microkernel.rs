@@ -28,7 +28,7 @@ pub(super) struct Terms<'a> {
 
 /// Where a tile is written.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct TileOutput {
     pub base: *mut f32,
     /// Elements between channels.
     pub stride: usize,
@@ -45,7 +45,7 @@ pub(super) unsafe fn correlate<V: Vector>(
     terms: &Terms,
     start: Start,
     relu: bool,
-    place: Place,
+    place: TileOutput,
 ) {
     // SAFETY: the caller's promises.
     unsafe {
@@ -69,7 +69,12 @@ pub(super) unsafe fn correlate<V: Vector>(
 /// # Safety
 /// As [`correlate`].
 #[inline(always)]
-unsafe fn outlined<V: Vector, const C: usize, const N: usize>(terms: &Terms, start: Start, relu: bool, place: Place) {
+unsafe fn outlined<V: Vector, const C: usize, const N: usize>(
+    terms: &Terms,
+    start: Start,
+    relu: bool,
+    place: TileOutput,
+) {
     // SAFETY: the caller's promises.
     unsafe {
         V::outline(
@@ -86,7 +91,7 @@ unsafe fn correlate_tile<V: Vector, const C: usize, const N: usize>(
     terms: &Terms,
     start: Start,
     relu: bool,
-    place: Place,
+    place: TileOutput,
 ) {
     // SAFETY: the caller's promises.
     unsafe {

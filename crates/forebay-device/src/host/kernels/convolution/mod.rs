@@ -114,12 +114,12 @@ fn geometry(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> Res
 /// Runs one kernel of this family.
 ///
 /// # Safety
-/// As [`super::run`]; the scratch is as long as [`workspace_bytes`] says, or shorter where the kernel runs in less.
+/// As [`super::run`]; the workspace is as long as [`workspace_bytes`] says, or shorter where the kernel runs in less.
 pub(super) unsafe fn run(
     kernel: &Kernel,
     reads: &[View],
     writes: &[View],
-    scratch: Option<View>,
+    workspace: Option<View>,
 ) -> Result<(), DeviceError> {
     let others = match kernel {
         Kernel::ConvolutionWeightGradient { .. } => [&reads[2..], writes],
@@ -129,8 +129,8 @@ pub(super) unsafe fn run(
     let descs = |views: &[View]| views.iter().map(|view| view.desc.clone()).collect::<Vec<_>>();
     let geometry = geometry(kernel, &descs(reads), &descs(writes))?;
     let refuse = |reason: String| unsupported(kernel, reason);
-    let scratch_count = scratch.as_ref().map_or(0, |view| view.desc.total_size_bytes() as usize / size_of::<f32>());
-    let scratch = scratch.as_ref().map(Pointer::<f32>::of);
+    let workspace_count = workspace.as_ref().map_or(0, |view| view.desc.total_size_bytes() as usize / size_of::<f32>());
+    let workspace = workspace.as_ref().map(Pointer::<f32>::of);
     let missing = || refuse("its scratch is missing".to_string());
     let [first, second] = [Pointer::of(&reads[0]), Pointer::of(&reads[1])];
     let target = Pointer::of(&writes[0]);
@@ -143,17 +143,17 @@ pub(super) unsafe fn run(
             }
             Kernel::ConvolutionDataGradient { activation, .. } => {
                 let correlation = Correlation::transposed(&geometry).map_err(refuse)?;
-                let weights = scratch.ok_or_else(missing)?;
+                let weights = workspace.ok_or_else(missing)?;
                 correlation::pack_transposed(&geometry, &correlation, second, weights);
                 correlation.run(*activation, first, weights, reads.get(2), target);
             }
             Kernel::ConvolutionWeightGradient { accumulate, .. } => {
-                let gradient = WeightGradient::new(&geometry).map_err(refuse)?.within(scratch_count);
+                let gradient = WeightGradient::new(&geometry).map_err(refuse)?.within(workspace_count);
                 if let Some(before) = reads.get(2).filter(|before| *accumulate && before.pointer != writes[0].pointer) {
                     let count = before.desc.total_size_bytes() as usize;
                     std::ptr::copy_nonoverlapping(before.pointer, writes[0].pointer, count);
                 }
-                gradient.run(*accumulate, first, second, target, scratch);
+                gradient.run(*accumulate, first, second, target, workspace);
             }
             _ => return Err(refuse("not a convolution".to_string())),
         }
@@ -176,7 +176,7 @@ pub(super) fn workspace_bytes(
             reads[1].total_size_bytes()
         }
         Kernel::ConvolutionWeightGradient { .. } => {
-            (WeightGradient::new(&geometry).map_err(refuse)?.scratch_count() * size_of::<f32>()) as u64
+            (WeightGradient::new(&geometry).map_err(refuse)?.workspace_count() * size_of::<f32>()) as u64
         }
         _ => {
             Correlation::forward(&geometry).map_err(refuse)?;

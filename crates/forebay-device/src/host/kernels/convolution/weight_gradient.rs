@@ -1,16 +1,16 @@
 //! The gradient by the weights: for each weight a sum over images and positions.
 //!
-//! A *block* is a box of positions of one image, and lies within a chunk of rows ([`chunk_of`]); the sum runs over blocks,
+//! A *block* is a box of positions of one image, and lies within a chunk of rows ([`reduction_block`]); the sum runs over blocks,
 //! image after image and chunk after chunk, strictly from left to right. A block's own part is summed from zero in an order
 //! that depends on its shape only, and block lines depend on the sizes of a chunk and on channels, never on the batch or the
 //! number of rows. So a batch that is cut between two images, or an image between two chunks, and continued with
 //! `accumulate`, gives the same bits. Tasks share out weights; where there are few weights, a task is one block's part of them.
-//! Then tasks begin in order, block after block, and a part that is done before those of earlier blocks waits in scratch memory
+//! Then tasks begin in order, block after block, and a part that is done before those of earlier blocks waits in workspace
 //! until they are added.
 
 use std::sync::Mutex;
 
-use forebay_base::kernel::chunk_of;
+use forebay_base::kernel::reduction_block;
 
 use super::super::super::lock::lock;
 use super::super::parallel::{for_each, in_order, Pointer};
@@ -34,8 +34,8 @@ const OUTPUTS_MAX: usize = 32;
 const RUN_MAX: usize = 1024;
 /// Tasks that keep a few threads busy to the end.
 const TASKS_MIN: usize = 8;
-/// Scratch for parts that wait, in elements, unless that leaves too few tasks.
-const SCRATCH_MAX: usize = 128 * 1024;
+/// Workspace for parts that wait, in elements, unless that leaves too few tasks.
+const WORKSPACE_MAX: usize = 128 * 1024;
 
 /// A weight gradient of given sizes: how it is cut.
 pub(super) struct WeightGradient<'a> {
@@ -140,7 +140,7 @@ impl<'a> WeightGradient<'a> {
         // Blocks are those of one chunk of rows, however many there are.
         let first = geometry.first;
         let row_positions = geometry.target[first + 1..].iter().product::<usize>();
-        let rows = chunk_of(geometry.target[first] as u64, row_positions as u64).rows as usize;
+        let rows = reduction_block(geometry.target[first] as u64, row_positions as u64).rows as usize;
         let mut of_chunk = *geometry;
         of_chunk.target[first] = rows;
         let axes = std::array::from_fn(|d| Axis::forward(&of_chunk, d));
@@ -155,7 +155,7 @@ impl<'a> WeightGradient<'a> {
         let block_count = block_count(geometry, &slab, rows);
         let slots = match tiles.count() {
             TASKS_MIN.. => 1,
-            few => (SCRATCH_MAX / tiles.sums_count()).min(32).max(TASKS_MIN.div_ceil(few)),
+            few => (WORKSPACE_MAX / tiles.sums_count()).min(32).max(TASKS_MIN.div_ceil(few)),
         };
         let slots = slots.min(geometry.batch.saturating_mul(block_count));
         let plane_stride = ((slab.block[1] - 1) * slab.row_pitch() + slab.block[2]).next_multiple_of(LANES);
@@ -164,9 +164,9 @@ impl<'a> WeightGradient<'a> {
         Ok(WeightGradient { geometry, slab, rows, block_count, offsets, tiles, plane_stride, gradient_stride, slots })
     }
 
-    /// The same in so many elements of scratch: fewer blocks at once, which changes no bit.
-    pub fn within(self, scratch_count: usize) -> WeightGradient<'a> {
-        let slots = scratch_count / self.tiles.sums_count().max(1);
+    /// The same with this many elements of workspace: fewer blocks at once, which changes no bit.
+    pub fn within(self, workspace_count: usize) -> WeightGradient<'a> {
+        let slots = workspace_count / self.tiles.sums_count().max(1);
         WeightGradient { slots: self.slots.min(slots).max(1), ..self }
     }
 
@@ -187,8 +187,8 @@ impl<'a> WeightGradient<'a> {
         tile.outputs.len.next_multiple_of(CHANNELS) * tile.inputs.len * self.geometry.taps()
     }
 
-    /// Scratch that [`WeightGradient::run`] needs, in elements.
-    pub fn scratch_count(&self) -> usize {
+    /// Workspace that [`WeightGradient::run`] needs, in elements.
+    pub fn workspace_count(&self) -> usize {
         if self.slots > 1 {
             self.slots * self.tiles.sums_count()
         } else {
@@ -199,20 +199,20 @@ impl<'a> WeightGradient<'a> {
     /// dw = (accumulate ? dw : 0) + sum over images and positions of dy x.
     ///
     /// # Safety
-    /// The operands must have the geometry's sizes and the scratch [`WeightGradient::scratch_count`] elements; nobody may
-    /// write x and dy, or touch dw and the scratch.
+    /// The operands must have the geometry's sizes and the workspace [`WeightGradient::workspace_count`] elements; no one may
+    /// write x and dy, or touch dw and the workspace.
     pub unsafe fn run(
         &self,
         accumulate: bool,
         x: Pointer<f32>,
         dy: Pointer<f32>,
         dw: Pointer<f32>,
-        scratch: Option<Pointer<f32>>,
+        workspace: Option<Pointer<f32>>,
     ) {
         let count = self.geometry.batch * self.block_count;
         let block = |number: usize| (number / self.block_count, self.block(number % self.block_count));
         let tiles = self.tiles.count();
-        let Some(scratch) = scratch.filter(|_| self.slots > 1) else {
+        let Some(workspace) = workspace.filter(|_| self.slots > 1) else {
             return for_each(tiles, |tile| {
                 let tile = &self.tiles.get(tile);
                 for number in 0..count {
@@ -231,7 +231,7 @@ impl<'a> WeightGradient<'a> {
             let (number, tile) = (task / tiles, task % tiles);
             let (queue, tile) = (&queues[tile], &self.tiles.get(tile));
             // SAFETY: the caller's promises; whoever holds the tile's queue has its slots to itself.
-            let slot = |number| unsafe { scratch.slice_mut(number % slots * size + tile.sums, self.tile_sums(tile)) };
+            let slot = |number| unsafe { workspace.slice_mut(number % slots * size + tile.sums, self.tile_sums(tile)) };
             line.wait(|| number < lock(queue).added + slots);
             // SAFETY: the caller's promises; whoever holds the tile's queue has its weights to itself.
             unsafe {
@@ -256,14 +256,14 @@ impl<'a> WeightGradient<'a> {
     /// Adds a block's sums to a tile's weights, or begins with them.
     ///
     /// # Safety
-    /// As [`WeightGradient::run`]; the tile must be nobody else's.
+    /// As [`WeightGradient::run`]; the tile must be no one else's.
     unsafe fn add(&self, tile: &Tile, sums: &[f32], dw: Pointer<f32>, accumulate: bool) {
         let (geometry, taps) = (self.geometry, self.geometry.taps());
         let row = tile.inputs.len * taps;
         for output in 0..tile.outputs.len {
             let number = tile.group * geometry.outputs + tile.outputs.start + output;
             let start = (number * geometry.inputs + tile.inputs.start) * taps;
-            // SAFETY: the tile's weights lie in dw and are nobody else's by the caller's promise.
+            // SAFETY: the tile's weights lie in dw and are no one else's by the caller's promise.
             let weights = unsafe { dw.slice_mut(start, row) };
             let four = &sums[output / CHANNELS * row * CHANNELS..][..row * CHANNELS];
             let sums = four.iter().skip(output % CHANNELS).step_by(CHANNELS);
@@ -297,7 +297,7 @@ impl<'a> WeightGradient<'a> {
             let first = tile.group * geometry.inputs + tile.inputs.start;
             for (number, packed) in channels.enumerate() {
                 let start = image * geometry.x.image + (first + number) * geometry.x.channel;
-                // SAFETY: the channel exists; nobody writes x.
+                // SAFETY: the channel exists; no one writes x.
                 let channel = unsafe { x.slice(start, geometry.x.span) };
                 self.slab.pack(&lines, channel, packed);
             }
@@ -305,7 +305,7 @@ impl<'a> WeightGradient<'a> {
             let first = tile.group * geometry.outputs + tile.outputs.start;
             for (number, packed) in gradient.chunks_exact_mut(self.gradient_stride).enumerate() {
                 let start = image * geometry.y.image + (first + number) * geometry.y.channel;
-                // SAFETY: the channel exists; nobody writes dy.
+                // SAFETY: the channel exists; no one writes dy.
                 let channel = unsafe { dy.slice(start, geometry.y.span) };
                 self.pack_gradient(channel, &block, packed);
             }

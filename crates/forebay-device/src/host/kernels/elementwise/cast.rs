@@ -72,7 +72,7 @@ wide_integer!(i64 u64);
 type Widen<W> = unsafe fn(*const u8, isize, usize, &mut [W; BLOCK]);
 
 /// Writes a run of elements.
-type Narrow<W> = unsafe fn(&[W], *mut u8);
+type SixteenBit<W> = unsafe fn(&[W], *mut u8);
 
 /// # Safety
 /// The elements must be readable and of type `X`.
@@ -91,35 +91,35 @@ impl From<Bool> for i64 {
     }
 }
 
-macro_rules! narrow {
+macro_rules! sixteen_bit {
     ($wide:ident, $type:ty, |$x:ident| $convert:expr) => {{
         /// # Safety
         /// The elements must be writable.
-        unsafe fn narrow<W: Wide>(wide: &[W], y: *mut u8) {
+        unsafe fn sixteen_bit<W: Wide>(wide: &[W], y: *mut u8) {
             for (i, &$x) in wide.iter().enumerate() {
                 // SAFETY: writable by the caller's promise.
                 unsafe { *y.cast::<$type>().add(i) = $convert };
             }
         }
-        narrow::<$wide>
+        sixteen_bit::<$wide>
     }};
 }
 
-fn narrow_to<W: Wide>(data_type: DataType) -> Narrow<W> {
+fn to_sixteen_bit<W: Wide>(data_type: DataType) -> SixteenBit<W> {
     match data_type {
-        DataType::Float64 => narrow!(W, f64, |x| x.to_f64()),
-        DataType::Float32 => narrow!(W, f32, |x| x.to_f32()),
-        DataType::Float16 => narrow!(W, f16, |x| f16::from_f64(x.to_f64())),
-        DataType::BFloat16 => narrow!(W, bf16, |x| bf16::from_f64(x.to_f64())),
-        DataType::Int64 => narrow!(W, i64, |x| x.to_i64()),
-        DataType::Int32 => narrow!(W, i32, |x| x.to_small(i32::MIN as i64, i32::MAX as i64) as i32),
-        DataType::Int16 => narrow!(W, i16, |x| x.to_small(i16::MIN as i64, i16::MAX as i64) as i16),
-        DataType::Int8 => narrow!(W, i8, |x| x.to_small(i8::MIN as i64, i8::MAX as i64) as i8),
-        DataType::UInt64 => narrow!(W, u64, |x| x.to_u64()),
-        DataType::UInt32 => narrow!(W, u32, |x| x.to_small(0, u32::MAX as i64) as u32),
-        DataType::UInt16 => narrow!(W, u16, |x| x.to_small(0, u16::MAX as i64) as u16),
-        DataType::UInt8 => narrow!(W, u8, |x| x.to_small(0, u8::MAX as i64) as u8),
-        DataType::Bool => narrow!(W, Bool, |x| Bool::from(!x.is_zero())),
+        DataType::Float64 => sixteen_bit!(W, f64, |x| x.to_f64()),
+        DataType::Float32 => sixteen_bit!(W, f32, |x| x.to_f32()),
+        DataType::Float16 => sixteen_bit!(W, f16, |x| f16::from_f64(x.to_f64())),
+        DataType::BFloat16 => sixteen_bit!(W, bf16, |x| bf16::from_f64(x.to_f64())),
+        DataType::Int64 => sixteen_bit!(W, i64, |x| x.to_i64()),
+        DataType::Int32 => sixteen_bit!(W, i32, |x| x.to_small(i32::MIN as i64, i32::MAX as i64) as i32),
+        DataType::Int16 => sixteen_bit!(W, i16, |x| x.to_small(i16::MIN as i64, i16::MAX as i64) as i16),
+        DataType::Int8 => sixteen_bit!(W, i8, |x| x.to_small(i8::MIN as i64, i8::MAX as i64) as i8),
+        DataType::UInt64 => sixteen_bit!(W, u64, |x| x.to_u64()),
+        DataType::UInt32 => sixteen_bit!(W, u32, |x| x.to_small(0, u32::MAX as i64) as u32),
+        DataType::UInt16 => sixteen_bit!(W, u16, |x| x.to_small(0, u16::MAX as i64) as u16),
+        DataType::UInt8 => sixteen_bit!(W, u8, |x| x.to_small(0, u8::MAX as i64) as u8),
+        DataType::Bool => sixteen_bit!(W, Bool, |x| Bool::from(!x.is_zero())),
     }
 }
 
@@ -156,7 +156,7 @@ unsafe fn convert<W: Wide>(widen: Widen<W>, x: &View, y: &View) -> Result<(), St
     let walk = Walk::new(&sizes, &[broadcast_strides(x, &sizes)?, broadcast_strides(y, &sizes)?]);
     let [x_stride, _] = walk.inner_strides();
     let (x_size, y_size) = (x.desc.data_type().size_bytes() as isize, y.desc.data_type().size_bytes() as isize);
-    let narrow = narrow_to::<W>(y.desc.data_type());
+    let sixteen_bit = to_sixteen_bit::<W>(y.desc.data_type());
     let (x, y) = (Pointer::<u8>::of(x), Pointer::<u8>::of(y));
     walk.for_each_run(|[x_offset, y_offset], length| {
         let mut wide = [W::default(); BLOCK];
@@ -166,7 +166,7 @@ unsafe fn convert<W: Wide>(widen: Widen<W>, x: &View, y: &View) -> Result<(), St
             // SAFETY: the block lies in the run. All of it is read before any of it is written, so x may be y.
             unsafe {
                 widen(x.at((x_offset + first * x_stride) * x_size), x_stride, count, &mut wide);
-                narrow(&wide[..count], y.at((y_offset + first) * y_size));
+                sixteen_bit(&wide[..count], y.at((y_offset + first) * y_size));
             }
         }
     });

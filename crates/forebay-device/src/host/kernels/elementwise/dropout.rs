@@ -1,5 +1,7 @@
 //! Dropout with a counter-based generator: the mask is a pure function of (seed, step, node, element).
 
+use forebay_base::DataType;
+
 use super::super::block::{run1, run2, BLOCK};
 use super::super::element::{for_type, Bool, Float};
 use super::super::parallel::{for_chunks, require_packed, wide, Pointer, CHUNK};
@@ -10,19 +12,17 @@ use super::super::View;
 ///
 /// # Safety
 /// As [`super::super::run`].
-pub(super) unsafe fn run(
-    (ratio, first): (f32, u64),
-    (seed, node): (u64, u64),
-    reads: &[View],
-    writes: &[View],
-) -> Result<(), String> {
+pub(super) unsafe fn run((ratio, first): (f32, u64), node: u64, reads: &[View], writes: &[View]) -> Result<(), String> {
     if !(0.0..1.0).contains(&ratio) {
         return Err(format!("the ratio must be in 0..1, not {ratio}"));
     }
     require_packed(reads)?;
     require_packed(writes)?;
-    // SAFETY: live and of one int64 by the caller's promise.
-    let step = unsafe { *reads[1].pointer.cast::<i64>() } as u64;
+    if reads[1].desc.data_type() != DataType::Int64 || reads[1].count() != 2 {
+        return Err(format!("a step and a seed must be int64[2], not {}", reads[1].desc));
+    }
+    // SAFETY: live and of two int64 by the caller's promise.
+    let [step, seed] = unsafe { *reads[1].pointer.cast::<[i64; 2]>() }.map(|word| word as u64);
     let key = mix(mix(mix(seed).wrapping_add(step)).wrapping_add(node));
     // SAFETY: the caller's promises, and the type is that of the views.
     unsafe { for_type!(reads[0].desc.data_type(), floats, T => apply::<T>(ratio, (key, first), &reads[0], writes)) }
@@ -89,20 +89,20 @@ mod tests {
         let count = 40_000;
         let shape = desc(DataType::Float32, &[count]);
         let x = Tensor::new(&shape, &random.values(count as usize));
-        let apply = |seed, node, step: f64| {
-            let step = Tensor::new(&desc(DataType::Int64, &[1]), &[step]);
-            let kernel = Kernel::Dropout { ratio: 0.25, seed, node, first: 0 };
+        let apply = |seed: f64, node, step: f64| {
+            let step = Tensor::new(&desc(DataType::Int64, &[2]), &[step, seed]);
+            let kernel = Kernel::Dropout { ratio: 0.25, node, first: 0 };
             let outputs = run(&kernel, &[&x, &step], &[shape.clone(), desc(DataType::Bool, &[count])]);
             (outputs[0].values(), outputs[1].values())
         };
-        let (y, mask) = apply(1, 2, 3.0);
+        let (y, mask) = apply(1.0, 2, 3.0);
         for ((y, x), keep) in y.iter().zip(x.values()).zip(&mask) {
             assert_eq!(*y, if *keep == 1.0 { (x as f32 * (1.0f32 / 0.75)) as f64 } else { 0.0 });
         }
         let kept = mask.iter().sum::<f64>() / count as f64;
         assert!((kept - 0.75).abs() < 0.01, "{kept} kept");
-        assert_eq!(apply(1, 2, 3.0), (y, mask.clone()));
-        for (seed, node, step) in [(2, 2, 3.0), (1, 3, 3.0), (1, 2, 4.0)] {
+        assert_eq!(apply(1.0, 2, 3.0), (y, mask.clone()));
+        for (seed, node, step) in [(2.0, 2, 3.0), (1.0, 3, 3.0), (1.0, 2, 4.0)] {
             let other = apply(seed, node, step).1;
             let same = other.iter().zip(&mask).filter(|(a, b)| a == b).count() as f64 / count as f64;
             // Independent masks agree where both keep or both drop: 0.75^2 + 0.25^2.

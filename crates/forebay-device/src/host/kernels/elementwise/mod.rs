@@ -31,7 +31,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
             }
             Kernel::Cast => cast::run(&reads[0], &writes[0]),
             Kernel::Fill { value } => fill(value, &writes[0]),
-            Kernel::Dropout { ratio, seed, node, first } => dropout::run((ratio, first), (seed, node), reads, writes),
+            Kernel::Dropout { ratio, node, first } => dropout::run((ratio, first), node, reads, writes),
             _ => Err("not an elementwise kernel".into()),
         }
     };

@@ -121,7 +121,7 @@ fn unary_reads_any_strides() {
 }
 
 #[test]
-fn edges_of_the_rectifiers() {
+fn edges_of_the_relus() {
     let shape = desc(DataType::Float32, &[4]);
     let y = Tensor::new(&shape, &[0.0, -0.0, f64::NAN, 1.0]);
     let dy = Tensor::new(&shape, &[1.0; 4]);

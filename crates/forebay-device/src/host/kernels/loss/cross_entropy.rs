@@ -2,17 +2,17 @@
 //!
 //! A group is some positions whose logits lie together. Where nothing comes after the class axis, a position is a row of
 //! memory and loops run along classes; elsewhere loops run along positions. Losses are added position by position within a
-//! chunk ([`forebay_base::kernel::chunk_of_losses`]), and chunk by chunk, however the groups are cut.
+//! chunk ([`forebay_base::kernel::reduction_block_of_losses`]), and chunk by chunk, however the groups are cut.
 
-use forebay_base::kernel::chunk_of_losses;
+use forebay_base::kernel::reduction_block_of_losses;
 use forebay_base::{DataType, TensorDesc};
 
+use super::super::accumulators::{largest, Accumulators};
 use super::super::block::Buffer;
 use super::super::element::Float;
-use super::super::lanes::{largest, Lanes};
-use super::super::lattice::Lattice;
 use super::super::parallel::{for_chunks, map_chunks, require_packed, split_at_axis, wide, Pointer};
 use super::super::partial_sums::load_sums;
+use super::super::strided_layout::StridedLayout;
 use super::super::View;
 
 /// Positions in a group.
@@ -60,16 +60,16 @@ impl Layout {
         }
         let (outer, classes, inner) = split_at_axis(&sizes, axis);
         if axis == 1 && inner > 1 {
-            let lattice = Lattice::of(desc)?;
+            let strided_layout = StridedLayout::of(desc)?;
             return Ok(Layout {
                 classes,
                 classes_last: false,
-                images: lattice.images,
-                rows: lattice.rows,
-                places: lattice.places,
-                image_stride: lattice.image_stride,
-                row_stride: lattice.row_stride,
-                class_stride: lattice.channel_stride,
+                images: strided_layout.images,
+                rows: strided_layout.rows,
+                places: strided_layout.places,
+                image_stride: strided_layout.image_stride,
+                row_stride: strided_layout.row_stride,
+                class_stride: strided_layout.channel_stride,
             });
         }
         if !desc.is_packed() {
@@ -100,7 +100,7 @@ impl Layout {
 
     /// Images and rows of a chunk, and how many chunks there are.
     fn chunks(&self) -> (usize, usize, usize) {
-        let chunk = chunk_of_losses(self.classes as u64, self.rows as u64, self.places as u64);
+        let chunk = reduction_block_of_losses(self.classes as u64, self.rows as u64, self.places as u64);
         let (images, rows) = ((chunk.images as usize).min(self.images), chunk.rows as usize);
         (images, rows, self.images.div_ceil(images) * self.rows.div_ceil(rows))
     }
@@ -200,10 +200,10 @@ impl<T: Float> Operands<T> {
                 // SAFETY: the row lies in the logits.
                 let row = unsafe { self.logits.slice(first + i * classes, classes) };
                 let row_highest = largest(row);
-                let mut lanes = Lanes::new();
-                lanes.add(row, |x| [(x - row_highest).exp().to_f64()]);
+                let mut accumulators = Accumulators::new();
+                accumulators.add(row, |x| [(x - row_highest).exp().to_f64()]);
                 highest[i] = row_highest;
-                sums[i] = T::from_f64(lanes.totals()[0]);
+                sums[i] = T::from_f64(accumulators.totals()[0]);
             }
             return (highest, sums);
         }
@@ -370,7 +370,7 @@ pub(super) unsafe fn gradient<T: Float>(
 }
 
 /// # Safety
-/// As [`gradient`], and nobody else may touch the group's logits or gradients.
+/// As [`gradient`], and no one else may touch the group's logits or gradients.
 #[inline(always)]
 unsafe fn gradient_of_group<T: Float>(
     operands: &Operands<T>,

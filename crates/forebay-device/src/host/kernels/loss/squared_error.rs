@@ -1,11 +1,11 @@
-//! Mean squared error. Squares are added element by element within a chunk ([`forebay_base::kernel::chunk_of_channels`]), and chunk by
+//! Mean squared error. Squares are added element by element within a chunk ([`forebay_base::kernel::reduction_block_of_channels`]), and chunk by
 //! chunk.
 
-use forebay_base::kernel::chunk_of_channels;
+use forebay_base::kernel::reduction_block_of_channels;
 
+use super::super::accumulators::Accumulators;
 use super::super::block::map2;
 use super::super::element::Float;
-use super::super::lanes::Lanes;
 use super::super::parallel::{map_chunks, require_packed, wide, Pointer};
 use super::super::partial_sums::load_sums;
 use super::super::View;
@@ -34,17 +34,17 @@ pub(in super::super) unsafe fn sums<T: Float>(
     check(prediction, target)?;
     let count = prediction.count();
     let (prediction, target) = (Pointer::<T>::of(prediction), Pointer::<T>::of(target));
-    let length = chunk_of_channels(count as u64, 1).rows as usize;
+    let length = reduction_block_of_channels(count as u64, 1).rows as usize;
     let chunk_sum = |chunk: usize| {
         let (start, length) = (chunk * length, length.min(count - chunk * length));
-        let mut lanes = Lanes::new();
-        // SAFETY: the chunk lies in both operands, and nobody writes them.
+        let mut accumulators = Accumulators::new();
+        // SAFETY: the chunk lies in both operands, and no one writes them.
         let (prediction, target) = unsafe { (prediction.slice(start, length), target.slice(start, length)) };
-        lanes.add2(prediction, target, |prediction: T, target: T| {
+        accumulators.add2(prediction, target, |prediction: T, target: T| {
             let difference = prediction.to_f64() - target.to_f64();
             [difference * difference]
         });
-        lanes.totals()[0]
+        accumulators.totals()[0]
     };
     let sums = map_chunks(count.div_ceil(length), TASK_CHUNKS, |chunks| {
         wide(

@@ -93,7 +93,7 @@ pub(super) unsafe fn slice_gradient(starts: &[u64], steps: &[i64], dy: &View, dx
 /// Copies elements from one layout to another.
 ///
 /// # Safety
-/// All elements of both layouts must be accessible, nobody else may touch those of y, and no two of them may coincide.
+/// All elements of both layouts must be accessible, no one else may touch those of y, and no two of them may coincide.
 pub(super) unsafe fn copy_strided<T: Element>(
     sizes: &[usize],
     x: Pointer<T>,

@@ -142,7 +142,7 @@ unsafe fn sum_slices<T: Float>(
     dy: Pointer<T>,
     ddata: Pointer<T>,
 ) {
-    // A task owns some columns of every slice of one row, so that it meets the indices in order and nobody else adds to
+    // A task owns some columns of every slice of one row, so that it meets the indices in order and no one else adds to
     // its sums.
     let column_blocks = inner.div_ceil(COLUMNS);
     for_chunks(outer * column_blocks, 1, |range| {

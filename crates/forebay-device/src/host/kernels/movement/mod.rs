@@ -4,7 +4,7 @@ mod copy;
 mod gather;
 mod pad;
 
-use forebay_base::kernel::Indices;
+use forebay_base::kernel::facts::OperandRef;
 use forebay_base::Kernel;
 
 use super::View;
@@ -39,9 +39,11 @@ pub(super) unsafe fn index_fault(
     reads: &[View],
     writes: &[View],
 ) -> Result<Option<(usize, i64, u64)>, DeviceError> {
-    let Some(Indices { read, axis, of_write }) = kernel.indices() else { return Ok(None) };
-    let data = if of_write { &writes[0] } else { &reads[0] };
-    let Some(&limit) = data.desc.sizes().get(axis) else { return Ok(None) };
+    let desc = |operand| match operand {
+        OperandRef::Read(index) => reads.get(index).map(|view| view.desc),
+        OperandRef::Write(index) => writes.get(index).map(|view| view.desc),
+    };
+    let Some((read, limit)) = kernel.index_limit(desc) else { return Ok(None) };
     // SAFETY: the caller's promises.
     let outside = unsafe { gather::first_outside(&reads[read], limit) };
     let outside = outside.map_err(|reason| super::unsupported(kernel, reason))?;

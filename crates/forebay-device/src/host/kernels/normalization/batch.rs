@@ -1,51 +1,51 @@
 //! Batch normalisation: statistics per channel over images and places.
 //!
-//! Statistics are sums over fixed chunks ([`forebay_base::kernel::chunk_of_channels`]), in double precision and relative to the
+//! Statistics are sums over fixed chunks ([`forebay_base::kernel::reduction_block_of_channels`]), in double precision and relative to the
 //! channel's first element, so that a mean far from 0 costs no digits. Chunks are added in order, whether one launch adds
 //! them all or several go on from each other's sums.
 
 use forebay_base::kernel::Activation;
 
+use super::super::accumulators::Accumulators;
 use super::super::block::{run1, run2};
 use super::super::element::Float;
-use super::super::lanes::Lanes;
-use super::super::lattice::Lattice;
 use super::super::parallel::{for_chunks, map_chunks, require_packed, wide, Pointer, CHUNK};
 use super::super::partial_sums::load_sums;
+use super::super::strided_layout::StridedLayout;
 use super::super::View;
 
-/// A lattice for x, and one for each of the other operands of the same sizes.
+/// A strided layout for x, and one for each of the other operands of the same sizes.
 struct Shape<const N: usize> {
-    x: Lattice,
-    others: [Lattice; N],
+    x: StridedLayout,
+    others: [StridedLayout; N],
     channels: usize,
 }
 
 impl<const N: usize> Shape<N> {
     fn new(x: &View, others: [&View; N], statistics: &[&View]) -> Result<Shape<N>, String> {
-        let lattice = Lattice::of(x.desc)?;
-        let mut lattices = [lattice; N];
-        for (slot, other) in lattices.iter_mut().zip(others) {
-            *slot = Lattice::of(other.desc)?;
-            if !slot.fits(&lattice) {
+        let strided_layout = StridedLayout::of(x.desc)?;
+        let mut strided_layouts = [strided_layout; N];
+        for (slot, other) in strided_layouts.iter_mut().zip(others) {
+            *slot = StridedLayout::of(other.desc)?;
+            if !slot.fits(&strided_layout) {
                 return Err(format!("{} and {} differ in size", x.desc, other.desc));
             }
         }
         require_packed(&statistics.iter().map(|view| **view).collect::<Vec<_>>())?;
-        if let Some(other) = statistics.iter().find(|view| view.count() != lattice.channels) {
-            return Err(format!("{} needs {} elements, one per channel", other.desc, lattice.channels));
+        if let Some(other) = statistics.iter().find(|view| view.count() != strided_layout.channels) {
+            return Err(format!("{} needs {} elements, one per channel", other.desc, strided_layout.channels));
         }
-        Ok(Shape { x: lattice, others: lattices, channels: lattice.channels })
+        Ok(Shape { x: strided_layout, others: strided_layouts, channels: strided_layout.channels })
     }
 
     fn is_seamless(&self) -> bool {
-        self.x.is_seamless() && self.others.iter().all(Lattice::is_seamless)
+        self.x.is_seamless() && self.others.iter().all(StridedLayout::is_seamless)
     }
 
     /// Calls `work(channel, first element in x and in the others, length)` for runs that cover x, in parallel, as vector code.
     #[inline(always)]
     fn for_each_run(&self, work: impl Fn(usize, usize, [usize; N], usize) + Sync) {
-        let Lattice { images, channels, rows, places, .. } = self.x;
+        let StridedLayout { images, channels, rows, places, .. } = self.x;
         let (rows, run) = if self.is_seamless() { (1, rows * places) } else { (rows, places) };
         for_chunks(images * channels * rows * run, CHUNK, |range| {
             wide(
@@ -71,12 +71,12 @@ impl<const N: usize> Shape<N> {
 /// By channel, the sums of `sum(channel, pieces' first elements, length, sums)` over all chunks, added in order to `before`.
 #[inline(always)]
 fn add_chunks<const K: usize, const N: usize>(
-    lattices: &[Lattice; N],
+    strided_layouts: &[StridedLayout; N],
     before: &[[f64; K]],
-    sum: impl Fn(usize, [usize; N], usize, &mut Lanes<K>) + Sync,
+    sum: impl Fn(usize, [usize; N], usize, &mut Accumulators<K>) + Sync,
 ) -> Vec<[f64; K]> {
-    let chunks = lattices[0].chunks();
-    let seamless = lattices.iter().all(Lattice::is_seamless);
+    let chunks = strided_layouts[0].chunks();
+    let seamless = strided_layouts.iter().all(StridedLayout::is_seamless);
     let count = chunks.count();
     let together = (CHUNK / chunks.positions()).max(1);
     let chunk_sums = map_chunks(before.len() * count, together, |range| {
@@ -85,18 +85,18 @@ fn add_chunks<const K: usize, const N: usize>(
             || {
                 let mut sums = Vec::with_capacity(range.len());
                 for task in range {
-                    let mut lanes = Lanes::new();
+                    let mut accumulators = Accumulators::new();
                     let (channel, chunk) = (task / count, task % count);
                     chunks.for_each_piece(
                         chunk,
                         seamless,
                         #[inline(always)]
                         |image, row, rows| {
-                            let starts = lattices.map(|lattice| lattice.at(image, channel, row));
-                            sum(channel, starts, rows * lattices[0].places, &mut lanes);
+                            let starts = strided_layouts.map(|strided_layout| strided_layout.at(image, channel, row));
+                            sum(channel, starts, rows * strided_layouts[0].places, &mut accumulators);
                         },
                     );
-                    sums.push(lanes.totals());
+                    sums.push(accumulators.totals());
                 }
                 sums
             },
@@ -112,15 +112,15 @@ fn add_chunks<const K: usize, const N: usize>(
 /// # Safety
 /// x must be live, unwritten and of type `T`.
 pub(in super::super) unsafe fn channel_sums<T: Float>(x: &View, before: &[[f64; 1]]) -> Result<Vec<[f64; 1]>, String> {
-    let lattice = Lattice::of(x.desc)?;
+    let strided_layout = StridedLayout::of(x.desc)?;
     let x = Pointer::<T>::of(x);
     Ok(add_chunks(
-        &[lattice],
+        &[strided_layout],
         before,
         #[inline(always)]
-        |_, [start], length, lanes| {
-            // SAFETY: the piece lies in x, which nobody writes.
-            lanes.add(unsafe { x.slice(start, length) }, |x| [x.to_f64()]);
+        |_, [start], length, accumulators| {
+            // SAFETY: the piece lies in x, which no one writes.
+            accumulators.add(unsafe { x.slice(start, length) }, |x| [x.to_f64()]);
         },
     ))
 }
@@ -249,28 +249,28 @@ pub(in super::super) unsafe fn statistics_sums<T: Float>(
     x: &View,
     before: Option<Vec<[f64; 4]>>,
 ) -> Result<Vec<[f64; 4]>, String> {
-    let lattice = Lattice::of(x.desc)?;
+    let strided_layout = StridedLayout::of(x.desc)?;
     let x = Pointer::<T>::of(x);
     let before = before.unwrap_or_else(|| {
         // SAFETY: the channel's first element lies in x.
-        let origin = |channel| unsafe { *x.at(lattice.at(0, channel, 0) as isize) }.to_f64();
-        (0..lattice.channels).map(|channel| [origin(channel), 0.0, 0.0, 0.0]).collect()
+        let origin = |channel| unsafe { *x.at(strided_layout.at(0, channel, 0) as isize) }.to_f64();
+        (0..strided_layout.channels).map(|channel| [origin(channel), 0.0, 0.0, 0.0]).collect()
     });
     let so_far: Vec<[f64; 2]> = before.iter().map(|&[_, sum, squares, _]| [sum, squares]).collect();
     let sums = add_chunks(
-        &[lattice],
+        &[strided_layout],
         &so_far,
         #[inline(always)]
-        |channel, [start], length, lanes| {
+        |channel, [start], length, accumulators| {
             let origin = before[channel][0];
-            // SAFETY: the elements lie in x, which nobody writes.
-            lanes.add(unsafe { x.slice(start, length) }, |x| {
+            // SAFETY: the elements lie in x, which no one writes.
+            accumulators.add(unsafe { x.slice(start, length) }, |x| {
                 let distance = x.to_f64() - origin;
                 [distance, distance * distance]
             });
         },
     );
-    let samples = lattice.samples() as f64;
+    let samples = strided_layout.samples() as f64;
     let joined = before.iter().zip(sums);
     Ok(joined.map(|(&[origin, .., before], [sum, squares])| [origin, sum, squares, before + samples]).collect())
 }
@@ -324,15 +324,15 @@ pub(super) unsafe fn gradient<T: Float>(
             .collect();
         match activation {
             Activation::None => input_gradient(&shape, &channels, &means, dy, x, dx, |_, _, dy| dy),
-            Activation::Relu => input_gradient(&shape, &channels, &means, dy, x, dx, rectified),
+            Activation::Relu => input_gradient(&shape, &channels, &means, dy, x, dx, relu),
         }
     }
     Ok(())
 }
 
-/// The gradient by the normalised value before a rectifier.
+/// The gradient by the normalised value before a ReLU.
 #[inline(always)]
-fn rectified<T: Float>(channel: Channel<T>, x: T, dy: T) -> T {
+fn relu<T: Float>(channel: Channel<T>, x: T, dy: T) -> T {
     if channel.normalise(x) > T::ZERO {
         dy
     } else {
@@ -390,7 +390,7 @@ pub(in super::super) unsafe fn gradient_sums<T: Float>(
         let channels = channels::<T>(shape.channels, epsilon, scale, bias, mean, variance);
         Ok(match activation {
             Activation::None => masked_sums(&shape, &channels, dy, x, &before, |_, _, dy| dy),
-            Activation::Relu => masked_sums(&shape, &channels, dy, x, &before, rectified),
+            Activation::Relu => masked_sums(&shape, &channels, dy, x, &before, relu),
         })
     }
 }
@@ -412,11 +412,11 @@ unsafe fn masked_sums<T: Float>(
         &[shape.x, shape.others[0]],
         &so_far,
         #[inline(always)]
-        |channel, [start, slope_start], length, lanes| {
+        |channel, [start, slope_start], length, accumulators| {
             let channel = channels[channel];
-            // SAFETY: the elements lie in both operands, which nobody writes.
+            // SAFETY: the elements lie in both operands, which no one writes.
             let (dy, x) = unsafe { (dy.slice(slope_start, length), x.slice(start, length)) };
-            lanes.add2(dy, x, |dy, x| {
+            accumulators.add2(dy, x, |dy, x| {
                 let slope = mask(channel, x, dy).to_f64();
                 [slope, slope * (x - channel.mean).to_f64()]
             });

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::chunk_rows_of;
+use forebay_base::kernel::reduction_block_rows;
 
+use super::super::accumulators::Accumulators;
 use super::super::block::{run2, run3, BLOCK};
 use super::super::element::Float;
-use super::super::lanes::Lanes;
 use super::super::parallel::{for_chunks, map_chunks, require_packed, wide, Pointer, CHUNK};
 use super::super::View;
 
@@ -89,19 +89,19 @@ pub(super) unsafe fn forward<T: Float>(
 /// Mean and inverse deviation of a row, in two passes.
 #[inline(always)]
 fn row_statistics<T: Float>(row: &[T], epsilon: f32) -> (T, T) {
-    let mut lanes = Lanes::new();
-    lanes.add(row, |x| [x.to_f64()]);
-    let mean = lanes.totals()[0] / row.len() as f64;
-    let mut lanes = Lanes::new();
-    lanes.add(row, |x| {
+    let mut accumulators = Accumulators::new();
+    accumulators.add(row, |x| [x.to_f64()]);
+    let mean = accumulators.totals()[0] / row.len() as f64;
+    let mut accumulators = Accumulators::new();
+    accumulators.add(row, |x| {
         let distance = x.to_f64() - mean;
         [distance * distance]
     });
-    let variance = lanes.totals()[0] / row.len() as f64;
+    let variance = accumulators.totals()[0] / row.len() as f64;
     (T::from_f64(mean), T::from_f64(1.0 / (variance + epsilon as f64).sqrt()))
 }
 
-/// What the gradient reads: rows of so many elements.
+/// What the gradient reads: rows of this many elements.
 struct Operands<T> {
     rows: usize,
     length: usize,
@@ -144,7 +144,7 @@ impl<T: Float> Operands<T> {
     /// Writes a row of dx.
     ///
     /// # Safety
-    /// The operands and scale, as long as a row, must be live, and nobody else may touch the row of dx.
+    /// The operands and scale, as long as a row, must be live, and no one else may touch the row of dx.
     #[inline(always)]
     unsafe fn write_row(&self, row: usize, scale: Pointer<T>, dx: Pointer<T>) {
         let start = row * self.length;
@@ -164,12 +164,12 @@ impl<T: Float> Operands<T> {
     /// The operands must be live and, until `then` does, unwritten.
     unsafe fn sums(
         &self,
-        chunk_rows: u64,
+        block_rows: u64,
         before: Option<Vec<[f64; 2]>>,
         then: impl Fn(Range<usize>) + Sync,
     ) -> Vec<[f64; 2]> {
         let length = self.length;
-        let partials = map_chunks(self.rows, chunk_rows as usize, |range| {
+        let partials = map_chunks(self.rows, block_rows as usize, |range| {
             let mut sums = vec![0.0f64; 2 * length];
             wide(
                 #[inline(always)]
@@ -215,14 +215,14 @@ pub(super) unsafe fn gradient<T: Float>(axis: usize, reads: &[View], writes: &[V
             },
         );
     };
-    let chunk_rows = chunk_rows_of(operands.rows as u64, operands.length as u64);
+    let block_rows = reduction_block_rows(operands.rows as u64, operands.length as u64);
     if writes.len() == 1 {
-        for_chunks(operands.rows, chunk_rows as usize, write);
+        for_chunks(operands.rows, block_rows as usize, write);
         return Ok(());
     }
     // SAFETY: the caller's promises.
     unsafe {
-        let sums = operands.sums(chunk_rows, None, write);
+        let sums = operands.sums(block_rows, None, write);
         store_parameter_gradients::<T>(&sums, &writes[1..]);
     }
     Ok(())
@@ -233,19 +233,19 @@ pub(super) unsafe fn gradient<T: Float>(axis: usize, reads: &[View], writes: &[V
 /// # Safety
 /// As [`forward`].
 pub(in super::super) unsafe fn parameter_sums<T: Float>(
-    (axis, chunk_rows): (usize, u64),
+    (axis, block_rows): (usize, u64),
     reads: &[View],
     before: Option<Vec<[f64; 2]>>,
 ) -> Result<Vec<[f64; 2]>, String> {
     let operands = Operands::<T>::new(axis, [0, 1, 2, 3].map(|i: usize| &reads[i]), &[], &[])?;
     // SAFETY: the caller's promises.
-    Ok(unsafe { operands.sums(chunk_rows, before, |_| {}) })
+    Ok(unsafe { operands.sums(block_rows, before, |_| {}) })
 }
 
 /// Writes dscale and dbias.
 ///
 /// # Safety
-/// The views must be of type `T`, as long as the sums, and nobody else's.
+/// The views must be of type `T`, as long as the sums, and no one else's.
 pub(in super::super) unsafe fn store_parameter_gradients<T: Float>(sums: &[[f64; 2]], writes: &[View]) {
     for (number, view) in writes.iter().enumerate() {
         // SAFETY: the caller's promise.
@@ -257,24 +257,24 @@ pub(in super::super) unsafe fn store_parameter_gradients<T: Float>(sums: &[[f64;
 /// The means over a row of dy scale, and of that times the normalised x.
 #[inline(always)]
 fn row_means<T: Float>(dy: &[T], x: &[T], scale: &[T], mean: T, inverse: T) -> (T, T) {
-    let mut lanes = Lanes::<2>::new();
+    let mut accumulators = Accumulators::<2>::new();
     let mut slopes = [T::ZERO; BLOCK];
     for ((dy, x), scale) in dy.chunks(BLOCK).zip(x.chunks(BLOCK)).zip(scale.chunks(BLOCK)) {
         for (slope, (&dy, &scale)) in slopes.iter_mut().zip(dy.iter().zip(scale)) {
             *slope = dy * scale;
         }
-        lanes.add2(&slopes[..dy.len()], x, |slope, x| {
+        accumulators.add2(&slopes[..dy.len()], x, |slope, x| {
             [slope.to_f64(), slope.to_f64() * ((x - mean) * inverse).to_f64()]
         });
     }
-    let [slope, product] = lanes.totals();
+    let [slope, product] = accumulators.totals();
     (T::from_f64(slope / dy.len() as f64), T::from_f64(product / dy.len() as f64))
 }
 
 /// dx = inverse (dy scale - mean(dy scale) - x^ mean(dy scale x^)), x^ being the normalised x.
 ///
 /// # Safety
-/// The row from `start`, as long as `scale`, must lie in all operands, and nobody else may touch dx's.
+/// The row from `start`, as long as `scale`, must lie in all operands, and no one else may touch dx's.
 #[inline(always)]
 unsafe fn gradient_of_row<T: Float>(
     (dy, x, dx): (Pointer<T>, Pointer<T>, Pointer<T>),

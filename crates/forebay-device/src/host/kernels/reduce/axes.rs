@@ -5,11 +5,11 @@
 
 use forebay_base::kernel::ReduceOp;
 
+use super::super::accumulators::ACCUMULATORS;
 use super::super::element::{Float, Number, Reducible};
-use super::super::lanes::LANES;
-use super::super::lattice::Lattice;
 use super::super::normalization::batch;
 use super::super::parallel::{for_chunks, wide, Pointer, Walk, CHUNK};
+use super::super::strided_layout::StridedLayout;
 use super::super::View;
 
 /// Outputs that one task reduces together where the innermost axis stays.
@@ -64,26 +64,30 @@ pub(super) unsafe fn run<T: Reducible>(op: ReduceOp, axes: &[usize], x: &View, y
     // SAFETY: the caller's promises.
     unsafe {
         match op {
-            ReduceOp::Sum => reduce(&layout, x, y, zero, |a, x| a.plus(x.widen()), plus, |a| T::narrow(a)),
-            ReduceOp::Mean => reduce(&layout, x, y, zero, |a, x| a.plus(x.widen()), plus, |a| T::narrow(a.over(count))),
+            ReduceOp::Sum => reduce(&layout, x, y, zero, |a, x| a.plus(x.widen()), plus, |a| T::sixteen_bit(a)),
+            ReduceOp::Mean => {
+                reduce(&layout, x, y, zero, |a, x| a.plus(x.widen()), plus, |a| T::sixteen_bit(a.over(count)))
+            }
             ReduceOp::Max => {
                 let lowest = T::Sum::from_f64(f64::NEG_INFINITY);
-                reduce(&layout, x, y, lowest, |a, x| x.widen().maximum(a), |a, b| b.maximum(a), |a| T::narrow(a))
+                reduce(&layout, x, y, lowest, |a, x| x.widen().maximum(a), |a, b| b.maximum(a), |a| T::sixteen_bit(a))
             }
             ReduceOp::Min => {
                 let highest = T::Sum::from_f64(f64::INFINITY);
-                reduce(&layout, x, y, highest, |a, x| x.widen().minimum(a), |a, b| b.minimum(a), |a| T::narrow(a))
+                reduce(&layout, x, y, highest, |a, x| x.widen().minimum(a), |a, b| b.minimum(a), |a| T::sixteen_bit(a))
             }
             ReduceOp::Product => {
-                reduce(&layout, x, y, one, |a, x| a.times(x.widen()), |a, b| a.times(b), |a| T::narrow(a))
+                reduce(&layout, x, y, one, |a, x| a.times(x.widen()), |a, b| a.times(b), |a| T::sixteen_bit(a))
             }
-            ReduceOp::L1 => reduce(&layout, x, y, zero, |a, x| a.plus(x.widen().magnitude()), plus, |a| T::narrow(a)),
+            ReduceOp::L1 => {
+                reduce(&layout, x, y, zero, |a, x| a.plus(x.widen().magnitude()), plus, |a| T::sixteen_bit(a))
+            }
             ReduceOp::L2 => {
-                let root = |a: T::Sum| T::narrow(T::Sum::from_f64(a.to_f64().sqrt()));
+                let root = |a: T::Sum| T::sixteen_bit(T::Sum::from_f64(a.to_f64().sqrt()));
                 reduce(&layout, x, y, zero, |a, x| a.plus(x.widen().times(x.widen())), plus, root)
             }
             ReduceOp::SumSquare => {
-                reduce(&layout, x, y, zero, |a, x| a.plus(x.widen().times(x.widen())), plus, |a| T::narrow(a))
+                reduce(&layout, x, y, zero, |a, x| a.plus(x.widen().times(x.widen())), plus, |a| T::sixteen_bit(a))
             }
         }
     }
@@ -93,7 +97,7 @@ pub(super) unsafe fn run<T: Reducible>(op: ReduceOp, axes: &[usize], x: &View, y
 /// Whether the reduced axes are all but the second, of which the sums are then those of channels.
 pub(super) fn are_positions(axes: &[usize], x: &View) -> bool {
     let rank = x.desc.sizes().len();
-    rank > 2 && axes.iter().copied().eq((0..rank).filter(|&axis| axis != 1)) && Lattice::of(x.desc).is_ok()
+    rank > 2 && axes.iter().copied().eq((0..rank).filter(|&axis| axis != 1)) && StridedLayout::of(x.desc).is_ok()
 }
 
 /// y = the sum of x per channel, by chunks, as parts would sum it.
@@ -129,7 +133,7 @@ unsafe fn reduce<T: Reducible>(
     let depth = layout.reduced.count();
     let block = layout.width.min(OUTPUTS);
     let blocks = layout.width.div_ceil(block);
-    // A chunk is so many reduced elements of each output that it reads about CHUNK elements.
+    // A chunk has enough reduced elements of each output that it reads about CHUNK elements.
     let chunk = if layout.inner_reduced { CHUNK } else { (CHUNK * 4 / block).max(1) };
     let chunks = depth.div_ceil(chunk);
     let groups = layout.kept.count() * blocks;
@@ -165,7 +169,7 @@ unsafe fn reduce<T: Reducible>(
             for output in 0..width {
                 let mut sum = start;
                 for task in group * chunks..(group + 1) * chunks {
-                    // SAFETY: nobody writes the partial results any more.
+                    // SAFETY: no one writes the partial results any more.
                     sum = merge(sum, unsafe { *partial_pointer.at((task * block + output) as isize) });
                 }
                 let place = group / blocks * layout.width + group % blocks * block + output;
@@ -176,7 +180,7 @@ unsafe fn reduce<T: Reducible>(
     });
 }
 
-/// One output: element i of a run goes to lane i mod LANES.
+/// One output: element i of a run goes to accumulator i mod LANES.
 ///
 /// # Safety
 /// The walk from `base` must stay inside x.
@@ -191,7 +195,7 @@ unsafe fn reduce_runs<T: Reducible>(
     merge: &impl Fn(T::Sum, T::Sum) -> T::Sum,
 ) -> T::Sum {
     let [stride] = reduced.inner_strides();
-    let mut lanes = [start; LANES];
+    let mut accumulators = [start; ACCUMULATORS];
     reduced.runs(
         elements,
         #[inline(always)]
@@ -199,25 +203,25 @@ unsafe fn reduce_runs<T: Reducible>(
             if stride == 1 {
                 // SAFETY: the run lies in x.
                 let run = unsafe { std::slice::from_raw_parts(x.at(base + offset), length) };
-                let mut blocks = run.chunks_exact(LANES);
+                let mut blocks = run.chunks_exact(ACCUMULATORS);
                 for block in &mut blocks {
-                    for lane in 0..LANES {
-                        lanes[lane] = step(lanes[lane], block[lane]);
+                    for accumulator in 0..ACCUMULATORS {
+                        accumulators[accumulator] = step(accumulators[accumulator], block[accumulator]);
                     }
                 }
-                for (lane, &x) in lanes.iter_mut().zip(blocks.remainder()) {
-                    *lane = step(*lane, x);
+                for (accumulator, &x) in accumulators.iter_mut().zip(blocks.remainder()) {
+                    *accumulator = step(*accumulator, x);
                 }
             } else {
                 for i in 0..length {
                     // SAFETY: the element lies in x.
                     let x = unsafe { *x.at(base + offset + i as isize * stride) };
-                    lanes[i % LANES] = step(lanes[i % LANES], x);
+                    accumulators[i % ACCUMULATORS] = step(accumulators[i % ACCUMULATORS], x);
                 }
             }
         },
     );
-    lanes.into_iter().fold(start, merge)
+    accumulators.into_iter().fold(start, merge)
 }
 
 /// Several outputs that lie together: rows of x are added to them one after the other.

@@ -1,6 +1,6 @@
 //! Sums over the rows of a table, one per place in a row, by chunks of rows from left to right.
 
-use forebay_base::kernel::chunk_rows_of;
+use forebay_base::kernel::reduction_block_rows;
 
 use super::super::element::Float;
 use super::super::parallel::{map_chunks, require_packed, wide, Pointer};
@@ -17,24 +17,24 @@ fn table(x: &View, axes: usize) -> Result<(usize, usize), String> {
 }
 
 /// The sum of each place, and what is still to be added to it (devices in single precision keep what rounding took), added to
-/// `before`. `chunk_rows` are those of the whole.
+/// `before`. `block_rows` are those of the whole.
 ///
 /// # Safety
 /// As [`super::super::run`], and x must be of type `T`.
 pub(in super::super) unsafe fn sums<T: Float>(
-    (axes, chunk_rows): (usize, u64),
+    (axes, block_rows): (usize, u64),
     x: &View,
     before: Option<Vec<[f64; 2]>>,
 ) -> Result<Vec<[f64; 2]>, String> {
     let (rows, length) = table(x, axes)?;
     let x = Pointer::<T>::of(x);
-    let partials = map_chunks(rows, chunk_rows as usize, |range| {
+    let partials = map_chunks(rows, block_rows as usize, |range| {
         let mut sums = vec![0.0f64; length];
         wide(
             #[inline(always)]
             || {
                 for row in range {
-                    // SAFETY: the row lies in x, which nobody writes.
+                    // SAFETY: the row lies in x, which no one writes.
                     let row = unsafe { x.slice(row * length, length) };
                     sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x.to_f64());
                 }
@@ -66,7 +66,7 @@ pub(super) unsafe fn run<T: Float>(axes: usize, x: &View, y: &View) -> Result<()
     }
     // SAFETY: the caller's promises.
     unsafe {
-        let sums = sums::<T>((axes, chunk_rows_of(rows as u64, length as u64)), x, None)?;
+        let sums = sums::<T>((axes, reduction_block_rows(rows as u64, length as u64)), x, None)?;
         let y = Pointer::<T>::of(y).slice_mut(0, length);
         y.iter_mut().zip(sums).for_each(|(y, sums)| *y = total(sums));
     }

@@ -4,9 +4,9 @@
 //! column is a row of memory. All reads of a column's sums come before its writes, and elements are written where they were
 //! read, so that everything works in place.
 
+use super::super::accumulators::{largest, Accumulators};
 use super::super::block::{run1, run2, run3};
 use super::super::element::Float;
-use super::super::lanes::{largest, Lanes};
 use super::super::parallel::{for_chunks, require_packed, split_at_axis, wide, Pointer, CHUNK};
 use super::super::View;
 
@@ -52,10 +52,10 @@ pub(super) unsafe fn gradient<T: Float>(
         // SAFETY: these columns are inside the operands, and this task's alone.
         unsafe {
             if inner == 1 {
-                let mut lanes = Lanes::new();
+                let mut accumulators = Accumulators::new();
                 let (dy, y) = (dy.slice(start, size), y.slice(start, size));
-                lanes.add2(dy, y, |dy, y| if logarithm { [dy.to_f64()] } else { [dy.to_f64() * y.to_f64()] });
-                [sums[0]] = lanes.totals();
+                accumulators.add2(dy, y, |dy, y| if logarithm { [dy.to_f64()] } else { [dy.to_f64() * y.to_f64()] });
+                [sums[0]] = accumulators.totals();
             } else {
                 for k in 0..size {
                     let (dy, y) = (dy.slice(start + k * inner, columns), y.slice(start + k * inner, columns));
@@ -111,7 +111,7 @@ fn for_columns(outer: usize, size: usize, inner: usize, work: impl Fn(usize, usi
 }
 
 /// # Safety
-/// `size` elements from `start` must be inside both operands, and nobody else may touch those of y.
+/// `size` elements from `start` must be inside both operands, and no one else may touch those of y.
 #[inline(always)]
 unsafe fn softmax_row<T: Float>(x: Pointer<T>, y: Pointer<T>, start: usize, size: usize) {
     let place = start as isize;
@@ -119,9 +119,9 @@ unsafe fn softmax_row<T: Float>(x: Pointer<T>, y: Pointer<T>, start: usize, size
     unsafe {
         let highest = largest(x.slice(start, size));
         run1((x.at(place), 1), y.at(place), size, |x: T| (x - highest).exp());
-        let mut lanes = Lanes::new();
-        lanes.add(y.slice(start, size), |e: T| [e.to_f64()]);
-        let sum = T::from_f64(lanes.totals()[0]);
+        let mut accumulators = Accumulators::new();
+        accumulators.add(y.slice(start, size), |e: T| [e.to_f64()]);
+        let sum = T::from_f64(accumulators.totals()[0]);
         run1((y.at(place), 1), y.at(place), size, |e: T| e / sum);
     }
 }
@@ -135,9 +135,9 @@ unsafe fn log_softmax_row<T: Float>(x: Pointer<T>, y: Pointer<T>, start: usize, 
     unsafe {
         let row = x.slice(start, size);
         let highest = largest(row);
-        let mut lanes = Lanes::new();
-        lanes.add(row, |x: T| [(x - highest).exp().to_f64()]);
-        let logarithm = T::from_f64(lanes.totals()[0].ln());
+        let mut accumulators = Accumulators::new();
+        accumulators.add(row, |x: T| [(x - highest).exp().to_f64()]);
+        let logarithm = T::from_f64(accumulators.totals()[0].ln());
         run1((x.at(place), 1), y.at(place), size, |x: T| x - highest - logarithm);
     }
 }
@@ -164,7 +164,7 @@ unsafe fn largest_of_columns<T: Float>(
 }
 
 /// # Safety
-/// As [`largest_of_columns`] for both operands, and nobody else may touch those of y.
+/// As [`largest_of_columns`] for both operands, and no one else may touch those of y.
 #[inline(always)]
 unsafe fn softmax_columns<T: Float>(
     x: Pointer<T>,

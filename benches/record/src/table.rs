@@ -1,0 +1,272 @@
+//! Figures in rows, and how they are shown.
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Number, Value};
+
+/// Figures in rows and columns.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// What the table is called within its record.
+    pub name: String,
+    /// What each column holds.
+    pub columns: Vec<Column>,
+    /// The rows: one cell for each column.
+    pub rows: Vec<Vec<Cell>>,
+}
+
+/// What a column holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Column {
+    /// What is named or measured.
+    pub name: String,
+    /// The unit of its numbers; none for text, counts and ratios.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+    /// Digits behind the decimal point that are shown; none for those that a number has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digits: Option<usize>,
+    /// What a number is of several measurements: `median`, `best`, `99th percentile`; none where there is one measurement, or the
+    /// name says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statistic: Option<String>,
+}
+
+/// A cell of a table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Cell {
+    /// Nothing was measured, or it does not apply.
+    Nothing,
+    /// A number in the column's unit.
+    Number(Number),
+    /// A name, or why there is no number.
+    Text(String),
+    /// A number with more to say about it.
+    Quantity(Quantity),
+}
+
+/// A number in a unit of its own, or with its spread.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quantity {
+    /// The number; none where only a range is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<Number>,
+    /// Its unit, where it is not the column's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+    /// The least of the range in which measurements lay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Number>,
+    /// The largest of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Number>,
+}
+
+impl<'de> Deserialize<'de> for Cell {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Cell, D::Error> {
+        const WANTED: &str = "a cell is null, a number, a text, or an object of value, unit, from, to";
+        match Value::deserialize(deserializer)? {
+            Value::Null => Ok(Cell::Nothing),
+            Value::Number(number) => Ok(Cell::Number(number)),
+            Value::String(text) => Ok(Cell::Text(text)),
+            object @ Value::Object(_) => {
+                let quantity = serde_json::from_value(object).map(Cell::Quantity);
+                quantity.map_err(|error| D::Error::custom(format!("{WANTED}; {error}")))
+            }
+            Value::Bool(_) | Value::Array(_) => Err(D::Error::custom(WANTED)),
+        }
+    }
+}
+
+impl Column {
+    /// A column of names.
+    pub fn text(name: impl Into<String>) -> Column {
+        Column { name: name.into(), unit: None, digits: None, statistic: None }
+    }
+
+    /// A column of whole numbers without a unit.
+    pub fn count(name: impl Into<String>) -> Column {
+        Column { digits: Some(0), ..Column::text(name) }
+    }
+
+    /// A column of numbers in a unit.
+    pub fn number(name: impl Into<String>, unit: &str, digits: usize) -> Column {
+        Column { unit: Some(unit.to_owned()), digits: Some(digits), ..Column::text(name) }
+    }
+
+    /// A column of numbers without a unit.
+    pub fn ratio(name: impl Into<String>, digits: usize) -> Column {
+        Column { digits: Some(digits), ..Column::text(name) }
+    }
+
+    /// The same column, whose numbers are this of several measurements.
+    pub fn of(self, statistic: &str) -> Column {
+        Column { statistic: Some(statistic.to_owned()), ..self }
+    }
+
+    /// Its name and unit, as a table's first line has them.
+    pub fn heading(&self) -> String {
+        match &self.unit {
+            Some(unit) => format!("{}, {unit}", self.name),
+            None => self.name.clone(),
+        }
+    }
+}
+
+impl Table {
+    /// A table without rows.
+    pub fn new(name: impl Into<String>, columns: impl Into<Vec<Column>>) -> Table {
+        Table { name: name.into(), columns: columns.into(), rows: Vec::new() }
+    }
+
+    /// Adds a row.
+    pub fn push(&mut self, row: impl Into<Vec<Cell>>) {
+        self.rows.push(row.into());
+    }
+
+    /// Adds a row and prints it, so that a bench shows what it has; before the first row, the names of the columns.
+    pub fn print(&mut self, row: impl Into<Vec<Cell>>) {
+        if self.rows.is_empty() {
+            println!("{}", self.header());
+        }
+        self.push(row);
+        if let Some(row) = self.rows.last() {
+            println!("{}", self.line(row));
+        }
+    }
+
+    /// The first two lines in Markdown.
+    pub fn header(&self) -> String {
+        let names: Vec<String> = self.columns.iter().map(Column::heading).collect();
+        format!("{}\n|{}", line(&names), "---|".repeat(names.len()))
+    }
+
+    /// A row in Markdown.
+    pub fn line(&self, row: &[Cell]) -> String {
+        let cells: Vec<String> = row.iter().zip(&self.columns).map(|(cell, column)| cell.shown(column)).collect();
+        line(&cells)
+    }
+
+    /// The whole in Markdown.
+    pub fn markdown(&self) -> String {
+        let lines = std::iter::once(self.header()).chain(self.rows.iter().map(|row| self.line(row)));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// A line of a Markdown table.
+fn line(cells: &[String]) -> String {
+    let escaped: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|").replace('\n', " ")).collect();
+    format!("| {} |", escaped.join(" | "))
+}
+
+impl Cell {
+    /// What it looks like in this column.
+    pub fn shown(&self, column: &Column) -> String {
+        let number = |number: &Number| shown(number, column.digits);
+        match self {
+            Cell::Nothing => String::new(),
+            Cell::Text(text) => text.clone(),
+            Cell::Number(value) => number(value),
+            Cell::Quantity(Quantity { value, unit, from, to }) => {
+                let range = match (from, to) {
+                    (Some(from), Some(to)) => Some(format!("{} to {}", number(from), number(to))),
+                    (Some(from), None) => Some(format!("at least {}", number(from))),
+                    (None, Some(to)) => Some(format!("at most {}", number(to))),
+                    (None, None) => None,
+                };
+                let unit = unit.as_ref().map_or(String::new(), |unit| format!(" {unit}"));
+                match (value, range) {
+                    (Some(value), Some(range)) => format!("{} ({range}){unit}", number(value)),
+                    (Some(value), None) => format!("{}{unit}", number(value)),
+                    (None, range) => format!("{}{unit}", range.unwrap_or_default()),
+                }
+            }
+        }
+    }
+
+    /// The median of measurements, with the least and the most where there are several.
+    pub fn median(values: impl IntoIterator<Item = f64>) -> Cell {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        match values.as_slice() {
+            [] => Cell::Nothing,
+            [value] => Cell::from(*value),
+            [least, .., most] => {
+                let middle = (values[values.len() / 2] + values[(values.len() - 1) / 2]) / 2.0;
+                let number = |value: f64| Number::from_f64(value);
+                Cell::Quantity(Quantity { value: number(middle), unit: None, from: number(*least), to: number(*most) })
+            }
+        }
+    }
+
+    /// Its number; of a range alone, none.
+    pub fn number(&self) -> Option<f64> {
+        match self {
+            Cell::Number(number) => number.as_f64(),
+            Cell::Quantity(quantity) => quantity.value.as_ref().and_then(Number::as_f64),
+            Cell::Nothing | Cell::Text(_) => None,
+        }
+    }
+}
+
+/// A number with these digits behind the point; whole ones of five digits and more in groups of three.
+fn shown(number: &Number, digits: Option<usize>) -> String {
+    let text = match (digits, number.as_f64()) {
+        (Some(digits), Some(value)) => format!("{value:.digits$}"),
+        _ => number.to_string(),
+    };
+    let (sign, rest) = text.strip_prefix('-').map_or(("", text.as_str()), |rest| ("-", rest));
+    if rest.len() < 5 || !rest.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text;
+    }
+    let mut grouped = String::new();
+    for (index, digit) in rest.chars().enumerate() {
+        if index > 0 && (rest.len() - index) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    format!("{sign}{grouped}")
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Cell {
+        Cell::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Cell {
+        Cell::Text(text)
+    }
+}
+
+impl From<f64> for Cell {
+    /// What is no number becomes a text that says so: JSON has none for it.
+    fn from(value: f64) -> Cell {
+        Number::from_f64(value).map_or_else(|| Cell::Text(value.to_string()), Cell::Number)
+    }
+}
+
+impl From<u64> for Cell {
+    fn from(value: u64) -> Cell {
+        Cell::Number(value.into())
+    }
+}
+
+impl From<usize> for Cell {
+    fn from(value: usize) -> Cell {
+        Cell::Number((value as u64).into())
+    }
+}
+
+impl<T: Into<Cell>> From<Option<T>> for Cell {
+    fn from(value: Option<T>) -> Cell {
+        value.map_or(Cell::Nothing, Into::into)
+    }
+}

@@ -1,0 +1,309 @@
+//! Facts: what is known of each kernel, stated in one place.
+//!
+//! Passes, checkers, devices and tests ask [`Kernel::facts`] and [`KernelFacts::dimensions`]; none of them keeps a table of its own.
+//! One match without a default names every kernel, and every fact is a field without a default: a kernel does not compile until all
+//! of them are stated. Each family of kernels states its own in a file of this folder.
+
+mod axes;
+mod convolution;
+mod dimension;
+mod elementwise;
+mod indices;
+mod loss;
+mod movement;
+mod normalization;
+mod optimizer;
+mod placement;
+mod product;
+mod reduction;
+mod sums;
+#[cfg(test)]
+mod tests;
+mod work;
+
+pub use dimension::{Along, AxisRole, Dimension, SlidingAxis};
+pub use indices::Indices;
+pub use placement::{AxisNumbers, Placement};
+pub use sums::{Rest, SumsInParts};
+pub use work::Work;
+
+use super::{Convolution, Kernel, KernelKind, ProductPart, Summing, Window};
+use crate::DataType;
+
+/// An operand of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperandRef {
+    /// What it reads, by its place in the kernel's row.
+    Read(usize),
+    /// What it writes.
+    Write(usize),
+}
+
+/// Element types that models may ask a kernel to compute in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElementTypes {
+    /// All of them: elements are moved or chosen, not computed with.
+    Every,
+    /// All but the floating types of 16 bits.
+    NotSixteenBit,
+    /// `float32` and the floating types of 16 bits.
+    Products,
+    /// `float32`.
+    Float32,
+}
+
+impl ElementTypes {
+    /// Whether floating types of 16 bits are among them.
+    pub fn include_sixteen_bit(self) -> bool {
+        match self {
+            ElementTypes::Every | ElementTypes::Products => true,
+            ElementTypes::NotSixteenBit | ElementTypes::Float32 => false,
+        }
+    }
+
+    /// Whether a type is among them.
+    pub fn include(self, data_type: DataType) -> bool {
+        let is_sixteen_bit = matches!(data_type, DataType::Float16 | DataType::BFloat16);
+        match self {
+            ElementTypes::Every => true,
+            ElementTypes::NotSixteenBit => !is_sixteen_bit,
+            ElementTypes::Products => is_sixteen_bit || data_type == DataType::Float32,
+            ElementTypes::Float32 => data_type == DataType::Float32,
+        }
+    }
+}
+
+/// Operands that may be stored row by row: all channels of the first row of an image, then all of the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByRows {
+    /// Those that are read.
+    pub reads: &'static [usize],
+    /// Those that are written.
+    pub writes: &'static [usize],
+    /// Whether only sums of channels ([`Summing::Channels`]) may: others go by elements in the order in which they lie.
+    pub sums_of_channels: bool,
+}
+
+impl ByRows {
+    /// No operand.
+    const NONE: ByRows = ByRows { reads: &[], writes: &[], sums_of_channels: false };
+
+    const fn of(reads: &'static [usize], writes: &'static [usize]) -> ByRows {
+        ByRows { reads, writes, sums_of_channels: false }
+    }
+}
+
+/// Operands whose first two axes may become one: the kernel cannot tell the difference, other than by an axis number that is one
+/// less then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeadingAxes {
+    /// Those that are read and have these axes.
+    pub reads: &'static [usize],
+    /// How many of those that are written have them.
+    pub writes: usize,
+    /// Whether that is so only where the launch is a sum over rows ([`super::sums_rows`]).
+    pub sums_of_rows: bool,
+}
+
+/// What a gradient reads, besides the gradient of the first result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GradientReads {
+    /// There is no gradient.
+    None,
+    /// The gradient is zero, whatever the operands.
+    Zero,
+    /// These of the kernel's reads and writes, or some of them, as its parameters say.
+    Some {
+        /// The reads.
+        reads: &'static [usize],
+        /// The writes.
+        writes: &'static [usize],
+    },
+}
+
+impl GradientReads {
+    const fn of(reads: &'static [usize], writes: &'static [usize]) -> GradientReads {
+        GradientReads::Some { reads, writes }
+    }
+}
+
+/// What the axes of a kernel's operands are, before sizes are known; [`KernelFacts::dimensions`] says it for a launch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Axes<'a> {
+    /// All results and these reads have the same sizes, and each element comes from those in its place.
+    Elements {
+        /// Reads with the sizes of the results; none for all reads.
+        reads: Option<&'static [usize]>,
+        /// Along which axes launches are cut.
+        cut: CutAxes,
+    },
+    /// A parameter, its gradient and its state, of the sizes of the results; step and hyperparameters are needed whole.
+    Update,
+    /// As `Elements` of all reads, but for an axis along which every result needs all elements.
+    AllAlong { axis: usize },
+    /// The result takes elements of what is read.
+    Slice { starts: &'a [u64], steps: &'a [i64] },
+    /// What is read stands somewhere in the result.
+    Placed { begins: &'a [u64] },
+    /// Slices of the first read are chosen.
+    Gather { axis: usize },
+    /// The transpose of it.
+    GatherGradient { axis: usize },
+    /// Elements along some axes are combined.
+    Reduce { axes: &'a [usize], sums: bool },
+    /// The sum of all elements of two reads.
+    SquaredError,
+    /// A sum over positions with classes along an axis.
+    CrossEntropy { axis: usize },
+    /// Its gradient.
+    CrossEntropyGradient { axis: usize },
+    /// A matrix product.
+    Product { transpose_a: bool, transpose_b: bool, part: ProductPart, may_add_terms: bool },
+    /// A convolution from what is read.
+    Convolution(&'a Convolution),
+    /// From its result back.
+    ConvolutionDataGradient(&'a Convolution),
+    /// To the weights.
+    ConvolutionWeightGradient(&'a Convolution),
+    /// Windows of each channel by itself.
+    Pool(&'a Window),
+    /// From their results back.
+    PoolGradient(&'a Window),
+    /// Elements of channels, with statistics that are given.
+    Channels { images: &'static [usize] },
+    /// With statistics of all elements of a channel.
+    ChannelStatistics,
+    /// The gradient with sums that are computed or given.
+    ChannelGradient,
+    /// Rows from an axis on, each by itself, with two statistics of it.
+    LayerNormalization { axis: usize },
+    /// Its gradient.
+    LayerNormalizationGradient { axis: usize },
+    /// Sums over positions.
+    Sums { of: Summing },
+    /// All is needed for all.
+    Whole,
+}
+
+/// Along which axes of its results a kernel of elements is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CutAxes {
+    /// All of them.
+    All,
+    /// The first.
+    First,
+    /// None: its operands are small.
+    None,
+}
+
+/// What is known of a kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelFacts<'a> {
+    /// Which kernel it is.
+    pub kind: KernelKind,
+    /// The pairs (write, read) of bindings that may be the same region: the write then updates the read in place.
+    pub in_place: &'static [(usize, usize)],
+    /// The operand of indices, and what they choose from.
+    pub indices: Option<Indices>,
+    /// Element types that models may ask for: of what is read first.
+    pub types: ElementTypes,
+    /// How many operations it takes.
+    pub work: Work,
+    /// The operand along whose axes parts are counted.
+    pub counted_along: OperandRef,
+    /// The read that is a result of launches before, which the launch goes on from.
+    pub continues: Option<usize>,
+    /// Which operands may be stored row by row.
+    pub by_rows: ByRows,
+    /// Which operands' first two axes may become one.
+    pub leading_axes: Option<LeadingAxes>,
+    /// The first of the reads that take the sizes of the result by repeating elements.
+    pub broadcast_from: Option<usize>,
+    /// Whether what it reads may lie entangled with what it does not read: it goes by strides.
+    pub reads_entangled: bool,
+    /// Whether every device runs it, of float32, in less workspace than it asks for, or in none, with the same bits.
+    pub runs_in_less_workspace: bool,
+    /// Whether it changes parameters or state, once in a step.
+    pub updates_state: bool,
+    /// Where it is the gradient of a loss: the loss, whose sums a part of it needs, and which reads the reads from the second on.
+    pub gradient_of_loss: Option<Summing>,
+    /// What its gradient reads.
+    pub gradient: GradientReads,
+    pub(crate) axes: Axes<'a>,
+}
+
+impl Kernel {
+    /// What is known of the kernel: the one place where it is stated.
+    pub fn facts(&self) -> KernelFacts<'_> {
+        match self {
+            Kernel::Unary(op) => elementwise::unary(*op),
+            Kernel::UnaryGradient(_) => elementwise::unary_gradient(),
+            Kernel::Binary { op, activation: _ } => elementwise::binary(*op),
+            Kernel::Select => elementwise::select(),
+            Kernel::Cast => elementwise::cast(),
+            Kernel::Copy => movement::copy(),
+            Kernel::Slice { starts, steps } => movement::slice(starts, steps),
+            Kernel::SliceGradient { starts, steps: _ } => movement::slice_gradient(starts),
+            Kernel::Pad { begins, mode: _ } => movement::pad(begins),
+            Kernel::Fill { value: _ } => elementwise::fill(),
+            Kernel::Reduce { op, axes } => reduction::reduce(*op, axes),
+            Kernel::Softmax { axis } => reduction::softmax(*axis),
+            Kernel::LogSoftmax { axis } => reduction::log_softmax(*axis),
+            Kernel::SoftmaxGradient { axis } => reduction::softmax_gradient(*axis),
+            Kernel::LogSoftmaxGradient { axis } => reduction::log_softmax_gradient(*axis),
+            Kernel::SoftmaxCrossEntropy { axis, ignore_index: _ } => loss::cross_entropy(*axis),
+            Kernel::SoftmaxCrossEntropyGradient { axis, ignore_index } => {
+                loss::cross_entropy_gradient(*axis, *ignore_index)
+            }
+            Kernel::MeanSquaredError => loss::squared_error(),
+            Kernel::MeanSquaredErrorGradient => loss::squared_error_gradient(),
+            Kernel::MatMul { transpose_a, transpose_b, alpha, beta: _, activation: _, part } => {
+                product::product([*transpose_a, *transpose_b], *alpha, *part)
+            }
+            Kernel::Convolution { convolution, activation: _ } => convolution::convolution(convolution),
+            Kernel::ConvolutionDataGradient { convolution, activation: _ } => convolution::data_gradient(convolution),
+            Kernel::ConvolutionWeightGradient { convolution, accumulate } => {
+                convolution::weight_gradient(convolution, *accumulate)
+            }
+            Kernel::Pool { op, window } => convolution::pool(*op, window),
+            Kernel::PoolGradient { op: _, window } => convolution::pool_gradient(window),
+            Kernel::BatchNormalization { .. } => normalization::batch(),
+            Kernel::BatchNormalizationTraining { .. } => normalization::batch_training(),
+            Kernel::BatchNormalizationGradient { .. } => normalization::batch_gradient(),
+            Kernel::RunningStatistics { .. } => normalization::running_statistics(),
+            Kernel::LayerNormalization { axis, epsilon: _ } => normalization::layer(*axis),
+            Kernel::LayerNormalizationGradient { axis } => normalization::layer_gradient(*axis),
+            Kernel::LocalResponseNormalization { .. } => normalization::local_response(),
+            Kernel::LocalResponseNormalizationGradient { .. } => normalization::local_response_gradient(),
+            Kernel::Gather { axis } => movement::gather(*axis),
+            Kernel::GatherGradient { axis } => movement::gather_gradient(*axis),
+            Kernel::Dropout { .. } => elementwise::dropout(),
+            Kernel::Sgd { .. } => optimizer::sgd(),
+            Kernel::Adam { .. } => optimizer::adam(),
+            Kernel::Sums { of, accumulate } => sums::sums(*of, *accumulate),
+            Kernel::FromSums { of: _ } => sums::from_sums(),
+        }
+    }
+
+    /// The kernel's name in plans and traces.
+    pub fn name(&self) -> &'static str {
+        self.facts().kind.name()
+    }
+
+    /// The pairs (write, read) of bindings that may be the same region: the write then updates the read in place. For
+    /// elementwise kernels this needs packed operands of the same sizes and element size; planning checks that.
+    pub fn in_place(&self) -> &'static [(usize, usize)] {
+        self.facts().in_place
+    }
+
+    /// Whether every device runs the kernel, of float32, in less workspace than it asks for, or in none, with the same bits: workspace
+    /// then only makes it faster.
+    pub fn runs_in_less_workspace(&self) -> bool {
+        self.facts().runs_in_less_workspace
+    }
+
+    /// Where a kernel's indices are, and what they choose from; none for kernels without indices.
+    pub fn indices(&self) -> Option<Indices> {
+        self.facts().indices
+    }
+}

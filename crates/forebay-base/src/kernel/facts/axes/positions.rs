@@ -1,0 +1,147 @@
+//! Axes of sums over positions: reductions, losses, normalisations.
+
+use super::super::super::{lines, Summing};
+use super::super::{Along, AxisRole, OperandRef};
+use super::{read, write, Operands};
+use crate::TensorDesc;
+
+impl Operands<'_> {
+    pub(super) fn reduce(&mut self, axes: &[usize], sums: bool) -> Option<()> {
+        let (x, y) = (self.read(0)?, self.write(0)?.sizes());
+        let rank = x.sizes().len();
+        let keeps = y.len() == rank;
+        let mut before = 0;
+        for axis in 0..rank {
+            if axes.contains(&axis) {
+                before += 1;
+                let cut = sums.then(|| lines::of_reduction(axes, x, axis)).flatten();
+                self.add(AxisRole::Reduced, cut, &[read(0, axis)], &[]);
+            } else {
+                let target = if keeps { axis } else { axis - before };
+                self.free(Some(1), &[read(0, axis), write(0, target)]);
+            }
+        }
+        Some(())
+    }
+
+    pub(super) fn cross_entropy(&mut self, along: usize, is_gradient: bool) -> Option<()> {
+        let (logits, labels) = if is_gradient { (1, 2) } else { (0, 1) };
+        let sizes = self.read(logits)?.sizes();
+        if along >= sizes.len() {
+            return None;
+        }
+        for axis in 0..sizes.len() {
+            let of_labels = if axis < along { axis } else { axis.saturating_sub(1) };
+            let own = (axis != along && of_labels < self.read(labels)?.sizes().len()).then(|| read(labels, of_labels));
+            let mut targets: Vec<_> = [read(logits, axis)].into_iter().chain(own).collect();
+            if is_gradient {
+                targets.push(write(0, axis));
+            }
+            // Its second axis is that of classes, in images.
+            let cut = match (axis == along, axis == 1, is_gradient) {
+                (true, ..) | (_, true, _) => None,
+                (.., true) => Some(1),
+                (.., false) => Some(lines::of_losses(sizes, along, axis)),
+            };
+            let role = match (axis == along, is_gradient) {
+                (true, _) => AxisRole::Whole,
+                (_, true) => AxisRole::Free,
+                (_, false) => AxisRole::Reduced,
+            };
+            self.add(role, cut, &targets, &[]);
+        }
+        Some(())
+    }
+
+    /// x\[n, c, ..] and what has its sizes.
+    pub(super) fn channels(
+        &mut self,
+        reads: &[usize],
+        writes: &[usize],
+        of_axis: impl Fn(usize) -> (AxisRole, Option<u64>),
+    ) -> Option<()> {
+        self.elements(reads, writes, |axis| if axis == 1 { (AxisRole::Channel, None) } else { of_axis(axis) })
+    }
+
+    /// x\[.., rows, row ..], normalised from an axis on, with statistics of each row in one dimension or in those of x.
+    pub(super) fn layer(
+        &mut self,
+        normalised: usize,
+        reads: &[usize],
+        statistics_read: &[usize],
+        writes: &[usize],
+        statistics_written: &[usize],
+        lines: impl Fn(usize) -> Option<u64>,
+    ) -> Option<()> {
+        let sizes = self.read(reads[0])?.sizes();
+        let is_sum = self.writes.len() == 3 && !statistics_read.is_empty();
+        let statistics_of = |operand: &TensorDesc, axis: usize| {
+            let of_index: u64 = sizes[axis + 1..normalised].iter().product();
+            let rows: u64 = sizes[..normalised].iter().product();
+            match operand.sizes() {
+                [count] if *count == rows => Some(Along { elements: of_index, ..Along::axis(0) }),
+                own => (own.get(axis) == sizes.get(axis)).then_some(Along::axis(axis)),
+            }
+        };
+        if normalised > sizes.len() {
+            return None;
+        }
+        for axis in 0..sizes.len() {
+            let mut targets: Vec<_> = reads.iter().map(|&at| self::read(at, axis)).collect();
+            targets.extend(writes.iter().map(|&at| self::write(at, axis)));
+            if axis >= normalised {
+                self.whole(&targets);
+                continue;
+            }
+            for &at in statistics_read {
+                targets.push((OperandRef::Read(at), statistics_of(self.read(at)?, axis)?));
+            }
+            for &at in statistics_written.iter().filter(|&&at| at < self.writes.len()) {
+                targets.push((OperandRef::Write(at), statistics_of(self.write(at)?, axis)?));
+            }
+            let role = if is_sum { AxisRole::Reduced } else { AxisRole::Free };
+            self.add(role, lines(axis), &targets, &[]);
+        }
+        Some(())
+    }
+
+    pub(super) fn sums(&mut self, of: Summing) -> Option<()> {
+        let x = self.read(0)?;
+        let sizes = x.sizes();
+        match of {
+            Summing::BatchStatistics | Summing::Channels => {
+                self.channels(&[0], &[], |axis| (AxisRole::Reduced, lines::of_channels(sizes, axis)))
+            }
+            Summing::BatchGradient { .. } => {
+                self.channels(&[0, 1], &[], |axis| (AxisRole::Reduced, lines::of_channels(sizes, axis)))
+            }
+            Summing::CrossEntropy { axis, .. } => self.cross_entropy(axis, false),
+            Summing::SquaredError => {
+                self.elements(&[0, 1], &[], |axis| (AxisRole::Reduced, Some(lines::of_squares(sizes, axis))))
+            }
+            Summing::LayerGradient { axis, block_rows } => {
+                let of_axis = |along: usize| {
+                    let rows: u64 = sizes.get(along + 1..axis)?.iter().product();
+                    Some(lines::whole(block_rows, rows))
+                };
+                self.layer(axis, &[0, 1], &[2, 3], &[], &[], of_axis)?;
+                self.found.iter_mut().filter(|found| found.role == AxisRole::Free).for_each(|found| {
+                    found.role = AxisRole::Reduced;
+                });
+                Some(())
+            }
+            Summing::Rows { axes, block_rows } => {
+                for axis in 0..sizes.len() {
+                    if axis < axes {
+                        let of_row = sizes[axis + 1..axes].iter().product();
+                        let cut = Some(lines::whole(block_rows, of_row));
+                        self.add(AxisRole::Reduced, cut, &[read(0, axis)], &[]);
+                    } else {
+                        self.whole(&[read(0, axis)]);
+                    }
+                }
+                Some(())
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Kernels whose results see their operands through a window.
+
+use super::super::{Convolution, PoolOp, Window};
+use super::{Axes, ByRows, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
+
+/// Of `Convolution`.
+pub(super) fn convolution<'a>(convolution: &'a Convolution) -> KernelFacts<'a> {
+    KernelFacts {
+        kind: KernelKind::Convolution,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::Products,
+        work: Work::Convolution { elements: OperandRef::Write(0), weights: OperandRef::Read(1) },
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::of(&[0], &[0]),
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[0, 1], &[]),
+        axes: Axes::Convolution(convolution),
+    }
+}
+
+/// Of `ConvolutionDataGradient`.
+pub(super) fn data_gradient<'a>(convolution: &'a Convolution) -> KernelFacts<'a> {
+    KernelFacts {
+        kind: KernelKind::ConvolutionDataGradient,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::Products,
+        work: Work::Convolution { elements: OperandRef::Read(0), weights: OperandRef::Read(1) },
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::of(&[0], &[0]),
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[0, 1], &[]),
+        axes: Axes::ConvolutionDataGradient(convolution),
+    }
+}
+
+/// Of `ConvolutionWeightGradient`.
+pub(super) fn weight_gradient<'a>(convolution: &'a Convolution, accumulate: bool) -> KernelFacts<'a> {
+    KernelFacts {
+        kind: KernelKind::ConvolutionWeightGradient,
+        in_place: &[(0, 2)],
+        indices: None,
+        types: ElementTypes::Products,
+        work: Work::Convolution { elements: OperandRef::Read(1), weights: OperandRef::Write(0) },
+        counted_along: OperandRef::Read(1),
+        continues: accumulate.then_some(2),
+        by_rows: ByRows::of(&[0, 1], &[]),
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: true,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::ConvolutionWeightGradient(convolution),
+    }
+}
+
+/// Of `Pool`.
+pub(super) fn pool<'a>(op: PoolOp, window: &'a Window) -> KernelFacts<'a> {
+    KernelFacts {
+        kind: KernelKind::Pool,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::Float32,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::of(&[0], &[0]),
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: match op {
+            PoolOp::Max => GradientReads::of(&[0], &[]),
+            PoolOp::Average { .. } => GradientReads::of(&[], &[]),
+        },
+        axes: Axes::Pool(window),
+    }
+}
+
+/// Of `PoolGradient`.
+pub(super) fn pool_gradient<'a>(window: &'a Window) -> KernelFacts<'a> {
+    KernelFacts {
+        kind: KernelKind::PoolGradient,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Read(0),
+        continues: None,
+        by_rows: ByRows::of(&[0, 1], &[0]),
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::PoolGradient(window),
+    }
+}

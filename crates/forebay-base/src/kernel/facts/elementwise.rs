@@ -1,0 +1,178 @@
+//! Kernels that compute each element from those in its place.
+
+use super::super::{BinaryOp, UnaryOp};
+use super::{
+    Axes, ByRows, CutAxes, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, OperandRef, Work,
+};
+
+/// Of `Unary`.
+pub(super) fn unary(op: UnaryOp) -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::Unary,
+        in_place: &[(0, 0)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::of(&[0, 1, 2], &[0, 1, 2]),
+        leading_axes: Some(LeadingAxes { reads: &[0], writes: 1, sums_of_rows: false }),
+        broadcast_from: Some(0),
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: match op {
+            UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Not => GradientReads::None,
+            UnaryOp::Affine { .. } => GradientReads::of(&[], &[]),
+            _ if op.gradient_uses_output() => GradientReads::of(&[], &[0]),
+            _ => GradientReads::of(&[0], &[]),
+        },
+        axes: Axes::Elements { reads: None, cut: CutAxes::All },
+    }
+}
+
+/// Of `UnaryGradient`.
+pub(super) fn unary_gradient() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::UnaryGradient,
+        in_place: &[(0, 0), (0, 1)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::of(&[0, 1, 2], &[0, 1, 2]),
+        leading_axes: Some(LeadingAxes { reads: &[0, 1], writes: 1, sums_of_rows: false }),
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::Elements { reads: None, cut: CutAxes::All },
+    }
+}
+
+/// Of `Binary`.
+pub(super) fn binary(op: BinaryOp) -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::Binary,
+        in_place: &[(0, 0), (0, 1)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::of(&[0, 1, 2], &[0, 1, 2]),
+        leading_axes: Some(LeadingAxes { reads: &[0, 1], writes: 1, sums_of_rows: false }),
+        broadcast_from: Some(0),
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: match op {
+            BinaryOp::Add | BinaryOp::Subtract => GradientReads::of(&[], &[]),
+            BinaryOp::Multiply | BinaryOp::Minimum | BinaryOp::Maximum => GradientReads::of(&[0, 1], &[]),
+            BinaryOp::Divide => GradientReads::of(&[1], &[0]),
+            BinaryOp::Power => GradientReads::of(&[0, 1], &[0]),
+            BinaryOp::Equal
+            | BinaryOp::Less
+            | BinaryOp::LessOrEqual
+            | BinaryOp::Greater
+            | BinaryOp::GreaterOrEqual
+            | BinaryOp::And
+            | BinaryOp::Or
+            | BinaryOp::Xor => GradientReads::Zero,
+        },
+        axes: Axes::Elements { reads: None, cut: CutAxes::All },
+    }
+}
+
+/// Of `Select`.
+pub(super) fn select() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::Select,
+        in_place: &[(0, 1), (0, 2)],
+        indices: None,
+        types: ElementTypes::Every,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::of(&[0, 1, 2], &[0, 1, 2]),
+        leading_axes: Some(LeadingAxes { reads: &[0, 1, 2], writes: 1, sums_of_rows: false }),
+        broadcast_from: Some(0),
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[0], &[]),
+        axes: Axes::Elements { reads: None, cut: CutAxes::All },
+    }
+}
+
+/// Of `Cast`.
+pub(super) fn cast() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::Cast,
+        in_place: &[(0, 0)],
+        indices: None,
+        types: ElementTypes::Every,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: Some(LeadingAxes { reads: &[0], writes: 1, sums_of_rows: false }),
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[], &[]),
+        axes: Axes::Elements { reads: None, cut: CutAxes::All },
+    }
+}
+
+/// Of `Fill`.
+pub(super) fn fill() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::Fill,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::Every,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::Zero,
+        axes: Axes::Elements { reads: None, cut: CutAxes::All },
+    }
+}
+
+/// Of `Dropout`.
+pub(super) fn dropout() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::Dropout,
+        in_place: &[(0, 0)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: Some(LeadingAxes { reads: &[0], writes: usize::MAX, sums_of_rows: false }),
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[1], &[]),
+        axes: Axes::Elements { reads: Some(&[0]), cut: CutAxes::All },
+    }
+}

@@ -1,0 +1,94 @@
+//! Losses and their gradients.
+
+use super::super::Summing;
+use super::{
+    Axes, ByRows, CutAxes, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, OperandRef, Work,
+};
+
+/// Of `SoftmaxCrossEntropy`.
+pub(super) fn cross_entropy(axis: usize) -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::SoftmaxCrossEntropy,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Read(0),
+        continues: None,
+        by_rows: if axis == 1 { ByRows::of(&[0], &[]) } else { ByRows::NONE },
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[0, 1], &[]),
+        axes: Axes::CrossEntropy { axis },
+    }
+}
+
+/// Of `SoftmaxCrossEntropyGradient`.
+pub(super) fn cross_entropy_gradient(axis: usize, ignore_index: Option<i64>) -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::SoftmaxCrossEntropyGradient,
+        in_place: &[(0, 1)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: if axis == 1 { ByRows::of(&[1], &[0]) } else { ByRows::NONE },
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: Some(Summing::CrossEntropy { axis, ignore_index }),
+        gradient: GradientReads::None,
+        axes: Axes::CrossEntropyGradient { axis },
+    }
+}
+
+/// Of `MeanSquaredError`.
+pub(super) fn squared_error() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::MeanSquaredError,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Read(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: Some(LeadingAxes { reads: &[0, 1], writes: 0, sums_of_rows: false }),
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[0, 1], &[]),
+        axes: Axes::SquaredError,
+    }
+}
+
+/// Of `MeanSquaredErrorGradient`.
+pub(super) fn squared_error_gradient() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::MeanSquaredErrorGradient,
+        in_place: &[(0, 1), (0, 2)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: Some(LeadingAxes { reads: &[1, 2], writes: 1, sums_of_rows: false }),
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: Some(Summing::SquaredError),
+        gradient: GradientReads::None,
+        axes: Axes::Elements { reads: Some(&[1, 2]), cut: CutAxes::All },
+    }
+}

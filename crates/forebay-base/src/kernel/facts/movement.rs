@@ -1,0 +1,136 @@
+//! Kernels that move elements.
+
+use super::super::Indices;
+use super::{Axes, ByRows, CutAxes, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
+
+/// Of `Copy`.
+pub(super) fn copy() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::Copy,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::Every,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::of(&[0, 1, 2], &[0, 1, 2]),
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: true,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::Elements { reads: None, cut: CutAxes::All },
+    }
+}
+
+/// Of `Slice`.
+pub(super) fn slice<'a>(starts: &'a [u64], steps: &'a [i64]) -> KernelFacts<'a> {
+    KernelFacts {
+        kind: KernelKind::Slice,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::Every,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[], &[]),
+        axes: Axes::Slice { starts, steps },
+    }
+}
+
+/// Of `SliceGradient`.
+pub(super) fn slice_gradient<'a>(starts: &'a [u64]) -> KernelFacts<'a> {
+    KernelFacts {
+        kind: KernelKind::SliceGradient,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::Every,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::Placed { begins: starts },
+    }
+}
+
+/// Of `Pad`.
+pub(super) fn pad<'a>(begins: &'a [u64]) -> KernelFacts<'a> {
+    KernelFacts {
+        kind: KernelKind::Pad,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::Every,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[], &[]),
+        axes: Axes::Placed { begins },
+    }
+}
+
+/// Of `Gather`.
+pub(super) fn gather(axis: usize) -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::Gather,
+        in_place: &[],
+        indices: Some(Indices { read: 1, axis, data: OperandRef::Read(0) }),
+        types: ElementTypes::Every,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[1], &[]),
+        axes: Axes::Gather { axis },
+    }
+}
+
+/// Of `GatherGradient`.
+pub(super) fn gather_gradient(axis: usize) -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::GatherGradient,
+        in_place: &[],
+        indices: Some(Indices { read: 1, axis, data: OperandRef::Write(0) }),
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::GatherGradient { axis },
+    }
+}

@@ -1,0 +1,181 @@
+//! Normalisations.
+
+use super::{
+    Axes, ByRows, CutAxes, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, OperandRef, Work,
+};
+
+/// Of `BatchNormalization`.
+pub(super) fn batch() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::BatchNormalization,
+        in_place: &[(0, 0)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::of(&[0], &[0]),
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[0, 1, 3, 4], &[]),
+        axes: Axes::Channels { images: &[0] },
+    }
+}
+
+/// Of `BatchNormalizationTraining`.
+pub(super) fn batch_training() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::BatchNormalizationTraining,
+        in_place: &[(0, 0)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::of(&[0], &[0]),
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[0, 1, 2], &[1, 2]),
+        axes: Axes::ChannelStatistics,
+    }
+}
+
+/// Of `BatchNormalizationGradient`.
+pub(super) fn batch_gradient() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::BatchNormalizationGradient,
+        in_place: &[(0, 0), (0, 1)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::of(&[0, 1], &[0]),
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::ChannelGradient,
+    }
+}
+
+/// Of `RunningStatistics`.
+pub(super) fn running_statistics() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::RunningStatistics,
+        in_place: &[(0, 0)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: true,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::Elements { reads: None, cut: CutAxes::None },
+    }
+}
+
+/// Of `LayerNormalization`.
+pub(super) fn layer(axis: usize) -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::LayerNormalization,
+        in_place: &[(0, 0)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: (axis > 1).then_some(LeadingAxes { reads: &[0], writes: 1, sums_of_rows: false }),
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[0, 1], &[1, 2]),
+        axes: Axes::LayerNormalization { axis },
+    }
+}
+
+/// Of `LayerNormalizationGradient`.
+pub(super) fn layer_gradient(axis: usize) -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::LayerNormalizationGradient,
+        in_place: &[(0, 0), (0, 1)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: (axis > 1).then_some(LeadingAxes { reads: &[0, 1], writes: 1, sums_of_rows: false }),
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::LayerNormalizationGradient { axis },
+    }
+}
+
+/// Of `LocalResponseNormalization`.
+pub(super) fn local_response() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::LocalResponseNormalization,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[0], &[]),
+        axes: Axes::Elements { reads: None, cut: CutAxes::First },
+    }
+}
+
+/// Of `LocalResponseNormalizationGradient`.
+pub(super) fn local_response_gradient() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::LocalResponseNormalizationGradient,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::Elements { reads: None, cut: CutAxes::First },
+    }
+}

@@ -1,0 +1,47 @@
+//! Optimizers.
+
+use super::{Axes, ByRows, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
+
+/// Of `Sgd`.
+pub(super) fn sgd() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::Sgd,
+        in_place: &[(0, 0), (1, 2)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: true,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::Update,
+    }
+}
+
+/// Of `Adam`.
+pub(super) fn adam() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::Adam,
+        in_place: &[(0, 0), (1, 2), (2, 3)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: true,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::Update,
+    }
+}

@@ -1,0 +1,198 @@
+//! Placement: what in a kernel's own description depends on where in the tensors its operands lie.
+
+use super::super::{Activation, Kernel, ProductPart, Summing, Window};
+
+/// What of a kernel a part of a launch has for itself.
+#[derive(Debug)]
+pub enum Placement<'a> {
+    /// Nothing.
+    None,
+    /// A window, whose padding is where the part begins and ends.
+    Window(&'a mut Window),
+    /// By dimension: the first index that is taken.
+    Starts(&'a mut [u64]),
+    /// The number of the first element.
+    FirstElement(&'a mut u64),
+    /// Whether it goes on from its result.
+    Accumulates(&'a mut bool),
+    /// A window, and whether it goes on from its result.
+    AccumulatesWindow(&'a mut bool, &'a mut Window),
+    /// Which part of a product it is, and what is applied where its sums are complete.
+    Product(&'a mut ProductPart, &'a mut Activation),
+}
+
+/// The axes that a kernel names: numbers that are others where axes of its operands are merged.
+#[derive(Debug)]
+pub enum AxisNumbers<'a> {
+    /// None.
+    None,
+    /// One.
+    One(&'a mut usize),
+    /// Some, ascending.
+    Some(&'a mut Vec<usize>),
+    /// The first ones, by their number.
+    First(&'a mut usize),
+}
+
+impl Kernel {
+    /// What a part of a launch of this kernel has for itself.
+    pub fn placement(&mut self) -> Placement<'_> {
+        match self {
+            Kernel::Slice { starts, .. } => Placement::Starts(starts),
+            Kernel::Dropout { first, .. } => Placement::FirstElement(first),
+            Kernel::Convolution { convolution, .. } | Kernel::ConvolutionDataGradient { convolution, .. } => {
+                Placement::Window(&mut convolution.window)
+            }
+            Kernel::ConvolutionWeightGradient { convolution, accumulate } => {
+                Placement::AccumulatesWindow(accumulate, &mut convolution.window)
+            }
+            Kernel::Pool { window, .. } | Kernel::PoolGradient { window, .. } => Placement::Window(window),
+            Kernel::Sums { accumulate, .. } => Placement::Accumulates(accumulate),
+            Kernel::MatMul { part, activation, .. } => Placement::Product(part, activation),
+            Kernel::Unary(_)
+            | Kernel::UnaryGradient(_)
+            | Kernel::Binary { .. }
+            | Kernel::Select
+            | Kernel::Cast
+            | Kernel::Copy
+            | Kernel::SliceGradient { .. }
+            | Kernel::Pad { .. }
+            | Kernel::Fill { .. }
+            | Kernel::Reduce { .. }
+            | Kernel::Softmax { .. }
+            | Kernel::LogSoftmax { .. }
+            | Kernel::SoftmaxGradient { .. }
+            | Kernel::LogSoftmaxGradient { .. }
+            | Kernel::SoftmaxCrossEntropy { .. }
+            | Kernel::SoftmaxCrossEntropyGradient { .. }
+            | Kernel::MeanSquaredError
+            | Kernel::MeanSquaredErrorGradient
+            | Kernel::BatchNormalization { .. }
+            | Kernel::BatchNormalizationTraining { .. }
+            | Kernel::BatchNormalizationGradient { .. }
+            | Kernel::RunningStatistics { .. }
+            | Kernel::LayerNormalization { .. }
+            | Kernel::LayerNormalizationGradient { .. }
+            | Kernel::LocalResponseNormalization { .. }
+            | Kernel::LocalResponseNormalizationGradient { .. }
+            | Kernel::Gather { .. }
+            | Kernel::GatherGradient { .. }
+            | Kernel::Sgd { .. }
+            | Kernel::Adam { .. }
+            | Kernel::FromSums { .. } => Placement::None,
+        }
+    }
+
+    /// What a kernel applies to its result; none for kernels that can apply nothing.
+    pub fn activation_mut(&mut self) -> Option<&mut Activation> {
+        match self {
+            Kernel::Binary { activation, op } => (!op.is_comparison()).then_some(activation),
+            Kernel::MatMul { activation, .. }
+            | Kernel::Convolution { activation, .. }
+            | Kernel::ConvolutionDataGradient { activation, .. }
+            | Kernel::BatchNormalization { activation, .. }
+            | Kernel::BatchNormalizationTraining { activation, .. } => Some(activation),
+            // This names what the forward kernel applied.
+            Kernel::BatchNormalizationGradient { .. } => None,
+            Kernel::Unary(_)
+            | Kernel::UnaryGradient(_)
+            | Kernel::Select
+            | Kernel::Cast
+            | Kernel::Copy
+            | Kernel::Slice { .. }
+            | Kernel::SliceGradient { .. }
+            | Kernel::Pad { .. }
+            | Kernel::Fill { .. }
+            | Kernel::Reduce { .. }
+            | Kernel::Softmax { .. }
+            | Kernel::LogSoftmax { .. }
+            | Kernel::SoftmaxGradient { .. }
+            | Kernel::LogSoftmaxGradient { .. }
+            | Kernel::SoftmaxCrossEntropy { .. }
+            | Kernel::SoftmaxCrossEntropyGradient { .. }
+            | Kernel::MeanSquaredError
+            | Kernel::MeanSquaredErrorGradient
+            | Kernel::ConvolutionWeightGradient { .. }
+            | Kernel::Pool { .. }
+            | Kernel::PoolGradient { .. }
+            | Kernel::RunningStatistics { .. }
+            | Kernel::LayerNormalization { .. }
+            | Kernel::LayerNormalizationGradient { .. }
+            | Kernel::LocalResponseNormalization { .. }
+            | Kernel::LocalResponseNormalizationGradient { .. }
+            | Kernel::Gather { .. }
+            | Kernel::GatherGradient { .. }
+            | Kernel::Dropout { .. }
+            | Kernel::Sgd { .. }
+            | Kernel::Adam { .. }
+            | Kernel::Sums { .. }
+            | Kernel::FromSums { .. } => None,
+        }
+    }
+
+    /// The axes that a kernel names.
+    pub fn axis_numbers(&mut self) -> AxisNumbers<'_> {
+        match self {
+            Kernel::Softmax { axis }
+            | Kernel::LogSoftmax { axis }
+            | Kernel::SoftmaxGradient { axis }
+            | Kernel::LogSoftmaxGradient { axis }
+            | Kernel::SoftmaxCrossEntropy { axis, .. }
+            | Kernel::SoftmaxCrossEntropyGradient { axis, .. }
+            | Kernel::LayerNormalization { axis, .. }
+            | Kernel::LayerNormalizationGradient { axis }
+            | Kernel::Gather { axis }
+            | Kernel::GatherGradient { axis } => AxisNumbers::One(axis),
+            Kernel::Reduce { axes, .. } => AxisNumbers::Some(axes),
+            Kernel::Sums { of, .. } | Kernel::FromSums { of } => match of {
+                Summing::CrossEntropy { axis, .. } | Summing::LayerGradient { axis, .. } => AxisNumbers::One(axis),
+                Summing::Rows { axes, .. } => AxisNumbers::First(axes),
+                Summing::BatchStatistics
+                | Summing::BatchGradient { .. }
+                | Summing::SquaredError
+                | Summing::Channels => AxisNumbers::None,
+            },
+            Kernel::Unary(_)
+            | Kernel::UnaryGradient(_)
+            | Kernel::Binary { .. }
+            | Kernel::Select
+            | Kernel::Cast
+            | Kernel::Copy
+            | Kernel::Slice { .. }
+            | Kernel::SliceGradient { .. }
+            | Kernel::Pad { .. }
+            | Kernel::Fill { .. }
+            | Kernel::MeanSquaredError
+            | Kernel::MeanSquaredErrorGradient
+            | Kernel::MatMul { .. }
+            | Kernel::Convolution { .. }
+            | Kernel::ConvolutionDataGradient { .. }
+            | Kernel::ConvolutionWeightGradient { .. }
+            | Kernel::Pool { .. }
+            | Kernel::PoolGradient { .. }
+            | Kernel::BatchNormalization { .. }
+            | Kernel::BatchNormalizationTraining { .. }
+            | Kernel::BatchNormalizationGradient { .. }
+            | Kernel::RunningStatistics { .. }
+            | Kernel::LocalResponseNormalization { .. }
+            | Kernel::LocalResponseNormalizationGradient { .. }
+            | Kernel::Dropout { .. }
+            | Kernel::Sgd { .. }
+            | Kernel::Adam { .. } => AxisNumbers::None,
+        }
+    }
+
+    /// The same function where the first two axes of its operands ([`super::LeadingAxes`]) have become one. None where it names one
+    /// of these two.
+    pub fn with_leading_axes_merged(mut self) -> Option<Kernel> {
+        match self.axis_numbers() {
+            AxisNumbers::None => {}
+            AxisNumbers::One(axis) => *axis = axis.checked_sub(1).filter(|&axis| axis > 0)?,
+            AxisNumbers::First(count) => *count = count.checked_sub(1).filter(|&count| count > 0)?,
+            AxisNumbers::Some(axes) => {
+                axes.pop().filter(|_| !axes.is_empty())?;
+            }
+        }
+        Some(self)
+    }
+}

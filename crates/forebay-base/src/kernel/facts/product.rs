@@ -1,0 +1,31 @@
+//! Matrix products.
+
+use super::super::ProductPart;
+use super::{Axes, ByRows, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, OperandRef, Work};
+
+/// Of `MatMul`.
+pub(super) fn product(transposed: [bool; 2], alpha: f32, part: ProductPart) -> KernelFacts<'static> {
+    let [transpose_a, transpose_b] = transposed;
+    KernelFacts {
+        kind: KernelKind::MatMul,
+        in_place: match part {
+            // A summand of some columns has no place in all of them.
+            ProductPart::Columns { first: 0 } => &[],
+            ProductPart::Whole | ProductPart::MoreTerms | ProductPart::Columns { .. } => &[(0, 2)],
+        },
+        indices: None,
+        types: ElementTypes::Products,
+        work: Work::Product { transpose_a, transpose_b },
+        counted_along: OperandRef::Write(0),
+        continues: part.reads_result().then_some(2),
+        by_rows: ByRows::NONE,
+        leading_axes: Some(LeadingAxes { reads: &[0, 1], writes: 1, sums_of_rows: false }),
+        broadcast_from: Some(2),
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[0, 1], &[]),
+        axes: Axes::Product { transpose_a, transpose_b, part, may_add_terms: alpha == 1.0 },
+    }
+}

@@ -1,0 +1,120 @@
+//! Kernels that combine the elements along axes.
+
+use super::super::ReduceOp;
+use super::{Axes, ByRows, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, OperandRef, Work};
+
+/// Of `Reduce`.
+pub(super) fn reduce<'a>(op: ReduceOp, axes: &'a [usize]) -> KernelFacts<'a> {
+    let leading = LeadingAxes { reads: &[0], writes: 0, sums_of_rows: true };
+    KernelFacts {
+        kind: KernelKind::Reduce,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Read(0),
+        continues: None,
+        by_rows: ByRows { reads: &[0], writes: &[], sums_of_channels: true },
+        leading_axes: (op == ReduceOp::Sum && axes.len() > 1).then_some(leading),
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: match op {
+            ReduceOp::Sum | ReduceOp::Mean => GradientReads::of(&[], &[]),
+            ReduceOp::SumSquare | ReduceOp::L1 => GradientReads::of(&[0], &[]),
+            ReduceOp::L2 | ReduceOp::Max | ReduceOp::Min => GradientReads::of(&[0], &[0]),
+            ReduceOp::Product => GradientReads::None,
+        },
+        axes: Axes::Reduce { axes, sums: op == ReduceOp::Sum },
+    }
+}
+
+/// Of `Softmax`.
+pub(super) fn softmax(axis: usize) -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::Softmax,
+        in_place: &[(0, 0)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: (axis > 1).then_some(LeadingAxes { reads: &[0], writes: 1, sums_of_rows: false }),
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[], &[0]),
+        axes: Axes::AllAlong { axis },
+    }
+}
+
+/// Of `LogSoftmax`.
+pub(super) fn log_softmax(axis: usize) -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::LogSoftmax,
+        in_place: &[(0, 0)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: (axis > 1).then_some(LeadingAxes { reads: &[0], writes: 1, sums_of_rows: false }),
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::of(&[], &[0]),
+        axes: Axes::AllAlong { axis },
+    }
+}
+
+/// Of `SoftmaxGradient`.
+pub(super) fn softmax_gradient(axis: usize) -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::SoftmaxGradient,
+        in_place: &[(0, 0), (0, 1)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: (axis > 1).then_some(LeadingAxes { reads: &[0, 1], writes: 1, sums_of_rows: false }),
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::AllAlong { axis },
+    }
+}
+
+/// Of `LogSoftmaxGradient`.
+pub(super) fn log_softmax_gradient(axis: usize) -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::LogSoftmaxGradient,
+        in_place: &[(0, 0), (0, 1)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: (axis > 1).then_some(LeadingAxes { reads: &[0, 1], writes: 1, sums_of_rows: false }),
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::AllAlong { axis },
+    }
+}

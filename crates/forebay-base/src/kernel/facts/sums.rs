@@ -1,0 +1,174 @@
+//! Sums over positions in parts, and how a kernel that sums is cut into them.
+
+use super::super::{lines, reduction_block_rows, sums_rows, Kernel, ReduceOp, Summing};
+use super::{Axes, ByRows, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
+use crate::TensorDesc;
+
+/// Of `Sums`.
+pub(super) fn sums(of: Summing, accumulate: bool) -> KernelFacts<'static> {
+    let previous = inputs(of).len();
+    KernelFacts {
+        kind: KernelKind::Sums,
+        in_place: match (accumulate, previous) {
+            (false, _) => &[],
+            (true, 1) => &[(0, 1)],
+            (true, 2) => &[(0, 2)],
+            (true, 4) => &[(0, 4)],
+            (true, _) => &[(0, 6)],
+        },
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Read(0),
+        continues: accumulate.then_some(previous),
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::Sums { of },
+    }
+}
+
+/// Of `FromSums`.
+pub(super) fn from_sums() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::FromSums,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::Whole,
+    }
+}
+/// The reads of a kernel that its sums are of.
+fn inputs(of: Summing) -> &'static [usize] {
+    match of {
+        Summing::BatchStatistics | Summing::Rows { .. } | Summing::Channels => &[0],
+        Summing::BatchGradient { .. } => &[0, 1, 2, 3, 4, 5],
+        Summing::CrossEntropy { .. } | Summing::SquaredError => &[0, 1],
+        // The scale has no part in these sums.
+        Summing::LayerGradient { .. } => &[0, 1, 3, 4],
+    }
+}
+
+/// A launch that sums, as three: its sums ([`Kernel::Sums`]), what becomes of them ([`Kernel::FromSums`]), and the rest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SumsInParts {
+    /// Which sums.
+    pub of: Summing,
+    /// The launch's reads that they are of.
+    pub reads: &'static [usize],
+    /// The launch's reads that the results are made of, behind the sums.
+    pub finish_reads: &'static [usize],
+    /// The launch's first write that is made of the sums; all behind it are, too.
+    pub first_finished: usize,
+    /// What else there is to compute; none where the sums are all.
+    pub rest: Option<Rest>,
+}
+
+/// What a launch computes besides its sums, from the first write.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rest {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// How many of the launch's reads it reads, from the first on.
+    pub reads: usize,
+    /// Whether it reads what was made of the sums then.
+    pub reads_finished: bool,
+    /// Whether it reads the sums last.
+    pub reads_sums: bool,
+}
+
+impl Kernel {
+    /// How a launch of this kernel becomes sums, where parts add up to them; none for kernels that do not sum, or whose parts go on
+    /// from their result.
+    pub fn sums_in_parts(&self, reads: &[&TensorDesc], writes: &[&TensorDesc]) -> Option<SumsInParts> {
+        let all = |of: Summing| SumsInParts { of, reads: inputs(of), finish_reads: &[], first_finished: 0, rest: None };
+        match *self {
+            Kernel::BatchNormalizationTraining { epsilon, activation } => {
+                let kernel = Kernel::BatchNormalization { epsilon, activation };
+                let rest = Rest { kernel, reads: 3, reads_finished: true, reads_sums: false };
+                Some(SumsInParts { first_finished: 1, rest: Some(rest), ..all(Summing::BatchStatistics) })
+            }
+            Kernel::BatchNormalizationGradient { epsilon, activation } if writes.len() == 3 => {
+                let rest = Rest { kernel: self.clone(), reads: 6, reads_finished: false, reads_sums: true };
+                let sums = all(Summing::BatchGradient { epsilon, activation });
+                Some(SumsInParts { finish_reads: &[5], first_finished: 1, rest: Some(rest), ..sums })
+            }
+            Kernel::SoftmaxCrossEntropy { axis, ignore_index } => {
+                Some(all(Summing::CrossEntropy { axis, ignore_index }))
+            }
+            Kernel::MeanSquaredError => Some(all(Summing::SquaredError)),
+            Kernel::LayerNormalizationGradient { axis } if writes.len() == 3 => {
+                let sizes = reads.get(1)?.sizes();
+                let [rows, length] = [sizes.get(..axis)?, sizes.get(axis..)?].map(|sizes| sizes.iter().product());
+                let sums = all(Summing::LayerGradient { axis, block_rows: reduction_block_rows(rows, length) });
+                let rest = Rest { kernel: self.clone(), reads: 5, reads_finished: false, reads_sums: false };
+                Some(SumsInParts { first_finished: 1, rest: Some(rest), ..sums })
+            }
+            Kernel::Reduce { op: ReduceOp::Sum, ref axes } => {
+                let x = reads.first()?;
+                if sums_rows(axes, x) {
+                    let [rows, length] =
+                        [&x.sizes()[..axes.len()], &x.sizes()[axes.len()..]].map(|sizes| sizes.iter().product());
+                    return Some(all(Summing::Rows {
+                        axes: axes.len(),
+                        block_rows: reduction_block_rows(rows, length),
+                    }));
+                }
+                lines::are_positions(axes, x).then(|| all(Summing::Channels))
+            }
+            Kernel::BatchNormalizationGradient { .. }
+            | Kernel::LayerNormalizationGradient { .. }
+            | Kernel::Reduce { .. }
+            | Kernel::Unary(_)
+            | Kernel::UnaryGradient(_)
+            | Kernel::Binary { .. }
+            | Kernel::Select
+            | Kernel::Cast
+            | Kernel::Copy
+            | Kernel::Slice { .. }
+            | Kernel::SliceGradient { .. }
+            | Kernel::Pad { .. }
+            | Kernel::Fill { .. }
+            | Kernel::Softmax { .. }
+            | Kernel::LogSoftmax { .. }
+            | Kernel::SoftmaxGradient { .. }
+            | Kernel::LogSoftmaxGradient { .. }
+            | Kernel::SoftmaxCrossEntropyGradient { .. }
+            | Kernel::MeanSquaredErrorGradient
+            | Kernel::MatMul { .. }
+            | Kernel::Convolution { .. }
+            | Kernel::ConvolutionDataGradient { .. }
+            | Kernel::ConvolutionWeightGradient { .. }
+            | Kernel::Pool { .. }
+            | Kernel::PoolGradient { .. }
+            | Kernel::BatchNormalization { .. }
+            | Kernel::RunningStatistics { .. }
+            | Kernel::LayerNormalization { .. }
+            | Kernel::LocalResponseNormalization { .. }
+            | Kernel::LocalResponseNormalizationGradient { .. }
+            | Kernel::Gather { .. }
+            | Kernel::GatherGradient { .. }
+            | Kernel::Dropout { .. }
+            | Kernel::Sgd { .. }
+            | Kernel::Adam { .. }
+            | Kernel::Sums { .. }
+            | Kernel::FromSums { .. } => None,
+        }
+    }
+}

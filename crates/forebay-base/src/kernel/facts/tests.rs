@@ -1,0 +1,143 @@
+//! Facts of the samples of every kernel agree with each other.
+
+use std::collections::BTreeSet;
+
+use super::super::samples::{self, Sample};
+use super::super::{
+    Activation, Convolution, Kernel, KernelKind, ProductPart, ReduceOp, Window, PRODUCT_COLUMNS, PRODUCT_ROWS,
+};
+use super::{AxisRole, Dimension, OperandRef, SlidingAxis};
+use crate::{DataType, TensorDesc};
+
+fn dimensions(sample: &Sample) -> Option<Vec<Dimension>> {
+    let (reads, writes) = (sample.reads.iter().collect::<Vec<_>>(), sample.writes.iter().collect::<Vec<_>>());
+    sample.kernel.facts().dimensions(&reads, &writes)
+}
+
+fn desc(sample: &Sample, operand: OperandRef) -> Option<&TensorDesc> {
+    match operand {
+        OperandRef::Read(index) => sample.reads.get(index),
+        OperandRef::Write(index) => sample.writes.get(index),
+    }
+}
+
+fn packed(sizes: &[u64]) -> TensorDesc {
+    TensorDesc::packed(DataType::Float32, sizes).unwrap()
+}
+
+#[test]
+fn every_kernel_has_samples_of_its_own_kind() {
+    for &kind in KernelKind::ALL {
+        let samples = samples::of(kind);
+        assert!(!samples.is_empty(), "{kind:?} has no sample, or one whose sizes are none of a tensor");
+        assert!(samples.iter().all(|sample| sample.kernel.facts().kind == kind), "{kind:?}");
+    }
+    let names: BTreeSet<&str> = KernelKind::ALL.iter().map(|kind| kind.name()).collect();
+    assert_eq!(names.len(), KernelKind::ALL.len());
+    assert!(samples::of_sixteen_bit_products().len() >= 8);
+}
+
+/// Every axis of an operand that any dimension runs through has a role, and no axis has two.
+#[test]
+fn all_axes_of_samples_have_one_role() {
+    for sample in samples::all() {
+        let dimensions = dimensions(&sample).unwrap_or_else(|| panic!("{}: sizes do not fit", sample.name()));
+        let reads = (0..sample.reads.len()).map(OperandRef::Read);
+        for operand in reads.chain((0..sample.writes.len()).map(OperandRef::Write)) {
+            let axes: Vec<usize> =
+                dimensions.iter().filter_map(|one| one.along(operand)).map(|(along, _)| along.axis).collect();
+            let distinct: BTreeSet<usize> = axes.iter().copied().collect();
+            assert_eq!(axes.len(), distinct.len(), "{}: {operand:?} has an axis with two roles", sample.name());
+            let sizes = desc(&sample, operand).unwrap().sizes();
+            let lacks = |&axis: &usize| !distinct.contains(&axis) && sizes[axis] > 1;
+            let missing: Vec<usize> = (0..sizes.len()).filter(lacks).collect();
+            assert!(axes.is_empty() || missing.is_empty(), "{}: {operand:?} lacks roles of {missing:?}", sample.name());
+        }
+    }
+}
+
+#[test]
+fn facts_name_operands_that_there_are() {
+    for sample in samples::all() {
+        let (facts, name) = (sample.kernel.facts(), sample.name());
+        for &(write, read) in facts.in_place {
+            // A result may only take the place of what has its size.
+            let (Some(write), Some(read)) = (sample.writes.get(write), sample.reads.get(read)) else { continue };
+            let is_same = write.element_count() == read.element_count();
+            assert!(is_same, "{name}: {write} in the place of {read}");
+        }
+        if let Some(read) = facts.continues {
+            assert_eq!(sample.reads.get(read), sample.writes.first(), "{name} goes on from its result");
+        }
+        // What makes an element has none of its own to count along.
+        assert!(desc(&sample, facts.counted_along).is_some(), "{name}");
+        if let Some((read, limit)) = sample.kernel.index_limit(|operand| desc(&sample, operand)) {
+            assert!(!sample.reads[read].data_type().is_float() && limit > 0, "{name}");
+        }
+        assert!(facts.types.include(DataType::Float32), "{name}");
+        assert!(facts.operations(|operand| desc(&sample, operand)) >= 1.0, "{name}");
+    }
+}
+
+/// A kernel that sums names sums whose own kernel reads as many operands, and makes every result of them but the first.
+#[test]
+fn kernels_that_sum_agree_with_their_sums() {
+    let mut summing = BTreeSet::new();
+    for sample in samples::all() {
+        let (reads, writes) = (sample.reads.iter().collect::<Vec<_>>(), sample.writes.iter().collect::<Vec<_>>());
+        let Some(sums) = sample.kernel.sums_in_parts(&reads, &writes) else { continue };
+        summing.insert(sample.kernel.facts().kind);
+        let added = Kernel::Sums { of: sums.of, accumulate: true };
+        assert_eq!(added.facts().continues, Some(sums.reads.len()), "{}", sample.name());
+        assert_eq!(sums.rest.is_some(), sums.first_finished > 0, "{}", sample.name());
+        let reduced = dimensions(&sample).unwrap().into_iter().any(|one| one.role == AxisRole::Reduced);
+        assert!(reduced, "{}: nothing is summed over", sample.name());
+    }
+    assert_eq!(summing.len(), 6, "{summing:?}");
+}
+
+#[test]
+fn a_window_ties_rows_of_results_to_rows_that_they_see() {
+    let two = |value: u64| vec![value; 2];
+    let window = Window { kernel: two(3), strides: two(2), dilations: two(1), pads_begin: two(1), pads_end: two(0) };
+    let convolution = Convolution { window, groups: 1 };
+    let forward = Kernel::Convolution { convolution: convolution.clone(), activation: Activation::None };
+    let backward = Kernel::ConvolutionDataGradient { convolution, activation: Activation::None };
+    let (x, w, y) = (packed(&[1, 2, 8, 8]), packed(&[4, 2, 3, 3]), packed(&[1, 4, 4, 4]));
+    let sliding = SlidingAxis { taps: 3, stride: 2, dilation: 1, pad_begin: 1, pad_end: None };
+    let found = forward.facts().dimensions(&[&x, &w], &[&y]).unwrap();
+    let rows = |found: &[Dimension]| found.iter().find(|one| one.role == AxisRole::Spatial(sliding)).cloned().unwrap();
+    assert_eq!(
+        rows(&found).along(OperandRef::Read(0)).map(|(along, is_source)| (along.axis, is_source)),
+        Some((2, true))
+    );
+    assert_eq!(rows(&found).along(OperandRef::Write(0)).map(|(_, is_source)| is_source), Some(false));
+    let found = backward.facts().dimensions(&[&y, &w], &[&x]).unwrap();
+    assert!(rows(&found).writes_sources() && !rows(&found).is_reduced());
+}
+
+/// Where parts may begin follows the lines that sums are made by.
+#[test]
+fn cuts_keep_to_lines() {
+    let product = Kernel::product(false, false);
+    let (a, b, y) = (packed(&[300, 600]), packed(&[600, 700]), packed(&[300, 700]));
+    let found = product.facts().dimensions(&[&a, &b], &[&y]).unwrap();
+    let steps: Vec<_> = found.iter().map(|one| one.cut).collect();
+    assert_eq!(steps, [Some(PRODUCT_ROWS), Some(PRODUCT_COLUMNS), Some(super::super::PRODUCT_TERMS)]);
+    // Columns of a part are counted from its first.
+    let mut columns = product.clone();
+    if let super::Placement::Product(part, _) = columns.placement() {
+        *part = ProductPart::Columns { first: 256 };
+    }
+    let found = columns.facts().dimensions(&[&a, &packed(&[600, 300]), &packed(&[300, 700])], &[&packed(&[300, 700])]);
+    let along = found.unwrap()[1].along(OperandRef::Write(0)).unwrap().0;
+    assert_eq!((along.axis, along.first), (1, 256));
+    let sum = Kernel::Reduce { op: ReduceOp::Sum, axes: vec![0, 2] };
+    let (x, y) = (packed(&[64, 3, 100]), packed(&[3]));
+    let found = sum.facts().dimensions(&[&x], &[&y]).unwrap();
+    // Five images of a hundred positions are no more than 512.
+    assert_eq!((found[0].role, found[0].cut), (AxisRole::Reduced, Some(5)));
+    assert_eq!((found[1].role, found[1].cut), (AxisRole::Free, Some(1)));
+    let largest = Kernel::Reduce { op: ReduceOp::Max, axes: vec![0, 2] };
+    assert_eq!(largest.facts().dimensions(&[&x], &[&y]).unwrap()[0].cut, None, "only sums go on from each other");
+}

@@ -1,0 +1,53 @@
+//! Work: how many operations a launch takes.
+
+use super::{KernelFacts, OperandRef};
+use crate::TensorDesc;
+
+/// How the operations of a kernel are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// One for each element that is read or written first, whichever are more.
+    Elements,
+    /// A product and a sum for each of these elements and each weight of one output channel.
+    Convolution {
+        /// The elements.
+        elements: OperandRef,
+        /// The weights, \[k, ..].
+        weights: OperandRef,
+    },
+    /// A product and a sum for each element of the result and each term.
+    Product {
+        /// Whether the first factor is given as \[.., k, m].
+        transpose_a: bool,
+        /// Whether the second factor is given as \[.., n, k].
+        transpose_b: bool,
+    },
+}
+
+impl KernelFacts<'_> {
+    /// Floating-point operations of a launch on operands of these descriptors, a multiply-add counting as two.
+    pub fn operations<'a>(&self, desc: impl Fn(OperandRef) -> Option<&'a TensorDesc>) -> f64 {
+        let count = |operand| desc(operand).map_or(0, TensorDesc::element_count) as f64;
+        let written = OperandRef::Write(0);
+        match self.work {
+            Work::Elements => count(written).max(count(OperandRef::Read(0))),
+            Work::Convolution { elements, weights } => {
+                // Products of one output element: the weights of one output channel.
+                let taps = |weights: &TensorDesc| weights.sizes()[1..].iter().product::<u64>() as f64;
+                2.0 * count(elements) * desc(weights).map_or(1.0, taps)
+            }
+            Work::Product { transpose_a, transpose_b } => {
+                // The last axis of a factor, or the one before it.
+                let size = |factor: usize, is_last: bool| {
+                    let sizes = desc(OperandRef::Read(factor)).map_or(&[1][..], TensorDesc::sizes);
+                    sizes[sizes.len() - if is_last || sizes.len() < 2 { 1 } else { 2 }] as f64
+                };
+                let (terms, columns) = (size(0, !transpose_a), size(1, !transpose_b));
+                let all_columns = desc(written).map_or(&[1][..], TensorDesc::sizes).last().copied();
+                // A part may have some of the columns.
+                let share = (columns / all_columns.unwrap_or(1) as f64).min(1.0);
+                2.0 * count(written) * terms * share
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Opcodes: the numbers by which shaders know functions, listed once for both languages.
+//!
+//! `cargo xtask kernels` writes them to `kernels/opcodes.slang` ([`header`]); a function without a number does not compile.
+
+use super::{BinaryOp, PadMode, PoolOp, ReduceOp, UnaryOp};
+use crate::DataType;
+
+/// What elements of a type are to shaders that compute with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElementKind {
+    /// A real number.
+    Real,
+    /// A signed integer.
+    Signed,
+    /// An unsigned one.
+    Unsigned,
+    /// A boolean.
+    Boolean,
+}
+
+impl ElementKind {
+    /// What elements of a type are.
+    pub const fn of(data_type: DataType) -> ElementKind {
+        match data_type {
+            DataType::Float64 | DataType::Float32 | DataType::Float16 | DataType::BFloat16 => ElementKind::Real,
+            DataType::Int64 | DataType::Int32 | DataType::Int16 | DataType::Int8 => ElementKind::Signed,
+            DataType::UInt64 | DataType::UInt32 | DataType::UInt16 | DataType::UInt8 => ElementKind::Unsigned,
+            DataType::Bool => ElementKind::Boolean,
+        }
+    }
+}
+
+/// Numbers the variants of an enumeration in the order of the list.
+macro_rules! opcodes {
+    ($of:ident: $($variant:ident $name:literal)*) => {
+        impl $of {
+            /// The names that shaders have for the opcodes, in the order of these.
+            const OPCODES: &'static [&'static str] = &[$($name),*];
+
+            /// The number by which shaders know it.
+            pub const fn opcode(&self) -> u32 {
+                enum Code {
+                    $($variant,)*
+                }
+                match self {
+                    $($of::$variant { .. } => Code::$variant as u32,)*
+                }
+            }
+        }
+    };
+}
+
+opcodes! { UnaryOp:
+    Relu "RELU" LeakyRelu "LEAKY_RELU" Elu "ELU" Clip "CLIP" Affine "AFFINE" Sigmoid "SIGMOID" HardSigmoid "HARD_SIGMOID"
+    Tanh "TANH" Exp "EXP" Log "LOG" Sqrt "SQRT" Reciprocal "RECIPROCAL" Abs "ABS" Sign "SIGN" Floor "FLOOR" Ceil "CEIL"
+    Erf "ERF" Gelu "GELU" Softplus "SOFTPLUS" Silu "SILU" Sin "SIN" Cos "COS" Not "NOT"
+}
+
+opcodes! { BinaryOp:
+    Add "ADD" Subtract "SUBTRACT" Multiply "MULTIPLY" Divide "DIVIDE" Power "POWER" Minimum "MINIMUM" Maximum "MAXIMUM"
+    Equal "EQUAL" Less "LESS" LessOrEqual "LESS_OR_EQUAL" Greater "GREATER" GreaterOrEqual "GREATER_OR_EQUAL"
+    And "AND" Or "OR" Xor "XOR"
+}
+
+opcodes! { ReduceOp:
+    Sum "SUM" Mean "MEAN" Max "MAX" Min "MIN" Product "PRODUCT" L1 "L1" L2 "L2" SumSquare "SUM_SQUARE"
+}
+
+opcodes! { PadMode:
+    Constant "CONSTANT" Reflect "REFLECT" Edge "EDGE"
+}
+
+opcodes! { ElementKind:
+    Real "REAL" Signed "SIGNED" Unsigned "UNSIGNED" Boolean "BOOLEAN"
+}
+
+impl PoolOp {
+    /// The names that shaders have for the opcodes, in the order of these.
+    const OPCODES: &'static [&'static str] = &["MAX", "MEAN", "MEAN_WITH_PADDING"];
+
+    /// The number by which shaders know it.
+    pub const fn opcode(&self) -> u32 {
+        match self {
+            PoolOp::Max => 0,
+            PoolOp::Average { count_include_pad: false } => 1,
+            PoolOp::Average { count_include_pad: true } => 2,
+        }
+    }
+}
+
+/// The text of `kernels/opcodes.slang`.
+pub fn header() -> String {
+    let families: [(&str, &str, &[&str]); 6] = [
+        ("UNARY", "Functions of one variable (`UnaryOp`).", UnaryOp::OPCODES),
+        ("BINARY", "Functions of two variables (`BinaryOp`).", BinaryOp::OPCODES),
+        ("REDUCE", "How a reduction combines elements (`ReduceOp`).", ReduceOp::OPCODES),
+        ("POOL", "How pooling combines a window (`PoolOp`).", PoolOp::OPCODES),
+        ("PAD", "How padding is filled (`PadMode`).", PadMode::OPCODES),
+        ("KIND", "What elements of a type are (`ElementKind`).", ElementKind::OPCODES),
+    ];
+    let mut text =
+        "// Numbers of functions, written by `cargo xtask kernels` from `crates/forebay-base/src/kernel/opcodes.rs`.\n"
+            .to_owned();
+    for (prefix, what, names) in families {
+        text.push_str(&format!("\n/// {what}\n"));
+        for (number, name) in names.iter().enumerate() {
+            text.push_str(&format!("static const uint {prefix}_{name} = {number};\n"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opcodes_are_places_in_the_lists_that_shaders_have() {
+        assert_eq!(UnaryOp::OPCODES[UnaryOp::Clip { low: 0.0, high: 1.0 }.opcode() as usize], "CLIP");
+        assert_eq!(BinaryOp::OPCODES[BinaryOp::Xor.opcode() as usize], "XOR");
+        assert_eq!(ReduceOp::OPCODES[ReduceOp::SumSquare.opcode() as usize], "SUM_SQUARE");
+        assert_eq!(ElementKind::OPCODES[ElementKind::of(DataType::Bool).opcode() as usize], "BOOLEAN");
+        assert!(header().contains("static const uint UNARY_NOT = 22;\n"));
+    }
+
+    /// The header in the repository is what `cargo xtask kernels` writes.
+    #[test]
+    fn the_header_of_the_shaders_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels/opcodes.slang");
+        let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert_eq!(text, header(), "run `cargo xtask kernels`");
+    }
+}

@@ -1,0 +1,289 @@
+//! Samples: a small launch of every kernel, for tests that try all of them.
+//!
+//! Devices are compared on them, and facts are tested on them. A kernel without a sample does not compile.
+
+use super::{
+    Activation, BinaryOp, Convolution, Kernel, KernelKind, PadMode, PoolOp, ProductPart, ReduceOp, Summing, UnaryOp,
+    Window,
+};
+use crate::DataType::{self, Bool, Float32, Float64, Int64};
+use crate::{TensorDesc, TensorError};
+
+/// A kernel with the descriptors of what it reads and writes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Descriptors of what it reads.
+    pub reads: Vec<TensorDesc>,
+    /// Descriptors of what it writes.
+    pub writes: Vec<TensorDesc>,
+}
+
+/// Sizes of operands.
+type Sizes = &'static [u64];
+
+fn sample(kernel: Kernel, reads: &[(DataType, Sizes)], writes: &[(DataType, Sizes)]) -> Result<Sample, TensorError> {
+    let descs = |all: &[(DataType, Sizes)]| {
+        all.iter().map(|&(kind, sizes)| TensorDesc::packed(kind, sizes)).collect::<Result<Vec<_>, _>>()
+    };
+    Ok(Sample { kernel, reads: descs(reads)?, writes: descs(writes)? })
+}
+
+/// As [`sample`], all of float32.
+fn floats(kernel: Kernel, reads: &[Sizes], writes: &[Sizes]) -> Result<Sample, TensorError> {
+    let typed = |all: &[Sizes]| all.iter().map(|&sizes| (Float32, sizes)).collect::<Vec<_>>();
+    sample(kernel, &typed(reads), &typed(writes))
+}
+
+fn window() -> Window {
+    let of = |value: u64| vec![value; 2];
+    Window { kernel: of(3), strides: of(1), dilations: of(1), pads_begin: of(1), pads_end: of(1) }
+}
+
+/// All images, channels and places.
+const IMAGE: Sizes = &[2, 4, 6, 5];
+const CHANNELS: Sizes = &[4];
+const WEIGHTS: Sizes = &[4, 4, 3, 3];
+const ROWS: Sizes = &[6, 32];
+const VECTOR: Sizes = &[96];
+const ONE: Sizes = &[1];
+
+/// At least one launch of every kernel.
+pub fn all() -> Vec<Sample> {
+    KernelKind::ALL.iter().copied().flat_map(of).collect()
+}
+
+/// The products among the samples once more with operands of 16 bits.
+pub fn of_sixteen_bit_products() -> Vec<Sample> {
+    let is_product = |sample: &Sample| sample.kernel.facts().types == super::facts::ElementTypes::Products;
+    let products = || all().into_iter().filter(is_product);
+    let types = [DataType::Float16, DataType::BFloat16].into_iter();
+    types.flat_map(|kind| products().filter_map(move |sample| sample.in_type(kind))).collect()
+}
+
+/// The samples of a kernel.
+pub fn of(kind: KernelKind) -> Vec<Sample> {
+    let samples = launches(kind).into_iter().collect::<Result<Vec<_>, _>>();
+    // Their sizes are small, and there are sizes of every dimension.
+    samples.unwrap_or_default()
+}
+
+fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
+    let (epsilon, activation) = (1e-5, Activation::Relu);
+    let convolution = Convolution { window: window(), groups: 1 };
+    let gradient = Summing::BatchGradient { epsilon, activation };
+    let entropy = Summing::CrossEntropy { axis: 1, ignore_index: None };
+    let (starts, steps) = (vec![1, 2], vec![2, 3]);
+    match kind {
+        KernelKind::Unary => vec![floats(Kernel::Unary(UnaryOp::Tanh), &[VECTOR], &[VECTOR])],
+        KernelKind::UnaryGradient => {
+            vec![floats(Kernel::UnaryGradient(UnaryOp::Sigmoid), &[VECTOR, VECTOR], &[VECTOR])]
+        }
+        KernelKind::Binary => {
+            vec![floats(Kernel::Binary { op: BinaryOp::Add, activation }, &[VECTOR, VECTOR], &[VECTOR])]
+        }
+        KernelKind::Select => {
+            vec![sample(Kernel::Select, &[(Bool, VECTOR), (Float32, VECTOR), (Float32, VECTOR)], &[(Float32, VECTOR)])]
+        }
+        KernelKind::Cast => vec![sample(Kernel::Cast, &[(Float32, VECTOR)], &[(Bool, VECTOR)])],
+        KernelKind::Copy => vec![floats(Kernel::Copy, &[ROWS], &[ROWS])],
+        KernelKind::Slice => vec![floats(Kernel::Slice { starts, steps }, &[ROWS], &[&[2, 10]])],
+        KernelKind::SliceGradient => vec![floats(Kernel::SliceGradient { starts, steps }, &[&[2, 10]], &[ROWS])],
+        KernelKind::Pad => {
+            vec![floats(Kernel::Pad { begins: vec![1, 1], mode: PadMode::Constant(0.5) }, &[ROWS], &[&[8, 34]])]
+        }
+        KernelKind::Fill => vec![floats(Kernel::Fill { value: 3.0 }, &[], &[VECTOR])],
+        KernelKind::Reduce => vec![
+            floats(Kernel::Reduce { op: ReduceOp::Sum, axes: vec![1] }, &[ROWS], &[&[6, 1]]),
+            floats(Kernel::Reduce { op: ReduceOp::Sum, axes: vec![0] }, &[ROWS], &[&[32]]),
+        ],
+        KernelKind::Softmax => vec![floats(Kernel::Softmax { axis: 1 }, &[ROWS], &[ROWS])],
+        KernelKind::LogSoftmax => vec![floats(Kernel::LogSoftmax { axis: 1 }, &[ROWS], &[ROWS])],
+        KernelKind::SoftmaxGradient => vec![floats(Kernel::SoftmaxGradient { axis: 1 }, &[ROWS, ROWS], &[ROWS])],
+        KernelKind::LogSoftmaxGradient => vec![floats(Kernel::LogSoftmaxGradient { axis: 1 }, &[ROWS, ROWS], &[ROWS])],
+        KernelKind::SoftmaxCrossEntropy => vec![sample(
+            Kernel::SoftmaxCrossEntropy { axis: 1, ignore_index: None },
+            &[(Float32, ROWS), (Int64, &[6])],
+            &[(Float32, ONE)],
+        )],
+        KernelKind::SoftmaxCrossEntropyGradient => vec![sample(
+            Kernel::SoftmaxCrossEntropyGradient { axis: 1, ignore_index: None },
+            &[(Float32, ONE), (Float32, ROWS), (Int64, &[6])],
+            &[(Float32, ROWS)],
+        )],
+        KernelKind::MeanSquaredError => vec![floats(Kernel::MeanSquaredError, &[VECTOR, VECTOR], &[ONE])],
+        KernelKind::MeanSquaredErrorGradient => {
+            vec![floats(Kernel::MeanSquaredErrorGradient, &[ONE, VECTOR, VECTOR], &[VECTOR])]
+        }
+        KernelKind::MatMul => vec![floats(
+            Kernel::MatMul {
+                transpose_a: false,
+                transpose_b: true,
+                alpha: 1.0,
+                beta: 1.0,
+                activation,
+                part: ProductPart::Whole,
+            },
+            &[&[10, 18], &[14, 18], &[14]],
+            &[&[10, 14]],
+        )
+        .and_then(|sample| sample.with_read(2, TensorDesc::strided(Float32, &[10, 14], &[0, 1])?))],
+        KernelKind::Convolution => {
+            vec![floats(Kernel::Convolution { convolution, activation }, &[IMAGE, WEIGHTS, CHANNELS], &[IMAGE])]
+        }
+        KernelKind::ConvolutionDataGradient => vec![floats(
+            Kernel::ConvolutionDataGradient { convolution, activation: Activation::None },
+            &[IMAGE, WEIGHTS],
+            &[IMAGE],
+        )],
+        KernelKind::ConvolutionWeightGradient => vec![floats(
+            Kernel::ConvolutionWeightGradient { convolution, accumulate: false },
+            &[IMAGE, IMAGE],
+            &[WEIGHTS],
+        )],
+        KernelKind::Pool => vec![floats(Kernel::Pool { op: PoolOp::Max, window: window() }, &[IMAGE], &[IMAGE])],
+        KernelKind::PoolGradient => {
+            vec![floats(Kernel::PoolGradient { op: PoolOp::Max, window: window() }, &[IMAGE, IMAGE], &[IMAGE])]
+        }
+        KernelKind::BatchNormalization => vec![floats(
+            Kernel::BatchNormalization { epsilon, activation },
+            &[IMAGE, CHANNELS, CHANNELS, CHANNELS, CHANNELS],
+            &[IMAGE],
+        )],
+        KernelKind::BatchNormalizationTraining => vec![floats(
+            Kernel::BatchNormalizationTraining { epsilon, activation },
+            &[IMAGE, CHANNELS, CHANNELS],
+            &[IMAGE, CHANNELS, CHANNELS],
+        )],
+        KernelKind::BatchNormalizationGradient => vec![floats(
+            Kernel::BatchNormalizationGradient { epsilon, activation },
+            &[IMAGE, IMAGE, CHANNELS, CHANNELS, CHANNELS, CHANNELS],
+            &[IMAGE, CHANNELS, CHANNELS],
+        )],
+        KernelKind::RunningStatistics => vec![floats(
+            Kernel::RunningStatistics { momentum: 0.9, correction: 1.0 },
+            &[CHANNELS, CHANNELS],
+            &[CHANNELS],
+        )],
+        KernelKind::LayerNormalization => {
+            vec![floats(Kernel::LayerNormalization { axis: 1, epsilon }, &[ROWS, &[32], &[32]], &[ROWS, &[6], &[6]])]
+        }
+        KernelKind::LayerNormalizationGradient => vec![floats(
+            Kernel::LayerNormalizationGradient { axis: 1 },
+            &[ROWS, ROWS, &[32], &[6], &[6]],
+            &[ROWS, &[32], &[32]],
+        )],
+        KernelKind::LocalResponseNormalization => vec![floats(
+            Kernel::LocalResponseNormalization { size: 3, alpha: 1e-4, beta: 0.75, bias: 1.0 },
+            &[IMAGE],
+            &[IMAGE],
+        )],
+        KernelKind::LocalResponseNormalizationGradient => vec![floats(
+            Kernel::LocalResponseNormalizationGradient { size: 3, alpha: 1e-4, beta: 0.75, bias: 1.0 },
+            &[IMAGE, IMAGE],
+            &[IMAGE],
+        )],
+        KernelKind::Gather => {
+            vec![sample(Kernel::Gather { axis: 0 }, &[(Float32, ROWS), (Int64, &[4])], &[(Float32, &[4, 32])])]
+        }
+        KernelKind::GatherGradient => {
+            vec![sample(Kernel::GatherGradient { axis: 0 }, &[(Float32, &[4, 32]), (Int64, &[4])], &[(Float32, ROWS)])]
+        }
+        KernelKind::Dropout => vec![sample(
+            Kernel::Dropout { ratio: 0.5, node: 2, first: 0 },
+            &[(Float32, VECTOR), (Int64, &[2])],
+            &[(Float32, VECTOR), (Bool, VECTOR)],
+        )],
+        KernelKind::Sgd => vec![
+            floats(Kernel::Sgd { nesterov: false, decays: true }, &[VECTOR, VECTOR, VECTOR, &[3]], &[VECTOR, VECTOR]),
+            floats(Kernel::Sgd { nesterov: false, decays: false }, &[VECTOR, VECTOR, &[3]], &[VECTOR]),
+        ],
+        KernelKind::Adam => vec![sample(
+            Kernel::Adam { decoupled: false, decays: true },
+            &[
+                (Float32, VECTOR),
+                (Float32, VECTOR),
+                (Float32, VECTOR),
+                (Float32, VECTOR),
+                (Int64, &[2]),
+                (Float32, &[10]),
+            ],
+            &[(Float32, VECTOR), (Float32, VECTOR), (Float32, VECTOR)],
+        )],
+        KernelKind::Sums => vec![
+            sample(
+                Kernel::Sums { of: Summing::BatchStatistics, accumulate: false },
+                &[(Float32, IMAGE)],
+                &[(Float64, &[4, 4])],
+            ),
+            sample(
+                Kernel::Sums { of: gradient, accumulate: true },
+                &[
+                    (Float32, IMAGE),
+                    (Float32, IMAGE),
+                    (Float32, CHANNELS),
+                    (Float32, CHANNELS),
+                    (Float32, CHANNELS),
+                    (Float32, CHANNELS),
+                    (Float64, &[3, 4]),
+                ],
+                &[(Float64, &[3, 4])],
+            ),
+            sample(
+                Kernel::Sums { of: Summing::SquaredError, accumulate: true },
+                &[(Float32, VECTOR), (Float32, VECTOR), (Float64, &[2, 1])],
+                &[(Float64, &[2, 1])],
+            ),
+            sample(
+                Kernel::Sums { of: Summing::LayerGradient { axis: 1, block_rows: 32 }, accumulate: false },
+                &[(Float32, ROWS), (Float32, ROWS), (Float32, &[6]), (Float32, &[6])],
+                &[(Float64, &[2, 32])],
+            ),
+            sample(
+                Kernel::Sums { of: Summing::Rows { axes: 1, block_rows: 32 }, accumulate: false },
+                &[(Float32, ROWS)],
+                &[(Float64, &[2, 32])],
+            ),
+            sample(
+                Kernel::Sums { of: entropy, accumulate: false },
+                &[(Float32, ROWS), (Int64, &[6])],
+                &[(Float64, &[2, 1])],
+            ),
+            sample(
+                Kernel::Sums { of: Summing::Channels, accumulate: true },
+                &[(Float32, IMAGE), (Float64, &[1, 4])],
+                &[(Float64, &[1, 4])],
+            ),
+        ],
+        KernelKind::FromSums => vec![
+            sample(
+                Kernel::FromSums { of: Summing::BatchStatistics },
+                &[(Float64, &[4, 4])],
+                &[(Float32, CHANNELS), (Float32, CHANNELS)],
+            ),
+            sample(Kernel::FromSums { of: entropy }, &[(Float64, &[2, 1])], &[(Float32, ONE)]),
+        ],
+    }
+}
+
+impl Sample {
+    /// The kernel and the type of what it writes first, for people.
+    pub fn name(&self) -> String {
+        let data_type = self.writes.first().map(|desc| desc.data_type().to_string());
+        format!("{} of {}", self.kernel.name(), data_type.unwrap_or_default())
+    }
+
+    fn with_read(mut self, index: usize, desc: TensorDesc) -> Result<Sample, TensorError> {
+        self.reads[index] = desc;
+        Ok(self)
+    }
+
+    /// The same with all operands of another type, strides included.
+    fn in_type(mut self, data_type: DataType) -> Option<Sample> {
+        for desc in self.reads.iter_mut().chain(&mut self.writes) {
+            *desc = TensorDesc::strided(data_type, desc.sizes(), &desc.effective_strides()).ok()?;
+        }
+        Some(self)
+    }
+}

@@ -1,0 +1,56 @@
+//! How operands of products are kept: the counterpart of the repository's `kernels/operand_type.slang`.
+
+use forebay_base::{DataType, TensorDesc};
+
+use super::operands::require_type;
+use super::{Shader, Target};
+
+/// The type of all operands of a product. Arithmetic is in float32, whatever it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OperandType {
+    Float32,
+    Float16,
+    BFloat16,
+}
+
+/// One shader for operands of each type, in the order of [`OperandType`].
+pub(super) type Builds = [&'static Shader; 3];
+
+/// One shader whose subgroups multiply matrices together, for float16 and bfloat16.
+pub(super) type CooperativeBuilds = [&'static Shader; 2];
+
+impl OperandType {
+    /// # Errors
+    /// Where operands are not all of one of these types.
+    pub fn of(reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<OperandType, String> {
+        let data_type = writes.first().map_or(DataType::Float32, TensorDesc::data_type);
+        let operand_type = match data_type {
+            DataType::Float16 => OperandType::Float16,
+            DataType::BFloat16 => OperandType::BFloat16,
+            _ => OperandType::Float32,
+        };
+        let data_type = if operand_type == OperandType::Float32 { DataType::Float32 } else { data_type };
+        require_type(&reads.iter().chain(writes).collect::<Vec<_>>(), data_type)?;
+        Ok(operand_type)
+    }
+
+    /// The shader for operands of this type.
+    pub fn build(self, builds: Builds) -> &'static Shader {
+        builds[self as usize]
+    }
+
+    /// The shader for operands of this type: where the device's subgroups multiply matrices of it together, one in which they do.
+    pub fn best(self, builds: Builds, cooperative: CooperativeBuilds, gpu: &Target) -> &'static Shader {
+        self.cooperative(gpu).map_or_else(|| self.build(builds), |number| cooperative[number])
+    }
+
+    /// Which of [`CooperativeBuilds`] a device offers to run for this type.
+    pub fn cooperative(self, gpu: &Target) -> Option<usize> {
+        let cooperative = gpu.cooperative?;
+        match self {
+            OperandType::Float32 => None,
+            OperandType::Float16 => cooperative.float16.then_some(0),
+            OperandType::BFloat16 => cooperative.bfloat16.then_some(1),
+        }
+    }
+}

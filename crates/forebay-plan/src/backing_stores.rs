@@ -1,0 +1,406 @@
+//! Stores: where the bytes of a chunk are while they are not on the device, in the host block or in a spill file.
+//!
+//! Inputs and outputs are always on the host: the caller writes and reads them there. Of the rest, what saves most time on
+//! the disk per byte and nanosecond held stays on the host, as far as the budget goes, as the device's room is given away by
+//! [`crate::residency`].
+//!
+//! A disk can fail, and a step that fails must leave what it would have changed as it was. So either nothing that steps change
+//! is on disk, and the update phase neither reads nor writes there; or all that steps change is, in two places that take
+//! turns: a step reads the one and writes the other, and only a step that succeeds makes the other the one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use forebay_base::ByteRange;
+use forebay_memory::{place, Effort, Item};
+use forebay_model::program::{BufferId, Program};
+
+use crate::arena::{item, PiecesByTime};
+use crate::cost::Costs;
+use crate::liveness::{Liveness, Owner};
+use crate::residency::{launch_starts, Residency};
+
+/// Alignment in bytes of buffers on the host.
+const HOST_ALIGNMENT_BYTES: u64 = 64;
+/// Alignment in bytes of chunks on disk: what disks read and write at once.
+pub const DISK_ALIGNMENT_BYTES: u64 = 4096;
+/// Parts of the host budget, in percent, that are tried as room for what is kept there; the rest is for the gaps that
+/// placement cannot fill.
+const HELD_PERCENT: [u64; 7] = [100, 98, 95, 90, 80, 50, 0];
+
+/// A host budget, where what exceeds it may go to disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostLimit {
+    /// The budget.
+    pub budget_bytes: u64,
+    /// Whether everything that steps change is on disk between steps.
+    pub changing_on_disk: bool,
+}
+
+/// What holds bytes that are not on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Store {
+    /// The host block.
+    Host,
+    /// The spill file.
+    Disk,
+    /// Two spill files of one layout, which take turns: one for reading, one for what is written.
+    Turns,
+}
+
+/// Where a chunk's bytes are while they are not on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StorePlace {
+    /// What holds them.
+    pub store: Store,
+    /// Offset of the first byte there.
+    pub offset_bytes: u64,
+}
+
+/// Places next to the device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackingStores {
+    /// By chunk: its place, where it is ever away from the device.
+    pub places: Vec<Option<StorePlace>>,
+    /// Bytes of the host block.
+    pub host_bytes: u64,
+    /// Bytes of the spill file.
+    pub disk_bytes: u64,
+    /// Bytes of each of the two files that take turns.
+    pub turns_bytes: u64,
+}
+
+impl BackingStores {
+    /// Whether the chunk's copies go to and from a disk.
+    pub fn on_disk(&self, chunk: usize) -> bool {
+        self.places[chunk].is_some_and(|place| place.store != Store::Host)
+    }
+}
+
+/// Gives every chunk that is ever away from the device a place. Without `host_limit`, all of them are on the host. With it, the
+/// host bytes may still be more than the budget, where not enough may go to disk.
+pub fn backing_stores(
+    program: &Program,
+    live: &Liveness,
+    residency: &Residency,
+    costs: &Costs,
+    host_limit: Option<HostLimit>,
+) -> BackingStores {
+    let times = times(program, live, residency);
+    let whole = Packing { grain_bytes: 1, alignment_bytes: HOST_ALIGNMENT_BYTES, capacity_bytes: None, apart: false };
+    let Some(host_limit) = host_limit else {
+        let host = pack(live, &times, whole, |_| true);
+        return collect(live.chunks.len(), [host.unwrap_or_default(), Packed::default(), Packed::default()]);
+    };
+    let choice = Choice::new(program, live, residency, costs, host_limit.changing_on_disk, &times);
+    let on_host = |kept: &[bool], chunk: usize| choice.stands[chunk] == Stand::Host || kept[chunk];
+    let parts = Packing { apart: true, ..whole };
+    let fits = |kept: &Vec<bool>| {
+        let within = Packing { capacity_bytes: Some(host_limit.budget_bytes), ..parts };
+        pack(live, &times, within, |chunk| on_host(kept, chunk))
+    };
+    let attempts = HELD_PERCENT.iter().map(|percent| choice.keep(live, host_limit.budget_bytes / 100 * percent));
+    let found = attempts.filter_map(|kept| fits(&kept).map(|host| (kept, host))).next();
+    let (kept, host) = found.unwrap_or_else(|| {
+        let kept = vec![false; live.chunks.len()];
+        let host = pack(live, &times, parts, |chunk| on_host(&kept, chunk));
+        (kept, host.unwrap_or_default())
+    });
+    let blocks = Packing { grain_bytes: DISK_ALIGNMENT_BYTES, alignment_bytes: DISK_ALIGNMENT_BYTES, ..parts };
+    let on_disk = |wanted: Stand| {
+        let chosen = |chunk: usize| choice.stands[chunk] == wanted && !kept[chunk];
+        pack(live, &times, blocks, chosen).unwrap_or_default()
+    };
+    collect(live.chunks.len(), [host, on_disk(Stand::Either), on_disk(Stand::Turns)])
+}
+
+/// By chunk: when its bytes are taken next to the device, half-open, in launches. Inputs, outputs and whatever lasts from
+/// step to step there keep their bytes for the whole step; temporaries from their save to their last fetch.
+fn times(program: &Program, live: &Liveness, residency: &Residency) -> Vec<Option<Range<u32>>> {
+    let whole = 0..live.launch_count.max(1) as u32;
+    let mut times: Vec<Option<Range<u32>>> = vec![None; live.chunks.len()];
+    for segment in &residency.segments {
+        let first = live.chunks[segment.chunk].accesses[segment.accesses.start].launch as u32;
+        let saved = segment.swap_out_after as u32;
+        for time in [segment.swap_out.then_some(saved), segment.swap_in.then_some(first)].into_iter().flatten() {
+            let range = times[segment.chunk].get_or_insert(time..time + 1);
+            *range = range.start.min(time)..range.end.max(time + 1);
+        }
+    }
+    let ports = ports(program);
+    for (index, chunk) in live.chunks.iter().enumerate() {
+        let Owner::Buffer(buffer) = chunk.owner else { continue };
+        let persistent = program.buffer(buffer).role.is_persistent();
+        if ports.contains(&buffer) || (persistent && !residency.backing_on_device[index]) {
+            times[index] = Some(whole.clone());
+        }
+    }
+    times
+}
+
+/// Buffers that the caller writes or reads.
+fn ports(program: &Program) -> BTreeSet<BufferId> {
+    program.inputs.iter().chain(&program.outputs).map(|port| port.operand.buffer).collect()
+}
+
+/// Where a chunk may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stand {
+    Host,
+    /// On the host if there is room, else on disk.
+    Either,
+    Turns,
+}
+
+/// What there is to choose from.
+struct Choice {
+    /// By chunk.
+    stands: Vec<Stand>,
+    /// Bytes that the host holds in any case, by launch.
+    taken: Vec<u64>,
+    /// Chunks that may be in either, those first that save most time on the disk per byte and nanosecond held.
+    order: Vec<(usize, Range<usize>)>,
+}
+
+impl Choice {
+    fn new(
+        program: &Program,
+        live: &Liveness,
+        residency: &Residency,
+        costs: &Costs,
+        changing_on_disk: bool,
+        times: &[Option<Range<u32>>],
+    ) -> Choice {
+        let mut stands = stands(program, live, changing_on_disk);
+        let mut disk_ns = vec![0u64; live.chunks.len()];
+        for segment in &residency.segments {
+            let chunk = &live.chunks[segment.chunk];
+            let (bytes, launch) = (chunk.range.len(), |access: usize| chunk.accesses[access].launch);
+            let swapped_in = segment.swap_in.then(|| launch(segment.accesses.start));
+            let saved = segment.swap_out.then_some(segment.swap_out_after);
+            disk_ns[segment.chunk] += swapped_in.map_or(0, |_| costs.disk_read_ns(bytes));
+            disk_ns[segment.chunk] += saved.map_or(0, |_| costs.disk_write_ns(bytes));
+            // The update phase keeps away from the disk while it changes anything in its place.
+            let updates = swapped_in.into_iter().chain(saved).any(|launch| launch >= program.update_start);
+            if updates && !changing_on_disk {
+                stands[segment.chunk] = Stand::Host;
+            }
+        }
+        let starts = launch_starts(costs);
+        let mut taken = vec![0; live.launch_count.max(1)];
+        let mut order = Vec::new();
+        for (index, time) in times.iter().enumerate() {
+            let Some(time) = time.as_ref().map(|time| time.start as usize..time.end as usize) else { continue };
+            let bytes = host_bytes(live, index);
+            match stands[index] {
+                Stand::Host => taken[time].iter_mut().for_each(|taken| *taken += bytes),
+                Stand::Either => {
+                    let held_ns = starts[time.end.min(starts.len() - 1)] - starts[time.start];
+                    let density = disk_ns[index] as f64 / (bytes.max(1) as f64 * (held_ns as f64 + 1.0));
+                    order.push((density, index, time));
+                }
+                Stand::Turns => {}
+            }
+        }
+        order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        Choice { stands, taken, order: order.into_iter().map(|(_, index, time)| (index, time)).collect() }
+    }
+
+    /// By chunk: whether it stays on the host though it need not, within this many bytes.
+    fn keep(&self, live: &Liveness, room_bytes: u64) -> Vec<bool> {
+        let mut kept = vec![false; self.stands.len()];
+        let mut taken = self.taken.clone();
+        for (index, time) in &self.order {
+            let bytes = host_bytes(live, *index);
+            if taken[time.clone()].iter().all(|&taken| taken + bytes <= room_bytes) {
+                kept[*index] = true;
+                taken[time.clone()].iter_mut().for_each(|taken| *taken += bytes);
+            }
+        }
+        kept
+    }
+}
+
+fn host_bytes(live: &Liveness, chunk: usize) -> u64 {
+    live.chunks[chunk].range.len().next_multiple_of(HOST_ALIGNMENT_BYTES)
+}
+
+/// Where each chunk may be, whatever moves when.
+fn stands(program: &Program, live: &Liveness, changing_on_disk: bool) -> Vec<Stand> {
+    let ports = ports(program);
+    let stand = |index: usize| {
+        let Owner::Buffer(buffer) = live.chunks[index].owner else { return Stand::Host };
+        let changing = program.buffer(buffer).role.is_persistent() && live.chunks[index].is_changed();
+        match (ports.contains(&buffer), changing) {
+            (true, _) => Stand::Host,
+            (false, true) if changing_on_disk => Stand::Turns,
+            (false, true) => Stand::Host,
+            (false, false) => Stand::Either,
+        }
+    };
+    (0..live.chunks.len()).map(stand).collect()
+}
+
+/// The first launch of a time, and one past its last.
+type Time = (u32, u32);
+
+/// Offsets of some chunks in one store.
+#[derive(Default)]
+struct Packed {
+    offsets: BTreeMap<usize, u64>,
+    bytes: u64,
+}
+
+/// How chunks are packed.
+#[derive(Clone, Copy)]
+struct Packing {
+    /// Each chunk is rounded up to whole grains of this many bytes.
+    grain_bytes: u64,
+    alignment_bytes: u64,
+    capacity_bytes: Option<u64>,
+    /// Whether chunks of one buffer lie next to each other only where they are there at the same time. Else they all do,
+    /// which needs fewer copies, and more room where parts of a buffer come and go.
+    apart: bool,
+}
+
+/// Packs the chosen chunks that have times; `None` where they do not fit the capacity.
+fn pack(
+    live: &Liveness,
+    times: &[Option<Range<u32>>],
+    packing: Packing,
+    chosen: impl Fn(usize) -> bool,
+) -> Option<Packed> {
+    let mut groups: BTreeMap<(BufferId, Time), (u64, PiecesByTime)> = BTreeMap::new();
+    let mut starts: BTreeMap<usize, ((BufferId, Time), u64)> = BTreeMap::new();
+    for (index, chunk) in live.chunks.iter().enumerate() {
+        let Owner::Buffer(buffer) = chunk.owner else { continue };
+        let Some(time) = times[index].as_ref().filter(|_| chosen(index)) else { continue };
+        let time = (time.start, time.end);
+        let key = (buffer, if packing.apart { time } else { (0, 0) });
+        let (end, pieces) = groups.entry(key).or_default();
+        let bytes = ByteRange::new(*end, *end + chunk.range.len().next_multiple_of(packing.grain_bytes));
+        *end = bytes.end;
+        starts.insert(index, (key, bytes.start));
+        pieces.entry(time).or_default().push(bytes);
+    }
+    let order: Vec<(BufferId, Time)> = groups.keys().copied().collect();
+    let items: Vec<Item> = groups.into_values().map(|(_, pieces)| item(pieces, packing.alignment_bytes)).collect();
+    let placement = place(&items, packing.capacity_bytes, Effort::default()).ok()?;
+    let bases: BTreeMap<(BufferId, Time), u64> = order.into_iter().zip(placement.offsets).collect();
+    let offsets = starts.into_iter().map(|(index, (key, start))| (index, bases[&key] + start)).collect();
+    Some(Packed { offsets, bytes: placement.height_bytes })
+}
+
+fn collect(count: usize, packed: [Packed; 3]) -> BackingStores {
+    let [host, disk, turns] = &packed;
+    let mut backing_stores = BackingStores {
+        places: vec![None; count],
+        host_bytes: host.bytes,
+        disk_bytes: disk.bytes,
+        turns_bytes: turns.bytes,
+    };
+    for (store, packed) in [Store::Host, Store::Disk, Store::Turns].into_iter().zip(packed) {
+        for (chunk, offset_bytes) in packed.offsets {
+            backing_stores.places[chunk] = Some(StorePlace { store, offset_bytes });
+        }
+    }
+    backing_stores
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_base::{Command, Space};
+
+    use super::*;
+    use crate::cost::estimate;
+    use crate::error::PlanError;
+    use crate::plan::Plan;
+    use crate::planner::{plan, PlanOptions};
+    use crate::testing::{limits, random_training_program, Random};
+
+    fn planned(program: &Program, device_bytes: Option<u64>, host_bytes: Option<u64>) -> Result<Plan, PlanError> {
+        let options = PlanOptions {
+            device_budget_bytes: device_bytes,
+            host_budget_bytes: host_bytes,
+            spill: true,
+            check: true,
+            ..PlanOptions::default()
+        };
+        plan(program, &options, &limits(), &estimate(program, &limits()))
+    }
+
+    /// A program, a device budget between the smallest and the peak, and the least host budget for it.
+    fn tight(seed: u64, percent: u64) -> (Program, Option<u64>, u64) {
+        let mut random = Random::new(seed);
+        let depth = 1 + random.below(6) as usize;
+        let program = crate::fuse::fuse(random_training_program(&mut random, depth));
+        let whole = planned(&program, None, None).unwrap().statistics;
+        let (low, high) = (whole.minimum_budget_bytes, whole.in_core_peak_bytes);
+        let device_bytes = Some(low + (high - low) * percent / 100);
+        let least_bytes = match planned(&program, device_bytes, Some(0)) {
+            Err(PlanError::HostBudget { needed_bytes, spilled: true, .. }) => needed_bytes,
+            other => panic!("seed {seed}: {other:?}"),
+        };
+        (program, device_bytes, least_bytes)
+    }
+
+    #[test]
+    fn every_host_budget_that_holds_inputs_and_outputs_has_a_checked_plan() {
+        let (mut with_turns, mut without) = (0, 0);
+        for seed in 1..5 {
+            for percent in [0, 50] {
+                let what = format!("seed {seed}, device {percent} %");
+                let (program, device_bytes, least_bytes) = tight(seed, percent);
+                let roomy = planned(&program, device_bytes, None).unwrap().statistics;
+                assert_eq!((roomy.spill_bytes, roomy.bytes_to_disk), (0, 0), "{what}: nothing spills without need");
+                for part in [0, 40, 100] {
+                    let budget = least_bytes + (roomy.host_bytes - least_bytes) * part / 100;
+                    let plan = planned(&program, device_bytes, Some(budget))
+                        .unwrap_or_else(|error| panic!("{what}, host {part} %: {error}"));
+                    let found = &plan.statistics;
+                    assert!(found.host_bytes <= budget, "{what}, host {part} %: {} of {budget}", found.host_bytes);
+                    assert_eq!(found.spill_bytes > 0, found.bytes_from_disk > 0, "{what}, host {part} %");
+                    with_turns += usize::from(plan.turns.is_some());
+                    without += usize::from(plan.turns.is_none() && found.spill_bytes > 0);
+                    if part == 100 {
+                        assert_eq!(found.spill_bytes, 0, "{what}: what it takes is enough");
+                    }
+                    let again = (part == 40).then(|| planned(&program, device_bytes, Some(budget)).unwrap());
+                    assert!(again.is_none_or(|again| again == plan), "{what}: another plan");
+                }
+            }
+        }
+        assert!(with_turns > 2 && without > 2, "{with_turns} plans with turns, {without} without");
+    }
+
+    #[test]
+    fn without_leave_to_spill_the_error_names_the_way_out() {
+        let (program, device_bytes, least_bytes) = tight(3, 20);
+        let options = PlanOptions {
+            device_budget_bytes: device_bytes,
+            host_budget_bytes: Some(least_bytes),
+            ..PlanOptions::default()
+        };
+        let error = plan(&program, &options, &limits(), &estimate(&program, &limits())).unwrap_err().to_string();
+        assert!(error.contains("--spill-dir"), "{error}");
+        let error = planned(&program, device_bytes, Some(least_bytes - 1)).unwrap_err().to_string();
+        assert!(error.contains(&format!("{least_bytes} bytes")) && !error.contains("--spill-dir"), "{error}");
+    }
+
+    #[test]
+    fn copies_of_a_disk_have_streams_of_their_own() {
+        let (program, device_bytes, least_bytes) = tight(5, 20);
+        let plan = planned(&program, device_bytes, Some(least_bytes)).unwrap();
+        let names: Vec<&str> = plan.streams.iter().map(|stream| stream.name.as_str()).collect();
+        assert_eq!(names, ["compute", "copy in", "copy out", "disk in", "disk out"]);
+        let mut seen = BTreeSet::new();
+        for command in &plan.commands {
+            if let Command::Copy { stream, from, to } = command {
+                let spaces = [from, to].map(|region| plan.memory(region.memory).space);
+                assert_eq!(spaces.contains(&Space::Disk), stream.0 >= 3, "{command}");
+                seen.insert(stream.0);
+            }
+        }
+        assert!(seen.contains(&3) && seen.contains(&4), "{seen:?}");
+    }
+}

@@ -1,0 +1,161 @@
+//! Extent: what of a launch a part is.
+
+use super::lines::{same_operand, writes, Line, Lines, Side, Work};
+use super::windows::{self, Range};
+
+/// What a part is of its whole.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Extent {
+    /// All of it.
+    All,
+    /// A range of a line: of its results, or, where they are sums over it, of what they are sums of.
+    Range {
+        /// Which line.
+        line: (bool, usize),
+        range: Range,
+    },
+}
+
+impl Lines {
+    /// What of this launch a part is. Both have their operands in the same order.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn extent(&self, whole: &Work, part: &Work, lines: &Lines) -> Result<Extent, String> {
+        for (index, (own, other)) in whole.operands().zip(part.operands()).enumerate() {
+            if own.buffer != other.buffer || own.desc.data_type() != other.desc.data_type() {
+                return Err(format!("operand {index} is another"));
+            }
+            if self.counts[index].is_none() && !same_operand(own, other) {
+                return Err(format!("operand {index} is not all that is needed"));
+            }
+        }
+        let distances: Vec<i64> = lines.bases.iter().zip(&self.bases).map(|(part, whole)| part - whole).collect();
+        let mut found: Option<Extent> = None;
+        let mut note = |extent: Extent| match found.replace(extent) {
+            Some(_) => Err("it is cut along two axes".to_owned()),
+            None => Ok(()),
+        };
+        let mut explained = vec![0; distances.len()];
+        if self.ordered.len() != lines.ordered.len() {
+            return Err("it has another number of windows".to_owned());
+        }
+        let writes_from = whole.reads.len();
+        let mut unmatched: Vec<&Line> = lines.others.iter().collect();
+        let of_others = self.others.iter().enumerate().map(|(index, own)| {
+            let is_same = |other: &&Line| {
+                other.role == own.role
+                    && other.is_reduced == own.is_reduced
+                    && other.target.strides == own.target.strides
+            };
+            ((false, index), own, unmatched.iter().position(is_same).map(|place| unmatched.remove(place)))
+        });
+        let of_others: Vec<_> = of_others.collect();
+        let of_ordered = self.ordered.iter().zip(&lines.ordered).enumerate();
+        let pairs = of_ordered.map(|(index, (own, other))| ((true, index), own, Some(other))).chain(of_others);
+        for (line, own, other) in pairs {
+            let range = match (&own.source, other) {
+                (Some(_), Some(other)) => sliding_range(own, other, &distances, writes_from)?,
+                _ => plain_range(own, other, &distances)?,
+            };
+            takes_the_same(own, other, whole, part, range.is_some())?;
+            if let Some((range, moved)) = range {
+                note(Extent::Range { line, range })?;
+                explained.iter_mut().zip(moved).for_each(|(sum, own)| *sum += own);
+            }
+        }
+        if !unmatched.is_empty() {
+            return Err("an axis lies otherwise in memory than in the whole".to_owned());
+        }
+        if let Some(index) = (0..distances.len()).find(|&index| distances[index] != explained[index]) {
+            let (is, should) = (distances[index], explained[index]);
+            return Err(format!("operand {index} begins {is} elements behind that of the whole, not {should}"));
+        }
+        Ok(found.unwrap_or(Extent::All))
+    }
+}
+
+/// The index at which a part begins by where its operands begin, and how far each of them is moved then.
+fn start_of(side: &Side, distances: &[i64]) -> Result<(u64, Vec<i64>), String> {
+    let first = side.strides.iter().zip(distances).find(|(&stride, _)| stride != 0);
+    let (&stride, &distance) = first.ok_or("an axis is cut that no operand has")?;
+    let start = distance / stride;
+    if start < 0 || start * stride != distance {
+        return Err(format!("{distance} elements are no multiple of {stride} from the whole's first"));
+    }
+    Ok((start as u64, side.strides.iter().map(|stride| stride * start).collect()))
+}
+
+/// The range of a line that a part is, and how far it moves each operand; none for all of it.
+fn plain_range(own: &Line, other: Option<&Line>, distances: &[i64]) -> Result<Option<(Range, Vec<i64>)>, String> {
+    let size = other.map_or(1, |other| other.target.size);
+    if size == own.target.size {
+        return Ok(None);
+    }
+    if other.is_some_and(|other| other.target.strides != own.target.strides) {
+        return Err("an axis lies otherwise in memory than in the whole".to_owned());
+    }
+    let (start, moved) = start_of(&own.target, distances)?;
+    let range = Range { start, end: start + size };
+    match range.end <= own.target.size {
+        true => Ok(Some((range, moved))),
+        false => Err(format!("{range:?} is beyond the {} indices of an axis", own.target.size)),
+    }
+}
+
+/// Whether operands of which a line takes some indices have those: what is read no others, or, if it is not cut, all of the whole's.
+fn takes_the_same(own: &Line, other: Option<&Line>, whole: &Work, part: &Work, is_cut: bool) -> Result<(), String> {
+    let size_in = |work: &Work, index: usize, axis: usize| -> Option<u64> {
+        work.operands().nth(index)?.desc.sizes().get(axis).copied()
+    };
+    let Some(other) = other else {
+        return if own.taken.is_empty() { Ok(()) } else { Err("nothing is taken of an operand".to_owned()) };
+    };
+    for &(index, along) in &other.taken {
+        let (of_whole, size) = (size_in(whole, index, along.axis), size_in(part, index, along.axis));
+        let last = along.first as i64 + along.step * (other.target.size as i64 - 1);
+        let needed = (along.first as i64).max(last) + 1;
+        let is_tight = size.map(|size| size as i64) == Some(needed) && (along.first == 0 || last == 0);
+        let is_whole = size == of_whole && size.is_some_and(|size| needed <= size as i64);
+        let fits = (is_tight && index < whole.reads.len()) || (is_whole && (!is_cut || index >= whole.reads.len()));
+        if !fits || last < 0 {
+            return Err(format!("operand {index} has {size:?} indices of an axis, of which {needed} are needed"));
+        }
+    }
+    Ok(())
+}
+
+/// The range of a window's line that a part is, and how far it moves each operand; none for all of it.
+fn sliding_range(
+    own: &Line,
+    other: &Line,
+    distances: &[i64],
+    writes_from: usize,
+) -> Result<Option<(Range, Vec<i64>)>, String> {
+    let (Some((window, own_source)), Some((moved, source))) = (&own.source, &other.source) else {
+        return Err("a window is missing".to_owned());
+    };
+    let lies_the_same = |a: &Side, b: &Side| a.strides == b.strides || (a.size == 1 && b.size == 1);
+    if !lies_the_same(&own.target, &other.target) || !lies_the_same(own_source, source) {
+        return Err("what a window sees lies otherwise in memory than in the whole".to_owned());
+    }
+    if own.target.size == other.target.size && own_source.size == source.size {
+        return match window == moved {
+            true => Ok(None),
+            false => Err("a window is moved".to_owned()),
+        };
+    }
+    let (target_start, target_moved) = start_of(&own.target, distances)?;
+    let (source_start, source_moved) = start_of(own_source, distances)?;
+    let targets = Range { start: target_start, end: target_start + other.target.size };
+    let sources = Range { start: source_start, end: source_start + source.size };
+    if targets.end > own.target.size || sources.end > own_source.size {
+        return Err(format!("results {targets:?} or what they see, {sources:?}, are beyond the whole's"));
+    }
+    let is_written = writes(own_source, writes_from);
+    let is_read = own_source.strides.iter().take(writes_from).any(|&stride| stride != 0);
+    let sizes = (own.target.size, own_source.size);
+    windows::judge(window, moved, targets, sources, sizes, (is_read, is_written))?;
+    let moved = target_moved.iter().zip(&source_moved).map(|(a, b)| a + b).collect();
+    Ok(Some((if is_written { sources } else { targets }, moved)))
+}

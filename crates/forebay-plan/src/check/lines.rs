@@ -1,0 +1,307 @@
+//! Lines: a launch as ranges of indices that run through its operands' bytes, and what of it a part is.
+//!
+//! All that is known of a kernel here is what its axes are ([`KernelFacts::dimensions`]). Each dimension of a launch is a line: a
+//! number of indices, and for each operand the distance in elements from one to the next. Lines that continue each other are one, so that
+//! neither the number of axes nor their order in memory matters. A part is right if its lines are those of the whole, but for one
+//! of which it has a range; if every operand begins where that range begins in it; and if a window finds through each of its taps
+//! what it finds in the whole.
+//!
+//! [`KernelFacts::dimensions`]: forebay_base::kernel::KernelFacts::dimensions
+
+use forebay_base::kernel::facts::{Along, AxisNumbers, AxisRole, Dimension, OperandRef, Placement, SlidingAxis};
+use forebay_base::kernel::{Activation, ProductPart, Window};
+use forebay_base::tensor::packed_strides;
+use forebay_base::{Kernel, TensorDesc};
+use forebay_model::program::Operand;
+
+/// A kernel with its operands: a launch, or one of those that it becomes where it sums.
+#[derive(Clone, Debug)]
+pub(super) struct Work {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// What it reads.
+    pub reads: Vec<Operand>,
+    /// What it writes.
+    pub writes: Vec<Operand>,
+}
+
+impl Work {
+    /// Reads, then writes.
+    pub fn operands(&self) -> impl Iterator<Item = &Operand> {
+        self.reads.iter().chain(&self.writes)
+    }
+
+    /// An operand.
+    pub fn operand(&self, of: OperandRef) -> Option<&Operand> {
+        match of {
+            OperandRef::Read(index) => self.reads.get(index),
+            OperandRef::Write(index) => self.writes.get(index),
+        }
+    }
+}
+
+/// One side of a window, or all of a line without one.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Side {
+    /// Number of indices.
+    pub size: u64,
+    /// By operand, reads first: elements from one index to the next; 0 where the operand lacks the line.
+    pub strides: Vec<i64>,
+}
+
+/// One line of a launch.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    /// What it is; of a window, `source` says.
+    pub role: AxisRole,
+    /// Whether no result has it.
+    pub is_reduced: bool,
+    /// Where it may be cut: at multiples of any of these; nowhere if there are none.
+    pub steps: Vec<u64>,
+    /// The indices themselves, or those of a window's results.
+    pub target: Side,
+    /// What a window sees.
+    pub source: Option<(SlidingAxis, Side)>,
+    /// Operands of which it takes some indices only, on an axis: more than the line has.
+    pub taken: Vec<(usize, Along)>,
+}
+
+/// A launch as lines.
+#[derive(Clone, Debug)]
+pub(super) struct Lines {
+    /// Those that have a window or take some indices only, in their order.
+    pub ordered: Vec<Line>,
+    /// All others; where they lie tells them apart.
+    pub others: Vec<Line>,
+    /// By operand: the element of its buffer that belongs to all lines' first indices. Last, the number of the first element for
+    /// kernels that count them.
+    pub bases: Vec<i64>,
+    /// By operand: how many elements the lines run through; none where no line does.
+    pub counts: Vec<Option<u64>>,
+}
+
+/// A kernel without what depends on where its operands lie and how their axes are numbered, which lines say.
+pub(super) fn function(kernel: &Kernel) -> Kernel {
+    let mut kernel = kernel.clone();
+    let reset = |window: &mut Window| {
+        window.pads_begin.fill(0);
+        window.pads_end.fill(0);
+    };
+    match kernel.placement() {
+        Placement::None => {}
+        Placement::Window(window) => reset(window),
+        Placement::Starts(starts) => starts.fill(0),
+        Placement::FirstElement(first) => *first = 0,
+        Placement::Accumulates(accumulate) => *accumulate = false,
+        Placement::AccumulatesWindow(accumulate, window) => {
+            *accumulate = false;
+            reset(window);
+        }
+        Placement::Product(part, activation) => {
+            *part = ProductPart::Whole;
+            *activation = Activation::None;
+        }
+    }
+    match kernel.axis_numbers() {
+        AxisNumbers::None => {}
+        AxisNumbers::One(axis) | AxisNumbers::First(axis) => *axis = 0,
+        AxisNumbers::Some(axes) => axes.clear(),
+    }
+    kernel
+}
+
+/// Whether two operands are the same elements.
+pub(super) fn same_operand(a: &Operand, b: &Operand) -> bool {
+    let lies = |desc: &TensorDesc| -> Vec<(u64, u64)> {
+        let all = desc.sizes().iter().copied().zip(desc.effective_strides());
+        all.filter(|&(size, _)| size > 1).collect()
+    };
+    (a.buffer, a.offset_bytes, a.desc.data_type()) == (b.buffer, b.offset_bytes, b.desc.data_type())
+        && (a.desc == b.desc || lies(&a.desc) == lies(&b.desc) || both_packed(&a.desc, &b.desc))
+}
+
+fn both_packed(a: &TensorDesc, b: &TensorDesc) -> bool {
+    a.is_packed() && b.is_packed() && a.element_count() == b.element_count()
+}
+
+impl Lines {
+    /// The lines of a launch; none where its axes are not known, and it cannot be in parts.
+    ///
+    /// # Errors
+    /// Operands whose sizes do not fit, and axes that no dimension says anything of.
+    pub fn of(work: &Work) -> Result<Option<Lines>, String> {
+        let descs = |operands: &[Operand]| operands.iter().map(|operand| operand.desc.clone()).collect::<Vec<_>>();
+        let (reads, writes) = (descs(&work.reads), descs(&work.writes));
+        let mut kernel = work.kernel.clone();
+        let facts = work.kernel.facts();
+        let found = facts.dimensions(&reads.iter().collect::<Vec<_>>(), &writes.iter().collect::<Vec<_>>());
+        let Some(dimensions) = found else { return Ok(None) };
+        let (first_element, has_columns) = match kernel.placement() {
+            Placement::FirstElement(first) => (Some(*first as i64), false),
+            Placement::Product(part, _) => (None, matches!(part, ProductPart::Columns { .. })),
+            _ => (None, false),
+        };
+        let base = |operand: &Operand| (operand.offset_bytes / operand.desc.data_type().size_bytes()) as i64;
+        let mut lines = Lines {
+            ordered: Vec::new(),
+            others: Vec::new(),
+            bases: work.operands().map(base).chain([first_element.unwrap_or(0)]).collect(),
+            counts: vec![None; work.reads.len() + work.writes.len()],
+        };
+        for dimension in &dimensions {
+            let line = lines.line(work, dimension, first_element.is_some(), has_columns)?;
+            match dimension.role {
+                AxisRole::Spatial(_) | AxisRole::Taken => lines.ordered.push(line),
+                AxisRole::Free | AxisRole::Channel | AxisRole::Reduced | AxisRole::Whole => lines.others.push(line),
+            }
+        }
+        for (index, operand) in work.operands().enumerate() {
+            let count = operand.desc.element_count();
+            if lines.counts[index].is_some_and(|own| own != count) {
+                return Err(format!(
+                    "operand {index} of {} has {count} elements, which its axes do not give",
+                    work.kernel
+                ));
+            }
+        }
+        lines.join();
+        Ok(Some(lines))
+    }
+
+    /// The same without an operand.
+    pub fn without(mut self, index: usize) -> Lines {
+        let remove = |side: &mut Side| {
+            side.strides.remove(index);
+        };
+        for line in self.ordered.iter_mut().chain(&mut self.others) {
+            remove(&mut line.target);
+            line.source.iter_mut().for_each(|(_, source)| remove(source));
+            line.taken.retain(|&(own, _)| own != index);
+            line.taken.iter_mut().for_each(|(own, _)| *own -= usize::from(*own > index));
+        }
+        self.bases.remove(index);
+        self.counts.remove(index);
+        self
+    }
+
+    /// The line of a dimension; adds to bases what lies before it.
+    fn line(&mut self, work: &Work, dimension: &Dimension, counts: bool, has_columns: bool) -> Result<Line, String> {
+        let (mut taken, reads) = (Vec::new(), work.reads.len());
+        let mut side = |all: &[(OperandRef, Along)]| -> Result<Side, String> {
+            let mut side = Side { size: 0, strides: vec![0; self.bases.len()] };
+            let index_of = |of| match of {
+                OperandRef::Read(index) => index,
+                OperandRef::Write(index) => reads + index,
+            };
+            for &(of, along) in all {
+                let (index, operand) = (index_of(of), work.operand(of).ok_or("an operand is missing")?);
+                let stride = operand.desc.effective_strides()[along.axis] as i64 * along.elements as i64;
+                self.bases[index] += along.first as i64 * stride;
+                side.strides[index] = stride * along.step;
+                if counts && index == 0 {
+                    // Elements are counted as if they were packed.
+                    side.strides[self.bases.len() - 1] = packed_strides(operand.desc.sizes())[along.axis] as i64;
+                }
+                let size = operand.desc.sizes()[along.axis];
+                let may_take = match of {
+                    OperandRef::Read(_) => dimension.role == AxisRole::Taken,
+                    OperandRef::Write(_) => has_columns && side.size != 0 && (along.first > 0 || size != side.size),
+                };
+                if may_take {
+                    taken.push((index, along));
+                } else if side.size == 0 {
+                    side.size = size / along.elements;
+                }
+                // What is taken of an axis says nothing of its size.
+                let counted = if may_take { size } else { side.size };
+                let count = self.counts[index].get_or_insert(1);
+                *count = count.saturating_mul(counted);
+            }
+            Ok(side)
+        };
+        let target = side(&dimension.targets)?;
+        let source = match dimension.role {
+            AxisRole::Spatial(sliding) => Some((sliding, side(&dimension.sources)?)),
+            AxisRole::Free | AxisRole::Channel | AxisRole::Reduced | AxisRole::Taken | AxisRole::Whole => None,
+        };
+        if target.size == 0 || source.as_ref().is_some_and(|(_, source)| source.size == 0) {
+            return Err(format!("an axis of {} has no size", work.kernel.name()));
+        }
+        let role = match dimension.role {
+            // Which window it is, `source` says.
+            AxisRole::Spatial(_) => AxisRole::Whole,
+            role => role,
+        };
+        let steps = dimension.cut.into_iter().collect();
+        Ok(Line { role, is_reduced: dimension.is_reduced(), steps, target, source, taken })
+    }
+
+    /// Makes one line of two where the second continues the first in every operand, and leaves out those of one index.
+    fn join(&mut self) {
+        self.others.retain(|line| line.target.size > 1 || !line.taken.is_empty());
+        let continues = |outer: &Line, inner: &Line| {
+            let (a, b) = (&outer.target, &inner.target);
+            let size = b.size as i64;
+            outer.role == inner.role
+                && outer.is_reduced == inner.is_reduced
+                && outer.steps.is_empty() == inner.steps.is_empty()
+                && outer.taken.is_empty()
+                && inner.taken.is_empty()
+                && a.strides.iter().zip(&b.strides).all(|(outer, inner)| *outer == size * inner)
+        };
+        let pairs = |lines: &[Line]| {
+            let all = (0..lines.len()).flat_map(|a| (0..lines.len()).map(move |b| (a, b))).collect::<Vec<_>>();
+            all.into_iter().find(|&(a, b)| a != b && continues(&lines[a], &lines[b]))
+        };
+        while let Some((outer, inner)) = pairs(&self.others) {
+            let removed = self.others[outer].clone();
+            let line = &mut self.others[inner];
+            let size = line.target.size;
+            // Where whole indices of the outer line begin, that line says.
+            line.steps.retain(|step| step % size != 0);
+            line.steps.extend(removed.steps.iter().map(|step| step * size));
+            line.target.size *= removed.target.size;
+            self.others.remove(outer);
+        }
+    }
+
+    fn line_of(&self, (is_ordered, index): (bool, usize)) -> &Line {
+        if is_ordered {
+            &self.ordered[index]
+        } else {
+            &self.others[index]
+        }
+    }
+
+    /// Whether a line's results are sums over it.
+    pub fn is_reduced(&self, line: (bool, usize)) -> bool {
+        self.line_of(line).is_reduced
+    }
+
+    /// Whether every result has a line.
+    pub fn all_write(&self, line: (bool, usize), writes_from: usize) -> bool {
+        let line = self.line_of(line);
+        let sources = line.source.as_ref().map(|(_, source)| &source.strides);
+        let has = |index: usize| line.target.strides[index] != 0 || sources.is_some_and(|strides| strides[index] != 0);
+        (writes_from..self.counts.len()).all(has)
+    }
+
+    /// Whether a line may be cut at an index.
+    pub fn may_be_cut(&self, line: (bool, usize), at: u64) -> bool {
+        self.line_of(line).steps.iter().any(|step| at % step == 0)
+    }
+
+    /// How many indices a line has, on the side along which its parts follow each other.
+    pub fn size(&self, line: (bool, usize), writes_from: usize) -> u64 {
+        let line = self.line_of(line);
+        match &line.source {
+            Some((_, source)) if writes(source, writes_from) => source.size,
+            _ => line.target.size,
+        }
+    }
+}
+
+/// Whether what is written has a side of a line.
+pub(super) fn writes(side: &Side, writes_from: usize) -> bool {
+    side.strides.iter().skip(writes_from).rev().skip(1).any(|&stride| stride != 0)
+}

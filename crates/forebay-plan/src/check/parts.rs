@@ -1,0 +1,342 @@
+//! Parts: whether a program with launches in parts computes what the program does.
+//!
+//! Judged from what the kernels' axes are ([`super::lines`]), without the pass that cut: the parts of a launch are the same function,
+//! each on a range of one axis; the ranges follow each other without a gap and none twice; each reads what its results need, no
+//! less and no more; and sums go on from part to part in order, cut where that changes no bit. That equal functions compute the same
+//! on equal operands is for the kernels' tests to say.
+
+use std::collections::BTreeMap;
+
+use forebay_base::kernel::facts::{Placement, Rest, SumsInParts};
+use forebay_base::kernel::{Activation, ProductPart, Summing};
+use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
+use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch, Role};
+
+use super::extent::Extent;
+use super::lines::{function, same_operand, Lines, Work};
+use super::relaid::Relaid;
+use crate::divided::Partition;
+
+/// A part, with its place in the program of parts.
+type Placed<'a> = (usize, &'a ProgramLaunch);
+
+/// A launch that was cut into its sums.
+struct Summed {
+    of: Summing,
+    reads: Vec<Operand>,
+    sums: Operand,
+    /// The last part that adds to them.
+    last: usize,
+}
+
+/// Whether the parts are what their launches are.
+///
+/// # Errors
+/// What is wrong, with the name of the launch.
+pub(super) fn judge(program: &Program, partition: &Partition) -> Result<(), String> {
+    let parts = &partition.program;
+    frame(program, partition)?;
+    let mut of_launch: Vec<Vec<Placed>> = vec![Vec::new(); program.launches.len()];
+    for (index, (&source, part)) in partition.sources.iter().zip(&parts.launches).enumerate() {
+        of_launch[source].push((index, part));
+    }
+    let relaid = Relaid::of(program, parts)?;
+    let mut summed: Vec<(usize, Summed)> = Vec::new();
+    for (source, (launch, own)) in program.launches.iter().zip(&of_launch).enumerate() {
+        let wrong = |reason: String| format!("the parts of '{}' are not what it is: {reason}", launch.name);
+        let is_same = |part: &ProgramLaunch| {
+            (&part.kernel, &part.reads, &part.writes) == (&launch.kernel, &launch.reads, &launch.writes)
+        };
+        if let [(_, part)] = own[..] {
+            if relaid.is_empty() && is_same(part) {
+                continue;
+            }
+        }
+        let whole = Work {
+            kernel: launch.kernel.clone(),
+            reads: launch.reads.iter().map(|operand| relaid.operand(operand)).collect(),
+            writes: launch.writes.iter().map(|operand| relaid.operand(operand)).collect(),
+        };
+        let found = of_sums(&whole, own, program.buffers.len(), &summed).map_err(wrong)?;
+        summed.extend(found.map(|found| (source, found)));
+    }
+    sums_are_apart(partition, &summed)?;
+    order(partition)
+}
+
+/// Whether everything but the launches is the same, and each launch has parts, on its side of the update phase.
+fn frame(program: &Program, Partition { program: parts, sources }: &Partition) -> Result<(), String> {
+    let is_same = parts.buffers.get(..program.buffers.len()) == Some(&program.buffers[..])
+        && parts.buffers[program.buffers.len()..].iter().all(|buffer| buffer.role == Role::Temporary)
+        && (&parts.inputs, &parts.outputs, &parts.persistent)
+            == (&program.inputs, &program.outputs, &program.persistent);
+    if !is_same || sources.len() != parts.launches.len() {
+        return Err("the program of parts has other tensors".to_owned());
+    }
+    for (index, &source) in sources.iter().enumerate() {
+        if source >= program.launches.len() || (source < program.update_start) != (index < parts.update_start) {
+            return Err(format!("'{}' stands in the wrong phase", parts.launches[index].name));
+        }
+    }
+    Ok(())
+}
+
+/// Judges the parts of a launch, or of those that it becomes if it sums: its sums, what is made of them, and the rest.
+fn of_sums(
+    whole: &Work,
+    parts: &[Placed],
+    own_buffers: usize,
+    summed: &[(usize, Summed)],
+) -> Result<Option<Summed>, String> {
+    let is_sums = |part: &ProgramLaunch| matches!(part.kernel, Kernel::Sums { .. });
+    let Some(first) =
+        parts.iter().find(|(_, part)| is_sums(part)).filter(|_| !matches!(whole.kernel, Kernel::Sums { .. }))
+    else {
+        return of_work(&with_loss(whole, parts, summed)?, parts).map(|()| None);
+    };
+    let descs = |operands: &[Operand]| operands.iter().map(|operand| operand.desc.clone()).collect::<Vec<_>>();
+    let (reads, writes) = (descs(&whole.reads), descs(&whole.writes));
+    let found = whole.kernel.sums_in_parts(&reads.iter().collect::<Vec<_>>(), &writes.iter().collect::<Vec<_>>());
+    let SumsInParts { of, reads, finish_reads, first_finished, rest } = found.ok_or("it does not sum")?;
+    let sums = first.1.writes.first().ok_or("sums are not written")?.clone();
+    let channels = whole.writes.last().map_or(1, |write| write.desc.element_count());
+    let table = TensorDesc::packed(DataType::Float64, &[of.rows(), channels]).map_err(|error| error.to_string())?;
+    if sums.desc != table || sums.offset_bytes != 0 || (sums.buffer.0 as usize) < own_buffers {
+        return Err(format!("{} are no table of its sums", sums.desc));
+    }
+    let sorted = |wanted: fn(&Kernel) -> bool| -> Vec<Placed> {
+        parts.iter().copied().filter(|(_, part)| wanted(&part.kernel)).collect()
+    };
+    let adding = sorted(|kernel| matches!(kernel, Kernel::Sums { .. }));
+    let finishing = sorted(|kernel| matches!(kernel, Kernel::FromSums { .. }));
+    let others = sorted(|kernel| !matches!(kernel, Kernel::Sums { .. } | Kernel::FromSums { .. }));
+    let of_reads = |reads: &[usize]| reads.iter().map(|&read| whole.reads[read].clone()).collect::<Vec<_>>();
+    let added =
+        Work { kernel: Kernel::Sums { of, accumulate: false }, reads: of_reads(reads), writes: vec![sums.clone()] };
+    of_work(&added, &adding)?;
+    let finished = whole.writes[first_finished..].to_vec();
+    let made = Work {
+        kernel: Kernel::FromSums { of },
+        reads: [std::slice::from_ref(&sums), &of_reads(finish_reads)].concat(),
+        writes: finished.clone(),
+    };
+    of_work(&made, &finishing)?;
+    let (last, made_at) = (adding.iter().map(|part| part.0).max(), finishing.iter().map(|part| part.0).min());
+    if made_at < last {
+        return Err("results are made of sums that are not complete".to_owned());
+    }
+    match rest {
+        None if others.is_empty() => {}
+        None => return Err("there is more than its sums".to_owned()),
+        Some(Rest { kernel, reads, reads_finished, reads_sums }) => {
+            let mut reads = whole.reads[..reads].to_vec();
+            reads.extend(finished.into_iter().filter(|_| reads_finished));
+            reads.extend(reads_sums.then(|| sums.clone()));
+            of_work(&Work { kernel, reads, writes: whole.writes[..first_finished].to_vec() }, &others)?;
+            let after = if reads_finished { made_at } else { last };
+            if (reads_finished || reads_sums) && others.iter().any(|part| Some(part.0) < after) {
+                return Err("a part reads sums that are not complete".to_owned());
+            }
+        }
+    }
+    Ok(Some(Summed { of, reads: whole.reads.clone(), sums, last: last.unwrap_or(0) }))
+}
+
+/// The launch with the sums of its loss, if it is the gradient of one and its parts read more than it does.
+fn with_loss(whole: &Work, parts: &[Placed], summed: &[(usize, Summed)]) -> Result<Work, String> {
+    let more = parts.iter().all(|(_, part)| part.reads.len() == whole.reads.len() + 1);
+    let Some(loss) = whole.kernel.facts().gradient_of_loss.filter(|_| more && parts.len() > 1) else {
+        return match parts.len() > 1 && whole.kernel.facts().gradient_of_loss.is_some() {
+            true => Err("they do not know the number of all positions".to_owned()),
+            false => Ok(whole.clone()),
+        };
+    };
+    let of_loss = |summed: &&(usize, Summed)| {
+        let (_, Summed { of, reads, .. }) = summed;
+        let own = whole.reads.get(1..1 + reads.len());
+        *of == loss && own.is_some_and(|own| own.iter().zip(reads).all(|(a, b)| same_operand(a, b)))
+    };
+    let read = |sums: &Operand| parts.iter().all(|(_, part)| part.reads.last() == Some(sums));
+    let (_, found) =
+        summed.iter().filter(of_loss).find(|(_, found)| read(&found.sums)).ok_or("they read other sums")?;
+    if parts.iter().any(|part| part.0 < found.last) {
+        return Err("a part reads sums that are not complete".to_owned());
+    }
+    let reads = [&whole.reads[..], std::slice::from_ref(&found.sums)].concat();
+    Ok(Work { reads, ..whole.clone() })
+}
+
+/// Whether parts together are one launch.
+fn of_work(whole: &Work, parts: &[Placed]) -> Result<(), String> {
+    let lines = Lines::of(whole)?;
+    let continues = whole.kernel.facts().continues;
+    let mut found = Vec::with_capacity(parts.len());
+    for &(_, part) in parts {
+        let wrong = |reason: String| format!("'{}': {reason}", part.name);
+        let mut own = Work { kernel: part.kernel.clone(), reads: part.reads.clone(), writes: part.writes.clone() };
+        if function(&own.kernel) != function(&whole.kernel) {
+            return Err(wrong(format!("{} is another function than {}", own.kernel, whole.kernel)));
+        }
+        let own_lines = Lines::of(&own).map_err(wrong)?;
+        // What a part goes on from is its result, which the whole does not read.
+        let goes_on = own.kernel.facts().continues.filter(|_| continues.is_none());
+        if let Some(index) = goes_on {
+            if index >= own.reads.len() || own.reads[index] != own.writes[0] {
+                return Err(wrong("it goes on from what is not its result".to_owned()));
+            }
+            own.reads.remove(index);
+        }
+        if (own.reads.len(), own.writes.len()) != (whole.reads.len(), whole.writes.len()) {
+            return Err(wrong(format!("it has {} reads and {} writes", own.reads.len(), own.writes.len())));
+        }
+        let extent = match (&lines, own_lines) {
+            (Some(lines), Some(own_lines)) => {
+                let own_lines = goes_on.map_or(own_lines.clone(), |index| own_lines.without(index));
+                lines.extent(whole, &own, &own_lines).map_err(wrong)?
+            }
+            (None, None) => {
+                let same = |a: &[Operand], b: &[Operand]| a.iter().zip(b).all(|(a, b)| same_operand(a, b));
+                if !same(&whole.reads, &own.reads) || !same(&whole.writes, &own.writes) {
+                    return Err(wrong("its operands are others".to_owned()));
+                }
+                Extent::All
+            }
+            _ => return Err(wrong("sizes of its operands do not fit".to_owned())),
+        };
+        found.push((extent, goes_on.is_some(), own.kernel));
+    }
+    match (&lines, &found[..]) {
+        (_, []) => Err("there are none".to_owned()),
+        (_, [(Extent::All, false, kernel)]) => completes(whole, kernel),
+        (Some(lines), all) => tiles(whole, lines, all),
+        (None, _) => Err("there are several of what has no axes".to_owned()),
+    }
+}
+
+/// What a kernel applies where its sums are complete, and which part of a product it is.
+fn product_of(kernel: &Kernel) -> Option<(ProductPart, Activation)> {
+    match kernel.clone().placement() {
+        Placement::Product(part, activation) => Some((*part, *activation)),
+        _ => None,
+    }
+}
+
+/// Whether a part that completes the whole applies what the whole does.
+fn completes(whole: &Work, kernel: &Kernel) -> Result<(), String> {
+    let activation = |kernel| product_of(kernel).map(|(_, activation)| activation);
+    match activation(kernel) == activation(&whole.kernel) {
+        true => Ok(()),
+        false => Err("sums are complete, and another activation is applied".to_owned()),
+    }
+}
+
+/// Whether parts follow each other along one line from its beginning to its end.
+fn tiles(whole: &Work, lines: &Lines, parts: &[(Extent, bool, Kernel)]) -> Result<(), String> {
+    let Some((Extent::Range { line, .. }, ..)) = parts.first() else {
+        return Err("one is all of it, and there are others".to_owned());
+    };
+    let line = *line;
+    let mut ranges = Vec::with_capacity(parts.len());
+    for (number, (extent, goes_on, kernel)) in parts.iter().enumerate() {
+        let Extent::Range { line: own, range } = *extent else {
+            return Err("one is all of it, and there are others".to_owned());
+        };
+        if own != line {
+            return Err("they are cut along several axes".to_owned());
+        }
+        if !lines.may_be_cut(line, range.start) {
+            return Err(format!("one begins at {}, where sums are not cut", range.start));
+        }
+        let product = product_of(kernel).map(|(part, _)| part);
+        let is_columns = matches!(product, Some(ProductPart::Columns { .. }));
+        if lines.is_reduced(line) {
+            // Each adds to what those before it left.
+            let adds = number > 0 && whole.kernel.facts().continues.is_none();
+            if *goes_on != adds || is_columns {
+                return Err(format!("part {number} of a sum does not go on from those before it"));
+            }
+            let is_last = number + 1 == parts.len();
+            match product_of(kernel) {
+                _ if is_last => completes(whole, kernel)?,
+                Some((_, activation)) if activation != Activation::None => {
+                    return Err("an activation is applied to sums that are not complete".to_owned());
+                }
+                _ => {}
+            }
+        } else {
+            if *goes_on && !is_columns {
+                return Err("one goes on from results that are its own".to_owned());
+            }
+            // The first columns say nothing of those that others have computed.
+            if is_columns && *goes_on != (number > 0) {
+                return Err("columns are computed in another order".to_owned());
+            }
+            completes(whole, kernel)?;
+        }
+        ranges.push(range);
+    }
+    if !lines.is_reduced(line) && !lines.all_write(line, whole.reads.len()) {
+        return Err("all write a result that they do not have a part of".to_owned());
+    }
+    let in_order = ranges.windows(2).all(|pair| pair[0].start < pair[1].start);
+    if lines.is_reduced(line) && !in_order {
+        return Err("sums are made in another order".to_owned());
+    }
+    ranges.sort_unstable();
+    let begins = ranges.first().map(|range| range.start);
+    let gap = ranges.windows(2).find(|pair| pair[0].end != pair[1].start);
+    let (end, size) = (ranges.last().map(|range| range.end), lines.size(line, whole.reads.len()));
+    match gap {
+        Some(pair) => Err(format!("{:?} and {:?} do not follow each other", pair[0], pair[1])),
+        None if begins != Some(0) || end != Some(size) => {
+            Err(format!("they are {begins:?} to {end:?} of {size} indices"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether sums are tables of their own, which none but their launch's parts write.
+fn sums_are_apart(partition: &Partition, summed: &[(usize, Summed)]) -> Result<(), String> {
+    let owners: BTreeMap<BufferId, usize> =
+        summed.iter().map(|(source, summed)| (summed.sums.buffer, *source)).collect();
+    if owners.len() != summed.len() {
+        return Err("two launches have one table of sums".to_owned());
+    }
+    for (&source, part) in partition.sources.iter().zip(&partition.program.launches) {
+        let is_foreign = |write: &Operand| owners.get(&write.buffer).is_some_and(|&owner| owner != source);
+        if part.writes.iter().any(is_foreign) {
+            return Err(format!("'{}' writes the sums of another launch", part.name));
+        }
+    }
+    Ok(())
+}
+
+/// Whether parts of different launches that touch the same bytes, one of them writing, come in the order of their launches.
+fn order(Partition { program, sources }: &Partition) -> Result<(), String> {
+    // From the right: the least launch that still comes.
+    let mut coming = vec![usize::MAX; sources.len() + 1];
+    for index in (0..sources.len()).rev() {
+        coming[index] = coming[index + 1].min(sources[index]);
+    }
+    let mut touched: BTreeMap<BufferId, Vec<(ByteRange, bool, usize)>> = BTreeMap::new();
+    let mut latest = 0;
+    for (index, (part, &source)) in program.launches.iter().zip(sources).enumerate() {
+        if index == 0 || coming[index] > latest {
+            touched.clear();
+        }
+        latest = latest.max(source);
+        let reads = part.reads.iter().map(|operand| (operand, false));
+        for (operand, writes) in reads.chain(part.writes.iter().map(|operand| (operand, true))) {
+            let range = operand.range();
+            let of_buffer = touched.entry(operand.buffer).or_default();
+            let is_late = |(other, other_writes, earlier): &&(ByteRange, bool, usize)| {
+                *earlier > source && (writes || *other_writes) && other.intersection(range).is_some()
+            };
+            if let Some((_, _, earlier)) = of_buffer.iter().find(is_late) {
+                return Err(format!("'{}' comes after a part of launch {earlier}, which needs it first", part.name));
+            }
+            of_buffer.push((range, writes, source));
+        }
+    }
+    Ok(())
+}

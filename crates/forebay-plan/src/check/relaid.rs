@@ -1,0 +1,100 @@
+//! Relaid: buffers that parts see row by row, and where the program's own operands lie in them then.
+
+use std::collections::BTreeMap;
+
+use forebay_base::TensorDesc;
+use forebay_model::program::{BufferId, Operand, Program, Role};
+
+/// How a buffer of channels x rows x places is stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Image {
+    channels: u64,
+    rows: u64,
+    places: u64,
+}
+
+/// The buffers that are stored row by row: all channels of the first row, then all of the second.
+#[derive(Debug, Default)]
+pub(super) struct Relaid {
+    images: BTreeMap<BufferId, Image>,
+}
+
+impl Image {
+    /// What a packed operand on one image is of its buffer, by its first axes: one image, channels, rows.
+    fn of(program: &Program, operand: &Operand) -> Option<Image> {
+        let desc = &operand.desc;
+        let &[1, _, rows, ref rest @ ..] = desc.sizes() else { return None };
+        let places: u64 = rest.iter().product();
+        let channel_bytes = places.checked_mul(rows)?.checked_mul(desc.data_type().size_bytes())?;
+        let size_bytes = program.buffer(operand.buffer).size_bytes;
+        let is_whole = size_bytes % channel_bytes == 0 && operand.offset_bytes % channel_bytes == 0;
+        (desc.is_packed() && is_whole).then(|| Image { channels: size_bytes / channel_bytes, rows, places })
+    }
+
+    /// Elements from one row to the next.
+    fn row(self) -> u64 {
+        self.channels * self.places
+    }
+}
+
+impl Relaid {
+    /// Finds the buffers that parts see row by row.
+    ///
+    /// # Errors
+    /// Names one that not all operands see as channels and rows, or whose bytes others than launches see.
+    pub fn of(program: &Program, parts: &Program) -> Result<Relaid, String> {
+        // What the program's own operands say of each buffer; none where they do not agree.
+        let mut known: BTreeMap<BufferId, Option<Image>> = BTreeMap::new();
+        for operand in program.launches.iter().flat_map(|launch| launch.reads.iter().chain(&launch.writes)) {
+            let image = Image::of(program, operand);
+            let one = known.entry(operand.buffer).or_insert(image);
+            if *one != image {
+                *one = None;
+            }
+        }
+        let mut relaid = Relaid::default();
+        for operand in parts.launches.iter().flat_map(|launch| launch.reads.iter().chain(&launch.writes)) {
+            let (sizes, strides) = (operand.desc.sizes(), operand.desc.strides());
+            let (Some(Some(image)), Some(strides)) = (known.get(&operand.buffer), strides) else { continue };
+            if image.channels > 1 && sizes.len() > 2 && strides[2] == image.row() && strides[2] != image.places {
+                relaid.images.insert(operand.buffer, *image);
+            }
+        }
+        let ports = program.inputs.iter().chain(&program.outputs).chain(&program.persistent);
+        for buffer in ports.map(|port| port.operand.buffer) {
+            if relaid.images.contains_key(&buffer) {
+                return Err(format!(
+                    "'{}' is stored row by row, and others see its bytes",
+                    program.buffer(buffer).name
+                ));
+            }
+        }
+        let is_lasting = |&&buffer: &&BufferId| program.buffer(buffer).role != Role::Temporary;
+        match relaid.images.keys().find(is_lasting) {
+            Some(&buffer) => Err(format!("'{}' lasts, and is stored row by row", program.buffer(buffer).name)),
+            None => Ok(relaid),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.images.is_empty()
+    }
+
+    /// Where an operand of the program lies.
+    pub fn operand(&self, operand: &Operand) -> Operand {
+        let moved = || {
+            let image = self.images.get(&operand.buffer)?;
+            let desc = &operand.desc;
+            let mut strides = desc.effective_strides();
+            let element_bytes = desc.data_type().size_bytes();
+            let first = operand.offset_bytes / (image.rows * image.places * element_bytes);
+            strides[0] = image.row() * image.rows;
+            strides[1] = image.places;
+            strides[2] = image.row();
+            let desc = TensorDesc::strided(desc.data_type(), desc.sizes(), &strides).ok()?;
+            Some(Operand { buffer: operand.buffer, offset_bytes: first * image.places * element_bytes, desc })
+        };
+        moved().unwrap_or_else(|| operand.clone())
+    }
+}

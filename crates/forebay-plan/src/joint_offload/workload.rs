@@ -1,0 +1,68 @@
+//! A program as a workload: its chunks as tensors, its launches as kernels.
+//!
+//! Workloads know how many bytes a link carries in some time, and nothing of what a copy takes next to them. So bytes see the
+//! link as fast as copies of whole chunks are on it, and small chunks ([`mod@crate::always_resident`]) never leave the device.
+
+use forebay_model::program::Program;
+
+use crate::always_resident::always_resident;
+use crate::cost::Costs;
+use crate::liveness::Liveness;
+use crate::residency::kinds;
+use crate::ways::LinkDirection;
+use forebay_offload::workload::{Kernel, Machine, Tensor, Workload, MOST_BYTES};
+
+/// A program's chunks as tensors, its launches as kernels. Small chunks have no bytes, and the device has the fewer.
+pub(super) fn workload(
+    program: &Program,
+    live: &Liveness,
+    costs: &Costs,
+    capacity_bytes: u64,
+    host_bytes: u64,
+) -> Workload {
+    let mut kernels: Vec<Kernel> = (program.launches.iter().zip(&costs.launch_ns))
+        .map(|(launch, &duration_ns)| Kernel {
+            name: launch.name.clone(),
+            duration_ns,
+            reads: Vec::new(),
+            writes: Vec::new(),
+            workspace_bytes: 0,
+        })
+        .collect();
+    for (number, chunk) in live.chunks.iter().enumerate() {
+        for access in &chunk.accesses {
+            let kernel = &mut kernels[access.launch];
+            kernel.reads.extend(access.reads.then_some(number));
+            kernel.writes.extend(access.writes.then_some(number));
+        }
+    }
+    let always_resident = always_resident(live, costs, capacity_bytes);
+    let mut always_resident_bytes = 0;
+    let mut tensors: Vec<Tensor> = Vec::new();
+    for ((chunk, is_always_resident), kind) in live.chunks.iter().zip(always_resident).zip(kinds(program, live)) {
+        always_resident_bytes += if is_always_resident { chunk.device_bytes() } else { 0 };
+        let size_bytes = if is_always_resident { 0 } else { chunk.device_bytes() };
+        tensors.push(Tensor { size_bytes, persistent: kind.persistent });
+    }
+    let per_second = |bytes: f64| (bytes as u64).clamp(1, MOST_BYTES);
+    let Costs { link, disk, .. } = costs;
+    let [to_device, from_device] = [link.to_device, link.from_device].map(|way| rate_of_copies(way, &tensors));
+    // As much goes one way as the other, so a link that they share has half its rate for each.
+    let each_way = to_device.min(from_device) / if link.duplex { 1.0 } else { 2.0 };
+    let machine = Machine {
+        device_memory_bytes: capacity_bytes - always_resident_bytes,
+        host_memory_bytes: host_bytes.min(MOST_BYTES),
+        link_bytes_per_s: per_second(each_way),
+        ssd_read_bytes_per_s: per_second(disk.read.bytes_per_second),
+        ssd_write_bytes_per_s: per_second(disk.write.bytes_per_second),
+    };
+    Workload { tensors, kernels, machine }
+}
+
+/// Bytes per second that a way carries in copies of whole chunks, on average over all their bytes.
+fn rate_of_copies(way: LinkDirection, tensors: &[Tensor]) -> f64 {
+    let share = |bytes: u64| 1.0 - way.latency_ns as f64 / way.ns(bytes).max(1) as f64;
+    let bytes = tensors.iter().map(|tensor| tensor.size_bytes as f64).sum::<f64>();
+    let across_steps = tensors.iter().map(|tensor| tensor.size_bytes as f64 * share(tensor.size_bytes)).sum::<f64>();
+    way.bytes_per_second * if bytes > 0.0 { across_steps / bytes } else { 1.0 }
+}

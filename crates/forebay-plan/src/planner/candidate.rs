@@ -1,0 +1,89 @@
+//! A program in the orders that are planned.
+
+use forebay_base::Limits;
+use forebay_model::program::Program;
+
+use crate::alias::alias;
+use crate::cost::Costs;
+use crate::early_updates::updates_early;
+use crate::error::PlanError;
+use crate::liveness::{liveness, Liveness};
+use crate::order::{LaunchOrder, Ordered};
+
+/// A program in one order, with outputs in the place of inputs that die.
+pub(super) struct Candidate {
+    pub(super) ordered: Ordered,
+    pub(super) live: Liveness,
+    /// Costs in this order.
+    pub(super) costs: Costs,
+    /// The program in this order, with outputs in places of their own.
+    pub(super) apart: Program,
+}
+
+impl Candidate {
+    pub(super) fn new(ordered: Ordered, costs: &Costs) -> Candidate {
+        let apart = ordered.program.clone();
+        let program = alias(ordered.program, &ordered.groups);
+        let live = liveness(&program, false);
+        let in_order = Costs {
+            launch_ns: ordered.sources.iter().map(|&source| costs.launch_ns[source]).collect(),
+            launch_workers: ordered.sources.iter().map(|&source| costs.launch_workers[source]).collect(),
+            ..*costs
+        };
+        Candidate { live, ordered: Ordered { program, ..ordered }, costs: in_order, apart }
+    }
+
+    /// A program whose updates run as soon as they may; none where they come last in any case, or where launches shall be
+    /// planned as they come.
+    pub(super) fn early(program: &Program, order: LaunchOrder, costs: &Costs) -> Option<Candidate> {
+        match order {
+            LaunchOrder::File => None,
+            LaunchOrder::Barriers => updates_early(program).map(|ordered| Candidate::new(ordered, costs)),
+        }
+    }
+}
+
+/// A program in the orders that are planned.
+#[derive(Clone, Copy)]
+pub(super) struct Orders<'v> {
+    /// As it comes.
+    pub(super) file: &'v Candidate,
+    /// With updates as early as they may run.
+    pub(super) early: Option<&'v Candidate>,
+    /// With the fewest barriers.
+    pub(super) reordered: Option<&'v Candidate>,
+}
+
+/// A candidate's liveness with large buffers cut.
+pub(super) fn split(candidate: &Candidate) -> Liveness {
+    liveness(&candidate.ordered.program, true)
+}
+
+/// Refuses what no budget helps against; else the smallest budget, and the launch that sets it.
+pub(super) fn check_sizes(file: &Candidate, limits: &Limits) -> Result<(u64, String), PlanError> {
+    let program = &file.ordered.program;
+    for launch in &program.launches {
+        for operand in launch.reads.iter().chain(&launch.writes) {
+            operand.desc.check_elements(limits.tensor_elements_max).map_err(|error| PlanError::Tensor {
+                launch: launch.name.clone(),
+                reason: format!("'{}': {error}", program.buffer(operand.buffer).name),
+            })?;
+        }
+    }
+    let (bytes, launch) = minimum_budget(file, limits);
+    if bytes > limits.memory_bytes {
+        // A plan with heaps for it would itself be too large to write down.
+        let (has, name) = (limits.memory_bytes, &limits.name);
+        let reason = format!("it needs {bytes} bytes at once, and the device has {has}: {name}");
+        return Err(PlanError::Tensor { launch, reason });
+    }
+    Ok((bytes, launch))
+}
+
+/// The smallest budget that has a plan: what the most demanding launch needs at once, in whole tiles; and that launch.
+pub(super) fn minimum_budget(candidate: &Candidate, limits: &Limits) -> (u64, String) {
+    let usage = candidate.live.needed_bytes();
+    let launch = (0..usage.len()).max_by_key(|&launch| (usage[launch], std::cmp::Reverse(launch)));
+    let bytes = launch.map_or(0, |launch| usage[launch]).max(1).next_multiple_of(limits.tile_size_bytes);
+    (bytes, launch.map_or_else(String::new, |launch| candidate.ordered.program.launches[launch].name.clone()))
+}

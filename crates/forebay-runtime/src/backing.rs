@@ -1,0 +1,91 @@
+//! Backing locations: where a plan's tensors lie between steps, and their bytes in chunks that pass through staging.
+
+use std::borrow::Cow;
+
+use forebay_base::{ByteRange, Region};
+use forebay_plan::plan::MemoryKind;
+use forebay_plan::{BackingLocation, Plan};
+
+use crate::error::RuntimeError;
+
+/// Host bytes that an executor takes next to its plan's, at most, for moving contents to and from the device outside of
+/// steps. Who plans for a host budget leaves this much free.
+pub const STAGING_BYTES: u64 = 1 << 20;
+
+/// The backing location of this name among those of a kind.
+pub(crate) fn find<'a>(
+    backing: &'a [BackingLocation],
+    kind: &'static str,
+    name: &str,
+) -> Result<&'a BackingLocation, RuntimeError> {
+    backing
+        .iter()
+        .find(|backing| backing.name == name && !backing.pieces.is_empty())
+        .ok_or_else(|| RuntimeError::UnknownTensor { kind, name: name.to_string() })
+}
+
+/// Bytes of the tensor itself; its backing location may be longer, because sizes in buffers are rounded up.
+pub(crate) fn tensor_bytes(backing: &BackingLocation) -> u64 {
+    backing.shape.iter().product::<u64>() * backing.data_type.size_bytes()
+}
+
+/// Checks that a backing location's pieces lie in known memories, follow each other and cover the tensor. A tensor that no launch
+/// uses has no pieces at all.
+pub(crate) fn check_backing(plan: &Plan, backing: &BackingLocation) -> Result<(), RuntimeError> {
+    let refuse = |what: &str| Err(RuntimeError::Plan { reason: format!("the home of '{}' {what}", backing.name) });
+    let size_bytes = backing
+        .shape
+        .iter()
+        .try_fold(backing.data_type.size_bytes(), |product, &size| product.checked_mul(size))
+        .filter(|&size_bytes| usize::try_from(size_bytes).is_ok());
+    let Some(size_bytes) = size_bytes else {
+        return refuse("is larger than the address space");
+    };
+    let mut end = 0;
+    for (range, region) in &backing.pieces {
+        let Some(memory) = plan.memories.get(region.memory.0 as usize) else {
+            return refuse("names a memory that the plan does not list");
+        };
+        if range.start != end || range.len() != region.range.len() || region.range.end > memory.size_bytes {
+            return refuse("has pieces that do not fit together");
+        }
+        end = range.end;
+    }
+    if end < size_bytes && !backing.pieces.is_empty() {
+        return refuse("does not cover it");
+    }
+    Ok(())
+}
+
+/// The largest chunk that ever passes through staging.
+pub(crate) fn staging_bytes(plan: &Plan) -> u64 {
+    let backing = plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent);
+    backing
+        .flat_map(|backing| &backing.pieces)
+        .filter(|(_, region)| plan.memory(region.memory).kind != MemoryKind::HostBlock)
+        .map(|(range, _)| range.len().min(STAGING_BYTES))
+        .max()
+        .unwrap_or(0)
+}
+
+/// A backing location's pieces in chunks of at most [`STAGING_BYTES`].
+pub(crate) fn chunks(backing: &BackingLocation) -> impl Iterator<Item = (ByteRange, Region)> + '_ {
+    backing.pieces.iter().flat_map(|&(range, region)| {
+        (0..range.len()).step_by(STAGING_BYTES as usize).map(move |offset| {
+            let size_bytes = STAGING_BYTES.min(range.len() - offset);
+            let start = range.start + offset;
+            (ByteRange::new(start, start + size_bytes), region.part(offset, size_bytes))
+        })
+    })
+}
+
+/// The bytes of a range, with zeros behind the tensor's end.
+pub(crate) fn padded(bytes: &[u8], range: ByteRange) -> Cow<'_, [u8]> {
+    let (start, end) = (range.start as usize, range.end as usize);
+    if end <= bytes.len() {
+        return Cow::Borrowed(&bytes[start..end]);
+    }
+    let mut chunk = bytes.get(start..).unwrap_or_default().to_vec();
+    chunk.resize(end - start, 0);
+    Cow::Owned(chunk)
+}

@@ -1,0 +1,124 @@
+//! Where units are, and who uses them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use forebay_base::{ByteRange, Command, HeapId, MemoryId, Region};
+use forebay_memory::eviction::UnitId;
+
+use super::slab_pool::Slab;
+use crate::eager::block_lifetimes::Use;
+use crate::eager::timeline::QueueId;
+
+/// Device memory that units are cut from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceSegment {
+    /// Tiles, to be mapped into a buffer's reservation.
+    Heap(HeapId),
+    /// A placed heap, which has addresses of its own: a whole buffer.
+    Placed(MemoryId),
+}
+
+/// The memory whose addresses a buffer has: always the same reservation, or the placed heap that it is in at the moment.
+/// While a buffer's unit is held on the device, it does not change.
+#[derive(Debug)]
+pub struct Address(AtomicU32);
+
+impl Address {
+    /// A reservation, or none yet.
+    pub fn new(memory: Option<MemoryId>) -> Address {
+        Address(AtomicU32::new(memory.map_or(u32::MAX, |memory| memory.0)))
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> MemoryId {
+        MemoryId(self.0.load(Ordering::Acquire))
+    }
+
+    /// Names another memory.
+    pub fn set(&self, memory: MemoryId) {
+        self.0.store(memory.0, Ordering::Release);
+    }
+}
+
+/// Where a unit's bytes are.
+#[derive(Clone, Debug)]
+pub struct UnitLocation {
+    /// Its buffer's addresses.
+    pub address: Arc<Address>,
+    /// Which of the buffer's bytes it is.
+    pub range: ByteRange,
+    /// The device memory behind it.
+    pub slot: Option<Slab<DeviceSegment>>,
+    /// Its bytes on the host.
+    pub block: Option<Slab<MemoryId>>,
+    /// Its place in a spill file, which holds what the host's copy is.
+    pub file: Option<Slab<MemoryId>>,
+    /// The latest use of its device bytes by each queue, copies included.
+    pub uses: Vec<Use>,
+    /// The position of the latest copy from or to its device bytes: work comes after it.
+    pub moved: u64,
+    /// The position of the latest copy from or to its block.
+    pub block_used: u64,
+}
+
+impl UnitLocation {
+    /// A location without memory.
+    pub fn new(address: Arc<Address>, range: ByteRange) -> UnitLocation {
+        UnitLocation { address, range, slot: None, block: None, file: None, uses: Vec::new(), moved: 0, block_used: 0 }
+    }
+
+    /// Its size.
+    pub fn size_bytes(&self) -> u64 {
+        self.range.len()
+    }
+
+    /// Its bytes on the device, while it is there.
+    pub fn region(&self) -> Region {
+        Region { memory: self.address.memory(), range: self.range }
+    }
+
+    /// The command that unmaps its bytes on the device, where they are mapped.
+    pub fn unmapping(&self) -> Option<Command> {
+        let mapped = self.slot.is_some_and(|slot| matches!(slot.memory, DeviceSegment::Heap(_)));
+        mapped.then(|| Command::Unmap { region: self.region() })
+    }
+
+    /// Its bytes on the host.
+    pub fn block_region(&self) -> Option<Region> {
+        self.block.map(|block| Region::new(block.memory, block.offset_bytes, self.size_bytes()))
+    }
+
+    /// Its bytes in a spill file.
+    pub fn file_region(&self) -> Option<Region> {
+        self.file.map(|file| Region::new(file.memory, file.offset_bytes, self.size_bytes()))
+    }
+
+    /// Notes that work at a position of a queue uses the device bytes.
+    pub fn add_use(&mut self, queue: QueueId, position: u64) {
+        add_use(&mut self.uses, (queue, position));
+    }
+}
+
+/// Locations of all units.
+pub type UnitLocations = BTreeMap<UnitId, UnitLocation>;
+
+/// Keeps the latest use by each queue.
+pub fn add_use(uses: &mut Vec<Use>, (queue, position): Use) {
+    match uses.iter_mut().find(|(other, _)| *other == queue) {
+        Some((_, latest)) => *latest = position.max(*latest),
+        None => uses.push((queue, position)),
+    }
+}
+
+/// A buffer that is gone, whose memory somebody may still use.
+#[derive(Clone, Debug)]
+pub struct Retired {
+    /// Its reservation, if it has one.
+    pub reservation: Option<MemoryId>,
+    /// Its units that were anywhere.
+    pub locations: Vec<UnitLocation>,
+    /// Who used it.
+    pub uses: Vec<Use>,
+}

@@ -1,0 +1,128 @@
+//! Launches in parts compute the bits of whole launches: every kernel that is cut, with random windows and sizes. And the checker
+//! objects to each part that is a little wrong.
+
+mod models;
+mod mutation;
+mod programs;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use forebay_base::{DataType, TensorDesc};
+use forebay_device::host::{HostDevice, HostOptions};
+use forebay_device::Device;
+use forebay_model::program::{Port, Program, ProgramLaunch};
+use forebay_plan::cost::estimate;
+use forebay_plan::{plan, PlanOptions};
+use forebay_runtime::Executor;
+use forebay_testing::Random;
+
+use mutation::{mutate, Tried};
+use programs::{product, program, sequence};
+
+fn bytes_of_floats(random: &mut Random, count: u64) -> Vec<u8> {
+    (0..count).flat_map(|_| random.float().to_le_bytes()).collect()
+}
+
+fn outputs(program: &Program, device: &Arc<HostDevice>, budget: Option<u64>, seed: u64) -> (Vec<Vec<u8>>, usize, u64) {
+    let options = PlanOptions { device_budget_bytes: budget, check: true, ..PlanOptions::default() };
+    let planned = plan(program, &options, device.limits(), &estimate(program, device.limits())).unwrap();
+    let (cut, minimum) = (planned.statistics.launches_cut, planned.statistics.minimum_budget_bytes);
+    let mut executor = Executor::new(device.clone(), planned, &BTreeMap::new()).unwrap();
+    let mut random = Random::new(seed + 77);
+    for port in &program.inputs {
+        let count = port.operand.desc.element_count();
+        let bytes = match port.operand.desc.data_type() {
+            DataType::Int64 => (0..count).flat_map(|_| (random.below(8) as i64).to_le_bytes()).collect(),
+            _ => bytes_of_floats(&mut random, count),
+        };
+        executor.write_input(&port.name, &bytes).unwrap();
+    }
+    executor.run().unwrap();
+    let read = |port: &Port| executor.read_output(&port.name).unwrap().bytes().to_vec();
+    (program.outputs.iter().map(read).collect(), cut, minimum)
+}
+
+/// Runs programs whole and within the least budget; how many launches were cut.
+fn cut_launches(seeds: std::ops::Range<u64>, program: impl Fn(&mut Random, u64) -> Program) -> usize {
+    let options = HostOptions { threads: Some(2), tile_size_bytes: 4096, ..HostOptions::default() };
+    let device = Arc::new(HostDevice::new(&options).unwrap());
+    let mut cut = 0;
+    for seed in seeds {
+        let mut program = program(&mut Random::new(seed), seed);
+        let workspace = |launch: &ProgramLaunch, reads: &[TensorDesc], writes: &[TensorDesc]| {
+            device.workspace_bytes(&launch.kernel, reads, writes)
+        };
+        program.set_workspace(workspace).unwrap();
+        let (whole, none, minimum) = outputs(&program, &device, None, seed);
+        assert_eq!(none, 0);
+        let (parts, launches, _) = outputs(&program, &device, Some(minimum), seed);
+        assert_eq!(parts, whole, "seed {seed}");
+        cut += launches;
+    }
+    cut
+}
+
+#[test]
+fn parts_give_the_bits_of_the_whole() {
+    let cut = cut_launches(1..16, |random, seed| program(random, if seed % 3 == 0 { 5 } else { 1 }));
+    assert!(cut > 50, "only {cut} launches were cut");
+}
+
+#[test]
+fn parts_of_products_give_the_bits_of_the_whole() {
+    let cut = cut_launches(1..80, |random, _| product(random));
+    assert!(cut > 30, "only {cut} products were cut");
+}
+
+#[test]
+fn parts_of_sequences_give_the_bits_of_the_whole() {
+    let cut = cut_launches(1..15, |random, seed| sequence(random, [1, 2, 5][seed as usize % 3]));
+    assert!(cut > 50, "only {cut} launches were cut");
+}
+
+/// Says what has been tried, and that it was not little.
+fn tried_enough(tried: &Tried, changes: usize) {
+    println!("{tried:?}, each change missed");
+    assert!(tried.changes > changes, "{tried:?}");
+}
+
+#[test]
+fn the_checker_objects_to_each_wrong_part_of_images() {
+    let mut tried = Tried::default();
+    for seed in 1..12 {
+        let program = program(&mut Random::new(seed), if seed % 3 == 0 { 5 } else { 1 });
+        mutate(&format!("images {seed}"), &program, &mut tried);
+    }
+    tried_enough(&tried, 10_000);
+}
+
+#[test]
+fn the_checker_objects_to_each_wrong_part_of_products() {
+    let mut tried = Tried::default();
+    for seed in 1..60 {
+        mutate(&format!("product {seed}"), &product(&mut Random::new(seed)), &mut tried);
+    }
+    tried_enough(&tried, 1000);
+}
+
+#[test]
+fn the_checker_objects_to_each_wrong_part_of_sequences() {
+    let mut tried = Tried::default();
+    for seed in 1..12 {
+        let program = sequence(&mut Random::new(seed), [1, 2, 5][seed as usize % 3]);
+        mutate(&format!("sequences {seed}"), &program, &mut tried);
+    }
+    tried_enough(&tried, 10_000);
+}
+
+#[test]
+fn the_checker_objects_to_each_wrong_part_of_the_test_models() {
+    let mut tried = Tried::default();
+    for name in ["digits-cnn", "resnet20", "tiny-gpt", "unet3d"] {
+        for (what, program) in models::training(name) {
+            mutate(&format!("{name}, {what}"), &program, &mut tried);
+        }
+    }
+    tried_enough(&tried, 10_000);
+}

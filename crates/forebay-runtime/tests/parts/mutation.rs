@@ -1,0 +1,195 @@
+//! The checker objects to every part that is a little wrong: a row more or less, a part that is missing or there twice, one that
+//! begins elsewhere, a window or a sum that is moved.
+
+use forebay_base::kernel::facts::Placement;
+use forebay_base::kernel::{Activation, ProductPart};
+use forebay_base::TensorDesc;
+use forebay_model::program::{Operand, Program, ProgramLaunch};
+use forebay_plan::check::check_parts;
+use forebay_plan::divided::Partition;
+use forebay_plan::partition::{least_limit_bytes, partition, touched_bytes};
+
+/// An operand whose axis has other indices: so many fewer at the beginning, and more at the end. None where there are none.
+fn moved(operand: &Operand, axis: usize, fewer: i64, more: i64) -> Option<Operand> {
+    let desc = &operand.desc;
+    let (mut sizes, strides) = (desc.sizes().to_vec(), desc.effective_strides());
+    let size = sizes[axis] as i64 - fewer + more;
+    let distance = strides[axis] as i64 * desc.data_type().size_bytes() as i64;
+    let offset = operand.offset_bytes as i64 + fewer * distance;
+    // An axis that repeats one element is the same from every index on.
+    if distance == 0 || size < 1 || offset < 0 {
+        return None;
+    }
+    sizes[axis] = size as u64;
+    let desc = TensorDesc::strided(desc.data_type(), &sizes, &strides).ok()?;
+    Some(Operand { desc, offset_bytes: offset as u64, ..operand.clone() })
+}
+
+/// Launches that are a little wrong, with what is wrong with them.
+fn wrong_launches(part: &ProgramLaunch) -> Vec<(String, ProgramLaunch)> {
+    let mut wrong = Vec::new();
+    for index in 0..part.reads.len() + part.writes.len() {
+        let of = |launch: &ProgramLaunch| launch.reads.iter().chain(&launch.writes).nth(index).cloned();
+        let operand = of(part).unwrap();
+        for axis in 0..operand.desc.sizes().len() {
+            // One more before, one less before, one more behind, one less behind, all one further.
+            for (fewer, more) in [(-1, 0), (1, 0), (0, 1), (0, -1), (1, 1)] {
+                let Some(changed) = moved(&operand, axis, fewer, more) else { continue };
+                let mut launch = part.clone();
+                *launch.reads.iter_mut().chain(&mut launch.writes).nth(index).unwrap() = changed;
+                wrong.push((format!("operand {index}, axis {axis}, {fewer} fewer before, {more} more behind"), launch));
+            }
+        }
+    }
+    let mut change = |what: &str, change: &dyn Fn(&mut ProgramLaunch)| {
+        let mut launch = part.clone();
+        change(&mut launch);
+        if launch != *part {
+            wrong.push((what.to_owned(), launch));
+        }
+    };
+    change("padding is moved", &|launch| match launch.kernel.placement() {
+        Placement::Window(window) | Placement::AccumulatesWindow(_, window) => window.pads_begin[0] += 1,
+        _ => {}
+    });
+    change("indices begin elsewhere", &|launch| match launch.kernel.placement() {
+        Placement::Starts(starts) => starts[0] += 1,
+        Placement::FirstElement(first) => *first += 4,
+        _ => {}
+    });
+    change("sums begin where they go on, or the other way round", &|launch| {
+        let result = launch.writes[0].clone();
+        match launch.kernel.placement() {
+            Placement::Accumulates(accumulate) | Placement::AccumulatesWindow(accumulate, _) => {
+                *accumulate = !*accumulate;
+                match *accumulate {
+                    true => launch.reads.push(result),
+                    false => drop(launch.reads.pop()),
+                }
+            }
+            Placement::Product(part, _) if *part == ProductPart::MoreTerms => {
+                *part = ProductPart::Whole;
+                launch.reads.remove(2);
+            }
+            _ => {}
+        }
+    });
+    change("other columns", &|launch| {
+        if let Placement::Product(ProductPart::Columns { first }, _) = launch.kernel.placement() {
+            *first += 256;
+        }
+    });
+    change("another activation", &|launch| {
+        if let Placement::Product(_, activation) = launch.kernel.placement() {
+            *activation = if *activation == Activation::None { Activation::Relu } else { Activation::None };
+        }
+    });
+    wrong
+}
+
+/// What has been tried.
+#[derive(Debug, Default)]
+pub struct Tried {
+    /// Launches that are cut.
+    pub cut: usize,
+    /// Their parts.
+    pub parts: usize,
+    /// Changes, each of which the checker objects to.
+    pub changes: usize,
+}
+
+/// A program with one of its launches, and the losses whose sums that launch may read, with their parts.
+fn alone(program: &Program, partition: &Partition, source: usize) -> (Program, Partition) {
+    let loss = program.launches[source].kernel.facts().gradient_of_loss;
+    let sums = |launch: &ProgramLaunch| {
+        let descs = |operands: &[Operand]| operands.iter().map(|operand| operand.desc.clone()).collect::<Vec<_>>();
+        let (reads, writes) = (descs(&launch.reads), descs(&launch.writes));
+        let sums = launch.kernel.sums_in_parts(&reads.iter().collect::<Vec<_>>(), &writes.iter().collect::<Vec<_>>());
+        sums.map(|sums| sums.of)
+    };
+    let is_kept = |index: &usize| *index == source || (loss.is_some() && sums(&program.launches[*index]) == loss);
+    let kept: Vec<usize> = (0..program.launches.len()).filter(is_kept).collect();
+    let mut one =
+        Program { launches: kept.iter().map(|&index| program.launches[index].clone()).collect(), ..program.clone() };
+    one.update_start = kept.iter().filter(|&&index| index < program.update_start).count();
+    let place = |index: usize| kept.iter().position(|&own| own == partition.sources[index]);
+    let parts: Vec<usize> = (0..partition.sources.len()).filter(|&index| place(index).is_some()).collect();
+    let own = Partition {
+        sources: parts.iter().filter_map(|&index| place(index)).collect(),
+        program: Program {
+            launches: parts.iter().map(|&index| partition.program.launches[index].clone()).collect(),
+            update_start: parts.iter().filter(|&&index| index < partition.program.update_start).count(),
+            ..partition.program.clone()
+        },
+    };
+    (one, own)
+}
+
+/// Changes each part of a program that is cut to touch no more than a limit, one at a time.
+fn change_each(name: &str, program: &Program, limit_bytes: u64, tried: &mut Tried) {
+    let Some(cut) = partition(program, limit_bytes) else { return };
+    check_parts(program, &cut).unwrap_or_else(|error| panic!("{name} within {limit_bytes}: {error}"));
+    for source in 0..program.launches.len() {
+        if cut.sources.iter().filter(|&&own| own == source).count() > 1 {
+            let (one, parts) = alone(program, &cut, source);
+            check_parts(&one, &parts).unwrap_or_else(|error| panic!("{name} within {limit_bytes}: {error}"));
+            let place = one.launches.iter().position(|launch| *launch == program.launches[source]);
+            change_launch(&format!("{name} within {limit_bytes}"), &one, &parts, place.unwrap(), tried);
+        }
+    }
+}
+
+/// Changes each part of a launch, one at a time.
+fn change_launch(name: &str, program: &Program, cut: &Partition, source: usize, tried: &mut Tried) {
+    let objects = |what: &str, index: usize, changed: &Partition| {
+        let part = &cut.program.launches[index];
+        assert!(
+            check_parts(program, changed).is_err(),
+            "{name}: not missed that {what}, of '{}'\n{part:#?}",
+            part.name
+        );
+    };
+    let parts: Vec<usize> = (0..cut.sources.len()).filter(|&index| cut.sources[index] == source).collect();
+    tried.cut += 1;
+    let mut changed = cut.clone();
+    for (number, &index) in parts.iter().enumerate() {
+        // The first and the last parts; those between are alike.
+        if number >= 3 && number + 3 < parts.len() {
+            continue;
+        }
+        tried.parts += 1;
+        let part = &cut.program.launches[index];
+        for (what, launch) in wrong_launches(part) {
+            changed.program.launches[index] = launch;
+            objects(&what, index, &changed);
+            tried.changes += 1;
+        }
+        changed.program.launches[index] = part.clone();
+        let mut missing = cut.clone();
+        missing.program.launches.remove(index);
+        missing.sources.remove(index);
+        missing.program.update_start -= usize::from(index < cut.program.update_start);
+        objects("it is missing", index, &missing);
+        let mut twice = cut.clone();
+        twice.program.launches.insert(index, part.clone());
+        twice.sources.insert(index, source);
+        twice.program.update_start += usize::from(index < cut.program.update_start);
+        objects("it is there twice", index, &twice);
+        tried.changes += 2;
+        // Sums go on from each other in order.
+        if let Some(&next) = parts.get(number + 1).filter(|_| part.kernel.facts().continues.is_some()) {
+            let mut exchanged = cut.clone();
+            exchanged.program.launches.swap(index, next);
+            objects("it comes after the next one", index, &exchanged);
+            tried.changes += 1;
+        }
+    }
+}
+
+/// Cuts a program in several ways, and changes each part.
+pub fn mutate(name: &str, program: &Program, tried: &mut Tried) {
+    let most = program.launches.iter().map(touched_bytes).max().unwrap_or(0);
+    for limit_bytes in [least_limit_bytes(program), most / 3] {
+        change_each(name, program, limit_bytes, tried);
+    }
+}
