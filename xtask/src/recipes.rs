@@ -75,7 +75,15 @@ fn untrue(recipe: &Recipe, files: &[SourceFile]) -> Vec<String> {
         }
     }
     let Some(word) = &recipe.complete_for else { return reasons };
-    let is_source = |path: &str| path.starts_with("crates/") && path.contains("/src/") && path.ends_with(".rs");
+    // Crates for tests alone are tests.
+    let is_for_tests = |path: &str| {
+        let folder = path.split("/src/").next().unwrap_or_default();
+        let manifest = files.iter().find(|file| file.path == format!("{folder}/Cargo.toml"));
+        manifest.is_some_and(|manifest| manifest.text.contains("publish = false"))
+    };
+    let is_source = |path: &str| {
+        path.starts_with("crates/") && path.contains("/src/") && path.ends_with(".rs") && !is_for_tests(path)
+    };
     let users = files.iter().filter(|file| is_source(&file.path) && has_word(&file.text, word));
     let left_out = users.filter(|file| recipe.steps.iter().all(|(path, _)| *path != file.path));
     reasons.extend(left_out.map(|file| format!("{} has '{word}' and is not named", file.path)));
@@ -116,6 +124,8 @@ mod tests {
             file("crates/a/src/c.rs", "enum X { Relu }"),
             file("crates/a/src/d.rs", "X::Swish => 1"),
             file("crates/a/src/e.rs", "X::HardSwish => 1, X::SwishGradient => 2"),
+            file("crates/for-tests/src/f.rs", "X::Swish => 1"),
+            file("crates/for-tests/Cargo.toml", "publish = false"),
             file(PAGE, page),
         ];
         let found = violations(&files);

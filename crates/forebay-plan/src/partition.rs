@@ -27,9 +27,9 @@ use forebay_model::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, 
 
 pub use crate::divided::Partition;
 
-use cut::{cut, cuts, descs, summing, Axis, Cut, Cutting, Sums};
+use cut::{cut, cuts, descs, summing, Cutting, Sums};
 use interleave::{interleave, Placed};
-use rows::Rows;
+use rows::{Axis, Cut, Rows};
 
 /// The most parts of one launch.
 const PARTS_MAX: u64 = 64;

@@ -8,29 +8,8 @@ use forebay_base::kernel::facts::{Along, AxisRole, Dimension, OperandRef, Placem
 use forebay_base::{Kernel, TensorDesc};
 use forebay_model::program::{Operand, ProgramLaunch};
 
-use super::rows::{aligned_rows, rows_of, slice_of, Rows};
+use super::rows::{aligned_rows, rows_of, slice_of, Axis, Cut, Rows};
 use super::{product, window};
-
-/// What a launch is cut along.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Axis {
-    /// An axis of tensors.
-    Of(usize),
-    /// The columns of a matrix product.
-    Columns,
-    /// The terms of a matrix product's sums.
-    Terms,
-}
-
-/// How a launch is cut: along which axis, and where.
-#[derive(Clone, Copy)]
-pub(super) struct Cut {
-    pub axis: Axis,
-    /// The rows that parts are counted in: of which operand, and how many.
-    pub rows: u64,
-    /// Parts begin at multiples of this many rows.
-    pub step: u64,
-}
 
 /// The axes along which launches are cut, the first that can be: images; of a single image, rows of the first spatial
 /// dimension; of a single sequence, positions.

@@ -7,8 +7,7 @@ use forebay_base::kernel::{Activation, ProductPart, PRODUCT_COLUMNS, PRODUCT_ROW
 use forebay_base::{DataType, Kernel};
 use forebay_model::program::{Operand, ProgramLaunch};
 
-use super::cut::{Axis, Cut};
-use super::rows::{aligned_rows, rows_of, slice_of, Rows};
+use super::rows::{aligned_rows, rows_of, slice_of, Axis, Cut, Rows};
 
 /// The ways in which a product may be cut.
 pub(super) fn cuts(launch: &ProgramLaunch) -> Vec<Cut> {

@@ -4,6 +4,27 @@ use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::TensorDesc;
 use forebay_model::program::Operand;
 
+/// What a launch is cut along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Axis {
+    /// An axis of tensors.
+    Of(usize),
+    /// The columns of a matrix product.
+    Columns,
+    /// The terms of a matrix product's sums.
+    Terms,
+}
+
+/// How a launch is cut: along which axis, and where.
+#[derive(Clone, Copy)]
+pub(super) struct Cut {
+    pub axis: Axis,
+    /// The rows that parts are counted in: of which operand, and how many.
+    pub rows: u64,
+    /// Parts begin at multiples of this many rows.
+    pub step: u64,
+}
+
 /// A half-open range of indices of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rows {
