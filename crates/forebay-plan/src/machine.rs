@@ -66,7 +66,6 @@ pub struct MachineDescription {
     pub tile_size_bytes: u64,
     /// Parts of the device that work side by side: threads, compute units.
     #[serde(rename = "lanes")]
-    #[serde(rename = "lanes")]
     pub workers: u32,
     /// Nanoseconds to start a launch.
     pub launch_ns: u64,
@@ -77,7 +76,6 @@ pub struct MachineDescription {
     pub memory_bytes_per_second: f64,
     /// Nanoseconds for which a copy keeps a worker busy, for each byte; 0 where copies have engines of their own.
     #[serde(default)]
-    #[serde(rename = "copy_lane_ns_per_byte")]
     #[serde(rename = "copy_lane_ns_per_byte")]
     pub copy_worker_ns_per_byte: f64,
     /// Between host and device.

@@ -21,9 +21,7 @@ const FORMAT: &str = "forebay-costs-1";
 pub struct SavedCosts {
     format: String,
     #[serde(rename = "lanes")]
-    #[serde(rename = "lanes")]
     workers: f64,
-    #[serde(rename = "copy_lane_ns_per_byte")]
     #[serde(rename = "copy_lane_ns_per_byte")]
     copy_worker_ns_per_byte: f64,
     step_ns: u64,
@@ -40,7 +38,6 @@ struct SavedLaunch {
     kernel: String,
     bytes: u64,
     duration_ns: u64,
-    #[serde(rename = "lanes")]
     #[serde(rename = "lanes")]
     workers: f64,
 }
