@@ -1,7 +1,7 @@
 //! Circles of imports: in each folder of a crate, files import each other in an order.
 //!
-//! A file and the folder of its name are one room; the file may know what is in it, and what is in it may know the file. Between
-//! the rooms of a folder imports have an order: none reaches itself. [`KNOWN`] lists the circles that are still there. A new one
+//! A file and the folder of its name are one module; the file may know what is in it, and what is in it may know the file. Between
+//! the modules of a folder imports have an order: none reaches itself. [`KNOWN`] lists the circles that are still there. A new one
 //! is an error, and so is one in the list that is gone, so that the list only gets shorter.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +16,8 @@ struct Known {
     name: &'static str,
     /// The folder, from `src`; empty for `src` itself.
     folder: &'static str,
-    /// The rooms in it that import each other.
-    rooms: &'static [&'static str],
+    /// The modules in it that import each other.
+    modules: &'static [&'static str],
 }
 
 /// Circles that are still there: none.
@@ -26,7 +26,7 @@ const KNOWN: &[Known] = &[];
 /// A circle as it was found.
 struct Circle {
     folder: String,
-    rooms: Vec<String>,
+    modules: Vec<String>,
     /// Who imports whom, for people.
     imports: Vec<String>,
 }
@@ -39,7 +39,7 @@ pub fn violations<'a>(names: impl Iterator<Item = &'a str>, files: &[SourceFile]
 /// What is wrong with a crate's circles.
 fn judge(name: &str, circles: &[Circle], known: &[Known]) -> Vec<String> {
     let is_known = |circle: &Circle, known: &Known| {
-        known.name == name && known.folder == circle.folder && known.rooms.iter().eq(circle.rooms.iter())
+        known.name == name && known.folder == circle.folder && known.modules.iter().eq(circle.modules.iter())
     };
     let new = circles.iter().filter(|circle| !known.iter().any(|known| is_known(circle, known)));
     let mut violations: Vec<String> = new
@@ -52,9 +52,9 @@ fn judge(name: &str, circles: &[Circle], known: &[Known]) -> Vec<String> {
     let here = known.iter().filter(|known| known.name == name);
     let gone = here.filter(|known| !circles.iter().any(|circle| is_known(circle, known)));
     violations.extend(gone.map(|known| {
-        let rooms = known.rooms.join(", ");
+        let modules = known.modules.join(", ");
         format!(
-            "crates/{name}/src/{}: there is no circle of exactly {rooms}: correct KNOWN in xtask/src/circles.rs",
+            "crates/{name}/src/{}: there is no circle of exactly {modules}: correct KNOWN in xtask/src/circles.rs",
             known.folder
         )
     }));
@@ -70,42 +70,42 @@ fn circles(imports: &Imports) -> Vec<Circle> {
 
 fn circles_in(folder: &[String], imports: &Imports) -> Vec<Circle> {
     let depth = folder.len();
-    let room = |module: &[String]| module.starts_with(folder).then(|| module.get(depth).cloned()).flatten();
-    let mut rooms: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let module_of = |module: &[String]| module.starts_with(folder).then(|| module.get(depth).cloned()).flatten();
+    let mut modules: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut reasons: BTreeMap<(String, String), String> = BTreeMap::new();
     for (from, others) in imports {
-        let Some(from_room) = room(from) else { continue };
-        let named = rooms.entry(from_room.clone()).or_default();
+        let Some(from_module) = module_of(from) else { continue };
+        let named = modules.entry(from_module.clone()).or_default();
         for other in others {
-            let Some(other_room) = room(other).filter(|other| *other != from_room) else { continue };
-            named.insert(other_room.clone());
+            let Some(other_module) = module_of(other).filter(|other| *other != from_module) else { continue };
+            named.insert(other_module.clone());
             let reason = || format!("{} imports {}", from[depth..].join("::"), other[depth..].join("::"));
-            reasons.entry((from_room.clone(), other_room)).or_insert_with(reason);
+            reasons.entry((from_module.clone(), other_module)).or_insert_with(reason);
         }
     }
     let reached: BTreeMap<&str, BTreeSet<&str>> =
-        rooms.keys().map(|room| (room.as_str(), reachable(&rooms, room))).collect();
+        modules.keys().map(|module| (module.as_str(), reachable(&modules, module))).collect();
     let mut found: Vec<Circle> = Vec::new();
-    for (&room, reached_from) in &reached {
-        let is_seen = found.iter().any(|circle| circle.rooms.iter().any(|seen| seen == room));
-        if is_seen || !reached_from.contains(room) {
+    for (&module, reached_from) in &reached {
+        let is_seen = found.iter().any(|circle| circle.modules.iter().any(|seen| seen == module));
+        if is_seen || !reached_from.contains(module) {
             continue;
         }
-        let comes_back = |other: &&str| reached.get(*other).is_some_and(|reached| reached.contains(room));
+        let comes_back = |other: &&str| reached.get(*other).is_some_and(|reached| reached.contains(module));
         let members: Vec<String> = reached_from.iter().copied().filter(comes_back).map(str::to_owned).collect();
         let within = |(from, to): &&(String, String)| members.contains(from) && members.contains(to);
         let imports = reasons.iter().filter(|(pair, _)| within(pair)).map(|(_, reason)| reason.clone()).collect();
-        found.push(Circle { folder: folder.join("/"), rooms: members, imports });
+        found.push(Circle { folder: folder.join("/"), modules: members, imports });
     }
     found
 }
 
-/// Rooms that imports lead to from one room.
-fn reachable<'a>(rooms: &'a BTreeMap<String, BTreeSet<String>>, from: &'a str) -> BTreeSet<&'a str> {
+/// Modules that imports lead to from one module.
+fn reachable<'a>(modules: &'a BTreeMap<String, BTreeSet<String>>, from: &'a str) -> BTreeSet<&'a str> {
     let mut reached: BTreeSet<&str> = BTreeSet::new();
     let mut next = vec![from];
     while let Some(at) = next.pop() {
-        let Some(named) = rooms.get(at) else { continue };
+        let Some(named) = modules.get(at) else { continue };
         next.extend(named.iter().map(String::as_str).filter(|other| reached.insert(other)));
     }
     reached
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn the_list_of_circles_gets_shorter_only() {
         let files = [("a.rs", "use crate::b;"), ("b.rs", "use crate::a;"), ("c.rs", "use crate::a;")];
-        let known = |rooms: &'static [&'static str]| [Known { name: "x", folder: "", rooms }];
+        let known = |modules: &'static [&'static str]| [Known { name: "x", folder: "", modules }];
         assert!(found(&files, &known(&["a", "b"])).is_empty());
         assert!(found(&files, &known(&["a", "b", "c"])).len() == 2, "a circle that is not exactly as the list says");
         let gone = found(&files[..1], &known(&["a", "b"]));

@@ -8,7 +8,7 @@
 //! | [`source`] | the repository's text files |
 //! | [`imports`] | which file of a crate imports which |
 //! | [`circles`] | imports that lead back to where they began |
-//! | [`floors`] | which crate and file may import which |
+//! | [`layers`] | which crate and file may import which |
 //! | [`markdown`] | what the checks of documents need of Markdown |
 //! | [`links`] | links between documents |
 //! | [`operators`] | whether the guide lists the operators that there are |
@@ -28,10 +28,10 @@ mod circles;
 mod command;
 mod docs;
 mod examples;
-mod floors;
 mod fuzz;
 mod imports;
 mod kernels;
+mod layers;
 mod links;
 mod markdown;
 mod operators;
@@ -49,7 +49,7 @@ use std::process::ExitCode;
 const HELP: &str = "Development tasks:
 
   cargo xtask test                      format, lints, tidiness, all tests and doctests
-  cargo xtask tidy                      floors between files, file lengths, leftovers, links, recipes and results of documents
+  cargo xtask tidy                      layers between files, file lengths, leftovers, links, recipes and results of documents
   cargo xtask docs                      builds the guide (docs/) into target/book and checks its links; needs mdbook
   cargo xtask fuzz [TARGET] [--minutes N]   fuzz targets, 10 minutes each; needs cargo-fuzz and a C++ compiler
   cargo xtask bench [ARGUMENTS]         speed beside peers; needs python3 with the peers

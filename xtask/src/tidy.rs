@@ -1,8 +1,8 @@
-//! Everything about the source that no compiler checks: floors, file lengths, leftovers, paths of
+//! Everything about the source that no compiler checks: layers, file lengths, leftovers, paths of
 //! somebody's machine, links, recipes and results of documents, examples of the library's types.
 
 use crate::source::{self, SourceFile};
-use crate::{examples, floors, links, operators, package, recipes, results};
+use crate::{examples, layers, links, operators, package, recipes, results};
 
 /// A file with more lines is to be cut into subjects.
 const LINES_MAX: usize = 700;
@@ -15,7 +15,7 @@ const LINES_WISHED_MAX: usize = 500;
 /// What breaks the rules, one line each.
 pub fn tidy() -> Result<(), String> {
     let files = source::files()?;
-    let mut violations = floors::violations(&files);
+    let mut violations = layers::violations(&files);
     violations.extend(links::violations(&files));
     violations.extend(recipes::violations(&files));
     violations.extend(operators::violations(&files));

@@ -1,4 +1,4 @@
-//! Which crate and file may import which: a file imports only from its own floor's lower rooms, or from floors below.
+//! Which crate and file may import which: a file imports only from modules before it on its own layer, or from layers below.
 //!
 //! Between crates, [`CRATES`] says what each may depend on (the compiler then enforces it). Within a crate, imports have an order
 //! ([`circles`]).
@@ -71,10 +71,10 @@ fn dependency_violations(files: &[SourceFile]) -> Vec<String> {
             continue;
         };
         let Some((_, allowed)) = CRATES.iter().find(|(known, _)| *known == name) else {
-            violations.push(format!("{}: the crate has no floor yet; add it to xtask/src/floors.rs", file.path));
+            violations.push(format!("{}: the crate has no layer yet; add it to xtask/src/layers.rs", file.path));
             continue;
         };
-        // What tests use may come from any floor; only the section of ordinary dependencies counts.
+        // What tests use may come from any layer; only the section of ordinary dependencies counts.
         let section = file.text.split("\n[").find(|section| section.starts_with("dependencies]")).unwrap_or_default();
         for line in section.lines() {
             let dependency = line.split(['.', ' ', '=']).next().unwrap_or_default();
