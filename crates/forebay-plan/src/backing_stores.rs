@@ -316,7 +316,8 @@ mod tests {
     use crate::error::PlanError;
     use crate::plan::Plan;
     use crate::planner::{plan, PlanOptions};
-    use crate::testing::{limits, random_training_program, Random};
+    use crate::testing::{limits, training_program};
+    use forebay_model::program::Role;
 
     fn planned(program: &Program, device_bytes: Option<u64>, host_bytes: Option<u64>) -> Result<Plan, PlanError> {
         let options = PlanOptions {
@@ -331,9 +332,18 @@ mod tests {
 
     /// A program, a device budget between the smallest and the peak, and the least host budget for it.
     fn tight(seed: u64, percent: u64) -> (Program, Option<u64>, u64) {
-        let mut random = Random::new(seed);
-        let depth = 1 + random.below(6) as usize;
-        let program = crate::fuse::fuse(random_training_program(&mut random, depth));
+        const P: Role = Role::Parameter;
+        const C: Role = Role::Constant;
+        // Among these are programs that spill with turns, and programs that spill without.
+        let programs: [(u64, &[(Role, usize)]); 5] = [
+            (15, &[(P, 0), (C, 1), (P, 0), (P, 2)]),
+            (6, &[(C, 0), (P, 0)]),
+            (14, &[(C, 0), (P, 1), (C, 2), (C, 1)]),
+            (17, &[(P, 0), (C, 0), (C, 0), (P, 2)]),
+            (29, &[(P, 0), (P, 0), (P, 0), (P, 3)]),
+        ];
+        let (size, layers) = programs[seed as usize - 1];
+        let program = crate::fuse::fuse(training_program(size << 16, layers));
         let whole = planned(&program, None, None).unwrap().statistics;
         let (low, high) = (whole.minimum_budget_bytes, whole.in_core_peak_bytes);
         let device_bytes = Some(low + (high - low) * percent / 100);
