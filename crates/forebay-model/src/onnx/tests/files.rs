@@ -78,7 +78,7 @@ fn weights_stay_in_the_file_and_read_as_they_are() {
         assert!(held.contents[name].in_memory().is_some(), "{name}");
         for piece_bytes in [1, 7, 512, 100_000] {
             let tensor = held.contents[name].to_tensor().unwrap();
-            assert_eq!(in_pieces(&stored.contents[name], piece_bytes), &tensor.bytes()[..], "{name}");
+            assert_eq!(in_pieces(&stored.contents[name], piece_bytes), tensor.bytes(), "{name}");
         }
     }
     assert_eq!(tensors(&stored), tensors(&held));
@@ -314,7 +314,7 @@ fn what_is_made_of_weights_is_computed_when_it_is_loaded() {
     for (&id, contents) in &held.initializers {
         let (name, tensor) = (&held.value(id).name, contents.to_tensor().unwrap());
         assert_eq!(named(&stored, name).to_tensor().unwrap(), tensor, "{name}");
-        assert_eq!(in_pieces(&named(&stored, name), 100), &tensor.bytes()[..], "{name}");
+        assert_eq!(in_pieces(&named(&stored, name), 100), tensor.bytes(), "{name}");
     }
     // Other weights are the same graph.
     let other: Vec<u8> = elements(9, 800).into_iter().chain(bytes[3200..].iter().copied()).collect();
