@@ -79,8 +79,8 @@ fn batch() -> BTreeMap<String, HostTensor> {
 fn every_way(folder: &Path) -> Vec<DeviceOptions> {
     let small = |memory| DeviceOptions {
         memory,
-        device_memory: Some(MemorySize::Bytes(1 << 20)),
-        host_memory: Some(MemorySize::Bytes(3 << 20)),
+        device_memory: Some(MemorySize::Bytes(4 << 20)),
+        host_memory: Some(MemorySize::Bytes(16 << 20)),
         spill_dir: Some(folder.to_owned()),
         ..host(2)
     };
