@@ -114,7 +114,7 @@ mod tests {
         let workspace =
             "forebay-a = { path = \"crates/a\" }\nforebay-b = { path = \"crates/b\", version = \"0.1.0\" }\n";
         assert_eq!(violations(&[file("Cargo.toml", workspace)]).len(), 1);
-        let for_tests = file("crates/forebay-a/Cargo.toml", "publish = false");
+        let for_tests = file("crates/a/Cargo.toml", "publish = false");
         assert_eq!(violations(&[file("Cargo.toml", workspace), for_tests]), Vec::<String>::new());
     }
 }

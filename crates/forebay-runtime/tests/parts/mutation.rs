@@ -176,8 +176,11 @@ fn change_launch(name: &str, program: &Program, cut: &Partition, source: usize, 
         twice.program.update_start += usize::from(index < cut.program.update_start);
         objects("it is there twice", index, &twice);
         tried.changes += 2;
-        // Sums go on from each other in order.
-        if let Some(&next) = parts.get(number + 1).filter(|_| part.kernel.facts().continues.is_some()) {
+        // Sums go on from each other in order, and columns behind the first ones are put into the result in any.
+        let mut kernel = part.kernel.clone();
+        let later_columns = matches!(kernel.placement(), Placement::Product(ProductPart::Columns { first: 1.. }, _));
+        let in_order = part.kernel.facts().continues.is_some() && !later_columns;
+        if let Some(&next) = parts.get(number + 1).filter(|_| in_order) {
             let mut exchanged = cut.clone();
             exchanged.program.launches.swap(index, next);
             objects("it comes after the next one", index, &exchanged);
