@@ -13,7 +13,7 @@
 //! | [`workload`] | kernels, tensors, the machine |
 //! | [`trace`] | workloads from JSON lines |
 //! | [`timeline`] | the step in slots |
-//! | [`span`] | when tensors lie idle |
+//! | [`reuse_gaps`] | when tensors lie idle |
 //! | [`layout`] | which bytes leave in which gaps, and when they cross the links |
 //! | [`recompute`] | what is recomputed instead of moved |
 //! | [`planner`] | what of it is worth its time, judged by the waits that are left |

@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(step_ns("aa", &[(100, 1.0), (100, 1.0)]), 100);
         assert_eq!(step_ns("a|a", &[(100, 1.0), (100, 1.0)]), 200);
         assert_eq!(step_ns("aa", &[(100, 4.0), (100, 4.0)]), 200, "each fills the machine");
-        assert_eq!(step_ns("aa", &[(100, 3.0), (100, 3.0)]), 167, "600 lanes' nanoseconds, 4 lanes; at last only 3");
+        assert_eq!(step_ns("aa", &[(100, 3.0), (100, 3.0)]), 167, "600 workers' nanoseconds, 4 workers; at last only 3");
         assert_eq!(step_ns("aaaaa", &[(100, 1.0); 5]), 200);
     }
 
@@ -381,10 +381,10 @@ mod tests {
             let launches = [(100, workers)];
             simulate(&plan("ai"), &Costs { copy_worker_ns_per_byte, ..costs(&launches) }).step_ns
         };
-        assert_eq!((step(0.0, 4.0), step(1.0, 3.0)), (100, 100), "a lane is left for the copy, or it needs none");
-        assert_eq!(step(1.0, 4.0), 125, "three lanes of four for the first 100 ns");
-        assert_eq!(step(0.5, 4.0), 113, "half a lane: the link is slower than a lane copies");
-        assert_eq!(step(9.0, 4.0), 200, "copies go first, and there are four lanes");
+        assert_eq!((step(0.0, 4.0), step(1.0, 3.0)), (100, 100), "a worker is left for the copy, or it needs none");
+        assert_eq!(step(1.0, 4.0), 125, "three workers of four for the first 100 ns");
+        assert_eq!(step(0.5, 4.0), 113, "half a worker: the link is slower than a worker copies");
+        assert_eq!(step(9.0, 4.0), 200, "copies go first, and there are four workers");
     }
 
     #[test]
@@ -392,9 +392,9 @@ mod tests {
         let step = |text, worker_ns| {
             simulate(&plan(text), &Costs { copy_worker_ns_per_byte: worker_ns, ..costs(&[(100, 4.0)]) }).step_ns
         };
-        assert_eq!((step("io", 2.0), step("io", 3.0)), (100, 150), "four lanes, and six");
+        assert_eq!((step("io", 2.0), step("io", 3.0)), (100, 150), "four workers, and six");
         assert_eq!((step("i", 3.0), step("iio", 3.0)), (100, 250));
-        assert_eq!(step("aio", 3.0), 250, "600 lane-nanoseconds for copies, 400 for the launch");
+        assert_eq!(step("aio", 3.0), 250, "600 worker-nanoseconds for copies, 400 for the launch");
     }
 
     #[test]

@@ -344,9 +344,9 @@ mod tests {
             profile.launch_ns()[&0]
         };
         assert_eq!(measured(0.0, Link::ToDevice), 300);
-        assert_eq!(measured(2.0, Link::ToDevice), 250, "half of the lanes for 100 ns");
-        assert_eq!(measured(9.0, Link::ToDevice), 200, "all lanes");
-        assert_eq!(measured(1.0, Link::FromDevice), 275, "the link is slower than a lane copies");
+        assert_eq!(measured(2.0, Link::ToDevice), 250, "half of the workers for 100 ns");
+        assert_eq!(measured(9.0, Link::ToDevice), 200, "all workers");
+        assert_eq!(measured(1.0, Link::FromDevice), 275, "the link is slower than a worker copies");
         assert_eq!(measured(2.0, Link::FromDisk), 300, "disks have threads of their own");
     }
 
@@ -358,7 +358,7 @@ mod tests {
         let workers = Workers { copy_ns_per_byte: 9.0, ..workers(2.0, &[2.0]) };
         let link_of = |stream| (stream == copy.stream).then_some(Link::ToDevice);
         profile.add(&[record(Some(0), 0, 300), copy.clone()], Duration::ZERO, link_of, whole, workers);
-        assert_eq!(profile.launch_ns()[&0], 270, "60 of its 600 on two lanes");
+        assert_eq!(profile.launch_ns()[&0], 270, "60 of its 600 on two workers");
         assert_eq!(profile.copy_worker_ns_per_byte(), Some(1.2));
         let disk = |_| Some(Link::FromDisk);
         let mut profile = Profile::default();
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(profile.launch_ns(), [(0, 100), (1, 150), (2, 50)].into());
         let mut narrow = Profile::default();
         narrow.add(&records, Duration::ZERO, |_| None, whole, workers(2.0, &[]));
-        assert_eq!(narrow.launch_ns()[&1], 200, "both find a lane of their own");
+        assert_eq!(narrow.launch_ns()[&1], 200, "both find a worker of their own");
     }
 
     #[test]
@@ -398,7 +398,7 @@ mod tests {
             whole,
             workers(1.0, &[]),
         );
-        assert_eq!(busy.launch_ns()[&1], 80, "unless it took the lanes");
+        assert_eq!(busy.launch_ns()[&1], 80, "unless it took the workers");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::element::Float;
 
-/// Number of accumulators; element i of a run goes to accumulator i mod LANES.
+/// Number of accumulators; element i of a run goes to accumulator i mod ACCUMULATORS.
 pub(super) const ACCUMULATORS: usize = 16;
 
 /// `K` running sums.

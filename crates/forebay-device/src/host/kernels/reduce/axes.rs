@@ -180,7 +180,7 @@ unsafe fn reduce<T: Reducible>(
     });
 }
 
-/// One output: element i of a run goes to accumulator i mod LANES.
+/// One output: element i of a run goes to accumulator i mod ACCUMULATORS.
 ///
 /// # Safety
 /// The walk from `base` must stay inside x.
