@@ -13,7 +13,7 @@
 //! let gpu = Target {
 //!     groups_max: 65_535,
 //!     binding_bytes_max: 128 << 20,
-//!     scratch_bytes_max: 128 << 20,
+//!     workspace_bytes_max: 128 << 20,
 //!     invocations_max: 256,
 //!     shared_bytes: 32 << 10,
 //!     float64: false,

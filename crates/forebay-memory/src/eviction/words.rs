@@ -19,7 +19,7 @@ pub enum Policy {
     Driver,
     /// Work that uses a unit makes it the last to go.
     Touch,
-    /// As `Touch`, but what [`EvictionQueue::set_next_uses`](super::EvictionQueue::foresee) knows comes first: the unit whose next use is farthest away goes.
+    /// As `Touch`, but what [`EvictionQueue::set_next_uses`](super::EvictionQueue::set_next_uses) knows comes first: the unit whose next use is farthest away goes.
     Planned,
 }
 
