@@ -17,7 +17,7 @@
 //! | [`table`] | figures in rows, and how they are shown |
 //! | [`machine`] | the machine that a bench ran on |
 //! | [`record`] | the whole: what, when, where, how, and the tables; reading and checking |
-//! | [`file`] | the text of a record, and where it is written |
+//! | [`mod@file`] | the text of a record, and where it is written |
 
 pub mod file;
 pub mod machine;

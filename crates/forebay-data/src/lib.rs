@@ -19,7 +19,7 @@
 //! | [`archive_set`] | a data set in an `.npz` archive |
 //! | [`volume_set`] | a data set of NIfTI pairs |
 //! | [`image_set`] | a data set of images, one folder per class |
-//! | [`open`] | which kind of data set a path names |
+//! | [`fn@open`] | which kind of data set a path names |
 
 pub mod archive_set;
 pub mod convert;

@@ -2,7 +2,7 @@
 //!
 //! Two things are decided here because only the graph knows them. Values that differ in shape alone share a buffer
 //! (reshapes and contiguous parts are views), and the inputs of a concatenation are computed where the concatenation
-//! wants them ([`placement`]), so that it costs nothing. Which buffers share memory over time is for planning to decide.
+//! wants them (`placement`), so that it costs nothing. Which buffers share memory over time is for planning to decide.
 
 mod placement;
 mod update;

@@ -105,7 +105,7 @@ impl ProgramLaunch {
 pub struct Port {
     /// The value's name in the graph.
     pub name: String,
-    /// Its sizes in the graph: a scalar has none, where the operand has [1].
+    /// Its sizes in the graph: a scalar has none, where the operand has \[1].
     pub shape: Vec<u64>,
     /// Where it lies.
     pub operand: Operand,

@@ -29,7 +29,7 @@ use crate::tensor::Contents;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Mean over all label positions of -log softmax(logits)[label]. Labels are int64, of the logits' shape without the
+    /// Mean over all label positions of -log softmax(logits)\[label]. Labels are int64, of the logits' shape without the
     /// class axis.
     SoftmaxCrossEntropy {
         /// The class axis of the logits, from the end where negative. `None`: 1.

@@ -2,7 +2,7 @@
 //!
 //! A launch needs everything that it touches on the device at once, so the most demanding one sets the smallest budget. This
 //! pass cuts launches along images, or along rows of the first spatial dimension where there is one image
-//! ([`layout`] stores such tensors row by row). Parts read neighbouring rows where they are, so nothing is computed twice, and
+//! (`layout` stores such tensors row by row). Parts read neighbouring rows where they are, so nothing is computed twice, and
 //! sums go on from part to part on the kernels' own chunk lines ([`forebay_base::kernel::reduction_block`]): no bit changes,
 //! whatever the number of parts.
 

@@ -36,7 +36,7 @@ pub struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// The operand of a node's input `i`: packed, a scalar as [1].
+    /// The operand of a node's input `i`: packed, a scalar as \[1].
     ///
     /// # Errors
     /// Where the input is left out, has a zero dimension or more than 8 dimensions.

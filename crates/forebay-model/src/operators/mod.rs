@@ -1,6 +1,6 @@
 //! The table of operators: one row per operator, one file per family.
 //!
-//! Most rows are [decompositions](decomposition): the operator written as a few kernels, from which inference, folding,
+//! Most rows are decompositions: the operator written as a few kernels, from which inference, folding,
 //! lowering and gradient follow.
 
 mod activation;
