@@ -28,7 +28,7 @@ impl TensorType {
         TensorType { data_type, shape: shape.to_vec() }
     }
 
-    /// The packed descriptor of a tensor of this type on a device; a scalar becomes [1].
+    /// The packed descriptor of a tensor of this type on a device; a scalar becomes \[1].
     ///
     /// # Errors
     /// A size of 0, too many dimensions, or more bytes than 64 bits count.

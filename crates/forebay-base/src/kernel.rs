@@ -19,32 +19,32 @@
 //! | `Reduce` | x | y, reduced axes of size 1 or absent |
 //! | `Softmax`, `LogSoftmax` | x | y |
 //! | `SoftmaxGradient`, `LogSoftmaxGradient` | dy, y | dx |
-//! | `SoftmaxCrossEntropy` | logits, labels (int64 or int32) | loss[1] |
-//! | `SoftmaxCrossEntropyGradient` | dloss[1], logits, labels, optional sums | dlogits |
-//! | `MeanSquaredError` | prediction, target | loss[1] |
-//! | `MeanSquaredErrorGradient` | dloss[1], prediction, target, optional sums | dprediction |
+//! | `SoftmaxCrossEntropy` | logits, labels (int64 or int32) | loss\[1] |
+//! | `SoftmaxCrossEntropyGradient` | dloss\[1], logits, labels, optional sums | dlogits |
+//! | `MeanSquaredError` | prediction, target | loss\[1] |
+//! | `MeanSquaredErrorGradient` | dloss\[1], prediction, target, optional sums | dprediction |
 //! | `MatMul` | a[.., m, k], b[.., k, n], y unless `Whole` (see [`ProductPart`]), optional c (broadcast by strides to y) | y[.., m, n] |
-//! | `Convolution` | x[n, c, ..], w[k, c/g, ..], optional bias[k] | y[n, k, ..] |
-//! | `ConvolutionDataGradient` | dy[n, k, ..], w[k, c/g, ..], optional bias[c] | dx[n, c, ..] |
+//! | `Convolution` | x[n, c, ..], w[k, c/g, ..], optional bias\[k] | y[n, k, ..] |
+//! | `ConvolutionDataGradient` | dy[n, k, ..], w[k, c/g, ..], optional bias\[c] | dx[n, c, ..] |
 //! | `ConvolutionWeightGradient` | x[n, c, ..], dy[n, k, ..], dw when `accumulate` | dw[k, c/g, ..] |
 //! | `Pool` | x[n, c, ..] | y[n, c, ..] |
 //! | `PoolGradient` | dy, and x for `Max` | dx |
-//! | `BatchNormalization` | x[n, c, ..], scale[c], bias[c], mean[c], variance[c] | y |
-//! | `BatchNormalizationTraining` | x, scale, bias | y, mean[c], variance[c] (of the batch, biased) |
+//! | `BatchNormalization` | x[n, c, ..], scale\[c], bias\[c], mean\[c], variance\[c] | y |
+//! | `BatchNormalizationTraining` | x, scale, bias | y, mean\[c], variance\[c] (of the batch, biased) |
 //! | `BatchNormalizationGradient` | dy, x, scale, bias, mean, variance (of the batch) | dx, dscale, dbias |
 //! | | the same, sums | dx |
-//! | `RunningStatistics` | running[c], batch[c] | running[c] |
+//! | `RunningStatistics` | running\[c], batch\[c] | running\[c] |
 //! | `LayerNormalization` | x, scale, optional bias | y, mean[rows], inverse_deviation[rows] |
 //! | `LayerNormalizationGradient` | dy, x, scale, mean, inverse_deviation | dx, dscale, dbias; or dx alone |
 //! | `LocalResponseNormalization` | x[n, c, ..] | y |
 //! | `LocalResponseNormalizationGradient` | dy, x | dx |
 //! | `Gather` | data, indices (int32, int64) | y |
 //! | `GatherGradient` | dy, indices | ddata |
-//! | `Dropout` | x, step[2] (int64: the step's number, the seed) | y (a bool mask second, where two outputs are bound) |
-//! | `Sgd` | parameter, gradient, velocity where there is momentum, hyperparameters[3] (float32) | parameter, velocity likewise |
-//! | `Adam` | parameter, gradient, first, second, step[2] (as above, from 1), hyperparameters[10] (float32) | parameter, first, second |
+//! | `Dropout` | x, step\[2] (int64: the step's number, the seed) | y (a bool mask second, where two outputs are bound) |
+//! | `Sgd` | parameter, gradient, velocity where there is momentum, hyperparameters\[3] (float32) | parameter, velocity likewise |
+//! | `Adam` | parameter, gradient, first, second, step\[2] (as above, from 1), hyperparameters\[10] (float32) | parameter, first, second |
 //! | `Sums` | what the summing kernel reads, sums when `accumulate` | sums (float64, see [`Summing`]) |
-//! | `FromSums` | sums, and for `BatchNormalizationGradient` the batch's variance[c] | what the kernel writes per channel or once |
+//! | `FromSums` | sums, and for `BatchNormalizationGradient` the batch's variance\[c] | what the kernel writes per channel or once |
 //!
 //! # Reduction block boundaries
 //!

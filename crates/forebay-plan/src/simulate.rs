@@ -331,7 +331,11 @@ mod tests {
         assert_eq!(step_ns("aa", &[(100, 1.0), (100, 1.0)]), 100);
         assert_eq!(step_ns("a|a", &[(100, 1.0), (100, 1.0)]), 200);
         assert_eq!(step_ns("aa", &[(100, 4.0), (100, 4.0)]), 200, "each fills the machine");
-        assert_eq!(step_ns("aa", &[(100, 3.0), (100, 3.0)]), 167, "600 workers' nanoseconds, 4 workers; at last only 3");
+        assert_eq!(
+            step_ns("aa", &[(100, 3.0), (100, 3.0)]),
+            167,
+            "600 workers' nanoseconds, 4 workers; at last only 3"
+        );
         assert_eq!(step_ns("aaaaa", &[(100, 1.0); 5]), 200);
     }
 

@@ -44,7 +44,7 @@
 //! # }
 //! ```
 //!
-//! Eager work is judged after the fact by [`check_trace`](race::check_trace), and a device that wants to know the states of
+//! Eager work is judged after the fact by [`check_trace`], and a device that wants to know the states of
 //! its resources is served by [`states`]; both modules have an example.
 
 pub mod barriers;
