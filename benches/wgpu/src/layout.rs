@@ -46,7 +46,7 @@ pub fn tensors(step: &Step, operations: &[Operation<Region>]) -> Layout {
         let (buffer, start) = buffer_of[tensor];
         Place { buffer, offset_bytes: region.range.start - start, size_bytes: region.range.len() }
     };
-    let results = tensors.current.iter().filter(|(_, (_, tensor))| !tensors.scratch.contains(tensor));
+    let results = tensors.current.iter().filter(|(_, (_, tensor))| !tensors.workspace.contains(tensor));
     let results = results.map(|(&(memory, start), &(end, tensor))| {
         let bytes = step.after[&memory][start as usize..end as usize].to_vec();
         (place(&(Region::new(memory, start, end - start), tensor)), bytes)
@@ -66,14 +66,14 @@ struct Tensors {
     /// Tensors that were there before the step.
     initial: Vec<usize>,
     /// Tensors whose bytes no one else reads.
-    scratch: Vec<usize>,
+    workspace: Vec<usize>,
 }
 
 impl Tensors {
     /// Names an operation's tensors.
     fn follow(&mut self, operation: &Operation<Region>) -> Operation<(Region, usize)> {
         match operation {
-            Operation::Launch { reads, writes, scratch, dispatches } => {
+            Operation::Launch { reads, writes, workspace, dispatches } => {
                 let of = |&region: &Region| (region, self.reach(region));
                 let named: Vec<_> = reads.iter().map(of).collect();
                 let write = |&region: &Region| {
@@ -81,9 +81,9 @@ impl Tensors {
                     (region, if in_place { self.reach(region) } else { self.replace(region) })
                 };
                 let writes = writes.iter().map(write).collect();
-                let scratch = scratch.map(|region| (region, self.replace(region)));
-                self.scratch.extend(scratch.map(|(_, tensor)| tensor));
-                Operation::Launch { reads: named, writes, scratch, dispatches: dispatches.clone() }
+                let workspace = workspace.map(|region| (region, self.replace(region)));
+                self.workspace.extend(workspace.map(|(_, tensor)| tensor));
+                Operation::Launch { reads: named, writes, workspace, dispatches: dispatches.clone() }
             }
             Operation::Copy { from, to } => {
                 let from = (*from, self.reach(*from));
@@ -188,7 +188,7 @@ mod tests {
 
     fn launch(reads: &[(u64, u64)], write: (u64, u64)) -> Operation<Region> {
         let reads = reads.iter().map(|&(start, end)| region(start, end)).collect();
-        Operation::Launch { reads, writes: vec![region(write.0, write.1)], scratch: None, dispatches: Vec::new() }
+        Operation::Launch { reads, writes: vec![region(write.0, write.1)], workspace: None, dispatches: Vec::new() }
     }
 
     fn layout(operations: &[Operation<Region>]) -> Layout {

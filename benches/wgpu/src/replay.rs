@@ -264,11 +264,11 @@ fn binding(buffer: &wgpu::Buffer, offset: u64, size_bytes: u64) -> wgpu::Binding
 
 /// The bytes behind a dispatch's binding, none for words of its own; and whether it may write them.
 fn place(launch: &Operation<Place>, bound: &Bound) -> Result<(Option<Place>, bool), Failure> {
-    let Operation::Launch { reads, writes, scratch, .. } = launch else { return Err("not a launch".into()) };
+    let Operation::Launch { reads, writes, workspace, .. } = launch else { return Err("not a launch".into()) };
     let (place, written) = match bound.operand {
         Operand::Read(index) => (reads.get(index).copied(), false),
         Operand::Write(index) => (writes.get(index).copied(), true),
-        Operand::Scratch => (*scratch, true),
+        Operand::Workspace => (*workspace, true),
         Operand::Counter | Operand::Fault => return Ok((None, true)),
     };
     let place = place.ok_or_else(|| format!("a launch lacks {:?}", bound.operand))?;

@@ -31,7 +31,7 @@ impl Place {
 #[derive(Clone, Debug)]
 pub enum Operation<P> {
     /// Dispatches that need nothing of each other, with the launch's operands.
-    Launch { reads: Vec<P>, writes: Vec<P>, scratch: Option<P>, dispatches: Vec<Dispatch> },
+    Launch { reads: Vec<P>, writes: Vec<P>, workspace: Option<P>, dispatches: Vec<Dispatch> },
     /// Copies bytes.
     Copy { from: P, to: P },
     /// Fills bytes with a pattern.
@@ -52,7 +52,7 @@ pub fn operations(step: &Step, target: &Target) -> Result<Vec<Operation<Region>>
                 let (reads, writes) = (descs(&launch.reads), descs(&launch.writes));
                 let dispatches = lower(&launch.kernel, &reads, &writes, target)?.dispatches;
                 let (reads, writes) = (regions(&launch.reads), regions(&launch.writes));
-                operations.push(Operation::Launch { reads, writes, scratch: launch.scratch, dispatches });
+                operations.push(Operation::Launch { reads, writes, workspace: launch.workspace, dispatches });
             }
             Command::Copy { from, to, .. } => operations.push(Operation::Copy { from: *from, to: *to }),
             Command::Fill { region, pattern, .. } => {
@@ -76,10 +76,10 @@ impl<P> Operation<P> {
     /// The same with other operands.
     pub fn map<Q>(&self, mut place: impl FnMut(&P) -> Q) -> Operation<Q> {
         match self {
-            Operation::Launch { reads, writes, scratch, dispatches } => Operation::Launch {
+            Operation::Launch { reads, writes, workspace, dispatches } => Operation::Launch {
                 reads: reads.iter().map(&mut place).collect(),
                 writes: writes.iter().map(&mut place).collect(),
-                scratch: scratch.as_ref().map(&mut place),
+                workspace: workspace.as_ref().map(&mut place),
                 dispatches: dispatches.clone(),
             },
             Operation::Copy { from, to } => Operation::Copy { from: place(from), to: place(to) },

@@ -34,7 +34,7 @@
 //! | `BatchNormalizationGradient` | dy, x, scale, bias, mean, variance (of the batch) | dx, dscale, dbias |
 //! | | the same, sums | dx |
 //! | `RunningStatistics` | running\[c], batch\[c] | running\[c] |
-//! | `LayerNormalization` | x, scale, optional bias | y, mean[rows], inverse_deviation[rows] |
+//! | `LayerNormalization` | x, scale, optional bias | y, mean\[rows], inverse_deviation\[rows] |
 //! | `LayerNormalizationGradient` | dy, x, scale, mean, inverse_deviation | dx, dscale, dbias; or dx alone |
 //! | `LocalResponseNormalization` | x[n, c, ..] | y |
 //! | `LocalResponseNormalizationGradient` | dy, x | dx |
@@ -347,7 +347,7 @@ pub enum Kernel {
     Cast,
     /// Moves elements between two strided layouts (any data type).
     Copy,
-    /// y[i] = x[starts + i steps] per dimension (any data type).
+    /// y\[i] = x\[starts + i steps] per dimension (any data type).
     Slice {
         /// First index per dimension.
         starts: Vec<u64>,
@@ -400,7 +400,7 @@ pub enum Kernel {
         /// The axis.
         axis: usize,
     },
-    /// Mean over all label positions that are not ignored of -log softmax(logits)[label]. A label outside 0..classes
+    /// Mean over all label positions that are not ignored of -log softmax(logits)\[label]. A label outside 0..classes
     /// gives NaN (callers check labels first). All ignored gives NaN, as PyTorch.
     SoftmaxCrossEntropy {
         /// The class axis of logits.
