@@ -59,10 +59,10 @@
 //! # 16-bit products
 //!
 //! `MatMul`, `Convolution`, `ConvolutionDataGradient` and `ConvolutionWeightGradient` also take operands that are all `float16`
-//! or all `bfloat16`. Everything is computed in `float32`, of the widened operands: products, sums (along the same reduction block
-//! lines), factors, summand or bias, activation. What is written is rounded once, to nearest even. A weight gradient that goes
-//! on from what was there before goes on from rounded numbers, so its parts would not add up to the bits of the whole: no one
-//! cuts one of 16 bits.
+//! or all `bfloat16`. Everything is computed in `float32`, of the widened operands: products, sums (with the same reduction
+//! blocks), factors, summand or bias, activation. What is written is rounded once, to nearest even. A weight gradient that goes
+//! on from what was there before goes on from rounded numbers, so its parts would not add up to the bits of the whole: those
+//! of 16 bits are never cut.
 
 pub mod facts;
 mod hyperparameters;

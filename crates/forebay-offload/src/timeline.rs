@@ -50,7 +50,7 @@ impl Timeline {
         timeline
     }
 
-    /// The same with two gates before each launch, slots of no length that can be stretched: one before its wait, in which bytes
+    /// The same with two gates before each launch, slots of no length that can be widened: one before its wait, in which bytes
     /// leave, and one after it, in which others come back.
     pub fn with_gates(durations_ns: &[u64], waits_ns: &[u64], longest_ns: u64) -> Timeline {
         let mut timeline = Timeline { slots: Vec::new(), runs: Vec::new(), step_ns: 0 };

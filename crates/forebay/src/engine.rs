@@ -97,7 +97,7 @@ impl Engine {
         Ok(replan)
     }
 
-    /// Brings the values backing location and gives back what is on the device.
+    /// Brings the values to the host and gives back what is on the device.
     ///
     /// # Errors
     /// What the device reports; the plan then stays where it is.

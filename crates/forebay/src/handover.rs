@@ -75,9 +75,9 @@ impl Handover {
         for (name, (ty, start)) in stored {
             let end = start + ty.checked_size_bytes().unwrap_or_default();
             let range = FileRange { file: file.clone(), bytes: start..end };
-            if let Some(contents) = Contents::stored(&name, ty, range) {
-                self.values.insert(name, contents);
-            }
+            let unfit = || refused(&folder, std::io::Error::other(format!("'{name}' has another size than its type")));
+            let contents = Contents::stored(&name, ty, range).ok_or_else(unfit)?;
+            self.values.insert(name, contents);
         }
         Ok(self.values)
     }

@@ -43,7 +43,7 @@ impl Shared {
         self.pool.spawn(move || shared.run_most_urgent());
     }
 
-    /// Hands an helper task to the pool, behind those of the same priority. Whichever thread is free, or between the tasks of a
+    /// Hands a helper task to the pool, behind those of the same priority. Whichever thread is free, or between the tasks of a
     /// kernel, takes the most urgent.
     pub fn spawn_helper_task(self: &Arc<Shared>, priority: i32, helper_task: impl FnOnce() + Send + 'static) {
         self.helper_tasks.push(priority, false, Box::new(helper_task));
@@ -51,7 +51,7 @@ impl Shared {
         self.pool.spawn(move || shared.run_most_urgent());
     }
 
-    /// Hands the next part of an helper task that has begun to the pool, before helper tasks of the same priority.
+    /// Hands the next part of a helper task that has begun to the pool, before helper tasks of the same priority.
     pub fn go_on(self: &Arc<Shared>, priority: i32, helper_task: impl FnOnce() + Send + 'static) {
         self.helper_tasks.push(priority, true, Box::new(helper_task));
         let shared = self.clone();

@@ -3,7 +3,7 @@
 //! A sweep says when bytes return as it goes, so it fills slots that are free later on, and waits for what it could not know to
 //! be spared. Here absences are given. Those that turn out to fit the device after all are spared, the shortest first. What is
 //! left returns as late as the links allow, what is needed last first: so nothing takes memory from what is needed sooner, and
-//! where the slots before a launch are all taken, its gate is stretched.
+//! where the slots before a launch are all taken, its gate is widened.
 
 use std::ops::Range;
 

@@ -3,7 +3,7 @@
 //! Slot by slot, what the device does not hold leaves: of what lies idle then, bytes that are needed again last go first. They
 //! leave as early as the link is free since they were written, and come back as late as it is free before they are needed. As
 //! needs are met by time, earlier ones have the earlier link; so bytes wait for the link only where it is busy with what is
-//! more urgent. Where no idle bytes have a crossing left, a gate is stretched: the one before the launch that lacks room, in
+//! more urgent. Where no idle bytes have a crossing left, a gate is widened: the one before the launch that lacks room, in
 //! which bytes leave, or the one before the launch that needs bytes back. What is absent then returns again, if that is shorter
 //! (`returns`).
 
@@ -55,7 +55,7 @@ struct Sweep<'l, 'w> {
     /// Slots with room on the link, for the host and for the SSD.
     out_free: [Free; 2],
     in_free: [Free; 2],
-    /// Slots that were stretched so that bytes leave, or return.
+    /// Slots that were widened so that bytes leave, or return.
     widened: [Free; 2],
     /// Bytes that leave and that return, by slot.
     changes: Vec<i64>,

@@ -7,7 +7,7 @@ use crate::schedule::MemorySpace;
 #[derive(Clone, Copy, Debug)]
 pub struct Crossing {
     pub slot: usize,
-    /// Whether the slot has to be stretched for it.
+    /// Whether the slot has to be widened for it.
     pub widened: bool,
 }
 

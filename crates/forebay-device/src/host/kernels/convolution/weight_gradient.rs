@@ -2,7 +2,7 @@
 //!
 //! A *block* is a box of positions of one image, and lies within a chunk of rows ([`reduction_block`]); the sum runs over blocks,
 //! image after image and chunk after chunk, strictly from left to right. A block's own part is summed from zero in an order
-//! that depends on its shape only, and block lines depend on the sizes of a chunk and on channels, never on the batch or the
+//! that depends on its shape only, and block boundaries depend on the sizes of a chunk and on channels, never on the batch or the
 //! number of rows. So a batch that is cut between two images, or an image between two chunks, and continued with
 //! `accumulate`, gives the same bits. Tasks share out weights; where there are few weights, a task is one block's part of them.
 //! Then tasks begin in order, block after block, and a part that is done before those of earlier blocks waits in workspace
