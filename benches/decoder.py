@@ -122,7 +122,7 @@ class Decoder:
         return self.node("MatMul", [self.normalized("norm", x), self.weight("head", width, options.vocabulary)])
 
 
-def port(name, data_type, shape):
+def value_info(name, data_type, shape):
     sizes = b"".join(message(1, number(1, size)) for size in shape)
     return text(1, name) + message(2, message(1, number(1, data_type), message(2, sizes)))
 
@@ -148,8 +148,8 @@ def main():
     output = decoder.build()
     positions = options.positions
     head = b"".join(decoder.nodes) + text(2, "decoder")
-    tail = message(11, port("ids", INT64, [1, positions]))
-    tail += message(12, port(output, FLOAT, [1, positions, options.vocabulary]))
+    tail = message(11, value_info("ids", INT64, [1, positions]))
+    tail += message(12, value_info(output, FLOAT, [1, positions, options.vocabulary]))
     initializers = [(header(5, len(described) + zeros) + described, zeros) for described, zeros in decoder.initializers]
     graph_bytes = len(head) + len(tail) + sum(len(described) + zeros for described, zeros in initializers)
     with open(os.path.join(options.folder, "model.onnx"), "wb") as file:

@@ -39,7 +39,7 @@ pub fn read_inputs(arguments: &RunArguments, model: &Model) -> Result<Tensors, F
         }
         return Ok(inputs);
     };
-    let names = model.inputs().into_iter().map(|port| port.name);
+    let names = model.inputs().into_iter().map(|info| info.name);
     if path.is_dir() {
         return names.map(|name| Ok((name.clone(), npy::read(&input_file(path, &name))?))).collect();
     }
@@ -53,8 +53,8 @@ fn input_file(folder: &Path, name: &str) -> std::path::PathBuf {
 
 /// The size of a batch dimension that the model leaves open, as the inputs have it.
 pub fn batch_size_of(model: &Model, inputs: &Tensors) -> Option<u64> {
-    model.inputs().iter().find_map(|port| match port.dimensions.first() {
-        Some(Dimension::Symbol(_)) => inputs.get(&port.name)?.shape().first().copied(),
+    model.inputs().iter().find_map(|info| match info.dimensions.first() {
+        Some(Dimension::Symbol(_)) => inputs.get(&info.name)?.shape().first().copied(),
         _ => None,
     })
 }

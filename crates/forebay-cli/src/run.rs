@@ -71,7 +71,7 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
 /// Outputs whose names are those of the same file.
 fn output_files(folder: &Path, model: &Model) -> Result<BTreeMap<String, PathBuf>, Failure> {
     let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
-    for name in model.outputs().into_iter().map(|port| port.name) {
+    for name in model.outputs().into_iter().map(|info| info.name) {
         let path = folder.join(format!("{}.npy", output::file_name(&name)));
         if let Some((other, _)) = files.iter().find(|(_, taken)| **taken == path) {
             let path = path.display();

@@ -154,7 +154,7 @@ impl<'a> Run<'a> {
         if digest.is_none() && arguments.checkpoint.is_some() {
             digest = Some(data.digest()?);
         }
-        let batch_size = trainer.inputs().first().and_then(|port| port.shape.first()).copied().unwrap_or(1);
+        let batch_size = trainer.inputs().first().and_then(|info| info.shape.first()).copied().unwrap_or(1);
         let sampler = Sampler::new(data.sample_count(), batch_size, shuffle);
         Ok(Run {
             arguments,

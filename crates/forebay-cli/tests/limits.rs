@@ -239,10 +239,10 @@ fn names_of_files_and_nodes_tell_the_terminal_nothing() {
 fn a_model_without_inputs_runs_without_them() {
     let folder = Folder::new();
     let tensor = [number(1, 3), number(2, 1), message(8, b"c"), message(9, &[0, 0, 128, 63].repeat(3))].concat();
-    let port =
+    let info =
         [message(1, b"y"), message(2, &message(1, &[number(1, 1), message(2, &message(1, &number(1, 3)))].concat()))];
     let node = [message(1, b"c"), message(2, b"y"), message(4, b"Neg")].concat();
-    let graph = [message(1, &node), message(2, b"graph"), message(5, &tensor), message(12, &port.concat())].concat();
+    let graph = [message(1, &node), message(2, b"graph"), message(5, &tensor), message(12, &info.concat())].concat();
     let model = [number(1, 8), message(7, &graph), message(8, &[message(1, b""), number(2, 17)].concat())].concat();
     let model = folder.write("constant.onnx", &model);
     assert_says(&success(&["run", &model, "--output-dir", &folder.text("out")]), &["y: float32[3]"]);

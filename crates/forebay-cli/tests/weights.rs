@@ -30,7 +30,7 @@ fn said(output: &Output) -> String {
 fn matrices(folder: &Folder, count: u64, width: u64) -> Option<String> {
     let size_bytes = 4 * width * width;
     File::create(folder.path("weights.bin")).unwrap().set_len(count * size_bytes).ok()?;
-    let port = |name: &str| {
+    let info = |name: &str| {
         let sizes: Vec<u8> = [1, width].iter().flat_map(|&size| message(1, &number(1, size as i64))).collect();
         let tensor = [number(1, 1), message(2, &sizes)].concat();
         [message(1, name.as_bytes()), message(2, &message(1, &tensor))].concat()
@@ -53,7 +53,7 @@ fn matrices(folder: &Folder, count: u64, width: u64) -> Option<String> {
         let tensor = [number(1, width as i64), number(1, width as i64), number(2, 1), message(8, weight.as_bytes())];
         graph.extend(message(5, &[tensor.concat(), place.concat()].concat()));
     }
-    graph.extend([message(2, b"matrices"), message(11, &port("x")), message(12, &port(&format!("h{count}")))].concat());
+    graph.extend([message(2, b"matrices"), message(11, &info("x")), message(12, &info(&format!("h{count}")))].concat());
     let model = [number(1, 8), message(7, &graph), message(8, &[message(1, b""), number(2, 17)].concat())].concat();
     Some(folder.write("model.onnx", &model))
 }

@@ -16,7 +16,7 @@ use crate::context::{Lowering, NodeView};
 use crate::error::ModelError;
 use crate::graph::{Graph, Operation, ValueId};
 use crate::operators::row;
-use crate::program::{Port, Program, Role};
+use crate::program::{NamedOperand, Program, Role};
 
 impl Lowering<'_> {
     fn node(&mut self, node: usize) -> Result<(), ModelError> {
@@ -53,7 +53,7 @@ impl Lowering<'_> {
             let desc = self.describe(value).map_err(error)?;
             let operand = self.allocate(&name, desc, Role::Input);
             self.operands[value.0 as usize] = Some(operand.clone());
-            self.program.inputs.push(Port { shape: self.shape(value), name, operand });
+            self.program.inputs.push(NamedOperand { shape: self.shape(value), name, operand });
         }
         Ok(())
     }
@@ -74,7 +74,7 @@ impl Lowering<'_> {
                 taken.insert(copy.buffer);
                 operand = copy;
             }
-            self.program.outputs.push(Port { shape: self.shape(value), name, operand });
+            self.program.outputs.push(NamedOperand { shape: self.shape(value), name, operand });
         }
         Ok(())
     }

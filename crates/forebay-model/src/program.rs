@@ -102,7 +102,7 @@ impl ProgramLaunch {
 
 /// A graph's input or output, with the operand that holds it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Port {
+pub struct NamedOperand {
     /// The value's name in the graph.
     pub name: String,
     /// Its sizes in the graph: a scalar has none, where the operand has \[1].
@@ -121,13 +121,13 @@ pub struct Program {
     /// Launches from here on belong to the update phase: the only ones that write parameters and state.
     pub update_start: usize,
     /// What the caller feeds.
-    pub inputs: Vec<Port>,
+    pub inputs: Vec<NamedOperand>,
     /// What the caller gets, the loss included.
-    pub outputs: Vec<Port>,
+    pub outputs: Vec<NamedOperand>,
     /// Initial contents of constants, parameters and state. A persistent buffer without an entry starts as zeros.
     pub contents: BTreeMap<BufferId, Contents>,
     /// Names of parameters and state (as in the graph) with their operands.
-    pub persistent: Vec<Port>,
+    pub persistent: Vec<NamedOperand>,
 }
 
 impl Program {
@@ -162,7 +162,7 @@ impl Program {
     /// written or given; only the update phase writes parameters and state, and nothing writes inputs and constants.
     ///
     /// # Errors
-    /// The first launch or port that breaks a rule.
+    /// The first launch or named operand that breaks a rule.
     pub fn validate(&self) -> Result<(), ModelError> {
         let mut written: Vec<bool> = self.buffers.iter().map(|buffer| buffer.role != Role::Temporary).collect();
         for (i, launch) in self.launches.iter().enumerate() {
@@ -193,10 +193,10 @@ impl Program {
                 written[write.buffer.0 as usize] = true;
             }
         }
-        for port in self.inputs.iter().chain(&self.outputs).chain(&self.persistent) {
-            let error = |reason| ModelError::Request { reason: format!("port '{}': {reason}", port.name) };
-            self.check_operand(&port.operand).map_err(error)?;
-            if !written[port.operand.buffer.0 as usize] {
+        for named in self.inputs.iter().chain(&self.outputs).chain(&self.persistent) {
+            let error = |reason| ModelError::Request { reason: format!("'{}': {reason}", named.name) };
+            self.check_operand(&named.operand).map_err(error)?;
+            if !written[named.operand.buffer.0 as usize] {
                 return Err(error("nothing is written to it".to_string()));
             }
         }
@@ -241,8 +241,8 @@ impl fmt::Display for Program {
             let (writes, kernel, reads) = (list(&launch.writes), &launch.kernel, list(&launch.reads));
             writeln!(f, "{phase} {i} '{}': {writes} = {kernel}({reads})", launch.name)?;
         }
-        for port in &self.outputs {
-            writeln!(f, "output '{}' {:?} in {}", port.name, port.shape, port.operand)?;
+        for named in &self.outputs {
+            writeln!(f, "output '{}' {:?} in {}", named.name, named.shape, named.operand)?;
         }
         Ok(())
     }

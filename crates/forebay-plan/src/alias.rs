@@ -40,8 +40,8 @@ fn take_over(mut program: Program, dies: &dyn Fn(&Life, usize) -> bool) -> Progr
             rename(operand, &renamed);
         }
     }
-    for port in program.outputs.iter_mut().chain(&mut program.inputs).chain(&mut program.persistent) {
-        rename(&mut port.operand, &renamed);
+    for named in program.outputs.iter_mut().chain(&mut program.inputs).chain(&mut program.persistent) {
+        rename(&mut named.operand, &renamed);
     }
     program
 }
@@ -81,8 +81,8 @@ fn lives(program: &Program) -> BTreeMap<BufferId, Life> {
             }
         }
     }
-    for port in &program.outputs {
-        if let Some(life) = lives.get_mut(&port.operand.buffer) {
+    for named in &program.outputs {
+        if let Some(life) = lives.get_mut(&named.operand.buffer) {
             life.last = usize::MAX;
         }
     }

@@ -127,11 +127,11 @@ fn times(program: &Program, live: &Liveness, residency: &Residency) -> Vec<Optio
             *range = range.start.min(time)..range.end.max(time + 1);
         }
     }
-    let ports = ports(program);
+    let fed_or_read = fed_or_read(program);
     for (index, chunk) in live.chunks.iter().enumerate() {
         let Owner::Buffer(buffer) = chunk.owner else { continue };
         let persistent = program.buffer(buffer).role.is_persistent();
-        if ports.contains(&buffer) || (persistent && !residency.backing_on_device[index]) {
+        if fed_or_read.contains(&buffer) || (persistent && !residency.backing_on_device[index]) {
             times[index] = Some(whole.clone());
         }
     }
@@ -139,8 +139,8 @@ fn times(program: &Program, live: &Liveness, residency: &Residency) -> Vec<Optio
 }
 
 /// Buffers that the caller writes or reads.
-fn ports(program: &Program) -> BTreeSet<BufferId> {
-    program.inputs.iter().chain(&program.outputs).map(|port| port.operand.buffer).collect()
+fn fed_or_read(program: &Program) -> BTreeSet<BufferId> {
+    program.inputs.iter().chain(&program.outputs).map(|named| named.operand.buffer).collect()
 }
 
 /// Where a chunk may be.
@@ -227,11 +227,11 @@ fn host_bytes(live: &Liveness, chunk: usize) -> u64 {
 
 /// Where each chunk may be, whatever moves when.
 fn stands(program: &Program, live: &Liveness, changing_on_disk: bool) -> Vec<Stand> {
-    let ports = ports(program);
+    let fed_or_read = fed_or_read(program);
     let stand = |index: usize| {
         let Owner::Buffer(buffer) = live.chunks[index].owner else { return Stand::Host };
         let changing = program.buffer(buffer).role.is_persistent() && live.chunks[index].is_changed();
-        match (ports.contains(&buffer), changing) {
+        match (fed_or_read.contains(&buffer), changing) {
             (true, _) => Stand::Host,
             (false, true) if changing_on_disk => Stand::Turns,
             (false, true) => Stand::Host,

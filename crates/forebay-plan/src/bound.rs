@@ -66,12 +66,12 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
         costs.launch_ns.iter().zip(&costs.launch_workers).map(|(&ns, workers)| ns as f64 * workers / costs.workers);
     let kinds = kinds(program, live);
     let mut outputs: BTreeMap<Owner, Vec<ByteRange>> = BTreeMap::new();
-    for operand in program.outputs.iter().map(|port| &port.operand) {
+    for operand in program.outputs.iter().map(|named| &named.operand) {
         outputs.entry(Owner::Buffer(operand.buffer)).or_default().push(operand.range());
     }
-    let ports = |is_port: &dyn Fn(&Chunk, Kind) -> bool| {
-        let ports = live.chunks.iter().zip(&kinds).filter(|(chunk, &kind)| is_port(chunk, kind));
-        ports.map(|(chunk, _)| chunk.range.len()).sum()
+    let sum = |is_counted: &dyn Fn(&Chunk, Kind) -> bool| {
+        let counted = live.chunks.iter().zip(&kinds).filter(|(chunk, &kind)| is_counted(chunk, kind));
+        counted.map(|(chunk, _)| chunk.range.len()).sum()
     };
     Problem {
         blocks: live.chunks.iter().zip(&kinds).map(|(chunk, &kind)| block(kind, chunk, &places, &spans)).collect(),
@@ -83,8 +83,8 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
         disk: machine.disk,
         both: machine.both,
         shares: machine.shares,
-        given_bytes: ports(&is_given),
-        taken_bytes: ports(&|chunk, kind| is_taken(&outputs, chunk, kind)),
+        given_bytes: sum(&is_given),
+        taken_bytes: sum(&|chunk, kind| is_taken(&outputs, chunk, kind)),
         workers: machine.workers(),
         rounding_ns: machine.rounding_ns(plan),
     }

@@ -16,7 +16,7 @@ mod windows;
 use std::collections::BTreeMap;
 
 use forebay_base::{Binding, ByteRange, Command, Launch, MemoryId, Region, Space};
-use forebay_model::program::{BufferId, Operand, Port, Program, ProgramLaunch, Role};
+use forebay_model::program::{BufferId, NamedOperand, Operand, Program, ProgramLaunch, Role};
 
 use crate::backing_stores::DISK_ALIGNMENT_BYTES;
 use crate::divided::Partition;
@@ -111,14 +111,14 @@ fn failure_leaves_backing(program: &Program, plan: &Plan, expected: &Expected) -
         update_uses_disk |=
             index >= plan.update_start && command.reads().iter().chain(&command.writes()).any(uses_disk);
     }
-    for (_, port, backing) in backing(&plan.persistent, &program.persistent)? {
+    for (_, named, backing) in backing(&plan.persistent, &program.persistent)? {
         for (bytes, region) in &backing.pieces {
-            let start = port.operand.offset_bytes + bytes.start;
+            let start = named.operand.offset_bytes + bytes.start;
             let range = ByteRange::new(start, start + bytes.len());
-            let at = |buffers: &Buffers| buffers.get(&port.operand.buffer).map(|map| map.get(range));
+            let at = |buffers: &Buffers| buffers.get(&named.operand.buffer).map(|map| map.get(range));
             let changes = at(&expected.before_update) != at(&expected.at_end);
             if update_uses_disk && changes && Some(region.memory) != current {
-                return Err(broken(format!("'{}' changes in its place while a disk is used", port.name)));
+                return Err(broken(format!("'{}' changes in its place while a disk is used", named.name)));
             }
         }
     }
@@ -183,7 +183,7 @@ fn bounds(plan: &Plan) -> Result<(), PlanError> {
 }
 
 /// What a byte holds: byte `address - shift` of the write with this number. Numbers of launches' writes come from
-/// [`Expected`], those of ports are the highest: `u64::MAX` less the port's place.
+/// [`Expected`], those of named operands are the highest: `u64::MAX` less the place in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tag {
     write: u64,
@@ -249,9 +249,9 @@ struct Expected {
 impl Expected {
     fn of(program: &Program) -> Expected {
         let mut buffers = Buffers::new();
-        for (number, port) in program.persistent.iter().chain(&program.inputs).enumerate() {
+        for (number, named) in program.persistent.iter().chain(&program.inputs).enumerate() {
             let tag = Tag { write: u64::MAX - number as u64, shift: 0 };
-            buffers.entry(port.operand.buffer).or_default().set(port.operand.range(), tag);
+            buffers.entry(named.operand.buffer).or_default().set(named.operand.range(), tag);
         }
         let mut expected = Expected {
             found: Vec::with_capacity(program.launches.len()),
@@ -290,18 +290,18 @@ struct Contents<'a> {
     memories: BTreeMap<MemoryId, ByteMap>,
 }
 
-/// Each backing location with its port and the port's place.
+/// Each backing location with its operand, and the place of that in the list.
 fn backing<'a>(
     backing: &'a [BackingLocation],
-    ports: &'a [Port],
-) -> Result<Vec<(usize, &'a Port, &'a BackingLocation)>, PlanError> {
-    let places: BTreeMap<&str, usize> = ports.iter().enumerate().map(|(i, port)| (port.name.as_str(), i)).collect();
+    named: &'a [NamedOperand],
+) -> Result<Vec<(usize, &'a NamedOperand, &'a BackingLocation)>, PlanError> {
+    let places: BTreeMap<&str, usize> = named.iter().enumerate().map(|(i, named)| (named.name.as_str(), i)).collect();
     backing
         .iter()
         .map(|backing| {
             let place = places.get(backing.name.as_str()).copied();
             let place = place.ok_or_else(|| broken(format!("home of unknown tensor '{}'", backing.name)))?;
-            Ok((place, &ports[place], backing))
+            Ok((place, &named[place], backing))
         })
         .collect()
 }
@@ -310,11 +310,11 @@ impl<'a> Contents<'a> {
     /// The state between two steps: every backing location holds its tensor, inputs are fed.
     fn start(program: &'a Program, plan: &'a Plan, expected: &'a Expected) -> Result<Contents<'a>, PlanError> {
         let mut contents = Contents { program, plan, expected, memories: BTreeMap::new() };
-        for (number, port, backing) in backing(&plan.persistent, &program.persistent)? {
-            contents.fill(number, port, backing);
+        for (number, named, backing) in backing(&plan.persistent, &program.persistent)? {
+            contents.fill(number, named, backing);
         }
-        for (number, port, backing) in backing(&plan.inputs, &program.inputs)? {
-            contents.fill(program.persistent.len() + number, port, backing);
+        for (number, named, backing) in backing(&plan.inputs, &program.inputs)? {
+            contents.fill(program.persistent.len() + number, named, backing);
         }
         for command in &plan.warm_up {
             match command {
@@ -325,9 +325,9 @@ impl<'a> Contents<'a> {
         Ok(contents)
     }
 
-    fn fill(&mut self, number: usize, port: &Port, backing: &BackingLocation) {
+    fn fill(&mut self, number: usize, named: &NamedOperand, backing: &BackingLocation) {
         for (bytes, region) in &backing.pieces {
-            let start = port.operand.offset_bytes + bytes.start;
+            let start = named.operand.offset_bytes + bytes.start;
             let shift = i128::from(region.range.start) - i128::from(start);
             let tag = Tag { write: u64::MAX - number as u64, shift };
             self.memories.entry(region.memory).or_default().set(region.range, tag);
@@ -400,35 +400,35 @@ impl<'a> Contents<'a> {
     fn backing_holds(
         &self,
         held: &[BackingLocation],
-        ports: &[Port],
+        named: &[NamedOperand],
         expected: &Buffers,
         when: &str,
     ) -> Result<(), PlanError> {
-        backing(held, ports)?
+        backing(held, named)?
             .into_iter()
-            .try_for_each(|(_, port, backing)| self.backing_location_holds(port, backing, expected, when))
+            .try_for_each(|(_, named, backing)| self.backing_location_holds(named, backing, expected, when))
     }
 
     fn backing_location_holds(
         &self,
-        port: &Port,
+        named: &NamedOperand,
         backing: &BackingLocation,
         expected: &Buffers,
         when: &str,
     ) -> Result<(), PlanError> {
         let covered: u64 = backing.pieces.iter().map(|(bytes, _)| bytes.len()).sum();
-        if covered != port.operand.desc.total_size_bytes() {
-            return Err(broken(format!("the home of '{}' does not cover it", port.name)));
+        if covered != named.operand.desc.total_size_bytes() {
+            return Err(broken(format!("the backing location of '{}' does not cover it", named.name)));
         }
         for (bytes, region) in &backing.pieces {
-            let start = port.operand.offset_bytes + bytes.start;
+            let start = named.operand.offset_bytes + bytes.start;
             let range = ByteRange::new(start, start + bytes.len());
-            let contents = expected.get(&port.operand.buffer).map(|map| map.get(range)).unwrap_or_default();
+            let contents = expected.get(&named.operand.buffer).map(|map| map.get(range)).unwrap_or_default();
             if contents.is_empty() {
-                return Err(broken(format!("nothing is ever written to '{}'", port.name)));
+                return Err(broken(format!("nothing is ever written to '{}'", named.name)));
             }
             self.holds(&contents, range, *region)
-                .map_err(|reason| broken(format!("the home of '{}' {when}: {reason}", port.name)))?;
+                .map_err(|reason| broken(format!("the backing location of '{}' {when}: {reason}", named.name)))?;
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use crate::order::Ordered;
 /// The program with its updates as early as they may run; none where no update may run earlier.
 pub fn updates_early(program: &Program) -> Option<Ordered> {
     let (count, update_start) = (program.launches.len(), program.update_start);
-    let outputs: BTreeSet<BufferId> = program.outputs.iter().map(|port| port.operand.buffer).collect();
+    let outputs: BTreeSet<BufferId> = program.outputs.iter().map(|named| named.operand.buffer).collect();
     let gives_output =
         |launch: &usize| program.launches[*launch].writes.iter().any(|write| outputs.contains(&write.buffer));
     let outputs_end = (0..count).rev().find(gives_output).map_or(0, |launch| launch + 1);
@@ -128,7 +128,7 @@ mod tests {
             for (launch, needed) in needs.iter().enumerate() {
                 assert!(needed.iter().all(|&before| place(before) < place(launch)), "seed {seed}: {launch}");
             }
-            let outputs: Vec<BufferId> = program.outputs.iter().map(|port| port.operand.buffer).collect();
+            let outputs: Vec<BufferId> = program.outputs.iter().map(|named| named.operand.buffer).collect();
             let first_update = early.program.update_start;
             assert!(early.sources[first_update] >= program.update_start, "seed {seed}");
             for (place, launch) in early.program.launches.iter().enumerate() {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::{Binding, ByteRange, Command, HeapId, Launch, Limits, MemoryId, Region, Space, StreamId};
-use forebay_model::program::{Operand, Port, Program, Role};
+use forebay_model::program::{NamedOperand, Operand, Program, Role};
 use forebay_sync::{insert_barriers, StepBoundary};
 
 use crate::arena::Arena;
@@ -73,9 +73,9 @@ pub fn emit(decisions: &Decisions, work: &[Work]) -> Result<Plan, PlanError> {
         copies.zip(reasons).map(|((command, _), (name, reason))| Movement { command, name, reason }).collect();
     plan.warm_up = warm_up(decisions, &places);
     plan.intervals = intervals(decisions);
-    plan.inputs = decisions.program.inputs.iter().filter_map(|port| places.host_backing(port)).collect();
-    plan.outputs = decisions.program.outputs.iter().filter_map(|port| places.host_backing(port)).collect();
-    plan.persistent = decisions.program.persistent.iter().map(|port| places.backing(port)).collect();
+    plan.inputs = decisions.program.inputs.iter().filter_map(|named| places.host_backing(named)).collect();
+    plan.outputs = decisions.program.outputs.iter().filter_map(|named| places.host_backing(named)).collect();
+    plan.persistent = decisions.program.persistent.iter().map(|named| places.backing(named)).collect();
     plan.statistics = count(&plan);
     Ok(plan)
 }
@@ -203,9 +203,9 @@ impl<'a> Places<'a> {
         Ok(Binding { region, desc: operand.desc.clone() })
     }
 
-    /// Where a port's bytes are between steps, chunk by chunk.
-    fn backing(&self, port: &Port) -> BackingLocation {
-        let operand = &port.operand;
+    /// Where the bytes of a named operand are between steps, chunk by chunk.
+    fn backing(&self, named: &NamedOperand) -> BackingLocation {
+        let operand = &named.operand;
         let wanted = ByteRange::new(operand.offset_bytes, operand.offset_bytes + operand.desc.total_size_bytes());
         let mut pieces: Vec<(ByteRange, Region)> = Vec::new();
         let Decisions { live, residency, backing_stores, arena, .. } = self.decisions;
@@ -230,16 +230,16 @@ impl<'a> Places<'a> {
             }
         }
         BackingLocation {
-            name: port.name.clone(),
-            shape: port.shape.clone(),
+            name: named.name.clone(),
+            shape: named.shape.clone(),
             data_type: operand.desc.data_type(),
             pieces,
         }
     }
 
     /// The backing location of an input or output: in the host block; none for an input that no launch reads.
-    fn host_backing(&self, port: &Port) -> Option<BackingLocation> {
-        let backing = self.backing(port);
+    fn host_backing(&self, named: &NamedOperand) -> Option<BackingLocation> {
+        let backing = self.backing(named);
         (!backing.pieces.is_empty()).then_some(backing)
     }
 }

@@ -34,7 +34,7 @@ struct Uses {
 
 fn uses(program: &Program, removed: &[bool]) -> Uses {
     let mut uses = Uses {
-        outputs: program.outputs.iter().map(|port| port.operand.buffer).collect(),
+        outputs: program.outputs.iter().map(|named| named.operand.buffer).collect(),
         readers: BTreeMap::new(),
         writers: BTreeMap::new(),
     };

@@ -141,8 +141,8 @@ fn touched(program: &Program, operand: &Operand) -> ByteRange {
 fn cut_points(program: &Program, split: bool) -> BTreeMap<BufferId, BTreeSet<u64>> {
     let mut cuts: BTreeMap<BufferId, BTreeSet<u64>> = BTreeMap::new();
     let launched = program.launches.iter().flat_map(|launch| launch.reads.iter().chain(&launch.writes));
-    let ports = program.inputs.iter().chain(&program.outputs).chain(&program.persistent).map(|port| &port.operand);
-    for operand in launched.chain(ports) {
+    let named = program.inputs.iter().chain(&program.outputs).chain(&program.persistent).map(|named| &named.operand);
+    for operand in launched.chain(named) {
         let range = touched(program, operand);
         let points = cuts.entry(operand.buffer).or_default();
         points.extend([0, program.buffer(operand.buffer).size_bytes, range.start, range.end]);

@@ -163,7 +163,7 @@ struct Boundary {
 
 /// By chunk: what a program says of its owner.
 pub fn kinds(program: &Program, live: &Liveness) -> Vec<Kind> {
-    let outputs: BTreeSet<BufferId> = program.outputs.iter().map(|port| port.operand.buffer).collect();
+    let outputs: BTreeSet<BufferId> = program.outputs.iter().map(|named| named.operand.buffer).collect();
     let kind = |chunk: &Chunk| {
         let Owner::Buffer(buffer) = chunk.owner else { return Kind::default() };
         let role = program.buffer(buffer).role;

@@ -1,7 +1,7 @@
 //! Small programs for the tests of this crate.
 
 use forebay_base::{DataType, Kernel, TensorDesc};
-use forebay_model::program::{Buffer, BufferId, Operand, Port, Program, ProgramLaunch, Role};
+use forebay_model::program::{Buffer, BufferId, NamedOperand, Operand, Program, ProgramLaunch, Role};
 pub(crate) use forebay_testing::Random;
 
 /// Builds programs of packed float32 buffers, launch by launch.
@@ -22,15 +22,15 @@ impl ProgramBuilder {
 
     pub fn input(&mut self, name: &str, size_bytes: u64) -> BufferId {
         let id = self.buffer(name, size_bytes, Role::Input);
-        let port = self.port(id);
-        self.program.inputs.push(port);
+        let named = self.named(id);
+        self.program.inputs.push(named);
         id
     }
 
     pub fn persistent(&mut self, name: &str, size_bytes: u64, role: Role) -> BufferId {
         let id = self.buffer(name, size_bytes, role);
-        let port = self.port(id);
-        self.program.persistent.push(port);
+        let named = self.named(id);
+        self.program.persistent.push(named);
         id
     }
 
@@ -40,9 +40,9 @@ impl ProgramBuilder {
         Operand { buffer, offset_bytes: 0, desc }
     }
 
-    fn port(&self, buffer: BufferId) -> Port {
+    fn named(&self, buffer: BufferId) -> NamedOperand {
         let operand = self.operand(buffer);
-        Port { name: self.program.buffer(buffer).name.clone(), shape: operand.desc.sizes().to_vec(), operand }
+        NamedOperand { name: self.program.buffer(buffer).name.clone(), shape: operand.desc.sizes().to_vec(), operand }
     }
 
     pub fn launch(&mut self, kernel: Kernel, reads: &[BufferId], writes: &[BufferId]) {
@@ -65,7 +65,7 @@ impl ProgramBuilder {
         if self.program.update_start == 0 {
             self.program.update_start = self.program.launches.len();
         }
-        self.program.outputs = outputs.iter().map(|&buffer| self.port(buffer)).collect();
+        self.program.outputs = outputs.iter().map(|&buffer| self.named(buffer)).collect();
         self.program
     }
 }

@@ -48,7 +48,7 @@ pub fn external(name: &str, shape: &[usize], file: &str, offset_bytes: u64) -> V
 }
 
 /// A model's input or output of float32.
-fn port((name, shape): (&str, &[usize])) -> Vec<u8> {
+fn value_info((name, shape): (&str, &[usize])) -> Vec<u8> {
     let sizes: Vec<u8> = shape.iter().flat_map(|&size| message(1, &number(1, size as i64))).collect();
     let tensor = [number(1, FLOAT), message(2, &sizes)].concat();
     [text(1, name), message(2, &message(1, &tensor))].concat()
@@ -64,7 +64,7 @@ pub fn model(
     let mut graph: Vec<u8> = nodes.iter().flat_map(|node| message(1, node)).collect();
     graph.extend(text(2, "a test"));
     graph.extend(initializers.iter().flat_map(|initializer| message(5, initializer)));
-    graph.extend([message(11, &port(input)), message(12, &port(output))].concat());
+    graph.extend([message(11, &value_info(input)), message(12, &value_info(output))].concat());
     let opset = number(2, 17);
     [number(1, 8), message(7, &graph), message(8, &opset)].concat()
 }

@@ -20,7 +20,7 @@ use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{Command, DataType, Kernel, StreamId, TensorDesc};
 use forebay_bench_record::{Cell, Column, Record, Table};
 use forebay_device::host::{HostDevice, HostOptions};
-use forebay_model::program::{Buffer, BufferId, Operand, Port, Program, ProgramLaunch, Role};
+use forebay_model::program::{Buffer, BufferId, NamedOperand, Operand, Program, ProgramLaunch, Role};
 use forebay_model::training::{training_graph, Loss, Optimizer, TrainingOptions};
 use forebay_model::{infer, lower, onnx};
 use forebay_plan::{cost, fuse, plan, LaunchOrder, Plan, PlanOptions};
@@ -99,11 +99,11 @@ fn program(path: &Path, train: bool, device: &dyn Device) -> Result<Program, Fai
 
 /// Gives constants backing locations, as the product does.
 fn name_constants(program: &mut Program) -> Result<(), Failure> {
-    let known: BTreeSet<BufferId> = program.persistent.iter().map(|port| port.operand.buffer).collect();
+    let known: BTreeSet<BufferId> = program.persistent.iter().map(|named| named.operand.buffer).collect();
     for (buffer, tensor) in std::mem::take(&mut program.contents).into_iter().filter(|(id, _)| !known.contains(id)) {
         let operand = Operand { buffer, offset_bytes: 0, desc: tensor.ty().packed()? };
         let name = format!("constant {}", buffer.0);
-        program.persistent.push(Port { name, shape: tensor.shape().to_vec(), operand });
+        program.persistent.push(NamedOperand { name, shape: tensor.shape().to_vec(), operand });
     }
     Ok(())
 }
@@ -216,9 +216,12 @@ fn branchy(blocks: usize, branches: usize, depth: usize, count: u64) -> Result<P
     };
     let add = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
     let mut value = buffer(&mut program, Role::Input);
-    let port =
-        |name: &str, operand: &Operand| Port { name: name.to_string(), shape: vec![count], operand: operand.clone() };
-    program.inputs.push(port("x", &value));
+    let named = |name: &str, operand: &Operand| NamedOperand {
+        name: name.to_string(),
+        shape: vec![count],
+        operand: operand.clone(),
+    };
+    program.inputs.push(named("x", &value));
     for _ in 0..blocks {
         let mut ends = Vec::new();
         for _ in 0..branches {
@@ -238,7 +241,7 @@ fn branchy(blocks: usize, branches: usize, depth: usize, count: u64) -> Result<P
         }
     }
     program.update_start = program.launches.len();
-    program.outputs.push(port("y", &value));
+    program.outputs.push(named("y", &value));
     Ok(program)
 }
 

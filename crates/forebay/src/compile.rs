@@ -17,8 +17,8 @@ use forebay_runtime::{PagedOptions, StepTimes};
 use crate::error::Error;
 use crate::forecast::{Forecast, Replan};
 use crate::machine::LimitedDevice;
-use crate::port::Port;
 use crate::runner::{Runner, Step};
+use crate::tensor_info::TensorInfo;
 
 /// A graph that is ready to run.
 pub(crate) struct Compiled {
@@ -33,11 +33,11 @@ pub(crate) struct Compiled {
     /// Launches of which the given costs say nothing.
     unknown: Option<Unknown>,
     /// What the caller feeds, whether or not the plan uses it.
-    pub(crate) inputs: Vec<Port>,
+    pub(crate) inputs: Vec<TensorInfo>,
     /// What the caller gets.
-    pub(crate) outputs: Vec<Port>,
+    pub(crate) outputs: Vec<TensorInfo>,
     /// What steps change, with its role: parameters and state.
-    pub(crate) changing: BTreeMap<String, (Role, Port)>,
+    pub(crate) changing: BTreeMap<String, (Role, TensorInfo)>,
     /// Initial contents of constants, parameters and state, by name.
     pub(crate) contents: BTreeMap<String, Contents>,
     /// By input that is used as an index: how many entries there are to choose from.
@@ -61,7 +61,7 @@ pub(crate) fn compile(
     let changing = program
         .persistent
         .iter()
-        .map(|port| (port.name.clone(), (program.buffer(port.operand.buffer).role, resolved(port))))
+        .map(|info| (info.name.clone(), (program.buffer(info.operand.buffer).role, resolved(info))))
         .collect();
     add_constants(&mut program)?;
     if machine.options.planning.fuse {
@@ -74,7 +74,7 @@ pub(crate) fn compile(
     let contents = program
         .persistent
         .iter()
-        .filter_map(|port| Some((port.name.clone(), program.contents.get(&port.operand.buffer)?.clone())))
+        .filter_map(|info| Some((info.name.clone(), program.contents.get(&info.operand.buffer)?.clone())))
         .collect();
     let (costs, unknown) = machine.costs(&program, given_costs)?;
     let groups = choose_groups(&program, machine.options.planning.order, machine.device.limits(), &costs)?;
@@ -149,15 +149,15 @@ impl Compiled {
     }
 }
 
-fn resolved(port: &program::Port) -> Port {
-    Port { name: port.name.clone(), data_type: port.operand.desc.data_type(), shape: port.shape.clone() }
+fn resolved(info: &program::NamedOperand) -> TensorInfo {
+    TensorInfo { name: info.name.clone(), data_type: info.operand.desc.data_type(), shape: info.shape.clone() }
 }
 
-/// Constants have backing locations in a plan as parameters have: each becomes a persistent port. Names that lowering gave twice are
+/// Constants have backing locations in a plan as parameters have: each becomes a persistent operand. Names that lowering gave twice are
 /// told apart by the buffer's number.
 fn add_constants(program: &mut Program) -> Result<(), Error> {
-    let mut names: BTreeSet<String> = program.persistent.iter().map(|port| port.name.clone()).collect();
-    let known: BTreeSet<program::BufferId> = program.persistent.iter().map(|port| port.operand.buffer).collect();
+    let mut names: BTreeSet<String> = program.persistent.iter().map(|info| info.name.clone()).collect();
+    let known: BTreeSet<program::BufferId> = program.persistent.iter().map(|info| info.operand.buffer).collect();
     for (&buffer, contents) in program.contents.iter().filter(|(buffer, _)| !known.contains(buffer)) {
         let mut name = program.buffer(buffer).name.clone();
         if names.contains(&name) {
@@ -167,7 +167,7 @@ fn add_constants(program: &mut Program) -> Result<(), Error> {
         let desc =
             contents.ty().packed().map_err(|error| Error::Option { reason: format!("constant '{name}': {error}") })?;
         let operand = program::Operand { buffer, offset_bytes: 0, desc };
-        program.persistent.push(program::Port { name, shape: contents.shape().to_vec(), operand });
+        program.persistent.push(program::NamedOperand { name, shape: contents.shape().to_vec(), operand });
     }
     Ok(())
 }
@@ -228,7 +228,7 @@ fn count_reserved(plan: &mut Plan, reserved_bytes: u64) {
 /// Inputs that are indices of a gather, directly or converted, with the number of entries that they choose from.
 fn index_limits(program: &Program) -> BTreeMap<String, u64> {
     let mut sources: BTreeMap<program::BufferId, String> =
-        program.inputs.iter().map(|port| (port.operand.buffer, port.name.clone())).collect();
+        program.inputs.iter().map(|info| (info.operand.buffer, info.name.clone())).collect();
     let mut limits = BTreeMap::new();
     for launch in &program.launches {
         if let (Kernel::Cast, [from], [to]) = (&launch.kernel, launch.reads.as_slice(), launch.writes.as_slice()) {

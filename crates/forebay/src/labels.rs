@@ -4,7 +4,7 @@ use forebay_base::DataType;
 use forebay_model::Tensor;
 
 use crate::error::Error;
-use crate::port::{self, Port};
+use crate::tensor_info::{self, TensorInfo};
 
 /// The classes that labels choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,20 +19,20 @@ pub(crate) struct Classes {
 ///
 /// # Errors
 /// Another type or shape, or a label that is neither a class nor ignored.
-pub(crate) fn prepare(labels: Tensor, port: &Port, classes: Option<Classes>) -> Result<Tensor, Error> {
-    let labels = match (port.data_type, labels.to_i64()) {
+pub(crate) fn prepare(labels: Tensor, info: &TensorInfo, classes: Option<Classes>) -> Result<Tensor, Error> {
+    let labels = match (info.data_type, labels.to_i64()) {
         (DataType::Int64, Some(values)) if labels.data_type() != DataType::Int64 => {
             Tensor::from_i64(labels.shape(), &values)
         }
         _ => labels,
     };
-    port::check_tensor(port, &labels)?;
+    tensor_info::check_tensor(info, &labels)?;
     if let (Some(classes), Some(values)) = (classes, labels.to_i64()) {
         let wrong = |&value: &i64| {
             classes.ignore_index != Some(value) && u64::try_from(value).map_or(true, |value| value >= classes.count)
         };
         if let Some(index) = values.iter().position(wrong) {
-            let position = port::position(index, labels.shape());
+            let position = tensor_info::position(index, labels.shape());
             return Err(Error::Label { value: values[index], position, classes: classes.count });
         }
     }
@@ -43,32 +43,32 @@ pub(crate) fn prepare(labels: Tensor, port: &Port, classes: Option<Classes>) -> 
 mod tests {
     use super::*;
 
-    fn port() -> Port {
-        Port { name: "labels".to_string(), data_type: DataType::Int64, shape: vec![2, 2] }
+    fn info() -> TensorInfo {
+        TensorInfo { name: "labels".to_string(), data_type: DataType::Int64, shape: vec![2, 2] }
     }
 
     #[test]
     fn narrow_integers_are_widened() {
         let narrow = Tensor::new(DataType::UInt8, &[2, 2], vec![0, 1, 2, 1]).unwrap();
         let classes = Some(Classes { count: 3, ignore_index: None });
-        assert_eq!(prepare(narrow, &port(), classes).unwrap(), Tensor::from_i64(&[2, 2], &[0, 1, 2, 1]));
+        assert_eq!(prepare(narrow, &info(), classes).unwrap(), Tensor::from_i64(&[2, 2], &[0, 1, 2, 1]));
     }
 
     #[test]
     fn a_label_out_of_range_is_named_with_its_place() {
         let labels = Tensor::from_i64(&[2, 2], &[0, 1, 3, 1]);
         let classes = Classes { count: 3, ignore_index: None };
-        let error = prepare(labels.clone(), &port(), Some(classes)).unwrap_err();
+        let error = prepare(labels.clone(), &info(), Some(classes)).unwrap_err();
         assert_eq!(error, Error::Label { value: 3, position: vec![1, 0], classes: 3 });
         assert_eq!(error.to_string(), "label 3 at [1, 0] is none of the 3 classes 0 to 2");
-        assert!(prepare(labels, &port(), Some(Classes { ignore_index: Some(3), ..classes })).is_ok());
+        assert!(prepare(labels, &info(), Some(Classes { ignore_index: Some(3), ..classes })).is_ok());
         let negative = Tensor::from_i64(&[2, 2], &[0, -1, 0, 1]);
-        assert!(matches!(prepare(negative, &port(), Some(classes)), Err(Error::Label { value: -1, .. })));
+        assert!(matches!(prepare(negative, &info(), Some(classes)), Err(Error::Label { value: -1, .. })));
     }
 
     #[test]
     fn floats_are_no_labels_for_classes() {
         let labels = Tensor::from_f32(&[2, 2], &[0.0; 4]);
-        assert!(matches!(prepare(labels, &port(), None), Err(Error::Input { .. })));
+        assert!(matches!(prepare(labels, &info(), None), Err(Error::Input { .. })));
     }
 }

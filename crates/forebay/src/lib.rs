@@ -68,7 +68,7 @@
 //!
 //! | to | start at |
 //! |---|---|
-//! | read a model | [`Model`], [`ModelBuilder`], [`Port`], [`PortDescription`] |
+//! | read a model | [`Model`], [`ModelBuilder`], [`TensorInfo`], [`ValueInfo`] |
 //! | hold data on the host | [`Tensor`], [`DataType`]; data sets in [`data`] |
 //! | run | [`Session`], [`SessionBuilder`], [`RunTimes`] |
 //! | train | [`Trainer`], [`TrainerBuilder`], [`training`], [`StepReport`], [`Evaluation`] |
@@ -105,11 +105,11 @@ mod machine;
 pub mod managed;
 pub mod model;
 pub mod options;
-pub mod port;
 pub mod probe;
 pub mod replay;
 mod runner;
 pub mod session;
+pub mod tensor_info;
 pub mod trainer;
 pub mod training;
 
@@ -135,10 +135,10 @@ pub use options::{
     DeviceName, DeviceOptions, EngineOptions, MeasuringOptions, MemoryMode, MemoryOptions, OnNan, PlanningOptions,
     SessionOptions, TrainerOptions,
 };
-pub use port::{Port, PortDescription};
 pub use probe::{probe, Finding, ProbeOptions};
 pub use serde_json::Value as JsonValue;
 pub use session::{RunTimes, Session};
+pub use tensor_info::{TensorInfo, ValueInfo};
 pub use trainer::{Evaluation, StepReport, Trainer};
 
 /// The examples of documents, compiled with those of the code.

@@ -12,20 +12,20 @@ use crate::error::Error;
 use crate::labels::{self, Classes};
 use crate::machine::LimitedDevice;
 use crate::model::Model;
-use crate::port::{self, Port};
+use crate::tensor_info::{self, TensorInfo};
 
 /// A plan that computes a loss.
 pub(crate) struct LossPlan {
     /// The plan.
     pub(crate) compiled: Compiled,
     /// The model's own inputs.
-    pub(crate) inputs: Vec<Port>,
+    pub(crate) inputs: Vec<TensorInfo>,
     /// The labels.
-    pub(crate) labels: Port,
+    pub(crate) labels: TensorInfo,
     /// Name of the output that is the loss.
     pub(crate) loss: String,
     /// What the loss compares with the labels.
-    pub(crate) logits: Port,
+    pub(crate) logits: TensorInfo,
     /// The axis of the logits along which the classes lie.
     pub(crate) class_axis: Option<usize>,
     classes: Option<Classes>,
@@ -85,12 +85,12 @@ impl LossPlan {
         let (labels_name, step) = (name(landmarks.labels), landmarks.step.map(name));
         let hyperparameters = landmarks.hyperparameters.map(name);
         let fed = [Some(&labels_name), step.as_ref(), hyperparameters.as_ref()];
-        let (own, added): (Vec<Port>, Vec<Port>) =
-            compiled.inputs.iter().cloned().partition(|port| !fed.contains(&Some(&port.name)));
+        let (own, added): (Vec<TensorInfo>, Vec<TensorInfo>) =
+            compiled.inputs.iter().cloned().partition(|info| !fed.contains(&Some(&info.name)));
         let missing = |what: &str| Error::Option { reason: format!("the {what} of the loss has no type") };
-        let labels = added.into_iter().find(|port| port.name == labels_name).ok_or_else(|| missing("label input"))?;
+        let labels = added.into_iter().find(|info| info.name == labels_name).ok_or_else(|| missing("label input"))?;
         let ty = graph.ty(landmarks.prediction).ok_or_else(|| missing("input"))?;
-        let logits = Port { name: name(landmarks.prediction), data_type: ty.data_type, shape: ty.shape.clone() };
+        let logits = TensorInfo { name: name(landmarks.prediction), data_type: ty.data_type, shape: ty.shape.clone() };
         let (class_axis, classes) = classes(loss, &logits);
         let loss = name(landmarks.loss);
         Ok(LossPlan { compiled, inputs: own, labels, loss, logits, class_axis, classes, step, hyperparameters })
@@ -108,8 +108,8 @@ impl LossPlan {
         step: u64,
         training: &TrainingOptions,
     ) -> Result<BTreeMap<String, Tensor>, Error> {
-        port::check_inputs(&self.inputs, &batch)?;
-        port::check_indices(&self.compiled.index_limits, &batch)?;
+        tensor_info::check_inputs(&self.inputs, &batch)?;
+        tensor_info::check_indices(&self.compiled.index_limits, &batch)?;
         let mut fed = batch;
         fed.insert(self.labels.name.clone(), labels::prepare(labels, &self.labels, self.classes)?);
         if let Some(name) = &self.step {
@@ -131,16 +131,16 @@ impl LossPlan {
 
     /// What parameters and state hold before the first step.
     pub(crate) fn initial_values(&self) -> BTreeMap<String, Contents> {
-        let value = |name: &String, port: &Port| {
+        let value = |name: &String, info: &TensorInfo| {
             let contents = self.compiled.contents.get(name).cloned();
-            contents.unwrap_or_else(|| Contents::zeros(TensorType::new(port.data_type, &port.shape)))
+            contents.unwrap_or_else(|| Contents::zeros(TensorType::new(info.data_type, &info.shape)))
         };
-        self.compiled.changing.iter().map(|(name, (_, port))| (name.clone(), value(name, port))).collect()
+        self.compiled.changing.iter().map(|(name, (_, info))| (name.clone(), value(name, info))).collect()
     }
 }
 
 /// The class axis of the logits, from the front, and the classes along it.
-fn classes(loss: &Loss, logits: &Port) -> (Option<usize>, Option<Classes>) {
+fn classes(loss: &Loss, logits: &TensorInfo) -> (Option<usize>, Option<Classes>) {
     let Loss::SoftmaxCrossEntropy { class_axis, ignore_index } = *loss else {
         return (None, None);
     };

@@ -12,7 +12,7 @@ use forebay_model::{infer, onnx, Graph, ModelError, TensorType, ValueId};
 
 use crate::error::Error;
 use crate::files::{self, Pending};
-use crate::port::PortDescription;
+use crate::tensor_info::ValueInfo;
 
 /// An ONNX model. Cheap to clone: the weights are shared.
 ///
@@ -62,20 +62,20 @@ impl Model {
     }
 
     /// What the model takes, as it declares it.
-    pub fn inputs(&self) -> Vec<PortDescription> {
-        self.ports(&self.onnx.graph.inputs)
+    pub fn inputs(&self) -> Vec<ValueInfo> {
+        self.infos(&self.onnx.graph.inputs)
     }
 
     /// What the model gives, as it declares it.
-    pub fn outputs(&self) -> Vec<PortDescription> {
-        self.ports(&self.onnx.graph.outputs)
+    pub fn outputs(&self) -> Vec<ValueInfo> {
+        self.infos(&self.onnx.graph.outputs)
     }
 
-    fn ports(&self, values: &[ValueId]) -> Vec<PortDescription> {
+    fn infos(&self, values: &[ValueId]) -> Vec<ValueInfo> {
         let describe = |&id: &ValueId| {
             let value = self.onnx.graph.value(id);
             let (data_type, dimensions) = value.declared.clone().unwrap_or((DataType::Float32, Vec::new()));
-            PortDescription { name: value.name.clone(), data_type, dimensions }
+            ValueInfo { name: value.name.clone(), data_type, dimensions }
         };
         values.iter().map(describe).collect()
     }

@@ -17,8 +17,8 @@ use crate::explain::{explain, Explanation};
 use crate::machine::LimitedDevice;
 use crate::model::Model;
 use crate::options::SessionOptions;
-use crate::port::{self, Port};
 use crate::runner::Runner;
+use crate::tensor_info::{self, TensorInfo};
 
 /// When a run took place.
 ///
@@ -103,18 +103,18 @@ impl Session {
     fn on(model: &Model, options: &SessionOptions, machine: LimitedDevice) -> Result<Session, Error> {
         let graph = model.inference_graph(options.batch_size)?;
         let compiled = compile(&graph, &BTreeSet::new(), &machine, options.engine.planning.costs.as_ref())?;
-        let batch_size = compiled.inputs.iter().find_map(|port| port.shape.first().copied()).unwrap_or(1);
+        let batch_size = compiled.inputs.iter().find_map(|info| info.shape.first().copied()).unwrap_or(1);
         let engine = Engine::new(machine, BTreeMap::new());
         Ok(Session { compiled, engine, batch_size, last_run: RunTimes::default() })
     }
 
     /// What a run takes.
-    pub fn inputs(&self) -> &[Port] {
+    pub fn inputs(&self) -> &[TensorInfo] {
         &self.compiled.inputs
     }
 
     /// What a run gives.
-    pub fn outputs(&self) -> &[Port] {
+    pub fn outputs(&self) -> &[TensorInfo] {
         &self.compiled.outputs
     }
 
@@ -123,12 +123,12 @@ impl Session {
     /// # Errors
     /// An input that is missing, unknown, or of the wrong type or shape; what the device reports.
     pub fn run(&mut self, inputs: BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, Error> {
-        port::check_inputs(&self.compiled.inputs, &inputs)?;
-        port::check_indices(&self.compiled.index_limits, &inputs)?;
+        tensor_info::check_inputs(&self.compiled.inputs, &inputs)?;
+        tensor_info::check_indices(&self.compiled.index_limits, &inputs)?;
         let runner = self.engine.activate((Purpose::Inference, self.batch_size), &self.compiled)?;
         feed(runner, &inputs)?;
         let times = runner.run()?;
-        let read = |port: &Port| Ok((port.name.clone(), runner.read_output(&port.name)?));
+        let read = |info: &TensorInfo| Ok((info.name.clone(), runner.read_output(&info.name)?));
         let outputs = self.compiled.outputs.iter().map(read).collect::<Result<_, Error>>()?;
         self.last_run = times.into();
         self.engine.watch(&mut self.compiled, times)?;

@@ -28,8 +28,8 @@ use crate::loss_plan::LossPlan;
 use crate::machine::LimitedDevice;
 use crate::model::Model;
 use crate::options::{OnNan, TrainerOptions};
-use crate::port::{self, Port};
 use crate::session::{feed, RunTimes};
+use crate::tensor_info::{self, TensorInfo};
 
 /// What a step did.
 ///
@@ -155,7 +155,7 @@ impl Trainer {
         let TrainerOptions { training: options, engine, batch_size, on_nan } = options;
         let plan = LossPlan::training(&model, &options, batch_size, &machine, engine.planning.costs.as_ref())?;
         machine.options.memory.fix_budgets(plan.compiled.step.plan().statistics.in_core_peak_bytes);
-        let batch_size = plan.inputs.iter().find_map(|port| port.shape.first().copied()).unwrap_or(1);
+        let batch_size = plan.inputs.iter().find_map(|info| info.shape.first().copied()).unwrap_or(1);
         let engine = Engine::new(machine, plan.initial_values());
         Ok(Trainer {
             model,
@@ -170,12 +170,12 @@ impl Trainer {
     }
 
     /// What a batch holds next to the labels, at the planned batch size.
-    pub fn inputs(&self) -> &[Port] {
+    pub fn inputs(&self) -> &[TensorInfo] {
         &self.main().inputs
     }
 
     /// The labels, at the planned batch size.
-    pub fn labels(&self) -> &Port {
+    pub fn labels(&self) -> &TensorInfo {
         &self.main().labels
     }
 
@@ -190,13 +190,13 @@ impl Trainer {
     /// # Errors
     /// [`Error::NoBatchAxis`] for an input without a batch axis.
     pub fn data_requirements(&self, input_scale: f64) -> Result<Requirements, Error> {
-        let describe = |port: &Port| match port.shape.split_first() {
+        let describe = |info: &TensorInfo| match info.shape.split_first() {
             Some((_, sample_shape)) => Ok(InputDescription {
-                name: port.name.clone(),
-                data_type: port.data_type,
+                name: info.name.clone(),
+                data_type: info.data_type,
                 sample_shape: sample_shape.to_vec(),
             }),
-            None => Err(Error::NoBatchAxis { input: port.to_string() }),
+            None => Err(Error::NoBatchAxis { input: info.to_string() }),
         };
         let labels = self.labels();
         let kind = match self.class_axis() {
@@ -274,10 +274,11 @@ impl Trainer {
     /// The leading size of a batch whose tensors otherwise have the planned types and shapes.
     fn batch_size_of(&self, batch: &BTreeMap<String, Tensor>) -> Result<u64, Error> {
         let main = self.main();
-        let given = main.inputs.iter().find_map(|port| batch.get(&port.name)?.shape().first().copied());
+        let given = main.inputs.iter().find_map(|info| batch.get(&info.name)?.shape().first().copied());
         let batch_size = given.filter(|&size| size > 0).unwrap_or(self.batch_size);
-        let ports: Vec<Port> = main.inputs.iter().map(|port| port.with_batch(self.batch_size, batch_size)).collect();
-        port::check_inputs(&ports, batch)?;
+        let infos: Vec<TensorInfo> =
+            main.inputs.iter().map(|info| info.with_batch(self.batch_size, batch_size)).collect();
+        tensor_info::check_inputs(&infos, batch)?;
         Ok(batch_size)
     }
 
@@ -347,12 +348,12 @@ impl Trainer {
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
         let refuse = |reason| Err(Error::Checkpoint { path: checkpoint.source.clone(), reason });
         let changing = &self.main().compiled.changing;
-        for (name, (_, port)) in changing {
+        for (name, (_, info)) in changing {
             match checkpoint.tensors.get(name) {
                 None => return refuse(format!("it has no tensor '{name}', which this training run has")),
-                Some(tensor) if tensor.data_type() != port.data_type || tensor.shape() != port.shape => {
+                Some(tensor) if tensor.data_type() != info.data_type || tensor.shape() != info.shape => {
                     let found = format!("{}{:?}", tensor.data_type(), tensor.shape());
-                    return refuse(format!("it holds '{name}' as {found}, this training run as '{port}'"));
+                    return refuse(format!("it holds '{name}' as {found}, this training run as '{info}'"));
                 }
                 Some(_) => {}
             }

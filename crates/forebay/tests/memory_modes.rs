@@ -110,7 +110,7 @@ fn what_fits_the_device_stays_there() {
     for (memory, eviction) in MODES {
         let mut trainer = trainer(&case, options(2, memory, eviction, None), None);
         let moves = run(&case, &mut trainer, 2).1[1].unwrap();
-        let input_bytes: u64 = trainer.inputs().iter().map(|port| port.shape.iter().product::<u64>() * 4).sum();
+        let input_bytes: u64 = trainer.inputs().iter().map(|info| info.shape.iter().product::<u64>() * 4).sum();
         // Units that hold inputs and labels come again; units of 64 KiB at least hold more than these.
         assert_eq!(moves.evictions, 0, "{memory:?} {eviction:?}: {moves:?}");
         assert!(moves.bytes_to_device < input_bytes + (1 << 20), "{memory:?} {eviction:?}: {moves:?}");

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use forebay::{Device, DeviceName, EngineOptions, MemorySize, Model, Port, Session, Tensor};
+use forebay::{Device, EngineOptions, MemorySize, Model, Session, Tensor, TensorInfo};
 use forebay_base::{Binding, Command, Kernel};
 use forebay_golden::reference::{forward, gradients, training};
 use forebay_golden::{assert_same, recipe, run, to_f64, trainer, trainer_on, Case};
@@ -29,7 +29,7 @@ fn present() -> bool {
 }
 
 fn vulkan() -> EngineOptions {
-    EngineOptions::default().device(DeviceName::vulkan()).check(true)
+    EngineOptions::default().device("vulkan".parse().unwrap()).check(true)
 }
 
 /// The same bits again, within budgets, with tiles and with placed heaps.
@@ -210,16 +210,16 @@ fn classifies_as_the_host(name: &str) {
     let model = Model::from_file(path).unwrap();
     let outputs = [vulkan(), EngineOptions::default()].map(|device| {
         let mut session = Session::builder(&model).engine(device).build().unwrap();
-        let ports = session.inputs().to_vec();
-        let ramp = |port: &Port| {
-            let count = port.shape.iter().product::<u64>();
+        let infos = session.inputs().to_vec();
+        let ramp = |info: &TensorInfo| {
+            let count = info.shape.iter().product::<u64>();
             let values: Vec<f32> = (0..count).map(|index| index as f32 / count as f32).collect();
-            (port.name.clone(), Tensor::from_f32(&port.shape, &values))
+            (info.name.clone(), Tensor::from_f32(&info.shape, &values))
         };
-        session.run(ports.iter().map(ramp).collect()).unwrap()
+        session.run(infos.iter().map(ramp).collect()).unwrap()
     });
-    for (port, found) in &outputs[0] {
-        let (found, expected) = (to_f64(found), to_f64(&outputs[1][port]));
+    for (info, found) in &outputs[0] {
+        let (found, expected) = (to_f64(found), to_f64(&outputs[1][info]));
         assert!(found.len() == 1000 && (expected.iter().sum::<f64>() - 1.0).abs() < 1e-3, "{name}: 1000 classes");
         for (class, (found, expected)) in found.iter().zip(&expected).enumerate() {
             assert!((found - expected).abs() <= 1e-3 * expected.abs(), "{name}, {class}: {found}, not {expected}");

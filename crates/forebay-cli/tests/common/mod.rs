@@ -112,10 +112,10 @@ pub fn zeros(rows: u64) -> Tensor {
 pub fn one_node_model(operator: &str, node: &str, sizes: &[u64]) -> Vec<u8> {
     let dimensions: Vec<u8> = sizes.iter().flat_map(|&size| message(1, &number(1, size as i64))).collect();
     let tensor = [number(1, 1), message(2, &dimensions)].concat();
-    let port = |name: &[u8]| [message(1, name), message(2, &message(1, &tensor))].concat();
+    let info = |name: &[u8]| [message(1, name), message(2, &message(1, &tensor))].concat();
     let node =
         [message(1, b"x"), message(2, b"y"), message(3, node.as_bytes()), message(4, operator.as_bytes())].concat();
-    let graph = [message(1, &node), message(2, b"graph"), message(11, &port(b"x")), message(12, &port(b"y"))].concat();
+    let graph = [message(1, &node), message(2, b"graph"), message(11, &info(b"x")), message(12, &info(b"y"))].concat();
     let operators = [message(1, b""), number(2, 17)].concat();
     [number(1, 8), message(7, &graph), message(8, &operators)].concat()
 }

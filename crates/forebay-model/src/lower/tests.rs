@@ -189,7 +189,7 @@ fn optimizers_write_their_states_in_place_and_last() {
     assert_eq!((&sgd.writes[0], &sgd.writes[1]), (&sgd.reads[0], &sgd.reads[2]));
     assert_eq!(program.buffer(sgd.writes[0].buffer).role, Role::Parameter);
     assert_eq!(program.buffer(sgd.writes[1].buffer).role, Role::State);
-    let names: Vec<&str> = program.persistent.iter().map(|port| port.name.as_str()).collect();
+    let names: Vec<&str> = program.persistent.iter().map(|named| named.name.as_str()).collect();
     assert_eq!(names, ["w", "v"]);
     assert!(program.to_string().contains("update 2 'Sgd'"), "{program}");
 }
@@ -244,7 +244,7 @@ fn outputs_that_share_bytes_get_buffers_of_their_own() {
     let same = push(&mut graph, Operation::onnx("Identity", &[]), &[y], &[float(&[1, 4])])[0];
     graph.outputs.extend([x, w, y, same]);
     let program = lowered(&graph);
-    let buffers: BTreeSet<BufferId> = program.outputs.iter().map(|port| port.operand.buffer).collect();
+    let buffers: BTreeSet<BufferId> = program.outputs.iter().map(|named| named.operand.buffer).collect();
     assert_eq!(buffers.len(), 4);
     assert_eq!(kernels(&program), ["Unary", "Copy", "Copy", "Copy"]);
 }

@@ -7,7 +7,7 @@ use forebay_base::Kernel;
 use crate::context::{Lowering, NodeView};
 use crate::error::ModelError;
 use crate::graph::{Graph, Operation, ValueId};
-use crate::program::{Operand, Port, Role};
+use crate::program::{NamedOperand, Operand, Role};
 
 /// Nodes that update states in place, with the states by the node's outputs.
 pub(super) type InPlaceNodes = BTreeMap<usize, BTreeMap<usize, ValueId>>;
@@ -81,7 +81,7 @@ impl Lowering<'_> {
         for (name, state, value) in copies {
             self.emit(&name, Kernel::Copy, vec![value], vec![state]);
         }
-        self.persistent_ports();
+        self.persistent_operands();
         Ok(())
     }
 
@@ -95,12 +95,12 @@ impl Lowering<'_> {
         copy
     }
 
-    fn persistent_ports(&mut self) {
+    fn persistent_operands(&mut self) {
         let states: Vec<ValueId> = self.persistent.keys().copied().collect();
         for state in states {
             if let Some(operand) = self.operands[state.0 as usize].clone() {
                 let name = self.graph.value(state).name.clone();
-                self.program.persistent.push(Port { name, shape: self.shape(state), operand });
+                self.program.persistent.push(NamedOperand { name, shape: self.shape(state), operand });
             }
         }
     }

@@ -60,8 +60,8 @@ impl Relaid {
                 relaid.images.insert(operand.buffer, *image);
             }
         }
-        let ports = program.inputs.iter().chain(&program.outputs).chain(&program.persistent);
-        for buffer in ports.map(|port| port.operand.buffer) {
+        let named = program.inputs.iter().chain(&program.outputs).chain(&program.persistent);
+        for buffer in named.map(|named| named.operand.buffer) {
             if relaid.images.contains_key(&buffer) {
                 return Err(format!(
                     "'{}' is stored row by row, and others see its bytes",

@@ -65,8 +65,8 @@ pub(super) fn candidates(program: &Program) -> BTreeSet<BufferId> {
             *known = None;
         }
     }
-    for port in program.inputs.iter().chain(&program.outputs).chain(&program.persistent) {
-        row_sizes.insert(port.operand.buffer, None);
+    for named in program.inputs.iter().chain(&program.outputs).chain(&program.persistent) {
+        row_sizes.insert(named.operand.buffer, None);
     }
     row_sizes.into_iter().filter(|(_, sizes)| sizes.is_some()).map(|(buffer, _)| buffer).collect()
 }

@@ -32,7 +32,7 @@ pub(super) struct Constant {
 
 /// An operator that is ready to be launched.
 pub(super) struct Compiled {
-    /// Its launches, on logical buffers. Inputs are ports in the order of the operator's tensors.
+    /// Its launches, on logical buffers. Inputs are in the order of the operator's tensors.
     pub program: Program,
     /// Types of its outputs.
     pub outputs: Vec<TensorType>,

@@ -263,14 +263,14 @@ impl<'a> Operation<'a> {
             })
             .collect::<Result<Vec<_>, _>>()?;
         let mut spans: BTreeMap<BufferId, Span> = BTreeMap::new();
-        for (port, input) in program.inputs.iter().zip(self.device_inputs()?) {
-            spans.insert(port.operand.buffer, input);
+        for (named, input) in program.inputs.iter().zip(self.device_inputs()?) {
+            spans.insert(named.operand.buffer, input);
         }
         for (&buffer, constant) in &compiled.constants {
             spans.insert(buffer, constant.span.clone());
         }
-        for (port, output) in program.outputs.iter().zip(&outputs) {
-            spans.insert(port.operand.buffer, output.slice().span().clone());
+        for (named, output) in program.outputs.iter().zip(&outputs) {
+            spans.insert(named.operand.buffer, output.slice().span().clone());
         }
         for operand in program.launches.iter().flat_map(|launch| &launch.writes) {
             if let Entry::Vacant(entry) = spans.entry(operand.buffer) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use forebay_base::{DataType, TensorDesc};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::Device;
-use forebay_model::program::{Port, Program, ProgramLaunch};
+use forebay_model::program::{NamedOperand, Program, ProgramLaunch};
 use forebay_plan::cost::estimate;
 use forebay_plan::{plan, PlanOptions};
 use forebay_runtime::Executor;
@@ -30,16 +30,16 @@ fn outputs(program: &Program, device: &Arc<HostDevice>, budget: Option<u64>, see
     let (cut, minimum) = (planned.statistics.launches_cut, planned.statistics.minimum_budget_bytes);
     let mut executor = Executor::new(device.clone(), planned, &BTreeMap::new()).unwrap();
     let mut random = Random::new(seed + 77);
-    for port in &program.inputs {
-        let count = port.operand.desc.element_count();
-        let bytes = match port.operand.desc.data_type() {
+    for named in &program.inputs {
+        let count = named.operand.desc.element_count();
+        let bytes = match named.operand.desc.data_type() {
             DataType::Int64 => (0..count).flat_map(|_| (random.below(8) as i64).to_le_bytes()).collect(),
             _ => bytes_of_floats(&mut random, count),
         };
-        executor.write_input(&port.name, &bytes).unwrap();
+        executor.write_input(&named.name, &bytes).unwrap();
     }
     executor.run().unwrap();
-    let read = |port: &Port| executor.read_output(&port.name).unwrap().bytes().to_vec();
+    let read = |named: &NamedOperand| executor.read_output(&named.name).unwrap().bytes().to_vec();
     (program.outputs.iter().map(read).collect(), cut, minimum)
 }
 

@@ -2,7 +2,7 @@
 
 use forebay_base::kernel::{Activation, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
-use forebay_model::program::{Buffer, BufferId, Operand, Port, Program, ProgramLaunch, Role};
+use forebay_model::program::{Buffer, BufferId, NamedOperand, Operand, Program, ProgramLaunch, Role};
 use forebay_testing::Random;
 
 #[derive(Default)]
@@ -16,7 +16,7 @@ impl Build {
         self.0.buffers.push(Buffer { name: name.clone(), size_bytes: desc.total_size_bytes(), role });
         let operand = Operand { buffer, offset_bytes: 0, desc };
         if role == Role::Input {
-            self.0.inputs.push(Port { name, shape: sizes.to_vec(), operand: operand.clone() });
+            self.0.inputs.push(NamedOperand { name, shape: sizes.to_vec(), operand: operand.clone() });
         }
         operand
     }
@@ -39,7 +39,7 @@ impl Build {
 
     fn output(&mut self, operand: &Operand) {
         let name = format!("out{}", self.0.outputs.len());
-        self.0.outputs.push(Port { name, shape: operand.desc.sizes().to_vec(), operand: operand.clone() });
+        self.0.outputs.push(NamedOperand { name, shape: operand.desc.sizes().to_vec(), operand: operand.clone() });
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{DataType, Port, Tensor, Trainer};
+use forebay::{DataType, Tensor, TensorInfo, Trainer};
 use forebay_testing::Random;
 
 /// Whatever ends a bench.
@@ -35,24 +35,24 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 
 /// A batch of inputs and labels that fit a trainer, the same in every run.
 pub fn batch(trainer: &Trainer) -> (BTreeMap<String, Tensor>, Tensor) {
-    let inputs = trainer.inputs().iter().map(|port| (port.name.clone(), noise(port))).collect();
+    let inputs = trainer.inputs().iter().map(|info| (info.name.clone(), noise(info))).collect();
     (inputs, labels(trainer.labels()))
 }
 
 /// Numbers that look random, the same in every run.
-fn noise(port: &Port) -> Tensor {
-    let count = port.shape.iter().product::<u64>();
+fn noise(info: &TensorInfo) -> Tensor {
+    let count = info.shape.iter().product::<u64>();
     let mut random = Random::new(0);
     let values: Vec<f32> = (0..count).map(|_| random.float()).collect();
-    match port.data_type {
-        DataType::Int64 => Tensor::from_i64(&port.shape, &vec![0; count as usize]),
-        _ => Tensor::from_f32(&port.shape, &values),
+    match info.data_type {
+        DataType::Int64 => Tensor::from_i64(&info.shape, &vec![0; count as usize]),
+        _ => Tensor::from_f32(&info.shape, &values),
     }
 }
 
 /// Two classes in turn, in pieces as objects have them.
-fn labels(port: &Port) -> Tensor {
-    let count = port.shape.iter().product::<u64>();
+fn labels(info: &TensorInfo) -> Tensor {
+    let count = info.shape.iter().product::<u64>();
     let values: Vec<i64> = (0..count).map(|i| i64::from(i / 16 % 2 == 0)).collect();
-    Tensor::from_i64(&port.shape, &values)
+    Tensor::from_i64(&info.shape, &values)
 }

@@ -29,21 +29,6 @@ pub struct DeviceName {
 }
 
 impl DeviceName {
-    /// The CPU.
-    pub fn host() -> DeviceName {
-        DeviceName { backend: "host".to_string(), adapter: None }
-    }
-
-    /// The device that plans and records, and computes nothing.
-    pub fn null() -> DeviceName {
-        DeviceName { backend: "null".to_string(), adapter: None }
-    }
-
-    /// The first GPU that Vulkan finds.
-    pub fn vulkan() -> DeviceName {
-        DeviceName { backend: "vulkan".to_string(), adapter: None }
-    }
-
     /// What stands before the colon: `vulkan` of `vulkan:1`.
     pub fn backend(&self) -> &str {
         &self.backend
@@ -61,8 +46,9 @@ impl DeviceName {
 }
 
 impl Default for DeviceName {
+    /// The device that is there on every machine.
     fn default() -> DeviceName {
-        DeviceName::host()
+        DeviceName { backend: forebay_devices::DEFAULT.to_string(), adapter: None }
     }
 }
 
@@ -150,8 +136,7 @@ mod tests {
         }
         let name: DeviceName = "vulkan:llvmpipe: 1".parse().unwrap();
         assert_eq!((name.backend(), name.adapter(), name.index()), ("vulkan", Some("llvmpipe: 1"), None));
-        assert_eq!("vulkan".parse(), Ok(DeviceName::vulkan()));
-        assert_eq!("null".parse(), Ok(DeviceName::null()));
+        assert_eq!(DeviceName::default().to_string(), forebay_devices::DEFAULT);
         for text in ["", ":", ":0", "vulkan:"] {
             let error = text.parse::<DeviceName>().unwrap_err().to_string();
             assert!(error.contains(&format!("'{text}' names no device")), "{error}");

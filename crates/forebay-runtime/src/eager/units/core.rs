@@ -100,7 +100,7 @@ impl State {
     /// # Errors
     /// [`RuntimeError::Plan`] for a unit that has none, which is a defect.
     pub fn location(&mut self, unit: UnitId) -> Result<&mut UnitLocation, RuntimeError> {
-        let reason = || RuntimeError::Plan { reason: format!("managed unit {unit} has no home") };
+        let reason = || RuntimeError::Plan { reason: format!("managed unit {unit} has no backing location") };
         self.locations.get_mut(&unit).ok_or_else(reason)
     }
 

@@ -19,7 +19,7 @@ use crate::error::Error;
 /// # Ok::<(), forebay::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortDescription {
+pub struct ValueInfo {
     /// Its name in the graph.
     pub name: String,
     /// Its element type.
@@ -28,7 +28,7 @@ pub struct PortDescription {
     pub dimensions: Vec<Dimension>,
 }
 
-impl fmt::Display for PortDescription {
+impl fmt::Display for ValueInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sizes: Vec<String> = self.dimensions.iter().map(Dimension::to_string).collect();
         write!(f, "{}: {}[{}]", self.name, self.data_type, sizes.join(", "))
@@ -48,7 +48,7 @@ impl fmt::Display for PortDescription {
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct TensorInfo {
     /// Its name in the graph.
     pub name: String,
     /// Its element type.
@@ -57,38 +57,41 @@ pub struct Port {
     pub shape: Vec<u64>,
 }
 
-impl Port {
-    /// The same port with another leading size, where it has the leading size `from`.
-    pub(crate) fn with_batch(&self, from: u64, to: u64) -> Port {
-        let mut port = self.clone();
-        if let Some(size) = port.shape.first_mut().filter(|size| **size == from) {
+impl TensorInfo {
+    /// The same with another leading size, where it has the leading size `from`.
+    pub(crate) fn with_batch(&self, from: u64, to: u64) -> TensorInfo {
+        let mut info = self.clone();
+        if let Some(size) = info.shape.first_mut().filter(|size| **size == from) {
             *size = to;
         }
-        port
+        info
     }
 }
 
-impl fmt::Display for Port {
+impl fmt::Display for TensorInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}{:?}", self.name, self.data_type, self.shape)
     }
 }
 
-/// Checks that `given` holds exactly the tensors that `ports` describe.
+/// Checks that `given` holds exactly the tensors that `infos` describe.
 ///
 /// # Errors
 /// A missing or unknown name, or another type or shape.
-pub(crate) fn check_inputs(ports: &[Port], given: &BTreeMap<String, Tensor>) -> Result<(), Error> {
-    let known: BTreeSet<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+pub(crate) fn check_inputs(infos: &[TensorInfo], given: &BTreeMap<String, Tensor>) -> Result<(), Error> {
+    let known: BTreeSet<&str> = infos.iter().map(|info| info.name.as_str()).collect();
     if let Some(name) = given.keys().find(|name| !known.contains(name.as_str())) {
-        return Err(Error::UnknownInput { name: name.clone(), known: ports.iter().map(Port::to_string).collect() });
+        return Err(Error::UnknownInput {
+            name: name.clone(),
+            known: infos.iter().map(TensorInfo::to_string).collect(),
+        });
     }
-    for port in ports {
-        let tensor = given.get(&port.name).ok_or_else(|| Error::MissingInput {
-            expected: port.to_string(),
+    for info in infos {
+        let tensor = given.get(&info.name).ok_or_else(|| Error::MissingInput {
+            expected: info.to_string(),
             given: given.keys().cloned().collect(),
         })?;
-        check_tensor(port, tensor)?;
+        check_tensor(info, tensor)?;
     }
     Ok(())
 }
@@ -97,11 +100,11 @@ pub(crate) fn check_inputs(ports: &[Port], given: &BTreeMap<String, Tensor>) -> 
 ///
 /// # Errors
 /// [`Error::Input`].
-pub(crate) fn check_tensor(port: &Port, tensor: &Tensor) -> Result<(), Error> {
-    if tensor.data_type() == port.data_type && tensor.shape() == port.shape {
+pub(crate) fn check_tensor(info: &TensorInfo, tensor: &Tensor) -> Result<(), Error> {
+    if tensor.data_type() == info.data_type && tensor.shape() == info.shape {
         return Ok(());
     }
-    Err(Error::Input { expected: port.to_string(), given: format!("{}{:?}", tensor.data_type(), tensor.shape()) })
+    Err(Error::Input { expected: info.to_string(), given: format!("{}{:?}", tensor.data_type(), tensor.shape()) })
 }
 
 /// Checks that inputs that are used as indices choose from what there is. Negative ones count from the end.
@@ -141,8 +144,8 @@ pub(crate) fn position(index: usize, shape: &[u64]) -> Vec<u64> {
 mod tests {
     use super::*;
 
-    fn port() -> Port {
-        Port { name: "x".to_string(), data_type: DataType::Float32, shape: vec![2, 3] }
+    fn info() -> TensorInfo {
+        TensorInfo { name: "x".to_string(), data_type: DataType::Float32, shape: vec![2, 3] }
     }
 
     #[test]
@@ -150,7 +153,7 @@ mod tests {
         let good = Tensor::from_f32(&[2, 3], &[0.0; 6]);
         let check = |entries: &[(&str, Tensor)]| {
             let given = entries.iter().map(|(name, tensor)| (name.to_string(), tensor.clone())).collect();
-            check_inputs(&[port()], &given).map_err(|error| error.to_string())
+            check_inputs(&[info()], &given).map_err(|error| error.to_string())
         };
         assert_eq!(check(&[("x", good.clone())]), Ok(()));
         let missing = check(&[]).expect_err("x is missing");
