@@ -421,6 +421,9 @@ pub struct PlanArguments {
     /// Plan a training step instead of a run
     #[arg(long)]
     pub train: bool,
+    /// List every copy of a step, with its reason
+    #[arg(long)]
+    pub moves: bool,
     /// List every command of a step
     #[arg(long)]
     pub commands: bool,

@@ -93,6 +93,10 @@ fn show(
     if !arguments.report.json {
         machine.iter().flat_map(|machine| verdict(machine, &plan.statistics)).for_each(|line| output::say(&line));
         output::say(explanation.to_string().trim_end());
+        if arguments.moves {
+            output::say("what moves, in order:");
+            explanation.movement_lines().iter().for_each(|line| output::say(&format!("  {line}")));
+        }
         if arguments.commands {
             output::say("commands of a step:");
             command_lines(plan).iter().for_each(|line| output::say(&format!("  {line}")));

@@ -36,7 +36,7 @@ fn a_machine_says_what_fits() {
     let with = |more: &[&str]| success(&[&arguments[..], more].concat());
     assert_says(&with(&["h200"]), &["NVIDIA H200", "everything at once", "predicted time"]);
     let small = described(&folder, "small.toml", &[("device_memory = \"4GiB\"", "device_memory = \"1536KiB\"")]);
-    assert_says(&with(&[&small]), &["% at once", "1.5 MiB on the device", "what moves"]);
+    assert_says(&with(&[&small]), &["% at once", "1.5 MiB on the device", "moved per step, by layer"]);
     assert_says(&with(&[&small, "--device-memory", "1GiB"]), &["everything at once"]);
     let tiny = described(&folder, "tiny.toml", &[("device_memory = \"4GiB\"", "device_memory = \"64KiB\"")]);
     assert_says(&failure(1, &[&arguments[..], &[&tiny]].concat()), &["65536 bytes is too small"]);

@@ -10,6 +10,14 @@ use crate::error::DataError;
 use forebay_base::Tensor;
 
 /// One input that a model wants.
+///
+/// ```
+/// use forebay_base::DataType;
+/// use forebay_data::InputDescription;
+///
+/// let image = InputDescription { name: "x".to_string(), data_type: DataType::Float32, sample_shape: vec![3, 224, 224] };
+/// assert_eq!(image.sample_shape.len(), 3);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct InputDescription {
     /// The input's name.
@@ -21,6 +29,13 @@ pub struct InputDescription {
 }
 
 /// What labels mean.
+///
+/// ```
+/// use forebay_base::DataType;
+/// use forebay_data::LabelKind;
+///
+/// assert_ne!(LabelKind::Classes, LabelKind::Values(DataType::Int64));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelKind {
     /// Numbers of classes; batches hold int64.
@@ -61,6 +76,21 @@ pub struct Requirements {
 }
 
 /// Some samples, stacked along a new first axis.
+///
+/// ```
+/// use forebay_base::DataType;
+/// use forebay_data::{open, Batch, InputDescription, LabelKind, Requirements};
+///
+/// # fn main() -> Result<(), forebay_data::DataError> {
+/// let image = InputDescription { name: "x".to_string(), data_type: DataType::Float32, sample_shape: vec![1, 8, 8] };
+/// let labels = LabelKind::Classes;
+/// let requirements = Requirements { inputs: vec![image], input_scale: 1.0 / 16.0, labels, label_shape: Vec::new() };
+/// let batch: Batch = open("../../examples/digits/digits.npz", &requirements)?.batch(&[7, 0, 7])?;
+/// assert_eq!(batch.inputs["x"].shape(), [3, 1, 8, 8]);
+/// assert_eq!(batch.labels.shape(), [3]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     /// The inputs by name.

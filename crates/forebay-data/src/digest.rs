@@ -18,6 +18,18 @@ const BLOCK_BYTES: u64 = 64 << 10;
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// A checksum and the number of bytes that it is over.
+///
+/// ```
+/// use forebay_data::Digest;
+///
+/// let of = |bytes: &[u8]| {
+///     let mut digest = Digest::default();
+///     digest.add(bytes);
+///     digest.text()
+/// };
+/// assert_eq!(of(b"samples"), of(b"samples"));
+/// assert_ne!(of(b"samples"), of(b"sample"));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Digest {
     crc32: crc32fast::Hasher,

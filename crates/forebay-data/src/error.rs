@@ -5,6 +5,16 @@ use std::path::{Path, PathBuf};
 use forebay_base::DataType;
 
 /// Why data cannot be used.
+///
+/// ```
+/// use forebay_base::DataType;
+/// use forebay_data::{open, DataError, LabelKind, Requirements};
+///
+/// let labels = LabelKind::Values(DataType::Float32);
+/// let requirements = Requirements { inputs: Vec::new(), input_scale: 1.0, labels, label_shape: Vec::new() };
+/// let Err(error) = open("no-such-folder", &requirements) else { panic!("there is no such folder") };
+/// assert!(matches!(&error, DataError::Io { .. }) && error.to_string().starts_with("no-such-folder: "), "{error}");
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// The system refused to read or write.

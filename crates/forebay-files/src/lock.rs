@@ -23,6 +23,19 @@ const PAUSE: Duration = Duration::from_millis(10);
 const NUMBER_BYTES_MAX: u64 = 20;
 
 /// Why a folder cannot be locked.
+///
+/// ```
+/// use forebay_files::{FolderLock, LockError};
+///
+/// # fn main() -> Result<(), LockError> {
+/// # let folder = std::env::temp_dir().join(format!("forebay-held-{}", std::process::id()));
+/// let lock = FolderLock::take(&folder, "lock")?;
+/// let second = FolderLock::take(&folder, "lock");
+/// assert!(matches!(second, Err(LockError::Held { process }) if process == Some(std::process::id())));
+/// # drop(lock);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub enum LockError {
     /// Another writer has it.
@@ -56,6 +69,19 @@ impl From<io::Error> for LockError {
 }
 
 /// A folder that only the holder writes to. It is free again when this is dropped, or the process ends.
+///
+/// ```
+/// use forebay_files::FolderLock;
+///
+/// # fn main() -> Result<(), forebay_files::LockError> {
+/// # let folder = std::env::temp_dir().join(format!("forebay-lock-{}", std::process::id()));
+/// let lock = FolderLock::take(&folder, "lock")?;
+/// // Only this process writes to the folder here.
+/// drop(lock);
+/// assert!(FolderLock::take(&folder, "lock").is_ok());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct FolderLock {
     path: PathBuf,

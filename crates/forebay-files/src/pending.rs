@@ -15,6 +15,21 @@ pub trait Content: Write + Seek {}
 impl<T: Write + Seek> Content for T {}
 
 /// Content that is complete and safe on its file system, but not in its place yet. Dropped, it is gone.
+///
+/// ```
+/// use std::io::Write;
+///
+/// use forebay_files::Pending;
+///
+/// # fn main() -> std::io::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("forebay-pending-{}", std::process::id()));
+/// let pending = Pending::new(&path, |file| file.write_all(b"complete"))?;
+/// assert!(!path.exists(), "the content is safe, and not in its place yet");
+/// pending.commit()?;
+/// assert_eq!(std::fs::read(&path)?, b"complete");
+/// # std::fs::remove_file(&path)
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Pending {
     way: Way,

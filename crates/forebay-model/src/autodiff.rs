@@ -31,6 +31,7 @@ pub fn gradients(graph: &mut Graph, of: ValueId, by: &[ValueId]) -> Result<Vec<O
     let seed = seed(graph, of)?;
     let wanted = wanted(graph, by)?;
     keep_statistics(graph, &wanted);
+    graph.begin_backward();
     let mut d_values: Vec<Option<ValueId>> = vec![None; graph.values.len()];
     let mut builder = GradientBuilder { graph, wanted: &wanted, infer: infer_node };
     d_values[of.0 as usize] = Some(builder.constant(seed));

@@ -172,6 +172,8 @@ pub struct Graph {
     pub constants: BTreeSet<ValueId>,
     /// Updates of initializers at the end of a step; empty for inference.
     pub updates: Vec<Update>,
+    /// Values from this one on belong to the backward pass; none where no gradient was taken.
+    backward_from: Option<ValueId>,
     /// The value of every name.
     names: BTreeMap<String, ValueId>,
     /// The next suffix to try for a name that is taken.
@@ -187,6 +189,17 @@ impl Graph {
     /// The value, to change.
     pub fn value_mut(&mut self, id: ValueId) -> &mut Value {
         &mut self.values[id.0 as usize]
+    }
+
+    /// Notes that all values that are added from here on belong to the backward pass.
+    pub fn begin_backward(&mut self) {
+        let next = ValueId(self.values.len() as u32);
+        self.backward_from.get_or_insert(next);
+    }
+
+    /// Whether the backward pass, or an update behind it, computes a value.
+    pub fn is_backward(&self, id: ValueId) -> bool {
+        self.backward_from.is_some_and(|first| id >= first)
     }
 
     /// Adds a value. The name is made unique by a suffix where it is taken; an empty one becomes `value`.

@@ -68,7 +68,7 @@ impl Lowering<'_> {
             let mut operand = self.read(value).map_err(error)?;
             let buffer = self.program.buffer(operand.buffer);
             let whole = operand.offset_bytes == 0 && operand.desc.total_size_bytes() == buffer.size_bytes;
-            if buffer.role != Role::Temporary || !whole || !taken.insert(operand.buffer) {
+            if !buffer.role.is_temporary() || !whole || !taken.insert(operand.buffer) {
                 let copy = self.allocate(&name, operand.desc.clone(), Role::Temporary);
                 self.emit(&name, Kernel::Copy, vec![operand], vec![copy.clone()]);
                 taken.insert(copy.buffer);

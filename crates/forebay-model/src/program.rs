@@ -27,12 +27,31 @@ pub enum Role {
     State,
     /// Computed and used within one step.
     Temporary,
+    /// The same, by the backward pass.
+    Gradient,
 }
 
 impl Role {
     /// Whether the contents last from step to step.
     pub const fn is_persistent(self) -> bool {
         matches!(self, Role::Constant | Role::Parameter | Role::State)
+    }
+
+    /// Whether the contents are computed and used within one step.
+    pub const fn is_temporary(self) -> bool {
+        matches!(self, Role::Temporary | Role::Gradient)
+    }
+
+    /// What people call such contents, as PyTorch's memory profiler does.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Role::Input => "inputs",
+            Role::Constant => "constants",
+            Role::Parameter => "parameters",
+            Role::State => "optimizer state",
+            Role::Temporary => "activations",
+            Role::Gradient => "gradients",
+        }
     }
 }
 
@@ -164,7 +183,7 @@ impl Program {
     /// # Errors
     /// The first launch or named operand that breaks a rule.
     pub fn validate(&self) -> Result<(), ModelError> {
-        let mut written: Vec<bool> = self.buffers.iter().map(|buffer| buffer.role != Role::Temporary).collect();
+        let mut written: Vec<bool> = self.buffers.iter().map(|buffer| !buffer.role.is_temporary()).collect();
         for (i, launch) in self.launches.iter().enumerate() {
             let error = |reason: String| ModelError::Operator {
                 op_type: launch.kernel.name().to_string(),
@@ -183,7 +202,7 @@ impl Program {
             for write in &launch.writes {
                 let Buffer { name, role, .. } = self.buffer(write.buffer);
                 let allowed = match role {
-                    Role::Temporary => true,
+                    Role::Temporary | Role::Gradient => true,
                     Role::Parameter | Role::State => i >= self.update_start,
                     Role::Input | Role::Constant => false,
                 };

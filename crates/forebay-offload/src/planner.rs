@@ -49,6 +49,29 @@ const DOUBT: f64 = 0.7;
 const GIVEN: [f64; 6] = [0.95, 0.9, 0.8, 0.98, 0.7, 0.5];
 
 /// How far planning has come.
+///
+/// ```
+/// use forebay_offload::planner::{plan, Progress};
+/// use forebay_offload::workload::{Kernel, Machine, Tensor, Workload};
+///
+/// # let tensor = |persistent| Tensor { size_bytes: 1 << 20, persistent };
+/// # let kernel = |name: &str, reads: &[usize], writes: &[usize]| Kernel {
+/// #     name: name.to_string(), duration_ns: 1_000_000, reads: reads.to_vec(), writes: writes.to_vec(), workspace_bytes: 0,
+/// # };
+/// # let machine = Machine {
+/// #     device_memory_bytes: 2 << 20, host_memory_bytes: 1 << 30, link_bytes_per_s: 4 << 30,
+/// #     ssd_read_bytes_per_s: 1 << 30, ssd_write_bytes_per_s: 1 << 30,
+/// # };
+/// # let workload = Workload {
+/// #     tensors: vec![tensor(false), tensor(false), tensor(false)],
+/// #     kernels: vec![kernel("a", &[], &[0]), kernel("b", &[], &[1, 2]), kernel("c", &[1], &[2]), kernel("d", &[0], &[2])],
+/// #     machine,
+/// # };
+/// let mut rounds = 0;
+/// let schedule = plan(&workload, &mut |progress: Progress| rounds = progress.round)?;
+/// println!("{} ns a step, after {rounds} attempts", schedule.step_ns);
+/// # Ok::<(), forebay_offload::workload::SwapError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Attempts so far.

@@ -89,6 +89,13 @@ pub struct Resident {
 }
 
 /// One step that repeats for ever.
+///
+/// ```
+/// use forebay_offload::schedule::Schedule;
+///
+/// let schedule = Schedule { step_ns: 1_000_000, ..Schedule::default() };
+/// assert!(schedule.transfers.is_empty() && schedule.drops.is_empty());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
     /// How long it takes from one start to the next.

@@ -21,6 +21,30 @@ use memory::{Memory, Version, When};
 pub const ROUNDING_NS: u64 = 4;
 
 /// What a correct schedule does in one step.
+///
+/// ```
+/// use forebay_offload::verify::verify;
+/// use forebay_offload::workload::{Kernel, Machine, Tensor, Workload};
+///
+/// # let tensor = |persistent| Tensor { size_bytes: 1 << 20, persistent };
+/// # let kernel = |name: &str, reads: &[usize], writes: &[usize]| Kernel {
+/// #     name: name.to_string(), duration_ns: 1_000_000, reads: reads.to_vec(), writes: writes.to_vec(), workspace_bytes: 0,
+/// # };
+/// # let machine = Machine {
+/// #     device_memory_bytes: 2 << 20, host_memory_bytes: 1 << 30, link_bytes_per_s: 4 << 30,
+/// #     ssd_read_bytes_per_s: 1 << 30, ssd_write_bytes_per_s: 1 << 30,
+/// # };
+/// # let workload = Workload {
+/// #     tensors: vec![tensor(false), tensor(false), tensor(false)],
+/// #     kernels: vec![kernel("a", &[], &[0]), kernel("b", &[], &[1, 2]), kernel("c", &[1], &[2]), kernel("d", &[0], &[2])],
+/// #     machine,
+/// # };
+/// // Four kernels of a millisecond; the third needs a block that does not fit with the first one's.
+/// let schedule = forebay_offload::planner::plan(&workload, &mut |_| ()).unwrap();
+/// let account = verify(&workload, &schedule).unwrap();
+/// assert!(account.device_peak_bytes <= workload.machine.device_memory_bytes);
+/// assert_eq!(account.step_ns, schedule.step_ns);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// How long the step takes.
@@ -50,6 +74,29 @@ pub struct Account {
 }
 
 /// What is wrong with a schedule.
+///
+/// ```
+/// use forebay_offload::schedule::Schedule;
+/// use forebay_offload::verify::{verify, Fault};
+/// use forebay_offload::workload::{Kernel, Machine, Tensor, Workload};
+///
+/// # let tensor = |persistent| Tensor { size_bytes: 1 << 20, persistent };
+/// # let kernel = |name: &str, reads: &[usize], writes: &[usize]| Kernel {
+/// #     name: name.to_string(), duration_ns: 1_000_000, reads: reads.to_vec(), writes: writes.to_vec(), workspace_bytes: 0,
+/// # };
+/// # let machine = Machine {
+/// #     device_memory_bytes: 2 << 20, host_memory_bytes: 1 << 30, link_bytes_per_s: 4 << 30,
+/// #     ssd_read_bytes_per_s: 1 << 30, ssd_write_bytes_per_s: 1 << 30,
+/// # };
+/// # let workload = Workload {
+/// #     tensors: vec![tensor(false), tensor(false), tensor(false)],
+/// #     kernels: vec![kernel("a", &[], &[0]), kernel("b", &[], &[1, 2]), kernel("c", &[1], &[2]), kernel("d", &[0], &[2])],
+/// #     machine,
+/// # };
+/// // A schedule in which nothing runs.
+/// let fault: Fault = verify(&workload, &Schedule::default()).unwrap_err();
+/// assert_eq!((fault.step, fault.at_ns), (0, 0));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The step, from 0.

@@ -50,6 +50,19 @@ impl Kernel {
 ///
 /// The link carries its rate in each direction at once. What goes to and from the SSD crosses the link too, and is limited
 /// further by the SSD's own rates.
+///
+/// ```
+/// use forebay_offload::workload::Machine;
+///
+/// let machine = Machine {
+///     device_memory_bytes: 8 << 30,
+///     host_memory_bytes: 32 << 30,
+///     link_bytes_per_s: 16_000_000_000,
+///     ssd_read_bytes_per_s: 3_000_000_000,
+///     ssd_write_bytes_per_s: 2_000_000_000,
+/// };
+/// assert!(machine.link_bytes_per_s > machine.ssd_read_bytes_per_s);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// Memory of the device.
@@ -65,6 +78,29 @@ pub struct Machine {
 }
 
 /// One training step, repeated for ever, on a machine.
+///
+/// ```
+/// use forebay_offload::workload::{Kernel, Machine, Tensor, Workload};
+///
+/// let machine = Machine {
+///     device_memory_bytes: 8 << 30,
+///     host_memory_bytes: 32 << 30,
+///     link_bytes_per_s: 16_000_000_000,
+///     ssd_read_bytes_per_s: 3_000_000_000,
+///     ssd_write_bytes_per_s: 2_000_000_000,
+/// };
+/// let weights = Tensor { size_bytes: 1 << 30, persistent: true };
+/// let update = Kernel {
+///     name: "update".to_string(),
+///     duration_ns: 1_000_000,
+///     reads: vec![0],
+///     writes: vec![0],
+///     workspace_bytes: 0,
+/// };
+/// let workload = Workload { tensors: vec![weights], kernels: vec![update], machine };
+/// assert_eq!(workload.validate(), Ok(()));
+/// assert_eq!(workload.ideal_ns(), 1_000_000);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// What kernels touch, by number.
@@ -157,6 +193,29 @@ impl Workload {
 pub const MOST_BYTES: u64 = 1 << 50;
 
 /// Why a workload cannot be planned.
+///
+/// ```
+/// use forebay_offload::planner::plan;
+/// use forebay_offload::workload::{Kernel, Machine, SwapError, Tensor, Workload};
+///
+/// # let tensor = |persistent| Tensor { size_bytes: 1 << 20, persistent };
+/// # let kernel = |name: &str, reads: &[usize], writes: &[usize]| Kernel {
+/// #     name: name.to_string(), duration_ns: 1_000_000, reads: reads.to_vec(), writes: writes.to_vec(), workspace_bytes: 0,
+/// # };
+/// # let machine = Machine {
+/// #     device_memory_bytes: 2 << 20, host_memory_bytes: 1 << 30, link_bytes_per_s: 4 << 30,
+/// #     ssd_read_bytes_per_s: 1 << 30, ssd_write_bytes_per_s: 1 << 30,
+/// # };
+/// # let mut workload = Workload {
+/// #     tensors: vec![tensor(false), tensor(false), tensor(false)],
+/// #     kernels: vec![kernel("a", &[], &[0]), kernel("b", &[], &[1, 2]), kernel("c", &[1], &[2]), kernel("d", &[0], &[2])],
+/// #     machine,
+/// # };
+/// workload.machine.device_memory_bytes = 1 << 20;
+/// // No memory helps a kernel that does not fit by itself.
+/// let error: SwapError = plan(&workload, &mut |_| ()).unwrap_err();
+/// assert!(error.to_string().contains("'b'"), "{error}");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwapError {
     /// A kernel does not fit the device, even alone.

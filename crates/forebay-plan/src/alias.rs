@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_model::program::{BufferId, Operand, Program, Role};
+use forebay_model::program::{BufferId, Operand, Program};
 
 /// The program with outputs renamed to the inputs whose bytes they take over. Buffers that are no longer named stay listed,
 /// so that identifiers keep their meaning.
@@ -106,7 +106,7 @@ fn takes_over(
     }
     let whole = |operand: &Operand| {
         let buffer = program.buffer(operand.buffer);
-        buffer.role == Role::Temporary
+        buffer.role.is_temporary()
             && operand.offset_bytes == 0
             && operand.desc.is_packed()
             && operand.desc.total_size_bytes() == buffer.size_bytes

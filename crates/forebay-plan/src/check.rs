@@ -148,7 +148,7 @@ fn each_runs(program: &Program, plan: &Plan) -> Result<(), PlanError> {
     }
     let may_run_again = |launch: &ProgramLaunch| {
         launch.writes.iter().all(|write| {
-            let lasts = program.buffer(write.buffer).role != Role::Temporary;
+            let lasts = !program.buffer(write.buffer).role.is_temporary();
             !lasts && launch.reads.iter().all(|read| read.buffer != write.buffer)
         })
     };
@@ -561,7 +561,12 @@ mod tests {
                 Command::Launch { stream: StreamId(0), launch: Box::new(launch) },
             ],
             labels: vec!["relu_1".to_string()],
-            movements: vec![Movement { command: 0, name: "conv_1.w".to_string(), reason: String::new() }],
+            movements: vec![Movement {
+                command: 0,
+                name: "conv_1.w".to_string(),
+                role: Role::Parameter,
+                reason: String::new(),
+            }],
             ..Plan::default()
         };
         let error = order(&plan).unwrap_err().to_string();

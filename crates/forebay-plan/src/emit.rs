@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::{Binding, ByteRange, Command, HeapId, Launch, Limits, MemoryId, Region, Space, StreamId};
-use forebay_model::program::{NamedOperand, Operand, Program, Role};
+use forebay_model::program::{NamedOperand, Operand, Program};
 use forebay_sync::{insert_barriers, StepBoundary};
 
 use crate::arena::Arena;
@@ -69,8 +69,7 @@ pub fn emit(decisions: &Decisions, work: &[Work]) -> Result<Plan, PlanError> {
         plan.labels[source].clone_from(&launch.name);
     }
     let copies = plan.commands.iter().enumerate().filter(|(_, command)| matches!(command, Command::Copy { .. }));
-    plan.movements =
-        copies.zip(reasons).map(|((command, _), (name, reason))| Movement { command, name, reason }).collect();
+    plan.movements = copies.zip(reasons).map(|((command, _), reason)| Movement { command, ..reason }).collect();
     plan.warm_up = warm_up(decisions, &places);
     plan.intervals = intervals(decisions);
     plan.inputs = decisions.program.inputs.iter().filter_map(|named| places.host_backing(named)).collect();
@@ -86,12 +85,12 @@ fn intervals(decisions: &Decisions) -> Vec<ResidencyInterval> {
     let mut intervals: Vec<(Owner, ResidencyInterval)> = Vec::new();
     for (segment, &offset_bytes) in residency.segments.iter().zip(&arena.device_offsets) {
         let chunk = &live.chunks[segment.chunk];
-        let name = match chunk.owner {
-            Owner::Buffer(buffer) => program.buffer(buffer).name.clone(),
-            Owner::Workspace(_) => "scratch".to_string(),
+        let (name, role) = match chunk.owner {
+            Owner::Buffer(buffer) => (program.buffer(buffer).name.clone(), Some(program.buffer(buffer).role)),
+            Owner::Workspace(_) => ("scratch".to_string(), None),
         };
         let (first_launch, last_launch) = (segment.start, segment.end);
-        let interval = ResidencyInterval { name, part: chunk.range, offset_bytes, first_launch, last_launch };
+        let interval = ResidencyInterval { name, role, part: chunk.range, offset_bytes, first_launch, last_launch };
         intervals.push((chunk.owner, interval));
     }
     intervals
@@ -245,7 +244,7 @@ impl<'a> Places<'a> {
 }
 
 /// A copied buffer's name and why it is copied, by copy in list order.
-type Reasons = Vec<(String, String)>;
+type Reasons = Vec<Movement>;
 
 fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Vec<Command>, Reasons), PlanError> {
     let mut commands: Vec<Command> = Vec::new();
@@ -271,10 +270,10 @@ fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Ve
             }
             Work::SwapIn(interval) | Work::SwapOut(interval) => {
                 let swap_in = matches!(item, Work::SwapIn(_));
-                let (command, (name, why)) = (copy(decisions, interval, swap_in), reason(decisions, interval, swap_in));
-                let same = reasons.last().is_some_and(|(last, _)| *last == name);
+                let (command, movement) = (copy(decisions, interval, swap_in), movement(decisions, interval, swap_in));
+                let same = reasons.last().is_some_and(|last| last.name == movement.name);
                 if !same || !commands.last_mut().is_some_and(|last| extend(last, &command)) {
-                    reasons.push((name, why));
+                    reasons.push(movement);
                     commands.push(command);
                 }
             }
@@ -341,10 +340,11 @@ fn extend(last: &mut Command, next: &Command) -> bool {
     }
 }
 
-fn reason(decisions: &Decisions, interval: usize, swap_in: bool) -> (String, String) {
+/// What an interval's copy moves, and why; its command is not known yet.
+fn movement(decisions: &Decisions, interval: usize, swap_in: bool) -> Movement {
     let segment = &decisions.residency.segments[interval];
     let chunk = &decisions.live.chunks[segment.chunk];
-    let Owner::Buffer(buffer) = chunk.owner else { return (String::new(), String::new()) };
+    let Owner::Buffer(buffer) = chunk.owner else { unreachable!("workspace bytes never move") };
     let launch_name = |access: usize| &decisions.program.launches[chunk.accesses[access].launch].name;
     let buffer = decisions.program.buffer(buffer);
     let on_disk = decisions.backing_stores.on_disk(segment.chunk);
@@ -361,7 +361,7 @@ fn reason(decisions: &Decisions, interval: usize, swap_in: bool) -> (String, Str
                     launch_name(segment.accesses.end)
                 )
             }
-            None if buffer.role == Role::Temporary => {
+            None if buffer.role.is_temporary() => {
                 format!("an output, computed by '{}'", launch_name(segment.accesses.end - 1))
             }
             None => {
@@ -372,7 +372,7 @@ fn reason(decisions: &Decisions, interval: usize, swap_in: bool) -> (String, Str
     };
     let full = on_disk && !swap_in;
     let reason = if full { format!("{reason}; to disk, for the host is full") } else { reason };
-    (buffer.name.clone(), reason)
+    Movement { command: 0, name: buffer.name.clone(), role: buffer.role, reason }
 }
 
 /// The first command of the update phase: where its first launch stands, or the end.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::kernel::{Activation, UnaryOp};
 use forebay_base::Kernel;
-use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch, Role};
+use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
 /// The program with fused kernels. Launches keep their order; the first of a fused pair stays or takes the pair's place.
 pub fn fuse(mut program: Program) -> Program {
@@ -54,7 +54,7 @@ impl Uses {
     /// that the caller does not get.
     fn only_reader(&self, program: &Program, operand: &Operand) -> Option<usize> {
         let buffer = program.buffer(operand.buffer);
-        let private = buffer.role == Role::Temporary
+        let private = buffer.role.is_temporary()
             && buffer.size_bytes == operand.desc.total_size_bytes()
             && !self.outputs.contains(&operand.buffer);
         let readers = self.readers.get(&operand.buffer).map_or(&[][..], Vec::as_slice);

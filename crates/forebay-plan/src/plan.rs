@@ -1,6 +1,7 @@
 //! A plan: the complete list of commands for one step, with every address resolved. Plain data.
 
 use forebay_base::{ByteRange, Command, Launch, MemoryId, Region, Space};
+use forebay_model::program::Role;
 
 /// How a memory of a plan is obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,8 @@ pub struct Statistics {
     pub launches: usize,
     /// Launches that run again in the same step, for contents that were dropped.
     pub recomputations: usize,
+    /// How long those are thought to take, in nanoseconds.
+    pub recomputed_ns: u64,
     /// Launches of the given program that were cut into parts.
     pub launches_cut: usize,
     /// Barriers per step.
@@ -101,6 +104,8 @@ pub struct Movement {
     pub command: usize,
     /// Name of the buffer.
     pub name: String,
+    /// What the buffer is for.
+    pub role: Role,
     /// Why it moves.
     pub reason: String,
 }
@@ -108,8 +113,10 @@ pub struct Movement {
 /// Where a part of a buffer lies in device memory, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResidencyInterval {
-    /// Name of the buffer; `workspace` for workspace bytes.
+    /// Name of the buffer; `scratch` for workspace bytes.
     pub name: String,
+    /// What the buffer is for; none for workspace bytes.
+    pub role: Option<Role>,
     /// The bytes of the buffer.
     pub part: ByteRange,
     /// Its first byte in device memory.

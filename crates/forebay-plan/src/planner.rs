@@ -9,6 +9,8 @@ mod large_tests;
 mod together;
 mod within;
 
+use std::collections::BTreeSet;
+
 use forebay_base::Limits;
 use forebay_model::program::Program;
 
@@ -155,9 +157,17 @@ pub fn plan_in_groups(
 fn with_bound(mut plan: Plan, candidate: &Candidate, capacity_bytes: u64, options: &PlanOptions) -> Plan {
     plan.statistics.device_budget_bytes = options.device_budget_bytes;
     plan.statistics.host_budget_bytes = options.host_budget_bytes;
+    plan.statistics.recomputed_ns = recomputed_ns(candidate);
     plan.statistics.lower_bound_ns =
         lower_bound_ns(&plan, &candidate.ordered, &candidate.live, &candidate.costs, capacity_bytes);
     plan
+}
+
+/// How long the launches of a candidate take that have run before in the same step.
+fn recomputed_ns(candidate: &Candidate) -> u64 {
+    let mut seen = BTreeSet::new();
+    let launches = candidate.ordered.sources.iter().zip(&candidate.costs.launch_ns);
+    launches.filter(|(source, _)| !seen.insert(**source)).map(|(_, launch_ns)| launch_ns).sum()
 }
 
 fn least(a: (u64, String), b: (u64, String)) -> (u64, String) {

@@ -1,13 +1,24 @@
 //! A plan in words: what it takes, what moves and why, what it costs.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use forebay_base::{ByteRange, Command, Space};
 use forebay_memory::picture::{Bar, Picture};
 use forebay_memory::size::format_bytes;
+use forebay_model::program::Role;
 use forebay_plan::plan::{Movement, ResidencyInterval};
 use forebay_plan::Plan;
 use serde::Serialize;
+
+use crate::layers::layers;
+
+/// Rows of the table of what moves: more would not fit a screen.
+const ROWS_MAX: usize = 10;
+/// Characters of the longest bar.
+const BAR_WIDTH: u64 = 30;
+/// Characters of a layer's name.
+const LAYER_WIDTH: usize = 32;
 
 /// What a plan does, as numbers and reasons.
 ///
@@ -54,6 +65,8 @@ pub struct Explanation {
     pub launches: usize,
     /// Launches that run again in the same step, for contents that were dropped.
     pub repeats: usize,
+    /// How long those are thought to take, in seconds.
+    pub repeated_seconds: f64,
     /// Launches of the model that were cut into parts.
     pub launches_cut: usize,
     /// Barriers in a step.
@@ -69,10 +82,80 @@ pub struct Explanation {
     pub lower_bound_seconds: f64,
     /// Predicted time of a step without a budget, in seconds.
     pub in_core_predicted_seconds: f64,
+    /// What holds device memory while most of it is taken.
+    pub peak: PeakExplanation,
+    /// What moves in a step, by layer of the model, most bytes first.
+    pub traffic: Vec<LayerTraffic>,
     /// Every copy of a step, in order.
     pub movements: Vec<MovementExplanation>,
     /// What lies where in device memory, and when.
     pub placement: Vec<PlacementExplanation>,
+}
+
+/// What holds device memory during the launch that finds most of it taken.
+///
+/// ```
+/// use forebay::{Model, Session};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let explanation = Session::builder(&model).device("null".parse()?).build()?.explain();
+/// let held: u64 = explanation.peak.held.iter().map(|held| held.bytes).sum();
+/// assert!(held <= explanation.device_peak_bytes);
+/// assert!(explanation.peak.held.iter().any(|held| held.kind == "activations"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct PeakExplanation {
+    /// The node that the launch belongs to.
+    pub launch: String,
+    /// What holds memory, by kind, most bytes first.
+    pub held: Vec<HeldMemory>,
+}
+
+/// Bytes of one kind in device memory.
+///
+/// ```
+/// let model = forebay::Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let explanation = forebay::Session::builder(&model).device("null".parse()?).build()?.explain();
+/// for held in &explanation.peak.held {
+///     println!("{:>12} bytes of {}", held.bytes, held.kind);
+/// }
+/// # Ok::<(), forebay::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct HeldMemory {
+    /// `parameters`, `optimizer state`, `constants`, `inputs`, `activations`, `gradients` or `workspace`.
+    pub kind: &'static str,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// What one layer of a model moves in a step.
+///
+/// ```
+/// let model = forebay::Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let explanation = forebay::Session::builder(&model).device("null".parse()?).build()?.explain();
+/// let to_device: u64 = explanation.traffic.iter().map(|layer| layer.bytes_to_device).sum();
+/// assert_eq!(to_device, explanation.bytes_to_device);
+/// # Ok::<(), forebay::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LayerTraffic {
+    /// How the names of what it moves begin.
+    pub layer: String,
+    /// What kinds of contents it moves.
+    pub kinds: BTreeSet<&'static str>,
+    /// Bytes copied to the device.
+    pub bytes_to_device: u64,
+    /// Bytes copied from the device.
+    pub bytes_from_device: u64,
+    /// Copies in both directions.
+    pub copies: usize,
 }
 
 /// A buffer, or a part of one, in device memory.
@@ -94,6 +177,8 @@ pub struct Explanation {
 pub struct PlacementExplanation {
     /// The buffer.
     pub name: String,
+    /// What its contents are, as in [`HeldMemory::kind`].
+    pub kind: &'static str,
     /// Its first byte in device memory.
     pub offset_bytes: u64,
     /// How many bytes it takes.
@@ -124,6 +209,8 @@ pub struct MovementExplanation {
     pub command: usize,
     /// The buffer.
     pub name: String,
+    /// What its contents are, as in [`HeldMemory::kind`].
+    pub kind: &'static str,
     /// Bytes moved.
     pub bytes: u64,
     /// `to device`, `from device` (the host's side is meant), `from disk`, `to disk` or `within`.
@@ -135,6 +222,8 @@ pub struct MovementExplanation {
 /// Explains a plan.
 pub fn explain(plan: &Plan) -> Explanation {
     let statistics = &plan.statistics;
+    let movements: Vec<MovementExplanation> =
+        plan.movements.iter().filter_map(|movement| explain_movement(plan, movement)).collect();
     Explanation {
         device_budget_bytes: statistics.device_budget_bytes,
         device_peak_bytes: statistics.device_peak_bytes,
@@ -150,6 +239,7 @@ pub fn explain(plan: &Plan) -> Explanation {
         bytes_to_disk: statistics.bytes_to_disk,
         launches: statistics.launches,
         repeats: statistics.recomputations,
+        repeated_seconds: statistics.recomputed_ns as f64 / 1e9,
         launches_cut: statistics.launches_cut,
         barriers: statistics.barriers,
         fewest_barriers: statistics.fewest_barriers,
@@ -157,14 +247,81 @@ pub fn explain(plan: &Plan) -> Explanation {
         predicted_seconds: statistics.predicted_ns as f64 / 1e9,
         lower_bound_seconds: statistics.lower_bound_ns as f64 / 1e9,
         in_core_predicted_seconds: statistics.in_core_predicted_ns as f64 / 1e9,
-        movements: plan.movements.iter().filter_map(|movement| explain_movement(plan, movement)).collect(),
+        peak: explain_peak(plan),
+        traffic: traffic(&movements),
+        movements,
         placement: plan.intervals.iter().map(explain_interval).collect(),
     }
+}
+
+/// What holds memory during the launch that finds most of it taken; the first such launch.
+fn explain_peak(plan: &Plan) -> PeakExplanation {
+    let launches = plan.commands.iter().filter_map(|command| match command {
+        Command::Launch { launch, .. } => Some(launch.label),
+        _ => None,
+    });
+    let mut changes: BTreeMap<usize, i64> = BTreeMap::new();
+    for interval in &plan.intervals {
+        let bytes = interval.part.len() as i64;
+        *changes.entry(interval.first_launch).or_default() += bytes;
+        *changes.entry(interval.last_launch + 1).or_default() -= bytes;
+    }
+    let (mut taken, mut most) = (0, (i64::MIN, 0));
+    for (&launch, &change) in &changes {
+        taken += change;
+        if taken > most.0 {
+            most = (taken, launch);
+        }
+    }
+    let mut held: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for interval in &plan.intervals {
+        if (interval.first_launch..=interval.last_launch).contains(&most.1) {
+            *held.entry(kind(interval)).or_default() += interval.part.len();
+        }
+    }
+    let mut held: Vec<HeldMemory> = held.into_iter().map(|(kind, bytes)| HeldMemory { kind, bytes }).collect();
+    held.sort_by_key(|held| std::cmp::Reverse(held.bytes));
+    let label = launches.clone().nth(most.1).and_then(|label| plan.labels.get(label as usize));
+    PeakExplanation { launch: label.cloned().unwrap_or_default(), held }
+}
+
+fn kind(interval: &ResidencyInterval) -> &'static str {
+    interval.role.map_or("workspace", Role::name)
+}
+
+/// What moves, by layer: as many of them as fit a screen.
+fn traffic(movements: &[MovementExplanation]) -> Vec<LayerTraffic> {
+    let mut weights: BTreeMap<&str, u64> = BTreeMap::new();
+    for movement in movements {
+        *weights.entry(&movement.name).or_default() += movement.bytes;
+    }
+    let layers = layers(&weights, ROWS_MAX);
+    let mut traffic: BTreeMap<&str, LayerTraffic> = BTreeMap::new();
+    for movement in movements {
+        let layer = layers[movement.name.as_str()];
+        let row = traffic.entry(layer).or_insert_with(|| LayerTraffic {
+            layer: layer.to_string(),
+            kinds: BTreeSet::new(),
+            bytes_to_device: 0,
+            bytes_from_device: 0,
+            copies: 0,
+        });
+        row.kinds.insert(movement.kind);
+        row.copies += 1;
+        match movement.direction {
+            "to device" | "from disk" => row.bytes_to_device += movement.bytes,
+            _ => row.bytes_from_device += movement.bytes,
+        }
+    }
+    let mut traffic: Vec<LayerTraffic> = traffic.into_values().collect();
+    traffic.sort_by_key(|row| std::cmp::Reverse(row.bytes_to_device + row.bytes_from_device));
+    traffic
 }
 
 fn explain_interval(interval: &ResidencyInterval) -> PlacementExplanation {
     PlacementExplanation {
         name: interval.name.clone(),
+        kind: kind(interval),
         offset_bytes: interval.offset_bytes,
         bytes: interval.part.len(),
         first_launch: interval.first_launch,
@@ -203,6 +360,7 @@ fn explain_movement(plan: &Plan, movement: &Movement) -> Option<MovementExplanat
     Some(MovementExplanation {
         command: movement.command,
         name: movement.name.clone(),
+        kind: movement.role.name(),
         bytes: from.range.len(),
         direction,
         reason: movement.reason.clone(),
@@ -251,7 +409,11 @@ impl fmt::Display for Explanation {
                 format_bytes(self.bytes_to_disk)
             )?;
         }
-        let repeats = if self.repeats > 0 { format!(" ({} run again)", self.repeats) } else { String::new() };
+        let repeats = if self.repeats > 0 {
+            format!(" ({} recomputed, in {:.4} s)", self.repeats, self.repeated_seconds)
+        } else {
+            String::new()
+        };
         writeln!(
             f,
             "per step          {} launches{repeats}, {} barriers and {} waits ({} together)",
@@ -273,19 +435,68 @@ impl fmt::Display for Explanation {
             "predicted time    {:.4} s per step, {:.4} s without a budget, lower bound {:.4} s",
             self.predicted_seconds, self.in_core_predicted_seconds, self.lower_bound_seconds
         )?;
-        if !self.movements.is_empty() {
-            writeln!(f, "what moves, in order:")?;
+        self.peak.fmt(f)?;
+        write_traffic(&self.traffic, f)
+    }
+}
+
+impl fmt::Display for PeakExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.held.is_empty() {
+            return Ok(());
         }
-        for movement in &self.movements {
-            writeln!(
-                f,
-                "  {:>11}  {:>12}  {}: {}",
-                movement.direction,
-                format_bytes(movement.bytes),
-                movement.name,
-                movement.reason
-            )?;
+        writeln!(f, "memory at the peak, while '{}' runs:", self.launch)?;
+        let most = self.held.iter().map(|held| held.bytes).max().unwrap_or(1).max(1);
+        for HeldMemory { kind, bytes } in &self.held {
+            let bar = "#".repeat((bytes * BAR_WIDTH).div_ceil(most) as usize);
+            writeln!(f, "  {kind:<15}  {:>12}  {bar}", format_bytes(*bytes))?;
         }
         Ok(())
+    }
+}
+
+/// What moves, as a table.
+fn write_traffic(traffic: &[LayerTraffic], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if traffic.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "moved per step, by layer:")?;
+    let row = |f: &mut fmt::Formatter<'_>, layer: &str, rows: &[LayerTraffic]| {
+        let sum = |of: fn(&LayerTraffic) -> u64| format_bytes(rows.iter().map(of).sum());
+        let (to, from) = (sum(|row| row.bytes_to_device), sum(|row| row.bytes_from_device));
+        let copies: usize = rows.iter().map(|row| row.copies).sum();
+        let kinds: BTreeSet<&str> = rows.iter().flat_map(|row| &row.kinds).copied().collect();
+        let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
+        writeln!(f, "  {layer:<LAYER_WIDTH$}  {to:>12}  {from:>12}  {copies:>6}  {kinds}")
+    };
+    writeln!(f, "  {:<LAYER_WIDTH$}  {:>12}  {:>12}  {:>6}", "", "to device", "from device", "copies")?;
+    let (shown, others) = traffic.split_at(traffic.len().min(ROWS_MAX));
+    for one in shown {
+        row(f, &shortened(one.layer.trim_start_matches('/')), std::slice::from_ref(one))?;
+    }
+    if !others.is_empty() {
+        row(f, &format!("{} others", others.len()), others)?;
+    }
+    Ok(())
+}
+
+/// A name that fits its column: its end, where that is what tells it from others.
+fn shortened(name: &str) -> String {
+    let count = name.chars().count();
+    if count <= LAYER_WIDTH {
+        return name.to_string();
+    }
+    let end: String = name.chars().skip(count - LAYER_WIDTH + 3).collect();
+    format!("...{end}")
+}
+
+impl Explanation {
+    /// Every copy of a step with its reason, one line each.
+    pub fn movement_lines(&self) -> Vec<String> {
+        let line = |movement: &MovementExplanation| {
+            let MovementExplanation { direction, bytes, name, reason, .. } = movement;
+            format!("{direction:>11}  {:>12}  {name}: {reason}", format_bytes(*bytes))
+        };
+        self.movements.iter().map(line).collect()
     }
 }

@@ -100,6 +100,7 @@ pub mod files;
 mod forecast;
 mod handover;
 mod labels;
+mod layers;
 mod loss_plan;
 mod machine;
 pub mod managed;
@@ -118,15 +119,130 @@ pub use checkpoint::{Checkpoint, CheckpointFolder};
 pub use eager::{Context, ContextOptions, DeviceTensor, Event, Stream, StreamGuard};
 pub use error::Error;
 pub use explain::{command_lines, memory_picture, Explanation};
-pub use forebay_base::{ByteRange, DataType, Limits, Tensor, TensorType};
-pub use forebay_device::{Device, DeviceError, DeviceUsage};
+/// ```
+/// let device = forebay::open_device(&forebay::DeviceOptions::default())?;
+/// let limits: &forebay::Limits = device.limits();
+/// assert!(limits.tile_size_bytes.is_power_of_two() && limits.workers > 0);
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub use forebay_base::Limits;
+pub use forebay_base::{ByteRange, DataType, Tensor, TensorType};
+/// ```
+/// // One device for two sessions: its memory is counted once.
+/// use forebay::{Model, Session, SessionOptions};
+///
+/// let options = SessionOptions::default();
+/// let device = forebay::open_device(&options.engine.device)?;
+/// let model = Model::from_file("../../examples/digits/model.onnx")?;
+/// let session = Session::builder(&model).batch_size(8).build_on(device.clone())?;
+/// assert_eq!(session.usage().heap_bytes, device.usage().heap_bytes);
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub use forebay_device::Device;
+/// ```
+/// use forebay::DeviceError;
+///
+/// let error = DeviceError::Unsupported { kernel: "MatMul", reason: "its operands are complex".to_string() };
+/// assert_eq!(error.to_string(), "MatMul cannot run: its operands are complex");
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub use forebay_device::DeviceError;
+/// ```
+/// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
+/// let session = forebay::Session::builder(&model).batch_size(8).device_memory("1MiB".parse()?).build()?;
+/// let usage: forebay::DeviceUsage = session.usage();
+/// assert!(usage.heap_peak_bytes <= 1 << 20 && usage.disk_peak_bytes == 0);
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub use forebay_device::DeviceUsage;
 pub use forebay_memory::size::{format_bytes, MemorySize, MemorySizeError};
+/// ```
+/// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
+/// let session = forebay::Session::builder(&model).batch_size(8).device("null".parse()?).build()?;
+/// let picture: forebay::Picture = forebay::memory_picture(session.plan(), "digits");
+/// assert!(picture.svg().starts_with("<svg"));
+/// # Ok::<(), forebay::Error>(())
+/// ```
 pub use forebay_memory::Picture;
 pub use forebay_model::graph::{Attribute, Dimension};
+/// ```
+/// use forebay::{Error, Model, ModelError};
+///
+/// let error = Model::from_bytes(b"no model").unwrap_err();
+/// assert!(matches!(error, Error::Model(ModelError::Malformed { .. })));
+/// # Ok::<(), forebay::Error>(())
+/// ```
 pub use forebay_model::ModelError;
-pub use forebay_plan::plan::{Plan, Statistics};
-pub use forebay_plan::{LaunchOrder, MachineDescription, PlanError, SavedCosts};
-pub use forebay_runtime::{RuntimeError, StepMoves};
+/// ```
+/// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
+/// let session = forebay::Session::builder(&model).batch_size(8).device("null".parse()?).build()?;
+/// let plan: &forebay::Plan = session.plan();
+/// assert_eq!((plan.inputs.len(), plan.outputs.len()), (1, 1));
+/// println!("{} commands a step, for {} launches", plan.commands.len(), plan.labels.len());
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub use forebay_plan::plan::Plan;
+/// ```
+/// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
+/// let session = forebay::Session::builder(&model).batch_size(8).device_memory("60%".parse()?).build()?;
+/// let statistics: &forebay::Statistics = session.statistics();
+/// assert!(statistics.device_peak_bytes < statistics.in_core_peak_bytes);
+/// assert!(statistics.bytes_to_device > 0, "what does not stay comes back");
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub use forebay_plan::plan::Statistics;
+/// ```
+/// use forebay::{LaunchOrder, PlanningOptions};
+///
+/// let mut planning = PlanningOptions::default();
+/// assert_eq!(planning.order, LaunchOrder::Barriers);
+/// planning.order = LaunchOrder::File; // as the model has them
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub use forebay_plan::LaunchOrder;
+pub use forebay_plan::MachineDescription;
+/// ```
+/// use forebay::{Error, Model, PlanError, Session};
+///
+/// let model = Model::from_file("../../examples/digits/model.onnx")?;
+/// let built = Session::builder(&model).batch_size(8).device_memory("4KiB".parse()?).build();
+/// let Err(Error::Plan(PlanError::DeviceBudget { minimum_bytes, .. })) = built else { panic!("4 KiB are too few") };
+/// assert!(minimum_bytes > 4096);
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub use forebay_plan::PlanError;
+/// ```
+/// // What one session assumed or measured is what the next plan is a function of.
+/// use forebay::{Model, SavedCosts, Session};
+///
+/// let model = Model::from_file("../../examples/digits/model.onnx")?;
+/// let session = Session::builder(&model).batch_size(8).device("null".parse()?).build()?;
+/// let costs: SavedCosts = session.costs();
+/// let again = Session::builder(&model).batch_size(8).device("null".parse()?).costs(costs).build()?;
+/// assert_eq!(session.plan(), again.plan());
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub use forebay_plan::SavedCosts;
+/// ```
+/// use forebay::RuntimeError;
+///
+/// let error = RuntimeError::UnknownTensor { kind: "input", name: "x".to_string() };
+/// assert_eq!(error.to_string(), "the plan has no input 'x'");
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub use forebay_runtime::RuntimeError;
+/// ```
+/// use forebay::{MemoryMode, Model, Session, StepMoves, Tensor};
+///
+/// let model = Model::from_file("../../examples/digits/model.onnx")?;
+/// let mut session = Session::builder(&model).batch_size(8).memory_mode(MemoryMode::Automatic).build()?;
+/// let inputs = session.inputs().iter().map(|info| (info.name.clone(), Tensor::from_f32(&info.shape, &[0.0; 8 * 64])));
+/// session.run(inputs.collect())?;
+/// let moves: StepMoves = session.last_run().moves.expect("managed memory counts them");
+/// assert_eq!(moves.bytes_to_disk, 0);
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub use forebay_runtime::StepMoves;
 pub use forecast::{Replan, ReplanReason};
 pub use machine::{devices, open_device, DeviceDescription};
 pub use managed::{ManagedBuffer, ManagedMemory, ManagedOptions};

@@ -27,8 +27,27 @@ fn a_plan_says_what_moves_and_why() {
     assert_eq!(moved("from device"), explanation.bytes_from_device);
     assert!(explanation.movements.iter().all(|movement| !movement.name.is_empty() && !movement.reason.is_empty()));
     let text = explanation.to_string();
-    for part in ["device budget", "smallest budget", "launches", "predicted time", "what moves, in order:"] {
+    for part in [
+        "device budget",
+        "smallest budget",
+        "launches",
+        "predicted time",
+        "memory at the peak, while",
+        "moved per step, by layer:",
+    ] {
         assert!(text.contains(part), "{part} in {text}");
+    }
+    assert!(text.lines().count() <= 40, "it fits a screen: {text}");
+    assert_eq!(explanation.movement_lines().len(), explanation.movements.len());
+    let by_layer: [u64; 2] = explanation
+        .traffic
+        .iter()
+        .fold([0, 0], |sum, row| [sum[0] + row.bytes_to_device, sum[1] + row.bytes_from_device]);
+    assert_eq!(by_layer, [explanation.bytes_to_device, explanation.bytes_from_device]);
+    let held: u64 = explanation.peak.held.iter().map(|held| held.bytes).sum();
+    assert!(held <= explanation.device_peak_bytes && held > explanation.device_peak_bytes / 2, "{held}");
+    for kind in ["activations", "gradients", "parameters"] {
+        assert!(explanation.peak.held.iter().any(|held| held.kind == kind && held.bytes > 0), "{kind}");
     }
     let json = serde_json::to_value(&explanation).unwrap();
     assert_eq!(json["barriers"], explanation.barriers);

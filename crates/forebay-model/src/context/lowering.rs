@@ -162,7 +162,8 @@ impl Lowering<'_> {
                 outermost = place.concatenation;
             } else {
                 let desc = self.describe(outermost)?;
-                let operand = self.allocate(&self.graph.value(outermost).name, desc, Role::Temporary);
+                let role = if self.graph.is_backward(outermost) { Role::Gradient } else { Role::Temporary };
+                let operand = self.allocate(&self.graph.value(outermost).name, desc, role);
                 self.operands[outermost.0 as usize] = Some(operand);
             }
         };

@@ -90,7 +90,7 @@ impl Lowering<'_> {
         if !matches!(self.program.buffer(operand.buffer).role, Role::Parameter | Role::State) {
             return operand.clone();
         }
-        let copy = self.allocate(name, operand.desc.clone(), Role::Temporary);
+        let copy = self.allocate(name, operand.desc.clone(), Role::Gradient);
         self.emit(name, Kernel::Copy, vec![operand.clone()], vec![copy.clone()]);
         copy
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use forebay_base::kernel::facts::{Placement, Rest, SumsInParts};
 use forebay_base::kernel::{Activation, ProductPart, Summing};
 use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
-use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch, Role};
+use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
 use super::extent::Extent;
 use super::lines::{function, same_operand, Lines, Work};
@@ -67,7 +67,7 @@ pub(super) fn judge(program: &Program, partition: &Partition) -> Result<(), Stri
 /// Whether everything but the launches is the same, and each launch has parts, on its side of the update phase.
 fn frame(program: &Program, Partition { program: parts, sources }: &Partition) -> Result<(), String> {
     let is_same = parts.buffers.get(..program.buffers.len()) == Some(&program.buffers[..])
-        && parts.buffers[program.buffers.len()..].iter().all(|buffer| buffer.role == Role::Temporary)
+        && parts.buffers[program.buffers.len()..].iter().all(|buffer| buffer.role.is_temporary())
         && (&parts.inputs, &parts.outputs, &parts.persistent)
             == (&program.inputs, &program.outputs, &program.persistent);
     if !is_same || sources.len() != parts.launches.len() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay_base::TensorDesc;
-use forebay_model::program::{BufferId, Operand, Program, Role};
+use forebay_model::program::{BufferId, Operand, Program};
 
 /// How a buffer of channels x rows x places is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,7 +69,7 @@ impl Relaid {
                 ));
             }
         }
-        let is_lasting = |&&buffer: &&BufferId| program.buffer(buffer).role != Role::Temporary;
+        let is_lasting = |&&buffer: &&BufferId| !program.buffer(buffer).role.is_temporary();
         match relaid.images.keys().find(is_lasting) {
             Some(&buffer) => Err(format!("'{}' lasts, and is stored row by row", program.buffer(buffer).name)),
             None => Ok(relaid),

@@ -10,7 +10,7 @@ use forebay_base::kernel::facts::ByRows;
 use forebay_base::kernel::Summing;
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{DataType, TensorDesc};
-use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch, Role};
+use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
 /// Places of a row are a multiple of this many, so that sums in accumulators do not notice where rows begin.
 const PLACES_MULTIPLE: u64 = 16;
@@ -24,7 +24,7 @@ fn by_rows(program: &Program, operand: &Operand) -> Option<Operand> {
         && sizes[2] > 1
         && desc.data_type() == DataType::Float32
         && desc.is_packed()
-        && buffer.role == Role::Temporary;
+        && buffer.role.is_temporary();
     if !fits {
         return None;
     }

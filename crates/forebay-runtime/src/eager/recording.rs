@@ -32,6 +32,13 @@ pub struct Recording {
 }
 
 /// What the race checker found, in words that name operations.
+///
+/// ```
+/// use forebay_runtime::eager::Races;
+///
+/// let races = Races { violations: Vec::new(), sentences: vec!["'add' reads what 'fill' writes".to_string()] };
+/// assert_eq!(races.to_string(), "'add' reads what 'fill' writes");
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Races {
     /// As the checker reports them.
