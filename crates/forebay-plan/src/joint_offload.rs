@@ -36,22 +36,7 @@ pub fn with_recomputation(
     if workload.validate().is_err() {
         return Vec::new();
     }
-    recomputations(&workload).into_iter().map(|launches| recomputing(ordered, &launches)).collect()
-}
-
-/// The program with these launches, each with whether it runs once more.
-fn recomputing(ordered: &Ordered, launches: &[(usize, bool)]) -> Ordered {
-    let updates = |&(launch, again): &(usize, bool)| !again && launch >= ordered.program.update_start;
-    let program = Program {
-        launches: launches.iter().map(|&(launch, _)| ordered.program.launches[launch].clone()).collect(),
-        update_start: launches.iter().position(updates).unwrap_or(launches.len()),
-        ..ordered.program.clone()
-    };
-    Ordered {
-        sources: launches.iter().map(|&(launch, _)| ordered.sources[launch]).collect(),
-        groups: (0..launches.len() as u32).collect(),
-        program,
-    }
+    recomputations(&workload).into_iter().map(|launches| ordered.with_launches(&launches)).collect()
 }
 
 /// Bytes of a chunk that are not on the device in one of its gaps.

@@ -18,6 +18,7 @@
 //! | [`ways`] | links and disks |
 //! | [`residency`] | which bytes are on the device when: keep or swap |
 //! | [`joint_offload`] | the same, and what is computed again, where links are short of time |
+//! | [`rematerialize`] | what is recomputed where bytes have nowhere to go |
 //! | [`mod@always_resident`] | chunks that stay, because copies of them would be mostly latency |
 //! | [`mod@widen`] | time for transfers: stays begin earlier and end later |
 //! | [`backing_stores`] | which bytes are on the host and which on disk while they are not on the device |
@@ -56,6 +57,7 @@ mod parts;
 pub mod plan;
 pub mod planner;
 mod profile;
+pub mod rematerialize;
 pub mod residency;
 pub mod saved_costs;
 pub mod schedule;

@@ -69,6 +69,21 @@ impl Ordered {
         ordered.program.launches.extend(ordered.sources.iter().map(|&source| program.launches[source].clone()));
         ordered
     }
+
+    /// The program with these launches, each with whether it runs once more.
+    pub fn with_launches(&self, launches: &[(usize, bool)]) -> Ordered {
+        let updates = |&(launch, again): &(usize, bool)| !again && launch >= self.program.update_start;
+        let program = Program {
+            launches: launches.iter().map(|&(launch, _)| self.program.launches[launch].clone()).collect(),
+            update_start: launches.iter().position(updates).unwrap_or(launches.len()),
+            ..self.program.clone()
+        };
+        Ordered {
+            sources: launches.iter().map(|&(launch, _)| self.sources[launch]).collect(),
+            groups: (0..launches.len() as u32).collect(),
+            program,
+        }
+    }
 }
 
 /// How groups are filled.

@@ -6,6 +6,7 @@ mod fitting;
 mod grouping;
 #[cfg(test)]
 mod large_tests;
+mod one_pool;
 mod together;
 mod within;
 
@@ -51,6 +52,9 @@ pub struct PlanOptions {
     pub spill: bool,
     /// In which order launches are planned.
     pub order: LaunchOrder,
+    /// Whether host and device are one memory: then a copy from one to the other frees nothing, and what the device budget does not
+    /// hold is recomputed. Inputs and outputs are copied all the same.
+    pub one_pool: bool,
     /// Whether the whole plan is checked ([`mod@crate::check`]) before it is returned.
     pub check: bool,
 }
@@ -131,8 +135,12 @@ pub fn plan_in_groups(
         Some(budget_bytes) => {
             let planner = Planner { in_core_ns: in_core_predicted_ns, ..planner };
             let capacity_bytes = budget_bytes / limits.tile_size_bytes * limits.tile_size_bytes;
-            let whole = (whole_minimum.0 <= budget_bytes).then_some((&file, reordered.as_ref()));
-            planner.within_budget(whole, finest, capacity_bytes, options)?
+            if options.one_pool {
+                planner.within_one_pool(&file, finest.as_ref(), in_core_peak_bytes, options)?
+            } else {
+                let whole = (whole_minimum.0 <= budget_bytes).then_some((&file, reordered.as_ref()));
+                planner.within_budget(whole, finest, capacity_bytes, options)?
+            }
         }
         None => with_bound(in_core, in_core_candidate, u64::MAX, options),
     };
