@@ -10,6 +10,8 @@ pub struct Limits {
     /// Whether device memory is the host's own, so that the host reads and writes it in place. Copies between the two are
     /// then a waste.
     pub unified: bool,
+    /// Whether device memory is memory of this process: what it takes there counts against a limit on the process.
+    pub in_process: bool,
     /// Unit of mapping in bytes; also the unit in which placed heaps are rounded.
     pub tile_size_bytes: u64,
     /// Largest heap in bytes when heaps back a reservation.

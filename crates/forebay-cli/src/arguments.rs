@@ -82,6 +82,10 @@ pub struct DeviceArguments {
     /// The device that computes; `forebay devices` lists them
     #[arg(long, value_name = "NAME", default_value_t)]
     pub device: DeviceName,
+    /// Never let this process take more memory than this, as the system counts it: 192MiB, 1GiB, or 50% (of what it would take
+    /// without); for devices whose memory is the host's. What does not fit is recomputed, or goes to --spill-dir
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_MEMORY_LIMIT", conflicts_with_all = ["device_memory", "host_memory"])]
+    pub memory_limit: Option<MemorySize>,
     /// Never use more device memory than this: 256MiB, 1GiB, or 50% (of what the model needs without a budget)
     #[arg(long, value_name = "SIZE", env = "FOREBAY_DEVICE_MEMORY")]
     pub device_memory: Option<MemorySize>,
@@ -127,6 +131,7 @@ impl DeviceArguments {
         device.threads = self.threads.map(thread_count);
         device.link_bytes_per_second = self.link_speed;
         self.heaps.apply(device);
+        memory.memory_limit = self.memory_limit;
         memory.device_memory = self.device_memory;
         memory.host_memory = self.host_memory;
         memory.spill_dir = self.spill_dir.clone();
@@ -156,7 +161,7 @@ pub struct ReportArguments {
     /// Print one JSON object on standard output, and nothing else there
     ///
     /// Keys: steps (loss and seconds each), seconds_median, device_budget_bytes (null without a budget), device_peak_bytes
-    /// (measured; planned for `plan`), in_core_peak_bytes (what it takes without a budget), minimum_budget_bytes,
+    /// (measured; planned for `plan`), resident_peak_bytes (of the whole process, as the system counts it; after steps), in_core_peak_bytes (what it takes without a budget), minimum_budget_bytes,
     /// bytes_to_device, bytes_from_device, spill_bytes (on disk), bytes_to_disk, bytes_from_disk, launches, barriers, waits (all
     /// per step), stall_seconds (time of a step in which no kernel ran; the median), late_copies and
     /// late_seconds (copies to the device that kernels waited for, and the part of the stall that they cost; medians). Over

@@ -96,6 +96,10 @@ impl Report<'_> {
         });
         match object {
             Value::Object(mut object) => {
+                if !self.steps.is_empty() {
+                    let peak_bytes = forebay_limits::resident().map(|resident| resident.peak_bytes);
+                    object.insert("resident_peak_bytes".to_owned(), json!(peak_bytes));
+                }
                 object.extend(self.moves().map(|(key, number)| (key.to_owned(), number_of(number))));
                 object
             }
@@ -115,6 +119,9 @@ impl Report<'_> {
         line("budget", format!("{budget} (least possible: {})", format_bytes(statistics.minimum_budget_bytes)));
         let (peak, in_core) = (self.device_peak_bytes, statistics.in_core_peak_bytes);
         line("device peak", format!("{} ({} without a budget)", format_bytes(peak), format_bytes(in_core)));
+        if let (Some(resident), false) = (forebay_limits::resident(), self.steps.is_empty()) {
+            line("process peak", format!("{} of memory, as the system counts it", format_bytes(resident.peak_bytes)));
+        }
         let moves: BTreeMap<&str, f64> = self.moves().collect();
         let measured = |key: &str, planned: u64| moves.get(key).map_or(planned, |&bytes| bytes as u64);
         let to = format_bytes(measured("bytes_to_device", statistics.bytes_to_device));

@@ -325,7 +325,8 @@ impl<'a> Run<'a> {
 
     /// What the budget costs; none where there is none, or the user does not want to know.
     fn compare(&mut self) -> Option<Comparison> {
-        let is_wanted = !self.arguments.no_compare && !self.steps.is_empty();
+        let is_wanted =
+            !self.arguments.no_compare && !self.steps.is_empty() && self.arguments.device.memory_limit.is_none();
         self.trainer.statistics().device_budget_bytes.filter(|_| is_wanted)?;
         let samples = self.sampler.batch(0);
         let compared = self.data.batch(&samples).map_err(Failure::from).and_then(|batch| {

@@ -120,6 +120,7 @@ impl NullDevice {
             offset_alignment_bytes: 16,
             tensor_elements_max: if profile == NullProfile::Direct3D12Like { (1 << 32) - 1 } else { u64::MAX },
             copy_streams: profile != NullProfile::Placed,
+            in_process: false,
             copies_use_workers: false,
             workers: 1,
         };

@@ -7,12 +7,15 @@
 //! | module | holds |
 //! |---|---|
 //! | [`memory`] | what may still be taken: the machine's memory, control groups, resource limits |
+//! | [`process`] | what this process takes |
 //! | [`groups`] | where the control groups of this process are |
 //! | [`mod@files`] | reading with a bound, and memory for what a file says |
 
 pub mod files;
 pub mod groups;
 pub mod memory;
+pub mod process;
 
 pub use files::{buffer, open_regular, read, read_text, read_up_to};
 pub use memory::{available_bytes, check, total, Available, Shortage, Total, Use};
+pub use process::{resident, Resident};

@@ -179,6 +179,7 @@ impl MachineDescription {
             offset_alignment_bytes: 256,
             tensor_elements_max: u64::MAX,
             copy_streams: true,
+            in_process: false,
             copies_use_workers: self.copy_worker_ns_per_byte > 0.0,
             workers: self.workers,
         }

@@ -82,6 +82,7 @@ pub(crate) fn limits() -> forebay_base::Limits {
         offset_alignment_bytes: 16,
         tensor_elements_max: u64::MAX,
         copy_streams: true,
+        in_process: false,
         copies_use_workers: false,
         workers: 2,
     }

@@ -48,6 +48,7 @@ impl CopyDevice {
             offset_alignment_bytes: 16,
             tensor_elements_max: u64::MAX,
             copy_streams: false,
+            in_process: false,
             copies_use_workers: false,
             workers: 1,
         };

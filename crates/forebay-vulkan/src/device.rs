@@ -147,6 +147,7 @@ impl VulkanDevice {
             offset_alignment_bytes: BASE_OFFSET_ALIGNMENT_BYTES,
             tensor_elements_max: u64::from(u32::MAX),
             copy_streams: true,
+            in_process: is_cpu,
             copies_use_workers: is_cpu,
             workers: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
         };

@@ -17,6 +17,7 @@ use forebay_runtime::{PagedOptions, StepTimes};
 use crate::error::Error;
 use crate::forecast::{Forecast, Replan};
 use crate::machine::LimitedDevice;
+use crate::process_memory;
 use crate::runner::{Runner, Step};
 use crate::tensor_info::TensorInfo;
 
@@ -180,6 +181,10 @@ fn step_within(
     costs: &Costs,
 ) -> Result<Step, Error> {
     let (options, limits) = (&machine.options.memory, machine.device.limits());
+    if let Some(limit) = options.memory_limit {
+        let plan = process_memory::plan_within(program, groups, machine, costs, limit)?;
+        return Ok(Step::Planned(plan, options.spill_dir.clone()));
+    }
     let shares = [options.device_memory, options.host_memory];
     let in_core_peak_bytes = if shares.iter().any(|size| matches!(size, Some(MemorySize::Percent(_)))) {
         plan_in_groups(program, groups, &PlanOptions::default(), limits, costs)?.statistics.in_core_peak_bytes
@@ -219,7 +224,7 @@ fn step_within(
 }
 
 /// Host memory that is taken whatever the plan counts as the plan's from here on: what is reported is what a budget has to hold.
-fn count_reserved(plan: &mut Plan, reserved_bytes: u64) {
+pub(crate) fn count_reserved(plan: &mut Plan, reserved_bytes: u64) {
     let statistics = &mut plan.statistics;
     statistics.host_bytes = statistics.host_bytes.saturating_add(reserved_bytes);
     statistics.host_budget_bytes = statistics.host_budget_bytes.map(|bytes| bytes.saturating_add(reserved_bytes));

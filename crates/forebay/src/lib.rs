@@ -107,6 +107,7 @@ pub mod managed;
 pub mod model;
 pub mod options;
 pub mod probe;
+mod process_memory;
 pub mod replay;
 mod runner;
 pub mod session;

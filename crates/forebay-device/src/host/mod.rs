@@ -147,6 +147,7 @@ impl HostDevice {
             offset_alignment_bytes: 16,
             tensor_elements_max: u64::MAX,
             copy_streams: true,
+            in_process: true,
             copies_use_workers: true,
             workers: threads as u32,
         };

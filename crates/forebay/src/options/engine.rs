@@ -70,6 +70,12 @@ macro_rules! engine_setters {
             self
         }
 
+        /// Memory that the whole process may take, on devices whose memory is the host's.
+        pub fn memory_limit(mut self, size: $crate::MemorySize) -> Self {
+            self.$($path.)*memory.memory_limit = Some(size);
+            self
+        }
+
         /// Device memory that may exist at once; unlimited where not given.
         pub fn device_memory(mut self, size: $crate::MemorySize) -> Self {
             self.$($path.)*memory.device_memory = Some(size);

@@ -45,6 +45,11 @@ pub enum MemoryMode {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct MemoryOptions {
+    /// Memory that the whole process may take, as the system counts it (its resident memory): weights, activations, gradients,
+    /// state, batches, the program itself. Only for devices whose memory is the host's. A share is one of what the process would
+    /// take without a limit. What does not fit is recomputed, and where a folder to spill to is named and recomputation does not
+    /// suffice, it goes there. It takes the place of the other two budgets.
+    pub memory_limit: Option<MemorySize>,
     /// Device memory that may exist at once; unlimited where not given.
     pub device_memory: Option<MemorySize>,
     /// Host memory for swapped tensors, inputs, outputs and staging; unlimited where not given.
@@ -65,6 +70,7 @@ pub struct MemoryOptions {
 impl Default for MemoryOptions {
     fn default() -> MemoryOptions {
         MemoryOptions {
+            memory_limit: None,
             device_memory: None,
             host_memory: None,
             spill_dir: None,

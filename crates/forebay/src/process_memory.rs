@@ -1,0 +1,109 @@
+//! A limit on the memory of the whole process, where device memory is the host's.
+//!
+//! A process takes tensors, which the plan counts, and other things, which it does not: the program, the model's description, batches,
+//! what an allocator keeps. Those are measured, once a first plan was made, and the plan gets the rest. There is one pool: nothing is
+//! moved from memory to itself, so what does not fit is recomputed. Only a disk takes bytes away.
+
+use forebay_memory::size::{format_bytes, MemorySize};
+use forebay_model::program::{NamedOperand, Program};
+use forebay_plan::cost::Costs;
+use forebay_plan::{plan_in_groups, Plan, PlanError, PlanOptions};
+
+use crate::error::Error;
+use crate::machine::LimitedDevice;
+
+/// Times that a batch is in memory at once: read, converted, and the next one on its way.
+const BATCHES: u64 = 3;
+/// Times that outputs are: as the caller gets them, and as they are written.
+const OUTPUTS: u64 = 2;
+/// What an allocator, stacks and buffers of files may take beyond what was measured.
+const SLACK_BYTES: u64 = 6 << 20;
+
+/// Plans a step so that the process stays within a limit.
+///
+/// # Errors
+/// A device whose memory is not the host's, other budgets next to the limit, and a limit that cannot be met, with the least that can.
+pub(crate) fn plan_within(
+    program: &Program,
+    groups: Option<&[Vec<usize>]>,
+    machine: &LimitedDevice,
+    costs: &Costs,
+    limit: MemorySize,
+) -> Result<Plan, Error> {
+    let (options, limits) = (&machine.options, machine.device.limits());
+    let refuse = |reason: String| Err(Error::Option { reason });
+    if !limits.in_process || options.device.machine.is_some() {
+        let reason = format!(
+            "a limit on the process has a meaning only where device memory is the host's; {} has its own: \
+            give a budget for device memory instead",
+            limits.name
+        );
+        return refuse(reason);
+    }
+    if options.memory.device_memory.is_some() || options.memory.host_memory.is_some() {
+        return refuse(
+            "a memory limit stands for both budgets, of device and of host memory: give it alone".to_string(),
+        );
+    }
+    if options.memory.strategy()?.is_some() {
+        return refuse("a memory limit needs a plan: leave --memory out".to_string());
+    }
+    let check = options.planning.check || cfg!(debug_assertions);
+    let plain = PlanOptions { check, ..PlanOptions::default() };
+    let in_core = plan_in_groups(program, groups, &plain, limits, costs)?;
+    let other_bytes = other_bytes(program, machine, in_core.statistics.host_bytes)?;
+    let total_bytes = other_bytes + in_core.statistics.device_peak_bytes;
+    let limit_bytes = limit.resolve(total_bytes);
+    if total_bytes <= limit_bytes {
+        return Ok(in_core);
+    }
+    let one_pool = PlanOptions {
+        device_budget_bytes: Some(limit_bytes.saturating_sub(other_bytes).max(1)),
+        one_pool: true,
+        ..plain.clone()
+    };
+    let spilling = PlanOptions {
+        one_pool: false,
+        spill: true,
+        host_budget_bytes: Some(in_core.statistics.host_bytes),
+        ..one_pool.clone()
+    };
+    let planned = match plan_in_groups(program, groups, &one_pool, limits, costs) {
+        Err(PlanError::DeviceBudget { .. }) if machine.spills() => {
+            plan_in_groups(program, groups, &spilling, limits, costs)
+        }
+        planned => planned,
+    };
+    planned.map_err(|error| match error {
+        PlanError::DeviceBudget { minimum_bytes, launch, .. } => {
+            let (limit, least) = (format_bytes(limit_bytes), other_bytes.saturating_add(minimum_bytes));
+            let (other, minimum) = (format_bytes(other_bytes), format_bytes(minimum_bytes));
+            let reason = format!(
+                "a memory limit of {limit} is too small: tensors need {minimum}, most of them for '{launch}', and the process \
+                 {other} besides (give at least {}KiB, a smaller batch, or a folder to spill to)",
+                least.div_ceil(1024)
+            );
+            Error::Option { reason }
+        }
+        error => Error::Plan(error),
+    })
+}
+
+/// What the process takes besides tensors on the device.
+fn other_bytes(program: &Program, machine: &LimitedDevice, host_bytes: u64) -> Result<u64, Error> {
+    let sum =
+        |operands: &[NamedOperand]| operands.iter().map(|named| named.operand.desc.total_size_bytes()).sum::<u64>();
+    let measured = match machine.process.get() {
+        Some(bytes) => *bytes,
+        None => {
+            let resident = forebay_limits::resident().ok_or_else(|| Error::Option {
+                reason: "this system does not say how much memory a process takes: give budgets instead of a limit"
+                    .to_string(),
+            })?;
+            let taken = resident.now_bytes.saturating_sub(machine.device.usage().heap_bytes);
+            *machine.process.get_or_init(|| taken)
+        }
+    };
+    let batches = BATCHES * sum(&program.inputs) + OUTPUTS * sum(&program.outputs);
+    Ok(measured + host_bytes + machine.reserved_host_bytes + batches + SLACK_BYTES)
+}
