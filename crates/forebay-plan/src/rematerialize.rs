@@ -23,7 +23,7 @@ const CHAIN_MAX: usize = 128;
 const LOOKS_MAX: usize = 1 << 23;
 /// All moves are looked at again where those since the last time took away this fraction (one part in this many) of the excess.
 const GAIN_PARTS: i64 = 16;
-/// Drops that are looked at: those of the most bytes for the most launches.
+/// Buffers that are looked at: those of the most bytes for the most launches.
 const DROPS_MAX: usize = 4096;
 
 /// A step in which some launches run twice.
@@ -71,6 +71,8 @@ struct Content<'a> {
     lifetime: Lifetime,
     /// The launch that computes all of it; none where several write it.
     maker: Option<usize>,
+    /// The launch after which it may be dropped, to be recomputed before its next use, and how many launches lie between.
+    drop: Option<(usize, usize)>,
     chunk: &'a Chunk,
 }
 
@@ -151,13 +153,26 @@ impl<'a> Step<'a> {
                 (Lifetime::Temporary, Some(only), None) if !only.reads && !is_output => Some(only.launch),
                 _ => None,
             };
-            contents.push(Content { bytes: chunk.device_bytes() as i64, lifetime, maker, chunk });
+            contents.push(Content { bytes: chunk.device_bytes() as i64, lifetime, maker, drop: None, chunk });
         }
         for (launch, item) in items.iter_mut().enumerate() {
             item.duration_ns = costs.launch_ns[launch];
             item.repeats = item.writes.iter().all(|&content| contents[content].maker == Some(launch));
         }
-        Step { contents, items }
+        let mut step = Step { contents, items };
+        for content in 0..step.contents.len() {
+            step.contents[content].drop = step.longest_gap(content);
+        }
+        step
+    }
+
+    /// The launch before the longest gap that ends with a use before which a content may be recomputed, and the gap's length.
+    fn longest_gap(&self, content: usize) -> Option<(usize, usize)> {
+        let Content { maker, chunk, .. } = &self.contents[content];
+        let gaps = chunk.accesses.windows(2).filter(|pair| pair[1].reads);
+        let lengths = gaps.map(|pair| (pair[1].launch - pair[0].launch - 1, pair[0].launch, pair[1].launch));
+        let (length, after, next) = lengths.max()?;
+        (length > 0 && self.may_repeat((*maker)?, next)).then_some((after, length))
     }
 
     /// Every launch once.
@@ -285,8 +300,8 @@ impl Building<'_> {
 /// A change of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Move {
-    /// Drops a content after a launch.
-    Drop { content: usize, after: usize },
+    /// Drops contents: those of a buffer.
+    Drop { first: usize, end: usize },
     /// Keeps a content that would be recomputed for others.
     Keep { content: usize },
 }
@@ -350,7 +365,11 @@ impl Search<'_> {
     fn with(&self, candidate: Move) -> Choice {
         let mut choice = self.choice.clone();
         match candidate {
-            Move::Drop { content, after } => choice.dropped_after[content] = Some(after),
+            Move::Drop { first, end } => {
+                for content in first..end {
+                    choice.dropped_after[content] = self.step.contents[content].drop.map(|(after, _)| after);
+                }
+            }
             Move::Keep { content } => {
                 choice.kept.insert(content);
             }
@@ -358,19 +377,22 @@ impl Search<'_> {
         choice
     }
 
-    /// Everything that may be dropped: in the longest gap before a use.
+    /// Everything that may be dropped: buffers as a whole, each part of one in its longest gap before a use. What was computed in parts is
+    /// recomputed in parts, each before the launch that needs it.
     fn drops(&self) -> Vec<Move> {
+        let contents = &self.step.contents;
         let mut drops: Vec<(i64, Move)> = Vec::new();
-        for (number, content) in self.step.contents.iter().enumerate() {
-            let Some(maker) = content.maker.filter(|&maker| self.step.items[maker].repeats) else { continue };
-            let gaps = content.chunk.accesses.windows(2).filter(|pair| pair[1].reads);
-            let longest = gaps.map(|pair| (pair[1].launch - pair[0].launch - 1, pair[0].launch, pair[1].launch)).max();
-            let Some((length, after, _)) =
-                longest.filter(|&(length, _, next)| length > 0 && self.step.may_repeat(maker, next))
-            else {
-                continue;
-            };
-            drops.push((content.bytes * length as i64, Move::Drop { content: number, after }));
+        let mut first = 0;
+        while first < contents.len() {
+            let of_buffer =
+                contents[first..].iter().take_while(|content| content.chunk.owner == contents[first].chunk.owner);
+            let end = first + of_buffer.count();
+            let weight = |content: &Content| content.drop.map_or(0, |(_, length)| content.bytes * length as i64);
+            let all: i64 = contents[first..end].iter().map(weight).sum();
+            if all > 0 {
+                drops.push((all, Move::Drop { first, end }));
+            }
+            first = end;
         }
         drops.sort_unstable_by(|a, b| b.cmp(a));
         drops.truncate(DROPS_MAX);
@@ -437,22 +459,22 @@ impl Search<'_> {
         contents.into_iter().map(|content| Move::Keep { content }).collect()
     }
 
-    /// Takes back what is not needed, the most expensive first.
+    /// Takes back what is not needed.
     fn take_back(&mut self) {
         let Some(mut now) = self.outcome(&self.choice) else { return };
-        let mut dropped: Vec<(u64, usize)> = Vec::new();
-        for (content, after) in self.choice.dropped_after.iter().enumerate() {
-            if let (Some(_), Some(maker)) = (after, self.step.contents[content].maker) {
-                dropped.push((self.step.items[maker].duration_ns, content));
-            }
-        }
-        dropped.sort_unstable_by(|a, b| b.cmp(a));
-        for (_, content) in dropped {
+        let is_dropped = |candidate: &Move| match *candidate {
+            Move::Drop { first, end } => self.choice.dropped_after[first..end].iter().any(Option::is_some),
+            Move::Keep { .. } => false,
+        };
+        let dropped: Vec<Move> = self.drops().into_iter().filter(is_dropped).collect();
+        // Those of the fewest bytes for the fewest launches first.
+        for candidate in dropped.into_iter().rev() {
             if self.looks.get() > 2 * LOOKS_MAX {
                 break;
             }
+            let Move::Drop { first, end } = candidate else { continue };
             let mut choice = self.choice.clone();
-            choice.dropped_after[content] = None;
+            choice.dropped_after[first..end].fill(None);
             let better = |outcome: &Outcome| outcome.excess <= now.excess && outcome.recomputed_ns <= now.recomputed_ns;
             if let Some(outcome) = self.outcome(&choice).filter(better) {
                 (self.choice, now) = (choice, outcome);
