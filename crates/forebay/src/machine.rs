@@ -1,6 +1,7 @@
 //! A device with the limits that its user set.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
 
 use forebay_device::{Device, DeviceError};
 pub use forebay_devices::DeviceDescription;
@@ -23,8 +24,8 @@ pub(crate) struct LimitedDevice {
     pub(crate) options: EngineOptions,
     /// Host bytes that are taken whatever the plan: the device's own, and the executor's staging.
     pub(crate) reserved_host_bytes: u64,
-    /// What the process takes besides plans, once that was measured.
-    pub(crate) process: OnceLock<u64>,
+    /// The most that the process was found to take while no plan was on the device, in bytes.
+    pub(crate) process_bytes: AtomicU64,
 }
 
 impl LimitedDevice {
@@ -54,7 +55,7 @@ impl LimitedDevice {
             options.memory.device_memory.get_or_insert(MemorySize::Bytes(described.device_memory_bytes));
             options.memory.host_memory.get_or_insert(MemorySize::Bytes(described.host_memory_bytes));
         }
-        Ok(LimitedDevice { device, options, reserved_host_bytes, process: OnceLock::new() })
+        Ok(LimitedDevice { device, options, reserved_host_bytes, process_bytes: AtomicU64::new(0) })
     }
 
     /// Whether what exceeds the host memory may go to disk.

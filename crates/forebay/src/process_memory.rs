@@ -4,6 +4,8 @@
 //! what an allocator keeps. Those are measured, once a first plan was made, and the plan gets the rest. There is one pool: nothing is
 //! moved from memory to itself, so what does not fit is recomputed. Only a disk takes bytes away.
 
+use std::sync::atomic::Ordering;
+
 use forebay_memory::size::{format_bytes, MemorySize};
 use forebay_model::program::{NamedOperand, Program};
 use forebay_plan::cost::Costs;
@@ -18,6 +20,8 @@ const BATCHES: u64 = 3;
 const OUTPUTS: u64 = 2;
 /// What an allocator, stacks and buffers of files may take beyond what was measured.
 const SLACK_BYTES: u64 = 6 << 20;
+/// What is measured is rounded up to this, so that it comes to the same after small changes.
+const MEASURED_STEP_BYTES: u64 = 4 << 20;
 
 /// Plans a step so that the process stays within a limit.
 ///
@@ -51,59 +55,65 @@ pub(crate) fn plan_within(
     let check = options.planning.check || cfg!(debug_assertions);
     let plain = PlanOptions { check, ..PlanOptions::default() };
     let in_core = plan_in_groups(program, groups, &plain, limits, costs)?;
-    let other_bytes = other_bytes(program, machine, in_core.statistics.host_bytes)?;
+    let mut other_bytes = other_bytes(program, machine, in_core.statistics.host_bytes)?;
     let total_bytes = other_bytes + in_core.statistics.device_peak_bytes;
     let limit_bytes = limit.resolve(total_bytes);
     if total_bytes <= limit_bytes {
         return Ok(in_core);
     }
-    let one_pool = PlanOptions {
-        device_budget_bytes: Some(limit_bytes.saturating_sub(other_bytes).max(1)),
-        one_pool: true,
-        ..plain.clone()
-    };
-    let spilling = PlanOptions {
-        one_pool: false,
-        spill: true,
-        host_budget_bytes: Some(in_core.statistics.host_bytes),
-        ..one_pool.clone()
-    };
-    let planned = match plan_in_groups(program, groups, &one_pool, limits, costs) {
-        Err(PlanError::DeviceBudget { .. }) if machine.spills() => {
-            plan_in_groups(program, groups, &spilling, limits, costs)
+    let host_bytes = in_core.statistics.host_bytes;
+    drop(in_core);
+    loop {
+        let one_pool = PlanOptions {
+            device_budget_bytes: Some(limit_bytes.saturating_sub(other_bytes).max(1)),
+            one_pool: true,
+            ..plain.clone()
+        };
+        let spilling =
+            PlanOptions { one_pool: false, spill: true, host_budget_bytes: Some(host_bytes), ..one_pool.clone() };
+        let planned = match plan_in_groups(program, groups, &one_pool, limits, costs) {
+            Err(PlanError::DeviceBudget { .. }) if machine.spills() => {
+                plan_in_groups(program, groups, &spilling, limits, costs)
+            }
+            planned => planned,
+        };
+        let plan = planned.map_err(|error| refused(error, limit_bytes, other_bytes))?;
+        // Planning itself takes memory, which an allocator may keep.
+        let after_bytes = self::other_bytes(program, machine, host_bytes)?;
+        if after_bytes <= other_bytes {
+            return Ok(plan);
         }
-        planned => planned,
-    };
-    planned.map_err(|error| match error {
-        PlanError::DeviceBudget { minimum_bytes, launch, .. } => {
-            let (limit, least) = (format_bytes(limit_bytes), other_bytes.saturating_add(minimum_bytes));
-            let (other, minimum) = (format_bytes(other_bytes), format_bytes(minimum_bytes));
-            let reason = format!(
-                "a memory limit of {limit} is too small: tensors need {minimum}, most of them for '{launch}', and the process \
-                 {other} besides (give at least {}KiB, a smaller batch, or a folder to spill to)",
-                least.div_ceil(1024)
-            );
-            Error::Option { reason }
-        }
-        error => Error::Plan(error),
-    })
+        other_bytes = after_bytes;
+    }
+}
+
+/// Why there is no plan, in terms of the process.
+fn refused(error: PlanError, limit_bytes: u64, other_bytes: u64) -> Error {
+    let PlanError::DeviceBudget { minimum_bytes, launch, .. } = error else { return Error::Plan(error) };
+    let (limit, least) = (format_bytes(limit_bytes), other_bytes.saturating_add(minimum_bytes));
+    let (other, minimum) = (format_bytes(other_bytes), format_bytes(minimum_bytes));
+    let reason = format!(
+        "a memory limit of {limit} is too small: tensors need {minimum}, most of them for '{launch}', and the rest of the process \
+         {other} (give at least {}KiB, a smaller batch, or a folder to spill to)",
+        least.div_ceil(1024)
+    );
+    Error::Option { reason }
 }
 
 /// What the process takes besides tensors on the device.
 fn other_bytes(program: &Program, machine: &LimitedDevice, host_bytes: u64) -> Result<u64, Error> {
     let sum =
         |operands: &[NamedOperand]| operands.iter().map(|named| named.operand.desc.total_size_bytes()).sum::<u64>();
-    let measured = match machine.process.get() {
-        Some(bytes) => *bytes,
-        None => {
-            let resident = forebay_limits::resident().ok_or_else(|| Error::Option {
-                reason: "this system does not say how much memory a process takes: give budgets instead of a limit"
-                    .to_string(),
-            })?;
-            let taken = resident.now_bytes.saturating_sub(machine.device.usage().heap_bytes);
-            *machine.process.get_or_init(|| taken)
-        }
-    };
+    // While a plan is on the device, what it holds cannot be told from the rest.
+    if machine.device.usage().heap_bytes == 0 {
+        let resident = forebay_limits::resident().ok_or_else(|| Error::Option {
+            reason: "this system does not say how much memory a process takes: give budgets instead of a limit"
+                .to_string(),
+        })?;
+        let step = resident.now_bytes.next_multiple_of(MEASURED_STEP_BYTES);
+        machine.process_bytes.fetch_max(step, Ordering::Relaxed);
+    }
+    let measured = machine.process_bytes.load(Ordering::Relaxed);
     let batches = BATCHES * sum(&program.inputs) + OUTPUTS * sum(&program.outputs);
     Ok(measured + host_bytes + machine.reserved_host_bytes + batches + SLACK_BYTES)
 }
