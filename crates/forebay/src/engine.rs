@@ -5,6 +5,7 @@
 //! old plan gives everything back, and only then the new one takes what it needs.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use forebay_device::DeviceUsage;
 use forebay_model::tensor::Contents;
@@ -18,6 +19,7 @@ use crate::error::Error;
 use crate::forecast::Replan;
 use crate::handover::Handover;
 use crate::machine::LimitedDevice;
+use crate::pieces::{give_contents, give_persistent, Take};
 use crate::runner::Runner;
 
 /// What a plan is for: evaluation or not, and the batch size.
@@ -38,14 +40,17 @@ pub(crate) struct Engine {
     active: Option<(PlanKey, Runner)>,
     /// Whether a better plan than the active one waits for the next step.
     stale: bool,
-    /// Values of parameters and state that steps have changed. While a training plan is active, its own are newer.
+    /// Types of parameters and state.
+    types: BTreeMap<String, TensorType>,
+    /// Values of parameters and state, but for those that are in the active training plan alone.
     values: BTreeMap<String, Contents>,
     traces: Vec<(PlanKey, Trace)>,
 }
 
 impl Engine {
     pub(crate) fn new(machine: LimitedDevice, values: BTreeMap<String, Contents>) -> Engine {
-        Engine { machine, active: None, stale: false, values, traces: Vec::new() }
+        let types = types(&values);
+        Engine { machine, active: None, stale: false, types, values, traces: Vec::new() }
     }
 
     pub(crate) fn machine(&self) -> &LimitedDevice {
@@ -78,6 +83,9 @@ impl Engine {
                 runner.start_trace();
             }
             self.active = Some((key, runner));
+            // Where the plan has a value, it is there alone: memory holds it once.
+            let there: Vec<String> = self.values.keys().filter(|name| self.newest(name).is_some()).cloned().collect();
+            there.iter().for_each(|name| drop(self.values.remove(name)));
         }
         match &mut self.active {
             Some((_, runner)) => Ok(runner),
@@ -102,46 +110,61 @@ impl Engine {
     /// # Errors
     /// What the device reports; the plan then stays where it is.
     pub(crate) fn retire(&mut self) -> Result<(), Error> {
-        let total_bytes = self.values.values().fold(0u64, |sum, value| sum.saturating_add(value.size_bytes()));
-        let folder = self.machine.options.memory.spill_dir.as_deref();
-        let mut handover = Handover::new(folder.filter(|_| self.active.is_some()), total_bytes)?;
-        for (name, value) in &self.values {
-            handover.add(name, value, self.newest(name))?;
-        }
-        self.values = handover.finish()?;
+        self.values = self.copies(self.machine.options.memory.spill_dir.as_deref())?;
         self.keep_traces();
         (self.active, self.stale) = (None, false);
         Ok(())
     }
 
-    /// The newest values of parameters and state, in memory.
-    ///
-    /// # Errors
-    /// What the device reports, and initial values that cannot be read.
-    pub(crate) fn values(&self) -> Result<BTreeMap<String, Tensor>, Error> {
-        let mut values = BTreeMap::new();
-        for name in self.values.keys() {
-            if let Some(value) = self.value(name)? {
-                values.insert(name.clone(), value.to_tensor()?);
-            }
-        }
-        Ok(values)
-    }
-
-    /// The types of parameters and state.
-    pub(crate) fn types(&self) -> BTreeMap<String, TensorType> {
-        self.values.iter().map(|(name, value)| (name.clone(), value.ty().clone())).collect()
-    }
-
-    /// The newest value of a parameter or of state; none where there is none of this name.
+    /// The newest values as they are now, whatever steps change later: in memory, or in a file without a name where there is a
+    /// folder for what exceeds memory and the folder takes it.
     ///
     /// # Errors
     /// What the device reports.
-    pub(crate) fn value(&self, name: &str) -> Result<Option<Contents>, Error> {
-        let Some(value) = self.values.get(name) else { return Ok(None) };
+    pub(crate) fn snapshot(&self) -> Result<BTreeMap<String, Contents>, Error> {
+        let folder = self.machine.options.memory.spill_dir.as_deref();
+        self.copies(folder).or_else(|error| if folder.is_some() { self.copies(None) } else { Err(error) })
+    }
+
+    fn copies(&self, folder: Option<&Path>) -> Result<BTreeMap<String, Contents>, Error> {
+        let in_plan = self.types.iter().filter(|(name, _)| self.newest(name).is_some());
+        let sizes = in_plan.map(|(_, ty)| ty.checked_size_bytes().unwrap_or(u64::MAX));
+        let mut handover = Handover::new(folder, sizes.fold(0, u64::saturating_add))?;
+        for (name, ty) in &self.types {
+            match (self.newest(name), self.values.get(name)) {
+                (Some(runner), _) => handover.add(name, ty, runner)?,
+                (None, Some(value)) => handover.keep(name, value),
+                (None, None) => {}
+            }
+        }
+        handover.finish()
+    }
+
+    /// The types of parameters and state.
+    pub(crate) fn types(&self) -> &BTreeMap<String, TensorType> {
+        &self.types
+    }
+
+    /// The newest value of a parameter or of state, in memory; none where there is none of this name.
+    ///
+    /// # Errors
+    /// What the device reports, and initial values that cannot be read.
+    pub(crate) fn value(&self, name: &str) -> Result<Option<Tensor>, Error> {
         match self.newest(name) {
-            Some(runner) => Ok(Some(runner.read_persistent(name)?.into())),
-            None => Ok(Some(value.clone())),
+            Some(runner) => Ok(Some(runner.read_persistent(name)?)),
+            None => Ok(self.values.get(name).map(Contents::to_tensor).transpose()?),
+        }
+    }
+
+    /// Gives the newest value of a parameter or of state in pieces.
+    ///
+    /// # Errors
+    /// What the device reports, initial values that cannot be read, or what `take` gives.
+    pub(crate) fn give(&self, name: &str, take: Take) -> Result<(), Error> {
+        match (self.newest(name), self.values.get(name)) {
+            (Some(runner), _) => give_persistent(runner, name, take),
+            (None, Some(value)) => give_contents(value, take),
+            (None, None) => Err(Error::Option { reason: format!("'{name}' is no parameter or state") }),
         }
     }
 
@@ -154,10 +177,10 @@ impl Engine {
     }
 
     /// Replaces values; what is on the device is given back.
-    pub(crate) fn set_values(&mut self, values: BTreeMap<String, Tensor>) {
+    pub(crate) fn set_values(&mut self, values: BTreeMap<String, Contents>) {
         self.keep_traces();
         (self.active, self.stale) = (None, false);
-        self.values = values.into_iter().map(|(name, value)| (name, value.into())).collect();
+        (self.types, self.values) = (types(&values), values);
     }
 
     fn keep_traces(&mut self) {
@@ -187,4 +210,8 @@ impl Engine {
         });
         document(events.collect())
     }
+}
+
+fn types(values: &BTreeMap<String, Contents>) -> BTreeMap<String, TensorType> {
+    values.iter().map(|(name, value)| (name.clone(), value.ty().clone())).collect()
 }

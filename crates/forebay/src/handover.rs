@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use forebay_model::tensor::{Contents, FileRange, SourceFile};
 use forebay_model::TensorType;
-use forebay_runtime::RuntimeError;
 
 use crate::error::Error;
+use crate::pieces::give_persistent;
 use crate::runner::Runner;
 
 /// Values of fewer bytes in all stay in memory.
@@ -50,18 +50,23 @@ impl Handover {
         Ok(Handover { file, values: BTreeMap::new() })
     }
 
-    /// Takes a value. Where a plan on a device has the newest one, it is read from there.
+    /// Takes a value that a plan on a device has.
     ///
     /// # Errors
     /// What the device reports, and a file that cannot be written.
-    pub(crate) fn add(&mut self, name: &str, value: &Contents, newest: Option<&Runner>) -> Result<(), Error> {
-        let value = match (&mut self.file, newest) {
-            (Some(to), Some(runner)) => return to.add(name, value.ty(), runner),
-            (None, Some(runner)) => runner.read_persistent(name)?.into(),
-            (_, None) => value.clone(),
-        };
-        self.values.insert(name.to_owned(), value);
-        Ok(())
+    pub(crate) fn add(&mut self, name: &str, ty: &TensorType, runner: &Runner) -> Result<(), Error> {
+        match &mut self.file {
+            Some(to) => to.add(name, ty, runner),
+            None => {
+                self.values.insert(name.to_owned(), runner.read_persistent(name)?.into());
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a value that is in no plan: it stays where it is.
+    pub(crate) fn keep(&mut self, name: &str, value: &Contents) {
+        self.values.insert(name.to_owned(), value.clone());
     }
 
     /// The values, wherever they are.
@@ -86,19 +91,10 @@ impl Handover {
 impl HandoverFile {
     fn add(&mut self, name: &str, ty: &TensorType, runner: &Runner) -> Result<(), Error> {
         let start = self.size_bytes;
-        let mut failure = None;
-        let read = runner.read_persistent_in_pieces(name, &mut |piece| {
+        give_persistent(runner, name, &mut |piece| {
             self.size_bytes += piece.len() as u64;
-            self.file.write_all(piece).map_err(|error| {
-                let reason = error.to_string();
-                failure = Some(refused(&self.folder, error));
-                RuntimeError::Tensor { reason }
-            })
-        });
-        if let Some(error) = failure {
-            return Err(error);
-        }
-        read?;
+            self.file.write_all(piece).map_err(|error| refused(&self.folder, error))
+        })?;
         self.stored.insert(name.to_owned(), (ty.clone(), start));
         Ok(())
     }

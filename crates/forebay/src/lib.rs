@@ -105,6 +105,7 @@ mod machine;
 pub mod managed;
 pub mod model;
 pub mod options;
+mod pieces;
 pub mod port;
 pub mod probe;
 pub mod replay;

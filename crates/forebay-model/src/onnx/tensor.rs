@@ -120,14 +120,9 @@ pub(super) fn holds_contents(proto: &TensorProto) -> bool {
 /// Gives a tensor message back what [`take`] took out of it; external data comes into the message.
 pub(super) fn give_back(proto: &mut TensorProto, tensor: &Tensor) {
     if !has_typed_data(proto) {
-        put(proto, tensor);
+        describe(proto, &tensor.ty());
+        proto.raw_data = Some(tensor.bytes().to_vec());
     }
-}
-
-/// Puts contents into a tensor message, in place of whatever held them.
-pub(super) fn put(proto: &mut TensorProto, tensor: &Tensor) {
-    describe(proto, &tensor.ty());
-    proto.raw_data = Some(tensor.bytes().to_vec());
 }
 
 /// Leaves of a tensor message what names and describes it, with this type.
