@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_base::DataType;
 
+use super::numbers::Numbers;
 use super::source::FileRange;
 use super::Tensor;
 use crate::error::ModelError;
@@ -50,9 +51,18 @@ enum Source {
 #[derive(Debug)]
 struct Stored {
     name: String,
-    range: FileRange,
+    place: Place,
     /// The tensor, once a plan depended on it.
     read: OnceLock<Tensor>,
+}
+
+/// Where in a file a tensor is.
+#[derive(Debug, PartialEq)]
+enum Place {
+    /// Its bytes, as they are.
+    Bytes(FileRange),
+    /// Numbers, which are decoded.
+    Numbers(Numbers),
 }
 
 /// A tensor that is computed.
@@ -75,9 +85,19 @@ impl Contents {
 
     /// Bytes of a file, as the tensor `name`; none where their number does not fit the type.
     pub fn stored(name: &str, ty: TensorType, range: FileRange) -> Option<Contents> {
-        let size_bytes = ty.checked_size_bytes()?;
-        let stored = Stored { name: name.to_string(), read: OnceLock::new(), range };
-        (stored.range.size_bytes() == size_bytes).then(|| Contents { ty, source: Source::File(Arc::new(stored)) })
+        let fits = ty.checked_size_bytes()? == range.size_bytes();
+        fits.then(|| Contents::in_file(name, ty, Place::Bytes(range)))
+    }
+
+    /// Numbers of a file, as the tensor `name`; none where there are more or fewer than elements.
+    pub fn numbers(name: &str, ty: TensorType, numbers: Numbers) -> Option<Contents> {
+        let fits = ty.checked_size_bytes().is_some() && ty.count() == numbers.count();
+        fits.then(|| Contents::in_file(name, ty, Place::Numbers(numbers)))
+    }
+
+    fn in_file(name: &str, ty: TensorType, place: Place) -> Contents {
+        let stored = Stored { name: name.to_string(), read: OnceLock::new(), place };
+        Contents { ty, source: Source::File(Arc::new(stored)) }
     }
 
     /// A tensor that is computed `from` others.
@@ -194,7 +214,7 @@ impl Contents {
     pub fn reader(&self) -> Result<Reader, ModelError> {
         Ok(Reader(match &self.source {
             _ if self.in_memory().is_some() => Pieces::Memory(self.to_tensor()?),
-            Source::File(stored) => Pieces::File(stored.clone(), self.ty.data_type),
+            Source::File(stored) => Pieces::File(stored.clone(), self.ty.clone()),
             Source::Zeros => Pieces::Zeros,
             Source::Memory(_) | Source::Computed(_) => Pieces::Memory(self.to_tensor()?),
         }))
@@ -209,7 +229,7 @@ pub struct Reader(Pieces);
 enum Pieces {
     Memory(Tensor),
     Zeros,
-    File(Arc<Stored>, DataType),
+    File(Arc<Stored>, TensorType),
 }
 
 impl Reader {
@@ -221,7 +241,7 @@ impl Reader {
         let size_bytes = match &self.0 {
             Pieces::Memory(tensor) => tensor.bytes().len() as u64,
             Pieces::Zeros => 0,
-            Pieces::File(stored, _) => stored.range.size_bytes(),
+            Pieces::File(_, ty) => ty.checked_size_bytes().unwrap_or_default(),
         };
         let length = size_bytes.saturating_sub(offset_bytes).min(into.len() as u64);
         let (held, behind) = into.split_at_mut(length as usize);
@@ -230,10 +250,13 @@ impl Reader {
             _ if held.is_empty() => {}
             Pieces::Memory(tensor) => held.copy_from_slice(&tensor.bytes()[offset_bytes as usize..][..held.len()]),
             Pieces::Zeros => {}
-            Pieces::File(stored, data_type) => {
-                let start = stored.range.bytes.start + offset_bytes;
-                stored.range.file.read(&format!("tensor '{}'", stored.name), start, held)?;
-                if *data_type == DataType::Bool {
+            Pieces::File(stored, ty) => {
+                let what = format!("tensor '{}'", stored.name);
+                match &stored.place {
+                    Place::Bytes(range) => range.file.read(&what, range.bytes.start + offset_bytes, held)?,
+                    Place::Numbers(numbers) => numbers.read(&what, ty.data_type, offset_bytes, held)?,
+                }
+                if ty.data_type == DataType::Bool {
                     held.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
                 }
             }
@@ -254,7 +277,7 @@ impl PartialEq for Contents {
         self.ty == other.ty
             && match (&self.source, &other.source) {
                 (Source::Zeros, Source::Zeros) => true,
-                (Source::File(one), Source::File(other)) => one.range == other.range,
+                (Source::File(one), Source::File(other)) => one.place == other.place,
                 (Source::Computed(one), Source::Computed(other)) => Arc::ptr_eq(one, other),
                 _ => self.in_memory().is_some() && self.in_memory() == other.in_memory(),
             }
