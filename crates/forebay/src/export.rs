@@ -18,9 +18,8 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Checkpoint`] for a checkpoint of another model; a file that cannot be written.
     pub fn export(&self, model: &Model, path: impl AsRef<Path>) -> Result<(), Error> {
-        let types = self
-            .types_of(model.graph())
-            .map_err(|reason| Error::Checkpoint { path: self.source.clone(), reason })?;
+        let types =
+            self.types_of(model.graph()).map_err(|reason| Error::Checkpoint { path: self.source.clone(), reason })?;
         model.write(path.as_ref(), &types, &mut |name, take| give_contents(&self.contents[name], take))
     }
 

@@ -306,10 +306,7 @@ impl Trainer {
     ///
     /// # Errors
     /// What the device reports, or what `visit` gives: it is asked no more then.
-    pub fn for_each_parameter(
-        &self,
-        mut visit: impl FnMut(&str, Tensor) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    pub fn for_each_parameter(&self, mut visit: impl FnMut(&str, Tensor) -> Result<(), Error>) -> Result<(), Error> {
         for (name, (role, _)) in &self.main().compiled.changing {
             if let (Role::Parameter, Some(tensor)) = (role, self.engine.value(name)?) {
                 visit(name, tensor)?;

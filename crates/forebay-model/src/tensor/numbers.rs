@@ -118,13 +118,7 @@ impl Numbers {
     ///
     /// # Errors
     /// A file that cannot be read, or that was changed since the model was read.
-    pub fn read(
-        &self,
-        what: &str,
-        data_type: DataType,
-        offset_bytes: u64,
-        into: &mut [u8],
-    ) -> Result<(), ModelError> {
+    pub fn read(&self, what: &str, data_type: DataType, offset_bytes: u64, into: &mut [u8]) -> Result<(), ModelError> {
         let width = data_type.size_bytes();
         let (mut number, mut skipped, mut into) = (offset_bytes / width, offset_bytes % width, into);
         while !into.is_empty() {

@@ -165,7 +165,8 @@ pub(super) fn read(path: &Path, expected: &TensorFile) -> Result<BTreeMap<String
         return Err("the header does not cover the file".to_string());
     }
     let contents = |(name, info): (String, &TensorInfo)| {
-        let data_type = data_type(info.dtype).ok_or_else(|| format!("'{name}' has the unknown type {:?}", info.dtype))?;
+        let data_type =
+            data_type(info.dtype).ok_or_else(|| format!("'{name}' has the unknown type {:?}", info.dtype))?;
         let shape: Vec<u64> = info.shape.iter().map(|&size| size as u64).collect();
         let (start, end) = info.data_offsets;
         let range = FileRange { file: source.clone(), bytes: data_start + start as u64..data_start + end as u64 };

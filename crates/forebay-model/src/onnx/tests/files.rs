@@ -79,8 +79,15 @@ fn weights_stay_in_the_file_and_read_as_they_are() {
     let (folder, proto) = (folder(), large());
     let bytes = proto.encode_to_vec();
     let (stored, held) = (in_file(&folder, &bytes).unwrap(), read(&bytes, None).unwrap());
-    let is_held =
-        [("w", false), ("c", false), ("flags", false), ("small", true), ("typed", false), ("counts", false), ("f", true)];
+    let is_held = [
+        ("w", false),
+        ("c", false),
+        ("flags", false),
+        ("small", true),
+        ("typed", false),
+        ("counts", false),
+        ("f", true),
+    ];
     for (name, is_held) in is_held {
         assert_eq!(stored.contents[name].in_memory().is_some(), is_held, "{name}");
         assert!(held.contents[name].in_memory().is_some(), "{name}");
