@@ -4,7 +4,7 @@
 //! that one of them fills, so the values of parameters and state move to the host (or the disk, see [`crate::handover`]), the
 //! old plan gives everything back, and only then the new one takes what it needs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use forebay_device::DeviceUsage;
@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::compile::Compiled;
 use crate::error::Error;
 use crate::forecast::Replan;
-use crate::handover::Handover;
+use crate::handover::{in_memory, Handover};
 use crate::machine::LimitedDevice;
 use crate::pieces::{give_contents, give_persistent, Take};
 use crate::runner::Runner;
@@ -42,15 +42,17 @@ pub(crate) struct Engine {
     stale: bool,
     /// Types of parameters and state.
     types: BTreeMap<String, TensorType>,
-    /// Values of parameters and state, but for those that are in the active training plan alone.
+    /// Values of parameters and state, but for those that are in the active plan alone.
     values: BTreeMap<String, Contents>,
+    /// Names of those.
+    in_plan: BTreeSet<String>,
     traces: Vec<(PlanKey, Trace)>,
 }
 
 impl Engine {
     pub(crate) fn new(machine: LimitedDevice, values: BTreeMap<String, Contents>) -> Engine {
         let types = types(&values);
-        Engine { machine, active: None, stale: false, types, values, traces: Vec::new() }
+        Engine { machine, active: None, stale: false, types, values, in_plan: BTreeSet::new(), traces: Vec::new() }
     }
 
     pub(crate) fn machine(&self) -> &LimitedDevice {
@@ -72,25 +74,53 @@ impl Engine {
     pub(crate) fn activate(&mut self, key: PlanKey, compiled: &Compiled) -> Result<&mut Runner, Error> {
         if self.stale || self.active.as_ref().is_none_or(|(active, _)| *active != key) {
             self.retire()?;
-            let mut contents = compiled.contents.clone();
-            for (name, content) in &self.values {
-                if compiled.step.plan().persistent.iter().any(|backing| backing.name == *name) {
-                    contents.insert(name.clone(), content.clone());
-                }
-            }
-            let mut runner = Runner::new(self.machine.device.clone(), &compiled.step, &contents)?;
-            if self.machine.options.measuring.trace {
-                runner.start_trace();
-            }
-            self.active = Some((key, runner));
-            // Where the plan has a value, it is there alone: memory holds it once.
-            let there: Vec<String> = self.values.keys().filter(|name| self.newest(name).is_some()).cloned().collect();
-            there.iter().for_each(|name| drop(self.values.remove(name)));
+            self.put_on_device(key, compiled)?;
         }
         match &mut self.active {
             Some((_, runner)) => Ok(runner),
             None => unreachable!("it was made above"),
         }
+    }
+
+    /// Puts a plan on the device, and the newest values into it. What the plan alone has from then on leaves memory value by value,
+    /// so that it is never there twice.
+    ///
+    /// # Errors
+    /// What the device reports. The values are then where they were, or in a plan that is taken apart before the next one comes.
+    fn put_on_device(&mut self, (purpose, batch_size): PlanKey, compiled: &Compiled) -> Result<(), Error> {
+        let has = |name: &str| {
+            compiled.step.plan().persistent.iter().any(|backing| backing.name == name && !backing.pieces.is_empty())
+        };
+        let all = || {
+            let newest = self.values.iter().filter(|(name, _)| has(name));
+            let mut contents = compiled.contents.clone();
+            contents.extend(newest.map(|(name, value)| (name.clone(), value.clone())));
+            contents
+        };
+        let mut runner = Runner::new(self.machine.device.clone(), &compiled.step, &all)?;
+        // What may have to be read from files comes first: where that fails, no value has moved.
+        for name in runner.missing().iter().filter(|name| !self.values.contains_key(*name)) {
+            runner.load(name, compiled.contents.get(name))?;
+        }
+        if self.machine.options.measuring.trace {
+            runner.start_trace();
+        }
+        let (_, runner) = self.active.insert(((purpose, batch_size), runner));
+        // Until all is there.
+        self.stale = true;
+        let names: Vec<String> = self.values.keys().filter(|name| has(name)).cloned().collect();
+        for name in names {
+            let value = &self.values[&name];
+            runner.load(&name, Some(value))?;
+            // Steps of training change it. An evaluation only reads it: what is in a file may stay there.
+            if purpose == Purpose::Training || value.is_held() {
+                self.values.remove(&name);
+                self.in_plan.insert(name);
+            }
+        }
+        runner.complete()?;
+        self.stale = false;
+        Ok(())
     }
 
     /// Looks at the step that the active plan has just run; where a better one has taken its place, the old one goes before the
@@ -105,14 +135,33 @@ impl Engine {
         Ok(replan)
     }
 
-    /// Brings the values to the host and gives back what is on the device.
+    /// Brings the values out of the active plan, into a file where there is a folder for what exceeds memory, and gives back what is on
+    /// the device.
     ///
     /// # Errors
     /// What the device reports; the plan then stays where it is.
     pub(crate) fn retire(&mut self) -> Result<(), Error> {
-        self.values = self.copies(self.machine.options.memory.spill_dir.as_deref())?;
+        match self.machine.options.memory.spill_dir.clone() {
+            Some(folder) => (self.values, self.in_plan) = (self.copies(Some(&folder))?, BTreeSet::new()),
+            None => self.move_to_memory()?,
+        }
         self.keep_traces();
         (self.active, self.stale) = (None, false);
+        Ok(())
+    }
+
+    /// Moves the values that the active plan has to memory. It gives up the memory of each that has moved.
+    fn move_to_memory(&mut self) -> Result<(), Error> {
+        let Some((_, runner)) = self.active.as_mut().filter(|_| !self.in_plan.is_empty()) else { return Ok(()) };
+        // No step runs there any more, even if this ends half-way.
+        self.stale = true;
+        runner.release_all_but(&|name| self.in_plan.contains(name));
+        while let Some(name) = self.in_plan.first().cloned() {
+            let value = in_memory(&name, &self.types[&name], runner)?;
+            runner.release_persistent(&name)?;
+            self.values.insert(name.clone(), value);
+            self.in_plan.remove(&name);
+        }
         Ok(())
     }
 
@@ -170,17 +219,14 @@ impl Engine {
 
     /// The plan on the device, where that has the newest value of this name.
     fn newest(&self, name: &str) -> Option<&Runner> {
-        let Some(((Purpose::Training, _), runner)) = &self.active else { return None };
-        let is_there =
-            runner.plan().persistent.iter().any(|backing| backing.name == name && !backing.pieces.is_empty());
-        is_there.then_some(runner)
+        self.active.as_ref().filter(|_| self.in_plan.contains(name)).map(|(_, runner)| runner)
     }
 
     /// Replaces values; what is on the device is given back.
     pub(crate) fn set_values(&mut self, values: BTreeMap<String, Contents>) {
         self.keep_traces();
         (self.active, self.stale) = (None, false);
-        (self.types, self.values) = (types(&values), values);
+        (self.types, self.values, self.in_plan) = (types(&values), values, BTreeSet::new());
     }
 
     fn keep_traces(&mut self) {

@@ -9,8 +9,9 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_model::tensor::{Contents, FileRange, SourceFile};
+use forebay_model::tensor::{Contents, FileRange, Hold, SourceFile};
 use forebay_model::TensorType;
+use memmap2::MmapMut;
 
 use crate::error::Error;
 use crate::pieces::give_persistent;
@@ -18,6 +19,9 @@ use crate::runner::Runner;
 
 /// Values of fewer bytes in all stay in memory.
 const STORED_BYTES_MIN: u64 = 1 << 20;
+
+/// Smaller values are tensors, which the allocator looks after.
+const HELD_BYTES_MIN: u64 = 64 << 10;
 
 /// Values on their way out of a plan.
 pub(crate) struct Handover {
@@ -85,6 +89,42 @@ impl Handover {
             self.values.insert(name, contents);
         }
         Ok(self.values)
+    }
+}
+
+/// A value of a plan, copied to memory that goes back to the system with it. An allocator may keep what it is given back.
+///
+/// # Errors
+/// No memory, or what the device reports.
+pub(crate) fn in_memory(name: &str, ty: &TensorType, runner: &Runner) -> Result<Contents, Error> {
+    let size_bytes = ty.checked_size_bytes().unwrap_or(u64::MAX);
+    if size_bytes < HELD_BYTES_MIN {
+        return Ok(runner.read_persistent(name)?.into());
+    }
+    let refused = |reason: String| Error::Option {
+        reason: format!(
+            "no memory for '{name}' ({size_bytes} bytes) while another plan comes: {reason} (a folder for it: --spill-dir)"
+        ),
+    };
+    forebay_limits::check(size_bytes, forebay_limits::Use::Private).map_err(|error| refused(error.to_string()))?;
+    let mut memory = MmapMut::map_anon(size_bytes as usize).map_err(|error| refused(error.to_string()))?;
+    let mut end = 0;
+    give_persistent(runner, name, &mut |piece| {
+        memory[end..end + piece.len()].copy_from_slice(piece);
+        end += piece.len();
+        Ok(())
+    })?;
+    let contents = Contents::held(ty.clone(), Arc::new(Held(memory)));
+    contents.ok_or_else(|| refused("it has another size than its type".to_string()))
+}
+
+/// Memory of a value.
+#[derive(Debug)]
+struct Held(MmapMut);
+
+impl Hold for Held {
+    fn bytes(&self) -> &[u8] {
+        &self.0
     }
 }
 

@@ -28,6 +28,12 @@ pub trait Compute: fmt::Debug + Send + Sync {
     fn compute(&self) -> Result<Tensor, ModelError>;
 }
 
+/// Memory that is given back when it is dropped, with the elements of a tensor.
+pub trait Hold: fmt::Debug + Send + Sync {
+    /// The elements.
+    fn bytes(&self) -> &[u8];
+}
+
 /// The type of a tensor, and where its elements are. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Contents {
@@ -39,6 +45,8 @@ pub struct Contents {
 enum Source {
     /// In memory.
     Memory(Tensor),
+    /// In memory that someone else took.
+    Held(Arc<dyn Hold>),
     /// Zeros, which take no memory.
     Zeros,
     /// In a file.
@@ -81,6 +89,17 @@ impl Contents {
     /// Zeros.
     pub fn zeros(ty: TensorType) -> Contents {
         Contents { ty, source: Source::Zeros }
+    }
+
+    /// Elements in memory that someone took for them; none where their number does not fit the type.
+    pub fn held(ty: TensorType, hold: Arc<dyn Hold>) -> Option<Contents> {
+        let fits = ty.checked_size_bytes()? == hold.bytes().len() as u64;
+        fits.then_some(Contents { ty, source: Source::Held(hold) })
+    }
+
+    /// Whether the elements are in memory that is given back with the last of these contents.
+    pub fn is_held(&self) -> bool {
+        matches!(self.source, Source::Held(_))
     }
 
     /// Bytes of a file, as the tensor `name`; none where their number does not fit the type.
@@ -133,7 +152,7 @@ impl Contents {
             Source::Memory(tensor) => Some(tensor),
             Source::File(stored) => stored.read.get(),
             Source::Computed(computed) => computed.read.get(),
-            Source::Zeros => None,
+            Source::Held(_) | Source::Zeros => None,
         }
     }
 
@@ -164,7 +183,7 @@ impl Contents {
         }
         let read = match &self.source {
             Source::Memory(tensor) => return Ok(Some(tensor)),
-            Source::Zeros => return Ok(None),
+            Source::Held(_) | Source::Zeros => return Ok(None),
             Source::File(stored) => &stored.read,
             Source::Computed(computed) => &computed.read,
         };
@@ -215,6 +234,7 @@ impl Contents {
         Ok(Reader(match &self.source {
             _ if self.in_memory().is_some() => Pieces::Memory(self.to_tensor()?),
             Source::File(stored) => Pieces::File(stored.clone(), self.ty.clone()),
+            Source::Held(hold) => Pieces::Held(hold.clone()),
             Source::Zeros => Pieces::Zeros,
             Source::Memory(_) | Source::Computed(_) => Pieces::Memory(self.to_tensor()?),
         }))
@@ -228,6 +248,7 @@ pub struct Reader(Pieces);
 #[derive(Debug)]
 enum Pieces {
     Memory(Tensor),
+    Held(Arc<dyn Hold>),
     Zeros,
     File(Arc<Stored>, TensorType),
 }
@@ -240,6 +261,7 @@ impl Reader {
     pub fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), ModelError> {
         let size_bytes = match &self.0 {
             Pieces::Memory(tensor) => tensor.bytes().len() as u64,
+            Pieces::Held(hold) => hold.bytes().len() as u64,
             Pieces::Zeros => 0,
             Pieces::File(_, ty) => ty.checked_size_bytes().unwrap_or_default(),
         };
@@ -249,6 +271,7 @@ impl Reader {
         match &self.0 {
             _ if held.is_empty() => {}
             Pieces::Memory(tensor) => held.copy_from_slice(&tensor.bytes()[offset_bytes as usize..][..held.len()]),
+            Pieces::Held(hold) => held.copy_from_slice(&hold.bytes()[offset_bytes as usize..][..held.len()]),
             Pieces::Zeros => {}
             Pieces::File(stored, ty) => {
                 let what = format!("tensor '{}'", stored.name);
@@ -277,6 +300,7 @@ impl PartialEq for Contents {
         self.ty == other.ty
             && match (&self.source, &other.source) {
                 (Source::Zeros, Source::Zeros) => true,
+                (Source::Held(one), Source::Held(other)) => Arc::ptr_eq(one, other),
                 (Source::File(one), Source::File(other)) => one.place == other.place,
                 (Source::Computed(one), Source::Computed(other)) => Arc::ptr_eq(one, other),
                 _ => self.in_memory().is_some() && self.in_memory() == other.in_memory(),
