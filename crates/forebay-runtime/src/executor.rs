@@ -268,9 +268,7 @@ impl Executor {
     pub fn release_persistent(&mut self, name: &str) -> Result<(), RuntimeError> {
         self.broken = true;
         let backing = find(&self.plan.persistent, "persistent tensor", name)?;
-        let in_blocks = |region: &&(ByteRange, Region)| {
-            self.plan.memory(region.1.memory).kind == MemoryKind::HostBlock
-        };
+        let in_blocks = |region: &&(ByteRange, Region)| self.plan.memory(region.1.memory).kind == MemoryKind::HostBlock;
         backing.pieces.iter().filter(in_blocks).for_each(|&(_, region)| self.release(region));
         Ok(())
     }

@@ -101,10 +101,12 @@ pub(crate) fn in_memory(name: &str, ty: &TensorType, runner: &Runner) -> Result<
     if size_bytes < HELD_BYTES_MIN {
         return Ok(runner.read_persistent(name)?.into());
     }
-    let refused = |reason: String| Error::Option {
+    let refused = |reason: String| {
+        Error::Option {
         reason: format!(
             "no memory for '{name}' ({size_bytes} bytes) while another plan comes: {reason} (a folder for it: --spill-dir)"
         ),
+    }
     };
     forebay_limits::check(size_bytes, forebay_limits::Use::Private).map_err(|error| refused(error.to_string()))?;
     let mut memory = MmapMut::map_anon(size_bytes as usize).map_err(|error| refused(error.to_string()))?;

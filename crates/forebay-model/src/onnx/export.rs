@@ -29,6 +29,9 @@ const RAW_DATA_KEY: u64 = 9 << 3 | 2;
 /// Takes the next piece of what is written.
 pub type Take<'a, E> = &'a mut dyn FnMut(&[u8]) -> Result<(), E>;
 
+/// Gives contents of a name in pieces, one after the other.
+pub type Give<'a, E> = &'a mut dyn FnMut(&str, Take<'_, E>) -> Result<(), E>;
+
 /// The model as it was read, with the contents of the named initializers and `Constant` nodes replaced. External data
 /// comes into the file. Fields that ONNX 1.23 does not define are lost.
 ///
@@ -53,7 +56,7 @@ pub fn write(model: &Model, new_contents: &BTreeMap<String, Tensor>) -> Result<V
 pub fn write_to<E: From<ModelError>>(
     model: &Model,
     new: &BTreeMap<String, TensorType>,
-    give: &mut dyn FnMut(&str, Take<E>) -> Result<(), E>,
+    give: Give<E>,
     to: Take<E>,
 ) -> Result<(), E> {
     for part in parts(model, new)? {
