@@ -102,11 +102,9 @@ pub(crate) fn in_memory(name: &str, ty: &TensorType, runner: &Runner) -> Result<
         return Ok(runner.read_persistent(name)?.into());
     }
     let refused = |reason: String| {
-        Error::Option {
-        reason: format!(
-            "no memory for '{name}' ({size_bytes} bytes) while another plan comes: {reason} (a folder for it: --spill-dir)"
-        ),
-    }
+        let way_out = "--spill-dir names a folder for values between two plans";
+        let reason = format!("no memory for the {size_bytes} bytes of '{name}': {reason} ({way_out})");
+        Error::Option { reason }
     };
     forebay_limits::check(size_bytes, forebay_limits::Use::Private).map_err(|error| refused(error.to_string()))?;
     let mut memory = MmapMut::map_anon(size_bytes as usize).map_err(|error| refused(error.to_string()))?;

@@ -13,7 +13,7 @@ use forebay_plan::SavedCosts;
 use forebay_runtime::backing::STAGING_BYTES;
 
 use crate::error::Error;
-use crate::options::{DeviceOptions, EngineOptions, PlanningOptions};
+use crate::options::{DeviceOptions, EngineOptions, MemoryMode, PlanningOptions};
 
 /// A device with the limits that its user set.
 pub(crate) struct LimitedDevice {
@@ -53,6 +53,18 @@ impl LimitedDevice {
             options.memory.host_memory.get_or_insert(MemorySize::Bytes(described.host_memory_bytes));
         }
         Ok(LimitedDevice { device, options, reserved_host_bytes })
+    }
+
+    /// The same device with less host memory for plans: these bytes of it hold values that a plan does not have. None where that
+    /// makes no difference to a plan.
+    pub(crate) fn beside(&self, value_bytes: u64) -> Option<LimitedDevice> {
+        let memory = &self.options.memory;
+        let counts = memory.host_memory.is_some() && memory.mode == MemoryMode::Planned && !self.spills();
+        counts.then(|| LimitedDevice {
+            device: self.device.clone(),
+            options: self.options.clone(),
+            reserved_host_bytes: self.reserved_host_bytes.saturating_add(value_bytes),
+        })
     }
 
     /// Whether what exceeds the host memory may go to disk.

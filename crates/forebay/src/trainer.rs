@@ -259,8 +259,7 @@ impl Trainer {
     pub fn evaluate(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<Evaluation, Error> {
         let batch_size = self.batch_size_of(&batch)?;
         if !self.evaluation.contains_key(&batch_size) {
-            let plan = LossPlan::evaluation(&self.model, &self.options, Some(batch_size), self.engine.machine())?;
-            self.evaluation.insert(batch_size, plan);
+            self.evaluation.insert(batch_size, self.evaluation_plan(batch_size)?);
         }
         let plan = &self.evaluation[&batch_size];
         let fed = plan.check(batch, labels, self.step_count, &self.options)?;
@@ -269,6 +268,22 @@ impl Trainer {
         runner.run()?;
         let loss = scalar(&runner.read_output(&plan.loss)?);
         Ok(Evaluation { loss, logits: runner.read_output(&plan.logits.name)? })
+    }
+
+    /// A plan for evaluation. Where the optimizer's state is in host memory meanwhile, the plan takes no more than the budget leaves, if
+    /// it can.
+    fn evaluation_plan(&self, batch_size: u64) -> Result<LossPlan, Error> {
+        let plan =
+            |machine: &LimitedDevice| LossPlan::evaluation(&self.model, &self.options, Some(batch_size), machine);
+        let graph = self.model.graph();
+        let state = self.engine.types().iter().filter(|(name, _)| graph.find(name).is_none());
+        let state_bytes = state.map(|(_, ty)| ty.checked_size_bytes().unwrap_or(u64::MAX));
+        let machine = self.engine.machine();
+        let beside = machine.beside(state_bytes.fold(0, u64::saturating_add));
+        match beside.as_ref().map(plan) {
+            Some(Ok(plan)) => Ok(plan),
+            _ => plan(machine),
+        }
     }
 
     /// The leading size of a batch whose tensors otherwise have the planned types and shapes.
