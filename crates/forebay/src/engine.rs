@@ -106,20 +106,35 @@ impl Engine {
             runner.start_trace();
         }
         let (_, runner) = self.active.insert(((purpose, batch_size), runner));
-        // Until all is there.
-        self.stale = true;
         let names: Vec<String> = self.values.keys().filter(|name| has(name)).cloned().collect();
-        for name in names {
+        // Values that take no memory of their own stay until all is there.
+        let mut kept = Vec::new();
+        let mut move_in = |name: String| {
             let value = &self.values[&name];
             runner.load(&name, Some(value))?;
             // Steps of training change it. An evaluation only reads it: what is in a file may stay there.
             if purpose == Purpose::Training || value.is_held() {
-                self.values.remove(&name);
+                let value = self.values.remove(&name).filter(|value| !value.is_held());
+                kept.extend(value.map(|value| (name.clone(), value)));
                 self.in_plan.insert(name);
             }
+            Ok(())
+        };
+        let loaded = names.into_iter().try_for_each(&mut move_in);
+        if let Err(error) = loaded.and_then(|()| runner.complete()) {
+            for (name, value) in kept {
+                self.in_plan.remove(&name);
+                self.values.insert(name, value);
+            }
+            self.stale = true;
+            if self.in_plan.is_empty() {
+                self.active = None;
+            } else {
+                // The others can still be read.
+                let _ = self.machine.device.recover();
+            }
+            return Err(error.into());
         }
-        runner.complete()?;
-        self.stale = false;
         Ok(())
     }
 
