@@ -34,5 +34,5 @@ pub mod unnamed;
 
 pub use destination::{check_folder, check_writable};
 pub use lock::{FolderLock, LockError};
-pub use pending::{write, Content, Pending};
+pub use pending::{explained, write, Content, Pending};
 pub use unnamed::Unnamed;

@@ -83,8 +83,8 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Pending::new(path, |file| file.write_all(bytes))?.commit()
 }
 
-/// A limit of the process is easily taken for one of the disk.
-pub(crate) fn explained(error: io::Error) -> io::Error {
+/// An error of writing a file, in words that say which limit it is: one of the process is easily taken for one of the disk.
+pub fn explained(error: io::Error) -> io::Error {
     match error.kind() {
         kind @ io::ErrorKind::FileTooLarge => {
             io::Error::new(kind, format!("{error}; `ulimit -f` shows how large files of this process may be"))

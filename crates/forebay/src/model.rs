@@ -111,7 +111,7 @@ impl Model {
     /// Contents that do not fit or cannot be read, or a file that cannot be written.
     pub(crate) fn write(&self, path: &Path, types: &BTreeMap<String, TensorType>, give: Give) -> Result<(), Error> {
         let mut failure = None;
-        let wrong = |error: io::Error| files::write_error(path, error);
+        let wrong = |error: io::Error| files::write_error(path, forebay_files::explained(error));
         let pending = Pending::new(path, |file| {
             let mut to = |bytes: &[u8]| file.write_all(bytes).map_err(wrong);
             onnx::write_to(&self.onnx, types, give, &mut to).map_err(|error| {
@@ -121,7 +121,7 @@ impl Model {
         });
         match failure {
             Some(error) => Err(error),
-            None => pending.and_then(Pending::commit).map_err(wrong),
+            None => pending.and_then(Pending::commit).map_err(|error| files::write_error(path, error)),
         }
     }
 }

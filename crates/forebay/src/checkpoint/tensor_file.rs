@@ -107,7 +107,7 @@ pub(super) fn write(
 ) -> Result<TensorFile, Error> {
     let stem = format!("tensors-{step}");
     let path = directory.join(format!("{stem}.safetensors"));
-    let wrong = |reason: io::Error| files::write_error(&path, reason);
+    let wrong = |error: io::Error| files::write_error(&path, forebay_files::explained(error));
     let (names, header) = header(types).map_err(|reason| files::write_error(directory, reason))?;
     let (mut size_bytes, mut crc32, mut failure) = (0, 0, None);
     let file = Unnamed::new(directory, stem.as_ref(), |file| {
