@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use forebay::{files, Checkpoint, CheckpointFolder};
+use forebay::{files, Checkpoint, CheckpointFolder, Error};
 
 use crate::failure::Failure;
 use crate::output;
@@ -67,14 +67,18 @@ impl Keeper {
         self.kept == Some(step)
     }
 
-    /// Writes a checkpoint into the folder that was asked for, if one was.
+    /// Has `write` write the checkpoint of a step into the folder that was asked for, if one was.
     ///
     /// # Errors
     /// A file that cannot be written; the checkpoint that was there is then still whole.
-    pub fn keep(&mut self, checkpoint: &Checkpoint) -> Result<(), Failure> {
+    pub fn keep(
+        &mut self,
+        step: u64,
+        write: impl FnOnce(&CheckpointFolder) -> Result<(), Error>,
+    ) -> Result<(), Failure> {
         if let Some(folder) = &self.folder {
-            folder.write(checkpoint)?;
-            self.kept = Some(checkpoint.step);
+            write(folder)?;
+            self.kept = Some(step);
         }
         Ok(())
     }
@@ -91,19 +95,19 @@ impl Keeper {
         }
     }
 
-    /// Writes a checkpoint that would be lost otherwise to the first place that takes it; gives the folder. A place where
+    /// Has `write` write a checkpoint that would be lost otherwise to the first place that takes it; gives the folder. A place where
     /// another run left one since this run started stays as it is.
     ///
     /// # Errors
     /// The last place's reason.
-    pub fn rescue(&self, checkpoint: &Checkpoint) -> Result<PathBuf, Failure> {
+    pub fn rescue(&self, write: impl Fn(&CheckpointFolder) -> Result<(), Error>) -> Result<PathBuf, Failure> {
         let mut last = Failure::Failed("there is no folder for a checkpoint".to_owned());
         for folder in &self.elsewhere {
             if Checkpoint::written_at(folder).is_some_and(|written| written >= self.started) {
                 output::complain(&format!("note: {} has the checkpoint of another run", folder.display()));
                 continue;
             }
-            match checkpoint.write(folder) {
+            match CheckpointFolder::lock(folder).and_then(|folder| write(&folder)) {
                 Ok(()) => return Ok(folder.clone()),
                 Err(error) => last = error.into(),
             }
@@ -166,7 +170,7 @@ mod tests {
         checkpoint.write(&taken).unwrap();
         let elsewhere = vec![bad.clone(), taken, good.clone()];
         let keeper = Keeper { folder: None, elsewhere: elsewhere.clone(), started, kept: None };
-        assert_eq!(keeper.rescue(&checkpoint).unwrap(), good);
+        assert_eq!(keeper.rescue(|folder| folder.write(&checkpoint)).unwrap(), good);
         assert_eq!(Checkpoint::read(&good).unwrap().step, 3);
         let words = next_uses(&elsewhere).unwrap();
         assert!(words.contains("file/below") && words.contains("taken") && words.contains("--checkpoint"), "{words}");

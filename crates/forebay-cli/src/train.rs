@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use forebay::data::{Batch, DataSet, Sampler};
 use forebay::training::Loss;
-use forebay::{documents, Checkpoint, Model, OnNan, Replan, ReplanReason, Trainer, TrainerOptions};
+use forebay::{documents, Checkpoint, CheckpointFolder, Model, OnNan, Replan, ReplanReason, Trainer, TrainerOptions};
 use serde_json::{json, Value};
 
 use crate::arguments::{DataChangedKind, MemoryKind, OnNanKind, TrainArguments};
@@ -156,6 +156,14 @@ impl<'a> Run<'a> {
         }
         let batch_size = trainer.inputs().first().and_then(|info| info.shape.first()).copied().unwrap_or(1);
         let sampler = Sampler::new(data.sample_count(), batch_size, shuffle);
+        let sample_count = data.sample_count();
+        if sample_count < batch_size {
+            output::complain(&format!(
+                "note: {} has {sample_count} samples, fewer than a batch of {batch_size}: each step trains on {sample_count}, \
+                 with a plan of its own",
+                arguments.data
+            ));
+        }
         Ok(Run {
             arguments,
             model,
@@ -216,8 +224,9 @@ impl<'a> Run<'a> {
             }
             self.steps.push(StepNumbers::new(Some(report.loss), report.times()));
             if self.arguments.checkpoint_every.is_some_and(|every| report.step % every == 0) {
-                let checkpoint = self.checkpoint()?;
-                if let Err(failure) = keeper.keep(&checkpoint) {
+                let position = self.position();
+                let write = |folder: &CheckpointFolder| self.trainer.write_checkpoint(folder, &position);
+                if let Err(failure) = keeper.keep(report.step, write) {
                     let safe = keeper.what_is_safe();
                     progress.line(&format!("warning: {failure}; training goes on, and {safe}"));
                 }
@@ -232,7 +241,8 @@ impl<'a> Run<'a> {
         let mut failures = Vec::new();
         let done = self.trainer.step_count();
         if keeper.folder().is_some() && !keeper.has(done) {
-            if let Err(failure) = self.checkpoint().and_then(|checkpoint| keeper.keep(&checkpoint)) {
+            let position = self.position();
+            if let Err(failure) = keeper.keep(done, |folder| self.trainer.write_checkpoint(folder, &position)) {
                 failures.push(format!("{failure} ({})", keeper.what_is_safe()));
             }
         }
@@ -255,7 +265,8 @@ impl<'a> Run<'a> {
         }
         let is_lost = folder.is_none() && (interrupted || !failures.is_empty() && !saved && !self.steps.is_empty());
         if is_lost {
-            match self.checkpoint().and_then(|checkpoint| keeper.rescue(&checkpoint)) {
+            let position = self.position();
+            match keeper.rescue(|folder| self.trainer.write_checkpoint(folder, &position)) {
                 Ok(rescued) => folder = Some(rescued),
                 Err(failure) => failures.push(failure.to_string()),
             }
@@ -263,20 +274,19 @@ impl<'a> Run<'a> {
         Stored { failures, folder, saved }
     }
 
-    /// Everything that another run needs to go on from here.
-    fn checkpoint(&mut self) -> Result<Checkpoint, Failure> {
+    /// The position in the data, as another run needs it to go on from here.
+    fn position(&mut self) -> Value {
         if self.digest.is_none() {
             // Data that can no longer be read is no reason to lose what was learnt from it.
             self.digest = self.data.digest().ok();
         }
-        let position = json!({
+        json!({
             "data": self.arguments.data,
             "samples": self.data.sample_count(),
             "digest": self.digest,
             "batch_size": self.batch_size,
             "shuffle": self.shuffle,
-        });
-        Ok(self.trainer.checkpoint(&position)?)
+        })
     }
 
     /// Says where a step failed, and that nothing before it is lost.
@@ -350,6 +360,7 @@ impl<'a> Run<'a> {
         let report = Report { steps: &self.steps, statistics: self.trainer.statistics(), device_peak_bytes };
         if self.arguments.report.json {
             let mut object = report.json();
+            object.insert("batch_size".to_owned(), self.batch_size.min(self.data.sample_count()).into());
             if let Some(validation) = validation {
                 object.insert("validation".to_owned(), validation.json());
             }

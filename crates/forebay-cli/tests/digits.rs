@@ -271,3 +271,20 @@ fn archives_that_numpy_wrote_are_read() {
     assert_eq!(archive.names(), ["x", "y"]);
     assert_eq!(archive.read("x").unwrap().shape(), [1797, 1, 8, 8]);
 }
+
+#[test]
+fn a_batch_larger_than_the_data_is_told() {
+    let data = format!("{}#0..30", digits_data());
+    let train = |batch: &str| {
+        let arguments = ["train", &digits_model(), "--data", &data, "--batch-size", batch, "--steps", "1", "--json"];
+        let output = forebay(&arguments).output().expect("the program starts");
+        let object: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (object["batch_size"].clone(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (batch_size, said) = train("50");
+    assert_eq!(batch_size, 30);
+    assert!(said.contains("note: ") && said.contains("30 samples, fewer than a batch of 50"), "{said}");
+    let (batch_size, said) = train("30");
+    assert_eq!(batch_size, 30);
+    assert!(!said.contains("fewer than"), "{said}");
+}

@@ -112,6 +112,28 @@ fn a_training_run_takes_no_more_memory_than_its_budgets() {
     }
 }
 
+/// Managed memory that spills to disk needs room for one unit on the host, next to the buffers of the disk; not for all units that
+/// leave the device at once.
+#[test]
+fn managed_memory_trains_within_the_least_host_memory() {
+    let folder = Folder::new();
+    let model = matrices(&folder, 4, 1024).expect("16 MiB without room");
+    let (x, y) = (Tensor::from_f32(&[1, 1024], &[1.0; 1024]), Tensor::from_f32(&[1, 1024], &[0.5; 1024]));
+    let (data, spill) = (folder.archive("data.npz", &[("x", &x), ("y", &y)]), folder.text("spill"));
+    std::fs::create_dir(&spill).unwrap();
+    for memory in ["automatic", "direct", "cooperative"] {
+        let train = |host: &str| {
+            let train = ["train", &model, "--data", &data, "--loss", "mse", "--optimizer", "adam", "--steps", "2"];
+            let budgets = ["--device-memory", "20MiB", "--host-memory", host, "--spill-dir", &spill];
+            within(&[&train[..], &budgets, &["--threads", "2", "--no-compare", "--memory", memory]].concat())
+        };
+        let error = String::from_utf8_lossy(&train("1MiB").stderr).into_owned();
+        assert_says(&error, &["a host budget of 1048576 bytes is too small for managed memory"]);
+        let least = error.split("--host-memory ").nth(1).and_then(|rest| rest.split(')').next()).expect("a way out");
+        assert_says(&said(&train(least)), &["step 2/2  loss 0.250000"]);
+    }
+}
+
 #[test]
 fn weights_that_are_not_there_are_named() {
     let folder = Folder::new();

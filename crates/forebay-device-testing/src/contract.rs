@@ -264,6 +264,29 @@ pub fn usage_counts_what_exists_and_the_most_that_ever_did(name: &str, device: A
     assert_eq!(after.heap_peak_bytes, before.heap_bytes + 5 * tile, "{name}");
 }
 
+/// A host block may come without memory, lose a part of it and get it again; what was not given up stays.
+pub fn released_parts_of_host_blocks_come_back(name: &str, device: Arc<dyn Device>) {
+    let part_bytes = MIB as usize;
+    let bytes = |number: u8| vec![number; part_bytes];
+    let before = device.usage();
+    let block = device.create_released_host_block(3 * MIB).unwrap();
+    assert_eq!(device.usage().host_bytes, before.host_bytes + 3 * MIB, "{name}");
+    let part = |number: u64| Region::new(block, number * MIB, MIB);
+    (0..3).for_each(|number| device.write_host(part(number), &bytes(number as u8 + 1)));
+    device.release_host(part(1));
+    device.fill_host(block).unwrap();
+    let read = |number: u64| {
+        let mut found = bytes(0);
+        device.read_host(part(number), &mut found);
+        found
+    };
+    assert!(read(0) == bytes(1) && read(2) == bytes(3), "{name}: what was not released stays");
+    device.write_host(part(1), &bytes(9));
+    assert!(read(1) == bytes(9), "{name}: what was released can be written");
+    device.destroy_memory(block);
+    assert_eq!(device.usage().host_bytes, before.host_bytes, "{name}");
+}
+
 /// Sizes that no machine has are errors.
 pub fn absurd_sizes_are_errors_and_harm_nothing(name: &str, device: Arc<dyn Device>) {
     for size in [1 << 50, u64::MAX / 2, u64::MAX] {

@@ -187,6 +187,27 @@ pub trait Device: Send + Sync {
     /// [`DeviceError::OutOfMemory`].
     fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError>;
 
+    /// The same, but the block may take memory only as it is written: [`Device::fill_host`] takes the rest. Until then it is for the
+    /// host alone. For bytes that move from one block to another within the memory that one of them takes.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    fn create_released_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        self.create_host_block(size_bytes)
+    }
+
+    /// Says that what a part of a host block holds is not needed any longer: a device may give its memory back to the system. It
+    /// holds anything afterwards.
+    fn release_host(&self, _region: Region) {}
+
+    /// Takes the memory of a host block that it does not have, because it was released or never written.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    fn fill_host(&self, _block: MemoryId) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     /// Obtains a spill file: a memory in disk space, reached by copies alone, from and to host blocks and device memory. All
     /// of its space is taken at once, so that a full disk is an error here; it has no name, so that nothing is left of it
     /// when the process ends, however that happens. Copies of whole multiples of 4096 bytes at such offsets are fastest.

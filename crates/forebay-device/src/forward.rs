@@ -71,6 +71,21 @@ macro_rules! forward {
             self.$inner.create_placed(size_bytes)
         }
     };
+    (@create_released_host_block $inner:ident) => {
+        fn create_released_host_block(&self, size_bytes: u64) -> Result<$crate::base::MemoryId, $crate::DeviceError> {
+            self.$inner.create_released_host_block(size_bytes)
+        }
+    };
+    (@release_host $inner:ident) => {
+        fn release_host(&self, region: $crate::base::Region) {
+            self.$inner.release_host(region)
+        }
+    };
+    (@fill_host $inner:ident) => {
+        fn fill_host(&self, block: $crate::base::MemoryId) -> Result<(), $crate::DeviceError> {
+            self.$inner.fill_host(block)
+        }
+    };
     (@create_host_block $inner:ident) => {
         fn create_host_block(&self, size_bytes: u64) -> Result<$crate::base::MemoryId, $crate::DeviceError> {
             self.$inner.create_host_block(size_bytes)

@@ -23,13 +23,16 @@
 //! | [`destination`] | what a path names, and whether it may be written |
 //! | [`temporary`] | a file that has no name until it is complete |
 //! | [`pending`] | content that is complete, and takes its place when asked to |
+//! | [`unnamed`] | content that gets its name last |
 //! | [`lock`] | one writer per folder |
 
 pub mod destination;
 pub mod lock;
 pub mod pending;
 pub mod temporary;
+pub mod unnamed;
 
 pub use destination::{check_folder, check_writable};
 pub use lock::{FolderLock, LockError};
-pub use pending::{write, Content, Pending};
+pub use pending::{explained, write, Content, Pending};
+pub use unnamed::Unnamed;

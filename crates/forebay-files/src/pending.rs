@@ -98,8 +98,8 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Pending::new(path, |file| file.write_all(bytes))?.commit()
 }
 
-/// A limit of the process is easily taken for one of the disk.
-fn explained(error: io::Error) -> io::Error {
+/// An error of writing a file, in words that say which limit it is: one of the process is easily taken for one of the disk.
+pub fn explained(error: io::Error) -> io::Error {
     match error.kind() {
         kind @ io::ErrorKind::FileTooLarge => {
             io::Error::new(kind, format!("{error}; `ulimit -f` shows how large files of this process may be"))
@@ -130,7 +130,7 @@ fn open(stream: &Stream) -> io::Result<File> {
 }
 
 /// Makes a rename in a folder durable. A folder that may be written but not read cannot be, and need not fail for it.
-fn sync_folder(folder: &Path) -> io::Result<()> {
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder) {
         Ok(folder) => folder.sync_all(),
         Err(_) => Ok(()),

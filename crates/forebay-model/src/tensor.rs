@@ -1,8 +1,10 @@
 //! Tensors of a model: what they hold, and where the elements are.
 
 mod contents;
+mod numbers;
 mod source;
 
-pub use contents::{Compute, Contents, Reader};
+pub use contents::{Compute, Contents, Hold, Reader};
 pub use forebay_base::Tensor;
+pub use numbers::{Encoding, Numbers, VARINT_BYTES_MAX};
 pub use source::{FileRange, SourceFile};

@@ -22,7 +22,8 @@ pub struct Binding {
 
 impl Binding {
     /// Obtains what the plan names, one event more for who runs it, and a host block of `staging_bytes` (none for 0). There is
-    /// always a stream, even for a plan without any. Spill files go into `spill_dir`. What was obtained before a failure is given back.
+    /// always a stream, even for a plan without any. Spill files go into `spill_dir`. Where `released`, host blocks take memory as they
+    /// are written, until [`Binding::fill_host`]. What was obtained before a failure is given back.
     ///
     /// # Errors
     /// What the device reports; [`RuntimeError::Plan`] for a spill file without a folder.
@@ -31,6 +32,7 @@ impl Binding {
         plan: &Plan,
         staging_bytes: u64,
         spill_dir: Option<&Path>,
+        released: bool,
     ) -> Result<Binding, RuntimeError> {
         let folder = spill_dir.unwrap_or(Path::new(""));
         if spill_dir.is_none() && plan.memories.iter().any(|memory| memory.kind == MemoryKind::SpillFile) {
@@ -45,12 +47,18 @@ impl Binding {
             staging: None,
         };
         binding
-            .fill(plan, staging_bytes, folder)
+            .obtain_all(plan, staging_bytes, folder, released)
             .map_err(|error| RuntimeError::Device { action: "while obtaining what the plan needs", error })?;
         Ok(binding)
     }
 
-    fn fill(&mut self, plan: &Plan, staging_bytes: u64, folder: &Path) -> Result<(), DeviceError> {
+    fn obtain_all(
+        &mut self,
+        plan: &Plan,
+        staging_bytes: u64,
+        folder: &Path,
+        released: bool,
+    ) -> Result<(), DeviceError> {
         // What does not fit in all is refused before the first piece of it is taken.
         let of = |kind| plan.memories.iter().filter(move |memory| memory.kind == kind).map(|memory| memory.size_bytes);
         let heap_bytes = plan.heaps.iter().copied().chain(of(MemoryKind::Placed)).fold(0, u64::saturating_add);
@@ -63,6 +71,7 @@ impl Binding {
             self.memories.push(match memory.kind {
                 MemoryKind::Reservation => self.device.create_reservation(memory.size_bytes)?,
                 MemoryKind::Placed => self.device.create_placed(memory.size_bytes)?,
+                MemoryKind::HostBlock if released => self.device.create_released_host_block(memory.size_bytes)?,
                 MemoryKind::HostBlock => self.device.create_host_block(memory.size_bytes)?,
                 MemoryKind::SpillFile => self.device.create_spill(folder, memory.size_bytes)?,
             });
@@ -81,6 +90,18 @@ impl Binding {
             self.events.push(self.device.create_event()?);
         }
         Ok(())
+    }
+
+    /// Takes all memory of the host blocks.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn fill_host(&self, plan: &Plan) -> Result<(), RuntimeError> {
+        let blocks = self.memories.iter().zip(&plan.memories);
+        let mut blocks = blocks.filter(|(_, memory)| memory.kind == MemoryKind::HostBlock);
+        blocks
+            .try_for_each(|(&id, _)| self.device.fill_host(id))
+            .map_err(|error| RuntimeError::Device { action: "while obtaining what the plan needs", error })
     }
 
     /// The streams, in the plan's order.

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_base::{Command, EventId, Launch, Region, Space, StreamId};
+use forebay_base::{ByteRange, Command, EventId, Launch, MemoryId, Region, Space, StreamId};
 use forebay_device::{Device, DeviceUsage, IndexFault, TraceRecord};
 use forebay_model::tensor::Contents;
 use forebay_model::Tensor;
@@ -147,12 +147,35 @@ impl Executor {
         contents: &BTreeMap<String, Contents>,
         spill_dir: Option<&Path>,
     ) -> Result<Executor, RuntimeError> {
+        let mut executor = Executor::obtain(device, plan, spill_dir, false)?;
+        let names: Vec<String> = executor.persistent_names().map(str::to_owned).collect();
+        names.iter().try_for_each(|name| executor.load_persistent(name, contents.get(name)))?;
+        executor.complete()?;
+        Ok(executor)
+    }
+
+    /// The same without contents: [`Executor::load_persistent`] is called for all [`Executor::persistent_names`], then
+    /// [`Executor::complete`], and only then steps run. Where the device can, its host memory is taken as it is written: so contents that
+    /// are in memory, and given up one after the other, move in within what the plan takes.
+    ///
+    /// # Errors
+    /// As [`Executor::spilling`].
+    pub fn empty(device: Arc<dyn Device>, plan: Plan, spill_dir: Option<&Path>) -> Result<Executor, RuntimeError> {
+        Executor::obtain(device, plan, spill_dir, true)
+    }
+
+    fn obtain(
+        device: Arc<dyn Device>,
+        plan: Plan,
+        spill_dir: Option<&Path>,
+        released: bool,
+    ) -> Result<Executor, RuntimeError> {
         for backing in plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent) {
             check_backing(&plan, backing)?;
         }
         check_events(&plan)?;
         let staging_bytes = staging_bytes(&plan);
-        let binding = Binding::obtain(device.clone(), &plan, staging_bytes, spill_dir)?;
+        let binding = Binding::obtain(device.clone(), &plan, staging_bytes, spill_dir, released)?;
         let prologue = plan.prologue.iter().map(|command| binding.command(command)).collect::<Result<Vec<_>, _>>()?;
         submit(&*device, &prologue, "while mapping memory")?;
         binding.join("while mapping memory")?;
@@ -167,7 +190,7 @@ impl Executor {
         let recorded = vec![0; plan.event_count as usize + 1];
         let recorded_before_step = recorded.clone();
         let links = links(&plan, &binding);
-        let executor = Executor {
+        Ok(Executor {
             device,
             plan,
             phases,
@@ -181,15 +204,79 @@ impl Executor {
             records: Vec::new(),
             links,
             binding,
-        };
-        for backing in executor.plan.persistent.iter().filter(|backing| !backing.pieces.is_empty()) {
-            match contents.get(&backing.name) {
-                Some(contents) => executor.load(backing, contents)?,
-                None => executor.write_pieces(backing, &[])?,
+        })
+    }
+
+    /// Names of the persistent tensors that the plan has a place for.
+    pub fn persistent_names(&self) -> impl Iterator<Item = &str> {
+        let placed = self.plan.persistent.iter().filter(|backing| !backing.pieces.is_empty());
+        placed.map(|backing| backing.name.as_str())
+    }
+
+    /// Brings contents, or zeros, to the place of a persistent tensor.
+    ///
+    /// # Errors
+    /// An unknown name, contents of the wrong size or that cannot be read, or what the device reports.
+    pub fn load_persistent(&mut self, name: &str, contents: Option<&Contents>) -> Result<(), RuntimeError> {
+        self.warmed_up = false;
+        let backing = find(&self.plan.persistent, "persistent tensor", name)?;
+        match contents {
+            Some(contents) => self.load(backing, contents),
+            None => self.write_pieces(backing, &[]),
+        }
+    }
+
+    /// Takes all memory that the plan needs, once persistent tensors have their contents.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn complete(&mut self) -> Result<(), RuntimeError> {
+        self.binding.fill_host(&self.plan)?;
+        self.device.set_trace(true);
+        Ok(())
+    }
+
+    /// Gives the host memory back of everything but the persistent tensors that `keep` names. No step runs after that.
+    pub fn release_all_but(&mut self, keep: &dyn Fn(&str) -> bool) {
+        self.broken = true;
+        for (number, memory) in self.plan.memories.iter().enumerate() {
+            if memory.kind != MemoryKind::HostBlock {
+                continue;
+            }
+            let kept = self.plan.persistent.iter().filter(|backing| keep(&backing.name));
+            let pieces = kept.flat_map(|backing| &backing.pieces).map(|(_, region)| *region);
+            let mut used: Vec<ByteRange> = pieces
+                .filter(|region| region.memory.0 as usize == number)
+                .map(|region| region.range)
+                .chain([ByteRange::new(memory.size_bytes, memory.size_bytes)])
+                .collect();
+            used.sort_unstable_by_key(|range| range.start);
+            let mut end = 0;
+            for range in used {
+                if range.start > end {
+                    self.release(Region::new(MemoryId(number as u32), end, range.start - end));
+                }
+                end = end.max(range.end);
             }
         }
-        executor.device.set_trace(true);
-        Ok(executor)
+    }
+
+    /// Gives the host memory of a persistent tensor back, which was read. No step runs after that.
+    ///
+    /// # Errors
+    /// An unknown name.
+    pub fn release_persistent(&mut self, name: &str) -> Result<(), RuntimeError> {
+        self.broken = true;
+        let backing = find(&self.plan.persistent, "persistent tensor", name)?;
+        let in_blocks = |region: &&(ByteRange, Region)| self.plan.memory(region.1.memory).kind == MemoryKind::HostBlock;
+        backing.pieces.iter().filter(in_blocks).for_each(|&(_, region)| self.release(region));
+        Ok(())
+    }
+
+    fn release(&self, region: Region) {
+        if let Ok(region) = self.binding.region(region) {
+            self.device.release_host(region);
+        }
     }
 
     /// The plan.

@@ -4,18 +4,19 @@
 //! which names that file with its length and checksum. A new checkpoint first writes its tensors under their own name and
 //! then replaces `checkpoint.json` by a rename, so that there is one complete checkpoint at any moment, whenever the
 //! process dies. One process at a time writes into a directory ([`CheckpointFolder`]).
+//!
+//! Tensors are written and read in pieces: a checkpoint that was read says where they are in the file.
 
 mod folder;
+mod tensor_file;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use forebay_base::DataType;
-use forebay_model::Tensor;
-use safetensors::tensor::{Dtype, TensorView};
-use safetensors::SafeTensors;
+use forebay_model::tensor::Contents;
+use forebay_model::{Tensor, TensorType};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::Value;
@@ -23,6 +24,7 @@ use serde_json::Value;
 use crate::error::Error;
 
 pub use folder::CheckpointFolder;
+pub(crate) use folder::Position;
 
 /// Version of the format.
 const VERSION: u32 = 1;
@@ -34,6 +36,10 @@ const READ_ATTEMPTS: usize = 20;
 const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
 /// A training run between two steps.
+///
+/// One that was read from a directory keeps its file of tensors open and reads them when they are needed: restoring a trainer
+/// copies them to where they belong, in pieces. One that [`Trainer::checkpoint`](crate::Trainer::checkpoint) gives holds them in memory, or in a file
+/// without a name where the trainer has a folder for what exceeds memory.
 ///
 /// ```
 /// use forebay::{Checkpoint, JsonValue, Model, Tensor, Trainer};
@@ -55,7 +61,7 @@ const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Checkpoint {
     /// Steps done.
     pub step: u64,
@@ -64,7 +70,7 @@ pub struct Checkpoint {
     /// Position in the data, in the caller's own terms.
     pub position: Value,
     /// Parameters, optimizer state and running statistics, by name.
-    pub tensors: BTreeMap<String, Tensor>,
+    pub(crate) contents: BTreeMap<String, Contents>,
     /// The file that it was read from; empty for one that was not read.
     pub(crate) source: PathBuf,
 }
@@ -96,7 +102,30 @@ struct TensorFile {
 impl Checkpoint {
     /// A checkpoint of these tensors, before the first step.
     pub fn new(tensors: BTreeMap<String, Tensor>) -> Checkpoint {
-        Checkpoint { step: 0, seed: 0, position: Value::Null, tensors, source: PathBuf::new() }
+        let contents = tensors.into_iter().map(|(name, tensor)| (name, tensor.into())).collect();
+        Checkpoint { step: 0, seed: 0, position: Value::Null, contents, source: PathBuf::new() }
+    }
+
+    /// The types of all tensors, by name.
+    pub fn types(&self) -> BTreeMap<String, TensorType> {
+        self.contents.iter().map(|(name, contents)| (name.clone(), contents.ty().clone())).collect()
+    }
+
+    /// A parameter, optimizer state or running statistics; none where there is none of this name.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or that was changed since.
+    pub fn tensor(&self, name: &str) -> Result<Option<Tensor>, Error> {
+        Ok(self.contents.get(name).map(Contents::to_tensor).transpose()?)
+    }
+
+    /// All tensors by name, in memory at once. [`Checkpoint::tensor`] gives one at a time.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::tensor`].
+    pub fn tensors(&self) -> Result<BTreeMap<String, Tensor>, Error> {
+        let tensor = |(name, contents): (&String, &Contents)| Ok((name.clone(), contents.to_tensor()?));
+        self.contents.iter().map(tensor).collect()
     }
 
     /// Writes the checkpoint into a directory, which is made if need be. The checkpoint that was there stays complete
@@ -124,10 +153,10 @@ impl Checkpoint {
         let mut content = manifest()?;
         for _ in 0..READ_ATTEMPTS {
             let path = directory.as_ref().join(&content.tensors.file);
-            let reason = match read_tensors(&path, &content.tensors) {
-                Ok(tensors) => {
+            let reason = match tensor_file::read(&path, &content.tensors) {
+                Ok(contents) => {
                     let Content { step, seed, position, .. } = content;
-                    return Ok(Checkpoint { step, seed, position, tensors, source });
+                    return Ok(Checkpoint { step, seed, position, contents, source });
                 }
                 Err(reason) => reason,
             };
@@ -140,19 +169,6 @@ impl Checkpoint {
         }
         let reason = format!("it was replaced {READ_ATTEMPTS} times while it was read; try again");
         Err(Error::Checkpoint { path: source, reason })
-    }
-
-    fn tensor_bytes(&self) -> Result<Vec<u8>, String> {
-        let views: Vec<(&str, TensorView)> = self
-            .tensors
-            .iter()
-            .map(|(name, tensor)| {
-                let shape = tensor.shape().iter().map(|&size| size as usize).collect();
-                let view = TensorView::new(dtype(tensor.data_type()), shape, tensor.bytes());
-                view.map(|view| (name.as_str(), view)).map_err(|error| format!("'{name}': {error}"))
-            })
-            .collect::<Result<_, _>>()?;
-        safetensors::serialize(views, None).map_err(|error| error.to_string())
     }
 }
 
@@ -186,55 +202,6 @@ fn read_content(path: &Path) -> Result<Content, String> {
     Ok(content)
 }
 
-fn read_tensors(path: &Path, expected: &TensorFile) -> Result<BTreeMap<String, Tensor>, String> {
-    let size_bytes = fs::metadata(path).map_err(|error| error.to_string())?.len();
-    if size_bytes != expected.size_bytes {
-        return Err(format!("{size_bytes} bytes instead of {}: the file is incomplete", expected.size_bytes));
-    }
-    // The tensors are copies of the file's bytes.
-    let bytes = forebay_limits::read(path, size_bytes, 2).map_err(|error| error.to_string())?;
-    let crc32 = crc32fast::hash(&bytes);
-    if crc32 != expected.crc32 {
-        return Err(format!("checksum {crc32:08x} instead of {:08x}: the file was changed", expected.crc32));
-    }
-    let file = SafeTensors::deserialize(&bytes).map_err(|error| error.to_string())?;
-    file.iter()
-        .map(|(name, view)| {
-            let data_type =
-                data_type(view.dtype()).ok_or_else(|| format!("'{name}' has the unknown type {:?}", view.dtype()))?;
-            let shape: Vec<u64> = view.shape().iter().map(|&size| size as u64).collect();
-            let tensor = Tensor::new(data_type, &shape, view.data())
-                .ok_or_else(|| format!("'{name}' has {} bytes for shape {shape:?}", view.data().len()))?;
-            Ok((name.to_string(), tensor))
-        })
-        .collect()
-}
-
-/// Data types with their names in the file format.
-const TYPES: [(DataType, Dtype); 13] = [
-    (DataType::Float64, Dtype::F64),
-    (DataType::Float32, Dtype::F32),
-    (DataType::Float16, Dtype::F16),
-    (DataType::BFloat16, Dtype::BF16),
-    (DataType::Int64, Dtype::I64),
-    (DataType::Int32, Dtype::I32),
-    (DataType::Int16, Dtype::I16),
-    (DataType::Int8, Dtype::I8),
-    (DataType::UInt64, Dtype::U64),
-    (DataType::UInt32, Dtype::U32),
-    (DataType::UInt16, Dtype::U16),
-    (DataType::UInt8, Dtype::U8),
-    (DataType::Bool, Dtype::BOOL),
-];
-
-fn dtype(data_type: DataType) -> Dtype {
-    TYPES.iter().find(|(ours, _)| *ours == data_type).map(|(_, theirs)| *theirs).expect("every type is in the table")
-}
-
-fn data_type(dtype: Dtype) -> Option<DataType> {
-    TYPES.iter().find(|(_, theirs)| *theirs == dtype).map(|(ours, _)| *ours)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,7 +218,7 @@ mod tests {
             ("step".to_string(), Tensor::from_i64(&[], &[step as i64])),
         ];
         let position = serde_json::json!({ "epoch": 3, "shuffle": [2, 0, 1], "fraction": 0.1 });
-        Checkpoint { step, seed: u64::MAX, position, tensors: tensors.into_iter().collect(), source: PathBuf::new() }
+        Checkpoint { step, seed: u64::MAX, position, ..Checkpoint::new(tensors.into_iter().collect()) }
     }
 
     #[test]
@@ -262,7 +229,7 @@ mod tests {
             let read = Checkpoint::read(&directory).unwrap();
             assert_eq!((read.step, read.seed), (step, u64::MAX));
             assert_eq!(read.position, checkpoint(step).position);
-            assert_eq!(read.tensors, checkpoint(step).tensors);
+            assert_eq!(read.tensors().unwrap(), checkpoint(step).tensors().unwrap());
         }
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "the first checkpoint's tensors are gone");
         fs::remove_dir_all(directory).unwrap();
@@ -281,7 +248,8 @@ mod tests {
                 fs::write(&path, &bad).unwrap();
                 // A flipped bit in the manifest's frame may only change the spelling of an ignored name; anything else fails.
                 if let Ok(read) = Checkpoint::read(&directory) {
-                    assert_eq!(read.tensors, checkpoint(1).tensors, "byte {index} of {}", path.display());
+                    let tensors = (read.tensors().unwrap(), checkpoint(1).tensors().unwrap());
+                    assert_eq!(tensors.0, tensors.1, "byte {index} of {}", path.display());
                     assert_eq!((read.step, read.position), (1, checkpoint(1).position));
                 }
             }
@@ -303,7 +271,11 @@ mod tests {
         let directory = directory("crash");
         checkpoint(1).write(&directory).unwrap();
         // What a process that dies at each stage of writing leaves behind.
-        let bytes = checkpoint(2).tensor_bytes().unwrap();
+        let elsewhere = directory.join("elsewhere");
+        checkpoint(2).write(&elsewhere).unwrap();
+        let written = read_content(&elsewhere.join(MANIFEST)).unwrap().tensors.file;
+        let bytes = fs::read(elsewhere.join(written)).unwrap();
+        fs::remove_dir_all(elsewhere).unwrap();
         for (name, part) in [
             ("tensors-2-00000000.safetensors.x1.partial", &bytes[..bytes.len() / 2]),
             ("tensors-2-00000000.safetensors", &bytes[..]),
@@ -331,7 +303,7 @@ mod tests {
             let value = Tensor::from_f32(&[5000], &[step as f32; 5000]);
             let tensors = BTreeMap::from([("value".to_string(), value)]);
             let position = serde_json::json!(step);
-            Checkpoint { step, seed: 0, position, tensors, source: PathBuf::new() }.write(&directory).unwrap();
+            Checkpoint { step, position, ..Checkpoint::new(tensors) }.write(&directory).unwrap();
         }
     }
 
@@ -358,7 +330,7 @@ mod tests {
             let read = Checkpoint::read(&directory).unwrap();
             assert!(read.step > last, "round {round} made progress");
             assert_eq!(read.position, serde_json::json!(read.step));
-            assert_eq!(read.tensors["value"].to_f32().unwrap(), [read.step as f32; 5000]);
+            assert_eq!(read.tensor("value").unwrap().unwrap().to_f32().unwrap(), [read.step as f32; 5000]);
             last = read.step;
         }
         fs::remove_dir_all(directory).unwrap();
@@ -376,7 +348,8 @@ mod tests {
                         let mut last = 0;
                         while !done.load(std::sync::atomic::Ordering::Relaxed) {
                             let read = Checkpoint::read(&directory).unwrap();
-                            assert!(read.step >= last && read.tensors == checkpoint(read.step).tensors);
+                            let tensors = (read.tensors().unwrap(), checkpoint(read.step).tensors().unwrap());
+                            assert!(read.step >= last && tensors.0 == tensors.1);
                             last = read.step;
                         }
                     })

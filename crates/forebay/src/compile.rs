@@ -200,6 +200,20 @@ fn step_within(
             // Shares are of what the plan takes, in every mode.
             paging.plan.statistics.in_core_peak_bytes = in_core_peak_bytes;
         }
+        let least_bytes = paging.unit_bytes.saturating_add(reserved_bytes);
+        if let (Some(budget_bytes), Some(_)) = (resolve(options.host_memory), &options.spill_dir) {
+            if budget_bytes < least_bytes {
+                return Err(Error::Option {
+                    reason: format!(
+                        "a host budget of {budget_bytes} bytes is too small for managed memory: units of {} bytes pass \
+                         through it on their way to disk, and buffers take {reserved_bytes} bytes (give at least \
+                         --host-memory {}KiB)",
+                        paging.unit_bytes,
+                        least_bytes.div_ceil(1024)
+                    ),
+                });
+            }
+        }
         count_reserved(&mut paging.plan, reserved_bytes);
         let (growth, spill_dir) = (options.growth, options.spill_dir.clone());
         return Ok(Step::Paged(paging, PagedOptions { strategy, growth, host_bytes, spill_dir }));

@@ -4,7 +4,8 @@
 //! that one of them fills, so the values of parameters and state move to the host (or the disk, see [`crate::handover`]), the
 //! old plan gives everything back, and only then the new one takes what it needs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use forebay_device::DeviceUsage;
 use forebay_model::tensor::Contents;
@@ -16,8 +17,9 @@ use serde_json::Value;
 use crate::compile::Compiled;
 use crate::error::Error;
 use crate::forecast::Replan;
-use crate::handover::Handover;
+use crate::handover::{in_memory, Handover};
 use crate::machine::LimitedDevice;
+use crate::pieces::{give_contents, give_persistent, Take};
 use crate::runner::Runner;
 
 /// What a plan is for: evaluation or not, and the batch size.
@@ -38,14 +40,19 @@ pub(crate) struct Engine {
     active: Option<(PlanKey, Runner)>,
     /// Whether a better plan than the active one waits for the next step.
     stale: bool,
-    /// Values of parameters and state that steps have changed. While a training plan is active, its own are newer.
+    /// Types of parameters and state.
+    types: BTreeMap<String, TensorType>,
+    /// Values of parameters and state, but for those that are in the active plan alone.
     values: BTreeMap<String, Contents>,
+    /// Names of those.
+    in_plan: BTreeSet<String>,
     traces: Vec<(PlanKey, Trace)>,
 }
 
 impl Engine {
     pub(crate) fn new(machine: LimitedDevice, values: BTreeMap<String, Contents>) -> Engine {
-        Engine { machine, active: None, stale: false, values, traces: Vec::new() }
+        let types = types(&values);
+        Engine { machine, active: None, stale: false, types, values, in_plan: BTreeSet::new(), traces: Vec::new() }
     }
 
     pub(crate) fn machine(&self) -> &LimitedDevice {
@@ -67,22 +74,68 @@ impl Engine {
     pub(crate) fn activate(&mut self, key: PlanKey, compiled: &Compiled) -> Result<&mut Runner, Error> {
         if self.stale || self.active.as_ref().is_none_or(|(active, _)| *active != key) {
             self.retire()?;
-            let mut contents = compiled.contents.clone();
-            for (name, content) in &self.values {
-                if compiled.step.plan().persistent.iter().any(|backing| backing.name == *name) {
-                    contents.insert(name.clone(), content.clone());
-                }
-            }
-            let mut runner = Runner::new(self.machine.device.clone(), &compiled.step, &contents)?;
-            if self.machine.options.measuring.trace {
-                runner.start_trace();
-            }
-            self.active = Some((key, runner));
+            self.put_on_device(key, compiled)?;
         }
         match &mut self.active {
             Some((_, runner)) => Ok(runner),
             None => unreachable!("it was made above"),
         }
+    }
+
+    /// Puts a plan on the device, and the newest values into it. What the plan alone has from then on leaves memory value by value,
+    /// so that it is never there twice.
+    ///
+    /// # Errors
+    /// What the device reports. The values are then where they were, or in a plan that is taken apart before the next one comes.
+    fn put_on_device(&mut self, (purpose, batch_size): PlanKey, compiled: &Compiled) -> Result<(), Error> {
+        let has = |name: &str| {
+            compiled.step.plan().persistent.iter().any(|backing| backing.name == name && !backing.pieces.is_empty())
+        };
+        let all = || {
+            let newest = self.values.iter().filter(|(name, _)| has(name));
+            let mut contents = compiled.contents.clone();
+            contents.extend(newest.map(|(name, value)| (name.clone(), value.clone())));
+            contents
+        };
+        let mut runner = Runner::new(self.machine.device.clone(), &compiled.step, &all)?;
+        // What may have to be read from files comes first: where that fails, no value has moved.
+        for name in runner.missing().iter().filter(|name| !self.values.contains_key(*name)) {
+            runner.load(name, compiled.contents.get(name))?;
+        }
+        if self.machine.options.measuring.trace {
+            runner.start_trace();
+        }
+        let (_, runner) = self.active.insert(((purpose, batch_size), runner));
+        let names: Vec<String> = self.values.keys().filter(|name| has(name)).cloned().collect();
+        // Values that take no memory of their own stay until all is there.
+        let mut kept = Vec::new();
+        let mut move_in = |name: String| {
+            let value = &self.values[&name];
+            runner.load(&name, Some(value))?;
+            // Steps of training change it. An evaluation only reads it: what is in a file may stay there.
+            if purpose == Purpose::Training || value.is_held() {
+                let value = self.values.remove(&name).filter(|value| !value.is_held());
+                kept.extend(value.map(|value| (name.clone(), value)));
+                self.in_plan.insert(name);
+            }
+            Ok(())
+        };
+        let loaded = names.into_iter().try_for_each(&mut move_in);
+        if let Err(error) = loaded.and_then(|()| runner.complete()) {
+            for (name, value) in kept {
+                self.in_plan.remove(&name);
+                self.values.insert(name, value);
+            }
+            self.stale = true;
+            if self.in_plan.is_empty() {
+                self.active = None;
+            } else {
+                // The others can still be read.
+                let _ = self.machine.device.recover();
+            }
+            return Err(error.into());
+        }
+        Ok(())
     }
 
     /// Looks at the step that the active plan has just run; where a better one has taken its place, the old one goes before the
@@ -97,67 +150,98 @@ impl Engine {
         Ok(replan)
     }
 
-    /// Brings the values to the host and gives back what is on the device.
+    /// Brings the values out of the active plan, into a file where there is a folder for what exceeds memory, and gives back what is on
+    /// the device.
     ///
     /// # Errors
     /// What the device reports; the plan then stays where it is.
     pub(crate) fn retire(&mut self) -> Result<(), Error> {
-        let total_bytes = self.values.values().fold(0u64, |sum, value| sum.saturating_add(value.size_bytes()));
-        let folder = self.machine.options.memory.spill_dir.as_deref();
-        let mut handover = Handover::new(folder.filter(|_| self.active.is_some()), total_bytes)?;
-        for (name, value) in &self.values {
-            handover.add(name, value, self.newest(name))?;
+        match self.machine.options.memory.spill_dir.clone() {
+            Some(folder) => (self.values, self.in_plan) = (self.copies(Some(&folder))?, BTreeSet::new()),
+            None => self.move_to_memory()?,
         }
-        self.values = handover.finish()?;
         self.keep_traces();
         (self.active, self.stale) = (None, false);
         Ok(())
     }
 
-    /// The newest values of parameters and state, in memory.
-    ///
-    /// # Errors
-    /// What the device reports, and initial values that cannot be read.
-    pub(crate) fn values(&self) -> Result<BTreeMap<String, Tensor>, Error> {
-        let mut values = BTreeMap::new();
-        for name in self.values.keys() {
-            if let Some(value) = self.value(name)? {
-                values.insert(name.clone(), value.to_tensor()?);
-            }
+    /// Moves the values that the active plan has to memory. It gives up the memory of each that has moved.
+    fn move_to_memory(&mut self) -> Result<(), Error> {
+        let Some((_, runner)) = self.active.as_mut().filter(|_| !self.in_plan.is_empty()) else { return Ok(()) };
+        // No step runs there any more, even if this ends half-way.
+        self.stale = true;
+        runner.release_all_but(&|name| self.in_plan.contains(name));
+        while let Some(name) = self.in_plan.first().cloned() {
+            let value = in_memory(&name, &self.types[&name], runner)?;
+            runner.release_persistent(&name)?;
+            self.values.insert(name.clone(), value);
+            self.in_plan.remove(&name);
         }
-        Ok(values)
+        Ok(())
     }
 
-    /// The types of parameters and state.
-    pub(crate) fn types(&self) -> BTreeMap<String, TensorType> {
-        self.values.iter().map(|(name, value)| (name.clone(), value.ty().clone())).collect()
-    }
-
-    /// The newest value of a parameter or of state; none where there is none of this name.
+    /// The newest values as they are now, whatever steps change later: in memory, or in a file without a name where there is a
+    /// folder for what exceeds memory and the folder takes it.
     ///
     /// # Errors
     /// What the device reports.
-    pub(crate) fn value(&self, name: &str) -> Result<Option<Contents>, Error> {
-        let Some(value) = self.values.get(name) else { return Ok(None) };
+    pub(crate) fn snapshot(&self) -> Result<BTreeMap<String, Contents>, Error> {
+        let folder = self.machine.options.memory.spill_dir.as_deref();
+        self.copies(folder).or_else(|error| if folder.is_some() { self.copies(None) } else { Err(error) })
+    }
+
+    fn copies(&self, folder: Option<&Path>) -> Result<BTreeMap<String, Contents>, Error> {
+        let in_plan = self.types.iter().filter(|(name, _)| self.newest(name).is_some());
+        let sizes = in_plan.map(|(_, ty)| ty.checked_size_bytes().unwrap_or(u64::MAX));
+        let mut handover = Handover::new(folder, sizes.fold(0, u64::saturating_add))?;
+        for (name, ty) in &self.types {
+            match (self.newest(name), self.values.get(name)) {
+                (Some(runner), _) => handover.add(name, ty, runner)?,
+                (None, Some(value)) => handover.keep(name, value),
+                (None, None) => {}
+            }
+        }
+        handover.finish()
+    }
+
+    /// The types of parameters and state.
+    pub(crate) fn types(&self) -> &BTreeMap<String, TensorType> {
+        &self.types
+    }
+
+    /// The newest value of a parameter or of state, in memory; none where there is none of this name.
+    ///
+    /// # Errors
+    /// What the device reports, and initial values that cannot be read.
+    pub(crate) fn value(&self, name: &str) -> Result<Option<Tensor>, Error> {
         match self.newest(name) {
-            Some(runner) => Ok(Some(runner.read_persistent(name)?.into())),
-            None => Ok(Some(value.clone())),
+            Some(runner) => Ok(Some(runner.read_persistent(name)?)),
+            None => Ok(self.values.get(name).map(Contents::to_tensor).transpose()?),
+        }
+    }
+
+    /// Gives the newest value of a parameter or of state in pieces.
+    ///
+    /// # Errors
+    /// What the device reports, initial values that cannot be read, or what `take` gives.
+    pub(crate) fn give(&self, name: &str, take: Take) -> Result<(), Error> {
+        match (self.newest(name), self.values.get(name)) {
+            (Some(runner), _) => give_persistent(runner, name, take),
+            (None, Some(value)) => give_contents(value, take),
+            (None, None) => Err(Error::Option { reason: format!("'{name}' is no parameter or state") }),
         }
     }
 
     /// The plan on the device, where that has the newest value of this name.
     fn newest(&self, name: &str) -> Option<&Runner> {
-        let Some(((Purpose::Training, _), runner)) = &self.active else { return None };
-        let is_there =
-            runner.plan().persistent.iter().any(|backing| backing.name == name && !backing.pieces.is_empty());
-        is_there.then_some(runner)
+        self.active.as_ref().filter(|_| self.in_plan.contains(name)).map(|(_, runner)| runner)
     }
 
     /// Replaces values; what is on the device is given back.
-    pub(crate) fn set_values(&mut self, values: BTreeMap<String, Tensor>) {
+    pub(crate) fn set_values(&mut self, values: BTreeMap<String, Contents>) {
         self.keep_traces();
         (self.active, self.stale) = (None, false);
-        self.values = values.into_iter().map(|(name, value)| (name, value.into())).collect();
+        (self.types, self.values, self.in_plan) = (types(&values), values, BTreeSet::new());
     }
 
     fn keep_traces(&mut self) {
@@ -187,4 +271,8 @@ impl Engine {
         });
         document(events.collect())
     }
+}
+
+fn types(values: &BTreeMap<String, Contents>) -> BTreeMap<String, TensorType> {
+    values.iter().map(|(name, value)| (name.clone(), value.ty().clone())).collect()
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use forebay_model::training::state_of;
-use forebay_model::{Graph, Tensor};
+use forebay_model::{Graph, TensorType};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::model::Model;
+use crate::pieces::give_contents;
 
 impl Checkpoint {
     /// Writes the model that was trained as ONNX: `model` with the parameters and running statistics of this checkpoint,
@@ -17,28 +18,27 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Checkpoint`] for a checkpoint of another model; a file that cannot be written.
     pub fn export(&self, model: &Model, path: impl AsRef<Path>) -> Result<(), Error> {
-        let contents = self
-            .contents_of(model.graph())
-            .map_err(|reason| Error::Checkpoint { path: self.source.clone(), reason })?;
-        let types = contents.iter().map(|(name, tensor)| (name.clone(), tensor.ty())).collect();
-        model.write(path.as_ref(), &types, &mut |name| Ok(contents[name].clone().into()))
+        let types =
+            self.types_of(model.graph()).map_err(|reason| Error::Checkpoint { path: self.source.clone(), reason })?;
+        model.write(path.as_ref(), &types, &mut |name, take| give_contents(&self.contents[name], take))
     }
 
-    /// What the checkpoint says of the graph's initializers. All that it holds has to belong to the graph.
-    fn contents_of(&self, graph: &Graph) -> Result<BTreeMap<String, Tensor>, String> {
+    /// The types of the graph's initializers that the checkpoint holds. All that it holds has to belong to the graph.
+    fn types_of(&self, graph: &Graph) -> Result<BTreeMap<String, TensorType>, String> {
         let initializer = |name: &str| graph.initializers.get(&graph.find(name)?);
-        let mut contents = BTreeMap::new();
-        for (name, tensor) in &self.tensors {
+        let mut types = BTreeMap::new();
+        for (name, contents) in &self.contents {
+            let ty = contents.ty();
             match initializer(name) {
-                Some(old) if *old.ty() == tensor.ty() => {
-                    contents.insert(name.clone(), tensor.clone());
+                Some(old) if old.ty() == ty => {
+                    types.insert(name.clone(), ty.clone());
                 }
-                Some(old) => return Err(format!("it holds '{name}' as {}, the model as {}", tensor.ty(), old.ty())),
-                None if state_of(name).is_some_and(|parameter| self.tensors.contains_key(parameter)) => {}
+                Some(old) => return Err(format!("it holds '{name}' as {ty}, the model as {}", old.ty())),
+                None if state_of(name).is_some_and(|parameter| self.contents.contains_key(parameter)) => {}
                 None => return Err(format!("it has a tensor '{name}', which the model does not have")),
             }
         }
-        if contents.is_empty() {
+        if types.is_empty() {
             return Err("it has no tensor of the model".to_owned());
         }
         let statistics =
@@ -48,10 +48,10 @@ impl Checkpoint {
             });
         for &value in statistics {
             let name = &graph.value(value).name;
-            if !contents.contains_key(name) {
+            if !types.contains_key(name) {
                 return Err(format!("it has no running statistics '{name}', which the model has"));
             }
         }
-        Ok(contents)
+        Ok(types)
     }
 }

@@ -9,15 +9,19 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_model::tensor::{Contents, FileRange, SourceFile};
+use forebay_model::tensor::{Contents, FileRange, Hold, SourceFile};
 use forebay_model::TensorType;
-use forebay_runtime::RuntimeError;
+use memmap2::MmapMut;
 
 use crate::error::Error;
+use crate::pieces::give_persistent;
 use crate::runner::Runner;
 
 /// Values of fewer bytes in all stay in memory.
 const STORED_BYTES_MIN: u64 = 1 << 20;
+
+/// Smaller values are tensors, which the allocator looks after.
+const HELD_BYTES_MIN: u64 = 64 << 10;
 
 /// Values on their way out of a plan.
 pub(crate) struct Handover {
@@ -50,18 +54,23 @@ impl Handover {
         Ok(Handover { file, values: BTreeMap::new() })
     }
 
-    /// Takes a value. Where a plan on a device has the newest one, it is read from there.
+    /// Takes a value that a plan on a device has.
     ///
     /// # Errors
     /// What the device reports, and a file that cannot be written.
-    pub(crate) fn add(&mut self, name: &str, value: &Contents, newest: Option<&Runner>) -> Result<(), Error> {
-        let value = match (&mut self.file, newest) {
-            (Some(to), Some(runner)) => return to.add(name, value.ty(), runner),
-            (None, Some(runner)) => runner.read_persistent(name)?.into(),
-            (_, None) => value.clone(),
-        };
-        self.values.insert(name.to_owned(), value);
-        Ok(())
+    pub(crate) fn add(&mut self, name: &str, ty: &TensorType, runner: &Runner) -> Result<(), Error> {
+        match &mut self.file {
+            Some(to) => to.add(name, ty, runner),
+            None => {
+                self.values.insert(name.to_owned(), runner.read_persistent(name)?.into());
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a value that is in no plan: it stays where it is.
+    pub(crate) fn keep(&mut self, name: &str, value: &Contents) {
+        self.values.insert(name.to_owned(), value.clone());
     }
 
     /// The values, wherever they are.
@@ -83,22 +92,49 @@ impl Handover {
     }
 }
 
+/// A value of a plan, copied to memory that goes back to the system with it. An allocator may keep what it is given back.
+///
+/// # Errors
+/// No memory, or what the device reports.
+pub(crate) fn in_memory(name: &str, ty: &TensorType, runner: &Runner) -> Result<Contents, Error> {
+    let size_bytes = ty.checked_size_bytes().unwrap_or(u64::MAX);
+    if size_bytes < HELD_BYTES_MIN {
+        return Ok(runner.read_persistent(name)?.into());
+    }
+    let refused = |reason: String| {
+        let way_out = "--spill-dir names a folder for values between two plans";
+        let reason = format!("no memory for the {size_bytes} bytes of '{name}': {reason} ({way_out})");
+        Error::Option { reason }
+    };
+    forebay_limits::check(size_bytes, forebay_limits::Use::Private).map_err(|error| refused(error.to_string()))?;
+    let mut memory = MmapMut::map_anon(size_bytes as usize).map_err(|error| refused(error.to_string()))?;
+    let mut end = 0;
+    give_persistent(runner, name, &mut |piece| {
+        memory[end..end + piece.len()].copy_from_slice(piece);
+        end += piece.len();
+        Ok(())
+    })?;
+    let contents = Contents::held(ty.clone(), Arc::new(Held(memory)));
+    contents.ok_or_else(|| refused("it has another size than its type".to_string()))
+}
+
+/// Memory of a value.
+#[derive(Debug)]
+struct Held(MmapMut);
+
+impl Hold for Held {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl HandoverFile {
     fn add(&mut self, name: &str, ty: &TensorType, runner: &Runner) -> Result<(), Error> {
         let start = self.size_bytes;
-        let mut failure = None;
-        let read = runner.read_persistent_in_pieces(name, &mut |piece| {
+        give_persistent(runner, name, &mut |piece| {
             self.size_bytes += piece.len() as u64;
-            self.file.write_all(piece).map_err(|error| {
-                let reason = error.to_string();
-                failure = Some(refused(&self.folder, error));
-                RuntimeError::Tensor { reason }
-            })
-        });
-        if let Some(error) = failure {
-            return Err(error);
-        }
-        read?;
+            self.file.write_all(piece).map_err(|error| refused(&self.folder, error))
+        })?;
         self.stored.insert(name.to_owned(), (ty.clone(), start));
         Ok(())
     }

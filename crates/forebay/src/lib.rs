@@ -106,6 +106,7 @@ mod machine;
 pub mod managed;
 pub mod model;
 pub mod options;
+mod pieces;
 pub mod probe;
 mod process_memory;
 pub mod replay;

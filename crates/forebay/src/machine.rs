@@ -1,6 +1,6 @@
 //! A device with the limits that its user set.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use forebay_device::{Device, DeviceError};
@@ -14,7 +14,7 @@ use forebay_plan::SavedCosts;
 use forebay_runtime::backing::STAGING_BYTES;
 
 use crate::error::Error;
-use crate::options::{DeviceOptions, EngineOptions, PlanningOptions};
+use crate::options::{DeviceOptions, EngineOptions, MemoryMode, PlanningOptions};
 
 /// A device with the limits that its user set.
 pub(crate) struct LimitedDevice {
@@ -56,6 +56,20 @@ impl LimitedDevice {
             options.memory.host_memory.get_or_insert(MemorySize::Bytes(described.host_memory_bytes));
         }
         Ok(LimitedDevice { device, options, reserved_host_bytes, process_bytes: AtomicU64::new(0) })
+    }
+
+    /// The same device with less host memory for plans: these bytes of it hold values that a plan does not have. None where that
+    /// makes no difference to a plan.
+    pub(crate) fn with_values_in_memory(&self, value_bytes: u64) -> Option<LimitedDevice> {
+        let memory = &self.options.memory;
+        let is_limited = memory.host_memory.is_some() || memory.memory_limit.is_some();
+        let counts = is_limited && memory.mode == MemoryMode::Planned && !self.spills();
+        counts.then(|| LimitedDevice {
+            device: self.device.clone(),
+            options: self.options.clone(),
+            reserved_host_bytes: self.reserved_host_bytes.saturating_add(value_bytes),
+            process_bytes: AtomicU64::new(self.process_bytes.load(Ordering::Relaxed)),
+        })
     }
 
     /// Whether what exceeds the host memory may go to disk.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use forebay_base::DataType;
 use forebay_model::graph::Dimension;
-use forebay_model::tensor::Contents;
-use forebay_model::{infer, onnx, Graph, ModelError, TensorType, ValueId};
+use forebay_model::{infer, onnx, Graph, TensorType, ValueId};
 
 use crate::error::Error;
 use crate::files::{self, Pending};
+use crate::pieces::Give;
 use crate::tensor_info::ValueInfo;
 
 /// An ONNX model. Cheap to clone: the weights are shared.
@@ -104,52 +104,25 @@ impl Model {
         typed(graph, batch_size)
     }
 
-    /// Writes the model as ONNX, with other contents for the initializers that `types` names: `contents` gives them one at a
-    /// time. The file is replaced as a whole or not at all; it may be the one that the model was read from.
+    /// Writes the model as ONNX, with other contents for the initializers that `types` names: `give` gives them, one after the
+    /// other and in pieces. The file is replaced as a whole or not at all; it may be the one that the model was read from.
     ///
     /// # Errors
     /// Contents that do not fit or cannot be read, or a file that cannot be written.
-    pub(crate) fn write(
-        &self,
-        path: &Path,
-        types: &BTreeMap<String, TensorType>,
-        contents: &mut dyn FnMut(&str) -> Result<Contents, Error>,
-    ) -> Result<(), Error> {
+    pub(crate) fn write(&self, path: &Path, types: &BTreeMap<String, TensorType>, give: Give) -> Result<(), Error> {
         let mut failure = None;
-        let mut contents = |name: &str| contents(name).map_err(WriteError::Other);
-        let pending = Pending::new(path, |mut file| {
-            onnx::write_to(&self.onnx, types, &mut contents, &mut file).map_err(|error| match error {
-                WriteError::Stream(error) => error,
-                WriteError::Other(error) => {
-                    failure = Some(error);
-                    io::Error::other("the model cannot be written")
-                }
+        let wrong = |error: io::Error| files::write_error(path, forebay_files::explained(error));
+        let pending = Pending::new(path, |file| {
+            let mut to = |bytes: &[u8]| file.write_all(bytes).map_err(wrong);
+            onnx::write_to(&self.onnx, types, give, &mut to).map_err(|error| {
+                failure = Some(error);
+                io::Error::other("the model cannot be written")
             })
         });
-        match (failure, pending) {
-            (Some(error), _) => Err(error),
-            (None, pending) => pending.and_then(Pending::commit).map_err(|error| files::write_error(path, error)),
+        match failure {
+            Some(error) => Err(error),
+            None => pending.and_then(Pending::commit).map_err(|error| files::write_error(path, error)),
         }
-    }
-}
-
-/// Why a model cannot be written.
-enum WriteError {
-    /// The file's reasons.
-    Stream(io::Error),
-    /// Others.
-    Other(Error),
-}
-
-impl From<io::Error> for WriteError {
-    fn from(error: io::Error) -> WriteError {
-        WriteError::Stream(error)
-    }
-}
-
-impl From<ModelError> for WriteError {
-    fn from(error: ModelError) -> WriteError {
-        WriteError::Other(error.into())
     }
 }
 

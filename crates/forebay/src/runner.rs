@@ -41,24 +41,72 @@ pub(crate) enum Runner {
 pub(crate) type ReadOutput<'a> = &'a dyn Fn(&str) -> Result<Tensor, RuntimeError>;
 
 impl Runner {
-    /// Puts a step on a device, with contents of its persistent tensors.
+    /// Puts a step on a device. Of a plan, only the memory: [`Runner::load`] is called for all [`Runner::missing`] and then
+    /// [`Runner::complete`]. Over managed memory, with contents of its persistent tensors.
     ///
     /// # Errors
     /// What the device or managed memory reports.
     pub(crate) fn new(
         device: Arc<dyn Device>,
         step: &Step,
-        contents: &BTreeMap<String, Contents>,
+        contents: &dyn Fn() -> BTreeMap<String, Contents>,
     ) -> Result<Runner, RuntimeError> {
         Ok(match step {
             Step::Planned(plan, spill_dir) => {
-                let folder = spill_dir.as_deref();
-                Runner::Planned(Box::new(Executor::spilling(device, plan.clone(), contents, folder)?))
+                Runner::Planned(Box::new(Executor::empty(device, plan.clone(), spill_dir.as_deref())?))
             }
             Step::Paged(paging, options) => {
-                Runner::Paged(Box::new(PagedExecutor::new(device, paging.clone(), contents, options)?))
+                Runner::Paged(Box::new(PagedExecutor::new(device, paging.clone(), &contents(), options)?))
             }
         })
+    }
+
+    /// Names of the persistent tensors that have no contents yet.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        match self {
+            Runner::Planned(executor) => executor.persistent_names().map(str::to_owned).collect(),
+            Runner::Paged(_) => Vec::new(),
+        }
+    }
+
+    /// Brings contents, or zeros, to the place of a persistent tensor of a plan.
+    ///
+    /// # Errors
+    /// What the device reports, and contents that cannot be read.
+    pub(crate) fn load(&mut self, name: &str, contents: Option<&Contents>) -> Result<(), RuntimeError> {
+        match self {
+            Runner::Planned(executor) => executor.load_persistent(name, contents),
+            Runner::Paged(_) => Ok(()),
+        }
+    }
+
+    /// Ends loading.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub(crate) fn complete(&mut self) -> Result<(), RuntimeError> {
+        match self {
+            Runner::Planned(executor) => executor.complete(),
+            Runner::Paged(_) => Ok(()),
+        }
+    }
+
+    /// Gives the host memory back of everything but the persistent tensors that `keep` names. No step runs after that.
+    pub(crate) fn release_all_but(&mut self, keep: &dyn Fn(&str) -> bool) {
+        if let Runner::Planned(executor) = self {
+            executor.release_all_but(keep);
+        }
+    }
+
+    /// Gives the host memory of a persistent tensor back, which was read. No step runs after that.
+    ///
+    /// # Errors
+    /// An unknown name.
+    pub(crate) fn release_persistent(&mut self, name: &str) -> Result<(), RuntimeError> {
+        match self {
+            Runner::Planned(executor) => executor.release_persistent(name),
+            Runner::Paged(_) => Ok(()),
+        }
     }
 
     pub(crate) fn plan(&self) -> &Plan {

@@ -19,7 +19,7 @@ use forebay_plan::{Plan, SavedCosts};
 use forebay_runtime::{Decision, StepMoves};
 use serde_json::Value;
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, CheckpointFolder, Position};
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::explain::{explain, Explanation};
@@ -259,8 +259,7 @@ impl Trainer {
     pub fn evaluate(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<Evaluation, Error> {
         let batch_size = self.batch_size_of(&batch)?;
         if !self.evaluation.contains_key(&batch_size) {
-            let plan = LossPlan::evaluation(&self.model, &self.options, Some(batch_size), self.engine.machine())?;
-            self.evaluation.insert(batch_size, plan);
+            self.evaluation.insert(batch_size, self.evaluation_plan(batch_size)?);
         }
         let plan = &self.evaluation[&batch_size];
         let fed = plan.check(batch, labels, self.step_count, &self.options)?;
@@ -269,6 +268,22 @@ impl Trainer {
         runner.run()?;
         let loss = scalar(&runner.read_output(&plan.loss)?);
         Ok(Evaluation { loss, logits: runner.read_output(&plan.logits.name)? })
+    }
+
+    /// A plan for evaluation. Where the optimizer's state is in host memory meanwhile, the plan takes no more than the budget leaves, if
+    /// it can.
+    fn evaluation_plan(&self, batch_size: u64) -> Result<LossPlan, Error> {
+        let plan =
+            |machine: &LimitedDevice| LossPlan::evaluation(&self.model, &self.options, Some(batch_size), machine);
+        let graph = self.model.graph();
+        let state = self.engine.types().iter().filter(|(name, _)| graph.find(name).is_none());
+        let state_bytes = state.map(|(_, ty)| ty.checked_size_bytes().unwrap_or(u64::MAX));
+        let machine = self.engine.machine();
+        let beside = machine.with_values_in_memory(state_bytes.fold(0, u64::saturating_add));
+        match beside.as_ref().map(plan) {
+            Some(Ok(plan)) => Ok(plan),
+            _ => plan(machine),
+        }
     }
 
     /// The leading size of a batch whose tensors otherwise have the planned types and shapes.
@@ -282,7 +297,8 @@ impl Trainer {
         Ok(batch_size)
     }
 
-    /// The trained parameters, by the names of the model's initializers.
+    /// The trained parameters, by the names of the model's initializers: all of them, in host memory at once. Where that is too
+    /// much, [`Trainer::parameter`] gives one of them, and [`Trainer::for_each_parameter`] one after the other.
     ///
     /// # Errors
     /// What the device reports.
@@ -290,7 +306,33 @@ impl Trainer {
         self.values_with(|role| role == Role::Parameter)
     }
 
-    /// Everything else that steps change: running statistics, optimizer state, the optimizer's own step counter.
+    /// One trained parameter; none where the model has no parameter of this name.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn parameter(&self, name: &str) -> Result<Option<Tensor>, Error> {
+        match self.main().compiled.changing.get(name) {
+            Some((Role::Parameter, _)) => self.engine.value(name),
+            _ => Ok(None),
+        }
+    }
+
+    /// Shows all trained parameters, one after the other, in the order of their names. Only one of them is in host memory at a
+    /// time.
+    ///
+    /// # Errors
+    /// What the device reports, or what `visit` gives: it is asked no more then.
+    pub fn for_each_parameter(&self, mut visit: impl FnMut(&str, Tensor) -> Result<(), Error>) -> Result<(), Error> {
+        for (name, (role, _)) in &self.main().compiled.changing {
+            if let (Role::Parameter, Some(tensor)) = (role, self.engine.value(name)?) {
+                visit(name, tensor)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything else that steps change: running statistics, optimizer state, the optimizer's own step counter; in host
+    /// memory at once.
     ///
     /// # Errors
     /// What the device reports.
@@ -299,26 +341,26 @@ impl Trainer {
     }
 
     fn values_with(&self, wanted: impl Fn(Role) -> bool) -> Result<BTreeMap<String, Tensor>, Error> {
-        let changing = &self.main().compiled.changing;
-        let mut values = self.engine.values()?;
-        values.retain(|name, _| changing.get(name).is_some_and(|(role, _)| wanted(*role)));
-        Ok(values)
+        let changing = self.main().compiled.changing.iter().filter(|(_, (role, _))| wanted(*role));
+        let value = |(name, _): (&String, _)| Ok(self.engine.value(name)?.map(|value| (name.clone(), value)));
+        changing.map(value).filter_map(Result::transpose).collect()
     }
 
     /// Writes the trained model as ONNX: the model that was read, with trained parameters and running statistics. The
-    /// file is replaced as a whole or not at all.
+    /// file is replaced as a whole or not at all. Parameters are copied in pieces from wherever they are.
     ///
     /// # Errors
     /// What the device reports, or a file that cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let graph = self.model.graph();
-        let mut types = self.engine.types();
+        let mut types = self.engine.types().clone();
         types.retain(|name, _| graph.find(name).is_some_and(|value| graph.initializers.contains_key(&value)));
-        let unknown = |name: &str| Error::Option { reason: format!("'{name}' is no parameter or state") };
-        self.model.write(path.as_ref(), &types, &mut |name| self.engine.value(name)?.ok_or_else(|| unknown(name)))
+        self.model.write(path.as_ref(), &types, &mut |name, take| self.engine.give(name, take))
     }
 
-    /// Everything that a later trainer needs to go on from here; `position` is the caller's position in the data.
+    /// Everything that a later trainer needs to go on from here, as it is now; `position` is the caller's position in the data.
+    /// It is a copy in host memory, or in a file without a name in the folder for what exceeds memory where the options have
+    /// one. [`Trainer::save_checkpoint`] writes a checkpoint without this copy.
     ///
     /// # Errors
     /// What the device reports.
@@ -327,7 +369,7 @@ impl Trainer {
             step: self.step_count,
             seed: self.options.seed,
             position: position.clone(),
-            tensors: self.engine.values()?,
+            contents: self.engine.snapshot()?,
             source: Default::default(),
         })
     }
@@ -337,11 +379,21 @@ impl Trainer {
     /// # Errors
     /// What the device reports, or a file that cannot be written.
     pub fn save_checkpoint(&self, directory: impl AsRef<Path>, position: &Value) -> Result<(), Error> {
-        self.checkpoint(position)?.write(directory)
+        self.write_checkpoint(&CheckpointFolder::lock(directory)?, position)
+    }
+
+    /// The same into a directory that is locked already. Values are copied in pieces from wherever they are.
+    ///
+    /// # Errors
+    /// As [`Trainer::save_checkpoint`].
+    pub fn write_checkpoint(&self, folder: &CheckpointFolder, position: &Value) -> Result<(), Error> {
+        let run = Position { step: self.step_count, seed: self.options.seed, position };
+        folder.write_from(&run, self.engine.types(), &mut |name, take| self.engine.give(name, take))
     }
 
     /// Goes on from a checkpoint: the next step is what it would have been in the run that wrote it, bit for bit, whatever
-    /// the budgets of either. The checkpoint's seed replaces that of the options.
+    /// the budgets of either. The checkpoint's seed replaces that of the options. One that was read from a directory is copied in
+    /// pieces to where its tensors belong, at the next step.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] for a checkpoint of another model or optimizer; the trainer is then as before.
@@ -349,20 +401,20 @@ impl Trainer {
         let refuse = |reason| Err(Error::Checkpoint { path: checkpoint.source.clone(), reason });
         let changing = &self.main().compiled.changing;
         for (name, (_, info)) in changing {
-            match checkpoint.tensors.get(name) {
+            match checkpoint.contents.get(name) {
                 None => return refuse(format!("it has no tensor '{name}', which this training run has")),
-                Some(tensor) if tensor.data_type() != info.data_type || tensor.shape() != info.shape => {
-                    let found = format!("{}{:?}", tensor.data_type(), tensor.shape());
+                Some(found) if found.data_type() != info.data_type || found.shape() != info.shape => {
+                    let found = found.ty();
                     return refuse(format!("it holds '{name}' as {found}, this training run as '{info}'"));
                 }
                 Some(_) => {}
             }
         }
-        if let Some(name) = checkpoint.tensors.keys().find(|name| !changing.contains_key(*name)) {
+        if let Some(name) = checkpoint.contents.keys().find(|name| !changing.contains_key(*name)) {
             return refuse(format!("it has a tensor '{name}', which this training run does not have"));
         }
         self.options.seed = checkpoint.seed;
-        self.engine.set_values(checkpoint.tensors.clone());
+        self.engine.set_values(checkpoint.contents.clone());
         self.step_count = checkpoint.step;
         Ok(())
     }

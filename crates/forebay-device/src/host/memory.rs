@@ -150,6 +150,13 @@ impl Memories {
     }
 
     pub fn create_host_block(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        let block = self.create_released_host_block(size_bytes)?;
+        self.fill_host(block).inspect_err(|_| self.destroy_memory(block))?;
+        Ok(block)
+    }
+
+    /// A host block whose pages come when they are written.
+    pub fn create_released_host_block(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         let size_bytes = size_bytes.max(1);
         let what = "a host block";
         check_available(what, size_bytes, Use::Private)?;
@@ -159,6 +166,22 @@ impl Memories {
             out_of_memory(what, size_bytes, error)
         })?;
         Ok(self.add_memory(range, size_bytes, Kind::HostBlock))
+    }
+
+    /// Makes all pages of a host block present.
+    pub fn fill_host(&mut self, block: MemoryId) -> Result<(), DeviceError> {
+        let Some(memory) = self.memories.get(&block).filter(|memory| memory.kind == Kind::HostBlock) else {
+            return Err(misuse(format!("{block} is not a host block")));
+        };
+        memory.range.fill().map_err(|error| out_of_memory("a host block", memory.size_bytes, error))
+    }
+
+    /// Gives the pages of a part of a host block back.
+    pub fn release_host(&mut self, region: Region) {
+        let block = self.memories.get(&region.memory).filter(|memory| memory.kind == Kind::HostBlock);
+        if let Some(memory) = block.filter(|memory| region.range.end <= memory.size_bytes) {
+            memory.range.release(region.range.start, region.range.end);
+        }
     }
 
     pub fn add_spill(&mut self, file: SpillFile) -> MemoryId {

@@ -290,6 +290,18 @@ impl Device for HostDevice {
         lock(&self.memories).create_host_block(size_bytes)
     }
 
+    fn create_released_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        lock(&self.memories).create_released_host_block(size_bytes)
+    }
+
+    fn release_host(&self, region: Region) {
+        lock(&self.memories).release_host(region);
+    }
+
+    fn fill_host(&self, block: MemoryId) -> Result<(), DeviceError> {
+        lock(&self.memories).fill_host(block)
+    }
+
     fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         let mut memories = lock(&self.memories);
         if self.shared.disk.get().is_none() {

@@ -8,6 +8,9 @@ use std::ptr::{null_mut, NonNull};
 
 use crate::tile_size::TILE_SIZE_BYTES;
 
+/// The largest page that memory is given back in. Where pages are larger, the system refuses what begins within one.
+const PAGE_BYTES: u64 = 64 << 10;
+
 /// Physical memory: a memory file whose pages are all reserved when it is made, so that running out is an error here and
 /// not a signal later.
 #[derive(Debug)]
@@ -120,22 +123,43 @@ impl AddressRange {
         AddressRange::anonymous(size_bytes, libc::PROT_NONE, libc::MAP_NORESERVE)
     }
 
-    /// Ordinary zeroed memory, its pages present at once, and large where the system has large ones.
+    /// Ordinary zeroed memory, whose pages are large where the system has large ones. They come when they are touched.
     pub fn host_block(size_bytes: u64) -> io::Result<AddressRange> {
         let block = AddressRange::anonymous(size_bytes, libc::PROT_READ | libc::PROT_WRITE, 0)?;
         // The size of pages is a wish.
-        let _ = block.advise(libc::MADV_HUGEPAGE);
-        match block.advise(libc::MADV_POPULATE_WRITE) {
+        let _ = block.advise(0, block.size_bytes, libc::MADV_HUGEPAGE);
+        Ok(block)
+    }
+
+    /// Makes all pages of ordinary memory present.
+    pub fn fill(&self) -> io::Result<()> {
+        match self.advise(0, self.size_bytes, libc::MADV_POPULATE_WRITE) {
             // Systems before Linux 5.14 do not know this advice; there pages come when they are touched.
             Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(error),
-            _ => Ok(block),
+            _ => Ok(()),
         }
     }
 
-    fn advise(&self, advice: i32) -> io::Result<()> {
+    /// Gives the pages of ordinary memory back that lie between two bytes. They come again, zeroed, when they are touched.
+    ///
+    /// # Panics
+    /// If the part leaves the range.
+    pub fn release(&self, start_bytes: u64, end_bytes: u64) {
+        assert!(start_bytes <= end_bytes && end_bytes <= self.size_bytes as u64, "a part of a range lies in it");
+        let start = start_bytes.next_multiple_of(PAGE_BYTES);
+        let end = if end_bytes == self.size_bytes as u64 { end_bytes } else { end_bytes / PAGE_BYTES * PAGE_BYTES };
+        if start < end {
+            // Where the system refuses, the pages stay.
+            let _ = self.advise(start as usize, (end - start) as usize, libc::MADV_DONTNEED);
+        }
+    }
+
+    fn advise(&self, offset_bytes: usize, size_bytes: usize, advice: i32) -> io::Result<()> {
         loop {
-            // SAFETY: the addresses are this value's own, and neither advice changes what is in them.
-            if unsafe { libc::madvise(self.base.as_ptr().cast(), self.size_bytes, advice) } == 0 {
+            // SAFETY: the addresses are this value's own. No advice but that of `release` changes what is in them, and that one is
+            // given for private anonymous memory, where it means zeros.
+            let result = unsafe { libc::madvise(self.base.as_ptr().add(offset_bytes).cast(), size_bytes, advice) };
+            if result == 0 {
                 return Ok(());
             }
             let error = io::Error::last_os_error();

@@ -1,7 +1,6 @@
 //! From a model that was read back to ONNX, with new contents.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 
 use prost::Message;
 
@@ -21,8 +20,17 @@ const MESSAGE_BYTES_MAX: u64 = i32::MAX as u64;
 const PIECE_BYTES: u64 = 1 << 20;
 /// Keys of the fields that are written apart: number and wire type.
 const GRAPH_KEY: u64 = 7 << 3 | 2;
+const NODE_KEY: u64 = 1 << 3 | 2;
 const INITIALIZER_KEY: u64 = 5 << 3 | 2;
+const ATTRIBUTE_KEY: u64 = 5 << 3 | 2;
+const TENSOR_KEY: u64 = 5 << 3 | 2;
 const RAW_DATA_KEY: u64 = 9 << 3 | 2;
+
+/// Takes the next piece of what is written.
+pub type Take<'a, E> = &'a mut dyn FnMut(&[u8]) -> Result<(), E>;
+
+/// Gives contents of a name in pieces, one after the other.
+pub type Give<'a, E> = &'a mut dyn FnMut(&str, Take<'_, E>) -> Result<(), E>;
 
 /// The model as it was read, with the contents of the named initializers and `Constant` nodes replaced. External data
 /// comes into the file. Fields that ONNX 1.23 does not define are lost.
@@ -33,70 +41,167 @@ const RAW_DATA_KEY: u64 = 9 << 3 | 2;
 pub fn write(model: &Model, new_contents: &BTreeMap<String, Tensor>) -> Result<Vec<u8>, ModelError> {
     let types = new_contents.iter().map(|(name, tensor)| (name.clone(), tensor.ty())).collect();
     let mut bytes = Vec::new();
-    let written = write_to(model, &types, &mut |name| Ok(new_contents[name].clone().into()), &mut bytes);
-    written.map_err(|error: WriteError| error.0)?;
+    write_to(model, &types, &mut |name, take| take(new_contents[name].bytes()), &mut |piece: &[u8]| {
+        bytes.extend_from_slice(piece);
+        Ok(())
+    })?;
     Ok(bytes)
 }
 
-/// An error of [`write()`]: writing to memory has none of its own.
-struct WriteError(ModelError);
-
-impl From<ModelError> for WriteError {
-    fn from(error: ModelError) -> WriteError {
-        WriteError(error)
-    }
-}
-
-impl From<io::Error> for WriteError {
-    fn from(error: io::Error) -> WriteError {
-        WriteError(ModelError::Request { reason: error.to_string() })
-    }
-}
-
-/// The same to a stream. `new` gives the types of the contents that are replaced, and `contents` those contents, one at a
-/// time: so neither old nor new ones have to be in memory together.
+/// The same in pieces. `new` gives the types of the contents that are replaced, and `give` those contents, one after the other and
+/// in pieces: so neither old nor new ones have to be in memory.
 ///
 /// # Errors
-/// As [`write()`], and those of `contents` and the stream.
-pub fn write_to<E: From<ModelError> + From<io::Error>>(
+/// As [`write()`], and those of `give` and `to`.
+pub fn write_to<E: From<ModelError>>(
     model: &Model,
     new: &BTreeMap<String, TensorType>,
-    contents: &mut dyn FnMut(&str) -> Result<Contents, E>,
-    to: &mut dyn Write,
+    give: Give<E>,
+    to: Take<E>,
 ) -> Result<(), E> {
+    for part in parts(model, new)? {
+        match part {
+            Part::Bytes(bytes) => to(&bytes)?,
+            Part::Contents { name, size_bytes } if new.contains_key(&name) => {
+                let mut given_bytes = 0u64;
+                give(&name, &mut |piece| {
+                    given_bytes += piece.len() as u64;
+                    to(piece)
+                })?;
+                if given_bytes != size_bytes {
+                    let reason = format!("'{name}' has {given_bytes} bytes instead of {size_bytes}");
+                    return Err(ModelError::Request { reason }.into());
+                }
+            }
+            Part::Contents { name, size_bytes } => copy(&model.contents[&name], size_bytes, to)?,
+        }
+    }
+    Ok(())
+}
+
+/// Gives contents in pieces.
+fn copy<E: From<ModelError>>(contents: &Contents, size_bytes: u64, to: Take<E>) -> Result<(), E> {
+    let reader = contents.reader()?;
+    let mut piece = vec![0; size_bytes.min(PIECE_BYTES) as usize];
+    for start in (0..size_bytes).step_by(PIECE_BYTES as usize) {
+        let piece = &mut piece[..(size_bytes - start).min(PIECE_BYTES) as usize];
+        reader.read(start, piece)?;
+        to(piece)?;
+    }
+    Ok(())
+}
+
+/// The file in parts.
+fn parts(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<Vec<Part>, ModelError> {
     check(model, new)?;
     let graph = model.proto.graph.clone().unwrap_or_default();
-    let mut nodes = graph.node;
-    for node in nodes.iter_mut().filter(|node| import::is_constant(node)) {
-        let name = node.output.first().cloned().unwrap_or_default();
-        write_constant(node, &name, model, new, contents)?;
-    }
     // Fields come in the order of their numbers, as the generated code writes them: those of initializers lie in between.
-    let graph_head = GraphProto { node: nodes, name: graph.name, ..GraphProto::default() };
-    let initializers: Vec<Initializer> =
-        graph.initializer.into_iter().map(|proto| Initializer::new(proto, model, new)).collect();
-    let graph_tail = GraphProto { node: Vec::new(), name: None, initializer: Vec::new(), ..graph };
-    let graph_bytes = initializers
-        .iter()
-        .map(Initializer::field_bytes)
-        .fold(graph_head.encoded_len() as u64 + graph_tail.encoded_len() as u64, u64::saturating_add);
-    let head = model_head(&model.proto);
-    let tail = model_tail(&model.proto);
-    let rest_bytes = head.encoded_len() as u64 + tail.encoded_len() as u64;
-    let size_bytes = rest_bytes.saturating_add(field_bytes(graph_bytes));
+    let mut content = Vec::new();
+    for node in graph.node {
+        content.extend(field(NODE_KEY, node_parts(node, model, new)));
+    }
+    content.push(encoded(&GraphProto { name: graph.name, ..GraphProto::default() }));
+    for initializer in graph.initializer {
+        let name = initializer.name().to_string();
+        content.extend(field(INITIALIZER_KEY, tensor_parts(initializer, &name, model, new)));
+    }
+    content.push(encoded(&GraphProto { node: Vec::new(), name: None, initializer: Vec::new(), ..graph }));
+    let mut parts = vec![encoded(&model_head(&model.proto))];
+    parts.extend(field(GRAPH_KEY, content));
+    parts.push(encoded(&model_tail(&model.proto)));
+    let size_bytes = size_bytes(&parts);
     if size_bytes > MESSAGE_BYTES_MAX {
         let reason = format!("the model takes {size_bytes} bytes, an ONNX file holds at most {MESSAGE_BYTES_MAX}");
-        return Err(ModelError::Request { reason }.into());
+        return Err(ModelError::Request { reason });
     }
-    to.write_all(&head.encode_to_vec())?;
-    write_header(GRAPH_KEY, graph_bytes, to)?;
-    to.write_all(&graph_head.encode_to_vec())?;
-    for initializer in &initializers {
-        initializer.write(model, new, contents, to)?;
+    Ok(parts)
+}
+
+/// A part of a file.
+enum Part {
+    /// Bytes that are there.
+    Bytes(Vec<u8>),
+    /// The contents of an initializer or constant, which are copied from wherever they are.
+    Contents { name: String, size_bytes: u64 },
+}
+
+fn encoded(message: &impl Message) -> Part {
+    Part::Bytes(message.encode_to_vec())
+}
+
+fn size_bytes(parts: &[Part]) -> u64 {
+    let bytes = parts.iter().map(|part| match part {
+        Part::Bytes(bytes) => bytes.len() as u64,
+        Part::Contents { size_bytes, .. } => *size_bytes,
+    });
+    bytes.fold(0, u64::saturating_add)
+}
+
+/// A field with this content.
+fn field(key: u64, content: Vec<Part>) -> Vec<Part> {
+    let mut header = Vec::new();
+    encode_varint(key, &mut header);
+    encode_varint(size_bytes(&content), &mut header);
+    let mut parts = vec![Part::Bytes(header)];
+    parts.extend(content);
+    parts
+}
+
+/// The message of a tensor. Where it does not hold its contents, or new ones take their place, those are raw data.
+fn tensor_parts(mut proto: TensorProto, name: &str, model: &Model, new: &BTreeMap<String, TensorType>) -> Vec<Part> {
+    let stays = tensor::holds_contents(&proto) && !new.contains_key(name);
+    let Some(old) = model.contents.get(name).filter(|_| !stays) else { return vec![encoded(&proto)] };
+    tensor::describe(&mut proto, old.ty());
+    let tail = TensorProto {
+        doc_string: proto.doc_string.take(),
+        metadata_props: std::mem::take(&mut proto.metadata_props),
+        ..TensorProto::default()
+    };
+    let raw = Part::Contents { name: name.to_string(), size_bytes: old.size_bytes() };
+    let mut parts = vec![encoded(&proto)];
+    parts.extend(field(RAW_DATA_KEY, vec![raw]));
+    parts.push(encoded(&tail));
+    parts
+}
+
+/// The message of a node. A `Constant` gets its value, a new one always in the attribute `value`, whichever held the old one.
+fn node_parts(mut node: NodeProto, model: &Model, new: &BTreeMap<String, TensorType>) -> Vec<Part> {
+    let name = node.output.first().cloned().unwrap_or_default();
+    let is_new = new.contains_key(&name);
+    let holds_tensor = node.attribute.first().is_some_and(|attribute| attribute.t.is_some());
+    if !import::is_constant(&node) || !is_new && !holds_tensor {
+        return vec![encoded(&node)];
     }
-    to.write_all(&graph_tail.encode_to_vec())?;
-    to.write_all(&tail.encode_to_vec())?;
-    Ok(())
+    let new_attribute = || AttributeProto {
+        name: Some("value".to_string()),
+        r#type: Some(AttributeType::Tensor as i32),
+        t: Some(TensorProto::default()),
+        ..AttributeProto::default()
+    };
+    let mut attribute = std::mem::take(&mut node.attribute).into_iter().find(|attribute| attribute.t.is_some());
+    let mut attribute = attribute.take().unwrap_or_else(new_attribute);
+    let tensor = tensor_parts(attribute.t.take().unwrap_or_default(), &name, model, new);
+    let attribute_head = AttributeProto {
+        name: attribute.name.take(),
+        f: attribute.f.take(),
+        i: attribute.i.take(),
+        s: attribute.s.take(),
+        ..AttributeProto::default()
+    };
+    let mut value = vec![encoded(&attribute_head)];
+    value.extend(field(TENSOR_KEY, tensor));
+    value.push(encoded(&attribute));
+    let node_head = NodeProto {
+        input: std::mem::take(&mut node.input),
+        output: std::mem::take(&mut node.output),
+        name: node.name.take(),
+        op_type: node.op_type.take(),
+        ..NodeProto::default()
+    };
+    let mut parts = vec![encoded(&node_head)];
+    parts.extend(field(ATTRIBUTE_KEY, value));
+    parts.push(encoded(&node));
+    parts
 }
 
 /// Checks that what is new belongs to the model.
@@ -105,17 +210,12 @@ fn check(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<(), ModelE
         let old = model.contents.get(name).ok_or_else(|| ModelError::Request {
             reason: format!("the model has no initializer or constant '{name}' to replace"),
         })?;
-        check_type(name, old, new)?;
+        if old.ty() != new {
+            let reason = format!("'{name}' is {}, and cannot be replaced by {new}", old.ty());
+            return Err(ModelError::Request { reason });
+        }
     }
     Ok(())
-}
-
-fn check_type(name: &str, old: &Contents, new: &TensorType) -> Result<(), ModelError> {
-    if old.ty() == new {
-        return Ok(());
-    }
-    let reason = format!("'{name}' is {}, and cannot be replaced by {new}", old.ty());
-    Err(ModelError::Request { reason })
 }
 
 /// The fields before the graph.
@@ -147,114 +247,4 @@ fn model_tail(proto: &ModelProto) -> ModelProto {
         functions: proto.functions.clone(),
         configuration: proto.configuration.clone(),
     }
-}
-
-/// An initializer's message in the parts before and behind its raw data.
-struct Initializer {
-    name: String,
-    head: TensorProto,
-    tail: TensorProto,
-    /// Bytes of its raw data; none where it has typed data, which is in the message.
-    raw_bytes: Option<u64>,
-}
-
-impl Initializer {
-    fn new(mut proto: TensorProto, model: &Model, new: &BTreeMap<String, TensorType>) -> Initializer {
-        let name = proto.name().to_string();
-        let stays = tensor::holds_contents(&proto) && !new.contains_key(&name);
-        let old = model.contents.get(&name).filter(|_| !stays);
-        if let Some(old) = old {
-            tensor::describe(&mut proto, old.ty());
-        }
-        let tail = TensorProto {
-            double_data: std::mem::take(&mut proto.double_data),
-            uint64_data: std::mem::take(&mut proto.uint64_data),
-            doc_string: proto.doc_string.take(),
-            external_data: std::mem::take(&mut proto.external_data),
-            data_location: proto.data_location.take(),
-            metadata_props: std::mem::take(&mut proto.metadata_props),
-            ..TensorProto::default()
-        };
-        Initializer { name, head: proto, tail, raw_bytes: old.map(Contents::size_bytes) }
-    }
-
-    /// Bytes of its message.
-    fn bytes(&self) -> u64 {
-        let rest_bytes = self.head.encoded_len() as u64 + self.tail.encoded_len() as u64;
-        rest_bytes.saturating_add(self.raw_bytes.map_or(0, field_bytes))
-    }
-
-    /// The same as a field of the graph.
-    fn field_bytes(&self) -> u64 {
-        field_bytes(self.bytes())
-    }
-
-    fn write<E: From<ModelError> + From<io::Error>>(
-        &self,
-        model: &Model,
-        new: &BTreeMap<String, TensorType>,
-        contents: &mut dyn FnMut(&str) -> Result<Contents, E>,
-        to: &mut dyn Write,
-    ) -> Result<(), E> {
-        write_header(INITIALIZER_KEY, self.bytes(), to)?;
-        to.write_all(&self.head.encode_to_vec())?;
-        if let (Some(raw_bytes), Some(old)) = (self.raw_bytes, model.contents.get(&self.name)) {
-            write_header(RAW_DATA_KEY, raw_bytes, to)?;
-            let source = if new.contains_key(&self.name) { contents(&self.name)? } else { old.clone() };
-            check_type(&self.name, old, source.ty())?;
-            let reader = source.reader()?;
-            let mut piece = vec![0; raw_bytes.min(PIECE_BYTES) as usize];
-            for start in (0..raw_bytes).step_by(PIECE_BYTES as usize) {
-                let piece = &mut piece[..(raw_bytes - start).min(PIECE_BYTES) as usize];
-                reader.read(start, piece)?;
-                to.write_all(piece)?;
-            }
-        }
-        to.write_all(&self.tail.encode_to_vec())?;
-        Ok(())
-    }
-}
-
-/// Bytes of a field with this many bytes of content, whose number is less than 16.
-fn field_bytes(content_bytes: u64) -> u64 {
-    let length_bytes = prost::length_delimiter_len(content_bytes as usize) as u64;
-    content_bytes.saturating_add(1 + length_bytes)
-}
-
-fn write_header(key: u64, content_bytes: u64, to: &mut dyn Write) -> io::Result<()> {
-    let mut header = Vec::new();
-    encode_varint(key, &mut header);
-    encode_varint(content_bytes, &mut header);
-    to.write_all(&header)
-}
-
-/// Gives a `Constant` node its value. A new one always goes into the attribute `value`, whichever held the old one.
-fn write_constant<E: From<ModelError>>(
-    node: &mut NodeProto,
-    name: &str,
-    model: &Model,
-    new: &BTreeMap<String, TensorType>,
-    contents: &mut dyn FnMut(&str) -> Result<Contents, E>,
-) -> Result<(), E> {
-    let new = new.contains_key(name).then(|| contents(name)).transpose()?;
-    let new = new.map(|new| new.to_tensor()).transpose()?;
-    let old = model.contents.get(name);
-    for proto in node.attribute.iter_mut().filter_map(|attribute| attribute.t.as_mut()) {
-        match (&new, old) {
-            (Some(new), _) => tensor::put(proto, new),
-            (None, Some(old)) if !tensor::holds_contents(proto) => tensor::put(proto, &old.to_tensor()?),
-            (None, _) => {}
-        }
-    }
-    if let (Some(new), false) = (&new, node.attribute.iter().any(|attribute| attribute.t.is_some())) {
-        let mut proto = TensorProto::default();
-        tensor::put(&mut proto, new);
-        node.attribute = vec![AttributeProto {
-            name: Some("value".to_string()),
-            r#type: Some(AttributeType::Tensor as i32),
-            t: Some(proto),
-            ..AttributeProto::default()
-        }];
-    }
-    Ok(())
 }

@@ -9,18 +9,18 @@ use super::proto::attribute_proto::AttributeType;
 use super::proto::tensor_shape_proto::dimension::Value as DimensionValue;
 use super::proto::type_proto::Value as TypeValue;
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
-use super::skeleton::LeftOut;
+use super::skeleton::{Data, LeftOut};
 use super::{malformed, order, tensor, Model};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, Graph, Node, Operation, ValueId};
 use crate::operators::NEWEST_OPSET;
-use crate::tensor::{Contents, FileRange};
+use crate::tensor::Contents;
 
 /// Oldest version of the file format: the first with operator sets.
 const OLDEST_IR_VERSION: i64 = 3;
 
 /// Builds the graph, and keeps what is needed to write the model back.
-/// `left_out` says where raw data lies that was left out of the messages.
+/// `left_out` says where data lies that was left out of the messages.
 pub(super) fn model(mut proto: ModelProto, left_out: &LeftOut, folder: Option<&Folder>) -> Result<Model, ModelError> {
     if proto.graph.is_none() {
         return Err(malformed("it holds no graph"));
@@ -102,8 +102,8 @@ impl Reader<'_> {
             return Err(malformed(format!("the initializer '{name}' is sparse, which Forebay does not have")));
         }
         for (i, initializer) in proto.initializer.iter_mut().enumerate() {
-            let raw = self.left_out.initializers.get(&i).cloned();
-            let contents = tensor::take(initializer, raw, self.folder)?;
+            let data = self.left_out.initializers.get(&i);
+            let contents = tensor::take(initializer, data, self.folder)?;
             self.define_contents(initializer.name.as_deref().unwrap_or_default(), contents)?;
         }
         Ok(())
@@ -152,7 +152,7 @@ impl Reader<'_> {
         let mut producer_of: BTreeMap<ValueId, usize> = BTreeMap::new();
         for (i, node) in proto.node.iter_mut().enumerate() {
             if is_constant(node) {
-                let contents = constant(node, self.left_out.attributes.get(&(i, 0)).cloned(), self.folder)?;
+                let contents = constant(node, self.left_out.attributes.get(&(i, 0)), self.folder)?;
                 let name = node.output.first().map(String::as_str).unwrap_or_default();
                 let id = self.define_contents(name, contents)?;
                 self.graph.constants.insert(id);
@@ -200,8 +200,8 @@ impl Reader<'_> {
         let (domain, op_type) = (domain.to_string(), proto.op_type().to_string());
         let mut attributes = BTreeMap::new();
         for (i, attribute) in proto.attribute.iter_mut().enumerate() {
-            let raw = self.left_out.attributes.get(&(number, i)).cloned();
-            let Some(value) = self::attribute(attribute, &name, raw, self.folder)? else {
+            let data = self.left_out.attributes.get(&(number, i));
+            let Some(value) = self::attribute(attribute, &name, data, self.folder)? else {
                 return Err(ModelError::UnsupportedOperator { domain, op_type, version, node: name });
             };
             // Only the contents of initializers and constants are kept apart from the messages.
@@ -223,7 +223,7 @@ pub(super) fn is_constant(node: &NodeProto) -> bool {
 }
 
 /// The value of a `Constant` node, whichever of its attributes holds it.
-fn constant(node: &mut NodeProto, raw: Option<FileRange>, folder: Option<&Folder>) -> Result<Contents, ModelError> {
+fn constant(node: &mut NodeProto, data: Option<&Data>, folder: Option<&Folder>) -> Result<Contents, ModelError> {
     let name = label(node).to_string();
     let error = |reason: &str| ModelError::Operator {
         op_type: "Constant".to_string(),
@@ -235,9 +235,9 @@ fn constant(node: &mut NodeProto, raw: Option<FileRange>, folder: Option<&Folder
     };
     let attribute_name = proto.name().to_string();
     if attribute_name == "value" && attribute_type(proto) == AttributeType::Tensor {
-        return tensor_attribute(proto, &name, raw, folder);
+        return tensor_attribute(proto, &name, data, folder);
     }
-    let value = attribute(proto, &name, raw, folder)?;
+    let value = attribute(proto, &name, data, folder)?;
     let length = |count: usize| count as u64;
     let tensor = match (attribute_name.as_str(), value) {
         ("value_float", Some(Attribute::Float(value))) => Tensor::from_f32(&[], &[value]),
@@ -262,19 +262,19 @@ fn check_given(proto: &AttributeProto, node: &str) -> Result<(), ModelError> {
 fn tensor_attribute(
     proto: &mut AttributeProto,
     node: &str,
-    raw: Option<FileRange>,
+    data: Option<&Data>,
     folder: Option<&Folder>,
 ) -> Result<Contents, ModelError> {
     check_given(proto, node)?;
     let missing = || malformed(format!("the tensor attribute of node '{node}' is empty"));
-    tensor::take(proto.t.as_mut().ok_or_else(missing)?, raw, folder)
+    tensor::take(proto.t.as_mut().ok_or_else(missing)?, data, folder)
 }
 
 /// The value of an attribute; `None` for a subgraph.
 fn attribute(
     proto: &mut AttributeProto,
     node: &str,
-    raw: Option<FileRange>,
+    data: Option<&Data>,
     folder: Option<&Folder>,
 ) -> Result<Option<Attribute>, ModelError> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -286,7 +286,7 @@ fn attribute(
         AttributeType::Floats => Attribute::Floats(proto.floats.clone()),
         AttributeType::Ints => Attribute::Ints(proto.ints.clone()),
         AttributeType::Strings => Attribute::Strings(proto.strings.iter().map(|bytes| text(bytes)).collect()),
-        AttributeType::Tensor => Attribute::Tensor(tensor_attribute(proto, node, raw, folder)?.to_tensor()?),
+        AttributeType::Tensor => Attribute::Tensor(tensor_attribute(proto, node, data, folder)?.to_tensor()?),
         AttributeType::Graph | AttributeType::Graphs => return Ok(None),
         other => {
             let kind = other.as_str_name().to_lowercase();

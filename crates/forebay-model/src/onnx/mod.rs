@@ -33,7 +33,7 @@ use crate::tensor::Contents;
 use external::Folder;
 use skeleton::LeftOut;
 
-pub use export::{write, write_to};
+pub use export::{write, write_to, Give, Take};
 
 /// A model that was read: its graph, and what is needed to write it back.
 #[derive(Clone, Debug)]

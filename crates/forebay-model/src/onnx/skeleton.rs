@@ -1,4 +1,4 @@
-//! A model's file without its weights: one pass over the messages that leaves out large raw data and says where it lies.
+//! A model's file without its weights: one pass over the messages that leaves out large raw and typed data and says where it lies.
 //!
 //! What this pass does not understand, it leaves to the decoder: the caller then reads the whole file, whose errors are
 //! the same as if there were no such pass. So it needs no messages of its own.
@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::tensor::{FileRange, SourceFile};
+use crate::tensor::{Encoding, FileRange, Numbers, SourceFile};
 
 /// Wire types of Protocol Buffers.
 const VARINT: u64 = 0;
@@ -17,16 +17,32 @@ const FIXED64: u64 = 1;
 const LENGTH_DELIMITED: u64 = 2;
 const FIXED32: u64 = 5;
 
-/// Raw data of at most this many bytes stays in the messages.
-const KEPT_BYTES_MAX: u64 = 1024;
+/// Numbers of the fields of typed data.
+pub(super) const FLOAT_DATA: u64 = 4;
+pub(super) const INT32_DATA: u64 = 5;
+pub(super) const INT64_DATA: u64 = 7;
+pub(super) const DOUBLE_DATA: u64 = 10;
+pub(super) const UINT64_DATA: u64 = 11;
 
-/// Where raw data lies that was left out of the messages.
+/// Raw data of at most this many bytes stays in the messages, and typed data in a message of a tensor of at most this many.
+pub(super) const KEPT_BYTES_MAX: u64 = 1024;
+
+/// Where data lies that was left out of the messages.
 #[derive(Debug, Default)]
 pub(super) struct LeftOut {
     /// By number of the initializer.
-    pub initializers: BTreeMap<usize, FileRange>,
+    pub initializers: BTreeMap<usize, Data>,
     /// By number of the node, and of its attribute.
-    pub attributes: BTreeMap<(usize, usize), FileRange>,
+    pub attributes: BTreeMap<(usize, usize), Data>,
+}
+
+/// Where the data of a tensor lies.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Data {
+    /// Raw data.
+    pub raw: Option<FileRange>,
+    /// Typed data, by the number of its field.
+    pub typed: BTreeMap<u64, Numbers>,
 }
 
 /// The messages of a file without large raw data, and where that lies; none for what is no model, or is one in an unusual way.
@@ -66,6 +82,8 @@ enum Field {
     One(Message),
     /// Raw data.
     Raw,
+    /// Typed data.
+    Typed(Encoding),
     /// Anything else.
     Other,
 }
@@ -80,6 +98,11 @@ impl Message {
             (Message::Node, 5) => Field::Many(Message::Attribute),
             (Message::Attribute, 5) => Field::One(Message::Value),
             (Message::Initializer | Message::Value, 9) => Field::Raw,
+            (Message::Initializer | Message::Value, FLOAT_DATA) => Field::Typed(Encoding::Fixed(4)),
+            (Message::Initializer | Message::Value, DOUBLE_DATA) => Field::Typed(Encoding::Fixed(8)),
+            (Message::Initializer | Message::Value, INT32_DATA | INT64_DATA | UINT64_DATA) => {
+                Field::Typed(Encoding::Varint)
+            }
             _ => Field::Other,
         }
     }
@@ -100,7 +123,9 @@ impl Pass<'_> {
     /// Copies a message that ends at `end`, without large raw data.
     fn message(&mut self, message: Message, end: u64, to: &mut Vec<u8>) -> Option<()> {
         let mut met = false;
+        let is_large = end - self.position > KEPT_BYTES_MAX;
         while self.position < end {
+            let start = self.position;
             let key = self.varint()?;
             let number = Some(key >> 3).filter(|number| *number > 0 && key <= u64::from(u32::MAX))?;
             match (message.field(number), key & 7) {
@@ -118,7 +143,8 @@ impl Pass<'_> {
                     }
                     self.raw(message, key, end, to)?;
                 }
-                (Field::Other, wire) => self.copy(key, wire, end, to)?,
+                (Field::Typed(encoding), _) if is_large => self.typed(message, encoding, start, key, end)?,
+                (Field::Other | Field::Typed(_), wire) => self.copy(key, wire, end, to)?,
                 _ => return None,
             }
         }
@@ -154,10 +180,60 @@ impl Pass<'_> {
             return self.bytes(length, to);
         }
         let range = FileRange { file: self.source.clone(), bytes: self.position..self.position + length };
+        self.data(message).raw = Some(range);
+        self.skip(length)
+    }
+
+    /// Says where typed data lies that has its key at `start`.
+    fn typed(&mut self, message: Message, encoding: Encoding, start: u64, key: u64, end: u64) -> Option<()> {
+        if self.position != start + 1 {
+            // A key may take more bytes than it needs; none does.
+            return None;
+        }
+        let source = self.source.clone();
+        let typed = &mut self.data(message).typed;
+        let mut numbers = typed.remove(&(key >> 3)).unwrap_or_else(|| Numbers::new(source, encoding));
+        match (key & 7, encoding) {
+            (LENGTH_DELIMITED, Encoding::Fixed(_)) => {
+                let length = self.length(end)?;
+                numbers.add_fixed(self.position..self.position + length)?;
+                self.skip(length)?;
+            }
+            (LENGTH_DELIMITED, Encoding::Varint) => {
+                let length = self.length(end)?;
+                let end = self.position + length;
+                numbers.begin_varints(self.position..end)?;
+                while self.position < end {
+                    numbers.add_number(self.position);
+                    self.varint()?;
+                }
+                (self.position == end).then_some(())?;
+            }
+            (FIXED32, Encoding::Fixed(width @ 4)) | (FIXED64, Encoding::Fixed(width @ 8)) => {
+                self.position.checked_add(width).filter(|&last| last <= end)?;
+                self.skip(width)?;
+                numbers.add_unpacked(start..self.position)?;
+            }
+            (VARINT, Encoding::Varint) => {
+                self.varint()?;
+                numbers.add_unpacked(start..self.position)?;
+            }
+            _ => return None,
+        }
+        self.data(message).typed.insert(key >> 3, numbers);
+        Some(())
+    }
+
+    /// Where the data of the tensor lies that is read now.
+    fn data(&mut self, message: Message) -> &mut Data {
         match message {
-            Message::Initializer => self.left_out.initializers.insert(self.initializer, range),
-            _ => self.left_out.attributes.insert((self.node, self.attribute), range),
-        };
+            Message::Initializer => self.left_out.initializers.entry(self.initializer).or_default(),
+            _ => self.left_out.attributes.entry((self.node, self.attribute)).or_default(),
+        }
+    }
+
+    /// Passes over bytes.
+    fn skip(&mut self, length: u64) -> Option<()> {
         self.position += length;
         self.stream.seek_relative(i64::try_from(length).ok()?).ok()
     }

@@ -1,14 +1,16 @@
 //! Tensors of ONNX files: raw, typed, or in files of their own.
 
 use forebay_base::{DataType, Tensor};
+use prost::Message;
 
 use super::external::{self, Folder};
 use super::malformed;
 use super::proto::tensor_proto::{DataLocation, DataType as OnnxType};
 use super::proto::TensorProto;
+use super::skeleton::{Data, DOUBLE_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, KEPT_BYTES_MAX, UINT64_DATA};
 use crate::error::ModelError;
 use crate::graph::TensorType;
-use crate::tensor::{Contents, FileRange};
+use crate::tensor::Contents;
 
 /// Data types in both worlds.
 const TYPES: [(OnnxType, DataType); 13] = [
@@ -36,11 +38,11 @@ pub(super) fn data_type(number: i32, what: &str) -> Result<DataType, ModelError>
     })
 }
 
-/// Takes the contents out of a tensor message: raw data is moved, the rest of the message stays. `raw` is where raw data lies
-/// that was left out of the message. Nothing is allocated before the declared size agrees with the bytes that are there.
+/// Takes the contents out of a tensor message: raw data and much typed data is moved, the rest of the message stays. `left_out` is where
+/// data lies that was left out of the message. Nothing is allocated before the declared size agrees with what is there.
 pub(super) fn take(
     proto: &mut TensorProto,
-    raw: Option<FileRange>,
+    left_out: Option<&Data>,
     folder: Option<&Folder>,
 ) -> Result<Contents, ModelError> {
     let what = format!("tensor '{}'", proto.name());
@@ -55,9 +57,14 @@ pub(super) fn take(
     if proto.segment.is_some() {
         return Err(malformed(format!("{what} is a segment of a larger one, which Forebay does not read")));
     }
+    let (raw, left_typed) = match left_out {
+        Some(Data { raw, typed }) => (raw.clone(), Some(typed).filter(|typed| !typed.is_empty())),
+        None => (None, None),
+    };
+    let has_typed = left_typed.is_some() || has_typed_data(proto);
     let is_raw = raw.is_some() || proto.raw_data.as_ref().is_some_and(|raw| !raw.is_empty());
     let is_external = proto.data_location() == DataLocation::External;
-    if u8::from(is_raw) + u8::from(is_external) + u8::from(has_typed_data(proto)) > 1 {
+    if u8::from(is_raw) + u8::from(is_external) + u8::from(has_typed) > 1 {
         return Err(malformed(format!("{what} holds its data twice")));
     }
     let unfit = |found_bytes: u64| {
@@ -71,6 +78,10 @@ pub(super) fn take(
         let found_bytes = range.size_bytes();
         return Contents::stored(proto.name(), ty.clone(), range).ok_or_else(|| unfit(found_bytes));
     }
+    if let Some(numbers) = left_typed.and_then(|typed| typed.get(&typed_field(data_type))) {
+        let found_bytes = numbers.count().saturating_mul(data_type.size_bytes());
+        return Contents::numbers(proto.name(), ty.clone(), numbers.clone()).ok_or_else(|| unfit(found_bytes));
+    }
     let bytes = if is_raw { proto.raw_data.take().unwrap_or_default() } else { typed(proto, data_type) };
     let found_bytes = bytes.len() as u64;
     let mut bytes = bytes;
@@ -78,7 +89,22 @@ pub(super) fn take(
         bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
     }
     let tensor = Tensor::new(data_type, &ty.shape, bytes).ok_or_else(|| unfit(found_bytes))?;
+    if has_typed_data(proto) && proto.encoded_len() as u64 > KEPT_BYTES_MAX {
+        // Contents that are written back become raw data.
+        describe(proto, &ty);
+    }
     Ok(tensor.into())
+}
+
+/// The number of the field that holds typed data of a type.
+fn typed_field(data_type: DataType) -> u64 {
+    match data_type {
+        DataType::Float32 => FLOAT_DATA,
+        DataType::Float64 => DOUBLE_DATA,
+        DataType::Int64 => INT64_DATA,
+        DataType::UInt64 | DataType::UInt32 => UINT64_DATA,
+        _ => INT32_DATA,
+    }
 }
 
 /// The typed data fields as little-endian bytes. Each field serves several types; narrow ones are stored in wide elements.
@@ -120,14 +146,9 @@ pub(super) fn holds_contents(proto: &TensorProto) -> bool {
 /// Gives a tensor message back what [`take`] took out of it; external data comes into the message.
 pub(super) fn give_back(proto: &mut TensorProto, tensor: &Tensor) {
     if !has_typed_data(proto) {
-        put(proto, tensor);
+        describe(proto, &tensor.ty());
+        proto.raw_data = Some(tensor.bytes().to_vec());
     }
-}
-
-/// Puts contents into a tensor message, in place of whatever held them.
-pub(super) fn put(proto: &mut TensorProto, tensor: &Tensor) {
-    describe(proto, &tensor.ty());
-    proto.raw_data = Some(tensor.bytes().to_vec());
 }
 
 /// Leaves of a tensor message what names and describes it, with this type.

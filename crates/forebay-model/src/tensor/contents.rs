@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_base::DataType;
 
+use super::numbers::Numbers;
 use super::source::FileRange;
 use super::Tensor;
 use crate::error::ModelError;
@@ -27,6 +28,12 @@ pub trait Compute: fmt::Debug + Send + Sync {
     fn compute(&self) -> Result<Tensor, ModelError>;
 }
 
+/// Memory that is given back when it is dropped, with the elements of a tensor.
+pub trait Hold: fmt::Debug + Send + Sync {
+    /// The elements.
+    fn bytes(&self) -> &[u8];
+}
+
 /// The type of a tensor, and where its elements are. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Contents {
@@ -38,6 +45,8 @@ pub struct Contents {
 enum Source {
     /// In memory.
     Memory(Tensor),
+    /// In memory that someone else took.
+    Held(Arc<dyn Hold>),
     /// Zeros, which take no memory.
     Zeros,
     /// In a file.
@@ -50,9 +59,18 @@ enum Source {
 #[derive(Debug)]
 struct Stored {
     name: String,
-    range: FileRange,
+    place: Place,
     /// The tensor, once a plan depended on it.
     read: OnceLock<Tensor>,
+}
+
+/// Where in a file a tensor is.
+#[derive(Debug, PartialEq)]
+enum Place {
+    /// Its bytes, as they are.
+    Bytes(FileRange),
+    /// Numbers, which are decoded.
+    Numbers(Numbers),
 }
 
 /// A tensor that is computed.
@@ -73,11 +91,32 @@ impl Contents {
         Contents { ty, source: Source::Zeros }
     }
 
+    /// Elements in memory that someone took for them; none where their number does not fit the type.
+    pub fn held(ty: TensorType, hold: Arc<dyn Hold>) -> Option<Contents> {
+        let fits = ty.checked_size_bytes()? == hold.bytes().len() as u64;
+        fits.then_some(Contents { ty, source: Source::Held(hold) })
+    }
+
+    /// Whether the elements are in memory that is given back with the last of these contents.
+    pub fn is_held(&self) -> bool {
+        matches!(self.source, Source::Held(_))
+    }
+
     /// Bytes of a file, as the tensor `name`; none where their number does not fit the type.
     pub fn stored(name: &str, ty: TensorType, range: FileRange) -> Option<Contents> {
-        let size_bytes = ty.checked_size_bytes()?;
-        let stored = Stored { name: name.to_string(), read: OnceLock::new(), range };
-        (stored.range.size_bytes() == size_bytes).then(|| Contents { ty, source: Source::File(Arc::new(stored)) })
+        let fits = ty.checked_size_bytes()? == range.size_bytes();
+        fits.then(|| Contents::in_file(name, ty, Place::Bytes(range)))
+    }
+
+    /// Numbers of a file, as the tensor `name`; none where there are more or fewer than elements.
+    pub fn numbers(name: &str, ty: TensorType, numbers: Numbers) -> Option<Contents> {
+        let fits = ty.checked_size_bytes().is_some() && ty.count() == numbers.count();
+        fits.then(|| Contents::in_file(name, ty, Place::Numbers(numbers)))
+    }
+
+    fn in_file(name: &str, ty: TensorType, place: Place) -> Contents {
+        let stored = Stored { name: name.to_string(), read: OnceLock::new(), place };
+        Contents { ty, source: Source::File(Arc::new(stored)) }
     }
 
     /// A tensor that is computed `from` others.
@@ -113,7 +152,7 @@ impl Contents {
             Source::Memory(tensor) => Some(tensor),
             Source::File(stored) => stored.read.get(),
             Source::Computed(computed) => computed.read.get(),
-            Source::Zeros => None,
+            Source::Held(_) | Source::Zeros => None,
         }
     }
 
@@ -144,7 +183,7 @@ impl Contents {
         }
         let read = match &self.source {
             Source::Memory(tensor) => return Ok(Some(tensor)),
-            Source::Zeros => return Ok(None),
+            Source::Held(_) | Source::Zeros => return Ok(None),
             Source::File(stored) => &stored.read,
             Source::Computed(computed) => &computed.read,
         };
@@ -194,7 +233,8 @@ impl Contents {
     pub fn reader(&self) -> Result<Reader, ModelError> {
         Ok(Reader(match &self.source {
             _ if self.in_memory().is_some() => Pieces::Memory(self.to_tensor()?),
-            Source::File(stored) => Pieces::File(stored.clone(), self.ty.data_type),
+            Source::File(stored) => Pieces::File(stored.clone(), self.ty.clone()),
+            Source::Held(hold) => Pieces::Held(hold.clone()),
             Source::Zeros => Pieces::Zeros,
             Source::Memory(_) | Source::Computed(_) => Pieces::Memory(self.to_tensor()?),
         }))
@@ -208,8 +248,9 @@ pub struct Reader(Pieces);
 #[derive(Debug)]
 enum Pieces {
     Memory(Tensor),
+    Held(Arc<dyn Hold>),
     Zeros,
-    File(Arc<Stored>, DataType),
+    File(Arc<Stored>, TensorType),
 }
 
 impl Reader {
@@ -220,8 +261,9 @@ impl Reader {
     pub fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), ModelError> {
         let size_bytes = match &self.0 {
             Pieces::Memory(tensor) => tensor.bytes().len() as u64,
+            Pieces::Held(hold) => hold.bytes().len() as u64,
             Pieces::Zeros => 0,
-            Pieces::File(stored, _) => stored.range.size_bytes(),
+            Pieces::File(_, ty) => ty.checked_size_bytes().unwrap_or_default(),
         };
         let length = size_bytes.saturating_sub(offset_bytes).min(into.len() as u64);
         let (held, behind) = into.split_at_mut(length as usize);
@@ -229,11 +271,15 @@ impl Reader {
         match &self.0 {
             _ if held.is_empty() => {}
             Pieces::Memory(tensor) => held.copy_from_slice(&tensor.bytes()[offset_bytes as usize..][..held.len()]),
+            Pieces::Held(hold) => held.copy_from_slice(&hold.bytes()[offset_bytes as usize..][..held.len()]),
             Pieces::Zeros => {}
-            Pieces::File(stored, data_type) => {
-                let start = stored.range.bytes.start + offset_bytes;
-                stored.range.file.read(&format!("tensor '{}'", stored.name), start, held)?;
-                if *data_type == DataType::Bool {
+            Pieces::File(stored, ty) => {
+                let what = format!("tensor '{}'", stored.name);
+                match &stored.place {
+                    Place::Bytes(range) => range.file.read(&what, range.bytes.start + offset_bytes, held)?,
+                    Place::Numbers(numbers) => numbers.read(&what, ty.data_type, offset_bytes, held)?,
+                }
+                if ty.data_type == DataType::Bool {
                     held.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
                 }
             }
@@ -254,7 +300,8 @@ impl PartialEq for Contents {
         self.ty == other.ty
             && match (&self.source, &other.source) {
                 (Source::Zeros, Source::Zeros) => true,
-                (Source::File(one), Source::File(other)) => one.range == other.range,
+                (Source::Held(one), Source::Held(other)) => Arc::ptr_eq(one, other),
+                (Source::File(one), Source::File(other)) => one.place == other.place,
                 (Source::Computed(one), Source::Computed(other)) => Arc::ptr_eq(one, other),
                 _ => self.in_memory().is_some() && self.in_memory() == other.in_memory(),
             }

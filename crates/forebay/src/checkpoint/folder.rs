@@ -1,14 +1,26 @@
 //! A directory of checkpoints with one writer.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::{manifest_text, read_content, Checkpoint, Content, TensorFile, MANIFEST};
+use forebay_model::TensorType;
+use serde_json::Value;
+
+use super::{manifest_text, read_content, tensor_file, Checkpoint, Content, MANIFEST};
 use crate::error::Error;
 use crate::files::{self, FolderLock, LockError};
+use crate::pieces::{give_contents, Give, Take};
 
 /// The file that is locked. It locks nothing by being there: the system takes the lock from a process that ends.
 const LOCK: &str = ".forebay.lock";
+
+/// How far a run is: what a checkpoint says next to its tensors.
+pub(crate) struct Position<'a> {
+    pub(crate) step: u64,
+    pub(crate) seed: u64,
+    pub(crate) position: &'a Value,
+}
 
 /// A directory into which only the holder of this writes checkpoints. Readers need no lock.
 ///
@@ -55,19 +67,31 @@ impl CheckpointFolder {
     /// Writes a checkpoint. The one that was there stays complete until the new one is.
     ///
     /// # Errors
-    /// [`Error::File`] where the system refuses, with the file; the checkpoint that was there is then still whole.
+    /// [`Error::File`] where the system refuses, with the file; the checkpoint that was there is then still whole. Tensors that
+    /// cannot be read from where they are.
     pub fn write(&self, checkpoint: &Checkpoint) -> Result<(), Error> {
-        let directory = self.path();
-        let bytes = checkpoint.tensor_bytes().map_err(|reason| files::write_error(directory, reason))?;
-        let crc32 = crc32fast::hash(&bytes);
-        let file = format!("tensors-{}-{crc32:08x}.safetensors", checkpoint.step);
-        files::replace(&directory.join(&file), &bytes)?;
-        let content = Content {
-            step: checkpoint.step,
-            seed: checkpoint.seed,
-            position: checkpoint.position.clone(),
-            tensors: TensorFile { file: file.clone(), size_bytes: bytes.len() as u64, crc32 },
+        let Checkpoint { step, seed, position, contents, .. } = checkpoint;
+        let run = Position { step: *step, seed: *seed, position };
+        let mut give = |name: &str, take: Take| match contents.get(name) {
+            Some(contents) => give_contents(contents, take),
+            None => Ok(()),
         };
+        self.write_from(&run, &checkpoint.types(), &mut give)
+    }
+
+    /// Writes a checkpoint of tensors of these types, which `give` gives one after the other.
+    ///
+    /// # Errors
+    /// As [`CheckpointFolder::write`], and what `give` reports.
+    pub(crate) fn write_from(
+        &self,
+        run: &Position,
+        types: &BTreeMap<String, TensorType>,
+        give: Give,
+    ) -> Result<(), Error> {
+        let directory = self.path();
+        let tensors = tensor_file::write(directory, run.step, types, give)?;
+        let content = Content { step: run.step, seed: run.seed, position: run.position.clone(), tensors };
         let manifest = manifest_text(&content).map_err(|error| files::write_error(&directory.join(MANIFEST), error))?;
         let replaced = files::replace(&directory.join(MANIFEST), manifest.as_bytes());
         // Tensors that no manifest names only take room, of which there may be too little already.

@@ -2,6 +2,8 @@
 
 use tempfile::TempDir;
 
+use forebay_testing::Random;
+
 use super::*;
 use crate::infer::infer;
 
@@ -27,6 +29,11 @@ fn large() -> ModelProto {
             raw("w", OnnxType::Float, &[2, 300], &elements(1, 600)),
             raw("flags", OnnxType::Bool, &[2000], &flags),
             TensorProto { float_data: vec![1.5; 400], raw_data: None, ..raw("typed", OnnxType::Float, &[400], &[]) },
+            TensorProto {
+                int32_data: (0..400).map(|i| i * i - 90_000).collect(),
+                raw_data: None,
+                ..raw("counts", OnnxType::Int16, &[400], &[])
+            },
         ],
         input: vec![info("x", &[2, 300])],
         output: vec![info("y", &[2, 300])],
@@ -72,8 +79,16 @@ fn weights_stay_in_the_file_and_read_as_they_are() {
     let (folder, proto) = (folder(), large());
     let bytes = proto.encode_to_vec();
     let (stored, held) = (in_file(&folder, &bytes).unwrap(), read(&bytes, None).unwrap());
-    for (name, is_held) in [("w", false), ("c", false), ("flags", false), ("small", true), ("typed", true), ("f", true)]
-    {
+    let is_held = [
+        ("w", false),
+        ("c", false),
+        ("flags", false),
+        ("small", true),
+        ("typed", false),
+        ("counts", false),
+        ("f", true),
+    ];
+    for (name, is_held) in is_held {
         assert_eq!(stored.contents[name].in_memory().is_some(), is_held, "{name}");
         assert!(held.contents[name].in_memory().is_some(), "{name}");
         for piece_bytes in [1, 7, 512, 100_000] {
@@ -171,6 +186,124 @@ fn every_file_means_what_its_bytes_mean() {
     }
     compare(&[&good[..], &[0xfb, 1, 0xfc, 1]].concat(), "a group");
     compare(&[&good[..], &[0x3a]].concat(), "a field that ends");
+}
+
+/// A random number, most of them small.
+fn number(random: &mut Random) -> u64 {
+    random.word() >> random.below(64)
+}
+
+/// A number as a varint, sometimes of more bytes than it needs.
+fn varint(random: &mut Random, value: u64, to: &mut Vec<u8>) {
+    skeleton::encode_varint(value, to);
+    let length = to.len();
+    if random.once_in(50) && to[length - 1] < 0x80 && value < 1 << 35 {
+        to[length - 1] |= 0x80;
+        to.extend([0x80, 0]);
+    }
+}
+
+/// Typed data of a field: in packed runs, and one by one.
+fn typed_data(random: &mut Random, field: u8, count: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut left = count;
+    while left > 0 {
+        let length = if random.once_in(2) { left } else { 1 + random.below(left as u64) as usize };
+        let is_packed = random.once_in(2);
+        let mut numbers = Vec::new();
+        for _ in 0..length {
+            let mut number_bytes = Vec::new();
+            match field {
+                4 => number_bytes.extend((random.word() as u32).to_le_bytes()),
+                10 => number_bytes.extend(random.word().to_le_bytes()),
+                _ => {
+                    let value = number(random);
+                    varint(random, value, &mut number_bytes);
+                }
+            }
+            if !is_packed {
+                numbers.push(field << 3 | [0, 5, 1][usize::from(field == 4) + 2 * usize::from(field == 10)]);
+            }
+            numbers.extend(number_bytes);
+        }
+        if is_packed {
+            bytes.push(field << 3 | 2);
+            skeleton::encode_varint(numbers.len() as u64, &mut bytes);
+        }
+        bytes.extend(numbers);
+        left -= length;
+    }
+    bytes
+}
+
+/// Typed data in a file reads as what the decoder makes of it: packed or not, in one run or in many, from anywhere; and what the
+/// decoder refuses is refused.
+#[test]
+fn typed_data_reads_as_the_decoder_reads_it() {
+    let (folder, mut random) = (folder(), Random::new(22));
+    let types = [
+        (OnnxType::Float, 4, 4),
+        (OnnxType::Double, 10, 8),
+        (OnnxType::Int64, 7, 8),
+        (OnnxType::Uint64, 11, 8),
+        (OnnxType::Uint32, 11, 4),
+        (OnnxType::Int32, 5, 4),
+        (OnnxType::Int16, 5, 2),
+        (OnnxType::Uint16, 5, 2),
+        (OnnxType::Int8, 5, 1),
+        (OnnxType::Uint8, 5, 1),
+        (OnnxType::Bool, 5, 1),
+        (OnnxType::Float16, 5, 2),
+        (OnnxType::Bfloat16, 5, 2),
+    ];
+    for round in 0..120 {
+        let (ty, field, width) = types[round % types.len()];
+        let count = [0, 1, 300, 1000, 40_000][random.below(5) as usize];
+        let stated = if random.once_in(10) { count + 1 } else { count };
+        let described = TensorProto { raw_data: None, ..raw("t", ty, &[stated as i64], &[]) }.encode_to_vec();
+        let mut tensor = [described, typed_data(&mut random, field, count)].concat();
+        if random.once_in(10) {
+            // Another field than the type's.
+            tensor.extend(typed_data(&mut random, if field == 5 { 7 } else { 5 }, 400));
+        }
+        let damaged = random.once_in(4) && !tensor.is_empty();
+        if damaged {
+            let at = random.below(tensor.len() as u64) as usize;
+            tensor[at] ^= 1 << random.below(8);
+        }
+        let in_field = |number: u8, content: &[u8]| {
+            let mut bytes = vec![number << 3 | 2];
+            skeleton::encode_varint(content.len() as u64, &mut bytes);
+            [bytes, content.to_vec()].concat()
+        };
+        let graph = [addition().encode_to_vec(), in_field(5, &tensor)].concat();
+        let bytes = [ModelProto { graph: None, ..large() }.encode_to_vec(), in_field(7, &graph)].concat();
+        let what = format!("round {round}: {count} numbers of {ty:?}");
+        match (in_file(&folder, &bytes), read(&bytes, None)) {
+            (Ok(stored), Ok(held)) => {
+                assert_eq!(tensors(&stored), tensors(&held), "{what}");
+                let Some(contents) = stored.contents.get("t") else { continue };
+                let is_left_out = !damaged && count * width > 4096;
+                assert!(!is_left_out || contents.in_memory().is_none(), "{what}");
+                let reader = contents.reader().unwrap();
+                let (expected, expected_bytes) = (held.contents["t"].to_tensor().unwrap(), contents.size_bytes());
+                for _ in 0..20 {
+                    let start = random.below(expected_bytes + 3);
+                    let mut piece = vec![255; random.below(5000) as usize];
+                    reader.read(start, &mut piece).unwrap();
+                    let given = expected.bytes().iter().copied().chain(std::iter::repeat(0));
+                    assert!(given.skip(start as usize).zip(&piece).all(|(one, other)| one == *other), "{what}");
+                }
+                let written = [&stored, &held].map(|model| write(model, &BTreeMap::new()).unwrap());
+                assert!(tensors(&read(&written[0], None).unwrap()) == tensors(&held), "{what}");
+            }
+            (Err(stored), Err(held)) => {
+                let path = format!("{}: ", folder.path().join("model.onnx").display());
+                assert_eq!(stored.to_string().replace(&path, ""), held.to_string(), "{what}");
+            }
+            (stored, held) => panic!("{what}: {:?}, but {:?}", stored.err(), held.err()),
+        }
+    }
 }
 
 #[test]

@@ -67,14 +67,15 @@ impl Core {
     }
 
     /// Frees the block of some unit: one that holds nothing of worth, else one that the device has the same data of, else one
-    /// that goes to a file; else takes back those of a buffer that is gone.
+    /// that goes to a file, else one that a moving unit would use again; else takes back those of a buffer that is gone.
     fn free_block(&self, state: &mut State, wanted_by: UnitId, moving: &[UnitId]) -> Result<(), Stop> {
         let holders = |accept: &dyn Fn(UnitId) -> bool| -> Vec<UnitId> {
             let others = state.holders.iter().copied().filter(|&unit| unit != wanted_by && accept(unit));
             others.take(SPILLS_AT_ONCE).collect()
         };
         let in_file = |unit: UnitId| state.locations.get(&unit).is_some_and(|location| location.file.is_some());
-        let stale = |unit: UnitId| !state.queue.has_host_copy(unit) && !moving.contains(&unit);
+        let worthless = |unit: UnitId| !state.queue.has_host_copy(unit);
+        let stale = |unit: UnitId| worthless(unit) && !moving.contains(&unit);
         let spare = |unit: UnitId| state.queue.can_spare_host_copy(unit) && !moving.contains(&unit);
         let only = |unit: UnitId| state.queue.has_host_copy(unit) && state.files.is_some();
         if let Some(&unit) = holders(&|unit| stale(unit) || in_file(unit)).first() {
@@ -88,6 +89,9 @@ impl Core {
             self.spill(state, unit)?;
             // The next one would be the next to go. Where it cannot, no one needs it to yet.
             let _ = next.first().map(|&unit| self.spill(state, unit));
+        } else if let Some(&unit) = holders(&worthless).first() {
+            self.require_block(state, unit)?;
+            state.take_block(unit);
         } else {
             let cap_bytes = state.blocks.cap_bytes();
             self.wait_for_oldest_retired(state, || RuntimeError::HostMemory { cap_bytes })?;

@@ -1,0 +1,235 @@
+//! The file of a checkpoint's tensors, in the format of safetensors, written and read in pieces.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_base::DataType;
+use forebay_model::tensor::{Contents, FileRange, SourceFile};
+use forebay_model::TensorType;
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+
+use super::TensorFile;
+use crate::error::Error;
+use crate::files::{self, Unnamed};
+use crate::pieces::{write_value, Give};
+
+/// Bytes of the number that says how long the header is. The header's length is a multiple of it.
+const LENGTH_BYTES: usize = 8;
+/// Longest header that the format allows.
+const HEADER_BYTES_MAX: u64 = 100_000_000;
+/// A file is checked in pieces of this many bytes.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Data types with their names in the file format.
+const TYPES: [(DataType, Dtype); 13] = [
+    (DataType::Float64, Dtype::F64),
+    (DataType::Float32, Dtype::F32),
+    (DataType::Float16, Dtype::F16),
+    (DataType::BFloat16, Dtype::BF16),
+    (DataType::Int64, Dtype::I64),
+    (DataType::Int32, Dtype::I32),
+    (DataType::Int16, Dtype::I16),
+    (DataType::Int8, Dtype::I8),
+    (DataType::UInt64, Dtype::U64),
+    (DataType::UInt32, Dtype::U32),
+    (DataType::UInt16, Dtype::U16),
+    (DataType::UInt8, Dtype::U8),
+    (DataType::Bool, Dtype::BOOL),
+];
+
+fn dtype(data_type: DataType) -> Dtype {
+    TYPES.iter().find(|(ours, _)| *ours == data_type).map(|(_, theirs)| *theirs).expect("every type is in the table")
+}
+
+fn data_type(dtype: Dtype) -> Option<DataType> {
+    TYPES.iter().find(|(_, theirs)| *theirs == dtype).map(|(ours, _)| *ours)
+}
+
+/// Names in the order of the file, and its header with the number in front of it.
+fn header(types: &BTreeMap<String, TensorType>) -> Result<(Vec<&str>, Vec<u8>), String> {
+    let mut sorted: Vec<(&str, &TensorType)> = types.iter().map(|(name, ty)| (name.as_str(), ty)).collect();
+    // The widest types first, so that all elements are aligned; then by name.
+    sorted.sort_by(|(one, one_type), (other, other_type)| {
+        dtype(other_type.data_type).cmp(&dtype(one_type.data_type)).then(one.cmp(other))
+    });
+    let mut end = 0usize;
+    let mut infos = Vec::with_capacity(sorted.len());
+    for (name, ty) in &sorted {
+        let size_bytes = ty.checked_size_bytes().and_then(|bytes| usize::try_from(bytes).ok());
+        let start = end;
+        let next = size_bytes.and_then(|bytes| start.checked_add(bytes));
+        end = next.ok_or_else(|| format!("'{name}' is {ty}, which is too large"))?;
+        let shape = ty.shape.iter().map(|&size| size as usize).collect();
+        infos.push((name.to_string(), TensorInfo { dtype: dtype(ty.data_type), shape, data_offsets: (start, end) }));
+    }
+    let metadata = Metadata::new(None, infos).map_err(|error| error.to_string())?;
+    let mut text = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?;
+    text.resize(text.len().next_multiple_of(LENGTH_BYTES), b' ');
+    if text.len() as u64 > HEADER_BYTES_MAX {
+        return Err(format!("the names of {} tensors are too long for one file", types.len()));
+    }
+    let header = [&(text.len() as u64).to_le_bytes(), text.as_slice()].concat();
+    Ok((sorted.into_iter().map(|(name, _)| name).collect(), header))
+}
+
+/// Writes what passes, and keeps count of it.
+struct Counted<'a> {
+    to: &'a mut dyn Write,
+    size_bytes: u64,
+    crc32: crc32fast::Hasher,
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.to.write(bytes)?;
+        self.size_bytes += written as u64;
+        self.crc32.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// Writes tensors of these types into a file of the directory, whose name says the step and the checksum. `give` gives the tensors.
+///
+/// # Errors
+/// [`Error::File`] where the system refuses, and what `give` reports.
+pub(super) fn write(
+    directory: &Path,
+    step: u64,
+    types: &BTreeMap<String, TensorType>,
+    give: Give,
+) -> Result<TensorFile, Error> {
+    let stem = format!("tensors-{step}");
+    let path = directory.join(format!("{stem}.safetensors"));
+    let wrong = |error: io::Error| files::write_error(&path, forebay_files::explained(error));
+    let (names, header) = header(types).map_err(|reason| files::write_error(directory, reason))?;
+    let (mut size_bytes, mut crc32, mut failure) = (0, 0, None);
+    let file = Unnamed::new(directory, stem.as_ref(), |file| {
+        let mut file = Counted { to: file, size_bytes: 0, crc32: crc32fast::Hasher::new() };
+        file.write_all(&header)?;
+        for name in names {
+            if let Err(error) = write_value(name, give, &mut file, &wrong) {
+                failure = Some(error);
+                return Err(io::Error::other("a tensor cannot be written"));
+            }
+        }
+        (size_bytes, crc32) = (file.size_bytes, file.crc32.finalize());
+        Ok(())
+    });
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    let name = format!("{stem}-{crc32:08x}.safetensors");
+    let committed = file.and_then(|file| file.commit(name.as_ref()));
+    committed.map_err(|error| files::write_error(&directory.join(&name), error))?;
+    Ok(TensorFile { file: name, size_bytes, crc32 })
+}
+
+/// Checks a file, and says where in it the tensors are.
+///
+/// # Errors
+/// A file that is missing, cut short, changed, or of another format.
+pub(super) fn read(path: &Path, expected: &TensorFile) -> Result<BTreeMap<String, Contents>, String> {
+    let file = forebay_limits::open_regular(path).map_err(|error| error.to_string())?;
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    let size_bytes = metadata.len();
+    if size_bytes != expected.size_bytes {
+        return Err(format!("{size_bytes} bytes instead of {}: the file is incomplete", expected.size_bytes));
+    }
+    let crc32 = checksum(&file).map_err(|error| error.to_string())?;
+    if crc32 != expected.crc32 {
+        return Err(format!("checksum {crc32:08x} instead of {:08x}: the file was changed", expected.crc32));
+    }
+    let mut length = [0; LENGTH_BYTES];
+    let source = Arc::new(SourceFile::opened(path, Arc::new(file), &metadata));
+    let read = |start, into: &mut [u8]| source.read("the header", start, into).map_err(|error| error.to_string());
+    let cut_short = || "the header is cut short".to_string();
+    if size_bytes < LENGTH_BYTES as u64 {
+        return Err(cut_short());
+    }
+    read(0, &mut length)?;
+    let header_bytes = u64::from_le_bytes(length);
+    let data_start = header_bytes.checked_add(LENGTH_BYTES as u64).filter(|&start| start <= size_bytes);
+    let data_start = data_start.filter(|_| header_bytes <= HEADER_BYTES_MAX).ok_or_else(cut_short)?;
+    let mut text = forebay_limits::buffer(header_bytes).map_err(|error| error.to_string())?;
+    text.resize(header_bytes as usize, 0);
+    read(LENGTH_BYTES as u64, &mut text)?;
+    let header: Metadata = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+    if data_start + header.data_len() as u64 != size_bytes {
+        return Err("the header does not cover the file".to_string());
+    }
+    let contents = |(name, info): (String, &TensorInfo)| {
+        let data_type =
+            data_type(info.dtype).ok_or_else(|| format!("'{name}' has the unknown type {:?}", info.dtype))?;
+        let shape: Vec<u64> = info.shape.iter().map(|&size| size as u64).collect();
+        let (start, end) = info.data_offsets;
+        let range = FileRange { file: source.clone(), bytes: data_start + start as u64..data_start + end as u64 };
+        let contents = Contents::stored(&name, TensorType::new(data_type, &shape), range);
+        let contents = contents.ok_or_else(|| format!("'{name}' has {} bytes for shape {shape:?}", end - start))?;
+        Ok((name, contents))
+    };
+    header.tensors().into_iter().map(contents).collect()
+}
+
+/// The checksum of a whole file.
+fn checksum(mut file: &File) -> io::Result<u32> {
+    let mut crc32 = crc32fast::Hasher::new();
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => return Ok(crc32.finalize()),
+            Ok(length) => crc32.update(&piece[..length]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_model::Tensor;
+    use safetensors::tensor::TensorView;
+
+    use super::*;
+    use crate::pieces::give_contents;
+
+    #[test]
+    fn files_are_those_of_the_format() {
+        let folder = tempfile::tempdir().unwrap();
+        let tensors: BTreeMap<String, Tensor> = [
+            ("b", Tensor::from_f32(&[2, 3], &[1.0, 2.0, -3.0, f32::NAN, 0.5, 6.0])),
+            ("a", Tensor::from_f32(&[300_000], &vec![0.25; 300_000])),
+            ("count", Tensor::from_i64(&[], &[7])),
+            ("empty", Tensor::from_i64(&[0, 4], &[])),
+            ("flags \"quoted\"", Tensor::new(DataType::Bool, &[3], vec![1, 0, 1]).unwrap()),
+            ("half", Tensor::new(DataType::BFloat16, &[1], vec![0x80, 0x3f]).unwrap()),
+        ]
+        .map(|(name, tensor)| (name.to_string(), tensor))
+        .into();
+        for tensors in [tensors, BTreeMap::new()] {
+            let types = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.ty())).collect();
+            let mut give = |name: &str, take: crate::pieces::Take| give_contents(&tensors[name].clone().into(), take);
+            let written = write(folder.path(), 5, &types, &mut give).unwrap();
+            let views = tensors.iter().map(|(name, tensor)| {
+                let shape = tensor.shape().iter().map(|&size| size as usize).collect();
+                (name.as_str(), TensorView::new(dtype(tensor.data_type()), shape, tensor.bytes()).unwrap())
+            });
+            let expected = safetensors::serialize(views, None).unwrap();
+            let path = folder.path().join(&written.file);
+            assert!(std::fs::read(&path).unwrap() == expected, "{} tensors", tensors.len());
+            assert_eq!((written.size_bytes, written.crc32), (expected.len() as u64, crc32fast::hash(&expected)));
+            assert_eq!(written.file, format!("tensors-5-{:08x}.safetensors", written.crc32));
+            let read = read(&path, &written).unwrap();
+            let read: BTreeMap<String, Tensor> =
+                read.into_iter().map(|(name, contents)| (name, contents.to_tensor().unwrap())).collect();
+            assert!(read.keys().eq(tensors.keys()));
+            assert!(read.iter().all(|(name, tensor)| tensor.bytes() == tensors[name].bytes()));
+        }
+    }
+}
