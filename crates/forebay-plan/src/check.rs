@@ -11,6 +11,7 @@ mod extent;
 mod lines;
 mod parts;
 mod relaid;
+mod sums;
 mod windows;
 
 use std::collections::BTreeMap;
