@@ -53,6 +53,16 @@ impl SumTree {
         SumTree::new(1, leaves)
     }
 
+    /// Number of groups.
+    pub fn groups(self) -> u64 {
+        self.groups
+    }
+
+    /// Leaves of a group.
+    pub fn group_leaves(self) -> u64 {
+        self.group_leaves
+    }
+
     /// Number of leaves.
     pub fn leaves(self) -> u64 {
         self.groups * self.group_leaves
@@ -93,7 +103,7 @@ impl SumTree {
     /// The tree as subtrees of the same height: the smallest ones of which there are no more than `most`.
     pub fn subtrees(self, most: u64) -> Subtrees {
         let most = most.max(1);
-        let count = |leaves: u64, height: u32| leaves.div_ceil(1 << height);
+        let count = |leaves: u64, height: u32| leaves.div_ceil(1 << height.min(63));
         let in_groups =
             (0..levels(self.group_leaves)).find(|&height| self.groups * count(self.group_leaves, height) <= most);
         let height = in_groups.unwrap_or_else(|| {
@@ -113,7 +123,7 @@ pub struct Subtrees {
 
 impl Subtrees {
     /// Leaves of a group, or groups, of a whole subtree; and whether it is groups.
-    fn own(self) -> (u64, bool) {
+    pub fn own(self) -> (u64, bool) {
         let of_group = levels(self.tree.group_leaves);
         if self.height < of_group {
             (1 << self.height, false)

@@ -47,7 +47,7 @@ pub fn check(program: &Program, partition: Option<&Partition>, plan: &Plan) -> R
 }
 
 /// Whether a program with launches in parts computes what the program does, with the same bits: the parts of each launch compute
-/// every element of its results once, or, where sums go on from part to part, add each term once and in order; and each reads what
+/// every element of its results once, or, where results are sums, add each term once in the order of the whole's tree; and each reads what
 /// that needs.
 ///
 /// # Errors

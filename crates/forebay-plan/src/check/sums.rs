@@ -12,14 +12,14 @@ use forebay_base::{ByteRange, Kernel};
 use forebay_model::program::{BufferId, Operand, ProgramLaunch};
 
 use super::extent::{self, Extent};
-use super::lines::{Lines, Work};
+use super::lines::{function, Lines, Work};
 
 /// A part, with its place in the program of parts.
 type Placed<'a> = (usize, &'a ProgramLaunch);
 
-/// The kernel that adds what a kernel sums.
+/// The kernel that adds what a kernel sums, however its axes are numbered.
 fn addition(kernel: &Kernel) -> Kernel {
-    match *kernel {
+    match function(kernel) {
         Kernel::Sums { of } => Kernel::AddSums { of },
         _ => Kernel::Binary { op: BinaryOp::Add, activation: Activation::None },
     }
@@ -28,7 +28,7 @@ fn addition(kernel: &Kernel) -> Kernel {
 /// Whether there are launches among the parts that add what others sum.
 pub(super) fn are_added(whole: &Work, parts: &[Placed]) -> bool {
     let addition = addition(&whole.kernel);
-    addition != whole.kernel && parts.iter().any(|(_, part)| part.kernel == addition)
+    addition != whole.kernel && parts.iter().any(|(_, part)| function(&part.kernel) == addition)
 }
 
 /// Sums where they are: of which indices, by buffer and by piece of the result's bytes.
@@ -77,7 +77,7 @@ pub(super) fn judge(whole: &Work, lines: &Lines, parts: &[Placed], own_buffers: 
     let size = result.range().len();
     let mut slots = Slots { result, own_buffers, bounds: vec![0, size], sums: BTreeMap::new() };
     let mut bounds = BTreeSet::from([0, size]);
-    for (_, part) in parts.iter().filter(|(_, part)| part.kernel == addition) {
+    for (_, part) in parts.iter().filter(|(_, part)| function(&part.kernel) == addition) {
         for operand in part.reads.iter().chain(&part.writes) {
             let bytes = slots.bytes(operand)?;
             bounds.extend([bytes.start, bytes.end]);
@@ -87,7 +87,7 @@ pub(super) fn judge(whole: &Work, lines: &Lines, parts: &[Placed], own_buffers: 
     let mut line = None;
     for &(_, part) in parts {
         let wrong = |reason: String| format!("'{}': {reason}", part.name);
-        if part.kernel == addition {
+        if function(&part.kernel) == addition {
             add(&mut slots, lines, line, part).map_err(wrong)?;
         } else {
             let (own_line, range) = node(&slots, whole, lines, part).map_err(wrong)?;
