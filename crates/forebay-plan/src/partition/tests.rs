@@ -93,5 +93,5 @@ fn sums_of_parts_are_added_in_the_order_of_the_tree() {
     objects(&[(0, 1), (1, 3), (3, 4)], &[(1, 2), (0, 1)], "no node");
     objects(&[(0, 3), (3, 4)], &[(0, 1)], "no node");
     objects(&[(0, 2), (2, 3)], &[(0, 1)], "not the halves of a node");
-    objects(&each, &[], "not added");
+    objects(&each, &[], "is another");
 }
