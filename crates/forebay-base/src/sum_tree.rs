@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn nodes_have_halves_that_are_nodes() {
         for leaves in 1..70 {
-            let mut open = vec![0..leaves];
+            let mut open = Vec::from([Range { start: 0, end: leaves }]);
             let mut count = 0;
             while let Some(node) = open.pop() {
                 assert!(is_node(&node, leaves), "{node:?} of {leaves}");

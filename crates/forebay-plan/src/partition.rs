@@ -297,7 +297,7 @@ impl Building {
 fn pieces(launch: &ProgramLaunch, cut: &Cut, limit_bytes: u64) -> Vec<ProgramLaunch> {
     let fits = |parts: &Vec<ProgramLaunch>| parts.iter().all(|part| touched_bytes(part) <= limit_bytes);
     let all = || (0..=PARTS_MAX.ilog2()).map(|doublings| parts(launch, cut, 1 << doublings, None));
-    all().find(|parts| !parts.is_empty() && fits(parts)).or_else(|| all().last()).unwrap_or_default()
+    all().find(|parts| !parts.is_empty() && fits(parts)).or_else(|| all().next_back()).unwrap_or_default()
 }
 
 /// A launch in this many parts, or as many as it can be cut into; none where it cannot be cut so.

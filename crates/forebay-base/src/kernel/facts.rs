@@ -21,7 +21,8 @@ mod sums;
 mod tests;
 mod work;
 
-pub use dimension::{Along, AxisRole, Dimension, Leaves, SlidingAxis};
+pub use super::lines::Leaves;
+pub use dimension::{Along, AxisRole, Dimension, SlidingAxis};
 pub use indices::Indices;
 pub use placement::{AxisNumbers, Placement};
 pub use sums::{Rest, SumsInParts};

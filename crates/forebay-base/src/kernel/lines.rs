@@ -1,11 +1,49 @@
 //! Reduction blocks along axes: where the parts of a launch that sums may begin if they are to add up to the bits of the whole.
 
-use super::facts::Leaves;
+use std::ops::Range;
+
 use super::{
     reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows, sums_rows,
     ReductionBlock,
 };
 use crate::{DataType, TensorDesc};
+
+/// The leaves of a sum over a dimension ([`crate::sum_tree`]): each has a number of elements, of which an index has some. Leaves are
+/// counted from the first index on; the last one may have fewer elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaves {
+    /// Elements of a leaf.
+    pub block: u64,
+    /// Elements of an index.
+    pub of_index: u64,
+}
+
+impl Leaves {
+    /// The fewest indices that hold whole leaves.
+    pub fn step(self) -> u64 {
+        self.block / gcd(self.block, self.of_index).max(1)
+    }
+
+    /// How many leaves these indices hold.
+    pub fn of_step(self) -> u64 {
+        self.of_index / gcd(self.block, self.of_index).max(1)
+    }
+
+    /// The leaves of a range of `size` indices; none where the range does not begin or end between two leaves.
+    pub fn of_range(self, range: &Range<u64>, size: u64) -> Option<Range<u64>> {
+        let (start, end) = (range.start * self.of_index, range.end * self.of_index);
+        let is_between = |element: u64| element % self.block == 0;
+        let fits = is_between(start) && (is_between(end) || range.end == size);
+        fits.then(|| start / self.block..end.div_ceil(self.block))
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    match b {
+        0 => a,
+        b => gcd(b, a % b),
+    }
+}
 
 fn product(sizes: &[u64]) -> u64 {
     sizes.iter().product()

@@ -1,7 +1,6 @@
 //! Dimensions: what each axis of a launch's operands is, and which axes of different operands belong together.
 
-use std::ops::Range;
-
+use super::super::lines::Leaves;
 use super::OperandRef;
 
 /// The axis of an operand that runs along a dimension.
@@ -62,43 +61,6 @@ pub enum AxisRole {
     Taken,
     /// Every result needs all of it.
     Whole,
-}
-
-/// The leaves of a sum over a dimension ([`crate::sum_tree`]): each has a number of elements, of which an index has some. Leaves are
-/// counted from the first index on; the last one may have fewer elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leaves {
-    /// Elements of a leaf.
-    pub block: u64,
-    /// Elements of an index.
-    pub of_index: u64,
-}
-
-impl Leaves {
-    /// The fewest indices that hold whole leaves.
-    pub fn step(self) -> u64 {
-        self.block / gcd(self.block, self.of_index).max(1)
-    }
-
-    /// How many leaves these indices hold.
-    pub fn of_step(self) -> u64 {
-        self.of_index / gcd(self.block, self.of_index).max(1)
-    }
-
-    /// The leaves of a range of `size` indices; none where the range does not begin or end between two leaves.
-    pub fn of_range(self, range: &Range<u64>, size: u64) -> Option<Range<u64>> {
-        let (start, end) = (range.start * self.of_index, range.end * self.of_index);
-        let is_between = |element: u64| element % self.block == 0;
-        let fits = is_between(start) && (is_between(end) || range.end == size);
-        fits.then(|| start / self.block..end.div_ceil(self.block))
-    }
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    match b {
-        0 => a,
-        b => gcd(b, a % b),
-    }
 }
 
 /// A dimension of a launch: indices of some axes of its operands that belong together.
