@@ -26,7 +26,7 @@
 //! | `MatMul` | a[.., m, k], b[.., k, n], y unless `Whole` (see [`ProductPart`]), optional c (broadcast by strides to y) | y[.., m, n] |
 //! | `Convolution` | x[n, c, ..], w[k, c/g, ..], optional bias\[k] | y[n, k, ..] |
 //! | `ConvolutionDataGradient` | dy[n, k, ..], w[k, c/g, ..], optional bias\[c] | dx[n, c, ..] |
-//! | `ConvolutionWeightGradient` | x[n, c, ..], dy[n, k, ..], dw when `accumulate` | dw[k, c/g, ..] |
+//! | `ConvolutionWeightGradient` | x[n, c, ..], dy[n, k, ..] | dw[k, c/g, ..] |
 //! | `Pool` | x[n, c, ..] | y[n, c, ..] |
 //! | `PoolGradient` | dy, and x for `Max` | dx |
 //! | `BatchNormalization` | x[n, c, ..], scale\[c], bias\[c], mean\[c], variance\[c] | y |
@@ -43,26 +43,28 @@
 //! | `Dropout` | x, step\[2] (int64: the step's number, the seed) | y (a bool mask second, where two outputs are bound) |
 //! | `Sgd` | parameter, gradient, velocity where there is momentum, hyperparameters\[3] (float32) | parameter, velocity likewise |
 //! | `Adam` | parameter, gradient, first, second, step\[2] (as above, from 1), hyperparameters\[10] (float32) | parameter, first, second |
-//! | `Sums` | what the summing kernel reads, sums when `accumulate` | sums (float64, see [`Summing`]) |
+//! | `Sums` | what the summing kernel reads | sums (float64, see [`Summing`]) |
+//! | `AddSums` | sums of some positions, sums of those behind them | sums of both |
 //! | `FromSums` | sums, and for `BatchNormalizationGradient` the batch's variance\[c] | what the kernel writes per channel or once |
 //!
 //! # Reduction block boundaries
 //!
-//! A sum over positions (images and spatial places) runs over *reduction blocks*, left to right; a reduction block is a number of whole images, or a
-//! many rows of one image, as [`reduction_block`] (weights), [`reduction_block_of_channels`] or [`reduction_block_of_losses`] says. A row is what one index
-//! of the first spatial dimension holds. Parts that are cut between two reduction blocks, each continuing the other's sums, add up to the
-//! same bits as the whole.
+//! A sum over positions (images and spatial places) is made of *reduction blocks*: a reduction block is a number of whole images, or
+//! as many rows of one image, as [`reduction_block`] (weights), [`reduction_block_of_channels`], [`reduction_block_of_losses`] or
+//! [`reduction_block_rows`] says. A row is what one index of the first spatial dimension holds. Within a block, terms are added in a
+//! fixed order; blocks are the leaves of a [sum tree](crate::sum_tree), those of an image a subtree. Where blocks lie does not depend
+//! on how much there is to sum, so a part that is a node of the tree makes the sum that the whole has there: parts whose sums are
+//! added as the tree says ([`Kernel::AddSums`]) add up to the bits of the whole.
 //!
 //! Matrix products have lines of their own, at multiples of [`PRODUCT_ROWS`], [`PRODUCT_COLUMNS`] and [`PRODUCT_TERMS`]: how
-//! a library multiplies what lies between them is its business.
+//! a library multiplies what lies between them is its business. Their terms are added from left to right, in parts as well.
 //!
 //! # 16-bit products
 //!
 //! `MatMul`, `Convolution`, `ConvolutionDataGradient` and `ConvolutionWeightGradient` also take operands that are all `float16`
 //! or all `bfloat16`. Everything is computed in `float32`, of the widened operands: products, sums (with the same reduction
-//! blocks), factors, summand or bias, activation. What is written is rounded once, to nearest even. A weight gradient that goes
-//! on from what was there before goes on from rounded numbers, so its parts would not add up to the bits of the whole: those
-//! of 16 bits are never cut.
+//! blocks), factors, summand or bias, activation. What is written is rounded once, to nearest even. Parts of a weight gradient would
+//! be rounded before they are added, and not add up to the bits of the whole: those of 16 bits are never cut.
 
 pub mod facts;
 mod hyperparameters;
@@ -78,8 +80,8 @@ pub use facts::{Indices, KernelFacts};
 pub use hyperparameters::{AdamHyperparameters, SgdHyperparameters};
 pub use kinds::KernelKind;
 pub use summing::{
-    reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows, sums_rows,
-    ReductionBlock, Summing,
+    add_statistics, reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows,
+    sums_rows, ReductionBlock, Summing,
 };
 
 /// Function of one variable, elementwise.
@@ -448,13 +450,10 @@ pub enum Kernel {
         /// Applied to the result.
         activation: Activation,
     },
-    /// Gradient by w. The sum over (image, output position) runs over fixed reduction blocks, left to right, so that splitting the
-    /// batch and accumulating gives the same bits.
+    /// Gradient by w: sums over images and output positions.
     ConvolutionWeightGradient {
         /// The description.
         convolution: Convolution,
-        /// Whether to add to dw (read third) instead of overwriting it.
-        accumulate: bool,
     },
     /// Pooling over windows.
     Pool {
@@ -575,8 +574,11 @@ pub enum Kernel {
     Sums {
         /// Which sums.
         of: Summing,
-        /// Whether to go on from the sums that are read last.
-        accumulate: bool,
+    },
+    /// Sums of some positions and of those behind them, as one.
+    AddSums {
+        /// Which sums.
+        of: Summing,
     },
     /// What becomes of a kernel's sums once they are complete.
     FromSums {

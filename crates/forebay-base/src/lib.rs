@@ -7,6 +7,7 @@
 //! | [`data_type`] | element types |
 //! | [`tensor`] | [`TensorDesc`]: how a tensor lies in a buffer |
 //! | [`host_tensor`] | [`Tensor`]: a tensor in host memory |
+//! | [`sum_tree`] | the one order in which reduction blocks are added |
 //! | [`region`] | memories, byte ranges, regions |
 //! | [`limits`] | what a device can do |
 //! | [`kernel`] | the closed set of kernels, and what each reads and writes |
@@ -18,6 +19,7 @@ pub mod host_tensor;
 pub mod kernel;
 pub mod limits;
 pub mod region;
+pub mod sum_tree;
 pub mod tensor;
 
 pub use command::{Binding, Command, EventId, Launch, StreamId};
@@ -26,4 +28,5 @@ pub use host_tensor::{Tensor, TensorType};
 pub use kernel::Kernel;
 pub use limits::Limits;
 pub use region::{ByteRange, HeapId, MemoryId, Region, Space};
+pub use sum_tree::SumTree;
 pub use tensor::{TensorDesc, TensorError};

@@ -152,7 +152,7 @@ fn convolution(bench: &mut Bench, &(name, x, w, stride, pad): &Case) -> Result<(
     let kernels = [
         (Kernel::Convolution { convolution: convolution.clone(), activation }, vec![&x, &w], &y),
         (Kernel::ConvolutionDataGradient { convolution: convolution.clone(), activation }, vec![&y, &w], &x),
-        (Kernel::ConvolutionWeightGradient { convolution, accumulate: false }, vec![&x, &y], &w),
+        (Kernel::ConvolutionWeightGradient { convolution }, vec![&x, &y], &w),
     ];
     report(bench, name, flops, &kernels)
 }

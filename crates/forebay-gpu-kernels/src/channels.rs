@@ -13,8 +13,9 @@ const CHANNELS_APART: u64 = 128;
 const CHUNKS_TOGETHER: u64 = 8;
 /// Workgroups that share the channels of a sum, about.
 const GROUPS: u64 = 1024;
-/// Bytes of a chunk's sums: two float64.
+/// Bytes of a chunk's sums: two float64, and two more where distances to an element are summed.
 const CHUNK_SUMS_BYTES: u64 = 16;
+const CHUNK_STATISTICS_BYTES: u64 = 32;
 
 /// What the shaders of batch normalisation and its sums are told of an activation.
 pub(super) fn is_relu(activation: Activation) -> u32 {
@@ -42,8 +43,8 @@ impl Sharing {
 /// What a kernel sums, apart from its operands.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Settings {
-    /// Whether earlier sums are gone on from.
-    pub accumulate: bool,
+    /// Whether distances to the first element are summed.
+    pub statistics: bool,
     /// Added to a variance before its root is taken.
     pub epsilon: f32,
     /// As [`is_relu`] says.
@@ -68,7 +69,6 @@ pub(super) fn sum_channels(
         count as u32,
         sharing.group_chunks as u32,
         sharing.channel_groups as u32,
-        u32::from(settings.accumulate),
         settings.epsilon.to_bits(),
         settings.relu,
     ];
@@ -77,10 +77,10 @@ pub(super) fn sum_channels(
     parameters.extend(dy.words());
     // A shader has all of its bindings bound, even those that it does not use here.
     let workspace = if shared { Operand::Workspace } else { Operand::Counter };
-    let before = if settings.accumulate { Operand::Read(reads) } else { Operand::Write(0) };
-    let operands = (0..reads).map(Operand::Read).chain([Operand::Write(0), workspace, Operand::Counter, before]);
+    let operands = (0..reads).map(Operand::Read).chain([Operand::Write(0), workspace, Operand::Counter]);
     let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters, groups };
-    let workspace_bytes = if shared { x.channels * x.chunks() * CHUNK_SUMS_BYTES } else { 0 };
+    let chunk_bytes = if settings.statistics { CHUNK_STATISTICS_BYTES } else { CHUNK_SUMS_BYTES };
+    let workspace_bytes = if shared { x.channels * x.chunks() * chunk_bytes } else { 0 };
     Lowered { dispatches: vec![dispatch], workspace_bytes }
 }
 
@@ -89,19 +89,13 @@ pub(super) fn whole_channels(x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Re
     let shader = for_type(x.data_type(), [&shaders::REDUCE_CHANNELS_F32, &shaders::REDUCE_CHANNELS_F64])?;
     require_packed(&[y], x.data_type(), x.sizes()[1])?;
     let strided_layout = StridedLayout::of(x)?;
-    let mut lowered = sum_channels(shader, strided_layout, strided_layout, Settings::default(), 1, gpu);
-    // There is nothing to go on from.
-    lowered.dispatches.iter_mut().for_each(|dispatch| dispatch.bindings.truncate(4));
-    Ok(lowered)
+    Ok(sum_channels(shader, strided_layout, strided_layout, Settings::default(), 1, gpu))
 }
 
 /// The mean of squared errors, as parts would sum them.
 pub(super) fn mean_squares(reads: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
     let x = squares(reads)?;
-    let mut lowered = sum_channels(&shaders::MEAN_SQUARES_F32, x, x, Settings::default(), 2, gpu);
-    // There is nothing to go on from.
-    lowered.dispatches.iter_mut().for_each(|dispatch| dispatch.bindings.truncate(5));
-    Ok(lowered)
+    Ok(sum_channels(&shaders::MEAN_SQUARES_F32, x, x, Settings::default(), 2, gpu))
 }
 
 /// Elements whose differences are squared: one channel, each element a row.

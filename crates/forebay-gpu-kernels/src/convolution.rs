@@ -94,9 +94,9 @@ pub(super) fn lower(
                 let direction = Direction::transposed(&geometry);
                 Ok(by_images(&operands, gpu, |images| direction.dispatch(images, bias, *activation, gpu)))
             }
-            Kernel::ConvolutionWeightGradient { convolution, accumulate } => {
+            Kernel::ConvolutionWeightGradient { convolution } => {
                 let geometry = Geometry::new(operand_type, convolution, &reads[0], &writes[0], &reads[1])?;
-                Ok(weight_gradient::lower(&geometry, *accumulate, gpu))
+                Ok(weight_gradient::lower(&geometry, gpu))
             }
             _ => Err("not a convolution".to_string()),
         }

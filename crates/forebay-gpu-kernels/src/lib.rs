@@ -177,7 +177,7 @@ pub fn workspace_bytes(
     };
     let table = TensorDesc::packed(DataType::Float64, &[of.rows(), writes[1].element_count()]);
     let table = table.map_err(|error| unsupported(kernel, error.to_string()))?;
-    let sums = lower(&Kernel::Sums { of, accumulate: false }, operands, &[table], gpu)?;
+    let sums = lower(&Kernel::Sums { of }, operands, &[table], gpu)?;
     Ok(own.max(sums.workspace_bytes))
 }
 
@@ -225,7 +225,9 @@ fn lower_by_family(
             local_response::lower(kernel, reads, writes, gpu)
         }
         Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::lower(kernel, reads, writes, gpu),
-        Kernel::Sums { .. } | Kernel::FromSums { .. } => sums::lower(kernel, reads, writes, gpu),
+        Kernel::Sums { .. } | Kernel::AddSums { .. } | Kernel::FromSums { .. } => {
+            sums::lower(kernel, reads, writes, gpu)
+        }
     }
 }
 

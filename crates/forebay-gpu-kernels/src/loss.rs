@@ -8,7 +8,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 use super::channels::mean_squares;
 use super::operands::{bindings, exactly, require_packed, require_type};
 use super::parts::{parts, Beginning, Rows};
-use super::shaders;
+use super::shaders::{self, Shader};
 use super::strided_layout::StridedLayout;
 use super::teams::{team_of, team_words, WORKGROUP_SIZE};
 use super::{groups, unsupported, Bound, Dispatch, Lowered, Operand, Target, Unsupported};
@@ -204,11 +204,11 @@ fn parameters(
 fn cross_entropy_dispatch(
     axis: usize,
     ignore_index: Option<i64>,
-    accumulate: Option<bool>,
+    shader: &'static Shader,
     reads: &[TensorDesc],
     gpu: &Target,
 ) -> Result<Lowered, String> {
-    let [logits, labels] = exactly(&reads[..reads.len().min(2)], "operands")?;
+    let [logits, labels] = exactly(reads, "operands")?;
     let layout = Layout::of(logits, axis)?;
     let team = team_of(layout.classes);
     let [.., chunks] = layout.chunks();
@@ -218,15 +218,7 @@ fn cross_entropy_dispatch(
     let groups = groups(count, gpu);
     let mut words = layout.team_words(groups).to_vec();
     words.extend(parameters(&layout, &layout, ignore_index, labels, count)?);
-    words.push(u32::from(accumulate == Some(true)));
-    let mut operands =
-        vec![Operand::Read(0), Operand::Read(1), Operand::Write(0), Operand::Workspace, Operand::Counter];
-    // The shader of sums has those to go on from bound, even where it does not.
-    operands.extend(accumulate.map(|accumulate| if accumulate { Operand::Read(2) } else { Operand::Write(0) }));
-    let shader = match accumulate {
-        Some(_) => &shaders::CROSS_ENTROPY_SUMS_F32,
-        None => &shaders::CROSS_ENTROPY_F32,
-    };
+    let operands = [Operand::Read(0), Operand::Read(1), Operand::Write(0), Operand::Workspace, Operand::Counter];
     let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters: words, groups };
     Ok(Lowered { dispatches: vec![dispatch], workspace_bytes: partial * LOSS_BYTES })
 }
@@ -240,24 +232,20 @@ fn cross_entropy(
 ) -> Result<Lowered, String> {
     let [loss] = exactly(writes, "results")?;
     require_packed(&[loss], DataType::Float32, 1)?;
-    cross_entropy_dispatch(axis, ignore_index, None, reads, gpu)
+    cross_entropy_dispatch(axis, ignore_index, &shaders::CROSS_ENTROPY_F32, reads, gpu)
 }
 
 /// The sums of the losses of some positions.
 pub(super) fn sums(
     axis: usize,
     ignore_index: Option<i64>,
-    accumulate: bool,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     gpu: &Target,
 ) -> Result<Lowered, String> {
-    let tables: Vec<&TensorDesc> = reads.iter().skip(2).chain(writes).collect();
-    require_packed(&tables, DataType::Float64, 2)?;
-    if tables.len() != 1 + usize::from(accumulate) {
-        return Err(format!("{} operands and {} results", reads.len(), writes.len()));
-    }
-    cross_entropy_dispatch(axis, ignore_index, Some(accumulate), reads, gpu)
+    let [sums] = exactly(writes, "results")?;
+    require_packed(&[sums], DataType::Float64, 2)?;
+    cross_entropy_dispatch(axis, ignore_index, &shaders::CROSS_ENTROPY_SUMS_F32, reads, gpu)
 }
 
 fn cross_entropy_gradient(
@@ -291,7 +279,6 @@ fn cross_entropy_gradient(
     let groups = groups(count, gpu);
     let mut words = layout.team_words(groups).to_vec();
     words.extend(parameters(&layout, &result, ignore_index, labels, count)?);
-    words.push(0);
     Ok(Lowered::from(Dispatch {
         shader,
         constants: Vec::new(),

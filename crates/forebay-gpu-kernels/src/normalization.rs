@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::{reduction_block_rows, Activation};
+use forebay_base::kernel::Activation;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::is_relu;
 use super::operands::{bindings, exactly, for_type, require_packed};
 use super::parts::{parts, Beginning, Rows};
+use super::rows::RowGroups;
 use super::shaders::{self, Shader};
 use super::strided_layout::{strided_layouts, StridedLayout};
 use super::teams::{team_of, team_words, WORKGROUP_SIZE};
@@ -18,10 +19,10 @@ const GROUP_ELEMENTS: u64 = WORKGROUP_SIZE * 8;
 /// Elements of a channel that lie together, from which on workgroups have one channel each.
 const RUN_ELEMENTS: u64 = 32;
 /// Elements of a channel from which on a large workgroup has it, the invocations of that, and the bytes that they share: one
-/// pair of float64 each.
+/// pair of float64 each, and twice that for each chunk and each sum that waits.
 const WIDE_SAMPLES: u64 = 32_768;
 const WIDE_WORKGROUP_SIZE: u32 = 1024;
-const WIDE_SHARED_BYTES: u32 = WIDE_WORKGROUP_SIZE * 16;
+const WIDE_SHARED_BYTES: u32 = WIDE_WORKGROUP_SIZE * 16 + (WIDE_WORKGROUP_SIZE / 64 + 34) * 32;
 /// Bytes of the sums that a workgroup of a layer's gradient has for a place in a row.
 const LAYER_SUM_BYTES: u64 = 8;
 
@@ -275,45 +276,37 @@ fn layer_gradient(axis: usize, reads: &[TensorDesc], writes: &[TensorDesc], gpu:
     // A shader has all of its bindings bound, even those that it does not use here.
     let (results, workspace) = if is_summed { ([0, 1, 2], Operand::Workspace) } else { ([0; 3], Operand::Counter) };
     let operands = (0..5).map(Operand::Read).chain(results.map(Operand::Write)).chain([workspace, Operand::Counter]);
-    let chunks = [rows, length, reduction_block_rows(rows, length)];
-    Ok(layer_rows(&shaders::LAYER_GRADIENT_F32, chunks, [false, is_summed], bindings(operands), gpu))
+    Ok(layer_rows(&shaders::LAYER_GRADIENT_F32, [rows, length], is_summed, bindings(operands), gpu))
 }
 
 /// The sums over rows that become dscale and dbias.
 pub(super) fn layer_sums(
-    (axis, block_rows): (usize, u64),
-    accumulate: bool,
+    axis: usize,
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     gpu: &Target,
 ) -> Result<Lowered, String> {
-    let (own, before) = reads.split_at(reads.len().min(4));
-    let [dy, x, mean, inverse] = exactly(own, "operands")?;
+    let ([dy, x, mean, inverse], [sums]) = (exactly(reads, "operands")?, exactly(writes, "results")?);
     let (rows, length) = rows_of(axis, x)?;
     require_packed(&[dy, x], DataType::Float32, rows * length)?;
     require_packed(&[mean, inverse], DataType::Float32, rows)?;
-    let tables: Vec<&TensorDesc> = before.iter().chain(writes).collect();
-    require_packed(&tables, DataType::Float64, 2 * length)?;
-    if before.len() != usize::from(accumulate) || writes.len() != 1 {
-        return Err(format!("{} operands and {} results", reads.len(), writes.len()));
-    }
-    let before = if accumulate { Operand::Read(4) } else { Operand::Write(0) };
+    require_packed(&[sums], DataType::Float64, 2 * length)?;
     let reads = [0, 1, 2, 3].map(Operand::Read);
-    let operands = reads.into_iter().chain([Operand::Write(0), Operand::Workspace, Operand::Counter, before]);
-    Ok(layer_rows(&shaders::LAYER_SUMS_F32, [rows, length, block_rows], [accumulate, true], bindings(operands), gpu))
+    let operands = reads.into_iter().chain([Operand::Write(0), Operand::Workspace, Operand::Counter]);
+    Ok(layer_rows(&shaders::LAYER_SUMS_F32, [rows, length], true, bindings(operands), gpu))
 }
 
-/// The dispatch in which each workgroup has a chunk of rows: rows, their length and those of a chunk; whether there are sums to go on from, and sums at all.
+/// The dispatch in which each workgroup has some reduction blocks of rows: rows and their length; whether there are sums.
 fn layer_rows(
     shader: &'static Shader,
-    [rows, length, block_rows]: [u64; 3],
-    [accumulates, is_summed]: [bool; 2],
+    [rows, length]: [u64; 2],
+    is_summed: bool,
     bindings: Vec<Bound>,
     gpu: &Target,
 ) -> Lowered {
-    let count = rows.div_ceil(block_rows);
+    let RowGroups { block_rows, group_blocks, count } = RowGroups::of(rows, length);
     let groups = groups(count, gpu);
-    let own = [count as u32, rows as u32, length as u32, block_rows as u32, accumulates.into(), is_summed.into()];
+    let own = [count, rows, length, block_rows, group_blocks, u64::from(is_summed)].map(|word| word as u32);
     let parameters = team_words(groups, team_of(length), false).into_iter().chain(own).collect();
     let dispatch = Dispatch { shader, constants: Vec::new(), bindings, parameters, groups };
     let workspace_bytes = if is_summed { count * length * LAYER_SUM_BYTES } else { 0 };

@@ -22,43 +22,48 @@ fn table(x: &TensorDesc, axes: usize) -> Result<[u64; 2], String> {
 
 /// The reduction that sums along the first axes, as parts would sum it.
 pub(super) fn whole(axes: usize, x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Result<Lowered, String> {
-    let [rows, length] = table(x, axes)?;
-    require_packed(&[y], DataType::Float32, length)?;
-    let operands = vec![Operand::Read(0), Operand::Write(0), Operand::Workspace, Operand::Counter];
-    Ok(lowered(&shaders::REDUCE_ROWS_F32, [rows, length, reduction_block_rows(rows, length)], false, operands, gpu))
+    let table = table(x, axes)?;
+    require_packed(&[y], DataType::Float32, table[1])?;
+    Ok(lowered(&shaders::REDUCE_ROWS_F32, table, gpu))
 }
 
 /// The sums of some rows.
-pub(super) fn sums(
-    (axes, block_rows): (usize, u64),
-    accumulate: bool,
-    reads: &[TensorDesc],
-    writes: &[TensorDesc],
-    gpu: &Target,
-) -> Result<Lowered, String> {
-    let (own, before) = reads.split_at(reads.len().min(1));
-    let ([x], [sums]) = (exactly(own, "operands")?, exactly(writes, "results")?);
-    let [rows, length] = table(x, axes)?;
-    require_packed(&before.iter().chain([sums]).collect::<Vec<_>>(), DataType::Float64, 2 * length)?;
-    if before.len() != usize::from(accumulate) {
-        return Err(format!("{} operands", reads.len()));
-    }
-    let before = if accumulate { Operand::Read(1) } else { Operand::Write(0) };
-    let operands = vec![Operand::Read(0), Operand::Write(0), Operand::Workspace, Operand::Counter, before];
-    Ok(lowered(&shaders::SUMS_ROWS_F32, [rows, length, block_rows], accumulate, operands, gpu))
+pub(super) fn sums(axes: usize, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
+    let ([x], [sums]) = (exactly(reads, "operands")?, exactly(writes, "results")?);
+    let table = table(x, axes)?;
+    require_packed(&[sums], DataType::Float64, 2 * table[1])?;
+    Ok(lowered(&shaders::SUMS_ROWS_F32, table, gpu))
 }
 
-fn lowered(
-    shader: &'static Shader,
-    [rows, length, block_rows]: [u64; 3],
-    accumulates: bool,
-    operands: Vec<Operand>,
-    gpu: &Target,
-) -> Lowered {
-    let count = rows.div_ceil(block_rows);
+fn lowered(shader: &'static Shader, [rows, length]: [u64; 2], gpu: &Target) -> Lowered {
+    let RowGroups { block_rows, group_blocks, count } = RowGroups::of(rows, length);
     let groups = groups(count, gpu);
-    let own = [count as u32, rows as u32, length as u32, block_rows as u32, accumulates.into()];
+    let own = [count, rows, length, block_rows, group_blocks].map(|word| word as u32);
     let parameters = [groups[0]].into_iter().chain(own).collect();
+    let operands = [Operand::Read(0), Operand::Write(0), Operand::Workspace, Operand::Counter];
     let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters, groups };
     Lowered { dispatches: vec![dispatch], workspace_bytes: count * length * SUM_BYTES }
+}
+
+/// Sums of all workgroups at most: a workgroup has several blocks where there would be more.
+const SUMS_MAX: u64 = 8 << 20;
+
+/// How workgroups share the reduction blocks of sums over rows: each has a subtree of the sum tree.
+pub(super) struct RowGroups {
+    /// Rows of a block.
+    pub block_rows: u64,
+    /// Blocks of a workgroup, a power of two.
+    pub group_blocks: u64,
+    /// Workgroups.
+    pub count: u64,
+}
+
+impl RowGroups {
+    /// Those of rows of some length.
+    pub fn of(rows: u64, length: u64) -> RowGroups {
+        let block_rows = reduction_block_rows(length);
+        let blocks = rows.div_ceil(block_rows);
+        let group_blocks = blocks.div_ceil((SUMS_MAX / length.max(1)).max(1)).next_power_of_two();
+        RowGroups { block_rows, group_blocks, count: blocks.div_ceil(group_blocks) }
+    }
 }

@@ -80,15 +80,15 @@ fn normalisation_beyond_a_binding_runs_in_parts() {
 #[test]
 fn workgroups_share_all_chunks_of_a_sum() {
     for sizes in [[300, 3, 64, 64], [1, 200, 90, 90], [7, 5, 3, 2], [1, 1, 3000, 3000]] {
-        let kernel = Kernel::Sums { of: Summing::BatchStatistics, accumulate: false };
+        let kernel = Kernel::Sums { of: Summing::BatchStatistics };
         let sums = packed(DataType::Float64, &[4, sizes[1]]);
         let lowered = lower(&kernel, &[float(&sizes)], &[sums], &Target::LEAST).unwrap();
         let words = &lowered.dispatches[0].parameters;
-        let (groups, group_chunks, channel_groups, chunks) = (words[1], words[2], words[3], words[14]);
+        let (groups, group_chunks, channel_groups, chunks) = (words[1], words[2], words[3], words[13]);
         assert_eq!(groups, channel_groups * sizes[1] as u32, "{sizes:?}");
         assert!(group_chunks * channel_groups >= chunks, "{sizes:?}: {group_chunks} x {channel_groups} < {chunks}");
         assert!(group_chunks * (channel_groups - 1) < chunks, "{sizes:?}: a workgroup has nothing to do");
-        let partial_bytes = if channel_groups > 1 { sizes[1] * u64::from(chunks) * 16 } else { 0 };
+        let partial_bytes = if channel_groups > 1 { sizes[1] * u64::from(chunks) * 32 } else { 0 };
         assert_eq!(lowered.workspace_bytes, partial_bytes, "{sizes:?}");
     }
 }
@@ -101,15 +101,16 @@ fn the_sums_of_a_large_layers_gradient_fit_a_binding() {
         let reads = [x.clone(), x.clone(), column.clone(), row.clone(), row];
         let lowered = lower(&kernel, &reads, &[x, column.clone(), column], &Target::LEAST).unwrap();
         assert_eq!(lowered.workspace_bytes, most_bytes, "{rows} rows of {length}");
-        let [groups, .., block_rows] = lowered.dispatches[0].parameters[3..7] else { unreachable!() };
-        assert!(u64::from(groups) * u64::from(block_rows) >= rows, "{rows} rows of {length}");
+        let [groups, _, _, block_rows, blocks] = lowered.dispatches[0].parameters[3..8] else { unreachable!() };
+        assert!(u64::from(groups * blocks * block_rows) >= rows, "{rows} rows of {length}");
+        assert!(blocks.is_power_of_two(), "{rows} rows of {length}: no subtree");
     }
 }
 
 #[test]
 fn what_shaders_lack_is_refused_with_a_reason() {
     let (gpu, without) = (Target::LEAST, Target { float64: false, ..Target::LEAST });
-    let sums = Kernel::Sums { of: Summing::Channels, accumulate: false };
+    let sums = Kernel::Sums { of: Summing::Channels };
     let (x, table) = (float(&[2, 3, 4]), packed(DataType::Float64, &[1, 3]));
     assert!(refusal(&sums, std::slice::from_ref(&x), &[table], &without).contains("float64"));
     let reduce = |op| Kernel::Reduce { op, axes: vec![0] };

@@ -18,48 +18,37 @@ pub(super) fn lower(
     gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
     let lowered = match *kernel {
-        Kernel::Sums { of, accumulate } => add(of, accumulate, reads, writes, gpu),
+        Kernel::Sums { of } => sums(of, reads, writes, gpu),
+        Kernel::AddSums { of } => add(of, reads, writes, gpu),
         Kernel::FromSums { of } => finish(of, reads, writes, gpu),
         _ => Err("not a sum".into()),
     };
     lowered.map_err(|reason| unsupported(kernel, reason))
 }
 
-fn add(
-    of: Summing,
-    accumulate: bool,
-    reads: &[TensorDesc],
-    writes: &[TensorDesc],
-    gpu: &Target,
-) -> Result<Lowered, String> {
+fn sums(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
     match of {
-        Summing::CrossEntropy { axis, ignore_index } => {
-            return loss::sums(axis, ignore_index, accumulate, reads, writes, gpu)
-        }
-        Summing::LayerGradient { axis, block_rows } => {
-            return normalization::layer_sums((axis, block_rows), accumulate, reads, writes, gpu)
-        }
-        Summing::Rows { axes, block_rows } => return rows::sums((axes, block_rows), accumulate, reads, writes, gpu),
+        Summing::CrossEntropy { axis, ignore_index } => return loss::sums(axis, ignore_index, reads, writes, gpu),
+        Summing::LayerGradient { axis } => return normalization::layer_sums(axis, reads, writes, gpu),
+        Summing::Rows { axes } => return rows::sums(axes, reads, writes, gpu),
         _ => {}
     }
     let [sums] = exactly(writes, "results")?;
-    let own = reads.len().saturating_sub(usize::from(accumulate));
-    let (reads, before) = reads.split_at(own);
     let x = reads.get(usize::from(reads.len() > 1)).ok_or("nothing to sum")?;
     let channels = if of == Summing::SquaredError { 1 } else { x.sizes().get(1).copied().unwrap_or(1) };
     let data_type = x.data_type();
-    let tables: Vec<&TensorDesc> = before.iter().chain([sums]).collect();
-    require_packed(&tables, DataType::Float64, of.rows() * channels)?;
-    let mut settings = Settings { accumulate, ..Settings::default() };
+    require_packed(&[sums], DataType::Float64, of.rows() * channels)?;
+    let mut settings = Settings::default();
     let (shaders, [x, dy]) = match of {
         Summing::BatchStatistics => {
             let [x] = exactly(reads, "operands")?;
+            settings.statistics = true;
             ([&shaders::SUMS_STATISTICS_F32, &shaders::SUMS_STATISTICS_F64], strided_layouts([x, x])?)
         }
         Summing::BatchGradient { epsilon, activation } => {
             let [dy, x, parameters @ ..] = exactly::<6>(reads, "operands")?;
             require_packed(&parameters, data_type, channels)?;
-            settings = Settings { accumulate, epsilon, relu: is_relu(activation) };
+            settings = Settings { epsilon, relu: is_relu(activation), ..settings };
             ([&shaders::SUMS_GRADIENT_F32, &shaders::SUMS_GRADIENT_F64], strided_layouts([x, dy])?)
         }
         Summing::SquaredError => {
@@ -71,7 +60,29 @@ fn add(
             ([&shaders::SUMS_CHANNELS_F32, &shaders::SUMS_CHANNELS_F64], strided_layouts([x, x])?)
         }
     };
-    Ok(sum_channels(for_type(data_type, shaders)?, x, dy, settings, own, gpu))
+    Ok(sum_channels(for_type(data_type, shaders)?, x, dy, settings, reads.len(), gpu))
+}
+
+fn add(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
+    let ([earlier, later], [sums]) = (exactly(reads, "operands")?, exactly(writes, "results")?);
+    let channels = sums.element_count() / of.rows();
+    require_packed(&[earlier, later, sums], DataType::Float64, of.rows() * channels)?;
+    let shader = match of {
+        Summing::BatchStatistics => &shaders::ADD_SUMS_STATISTICS,
+        Summing::Rows { .. } => &shaders::ADD_SUMS_ROWS,
+        Summing::LayerGradient { .. } => &shaders::ADD_SUMS_LAYER,
+        Summing::BatchGradient { .. } | Summing::CrossEntropy { .. } | Summing::SquaredError | Summing::Channels => {
+            &shaders::ADD_SUMS
+        }
+    };
+    let groups = groups(channels.div_ceil(WORKGROUP_SIZE), gpu);
+    Ok(Lowered::from(Dispatch {
+        shader,
+        constants: Vec::new(),
+        bindings: bindings([Operand::Read(0), Operand::Read(1), Operand::Write(0)]),
+        parameters: vec![groups[0], channels as u32, of.rows() as u32],
+        groups,
+    }))
 }
 
 fn finish(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {

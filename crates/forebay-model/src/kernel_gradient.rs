@@ -434,7 +434,7 @@ fn weight_gradient(
     dy: ValueId,
     w: ValueId,
 ) -> ValueId {
-    let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution.clone(), accumulate: false };
+    let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution.clone() };
     let ty = builder.ty(w);
     builder.one(kernel, &[x, dy], ty)
 }

@@ -2,9 +2,10 @@
 //!
 //! A launch needs everything that it touches on the device at once, so the most demanding one sets the smallest budget. This
 //! pass cuts launches along images, or along rows of the first spatial dimension where there is one image
-//! (`layout` stores such tensors row by row). Parts read neighbouring rows where they are, so nothing is computed twice, and
-//! sums go on from part to part on the kernels' own chunk lines ([`forebay_base::kernel::reduction_block`]): no bit changes,
-//! whatever the number of parts.
+//! (`layout` stores such tensors row by row). Parts read neighbouring rows where they are, so nothing is computed twice. Parts of
+//! sums are nodes of the tree that the whole sums by ([`forebay_base::sum_tree`]), and launches of their own add what parts give, in
+//! the order of the tree: no bit changes, whatever the number of parts. Sums that wait for what is to the right of them are kept in
+//! few buffers: as many as the tree has levels above the parts.
 
 mod cut;
 mod interleave;
@@ -20,18 +21,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 
 use forebay_base::kernel::facts::{Rest, SumsInParts};
-use forebay_base::kernel::Summing;
+use forebay_base::kernel::{Activation, BinaryOp, Summing};
 use forebay_base::tensor::WORKSPACE_ALIGNMENT_BYTES;
-use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
+use forebay_base::{ByteRange, DataType, Kernel, SumTree, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, Role};
 
 pub use crate::divided::Partition;
 
-use cut::{cut, cuts, descs, summing, Cutting, Sums};
+use cut::{cut, cuts, descs, summing, Cutting};
 use interleave::{interleave, Placed};
 use rows::{Axis, Cut, Rows};
 
-/// The most parts of one launch.
+/// The most parts of one launch; of a sum, whose parts have a power of two of leaves, twice as many.
 const PARTS_MAX: u64 = 64;
 
 /// Bytes that a launch needs at once: what its operands span, each byte counted once, and its workspace.
@@ -120,7 +121,7 @@ fn fitting_cut(launch: &ProgramLaunch, limit_bytes: u64) -> Option<(ProgramLaunc
         desc: TensorDesc::packed(DataType::Float64, &[1]).ok()?,
     };
     let finest_bytes = |launch: &ProgramLaunch, cut: &Cut| {
-        let parts = parts(launch, cut, PARTS_MAX, Some(&sums));
+        let parts = parts(launch, cut, 2 * PARTS_MAX, Some(&sums));
         parts.iter().map(touched_bytes).max().unwrap_or(u64::MAX)
     };
     let mut best: Option<(u64, ProgramLaunch, Cut)> = None;
@@ -194,7 +195,8 @@ impl Building {
             return self.append_parts(&launch, cut, limit_bytes, None);
         };
         let channels = launch.writes.last().map_or(1, |write| write.desc.element_count());
-        let Some(sums) = self.sums(&launch.name, of.rows(), channels) else {
+        let sums = TensorDesc::packed(DataType::Float64, &[of.rows(), channels]).ok();
+        let Some(sums) = sums.and_then(|desc| self.buffer(format!("sums of {}", launch.name), desc)) else {
             return self.append(launch.clone());
         };
         self.append_parts(launch, cut, limit_bytes, Some(&sums));
@@ -221,11 +223,9 @@ impl Building {
         }
     }
 
-    /// A buffer for sums.
-    fn sums(&mut self, name: &str, rows: u64, channels: u64) -> Option<Operand> {
-        let desc = TensorDesc::packed(DataType::Float64, &[rows, channels]).ok()?;
+    /// A buffer of its own for an operand.
+    fn buffer(&mut self, name: String, desc: TensorDesc) -> Option<Operand> {
         let buffer = BufferId(u32::try_from(self.buffers.len()).ok()?);
-        let name = format!("sums of {name}");
         self.buffers.push(Buffer { name, size_bytes: desc.total_size_bytes(), role: Role::Temporary });
         Some(Operand { buffer, offset_bytes: 0, desc })
     }
@@ -233,7 +233,7 @@ impl Building {
     /// Appends the fewest parts, a power of two if there are rows, that touch no more than the limit.
     fn append_parts(&mut self, launch: &ProgramLaunch, cut: &Cut, limit_bytes: u64, sums: Option<&Operand>) {
         let mut parts = parts(launch, cut, 1, sums);
-        for doublings in 0..=PARTS_MAX.ilog2() {
+        for doublings in 0..=(2 * PARTS_MAX).ilog2() {
             let finer = self::parts(launch, cut, 1 << doublings, sums);
             if finer.is_empty() || (doublings > 0 && finer.len() == parts.len()) {
                 break;
@@ -244,20 +244,79 @@ impl Building {
                 break;
             }
         }
+        if parts.len() > 1 && Cutting::new(launch, cut).is_some_and(|cutting| cutting.is_tree()) {
+            return self.append_tree(launch, parts, limit_bytes);
+        }
         let (count, source) = (parts.len() as u64, self.source);
         self.launches.extend((1..).zip(parts).map(|(number, launch)| Placed { launch, source, done: (number, count) }));
     }
+
+    /// Appends parts of a sum, which are nodes of its tree of the same height, and what adds their sums. Each writes its sums behind
+    /// those that wait for it; the last addition writes where the first part did, which is the launch's result.
+    fn append_tree(&mut self, launch: &ProgramLaunch, parts: Vec<ProgramLaunch>, limit_bytes: u64) {
+        let (count, source) = (parts.len() as u64, self.source);
+        let part_bytes = parts.iter().map(touched_bytes).max().unwrap_or(0);
+        let mut slots: Vec<Operand> = parts.iter().take(1).map(|part| part.writes[0].clone()).collect();
+        let mut waiting = 0;
+        for (number, mut part) in (0..).zip(parts) {
+            if waiting == slots.len() {
+                let name = format!("sums {} of {}", waiting + 1, launch.name);
+                let Some(slot) = self.buffer(name, slots[0].desc.clone()) else { return };
+                slots.push(slot);
+            }
+            let done = (number + 1, count);
+            part.writes[0] = slots[waiting].clone();
+            let kernel = match part.kernel {
+                Kernel::Sums { of } => Kernel::AddSums { of },
+                _ => Kernel::Binary { op: BinaryOp::Add, activation: Activation::None },
+            };
+            self.launches.push(Placed { launch: part, source, done });
+            for _ in 0..SumTree::flat(count).merges_after(number) {
+                waiting -= 1;
+                let [earlier, later] = [&slots[waiting], &slots[waiting + 1]].map(Operand::clone);
+                let sum = ProgramLaunch {
+                    name: format!("{} sum up to part {} of {count}", launch.name, number + 1),
+                    kernel: kernel.clone(),
+                    reads: vec![earlier.clone(), later],
+                    writes: vec![earlier],
+                    workspace_bytes: 0,
+                };
+                // It need not touch less than parts do.
+                let bytes = limit_bytes.max(part_bytes);
+                let cut = cut::cut(&sum, 0).filter(|_| touched_bytes(&sum) > bytes);
+                let pieces = cut.map(|cut| pieces(&sum, &cut, bytes)).filter(|pieces| !pieces.is_empty());
+                let pieces = pieces.unwrap_or_else(|| vec![sum]).into_iter();
+                self.launches.extend(pieces.map(|launch| Placed { launch, source, done }));
+            }
+            waiting += 1;
+        }
+    }
+}
+
+/// A launch in the fewest parts that touch no more than the limit, or in as small ones as there are.
+fn pieces(launch: &ProgramLaunch, cut: &Cut, limit_bytes: u64) -> Vec<ProgramLaunch> {
+    let fits = |parts: &Vec<ProgramLaunch>| parts.iter().all(|part| touched_bytes(part) <= limit_bytes);
+    let all = || (0..=PARTS_MAX.ilog2()).map(|doublings| parts(launch, cut, 1 << doublings, None));
+    all().find(|parts| !parts.is_empty() && fits(parts)).or_else(|| all().next_back()).unwrap_or_default()
 }
 
 /// A launch in this many parts, or as many as it can be cut into; none where it cannot be cut so.
 fn parts(launch: &ProgramLaunch, cut: &Cut, count: u64, sums: Option<&Operand>) -> Vec<ProgramLaunch> {
-    let steps = cut.rows.div_ceil(cut.step);
-    let count = count.min(steps).max(1);
-    let line = |number: u64| if number == count { cut.rows } else { number * steps / count * cut.step };
     let Some(cutting) = Cutting::new(launch, cut) else { return Vec::new() };
+    let steps = cut.rows.div_ceil(cut.step);
+    // Nodes of a tree have a power of two of leaves, but for the last one.
+    let node_steps = (steps.next_power_of_two() / count).max(1);
+    let count = match cutting.is_tree() {
+        true => steps.div_ceil(node_steps),
+        false => count.min(PARTS_MAX).min(steps).max(1),
+    };
+    let line = |number: u64| match (number == count, cutting.is_tree()) {
+        (true, _) => cut.rows,
+        (_, true) => number * node_steps * cut.step,
+        (_, false) => number * steps / count * cut.step,
+    };
     let part = |number: u64| {
         let rows = Rows { start: line(number), end: line(number + 1) };
-        let sums = sums.map(|operand| Sums { operand, begun: number > 0 });
         let mut part = cutting.part(rows, sums)?;
         if part.kernel.runs_in_less_workspace() {
             // As much for each index as the whole has: enough for whatever is computed at once of a part.

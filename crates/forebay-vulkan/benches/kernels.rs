@@ -157,7 +157,7 @@ fn convolutions(
         let (x_desc, w_desc, y_desc) = (desc(x)?, desc(w)?, desc(&y)?);
         let forward = Kernel::Convolution { convolution: convolution.clone(), activation };
         let data = Kernel::ConvolutionDataGradient { convolution: convolution.clone(), activation };
-        let weights = Kernel::ConvolutionWeightGradient { convolution, accumulate: false };
+        let weights = Kernel::ConvolutionWeightGradient { convolution };
         for (name, kernel, reads, write) in [
             ("convolution", forward, [x_desc.clone(), w_desc.clone()], y_desc.clone()),
             ("convolution data gradient", data, [y_desc.clone(), w_desc.clone()], x_desc.clone()),

@@ -21,6 +21,7 @@ mod sums;
 mod tests;
 mod work;
 
+pub use super::lines::Leaves;
 pub use dimension::{Along, AxisRole, Dimension, SlidingAxis};
 pub use indices::Indices;
 pub use placement::{AxisNumbers, Placement};
@@ -262,9 +263,7 @@ impl Kernel {
             }
             Kernel::Convolution { convolution, activation: _ } => convolution::convolution(convolution),
             Kernel::ConvolutionDataGradient { convolution, activation: _ } => convolution::data_gradient(convolution),
-            Kernel::ConvolutionWeightGradient { convolution, accumulate } => {
-                convolution::weight_gradient(convolution, *accumulate)
-            }
+            Kernel::ConvolutionWeightGradient { convolution } => convolution::weight_gradient(convolution),
             Kernel::Pool { op, window } => convolution::pool(*op, window),
             Kernel::PoolGradient { op: _, window } => convolution::pool_gradient(window),
             Kernel::BatchNormalization { .. } => normalization::batch(),
@@ -280,7 +279,8 @@ impl Kernel {
             Kernel::Dropout { .. } => elementwise::dropout(),
             Kernel::Sgd { .. } => optimizer::sgd(),
             Kernel::Adam { .. } => optimizer::adam(),
-            Kernel::Sums { of, accumulate } => sums::sums(*of, *accumulate),
+            Kernel::Sums { of } => sums::sums(*of),
+            Kernel::AddSums { of: _ } => sums::add_sums(),
             Kernel::FromSums { of: _ } => sums::from_sums(),
         }
     }

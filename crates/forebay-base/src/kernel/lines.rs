@@ -1,4 +1,6 @@
-//! ReductionBlock lines along axes: where the parts of a launch that sums may begin if they are to add up to the bits of the whole.
+//! Reduction blocks along axes: where the parts of a launch that sums may begin if they are to add up to the bits of the whole.
+
+use std::ops::Range;
 
 use super::{
     reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows, sums_rows,
@@ -6,13 +8,34 @@ use super::{
 };
 use crate::{DataType, TensorDesc};
 
-fn product(sizes: &[u64]) -> u64 {
-    sizes.iter().product()
+/// The leaves of a sum over a dimension ([`crate::sum_tree`]): each has a number of elements, of which an index has some. Leaves are
+/// counted from the first index on; the last one may have fewer elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaves {
+    /// Elements of a leaf.
+    pub block: u64,
+    /// Elements of an index.
+    pub of_index: u64,
 }
 
-/// The fewest rows that hold a multiple of what a reduction block holds, where each holds `of_row`.
-pub(crate) fn whole(chunk: u64, of_row: u64) -> u64 {
-    chunk / gcd(chunk, of_row).max(1)
+impl Leaves {
+    /// The fewest indices that hold whole leaves.
+    pub fn step(self) -> u64 {
+        self.block / gcd(self.block, self.of_index).max(1)
+    }
+
+    /// How many leaves these indices hold.
+    pub fn of_step(self) -> u64 {
+        self.of_index / gcd(self.block, self.of_index).max(1)
+    }
+
+    /// The leaves of a range of `size` indices; none where the range does not begin or end between two leaves.
+    pub fn of_range(self, range: &Range<u64>, size: u64) -> Option<Range<u64>> {
+        let (start, end) = (range.start * self.of_index, range.end * self.of_index);
+        let is_between = |element: u64| element % self.block == 0;
+        let fits = is_between(start) && (is_between(end) || range.end == size);
+        fits.then(|| start / self.block..end.div_ceil(self.block))
+    }
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -22,62 +45,67 @@ fn gcd(a: u64, b: u64) -> u64 {
     }
 }
 
+fn product(sizes: &[u64]) -> u64 {
+    sizes.iter().product()
+}
+
 /// Rows of an image x\[n, c, rows, ..], and what each holds.
 fn rows_and_places(sizes: &[u64]) -> (u64, u64) {
     (sizes.get(2).copied().unwrap_or(1), product(sizes.get(3..).unwrap_or(&[])))
 }
 
-fn of_chunk(chunk: ReductionBlock, axis: usize) -> u64 {
-    if axis == 0 {
-        chunk.images
-    } else {
-        chunk.rows
-    }
+/// Images, or rows of an image.
+fn of_block(block: ReductionBlock, axis: usize) -> Leaves {
+    Leaves { block: if axis == 0 { block.images } else { block.rows }, of_index: 1 }
 }
 
 /// Of sums of channels of x\[n, c, ..], along its images or rows.
-pub(crate) fn of_channels(sizes: &[u64], axis: usize) -> Option<u64> {
+pub(crate) fn of_channels(sizes: &[u64], axis: usize) -> Option<Leaves> {
     let (rows, places) = rows_and_places(sizes);
-    matches!(axis, 0 | 2).then(|| of_chunk(reduction_block_of_channels(rows, places), axis))
+    matches!(axis, 0 | 2).then(|| of_block(reduction_block_of_channels(rows, places), axis))
 }
 
-/// Of a weight gradient, along the rows of dy\[n, k, ..]. A reduction block never has more than one image.
-pub(crate) fn of_weights(sizes: &[u64]) -> u64 {
+/// Of a weight gradient, along the images or rows of dy\[n, k, ..]. A reduction block never has more than one image.
+pub(crate) fn of_weights(sizes: &[u64], axis: usize) -> Leaves {
     let (rows, places) = rows_and_places(sizes);
-    reduction_block(rows, places).rows
+    of_block(ReductionBlock { images: 1, ..reduction_block(rows, places) }, axis)
 }
 
 /// Of a sum of squares.
-pub(crate) fn of_squares(sizes: &[u64], axis: usize) -> u64 {
-    whole(reduction_block_of_channels(product(sizes), 1).rows, product(&sizes[axis + 1..]))
+pub(crate) fn of_squares(sizes: &[u64], axis: usize) -> Leaves {
+    let block = reduction_block_of_channels(product(sizes), 1).rows;
+    Leaves { block, of_index: product(&sizes[axis + 1..]) }
 }
 
 /// Of a loss over classes along an axis.
-pub(crate) fn of_losses(sizes: &[u64], along: usize, axis: usize) -> u64 {
+pub(crate) fn of_losses(sizes: &[u64], along: usize, axis: usize) -> Leaves {
     let inner = product(&sizes[along + 1..]);
     let (rows, places) = match (along, inner) {
         (0 | 1, _) => rows_and_places(sizes),
         (_, 1) => (1, product(&sizes[1..along])),
         _ => (product(&sizes[1..along]), inner),
     };
-    of_chunk(reduction_block_of_losses(sizes[along], rows, places), axis)
+    of_block(reduction_block_of_losses(sizes[along], rows, places), axis)
 }
 
 /// Of the sums that a layer normalisation's gradient makes over the rows of x, which are normalised from an axis on.
-pub(crate) fn of_layers(sizes: &[u64], normalised: usize, axis: usize) -> Option<u64> {
+pub(crate) fn of_layers(sizes: &[u64], normalised: usize, axis: usize) -> Option<Leaves> {
     let rows = product(sizes.get(axis + 1..normalised)?);
     let length = product(sizes.get(normalised..)?);
-    Some(whole(reduction_block_rows(product(&sizes[..normalised]), length), rows))
+    Some(Leaves { block: reduction_block_rows(length), of_index: rows })
+}
+
+/// Of a sum over rows along the first axes.
+pub(crate) fn of_rows(sizes: &[u64], axes: usize, axis: usize) -> Option<Leaves> {
+    of_layers(sizes, axes, axis)
 }
 
 /// Of a reduction to sums, along one of its axes; none where it is cut along none.
-pub(crate) fn of_reduction(axes: &[usize], x: &TensorDesc, axis: usize) -> Option<u64> {
-    let sizes = x.sizes();
+pub(crate) fn of_reduction(axes: &[usize], x: &TensorDesc, axis: usize) -> Option<Leaves> {
     if sums_rows(axes, x) {
-        let [all, length] = [&sizes[..axes.len()], &sizes[axes.len()..]].map(product);
-        return Some(whole(reduction_block_rows(all, length), product(&sizes[axis + 1..axes.len()])));
+        return of_rows(x.sizes(), axes.len(), axis);
     }
-    are_positions(axes, x).then(|| of_channels(sizes, axis)).flatten()
+    are_positions(axes, x).then(|| of_channels(x.sizes(), axis)).flatten()
 }
 
 /// Whether a reduction's axes are all but the second, that of channels.

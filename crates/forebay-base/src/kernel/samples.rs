@@ -137,11 +137,9 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
             &[IMAGE, WEIGHTS],
             &[IMAGE],
         )],
-        KernelKind::ConvolutionWeightGradient => vec![floats(
-            Kernel::ConvolutionWeightGradient { convolution, accumulate: false },
-            &[IMAGE, IMAGE],
-            &[WEIGHTS],
-        )],
+        KernelKind::ConvolutionWeightGradient => {
+            vec![floats(Kernel::ConvolutionWeightGradient { convolution }, &[IMAGE, IMAGE], &[WEIGHTS])]
+        }
         KernelKind::Pool => vec![floats(Kernel::Pool { op: PoolOp::Max, window: window() }, &[IMAGE], &[IMAGE])],
         KernelKind::PoolGradient => {
             vec![floats(Kernel::PoolGradient { op: PoolOp::Max, window: window() }, &[IMAGE, IMAGE], &[IMAGE])]
@@ -212,13 +210,9 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
             &[(Float32, VECTOR), (Float32, VECTOR), (Float32, VECTOR)],
         )],
         KernelKind::Sums => vec![
+            sample(Kernel::Sums { of: Summing::BatchStatistics }, &[(Float32, IMAGE)], &[(Float64, &[4, 4])]),
             sample(
-                Kernel::Sums { of: Summing::BatchStatistics, accumulate: false },
-                &[(Float32, IMAGE)],
-                &[(Float64, &[4, 4])],
-            ),
-            sample(
-                Kernel::Sums { of: gradient, accumulate: true },
+                Kernel::Sums { of: gradient },
                 &[
                     (Float32, IMAGE),
                     (Float32, IMAGE),
@@ -226,34 +220,34 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
                     (Float32, CHANNELS),
                     (Float32, CHANNELS),
                     (Float32, CHANNELS),
-                    (Float64, &[3, 4]),
                 ],
                 &[(Float64, &[3, 4])],
             ),
             sample(
-                Kernel::Sums { of: Summing::SquaredError, accumulate: true },
-                &[(Float32, VECTOR), (Float32, VECTOR), (Float64, &[2, 1])],
+                Kernel::Sums { of: Summing::SquaredError },
+                &[(Float32, VECTOR), (Float32, VECTOR)],
                 &[(Float64, &[2, 1])],
             ),
             sample(
-                Kernel::Sums { of: Summing::LayerGradient { axis: 1, block_rows: 32 }, accumulate: false },
+                Kernel::Sums { of: Summing::LayerGradient { axis: 1 } },
                 &[(Float32, ROWS), (Float32, ROWS), (Float32, &[6]), (Float32, &[6])],
                 &[(Float64, &[2, 32])],
             ),
+            sample(Kernel::Sums { of: Summing::Rows { axes: 1 } }, &[(Float32, ROWS)], &[(Float64, &[2, 32])]),
+            sample(Kernel::Sums { of: entropy }, &[(Float32, ROWS), (Int64, &[6])], &[(Float64, &[2, 1])]),
+            sample(Kernel::Sums { of: Summing::Channels }, &[(Float32, IMAGE)], &[(Float64, &[1, 4])]),
+        ],
+        KernelKind::AddSums => vec![
             sample(
-                Kernel::Sums { of: Summing::Rows { axes: 1, block_rows: 32 }, accumulate: false },
-                &[(Float32, ROWS)],
+                Kernel::AddSums { of: Summing::BatchStatistics },
+                &[(Float64, &[4, 4]), (Float64, &[4, 4])],
+                &[(Float64, &[4, 4])],
+            ),
+            sample(Kernel::AddSums { of: gradient }, &[(Float64, &[3, 4]), (Float64, &[3, 4])], &[(Float64, &[3, 4])]),
+            sample(
+                Kernel::AddSums { of: Summing::Rows { axes: 1 } },
+                &[(Float64, &[2, 32]), (Float64, &[2, 32])],
                 &[(Float64, &[2, 32])],
-            ),
-            sample(
-                Kernel::Sums { of: entropy, accumulate: false },
-                &[(Float32, ROWS), (Int64, &[6])],
-                &[(Float64, &[2, 1])],
-            ),
-            sample(
-                Kernel::Sums { of: Summing::Channels, accumulate: true },
-                &[(Float32, IMAGE), (Float64, &[1, 4])],
-                &[(Float64, &[1, 4])],
             ),
         ],
         KernelKind::FromSums => vec![

@@ -52,14 +52,10 @@ pub fn reduction_block_of_losses(classes: u64, rows: u64, row_positions: u64) ->
 /// the rows.
 const BLOCK_ELEMENTS: u64 = 16 * 1024;
 const BLOCK_ROWS_MIN: u64 = 32;
-/// Sums of all reduction blocks at most: reduction blocks have more rows where these would be more.
-const BLOCK_SUMS_MAX: u64 = 8 << 20;
 
-/// Rows of a reduction block of the sums that `LayerNormalizationGradient` makes over `rows` rows of `length` elements, one per position in a
-/// row.
-pub fn reduction_block_rows(rows: u64, length: u64) -> u64 {
-    let blocks_max = (BLOCK_SUMS_MAX / length.max(1)).max(1);
-    (BLOCK_ELEMENTS / length.max(1)).max(BLOCK_ROWS_MIN).max(rows.div_ceil(blocks_max))
+/// Rows of a reduction block of sums over rows of `length` elements, one sum per position in a row.
+pub fn reduction_block_rows(length: u64) -> u64 {
+    (BLOCK_ELEMENTS / length.max(1)).max(BLOCK_ROWS_MIN)
 }
 
 /// Places in a row from which on sums over rows go row by row.
@@ -77,8 +73,8 @@ pub fn sums_rows(axes: &[usize], x: &TensorDesc) -> bool {
 /// Sums are float64, the rows of a table: \[rows, channels], or \[rows, 1] for a loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Summing {
-    /// `BatchNormalizationTraining`: reads x; sums are the first element, the sum and the squares' sum of the distances to it,
-    /// and the number of elements. Gives mean\[c] and variance\[c]; `BatchNormalization` does the rest.
+    /// `BatchNormalizationTraining`: reads x; sums are the first element of what is summed, the sum and the squares' sum of the
+    /// distances to it, and the number of elements ([`add_statistics`]). Gives mean\[c] and variance\[c]; `BatchNormalization` does the rest.
     BatchStatistics,
     /// `BatchNormalizationGradient`: sums are the slopes, their products with the distances to the mean, and the number of
     /// elements. Gives dscale\[c] and dbias\[c]; the gradient kernel itself does the rest.
@@ -99,20 +95,16 @@ pub enum Summing {
     /// in which they lie, each a row of its own. Gives loss\[1].
     SquaredError,
     /// `LayerNormalizationGradient`: reads dy, x, mean, inverse_deviation; sums are, by place in a row, the slopes times the
-    /// normalised elements, and the slopes; rows are summed in the reduction blocks of the whole. Gives dscale\[row] and dbias\[row].
+    /// normalised elements, and the slopes. Gives dscale\[row] and dbias\[row].
     LayerGradient {
         /// First normalised axis of x.
         axis: usize,
-        /// Rows of a reduction block ([`reduction_block_rows`] all rows).
-        block_rows: u64,
     },
     /// `Reduce` with [`ReduceOp::Sum`] along the first axes ([`sums_rows`]): reads x; sums are, by place in a row, the sum, and what
     /// is still to be added to it. Gives y.
     Rows {
         /// How many axes are summed.
         axes: usize,
-        /// Rows of a reduction block ([`reduction_block_rows`] all rows).
-        block_rows: u64,
     },
     /// `Reduce` with [`ReduceOp::Sum`] along all axes but the second: reads x\[n, c, ..]; one sum per channel. Gives y\[c].
     Channels,
@@ -131,6 +123,17 @@ impl Summing {
             Summing::Channels => 1,
         }
     }
+}
+
+/// The sums of [`Summing::BatchStatistics`] of some elements and of those behind them: the later ones' distances are counted from the
+/// first element of the earlier ones then.
+pub fn add_statistics(earlier: [f64; 4], later: [f64; 4]) -> [f64; 4] {
+    let [origin, sum, squares, count] = earlier;
+    let [later_origin, later_sum, later_squares, later_count] = later;
+    let distance = later_origin - origin;
+    let moved = later_sum + later_count * distance;
+    let moved_squares = later_squares + distance * (later_sum + moved);
+    [origin, sum + moved, squares + moved_squares, count + later_count]
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ fn forward(images: u64, inputs: u64, outputs: u64, side: u64, gpu: &Target) -> R
 }
 
 fn weight_gradient(images: u64, channels: u64, side: u64, gpu: &Target) -> Result<Lowered, Unsupported> {
-    let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(1), accumulate: false };
+    let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(1) };
     let x = packed(&[images, channels, side, side]);
     lower(&kernel, &[x.clone(), x], &[packed(&[channels, channels, 3, 3])], gpu)
 }
@@ -59,21 +59,29 @@ fn matrices_are_multiplied_together_where_a_device_offers_it() {
         assert_eq!(shader(outputs, side), expected, "{outputs} channels, {side} x {side}");
     }
     let x = half(&[2, 40, 20, 20]);
-    let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(1), accumulate: false };
+    let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(1) };
     let lowered = lower(&kernel, &[x.clone(), x], &[half(&[40, 40, 3, 3])], &Target::COOPERATIVE).unwrap();
     assert_eq!(lowered.dispatches[0].shader, &WEIGHT_GRADIENT_64X64_F16_COOPERATIVE);
 }
 
+/// Few weights: subtrees are summed apart, in as much workspace as there is. Many weights: workgroups go through all chunks, which needs
+/// none, of 16 bits neither.
 #[test]
-fn sums_of_16_bits_that_go_on_are_in_the_workspace() {
+fn subtrees_are_summed_apart_where_there_are_few_weights() {
     let half = |sizes: &[u64]| TensorDesc::packed(DataType::Float16, sizes).unwrap();
-    let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(1), accumulate: false };
-    let workspace_bytes = |images: u64| {
-        let x = half(&[images, 600, 20, 20]);
-        lower(&kernel, &[x.clone(), x], &[half(&[600, 600, 3, 3])], &Target::LEAST).unwrap().workspace_bytes
-    };
-    // Many weights, so that every workgroup goes through all chunks; one chunk waits for nothing.
-    assert_eq!([1, 2].map(workspace_bytes), [0, (600 * 600 * 9 * 4u64).next_multiple_of(256)]);
+    let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(1) };
+    let x = half(&[20, 600, 20, 20]);
+    let many = lower(&kernel, &[x.clone(), x], &[half(&[600, 600, 3, 3])], &Target::LEAST).unwrap();
+    assert_eq!((many.workspace_bytes, many.dispatches[0].constants[0]), (0, 0));
+    let weights_bytes = (8 * 8 * 9 * 4u64).next_multiple_of(256);
+    // Twenty images of four chunks: all of them, whole images, pairs, and all images together.
+    for (room, subtrees) in [(1000, 80), (79, 40), (25, 20), (19, 10), (1, 1), (0, 1)] {
+        let gpu = Target { workspace_bytes_max: room * weights_bytes, ..Target::LEAST };
+        let lowered = weight_gradient(20, 8, 80, &gpu).unwrap();
+        assert_eq!(lowered.dispatches[0].parameters[6], subtrees, "{room}");
+        let needed_bytes = if subtrees > 1 { u64::from(subtrees) * weights_bytes } else { 0 };
+        assert_eq!(lowered.workspace_bytes, needed_bytes, "{room}");
+    }
 }
 
 #[test]

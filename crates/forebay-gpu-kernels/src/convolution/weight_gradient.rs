@@ -1,11 +1,11 @@
 //! The gradient by the weights: `kernels/weight_gradient.slang`.
 //!
-//! A weight is a sum over chunks of positions ([`reduction_block`]) of one image, from left to right, to what was there before. Where
-//! there are many weights, workgroups share them out and each goes through all chunks; where there are few, each takes a chunk
-//! of its own, and the sums wait in the workspace until they are added in order. Both give the same bits. Weights of
-//! 16 bits are rounded once: until then, their sums are in the workspace in either case.
+//! A weight is a sum over chunks of positions ([`reduction_block`]) of one image, which are the leaves of the sum tree. Where there are
+//! many weights, workgroups share them out and each goes through all chunks; where there are few, the tree is cut into subtrees, and
+//! their sums wait in the workspace until all are there. Both give the same bits. Weights of 16 bits are rounded once, at the end.
 
 use forebay_base::kernel::reduction_block;
+use forebay_base::SumTree;
 
 use super::super::operand_type::{Builds, CooperativeBuilds, OperandType};
 use super::super::shaders::{
@@ -32,8 +32,10 @@ const COOPERATIVE_64X64: CooperativeBuilds =
 const DIRECT: Builds = [&WEIGHT_GRADIENT_DIRECT, &WEIGHT_GRADIENT_DIRECT_F16, &WEIGHT_GRADIENT_DIRECT_BF16];
 /// Tiles that keep a device busy.
 const TILES_MIN: u64 = 128;
-/// The most workspace for chunks that are summed apart.
+/// The most workspace for subtrees that are summed apart.
 const WORKSPACE_MAX_BYTES: u64 = 32 << 20;
+/// Levels of a subtree above its chunks at most (`LEVELS_MAX` of `kernels/weights.slang`).
+const LEVELS_MAX: u32 = 16;
 
 /// A tile of the weights: output channels, and input channels and taps.
 fn tile(operand_type: OperandType, outputs: u32, gpu: &Target) -> (&'static Shader, u64, u64) {
@@ -48,7 +50,7 @@ fn tile(operand_type: OperandType, outputs: u32, gpu: &Target) -> (&'static Shad
 }
 
 /// How a weight gradient runs.
-pub(super) fn lower(geometry: &Geometry, accumulate: bool, gpu: &Target) -> Lowered {
+pub(super) fn lower(geometry: &Geometry, gpu: &Target) -> Lowered {
     let (window, y) = (&geometry.window, &geometry.y);
     let weights_per_output = u64::from(geometry.inputs) * u64::from(window.taps());
     let weights = weights_per_output * u64::from(geometry.outputs) * u64::from(geometry.groups);
@@ -61,25 +63,24 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, gpu: &Target) -> Lowe
     let image_rows = u64::from(y.sizes[geometry.first]);
     let block_rows = reduction_block(image_rows, row_positions).rows;
     let image_chunks = image_rows.div_ceil(block_rows);
-    let chunks = image_chunks * u64::from(y.images);
-    let all_bytes = (chunks * weights * 4).next_multiple_of(256);
-    let apart = chunks > 1 && tiles < TILES_MIN && all_bytes <= WORKSPACE_MAX_BYTES.min(gpu.workspace_bytes_max);
-    // Weights of 16 bits hold no sum that goes on.
-    let waits = !apart && chunks > 1 && geometry.operand_type != OperandType::Float32;
-    let workspace_bytes = match () {
-        () if apart => all_bytes,
-        () if waits => (weights * 4).next_multiple_of(256),
-        () => 0,
-    };
+    let tree = SumTree::new(u64::from(y.images), image_chunks);
+    let weight_bytes = weights * 4;
+    let room = WORKSPACE_MAX_BYTES.min(gpu.workspace_bytes_max) / weight_bytes.max(1);
+    let most = if tiles < TILES_MIN { room.clamp(1, tree.leaves()) } else { 1 };
+    // As few as that, unless a subtree would have too many levels.
+    let doubled = (0..u64::BITS).map(|doublings| tree.subtrees(most << doublings));
+    let subtrees = doubled.into_iter().find(|subtrees| subtrees.depth() <= LEVELS_MAX).unwrap_or(tree.subtrees(most));
+    let (count, (own, are_images)) = (subtrees.count(), subtrees.own());
+    let workspace_bytes = if count > 1 { (count * weight_bytes).next_multiple_of(256) } else { 0 };
 
-    let groups = groups(tiles * if apart { chunks } else { 1 }, gpu);
+    let groups = groups(tiles * count, gpu);
     let counts = [
         row_tiles,
         column_tiles,
         tiles,
         u64::from(geometry.outputs),
         u64::from(geometry.inputs),
-        chunks,
+        count,
         image_chunks,
         block_rows * row_positions,
         y.positions(),
@@ -91,14 +92,16 @@ pub(super) fn lower(geometry: &Geometry, accumulate: bool, gpu: &Target) -> Lowe
         parameters.extend(spatial.stride_words());
     }
     parameters.extend([window.kernel, window.strides, window.dilations, window.pads].into_iter().flatten());
-    parameters.extend([weights as u32, u32::from(accumulate)]);
-    let before = if accumulate { Operand::Read(2) } else { Operand::Read(0) };
+    let (own_chunks, own_images) = if are_images { (0, own) } else { (own, 0) };
+    let above = subtrees.above();
+    let of_tree = [u64::from(y.images), own_chunks, own_images, above.groups(), above.group_leaves()];
+    parameters.extend([weights].into_iter().chain(of_tree).map(|word| word as u32));
     // A shader has all of its bindings bound, even those that it does not use here.
     let workspace = if workspace_bytes > 0 { Operand::Workspace } else { Operand::Counter };
-    let operands = [Operand::Read(0), Operand::Read(1), before, Operand::Write(0), workspace, Operand::Counter];
+    let operands = [Operand::Read(0), Operand::Read(1), Operand::Write(0), workspace, Operand::Counter];
     let dispatch = Dispatch {
         shader,
-        constants: vec![u32::from(apart)],
+        constants: vec![u32::from(count > 1)],
         bindings: operands.map(Into::into).to_vec(),
         parameters,
         groups,

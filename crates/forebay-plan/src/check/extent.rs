@@ -1,6 +1,8 @@
 //! Extent: what of a launch a part is.
 
-use super::lines::{same_operand, writes, Line, Lines, Side, Work};
+use forebay_model::program::Operand;
+
+use super::lines::{function, same_operand, writes, Line, Lines, Side, Work};
 use super::windows::{self, Range};
 
 /// What a part is of its whole.
@@ -14,6 +16,30 @@ pub(super) enum Extent {
         line: (bool, usize),
         range: Range,
     },
+}
+
+/// What of a launch a part is, each with its lines, if it has some. Both have their operands in the same order.
+///
+/// # Errors
+/// What is wrong with the part.
+pub(super) fn of_part(whole: &Work, lines: Option<&Lines>, part: &Work, own: Option<Lines>) -> Result<Extent, String> {
+    if function(&part.kernel) != function(&whole.kernel) {
+        return Err(format!("{} is another function than {}", part.kernel, whole.kernel));
+    }
+    if (part.reads.len(), part.writes.len()) != (whole.reads.len(), whole.writes.len()) {
+        return Err(format!("it has {} reads and {} writes", part.reads.len(), part.writes.len()));
+    }
+    match (lines, own) {
+        (Some(lines), Some(own)) => lines.extent(whole, part, &own),
+        (None, None) => {
+            let same = |a: &[Operand], b: &[Operand]| a.iter().zip(b).all(|(a, b)| same_operand(a, b));
+            match same(&whole.reads, &part.reads) && same(&whole.writes, &part.writes) {
+                true => Ok(Extent::All),
+                false => Err("its operands are others".to_owned()),
+            }
+        }
+        _ => Err("sizes of its operands do not fit".to_owned()),
+    }
 }
 
 impl Lines {

@@ -8,10 +8,14 @@
 //!
 //! [`KernelFacts::dimensions`]: forebay_base::kernel::KernelFacts::dimensions
 
-use forebay_base::kernel::facts::{Along, AxisNumbers, AxisRole, Dimension, OperandRef, Placement, SlidingAxis};
+use std::ops::Range;
+
+use forebay_base::kernel::facts::{
+    Along, AxisNumbers, AxisRole, Dimension, Leaves, OperandRef, Placement, SlidingAxis,
+};
 use forebay_base::kernel::{Activation, ProductPart, Window};
 use forebay_base::tensor::packed_strides;
-use forebay_base::{Kernel, TensorDesc};
+use forebay_base::{sum_tree, Kernel, TensorDesc};
 use forebay_model::program::Operand;
 
 /// A kernel with its operands: a launch, or one of those that it becomes where it sums.
@@ -49,6 +53,28 @@ pub(super) struct Side {
     pub strides: Vec<i64>,
 }
 
+/// The tree of a sum over a line.
+#[derive(Clone, Copy, Debug)]
+struct Tree {
+    leaves: Leaves,
+    /// Indices that have a tree of their own: all of them, or those of an image.
+    indices: u64,
+}
+
+/// Leaves of a tree, and how many the tree has.
+type LeavesOf = (Range<u64>, u64);
+
+impl Tree {
+    /// The leaves of some of a line's indices; none where these are of several trees, or part a leaf.
+    fn leaves(&self, range: &Range<u64>, size: u64) -> Option<LeavesOf> {
+        let first = range.start / self.indices * self.indices;
+        let own_size = self.indices.min(size - first);
+        let own = range.start - first..range.end.checked_sub(first).filter(|&end| end <= own_size)?;
+        let (Leaves { block, of_index }, leaves) = (self.leaves, self.leaves.of_range(&own, own_size)?);
+        Some((leaves, (own_size * of_index).div_ceil(block)))
+    }
+}
+
 /// One line of a launch.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
@@ -58,6 +84,8 @@ pub(super) struct Line {
     pub is_reduced: bool,
     /// Where it may be cut: at multiples of any of these; nowhere if there are none.
     pub steps: Vec<u64>,
+    /// The trees that sums over it are added in, that of the fewest indices first.
+    trees: Vec<Tree>,
     /// The indices themselves, or those of a window's results.
     pub target: Side,
     /// What a window sees.
@@ -92,11 +120,6 @@ pub(super) fn function(kernel: &Kernel) -> Kernel {
         Placement::Window(window) => reset(window),
         Placement::Starts(starts) => starts.fill(0),
         Placement::FirstElement(first) => *first = 0,
-        Placement::Accumulates(accumulate) => *accumulate = false,
-        Placement::AccumulatesWindow(accumulate, window) => {
-            *accumulate = false;
-            reset(window);
-        }
         Placement::Product(part, activation) => {
             *part = ProductPart::Whole;
             *activation = Activation::None;
@@ -233,7 +256,8 @@ impl Lines {
             role => role,
         };
         let steps = dimension.cut.into_iter().collect();
-        Ok(Line { role, is_reduced: dimension.is_reduced(), steps, target, source, taken })
+        let trees = dimension.leaves.map(|leaves| Tree { leaves, indices: target.size }).into_iter().collect();
+        Ok(Line { role, is_reduced: dimension.is_reduced(), steps, trees, target, source, taken })
     }
 
     /// Makes one line of two where the second continues the first in every operand, and leaves out those of one index.
@@ -260,6 +284,7 @@ impl Lines {
             // Where whole indices of the outer line begin, that line says.
             line.steps.retain(|step| step % size != 0);
             line.steps.extend(removed.steps.iter().map(|step| step * size));
+            line.trees = joined(&line.trees, &removed.trees, size, removed.target.size);
             line.target.size *= removed.target.size;
             self.others.remove(outer);
         }
@@ -291,6 +316,28 @@ impl Lines {
         self.line_of(line).steps.iter().any(|step| at % step == 0)
     }
 
+    /// Whether sums over a line are added in a tree.
+    pub fn has_tree(&self, line: (bool, usize)) -> bool {
+        !self.line_of(line).trees.is_empty()
+    }
+
+    /// Whether some indices of a line are a node of its tree.
+    pub fn is_node(&self, line: (bool, usize), range: &Range<u64>) -> bool {
+        let line = self.line_of(line);
+        let mut leaves = line.trees.iter().filter_map(|tree| tree.leaves(range, line.target.size));
+        leaves.any(|(leaves, count)| sum_tree::is_node(&leaves, count))
+    }
+
+    /// Whether some indices of a line and those behind them are the halves of a node of its tree.
+    pub fn are_halves(&self, line: (bool, usize), left: &Range<u64>, right: &Range<u64>) -> bool {
+        let line = self.line_of(line);
+        let both = left.start..right.end;
+        let found = line.trees.iter().find_map(|tree| Some((tree, tree.leaves(&both, line.target.size)?)));
+        let Some((tree, (leaves, count))) = found else { return false };
+        let of_left = tree.leaves(left, line.target.size).map(|(leaves, _)| leaves.end);
+        left.end == right.start && sum_tree::is_node(&leaves, count) && of_left == sum_tree::middle(&leaves)
+    }
+
     /// How many indices a line has, on the side along which its parts follow each other.
     pub fn size(&self, line: (bool, usize), writes_from: usize) -> u64 {
         let line = self.line_of(line);
@@ -299,6 +346,24 @@ impl Lines {
             _ => line.target.size,
         }
     }
+}
+
+/// The trees of a line that is made of two: of the inner one of `size` indices, and the outer one.
+fn joined(inner: &[Tree], outer: &[Tree], size: u64, outer_size: u64) -> Vec<Tree> {
+    let goes_through =
+        |inner: &Leaves, outer: &Leaves| inner.block == outer.block && outer.of_index == inner.of_index * size;
+    if let ([first, ..], [above, ..]) = (inner, outer) {
+        if goes_through(&first.leaves, &above.leaves) {
+            return vec![Tree { leaves: first.leaves, indices: size * outer_size }];
+        }
+    }
+    // A leaf that is all of the inner line is one of the outer.
+    let is_cut = |tree: &&Tree| tree.leaves.block < size * tree.leaves.of_index;
+    let outer = outer.iter().map(|tree| {
+        let Leaves { block, of_index } = tree.leaves;
+        Tree { leaves: Leaves { block: block * size, of_index }, indices: tree.indices * size }
+    });
+    inner.iter().filter(is_cut).copied().chain(outer).collect()
 }
 
 /// Whether what is written has a side of a line.

@@ -2,8 +2,8 @@
 //!
 //! Judged from what the kernels' axes are ([`super::lines`]), without the pass that cut: the parts of a launch are the same function,
 //! each on a range of one axis; the ranges follow each other without a gap and none twice; each reads what its results need, no
-//! less and no more; and sums go on from part to part in order, cut where that changes no bit. That equal functions compute the same
-//! on equal operands is for the kernels' tests to say.
+//! less and no more; parts of sums are nodes of the tree that the whole sums by ([`super::sums`]); and products go on from part to part
+//! in order, cut where that changes no bit. That equal functions compute the same on equal operands is for the kernels' tests to say.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,10 @@ use forebay_base::kernel::{Activation, ProductPart, Summing};
 use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
-use super::extent::Extent;
-use super::lines::{function, same_operand, Lines, Work};
+use super::extent::{self, Extent};
+use super::lines::{same_operand, Lines, Work};
 use super::relaid::Relaid;
+use super::sums;
 use crate::divided::Partition;
 
 /// A part, with its place in the program of parts.
@@ -60,7 +61,7 @@ pub(super) fn judge(program: &Program, partition: &Partition) -> Result<(), Stri
         let found = of_sums(&whole, own, program.buffers.len(), &summed).map_err(wrong)?;
         summed.extend(found.map(|found| (source, found)));
     }
-    sums_are_apart(partition, &summed)?;
+    sums_are_apart(partition, program.buffers.len())?;
     order(partition)
 }
 
@@ -88,17 +89,16 @@ fn of_sums(
     own_buffers: usize,
     summed: &[(usize, Summed)],
 ) -> Result<Option<Summed>, String> {
-    let is_sums = |part: &ProgramLaunch| matches!(part.kernel, Kernel::Sums { .. });
-    let Some(first) =
-        parts.iter().find(|(_, part)| is_sums(part)).filter(|_| !matches!(whole.kernel, Kernel::Sums { .. }))
-    else {
-        return of_work(&with_loss(whole, parts, summed)?, parts).map(|()| None);
+    let is_finished = |part: &ProgramLaunch| matches!(part.kernel, Kernel::FromSums { .. });
+    let finishes = parts.iter().find(|(_, part)| is_finished(part)).filter(|_| !is_sum(&whole.kernel));
+    let Some((_, finishes)) = finishes else {
+        return of_work(&with_loss(whole, parts, summed)?, parts, own_buffers).map(|()| None);
     };
     let descs = |operands: &[Operand]| operands.iter().map(|operand| operand.desc.clone()).collect::<Vec<_>>();
     let (reads, writes) = (descs(&whole.reads), descs(&whole.writes));
     let found = whole.kernel.sums_in_parts(&reads.iter().collect::<Vec<_>>(), &writes.iter().collect::<Vec<_>>());
     let SumsInParts { of, reads, finish_reads, first_finished, rest } = found.ok_or("it does not sum")?;
-    let sums = first.1.writes.first().ok_or("sums are not written")?.clone();
+    let sums = finishes.reads.first().ok_or("sums are not read")?.clone();
     let channels = whole.writes.last().map_or(1, |write| write.desc.element_count());
     let table = TensorDesc::packed(DataType::Float64, &[of.rows(), channels]).map_err(|error| error.to_string())?;
     if sums.desc != table || sums.offset_bytes != 0 || (sums.buffer.0 as usize) < own_buffers {
@@ -107,20 +107,19 @@ fn of_sums(
     let sorted = |wanted: fn(&Kernel) -> bool| -> Vec<Placed> {
         parts.iter().copied().filter(|(_, part)| wanted(&part.kernel)).collect()
     };
-    let adding = sorted(|kernel| matches!(kernel, Kernel::Sums { .. }));
+    let adding = sorted(|kernel| matches!(kernel, Kernel::Sums { .. } | Kernel::AddSums { .. }));
     let finishing = sorted(|kernel| matches!(kernel, Kernel::FromSums { .. }));
-    let others = sorted(|kernel| !matches!(kernel, Kernel::Sums { .. } | Kernel::FromSums { .. }));
+    let others = sorted(|kernel| !is_sum(kernel));
     let of_reads = |reads: &[usize]| reads.iter().map(|&read| whole.reads[read].clone()).collect::<Vec<_>>();
-    let added =
-        Work { kernel: Kernel::Sums { of, accumulate: false }, reads: of_reads(reads), writes: vec![sums.clone()] };
-    of_work(&added, &adding)?;
+    let added = Work { kernel: Kernel::Sums { of }, reads: of_reads(reads), writes: vec![sums.clone()] };
+    of_work(&added, &adding, own_buffers)?;
     let finished = whole.writes[first_finished..].to_vec();
     let made = Work {
         kernel: Kernel::FromSums { of },
         reads: [std::slice::from_ref(&sums), &of_reads(finish_reads)].concat(),
         writes: finished.clone(),
     };
-    of_work(&made, &finishing)?;
+    of_work(&made, &finishing, own_buffers)?;
     let (last, made_at) = (adding.iter().map(|part| part.0).max(), finishing.iter().map(|part| part.0).min());
     if made_at < last {
         return Err("results are made of sums that are not complete".to_owned());
@@ -132,7 +131,8 @@ fn of_sums(
             let mut reads = whole.reads[..reads].to_vec();
             reads.extend(finished.into_iter().filter(|_| reads_finished));
             reads.extend(reads_sums.then(|| sums.clone()));
-            of_work(&Work { kernel, reads, writes: whole.writes[..first_finished].to_vec() }, &others)?;
+            let rest = Work { kernel, reads, writes: whole.writes[..first_finished].to_vec() };
+            of_work(&rest, &others, own_buffers)?;
             let after = if reads_finished { made_at } else { last };
             if (reads_finished || reads_sums) && others.iter().any(|part| Some(part.0) < after) {
                 return Err("a part reads sums that are not complete".to_owned());
@@ -166,43 +166,33 @@ fn with_loss(whole: &Work, parts: &[Placed], summed: &[(usize, Summed)]) -> Resu
     Ok(Work { reads, ..whole.clone() })
 }
 
+/// Whether a kernel makes, adds or finishes sums of positions.
+fn is_sum(kernel: &Kernel) -> bool {
+    matches!(kernel, Kernel::Sums { .. } | Kernel::AddSums { .. } | Kernel::FromSums { .. })
+}
+
 /// Whether parts together are one launch.
-fn of_work(whole: &Work, parts: &[Placed]) -> Result<(), String> {
+fn of_work(whole: &Work, parts: &[Placed], own_buffers: usize) -> Result<(), String> {
     let lines = Lines::of(whole)?;
+    if let Some(lines) = lines.as_ref().filter(|_| sums::are_added(whole, parts)) {
+        return sums::judge(whole, lines, parts, own_buffers);
+    }
     let continues = whole.kernel.facts().continues;
     let mut found = Vec::with_capacity(parts.len());
     for &(_, part) in parts {
         let wrong = |reason: String| format!("'{}': {reason}", part.name);
         let mut own = Work { kernel: part.kernel.clone(), reads: part.reads.clone(), writes: part.writes.clone() };
-        if function(&own.kernel) != function(&whole.kernel) {
-            return Err(wrong(format!("{} is another function than {}", own.kernel, whole.kernel)));
-        }
-        let own_lines = Lines::of(&own).map_err(wrong)?;
         // What a part goes on from is its result, which the whole does not read.
         let goes_on = own.kernel.facts().continues.filter(|_| continues.is_none());
+        let own_lines = Lines::of(&own).map_err(wrong)?;
         if let Some(index) = goes_on {
             if index >= own.reads.len() || own.reads[index] != own.writes[0] {
                 return Err(wrong("it goes on from what is not its result".to_owned()));
             }
             own.reads.remove(index);
         }
-        if (own.reads.len(), own.writes.len()) != (whole.reads.len(), whole.writes.len()) {
-            return Err(wrong(format!("it has {} reads and {} writes", own.reads.len(), own.writes.len())));
-        }
-        let extent = match (&lines, own_lines) {
-            (Some(lines), Some(own_lines)) => {
-                let own_lines = goes_on.map_or(own_lines.clone(), |index| own_lines.without(index));
-                lines.extent(whole, &own, &own_lines).map_err(wrong)?
-            }
-            (None, None) => {
-                let same = |a: &[Operand], b: &[Operand]| a.iter().zip(b).all(|(a, b)| same_operand(a, b));
-                if !same(&whole.reads, &own.reads) || !same(&whole.writes, &own.writes) {
-                    return Err(wrong("its operands are others".to_owned()));
-                }
-                Extent::All
-            }
-            _ => return Err(wrong("sizes of its operands do not fit".to_owned())),
-        };
+        let own_lines = own_lines.map(|lines| goes_on.map_or(lines.clone(), |index| lines.without(index)));
+        let extent = extent::of_part(whole, lines.as_ref(), &own, own_lines).map_err(wrong)?;
         found.push((extent, goes_on.is_some(), own.kernel));
     }
     match (&lines, &found[..]) {
@@ -249,6 +239,9 @@ fn tiles(whole: &Work, lines: &Lines, parts: &[(Extent, bool, Kernel)]) -> Resul
         }
         let product = product_of(kernel).map(|(part, _)| part);
         let is_columns = matches!(product, Some(ProductPart::Columns { .. }));
+        if lines.has_tree(line) {
+            return Err("their sums are not added".to_owned());
+        }
         if lines.is_reduced(line) {
             // Each adds to what those before it left.
             let adds = number > 0 && whole.kernel.facts().continues.is_none();
@@ -295,17 +288,14 @@ fn tiles(whole: &Work, lines: &Lines, parts: &[(Extent, bool, Kernel)]) -> Resul
     }
 }
 
-/// Whether sums are tables of their own, which none but their launch's parts write.
-fn sums_are_apart(partition: &Partition, summed: &[(usize, Summed)]) -> Result<(), String> {
-    let owners: BTreeMap<BufferId, usize> =
-        summed.iter().map(|(source, summed)| (summed.sums.buffer, *source)).collect();
-    if owners.len() != summed.len() {
-        return Err("two launches have one table of sums".to_owned());
-    }
+/// Whether sums are in buffers of their own, which none but their launch's parts write.
+fn sums_are_apart(partition: &Partition, own_buffers: usize) -> Result<(), String> {
+    let mut owners: BTreeMap<BufferId, usize> = BTreeMap::new();
     for (&source, part) in partition.sources.iter().zip(&partition.program.launches) {
-        let is_foreign = |write: &Operand| owners.get(&write.buffer).is_some_and(|&owner| owner != source);
-        if part.writes.iter().any(is_foreign) {
-            return Err(format!("'{}' writes the sums of another launch", part.name));
+        for write in part.writes.iter().filter(|write| write.buffer.0 as usize >= own_buffers) {
+            if *owners.entry(write.buffer).or_insert(source) != source {
+                return Err(format!("'{}' writes the sums of another launch", part.name));
+            }
         }
     }
     Ok(())

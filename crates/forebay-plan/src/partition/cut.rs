@@ -2,7 +2,8 @@
 //!
 //! What an axis is, which axes of other operands belong to it, and where parts may begin, is what the kernel's facts say
 //! ([`forebay_base::kernel::facts`]). Each part is a launch of its own, of the same kernel on fewer rows. Where a kernel sums over
-//! the rows, its parts go on from each other's sums, on the reduction block boundaries that the whole sums by, and another launch finishes.
+//! the rows, its parts are nodes of the tree that the whole sums by ([`forebay_base::sum_tree`]); other launches add their sums, and
+//! one finishes.
 
 use forebay_base::kernel::facts::{Along, AxisRole, Dimension, OperandRef, Placement, SumsInParts};
 use forebay_base::{Kernel, TensorDesc};
@@ -53,7 +54,12 @@ pub(super) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
     if axis > 0 && sizes[0] > 1 {
         return None;
     }
-    let mut step = dimension(launch, axis)?.cut?;
+    let own = dimension(launch, axis)?;
+    let mut step = own.cut?;
+    // Parts are nodes of the tree: a power of two of leaves.
+    if own.leaves.is_some_and(|leaves| !leaves.of_step().is_power_of_two()) {
+        return None;
+    }
     let aligned: Vec<u64> = launch
         .reads
         .iter()
@@ -68,13 +74,6 @@ pub(super) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
     }
     let cut = Cut { axis: Axis::Of(axis), rows, step };
     is_possible(launch, &cut).then_some(cut)
-}
-
-/// The sums of a launch that is cut, and whether they have begun.
-#[derive(Clone, Copy)]
-pub(super) struct Sums<'a> {
-    pub operand: &'a Operand,
-    pub begun: bool,
 }
 
 /// The sums that a kernel makes along an axis, which its parts then make together.
@@ -106,18 +105,22 @@ impl<'a> Cutting<'a> {
         Some(Cutting { launch, axis: cut.axis, along })
     }
 
-    /// The part on some rows: where it is made of sums, the launch that adds to them.
-    pub fn part(&self, rows: Rows, sums: Option<Sums>) -> Option<ProgramLaunch> {
+    /// Whether its results are sums over what it is cut along, which parts make by nodes of their tree.
+    pub fn is_tree(&self) -> bool {
+        self.along.as_ref().is_some_and(|(_, dimension, _)| dimension.leaves.is_some())
+    }
+
+    /// The part on some rows: where it is made of sums, the launch that makes them.
+    pub fn part(&self, rows: Rows, sums: Option<&Operand>) -> Option<ProgramLaunch> {
         let launch = self.launch;
         let Some((axis, dimension, summed)) = &self.along else { return product::part(launch, self.axis, rows) };
         let seen = Seen::of(launch, dimension, rows)?;
         if let Some(summed) = summed {
             let reads = summed.reads.iter().map(|&read| seen.part(launch, dimension, OperandRef::Read(read)));
-            let mut reads = reads.collect::<Option<Vec<_>>>()?;
+            let reads = reads.collect::<Option<Vec<_>>>()?;
             let Some(sums) = sums else { return Some(launch.clone()) };
-            reads.extend(sums.begun.then(|| sums.operand.clone()));
-            let kernel = Kernel::Sums { of: summed.of, accumulate: sums.begun };
-            return Some(ProgramLaunch { kernel, reads, writes: vec![sums.operand.clone()], ..launch.clone() });
+            let kernel = Kernel::Sums { of: summed.of };
+            return Some(ProgramLaunch { kernel, reads, writes: vec![sums.clone()], ..launch.clone() });
         }
         let all = |count: usize, of: fn(usize) -> OperandRef| {
             (0..count).map(|index| seen.part(launch, dimension, of(index))).collect::<Option<Vec<_>>>()
@@ -145,7 +148,7 @@ impl Seen {
         };
         let mut kernel = launch.kernel.clone();
         let window = match kernel.placement() {
-            Placement::Window(window) | Placement::AccumulatesWindow(_, window) => window,
+            Placement::Window(window) => window,
             _ => return None,
         };
         let size = |side: &[(OperandRef, Along)]| {
@@ -186,19 +189,8 @@ impl Seen {
 
     /// Says in a part's kernel where it is.
     fn place(self, launch: &ProgramLaunch, axis: usize, rows: Rows, part: &mut ProgramLaunch) {
-        let goes_on = |accumulate: &mut bool, reads: &mut Vec<Operand>| {
-            if rows.start > 0 && !*accumulate {
-                *accumulate = true;
-                reads.push(launch.writes[0].clone());
-            }
-        };
         match part.kernel.placement() {
             Placement::Window(window) => *window = self.window.unwrap_or_else(|| window.clone()),
-            Placement::AccumulatesWindow(accumulate, window) => {
-                *window = self.window.unwrap_or_else(|| window.clone());
-                goes_on(accumulate, &mut part.reads);
-            }
-            Placement::Accumulates(accumulate) => goes_on(accumulate, &mut part.reads),
             Placement::Starts(starts) => starts[axis] = 0,
             Placement::FirstElement(first) => {
                 let row_elements: u64 = launch.reads[0].desc.sizes()[axis + 1..].iter().product();

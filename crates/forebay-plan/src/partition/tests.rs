@@ -39,3 +39,59 @@ fn the_gradient_of_a_loss_reads_the_sums_of_that_loss() {
     assert!(reductions > 2, "the other sum is in parts, too");
     check_parts(&program, &partition).unwrap();
 }
+
+/// The sums of four images as parts that are nodes of their tree, added in some order: images of each part, then which two sums become
+/// one; sums are numbered as parts are, and the sum of two has the number of the first.
+fn sums_of_images(parts: &[(u64, u64)], additions: &[(u32, u32)]) -> Result<(), String> {
+    let (x, y): (&[u64], &[u64]) = (&[4, 3, 32, 32], &[3]);
+    let whole = launch(Kernel::Reduce { op: ReduceOp::Sum, axes: vec![0, 2, 3] }, &[(0, x)], &[(1, y)]);
+    let buffer = |name: &str, size_bytes| Buffer { name: name.to_owned(), size_bytes, role: Role::Temporary };
+    let buffers = vec![buffer("x", 4 * 3 * 1024 * 4), buffer("y", 12)];
+    let program = Program { buffers, update_start: 1, launches: vec![whole.clone()], ..Program::default() };
+    let of = Summing::Channels;
+    let table = TensorDesc::packed(DataType::Float64, &[1, 3]).unwrap();
+    let sums = |number: u32| Operand { buffer: BufferId(2 + number), offset_bytes: 0, desc: table.clone() };
+    let mut launches = Vec::new();
+    for (number, &(start, end)) in (0..).zip(parts) {
+        let read = rows::rows_of(&whole.reads[0], 0, Rows { start, end }).unwrap();
+        let writes = vec![sums(number)];
+        launches.push(ProgramLaunch { kernel: Kernel::Sums { of }, reads: vec![read], writes, ..whole.clone() });
+    }
+    for &(earlier, later) in additions {
+        let reads = vec![sums(earlier), sums(later)];
+        launches.push(ProgramLaunch {
+            kernel: Kernel::AddSums { of },
+            reads,
+            writes: vec![sums(earlier)],
+            ..whole.clone()
+        });
+    }
+    launches.push(ProgramLaunch { kernel: Kernel::FromSums { of }, reads: vec![sums(0)], ..whole });
+    let mut buffers = program.buffers.clone();
+    buffers.extend(parts.iter().map(|_| buffer("sums", 24)));
+    let sources = vec![0; launches.len()];
+    let parts = Program { buffers, update_start: launches.len(), launches, ..Program::default() };
+    check_parts(&program, &Partition { program: parts, sources }).map_err(|error| error.to_string())
+}
+
+#[test]
+fn sums_of_parts_are_added_in_the_order_of_the_tree() {
+    let each = [(0, 1), (1, 2), (2, 3), (3, 4)];
+    sums_of_images(&each, &[(0, 1), (2, 3), (0, 2)]).unwrap();
+    sums_of_images(&each, &[(2, 3), (0, 1), (0, 2)]).unwrap();
+    sums_of_images(&[(0, 2), (2, 3), (3, 4)], &[(1, 2), (0, 1)]).unwrap();
+    sums_of_images(&[(0, 2), (2, 4)], &[(0, 1)]).unwrap();
+    let objects = |parts: &[(u64, u64)], additions: &[(u32, u32)], reason: &str| {
+        let error = sums_of_images(parts, additions).unwrap_err();
+        assert!(error.contains(reason), "{parts:?}, {additions:?}: {error}");
+    };
+    objects(&each, &[(0, 1), (0, 2), (0, 3)], "not the halves of a node");
+    objects(&each, &[(2, 3), (1, 2), (0, 1)], "not the halves of a node");
+    objects(&each, &[(0, 1), (3, 2), (0, 3)], "not the halves of a node");
+    objects(&each, &[(0, 1), (2, 3)], "not the sum of all parts");
+    objects(&each, &[(0, 1), (2, 3), (0, 2), (0, 2)], "not there");
+    objects(&[(0, 1), (1, 3), (3, 4)], &[(1, 2), (0, 1)], "no node");
+    objects(&[(0, 3), (3, 4)], &[(0, 1)], "no node");
+    objects(&[(0, 2), (2, 3)], &[(0, 1)], "not the halves of a node");
+    objects(&each, &[], "is another");
+}

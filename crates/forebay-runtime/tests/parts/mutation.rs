@@ -1,10 +1,12 @@
 //! The checker objects to every part that is a little wrong: a row more or less, a part that is missing or there twice, one that
 //! begins elsewhere, a window or a sum that is moved.
 
+use std::collections::BTreeSet;
+
 use forebay_base::kernel::facts::Placement;
 use forebay_base::kernel::{Activation, ProductPart};
-use forebay_base::TensorDesc;
-use forebay_model::program::{Operand, Program, ProgramLaunch};
+use forebay_base::{Kernel, TensorDesc};
+use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 use forebay_plan::check::check_parts;
 use forebay_plan::divided::Partition;
 use forebay_plan::partition::{least_limit_bytes, partition, touched_bytes};
@@ -25,8 +27,8 @@ fn moved(operand: &Operand, axis: usize, fewer: i64, more: i64) -> Option<Operan
     Some(Operand { desc, offset_bytes: offset as u64, ..operand.clone() })
 }
 
-/// Launches that are a little wrong, with what is wrong with them.
-fn wrong_launches(part: &ProgramLaunch) -> Vec<(String, ProgramLaunch)> {
+/// Launches that are a little wrong, with what is wrong with them; `sums` are where its launch keeps sums.
+fn wrong_launches(part: &ProgramLaunch, sums: &[BufferId]) -> Vec<(String, ProgramLaunch)> {
     let mut wrong = Vec::new();
     for index in 0..part.reads.len() + part.writes.len() {
         let of = |launch: &ProgramLaunch| launch.reads.iter().chain(&launch.writes).nth(index).cloned();
@@ -48,9 +50,10 @@ fn wrong_launches(part: &ProgramLaunch) -> Vec<(String, ProgramLaunch)> {
             wrong.push((what.to_owned(), launch));
         }
     };
-    change("padding is moved", &|launch| match launch.kernel.placement() {
-        Placement::Window(window) | Placement::AccumulatesWindow(_, window) => window.pads_begin[0] += 1,
-        _ => {}
+    change("padding is moved", &|launch| {
+        if let Placement::Window(window) = launch.kernel.placement() {
+            window.pads_begin[0] += 1;
+        }
     });
     change("indices begin elsewhere", &|launch| match launch.kernel.placement() {
         Placement::Starts(starts) => starts[0] += 1,
@@ -58,20 +61,9 @@ fn wrong_launches(part: &ProgramLaunch) -> Vec<(String, ProgramLaunch)> {
         _ => {}
     });
     change("sums begin where they go on, or the other way round", &|launch| {
-        let result = launch.writes[0].clone();
-        match launch.kernel.placement() {
-            Placement::Accumulates(accumulate) | Placement::AccumulatesWindow(accumulate, _) => {
-                *accumulate = !*accumulate;
-                match *accumulate {
-                    true => launch.reads.push(result),
-                    false => drop(launch.reads.pop()),
-                }
-            }
-            Placement::Product(part, _) if *part == ProductPart::MoreTerms => {
-                *part = ProductPart::Whole;
-                launch.reads.remove(2);
-            }
-            _ => {}
+        if let Placement::Product(part @ ProductPart::MoreTerms, _) = launch.kernel.placement() {
+            *part = ProductPart::Whole;
+            launch.reads.remove(2);
         }
     });
     change("other columns", &|launch| {
@@ -84,7 +76,37 @@ fn wrong_launches(part: &ProgramLaunch) -> Vec<(String, ProgramLaunch)> {
             *activation = if *activation == Activation::None { Activation::Relu } else { Activation::None };
         }
     });
+    if is_addition(part) {
+        change("the later sums come first", &|launch| launch.reads.swap(0, 1));
+        change("the earlier sums are added to the later ones", &|launch| {
+            launch.reads.swap(0, 1);
+            launch.writes[0] = launch.reads[0].clone();
+        });
+        change("the sum is where the later sums were", &|launch| launch.writes[0] = launch.reads[1].clone());
+        change("sums are added to themselves", &|launch| launch.reads[1] = launch.reads[0].clone());
+    }
+    if is_addition(part) || makes_sums(part) {
+        for buffer in sums {
+            for index in 0..part.reads.len() + part.writes.len() {
+                let is_sum = index >= part.reads.len() || is_addition(part);
+                change(&format!("operand {index} is other sums"), &|launch| {
+                    let operand = launch.reads.iter_mut().chain(&mut launch.writes).nth(index).unwrap();
+                    operand.buffer = if is_sum { *buffer } else { operand.buffer };
+                });
+            }
+        }
+    }
     wrong
+}
+
+/// Whether a part adds sums of others.
+fn is_addition(part: &ProgramLaunch) -> bool {
+    matches!(part.kernel, Kernel::AddSums { .. }) || part.name.contains(" sum up to part ")
+}
+
+/// Whether a part makes the sums of a node.
+fn makes_sums(part: &ProgramLaunch) -> bool {
+    matches!(part.kernel, Kernel::Sums { .. } | Kernel::ConvolutionWeightGradient { .. })
 }
 
 /// What has been tried.
@@ -150,6 +172,11 @@ fn change_launch(name: &str, program: &Program, cut: &Partition, source: usize, 
         );
     };
     let parts: Vec<usize> = (0..cut.sources.len()).filter(|&index| cut.sources[index] == source).collect();
+    // Sums are kept in buffers of their own, and in the result where that is one.
+    let own =
+        parts.iter().map(|&index| &cut.program.launches[index]).filter(|part| is_addition(part) || makes_sums(part));
+    let sums: BTreeSet<BufferId> = own.map(|part| part.writes[0].buffer).collect();
+    let sums: Vec<BufferId> = sums.into_iter().collect();
     tried.cut += 1;
     let mut changed = cut.clone();
     for (number, &index) in parts.iter().enumerate() {
@@ -159,7 +186,7 @@ fn change_launch(name: &str, program: &Program, cut: &Partition, source: usize, 
         }
         tried.parts += 1;
         let part = &cut.program.launches[index];
-        for (what, launch) in wrong_launches(part) {
+        for (what, launch) in wrong_launches(part, &sums) {
             changed.program.launches[index] = launch;
             objects(&what, index, &changed);
             tried.changes += 1;
@@ -185,6 +212,16 @@ fn change_launch(name: &str, program: &Program, cut: &Partition, source: usize, 
             exchanged.program.launches.swap(index, next);
             objects("it comes after the next one", index, &exchanged);
             tried.changes += 1;
+        }
+        // Sums are added once both are there; pieces of an addition come in any order.
+        let is_piece = |index: usize| is_addition(part) && cut.program.launches[index].name == part.name;
+        if let Some(&before) = number.checked_sub(1).map(|before| &parts[before]).filter(|_| is_addition(part)) {
+            if !is_piece(before) {
+                let mut exchanged = cut.clone();
+                exchanged.program.launches.swap(before, index);
+                objects("it comes before what it adds", index, &exchanged);
+                tried.changes += 1;
+            }
         }
     }
 }

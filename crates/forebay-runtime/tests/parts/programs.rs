@@ -108,8 +108,7 @@ pub fn program(random: &mut Random, images: u64) -> Program {
     let [dp] = build.launch(Kernel::PoolGradient { op: pool_op, window: pooling }, &[&p, &c], [&logits]);
     let add = Kernel::Binary { op: forebay_base::kernel::BinaryOp::Add, activation: Activation::None };
     let [dy] = build.launch(add, &[&dc, &dp], [&logits]);
-    let weights =
-        Kernel::ConvolutionWeightGradient { convolution: convolution(&windows[1], groups), accumulate: false };
+    let weights = Kernel::ConvolutionWeightGradient { convolution: convolution(&windows[1], groups) };
     let [dw] = build.launch(weights, &[&b, &dy], [w.desc.sizes()]);
     let backward =
         Kernel::ConvolutionDataGradient { convolution: convolution(&windows[1], groups), activation: Activation::None };

@@ -1,10 +1,12 @@
 //! Convolutions in all three directions.
 
-use forebay_base::kernel::{reduction_block, Activation, Convolution, Window};
+use forebay_base::kernel::{reduction_block, Activation, BinaryOp, Convolution, Window};
+use forebay_base::sum_tree::{nodes_of, PartialSums};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use crate::compare::{compare, packed, rounding, run, strided, vulkan, Random, RandomTensors, Tensor};
 use crate::spatial::{layout, sliding};
+use crate::sums::apply;
 
 /// A convolution with its operands.
 struct Case {
@@ -88,12 +90,9 @@ impl Case {
         let reads = with_bias(self.x.0.sizes()[1], vec![self.y.clone(), self.w.clone()]);
         let transposed = Kernel::ConvolutionDataGradient { convolution: convolution(), activation };
         compare(seed, &transposed, &reads, std::slice::from_ref(&self.x.0), self.tolerance());
-        for accumulate in [false, true] {
-            let mut reads = vec![self.x.clone(), self.y.clone()];
-            reads.extend(accumulate.then(|| self.w.clone()));
-            let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(), accumulate };
-            compare(seed, &kernel, &reads, std::slice::from_ref(&self.w.0), self.tolerance());
-        }
+        let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution() };
+        let reads = [self.x.clone(), self.y.clone()];
+        compare(seed, &kernel, &reads, std::slice::from_ref(&self.w.0), self.tolerance());
     }
 }
 
@@ -191,34 +190,39 @@ fn rows(tensor: &Tensor, axis: usize, start: u64, end: u64) -> Tensor {
     (part, values)
 }
 
-/// The weight gradient by parts of dy that begin at `lines`, each going on from the one before.
-fn in_parts(case: &Case, axis: usize, lines: &[u64]) -> Vec<u8> {
+/// The weight gradient by parts of dy between `lines`, which are made of nodes of the sum tree: leaves have `step` indices.
+fn in_parts(case: &Case, axis: usize, step: u64, lines: &[u64]) -> Vec<u8> {
     let machine = vulkan().expect("the caller asked");
     let window = &case.convolution.window;
-    let mut sum: Option<Vec<u8>> = None;
-    for (number, &start) in lines.iter().enumerate() {
-        let end = lines.get(number + 1).copied().unwrap_or(case.y.0.sizes()[axis]);
+    let size = case.y.0.sizes()[axis];
+    let count = size.div_ceil(step);
+    let add = |earlier: Tensor, later: Tensor| {
+        let kernel = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
+        apply(machine, &kernel, &[earlier, later], std::slice::from_ref(&case.w.0)).remove(0)
+    };
+    let ends = lines.iter().skip(1).copied().chain([size]);
+    let ranges = lines.iter().zip(ends).map(|(start, end)| start / step..end.div_ceil(step));
+    let mut sums = PartialSums::default();
+    for node in ranges.flat_map(|range| nodes_of(range, count)) {
+        let (start, end) = (node.start * step, size.min(node.end * step));
         let mut convolution = case.convolution.clone();
         let x = if axis == 0 {
             rows(&case.x, 0, start, end)
         } else {
             // The rows of x that these rows of dy see; only the outer ones see padding.
             let (stride, pad) = (window.strides[0], window.pads_begin[0]);
-            let device_address = (window.kernel[0] - 1) * window.dilations[0] + 1;
+            let reach = (window.kernel[0] - 1) * window.dilations[0] + 1;
             let first = (start * stride).saturating_sub(pad);
-            let last = ((end - 1) * stride + device_address).saturating_sub(pad).min(case.x.0.sizes()[2]);
+            let last = ((end - 1) * stride + reach).saturating_sub(pad).min(case.x.0.sizes()[2]);
             convolution.window.pads_begin[0] = first + pad - start * stride;
             rows(&case.x, 2, first, last)
         };
-        let mut reads = vec![x, rows(&case.y, axis, start, end)];
-        if let Some(sum) = &sum {
-            let values = sum.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()) as f64);
-            reads.push((case.w.0.clone(), values.collect()));
-        }
-        let kernel = Kernel::ConvolutionWeightGradient { convolution, accumulate: sum.is_some() };
-        sum = Some(run(machine, &kernel, &reads, std::slice::from_ref(&case.w.0), &[]).unwrap().remove(0));
+        let reads = [x, rows(&case.y, axis, start, end)];
+        let kernel = Kernel::ConvolutionWeightGradient { convolution };
+        sums.push(node, apply(machine, &kernel, &reads, std::slice::from_ref(&case.w.0)).remove(0), add);
     }
-    sum.unwrap()
+    let (_, values) = sums.total(add).unwrap();
+    values.into_iter().flat_map(|value| (value as f32).to_le_bytes()).collect()
 }
 
 fn whole(case: &Case, kernel: &Kernel, reads: &[&Tensor], write: &TensorDesc) -> Vec<u8> {
@@ -243,15 +247,15 @@ fn a_weight_gradient_has_the_same_bits_whole_and_in_parts() {
     for (seed, (sizes, input, window)) in (300..).zip(cases) {
         let mut random = Random::new(seed);
         let case = Case::even(&mut random, sizes, input, window);
-        let kernel = Kernel::ConvolutionWeightGradient { convolution: case.convolution.clone(), accumulate: false };
+        let kernel = Kernel::ConvolutionWeightGradient { convolution: case.convolution.clone() };
         let expected = whole(&case, &kernel, &[&case.x, &case.y], &case.w.0);
-        assert!(expected == in_parts(&case, 0, &[0, 1]), "seed {seed}: cut between images");
+        assert!(expected == in_parts(&case, 0, 1, &[0, 1]), "seed {seed}: cut between images");
         let image = Case { x: rows(&case.x, 0, 0, 1), y: rows(&case.y, 0, 0, 1), ..case };
         let expected = whole(&image, &kernel, &[&image.x, &image.y], &image.w.0);
         let sizes = image.y.0.sizes();
         let step = reduction_block(sizes[2], sizes[3..].iter().product()).rows;
         let lines: Vec<u64> = (0..sizes[2]).step_by(step as usize).filter(|line| line % (3 * step) != step).collect();
-        assert!(expected == in_parts(&image, 2, &lines), "seed {seed}: cut between rows {lines:?}");
+        assert!(expected == in_parts(&image, 2, step, &lines), "seed {seed}: cut between rows {lines:?}");
     }
 }
 

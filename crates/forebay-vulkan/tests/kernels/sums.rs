@@ -1,6 +1,10 @@
 //! Sums over positions in parts: each against the host's, and all parts together against the whole, bit for bit.
 
-use forebay_base::kernel::{reduction_block_rows, Activation, ReduceOp, Summing};
+use std::ops::Range;
+
+use forebay_base::kernel::facts::{Dimension, Leaves, OperandRef};
+use forebay_base::kernel::{Activation, ReduceOp, Summing};
+use forebay_base::sum_tree::{nodes_of, PartialSums};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use crate::compare::{self, compare, element, packed, strided, vulkan, Machine, Random, RandomTensors, Tensor};
@@ -44,9 +48,8 @@ fn check(seed: u64, x: &TensorDesc) {
         let last = before.1.len() - channels as usize;
         before.1[last..].fill(5.0);
         let writes = std::slice::from_ref(&table);
-        compare(seed, &Kernel::Sums { of, accumulate: false }, &reads, writes, tolerance);
-        let reads: Vec<Tensor> = reads.into_iter().chain([before.clone()]).collect();
-        compare(seed, &Kernel::Sums { of, accumulate: true }, &reads, writes, tolerance);
+        compare(seed, &Kernel::Sums { of }, &reads, writes, tolerance);
+        compare(seed, &Kernel::AddSums { of }, &[before.clone(), random_sums(&mut random, of, &table)], writes, 1e-12);
         let reads: Vec<Tensor> = [before].into_iter().chain(others).collect();
         compare(seed, &Kernel::FromSums { of }, &reads, results, tolerance);
     }
@@ -55,6 +58,17 @@ fn check(seed: u64, x: &TensorDesc) {
         let kernel = Kernel::Reduce { op: ReduceOp::Sum, axes };
         compare(seed, &kernel, &[random.tensor(x)], &[channel], tolerance);
     }
+}
+
+/// Sums as they may be.
+fn random_sums(random: &mut Random, of: Summing, table: &TensorDesc) -> Tensor {
+    let mut sums = random.tensor(table);
+    // The numbers of samples come last.
+    let last = sums.1.len() - table.sizes()[1] as usize;
+    if of != Summing::Channels {
+        sums.1[last..].fill(3.0);
+    }
+    sums
 }
 
 /// What a launch writes, as tensors.
@@ -81,22 +95,41 @@ fn parts(tensor: &Tensor, axis: usize, lines: &[u64]) -> Vec<Tensor> {
     lines.windows(2).map(part).collect()
 }
 
-/// The sums of all parts, each going on from those before, and what becomes of them.
+/// The leaves of a sum along an axis of what it reads first.
+fn leaves(of: Summing, part: &[Tensor], axis: usize) -> Leaves {
+    let reads: Vec<&TensorDesc> = part.iter().map(|tensor| &tensor.0).collect();
+    let table = packed(DataType::Float64, &[of.rows(), 1]);
+    let dimensions = Kernel::Sums { of }.facts().dimensions(&reads, &[&table]).expect("its operands fit");
+    let is_own = |one: &Dimension| one.along(OperandRef::Read(0)).is_some_and(|(along, _)| along.axis == axis);
+    dimensions.into_iter().find(is_own).and_then(|one| one.leaves).expect("it is a sum along the axis")
+}
+
+/// The lines between parts, and between the nodes of the sum tree that they are made of; and the leaves of these nodes.
+fn nodes(of: Summing, whole: &[Tensor], axis: usize, lines: &[u64]) -> (Vec<u64>, Vec<Range<u64>>) {
+    let (own, size) = (leaves(of, whole, axis), whole[0].0.sizes()[axis]);
+    let count = own.of_range(&(0..size), size).expect("all of them").end;
+    let ranges = lines.windows(2).map(|pair| own.of_range(&(pair[0]..pair[1]), size).expect("lines between leaves"));
+    let nodes: Vec<Range<u64>> = ranges.flat_map(|range| nodes_of(range, count)).collect();
+    let index = |leaf: u64| size.min(leaf * own.block / own.of_index);
+    (nodes.iter().map(|node| node.start).chain([count]).map(index).collect(), nodes)
+}
+
+/// The sums of all parts, which are nodes of the sum tree, added as it says, and what becomes of them.
 fn from_parts(
     machine: &Machine,
     of: Summing,
-    parts: &[Vec<Tensor>],
+    (parts, nodes): (&[Vec<Tensor>], &[Range<u64>]),
     table: &TensorDesc,
     others: &[Tensor],
     results: &[TensorDesc],
 ) -> (Tensor, Vec<Tensor>) {
-    let mut sums: Option<Tensor> = None;
-    for part in parts {
-        let reads: Vec<Tensor> = part.iter().cloned().chain(sums.clone()).collect();
-        let kernel = Kernel::Sums { of, accumulate: sums.is_some() };
-        sums = apply(machine, &kernel, &reads, std::slice::from_ref(table)).pop();
+    let one = |kernel: Kernel, reads: &[Tensor]| apply(machine, &kernel, reads, std::slice::from_ref(table)).remove(0);
+    let add = |earlier: Tensor, later: Tensor| one(Kernel::AddSums { of }, &[earlier, later]);
+    let mut sums = PartialSums::default();
+    for (part, node) in parts.iter().zip(nodes) {
+        sums.push(node.clone(), one(Kernel::Sums { of }, part), add);
     }
-    let sums = sums.unwrap();
+    let sums = sums.total(add).unwrap();
     let reads: Vec<Tensor> = [sums.clone()].into_iter().chain(others.iter().cloned()).collect();
     let results = apply(machine, &Kernel::FromSums { of }, &reads, results);
     (sums, results)
@@ -134,9 +167,9 @@ fn cuts() -> Vec<(TensorDesc, usize, Vec<Vec<u64>>)> {
 fn squared_errors_in_parts_have_the_bits_of_the_whole() {
     let Some(machine) = vulkan() else { return };
     let cuts = [
-        (vec![5000, 3], vec![0, 2048, 4096, 5000]),
+        (vec![5000, 4], vec![0, 2048, 4096, 5000]),
         (vec![9, 1024], vec![0, 1, 5, 9]),
-        (vec![70, 512, 3], vec![0, 4, 64, 70]),
+        (vec![70, 512, 4], vec![0, 4, 64, 70]),
         (vec![3000, 512], vec![0, 512, 3000]),
     ];
     for (seed, (sizes, lines)) in (300..).zip(cuts) {
@@ -148,10 +181,11 @@ fn squared_errors_in_parts_have_the_bits_of_the_whole() {
         let kernel = Kernel::MeanSquaredErrorGradient;
         let reads = [dloss.clone(), prediction.clone(), target.clone()];
         let gradient = apply(machine, &kernel, &reads, std::slice::from_ref(&desc));
+        let (lines, nodes) = nodes(Summing::SquaredError, &[prediction.clone(), target.clone()], 0, &lines);
         let both = parts(&prediction, 0, &lines).into_iter().zip(parts(&target, 0, &lines));
         let pairs: Vec<_> = both.map(|(prediction, target)| vec![prediction, target]).collect();
         let table = packed(DataType::Float64, &[2, 1]);
-        let (sums, results) = from_parts(machine, Summing::SquaredError, &pairs, &table, &[], writes);
+        let (sums, results) = from_parts(machine, Summing::SquaredError, (&pairs, &nodes), &table, &[], writes);
         let what = format!("{desc} cut at {lines:?}");
         same(&format!("loss of {what}"), seed, &results[0].1, &loss[0].1);
         let slopes = |pair: &Vec<Tensor>| {
@@ -163,9 +197,8 @@ fn squared_errors_in_parts_have_the_bits_of_the_whole() {
         // And each part as the host has it.
         let mut before = random.tensor(&table);
         before.1[1] = 5.0;
-        let reads = [&pairs[0][..], &[before.clone()]].concat();
         let of = Summing::SquaredError;
-        compare(seed, &Kernel::Sums { of, accumulate: true }, &reads, std::slice::from_ref(&table), 1e-12);
+        compare(seed, &Kernel::Sums { of }, &pairs[0], std::slice::from_ref(&table), 1e-12);
         compare(seed, &Kernel::FromSums { of }, &[before], writes, 1e-6);
         let reads = [&[dloss][..], &pairs[0], &[sums]].concat();
         compare(seed, &kernel, &reads, std::slice::from_ref(&pairs[0][0].0), 1e-6);
@@ -184,10 +217,11 @@ fn sums_of_rows_in_parts_have_the_bits_of_the_whole() {
         let kernel = Kernel::Reduce { op: ReduceOp::Sum, axes: vec![0] };
         let whole = apply(machine, &kernel, std::slice::from_ref(&x), writes);
         compare(seed, &kernel, std::slice::from_ref(&x), writes, 1e-6);
-        let of = Summing::Rows { axes: 1, block_rows: reduction_block_rows(rows, length) };
+        let of = Summing::Rows { axes: 1 };
+        let (lines, nodes) = nodes(of, std::slice::from_ref(&x), 0, &lines);
         let table = packed(DataType::Float64, &[2, length]);
         let reads: Vec<_> = parts(&x, 0, &lines).into_iter().map(|part| vec![part]).collect();
-        let (sums, results) = from_parts(machine, of, &reads, &table, &[], writes);
+        let (sums, results) = from_parts(machine, of, (&reads, &nodes), &table, &[], writes);
         same(&format!("{rows} rows of {length} cut at {lines:?}"), seed, &results[0].1, &whole[0].1);
         compare(seed, &Kernel::FromSums { of }, &[sums], writes, 1e-6);
     }
@@ -208,14 +242,15 @@ fn layer_normalization_in_parts_has_the_bits_of_the_whole() {
         let reads = [dy.clone(), x.clone(), scale.clone(), mean.clone(), inverse.clone()];
         let per_place = [of_place.clone(), of_place];
         let whole = apply(machine, &kernel, &reads, &[&[desc.clone()][..], &per_place].concat());
+        let of = Summing::LayerGradient { axis: 1 };
+        let (lines, nodes) = nodes(of, &[dy.clone(), x.clone(), mean.clone(), inverse.clone()], 0, &lines);
         let cut: Vec<Vec<Tensor>> = [&dy, &x, &mean, &inverse].map(|tensor| parts(tensor, 0, &lines)).into();
         let part = |i: usize| [&cut[0][i], &cut[1][i], &scale, &cut[2][i], &cut[3][i]].map(Clone::clone).to_vec();
         let all: Vec<Vec<Tensor>> = (0..lines.len() - 1).map(part).collect();
         let without_scale = |part: &Vec<Tensor>| [&part[..2], &part[3..]].concat();
         let summed: Vec<Vec<Tensor>> = all.iter().map(without_scale).collect();
-        let of = Summing::LayerGradient { axis: 1, block_rows: reduction_block_rows(rows, length) };
         let table = packed(DataType::Float64, &[2, length]);
-        let (_, results) = from_parts(machine, of, &summed, &table, &[], &per_place);
+        let (_, results) = from_parts(machine, of, (&summed, &nodes), &table, &[], &per_place);
         let what = format!("{desc} cut at {lines:?}");
         same(&format!("dscale of {what}"), seed, &results[0].1, &whole[1].1);
         same(&format!("dbias of {what}"), seed, &results[1].1, &whole[2].1);
@@ -224,9 +259,10 @@ fn layer_normalization_in_parts_has_the_bits_of_the_whole() {
         same(&format!("dx of {what}"), seed, &joined(&parts), &whole[0].1);
         // And each part as the host has it.
         let before = random.tensor(&table);
-        let reads = [&summed[0][..], std::slice::from_ref(&before)].concat();
         let tolerance = 1e-6 * (rows as f64).sqrt();
-        compare(seed, &Kernel::Sums { of, accumulate: true }, &reads, std::slice::from_ref(&table), tolerance);
+        compare(seed, &Kernel::Sums { of }, &summed[0], std::slice::from_ref(&table), tolerance);
+        let reads = [before.clone(), random.tensor(&table)];
+        compare(seed, &Kernel::AddSums { of }, &reads, std::slice::from_ref(&table), 1e-6);
         compare(seed, &Kernel::FromSums { of }, &[before], &per_place, 1e-6);
         compare(seed, &kernel, &all[0], std::slice::from_ref(&all[0][0].0), tolerance);
     }
@@ -254,11 +290,12 @@ fn batch_normalization_in_parts_has_the_bits_of_the_whole() {
         let gradient = apply(machine, &kernel, &with_parameters(&[&dy, &x]), &all);
         for lines in cuts {
             let what = format!("{desc} cut at {lines:?}");
+            let (lines, nodes) = nodes(Summing::BatchStatistics, std::slice::from_ref(&x), axis, &lines);
             let (x_parts, dy_parts) = (parts(&x, axis, &lines), parts(&dy, axis, &lines));
             let reads: Vec<_> = x_parts.iter().map(|part| vec![part.clone()]).collect();
             let table = |of: Summing| packed(DataType::Float64, &[of.rows(), channels]);
             let of = Summing::BatchStatistics;
-            let (_, statistics) = from_parts(machine, of, &reads, &table(of), &[], &per_channel);
+            let (_, statistics) = from_parts(machine, of, (&reads, &nodes), &table(of), &[], &per_channel);
             same(&format!("mean of {what}"), seed, &statistics[0].1, &forward[1].1);
             same(&format!("variance of {what}"), seed, &statistics[1].1, &forward[2].1);
             let kernel = Kernel::BatchNormalization { epsilon, activation };
@@ -271,7 +308,7 @@ fn batch_normalization_in_parts_has_the_bits_of_the_whole() {
             let of = Summing::BatchGradient { epsilon, activation };
             let pairs: Vec<_> = dy_parts.iter().zip(&x_parts).map(|(dy, x)| with_parameters(&[dy, x])).collect();
             let variance = &parameters[3..];
-            let (sums, results) = from_parts(machine, of, &pairs, &table(of), variance, &per_channel);
+            let (sums, results) = from_parts(machine, of, (&pairs, &nodes), &table(of), variance, &per_channel);
             same(&format!("dscale of {what}"), seed, &results[0].1, &gradient[1].1);
             same(&format!("dbias of {what}"), seed, &results[1].1, &gradient[2].1);
             let kernel = Kernel::BatchNormalizationGradient { epsilon, activation };
@@ -296,9 +333,10 @@ fn channel_sums_in_parts_have_the_bits_of_the_whole() {
         let writes = std::slice::from_ref(&channel);
         let whole = apply(machine, &kernel, std::slice::from_ref(&x), writes);
         for lines in cuts {
+            let (lines, nodes) = nodes(Summing::Channels, std::slice::from_ref(&x), axis, &lines);
             let reads: Vec<_> = parts(&x, axis, &lines).into_iter().map(|part| vec![part]).collect();
             let table = packed(DataType::Float64, &[1, desc.sizes()[1]]);
-            let (_, sums) = from_parts(machine, Summing::Channels, &reads, &table, &[], writes);
+            let (_, sums) = from_parts(machine, Summing::Channels, (&reads, &nodes), &table, &[], writes);
             same(&format!("{desc} cut at {lines:?}"), seed, &sums[0].1, &whole[0].1);
         }
     }
@@ -337,12 +375,13 @@ fn cross_entropy_in_parts_has_the_bits_of_the_whole() {
             let reads = [dloss.clone(), logits.clone(), labels.clone()];
             let gradient = apply(machine, &kernel, &reads, std::slice::from_ref(&desc));
 
+            let of = Summing::CrossEntropy { axis: class_axis, ignore_index };
+            let (lines, nodes) = nodes(of, &[logits.clone(), labels.clone()], axis, &lines);
             let label_axis = if axis > class_axis { axis - 1 } else { axis };
             let both = parts(&logits, axis, &lines).into_iter().zip(parts(&labels, label_axis, &lines));
             let pairs: Vec<_> = both.map(|(logits, labels)| vec![logits, labels]).collect();
-            let of = Summing::CrossEntropy { axis: class_axis, ignore_index };
             let table = packed(DataType::Float64, &[2, 1]);
-            let (sums, results) = from_parts(machine, of, &pairs, &table, &[], writes);
+            let (sums, results) = from_parts(machine, of, (&pairs, &nodes), &table, &[], writes);
             let what = format!("{desc} cut at {lines:?}");
             same(&format!("loss of {what}"), seed, &results[0].1, &loss[0].1);
             let slopes = |pair: &Vec<Tensor>| {

@@ -5,7 +5,7 @@ mod windows;
 
 use super::super::lines;
 use super::super::{ProductPart, PRODUCT_COLUMNS, PRODUCT_ROWS, PRODUCT_TERMS};
-use super::{Along, Axes, AxisRole, CutAxes, Dimension, KernelFacts, OperandRef};
+use super::{Along, Axes, AxisRole, CutAxes, Dimension, KernelFacts, Leaves, OperandRef};
 use crate::{DataType, TensorDesc};
 
 /// Operands of a launch, with the dimensions that were found.
@@ -17,6 +17,30 @@ struct Operands<'a> {
 
 /// Operands with one of their axes each.
 type AxesOf<'a> = &'a [(OperandRef, Along)];
+
+/// Where launches are cut along a dimension, if they are, and the leaves of sums over it.
+#[derive(Clone, Copy)]
+struct Cut {
+    step: Option<u64>,
+    leaves: Option<Leaves>,
+}
+
+impl Cut {
+    /// Nowhere.
+    const NONE: Cut = Cut { step: None, leaves: None };
+}
+
+impl From<Option<u64>> for Cut {
+    fn from(step: Option<u64>) -> Cut {
+        Cut { step, leaves: None }
+    }
+}
+
+impl From<Option<Leaves>> for Cut {
+    fn from(leaves: Option<Leaves>) -> Cut {
+        Cut { step: leaves.map(Leaves::step), leaves }
+    }
+}
 
 /// An axis of an operand with an index.
 type AxisOf = fn(usize, usize) -> (OperandRef, Along);
@@ -39,13 +63,14 @@ impl<'a> Operands<'a> {
     }
 
     /// Adds a dimension; operands that the launch lacks are left out.
-    fn add(&mut self, role: AxisRole, cut: Option<u64>, targets: AxesOf, sources: AxesOf) {
+    fn add(&mut self, role: AxisRole, cut: impl Into<Cut>, targets: AxesOf, sources: AxesOf) {
+        let Cut { step: cut, leaves } = cut.into();
         let is_there = |&(operand, _): &(OperandRef, Along)| match operand {
             OperandRef::Read(index) => index < self.reads.len(),
             OperandRef::Write(index) => index < self.writes.len(),
         };
         let those = |all: AxesOf| all.iter().copied().filter(is_there).collect();
-        let dimension = Dimension { role, cut, targets: those(targets), sources: those(sources) };
+        let dimension = Dimension { role, cut, leaves, targets: those(targets), sources: those(sources) };
         self.found.push(dimension);
     }
 
@@ -54,15 +79,15 @@ impl<'a> Operands<'a> {
     }
 
     fn whole(&mut self, targets: AxesOf) {
-        self.add(AxisRole::Whole, None, targets, &[]);
+        self.add(AxisRole::Whole, Cut::NONE, targets, &[]);
     }
 
     /// All writes and some reads, of the same sizes: axis by axis, with its role and cut. None where sizes differ.
-    fn elements(
+    fn elements<C: Into<Cut>>(
         &mut self,
         reads: &[usize],
         writes: &[usize],
-        of_axis: impl Fn(usize) -> (AxisRole, Option<u64>),
+        of_axis: impl Fn(usize) -> (AxisRole, C),
     ) -> Option<()> {
         let reads: Vec<usize> = reads.iter().copied().filter(|&read| read < self.reads.len()).collect();
         let first = writes.first().map(|&at| self.writes[at]).or_else(|| reads.first().map(|&at| self.reads[at]))?;
@@ -150,13 +175,16 @@ impl Operands<'_> {
             Axes::ChannelGradient => {
                 let sizes = self.read(0)?.sizes();
                 // With sums that are given, nothing is summed.
-                let role = if all_writes.len() > 1 { AxisRole::Reduced } else { AxisRole::Free };
-                self.channels(&[0, 1], &[0], |axis| (role, lines::of_channels(sizes, axis)))
+                let is_sum = all_writes.len() > 1;
+                let role = if is_sum { AxisRole::Reduced } else { AxisRole::Free };
+                self.channels(&[0, 1], &[0], |axis| (role, lines::of_channels(sizes, axis)))?;
+                self.found.iter_mut().filter(|_| !is_sum).for_each(|found| found.leaves = None);
+                Some(())
             }
-            Axes::LayerNormalization { axis } => self.layer(axis, &[0], &[], &[0], &[1, 2], |_| Some(1)),
+            Axes::LayerNormalization { axis } => self.layer(axis, &[0], &[], &[0], &[1, 2], |_| Some(1).into()),
             Axes::LayerNormalizationGradient { axis } => {
                 let sizes = self.read(1)?.sizes();
-                self.layer(axis, &[0, 1], &[3, 4], &[0], &[], |along| lines::of_layers(sizes, axis, along))
+                self.layer(axis, &[0, 1], &[3, 4], &[0], &[], |along| lines::of_layers(sizes, axis, along).into())
             }
             Axes::Sums { of } => self.sums(of),
             Axes::Whole => Some(()),

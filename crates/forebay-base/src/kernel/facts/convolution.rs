@@ -48,15 +48,15 @@ pub(super) fn data_gradient<'a>(convolution: &'a Convolution) -> KernelFacts<'a>
 }
 
 /// Of `ConvolutionWeightGradient`.
-pub(super) fn weight_gradient<'a>(convolution: &'a Convolution, accumulate: bool) -> KernelFacts<'a> {
+pub(super) fn weight_gradient<'a>(convolution: &'a Convolution) -> KernelFacts<'a> {
     KernelFacts {
         kind: KernelKind::ConvolutionWeightGradient,
-        in_place: &[(0, 2)],
+        in_place: &[],
         indices: None,
         types: ElementTypes::Products,
         work: Work::Convolution { elements: OperandRef::Read(1), weights: OperandRef::Write(0) },
         counted_along: OperandRef::Read(1),
-        continues: accumulate.then_some(2),
+        continues: None,
         by_rows: ByRows::of(&[0, 1], &[]),
         leading_axes: None,
         broadcast_from: None,

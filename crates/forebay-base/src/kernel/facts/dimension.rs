@@ -1,5 +1,6 @@
 //! Dimensions: what each axis of a launch's operands is, and which axes of different operands belong together.
 
+use super::super::lines::Leaves;
 use super::OperandRef;
 
 /// The axis of an operand that runs along a dimension.
@@ -72,6 +73,9 @@ pub struct Dimension {
     /// Whether launches are cut along it; then parts begin at multiples of this number of indices of the operand that they are counted
     /// along, if their results are to have the bits of the whole.
     pub cut: Option<u64>,
+    /// Where results are sums over it that are added in a tree: the leaves, in indices of the operand that parts are counted along.
+    /// Parts are nodes of the tree then.
+    pub leaves: Option<Leaves>,
     /// The operands that have an axis along it; of a spatial dimension, those on the target's side.
     pub targets: Vec<(OperandRef, Along)>,
     /// Those on the source's side of a spatial dimension.

@@ -13,10 +13,6 @@ pub enum Placement<'a> {
     Starts(&'a mut [u64]),
     /// The number of the first element.
     FirstElement(&'a mut u64),
-    /// Whether it goes on from its result.
-    Accumulates(&'a mut bool),
-    /// A window, and whether it goes on from its result.
-    AccumulatesWindow(&'a mut bool, &'a mut Window),
     /// Which part of a product it is, and what is applied where its sums are complete.
     Product(&'a mut ProductPart, &'a mut Activation),
 }
@@ -40,14 +36,10 @@ impl Kernel {
         match self {
             Kernel::Slice { starts, .. } => Placement::Starts(starts),
             Kernel::Dropout { first, .. } => Placement::FirstElement(first),
-            Kernel::Convolution { convolution, .. } | Kernel::ConvolutionDataGradient { convolution, .. } => {
-                Placement::Window(&mut convolution.window)
-            }
-            Kernel::ConvolutionWeightGradient { convolution, accumulate } => {
-                Placement::AccumulatesWindow(accumulate, &mut convolution.window)
-            }
+            Kernel::Convolution { convolution, .. }
+            | Kernel::ConvolutionDataGradient { convolution, .. }
+            | Kernel::ConvolutionWeightGradient { convolution } => Placement::Window(&mut convolution.window),
             Kernel::Pool { window, .. } | Kernel::PoolGradient { window, .. } => Placement::Window(window),
-            Kernel::Sums { accumulate, .. } => Placement::Accumulates(accumulate),
             Kernel::MatMul { part, activation, .. } => Placement::Product(part, activation),
             Kernel::Unary(_)
             | Kernel::UnaryGradient(_)
@@ -79,6 +71,8 @@ impl Kernel {
             | Kernel::GatherGradient { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
+            | Kernel::Sums { .. }
+            | Kernel::AddSums { .. }
             | Kernel::FromSums { .. } => Placement::None,
         }
     }
@@ -126,6 +120,7 @@ impl Kernel {
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
             | Kernel::Sums { .. }
+            | Kernel::AddSums { .. }
             | Kernel::FromSums { .. } => None,
         }
     }
@@ -144,9 +139,9 @@ impl Kernel {
             | Kernel::Gather { axis }
             | Kernel::GatherGradient { axis } => AxisNumbers::One(axis),
             Kernel::Reduce { axes, .. } => AxisNumbers::Some(axes),
-            Kernel::Sums { of, .. } | Kernel::FromSums { of } => match of {
-                Summing::CrossEntropy { axis, .. } | Summing::LayerGradient { axis, .. } => AxisNumbers::One(axis),
-                Summing::Rows { axes, .. } => AxisNumbers::First(axes),
+            Kernel::Sums { of } | Kernel::AddSums { of } | Kernel::FromSums { of } => match of {
+                Summing::CrossEntropy { axis, .. } | Summing::LayerGradient { axis } => AxisNumbers::One(axis),
+                Summing::Rows { axes } => AxisNumbers::First(axes),
                 Summing::BatchStatistics
                 | Summing::BatchGradient { .. }
                 | Summing::SquaredError

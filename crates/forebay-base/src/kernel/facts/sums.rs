@@ -1,26 +1,19 @@
 //! Sums over positions in parts, and how a kernel that sums is cut into them.
 
-use super::super::{lines, reduction_block_rows, sums_rows, Kernel, ReduceOp, Summing};
+use super::super::{lines, sums_rows, Kernel, ReduceOp, Summing};
 use super::{Axes, ByRows, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
 use crate::TensorDesc;
 
 /// Of `Sums`.
-pub(super) fn sums(of: Summing, accumulate: bool) -> KernelFacts<'static> {
-    let previous = inputs(of).len();
+pub(super) fn sums(of: Summing) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Sums,
-        in_place: match (accumulate, previous) {
-            (false, _) => &[],
-            (true, 1) => &[(0, 1)],
-            (true, 2) => &[(0, 2)],
-            (true, 4) => &[(0, 4)],
-            (true, _) => &[(0, 6)],
-        },
+        in_place: &[],
         indices: None,
         types: ElementTypes::NotSixteenBit,
         work: Work::Elements,
         counted_along: OperandRef::Read(0),
-        continues: accumulate.then_some(previous),
+        continues: None,
         by_rows: ByRows::NONE,
         leading_axes: None,
         broadcast_from: None,
@@ -30,6 +23,28 @@ pub(super) fn sums(of: Summing, accumulate: bool) -> KernelFacts<'static> {
         gradient_of_loss: None,
         gradient: GradientReads::None,
         axes: Axes::Sums { of },
+    }
+}
+
+/// Of `AddSums`.
+pub(super) fn add_sums() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::AddSums,
+        in_place: &[(0, 0)],
+        indices: None,
+        types: ElementTypes::NotSixteenBit,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: false,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::Whole,
     }
 }
 
@@ -54,6 +69,7 @@ pub(super) fn from_sums() -> KernelFacts<'static> {
         axes: Axes::Whole,
     }
 }
+
 /// The reads of a kernel that its sums are of.
 fn inputs(of: Summing) -> &'static [usize] {
     match of {
@@ -94,8 +110,8 @@ pub struct Rest {
 }
 
 impl Kernel {
-    /// How a launch of this kernel becomes sums, where parts add up to them; none for kernels that do not sum, or whose parts go on
-    /// from their result.
+    /// How a launch of this kernel becomes sums, where parts add up to them; none for kernels that do not sum, or whose results are
+    /// sums themselves.
     pub fn sums_in_parts(&self, reads: &[&TensorDesc], writes: &[&TensorDesc]) -> Option<SumsInParts> {
         let all = |of: Summing| SumsInParts { of, reads: inputs(of), finish_reads: &[], first_finished: 0, rest: None };
         match *self {
@@ -114,21 +130,14 @@ impl Kernel {
             }
             Kernel::MeanSquaredError => Some(all(Summing::SquaredError)),
             Kernel::LayerNormalizationGradient { axis } if writes.len() == 3 => {
-                let sizes = reads.get(1)?.sizes();
-                let [rows, length] = [sizes.get(..axis)?, sizes.get(axis..)?].map(|sizes| sizes.iter().product());
-                let sums = all(Summing::LayerGradient { axis, block_rows: reduction_block_rows(rows, length) });
+                let sums = all(Summing::LayerGradient { axis });
                 let rest = Rest { kernel: self.clone(), reads: 5, reads_finished: false, reads_sums: false };
                 Some(SumsInParts { first_finished: 1, rest: Some(rest), ..sums })
             }
             Kernel::Reduce { op: ReduceOp::Sum, ref axes } => {
                 let x = reads.first()?;
                 if sums_rows(axes, x) {
-                    let [rows, length] =
-                        [&x.sizes()[..axes.len()], &x.sizes()[axes.len()..]].map(|sizes| sizes.iter().product());
-                    return Some(all(Summing::Rows {
-                        axes: axes.len(),
-                        block_rows: reduction_block_rows(rows, length),
-                    }));
+                    return Some(all(Summing::Rows { axes: axes.len() }));
                 }
                 lines::are_positions(axes, x).then(|| all(Summing::Channels))
             }
@@ -168,6 +177,7 @@ impl Kernel {
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
             | Kernel::Sums { .. }
+            | Kernel::AddSums { .. }
             | Kernel::FromSums { .. } => None,
         }
     }

@@ -87,8 +87,14 @@ fn kernels_that_sum_agree_with_their_sums() {
         let (reads, writes) = (sample.reads.iter().collect::<Vec<_>>(), sample.writes.iter().collect::<Vec<_>>());
         let Some(sums) = sample.kernel.sums_in_parts(&reads, &writes) else { continue };
         summing.insert(sample.kernel.facts().kind);
-        let added = Kernel::Sums { of: sums.of, accumulate: true };
-        assert_eq!(added.facts().continues, Some(sums.reads.len()), "{}", sample.name());
+        // Its parts are cut as it is.
+        let own: Vec<_> = sums.reads.iter().map(|&read| reads[read]).collect();
+        let table = TensorDesc::packed(DataType::Float64, &[sums.of.rows(), 1]).unwrap();
+        let parts = Kernel::Sums { of: sums.of };
+        let leaves = |dimensions: Vec<Dimension>| dimensions.iter().map(|one| one.leaves).collect::<Vec<_>>();
+        let of_parts = leaves(parts.facts().dimensions(&own, &[&table]).unwrap());
+        assert!(of_parts.iter().any(Option::is_some), "{}", sample.name());
+        assert_eq!(of_parts, leaves(dimensions(&sample).unwrap())[..of_parts.len()], "{}", sample.name());
         assert_eq!(sums.rest.is_some(), sums.first_finished > 0, "{}", sample.name());
         let reduced = dimensions(&sample).unwrap().into_iter().any(|one| one.role == AxisRole::Reduced);
         assert!(reduced, "{}: nothing is summed over", sample.name());

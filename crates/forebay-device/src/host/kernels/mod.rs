@@ -1,7 +1,8 @@
 //! Kernels of the host device: one family per file.
 //!
 //! Rules that make results a function of operands alone: work is cut into chunks whose lines depend on shapes only, never
-//! on the number of threads; partial results are combined in chunk order; rayon only decides which thread computes a chunk.
+//! on the number of threads; partial results are combined in a tree over the chunks (`forebay_base::sum_tree`); rayon only decides
+//! which thread computes a chunk.
 
 mod accumulators;
 mod block;
@@ -87,7 +88,7 @@ pub(crate) unsafe fn run(
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. } => normalization::run(kernel, reads, writes),
             Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::run(kernel, reads, writes),
-            Kernel::Sums { .. } | Kernel::FromSums { .. } => sums::run(kernel, reads, writes),
+            Kernel::Sums { .. } | Kernel::AddSums { .. } | Kernel::FromSums { .. } => sums::run(kernel, reads, writes),
         }
     }
 }

@@ -4,10 +4,9 @@
 //! the same bits for every number of threads.
 
 use std::ops::Range;
-use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use forebay_base::tensor::DIMENSIONS_MAX;
+use forebay_base::SumTree;
 use rayon::prelude::*;
 
 use super::super::helper_tasks;
@@ -107,43 +106,6 @@ pub(super) fn for_each(count: usize, work: impl Fn(usize) + Sync) {
     tasks(count).for_each(&work);
 }
 
-/// Tasks that begin in order.
-#[derive(Default)]
-pub(super) struct Line {
-    next: AtomicUsize,
-    failed: AtomicBool,
-}
-
-impl Line {
-    /// Waits for something that earlier tasks bring about: threads are at work on those.
-    ///
-    /// # Panics
-    /// If one of them panicked.
-    pub fn wait(&self, until: impl Fn() -> bool) {
-        while !until() {
-            assert!(!self.failed.load(Ordering::Relaxed), "an earlier task failed");
-            std::thread::yield_now();
-        }
-    }
-}
-
-/// Works on each of `0..count` in parallel, at most on `at_once`. A task begins only when all before it have begun.
-pub(super) fn in_order(count: usize, at_once: usize, work: impl Fn(usize, &Line) + Sync) {
-    let line = Line::default();
-    for_each(count.min(at_once).min(rayon::current_num_threads()), |_| loop {
-        helper_tasks::run();
-        let task = line.next.fetch_add(1, Ordering::Relaxed);
-        if task >= count {
-            break;
-        }
-        let attempt = catch_unwind(AssertUnwindSafe(|| work(task, &line)));
-        if let Err(panic) = attempt {
-            line.failed.store(true, Ordering::Relaxed);
-            resume_unwind(panic);
-        }
-    });
-}
-
 /// Cuts `0..count` into chunks of `size` and works on them in parallel.
 pub(super) fn for_chunks(count: usize, size: usize, work: impl Fn(Range<usize>) + Sync) {
     let chunk_count = count.div_ceil(size);
@@ -162,6 +124,27 @@ pub(super) fn map_chunks<R: Send>(count: usize, size: usize, work: impl Fn(Range
     } else {
         tasks(chunk_count).map(|chunk| work(chunk * size..count.min((chunk + 1) * size))).collect()
     }
+}
+
+/// Subtrees of a sum that threads work on, about: enough for many threads, and few enough that their sums are little to keep.
+const SUBTREES: u64 = 64;
+
+/// The sum of `leaf(number)` over the leaves of a sum tree: subtrees in parallel, each leaf by leaf.
+pub(super) fn tree_sum<R: Send>(
+    tree: SumTree,
+    leaf: impl Fn(usize) -> R + Sync,
+    add: impl Fn(R, R) -> R + Sync,
+) -> Option<R> {
+    let subtrees = tree.subtrees(SUBTREES);
+    let sum = |number: usize| {
+        let (first, own) = subtrees.get(number as u64);
+        own.sum((first..first + own.leaves()).map(|number| leaf(number as usize)), &add)
+    };
+    let sums: Vec<Option<R>> = match subtrees.count() {
+        1 => vec![sum(0)],
+        count => tasks(count as usize).map(sum).collect(),
+    };
+    subtrees.above().sum(sums.into_iter().flatten(), add)
 }
 
 /// A walk over the elements of `N` operands of the same sizes with strides of their own, in row-major order. Dimensions
@@ -324,26 +307,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tasks_begin_in_order_and_may_wait_for_earlier_ones() {
-        for (count, at_once) in [(0, 3), (1, 1), (100, 1), (100, 2), (1000, 1000)] {
-            let done: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
-            in_order(count, at_once, |task, line| {
-                line.wait(|| task == 0 || done[task - 1].load(Ordering::Acquire) == 1);
-                done[task].fetch_add(1, Ordering::Release);
-            });
-            assert!(done.iter().all(|times| times.load(Ordering::Acquire) == 1), "{count} tasks, {at_once} at once");
+    fn a_tree_is_summed_in_its_order_by_any_number_of_threads() {
+        for (groups, leaves) in [(1, 1), (1, 300), (40, 9), (700, 1)] {
+            let tree = SumTree::new(groups, leaves);
+            let text = |leaf: usize| leaf.to_string();
+            let add = |a: String, b: String| format!("({a} {b})");
+            let expected = tree.sum((0..tree.leaves() as usize).map(text), add);
+            for threads in [1, 3] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                assert_eq!(pool.install(|| tree_sum(tree, text, add)), expected, "{tree:?}, {threads} threads");
+            }
         }
-    }
-
-    #[test]
-    fn nobody_waits_for_a_task_that_failed() {
-        let attempt = catch_unwind(|| {
-            in_order(100, 100, |task, line| {
-                assert!(task != 3, "this one fails");
-                line.wait(|| task < 3);
-            });
-        });
-        assert!(attempt.is_err());
+        assert_eq!(tree_sum(SumTree::flat(0), |_| 1, |a, b| a + b), None);
     }
 
     #[test]

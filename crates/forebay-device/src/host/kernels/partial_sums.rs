@@ -5,7 +5,11 @@ use forebay_base::DataType;
 use super::parallel::{require_packed, Pointer};
 use super::View;
 
-fn check_sums(view: &View, count: usize) -> Result<(), String> {
+/// Checks that a view holds this many sums.
+///
+/// # Errors
+/// Where it does not.
+pub(super) fn check_sums(view: &View, count: usize) -> Result<(), String> {
     require_packed(&[*view])?;
     if view.desc.data_type() != DataType::Float64 || view.count() != count {
         return Err(format!("{} does not hold {count} float64 sums", view.desc));

@@ -2,7 +2,7 @@
 //! one row together or all rows of one channel. Within a row, places lie together.
 
 use forebay_base::kernel::{reduction_block_of_channels, ReductionBlock};
-use forebay_base::TensorDesc;
+use forebay_base::{SumTree, TensorDesc};
 
 /// Sizes and strides of a tensor, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,11 +65,6 @@ impl StridedLayout {
         image * self.image_stride + channel * self.channel_stride + row * self.row_stride
     }
 
-    /// Elements of a channel over all images.
-    pub fn samples(&self) -> usize {
-        self.images * self.rows * self.places
-    }
-
     /// The chunks of a sum over all positions.
     pub fn chunks(&self) -> ReductionBlocks {
         let ReductionBlock { images, rows } = reduction_block_of_channels(self.rows as u64, self.places as u64);
@@ -89,7 +84,12 @@ pub(super) struct ReductionBlocks {
 
 impl ReductionBlocks {
     pub fn count(&self) -> usize {
-        self.strided_layout.images.div_ceil(self.images) * self.per_image
+        self.tree().leaves() as usize
+    }
+
+    /// The tree of which chunks are the leaves.
+    pub fn tree(&self) -> SumTree {
+        SumTree::new(self.strided_layout.images.div_ceil(self.images) as u64, self.per_image as u64)
     }
 
     /// Positions of a whole chunk.

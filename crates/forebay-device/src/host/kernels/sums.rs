@@ -1,16 +1,15 @@
 //! Kernels: sums over positions in parts, and what becomes of them.
 //!
-//! The kernels that sum everything at once use the same functions, with nothing summed before: so parts agree with them bit
-//! for bit.
+//! The kernels that sum everything at once use the same functions: so parts agree with them bit for bit.
 
-use forebay_base::kernel::Summing;
+use forebay_base::kernel::{add_statistics, Summing};
 use forebay_base::Kernel;
 
 use super::element::{for_type, Float};
 use super::loss::{cross_entropy, squared_error};
 use super::normalization::{batch, layer};
 use super::parallel::{require_packed, Pointer};
-use super::partial_sums::{load_sums, store_sums};
+use super::partial_sums::{check_sums, load_sums, store_sums};
 use super::reduce::rows;
 use super::{unsupported, View};
 use crate::device::DeviceError;
@@ -22,15 +21,14 @@ use crate::device::DeviceError;
 pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
     // Sums are always float64; what is summed has the type.
     let data_type = match kernel {
-        Kernel::FromSums { .. } => writes[0].desc.data_type(),
+        Kernel::AddSums { .. } | Kernel::FromSums { .. } => writes[0].desc.data_type(),
         _ => reads[0].desc.data_type(),
     };
     // SAFETY: the caller's promises, and the types are those of the views.
     let result = unsafe {
         match *kernel {
-            Kernel::Sums { of, accumulate } => {
-                for_type!(data_type, floats, T => add::<T>(of, accumulate, reads, &writes[0]))
-            }
+            Kernel::Sums { of } => for_type!(data_type, floats, T => sums::<T>(of, reads, &writes[0])),
+            Kernel::AddSums { of } => add(of, reads, &writes[0]),
             Kernel::FromSums { of } => for_type!(data_type, floats, T => finish::<T>(of, reads, writes)),
             _ => Err("not a sum".into()),
         }
@@ -40,46 +38,48 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
 
 /// # Safety
 /// As [`super::run`], and what is summed must be of type `T`.
-unsafe fn add<T: Float>(of: Summing, accumulate: bool, reads: &[View], sums: &View) -> Result<(), String> {
-    let before = accumulate.then(|| &reads[reads.len() - 1]);
-    let channels = || reads[0].sizes().get(1).copied().unwrap_or(1);
+unsafe fn sums<T: Float>(of: Summing, reads: &[View], sums: &View) -> Result<(), String> {
     // SAFETY: the caller's promises.
     unsafe {
         match of {
-            Summing::BatchStatistics => {
-                let before = before.map(|before| load_sums(before, channels())).transpose()?;
-                store_sums(&batch::statistics_sums::<T>(&reads[0], before)?, sums)
-            }
+            Summing::BatchStatistics => store_sums(&batch::statistics_sums::<T>(&reads[0])?, sums),
             Summing::BatchGradient { epsilon, activation } => {
-                let before = before.map(|before| load_sums(before, channels())).transpose()?;
-                store_sums(&batch::gradient_sums::<T>(epsilon, activation, reads, before)?, sums)
+                store_sums(&batch::gradient_sums::<T>(epsilon, activation, reads)?, sums)
             }
             Summing::CrossEntropy { axis, ignore_index } => {
-                let before = before.map(|before| load_sums(before, 1)).transpose()?.map(|sums| sums[0]);
-                let [sum, count] = cross_entropy::sums::<T>(axis, ignore_index, &reads[0], &reads[1], before)?;
-                store_sums(&[[sum, count]], sums)
+                store_sums(&[cross_entropy::sums::<T>(axis, ignore_index, &reads[0], &reads[1])?], sums)
             }
-            Summing::SquaredError => {
-                let before = before.map(|before| load_sums(before, 1)).transpose()?.map(|sums| sums[0]);
-                store_sums(&[squared_error::sums::<T>(&reads[0], &reads[1], before)?], sums)
-            }
-            Summing::LayerGradient { axis, block_rows } => {
-                let length = sums.count() / 2;
-                let before = before.map(|before| load_sums(before, length)).transpose()?;
-                store_sums(&layer::parameter_sums::<T>((axis, block_rows), reads, before)?, sums)
-            }
-            Summing::Rows { axes, block_rows } => {
-                let length = sums.count() / 2;
-                let before = before.map(|before| load_sums(before, length)).transpose()?;
-                store_sums(&rows::sums::<T>((axes, block_rows), &reads[0], before)?, sums)
-            }
-            Summing::Channels => {
-                let before = before.map(|before| load_sums(before, channels())).transpose()?;
-                let before = before.unwrap_or_else(|| vec![[0.0]; channels()]);
-                store_sums(&batch::channel_sums::<T>(&reads[0], &before)?, sums)
+            Summing::SquaredError => store_sums(&[squared_error::sums::<T>(&reads[0], &reads[1])?], sums),
+            Summing::LayerGradient { axis } => store_sums(&layer::parameter_sums::<T>(axis, reads)?, sums),
+            Summing::Rows { axes } => store_sums(&rows::sums::<T>(axes, &reads[0])?, sums),
+            Summing::Channels => store_sums(&batch::channel_sums::<T>(&reads[0])?, sums),
+        }
+    }
+}
+
+/// # Safety
+/// As [`super::run`].
+unsafe fn add(of: Summing, reads: &[View], sums: &View) -> Result<(), String> {
+    let rows = of.rows() as usize;
+    let channels = sums.count() / rows;
+    for view in [&reads[0], &reads[1], sums] {
+        check_sums(view, rows * channels)?;
+    }
+    let [earlier, later, sums] = [&reads[0], &reads[1], sums].map(Pointer::<f64>::of);
+    for channel in 0..channels {
+        // SAFETY: the views have these elements, and the earlier sums are read before those in their place are written.
+        unsafe {
+            let at = |table: Pointer<f64>, row: usize| table.at((row * channels + channel) as isize);
+            if of == Summing::BatchStatistics {
+                let [earlier, later] = [earlier, later].map(|table| std::array::from_fn(|row| *at(table, row)));
+                let both = add_statistics(earlier, later);
+                both.iter().enumerate().for_each(|(row, &sum)| *at(sums, row) = sum);
+            } else {
+                (0..rows).for_each(|row| *at(sums, row) = *at(earlier, row) + *at(later, row));
             }
         }
     }
+    Ok(())
 }
 
 /// # Safety
@@ -115,4 +115,90 @@ unsafe fn finish<T: Float>(of: Summing, reads: &[View], writes: &[View]) -> Resu
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use forebay_base::kernel::{reduction_block_of_channels, reduction_block_rows, Activation};
+    use forebay_base::sum_tree::{nodes_of, PartialSums};
+    use forebay_base::{DataType, TensorDesc};
+
+    use super::super::testing::{desc, run, Random, Tensor};
+    use super::*;
+
+    /// Some indices of the first axis.
+    fn indices(tensor: &Tensor, range: &Range<u64>) -> Tensor {
+        let mut sizes = tensor.desc.sizes().to_vec();
+        let of_index = sizes[1..].iter().product::<u64>();
+        sizes[0] = range.end - range.start;
+        let values = tensor.values();
+        let own = &values[(range.start * of_index) as usize..(range.end * of_index) as usize];
+        Tensor::new(&desc(tensor.desc.data_type(), &sizes), own)
+    }
+
+    /// A sum over 2 N indices of the first axis is what two ranges of N hand over: the sums of their nodes, added by the tree.
+    /// `blocks` are reduction blocks, of a number of indices each; operands of `whole` are needed whole.
+    fn check(of: Summing, operands: &[Tensor], whole: &[usize], channels: u64, (count, of_block): (u64, u64)) {
+        let table = [desc(DataType::Float64, &[of.rows(), channels])];
+        let sums = |range: Range<u64>| {
+            let size = operands[0].desc.sizes()[0];
+            let range = range.start * of_block..size.min(range.end * of_block);
+            let own = |(index, tensor): (usize, &Tensor)| match whole.contains(&index) {
+                true => tensor.clone(),
+                false => indices(tensor, &range),
+            };
+            let own: Vec<Tensor> = operands.iter().enumerate().map(own).collect();
+            run(&Kernel::Sums { of }, &own.iter().collect::<Vec<_>>(), &table).remove(0)
+        };
+        let add = |earlier: Tensor, later: Tensor| run(&Kernel::AddSums { of }, &[&earlier, &later], &table).remove(0);
+        let expected = sums(0..count).values();
+        for cut in [count / 2, 1, count - 1] {
+            let mut total = PartialSums::default();
+            for range in [0..cut, cut..count] {
+                let mut own = PartialSums::default();
+                nodes_of(range, count).into_iter().for_each(|node| own.push(node.clone(), sums(node), add));
+                total.append(own, add);
+            }
+            let found = total.total(add).unwrap().values();
+            let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&found), bits(&expected), "{of:?}, {count} blocks cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_sum_is_what_two_ranges_hand_over() {
+        let mut random = Random::new(5);
+        let mut tensor = |sizes: &[u64]| {
+            let shape: TensorDesc = desc(DataType::Float32, sizes);
+            Tensor::new(&shape, &random.values(shape.element_count() as usize))
+        };
+        for blocks in [2, 6, 10, 13] {
+            // Images of several blocks, and blocks of several images.
+            for (rows, places) in [(40, 30), (5, 9)] {
+                let of_block = reduction_block_of_channels(rows, places).images;
+                let sizes = [blocks * of_block, 3, rows, places];
+                let (x, dy) = (tensor(&sizes), tensor(&sizes));
+                check(Summing::BatchStatistics, std::slice::from_ref(&x), &[], 3, (blocks, of_block));
+                check(Summing::Channels, std::slice::from_ref(&x), &[], 3, (blocks, of_block));
+                let statistics = [(); 4].map(|()| Tensor::new(&desc(DataType::Float32, &[3]), &[0.5, 1.0, 2.0]));
+                let operands = [vec![dy, x], statistics.to_vec()].concat();
+                let of = Summing::BatchGradient { epsilon: 1e-3, activation: Activation::Relu };
+                check(of, &operands, &[2, 3, 4, 5], 3, (blocks, of_block));
+            }
+            let (length, of_block) = (600, reduction_block_rows(600));
+            let rows = blocks * of_block - 5;
+            let (dy, x) = (tensor(&[rows, length]), tensor(&[rows, length]));
+            let per_row = [tensor(&[rows]), tensor(&[rows])];
+            check(Summing::Rows { axes: 1 }, std::slice::from_ref(&x), &[], length, (blocks, of_block));
+            check(Summing::SquaredError, &[tensor(&[blocks, 512]), tensor(&[blocks, 512])], &[], 1, (blocks, 1));
+            let operands = [vec![dy, x], per_row.to_vec()].concat();
+            check(Summing::LayerGradient { axis: 1 }, &operands, &[], length, (blocks, of_block));
+            let labels: Vec<f64> = (0..blocks * 2048).map(|position| (position % 7) as f64).collect();
+            let labels = Tensor::new(&desc(DataType::Int64, &[blocks, 2048]), &labels);
+            let of = Summing::CrossEntropy { axis: 1, ignore_index: Some(3) };
+            check(of, &[tensor(&[blocks, 7, 2048]), labels], &[], 1, (blocks, 1));
+        }
+    }
 }

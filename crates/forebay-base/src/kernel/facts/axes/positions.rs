@@ -2,7 +2,7 @@
 
 use super::super::super::{lines, Summing};
 use super::super::{Along, AxisRole, OperandRef};
-use super::{read, write, Operands};
+use super::{read, write, Cut, Operands};
 use crate::TensorDesc;
 
 impl Operands<'_> {
@@ -39,9 +39,9 @@ impl Operands<'_> {
             }
             // Its second axis is that of classes, in images.
             let cut = match (axis == along, axis == 1, is_gradient) {
-                (true, ..) | (_, true, _) => None,
-                (.., true) => Some(1),
-                (.., false) => Some(lines::of_losses(sizes, along, axis)),
+                (true, ..) | (_, true, _) => Cut::NONE,
+                (.., true) => Some(1).into(),
+                (.., false) => Cut::from(Some(lines::of_losses(sizes, along, axis))),
             };
             let role = match (axis == along, is_gradient) {
                 (true, _) => AxisRole::Whole,
@@ -54,13 +54,20 @@ impl Operands<'_> {
     }
 
     /// x\[n, c, ..] and what has its sizes.
-    pub(super) fn channels(
+    pub(super) fn channels<C: Into<Cut>>(
         &mut self,
         reads: &[usize],
         writes: &[usize],
-        of_axis: impl Fn(usize) -> (AxisRole, Option<u64>),
+        of_axis: impl Fn(usize) -> (AxisRole, C),
     ) -> Option<()> {
-        self.elements(reads, writes, |axis| if axis == 1 { (AxisRole::Channel, None) } else { of_axis(axis) })
+        self.elements(reads, writes, |axis| {
+            let (role, cut) = of_axis(axis);
+            if axis == 1 {
+                (AxisRole::Channel, Cut::NONE)
+            } else {
+                (role, cut.into())
+            }
+        })
     }
 
     /// x\[.., rows, row ..], normalised from an axis on, with statistics of each row in one dimension or in those of x.
@@ -71,7 +78,7 @@ impl Operands<'_> {
         statistics_read: &[usize],
         writes: &[usize],
         statistics_written: &[usize],
-        lines: impl Fn(usize) -> Option<u64>,
+        lines: impl Fn(usize) -> Cut,
     ) -> Option<()> {
         let sizes = self.read(reads[0])?.sizes();
         let is_sum = self.writes.len() == 3 && !statistics_read.is_empty();
@@ -100,7 +107,8 @@ impl Operands<'_> {
                 targets.push((OperandRef::Write(at), statistics_of(self.write(at)?, axis)?));
             }
             let role = if is_sum { AxisRole::Reduced } else { AxisRole::Free };
-            self.add(role, lines(axis), &targets, &[]);
+            let cut = lines(axis);
+            self.add(role, if is_sum { cut } else { cut.step.into() }, &targets, &[]);
         }
         Some(())
     }
@@ -119,23 +127,18 @@ impl Operands<'_> {
             Summing::SquaredError => {
                 self.elements(&[0, 1], &[], |axis| (AxisRole::Reduced, Some(lines::of_squares(sizes, axis))))
             }
-            Summing::LayerGradient { axis, block_rows } => {
-                let of_axis = |along: usize| {
-                    let rows: u64 = sizes.get(along + 1..axis)?.iter().product();
-                    Some(lines::whole(block_rows, rows))
-                };
-                self.layer(axis, &[0, 1], &[2, 3], &[], &[], of_axis)?;
-                self.found.iter_mut().filter(|found| found.role == AxisRole::Free).for_each(|found| {
-                    found.role = AxisRole::Reduced;
-                });
+            Summing::LayerGradient { axis } => {
+                let first = self.found.len();
+                self.layer(axis, &[0, 1], &[2, 3], &[], &[], |along| lines::of_layers(sizes, axis, along).into())?;
+                for (along, found) in self.found[first..].iter_mut().enumerate().take(axis) {
+                    (found.role, found.leaves) = (AxisRole::Reduced, lines::of_layers(sizes, axis, along));
+                }
                 Some(())
             }
-            Summing::Rows { axes, block_rows } => {
+            Summing::Rows { axes } => {
                 for axis in 0..sizes.len() {
                     if axis < axes {
-                        let of_row = sizes[axis + 1..axes].iter().product();
-                        let cut = Some(lines::whole(block_rows, of_row));
-                        self.add(AxisRole::Reduced, cut, &[read(0, axis)], &[]);
+                        self.add(AxisRole::Reduced, lines::of_rows(sizes, axes, axis), &[read(0, axis)], &[]);
                     } else {
                         self.whole(&[read(0, axis)]);
                     }

@@ -2,7 +2,7 @@
 
 use super::super::super::{lines, Convolution, Window};
 use super::super::{Along, AxisRole, OperandRef, SlidingAxis};
-use super::{read, write, Operands};
+use super::{read, write, Cut, Operands};
 use crate::DataType;
 
 /// The window along one spatial dimension. What convolutions see ends with their operands, however much padding is behind.
@@ -37,14 +37,14 @@ impl Operands<'_> {
 
     pub(super) fn weight_gradient(&mut self, convolution: &Convolution) -> Option<()> {
         let dy = self.read(1)?.sizes();
-        // Parts would go on from what was rounded.
+        // Parts would be rounded before they are added.
         let is_single = self.write(0)?.data_type() == DataType::Float32;
-        self.add(AxisRole::Reduced, is_single.then_some(1), &[read(0, 0), read(1, 0)], &[]);
+        self.add(AxisRole::Reduced, is_single.then(|| lines::of_weights(dy, 0)), &[read(0, 0), read(1, 0)], &[]);
         self.whole(&[read(0, 1)]);
         self.whole(&[read(1, 1)]);
         for dimension in 0..convolution.window.kernel.len() {
             let role = AxisRole::Spatial(sliding(&convolution.window, dimension, false)?);
-            let cut = (dimension == 0 && is_single).then(|| lines::of_weights(dy));
+            let cut = (dimension == 0 && is_single).then(|| lines::of_weights(dy, 2));
             self.add(role, cut, &[read(1, dimension + 2)], &[read(0, dimension + 2)]);
         }
         self.has_images(&[OperandRef::Read(0), OperandRef::Read(1)], convolution.window.kernel.len())
@@ -52,7 +52,7 @@ impl Operands<'_> {
 
     pub(super) fn pool(&mut self, window: &Window) -> Option<()> {
         self.free(Some(1), &[read(0, 0), write(0, 0)]);
-        self.add(AxisRole::Channel, None, &[read(0, 1), write(0, 1)], &[]);
+        self.add(AxisRole::Channel, Cut::NONE, &[read(0, 1), write(0, 1)], &[]);
         for dimension in 0..window.kernel.len() {
             let role = AxisRole::Spatial(sliding(window, dimension, true)?);
             self.add(role, (dimension == 0).then_some(1), &[write(0, dimension + 2)], &[read(0, dimension + 2)]);
@@ -63,7 +63,7 @@ impl Operands<'_> {
     /// Windows that overlap are not told apart by rows of what they see.
     pub(super) fn pool_gradient(&mut self, window: &Window) -> Option<()> {
         self.free(Some(1), &[read(0, 0), read(1, 0), write(0, 0)]);
-        self.add(AxisRole::Channel, None, &[read(0, 1), read(1, 1), write(0, 1)], &[]);
+        self.add(AxisRole::Channel, Cut::NONE, &[read(0, 1), read(1, 1), write(0, 1)], &[]);
         for dimension in 0..window.kernel.len() {
             let axis = sliding(window, dimension, true)?;
             let cut = (dimension == 0 && axis.reach() <= axis.stride).then_some(1);

@@ -103,7 +103,7 @@ fn geometry(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> Res
         Kernel::ConvolutionDataGradient { convolution, .. } => {
             Geometry::new(convolution, &writes[0], &reads[1], &reads[0])
         }
-        Kernel::ConvolutionWeightGradient { convolution, .. } => {
+        Kernel::ConvolutionWeightGradient { convolution } => {
             Geometry::new(convolution, &reads[0], &writes[0], &reads[1])
         }
         _ => Err("not a convolution".to_string()),
@@ -147,13 +147,9 @@ pub(super) unsafe fn run(
                 correlation::pack_transposed(&geometry, &correlation, second, weights);
                 correlation.run(*activation, first, weights, reads.get(2), target);
             }
-            Kernel::ConvolutionWeightGradient { accumulate, .. } => {
+            Kernel::ConvolutionWeightGradient { .. } => {
                 let gradient = WeightGradient::new(&geometry).map_err(refuse)?.within(workspace_count);
-                if let Some(before) = reads.get(2).filter(|before| *accumulate && before.pointer != writes[0].pointer) {
-                    let count = before.desc.total_size_bytes() as usize;
-                    std::ptr::copy_nonoverlapping(before.pointer, writes[0].pointer, count);
-                }
-                gradient.run(*accumulate, first, second, target, workspace);
+                gradient.run(first, second, target, workspace);
             }
             _ => return Err(refuse("not a convolution".to_string())),
         }
@@ -161,8 +157,8 @@ pub(super) unsafe fn run(
     Ok(())
 }
 
-/// Temporary bytes that a kernel needs: the data gradient keeps its weights in another order, the weight gradient the parts
-/// of a sum until they are added in order.
+/// Temporary bytes that a kernel needs: the data gradient keeps its weights in another order, the weight gradient the sums of
+/// subtrees until they are added.
 pub(super) fn workspace_bytes(
     kernel: &Kernel,
     reads: &[TensorDesc],

@@ -1,22 +1,18 @@
 //! The gradient by the weights: for each weight a sum over images and positions.
 //!
-//! A *block* is a box of positions of one image, and lies within a chunk of rows ([`reduction_block`]); the sum runs over blocks,
-//! image after image and chunk after chunk, strictly from left to right. A block's own part is summed from zero in an order
-//! that depends on its shape only, and block boundaries depend on the sizes of a chunk and on channels, never on the batch or the
-//! number of rows. So a batch that is cut between two images, or an image between two chunks, and continued with
-//! `accumulate`, gives the same bits. Tasks share out weights; where there are few weights, a task is one block's part of them.
-//! Then tasks begin in order, block after block, and a part that is done before those of earlier blocks waits in workspace
-//! until they are added.
-
-use std::sync::Mutex;
+//! A *block* is a box of positions of one image, and lies within a chunk of rows ([`reduction_block`]); chunks are the leaves of the
+//! sum tree, those of an image a subtree. Within a chunk, the sum goes from block to block. Block boundaries depend on the sizes of a
+//! chunk and on channels, never on the batch or the number of rows. So parts of a batch that are nodes of the tree, or of an image's
+//! chunks, have the sums that the whole has there. Tasks share out weights; where there are few weights, a task is a subtree's part of
+//! them, whose sums wait in workspace until all are there.
 
 use forebay_base::kernel::reduction_block;
+use forebay_base::SumTree;
 
-use super::super::super::lock::lock;
-use super::super::parallel::{for_each, in_order, Pointer};
+use super::super::parallel::{for_each, wide, Pointer};
 use super::super::simd::{dispatch, Vector, LANES};
 use super::axis::Axis;
-use super::buffer::with_buffer;
+use super::buffer::{with_buffer, ELEMENTS_MAX};
 use super::correlation::taps;
 use super::microkernel::{project, Run, CHANNELS};
 use super::slab::{even, spans, Slab, Span, SLACK};
@@ -34,7 +30,7 @@ const OUTPUTS_MAX: usize = 32;
 const RUN_MAX: usize = 1024;
 /// Tasks that keep a few threads busy to the end.
 const TASKS_MIN: usize = 8;
-/// Workspace for parts that wait, in elements, unless that leaves too few tasks.
+/// Workspace for the sums of subtrees, in elements, unless that leaves too few tasks.
 const WORKSPACE_MAX: usize = 128 * 1024;
 
 /// A weight gradient of given sizes: how it is cut.
@@ -51,7 +47,7 @@ pub(super) struct WeightGradient<'a> {
     /// Packed gradients of a plane, and of a channel.
     plane_stride: usize,
     gradient_stride: usize,
-    /// Blocks that are computed, or wait to be added, at once; 1 where there are enough tiles.
+    /// Subtrees whose sums may wait to be added; 1 where there are enough tiles.
     slots: usize,
 }
 
@@ -114,20 +110,6 @@ struct Tile {
     sums: usize,
 }
 
-/// How far the sums of a tile are, block by block.
-struct Queue {
-    /// Blocks that are added.
-    added: usize,
-    /// By slot: whether a block's part waits there.
-    waits: Vec<bool>,
-}
-
-impl Queue {
-    fn new(slots: usize) -> Queue {
-        Queue { added: 0, waits: vec![false; slots] }
-    }
-}
-
 impl<'a> WeightGradient<'a> {
     pub fn new(geometry: &'a Geometry) -> Result<WeightGradient<'a>, String> {
         let taps_count = geometry.taps();
@@ -157,14 +139,13 @@ impl<'a> WeightGradient<'a> {
             TASKS_MIN.. => 1,
             few => (WORKSPACE_MAX / tiles.sums_count()).min(32).max(TASKS_MIN.div_ceil(few)),
         };
-        let slots = slots.min(geometry.batch.saturating_mul(block_count));
         let plane_stride = ((slab.block[1] - 1) * slab.row_pitch() + slab.block[2]).next_multiple_of(LANES);
         // An odd number of cache lines, so that channels do not compete for the same sets.
         let gradient_stride = ((slab.block[0] * plane_stride).div_ceil(16) | 1) * 16;
         Ok(WeightGradient { geometry, slab, rows, block_count, offsets, tiles, plane_stride, gradient_stride, slots })
     }
 
-    /// The same with this many elements of workspace: fewer blocks at once, which changes no bit.
+    /// The same with this many elements of workspace: fewer and larger subtrees, which changes no bit.
     pub fn within(self, workspace_count: usize) -> WeightGradient<'a> {
         let slots = workspace_count / self.tiles.sums_count().max(1);
         WeightGradient { slots: self.slots.min(slots).max(1), ..self }
@@ -187,77 +168,66 @@ impl<'a> WeightGradient<'a> {
         tile.outputs.len.next_multiple_of(CHANNELS) * tile.inputs.len * self.geometry.taps()
     }
 
+    /// The tree that has chunks as its leaves.
+    fn tree(&self) -> SumTree {
+        let chunks = self.geometry.target[self.geometry.first].div_ceil(self.rows);
+        SumTree::new(self.geometry.batch as u64, chunks as u64)
+    }
+
     /// Workspace that [`WeightGradient::run`] needs, in elements.
     pub fn workspace_count(&self) -> usize {
-        if self.slots > 1 {
-            self.slots * self.tiles.sums_count()
-        } else {
-            0
+        match self.tree().subtrees(self.slots as u64).count() as usize {
+            0 | 1 => 0,
+            subtrees => subtrees * self.tiles.sums_count(),
         }
     }
 
-    /// dw = (accumulate ? dw : 0) + sum over images and positions of dy x.
+    /// dw = sum over images and positions of dy x.
     ///
     /// # Safety
     /// The operands must have the geometry's sizes and the workspace [`WeightGradient::workspace_count`] elements; no one may
     /// write x and dy, or touch dw and the workspace.
-    pub unsafe fn run(
-        &self,
-        accumulate: bool,
-        x: Pointer<f32>,
-        dy: Pointer<f32>,
-        dw: Pointer<f32>,
-        workspace: Option<Pointer<f32>>,
-    ) {
-        let count = self.geometry.batch * self.block_count;
-        let block = |number: usize| (number / self.block_count, self.block(number % self.block_count));
+    pub unsafe fn run(&self, x: Pointer<f32>, dy: Pointer<f32>, dw: Pointer<f32>, workspace: Option<Pointer<f32>>) {
         let tiles = self.tiles.count();
-        let Some(workspace) = workspace.filter(|_| self.slots > 1) else {
+        let subtrees = self.tree().subtrees(if workspace.is_some() { self.slots as u64 } else { 1 });
+        let count = subtrees.count() as usize;
+        let Some(workspace) = workspace.filter(|_| count > 1) else {
             return for_each(tiles, |tile| {
                 let tile = &self.tiles.get(tile);
-                for number in 0..count {
-                    // SAFETY: the caller's promises; every task writes weights of its own.
-                    unsafe {
-                        self.block_sums(tile, block(number), x, dy, |sums| {
-                            self.add(tile, sums, dw, accumulate || number > 0);
-                        });
-                    }
-                }
+                // SAFETY: the caller's promises; every task writes weights of its own.
+                unsafe { self.tree_sums(tile, (0, self.tree()), x, dy, |sums| self.store(tile, sums, dw)) };
             });
         };
-        let (size, slots) = (self.tiles.sums_count(), self.slots);
-        let queues: Vec<Mutex<Queue>> = (0..tiles).map(|_| Mutex::new(Queue::new(slots))).collect();
-        in_order(count * tiles, slots * tiles, |task, line| {
-            let (number, tile) = (task / tiles, task % tiles);
-            let (queue, tile) = (&queues[tile], &self.tiles.get(tile));
-            // SAFETY: the caller's promises; whoever holds the tile's queue has its slots to itself.
-            let slot = |number| unsafe { workspace.slice_mut(number % slots * size + tile.sums, self.tile_sums(tile)) };
-            line.wait(|| number < lock(queue).added + slots);
-            // SAFETY: the caller's promises; whoever holds the tile's queue has its weights to itself.
+        let size = self.tiles.sums_count();
+        // SAFETY: the caller's promises; each use is of a tile and a subtree that no other task has then.
+        let slot = |subtree: usize, tile: &Tile| unsafe {
+            workspace.slice_mut(subtree * size + tile.sums, self.tile_sums(tile))
+        };
+        for_each(count * tiles, |task| {
+            let (subtree, tile) = (task / tiles, &self.tiles.get(task % tiles));
+            // SAFETY: the caller's promises.
             unsafe {
-                self.block_sums(tile, block(number), x, dy, |sums| {
-                    let Queue { added, waits } = &mut *lock(queue);
-                    if *added < number {
-                        slot(number).copy_from_slice(sums);
-                        waits[number % slots] = true;
-                        return;
-                    }
-                    self.add(tile, sums, dw, accumulate || number > 0);
-                    *added += 1;
-                    while std::mem::take(&mut waits[*added % slots]) {
-                        self.add(tile, slot(*added), dw, true);
-                        *added += 1;
-                    }
+                self.tree_sums(tile, subtrees.get(subtree as u64), x, dy, |sums| {
+                    slot(subtree, tile).copy_from_slice(sums);
                 });
             }
         });
+        for_each(tiles, |tile| {
+            let tile = &self.tiles.get(tile);
+            subtrees.above().sum(0..count, |earlier, later| {
+                add(slot(earlier, tile), slot(later, tile));
+                earlier
+            });
+            // SAFETY: the caller's promises; every task writes weights of its own.
+            unsafe { self.store(tile, slot(0, tile), dw) };
+        });
     }
 
-    /// Adds a block's sums to a tile's weights, or begins with them.
+    /// Writes a tile's weights.
     ///
     /// # Safety
     /// As [`WeightGradient::run`]; the tile must be no one else's.
-    unsafe fn add(&self, tile: &Tile, sums: &[f32], dw: Pointer<f32>, accumulate: bool) {
+    unsafe fn store(&self, tile: &Tile, sums: &[f32], dw: Pointer<f32>) {
         let (geometry, taps) = (self.geometry, self.geometry.taps());
         let row = tile.inputs.len * taps;
         for output in 0..tile.outputs.len {
@@ -267,32 +237,70 @@ impl<'a> WeightGradient<'a> {
             let weights = unsafe { dw.slice_mut(start, row) };
             let four = &sums[output / CHANNELS * row * CHANNELS..][..row * CHANNELS];
             let sums = four.iter().skip(output % CHANNELS).step_by(CHANNELS);
-            for (weight, sum) in weights.iter_mut().zip(sums) {
-                *weight = if accumulate { *weight } else { 0.0 } + sum;
-            }
+            weights.iter_mut().zip(sums).for_each(|(weight, &sum)| *weight = sum);
         }
     }
 
-    /// Gives `work` the sums of a tile over one block: by four outputs, then by input and tap.
+    /// Gives `work` the sums of a tile over a tree that begins with a chunk: by four outputs, then by input and tap.
     ///
     /// # Safety
     /// As [`WeightGradient::run`].
-    unsafe fn block_sums(
+    unsafe fn tree_sums(
         &self,
         tile: &Tile,
-        (image, block): (usize, Block),
+        (first, tree): (u64, SumTree),
         x: Pointer<f32>,
         dy: Pointer<f32>,
         work: impl FnOnce(&[f32]),
     ) {
-        let geometry = self.geometry;
         let source_count = tile.inputs.len * self.slab.channel_stride + SLACK;
         let gradient_count = tile.outputs.len * self.gradient_stride;
-        let sums_count = self.tile_sums(tile);
-        let lines = self.slab.lines(block.first, &geometry.x);
-        with_buffer(source_count + gradient_count + sums_count, |buffer| {
+        let size = self.tile_sums(tile);
+        // The sums of a chunk, and those that wait for what is to the right of them.
+        let sums_count = (tree.depth() as usize + 1) * size;
+        let packed_count = source_count + gradient_count;
+        let fits = packed_count + sums_count <= ELEMENTS_MAX;
+        let mut large = vec![0.0; if fits { 0 } else { sums_count }];
+        with_buffer(packed_count + if fits { sums_count } else { 0 }, |buffer| {
             let (source, rest) = buffer.split_at_mut(source_count);
-            let (gradient, sums) = rest.split_at_mut(gradient_count);
+            let (gradient, rest) = rest.split_at_mut(gradient_count);
+            let sums = if fits { rest } else { &mut large };
+            let mut waiting = 0;
+            for leaf in 0..tree.leaves() {
+                let own = &mut sums[waiting * size..][..size];
+                own.fill(0.0);
+                // SAFETY: the caller's promises.
+                unsafe { self.add_chunk(tile, (first + leaf) as usize, (x, dy), (source, gradient), own) };
+                for _ in 0..tree.merges_after(leaf) {
+                    let (earlier, later) = sums[(waiting - 1) * size..].split_at_mut(size);
+                    add(earlier, &later[..size]);
+                    waiting -= 1;
+                }
+                waiting += 1;
+            }
+            work(&sums[..size]);
+        });
+    }
+
+    /// Adds the sums of a tile over a chunk, block by block.
+    ///
+    /// # Safety
+    /// As [`WeightGradient::run`].
+    unsafe fn add_chunk(
+        &self,
+        tile: &Tile,
+        chunk: usize,
+        (x, dy): (Pointer<f32>, Pointer<f32>),
+        (source, gradient): (&mut [f32], &mut [f32]),
+        sums: &mut [f32],
+    ) {
+        let geometry = self.geometry;
+        let chunks = geometry.target[geometry.first].div_ceil(self.rows);
+        let (image, chunk) = (chunk / chunks, chunk % chunks);
+        let per_chunk = self.slab.block_count();
+        for number in chunk * per_chunk..self.block_count.min((chunk + 1) * per_chunk) {
+            let block = self.block(number);
+            let lines = self.slab.lines(block.first, &geometry.x);
             let channels = source.chunks_exact_mut(self.slab.channel_stride).take(tile.inputs.len);
             let first = tile.group * geometry.inputs + tile.inputs.start;
             for (number, packed) in channels.enumerate() {
@@ -301,7 +309,8 @@ impl<'a> WeightGradient<'a> {
                 let channel = unsafe { x.slice(start, geometry.x.span) };
                 self.slab.pack(&lines, channel, packed);
             }
-            source[source_count - SLACK..].fill(0.0);
+            let slack = source.len() - SLACK;
+            source[slack..].fill(0.0);
             let first = tile.group * geometry.outputs + tile.outputs.start;
             for (number, packed) in gradient.chunks_exact_mut(self.gradient_stride).enumerate() {
                 let start = image * geometry.y.image + (first + number) * geometry.y.channel;
@@ -309,12 +318,11 @@ impl<'a> WeightGradient<'a> {
                 let channel = unsafe { dy.slice(start, geometry.y.span) };
                 self.pack_gradient(channel, &block, packed);
             }
-            sums.fill(0.0);
             let planes = block.end[0] - block.first[0];
+            let mut job = Job { gradient: self, tile, planes, source: &*source, packed: &*gradient, sums: &mut *sums };
             // SAFETY: everything that the offsets reach is packed.
-            unsafe { project_block(&mut Job { gradient: self, tile, planes, source, packed: gradient, sums }) };
-            work(sums);
-        });
+            unsafe { project_block(&mut job) };
+        }
     }
 
     /// Packs a block of a channel of dy such that its positions have the numbers that they have in the packed source; the
@@ -335,6 +343,14 @@ impl<'a> WeightGradient<'a> {
             }
         }
     }
+}
+
+/// Adds the sums of some positions and of those behind them, in the place of the first.
+fn add(earlier: &mut [f32], later: &[f32]) {
+    wide(
+        #[inline(always)]
+        || earlier.iter_mut().zip(later).for_each(|(earlier, later)| *earlier += later),
+    );
 }
 
 /// The number of blocks of an image; `usize::MAX` where there are more than can be counted.

@@ -2,10 +2,10 @@
 //!
 //! A group is some positions whose logits lie together. Where nothing comes after the class axis, a position is a row of
 //! memory and loops run along classes; elsewhere loops run along positions. Losses are added position by position within a
-//! chunk ([`forebay_base::kernel::reduction_block_of_losses`]), and chunk by chunk, however the groups are cut.
+//! reduction block ([`forebay_base::kernel::reduction_block_of_losses`]), and blocks by the sum tree, however the groups are cut.
 
 use forebay_base::kernel::reduction_block_of_losses;
-use forebay_base::{DataType, TensorDesc};
+use forebay_base::{DataType, SumTree, TensorDesc};
 
 use super::super::accumulators::{largest, Accumulators};
 use super::super::block::Buffer;
@@ -100,9 +100,15 @@ impl Layout {
 
     /// Images and rows of a chunk, and how many chunks there are.
     fn chunks(&self) -> (usize, usize, usize) {
+        let (images, rows, tree) = self.tree();
+        (images, rows, tree.leaves() as usize)
+    }
+
+    /// Images and rows of a chunk, and the tree of which chunks are the leaves.
+    fn tree(&self) -> (usize, usize, SumTree) {
         let chunk = reduction_block_of_losses(self.classes as u64, self.rows as u64, self.places as u64);
         let (images, rows) = ((chunk.images as usize).min(self.images), chunk.rows as usize);
-        (images, rows, self.images.div_ceil(images) * self.rows.div_ceil(rows))
+        (images, rows, SumTree::new(self.images.div_ceil(images) as u64, self.rows.div_ceil(rows) as u64))
     }
 
     /// The first logit of a position that is given by its image and its number there.
@@ -273,7 +279,7 @@ impl<T: Float> Operands<T> {
     }
 }
 
-/// The losses of all positions that count and their number, added to `before`.
+/// The losses of all positions that count, and their number.
 ///
 /// # Safety
 /// As [`super::super::run`], and the logits must be of type `T`.
@@ -282,11 +288,10 @@ pub(in super::super) unsafe fn sums<T: Float>(
     ignore_index: Option<i64>,
     logits: &View,
     labels: &View,
-    before: Option<[f64; 2]>,
 ) -> Result<[f64; 2], String> {
     let operands = Operands::<T>::new(axis, ignore_index, logits, labels)?;
-    let (.., chunks) = operands.layout.chunks();
-    let chunk_sums = map_chunks(chunks, 1, |range| {
+    let (.., tree) = operands.layout.tree();
+    let chunk_sums = map_chunks(tree.leaves() as usize, 1, |range| {
         wide(
             #[inline(always)]
             || {
@@ -300,7 +305,7 @@ pub(in super::super) unsafe fn sums<T: Float>(
         )
     });
     let add = |a: [f64; 2], b: [f64; 2]| [a[0] + b[0], a[1] + b[1]];
-    Ok(chunk_sums.into_iter().fold(before.unwrap_or_default(), add))
+    Ok(tree.sum(chunk_sums, add).unwrap_or_default())
 }
 
 /// The loss from [`sums`].
@@ -321,7 +326,7 @@ pub(super) unsafe fn forward<T: Float>(
 ) -> Result<(), String> {
     // SAFETY: the caller's promises; the loss has one element.
     unsafe {
-        let sums = sums::<T>(axis, ignore_index, logits, labels, None)?;
+        let sums = sums::<T>(axis, ignore_index, logits, labels)?;
         *Pointer::<T>::of(loss).at(0) = mean(sums);
     }
     Ok(())

@@ -1,7 +1,8 @@
-//! Mean squared error. Squares are added element by element within a chunk ([`forebay_base::kernel::reduction_block_of_channels`]), and chunk by
-//! chunk.
+//! Mean squared error. Squares are added element by element within a reduction block
+//! ([`forebay_base::kernel::reduction_block_of_channels`]), and blocks by the sum tree.
 
 use forebay_base::kernel::reduction_block_of_channels;
+use forebay_base::SumTree;
 
 use super::super::accumulators::Accumulators;
 use super::super::block::map2;
@@ -22,15 +23,11 @@ fn check(prediction: &View, target: &View) -> Result<(), String> {
     Ok(())
 }
 
-/// The squares' sum and the number of elements, added to `before`.
+/// The squares' sum and the number of elements.
 ///
 /// # Safety
 /// As [`super::super::run`], and the views must be of type `T`.
-pub(in super::super) unsafe fn sums<T: Float>(
-    prediction: &View,
-    target: &View,
-    before: Option<[f64; 2]>,
-) -> Result<[f64; 2], String> {
+pub(in super::super) unsafe fn sums<T: Float>(prediction: &View, target: &View) -> Result<[f64; 2], String> {
     check(prediction, target)?;
     let count = prediction.count();
     let (prediction, target) = (Pointer::<T>::of(prediction), Pointer::<T>::of(target));
@@ -52,8 +49,9 @@ pub(in super::super) unsafe fn sums<T: Float>(
             || chunks.map(chunk_sum).collect::<Vec<f64>>(),
         )
     });
-    let [sum, counted] = before.unwrap_or_default();
-    Ok([sums.iter().flatten().fold(sum, |sum, chunk| sum + chunk), counted + count as f64])
+    let tree = SumTree::flat(count.div_ceil(length) as u64);
+    let sum = tree.sum(sums.into_iter().flatten(), |earlier, later| earlier + later);
+    Ok([sum.unwrap_or_default(), count as f64])
 }
 
 /// loss = mean((prediction - target)^2).
@@ -62,7 +60,7 @@ pub(in super::super) unsafe fn sums<T: Float>(
 /// As [`sums`].
 pub(super) unsafe fn forward<T: Float>(prediction: &View, target: &View, loss: &View) -> Result<(), String> {
     // SAFETY: the caller's promises; the loss has one element.
-    unsafe { *Pointer::<T>::of(loss).at(0) = mean(sums::<T>(prediction, target, None)?) };
+    unsafe { *Pointer::<T>::of(loss).at(0) = mean(sums::<T>(prediction, target)?) };
     Ok(())
 }
 

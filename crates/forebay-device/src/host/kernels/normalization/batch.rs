@@ -1,10 +1,9 @@
 //! Batch normalisation: statistics per channel over images and places.
 //!
 //! Statistics are sums over fixed chunks ([`forebay_base::kernel::reduction_block_of_channels`]), in double precision and relative to the
-//! channel's first element, so that a mean far from 0 costs no digits. Chunks are added in order, whether one launch adds
-//! them all or several go on from each other's sums.
+//! first element of what is summed, so that a mean far from 0 costs no digits. Chunks are added by the sum tree.
 
-use forebay_base::kernel::Activation;
+use forebay_base::kernel::{add_statistics, Activation};
 
 use super::super::accumulators::Accumulators;
 use super::super::block::{run1, run2};
@@ -68,18 +67,21 @@ impl<const N: usize> Shape<N> {
     }
 }
 
-/// By channel, the sums of `sum(channel, pieces' first elements, length, sums)` over all chunks, added in order to `before`.
+/// By channel, the sum over all chunks of what `finish` makes of `sum(channel, pieces' first elements, length, sums)`. `begin` says
+/// what the sums of a chunk need, by its channel and its first elements.
 #[inline(always)]
-fn add_chunks<const K: usize, const N: usize>(
+fn add_chunks<const K: usize, const N: usize, B: Copy, S: Copy + Send>(
     strided_layouts: &[StridedLayout; N],
-    before: &[[f64; K]],
-    sum: impl Fn(usize, [usize; N], usize, &mut Accumulators<K>) + Sync,
-) -> Vec<[f64; K]> {
-    let chunks = strided_layouts[0].chunks();
+    begin: impl Fn(usize, [usize; N]) -> B + Sync,
+    sum: impl Fn(B, [usize; N], usize, &mut Accumulators<K>) + Sync,
+    finish: impl Fn(B, usize, [f64; K]) -> S + Sync,
+    add: impl Fn(S, S) -> S,
+) -> Vec<S> {
+    let (chunks, channels) = (strided_layouts[0].chunks(), strided_layouts[0].channels);
+    let (tree, count) = (chunks.tree(), chunks.count());
     let seamless = strided_layouts.iter().all(StridedLayout::is_seamless);
-    let count = chunks.count();
     let together = (CHUNK / chunks.positions()).max(1);
-    let chunk_sums = map_chunks(before.len() * count, together, |range| {
+    let chunk_sums = map_chunks(channels * count, together, |range| {
         wide(
             #[inline(always)]
             || {
@@ -87,42 +89,51 @@ fn add_chunks<const K: usize, const N: usize>(
                 for task in range {
                     let mut accumulators = Accumulators::new();
                     let (channel, chunk) = (task / count, task % count);
+                    let (mut begun, mut positions) = (None, 0);
                     chunks.for_each_piece(
                         chunk,
                         seamless,
                         #[inline(always)]
                         |image, row, rows| {
                             let starts = strided_layouts.map(|strided_layout| strided_layout.at(image, channel, row));
-                            sum(channel, starts, rows * strided_layouts[0].places, &mut accumulators);
+                            let own = *begun.get_or_insert_with(|| begin(channel, starts));
+                            sum(own, starts, rows * strided_layouts[0].places, &mut accumulators);
+                            positions += rows * strided_layouts[0].places;
                         },
                     );
-                    sums.push(accumulators.totals());
+                    sums.extend(begun.map(|own| finish(own, positions, accumulators.totals())));
                 }
                 sums
             },
         )
     });
     let mut chunk_sums = chunk_sums.into_iter().flatten();
-    let add = |sums: [f64; K], chunk: [f64; K]| std::array::from_fn(|k| sums[k] + chunk[k]);
-    before.iter().map(|&before| chunk_sums.by_ref().take(count).fold(before, add)).collect()
+    (0..channels).filter_map(|_| tree.sum(chunk_sums.by_ref().take(count), &add)).collect()
 }
 
-/// By channel, the sum over all positions, added to `before`.
+/// By channel, the sum over all positions.
 ///
 /// # Safety
 /// x must be live, unwritten and of type `T`.
-pub(in super::super) unsafe fn channel_sums<T: Float>(x: &View, before: &[[f64; 1]]) -> Result<Vec<[f64; 1]>, String> {
+pub(in super::super) unsafe fn channel_sums<T: Float>(x: &View) -> Result<Vec<[f64; 1]>, String> {
     let strided_layout = StridedLayout::of(x.desc)?;
     let x = Pointer::<T>::of(x);
     Ok(add_chunks(
         &[strided_layout],
-        before,
+        |_, _| (),
         #[inline(always)]
-        |_, [start], length, accumulators| {
+        |(), [start], length, accumulators| {
             // SAFETY: the piece lies in x, which no one writes.
             accumulators.add(unsafe { x.slice(start, length) }, |x| [x.to_f64()]);
         },
+        |(), _, sums| sums,
+        add_each,
     ))
+}
+
+/// Sums of which each is added by itself.
+fn add_each<const K: usize>(earlier: [f64; K], later: [f64; K]) -> [f64; K] {
+    std::array::from_fn(|k| earlier[k] + later[k])
 }
 
 /// What a channel's elements are normalised with.
@@ -232,7 +243,7 @@ pub(super) unsafe fn training<T: Float>(
     let shape = Shape::new(x, [y], &[scale, bias, mean, variance])?;
     // SAFETY: the caller's promises.
     unsafe {
-        let sums = statistics_sums::<T>(x, None)?;
+        let sums = statistics_sums::<T>(x)?;
         statistics::<T>(&sums, mean, variance);
         let channels = channels::<T>(shape.channels, epsilon, scale, bias, mean, variance);
         normalise(&shape, activation, &channels, x, y);
@@ -241,38 +252,27 @@ pub(super) unsafe fn training<T: Float>(
 }
 
 /// By channel: the first element, the sum of the distances to it, the sum of their squares, and the number of elements.
-/// Goes on from `before`.
 ///
 /// # Safety
 /// x must be live, unwritten and of type `T`.
-pub(in super::super) unsafe fn statistics_sums<T: Float>(
-    x: &View,
-    before: Option<Vec<[f64; 4]>>,
-) -> Result<Vec<[f64; 4]>, String> {
+pub(in super::super) unsafe fn statistics_sums<T: Float>(x: &View) -> Result<Vec<[f64; 4]>, String> {
     let strided_layout = StridedLayout::of(x.desc)?;
     let x = Pointer::<T>::of(x);
-    let before = before.unwrap_or_else(|| {
-        // SAFETY: the channel's first element lies in x.
-        let origin = |channel| unsafe { *x.at(strided_layout.at(0, channel, 0) as isize) }.to_f64();
-        (0..strided_layout.channels).map(|channel| [origin(channel), 0.0, 0.0, 0.0]).collect()
-    });
-    let so_far: Vec<[f64; 2]> = before.iter().map(|&[_, sum, squares, _]| [sum, squares]).collect();
-    let sums = add_chunks(
+    Ok(add_chunks(
         &[strided_layout],
-        &so_far,
+        // SAFETY: the chunk's first element lies in x.
+        |_, [start]| unsafe { *x.at(start as isize) }.to_f64(),
         #[inline(always)]
-        |channel, [start], length, accumulators| {
-            let origin = before[channel][0];
+        |origin, [start], length, accumulators| {
             // SAFETY: the elements lie in x, which no one writes.
             accumulators.add(unsafe { x.slice(start, length) }, |x| {
                 let distance = x.to_f64() - origin;
                 [distance, distance * distance]
             });
         },
-    );
-    let samples = strided_layout.samples() as f64;
-    let joined = before.iter().zip(sums);
-    Ok(joined.map(|(&[origin, .., before], [sum, squares])| [origin, sum, squares, before + samples]).collect())
+        |origin, count, [sum, squares]| [origin, sum, squares, count as f64],
+        add_statistics,
+    ))
 }
 
 /// Mean and variance from [`statistics_sums`].
@@ -308,7 +308,7 @@ pub(super) unsafe fn gradient<T: Float>(
         let sums = match reads.get(6) {
             Some(sums) => load_sums::<3>(sums, shape.channels)?,
             None => {
-                let sums = gradient_sums::<T>(epsilon, activation, reads, None)?;
+                let sums = gradient_sums::<T>(epsilon, activation, reads)?;
                 parameter_gradients::<T>(epsilon, &sums, variance, &writes[1], &writes[2]);
                 sums
             }
@@ -371,8 +371,7 @@ unsafe fn input_gradient<T: Float>(
     );
 }
 
-/// By channel: the sum of the slopes, that of their products with the distances to the mean, and the number of elements. Goes
-/// on from `before`.
+/// By channel: the sum of the slopes, that of their products with the distances to the mean, and the number of elements.
 ///
 /// # Safety
 /// As [`gradient`], of which these are the reads.
@@ -380,17 +379,15 @@ pub(in super::super) unsafe fn gradient_sums<T: Float>(
     epsilon: f32,
     activation: Activation,
     reads: &[View],
-    before: Option<Vec<[f64; 3]>>,
 ) -> Result<Vec<[f64; 3]>, String> {
     let [dy, x, scale, bias, mean, variance] = [0, 1, 2, 3, 4, 5].map(|i: usize| &reads[i]);
     let shape = Shape::new(x, [dy], &[scale, bias, mean, variance])?;
-    let before = before.unwrap_or_else(|| vec![[0.0; 3]; shape.channels]);
     // SAFETY: the caller's promises.
     unsafe {
         let channels = channels::<T>(shape.channels, epsilon, scale, bias, mean, variance);
         Ok(match activation {
-            Activation::None => masked_sums(&shape, &channels, dy, x, &before, |_, _, dy| dy),
-            Activation::Relu => masked_sums(&shape, &channels, dy, x, &before, relu),
+            Activation::None => masked_sums(&shape, &channels, dy, x, |_, _, dy| dy),
+            Activation::Relu => masked_sums(&shape, &channels, dy, x, relu),
         })
     }
 }
@@ -403,17 +400,14 @@ unsafe fn masked_sums<T: Float>(
     channels: &[Channel<T>],
     dy: &View,
     x: &View,
-    before: &[[f64; 3]],
     mask: impl Fn(Channel<T>, T, T) -> T + Sync,
 ) -> Vec<[f64; 3]> {
     let (dy, x) = (Pointer::<T>::of(dy), Pointer::<T>::of(x));
-    let so_far: Vec<[f64; 2]> = before.iter().map(|&[slope, product, _]| [slope, product]).collect();
-    let sums = add_chunks(
+    add_chunks(
         &[shape.x, shape.others[0]],
-        &so_far,
+        |channel, _| channels[channel],
         #[inline(always)]
         |channel, [start, slope_start], length, accumulators| {
-            let channel = channels[channel];
             // SAFETY: the elements lie in both operands, which no one writes.
             let (dy, x) = unsafe { (dy.slice(slope_start, length), x.slice(start, length)) };
             accumulators.add2(dy, x, |dy, x| {
@@ -421,9 +415,9 @@ unsafe fn masked_sums<T: Float>(
                 [slope, slope * (x - channel.mean).to_f64()]
             });
         },
-    );
-    let samples = shape.x.samples() as f64;
-    before.iter().zip(sums).map(|(before, [slope, product])| [slope, product, before[2] + samples]).collect()
+        |_, count, [slope, product]| [slope, product, count as f64],
+        add_each,
+    )
 }
 
 /// dscale and dbias from [`gradient_sums`].

@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use forebay_base::kernel::reduction_block_rows;
+use forebay_base::SumTree;
 
 use super::super::accumulators::Accumulators;
 use super::super::block::{run2, run3, BLOCK};
 use super::super::element::Float;
-use super::super::parallel::{for_chunks, map_chunks, require_packed, wide, Pointer, CHUNK};
+use super::super::parallel::{for_chunks, require_packed, tree_sum, wide, Pointer, CHUNK};
 use super::super::View;
 
 /// Rows and their length, where all operands fit.
@@ -158,18 +159,15 @@ impl<T: Float> Operands<T> {
         }
     }
 
-    /// The sums of all rows, chunk by chunk, added to `before`, by place in a row. `then` sees each chunk behind its sums.
+    /// The sums of all rows, by place in a row. `then` sees each reduction block behind its sums.
     ///
     /// # Safety
     /// The operands must be live and, until `then` does, unwritten.
-    unsafe fn sums(
-        &self,
-        block_rows: u64,
-        before: Option<Vec<[f64; 2]>>,
-        then: impl Fn(Range<usize>) + Sync,
-    ) -> Vec<[f64; 2]> {
+    unsafe fn sums(&self, then: impl Fn(Range<usize>) + Sync) -> Vec<[f64; 2]> {
         let length = self.length;
-        let partials = map_chunks(self.rows, block_rows as usize, |range| {
+        let block_rows = reduction_block_rows(length as u64) as usize;
+        let block_sums = |block: usize| {
+            let range = block * block_rows..self.rows.min((block + 1) * block_rows);
             let mut sums = vec![0.0f64; 2 * length];
             wide(
                 #[inline(always)]
@@ -183,15 +181,15 @@ impl<T: Float> Operands<T> {
             );
             then(range);
             sums
-        });
-        let mut totals = before.unwrap_or_else(|| vec![[0.0; 2]; length]);
-        for sums in &partials {
-            let (dscale, dbias) = sums.split_at(length);
-            for (total, (dscale, dbias)) in totals.iter_mut().zip(dscale.iter().zip(dbias)) {
-                *total = [total[0] + dscale, total[1] + dbias];
-            }
-        }
-        totals
+        };
+        let add = |mut earlier: Vec<f64>, later: Vec<f64>| {
+            earlier.iter_mut().zip(later).for_each(|(earlier, later)| *earlier += later);
+            earlier
+        };
+        let sums = tree_sum(SumTree::flat(self.rows.div_ceil(block_rows) as u64), block_sums, add);
+        let sums = sums.unwrap_or_else(|| vec![0.0; 2 * length]);
+        let (dscale, dbias) = sums.split_at(length);
+        dscale.iter().zip(dbias).map(|(&dscale, &dbias)| [dscale, dbias]).collect()
     }
 }
 
@@ -215,31 +213,26 @@ pub(super) unsafe fn gradient<T: Float>(axis: usize, reads: &[View], writes: &[V
             },
         );
     };
-    let block_rows = reduction_block_rows(operands.rows as u64, operands.length as u64);
     if writes.len() == 1 {
-        for_chunks(operands.rows, block_rows as usize, write);
+        for_chunks(operands.rows, reduction_block_rows(operands.length as u64) as usize, write);
         return Ok(());
     }
     // SAFETY: the caller's promises.
     unsafe {
-        let sums = operands.sums(block_rows, None, write);
+        let sums = operands.sums(write);
         store_parameter_gradients::<T>(&sums, &writes[1..]);
     }
     Ok(())
 }
 
-/// What becomes dscale and dbias, by place in a row, added to `before`.
+/// What becomes dscale and dbias, by place in a row.
 ///
 /// # Safety
 /// As [`forward`].
-pub(in super::super) unsafe fn parameter_sums<T: Float>(
-    (axis, block_rows): (usize, u64),
-    reads: &[View],
-    before: Option<Vec<[f64; 2]>>,
-) -> Result<Vec<[f64; 2]>, String> {
+pub(in super::super) unsafe fn parameter_sums<T: Float>(axis: usize, reads: &[View]) -> Result<Vec<[f64; 2]>, String> {
     let operands = Operands::<T>::new(axis, [0, 1, 2, 3].map(|i: usize| &reads[i]), &[], &[])?;
     // SAFETY: the caller's promises.
-    Ok(unsafe { operands.sums(block_rows, before, |_| {}) })
+    Ok(unsafe { operands.sums(|_| {}) })
 }
 
 /// Writes dscale and dbias.

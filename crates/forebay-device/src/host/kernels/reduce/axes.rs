@@ -111,7 +111,7 @@ pub(super) unsafe fn channel_sums<T: Float>(x: &View, y: &View) -> Result<(), St
     }
     // SAFETY: the caller's promises.
     unsafe {
-        let sums = batch::channel_sums::<T>(x, &vec![[0.0]; channels])?;
+        let sums = batch::channel_sums::<T>(x)?;
         let y = Pointer::<T>::of(y).slice_mut(0, channels);
         y.iter_mut().zip(sums).for_each(|(y, [sum])| *y = T::from_f64(sum));
     }

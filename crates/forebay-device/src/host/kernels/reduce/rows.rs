@@ -1,9 +1,10 @@
-//! Sums over the rows of a table, one per place in a row, by chunks of rows from left to right.
+//! Sums over the rows of a table, one per place in a row, by reduction blocks of rows.
 
 use forebay_base::kernel::reduction_block_rows;
+use forebay_base::SumTree;
 
 use super::super::element::Float;
-use super::super::parallel::{map_chunks, require_packed, wide, Pointer};
+use super::super::parallel::{require_packed, tree_sum, wide, Pointer};
 use super::super::View;
 
 /// Rows, and their length, where the first axes are summed.
@@ -16,24 +17,20 @@ fn table(x: &View, axes: usize) -> Result<(usize, usize), String> {
     Ok((sizes[..axes].iter().product(), sizes[axes..].iter().product()))
 }
 
-/// The sum of each place, and what is still to be added to it (devices in single precision keep what rounding took), added to
-/// `before`. `block_rows` are those of the whole.
+/// The sum of each place, and what is still to be added to it (devices in single precision keep what rounding took).
 ///
 /// # Safety
 /// As [`super::super::run`], and x must be of type `T`.
-pub(in super::super) unsafe fn sums<T: Float>(
-    (axes, block_rows): (usize, u64),
-    x: &View,
-    before: Option<Vec<[f64; 2]>>,
-) -> Result<Vec<[f64; 2]>, String> {
+pub(in super::super) unsafe fn sums<T: Float>(axes: usize, x: &View) -> Result<Vec<[f64; 2]>, String> {
     let (rows, length) = table(x, axes)?;
     let x = Pointer::<T>::of(x);
-    let partials = map_chunks(rows, block_rows as usize, |range| {
+    let block_rows = reduction_block_rows(length as u64) as usize;
+    let block_sums = |block: usize| {
         let mut sums = vec![0.0f64; length];
         wide(
             #[inline(always)]
             || {
-                for row in range {
+                for row in block * block_rows..rows.min((block + 1) * block_rows) {
                     // SAFETY: the row lies in x, which no one writes.
                     let row = unsafe { x.slice(row * length, length) };
                     sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x.to_f64());
@@ -41,12 +38,13 @@ pub(in super::super) unsafe fn sums<T: Float>(
             },
         );
         sums
-    });
-    let mut totals = before.unwrap_or_else(|| vec![[0.0; 2]; length]);
-    for sums in &partials {
-        totals.iter_mut().zip(sums).for_each(|(total, sum)| total[0] += sum);
-    }
-    Ok(totals)
+    };
+    let add = |mut earlier: Vec<f64>, later: Vec<f64>| {
+        earlier.iter_mut().zip(later).for_each(|(earlier, later)| *earlier += later);
+        earlier
+    };
+    let sums = tree_sum(SumTree::flat(rows.div_ceil(block_rows) as u64), block_sums, add);
+    Ok(sums.unwrap_or_else(|| vec![0.0; length]).into_iter().map(|sum| [sum, 0.0]).collect())
 }
 
 /// What the sums of a place are together.
@@ -59,14 +57,14 @@ pub(in super::super) fn total<T: Float>([sum, rest]: [f64; 2]) -> T {
 /// # Safety
 /// As [`super::super::run`], and the views must be of type `T`.
 pub(super) unsafe fn run<T: Float>(axes: usize, x: &View, y: &View) -> Result<(), String> {
-    let (rows, length) = table(x, axes)?;
+    let (_, length) = table(x, axes)?;
     require_packed(&[*y])?;
     if y.count() != length {
         return Err(format!("{} does not hold the sums of {} along {axes} axes", y.desc, x.desc));
     }
     // SAFETY: the caller's promises.
     unsafe {
-        let sums = sums::<T>((axes, reduction_block_rows(rows as u64, length as u64)), x, None)?;
+        let sums = sums::<T>(axes, x)?;
         let y = Pointer::<T>::of(y).slice_mut(0, length);
         y.iter_mut().zip(sums).for_each(|(y, sums)| *y = total(sums));
     }

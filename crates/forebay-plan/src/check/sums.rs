@@ -1,0 +1,165 @@
+//! Sums: whether the sums that parts make are added in the order of the whole's tree.
+//!
+//! Each part makes the sum of a node of the tree ([`forebay_base::sum_tree`]), in the launch's result or in a buffer of its own. Launches
+//! that add put the sum of two halves where the left half was. Followed through all of them, in their order, the result has the sum of
+//! the whole, every sum is used once, and none is overwritten that is still needed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use forebay_base::kernel::{Activation, BinaryOp};
+use forebay_base::{ByteRange, Kernel};
+use forebay_model::program::{BufferId, Operand, ProgramLaunch};
+
+use super::extent::{self, Extent};
+use super::lines::{function, Lines, Work};
+
+/// A part, with its place in the program of parts.
+type Placed<'a> = (usize, &'a ProgramLaunch);
+
+/// The kernel that adds what a kernel sums, however its axes are numbered.
+fn addition(kernel: &Kernel) -> Kernel {
+    match function(kernel) {
+        Kernel::Sums { of } => Kernel::AddSums { of },
+        _ => Kernel::Binary { op: BinaryOp::Add, activation: Activation::None },
+    }
+}
+
+/// Whether there are launches among the parts that add what others sum.
+pub(super) fn are_added(whole: &Work, parts: &[Placed]) -> bool {
+    let addition = addition(&whole.kernel);
+    addition != whole.kernel && parts.iter().any(|(_, part)| function(&part.kernel) == addition)
+}
+
+/// Sums where they are: of which indices, by buffer and by piece of the result's bytes.
+struct Slots<'a> {
+    result: &'a Operand,
+    own_buffers: usize,
+    /// Where additions begin and end, in bytes of the result.
+    bounds: Vec<u64>,
+    sums: BTreeMap<BufferId, Vec<Option<Range<u64>>>>,
+}
+
+impl Slots<'_> {
+    /// The bytes of an operand in the place for sums that it is in, as bytes of the result.
+    fn bytes(&self, operand: &Operand) -> Result<ByteRange, String> {
+        let range = operand.range();
+        let first = match operand.buffer {
+            buffer if buffer == self.result.buffer => self.result.offset_bytes,
+            buffer if buffer.0 as usize >= self.own_buffers => 0,
+            _ => return Err("its sums are in the place of something else".to_owned()),
+        };
+        let size = self.result.range().len();
+        match (range.start.checked_sub(first), range.end.checked_sub(first)) {
+            (Some(start), Some(end)) if end <= size && operand.desc.is_packed() => Ok(ByteRange { start, end }),
+            _ => Err("its sums are not where sums are".to_owned()),
+        }
+    }
+
+    /// The pieces of an operand in its buffer.
+    fn pieces(&mut self, operand: &Operand) -> Result<&mut [Option<Range<u64>>], String> {
+        let bytes = self.bytes(operand)?;
+        let piece = |bound: u64| self.bounds.binary_search(&bound).map_err(|_| "an addition is missing".to_owned());
+        let (first, end) = (piece(bytes.start)?, piece(bytes.end)?);
+        let count = self.bounds.len() - 1;
+        let all = self.sums.entry(operand.buffer).or_insert_with(|| vec![None; count]);
+        Ok(&mut all[first..end])
+    }
+}
+
+/// Whether parts and additions together are the sum over one line.
+///
+/// # Errors
+/// What is wrong, with the name of the part.
+pub(super) fn judge(whole: &Work, lines: &Lines, parts: &[Placed], own_buffers: usize) -> Result<(), String> {
+    let result = whole.writes.first().ok_or("there is no result")?;
+    let addition = addition(&whole.kernel);
+    let size = result.range().len();
+    let mut slots = Slots { result, own_buffers, bounds: vec![0, size], sums: BTreeMap::new() };
+    let mut bounds = BTreeSet::from([0, size]);
+    for (_, part) in parts.iter().filter(|(_, part)| function(&part.kernel) == addition) {
+        for operand in part.reads.iter().chain(&part.writes) {
+            let bytes = slots.bytes(operand)?;
+            bounds.extend([bytes.start, bytes.end]);
+        }
+    }
+    slots.bounds = bounds.into_iter().collect();
+    let mut line = None;
+    for &(_, part) in parts {
+        let wrong = |reason: String| format!("'{}': {reason}", part.name);
+        if function(&part.kernel) == addition {
+            add(&mut slots, lines, line, part).map_err(wrong)?;
+        } else {
+            let (own_line, range) = node(&slots, whole, lines, part).map_err(wrong)?;
+            if *line.get_or_insert(own_line) != own_line {
+                return Err(wrong("it is cut along another axis".to_owned()));
+            }
+            let pieces = slots.pieces(&part.writes[0]).map_err(wrong)?;
+            if pieces.iter().any(Option::is_some) {
+                return Err(wrong("it overwrites sums that are still to be added".to_owned()));
+            }
+            pieces.fill(Some(range));
+        }
+    }
+    let all = line.map(|line| 0..lines.size(line, whole.reads.len()));
+    let is_complete = |(buffer, pieces): (&BufferId, &Vec<Option<Range<u64>>>)| {
+        let expected = all.as_ref().filter(|_| *buffer == result.buffer);
+        pieces.iter().all(|piece| piece.as_ref() == expected)
+    };
+    match all.is_some() && slots.sums.contains_key(&result.buffer) && slots.sums.iter().all(is_complete) {
+        true => Ok(()),
+        false => Err("the result is not the sum of all parts".to_owned()),
+    }
+}
+
+/// The line along which a part is cut, and the indices that it sums: a node of the tree.
+fn node(
+    slots: &Slots,
+    whole: &Work,
+    lines: &Lines,
+    part: &ProgramLaunch,
+) -> Result<((bool, usize), Range<u64>), String> {
+    let mut own = Work { kernel: part.kernel.clone(), reads: part.reads.clone(), writes: part.writes.clone() };
+    let [write] = &mut own.writes[..] else { return Err("it has other results".to_owned()) };
+    if write.desc != slots.result.desc || slots.bytes(write)?.len() != slots.result.range().len() {
+        return Err("its sums are not those of the whole".to_owned());
+    }
+    // Where its sums are is looked at by itself.
+    *write = slots.result.clone();
+    let own_lines = Lines::of(&own)?;
+    let Extent::Range { line, range } = extent::of_part(whole, Some(lines), &own, own_lines)? else {
+        return Err("it is all of it, and there are others".to_owned());
+    };
+    let range = range.start..range.end;
+    match lines.is_reduced(line) && lines.is_node(line, &range) {
+        true => Ok((line, range)),
+        false => Err(format!("{range:?} are no node of the tree that is summed by")),
+    }
+}
+
+/// Adds the sums of two halves.
+fn add(slots: &mut Slots, lines: &Lines, line: Option<(bool, usize)>, part: &ProgramLaunch) -> Result<(), String> {
+    let ([left, right], [write]) = (&part.reads[..], &part.writes[..]) else {
+        return Err("it does not add two sums".to_owned());
+    };
+    let line = line.ok_or("there are no sums yet")?;
+    if left != write || left.desc != right.desc || left.buffer == right.buffer {
+        return Err("it does not add to the left half".to_owned());
+    }
+    let (bytes, right_bytes) = (slots.bytes(left)?, slots.bytes(right)?);
+    let is_table = matches!(part.kernel, Kernel::AddSums { .. });
+    if bytes != right_bytes || (is_table && left.desc != slots.result.desc) {
+        return Err("it adds sums of different results".to_owned());
+    }
+    let later: Vec<Option<Range<u64>>> = slots.pieces(right)?.iter_mut().map(Option::take).collect();
+    for (earlier, later) in slots.pieces(left)?.iter_mut().zip(later) {
+        let (Some(own), Some(later)) = (earlier.take(), later) else {
+            return Err("it adds sums that are not there".to_owned());
+        };
+        if !lines.are_halves(line, &own, &later) {
+            return Err(format!("{own:?} and {later:?} are not the halves of a node"));
+        }
+        *earlier = Some(own.start..later.end);
+    }
+    Ok(())
+}
