@@ -8,17 +8,9 @@ use std::collections::BTreeMap;
 
 use crate::liveness::{Liveness, Owner, DEVICE_ALIGNMENT_BYTES};
 use crate::residency::{root, Residency, Segment};
+use crate::tuning::{CLOSE, MANY_ITEMS, PASSES_MIN, QUICK};
 use forebay_base::ByteRange;
 use forebay_memory::{place, Effort, Item, Piece, Placement, PlacementError};
-
-/// From this many items on there is a single pass after the first ones, and never fewer than this.
-const MANY_ITEMS: usize = 12_000;
-const PASSES_MIN: usize = 2;
-
-/// A quick look takes this fraction of the passes.
-const QUICK: u32 = 8;
-/// What lacks less than this fraction of the capacity after a quick look is worth a longer one.
-const CLOSE: u64 = 32;
 
 /// Byte ranges of an item by the time (first launch, one past the last) during which they are taken.
 pub(crate) type PiecesByTime = BTreeMap<(u32, u32), Vec<ByteRange>>;

@@ -32,6 +32,7 @@
 //! | [`planner`] | runs the passes and picks the best candidate |
 //! | [`mod@check`] | the whole plan, checked independently |
 //! | [`simulate`] | predicted times |
+//! | `tuning` | every number that was chosen by measuring |
 
 pub mod alias;
 pub mod always_resident;
@@ -63,6 +64,7 @@ pub mod simulate;
 pub mod split;
 #[cfg(test)]
 mod testing;
+mod tuning;
 pub mod ways;
 pub mod widen;
 

@@ -32,8 +32,6 @@ use crate::widen::{widen, Route};
 use candidate::{check_sizes, minimum_budget, Candidate};
 use cutting::Cutting;
 
-/// After this many attempts in a row that are no faster, the search ends.
-const WORSE_MAX: usize = 2;
 /// Everything stays on the device.
 const UNLIMITED: OccupancyLimit =
     OccupancyLimit { keep_bytes: u64::MAX, transfer_bytes: u64::MAX, isolate: false, joined_bytes: u64::MAX };
@@ -173,8 +171,8 @@ struct Filled {
     /// Host bytes beyond the budget, where what exceeds it may go to disk.
     excess_bytes: u64,
     step_ns: u64,
-    /// The part of the capacity that was room for what is kept.
-    percent: u64,
+    /// The share of the capacity that was room for what is kept, or was filled.
+    share: f64,
     plan: Plan,
 }
 
