@@ -1,5 +1,5 @@
-//! Small: chunks that are hardly worth a copy's latency, such as statistics and biases. They stay on the device, whatever else
-//! has to leave it: all of them together take little of it.
+//! Chunks that are hardly worth a copy's latency, such as statistics and biases, are always resident, whatever else has to leave
+//! the device: all of them together take little of it.
 
 use crate::cost::Costs;
 use crate::liveness::Liveness;

@@ -32,7 +32,7 @@ use crate::widen::{widen, Route};
 use candidate::{check_sizes, minimum_budget, Candidate};
 use cutting::Cutting;
 
-/// Everything stays on the device.
+/// Everything is kept on the device.
 const UNLIMITED: OccupancyLimit =
     OccupancyLimit { keep_bytes: u64::MAX, transfer_bytes: u64::MAX, isolate: false, joined_bytes: u64::MAX };
 
@@ -171,7 +171,7 @@ struct Filled {
     /// Host bytes beyond the budget, where what exceeds it may go to disk.
     excess_bytes: u64,
     step_ns: u64,
-    /// The share of the capacity that was room for what is kept, or was filled.
+    /// The share of the capacity for what is kept, or that is filled.
     share: f64,
     plan: Plan,
 }
@@ -265,7 +265,7 @@ impl Planner<'_> {
         self.emit(candidate, live, (residency, backing_stores), arena).map(Some)
     }
 
-    /// The plan of a residency whose stays have addresses.
+    /// The plan of a residency whose intervals have addresses.
     fn emit(
         &self,
         candidate: &Candidate,

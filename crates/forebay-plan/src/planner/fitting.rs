@@ -19,7 +19,7 @@ use super::candidate::{split, Candidate};
 use super::{Filled, Planner};
 
 impl Planner<'_> {
-    /// Shares of the capacity that are tried as room for what is kept.
+    /// Shares of the capacity that are tried for what is kept.
     pub(super) fn keep_shares(&self) -> ShareSearch {
         if self.cut {
             KEEP_SHARES_OF_PARTS
@@ -37,7 +37,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Tries these shares of the capacity as room for what is kept; the fastest plan, if any has a placement and is better than
+    /// Tries these shares of the capacity for what is kept; the fastest plan, if any has a placement and is better than
     /// another one.
     pub(super) fn fastest(
         &self,
@@ -78,7 +78,7 @@ impl Planner<'_> {
         Ok(shares.try_best(attempt)?.map(|(_, best)| best))
     }
 
-    /// The plan of the stays that are found where some bytes are lost to each launch: none at first, then those that would have
+    /// The plan of the intervals that are found where some bytes are lost to each launch: none at first, then those that would have
     /// been needed for all intervals to have a place. `None` where it is no better than another one; what would not be if placement
     /// were no matter is not placed.
     pub(super) fn fitted(
@@ -119,7 +119,7 @@ impl Planner<'_> {
         Ok(None)
     }
 
-    /// What stays would come to if placement were no matter.
+    /// What intervals would come to if placement were no matter.
     pub(super) fn unplaced(
         &self,
         candidate: &Candidate,
@@ -144,7 +144,7 @@ mod tests {
     use crate::testing::{limits, random_training_program, Random};
 
     #[test]
-    fn room_is_taken_away_until_all_stays_have_a_place() {
+    fn memory_is_taken_away_until_all_intervals_have_a_place() {
         let (mut lacking, mut fitted) = (0, 0);
         for seed in 1..60 {
             let program = crate::fuse::fuse(random_training_program(&mut Random::new(seed), 10));

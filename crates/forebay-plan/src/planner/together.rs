@@ -64,7 +64,7 @@ impl Planner<'_> {
         Ok(best)
     }
 
-    /// What a candidate's plan would come to with all the capacity as room, and if placement were no matter.
+    /// What a candidate's plan would come to with all the capacity, and if placement were no matter.
     fn estimate(
         &self,
         candidate: &Candidate,
