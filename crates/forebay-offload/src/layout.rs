@@ -1,9 +1,10 @@
 //! Which bytes leave the device in which gaps, and in which slots they cross the links.
 //!
-//! Gaps are relieved greedily: the one that takes most pressure off the device per byte moved comes first. Pressure is what
-//! exceeds the capacity, in each slot. Within a gap, the first bytes to leave are the last to return; so each byte's
-//! absence encloses that of the bytes after it, and bytes move only while what they enclose still has pressure. Transfers
-//! out start as early as the link is free, from the write on; transfers in as late as it is free.
+//! A sweep decides both ([`sweep`]). What the host's memory cannot hold at all is found for the SSD before it, greedily: the gap
+//! that takes most pressure off the device per byte moved comes first. Pressure is what exceeds the capacity of device and host
+//! together, in each slot. Within a gap, the first bytes to leave are the last to return; so each byte's absence encloses that
+//! of the bytes after it, and bytes move only while what they enclose still has pressure. Transfers out start as early as the
+//! link is free, from the write on; transfers in as late as it is free.
 
 mod extremes;
 mod free;
@@ -17,18 +18,10 @@ use std::ops::Range;
 use crate::reuse_gaps::Needs;
 use crate::schedule::MemorySpace;
 use crate::timeline::Timeline;
+use crate::tuning::{LEAST_DWELL_LIMIT, NEARLY};
 use crate::workload::Workload;
 use extremes::{greatest_of_blocks, BLOCK_SLOTS};
 use proposal::{Proposal, Proposer, Source};
-
-/// How many slots next to a stretch of pressure tell which direction is short of time.
-const NEAR_SLOTS: usize = 8;
-
-/// Bytes for the SSD stay on the device at first for at most this part of the step.
-const LEAST_DWELL_LIMIT: u64 = 128;
-
-/// A gap is used at once if its value is at least this share of the next one's, which may have lost value meanwhile.
-const NEARLY: f64 = 0.95;
 
 /// A copy of a version's bytes in another memory.
 #[derive(Clone, Debug)]
@@ -91,8 +84,6 @@ pub struct Layout<'a> {
     dwell_limit_ns: u64,
     /// What is moved is rounded up to this, on the links.
     transfer_quantum_bytes: u64,
-    /// What the link carries in each slot.
-    carried: Vec<u64>,
     /// Whether the host holds all that is live at any time, so that its room need not be counted.
     host_is_ample: bool,
 }
@@ -138,7 +129,6 @@ impl<'a> Layout<'a> {
             host: vec![machine.host_memory_bytes as i64; count],
             host_blocks: vec![machine.host_memory_bytes as i64; count.div_ceil(BLOCK_SLOTS)],
         };
-        let carried = unused.link_out.clone();
         let mut excess = vec![-(machine.device_memory_bytes as i64); count];
         for (run, &kernel) in timeline.runs.iter().zip(launches) {
             let bytes = workload.working_set_bytes(&workload.kernels[kernel]) as i64;
@@ -171,42 +161,12 @@ impl<'a> Layout<'a> {
             copied_bytes: vec![0; needs.versions.len()],
             dwell_limit_ns: u64::MAX,
             transfer_quantum_bytes,
-            carried,
         }
     }
 
-    /// Whether the link has hardly any room outwards just before some slots, and inwards just after them.
-    pub fn is_crowded_around(&self, slots: &Range<usize>) -> (bool, bool) {
-        let count = self.excess.len();
-        let near = NEAR_SLOTS.min(count);
-        let before = slots.start + count - near..slots.start + count;
-        (self.is_crowded(before).0, self.is_crowded(slots.end..slots.end + near).1)
-    }
-
-    /// Whether the link has hardly any room in some slots: outwards, and inwards.
-    pub fn is_crowded(&self, slots: Range<usize>) -> (bool, bool) {
-        let count = self.excess.len();
-        let sum = |of: &[u64]| slots.clone().map(|slot| of[slot % count]).sum::<u64>();
-        let all = sum(&self.carried);
-        (sum(&self.unused.link_out) * 16 <= all, sum(&self.unused.link_in) * 16 <= all)
-    }
-
-    /// Whether the host's memory is nearly used up at some time.
-    pub fn host_is_full(&self) -> bool {
-        let all = self.workload.machine.host_memory_bytes as i64;
-        self.unused.host.iter().any(|unused| *unused <= all / 16)
-    }
-
     /// The most pressure left, in bytes.
-    pub fn worst_bytes(&self) -> i64 {
+    fn worst_bytes(&self) -> i64 {
         self.excess.iter().copied().max().unwrap_or(0)
-    }
-
-    /// Uses gaps until the pressure is gone, or nothing more helps. What the host's memory cannot hold goes to the SSD first.
-    pub fn relieve(&mut self) {
-        self.find_for_ssd();
-        self.relieve_with(MemorySpace::Host, 0);
-        self.relieve_with(MemorySpace::Ssd, 0);
     }
 
     /// Moves what the host's memory cannot hold to the SSD. The SSD is slow: gaps that it would let idle on the device for long
@@ -216,24 +176,24 @@ impl<'a> Layout<'a> {
         let mut dwell_limit_ns = self.timeline.step_ns / LEAST_DWELL_LIMIT;
         while self.worst_bytes() > host_bytes && dwell_limit_ns <= self.timeline.step_ns && dwell_limit_ns > 0 {
             self.dwell_limit_ns = dwell_limit_ns;
-            self.relieve_with(MemorySpace::Ssd, host_bytes);
+            self.move_to_ssd(host_bytes);
             dwell_limit_ns *= 2;
         }
         self.dwell_limit_ns = u64::MAX;
     }
 
-    /// Uses gaps with copies in one memory until pressure is below a tolerance.
-    fn relieve_with(&mut self, place: MemorySpace, tolerance: i64) {
+    /// Uses gaps with copies on the SSD until pressure is below a tolerance, or nothing more helps.
+    fn move_to_ssd(&mut self, tolerance: i64) {
         let mut pressure = self.pressure_sums(tolerance);
         let mut queue = BinaryHeap::new();
         for span in 0..self.needs.reuse_gaps.len() {
-            let value = self.propose(span, place, tolerance, &pressure).value;
+            let value = self.propose(span, tolerance, &pressure).value;
             if value > 0.0 {
                 queue.push(Entry { value, span });
             }
         }
         while let Some(Entry { span, .. }) = queue.pop() {
-            let proposal = self.propose(span, place, tolerance, &pressure);
+            let proposal = self.propose(span, tolerance, &pressure);
             if proposal.moves.is_empty() {
                 continue;
             }
@@ -242,9 +202,9 @@ impl<'a> Layout<'a> {
                 queue.push(Entry { value: proposal.value, span });
                 continue;
             }
-            self.commit(span, place, &proposal);
+            self.commit(span, &proposal);
             pressure = self.pressure_sums(tolerance);
-            let value = self.propose(span, place, tolerance, &pressure).value;
+            let value = self.propose(span, tolerance, &pressure).value;
             if value > 0.0 {
                 queue.push(Entry { value, span });
             }
@@ -290,12 +250,12 @@ impl<'a> Layout<'a> {
     }
 
     /// Copies of the gap's version that it does not use yet, the oldest first.
-    fn usable_copies(&self, span: usize, place: MemorySpace) -> Vec<usize> {
+    fn usable_copies(&self, span: usize) -> Vec<usize> {
         let gap = self.needs.reuse_gaps[span];
         let usable = |copy: &&usize| {
             let copy = &self.copies[**copy];
             let is_used = copy.absences.iter().any(|absence| absence.span == span);
-            copy.place == place && !is_used && copy.made.is_none_or(|made| made < gap.end)
+            !is_used && copy.made.is_none_or(|made| made < gap.end)
         };
         let mut copies: Vec<usize> = self.of_version[gap.version].iter().filter(usable).copied().collect();
         copies.sort_by_key(|copy| self.copies[*copy].made);
@@ -303,8 +263,8 @@ impl<'a> Layout<'a> {
     }
 
     /// How the gap could relieve the device.
-    fn propose(&self, span: usize, place: MemorySpace, tolerance: i64, pressed_ns: &[u64]) -> Proposal {
-        Proposer::new(self, span, place, tolerance).propose(pressed_ns)
+    fn propose(&self, span: usize, tolerance: i64, pressed_ns: &[u64]) -> Proposal {
+        Proposer::new(self, span, tolerance).propose(pressed_ns)
     }
 
     /// Slots for which a copy is kept; None: all.
@@ -313,7 +273,7 @@ impl<'a> Layout<'a> {
         copy.made.map(|made| (made, last.max(made) + 1))
     }
 
-    fn commit(&mut self, span: usize, place: MemorySpace, proposal: &Proposal) {
+    fn commit(&mut self, span: usize, proposal: &Proposal) {
         // A copy that is used in parts is split; what is left of it goes on under another number.
         let mut rests = BTreeMap::new();
         let mut relief = Vec::with_capacity(proposal.moves.len());
@@ -327,15 +287,13 @@ impl<'a> Layout<'a> {
                     }
                     self.use_copy(copy, absence);
                 }
-                Source::Made(slot) => self.add_copy(place, Some(slot), step.size_bytes, absence),
-                Source::Eternal => self.add_copy(place, None, step.size_bytes, absence),
+                Source::Made(slot) => self.add_copy(MemorySpace::Ssd, Some(slot), step.size_bytes, absence),
+                Source::Eternal => self.add_copy(MemorySpace::Ssd, None, step.size_bytes, absence),
             }
             let charge = step.size_bytes.next_multiple_of(self.transfer_quantum_bytes);
             let slot = step.back % self.excess.len();
             self.unused.link_in[slot] -= charge;
-            if place == MemorySpace::Ssd {
-                self.unused.ssd_in[slot] -= charge;
-            }
+            self.unused.ssd_in[slot] -= charge;
             relief.push((step.from, step.back, step.size_bytes as i64));
         }
         self.take_pressure(&relief);

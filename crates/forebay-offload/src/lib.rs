@@ -17,7 +17,9 @@
 //! | [`layout`] | which bytes leave in which gaps, and when they cross the links |
 //! | [`recompute`] | what is recomputed instead of moved |
 //! | [`planner`] | what of it is worth its time, judged by the waits that are left |
-//! | [`launches`] | how long launches wait where each is one slot |
+//! | [`launches`] | the same for plans, where each launch is one slot |
+//! | [`share_search`] | how families of attempts with one parameter are searched |
+//! | [`tuning`] | every number that was chosen by measuring |
 //! | [`emit`] | a layout as a schedule |
 //! | [`schedule`] | what a schedule is |
 //! | [`lru`] | demand paging, for comparison |
@@ -33,11 +35,13 @@ pub mod planner;
 pub mod recompute;
 pub mod reuse_gaps;
 pub mod schedule;
+pub mod share_search;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 pub mod timeline;
 pub mod trace;
+pub mod tuning;
 pub mod verify;
 pub mod workload;

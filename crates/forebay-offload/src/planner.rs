@@ -17,36 +17,14 @@ use crate::recompute::{Candidate, Recomputation};
 use crate::reuse_gaps::Needs;
 use crate::schedule::{MemorySpace, Schedule};
 use crate::timeline::Timeline;
+use crate::tuning::{
+    CHAINS, COARSE, DEVICE_PARTS, DOUBT, FEWEST_SLOTS, FIRST_PART, FIRST_SHARES, GIVEN_SHARES, LAST_PART, MOST_CHANGES,
+    MOST_IMPROVED, MOST_SLOTS, SPILLING, SPREAD_SHARES,
+};
 use crate::workload::{SwapError, Workload};
 
-/// A step has at most about this many slots next to one for each kernel, and at least the lower number.
-const MOST_SLOTS: u64 = 4096;
-const FEWEST_SLOTS: u64 = 512;
-/// A slot's traffic should be that small a part of the device's memory.
-const DEVICE_PARTS: u64 = 512;
-/// Shares of the candidates for recomputation that are tried at first, in sixteenths; the best ones come first.
-const FRACTIONS: [usize; 9] = [1, 2, 4, 6, 8, 10, 12, 14, 16];
-/// Then numbers of candidates near the best fraction are tried, first at a distance of this fraction (one part in this many) of all.
-const FINER_PARTS: [usize; 3] = [32, 64, 128];
-/// Then all candidates but every k-th, in launch order.
-const STRIDES: [usize; 6] = [2, 3, 4, 6, 8, 12];
-/// How many kernels in a row are run again for one tensor at most.
-const CHAINS: [usize; 2] = [4, 8];
-/// Launches are compared with slots that are this many times as long.
-const COARSE: u64 = 4;
-/// A change of the launches is meant to save a fraction (one part in this many) of what is waited for: the first number at the start, the other at the end.
-const FIRST_PART: f64 = 2.0;
-const LAST_PART: f64 = 128.0;
-/// Attempts to change launches, where each is a sweep over a few hundred kernels; of more, there are fewer.
-const MOST_CHANGES: usize = 96;
-/// For how many strategies launches are changed: the best ones.
-const MOST_IMPROVED: usize = 2;
-/// Where the SSD takes part, there are fewer, by this factor.
-const SPILLING: usize = 2;
-/// What did not help counts for so much less at the next attempt.
-const DOUBT: f64 = 0.7;
-/// Shares of waits that are given from the start of a sweep.
-const GIVEN: [f64; 6] = [0.95, 0.9, 0.8, 0.98, 0.7, 0.5];
+/// What sums of shares may lack to a whole number.
+const ROUNDING: f64 = 1e-9;
 
 /// How far planning has come.
 ///
@@ -88,7 +66,7 @@ pub struct Progress {
 /// A kernel that does not fit the device; a workload for which no waits were found that suffice.
 pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<Schedule, SwapError> {
     workload.validate()?;
-    let mut search = Search { workload, longest_ns: longest_slot_ns(workload), rounds: 0, progress };
+    let mut search = Search::new(workload, longest_slot_ns(workload), progress);
     let candidates = search.candidates();
     let planned = search.schedule(&candidates);
     // Where links are so slow that much of the time is waiting, paging on demand may be as good.
@@ -101,8 +79,14 @@ pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<S
 
 /// Launches of steps that seem to be among the shortest where each launch is one slot.
 pub(crate) fn launches_in_whole_slots(workload: &Workload) -> Vec<Launches> {
-    let mut search = Search { workload, longest_ns: u64::MAX, rounds: 0, progress: &mut |_| () };
+    let mut unheard = |_| ();
+    let mut search = Search::new(workload, u64::MAX, &mut unheard);
     search.candidates().into_iter().map(|candidate| candidate.launches).collect()
+}
+
+/// A step's kernels, each run once.
+pub(crate) fn in_order(workload: &Workload) -> Launches {
+    (0..workload.kernels.len()).map(|kernel| (kernel, false)).collect()
 }
 
 /// For each launch, whether more is live than the device holds.
@@ -120,7 +104,7 @@ fn kernels(workload: &Workload, launches: &Launches) -> (Vec<usize>, Vec<u64>) {
 }
 
 /// How long a slot may be.
-pub(crate) fn longest_slot_ns(workload: &Workload) -> u64 {
+fn longest_slot_ns(workload: &Workload) -> u64 {
     let part = u128::from(workload.machine.device_memory_bytes / DEVICE_PARTS) * 1_000_000_000;
     let part_ns = (part / u128::from(workload.machine.link_bytes_per_s)) as u64;
     let ideal_ns = workload.ideal_ns();
@@ -128,14 +112,14 @@ pub(crate) fn longest_slot_ns(workload: &Workload) -> u64 {
 }
 
 /// What a sweep came to.
-struct Swept {
+pub(crate) struct Swept {
     step_ns: u64,
     /// How long each launch waits.
-    waits_ns: Vec<u64>,
+    pub(crate) waits_ns: Vec<u64>,
     /// For each kernel, what the way out after its first run is worth, and the way back before it.
     out: Vec<Price>,
     back: Vec<Price>,
-    schedule: Option<Schedule>,
+    pub(crate) schedule: Option<Schedule>,
 }
 
 /// Candidates for recomputation, and those of them that are chosen.
@@ -160,12 +144,13 @@ pub(crate) type Launches = Vec<(usize, bool)>;
 
 /// What a sweep starts from.
 #[derive(Clone, PartialEq)]
-struct LaunchCandidate {
-    strategy: Strategy,
-    launches: Launches,
+pub(crate) struct LaunchCandidate {
+    pub(crate) strategy: Strategy,
+    pub(crate) launches: Launches,
 }
 
-struct Search<'a> {
+/// The search for launches, and the sweeps that judge them.
+pub(crate) struct Search<'a> {
     workload: &'a Workload,
     /// How long a slot may be.
     longest_ns: u64,
@@ -173,12 +158,15 @@ struct Search<'a> {
     progress: &'a mut dyn FnMut(Progress),
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    pub(crate) fn new(workload: &'a Workload, longest_ns: u64, progress: &'a mut dyn FnMut(Progress)) -> Search<'a> {
+        Search { workload, longest_ns, rounds: 0, progress }
+    }
+
     /// What seems to have the shortest steps: for each strategy and length of chains the best share of the candidates that are
     /// most worthwhile in themselves, and what becomes of the best one.
     fn candidates(&mut self) -> Vec<LaunchCandidate> {
-        let launches: Launches = (0..self.workload.kernels.len()).map(|kernel| (kernel, false)).collect();
-        let plain = LaunchCandidate { strategy: Strategy::HostFirst, launches };
+        let plain = LaunchCandidate { strategy: Strategy::HostFirst, launches: in_order(self.workload) };
         let Some(swept) = self.compare(&plain) else { return vec![plain] };
         if swept.waits_ns.iter().all(|wait_ns| *wait_ns == 0) {
             return vec![plain];
@@ -220,32 +208,26 @@ impl Search<'_> {
     fn best_fraction<'r>(&mut self, recomputation: &'r Recomputation<'r>, strategy: Strategy) -> Option<Fraction<'r>> {
         let pool = recomputation.pool();
         let worth = recomputation.candidates().len();
-        let mut best: Option<(Swept, BTreeSet<usize>)> = None;
         let mut asked = BTreeSet::new();
-        let mut ask = |chosen: BTreeSet<usize>, best: &mut Option<(Swept, BTreeSet<usize>)>| {
+        let mut ask = |chosen: BTreeSet<usize>, best: Option<&(Swept, BTreeSet<usize>)>| {
             if !asked.insert(chosen.clone()) {
-                return;
+                return None;
             }
             let launches = launches_of(recomputation, &pool, &chosen);
-            let found = self.compare(&LaunchCandidate { strategy, launches });
-            let is_better = |found: &Swept| best.as_ref().is_none_or(|(best, _)| found.step_ns < best.step_ns);
-            if let Some(found) = found.filter(is_better) {
-                *best = Some((found, chosen));
-            }
+            let found = self.compare(&LaunchCandidate { strategy, launches })?;
+            best.is_none_or(|(best, _)| found.step_ns < best.step_ns).then_some((found, chosen))
         };
-        ask(BTreeSet::new(), &mut best);
-        FRACTIONS.iter().for_each(|fraction| ask((0..(worth * fraction).div_ceil(16)).collect(), &mut best));
-        for parts in FINER_PARTS {
-            let (step, count) = (worth / parts, best.as_ref().map_or(0, |(_, chosen)| chosen.len()));
-            ask((0..count.saturating_sub(step)).collect(), &mut best);
-            ask((0..(count + step).min(worth)).collect(), &mut best);
-        }
+        let first = FIRST_SHARES.best(|share, best| ask((0..(worth as f64 * share).ceil() as usize).collect(), best));
+        let first = first.map(|(_, first)| first);
         let mut in_time: Vec<usize> = (0..worth).collect();
         in_time.sort_by_key(|index| (pool[*index].to, *index));
-        for stride in STRIDES {
-            let others = in_time.iter().enumerate().filter(|(place, _)| (place + 1) % stride > 0);
-            ask(others.map(|(_, index)| *index).collect(), &mut best);
-        }
+        let spread = SPREAD_SHARES.best(|share, best| {
+            // As many are left out before each place as the share says.
+            let left_out = |place: usize| (place as f64 * share + ROUNDING) as usize;
+            let others = in_time.iter().enumerate().filter(|(place, _)| left_out(place + 1) == left_out(*place));
+            ask(others.map(|(_, index)| *index).collect(), best.or(first.as_ref()))
+        });
+        let best = spread.map(|(_, spread)| spread).or(first);
         let (swept, chosen) = best?;
         Some(Fraction { strategy, recomputation, pool, swept, chosen })
     }
@@ -307,16 +289,18 @@ impl Search<'_> {
         if best.waits_ns.iter().any(|wait_ns| *wait_ns > 0) {
             // The longer the waits, the longer their slots.
             let times = (best.step_ns / self.workload.ideal_ns().max(1)).max(1);
-            for given in GIVEN {
-                let waits_ns: Vec<u64> = best.waits_ns.iter().map(|wait_ns| (*wait_ns as f64 * given) as u64).collect();
+            let found = GIVEN_SHARES.best(|share, better: Option<&Swept>| {
+                let waits_ns: Vec<u64> = best.waits_ns.iter().map(|wait_ns| (*wait_ns as f64 * share) as u64).collect();
                 let found = self.sweep(candidate, &waits_ns, self.longest_ns.saturating_mul(times), true);
-                best = found.filter(|found| found.step_ns < best.step_ns).unwrap_or(best);
-            }
+                found.filter(|found| found.step_ns < better.unwrap_or(&best).step_ns)
+            });
+            best = found.map_or(best, |(_, found)| found);
         }
         best.schedule
     }
 
-    fn sweep(
+    /// What a sweep over a candidate comes to where launches wait that long from the start; none where nothing fits.
+    pub(crate) fn sweep(
         &mut self,
         LaunchCandidate { strategy, launches }: &LaunchCandidate,
         waits_ns: &[u64],

@@ -7,12 +7,8 @@
 use std::collections::BTreeSet;
 
 use crate::schedule::MemorySpace;
+use crate::tuning::{FRESH, WORTH};
 use crate::workload::Workload;
-
-/// Inputs that were recomputed this many kernels ago are still there.
-const FRESH: usize = 24;
-/// Moving must take this many times as long as recomputing.
-const WORTH: f64 = 1.25;
 
 /// A gap that could end with a recomputation.
 #[derive(Clone, Copy, Debug, PartialEq)]

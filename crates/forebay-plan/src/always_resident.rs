@@ -1,18 +1,14 @@
-//! Small: chunks that are hardly worth a copy's latency, such as statistics and biases. They stay on the device, whatever else
-//! has to leave it: all of them together take little of it.
+//! Chunks that are hardly worth a copy's latency, such as statistics and biases, are always resident, whatever else has to leave
+//! the device: all of them together take little of it.
 
 use crate::cost::Costs;
 use crate::liveness::Liveness;
-
-/// A chunk is small if copying its bytes takes at most this fraction (one part in this many) of a copy's latency.
-const LATENCY_PARTS: f64 = 4.0;
-/// All small chunks together take at most this fraction (one part in this many) of the device.
-const DEVICE_PARTS: u64 = 64;
+use crate::tuning::{LATENCY_PARTS, SMALL_PARTS};
 
 /// By chunk, whether it is small: the smallest ones, as long as every launch has room next to them.
 pub fn always_resident(live: &Liveness, costs: &Costs, capacity_bytes: u64) -> Vec<bool> {
     let needed_bytes = live.needed_bytes().into_iter().max().unwrap_or(0);
-    let mut room_bytes = (capacity_bytes / DEVICE_PARTS).min(capacity_bytes.saturating_sub(needed_bytes));
+    let mut room_bytes = (capacity_bytes / SMALL_PARTS).min(capacity_bytes.saturating_sub(needed_bytes));
     let latency_bytes =
         [costs.link.to_device, costs.link.from_device].map(|way| way.latency_ns as f64 * way.bytes_per_ns());
     let most_bytes = latency_bytes[0].min(latency_bytes[1]) / LATENCY_PARTS;

@@ -1,24 +1,16 @@
 //! Arena: offsets on the device for every interval of every chunk.
 //!
-//! Chunks of one buffer that a launch touches together must lie as the tensor says, so their intervals share a base; stays that
+//! Chunks of one buffer that a launch touches together must lie as the tensor says, so their intervals share a base; intervals that
 //! no launch connects are free to lie anywhere. Each such *component* is one item of static placement, with a piece per
-//! stay.
+//! interval.
 
 use std::collections::BTreeMap;
 
 use crate::liveness::{Liveness, Owner, DEVICE_ALIGNMENT_BYTES};
 use crate::residency::{root, Residency, Segment};
+use crate::tuning::{CLOSE, MANY_ITEMS, PASSES_MIN, QUICK};
 use forebay_base::ByteRange;
 use forebay_memory::{place, Effort, Item, Piece, Placement, PlacementError};
-
-/// From this many items on there is a single pass after the first ones, and never fewer than this.
-const MANY_ITEMS: usize = 12_000;
-const PASSES_MIN: usize = 2;
-
-/// A quick look takes this fraction of the passes.
-const QUICK: u32 = 8;
-/// What lacks less than this fraction of the capacity after a quick look is worth a longer one.
-const CLOSE: u64 = 32;
 
 /// Byte ranges of an item by the time (first launch, one past the last) during which they are taken.
 pub(crate) type PiecesByTime = BTreeMap<(u32, u32), Vec<ByteRange>>;
@@ -80,7 +72,7 @@ pub fn boundless(live: &Liveness, residency: &Residency) -> Arena {
     components.arena(live, residency, &Placement { offsets, height_bytes })
 }
 
-/// Stays with one base each.
+/// Intervals with one base each.
 struct Components {
     /// By interval: its component.
     numbers: Vec<usize>,
@@ -174,7 +166,7 @@ fn components(live: &Liveness, residency: &Residency) -> (Vec<usize>, usize) {
         for access in &chunk.accesses[segment.accesses.clone()] {
             join(*first.entry((chunk.owner, access.launch)).or_insert(index), index);
         }
-        // What is carried into the next step lies there where it lies at the end of this one.
+        // What is resident across steps lies there where it lies at the end of this one.
         let goes_round = residency.across_steps[segment.chunk] && segment.end + 1 == live.launch_count;
         let start = *first_interval.entry(segment.chunk).or_insert(index);
         if goes_round {

@@ -19,15 +19,12 @@ use crate::arena::{item, PiecesByTime};
 use crate::cost::Costs;
 use crate::liveness::{Liveness, Owner};
 use crate::residency::{launch_starts, Residency};
+use crate::tuning::HELD_PERCENT;
 
 /// Alignment in bytes of buffers on the host.
 const HOST_ALIGNMENT_BYTES: u64 = 64;
 /// Alignment in bytes of chunks on disk: what disks read and write at once.
 pub const DISK_ALIGNMENT_BYTES: u64 = 4096;
-/// Parts of the host budget, in percent, that are tried as room for what is kept there; the rest is for the gaps that
-/// placement cannot fill.
-const HELD_PERCENT: [u64; 7] = [100, 98, 95, 90, 80, 50, 0];
-
 /// A host budget, where what exceeds it may go to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostLimit {

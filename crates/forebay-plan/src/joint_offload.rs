@@ -1,6 +1,6 @@
-//! Joint: keeping, moving and computing again, decided together.
+//! Joint offload and recomputation: moving and computing again, decided together.
 //!
-//! [`crate::residency`] gives away room gap by gap, by what each one saves. That is good where links have time to spare. Where
+//! [`crate::residency`] gives memory away gap by gap, by what each one saves. That is good where links have time to spare. Where
 //! they have not, it matters what crosses them when, and what is rather computed again: then [`forebay_offload`] decides, on the
 //! program as a workload. Each launch is one of its slots, so that what it finds holds in launches, which is what plans are made
 //! of: bytes are taken for whole launches, and a copy stands between two.
@@ -65,7 +65,7 @@ pub struct JointLimits {
 }
 
 /// Which chunk is on the device when, and the chunks themselves, cut where parts of them leave at different times. `None`
-/// where nothing was found that fits. Some of the room is lost to each launch.
+/// where nothing was found that fits. Some bytes are lost to each launch.
 pub fn joint_residency(
     program: &Program,
     live: &Liveness,

@@ -33,6 +33,7 @@
 //! | [`planner`] | runs the passes and picks the best candidate |
 //! | [`mod@check`] | the whole plan, checked independently |
 //! | [`simulate`] | predicted times |
+//! | `tuning` | every number that was chosen by measuring |
 
 pub mod alias;
 pub mod always_resident;
@@ -65,6 +66,7 @@ pub mod simulate;
 pub mod split;
 #[cfg(test)]
 mod testing;
+mod tuning;
 pub mod ways;
 pub mod widen;
 

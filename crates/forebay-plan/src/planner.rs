@@ -35,9 +35,7 @@ use crate::widen::{widen, Route};
 use candidate::{check_sizes, minimum_budget, Candidate};
 use cutting::Cutting;
 
-/// After this many attempts in a row that are no faster, the search ends.
-const WORSE_MAX: usize = 2;
-/// Everything stays on the device.
+/// Everything is kept on the device.
 const UNLIMITED: OccupancyLimit =
     OccupancyLimit { keep_bytes: u64::MAX, transfer_bytes: u64::MAX, isolate: false, joined_bytes: u64::MAX };
 
@@ -191,8 +189,8 @@ struct Filled {
     /// Host bytes beyond the budget, where what exceeds it may go to disk.
     excess_bytes: u64,
     step_ns: u64,
-    /// The part of the capacity that was room for what is kept.
-    percent: u64,
+    /// The share of the capacity for what is kept, or that is filled.
+    share: f64,
     plan: Plan,
 }
 
@@ -285,7 +283,7 @@ impl Planner<'_> {
         self.emit(candidate, live, (residency, backing_stores), arena).map(Some)
     }
 
-    /// The plan of a residency whose stays have addresses.
+    /// The plan of a residency whose intervals have addresses.
     fn emit(
         &self,
         candidate: &Candidate,

@@ -9,7 +9,7 @@
 //!
 //! Chunks that last from step to step have one more gap, from their last launch round to their first. A chunk with any gap
 //! not kept has its backing location on the host: then its host copy is valid whenever it has not been changed in this step, and a step
-//! that stops before its updates has lost nothing. A copy of the backing location may still be *carried* over the boundary on the device,
+//! that stops before its updates has lost nothing. A copy of the backing location may still be *resident across steps*,
 //! because the last gap is kept, or because what the next step needs first is swapped in while this one ends. After a step that
 //! did not end, copies are made again.
 
@@ -141,7 +141,7 @@ pub fn residency_of(
 }
 
 impl Residency {
-    /// Adds the next chunk. `kept` says which gaps it stays over, by the access before the gap.
+    /// Adds the next chunk. `kept` says over which gaps it is kept, by the access before the gap.
     pub(crate) fn add(&mut self, chunk: &Chunk, kind: Kind, kept: &[bool], launch_count: usize) {
         let over_boundary = kind.persistent && !kept.is_empty() && kept.len() == chunk.accesses.len();
         let backing_on_device = over_boundary && kept.iter().all(|&kept| kept);
@@ -261,7 +261,7 @@ fn keep_gaps(
         usage.add(launch, launch + 1, bytes_of_profile(lost));
     }
     try_all(&gaps, &mut kept, usage);
-    // What leaves within the step is saved whether or not it is carried over the boundary: that is worth less then.
+    // What leaves within the step is swapped out whether or not it is resident across steps: that is worth less then.
     let mut freed = false;
     for gap in gaps.iter_mut().filter(|gap| gap.wraps && gap.density_away < gap.density) {
         let list = &mut kept[gap.chunk];
@@ -339,7 +339,7 @@ pub(crate) fn root(parents: &mut [usize], mut node: usize) -> usize {
     node
 }
 
-/// The intervals of one chunk, without time for transfers. `kept` says which gaps it stays over, by the access before the gap.
+/// The intervals of one chunk, without time for transfers. `kept` says over which gaps it is kept, by the access before the gap.
 fn intervals(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], boundary: Boundary) -> Vec<Segment> {
     let accesses = &chunk.accesses;
     if accesses.is_empty() {
@@ -392,7 +392,7 @@ fn intervals(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], boundary: B
     segments
 }
 
-/// Lets the first fetch of a chunk stand in the step before, during which the bytes are taken from launch `from` on. The stays
+/// Moves the first swap-in of a chunk to the step before, during which the bytes are taken from launch `from` on. The intervals
 /// are those of one chunk.
 pub(crate) fn swap_in_during_step_before(intervals: &mut Vec<Segment>, from: usize, launch_count: usize) {
     let (first, end) = (&mut intervals[0], launch_count - 1);

@@ -1,6 +1,6 @@
-//! Stretch: stays that grow, so that transfers have time.
+//! Prefetch widening: residency intervals that grow, so that copies have time.
 //!
-//! A swap-in starts before the launch that needs it, saved bytes stay until they are copied, as far as bytes are free. What would
+//! A swap-in starts before the launch that needs it, and bytes are kept until their swap-out is done, as far as bytes are free. What would
 //! have to start before the step does so: while the step before ends.
 
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ use crate::residency::{launch_starts, swap_in_during_step_before, Residency, Seg
 pub struct Route {
     /// To and from a disk.
     pub on_disk: bool,
-    /// Whether what a step needs may be fetched in the step before.
+    /// Whether what a step needs may be swapped in during the step before.
     pub over_boundary: bool,
 }
 
-/// Gives transfers time: swap-ins start before the launch that needs them, saved bytes stay until they are copied, as far
+/// Gives transfers time: swap-ins start before the launch that needs them, bytes are kept until their swap-out is done, as far
 /// as free bytes within `capacity_bytes` allow. Copies to and from a disk take a disk's time, next to the others.
 pub fn widen(
     residency: &mut Residency,
@@ -53,7 +53,7 @@ struct Widening<'a> {
 }
 
 impl Widening<'_> {
-    /// Launches between which an interval may grow: from the end of the chunk's stay before it to the start of the one after it.
+    /// Launches between which an interval may grow: from the end of the chunk's interval before it to the start of the one after it.
     fn room(&self, segments: &[Segment], index: usize) -> Range<usize> {
         let chunk = segments[index].chunk;
         let before = index.checked_sub(1).map(|i| &segments[i]).filter(|s| s.chunk == chunk).map(|s| s.end + 1);
@@ -61,7 +61,7 @@ impl Widening<'_> {
         before.unwrap_or(0)..after.unwrap_or(self.live.launch_count)
     }
 
-    /// Lets swap-ins start early. The stays whose fetch would have to start before the step, and may, in the order in which they
+    /// Lets swap-ins start early. The intervals whose swap-in would have to start before the step, and may, in the order in which they
     /// are needed.
     fn swap_ins(&mut self, residency: &mut Residency, route: &impl Fn(usize) -> Route) -> Vec<usize> {
         let segments = &mut residency.segments;
@@ -131,7 +131,7 @@ impl Widening<'_> {
         residency.segments = segments;
     }
 
-    /// Lets saved bytes stay until they are copied.
+    /// Keeps bytes until their swap-out is done.
     fn swap_outs(&mut self, residency: &mut Residency, route: &impl Fn(usize) -> Route) {
         let segments = &mut residency.segments;
         let mut swap_outs: Vec<usize> = (0..segments.len()).filter(|&i| segments[i].swap_out).collect();

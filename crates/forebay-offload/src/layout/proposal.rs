@@ -1,9 +1,9 @@
-//! What one gap could do for the device.
+//! What one gap could do for the device with copies on the SSD.
 //!
 //! The first bytes to leave are the last to return: each move's absence encloses those of the moves after it. So what earlier
 //! moves take off the pressure counts for every later one, and moving stops where the enclosed slots have no pressure left.
 
-use crate::layout::extremes::{greatest, least};
+use crate::layout::extremes::greatest;
 use crate::layout::Layout;
 use crate::reuse_gaps::{ReuseGap, Version};
 use crate::schedule::MemorySpace;
@@ -44,7 +44,6 @@ pub struct Proposal {
 /// A proposal while it is made.
 pub struct Proposer<'l, 'w> {
     layout: &'l Layout<'w>,
-    place: MemorySpace,
     tolerance: i64,
     gap: ReuseGap,
     version: Version,
@@ -62,35 +61,31 @@ pub struct Proposer<'l, 'w> {
     assigned: i64,
     /// The slot with the most pressure in what the last move enclosed, and that pressure.
     pressed: Option<(usize, i64)>,
-    /// The slot with the least room on the host, and that room.
-    host: Option<(usize, i64)>,
     moves: Vec<Move>,
     relief: f64,
     cost: f64,
 }
 
 impl<'l, 'w> Proposer<'l, 'w> {
-    /// A proposal for a gap, with copies in a memory; pressure below the tolerance does not count.
-    pub fn new(layout: &'l Layout<'w>, span: usize, place: MemorySpace, tolerance: i64) -> Proposer<'l, 'w> {
+    /// A proposal for a gap; pressure below the tolerance does not count.
+    pub fn new(layout: &'l Layout<'w>, span: usize, tolerance: i64) -> Proposer<'l, 'w> {
         let gap = layout.needs.reuse_gaps[span];
         let version = layout.needs.versions[gap.version];
         let size_bytes = layout.workload.tensors[version.tensor].size_bytes;
         let back = gap.end - 1;
         Proposer {
             layout,
-            place,
             tolerance,
             gap,
             version,
-            existing: layout.usable_copies(span, place).into_iter(),
+            existing: layout.usable_copies(span).into_iter(),
             next: None,
             fresh_bytes: size_bytes - layout.copied_bytes[gap.version],
             out: version.written_before.unwrap_or(gap.begin),
             back,
-            back_room: layout.room_in(back, place),
+            back_room: layout.room_in(back, MemorySpace::Ssd),
             assigned: 0,
             pressed: None,
-            host: None,
             moves: Vec::new(),
             relief: 0.0,
             cost: 0.0,
@@ -108,7 +103,7 @@ impl<'l, 'w> Proposer<'l, 'w> {
             let from = self.first_slot_without(source);
             while self.back > from && self.back_room == 0 {
                 self.back -= 1;
-                self.back_room = self.layout.room_in(self.back, self.place);
+                self.back_room = self.layout.room_in(self.back, MemorySpace::Ssd);
             }
             if from >= self.back || self.lingers(from) {
                 match source {
@@ -117,7 +112,7 @@ impl<'l, 'w> Proposer<'l, 'w> {
                     _ => break,
                 }
             }
-            let size_bytes = left.min(self.back_room).min(self.needed_bytes(from)).min(self.host_room(source));
+            let size_bytes = left.min(self.back_room).min(self.needed_bytes(from));
             if size_bytes == 0 {
                 break;
             }
@@ -143,12 +138,13 @@ impl<'l, 'w> Proposer<'l, 'w> {
         if self.version.written_before.is_none() {
             return Some((Source::Eternal, self.fresh_bytes));
         }
-        while self.out < self.back && self.layout.room_out(self.out, self.place) == 0 {
+        while self.out < self.back && self.layout.room_out(self.out, MemorySpace::Ssd) == 0 {
             self.out += 1;
         }
         let slot = self.out;
         self.out += 1;
-        (slot < self.back).then(|| (Source::Made(slot), self.fresh_bytes.min(self.layout.room_out(slot, self.place))))
+        (slot < self.back)
+            .then(|| (Source::Made(slot), self.fresh_bytes.min(self.layout.room_out(slot, MemorySpace::Ssd))))
     }
 
     fn first_slot_without(&self, source: Source) -> usize {
@@ -175,31 +171,6 @@ impl<'l, 'w> Proposer<'l, 'w> {
         }
         let left = self.pressed.map_or(0, |(_, bytes)| bytes - self.tolerance - self.assigned);
         (left.max(0) as u64).next_multiple_of(self.layout.transfer_quantum_bytes)
-    }
-
-    /// Bytes of the host's memory for the next move's copy, as long as it is kept.
-    fn host_room(&mut self, source: Source) -> u64 {
-        if self.place != MemorySpace::Host {
-            return u64::MAX;
-        }
-        let host = &self.layout.unused.host;
-        let least = |slots: std::ops::Range<usize>| least(host, &self.layout.unused.host_blocks, slots);
-        let found = match source {
-            Source::Made(slot) => {
-                if self.host.is_none_or(|(least, _)| least < slot || least > self.back) {
-                    self.host = least(slot..self.back + 1);
-                }
-                self.host
-            }
-            Source::Eternal => least(0..host.len()),
-            // An existing copy only has to be kept for longer.
-            Source::Existing(copy) => match self.layout.stay(&self.layout.copies[copy]) {
-                Some((_, end)) if end <= self.back => least(end..self.back + 1),
-                _ => return u64::MAX,
-            },
-        };
-        let unused = found.map_or(0, |(_, bytes)| (bytes - self.assigned).max(0) as u64);
-        unused - unused % self.layout.transfer_quantum_bytes
     }
 
     fn take(&mut self, source: Source, size_bytes: u64, from: usize) {

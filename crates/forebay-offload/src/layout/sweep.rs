@@ -16,12 +16,7 @@ use std::ops::Range;
 use crate::layout::extremes::greatest_of_blocks;
 use crate::layout::free::Free;
 use crate::layout::Layout;
-
-/// Passes over the step; the second one finds what slots passed by before bytes returned to them.
-const LAPS: usize = 6;
-
-/// A link without free time for longer than this fraction (one part in this many) of the step is busy.
-const BUSY_PARTS: u64 = 256;
+use crate::tuning::{BUSY_PARTS, LAPS};
 
 /// What a sweep came to.
 pub struct Relief {

@@ -6,12 +6,10 @@ use forebay_model::program::Program;
 use crate::cost::Costs;
 use crate::order::Ordered;
 use crate::parts::{costs_of_parts, Parts};
+use crate::tuning::CUT_DIVISORS;
 
 use super::candidate::{minimum_budget, Candidate};
 use super::Planner;
-
-/// Launches are cut so that none touches more than these fractions of the capacity; each is tried.
-const CUT_DIVISORS: [u64; 2] = [2, 5];
 
 /// A program with launches in parts, ready to be planned.
 pub(super) struct Cutting {

@@ -9,32 +9,22 @@ use crate::backing_stores::BackingStores;
 use crate::error::PlanError;
 use crate::liveness::Liveness;
 use crate::residency::{OccupancyLimit, Residency};
+use crate::tuning::{
+    JOINED, KEEP_SHARES, KEEP_SHARES_OF_PARTS, LACK_FRACTIONS, LACK_PARTS, LONG_LOOKS, ROUNDS, TRANSFER_SHARES,
+    TRANSFER_SHARES_OF_PARTS,
+};
+use forebay_offload::share_search::ShareSearch;
 
 use super::candidate::{split, Candidate};
-use super::{Filled, Planner, WORSE_MAX};
-
-/// Parts of the capacity, in percent, that are tried as room for what is kept; the rest is room for transfers.
-const KEEP_PERCENT: [u64; 8] = [100, 97, 94, 90, 85, 78, 70, 55];
-/// The same where launches are cut: many pieces that have to lie side by side leave more gaps.
-const KEEP_PERCENT_OF_PARTS: [u64; 5] = [85, 60, 42, 28, 15];
-/// Where launches are cut, neighbouring parts may be tied to this fraction of what may be kept.
-const JOINED: u64 = 8;
-/// How often room is made smaller before an attempt is given up.
-const ROUNDS: u64 = 8;
-/// The first round takes this fraction (one part in this many) of what a launch lacks away, the second four times as much, the third nine times, and so on.
-const FRACTIONS: u64 = 16;
-/// What is lacking counts as this fraction of the capacity at least: less would not let anything leave.
-const LACK_PARTS: u64 = 64;
-/// How many times what nearly fits is looked at for longer, in one attempt.
-const LONG_LOOKS: u32 = 2;
+use super::{Filled, Planner};
 
 impl Planner<'_> {
-    /// Parts of the capacity that are tried as room for what is kept.
-    pub(super) fn keep_percents(&self) -> &'static [u64] {
+    /// Shares of the capacity that are tried for what is kept.
+    pub(super) fn keep_shares(&self) -> ShareSearch {
         if self.cut {
-            &KEEP_PERCENT_OF_PARTS
+            KEEP_SHARES_OF_PARTS
         } else {
-            &KEEP_PERCENT
+            KEEP_SHARES
         }
     }
 
@@ -47,30 +37,29 @@ impl Planner<'_> {
         }
     }
 
-    /// Tries these parts of the capacity as room for what is kept; the fastest plan, if any has a placement and is better than
+    /// Tries these shares of the capacity for what is kept; the fastest plan, if any has a placement and is better than
     /// another one.
     pub(super) fn fastest(
         &self,
         candidate: &Candidate,
-        percents: &[u64],
+        shares: ShareSearch,
         capacity_bytes: u64,
         other: Option<&Filled>,
     ) -> Result<Option<Filled>, PlanError> {
-        let mut best: Option<Filled> = None;
         let split = split(candidate);
         let needed = split.needed_bytes().into_iter().max().unwrap_or(0);
         if needed > capacity_bytes {
             return Ok(None);
         }
-        let (mut tried, mut worse) = (Vec::new(), 0);
-        for &percent in percents {
-            let keep_bytes = (capacity_bytes / 100 * percent).max(needed);
-            let middle_bytes = keep_bytes + capacity_bytes.saturating_sub(keep_bytes) / 2;
-            worse += usize::from(best.is_some());
-            let joined_bytes = self.joined_bytes(keep_bytes);
-            // Plans of parts take long to make: fewer are made.
-            let rooms_bytes = [capacity_bytes, middle_bytes, keep_bytes];
-            for &transfer_bytes in &rooms_bytes[..if self.cut { 2 } else { 3 }] {
+        let transfer_shares =
+            &TRANSFER_SHARES[..if self.cut { TRANSFER_SHARES_OF_PARTS } else { TRANSFER_SHARES.len() }];
+        let mut tried = Vec::new();
+        let attempt = |share: f64, before: Option<&Filled>| {
+            let mut best: Option<Filled> = None;
+            let keep_bytes = bytes_of_share(capacity_bytes, share).max(needed);
+            for &transfer_share in transfer_shares {
+                let transfer_bytes = keep_bytes + bytes_of_share(capacity_bytes - keep_bytes, transfer_share);
+                let joined_bytes = self.joined_bytes(keep_bytes);
                 let limit = OccupancyLimit { keep_bytes, transfer_bytes, isolate: false, joined_bytes };
                 let intervals = self.intervals(candidate, &split, limit, &[]);
                 if tried.contains(&intervals) {
@@ -81,24 +70,21 @@ impl Planner<'_> {
                     let (residency, backing_stores) = self.intervals(candidate, &split, limit, lost_bytes);
                     Some((split.clone(), residency, backing_stores))
                 };
-                if let Some(filled) = self.fitted(candidate, percent, capacity_bytes, best.as_ref().or(other), find)? {
-                    (best, worse) = (Some(filled), 0);
-                }
+                let other = best.as_ref().or(before).or(other);
+                best = self.fitted(candidate, share, capacity_bytes, other, find)?.or(best);
             }
-            if worse == if self.cut { 1 } else { WORSE_MAX } {
-                break;
-            }
-        }
-        Ok(best)
+            Ok(best)
+        };
+        Ok(shares.try_best(attempt)?.map(|(_, best)| best))
     }
 
-    /// The plan of the stays that are found where some bytes are lost to each launch: none at first, then those that would have
+    /// The plan of the intervals that are found where some bytes are lost to each launch: none at first, then those that would have
     /// been needed for all intervals to have a place. `None` where it is no better than another one; what would not be if placement
     /// were no matter is not placed.
     pub(super) fn fitted(
         &self,
         candidate: &Candidate,
-        percent: u64,
+        share: f64,
         capacity_bytes: u64,
         other: Option<&Filled>,
         find: impl Fn(&[u64]) -> Option<(Liveness, Residency, BackingStores)>,
@@ -110,7 +96,7 @@ impl Planner<'_> {
             let Some((live, residency, backing_stores)) = find(&lost_bytes) else { return Ok(None) };
             let is_better = |filled: &Filled| other.is_none_or(|other| filled.is_better(other));
             let intervals = (live, residency, backing_stores);
-            if other.is_some() && !is_better(&self.unplaced(candidate, &intervals, percent)?) {
+            if other.is_some() && !is_better(&self.unplaced(candidate, &intervals, share)?) {
                 return Ok(None);
             }
             let (live, residency, backing_stores) = intervals;
@@ -119,30 +105,35 @@ impl Planner<'_> {
                 _ => match arena_or_lack(&live, &residency, capacity_bytes, &mut long_looks) {
                     Ok(arena) => {
                         let filled =
-                            self.filled(self.emit(candidate, &live, (&residency, &backing_stores), &arena)?, percent);
+                            self.filled(self.emit(candidate, &live, (&residency, &backing_stores), &arena)?, share);
                         return Ok(Some(filled).filter(is_better));
                     }
                     Err(lack_bytes) => lack_bytes,
                 },
             };
             for (lost, &lack) in lost_bytes.iter_mut().zip(&lack_bytes).filter(|(_, lack)| **lack > 0) {
-                *lost += lack.max(capacity_bytes / LACK_PARTS) / FRACTIONS * round.pow(2);
+                *lost += lack.max(capacity_bytes / LACK_PARTS) / LACK_FRACTIONS * round.pow(2);
             }
             before = Some((residency, lack_bytes));
         }
         Ok(None)
     }
 
-    /// What stays would come to if placement were no matter.
+    /// What intervals would come to if placement were no matter.
     pub(super) fn unplaced(
         &self,
         candidate: &Candidate,
         (live, residency, backing_stores): &(Liveness, Residency, BackingStores),
-        percent: u64,
+        share: f64,
     ) -> Result<Filled, PlanError> {
         let plan = self.emit(candidate, live, (residency, backing_stores), &boundless(live, residency))?;
-        Ok(self.filled(plan, percent))
+        Ok(self.filled(plan, share))
     }
+}
+
+/// A share of some bytes.
+pub(super) fn bytes_of_share(bytes: u64, share: f64) -> u64 {
+    ((bytes as f64 * share) as u64).min(bytes)
 }
 
 #[cfg(test)]
@@ -153,7 +144,7 @@ mod tests {
     use crate::testing::{limits, random_training_program, Random};
 
     #[test]
-    fn room_is_taken_away_until_all_stays_have_a_place() {
+    fn memory_is_taken_away_until_all_intervals_have_a_place() {
         let (mut lacking, mut fitted) = (0, 0);
         for seed in 1..60 {
             let program = crate::fuse::fuse(random_training_program(&mut Random::new(seed), 10));
@@ -180,7 +171,9 @@ mod tests {
             let Err(lack_bytes) = arena_or_lack(&live, &residency, capacity_bytes, &mut 0) else { continue };
             lacking += 1;
             assert!(lack_bytes.iter().any(|&bytes| bytes > 0), "seed {seed}");
-            let Some(found) = planner.fastest(&file, &[100], capacity_bytes, None).unwrap() else { continue };
+            let Some(found) = planner.fastest(&file, ShareSearch::only(1.0), capacity_bytes, None).unwrap() else {
+                continue;
+            };
             let most_bytes = capacity_bytes.next_multiple_of(limits.tile_size_bytes);
             assert!(found.plan.statistics.device_peak_bytes <= most_bytes, "seed {seed}");
             fitted += 1;

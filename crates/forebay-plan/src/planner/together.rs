@@ -6,20 +6,14 @@ use crate::joint_offload::{joint_residency, with_recomputation, JointLimits};
 use crate::liveness::{liveness, Liveness};
 use crate::order::Ordered;
 use crate::residency::{OccupancyLimit, Residency};
+use crate::tuning::{FILL_SHARES, FUTILE_MAX, WORTHWHILE};
 
 use super::candidate::{split, Candidate};
+use super::fitting::bytes_of_share;
 use super::{Filled, Planner, UNLIMITED};
 
-/// Parts of the capacity, in percent, that are filled; the rest is for the gaps that placement cannot fill. The first that has
-/// a placement is taken.
-const FILL_PERCENT: [u64; 7] = [98, 94, 88, 80, 70, 62, 55];
 /// Bytes that the host may hold where there is no budget.
 const ANY_BYTES: u64 = u64::MAX;
-/// After this many attempts of one strategy in a row that are no faster, the search for this strategy ends.
-const FUTILE_MAX: usize = 3;
-/// What could be at best this fraction faster is not worth an attempt.
-const WORTHWHILE: u64 = 1000;
-
 /// How it is decided what moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Strategy {
@@ -62,7 +56,7 @@ impl Planner<'_> {
             }
             let next = match strategy {
                 Strategy::Together => self.filled_together(candidate, capacity_bytes, other)?,
-                Strategy::ByGap => self.fastest(candidate, self.keep_percents(), capacity_bytes, other)?,
+                Strategy::ByGap => self.fastest(candidate, self.keep_shares(), capacity_bytes, other)?,
             };
             *worse = if next.is_some() { 0 } else { *worse + 1 };
             best = next.or(best);
@@ -70,7 +64,7 @@ impl Planner<'_> {
         Ok(best)
     }
 
-    /// What a candidate's plan would come to with all the capacity as room, and if placement were no matter.
+    /// What a candidate's plan would come to with all the capacity, and if placement were no matter.
     fn estimate(
         &self,
         candidate: &Candidate,
@@ -79,14 +73,14 @@ impl Planner<'_> {
     ) -> Result<Option<Filled>, PlanError> {
         let split = split(candidate);
         let intervals = match strategy {
-            Strategy::Together => self.find_together(candidate, &split, FILL_PERCENT[0], capacity_bytes)(&[]),
+            Strategy::Together => self.find_together(candidate, &split, FILL_SHARES.from, capacity_bytes)(&[]),
             Strategy::ByGap => {
                 let limit = OccupancyLimit { keep_bytes: capacity_bytes, transfer_bytes: capacity_bytes, ..UNLIMITED };
                 let (residency, backing_stores) = self.intervals(candidate, &split, limit, &[]);
                 Some((split, residency, backing_stores))
             }
         };
-        intervals.map(|intervals| self.unplaced(candidate, &intervals, FILL_PERCENT[0])).transpose()
+        intervals.map(|intervals| self.unplaced(candidate, &intervals, FILL_SHARES.from)).transpose()
     }
 
     /// What is on the device when, decided together within a part of the capacity, where some of it is lost to each launch.
@@ -94,12 +88,12 @@ impl Planner<'_> {
         &'f self,
         candidate: &'f Candidate,
         live: &'f Liveness,
-        percent: u64,
+        share: f64,
         capacity_bytes: u64,
     ) -> impl Fn(&[u64]) -> Option<(Liveness, Residency, BackingStores)> + 'f {
         let (program, costs) = (&candidate.ordered.program, &candidate.costs);
         let host_limit = JointLimits {
-            device_bytes: capacity_bytes / 100 * percent,
+            device_bytes: bytes_of_share(capacity_bytes, share),
             host_bytes: self.host_bytes(),
             changing_away: self.host_limit.is_some_and(|host_limit| host_limit.changing_on_disk),
         };
@@ -121,13 +115,11 @@ impl Planner<'_> {
         other: Option<&Filled>,
     ) -> Result<Option<Filled>, PlanError> {
         let live = split(candidate);
-        for percent in FILL_PERCENT {
-            let find = self.find_together(candidate, &live, percent, capacity_bytes);
-            if let Some(filled) = self.fitted(candidate, percent, capacity_bytes, other, find)? {
-                return Ok(Some(filled));
-            }
-        }
-        Ok(None)
+        let found = FILL_SHARES.try_best(|share, before| {
+            let find = self.find_together(candidate, &live, share, capacity_bytes);
+            self.fitted(candidate, share, capacity_bytes, before.or(other), find)
+        })?;
+        Ok(found.map(|(_, found)| found))
     }
 }
 

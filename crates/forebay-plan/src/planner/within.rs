@@ -7,15 +7,13 @@ use crate::error::PlanError;
 use crate::plan::Plan;
 use crate::residency::OccupancyLimit;
 use crate::split::split_barriers;
+use crate::tuning::{SLOW, SLOW_ENOUGH_TO_CUT};
+use forebay_offload::share_search::ShareSearch;
 
 use super::candidate::{split, Candidate, Orders};
 use super::cutting::Cutting;
 use super::{with_bound, Filled, PlanOptions, Planner};
 
-/// Steps that take more than this many times a step without a budget are worth a longer search.
-const SLOW: f64 = 1.003;
-/// Steps that take more than this many times a step without a budget are worth a search among parts of launches.
-const SLOW_ENOUGH_TO_CUT: f64 = 1.03;
 /// Whether a plan needs less beyond the host budget than another, or as much and is faster.
 fn is_better(plan: &Plan, other: &Plan, spill_beyond_bytes: Option<u64>) -> bool {
     let excess_bytes =
@@ -91,9 +89,9 @@ impl Planner<'_> {
         Ok(plan)
     }
 
-    pub(super) fn filled(&self, plan: Plan, percent: u64) -> Filled {
+    pub(super) fn filled(&self, plan: Plan, share: f64) -> Filled {
         let beyond = |host_limit: HostLimit| plan.statistics.host_bytes.saturating_sub(host_limit.budget_bytes);
-        Filled { excess_bytes: self.host_limit.map_or(0, beyond), step_ns: self.predicted(&plan), percent, plan }
+        Filled { excess_bytes: self.host_limit.map_or(0, beyond), step_ns: self.predicted(&plan), share, plan }
     }
 
     /// The fastest plan within a capacity that every single launch fits, and what it runs.
@@ -103,11 +101,11 @@ impl Planner<'_> {
         reordered: Option<&'v Candidate>,
         capacity_bytes: u64,
     ) -> Result<(Plan, &'v Candidate), PlanError> {
-        let mut best = self.fastest(file, self.keep_percents(), capacity_bytes, None)?.map(|best| (best, file));
+        let mut best = self.fastest(file, self.keep_shares(), capacity_bytes, None)?.map(|best| (best, file));
         if let Some(candidate) = reordered {
             // The slack that is best for one order is about the best for the other.
-            let percents = best.as_ref().map_or(self.keep_percents().to_vec(), |(best, _)| vec![best.percent]);
-            let other = self.fastest(candidate, &percents, capacity_bytes, best.as_ref().map(|(best, _)| best))?;
+            let shares = best.as_ref().map_or(self.keep_shares(), |(best, _)| ShareSearch::only(best.share));
+            let other = self.fastest(candidate, shares, capacity_bytes, best.as_ref().map(|(best, _)| best))?;
             best = other.map(|other| (other, candidate)).or(best);
         }
         let is_slow = |best: &(Filled, _)| best.0.step_ns as f64 > self.in_core_ns as f64 * SLOW;

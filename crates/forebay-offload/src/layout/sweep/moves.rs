@@ -33,7 +33,6 @@ impl Sweep<'_, '_> {
         unused.link_in[slot] += more(link);
         unused.ssd_out[slot] += more(ssd_out);
         unused.ssd_in[slot] += more(ssd_in);
-        self.layout.carried[slot] += more(link);
         self.refresh(slot);
     }
 

@@ -1,0 +1,61 @@
+//! Every number of the planner that was chosen by measuring, with what was measured.
+//!
+//! Figures are predicted steps of `forebay plan` on described machines (`benches/RESULTS.md`).
+
+use forebay_offload::share_search::ShareSearch;
+
+/// Shares of the capacity that are tried as room for what is kept; the rest is room for transfers. Two steps that are no better
+/// end it: plans with less room are rarely faster. Over plans for h200 and laptop-8gb, four steps down to 0.52 instead take as
+/// long to plan and are as fast on average; which single plan gets faster or slower is placement's doing.
+pub const KEEP_SHARES: ShareSearch = ShareSearch { from: 1.0, to: 0.55, steps: 3, patience: 2, halvings: 3 };
+/// The same where launches are cut: many pieces that have to lie side by side leave more gaps, and plans take long to make.
+pub const KEEP_SHARES_OF_PARTS: ShareSearch = ShareSearch { from: 0.85, to: 0.15, steps: 3, patience: 1, halvings: 1 };
+/// Shares of the room that what is kept leaves, which transfers may take. The less they take, the easier is placement.
+pub const TRANSFER_SHARES: [f64; 3] = [1.0, 0.5, 0.0];
+/// How many of them are tried where launches are cut.
+pub const TRANSFER_SHARES_OF_PARTS: usize = 2;
+/// Shares of the capacity that are filled where all is decided together; the rest is for the gaps that placement cannot fill.
+/// Two steps that are no better end it: a smaller share makes a slower plan, and is only tried for placement's sake.
+pub const FILL_SHARES: ShareSearch = ShareSearch { from: 0.98, to: 0.54, steps: 11, patience: 2, halvings: 1 };
+
+/// Where launches are cut, neighbouring parts may be tied to this fraction (one part in this many) of what may be kept.
+pub const JOINED: u64 = 8;
+/// How often room is made smaller before an attempt is given up.
+pub const ROUNDS: u64 = 8;
+/// The first round takes this fraction (one part in this many) of what a launch lacks away, the second four times as much, the
+/// third nine times, and so on.
+pub const LACK_FRACTIONS: u64 = 16;
+/// What is lacking counts as this fraction (one part in this many) of the capacity at least: less would not let anything leave.
+pub const LACK_PARTS: u64 = 64;
+/// How many times what nearly fits is looked at for longer, in one attempt.
+pub const LONG_LOOKS: u32 = 2;
+/// From this many items on there is a single pass of placement after the first ones, and never fewer than [`PASSES_MIN`].
+pub const MANY_ITEMS: usize = 12_000;
+/// See [`MANY_ITEMS`].
+pub const PASSES_MIN: usize = 2;
+/// A quick look takes this fraction (one part in this many) of the passes. With 2, planning the U-Net of 2 mm at 25 and 35 %
+/// takes 1.6 times as long, and plans are at most 0.02 faster.
+pub const QUICK: u32 = 8;
+/// What lacks less than this fraction (one part in this many) of the capacity after a quick look is worth a longer one. With 2,
+/// planning the same takes 1.9 times as long, and plans are 0.01 faster to 0.04 slower.
+pub const CLOSE: u64 = 32;
+
+/// Launches are cut so that none touches more than these fractions (one part in this many) of the capacity; each is tried.
+pub const CUT_DIVISORS: [u64; 2] = [2, 5];
+/// Steps that take more than this many times a step without a budget are worth a longer search.
+pub const SLOW: f64 = 1.003;
+/// Steps that take more than this many times a step without a budget are worth a search among parts of launches.
+pub const SLOW_ENOUGH_TO_CUT: f64 = 1.03;
+/// After this many attempts of one strategy in a row that are no faster, the search for this strategy ends.
+pub const FUTILE_MAX: usize = 3;
+/// What could be at best this fraction (one part in this many) faster is not worth an attempt.
+pub const WORTHWHILE: u64 = 1000;
+
+/// A chunk is small if copying its bytes takes at most this fraction (one part in this many) of a copy's latency.
+pub const LATENCY_PARTS: f64 = 4.0;
+/// All small chunks together take at most this fraction (one part in this many) of the device.
+pub const SMALL_PARTS: u64 = 64;
+
+/// Shares of the host budget, in percent, that are tried as room for what is kept there; the rest is for the gaps that placement
+/// cannot fill. The first that has a placement is taken.
+pub const HELD_PERCENT: [u64; 7] = [100, 98, 95, 90, 80, 50, 0];
