@@ -59,6 +59,6 @@ pub const PLANNED_CHAIN: usize = 8;
 /// Where each launch is one slot, launches wait from the start for this many times the time that a first sweep found.
 ///
 /// Plans of the U-Net of 2 mm at 25 and 35 %, whose tensors are large next to the device, over those with waits that grew and
-/// shrank gap by gap: h200 1.04 and 0.89, laptop-8gb 1.02 and 0.96. With 1: 1.12, 1.30, 1.06, 1.17, since hardly anything had
-/// a place; with 4: 1.02, 0.89, 1.04, 0.97.
+/// shrank gap by gap: h200 1.04 and 0.89, laptop-8gb 1.02 and 0.96. With 1: 1.12, 1.30, 1.06, 1.17, since less
+/// found a place; with 4: 1.02, 0.89, 1.04, 0.97.
 pub const WAITS_GIVEN_TO_LAUNCHES: u64 = 2;

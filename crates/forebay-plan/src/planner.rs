@@ -126,7 +126,7 @@ pub fn plan_in_groups(
     let (minimum_budget_bytes, minimum_launch) =
         finest.iter().map(|cutting| minimum_budget(&cutting.file, limits)).fold(whole_minimum.clone(), least);
     let mut plan = match within {
-        Some(budget_bytes) if minimum_budget_bytes > budget_bytes => {
+        Some(budget_bytes) if minimum_budget_bytes > budget_bytes && !options.one_pool => {
             let (minimum_bytes, launch) = (minimum_budget_bytes, minimum_launch);
             return Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch });
         }
@@ -134,7 +134,7 @@ pub fn plan_in_groups(
             let planner = Planner { in_core_ns: in_core_predicted_ns, ..planner };
             let capacity_bytes = budget_bytes / limits.tile_size_bytes * limits.tile_size_bytes;
             if options.one_pool {
-                planner.within_one_pool(&file, finest.as_ref(), in_core_peak_bytes, options)?
+                planner.within_one_pool(&file, finest.as_ref(), minimum_budget_bytes..in_core_peak_bytes, options)?
             } else {
                 let whole = (whole_minimum.0 <= budget_bytes).then_some((&file, reordered.as_ref()));
                 planner.within_budget(whole, finest, capacity_bytes, options)?

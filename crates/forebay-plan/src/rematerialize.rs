@@ -1,9 +1,10 @@
 //! Rematerialization: the same step in less memory, where bytes that leave the device have nowhere else to go.
 //!
 //! Contents that lie idle between two launches are dropped, and their launch runs once more before the second of the two. What that
-//! launch reads is there anyway, is recomputed as well, or is kept for longer. A launch runs at most twice: what is recomputed stays
-//! until its last use, so a chain of dropped contents is recomputed as one segment (as in Chen and others, "Training Deep Nets with
-//! Sublinear Memory Cost", 2016, where segments are given; here they follow from what is worth its time).
+//! launch reads is there anyway, is recomputed as well, or is kept for longer. What is recomputed for a use of its own stays until its
+//! last use. What is recomputed only for others is dropped at once and recomputed again for its own use, unless it is *held*: where
+//! all of a chain is held, it is recomputed as one segment (as in Chen and others, "Training Deep Nets with Sublinear Memory Cost",
+//! 2016, where segments are given; here they follow from what is worth its time).
 //!
 //! The search is greedy, as XLA's rematerialization is: of all contents that may be dropped, the one that takes most excess bytes
 //! away for the time that it costs, until nothing exceeds the limit. At the end, what turned out to be needless is taken back.
@@ -16,17 +17,9 @@ use forebay_model::program::{Program, Role};
 
 use crate::cost::Costs;
 use crate::liveness::{Chunk, Liveness, Owner};
+use crate::tuning::{RECOMPUTED_BUFFERS_MAX, RECOMPUTED_CHAIN_MAX, RECOMPUTED_GAIN_PARTS, RECOMPUTED_LOOKS_MAX};
 
-/// Launches in a row that are recomputed for one use at most.
-const CHAIN_MAX: usize = 128;
-/// The search ends when it has looked at this many launches, those of all steps that it tried together: about a second.
-const LOOKS_MAX: usize = 1 << 23;
-/// All moves are looked at again where those since the last time took away this fraction (one part in this many) of the excess.
-const GAIN_PARTS: i64 = 16;
-/// Buffers that are looked at: those of the most bytes for the most launches.
-const DROPS_MAX: usize = 4096;
-
-/// A step in which some launches run twice.
+/// A step in which some launches run more than once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rematerialized {
     /// The launches in order, each with whether it runs once more.
@@ -111,11 +104,13 @@ struct Choice {
     dropped_after: Vec<Option<usize>>,
     /// Contents that are kept for launches that run once more.
     kept: BTreeSet<usize>,
+    /// Contents that stay where they were recomputed for others, until their own uses.
+    held: BTreeSet<usize>,
 }
 
 impl Choice {
     fn nothing(step: &Step) -> Choice {
-        Choice { dropped_after: vec![None; step.contents.len()], kept: BTreeSet::new() }
+        Choice { dropped_after: vec![None; step.contents.len()], kept: BTreeSet::new(), held: BTreeSet::new() }
     }
 }
 
@@ -189,10 +184,10 @@ impl<'a> Step<'a> {
     /// The launches of a choice; none where something is dropped that cannot be recomputed.
     fn sequence(&self, choice: &Choice) -> Option<Vec<(usize, bool)>> {
         let mut building =
-            Building { step: self, choice, remade: vec![false; self.contents.len()], launches: Vec::new() };
+            Building { step: self, choice, remade: vec![None; self.contents.len()], launches: Vec::new() };
         for (launch, item) in self.items.iter().enumerate() {
             for &read in &item.reads {
-                if !building.ensure(read, launch, CHAIN_MAX) {
+                if !building.ensure(read, launch, RECOMPUTED_CHAIN_MAX) {
                     return None;
                 }
             }
@@ -255,8 +250,8 @@ impl<'a> Step<'a> {
 struct Building<'a> {
     step: &'a Step<'a>,
     choice: &'a Choice,
-    /// By content: whether it was recomputed.
-    remade: Vec<bool>,
+    /// By content: the launch for which it was last recomputed.
+    remade: Vec<Option<usize>>,
     launches: Vec<(usize, bool)>,
 }
 
@@ -264,8 +259,12 @@ impl Building<'_> {
     /// Whether contents are there when a launch starts.
     fn is_present(&self, content: usize, at: usize) -> bool {
         let Content { lifetime, maker, .. } = &self.step.contents[content];
-        if *lifetime != Lifetime::Temporary || self.remade[content] {
+        if *lifetime != Lifetime::Temporary {
             return true;
+        }
+        if let Some(remade) = self.remade[content] {
+            let own = || self.step.items[remade].reads.contains(&content);
+            return remade == at || self.choice.held.contains(&content) || own();
         }
         match self.choice.dropped_after[content] {
             Some(last) => at <= last,
@@ -290,7 +289,7 @@ impl Building<'_> {
             return false;
         }
         for &write in &item.writes {
-            self.remade[write] = true;
+            self.remade[write] = Some(at);
         }
         self.launches.push((maker, true));
         true
@@ -351,12 +350,13 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn is_exhausted(&self) -> bool {
-        self.looks.get() > LOOKS_MAX
+        self.looks.get() > RECOMPUTED_LOOKS_MAX
     }
 
     fn outcome(&self, choice: &Choice) -> Option<Outcome> {
-        self.looks.set(self.looks.get() + self.step.items.len());
-        let sequence = self.step.sequence(choice)?;
+        let sequence = self.step.sequence(choice);
+        self.looks.set(self.looks.get() + sequence.as_ref().map_or(self.step.items.len(), Vec::len));
+        let sequence = sequence?;
         let profile = self.step.profile(&sequence);
         let excess = profile.iter().map(|bytes| bytes.saturating_sub(self.limit_bytes).max(0)).sum();
         Some(Outcome { excess, recomputed_ns: self.step.recomputed_ns(&sequence), sequence })
@@ -395,7 +395,7 @@ impl Search<'_> {
             first = end;
         }
         drops.sort_unstable_by(|a, b| b.cmp(a));
-        drops.truncate(DROPS_MAX);
+        drops.truncate(RECOMPUTED_BUFFERS_MAX);
         drops.into_iter().map(|(_, candidate)| candidate).collect()
     }
 
@@ -422,7 +422,7 @@ impl Search<'_> {
         let mut heap: BinaryHeap<Rated> = BinaryHeap::new();
         while now.excess > 0 && !self.is_exhausted() {
             if heap.is_empty() {
-                if now.excess > excess - excess / GAIN_PARTS {
+                if now.excess > excess - excess / RECOMPUTED_GAIN_PARTS {
                     return;
                 }
                 (excess, round) = (now.excess, round + 1);
@@ -459,25 +459,29 @@ impl Search<'_> {
         contents.into_iter().map(|content| Move::Keep { content }).collect()
     }
 
-    /// Takes back what is not needed.
+    /// Takes back what is not needed, and holds what would be recomputed again, as far as both fit.
     fn take_back(&mut self) {
         let Some(mut now) = self.outcome(&self.choice) else { return };
-        let is_dropped = |candidate: &Move| match *candidate {
-            Move::Drop { first, end } => self.choice.dropped_after[first..end].iter().any(Option::is_some),
-            Move::Keep { .. } => false,
-        };
-        let dropped: Vec<Move> = self.drops().into_iter().filter(is_dropped).collect();
-        // Those of the fewest bytes for the fewest launches first.
-        for candidate in dropped.into_iter().rev() {
-            if self.looks.get() > 2 * LOOKS_MAX {
-                break;
-            }
-            let Move::Drop { first, end } = candidate else { continue };
-            let mut choice = self.choice.clone();
-            choice.dropped_after[first..end].fill(None);
-            let better = |outcome: &Outcome| outcome.excess <= now.excess && outcome.recomputed_ns <= now.recomputed_ns;
-            if let Some(outcome) = self.outcome(&choice).filter(better) {
-                (self.choice, now) = (choice, outcome);
+        for holds in [true, false] {
+            // Those of the fewest bytes for the fewest launches first.
+            for candidate in self.drops().into_iter().rev() {
+                let Move::Drop { first, end } = candidate else { continue };
+                if self.looks.get() > 2 * RECOMPUTED_LOOKS_MAX {
+                    return;
+                }
+                let mut choice = self.choice.clone();
+                if holds {
+                    choice.held.extend(first..end);
+                } else if choice.dropped_after[first..end].iter().any(Option::is_some) {
+                    choice.dropped_after[first..end].fill(None);
+                } else {
+                    continue;
+                }
+                let is_better =
+                    |found: &Outcome| found.excess <= now.excess && found.recomputed_ns <= now.recomputed_ns;
+                if let Some(outcome) = self.outcome(&choice).filter(is_better) {
+                    (self.choice, now) = (choice, outcome);
+                }
             }
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use forebay_device::DeviceError;
-use forebay_memory::size::MemorySizeError;
+use forebay_memory::size::{format_bytes, MemorySizeError};
 use forebay_model::ModelError;
 use forebay_offload::workload::SwapError;
 use forebay_plan::PlanError;
@@ -32,6 +32,17 @@ pub enum Error {
         action: String,
         /// The device's words.
         error: DeviceError,
+    },
+    /// The process cannot stay within its memory limit.
+    MemoryLimit {
+        /// The limit in bytes.
+        limit_bytes: u64,
+        /// What tensors need at least, in bytes, as far as is known.
+        tensors_bytes: u64,
+        /// The node that needs most of them at once.
+        launch: String,
+        /// What the rest of the process takes, in bytes.
+        other_bytes: u64,
     },
     /// A plan failed while it ran.
     Runtime(RuntimeError),
@@ -139,6 +150,15 @@ impl fmt::Display for Error {
             Error::Model(error) => error.fmt(f),
             Error::Plan(error) => error.fmt(f),
             Error::Device { action, error } => write!(f, "{action}: {error}"),
+            Error::MemoryLimit { limit_bytes, tensors_bytes, launch, other_bytes } => {
+                let [limit, tensors, other] = [*limit_bytes, *tensors_bytes, *other_bytes].map(format_bytes);
+                let least_kib = tensors_bytes.saturating_add(*other_bytes).div_ceil(1024);
+                write!(
+                    f,
+                    "a memory limit of {limit} is too small: tensors need {tensors}, most of them for '{launch}', and the rest \
+                     of the process {other} (give at least {least_kib}KiB, a smaller batch, or a folder to spill to)"
+                )
+            }
             Error::Runtime(error) => error.fmt(f),
             Error::Option { reason } => f.write_str(reason),
             Error::MissingInput { expected, given } => {

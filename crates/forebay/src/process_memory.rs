@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use forebay_memory::size::{format_bytes, MemorySize};
+use forebay_memory::size::MemorySize;
 use forebay_model::program::{NamedOperand, Program};
 use forebay_plan::cost::Costs;
 use forebay_plan::{plan_in_groups, Plan, PlanError, PlanOptions};
@@ -89,15 +89,12 @@ pub(crate) fn plan_within(
 
 /// Why there is no plan, in terms of the process.
 fn refused(error: PlanError, limit_bytes: u64, other_bytes: u64) -> Error {
-    let PlanError::DeviceBudget { minimum_bytes, launch, .. } = error else { return Error::Plan(error) };
-    let (limit, least) = (format_bytes(limit_bytes), other_bytes.saturating_add(minimum_bytes));
-    let (other, minimum) = (format_bytes(other_bytes), format_bytes(minimum_bytes));
-    let reason = format!(
-        "a memory limit of {limit} is too small: tensors need {minimum}, most of them for '{launch}', and the rest of the process \
-         {other} (give at least {}KiB, a smaller batch, or a folder to spill to)",
-        least.div_ceil(1024)
-    );
-    Error::Option { reason }
+    match error {
+        PlanError::DeviceBudget { minimum_bytes, launch, .. } => {
+            Error::MemoryLimit { limit_bytes, tensors_bytes: minimum_bytes, launch, other_bytes }
+        }
+        error => Error::Plan(error),
+    }
 }
 
 /// What the process takes besides tensors on the device.

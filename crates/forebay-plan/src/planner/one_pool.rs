@@ -1,5 +1,7 @@
 //! A plan where device and host are one memory: no copy between them frees a byte, so what does not fit is recomputed.
 
+use std::ops::Range;
+
 use crate::emit::COMPUTE;
 use crate::error::PlanError;
 use crate::liveness::liveness;
@@ -7,21 +9,16 @@ use crate::order::Ordered;
 use crate::plan::Plan;
 use crate::rematerialize::{rematerialize, Rematerialized};
 use crate::split::split_barriers;
+use crate::tuning::{ONE_POOL_ATTEMPTS, ONE_POOL_CUT_PARTS, ONE_POOL_LEAST_ROUNDS};
 
 use super::candidate::Candidate;
 use super::cutting::Cutting;
 use super::{with_bound, PlanOptions, Planner, UNLIMITED};
 
-/// Attempts with less and less to fill, where what fits by its bytes finds no addresses.
-const ATTEMPTS: u32 = 8;
-/// This fraction (one part in this many) of the capacity is taken off with each attempt.
-const CUT_PARTS: u64 = 64;
-/// Attempts to find the smallest budget that does, where the one that was given does not.
-const LEAST_ROUNDS: usize = 6;
-
 impl Planner<'_> {
     /// The fastest plan in which nothing but inputs and outputs crosses between host and device: launches whole, or in parts where
-    /// that does not suffice. `finest` is the program cut as finely as it can be.
+    /// that does not suffice. `finest` is the program cut as finely as it can be, `range_bytes` goes from what its largest launch needs
+    /// to what a step without a budget takes.
     ///
     /// # Errors
     /// [`PlanError::DeviceBudget`] with the smallest budget that was found to do, where nothing fits.
@@ -29,7 +26,7 @@ impl Planner<'_> {
         &self,
         file: &Candidate,
         finest: Option<&Cutting>,
-        in_core_peak_bytes: u64,
+        range_bytes: Range<u64>,
         options: &PlanOptions,
     ) -> Result<Plan, PlanError> {
         let tile_bytes = self.limits.tile_size_bytes;
@@ -38,8 +35,9 @@ impl Planner<'_> {
         if let Some(plan) = self.in_one_pool(file, finest, capacity_bytes, options)? {
             return Ok(plan);
         }
-        let (mut low, mut high) = (capacity_bytes / tile_bytes, in_core_peak_bytes.div_ceil(tile_bytes));
-        for _ in 0..LEAST_ROUNDS {
+        let (mut low, mut high) =
+            (capacity_bytes.max(range_bytes.start) / tile_bytes, range_bytes.end.div_ceil(tile_bytes));
+        for _ in 0..ONE_POOL_LEAST_ROUNDS {
             let middle = (low as f64 * high as f64).sqrt() as u64;
             if middle <= low || middle >= high {
                 break;
@@ -56,7 +54,7 @@ impl Planner<'_> {
         Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: high * tile_bytes, launch })
     }
 
-    /// The same within a capacity; none where nothing fits.
+    /// The same within a capacity; none where nothing fits. Its bound is what its launches take wherever bytes are.
     fn in_one_pool(
         &self,
         file: &Candidate,
@@ -66,7 +64,7 @@ impl Planner<'_> {
     ) -> Result<Option<Plan>, PlanError> {
         let early = Candidate::early(self.program, options.order, self.costs);
         if let Some((plan, candidate)) = self.recomputing(file, early.as_ref(), capacity_bytes)? {
-            return Ok(Some(with_bound(self.split(plan), &candidate, capacity_bytes, options)));
+            return Ok(Some(with_bound(self.split(plan), &candidate, u64::MAX, options)));
         }
         let cuttings = self.cuttings(capacity_bytes, None);
         let mut best: Option<Plan> = None;
@@ -75,7 +73,7 @@ impl Planner<'_> {
             let planner = Planner { program: &parts.partition.program, costs, cut: true, ..*self };
             let early = Candidate::early(planner.program, options.order, costs);
             if let Some((plan, candidate)) = planner.recomputing(file, early.as_ref(), capacity_bytes)? {
-                let mut plan = with_bound(planner.split(plan), &candidate, capacity_bytes, options);
+                let mut plan = with_bound(planner.split(plan), &candidate, u64::MAX, options);
                 parts.note(&mut plan);
                 let step_ns = plan.statistics.predicted_ns;
                 best = best.filter(|best| best.statistics.predicted_ns <= step_ns).or(Some(plan));
@@ -109,7 +107,7 @@ impl Planner<'_> {
     /// A plan of one order within a capacity. What fits by its bytes need not have addresses: then less is filled.
     fn recomputed(&self, candidate: &Candidate, capacity_bytes: u64) -> Result<Option<(Plan, Candidate)>, PlanError> {
         let mut limit_bytes = capacity_bytes;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..ONE_POOL_ATTEMPTS {
             let (found, recomputing) = self.with_limit(candidate, limit_bytes);
             if let Some(plan) = self.attempt(&recomputing, &recomputing.live, UNLIMITED, false, capacity_bytes)? {
                 return Ok(Some((plan, recomputing)));
@@ -117,7 +115,7 @@ impl Planner<'_> {
             if found.peak_bytes > limit_bytes {
                 return Ok(None);
             }
-            limit_bytes -= limit_bytes.min(capacity_bytes / CUT_PARTS);
+            limit_bytes -= limit_bytes.min(capacity_bytes / ONE_POOL_CUT_PARTS);
         }
         Ok(None)
     }
@@ -163,6 +161,7 @@ mod tests {
                     .unwrap_or_else(|error| panic!("seed {seed}, {percent} %: {error}"));
                 let statistics = plan.statistics;
                 assert!(statistics.device_peak_bytes <= budget_bytes, "seed {seed}, {percent} %");
+                assert!(statistics.lower_bound_ns <= statistics.predicted_ns, "seed {seed}, {percent} %");
                 assert_eq!(statistics.bytes_to_device, whole.bytes_to_device, "seed {seed}, {percent} %");
                 assert_eq!(statistics.bytes_from_device, whole.bytes_from_device, "seed {seed}, {percent} %");
                 recomputing += usize::from(statistics.recomputations > 0);

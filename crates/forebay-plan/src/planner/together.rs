@@ -6,7 +6,7 @@ use crate::joint_offload::{joint_residency, with_recomputation, JointLimits};
 use crate::liveness::{liveness, Liveness};
 use crate::order::Ordered;
 use crate::residency::{OccupancyLimit, Residency};
-use crate::tuning::{FILL_SHARES, FUTILE_MAX, WORTHWHILE};
+use crate::tuning::{FILL_SHARES, FUTILE_MAX, HOST_ROUNDS, WORTHWHILE};
 
 use super::candidate::{split, Candidate};
 use super::fitting::bytes_of_share;
@@ -98,9 +98,23 @@ impl Planner<'_> {
             changing_away: self.host_limit.is_some_and(|host_limit| host_limit.changing_on_disk),
         };
         move |lost_bytes| {
-            let (live, residency) = joint_residency(program, live, costs, host_limit, lost_bytes)?;
-            let backing_stores = backing_stores(program, &live, &residency, costs, self.host_limit);
-            Some((live, residency, backing_stores))
+            let mut room_bytes = host_limit.host_bytes;
+            let mut best: Option<(Liveness, Residency, BackingStores)> = None;
+            for _ in 0..HOST_ROUNDS {
+                let limits = JointLimits { host_bytes: room_bytes, ..host_limit };
+                let Some((live, residency)) = joint_residency(program, live, costs, limits, lost_bytes) else { break };
+                let stores = backing_stores(program, &live, &residency, costs, self.host_limit);
+                // Inputs and outputs are on the host, too, and so is what may not go to disk.
+                let excess_bytes = stores.host_bytes.saturating_sub(host_limit.host_bytes);
+                if best.as_ref().is_none_or(|(.., best)| stores.host_bytes < best.host_bytes) {
+                    best = Some((live, residency, stores));
+                }
+                if excess_bytes == 0 {
+                    break;
+                }
+                room_bytes -= excess_bytes.min(room_bytes / 2);
+            }
+            best
         }
     }
 
