@@ -77,9 +77,10 @@ pub(crate) fn plan_within(
             }
             planned => planned,
         };
-        let plan = planned.map_err(|error| refused(error, limit_bytes, other_bytes))?;
         // Planning itself takes memory, which an allocator may keep.
         let after_bytes = self::other_bytes(program, machine, host_bytes)?;
+        // What is named as the least has to do in another process, too.
+        let plan = planned.map_err(|error| refused(error, limit_bytes, after_bytes + MEASURED_STEP_BYTES))?;
         if after_bytes <= other_bytes {
             return Ok(plan);
         }
