@@ -17,7 +17,7 @@
 //! the leaves of the tree above. So a cut between images is a cut between nodes, whatever the number of blocks of an image.
 //!
 //! A range of leaves is a few nodes, a logarithmic number of them ([`nodes_of`]); [`PartialSums`] holds the sums of these, and goes on
-//! from them. Whoever adds leaves one after the other keeps as few ([`SumTree::merges_after`]).
+//! from them. Adding leaves one after the other keeps as few ([`SumTree::merges_after`]).
 
 use std::ops::Range;
 
@@ -194,7 +194,7 @@ pub fn nodes_of(range: Range<u64>, leaves: u64) -> Vec<Range<u64>> {
     nodes
 }
 
-/// What a range of leaves hands over: the sums of its nodes, which whoever has the leaves behind them goes on from.
+/// What a range of leaves hands over: the sums of its nodes, from which the owner of the next leaves goes on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartialSums<T>(Vec<(Range<u64>, T)>);
 

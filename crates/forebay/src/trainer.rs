@@ -279,8 +279,8 @@ impl Trainer {
         let state = self.engine.types().iter().filter(|(name, _)| graph.find(name).is_none());
         let state_bytes = state.map(|(_, ty)| ty.checked_size_bytes().unwrap_or(u64::MAX));
         let machine = self.engine.machine();
-        let beside = machine.with_values_in_memory(state_bytes.fold(0, u64::saturating_add));
-        match beside.as_ref().map(plan) {
+        let with_state = machine.with_values_in_memory(state_bytes.fold(0, u64::saturating_add));
+        match with_state.as_ref().map(plan) {
             Some(Ok(plan)) => Ok(plan),
             _ => plan(machine),
         }
@@ -321,7 +321,7 @@ impl Trainer {
     /// time.
     ///
     /// # Errors
-    /// What the device reports, or what `visit` gives: it is asked no more then.
+    /// What the device reports, or what `visit` gives: it is not called again then.
     pub fn for_each_parameter(&self, mut visit: impl FnMut(&str, Tensor) -> Result<(), Error>) -> Result<(), Error> {
         for (name, (role, _)) in &self.main().compiled.changing {
             if let (Role::Parameter, Some(tensor)) = (role, self.engine.value(name)?) {
