@@ -104,7 +104,8 @@ fn show(
         return Ok(());
     }
     let device_peak_bytes = plan.statistics.device_peak_bytes;
-    let mut object = Report { steps: &[], statistics: &plan.statistics, device_peak_bytes }.json();
+    let mut object =
+        Report { steps: &[], statistics: &plan.statistics, device_peak_bytes, resident_peak_bytes: None }.json();
     let failed = |error| Failure::Failed(format!("cannot write the plan: {error}"));
     object.insert("machine".to_owned(), machine.map(|machine| machine.name.clone()).into());
     object.insert("costs".to_owned(), serde_json::to_value(costs).map_err(failed)?);

@@ -43,6 +43,13 @@ pub struct Report<'a> {
     pub statistics: &'a Statistics,
     /// The most device memory that existed at once; planned, where nothing ran.
     pub device_peak_bytes: u64,
+    /// The most memory that the process had, as the system counts it; none where nothing ran, or where the system does not say.
+    pub resident_peak_bytes: Option<u64>,
+}
+
+/// The most memory that this process ever had, in bytes.
+pub fn resident_peak_bytes() -> Option<u64> {
+    forebay_limits::resident().map(|resident| resident.peak_bytes)
 }
 
 /// The value in the middle; the mean of the two middle ones where there are two; none of none.
@@ -96,9 +103,8 @@ impl Report<'_> {
         });
         match object {
             Value::Object(mut object) => {
-                if !self.steps.is_empty() {
-                    let peak_bytes = forebay_limits::resident().map(|resident| resident.peak_bytes);
-                    object.insert("resident_peak_bytes".to_owned(), json!(peak_bytes));
+                if let Some(bytes) = self.resident_peak_bytes {
+                    object.insert("resident_peak_bytes".to_owned(), bytes.into());
                 }
                 object.extend(self.moves().map(|(key, number)| (key.to_owned(), number_of(number))));
                 object
@@ -119,8 +125,8 @@ impl Report<'_> {
         line("budget", format!("{budget} (least possible: {})", format_bytes(statistics.minimum_budget_bytes)));
         let (peak, in_core) = (self.device_peak_bytes, statistics.in_core_peak_bytes);
         line("device peak", format!("{} ({} without a budget)", format_bytes(peak), format_bytes(in_core)));
-        if let (Some(resident), false) = (forebay_limits::resident(), self.steps.is_empty()) {
-            line("process peak", format!("{} of memory, as the system counts it", format_bytes(resident.peak_bytes)));
+        if let Some(bytes) = self.resident_peak_bytes {
+            line("process peak", format!("{} of memory, as the system counts it", format_bytes(bytes)));
         }
         let moves: BTreeMap<&str, f64> = self.moves().collect();
         let measured = |key: &str, planned: u64| moves.get(key).map_or(planned, |&bytes| bytes as u64);
@@ -223,7 +229,8 @@ mod tests {
         (times.seconds, times.stall_seconds) = (2.0, 0.25);
         (times.late_copies, times.late_seconds) = (1, 0.125);
         let steps = [StepNumbers::new(Some(0.5), times)];
-        let object = Report { steps: &steps, statistics: &statistics, device_peak_bytes: 7 }.json();
+        let object =
+            Report { steps: &steps, statistics: &statistics, device_peak_bytes: 7, resident_peak_bytes: None }.json();
         for key in [
             "steps",
             "seconds_median",

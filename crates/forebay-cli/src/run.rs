@@ -12,7 +12,7 @@ use crate::arguments::RunArguments;
 use crate::failure::Failure;
 use crate::feeding::{self, Tensors};
 use crate::output;
-use crate::report::{say_json, Report, StepNumbers};
+use crate::report::{resident_peak_bytes, say_json, Report, StepNumbers};
 
 /// Locked in a folder while outputs take their places there.
 const LOCK: &str = ".forebay-outputs.lock";
@@ -53,7 +53,8 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
         output::write(path, &session.trace().to_string())?;
     }
     let device_peak_bytes = session.usage().heap_peak_bytes;
-    let report = Report { steps: &steps, statistics: session.statistics(), device_peak_bytes };
+    let resident_peak_bytes = resident_peak_bytes();
+    let report = Report { steps: &steps, statistics: session.statistics(), device_peak_bytes, resident_peak_bytes };
     if arguments.report.json {
         return say_json(report.json());
     }

@@ -18,7 +18,7 @@ use crate::metrics::ClassCounts;
 use crate::output;
 use crate::plan::warn_of_unknown_costs;
 use crate::progress::Progress;
-use crate::report::{say_json, Report, StepNumbers};
+use crate::report::{resident_peak_bytes, say_json, Report, StepNumbers};
 use crate::training_options::training_options;
 
 /// Trains a model.
@@ -58,13 +58,13 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
         None => None,
     };
     // What follows moves the parameters on, or is only told.
-    let device_peak_bytes = run.trainer.usage().heap_peak_bytes;
+    let peaks_bytes = (run.trainer.usage().heap_peak_bytes, resident_peak_bytes());
     if let Some(path) = &arguments.trace.trace {
         failures.extend(output::write(path, &run.trainer.trace().to_string()).err().map(|failure| failure.to_string()));
     }
     let comparison = run.compare();
     let saved = arguments.save.as_deref().filter(|_| saved);
-    run.tell(device_peak_bytes, validation.as_ref(), comparison, saved)?;
+    run.tell(peaks_bytes, validation.as_ref(), comparison, saved)?;
     if failures.is_empty() {
         return Ok(());
     }
@@ -352,12 +352,13 @@ impl<'a> Run<'a> {
 
     fn tell(
         &self,
-        device_peak_bytes: u64,
+        (device_peak_bytes, resident_peak_bytes): (u64, Option<u64>),
         validation: Option<&Validation>,
         comparison: Option<Comparison>,
         saved: Option<&Path>,
     ) -> Result<(), Failure> {
-        let report = Report { steps: &self.steps, statistics: self.trainer.statistics(), device_peak_bytes };
+        let statistics = self.trainer.statistics();
+        let report = Report { steps: &self.steps, statistics, device_peak_bytes, resident_peak_bytes };
         if self.arguments.report.json {
             let mut object = report.json();
             object.insert("batch_size".to_owned(), self.batch_size.min(self.data.sample_count()).into());
