@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::forecast::Replan;
 use crate::handover::{in_memory, Handover};
 use crate::machine::LimitedDevice;
-use crate::pieces::{give_contents, give_persistent, Take};
+use crate::pieces::{give_persistent, Take};
 use crate::runner::Runner;
 
 /// What a plan is for: evaluation or not, and the batch size.
@@ -227,7 +227,7 @@ impl Engine {
     pub(crate) fn give(&self, name: &str, take: Take) -> Result<(), Error> {
         match (self.newest(name), self.values.get(name)) {
             (Some(runner), _) => give_persistent(runner, name, take),
-            (None, Some(value)) => give_contents(value, take),
+            (None, Some(value)) => value.give_in_pieces(take),
             (None, None) => Err(Error::Option { reason: format!("'{name}' is no parameter or state") }),
         }
     }

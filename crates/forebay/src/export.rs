@@ -9,7 +9,6 @@ use forebay_model::{Graph, TensorType};
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::model::Model;
-use crate::pieces::give_contents;
 
 impl Checkpoint {
     /// Writes the model that was trained as ONNX: `model` with the parameters and running statistics of this checkpoint,
@@ -20,7 +19,7 @@ impl Checkpoint {
     pub fn export(&self, model: &Model, path: impl AsRef<Path>) -> Result<(), Error> {
         let types =
             self.types_of(model.graph()).map_err(|reason| Error::Checkpoint { path: self.source.clone(), reason })?;
-        model.write(path.as_ref(), &types, &mut |name, take| give_contents(&self.contents[name], take))
+        model.write(path.as_ref(), &types, &mut |name, take| self.contents[name].give_in_pieces(take))
     }
 
     /// The types of the graph's initializers that the checkpoint holds. All that it holds has to belong to the graph.

@@ -2,35 +2,16 @@
 
 use std::io::{self, Write};
 
-use forebay_model::tensor::Contents;
 use forebay_runtime::RuntimeError;
 
 use crate::error::Error;
 use crate::runner::Runner;
-
-/// Contents are copied in pieces of at most this many bytes.
-const PIECE_BYTES: u64 = 1 << 20;
 
 /// Takes the next piece of a value.
 pub(crate) type Take<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), Error>;
 
 /// Gives the value of a name in pieces, one after the other.
 pub(crate) type Give<'a> = &'a mut dyn FnMut(&str, Take) -> Result<(), Error>;
-
-/// Gives contents in pieces.
-///
-/// # Errors
-/// Contents that cannot be read, or what `take` gives.
-pub(crate) fn give_contents(contents: &Contents, take: Take) -> Result<(), Error> {
-    let (size_bytes, reader) = (contents.size_bytes(), contents.reader()?);
-    let mut piece = vec![0; size_bytes.min(PIECE_BYTES) as usize];
-    for start in (0..size_bytes).step_by(PIECE_BYTES as usize) {
-        let piece = &mut piece[..(size_bytes - start).min(PIECE_BYTES) as usize];
-        reader.read(start, piece)?;
-        take(piece)?;
-    }
-    Ok(())
-}
 
 /// Gives a parameter or state of a plan on a device in pieces.
 ///

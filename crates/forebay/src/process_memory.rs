@@ -79,7 +79,7 @@ pub(crate) fn plan_within(
         };
         // Planning itself takes memory, which an allocator may keep.
         let after_bytes = self::other_bytes(program, machine, host_bytes)?;
-        // What is named as the least has to do in another process, too.
+        // The limit that is named as the least must suffice for the next process, too.
         let plan = planned.map_err(|error| refused(error, limit_bytes, after_bytes + MEASURED_STEP_BYTES))?;
         if after_bytes <= other_bytes {
             return Ok(plan);

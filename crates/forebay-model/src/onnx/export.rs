@@ -12,12 +12,9 @@ use forebay_base::Tensor;
 
 use crate::error::ModelError;
 use crate::graph::TensorType;
-use crate::tensor::Contents;
 
 /// Largest message that Protocol Buffers allow, in bytes.
 const MESSAGE_BYTES_MAX: u64 = i32::MAX as u64;
-/// Contents are copied in pieces of this many bytes.
-const PIECE_BYTES: u64 = 1 << 20;
 /// Keys of the fields that are written apart: number and wire type.
 const GRAPH_KEY: u64 = 7 << 3 | 2;
 const NODE_KEY: u64 = 1 << 3 | 2;
@@ -73,20 +70,8 @@ pub fn write_to<E: From<ModelError>>(
                     return Err(ModelError::Request { reason }.into());
                 }
             }
-            Part::Contents { name, size_bytes } => copy(&model.contents[&name], size_bytes, to)?,
+            Part::Contents { name, .. } => model.contents[&name].give_in_pieces(to)?,
         }
-    }
-    Ok(())
-}
-
-/// Gives contents in pieces.
-fn copy<E: From<ModelError>>(contents: &Contents, size_bytes: u64, to: Take<E>) -> Result<(), E> {
-    let reader = contents.reader()?;
-    let mut piece = vec![0; size_bytes.min(PIECE_BYTES) as usize];
-    for start in (0..size_bytes).step_by(PIECE_BYTES as usize) {
-        let piece = &mut piece[..(size_bytes - start).min(PIECE_BYTES) as usize];
-        reader.read(start, piece)?;
-        to(piece)?;
     }
     Ok(())
 }

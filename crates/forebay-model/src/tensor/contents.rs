@@ -14,6 +14,8 @@ use super::Tensor;
 use crate::error::ModelError;
 use crate::graph::TensorType;
 
+/// Contents are given in pieces of at most this many bytes.
+const PIECE_BYTES: u64 = 1 << 20;
 /// Most elements of a floating tensor that are read because a plan depends on them: the scales of a resize.
 const FLOAT_COUNT_MAX: u64 = 16;
 /// The same for integers and booleans, such as shapes and indices.
@@ -224,6 +226,21 @@ impl Contents {
             Source::File(stored) => format!("tensor '{}'", stored.name),
             _ => format!("a tensor {}", self.ty),
         }
+    }
+
+    /// Gives the elements' bytes in pieces of at most 1 MiB, one after the other.
+    ///
+    /// # Errors
+    /// What they come from cannot be read, or what `take` gives.
+    pub fn give_in_pieces<E: From<ModelError>>(&self, take: &mut dyn FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        let (size_bytes, reader) = (self.size_bytes(), self.reader()?);
+        let mut piece = vec![0; size_bytes.min(PIECE_BYTES) as usize];
+        for start in (0..size_bytes).step_by(PIECE_BYTES as usize) {
+            let piece = &mut piece[..(size_bytes - start).min(PIECE_BYTES) as usize];
+            reader.read(start, piece)?;
+            take(piece)?;
+        }
+        Ok(())
     }
 
     /// For reading the elements in pieces. What is computed is computed now.

@@ -2,16 +2,14 @@
 
 use std::ops::Range;
 
-use crate::emit::COMPUTE;
 use crate::error::PlanError;
 use crate::liveness::liveness;
 use crate::order::Ordered;
 use crate::plan::Plan;
 use crate::rematerialize::{rematerialize, Rematerialized};
-use crate::split::split_barriers;
 use crate::tuning::{ONE_POOL_ATTEMPTS, ONE_POOL_CUT_PARTS, ONE_POOL_LEAST_ROUNDS};
 
-use super::candidate::Candidate;
+use super::candidate::{minimum_budget, Candidate};
 use super::cutting::Cutting;
 use super::{with_bound, PlanOptions, Planner, UNLIMITED};
 
@@ -47,10 +45,7 @@ impl Planner<'_> {
                 None => low = middle,
             }
         }
-        let needed = file.live.needed_bytes();
-        let launch =
-            (0..needed.len()).max_by_key(|&launch| needed[launch]).map(|launch| &file.ordered.program.launches[launch]);
-        let launch = launch.map_or_else(String::new, |launch| launch.name.clone());
+        let (_, launch) = minimum_budget(file, self.limits);
         Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: high * tile_bytes, launch })
     }
 
@@ -64,7 +59,7 @@ impl Planner<'_> {
     ) -> Result<Option<Plan>, PlanError> {
         let early = Candidate::early(self.program, options.order, self.costs);
         if let Some((plan, candidate)) = self.recomputing(file, early.as_ref(), capacity_bytes)? {
-            return Ok(Some(with_bound(self.split(plan), &candidate, u64::MAX, options)));
+            return Ok(Some(with_bound(self.with_split_barriers(plan), &candidate, u64::MAX, options)));
         }
         let cuttings = self.cuttings(capacity_bytes, None);
         let mut best: Option<Plan> = None;
@@ -73,19 +68,14 @@ impl Planner<'_> {
             let planner = Planner { program: &parts.partition.program, costs, cut: true, ..*self };
             let early = Candidate::early(planner.program, options.order, costs);
             if let Some((plan, candidate)) = planner.recomputing(file, early.as_ref(), capacity_bytes)? {
-                let mut plan = with_bound(planner.split(plan), &candidate, u64::MAX, options);
+                let mut plan = planner.with_split_barriers(plan);
                 parts.note(&mut plan);
+                let plan = with_bound(plan, &candidate, u64::MAX, options);
                 let step_ns = plan.statistics.predicted_ns;
                 best = best.filter(|best| best.statistics.predicted_ns <= step_ns).or(Some(plan));
             }
         }
         Ok(best)
-    }
-
-    fn split(&self, plan: Plan) -> Plan {
-        let mut plan = split_barriers(plan, COMPUTE, self.costs);
-        plan.statistics.predicted_ns = self.predicted(&plan);
-        plan
     }
 
     /// A plan of a program with recomputation: with early updates where these do, since they leave more to what is kept; none where

@@ -38,9 +38,7 @@ impl Planner<'_> {
             early = Candidate::early(self.program, options.order, self.costs);
             let orders = Orders { file, early: early.as_ref(), reordered };
             let (plan, candidate) = self.within(orders, capacity_bytes, spill_beyond_bytes)?;
-            let mut plan = split_barriers(plan, COMPUTE, self.costs);
-            plan.statistics.predicted_ns = self.predicted(&plan);
-            best = Some((plan, candidate));
+            best = Some((self.with_split_barriers(plan), candidate));
         }
         let is_slow =
             |(plan, _): &(Plan, _)| plan.statistics.predicted_ns as f64 > self.in_core_ns as f64 * SLOW_ENOUGH_TO_CUT;
@@ -57,9 +55,8 @@ impl Planner<'_> {
                 Err(PlanError::Check { .. }) => continue,
                 found => found?,
             };
-            let mut plan = split_barriers(plan, COMPUTE, costs);
+            let mut plan = planner.with_split_barriers(plan);
             parts.note(&mut plan);
-            plan.statistics.predicted_ns = planner.predicted(&plan);
             if best.as_ref().is_none_or(|(best, _)| is_better(&plan, best, spill_beyond_bytes)) {
                 best = Some((plan, candidate));
             }
@@ -87,6 +84,13 @@ impl Planner<'_> {
             }
         }
         Ok(plan)
+    }
+
+    /// The plan with the barriers split that are worth it, and with its predicted time.
+    pub(super) fn with_split_barriers(&self, plan: Plan) -> Plan {
+        let mut plan = split_barriers(plan, COMPUTE, self.costs);
+        plan.statistics.predicted_ns = self.predicted(&plan);
+        plan
     }
 
     pub(super) fn filled(&self, plan: Plan, share: f64) -> Filled {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{manifest_text, read_content, tensor_file, Checkpoint, Content, MANIFEST};
 use crate::error::Error;
 use crate::files::{self, FolderLock, LockError};
-use crate::pieces::{give_contents, Give, Take};
+use crate::pieces::{Give, Take};
 
 /// The file that is locked. It locks nothing by being there: the system takes the lock from a process that ends.
 const LOCK: &str = ".forebay.lock";
@@ -73,7 +73,7 @@ impl CheckpointFolder {
         let Checkpoint { step, seed, position, contents, .. } = checkpoint;
         let run = Position { step: *step, seed: *seed, position };
         let mut give = |name: &str, take: Take| match contents.get(name) {
-            Some(contents) => give_contents(contents, take),
+            Some(contents) => contents.give_in_pieces(take),
             None => Ok(()),
         };
         self.write_from(&run, &checkpoint.types(), &mut give)

@@ -197,7 +197,6 @@ mod tests {
     use safetensors::tensor::TensorView;
 
     use super::*;
-    use crate::pieces::give_contents;
 
     #[test]
     fn files_are_those_of_the_format() {
@@ -214,7 +213,8 @@ mod tests {
         .into();
         for tensors in [tensors, BTreeMap::new()] {
             let types = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.ty())).collect();
-            let mut give = |name: &str, take: crate::pieces::Take| give_contents(&tensors[name].clone().into(), take);
+            let mut give =
+                |name: &str, take: crate::pieces::Take| Contents::from(tensors[name].clone()).give_in_pieces(take);
             let written = write(folder.path(), 5, &types, &mut give).unwrap();
             let views = tensors.iter().map(|(name, tensor)| {
                 let shape = tensor.shape().iter().map(|&size| size as usize).collect();
