@@ -31,14 +31,23 @@ struct Clash {
     high: i64,
 }
 
+/// A clash of one item with another: the difference is the item's base less the other's.
+#[derive(Clone, Copy, Debug)]
+struct Met {
+    other: u32,
+    clash: Clash,
+}
+
 /// What each item must keep clear of.
 #[derive(Clone, Debug)]
 pub(crate) struct Conflicts {
     /// By item: its piece, if it is simple.
     simple: Vec<Option<Simple>>,
-    /// By item: others that share a time with it, where one of both is not simple, each with the intervals of this item's
-    /// base less the other's.
-    shaped: Vec<Vec<(u32, Vec<Clash>)>>,
+    /// Clashes of pairs of which one is not simple, those of each item one after the other: passes go through them again and
+    /// again.
+    met: Vec<Met>,
+    /// By item: where its clashes begin in `met`; one entry more for the end.
+    starts: Vec<usize>,
 }
 
 /// Items that have begun and not ended, in the order in which they began, among some that have ended.
@@ -72,8 +81,7 @@ impl Conflicts {
     /// Compares all items that are alive together. Sizes are at most
     /// [`ADDRESSES_MAX_BYTES`](crate::placement::ADDRESSES_MAX_BYTES).
     pub fn new(items: &[Item]) -> Conflicts {
-        let mut conflicts =
-            Conflicts { simple: items.iter().map(simple).collect(), shaped: vec![Vec::new(); items.len()] };
+        let simple: Vec<Option<Simple>> = items.iter().map(simple).collect();
         let mut spans: Vec<(u32, u32, usize)> = items
             .iter()
             .enumerate()
@@ -85,27 +93,26 @@ impl Conflicts {
         spans.sort_unstable();
         // Pairs of simple items are not compared, so a simple item looks at the others alone.
         let (mut alive, mut alive_shaped) = (Alive::default(), Alive::default());
+        let mut pairs: Vec<(u32, Met)> = Vec::new();
+        let mut workspace = Vec::new();
         for (start, end, item) in spans {
-            let is_shaped = conflicts.simple[item].is_none();
+            let is_shaped = simple[item].is_none();
             let met = if is_shaped { &alive } else { &alive_shaped };
             for other in met.at(start) {
-                conflicts.compare(items, item, other);
+                clashes(&items[item], &items[other], &mut workspace);
+                pairs.extend(workspace.drain(..).map(|clash| (item as u32, Met { other: other as u32, clash })));
             }
             alive.add(start, end, item);
             if is_shaped {
                 alive_shaped.add(start, end, item);
             }
         }
-        conflicts
+        let (met, starts) = by_item(&pairs, items.len());
+        Conflicts { simple, met, starts }
     }
 
-    fn compare(&mut self, items: &[Item], item: usize, other: usize) {
-        let clashes = clashes(&items[item], &items[other]);
-        if !clashes.is_empty() {
-            let mirrored = clashes.iter().rev().map(|clash| Clash { low: -clash.high, high: -clash.low }).collect();
-            self.shaped[other].push((item as u32, mirrored));
-            self.shaped[item].push((other as u32, clashes));
-        }
+    fn of(&self, item: usize) -> &[Met] {
+        &self.met[self.starts[item]..self.starts[item + 1]]
     }
 
     /// The only piece of an item, if it is simple.
@@ -116,9 +123,9 @@ impl Conflicts {
     /// Calls `visit` with the other item and the open interval of bases that it forbids, for every item that `placed`
     /// gives a base, but for pairs of simple items.
     pub fn shaped(&self, item: usize, placed: impl Fn(usize) -> Option<i64>, mut visit: impl FnMut(usize, i64, i64)) {
-        for (other, clashes) in &self.shaped[item] {
+        for Met { other, clash } in self.of(item) {
             if let Some(base) = placed(*other as usize) {
-                clashes.iter().for_each(|clash| visit(*other as usize, base + clash.low, base + clash.high));
+                visit(*other as usize, base + clash.low, base + clash.high);
             }
         }
     }
@@ -132,11 +139,32 @@ impl Conflicts {
         placed: impl Fn(usize) -> Option<i64>,
     ) -> Option<usize> {
         let ends_there = |high: i64| high > 0 && bases.contains(&high);
-        let shaped = self.shaped[item].iter().rev().find(|(other, clashes)| {
-            placed(*other as usize).is_some_and(|base| clashes.iter().any(|clash| ends_there(base + clash.high)))
-        });
-        shaped.map(|&(other, _)| other as usize)
+        let forbids = |met: &&Met| placed(met.other as usize).is_some_and(|base| ends_there(base + met.clash.high));
+        self.of(item).iter().rev().find(forbids).map(|met| met.other as usize)
     }
+}
+
+/// Clashes sorted by item, in the order in which they were found; each counts for both items.
+fn by_item(pairs: &[(u32, Met)], items_count: usize) -> (Vec<Met>, Vec<usize>) {
+    let mut starts = vec![0; items_count + 1];
+    for (item, met) in pairs {
+        starts[*item as usize + 1] += 1;
+        starts[met.other as usize + 1] += 1;
+    }
+    for item in 0..items_count {
+        starts[item + 1] += starts[item];
+    }
+    let mut next = starts.clone();
+    let mut sorted = vec![Met { other: 0, clash: Clash { low: 0, high: 0 } }; 2 * pairs.len()];
+    let mut put = |item: u32, met: Met| {
+        sorted[next[item as usize]] = met;
+        next[item as usize] += 1;
+    };
+    for &(item, Met { other, clash: Clash { low, high } }) in pairs {
+        put(item, Met { other, clash: Clash { low, high } });
+        put(other, Met { other: item, clash: Clash { low: -high, high: -low } });
+    }
+    (sorted, starts)
 }
 
 fn simple(item: &Item) -> Option<Simple> {
@@ -147,22 +175,19 @@ fn simple(item: &Item) -> Option<Simple> {
 }
 
 /// The differences (base of `item` less base of `other`) at which pieces overlap, as disjoint intervals in order.
-fn clashes(item: &Item, other: &Item) -> Vec<Clash> {
-    let mut all: Vec<Clash> = Vec::new();
+fn clashes(item: &Item, other: &Item, joined: &mut Vec<Clash>) {
+    joined.clear();
     for piece in taken(item) {
         for met in taken(other).filter(|met| met.coincides(piece)) {
             let low = met.bytes.start as i64 - piece.bytes.end as i64;
-            all.push(Clash { low, high: met.bytes.end as i64 - piece.bytes.start as i64 });
+            joined.push(Clash { low, high: met.bytes.end as i64 - piece.bytes.start as i64 });
         }
     }
-    all.sort_unstable();
+    joined.sort_unstable();
     // Open intervals that only touch stay apart: the base between them is free.
-    let mut joined: Vec<Clash> = Vec::new();
-    for clash in all {
-        match joined.last_mut() {
-            Some(last) if clash.low < last.high => last.high = last.high.max(clash.high),
-            _ => joined.push(clash),
-        }
-    }
-    joined
+    joined.dedup_by(|clash, last| {
+        let overlap = clash.low < last.high;
+        last.high = if overlap { last.high.max(clash.high) } else { last.high };
+        overlap
+    });
 }

@@ -8,6 +8,7 @@
 
 mod extremes;
 mod free;
+mod least;
 mod proposal;
 mod returns;
 pub mod sweep;

@@ -19,6 +19,7 @@
 //! | [`planner`] | what of it is worth its time, judged by the waits that are left |
 //! | [`launches`] | the same for plans, where each launch is one slot |
 //! | [`share_search`] | how families of attempts with one parameter are searched |
+//! | [`parallel`] | attempts at the same time |
 //! | [`tuning`] | every number that was chosen by measuring |
 //! | [`emit`] | a layout as a schedule |
 //! | [`schedule`] | what a schedule is |
@@ -31,6 +32,7 @@ pub mod emit;
 pub mod launches;
 pub mod layout;
 pub mod lru;
+pub mod parallel;
 pub mod planner;
 pub mod recompute;
 pub mod reuse_gaps;

@@ -24,6 +24,9 @@ const PATIENCE_PASSES: u32 = 400;
 /// Items that share a time with one are looked up and sorted where they are fewer than this part of those that have a base.
 const CROWD_DIVISOR: usize = 16;
 
+/// The base of an item before its turn.
+const UNPLACED: i64 = i64::MIN;
+
 /// An order of the items with what a pass makes of it.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
@@ -135,14 +138,15 @@ impl<'a> Greedy<'a> {
             attempt.turns[item as usize] = turn as u32;
         }
         let Attempt { order, turns, bases, stack, height } = attempt;
+        order[first..].iter().for_each(|&item| bases[item as usize] = UNPLACED);
         stack.retain(|placed| (turns[placed as usize] as usize) < first);
         let tops = order[..first].iter().map(|&item| bases[item as usize] + self.sizes[item as usize]);
         *height = tops.max().unwrap_or(0);
-        for (turn, &item) in order.iter().enumerate().skip(first) {
+        for &item in &order[first..] {
             let index = item as usize;
             let base = match self.items[index].fixed_offset {
                 Some(base) => base as i64,
-                None => self.lowest_base(index, stack, |other| (turns[other] < turn as u32).then(|| bases[other])),
+                None => self.lowest_base(index, stack, |other| Some(bases[other]).filter(|base| *base != UNPLACED)),
             };
             bases[index] = base;
             *height = (base + self.sizes[index]).max(*height);

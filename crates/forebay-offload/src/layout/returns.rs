@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use crate::layout::free::Free;
+use crate::layout::least::LeastOfRanges;
 use crate::layout::sweep::{absent_bytes, whole_excess};
 use crate::layout::{Absence, Layout};
 use crate::schedule::MemorySpace;
@@ -24,8 +25,8 @@ struct Returns<'l, 'w> {
     /// What each slot carries, and can carry.
     loads: Vec<[u64; LOADS]>,
     capacities: Vec<[u64; LOADS]>,
-    /// What the device has left in each slot.
-    unused: Vec<i64>,
+    /// What the device has left in each slot that has a length.
+    unused: LeastOfRanges,
     /// Slots with room inwards, for the host and for the SSD.
     free: [Free; 2],
     /// By copy: the copies that it was split into, itself included.
@@ -55,7 +56,8 @@ impl<'l, 'w> Returns<'l, 'w> {
                 }
             }
         }
-        let unused = whole.iter().zip(absent_bytes(layout)).map(|(whole, absent)| absent - whole).collect();
+        let unused = whole.iter().zip(absent_bytes(layout)).map(|(whole, absent)| absent - whole);
+        let unused = LeastOfRanges::new(unused.zip(layout.timeline.slots.iter().map(|slot| slot.duration_ns > 0)));
         let mut returns = Returns {
             layout,
             added_ns: vec![0; count],
@@ -109,6 +111,7 @@ impl<'l, 'w> Returns<'l, 'w> {
         let needed_ns = needed_ns.map(|(load, rate)| carrying_ns(load, rate)).max().unwrap_or(0);
         self.added_ns[slot] = needed_ns.saturating_sub(own_ns);
         let time_ns = own_ns + self.added_ns[slot];
+        self.unused.count(slot, time_ns > 0);
         self.capacities[slot] = rates.map(|rate| carried_bytes(time_ns, rate, self.layout.transfer_quantum_bytes));
         self.refresh(slot);
     }
@@ -131,16 +134,12 @@ impl<'l, 'w> Returns<'l, 'w> {
 
     /// The least room of the device in slots that have a length.
     fn least_room(&self, slots: Range<usize>) -> u64 {
-        let count = self.unused.len();
-        let exists = |slot: &usize| self.layout.timeline.slots[*slot].duration_ns + self.added_ns[*slot] > 0;
-        let least = slots.map(|slot| slot % count).filter(exists).map(|slot| self.unused[slot]).min();
-        let least = least.map_or(u64::MAX, |least| least.max(0) as u64);
+        let least = self.unused.least(slots).map_or(u64::MAX, |least| least.max(0) as u64);
         least - least % self.layout.transfer_quantum_bytes
     }
 
     fn take_room(&mut self, slots: Range<usize>, bytes: u64) {
-        let count = self.unused.len();
-        slots.for_each(|slot| self.unused[slot % count] -= bytes as i64);
+        self.unused.add(slots, -(bytes as i64));
     }
 
     /// Every absence and its copy, which is whole for now.
@@ -186,17 +185,17 @@ impl<'l, 'w> Returns<'l, 'w> {
         let charge = self.charge(self.layout.copies[copy].size_bytes) as i64;
         if self.is_fixed(place) {
             self.load(absence.back, place, true, -charge);
-            self.fit(absence.back % self.unused.len());
+            self.fit(absence.back % self.loads.len());
         }
         if let (true, Some(made)) = (is_last, made) {
             self.load(made, place, false, -charge);
-            self.fit(made % self.unused.len());
+            self.fit(made % self.loads.len());
         }
     }
 
     /// Lets what is absent return, what is needed last first.
     fn place(&mut self) {
-        let count = self.unused.len();
+        let count = self.loads.len();
         let mut absences = self.absences();
         absences.retain(|(copy, _)| !self.is_fixed(self.layout.copies[*copy].place));
         absences.sort_by_key(|(copy, absence)| {
@@ -211,7 +210,7 @@ impl<'l, 'w> Returns<'l, 'w> {
 
     /// Lets a part of a copy return as late as it can, and what cannot before it is needed, in the gate.
     fn place_part(&mut self, whole: usize, mut part: usize, absence: Absence) {
-        let (count, gate) = (self.unused.len(), absence.back);
+        let (count, gate) = (self.loads.len(), absence.back);
         let place = self.layout.copies[part].place;
         let (mut room_bytes, mut known) = (u64::MAX, gate);
         while let Some(slot) = self.free[usize::from(place == MemorySpace::Ssd)].last(absence.from, known + 1) {

@@ -13,6 +13,7 @@ use crate::tuning::{
     JOINED, KEEP_SHARES, KEEP_SHARES_OF_PARTS, LACK_FRACTIONS, LACK_PARTS, LONG_LOOKS, ROUNDS, TRANSFER_SHARES,
     TRANSFER_SHARES_OF_PARTS,
 };
+use forebay_offload::parallel;
 use forebay_offload::share_search::ShareSearch;
 
 use super::candidate::{split, Candidate};
@@ -55,23 +56,32 @@ impl Planner<'_> {
             &TRANSFER_SHARES[..if self.cut { TRANSFER_SHARES_OF_PARTS } else { TRANSFER_SHARES.len() }];
         let mut tried = Vec::new();
         let attempt = |share: f64, before: Option<&Filled>| {
-            let mut best: Option<Filled> = None;
             let keep_bytes = bytes_of_share(capacity_bytes, share).max(needed);
-            for &transfer_share in transfer_shares {
+            let limits = transfer_shares.iter().map(|&transfer_share| {
                 let transfer_bytes = keep_bytes + bytes_of_share(capacity_bytes - keep_bytes, transfer_share);
                 let joined_bytes = self.joined_bytes(keep_bytes);
-                let limit = OccupancyLimit { keep_bytes, transfer_bytes, isolate: false, joined_bytes };
-                let intervals = self.intervals(candidate, &split, limit, &[]);
-                if tried.contains(&intervals) {
-                    continue;
+                OccupancyLimit { keep_bytes, transfer_bytes, isolate: false, joined_bytes }
+            });
+            let limits: Vec<OccupancyLimit> = limits.collect();
+            let intervals = parallel::map(&limits, |limit| self.intervals(candidate, &split, *limit, &[]));
+            let mut untried = Vec::new();
+            for (limit, intervals) in limits.into_iter().zip(intervals) {
+                if !tried.contains(&intervals) {
+                    tried.push(intervals);
+                    untried.push(limit);
                 }
-                tried.push(intervals);
+            }
+            let other = before.or(other);
+            let found = parallel::map(&untried, |limit| {
                 let find = |lost_bytes: &[u64]| {
-                    let (residency, backing_stores) = self.intervals(candidate, &split, limit, lost_bytes);
+                    let (residency, backing_stores) = self.intervals(candidate, &split, *limit, lost_bytes);
                     Some((split.clone(), residency, backing_stores))
                 };
-                let other = best.as_ref().or(before).or(other);
-                best = self.fitted(candidate, share, capacity_bytes, other, find)?.or(best);
+                self.fitted(candidate, share, capacity_bytes, other, find)
+            });
+            let mut best: Option<Filled> = None;
+            for found in found {
+                best = found?.filter(|found| best.as_ref().is_none_or(|best| found.is_better(best))).or(best);
             }
             Ok(best)
         };

@@ -8,6 +8,8 @@ use crate::order::Ordered;
 use crate::residency::{OccupancyLimit, Residency};
 use crate::tuning::{FILL_SHARES, FUTILE_MAX, HOST_ROUNDS, WORTHWHILE};
 
+use forebay_offload::parallel;
+
 use super::candidate::{split, Candidate};
 use super::fitting::bytes_of_share;
 use super::{Filled, Planner, UNLIMITED};
@@ -37,18 +39,19 @@ impl Planner<'_> {
         let recomputing = with_recomputation(&ordered, &live, &file.costs, capacity_bytes, self.host_bytes());
         let recomputing: Vec<Candidate> =
             recomputing.into_iter().map(|ordered| Candidate::new(ordered, self.costs)).collect();
-        let mut attempts = Vec::new();
-        for (number, candidate) in std::iter::once(file).chain(&recomputing).enumerate() {
-            // Gap by gap, the launches as they come have been tried.
-            for strategy in [Strategy::Together, Strategy::ByGap].into_iter().take(1 + number.min(1)) {
-                if let Some(estimate) = self.estimate(candidate, strategy, capacity_bytes)? {
-                    attempts.push((estimate, candidate, strategy));
-                }
-            }
+        // Gap by gap, the launches as they come have been tried.
+        let as_they_come = std::iter::once((file, Strategy::Together));
+        let both = |candidate| [Strategy::Together, Strategy::ByGap].map(|strategy| (candidate, strategy));
+        let attempts: Vec<(&Candidate, Strategy)> = as_they_come.chain(recomputing.iter().flat_map(both)).collect();
+        let estimates =
+            parallel::map(&attempts, |(candidate, strategy)| self.estimate(candidate, *strategy, capacity_bytes));
+        let mut promising = Vec::new();
+        for (estimate, (candidate, strategy)) in estimates.into_iter().zip(attempts) {
+            promising.extend(estimate?.map(|estimate| (estimate, candidate, strategy)));
         }
-        attempts.sort_by_key(|(estimate, ..)| (estimate.excess_bytes, estimate.step_ns));
+        promising.sort_by_key(|(estimate, ..)| (estimate.excess_bytes, estimate.step_ns));
         let (mut best, mut worse) = (None, [0; 2]);
-        for (estimate, candidate, strategy) in attempts {
+        for (estimate, candidate, strategy) in promising {
             let (other, worse) = (best.as_ref().or(other), &mut worse[strategy as usize]);
             let estimate = Filled { step_ns: estimate.step_ns + estimate.step_ns / WORTHWHILE, ..estimate };
             if *worse == FUTILE_MAX || other.is_some_and(|other| !estimate.is_better(other)) {
