@@ -37,8 +37,10 @@
 //! *The SSD.* At least `need(k)` less the host's memory is on the SSD, which gives the same inequalities with the SSD's rates.
 //!
 //! *All of them.* Stalls in windows that share no time add up. A pass over the step, as for the heaviest path, chooses windows
-//! with the largest sum `A`. A window does not pass the place at which the step is cut open; two places are tried. Nothing is
-//! assumed of what is where at these places, but that the next step finds the same.
+//! with the largest sum `A`. A window does not pass the place at which the step is cut open; several places are tried. Nothing is
+//! assumed of what is where at these places, but that the next step finds the same. Cut open next to the position with the
+//! greatest need, a step has a window for all that is elsewhere there: contents that last are idle for nearly a step, and no
+//! shorter window sees all of them cross.
 //!
 //! *Both ways.* Windows of one direction that share no time have copies of their own, so the times for which these move add up,
 //! and so they do within a part of the step that several windows lie in. On a link that both ways share, those outwards and
@@ -263,7 +265,8 @@ impl Problem {
             return 0;
         }
         let step = Step::new(self);
-        let mut cuts = vec![0, step.count / 2];
+        let mut cuts = [&[0, step.count / 2][..], &step.around_worst()].concat();
+        cuts.sort_unstable();
         cuts.dedup();
         let stall_ns = cuts.into_iter().map(|cut| step.certain_stall_ns(cut)).fold(0.0, f64::max);
         let ideal_ns: f64 = self.positions.iter().map(|position| position.duration_ns).sum();

@@ -20,8 +20,9 @@
 //! *Rounding.* The simulator gives copies whole nanoseconds, so that each may be one faster than its bytes; where ways have no
 //! latency that pays for it, a nanosecond is taken off for each copy of the plan.
 //!
-//! Everything next to that is favourable: steps follow each other without a join, copies may pass from one to the next, and any
-//! launch may run again, also one that changes what it reads, next to others wherever workers are free.
+//! Everything next to that is favourable: steps follow each other without a join, copies may pass from one to the next, and
+//! launches may run again, next to others wherever workers are free. Only those that change what lasts from step to step run once:
+//! to run again they would need what they changed.
 
 use std::collections::BTreeMap;
 
@@ -65,6 +66,10 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
     let workers_ns =
         costs.launch_ns.iter().zip(&costs.launch_workers).map(|(&ns, workers)| ns as f64 * workers / costs.workers);
     let kinds = kinds(program, live);
+    let mut updates = vec![false; live.launch_count];
+    for (chunk, _) in live.chunks.iter().zip(&kinds).filter(|(_, kind)| kind.persistent) {
+        chunk.accesses.iter().for_each(|access| updates[access.launch] |= access.reads && access.writes);
+    }
     let mut outputs: BTreeMap<Owner, Vec<ByteRange>> = BTreeMap::new();
     for operand in program.outputs.iter().map(|named| &named.operand) {
         outputs.entry(Owner::Buffer(operand.buffer)).or_default().push(operand.range());
@@ -76,7 +81,7 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
     Problem {
         blocks: live.chunks.iter().zip(&kinds).map(|(chunk, &kind)| block(kind, chunk, &places, &spans)).collect(),
         positions: machine.positions(live, &needs, &places, &spans),
-        again_ns: workers_ns.map(Some).collect(),
+        again_ns: workers_ns.zip(&updates).map(|(ns, is_update)| (!is_update).then_some(ns)).collect(),
         device_memory_bytes: capacity_bytes,
         host_memory_bytes: plan.statistics.host_budget_bytes.filter(|_| spills).unwrap_or(u64::MAX),
         all: machine.all,

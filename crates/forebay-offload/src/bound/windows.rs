@@ -128,6 +128,17 @@ impl<'a> Step<'a> {
         step
     }
 
+    /// The positions before and behind the lines around the one at which the most must be elsewhere: a step that is cut open there
+    /// sees all of that return, or leave. None where everything fits.
+    pub fn around_worst(&self) -> Vec<i64> {
+        let need_bytes = |at: &i64| {
+            let set_bytes = self.problem.positions[*at as usize].set_bytes as f64;
+            self.gap_bytes[*at as usize] + set_bytes - self.problem.device_memory_bytes as f64
+        };
+        let worst = (0..self.count).max_by(|a, b| need_bytes(a).total_cmp(&need_bytes(b)));
+        worst.filter(|at| need_bytes(at) > 0.0).map_or(Vec::new(), |at| vec![at, (at + 1) % self.count])
+    }
+
     /// The gaps around a position at which not all of them fit, in the step in which that stands at `peak`.
     pub fn around(&self, peak: i64) -> impl Iterator<Item = BlockGap> + '_ {
         let index = peak.rem_euclid(self.count) as usize;
