@@ -111,7 +111,7 @@ impl Planner<'_> {
     }
 
     /// A candidate whose live bytes stay within a limit, as far as recomputation can do that.
-    fn with_limit(&self, candidate: &Candidate, limit_bytes: u64) -> (Rematerialized, Candidate) {
+    pub(super) fn with_limit(&self, candidate: &Candidate, limit_bytes: u64) -> (Rematerialized, Candidate) {
         let ordered = Ordered { program: candidate.apart.clone(), ..candidate.ordered.clone() };
         let live = liveness(&ordered.program, false);
         let found = rematerialize(&ordered.program, &live, &candidate.costs, limit_bytes);

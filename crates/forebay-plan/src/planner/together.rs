@@ -6,7 +6,7 @@ use crate::joint_offload::{joint_residency, with_recomputation, JointLimits};
 use crate::liveness::{liveness, Liveness};
 use crate::order::Ordered;
 use crate::residency::{OccupancyLimit, Residency};
-use crate::tuning::{FILL_SHARES, FUTILE_MAX, HOST_ROUNDS, WORTHWHILE};
+use crate::tuning::{FILL_SHARES, FUTILE_MAX, HOST_ROUNDS, REMATERIALIZED_SHARES, WORTHWHILE};
 
 use forebay_offload::parallel;
 
@@ -37,8 +37,9 @@ impl Planner<'_> {
         let ordered = Ordered { program: file.apart.clone(), ..file.ordered.clone() };
         let live = liveness(&ordered.program, false);
         let recomputing = with_recomputation(&ordered, &live, &file.costs, capacity_bytes, self.host_bytes());
-        let recomputing: Vec<Candidate> =
+        let mut recomputing: Vec<Candidate> =
             recomputing.into_iter().map(|ordered| Candidate::new(ordered, self.costs)).collect();
+        recomputing.extend(self.rematerialized(file, capacity_bytes));
         // Gap by gap, the launches as they come have been tried.
         let as_they_come = std::iter::once((file, Strategy::Together));
         let both = |candidate| [Strategy::Together, Strategy::ByGap].map(|strategy| (candidate, strategy));
@@ -65,6 +66,23 @@ impl Planner<'_> {
             best = next.or(best);
         }
         Ok(best)
+    }
+
+    /// The program in less memory by recomputation alone, from what fits the capacity to what nearly takes as much as without: the
+    /// rest is moved.
+    fn rematerialized(&self, file: &Candidate, capacity_bytes: u64) -> Vec<Candidate> {
+        let peak_bytes = self.with_limit(file, u64::MAX).0.peak_bytes;
+        let beyond_bytes = peak_bytes.saturating_sub(capacity_bytes);
+        let limits_bytes = REMATERIALIZED_SHARES.map(|share| capacity_bytes + bytes_of_share(beyond_bytes, share));
+        let mut found: Vec<Candidate> = Vec::new();
+        for (_, candidate) in parallel::map(&limits_bytes, |&limit_bytes| self.with_limit(file, limit_bytes)) {
+            let launches = |candidate: &Candidate| candidate.ordered.sources.len();
+            let is_new = found.iter().all(|other| other.ordered.sources != candidate.ordered.sources);
+            if is_new && launches(&candidate) > launches(file) {
+                found.push(candidate);
+            }
+        }
+        found
     }
 
     /// What a candidate's plan would come to with all the capacity, and if placement were no matter.
