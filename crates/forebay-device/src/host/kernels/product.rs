@@ -121,6 +121,9 @@ pub(super) unsafe fn multiply(
 /// # Safety
 /// The elements must exist, be no one else's, and lie apart.
 unsafe fn add(m: usize, n: usize, sum: Matrix, later: Matrix) {
+    // Without gaps, all rows are one.
+    let is_packed = [sum, later].iter().all(|matrix| matrix.row_stride == n as isize);
+    let (m, n) = if is_packed { (1, m * n) } else { (m, n) };
     for row in 0..m {
         // SAFETY: the caller's promises.
         let (sum, later) = unsafe {
