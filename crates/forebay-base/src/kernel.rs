@@ -56,15 +56,17 @@
 //! on how much there is to sum, so a part that is a node of the tree makes the sum that the whole has there: parts whose sums are
 //! added as the tree says ([`Kernel::AddSums`]) add up to the bits of the whole.
 //!
-//! Matrix products have lines of their own, at multiples of [`PRODUCT_ROWS`], [`PRODUCT_COLUMNS`] and [`PRODUCT_TERMS`]: how
-//! a library multiplies what lies between them is its business. Their terms are added from left to right, in parts as well.
+//! The reduction blocks of a matrix product are [`PRODUCT_TERMS`] of its terms each, counted from the first on. Its rows and columns
+//! have lines of their own, at multiples of [`PRODUCT_ROWS`] and [`PRODUCT_COLUMNS`]: how a library multiplies what lies between
+//! these is its business.
 //!
 //! # 16-bit products
 //!
 //! `MatMul`, `Convolution`, `ConvolutionDataGradient` and `ConvolutionWeightGradient` also take operands that are all `float16`
 //! or all `bfloat16`. Everything is computed in `float32`, of the widened operands: products, sums (with the same reduction
-//! blocks), factors, summand or bias, activation. What is written is rounded once, to nearest even. Parts of a weight gradient would
-//! be rounded before they are added, and not add up to the bits of the whole: those of 16 bits are never cut.
+//! blocks), factors, summand or bias, activation. What is written is rounded once, to nearest even. Parts of a sum would be rounded
+//! before they are added, and not add up to the bits of the whole: terms of products and positions of weight gradients of 16 bits
+//! are never cut.
 
 pub mod facts;
 mod hyperparameters;
@@ -300,9 +302,6 @@ pub enum PadMode {
 pub enum ProductPart {
     /// All of it: y = activation(alpha a b + beta c).
     Whole,
-    /// More terms of every sum: y = activation(y + a b), with the bits of the whole where the terms before were a multiple of
-    /// [`PRODUCT_TERMS`]. There is no c, and alpha is 1.
-    MoreTerms,
     /// The columns from `first` on, as many as b has. The others stay as they are in y, which is read in its place, unless
     /// `first` is 0: then nothing is said of them.
     Columns {
@@ -316,7 +315,6 @@ impl ProductPart {
     pub fn reads_result(self) -> bool {
         match self {
             ProductPart::Whole => false,
-            ProductPart::MoreTerms => true,
             ProductPart::Columns { first } => first > 0,
         }
     }
@@ -326,7 +324,7 @@ impl ProductPart {
 pub const PRODUCT_ROWS: u64 = 128;
 /// Columns of a product in parts begin at multiples of this.
 pub const PRODUCT_COLUMNS: u64 = 256;
-/// Terms of the sums of a product in parts begin at multiples of this.
+/// Terms of a reduction block of a product, but for the last one, which may have fewer.
 pub const PRODUCT_TERMS: u64 = 256;
 
 /// One kernel of the closed set; the module's table says what each reads and writes.

@@ -1,7 +1,7 @@
 //! Matrix products: `kernels/matmul.slang`.
 
-use forebay_base::kernel::{Activation, ProductPart};
-use forebay_base::{Kernel, TensorDesc};
+use forebay_base::kernel::{Activation, ProductPart, PRODUCT_TERMS};
+use forebay_base::{Kernel, SumTree, TensorDesc};
 
 use super::operand_type::{Builds, CooperativeBuilds, OperandType};
 use super::operands::broadcast_strides;
@@ -20,6 +20,13 @@ const MEDIUM_COOPERATIVE: CooperativeBuilds = [&MATMUL_64X64_F16_COOPERATIVE, &M
 const LARGE_COOPERATIVE: CooperativeBuilds = [&MATMUL_128X128_F16_COOPERATIVE, &MATMUL_128X128_BF16_COOPERATIVE];
 /// Shared memory that the largest tile needs.
 const LARGE_TILE_BYTES: u32 = 32 << 10;
+/// Levels of the sum tree above a product's blocks at most, by tile (`LEVELS_MAX` of `kernels/matmul.slang`): of the largest ones, of
+/// those of 64 rows and columns of matrices that subgroups multiply together, and of all others.
+const LARGE_LEVELS: u32 = 8;
+const COOPERATIVE_LEVELS: u32 = 16;
+const LEVELS: u32 = 24;
+/// Terms that are in shared memory at once: a block has whole ones of these.
+const _: () = assert!(PRODUCT_TERMS % 32 == 0);
 /// Workgroups that keep a device busy: larger tiles are taken where they leave as many.
 const GROUPS_MIN: u64 = 128;
 
@@ -48,35 +55,38 @@ pub(super) fn lower(
     };
     let operand_type = OperandType::of(reads, writes).map_err(refuse)?;
     let (a, b, y) = (&reads[0], &reads[1], &writes[0]);
-    if operand_type != OperandType::Float32 && matches!(part, ProductPart::MoreTerms | ProductPart::Columns { .. }) {
+    if operand_type != OperandType::Float32 && matches!(part, ProductPart::Columns { .. }) {
         return Err(refuse("sums that were rounded to 16 bits are not gone on from".to_string()));
     }
-    let (goes_on, first_column) = match part {
-        ProductPart::Whole => (false, None),
-        ProductPart::MoreTerms => (true, None),
-        ProductPart::Columns { first } => (false, Some(first)),
+    let first_column = match part {
+        ProductPart::Whole => None,
+        ProductPart::Columns { first } => Some(first),
     };
-    // What sums go on from, or what is added to them; some columns' y is bound as the result alone.
-    let summand = if goes_on { 2 } else { 2 + usize::from(part.reads_result()) };
+    // What is added to the product; some columns' y is bound as the result alone.
+    let summand = 2 + usize::from(part.reads_result());
     let product =
         Product::new((a, transpose_a), (b, transpose_b), reads.get(summand), y, first_column).map_err(refuse)?;
     let batches = product.outer.iter().map(|dimension| dimension[0]).product::<u64>();
     let tiles = |side: u64| [product.rows.div_ceil(side), product.columns.div_ceil(side)];
     let count = |side: u64| batches * tiles(side).iter().product::<u64>();
-    let is_large = count(128) >= GROUPS_MIN && gpu.shared_bytes >= LARGE_TILE_BYTES;
+    let blocks = product.depth.div_ceil(PRODUCT_TERMS).max(1);
+    let fits = |levels: u32| SumTree::flat(blocks).depth() <= levels;
+    let is_large = count(128) >= GROUPS_MIN && gpu.shared_bytes >= LARGE_TILE_BYTES && fits(LARGE_LEVELS);
     let (shader, side) = match operand_type.cooperative(gpu) {
         Some(number) if is_large => (LARGE_COOPERATIVE[number], 128),
-        Some(number) => (MEDIUM_COOPERATIVE[number], 64),
-        None if is_large => (operand_type.build(LARGE), 128),
-        None if count(64) >= GROUPS_MIN && product.rows.min(product.columns) > 32 => (operand_type.build(MEDIUM), 64),
-        None => (operand_type.build(SMALL), 32),
+        Some(number) if fits(COOPERATIVE_LEVELS) => (MEDIUM_COOPERATIVE[number], 64),
+        // With more blocks than 32 bits count, operands are too large for the device.
+        _ if !fits(LEVELS) => return Err(refuse(format!("sums of {} terms are too long", product.depth))),
+        _ if is_large => (operand_type.build(LARGE), 128),
+        _ if count(64) >= GROUPS_MIN && product.rows.min(product.columns) > 32 => (operand_type.build(MEDIUM), 64),
+        _ => (operand_type.build(SMALL), 32),
     };
     let groups = groups(count(side), gpu);
     let [row_tiles, column_tiles] = tiles(side).map(|tiles| tiles as u32);
     let [row_stride, column_stride] = product.summand_strides.map(|stride| stride as u32);
     let mut parameters = vec![
         groups[0],
-        u32::from(reads.len() > summand && !goes_on),
+        u32::from(reads.len() > summand),
         u32::from(activation == Activation::Relu),
         row_tiles,
         column_tiles,
@@ -90,12 +100,12 @@ pub(super) fn lower(
         beta.to_bits(),
     ];
     parameters.extend(product.pitches.map(|pitch| pitch as u32));
-    parameters.extend([first_column.unwrap_or(0) as u32, product.outer.len() as u32]);
+    parameters.extend([first_column.unwrap_or(0) as u32, PRODUCT_TERMS as u32, product.outer.len() as u32]);
     parameters.extend(product.outer.iter().flatten().map(|&word| word as u32));
     let summand = if reads.len() > summand { Operand::Read(summand) } else { Operand::Read(0) };
     Ok(Dispatch {
         shader,
-        constants: vec![u32::from(transpose_a), u32::from(transpose_b), u32::from(goes_on)],
+        constants: vec![u32::from(transpose_a), u32::from(transpose_b), u32::from(blocks > 1)],
         bindings: [Operand::Read(0), Operand::Read(1), summand, Operand::Write(0)].map(Into::into).to_vec(),
         parameters,
         groups,

@@ -11,7 +11,6 @@ mod cut;
 mod interleave;
 mod layout;
 mod merge;
-mod product;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -28,9 +27,9 @@ use forebay_model::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, 
 
 pub use crate::divided::Partition;
 
-use cut::{cut, cuts, descs, summing, Cutting};
+use cut::{cut, cuts, descs, Cutting};
 use interleave::{interleave, Placed};
-use rows::{Axis, Cut, Rows};
+use rows::{Cut, Rows};
 
 /// The most parts of one launch; of a sum, whose parts have a power of two of leaves, twice as many.
 const PARTS_MAX: u64 = 64;
@@ -176,11 +175,8 @@ impl Building {
 
     /// Appends a launch in parts, with what its sums need.
     fn cut(&mut self, launch: &ProgramLaunch, cut: &Cut, limit_bytes: u64) {
-        let summed = match cut.axis {
-            Axis::Of(axis) => summing(launch, axis).map(|sums| (axis, sums)),
-            Axis::Columns | Axis::Terms => None,
-        };
-        let Some((axis, SumsInParts { of, finish_reads, first_finished, rest, .. })) = summed else {
+        let summed = Cutting::new(launch, cut).and_then(Cutting::summed);
+        let Some(SumsInParts { of, finish_reads, first_finished, rest, .. }) = summed else {
             let mut launch = launch.clone();
             if let Some(loss) = launch.kernel.facts().gradient_of_loss {
                 // Their axes may have been merged.
@@ -217,7 +213,7 @@ impl Building {
         }
         reads.extend(reads_sums.then_some(sums));
         let rest = ProgramLaunch { kernel, reads, writes: launch.writes[..first_finished].to_vec(), ..launch.clone() };
-        match cut::cut(&rest, axis) {
+        match cut.axis.and_then(|axis| cut::cut(&rest, axis)) {
             Some(cut) => self.append_parts(&rest, &cut, limit_bytes, None),
             None => self.append(rest),
         }
@@ -252,11 +248,13 @@ impl Building {
     }
 
     /// Appends parts of a sum, which are nodes of its tree of the same height, and what adds their sums. Each writes its sums behind
-    /// those that wait for it; the last addition writes where the first part did, which is the launch's result.
+    /// those that wait for it; the last addition writes where the first part did, which is the launch's result, and applies what the
+    /// launch applies to it.
     fn append_tree(&mut self, launch: &ProgramLaunch, parts: Vec<ProgramLaunch>, limit_bytes: u64) {
         let (count, source) = (parts.len() as u64, self.source);
         let part_bytes = parts.iter().map(touched_bytes).max().unwrap_or(0);
         let mut slots: Vec<Operand> = parts.iter().take(1).map(|part| part.writes[0].clone()).collect();
+        let completed = launch.kernel.clone().activation_mut().map_or(Activation::None, |activation| *activation);
         let mut waiting = 0;
         for (number, mut part) in (0..).zip(parts) {
             if waiting == slots.len() {
@@ -266,17 +264,19 @@ impl Building {
             }
             let done = (number + 1, count);
             part.writes[0] = slots[waiting].clone();
-            let kernel = match part.kernel {
+            let addition = |activation: Activation| match part.kernel {
                 Kernel::Sums { of } => Kernel::AddSums { of },
-                _ => Kernel::Binary { op: BinaryOp::Add, activation: Activation::None },
+                _ => Kernel::Binary { op: BinaryOp::Add, activation },
             };
+            let (kernel, last_kernel) = (addition(Activation::None), addition(completed));
             self.launches.push(Placed { launch: part, source, done });
             for _ in 0..SumTree::flat(count).merges_after(number) {
                 waiting -= 1;
+                let is_last = number + 1 == count && waiting == 0;
                 let [earlier, later] = [&slots[waiting], &slots[waiting + 1]].map(Operand::clone);
                 let sum = ProgramLaunch {
                     name: format!("{} sum up to part {} of {count}", launch.name, number + 1),
-                    kernel: kernel.clone(),
+                    kernel: if is_last { last_kernel.clone() } else { kernel.clone() },
                     reads: vec![earlier.clone(), later],
                     writes: vec![earlier],
                     workspace_bytes: 0,

@@ -28,8 +28,8 @@ pub use placement::{AxisNumbers, Placement};
 pub use sums::{Rest, SumsInParts};
 pub use work::Work;
 
-use super::{Convolution, Kernel, KernelKind, ProductPart, Summing, Window};
-use crate::DataType;
+use super::{sums_rows, Convolution, Kernel, KernelKind, ProductPart, Summing, Window};
+use crate::{DataType, TensorDesc};
 
 /// An operand of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,15 @@ impl ElementTypes {
     }
 }
 
+/// Which of a launch's dimensions it is cut along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutChoice {
+    /// Images; of a single image, rows of the first spatial axis; of a single sequence, positions.
+    First,
+    /// The one whose parts touch least: any may be the longest.
+    Least,
+}
+
 /// Operands that may be stored row by row: all channels of the first row of an image, then all of the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByRows {
@@ -102,8 +111,26 @@ pub struct LeadingAxes {
     pub reads: &'static [usize],
     /// How many of those that are written have them.
     pub writes: usize,
-    /// Whether that is so only where the launch is a sum over rows ([`super::sums_rows`]).
-    pub sums_of_rows: bool,
+    /// Of which launches that is so.
+    pub merge: Merge,
+}
+
+impl LeadingAxes {
+    /// Of all launches.
+    const fn of(reads: &'static [usize], writes: usize) -> LeadingAxes {
+        LeadingAxes { reads, writes, merge: Merge::All }
+    }
+}
+
+/// The launches of a kernel whose operands' first two axes may become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merge {
+    /// All.
+    All,
+    /// Sums over rows ([`super::sums_rows`]).
+    SumsOfRows,
+    /// Products with two axes of batches at least, and without a summand: that one has strides of its own.
+    Batches,
 }
 
 /// What a gradient reads, besides the gradient of the first result.
@@ -214,14 +241,16 @@ pub struct KernelFacts<'a> {
     pub counted_along: OperandRef,
     /// The read that is a result of launches before, which the launch goes on from.
     pub continues: Option<usize>,
+    /// How one of the dimensions that launches may be cut along is chosen.
+    pub cut_choice: CutChoice,
     /// Which operands may be stored row by row.
     pub by_rows: ByRows,
-    /// Which operands' first two axes may become one.
+    /// Which operands' first two axes may become one, in some launches at least ([`KernelFacts::merged_axes`]).
     pub leading_axes: Option<LeadingAxes>,
     /// The first of the reads that take the sizes of the result by repeating elements.
     pub broadcast_from: Option<usize>,
-    /// Whether what it reads may lie entangled with what it does not read: it goes by strides.
-    pub reads_entangled: bool,
+    /// Along how many of its first axes what it reads may lie entangled with what it does not read: it goes by strides.
+    pub reads_entangled: usize,
     /// Whether every device runs it, of float32, in less workspace than it asks for, or in none, with the same bits.
     pub runs_in_less_workspace: bool,
     /// Whether it changes parameters or state, once in a step.
@@ -231,6 +260,20 @@ pub struct KernelFacts<'a> {
     /// What its gradient reads.
     pub gradient: GradientReads,
     pub(crate) axes: Axes<'a>,
+}
+
+impl KernelFacts<'_> {
+    /// Which operands' first two axes may become one in a launch that reads these; none where the launch tells them apart.
+    pub fn merged_axes(&self, reads: &[&TensorDesc]) -> Option<LeadingAxes> {
+        let leading = self.leading_axes?;
+        let may_merge = match (leading.merge, self.axes) {
+            (Merge::All, _) => true,
+            (Merge::SumsOfRows, Axes::Reduce { axes, .. }) => reads.first().is_some_and(|x| sums_rows(axes, x)),
+            (Merge::SumsOfRows, _) => false,
+            (Merge::Batches, _) => reads.len() == 2 && reads.iter().all(|read| read.sizes().len() >= 4),
+        };
+        may_merge.then_some(leading)
+    }
 }
 
 impl Kernel {

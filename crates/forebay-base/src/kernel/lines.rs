@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows, sums_rows,
-    ReductionBlock,
+    ReductionBlock, PRODUCT_TERMS,
 };
 use crate::{DataType, TensorDesc};
 
@@ -37,6 +37,9 @@ impl Leaves {
         fits.then(|| start / self.block..end.div_ceil(self.block))
     }
 }
+
+/// Of a matrix product, along its terms.
+pub(crate) const PRODUCT: Leaves = Leaves { block: PRODUCT_TERMS, of_index: 1 };
 
 fn gcd(a: u64, b: u64) -> u64 {
     match b {

@@ -175,7 +175,9 @@ impl Lines {
             let line = lines.line(work, dimension, first_element.is_some(), has_columns)?;
             match dimension.role {
                 AxisRole::Spatial(_) | AxisRole::Taken => lines.ordered.push(line),
-                AxisRole::Free | AxisRole::Channel | AxisRole::Reduced | AxisRole::Whole => lines.others.push(line),
+                AxisRole::Free | AxisRole::Channel | AxisRole::Columns | AxisRole::Reduced | AxisRole::Whole => {
+                    lines.others.push(line);
+                }
             }
         }
         for (index, operand) in work.operands().enumerate() {
@@ -245,7 +247,12 @@ impl Lines {
         let target = side(&dimension.targets)?;
         let source = match dimension.role {
             AxisRole::Spatial(sliding) => Some((sliding, side(&dimension.sources)?)),
-            AxisRole::Free | AxisRole::Channel | AxisRole::Reduced | AxisRole::Taken | AxisRole::Whole => None,
+            AxisRole::Free
+            | AxisRole::Channel
+            | AxisRole::Columns
+            | AxisRole::Reduced
+            | AxisRole::Taken
+            | AxisRole::Whole => None,
         };
         if target.size == 0 || source.as_ref().is_some_and(|(_, source)| source.size == 0) {
             return Err(format!("an axis of {} has no size", work.kernel.name()));
@@ -314,11 +321,6 @@ impl Lines {
     /// Whether a line may be cut at an index.
     pub fn may_be_cut(&self, line: (bool, usize), at: u64) -> bool {
         self.line_of(line).steps.iter().any(|step| at % step == 0)
-    }
-
-    /// Whether sums over a line are added in a tree.
-    pub fn has_tree(&self, line: (bool, usize)) -> bool {
-        !self.line_of(line).trees.is_empty()
     }
 
     /// Whether some indices of a line are a node of its tree.

@@ -2,8 +2,8 @@
 //!
 //! Judged from what the kernels' axes are ([`super::lines`]), without the pass that cut: the parts of a launch are the same function,
 //! each on a range of one axis; the ranges follow each other without a gap and none twice; each reads what its results need, no
-//! less and no more; parts of sums are nodes of the tree that the whole sums by ([`super::sums`]); and products go on from part to part
-//! in order, cut where that changes no bit. That equal functions compute the same on equal operands is for the kernels' tests to say.
+//! less and no more; parts of sums are nodes of the tree that the whole sums by ([`super::sums`]); and what is not a sum is cut where
+//! that changes no bit. That equal functions compute the same on equal operands is for the kernels' tests to say.
 
 use std::collections::BTreeMap;
 
@@ -211,7 +211,7 @@ fn product_of(kernel: &Kernel) -> Option<(ProductPart, Activation)> {
     }
 }
 
-/// Whether a part that completes the whole applies what the whole does.
+/// Whether a part whose sums are complete applies what the whole does.
 fn completes(whole: &Work, kernel: &Kernel) -> Result<(), String> {
     let activation = |kernel| product_of(kernel).map(|(_, activation)| activation);
     match activation(kernel) == activation(&whole.kernel) {
@@ -237,43 +237,23 @@ fn tiles(whole: &Work, lines: &Lines, parts: &[(Extent, bool, Kernel)]) -> Resul
         if !lines.may_be_cut(line, range.start) {
             return Err(format!("one begins at {}, where sums are not cut", range.start));
         }
-        let product = product_of(kernel).map(|(part, _)| part);
-        let is_columns = matches!(product, Some(ProductPart::Columns { .. }));
-        if lines.has_tree(line) {
+        if lines.is_reduced(line) {
             return Err("their sums are not added".to_owned());
         }
-        if lines.is_reduced(line) {
-            // Each adds to what those before it left.
-            let adds = number > 0 && whole.kernel.facts().continues.is_none();
-            if *goes_on != adds || is_columns {
-                return Err(format!("part {number} of a sum does not go on from those before it"));
-            }
-            let is_last = number + 1 == parts.len();
-            match product_of(kernel) {
-                _ if is_last => completes(whole, kernel)?,
-                Some((_, activation)) if activation != Activation::None => {
-                    return Err("an activation is applied to sums that are not complete".to_owned());
-                }
-                _ => {}
-            }
-        } else {
-            if *goes_on && !is_columns {
-                return Err("one goes on from results that are its own".to_owned());
-            }
-            // The first columns say nothing of those that others have computed.
-            if is_columns && *goes_on != (number > 0) {
-                return Err("columns are computed in another order".to_owned());
-            }
-            completes(whole, kernel)?;
+        let product = product_of(kernel).map(|(part, _)| part);
+        let is_columns = matches!(product, Some(ProductPart::Columns { .. }));
+        if *goes_on && !is_columns {
+            return Err("one goes on from results that are its own".to_owned());
         }
+        // The first columns say nothing of those that others have computed.
+        if is_columns && *goes_on != (number > 0) {
+            return Err("columns are computed in another order".to_owned());
+        }
+        completes(whole, kernel)?;
         ranges.push(range);
     }
-    if !lines.is_reduced(line) && !lines.all_write(line, whole.reads.len()) {
+    if !lines.all_write(line, whole.reads.len()) {
         return Err("all write a result that they do not have a part of".to_owned());
-    }
-    let in_order = ranges.windows(2).all(|pair| pair[0].start < pair[1].start);
-    if lines.is_reduced(line) && !in_order {
-        return Err("sums are made in another order".to_owned());
     }
     ranges.sort_unstable();
     let begins = ranges.first().map(|range| range.start);

@@ -2,7 +2,8 @@
 //!
 //! Each part makes the sum of a node of the tree ([`forebay_base::sum_tree`]), in the launch's result or in a buffer of its own. Launches
 //! that add put the sum of two halves where the left half was. Followed through all of them, in their order, the result has the sum of
-//! the whole, every sum is used once, and none is overwritten that is still needed.
+//! the whole, every sum is used once, and none is overwritten that is still needed. What the whole applies to its sums, the additions
+//! that complete them apply, and nothing before them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,18 +18,30 @@ use super::lines::{function, Lines, Work};
 /// A part, with its place in the program of parts.
 type Placed<'a> = (usize, &'a ProgramLaunch);
 
-/// The kernel that adds what a kernel sums, however its axes are numbered.
-fn addition(kernel: &Kernel) -> Kernel {
+/// The kernel that adds what a kernel sums, however its axes are numbered, and then applies a function.
+fn addition(kernel: &Kernel, activation: Activation) -> Kernel {
     match function(kernel) {
         Kernel::Sums { of } => Kernel::AddSums { of },
-        _ => Kernel::Binary { op: BinaryOp::Add, activation: Activation::None },
+        _ => Kernel::Binary { op: BinaryOp::Add, activation },
     }
+}
+
+/// What a kernel applies to its results.
+fn applied(kernel: &Kernel) -> Activation {
+    kernel.clone().activation_mut().map_or(Activation::None, |activation| *activation)
+}
+
+/// Whether a part adds what others of the same launch sum, whatever it applies.
+fn is_addition(whole: &Work, part: &ProgramLaunch) -> bool {
+    let kernel = function(&part.kernel);
+    kernel == addition(&whole.kernel, applied(&kernel))
 }
 
 /// Whether there are launches among the parts that add what others sum.
 pub(super) fn are_added(whole: &Work, parts: &[Placed]) -> bool {
-    let addition = addition(&whole.kernel);
-    addition != whole.kernel && parts.iter().any(|(_, part)| function(&part.kernel) == addition)
+    // An addition of the model's own is no sum.
+    let is_sum = addition(&whole.kernel, applied(&whole.kernel)) != whole.kernel;
+    is_sum && parts.iter().any(|(_, part)| is_addition(whole, part))
 }
 
 /// Sums where they are: of which indices, by buffer and by piece of the result's bytes.
@@ -73,11 +86,10 @@ impl Slots<'_> {
 /// What is wrong, with the name of the part.
 pub(super) fn judge(whole: &Work, lines: &Lines, parts: &[Placed], own_buffers: usize) -> Result<(), String> {
     let result = whole.writes.first().ok_or("there is no result")?;
-    let addition = addition(&whole.kernel);
     let size = result.range().len();
     let mut slots = Slots { result, own_buffers, bounds: vec![0, size], sums: BTreeMap::new() };
     let mut bounds = BTreeSet::from([0, size]);
-    for (_, part) in parts.iter().filter(|(_, part)| function(&part.kernel) == addition) {
+    for (_, part) in parts.iter().filter(|(_, part)| is_addition(whole, part)) {
         for operand in part.reads.iter().chain(&part.writes) {
             let bytes = slots.bytes(operand)?;
             bounds.extend([bytes.start, bytes.end]);
@@ -87,8 +99,8 @@ pub(super) fn judge(whole: &Work, lines: &Lines, parts: &[Placed], own_buffers: 
     let mut line = None;
     for &(_, part) in parts {
         let wrong = |reason: String| format!("'{}': {reason}", part.name);
-        if function(&part.kernel) == addition {
-            add(&mut slots, lines, line, part).map_err(wrong)?;
+        if is_addition(whole, part) {
+            add(&mut slots, whole, lines, line, part).map_err(wrong)?;
         } else {
             let (own_line, range) = node(&slots, whole, lines, part).map_err(wrong)?;
             if *line.get_or_insert(own_line) != own_line {
@@ -121,6 +133,9 @@ fn node(
 ) -> Result<((bool, usize), Range<u64>), String> {
     let mut own = Work { kernel: part.kernel.clone(), reads: part.reads.clone(), writes: part.writes.clone() };
     let [write] = &mut own.writes[..] else { return Err("it has other results".to_owned()) };
+    if applied(&own.kernel) != Activation::None {
+        return Err("an activation is applied to sums that are not complete".to_owned());
+    }
     if write.desc != slots.result.desc || slots.bytes(write)?.len() != slots.result.range().len() {
         return Err("its sums are not those of the whole".to_owned());
     }
@@ -138,7 +153,13 @@ fn node(
 }
 
 /// Adds the sums of two halves.
-fn add(slots: &mut Slots, lines: &Lines, line: Option<(bool, usize)>, part: &ProgramLaunch) -> Result<(), String> {
+fn add(
+    slots: &mut Slots,
+    whole: &Work,
+    lines: &Lines,
+    line: Option<(bool, usize)>,
+    part: &ProgramLaunch,
+) -> Result<(), String> {
     let ([left, right], [write]) = (&part.reads[..], &part.writes[..]) else {
         return Err("it does not add two sums".to_owned());
     };
@@ -159,7 +180,13 @@ fn add(slots: &mut Slots, lines: &Lines, line: Option<(bool, usize)>, part: &Pro
         if !lines.are_halves(line, &own, &later) {
             return Err(format!("{own:?} and {later:?} are not the halves of a node"));
         }
-        *earlier = Some(own.start..later.end);
+        let sum = own.start..later.end;
+        let is_complete = sum == (0..lines.size(line, whole.reads.len()));
+        let expected = if is_complete { applied(&whole.kernel) } else { Activation::None };
+        if applied(&part.kernel) != expected {
+            return Err(format!("{:?} is applied to the sum of {sum:?}", applied(&part.kernel)));
+        }
+        *earlier = Some(sum);
     }
     Ok(())
 }

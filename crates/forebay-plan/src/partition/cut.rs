@@ -5,12 +5,13 @@
 //! the rows, its parts are nodes of the tree that the whole sums by ([`forebay_base::sum_tree`]); other launches add their sums, and
 //! one finishes.
 
-use forebay_base::kernel::facts::{Along, AxisRole, Dimension, OperandRef, Placement, SumsInParts};
+use forebay_base::kernel::facts::{Along, AxisRole, CutChoice, Dimension, OperandRef, Placement, SumsInParts};
+use forebay_base::kernel::{Activation, ProductPart};
 use forebay_base::{Kernel, TensorDesc};
 use forebay_model::program::{Operand, ProgramLaunch};
 
-use super::rows::{aligned_rows, rows_of, slice_of, Axis, Cut, Rows};
-use super::{product, window};
+use super::rows::{aligned_rows, rows_of, slice_of, Cut, Rows};
+use super::window;
 
 /// The axes along which launches are cut, the first that can be: images; of a single image, rows of the first spatial
 /// dimension; of a single sequence, positions.
@@ -18,10 +19,79 @@ const AXES: [usize; 3] = [0, 2, 1];
 
 /// The ways in which a launch may be cut, the best first.
 pub(super) fn cuts(launch: &ProgramLaunch) -> Vec<Cut> {
-    match launch.kernel {
-        Kernel::MatMul { .. } => product::cuts(launch).into_iter().filter(|cut| is_possible(launch, cut)).collect(),
-        _ => AXES.into_iter().find_map(|axis| cut(launch, axis)).into_iter().collect(),
+    match launch.kernel.facts().cut_choice {
+        CutChoice::First => AXES.into_iter().find_map(|axis| cut(launch, axis)).into_iter().collect(),
+        CutChoice::Least => {
+            let all = dimensions(launch).into_iter().enumerate();
+            all.filter_map(|(number, dimension)| cut_along(launch, number, &dimension)).collect()
+        }
     }
+}
+
+/// The descriptors of operands.
+pub(super) fn descs(operands: &[Operand]) -> Vec<&TensorDesc> {
+    operands.iter().map(|operand| &operand.desc).collect()
+}
+
+/// The dimensions of a launch; none where it is not cut.
+fn dimensions(launch: &ProgramLaunch) -> Vec<Dimension> {
+    let facts = launch.kernel.facts();
+    facts.dimensions(&descs(&launch.reads), &descs(&launch.writes)).unwrap_or_default()
+}
+
+/// The axis along a dimension of the operand that parts are counted along.
+fn counted_axis(launch: &ProgramLaunch, dimension: &Dimension) -> Option<usize> {
+    dimension.along(launch.kernel.facts().counted_along).map(|(along, _)| along.axis)
+}
+
+/// The sums that a kernel makes along an axis, which its parts then make together.
+pub(super) fn summing(launch: &ProgramLaunch, axis: usize) -> Option<SumsInParts> {
+    let sums = launch.kernel.sums_in_parts(&descs(&launch.reads), &descs(&launch.writes))?;
+    let own = dimensions(launch).into_iter().find(|found| counted_axis(launch, found) == Some(axis))?;
+    (own.role == AxisRole::Reduced).then_some(sums)
+}
+
+/// Where a launch may be cut along an axis of the operand that parts are counted along; none where it cannot be.
+pub(super) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
+    let sizes = launch.desc(launch.kernel.facts().counted_along)?.sizes();
+    if axis > 0 && *sizes.first()? > 1 {
+        return None;
+    }
+    let found = dimensions(launch).into_iter().enumerate();
+    let mut own = found.filter(|(_, found)| counted_axis(launch, found) == Some(axis));
+    own.next().and_then(|(number, dimension)| cut_along(launch, number, &dimension))
+}
+
+/// Where a launch may be cut along a dimension; none where it cannot be.
+fn cut_along(launch: &ProgramLaunch, number: usize, dimension: &Dimension) -> Option<Cut> {
+    let mut step = dimension.cut?;
+    // Parts are nodes of the tree: a power of two of leaves.
+    if dimension.leaves.is_some_and(|leaves| !leaves.of_step().is_power_of_two()) {
+        return None;
+    }
+    let axis = counted_axis(launch, dimension);
+    let rows = match axis {
+        // Columns of a part are counted by themselves, not among all that the result has.
+        Some(axis) if dimension.role != AxisRole::Columns => {
+            *launch.desc(launch.kernel.facts().counted_along)?.sizes().get(axis)?
+        }
+        _ => {
+            let &(of, along) = dimension.targets.first()?;
+            *launch.desc(of)?.sizes().get(along.axis)?
+        }
+    };
+    let operands = (0..launch.reads.len()).map(OperandRef::Read).chain((0..launch.writes.len()).map(OperandRef::Write));
+    let aligned = operands.filter_map(|of| {
+        let (desc, along) = (launch.desc(of)?, dimension.along(of)?.0);
+        aligned_rows(desc, along.axis).filter(|_| desc.sizes().get(along.axis) == Some(&rows))
+    });
+    let aligned = aligned.max().unwrap_or(1);
+    // Both are needed; alignments are powers of two.
+    while step % aligned != 0 {
+        step *= 2;
+    }
+    let cut = Cut { dimension: number, axis, rows, step };
+    is_possible(launch, &cut).then_some(cut)
 }
 
 /// Whether there are two parts, of which the last may be shorter. What holds for the first rows holds for all.
@@ -30,105 +100,53 @@ fn is_possible(launch: &ProgramLaunch, cut: &Cut) -> bool {
     cut.rows > cut.step && Cutting::new(launch, cut).is_some_and(|cutting| cutting.part(last, None).is_some())
 }
 
-/// The descriptors of operands.
-pub(super) fn descs(operands: &[Operand]) -> Vec<&TensorDesc> {
-    operands.iter().map(|operand| &operand.desc).collect()
-}
-
-/// The dimension that an axis of the operand that parts are counted along is.
-fn dimension(launch: &ProgramLaunch, axis: usize) -> Option<Dimension> {
-    let facts = launch.kernel.facts();
-    let dimensions = facts.dimensions(&descs(&launch.reads), &descs(&launch.writes))?;
-    let is_own = |found: &Dimension| found.along(facts.counted_along).is_some_and(|(along, _)| along.axis == axis);
-    dimensions.into_iter().find(is_own)
-}
-
-/// Where a launch may be cut along an axis; none where it cannot be.
-pub(super) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
-    if let Kernel::MatMul { .. } = launch.kernel {
-        let cuts = product::cuts(launch).into_iter();
-        return cuts.filter(|cut| cut.axis == Axis::Of(axis)).find(|cut| is_possible(launch, cut));
-    }
-    let sizes = launch.desc(launch.kernel.facts().counted_along)?.sizes();
-    let rows = *sizes.get(axis)?;
-    if axis > 0 && sizes[0] > 1 {
-        return None;
-    }
-    let own = dimension(launch, axis)?;
-    let mut step = own.cut?;
-    // Parts are nodes of the tree: a power of two of leaves.
-    if own.leaves.is_some_and(|leaves| !leaves.of_step().is_power_of_two()) {
-        return None;
-    }
-    let aligned: Vec<u64> = launch
-        .reads
-        .iter()
-        .chain(&launch.writes)
-        .filter(|operand| operand.desc.sizes().get(axis) == Some(&rows) && operand.desc.sizes().len() > axis)
-        .filter_map(|operand| aligned_rows(&operand.desc, axis))
-        .collect();
-    let aligned = aligned.into_iter().max().unwrap_or(1);
-    // Both are needed; alignments are powers of two.
-    while step % aligned != 0 {
-        step *= 2;
-    }
-    let cut = Cut { axis: Axis::Of(axis), rows, step };
-    is_possible(launch, &cut).then_some(cut)
-}
-
-/// The sums that a kernel makes along an axis, which its parts then make together.
-pub(super) fn summing(launch: &ProgramLaunch, axis: usize) -> Option<SumsInParts> {
-    let sums = launch.kernel.sums_in_parts(&descs(&launch.reads), &descs(&launch.writes))?;
-    (dimension(launch, axis)?.role == AxisRole::Reduced).then_some(sums)
-}
-
 /// A launch that is cut.
 pub(super) struct Cutting<'a> {
     launch: &'a ProgramLaunch,
-    axis: Axis,
-    /// What it is cut along, and the sums that its parts add to; none for products, which are cut in ways of their own.
-    along: Option<(usize, Dimension, Option<SumsInParts>)>,
+    cut: Cut,
+    /// What it is cut along.
+    dimension: Dimension,
+    /// The sums that its parts add to.
+    summed: Option<SumsInParts>,
 }
 
 impl<'a> Cutting<'a> {
     /// None where a launch cannot be cut so.
     pub fn new(launch: &'a ProgramLaunch, cut: &Cut) -> Option<Cutting<'a>> {
-        let along = match cut.axis {
-            Axis::Of(axis) if !matches!(launch.kernel, Kernel::MatMul { .. }) => {
-                let dimension = dimension(launch, axis).filter(|dimension| dimension.cut.is_some())?;
-                let sums = launch.kernel.sums_in_parts(&descs(&launch.reads), &descs(&launch.writes));
-                let sums = sums.filter(|_| dimension.role == AxisRole::Reduced);
-                Some((axis, dimension, sums))
-            }
-            _ => None,
-        };
-        Some(Cutting { launch, axis: cut.axis, along })
+        let dimension = dimensions(launch).into_iter().nth(cut.dimension).filter(|own| own.cut.is_some())?;
+        let sums = launch.kernel.sums_in_parts(&descs(&launch.reads), &descs(&launch.writes));
+        let summed = sums.filter(|_| dimension.role == AxisRole::Reduced);
+        Some(Cutting { launch, cut: *cut, dimension, summed })
     }
 
     /// Whether its results are sums over what it is cut along, which parts make by nodes of their tree.
     pub fn is_tree(&self) -> bool {
-        self.along.as_ref().is_some_and(|(_, dimension, _)| dimension.leaves.is_some())
+        self.dimension.leaves.is_some()
+    }
+
+    /// The sums that a kernel makes along what it is cut along, which its parts then make together.
+    pub fn summed(self) -> Option<SumsInParts> {
+        self.summed
     }
 
     /// The part on some rows: where it is made of sums, the launch that makes them.
     pub fn part(&self, rows: Rows, sums: Option<&Operand>) -> Option<ProgramLaunch> {
-        let launch = self.launch;
-        let Some((axis, dimension, summed)) = &self.along else { return product::part(launch, self.axis, rows) };
+        let Cutting { launch, cut, dimension, summed } = self;
         let seen = Seen::of(launch, dimension, rows)?;
         if let Some(summed) = summed {
             let reads = summed.reads.iter().map(|&read| seen.part(launch, dimension, OperandRef::Read(read)));
             let reads = reads.collect::<Option<Vec<_>>>()?;
-            let Some(sums) = sums else { return Some(launch.clone()) };
+            let Some(sums) = sums else { return Some(ProgramLaunch::clone(launch)) };
             let kernel = Kernel::Sums { of: summed.of };
-            return Some(ProgramLaunch { kernel, reads, writes: vec![sums.clone()], ..launch.clone() });
+            return Some(ProgramLaunch { kernel, reads, writes: vec![sums.clone()], ..ProgramLaunch::clone(launch) });
         }
         let all = |count: usize, of: fn(usize) -> OperandRef| {
             (0..count).map(|index| seen.part(launch, dimension, of(index))).collect::<Option<Vec<_>>>()
         };
         let reads = all(launch.reads.len(), OperandRef::Read)?;
         let writes = all(launch.writes.len(), OperandRef::Write)?;
-        let mut part = ProgramLaunch { reads, writes, ..launch.clone() };
-        seen.place(launch, *axis, rows, &mut part);
+        let mut part = ProgramLaunch { reads, writes, ..ProgramLaunch::clone(launch) };
+        seen.place(launch, (dimension.role, cut.axis), rows, &mut part);
         Some(part)
     }
 }
@@ -180,7 +198,10 @@ impl Seen {
         let start = first + rows.start * step;
         let rows = Rows { start: start * elements, end: (start + (rows.len() - 1) * step + 1) * elements };
         // What is transposed is read where it lies, among the rows of other parts.
-        let is_entangled = launch.kernel.facts().reads_entangled && axis < 2 && matches!(of, OperandRef::Read(_));
+        let is_entangled = axis < launch.kernel.facts().reads_entangled && matches!(of, OperandRef::Read(_));
+        if dimension.role == AxisRole::Columns && matches!(of, OperandRef::Write(_)) {
+            return Some(own.clone());
+        }
         if is_entangled || elements > 1 {
             return slice_of(own, axis, rows);
         }
@@ -188,15 +209,30 @@ impl Seen {
     }
 
     /// Says in a part's kernel where it is.
-    fn place(self, launch: &ProgramLaunch, axis: usize, rows: Rows, part: &mut ProgramLaunch) {
-        match part.kernel.placement() {
-            Placement::Window(window) => *window = self.window.unwrap_or_else(|| window.clone()),
-            Placement::Starts(starts) => starts[axis] = 0,
-            Placement::FirstElement(first) => {
+    fn place(
+        self,
+        launch: &ProgramLaunch,
+        (role, axis): (AxisRole, Option<usize>),
+        rows: Rows,
+        part: &mut ProgramLaunch,
+    ) {
+        match (part.kernel.placement(), axis) {
+            (Placement::Window(window), _) => *window = self.window.unwrap_or_else(|| window.clone()),
+            (Placement::Starts(starts), Some(axis)) => starts[axis] = 0,
+            (Placement::FirstElement(first), Some(axis)) => {
                 let row_elements: u64 = launch.reads[0].desc.sizes()[axis + 1..].iter().product();
                 *first += rows.start * row_elements;
             }
-            Placement::None | Placement::Product(..) => {}
+            (Placement::Product(own, activation), _) => match role {
+                AxisRole::Columns => *own = ProductPart::Columns { first: rows.start },
+                // Sums are complete when all parts are added.
+                AxisRole::Reduced => *activation = Activation::None,
+                _ => {}
+            },
+            (Placement::Starts(_) | Placement::FirstElement(_), None) | (Placement::None, _) => {}
+        }
+        if let Some(read) = part.kernel.facts().continues.filter(|_| launch.kernel.facts().continues.is_none()) {
+            part.reads.insert(read, part.writes[0].clone());
         }
     }
 }

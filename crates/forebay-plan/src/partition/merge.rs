@@ -2,20 +2,14 @@
 //!
 //! Two sequences of a thousand positions are two rows of the first axis; merged with the second, they are two thousand.
 
-use forebay_base::kernel::sums_rows;
-use forebay_base::{Kernel, TensorDesc};
+use forebay_base::TensorDesc;
 use forebay_model::program::{Operand, ProgramLaunch};
+
+use super::cut::descs;
 
 /// The same launch with its first two axes merged; none where its kernel tells them apart, or tensors do not lie so.
 pub(super) fn merged(launch: &ProgramLaunch) -> Option<ProgramLaunch> {
-    let leading = launch.kernel.facts().leading_axes?;
-    let lack = |operand: &Operand| operand.desc.sizes().len() < 4;
-    match &launch.kernel {
-        Kernel::Reduce { axes, .. } if leading.sums_of_rows && !sums_rows(axes, &launch.reads[0].desc) => return None,
-        // Two axes of a product are its rows and columns, and a summand has strides of its own.
-        Kernel::MatMul { .. } if launch.reads.len() != 2 || lack(&launch.writes[0]) => return None,
-        _ => {}
-    }
+    let leading = launch.kernel.facts().merged_axes(&descs(&launch.reads))?;
     let mut launch = launch.clone();
     launch.kernel = launch.kernel.with_leading_axes_merged()?;
     let (reads, writes) = (leading.reads, leading.writes.min(launch.writes.len()));

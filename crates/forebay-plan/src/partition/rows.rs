@@ -4,22 +4,14 @@ use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::TensorDesc;
 use forebay_model::program::Operand;
 
-/// What a launch is cut along.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Axis {
-    /// An axis of tensors.
-    Of(usize),
-    /// The columns of a matrix product.
-    Columns,
-    /// The terms of a matrix product's sums.
-    Terms,
-}
-
-/// How a launch is cut: along which axis, and where.
+/// How a launch is cut: along which of its dimensions, and where.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
-    pub axis: Axis,
-    /// The rows that parts are counted in: of which operand, and how many.
+    /// The dimension's number.
+    pub dimension: usize,
+    /// The axis of the operand that parts are counted along; none where that operand lacks the dimension.
+    pub axis: Option<usize>,
+    /// How many indices the dimension has there: the rows that parts are counted in.
     pub rows: u64,
     /// Parts begin at multiples of this many rows.
     pub step: u64,

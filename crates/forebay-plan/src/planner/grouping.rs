@@ -10,16 +10,11 @@ use crate::error::PlanError;
 use crate::liveness::{liveness, Liveness};
 use crate::order::{group_up_to, Choice, Grouping, Ordered};
 use crate::plan::Plan;
+use crate::tuning;
 
 use super::candidate::Candidate;
 use super::{Planner, UNLIMITED};
 
-/// Parts of what file order's peak leaves next to parameters and state, in percent, that groups may take; the rest is room
-/// for the gaps that placement cannot fill. Far apart first: what succeeds there says which others are worth a try.
-const LIMIT_PERCENT: [u64; 12] = [100, 94, 97, 99, 98, 96, 95, 88, 91, 93, 80, 84];
-/// How many ways to group launches are placed and counted at most, times the number of launches; but a few in any case.
-const TRIED_LAUNCHES_MAX: usize = 6_000;
-const TRIED_MIN: usize = 4;
 impl Planner<'_> {
     /// Launches in groups, without a budget and within file order's peak; none where that has no placement.
     pub(super) fn in_core_groups(
@@ -37,10 +32,11 @@ impl Planner<'_> {
         let (mut fewest, waits) = synchronisations(in_file_order);
         let mut fewest_together = fewest + waits;
         let (mut bases, mut tried, mut best) = (Bases::new(self.program), Vec::new(), None);
-        let tried_max = (TRIED_LAUNCHES_MAX / self.program.launches.len().max(1)).max(TRIED_MIN);
+        let tried_max =
+            (tuning::GROUPINGS_LAUNCHES_MAX / self.program.launches.len().max(1)).max(tuning::GROUPINGS_MIN);
         // Less room makes no fewer groups: where the best grouping of a limit fits, lower limits have nothing to offer.
         let mut enough_percent = 0;
-        for percent in LIMIT_PERCENT {
+        for percent in tuning::GROUP_PERCENT {
             if percent < enough_percent || tried.len() >= tried_max {
                 continue;
             }

@@ -60,20 +60,22 @@ fn wrong_launches(part: &ProgramLaunch, sums: &[BufferId]) -> Vec<(String, Progr
         Placement::FirstElement(first) => *first += 4,
         _ => {}
     });
-    change("sums begin where they go on, or the other way round", &|launch| {
-        if let Placement::Product(part @ ProductPart::MoreTerms, _) = launch.kernel.placement() {
-            *part = ProductPart::Whole;
-            launch.reads.remove(2);
-        }
-    });
     change("other columns", &|launch| {
         if let Placement::Product(ProductPart::Columns { first }, _) = launch.kernel.placement() {
             *first += 256;
         }
     });
     change("another activation", &|launch| {
-        if let Placement::Product(_, activation) = launch.kernel.placement() {
+        let is_product = matches!(launch.kernel.placement(), Placement::Product(..));
+        let applies = launch.kernel.activation_mut().filter(|_| is_product || is_addition(part));
+        if let Some(activation) = applies {
             *activation = if *activation == Activation::None { Activation::Relu } else { Activation::None };
+        }
+    });
+    change("columns of a sum", &|launch| {
+        if let Placement::Product(own @ ProductPart::Whole, _) = launch.kernel.placement() {
+            *own = ProductPart::Columns { first: 256 };
+            launch.reads.insert(2, launch.writes[0].clone());
         }
     });
     if is_addition(part) {
@@ -104,9 +106,15 @@ fn is_addition(part: &ProgramLaunch) -> bool {
     matches!(part.kernel, Kernel::AddSums { .. }) || part.name.contains(" sum up to part ")
 }
 
+/// Which sum an addition makes, in one piece or in several; none for other parts.
+fn sum_of(part: &ProgramLaunch) -> Option<&str> {
+    let (_, sum) = part.name.split_once(" sum up to part ")?;
+    sum.split(" part ").next()
+}
+
 /// Whether a part makes the sums of a node.
 fn makes_sums(part: &ProgramLaunch) -> bool {
-    matches!(part.kernel, Kernel::Sums { .. } | Kernel::ConvolutionWeightGradient { .. })
+    matches!(part.kernel, Kernel::Sums { .. } | Kernel::ConvolutionWeightGradient { .. } | Kernel::MatMul { .. })
 }
 
 /// What has been tried.
@@ -203,18 +211,8 @@ fn change_launch(name: &str, program: &Program, cut: &Partition, source: usize, 
         twice.program.update_start += usize::from(index < cut.program.update_start);
         objects("it is there twice", index, &twice);
         tried.changes += 2;
-        // Sums go on from each other in order, and columns behind the first ones are put into the result in any.
-        let mut kernel = part.kernel.clone();
-        let later_columns = matches!(kernel.placement(), Placement::Product(ProductPart::Columns { first: 1.. }, _));
-        let in_order = part.kernel.facts().continues.is_some() && !later_columns;
-        if let Some(&next) = parts.get(number + 1).filter(|_| in_order) {
-            let mut exchanged = cut.clone();
-            exchanged.program.launches.swap(index, next);
-            objects("it comes after the next one", index, &exchanged);
-            tried.changes += 1;
-        }
         // Sums are added once both are there; pieces of an addition come in any order.
-        let is_piece = |index: usize| is_addition(part) && cut.program.launches[index].name == part.name;
+        let is_piece = |index: usize| sum_of(&cut.program.launches[index]) == sum_of(part);
         if let Some(&before) = number.checked_sub(1).map(|before| &parts[before]).filter(|_| is_addition(part)) {
             if !is_piece(before) {
                 let mut exchanged = cut.clone();

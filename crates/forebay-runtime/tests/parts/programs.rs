@@ -128,12 +128,13 @@ pub fn program(random: &mut Random, images: u64) -> Program {
     build.0
 }
 
-/// A matrix product alone: every element of the three is large, small, or one that ends within a line.
+/// A matrix product alone: every size of the three is large, small, or one that ends within a line; and some sums are of many blocks.
 pub fn product(random: &mut Random) -> Program {
     let mut build = Build::default();
     let mut size =
         || [1 + random.below(40), 257 + random.below(500), 128 * (1 + random.below(6))][random.below(3) as usize];
     let [m, n, k] = [size(), size(), size()];
+    let k = if random.below(3) == 0 { 1000 + random.below(2000) } else { k };
     let [transpose_a, transpose_b, summand, relu] = [0; 4].map(|_| random.below(2) == 1);
     let matrix = |rows: u64, columns: u64, transpose: bool| if transpose { [columns, rows] } else { [rows, columns] };
     let batches: Vec<u64> = match random.below(4) {

@@ -4,7 +4,7 @@ mod positions;
 mod windows;
 
 use super::super::lines;
-use super::super::{ProductPart, PRODUCT_COLUMNS, PRODUCT_ROWS, PRODUCT_TERMS};
+use super::super::{ProductPart, PRODUCT_COLUMNS, PRODUCT_ROWS};
 use super::{Along, Axes, AxisRole, CutAxes, Dimension, KernelFacts, Leaves, OperandRef};
 use crate::{DataType, TensorDesc};
 
@@ -155,10 +155,10 @@ impl Operands<'_> {
             Axes::Product { transpose_a, transpose_b, part, may_add_terms } => {
                 let first = match part {
                     ProductPart::Columns { first } => first,
-                    ProductPart::Whole | ProductPart::MoreTerms => 0,
+                    ProductPart::Whole => 0,
                 };
                 let summand = 2 + usize::from(part.reads_result());
-                self.product([transpose_a, transpose_b], first, summand, may_add_terms)
+                self.product([transpose_a, transpose_b], (part, first), summand, may_add_terms)
             }
             Axes::Convolution(convolution) => self.convolution(convolution, OperandRef::Read(0), OperandRef::Write(0)),
             Axes::ConvolutionDataGradient(convolution) => {
@@ -238,7 +238,13 @@ impl Operands<'_> {
     }
 
     /// Batches, rows, columns, and terms of the sums.
-    fn product(&mut self, transposed: [bool; 2], first_column: u64, summand: usize, may_add_terms: bool) -> Option<()> {
+    fn product(
+        &mut self,
+        transposed: [bool; 2],
+        (part, first_column): (ProductPart, u64),
+        summand: usize,
+        may_add_terms: bool,
+    ) -> Option<()> {
         let y = self.write(0)?;
         let rank = y.sizes().len();
         let ranks = [self.read(0)?.sizes().len(), self.read(1)?.sizes().len()];
@@ -263,13 +269,18 @@ impl Operands<'_> {
         let with_summand = |targets: [(OperandRef, Along); 2], axis: usize| -> Vec<_> {
             targets.into_iter().chain(has_summand.then(|| read(summand, axis))).collect()
         };
-        let is_single = y.data_type() == DataType::Float32;
-        self.free(Some(PRODUCT_ROWS), &with_summand([read(0, of(0, true)), write(0, rank - 2)], rank - 2));
+        // What is part of a product is not cut again.
+        let is_whole = part == ProductPart::Whole;
+        let rows = is_whole.then_some(PRODUCT_ROWS);
+        self.free(rows, &with_summand([read(0, of(0, true)), write(0, rank - 2)], rank - 2));
+        // Where there are batches, rows are packed; and sums in 16 bits are rounded, so that nothing can be added to them.
+        let is_one_matrix = y.sizes()[..rank - 2].iter().all(|&size| size == 1);
+        let may_be_cut = is_whole && is_one_matrix && y.data_type() == DataType::Float32;
         let columns = (OperandRef::Write(0), Along { first: first_column, ..Along::axis(rank - 1) });
-        let cut = is_single.then_some(PRODUCT_COLUMNS);
-        self.free(cut, &with_summand([read(1, of(1, false)), columns], rank - 1));
-        let cut = (is_single && may_add_terms && !has_summand).then_some(PRODUCT_TERMS);
-        self.add(AxisRole::Reduced, cut, &[read(0, of(0, false)), read(1, of(1, true))], &[]);
+        let targets = with_summand([read(1, of(1, false)), columns], rank - 1);
+        self.add(AxisRole::Columns, may_be_cut.then_some(PRODUCT_COLUMNS), &targets, &[]);
+        let leaves = (may_be_cut && y.is_packed() && may_add_terms && !has_summand).then_some(lines::PRODUCT);
+        self.add(AxisRole::Reduced, leaves, &[read(0, of(0, false)), read(1, of(1, true))], &[]);
         Some(())
     }
 }

@@ -1,7 +1,7 @@
 //! Kernels whose results see their operands through a window.
 
 use super::super::{Convolution, PoolOp, Window};
-use super::{Axes, ByRows, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
+use super::{Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
 
 /// Of `Convolution`.
 pub(super) fn convolution<'a>(convolution: &'a Convolution) -> KernelFacts<'a> {
@@ -13,10 +13,11 @@ pub(super) fn convolution<'a>(convolution: &'a Convolution) -> KernelFacts<'a> {
         work: Work::Convolution { elements: OperandRef::Write(0), weights: OperandRef::Read(1) },
         counted_along: OperandRef::Write(0),
         continues: None,
+        cut_choice: CutChoice::First,
         by_rows: ByRows::of(&[0], &[0]),
         leading_axes: None,
         broadcast_from: None,
-        reads_entangled: false,
+        reads_entangled: 0,
         runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,
@@ -35,10 +36,11 @@ pub(super) fn data_gradient<'a>(convolution: &'a Convolution) -> KernelFacts<'a>
         work: Work::Convolution { elements: OperandRef::Read(0), weights: OperandRef::Read(1) },
         counted_along: OperandRef::Write(0),
         continues: None,
+        cut_choice: CutChoice::First,
         by_rows: ByRows::of(&[0], &[0]),
         leading_axes: None,
         broadcast_from: None,
-        reads_entangled: false,
+        reads_entangled: 0,
         runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,
@@ -57,10 +59,11 @@ pub(super) fn weight_gradient<'a>(convolution: &'a Convolution) -> KernelFacts<'
         work: Work::Convolution { elements: OperandRef::Read(1), weights: OperandRef::Write(0) },
         counted_along: OperandRef::Read(1),
         continues: None,
+        cut_choice: CutChoice::First,
         by_rows: ByRows::of(&[0, 1], &[]),
         leading_axes: None,
         broadcast_from: None,
-        reads_entangled: false,
+        reads_entangled: 0,
         runs_in_less_workspace: true,
         updates_state: false,
         gradient_of_loss: None,
@@ -79,10 +82,11 @@ pub(super) fn pool<'a>(op: PoolOp, window: &'a Window) -> KernelFacts<'a> {
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
+        cut_choice: CutChoice::First,
         by_rows: ByRows::of(&[0], &[0]),
         leading_axes: None,
         broadcast_from: None,
-        reads_entangled: false,
+        reads_entangled: 0,
         runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,
@@ -104,10 +108,11 @@ pub(super) fn pool_gradient<'a>(window: &'a Window) -> KernelFacts<'a> {
         work: Work::Elements,
         counted_along: OperandRef::Read(0),
         continues: None,
+        cut_choice: CutChoice::First,
         by_rows: ByRows::of(&[0, 1], &[0]),
         leading_axes: None,
         broadcast_from: None,
-        reads_entangled: false,
+        reads_entangled: 0,
         runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,

@@ -53,6 +53,9 @@ pub enum AxisRole {
     Free,
     /// The same, and parameters or statistics differ from index to index.
     Channel,
+    /// The columns of a matrix: a part writes its own where they lie among those of others, and says which they are
+    /// ([`ProductPart::Columns`](super::ProductPart::Columns)).
+    Columns,
     /// Results, or some of them, are sums over it: they lack it.
     Reduced,
     /// A spatial axis with a halo: targets see sources through a window. Where no result has it, it is reduced as well.

@@ -1,6 +1,6 @@
 //! Optimizers.
 
-use super::{Axes, ByRows, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
+use super::{Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
 
 /// Of `Sgd`.
 pub(super) fn sgd() -> KernelFacts<'static> {
@@ -12,10 +12,11 @@ pub(super) fn sgd() -> KernelFacts<'static> {
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
+        cut_choice: CutChoice::First,
         by_rows: ByRows::NONE,
         leading_axes: None,
         broadcast_from: None,
-        reads_entangled: false,
+        reads_entangled: 0,
         runs_in_less_workspace: false,
         updates_state: true,
         gradient_of_loss: None,
@@ -34,10 +35,11 @@ pub(super) fn adam() -> KernelFacts<'static> {
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
+        cut_choice: CutChoice::First,
         by_rows: ByRows::NONE,
         leading_axes: None,
         broadcast_from: None,
-        reads_entangled: false,
+        reads_entangled: 0,
         runs_in_less_workspace: false,
         updates_state: true,
         gradient_of_loss: None,

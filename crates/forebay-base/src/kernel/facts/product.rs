@@ -1,7 +1,9 @@
 //! Matrix products.
 
 use super::super::ProductPart;
-use super::{Axes, ByRows, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, OperandRef, Work};
+use super::{
+    Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, Merge, OperandRef, Work,
+};
 
 /// Of `MatMul`.
 pub(super) fn product(transposed: [bool; 2], alpha: f32, part: ProductPart) -> KernelFacts<'static> {
@@ -11,17 +13,18 @@ pub(super) fn product(transposed: [bool; 2], alpha: f32, part: ProductPart) -> K
         in_place: match part {
             // A summand of some columns has no place in all of them.
             ProductPart::Columns { first: 0 } => &[],
-            ProductPart::Whole | ProductPart::MoreTerms | ProductPart::Columns { .. } => &[(0, 2)],
+            ProductPart::Whole | ProductPart::Columns { .. } => &[(0, 2)],
         },
         indices: None,
         types: ElementTypes::Products,
         work: Work::Product { transpose_a, transpose_b },
         counted_along: OperandRef::Write(0),
         continues: part.reads_result().then_some(2),
+        cut_choice: CutChoice::Least,
         by_rows: ByRows::NONE,
-        leading_axes: Some(LeadingAxes { reads: &[0, 1], writes: 1, sums_of_rows: false }),
+        leading_axes: Some(LeadingAxes { merge: Merge::Batches, ..LeadingAxes::of(&[0, 1], 1) }),
         broadcast_from: Some(2),
-        reads_entangled: false,
+        reads_entangled: usize::MAX,
         runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,

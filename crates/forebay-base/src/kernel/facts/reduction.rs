@@ -1,11 +1,13 @@
 //! Kernels that combine the elements along axes.
 
 use super::super::ReduceOp;
-use super::{Axes, ByRows, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, OperandRef, Work};
+use super::{
+    Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, Merge, OperandRef, Work,
+};
 
 /// Of `Reduce`.
 pub(super) fn reduce<'a>(op: ReduceOp, axes: &'a [usize]) -> KernelFacts<'a> {
-    let leading = LeadingAxes { reads: &[0], writes: 0, sums_of_rows: true };
+    let leading = LeadingAxes { merge: Merge::SumsOfRows, ..LeadingAxes::of(&[0], 0) };
     KernelFacts {
         kind: KernelKind::Reduce,
         in_place: &[],
@@ -14,10 +16,11 @@ pub(super) fn reduce<'a>(op: ReduceOp, axes: &'a [usize]) -> KernelFacts<'a> {
         work: Work::Elements,
         counted_along: OperandRef::Read(0),
         continues: None,
+        cut_choice: CutChoice::First,
         by_rows: ByRows { reads: &[0], writes: &[], sums_of_channels: true },
         leading_axes: (op == ReduceOp::Sum && axes.len() > 1).then_some(leading),
         broadcast_from: None,
-        reads_entangled: false,
+        reads_entangled: 0,
         runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,
@@ -41,10 +44,11 @@ pub(super) fn softmax(axis: usize) -> KernelFacts<'static> {
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
+        cut_choice: CutChoice::First,
         by_rows: ByRows::NONE,
-        leading_axes: (axis > 1).then_some(LeadingAxes { reads: &[0], writes: 1, sums_of_rows: false }),
+        leading_axes: (axis > 1).then_some(LeadingAxes::of(&[0], 1)),
         broadcast_from: None,
-        reads_entangled: false,
+        reads_entangled: 0,
         runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,
@@ -63,10 +67,11 @@ pub(super) fn log_softmax(axis: usize) -> KernelFacts<'static> {
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
+        cut_choice: CutChoice::First,
         by_rows: ByRows::NONE,
-        leading_axes: (axis > 1).then_some(LeadingAxes { reads: &[0], writes: 1, sums_of_rows: false }),
+        leading_axes: (axis > 1).then_some(LeadingAxes::of(&[0], 1)),
         broadcast_from: None,
-        reads_entangled: false,
+        reads_entangled: 0,
         runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,
@@ -85,10 +90,11 @@ pub(super) fn softmax_gradient(axis: usize) -> KernelFacts<'static> {
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
+        cut_choice: CutChoice::First,
         by_rows: ByRows::NONE,
-        leading_axes: (axis > 1).then_some(LeadingAxes { reads: &[0, 1], writes: 1, sums_of_rows: false }),
+        leading_axes: (axis > 1).then_some(LeadingAxes::of(&[0, 1], 1)),
         broadcast_from: None,
-        reads_entangled: false,
+        reads_entangled: 0,
         runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,
@@ -107,10 +113,11 @@ pub(super) fn log_softmax_gradient(axis: usize) -> KernelFacts<'static> {
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
+        cut_choice: CutChoice::First,
         by_rows: ByRows::NONE,
-        leading_axes: (axis > 1).then_some(LeadingAxes { reads: &[0, 1], writes: 1, sums_of_rows: false }),
+        leading_axes: (axis > 1).then_some(LeadingAxes::of(&[0, 1], 1)),
         broadcast_from: None,
-        reads_entangled: false,
+        reads_entangled: 0,
         runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,

@@ -1,7 +1,7 @@
 //! Sums over positions in parts, and how a kernel that sums is cut into them.
 
 use super::super::{lines, sums_rows, Kernel, ReduceOp, Summing};
-use super::{Axes, ByRows, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
+use super::{Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
 use crate::TensorDesc;
 
 /// Of `Sums`.
@@ -14,10 +14,11 @@ pub(super) fn sums(of: Summing) -> KernelFacts<'static> {
         work: Work::Elements,
         counted_along: OperandRef::Read(0),
         continues: None,
+        cut_choice: CutChoice::First,
         by_rows: ByRows::NONE,
         leading_axes: None,
         broadcast_from: None,
-        reads_entangled: false,
+        reads_entangled: 0,
         runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,
@@ -36,10 +37,11 @@ pub(super) fn add_sums() -> KernelFacts<'static> {
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
+        cut_choice: CutChoice::First,
         by_rows: ByRows::NONE,
         leading_axes: None,
         broadcast_from: None,
-        reads_entangled: false,
+        reads_entangled: 0,
         runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,
@@ -58,10 +60,11 @@ pub(super) fn from_sums() -> KernelFacts<'static> {
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
+        cut_choice: CutChoice::First,
         by_rows: ByRows::NONE,
         leading_axes: None,
         broadcast_from: None,
-        reads_entangled: false,
+        reads_entangled: 0,
         runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,

@@ -1,15 +1,15 @@
-//! Matrix products with broadcast batches.
+//! Matrix products with broadcast batches: tile by tile of the result, each of which is a sum over blocks of terms.
 
 use forebay_base::kernel::{Activation, ProductPart, PRODUCT_COLUMNS, PRODUCT_ROWS};
 use forebay_base::{DataType, Kernel};
 
 use super::elementwise::relu;
 use super::parallel::{broadcast_strides, for_each, require_packed, Pointer};
-use super::product::{multiply, Matrix};
+use super::product::{multiply, rows_max, Matrix};
 use super::{unsupported, View};
 use crate::device::DeviceError;
 
-/// Rows and columns of one task's tile.
+/// Rows and columns of one task's tile; fewer rows where more sums wait than a thread has room for.
 const TILE_ROWS: usize = PRODUCT_ROWS as usize;
 const TILE_COLUMNS: usize = PRODUCT_COLUMNS as usize;
 
@@ -66,11 +66,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     if let Some(columns) = sizes.last_mut() {
         *columns = n;
     }
-    let (c, beta) = match part {
-        // Sums that go on from y begin with it, as they would with a summand.
-        ProductPart::MoreTerms => (reads.get(2), 1.0),
-        part => (reads.get(2 + usize::from(part.reads_result())), beta),
-    };
+    let c = reads.get(2 + usize::from(part.reads_result()));
     let is_in_place = || reads.get(2).is_some_and(|read| read.pointer == y.pointer);
     if matches!(part, ProductPart::Columns { first: 1.. }) && !is_in_place() {
         return Err(refuse("columns are added to a matrix in its place".to_string()));
@@ -83,10 +79,11 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     let pitch = |view| row_pitch(view).map_err(refuse);
     let (a_pitch, b_pitch, y_pitch) = (pitch(a)?, pitch(b)?, pitch(y)?);
     let (a, b, out) = (Pointer::<f32>::of(a), Pointer::<f32>::of(b), Pointer::<f32>::of(y));
-    let (row_tiles, column_tiles) = (m.div_ceil(TILE_ROWS), n.div_ceil(TILE_COLUMNS));
+    let tile_rows = rows_max(TILE_ROWS, TILE_COLUMNS, k);
+    let (row_tiles, column_tiles) = (m.div_ceil(tile_rows), n.div_ceil(TILE_COLUMNS));
     for_each(batches.len() * row_tiles * column_tiles, |task| {
         let (batch, tile) = (task / (row_tiles * column_tiles), task % (row_tiles * column_tiles));
-        let (row, column) = (tile / column_tiles * TILE_ROWS, tile % column_tiles * TILE_COLUMNS);
+        let (row, column) = (tile / column_tiles * tile_rows, tile % column_tiles * TILE_COLUMNS);
         let (a_batch, b_batch) = batches[batch];
         // SAFETY: batch offsets lie inside the operands; every task writes a tile of its own.
         unsafe {
@@ -94,7 +91,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
             let b = Matrix::rows(b.at((b_batch * k * n) as isize), b_pitch);
             let y = Matrix::rows(out.at((batch * m * y_pitch + first) as isize), y_pitch);
             let summand = c.as_ref().map(|(base, strides)| summand(*base, strides, &sizes, batch));
-            tile_product(&product, (row, column), a, b, y, summand);
+            tile_product(&product, (row, column), tile_rows, a, b, y, summand);
         }
     });
     Ok(())
@@ -170,12 +167,13 @@ fn batches(a: &View, b: &View, y: &View) -> Result<Vec<(usize, usize)>, String> 
 unsafe fn tile_product(
     product: &Product,
     (row, column): (usize, usize),
+    tile_rows: usize,
     a: Matrix,
     b: Matrix,
     y: Matrix,
     summand: Option<Matrix>,
 ) {
-    let rows = TILE_ROWS.min(product.m - row);
+    let rows = tile_rows.min(product.m - row);
     let columns = TILE_COLUMNS.min(product.n - column);
     let a = if product.transpose_a { a.transposed() } else { a };
     let b = if product.transpose_b { b.transposed() } else { b };
@@ -201,6 +199,9 @@ unsafe fn tile_product(
 
 #[cfg(test)]
 mod tests {
+    use forebay_base::kernel::PRODUCT_TERMS;
+    use forebay_base::{sum_tree, SumTree};
+
     use super::super::testing::{assert_close, desc, run, Random, Tensor};
     use super::*;
 
@@ -258,5 +259,57 @@ mod tests {
             .map(|value| value.max(0.0))
             .collect();
         assert_close(&y[0].values(), &expected, 1e-5, "batches");
+    }
+
+    /// Blocks of terms that are multiplied apart, and added as the sum tree says, are the product; and so are the halves of the tree.
+    #[test]
+    fn blocks_of_terms_are_added_in_the_tree() {
+        let mut random = Random::new(3);
+        for case in 0..60 {
+            let (ta, tb, blocks) = (case & 1 == 1, case & 2 == 2, 1 + case % 9);
+            // Vectors, columns of a tile by themselves, and few terms of the last block are multiplied in ways of their own.
+            let [m, n] = match case % 5 {
+                0 => [1, 1 + random.below(270)],
+                1 => [1 + random.below(140), 1],
+                2 => [1 + random.below(140), 257],
+                _ => [140, 270].map(|limit| 1 + random.below(limit)),
+            };
+            let k = (blocks - 1) * PRODUCT_TERMS + 1 + random.below(if case % 3 == 0 { 3 } else { PRODUCT_TERMS });
+            let (av, bv) = (random.values((m * k) as usize), random.values((k * n) as usize));
+            // The product of some of the terms, from packed copies of what they are in the factors.
+            let product = |terms: std::ops::Range<u64>| {
+                let of = |values: &[f64], others: u64, terms_last: bool| {
+                    let count = terms.end - terms.start;
+                    let at = |i: u64| match terms_last {
+                        true => i / count * k + terms.start + i % count,
+                        false => (terms.start + i / others) * others + i % others,
+                    };
+                    let sizes = if terms_last { [others, count] } else { [count, others] };
+                    let values: Vec<f64> = (0..others * count).map(|i| values[at(i) as usize]).collect();
+                    Tensor::new(&desc(DataType::Float32, &sizes), &values)
+                };
+                let (a, b) = (of(&av, m, !ta), of(&bv, n, tb));
+                run(&Kernel::product(ta, tb), &[&a, &b], &[desc(DataType::Float32, &[m, n])]).remove(0).values()
+            };
+            let add = |a: Vec<f64>, b: Vec<f64>| -> Vec<f64> {
+                a.into_iter().zip(b).map(|(a, b)| f64::from(a as f32 + b as f32)).collect()
+            };
+            let of_leaves =
+                |leaves: std::ops::Range<u64>| product(leaves.start * PRODUCT_TERMS..k.min(leaves.end * PRODUCT_TERMS));
+            let whole = product(0..k);
+            let leaves = (0..blocks).map(|leaf| of_leaves(leaf..leaf + 1));
+            let sum = SumTree::flat(blocks).sum(leaves, add).unwrap();
+            assert!(sum == whole, "case {case}: {m} {n} {k}");
+            if let Some(middle) = sum_tree::middle(&(0..blocks)) {
+                assert!(add(of_leaves(0..middle), of_leaves(middle..blocks)) == whole, "case {case}: {m} {n} {k}");
+            }
+        }
+    }
+
+    #[test]
+    fn tiles_have_fewer_rows_where_more_sums_wait_than_there_is_room_for() {
+        assert_eq!(rows_max(TILE_ROWS, TILE_COLUMNS, 1 << 23), TILE_ROWS);
+        assert_eq!(rows_max(TILE_ROWS, TILE_COLUMNS, (1 << 23) + 1), TILE_ROWS / 2);
+        assert!(rows_max(TILE_ROWS, TILE_COLUMNS, usize::MAX) >= TILE_ROWS / 4);
     }
 }

@@ -27,6 +27,7 @@ mod strided_layout;
 mod sums;
 #[cfg(test)]
 mod testing;
+mod thread_buffer;
 mod view;
 
 use forebay_base::{Kernel, TensorDesc};
@@ -126,6 +127,42 @@ pub(crate) fn workspace_bytes(
         | Kernel::Convolution { .. }
         | Kernel::ConvolutionDataGradient { .. }
         | Kernel::ConvolutionWeightGradient { .. } => sixteen_bit::workspace_bytes(kernel, reads, writes),
-        _ => Ok(0),
+        Kernel::Unary(_)
+        | Kernel::UnaryGradient(_)
+        | Kernel::Binary { .. }
+        | Kernel::Select
+        | Kernel::Cast
+        | Kernel::Copy
+        | Kernel::Slice { .. }
+        | Kernel::SliceGradient { .. }
+        | Kernel::Pad { .. }
+        | Kernel::Fill { .. }
+        | Kernel::Reduce { .. }
+        | Kernel::Softmax { .. }
+        | Kernel::LogSoftmax { .. }
+        | Kernel::SoftmaxGradient { .. }
+        | Kernel::LogSoftmaxGradient { .. }
+        | Kernel::SoftmaxCrossEntropy { .. }
+        | Kernel::SoftmaxCrossEntropyGradient { .. }
+        | Kernel::MeanSquaredError
+        | Kernel::MeanSquaredErrorGradient
+        | Kernel::Pool { .. }
+        | Kernel::PoolGradient { .. }
+        | Kernel::BatchNormalization { .. }
+        | Kernel::BatchNormalizationTraining { .. }
+        | Kernel::BatchNormalizationGradient { .. }
+        | Kernel::RunningStatistics { .. }
+        | Kernel::LayerNormalization { .. }
+        | Kernel::LayerNormalizationGradient { .. }
+        | Kernel::LocalResponseNormalization { .. }
+        | Kernel::LocalResponseNormalizationGradient { .. }
+        | Kernel::Gather { .. }
+        | Kernel::GatherGradient { .. }
+        | Kernel::Dropout { .. }
+        | Kernel::Sgd { .. }
+        | Kernel::Adam { .. }
+        | Kernel::Sums { .. }
+        | Kernel::AddSums { .. }
+        | Kernel::FromSums { .. } => Ok(0),
     }
 }

@@ -27,7 +27,7 @@ pub(super) unsafe fn run(
         // SAFETY: the caller's promises.
         return unsafe { run_float32(kernel, reads, writes, workspace) };
     }
-    if matches!(kernel, Kernel::MatMul { part: ProductPart::MoreTerms | ProductPart::Columns { .. }, .. }) {
+    if matches!(kernel, Kernel::MatMul { part: ProductPart::Columns { .. }, .. }) {
         return Err(refuse("sums that were rounded to 16 bits are not gone on from".to_string()));
     }
     let descs = |views: &[View]| views.iter().map(|view| view.desc.clone()).collect::<Vec<_>>();

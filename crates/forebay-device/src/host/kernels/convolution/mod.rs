@@ -5,7 +5,6 @@
 //! spatial sizes and channels only, never on the batch or on threads, so a batch gives the same bits whole and in parts.
 
 mod axis;
-mod buffer;
 mod correlation;
 mod microkernel;
 mod slab;

@@ -11,8 +11,8 @@ use forebay_base::SumTree;
 
 use super::super::parallel::{for_each, wide, Pointer};
 use super::super::simd::{dispatch, Vector, LANES};
+use super::super::thread_buffer::{with_buffer, ELEMENTS_MAX};
 use super::axis::Axis;
-use super::buffer::{with_buffer, ELEMENTS_MAX};
 use super::correlation::taps;
 use super::microkernel::{project, Run, CHANNELS};
 use super::slab::{even, spans, Slab, Span, SLACK};

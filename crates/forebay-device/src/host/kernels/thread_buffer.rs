@@ -1,8 +1,8 @@
-//! The packing buffer that every thread keeps.
+//! The buffer that every thread keeps: for what it packs, and for sums that wait.
 
 use std::cell::RefCell;
 
-use super::super::PACKING_BYTES_PER_THREAD;
+use super::PACKING_BYTES_PER_THREAD;
 
 /// Elements that one task may ask for.
 pub(super) const ELEMENTS_MAX: usize = (PACKING_BYTES_PER_THREAD / 4) as usize - ALIGNMENT;
