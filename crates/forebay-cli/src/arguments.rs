@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay::managed::Policy;
-use forebay::{DeviceName, EngineOptions, LaunchOrder, MemoryMode, MemorySize};
+use forebay::{DeviceName, EngineOptions, LaunchOrder, MemoryLimit, MemoryMode, MemorySize};
 use forebay_device::host::threads_of;
 
 use crate::export_arguments::ExportArguments;
@@ -13,15 +13,17 @@ use crate::output;
 
 /// Train and run ONNX models whose tensors do not fit in device memory.
 ///
-/// Give a budget with --device-memory: what does not fit is moved to host memory and back while other work goes on. Results
-/// are bit for bit those of an unlimited run.
+/// Give a limit. On a CPU, --memory-limit bounds the whole process: what does not fit is recomputed, or goes to --spill-dir. On a GPU,
+/// --device-memory bounds its memory: what does not fit is moved to host memory and back while other work goes on. Results are bit
+/// for bit those of an unlimited run.
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version, max_term_width = 120)]
 #[command(after_help = "Examples:
-  forebay train unet3d.onnx --data brain/ --device-memory 192MiB --steps 20
+  forebay train unet3d.onnx --data brain/ --memory-limit 300MiB --steps 20
+  forebay train unet3d.onnx --data brain/ --device vulkan --device-memory 192MiB --steps 20
   forebay run   model.onnx --input x=x.npy --output-dir results
   forebay export forebay-checkpoint --model unet3d.onnx --save trained.onnx
-  forebay plan  model.onnx --train --device-memory 50%
+  forebay plan  model.onnx --train --simulate-device 50%
   forebay devices
   forebay place buffers.csv --capacity 1MiB
 
@@ -82,13 +84,24 @@ pub struct DeviceArguments {
     /// The device that computes; `forebay devices` lists them
     #[arg(long, value_name = "NAME", default_value_t)]
     pub device: DeviceName,
-    /// Never let this process take more memory than this, as the system counts it: 192MiB, 1GiB, or 50% (of what it would take
-    /// without); for devices whose memory is the host's. What does not fit is recomputed, or goes to --spill-dir
-    #[arg(long, value_name = "SIZE", env = "FOREBAY_MEMORY_LIMIT", conflicts_with_all = ["device_memory", "host_memory"])]
-    pub memory_limit: Option<MemorySize>,
-    /// Never use more device memory than this: 256MiB, 1GiB, or 50% (of what the model needs without a budget)
+    /// Never let this process take more memory than this, as the system counts it: 192MiB, 1GiB; 60% of what it would take without a
+    /// limit; 80%free of what the machine or its control group has free; none. For the CPU, whose memory is one pool: what does not
+    /// fit is recomputed, or goes to --spill-dir [default: none, and what is free for a step that would take more]
+    #[arg(
+        long,
+        value_name = "SIZE|PERCENT",
+        env = "FOREBAY_MEMORY_LIMIT",
+        conflicts_with_all = ["device_memory", "host_memory", "simulate_device"]
+    )]
+    pub memory_limit: Option<MemoryLimit>,
+    /// Never use more device memory than this: 256MiB, 1GiB, or 50% (of what the model needs without a budget). On the CPU, without
+    /// --host-memory, the same as --memory-limit; with it, the same as --simulate-device
     #[arg(long, value_name = "SIZE", env = "FOREBAY_DEVICE_MEMORY")]
     pub device_memory: Option<MemorySize>,
+    /// For development and experiments on the CPU: take this much of its memory for that of a device, and copy what does not fit there
+    /// to the rest and back (two pools); a size, or a share as of --device-memory
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_SIMULATE_DEVICE", conflicts_with = "device_memory")]
+    pub simulate_device: Option<MemorySize>,
     /// Never use more host memory than this for what is moved out of the device
     #[arg(long, value_name = "SIZE", env = "FOREBAY_HOST_MEMORY")]
     pub host_memory: Option<MemorySize>,
@@ -104,7 +117,7 @@ pub struct DeviceArguments {
     /// In what device memory is had.
     #[command(flatten)]
     pub heaps: HeapArguments,
-    /// For experiments: slow copies between host and device down to this many bytes per second, each way
+    /// For experiments with --simulate-device: slow copies between host and device down to this many bytes per second, each way
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     pub link_speed: Option<u64>,
     /// Threads for kernels and copies together [default: all]; at most 256, or as many as the machine runs at once; results do
@@ -133,6 +146,7 @@ impl DeviceArguments {
         self.heaps.apply(device);
         memory.memory_limit = self.memory_limit;
         memory.device_memory = self.device_memory;
+        memory.simulate_device = self.simulate_device;
         memory.host_memory = self.host_memory;
         memory.spill_dir = self.spill_dir.clone();
         memory.mode = match self.memory {
@@ -161,7 +175,9 @@ pub struct ReportArguments {
     /// Print one JSON object on standard output, and nothing else there
     ///
     /// Keys: steps (loss and seconds each), seconds_median, device_budget_bytes (null without a budget), device_peak_bytes
-    /// (measured; planned for `plan`), resident_peak_bytes (of the whole process, as the system counts it; after steps), in_core_peak_bytes (what it takes without a budget), minimum_budget_bytes,
+    /// (measured; planned for `plan`), resident_peak_bytes (of the whole process, as the system counts it; after steps),
+    /// memory_limit_bytes (null without a limit), peak (what holds memory, by kind), repeats and repeated_seconds (launches that
+    /// run again, as planned), in_core_peak_bytes (what it takes without a budget), minimum_budget_bytes,
     /// bytes_to_device, bytes_from_device, spill_bytes (on disk), bytes_to_disk, bytes_from_disk, launches, barriers, waits (all
     /// per step), stall_seconds (time of a step in which no kernel ran; the median), late_copies and
     /// late_seconds (copies to the device that kernels waited for, and the part of the stall that they cost; medians). Over
@@ -382,8 +398,8 @@ pub struct TrainArguments {
     /// Do not run steps without a budget next to those with one
     #[arg(long)]
     pub no_compare: bool,
-    /// Take the device budget from this file (as --device-memory takes it), and look again before every step
-    #[arg(long, value_name = "FILE", conflicts_with = "device_memory", help_heading = "Device")]
+    /// Take the size of --device-memory from this file, and look again before every step; with --simulate-device, that one's
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["device_memory", "memory_limit"], help_heading = "Device")]
     pub device_memory_file: Option<PathBuf>,
     /// Plan the first step with the durations that --save-costs measured in another run
     #[arg(long, value_name = "FILE.json", help_heading = "Device")]
@@ -411,8 +427,8 @@ pub struct TrainArguments {
 
 Examples:
   forebay plan model.onnx --batch-size 8
-  forebay plan model.onnx --train --optimizer adam --device-memory 1GiB
-  forebay plan model.onnx --train --device-memory 50% --commands | less
+  forebay plan model.onnx --train --optimizer adam --memory-limit 1GiB
+  forebay plan model.onnx --train --simulate-device 50% --commands | less
   forebay plan model.onnx --train --machine laptop-8gb             a machine that is not there
   forebay plan model.onnx --train --costs costs.json               with what `train --save-costs costs.json` measured
 

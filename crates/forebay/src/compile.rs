@@ -17,6 +17,7 @@ use forebay_runtime::{PagedOptions, StepTimes};
 use crate::error::Error;
 use crate::forecast::{Forecast, Replan};
 use crate::machine::LimitedDevice;
+use crate::options::MemoryLimit;
 use crate::process_memory;
 use crate::runner::{Runner, Step};
 use crate::tensor_info::TensorInfo;
@@ -112,6 +113,9 @@ impl Compiled {
         if plan.statistics.device_peak_bytes >= plan.statistics.in_core_peak_bytes {
             return Ok(None);
         }
+        if !process_memory::has_room_to_plan(machine) {
+            return Ok(None);
+        }
         let new = step_within(&self.program, self.groups.as_deref(), machine, self.forecast.costs())?;
         let replan = self.forecast.compare(plan, new.plan(), reason, times);
         if replan.is_some() {
@@ -138,6 +142,16 @@ impl Compiled {
     /// Launches of which the costs in the options say nothing, so that they are estimated.
     pub(crate) fn unknown_costs(&self) -> Option<&Unknown> {
         self.unknown.as_ref()
+    }
+
+    /// Bytes that a data set may keep of its samples; none without a limit on the process.
+    pub(crate) fn kept_bytes(&self, machine: &LimitedDevice) -> Option<u64> {
+        process_memory::kept_bytes(&self.program, self.step.plan(), machine)
+    }
+
+    /// Whether the process has outgrown its limit, if the plan runs.
+    pub(crate) fn exceeds_limit(&self, machine: &LimitedDevice) -> bool {
+        process_memory::is_exceeded(&self.program, self.step.plan(), machine)
     }
 
     /// Plans again within the machine's budgets as they are now.
@@ -181,9 +195,12 @@ fn step_within(
     costs: &Costs,
 ) -> Result<Step, Error> {
     let (options, limits) = (&machine.options.memory, machine.device.limits());
-    if let Some(limit) = options.memory_limit {
-        let plan = process_memory::plan_within(program, groups, machine, costs, limit)?;
+    if machine.limits_process() {
+        let plan = process_memory::plan(program, groups, machine, costs)?;
         return Ok(Step::Planned(plan, options.spill_dir.clone()));
+    }
+    if !matches!(options.memory_limit, None | Some(MemoryLimit::Unlimited)) {
+        return Err(process_memory::refusal(machine)?);
     }
     let shares = [options.device_memory, options.host_memory];
     let in_core_peak_bytes = if shares.iter().any(|size| matches!(size, Some(MemorySize::Percent(_)))) {
