@@ -63,7 +63,7 @@ mod code {
         // SAFETY: the system gives an object and its table of segments, which live through this call.
         let (base, segments) = unsafe {
             let info = &*info;
-            (info.dlpi_addr as u64, std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)))
+            (info.dlpi_addr, std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)))
         };
         let loaded = || segments.iter().filter(|segment| segment.p_type == libc::PT_LOAD);
         let span = |segment: &libc::Elf64_Phdr| {
