@@ -6,6 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`arguments`] | every sub-command and flag |
+//! | [`device_arguments`] | the flags of devices and memory |
 //! | [`export_arguments`] | the flags of `export` |
 //! | [`heap_arguments`] | flags that say in what pieces device memory is had |
 //! | [`failure`] | what ends the program early, and with which exit code |
@@ -29,6 +30,7 @@ mod budget_file;
 mod buffer_table;
 mod chart;
 mod compare;
+mod device_arguments;
 mod devices;
 mod escape;
 mod export;

@@ -112,7 +112,8 @@ mod tests {
             let block = vec![3u8; 24 << 20];
             assert!(now() >= before + (23 << 20) && block[5] == 3);
             drop(block);
-            assert!(now() <= before + (4 << 20));
+            // Code that runs again comes back meanwhile.
+            assert!(now() <= before + (12 << 20));
         }
     }
 }

@@ -117,6 +117,10 @@ impl Compiled {
             return Ok(None);
         }
         let new = step_within(&self.program, self.groups.as_deref(), machine, self.forecast.costs())?;
+        if machine.process_limit().is_some() {
+            // The plan that runs, and the next one, want the limit for themselves.
+            forebay_device::process::give_back();
+        }
         let replan = self.forecast.compare(plan, new.plan(), reason, times);
         if replan.is_some() {
             self.step = new;
@@ -231,7 +235,7 @@ fn step_within(
                 });
             }
         }
-        count_reserved(&mut paging.plan, reserved_bytes);
+        process_memory::count_reserved(&mut paging.plan, reserved_bytes);
         let (growth, spill_dir) = (options.growth, options.spill_dir.clone());
         return Ok(Step::Paged(paging, PagedOptions { strategy, growth, host_bytes, spill_dir }));
     }
@@ -250,15 +254,8 @@ fn step_within(
             }
             (error, _) => Error::Plan(error),
         })?;
-    count_reserved(&mut plan, reserved_bytes);
+    process_memory::count_reserved(&mut plan, reserved_bytes);
     Ok(Step::Planned(plan, options.spill_dir.clone()))
-}
-
-/// Host memory that is taken whatever the plan counts as the plan's from here on: what is reported is what a budget has to hold.
-pub(crate) fn count_reserved(plan: &mut Plan, reserved_bytes: u64) {
-    let statistics = &mut plan.statistics;
-    statistics.host_bytes = statistics.host_bytes.saturating_add(reserved_bytes);
-    statistics.host_budget_bytes = statistics.host_budget_bytes.map(|bytes| bytes.saturating_add(reserved_bytes));
 }
 
 /// Inputs that are indices of a gather, directly or converted, with the number of entries that they choose from.

@@ -13,7 +13,6 @@ use forebay_model::program::{NamedOperand, Program};
 use forebay_plan::cost::Costs;
 use forebay_plan::{plan_in_groups, Plan, PlanError, PlanOptions};
 
-use crate::compile::count_reserved;
 use crate::error::Error;
 use crate::machine::LimitedDevice;
 use crate::options::{MemoryLimit, ProcessLimit};
@@ -136,6 +135,13 @@ fn free_bytes() -> Option<u64> {
     Some(forebay_limits::resident()?.now_bytes.saturating_add(available_bytes))
 }
 
+/// Host memory that is taken whatever the plan counts as the plan's from here on: what is reported is what a budget has to hold.
+pub(crate) fn count_reserved(plan: &mut Plan, reserved_bytes: u64) {
+    let statistics = &mut plan.statistics;
+    statistics.host_bytes = statistics.host_bytes.saturating_add(reserved_bytes);
+    statistics.host_budget_bytes = statistics.host_budget_bytes.map(|bytes| bytes.saturating_add(reserved_bytes));
+}
+
 /// Why there is no plan, in terms of the process.
 fn refused(error: PlanError, limit: ProcessLimit, other_bytes: u64) -> Error {
     match error {
@@ -195,7 +201,9 @@ fn note_planning(machine: &LimitedDevice) {
 /// Whether the limit on the process leaves room for planning again while a plan is on the device.
 pub(crate) fn has_room_to_plan(machine: &LimitedDevice) -> bool {
     let Some((limit, resident)) = machine.process_limit().zip(forebay_limits::resident()) else { return true };
-    resident.now_bytes.saturating_add(machine.planning_bytes.load(Ordering::Relaxed)) <= limit.bytes
+    // With the durations that were measured, it may take somewhat more than it took with estimates.
+    let planning_bytes = machine.planning_bytes.load(Ordering::Relaxed).saturating_mul(3) / 2;
+    resident.now_bytes.saturating_add(planning_bytes) <= limit.bytes
 }
 
 /// Bytes that the limit leaves next to a plan, and that it lacks; none without a limit.
