@@ -11,7 +11,7 @@ use forebay_model::{Graph, ValueId};
 use forebay_plan::cost::Costs;
 use forebay_plan::fuse::fuse;
 use forebay_plan::saved_costs::Unknown;
-use forebay_plan::{choose_groups, page, plan_in_groups, Plan, PlanError, PlanOptions, SavedCosts};
+use forebay_plan::{choose_groups, page, plan_in_groups, PlanError, PlanOptions, SavedCosts};
 use forebay_runtime::{PagedOptions, StepTimes};
 
 use crate::error::Error;
