@@ -126,7 +126,8 @@ fn the_budget_changes_between_steps_and_no_bit_does() {
     let expected = run(&case, &mut unlimited, 5);
     let (peak, minimum) = (unlimited.statistics().in_core_peak_bytes, unlimited.statistics().minimum_budget_bytes);
     drop(unlimited);
-    let mut trainer = trainer_within(&case, None, 2, None);
+    // Budgets of a simulated device: those of a CPU alone are limits on the process.
+    let mut trainer = trainer_within(&case, Some(peak), 2, None);
     let mut losses = Vec::new();
     let budgets = [None, Some(minimum), Some(peak / 2), None, Some(minimum)];
     for (step, budget) in budgets.into_iter().enumerate() {
