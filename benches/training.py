@@ -55,7 +55,7 @@ class Forebay:
     def __init__(self, binary, model, data, threads, memory=None):
         self.command = [binary, "train", model, "--data", data, "--optimizer", "sgd", "--learning-rate", "0.01",
                         "--momentum", "0.9", "--threads", str(threads), "--json"]
-        self.command += ["--device-memory", memory] if memory else []
+        self.command += ["--simulate-device", memory] if memory else []
         self.command += ["--no-compare"]
 
     def steps(self, count):

@@ -109,9 +109,14 @@ impl Tensor {
         Tensor::new(DataType::Int64, shape, bytes).expect("as many values as the shape holds")
     }
 
-    /// Tensors of one type and shape one after the other along a new first axis; `None` where they differ or are none.
+    /// Tensors of one type and shape one after the other along a new first axis; `None` where they differ or are none. One tensor
+    /// alone shares its bytes with what is made of it.
     pub fn stack(tensors: &[&Tensor]) -> Option<Tensor> {
         let first = tensors.first()?;
+        if let [alone] = tensors {
+            let shape = [&[1], alone.shape.as_slice()].concat();
+            return Some(Tensor { shape, ..(*alone).clone() });
+        }
         let mut bytes = Vec::with_capacity(first.bytes.len() * tensors.len());
         for tensor in tensors {
             if tensor.data_type != first.data_type || tensor.shape != first.shape {
@@ -172,15 +177,25 @@ impl Tensor {
 
     /// The elements as integers, where they are integers or booleans.
     pub fn to_i64(&self) -> Option<Vec<i64>> {
+        Some(self.integers()?.collect())
+    }
+
+    /// The same one after the other, without a copy of all of them.
+    ///
+    /// ```
+    /// use forebay_base::Tensor;
+    ///
+    /// let labels = Tensor::from_i64(&[4], &[2, 0, 7, 1]);
+    /// assert_eq!(labels.integers().and_then(|mut labels| labels.position(|label| label > 2)), Some(2));
+    /// assert!(Tensor::from_f32(&[1], &[0.5]).integers().is_none());
+    /// ```
+    pub fn integers(&self) -> Option<impl Iterator<Item = i64> + '_> {
         macro_rules! read {
             ($type:ty) => {
-                self.bytes
-                    .chunks_exact(size_of::<$type>())
-                    .map(|b| <$type>::from_le_bytes(b.try_into().expect("exact chunk")) as i64)
-                    .collect()
+                |bytes| <$type>::from_le_bytes(bytes.try_into().expect("exact chunk")) as i64
             };
         }
-        Some(match self.data_type {
+        let read: fn(&[u8]) -> i64 = match self.data_type {
             DataType::Int64 => read!(i64),
             DataType::Int32 => read!(i32),
             DataType::Int16 => read!(i16),
@@ -190,7 +205,8 @@ impl Tensor {
             DataType::UInt16 => read!(u16),
             DataType::UInt8 | DataType::Bool => read!(u8),
             _ => return None,
-        })
+        };
+        Some(self.bytes.chunks_exact(self.data_type.size_bytes() as usize).map(read))
     }
 
     /// The elements as float32, where they are float32 or float64.

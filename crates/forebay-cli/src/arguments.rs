@@ -3,25 +3,26 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use forebay::managed::Policy;
-use forebay::{DeviceName, EngineOptions, LaunchOrder, MemoryMode, MemorySize};
-use forebay_device::host::threads_of;
+use forebay::{DeviceName, MemorySize};
 
+use crate::device_arguments::positive_count;
+pub use crate::device_arguments::{thread_count, DeviceArguments, MemoryKind, PolicyKind};
 use crate::export_arguments::ExportArguments;
 use crate::heap_arguments::{byte_count, HeapArguments};
-use crate::output;
 
 /// Train and run ONNX models whose tensors do not fit in device memory.
 ///
-/// Give a budget with --device-memory: what does not fit is moved to host memory and back while other work goes on. Results
-/// are bit for bit those of an unlimited run.
+/// Give a limit. On a CPU, --memory-limit bounds the whole process: what does not fit is recomputed, or goes to --spill-dir. On a GPU,
+/// --device-memory bounds its memory: what does not fit is moved to host memory and back while other work goes on. Results are bit
+/// for bit those of an unlimited run.
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version, max_term_width = 120)]
 #[command(after_help = "Examples:
-  forebay train unet3d.onnx --data brain/ --device-memory 192MiB --steps 20
+  forebay train unet3d.onnx --data brain/ --memory-limit 300MiB --steps 20
+  forebay train unet3d.onnx --data brain/ --device vulkan --device-memory 192MiB --steps 20
   forebay run   model.onnx --input x=x.npy --output-dir results
   forebay export forebay-checkpoint --model unet3d.onnx --save trained.onnx
-  forebay plan  model.onnx --train --device-memory 50%
+  forebay plan  model.onnx --train --simulate-device 50%
   forebay devices
   forebay place buffers.csv --capacity 1MiB
 
@@ -53,107 +54,6 @@ pub enum Command {
     Replay(ReplayArguments),
 }
 
-/// In which order kernels are planned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OrderKind {
-    /// As the model has them
-    File,
-    /// With the fewest barriers that fit the same memory
-    Barriers,
-}
-
-/// Who decides what is on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum MemoryKind {
-    /// A plan, made before the first step
-    Planned,
-    /// Managed memory, of which the framework says every move
-    Direct,
-    /// Managed memory, with hints of the framework: what comes, and what is needed no more
-    Cooperative,
-    /// Managed memory alone
-    Automatic,
-}
-
-/// The machine and its budgets.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Device")]
-pub struct DeviceArguments {
-    /// The device that computes; `forebay devices` lists them
-    #[arg(long, value_name = "NAME", default_value_t)]
-    pub device: DeviceName,
-    /// Never let this process take more memory than this, as the system counts it: 192MiB, 1GiB, or 50% (of what it would take
-    /// without); for devices whose memory is the host's. What does not fit is recomputed, or goes to --spill-dir
-    #[arg(long, value_name = "SIZE", env = "FOREBAY_MEMORY_LIMIT", conflicts_with_all = ["device_memory", "host_memory"])]
-    pub memory_limit: Option<MemorySize>,
-    /// Never use more device memory than this: 256MiB, 1GiB, or 50% (of what the model needs without a budget)
-    #[arg(long, value_name = "SIZE", env = "FOREBAY_DEVICE_MEMORY")]
-    pub device_memory: Option<MemorySize>,
-    /// Never use more host memory than this for what is moved out of the device
-    #[arg(long, value_name = "SIZE", env = "FOREBAY_HOST_MEMORY")]
-    pub host_memory: Option<MemorySize>,
-    /// Move what exceeds --host-memory to files in this folder; they have no names, and are gone when the command ends
-    #[arg(long, value_name = "DIR", env = "FOREBAY_SPILL_DIR")]
-    pub spill_dir: Option<PathBuf>,
-    /// Who decides what is on the device; results do not depend on it
-    #[arg(long, value_enum, value_name = "MODE", default_value = "planned", env = "FOREBAY_MEMORY")]
-    pub memory: MemoryKind,
-    /// In which order `--memory automatic` evicts [default: driver]
-    #[arg(long, value_enum, value_name = "POLICY")]
-    pub eviction: Option<PolicyKind>,
-    /// In what device memory is had.
-    #[command(flatten)]
-    pub heaps: HeapArguments,
-    /// For experiments: slow copies between host and device down to this many bytes per second, each way
-    #[arg(long, value_name = "SIZE", value_parser = byte_count)]
-    pub link_speed: Option<u64>,
-    /// Threads for kernels and copies together [default: all]; at most 256, or as many as the machine runs at once; results do
-    /// not depend on it
-    #[arg(long, value_name = "N", value_parser = positive_count)]
-    pub threads: Option<u64>,
-    /// Do not merge operators: no kernel does the work of two, and a concatenation is copies of its own
-    #[arg(long)]
-    pub no_fuse: bool,
-    /// In which order kernels are planned; results do not depend on it
-    #[arg(long, value_enum, value_name = "ORDER", default_value = "barriers")]
-    pub order: OrderKind,
-    /// Check every plan for races and lost data before it runs
-    #[arg(long)]
-    pub check: bool,
-}
-
-impl DeviceArguments {
-    /// The options that the flags name.
-    pub fn options(&self, trace: bool) -> EngineOptions {
-        let mut options = EngineOptions::default();
-        let EngineOptions { device, memory, planning, measuring, .. } = &mut options;
-        device.name = self.device.clone();
-        device.threads = self.threads.map(thread_count);
-        device.link_bytes_per_second = self.link_speed;
-        self.heaps.apply(device);
-        memory.memory_limit = self.memory_limit;
-        memory.device_memory = self.device_memory;
-        memory.host_memory = self.host_memory;
-        memory.spill_dir = self.spill_dir.clone();
-        memory.mode = match self.memory {
-            MemoryKind::Planned => MemoryMode::Planned,
-            MemoryKind::Direct => MemoryMode::Direct,
-            MemoryKind::Cooperative => MemoryMode::Cooperative,
-            MemoryKind::Automatic => MemoryMode::Automatic,
-        };
-        memory.eviction = self.eviction.map(PolicyKind::policy);
-        memory.growth = self.heaps.grows();
-        planning.fuse = !self.no_fuse;
-        planning.order = match self.order {
-            OrderKind::File => LaunchOrder::File,
-            OrderKind::Barriers => LaunchOrder::Barriers,
-        };
-        planning.check |= self.check;
-        measuring.trace = trace;
-        options
-    }
-}
-
 /// What every command that reports numbers takes.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Report")]
@@ -161,7 +61,9 @@ pub struct ReportArguments {
     /// Print one JSON object on standard output, and nothing else there
     ///
     /// Keys: steps (loss and seconds each), seconds_median, device_budget_bytes (null without a budget), device_peak_bytes
-    /// (measured; planned for `plan`), resident_peak_bytes (of the whole process, as the system counts it; after steps), in_core_peak_bytes (what it takes without a budget), minimum_budget_bytes,
+    /// (measured; planned for `plan`), resident_peak_bytes (of the whole process, as the system counts it; after steps),
+    /// memory_limit_bytes (null without a limit), peak (what holds memory, by kind), repeats and repeated_seconds (launches that
+    /// run again, as planned), in_core_peak_bytes (what it takes without a budget), minimum_budget_bytes,
     /// bytes_to_device, bytes_from_device, spill_bytes (on disk), bytes_to_disk, bytes_from_disk, launches, barriers, waits (all
     /// per step), stall_seconds (time of a step in which no kernel ran; the median), late_copies and
     /// late_seconds (copies to the device that kernels waited for, and the part of the stall that they cost; medians). Over
@@ -382,8 +284,8 @@ pub struct TrainArguments {
     /// Do not run steps without a budget next to those with one
     #[arg(long)]
     pub no_compare: bool,
-    /// Take the device budget from this file (as --device-memory takes it), and look again before every step
-    #[arg(long, value_name = "FILE", conflicts_with = "device_memory", help_heading = "Device")]
+    /// Take the size of --device-memory from this file, and look again before every step; with --simulate-device, that one's
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["device_memory", "memory_limit"], help_heading = "Device")]
     pub device_memory_file: Option<PathBuf>,
     /// Plan the first step with the durations that --save-costs measured in another run
     #[arg(long, value_name = "FILE.json", help_heading = "Device")]
@@ -411,8 +313,8 @@ pub struct TrainArguments {
 
 Examples:
   forebay plan model.onnx --batch-size 8
-  forebay plan model.onnx --train --optimizer adam --device-memory 1GiB
-  forebay plan model.onnx --train --device-memory 50% --commands | less
+  forebay plan model.onnx --train --optimizer adam --memory-limit 1GiB
+  forebay plan model.onnx --train --simulate-device 50% --commands | less
   forebay plan model.onnx --train --machine laptop-8gb             a machine that is not there
   forebay plan model.onnx --train --costs costs.json               with what `train --save-costs costs.json` measured
 
@@ -451,28 +353,6 @@ pub struct PlanArguments {
     /// The report.
     #[command(flatten)]
     pub report: ReportArguments,
-}
-
-/// What changes the order in which managed memory evicts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PolicyKind {
-    /// As a driver of unified memory was measured to behave: prefetches change the order, use does not
-    Driver,
-    /// Use makes a chunk the last to go
-    Touch,
-    /// What will be used soonest stays
-    Planned,
-}
-
-impl PolicyKind {
-    /// The library's word for it.
-    pub fn policy(self) -> Policy {
-        match self {
-            PolicyKind::Driver => Policy::Driver,
-            PolicyKind::Touch => Policy::Touch,
-            PolicyKind::Planned => Policy::Planned,
-        }
-    }
 }
 
 /// `forebay probe`.
@@ -630,26 +510,6 @@ pub struct PlaceArguments {
     /// once), all in bytes; seconds.
     #[arg(long)]
     pub json: bool,
-}
-
-/// A number of threads, with a word where it is more than there can be.
-pub fn thread_count(asked: u64) -> usize {
-    let asked = usize::try_from(asked).unwrap_or(usize::MAX);
-    let count = threads_of(Some(asked));
-    if count < asked {
-        output::complain(&format!(
-            "warning: --threads {asked} is more than helps on this machine; {count} threads are used"
-        ));
-    }
-    count
-}
-
-fn positive_count(text: &str) -> Result<u64, String> {
-    match text.parse() {
-        Ok(0) => Err("at least 1 is needed".to_owned()),
-        Ok(count) => Ok(count),
-        Err(_) => Err("not a whole number".to_owned()),
-    }
 }
 
 fn not_negative(text: &str) -> Result<f32, String> {

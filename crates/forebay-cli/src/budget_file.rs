@@ -47,13 +47,16 @@ impl BudgetFile {
         match changed {
             Ok(size) => match trainer.set_device_memory(Some(size)) {
                 Ok(()) => {
-                    let budget = trainer.statistics().device_budget_bytes.map_or_else(String::new, format_bytes);
+                    let limit = trainer.memory_limit().map(|limit| ("memory limit", limit.bytes));
+                    let budget = || Some(("device budget", trainer.statistics().device_budget_bytes?));
                     let (next, seconds) = (trainer.step_count() + 1, trainer.predicted_seconds());
-                    progress.line(&format!(
-                        "the device budget is {budget} from step {next} on ({seconds:.3} s/step predicted)"
-                    ));
+                    let (name, bytes) = limit.or_else(budget).unwrap_or(("device budget", 0));
+                    let size = format_bytes(bytes);
+                    progress.line(&format!("the {name} is {size} from step {next} on ({seconds:.3} s/step predicted)"));
                 }
-                Err(error @ forebay::Error::Plan(_)) => refused(error.to_string()),
+                Err(error @ (forebay::Error::Plan(_) | forebay::Error::MemoryLimit { .. })) => {
+                    refused(error.to_string())
+                }
                 Err(error) => return Err(error.into()),
             },
             Err(why) => refused(why),

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use forebay::{EngineOptions, MemoryMode, Model, Tensor, Trainer, TrainerOptions};
+use forebay::{EngineOptions, MemoryLimit, MemoryMode, Model, Tensor, Trainer, TrainerOptions};
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -42,7 +42,10 @@ pub fn compare(
     labels: &Tensor,
 ) -> Result<Option<Comparison>, Failure> {
     let EngineOptions { memory, planning, measuring, .. } = &mut options.engine;
-    (memory.device_memory, memory.mode, memory.eviction) = (None, MemoryMode::Planned, None);
+    (memory.device_memory, memory.simulate_device) = (None, None);
+    (memory.mode, memory.eviction) = (MemoryMode::Planned, None);
+    // Where it does not fit the machine, it is no comparison.
+    memory.memory_limit = Some(MemoryLimit::Unlimited);
     // Without a budget nothing moves, so durations decide nothing.
     planning.costs = None;
     measuring.trace = false;

@@ -18,7 +18,11 @@ pub type Tensors = BTreeMap<String, Tensor>;
 /// # Errors
 /// Data that is missing, corrupt, or does not fit the model.
 pub fn open(data: &str, trainer: &Trainer, input_scale: f64) -> Result<DataSet, Failure> {
-    Ok(data::open(data, &trainer.data_requirements(input_scale)?)?)
+    let mut set = data::open(data, &trainer.data_requirements(input_scale)?)?;
+    if let Some(bytes) = trainer.data_memory_bytes() {
+        set.keep_at_most(bytes);
+    }
+    Ok(set)
 }
 
 /// Reads the inputs of `forebay run`.

@@ -6,6 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`arguments`] | every sub-command and flag |
+//! | [`device_arguments`] | the flags of devices and memory |
 //! | [`export_arguments`] | the flags of `export` |
 //! | [`heap_arguments`] | flags that say in what pieces device memory is had |
 //! | [`failure`] | what ends the program early, and with which exit code |
@@ -18,6 +19,7 @@
 //! | [`metrics`] | accuracy and Dice |
 //! | [`feeding`] | data sets and arrays as the tensors that a model takes |
 //! | [`training_options`] | flags as training options |
+//! | [`limits`] | the limit on the process that a run keeps to, in words |
 //! | [`run`], [`train`], [`export`], [`plan`], [`devices`], [`place`], [`probe`], [`replay`] | the sub-commands |
 //! | [`buffer_table`] | what `place` reads and writes |
 //! | [`chart`] | what `probe` measured, as a picture |
@@ -28,6 +30,7 @@ mod budget_file;
 mod buffer_table;
 mod chart;
 mod compare;
+mod device_arguments;
 mod devices;
 mod escape;
 mod export;
@@ -37,6 +40,7 @@ mod feeding;
 mod heap_arguments;
 mod interrupt;
 mod keeping;
+mod limits;
 mod metrics;
 mod output;
 mod place;
@@ -62,6 +66,7 @@ static ALLOCATOR: last_resort::Allocator = last_resort::Allocator;
 
 fn main() -> ExitCode {
     last_resort::install();
+    forebay_device::process::keep_little();
     forebay_device::signals::ignore_file_size_signal();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,

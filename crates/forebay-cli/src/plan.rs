@@ -3,8 +3,8 @@
 use forebay::documents::{self, Unknown};
 use forebay::format_bytes;
 use forebay::{
-    command_lines, memory_picture, Explanation, MachineDescription, Model, Plan, SavedCosts, Session, SessionOptions,
-    Statistics, Trainer, TrainerOptions,
+    command_lines, memory_picture, Explanation, MachineDescription, MemoryLimit, Model, Plan, SavedCosts, Session,
+    SessionOptions, Statistics, Trainer, TrainerOptions,
 };
 use serde_json::{self, Value};
 
@@ -32,6 +32,8 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
     let waiting = Waiting::new(&format!("planning {}", arguments.model.display()));
     let model = Model::from_file(&arguments.model)?;
     let mut engine = arguments.device.options(false);
+    // A plan does not depend on what is free at the moment.
+    engine.memory.memory_limit.get_or_insert(MemoryLimit::Unlimited);
     engine.device.machine = arguments.machine.as_deref().map(documents::machine).transpose()?;
     engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
     let machine = engine.device.machine.clone();
@@ -104,8 +106,10 @@ fn show(
         return Ok(());
     }
     let device_peak_bytes = plan.statistics.device_peak_bytes;
-    let mut object =
-        Report { steps: &[], statistics: &plan.statistics, device_peak_bytes, resident_peak_bytes: None }.json();
+    let (statistics, resident_peak_bytes) = (&plan.statistics, None);
+    let report =
+        Report { steps: &[], statistics, device_peak_bytes, resident_peak_bytes, limit: None, explanation: None };
+    let mut object = report.json();
     let failed = |error| Failure::Failed(format!("cannot write the plan: {error}"));
     object.insert("machine".to_owned(), machine.map(|machine| machine.name.clone()).into());
     object.insert("costs".to_owned(), serde_json::to_value(costs).map_err(failed)?);

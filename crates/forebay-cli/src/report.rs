@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay::format_bytes;
-use forebay::{RunTimes, Statistics, StepMoves};
+use forebay::{DeviceName, Explanation, ProcessLimit, RunTimes, Statistics, StepMoves};
 use serde_json::{json, Map, Value};
 
 use crate::failure::Failure;
@@ -45,11 +45,28 @@ pub struct Report<'a> {
     pub device_peak_bytes: u64,
     /// The most memory that the process had, as the system counts it; none where nothing ran, or where the system does not say.
     pub resident_peak_bytes: Option<u64>,
+    /// The limit on the process that steps kept to.
+    pub limit: Option<ProcessLimit>,
+    /// The plan in words; none where it is told elsewhere, or where managed memory has none.
+    pub explanation: Option<Explanation>,
 }
 
 /// The most memory that this process ever had, in bytes.
 pub fn resident_peak_bytes() -> Option<u64> {
     forebay_limits::resident().map(|resident| resident.peak_bytes)
+}
+
+/// The plan of steps that ran, in words: with what holds the memory of the process at the peak, where that has the device's memory in it.
+pub fn of_run(
+    mut explanation: Explanation,
+    device: &DeviceName,
+    device_peak_bytes: u64,
+    resident_peak_bytes: Option<u64>,
+) -> Explanation {
+    if let Some(bytes) = resident_peak_bytes.filter(|_| *device == DeviceName::default()) {
+        explanation.peak = explanation.peak.of_process(device_peak_bytes, bytes);
+    }
+    explanation
 }
 
 /// The value in the middle; the mean of the two middle ones where there are two; none of none.
@@ -106,6 +123,12 @@ impl Report<'_> {
                 if let Some(bytes) = self.resident_peak_bytes {
                     object.insert("resident_peak_bytes".to_owned(), bytes.into());
                 }
+                object.insert("memory_limit_bytes".to_owned(), self.limit.map(|limit| limit.bytes).into());
+                if let Some(explanation) = &self.explanation {
+                    object.insert("peak".to_owned(), json!(explanation.peak));
+                    object.insert("repeats".to_owned(), explanation.repeats.into());
+                    object.insert("repeated_seconds".to_owned(), explanation.repeated_seconds.into());
+                }
                 object.extend(self.moves().map(|(key, number)| (key.to_owned(), number_of(number))));
                 object
             }
@@ -122,7 +145,18 @@ impl Report<'_> {
             line("loss", format!("{first:.6} in the first step, {last:.6} in the last"));
         }
         let budget = statistics.device_budget_bytes.map_or_else(|| "none".to_owned(), format_bytes);
-        line("budget", format!("{budget} (least possible: {})", format_bytes(statistics.minimum_budget_bytes)));
+        match self.limit {
+            Some(ProcessLimit { bytes, unlimited_bytes, .. }) => {
+                let [limit, unlimited] = [bytes, unlimited_bytes].map(format_bytes);
+                line(
+                    "memory limit",
+                    format!("{limit} for the whole process ({unlimited} without a limit, as planned)"),
+                );
+            }
+            None => {
+                line("budget", format!("{budget} (least possible: {})", format_bytes(statistics.minimum_budget_bytes)))
+            }
+        }
         let (peak, in_core) = (self.device_peak_bytes, statistics.in_core_peak_bytes);
         line("device peak", format!("{} ({} without a budget)", format_bytes(peak), format_bytes(in_core)));
         if let Some(bytes) = self.resident_peak_bytes {
@@ -137,6 +171,10 @@ impl Report<'_> {
             let (to, from) = (format_bytes(statistics.bytes_to_disk), format_bytes(statistics.bytes_from_disk));
             let spilled = format_bytes(statistics.spill_bytes);
             line("spilled to disk", format!("{spilled}; {to} to disk and {from} from disk per step"));
+        }
+        if let Some(explanation) = self.explanation.as_ref().filter(|explanation| explanation.repeats > 0) {
+            let (repeats, seconds) = (explanation.repeats, explanation.repeated_seconds);
+            line("recomputed", format!("{repeats} launches per step, in {seconds:.3} s as predicted"));
         }
         if !moves.is_empty() {
             let [faults, evictions, prefetches] = ["faults", "evictions", "prefetches"].map(|key| moves[key]);
@@ -158,6 +196,9 @@ impl Report<'_> {
                 let seconds = median(self.steps.iter().map(|step| step.late_seconds)).unwrap_or_default();
                 line("late copies", format!("{late:.0} per step (median), kernels waited {seconds:.3} s for them"));
             }
+        }
+        if let Some(explanation) = &self.explanation {
+            lines.extend(explanation.peak.to_string().lines().map(str::to_owned));
         }
         lines
     }
@@ -229,8 +270,15 @@ mod tests {
         (times.seconds, times.stall_seconds) = (2.0, 0.25);
         (times.late_copies, times.late_seconds) = (1, 0.125);
         let steps = [StepNumbers::new(Some(0.5), times)];
-        let object =
-            Report { steps: &steps, statistics: &statistics, device_peak_bytes: 7, resident_peak_bytes: None }.json();
+        let report = Report {
+            steps: &steps,
+            statistics: &statistics,
+            device_peak_bytes: 7,
+            resident_peak_bytes: None,
+            limit: None,
+            explanation: None,
+        };
+        let object = report.json();
         for key in [
             "steps",
             "seconds_median",

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 use forebay::data::npy;
 use forebay::files::FolderLock;
 use forebay::{Model, Session, SessionOptions};
+use forebay_device::process::give_back;
 
-use crate::arguments::RunArguments;
+use crate::arguments::{MemoryKind, RunArguments};
 use crate::failure::Failure;
 use crate::feeding::{self, Tensors};
+use crate::limits::tell_of_limit;
 use crate::output;
-use crate::report::{resident_peak_bytes, say_json, Report, StepNumbers};
+use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
 
 /// Locked in a folder while outputs take their places there.
 const LOCK: &str = ".forebay-outputs.lock";
@@ -40,9 +42,13 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
     options.engine = arguments.device.options(arguments.trace.trace.is_some());
     options.batch_size = arguments.batch_size.or_else(|| feeding::batch_size_of(&model, &inputs));
     let mut session = Session::new(&model, &options)?;
+    // What planning took is not needed again.
+    give_back();
+    tell_of_limit(session.memory_limit());
     let mut steps = Vec::new();
     let mut outputs = Tensors::new();
     for _ in 0..arguments.repeat {
+        outputs.clear();
         outputs = session.run(inputs.clone())?;
         steps.push(StepNumbers::new(None, session.last_run()));
     }
@@ -54,7 +60,10 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
     }
     let device_peak_bytes = session.usage().heap_peak_bytes;
     let resident_peak_bytes = resident_peak_bytes();
-    let report = Report { steps: &steps, statistics: session.statistics(), device_peak_bytes, resident_peak_bytes };
+    let (statistics, limit) = (session.statistics(), session.memory_limit());
+    let explanation = (arguments.device.memory == MemoryKind::Planned)
+        .then(|| of_run(session.explain(), &arguments.device.device, device_peak_bytes, resident_peak_bytes));
+    let report = Report { steps: &steps, statistics, device_peak_bytes, resident_peak_bytes, limit, explanation };
     if arguments.report.json {
         return say_json(report.json());
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use forebay::data::{Batch, DataSet, Sampler};
 use forebay::training::Loss;
 use forebay::{documents, Checkpoint, CheckpointFolder, Model, OnNan, Replan, ReplanReason, Trainer, TrainerOptions};
+use forebay_device::process::give_back;
 use serde_json::{json, Value};
 
 use crate::arguments::{DataChangedKind, MemoryKind, OnNanKind, TrainArguments};
@@ -14,11 +15,12 @@ use crate::failure::Failure;
 use crate::feeding;
 use crate::interrupt;
 use crate::keeping::Keeper;
+use crate::limits::tell_of_limit;
 use crate::metrics::ClassCounts;
 use crate::output;
 use crate::plan::warn_of_unknown_costs;
 use crate::progress::Progress;
-use crate::report::{resident_peak_bytes, say_json, Report, StepNumbers};
+use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
 use crate::training_options::training_options;
 
 /// Trains a model.
@@ -132,7 +134,13 @@ impl<'a> Run<'a> {
         options.engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
         let budget_file = match arguments.device_memory_file.clone().map(BudgetFile::open).transpose()? {
             Some((file, size)) => {
-                options.engine.memory.device_memory = Some(size);
+                let memory = &mut options.engine.memory;
+                let budget = if memory.simulate_device.is_some() {
+                    &mut memory.simulate_device
+                } else {
+                    &mut memory.device_memory
+                };
+                *budget = Some(size);
                 Some(file)
             }
             None => None,
@@ -146,6 +154,8 @@ impl<'a> Run<'a> {
         let mut trainer = Trainer::new(model.clone(), options.clone())?;
         warn_of_unknown_costs(trainer.unknown_costs());
         let data = feeding::open(&arguments.data, &trainer, arguments.input_scale)?;
+        trainer.keep_memory_limit()?;
+        tell_of_limit(trainer.memory_limit());
         let mut digest = None;
         if let Some(checkpoint) = &checkpoint {
             digest = check_data(arguments, &data, &checkpoint.position)?;
@@ -211,6 +221,10 @@ impl<'a> Run<'a> {
             }
             let samples = self.sampler.batch(self.trainer.step_count());
             let Batch { inputs, labels } = self.data.batch(&samples)?;
+            if self.steps.is_empty() {
+                // What planning and the first samples took is not needed again.
+                give_back();
+            }
             let report = match self.trainer.step(inputs, labels) {
                 Ok(report) => report,
                 Err(error) => return Err(self.failed_step(error.into(), &samples)),
@@ -335,8 +349,9 @@ impl<'a> Run<'a> {
 
     /// What the budget costs; none where there is none, or the user does not want to know.
     fn compare(&mut self) -> Option<Comparison> {
-        let is_wanted =
-            !self.arguments.no_compare && !self.steps.is_empty() && self.arguments.device.memory_limit.is_none();
+        // An unlimited run would exceed a limit on the process.
+        let is_allowed = self.trainer.memory_limit().is_none();
+        let is_wanted = !self.arguments.no_compare && !self.steps.is_empty() && is_allowed;
         self.trainer.statistics().device_budget_bytes.filter(|_| is_wanted)?;
         let samples = self.sampler.batch(0);
         let compared = self.data.batch(&samples).map_err(Failure::from).and_then(|batch| {
@@ -358,7 +373,11 @@ impl<'a> Run<'a> {
         saved: Option<&Path>,
     ) -> Result<(), Failure> {
         let statistics = self.trainer.statistics();
-        let report = Report { steps: &self.steps, statistics, device_peak_bytes, resident_peak_bytes };
+        let device = &self.arguments.device;
+        let explanation = (device.memory == MemoryKind::Planned)
+            .then(|| of_run(self.trainer.explain(), &device.device, device_peak_bytes, resident_peak_bytes));
+        let (steps, limit) = (&self.steps, self.trainer.memory_limit());
+        let report = Report { steps, statistics, device_peak_bytes, resident_peak_bytes, limit, explanation };
         if self.arguments.report.json {
             let mut object = report.json();
             object.insert("batch_size".to_owned(), self.batch_size.min(self.data.sample_count()).into());

@@ -109,9 +109,9 @@ fn a_budget_below_the_minimum_says_the_minimum_and_who_sets_it() {
     let report = common::json(&plan);
     let minimum = forebay::format_bytes(report["minimum_budget_bytes"].as_u64().unwrap());
     let operator = report["minimum_launch"].as_str().unwrap().to_owned();
-    let error = failure(1, &[plan.as_slice(), &["--device-memory", "64KiB"]].concat());
+    let error = failure(1, &[plan.as_slice(), &["--simulate-device", "64KiB"]].concat());
     assert_says(&error, &[&operator]);
-    let error_of_training = failure(1, &train(&data, &model, &["--steps", "1", "--device-memory", "64KiB"]));
+    let error_of_training = failure(1, &train(&data, &model, &["--steps", "1", "--simulate-device", "64KiB"]));
     assert_says(&error_of_training, &[&operator]);
     assert!(error.contains(&minimum) || error.contains(&report["minimum_budget_bytes"].to_string()), "{error}");
 }

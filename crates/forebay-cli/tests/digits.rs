@@ -55,7 +55,7 @@ fn a_run_writes_its_outputs() {
 #[test]
 fn every_memory_mode_gives_the_same_losses_and_says_what_it_moved() {
     let (model, data) = (digits_model(), digits_data());
-    let flags = |mode| ["--steps", "3", "--device-memory", "1536KiB", "--no-compare", "--memory", mode];
+    let flags = |mode| ["--steps", "3", "--simulate-device", "1536KiB", "--no-compare", "--memory", mode];
     let planned = json(&train(&model, &data, &flags("planned")));
     assert!(planned.get("faults").is_none());
     for mode in ["direct", "cooperative", "automatic"] {
@@ -95,7 +95,7 @@ fn a_budget_changes_no_bit_and_is_kept() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
     let saved = [folder.text("free.onnx"), folder.text("tight.onnx")];
     let free = json(&train(&model, &data, &["--steps", "10", "--save", &saved[0], "--threads", "1"]));
-    let flags = ["--steps", "10", "--save", &saved[1], "--device-memory", "60%", "--check", "--threads", "2"];
+    let flags = ["--steps", "10", "--save", &saved[1], "--simulate-device", "60%", "--check", "--threads", "2"];
     let tight = json(&train(&model, &data, &flags));
     assert_eq!(losses(&free), losses(&tight));
     assert!(losses(&free)[9] < losses(&free)[0]);
@@ -116,7 +116,7 @@ fn a_budget_file_is_followed_while_training_runs() {
     success(&train(&model, &data, &["--steps", "60", "--save", &saved[0]]));
     let file = folder.text("budget");
     std::fs::write(&file, "60%\n").unwrap();
-    let flags = ["--steps", "60", "--save", &saved[1], "--device-memory-file", &file, "--no-compare"];
+    let flags = ["--steps", "60", "--save", &saved[1], "--simulate-device", "1GiB", "--device-memory-file", &file];
     let mut program = forebay(&train(&model, &data, &flags)).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(program.stdout.take().unwrap()).lines().map(Result::unwrap);
     let mut seen = Vec::new();
@@ -145,7 +145,7 @@ fn a_resumed_run_goes_on_bit_for_bit_under_another_budget() {
     let whole = json(&train(&model, &data, &["--steps", "10", "--shuffle", "5", "--save", &straight]));
     let first = ["--steps", "6", "--shuffle", "5", "--checkpoint", &checkpoint, "--checkpoint-every", "4"];
     let first = json(&train(&model, &data, &first));
-    let second = ["--steps", "10", "--resume", &checkpoint, "--save", &resumed, "--device-memory", "70%"];
+    let second = ["--steps", "10", "--resume", &checkpoint, "--save", &resumed, "--simulate-device", "70%"];
     let second = json(&train(&model, &data, &second));
     assert_eq!(losses(&whole), [losses(&first), losses(&second)].concat());
     assert!(std::fs::read(straight).unwrap() == std::fs::read(resumed).unwrap(), "the saved models differ");
@@ -199,7 +199,7 @@ fn a_saved_model_runs() {
 fn a_trace_is_an_object_of_events() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
     let trace = folder.text("trace.json");
-    success(&train(&model, &data, &["--steps", "2", "--trace", &trace, "--device-memory", "70%", "--no-compare"]));
+    success(&train(&model, &data, &["--steps", "2", "--trace", &trace, "--simulate-device", "70%", "--no-compare"]));
     let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().or(trace.as_array()).expect("a list of events");
     assert!(events.iter().any(|event| event["ph"] == "X") && events.iter().any(|event| event["ph"] == "C"));
@@ -208,7 +208,7 @@ fn a_trace_is_an_object_of_events() {
 #[test]
 fn plans_are_explained_without_running() {
     let model = digits_model();
-    let report = json(&["plan", &model, "--train", "--batch-size", "50", "--device-memory", "70%"]);
+    let report = json(&["plan", &model, "--train", "--batch-size", "50", "--simulate-device", "70%"]);
     for key in KEYS {
         assert!(report.get(key).is_some(), "{key}");
     }

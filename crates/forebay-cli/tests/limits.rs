@@ -3,21 +3,13 @@
 mod common;
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use common::group::{after, Group};
 use common::{
     assert_says, digits_data, digits_model, example, failure, forebay, json, one_node_model, success, Folder,
 };
 use common::{message, number};
-
-/// Runs the program after a line of shell.
-fn after(line: &str, arguments: &[&str]) -> Output {
-    let script = format!("{line}; exec \"$0\" \"$@\"");
-    let mut command = Command::new("sh");
-    command.args(["-c", &script, env!("CARGO_BIN_EXE_forebay")]).args(arguments);
-    command.env_remove("RUST_BACKTRACE").output().expect("a shell")
-}
 
 /// What it said, which must have ended in one error and exit code 1.
 fn refusal(output: &Output) -> String {
@@ -79,43 +71,8 @@ fn a_signal_to_abort_aborts() {
 fn device_memory_beyond_the_address_space_names_the_limit() {
     let (unet, data) = (example("brain/unet3d.onnx"), example("brain"));
     let train = ["train", &unet, "--data", &data, "--steps", "1", "--threads", "2", "--no-compare"];
-    let error = refusal(&after("ulimit -v 400000", &train));
+    let error = refusal(&after("ulimit -v 400000", &[&train[..], &["--memory-limit", "none"]].concat()));
     assert_says(&error, &["RLIMIT_AS (ulimit -v), 390.6 MiB", "would be needed", "--device-memory", "--spill-dir"]);
-}
-
-/// A control group of this process's own, for processes that it starts. It goes with the value.
-struct Group {
-    folder: PathBuf,
-    limit: &'static str,
-}
-
-impl Group {
-    /// A group with this much memory; none where the machine has no control groups, or does not let this process make one.
-    fn new(bytes: u64) -> Option<Group> {
-        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let groups = forebay_limits::groups::groups(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
-        groups.iter().filter(|group| Path::new(&group.folder).join("cgroup.procs").exists()).find_map(|own| {
-            let folder = own.folder.join(format!("forebay-test-{}", std::process::id()));
-            std::fs::create_dir(&folder).ok()?;
-            for limit in ["memory.max", "memory.limit_in_bytes"] {
-                if folder.join(limit).exists() && std::fs::write(folder.join(limit), bytes.to_string()).is_ok() {
-                    return Some(Group { folder, limit });
-                }
-            }
-            let _ = std::fs::remove_dir(&folder);
-            None
-        })
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        after(&format!("echo $$ > '{}/cgroup.procs' || exit 9", self.folder.display()), arguments)
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.folder);
-    }
 }
 
 #[test]
@@ -126,7 +83,7 @@ fn a_control_group_is_the_machine() {
     };
     let (unet, data) = (example("brain/unet3d.onnx"), example("brain"));
     let train = ["train", &unet, "--data", &data, "--steps", "1", "--threads", "2", "--no-compare"];
-    let output = group.run(&train);
+    let output = group.run(&[&train[..], &["--memory-limit", "none"]].concat());
     if output.status.code() == Some(9) {
         eprintln!("SKIPPED: this machine lets no process into a control group");
         return;

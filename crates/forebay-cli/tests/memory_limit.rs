@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::group::Group;
 use common::{assert_says, example, failure, forebay, json, Folder};
 use serde_json::Value;
 
@@ -71,4 +72,89 @@ fn a_limit_stands_alone_and_needs_memory_that_is_the_hosts() {
         forebay(&["plan", &model, "--train", "--device", "null", "--memory-limit", "300MiB"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_says(&text, &["only where device memory is the host's"]);
+}
+
+#[test]
+fn device_memory_of_a_cpu_is_the_same_limit_and_a_simulated_device_is_not() {
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let free = json(&train(&model, &data, &[]));
+    let limited = json(&train(&model, &data, &["--device-memory", "300MiB"]));
+    assert!(bytes(&limited, "resident_peak_bytes") <= 300 << 20, "{limited}");
+    assert_eq!(limited["bytes_to_device"], free["bytes_to_device"], "nothing is copied from memory to itself");
+    let simulated = json(&train(&model, &data, &["--simulate-device", "192MiB"]));
+    assert!(bytes(&simulated, "device_peak_bytes") <= 192 << 20, "{simulated}");
+    assert!(bytes(&simulated, "bytes_to_device") > 100 << 20, "what does not fit is copied");
+    assert_eq!([losses(&limited), losses(&simulated)], [losses(&free), losses(&free)]);
+}
+
+#[test]
+fn a_limit_below_what_the_program_itself_takes_says_so() {
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    for flag in ["--memory-limit", "--device-memory"] {
+        let error = failure(1, &train(&model, &data, &[flag, "4MiB"]));
+        assert_says(&error, &["a memory limit of 4 MiB is too small", "the rest of the process alone takes"]);
+    }
+    let slow = failure(2, &train(&model, &data, &["--device-memory", "1GiB", "--link-speed", "1GB"]));
+    assert_says(&slow, &["a link's speed is that of a simulated device"]);
+}
+
+/// The largest resident memory that a run in the group reports, and what it said.
+fn in_group(group: &Group, flags: &[&str]) -> Option<(Value, String)> {
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let output = group.run(&[&train(&model, &data, flags)[..], &["--json"]].concat());
+    if output.status.code() == Some(9) {
+        eprintln!("SKIPPED: this machine lets no process into a control group");
+        return None;
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{:?}: {said}", output.status);
+    Some((serde_json::from_slice(&output.stdout).unwrap(), said))
+}
+
+#[test]
+fn without_a_flag_a_run_stays_within_what_is_free() {
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let free = json(&train(&model, &data, &[]));
+    let Some(group) = Group::new(360 << 20) else {
+        eprintln!("SKIPPED: this machine lets this process make no control group");
+        return;
+    };
+    let Some((report, said)) = in_group(&group, &[]) else { return };
+    assert_says(&said, &["note: this would take", "are free for it", "--memory-limit none"]);
+    assert!(bytes(&report, "resident_peak_bytes") < 320 << 20, "{report}");
+    assert_eq!((losses(&report), &report["bytes_to_device"]), (losses(&free), &free["bytes_to_device"]));
+    // A share of what is free there is a limit like any other.
+    let Some((report, said)) = in_group(&group, &["--memory-limit", "90%free"]) else { return };
+    assert!(bytes(&report, "resident_peak_bytes") < 288 << 20 && !said.contains("note:"), "{said} {report}");
+    assert_eq!(losses(&report), losses(&free));
+}
+
+#[test]
+fn what_does_not_fit_what_is_free_is_refused_before_the_first_step() {
+    let Some(group) = Group::new(160 << 20) else {
+        eprintln!("SKIPPED: this machine lets this process make no control group");
+        return;
+    };
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let output = group.run(&train(&model, &data, &[]));
+    if output.status.code() == Some(9) {
+        eprintln!("SKIPPED: this machine lets no process into a control group");
+        return;
+    }
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert_says(&error, &["of memory are free for this process", "it needs at least", "a memory limit of none"]);
+}
+
+/// As the system counts it for all of a run's pages: in a group that may take 5 % more than the limit, nothing is killed.
+#[test]
+fn a_run_lives_in_a_control_group_of_its_limit_and_a_twentieth() {
+    const LIMIT_MIB: u64 = 300;
+    let Some(group) = Group::new((LIMIT_MIB << 20) / 100 * 105) else {
+        eprintln!("SKIPPED: this machine lets this process make no control group");
+        return;
+    };
+    let limit = format!("{LIMIT_MIB}MiB");
+    let Some((report, _)) = in_group(&group, &["--memory-limit", &limit]) else { return };
+    assert!(bytes(&report, "resident_peak_bytes") <= LIMIT_MIB << 20, "{report}");
 }

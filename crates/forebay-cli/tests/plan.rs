@@ -23,8 +23,8 @@ fn variables_of_the_environment_are_flags_that_nobody_gave() {
     let tiles = plan(&["--tile-size", "4KiB", "--heap-size", "8KiB"], &[]);
     assert!(tiles.matches("map m0").count() > small.matches("map m0").count());
     assert_eq!(plan(&[], &[("FOREBAY_TILE_SIZE", "4096"), ("FOREBAY_HEAP_SIZE", "8192")]), tiles);
-    let cut = plan(&["--device-memory", "60%"], &[]);
-    assert_eq!(plan(&[], &[("FOREBAY_DEVICE_MEMORY", "60%")]), cut);
+    let cut = plan(&["--simulate-device", "60%"], &[]);
+    assert_eq!(plan(&[], &[("FOREBAY_SIMULATE_DEVICE", "60%")]), cut);
     assert_ne!(cut, usual);
 }
 

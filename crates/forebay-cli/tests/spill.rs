@@ -59,7 +59,7 @@ fn a_disk_changes_no_bit() {
 fn the_host_memory_that_a_plan_prints_is_enough() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
     let spill = folder.text("");
-    let common = [&model, "--batch-size", "50", "--threads", "2", "--spill-dir", &spill, "--device-memory", "60%"];
+    let common = [&model, "--batch-size", "50", "--threads", "2", "--spill-dir", &spill, "--simulate-device", "60%"];
     let plan = |more: &[&str]| json(&[&["plan", common[0], "--train"], &common[1..], more].concat());
     let train = |more: &[&str]| {
         let files = ["train", common[0], "--data", &data, "--steps", "1", "--no-compare"];

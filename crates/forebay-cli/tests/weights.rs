@@ -102,7 +102,7 @@ fn a_training_run_takes_no_more_memory_than_its_budgets() {
     let (data, spill) = (folder.archive("data.npz", &[("x", &x), ("y", &y)]), folder.text("spill"));
     std::fs::create_dir(&spill).unwrap();
     let train = ["train", &model, "--data", &data, "--validate", &data, "--loss", "mse", "--optimizer", "adam"];
-    let flags = ["--steps", "4", "--threads", "2", "--no-compare", "--device-memory", "48MiB"];
+    let flags = ["--steps", "4", "--threads", "2", "--no-compare", "--simulate-device", "48MiB"];
     for memory in ["planned", "automatic"] {
         let budgets = ["--host-memory", "32MiB", "--spill-dir", &spill, "--memory", memory];
         let output = said(&within(&[&train[..], &flags, &budgets].concat()));

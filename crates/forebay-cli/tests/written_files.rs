@@ -202,7 +202,7 @@ fn a_finished_run_can_still_be_saved_validated_and_exported() {
         ["run", "a.onnx", "b.onnx", "c.onnx", "other"].map(|name| folder.text(name));
     success(&train(&model, &data, &["--steps", "3", "--checkpoint", &checkpoint, "--save", &straight]));
     let resume = train(&model, &data, &["--steps", "3", "--resume", &checkpoint]);
-    success(&[&resume[..], &["--save", &resumed, "--device-memory", "70%"]].concat());
+    success(&[&resume[..], &["--save", &resumed, "--simulate-device", "70%"]].concat());
     assert!(same(straight.as_ref(), resumed.as_ref()));
     let text = success(&[&resume[..], &["--validate", &format!("{data}#0..100")]].concat());
     assert_says(&text, &["accuracy"]);

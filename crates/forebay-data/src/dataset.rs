@@ -113,6 +113,9 @@ pub trait Source: Send {
     /// If a sample is out of range.
     fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError>;
 
+    /// From now on, keeps samples that were read only if `count` of them take no more than these bytes together.
+    fn keep_at_most(&mut self, _bytes: u64, _count: u64) {}
+
     /// Adds what decides the contents of a range of samples to a digest.
     ///
     /// # Errors
@@ -187,6 +190,13 @@ impl DataSet {
         let rows: Vec<u64> = samples.iter().map(|sample| sample + self.rows.start).collect();
         assert!(rows.iter().all(|row| self.rows.contains(row)), "samples {samples:?} of {}", self.sample_count());
         self.source.batch(&rows)
+    }
+
+    /// From now on, keeps samples that were read only if all selected ones take no more than these bytes together; else each is read
+    /// again whenever it is asked for. What an archive holds stays in memory in either case. Without a call, up to a gibibyte is
+    /// kept while memory is free.
+    pub fn keep_at_most(&mut self, bytes: u64) {
+        self.source.keep_at_most(bytes, self.sample_count());
     }
 
     /// The digest of the selected samples: that of another data set differs, but for an unlikely chance.

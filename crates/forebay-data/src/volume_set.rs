@@ -18,7 +18,7 @@ use crate::volume::Boxed;
 use forebay_base::Tensor;
 
 /// Decoded samples are kept up to this many bytes, so that small sets are read once.
-const CACHE_BYTES_MAX: usize = 1 << 30;
+const CACHE_BYTES_MAX: u64 = 1 << 30;
 
 /// A folder of pairs.
 struct VolumeSet {
@@ -29,7 +29,9 @@ struct VolumeSet {
     spatial: Vec<u64>,
     /// Image and labels of samples that were read before.
     cache: BTreeMap<u64, Arc<(Tensor, Tensor)>>,
-    cached_bytes: usize,
+    cached_bytes: u64,
+    /// The most that is kept.
+    cache_bytes_max: u64,
 }
 
 /// Opens a folder of pairs. Volumes are read when they are asked for.
@@ -48,7 +50,16 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
     }
     let pairs = pairing::pairs(folder)?;
     let input_scale = requirements.input_scale;
-    Ok(Box::new(VolumeSet { pairs, input, input_scale, channels, spatial, cache: BTreeMap::new(), cached_bytes: 0 }))
+    Ok(Box::new(VolumeSet {
+        pairs,
+        input,
+        input_scale,
+        channels,
+        spatial,
+        cache: BTreeMap::new(),
+        cached_bytes: 0,
+        cache_bytes_max: CACHE_BYTES_MAX,
+    }))
 }
 
 impl VolumeSet {
@@ -146,10 +157,10 @@ impl Source for VolumeSet {
                 Some(pair) => pair.clone(),
                 None => {
                     let pair = Arc::new(self.read(&self.pairs[*sample as usize])?);
-                    let size_bytes = pair.0.bytes().len() + pair.1.bytes().len();
+                    let size_bytes = (pair.0.bytes().len() + pair.1.bytes().len()) as u64;
                     // What is kept must not be missing elsewhere: as much has to be free as the next sample takes.
-                    let is_room = forebay_limits::check(2 * size_bytes as u64, forebay_limits::Use::Private).is_ok();
-                    if self.cached_bytes + size_bytes <= CACHE_BYTES_MAX && is_room {
+                    let is_room = forebay_limits::check(2 * size_bytes, forebay_limits::Use::Private).is_ok();
+                    if self.cached_bytes + size_bytes <= self.cache_bytes_max && is_room {
                         self.cached_bytes += size_bytes;
                         self.cache.insert(*sample, pair.clone());
                     }
@@ -162,6 +173,18 @@ impl Source for VolumeSet {
         let labels: Vec<&Tensor> = read.iter().map(|pair| &pair.1).collect();
         let inputs = BTreeMap::from([(self.input.name.clone(), Tensor::stack(&images).expect("samples of one shape"))]);
         Ok(Batch { inputs, labels: Tensor::stack(&labels).expect("labels of one shape") })
+    }
+
+    fn keep_at_most(&mut self, bytes: u64, count: u64) {
+        let voxels = self.spatial.iter().fold(1, |product: u64, &size| product.saturating_mul(size));
+        let values = voxels.saturating_mul(self.channels * self.input.data_type.size_bytes());
+        let sample_bytes = values.saturating_add(voxels.saturating_mul(DataType::Int64.size_bytes()));
+        // A part of a set would be kept for nothing: samples come in turn.
+        let fits = sample_bytes.saturating_mul(count) <= bytes;
+        self.cache_bytes_max = if fits { bytes.min(CACHE_BYTES_MAX) } else { 0 };
+        if !fits {
+            (self.cache, self.cached_bytes) = (BTreeMap::new(), 0);
+        }
     }
 
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
@@ -209,6 +232,29 @@ mod tests {
         (labels[1], labels[2]) = (1, 2);
         assert_eq!(batch.labels, Tensor::from_i64(&[1, 2, 2, 4], &labels));
         assert_eq!(set.batch(&[0]).unwrap(), batch);
+    }
+
+    #[test]
+    fn samples_are_kept_where_all_fit_and_the_same_where_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: Vec<u8>| std::fs::write(folder.path().join(name), bytes).unwrap();
+        let image = || samples::file(2, &[2, 2, 4], &(0..16).collect::<Vec<u8>>(), 0.0, 0.0);
+        for name in ["a", "b"] {
+            write(&format!("{name}.nii"), image());
+            write(&format!("{name}_seg.nii"), samples::file(2, &[2, 2, 4], &[1; 16], 0.0, 0.0));
+        }
+        let mut set = open(folder.path(), &requirements(1)).unwrap();
+        let first = set.batch(&[0, 1]).unwrap();
+        // Two samples of 16 voxels with 12 bytes each. What is kept is not read again.
+        set.keep_at_most(384, 2);
+        std::fs::rename(folder.path().join("a.nii"), folder.path().join("away")).unwrap();
+        assert_eq!(set.batch(&[0, 1]).unwrap(), first);
+        set.keep_at_most(383, 2);
+        assert!(set.batch(&[0]).is_err());
+        std::fs::rename(folder.path().join("away"), folder.path().join("a.nii")).unwrap();
+        assert_eq!(set.batch(&[0, 1]).unwrap(), first);
+        std::fs::remove_file(folder.path().join("a.nii")).unwrap();
+        assert!(set.batch(&[0]).is_err(), "it was not kept");
     }
 
     #[test]

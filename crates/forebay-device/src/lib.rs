@@ -9,6 +9,7 @@
 //! [`backend`] is what a kind of device offers to the registry of devices.
 //! [`signals`] is for programs: what ends a process where an error would do.
 //! [`last_resort`] is for programs: what they say when memory runs out where nothing can be done about it.
+//! [`process`] gives back to the system what a process no longer needs.
 //!
 //! Callers validate (bindings, ordering, budgets); devices report only what callers cannot foresee.
 //!
@@ -60,6 +61,7 @@ pub mod host;
 pub mod last_resort;
 pub mod mapping;
 pub mod null;
+pub mod process;
 pub mod signals;
 pub mod tile_size;
 

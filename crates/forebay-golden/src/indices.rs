@@ -65,7 +65,7 @@ fn training() -> TrainingOptions {
 /// The least device memory in which the model trains, in bytes: its gather runs in parts.
 pub fn least_memory_bytes() -> u64 {
     let least = trainer(model(), training(), EngineOptions::default()).statistics().minimum_budget_bytes;
-    let engine = EngineOptions::default().device_memory(MemorySize::Bytes(least));
+    let engine = EngineOptions::default().simulate_device(MemorySize::Bytes(least));
     let limited = trainer(model(), training(), engine);
     let is_part = |launch: &&Launch| matches!(launch.kernel, Kernel::Gather { .. });
     assert!(limited.plan().launches().filter(is_part).count() > 1, "the gather runs in parts");

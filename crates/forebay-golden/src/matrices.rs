@@ -75,7 +75,7 @@ pub fn same_bits_within_every_budget(engine: &EngineOptions) {
         let optimizer = Optimizer::Sgd { learning_rate: 0.05, momentum: 0.9, nesterov: false, weight_decay: 0.0 };
         let training = TrainingOptions::new(Loss::MeanSquaredError, optimizer);
         let mut engine = engine.clone();
-        engine.memory.device_memory = budget.map(MemorySize::Bytes);
+        engine.memory.simulate_device = budget.map(MemorySize::Bytes);
         trainer(model(), training, engine)
     };
     let mut unlimited = within(None);

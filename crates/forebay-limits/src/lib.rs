@@ -17,5 +17,5 @@ pub mod memory;
 pub mod process;
 
 pub use files::{buffer, open_regular, read, read_text, read_up_to};
-pub use memory::{available_bytes, check, total, Available, Shortage, Total, Use};
+pub use memory::{available_bytes, check, keep_own_limit, total, Available, Shortage, Total, Use};
 pub use process::{resident, Resident};

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
 use crate::groups::{groups, Group, Version};
@@ -93,6 +94,14 @@ pub(crate) fn size(bytes: u64) -> String {
 pub fn headroom_bytes(limit_bytes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
     (limit_bytes / 100 * 3).clamp(64 * MIB, 2048 * MIB).min(limit_bytes / 4)
+}
+
+/// Whether the process keeps to a limit of its own.
+static KEEPS_OWN_LIMIT: AtomicBool = AtomicBool::new(false);
+
+/// From now on, nothing has to stay free for this process: it keeps to a limit that its user gave, program and files included.
+pub fn keep_own_limit() {
+    KEEPS_OWN_LIMIT.store(true, Ordering::Relaxed);
 }
 
 /// The same of addresses and data, running out of which is an error and not a kill: little, at most 8 MiB.
@@ -200,7 +209,8 @@ fn machine(read: Reading) -> Option<Available> {
 
 impl Available {
     fn of_memory(source: String, limit_bytes: u64, left_bytes: u64) -> Available {
-        let bytes = left_bytes.saturating_sub(headroom_bytes(limit_bytes));
+        let kept_bytes = if KEEPS_OWN_LIMIT.load(Ordering::Relaxed) { 0 } else { headroom_bytes(limit_bytes) };
+        let bytes = left_bytes.saturating_sub(kept_bytes);
         Available { bytes, limit_bytes, left_bytes, source, resource: Resource::Memory }
     }
 }

@@ -72,7 +72,7 @@ fn measure(folder: &Path, table: &mut Table) -> Result<(), Failure> {
                 link_bytes_per_second.map_or("full".to_string(), |rate| format!("{} GB/s", rate / 1_000_000_000));
             let device_memory = Some(MemorySize::Percent(share));
             let mut options = TrainerOptions::new(training(class_axis));
-            options.engine.memory.device_memory = device_memory;
+            options.engine.memory.simulate_device = device_memory;
             options.engine.device.link_bytes_per_second = link_bytes_per_second;
             let name = format!("{share:.0} % of memory, link {speed}");
             match Trainer::new(model.clone(), options) {

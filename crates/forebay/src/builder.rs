@@ -93,7 +93,7 @@ impl Trainer {
 /// let trainer = Trainer::builder(&model)
 ///     .optimizer(Optimizer::adamw(1e-3))
 ///     .freeze("conv1.*")
-///     .device_memory("50%".parse()?) // of what a step takes without a budget
+///     .simulate_device("50%".parse()?) // of what a step takes without a budget
 ///     .build()?;
 /// assert_eq!(trainer.step_count(), 0);
 /// # Ok(())

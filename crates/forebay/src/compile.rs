@@ -11,12 +11,13 @@ use forebay_model::{Graph, ValueId};
 use forebay_plan::cost::Costs;
 use forebay_plan::fuse::fuse;
 use forebay_plan::saved_costs::Unknown;
-use forebay_plan::{choose_groups, page, plan_in_groups, Plan, PlanError, PlanOptions, SavedCosts};
+use forebay_plan::{choose_groups, page, plan_in_groups, PlanError, PlanOptions, SavedCosts};
 use forebay_runtime::{PagedOptions, StepTimes};
 
 use crate::error::Error;
 use crate::forecast::{Forecast, Replan};
 use crate::machine::LimitedDevice;
+use crate::options::MemoryLimit;
 use crate::process_memory;
 use crate::runner::{Runner, Step};
 use crate::tensor_info::TensorInfo;
@@ -112,7 +113,14 @@ impl Compiled {
         if plan.statistics.device_peak_bytes >= plan.statistics.in_core_peak_bytes {
             return Ok(None);
         }
+        if !process_memory::has_room_to_plan(machine) {
+            return Ok(None);
+        }
         let new = step_within(&self.program, self.groups.as_deref(), machine, self.forecast.costs())?;
+        if machine.process_limit().is_some() {
+            // The plan that runs, and the next one, want the limit for themselves.
+            forebay_device::process::give_back();
+        }
         let replan = self.forecast.compare(plan, new.plan(), reason, times);
         if replan.is_some() {
             self.step = new;
@@ -138,6 +146,16 @@ impl Compiled {
     /// Launches of which the costs in the options say nothing, so that they are estimated.
     pub(crate) fn unknown_costs(&self) -> Option<&Unknown> {
         self.unknown.as_ref()
+    }
+
+    /// Bytes that a data set may keep of its samples; none without a limit on the process.
+    pub(crate) fn kept_bytes(&self, machine: &LimitedDevice) -> Option<u64> {
+        process_memory::kept_bytes(&self.program, self.step.plan(), machine)
+    }
+
+    /// Whether the process has outgrown its limit, if the plan runs.
+    pub(crate) fn exceeds_limit(&self, machine: &LimitedDevice) -> bool {
+        process_memory::is_exceeded(&self.program, self.step.plan(), machine)
     }
 
     /// Plans again within the machine's budgets as they are now.
@@ -181,9 +199,12 @@ fn step_within(
     costs: &Costs,
 ) -> Result<Step, Error> {
     let (options, limits) = (&machine.options.memory, machine.device.limits());
-    if let Some(limit) = options.memory_limit {
-        let plan = process_memory::plan_within(program, groups, machine, costs, limit)?;
+    if machine.limits_process() {
+        let plan = process_memory::plan(program, groups, machine, costs)?;
         return Ok(Step::Planned(plan, options.spill_dir.clone()));
+    }
+    if !matches!(options.memory_limit, None | Some(MemoryLimit::Unlimited)) {
+        return Err(process_memory::refusal(machine)?);
     }
     let shares = [options.device_memory, options.host_memory];
     let in_core_peak_bytes = if shares.iter().any(|size| matches!(size, Some(MemorySize::Percent(_)))) {
@@ -214,7 +235,7 @@ fn step_within(
                 });
             }
         }
-        count_reserved(&mut paging.plan, reserved_bytes);
+        process_memory::count_reserved(&mut paging.plan, reserved_bytes);
         let (growth, spill_dir) = (options.growth, options.spill_dir.clone());
         return Ok(Step::Paged(paging, PagedOptions { strategy, growth, host_bytes, spill_dir }));
     }
@@ -233,15 +254,8 @@ fn step_within(
             }
             (error, _) => Error::Plan(error),
         })?;
-    count_reserved(&mut plan, reserved_bytes);
+    process_memory::count_reserved(&mut plan, reserved_bytes);
     Ok(Step::Planned(plan, options.spill_dir.clone()))
-}
-
-/// Host memory that is taken whatever the plan counts as the plan's from here on: what is reported is what a budget has to hold.
-pub(crate) fn count_reserved(plan: &mut Plan, reserved_bytes: u64) {
-    let statistics = &mut plan.statistics;
-    statistics.host_bytes = statistics.host_bytes.saturating_add(reserved_bytes);
-    statistics.host_budget_bytes = statistics.host_budget_bytes.map(|bytes| bytes.saturating_add(reserved_bytes));
 }
 
 /// Inputs that are indices of a gather, directly or converted, with the number of entries that they choose from.

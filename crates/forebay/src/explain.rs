@@ -115,6 +115,28 @@ pub struct PeakExplanation {
     pub held: Vec<HeldMemory>,
 }
 
+impl PeakExplanation {
+    /// The same for a process whose memory holds the device's, too: what lies idle in the device's memory, and what the rest of the
+    /// process takes, are kinds of their own.
+    ///
+    /// ```
+    /// let model = forebay::Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+    /// let explanation = forebay::Session::builder(&model).build()?.explain();
+    /// let peak = explanation.peak.clone().of_process(explanation.device_peak_bytes, explanation.device_peak_bytes + (20 << 20));
+    /// let held: u64 = peak.held.iter().map(|held| held.bytes).sum();
+    /// assert_eq!(held, explanation.device_peak_bytes + (20 << 20));
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn of_process(mut self, device_bytes: u64, process_bytes: u64) -> PeakExplanation {
+        let held_bytes: u64 = self.held.iter().map(|held| held.bytes).sum();
+        let idle = HeldMemory { kind: "idle", bytes: device_bytes.saturating_sub(held_bytes) };
+        let rest = HeldMemory { kind: "rest of process", bytes: process_bytes.saturating_sub(device_bytes) };
+        self.held.extend([idle, rest].into_iter().filter(|held| held.bytes > 0));
+        self.held.sort_by_key(|held| std::cmp::Reverse(held.bytes));
+        self
+    }
+}
+
 /// Bytes of one kind in device memory.
 ///
 /// ```
@@ -128,7 +150,8 @@ pub struct PeakExplanation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct HeldMemory {
-    /// `parameters`, `optimizer state`, `constants`, `inputs`, `activations`, `gradients` or `workspace`.
+    /// `parameters`, `optimizer state`, `constants`, `inputs`, `activations`, `gradients` or `workspace`; of a process also `idle` and
+    /// `rest of process`.
     pub kind: &'static str,
     /// How many.
     pub bytes: u64,

@@ -20,20 +20,19 @@ pub(crate) struct Classes {
 /// # Errors
 /// Another type or shape, or a label that is neither a class nor ignored.
 pub(crate) fn prepare(labels: Tensor, info: &TensorInfo, classes: Option<Classes>) -> Result<Tensor, Error> {
-    let labels = match (info.data_type, labels.to_i64()) {
-        (DataType::Int64, Some(values)) if labels.data_type() != DataType::Int64 => {
-            Tensor::from_i64(labels.shape(), &values)
-        }
-        _ => labels,
+    let is_narrow = info.data_type == DataType::Int64 && labels.data_type() != DataType::Int64;
+    let labels = match is_narrow.then(|| labels.to_i64()).flatten() {
+        Some(values) => Tensor::from_i64(labels.shape(), &values),
+        None => labels,
     };
     tensor_info::check_tensor(info, &labels)?;
-    if let (Some(classes), Some(values)) = (classes, labels.to_i64()) {
-        let wrong = |&value: &i64| {
+    if let (Some(classes), Some(values)) = (classes, labels.integers()) {
+        let wrong = |value: i64| {
             classes.ignore_index != Some(value) && u64::try_from(value).map_or(true, |value| value >= classes.count)
         };
-        if let Some(index) = values.iter().position(wrong) {
+        if let Some((index, value)) = values.enumerate().find(|&(_, value)| wrong(value)) {
             let position = tensor_info::position(index, labels.shape());
-            return Err(Error::Label { value: values[index], position, classes: classes.count });
+            return Err(Error::Label { value, position, classes: classes.count });
         }
     }
     Ok(labels)

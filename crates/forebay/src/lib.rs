@@ -12,7 +12,7 @@
 //!
 //! # fn main() -> Result<(), forebay::Error> {
 //! let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
-//! let mut session = Session::builder(&model).device_memory("1MiB".parse()?).build()?;
+//! let mut session = Session::builder(&model).simulate_device("1MiB".parse()?).build()?;
 //! let x = Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]);
 //! let outputs = session.run([("x".to_string(), x)].into())?;
 //! assert_eq!(outputs["logits"].shape(), [50, 10]);
@@ -32,7 +32,7 @@
 //! let mut trainer = Trainer::builder(&model)
 //!     .optimizer(Optimizer::adamw(1e-3))
 //!     .batch_size(50)
-//!     .device_memory("50%".parse()?) // of what a step takes without a budget
+//!     .simulate_device("50%".parse()?) // of what a step takes without a budget
 //!     .build()?;
 //! let mut digits = data::open("../../examples/digits/digits.npz#0..1500", &trainer.data_requirements(1.0 / 16.0)?)?;
 //! let mut sampler = Sampler::new(digits.sample_count(), 50, Some(7)); // shuffled
@@ -74,7 +74,7 @@
 //! | train | [`Trainer`], [`TrainerBuilder`], [`training`], [`StepReport`], [`Evaluation`] |
 //! | stop and go on | [`Checkpoint`], [`CheckpointFolder`] |
 //! | choose a device | [`DeviceName`], [`DeviceOptions`], [`devices`], [`open_device`] |
-//! | set budgets | [`MemoryOptions`], [`MemorySize`], [`MemoryMode`] |
+//! | set budgets | [`MemoryOptions`], [`MemoryLimit`], [`MemorySize`], [`MemoryMode`] |
 //! | see or steer plans | [`PlanningOptions`], [`Explanation`], [`Statistics`], [`Plan`], [`SavedCosts`], [`documents`] |
 //! | see what ran when | [`MeasuringOptions`], [`Session::trace`], [`Trainer::trace`] |
 //! | launch single operations on streams | [`mod@eager`]: [`Context`], [`Stream`], [`Event`], [`DeviceTensor`] |
@@ -151,7 +151,7 @@ pub use forebay_device::Device;
 pub use forebay_device::DeviceError;
 /// ```
 /// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
-/// let session = forebay::Session::builder(&model).batch_size(8).device_memory("1MiB".parse()?).build()?;
+/// let session = forebay::Session::builder(&model).batch_size(8).simulate_device("1MiB".parse()?).build()?;
 /// let usage: forebay::DeviceUsage = session.usage();
 /// assert!(usage.heap_peak_bytes <= 1 << 20 && usage.disk_peak_bytes == 0);
 /// # Ok::<(), forebay::Error>(())
@@ -186,7 +186,7 @@ pub use forebay_model::ModelError;
 pub use forebay_plan::plan::Plan;
 /// ```
 /// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
-/// let session = forebay::Session::builder(&model).batch_size(8).device_memory("60%".parse()?).build()?;
+/// let session = forebay::Session::builder(&model).batch_size(8).simulate_device("60%".parse()?).build()?;
 /// let statistics: &forebay::Statistics = session.statistics();
 /// assert!(statistics.device_peak_bytes < statistics.in_core_peak_bytes);
 /// assert!(statistics.bytes_to_device > 0, "what does not stay comes back");
@@ -207,7 +207,7 @@ pub use forebay_plan::MachineDescription;
 /// use forebay::{Error, Model, PlanError, Session};
 ///
 /// let model = Model::from_file("../../examples/digits/model.onnx")?;
-/// let built = Session::builder(&model).batch_size(8).device_memory("4KiB".parse()?).build();
+/// let built = Session::builder(&model).batch_size(8).simulate_device("4KiB".parse()?).build();
 /// let Err(Error::Plan(PlanError::DeviceBudget { minimum_bytes, .. })) = built else { panic!("4 KiB are too few") };
 /// assert!(minimum_bytes > 4096);
 /// # Ok::<(), forebay::Error>(())
@@ -250,8 +250,8 @@ pub use machine::{devices, open_device, DeviceDescription};
 pub use managed::{ManagedBuffer, ManagedMemory, ManagedOptions};
 pub use model::Model;
 pub use options::{
-    DeviceName, DeviceOptions, EngineOptions, MeasuringOptions, MemoryMode, MemoryOptions, OnNan, PlanningOptions,
-    SessionOptions, TrainerOptions,
+    DeviceName, DeviceOptions, EngineOptions, MeasuringOptions, MemoryLimit, MemoryMode, MemoryOptions, OnNan,
+    PlanningOptions, ProcessLimit, SessionOptions, TrainerOptions,
 };
 pub use probe::{probe, Finding, ProbeOptions};
 pub use serde_json::Value as JsonValue;

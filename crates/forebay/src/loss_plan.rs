@@ -125,8 +125,8 @@ impl LossPlan {
     /// The label value that is ignored, where all labels of a batch have it.
     pub(crate) fn ignored_label(&self, fed: &BTreeMap<String, Tensor>) -> Option<i64> {
         let ignored = self.classes?.ignore_index?;
-        let labels = fed.get(&self.labels.name)?.to_i64()?;
-        labels.iter().all(|&label| label == ignored).then_some(ignored)
+        let mut labels = fed.get(&self.labels.name)?.integers()?;
+        labels.all(|label| label == ignored).then_some(ignored)
     }
 
     /// What parameters and state hold before the first step.

@@ -1,7 +1,7 @@
 //! A device with the limits that its user set.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_device::{Device, DeviceError};
 pub use forebay_devices::DeviceDescription;
@@ -14,7 +14,7 @@ use forebay_plan::SavedCosts;
 use forebay_runtime::backing::STAGING_BYTES;
 
 use crate::error::Error;
-use crate::options::{DeviceOptions, EngineOptions, MemoryMode, PlanningOptions};
+use crate::options::{DeviceOptions, EngineOptions, MemoryLimit, MemoryMode, PlanningOptions, ProcessLimit};
 
 /// A device with the limits that its user set.
 pub(crate) struct LimitedDevice {
@@ -26,6 +26,10 @@ pub(crate) struct LimitedDevice {
     pub(crate) reserved_host_bytes: u64,
     /// The most that the process was found to take while no plan was on the device, in bytes.
     pub(crate) process_bytes: AtomicU64,
+    /// The most that planning took for a while, in bytes.
+    pub(crate) planning_bytes: AtomicU64,
+    /// The limit on the process that the first plan got, and those after it keep to.
+    process_limit: Mutex<Option<ProcessLimit>>,
 }
 
 impl LimitedDevice {
@@ -51,25 +55,66 @@ impl LimitedDevice {
         let reserved_host_bytes = device.usage().host_bytes + STAGING_BYTES;
         let planning = PlanningOptions { costs: None, ..options.planning.clone() };
         let mut options = EngineOptions { planning, ..options.clone() };
+        options.memory.settle(device.limits().in_process && options.device.machine.is_none())?;
+        if options.memory.memory_limit.is_some() && options.device.link_bytes_per_second.is_some() {
+            let reason = "a link's speed is that of a simulated device: give the size of that, and no other budget";
+            return Err(Error::Option { reason: reason.to_string() });
+        }
         if let Some(described) = &options.device.machine {
             options.memory.device_memory.get_or_insert(MemorySize::Bytes(described.device_memory_bytes));
             options.memory.host_memory.get_or_insert(MemorySize::Bytes(described.host_memory_bytes));
         }
-        Ok(LimitedDevice { device, options, reserved_host_bytes, process_bytes: AtomicU64::new(0) })
+        let (process_bytes, planning_bytes, process_limit) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(None));
+        Ok(LimitedDevice { device, options, reserved_host_bytes, process_bytes, planning_bytes, process_limit })
     }
 
     /// The same device with less host memory for plans: these bytes of it hold values that a plan does not have. None where that
     /// makes no difference to a plan.
     pub(crate) fn with_values_in_memory(&self, value_bytes: u64) -> Option<LimitedDevice> {
         let memory = &self.options.memory;
-        let is_limited = memory.host_memory.is_some() || memory.memory_limit.is_some();
+        let is_limited = memory.host_memory.is_some() || self.process_limit().is_some();
         let counts = is_limited && memory.mode == MemoryMode::Planned && !self.spills();
         counts.then(|| LimitedDevice {
             device: self.device.clone(),
             options: self.options.clone(),
             reserved_host_bytes: self.reserved_host_bytes.saturating_add(value_bytes),
             process_bytes: AtomicU64::new(self.process_bytes.load(Ordering::Relaxed)),
+            planning_bytes: AtomicU64::new(self.planning_bytes.load(Ordering::Relaxed)),
+            process_limit: Mutex::new(self.process_limit()),
         })
+    }
+
+    /// Whether device memory and host memory are one pool for plans.
+    pub(crate) fn has_one_pool(&self) -> bool {
+        let here = self.device.limits().in_process && self.options.device.machine.is_none();
+        here && self.options.memory.is_one_pool()
+    }
+
+    /// Whether plans keep to a limit on the process: to what is free, where none was given.
+    pub(crate) fn limits_process(&self) -> bool {
+        self.has_one_pool() && self.options.memory.memory_limit != Some(MemoryLimit::Unlimited)
+    }
+
+    /// The limit on the process that plans keep to; none before the first plan that got one.
+    pub(crate) fn process_limit(&self) -> Option<ProcessLimit> {
+        *self.process_limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The limit for plans from now on.
+    pub(crate) fn set_process_limit(&self, limit: Option<ProcessLimit>) {
+        *self.process_limit.lock().unwrap_or_else(PoisonError::into_inner) = limit;
+    }
+
+    /// Another budget for device memory, or another limit on the process where both are one; what was set before.
+    pub(crate) fn exchange_budget(&mut self, budget: Budget) -> Budget {
+        if !self.has_one_pool() {
+            let before = std::mem::replace(&mut self.options.memory.device_memory, budget.size);
+            return Budget { size: before, ..Budget::default() };
+        }
+        let limit = budget.size.map(MemoryLimit::Size).or(budget.limit);
+        let resolved = self.process_limit();
+        self.set_process_limit(budget.resolved);
+        Budget { size: None, limit: std::mem::replace(&mut self.options.memory.memory_limit, limit), resolved }
     }
 
     /// Whether what exceeds the host memory may go to disk.
@@ -96,6 +141,17 @@ impl LimitedDevice {
             None => Ok((estimated, None)),
         }
     }
+}
+
+/// What bounds the memory of plans, as it can be exchanged.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Budget {
+    /// A size.
+    pub(crate) size: Option<MemorySize>,
+    /// A limit on the process, where no size is given.
+    pub(crate) limit: Option<MemoryLimit>,
+    /// The same in bytes, where a plan has it.
+    pub(crate) resolved: Option<ProcessLimit>,
 }
 
 /// The devices of this machine.

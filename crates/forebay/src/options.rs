@@ -10,7 +10,7 @@ use forebay_model::training::TrainingOptions;
 pub use device::{DeviceName, DeviceOptions};
 pub(crate) use engine::engine_setters;
 pub use engine::EngineOptions;
-pub use memory::{MemoryMode, MemoryOptions};
+pub use memory::{MemoryLimit, MemoryMode, MemoryOptions, ProcessLimit};
 pub use planning::{MeasuringOptions, PlanningOptions};
 
 /// How a [`Session`](crate::Session) runs.

@@ -2,10 +2,12 @@
 //!
 //! A process takes tensors, which the plan counts, and other things, which it does not: the program, the model's description, batches,
 //! what an allocator keeps. Those are measured, once a first plan was made, and the plan gets the rest. There is one pool: nothing is
-//! moved from memory to itself, so what does not fit is recomputed. Only a disk takes bytes away.
+//! moved from memory to itself, so what does not fit is recomputed. Only a disk takes bytes away. Where no limit is given, what is free
+//! becomes one for a step that would take more.
 
 use std::sync::atomic::Ordering;
 
+use forebay_limits::Use;
 use forebay_memory::size::MemorySize;
 use forebay_model::program::{NamedOperand, Program};
 use forebay_plan::cost::Costs;
@@ -13,59 +15,69 @@ use forebay_plan::{plan_in_groups, Plan, PlanError, PlanOptions};
 
 use crate::error::Error;
 use crate::machine::LimitedDevice;
+use crate::options::{MemoryLimit, ProcessLimit};
 
-/// Times that a batch is in memory at once: read, converted, and the next one on its way.
-const BATCHES: u64 = 3;
+/// Times that a batch is in memory at once next to the plan's own inputs: as it is given, and as a data set keeps or reads it.
+const BATCHES: u64 = 2;
 /// Times that outputs are: as the caller gets them, and as they are written.
 const OUTPUTS: u64 = 2;
-/// What an allocator, stacks and buffers of files may take beyond what was measured.
-const SLACK_BYTES: u64 = 6 << 20;
+/// What an allocator, stacks and buffers of files may take beyond what was measured, and code that comes back once it runs.
+const SLACK_BYTES: u64 = 8 << 20;
 /// What is measured is rounded up to this, so that it comes to the same after small changes.
-const MEASURED_STEP_BYTES: u64 = 4 << 20;
+const MEASURED_STEP_BYTES: u64 = 2 << 20;
 
-/// Plans a step so that the process stays within a limit.
+/// Why a limit on the process has no meaning for a machine that is not one pool.
 ///
 /// # Errors
-/// A device whose memory is not the host's, other budgets next to the limit, and a limit that cannot be met, with the least that can.
-pub(crate) fn plan_within(
+/// An order of eviction where the mode has its own.
+pub(crate) fn refusal(machine: &LimitedDevice) -> Result<Error, Error> {
+    let reason = match machine.options.memory.strategy()? {
+        Some(_) => "a memory limit needs a plan: leave --memory out".to_string(),
+        None => format!(
+            "a limit on the process has a meaning only where device memory is the host's; {} has its own: \
+             give a budget for device memory instead",
+            machine.device.limits().name
+        ),
+    };
+    Ok(Error::Option { reason })
+}
+
+/// Plans a step so that the process stays within its limit, and within what is free where it has none.
+///
+/// # Errors
+/// A limit that cannot be met, with the least that can.
+pub(crate) fn plan(
     program: &Program,
     groups: Option<&[Vec<usize>]>,
     machine: &LimitedDevice,
     costs: &Costs,
-    limit: MemorySize,
 ) -> Result<Plan, Error> {
     let (options, limits) = (&machine.options, machine.device.limits());
-    let refuse = |reason: String| Err(Error::Option { reason });
-    if !limits.in_process || options.device.machine.is_some() {
-        let reason = format!(
-            "a limit on the process has a meaning only where device memory is the host's; {} has its own: \
-            give a budget for device memory instead",
-            limits.name
-        );
-        return refuse(reason);
-    }
-    if options.memory.device_memory.is_some() || options.memory.host_memory.is_some() {
-        return refuse(
-            "a memory limit stands for both budgets, of device and of host memory: give it alone".to_string(),
-        );
-    }
-    if options.memory.strategy()?.is_some() {
-        return refuse("a memory limit needs a plan: leave --memory out".to_string());
-    }
     let check = options.planning.check || cfg!(debug_assertions);
     let plain = PlanOptions { check, ..PlanOptions::default() };
-    let in_core = plan_in_groups(program, groups, &plain, limits, costs)?;
-    let mut other_bytes = other_bytes(program, machine, in_core.statistics.host_bytes)?;
-    let total_bytes = other_bytes + in_core.statistics.device_peak_bytes;
-    let limit_bytes = limit.resolve(total_bytes);
-    if total_bytes <= limit_bytes {
+    let mut in_core = plan_in_groups(program, groups, &plain, limits, costs)?;
+    let (host_bytes, in_core_bytes) = (in_core.statistics.host_bytes, in_core.statistics.device_peak_bytes);
+    let limit = match machine.process_limit() {
+        Some(limit) => Some(limit),
+        None => limit(program, machine, host_bytes, in_core_bytes)?,
+    };
+    let Some(limit) = limit else {
+        count_reserved(&mut in_core, machine.reserved_host_bytes);
+        return Ok(in_core);
+    };
+    machine.set_process_limit(Some(limit));
+    if !limit.chosen {
+        forebay_limits::keep_own_limit();
+    }
+    let mut other_bytes = other_bytes(program, machine, host_bytes)?;
+    if other_bytes + in_core_bytes <= limit.bytes {
+        count_reserved(&mut in_core, machine.reserved_host_bytes);
         return Ok(in_core);
     }
-    let host_bytes = in_core.statistics.host_bytes;
     drop(in_core);
     loop {
         let one_pool = PlanOptions {
-            device_budget_bytes: Some(limit_bytes.saturating_sub(other_bytes).max(1)),
+            device_budget_bytes: Some(limit.bytes.saturating_sub(other_bytes).max(1)),
             one_pool: true,
             ..plain.clone()
         };
@@ -80,38 +92,137 @@ pub(crate) fn plan_within(
         // Planning itself takes memory, which an allocator may keep.
         let after_bytes = self::other_bytes(program, machine, host_bytes)?;
         // The limit that is named as the least must suffice for the next process, too.
-        let plan = planned.map_err(|error| refused(error, limit_bytes, after_bytes + MEASURED_STEP_BYTES))?;
+        let mut plan = planned.map_err(|error| refused(error, limit, after_bytes + MEASURED_STEP_BYTES))?;
         if after_bytes <= other_bytes {
+            count_reserved(&mut plan, machine.reserved_host_bytes);
             return Ok(plan);
         }
         other_bytes = after_bytes;
     }
 }
 
-/// Why there is no plan, in terms of the process.
-fn refused(error: PlanError, limit_bytes: u64, other_bytes: u64) -> Error {
-    match error {
-        PlanError::DeviceBudget { minimum_bytes, launch, .. } => {
-            Error::MemoryLimit { limit_bytes, tensors_bytes: minimum_bytes, launch, other_bytes }
+/// The limit for a step that takes these bytes of tensors without one: as it was given; what is free, where none was given and the step
+/// would take more; none where there is no need for one.
+fn limit(
+    program: &Program,
+    machine: &LimitedDevice,
+    host_bytes: u64,
+    in_core_bytes: u64,
+) -> Result<Option<ProcessLimit>, Error> {
+    let given = machine.options.memory.memory_limit;
+    let unlimited_bytes = match other_bytes(program, machine, host_bytes) {
+        Ok(other_bytes) => other_bytes.saturating_add(in_core_bytes),
+        // Without a limit, nothing has to be known.
+        Err(_) if given.is_none() => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let bytes = match given {
+        Some(MemoryLimit::Size(size)) => Some(size.resolve(unlimited_bytes)),
+        Some(MemoryLimit::OfFree(percent)) => {
+            let free_bytes = free_bytes().ok_or_else(not_known)?;
+            Some(MemorySize::Percent(percent).resolve(free_bytes))
         }
+        Some(MemoryLimit::Unlimited) => None,
+        None => free_bytes().filter(|&free_bytes| free_bytes < unlimited_bytes),
+    };
+    Ok(bytes.map(|bytes| ProcessLimit { bytes, unlimited_bytes, chosen: given.is_none() }))
+}
+
+/// What the process may take of the machine, its control groups and resource limits, with what it has already; less what has to stay
+/// free.
+fn free_bytes() -> Option<u64> {
+    let available_bytes = forebay_limits::available_bytes(Use::Shared)?;
+    Some(forebay_limits::resident()?.now_bytes.saturating_add(available_bytes))
+}
+
+/// Host memory that is taken whatever the plan counts as the plan's from here on: what is reported is what a budget has to hold.
+pub(crate) fn count_reserved(plan: &mut Plan, reserved_bytes: u64) {
+    let statistics = &mut plan.statistics;
+    statistics.host_bytes = statistics.host_bytes.saturating_add(reserved_bytes);
+    statistics.host_budget_bytes = statistics.host_budget_bytes.map(|bytes| bytes.saturating_add(reserved_bytes));
+}
+
+/// Why there is no plan, in terms of the process.
+fn refused(error: PlanError, limit: ProcessLimit, other_bytes: u64) -> Error {
+    match error {
+        PlanError::DeviceBudget { minimum_bytes, launch, .. } => Error::MemoryLimit {
+            limit_bytes: limit.bytes,
+            chosen: limit.chosen,
+            tensors_bytes: minimum_bytes,
+            launch,
+            other_bytes,
+        },
         error => Error::Plan(error),
     }
 }
 
+/// Where the system does not count.
+fn not_known() -> Error {
+    let reason = "this system does not say how much memory a process takes, or how much is free: give budgets instead of a limit";
+    Error::Option { reason: reason.to_string() }
+}
+
+/// Bytes of named operands.
+fn size_bytes(operands: &[NamedOperand]) -> u64 {
+    operands.iter().map(|named| named.operand.desc.total_size_bytes()).sum()
+}
+
 /// What the process takes besides tensors on the device.
 fn other_bytes(program: &Program, machine: &LimitedDevice, host_bytes: u64) -> Result<u64, Error> {
-    let sum =
-        |operands: &[NamedOperand]| operands.iter().map(|named| named.operand.desc.total_size_bytes()).sum::<u64>();
     // While a plan is on the device, what it holds cannot be told from the rest.
-    if machine.device.usage().heap_bytes == 0 {
-        let resident = forebay_limits::resident().ok_or_else(|| Error::Option {
-            reason: "this system does not say how much memory a process takes: give budgets instead of a limit"
-                .to_string(),
-        })?;
-        let step = resident.now_bytes.next_multiple_of(MEASURED_STEP_BYTES);
-        machine.process_bytes.fetch_max(step, Ordering::Relaxed);
+    let is_idle = machine.device.usage().heap_bytes == 0;
+    let is_limited = machine.options.memory.memory_limit.is_some() || machine.process_limit().is_some();
+    if is_idle && is_limited {
+        // What planning took is not needed again.
+        forebay_device::process::give_back();
     }
-    let measured = machine.process_bytes.load(Ordering::Relaxed);
-    let batches = BATCHES * sum(&program.inputs) + OUTPUTS * sum(&program.outputs);
+    let now_bytes = || forebay_limits::resident().ok_or_else(not_known).map(|resident| resident.now_bytes);
+    let measured = match is_idle {
+        true => now_bytes()?.next_multiple_of(MEASURED_STEP_BYTES),
+        false => 0,
+    };
+    let before = if is_limited { machine.process_bytes.fetch_max(measured, Ordering::Relaxed) } else { 0 };
+    let measured = measured.max(before);
+    if is_idle {
+        note_planning(machine);
+    }
+    let batches = BATCHES * size_bytes(&program.inputs) + OUTPUTS * size_bytes(&program.outputs);
     Ok(measured + host_bytes + machine.reserved_host_bytes + batches + SLACK_BYTES)
+}
+
+/// Notes what planning took for a while, which is what the process no longer has.
+fn note_planning(machine: &LimitedDevice) {
+    if let Some(resident) = forebay_limits::resident() {
+        let passing_bytes = resident.peak_bytes.saturating_sub(resident.now_bytes);
+        machine.planning_bytes.fetch_max(passing_bytes, Ordering::Relaxed);
+    }
+}
+
+/// Whether the limit on the process leaves room for planning again while a plan is on the device.
+pub(crate) fn has_room_to_plan(machine: &LimitedDevice) -> bool {
+    let Some((limit, resident)) = machine.process_limit().zip(forebay_limits::resident()) else { return true };
+    // With the durations that were measured, it may take somewhat more than it took with estimates.
+    let planning_bytes = machine.planning_bytes.load(Ordering::Relaxed).saturating_mul(3) / 2;
+    resident.now_bytes.saturating_add(planning_bytes) <= limit.bytes
+}
+
+/// Bytes that the limit leaves next to a plan, and that it lacks; none without a limit.
+fn left_and_lacking(program: &Program, plan: &Plan, machine: &LimitedDevice) -> Option<(u64, u64)> {
+    let limit = machine.process_limit()?;
+    // The plan's host bytes have what is reserved in them.
+    let host_bytes = plan.statistics.host_bytes.saturating_sub(machine.reserved_host_bytes);
+    let other_bytes = other_bytes(program, machine, host_bytes).ok()?;
+    let taken_bytes = other_bytes.saturating_add(plan.statistics.device_peak_bytes);
+    Some((limit.bytes.saturating_sub(taken_bytes), taken_bytes.saturating_sub(limit.bytes)))
+}
+
+/// Bytes that a data set may keep of its samples: a batch, which is counted, and what the limit leaves; none without a limit.
+pub(crate) fn kept_bytes(program: &Program, plan: &Plan, machine: &LimitedDevice) -> Option<u64> {
+    let (left_bytes, _) = left_and_lacking(program, plan, machine)?;
+    Some(size_bytes(&program.inputs) + left_bytes)
+}
+
+/// Whether the process has grown since the plan was made, so that the limit is too small for both.
+pub(crate) fn is_exceeded(program: &Program, plan: &Plan, machine: &LimitedDevice) -> bool {
+    left_and_lacking(program, plan, machine).is_some_and(|(_, lacking_bytes)| lacking_bytes > 0)
 }

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::explain::{explain, Explanation};
 use crate::machine::LimitedDevice;
 use crate::model::Model;
-use crate::options::SessionOptions;
+use crate::options::{ProcessLimit, SessionOptions};
 use crate::runner::Runner;
 use crate::tensor_info::{self, TensorInfo};
 
@@ -68,7 +68,7 @@ impl From<StepTimes> for RunTimes {
 ///
 /// # fn main() -> Result<(), forebay::Error> {
 /// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
-/// let mut session = Session::builder(&model).device_memory("1MiB".parse()?).build()?;
+/// let mut session = Session::builder(&model).simulate_device("1MiB".parse()?).build()?;
 /// let x = Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]);
 /// let outputs = session.run([("x".to_string(), x)].into())?;
 /// assert_eq!(outputs["logits"].shape(), [50, 10]);
@@ -126,7 +126,7 @@ impl Session {
         tensor_info::check_inputs(&self.compiled.inputs, &inputs)?;
         tensor_info::check_indices(&self.compiled.index_limits, &inputs)?;
         let runner = self.engine.activate((Purpose::Inference, self.batch_size), &self.compiled)?;
-        feed(runner, &inputs)?;
+        feed(runner, inputs)?;
         let times = runner.run()?;
         let read = |info: &TensorInfo| Ok((info.name.clone(), runner.read_output(&info.name)?));
         let outputs = self.compiled.outputs.iter().map(read).collect::<Result<_, Error>>()?;
@@ -160,6 +160,12 @@ impl Session {
         self.compiled.unknown_costs()
     }
 
+    /// The limit on the process that plans keep to: one that was given, or one that was chosen because a run would take more than is
+    /// free.
+    pub fn memory_limit(&self) -> Option<ProcessLimit> {
+        self.engine.machine().process_limit()
+    }
+
     /// What the device has handed out.
     pub fn usage(&self) -> DeviceUsage {
         self.engine.usage()
@@ -177,12 +183,12 @@ impl Session {
     }
 }
 
-/// Writes the inputs that the plan uses.
-pub(crate) fn feed(runner: &mut Runner, inputs: &BTreeMap<String, Tensor>) -> Result<(), Error> {
+/// Writes the inputs that the plan uses, and gives each up as soon as it is written: a step runs without a second copy of its batch.
+pub(crate) fn feed(runner: &mut Runner, inputs: BTreeMap<String, Tensor>) -> Result<(), Error> {
     for (name, tensor) in inputs {
         // An input that no kernel reads has no place in the plan.
-        if runner.plan().inputs.iter().any(|backing| backing.name == *name) {
-            runner.write_input(name, tensor.bytes())?;
+        if runner.plan().inputs.iter().any(|backing| backing.name == name) {
+            runner.write_input(&name, tensor.bytes())?;
         }
     }
     Ok(())

@@ -114,11 +114,11 @@ pub(crate) fn check_tensor(info: &TensorInfo, tensor: &Tensor) -> Result<(), Err
 pub(crate) fn check_indices(limits: &BTreeMap<String, u64>, given: &BTreeMap<String, Tensor>) -> Result<(), Error> {
     for (name, &limit) in limits {
         let Some(tensor) = given.get(name) else { continue };
-        let Some(values) = tensor.to_i64() else { continue };
+        let Some(values) = tensor.integers() else { continue };
         let bound = i64::try_from(limit).unwrap_or(i64::MAX);
-        if let Some(index) = values.iter().position(|&value| value < -bound || value >= bound) {
+        if let Some((index, value)) = values.enumerate().find(|&(_, value)| value < -bound || value >= bound) {
             let position = position(index, tensor.shape());
-            return Err(Error::Index { name: name.clone(), value: values[index], position, limit });
+            return Err(Error::Index { name: name.clone(), value, position, limit });
         }
     }
     Ok(())

@@ -25,9 +25,9 @@ use crate::error::Error;
 use crate::explain::{explain, Explanation};
 use crate::forecast::Replan;
 use crate::loss_plan::LossPlan;
-use crate::machine::LimitedDevice;
+use crate::machine::{Budget, LimitedDevice};
 use crate::model::Model;
-use crate::options::{OnNan, TrainerOptions};
+use crate::options::{OnNan, ProcessLimit, TrainerOptions};
 use crate::session::{feed, RunTimes};
 use crate::tensor_info::{self, TensorInfo};
 
@@ -232,16 +232,16 @@ impl Trainer {
         let Some(plan) = self.training.get_mut(&batch_size) else { unreachable!("it was made above") };
         let step = self.step_count + 1;
         let fed = plan.check(batch, labels, step, &self.options)?;
-        let stops = self.on_nan == OnNan::Stop;
+        let (stops, ignored_label) = (self.on_nan == OnNan::Stop, plan.ignored_label(&fed));
         let runner = self.engine.activate((Purpose::Training, batch_size), &plan.compiled)?;
-        feed(runner, &fed)?;
+        feed(runner, fed)?;
         let mut loss = f32::NAN;
         let times = runner.run_in_phases(&mut |read_output| {
             loss = scalar(&read_output(&plan.loss)?);
             Ok(if stops && !loss.is_finite() { Decision::Stop } else { Decision::Continue })
         })?;
         if stops && !loss.is_finite() {
-            return Err(match plan.ignored_label(&fed) {
+            return Err(match ignored_label {
                 Some(ignore_index) => Error::NothingCounts { step, ignore_index },
                 None => Error::NanLoss { step, loss },
             });
@@ -264,7 +264,7 @@ impl Trainer {
         let plan = &self.evaluation[&batch_size];
         let fed = plan.check(batch, labels, self.step_count, &self.options)?;
         let runner = self.engine.activate((Purpose::Inference, batch_size), &plan.compiled)?;
-        feed(runner, &fed)?;
+        feed(runner, fed)?;
         runner.run()?;
         let loss = scalar(&runner.read_output(&plan.loss)?);
         Ok(Evaluation { loss, logits: runner.read_output(&plan.logits.name)? })
@@ -438,18 +438,24 @@ impl Trainer {
         Ok(())
     }
 
-    /// Another budget for device memory, from the next step on; none for as much as it takes. Parameters and state stay as
-    /// they are, and so do all results.
+    /// Another budget for device memory, from the next step on; none for as much as it takes. Where device memory is the host's, it
+    /// is a limit on the process, as in [`MemoryOptions::device_memory`](crate::MemoryOptions::device_memory). Parameters and state
+    /// stay as they are, and so do all results.
     ///
     /// # Errors
     /// A budget that is too small; everything is then as before. What the device reports.
     pub fn set_device_memory(&mut self, size: Option<MemorySize>) -> Result<(), Error> {
         let in_core_peak_bytes = self.statistics().in_core_peak_bytes;
-        let size = size.map(|size| MemorySize::Bytes(size.resolve(in_core_peak_bytes)));
-        let before = std::mem::replace(&mut self.engine.machine_mut().options.memory.device_memory, size);
+        let machine = self.engine.machine_mut();
+        let size = match machine.has_one_pool() {
+            // Shares of a limit on the process are of what the process takes.
+            true => size,
+            false => size.map(|size| MemorySize::Bytes(size.resolve(in_core_peak_bytes))),
+        };
+        let before = machine.exchange_budget(Budget { size, ..Budget::default() });
         let Some(main) = self.training.get_mut(&self.batch_size) else { unreachable!("it is made with the trainer") };
         if let Err(error) = main.compiled.replan(self.engine.machine()) {
-            self.engine.machine_mut().options.memory.device_memory = before;
+            self.engine.machine_mut().exchange_budget(before);
             return Err(error);
         }
         // The others are made again when they are needed.
@@ -487,6 +493,32 @@ impl Trainer {
     /// Launches of which [`PlanningOptions::costs`](crate::PlanningOptions::costs) says nothing, so that they are estimated.
     pub fn unknown_costs(&self) -> Option<&Unknown> {
         self.main().compiled.unknown_costs()
+    }
+
+    /// The limit on the process that plans keep to: one that was given, or one that was chosen because a step would take more than is
+    /// free.
+    pub fn memory_limit(&self) -> Option<ProcessLimit> {
+        self.engine.machine().process_limit()
+    }
+
+    /// Plans again within the limit on the process, where what was made since, such as a data set in memory, leaves too little of it
+    /// for the plan. For the time before the first step: later, such things cannot be told from the plan's own memory.
+    ///
+    /// # Errors
+    /// A limit that is too small; everything is then as before.
+    pub fn keep_memory_limit(&mut self) -> Result<(), Error> {
+        let machine = self.engine.machine();
+        let Some(main) = self.training.get_mut(&self.batch_size) else { unreachable!("it is made with the trainer") };
+        if main.compiled.exceeds_limit(machine) {
+            main.compiled.replan(machine)?;
+            self.engine.retire()?;
+        }
+        Ok(())
+    }
+
+    /// Bytes that a data set may keep of its samples, within the limit on the process; none where there is no limit.
+    pub fn data_memory_bytes(&self) -> Option<u64> {
+        self.main().compiled.kept_bytes(self.engine.machine())
     }
 
     /// What the device has handed out.

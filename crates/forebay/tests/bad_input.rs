@@ -41,7 +41,7 @@ fn an_index_beyond_the_table_is_refused() {
 fn a_computed_index_beyond_the_table_is_refused() {
     for device_memory in [None, Some(MemorySize::Bytes(indices::least_memory_bytes()))] {
         let mut engine = host(2);
-        engine.memory.device_memory = device_memory;
+        engine.memory.simulate_device = device_memory;
         indices::are_refused_when_out_of_range(&engine);
     }
     for memory in [MemoryMode::Direct, MemoryMode::Cooperative, MemoryMode::Automatic] {

@@ -16,7 +16,7 @@ fn directory(test: &str) -> PathBuf {
 
 fn trainer_within(case: &Case, budget: Option<MemorySize>) -> Trainer {
     let mut options = host(2);
-    options.memory.device_memory = budget;
+    options.memory.simulate_device = budget;
     trainer_on(case.model(), recipe(case), options, None)
 }
 
@@ -77,7 +77,7 @@ fn another_batch_size_and_evaluation_do_not_disturb_training() {
     let model = || forebay::Model::from_file(case.path("model_dynamic.onnx")).unwrap();
     let trainer = |budget| {
         let mut options = trainer_options(recipe(&case), host(2));
-        (options.engine.memory.device_memory, options.batch_size) = (budget, Some(50));
+        (options.engine.memory.simulate_device, options.batch_size) = (budget, Some(50));
         Trainer::new(model(), options).unwrap()
     };
     let mut plain = trainer(None);

@@ -46,7 +46,7 @@ fn other_numbers_between_steps_keep_the_plan() {
     for (name, budget) in [("digits-cnn", None), ("digits-cnn", Some(60.0)), ("tiny-gpt", Some(60.0))] {
         let case = Case::read(name);
         let mut engine = host(2);
-        engine.memory.device_memory = budget.map(MemorySize::Percent);
+        engine.memory.simulate_device = budget.map(MemorySize::Percent);
         let first = recipe(&case);
         let mut second = first.clone();
         second.optimizer = changed(&first.optimizer);

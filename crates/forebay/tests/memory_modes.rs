@@ -37,7 +37,7 @@ fn run(case: &Case, trainer: &mut Trainer, steps: usize) -> (Run, Vec<Option<Ste
 
 fn options(threads: usize, memory: MemoryMode, eviction: Option<Policy>, budget_bytes: Option<u64>) -> EngineOptions {
     let mut options = host(threads).memory_mode(memory);
-    (options.memory.eviction, options.memory.device_memory) = (eviction, budget_bytes.map(MemorySize::Bytes));
+    (options.memory.eviction, options.memory.simulate_device) = (eviction, budget_bytes.map(MemorySize::Bytes));
     options
 }
 

@@ -19,7 +19,7 @@ enum Step {
 fn plan(path: &str, step: Step, order: LaunchOrder, device_memory: Option<MemorySize>) -> Plan {
     let model = Model::from_file(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)).unwrap();
     let mut engine = host(2).order(order);
-    engine.memory.device_memory = device_memory;
+    engine.memory.simulate_device = device_memory;
     match step {
         Step::Inference => Session::builder(&model).engine(engine).build().unwrap().plan().clone(),
         Step::Training => {

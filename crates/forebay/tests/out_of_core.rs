@@ -8,7 +8,7 @@ use std::sync::Arc;
 fn trainer_within(case: &Case, budget_bytes: Option<u64>, threads: usize, device: Option<Arc<dyn Device>>) -> Trainer {
     let mut options = host(threads);
     options.planning.check = true;
-    options.memory.device_memory = budget_bytes.map(MemorySize::Bytes);
+    options.memory.simulate_device = budget_bytes.map(MemorySize::Bytes);
     trainer_on(case.model(), recipe(case), options, device)
 }
 
@@ -74,7 +74,8 @@ fn placed_heaps_and_other_sizes_of_heap_give_the_same_bits() {
         for budget in [None, Some(MemorySize::Bytes(minimum))] {
             let mut options = host(2);
             options.planning.check = true;
-            (options.memory.device_memory, options.device.tiled, options.device.heap_size) = (budget, tiled, heap_size);
+            (options.memory.simulate_device, options.device.tiled, options.device.heap_size) =
+                (budget, tiled, heap_size);
             let mut trainer = trainer_on(case.model(), recipe(&case), options, None);
             let what = format!("tiled: {tiled}, heaps of {heap_size:?}, within {budget:?}");
             assert_eq!(trainer.plan().heaps.len() > 1, tiled, "{what}");
@@ -96,7 +97,7 @@ fn other_sizes_of_tile_give_the_same_bits_out_of_core() {
         let minimum = trainer_on(case.model(), recipe(&case), options.clone(), None).statistics().minimum_budget_bytes;
         let what = format!("tiles of {tile_size}, heaps of {heap_size}, within {minimum} of {peak}");
         assert!(minimum < peak && minimum % tile_size == 0, "{what}");
-        options.memory.device_memory = Some(MemorySize::Bytes(minimum));
+        options.memory.simulate_device = Some(MemorySize::Bytes(minimum));
         let mut trainer = trainer_on(case.model(), recipe(&case), options, None);
         assert!(trainer.plan().heaps.iter().all(|bytes| bytes % tile_size == 0), "{what}");
         assert!(trainer.statistics().bytes_to_device > bytes_of_inputs(&trainer), "{what}: data moves");
@@ -125,7 +126,8 @@ fn the_budget_changes_between_steps_and_no_bit_does() {
     let expected = run(&case, &mut unlimited, 5);
     let (peak, minimum) = (unlimited.statistics().in_core_peak_bytes, unlimited.statistics().minimum_budget_bytes);
     drop(unlimited);
-    let mut trainer = trainer_within(&case, None, 2, None);
+    // Budgets of a simulated device: those of a CPU alone are limits on the process.
+    let mut trainer = trainer_within(&case, Some(peak), 2, None);
     let mut losses = Vec::new();
     let budgets = [None, Some(minimum), Some(peak / 2), None, Some(minimum)];
     for (step, budget) in budgets.into_iter().enumerate() {
@@ -151,7 +153,7 @@ fn a_slow_link_makes_a_measured_plan_and_the_same_bits() {
     let peak = unlimited.statistics().in_core_peak_bytes;
     let mut options = host(1);
     options.planning.check = true;
-    options.memory.device_memory = Some(MemorySize::Bytes(peak * 6 / 10));
+    options.memory.simulate_device = Some(MemorySize::Bytes(peak * 6 / 10));
     options.device.link_bytes_per_second = Some(20_000_000);
     let mut slow = trainer_on(case.model(), recipe(&case), options, None);
     let estimated = slow.statistics().predicted_ns;
@@ -169,7 +171,7 @@ fn a_budget_below_the_minimum_names_the_minimum_and_its_launch() {
     let case = Case::read("digits-cnn");
     let statistics = trainer_within(&case, None, 2, None).statistics().clone();
     let mut options = host(2);
-    options.memory.device_memory = Some(MemorySize::Bytes(statistics.minimum_budget_bytes - 1));
+    options.memory.simulate_device = Some(MemorySize::Bytes(statistics.minimum_budget_bytes - 1));
     let training = trainer_options(recipe(&case), options);
     let error = Trainer::new(case.model(), training).err().expect("too small").to_string();
     assert!(error.contains(&statistics.minimum_budget_bytes.to_string()), "{error}");

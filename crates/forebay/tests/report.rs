@@ -7,7 +7,7 @@ use serde_json::Value;
 fn trainer_at_half(trace: bool) -> (Case, Trainer) {
     let case = Case::read("resnet20");
     let mut options = host(2);
-    options.memory.device_memory = Some(MemorySize::Percent(50.0));
+    options.memory.simulate_device = Some(MemorySize::Percent(50.0));
     options.measuring.trace = trace;
     let trainer = trainer(case.model(), recipe(&case), options);
     (case, trainer)

@@ -44,7 +44,7 @@ struct Limits {
 }
 
 fn options(device_bytes: u64, host_bytes: Option<u64>, folder: &Path) -> EngineOptions {
-    let mut options = host(2).check(true).device_memory(MemorySize::Bytes(device_bytes)).spill_dir(folder);
+    let mut options = host(2).check(true).simulate_device(MemorySize::Bytes(device_bytes)).spill_dir(folder);
     options.memory.host_memory = host_bytes.map(MemorySize::Bytes);
     options
 }

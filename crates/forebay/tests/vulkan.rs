@@ -46,7 +46,7 @@ fn same_bits_within_every_budget(name: &'static str, steps: usize) {
         let budget = budget.map(|bytes| bytes.max(minimum));
         let what = format!("{name} within {budget:?} of {peak} bytes, tiled: {tiled}");
         let mut options = vulkan().tiled(tiled);
-        options.memory.device_memory = budget.map(MemorySize::Bytes);
+        options.memory.simulate_device = budget.map(MemorySize::Bytes);
         let mut limited = trainer(case.model(), recipe(&case), options);
         assert_same(&expected, &run(&case, &mut limited, steps), &what);
         let heap_peak_bytes = limited.usage().heap_peak_bytes;
@@ -124,7 +124,7 @@ fn parts_have_the_workspace_that_they_need() {
     let whole = trainer(case.model(), recipe(&case), vulkan()).statistics().clone();
     for share in [10, 40] {
         let budget_bytes = (whole.in_core_peak_bytes / share).max(whole.minimum_budget_bytes);
-        let options = vulkan().device_memory(MemorySize::Bytes(budget_bytes));
+        let options = vulkan().simulate_device(MemorySize::Bytes(budget_bytes));
         let trainer = trainer(case.model(), recipe(&case), options);
         let plan = trainer.plan();
         let mut sums = 0;
@@ -186,7 +186,7 @@ fn the_driver_is_given_the_plans_barriers_and_no_others() {
     for budget in [None, Some(MemorySize::Bytes(4 << 20))] {
         let device = Arc::new(VulkanDevice::open(&VulkanOptions::default()).unwrap());
         let mut options = vulkan();
-        options.memory.device_memory = budget;
+        options.memory.simulate_device = budget;
         let mut trainer = trainer_on(case.model(), recipe(&case), options, Some(device.clone()));
         for step in 0..3 {
             let (batch, labels) = case.batch(step);

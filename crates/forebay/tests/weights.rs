@@ -73,7 +73,7 @@ fn batch() -> BTreeMap<String, Tensor> {
 /// Plans and managed memory, without budgets and within small ones.
 fn every_way(folder: &Path) -> Vec<EngineOptions> {
     let small = |mode| {
-        let budgets = host(2).device_memory(MemorySize::Bytes(4 << 20)).host_memory(MemorySize::Bytes(16 << 20));
+        let budgets = host(2).simulate_device(MemorySize::Bytes(4 << 20)).host_memory(MemorySize::Bytes(16 << 20));
         budgets.spill_dir(folder).memory_mode(mode)
     };
     let managed = MemoryMode::Automatic;

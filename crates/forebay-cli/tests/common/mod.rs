@@ -3,6 +3,8 @@
 // Each test file uses some of this.
 #![allow(dead_code)]
 
+pub mod group;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

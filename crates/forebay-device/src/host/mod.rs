@@ -39,6 +39,7 @@ pub use memory::{check_available, Use};
 use memory::{system, Address, Memories};
 use shared::Shared;
 use spill_file::SpillFile;
+pub(crate) use sys::page_bytes;
 use work::{CopyDirection, Work};
 
 /// Largest heap behind a reservation, in bytes.
@@ -120,7 +121,7 @@ impl HostDevice {
     /// kernels' packing buffers do not fit `host_memory_bytes`.
     pub fn new(options: &HostOptions) -> Result<HostDevice, DeviceError> {
         let tile_size_bytes = options.tile_size_bytes;
-        let heap_size_max_bytes = whole_tiles(tile_size_bytes, options.heap_bytes_max, sys::page_bytes())?;
+        let heap_size_max_bytes = whole_tiles(tile_size_bytes, options.heap_bytes_max, page_bytes())?;
         let threads = threads_of(options.threads);
         check_available("the stacks of threads", (STACK_SIZE_BYTES * threads) as u64, Use::Addresses)?;
         let pool = rayon::ThreadPoolBuilder::new()

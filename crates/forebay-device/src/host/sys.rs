@@ -238,7 +238,7 @@ impl Drop for AddressRange {
 }
 
 /// The unit in which the system maps, in bytes.
-pub(super) fn page_bytes() -> u64 {
+pub(crate) fn page_bytes() -> u64 {
     // SAFETY: the call has no requirement.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u64::try_from(bytes).unwrap_or(TILE_SIZE_BYTES)

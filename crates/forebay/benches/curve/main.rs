@@ -83,7 +83,7 @@ fn trainer(model: &Model, arguments: &Arguments, budget_bytes: Option<u64>) -> R
     let device_memory = budget_bytes.map(MemorySize::Bytes);
     let mut options = TrainerOptions::new(training(None));
     options.engine.device.threads = arguments.threads;
-    options.engine.memory.device_memory = device_memory;
+    options.engine.memory.simulate_device = device_memory;
     Ok(Trainer::new(model.clone(), options)?)
 }
 

@@ -109,7 +109,7 @@ fn trainer(
     let device_memory = budget_bytes.map(MemorySize::Bytes);
     let mut options = TrainerOptions::new(training(None));
     options.engine.device.threads = arguments.threads;
-    (options.engine.memory.mode, options.engine.memory.device_memory) = (memory, device_memory);
+    (options.engine.memory.mode, options.engine.memory.simulate_device) = (memory, device_memory);
     Ok(Trainer::new(model.clone(), options)?)
 }
 

@@ -71,12 +71,19 @@ macro_rules! engine_setters {
         }
 
         /// Memory that the whole process may take, on devices whose memory is the host's.
-        pub fn memory_limit(mut self, size: $crate::MemorySize) -> Self {
-            self.$($path.)*memory.memory_limit = Some(size);
+        pub fn memory_limit(mut self, limit: $crate::MemoryLimit) -> Self {
+            self.$($path.)*memory.memory_limit = Some(limit);
             self
         }
 
-        /// Device memory that may exist at once; unlimited where not given.
+        /// Takes a part of the host's memory for the memory of a device of its own, with this budget: what does not fit there is
+        /// copied to the rest and back.
+        pub fn simulate_device(mut self, size: $crate::MemorySize) -> Self {
+            self.$($path.)*memory.simulate_device = Some(size);
+            self
+        }
+
+        /// Device memory that may exist at once; unlimited where not given. Where it is the host's, the same as `memory_limit`.
         pub fn device_memory(mut self, size: $crate::MemorySize) -> Self {
             self.$($path.)*memory.device_memory = Some(size);
             self

@@ -1,0 +1,167 @@
+//! Flags and variables that say which device computes, within what memory, and how it is planned.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use forebay::managed::Policy;
+use forebay::{DeviceName, EngineOptions, LaunchOrder, MemoryLimit, MemoryMode, MemorySize};
+use forebay_device::host::threads_of;
+
+use crate::heap_arguments::{byte_count, HeapArguments};
+use crate::output;
+
+/// In which order kernels are planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OrderKind {
+    /// As the model has them
+    File,
+    /// With the fewest barriers that fit the same memory
+    Barriers,
+}
+
+/// Who decides what is on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MemoryKind {
+    /// A plan, made before the first step
+    Planned,
+    /// Managed memory, of which the framework says every move
+    Direct,
+    /// Managed memory, with hints of the framework: what comes, and what is needed no more
+    Cooperative,
+    /// Managed memory alone
+    Automatic,
+}
+
+/// The machine and its budgets.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Device")]
+pub struct DeviceArguments {
+    /// The device that computes; `forebay devices` lists them
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub device: DeviceName,
+    /// Never let this process take more memory than this, as the system counts it: 192MiB, 1GiB; 60% of what it would take without a
+    /// limit; 80%free of what the machine or its control group has free; none. For the CPU, whose memory is one pool: what does not
+    /// fit is recomputed, or goes to --spill-dir [default: none, and what is free for a step that would take more]
+    #[arg(
+        long,
+        value_name = "SIZE|PERCENT",
+        env = "FOREBAY_MEMORY_LIMIT",
+        conflicts_with_all = ["device_memory", "host_memory", "simulate_device"]
+    )]
+    pub memory_limit: Option<MemoryLimit>,
+    /// Never use more device memory than this: 256MiB, 1GiB, or 50% (of what the model needs without a budget). On the CPU, without
+    /// --host-memory, the same as --memory-limit; with it, the same as --simulate-device
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_DEVICE_MEMORY")]
+    pub device_memory: Option<MemorySize>,
+    /// For development and experiments on the CPU: take this much of its memory for that of a device, and copy what does not fit there
+    /// to the rest and back (two pools); a size, or a share as of --device-memory
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_SIMULATE_DEVICE", conflicts_with = "device_memory")]
+    pub simulate_device: Option<MemorySize>,
+    /// Never use more host memory than this for what is moved out of the device
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_HOST_MEMORY")]
+    pub host_memory: Option<MemorySize>,
+    /// Move what exceeds --host-memory to files in this folder; they have no names, and are gone when the command ends
+    #[arg(long, value_name = "DIR", env = "FOREBAY_SPILL_DIR")]
+    pub spill_dir: Option<PathBuf>,
+    /// Who decides what is on the device; results do not depend on it
+    #[arg(long, value_enum, value_name = "MODE", default_value = "planned", env = "FOREBAY_MEMORY")]
+    pub memory: MemoryKind,
+    /// In which order `--memory automatic` evicts [default: driver]
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub eviction: Option<PolicyKind>,
+    /// In what device memory is had.
+    #[command(flatten)]
+    pub heaps: HeapArguments,
+    /// For experiments with --simulate-device: slow copies between host and device down to this many bytes per second, each way
+    #[arg(long, value_name = "SIZE", value_parser = byte_count)]
+    pub link_speed: Option<u64>,
+    /// Threads for kernels and copies together [default: all]; at most 256, or as many as the machine runs at once; results do
+    /// not depend on it
+    #[arg(long, value_name = "N", value_parser = positive_count)]
+    pub threads: Option<u64>,
+    /// Do not merge operators: no kernel does the work of two, and a concatenation is copies of its own
+    #[arg(long)]
+    pub no_fuse: bool,
+    /// In which order kernels are planned; results do not depend on it
+    #[arg(long, value_enum, value_name = "ORDER", default_value = "barriers")]
+    pub order: OrderKind,
+    /// Check every plan for races and lost data before it runs
+    #[arg(long)]
+    pub check: bool,
+}
+
+impl DeviceArguments {
+    /// The options that the flags name.
+    pub fn options(&self, trace: bool) -> EngineOptions {
+        let mut options = EngineOptions::default();
+        let EngineOptions { device, memory, planning, measuring, .. } = &mut options;
+        device.name = self.device.clone();
+        device.threads = self.threads.map(thread_count);
+        device.link_bytes_per_second = self.link_speed;
+        self.heaps.apply(device);
+        memory.memory_limit = self.memory_limit;
+        memory.device_memory = self.device_memory;
+        memory.simulate_device = self.simulate_device;
+        memory.host_memory = self.host_memory;
+        memory.spill_dir = self.spill_dir.clone();
+        memory.mode = match self.memory {
+            MemoryKind::Planned => MemoryMode::Planned,
+            MemoryKind::Direct => MemoryMode::Direct,
+            MemoryKind::Cooperative => MemoryMode::Cooperative,
+            MemoryKind::Automatic => MemoryMode::Automatic,
+        };
+        memory.eviction = self.eviction.map(PolicyKind::policy);
+        memory.growth = self.heaps.grows();
+        planning.fuse = !self.no_fuse;
+        planning.order = match self.order {
+            OrderKind::File => LaunchOrder::File,
+            OrderKind::Barriers => LaunchOrder::Barriers,
+        };
+        planning.check |= self.check;
+        measuring.trace = trace;
+        options
+    }
+}
+
+/// What changes the order in which managed memory evicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PolicyKind {
+    /// As a driver of unified memory was measured to behave: prefetches change the order, use does not
+    Driver,
+    /// Use makes a chunk the last to go
+    Touch,
+    /// What will be used soonest stays
+    Planned,
+}
+
+impl PolicyKind {
+    /// The library's word for it.
+    pub fn policy(self) -> Policy {
+        match self {
+            PolicyKind::Driver => Policy::Driver,
+            PolicyKind::Touch => Policy::Touch,
+            PolicyKind::Planned => Policy::Planned,
+        }
+    }
+}
+
+/// A number of threads, with a word where it is more than there can be.
+pub fn thread_count(asked: u64) -> usize {
+    let asked = usize::try_from(asked).unwrap_or(usize::MAX);
+    let count = threads_of(Some(asked));
+    if count < asked {
+        output::complain(&format!(
+            "warning: --threads {asked} is more than helps on this machine; {count} threads are used"
+        ));
+    }
+    count
+}
+
+/// A whole number of at least 1.
+pub fn positive_count(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) => Err("at least 1 is needed".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("not a whole number".to_owned()),
+    }
+}

@@ -1,0 +1,50 @@
+//! Running the program in a control group of its own, and with limits of the shell.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Runs the program after a line of shell.
+pub fn after(line: &str, arguments: &[&str]) -> Output {
+    let script = format!("{line}; exec \"$0\" \"$@\"");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_forebay")]).args(arguments);
+    command.env_remove("RUST_BACKTRACE").output().expect("a shell")
+}
+
+/// A control group of this process's own, for processes that it starts. It goes with the value.
+pub struct Group {
+    /// The folder of its files.
+    pub folder: PathBuf,
+    /// The file that says its limit.
+    pub limit: &'static str,
+}
+
+impl Group {
+    /// A group with this much memory; none where the machine has no control groups, or does not let this process make one.
+    pub fn new(bytes: u64) -> Option<Group> {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let groups = forebay_limits::groups::groups(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
+        groups.iter().filter(|group| Path::new(&group.folder).join("cgroup.procs").exists()).find_map(|own| {
+            let folder = own.folder.join(format!("forebay-test-{}", std::process::id()));
+            std::fs::create_dir(&folder).ok()?;
+            for limit in ["memory.max", "memory.limit_in_bytes"] {
+                if folder.join(limit).exists() && std::fs::write(folder.join(limit), bytes.to_string()).is_ok() {
+                    return Some(Group { folder, limit });
+                }
+            }
+            let _ = std::fs::remove_dir(&folder);
+            None
+        })
+    }
+
+    /// Runs the program in the group. Exit code 9 where the machine lets no process in.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        after(&format!("echo $$ > '{}/cgroup.procs' || exit 9", self.folder.display()), arguments)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.folder);
+    }
+}
