@@ -1,5 +1,7 @@
 //! What lowering has to know of a GPU: a description that any API can fill in.
 
+use super::Shader;
+
 /// What of a device decides how kernels run on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -32,6 +34,14 @@ pub struct Cooperative {
 
 /// Invocations of a subgroup in shaders that multiply matrices together (`kernels/cooperative.slang`).
 pub const SUBGROUP_SIZE: u32 = 32;
+
+impl Target {
+    /// The form of a shader that the device can run: a portable one where it lacks what the usual one needs.
+    pub(super) fn form_of(&self, shader: &'static Shader) -> &'static Shader {
+        let lacks = !self.float64 && shader.needs_float64() || !self.storage16 && shader.needs_storage16();
+        shader.portable.filter(|_| lacks).unwrap_or(shader)
+    }
+}
 
 #[cfg(test)]
 impl Target {

@@ -126,6 +126,9 @@ impl VulkanDevice {
         if options.validate {
             // Hazards between submissions are looked for only where the layer is told so by its environment.
             std::env::set_var("VK_LAYER_ENABLES", "VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT");
+            // Newer layers look at what shaders do, and go on to report what they reported ten times, only where they are told so.
+            std::env::set_var("VK_LAYER_SYNCVAL_SHADER_ACCESSES_HEURISTIC", "1");
+            std::env::set_var("VK_LAYER_ENABLE_MESSAGE_LIMIT", "0");
         }
         let VulkanOptions { validate, binding_bytes_max, binding_alignment_bytes, .. } = *options;
         let device = options.device.as_deref();
