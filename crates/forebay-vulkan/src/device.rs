@@ -20,7 +20,7 @@ use crate::batches::submit;
 use crate::disk::{Buffer, DISK_BYTES};
 use crate::frame::Frame;
 use crate::gpu::{failed, unsupported, Asked, Gpu, Role};
-use crate::memory::{bind_sparse, sparse_needs, Caps, HostAddress, Memories};
+use crate::memory::{bind_sparse, is_unified, sparse_needs, Caps, HostAddress, Memories};
 use crate::pipeline::{usual_folder, Pipelines};
 use crate::record::Counters;
 use crate::state::{Counts, State};
@@ -138,12 +138,13 @@ impl VulkanDevice {
         let tiled = options.tiled && gpu.adapter.tiled;
         let heap_bytes_max = whole_tiles(tile_bytes, options.heap_bytes_max, least)?;
         let is_cpu = gpu.adapter.kind == "CPU";
+        let unified = is_unified(&gpu, heap_types)?;
         let (free_bytes, _) = gpu.memory_bytes();
         let memory_bytes = options.memory_bytes.unwrap_or(free_bytes);
         let limits = Limits {
             name: format!("vulkan:{} ({})", gpu.adapter.index, gpu.adapter.name),
             tiled,
-            unified: false,
+            unified,
             tile_size_bytes: tile_bytes,
             heap_size_max_bytes: heap_bytes_max.min(gpu.allocation_bytes_max),
             memory_bytes,
@@ -160,6 +161,7 @@ impl VulkanDevice {
             heap_bytes: memory_bytes,
             host_bytes: options.host_memory_bytes.unwrap_or(u64::MAX),
             checked: is_cpu,
+            unified,
         };
         let clock = clock(&gpu, birth)?;
         let state = State {
@@ -478,15 +480,23 @@ impl Device for VulkanDevice {
     }
 
     fn write_host(&self, region: Region, bytes: &[u8]) {
-        let address = self.host_address(region, bytes.len());
-        // SAFETY: the region lies in a live host block; the caller orders the access against commands.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address.0, bytes.len()) };
+        let mut rest = bytes;
+        for (address, length) in self.host_pieces(region, bytes.len()) {
+            let (piece, behind) = rest.split_at(length as usize);
+            // SAFETY: the piece lies in live memory that is mapped; the caller orders the access against commands.
+            unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), address.0, piece.len()) };
+            rest = behind;
+        }
     }
 
     fn read_host(&self, region: Region, bytes: &mut [u8]) {
-        let address = self.host_address(region, bytes.len());
-        // SAFETY: as for `write_host`.
-        unsafe { std::ptr::copy_nonoverlapping(address.0, bytes.as_mut_ptr(), bytes.len()) };
+        let mut rest = bytes;
+        for (address, length) in self.host_pieces(region, rest.len()) {
+            let (piece, behind) = rest.split_at_mut(length as usize);
+            // SAFETY: as for `write_host`.
+            unsafe { std::ptr::copy_nonoverlapping(address.0, piece.as_mut_ptr(), piece.len()) };
+            rest = behind;
+        }
     }
 
     fn take_index_fault(&self) -> Option<IndexFault> {
@@ -512,10 +522,11 @@ impl Device for VulkanDevice {
 }
 
 impl VulkanDevice {
-    fn host_address(&self, region: Region, length: usize) -> HostAddress {
+    /// Where the host sees a region, piece by piece, of as many bytes together.
+    fn host_pieces(&self, region: Region, length: usize) -> Vec<(HostAddress, u64)> {
         assert_eq!(region.range.len(), length as u64, "as many bytes as the region holds");
-        let address = lock(&self.shared).memories.host_address(region);
-        address.unwrap_or_else(|| panic!("{region} is not a host block"))
+        let pieces = lock(&self.shared).memories.host_pieces(region);
+        pieces.unwrap_or_else(|| panic!("{region} is not a host block"))
     }
 }
 

@@ -17,13 +17,15 @@ use crate::gpu::{failed, Gpu, SPARSE};
 struct Heap {
     memory: vk::DeviceMemory,
     size_bytes: u64,
+    /// Where the host sees it, on a unified device.
+    address: Option<HostAddress>,
 }
 
 enum Kind {
-    /// Addresses, and which parts of them have memory.
-    Reservation(Mapping),
-    /// With memory of its own on the device.
-    Placed(vk::DeviceMemory),
+    /// Addresses, which parts of them have memory, and where the host sees it, by the offset of each tile, on a unified device.
+    Reservation(Mapping, BTreeMap<u64, HostAddress>),
+    /// With memory of its own on the device, and where the host sees it, on a unified device.
+    Placed(vk::DeviceMemory, Option<HostAddress>),
     /// With memory of the host's, mapped for good.
     HostBlock(vk::DeviceMemory, HostAddress),
 }
@@ -31,6 +33,13 @@ enum Kind {
 /// Where the host sees a host block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostAddress(pub *mut u8);
+
+impl HostAddress {
+    /// The address of a byte of the same block.
+    fn at(self, offset_bytes: u64) -> HostAddress {
+        HostAddress(self.0.wrapping_add(offset_bytes as usize))
+    }
+}
 
 // SAFETY: an address; commands' ordering decides who may access the bytes when.
 unsafe impl Send for HostAddress {}
@@ -60,6 +69,8 @@ pub(crate) struct Caps {
     pub host_bytes: u64,
     /// Whether device memory is the machine's own (a CPU as a device), which promises more than it has.
     pub checked: bool,
+    /// Whether the host reads and writes device memory in place.
+    pub unified: bool,
 }
 
 /// All memories of one device.
@@ -97,8 +108,18 @@ impl Memories {
         self.next_id
     }
 
-    /// Device memory of a kind that sparse buffers and others can have alike.
-    fn allocate(&mut self, what: &'static str, size_bytes: u64, types: u32) -> Result<vk::DeviceMemory, DeviceError> {
+    /// Whether the host reads and writes device memory in place.
+    pub fn are_unified(&self) -> bool {
+        self.caps.unified
+    }
+
+    /// Device memory of a kind that sparse buffers and others can have alike, and where the host sees it, on a unified device.
+    fn allocate(
+        &mut self,
+        what: &'static str,
+        size_bytes: u64,
+        types: u32,
+    ) -> Result<(vk::DeviceMemory, Option<HostAddress>), DeviceError> {
         let refused = |reason: String| out_of_memory(what, size_bytes, reason);
         let taken = self.usage.heap_bytes;
         if taken.saturating_add(size_bytes) > self.caps.heap_bytes {
@@ -111,10 +132,17 @@ impl Memories {
         if self.caps.checked {
             check_available(what, size_bytes, Use::Private)?;
         }
-        let memory = allocate(&self.gpu, size_bytes, types, vk::MemoryPropertyFlags::DEVICE_LOCAL).map_err(refused)?;
+        let wanted = if self.caps.unified { UNIFIED } else { vk::MemoryPropertyFlags::DEVICE_LOCAL };
+        let memory = allocate(&self.gpu, size_bytes, types, wanted).map_err(refused)?;
+        let address = self.caps.unified.then(|| map_memory(&self.gpu, memory)).transpose();
+        let address = address.map_err(|reason| {
+            // SAFETY: no one has it yet.
+            unsafe { self.gpu.functions.free_memory(memory, None) };
+            out_of_memory(what, size_bytes, reason)
+        })?;
         self.usage.heap_bytes += size_bytes;
         self.usage.heap_peak_bytes = self.usage.heap_peak_bytes.max(self.usage.heap_bytes);
-        Ok(memory)
+        Ok((memory, address))
     }
 
     /// Refuses what the machine does not have: host memory, and device memory where that is the machine's own.
@@ -125,9 +153,9 @@ impl Memories {
 
     pub fn create_heap(&mut self, size_bytes: u64) -> Result<HeapId, DeviceError> {
         let size_bytes = self.whole_tiles(size_bytes);
-        let memory = self.allocate("a heap", size_bytes, self.caps.heap_types)?;
+        let (memory, address) = self.allocate("a heap", size_bytes, self.caps.heap_types)?;
         let id = HeapId(self.id());
-        self.heaps.insert(id, Heap { memory, size_bytes });
+        self.heaps.insert(id, Heap { memory, size_bytes, address });
         Ok(id)
     }
 
@@ -148,7 +176,7 @@ impl Memories {
             return Err(out_of_memory("a reservation", size_bytes, reason));
         }
         let buffer = self.gpu.buffer("a reservation", size_bytes, SPARSE)?;
-        Ok(self.add(buffer, size_bytes, Kind::Reservation(Mapping::default())))
+        Ok(self.add(buffer, size_bytes, Kind::Reservation(Mapping::default(), BTreeMap::new())))
     }
 
     pub fn create_placed(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
@@ -156,7 +184,7 @@ impl Memories {
         let buffer = self.gpu.buffer(what, size_bytes, vk::BufferCreateFlags::empty())?;
         let requirements = requirements(&self.gpu, buffer);
         let memory = self.allocate(what, requirements.size, requirements.memory_type_bits);
-        let memory = memory.inspect_err(|_| destroy_buffer(&self.gpu, buffer))?;
+        let (memory, address) = memory.inspect_err(|_| destroy_buffer(&self.gpu, buffer))?;
         // What a driver adds to the size is its own.
         self.usage.heap_bytes -= requirements.size - size_bytes;
         if let Err(error) = bind(&self.gpu, buffer, memory) {
@@ -164,7 +192,7 @@ impl Memories {
             free(&self.gpu, buffer, memory);
             return Err(out_of_memory(what, size_bytes, error));
         }
-        Ok(self.add(buffer, size_bytes, Kind::Placed(memory)))
+        Ok(self.add(buffer, size_bytes, Kind::Placed(memory, address)))
     }
 
     pub fn create_host_block(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
@@ -197,8 +225,8 @@ impl Memories {
         let Some(memory) = self.memories.remove(&memory) else { return };
         match memory.kind {
             // A sparse buffer lets go of its tiles with itself.
-            Kind::Reservation(_) => destroy_buffer(&self.gpu, memory.buffer),
-            Kind::Placed(allocation) => {
+            Kind::Reservation(..) => destroy_buffer(&self.gpu, memory.buffer),
+            Kind::Placed(allocation, _) => {
                 self.usage.heap_bytes -= memory.size_bytes;
                 free(&self.gpu, memory.buffer, allocation);
             }
@@ -218,8 +246,8 @@ impl Memories {
     ) -> Result<(vk::Buffer, vk::SparseMemoryBind), DeviceError> {
         let tile = self.caps.tile_bytes;
         let source = self.heaps.get(&heap).ok_or_else(|| misuse(format!("{heap} does not exist")))?;
-        let (source, source_bytes) = (source.memory, source.size_bytes);
-        let (memory, mapping) = self.reservation(region)?;
+        let (source, source_bytes, address) = (source.memory, source.size_bytes, source.address);
+        let (memory, mapping, seen) = self.reservation(region)?;
         let (offset, length) = (region.range.start, region.range.len());
         let whole_tiles = [offset, length, heap_offset_bytes].iter().all(|bytes| bytes % tile == 0);
         let inside = heap_offset_bytes.checked_add(length).is_some_and(|end| end <= source_bytes);
@@ -231,6 +259,10 @@ impl Memories {
             return Err(misuse(format!("tiles of {region} are mapped already")));
         }
         mapping.map(region.range, heap);
+        if let Some(address) = address {
+            let tiles = (0..length).step_by(tile as usize);
+            seen.extend(tiles.map(|at| (offset + at, address.at(heap_offset_bytes + at))));
+        }
         let bind = vk::SparseMemoryBind::default()
             .resource_offset(offset)
             .size(length)
@@ -242,20 +274,26 @@ impl Memories {
     /// Notes that nothing is mapped there any more, and says what the driver has to be told.
     pub fn unmap(&mut self, region: Region) -> Result<(vk::Buffer, vk::SparseMemoryBind), DeviceError> {
         let tile = self.caps.tile_bytes;
-        let (memory, mapping) = self.reservation(region)?;
+        let (memory, mapping, seen) = self.reservation(region)?;
         let (offset, length) = (region.range.start, region.range.len());
         if offset % tile != 0 || length % tile != 0 || length == 0 {
             return Err(misuse(format!("unmapping {region} is not whole tiles of it")));
         }
         mapping.unmap(region.range);
+        seen.retain(|tile, _| !(region.range.start..region.range.end).contains(tile));
         Ok((memory, vk::SparseMemoryBind::default().resource_offset(offset).size(length)))
     }
 
-    fn reservation(&mut self, region: Region) -> Result<(vk::Buffer, &mut Mapping), DeviceError> {
+    fn reservation(
+        &mut self,
+        region: Region,
+    ) -> Result<(vk::Buffer, &mut Mapping, &mut BTreeMap<u64, HostAddress>), DeviceError> {
         let wrong = || misuse(format!("{region} is not in a reservation"));
         let memory = self.memories.get_mut(&region.memory).ok_or_else(wrong)?;
         match &mut memory.kind {
-            Kind::Reservation(mapping) if region.range.end <= memory.size_bytes => Ok((memory.buffer, mapping)),
+            Kind::Reservation(mapping, seen) if region.range.end <= memory.size_bytes => {
+                Ok((memory.buffer, mapping, seen))
+            }
             _ => Err(wrong()),
         }
     }
@@ -271,7 +309,7 @@ impl Memories {
             return Err(misuse(format!("{region} leaves its memory of {} bytes", memory.size_bytes)));
         }
         match &memory.kind {
-            Kind::Reservation(mapping) => match mapping.hole(region.range) {
+            Kind::Reservation(mapping, _) => match mapping.hole(region.range) {
                 Some(byte) => Err(misuse(format!("byte {byte} of {region} is not mapped"))),
                 None => Ok(BufferLocation { buffer: memory.buffer, offset_bytes: region.range.start }),
             },
@@ -284,10 +322,31 @@ impl Memories {
         let memory = self.memories.get(&region.memory)?;
         match memory.kind {
             Kind::HostBlock(_, address) if region.range.end <= memory.size_bytes => {
-                // SAFETY: the offset lies inside the block.
-                Some(HostAddress(unsafe { address.0.add(region.range.start as usize) }))
+                Some(address.at(region.range.start))
             }
             _ => None,
+        }
+    }
+
+    /// Where the host sees a region, piece by piece: of a host block, or of any memory on a unified device.
+    pub fn host_pieces(&self, region: Region) -> Option<Vec<(HostAddress, u64)>> {
+        let (memory, range) = (self.memories.get(&region.memory)?, region.range);
+        match &memory.kind {
+            Kind::HostBlock(..) => Some(vec![(self.host_address(region)?, range.len())]),
+            Kind::Placed(_, address) if range.end <= memory.size_bytes => {
+                address.map(|address| vec![(address.at(range.start), range.len())])
+            }
+            Kind::Reservation(_, seen) => {
+                let (tile, mut pieces, mut start) = (self.caps.tile_bytes, Vec::new(), range.start);
+                while start < range.end {
+                    let first = start / tile * tile;
+                    let end = range.end.min(first + tile);
+                    pieces.push((seen.get(&first)?.at(start - first), end - start));
+                    start = end;
+                }
+                Some(pieces)
+            }
+            Kind::Placed(..) => None,
         }
     }
 
@@ -322,7 +381,7 @@ impl Memories {
 impl Memory {
     /// Bytes of addresses that it takes of those for sparse buffers.
     fn addresses_bytes(&self) -> u64 {
-        if matches!(self.kind, Kind::Reservation(_)) {
+        if matches!(self.kind, Kind::Reservation(..)) {
             self.size_bytes
         } else {
             0
@@ -388,6 +447,35 @@ pub(crate) fn sparse_needs(gpu: &Gpu) -> Result<(u32, u64), DeviceError> {
     Ok((requirements.memory_type_bits, requirements.alignment.next_power_of_two().max(4096)))
 }
 
+/// What device memory has that the host reads and writes in place.
+const UNIFIED: vk::MemoryPropertyFlags = vk::MemoryPropertyFlags::from_raw(
+    vk::MemoryPropertyFlags::DEVICE_LOCAL.as_raw()
+        | vk::MemoryPropertyFlags::HOST_VISIBLE.as_raw()
+        | vk::MemoryPropertyFlags::HOST_COHERENT.as_raw(),
+);
+
+/// Whether the host reads and writes device memory in place: it is the host's own, and the driver shows it. `heap_types` are the kinds of
+/// memory that heaps may be of.
+///
+/// # Errors
+/// What Vulkan refuses.
+pub(crate) fn is_unified(gpu: &Gpu, heap_types: u32) -> Result<bool, DeviceError> {
+    if !["integrated GPU", "CPU"].contains(&gpu.adapter.kind) {
+        return Ok(false);
+    }
+    let buffer = gpu.buffer("a placed heap", 1 << 20, vk::BufferCreateFlags::empty())?;
+    let placed_types = requirements(gpu, buffer).memory_type_bits;
+    destroy_buffer(gpu, buffer);
+    Ok([heap_types, placed_types].iter().all(|&types| gpu.memory_type(types, UNIFIED).is_some()))
+}
+
+/// Where the host sees memory that it can see, for good.
+fn map_memory(gpu: &Gpu, memory: vk::DeviceMemory) -> Result<HostAddress, String> {
+    // SAFETY: the memory is the host's to see, and mapped once; it stays mapped until it is freed.
+    let address = unsafe { gpu.functions.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
+    address.map(|address| HostAddress(address.cast())).map_err(|error| error.to_string())
+}
+
 /// A buffer in memory that the host sees, with a further property where there is such memory.
 fn host_block(gpu: &Gpu, size_bytes: u64, wanted: vk::MemoryPropertyFlags) -> Result<(vk::Buffer, Kind), DeviceError> {
     use vk::MemoryPropertyFlags as Flags;
@@ -401,11 +489,8 @@ fn host_block(gpu: &Gpu, size_bytes: u64, wanted: vk::MemoryPropertyFlags) -> Re
         destroy_buffer(gpu, buffer);
         out_of_memory(what, size_bytes, reason)
     })?;
-    // SAFETY: the memory is the host's to see, and mapped once; it stays mapped until it is freed.
-    let address = unsafe { gpu.functions.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
-    let bound = bind(gpu, buffer, memory).and(address.map_err(|error| error.to_string()));
-    match bound {
-        Ok(address) => Ok((buffer, Kind::HostBlock(memory, HostAddress(address.cast())))),
+    match bind(gpu, buffer, memory).and_then(|()| map_memory(gpu, memory)) {
+        Ok(address) => Ok((buffer, Kind::HostBlock(memory, address))),
         Err(reason) => {
             free(gpu, buffer, memory);
             Err(out_of_memory(what, size_bytes, reason))

@@ -105,10 +105,13 @@ fn from_pairs(bytes: &mut [u8]) {
 /// The reference.
 pub fn host() -> &'static Machine {
     static HOST: OnceLock<Machine> = OnceLock::new();
-    HOST.get_or_init(|| {
-        let options = HostOptions { threads: Some(1), ..HostOptions::default() };
-        Machine::new(Box::new(HostDevice::new(&options).unwrap()), false)
-    })
+    HOST.get_or_init(another_host)
+}
+
+/// One of the caller's own, which may fail: what fails stays failed.
+pub fn another_host() -> Machine {
+    let options = HostOptions { threads: Some(1), ..HostOptions::default() };
+    Machine::new(Box::new(HostDevice::new(&options).unwrap()), false)
 }
 
 /// The first Vulkan device, if there is one.
