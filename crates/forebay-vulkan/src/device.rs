@@ -56,6 +56,9 @@ pub struct VulkanOptions {
     /// At multiples of how many bytes bindings of shaders begin, for tests and experiments: an operand that begins elsewhere is
     /// reached by its address. None, and whatever is less, for what the device asks for.
     pub binding_alignment_bytes: Option<u64>,
+    /// Whether shaders do without float64, 16-bit storage and cooperative matrices, as on devices that have none, for tests and
+    /// experiments.
+    pub portable: bool,
     /// The folder in which compiled shaders are kept between runs.
     pub cache: Option<PathBuf>,
 }
@@ -73,6 +76,7 @@ impl Default for VulkanOptions {
             validate: std::env::var("FOREBAY_VALIDATE").is_ok_and(|value| value == "1"),
             binding_bytes_max: None,
             binding_alignment_bytes: None,
+            portable: false,
             cache: usual_folder(),
         }
     }
@@ -130,9 +134,10 @@ impl VulkanDevice {
             std::env::set_var("VK_LAYER_SYNCVAL_SHADER_ACCESSES_HEURISTIC", "1");
             std::env::set_var("VK_LAYER_ENABLE_MESSAGE_LIMIT", "0");
         }
-        let VulkanOptions { validate, binding_bytes_max, binding_alignment_bytes, .. } = *options;
+        let VulkanOptions { validate, binding_bytes_max, binding_alignment_bytes, portable, .. } = *options;
         let device = options.device.as_deref();
-        let gpu = Gpu::open(entry, &Asked { device, validate, binding_bytes_max, binding_alignment_bytes })?;
+        let asked = Asked { device, validate, binding_bytes_max, binding_alignment_bytes, portable };
+        let gpu = Gpu::open(entry, &asked)?;
         let (heap_types, least) = sparse_needs(&gpu)?;
         let tile_bytes = options.tile_size_bytes.unwrap_or(TILE_SIZE_BYTES.max(least));
         let tiled = options.tiled && gpu.adapter.tiled;

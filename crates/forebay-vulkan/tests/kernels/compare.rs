@@ -120,18 +120,30 @@ pub fn another_host() -> Machine {
 /// Where there is none although `FOREBAY_REQUIRE` names vulkan.
 pub fn vulkan() -> Option<&'static Machine> {
     static VULKAN: OnceLock<Option<Machine>> = OnceLock::new();
-    VULKAN.get_or_init(|| open(None, None).map_err(|reason| skipped("vulkan", &reason)).ok()).as_ref()
+    VULKAN.get_or_init(|| open(VulkanOptions::default()).map_err(|reason| skipped("vulkan", &reason)).ok()).as_ref()
 }
 
 /// The same device with small bindings, as [`SMALL_BINDINGS`] says.
 fn with_small_bindings() -> &'static [Machine; 3] {
     static MACHINES: OnceLock<[Machine; 3]> = OnceLock::new();
-    MACHINES.get_or_init(|| SMALL_BINDINGS.map(|(bytes, alignment)| open(Some(bytes), alignment).unwrap()))
+    MACHINES.get_or_init(|| {
+        SMALL_BINDINGS.map(|(bytes, binding_alignment_bytes)| {
+            let binding_bytes_max = Some(bytes);
+            open(VulkanOptions { binding_bytes_max, binding_alignment_bytes, ..VulkanOptions::default() }).unwrap()
+        })
+    })
 }
 
-fn open(binding_bytes_max: Option<u64>, binding_alignment_bytes: Option<u64>) -> Result<Machine, String> {
-    match VulkanDevice::open(&VulkanOptions { binding_bytes_max, binding_alignment_bytes, ..VulkanOptions::default() })
-    {
+/// The same device without what not every device has.
+pub fn portable() -> Option<&'static Machine> {
+    static PORTABLE: OnceLock<Option<Machine>> = OnceLock::new();
+    let portable = || open(VulkanOptions { portable: true, ..VulkanOptions::default() });
+    vulkan()?;
+    PORTABLE.get_or_init(|| portable().ok()).as_ref()
+}
+
+fn open(options: VulkanOptions) -> Result<Machine, String> {
+    match VulkanDevice::open(&options) {
         Ok(device) => {
             let sums_are_pairs = !device.target().float64;
             Ok(Machine::new(Box::new(device), sums_are_pairs))
