@@ -8,10 +8,11 @@ use ash::vk;
 use forebay_base::{Command, EventId, Region, StreamId};
 use forebay_device::DeviceError;
 
+use crate::buffer::OwnBlock;
 use crate::disk::Transfer;
 use crate::frame::Frame;
 use crate::gpu::{Gpu, Queue, Role};
-use crate::memory::{BufferLocation, OwnBlock};
+use crate::memory::BufferLocation;
 use crate::record::Recorder;
 use crate::state::{Counts, State};
 use crate::stream::{Batch, Item, Job, Mark, Point, Work};

@@ -17,10 +17,11 @@ use forebay_gpu_kernels::{workspace_bytes, Target};
 use forebay_queue::Events;
 
 use crate::batches::submit;
+use crate::buffer::{bind_sparse, is_unified, sparse_needs, HostAddress};
 use crate::disk::{Buffer, DISK_BYTES};
 use crate::frame::Frame;
 use crate::gpu::{failed, unsupported, Asked, Gpu, Role};
-use crate::memory::{bind_sparse, is_unified, sparse_needs, Caps, HostAddress, Memories};
+use crate::memory::{Caps, Memories};
 use crate::pipeline::{usual_folder, Pipelines};
 use crate::record::Counters;
 use crate::state::{Counts, State};

@@ -7,9 +7,10 @@ use forebay_base::{Launch, Region};
 use forebay_device::DeviceError;
 use forebay_gpu_kernels::{lower, Bound, Dispatch, Operand};
 
+use crate::buffer::OwnBlock;
 use crate::frame::Frame;
 use crate::gpu::{unsupported, Gpu, Role};
-use crate::memory::{BufferLocation, Memories, OwnBlock};
+use crate::memory::{BufferLocation, Memories};
 use crate::pipeline::Pipelines;
 
 /// Places that dispatches count their workgroups in: they take turns, and one that comes again is 0 again.
