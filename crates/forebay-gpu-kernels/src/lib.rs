@@ -60,7 +60,7 @@ use device_address::device_address;
 pub use error::Unsupported;
 use operands::require_countable;
 pub use shaders::{Shader, ALL};
-pub use target::{Cooperative, Target, SUBGROUP_SIZE};
+pub use target::{Cooperative, Target, BINDINGS, SUBGROUP_SIZE, WORKGROUP_INVOCATIONS};
 
 /// Bytes that a shader reaches through one of its bindings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -230,7 +230,43 @@ shaders! {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{BINDINGS, WORKGROUP_INVOCATIONS};
     use super::*;
+
+    /// The instructions of a shader with an opcode, without their first word.
+    fn instructions(shader: &Shader, opcode: u32) -> Vec<Vec<u32>> {
+        let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let words: Vec<u32> = shader.code.chunks_exact(4).map(word).collect();
+        let (mut found, mut rest) = (Vec::new(), &words[5..]);
+        while let Some(first) = rest.first() {
+            let (instruction, behind) = rest.split_at((first >> 16) as usize);
+            if first & 0xffff == opcode {
+                found.push(instruction[1..].to_vec());
+            }
+            rest = behind;
+        }
+        found
+    }
+
+    #[test]
+    fn shaders_ask_for_no_more_than_devices_have_to_offer() {
+        // OpExecutionMode with LocalSize; OpDecorate with Binding.
+        let [execution_mode, local_size, decorate, binding] = [16, 17, 71, 33];
+        let mut most_bindings = 0;
+        for shader in ALL {
+            let portable = shader.portable.into_iter();
+            let forms = [*shader].into_iter().chain(portable).flat_map(|form| [form, form.by_address.unwrap()]);
+            for form in forms {
+                let modes = instructions(form, execution_mode);
+                let size = modes.iter().find(|mode| mode[1] == local_size).expect("it has a workgroup");
+                let invocations = size[2] * size[3] * size[4];
+                assert!(invocations <= WORKGROUP_INVOCATIONS || form.name.contains("_wide_"), "{}", form.name);
+                let bindings = instructions(form, decorate).into_iter().filter(|words| words[1] == binding);
+                most_bindings = bindings.map(|words| words[2] + 1).max().unwrap_or(0).max(most_bindings);
+            }
+        }
+        assert_eq!(most_bindings, BINDINGS);
+    }
 
     #[test]
     fn shaders_are_spirv_and_tell_what_they_need() {

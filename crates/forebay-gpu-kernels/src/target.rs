@@ -32,6 +32,12 @@ pub struct Cooperative {
     pub bfloat16: bool,
 }
 
+/// Invocations of a workgroup that a device has to offer. Shaders with more are taken only where [`Target::invocations_max`] allows it.
+pub const WORKGROUP_INVOCATIONS: u32 = 256;
+
+/// Storage buffers that a device has to let a shader bind.
+pub const BINDINGS: u32 = 11;
+
 /// Invocations of a subgroup in shaders that multiply matrices together (`kernels/cooperative.slang`).
 pub const SUBGROUP_SIZE: u32 = 32;
 
