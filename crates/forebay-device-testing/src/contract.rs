@@ -150,6 +150,31 @@ pub fn two_reservations_of_one_heap_are_the_same_bytes_and_survive_remapping(nam
     assert!(bench.read(tile, tile) == bytes, "{name}: unmapping one address keeps the heap's bytes");
 }
 
+/// Where memory is the host's, the host writes what launches read, and reads what they wrote, across tiles and without copies.
+pub fn the_hosts_memory_is_used_in_place(name: &str, device: Arc<dyn Device>) {
+    if !device.limits().unified {
+        return;
+    }
+    let bench = Bench::new(device.clone(), 3 * device.limits().tile_size_bytes);
+    let (tile, count) = (bench.tile, bench.tile / 4);
+    let [read, written] = [(0, tile + 4096), (tile + 4096, tile + 4096)].map(|(at, size)| bench.on_device(at, size));
+    let placed = Region::new(device.create_placed(tile).unwrap(), 256, 64);
+    let values = |factor: f32| (0..count + 1024).flat_map(|i| (i as f32 * factor).to_le_bytes()).collect::<Vec<u8>>();
+    device.write_host(read, &values(1.0));
+    let desc = TensorDesc::packed(DataType::Float32, &[count + 1024]).unwrap();
+    let [x, y] = [read, written].map(|region| Binding { region, desc: desc.clone() });
+    let kernel = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
+    let launch = Launch { kernel, reads: vec![x.clone(), x], writes: vec![y], workspace: None, label: 0 };
+    let launch = Command::Launch { stream: bench.stream, launch: Box::new(launch) };
+    bench.run(&[launch, bench.barrier(), bench.copy(bench.on_device(tile + 4096, 64), placed)]);
+    let mut found = vec![0; (tile + 4096) as usize];
+    device.read_host(written, &mut found);
+    assert!(found == values(2.0), "{name}: sums across tiles");
+    let mut first = [0; 64];
+    device.read_host(placed, &mut first);
+    assert!(first[..] == found[..64], "{name}: a copy to a placed heap");
+}
+
 /// What names bytes that are not there is an error, not a crash.
 pub fn commands_on_unmapped_or_missing_bytes_are_errors(name: &str, device: Arc<dyn Device>) {
     let bench = Bench::new(device, 1);

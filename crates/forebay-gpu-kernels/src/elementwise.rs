@@ -56,11 +56,8 @@ fn arguments_of(op: UnaryOp) -> [f32; 2] {
 }
 
 /// What elements of a type are to shaders that compute with them.
-fn kind_of(data_type: DataType, gpu: &Target) -> Result<Kind, String> {
+fn kind_of(data_type: DataType) -> Result<Kind, String> {
     match data_type {
-        DataType::Float64 if !gpu.float64 => {
-            Err("the device does not compute with float64; cast to float32 first".to_owned())
-        }
         DataType::Float16 | DataType::BFloat16 => {
             Err(format!("data type {data_type} is not supported; cast to float32 first"))
         }
@@ -70,7 +67,7 @@ fn kind_of(data_type: DataType, gpu: &Target) -> Result<Kind, String> {
 
 fn unary(op: UnaryOp, reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
     let data_type = reads[0].data_type();
-    let kind = kind_of(data_type, gpu)?;
+    let kind = kind_of(data_type)?;
     let numbers = arguments_of(op);
     let undefined = || format!("{op:?} is not defined for {data_type}; cast to float32 first");
     let bits = |value: f32| bits_of(value as f64, data_type);
@@ -154,7 +151,7 @@ fn binary(
     if op.is_comparison() && activation != Activation::None {
         return Err(format!("{op:?} gives bool, which has no {activation:?}"));
     }
-    let kind = kind_of(a, gpu)?;
+    let kind = kind_of(a)?;
     let is_logic = matches!(op, BinaryOp::And | BinaryOp::Or | BinaryOp::Xor);
     if kind == Kind::Boolean && !is_logic && op != BinaryOp::Equal {
         return Err(format!("{op:?} is not defined for bool; cast to int32 first"));

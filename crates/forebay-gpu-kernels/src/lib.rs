@@ -60,7 +60,7 @@ use device_address::device_address;
 pub use error::Unsupported;
 use operands::require_countable;
 pub use shaders::{Shader, ALL};
-pub use target::{Cooperative, Target, SUBGROUP_SIZE};
+pub use target::{Cooperative, Target, BINDINGS, SUBGROUP_SIZE, WORKGROUP_INVOCATIONS};
 
 /// Bytes that a shader reaches through one of its bindings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +139,7 @@ pub fn lower(
     let refuse = |reason: String| unsupported(kernel, reason);
     require_countable(reads).and_then(|()| require_countable(writes)).map_err(refuse)?;
     let mut lowered = lower_by_family(kernel, reads, writes, gpu)?;
+    lowered.dispatches.iter_mut().for_each(|dispatch| dispatch.shader = gpu.form_of(dispatch.shader));
     let mut dispatches = lowered.dispatches.iter_mut();
     dispatches.try_for_each(|dispatch| device_address(dispatch, reads, writes, gpu)).map_err(refuse)?;
     let (workspace_bytes, most) = (lowered.workspace_bytes, gpu.workspace_bytes_max);
@@ -147,7 +148,8 @@ pub fn lower(
     }
     let needs = |need: fn(&Shader) -> bool| lowered.dispatches.iter().any(|dispatch| need(dispatch.shader));
     if !gpu.float64 && needs(Shader::needs_float64) {
-        return Err(refuse("it computes in float64, which the device's shaders lack".into()));
+        let reason = "it computes with float64, which the device's shaders lack; cast to float32 first";
+        return Err(refuse(reason.into()));
     }
     if !gpu.storage16 && needs(Shader::needs_storage16) {
         return Err(refuse("its operands have elements of 16 bits, which the device's shaders cannot address".into()));

@@ -11,6 +11,9 @@ pub struct Shader {
     pub code: &'static [u8],
     /// The same shader for operands with more bytes than a binding reaches; none where this is that.
     pub by_address: Option<&'static Shader>,
+    /// The same shader for devices whose shaders have neither float64 nor elements of 16 bits; none where this is that, or where it
+    /// needs neither. Where it does without float64, it sums in pairs of float32, so bits are others.
+    pub portable: Option<&'static Shader>,
 }
 
 impl fmt::Debug for Shader {
@@ -53,23 +56,37 @@ const FLOAT64: u32 = 10;
 const INT16: u32 = 22;
 const COOPERATIVE_MATRIX: u32 = 6022;
 
-/// The shader in the file of a name.
+/// The shader in the file of a name, which is there as one for large operands as well.
 macro_rules! shader {
-    ($by_address:expr, $($name:literal),+) => {
+    ($portable:expr, $($name:literal),+) => {
+        shader!(file: Some(&shader!(file: None, None, $($name),+, "_far")), $portable, $($name),+)
+    };
+    (file: $by_address:expr, $portable:expr, $($name:literal),+) => {
         Shader {
             name: concat!($($name),+),
             code: include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $($name),+, ".spv")),
             by_address: $by_address,
+            portable: $portable,
         }
     };
 }
 
-/// Names a shader's constant and its files alike.
+/// A shader's form for devices that lack what it needs, where there is one.
+macro_rules! portable {
+    ($name:literal) => {
+        None
+    };
+    ($name:literal portable) => {
+        Some(&shader!(None, $name, "_portable"))
+    };
+}
+
+/// Names a shader's constant and its files alike, and says whether it is there as a portable one.
 macro_rules! shaders {
-    ($($constant:ident = $name:literal),* $(,)?) => {
+    ($($constant:ident = $name:literal $($portable:ident)?),* $(,)?) => {
         $(
             #[doc = concat!("`spirv/", $name, ".spv`.")]
-            pub(super) static $constant: Shader = shader!(Some(&shader!(None, $name, "_far")), $name);
+            pub(super) static $constant: Shader = shader!(portable!($name $($portable)?), $name);
         )*
         /// Every shader, each of which has a far one.
         pub static ALL: &[&Shader] = &[$(&$constant),*];
@@ -101,61 +118,61 @@ shaders! {
     OPTIMIZER_ADAM = "optimizer_adam",
     // Products, convolutions, pooling.
     CORRELATION_128X128 = "correlation_128x128",
-    CORRELATION_128X128_BF16 = "correlation_128x128_bf16",
+    CORRELATION_128X128_BF16 = "correlation_128x128_bf16" portable,
     CORRELATION_128X128_BF16_COOPERATIVE = "correlation_128x128_bf16_cooperative",
-    CORRELATION_128X128_F16 = "correlation_128x128_f16",
+    CORRELATION_128X128_F16 = "correlation_128x128_f16" portable,
     CORRELATION_128X128_F16_COOPERATIVE = "correlation_128x128_f16_cooperative",
     CORRELATION_128X16 = "correlation_128x16",
-    CORRELATION_128X16_BF16 = "correlation_128x16_bf16",
+    CORRELATION_128X16_BF16 = "correlation_128x16_bf16" portable,
     CORRELATION_128X16_BF16_COOPERATIVE = "correlation_128x16_bf16_cooperative",
-    CORRELATION_128X16_F16 = "correlation_128x16_f16",
+    CORRELATION_128X16_F16 = "correlation_128x16_f16" portable,
     CORRELATION_128X16_F16_COOPERATIVE = "correlation_128x16_f16_cooperative",
     CORRELATION_128X32 = "correlation_128x32",
-    CORRELATION_128X32_BF16 = "correlation_128x32_bf16",
+    CORRELATION_128X32_BF16 = "correlation_128x32_bf16" portable,
     CORRELATION_128X32_BF16_COOPERATIVE = "correlation_128x32_bf16_cooperative",
-    CORRELATION_128X32_F16 = "correlation_128x32_f16",
+    CORRELATION_128X32_F16 = "correlation_128x32_f16" portable,
     CORRELATION_128X32_F16_COOPERATIVE = "correlation_128x32_f16_cooperative",
     CORRELATION_64X64 = "correlation_64x64",
-    CORRELATION_64X64_BF16 = "correlation_64x64_bf16",
+    CORRELATION_64X64_BF16 = "correlation_64x64_bf16" portable,
     CORRELATION_64X64_BF16_COOPERATIVE = "correlation_64x64_bf16_cooperative",
-    CORRELATION_64X64_F16 = "correlation_64x64_f16",
+    CORRELATION_64X64_F16 = "correlation_64x64_f16" portable,
     CORRELATION_64X64_F16_COOPERATIVE = "correlation_64x64_f16_cooperative",
     CORRELATION_DIRECT = "correlation_direct",
-    CORRELATION_DIRECT_BF16 = "correlation_direct_bf16",
-    CORRELATION_DIRECT_F16 = "correlation_direct_f16",
+    CORRELATION_DIRECT_BF16 = "correlation_direct_bf16" portable,
+    CORRELATION_DIRECT_F16 = "correlation_direct_f16" portable,
     LOCAL_RESPONSE = "local_response",
     MATMUL_128X128 = "matmul_128x128",
-    MATMUL_128X128_BF16 = "matmul_128x128_bf16",
+    MATMUL_128X128_BF16 = "matmul_128x128_bf16" portable,
     MATMUL_128X128_BF16_COOPERATIVE = "matmul_128x128_bf16_cooperative",
-    MATMUL_128X128_F16 = "matmul_128x128_f16",
+    MATMUL_128X128_F16 = "matmul_128x128_f16" portable,
     MATMUL_128X128_F16_COOPERATIVE = "matmul_128x128_f16_cooperative",
     MATMUL_32X32 = "matmul_32x32",
-    MATMUL_32X32_BF16 = "matmul_32x32_bf16",
-    MATMUL_32X32_F16 = "matmul_32x32_f16",
+    MATMUL_32X32_BF16 = "matmul_32x32_bf16" portable,
+    MATMUL_32X32_F16 = "matmul_32x32_f16" portable,
     MATMUL_64X64 = "matmul_64x64",
-    MATMUL_64X64_BF16 = "matmul_64x64_bf16",
+    MATMUL_64X64_BF16 = "matmul_64x64_bf16" portable,
     MATMUL_64X64_BF16_COOPERATIVE = "matmul_64x64_bf16_cooperative",
-    MATMUL_64X64_F16 = "matmul_64x64_f16",
+    MATMUL_64X64_F16 = "matmul_64x64_f16" portable,
     MATMUL_64X64_F16_COOPERATIVE = "matmul_64x64_f16_cooperative",
     POOLING = "pooling",
     WEIGHT_GRADIENT_16X128 = "weight_gradient_16x128",
-    WEIGHT_GRADIENT_16X128_BF16 = "weight_gradient_16x128_bf16",
+    WEIGHT_GRADIENT_16X128_BF16 = "weight_gradient_16x128_bf16" portable,
     WEIGHT_GRADIENT_16X128_BF16_COOPERATIVE = "weight_gradient_16x128_bf16_cooperative",
-    WEIGHT_GRADIENT_16X128_F16 = "weight_gradient_16x128_f16",
+    WEIGHT_GRADIENT_16X128_F16 = "weight_gradient_16x128_f16" portable,
     WEIGHT_GRADIENT_16X128_F16_COOPERATIVE = "weight_gradient_16x128_f16_cooperative",
     WEIGHT_GRADIENT_32X128 = "weight_gradient_32x128",
-    WEIGHT_GRADIENT_32X128_BF16 = "weight_gradient_32x128_bf16",
+    WEIGHT_GRADIENT_32X128_BF16 = "weight_gradient_32x128_bf16" portable,
     WEIGHT_GRADIENT_32X128_BF16_COOPERATIVE = "weight_gradient_32x128_bf16_cooperative",
-    WEIGHT_GRADIENT_32X128_F16 = "weight_gradient_32x128_f16",
+    WEIGHT_GRADIENT_32X128_F16 = "weight_gradient_32x128_f16" portable,
     WEIGHT_GRADIENT_32X128_F16_COOPERATIVE = "weight_gradient_32x128_f16_cooperative",
     WEIGHT_GRADIENT_64X64 = "weight_gradient_64x64",
-    WEIGHT_GRADIENT_64X64_BF16 = "weight_gradient_64x64_bf16",
+    WEIGHT_GRADIENT_64X64_BF16 = "weight_gradient_64x64_bf16" portable,
     WEIGHT_GRADIENT_64X64_BF16_COOPERATIVE = "weight_gradient_64x64_bf16_cooperative",
-    WEIGHT_GRADIENT_64X64_F16 = "weight_gradient_64x64_f16",
+    WEIGHT_GRADIENT_64X64_F16 = "weight_gradient_64x64_f16" portable,
     WEIGHT_GRADIENT_64X64_F16_COOPERATIVE = "weight_gradient_64x64_f16_cooperative",
     WEIGHT_GRADIENT_DIRECT = "weight_gradient_direct",
-    WEIGHT_GRADIENT_DIRECT_BF16 = "weight_gradient_direct_bf16",
-    WEIGHT_GRADIENT_DIRECT_F16 = "weight_gradient_direct_f16",
+    WEIGHT_GRADIENT_DIRECT_BF16 = "weight_gradient_direct_bf16" portable,
+    WEIGHT_GRADIENT_DIRECT_F16 = "weight_gradient_direct_f16" portable,
     // Reductions, losses, normalizations, sums.
     REDUCE_F32 = "reduce_f32",
     REDUCE_F64 = "reduce_f64",
@@ -164,18 +181,18 @@ shaders! {
     REDUCE_ROWS_F32 = "reduce_rows_f32",
     SOFTMAX_F32 = "softmax_f32",
     SOFTMAX_GRADIENT_F32 = "softmax_gradient_f32",
-    CROSS_ENTROPY_F32 = "cross_entropy_f32",
-    CROSS_ENTROPY_SUMS_F32 = "cross_entropy_sums_f32",
-    CROSS_ENTROPY_GRADIENT_F32 = "cross_entropy_gradient_f32",
-    CROSS_ENTROPY_GRADIENT_WITH_SUMS_F32 = "cross_entropy_gradient_with_sums_f32",
+    CROSS_ENTROPY_F32 = "cross_entropy_f32" portable,
+    CROSS_ENTROPY_SUMS_F32 = "cross_entropy_sums_f32" portable,
+    CROSS_ENTROPY_GRADIENT_F32 = "cross_entropy_gradient_f32" portable,
+    CROSS_ENTROPY_GRADIENT_WITH_SUMS_F32 = "cross_entropy_gradient_with_sums_f32" portable,
     SQUARED_ERROR_GRADIENT_F32 = "squared_error_gradient_f32",
-    SQUARED_ERROR_GRADIENT_WITH_SUMS_F32 = "squared_error_gradient_with_sums_f32",
+    SQUARED_ERROR_GRADIENT_WITH_SUMS_F32 = "squared_error_gradient_with_sums_f32" portable,
     BATCH_NORMALIZATION_F32 = "batch_normalization_f32",
-    BATCH_TRAINING_F32 = "batch_training_f32",
-    BATCH_GRADIENT_F32 = "batch_gradient_f32",
-    BATCH_TRAINING_WIDE_F32 = "batch_training_wide_f32",
-    BATCH_GRADIENT_WIDE_F32 = "batch_gradient_wide_f32",
-    BATCH_GRADIENT_WITH_SUMS_F32 = "batch_gradient_with_sums_f32",
+    BATCH_TRAINING_F32 = "batch_training_f32" portable,
+    BATCH_GRADIENT_F32 = "batch_gradient_f32" portable,
+    BATCH_TRAINING_WIDE_F32 = "batch_training_wide_f32" portable,
+    BATCH_GRADIENT_WIDE_F32 = "batch_gradient_wide_f32" portable,
+    BATCH_GRADIENT_WITH_SUMS_F32 = "batch_gradient_with_sums_f32" portable,
     BATCH_NORMALIZATION_F64 = "batch_normalization_f64",
     BATCH_TRAINING_F64 = "batch_training_f64",
     BATCH_GRADIENT_F64 = "batch_gradient_f64",
@@ -184,28 +201,28 @@ shaders! {
     RUNNING_STATISTICS_F64 = "running_statistics_f64",
     LAYER_NORMALIZATION_F32 = "layer_normalization_f32",
     LAYER_GRADIENT_F32 = "layer_gradient_f32",
-    LAYER_SUMS_F32 = "layer_sums_f32",
-    SUMS_STATISTICS_F32 = "sums_statistics_f32",
-    SUMS_GRADIENT_F32 = "sums_gradient_f32",
-    SUMS_CHANNELS_F32 = "sums_channels_f32",
-    REDUCE_CHANNELS_F32 = "reduce_channels_f32",
-    SUMS_ROWS_F32 = "sums_rows_f32",
-    SUMS_SQUARES_F32 = "sums_squares_f32",
-    MEAN_SQUARES_F32 = "mean_squares_f32",
+    LAYER_SUMS_F32 = "layer_sums_f32" portable,
+    SUMS_STATISTICS_F32 = "sums_statistics_f32" portable,
+    SUMS_GRADIENT_F32 = "sums_gradient_f32" portable,
+    SUMS_CHANNELS_F32 = "sums_channels_f32" portable,
+    REDUCE_CHANNELS_F32 = "reduce_channels_f32" portable,
+    SUMS_ROWS_F32 = "sums_rows_f32" portable,
+    SUMS_SQUARES_F32 = "sums_squares_f32" portable,
+    MEAN_SQUARES_F32 = "mean_squares_f32" portable,
     SUMS_STATISTICS_F64 = "sums_statistics_f64",
     SUMS_GRADIENT_F64 = "sums_gradient_f64",
     SUMS_CHANNELS_F64 = "sums_channels_f64",
     REDUCE_CHANNELS_F64 = "reduce_channels_f64",
-    ADD_SUMS = "add_sums",
-    ADD_SUMS_STATISTICS = "add_sums_statistics",
-    ADD_SUMS_ROWS = "add_sums_rows",
-    ADD_SUMS_LAYER = "add_sums_layer",
-    FROM_SUMS_STATISTICS_F32 = "from_sums_statistics_f32",
-    FROM_SUMS_GRADIENT_F32 = "from_sums_gradient_f32",
-    FROM_SUMS_CHANNELS_F32 = "from_sums_channels_f32",
-    FROM_SUMS_MEAN_F32 = "from_sums_mean_f32",
-    FROM_SUMS_ROWS_F32 = "from_sums_rows_f32",
-    FROM_SUMS_LAYER_F32 = "from_sums_layer_f32",
+    ADD_SUMS = "add_sums" portable,
+    ADD_SUMS_STATISTICS = "add_sums_statistics" portable,
+    ADD_SUMS_ROWS = "add_sums_rows" portable,
+    ADD_SUMS_LAYER = "add_sums_layer" portable,
+    FROM_SUMS_STATISTICS_F32 = "from_sums_statistics_f32" portable,
+    FROM_SUMS_GRADIENT_F32 = "from_sums_gradient_f32" portable,
+    FROM_SUMS_CHANNELS_F32 = "from_sums_channels_f32" portable,
+    FROM_SUMS_MEAN_F32 = "from_sums_mean_f32" portable,
+    FROM_SUMS_ROWS_F32 = "from_sums_rows_f32" portable,
+    FROM_SUMS_LAYER_F32 = "from_sums_layer_f32" portable,
     FROM_SUMS_STATISTICS_F64 = "from_sums_statistics_f64",
     FROM_SUMS_GRADIENT_F64 = "from_sums_gradient_f64",
     FROM_SUMS_CHANNELS_F64 = "from_sums_channels_f64",
@@ -213,7 +230,43 @@ shaders! {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{BINDINGS, WORKGROUP_INVOCATIONS};
     use super::*;
+
+    /// The instructions of a shader with an opcode, without their first word.
+    fn instructions(shader: &Shader, opcode: u32) -> Vec<Vec<u32>> {
+        let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let words: Vec<u32> = shader.code.chunks_exact(4).map(word).collect();
+        let (mut found, mut rest) = (Vec::new(), &words[5..]);
+        while let Some(first) = rest.first() {
+            let (instruction, behind) = rest.split_at((first >> 16) as usize);
+            if first & 0xffff == opcode {
+                found.push(instruction[1..].to_vec());
+            }
+            rest = behind;
+        }
+        found
+    }
+
+    #[test]
+    fn shaders_ask_for_no_more_than_devices_have_to_offer() {
+        // OpExecutionMode with LocalSize; OpDecorate with Binding.
+        let [execution_mode, local_size, decorate, binding] = [16, 17, 71, 33];
+        let mut most_bindings = 0;
+        for shader in ALL {
+            let portable = shader.portable.into_iter();
+            let forms = [*shader].into_iter().chain(portable).flat_map(|form| [form, form.by_address.unwrap()]);
+            for form in forms {
+                let modes = instructions(form, execution_mode);
+                let size = modes.iter().find(|mode| mode[1] == local_size).expect("it has a workgroup");
+                let invocations = size[2] * size[3] * size[4];
+                assert!(invocations <= WORKGROUP_INVOCATIONS || form.name.contains("_wide_"), "{}", form.name);
+                let bindings = instructions(form, decorate).into_iter().filter(|words| words[1] == binding);
+                most_bindings = bindings.map(|words| words[2] + 1).max().unwrap_or(0).max(most_bindings);
+            }
+        }
+        assert_eq!(most_bindings, BINDINGS);
+    }
 
     #[test]
     fn shaders_are_spirv_and_tell_what_they_need() {
@@ -229,6 +282,14 @@ mod tests {
                 assert_eq!(form.needs_float64(), shader.needs_float64(), "{}", form.name);
             }
             assert!(!shader.name.ends_with("_f64") || shader.needs_float64(), "{}", shader.name);
+            // Only tensors of float64 and matrix units have nothing in their place.
+            let is_wide = shader.name.contains("_f64") || shader.name.contains("_double");
+            let needs = !is_wide && !shader.needs_cooperative() && (shader.needs_float64() || shader.needs_storage16());
+            assert_eq!(shader.portable.is_some(), needs, "{}", shader.name);
+            for form in shader.portable.into_iter().flat_map(|portable| [portable, portable.by_address.unwrap()]) {
+                assert!(!form.needs_float64() && !form.needs_storage16(), "{}", form.name);
+                assert!(form.name.starts_with(&format!("{}_portable", shader.name)) && form.portable.is_none());
+            }
         }
         assert!(SUMS_STATISTICS_F32.needs_float64());
         let brain = &MATMUL_32X32_BF16;

@@ -112,7 +112,9 @@ fn what_shaders_lack_is_refused_with_a_reason() {
     let (gpu, without) = (Target::LEAST, Target { float64: false, ..Target::LEAST });
     let sums = Kernel::Sums { of: Summing::Channels };
     let (x, table) = (float(&[2, 3, 4]), packed(DataType::Float64, &[1, 3]));
-    assert!(refusal(&sums, std::slice::from_ref(&x), &[table], &without).contains("float64"));
+    let double = packed(DataType::Float64, &[2, 3, 4]);
+    assert!(refusal(&sums, std::slice::from_ref(&double), std::slice::from_ref(&table), &without).contains("float64"));
+    assert!(lower(&sums, std::slice::from_ref(&double), &[table], &gpu).is_ok());
     let reduce = |op| Kernel::Reduce { op, axes: vec![0] };
     let integers = |data_type| (packed(data_type, &[4, 5]), packed(data_type, &[5]));
     let (wide, y) = integers(DataType::Int64);
@@ -124,4 +126,25 @@ fn what_shaders_lack_is_refused_with_a_reason() {
     assert!(refusal(&loss, &[x, labels], &[float(&[1])], &gpu).contains("uint8"));
     let softmax = Kernel::Softmax { axis: 2 };
     assert!(refusal(&softmax, &[float(&[5])], &[float(&[5])], &gpu).contains("no axis 2"));
+}
+
+#[test]
+fn kernels_do_without_what_shaders_lack() {
+    let without = Target { float64: false, storage16: false, ..Target::LEAST };
+    let small = Target { binding_bytes_max: 64, ..without };
+    let of = Summing::Channels;
+    let (x, table) = (float(&[2, 3, 4]), packed(DataType::Float64, &[of.rows(), 3]));
+    let half = |sizes: &[u64]| packed(DataType::Float16, sizes);
+    let launches = [
+        (Kernel::Sums { of }, vec![x], vec![table], "sums_channels_f32"),
+        (Kernel::product(false, false), vec![half(&[8, 8]), half(&[8, 8])], vec![half(&[8, 8])], "matmul_32x32_f16"),
+    ];
+    for (kernel, reads, writes, name) in launches {
+        for (gpu, suffix) in [(Target::LEAST, ""), (without, "_portable"), (small, "_portable_far")] {
+            let lowered = lower(&kernel, &reads, &writes, &gpu).unwrap();
+            assert_eq!(lowered.dispatches[0].shader.name, format!("{name}{suffix}"));
+            let usual = lower(&kernel, &reads, &writes, &Target::LEAST).unwrap();
+            assert_eq!(lowered.workspace_bytes, usual.workspace_bytes, "plans do not depend on it");
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! What lowering has to know of a GPU: a description that any API can fill in.
 
+use super::Shader;
+
 /// What of a device decides how kernels run on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -30,8 +32,22 @@ pub struct Cooperative {
     pub bfloat16: bool,
 }
 
+/// Invocations of a workgroup that a device has to offer. Shaders with more are taken only where [`Target::invocations_max`] allows it.
+pub const WORKGROUP_INVOCATIONS: u32 = 256;
+
+/// Storage buffers that a device has to let a shader bind.
+pub const BINDINGS: u32 = 11;
+
 /// Invocations of a subgroup in shaders that multiply matrices together (`kernels/cooperative.slang`).
 pub const SUBGROUP_SIZE: u32 = 32;
+
+impl Target {
+    /// The form of a shader that the device can run: a portable one where it lacks what the usual one needs.
+    pub(super) fn form_of(&self, shader: &'static Shader) -> &'static Shader {
+        let lacks = !self.float64 && shader.needs_float64() || !self.storage16 && shader.needs_storage16();
+        shader.portable.filter(|_| lacks).unwrap_or(shader)
+    }
+}
 
 #[cfg(test)]
 impl Target {

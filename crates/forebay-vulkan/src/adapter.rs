@@ -4,6 +4,7 @@ use std::ffi::CStr;
 
 use ash::vk;
 use forebay_device::DeviceError;
+use forebay_gpu_kernels::{BINDINGS, WORKGROUP_INVOCATIONS};
 
 use crate::system::{entry, System};
 
@@ -111,7 +112,7 @@ fn describe(system: &System, index: usize, device: vk::PhysicalDevice) -> Adapte
         kind,
         memory_bytes: own.map(|heap| heap.size).max().unwrap_or(0),
         tiled: tiled(system, device),
-        lacks: lacks(system, device, properties.api_version),
+        lacks: lacks(system, device, properties.api_version).or_else(|| lacks_size(&properties.limits)),
     }
 }
 
@@ -127,6 +128,18 @@ fn tiled(system: &System, device: vk::PhysicalDevice) -> bool {
     let buffers = [features.sparse_binding, features.sparse_residency_buffer, features.sparse_residency_aliased];
     buffers.iter().all(|&feature| feature == vk::TRUE)
         && families.iter().any(|family| family.queue_flags.contains(vk::QueueFlags::SPARSE_BINDING))
+}
+
+/// What a device's limits lack of what shaders need.
+fn lacks_size(limits: &vk::PhysicalDeviceLimits) -> Option<String> {
+    let invocations = limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]);
+    let bindings = limits.max_per_stage_descriptor_storage_buffers.min(limits.max_descriptor_set_storage_buffers);
+    let needed = [
+        (invocations, WORKGROUP_INVOCATIONS, "invocations in a workgroup"),
+        (bindings, BINDINGS, "storage buffers in a shader"),
+    ];
+    let lacking = needed.iter().find(|(has, needs, _)| has < needs);
+    lacking.map(|(has, needs, what)| format!("{needs} {what} (it has {has})"))
 }
 
 /// What a device lacks of what every device here needs.
@@ -154,4 +167,25 @@ fn lacks(system: &System, device: vk::PhysicalDevice, api_version: u32) -> Optio
         (vulkan_13.synchronization2, "synchronization2"),
     ];
     needed.iter().find(|(feature, _)| *feature != vk::TRUE).map(|(_, name)| (*name).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_limits_are_named_with_their_numbers() {
+        let mut limits = vk::PhysicalDeviceLimits {
+            max_compute_work_group_invocations: 128,
+            max_compute_work_group_size: [1024, 1024, 64],
+            max_per_stage_descriptor_storage_buffers: 30,
+            max_descriptor_set_storage_buffers: 96,
+            ..Default::default()
+        };
+        assert_eq!(lacks_size(&limits).unwrap(), "256 invocations in a workgroup (it has 128)");
+        limits.max_compute_work_group_invocations = 256;
+        assert_eq!(lacks_size(&limits), None);
+        limits.max_per_stage_descriptor_storage_buffers = 4;
+        assert_eq!(lacks_size(&limits).unwrap(), "11 storage buffers in a shader (it has 4)");
+    }
 }

@@ -8,10 +8,11 @@ use ash::vk;
 use forebay_base::{Command, EventId, Region, StreamId};
 use forebay_device::DeviceError;
 
+use crate::buffer::OwnBlock;
 use crate::disk::Transfer;
 use crate::frame::Frame;
 use crate::gpu::{Gpu, Queue, Role};
-use crate::memory::{BufferLocation, OwnBlock};
+use crate::memory::BufferLocation;
 use crate::record::Recorder;
 use crate::state::{Counts, State};
 use crate::stream::{Batch, Item, Job, Mark, Point, Work};
@@ -25,7 +26,7 @@ struct Open {
     waits: Vec<Point>,
     marks: Vec<Mark>,
     stamps: u32,
-    /// Whether a copy wrote a host block.
+    /// Whether a copy wrote a host block, or, on a unified device, whether anything touched bytes.
     shows_host: bool,
     keep: Option<Arc<OwnBlock>>,
 }
@@ -191,10 +192,11 @@ impl List<'_> {
         bytes: u64,
         record: impl FnOnce(&mut Recorder, &mut Frame) -> Result<usize, DeviceError>,
     ) -> Result<(), DeviceError> {
-        let tracing = state.tracing;
+        let (tracing, unified) = (state.tracing, state.memories.are_unified());
         self.open(state, id)?;
         let (mut recorder, part) = self.recorder(state, id)?;
         let Some(open) = &mut part.open else { return Ok(()) };
+        open.shows_host |= unified;
         let first = open.stamps;
         if tracing {
             open.frame.stamp(first);
@@ -222,11 +224,13 @@ impl List<'_> {
             }
             self.open(state, id)?;
         }
+        let unified = state.memories.are_unified();
         let (recorder, part) = self.recorder(state, id)?;
         let Some(open) = part.open.take() else { return Ok(()) };
+        let by_shaders = part.role == Role::Compute && (unified || open.frame.notes_faults());
         let shows_host = open.shows_host || open.frame.notes_faults();
         if shows_host {
-            recorder.show_host(&open.frame);
+            recorder.show_host(&open.frame, by_shaders);
         }
         open.frame.stamp(open.stamps);
         let ended = open.frame.end();

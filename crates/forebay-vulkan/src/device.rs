@@ -17,10 +17,11 @@ use forebay_gpu_kernels::{workspace_bytes, Target};
 use forebay_queue::Events;
 
 use crate::batches::submit;
+use crate::buffer::{bind_sparse, is_unified, sparse_needs, HostAddress};
 use crate::disk::{Buffer, DISK_BYTES};
 use crate::frame::Frame;
 use crate::gpu::{failed, unsupported, Asked, Gpu, Role};
-use crate::memory::{bind_sparse, sparse_needs, Caps, HostAddress, Memories};
+use crate::memory::{Caps, Memories};
 use crate::pipeline::{usual_folder, Pipelines};
 use crate::record::Counters;
 use crate::state::{Counts, State};
@@ -56,6 +57,9 @@ pub struct VulkanOptions {
     /// At multiples of how many bytes bindings of shaders begin, for tests and experiments: an operand that begins elsewhere is
     /// reached by its address. None, and whatever is less, for what the device asks for.
     pub binding_alignment_bytes: Option<u64>,
+    /// Whether shaders do without float64, 16-bit storage and cooperative matrices, as on devices that have none, for tests and
+    /// experiments.
+    pub portable: bool,
     /// The folder in which compiled shaders are kept between runs.
     pub cache: Option<PathBuf>,
 }
@@ -73,6 +77,7 @@ impl Default for VulkanOptions {
             validate: std::env::var("FOREBAY_VALIDATE").is_ok_and(|value| value == "1"),
             binding_bytes_max: None,
             binding_alignment_bytes: None,
+            portable: false,
             cache: usual_folder(),
         }
     }
@@ -126,21 +131,26 @@ impl VulkanDevice {
         if options.validate {
             // Hazards between submissions are looked for only where the layer is told so by its environment.
             std::env::set_var("VK_LAYER_ENABLES", "VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT");
+            // Newer layers look at what shaders do, and go on to report what they reported ten times, only where they are told so.
+            std::env::set_var("VK_LAYER_SYNCVAL_SHADER_ACCESSES_HEURISTIC", "1");
+            std::env::set_var("VK_LAYER_ENABLE_MESSAGE_LIMIT", "0");
         }
-        let VulkanOptions { validate, binding_bytes_max, binding_alignment_bytes, .. } = *options;
+        let VulkanOptions { validate, binding_bytes_max, binding_alignment_bytes, portable, .. } = *options;
         let device = options.device.as_deref();
-        let gpu = Gpu::open(entry, &Asked { device, validate, binding_bytes_max, binding_alignment_bytes })?;
+        let asked = Asked { device, validate, binding_bytes_max, binding_alignment_bytes, portable };
+        let gpu = Gpu::open(entry, &asked)?;
         let (heap_types, least) = sparse_needs(&gpu)?;
         let tile_bytes = options.tile_size_bytes.unwrap_or(TILE_SIZE_BYTES.max(least));
         let tiled = options.tiled && gpu.adapter.tiled;
         let heap_bytes_max = whole_tiles(tile_bytes, options.heap_bytes_max, least)?;
         let is_cpu = gpu.adapter.kind == "CPU";
+        let unified = is_unified(&gpu, heap_types)?;
         let (free_bytes, _) = gpu.memory_bytes();
         let memory_bytes = options.memory_bytes.unwrap_or(free_bytes);
         let limits = Limits {
             name: format!("vulkan:{} ({})", gpu.adapter.index, gpu.adapter.name),
             tiled,
-            unified: false,
+            unified,
             tile_size_bytes: tile_bytes,
             heap_size_max_bytes: heap_bytes_max.min(gpu.allocation_bytes_max),
             memory_bytes,
@@ -157,6 +167,7 @@ impl VulkanDevice {
             heap_bytes: memory_bytes,
             host_bytes: options.host_memory_bytes.unwrap_or(u64::MAX),
             checked: is_cpu,
+            unified,
         };
         let clock = clock(&gpu, birth)?;
         let state = State {
@@ -475,15 +486,23 @@ impl Device for VulkanDevice {
     }
 
     fn write_host(&self, region: Region, bytes: &[u8]) {
-        let address = self.host_address(region, bytes.len());
-        // SAFETY: the region lies in a live host block; the caller orders the access against commands.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address.0, bytes.len()) };
+        let mut rest = bytes;
+        for (address, length) in self.host_pieces(region, bytes.len()) {
+            let (piece, behind) = rest.split_at(length as usize);
+            // SAFETY: the piece lies in live memory that is mapped; the caller orders the access against commands.
+            unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), address.0, piece.len()) };
+            rest = behind;
+        }
     }
 
     fn read_host(&self, region: Region, bytes: &mut [u8]) {
-        let address = self.host_address(region, bytes.len());
-        // SAFETY: as for `write_host`.
-        unsafe { std::ptr::copy_nonoverlapping(address.0, bytes.as_mut_ptr(), bytes.len()) };
+        let mut rest = bytes;
+        for (address, length) in self.host_pieces(region, rest.len()) {
+            let (piece, behind) = rest.split_at_mut(length as usize);
+            // SAFETY: as for `write_host`.
+            unsafe { std::ptr::copy_nonoverlapping(address.0, piece.as_mut_ptr(), piece.len()) };
+            rest = behind;
+        }
     }
 
     fn take_index_fault(&self) -> Option<IndexFault> {
@@ -509,10 +528,11 @@ impl Device for VulkanDevice {
 }
 
 impl VulkanDevice {
-    fn host_address(&self, region: Region, length: usize) -> HostAddress {
+    /// Where the host sees a region, piece by piece, of as many bytes together.
+    fn host_pieces(&self, region: Region, length: usize) -> Vec<(HostAddress, u64)> {
         assert_eq!(region.range.len(), length as u64, "as many bytes as the region holds");
-        let address = lock(&self.shared).memories.host_address(region);
-        address.unwrap_or_else(|| panic!("{region} is not a host block"))
+        let pieces = lock(&self.shared).memories.host_pieces(region);
+        pieces.unwrap_or_else(|| panic!("{region} is not a host block"))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_device::host::spill_file::{SpillFile, BLOCK_BYTES};
 use forebay_device::DeviceError;
 
-use crate::memory::{HostAddress, OwnBlock};
+use crate::buffer::{HostAddress, OwnBlock};
 
 /// Bytes that are read or written at once.
 const PIECE_BYTES: u64 = 1 << 20;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ash::vk;
 use forebay_device::{DeviceError, IndexFault};
 
+use crate::buffer::{HostAddress, OwnBlock};
 use crate::gpu::{failed, Gpu};
-use crate::memory::{HostAddress, OwnBlock};
 
 /// Descriptor sets, and descriptors, of one pool.
 const SETS_PER_POOL: u32 = 256;

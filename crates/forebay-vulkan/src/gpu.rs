@@ -80,6 +80,8 @@ pub(crate) struct Asked<'a> {
     pub binding_bytes_max: Option<u64>,
     /// At multiples of how many bytes bindings begin, at least; none for what the device offers.
     pub binding_alignment_bytes: Option<u64>,
+    /// Whether shaders do without what not every device has.
+    pub portable: bool,
 }
 
 /// A kernel that cannot be lowered, as an error of the device.
@@ -137,9 +139,9 @@ impl Gpu {
             workspace_bytes_max: range_bytes_max,
             invocations_max: limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]),
             shared_bytes: limits.max_compute_shared_memory_size,
-            float64: has.float64,
-            storage16: has.storage16,
-            cooperative: cooperative.filter(|_| has.storage16),
+            float64: has.float64 && !asked.portable,
+            storage16: has.storage16 && !asked.portable,
+            cooperative: cooperative.filter(|_| has.storage16 && !asked.portable),
         };
         let least = limits.min_storage_buffer_offset_alignment;
         Ok(Arc::new(Gpu {

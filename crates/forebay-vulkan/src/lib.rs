@@ -6,6 +6,7 @@
 //! | [`adapter`] | the Vulkan devices of a machine, and why some cannot be used |
 //! | `system` | the loader, an instance, and the validation layer's messages |
 //! | `gpu` | one logical device: queues, memory types, what it offers |
+//! | `buffer` | the driver's buffers and memory, and where the host sees it |
 //! | `memory` | heaps, sparse buffers, placed buffers, host blocks: where a region's bytes are |
 //! | `pipeline` | pipelines of shaders, kept on disk between runs |
 //! | `frame` | what a list of commands needs while it runs, used again afterwards |
@@ -21,8 +22,8 @@
 //!
 //! A stream is a timeline semaphore and a sequence of batches, each one command buffer. A record ends a batch, a wait begins
 //! one: it waits for the value of the recording stream's semaphore. A barrier of the plan is one `vkCmdPipelineBarrier2`, and
-//! there are no others but one kind: where a batch wrote host blocks, its end makes these bytes visible to the host, which the
-//! specification asks for. Batches are submitted in an order in which each one's waits have been submitted before, so that
+//! there are no others but one kind: where a batch wrote host blocks, or the device's memory is the host's, its end makes these bytes
+//! visible to the host, which the specification asks for. Batches are submitted in an order in which each one's waits have been submitted before, so that
 //! devices with one queue never stand still.
 //!
 //! # Tensors larger than a binding
@@ -45,6 +46,7 @@
 pub mod adapter;
 pub mod backend;
 mod batches;
+mod buffer;
 mod cooperative;
 pub mod device;
 mod disk;

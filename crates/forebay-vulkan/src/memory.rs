@@ -11,31 +11,27 @@ use forebay_device::host::{check_available, Use};
 use forebay_device::mapping::Mapping;
 use forebay_device::{DeviceError, DeviceUsage};
 
-use crate::gpu::{failed, Gpu, SPARSE};
+use crate::buffer::{
+    allocate, bind, destroy_buffer, free, host_block, map_memory, out_of_memory, requirements, HostAddress, UNIFIED,
+};
+use crate::gpu::{Gpu, SPARSE};
 
 /// Physical memory, and its size in bytes.
 struct Heap {
     memory: vk::DeviceMemory,
     size_bytes: u64,
+    /// Where the host sees it, on a unified device.
+    address: Option<HostAddress>,
 }
 
 enum Kind {
-    /// Addresses, and which parts of them have memory.
-    Reservation(Mapping),
-    /// With memory of its own on the device.
-    Placed(vk::DeviceMemory),
+    /// Addresses, which parts of them have memory, and where the host sees it, by the offset of each tile, on a unified device.
+    Reservation(Mapping, BTreeMap<u64, HostAddress>),
+    /// With memory of its own on the device, and where the host sees it, on a unified device.
+    Placed(vk::DeviceMemory, Option<HostAddress>),
     /// With memory of the host's, mapped for good.
     HostBlock(vk::DeviceMemory, HostAddress),
 }
-
-/// Where the host sees a host block.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HostAddress(pub *mut u8);
-
-// SAFETY: an address; commands' ordering decides who may access the bytes when.
-unsafe impl Send for HostAddress {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for HostAddress {}
 
 struct Memory {
     buffer: vk::Buffer,
@@ -60,6 +56,8 @@ pub(crate) struct Caps {
     pub host_bytes: u64,
     /// Whether device memory is the machine's own (a CPU as a device), which promises more than it has.
     pub checked: bool,
+    /// Whether the host reads and writes device memory in place.
+    pub unified: bool,
 }
 
 /// All memories of one device.
@@ -71,10 +69,6 @@ pub(crate) struct Memories {
     spills: BTreeMap<MemoryId, Arc<SpillFile>>,
     next_id: u32,
     usage: DeviceUsage,
-}
-
-fn out_of_memory(what: &'static str, requested_bytes: u64, reason: impl ToString) -> DeviceError {
-    DeviceError::OutOfMemory { what, requested_bytes, reason: reason.to_string() }
 }
 
 /// A use of memories that the caller should not have made.
@@ -97,8 +91,18 @@ impl Memories {
         self.next_id
     }
 
-    /// Device memory of a kind that sparse buffers and others can have alike.
-    fn allocate(&mut self, what: &'static str, size_bytes: u64, types: u32) -> Result<vk::DeviceMemory, DeviceError> {
+    /// Whether the host reads and writes device memory in place.
+    pub fn are_unified(&self) -> bool {
+        self.caps.unified
+    }
+
+    /// Device memory of a kind that sparse buffers and others can have alike, and where the host sees it, on a unified device.
+    fn allocate(
+        &mut self,
+        what: &'static str,
+        size_bytes: u64,
+        types: u32,
+    ) -> Result<(vk::DeviceMemory, Option<HostAddress>), DeviceError> {
         let refused = |reason: String| out_of_memory(what, size_bytes, reason);
         let taken = self.usage.heap_bytes;
         if taken.saturating_add(size_bytes) > self.caps.heap_bytes {
@@ -111,10 +115,17 @@ impl Memories {
         if self.caps.checked {
             check_available(what, size_bytes, Use::Private)?;
         }
-        let memory = allocate(&self.gpu, size_bytes, types, vk::MemoryPropertyFlags::DEVICE_LOCAL).map_err(refused)?;
+        let wanted = if self.caps.unified { UNIFIED } else { vk::MemoryPropertyFlags::DEVICE_LOCAL };
+        let memory = allocate(&self.gpu, size_bytes, types, wanted).map_err(refused)?;
+        let address = self.caps.unified.then(|| map_memory(&self.gpu, memory)).transpose();
+        let address = address.map_err(|reason| {
+            // SAFETY: no one has it yet.
+            unsafe { self.gpu.functions.free_memory(memory, None) };
+            out_of_memory(what, size_bytes, reason)
+        })?;
         self.usage.heap_bytes += size_bytes;
         self.usage.heap_peak_bytes = self.usage.heap_peak_bytes.max(self.usage.heap_bytes);
-        Ok(memory)
+        Ok((memory, address))
     }
 
     /// Refuses what the machine does not have: host memory, and device memory where that is the machine's own.
@@ -125,9 +136,9 @@ impl Memories {
 
     pub fn create_heap(&mut self, size_bytes: u64) -> Result<HeapId, DeviceError> {
         let size_bytes = self.whole_tiles(size_bytes);
-        let memory = self.allocate("a heap", size_bytes, self.caps.heap_types)?;
+        let (memory, address) = self.allocate("a heap", size_bytes, self.caps.heap_types)?;
         let id = HeapId(self.id());
-        self.heaps.insert(id, Heap { memory, size_bytes });
+        self.heaps.insert(id, Heap { memory, size_bytes, address });
         Ok(id)
     }
 
@@ -148,7 +159,7 @@ impl Memories {
             return Err(out_of_memory("a reservation", size_bytes, reason));
         }
         let buffer = self.gpu.buffer("a reservation", size_bytes, SPARSE)?;
-        Ok(self.add(buffer, size_bytes, Kind::Reservation(Mapping::default())))
+        Ok(self.add(buffer, size_bytes, Kind::Reservation(Mapping::default(), BTreeMap::new())))
     }
 
     pub fn create_placed(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
@@ -156,7 +167,7 @@ impl Memories {
         let buffer = self.gpu.buffer(what, size_bytes, vk::BufferCreateFlags::empty())?;
         let requirements = requirements(&self.gpu, buffer);
         let memory = self.allocate(what, requirements.size, requirements.memory_type_bits);
-        let memory = memory.inspect_err(|_| destroy_buffer(&self.gpu, buffer))?;
+        let (memory, address) = memory.inspect_err(|_| destroy_buffer(&self.gpu, buffer))?;
         // What a driver adds to the size is its own.
         self.usage.heap_bytes -= requirements.size - size_bytes;
         if let Err(error) = bind(&self.gpu, buffer, memory) {
@@ -164,7 +175,7 @@ impl Memories {
             free(&self.gpu, buffer, memory);
             return Err(out_of_memory(what, size_bytes, error));
         }
-        Ok(self.add(buffer, size_bytes, Kind::Placed(memory)))
+        Ok(self.add(buffer, size_bytes, Kind::Placed(memory, address)))
     }
 
     pub fn create_host_block(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
@@ -173,7 +184,8 @@ impl Memories {
         self.count_host(what, size_bytes)?;
         let made = host_block(&self.gpu, size_bytes, vk::MemoryPropertyFlags::HOST_CACHED);
         let made = made.inspect_err(|_| self.usage.host_bytes -= size_bytes)?;
-        Ok(self.add(made.0, size_bytes, made.1))
+        let (buffer, memory, address) = made;
+        Ok(self.add(buffer, size_bytes, Kind::HostBlock(memory, address)))
     }
 
     pub fn add_spill(&mut self, file: SpillFile) -> MemoryId {
@@ -197,8 +209,8 @@ impl Memories {
         let Some(memory) = self.memories.remove(&memory) else { return };
         match memory.kind {
             // A sparse buffer lets go of its tiles with itself.
-            Kind::Reservation(_) => destroy_buffer(&self.gpu, memory.buffer),
-            Kind::Placed(allocation) => {
+            Kind::Reservation(..) => destroy_buffer(&self.gpu, memory.buffer),
+            Kind::Placed(allocation, _) => {
                 self.usage.heap_bytes -= memory.size_bytes;
                 free(&self.gpu, memory.buffer, allocation);
             }
@@ -218,8 +230,8 @@ impl Memories {
     ) -> Result<(vk::Buffer, vk::SparseMemoryBind), DeviceError> {
         let tile = self.caps.tile_bytes;
         let source = self.heaps.get(&heap).ok_or_else(|| misuse(format!("{heap} does not exist")))?;
-        let (source, source_bytes) = (source.memory, source.size_bytes);
-        let (memory, mapping) = self.reservation(region)?;
+        let (source, source_bytes, address) = (source.memory, source.size_bytes, source.address);
+        let (memory, mapping, seen) = self.reservation(region)?;
         let (offset, length) = (region.range.start, region.range.len());
         let whole_tiles = [offset, length, heap_offset_bytes].iter().all(|bytes| bytes % tile == 0);
         let inside = heap_offset_bytes.checked_add(length).is_some_and(|end| end <= source_bytes);
@@ -231,6 +243,10 @@ impl Memories {
             return Err(misuse(format!("tiles of {region} are mapped already")));
         }
         mapping.map(region.range, heap);
+        if let Some(address) = address {
+            let tiles = (0..length).step_by(tile as usize);
+            seen.extend(tiles.map(|at| (offset + at, address.at(heap_offset_bytes + at))));
+        }
         let bind = vk::SparseMemoryBind::default()
             .resource_offset(offset)
             .size(length)
@@ -242,20 +258,26 @@ impl Memories {
     /// Notes that nothing is mapped there any more, and says what the driver has to be told.
     pub fn unmap(&mut self, region: Region) -> Result<(vk::Buffer, vk::SparseMemoryBind), DeviceError> {
         let tile = self.caps.tile_bytes;
-        let (memory, mapping) = self.reservation(region)?;
+        let (memory, mapping, seen) = self.reservation(region)?;
         let (offset, length) = (region.range.start, region.range.len());
         if offset % tile != 0 || length % tile != 0 || length == 0 {
             return Err(misuse(format!("unmapping {region} is not whole tiles of it")));
         }
         mapping.unmap(region.range);
+        seen.retain(|tile, _| !(region.range.start..region.range.end).contains(tile));
         Ok((memory, vk::SparseMemoryBind::default().resource_offset(offset).size(length)))
     }
 
-    fn reservation(&mut self, region: Region) -> Result<(vk::Buffer, &mut Mapping), DeviceError> {
+    fn reservation(
+        &mut self,
+        region: Region,
+    ) -> Result<(vk::Buffer, &mut Mapping, &mut BTreeMap<u64, HostAddress>), DeviceError> {
         let wrong = || misuse(format!("{region} is not in a reservation"));
         let memory = self.memories.get_mut(&region.memory).ok_or_else(wrong)?;
         match &mut memory.kind {
-            Kind::Reservation(mapping) if region.range.end <= memory.size_bytes => Ok((memory.buffer, mapping)),
+            Kind::Reservation(mapping, seen) if region.range.end <= memory.size_bytes => {
+                Ok((memory.buffer, mapping, seen))
+            }
             _ => Err(wrong()),
         }
     }
@@ -271,7 +293,7 @@ impl Memories {
             return Err(misuse(format!("{region} leaves its memory of {} bytes", memory.size_bytes)));
         }
         match &memory.kind {
-            Kind::Reservation(mapping) => match mapping.hole(region.range) {
+            Kind::Reservation(mapping, _) => match mapping.hole(region.range) {
                 Some(byte) => Err(misuse(format!("byte {byte} of {region} is not mapped"))),
                 None => Ok(BufferLocation { buffer: memory.buffer, offset_bytes: region.range.start }),
             },
@@ -284,10 +306,31 @@ impl Memories {
         let memory = self.memories.get(&region.memory)?;
         match memory.kind {
             Kind::HostBlock(_, address) if region.range.end <= memory.size_bytes => {
-                // SAFETY: the offset lies inside the block.
-                Some(HostAddress(unsafe { address.0.add(region.range.start as usize) }))
+                Some(address.at(region.range.start))
             }
             _ => None,
+        }
+    }
+
+    /// Where the host sees a region, piece by piece: of a host block, or of any memory on a unified device.
+    pub fn host_pieces(&self, region: Region) -> Option<Vec<(HostAddress, u64)>> {
+        let (memory, range) = (self.memories.get(&region.memory)?, region.range);
+        match &memory.kind {
+            Kind::HostBlock(..) => Some(vec![(self.host_address(region)?, range.len())]),
+            Kind::Placed(_, address) if range.end <= memory.size_bytes => {
+                address.map(|address| vec![(address.at(range.start), range.len())])
+            }
+            Kind::Reservation(_, seen) => {
+                let (tile, mut pieces, mut start) = (self.caps.tile_bytes, Vec::new(), range.start);
+                while start < range.end {
+                    let first = start / tile * tile;
+                    let end = range.end.min(first + tile);
+                    pieces.push((seen.get(&first)?.at(start - first), end - start));
+                    start = end;
+                }
+                Some(pieces)
+            }
+            Kind::Placed(..) => None,
         }
     }
 
@@ -322,7 +365,7 @@ impl Memories {
 impl Memory {
     /// Bytes of addresses that it takes of those for sparse buffers.
     fn addresses_bytes(&self) -> u64 {
-        if matches!(self.kind, Kind::Reservation(_)) {
+        if matches!(self.kind, Kind::Reservation(..)) {
             self.size_bytes
         } else {
             0
@@ -336,133 +379,5 @@ impl Drop for Memories {
         memories.into_iter().for_each(|memory| self.destroy_memory(memory));
         let heaps: Vec<HeapId> = self.heaps.keys().copied().collect();
         heaps.into_iter().for_each(|heap| self.destroy_heap(heap));
-    }
-}
-
-fn requirements(gpu: &Gpu, buffer: vk::Buffer) -> vk::MemoryRequirements {
-    // SAFETY: the buffer is the device's.
-    unsafe { gpu.functions.get_buffer_memory_requirements(buffer) }
-}
-
-fn destroy_buffer(gpu: &Gpu, buffer: vk::Buffer) {
-    // SAFETY: the buffer is the device's, and nothing submitted uses it any more, as callers promise.
-    unsafe { gpu.functions.destroy_buffer(buffer, None) };
-}
-
-fn free(gpu: &Gpu, buffer: vk::Buffer, memory: vk::DeviceMemory) {
-    destroy_buffer(gpu, buffer);
-    // SAFETY: its only buffer is gone.
-    unsafe { gpu.functions.free_memory(memory, None) };
-}
-
-fn bind(gpu: &Gpu, buffer: vk::Buffer, memory: vk::DeviceMemory) -> Result<(), String> {
-    // SAFETY: the memory was made for the buffer, which has none yet.
-    unsafe { gpu.functions.bind_buffer_memory(buffer, memory, 0) }.map_err(|error| error.to_string())
-}
-
-fn allocate(
-    gpu: &Gpu,
-    size_bytes: u64,
-    types: u32,
-    wanted: vk::MemoryPropertyFlags,
-) -> Result<vk::DeviceMemory, String> {
-    let kind = gpu.memory_type(types, wanted).ok_or("it has no such memory")?;
-    // Every buffer may be reached by its address.
-    let mut flags = vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
-    let info =
-        vk::MemoryAllocateInfo::default().allocation_size(size_bytes).memory_type_index(kind).push_next(&mut flags);
-    // SAFETY: the structures live through the call.
-    unsafe { gpu.functions.allocate_memory(&info, None) }.map_err(|error| error.to_string())
-}
-
-/// What all buffers ask for whose memory is mapped tile by tile: the kinds of memory, and the unit of mapping in bytes. Where
-/// there are no such buffers, it is what others ask for.
-///
-/// # Errors
-/// What Vulkan refuses.
-pub(crate) fn sparse_needs(gpu: &Gpu) -> Result<(u32, u64), DeviceError> {
-    let flags = if gpu.adapter.tiled { SPARSE } else { vk::BufferCreateFlags::empty() };
-    let buffer = gpu.buffer("a reservation", 1 << 20, flags)?;
-    let requirements = requirements(gpu, buffer);
-    destroy_buffer(gpu, buffer);
-    Ok((requirements.memory_type_bits, requirements.alignment.next_power_of_two().max(4096)))
-}
-
-/// A buffer in memory that the host sees, with a further property where there is such memory.
-fn host_block(gpu: &Gpu, size_bytes: u64, wanted: vk::MemoryPropertyFlags) -> Result<(vk::Buffer, Kind), DeviceError> {
-    use vk::MemoryPropertyFlags as Flags;
-    let what = "a host block";
-    let buffer = gpu.buffer(what, size_bytes, vk::BufferCreateFlags::empty())?;
-    let requirements = requirements(gpu, buffer);
-    let seen = Flags::HOST_VISIBLE | Flags::HOST_COHERENT;
-    let memory = allocate(gpu, requirements.size, requirements.memory_type_bits, seen | wanted)
-        .or_else(|_| allocate(gpu, requirements.size, requirements.memory_type_bits, seen));
-    let memory = memory.map_err(|reason| {
-        destroy_buffer(gpu, buffer);
-        out_of_memory(what, size_bytes, reason)
-    })?;
-    // SAFETY: the memory is the host's to see, and mapped once; it stays mapped until it is freed.
-    let address = unsafe { gpu.functions.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
-    let bound = bind(gpu, buffer, memory).and(address.map_err(|error| error.to_string()));
-    match bound {
-        Ok(address) => Ok((buffer, Kind::HostBlock(memory, HostAddress(address.cast())))),
-        Err(reason) => {
-            free(gpu, buffer, memory);
-            Err(out_of_memory(what, size_bytes, reason))
-        }
-    }
-}
-
-/// A small host block for the device's own purposes: its buffer, memory and address.
-pub(crate) struct OwnBlock {
-    gpu: Arc<Gpu>,
-    pub buffer: vk::Buffer,
-    memory: vk::DeviceMemory,
-    pub address: HostAddress,
-    pub size_bytes: u64,
-}
-
-impl OwnBlock {
-    /// A block near the device where `wanted` says so, else one that the host reads fast.
-    ///
-    /// # Errors
-    /// [`DeviceError::OutOfMemory`].
-    pub fn new(gpu: &Arc<Gpu>, size_bytes: u64, wanted: vk::MemoryPropertyFlags) -> Result<OwnBlock, DeviceError> {
-        match host_block(gpu, size_bytes, wanted)? {
-            (buffer, Kind::HostBlock(memory, address)) => {
-                Ok(OwnBlock { gpu: gpu.clone(), buffer, memory, address, size_bytes })
-            }
-            _ => Err(misuse("a host block is none".to_string())),
-        }
-    }
-}
-
-impl Drop for OwnBlock {
-    fn drop(&mut self) {
-        free(&self.gpu, self.buffer, self.memory);
-    }
-}
-
-/// Tells the driver of mappings, and waits until they are there.
-///
-/// # Errors
-/// What Vulkan refuses.
-pub(crate) fn bind_sparse(gpu: &Gpu, binds: &[(vk::Buffer, vk::SparseMemoryBind)]) -> Result<(), DeviceError> {
-    let Some(queue) = gpu.sparse.filter(|_| !binds.is_empty()) else { return Ok(()) };
-    let infos: Vec<vk::SparseBufferMemoryBindInfo> = binds
-        .iter()
-        .map(|(buffer, bind)| {
-            vk::SparseBufferMemoryBindInfo::default().buffer(*buffer).binds(std::slice::from_ref(bind))
-        })
-        .collect();
-    let info = vk::BindSparseInfo::default().buffer_binds(&infos);
-    // SAFETY: the buffers and heaps live, nothing uses the tiles, and the caller holds the lock of the queues.
-    unsafe {
-        let fence =
-            gpu.functions.create_fence(&vk::FenceCreateInfo::default(), None).map_err(failed("mapping tiles"))?;
-        let bound = gpu.functions.queue_bind_sparse(queue.handle, &[info], fence);
-        let bound = bound.and_then(|()| gpu.functions.wait_for_fences(&[fence], true, u64::MAX));
-        gpu.functions.destroy_fence(fence, None);
-        bound.map_err(failed("mapping tiles"))
     }
 }

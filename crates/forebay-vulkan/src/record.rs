@@ -7,9 +7,10 @@ use forebay_base::{Launch, Region};
 use forebay_device::DeviceError;
 use forebay_gpu_kernels::{lower, Bound, Dispatch, Operand};
 
+use crate::buffer::OwnBlock;
 use crate::frame::Frame;
 use crate::gpu::{unsupported, Gpu, Role};
-use crate::memory::{BufferLocation, Memories, OwnBlock};
+use crate::memory::{BufferLocation, Memories};
 use crate::pipeline::Pipelines;
 
 /// Places that dispatches count their workgroups in: they take turns, and one that comes again is 0 again.
@@ -222,11 +223,11 @@ impl Recorder<'_> {
         self.order(frame, (stages, writes), (stages, writes | reads));
     }
 
-    /// Makes visible to the host what was copied to host blocks, and what shaders noted of indices.
-    pub fn show_host(&self, frame: &Frame) {
+    /// Makes visible to the host what was copied, and what shaders wrote where the host reads that as well.
+    pub fn show_host(&self, frame: &Frame, by_shaders: bool) {
         use vk::{AccessFlags2 as Access, PipelineStageFlags2 as Stages};
         let (mut stages, mut writes) = (Stages::ALL_TRANSFER, Access::TRANSFER_WRITE);
-        if frame.notes_faults() {
+        if by_shaders {
             stages |= Stages::COMPUTE_SHADER;
             writes |= Access::SHADER_STORAGE_WRITE;
         }

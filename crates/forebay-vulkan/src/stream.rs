@@ -10,10 +10,10 @@ use ash::vk;
 use forebay_base::{EventId, StreamId};
 use forebay_device::{DeviceError, IndexFault, TraceRecord};
 
+use crate::buffer::OwnBlock;
 use crate::disk::Transfer;
 use crate::frame::Frame;
 use crate::gpu::{failed, Gpu, Queue, Role};
-use crate::memory::OwnBlock;
 
 /// The device's clock and ours.
 #[derive(Clone, Copy, Debug)]

@@ -150,7 +150,10 @@ unsafe extern "system" fn listen(
         // SAFETY: the caller's promises.
         unsafe {
             let text = (*data).message_as_c_str().map_or("a message without text".into(), CStr::to_string_lossy);
-            (*messages.cast::<Messages>()).push(text.into_owned());
+            // Newer layers name the rule only here.
+            let rule = (*data).message_id_name_as_c_str().map_or("".into(), CStr::to_string_lossy);
+            let is_named = rule.is_empty() || text.contains(&*rule);
+            (*messages.cast::<Messages>()).push(if is_named { text.into() } else { format!("{rule}: {text}") });
         }
     }
     vk::FALSE

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forebay_device::{Device, DeviceError};
 use forebay_device_testing::contract;
 use forebay_testing::parts::skipped;
-use forebay_vulkan::{VulkanDevice, VulkanOptions};
+use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
 
 fn open(options: VulkanOptions) -> Vec<(&'static str, Arc<dyn Device>)> {
     let name = if options.tiled { "tiled" } else { "placed" };
@@ -44,8 +44,17 @@ contract!(
     absurd_sizes_are_errors_and_harm_nothing,
     a_kernel_that_cannot_run_is_an_error_that_sticks,
     traces_say_what_ran_when,
+    the_hosts_memory_is_used_in_place,
 );
 contract!(tiled_devices(); two_reservations_of_one_heap_are_the_same_bytes_and_survive_remapping);
+
+#[test]
+fn the_memory_of_a_cpu_is_the_hosts() {
+    let kinds: Vec<&str> = adapters().unwrap_or_default().into_iter().map(|adapter| adapter.kind).collect();
+    if !kinds.is_empty() && kinds.iter().all(|&kind| kind == "CPU") {
+        assert!(devices().iter().all(|(_, device)| device.limits().unified));
+    }
+}
 
 #[test]
 fn a_device_without_tiles_refuses_reservations() {

@@ -36,22 +36,82 @@ pub fn strided(data_type: DataType, sizes: &[u64], strides: &[u64]) -> TensorDes
 pub struct Machine {
     pub device: Box<dyn Device>,
     pub stream: StreamId,
+    /// Whether its sums are pairs of float32 where others' are float64.
+    sums_are_pairs: bool,
 }
 
 impl Machine {
-    fn new(device: Box<dyn Device>) -> Machine {
+    fn new(device: Box<dyn Device>, sums_are_pairs: bool) -> Machine {
         let stream = device.create_stream("kernels", 0).unwrap();
-        Machine { device, stream }
+        Machine { device, stream, sums_are_pairs }
+    }
+
+    /// Whether it refuses a launch because it has no float64 and elements are such.
+    pub fn refuses_float64(&self, kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc]) -> bool {
+        let read_descs: Vec<TensorDesc> = reads.iter().map(|(desc, _)| desc.clone()).collect();
+        if !self.sums_are_pairs || !computes_with_float64(kernel, &read_descs, writes) {
+            return false;
+        }
+        match self.device.workspace_bytes(kernel, &read_descs, writes) {
+            Err(DeviceError::Unsupported { reason, .. }) => reason.contains("float64"),
+            _ => false,
+        }
+    }
+}
+
+/// Whether elements that are not sums are float64.
+fn computes_with_float64(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> bool {
+    let (reads, writes) = match kernel {
+        Kernel::AddSums { .. } => (&[][..], &[][..]),
+        Kernel::Sums { .. } => (reads, &[][..]),
+        _ if takes_sums(kernel) => (&[][..], writes),
+        _ => (reads, writes),
+    };
+    reads.iter().chain(writes).any(|desc| desc.data_type() == DataType::Float64)
+}
+
+/// Whether what a kernel reads or writes of float64 may be sums.
+fn takes_sums(kernel: &Kernel) -> bool {
+    matches!(
+        kernel,
+        Kernel::Sums { .. }
+            | Kernel::AddSums { .. }
+            | Kernel::FromSums { .. }
+            | Kernel::BatchNormalizationGradient { .. }
+            | Kernel::SoftmaxCrossEntropyGradient { .. }
+            | Kernel::MeanSquaredErrorGradient
+    )
+}
+
+/// Exchanges float64 for pairs of float32, the larger one first.
+fn to_pairs(bytes: &mut [u8]) {
+    for word in bytes.chunks_exact_mut(8) {
+        let value = f64::from_le_bytes(word.try_into().unwrap());
+        let high = value as f32;
+        let low = if high.is_finite() { (value - f64::from(high)) as f32 } else { 0.0 };
+        word.copy_from_slice(&[high.to_le_bytes(), low.to_le_bytes()].concat());
+    }
+}
+
+/// Exchanges pairs of float32 for float64.
+fn from_pairs(bytes: &mut [u8]) {
+    for word in bytes.chunks_exact_mut(8) {
+        let (high, low) = word.split_at(4);
+        let [high, low] = [high, low].map(|part| f64::from(f32::from_le_bytes(part.try_into().unwrap())));
+        word.copy_from_slice(&(high + low).to_le_bytes());
     }
 }
 
 /// The reference.
 pub fn host() -> &'static Machine {
     static HOST: OnceLock<Machine> = OnceLock::new();
-    HOST.get_or_init(|| {
-        let options = HostOptions { threads: Some(1), ..HostOptions::default() };
-        Machine::new(Box::new(HostDevice::new(&options).unwrap()))
-    })
+    HOST.get_or_init(another_host)
+}
+
+/// One of the caller's own, which may fail: what fails stays failed.
+pub fn another_host() -> Machine {
+    let options = HostOptions { threads: Some(1), ..HostOptions::default() };
+    Machine::new(Box::new(HostDevice::new(&options).unwrap()), false)
 }
 
 /// The first Vulkan device, if there is one.
@@ -60,19 +120,34 @@ pub fn host() -> &'static Machine {
 /// Where there is none although `FOREBAY_REQUIRE` names vulkan.
 pub fn vulkan() -> Option<&'static Machine> {
     static VULKAN: OnceLock<Option<Machine>> = OnceLock::new();
-    VULKAN.get_or_init(|| open(None, None).map_err(|reason| skipped("vulkan", &reason)).ok()).as_ref()
+    VULKAN.get_or_init(|| open(VulkanOptions::default()).map_err(|reason| skipped("vulkan", &reason)).ok()).as_ref()
 }
 
 /// The same device with small bindings, as [`SMALL_BINDINGS`] says.
 fn with_small_bindings() -> &'static [Machine; 3] {
     static MACHINES: OnceLock<[Machine; 3]> = OnceLock::new();
-    MACHINES.get_or_init(|| SMALL_BINDINGS.map(|(bytes, alignment)| open(Some(bytes), alignment).unwrap()))
+    MACHINES.get_or_init(|| {
+        SMALL_BINDINGS.map(|(bytes, binding_alignment_bytes)| {
+            let binding_bytes_max = Some(bytes);
+            open(VulkanOptions { binding_bytes_max, binding_alignment_bytes, ..VulkanOptions::default() }).unwrap()
+        })
+    })
 }
 
-fn open(binding_bytes_max: Option<u64>, binding_alignment_bytes: Option<u64>) -> Result<Machine, String> {
-    match VulkanDevice::open(&VulkanOptions { binding_bytes_max, binding_alignment_bytes, ..VulkanOptions::default() })
-    {
-        Ok(device) => Ok(Machine::new(Box::new(device))),
+/// The same device without what not every device has.
+pub fn portable() -> Option<&'static Machine> {
+    static PORTABLE: OnceLock<Option<Machine>> = OnceLock::new();
+    let portable = || open(VulkanOptions { portable: true, ..VulkanOptions::default() });
+    vulkan()?;
+    PORTABLE.get_or_init(|| portable().ok()).as_ref()
+}
+
+fn open(options: VulkanOptions) -> Result<Machine, String> {
+    match VulkanDevice::open(&options) {
+        Ok(device) => {
+            let sums_are_pairs = !device.target().float64;
+            Ok(Machine::new(Box::new(device), sums_are_pairs))
+        }
         // There is no Vulkan, or no device.
         Err(DeviceError::Setting { reason }) => Err(reason),
         Err(error) => panic!("a Vulkan device that is there cannot be opened: {error}"),
@@ -89,9 +164,13 @@ pub fn rounding(data_type: DataType) -> f64 {
 }
 
 /// Runs a launch on the Vulkan device and asserts that what it writes agrees with what the host writes (see [`check`]), and
-/// has the same bits where bindings do not hold the operands: of the kinds of bindings, a seed decides for one.
+/// has the same bits where bindings do not hold the operands: of the kinds of bindings, a seed decides for one. Where the device
+/// lacks float64 and elements are such, it has to say so.
 pub fn compare(seed: u64, kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc], tolerance: f64) {
     let Some(machine) = vulkan() else { return };
+    if machine.refuses_float64(kernel, reads, writes) {
+        return;
+    }
     let outputs = check(machine, seed, kernel, reads, writes, tolerance);
     let kind = seed as usize % SMALL_BINDINGS.len();
     let (bytes, alignment) = SMALL_BINDINGS[kind];
@@ -208,7 +287,18 @@ pub fn run(
         content.resize(content.len() + GUARD_BYTES as usize, UNWRITTEN);
         start
     };
-    let read_starts: Vec<u64> = reads.iter().map(|(desc, values)| place(&bytes_of(desc, values))).collect();
+    let are_pairs = |desc: &TensorDesc| {
+        let may_be = machine.sums_are_pairs && takes_sums(kernel);
+        may_be && desc.data_type() == DataType::Float64
+    };
+    let given = |(desc, values): &Tensor| {
+        let mut bytes = bytes_of(desc, values);
+        if are_pairs(desc) {
+            to_pairs(&mut bytes);
+        }
+        bytes
+    };
+    let read_starts: Vec<u64> = reads.iter().map(|tensor| place(&given(tensor))).collect();
     let unwritten = |desc: &TensorDesc| vec![UNWRITTEN; desc.total_size_bytes() as usize];
     let write_starts: Vec<u64> = writes
         .iter()
@@ -250,7 +340,14 @@ pub fn run(
     device.destroy_memory(block);
     let spans: Vec<(usize, &TensorDesc)> = write_starts.iter().map(|&start| start as usize).zip(writes).collect();
     check_untouched(kernel, &content, &after, &spans);
-    Ok(spans.iter().map(|&(start, desc)| after[start..start + desc.total_size_bytes() as usize].to_vec()).collect())
+    let written = |&(start, desc): &(usize, &TensorDesc)| {
+        let mut bytes = after[start..start + desc.total_size_bytes() as usize].to_vec();
+        if are_pairs(desc) {
+            from_pairs(&mut bytes);
+        }
+        bytes
+    };
+    Ok(spans.iter().map(written).collect())
 }
 
 /// Asserts that bytes between the elements of the outputs, and outside of them, are what they were.

@@ -1,10 +1,10 @@
 //! Every kernel of the table, by its samples. The families' files compare more shapes and parameters.
 
 use forebay_base::kernel::samples::{self, Sample};
-use forebay_base::kernel::{AdamHyperparameters, KernelKind, SgdHyperparameters};
-use forebay_base::{DataType, TensorDesc};
+use forebay_base::kernel::{AdamHyperparameters, KernelKind, SgdHyperparameters, Summing};
+use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{compare, rounding, Random, RandomTensors, Tensor};
+use crate::compare::{check, compare, packed, portable, rounding, Random, RandomTensors, Tensor};
 
 /// Values for an operand: positive numbers, which variances and logarithms need, and integers that are labels and indices of every
 /// sample.
@@ -31,15 +31,22 @@ fn hyperparameters(sample: &Sample) -> Option<Vec<f32>> {
     }
 }
 
+fn operands(seed: u64, sample: &Sample) -> Vec<Tensor> {
+    let mut random = Random::new(seed);
+    let mut reads: Vec<Tensor> = sample.reads.iter().map(|desc| values(&mut random, desc)).collect();
+    if let (Some(elements), Some((_, values))) = (hyperparameters(sample), reads.last_mut()) {
+        *values = elements.into_iter().map(f64::from).collect();
+    }
+    reads
+}
+
+fn tolerance(sample: &Sample) -> f64 {
+    1e-5 + 4.0 * rounding(sample.writes[0].data_type())
+}
+
 fn compare_all(seed: u64, samples: &[Sample]) {
     for sample in samples {
-        let mut random = Random::new(seed);
-        let mut reads: Vec<Tensor> = sample.reads.iter().map(|desc| values(&mut random, desc)).collect();
-        if let (Some(elements), Some((_, values))) = (hyperparameters(sample), reads.last_mut()) {
-            *values = elements.into_iter().map(f64::from).collect();
-        }
-        let tolerance = 1e-5 + 4.0 * rounding(sample.writes[0].data_type());
-        compare(seed, &sample.kernel, &reads, &sample.writes, tolerance);
+        compare(seed, &sample.kernel, &operands(seed, sample), &sample.writes, tolerance(sample));
     }
 }
 
@@ -53,4 +60,32 @@ fn every_kernel_agrees() {
 #[test]
 fn products_of_16_bits_agree() {
     compare_all(3, &samples::of_sixteen_bit_products());
+}
+
+#[test]
+fn kernels_agree_without_float64_and_16_bit_storage() {
+    let Some(machine) = portable() else { return };
+    for (seed, sample) in (0..).zip(samples::all().iter().chain(&samples::of_sixteen_bit_products())) {
+        let reads = operands(seed, sample);
+        if !machine.refuses_float64(&sample.kernel, &reads, &sample.writes) {
+            check(machine, seed, &sample.kernel, &reads, &sample.writes, tolerance(sample));
+        }
+    }
+}
+
+/// Compilers that fuse or exchange operations would lose what two float32 hold together.
+#[test]
+fn sums_in_pairs_of_float32_have_48_bits() {
+    let Some(machine) = portable() else { return };
+    let desc = packed(DataType::Float32, &[1, 2, 4096]);
+    for seed in 0..8 {
+        let (_, mut values) = Random::new(seed).tensor(&desc);
+        // Large numbers that cancel out, among small ones.
+        values.iter_mut().step_by(2).for_each(|value| *value = (*value * 1e6).round());
+        let x = (desc.clone(), values.iter().map(|&value| f64::from(value as f32)).collect::<Vec<f64>>());
+        for (of, tolerance) in [(Summing::Channels, 1e-8), (Summing::BatchStatistics, 1e-11)] {
+            let table = packed(DataType::Float64, &[of.rows(), 2]);
+            check(machine, seed, &Kernel::Sums { of }, std::slice::from_ref(&x), &[table], tolerance);
+        }
+    }
 }

@@ -133,9 +133,6 @@ fn the_layer_sees_every_kernels_reads_and_writes_and_says_nothing_where_there_ar
 #[test]
 fn the_layer_sees_products_of_16_bits_as_well() {
     let Some(bench) = bench() else { return };
-    if !bench.device.target().storage16 {
-        return skipped("vulkan", "the device keeps no numbers of 16 bits");
-    }
     judge(&bench, &samples::of_sixteen_bit_products());
 }
 

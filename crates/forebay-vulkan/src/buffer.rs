@@ -1,0 +1,187 @@
+//! Buffers of the driver, the memory behind them, and where the host sees that.
+
+use std::sync::Arc;
+
+use ash::vk;
+use forebay_device::DeviceError;
+
+use crate::gpu::{failed, Gpu, SPARSE};
+
+/// Where the host sees memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostAddress(pub *mut u8);
+
+impl HostAddress {
+    /// The address of a byte of the same block.
+    pub fn at(self, offset_bytes: u64) -> HostAddress {
+        HostAddress(self.0.wrapping_add(offset_bytes as usize))
+    }
+}
+
+// SAFETY: an address; commands' ordering decides who may access the bytes when.
+unsafe impl Send for HostAddress {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for HostAddress {}
+
+pub(crate) fn out_of_memory(what: &'static str, requested_bytes: u64, reason: impl ToString) -> DeviceError {
+    DeviceError::OutOfMemory { what, requested_bytes, reason: reason.to_string() }
+}
+
+/// What a buffer asks of its memory.
+pub(crate) fn requirements(gpu: &Gpu, buffer: vk::Buffer) -> vk::MemoryRequirements {
+    // SAFETY: the buffer is the device's.
+    unsafe { gpu.functions.get_buffer_memory_requirements(buffer) }
+}
+
+/// Ends a buffer without memory of its own.
+pub(crate) fn destroy_buffer(gpu: &Gpu, buffer: vk::Buffer) {
+    // SAFETY: the buffer is the device's, and nothing submitted uses it any more, as callers promise.
+    unsafe { gpu.functions.destroy_buffer(buffer, None) };
+}
+
+/// Ends a buffer and its memory.
+pub(crate) fn free(gpu: &Gpu, buffer: vk::Buffer, memory: vk::DeviceMemory) {
+    destroy_buffer(gpu, buffer);
+    // SAFETY: its only buffer is gone.
+    unsafe { gpu.functions.free_memory(memory, None) };
+}
+
+/// Gives a buffer its memory.
+pub(crate) fn bind(gpu: &Gpu, buffer: vk::Buffer, memory: vk::DeviceMemory) -> Result<(), String> {
+    // SAFETY: the memory was made for the buffer, which has none yet.
+    unsafe { gpu.functions.bind_buffer_memory(buffer, memory, 0) }.map_err(|error| error.to_string())
+}
+
+/// Memory of an allowed kind that has all these properties.
+pub(crate) fn allocate(
+    gpu: &Gpu,
+    size_bytes: u64,
+    types: u32,
+    wanted: vk::MemoryPropertyFlags,
+) -> Result<vk::DeviceMemory, String> {
+    let kind = gpu.memory_type(types, wanted).ok_or("it has no such memory")?;
+    // Every buffer may be reached by its address.
+    let mut flags = vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
+    let info =
+        vk::MemoryAllocateInfo::default().allocation_size(size_bytes).memory_type_index(kind).push_next(&mut flags);
+    // SAFETY: the structures live through the call.
+    unsafe { gpu.functions.allocate_memory(&info, None) }.map_err(|error| error.to_string())
+}
+
+/// What all buffers ask for whose memory is mapped tile by tile: the kinds of memory, and the unit of mapping in bytes. Where
+/// there are no such buffers, it is what others ask for.
+///
+/// # Errors
+/// What Vulkan refuses.
+pub(crate) fn sparse_needs(gpu: &Gpu) -> Result<(u32, u64), DeviceError> {
+    let flags = if gpu.adapter.tiled { SPARSE } else { vk::BufferCreateFlags::empty() };
+    let buffer = gpu.buffer("a reservation", 1 << 20, flags)?;
+    let requirements = requirements(gpu, buffer);
+    destroy_buffer(gpu, buffer);
+    Ok((requirements.memory_type_bits, requirements.alignment.next_power_of_two().max(4096)))
+}
+
+/// What device memory has that the host reads and writes in place.
+pub(crate) const UNIFIED: vk::MemoryPropertyFlags = vk::MemoryPropertyFlags::from_raw(
+    vk::MemoryPropertyFlags::DEVICE_LOCAL.as_raw()
+        | vk::MemoryPropertyFlags::HOST_VISIBLE.as_raw()
+        | vk::MemoryPropertyFlags::HOST_COHERENT.as_raw(),
+);
+
+/// Whether the host reads and writes device memory in place: it is the host's own, and the driver shows it. `heap_types` are the kinds of
+/// memory that heaps may be of.
+///
+/// # Errors
+/// What Vulkan refuses.
+pub(crate) fn is_unified(gpu: &Gpu, heap_types: u32) -> Result<bool, DeviceError> {
+    if !["integrated GPU", "CPU"].contains(&gpu.adapter.kind) {
+        return Ok(false);
+    }
+    let buffer = gpu.buffer("a placed heap", 1 << 20, vk::BufferCreateFlags::empty())?;
+    let placed_types = requirements(gpu, buffer).memory_type_bits;
+    destroy_buffer(gpu, buffer);
+    Ok([heap_types, placed_types].iter().all(|&types| gpu.memory_type(types, UNIFIED).is_some()))
+}
+
+/// Where the host sees memory that it can see, for good.
+pub(crate) fn map_memory(gpu: &Gpu, memory: vk::DeviceMemory) -> Result<HostAddress, String> {
+    // SAFETY: the memory is the host's to see, and mapped once; it stays mapped until it is freed.
+    let address = unsafe { gpu.functions.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
+    address.map(|address| HostAddress(address.cast())).map_err(|error| error.to_string())
+}
+
+/// A buffer in memory that the host sees, with a further property where there is such memory.
+pub(crate) fn host_block(
+    gpu: &Gpu,
+    size_bytes: u64,
+    wanted: vk::MemoryPropertyFlags,
+) -> Result<(vk::Buffer, vk::DeviceMemory, HostAddress), DeviceError> {
+    use vk::MemoryPropertyFlags as Flags;
+    let what = "a host block";
+    let buffer = gpu.buffer(what, size_bytes, vk::BufferCreateFlags::empty())?;
+    let requirements = requirements(gpu, buffer);
+    let seen = Flags::HOST_VISIBLE | Flags::HOST_COHERENT;
+    let memory = allocate(gpu, requirements.size, requirements.memory_type_bits, seen | wanted)
+        .or_else(|_| allocate(gpu, requirements.size, requirements.memory_type_bits, seen));
+    let memory = memory.map_err(|reason| {
+        destroy_buffer(gpu, buffer);
+        out_of_memory(what, size_bytes, reason)
+    })?;
+    match bind(gpu, buffer, memory).and_then(|()| map_memory(gpu, memory)) {
+        Ok(address) => Ok((buffer, memory, address)),
+        Err(reason) => {
+            free(gpu, buffer, memory);
+            Err(out_of_memory(what, size_bytes, reason))
+        }
+    }
+}
+
+/// A small host block for the device's own purposes: its buffer, memory and address.
+pub(crate) struct OwnBlock {
+    gpu: Arc<Gpu>,
+    pub buffer: vk::Buffer,
+    memory: vk::DeviceMemory,
+    pub address: HostAddress,
+    pub size_bytes: u64,
+}
+
+impl OwnBlock {
+    /// A block near the device where `wanted` says so, else one that the host reads fast.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    pub fn new(gpu: &Arc<Gpu>, size_bytes: u64, wanted: vk::MemoryPropertyFlags) -> Result<OwnBlock, DeviceError> {
+        let (buffer, memory, address) = host_block(gpu, size_bytes, wanted)?;
+        Ok(OwnBlock { gpu: gpu.clone(), buffer, memory, address, size_bytes })
+    }
+}
+
+impl Drop for OwnBlock {
+    fn drop(&mut self) {
+        free(&self.gpu, self.buffer, self.memory);
+    }
+}
+
+/// Tells the driver of mappings, and waits until they are there.
+///
+/// # Errors
+/// What Vulkan refuses.
+pub(crate) fn bind_sparse(gpu: &Gpu, binds: &[(vk::Buffer, vk::SparseMemoryBind)]) -> Result<(), DeviceError> {
+    let Some(queue) = gpu.sparse.filter(|_| !binds.is_empty()) else { return Ok(()) };
+    let infos: Vec<vk::SparseBufferMemoryBindInfo> = binds
+        .iter()
+        .map(|(buffer, bind)| {
+            vk::SparseBufferMemoryBindInfo::default().buffer(*buffer).binds(std::slice::from_ref(bind))
+        })
+        .collect();
+    let info = vk::BindSparseInfo::default().buffer_binds(&infos);
+    // SAFETY: the buffers and heaps live, nothing uses the tiles, and the caller holds the lock of the queues.
+    unsafe {
+        let fence =
+            gpu.functions.create_fence(&vk::FenceCreateInfo::default(), None).map_err(failed("mapping tiles"))?;
+        let bound = gpu.functions.queue_bind_sparse(queue.handle, &[info], fence);
+        let bound = bound.and_then(|()| gpu.functions.wait_for_fences(&[fence], true, u64::MAX));
+        gpu.functions.destroy_fence(fence, None);
+        bound.map_err(failed("mapping tiles"))
+    }
+}
