@@ -49,8 +49,9 @@ pub struct DeviceArguments {
         conflicts_with_all = ["device_memory", "host_memory", "simulate_device"]
     )]
     pub memory_limit: Option<MemoryLimit>,
-    /// Never use more device memory than this: 256MiB, 1GiB, or 50% (of what the model needs without a budget). On the CPU, without
-    /// --host-memory, the same as --memory-limit; with it, the same as --simulate-device
+    /// Never use more device memory than this: 256MiB, 1GiB, or 50% (of what the model needs without a budget). On the CPU, the same
+    /// as --memory-limit where the process can stay within it; where it cannot, and with --host-memory or --link-speed, the same as
+    /// --simulate-device
     #[arg(long, value_name = "SIZE", env = "FOREBAY_DEVICE_MEMORY")]
     pub device_memory: Option<MemorySize>,
     /// For development and experiments on the CPU: take this much of its memory for that of a device, and copy what does not fit there

@@ -2,7 +2,18 @@
 
 use forebay::{format_bytes, ProcessLimit};
 
+use crate::device_arguments::DeviceArguments;
 use crate::output;
+
+/// Says what the budget for device memory bounds, where that is not the whole process.
+pub fn tell_of_budget(device: &DeviceArguments, excludes_process: bool) {
+    if let Some(size) = device.device_memory.filter(|_| excludes_process) {
+        output::complain(&format!(
+            "note: the whole process cannot stay within --device-memory {size}, so that bounds tensors alone: what does not fit is \
+             copied to the rest of the memory and back, as with --simulate-device (--memory-limit bounds the process)"
+        ));
+    }
+}
 
 /// Says that a run keeps to a limit that no flag gave.
 pub fn tell_of_limit(limit: Option<ProcessLimit>) {

@@ -10,6 +10,7 @@ use serde_json::{self, Value};
 
 use crate::arguments::{MemoryKind, PlanArguments};
 use crate::failure::Failure;
+use crate::limits::tell_of_budget;
 use crate::output;
 use crate::progress::Waiting;
 use crate::report::{say_json, Report};
@@ -44,6 +45,7 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         let trainer = Trainer::new(model, options)?;
         drop(waiting);
         warn_of_unknown_costs(trainer.unknown_costs());
+        tell_of_budget(&arguments.device, trainer.budget_excludes_process());
         show(arguments, machine.as_ref(), trainer.plan(), &trainer.explain(), &trainer.costs())
     } else {
         let mut options = SessionOptions::default();
@@ -51,6 +53,7 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         let session = Session::new(&model, &options)?;
         drop(waiting);
         warn_of_unknown_costs(session.unknown_costs());
+        tell_of_budget(&arguments.device, session.budget_excludes_process());
         show(arguments, machine.as_ref(), session.plan(), &session.explain(), &session.costs())
     }
 }

@@ -12,7 +12,7 @@ use forebay_device::process::give_back;
 use crate::arguments::{MemoryKind, RunArguments};
 use crate::failure::Failure;
 use crate::feeding::{self, Tensors};
-use crate::limits::tell_of_limit;
+use crate::limits::{tell_of_budget, tell_of_limit};
 use crate::output;
 use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
 
@@ -45,6 +45,7 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
     // What planning took is not needed again.
     give_back();
     tell_of_limit(session.memory_limit());
+    tell_of_budget(&arguments.device, session.budget_excludes_process());
     let mut steps = Vec::new();
     let mut outputs = Tensors::new();
     for _ in 0..arguments.repeat {

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::feeding;
 use crate::interrupt;
 use crate::keeping::Keeper;
-use crate::limits::tell_of_limit;
+use crate::limits::{tell_of_budget, tell_of_limit};
 use crate::metrics::ClassCounts;
 use crate::output;
 use crate::plan::warn_of_unknown_costs;
@@ -156,6 +156,7 @@ impl<'a> Run<'a> {
         let data = feeding::open(&arguments.data, &trainer, arguments.input_scale)?;
         trainer.keep_memory_limit()?;
         tell_of_limit(trainer.memory_limit());
+        tell_of_budget(&arguments.device, trainer.budget_excludes_process());
         let mut digest = None;
         if let Some(checkpoint) = &checkpoint {
             digest = check_data(arguments, &data, &checkpoint.position)?;

@@ -90,12 +90,25 @@ fn device_memory_of_a_cpu_is_the_same_limit_and_a_simulated_device_is_not() {
 #[test]
 fn a_limit_below_what_the_program_itself_takes_says_so() {
     let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
-    for flag in ["--memory-limit", "--device-memory"] {
-        let error = failure(1, &train(&model, &data, &[flag, "4MiB"]));
-        assert_says(&error, &["a memory limit of 4 MiB is too small", "the rest of the process alone takes"]);
-    }
-    let slow = failure(2, &train(&model, &data, &["--device-memory", "1GiB", "--link-speed", "1GB"]));
+    let error = failure(1, &train(&model, &data, &["--memory-limit", "4MiB"]));
+    assert_says(&error, &["a memory limit of 4 MiB is too small", "the rest of the process alone takes"]);
+    let slow = failure(2, &train(&model, &data, &["--memory-limit", "1GiB", "--link-speed", "1GB"]));
     assert_says(&slow, &["a link's speed is that of a simulated device"]);
+}
+
+#[test]
+fn device_memory_that_is_too_little_for_the_process_bounds_tensors_alone() {
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let flags = ["--device-memory", "64MiB"];
+    let output = forebay(&[&train(&model, &data, &flags)[..], &["--json"]].concat()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert_says(&said, &["the whole process cannot stay within --device-memory 64 MiB", "--simulate-device"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(bytes(&report, "device_peak_bytes") <= 64 << 20, "{report}");
+    assert!(report["memory_limit_bytes"].is_null(), "{report}");
+    assert_eq!(losses(&report), losses(&json(&train(&model, &data, &["--simulate-device", "64MiB"]))));
+    assert_says(&failure(1, &train(&model, &data, &["--device-memory", "1MiB"])), &["at least --device-memory"]);
 }
 
 /// The largest resident memory that a run in the group reports, and what it said.

@@ -53,6 +53,9 @@ pub struct PlanOptions {
     /// Whether host and device are one memory: then a copy from one to the other frees nothing, and what the device budget does not
     /// hold is recomputed. Inputs and outputs are copied all the same.
     pub one_pool: bool,
+    /// Whether a budget that one pool cannot keep is refused with the least one that it can: looking for that takes as long as several
+    /// plans. Without, what the largest launch needs is named.
+    pub names_least: bool,
     /// Whether the whole plan is checked ([`mod@crate::check`]) before it is returned.
     pub check: bool,
 }

@@ -200,10 +200,12 @@ fn step_within(
 ) -> Result<Step, Error> {
     let (options, limits) = (&machine.options.memory, machine.device.limits());
     if machine.limits_process() {
-        let plan = process_memory::plan(program, groups, machine, costs)?;
-        return Ok(Step::Planned(plan, options.spill_dir.clone()));
+        match process_memory::plan(program, groups, machine, costs) {
+            Err(Error::MemoryLimit { .. }) if machine.may_simulate() => machine.simulate(),
+            plan => return Ok(Step::Planned(plan?, options.spill_dir.clone())),
+        }
     }
-    if !matches!(options.memory_limit, None | Some(MemoryLimit::Unlimited)) {
+    if !machine.simulates() && !matches!(options.memory_limit, None | Some(MemoryLimit::Unlimited)) {
         return Err(process_memory::refusal(machine)?);
     }
     let shares = [options.device_memory, options.host_memory];

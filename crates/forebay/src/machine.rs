@@ -1,6 +1,6 @@
 //! A device with the limits that its user set.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_device::{Device, DeviceError};
@@ -30,6 +30,8 @@ pub(crate) struct LimitedDevice {
     pub(crate) planning_bytes: AtomicU64,
     /// The limit on the process that the first plan got, and those after it keep to.
     process_limit: Mutex<Option<ProcessLimit>>,
+    /// See [`LimitedDevice::simulates`].
+    simulates: AtomicBool,
 }
 
 impl LimitedDevice {
@@ -55,17 +57,26 @@ impl LimitedDevice {
         let reserved_host_bytes = device.usage().host_bytes + STAGING_BYTES;
         let planning = PlanningOptions { costs: None, ..options.planning.clone() };
         let mut options = EngineOptions { planning, ..options.clone() };
+        let has_limit = options.memory.memory_limit.is_some();
         options.memory.settle(device.limits().in_process && options.device.machine.is_none())?;
-        if options.memory.memory_limit.is_some() && options.device.link_bytes_per_second.is_some() {
-            let reason = "a link's speed is that of a simulated device: give the size of that, and no other budget";
+        if has_limit && options.device.link_bytes_per_second.is_some() {
+            let reason = "a link's speed is that of a simulated device: give the size of that, and no memory limit";
             return Err(Error::Option { reason: reason.to_string() });
         }
         if let Some(described) = &options.device.machine {
             options.memory.device_memory.get_or_insert(MemorySize::Bytes(described.device_memory_bytes));
             options.memory.host_memory.get_or_insert(MemorySize::Bytes(described.host_memory_bytes));
         }
-        let (process_bytes, planning_bytes, process_limit) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(None));
-        Ok(LimitedDevice { device, options, reserved_host_bytes, process_bytes, planning_bytes, process_limit })
+        Ok(LimitedDevice {
+            device,
+            // Only a simulated device has a link.
+            simulates: AtomicBool::new(options.device.link_bytes_per_second.is_some()),
+            options,
+            reserved_host_bytes,
+            process_bytes: AtomicU64::new(0),
+            planning_bytes: AtomicU64::new(0),
+            process_limit: Mutex::new(None),
+        })
     }
 
     /// The same device with less host memory for plans: these bytes of it hold values that a plan does not have. None where that
@@ -81,13 +92,36 @@ impl LimitedDevice {
             process_bytes: AtomicU64::new(self.process_bytes.load(Ordering::Relaxed)),
             planning_bytes: AtomicU64::new(self.planning_bytes.load(Ordering::Relaxed)),
             process_limit: Mutex::new(self.process_limit()),
+            simulates: AtomicBool::new(self.simulates()),
         })
     }
 
     /// Whether device memory and host memory are one pool for plans.
     pub(crate) fn has_one_pool(&self) -> bool {
         let here = self.device.limits().in_process && self.options.device.machine.is_none();
-        here && self.options.memory.is_one_pool()
+        here && self.options.memory.is_one_pool() && !self.simulates()
+    }
+
+    /// Whether the budget for device memory bounds tensors alone: a simulated device has a link, or the whole process cannot stay within
+    /// the budget.
+    pub(crate) fn simulates(&self) -> bool {
+        self.simulates.load(Ordering::Relaxed)
+    }
+
+    /// The same, where nothing else asked for a simulated device.
+    pub(crate) fn budget_excludes_process(&self) -> bool {
+        self.simulates() && self.options.device.link_bytes_per_second.is_none()
+    }
+
+    /// Whether the limit on the process was given as a budget for device memory, which may bound tensors alone.
+    pub(crate) fn may_simulate(&self) -> bool {
+        self.has_one_pool() && self.options.memory.device_memory.is_some()
+    }
+
+    /// Lets the budget for device memory bound tensors alone from now on.
+    pub(crate) fn simulate(&self) {
+        self.set_process_limit(None);
+        self.simulates.store(true, Ordering::Relaxed);
     }
 
     /// Whether plans keep to a limit on the process: to what is free, where none was given.
@@ -105,16 +139,32 @@ impl LimitedDevice {
         *self.process_limit.lock().unwrap_or_else(PoisonError::into_inner) = limit;
     }
 
-    /// Another budget for device memory, or another limit on the process where both are one; what was set before.
+    /// Another budget for device memory, which is a limit on the process where both are one; what was set before, to be restored.
     pub(crate) fn exchange_budget(&mut self, budget: Budget) -> Budget {
-        if !self.has_one_pool() {
-            let before = std::mem::replace(&mut self.options.memory.device_memory, budget.size);
-            return Budget { size: before, ..Budget::default() };
-        }
-        let limit = budget.size.map(MemoryLimit::Size).or(budget.limit);
-        let resolved = self.process_limit();
+        let memory = &mut self.options.memory;
+        let before = Budget {
+            size: std::mem::replace(&mut memory.device_memory, budget.size),
+            limit: std::mem::replace(&mut memory.memory_limit, budget.limit),
+            resolved: self.process_limit(),
+            simulates: self.simulates(),
+        };
         self.set_process_limit(budget.resolved);
-        Budget { size: None, limit: std::mem::replace(&mut self.options.memory.memory_limit, limit), resolved }
+        self.simulates.store(budget.simulates, Ordering::Relaxed);
+        before
+    }
+
+    /// Device memory of this size as a budget.
+    pub(crate) fn budget(&self, size: Option<MemorySize>) -> Budget {
+        let memory = &self.options.memory;
+        let has_one_pool = self.has_one_pool();
+        // A limit that was given as one stays one.
+        let is_strict = has_one_pool && memory.memory_limit.is_some() && memory.device_memory.is_none();
+        Budget {
+            size: size.filter(|_| !is_strict),
+            limit: if has_one_pool { size.map(MemoryLimit::Size) } else { memory.memory_limit },
+            resolved: None,
+            simulates: self.simulates(),
+        }
     }
 
     /// Whether what exceeds the host memory may go to disk.
@@ -144,14 +194,16 @@ impl LimitedDevice {
 }
 
 /// What bounds the memory of plans, as it can be exchanged.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
-    /// A size.
-    pub(crate) size: Option<MemorySize>,
-    /// A limit on the process, where no size is given.
-    pub(crate) limit: Option<MemoryLimit>,
+    /// The budget for device memory.
+    size: Option<MemorySize>,
+    /// The limit on the process.
+    limit: Option<MemoryLimit>,
     /// The same in bytes, where a plan has it.
-    pub(crate) resolved: Option<ProcessLimit>,
+    resolved: Option<ProcessLimit>,
+    /// See [`LimitedDevice::simulates`].
+    simulates: bool,
 }
 
 /// The devices of this machine.

@@ -75,10 +75,15 @@ pub(crate) fn plan(
         return Ok(in_core);
     }
     drop(in_core);
+    if machine.may_simulate() && limit.bytes <= other_bytes {
+        let (limit_bytes, chosen, launch) = (limit.bytes, limit.chosen, String::new());
+        return Err(Error::MemoryLimit { limit_bytes, chosen, tensors_bytes: in_core_bytes, launch, other_bytes });
+    }
     loop {
         let one_pool = PlanOptions {
             device_budget_bytes: Some(limit.bytes.saturating_sub(other_bytes).max(1)),
             one_pool: true,
+            names_least: !machine.may_simulate(),
             ..plain.clone()
         };
         let spilling =

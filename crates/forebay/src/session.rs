@@ -166,6 +166,12 @@ impl Session {
         self.engine.machine().process_limit()
     }
 
+    /// Whether the budget for device memory bounds tensors alone, next to the rest of the host's memory, because the whole process cannot
+    /// stay within it: as [`MemoryOptions::simulate_device`](crate::MemoryOptions::simulate_device) does.
+    pub fn budget_excludes_process(&self) -> bool {
+        self.engine.machine().budget_excludes_process()
+    }
+
     /// What the device has handed out.
     pub fn usage(&self) -> DeviceUsage {
         self.engine.usage()

@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::explain::{explain, Explanation};
 use crate::forecast::Replan;
 use crate::loss_plan::LossPlan;
-use crate::machine::{Budget, LimitedDevice};
+use crate::machine::LimitedDevice;
 use crate::model::Model;
 use crate::options::{OnNan, ProcessLimit, TrainerOptions};
 use crate::session::{feed, RunTimes};
@@ -452,7 +452,8 @@ impl Trainer {
             true => size,
             false => size.map(|size| MemorySize::Bytes(size.resolve(in_core_peak_bytes))),
         };
-        let before = machine.exchange_budget(Budget { size, ..Budget::default() });
+        let budget = machine.budget(size);
+        let before = machine.exchange_budget(budget);
         let Some(main) = self.training.get_mut(&self.batch_size) else { unreachable!("it is made with the trainer") };
         if let Err(error) = main.compiled.replan(self.engine.machine()) {
             self.engine.machine_mut().exchange_budget(before);
@@ -499,6 +500,12 @@ impl Trainer {
     /// free.
     pub fn memory_limit(&self) -> Option<ProcessLimit> {
         self.engine.machine().process_limit()
+    }
+
+    /// Whether the budget for device memory bounds tensors alone, next to the rest of the host's memory, because the whole process cannot
+    /// stay within it: as [`MemoryOptions::simulate_device`](crate::MemoryOptions::simulate_device) does.
+    pub fn budget_excludes_process(&self) -> bool {
+        self.engine.machine().budget_excludes_process()
     }
 
     /// Plans again within the limit on the process, where what was made since, such as a data set in memory, leaves too little of it

@@ -19,7 +19,7 @@ impl Planner<'_> {
     /// to what a step without a budget takes.
     ///
     /// # Errors
-    /// [`PlanError::DeviceBudget`] with the smallest budget that was found to do, where nothing fits.
+    /// [`PlanError::DeviceBudget`], where nothing fits, with the smallest budget that was found to do, if that was looked for.
     pub(super) fn within_one_pool(
         &self,
         file: &Candidate,
@@ -33,6 +33,10 @@ impl Planner<'_> {
         if let Some(plan) = self.in_one_pool(file, finest, capacity_bytes, options)? {
             return Ok(plan);
         }
+        let (_, launch) = minimum_budget(file, self.limits);
+        if !options.names_least {
+            return Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: range_bytes.start, launch });
+        }
         let (mut low, mut high) =
             (capacity_bytes.max(range_bytes.start) / tile_bytes, range_bytes.end.div_ceil(tile_bytes));
         for _ in 0..ONE_POOL_LEAST_ROUNDS {
@@ -45,7 +49,6 @@ impl Planner<'_> {
                 None => low = middle,
             }
         }
-        let (_, launch) = minimum_budget(file, self.limits);
         Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: high * tile_bytes, launch })
     }
 
@@ -136,6 +139,7 @@ mod tests {
             let options = |device_budget_bytes| PlanOptions {
                 device_budget_bytes,
                 one_pool: true,
+                names_least: true,
                 check: true,
                 ..PlanOptions::default()
             };

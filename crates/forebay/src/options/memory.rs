@@ -134,8 +134,8 @@ pub struct MemoryOptions {
     /// is given and no budget either, a step that would take more than is free gets what is free as its limit.
     pub memory_limit: Option<MemoryLimit>,
     /// Device memory that may exist at once; unlimited where not given. Where device memory is the host's, there is one pool, and
-    /// this is its limit: it means the same as `memory_limit`. With a budget for host memory next to it, or in a mode of managed
-    /// memory, it is the device memory of `simulate_device`.
+    /// this is its limit: it means the same as `memory_limit`, as long as the whole process can stay within it. Where it cannot, with a
+    /// budget for host memory next to it, or in a mode of managed memory, it is the device memory of `simulate_device`.
     pub device_memory: Option<MemorySize>,
     /// Takes a part of the host's memory for the memory of a device of its own, with this budget: what does not fit there is
     /// copied to the rest and back. For development and experiments on a CPU. On devices with memory of their own, it means the
@@ -218,7 +218,8 @@ impl MemoryOptions {
             return refuse("a simulated device has the device memory that is simulated: give one of both sizes");
         }
         if in_process && self.is_one_pool() {
-            if let Some(size) = self.device_memory.take() {
+            // It stays, for a process that cannot keep to it.
+            if let Some(size) = self.device_memory {
                 self.memory_limit = Some(MemoryLimit::Size(size));
             }
         } else if let Some(size) = self.simulate_device {
@@ -256,7 +257,7 @@ mod tests {
         let size = Some(MemorySize::Bytes(1 << 30));
         let alone = |memory: &mut MemoryOptions| memory.device_memory = size;
         let here = settled(alone, true).unwrap();
-        assert_eq!((here.memory_limit, here.device_memory), (size.map(MemoryLimit::Size), None));
+        assert_eq!((here.memory_limit, here.device_memory), (size.map(MemoryLimit::Size), size));
         let elsewhere = settled(alone, false).unwrap();
         assert_eq!((elsewhere.memory_limit, elsewhere.device_memory), (None, size));
     }
