@@ -54,9 +54,11 @@ impl BudgetFile {
                     let size = format_bytes(bytes);
                     progress.line(&format!("the {name} is {size} from step {next} on ({seconds:.3} s/step predicted)"));
                 }
-                Err(error @ (forebay::Error::Plan(_) | forebay::Error::MemoryLimit { .. })) => {
-                    refused(error.to_string())
-                }
+                Err(
+                    error @ (forebay::Error::Plan(_)
+                    | forebay::Error::MemoryLimit { .. }
+                    | forebay::Error::FreeMemory { .. }),
+                ) => refused(error.to_string()),
                 Err(error) => return Err(error.into()),
             },
             Err(why) => refused(why),

@@ -37,8 +37,17 @@ pub enum Error {
     MemoryLimit {
         /// The limit in bytes.
         limit_bytes: u64,
-        /// Whether nothing but what is free sets it.
-        chosen: bool,
+        /// What tensors need at least, in bytes, as far as is known.
+        tensors_bytes: u64,
+        /// The node that needs most of them at once.
+        launch: String,
+        /// What the rest of the process takes, in bytes.
+        other_bytes: u64,
+    },
+    /// No limit was given, and the process cannot stay within what is free.
+    FreeMemory {
+        /// What is free for it, in bytes, with what it has already.
+        free_bytes: u64,
         /// What tensors need at least, in bytes, as far as is known.
         tensors_bytes: u64,
         /// The node that needs most of them at once.
@@ -152,25 +161,26 @@ impl fmt::Display for Error {
             Error::Model(error) => error.fmt(f),
             Error::Plan(error) => error.fmt(f),
             Error::Device { action, error } => write!(f, "{action}: {error}"),
-            Error::MemoryLimit { limit_bytes, chosen, tensors_bytes, launch, other_bytes } => {
+            Error::MemoryLimit { limit_bytes, tensors_bytes, launch, other_bytes } => {
                 let [limit, tensors, other] = [*limit_bytes, *tensors_bytes, *other_bytes].map(format_bytes);
-                let least_bytes = tensors_bytes.saturating_add(*other_bytes);
-                if *chosen {
-                    let least = format_bytes(least_bytes);
-                    return write!(
-                        f,
-                        "{limit} of memory are free for this process, and it needs at least {least}: tensors {tensors}, most of \
-                         them for '{launch}', and the rest of the process {other} (take a smaller batch, give a folder to spill \
-                         to, or free memory; a memory limit of none tries all the same)"
-                    );
-                }
-                let (least_kib, rest) = (least_bytes.div_ceil(1024), "the rest of the process");
+                let least_kib = tensors_bytes.saturating_add(*other_bytes).div_ceil(1024);
+                let rest = "the rest of the process";
                 write!(f, "a memory limit of {limit} is too small: tensors need {tensors}, most of them for '{launch}', and ")?;
                 match limit_bytes <= other_bytes {
                     true => write!(f, "{rest} alone takes {other}")?,
                     false => write!(f, "{rest} {other}")?,
                 }
                 write!(f, " (give at least {least_kib}KiB, a smaller batch, or a folder to spill to)")
+            }
+            Error::FreeMemory { free_bytes, tensors_bytes, launch, other_bytes } => {
+                let [free, tensors, other] = [*free_bytes, *tensors_bytes, *other_bytes].map(format_bytes);
+                let least = format_bytes(tensors_bytes.saturating_add(*other_bytes));
+                write!(
+                    f,
+                    "{free} of memory are free for this process, and it needs at least {least}: tensors {tensors}, most of \
+                     them for '{launch}', and the rest of the process {other} (take a smaller batch, give a folder to spill \
+                     to, or free memory; a memory limit of none tries all the same)"
+                )
             }
             Error::Runtime(error) => error.fmt(f),
             Error::Option { reason } => f.write_str(reason),

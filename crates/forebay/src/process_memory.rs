@@ -76,8 +76,8 @@ pub(crate) fn plan(
     }
     drop(in_core);
     if machine.may_simulate() && limit.bytes <= other_bytes {
-        let (limit_bytes, chosen, launch) = (limit.bytes, limit.chosen, String::new());
-        return Err(Error::MemoryLimit { limit_bytes, chosen, tensors_bytes: in_core_bytes, launch, other_bytes });
+        let (limit_bytes, tensors_bytes, launch) = (limit.bytes, in_core_bytes, String::new());
+        return Err(Error::MemoryLimit { limit_bytes, tensors_bytes, launch, other_bytes });
     }
     loop {
         let one_pool = PlanOptions {
@@ -150,12 +150,9 @@ pub(crate) fn count_reserved(plan: &mut Plan, reserved_bytes: u64) {
 /// Why there is no plan, in terms of the process.
 fn refused(error: PlanError, limit: ProcessLimit, other_bytes: u64) -> Error {
     match error {
-        PlanError::DeviceBudget { minimum_bytes, launch, .. } => Error::MemoryLimit {
-            limit_bytes: limit.bytes,
-            chosen: limit.chosen,
-            tensors_bytes: minimum_bytes,
-            launch,
-            other_bytes,
+        PlanError::DeviceBudget { minimum_bytes: tensors_bytes, launch, .. } => match limit.chosen {
+            true => Error::FreeMemory { free_bytes: limit.bytes, tensors_bytes, launch, other_bytes },
+            false => Error::MemoryLimit { limit_bytes: limit.bytes, tensors_bytes, launch, other_bytes },
         },
         error => Error::Plan(error),
     }
