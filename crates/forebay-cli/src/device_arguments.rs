@@ -26,7 +26,7 @@ pub enum MemoryKind {
     Planned,
     /// Managed memory, of which the framework says every move
     Direct,
-    /// Managed memory, with hints of the framework: what comes, and what is needed no more
+    /// Managed memory, with hints of the framework: what comes, and what is no longer needed
     Cooperative,
     /// Managed memory alone
     Automatic,

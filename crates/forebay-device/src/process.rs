@@ -81,7 +81,7 @@ mod code {
             let (start, end) = (span.start.next_multiple_of(page_bytes), span.end / page_bytes * page_bytes);
             if start < end {
                 // SAFETY: the pages are those of a file, mapped privately and never written, since the segment may not be:
-                // whoever reads them next finds the same bytes in the file.
+                // the next access finds the same bytes in the file.
                 unsafe { libc::madvise(start as *mut c_void, (end - start) as usize, libc::MADV_DONTNEED) };
             }
         }

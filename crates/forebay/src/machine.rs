@@ -102,13 +102,13 @@ impl LimitedDevice {
         here && self.options.memory.is_one_pool() && !self.simulates()
     }
 
-    /// Whether the budget for device memory bounds tensors alone: a simulated device has a link, or the whole process cannot stay within
-    /// the budget.
+    /// Whether the budget for device memory bounds tensors alone, as that of a simulated device: because that device's link has a given
+    /// speed, or because the whole process cannot stay within the budget.
     pub(crate) fn simulates(&self) -> bool {
         self.simulates.load(Ordering::Relaxed)
     }
 
-    /// The same, where nothing else asked for a simulated device.
+    /// Whether the budget for device memory bounds tensors alone because the whole process cannot stay within it.
     pub(crate) fn budget_excludes_process(&self) -> bool {
         self.simulates() && self.options.device.link_bytes_per_second.is_none()
     }

@@ -7,7 +7,6 @@ use crate::liveness::{liveness, Liveness};
 use crate::order::Ordered;
 use crate::residency::{OccupancyLimit, Residency};
 use crate::tuning::{FILL_SHARES, FUTILE_MAX, HOST_ROUNDS, REMATERIALIZED_SHARES, WORTHWHILE};
-
 use forebay_offload::parallel;
 
 use super::candidate::{split, Candidate};
@@ -68,8 +67,8 @@ impl Planner<'_> {
         Ok(best)
     }
 
-    /// The program in less memory by recomputation alone, from what fits the capacity to what nearly takes as much as without: the
-    /// rest is moved.
+    /// The program with recomputation that takes different parts of the excess over the capacity away, from all of it to a quarter; what
+    /// is left of it has to be moved.
     fn rematerialized(&self, file: &Candidate, capacity_bytes: u64) -> Vec<Candidate> {
         let peak_bytes = self.with_limit(file, u64::MAX).0.peak_bytes;
         let beyond_bytes = peak_bytes.saturating_sub(capacity_bytes);

@@ -135,7 +135,8 @@ pub struct MemoryOptions {
     pub memory_limit: Option<MemoryLimit>,
     /// Device memory that may exist at once; unlimited where not given. Where device memory is the host's, there is one pool, and
     /// this is its limit: it means the same as `memory_limit`, as long as the whole process can stay within it. Where it cannot, with a
-    /// budget for host memory next to it, or in a mode of managed memory, it is the device memory of `simulate_device`.
+    /// link of a given speed, with a budget for host memory next to it, or in a mode of managed memory, it is the device memory of
+    /// `simulate_device`.
     pub device_memory: Option<MemorySize>,
     /// Takes a part of the host's memory for the memory of a device of its own, with this budget: what does not fit there is
     /// copied to the rest and back. For development and experiments on a CPU. On devices with memory of their own, it means the
