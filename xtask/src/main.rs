@@ -18,6 +18,7 @@
 //! | [`docs`] | `cargo xtask docs`: the guide as a book |
 //! | [`test`] | `cargo xtask test`: everything that has to pass |
 //! | [`fuzz`] | `cargo xtask fuzz`: the fuzz targets for some minutes |
+//! | [`conformance`] | `cargo xtask conformance`: ONNX's own test cases, counted and listed |
 //! | [`bench`] | `cargo xtask bench`: speed next to peers |
 //! | [`results`] | `cargo xtask results`: the page of results from its records |
 //! | [`package`] | `cargo xtask package` and `semver`: what is published, and what would break |
@@ -26,6 +27,7 @@
 mod bench;
 mod circles;
 mod command;
+mod conformance;
 mod docs;
 mod examples;
 mod fuzz;
@@ -52,6 +54,7 @@ const HELP: &str = "Development tasks:
   cargo xtask tidy                      layers between files, file lengths, leftovers, links, recipes and results of documents
   cargo xtask docs                      builds the guide (docs/) into target/book and checks its links; needs mdbook
   cargo xtask fuzz [TARGET] [--minutes N]   fuzz targets, 10 minutes each; needs cargo-fuzz and a C++ compiler
+  cargo xtask conformance [ARGUMENTS]   ONNX's own test cases, counted and listed; --help says more
   cargo xtask bench [ARGUMENTS]         speed beside peers; needs python3 with the peers
   cargo xtask results [--check]         renders benches/RESULTS.md from the records in benches/results
   cargo xtask results record [--output FILE]   completes a record from the standard input; see benches/results/README.md
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::tidy(),
         "docs" => docs::docs(),
         "fuzz" => fuzz::fuzz(rest),
+        "conformance" => conformance::conformance(rest),
         "bench" => bench::bench(rest),
         "results" => results::results(rest),
         "package" => package::package(rest),

@@ -13,7 +13,7 @@ const KEPT_BYTES: libc::c_int = 1 << 20;
 #[cfg(target_env = "gnu")]
 const HEAPS: libc::c_int = 2;
 
-/// From now on, the allocator gives large blocks back to the system as soon as they are freed. Unasked, it begins to keep blocks as
+/// From now on, the allocator gives large blocks that it takes from the system back as soon as they are freed. Unasked, it begins to keep blocks as
 /// large as the largest one that was freed, up to 32 MiB. For programs: it holds for the whole process.
 pub fn keep_little() {
     // SAFETY: the calls change settings of the allocator, which any thread may do at any time.
@@ -97,6 +97,14 @@ mod tests {
     fn freed_memory_and_code_go_back_and_the_program_goes_on() {
         keep_little();
         let now = || forebay_limits::resident().unwrap().now_bytes;
+        // A large block goes back at once, also after others were freed. The allocator has no free block of this size yet: it would take that.
+        for _ in 0..3 {
+            let block = vec![3u8; 24 << 20];
+            let middle = block.as_ptr() as usize + block.len() / 2;
+            assert!(is_mapped(middle) && block[5] == 3);
+            drop(block);
+            assert!(!is_mapped(middle));
+        }
         // Small blocks are kept until they are asked for.
         let blocks: Vec<Vec<u8>> = (0..2000).map(|i| vec![i as u8; 16 << 10]).collect();
         let last = vec![1u8; 64];
@@ -106,14 +114,6 @@ mod tests {
         give_back();
         assert!(now() + (24 << 20) <= with_blocks, "{} of {with_blocks}", now());
         assert_eq!(last, [1; 64]);
-        // A large block goes back at once, also after others were freed.
-        for _ in 0..3 {
-            let block = vec![3u8; 24 << 20];
-            let middle = block.as_ptr() as usize + block.len() / 2;
-            assert!(is_mapped(middle) && block[5] == 3);
-            drop(block);
-            assert!(!is_mapped(middle));
-        }
     }
 
     /// Whether the process has memory at an address.

@@ -1,0 +1,50 @@
+//! When an output is the expected one: the same type and sizes; integers and booleans are equal; floating-point numbers differ by at
+//! most 1e-5 + 1e-3 of what is expected.
+
+use forebay::{DataType, Tensor};
+
+/// What may lie between two numbers, whatever they are.
+const ABSOLUTE: f64 = 1e-5;
+/// What may lie between two numbers, by the expected one.
+const RELATIVE: f64 = 1e-3;
+
+/// What is wrong with an output; none where it is as expected.
+pub fn difference(found: &Tensor, expected: &Tensor) -> Option<String> {
+    let (found_ty, expected_ty) = (found.ty(), expected.ty());
+    if found_ty != expected_ty {
+        return Some(format!("is {found_ty}, not {expected_ty}"));
+    }
+    if !expected.data_type().is_float() {
+        let size = expected.data_type().size_bytes() as usize;
+        let pairs = found.bytes().chunks(size).zip(expected.bytes().chunks(size));
+        let wrong = pairs.clone().filter(|(found, expected)| found != expected).count();
+        let first = pairs.clone().position(|(found, expected)| found != expected)?;
+        return Some(format!("{wrong} of {} elements differ, the first at {first}", expected.count()));
+    }
+    let (found, wanted) = (numbers(found), numbers(expected));
+    let fits = |(&found, &expected): (&f64, &f64)| {
+        (found.is_nan() && expected.is_nan())
+            || found == expected
+            || (found - expected).abs() <= ABSOLUTE + RELATIVE * expected.abs()
+    };
+    let wrong = found.iter().zip(&wanted).filter(|&pair| !fits(pair)).count();
+    let first = found.iter().zip(&wanted).position(|pair| !fits(pair))?;
+    Some(format!(
+        "{wrong} of {} elements differ, the first at {first}: {} instead of {}",
+        wanted.len(),
+        found[first],
+        wanted[first]
+    ))
+}
+
+/// Elements of a floating type.
+fn numbers(tensor: &Tensor) -> Vec<f64> {
+    match tensor.data_type() {
+        DataType::Float64 => tensor
+            .bytes()
+            .chunks_exact(8)
+            .map(|bytes| f64::from_le_bytes(bytes.try_into().unwrap_or_default()))
+            .collect(),
+        _ => tensor.to_f32().unwrap_or_default().into_iter().map(f64::from).collect(),
+    }
+}

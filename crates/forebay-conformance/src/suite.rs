@@ -1,0 +1,83 @@
+//! Where cases come from: a `.tar.gz` archive, or a folder of folders.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Component, Path};
+
+use flate2::read::GzDecoder;
+
+/// A case: its files by their path in its folder.
+#[derive(Clone, Debug, Default)]
+pub struct Case {
+    /// `model.onnx`, `test_data_set_0/input_0.pb` and the like.
+    pub files: BTreeMap<String, Vec<u8>>,
+}
+
+/// Cases by name.
+#[derive(Clone, Debug, Default)]
+pub struct Suite {
+    /// All of them.
+    pub cases: BTreeMap<String, Case>,
+}
+
+impl Suite {
+    /// Reads a suite from an archive (`.tar.gz`) with a folder per case, or from a folder with a folder per case.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    pub fn read(path: &Path) -> io::Result<Suite> {
+        let mut suite = Suite::default();
+        if path.is_dir() {
+            for folder in fs::read_dir(path)? {
+                let folder = folder?;
+                let name = folder.file_name().to_string_lossy().into_owned();
+                let mut case = Case::default();
+                read_folder(&folder.path(), "", &mut case)?;
+                suite.cases.insert(name, case);
+            }
+            return Ok(suite.with_models());
+        }
+        for entry in tar::Archive::new(GzDecoder::new(File::open(path)?)).entries()? {
+            let mut entry = entry?;
+            let path = entry.path()?.into_owned();
+            let parts: Vec<String> = path
+                .components()
+                .filter_map(|part| match part {
+                    Component::Normal(part) => Some(part.to_string_lossy().into_owned()),
+                    _ => None,
+                })
+                .collect();
+            // SUITE/CASE/FILE, where FILE may lie in a folder of its own.
+            if let ([_, name, file @ ..], true) = (parts.as_slice(), entry.header().entry_type().is_file()) {
+                let mut bytes = Vec::new();
+                entry.read_to_end(&mut bytes)?;
+                suite.cases.entry(name.clone()).or_default().files.insert(file.join("/"), bytes);
+            }
+        }
+        Ok(suite.with_models())
+    }
+
+    /// Without folders that hold no model.
+    fn with_models(mut self) -> Suite {
+        self.cases.retain(|_, case| case.files.contains_key("model.onnx"));
+        self
+    }
+}
+
+/// Reads the files of a folder and of the folders in it.
+fn read_folder(folder: &Path, prefix: &str, case: &mut Case) -> io::Result<()> {
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if entry.path().is_dir() {
+            read_folder(&entry.path(), &format!("{name}/"), case)?;
+        } else {
+            case.files.insert(name, fs::read(entry.path())?);
+        }
+    }
+    Ok(())
+}
