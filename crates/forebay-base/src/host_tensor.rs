@@ -14,7 +14,7 @@ use crate::tensor::{TensorDesc, TensorError};
 /// let ty = TensorType::new(DataType::Int64, &[2, 3]);
 /// assert_eq!((ty.count(), ty.to_string()), (6, "int64[2, 3]".to_string()));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TensorType {
     /// Element type.
     pub data_type: DataType,

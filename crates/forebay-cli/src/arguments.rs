@@ -199,6 +199,10 @@ pub struct TrainingArguments {
     /// Samples per step [default: as the model states]
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub batch_size: Option<u64>,
+    /// A size that the model leaves open, by its name there, or as INPUT[DIMENSION] where it has none; may be given several
+    /// times
+    #[arg(long, value_name = "NAME=N", value_parser = named_size)]
+    pub size: Vec<(String, u64)>,
 }
 
 /// What happens when the loss is not a number.
@@ -522,6 +526,12 @@ fn not_negative(text: &str) -> Result<f32, String> {
 
 fn below_one(text: &str) -> Result<f32, String> {
     not_negative(text).and_then(|number| if number < 1.0 { Ok(number) } else { Err("it must be below 1".to_owned()) })
+}
+
+/// NAME=N.
+fn named_size(text: &str) -> Result<(String, u64), String> {
+    let (name, size) = text.rsplit_once('=').filter(|(name, _)| !name.is_empty()).ok_or("it must be NAME=N")?;
+    Ok((name.to_owned(), positive_count(size)?))
 }
 
 fn named_file(text: &str) -> Result<(String, PathBuf), String> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use forebay::data::{self, npy, npz, DataSet};
-use forebay::{Dimension, Model, Tensor, Trainer};
+use forebay::{Model, Tensor, Trainer};
 
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
@@ -53,12 +53,4 @@ pub fn read_inputs(arguments: &RunArguments, model: &Model) -> Result<Tensors, F
 
 fn input_file(folder: &Path, name: &str) -> std::path::PathBuf {
     folder.join(format!("{}.npy", output::file_name(name)))
-}
-
-/// The size of a batch dimension that the model leaves open, as the inputs have it.
-pub fn batch_size_of(model: &Model, inputs: &Tensors) -> Option<u64> {
-    model.inputs().iter().find_map(|info| match info.dimensions.first() {
-        Some(Dimension::Symbol(_)) => inputs.get(&info.name)?.shape().first().copied(),
-        _ => None,
-    })
 }

@@ -1,10 +1,12 @@
 //! `forebay plan`: how a model would run, without running it.
 
+use std::collections::BTreeSet;
+
 use forebay::documents::{self, Unknown};
 use forebay::format_bytes;
 use forebay::{
-    command_lines, memory_picture, Explanation, MachineDescription, MemoryLimit, Model, Plan, SavedCosts, Session,
-    SessionOptions, Statistics, Trainer, TrainerOptions,
+    command_lines, memory_picture, Dimension, Explanation, MachineDescription, MemoryLimit, Model, Plan, SavedCosts,
+    Session, SessionOptions, Statistics, Trainer, TrainerOptions,
 };
 use serde_json::{self, Value};
 
@@ -42,6 +44,7 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         let mut options = TrainerOptions::new(training_options(&arguments.training, 0)?);
         options.engine = engine;
         options.batch_size = arguments.training.batch_size;
+        options.sizes = arguments.training.size.iter().cloned().collect();
         let trainer = Trainer::new(model, options)?;
         drop(waiting);
         warn_of_unknown_costs(trainer.unknown_costs());
@@ -50,12 +53,36 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
     } else {
         let mut options = SessionOptions::default();
         (options.engine, options.batch_size) = (engine, arguments.training.batch_size);
+        options.sizes = arguments.training.size.iter().cloned().collect();
         let session = Session::new(&model, &options)?;
         drop(waiting);
         warn_of_unknown_costs(session.unknown_costs());
         tell_of_budget(&arguments.device, session.budget_excludes_process());
-        show(arguments, machine.as_ref(), session.plan(), &session.explain(), &session.costs())
+        let (Some(plan), Some(explanation), Some(costs)) = (session.plan(), session.explain(), session.costs()) else {
+            return Err(no_plan(&session));
+        };
+        show(arguments, machine.as_ref(), plan, &explanation, &costs)
     }
+}
+
+/// Why a model has no plan before it runs.
+fn no_plan(session: &Session) -> Failure {
+    let open = session.inputs().iter().flat_map(|info| {
+        info.dimensions.iter().enumerate().filter_map(move |(i, dimension)| match dimension {
+            Dimension::Symbol(symbol) if symbol.is_empty() => Some(format!("{}[{i}]", info.name)),
+            Dimension::Symbol(symbol) => Some(symbol.clone()),
+            Dimension::Known(_) => None,
+        })
+    });
+    let open: BTreeSet<String> = open.collect();
+    if open.is_empty() {
+        let reason =
+            "what the model computes depends on values of its inputs, or there is nothing to compute: plans are made \
+                      when it runs";
+        return Failure::Failed(reason.to_string());
+    }
+    let flags: Vec<String> = open.iter().map(|name| format!("--size {name}=N")).collect();
+    Failure::Usage(format!("the model leaves sizes open: give them with {}", flags.join(" ")))
 }
 
 /// Says that some durations of a plan are estimates though costs were given.

@@ -40,8 +40,9 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
     let inputs = feeding::read_inputs(arguments, &model)?;
     let mut options = SessionOptions::default();
     options.engine = arguments.device.options(arguments.trace.trace.is_some());
-    options.batch_size = arguments.batch_size.or_else(|| feeding::batch_size_of(&model, &inputs));
+    options.batch_size = arguments.batch_size;
     let mut session = Session::new(&model, &options)?;
+    session.prepare(&inputs)?;
     // What planning took is not needed again.
     give_back();
     tell_of_limit(session.memory_limit());
@@ -61,10 +62,14 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
     }
     let device_peak_bytes = session.usage().heap_peak_bytes;
     let resident_peak_bytes = resident_peak_bytes();
-    let (statistics, limit) = (session.statistics(), session.memory_limit());
-    let explanation = (arguments.device.memory == MemoryKind::Planned)
-        .then(|| of_run(session.explain(), &arguments.device.device, device_peak_bytes, resident_peak_bytes));
-    let report = Report { steps: &steps, statistics, device_peak_bytes, resident_peak_bytes, limit, explanation };
+    // A model that computes nothing has no plan.
+    let statistics = session.statistics().cloned().unwrap_or_default();
+    let limit = session.memory_limit();
+    let planned = session.explain().filter(|_| arguments.device.memory == MemoryKind::Planned);
+    let explanation = planned
+        .map(|explanation| of_run(explanation, &arguments.device.device, device_peak_bytes, resident_peak_bytes));
+    let report =
+        Report { steps: &steps, statistics: &statistics, device_peak_bytes, resident_peak_bytes, limit, explanation };
     if arguments.report.json {
         return say_json(report.json());
     }

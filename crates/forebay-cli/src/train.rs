@@ -146,6 +146,7 @@ impl<'a> Run<'a> {
             None => None,
         };
         options.batch_size = asked;
+        options.sizes = arguments.training.size.iter().cloned().collect();
         options.on_nan = match arguments.on_nan {
             OnNanKind::Stop => OnNan::Stop,
             OnNanKind::Continue => OnNan::Continue,

@@ -37,6 +37,17 @@ pub enum ModelError {
         /// Why.
         reason: String,
     },
+    /// An operator cannot say what it computes before an input is known: sizes or branches depend on it.
+    NeedsValue {
+        /// Operator type.
+        op_type: String,
+        /// The node.
+        node: String,
+        /// The value that has to be known.
+        value: String,
+        /// Why.
+        reason: String,
+    },
     /// An operator on the way to a trained parameter has no gradient.
     NoGradient {
         /// Operator type.
@@ -62,7 +73,9 @@ impl fmt::Display for ModelError {
                 let dot = if domain.is_empty() { "" } else { "." };
                 write!(f, "operator {domain}{dot}{op_type} (opset {version}) of node '{node}' is not supported")
             }
-            ModelError::Operator { op_type, node, reason } => write!(f, "{op_type} '{node}': {reason}"),
+            ModelError::Operator { op_type, node, reason } | ModelError::NeedsValue { op_type, node, reason, .. } => {
+                write!(f, "{op_type} '{node}': {reason}")
+            }
             ModelError::NoGradient { op_type, node } => write!(
                 f,
                 "{op_type} '{node}' has no gradient, but lies between a trained parameter and the loss (freeze the \

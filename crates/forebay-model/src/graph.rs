@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use forebay_base::{DataType, Kernel, Tensor};
 
@@ -80,6 +81,31 @@ pub enum Attribute {
     Floats(Vec<f32>),
     /// STRINGS.
     Strings(Vec<String>),
+    /// GRAPH: a branch, or the body of a loop.
+    Graph(Arc<Subgraph>),
+}
+
+/// A graph inside a node.
+#[derive(Clone, Debug)]
+pub struct Subgraph {
+    /// The graph. Its inputs are those that it declares, then the values of the graphs around it that it uses.
+    pub graph: Graph,
+    /// For each of the latter, in order: which input of the node it is.
+    pub captured: Vec<usize>,
+}
+
+impl Subgraph {
+    /// How many inputs the graph declares.
+    pub fn declared_inputs(&self) -> usize {
+        self.graph.inputs.len() - self.captured.len()
+    }
+}
+
+/// One and the same.
+impl PartialEq for Subgraph {
+    fn eq(&self, other: &Subgraph) -> bool {
+        std::ptr::eq(self, other)
+    }
 }
 
 /// What a node does.
@@ -127,7 +153,8 @@ pub struct Node {
     pub name: String,
     /// What it does.
     pub operation: Operation,
-    /// Inputs; `None` for an optional input that is left out.
+    /// Inputs; `None` for an optional input that is left out. Values that the node's graphs use stand behind those that the operator
+    /// takes.
     pub inputs: Vec<Option<ValueId>>,
     /// Outputs; `None` for an optional output that is left out.
     pub outputs: Vec<Option<ValueId>>,
@@ -172,6 +199,10 @@ pub struct Graph {
     pub constants: BTreeSet<ValueId>,
     /// Updates of initializers at the end of a step; empty for inference.
     pub updates: Vec<Update>,
+    /// Values that are sequences of tensors: their elements. Known once types are.
+    pub(crate) sequences: BTreeMap<ValueId, Vec<ValueId>>,
+    /// Optional values that are absent. Known once types are.
+    pub(crate) absent: BTreeSet<ValueId>,
     /// Values from this one on belong to the backward pass; none where no gradient was taken.
     backward_from: Option<ValueId>,
     /// The value of every name.

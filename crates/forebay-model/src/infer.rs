@@ -3,17 +3,51 @@
 //! Shapes in ONNX graphs are often computed by nodes (`Shape`, `Gather`, `Concat`, `Reshape`). Once the inputs' sizes are
 //! numbers, all of that arithmetic is constant, so it is folded here and never reaches a device.
 
+pub(crate) mod expand;
 mod fold;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use forebay_base::DataType;
 
 use crate::error::ModelError;
-use crate::graph::{Dimension, Graph, Operation, TensorType, ValueId};
+use crate::graph::{Attribute, Dimension, Graph, Node, Operation, TensorType, ValueId};
 use crate::operator::NodeView;
 use crate::operators::row;
+pub(crate) use fold::alone;
+
+/// Nodes of a graph whose loops are written out, at most.
+const NODES_MAX: usize = 1 << 18;
+
+/// Sizes that inputs take.
+#[derive(Clone, Debug, Default)]
+pub struct Sizes {
+    /// The value of a symbolic or absent leading dimension of the inputs.
+    pub batch_size: Option<u64>,
+    /// The values of symbols; those of the batch size's symbols count before it.
+    pub symbols: BTreeMap<String, u64>,
+    /// The types of inputs, by name: their sizes take the place of symbols.
+    pub inputs: BTreeMap<String, TensorType>,
+}
+
+impl Sizes {
+    /// Those of a batch.
+    pub fn of_batch(batch_size: Option<u64>) -> Sizes {
+        Sizes { batch_size, ..Sizes::default() }
+    }
+}
+
+/// A node that nothing can be said of before a value is known.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    /// The node.
+    pub node: Node,
+    /// What it waits for: [`ModelError::NeedsValue`]. None where it waits for one before it.
+    pub reason: Option<ModelError>,
+}
 
 /// Gives every value its type: declared sizes of the inputs become numbers, operators give the rest. Folds nodes whose
-/// inputs are constant, and drops nodes that no output needs.
+/// inputs are constant, and drops nodes that no output needs. Branches, loops and sequences become nodes without them.
 ///
 /// `batch_size` is the value of a symbolic or absent leading dimension of the inputs; the same symbol has the same value
 /// everywhere. Floating initializers are not folded, because they may train (see [`Graph::constants`]).
@@ -22,15 +56,69 @@ use crate::operators::row;
 /// Operators without a row (all of them), a dimension without a number, inputs that an operator refuses, or a declared
 /// output type that differs from the inferred one.
 pub fn infer(graph: &mut Graph, batch_size: Option<u64>) -> Result<(), ModelError> {
-    resolve_inputs(graph, batch_size)?;
+    infer_sizes(graph, &Sizes::of_batch(batch_size))
+}
+
+/// The same for inputs of any sizes.
+///
+/// # Errors
+/// As [`infer`].
+pub fn infer_sizes(graph: &mut Graph, sizes: &Sizes) -> Result<(), ModelError> {
+    match infer_known(graph, sizes)?.into_iter().find_map(|waiting| waiting.reason) {
+        Some(error) => Err(error),
+        None => check_outputs(graph),
+    }
+}
+
+/// The same as far as values are known. What is left in the graph has types; nodes that wait for values are given back, in
+/// order.
+///
+/// # Errors
+/// As [`infer`], but for [`ModelError::NeedsValue`].
+pub fn infer_known(graph: &mut Graph, sizes: &Sizes) -> Result<Vec<Waiting>, ModelError> {
+    resolve_inputs(graph, sizes)?;
     graph.drop_dead_nodes();
     refuse_unsupported(graph)?;
     let mut folded_bytes = 0;
-    for node in 0..graph.nodes.len() {
-        infer_and_fold(graph, node, &mut folded_bytes)?;
+    let mut pending: VecDeque<Node> = std::mem::take(&mut graph.nodes).into();
+    let mut waiting: Vec<Waiting> = Vec::new();
+    let mut unknown: BTreeSet<ValueId> = BTreeSet::new();
+    while let Some(node) = pending.pop_front() {
+        let waits = node.inputs.iter().flatten().any(|input| unknown.contains(input));
+        let reason = if waits {
+            None
+        } else {
+            match expand::expand(graph, &node) {
+                Ok(Some(nodes)) => {
+                    nodes.into_iter().rev().for_each(|node| pending.push_front(node));
+                    if pending.len() + graph.nodes.len() > NODES_MAX {
+                        let reason = format!("loops make it more than {NODES_MAX} nodes");
+                        return Err(ModelError::Request { reason });
+                    }
+                    continue;
+                }
+                Err(error @ ModelError::NeedsValue { .. }) => Some(error),
+                Err(error) => return Err(error),
+                Ok(None) => {
+                    graph.nodes.push(node.clone());
+                    match infer_and_fold(graph, graph.nodes.len() - 1, &mut folded_bytes) {
+                        Ok(()) => continue,
+                        Err(error @ ModelError::NeedsValue { .. }) => {
+                            graph.nodes.pop();
+                            Some(error)
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+        };
+        unknown.extend(node.outputs.iter().flatten());
+        waiting.push(Waiting { node, reason });
     }
-    graph.drop_dead_nodes();
-    check_outputs(graph)
+    if waiting.is_empty() {
+        graph.drop_dead_nodes();
+    }
+    Ok(waiting)
 }
 
 /// Gives the outputs of one node their types; where it can be folded, its outputs become initializers and the node is
@@ -66,14 +154,70 @@ fn infer_and_fold(graph: &mut Graph, node: usize, folded_bytes: &mut u64) -> Res
     Ok(())
 }
 
-/// Turns the declared types of the inputs into numbers.
-fn resolve_inputs(graph: &mut Graph, batch_size: Option<u64>) -> Result<(), ModelError> {
-    let mut symbols = BTreeMap::new();
-    if let Some(batch_size) = batch_size {
-        symbols = batch_symbols(graph, batch_size)?;
+/// The sizes of inputs that a graph leaves open: the symbol, which may be empty, and `input[dimension]`.
+pub fn open_sizes(graph: &Graph) -> Vec<(String, String)> {
+    let mut open = Vec::new();
+    for value in graph.inputs.iter().map(|&id| graph.value(id)) {
+        for (i, dimension) in value.declared.iter().flat_map(|(_, dimensions)| dimensions).enumerate() {
+            if let Dimension::Symbol(symbol) = dimension {
+                open.push((symbol.clone(), format!("{}[{i}]", value.name)));
+            }
+        }
     }
+    open
+}
+
+/// Puts numbers where inputs and outputs declare symbols: the batch size for those of leading dimensions of inputs, and what `symbols`
+/// gives: by symbol, or as `input[dimension]`. Other symbols stay.
+///
+/// # Errors
+/// A batch size that does not fit the model.
+pub fn declare_sizes(
+    graph: &mut Graph,
+    batch_size: Option<u64>,
+    symbols: &BTreeMap<String, u64>,
+) -> Result<(), ModelError> {
+    let mut known = match batch_size {
+        Some(batch_size) => batch_symbols(graph, batch_size)?,
+        None => BTreeMap::new(),
+    };
+    known.extend(symbols.iter().map(|(symbol, size)| (symbol.clone(), *size)));
+    let inputs = graph.inputs.clone();
+    for id in inputs.iter().chain(&graph.outputs.clone()) {
+        let value = graph.value_mut(*id);
+        let Some((_, dimensions)) = &mut value.declared else { continue };
+        for (i, dimension) in dimensions.iter_mut().enumerate() {
+            if let (Dimension::Symbol(_), Some(size)) = (&*dimension, known.get(&format!("{}[{i}]", value.name))) {
+                *dimension = Dimension::Known(*size);
+            }
+            let size = match dimension {
+                Dimension::Known(_) => None,
+                Dimension::Symbol(symbol) if symbol.is_empty() => batch_size.filter(|_| i == 0 && inputs.contains(id)),
+                Dimension::Symbol(symbol) => known.get(symbol).copied(),
+            };
+            if let Some(size) = size {
+                *dimension = Dimension::Known(size);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Turns the declared types of the inputs into numbers.
+fn resolve_inputs(graph: &mut Graph, sizes: &Sizes) -> Result<(), ModelError> {
+    let batch_size = sizes.batch_size;
+    let mut symbols = match batch_size {
+        Some(batch_size) => batch_symbols(graph, batch_size)?,
+        None => BTreeMap::new(),
+    };
+    symbols.extend(sizes.symbols.iter().map(|(symbol, size)| (symbol.clone(), *size)));
     for id in graph.inputs.clone() {
         let value = graph.value(id);
+        if let Some(given) = sizes.inputs.get(&value.name) {
+            check_input(&value.name, value.declared.as_ref(), given)?;
+            graph.value_mut(id).ty = Some(given.clone());
+            continue;
+        }
         let Some((data_type, dimensions)) = &value.declared else {
             let reason = format!("input '{}' declares no tensor type with a shape", value.name);
             return Err(ModelError::Malformed { reason });
@@ -91,6 +235,28 @@ fn resolve_inputs(graph: &mut Graph, batch_size: Option<u64>) -> Result<(), Mode
         graph.value_mut(id).ty = Some(ty);
     }
     Ok(())
+}
+
+/// Checks the type of what is given for an input. Sizes that the model leaves open may have any value.
+pub(crate) fn check_input(
+    name: &str,
+    declared: Option<&(DataType, Vec<Dimension>)>,
+    given: &TensorType,
+) -> Result<(), ModelError> {
+    let Some((data_type, dimensions)) = declared else { return Ok(()) };
+    let fits = |(dimension, size): (&Dimension, &u64)| match dimension {
+        Dimension::Known(known) => known == size,
+        Dimension::Symbol(_) => true,
+    };
+    if *data_type == given.data_type
+        && dimensions.len() == given.shape.len()
+        && dimensions.iter().zip(&given.shape).all(fits)
+    {
+        return Ok(());
+    }
+    let dimensions: Vec<String> = dimensions.iter().map(Dimension::to_string).collect();
+    let reason = format!("input '{name}' is {given}, but the model declares {data_type}[{}]", dimensions.join(", "));
+    Err(ModelError::Request { reason })
 }
 
 /// The symbols that the batch size gives a value.
@@ -124,22 +290,33 @@ fn batch_symbols(graph: &Graph, batch_size: u64) -> Result<BTreeMap<String, u64>
 
 fn unresolved(input: &str, i: usize, dimension: &Dimension) -> ModelError {
     let symbol = match dimension {
-        Dimension::Symbol(symbol) if !symbol.is_empty() => format!(" ('{symbol}')"),
-        _ => String::new(),
+        Dimension::Symbol(symbol) if !symbol.is_empty() => symbol.clone(),
+        _ => format!("{input}[{i}]"),
     };
-    let way_out = if i == 0 { "give it with --batch-size" } else { "export the model with a fixed size there" };
-    ModelError::Request { reason: format!("dimension {i}{symbol} of input '{input}' has no size: {way_out}") }
+    let way_out = if i == 0 { "--batch-size N".to_string() } else { format!("--size {symbol}=N") };
+    ModelError::Request {
+        reason: format!("dimension {i} ('{symbol}') of input '{input}' has no size: give it with {way_out}"),
+    }
 }
 
 /// Names every operator without a row, so that the user sees all of them at once.
 fn refuse_unsupported(graph: &Graph) -> Result<(), ModelError> {
-    let mut seen = BTreeSet::new();
-    let mut errors = Vec::new();
-    for node in &graph.nodes {
-        let Operation::Onnx { domain, op_type, .. } = &node.operation else { continue };
-        if let Err(error) = row(&NodeView { graph, node }) {
-            if seen.insert((domain, op_type)) {
-                errors.push(error);
+    let (mut seen, mut errors) = (BTreeSet::new(), Vec::new());
+    let mut graphs = vec![graph];
+    while let Some(graph) = graphs.pop() {
+        for node in &graph.nodes {
+            let Operation::Onnx { domain, op_type, attributes, .. } = &node.operation else { continue };
+            graphs.extend(attributes.values().filter_map(|attribute| match attribute {
+                Attribute::Graph(inside) => Some(&inside.graph),
+                _ => None,
+            }));
+            if expand::is_expanded(domain, op_type) {
+                continue;
+            }
+            if let Err(error) = row(&NodeView { graph, node }) {
+                if seen.insert((domain.clone(), op_type.clone())) {
+                    errors.push(error);
+                }
             }
         }
     }
@@ -151,7 +328,7 @@ fn refuse_unsupported(graph: &Graph) -> Result<(), ModelError> {
 }
 
 /// Compares the declared types of the outputs with the inferred ones; symbolic sizes fit anything.
-fn check_outputs(graph: &Graph) -> Result<(), ModelError> {
+pub(crate) fn check_outputs(graph: &Graph) -> Result<(), ModelError> {
     for &id in &graph.outputs {
         let value = graph.value(id);
         let Some(ty) = &value.ty else {

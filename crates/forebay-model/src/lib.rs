@@ -31,6 +31,7 @@
 //! | [`operator`] | what an operator's row in the table offers |
 //! | [`operators`] | the table: one row per operator, one file per family |
 //! | [`infer`] | types of every value; constant folding |
+//! | [`stages`] | graphs whose sizes or branches depend on values that are known late |
 //! | [`onnx`] | reading and writing ONNX |
 //! | [`autodiff`] | gradients, graph to graph |
 //! | [`training`] | a forward graph becomes a training step |
@@ -50,6 +51,7 @@ pub mod operator;
 pub mod operators;
 mod precision;
 pub mod program;
+pub mod stages;
 pub mod tensor;
 pub mod training;
 

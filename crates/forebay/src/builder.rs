@@ -27,7 +27,7 @@ impl Session {
 /// # fn main() -> Result<(), forebay::Error> {
 /// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
 /// let session = Session::builder(&model).device("null".parse()?).device_memory("1MiB".parse()?).build()?;
-/// assert!(session.statistics().device_peak_bytes <= 1 << 20);
+/// assert!(session.statistics().expect("the sizes are known").device_peak_bytes <= 1 << 20);
 /// # Ok(())
 /// # }
 /// ```
@@ -54,6 +54,12 @@ impl<'a> SessionBuilder<'a> {
     /// The size of the batch dimension, where the model leaves it open.
     pub fn batch_size(mut self, batch_size: u64) -> Self {
         self.options.batch_size = Some(batch_size);
+        self
+    }
+
+    /// A size that the model leaves open, by the symbol that it gives it. May be said several times.
+    pub fn size(mut self, symbol: impl Into<String>, size: u64) -> Self {
+        self.options.sizes.insert(symbol.into(), size);
         self
     }
 
@@ -158,6 +164,12 @@ impl TrainerBuilder {
     /// The size of a batch, where the model leaves it open or another one is wanted.
     pub fn batch_size(mut self, batch_size: u64) -> Self {
         self.options.batch_size = Some(batch_size);
+        self
+    }
+
+    /// Another size that the model leaves open, by the symbol that it gives it, or as `input[dimension]`. May be said several times.
+    pub fn size(mut self, name: impl Into<String>, size: u64) -> Self {
+        self.options.sizes.insert(name.into(), size);
         self
     }
 

@@ -22,6 +22,11 @@ use crate::process_memory;
 use crate::runner::{Runner, Step};
 use crate::tensor_info::TensorInfo;
 
+/// Bytes of a launch in a program with its operands, about.
+const LAUNCH_BYTES: usize = 2 << 10;
+/// Bytes of a command of a plan, about.
+const COMMAND_BYTES: usize = 512;
+
 /// A graph that is ready to run.
 pub(crate) struct Compiled {
     /// The plan, or what managed memory runs.
@@ -126,6 +131,12 @@ impl Compiled {
             self.step = new;
         }
         Ok(replan)
+    }
+
+    /// Bytes that it takes in memory, about; what it has on a device is not counted.
+    pub(crate) fn size_bytes(&self) -> usize {
+        let plan = self.step.plan();
+        self.program.launches.len() * LAUNCH_BYTES + plan.commands.len() * COMMAND_BYTES
     }
 
     /// Seconds that a step takes with what was measured so far, as predicted.

@@ -8,8 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use forebay_device::DeviceUsage;
+use forebay_memory::size::MemorySize;
 use forebay_model::tensor::Contents;
 use forebay_model::{Tensor, TensorType};
+use forebay_plan::Plan;
 use forebay_runtime::trace::{document, Trace};
 use forebay_runtime::StepTimes;
 use serde_json::Value;
@@ -22,7 +24,7 @@ use crate::machine::LimitedDevice;
 use crate::pieces::{give_persistent, Take};
 use crate::runner::Runner;
 
-/// What a plan is for: evaluation or not, and the batch size.
+/// What a plan is for, and the batch size or the plan's number.
 pub(crate) type PlanKey = (Purpose, u64);
 
 /// What a plan is for.
@@ -30,14 +32,18 @@ pub(crate) type PlanKey = (Purpose, u64);
 pub(crate) enum Purpose {
     /// One training step.
     Training,
-    /// A forward pass.
+    /// A forward pass of a trainer.
     Inference,
+    /// A stage of a session; plans are numbered.
+    Session,
 }
 
 /// A device with at most one plan on it.
 pub(crate) struct Engine {
     machine: LimitedDevice,
     active: Option<(PlanKey, Runner)>,
+    /// Other plans that are still on the device, the one that ran last at the end: only of plans without values that outlive them.
+    parked: Vec<(PlanKey, Runner)>,
     /// Whether a better plan than the active one waits for the next step.
     stale: bool,
     /// Types of parameters and state.
@@ -52,7 +58,16 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(machine: LimitedDevice, values: BTreeMap<String, Contents>) -> Engine {
         let types = types(&values);
-        Engine { machine, active: None, stale: false, types, values, in_plan: BTreeSet::new(), traces: Vec::new() }
+        Engine {
+            machine,
+            active: None,
+            parked: Vec::new(),
+            stale: false,
+            types,
+            values,
+            in_plan: BTreeSet::new(),
+            traces: Vec::new(),
+        }
     }
 
     pub(crate) fn machine(&self) -> &LimitedDevice {
@@ -73,12 +88,56 @@ impl Engine {
     /// What the device reports. The values are then safe on the host.
     pub(crate) fn activate(&mut self, key: PlanKey, compiled: &Compiled) -> Result<&mut Runner, Error> {
         if self.stale || self.active.as_ref().is_none_or(|(active, _)| *active != key) {
-            self.retire()?;
-            self.put_on_device(key, compiled)?;
+            self.park_or_retire(compiled)?;
+            match self.parked.iter().position(|(parked, _)| *parked == key) {
+                Some(place) => self.active = Some(self.parked.remove(place)),
+                None => self.put_on_device(key, compiled)?,
+            }
         }
         match &mut self.active {
             Some((_, runner)) => Ok(runner),
             None => unreachable!("it was made above"),
+        }
+    }
+
+    /// Makes room for a plan: the active one stays on the device where both fit and no value outlives it, next to those that ran before.
+    ///
+    /// # Errors
+    /// As [`Engine::retire`].
+    fn park_or_retire(&mut self, next: &Compiled) -> Result<(), Error> {
+        if self.stale || !self.types.is_empty() {
+            return self.retire();
+        }
+        self.keep_traces();
+        self.parked.extend(self.active.take());
+        let mut free_bytes = self.parking_bytes().saturating_sub(peak_bytes(next.step.plan()));
+        let mut kept = self.parked.len();
+        while let Some((_, runner)) = kept.checked_sub(1).and_then(|last| self.parked.get(last)) {
+            let Some(left) = free_bytes.checked_sub(peak_bytes(runner.plan())) else { break };
+            (free_bytes, kept) = (left, kept - 1);
+        }
+        self.parked.drain(..kept);
+        Ok(())
+    }
+
+    /// Bytes that plans on the device may take together.
+    fn parking_bytes(&self) -> u64 {
+        let memory = &self.machine.options.memory;
+        if self.machine.process_limit().is_some() || memory.host_memory.is_some() {
+            return 0;
+        }
+        match memory.device_memory {
+            Some(MemorySize::Bytes(bytes)) => bytes,
+            Some(_) => 0,
+            None => forebay_limits::available_bytes(forebay_limits::Use::Memory).unwrap_or(0) / 2,
+        }
+    }
+
+    /// Gives back what a plan has on the device: it is not used again.
+    pub(crate) fn forget(&mut self, key: PlanKey) {
+        self.parked.retain(|(parked, _)| *parked != key);
+        if self.active.as_ref().is_some_and(|(active, _)| *active == key) {
+            self.active = None;
         }
     }
 
@@ -266,11 +325,17 @@ impl Engine {
             let name = match key {
                 (Purpose::Training, batch_size) => format!("training, batch {batch_size}"),
                 (Purpose::Inference, batch_size) => format!("inference, batch {batch_size}"),
+                (Purpose::Session, number) => format!("plan {number}"),
             };
             trace.events(process, &name)
         });
         document(events.collect())
     }
+}
+
+/// Bytes that a plan takes of the device and the host.
+fn peak_bytes(plan: &Plan) -> u64 {
+    plan.statistics.device_peak_bytes.saturating_add(plan.statistics.host_bytes)
 }
 
 fn types(values: &BTreeMap<String, Contents>) -> BTreeMap<String, TensorType> {

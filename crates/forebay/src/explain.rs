@@ -28,7 +28,7 @@ const LAYER_WIDTH: usize = 32;
 /// # fn main() -> Result<(), forebay::Error> {
 /// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
 /// let session = Session::builder(&model).device("null".parse()?).build()?;
-/// let explanation = session.explain();
+/// let explanation = session.explain().expect("the sizes are known");
 /// println!("{explanation}");
 /// assert!(!explanation.placement.is_empty());
 /// # Ok(())
@@ -99,7 +99,7 @@ pub struct Explanation {
 ///
 /// # fn main() -> Result<(), forebay::Error> {
 /// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
-/// let explanation = Session::builder(&model).device("null".parse()?).build()?.explain();
+/// let explanation = Session::builder(&model).device("null".parse()?).build()?.explain().expect("the sizes are known");
 /// let held: u64 = explanation.peak.held.iter().map(|held| held.bytes).sum();
 /// assert!(held <= explanation.device_peak_bytes);
 /// assert!(explanation.peak.held.iter().any(|held| held.kind == "activations"));
@@ -121,7 +121,7 @@ impl PeakExplanation {
     ///
     /// ```
     /// let model = forebay::Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
-    /// let explanation = forebay::Session::builder(&model).build()?.explain();
+    /// let explanation = forebay::Session::builder(&model).build()?.explain().expect("the sizes are known");
     /// let peak = explanation.peak.clone().of_process(explanation.device_peak_bytes, explanation.device_peak_bytes + (20 << 20));
     /// let held: u64 = peak.held.iter().map(|held| held.bytes).sum();
     /// assert_eq!(held, explanation.device_peak_bytes + (20 << 20));
@@ -141,7 +141,7 @@ impl PeakExplanation {
 ///
 /// ```
 /// let model = forebay::Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
-/// let explanation = forebay::Session::builder(&model).device("null".parse()?).build()?.explain();
+/// let explanation = forebay::Session::builder(&model).device("null".parse()?).build()?.explain().expect("the sizes are known");
 /// for held in &explanation.peak.held {
 ///     println!("{:>12} bytes of {}", held.bytes, held.kind);
 /// }
@@ -161,7 +161,7 @@ pub struct HeldMemory {
 ///
 /// ```
 /// let model = forebay::Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
-/// let explanation = forebay::Session::builder(&model).device("null".parse()?).build()?.explain();
+/// let explanation = forebay::Session::builder(&model).device("null".parse()?).build()?.explain().expect("the sizes are known");
 /// let to_device: u64 = explanation.traffic.iter().map(|layer| layer.bytes_to_device).sum();
 /// assert_eq!(to_device, explanation.bytes_to_device);
 /// # Ok::<(), forebay::Error>(())
@@ -189,7 +189,7 @@ pub struct LayerTraffic {
 /// # fn main() -> Result<(), forebay::Error> {
 /// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
 /// let session = Session::builder(&model).device("null".parse()?).build()?;
-/// for placed in session.explain().placement {
+/// for placed in session.explain().expect("the sizes are known").placement {
 ///     println!("{} at {}, {} bytes", placed.name, placed.offset_bytes, placed.bytes);
 /// }
 /// # Ok(())
@@ -220,7 +220,7 @@ pub struct PlacementExplanation {
 /// # fn main() -> Result<(), forebay::Error> {
 /// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
 /// let session = Session::builder(&model).device("null".parse()?).build()?;
-/// let moved: Vec<String> = session.explain().movements.into_iter().map(|movement| movement.name).collect();
+/// let moved: Vec<String> = session.explain().expect("the sizes are known").movements.into_iter().map(|movement| movement.name).collect();
 /// assert_eq!(moved, ["x", "logits"], "without a budget only inputs and outputs move");
 /// # Ok(())
 /// # }

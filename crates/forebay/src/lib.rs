@@ -70,7 +70,7 @@
 //! |---|---|
 //! | read a model | [`Model`], [`ModelBuilder`], [`TensorInfo`], [`ValueInfo`] |
 //! | hold data on the host | [`Tensor`], [`DataType`]; data sets in [`data`] |
-//! | run | [`Session`], [`SessionBuilder`], [`RunTimes`] |
+//! | run | [`Session`], [`SessionBuilder`], [`RunTimes`], [`PlanCache`] |
 //! | train | [`Trainer`], [`TrainerBuilder`], [`training`], [`StepReport`], [`Evaluation`] |
 //! | stop and go on | [`Checkpoint`], [`CheckpointFolder`] |
 //! | choose a device | [`DeviceName`], [`DeviceOptions`], [`devices`], [`open_device`] |
@@ -112,6 +112,7 @@ mod process_memory;
 pub mod replay;
 mod runner;
 pub mod session;
+mod stages;
 pub mod tensor_info;
 pub mod trainer;
 pub mod training;
@@ -161,7 +162,7 @@ pub use forebay_memory::size::{format_bytes, MemorySize, MemorySizeError};
 /// ```
 /// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
 /// let session = forebay::Session::builder(&model).batch_size(8).device("null".parse()?).build()?;
-/// let picture: forebay::Picture = forebay::memory_picture(session.plan(), "digits");
+/// let picture: forebay::Picture = forebay::memory_picture(session.plan().expect("the sizes are known"), "digits");
 /// assert!(picture.svg().starts_with("<svg"));
 /// # Ok::<(), forebay::Error>(())
 /// ```
@@ -178,7 +179,7 @@ pub use forebay_model::ModelError;
 /// ```
 /// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
 /// let session = forebay::Session::builder(&model).batch_size(8).device("null".parse()?).build()?;
-/// let plan: &forebay::Plan = session.plan();
+/// let plan: &forebay::Plan = session.plan().expect("the sizes are known");
 /// assert_eq!((plan.inputs.len(), plan.outputs.len()), (1, 1));
 /// println!("{} commands a step, for {} launches", plan.commands.len(), plan.labels.len());
 /// # Ok::<(), forebay::Error>(())
@@ -187,7 +188,7 @@ pub use forebay_plan::plan::Plan;
 /// ```
 /// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
 /// let session = forebay::Session::builder(&model).batch_size(8).simulate_device("60%".parse()?).build()?;
-/// let statistics: &forebay::Statistics = session.statistics();
+/// let statistics: &forebay::Statistics = session.statistics().expect("the sizes are known");
 /// assert!(statistics.device_peak_bytes < statistics.in_core_peak_bytes);
 /// assert!(statistics.bytes_to_device > 0, "what does not stay comes back");
 /// # Ok::<(), forebay::Error>(())
@@ -219,7 +220,7 @@ pub use forebay_plan::PlanError;
 ///
 /// let model = Model::from_file("../../examples/digits/model.onnx")?;
 /// let session = Session::builder(&model).batch_size(8).device("null".parse()?).build()?;
-/// let costs: SavedCosts = session.costs();
+/// let costs: SavedCosts = session.costs().expect("the sizes are known");
 /// let again = Session::builder(&model).batch_size(8).device("null".parse()?).costs(costs).build()?;
 /// assert_eq!(session.plan(), again.plan());
 /// # Ok::<(), forebay::Error>(())
@@ -256,6 +257,7 @@ pub use options::{
 pub use probe::{probe, Finding, ProbeOptions};
 pub use serde_json::Value as JsonValue;
 pub use session::{RunTimes, Session};
+pub use stages::PlanCache;
 pub use tensor_info::{TensorInfo, ValueInfo};
 pub use trainer::{Evaluation, StepReport, Trainer};
 

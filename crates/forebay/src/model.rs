@@ -1,13 +1,12 @@
 //! A model as it was read: what it takes and gives, and the graphs that are made of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use forebay_base::DataType;
 use forebay_model::graph::Dimension;
-use forebay_model::{infer, onnx, Graph, TensorType, ValueId};
+use forebay_model::{infer, onnx, Graph, ModelError, TensorType, ValueId};
 
 use crate::error::Error;
 use crate::files::{self, Pending};
@@ -63,21 +62,26 @@ impl Model {
 
     /// What the model takes, as it declares it.
     pub fn inputs(&self) -> Vec<ValueInfo> {
-        self.infos(&self.onnx.graph.inputs)
+        ValueInfo::of(&self.onnx.graph, &self.onnx.graph.inputs)
     }
 
     /// What the model gives, as it declares it.
     pub fn outputs(&self) -> Vec<ValueInfo> {
-        self.infos(&self.onnx.graph.outputs)
+        ValueInfo::of(&self.onnx.graph, &self.onnx.graph.outputs)
     }
 
-    fn infos(&self, values: &[ValueId]) -> Vec<ValueInfo> {
-        let describe = |&id: &ValueId| {
-            let value = self.onnx.graph.value(id);
-            let (data_type, dimensions) = value.declared.clone().unwrap_or((DataType::Float32, Vec::new()));
-            ValueInfo { name: value.name.clone(), data_type, dimensions }
-        };
-        values.iter().map(describe).collect()
+    /// The model with these sizes where it leaves them open, by symbol or as `input[dimension]`.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for a name that the model does not have.
+    pub(crate) fn with_sizes(self, sizes: &BTreeMap<String, u64>) -> Result<Model, Error> {
+        if sizes.is_empty() {
+            return Ok(self);
+        }
+        let mut onnx = (*self.onnx).clone();
+        check_sizes(&onnx.graph, sizes)?;
+        infer::declare_sizes(&mut onnx.graph, None, sizes)?;
+        Ok(Model { onnx: Arc::new(onnx) })
     }
 
     /// The graph as read.
@@ -94,14 +98,27 @@ impl Model {
         typed(self.onnx.graph.clone(), batch_size)
     }
 
-    /// The graph for inference, with all types: weights are constants, and what is made of them alone is folded.
+    /// The graph for inference, without types: weights are constants. Sizes that `batch_size` and `symbols` give take the place of those
+    /// that the model leaves open; a batch size that the model states itself is replaced, and given back.
     ///
     /// # Errors
-    /// As [`Model::open_graph`].
-    pub(crate) fn inference_graph(&self, batch_size: Option<u64>) -> Result<Graph, Error> {
+    /// A batch size that does not fit the model.
+    pub(crate) fn inference_graph(
+        &self,
+        batch_size: Option<u64>,
+        symbols: &BTreeMap<String, u64>,
+    ) -> Result<(Graph, Option<u64>), Error> {
         let mut graph = self.onnx.graph.clone();
         graph.constants = graph.initializers.keys().copied().collect();
-        typed(graph, batch_size)
+        if let Some(&id) = graph.inputs.iter().find(|&&id| graph.value(id).declared.is_none()) {
+            let reason = format!("input '{}' declares no tensor type with a shape", graph.value(id).name);
+            return Err(ModelError::Malformed { reason }.into());
+        }
+        check_batch_size(batch_size)?;
+        check_sizes(&graph, symbols)?;
+        let stated = batch_size.and_then(|size| replace_batch_size(&mut graph, size));
+        infer::declare_sizes(&mut graph, batch_size, symbols)?;
+        Ok((graph, stated))
     }
 
     /// Writes the model as ONNX, with other contents for the initializers that `types` names: `give` gives them, one after the
@@ -126,21 +143,52 @@ impl Model {
     }
 }
 
+/// Refuses sizes of dimensions that the model does not leave open.
+fn check_sizes(graph: &Graph, sizes: &BTreeMap<String, u64>) -> Result<(), Error> {
+    let open = infer::open_sizes(graph);
+    let known = |name: &String| open.iter().any(|(symbol, place)| symbol == name || place == name);
+    match sizes.keys().find(|name| !known(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let name_of = |(symbol, place): &(String, String)| if symbol.is_empty() { place } else { symbol }.clone();
+            let open: BTreeSet<String> = open.iter().map(name_of).collect();
+            let reason = match open.is_empty() {
+                true => format!("the model has no size '{name}': all of its sizes are fixed"),
+                false => {
+                    let open: Vec<String> = open.into_iter().collect();
+                    format!("the model has no size '{name}'; it leaves open: {}", open.join(", "))
+                }
+            };
+            Err(Error::Option { reason })
+        }
+    }
+}
+
+fn check_batch_size(batch_size: Option<u64>) -> Result<(), Error> {
+    match batch_size {
+        Some(0) => Err(Error::Option { reason: "a batch holds at least one sample".to_string() }),
+        _ => Ok(()),
+    }
+}
+
 /// Types a graph for a batch size. A batch size that the model states itself is replaced.
 fn typed(mut graph: Graph, batch_size: Option<u64>) -> Result<Graph, Error> {
-    if batch_size == Some(0) {
-        return Err(Error::Option { reason: "a batch holds at least one sample".to_string() });
-    }
+    check_batch_size(batch_size)?;
     let stated = batch_size.and_then(|size| replace_batch_size(&mut graph, size));
     match (infer::infer(&mut graph, batch_size), batch_size, stated) {
         (Ok(()), _, _) => Ok(graph),
-        (Err(error), Some(size), Some(stated)) if size != stated => Err(Error::Option {
-            reason: format!(
-                "a batch of {size} does not fit the model, which was exported for batches of {stated} ({error}); export \
-                 it with a symbolic batch dimension, or give it whole batches"
-            ),
-        }),
+        (Err(error), Some(size), Some(stated)) if size != stated => Err(other_batch(size, stated, &error)),
         (Err(error), _, _) => Err(error.into()),
+    }
+}
+
+/// The error of a model that states another batch size than it was given, and cannot take it.
+pub(crate) fn other_batch(size: u64, stated: u64, error: &dyn std::fmt::Display) -> Error {
+    Error::Option {
+        reason: format!(
+            "a batch of {size} does not fit the model, which was exported for batches of {stated} ({error}); export it \
+             with a symbolic batch dimension, or give it whole batches"
+        ),
     }
 }
 

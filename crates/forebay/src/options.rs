@@ -5,6 +5,8 @@ mod engine;
 mod memory;
 mod planning;
 
+use std::collections::BTreeMap;
+
 use forebay_model::training::TrainingOptions;
 
 pub use device::{DeviceName, DeviceOptions};
@@ -26,8 +28,11 @@ pub use planning::{MeasuringOptions, PlanningOptions};
 pub struct SessionOptions {
     /// Device, budgets, planning, measuring.
     pub engine: EngineOptions,
-    /// The size of the batch dimension, where the model leaves it open.
+    /// The size of the batch dimension, where the model leaves it open: plans are then made before the first run. Where nothing is
+    /// said, sizes are those of the inputs of a run.
     pub batch_size: Option<u64>,
+    /// Other sizes that the model leaves open, by the symbols that it gives them, or as `input[dimension]`.
+    pub sizes: BTreeMap<String, u64>,
 }
 
 /// What happens when the loss is not a finite number.
@@ -66,6 +71,8 @@ pub struct TrainerOptions {
     pub engine: EngineOptions,
     /// The size of a batch, where the model leaves it open or another one is wanted.
     pub batch_size: Option<u64>,
+    /// Other sizes that the model leaves open, by the symbols that it gives them, or as `input[dimension]`.
+    pub sizes: BTreeMap<String, u64>,
     /// What happens when the loss is not a finite number.
     pub on_nan: OnNan,
 }

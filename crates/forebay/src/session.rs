@@ -10,15 +10,15 @@ use forebay_plan::saved_costs::Unknown;
 use forebay_plan::{Plan, SavedCosts};
 use forebay_runtime::{StepMoves, StepTimes};
 
-use crate::compile::{compile, Compiled};
-use crate::engine::{Engine, Purpose};
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::explain::{explain, Explanation};
 use crate::machine::LimitedDevice;
-use crate::model::Model;
+use crate::model::{other_batch, Model};
 use crate::options::{ProcessLimit, SessionOptions};
 use crate::runner::Runner;
-use crate::tensor_info::{self, TensorInfo};
+use crate::stages::{PlanCache, Stages};
+use crate::tensor_info::{self, ValueInfo};
 
 /// When a run took place.
 ///
@@ -61,7 +61,8 @@ impl From<StepTimes> for RunTimes {
     }
 }
 
-/// A model, planned for inference within its budgets. Memory is taken at the first run and given back on drop.
+/// A model, ready to run within its budgets. Sizes that it leaves open are those of the inputs of each run: there is a plan for each, made
+/// at the first run with these sizes and kept. Memory is taken at the first run and given back on drop.
 ///
 /// ```
 /// use forebay::{Model, Session, Tensor};
@@ -77,14 +78,15 @@ impl From<StepTimes> for RunTimes {
 /// # }
 /// ```
 pub struct Session {
-    compiled: Compiled,
+    inputs: Vec<ValueInfo>,
+    outputs: Vec<ValueInfo>,
+    stages: Stages,
     engine: Engine,
-    batch_size: u64,
     last_run: RunTimes,
 }
 
 impl Session {
-    /// Plans a model on the device that the options name.
+    /// A session on the device that the options name. Where all sizes are known, it is planned now.
     ///
     /// # Errors
     /// A model that cannot run, a device that cannot be had, or budgets that are too small.
@@ -101,38 +103,54 @@ impl Session {
     }
 
     fn on(model: &Model, options: &SessionOptions, machine: LimitedDevice) -> Result<Session, Error> {
-        let graph = model.inference_graph(options.batch_size)?;
-        let compiled = compile(&graph, &BTreeSet::new(), &machine, options.engine.planning.costs.as_ref())?;
-        let batch_size = compiled.inputs.iter().find_map(|info| info.shape.first().copied()).unwrap_or(1);
+        let (graph, stated) = model.inference_graph(options.batch_size, &options.sizes)?;
+        let inputs = ValueInfo::of(&graph, &graph.inputs);
+        let outputs = ValueInfo::of(&graph, &graph.outputs);
+        let known = inputs.iter().map(|info| Some((info.name.clone(), info.known()?))).collect::<Option<_>>();
+        let mut stages = Stages::new(graph);
+        if let Some(types) = known {
+            stages.prepare(&types, &machine).map_err(|error| match (options.batch_size, stated, error) {
+                (Some(size), Some(stated), Error::Model(error)) if size != stated => other_batch(size, stated, &error),
+                (_, _, error) => error,
+            })?;
+        }
         let engine = Engine::new(machine, BTreeMap::new());
-        Ok(Session { compiled, engine, batch_size, last_run: RunTimes::default() })
+        Ok(Session { inputs, outputs, stages, engine, last_run: RunTimes::default() })
     }
 
-    /// What a run takes.
-    pub fn inputs(&self) -> &[TensorInfo] {
-        &self.compiled.inputs
+    /// What a run takes. Dimensions that are symbols may have any size.
+    pub fn inputs(&self) -> &[ValueInfo] {
+        &self.inputs
     }
 
     /// What a run gives.
-    pub fn outputs(&self) -> &[TensorInfo] {
-        &self.compiled.outputs
+    pub fn outputs(&self) -> &[ValueInfo] {
+        &self.outputs
+    }
+
+    /// Plans for inputs of these types now instead of at the first run with them: what is wrong is found before it.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn prepare(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<(), Error> {
+        tensor_info::check_values(&self.inputs, inputs)?;
+        let types = inputs.iter().map(|(name, tensor)| (name.clone(), tensor.ty())).collect();
+        self.stages.prepare(&types, self.engine.machine())
     }
 
     /// Runs the model: all inputs by name, all outputs by name.
     ///
     /// # Errors
-    /// An input that is missing, unknown, or of the wrong type or shape; what the device reports.
+    /// An input that is missing, unknown, or of the wrong type or shape; sizes that the model cannot run with, or whose plan does not fit
+    /// the budgets; what the device reports.
     pub fn run(&mut self, inputs: BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, Error> {
-        tensor_info::check_inputs(&self.compiled.inputs, &inputs)?;
-        tensor_info::check_indices(&self.compiled.index_limits, &inputs)?;
-        let runner = self.engine.activate((Purpose::Inference, self.batch_size), &self.compiled)?;
-        feed(runner, inputs)?;
-        let times = runner.run()?;
-        let read = |info: &TensorInfo| Ok((info.name.clone(), runner.read_output(&info.name)?));
-        let outputs = self.compiled.outputs.iter().map(read).collect::<Result<_, Error>>()?;
+        tensor_info::check_values(&self.inputs, &inputs)?;
+        let wanted: BTreeSet<String> = self.outputs.iter().map(|info| info.name.clone()).collect();
+        let mut values = inputs;
+        let times = self.stages.run(&mut self.engine, &mut values, &wanted)?;
+        values.retain(|name, _| wanted.contains(name));
         self.last_run = times.into();
-        self.engine.watch(&mut self.compiled, times)?;
-        Ok(outputs)
+        Ok(values)
     }
 
     /// When the latest run took place.
@@ -140,24 +158,30 @@ impl Session {
         self.last_run
     }
 
-    /// The plan.
-    pub fn plan(&self) -> &Plan {
-        self.compiled.step.plan()
+    /// The plan of the latest run, or the one that was made before the first; of several stages, the one with the most launches. None
+    /// where sizes are not known yet, or where there is nothing to compute.
+    pub fn plan(&self) -> Option<&Plan> {
+        Some(self.stages.main()?.step.plan())
     }
 
-    /// Numbers about the plan.
-    pub fn statistics(&self) -> &Statistics {
-        &self.plan().statistics
+    /// What is kept of plans.
+    pub fn plan_cache(&self) -> PlanCache {
+        self.stages.cache()
+    }
+
+    /// Numbers about [`Session::plan`].
+    pub fn statistics(&self) -> Option<&Statistics> {
+        Some(&self.plan()?.statistics)
     }
 
     /// The durations that the plan is a function of: those given, estimated, or measured.
-    pub fn costs(&self) -> SavedCosts {
-        self.compiled.costs()
+    pub fn costs(&self) -> Option<SavedCosts> {
+        Some(self.stages.main()?.costs())
     }
 
     /// Launches of which [`PlanningOptions::costs`](crate::PlanningOptions::costs) says nothing, so that they are estimated.
     pub fn unknown_costs(&self) -> Option<&Unknown> {
-        self.compiled.unknown_costs()
+        self.stages.main()?.unknown_costs()
     }
 
     /// The limit on the process that plans keep to: one that was given, or one that was chosen because a run would take more than is
@@ -178,8 +202,8 @@ impl Session {
     }
 
     /// The plan in words.
-    pub fn explain(&self) -> Explanation {
-        explain(self.plan())
+    pub fn explain(&self) -> Option<Explanation> {
+        self.plan().map(explain)
     }
 
     /// When every command of every run so far ran, in the format of Perfetto and chrome://tracing. Empty unless

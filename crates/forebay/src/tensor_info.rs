@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use forebay_base::DataType;
+use forebay_base::{DataType, TensorType};
 use forebay_model::graph::Dimension;
-use forebay_model::Tensor;
+use forebay_model::{Graph, Tensor, ValueId};
 
 use crate::error::Error;
 
@@ -28,6 +28,39 @@ pub struct ValueInfo {
     pub dimensions: Vec<Dimension>,
 }
 
+impl ValueInfo {
+    /// What a graph declares of values.
+    pub(crate) fn of(graph: &Graph, values: &[ValueId]) -> Vec<ValueInfo> {
+        let describe = |&id: &ValueId| {
+            let value = graph.value(id);
+            let (data_type, dimensions) = value.declared.clone().unwrap_or((DataType::Float32, Vec::new()));
+            ValueInfo { name: value.name.clone(), data_type, dimensions }
+        };
+        values.iter().map(describe).collect()
+    }
+
+    /// Its type, where all sizes are known.
+    pub(crate) fn known(&self) -> Option<TensorType> {
+        let size = |dimension: &Dimension| match dimension {
+            Dimension::Known(size) => Some(*size),
+            Dimension::Symbol(_) => None,
+        };
+        let shape = self.dimensions.iter().map(size).collect::<Option<Vec<_>>>()?;
+        Some(TensorType::new(self.data_type, &shape))
+    }
+
+    /// Whether a tensor fits: sizes that are left open may have any value.
+    fn fits(&self, tensor: &Tensor) -> bool {
+        let fits = |(dimension, size): (&Dimension, &u64)| match dimension {
+            Dimension::Known(known) => known == size,
+            Dimension::Symbol(_) => true,
+        };
+        self.data_type == tensor.data_type()
+            && self.dimensions.len() == tensor.shape().len()
+            && self.dimensions.iter().zip(tensor.shape()).all(fits)
+    }
+}
+
 impl fmt::Display for ValueInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sizes: Vec<String> = self.dimensions.iter().map(Dimension::to_string).collect();
@@ -43,7 +76,7 @@ impl fmt::Display for ValueInfo {
 /// # fn main() -> Result<(), forebay::Error> {
 /// let model = Model::from_file("../../examples/digits/model.onnx")?;
 /// let session = Session::builder(&model).device("null".parse()?).batch_size(8).build()?;
-/// assert_eq!(session.inputs()[0].shape, [8, 1, 8, 8]);
+/// assert_eq!(session.inputs()[0].to_string(), "x: float32[8, 1, 8, 8]");
 /// # Ok(())
 /// # }
 /// ```
@@ -79,21 +112,43 @@ impl fmt::Display for TensorInfo {
 /// # Errors
 /// A missing or unknown name, or another type or shape.
 pub(crate) fn check_inputs(infos: &[TensorInfo], given: &BTreeMap<String, Tensor>) -> Result<(), Error> {
-    let known: BTreeSet<&str> = infos.iter().map(|info| info.name.as_str()).collect();
+    check_names(infos.iter().map(|info| (info.name.as_str(), info as &dyn fmt::Display)), given)?;
+    infos.iter().try_for_each(|info| check_tensor(info, &given[&info.name]))
+}
+
+/// The same where sizes may be left open.
+///
+/// # Errors
+/// As [`check_inputs`].
+pub(crate) fn check_values(infos: &[ValueInfo], given: &BTreeMap<String, Tensor>) -> Result<(), Error> {
+    check_names(infos.iter().map(|info| (info.name.as_str(), info as &dyn fmt::Display)), given)?;
+    infos.iter().try_for_each(|info| match &given[&info.name] {
+        tensor if info.fits(tensor) => Ok(()),
+        tensor => Err(wrong_input(info, tensor)),
+    })
+}
+
+/// Checks that exactly these names are given.
+fn check_names<'a>(
+    infos: impl Iterator<Item = (&'a str, &'a dyn fmt::Display)> + Clone,
+    given: &BTreeMap<String, Tensor>,
+) -> Result<(), Error> {
+    let known: BTreeSet<&str> = infos.clone().map(|(name, _)| name).collect();
     if let Some(name) = given.keys().find(|name| !known.contains(name.as_str())) {
-        return Err(Error::UnknownInput {
-            name: name.clone(),
-            known: infos.iter().map(TensorInfo::to_string).collect(),
-        });
+        let known = infos.map(|(_, info)| info.to_string()).collect();
+        return Err(Error::UnknownInput { name: name.clone(), known });
     }
-    for info in infos {
-        let tensor = given.get(&info.name).ok_or_else(|| Error::MissingInput {
-            expected: info.to_string(),
-            given: given.keys().cloned().collect(),
-        })?;
-        check_tensor(info, tensor)?;
+    match infos.clone().find(|(name, _)| !given.contains_key(*name)) {
+        Some((_, info)) => {
+            Err(Error::MissingInput { expected: info.to_string(), given: given.keys().cloned().collect() })
+        }
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// The error of an input of another type or shape.
+fn wrong_input(expected: &dyn fmt::Display, given: &Tensor) -> Error {
+    Error::Input { expected: expected.to_string(), given: format!("{}{:?}", given.data_type(), given.shape()) }
 }
 
 /// Checks one tensor's type and shape.
@@ -104,7 +159,7 @@ pub(crate) fn check_tensor(info: &TensorInfo, tensor: &Tensor) -> Result<(), Err
     if tensor.data_type() == info.data_type && tensor.shape() == info.shape {
         return Ok(());
     }
-    Err(Error::Input { expected: info.to_string(), given: format!("{}{:?}", tensor.data_type(), tensor.shape()) })
+    Err(wrong_input(info, tensor))
 }
 
 /// Checks that inputs that are used as indices choose from what there is. Negative ones count from the end.

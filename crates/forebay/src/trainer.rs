@@ -152,7 +152,8 @@ impl Trainer {
     }
 
     fn on(model: Model, options: TrainerOptions, mut machine: LimitedDevice) -> Result<Trainer, Error> {
-        let TrainerOptions { training: options, engine, batch_size, on_nan } = options;
+        let TrainerOptions { training: options, engine, batch_size, sizes, on_nan } = options;
+        let model = model.with_sizes(&sizes)?;
         let plan = LossPlan::training(&model, &options, batch_size, &machine, engine.planning.costs.as_ref())?;
         machine.options.memory.fix_budgets(plan.compiled.step.plan().statistics.in_core_peak_bytes);
         let batch_size = plan.inputs.iter().find_map(|info| info.shape.first().copied()).unwrap_or(1);

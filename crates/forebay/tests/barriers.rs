@@ -20,7 +20,7 @@ fn unmerged(name: &str, order: LaunchOrder) -> Session {
 /// The compute stream's commands but for records, each as its node's name or its kind.
 fn compute_stream(session: &Session) -> Vec<String> {
     let of_stream = |line: &&String| line.starts_with("s0 ");
-    let lines = command_lines(session.plan());
+    let lines = command_lines(session.plan().unwrap());
     lines
         .iter()
         .filter(of_stream)
@@ -36,7 +36,7 @@ fn compute_stream(session: &Session) -> Vec<String> {
 fn a_chain_needs_a_barrier_between_each_two_operators() {
     for order in [LaunchOrder::File, LaunchOrder::Barriers] {
         let session = unmerged("chain.onnx", order);
-        assert_eq!((session.statistics().launches, session.statistics().barriers), (3, 2));
+        assert_eq!((session.statistics().unwrap().launches, session.statistics().unwrap().barriers), (3, 2));
         let stream = compute_stream(&session);
         assert_eq!(stream, ["wait", "conv1", "barrier", "relu1", "barrier", "batch1"]);
     }
@@ -45,7 +45,7 @@ fn a_chain_needs_a_barrier_between_each_two_operators() {
 #[test]
 fn a_diamond_needs_no_barrier_between_its_sides() {
     let session = unmerged("diamond.onnx", LaunchOrder::default());
-    assert_eq!((session.statistics().launches, session.statistics().barriers), (5, 2));
+    assert_eq!((session.statistics().unwrap().launches, session.statistics().unwrap().barriers), (5, 2));
     let stream = compute_stream(&session);
     let sides = ["barrier", "conv1", "conv2", "barrier", "join1", "join1"];
     assert_eq!(stream, [&["wait", "pool1"], sides.as_slice()].concat());

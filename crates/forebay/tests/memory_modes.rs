@@ -140,7 +140,7 @@ fn a_session_runs_in_every_mode() {
     let run = |engine: EngineOptions| {
         let mut session = Session::builder(&case.model()).engine(engine).build().unwrap();
         let outputs = session.run(case.input()).unwrap();
-        (outputs, session.statistics().clone(), session.usage().heap_peak_bytes)
+        (outputs, session.statistics().unwrap().clone(), session.usage().heap_peak_bytes)
     };
     let (expected, ..) = run(host(2));
     let (_, statistics, _) = run(options(2, MemoryMode::Automatic, None, None));

@@ -21,7 +21,7 @@ fn plan(path: &str, step: Step, order: LaunchOrder, device_memory: Option<Memory
     let mut engine = host(2).order(order);
     engine.memory.simulate_device = device_memory;
     match step {
-        Step::Inference => Session::builder(&model).engine(engine).build().unwrap().plan().clone(),
+        Step::Inference => Session::builder(&model).engine(engine).build().unwrap().plan().unwrap().clone(),
         Step::Training => {
             let training = TrainingOptions::new(
                 Loss::MeanSquaredError,

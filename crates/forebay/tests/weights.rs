@@ -126,7 +126,7 @@ fn plans_do_not_depend_on_weights() {
         let session = session(model, engine.clone()).unwrap();
         let options = trainer_options(training(), engine);
         let trainer = Trainer::new(model.clone(), options).unwrap();
-        (command_lines(session.plan()), command_lines(trainer.plan()))
+        (command_lines(session.plan().unwrap()), command_lines(trainer.plan()))
     };
     let model = external(folder.path(), 1);
     std::fs::remove_file(folder.path().join("weights.bin")).unwrap();

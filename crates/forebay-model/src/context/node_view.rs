@@ -79,14 +79,26 @@ impl<'a> NodeView<'a> {
         }
     }
 
+    /// The elements of input `i`, on which shapes or branches depend.
+    ///
+    /// # Errors
+    /// [`ModelError::NeedsValue`] where it is not constant.
+    pub fn needed(&self, i: usize) -> Result<&'a Tensor, ModelError> {
+        let value = self.input(i)?;
+        self.constant(i)?.ok_or_else(|| ModelError::NeedsValue {
+            op_type: self.node.operation.name().to_string(),
+            node: self.node.label(self.graph),
+            value: self.graph.value(value).name.clone(),
+            reason: format!("input {i} must be constant, because shapes depend on it"),
+        })
+    }
+
     /// The integers of input `i`.
     ///
     /// # Errors
     /// Where it is not constant (the shape of the result would depend on data) or not integers.
     pub fn constant_ints(&self, i: usize) -> Result<Vec<i64>, ModelError> {
-        let tensor = self
-            .constant(i)?
-            .ok_or_else(|| self.error(format!("input {i} must be constant, because shapes depend on it")))?;
+        let tensor = self.needed(i)?;
         tensor.to_i64().ok_or_else(|| self.error(format!("input {i} must hold integers, not {}", tensor.data_type())))
     }
 

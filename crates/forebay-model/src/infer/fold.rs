@@ -123,7 +123,7 @@ fn later(
 }
 
 /// A graph of this node and its inputs.
-fn alone(view: &NodeView) -> Graph {
+pub(crate) fn alone(view: &NodeView) -> Graph {
     let mut graph = Graph::default();
     let mut copied = std::collections::BTreeMap::new();
     let mut copy = |value: ValueId| {

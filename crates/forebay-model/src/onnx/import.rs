@@ -1,18 +1,21 @@
 //! From ONNX's messages to a graph.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
 
 use forebay_base::{DataType, Tensor};
 
 use super::external::Folder;
+use super::functions::{BodyNode, Functions, Versions};
 use super::proto::attribute_proto::AttributeType;
 use super::proto::tensor_shape_proto::dimension::Value as DimensionValue;
 use super::proto::type_proto::Value as TypeValue;
-use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
 use super::skeleton::{Data, LeftOut};
 use super::{malformed, order, tensor, Model};
 use crate::error::ModelError;
-use crate::graph::{Attribute, Dimension, Graph, Node, Operation, ValueId};
+use crate::graph::{Attribute, Dimension, Graph, Node, Operation, Subgraph, ValueId};
 use crate::operators::NEWEST_OPSET;
 use crate::tensor::Contents;
 
@@ -29,9 +32,11 @@ pub(super) fn model(mut proto: ModelProto, left_out: &LeftOut, folder: Option<&F
         let reason = format!("IR version {} is older than {OLDEST_IR_VERSION}", proto.ir_version());
         return Err(malformed(reason));
     }
-    let versions = versions(&proto)?;
+    let versions = Rc::new(versions(&proto.opset_import)?);
+    let functions = Functions::of(&proto)?;
     let Some(graph_proto) = &mut proto.graph else { return Err(malformed("it holds no graph")) };
-    let mut reader = Reader { folder, left_out, versions, graph: Graph::default(), contents: BTreeMap::new() };
+    let source = Source { folder, left_out, functions: &functions };
+    let mut reader = Reader::new(&source, versions, None);
     reader.graph.name = graph_proto.name().to_string();
     reader.initializers(graph_proto)?;
     reader.inputs(graph_proto)?;
@@ -41,9 +46,9 @@ pub(super) fn model(mut proto: ModelProto, left_out: &LeftOut, folder: Option<&F
 }
 
 /// The version of every imported operator set, by domain.
-fn versions(proto: &ModelProto) -> Result<BTreeMap<String, i64>, ModelError> {
+pub(super) fn versions(imports: &[OperatorSetIdProto]) -> Result<BTreeMap<String, i64>, ModelError> {
     let mut versions = BTreeMap::new();
-    for import in &proto.opset_import {
+    for import in imports {
         let domain = if import.domain() == "ai.onnx" { "" } else { import.domain() };
         versions.insert(domain.to_string(), import.version());
         if import.version() < 1 {
@@ -63,20 +68,101 @@ fn versions(proto: &ModelProto) -> Result<BTreeMap<String, i64>, ModelError> {
 }
 
 /// What messages call a node: its name, else its first output's.
-fn label(node: &NodeProto) -> &str {
+pub(super) fn label(node: &NodeProto) -> &str {
     let outputs = || node.output.iter().find(|output| !output.is_empty()).map(String::as_str);
     Some(node.name()).filter(|name| !name.is_empty()).or_else(outputs).unwrap_or("")
 }
 
-struct Reader<'a> {
+/// What all graphs of a model are read from.
+struct Source<'a> {
     folder: Option<&'a Folder>,
     left_out: &'a LeftOut,
-    versions: BTreeMap<String, i64>,
-    graph: Graph,
-    contents: BTreeMap<String, Contents>,
+    functions: &'a Functions,
 }
 
-impl Reader<'_> {
+/// Reads one graph: the model's, or one inside a node.
+struct Reader<'a> {
+    source: &'a Source<'a>,
+    versions: Versions,
+    graph: Graph,
+    contents: BTreeMap<String, Contents>,
+    /// The reader of the graph around this one.
+    outer: Option<&'a Reader<'a>>,
+    /// Names of values of the graphs around this one that it uses.
+    captured: Vec<String>,
+}
+
+/// A node that is to be read.
+enum NodeSource {
+    /// Of the graph's list.
+    Listed(usize),
+    /// Of a function's body.
+    Body(Box<BodyNode>),
+}
+
+impl<'a> Reader<'a> {
+    fn new(source: &'a Source<'a>, versions: Versions, outer: Option<&'a Reader<'a>>) -> Reader<'a> {
+        let (graph, contents) = (Graph::default(), BTreeMap::new());
+        Reader { source, versions, graph, contents, outer, captured: Vec::new() }
+    }
+
+    /// Whether this graph or one around it has a value of this name.
+    fn knows(&self, name: &str) -> bool {
+        self.graph.find(name).is_some() || self.outer.is_some_and(|outer| outer.knows(name))
+    }
+
+    /// The value of this name. One of a graph around this one becomes an input.
+    fn find(&mut self, name: &str) -> Option<ValueId> {
+        if let Some(id) = self.graph.find(name) {
+            return Some(id);
+        }
+        self.outer.filter(|outer| outer.knows(name))?;
+        let id = self.graph.add_value(name, None);
+        self.graph.inputs.push(id);
+        self.captured.push(name.to_string());
+        Some(id)
+    }
+
+    /// Reads a graph inside a node; what it uses of this graph is added to the node's inputs.
+    fn subgraph(&mut self, proto: &mut GraphProto, inputs: &mut Vec<Option<ValueId>>) -> Result<Subgraph, ModelError> {
+        let (graph, captured) = {
+            let nested = LeftOut::default();
+            let source = Source { left_out: &nested, ..*self.source };
+            let mut reader = Reader::new(&source, self.versions.clone(), Some(self));
+            reader.initializers(proto)?;
+            reader.inputs(proto)?;
+            reader.nodes(proto)?;
+            for output in &proto.output {
+                let undefined = || malformed(format!("no node computes the output '{}' of a graph", output.name()));
+                let id = reader.find(output.name()).ok_or_else(undefined)?;
+                reader.graph.outputs.push(id);
+            }
+            (reader.graph, reader.captured)
+        };
+        let mut subgraph = Subgraph { graph, captured: Vec::new() };
+        let mut capture = |id: ValueId| {
+            let place = inputs.iter().position(|&input| input == Some(id));
+            subgraph.captured.push(place.unwrap_or_else(|| {
+                inputs.push(Some(id));
+                inputs.len() - 1
+            }));
+        };
+        for name in captured {
+            let undefined = || malformed(format!("a graph uses the value '{name}', which nothing defines"));
+            capture(self.find(&name).ok_or_else(undefined)?);
+        }
+        // Constants of the graph become values of this one: they are there once, however often the graph runs.
+        for (inside, contents) in std::mem::take(&mut subgraph.graph.initializers) {
+            subgraph.graph.inputs.push(inside);
+            let name = &subgraph.graph.value(inside).name;
+            let id = self.graph.add_initializer(name, contents);
+            self.graph.constants.insert(id);
+            capture(id);
+        }
+        subgraph.graph.constants.clear();
+        Ok(subgraph)
+    }
+
     /// Adds a value under a name that must be new.
     fn define(&mut self, name: &str) -> Result<ValueId, ModelError> {
         if name.is_empty() {
@@ -102,8 +188,12 @@ impl Reader<'_> {
             return Err(malformed(format!("the initializer '{name}' is sparse, which Forebay does not have")));
         }
         for (i, initializer) in proto.initializer.iter_mut().enumerate() {
-            let data = self.left_out.initializers.get(&i);
-            let contents = tensor::take(initializer, data, self.folder)?;
+            let data = self.source.left_out.initializers.get(&i);
+            let contents = tensor::take(initializer, data, self.source.folder)?;
+            if self.outer.is_some() {
+                // Only what the model's own graph holds is kept apart from the messages.
+                tensor::give_back(initializer, &contents.to_tensor()?);
+            }
             self.define_contents(initializer.name.as_deref().unwrap_or_default(), contents)?;
         }
         Ok(())
@@ -146,15 +236,37 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// All nodes: `Constant` ones become initializers, the others come into topological order.
+    /// All nodes: `Constant` ones become initializers, calls of functions become their nodes, the others come into topological order.
     fn nodes(&mut self, proto: &mut GraphProto) -> Result<(), ModelError> {
-        let mut computed: Vec<(usize, Vec<Option<ValueId>>)> = Vec::new();
+        let mut sources = Vec::new();
+        for (i, node) in proto.node.iter().enumerate() {
+            match self.source.functions.body(node)? {
+                None => sources.push(NodeSource::Listed(i)),
+                Some(body) => sources.extend(body.into_iter().map(|node| NodeSource::Body(Box::new(node)))),
+            }
+        }
+        let mut computed: Vec<(NodeSource, Vec<Option<ValueId>>)> = Vec::new();
         let mut producer_of: BTreeMap<ValueId, usize> = BTreeMap::new();
-        for (i, node) in proto.node.iter_mut().enumerate() {
+        for mut source in sources {
+            let is_listed = matches!(source, NodeSource::Listed(_));
+            let (node, data) = match &mut source {
+                NodeSource::Listed(i) => (&mut proto.node[*i], self.source.left_out.attributes.get(&(*i, 0))),
+                NodeSource::Body(node) => (&mut node.proto, None),
+            };
             if is_constant(node) {
-                let contents = constant(node, self.left_out.attributes.get(&(i, 0)), self.folder)?;
+                let contents = constant(node, data, self.source.folder)?;
+                if let (true, [AttributeProto { t: Some(value), .. }]) =
+                    (self.outer.is_some(), node.attribute.as_mut_slice())
+                {
+                    tensor::give_back(value, &contents.to_tensor()?);
+                }
                 let name = node.output.first().map(String::as_str).unwrap_or_default();
-                let id = self.define_contents(name, contents)?;
+                let id = self.define(name)?;
+                self.graph.value_mut(id).ty = Some(contents.ty().clone());
+                if is_listed {
+                    self.contents.insert(name.to_string(), contents.clone());
+                }
+                self.graph.initializers.insert(id, contents);
                 self.graph.constants.insert(id);
                 continue;
             }
@@ -164,12 +276,16 @@ impl Reader<'_> {
                 producer_of.extend(id.map(|id| (id, computed.len())));
                 outputs.push(id);
             }
-            computed.push((i, outputs));
+            computed.push((source, outputs));
         }
         let mut nodes = Vec::with_capacity(computed.len());
         let mut producers = Vec::with_capacity(computed.len());
-        for (i, outputs) in computed {
-            let node = self.node(i, &mut proto.node[i], outputs)?;
+        let own = self.versions.clone();
+        for (source, outputs) in computed {
+            let node = match source {
+                NodeSource::Listed(i) => self.node(Some(i), &mut proto.node[i], outputs, &own)?,
+                NodeSource::Body(mut node) => self.node(None, &mut node.proto, outputs, &node.versions)?,
+            };
             producers.push(node.inputs.iter().flatten().filter_map(|input| producer_of.get(input).copied()).collect());
             nodes.push(Some(node));
         }
@@ -181,7 +297,14 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn node(&self, number: usize, proto: &mut NodeProto, outputs: Vec<Option<ValueId>>) -> Result<Node, ModelError> {
+    /// A node; `number` is its place in the graph's list, where it stands there.
+    fn node(
+        &mut self,
+        number: Option<usize>,
+        proto: &mut NodeProto,
+        outputs: Vec<Option<ValueId>>,
+        versions: &Versions,
+    ) -> Result<Node, ModelError> {
         let name = label(proto).to_string();
         let mut inputs = Vec::with_capacity(proto.input.len());
         for input in &proto.input {
@@ -189,20 +312,35 @@ impl Reader<'_> {
                 inputs.push(None);
                 continue;
             }
-            let id = self.graph.find(input);
             let undefined = || malformed(format!("node '{name}' uses the value '{input}', which nothing defines"));
-            inputs.push(Some(id.ok_or_else(undefined)?));
+            inputs.push(Some(self.find(input).ok_or_else(undefined)?));
         }
         let domain = if proto.domain() == "ai.onnx" { "" } else { proto.domain() };
-        let version = self.versions.get(domain).copied().ok_or_else(|| {
+        let version = versions.get(domain).copied().ok_or_else(|| {
             malformed(format!("node '{name}' uses the operator set '{domain}', which the model does not import"))
         })?;
         let (domain, op_type) = (domain.to_string(), proto.op_type().to_string());
         let mut attributes = BTreeMap::new();
         for (i, attribute) in proto.attribute.iter_mut().enumerate() {
-            let data = self.left_out.attributes.get(&(number, i));
-            let Some(value) = self::attribute(attribute, &name, data, self.folder)? else {
-                return Err(ModelError::UnsupportedOperator { domain, op_type, version, node: name });
+            let value = match (attribute_type(attribute), &mut attribute.g) {
+                (AttributeType::Graph, Some(graph)) => {
+                    if op_type == "Loop" && inputs.len() < graph.input.len() {
+                        // What the body uses comes behind all inputs of the loop, also those that are left out.
+                        inputs.resize(graph.input.len(), None);
+                    }
+                    // The body of a function has operator sets of its own.
+                    let outside = std::mem::replace(&mut self.versions, versions.clone());
+                    let read = self.subgraph(graph, &mut inputs);
+                    self.versions = outside;
+                    Attribute::Graph(Arc::new(read?))
+                }
+                _ => {
+                    let data = number.and_then(|number| self.source.left_out.attributes.get(&(number, i)));
+                    let Some(value) = self::attribute(attribute, &name, data, self.source.folder)? else {
+                        return Err(ModelError::UnsupportedOperator { domain, op_type, version, node: name });
+                    };
+                    value
+                }
             };
             // Only the contents of initializers and constants are kept apart from the messages.
             if let (Attribute::Tensor(tensor), Some(proto)) = (&value, &mut attribute.t) {
@@ -319,9 +457,7 @@ fn attribute_type(proto: &AttributeProto) -> AttributeType {
 /// The declared type of an input or output; `None` where it has no type or no shape.
 fn declared_type(info: &ValueInfoProto) -> Result<Option<(DataType, Vec<Dimension>)>, ModelError> {
     let Some(value) = info.r#type.as_ref().and_then(|ty| ty.value.as_ref()) else { return Ok(None) };
-    let TypeValue::TensorType(ty) = value else {
-        return Err(malformed(format!("'{}' is no tensor, and Forebay has no other types", info.name())));
-    };
+    let TypeValue::TensorType(ty) = value else { return Ok(None) };
     let Some(shape) = &ty.shape else { return Ok(None) };
     let data_type = tensor::data_type(ty.elem_type(), &format!("'{}'", info.name()))?;
     let dimension = |value: &Option<DimensionValue>| match value {

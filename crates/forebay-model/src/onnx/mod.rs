@@ -7,6 +7,7 @@
 
 mod export;
 mod external;
+mod functions;
 mod import;
 mod order;
 mod skeleton;

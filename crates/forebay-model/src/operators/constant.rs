@@ -59,8 +59,9 @@ fn constant_of_shape(view: NodeView) -> Result<Decomposition, ModelError> {
 /// start, start + delta, .. as far as it is before limit.
 fn range(view: NodeView) -> Result<Decomposition, ModelError> {
     let constant = |i: usize| {
-        let tensor = view.constant(i)?.filter(|tensor| tensor.count() == 1);
-        tensor.ok_or_else(|| view.error(format!("input {i} must be one constant number, because shapes depend on it")))
+        let tensor = view.needed(i)?;
+        let one = Some(tensor).filter(|tensor| tensor.count() == 1);
+        one.ok_or_else(|| view.error(format!("input {i} must be one number, not {}", tensor.ty())))
     };
     let (start, limit, delta) = (constant(0)?, constant(1)?, constant(2)?);
     let zero = || view.error("the step is 0");

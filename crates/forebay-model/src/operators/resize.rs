@@ -93,9 +93,9 @@ fn targets(view: &NodeView, x: &Part, is_old: bool) -> Result<Vec<(u64, f64)>, M
     }
     let scales = match view.attribute("scales") {
         Some(crate::graph::Attribute::Floats(scales)) => Some(scales.clone()),
-        _ => view.constant(scales_input)?.and_then(Tensor::to_f32),
+        _ => view.needed(scales_input)?.to_f32(),
     };
-    let scales = scales.ok_or_else(|| view.error("the scales must be constant, because shapes depend on them"))?;
+    let scales = scales.ok_or_else(|| view.error("the scales must be float32"))?;
     count(scales.len())?;
     for (&axis, &scale) in along.iter().zip(&scales) {
         let axis = view.axis(axis, rank)?;

@@ -299,7 +299,9 @@ fn pad(view: NodeView) -> Result<Decomposition, ModelError> {
             let integer = || tensor.to_i64().and_then(|values| values.first().map(|&value| value as f64));
             float.or_else(integer).ok_or_else(|| view.error("the value to pad with is no number"))?
         }
-        (true, None) => return Err(view.error("the value to pad with must be constant")),
+        (true, None) => {
+            return Err(view.needed(2).err().unwrap_or_else(|| view.error("the value to pad with is missing")))
+        }
     };
     let mode = match view.string("mode", "constant")? {
         "constant" => PadMode::Constant(value as f32),

@@ -18,7 +18,7 @@ use crate::error::Error;
 /// # fn main() -> Result<(), forebay::Error> {
 /// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
 /// let session = Session::builder(&model).device("null".parse()?).memory_mode(MemoryMode::Automatic).build()?;
-/// assert!(session.statistics().minimum_budget_bytes > 0);
+/// assert!(session.statistics().expect("the sizes are known").minimum_budget_bytes > 0);
 /// # Ok(())
 /// # }
 /// ```

@@ -1,0 +1,99 @@
+//! Nodes that become other nodes before they have types: branches, loops, sequences and optional values.
+//!
+//! A branch whose condition is known becomes the nodes of the graph that it chooses. A loop whose number of iterations is known is written
+//! out. A sequence is a list of values, known while the graph is read: operators on sequences become operators on their elements.
+
+mod control;
+mod inline;
+mod sequence;
+
+use forebay_base::Tensor;
+
+use crate::error::ModelError;
+use crate::graph::{Graph, Node, Operation, ValueId};
+use crate::operator::NodeView;
+pub(crate) use control::{loop_facts, nothing, runs_again};
+
+/// Writes the nodes that take a node's place. Nodes may take the place of these, too.
+type Expand = fn(&mut Graph, &Node) -> Result<Vec<Node>, ModelError>;
+
+/// The operators of the default domain that become others.
+const EXPANDED: [(&str, Expand); 15] = [
+    ("If", control::branch),
+    ("Loop", control::repeat),
+    ("Scan", control::scan),
+    ("Optional", sequence::optional),
+    ("OptionalGetElement", sequence::optional_element),
+    ("OptionalHasElement", sequence::has_element),
+    ("SequenceEmpty", sequence::empty),
+    ("SequenceConstruct", sequence::construct),
+    ("SequenceInsert", sequence::insert),
+    ("SequenceErase", sequence::erase),
+    ("SequenceAt", sequence::at),
+    ("SequenceLength", sequence::length),
+    ("SequenceMap", sequence::map),
+    ("SplitToSequence", sequence::split),
+    ("ConcatFromSequence", sequence::concatenate),
+];
+
+/// Whether an operator becomes others.
+pub(super) fn is_expanded(domain: &str, op_type: &str) -> bool {
+    domain.is_empty() && EXPANDED.iter().any(|(name, _)| *name == op_type)
+}
+
+/// The nodes that take a node's place; none where it stays.
+///
+/// # Errors
+/// [`ModelError::NeedsValue`] where that depends on a value that is not known; what the operator refuses.
+pub(super) fn expand(graph: &mut Graph, node: &Node) -> Result<Option<Vec<Node>>, ModelError> {
+    let Operation::Onnx { domain, op_type, .. } = &node.operation else { return Ok(None) };
+    if !domain.is_empty() {
+        return Ok(None);
+    }
+    let expand = EXPANDED.iter().find(|(name, _)| name == op_type).map(|(_, expand)| *expand);
+    if let Some(expand) = expand {
+        return expand(graph, node).map(Some);
+    }
+    if op_type == "Identity" {
+        return Ok(sequence::identity(graph, node).then(Vec::new));
+    }
+    let is_sequence = |input: &ValueId| graph.sequences.contains_key(input);
+    if let Some(i) = node.inputs.iter().position(|input| input.as_ref().is_some_and(is_sequence)) {
+        return Err(NodeView { graph, node }.error(format!("input {i} is a sequence of tensors, not a tensor")));
+    }
+    Ok(None)
+}
+
+/// A node of the default domain.
+fn node(like: &Node, op_type: &str, attributes: &[(&str, i64)], inputs: &[ValueId], outputs: &[ValueId]) -> Node {
+    let attributes: Vec<(&str, crate::graph::Attribute)> =
+        attributes.iter().map(|(name, value)| (*name, crate::graph::Attribute::Int(*value))).collect();
+    Node {
+        name: like.name.clone(),
+        operation: Operation::onnx(op_type, &attributes),
+        inputs: inputs.iter().copied().map(Some).collect(),
+        outputs: outputs.iter().copied().map(Some).collect(),
+    }
+}
+
+/// A constant of integers.
+fn integers(graph: &mut Graph, shape: &[u64], values: &[i64]) -> ValueId {
+    constant(graph, "constant", Tensor::from_i64(shape, values))
+}
+
+/// A constant.
+fn constant(graph: &mut Graph, name: &str, tensor: Tensor) -> ValueId {
+    let id = graph.add_initializer(name, tensor);
+    graph.constants.insert(id);
+    id
+}
+
+/// Gives a node's output the value of another one, whether that is a tensor or a sequence.
+fn bind(like: &Node, output: Option<ValueId>, value: ValueId) -> Option<Node> {
+    output.map(|output| node(like, "Identity", &[], &[value], &[output]))
+}
+
+/// Whether the only element of a tensor is not 0.
+fn is_true(tensor: &Tensor) -> bool {
+    tensor.bytes().iter().any(|&byte| byte != 0)
+}

@@ -1,0 +1,285 @@
+//! Branches and loops.
+
+use std::sync::Arc;
+
+use forebay_base::{DataType, Tensor};
+
+use super::inline::inline;
+use super::{bind, constant, integers, is_true, node};
+use crate::error::ModelError;
+use crate::graph::{Attribute, Graph, Node, Operation, Subgraph, ValueId};
+use crate::operator::NodeView;
+
+/// Iterations that are written out at most; longer loops run their body again and again.
+const ITERATIONS_MAX: i64 = 1 << 16;
+/// Nodes that an expanded loop has at most.
+const NODES_MAX: i64 = 1 << 18;
+
+/// The graph in an attribute.
+fn graph_attribute(view: &NodeView, name: &str) -> Result<Arc<Subgraph>, ModelError> {
+    match view.attribute(name) {
+        Some(Attribute::Graph(graph)) => Ok(graph.clone()),
+        _ => Err(view.error(format!("attribute {name} must be a graph"))),
+    }
+}
+
+/// `If`: the nodes of the graph that the condition chooses.
+pub(super) fn branch(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelError> {
+    let view = NodeView { graph, node: like };
+    let chosen = if is_true(view.needed(0)?) { "then_branch" } else { "else_branch" };
+    let inside = graph_attribute(&view, chosen)?;
+    if inside.graph.outputs.len() < like.outputs.len() {
+        let count = inside.graph.outputs.len();
+        return Err(view.error(format!("attribute {chosen} gives {count} of {} outputs", like.outputs.len())));
+    }
+    let (mut nodes, outputs) = inline(graph, like, &inside, &[]);
+    nodes.extend(like.outputs.iter().zip(outputs).filter_map(|(&output, value)| bind(like, output, value)));
+    Ok(nodes)
+}
+
+/// What is known of a loop before it runs.
+pub(crate) struct LoopFacts {
+    /// Its body.
+    pub body: Arc<Subgraph>,
+    /// How many values go from one iteration to the next, without the condition.
+    pub carried: usize,
+}
+
+/// What is known of a `Loop`.
+///
+/// # Errors
+/// Inputs and outputs that do not fit the body.
+pub(crate) fn loop_facts(view: &NodeView) -> Result<LoopFacts, ModelError> {
+    let body = graph_attribute(view, "body")?;
+    let Some(carried) = body.declared_inputs().checked_sub(2) else {
+        return Err(view.error("the body must take the number of the iteration and the condition"));
+    };
+    let scanned = body.graph.outputs.len().checked_sub(1 + carried);
+    if scanned.is_none_or(|scanned| carried + scanned < view.node.outputs.len()) {
+        return Err(view.error(format!(
+            "the body takes {carried} values and gives {}, the loop has {} outputs",
+            body.graph.outputs.len(),
+            view.node.outputs.len()
+        )));
+    }
+    Ok(LoopFacts { body, carried })
+}
+
+/// Whether every iteration leaves the condition as it was: then the number of iterations is known before the first.
+fn keeps_condition(view: &NodeView, body: &Subgraph) -> bool {
+    let inside = &body.graph;
+    let mut value = inside.outputs[0];
+    loop {
+        if let Some(i) = inside.inputs.iter().position(|&input| input == value) {
+            // The condition itself, or a constant of a graph around this one.
+            let captured = i.checked_sub(body.declared_inputs()).and_then(|i| view.constant(body.captured[i]).ok()?);
+            return i == 1 || captured.is_some_and(is_true);
+        }
+        let producer = inside.nodes.iter().find(|node| node.outputs.contains(&Some(value)));
+        match producer {
+            Some(Node { operation: Operation::Onnx { op_type, .. }, inputs, .. }) if op_type == "Identity" => {
+                let Some(Some(input)) = inputs.first() else { return false };
+                value = *input;
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// Whether a `Loop` runs its body again and again: it is not written out, whatever is known of its inputs.
+pub(crate) fn runs_again(graph: &Graph, node: &Node) -> bool {
+    let view = NodeView { graph, node };
+    let Ok(LoopFacts { body, .. }) = loop_facts(&view) else { return false };
+    let count = view.constant(0).ok().flatten().and_then(|count| count.to_i64()?.first().copied());
+    !keeps_condition(&view, &body) || count.is_some_and(|count| is_too_long(count, &body))
+}
+
+/// Whether a loop has too many iterations to be written out.
+fn is_too_long(count: i64, body: &Subgraph) -> bool {
+    count > ITERATIONS_MAX || count.saturating_mul(body.graph.nodes.len() as i64) > NODES_MAX
+}
+
+/// `Loop`: its iterations, one after the other, where their number is known.
+pub(super) fn repeat(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelError> {
+    let view = NodeView { graph, node: like };
+    let LoopFacts { body, carried } = loop_facts(&view)?;
+    let waits = |i: usize, reason: &str| ModelError::NeedsValue {
+        op_type: "Loop".to_string(),
+        node: like.label(graph),
+        value: view.input(i).map(|value| graph.value(value).name.clone()).unwrap_or_default(),
+        reason: reason.to_string(),
+    };
+    if !keeps_condition(&view, &body) {
+        return Err(waits(1, "how often it runs depends on what it computes"));
+    }
+    let runs = !view.has_input(1) || is_true(view.needed(1)?);
+    let count = match (runs, view.has_input(0)) {
+        (false, _) => 0,
+        (true, true) => view.constant_ints(0)?.first().copied().unwrap_or(0).max(0),
+        (true, false) => return Err(view.error("neither a count nor a condition ends it")),
+    };
+    if is_too_long(count, &body) {
+        return Err(waits(
+            0,
+            &format!("{count} iterations of {} nodes are too many to write out", body.graph.nodes.len()),
+        ));
+    }
+    let mut current: Vec<ValueId> = (2..2 + carried).map(|i| view.input(i)).collect::<Result<_, _>>()?;
+    let condition = constant(graph, "condition", truth());
+    let (mut nodes, mut scanned) = (Vec::new(), vec![Vec::new(); body.graph.outputs.len() - 1 - carried]);
+    for i in 0..count {
+        let mut inputs = vec![integers(graph, &[], &[i]), condition];
+        inputs.extend(&current);
+        let (iteration, outputs) = inline(graph, like, &body, &inputs);
+        nodes.extend(iteration);
+        current = outputs[1..=carried].to_vec();
+        scanned.iter_mut().zip(&outputs[1 + carried..]).for_each(|(all, &value)| all.push(value));
+    }
+    nodes.extend(like.outputs.iter().zip(&current).filter_map(|(&output, &value)| bind(like, output, value)));
+    for (i, values) in scanned.iter().enumerate() {
+        if let Some(Some(output)) = like.outputs.get(carried + i) {
+            nodes.extend(stack(graph, like, &body, 1 + carried + i, values, 0, *output)?);
+        }
+    }
+    Ok(nodes)
+}
+
+/// True, as a scalar.
+fn truth() -> Tensor {
+    Tensor::new(DataType::Bool, &[], [1]).expect("a byte is a scalar")
+}
+
+/// Joins what iterations gave along a new axis. Without iterations, there are no elements: the body declares the type.
+fn stack(
+    graph: &mut Graph,
+    like: &Node,
+    body: &Subgraph,
+    output_of_body: usize,
+    values: &[ValueId],
+    axis: i64,
+    output: ValueId,
+) -> Result<Vec<Node>, ModelError> {
+    if values.is_empty() {
+        let tensor = nothing(body, output_of_body, axis).ok_or_else(|| {
+            NodeView { graph, node: like }.error("without iterations, the type of an output is not known")
+        })?;
+        let value = constant(graph, "none", tensor);
+        return Ok(bind(like, Some(output), value).into_iter().collect());
+    }
+    let axes = integers(graph, &[1], &[axis]);
+    let mut nodes = Vec::with_capacity(values.len() + 1);
+    let mut pieces = Vec::with_capacity(values.len());
+    for &value in values {
+        let piece = graph.add_value(&format!("{}/piece", like.label(graph)), None);
+        nodes.push(node(like, "Unsqueeze", &[], &[value, axes], &[piece]));
+        pieces.push(piece);
+    }
+    nodes.push(node(like, "Concat", &[("axis", axis)], &pieces, &[output]));
+    Ok(nodes)
+}
+
+/// A tensor without elements, of the type that a body declares for an output, with an axis more.
+pub(crate) fn nothing(body: &Subgraph, output: usize, axis: i64) -> Option<Tensor> {
+    let (data_type, dimensions) = body.graph.value(*body.graph.outputs.get(output)?).declared.as_ref()?;
+    let size = |dimension: &crate::graph::Dimension| match dimension {
+        crate::graph::Dimension::Known(size) => *size,
+        crate::graph::Dimension::Symbol(_) => 0,
+    };
+    let mut shape: Vec<u64> = dimensions.iter().map(size).collect();
+    let rank = shape.len() as i64 + 1;
+    let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).ok().filter(|&axis| axis <= shape.len())?;
+    shape.insert(axis, 0);
+    Tensor::zeros(*data_type, &shape)
+}
+
+/// `Scan`: its iterations, one after the other.
+pub(super) fn scan(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelError> {
+    let view = NodeView { graph, node: like };
+    if view.version() < 9 {
+        return Err(
+            view.error("operator set 8 is too old; convert the model to 9 or newer with onnx.version_converter")
+        );
+    }
+    let body = graph_attribute(&view, "body")?;
+    let scanned_inputs = usize::try_from(view.int("num_scan_inputs", 0)?).unwrap_or(0);
+    let inputs = body.declared_inputs();
+    let states = inputs.checked_sub(scanned_inputs).filter(|_| scanned_inputs > 0);
+    let states = states.ok_or_else(|| view.error(format!("{scanned_inputs} of {inputs} inputs are scanned")))?;
+    let Some(scanned_outputs) = body.graph.outputs.len().checked_sub(states) else {
+        return Err(view.error(format!("the body gives {} of {states} states", body.graph.outputs.len())));
+    };
+    let list = |name: &str, i: usize| -> Result<i64, ModelError> {
+        Ok(view.ints(name)?.and_then(|values| values.get(i).copied()).unwrap_or(0))
+    };
+    let mut count = None;
+    let mut sources = Vec::new();
+    for i in 0..scanned_inputs {
+        let ty = view.input_type(states + i)?;
+        let axis = view.axis(list("scan_input_axes", i)?, ty.shape.len())?;
+        let size = ty.shape[axis];
+        if *count.get_or_insert(size) != size {
+            return Err(view.error(format!("scanned inputs have {} and {size} elements", count.unwrap_or_default())));
+        }
+        sources.push((view.input(states + i)?, axis, list("scan_input_directions", i)? == 1));
+    }
+    let outputs_at: Vec<(i64, bool)> = (0..scanned_outputs)
+        .map(|i| Ok((list("scan_output_axes", i)?, list("scan_output_directions", i)? == 1)))
+        .collect::<Result<_, ModelError>>()?;
+    let mut current: Vec<ValueId> = (0..states).map(|i| view.input(i)).collect::<Result<_, _>>()?;
+    let count = count.unwrap_or(0);
+    if (count as i64).saturating_mul(body.graph.nodes.len() as i64 + 2) > NODES_MAX {
+        return Err(view.error(format!("{count} iterations of {} nodes are too many", body.graph.nodes.len())));
+    }
+    let (mut nodes, mut elements) = (Vec::new(), Vec::new());
+    for (source, axis, is_reversed) in sources {
+        let mut parts = parts(graph, like, source, axis, count, &mut nodes);
+        if is_reversed {
+            parts.reverse();
+        }
+        elements.push(parts);
+    }
+    let mut scanned = vec![Vec::new(); scanned_outputs];
+    for i in 0..count as usize {
+        let mut inputs = current.clone();
+        inputs.extend(elements.iter().map(|parts| parts[i]));
+        let (iteration, outputs) = inline(graph, like, &body, &inputs);
+        nodes.extend(iteration);
+        current = outputs[..states].to_vec();
+        scanned.iter_mut().zip(&outputs[states..]).for_each(|(all, &value)| all.push(value));
+    }
+    nodes.extend(like.outputs.iter().zip(&current).filter_map(|(&output, &value)| bind(like, output, value)));
+    for (i, (mut values, (axis, is_reversed))) in scanned.into_iter().zip(outputs_at).enumerate() {
+        if let Some(Some(output)) = like.outputs.get(states + i) {
+            if is_reversed {
+                values.reverse();
+            }
+            nodes.extend(stack(graph, like, &body, states + i, &values, axis, *output)?);
+        }
+    }
+    Ok(nodes)
+}
+
+/// The elements of a value along an axis, without that axis.
+pub(super) fn parts(
+    graph: &mut Graph,
+    like: &Node,
+    source: ValueId,
+    axis: usize,
+    count: u64,
+    nodes: &mut Vec<Node>,
+) -> Vec<ValueId> {
+    if count == 0 {
+        return Vec::new();
+    }
+    let label = like.label(graph);
+    let pieces: Vec<ValueId> = (0..count).map(|_| graph.add_value(&format!("{label}/piece"), None)).collect();
+    let sizes = integers(graph, &[count], &vec![1; count as usize]);
+    nodes.push(node(like, "Split", &[("axis", axis as i64)], &[source, sizes], &pieces));
+    let axes = integers(graph, &[1], &[axis as i64]);
+    let squeeze = |piece| {
+        let element = graph.add_value(&format!("{label}/element"), None);
+        nodes.push(node(like, "Squeeze", &[], &[piece, axes], &[element]));
+        element
+    };
+    pieces.into_iter().map(squeeze).collect()
+}

@@ -1,0 +1,345 @@
+//! Graphs whose sizes or branches depend on values that are known late.
+//!
+//! Such a graph runs in *stages*. [`next`] says what comes next, given the types of the inputs: the rest of the graph as a whole; values of
+//! inputs that it has to be made for ([`Next::Pin`]); a first part that can be planned, whose outputs are inputs of the rest
+//! ([`Next::Compute`]); or a node that is computed at the border of two stages ([`Next::Evaluate`], [`Next::Repeat`]). Every answer but
+//! the first comes with the graph that is left, which is asked again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_base::Tensor;
+
+use crate::context::NodeView;
+use crate::error::ModelError;
+use crate::graph::{Graph, Node, Operation, TensorType, ValueId};
+use crate::infer::{self, expand, Sizes, Waiting};
+use crate::operators::row;
+use crate::tensor::Contents;
+
+/// Operators whose outputs' sizes depend on the elements of their inputs: they are computed at the border of two stages.
+const SIZED_BY_ELEMENTS: [&str; 4] = ["NonZero", "Compress", "Unique", "NonMaxSuppression"];
+/// Inputs with at most this many integers may be what a graph is made for.
+const PINNED_INTEGERS_MAX: u64 = 4096;
+/// The same for floating-point numbers.
+const PINNED_FLOATS_MAX: u64 = 16;
+
+/// What comes next.
+#[derive(Debug)]
+pub enum Next {
+    /// Everything is known: one plan computes all outputs.
+    Whole(Graph),
+    /// The graph depends on the elements of these inputs: [`pin`] puts them in.
+    Pin(Vec<ValueId>),
+    /// One plan computes the outputs of the first graph, which are inputs of the second.
+    Compute {
+        /// What can be planned.
+        first: Graph,
+        /// What is left.
+        rest: Graph,
+    },
+    /// A node is computed on the host from inputs of the graph; its outputs are inputs of the rest.
+    Evaluate {
+        /// The node.
+        node: Evaluation,
+        /// What is left.
+        rest: Graph,
+    },
+    /// A loop runs its body again and again, from inputs of the graph; its outputs are inputs of the rest.
+    Repeat {
+        /// The loop.
+        repetition: Repetition,
+        /// What is left.
+        rest: Graph,
+    },
+}
+
+/// A node that is computed on the host, between stages.
+#[derive(Debug)]
+pub struct Evaluation {
+    /// The node alone, with its constants.
+    graph: Graph,
+    /// Names of the values that it takes.
+    pub inputs: Vec<String>,
+    /// Names of the values that it gives.
+    pub outputs: Vec<String>,
+}
+
+/// A loop whose end depends on what it computes, or that is too long to be written out.
+#[derive(Debug)]
+pub struct Repetition {
+    /// Its body: takes the number of the iteration, the condition, what goes from one iteration to the next, and what it uses of the
+    /// graph around it; gives the condition, what goes on, and what is collected.
+    pub body: Graph,
+    /// Name of the number of iterations, and its value where it is a constant.
+    pub count: Option<Source>,
+    /// The same of the first condition.
+    pub condition: Option<Source>,
+    /// First values of what goes from one iteration to the next.
+    pub carried: Vec<Source>,
+    /// Values of the graph around that the body uses, with their names in the body.
+    pub captured: Vec<(String, Source)>,
+    /// Names of the loop's outputs, none where one is not wanted: what went through all iterations, then what was collected.
+    pub outputs: Vec<Option<String>>,
+    /// By output of the body that is collected: the result where there are no iterations.
+    pub nothing: Vec<Option<Tensor>>,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// From an input of the graph, by its name.
+    Input(String),
+    /// It is a constant.
+    Constant(Contents),
+}
+
+/// What comes next for inputs of these types, by name.
+///
+/// # Errors
+/// As [`infer::infer`].
+pub fn next(graph: &Graph, inputs: &BTreeMap<String, TensorType>) -> Result<Next, ModelError> {
+    let mut graph = graph.clone();
+    put_in_empty_inputs(&mut graph, inputs)?;
+    let sizes = Sizes { inputs: inputs.clone(), ..Sizes::default() };
+    let waiting = infer::infer_known(&mut graph, &sizes)?;
+    if waiting.is_empty() {
+        infer::check_outputs(&graph)?;
+        return Ok(Next::Whole(graph));
+    }
+    let known = Known::new(&graph);
+    let (mut pinned, mut computed, mut at_border) = (BTreeSet::new(), BTreeSet::new(), None);
+    for (i, Waiting { node, reason }) in waiting.iter().enumerate() {
+        let Some(reason) = reason else { continue };
+        if is_at_border(&graph, node) {
+            let inputs = node.inputs.iter().flatten().copied();
+            let missing: Vec<ValueId> = inputs.filter(|input| known.producer.contains_key(input)).collect();
+            if missing.is_empty() {
+                at_border.get_or_insert(i);
+            }
+            computed.extend(missing);
+            continue;
+        }
+        let ModelError::NeedsValue { value, .. } = reason else { return Err(reason.clone()) };
+        let Some(value) = graph.find(value) else { return Err(reason.clone()) };
+        if graph.inputs.contains(&value) {
+            pinned.insert(value);
+        } else if let Some(sources) = known.sources(value) {
+            pinned.extend(sources);
+        } else if known.producer.contains_key(&value) {
+            computed.insert(value);
+        } else {
+            // A constant that is too large to plan by, or a loop that nothing can be known of.
+            return Err(reason.clone());
+        }
+    }
+    if !pinned.is_empty() {
+        return Ok(Next::Pin(pinned.into_iter().collect()));
+    }
+    if !computed.is_empty() {
+        return Ok(split(graph, waiting, &computed));
+    }
+    match at_border {
+        Some(i) => border(graph, waiting, i),
+        None => Err(waiting.into_iter().find_map(|waiting| waiting.reason).unwrap_or_else(|| ModelError::Malformed {
+            reason: "nodes wait for values that nothing computes".to_string(),
+        })),
+    }
+}
+
+/// The graph for one value of an input, which is a constant of it from then on.
+pub fn pin(graph: &mut Graph, input: ValueId, tensor: Tensor) {
+    graph.inputs.retain(|&id| id != input);
+    graph.value_mut(input).ty = Some(tensor.ty());
+    graph.initializers.insert(input, tensor.into());
+    graph.constants.insert(input);
+}
+
+/// Inputs without elements are constants: there is nothing to bring to a device.
+fn put_in_empty_inputs(graph: &mut Graph, inputs: &BTreeMap<String, TensorType>) -> Result<(), ModelError> {
+    for id in graph.inputs.clone() {
+        let Some(ty) = inputs.get(&graph.value(id).name).filter(|ty| ty.count() == 0) else { continue };
+        infer::check_input(&graph.value(id).name, graph.value(id).declared.as_ref(), ty)?;
+        if let Some(tensor) = Tensor::zeros(ty.data_type, &ty.shape) {
+            pin(graph, id, tensor);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a node that waits is computed between stages, once its inputs are there.
+fn is_at_border(graph: &Graph, node: &Node) -> bool {
+    let Operation::Onnx { domain, op_type, .. } = &node.operation else { return false };
+    if !domain.is_empty() {
+        return false;
+    }
+    SIZED_BY_ELEMENTS.contains(&op_type.as_str()) || (op_type == "Loop" && expand::runs_again(graph, node))
+}
+
+/// What computes the values of a graph that are known so far.
+struct Known<'a> {
+    graph: &'a Graph,
+    /// By value: its node.
+    producer: BTreeMap<ValueId, usize>,
+}
+
+impl<'a> Known<'a> {
+    fn new(graph: &'a Graph) -> Known<'a> {
+        let outputs = |(i, node): (usize, &'a Node)| node.outputs.iter().flatten().map(move |&output| (output, i));
+        let producer = graph.nodes.iter().enumerate().flat_map(outputs).collect();
+        Known { graph, producer }
+    }
+
+    /// The inputs that a value is computed from, where all of them are small and every node on the way can be folded.
+    fn sources(&self, value: ValueId) -> Option<BTreeSet<ValueId>> {
+        let (mut sources, mut seen, mut open) = (BTreeSet::new(), BTreeSet::new(), vec![value]);
+        while let Some(value) = open.pop() {
+            if self.graph.inputs.contains(&value) {
+                let ty = self.graph.ty(value)?;
+                let count_max = if ty.data_type.is_float() { PINNED_FLOATS_MAX } else { PINNED_INTEGERS_MAX };
+                if ty.count() > count_max {
+                    return None;
+                }
+                sources.insert(value);
+            } else if !self.graph.is_constant(value) && seen.insert(value) {
+                let node = &self.graph.nodes[*self.producer.get(&value)?];
+                row(&NodeView { graph: self.graph, node }).ok()?.evaluate?;
+                open.extend(node.inputs.iter().flatten());
+            }
+        }
+        Some(sources).filter(|sources| !sources.is_empty())
+    }
+}
+
+/// The values that waiting nodes use, elements of sequences included.
+fn used(graph: &Graph, waiting: &[Waiting]) -> BTreeSet<ValueId> {
+    let mut used = BTreeSet::new();
+    let mut open: Vec<ValueId> =
+        waiting.iter().flat_map(|waiting| waiting.node.inputs.iter().flatten().copied()).collect();
+    open.extend(&graph.outputs);
+    while let Some(value) = open.pop() {
+        match graph.sequences.get(&value) {
+            Some(elements) => open.extend(elements),
+            None => {
+                used.insert(value);
+            }
+        }
+    }
+    used
+}
+
+/// The graph of the nodes that wait, in which `new_inputs` are inputs.
+fn rest(graph: &Graph, waiting: Vec<Waiting>, new_inputs: &BTreeSet<ValueId>) -> Graph {
+    let mut rest = graph.clone();
+    let used = used(graph, &waiting);
+    rest.nodes = waiting.into_iter().map(|waiting| waiting.node).collect();
+    let computed: BTreeSet<ValueId> =
+        rest.nodes.iter().flat_map(|node| node.outputs.iter().flatten().copied()).collect();
+    rest.inputs.retain(|input| used.contains(input));
+    rest.inputs.extend(new_inputs);
+    rest.outputs.retain(|output| computed.contains(output) || graph.initializers.contains_key(output));
+    rest
+}
+
+/// One plan for what is known, and the rest.
+fn split(graph: Graph, waiting: Vec<Waiting>, computed: &BTreeSet<ValueId>) -> Next {
+    let used = used(&graph, &waiting);
+    let produced = graph.nodes.iter().flat_map(|node| node.outputs.iter().flatten().copied());
+    let goes_on = |value: &ValueId| computed.contains(value) || used.contains(value);
+    let outputs: BTreeSet<ValueId> =
+        produced.filter(|value| goes_on(value) && !graph.initializers.contains_key(value)).collect();
+    let rest = rest(&graph, waiting, &outputs);
+    let mut first = graph;
+    first.outputs = outputs.into_iter().collect();
+    first.drop_dead_nodes();
+    Next::Compute { first, rest }
+}
+
+/// A node that is computed before the next stage, and the rest. What could be planned now is planned with the rest.
+fn border(graph: Graph, mut waiting: Vec<Waiting>, i: usize) -> Result<Next, ModelError> {
+    let node = waiting.remove(i).node;
+    if let Some(input) = node.inputs.iter().position(|input| input.is_some_and(|id| graph.sequences.contains_key(&id)))
+    {
+        let view = NodeView { graph: &graph, node: &node };
+        return Err(
+            view.error(format!("input {input} is a sequence of tensors, and the number of iterations is not known"))
+        );
+    }
+    let outputs: BTreeSet<ValueId> = node.outputs.iter().flatten().copied().collect();
+    let source = |value: ValueId| match graph.initializers.get(&value) {
+        Some(contents) => Source::Constant(contents.clone()),
+        None => Source::Input(graph.value(value).name.clone()),
+    };
+    let name = |value: &ValueId| graph.value(*value).name.clone();
+    // Nodes that were known stay for the next stage.
+    let known = graph.nodes.iter().map(|node| Waiting { node: node.clone(), reason: None });
+    let waiting: Vec<Waiting> = known.chain(waiting).collect();
+    if matches!(&node.operation, Operation::Onnx { op_type, .. } if op_type == "Loop") {
+        let view = NodeView { graph: &graph, node: &node };
+        let facts = expand::loop_facts(&view)?;
+        let given = |i: usize| node.inputs.get(i).copied().flatten().map(source);
+        let mut body = facts.body.graph.clone();
+        let mut captured = Vec::new();
+        let inside = body.inputs[facts.body.declared_inputs()..].to_vec();
+        for (inside, &input) in inside.into_iter().zip(&facts.body.captured) {
+            match given(input) {
+                Some(Source::Constant(contents)) => {
+                    body.inputs.retain(|&id| id != inside);
+                    body.value_mut(inside).ty = Some(contents.ty().clone());
+                    body.initializers.insert(inside, contents);
+                    body.constants.insert(inside);
+                }
+                Some(source) => captured.push((body.value(inside).name.clone(), source)),
+                None => return Err(view.error("its body uses a value that is left out")),
+            }
+        }
+        let carried =
+            (2..2 + facts.carried).map(|i| given(i).ok_or_else(|| view.error(format!("input {i} is missing"))));
+        let scanned = 1 + facts.carried..facts.body.graph.outputs.len();
+        let repetition = Repetition {
+            count: given(0),
+            condition: given(1),
+            carried: carried.collect::<Result<_, _>>()?,
+            captured,
+            outputs: node.outputs.iter().map(|output| output.as_ref().map(name)).collect(),
+            nothing: scanned.map(|output| expand::nothing(&facts.body, output, 0)).collect(),
+            body,
+        };
+        let rest = rest(&graph, waiting, &outputs);
+        return Ok(Next::Repeat { repetition, rest });
+    }
+    let mut alone = infer::alone(&NodeView { graph: &graph, node: &node });
+    let inputs: BTreeSet<ValueId> = alone.nodes[0]
+        .inputs
+        .iter()
+        .flatten()
+        .copied()
+        .filter(|input| !alone.initializers.contains_key(input))
+        .collect();
+    let inputs: Vec<String> = inputs.iter().map(|&input| alone.value(input).name.clone()).collect();
+    alone.constants = alone.initializers.keys().copied().collect();
+    let evaluation = Evaluation { graph: alone, inputs, outputs: outputs.iter().map(name).collect() };
+    let rest = rest(&graph, waiting, &outputs);
+    Ok(Next::Evaluate { node: evaluation, rest })
+}
+
+impl Evaluation {
+    /// Computes the node's outputs from its inputs, in the order of their names' lists.
+    ///
+    /// # Errors
+    /// What the operator refuses.
+    pub fn compute(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ModelError> {
+        let mut graph = self.graph.clone();
+        for (name, tensor) in self.inputs.iter().zip(inputs) {
+            if let Some(id) = graph.find(name) {
+                pin(&mut graph, id, tensor.clone());
+            }
+        }
+        infer::infer_node(&mut graph, 0)?;
+        let output = |name: &String| {
+            let contents = graph.find(name).and_then(|id| graph.initializers.get(&id));
+            let view = NodeView { graph: &graph, node: &graph.nodes[0] };
+            contents.ok_or_else(|| view.error("it cannot be computed from its inputs"))?.to_tensor()
+        };
+        self.outputs.iter().map(output).collect()
+    }
+}

@@ -1,0 +1,458 @@
+//! The plans of a model whose sizes come with its inputs: made when they are needed, and kept by what decided them.
+//!
+//! A model is a tree of what is still to be decided ([`Point`]): the types of the inputs, then perhaps the elements of some of them, then
+//! what a first plan computed, and so on ([`forebay_model::stages`]). A run goes from the root to the last plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_model::stages::{self, Evaluation, Next, Repetition, Source};
+use forebay_model::tensor::Contents;
+use forebay_model::{Graph, Tensor, TensorType};
+use forebay_runtime::StepTimes;
+
+use crate::compile::{compile, Compiled};
+use crate::engine::{Engine, Purpose};
+use crate::error::Error;
+use crate::machine::LimitedDevice;
+use crate::tensor_info;
+
+/// Bytes of plans that are kept, about.
+const PLAN_BYTES_MAX: usize = 256 << 20;
+
+/// What a session keeps of plans.
+///
+/// ```
+/// use forebay::{Model, Session, Tensor};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../examples/digits/model.onnx")?;
+/// let mut session = Session::builder(&model).build()?;
+/// for batch in [3, 5, 3] {
+///     let x = Tensor::from_f32(&[batch, 1, 8, 8], &vec![0.5; 64 * batch as usize]);
+///     session.run([("x".to_string(), x)].into())?;
+/// }
+/// let plans = session.plan_cache();
+/// assert_eq!((plans.plans, plans.made, plans.found), (2, 2, 1));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlanCache {
+    /// Plans that are kept.
+    pub plans: usize,
+    /// Bytes that they take, about.
+    pub bytes: usize,
+    /// Plans that were made, those included that are no longer kept.
+    pub made: u64,
+    /// How often a plan was there when it was needed.
+    pub found: u64,
+}
+
+/// Values by name: what a run was given and what it has computed.
+pub(crate) type Values = BTreeMap<String, Tensor>;
+
+/// All plans of a model.
+pub(crate) struct Stages {
+    root: Point,
+    cache: PlanCache,
+    /// Counts uses of plans.
+    clock: u64,
+    /// The plan with the most launches of the latest run, or the first one.
+    main: Option<u64>,
+    /// Times of the plans that ran in this run.
+    times: StepTimes,
+    /// Launches of the largest plan in this run.
+    most_launches: usize,
+}
+
+/// Where a run has to know types before it goes on.
+struct Point {
+    /// What is left to compute.
+    graph: Graph,
+    /// By the types of its inputs: what comes next.
+    steps: BTreeMap<Vec<TensorType>, Step>,
+}
+
+/// What comes next.
+struct Step {
+    /// When a run came by the last time.
+    used: u64,
+    kind: Kind,
+}
+
+/// The kinds of steps; those of [`Next`].
+enum Kind {
+    /// A plan runs, or nothing where there is nothing to compute; then what is left.
+    Run { plan: Option<Box<Planned>>, constants: Vec<(String, Contents)>, rest: Option<Box<Point>> },
+    /// Elements of inputs decide.
+    Pin { inputs: Vec<String>, by_elements: BTreeMap<Vec<u8>, Point> },
+    /// A node is computed on the host.
+    Evaluate { node: Evaluation, rest: Box<Point> },
+    /// A loop runs.
+    Repeat { repetition: Repetition, body: Box<Point>, rest: Box<Point> },
+}
+
+/// A plan with its number.
+struct Planned {
+    id: u64,
+    compiled: Compiled,
+    size_bytes: usize,
+}
+
+impl Point {
+    fn new(graph: Graph) -> Point {
+        Point { graph, steps: BTreeMap::new() }
+    }
+
+    /// Names of what is taken.
+    fn inputs(&self) -> impl Iterator<Item = &str> {
+        self.graph.inputs.iter().map(|&id| self.graph.value(id).name.as_str())
+    }
+}
+
+impl Stages {
+    pub(crate) fn new(graph: Graph) -> Stages {
+        Stages {
+            root: Point::new(graph),
+            cache: PlanCache::default(),
+            clock: 0,
+            main: None,
+            times: StepTimes::default(),
+            most_launches: 0,
+        }
+    }
+
+    /// Plans the first stage for inputs of these types, so that what is wrong is found before the first run.
+    ///
+    /// # Errors
+    /// A model that cannot run, or budgets that are too small.
+    pub(crate) fn prepare(
+        &mut self,
+        types: &BTreeMap<String, TensorType>,
+        machine: &LimitedDevice,
+    ) -> Result<(), Error> {
+        let key = self.root.inputs().map(|name| types.get(name).cloned()).collect::<Option<Vec<_>>>();
+        let Some(key) = key.filter(|key| !self.root.steps.contains_key(key)) else { return Ok(()) };
+        let step = make(&self.root.graph, types, machine, &mut self.cache)?;
+        if let Kind::Run { plan: Some(plan), .. } = &step.kind {
+            self.main = Some(plan.id);
+        }
+        self.root.steps.insert(key, step);
+        Ok(())
+    }
+
+    /// Runs the model on these inputs, and adds its outputs to them. Values that are not `wanted` go when no stage needs them.
+    ///
+    /// # Errors
+    /// A model that cannot run for these inputs, budgets that are too small, what the device reports.
+    pub(crate) fn run(
+        &mut self,
+        engine: &mut Engine,
+        values: &mut Values,
+        wanted: &BTreeSet<String>,
+    ) -> Result<StepTimes, Error> {
+        self.times = StepTimes::default();
+        self.most_launches = 0;
+        let mut root = std::mem::replace(&mut self.root, Point::new(Graph::default()));
+        let result = self.go(&mut root, engine, values, wanted);
+        self.root = root;
+        self.keep_within(engine);
+        result.map(|()| self.times)
+    }
+
+    /// What is kept.
+    pub(crate) fn cache(&self) -> PlanCache {
+        self.cache
+    }
+
+    /// The plan with the most launches of the latest run; the first one before it.
+    pub(crate) fn main(&self) -> Option<&Compiled> {
+        find(&self.root, self.main?)
+    }
+
+    /// From a point to the last plan behind it.
+    fn go(
+        &mut self,
+        point: &mut Point,
+        engine: &mut Engine,
+        values: &mut Values,
+        wanted: &BTreeSet<String>,
+    ) -> Result<(), Error> {
+        if values.len() > wanted.len() {
+            let needed: BTreeSet<&str> = point.inputs().collect();
+            values.retain(|name, _| needed.contains(name.as_str()) || wanted.contains(name));
+        }
+        let types = point.inputs().map(|name| Ok(value(values, name)?.ty())).collect::<Result<Vec<_>, Error>>()?;
+        if !point.steps.contains_key(&types) {
+            let named = point.inputs().map(str::to_owned).zip(types.iter().cloned()).collect();
+            let step = make(&point.graph, &named, engine.machine(), &mut self.cache)?;
+            point.steps.insert(types.clone(), step);
+        } else {
+            self.cache.found += 1;
+        }
+        let Some(step) = point.steps.get_mut(&types) else { unreachable!("it was made above") };
+        self.clock += 1;
+        step.used = self.clock;
+        match &mut step.kind {
+            Kind::Run { plan, constants, rest } => {
+                if let Some(plan) = plan {
+                    self.compute(plan, engine, values)?;
+                }
+                for (name, contents) in constants {
+                    values.insert(name.clone(), contents.to_tensor()?);
+                }
+                match rest {
+                    Some(rest) => self.go(rest, engine, values, wanted),
+                    None => Ok(()),
+                }
+            }
+            Kind::Pin { inputs, by_elements } => {
+                let mut key = Vec::new();
+                for name in inputs.iter() {
+                    key.extend_from_slice(value(values, name)?.bytes());
+                }
+                if !by_elements.contains_key(&key) {
+                    let mut graph = point.graph.clone();
+                    for name in inputs.iter() {
+                        if let Some(id) = graph.find(name) {
+                            stages::pin(&mut graph, id, value(values, name)?.clone());
+                        }
+                    }
+                    by_elements.insert(key.clone(), Point::new(graph));
+                }
+                let Some(point) = by_elements.get_mut(&key) else { unreachable!("it was made above") };
+                self.go(point, engine, values, wanted)
+            }
+            Kind::Evaluate { node, rest } => {
+                let inputs =
+                    node.inputs.iter().map(|name| value(values, name).cloned()).collect::<Result<Vec<_>, Error>>()?;
+                values.extend(node.outputs.iter().cloned().zip(node.compute(&inputs)?));
+                self.go(rest, engine, values, wanted)
+            }
+            Kind::Repeat { repetition, body, rest } => {
+                self.repeat(repetition, body, engine, values)?;
+                self.go(rest, engine, values, wanted)
+            }
+        }
+    }
+
+    /// Runs a plan.
+    fn compute(&mut self, plan: &mut Planned, engine: &mut Engine, values: &mut Values) -> Result<(), Error> {
+        let compiled = &mut plan.compiled;
+        tensor_info::check_indices(&compiled.index_limits, values)?;
+        let runner = engine.activate((Purpose::Session, plan.id), compiled)?;
+        for backing in runner.plan().inputs.clone() {
+            runner.write_input(&backing.name, value(values, &backing.name)?.bytes())?;
+        }
+        let times = runner.run()?;
+        for info in &compiled.outputs {
+            values.insert(info.name.clone(), runner.read_output(&info.name)?);
+        }
+        self.times.total += times.total;
+        self.times.stall += times.stall;
+        self.times.late_copies += times.late_copies;
+        self.times.late += times.late;
+        self.times.moves = times.moves;
+        let launches = compiled.step.plan().statistics.launches;
+        if launches >= self.most_launches {
+            (self.most_launches, self.main) = (launches, Some(plan.id));
+        }
+        engine.watch(compiled, times)?;
+        Ok(())
+    }
+
+    /// Runs a loop.
+    fn repeat(
+        &mut self,
+        repetition: &Repetition,
+        body: &mut Point,
+        engine: &mut Engine,
+        values: &mut Values,
+    ) -> Result<(), Error> {
+        let given = |source: &Source| match source {
+            Source::Input(name) => value(values, name).cloned(),
+            Source::Constant(contents) => Ok(contents.to_tensor()?),
+        };
+        let count = repetition.count.as_ref().map(given).transpose()?;
+        let count = count.and_then(|count| count.to_i64()?.first().copied()).unwrap_or(i64::MAX);
+        let condition = repetition.condition.as_ref().map(given).transpose()?;
+        let mut condition = condition.map_or_else(|| Ok(truth(true)), Ok::<Tensor, Error>)?;
+        let mut carried = repetition.carried.iter().map(given).collect::<Result<Vec<_>, Error>>()?;
+        let captured = repetition.captured.iter().map(|(name, source)| Ok((name.clone(), given(source)?)));
+        let captured = captured.collect::<Result<Vec<_>, Error>>()?;
+        let name = |id: &forebay_model::ValueId| body.graph.value(*id).name.clone();
+        let inputs: Vec<String> = body.graph.inputs.iter().map(name).collect();
+        let outputs: Vec<String> = body.graph.outputs.iter().map(name).collect();
+        let wanted: BTreeSet<String> = outputs.iter().cloned().collect();
+        let mut collected = vec![Vec::new(); outputs.len() - 1 - carried.len()];
+        let mut iteration = 0;
+        while iteration < count && condition.bytes().iter().any(|&byte| byte != 0) {
+            let mut inside: Values = captured.iter().cloned().collect();
+            let given = [Tensor::from_i64(&[], &[iteration]), condition].into_iter().chain(carried);
+            inside.extend(inputs.iter().cloned().zip(given));
+            self.go(body, engine, &mut inside, &wanted)?;
+            let mut results = outputs.iter().map(|name| value(&inside, name).cloned());
+            condition = results.next().transpose()?.unwrap_or_else(|| truth(false));
+            carried = results.by_ref().take(repetition.carried.len()).collect::<Result<_, _>>()?;
+            for (all, result) in collected.iter_mut().zip(results) {
+                all.push(result?);
+            }
+            iteration += 1;
+        }
+        let stacked = collected.iter().zip(&repetition.nothing).map(|(all, nothing)| stack(all, nothing.as_ref()));
+        let results: Vec<Option<Tensor>> = carried.into_iter().map(Some).chain(stacked).collect();
+        for (name, result) in repetition.outputs.iter().zip(results) {
+            let Some(name) = name else { continue };
+            let reason = || format!("what iterations of a loop give for '{name}' differs in size, or none ran");
+            values.insert(name.clone(), result.ok_or_else(|| Error::Option { reason: reason() })?);
+        }
+        Ok(())
+    }
+
+    /// Gives up the plans that were not used for the longest time, until the others are within the bound.
+    fn keep_within(&mut self, engine: &mut Engine) {
+        while self.cache.bytes > PLAN_BYTES_MAX {
+            let mut given_up = Vec::new();
+            if !give_up_oldest(&mut self.root, &mut given_up) {
+                return;
+            }
+            for (id, size_bytes) in given_up {
+                engine.forget((Purpose::Session, id));
+                self.cache.plans -= 1;
+                self.cache.bytes -= size_bytes;
+            }
+        }
+    }
+}
+
+/// What a run has of a value.
+fn value<'a>(values: &'a Values, name: &str) -> Result<&'a Tensor, Error> {
+    values
+        .get(name)
+        .ok_or_else(|| Error::MissingInput { expected: name.to_string(), given: values.keys().cloned().collect() })
+}
+
+/// A condition.
+fn truth(value: bool) -> Tensor {
+    Tensor::new(forebay_base::DataType::Bool, &[], [u8::from(value)]).expect("a byte is a scalar")
+}
+
+/// Joins tensors of the same type along a new first axis.
+fn stack(all: &[Tensor], nothing: Option<&Tensor>) -> Option<Tensor> {
+    if all.is_empty() {
+        return nothing.cloned();
+    }
+    let rows: Vec<Tensor> = all
+        .iter()
+        .map(|tensor| {
+            let mut shape = vec![1];
+            shape.extend(tensor.shape());
+            tensor.clone().reshaped(&shape)
+        })
+        .collect::<Option<_>>()?;
+    Tensor::stack(&rows.iter().collect::<Vec<_>>())
+}
+
+/// Decides what comes next for inputs of these types, and plans it.
+fn make(
+    graph: &Graph,
+    types: &BTreeMap<String, TensorType>,
+    machine: &LimitedDevice,
+    cache: &mut PlanCache,
+) -> Result<Step, Error> {
+    let mut planned = |mut graph: Graph| -> Result<_, Error> {
+        // What is a constant or an input is there already.
+        let constants = graph.outputs.iter().filter_map(|&id| {
+            let contents = graph.initializers.get(&id)?;
+            Some((graph.value(id).name.clone(), contents.clone()))
+        });
+        let constants: Vec<(String, Contents)> = constants.collect();
+        let computed: BTreeSet<_> =
+            graph.nodes.iter().flat_map(|node| node.outputs.iter().flatten().copied()).collect();
+        graph.outputs.retain(|id| computed.contains(id) && !graph.initializers.contains_key(id));
+        if graph.outputs.is_empty() {
+            return Ok((None, constants));
+        }
+        let costs = machine.options.planning.costs.as_ref();
+        let compiled = compile(&graph, &BTreeSet::new(), machine, costs)?;
+        let size_bytes = compiled.size_bytes();
+        cache.made += 1;
+        cache.plans += 1;
+        cache.bytes += size_bytes;
+        Ok((Some(Box::new(Planned { id: cache.made, compiled, size_bytes })), constants))
+    };
+    let point = |graph: Graph| Box::new(Point::new(graph));
+    let kind = match stages::next(graph, types)? {
+        Next::Whole(graph) => {
+            let (plan, constants) = planned(graph)?;
+            Kind::Run { plan, constants, rest: None }
+        }
+        Next::Compute { first, rest } => {
+            let (plan, constants) = planned(first)?;
+            Kind::Run { plan, constants, rest: Some(point(rest)) }
+        }
+        Next::Pin(inputs) => {
+            let inputs = inputs.into_iter().map(|id| graph.value(id).name.clone()).collect();
+            Kind::Pin { inputs, by_elements: BTreeMap::new() }
+        }
+        Next::Evaluate { node, rest } => Kind::Evaluate { node, rest: point(rest) },
+        Next::Repeat { repetition, rest } => {
+            let body = point(repetition.body.clone());
+            Kind::Repeat { repetition, body, rest: point(rest) }
+        }
+    };
+    Ok(Step { used: 0, kind })
+}
+
+/// The points behind a step.
+fn behind(step: &Step) -> Vec<&Point> {
+    match &step.kind {
+        Kind::Run { rest, .. } => rest.iter().map(|rest| &**rest).collect(),
+        Kind::Pin { by_elements, .. } => by_elements.values().collect(),
+        Kind::Evaluate { rest, .. } => vec![rest],
+        Kind::Repeat { body, rest, .. } => vec![body, rest],
+    }
+}
+
+/// The plan of this number.
+fn find(point: &Point, id: u64) -> Option<&Compiled> {
+    point.steps.values().find_map(|step| match &step.kind {
+        Kind::Run { plan: Some(plan), .. } if plan.id == id => Some(&plan.compiled),
+        _ => behind(step).into_iter().find_map(|point| find(point, id)),
+    })
+}
+
+/// The numbers and sizes of the plans at and behind a step.
+fn plans(step: &Step, to: &mut Vec<(u64, usize)>) {
+    if let Kind::Run { plan: Some(plan), .. } = &step.kind {
+        to.push((plan.id, plan.size_bytes));
+    }
+    behind(step).into_iter().flat_map(|point| point.steps.values()).for_each(|step| plans(step, to));
+}
+
+/// Gives up the oldest of several ways on; false where there is one way only. The plans on it are added to `given_up`.
+fn give_up_oldest(point: &mut Point, given_up: &mut Vec<(u64, usize)>) -> bool {
+    if point.steps.len() > 1 {
+        let oldest = point.steps.iter().min_by_key(|(_, step)| step.used).map(|(key, _)| key.clone());
+        let step = oldest.and_then(|key| point.steps.remove(&key));
+        step.iter().for_each(|step| plans(step, given_up));
+        return true;
+    }
+    let Some(step) = point.steps.values_mut().next() else { return false };
+    match &mut step.kind {
+        Kind::Run { rest, .. } => rest.as_mut().is_some_and(|rest| give_up_oldest(rest, given_up)),
+        Kind::Evaluate { rest, .. } => give_up_oldest(rest, given_up),
+        Kind::Repeat { body, rest, .. } => give_up_oldest(rest, given_up) || give_up_oldest(body, given_up),
+        Kind::Pin { by_elements, .. } => {
+            if by_elements.len() < 2 {
+                return by_elements.values_mut().next().is_some_and(|point| give_up_oldest(point, given_up));
+            }
+            let used = |point: &Point| point.steps.values().map(|step| step.used).max().unwrap_or(0);
+            let oldest = by_elements.iter().min_by_key(|(_, point)| used(point)).map(|(key, _)| key.clone());
+            let removed = oldest.and_then(|key| by_elements.remove(&key));
+            removed.iter().flat_map(|point| point.steps.values()).for_each(|step| plans(step, given_up));
+            true
+        }
+    }
+}
