@@ -18,10 +18,10 @@ use crate::tensor::Contents;
 
 /// Operators whose outputs' sizes depend on the elements of their inputs: they are computed at the border of two stages.
 const SIZED_BY_ELEMENTS: [&str; 4] = ["NonZero", "Compress", "Unique", "NonMaxSuppression"];
-/// Inputs with at most this many integers may be what a graph is made for.
-const PINNED_INTEGERS_MAX: u64 = 4096;
+/// A list of at most this many integers may be what a graph is made for, where sizes are computed from it; more are data.
+const PINNED_INTEGERS_MAX: u64 = 64;
 /// The same for floating-point numbers.
-const PINNED_FLOATS_MAX: u64 = 16;
+const PINNED_FLOATS_MAX: u64 = 1;
 
 /// What comes next.
 #[derive(Debug)]
@@ -196,7 +196,7 @@ impl<'a> Known<'a> {
             if self.graph.inputs.contains(&value) {
                 let ty = self.graph.ty(value)?;
                 let count_max = if ty.data_type.is_float() { PINNED_FLOATS_MAX } else { PINNED_INTEGERS_MAX };
-                if ty.count() > count_max {
+                if ty.count() > count_max || ty.shape.len() > 1 {
                     return None;
                 }
                 sources.insert(value);

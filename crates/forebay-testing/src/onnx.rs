@@ -1,5 +1,6 @@
 //! Small ONNX models, written field by field.
 
+pub mod builder;
 pub mod protobuf;
 
 use protobuf::{message, number};

@@ -24,7 +24,7 @@ use crate::machine::LimitedDevice;
 use crate::pieces::{give_persistent, Take};
 use crate::runner::Runner;
 
-/// What a plan is for, and the batch size or the plan's number.
+/// What a plan is for, and the number of its sizes or of the plan.
 pub(crate) type PlanKey = (Purpose, u64);
 
 /// What a plan is for.
@@ -323,8 +323,8 @@ impl Engine {
         let events = self.traces.iter().flat_map(|(key, trace)| {
             let process = processes.iter().position(|known| known == key).unwrap_or_default() as u32 + 1;
             let name = match key {
-                (Purpose::Training, batch_size) => format!("training, batch {batch_size}"),
-                (Purpose::Inference, batch_size) => format!("inference, batch {batch_size}"),
+                (Purpose::Training, number) => format!("training, sizes {number}"),
+                (Purpose::Inference, number) => format!("evaluation, sizes {number}"),
                 (Purpose::Session, number) => format!("plan {number}"),
             };
             trace.events(process, &name)

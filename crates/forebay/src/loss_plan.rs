@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use forebay_model::infer::Sizes;
 use forebay_model::tensor::Contents;
 use forebay_model::training::{loss_graph, training_graph, Loss, LossGraph, TrainingGraph, TrainingOptions};
 use forebay_model::{Graph, Tensor, TensorType, ValueId};
@@ -52,11 +53,11 @@ impl LossPlan {
     pub(crate) fn training(
         model: &Model,
         options: &TrainingOptions,
-        batch_size: Option<u64>,
+        sizes: &Sizes,
         machine: &LimitedDevice,
         given_costs: Option<&SavedCosts>,
     ) -> Result<LossPlan, Error> {
-        let step = training_graph(&model.open_graph(batch_size)?, options)?;
+        let step = training_graph(&model.open_graph(sizes)?, options)?;
         let TrainingGraph { loss, prediction, labels, hyperparameters, .. } = step;
         let landmarks = Landmarks { loss, prediction, labels, step: step.step, hyperparameters: Some(hyperparameters) };
         let compiled = compile(&step.graph, &step.parameters.into_iter().collect(), machine, given_costs)?;
@@ -70,10 +71,10 @@ impl LossPlan {
     pub(crate) fn evaluation(
         model: &Model,
         options: &TrainingOptions,
-        batch_size: Option<u64>,
+        sizes: &Sizes,
         machine: &LimitedDevice,
     ) -> Result<LossPlan, Error> {
-        let graph = loss_graph(&model.open_graph(batch_size)?, &options.loss, options.loss_output.as_deref())?;
+        let graph = loss_graph(&model.open_graph(sizes)?, &options.loss, options.loss_output.as_deref())?;
         let LossGraph { loss, prediction, labels, .. } = graph;
         let landmarks = Landmarks { loss, prediction, labels, step: None, hyperparameters: None };
         let compiled = compile(&graph.graph, &BTreeSet::new(), machine, None)?;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_model::graph::Dimension;
+use forebay_model::infer::Sizes;
 use forebay_model::{infer, onnx, Graph, ModelError, TensorType, ValueId};
 
 use crate::error::Error;
@@ -94,8 +95,8 @@ impl Model {
     ///
     /// # Errors
     /// A size that is left open, or operators that refuse their inputs.
-    pub(crate) fn open_graph(&self, batch_size: Option<u64>) -> Result<Graph, Error> {
-        typed(self.onnx.graph.clone(), batch_size)
+    pub(crate) fn open_graph(&self, sizes: &Sizes) -> Result<Graph, Error> {
+        typed(self.onnx.graph.clone(), sizes)
     }
 
     /// The graph for inference, without types: weights are constants. Sizes that `batch_size` and `symbols` give take the place of those
@@ -171,11 +172,12 @@ fn check_batch_size(batch_size: Option<u64>) -> Result<(), Error> {
     }
 }
 
-/// Types a graph for a batch size. A batch size that the model states itself is replaced.
-fn typed(mut graph: Graph, batch_size: Option<u64>) -> Result<Graph, Error> {
+/// Types a graph for inputs of these sizes. A batch size that the model states itself is replaced.
+fn typed(mut graph: Graph, sizes: &Sizes) -> Result<Graph, Error> {
+    let batch_size = sizes.batch_size;
     check_batch_size(batch_size)?;
     let stated = batch_size.and_then(|size| replace_batch_size(&mut graph, size));
-    match (infer::infer(&mut graph, batch_size), batch_size, stated) {
+    match (infer::infer_sizes(&mut graph, sizes), batch_size, stated) {
         (Ok(()), _, _) => Ok(graph),
         (Err(error), Some(size), Some(stated)) if size != stated => Err(other_batch(size, stated, &error)),
         (Err(error), _, _) => Err(error.into()),

@@ -106,7 +106,7 @@ impl Session {
         let (graph, stated) = model.inference_graph(options.batch_size, &options.sizes)?;
         let inputs = ValueInfo::of(&graph, &graph.inputs);
         let outputs = ValueInfo::of(&graph, &graph.outputs);
-        let known = inputs.iter().map(|info| Some((info.name.clone(), info.known()?))).collect::<Option<_>>();
+        let known = inputs.iter().map(|info| Some((info.name.clone(), info.ty()?))).collect::<Option<_>>();
         let mut stages = Stages::new(graph);
         if let Some(types) = known {
             stages.prepare(&types, &machine).map_err(|error| match (options.batch_size, stated, error) {

@@ -343,15 +343,7 @@ fn stack(all: &[Tensor], nothing: Option<&Tensor>) -> Option<Tensor> {
     if all.is_empty() {
         return nothing.cloned();
     }
-    let rows: Vec<Tensor> = all
-        .iter()
-        .map(|tensor| {
-            let mut shape = vec![1];
-            shape.extend(tensor.shape());
-            tensor.clone().reshaped(&shape)
-        })
-        .collect::<Option<_>>()?;
-    Tensor::stack(&rows.iter().collect::<Vec<_>>())
+    Tensor::stack(&all.iter().collect::<Vec<_>>())
 }
 
 /// Decides what comes next for inputs of these types, and plans it.

@@ -40,7 +40,7 @@ impl ValueInfo {
     }
 
     /// Its type, where all sizes are known.
-    pub(crate) fn known(&self) -> Option<TensorType> {
+    pub fn ty(&self) -> Option<TensorType> {
         let size = |dimension: &Dimension| match dimension {
             Dimension::Known(size) => Some(*size),
             Dimension::Symbol(_) => None,

@@ -1,7 +1,7 @@
 //! Training a model.
 //!
-//! A trainer keeps one plan per batch size, and one per batch size for evaluation, all within the same budgets; at most
-//! one of them is on the device at a time (`engine.rs`).
+//! A trainer keeps a plan for the sizes of each batch, and others for evaluation, all within the same budgets; at most one of them is on
+//! the device at a time (`engine.rs`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,9 +10,11 @@ use std::sync::Arc;
 use forebay_data::{InputDescription, LabelKind, Requirements};
 use forebay_device::{Device, DeviceUsage};
 use forebay_memory::size::MemorySize;
+use forebay_model::graph::Dimension;
+use forebay_model::infer::Sizes;
 use forebay_model::program::Role;
 use forebay_model::training::{Optimizer, TrainingOptions};
-use forebay_model::Tensor;
+use forebay_model::{Tensor, TensorType};
 use forebay_plan::plan::Statistics;
 use forebay_plan::saved_costs::Unknown;
 use forebay_plan::{Plan, SavedCosts};
@@ -30,6 +32,12 @@ use crate::model::Model;
 use crate::options::{OnNan, ProcessLimit, TrainerOptions};
 use crate::session::{feed, RunTimes};
 use crate::tensor_info::{self, TensorInfo};
+
+/// Shapes of a model's inputs, in their order.
+type Shapes = Vec<Vec<u64>>;
+
+/// Plans for other sizes than the first that are kept; beyond that, all of them are made again.
+const OTHER_PLANS_MAX: usize = 64;
 
 /// What a step did.
 ///
@@ -126,9 +134,18 @@ pub struct Trainer {
     options: TrainingOptions,
     on_nan: OnNan,
     engine: Engine,
-    training: BTreeMap<u64, LossPlan>,
-    evaluation: BTreeMap<u64, LossPlan>,
+    /// Plans of training steps by the shapes of the inputs.
+    training: BTreeMap<Shapes, LossPlan>,
+    /// The same of evaluations.
+    evaluation: BTreeMap<Shapes, LossPlan>,
+    /// Numbers of shapes, in the order in which they came.
+    numbers: BTreeMap<Shapes, u64>,
+    /// The shapes that were planned first.
+    main: Shapes,
+    /// The batch size that was planned first.
     batch_size: u64,
+    /// By input: dimensions that the model leaves open.
+    open: BTreeMap<String, Vec<usize>>,
     step_count: u64,
 }
 
@@ -153,19 +170,29 @@ impl Trainer {
 
     fn on(model: Model, options: TrainerOptions, mut machine: LimitedDevice) -> Result<Trainer, Error> {
         let TrainerOptions { training: options, engine, batch_size, sizes, on_nan } = options;
-        let model = model.with_sizes(&sizes)?;
-        let plan = LossPlan::training(&model, &options, batch_size, &machine, engine.planning.costs.as_ref())?;
+        let first = model.clone().with_sizes(&sizes)?;
+        let sizes = Sizes::of_batch(batch_size);
+        let plan = LossPlan::training(&first, &options, &sizes, &machine, engine.planning.costs.as_ref())?;
         machine.options.memory.fix_budgets(plan.compiled.step.plan().statistics.in_core_peak_bytes);
         let batch_size = plan.inputs.iter().find_map(|info| info.shape.first().copied()).unwrap_or(1);
         let engine = Engine::new(machine, plan.initial_values());
+        let main: Shapes = plan.inputs.iter().map(|info| info.shape.clone()).collect();
+        let open = model.inputs().into_iter().map(|info| {
+            let is_open = |&i: &usize| matches!(info.dimensions[i], Dimension::Symbol(_));
+            ((0..info.dimensions.len()).filter(is_open).collect(), info.name)
+        });
+        let open = open.map(|(dimensions, name)| (name, dimensions)).collect();
         Ok(Trainer {
             model,
             options,
             on_nan,
             engine,
-            training: BTreeMap::from([(batch_size, plan)]),
+            training: BTreeMap::from([(main.clone(), plan)]),
             evaluation: BTreeMap::new(),
+            numbers: BTreeMap::from([(main.clone(), 1)]),
+            main,
             batch_size,
+            open,
             step_count: 0,
         })
     }
@@ -215,26 +242,29 @@ impl Trainer {
     }
 
     fn main(&self) -> &LossPlan {
-        &self.training[&self.batch_size]
+        &self.training[&self.main]
     }
 
-    /// Trains on one batch. Another batch size than the planned one gets a plan of its own.
+    /// Trains on one batch. Where the model leaves sizes open, they may be others than the planned ones, and so may the batch size: these
+    /// get a plan of their own.
     ///
     /// # Errors
     /// Inputs or labels that do not fit; a loss that is not finite, where that stops training; what the device reports.
     /// The first two leave everything as before the step, and so does a disk that fails; parameters and state can then still
     /// be read and saved, and a new trainer goes on from there.
     pub fn step(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<StepReport, Error> {
-        let batch_size = self.batch_size_of(&batch)?;
-        if !self.training.contains_key(&batch_size) {
-            let plan = LossPlan::training(&self.model, &self.options, Some(batch_size), self.engine.machine(), None)?;
-            self.training.insert(batch_size, plan);
+        let (shapes, sizes) = self.sizes_of(&batch)?;
+        if !self.training.contains_key(&shapes) {
+            self.make_room();
+            let plan = LossPlan::training(&self.model, &self.options, &sizes, self.engine.machine(), None)?;
+            self.training.insert(shapes.clone(), plan);
         }
-        let Some(plan) = self.training.get_mut(&batch_size) else { unreachable!("it was made above") };
+        let number = self.number(&shapes);
+        let Some(plan) = self.training.get_mut(&shapes) else { unreachable!("it was made above") };
         let step = self.step_count + 1;
         let fed = plan.check(batch, labels, step, &self.options)?;
         let (stops, ignored_label) = (self.on_nan == OnNan::Stop, plan.ignored_label(&fed));
-        let runner = self.engine.activate((Purpose::Training, batch_size), &plan.compiled)?;
+        let runner = self.engine.activate((Purpose::Training, number), &plan.compiled)?;
         feed(runner, fed)?;
         let mut loss = f32::NAN;
         let times = runner.run_in_phases(&mut |read_output| {
@@ -258,13 +288,15 @@ impl Trainer {
     /// # Errors
     /// Inputs or labels that do not fit, or what the device reports.
     pub fn evaluate(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<Evaluation, Error> {
-        let batch_size = self.batch_size_of(&batch)?;
-        if !self.evaluation.contains_key(&batch_size) {
-            self.evaluation.insert(batch_size, self.evaluation_plan(batch_size)?);
+        let (shapes, sizes) = self.sizes_of(&batch)?;
+        if !self.evaluation.contains_key(&shapes) {
+            self.make_room();
+            self.evaluation.insert(shapes.clone(), self.evaluation_plan(&sizes)?);
         }
-        let plan = &self.evaluation[&batch_size];
+        let number = self.number(&shapes);
+        let plan = &self.evaluation[&shapes];
         let fed = plan.check(batch, labels, self.step_count, &self.options)?;
-        let runner = self.engine.activate((Purpose::Inference, batch_size), &plan.compiled)?;
+        let runner = self.engine.activate((Purpose::Inference, number), &plan.compiled)?;
         feed(runner, fed)?;
         runner.run()?;
         let loss = scalar(&runner.read_output(&plan.loss)?);
@@ -273,9 +305,8 @@ impl Trainer {
 
     /// A plan for evaluation. Where the optimizer's state is in host memory meanwhile, the plan takes no more than the budget leaves, if
     /// it can.
-    fn evaluation_plan(&self, batch_size: u64) -> Result<LossPlan, Error> {
-        let plan =
-            |machine: &LimitedDevice| LossPlan::evaluation(&self.model, &self.options, Some(batch_size), machine);
+    fn evaluation_plan(&self, sizes: &Sizes) -> Result<LossPlan, Error> {
+        let plan = |machine: &LimitedDevice| LossPlan::evaluation(&self.model, &self.options, sizes, machine);
         let graph = self.model.graph();
         let state = self.engine.types().iter().filter(|(name, _)| graph.find(name).is_none());
         let state_bytes = state.map(|(_, ty)| ty.checked_size_bytes().unwrap_or(u64::MAX));
@@ -287,15 +318,40 @@ impl Trainer {
         }
     }
 
-    /// The leading size of a batch whose tensors otherwise have the planned types and shapes.
-    fn batch_size_of(&self, batch: &BTreeMap<String, Tensor>) -> Result<u64, Error> {
+    /// The shapes of a batch whose tensors have the planned types, and the planned shapes but for the batch size and for what the
+    /// model leaves open.
+    fn sizes_of(&self, batch: &BTreeMap<String, Tensor>) -> Result<(Shapes, Sizes), Error> {
         let main = self.main();
         let given = main.inputs.iter().find_map(|info| batch.get(&info.name)?.shape().first().copied());
         let batch_size = given.filter(|&size| size > 0).unwrap_or(self.batch_size);
-        let infos: Vec<TensorInfo> =
-            main.inputs.iter().map(|info| info.with_batch(self.batch_size, batch_size)).collect();
+        let expected = |info: &TensorInfo| {
+            let mut info = info.with_batch(self.batch_size, batch_size);
+            let given = batch.get(&info.name).map(Tensor::shape).filter(|given| given.len() == info.shape.len());
+            for &i in self.open.get(&info.name).into_iter().flatten() {
+                info.shape[i] = given.map_or(info.shape[i], |given| given[i].max(1));
+            }
+            info
+        };
+        let infos: Vec<TensorInfo> = main.inputs.iter().map(expected).collect();
         tensor_info::check_inputs(&infos, batch)?;
-        Ok(batch_size)
+        let inputs =
+            infos.iter().map(|info| (info.name.clone(), TensorType::new(info.data_type, &info.shape))).collect();
+        let sizes = Sizes { batch_size: Some(batch_size), inputs, ..Sizes::default() };
+        Ok((infos.into_iter().map(|info| info.shape).collect(), sizes))
+    }
+
+    /// The number of shapes; new ones get the next.
+    fn number(&mut self, shapes: &Shapes) -> u64 {
+        let next = self.numbers.len() as u64 + 1;
+        *self.numbers.entry(shapes.clone()).or_insert(next)
+    }
+
+    /// Gives up plans for other sizes than the first where there are too many.
+    fn make_room(&mut self) {
+        if self.training.len() + self.evaluation.len() > OTHER_PLANS_MAX {
+            self.training.retain(|shapes, _| *shapes == self.main);
+            self.evaluation.clear();
+        }
     }
 
     /// The trained parameters, by the names of the model's initializers: all of them, in host memory at once. Where that is too
@@ -455,14 +511,13 @@ impl Trainer {
         };
         let budget = machine.budget(size);
         let before = machine.exchange_budget(budget);
-        let Some(main) = self.training.get_mut(&self.batch_size) else { unreachable!("it is made with the trainer") };
+        let Some(main) = self.training.get_mut(&self.main) else { unreachable!("it is made with the trainer") };
         if let Err(error) = main.compiled.replan(self.engine.machine()) {
             self.engine.machine_mut().exchange_budget(before);
             return Err(error);
         }
         // The others are made again when they are needed.
-        let batch_size = self.batch_size;
-        self.training.retain(|&size, _| size == batch_size);
+        self.training.retain(|shapes, _| *shapes == self.main);
         self.evaluation.clear();
         self.engine.retire()
     }
@@ -516,7 +571,7 @@ impl Trainer {
     /// A limit that is too small; everything is then as before.
     pub fn keep_memory_limit(&mut self) -> Result<(), Error> {
         let machine = self.engine.machine();
-        let Some(main) = self.training.get_mut(&self.batch_size) else { unreachable!("it is made with the trainer") };
+        let Some(main) = self.training.get_mut(&self.main) else { unreachable!("it is made with the trainer") };
         if main.compiled.exceeds_limit(machine) {
             main.compiled.replan(machine)?;
             self.engine.retire()?;

@@ -141,11 +141,13 @@ fn options_without_meaning_are_refused() {
 }
 
 #[test]
-fn an_open_batch_size_must_be_given() {
+fn an_open_batch_size_must_be_given_for_training() {
     let model = Model::from_file(Case::read("digits-cnn").path("model_dynamic.onnx")).unwrap();
     assert_eq!(model.inputs()[0].to_string(), "x: float32[N, 1, 8, 8]");
-    let error = Session::builder(&model).engine(host(1)).build().err().expect("open");
-    assert!(error.to_string().contains('N'), "{error}");
+    let options = trainer_options(recipe(&Case::read("digits-cnn")), host(1));
+    let error = Trainer::new(model.clone(), options).err().expect("open").to_string();
+    assert!(error.contains("dimension 0 ('N') of input 'x'") && error.contains("--batch-size"), "{error}");
+    assert!(Session::builder(&model).engine(host(1)).build().unwrap().plan().is_none());
     let session = Session::builder(&model).engine(host(1)).batch_size(3).build().unwrap();
     assert_eq!(session.inputs()[0].to_string(), "x: float32[3, 1, 8, 8]");
 }

@@ -104,7 +104,7 @@ fn a_trace_has_a_row_per_stream_and_memory_as_a_counter() {
     let launches = of("X").into_iter().filter(|event| event["args"]["kernel"] != "copy").count();
     assert!(launches >= 2 * trainer.statistics().launches, "{launches} launches in two steps");
     let rows: Vec<&str> = of("M").iter().filter_map(|event| event["args"]["name"].as_str()).collect();
-    for row in ["training, batch 16", "compute", "copy in", "copy out"] {
+    for row in ["training, sizes 1", "compute", "copy in", "copy out"] {
         assert!(rows.contains(&row), "{row} in {rows:?}");
     }
     let peak = trainer.statistics().device_peak_bytes;

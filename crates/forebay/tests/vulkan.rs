@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use forebay::{Device, EngineOptions, MemorySize, Model, Session, Tensor, TensorInfo};
+use forebay::{Device, EngineOptions, MemorySize, Model, Session, Tensor, ValueInfo};
 use forebay_base::{Binding, Command, Kernel};
 use forebay_golden::reference::{forward, gradients, training};
 use forebay_golden::{assert_same, recipe, run, to_f64, trainer, trainer_on, Case};
@@ -212,10 +212,10 @@ fn classifies_as_the_host(name: &str) {
     let outputs = [vulkan(), EngineOptions::default()].map(|device| {
         let mut session = Session::builder(&model).engine(device).build().unwrap();
         let infos = session.inputs().to_vec();
-        let ramp = |info: &TensorInfo| {
-            let count = info.shape.iter().product::<u64>();
-            let values: Vec<f32> = (0..count).map(|index| index as f32 / count as f32).collect();
-            (info.name.clone(), Tensor::from_f32(&info.shape, &values))
+        let ramp = |info: &ValueInfo| {
+            let ty = info.ty().unwrap();
+            let values: Vec<f32> = (0..ty.count()).map(|index| index as f32 / ty.count() as f32).collect();
+            (info.name.clone(), Tensor::from_f32(&ty.shape, &values))
         };
         session.run(infos.iter().map(ramp).collect()).unwrap()
     });

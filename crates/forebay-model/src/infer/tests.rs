@@ -47,7 +47,7 @@ fn the_batch_size_gives_symbols_their_value_everywhere() {
 fn dimensions_without_a_size_and_batches_that_do_not_fit_are_errors() {
     let (mut unnamed, _) = graph(&[symbol(""), symbol("height")]);
     let message = infer(&mut unnamed, Some(2)).unwrap_err().to_string();
-    assert!(message.contains("dimension 1 ('height')") && message.contains("fixed size"), "{message}");
+    assert!(message.contains("dimension 1 ('height')") && message.contains("--size height=N"), "{message}");
     let (mut fixed, _) = graph(&[Dimension::Known(4)]);
     let message = infer(&mut fixed, Some(2)).unwrap_err().to_string();
     assert!(message.contains("'x' has 4"), "{message}");

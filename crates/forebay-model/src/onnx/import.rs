@@ -135,6 +135,9 @@ impl<'a> Reader<'a> {
             for output in &proto.output {
                 let undefined = || malformed(format!("no node computes the output '{}' of a graph", output.name()));
                 let id = reader.find(output.name()).ok_or_else(undefined)?;
+                let declared = declared_type(output)?;
+                let value = reader.graph.value_mut(id);
+                value.declared = value.declared.take().or(declared);
                 reader.graph.outputs.push(id);
             }
             (reader.graph, reader.captured)

@@ -1,0 +1,171 @@
+//! Whole ONNX models for tests: graphs with any inputs and outputs, graphs inside nodes, functions.
+
+use super::protobuf::{message, number};
+use super::text;
+
+/// ONNX's number of the element type float32.
+pub const FLOAT: i64 = 1;
+/// ONNX's number of the element type int64.
+pub const INT64: i64 = 7;
+/// ONNX's number of the element type bool.
+pub const BOOL: i64 = 9;
+
+/// An attribute of a node.
+pub enum Value {
+    /// INT.
+    Int(i64),
+    /// INTS.
+    Ints(Vec<i64>),
+    /// FLOAT.
+    Float(f32),
+    /// GRAPH.
+    Graph(GraphBuilder),
+    /// A function's attribute of this name.
+    Reference(&'static str, i64),
+}
+
+/// A graph that grows: the model's, or one inside a node.
+#[derive(Default)]
+pub struct GraphBuilder {
+    nodes: Vec<Vec<u8>>,
+    initializers: Vec<Vec<u8>>,
+    inputs: Vec<Vec<u8>>,
+    outputs: Vec<Vec<u8>>,
+    functions: Vec<Vec<u8>>,
+}
+
+impl GraphBuilder {
+    /// A graph without anything.
+    pub fn new() -> GraphBuilder {
+        GraphBuilder::default()
+    }
+
+    /// An input; a size is a number or a symbol.
+    pub fn input(mut self, name: &str, element_type: i64, sizes: &[&str]) -> Self {
+        self.inputs.push(value_info(name, element_type, sizes));
+        self
+    }
+
+    /// An output; a size is a number or a symbol.
+    pub fn output(mut self, name: &str, element_type: i64, sizes: &[&str]) -> Self {
+        self.outputs.push(value_info(name, element_type, sizes));
+        self
+    }
+
+    /// An initializer of integers.
+    pub fn integers(mut self, name: &str, shape: &[usize], values: &[i64]) -> Self {
+        let content: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.initializers.push(tensor(name, INT64, shape, &content));
+        self
+    }
+
+    /// An initializer of float32.
+    pub fn floats(mut self, name: &str, shape: &[usize], values: &[f32]) -> Self {
+        let content: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.initializers.push(tensor(name, FLOAT, shape, &content));
+        self
+    }
+
+    /// A node.
+    pub fn node(self, operator: &str, inputs: &[&str], outputs: &[&str]) -> Self {
+        self.node_with(operator, inputs, outputs, Vec::new())
+    }
+
+    /// A node with attributes.
+    pub fn node_with(
+        mut self,
+        operator: &str,
+        inputs: &[&str],
+        outputs: &[&str],
+        attributes: Vec<(&str, Value)>,
+    ) -> Self {
+        self.nodes.push(node("", operator, inputs, outputs, attributes));
+        self
+    }
+
+    /// A call of a function in the domain `local`.
+    pub fn call(mut self, name: &str, inputs: &[&str], outputs: &[&str], attributes: Vec<(&str, Value)>) -> Self {
+        self.nodes.push(node("local", name, inputs, outputs, attributes));
+        self
+    }
+
+    /// A function in the domain `local` with the nodes of `body`.
+    pub fn function(
+        mut self,
+        name: &str,
+        inputs: &[&str],
+        outputs: &[&str],
+        attributes: &[&str],
+        body: GraphBuilder,
+    ) -> Self {
+        let mut fields = text(1, name);
+        fields.extend(inputs.iter().flat_map(|input| text(4, input)));
+        fields.extend(outputs.iter().flat_map(|output| text(5, output)));
+        fields.extend(attributes.iter().flat_map(|attribute| text(6, attribute)));
+        fields.extend(body.nodes.iter().flat_map(|node| message(7, node)));
+        fields.extend(message(9, &[text(1, ""), number(2, OPSET)].concat()));
+        fields.extend(message(9, &[text(1, "local"), number(2, 1)].concat()));
+        fields.extend(text(10, "local"));
+        self.functions.push(fields);
+        self
+    }
+
+    /// The graph's message.
+    fn graph(&self) -> Vec<u8> {
+        let mut fields: Vec<u8> = self.nodes.iter().flat_map(|node| message(1, node)).collect();
+        fields.extend(text(2, "a graph"));
+        fields.extend(self.initializers.iter().flat_map(|initializer| message(5, initializer)));
+        fields.extend(self.inputs.iter().flat_map(|input| message(11, input)));
+        fields.extend(self.outputs.iter().flat_map(|output| message(12, output)));
+        fields
+    }
+
+    /// The model's bytes.
+    pub fn build(&self) -> Vec<u8> {
+        let mut fields = [number(1, 10), message(7, &self.graph())].concat();
+        fields.extend(message(8, &[text(1, ""), number(2, OPSET)].concat()));
+        fields.extend(message(8, &[text(1, "local"), number(2, 1)].concat()));
+        fields.extend(self.functions.iter().flat_map(|function| message(25, function)));
+        fields
+    }
+}
+
+/// The operator set of the models.
+const OPSET: i64 = 18;
+
+fn node(domain: &str, operator: &str, inputs: &[&str], outputs: &[&str], attributes: Vec<(&str, Value)>) -> Vec<u8> {
+    let mut fields: Vec<u8> = inputs.iter().flat_map(|input| text(1, input)).collect();
+    fields.extend(outputs.iter().flat_map(|output| text(2, output)));
+    fields.extend(text(4, operator));
+    for (name, value) in attributes {
+        let content = match value {
+            Value::Float(value) => [vec![2 << 3 | 5], value.to_le_bytes().to_vec(), number(20, 1)].concat(),
+            Value::Int(value) => [number(3, value), number(20, 2)].concat(),
+            Value::Graph(graph) => [message(6, &graph.graph()), number(20, 5)].concat(),
+            Value::Ints(values) => {
+                let values: Vec<u8> = values.iter().flat_map(|&value| number(8, value)).collect();
+                [values, number(20, 7)].concat()
+            }
+            Value::Reference(to, kind) => [text(21, to), number(20, kind)].concat(),
+        };
+        fields.extend(message(5, &[text(1, name), content].concat()));
+    }
+    fields.extend(text(7, domain));
+    fields
+}
+
+fn tensor(name: &str, element_type: i64, shape: &[usize], content: &[u8]) -> Vec<u8> {
+    let mut fields: Vec<u8> = shape.iter().flat_map(|&size| number(1, size as i64)).collect();
+    fields.extend([number(2, element_type), text(8, name), message(9, content)].concat());
+    fields
+}
+
+fn value_info(name: &str, element_type: i64, sizes: &[&str]) -> Vec<u8> {
+    let size = |size: &&str| match size.parse() {
+        Ok(value) => message(1, &number(1, value)),
+        Err(_) => message(1, &text(2, size)),
+    };
+    let sizes: Vec<u8> = sizes.iter().flat_map(size).collect();
+    let tensor = [number(1, element_type), message(2, &sizes)].concat();
+    [text(1, name), message(2, &message(1, &tensor))].concat()
+}
