@@ -215,7 +215,6 @@ fn used(graph: &Graph, waiting: &[Waiting]) -> BTreeSet<ValueId> {
     let mut used = BTreeSet::new();
     let mut open: Vec<ValueId> =
         waiting.iter().flat_map(|waiting| waiting.node.inputs.iter().flatten().copied()).collect();
-    open.extend(&graph.outputs);
     while let Some(value) = open.pop() {
         match graph.sequences.get(&value) {
             Some(elements) => open.extend(elements),
@@ -227,7 +226,7 @@ fn used(graph: &Graph, waiting: &[Waiting]) -> BTreeSet<ValueId> {
     used
 }
 
-/// The graph of the nodes that wait, in which `new_inputs` are inputs.
+/// The graph of the nodes that wait, in which those of `new_inputs` that they use are inputs.
 fn rest(graph: &Graph, waiting: Vec<Waiting>, new_inputs: &BTreeSet<ValueId>) -> Graph {
     let mut rest = graph.clone();
     let used = used(graph, &waiting);
@@ -235,7 +234,7 @@ fn rest(graph: &Graph, waiting: Vec<Waiting>, new_inputs: &BTreeSet<ValueId>) ->
     let computed: BTreeSet<ValueId> =
         rest.nodes.iter().flat_map(|node| node.outputs.iter().flatten().copied()).collect();
     rest.inputs.retain(|input| used.contains(input));
-    rest.inputs.extend(new_inputs);
+    rest.inputs.extend(new_inputs.intersection(&used));
     rest.outputs.retain(|output| computed.contains(output) || graph.initializers.contains_key(output));
     rest
 }
@@ -244,7 +243,7 @@ fn rest(graph: &Graph, waiting: Vec<Waiting>, new_inputs: &BTreeSet<ValueId>) ->
 fn split(graph: Graph, waiting: Vec<Waiting>, computed: &BTreeSet<ValueId>) -> Next {
     let used = used(&graph, &waiting);
     let produced = graph.nodes.iter().flat_map(|node| node.outputs.iter().flatten().copied());
-    let goes_on = |value: &ValueId| computed.contains(value) || used.contains(value);
+    let goes_on = |value: &ValueId| computed.contains(value) || used.contains(value) || graph.outputs.contains(value);
     let outputs: BTreeSet<ValueId> =
         produced.filter(|value| goes_on(value) && !graph.initializers.contains_key(value)).collect();
     let rest = rest(&graph, waiting, &outputs);

@@ -96,7 +96,7 @@ impl Model {
     /// # Errors
     /// A size that is left open, or operators that refuse their inputs.
     pub(crate) fn open_graph(&self, sizes: &Sizes) -> Result<Graph, Error> {
-        typed(self.onnx.graph.clone(), sizes)
+        typed(self.onnx.trainable_graph()?, sizes)
     }
 
     /// The graph for inference, without types: weights are constants. Sizes that `batch_size` and `symbols` give take the place of those

@@ -7,6 +7,7 @@ use std::path::Path;
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{command_lines, EngineOptions, MemoryMode, MemorySize, Model, Session, SessionOptions, Tensor, Trainer};
 use forebay_golden::{host, onnx, trainer, trainer_options};
+use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT};
 
 const ROWS: usize = 32;
 const WIDTH: usize = 300;
@@ -172,4 +173,46 @@ fn a_trained_model_may_take_the_place_of_the_one_that_it_was_read_from() {
         // The file that it was read from has no name any more, and is still open.
         assert_eq!(run(&again).unwrap(), run(&Model::from_bytes(&files[2]).unwrap()).unwrap());
     }
+}
+
+/// A layer whose weights are initializers, or `Constant` nodes as some exporters write them.
+fn layer(in_constants: bool) -> Model {
+    let (w, b) = (vec![0.5, -0.25, 0.75, 0.125, 0.3, -0.6], vec![0.1, 0.2, 0.3]);
+    let mut graph = GraphBuilder::new().input("x", FLOAT, &["4", "2"]);
+    graph = match in_constants {
+        false => graph.floats("w", &[2, 3], &w).floats("b", &[3], &b),
+        true => graph.node_with("Constant", &[], &["w"], vec![("value", Value::Floats(vec![2, 3], w))]).node_with(
+            "Constant",
+            &[],
+            &["b"],
+            vec![("value", Value::Floats(vec![3], b))],
+        ),
+    };
+    let graph = graph
+        .node_with("Constant", &[], &["mask"], vec![("value", Value::Floats(vec![1, 3], vec![1.0, 0.0, 1.0]))])
+        .node("MatMul", &["x", "w"], &["product"])
+        .node("Add", &["product", "b"], &["sum"])
+        .node("Mul", &["sum", "mask"], &["logits"])
+        .output("logits", FLOAT, &["4", "3"]);
+    Model::from_bytes(&graph.build()).unwrap()
+}
+
+#[test]
+fn weights_in_constant_nodes_train_where_there_are_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let trained = [false, true].map(|in_constants| {
+        let mut trainer = Trainer::builder(&layer(in_constants)).optimizer(Optimizer::sgd(0.5)).build().unwrap();
+        assert_eq!(trainer.parameters().unwrap().len(), 2, "the mask does not train");
+        let x = Tensor::from_f32(&[4, 2], &[1.0, 2.0, -1.0, 0.5, 0.25, -0.75, 2.0, 1.0]);
+        for _ in 0..3 {
+            trainer.step([("x".to_string(), x.clone())].into(), Tensor::from_i64(&[4], &[0, 1, 2, 0])).unwrap();
+        }
+        let path = folder.path().join("trained.onnx");
+        trainer.save(&path).unwrap();
+        let outputs =
+            Session::builder(&Model::from_file(&path).unwrap()).build().unwrap().run([("x".to_string(), x)].into());
+        (trainer.parameters().unwrap(), outputs.unwrap())
+    });
+    assert_eq!(trained[0], trained[1]);
+    assert_ne!(trained[0].0["b"], Tensor::from_f32(&[3], &[0.1, 0.2, 0.3]));
 }

@@ -47,6 +47,49 @@ pub struct Model {
     contents: BTreeMap<String, Contents>,
 }
 
+/// Elements that are looked at to tell a weight from a mask.
+const SEEN_ELEMENTS: usize = 4096;
+
+impl Model {
+    /// The graph for training. Some exporters write all weights as `Constant` nodes: where no initializer is a floating-point tensor of
+    /// several elements, such constants train, but for tables with two different elements at most, which are masks.
+    ///
+    /// # Errors
+    /// Contents that cannot be read.
+    pub fn trainable_graph(&self) -> Result<Graph, ModelError> {
+        let mut graph = self.graph.clone();
+        let is_weight = |contents: &Contents| contents.data_type().is_float() && contents.ty().count() > 1;
+        let mut weights =
+            graph.initializers.iter().filter(|(id, contents)| !graph.constants.contains(id) && is_weight(contents));
+        if weights.next().is_some() {
+            return Ok(graph);
+        }
+        for (name, contents) in self.contents.iter().filter(|(_, contents)| is_weight(contents)) {
+            if contents.shape().is_empty() || (contents.shape().len() > 1 && is_mask(contents)?) {
+                continue;
+            }
+            if let Some(id) = graph.find(name) {
+                graph.constants.remove(&id);
+            }
+        }
+        Ok(graph)
+    }
+}
+
+/// Whether the first elements have two different values at most.
+fn is_mask(contents: &Contents) -> Result<bool, ModelError> {
+    let size = contents.data_type().size_bytes() as usize;
+    let (mut seen, mut looked_at) = (std::collections::BTreeSet::new(), 0);
+    contents.give_in_pieces(&mut |piece: &[u8]| -> Result<(), ModelError> {
+        for element in piece.chunks_exact(size).take(SEEN_ELEMENTS.saturating_sub(looked_at)) {
+            looked_at += 1;
+            seen.insert(element.to_vec());
+        }
+        Ok(())
+    })?;
+    Ok(seen.len() < 3 && looked_at > 2)
+}
+
 /// Reads a model. `directory` is where external data files lie; without it, a model that has some is refused.
 ///
 /// # Errors

@@ -20,6 +20,8 @@ pub enum Value {
     Float(f32),
     /// GRAPH.
     Graph(GraphBuilder),
+    /// TENSOR of float32.
+    Floats(Vec<usize>, Vec<f32>),
     /// A function's attribute of this name.
     Reference(&'static str, i64),
 }
@@ -141,6 +143,10 @@ fn node(domain: &str, operator: &str, inputs: &[&str], outputs: &[&str], attribu
         let content = match value {
             Value::Float(value) => [vec![2 << 3 | 5], value.to_le_bytes().to_vec(), number(20, 1)].concat(),
             Value::Int(value) => [number(3, value), number(20, 2)].concat(),
+            Value::Floats(shape, values) => {
+                let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                [message(5, &tensor("", FLOAT, &shape, &bytes)), number(20, 4)].concat()
+            }
             Value::Graph(graph) => [message(6, &graph.graph()), number(20, 5)].concat(),
             Value::Ints(values) => {
                 let values: Vec<u8> = values.iter().flat_map(|&value| number(8, value)).collect();
