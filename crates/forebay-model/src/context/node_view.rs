@@ -5,6 +5,9 @@ use forebay_base::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId, NEWEST_OPSET};
 
+/// Most bytes of a constant that sizes depend on: they are in memory while a model is read.
+const CONSTANT_BYTES_MAX: u64 = 64 << 20;
+
 /// A node with its graph: what inference, folding and lowering look at.
 #[derive(Clone, Copy)]
 pub struct NodeView<'a> {
@@ -77,6 +80,22 @@ impl<'a> NodeView<'a> {
             Some(contents) => contents.small(),
             None => Ok(None),
         }
+    }
+
+    /// All elements of input `i`, on which the sizes of results depend.
+    ///
+    /// # Errors
+    /// Where it is not constant, holds too much to decide on, or cannot be read.
+    pub fn whole_constant(&self, i: usize) -> Result<Tensor, ModelError> {
+        let value = self.input(i)?;
+        let contents = self.graph.initializers.get(&value).filter(|_| self.graph.is_constant(value));
+        let contents =
+            contents.ok_or_else(|| self.error(format!("input {i} must be constant, because shapes depend on it")))?;
+        if contents.size_bytes() > CONSTANT_BYTES_MAX {
+            let (bytes, most) = (contents.size_bytes(), CONSTANT_BYTES_MAX);
+            return Err(self.error(format!("input {i} has {bytes} bytes, and shapes may depend on {most}")));
+        }
+        contents.to_tensor()
     }
 
     /// The integers of input `i`.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::parallel::{for_chunks, for_each, wide, Pointer};
+use super::parallel::{for_chunks, for_each, require_packed, wide, Pointer};
 use super::spatial::{spatial3, Spatial};
 use super::{unsupported, View};
 use crate::device::DeviceError;
@@ -44,6 +44,10 @@ const NONE: u32 = u32::MAX;
 /// # Safety
 /// As [`super::run`].
 pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
+    if let Kernel::PoolIndices { window } = kernel {
+        // SAFETY: the caller's promises.
+        return unsafe { indices(window, &reads[0], &writes[0]) }.map_err(|reason| unsupported(kernel, reason));
+    }
     if let Some(view) = reads.iter().chain(writes).find(|view| view.desc.data_type() != DataType::Float32) {
         return Err(unsupported(kernel, format!("the host pools float32, not {}", view.desc.data_type())));
     }
@@ -285,6 +289,36 @@ unsafe fn forward(op: PoolOp, sliding: &Sliding, x: &View, y: &View) {
             );
         }
     });
+}
+
+/// Where in its channel each window's largest element is.
+///
+/// # Safety
+/// As [`super::run`].
+unsafe fn indices(window: &Window, x: &View, y: &View) -> Result<(), String> {
+    if (x.desc.data_type(), y.desc.data_type()) != (DataType::Float32, DataType::Int64) {
+        return Err(format!("the host finds places of float32 as int64, not {} as {}", x.desc, y.desc));
+    }
+    require_packed(&[*x, *y])?;
+    let sliding = sliding(window, x.desc, y.desc)?;
+    let (source, target) = (Pointer::<f32>::of(x), Pointer::<i64>::of(y));
+    let rows = sliding.output[0] * sliding.output[1];
+    for_chunks(y.sizes()[..2].iter().product::<usize>() * rows, ROWS, |tasks| {
+        let mut candidates = vec![Candidate { value: 0.0, element: NONE }; sliding.output[2]];
+        for (channel, row) in tasks.map(|task| (task / rows, task % rows)) {
+            // SAFETY: a channel's elements lie in the operands, and every task writes rows of its own.
+            let (x, y) = unsafe {
+                let start = sliding.channel(&sliding.y, channel) + sliding.row(row);
+                let x = source.slice(sliding.channel(&sliding.x, channel), sliding.x.span);
+                (x, target.slice_mut(start, sliding.output[2]))
+            };
+            sliding.find_largest(row, x, &sliding.x, &mut candidates);
+            let place =
+                |candidate: &Candidate| if candidate.element == NONE { 0 } else { i64::from(candidate.element) };
+            y.iter_mut().zip(&candidates).for_each(|(y, candidate)| *y = place(candidate));
+        }
+    });
+    Ok(())
 }
 
 /// Each channel's gradient is summed over output rows in order, and in a row over taps, then columns.
