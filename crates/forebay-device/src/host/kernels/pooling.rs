@@ -423,6 +423,33 @@ mod tests {
         }
     }
 
+    /// The gradient of ones goes where the largest elements are, so their places are found by it.
+    #[test]
+    fn places_are_those_that_gradients_go_to() {
+        let mut random = Random::new(11);
+        for (window, input, output) in cases() {
+            // Few numbers, so that some are equal, and NaN.
+            let values = |random: &mut Random| match random.below(6) {
+                0 => f64::NAN,
+                value => value as f64,
+            };
+            let x = desc(DataType::Float32, &input);
+            let numbers: Vec<f64> = (0..x.element_count()).map(|_| values(&mut random)).collect();
+            let x = Tensor::new(&x, &numbers);
+            let places = run(&Kernel::PoolIndices { window: window.clone() }, &[&x], &[desc(DataType::Int64, &output)]);
+            let dy = desc(DataType::Float32, &output);
+            let dy = Tensor::new(&dy, &vec![1.0; dy.element_count() as usize]);
+            let kernel = Kernel::PoolGradient { op: PoolOp::Max, window: window.clone() };
+            let dx = run(&kernel, &[&dy, &x], std::slice::from_ref(&x.desc));
+            let (channel, per_channel) = (input[2..].iter().product::<u64>(), output[2..].iter().product::<u64>());
+            let mut counts = vec![0.0; numbers.len()];
+            for (number, place) in (0..).zip(places[0].values()) {
+                counts[(number / per_channel * channel) as usize + place as usize] += 1.0;
+            }
+            assert_eq!(dx[0].values(), counts, "{window:?}");
+        }
+    }
+
     /// Both directions by the definition: one window after the other.
     fn naive(op: PoolOp, sliding: &Sliding, x: &[f64], dy: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let (mut y, mut dx) = (Vec::new(), vec![0.0; x.len()]);
