@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{Model, Session, SessionOptions, Tensor};
+use forebay::{MemorySize, Model, Session, SessionOptions, Tensor};
+use forebay_base::Kernel;
 use forebay_golden::{host, onnx, trainer};
 
 /// By how much a parameter is moved for a difference.
@@ -219,4 +220,33 @@ fn labels_and_indices_out_of_range_are_refused() {
     let node = onnx::node("ScatterND", &["w", "i", "u"], "v", &[]);
     let error = run(Function::of(node, ints("i", &[1, 2], &[0, -5]), &[3, 4], &[3, 4]).with(&[1]));
     assert!(error.contains("-5"), "{error}");
+}
+
+/// Orders and scans are cut into parts along the axes that they do not go along.
+#[test]
+fn parts_of_orders_and_scans_have_the_bits_of_the_whole() {
+    let (rows, columns) = (64, 512);
+    let nodes = [
+        ints("axis", &[1], &[1]),
+        ints("k", &[1], &[16]),
+        vec![onnx::node("CumSum", &["x", "axis"], "sums", &[]), onnx::node("TopK", &["sums", "k"], "y", &[])],
+    ];
+    let bytes = onnx::model(&nodes.concat(), &[], ("x", &[rows, columns]), ("y", &[rows, 16]));
+    let model = Model::from_bytes(&bytes).unwrap();
+    let (_, values) = numbers(7, &[rows, columns]);
+    let values: Vec<f32> = values.iter().map(|&value| value as f32).collect();
+    let run = |budget: Option<u64>| {
+        let mut options = SessionOptions::default();
+        options.engine = host(2);
+        options.engine.memory.simulate_device = budget.map(MemorySize::Bytes);
+        let mut session = Session::new(&model, &options).unwrap();
+        let parts = session.plan().launches().filter(|launch| matches!(launch.kernel, Kernel::Scan { .. })).count();
+        let x = Tensor::from_f32(&[rows as u64, columns as u64], &values);
+        let y = session.run(BTreeMap::from([("x".to_string(), x)])).unwrap().remove("y").unwrap();
+        (parts, y)
+    };
+    let (whole, expected) = run(None);
+    let (parts, y) = run(Some(192 << 10));
+    assert!(whole == 1 && parts > 1, "{whole} and {parts} launches");
+    assert!(y == expected, "other bits in parts");
 }

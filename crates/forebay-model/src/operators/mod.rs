@@ -8,6 +8,7 @@ mod arithmetic;
 mod constant;
 mod convolution;
 pub(crate) mod decomposition;
+mod element_keys;
 mod evaluate;
 mod gathering;
 mod indices;

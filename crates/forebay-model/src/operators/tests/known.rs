@@ -87,3 +87,28 @@ fn indices_that_do_not_fit_are_refused() {
     let error = refused("MaxUnpool", vec![values(), ints(&[0])], &[list("kernel_shape", &[2])]);
     assert!(error.contains("spatial dimensions"), "{error}");
 }
+
+/// Shapes are made of scatters and orders, too.
+#[test]
+fn indices_and_orders_fold() {
+    let values = |tensor: Tensor| tensor.to_i64().unwrap();
+    let tuples = |values: &[i64]| Input::Constant(Tensor::from_i64(&[values.len() as u64, 1], values));
+    let list = || ints(&[1, 2, 3, 4]);
+    assert_eq!(values(folded("ScatterND", 13, vec![list(), tuples(&[-1, 0]), ints(&[8, 9])], &[])), [9, 2, 3, 8]);
+    let add = [super::text("reduction", "add")];
+    assert_eq!(values(folded("ScatterElements", 16, vec![list(), ints(&[1, 1]), ints(&[5, 6])], &add)), [1, 13, 3, 4]);
+    let most = [super::text("reduction", "max")];
+    let y = folded("ScatterElements", 18, vec![floats(&[1.0, 2.0]), ints(&[1, 0]), floats(&[1.5, f32::NAN])], &most);
+    let y = y.to_f32().unwrap();
+    assert!(y[0].is_nan() && y[1] == 2.0, "{y:?}");
+    assert_eq!(values(folded("GatherElements", 13, vec![list(), ints(&[3, -4])], &[])), [4, 1]);
+    assert_eq!(values(folded("CumSum", 14, vec![list(), ints(&[0])], &[super::int("reverse", 1)])), [10, 9, 7, 4]);
+    assert_eq!(values(folded("CumSum", 14, vec![list(), ints(&[0])], &[super::int("exclusive", 1)])), [0, 1, 3, 6]);
+    assert_eq!(values(folded("TopK", 11, vec![ints(&[3, 7, 7, -1]), ints(&[3])], &[])), [7, 7, 3]);
+    let numbers = || floats(&[1.0, f32::NAN, 3.0, f32::NAN]);
+    let last = [super::int("select_last_index", 1)];
+    for (op_type, attributes, expected) in [("ArgMax", &[][..], 1), ("ArgMin", &[][..], 1), ("ArgMax", &last[..], 3)] {
+        assert_eq!(values(folded(op_type, 13, vec![numbers()], attributes)), [expected], "{op_type}");
+    }
+    assert_eq!(values(folded("ArgMin", 13, vec![floats(&[2.0, -0.0, 0.0])], &[])), [1]);
+}
