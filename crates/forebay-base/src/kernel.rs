@@ -40,6 +40,10 @@
 //! | `LocalResponseNormalizationGradient` | dy, x | dx |
 //! | `Gather` | data, indices (int32, int64) | y |
 //! | `GatherGradient` | dy, indices | ddata |
+//! | `Scatter` | data\[n, ..], indices\[m] (int32, int64), updates\[m, ..] | y\[n, ..] |
+//! | `TopK` | x | indices along the axis (int64), of size k there |
+//! | `Scan` | x, and factors for `Recurrence` | y |
+//! | `PoolIndices` | x[n, c, ..] | places in the channel (int64)\[n, c, ..] |
 //! | `Dropout` | x, step\[2] (int64: the step's number, the seed) | y (a bool mask second, where two outputs are bound) |
 //! | `Sgd` | parameter, gradient, velocity where there is momentum, hyperparameters\[3] (float32) | parameter, velocity likewise |
 //! | `Adam` | parameter, gradient, first, second, step\[2] (as above, from 1), hyperparameters\[10] (float32) | parameter, first, second |
@@ -238,6 +242,32 @@ pub enum ReduceOp {
     L2,
     /// Sum of squares.
     SumSquare,
+}
+
+/// What becomes of an element that a scatter gives updates to, which come in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScatterOp {
+    /// The last update takes its place.
+    Replace,
+    /// Updates are added to it.
+    Add,
+    /// It is multiplied by updates.
+    Multiply,
+    /// The smallest; NaN if any is.
+    Minimum,
+    /// The largest; NaN if any is.
+    Maximum,
+}
+
+/// How a scan goes on from one element to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanOp {
+    /// Sums, from 0.
+    Sum,
+    /// Products, from 1.
+    Product,
+    /// y\[t] = x\[t] + factors\[t - 1] y\[t - 1], from 0; exclusive: y\[t] = x\[t - 1] + factors\[t - 1] y\[t - 1].
+    Recurrence,
 }
 
 /// How pooling combines a window.
@@ -541,6 +571,40 @@ pub enum Kernel {
     GatherGradient {
         /// The axis of data.
         axis: usize,
+    },
+    /// y = data, with updates at the rows that the indices name, in the order of the indices. Negative indices count from the end;
+    /// updates whose index is out of range are left out, and the device says so when it is asked.
+    Scatter {
+        /// What becomes of a row that has updates.
+        op: ScatterOp,
+    },
+    /// Where along an axis the first k elements in an order are, of each row; of equal ones that with the lower index comes first.
+    /// Zeros of both signs are equal, and so is NaN to NaN.
+    TopK {
+        /// The axis.
+        axis: usize,
+        /// From the largest on (else from the smallest).
+        largest: bool,
+        /// Whether NaN comes before all numbers (else behind them).
+        nan_first: bool,
+        /// Whether of equal elements that with the higher index comes first.
+        last: bool,
+    },
+    /// Sums or the like of all elements up to each along an axis, one after the other.
+    Scan {
+        /// The axis.
+        axis: usize,
+        /// How it goes on.
+        op: ScanOp,
+        /// Whether an element itself is left out.
+        exclusive: bool,
+        /// Whether it goes from the last element to the first.
+        reverse: bool,
+    },
+    /// Where in its channel the largest element of each window lies, in row-major order: the first of several, NaN before everything.
+    PoolIndices {
+        /// The sliding window.
+        window: Window,
     },
     /// Zeroes elements with probability `ratio` and scales the others by 1 / (1 - ratio); the mask is a function of
     /// (seed, step, node, element), so the gradient is the same kernel applied to dy.

@@ -44,6 +44,7 @@ mod parts;
 mod pooling;
 mod reduce;
 mod rows;
+mod scan;
 mod shaders;
 mod spatial;
 mod strided_layout;
@@ -202,7 +203,9 @@ fn lower_by_family(
         | Kernel::SliceGradient { .. }
         | Kernel::Pad { .. }
         | Kernel::Gather { .. }
-        | Kernel::GatherGradient { .. } => movement::lower(kernel, reads, writes, gpu),
+        | Kernel::GatherGradient { .. }
+        | Kernel::Scatter { .. } => movement::lower(kernel, reads, writes, gpu),
+        Kernel::TopK { .. } | Kernel::Scan { .. } => scan::lower(kernel, reads, writes, gpu),
         Kernel::Reduce { .. }
         | Kernel::Softmax { .. }
         | Kernel::LogSoftmax { .. }
@@ -216,7 +219,9 @@ fn lower_by_family(
         Kernel::Convolution { .. }
         | Kernel::ConvolutionDataGradient { .. }
         | Kernel::ConvolutionWeightGradient { .. } => convolution::lower(kernel, reads, writes, gpu),
-        Kernel::Pool { .. } | Kernel::PoolGradient { .. } => pooling::lower(kernel, reads, writes, gpu),
+        Kernel::Pool { .. } | Kernel::PoolGradient { .. } | Kernel::PoolIndices { .. } => {
+            pooling::lower(kernel, reads, writes, gpu)
+        }
         Kernel::BatchNormalization { .. }
         | Kernel::BatchNormalizationTraining { .. }
         | Kernel::BatchNormalizationGradient { .. }

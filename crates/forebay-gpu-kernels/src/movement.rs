@@ -1,15 +1,16 @@
 //! Elements change their place, not their value. All but the gradient of a gather work for every data type: words of 4 bytes
 //! are moved, elements of 8 bytes as two of them.
 
-use forebay_base::kernel::PadMode;
+use forebay_base::kernel::{PadMode, ScatterOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::elements::{bits_of, divisor, Elements, Layout, Task};
+use super::elements::{bits_of, divisor, Elements, Kind, Layout, Task};
+use super::operands::exactly;
 use super::{groups, shaders, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// Dimensions in the table of `movement_pad.slang`: a tensor's, and one more for elements of two words.
 const PAD_DIMENSIONS: usize = 9;
-/// Elements that a workgroup of `movement_gather_gradient.slang` makes.
+/// Elements that a workgroup of `movement_gather_gradient.slang` or `movement_scatter.slang` makes.
 const GRADIENT_ELEMENTS_PER_GROUP: u64 = 256 * 8;
 
 /// How a kernel of this family runs.
@@ -27,6 +28,7 @@ pub(super) fn lower(
         Kernel::Pad { begins, mode } => pad(begins, *mode, x, y, gpu),
         Kernel::Gather { axis } => gather(*axis, x, &reads[1], y, gpu),
         Kernel::GatherGradient { axis } => gather_gradient(*axis, x, &reads[1], y, gpu),
+        Kernel::Scatter { op } => scatter(*op, reads, y, gpu),
         _ => Err("not a movement kernel".to_owned()),
     };
     let dispatches = dispatches.map_err(|reason| unsupported(kernel, reason))?;
@@ -216,6 +218,40 @@ fn gather_gradient(
     let bindings = [Operand::Read(0), Operand::Read(1), Operand::Write(0), Operand::Fault].map(Into::into).to_vec();
     let shader = &shaders::MOVEMENT_GATHER_GRADIENT;
     Ok(vec![Dispatch { shader, constants: Vec::new(), bindings, parameters, groups }])
+}
+
+fn scatter(op: ScatterOp, reads: &[TensorDesc], y: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
+    let [data, indices, updates] = exactly(reads, "operands")?;
+    let size = y.sizes()[0];
+    let inner = y.element_count() / size;
+    if data.element_count() != y.element_count() || updates.element_count() != indices.element_count() * inner {
+        return Err(format!("{updates} by {indices} into {data} does not give {y}"));
+    }
+    for desc in [data, indices, updates, y] {
+        require_numbered(desc)?;
+    }
+    let index_words = match indices.data_type() {
+        DataType::Int64 => 2,
+        DataType::Int32 => 1,
+        other => return Err(format!("indices must be int32 or int64, not {other}")),
+    };
+    let (data_type, bytes) = (y.data_type(), y.data_type().size_bytes());
+    let kind = Kind::of(data_type);
+    let is_computed = bytes == 4 || bytes < 4 && matches!(kind, Kind::Signed | Kind::Unsigned);
+    if op != ScatterOp::Replace && !is_computed {
+        return Err(format!("the Vulkan device does not combine {data_type}; cast to float32 or int32 first"));
+    }
+    let words = if bytes == 8 { 2 } else { 1 };
+    let elements = y.element_count() * words;
+    let groups = groups(elements.div_ceil(GRADIENT_ELEMENTS_PER_GROUP), gpu);
+    let numbers = [elements, inner * words, indices.element_count(), size];
+    let mut parameters = vec![groups[0]];
+    parameters.extend(numbers.map(|number| number as u32));
+    parameters.push(index_words);
+    let operands = [Operand::Read(0), Operand::Read(1), Operand::Read(2), Operand::Write(0), Operand::Fault];
+    let constants = vec![op.opcode(), kind.opcode(), bytes.min(4) as u32];
+    let bindings = operands.map(Into::into).to_vec();
+    Ok(vec![Dispatch { shader: &shaders::MOVEMENT_SCATTER, constants, bindings, parameters, groups }])
 }
 
 /// A packed tensor whose elements' numbers, in words where they are larger, fit 31 bits.

@@ -1,9 +1,10 @@
 //! Pooling over windows, and its gradient: `kernels/pooling.slang`.
 
 use forebay_base::kernel::{PoolOp, Window};
-use forebay_base::{Kernel, TensorDesc};
+use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::shaders::POOLING;
+use super::operands::require_type;
+use super::shaders::{Shader, POOLING, POOLING_INDICES};
 use super::spatial::{by_images, require_float32, Sliding, Spatial};
 use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
@@ -18,11 +19,14 @@ pub(super) fn lower(
     gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
     let lowered = || {
-        require_float32(reads, writes)?;
         let x = (&reads[0], Operand::Read(0));
+        if let Kernel::PoolIndices { window } = kernel {
+            return indices(window, &reads[0], &writes[0], gpu);
+        }
+        require_float32(reads, writes)?;
         match kernel {
             Kernel::Pool { op, window } => {
-                Pooling::new(*op, window, &reads[0], &writes[0])?.lower([x, x], &writes[0], false, gpu)
+                Pooling::new(*op, window, &reads[0], &writes[0])?.lower(&POOLING, [x, x], &writes[0], false, gpu)
             }
             Kernel::PoolGradient { op: PoolOp::Max, .. } if reads.len() < 2 => {
                 Err("the gradient of max pooling needs x".to_string())
@@ -30,12 +34,23 @@ pub(super) fn lower(
             Kernel::PoolGradient { op, window } => {
                 let dy = x;
                 let x = reads.get(1).map_or(dy, |x| (x, Operand::Read(1)));
-                Pooling::new(*op, window, &writes[0], &reads[0])?.lower([x, dy], &writes[0], true, gpu)
+                Pooling::new(*op, window, &writes[0], &reads[0])?.lower(&POOLING, [x, dy], &writes[0], true, gpu)
             }
             _ => Err("not a pooling".to_string()),
         }
     };
     lowered().map_err(|reason| unsupported(kernel, reason))
+}
+
+/// Where the largest elements are.
+fn indices(window: &Window, x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Result<Lowered, String> {
+    require_type(&[x], DataType::Float32)?;
+    require_type(&[y], DataType::Int64)?;
+    if !x.is_packed() || !y.is_packed() || y.element_count() >= 1 << 30 {
+        return Err(format!("{x} and {y} must be packed, with fewer than 2^30 elements"));
+    }
+    let read = (x, Operand::Read(0));
+    Pooling::new(PoolOp::Max, window, x, y)?.lower(&POOLING_INDICES, [read, read], y, false, gpu)
 }
 
 /// A pooling: its sizes and its window.
@@ -60,6 +75,7 @@ impl Pooling {
     /// How it runs with the operands that stand for x and dy.
     fn lower(
         &self,
+        shader: &'static Shader,
         [x, dy]: [(&TensorDesc, Operand); 2],
         result: &TensorDesc,
         gradient: bool,
@@ -78,7 +94,7 @@ impl Pooling {
             parameters.extend(triples.into_iter().flatten());
             parameters.extend(spatial.iter().flat_map(Spatial::stride_words));
             Dispatch {
-                shader: &POOLING,
+                shader,
                 constants: vec![self.operation, u32::from(gradient)],
                 bindings: [x.1, dy.1, Operand::Write(0)].map(Into::into).to_vec(),
                 parameters,

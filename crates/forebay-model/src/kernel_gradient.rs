@@ -3,6 +3,8 @@
 //! Where a kernel has several gradients, that by weights is emitted before that by data: the weight gradient is the last
 //! use of the forward pass's activation, whose memory the data gradient may then take.
 
+mod scatter;
+
 use forebay_base::kernel::{Activation, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, UnaryOp};
 use forebay_base::Kernel;
 
@@ -77,6 +79,12 @@ impl Application<'_> {
             {
                 Some(self.batch_normalization(builder, *epsilon, dy))
             }
+            Kernel::Scatter { op } => self.scatter(builder, *op, dy),
+            Kernel::Scan { axis, op, exclusive, reverse } => {
+                self.scan(builder, *axis, *op, (*exclusive, *reverse), dy).map(|d| vec![Some(d)])
+            }
+            // Indices.
+            Kernel::TopK { .. } | Kernel::PoolIndices { .. } => Some(zero),
             _ => self.single(builder, kernel, dy),
         }
     }

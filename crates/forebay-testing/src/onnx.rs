@@ -29,6 +29,11 @@ pub fn node(operator: &str, inputs: &[&str], output: &str, attributes: &[(&str, 
     fields.concat()
 }
 
+/// A node with one more attribute, of text.
+pub fn with_text(node: Vec<u8>, name: &str, value: &str) -> Vec<u8> {
+    [node, message(5, &[text(1, name), text(4, value), number(20, 3)].concat())].concat()
+}
+
 /// An initializer of float32.
 pub fn floats(name: &str, shape: &[usize], values: &[f64]) -> Vec<u8> {
     let mut fields: Vec<Vec<u8>> = shape.iter().map(|&size| number(1, size as i64)).collect();
@@ -55,8 +60,19 @@ fn value_info((name, shape): (&str, &[usize])) -> Vec<u8> {
     [text(1, name), message(2, &message(1, &tensor))].concat()
 }
 
-/// A model with one input and one output.
+/// A model of opset 17 with one input and one output.
 pub fn model(
+    nodes: &[Vec<u8>],
+    initializers: &[Vec<u8>],
+    input: (&str, &[usize]),
+    output: (&str, &[usize]),
+) -> Vec<u8> {
+    model_of(17, nodes, initializers, input, output)
+}
+
+/// A model of an opset with one input and one output.
+pub fn model_of(
+    opset: i64,
     nodes: &[Vec<u8>],
     initializers: &[Vec<u8>],
     input: (&str, &[usize]),
@@ -66,6 +82,6 @@ pub fn model(
     graph.extend(text(2, "a test"));
     graph.extend(initializers.iter().flat_map(|initializer| message(5, initializer)));
     graph.extend([message(11, &value_info(input)), message(12, &value_info(output))].concat());
-    let opset = number(2, 17);
+    let opset = number(2, opset);
     [number(1, 8), message(7, &graph), message(8, &opset)].concat()
 }

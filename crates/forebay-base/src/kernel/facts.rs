@@ -16,6 +16,7 @@ mod optimizer;
 mod placement;
 mod product;
 mod reduction;
+mod scan;
 mod sums;
 #[cfg(test)]
 mod tests;
@@ -169,6 +170,9 @@ pub(crate) enum Axes<'a> {
     Update,
     /// As `Elements` of all reads, but for an axis along which every result needs all elements.
     AllAlong { axis: usize },
+    /// Each result comes from all elements along these axes, of which operands may have other sizes; along the others from those in
+    /// its place.
+    Within { first: usize, count: usize },
     /// The result takes elements of what is read.
     Slice { starts: &'a [u64], steps: &'a [i64] },
     /// What is read stands somewhere in the result.
@@ -319,6 +323,10 @@ impl Kernel {
             Kernel::LocalResponseNormalizationGradient { .. } => normalization::local_response_gradient(),
             Kernel::Gather { axis } => movement::gather(*axis),
             Kernel::GatherGradient { axis } => movement::gather_gradient(*axis),
+            Kernel::Scatter { op } => movement::scatter(*op),
+            Kernel::TopK { axis, largest: _, nan_first: _, last: _ } => scan::top_k(*axis),
+            Kernel::Scan { axis, op, exclusive: _, reverse: _ } => scan::scan(*axis, *op),
+            Kernel::PoolIndices { window: _ } => convolution::pool_indices(),
             Kernel::Dropout { .. } => elementwise::dropout(),
             Kernel::Sgd { .. } => optimizer::sgd(),
             Kernel::Adam { .. } => optimizer::adam(),

@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask kernels` writes them to `kernels/opcodes.slang` ([`header`]); a function without a number does not compile.
 
-use super::{BinaryOp, PadMode, PoolOp, ReduceOp, UnaryOp};
+use super::{BinaryOp, PadMode, PoolOp, ReduceOp, ScanOp, ScatterOp, UnaryOp};
 use crate::DataType;
 
 /// What elements of a type are to shaders that compute with them.
@@ -70,6 +70,14 @@ opcodes! { PadMode:
     Constant "CONSTANT" Reflect "REFLECT" Edge "EDGE"
 }
 
+opcodes! { ScatterOp:
+    Replace "REPLACE" Add "ADD" Multiply "MULTIPLY" Minimum "MINIMUM" Maximum "MAXIMUM"
+}
+
+opcodes! { ScanOp:
+    Sum "SUM" Product "PRODUCT" Recurrence "RECURRENCE"
+}
+
 opcodes! { ElementKind:
     Real "REAL" Signed "SIGNED" Unsigned "UNSIGNED" Boolean "BOOLEAN"
 }
@@ -90,12 +98,14 @@ impl PoolOp {
 
 /// The text of `kernels/opcodes.slang`.
 pub fn header() -> String {
-    let families: [(&str, &str, &[&str]); 6] = [
+    let families: [(&str, &str, &[&str]); 8] = [
         ("UNARY", "Functions of one variable (`UnaryOp`).", UnaryOp::OPCODES),
         ("BINARY", "Functions of two variables (`BinaryOp`).", BinaryOp::OPCODES),
         ("REDUCE", "How a reduction combines elements (`ReduceOp`).", ReduceOp::OPCODES),
         ("POOL", "How pooling combines a window (`PoolOp`).", PoolOp::OPCODES),
         ("PAD", "How padding is filled (`PadMode`).", PadMode::OPCODES),
+        ("SCATTER", "What becomes of elements that have updates (`ScatterOp`).", ScatterOp::OPCODES),
+        ("SCAN", "How a scan goes on (`ScanOp`).", ScanOp::OPCODES),
         ("KIND", "What elements of a type are (`ElementKind`).", ElementKind::OPCODES),
     ];
     let mut text =

@@ -3,8 +3,8 @@
 //! Devices are compared on them, and facts are tested on them. A kernel without a sample does not compile.
 
 use super::{
-    Activation, BinaryOp, Convolution, Kernel, KernelKind, PadMode, PoolOp, ProductPart, ReduceOp, Summing, UnaryOp,
-    Window,
+    Activation, BinaryOp, Convolution, Kernel, KernelKind, PadMode, PoolOp, ProductPart, ReduceOp, ScanOp, ScatterOp,
+    Summing, UnaryOp, Window,
 };
 use crate::DataType::{self, Bool, Float32, Float64, Int64};
 use crate::{TensorDesc, TensorError};
@@ -187,6 +187,28 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
         }
         KernelKind::GatherGradient => {
             vec![sample(Kernel::GatherGradient { axis: 0 }, &[(Float32, &[4, 32]), (Int64, &[4])], &[(Float32, ROWS)])]
+        }
+        KernelKind::Scatter => [ScatterOp::Replace, ScatterOp::Add, ScatterOp::Multiply, ScatterOp::Maximum]
+            .map(|op| {
+                let reads = [(Float32, ROWS), (Int64, &[4][..]), (Float32, &[4, 32][..])];
+                sample(Kernel::Scatter { op }, &reads, &[(Float32, ROWS)])
+            })
+            .into(),
+        KernelKind::TopK => {
+            let kernel = Kernel::TopK { axis: 1, largest: true, nan_first: true, last: false };
+            vec![sample(kernel, &[(Float32, ROWS)], &[(Int64, &[6, 5])])]
+        }
+        KernelKind::Scan => vec![
+            floats(Kernel::Scan { axis: 1, op: ScanOp::Sum, exclusive: false, reverse: false }, &[ROWS], &[ROWS]),
+            floats(Kernel::Scan { axis: 1, op: ScanOp::Product, exclusive: true, reverse: false }, &[ROWS], &[ROWS]),
+            floats(
+                Kernel::Scan { axis: 1, op: ScanOp::Recurrence, exclusive: false, reverse: true },
+                &[ROWS, ROWS],
+                &[ROWS],
+            ),
+        ],
+        KernelKind::PoolIndices => {
+            vec![sample(Kernel::PoolIndices { window: window() }, &[(Float32, IMAGE)], &[(Int64, IMAGE)])]
         }
         KernelKind::Dropout => vec![sample(
             Kernel::Dropout { ratio: 0.5, node: 2, first: 0 },

@@ -5,6 +5,9 @@ use forebay_base::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId, NEWEST_OPSET};
 
+/// Most bytes of a constant that sizes depend on: they are in memory while a model is read.
+const CONSTANT_BYTES_MAX: u64 = 64 << 20;
+
 /// A node with its graph: what inference, folding and lowering look at.
 #[derive(Clone, Copy)]
 pub struct NodeView<'a> {
@@ -79,18 +82,38 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// The elements of input `i`, on which shapes or branches depend.
+    /// The error of an input on which shapes or branches depend, and whose elements are not known.
+    fn unknown(&self, i: usize, value: ValueId) -> ModelError {
+        ModelError::NeedsValue {
+            op_type: self.node.operation.name().to_string(),
+            node: self.node.label(self.graph),
+            value: self.graph.value(value).name.clone(),
+            reason: format!("input {i} must be constant, because shapes depend on it"),
+        }
+    }
+
+    /// The elements of input `i`, on which shapes or branches depend: a few numbers or many integers.
     ///
     /// # Errors
     /// [`ModelError::NeedsValue`] where it is not constant.
     pub fn needed(&self, i: usize) -> Result<&'a Tensor, ModelError> {
         let value = self.input(i)?;
-        self.constant(i)?.ok_or_else(|| ModelError::NeedsValue {
-            op_type: self.node.operation.name().to_string(),
-            node: self.node.label(self.graph),
-            value: self.graph.value(value).name.clone(),
-            reason: format!("input {i} must be constant, because shapes depend on it"),
-        })
+        self.constant(i)?.ok_or_else(|| self.unknown(i, value))
+    }
+
+    /// All elements of input `i`, on which the sizes of results depend.
+    ///
+    /// # Errors
+    /// [`ModelError::NeedsValue`] where it is not constant. Where it holds too much to decide on, or cannot be read.
+    pub fn whole_constant(&self, i: usize) -> Result<Tensor, ModelError> {
+        let value = self.input(i)?;
+        let contents = self.graph.initializers.get(&value).filter(|_| self.graph.is_constant(value));
+        let contents = contents.ok_or_else(|| self.unknown(i, value))?;
+        if contents.size_bytes() > CONSTANT_BYTES_MAX {
+            let (bytes, most) = (contents.size_bytes(), CONSTANT_BYTES_MAX);
+            return Err(self.error(format!("input {i} has {bytes} bytes, and shapes may depend on {most}")));
+        }
+        contents.to_tensor()
     }
 
     /// The integers of input `i`.

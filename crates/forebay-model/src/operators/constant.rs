@@ -1,7 +1,9 @@
 //! Operators whose results do not depend on data.
 
+use forebay_base::kernel::BinaryOp;
 use forebay_base::{DataType, Kernel, Tensor};
 
+use super::arithmetic::data_type;
 use super::decomposition::{composed, Composer, Decomposition};
 use super::shapes::{product, size};
 use crate::error::ModelError;
@@ -15,6 +17,7 @@ const COUNT_MAX: u64 = 1 << 24;
 pub const ROWS: &[Operator] = &[
     composed!("Constant", constant),
     Operator { gradient: Gradient::Zero, ..composed!("ConstantOfShape", constant_of_shape) },
+    Operator { gradient: Gradient::Zero, ..composed!("EyeLike", eye_like) },
     Operator { gradient: Gradient::Zero, ..composed!("Range", range) },
     Operator { gradient: Gradient::Zero, ..composed!("Shape", shape) },
     Operator { gradient: Gradient::Zero, ..composed!("Size", element_count) },
@@ -119,6 +122,33 @@ fn element_count(view: NodeView) -> Result<Decomposition, ModelError> {
     let count = product(&view, &view.input_type(0)?.shape)?;
     let mut c = Composer::new(view);
     let y = c.constant(Tensor::from_i64(&[], &[count as i64]));
+    c.finish(y)
+}
+
+/// 1 on a diagonal, 0 elsewhere.
+fn eye_like(view: NodeView) -> Result<Decomposition, ModelError> {
+    let ty = view.input_type(0)?;
+    let &[rows, columns] = ty.shape.as_slice() else {
+        return Err(view.error(format!("the input {ty} is no matrix")));
+    };
+    let to = match view.attribute("dtype") {
+        None => ty.data_type,
+        Some(_) => {
+            let code = view.int("dtype", 0)?;
+            data_type(code).ok_or_else(|| view.error(format!("element type {code} is not supported")))?
+        }
+    };
+    if rows.max(columns) > COUNT_MAX {
+        return Err(view.error(format!("{rows} x {columns} elements: more than {COUNT_MAX} rows or columns")));
+    }
+    let diagonal = view.int("k", 0)?;
+    let own: Vec<i64> = (0..rows as i64).map(|row| row.saturating_add(diagonal)).collect();
+    let all: Vec<i64> = (0..columns as i64).collect();
+    let mut c = Composer::new(view);
+    let (own, all) =
+        (c.constant(Tensor::from_i64(&[rows, 1], &own)), c.constant(Tensor::from_i64(&[1, columns], &all)));
+    let is_on = c.binary(BinaryOp::Equal, &own, &all)?;
+    let y = c.cast(&is_on, to);
     c.finish(y)
 }
 

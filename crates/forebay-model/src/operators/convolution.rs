@@ -16,11 +16,10 @@ pub const ROWS: &[Operator] = &[
     composed!("ConvTranspose", transposed_convolution),
     composed!("GlobalAveragePool", global_average_pool),
     composed!("GlobalMaxPool", global_max_pool),
-    composed!("MaxPool", max_pool),
 ];
 
 /// The spatial sizes of an operand [n, c, ..].
-fn spatial<'a>(view: &NodeView, what: &str, ty: &'a TensorType) -> Result<&'a [u64], ModelError> {
+pub(super) fn spatial<'a>(view: &NodeView, what: &str, ty: &'a TensorType) -> Result<&'a [u64], ModelError> {
     if !(3..=5).contains(&ty.shape.len()) {
         return Err(view.error(format!("{what} {ty} must have 1 to 3 spatial dimensions after batch and channels")));
     }
@@ -28,7 +27,13 @@ fn spatial<'a>(view: &NodeView, what: &str, ty: &'a TensorType) -> Result<&'a [u
 }
 
 /// An attribute with one number per spatial dimension (`per` numbers of them), or its default.
-fn per_dimension(view: &NodeView, name: &str, count: usize, default: i64, least: i64) -> Result<Vec<u64>, ModelError> {
+pub(super) fn per_dimension(
+    view: &NodeView,
+    name: &str,
+    count: usize,
+    default: i64,
+    least: i64,
+) -> Result<Vec<u64>, ModelError> {
     let values = view.ints(name)?.map_or_else(|| vec![default; count], <[i64]>::to_vec);
     if values.len() != count || values.iter().any(|&value| value < least) {
         return Err(view.error(format!("attribute {name} {values:?} must be {count} numbers of at least {least}")));
@@ -204,29 +209,23 @@ fn transposed_window(view: &NodeView, input: &[u64], kernel: &[u64]) -> Result<(
     Ok((Window { kernel: kernel.to_vec(), strides, dilations, pads_begin, pads_end }, output))
 }
 
-fn pool(view: NodeView, op: PoolOp) -> Result<Decomposition, ModelError> {
-    let mut c = Composer::new(view);
-    let x = c.input(0)?;
-    let input = spatial(&view, "the input", &x.ty)?;
+/// The window of a pooling, and the sizes of its result.
+pub(super) fn pool_window(view: &NodeView, x: &TensorType) -> Result<(Window, Vec<u64>), ModelError> {
+    let input = spatial(view, "the input", x)?;
     let kernel = view.ints("kernel_shape")?.ok_or_else(|| view.error("attribute kernel_shape is missing"))?;
     let kernel =
-        kernel.iter().map(|&value| size(&view, "a kernel size", value)).collect::<Result<Vec<u64>, ModelError>>()?;
-    let (window, sizes) = window(&view, input, &kernel, view.int("ceil_mode", 0)? != 0)?;
-    let mut shape = x.ty.shape[..2].to_vec();
-    shape.extend(sizes);
-    let y = c.kernel(Kernel::Pool { op, window }, &[&x], TensorType::new(x.ty.data_type, &shape));
-    c.finish(y)
-}
-
-fn max_pool(view: NodeView) -> Result<Decomposition, ModelError> {
-    if view.int("storage_order", 0)? != 0 {
-        return Err(view.error("attribute storage_order 1 (column-major indices) is not supported"));
-    }
-    pool(view, PoolOp::Max)
+        kernel.iter().map(|&value| size(view, "a kernel size", value)).collect::<Result<Vec<u64>, ModelError>>()?;
+    let (window, sizes) = window(view, input, &kernel, view.int("ceil_mode", 0)? != 0)?;
+    Ok((window, [&x.shape[..2], &sizes].concat()))
 }
 
 fn average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
-    pool(view, PoolOp::Average { count_include_pad: view.int("count_include_pad", 0)? != 0 })
+    let op = PoolOp::Average { count_include_pad: view.int("count_include_pad", 0)? != 0 };
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let (window, shape) = pool_window(&view, &x.ty)?;
+    let y = c.kernel(Kernel::Pool { op, window }, &[&x], TensorType::new(x.ty.data_type, &shape));
+    c.finish(y)
 }
 
 fn global_average_pool(view: NodeView) -> Result<Decomposition, ModelError> {

@@ -3,6 +3,8 @@
 //! Moves work on bytes and take any type. Arithmetic takes integers of up to 64 bits, booleans, float32 and float64; it is
 //! done in 64 bits and rounded once, which for float32 gives the correctly rounded result of `+ - * /` and square root.
 
+mod indices;
+
 use forebay_base::kernel::{BinaryOp, PadMode, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
 
@@ -29,6 +31,13 @@ pub(super) fn run(action: &Action, operands: &[Tensor], output: &TensorType) -> 
         Action::Kernel(kernel) => match kernel {
             Kernel::Slice { starts, steps } => Some(slice(operand(0)?, &output.shape, starts, steps)),
             Kernel::Gather { axis } => gather(operand(0)?, operand(1)?, *axis, output),
+            Kernel::Scatter { op } => indices::scatter(*op, operand(0)?, operand(1)?, operand(2)?, output),
+            &Kernel::TopK { axis, largest, nan_first, last } => {
+                indices::top_k(axis, [largest, nan_first, last], operand(0)?, output)
+            }
+            &Kernel::Scan { axis, op, exclusive, reverse } => {
+                indices::scan((axis, op), (exclusive, reverse), operand(0)?, output)
+            }
             Kernel::Pad { begins, mode: PadMode::Constant(value) } => pad(operand(0)?, begins, *value, output),
             Kernel::Fill { value } => Elements::filled(*value, output)?.write(output),
             Kernel::Cast => Elements::read(operand(0)?)?.cast(output.data_type).write(output),

@@ -8,14 +8,23 @@ mod arithmetic;
 mod constant;
 mod convolution;
 pub(crate) mod decomposition;
+mod element_keys;
 mod evaluate;
+mod gathering;
+mod indices;
+mod known;
+mod losses;
 mod matrix;
+mod max_pooling;
 mod normalization;
+mod ordering;
 mod reduction;
 mod resize;
+mod scattering;
 mod selection;
 mod shape;
 mod shapes;
+mod suppression;
 #[cfg(test)]
 mod tests;
 
@@ -33,10 +42,16 @@ pub const FAMILIES: &[&[Operator]] = &[
     arithmetic::ROWS,
     constant::ROWS,
     convolution::ROWS,
+    gathering::ROWS,
+    known::ROWS,
+    losses::ROWS,
     matrix::ROWS,
+    max_pooling::ROWS,
     normalization::ROWS,
+    ordering::ROWS,
     reduction::ROWS,
     resize::ROWS,
+    scattering::ROWS,
     selection::ROWS,
     shape::ROWS,
 ];

@@ -1,5 +1,7 @@
 //! Every row: inference, folding, lowering and gradients of one small node each; then folding and refusals one by one.
 
+mod known;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::DataType::{self, Bool, Float32, Int64};
@@ -145,7 +147,11 @@ fn samples(op_type: &str) -> Vec<Sample> {
         "Trilu" => newest(vec![fed(&[2, 3, 4])], vec![int("upper", 0)]),
         "AveragePool" | "MaxPool" => {
             let attributes = vec![list("kernel_shape", &[3, 3]), list("strides", &[2, 2]), list("pads", &[1, 1, 1, 1])];
-            newest(vec![image()], attributes)
+            let mut samples = newest(vec![image()], attributes.clone());
+            if op_type == "MaxPool" {
+                samples.push((12, vec![image()], [attributes, vec![int("storage_order", 1)]].concat(), 2));
+            }
+            samples
         }
         "Conv" => newest(vec![image(), fed(&[6, 2, 3, 3]), fed(&[6])], vec![int("group", 2)]),
         "ConvTranspose" => {
@@ -204,6 +210,62 @@ fn samples(op_type: &str) -> Vec<Sample> {
             (13, vec![fed(&[5, 4]), Input::Fed(Int64, vec![2, 3])], vec![], 1),
             (13, vec![fed(&[5, 4]), Input::Constant(Tensor::from_i64(&[], &[-1]))], vec![int("axis", 1)], 1),
         ],
+        "GatherElements" => vec![
+            (13, vec![fed(&[3, 4]), Input::Fed(Int64, vec![2, 4])], vec![], 1),
+            (13, vec![fed(&[3, 4, 2]), Input::Fed(Int64, vec![2, 5, 2])], vec![int("axis", 1)], 1),
+        ],
+        "GatherND" => vec![
+            (13, vec![fed(&[3, 4, 2]), Input::Fed(Int64, vec![3, 2])], vec![], 1),
+            (13, vec![fed(&[2, 3, 2]), Input::Fed(Int64, vec![2, 2, 1])], vec![int("batch_dims", 1)], 1),
+        ],
+        "OneHot" => newest(vec![Input::Fed(Int64, vec![3]), ints(&[4]), fed(&[2])], vec![]),
+        "ReverseSequence" => newest(vec![fed(&[4, 2, 3]), Input::Fed(Int64, vec![2])], vec![]),
+        "Scatter" => vec![(10, vec![fed(&[3, 4]), Input::Fed(Int64, vec![2, 4]), fed(&[2, 4])], vec![], 1)],
+        "ScatterElements" | "ScatterND" => ["none", "add", "mul", "min", "max"]
+            .map(|reduction| {
+                let updates = fed(if op_type == "ScatterND" { &[4] } else { &[4, 2] });
+                let inputs = vec![fed(&[4, 2]), Input::Fed(Int64, vec![4, 2]), updates];
+                (18, inputs, vec![text("reduction", reduction)], 1)
+            })
+            .into(),
+        "TensorScatter" => ["linear", "circular"]
+            .map(|mode| {
+                let inputs = vec![fed(&[2, 4, 3]), fed(&[2, 2, 3]), Input::Fed(Int64, vec![2])];
+                (24, inputs, vec![text("mode", mode)], 1)
+            })
+            .into(),
+        "ArgMax" | "ArgMin" => newest(vec![fed(&[2, 3])], vec![int("axis", 1), int("keepdims", 0)]),
+        "CumProd" | "CumSum" => newest(vec![fed(&[2, 3]), ints(&[-1])], vec![int("exclusive", 1)]),
+        "EyeLike" => newest(vec![fed(&[3, 4])], vec![int("k", 1)]),
+        "Hardmax" => vec![(11, vec![fed(&[2, 3, 4])], vec![], 1), (13, vec![fed(&[2, 3, 4])], vec![], 1)],
+        "TopK" => vec![
+            (9, vec![fed(&[2, 3])], vec![int("k", 2)], 2),
+            (11, vec![fed(&[2, 3, 4]), ints(&[2])], vec![int("axis", 1)], 2),
+        ],
+        "NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss" => ["none", "sum", "mean"]
+            .into_iter()
+            .flat_map(|reduction| {
+                let inputs = || vec![fed(&[2, 3, 2]), Input::Fed(Int64, vec![2, 2])];
+                let mut weighted = inputs();
+                weighted.push(fed(&[3]));
+                let ignoring = vec![text("reduction", reduction), int("ignore_index", 7)];
+                [(13, inputs(), vec![text("reduction", reduction)], 1), (13, weighted, ignoring, 1)]
+            })
+            .collect(),
+        "Compress" => {
+            let condition = Tensor::new(Bool, &[3], vec![1, 0, 1]).unwrap();
+            newest(vec![fed(&[3, 4]), Input::Constant(condition)], vec![int("axis", 1)])
+        }
+        "NonZero" | "Unique" => newest(vec![ints(&[1, 0, 2, 1])], vec![]),
+        "NonMaxSuppression" => {
+            let boxes = Tensor::from_f32(&[1, 1, 4], &[0.0, 0.0, 1.0, 1.0]);
+            let scores = Tensor::from_f32(&[1, 1, 1], &[0.5]);
+            newest(vec![Input::Constant(boxes), Input::Constant(scores), ints(&[1])], vec![])
+        }
+        "MaxUnpool" => {
+            let attributes = vec![list("kernel_shape", &[2, 2]), list("strides", &[2, 2])];
+            newest(vec![fed(&[1, 2, 2, 2]), Input::Fed(Int64, vec![1, 2, 2, 2])], attributes)
+        }
         "Pad" => vec![
             (10, vec![fed(&[2, 3])], vec![list("pads", &[0, 1, 2, 0])], 1),
             (18, vec![fed(&[2, 5]), ints(&[-1, 2]), Input::Absent, ints(&[1])], vec![], 1),
@@ -270,7 +332,7 @@ fn every_gradient_has_the_type_of_its_input_and_lowers() {
         _ => false,
     };
     let is_zero = |op_type: &str, i: usize| match op_type {
-        "Ceil" | "Floor" | "Sign" | "ConstantOfShape" => true,
+        "Ceil" | "EyeLike" | "Floor" | "Hardmax" | "Sign" | "ConstantOfShape" => true,
         "CastLike" => i == 1,
         _ => false,
     };

@@ -15,6 +15,7 @@ mod optimizer;
 mod pooling;
 mod reduce;
 mod samples;
+mod scan;
 mod spatial;
 mod sums;
 

@@ -3,6 +3,8 @@
 mod positions;
 mod windows;
 
+use std::ops::Range;
+
 use super::super::lines;
 use super::super::{ProductPart, PRODUCT_COLUMNS, PRODUCT_ROWS};
 use super::{Along, Axes, AxisRole, CutAxes, Dimension, KernelFacts, Leaves, OperandRef};
@@ -141,6 +143,7 @@ impl Operands<'_> {
                     false => (AxisRole::Free, Some(1)),
                 })
             }
+            Axes::Within { first, count } => self.within(first..first.saturating_add(count)),
             Axes::Slice { starts, steps } => self.slice(starts, steps),
             Axes::Placed { begins } => self.placed(begins),
             Axes::Gather { axis } => self.gather(axis, false),
@@ -189,6 +192,27 @@ impl Operands<'_> {
             Axes::Sums { of } => self.sums(of),
             Axes::Whole => Some(()),
         }
+    }
+
+    /// All operands have the same axes, of the same sizes but for some.
+    fn within(&mut self, inside: Range<usize>) -> Option<()> {
+        let sizes = self.write(0)?.sizes();
+        let (reads, writes) = (self.reads, self.writes);
+        if reads.iter().chain(writes).any(|desc| desc.sizes().len() != sizes.len()) {
+            return None;
+        }
+        for (axis, &size) in sizes.iter().enumerate() {
+            let own: Vec<_> = (0..reads.len()).map(|at| read(at, axis)).collect();
+            let targets: Vec<_> = own.into_iter().chain((0..writes.len()).map(|at| write(at, axis))).collect();
+            if inside.contains(&axis) {
+                targets.iter().for_each(|&target| self.whole(&[target]));
+            } else if reads.iter().chain(writes).all(|desc| desc.sizes()[axis] == size) {
+                self.free(Some(1), &targets);
+            } else {
+                return None;
+            }
+        }
+        Some(())
     }
 
     fn slice(&mut self, starts: &[u64], steps: &[i64]) -> Option<()> {

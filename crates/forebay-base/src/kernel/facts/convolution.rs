@@ -120,3 +120,26 @@ pub(super) fn pool_gradient<'a>(window: &'a Window) -> KernelFacts<'a> {
         axes: Axes::PoolGradient(window),
     }
 }
+
+/// Of `PoolIndices`. What it writes depends on where in the channel a window lies, so launches are cut along images and channels alone.
+pub(super) fn pool_indices() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::PoolIndices,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::Float32,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        cut_choice: CutChoice::First,
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: 0,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::Zero,
+        axes: Axes::Within { first: 2, count: usize::MAX },
+    }
+}

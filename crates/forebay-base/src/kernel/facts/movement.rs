@@ -1,6 +1,6 @@
 //! Kernels that move elements.
 
-use super::super::Indices;
+use super::super::{Indices, ScatterOp};
 use super::{Axes, ByRows, CutAxes, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
 
 /// Of `Copy`.
@@ -138,5 +138,32 @@ pub(super) fn gather_gradient(axis: usize) -> KernelFacts<'static> {
         gradient_of_loss: None,
         gradient: GradientReads::None,
         axes: Axes::GatherGradient { axis },
+    }
+}
+
+/// Of `Scatter`. Any update may go to any row, so launches are not cut.
+pub(super) fn scatter(op: ScatterOp) -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::Scatter,
+        in_place: &[(0, 0)],
+        indices: Some(Indices { read: 1, axis: 0, data: OperandRef::Write(0) }),
+        types: if op == ScatterOp::Replace { ElementTypes::Every } else { ElementTypes::NotSixteenBit },
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        cut_choice: CutChoice::First,
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: 0,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: match op {
+            ScatterOp::Replace | ScatterOp::Add => GradientReads::of(&[1], &[]),
+            ScatterOp::Multiply => GradientReads::of(&[0, 1, 2], &[]),
+            ScatterOp::Minimum | ScatterOp::Maximum => GradientReads::of(&[0, 1, 2], &[0]),
+        },
+        axes: Axes::Whole,
     }
 }

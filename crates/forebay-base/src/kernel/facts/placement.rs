@@ -69,6 +69,10 @@ impl Kernel {
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Gather { .. }
             | Kernel::GatherGradient { .. }
+            | Kernel::Scatter { .. }
+            | Kernel::TopK { .. }
+            | Kernel::Scan { .. }
+            | Kernel::PoolIndices { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
             | Kernel::Sums { .. }
@@ -116,6 +120,10 @@ impl Kernel {
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Gather { .. }
             | Kernel::GatherGradient { .. }
+            | Kernel::Scatter { .. }
+            | Kernel::TopK { .. }
+            | Kernel::Scan { .. }
+            | Kernel::PoolIndices { .. }
             | Kernel::Dropout { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
@@ -137,7 +145,9 @@ impl Kernel {
             | Kernel::LayerNormalization { axis, .. }
             | Kernel::LayerNormalizationGradient { axis }
             | Kernel::Gather { axis }
-            | Kernel::GatherGradient { axis } => AxisNumbers::One(axis),
+            | Kernel::GatherGradient { axis }
+            | Kernel::TopK { axis, .. }
+            | Kernel::Scan { axis, .. } => AxisNumbers::One(axis),
             Kernel::Reduce { axes, .. } => AxisNumbers::Some(axes),
             Kernel::Sums { of } | Kernel::AddSums { of } | Kernel::FromSums { of } => match of {
                 Summing::CrossEntropy { axis, .. } | Summing::LayerGradient { axis } => AxisNumbers::One(axis),
@@ -171,6 +181,8 @@ impl Kernel {
             | Kernel::RunningStatistics { .. }
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. }
+            | Kernel::Scatter { .. }
+            | Kernel::PoolIndices { .. }
             | Kernel::Dropout { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. } => AxisNumbers::None,

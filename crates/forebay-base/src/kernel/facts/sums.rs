@@ -176,6 +176,10 @@ impl Kernel {
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Gather { .. }
             | Kernel::GatherGradient { .. }
+            | Kernel::Scatter { .. }
+            | Kernel::TopK { .. }
+            | Kernel::Scan { .. }
+            | Kernel::PoolIndices { .. }
             | Kernel::Dropout { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }

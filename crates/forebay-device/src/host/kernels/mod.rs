@@ -15,11 +15,13 @@ mod matmul;
 mod movement;
 mod normalization;
 mod optimizer;
+mod order;
 mod parallel;
 mod partial_sums;
 mod pooling;
 mod product;
 mod reduce;
+mod scan;
 mod simd;
 mod sixteen_bit;
 mod spatial;
@@ -65,7 +67,10 @@ pub(crate) unsafe fn run(
             | Kernel::SliceGradient { .. }
             | Kernel::Pad { .. }
             | Kernel::Gather { .. }
-            | Kernel::GatherGradient { .. } => movement::run(kernel, reads, writes),
+            | Kernel::GatherGradient { .. }
+            | Kernel::Scatter { .. } => movement::run(kernel, reads, writes),
+            Kernel::TopK { .. } => order::run(kernel, reads, writes),
+            Kernel::Scan { .. } => scan::run(kernel, reads, writes),
             Kernel::Reduce { .. }
             | Kernel::Softmax { .. }
             | Kernel::LogSoftmax { .. }
@@ -79,7 +84,9 @@ pub(crate) unsafe fn run(
             | Kernel::Convolution { .. }
             | Kernel::ConvolutionDataGradient { .. }
             | Kernel::ConvolutionWeightGradient { .. } => sixteen_bit::run(kernel, reads, writes, workspace),
-            Kernel::Pool { .. } | Kernel::PoolGradient { .. } => pooling::run(kernel, reads, writes),
+            Kernel::Pool { .. } | Kernel::PoolGradient { .. } | Kernel::PoolIndices { .. } => {
+                pooling::run(kernel, reads, writes)
+            }
             Kernel::BatchNormalization { .. }
             | Kernel::BatchNormalizationTraining { .. }
             | Kernel::BatchNormalizationGradient { .. }
@@ -158,6 +165,10 @@ pub(crate) fn workspace_bytes(
         | Kernel::LocalResponseNormalizationGradient { .. }
         | Kernel::Gather { .. }
         | Kernel::GatherGradient { .. }
+        | Kernel::Scatter { .. }
+        | Kernel::TopK { .. }
+        | Kernel::Scan { .. }
+        | Kernel::PoolIndices { .. }
         | Kernel::Dropout { .. }
         | Kernel::Sgd { .. }
         | Kernel::Adam { .. }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::parallel::{for_chunks, for_each, wide, Pointer};
+use super::parallel::{for_chunks, for_each, require_packed, wide, Pointer};
 use super::spatial::{spatial3, Spatial};
 use super::{unsupported, View};
 use crate::device::DeviceError;
@@ -44,6 +44,10 @@ const NONE: u32 = u32::MAX;
 /// # Safety
 /// As [`super::run`].
 pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
+    if let Kernel::PoolIndices { window } = kernel {
+        // SAFETY: the caller's promises.
+        return unsafe { indices(window, &reads[0], &writes[0]) }.map_err(|reason| unsupported(kernel, reason));
+    }
     if let Some(view) = reads.iter().chain(writes).find(|view| view.desc.data_type() != DataType::Float32) {
         return Err(unsupported(kernel, format!("the host pools float32, not {}", view.desc.data_type())));
     }
@@ -287,6 +291,36 @@ unsafe fn forward(op: PoolOp, sliding: &Sliding, x: &View, y: &View) {
     });
 }
 
+/// Where in its channel each window's largest element is.
+///
+/// # Safety
+/// As [`super::run`].
+unsafe fn indices(window: &Window, x: &View, y: &View) -> Result<(), String> {
+    if (x.desc.data_type(), y.desc.data_type()) != (DataType::Float32, DataType::Int64) {
+        return Err(format!("the host finds places of float32 as int64, not {} as {}", x.desc, y.desc));
+    }
+    require_packed(&[*x, *y])?;
+    let sliding = sliding(window, x.desc, y.desc)?;
+    let (source, target) = (Pointer::<f32>::of(x), Pointer::<i64>::of(y));
+    let rows = sliding.output[0] * sliding.output[1];
+    for_chunks(y.sizes()[..2].iter().product::<usize>() * rows, ROWS, |tasks| {
+        let mut candidates = vec![Candidate { value: 0.0, element: NONE }; sliding.output[2]];
+        for (channel, row) in tasks.map(|task| (task / rows, task % rows)) {
+            // SAFETY: a channel's elements lie in the operands, and every task writes rows of its own.
+            let (x, y) = unsafe {
+                let start = sliding.channel(&sliding.y, channel) + sliding.row(row);
+                let x = source.slice(sliding.channel(&sliding.x, channel), sliding.x.span);
+                (x, target.slice_mut(start, sliding.output[2]))
+            };
+            sliding.find_largest(row, x, &sliding.x, &mut candidates);
+            let place =
+                |candidate: &Candidate| if candidate.element == NONE { 0 } else { i64::from(candidate.element) };
+            y.iter_mut().zip(&candidates).for_each(|(y, candidate)| *y = place(candidate));
+        }
+    });
+    Ok(())
+}
+
 /// Each channel's gradient is summed over output rows in order, and in a row over taps, then columns.
 ///
 /// # Safety
@@ -386,6 +420,33 @@ mod tests {
                 let dx = run(&kernel, &[&dy, &x], std::slice::from_ref(&x_desc));
                 assert_close(&dx[0].values(), &expected, 2e-2, &format!("{op:?} {window:?}"));
             }
+        }
+    }
+
+    /// The gradient of ones goes where the largest elements are, so their places are found by it.
+    #[test]
+    fn places_are_those_that_gradients_go_to() {
+        let mut random = Random::new(11);
+        for (window, input, output) in cases() {
+            // Few numbers, so that some are equal, and NaN.
+            let values = |random: &mut Random| match random.below(6) {
+                0 => f64::NAN,
+                value => value as f64,
+            };
+            let x = desc(DataType::Float32, &input);
+            let numbers: Vec<f64> = (0..x.element_count()).map(|_| values(&mut random)).collect();
+            let x = Tensor::new(&x, &numbers);
+            let places = run(&Kernel::PoolIndices { window: window.clone() }, &[&x], &[desc(DataType::Int64, &output)]);
+            let dy = desc(DataType::Float32, &output);
+            let dy = Tensor::new(&dy, &vec![1.0; dy.element_count() as usize]);
+            let kernel = Kernel::PoolGradient { op: PoolOp::Max, window: window.clone() };
+            let dx = run(&kernel, &[&dy, &x], std::slice::from_ref(&x.desc));
+            let (channel, per_channel) = (input[2..].iter().product::<u64>(), output[2..].iter().product::<u64>());
+            let mut counts = vec![0.0; numbers.len()];
+            for (number, place) in (0..).zip(places[0].values()) {
+                counts[(number / per_channel * channel) as usize + place as usize] += 1.0;
+            }
+            assert_eq!(dx[0].values(), counts, "{window:?}");
         }
     }
 

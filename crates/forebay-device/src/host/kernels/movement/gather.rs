@@ -10,10 +10,10 @@ use super::super::View;
 const COLUMNS: usize = 64;
 
 /// The position of an index that is out of range: no axis is as long.
-const NOWHERE: usize = usize::MAX;
+pub(super) const NOWHERE: usize = usize::MAX;
 
 /// Indices of either type, packed.
-enum Indices<'a> {
+pub(super) enum Indices<'a> {
     Int32(&'a [i32]),
     Int64(&'a [i64]),
 }
@@ -21,7 +21,7 @@ enum Indices<'a> {
 impl<'a> Indices<'a> {
     /// # Safety
     /// As [`super::super::run`].
-    unsafe fn of(view: &View<'a>) -> Result<Indices<'a>, String> {
+    pub unsafe fn of(view: &View<'a>) -> Result<Indices<'a>, String> {
         // SAFETY: packed and of this type; the caller promises that it is live.
         unsafe {
             match view.desc.data_type() {
@@ -33,7 +33,7 @@ impl<'a> Indices<'a> {
     }
 
     /// Positions in 0..size: negative indices count from the end, and those out of range are [`NOWHERE`].
-    fn positions(&self, size: usize) -> Vec<usize> {
+    pub fn positions(&self, size: usize) -> Vec<usize> {
         let position = |index: i64| {
             let position = if index < 0 { index.wrapping_add(size as i64) } else { index } as u64;
             if position < size as u64 {

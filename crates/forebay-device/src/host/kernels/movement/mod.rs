@@ -3,6 +3,7 @@
 mod copy;
 mod gather;
 mod pad;
+mod scatter;
 
 use forebay_base::kernel::facts::OperandRef;
 use forebay_base::Kernel;
@@ -24,6 +25,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
             Kernel::Pad { begins, mode } => pad::run(begins, *mode, &reads[0], &writes[0]),
             Kernel::Gather { axis } => gather::forward(*axis, &reads[0], &reads[1], &writes[0]),
             Kernel::GatherGradient { axis } => gather::gradient(*axis, &reads[0], &reads[1], &writes[0]),
+            Kernel::Scatter { op } => scatter::run(*op, &reads[0], &reads[1], &reads[2], &writes[0]),
             _ => Err("not a movement kernel".into()),
         }
     };

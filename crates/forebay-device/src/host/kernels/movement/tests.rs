@@ -213,3 +213,64 @@ fn an_embedding_of_many_columns() {
     let expected: Vec<f64> = table.values().iter().enumerate().map(|(i, x)| x * counts[i / 150]).collect();
     assert_close(&ddata[0].values(), &expected, 2e-6, "embedding");
 }
+
+/// Rows with updates by index, one after the other; indices out of range are left out.
+#[test]
+fn scatters_take_updates_in_order() {
+    use forebay_base::kernel::ScatterOp::{Add, Maximum, Minimum, Multiply, Replace};
+    for seed in 0..120 {
+        let mut random = Random::new(seed);
+        let op = [Replace, Add, Multiply, Minimum, Maximum][seed as usize % 5];
+        let sizes = if seed % 10 < 5 { vec![1 + random.below(3000), 1] } else { random.sizes(3, 90) };
+        let (size, inner) = (sizes[0], sizes[1..].iter().product::<u64>());
+        let count = 1 + random.below(2 * size.min(40));
+        let index_type = [DataType::Int64, DataType::Int32][random.below(2) as usize];
+        let positions: Vec<i64> = (0..count).map(|_| random.below(2 * size + 2) as i64 - size as i64 - 1).collect();
+        let index = Tensor::new(&desc(index_type, &[count]), &positions.iter().map(|&i| i as f64).collect::<Vec<_>>());
+        let of_replace = TYPES[random.below(5) as usize];
+        let of_others = [DataType::Float64, DataType::Float32, DataType::Int64][random.below(3) as usize];
+        let data_type = if op == Replace { of_replace } else { of_others };
+        let data = counting(&mut random, data_type, &sizes);
+        // Products of few small numbers are exact.
+        let updates = desc(data_type, &[&[count], &sizes[1..]].concat());
+        let limit = if op == Multiply { 3 } else { 100 };
+        let values: Vec<f64> = (0..updates.element_count()).map(|_| random.below(limit) as f64).collect();
+        let updates = Tensor::new(&updates, &values);
+        let y = run(&Kernel::Scatter { op }, &[&data, &index, &updates], &[desc(data_type, &sizes)]);
+        let mut expected = data.values();
+        for (place, &position) in positions.iter().enumerate() {
+            let row = if position < 0 { position + size as i64 } else { position };
+            for column in (0..inner).filter(|_| (0..size as i64).contains(&row)) {
+                let update = values[place * inner as usize + column as usize];
+                let element = &mut expected[(row as u64 * inner + column) as usize];
+                *element = match op {
+                    Replace => update,
+                    Add => *element + update,
+                    Multiply => *element * update,
+                    Minimum => element.min(update),
+                    Maximum => element.max(update),
+                };
+            }
+        }
+        assert_close(&y[0].values(), &expected, 1e-6, &format!("seed {seed}: {op:?} of {data_type} {sizes:?}"));
+    }
+    let (data, index) = (counting(&mut Random::new(1), DataType::Float32, &[3, 2]), desc(DataType::Int64, &[2]));
+    let (index, updates) =
+        (Tensor::new(&index, &[0.0, 1.0]), counting(&mut Random::new(2), DataType::Float32, &[2, 3]));
+    let kernel = Kernel::Scatter { op: Add };
+    let reason = refusal(&kernel, &[&data, &index, &updates], &[desc(DataType::Float32, &[3, 2])]);
+    assert!(reason.contains("does not give"), "{reason}");
+}
+
+#[test]
+fn extremes_of_scatters_are_nan_where_any_element_is() {
+    use forebay_base::kernel::ScatterOp::{Maximum, Minimum};
+    let row = desc(DataType::Float32, &[3]);
+    let data = Tensor::new(&row, &[f64::NAN, 1.0, 2.0]);
+    let (index, updates) = (desc(DataType::Int32, &[3]), Tensor::new(&row, &[1.0, f64::NAN, 5.0]));
+    let index = Tensor::new(&index, &[0.0, 1.0, 2.0]);
+    for (op, last) in [(Minimum, 2.0), (Maximum, 5.0)] {
+        let y = run(&Kernel::Scatter { op }, &[&data, &index, &updates], std::slice::from_ref(&row));
+        assert_close(&y[0].values(), &[f64::NAN, f64::NAN, last], 0.0, &format!("{op:?}"));
+    }
+}

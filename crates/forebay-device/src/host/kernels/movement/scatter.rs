@@ -1,0 +1,108 @@
+//! Rows of a tensor with updates by index.
+
+use forebay_base::kernel::ScatterOp;
+
+use super::super::element::{for_type, Element, Number};
+use super::super::parallel::{for_each, require_packed, wide, Pointer};
+use super::super::View;
+use super::gather::{Indices, NOWHERE};
+
+/// Elements of a row that one task has.
+const COLUMNS: usize = 64;
+/// Tasks of a launch, about: each goes through all indices, and takes those of its own rows.
+const TASKS: usize = 16;
+/// Rows of a task at least.
+const ROWS_MIN: usize = 1024;
+
+/// y = data, with the updates at the rows that the indices name.
+///
+/// # Safety
+/// As [`super::super::run`]; `y` may be the very bytes of `data`.
+pub(super) unsafe fn run(op: ScatterOp, data: &View, indices: &View, updates: &View, y: &View) -> Result<(), String> {
+    require_packed(&[*data, *indices, *updates, *y])?;
+    let size = y.sizes().first().copied().unwrap_or(1);
+    let inner = y.count() / size.max(1);
+    if data.count() != y.count() || updates.count() != indices.count() * inner {
+        let [data, indices, updates, y] = [data, indices, updates, y].map(|view| view.desc);
+        return Err(format!("{updates} by {indices} into {data} does not give {y}"));
+    }
+    // SAFETY: the caller's promise, and packed.
+    let positions = unsafe { Indices::of(indices)? }.positions(size);
+    let data_type = y.desc.data_type();
+    // SAFETY: the caller's promises, and the sizes fit.
+    unsafe {
+        match op {
+            ScatterOp::Replace => for_type!(data_type, words, T => {
+                scatter::<T>((size, inner), &positions, [data, updates, y], |_, update| update);
+                Ok(())
+            }),
+            _ if data_type.is_float() => for_type!(data_type, floats, T => {
+                combine::<T>(op, (size, inner), &positions, [data, updates, y]);
+                Ok(())
+            }),
+            _ => for_type!(data_type, integers, T => {
+                combine::<T>(op, (size, inner), &positions, [data, updates, y]);
+                Ok(())
+            }),
+        }
+    }
+}
+
+/// # Safety
+/// As [`scatter`].
+unsafe fn combine<T: Number>(op: ScatterOp, sizes: (usize, usize), positions: &[usize], operands: [&View; 3]) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        match op {
+            ScatterOp::Replace => scatter::<T>(sizes, positions, operands, |_, update| update),
+            ScatterOp::Add => scatter::<T>(sizes, positions, operands, T::plus),
+            ScatterOp::Multiply => scatter::<T>(sizes, positions, operands, T::times),
+            ScatterOp::Minimum => scatter::<T>(sizes, positions, operands, T::minimum),
+            ScatterOp::Maximum => scatter::<T>(sizes, positions, operands, T::maximum),
+        }
+    }
+}
+
+/// Each task has some columns of some rows, which it meets the updates of in order: so results do not depend on how many there are.
+///
+/// # Safety
+/// As [`super::super::run`]: data and y are \[size, inner], updates \[positions, inner], all of this type.
+unsafe fn scatter<T: Element>(
+    (size, inner): (usize, usize),
+    positions: &[usize],
+    [data, updates, y]: [&View; 3],
+    combined: impl Fn(T, T) -> T + Sync,
+) {
+    let (data, updates, y) = (Pointer::<T>::of(data), Pointer::<T>::of(updates), Pointer::<T>::of(y));
+    // SAFETY: an address that is compared only.
+    let is_in_place = unsafe { data.at(0) == y.at(0) };
+    let column_blocks = inner.div_ceil(COLUMNS).max(1);
+    let row_blocks = (TASKS / column_blocks).clamp(1, size.div_ceil(ROWS_MIN).max(1));
+    let rows = size.div_ceil(row_blocks);
+    for_each(row_blocks * column_blocks, |task| {
+        let (block, column) = (task / column_blocks, task % column_blocks * COLUMNS);
+        let (first, end) = (block * rows, size.min((block + 1) * rows));
+        let count = COLUMNS.min(inner - column);
+        if !is_in_place {
+            for row in first..end {
+                let start = row * inner + column;
+                // SAFETY: in bounds, and these elements of y are this task's alone; nothing writes the data.
+                unsafe { y.slice_mut(start, count).copy_from_slice(data.slice(start, count)) };
+            }
+        }
+        for (place, &position) in positions.iter().enumerate() {
+            if position == NOWHERE || position < first || position >= end {
+                continue;
+            }
+            // SAFETY: as above; updates are only read.
+            let (targets, values) = unsafe {
+                let targets = y.slice_mut(position * inner + column, count);
+                (targets, updates.slice(place * inner + column, count))
+            };
+            wide(
+                #[inline(always)]
+                || targets.iter_mut().zip(values).for_each(|(y, &update)| *y = combined(*y, update)),
+            );
+        }
+    });
+}

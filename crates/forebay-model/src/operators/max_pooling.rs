@@ -1,0 +1,121 @@
+//! Max pooling with the places of the largest elements, and its reverse.
+
+use forebay_base::kernel::{BinaryOp, PadMode, PoolOp, ScatterOp, Window};
+use forebay_base::{DataType, Kernel};
+
+use super::convolution::{per_dimension, pool_window, spatial};
+use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::indices::{integer, require_indices, steps};
+use super::scattering::scatter;
+use super::shapes::{product, size};
+use crate::error::ModelError;
+use crate::graph::TensorType;
+use crate::operator::{NodeView, Operator};
+
+/// The rows.
+pub const ROWS: &[Operator] = &[composed!("MaxPool", max_pool), composed!("MaxUnpool", max_unpool)];
+
+/// Integers of 8 bits are pooled as float32, which holds them exactly.
+fn max_pool(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let given = c.input(0)?;
+    let (window, shape) = pool_window(&view, &given.ty)?;
+    let x = match given.ty.data_type {
+        DataType::Int8 | DataType::UInt8 => c.cast(&given, DataType::Float32),
+        _ => given.clone(),
+    };
+    let ty = TensorType::new(x.ty.data_type, &shape);
+    let y = c.kernel(Kernel::Pool { op: PoolOp::Max, window: window.clone() }, &[&x], ty);
+    let y = c.cast(&y, given.ty.data_type);
+    if !matches!(view.node.outputs.get(1), Some(Some(_))) {
+        return c.finish(y);
+    }
+    let indices = places(&mut c, &x, window, &shape)?;
+    c.finish_all(vec![y, indices])
+}
+
+/// The numbers of the largest elements among all of the input: row by row, or, for `storage_order` 1, column by column within
+/// channels.
+fn places(c: &mut Composer, x: &Part, window: Window, shape: &[u64]) -> Result<Part, ModelError> {
+    let x = c.cast(x, DataType::Float32);
+    let (channels, sizes) = (product(&c.view, &x.ty.shape[..2])?, x.ty.shape[2..].to_vec());
+    let mut places = c.kernel(Kernel::PoolIndices { window }, &[&x], TensorType::new(DataType::Int64, shape));
+    if c.view.int("storage_order", 0)? != 0 && sizes.len() > 1 {
+        places = by_columns(c, &places, &sizes)?;
+    }
+    if channels > 1 {
+        let first = steps(c, channels, product(&c.view, &sizes)?)?;
+        let mut along = vec![1; shape.len()];
+        along[..2].copy_from_slice(&shape[..2]);
+        let first = c.reshape(&first, &along)?;
+        places = c.binary(BinaryOp::Add, &places, &first)?;
+    }
+    Ok(places)
+}
+
+/// Row-major places as those where the first dimension runs fastest.
+fn by_columns(c: &mut Composer, places: &Part, sizes: &[u64]) -> Result<Part, ModelError> {
+    let mut left = places.clone();
+    let mut sum: Option<Part> = None;
+    for (axis, &own) in sizes.iter().enumerate().rev() {
+        let index = if axis > 0 {
+            let divisor = integer(c, DataType::Int64, own as i64)?;
+            let above = c.binary(BinaryOp::Divide, &left, &divisor)?;
+            let whole = c.binary(BinaryOp::Multiply, &above, &divisor)?;
+            let index = c.binary(BinaryOp::Subtract, &left, &whole)?;
+            left = above;
+            index
+        } else {
+            left.clone()
+        };
+        let stride = integer(c, DataType::Int64, product(&c.view, &sizes[..axis])? as i64)?;
+        let term = c.binary(BinaryOp::Multiply, &index, &stride)?;
+        sum = Some(match sum {
+            Some(sum) => c.binary(BinaryOp::Add, &sum, &term)?,
+            None => term,
+        });
+    }
+    Ok(sum.unwrap_or(left))
+}
+
+/// Elements at their places among zeros, of the sizes that the pooling had; around these, zeros up to the sizes that are asked for.
+fn max_unpool(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let (x, indices) = (c.input(0)?, c.input(1)?);
+    require_indices(&view, &indices)?;
+    let input = spatial(&view, "the input", &x.ty)?.to_vec();
+    let n = input.len();
+    let kernel = view.ints("kernel_shape")?.ok_or_else(|| view.error("attribute kernel_shape is missing"))?;
+    let strides = per_dimension(&view, "strides", n, 1, 1)?;
+    let pads = per_dimension(&view, "pads", 2 * n, 0, 0)?;
+    if indices.ty.shape != x.ty.shape || kernel.len() != n {
+        return Err(view.error(format!("indices {} and a window of {kernel:?} do not fit {}", indices.ty, x.ty)));
+    }
+    let mut shape = x.ty.shape[..2].to_vec();
+    for d in 0..n {
+        let reach = (input[d].max(1) - 1).checked_mul(strides[d]);
+        let reach = reach.and_then(|reach| reach.checked_add(u64::try_from(kernel[d]).ok()?));
+        let own = reach.and_then(|reach| reach.checked_sub(pads[d])?.checked_sub(pads[d + n]));
+        shape.push(own.ok_or_else(|| view.error(format!("a window of {kernel:?} is impossible for {}", x.ty)))?);
+    }
+    let (total, count) = (product(&view, &shape)?, product(&view, &x.ty.shape)?);
+    let zeros = c.kernel(Kernel::Fill { value: 0.0 }, &[], TensorType::new(x.ty.data_type, &[total, 1]));
+    let numbers = c.reshape(&indices, &[count])?;
+    let y = scatter(&mut c, ScatterOp::Replace, &zeros, [total, 1], &numbers, &x)?;
+    let y = c.reshape(&y, &shape)?;
+    if !view.has_input(2) {
+        return c.finish(y);
+    }
+    let asked = view.constant_ints(2)?;
+    let asked = asked.iter().map(|&value| size(&view, "a size", value)).collect::<Result<Vec<_>, _>>()?;
+    if asked.len() != shape.len() || asked.iter().zip(&shape).any(|(asked, own)| asked < own) {
+        return Err(view.error(format!("sizes {asked:?} do not hold the pooling's {shape:?}")));
+    }
+    if asked == shape {
+        return c.finish(y);
+    }
+    product(&view, &asked)?;
+    let kernel = Kernel::Pad { begins: vec![0; shape.len()], mode: PadMode::Constant(0.0) };
+    let y = c.kernel(kernel, &[&y], TensorType::new(x.ty.data_type, &asked));
+    c.finish(y)
+}
