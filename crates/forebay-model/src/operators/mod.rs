@@ -9,13 +9,17 @@ mod constant;
 mod convolution;
 pub(crate) mod decomposition;
 mod evaluate;
+mod integer;
 mod matrix;
 mod normalization;
+mod quantized;
+mod recurrent;
 mod reduction;
 mod resize;
 mod selection;
 mod shape;
 mod shapes;
+mod steps;
 #[cfg(test)]
 mod tests;
 
@@ -33,12 +37,16 @@ pub const FAMILIES: &[&[Operator]] = &[
     arithmetic::ROWS,
     constant::ROWS,
     convolution::ROWS,
+    integer::ROWS,
     matrix::ROWS,
     normalization::ROWS,
+    quantized::ROWS,
+    recurrent::ROWS,
     reduction::ROWS,
     resize::ROWS,
     selection::ROWS,
     shape::ROWS,
+    steps::ROWS,
 ];
 
 /// The row of an operator; `ai.onnx` is the default domain's other name.

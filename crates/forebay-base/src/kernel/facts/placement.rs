@@ -71,6 +71,8 @@ impl Kernel {
             | Kernel::GatherGradient { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
+            | Kernel::Recurrent(_)
+            | Kernel::RecurrentGradient(_)
             | Kernel::Sums { .. }
             | Kernel::AddSums { .. }
             | Kernel::FromSums { .. } => Placement::None,
@@ -119,6 +121,8 @@ impl Kernel {
             | Kernel::Dropout { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
+            | Kernel::Recurrent(_)
+            | Kernel::RecurrentGradient(_)
             | Kernel::Sums { .. }
             | Kernel::AddSums { .. }
             | Kernel::FromSums { .. } => None,
@@ -173,7 +177,9 @@ impl Kernel {
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Dropout { .. }
             | Kernel::Sgd { .. }
-            | Kernel::Adam { .. } => AxisNumbers::None,
+            | Kernel::Adam { .. }
+            | Kernel::Recurrent(_)
+            | Kernel::RecurrentGradient(_) => AxisNumbers::None,
         }
     }
 
