@@ -198,8 +198,7 @@ fn thresholded_relu(view: NodeView) -> Result<Decomposition, ModelError> {
     let alpha = view.float("alpha", 1.0)?;
     let mut c = Composer::new(view);
     let x = c.input(0)?;
-    let (threshold, zero) =
-        (c.scalar(x.ty.data_type, f64::from(alpha))?, c.scalar(x.ty.data_type, 0.0)?);
+    let (threshold, zero) = (c.scalar(x.ty.data_type, f64::from(alpha))?, c.scalar(x.ty.data_type, 0.0)?);
     let is_above = c.binary(BinaryOp::Greater, &x, &threshold)?;
     let y = c.select(&is_above, &x, &zero)?;
     c.finish(y)

@@ -98,7 +98,8 @@ fn bitwise_not(view: NodeView) -> Result<Decomposition, ModelError> {
     let data_type = x.ty.data_type;
     let ones = Tensor::new(data_type, &[], vec![0xff; data_type.size_bytes() as usize]);
     let ones = ones.filter(|_| data_type.is_integer());
-    let ones = ones.ok_or_else(|| view.error(format!("bits of integers are turned around, not those of {data_type}")))?;
+    let ones =
+        ones.ok_or_else(|| view.error(format!("bits of integers are turned around, not those of {data_type}")))?;
     let ones = c.constant(ones);
     let y = c.binary(BinaryOp::BitXor, &x, &ones)?;
     c.finish(y)

@@ -148,8 +148,7 @@ fn momentum(view: NodeView) -> Result<Decomposition, ModelError> {
         let is_later = c.binary(BinaryOp::Greater, &count, &zero)?;
         // The first update takes the whole gradient.
         let share = c.select(&is_later, &share, &one)?;
-        let (kept, taken) =
-            (c.affine(&tensors[2], alpha, 0.0)?, c.binary(BinaryOp::Multiply, &gradient, &share)?);
+        let (kept, taken) = (c.affine(&tensors[2], alpha, 0.0)?, c.binary(BinaryOp::Multiply, &gradient, &share)?);
         let velocity = c.binary(BinaryOp::Add, &kept, &taken)?;
         let direction = if is_nesterov {
             let ahead = c.affine(&velocity, alpha, 0.0)?;

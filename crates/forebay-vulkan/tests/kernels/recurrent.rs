@@ -43,7 +43,9 @@ fn check(seed: u64, recurrence: &Recurrence, [steps, batch, units]: [u64; 3]) {
         values.iter_mut().for_each(|value| *value = (*value * 0.5) as f32 as f64);
         (desc, values)
     };
-    let weights = small(&floats(&[directions, columns, units]));
+    // A sum over many units is no larger than one over few.
+    let mut weights = small(&floats(&[directions, columns, units]));
+    weights.1.iter_mut().for_each(|weight| *weight = (*weight / (units as f64).sqrt()) as f32 as f64);
     let lengths = (0..batch).map(|sequence| ((steps + sequence) % (steps + 1)) as f64).collect();
     let mut reads = vec![small(&gates), weights, small(&floats(&[directions, columns]))];
     reads.push((packed(DataType::Int32, &[batch]), lengths));
@@ -79,10 +81,9 @@ fn recurrence(cell: RecurrentCell, reverses: &[bool], activations: [RecurrentAct
 fn every_cell_agrees_in_every_direction() {
     let usual = [RecurrentActivation::Sigmoid, RecurrentActivation::Tanh, RecurrentActivation::Tanh];
     for (number, cell) in (0..).zip(CELLS) {
-        check(number, &recurrence(cell, &[false, true], usual), [4, 3, 7]);
-        check(10 + number, &recurrence(cell, &[true], usual), [2, 2, 300]);
-        let clipped = Recurrence { clip: Some(0.4), ..recurrence(cell, &[false], usual) };
-        check(20 + number, &clipped, [3, 2, 5]);
+        let clip = if number % 2 == 0 { Some(0.4) } else { None };
+        let recurrence = Recurrence { clip, ..recurrence(cell, &[false, true], usual) };
+        check(number, &recurrence, [3, 2, 260]);
     }
 }
 
