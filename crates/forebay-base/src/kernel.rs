@@ -47,6 +47,8 @@
 //! | `Dropout` | x, step\[2] (int64: the step's number, the seed) | y (a bool mask second, where two outputs are bound) |
 //! | `Sgd` | parameter, gradient, velocity where there is momentum, hyperparameters\[3] (float32) | parameter, velocity likewise |
 //! | `Adam` | parameter, gradient, first, second, step\[2] (as above, from 1), hyperparameters\[10] (float32) | parameter, first, second |
+//! | `Recurrent` | gates\[steps, n, directions, g h] without what the state adds, w\[directions, g h, h], bias\[directions, g h], lengths\[n] (int32), first h\[directions, n, h]; of an LSTM: first c, peepholes\[directions, 3 h] | y\[steps, directions, n, h], last h, last c of an LSTM |
+//! | `RecurrentGradient` | dy, dlast h, dlast c of an LSTM; what `Recurrent` reads; y | dgates, h before each step\[directions, steps, n, h], dfirst h; of an LSTM: dfirst c, dpeepholes\[directions, n, 3 h]; of a GRU: dgates as the state sees them (`resets_after`), or the reset h before each step |
 //! | `Sums` | what the summing kernel reads | sums (float64, see [`Summing`]) |
 //! | `AddSums` | sums of some positions, sums of those behind them | sums of both |
 //! | `FromSums` | sums, and for `BatchNormalizationGradient` the batch's variance\[c] | what the kernel writes per channel or once |
@@ -77,6 +79,7 @@ mod hyperparameters;
 mod kinds;
 mod lines;
 pub mod opcodes;
+mod recurrence;
 pub mod samples;
 mod summing;
 
@@ -85,6 +88,7 @@ use std::fmt;
 pub use facts::{Indices, KernelFacts};
 pub use hyperparameters::{AdamHyperparameters, SgdHyperparameters};
 pub use kinds::KernelKind;
+pub use recurrence::{Recurrence, RecurrentActivation, RecurrentCell, RecurrentDirection};
 pub use summing::{
     add_statistics, reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows,
     sums_rows, ReductionBlock, Summing,
@@ -160,6 +164,26 @@ pub enum UnaryOp {
     Cos,
     /// Logical not (bool to bool).
     Not,
+    /// The nearest integer; of two, the even one.
+    Round,
+    /// Tangent.
+    Tan,
+    /// Inverse sine.
+    Asin,
+    /// Inverse cosine.
+    Acos,
+    /// Inverse tangent.
+    Atan,
+    /// Hyperbolic sine.
+    Sinh,
+    /// Hyperbolic cosine.
+    Cosh,
+    /// Inverse hyperbolic sine.
+    Asinh,
+    /// Inverse hyperbolic cosine.
+    Acosh,
+    /// Inverse hyperbolic tangent.
+    Atanh,
 }
 
 impl UnaryOp {
@@ -167,7 +191,13 @@ impl UnaryOp {
     pub fn gradient_uses_output(self) -> bool {
         matches!(
             self,
-            UnaryOp::Relu | UnaryOp::Sigmoid | UnaryOp::Tanh | UnaryOp::Exp | UnaryOp::Sqrt | UnaryOp::Reciprocal
+            UnaryOp::Relu
+                | UnaryOp::Sigmoid
+                | UnaryOp::Tanh
+                | UnaryOp::Exp
+                | UnaryOp::Sqrt
+                | UnaryOp::Reciprocal
+                | UnaryOp::Tan
         )
     }
 }
@@ -205,6 +235,20 @@ pub enum BinaryOp {
     Or,
     /// Exactly one (bool).
     Xor,
+    /// What is left of a after division by b, with the sign of b (0 where an integer b is).
+    Modulo,
+    /// What is left of a after division by b, with the sign of a (0 where an integer b is).
+    Remainder,
+    /// Bitwise and (integers).
+    BitAnd,
+    /// Bitwise or (integers).
+    BitOr,
+    /// Bitwise exclusive or (integers).
+    BitXor,
+    /// The bits of a moved to the left by b (integers); 0 where b is no less than their number.
+    ShiftLeft,
+    /// The bits of a moved to the right by b (integers); 0 where b is no less than their number.
+    ShiftRight,
 }
 
 impl BinaryOp {
@@ -219,6 +263,13 @@ impl BinaryOp {
                 | BinaryOp::Power
                 | BinaryOp::Minimum
                 | BinaryOp::Maximum
+                | BinaryOp::Modulo
+                | BinaryOp::Remainder
+                | BinaryOp::BitAnd
+                | BinaryOp::BitOr
+                | BinaryOp::BitXor
+                | BinaryOp::ShiftLeft
+                | BinaryOp::ShiftRight
         )
     }
 }
@@ -632,6 +683,10 @@ pub enum Kernel {
         /// Whether the parameter decays; else `weight_decay` is 0 for it.
         decays: bool,
     },
+    /// A recurrent network over whole sequences. Sequence `i` has lengths\[i] elements; what y has behind them is 0.
+    Recurrent(Recurrence),
+    /// Gradient of `Recurrent`. It computes gates again, from y.
+    RecurrentGradient(Recurrence),
     /// The sums of a kernel over some of its positions.
     Sums {
         /// Which sums.

@@ -51,7 +51,17 @@ fn arguments_of(op: UnaryOp) -> [f32; 2] {
         | UnaryOp::Silu
         | UnaryOp::Sin
         | UnaryOp::Cos
-        | UnaryOp::Not => [0.0; 2],
+        | UnaryOp::Not
+        | UnaryOp::Round
+        | UnaryOp::Tan
+        | UnaryOp::Asin
+        | UnaryOp::Acos
+        | UnaryOp::Atan
+        | UnaryOp::Sinh
+        | UnaryOp::Cosh
+        | UnaryOp::Asinh
+        | UnaryOp::Acosh
+        | UnaryOp::Atanh => [0.0; 2],
     }
 }
 
@@ -84,7 +94,7 @@ fn unary(op: UnaryOp, reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) ->
             [scale, shift].map(|value| if value < 0.0 { bits(value.abs()).wrapping_neg() } else { bits(value) })
         }
         (_, UnaryOp::Clip { .. }) => numbers.map(bits),
-        (_, UnaryOp::Relu | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil) => [0; 2],
+        (_, UnaryOp::Relu | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round) => [0; 2],
         _ => return Err(undefined()),
     };
     let (shader, arguments) = match data_type {
@@ -115,6 +125,7 @@ fn is_algebraic(op: UnaryOp) -> bool {
             | UnaryOp::Sign
             | UnaryOp::Floor
             | UnaryOp::Ceil
+            | UnaryOp::Round
     )
 }
 
@@ -159,10 +170,13 @@ fn binary(
     if kind != Kind::Boolean && is_logic {
         return Err(format!("{op:?} is defined for bool, not for {a}"));
     }
+    if kind == Kind::Real && is_of_bits(op) {
+        return Err(format!("{op:?} is defined for integers, not for {a}"));
+    }
     let shader = match a.size_bytes() {
         8 if op.is_comparison() => &shaders::ELEMENTWISE_WIDE_COMPARISON,
-        8 if kind == Kind::Real && op == BinaryOp::Power => {
-            return Err("the Vulkan device has no Power for float64; cast to float32 first".to_owned());
+        8 if kind == Kind::Real && matches!(op, BinaryOp::Power | BinaryOp::Modulo | BinaryOp::Remainder) => {
+            return Err(format!("the Vulkan device has no {op:?} for float64; cast to float32 first"));
         }
         8 if kind == Kind::Real => &shaders::ELEMENTWISE_DOUBLE_BINARY,
         8 => &shaders::ELEMENTWISE_WIDE_BINARY,
@@ -171,6 +185,11 @@ fn binary(
     let constants = vec![op.opcode(), kind.opcode(), (activation == Activation::Relu) as u32];
     let task = Task { shader, constants, arguments: Vec::new() };
     Elements::of(reads, write)?.dispatches(&task, gpu)
+}
+
+/// Whether a function is one of bits.
+fn is_of_bits(op: BinaryOp) -> bool {
+    matches!(op, BinaryOp::BitAnd | BinaryOp::BitOr | BinaryOp::BitXor | BinaryOp::ShiftLeft | BinaryOp::ShiftRight)
 }
 
 fn select(reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {

@@ -42,6 +42,7 @@ mod operands;
 mod optimizer;
 mod parts;
 mod pooling;
+mod recurrent;
 mod reduce;
 mod rows;
 mod scan;
@@ -232,6 +233,7 @@ fn lower_by_family(
             local_response::lower(kernel, reads, writes, gpu)
         }
         Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::lower(kernel, reads, writes, gpu),
+        Kernel::Recurrent(_) | Kernel::RecurrentGradient(_) => recurrent::lower(kernel, reads, writes, gpu),
         Kernel::Sums { .. } | Kernel::AddSums { .. } | Kernel::FromSums { .. } => {
             sums::lower(kernel, reads, writes, gpu)
         }

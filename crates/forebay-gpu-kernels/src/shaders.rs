@@ -162,6 +162,8 @@ shaders! {
     MATMUL_64X64_F16_COOPERATIVE = "matmul_64x64_f16_cooperative",
     POOLING = "pooling",
     POOLING_INDICES = "pooling_indices",
+    RECURRENT = "recurrent",
+    RECURRENT_GRADIENT = "recurrent_gradient",
     WEIGHT_GRADIENT_16X128 = "weight_gradient_16x128",
     WEIGHT_GRADIENT_16X128_BF16 = "weight_gradient_16x128_bf16" portable,
     WEIGHT_GRADIENT_16X128_BF16_COOPERATIVE = "weight_gradient_16x128_bf16_cooperative",

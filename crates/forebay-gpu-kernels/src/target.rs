@@ -36,7 +36,7 @@ pub struct Cooperative {
 pub const WORKGROUP_INVOCATIONS: u32 = 256;
 
 /// Storage buffers that a device has to let a shader bind.
-pub const BINDINGS: u32 = 11;
+pub const BINDINGS: u32 = 18;
 
 /// Invocations of a subgroup in shaders that multiply matrices together (`kernels/cooperative.slang`).
 pub const SUBGROUP_SIZE: u32 = 32;

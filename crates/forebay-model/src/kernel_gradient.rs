@@ -3,6 +3,7 @@
 //! Where a kernel has several gradients, that by weights is emitted before that by data: the weight gradient is the last
 //! use of the forward pass's activation, whose memory the data gradient may then take.
 
+mod recurrence;
 mod scatter;
 
 use forebay_base::kernel::{Activation, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, UnaryOp};
@@ -36,7 +37,10 @@ impl Application<'_> {
     /// The gradients of the inputs. `None`: there is no gradient kernel for one that is wanted.
     pub fn gradients(&self, builder: &mut GradientBuilder) -> Option<Gradients> {
         let zero = vec![None; self.inputs.len()];
-        // Only the first output of any kernel carries a gradient; the others are statistics.
+        if let Action::Kernel(Kernel::Recurrent(recurrence)) = self.action {
+            return Some(self.recurrent(builder, recurrence));
+        }
+        // Only the first output of any other kernel carries a gradient; the others are statistics.
         let Some(dy) = self.gradients.first().copied().flatten() else { return Some(zero) };
         if !self.needs.contains(&true) {
             return Some(zero);
@@ -149,7 +153,7 @@ impl Application<'_> {
 
     fn unary(&self, builder: &mut GradientBuilder, op: UnaryOp, dy: ValueId) -> Option<ValueId> {
         match op {
-            UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Not => None,
+            UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Not => None,
             UnaryOp::Affine { scale, .. } => {
                 let dy = builder.sum_to(dy, &self.shape(builder, 0));
                 Some(builder.scaled(dy, scale))
@@ -184,6 +188,14 @@ impl Application<'_> {
                     let quotient = builder.binary(BinaryOp::Divide, product, b);
                     let sum = builder.sum_to(quotient, &self.shape(builder, i));
                     builder.scaled(sum, -1.0)
+                }
+                (BinaryOp::Modulo | BinaryOp::Remainder, 0) => dy,
+                (BinaryOp::Modulo | BinaryOp::Remainder, _) => {
+                    // y = a - n b, where n is a whole number.
+                    let multiple = builder.binary(BinaryOp::Subtract, y, a);
+                    let times = builder.binary(BinaryOp::Divide, multiple, b);
+                    let times = builder.unary(UnaryOp::Round, times);
+                    builder.binary(BinaryOp::Multiply, dy, times)
                 }
                 (BinaryOp::Power, _) => self.power(builder, i, dy),
                 (BinaryOp::Minimum | BinaryOp::Maximum, _) => {

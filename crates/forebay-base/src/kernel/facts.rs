@@ -15,6 +15,7 @@ mod normalization;
 mod optimizer;
 mod placement;
 mod product;
+mod recurrence;
 mod reduction;
 mod scan;
 mod sums;
@@ -330,6 +331,8 @@ impl Kernel {
             Kernel::Dropout { .. } => elementwise::dropout(),
             Kernel::Sgd { .. } => optimizer::sgd(),
             Kernel::Adam { .. } => optimizer::adam(),
+            Kernel::Recurrent(recurrence) => recurrence::recurrent(recurrence.cell),
+            Kernel::RecurrentGradient(recurrence) => recurrence::recurrent_gradient(recurrence.cell),
             Kernel::Sums { of } => sums::sums(*of),
             Kernel::AddSums { of: _ } => sums::add_sums(),
             Kernel::FromSums { of: _ } => sums::from_sums(),

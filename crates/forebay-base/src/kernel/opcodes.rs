@@ -54,12 +54,14 @@ opcodes! { UnaryOp:
     Relu "RELU" LeakyRelu "LEAKY_RELU" Elu "ELU" Clip "CLIP" Affine "AFFINE" Sigmoid "SIGMOID" HardSigmoid "HARD_SIGMOID"
     Tanh "TANH" Exp "EXP" Log "LOG" Sqrt "SQRT" Reciprocal "RECIPROCAL" Abs "ABS" Sign "SIGN" Floor "FLOOR" Ceil "CEIL"
     Erf "ERF" Gelu "GELU" Softplus "SOFTPLUS" Silu "SILU" Sin "SIN" Cos "COS" Not "NOT"
+    Round "ROUND" Tan "TAN" Asin "ASIN" Acos "ACOS" Atan "ATAN" Sinh "SINH" Cosh "COSH" Asinh "ASINH" Acosh "ACOSH" Atanh "ATANH"
 }
 
 opcodes! { BinaryOp:
     Add "ADD" Subtract "SUBTRACT" Multiply "MULTIPLY" Divide "DIVIDE" Power "POWER" Minimum "MINIMUM" Maximum "MAXIMUM"
     Equal "EQUAL" Less "LESS" LessOrEqual "LESS_OR_EQUAL" Greater "GREATER" GreaterOrEqual "GREATER_OR_EQUAL"
-    And "AND" Or "OR" Xor "XOR"
+    And "AND" Or "OR" Xor "XOR" Modulo "MODULO" Remainder "REMAINDER" BitAnd "BIT_AND" BitOr "BIT_OR" BitXor "BIT_XOR"
+    ShiftLeft "SHIFT_LEFT" ShiftRight "SHIFT_RIGHT"
 }
 
 opcodes! { ReduceOp:

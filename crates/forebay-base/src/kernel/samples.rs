@@ -3,10 +3,10 @@
 //! Devices are compared on them, and facts are tested on them. A kernel without a sample does not compile.
 
 use super::{
-    Activation, BinaryOp, Convolution, Kernel, KernelKind, PadMode, PoolOp, ProductPart, ReduceOp, ScanOp, ScatterOp,
-    Summing, UnaryOp, Window,
+    Activation, BinaryOp, Convolution, Kernel, KernelKind, PadMode, PoolOp, ProductPart, Recurrence,
+    RecurrentActivation, RecurrentCell, RecurrentDirection, ReduceOp, ScanOp, ScatterOp, Summing, UnaryOp, Window,
 };
-use crate::DataType::{self, Bool, Float32, Float64, Int64};
+use crate::DataType::{self, Bool, Float32, Float64, Int32, Int64};
 use crate::{TensorDesc, TensorError};
 
 /// A kernel with the descriptors of what it reads and writes.
@@ -39,6 +39,60 @@ fn floats(kernel: Kernel, reads: &[Sizes], writes: &[Sizes]) -> Result<Sample, T
 fn window() -> Window {
     let of = |value: u64| vec![value; 2];
     Window { kernel: of(3), strides: of(1), dilations: of(1), pads_begin: of(1), pads_end: of(1) }
+}
+
+/// Both directions of a cell.
+fn recurrence(cell: RecurrentCell) -> Recurrence {
+    let activations = [RecurrentActivation::Sigmoid, RecurrentActivation::Tanh, RecurrentActivation::Tanh];
+    let directions = [false, true].map(|reverse| RecurrentDirection { reverse, activations });
+    Recurrence { cell, directions: directions.to_vec(), clip: None }
+}
+
+const LSTM: RecurrentCell = RecurrentCell::Lstm { couples_forget: false };
+const GRU: RecurrentCell = RecurrentCell::Gru { resets_after: true };
+/// Steps, sequences, directions, and the gates of 6 units; a state; all outputs.
+const LSTM_GATES: Sizes = &[5, 3, 2, 24];
+const GRU_GATES: Sizes = &[5, 3, 2, 18];
+const UNITS: Sizes = &[2, 3, 6];
+const OUTPUTS: Sizes = &[5, 2, 3, 6];
+
+/// What a recurrent kernel reads.
+fn recurrent_reads(cell: RecurrentCell) -> Vec<(DataType, Sizes)> {
+    match cell.has_cell_state() {
+        true => vec![
+            (Float32, LSTM_GATES),
+            (Float32, &[2, 24, 6]),
+            (Float32, &[2, 24]),
+            (Int32, &[3]),
+            (Float32, UNITS),
+            (Float32, UNITS),
+            (Float32, &[2, 18]),
+        ],
+        false => {
+            vec![(Float32, GRU_GATES), (Float32, &[2, 18, 6]), (Float32, &[2, 18]), (Int32, &[3]), (Float32, UNITS)]
+        }
+    }
+}
+
+fn recurrent(cell: RecurrentCell) -> Result<Sample, TensorError> {
+    let all = [(Float32, OUTPUTS), (Float32, UNITS), (Float32, UNITS)];
+    let writes = if cell.has_cell_state() { &all[..] } else { &all[..2] };
+    sample(Kernel::Recurrent(recurrence(cell)), &recurrent_reads(cell), writes)
+}
+
+fn recurrent_gradient(cell: RecurrentCell) -> Result<Sample, TensorError> {
+    let (is_lstm, before): (bool, Sizes) = (cell.has_cell_state(), &[2, 5, 3, 6]);
+    let d_outputs = [(Float32, OUTPUTS), (Float32, UNITS), (Float32, UNITS)];
+    let mut reads = d_outputs[..if is_lstm { 3 } else { 2 }].to_vec();
+    reads.extend(recurrent_reads(cell));
+    reads.push((Float32, OUTPUTS));
+    let gates = if is_lstm { LSTM_GATES } else { GRU_GATES };
+    let mut writes = vec![(Float32, gates), (Float32, before), (Float32, UNITS)];
+    match is_lstm {
+        true => writes.extend([(Float32, UNITS), (Float32, &[2, 3, 18])]),
+        false => writes.push((Float32, gates)),
+    }
+    sample(Kernel::RecurrentGradient(recurrence(cell)), &reads, &writes)
 }
 
 /// All images, channels and places.
@@ -231,6 +285,8 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
             ],
             &[(Float32, VECTOR), (Float32, VECTOR), (Float32, VECTOR)],
         )],
+        KernelKind::Recurrent => vec![recurrent(LSTM), recurrent(GRU)],
+        KernelKind::RecurrentGradient => vec![recurrent_gradient(LSTM), recurrent_gradient(GRU)],
         KernelKind::Sums => vec![
             sample(Kernel::Sums { of: Summing::BatchStatistics }, &[(Float32, IMAGE)], &[(Float64, &[4, 4])]),
             sample(

@@ -1,6 +1,7 @@
 //! Functions of one variable: activations and elementary mathematics.
 
 use forebay_base::kernel::{BinaryOp, UnaryOp};
+use forebay_base::DataType;
 
 use super::decomposition::{composed, Composer, Decomposition, Part};
 use crate::error::ModelError;
@@ -9,10 +10,17 @@ use crate::operator::{NodeView, Operator};
 /// The rows.
 pub const ROWS: &[Operator] = &[
     composed!("Abs", |view| unary(view, UnaryOp::Abs)),
+    composed!("Acos", |view| unary(view, UnaryOp::Acos)),
+    composed!("Acosh", |view| unary(view, UnaryOp::Acosh)),
+    composed!("Asin", |view| unary(view, UnaryOp::Asin)),
+    composed!("Asinh", |view| unary(view, UnaryOp::Asinh)),
+    composed!("Atan", |view| unary(view, UnaryOp::Atan)),
+    composed!("Atanh", |view| unary(view, UnaryOp::Atanh)),
     composed!("Ceil", |view| unary(view, UnaryOp::Ceil)),
     composed!("Celu", celu),
     composed!("Clip", clip),
     composed!("Cos", |view| unary(view, UnaryOp::Cos)),
+    composed!("Cosh", |view| unary(view, UnaryOp::Cosh)),
     composed!("Elu", |view| unary(view, UnaryOp::Elu { alpha: view.float("alpha", 1.0)? })),
     composed!("Erf", |view| unary(view, UnaryOp::Erf)),
     composed!("Exp", |view| unary(view, UnaryOp::Exp)),
@@ -22,6 +30,7 @@ pub const ROWS: &[Operator] = &[
         unary(view, UnaryOp::HardSigmoid { alpha: view.float("alpha", 0.2)?, beta: view.float("beta", 0.5)? })
     }),
     composed!("HardSwish", hard_swish),
+    composed!("IsInf", is_infinite),
     composed!("IsNaN", is_nan),
     composed!("LeakyRelu", |view| unary(view, UnaryOp::LeakyRelu { alpha: view.float("alpha", 0.01)? })),
     composed!("Log", |view| unary(view, UnaryOp::Log)),
@@ -31,14 +40,18 @@ pub const ROWS: &[Operator] = &[
     composed!("PRelu", prelu),
     composed!("Reciprocal", |view| unary(view, UnaryOp::Reciprocal)),
     composed!("Relu", |view| unary(view, UnaryOp::Relu)),
+    composed!("Round", |view| unary(view, UnaryOp::Round)),
     composed!("Selu", selu),
     composed!("Sigmoid", |view| unary(view, UnaryOp::Sigmoid)),
+    composed!("Shrink", shrink),
     composed!("Sign", |view| unary(view, UnaryOp::Sign)),
     composed!("Sin", |view| unary(view, UnaryOp::Sin)),
+    composed!("Sinh", |view| unary(view, UnaryOp::Sinh)),
     composed!("Softplus", |view| unary(view, UnaryOp::Softplus)),
     composed!("Softsign", softsign),
     composed!("Sqrt", |view| unary(view, UnaryOp::Sqrt)),
     composed!("Swish", swish),
+    composed!("Tan", |view| unary(view, UnaryOp::Tan)),
     composed!("Tanh", |view| unary(view, UnaryOp::Tanh)),
     composed!("ThresholdedRelu", thresholded_relu),
 ];
@@ -84,17 +97,20 @@ fn clip(view: NodeView) -> Result<Decomposition, ModelError> {
     };
     let low = constant(1, "min", f32::NEG_INFINITY)?;
     let high = constant(2, "max", f32::INFINITY)?;
-    if let (Some(low), Some(high), true) = (low, high, x.ty.data_type == forebay_base::DataType::Float32) {
+    if let (Some(low), Some(high), true) = (low, high, x.ty.data_type == DataType::Float32) {
         // ONNX, as NumPy, gives the upper limit where the lower one is above it.
         let y = c.unary(UnaryOp::Clip { low: low.min(high), high }, &x)?;
         return c.finish(y);
     }
     let mut y = x;
-    for (i, op) in [(1, BinaryOp::Maximum), (2, BinaryOp::Minimum)] {
-        if view.has_input(i) {
-            let limit = c.input(i)?;
-            y = c.binary(op, &y, &limit)?;
-        }
+    let limits = [(1, BinaryOp::Maximum, low.filter(|low| low.is_finite())), (2, BinaryOp::Minimum, high)];
+    for (i, op, attribute) in limits {
+        let limit = match attribute.filter(|limit| limit.is_finite()) {
+            _ if view.has_input(i) => c.input(i)?,
+            Some(limit) => c.scalar(y.ty.data_type, f64::from(limit))?,
+            None => continue,
+        };
+        y = c.binary(op, &y, &limit)?;
     }
     c.finish(y)
 }
@@ -182,10 +198,52 @@ fn thresholded_relu(view: NodeView) -> Result<Decomposition, ModelError> {
     let alpha = view.float("alpha", 1.0)?;
     let mut c = Composer::new(view);
     let x = c.input(0)?;
-    let threshold = c.constant(forebay_base::Tensor::from_f32(&[], &[alpha]));
-    let zero = c.constant(forebay_base::Tensor::from_f32(&[], &[0.0]));
+    let (threshold, zero) = (c.scalar(x.ty.data_type, f64::from(alpha))?, c.scalar(x.ty.data_type, 0.0)?);
     let is_above = c.binary(BinaryOp::Greater, &x, &threshold)?;
     let y = c.select(&is_above, &x, &zero)?;
+    c.finish(y)
+}
+
+/// x - bias for x > lambd, x + bias for x < -lambd, else 0. Integers are computed with as real numbers.
+fn shrink(view: NodeView) -> Result<Decomposition, ModelError> {
+    let (threshold, bias) = (view.float("lambd", 0.5)?, view.float("bias", 0.0)?);
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let real = if x.ty.data_type.is_float() { x.clone() } else { c.cast(&x, DataType::Float32) };
+    let data_type = real.ty.data_type;
+    let (above, below) = (c.scalar(data_type, f64::from(threshold))?, c.scalar(data_type, f64::from(-threshold))?);
+    let zero = c.scalar(data_type, 0.0)?;
+    let is_above = c.binary(BinaryOp::Greater, &real, &above)?;
+    let is_below = c.binary(BinaryOp::Less, &real, &below)?;
+    let (less, more) = (c.affine(&real, 1.0, -bias)?, c.affine(&real, 1.0, bias)?);
+    let y = c.select(&is_below, &more, &zero)?;
+    let y = c.select(&is_above, &less, &y)?;
+    let y = c.cast(&y, x.ty.data_type);
+    c.finish(y)
+}
+
+/// Of the two infinities, those that attributes name.
+fn is_infinite(view: NodeView) -> Result<Decomposition, ModelError> {
+    let wanted = [("detect_negative", f64::NEG_INFINITY), ("detect_positive", f64::INFINITY)];
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let mut found = None;
+    for (name, infinity) in wanted {
+        if view.int(name, 1)? == 0 {
+            continue;
+        }
+        let infinity = c.scalar(x.ty.data_type, infinity)?;
+        let is_it = c.binary(BinaryOp::Equal, &x, &infinity)?;
+        found = Some(match found {
+            None => is_it,
+            Some(found) => c.binary(BinaryOp::Or, &found, &is_it)?,
+        });
+    }
+    let y = match found {
+        Some(found) => found,
+        // Nothing is looked for: no number is less than itself.
+        None => c.binary(BinaryOp::Less, &x, &x)?,
+    };
     c.finish(y)
 }
 

@@ -5,12 +5,17 @@ use forebay_base::{DataType, Tensor};
 
 use super::decomposition::{composed, Composer, Decomposition, Part};
 use crate::error::ModelError;
-use crate::operator::{Gradient, NodeView, Operator};
+use crate::operator::{NodeView, Operator};
 
 /// The rows.
 pub const ROWS: &[Operator] = &[
     composed!("Add", |view| binary(view, BinaryOp::Add)),
     composed!("And", |view| binary(view, BinaryOp::And)),
+    composed!("BitShift", bit_shift),
+    composed!("BitwiseAnd", |view| binary(view, BinaryOp::BitAnd)),
+    composed!("BitwiseNot", bitwise_not),
+    composed!("BitwiseOr", |view| binary(view, BinaryOp::BitOr)),
+    composed!("BitwiseXor", |view| binary(view, BinaryOp::BitXor)),
     composed!("Cast", cast),
     composed!("CastLike", cast_like),
     composed!("Div", |view| binary(view, BinaryOp::Divide)),
@@ -22,7 +27,7 @@ pub const ROWS: &[Operator] = &[
     composed!("Max", |view| variadic(view, BinaryOp::Maximum)),
     composed!("Mean", mean),
     composed!("Min", |view| variadic(view, BinaryOp::Minimum)),
-    Operator { gradient: Gradient::Missing, ..composed!("Mod", modulo) },
+    composed!("Mod", modulo),
     composed!("Mul", |view| binary(view, BinaryOp::Multiply)),
     composed!("Or", |view| binary(view, BinaryOp::Or)),
     composed!("Pow", power),
@@ -69,36 +74,34 @@ fn choose(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// a - b floor(a / b), which has the sign of b; for integers with `fmod` or where nothing is negative, a - b (a / b).
+/// What is left after division: with the sign of b, or with `fmod` that of a.
 fn modulo(view: NodeView) -> Result<Decomposition, ModelError> {
+    binary(view, if view.int("fmod", 0)? != 0 { BinaryOp::Remainder } else { BinaryOp::Modulo })
+}
+
+fn bit_shift(view: NodeView) -> Result<Decomposition, ModelError> {
+    let data_type = view.input_type(0)?.data_type;
+    if !matches!(data_type, DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64) {
+        return Err(view.error(format!("bits of unsigned integers are moved, not those of {data_type}")));
+    }
+    match view.string("direction", "")? {
+        "LEFT" => binary(view, BinaryOp::ShiftLeft),
+        "RIGHT" => binary(view, BinaryOp::ShiftRight),
+        other => Err(view.error(format!("attribute direction is LEFT or RIGHT, not '{other}'"))),
+    }
+}
+
+/// Every bit turned around: exclusive or with ones.
+fn bitwise_not(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
-    let (a, b) = (c.input(0)?, c.input(1)?);
-    let truncates = view.int("fmod", 0)? != 0;
-    let quotient = c.binary(BinaryOp::Divide, &a, &b)?;
-    if a.ty.data_type.is_float() {
-        let floor = match truncates {
-            false => c.unary(UnaryOp::Floor, &quotient)?,
-            true => {
-                let absolute = c.unary(UnaryOp::Abs, &quotient)?;
-                let floor = c.unary(UnaryOp::Floor, &absolute)?;
-                let sign = c.unary(UnaryOp::Sign, &quotient)?;
-                c.binary(BinaryOp::Multiply, &floor, &sign)?
-            }
-        };
-        let product = c.binary(BinaryOp::Multiply, &floor, &b)?;
-        let y = c.binary(BinaryOp::Subtract, &a, &product)?;
-        return c.finish(y);
-    }
-    let product = c.binary(BinaryOp::Multiply, &quotient, &b)?;
-    let remainder = c.binary(BinaryOp::Subtract, &a, &product)?;
-    if truncates {
-        return c.finish(remainder);
-    }
-    // (remainder + b) mod b has the sign of b, whatever the remainder's.
-    let shifted = c.binary(BinaryOp::Add, &remainder, &b)?;
-    let quotient = c.binary(BinaryOp::Divide, &shifted, &b)?;
-    let product = c.binary(BinaryOp::Multiply, &quotient, &b)?;
-    let y = c.binary(BinaryOp::Subtract, &shifted, &product)?;
+    let x = c.input(0)?;
+    let data_type = x.ty.data_type;
+    let ones = Tensor::new(data_type, &[], vec![0xff; data_type.size_bytes() as usize]);
+    let ones = ones.filter(|_| data_type.is_integer());
+    let ones =
+        ones.ok_or_else(|| view.error(format!("bits of integers are turned around, not those of {data_type}")))?;
+    let ones = c.constant(ones);
+    let y = c.binary(BinaryOp::BitXor, &x, &ones)?;
     c.finish(y)
 }
 
@@ -127,6 +130,13 @@ fn power(view: NodeView) -> Result<Decomposition, ModelError> {
         if let Some(y) = y {
             return c.finish(y);
         }
+    }
+    if base.ty.data_type.is_integer() && exponent.ty.data_type.is_float() {
+        // What is no integer truncates.
+        let real = c.cast(&base, exponent.ty.data_type);
+        let power = c.binary(BinaryOp::Power, &real, &exponent)?;
+        let y = c.cast(&power, base.ty.data_type);
+        return c.finish(y);
     }
     let exponent = c.cast(&exponent, base.ty.data_type);
     let y = c.binary(BinaryOp::Power, &base, &exponent)?;

@@ -3,7 +3,7 @@
 use forebay_base::kernel::{Activation, Convolution, PoolOp, ReduceOp, Window};
 use forebay_base::Kernel;
 
-use super::decomposition::{composed, Composer, Decomposition};
+use super::decomposition::{composed, Composer, Decomposition, Part};
 use super::shapes::size;
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -99,7 +99,8 @@ fn check_kernel_shape(view: &NodeView, kernel: &[u64]) -> Result<(), ModelError>
     }
 }
 
-fn groups(view: &NodeView) -> Result<u64, ModelError> {
+/// The groups of channels that a node names.
+pub(super) fn groups(view: &NodeView) -> Result<u64, ModelError> {
     let groups = view.int("group", 1)?;
     u64::try_from(groups).ok().filter(|&groups| groups > 0).ok_or_else(|| view.error(format!("{groups} groups")))
 }
@@ -114,8 +115,16 @@ fn check_bias(view: &NodeView, channels: u64) -> Result<(), ModelError> {
 fn convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, w) = (c.input(0)?, c.input(1)?);
-    let input = spatial(&view, "the input", &x.ty)?;
-    let groups = groups(&view)?;
+    let (kernel, ty) = correlation(&view, &x, &w)?;
+    check_bias(&view, ty.shape[1])?;
+    let y = with_bias(&mut c, kernel, ty)?;
+    c.finish(y)
+}
+
+/// The convolution of two parts that a node's attributes describe, and the type of what it gives.
+pub(super) fn correlation(view: &NodeView, x: &Part, w: &Part) -> Result<(Kernel, TensorType), ModelError> {
+    let input = spatial(view, "the input", &x.ty)?;
+    let groups = groups(view)?;
     let (channels, filters) = (x.ty.shape[1], w.ty.shape.first().copied().unwrap_or(0));
     let fits = w.ty.shape.len() == x.ty.shape.len()
         && w.ty.shape[1].checked_mul(groups) == Some(channels)
@@ -123,18 +132,16 @@ fn convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     if !fits || x.ty.data_type != w.ty.data_type {
         return Err(view.error(format!("input {} and weight {} do not fit with {groups} groups", x.ty, w.ty)));
     }
-    check_kernel_shape(&view, &w.ty.shape[2..])?;
-    check_bias(&view, filters)?;
-    let (window, sizes) = window(&view, input, &w.ty.shape[2..], false)?;
+    check_kernel_shape(view, &w.ty.shape[2..])?;
+    let (window, sizes) = window(view, input, &w.ty.shape[2..], false)?;
     let mut shape = vec![x.ty.shape[0], filters];
     shape.extend(sizes);
     let kernel = Kernel::Convolution { convolution: Convolution { window, groups }, activation: Activation::None };
-    let y = with_bias(&mut c, kernel, TensorType::new(x.ty.data_type, &shape))?;
-    c.finish(y)
+    Ok((kernel, TensorType::new(x.ty.data_type, &shape)))
 }
 
 /// A kernel of inputs 0, 1 and, where it is given, 2.
-fn with_bias(c: &mut Composer, kernel: Kernel, ty: TensorType) -> Result<super::decomposition::Part, ModelError> {
+fn with_bias(c: &mut Composer, kernel: Kernel, ty: TensorType) -> Result<Part, ModelError> {
     let (x, w) = (c.input(0)?, c.input(1)?);
     if c.view.has_input(2) {
         let bias = c.input(2)?;

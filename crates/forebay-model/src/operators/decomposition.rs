@@ -82,6 +82,22 @@ impl<'a> Composer<'a> {
         Part { source: Source::Constant(self.constants.len() - 1), ty }
     }
 
+    /// A constant number of any type but bool.
+    pub(crate) fn scalar(&mut self, data_type: DataType, value: f64) -> Result<Part, ModelError> {
+        let size = data_type.size_bytes() as usize;
+        let bytes = match data_type {
+            DataType::Float64 => value.to_le_bytes().to_vec(),
+            DataType::UInt64 => (value as u64).to_le_bytes().to_vec(),
+            _ if data_type.is_float() => (value as f32).to_le_bytes().to_vec(),
+            _ => (value as i64).to_le_bytes()[..size].to_vec(),
+        };
+        let stored = if is_16_bit(data_type) { DataType::Float32 } else { data_type };
+        let tensor = Tensor::new(stored, &[], bytes);
+        let tensor = tensor.ok_or_else(|| self.view.error(format!("{value} is no number of {data_type}")))?;
+        let number = self.constant(tensor);
+        Ok(self.cast(&number, data_type))
+    }
+
     /// A kernel with outputs of the given types. What is not computed in 16-bit floating types is computed in float32, and
     /// converted back.
     pub(crate) fn kernels(&mut self, kernel: Kernel, inputs: &[&Part], outputs: &[TensorType]) -> Vec<Part> {

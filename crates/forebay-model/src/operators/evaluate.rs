@@ -118,7 +118,7 @@ impl Elements {
             UnaryOp::Relu => map(&|v| v.max(0)),
             UnaryOp::Abs => map(&i64::wrapping_abs),
             UnaryOp::Sign => map(&i64::signum),
-            UnaryOp::Floor | UnaryOp::Ceil => map(&|v| v),
+            UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round => map(&|v| v),
             UnaryOp::Affine { scale, shift } => {
                 let (scale, shift) = (whole(scale)?, whole(shift)?);
                 map(&|v| v.wrapping_mul(scale).wrapping_add(shift))
@@ -153,6 +153,7 @@ fn float_function(op: UnaryOp) -> Option<Box<dyn Fn(f64) -> f64>> {
         UnaryOp::Ceil => Box::new(f64::ceil),
         UnaryOp::Sin => Box::new(f64::sin),
         UnaryOp::Cos => Box::new(f64::cos),
+        UnaryOp::Round => Box::new(f64::round_ties_even),
         _ => return None,
     })
 }
@@ -260,9 +261,21 @@ fn integer_function(op: BinaryOp, a: i64, b: i64) -> Option<i64> {
         BinaryOp::Power => a.wrapping_pow(u32::try_from(b).ok()?),
         BinaryOp::Minimum => a.min(b),
         BinaryOp::Maximum => a.max(b),
-        BinaryOp::And => a & b,
-        BinaryOp::Or => a | b,
-        BinaryOp::Xor => a ^ b,
+        BinaryOp::And | BinaryOp::BitAnd => a & b,
+        BinaryOp::Or | BinaryOp::BitOr => a | b,
+        BinaryOp::Xor | BinaryOp::BitXor => a ^ b,
+        BinaryOp::Modulo | BinaryOp::Remainder if b == 0 => return None,
+        BinaryOp::Remainder => a.wrapping_rem(b),
+        BinaryOp::Modulo => {
+            let left = a.wrapping_rem(b);
+            if left != 0 && (left < 0) != (b < 0) {
+                left + b
+            } else {
+                left
+            }
+        }
+        BinaryOp::ShiftLeft => u32::try_from(b).ok().and_then(|b| a.checked_shl(b)).unwrap_or(0),
+        BinaryOp::ShiftRight => u32::try_from(b).ok().and_then(|b| a.checked_shr(b)).unwrap_or(0),
         _ => i64::from(compare(op, &a, &b)?),
     })
 }
@@ -289,6 +302,7 @@ fn arithmetic(op: BinaryOp, a: f64, b: f64) -> Option<f64> {
         BinaryOp::Minimum | BinaryOp::Maximum if either_nan => f64::NAN,
         BinaryOp::Minimum => a.min(b),
         BinaryOp::Maximum => a.max(b),
+        BinaryOp::Remainder => a % b,
         _ => return None,
     })
 }

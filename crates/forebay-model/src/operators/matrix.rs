@@ -3,7 +3,7 @@
 use forebay_base::kernel::{Activation, ProductPart};
 use forebay_base::Kernel;
 
-use super::decomposition::{composed, Composer, Decomposition};
+use super::decomposition::{composed, Composer, Decomposition, Part};
 use super::shapes::{broadcast_shapes, product};
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -51,6 +51,13 @@ fn gemm(view: NodeView) -> Result<Decomposition, ModelError> {
 fn matmul(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (a, b) = (c.input(0)?, c.input(1)?);
+    let y = multiply(&mut c, &a, &b)?;
+    c.finish(y)
+}
+
+/// The product of two parts, as MatMul defines it.
+pub(super) fn multiply(c: &mut Composer, a: &Part, b: &Part) -> Result<Part, ModelError> {
+    let view = c.view;
     let error = || view.error(format!("operands {} and {} cannot be multiplied", a.ty, b.ty));
     let (mut left, mut right) = (a.ty.shape.clone(), b.ty.shape.clone());
     let (is_row, is_column) = (left.len() == 1, right.len() == 1);
@@ -83,8 +90,7 @@ fn matmul(view: NodeView) -> Result<Decomposition, ModelError> {
         (padded(left_batch, [m, k]), padded(right_batch, [k, n]), padded(&batch, [m, n]))
     };
     let kernel = Kernel::product(false, false);
-    let (a, b) = (c.reshape(&a, &left)?, c.reshape(&b, &right)?);
+    let (a, b) = (c.reshape(a, &left)?, c.reshape(b, &right)?);
     let y = c.kernel(kernel, &[&a, &b], TensorType::new(a.ty.data_type, &shape));
-    let y = c.reshape(&y, &result)?;
-    c.finish(y)
+    c.reshape(&y, &result)
 }

@@ -12,18 +12,22 @@ mod element_keys;
 mod evaluate;
 mod gathering;
 mod indices;
+mod integer;
 mod known;
 mod losses;
 mod matrix;
 mod max_pooling;
 mod normalization;
 mod ordering;
+mod quantized;
+mod recurrent;
 mod reduction;
 mod resize;
 mod scattering;
 mod selection;
 mod shape;
 mod shapes;
+mod steps;
 mod suppression;
 #[cfg(test)]
 mod tests;
@@ -45,15 +49,19 @@ pub const FAMILIES: &[&[Operator]] = &[
     gathering::ROWS,
     known::ROWS,
     losses::ROWS,
+    integer::ROWS,
     matrix::ROWS,
     max_pooling::ROWS,
     normalization::ROWS,
     ordering::ROWS,
+    quantized::ROWS,
+    recurrent::ROWS,
     reduction::ROWS,
     resize::ROWS,
     scattering::ROWS,
     selection::ROWS,
     shape::ROWS,
+    steps::ROWS,
 ];
 
 /// The row of an operator; `ai.onnx` is the default domain's other name.

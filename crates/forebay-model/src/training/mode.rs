@@ -8,6 +8,7 @@ use forebay_base::{DataType, Kernel};
 use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueId};
 use crate::operator::NodeView;
+use crate::operators::row;
 
 /// Name of the graph input that holds the number of the step, from 1, and the seed.
 pub(super) const STEP_NAME: &str = "forebay.step";
@@ -52,6 +53,7 @@ pub(super) fn enter(graph: &mut Graph) -> Result<TrainingMode, ModelError> {
         match op_type.as_str() {
             "BatchNormalization" => batch_normalization(graph, i, &mut mode, &mut running)?,
             "Dropout" => dropout(graph, i, &mut mode)?,
+            "LSTM" | "GRU" | "RNN" => recurrent(graph, i)?,
             _ => {}
         }
     }
@@ -108,6 +110,19 @@ fn batch_normalization(
 
 fn is_used(graph: &Graph, value: ValueId) -> bool {
     graph.outputs.contains(&value) || graph.nodes.iter().any(|node| node.inputs.contains(&Some(value)))
+}
+
+/// All outputs, so that the backward pass finds what it needs of them instead of computing it again.
+fn recurrent(graph: &mut Graph, i: usize) -> Result<(), ModelError> {
+    let view = NodeView { graph, node: &graph.nodes[i] };
+    let (types, name) = ((row(&view)?.infer)(&view)?, view.node.label(graph));
+    let mut outputs = view.node.outputs.clone();
+    outputs.resize(types.len().max(outputs.len()), None);
+    for (output, ty) in outputs.iter_mut().zip(types) {
+        output.get_or_insert_with(|| graph.add_value(&name, Some(ty)));
+    }
+    graph.nodes[i].outputs = outputs;
+    Ok(())
 }
 
 fn dropout(graph: &mut Graph, i: usize, mode: &mut TrainingMode) -> Result<(), ModelError> {

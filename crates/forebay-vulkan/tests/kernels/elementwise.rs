@@ -6,7 +6,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 use crate::compare::{compare, packed, Random, RandomTensors, Tensor};
 use crate::layout::{read, written, ALL};
 
-const REAL_OPS: [UnaryOp; 22] = [
+const REAL_OPS: [UnaryOp; 32] = [
     UnaryOp::Relu,
     UnaryOp::LeakyRelu { alpha: 0.1 },
     UnaryOp::Elu { alpha: 0.7 },
@@ -29,6 +29,16 @@ const REAL_OPS: [UnaryOp; 22] = [
     UnaryOp::Silu,
     UnaryOp::Sin,
     UnaryOp::Cos,
+    UnaryOp::Round,
+    UnaryOp::Tan,
+    UnaryOp::Asin,
+    UnaryOp::Acos,
+    UnaryOp::Atan,
+    UnaryOp::Sinh,
+    UnaryOp::Cosh,
+    UnaryOp::Asinh,
+    UnaryOp::Acosh,
+    UnaryOp::Atanh,
 ];
 
 const BINARY_OPS: [BinaryOp; 15] = [
@@ -48,6 +58,11 @@ const BINARY_OPS: [BinaryOp; 15] = [
     BinaryOp::Or,
     BinaryOp::Xor,
 ];
+
+const REMAINDERS: [BinaryOp; 2] = [BinaryOp::Modulo, BinaryOp::Remainder];
+
+const BITS: [BinaryOp; 5] =
+    [BinaryOp::BitAnd, BinaryOp::BitOr, BinaryOp::BitXor, BinaryOp::ShiftLeft, BinaryOp::ShiftRight];
 
 const INTEGERS: [DataType; 8] = [
     DataType::Int64,
@@ -93,7 +108,8 @@ fn tolerance(op: UnaryOp) -> f64 {
         | UnaryOp::Abs
         | UnaryOp::Sign
         | UnaryOp::Floor
-        | UnaryOp::Ceil => 0.0,
+        | UnaryOp::Ceil
+        | UnaryOp::Round => 0.0,
         _ => 5e-7,
     }
 }
@@ -180,7 +196,7 @@ fn integers_of_every_width_agree() {
 #[test]
 fn integers_agree_at_their_edges() {
     let edges = [i32::MIN as i64, i32::MAX as i64, 0, 1, -1, 2, -3, 127, -128, 255, 65_535, 7, i64::MIN, i64::MAX];
-    for (seed, op) in (350..).zip(&BINARY_OPS[..7]) {
+    for (seed, op) in (350..).zip(BINARY_OPS[..7].iter().chain(&REMAINDERS).chain(&BITS)) {
         let pairs = [[DataType::Int64, DataType::UInt32], [DataType::UInt64, DataType::Int32]];
         for data_type in pairs[seed as usize % 2] {
             let desc = packed(data_type, &[edges.len() as u64, edges.len() as u64]);
@@ -196,7 +212,7 @@ fn integers_agree_at_their_edges() {
 
 #[test]
 fn double_precision_agrees() {
-    for seed in 0..13 {
+    for seed in 0..14 {
         let mut random = Random::new(380 + seed);
         let op = BINARY_OPS[seed as usize % 12];
         if op != BinaryOp::Power {
@@ -206,7 +222,7 @@ fn double_precision_agrees() {
             let kernel = Kernel::Binary { op, activation: Activation::None };
             compare(seed, &kernel, &reads, &[packed(result, &[300])], 0.0);
         }
-        let ops = [0, 1, 3, 4, 6, 10, 11, 12, 13, 14, 15];
+        let ops = [0, 1, 3, 4, 6, 10, 11, 12, 13, 14, 15, 22];
         let op = REAL_OPS[ops[seed as usize % ops.len()]];
         let desc = packed(DataType::Float64, &[5, 60]);
         compare(seed, &Kernel::Unary(op), &[wild(&mut random, &desc)], &[desc], 0.0);
@@ -260,7 +276,7 @@ fn real_tolerance(op: BinaryOp) -> f64 {
 
 #[test]
 fn functions_of_two_variables_agree_at_their_edges() {
-    for (seed, op) in (600..).zip(&BINARY_OPS[..12]) {
+    for (seed, op) in (600..).zip(BINARY_OPS[..12].iter().chain(&REMAINDERS)) {
         let mut random = Random::new(seed);
         // Every edge with every other.
         let desc = packed(DataType::Float32, &[EDGES.len() as u64, EDGES.len() as u64]);

@@ -13,6 +13,7 @@ mod movement;
 mod normalization;
 mod optimizer;
 mod pooling;
+mod recurrent;
 mod reduce;
 mod samples;
 mod scan;

@@ -25,7 +25,7 @@ pub(super) fn unary(op: UnaryOp) -> KernelFacts<'static> {
         updates_state: false,
         gradient_of_loss: None,
         gradient: match op {
-            UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Not => GradientReads::None,
+            UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Not => GradientReads::None,
             UnaryOp::Affine { .. } => GradientReads::of(&[], &[]),
             _ if op.gradient_uses_output() => GradientReads::of(&[], &[0]),
             _ => GradientReads::of(&[0], &[]),
@@ -79,7 +79,7 @@ pub(super) fn binary(op: BinaryOp) -> KernelFacts<'static> {
             BinaryOp::Add | BinaryOp::Subtract => GradientReads::of(&[], &[]),
             BinaryOp::Multiply | BinaryOp::Minimum | BinaryOp::Maximum => GradientReads::of(&[0, 1], &[]),
             BinaryOp::Divide => GradientReads::of(&[1], &[0]),
-            BinaryOp::Power => GradientReads::of(&[0, 1], &[0]),
+            BinaryOp::Power | BinaryOp::Modulo | BinaryOp::Remainder => GradientReads::of(&[0, 1], &[0]),
             BinaryOp::Equal
             | BinaryOp::Less
             | BinaryOp::LessOrEqual
@@ -87,7 +87,12 @@ pub(super) fn binary(op: BinaryOp) -> KernelFacts<'static> {
             | BinaryOp::GreaterOrEqual
             | BinaryOp::And
             | BinaryOp::Or
-            | BinaryOp::Xor => GradientReads::Zero,
+            | BinaryOp::Xor
+            | BinaryOp::BitAnd
+            | BinaryOp::BitOr
+            | BinaryOp::BitXor
+            | BinaryOp::ShiftLeft
+            | BinaryOp::ShiftRight => GradientReads::Zero,
         },
         axes: Axes::Elements { reads: None, cut: CutAxes::All },
     }

@@ -75,6 +75,8 @@ impl Kernel {
             | Kernel::PoolIndices { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
+            | Kernel::Recurrent(_)
+            | Kernel::RecurrentGradient(_)
             | Kernel::Sums { .. }
             | Kernel::AddSums { .. }
             | Kernel::FromSums { .. } => Placement::None,
@@ -127,6 +129,8 @@ impl Kernel {
             | Kernel::Dropout { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
+            | Kernel::Recurrent(_)
+            | Kernel::RecurrentGradient(_)
             | Kernel::Sums { .. }
             | Kernel::AddSums { .. }
             | Kernel::FromSums { .. } => None,
@@ -185,7 +189,9 @@ impl Kernel {
             | Kernel::PoolIndices { .. }
             | Kernel::Dropout { .. }
             | Kernel::Sgd { .. }
-            | Kernel::Adam { .. } => AxisNumbers::None,
+            | Kernel::Adam { .. }
+            | Kernel::Recurrent(_)
+            | Kernel::RecurrentGradient(_) => AxisNumbers::None,
         }
     }
 

@@ -183,6 +183,8 @@ impl Kernel {
             | Kernel::Dropout { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
+            | Kernel::Recurrent(_)
+            | Kernel::RecurrentGradient(_)
             | Kernel::Sums { .. }
             | Kernel::AddSums { .. }
             | Kernel::FromSums { .. } => None,

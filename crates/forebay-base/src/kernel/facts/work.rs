@@ -22,6 +22,15 @@ pub enum Work {
         /// Whether the second factor is given as \[.., n, k].
         transpose_b: bool,
     },
+    /// Some products and sums for each element of the gates and each element of a state.
+    Recurrence {
+        /// The gates of all steps.
+        gates: OperandRef,
+        /// The weights, \[directions, gates, state].
+        weights: OperandRef,
+        /// How many.
+        times: u32,
+    },
 }
 
 impl KernelFacts<'_> {
@@ -35,6 +44,10 @@ impl KernelFacts<'_> {
                 // Products of one output element: the weights of one output channel.
                 let taps = |weights: &TensorDesc| weights.sizes()[1..].iter().product::<u64>() as f64;
                 2.0 * count(elements) * desc(weights).map_or(1.0, taps)
+            }
+            Work::Recurrence { gates, weights, times } => {
+                let state = desc(weights).and_then(|desc| desc.sizes().last().copied()).unwrap_or(1);
+                2.0 * f64::from(times) * count(gates) * state as f64
             }
             Work::Product { transpose_a, transpose_b } => {
                 // The last axis of a factor, or the one before it.

@@ -66,6 +66,32 @@ pub(super) trait Number: Element + PartialOrd {
     fn maximum(self, other: Self) -> Self;
     /// Magnitude.
     fn magnitude(self) -> Self;
+    /// What is left after division, with this number's sign; 0 for an integer divided by 0.
+    fn remainder(self, divisor: Self) -> Self;
+    /// What is left after division, with the divisor's sign; 0 for an integer divided by 0.
+    fn modulo(self, divisor: Self) -> Self {
+        let left = self.remainder(divisor);
+        let differs = (left < Self::ZERO) != (divisor < Self::ZERO);
+        if left != Self::ZERO && differs {
+            left.plus(divisor)
+        } else {
+            left
+        }
+    }
+}
+
+/// Integers: their bits.
+pub(super) trait Integer: Number {
+    /// Bitwise and.
+    fn bit_and(self, other: Self) -> Self;
+    /// Bitwise or.
+    fn bit_or(self, other: Self) -> Self;
+    /// Bitwise exclusive or.
+    fn bit_xor(self, other: Self) -> Self;
+    /// Bits moved to the left; 0 where there are no more of them, or the count is negative.
+    fn shift_left(self, count: Self) -> Self;
+    /// Bits moved to the right; 0 where there are no more of them, or the count is negative.
+    fn shift_right(self, count: Self) -> Self;
 }
 
 /// Real numbers. Inside `wide`, everything that is not a call to the system's library becomes vector code.
@@ -109,6 +135,26 @@ pub(super) trait Float:
     fn sin(self) -> Self;
     /// Cosine.
     fn cos(self) -> Self;
+    /// The nearest integer; of two, the even one.
+    fn round_to_even(self) -> Self;
+    /// Tangent.
+    fn tan(self) -> Self;
+    /// Inverse sine.
+    fn asin(self) -> Self;
+    /// Inverse cosine.
+    fn acos(self) -> Self;
+    /// Inverse tangent.
+    fn atan(self) -> Self;
+    /// Hyperbolic sine.
+    fn sinh(self) -> Self;
+    /// Hyperbolic cosine.
+    fn cosh(self) -> Self;
+    /// Inverse hyperbolic sine.
+    fn asinh(self) -> Self;
+    /// Inverse hyperbolic cosine.
+    fn acosh(self) -> Self;
+    /// Inverse hyperbolic tangent.
+    fn atanh(self) -> Self;
 }
 
 macro_rules! integers {
@@ -174,6 +220,33 @@ macro_rules! integers {
                 let magnitude: fn($type) -> $type = $magnitude;
                 magnitude(self)
             }
+            #[inline(always)]
+            fn remainder(self, divisor: $type) -> $type {
+                if divisor == 0 { 0 } else { self.wrapping_rem(divisor) }
+            }
+        }
+
+        impl Integer for $type {
+            #[inline(always)]
+            fn bit_and(self, other: $type) -> $type {
+                self & other
+            }
+            #[inline(always)]
+            fn bit_or(self, other: $type) -> $type {
+                self | other
+            }
+            #[inline(always)]
+            fn bit_xor(self, other: $type) -> $type {
+                self ^ other
+            }
+            #[inline(always)]
+            fn shift_left(self, count: $type) -> $type {
+                u32::try_from(count).ok().and_then(|count| self.checked_shl(count)).unwrap_or(0)
+            }
+            #[inline(always)]
+            fn shift_right(self, count: $type) -> $type {
+                u32::try_from(count).ok().and_then(|count| self.checked_shr(count)).unwrap_or(0)
+            }
         }
     )*};
 }
@@ -236,6 +309,10 @@ macro_rules! floats {
             fn magnitude(self) -> $type {
                 self.abs()
             }
+            #[inline(always)]
+            fn remainder(self, divisor: $type) -> $type {
+                self % divisor
+            }
         }
 
         impl Float for $type {
@@ -289,6 +366,46 @@ macro_rules! floats {
             #[inline(always)]
             fn cos(self) -> $type {
                 <$type>::cos(self)
+            }
+            #[inline(always)]
+            fn round_to_even(self) -> $type {
+                self.round_ties_even()
+            }
+            #[inline(always)]
+            fn tan(self) -> $type {
+                <$type>::tan(self)
+            }
+            #[inline(always)]
+            fn asin(self) -> $type {
+                <$type>::asin(self)
+            }
+            #[inline(always)]
+            fn acos(self) -> $type {
+                <$type>::acos(self)
+            }
+            #[inline(always)]
+            fn atan(self) -> $type {
+                <$type>::atan(self)
+            }
+            #[inline(always)]
+            fn sinh(self) -> $type {
+                <$type>::sinh(self)
+            }
+            #[inline(always)]
+            fn cosh(self) -> $type {
+                <$type>::cosh(self)
+            }
+            #[inline(always)]
+            fn asinh(self) -> $type {
+                <$type>::asinh(self)
+            }
+            #[inline(always)]
+            fn acosh(self) -> $type {
+                <$type>::acosh(self)
+            }
+            #[inline(always)]
+            fn atanh(self) -> $type {
+                <$type>::atanh(self)
             }
         }
     )*};

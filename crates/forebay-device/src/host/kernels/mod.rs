@@ -20,6 +20,7 @@ mod parallel;
 mod partial_sums;
 mod pooling;
 mod product;
+mod recurrence;
 mod reduce;
 mod scan;
 mod simd;
@@ -96,6 +97,7 @@ pub(crate) unsafe fn run(
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. } => normalization::run(kernel, reads, writes),
             Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::run(kernel, reads, writes),
+            Kernel::Recurrent(_) | Kernel::RecurrentGradient(_) => recurrence::run(kernel, reads, writes, workspace),
             Kernel::Sums { .. } | Kernel::AddSums { .. } | Kernel::FromSums { .. } => sums::run(kernel, reads, writes),
         }
     }
@@ -134,6 +136,7 @@ pub(crate) fn workspace_bytes(
         | Kernel::Convolution { .. }
         | Kernel::ConvolutionDataGradient { .. }
         | Kernel::ConvolutionWeightGradient { .. } => sixteen_bit::workspace_bytes(kernel, reads, writes),
+        Kernel::Recurrent(_) | Kernel::RecurrentGradient(_) => recurrence::workspace_bytes(kernel, reads),
         Kernel::Unary(_)
         | Kernel::UnaryGradient(_)
         | Kernel::Binary { .. }

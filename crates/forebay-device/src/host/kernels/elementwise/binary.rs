@@ -4,7 +4,7 @@ use forebay_base::kernel::{Activation, BinaryOp};
 use forebay_base::DataType;
 
 use super::super::block::map2;
-use super::super::element::{for_type, Bool, Number};
+use super::super::element::{for_type, Bool, Integer, Number};
 use super::super::View;
 
 /// y = activation(op(a, b)).
@@ -40,7 +40,7 @@ pub(super) unsafe fn run(op: BinaryOp, activation: Activation, a: &View, b: &Vie
 ///
 /// # Safety
 /// As [`super::super::run`], and the operands must be of type `T`.
-unsafe fn integers<T: Number>(
+unsafe fn integers<T: Integer>(
     op: BinaryOp,
     activation: Activation,
     a: &View,
@@ -52,10 +52,21 @@ unsafe fn integers<T: Number>(
         if let Some(compare) = comparison::<T>(op) {
             return map2(a, b, y, move |a: T, b: T| Bool::from(compare(&a, &b)));
         }
-        let function = arithmetic_function::<T>(op)?;
+        let function = bit_function::<T>(op).map_or_else(|| arithmetic_function::<T>(op), Ok)?;
         let low = if activation == Activation::Relu { T::ZERO } else { T::from_f64(f64::NEG_INFINITY) };
         map2(a, b, y, move |a: T, b: T| function(a, b).maximum(low))
     }
+}
+
+fn bit_function<T: Integer>(op: BinaryOp) -> Option<fn(T, T) -> T> {
+    Some(match op {
+        BinaryOp::BitAnd => T::bit_and,
+        BinaryOp::BitOr => T::bit_or,
+        BinaryOp::BitXor => T::bit_xor,
+        BinaryOp::ShiftLeft => T::shift_left,
+        BinaryOp::ShiftRight => T::shift_right,
+        _ => return None,
+    })
 }
 
 fn arithmetic_function<T: Number>(op: BinaryOp) -> Result<fn(T, T) -> T, String> {
@@ -67,7 +78,9 @@ fn arithmetic_function<T: Number>(op: BinaryOp) -> Result<fn(T, T) -> T, String>
         BinaryOp::Power => T::power,
         BinaryOp::Minimum => T::minimum,
         BinaryOp::Maximum => T::maximum,
-        _ => return Err(format!("{op:?} is not arithmetic")),
+        BinaryOp::Modulo => T::modulo,
+        BinaryOp::Remainder => T::remainder,
+        _ => return Err(format!("{op:?} is not arithmetic, or not defined for real numbers")),
     })
 }
 

@@ -47,6 +47,16 @@ fn naive(op: UnaryOp, x: f64) -> f64 {
         UnaryOp::Silu => x / (1.0 + (-x).exp()),
         UnaryOp::Sin => x.sin(),
         UnaryOp::Cos => x.cos(),
+        UnaryOp::Round => x.round_ties_even(),
+        UnaryOp::Tan => x.tan(),
+        UnaryOp::Asin => x.asin(),
+        UnaryOp::Acos => x.acos(),
+        UnaryOp::Atan => x.atan(),
+        UnaryOp::Sinh => x.sinh(),
+        UnaryOp::Cosh => x.cosh(),
+        UnaryOp::Asinh => x.asinh(),
+        UnaryOp::Acosh => x.acosh(),
+        UnaryOp::Atanh => x.atanh(),
         UnaryOp::Not => {
             if x == 0.0 {
                 1.0
@@ -57,7 +67,7 @@ fn naive(op: UnaryOp, x: f64) -> f64 {
     }
 }
 
-const REAL_OPS: [UnaryOp; 22] = [
+const REAL_OPS: [UnaryOp; 32] = [
     UnaryOp::Relu,
     UnaryOp::LeakyRelu { alpha: 0.1 },
     UnaryOp::Elu { alpha: 0.7 },
@@ -80,13 +90,31 @@ const REAL_OPS: [UnaryOp; 22] = [
     UnaryOp::Silu,
     UnaryOp::Sin,
     UnaryOp::Cos,
+    UnaryOp::Round,
+    UnaryOp::Tan,
+    UnaryOp::Asin,
+    UnaryOp::Acos,
+    UnaryOp::Atan,
+    UnaryOp::Sinh,
+    UnaryOp::Cosh,
+    UnaryOp::Asinh,
+    UnaryOp::Acosh,
+    UnaryOp::Atanh,
 ];
 
 /// Inputs off the kinks and inside the domain of every function.
 fn inputs(op: UnaryOp, random: &mut Random, count: usize) -> Vec<f64> {
     let mut values = random.values(count);
     let positive = matches!(op, UnaryOp::Log | UnaryOp::Sqrt | UnaryOp::Reciprocal);
-    values.iter_mut().for_each(|x| *x = if positive { x.abs() + 0.25 } else { *x + 0.001 } as f32 as f64);
+    let bounded = matches!(op, UnaryOp::Tan | UnaryOp::Asin | UnaryOp::Acos | UnaryOp::Atanh);
+    values.iter_mut().for_each(|x| {
+        *x = match op {
+            _ if positive => x.abs() + 0.25,
+            _ if bounded => 0.875 * x.sin(),
+            UnaryOp::Acosh => x.abs() + 1.25,
+            _ => *x + 0.001,
+        } as f32 as f64;
+    });
     values
 }
 
@@ -152,6 +180,30 @@ fn integers_and_booleans_have_their_functions() {
     assert_eq!(run(&Kernel::Unary(UnaryOp::Not), &[&x], &[shape])[0].values(), [1.0, 0.0]);
 }
 
+/// Remainders have the sign of the dividend, moduli that of the divisor; bits are those of two's complement.
+#[test]
+fn remainders_and_bits_of_negative_numbers() {
+    let shape = desc(DataType::Int16, &[4]);
+    let a = Tensor::new(&shape, &[7.0, -7.0, 7.0, -7.0]);
+    let b = Tensor::new(&shape, &[3.0, 3.0, -3.0, -3.0]);
+    let apply = |op| {
+        let kernel = Kernel::Binary { op, activation: Activation::None };
+        run(&kernel, &[&a, &b], std::slice::from_ref(&shape))[0].values()
+    };
+    assert_eq!(apply(BinaryOp::Modulo), [1.0, 2.0, -2.0, -1.0]);
+    assert_eq!(apply(BinaryOp::Remainder), [1.0, -1.0, 1.0, -1.0]);
+    assert_eq!(apply(BinaryOp::BitAnd), [3.0, 1.0, 5.0, -7.0]);
+    assert_eq!(apply(BinaryOp::BitXor), [4.0, -6.0, -6.0, 4.0]);
+    let shape = desc(DataType::UInt8, &[3]);
+    let (a, b) = (Tensor::new(&shape, &[129.0, 129.0, 129.0]), Tensor::new(&shape, &[1.0, 7.0, 8.0]));
+    let shift = |op| {
+        let kernel = Kernel::Binary { op, activation: Activation::None };
+        run(&kernel, &[&a, &b], std::slice::from_ref(&shape))[0].values()
+    };
+    assert_eq!(shift(BinaryOp::ShiftLeft), [2.0, 128.0, 0.0]);
+    assert_eq!(shift(BinaryOp::ShiftRight), [64.0, 1.0, 0.0]);
+}
+
 fn naive_binary(op: BinaryOp, a: f64, b: f64, integer: bool) -> f64 {
     let flag = |value: bool| value as u8 as f64;
     match op {
@@ -178,10 +230,18 @@ fn naive_binary(op: BinaryOp, a: f64, b: f64, integer: bool) -> f64 {
         BinaryOp::And => flag(a != 0.0 && b != 0.0),
         BinaryOp::Or => flag(a != 0.0 || b != 0.0),
         BinaryOp::Xor => flag((a != 0.0) != (b != 0.0)),
+        BinaryOp::Modulo | BinaryOp::Remainder if integer && b == 0.0 => 0.0,
+        BinaryOp::Modulo => a - b * (a / b).floor(),
+        BinaryOp::Remainder => a % b,
+        BinaryOp::BitAnd => (a as i64 & b as i64) as f64,
+        BinaryOp::BitOr => (a as i64 | b as i64) as f64,
+        BinaryOp::BitXor => (a as i64 ^ b as i64) as f64,
+        BinaryOp::ShiftLeft => a * b.exp2(),
+        BinaryOp::ShiftRight => (a / b.exp2()).floor(),
     }
 }
 
-const ARITHMETIC: [BinaryOp; 7] = [
+const ARITHMETIC: [BinaryOp; 9] = [
     BinaryOp::Add,
     BinaryOp::Subtract,
     BinaryOp::Multiply,
@@ -189,7 +249,11 @@ const ARITHMETIC: [BinaryOp; 7] = [
     BinaryOp::Power,
     BinaryOp::Minimum,
     BinaryOp::Maximum,
+    BinaryOp::Modulo,
+    BinaryOp::Remainder,
 ];
+const BITS: [BinaryOp; 5] =
+    [BinaryOp::BitAnd, BinaryOp::BitOr, BinaryOp::BitXor, BinaryOp::ShiftLeft, BinaryOp::ShiftRight];
 const COMPARISONS: [BinaryOp; 5] =
     [BinaryOp::Equal, BinaryOp::Less, BinaryOp::LessOrEqual, BinaryOp::Greater, BinaryOp::GreaterOrEqual];
 
@@ -231,7 +295,8 @@ fn binary_functions_match_for_every_layout() {
         let a = operand(&mut random, data_type, &sizes);
         let b = operand(&mut random, data_type, &sizes);
         let operands = || a.values().into_iter().zip(b.values());
-        for op in ARITHMETIC.into_iter().chain(COMPARISONS) {
+        let of_bits = BITS.into_iter().filter(|_| data_type.is_integer());
+        for op in ARITHMETIC.into_iter().chain(COMPARISONS).chain(of_bits) {
             let result_type = if op.is_comparison() { DataType::Bool } else { data_type };
             if op == BinaryOp::Subtract && data_type == DataType::UInt8 {
                 continue;

@@ -52,7 +52,7 @@ unsafe fn forward_integer<T: Number>(op: UnaryOp, x: &View, y: &View) -> Result<
             Some(Ordering::Less) => zero.minus(one),
             _ => zero,
         }),
-        UnaryOp::Floor | UnaryOp::Ceil => Box::new(|x| x),
+        UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round => Box::new(|x| x),
         _ => return Err(format!("{op:?} is not defined for {}; cast to float32 first", x.desc.data_type())),
     };
     // SAFETY: the caller's promises.
@@ -136,6 +136,16 @@ unsafe fn forward_float<T: Float>(op: UnaryOp, x: &View, y: &View) -> Result<(),
             UnaryOp::Silu => map1(x, y, |x: T| x * sigmoid(x)),
             UnaryOp::Sin => map1(x, y, T::sin),
             UnaryOp::Cos => map1(x, y, T::cos),
+            UnaryOp::Round => map1(x, y, T::round_to_even),
+            UnaryOp::Tan => map1(x, y, T::tan),
+            UnaryOp::Asin => map1(x, y, T::asin),
+            UnaryOp::Acos => map1(x, y, T::acos),
+            UnaryOp::Atan => map1(x, y, T::atan),
+            UnaryOp::Sinh => map1(x, y, T::sinh),
+            UnaryOp::Cosh => map1(x, y, T::cosh),
+            UnaryOp::Asinh => map1(x, y, T::asinh),
+            UnaryOp::Acosh => map1(x, y, T::acosh),
+            UnaryOp::Atanh => map1(x, y, T::atanh),
             UnaryOp::Not => Err(format!("Not is defined for bool, not for {}", x.desc.data_type())),
         }
     }
@@ -205,7 +215,7 @@ unsafe fn gradient_float<T: Float>(op: UnaryOp, dy: &View, value: &View, dx: &Vi
             UnaryOp::Sqrt => map2(dy, value, dx, |dy: T, y: T| dy / (y + y)),
             UnaryOp::Reciprocal => map2(dy, value, dx, |dy: T, y: T| -dy * (y * y)),
             UnaryOp::Abs => map2(dy, value, dx, |dy: T, x: T| dy * sign(x)),
-            UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil => map1(dy, dx, |_: T| T::ZERO),
+            UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round => map1(dy, dx, |_: T| T::ZERO),
             UnaryOp::Erf => {
                 let factor = real(std::f64::consts::FRAC_2_SQRT_PI);
                 map2(dy, value, dx, move |dy: T, x: T| dy * (factor * (-(x * x)).exp()))
@@ -226,6 +236,15 @@ unsafe fn gradient_float<T: Float>(op: UnaryOp, dy: &View, value: &View, dx: &Vi
             }),
             UnaryOp::Sin => map2(dy, value, dx, |dy: T, x: T| dy * x.cos()),
             UnaryOp::Cos => map2(dy, value, dx, |dy: T, x: T| -dy * x.sin()),
+            UnaryOp::Tan => map2(dy, value, dx, |dy: T, y: T| dy * (T::ONE + y * y)),
+            UnaryOp::Asin => map2(dy, value, dx, |dy: T, x: T| dy / ((T::ONE - x) * (T::ONE + x)).square_root()),
+            UnaryOp::Acos => map2(dy, value, dx, |dy: T, x: T| -dy / ((T::ONE - x) * (T::ONE + x)).square_root()),
+            UnaryOp::Atan => map2(dy, value, dx, |dy: T, x: T| dy / (T::ONE + x * x)),
+            UnaryOp::Sinh => map2(dy, value, dx, |dy: T, x: T| dy * x.cosh()),
+            UnaryOp::Cosh => map2(dy, value, dx, |dy: T, x: T| dy * x.sinh()),
+            UnaryOp::Asinh => map2(dy, value, dx, |dy: T, x: T| dy / (x * x + T::ONE).square_root()),
+            UnaryOp::Acosh => map2(dy, value, dx, |dy: T, x: T| dy / ((x - T::ONE) * (x + T::ONE)).square_root()),
+            UnaryOp::Atanh => map2(dy, value, dx, |dy: T, x: T| dy / ((T::ONE - x) * (T::ONE + x))),
             UnaryOp::Not => Err("Not has no gradient".into()),
         }
     }

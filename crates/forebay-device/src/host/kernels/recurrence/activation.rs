@@ -1,0 +1,123 @@
+//! The functions of gates and states, and their slopes, over some units at once.
+
+use forebay_base::kernel::RecurrentActivation;
+
+use super::super::math::{exp_f32, ln_of_normal_f32, tanh_f32};
+
+/// x between -limit and limit; NaN stays.
+#[inline(always)]
+fn limited(x: f32, limit: Option<f32>) -> f32 {
+    let Some(limit) = limit else { return x };
+    let x = if x < -limit { -limit } else { x };
+    if x > limit {
+        limit
+    } else {
+        x
+    }
+}
+
+#[inline(always)]
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp_f32(-x))
+}
+
+/// ln(1 + exp(x)) without overflow. Of numbers from 1 to 2, the logarithm of 1 + e loses what e has below the last place of 1, which
+/// the quotient gives back.
+#[inline(always)]
+fn softplus(x: f32) -> f32 {
+    let e = exp_f32(-x.abs());
+    let sum = 1.0 + e;
+    let rest = (e - (sum - 1.0)) / sum;
+    (if x > 0.0 { x } else { 0.0 }) + (ln_of_normal_f32(sum) + rest)
+}
+
+#[inline(always)]
+fn each(values: &mut [f32], limit: Option<f32>, f: impl Fn(f32) -> f32) {
+    match limit {
+        None => values.iter_mut().for_each(|x| *x = f(*x)),
+        Some(_) => values.iter_mut().for_each(|x| *x = f(limited(*x, limit))),
+    }
+}
+
+/// Applies a function to numbers that are cut to -limit..limit before.
+#[inline(always)]
+pub(super) fn apply(activation: RecurrentActivation, limit: Option<f32>, values: &mut [f32]) {
+    match activation {
+        RecurrentActivation::Tanh => each(values, limit, tanh_f32),
+        RecurrentActivation::Sigmoid => each(values, limit, sigmoid),
+        RecurrentActivation::Relu => each(values, limit, |x| if x < 0.0 { 0.0 } else { x }),
+        RecurrentActivation::Affine { alpha, beta } => each(values, limit, |x| alpha * x + beta),
+        RecurrentActivation::LeakyRelu { alpha } => each(values, limit, |x| if x < 0.0 { alpha * x } else { x }),
+        RecurrentActivation::ThresholdedRelu { alpha } => each(values, limit, |x| if x <= alpha { 0.0 } else { x }),
+        RecurrentActivation::ScaledTanh { alpha, beta } => each(values, limit, |x| alpha * tanh_f32(beta * x)),
+        RecurrentActivation::HardSigmoid { alpha, beta } => {
+            each(values, limit, |x| hard(alpha * x + beta));
+        }
+        RecurrentActivation::Elu { alpha } => each(values, limit, |x| if x < 0.0 { alpha * x.exp_m1() } else { x }),
+        RecurrentActivation::Softsign => each(values, limit, |x| x / (1.0 + x.abs())),
+        RecurrentActivation::Softplus => each(values, limit, softplus),
+    }
+}
+
+/// x between 0 and 1; NaN stays.
+#[inline(always)]
+fn hard(x: f32) -> f32 {
+    let x = if x < 0.0 { 0.0 } else { x };
+    if x > 1.0 {
+        1.0
+    } else {
+        x
+    }
+}
+
+#[inline(always)]
+fn slope_each(xs: &[f32], ys: &[f32], limit: Option<f32>, slopes: &mut [f32], f: impl Fn(f32, f32) -> f32) {
+    let cut = limit.unwrap_or(f32::INFINITY);
+    for ((slope, &x), &y) in slopes.iter_mut().zip(xs).zip(ys) {
+        let inner = f(limited(x, limit), y);
+        // What was cut does not change the result.
+        *slope = if x.abs() > cut { 0.0 } else { inner };
+    }
+}
+
+/// The slopes of a function at `xs`, where it is `ys`; 0 where x is cut.
+#[inline(always)]
+pub(super) fn slopes(
+    activation: RecurrentActivation,
+    limit: Option<f32>,
+    (xs, ys): (&[f32], &[f32]),
+    slopes: &mut [f32],
+) {
+    match activation {
+        RecurrentActivation::Tanh => slope_each(xs, ys, limit, slopes, |_, y| 1.0 - y * y),
+        RecurrentActivation::Sigmoid => slope_each(xs, ys, limit, slopes, |_, y| y * (1.0 - y)),
+        RecurrentActivation::Relu => slope_each(xs, ys, limit, slopes, |x, _| if x > 0.0 { 1.0 } else { 0.0 }),
+        RecurrentActivation::Affine { alpha, .. } => slope_each(xs, ys, limit, slopes, |_, _| alpha),
+        RecurrentActivation::LeakyRelu { alpha } => {
+            slope_each(xs, ys, limit, slopes, |x, _| if x > 0.0 { 1.0 } else { alpha });
+        }
+        RecurrentActivation::ThresholdedRelu { alpha } => {
+            slope_each(xs, ys, limit, slopes, |x, _| if x > alpha { 1.0 } else { 0.0 });
+        }
+        RecurrentActivation::ScaledTanh { alpha, beta } => slope_each(xs, ys, limit, slopes, |x, _| {
+            let tanh = tanh_f32(beta * x);
+            alpha * beta * (1.0 - tanh * tanh)
+        }),
+        RecurrentActivation::HardSigmoid { alpha, beta } => slope_each(xs, ys, limit, slopes, |x, _| {
+            let line = alpha * x + beta;
+            if line > 0.0 && line < 1.0 {
+                alpha
+            } else {
+                0.0
+            }
+        }),
+        RecurrentActivation::Elu { alpha } => {
+            slope_each(xs, ys, limit, slopes, |x, _| if x > 0.0 { 1.0 } else { alpha * exp_f32(x) });
+        }
+        RecurrentActivation::Softsign => slope_each(xs, ys, limit, slopes, |x, _| {
+            let divisor = 1.0 + x.abs();
+            1.0 / (divisor * divisor)
+        }),
+        RecurrentActivation::Softplus => slope_each(xs, ys, limit, slopes, |x, _| sigmoid(x)),
+    }
+}

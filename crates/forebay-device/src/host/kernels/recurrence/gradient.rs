@@ -1,0 +1,437 @@
+//! Recurrent networks, backwards: the gates are computed again, from the outputs, then gradients go from the last step to the first.
+
+use std::ops::Range;
+
+use forebay_base::kernel::{Recurrence, RecurrentCell};
+use forebay_base::DataType;
+
+use super::super::super::helper_tasks;
+use super::super::parallel::{for_each, wide, Pointer};
+use super::super::View;
+use super::cell::Row;
+use super::layout::{Inputs, Sizes};
+use super::panels::{Panels, Product, COLUMNS};
+
+/// Elements of workspace: packed weights in both directions; for each sequence what its state adds to the gates, the gradient of h
+/// and of the reset h; and c after every step.
+pub(super) fn workspace_elements(cell: RecurrentCell, sizes: Sizes) -> usize {
+    let packed = sizes.packing().to_gates_elements() + sizes.packing().to_state_elements();
+    let states = if cell.has_cell_state() { sizes.steps * sizes.rows() * sizes.units } else { 0 };
+    packed + sizes.rows() * (sizes.gates + 2) * sizes.pitch() + states
+}
+
+/// One launch.
+struct Backward<'a> {
+    inputs: Inputs<'a>,
+    to_gates: Panels,
+    to_state: Panels,
+    /// By sequence: what its state adds to the gates.
+    sums: Pointer<f32>,
+    /// By sequence: the gradient of h, in whole panels.
+    dh: Pointer<f32>,
+    /// By sequence: the reset h or its gradient, in whole panels; anything else that has no other place.
+    spare: Pointer<f32>,
+    /// c after every step, where outputs are.
+    states: Pointer<f32>,
+    dy: Pointer<f32>,
+    d_last_h: Pointer<f32>,
+    y: Pointer<f32>,
+    d_gates: Pointer<f32>,
+    before: Pointer<f32>,
+    d_first_h: Pointer<f32>,
+    /// The second gradient of a GRU: of what the state adds, or the reset h before each step.
+    second: Option<Pointer<f32>>,
+    c: Option<CellState>,
+}
+
+/// What an LSTM has besides.
+#[derive(Clone, Copy)]
+struct CellState {
+    d_last: Pointer<f32>,
+    d_first: Pointer<f32>,
+    d_peepholes: Pointer<f32>,
+}
+
+/// Runs the kernel.
+///
+/// # Errors
+/// Operands that do not fit.
+///
+/// # Safety
+/// As [`super::super::run`]; the workspace has [`workspace_elements`].
+pub(super) unsafe fn run(
+    recurrence: &Recurrence,
+    reads: &[View],
+    writes: &[View],
+    workspace: Pointer<f32>,
+) -> Result<(), String> {
+    let cell = recurrence.cell;
+    let is_lstm = cell.has_cell_state();
+    let (first, inner) = if is_lstm { (3, 7) } else { (2, 5) };
+    let wanted = match cell {
+        RecurrentCell::Lstm { .. } => 5,
+        RecurrentCell::Gru { .. } => 4,
+        RecurrentCell::Simple => 3,
+    };
+    if reads.len() != first + inner + 1 || writes.len() != wanted {
+        return Err(format!(
+            "{} operands and {} results, not {} and {wanted}",
+            reads.len(),
+            writes.len(),
+            first + inner + 1
+        ));
+    }
+    // SAFETY: the caller's promises.
+    let inputs = unsafe { Inputs::of(recurrence, &reads[first..first + inner])? };
+    let sizes = inputs.sizes;
+    let (state, all) = (sizes.rows() * sizes.units, sizes.steps * sizes.rows() * sizes.units);
+    let check = |view: &View, what: &str, count: usize| sizes.check(view, what, count, DataType::Float32);
+    check(&reads[0], "the output's gradient", all)?;
+    reads[1..first].iter().try_for_each(|read| check(read, "a last state's gradient", state))?;
+    check(&reads[first + inner], "the output", all)?;
+    check(&writes[0], "the gates' gradient", all * sizes.gates)?;
+    check(&writes[1], "h before each step", all)?;
+    check(&writes[2], "the first h's gradient", state)?;
+    let second = match cell {
+        RecurrentCell::Lstm { .. } => {
+            check(&writes[3], "the first c's gradient", state)?;
+            check(&writes[4], "the peepholes' gradient", 3 * state)?;
+            None
+        }
+        RecurrentCell::Gru { resets_after } => {
+            check(&writes[3], "the second gradient", if resets_after { all * sizes.gates } else { all })?;
+            Some(Pointer::of(&writes[3]))
+        }
+        RecurrentCell::Simple => None,
+    };
+    let c = is_lstm.then(|| CellState {
+        d_last: Pointer::of(&reads[2]),
+        d_first: Pointer::of(&writes[3]),
+        d_peepholes: Pointer::of(&writes[4]),
+    });
+    let (packing, row) = (sizes.packing(), sizes.rows() * sizes.pitch());
+    let mut taken = 0;
+    let mut take = |elements: usize| {
+        // SAFETY: the workspace holds all of these one after the other.
+        let place = Pointer::new(unsafe { workspace.at(taken as isize) });
+        taken += elements;
+        place
+    };
+    // SAFETY: the caller's promises; every sequence has places of its own.
+    unsafe {
+        let to_gates = packing.to_gates(inputs.weights, take(packing.to_gates_elements()));
+        let to_state = packing.to_state(inputs.weights, take(packing.to_state_elements()));
+        let backward = Backward {
+            to_gates,
+            to_state,
+            sums: take(sizes.gates * row),
+            dh: take(row),
+            spare: take(row),
+            states: take(0),
+            dy: Pointer::of(&reads[0]),
+            d_last_h: Pointer::of(&reads[1]),
+            y: Pointer::of(&reads[first + inner]),
+            d_gates: Pointer::of(&writes[0]),
+            before: Pointer::of(&writes[1]),
+            d_first_h: Pointer::of(&writes[2]),
+            second,
+            c,
+            inputs,
+        };
+        let parts = backward.inputs.parts();
+        for_each(parts.len(), |part| {
+            let (direction, sequences) = &parts[part];
+            backward.begin(*direction, sequences.clone());
+            for step in 0..sizes.steps {
+                backward.gates_again(*direction, step, sequences.clone());
+                helper_tasks::run();
+            }
+            for step in (0..sizes.steps).rev() {
+                backward.step(*direction, step, sequences.clone());
+                helper_tasks::run();
+            }
+            backward.end(*direction, sequences.clone());
+        });
+    }
+    Ok(())
+}
+
+impl Backward<'_> {
+    fn row_of(&self, direction: usize, sequence: usize) -> usize {
+        direction * self.inputs.sizes.batch + sequence
+    }
+
+    /// The gradient of a sequence's h.
+    ///
+    /// # Safety
+    /// The sequences must be the calling task's alone (so in all functions).
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn dh(&self, direction: usize, sequence: usize) -> &mut [f32] {
+        let pitch = self.inputs.sizes.pitch();
+        // SAFETY: the sequence's own.
+        unsafe { self.dh.slice_mut(self.row_of(direction, sequence) * pitch, pitch) }
+    }
+
+    /// # Safety
+    /// As [`Backward::dh`].
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn spare(&self, direction: usize, sequence: usize) -> &mut [f32] {
+        let pitch = self.inputs.sizes.pitch();
+        // SAFETY: the sequence's own.
+        unsafe { self.spare.slice_mut(self.row_of(direction, sequence) * pitch, pitch) }
+    }
+
+    /// A sequence's h before a step, in \[directions, steps, batch, units].
+    ///
+    /// # Safety
+    /// As [`Backward::dh`].
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn before(&self, all: Pointer<f32>, direction: usize, sequence: usize, place: usize) -> &mut [f32] {
+        let Sizes { steps, batch, units, .. } = self.inputs.sizes;
+        // SAFETY: the sequence's own.
+        unsafe { all.slice_mut(((direction * steps + place) * batch + sequence) * units, units) }
+    }
+
+    /// A sequence's gates at a place.
+    ///
+    /// # Safety
+    /// As [`Backward::dh`].
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn gates(&self, all: Pointer<f32>, direction: usize, sequence: usize, place: usize) -> &mut [f32] {
+        let columns = self.inputs.sizes.gates * self.inputs.sizes.units;
+        // SAFETY: the sequence's own.
+        unsafe { all.slice_mut(self.inputs.gates_at(place, sequence, direction), columns) }
+    }
+
+    /// A sequence's c after the step at a place.
+    ///
+    /// # Safety
+    /// As [`Backward::dh`].
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn state(&self, direction: usize, sequence: usize, place: usize) -> &mut [f32] {
+        let units = self.inputs.sizes.units;
+        // SAFETY: the sequence's own.
+        unsafe { self.states.slice_mut(self.inputs.output_at(place, sequence, direction), units) }
+    }
+
+    /// The gradients of the last states are where gradients begin.
+    ///
+    /// # Safety
+    /// As [`Backward::dh`].
+    unsafe fn begin(&self, direction: usize, sequences: Range<usize>) {
+        let units = self.inputs.sizes.units;
+        for sequence in sequences {
+            let at = self.inputs.state_at(sequence, direction);
+            // SAFETY: the sequence's own places.
+            unsafe {
+                self.dh(direction, sequence)[..units].copy_from_slice(self.d_last_h.slice(at, units));
+                if let Some(c) = self.c {
+                    c.d_first.slice_mut(at, units).copy_from_slice(c.d_last.slice(at, units));
+                    c.d_peepholes.slice_mut(3 * at, 3 * units).fill(0.0);
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Backward::dh`].
+    unsafe fn end(&self, direction: usize, sequences: Range<usize>) {
+        let units = self.inputs.sizes.units;
+        for sequence in sequences {
+            // SAFETY: the sequence's own places.
+            unsafe {
+                let d_first_h = self.d_first_h.slice_mut(self.inputs.state_at(sequence, direction), units);
+                d_first_h.copy_from_slice(&self.dh(direction, sequence)[..units]);
+            }
+        }
+    }
+
+    /// Some rows of the packed weights to the gates.
+    ///
+    /// # Safety
+    /// As [`Backward::dh`]; the rows must hold a state.
+    unsafe fn to_gates(&self, direction: usize, x: &[*const f32], present: &[usize], gates: Range<usize>) {
+        let sizes = self.inputs.sizes;
+        let (pitch, of_gate) = (sizes.pitch(), sizes.pitch() / COLUMNS);
+        let start = |sequence: usize| (self.row_of(direction, sequence) * sizes.gates + gates.start) * pitch;
+        // SAFETY: the sequences' own sums.
+        unsafe {
+            let out: Vec<*mut f32> = present.iter().map(|&sequence| self.sums.at(start(sequence) as isize)).collect();
+            let product = Product {
+                x,
+                out: &out,
+                panels: self.to_gates,
+                direction,
+                first_panel: gates.start * of_gate,
+                panel_count: gates.len() * of_gate,
+                first_term: 0,
+                terms: sizes.units,
+                accumulate: false,
+            };
+            product.run();
+        }
+    }
+
+    /// Arguments of the gates at a place, c after it, and h before it.
+    ///
+    /// # Safety
+    /// As [`Backward::dh`].
+    unsafe fn gates_again(&self, direction: usize, step: usize, sequences: Range<usize>) {
+        let (inputs, sizes) = (&self.inputs, self.inputs.sizes);
+        let (place, pitch) = (inputs.place(direction, step), sizes.pitch());
+        let (present, absent): (Vec<usize>, Vec<usize>) = sequences.partition(|&sequence| inputs.has(sequence, place));
+        let resets_before = inputs.resets_before();
+        // SAFETY: the sequences' own places.
+        unsafe {
+            for sequence in absent {
+                self.gates(self.d_gates, direction, sequence, place).fill(0.0);
+                self.before(self.before, direction, sequence, place).fill(0.0);
+                match self.second {
+                    Some(all) if resets_before => self.before(all, direction, sequence, place).fill(0.0),
+                    Some(all) => self.gates(all, direction, sequence, place).fill(0.0),
+                    None => {}
+                }
+            }
+            for &sequence in &present {
+                let before = self.before(self.before, direction, sequence, place);
+                match inputs.previous(direction, sequence, place) {
+                    None => before.copy_from_slice(inputs.first_h(sequence, direction)),
+                    Some(previous) => {
+                        let previous = inputs.output_at(previous, sequence, direction);
+                        before.copy_from_slice(self.y.slice(previous, sizes.units));
+                    }
+                }
+            }
+            let before = |sequence: usize| &*self.before(self.before, direction, sequence, place);
+            let x: Vec<*const f32> = present.iter().map(|&sequence| before(sequence).as_ptr()).collect();
+            self.to_gates(direction, &x, &present, 0..sizes.gates - usize::from(resets_before));
+            let cell = inputs.cell(direction, pitch);
+            let row = |sequence: usize| Row {
+                first: 0,
+                input: inputs.input(place, sequence, direction),
+                gates: self.sums.slice_mut(self.row_of(direction, sequence) * sizes.gates * pitch, sizes.gates * pitch),
+                kept: Some(self.gates(self.d_gates, direction, sequence, place)),
+                before: before(sequence),
+                h: &mut self.spare(direction, sequence)[..sizes.units],
+            };
+            if let Some(all) = self.second.filter(|_| resets_before) {
+                let reset = |sequence: usize| self.before(all, direction, sequence, place);
+                for &sequence in &present {
+                    let mut row = row(sequence);
+                    wide(|| {
+                        cell.gru_gates(&mut row, sizes.units);
+                        cell.gru_reset(&row, reset(sequence));
+                    });
+                }
+                let x: Vec<*const f32> = present.iter().map(|&sequence| reset(sequence).as_ptr()).collect();
+                self.to_gates(direction, &x, &present, 2..3);
+            }
+            for &sequence in &present {
+                let mut row = row(sequence);
+                match inputs.recurrence.cell {
+                    RecurrentCell::Gru { resets_after: true } => {
+                        let added = self.second.map(|all| self.gates(all, direction, sequence, place));
+                        wide(|| {
+                            cell.gru_gates(&mut row, sizes.units);
+                            cell.gru(&mut row, sizes.units, added);
+                        });
+                    }
+                    RecurrentCell::Gru { resets_after: false } => wide(|| cell.gru(&mut row, sizes.units, None)),
+                    RecurrentCell::Lstm { .. } => {
+                        let c = self.state(direction, sequence, place);
+                        c.copy_from_slice(self.c_before(direction, sequence, place));
+                        wide(|| cell.lstm(&mut row, c));
+                    }
+                    RecurrentCell::Simple => wide(|| cell.simple(&mut row, sizes.units)),
+                }
+            }
+        }
+    }
+
+    /// c before the step at a place.
+    ///
+    /// # Safety
+    /// As [`Backward::dh`], and that step must have been computed again.
+    unsafe fn c_before(&self, direction: usize, sequence: usize, place: usize) -> &[f32] {
+        match self.inputs.previous(direction, sequence, place) {
+            None => self.inputs.first_c(sequence, direction),
+            // SAFETY: the sequence's own.
+            Some(previous) => unsafe { self.state(direction, sequence, previous) },
+        }
+    }
+
+    /// A step back.
+    ///
+    /// # Safety
+    /// As [`Backward::dh`].
+    unsafe fn step(&self, direction: usize, step: usize, sequences: Range<usize>) {
+        let (inputs, sizes) = (&self.inputs, self.inputs.sizes);
+        let (place, units) = (inputs.place(direction, step), sizes.units);
+        let present: Vec<usize> = sequences.filter(|&sequence| inputs.has(sequence, place)).collect();
+        let cell = inputs.cell(direction, sizes.pitch());
+        let resets_before = inputs.resets_before();
+        // SAFETY: the sequences' own places.
+        unsafe {
+            for &sequence in &present {
+                let dh = &mut self.dh(direction, sequence)[..units];
+                let dy = self.dy.slice(inputs.output_at(place, sequence, direction), units);
+                let gates = self.gates(self.d_gates, direction, sequence, place);
+                let before = &*self.before(self.before, direction, sequence, place);
+                wide(|| dh.iter_mut().zip(dy).for_each(|(dh, &dy)| *dh += dy));
+                match (inputs.recurrence.cell, self.c, self.second) {
+                    (RecurrentCell::Lstm { .. }, Some(c), _) => {
+                        let at = inputs.state_at(sequence, direction);
+                        let dc = c.d_first.slice_mut(at, units);
+                        let d_peepholes = c.d_peepholes.slice_mut(3 * at, 3 * units);
+                        let after = &*self.state(direction, sequence, place);
+                        let before = self.c_before(direction, sequence, place);
+                        wide(|| cell.lstm_gradient(gates, (before, after), (dh, dc), d_peepholes));
+                    }
+                    (RecurrentCell::Gru { resets_after: true }, _, Some(all)) => {
+                        let added = self.gates(all, direction, sequence, place);
+                        wide(|| cell.gru_after_gradient(gates, added, before, dh));
+                    }
+                    (RecurrentCell::Gru { resets_after: false }, ..) => {
+                        wide(|| cell.gru_before_gradient(gates, before, dh));
+                    }
+                    _ => wide(|| cell.simple_gradient(gates, dh)),
+                }
+            }
+            let is_gru = matches!(inputs.recurrence.cell, RecurrentCell::Gru { .. });
+            let source = if is_gru && !resets_before { self.second.unwrap_or(self.d_gates) } else { self.d_gates };
+            let product = |out: &[*mut f32], gates: Range<usize>, accumulate: bool| {
+                let start =
+                    |sequence: usize| self.gates(source, direction, sequence, place)[gates.start * units..].as_ptr();
+                let x: Vec<*const f32> = present.iter().map(|&sequence| start(sequence)).collect();
+                let product = Product {
+                    x: &x,
+                    out,
+                    panels: self.to_state,
+                    direction,
+                    first_panel: 0,
+                    panel_count: sizes.pitch() / COLUMNS,
+                    first_term: gates.start * units,
+                    terms: gates.len() * units,
+                    accumulate,
+                };
+                product.run();
+            };
+            let dh = || -> Vec<*mut f32> {
+                present.iter().map(|&sequence| self.dh(direction, sequence).as_mut_ptr()).collect()
+            };
+            if !resets_before {
+                return product(&dh(), 0..sizes.gates, is_gru);
+            }
+            let reset = |sequence: usize| self.spare(direction, sequence);
+            let out: Vec<*mut f32> = present.iter().map(|&sequence| reset(sequence).as_mut_ptr()).collect();
+            product(&out, 2..3, false);
+            for &sequence in &present {
+                let gates = self.gates(self.d_gates, direction, sequence, place);
+                let before = &*self.before(self.before, direction, sequence, place);
+                let dh = &mut self.dh(direction, sequence)[..units];
+                wide(|| cell.gru_reset_gradient(gates, before, reset(sequence), dh));
+            }
+            product(&dh(), 0..2, true);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Recurrent networks over whole sequences: LSTM, GRU and simple cells, forwards and backwards, in single precision.
+//!
+//! Sequences are independent of each other, and so are directions: threads share them out, and each goes through all steps. Where there
+//! are fewer than threads, these share the units of a state instead, step by step.
+
+mod activation;
+mod cell;
+mod forward;
+mod gradient;
+mod layout;
+mod panels;
+mod slopes;
+#[cfg(test)]
+mod tests;
+
+use forebay_base::{Kernel, TensorDesc};
+use layout::Sizes;
+
+use super::parallel::Pointer;
+use super::{unsupported, View};
+use crate::device::DeviceError;
+
+/// Runs one kernel of this family.
+///
+/// # Safety
+/// As [`super::run`]; the workspace is as long as [`workspace_bytes`] says.
+pub(super) unsafe fn run(
+    kernel: &Kernel,
+    reads: &[View],
+    writes: &[View],
+    workspace: Option<View>,
+) -> Result<(), DeviceError> {
+    let refuse = |reason: String| unsupported(kernel, reason);
+    let workspace = workspace.ok_or_else(|| refuse("its scratch is missing".to_string()))?;
+    let workspace = Pointer::<f32>::of(&workspace);
+    // SAFETY: the caller's promises.
+    let result = unsafe {
+        match kernel {
+            Kernel::Recurrent(recurrence) => forward::run(recurrence, reads, writes, workspace),
+            Kernel::RecurrentGradient(recurrence) => gradient::run(recurrence, reads, writes, workspace),
+            _ => Err("not a recurrence".to_string()),
+        }
+    };
+    result.map_err(refuse)
+}
+
+/// Temporary bytes that a kernel needs.
+pub(super) fn workspace_bytes(kernel: &Kernel, reads: &[TensorDesc]) -> Result<u64, DeviceError> {
+    let refuse = || unsupported(kernel, "its gates and weights do not fit".to_string());
+    let (recurrence, first) = match kernel {
+        Kernel::RecurrentGradient(recurrence) if recurrence.cell.has_cell_state() => (recurrence, 3),
+        Kernel::RecurrentGradient(recurrence) => (recurrence, 2),
+        Kernel::Recurrent(recurrence) => (recurrence, 0),
+        _ => return Err(refuse()),
+    };
+    let (gates, weights) = (reads.get(first).ok_or_else(refuse)?, reads.get(first + 1).ok_or_else(refuse)?);
+    let sizes = Sizes::of(recurrence, gates, weights).ok_or_else(refuse)?;
+    let elements = match kernel {
+        Kernel::Recurrent(_) => forward::workspace_elements(sizes),
+        _ => gradient::workspace_elements(recurrence.cell, sizes),
+    };
+    Ok(4 * elements as u64)
+}

@@ -1,0 +1,172 @@
+//! Recurrent networks and their gradient: `kernels/recurrent.slang`.
+
+use forebay_base::kernel::{Recurrence, RecurrentCell};
+use forebay_base::{DataType, Kernel, TensorDesc};
+
+use super::operands::{bindings, require_packed};
+use super::shaders::{RECURRENT, RECURRENT_GRADIENT};
+use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
+
+/// Units of a state that a workgroup has room for.
+const UNITS_MAX: u64 = 1024;
+
+/// Sizes of a recurrence.
+struct Sizes {
+    steps: u64,
+    batch: u64,
+    directions: u64,
+    units: u64,
+}
+
+/// How a kernel of this family runs.
+pub(super) fn lower(
+    kernel: &Kernel,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    gpu: &Target,
+) -> Result<Lowered, Unsupported> {
+    let lowered = match kernel {
+        Kernel::Recurrent(recurrence) => forward(recurrence, reads, writes, gpu),
+        Kernel::RecurrentGradient(recurrence) => gradient(recurrence, reads, writes, gpu),
+        _ => Err("not a recurrence".to_owned()),
+    };
+    lowered.map_err(|reason| unsupported(kernel, reason))
+}
+
+/// The sizes that what `Recurrent` reads says.
+fn sizes(recurrence: &Recurrence, reads: &[TensorDesc]) -> Result<Sizes, String> {
+    let cell = recurrence.cell;
+    let wanted = if cell.has_cell_state() { 7 } else { 5 };
+    if reads.len() != wanted {
+        return Err(format!("{} operands, not {wanted}", reads.len()));
+    }
+    let error = || format!("gates {} and weights {} do not fit", reads[0], reads[1]);
+    let (&[steps, batch, directions, columns], &[own, rows, units]) = (reads[0].sizes(), reads[1].sizes()) else {
+        return Err(error());
+    };
+    let is_all = directions == recurrence.directions.len() as u64;
+    if own != directions || rows != columns || columns != cell.gates() * units || !is_all {
+        return Err(error());
+    }
+    if units > UNITS_MAX {
+        return Err(format!("a state of {units} units; the Vulkan device has room for {UNITS_MAX}: use the host"));
+    }
+    let state = directions * batch * units;
+    require_packed(&[&reads[0]], DataType::Float32, steps * batch * directions * columns)?;
+    require_packed(&[&reads[1]], DataType::Float32, directions * columns * units)?;
+    require_packed(&[&reads[2]], DataType::Float32, directions * columns)?;
+    require_packed(&[&reads[3]], DataType::Int32, batch)?;
+    require_packed(&[&reads[4]], DataType::Float32, state)?;
+    if let [first_c, peepholes] = &reads[5..] {
+        require_packed(&[first_c], DataType::Float32, state)?;
+        require_packed(&[peepholes], DataType::Float32, directions * 3 * units)?;
+    }
+    Ok(Sizes { steps, batch, directions, units })
+}
+
+impl Sizes {
+    fn state(&self) -> u64 {
+        self.directions * self.batch * self.units
+    }
+
+    fn dispatch(
+        &self,
+        recurrence: &Recurrence,
+        gradient: bool,
+        operands: impl IntoIterator<Item = Operand>,
+        gpu: &Target,
+    ) -> Dispatch {
+        let rows = self.directions * self.batch;
+        let groups = groups(rows, gpu);
+        let mut parameters = vec![groups[0]];
+        parameters.extend([rows, self.steps, self.batch, self.directions, self.units].map(|size| size as u32));
+        parameters.push(recurrence.clip.unwrap_or(f32::INFINITY).to_bits());
+        for direction in &recurrence.directions {
+            parameters.push(u32::from(direction.reverse));
+            for activation in direction.activations {
+                let [alpha, beta] = activation.arguments().map(f32::to_bits);
+                parameters.extend([activation.opcode(), alpha, beta]);
+            }
+        }
+        let cell = match recurrence.cell {
+            RecurrentCell::Lstm { couples_forget: false } => 0,
+            RecurrentCell::Lstm { couples_forget: true } => 1,
+            RecurrentCell::Gru { resets_after: true } => 2,
+            RecurrentCell::Gru { resets_after: false } => 3,
+            RecurrentCell::Simple => 4,
+        };
+        Dispatch {
+            shader: if gradient { &RECURRENT_GRADIENT } else { &RECURRENT },
+            constants: vec![cell],
+            bindings: bindings(operands),
+            parameters,
+            groups,
+        }
+    }
+}
+
+/// What a cell without c binds in its place is never touched.
+fn inputs(recurrence: &Recurrence, first: usize) -> Vec<Operand> {
+    let places = if recurrence.cell.has_cell_state() { [0, 1, 2, 3, 4, 5, 6] } else { [0, 1, 2, 3, 4, 4, 4] };
+    places.into_iter().map(|place| Operand::Read(first + place)).collect()
+}
+
+fn forward(
+    recurrence: &Recurrence,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    gpu: &Target,
+) -> Result<Lowered, String> {
+    let sizes = sizes(recurrence, reads)?;
+    let wanted = if recurrence.cell.has_cell_state() { 3 } else { 2 };
+    if writes.len() != wanted {
+        return Err(format!("{} results, not {wanted}", writes.len()));
+    }
+    require_packed(&[&writes[0]], DataType::Float32, sizes.steps * sizes.state())?;
+    require_packed(&writes[1..].iter().collect::<Vec<_>>(), DataType::Float32, sizes.state())?;
+    let mut operands = inputs(recurrence, 0);
+    operands.extend([Operand::Write(0), Operand::Write(1), Operand::Write(wanted - 1)]);
+    Ok(sizes.dispatch(recurrence, false, operands, gpu).into())
+}
+
+fn gradient(
+    recurrence: &Recurrence,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    gpu: &Target,
+) -> Result<Lowered, String> {
+    let is_lstm = recurrence.cell.has_cell_state();
+    let (first, count) = if is_lstm { (3, 7) } else { (2, 5) };
+    let wanted = match recurrence.cell {
+        RecurrentCell::Lstm { .. } => 5,
+        RecurrentCell::Gru { .. } => 4,
+        RecurrentCell::Simple => 3,
+    };
+    if reads.len() != first + count + 1 || writes.len() != wanted {
+        return Err(format!("{} operands and {} results where {wanted} are needed", reads.len(), writes.len()));
+    }
+    let sizes = sizes(recurrence, &reads[first..first + count])?;
+    let (state, all) = (sizes.state(), sizes.steps * sizes.state());
+    let gates = recurrence.cell.gates() * all;
+    require_packed(&[&reads[0], &reads[first + count], &writes[1]], DataType::Float32, all)?;
+    require_packed(&reads[1..first].iter().collect::<Vec<_>>(), DataType::Float32, state)?;
+    require_packed(&[&writes[0]], DataType::Float32, gates)?;
+    require_packed(&[&writes[2]], DataType::Float32, state)?;
+    match recurrence.cell {
+        RecurrentCell::Lstm { .. } => {
+            require_packed(&[&writes[3]], DataType::Float32, state)?;
+            require_packed(&[&writes[4]], DataType::Float32, 3 * state)?;
+        }
+        RecurrentCell::Gru { resets_after: true } => require_packed(&[&writes[3]], DataType::Float32, gates)?,
+        RecurrentCell::Gru { resets_after: false } => require_packed(&[&writes[3]], DataType::Float32, all)?,
+        RecurrentCell::Simple => {}
+    }
+    let mut operands = vec![Operand::Read(0), Operand::Read(1), Operand::Read(if is_lstm { 2 } else { 1 })];
+    operands.extend(inputs(recurrence, first));
+    operands.push(Operand::Read(first + count));
+    operands.extend([0, 1, 2, 3, 4].map(|place: usize| Operand::Write(place.min(wanted - 1))));
+    operands.push(Operand::Workspace);
+    let dispatches = vec![sizes.dispatch(recurrence, true, operands, gpu)];
+    // A binding has some bytes, whether cells have a c or not.
+    Ok(Lowered { dispatches, workspace_bytes: if is_lstm { 4 * all } else { 4 } })
+}
