@@ -155,7 +155,7 @@ fn cast_like(view: NodeView) -> Result<Decomposition, ModelError> {
 }
 
 /// ONNX's numbers of element types.
-fn data_type(code: i64) -> Option<DataType> {
+pub(super) fn data_type(code: i64) -> Option<DataType> {
     Some(match code {
         1 => DataType::Float32,
         2 => DataType::UInt8,

@@ -82,6 +82,31 @@ impl<'a> Composer<'a> {
         Part { source: Source::Constant(self.constants.len() - 1), ty }
     }
 
+    /// Constant numbers of a floating type, each rounded once. Those of 16 bits are made of float32.
+    pub(crate) fn floats(&mut self, data_type: DataType, shape: &[u64], values: &[f64]) -> Result<Part, ModelError> {
+        if data_type != DataType::Float64 {
+            let values: Vec<f32> = values.iter().map(|&value| value as f32).collect();
+            let numbers = self.packed(DataType::Float32, shape, values.iter().flat_map(|v| v.to_le_bytes()).collect())?;
+            return Ok(self.cast(&numbers, data_type));
+        }
+        self.packed(data_type, shape, values.iter().flat_map(|value| value.to_le_bytes()).collect())
+    }
+
+    /// Constant integers of int32 or int64.
+    pub(crate) fn integers(&mut self, data_type: DataType, shape: &[u64], values: &[i64]) -> Result<Part, ModelError> {
+        let size = data_type.size_bytes() as usize;
+        self.packed(data_type, shape, values.iter().flat_map(|v| v.to_le_bytes().into_iter().take(size)).collect())
+    }
+
+    /// A constant of these bytes.
+    fn packed(&mut self, data_type: DataType, shape: &[u64], bytes: Vec<u8>) -> Result<Part, ModelError> {
+        let count = bytes.len();
+        let tensor = Tensor::new(data_type, shape, bytes).ok_or_else(|| {
+            self.view.error(format!("{count} bytes are no {}", TensorType::new(data_type, shape)))
+        })?;
+        Ok(self.constant(tensor))
+    }
+
     /// A kernel with outputs of the given types. What is not computed in 16-bit floating types is computed in float32, and
     /// converted back.
     pub(crate) fn kernels(&mut self, kernel: Kernel, inputs: &[&Part], outputs: &[TensorType]) -> Vec<Part> {

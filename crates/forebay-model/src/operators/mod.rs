@@ -5,19 +5,30 @@
 
 mod activation;
 mod arithmetic;
+mod columns;
 mod constant;
 mod convolution;
 pub(crate) mod decomposition;
+mod deformable;
+mod determinant;
 mod evaluate;
+mod grid;
+mod interpolation;
 mod matrix;
 mod normalization;
+mod padding;
+mod pooling;
 mod reduction;
+mod regions;
 mod resize;
+mod sampling;
 mod selection;
 mod shape;
 mod shapes;
+mod spectral;
 #[cfg(test)]
 mod tests;
+mod windows;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -31,14 +42,23 @@ use crate::operator::{NodeView, Operator};
 pub const FAMILIES: &[&[Operator]] = &[
     activation::ROWS,
     arithmetic::ROWS,
+    columns::ROWS,
     constant::ROWS,
     convolution::ROWS,
+    deformable::ROWS,
+    determinant::ROWS,
+    grid::ROWS,
     matrix::ROWS,
     normalization::ROWS,
+    padding::ROWS,
+    pooling::ROWS,
     reduction::ROWS,
+    regions::ROWS,
     resize::ROWS,
     selection::ROWS,
     shape::ROWS,
+    spectral::ROWS,
+    windows::ROWS,
 ];
 
 /// The row of an operator; `ai.onnx` is the default domain's other name.
