@@ -211,8 +211,12 @@ impl<'a> Composer<'a> {
         Ok(self.push(Action::Expand, &[x], &[output]).remove(0))
     }
 
-    /// A reduction whose reduced axes stay as size 1. Booleans have a largest and a smallest one, found as integers.
+    /// A reduction whose reduced axes stay as size 1. Booleans have a largest and a smallest one, found as integers. Of no elements,
+    /// the result is a constant.
     pub(crate) fn reduce(&mut self, op: ReduceOp, axes: &[usize], x: &Part) -> Result<Part, ModelError> {
+        if axes.iter().any(|&axis| x.ty.shape[axis] == 0) {
+            return Ok(self.reduce_nothing(op, axes, x));
+        }
         if x.ty.data_type == DataType::Bool {
             if !matches!(op, ReduceOp::Max | ReduceOp::Min) {
                 return Err(self.view.error(format!("the operand's type {} is not allowed", x.ty.data_type)));
@@ -233,6 +237,35 @@ impl<'a> Composer<'a> {
             ReduceOp::SumSquare => self.binary(BinaryOp::Multiply, x, x),
             ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Max | ReduceOp::Min | ReduceOp::Product => Ok(x.clone()),
         }
+    }
+
+    /// What a reduction of no elements gives.
+    fn reduce_nothing(&mut self, op: ReduceOp, axes: &[usize], x: &Part) -> Part {
+        let mut output = x.ty.clone();
+        for &axis in axes {
+            output.shape[axis] = 1;
+        }
+        let (least, largest) = match x.ty.data_type {
+            DataType::Bool => (0.0, 1.0),
+            data_type if data_type.is_float() => (f64::NEG_INFINITY, f64::INFINITY),
+            data_type => {
+                let bits = 8 * data_type.size_bytes() as i32;
+                let is_unsigned = matches!(
+                    data_type,
+                    DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64
+                );
+                let half = 2f64.powi(bits - 1);
+                if is_unsigned { (0.0, 2.0 * half - 1.0) } else { (-half, half - 1.0) }
+            }
+        };
+        let value = match op {
+            ReduceOp::Sum | ReduceOp::L1 | ReduceOp::L2 | ReduceOp::SumSquare => 0.0,
+            ReduceOp::Product => 1.0,
+            ReduceOp::Mean => f64::NAN,
+            ReduceOp::Max => least,
+            ReduceOp::Min => largest,
+        };
+        self.kernel(Kernel::Fill { value }, &[], output)
     }
 
     /// The decomposition with this one result.
@@ -306,6 +339,11 @@ pub(super) fn lower(view: &NodeView, lowering: &mut Lowering, compose: Compose) 
     let decomposition = compose(*view)?;
     let mut results: Vec<Vec<Operand>> = Vec::new();
     for (i, step) in decomposition.steps.iter().enumerate() {
+        // What has no elements is not computed, and nothing that has some reads it.
+        if step.outputs.iter().all(|ty| ty.count() == 0) {
+            results.push(Vec::new());
+            continue;
+        }
         let mut reads = Vec::with_capacity(step.inputs.len());
         for part in &step.inputs {
             let operand = decomposition.operand(view, lowering, part, &results)?;
@@ -347,7 +385,10 @@ impl Decomposition {
         match part.source {
             Source::Input(i) => lowering.input(view, i),
             Source::Constant(i) => lowering.constant(&view.node.label(view.graph), self.constants[i].clone()),
-            Source::Step(step, k) => Ok(results[step][k].clone()),
+            Source::Step(step, k) => {
+                let operand = results[step].get(k).cloned();
+                operand.ok_or_else(|| view.error(format!("{} has no elements to compute with", part.ty)))
+            }
         }
     }
 }

@@ -20,6 +20,10 @@ pub(super) fn product(
     (b, transpose_b): (&Part, bool),
     shape: &[u64],
 ) -> Result<Part, ModelError> {
+    if a.ty.count() == 0 || b.ty.count() == 0 {
+        // A sum of no terms.
+        return Ok(c.kernel(Kernel::Fill { value: 0.0 }, &[], TensorType::new(a.ty.data_type, shape)));
+    }
     let kernel = Kernel::product(transpose_a, transpose_b);
     if kernel.facts().types.include(a.ty.data_type) {
         return Ok(c.kernel(kernel, &[a, b], TensorType::new(a.ty.data_type, shape)));
@@ -56,7 +60,8 @@ fn gemm(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     let output = TensorType::new(a.ty.data_type, &[m, n]);
     let (alpha, beta) = (view.float("alpha", 1.0)?, view.float("beta", 1.0)?);
-    if !Kernel::product(transpose_a, transpose_b).facts().types.include(a.ty.data_type) {
+    let is_kernel = Kernel::product(transpose_a, transpose_b).facts().types.include(a.ty.data_type);
+    if !is_kernel || k == 0 {
         let y = product(&mut c, (&a, transpose_a), (&b, transpose_b), &output.shape)?;
         let mut y = if alpha == 1.0 { y } else { c.affine(&y, alpha, 0.0)? };
         if view.has_input(2) {

@@ -77,6 +77,9 @@ fn constant_pad(c: &mut Composer, x: &Part, padding: Padding) -> Result<Part, Mo
         (true, Some(tensor)) => exact_number(tensor),
         (true, None) => None,
     };
+    if let Some(value) = value.filter(|_| x.ty.count() == 0) {
+        return Ok(c.kernel(Kernel::Fill { value: f64::from(value) }, &[], ty));
+    }
     if let Some(value) = value {
         return Ok(c.kernel(Kernel::Pad { begins, mode: PadMode::Constant(value) }, &[x], ty));
     }
@@ -85,6 +88,9 @@ fn constant_pad(c: &mut Composer, x: &Part, padding: Padding) -> Result<Part, Mo
         return Err(view.error(format!("the value to pad {} with is one number of its type, not {}", x.ty, value.ty)));
     }
     let value = c.reshape(&value, &[])?;
+    if x.ty.count() == 0 {
+        return c.expand(&value, &shape);
+    }
     let kernel = Kernel::Pad { begins, mode: PadMode::Constant(0.0) };
     let inside = c.kernel(Kernel::Fill { value: 1.0 }, &[], TensorType::new(DataType::Bool, &x.ty.shape));
     let inside = c.kernel(kernel.clone(), &[&inside], TensorType::new(DataType::Bool, &shape));
@@ -174,7 +180,10 @@ fn center_crop_pad(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     if padded != y.ty.shape {
         let ty = TensorType::new(x.ty.data_type, &padded);
-        y = c.kernel(Kernel::Pad { begins, mode: PadMode::Constant(0.0) }, &[&y], ty);
+        y = match y.ty.count() {
+            0 => c.kernel(Kernel::Fill { value: 0.0 }, &[], ty),
+            _ => c.kernel(Kernel::Pad { begins, mode: PadMode::Constant(0.0) }, &[&y], ty),
+        };
     }
     c.finish(y)
 }
