@@ -41,6 +41,7 @@
 //! | `Gather` | data, indices (int32, int64) | y |
 //! | `GatherGradient` | dy, indices | ddata |
 //! | `Dropout` | x, step\[2] (int64: the step's number, the seed) | y (a bool mask second, where two outputs are bound) |
+//! | `Random` | step\[2] (as above) | y, of numbers in 0..1 |
 //! | `Sgd` | parameter, gradient, velocity where there is momentum, hyperparameters\[3] (float32) | parameter, velocity likewise |
 //! | `Adam` | parameter, gradient, first, second, step\[2] (as above, from 1), hyperparameters\[10] (float32) | parameter, first, second |
 //! | `Sums` | what the summing kernel reads | sums (float64, see [`Summing`]) |
@@ -550,6 +551,13 @@ pub enum Kernel {
         /// Number of the node.
         node: u64,
         /// Number of x's first element: parts of a tensor go on counting.
+        first: u64,
+    },
+    /// Numbers in 0..1, equally likely multiples of 2^-24: each is a function of (seed, step, node, element).
+    Random {
+        /// Number of the node.
+        node: u64,
+        /// Number of y's first element: parts of a tensor go on counting.
         first: u64,
     },
     /// g = gradient + weight_decay p; v = momentum v + g; p -= learning_rate (nesterov ? g + momentum v : v); without a

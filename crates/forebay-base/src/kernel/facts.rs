@@ -320,6 +320,7 @@ impl Kernel {
             Kernel::Gather { axis } => movement::gather(*axis),
             Kernel::GatherGradient { axis } => movement::gather_gradient(*axis),
             Kernel::Dropout { .. } => elementwise::dropout(),
+            Kernel::Random { .. } => elementwise::random(),
             Kernel::Sgd { .. } => optimizer::sgd(),
             Kernel::Adam { .. } => optimizer::adam(),
             Kernel::Sums { of } => sums::sums(*of),

@@ -9,8 +9,7 @@ use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
 /// The rows.
-pub const ROWS: &[Operator] =
-    &[composed!("Conv", convolution), composed!("ConvTranspose", transposed_convolution)];
+pub const ROWS: &[Operator] = &[composed!("Conv", convolution), composed!("ConvTranspose", transposed_convolution)];
 
 /// The spatial sizes of an operand [n, c, ..].
 pub(super) fn spatial<'a>(view: &NodeView, what: &str, ty: &'a TensorType) -> Result<&'a [u64], ModelError> {
@@ -21,7 +20,13 @@ pub(super) fn spatial<'a>(view: &NodeView, what: &str, ty: &'a TensorType) -> Re
 }
 
 /// An attribute with one number per spatial dimension (`per` numbers of them), or its default.
-pub(super) fn per_dimension(view: &NodeView, name: &str, count: usize, default: i64, least: i64) -> Result<Vec<u64>, ModelError> {
+pub(super) fn per_dimension(
+    view: &NodeView,
+    name: &str,
+    count: usize,
+    default: i64,
+    least: i64,
+) -> Result<Vec<u64>, ModelError> {
     let values = view.ints(name)?.map_or_else(|| vec![default; count], <[i64]>::to_vec);
     if values.len() != count || values.iter().any(|&value| value < least) {
         return Err(view.error(format!("attribute {name} {values:?} must be {count} numbers of at least {least}")));
@@ -36,7 +41,12 @@ fn footprint(view: &NodeView, kernel: u64, dilation: u64) -> Result<u64, ModelEr
 }
 
 /// The window of a convolution or pool with the sizes that it makes of `input`.
-pub(super) fn window(view: &NodeView, input: &[u64], kernel: &[u64], ceil: bool) -> Result<(Window, Vec<u64>), ModelError> {
+pub(super) fn window(
+    view: &NodeView,
+    input: &[u64],
+    kernel: &[u64],
+    ceil: bool,
+) -> Result<(Window, Vec<u64>), ModelError> {
     let n = input.len();
     if kernel.len() != n || kernel.contains(&0) {
         return Err(view.error(format!("a window of {kernel:?} does not fit spatial sizes {input:?}")));

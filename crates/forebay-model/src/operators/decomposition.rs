@@ -86,7 +86,8 @@ impl<'a> Composer<'a> {
     pub(crate) fn floats(&mut self, data_type: DataType, shape: &[u64], values: &[f64]) -> Result<Part, ModelError> {
         if data_type != DataType::Float64 {
             let values: Vec<f32> = values.iter().map(|&value| value as f32).collect();
-            let numbers = self.packed(DataType::Float32, shape, values.iter().flat_map(|v| v.to_le_bytes()).collect())?;
+            let numbers =
+                self.packed(DataType::Float32, shape, values.iter().flat_map(|v| v.to_le_bytes()).collect())?;
             return Ok(self.cast(&numbers, data_type));
         }
         self.packed(data_type, shape, values.iter().flat_map(|value| value.to_le_bytes()).collect())
@@ -101,9 +102,8 @@ impl<'a> Composer<'a> {
     /// A constant of these bytes.
     fn packed(&mut self, data_type: DataType, shape: &[u64], bytes: Vec<u8>) -> Result<Part, ModelError> {
         let count = bytes.len();
-        let tensor = Tensor::new(data_type, shape, bytes).ok_or_else(|| {
-            self.view.error(format!("{count} bytes are no {}", TensorType::new(data_type, shape)))
-        })?;
+        let tensor = Tensor::new(data_type, shape, bytes)
+            .ok_or_else(|| self.view.error(format!("{count} bytes are no {}", TensorType::new(data_type, shape))))?;
         Ok(self.constant(tensor))
     }
 
@@ -250,12 +250,14 @@ impl<'a> Composer<'a> {
             data_type if data_type.is_float() => (f64::NEG_INFINITY, f64::INFINITY),
             data_type => {
                 let bits = 8 * data_type.size_bytes() as i32;
-                let is_unsigned = matches!(
-                    data_type,
-                    DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64
-                );
+                let is_unsigned =
+                    matches!(data_type, DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64);
                 let half = 2f64.powi(bits - 1);
-                if is_unsigned { (0.0, 2.0 * half - 1.0) } else { (-half, half - 1.0) }
+                if is_unsigned {
+                    (0.0, 2.0 * half - 1.0)
+                } else {
+                    (-half, half - 1.0)
+                }
             }
         };
         let value = match op {

@@ -47,9 +47,8 @@ fn grid_sample(view: NodeView) -> Result<Decomposition, ModelError> {
         padding: match view.string("padding_mode", "zeros")? {
             padding @ ("zeros" | "border" | "reflection") => padding,
             other => {
-                return Err(view.error(format!(
-                    "attribute padding_mode '{other}' is not supported (zeros, border, reflection)"
-                )))
+                return Err(view
+                    .error(format!("attribute padding_mode '{other}' is not supported (zeros, border, reflection)")))
             }
         },
         align_corners: view.int("align_corners", 0)? != 0,

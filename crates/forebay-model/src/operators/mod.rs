@@ -18,6 +18,7 @@ mod matrix;
 mod normalization;
 mod padding;
 mod pooling;
+pub(crate) mod random;
 mod reduction;
 mod regions;
 mod resize;
@@ -52,6 +53,7 @@ pub const FAMILIES: &[&[Operator]] = &[
     normalization::ROWS,
     padding::ROWS,
     pooling::ROWS,
+    random::ROWS,
     reduction::ROWS,
     regions::ROWS,
     resize::ROWS,

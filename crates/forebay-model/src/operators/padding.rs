@@ -58,9 +58,9 @@ fn pad(view: NodeView) -> Result<Decomposition, ModelError> {
             "edge" => repeating_pad(&mut c, &y, padding, Some(PadMode::Edge))?,
             "wrap" => repeating_pad(&mut c, &y, padding, None)?,
             other => {
-                return Err(view.error(format!(
-                    "attribute mode '{other}' is not supported (constant, reflect, edge, wrap)"
-                )))
+                return Err(
+                    view.error(format!("attribute mode '{other}' is not supported (constant, reflect, edge, wrap)"))
+                )
             }
         };
     }

@@ -36,7 +36,8 @@ fn roi_align(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, regions, images) = (c.input(0)?, c.input(1)?, c.input(2)?);
     let (&[_, _, height, width], &[count, 4]) = (x.ty.shape.as_slice(), regions.ty.shape.as_slice()) else {
-        return Err(view.error(format!("images [n, c, h, w] and regions [count, 4] are needed, not {} and {}", x.ty, regions.ty)));
+        return Err(view
+            .error(format!("images [n, c, h, w] and regions [count, 4] are needed, not {} and {}", x.ty, regions.ty)));
     };
     if images.ty.shape != [count] || x.ty.shape.contains(&0) || count == 0 {
         return Err(view.error(format!("{} regions of images {} do not fit {}", count, x.ty, images.ty)));

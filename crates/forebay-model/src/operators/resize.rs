@@ -33,7 +33,11 @@ enum Mode {
     Nearest,
     Linear,
     /// By this kernel.
-    Weighted { cubic: Option<f64>, antialias: bool, exclude_outside: bool },
+    Weighted {
+        cubic: Option<f64>,
+        antialias: bool,
+        exclude_outside: bool,
+    },
 }
 
 /// How positions of the output lie in the input.

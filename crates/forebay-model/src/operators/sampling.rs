@@ -172,7 +172,8 @@ pub(super) fn terms(c: &mut Composer, rows: &Part, taps: &Taps) -> Result<Part, 
     let mut shape = taps.indices.ty.shape.clone();
     shape.push(rows.ty.shape[1]);
     product(&c.view, &shape)?;
-    let taken = c.kernel(Kernel::Gather { axis: 0 }, &[rows, &taps.indices], TensorType::new(rows.ty.data_type, &shape));
+    let taken =
+        c.kernel(Kernel::Gather { axis: 0 }, &[rows, &taps.indices], TensorType::new(rows.ty.data_type, &shape));
     let Some(weights) = &taps.weights else { return Ok(taken) };
     let mut shape = weights.ty.shape.clone();
     shape.push(1);

@@ -35,7 +35,7 @@ impl Kernel {
     pub fn placement(&mut self) -> Placement<'_> {
         match self {
             Kernel::Slice { starts, .. } => Placement::Starts(starts),
-            Kernel::Dropout { first, .. } => Placement::FirstElement(first),
+            Kernel::Dropout { first, .. } | Kernel::Random { first, .. } => Placement::FirstElement(first),
             Kernel::Convolution { convolution, .. }
             | Kernel::ConvolutionDataGradient { convolution, .. }
             | Kernel::ConvolutionWeightGradient { convolution } => Placement::Window(&mut convolution.window),
@@ -117,6 +117,7 @@ impl Kernel {
             | Kernel::Gather { .. }
             | Kernel::GatherGradient { .. }
             | Kernel::Dropout { .. }
+            | Kernel::Random { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
             | Kernel::Sums { .. }
@@ -172,6 +173,7 @@ impl Kernel {
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Dropout { .. }
+            | Kernel::Random { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. } => AxisNumbers::None,
         }

@@ -177,6 +177,7 @@ impl Kernel {
             | Kernel::Gather { .. }
             | Kernel::GatherGradient { .. }
             | Kernel::Dropout { .. }
+            | Kernel::Random { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
             | Kernel::Sums { .. }

@@ -59,7 +59,8 @@ pub(crate) unsafe fn run(
             | Kernel::Select
             | Kernel::Cast
             | Kernel::Fill { .. }
-            | Kernel::Dropout { .. } => elementwise::run(kernel, reads, writes),
+            | Kernel::Dropout { .. }
+            | Kernel::Random { .. } => elementwise::run(kernel, reads, writes),
             Kernel::Copy
             | Kernel::Slice { .. }
             | Kernel::SliceGradient { .. }
@@ -159,6 +160,7 @@ pub(crate) fn workspace_bytes(
         | Kernel::Gather { .. }
         | Kernel::GatherGradient { .. }
         | Kernel::Dropout { .. }
+        | Kernel::Random { .. }
         | Kernel::Sgd { .. }
         | Kernel::Adam { .. }
         | Kernel::Sums { .. }
