@@ -51,7 +51,8 @@ fn draw(c: &mut Composer, step_input: usize, draw: u64, shape: &[u64]) -> Result
         Some(_) => u64::from(view.float("seed", 0.0)?.to_bits()) << 32,
         None => view.node.outputs.first().copied().flatten().map_or(0, |output| u64::from(output.0)),
     };
-    let kernel = Kernel::Random { node: node | draw << 31, first: 0 };
+    // Dropout counts nodes below this bit.
+    let kernel = Kernel::Random { node: node | 1 << 30 | draw << 31, first: 0 };
     Ok(c.kernel(kernel, &[&step], TensorType::new(DataType::Float32, shape)))
 }
 

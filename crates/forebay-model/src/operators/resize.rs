@@ -135,7 +135,9 @@ fn targets(view: &NodeView, x: &Part, is_old: bool, is_cropped: bool) -> Result<
             targets[axis].region = (region[i], region[i + along.len()]);
         }
     }
-    if view.has_input(sizes_input) {
+    // Empty sizes are as good as none: models of opset 11 have them.
+    let are_empty = |i: usize| view.input_type(i).is_ok_and(|ty| ty.count() == 0);
+    if view.has_input(sizes_input) && !are_empty(sizes_input) {
         let sizes = view.constant_ints(sizes_input)?;
         count(sizes.len(), 1)?;
         for (&axis, &size) in along.iter().zip(&sizes) {
