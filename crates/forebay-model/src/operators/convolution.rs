@@ -1,15 +1,23 @@
-//! Convolution and its transpose, in 1 to 3 spatial dimensions, and windows.
+//! Convolution, its transpose, and pooling, in 1 to 3 spatial dimensions.
 
-use forebay_base::kernel::{Activation, Convolution, Window};
+use forebay_base::kernel::{Activation, Convolution, PoolOp, ReduceOp, Window};
 use forebay_base::Kernel;
 
 use super::decomposition::{composed, Composer, Decomposition};
+use super::shapes::size;
 use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
 /// The rows.
-pub const ROWS: &[Operator] = &[composed!("Conv", convolution), composed!("ConvTranspose", transposed_convolution)];
+pub const ROWS: &[Operator] = &[
+    composed!("AveragePool", average_pool),
+    composed!("Conv", convolution),
+    composed!("ConvTranspose", transposed_convolution),
+    composed!("GlobalAveragePool", global_average_pool),
+    composed!("GlobalMaxPool", global_max_pool),
+    composed!("MaxPool", max_pool),
+];
 
 /// The spatial sizes of an operand [n, c, ..].
 pub(super) fn spatial<'a>(view: &NodeView, what: &str, ty: &'a TensorType) -> Result<&'a [u64], ModelError> {
@@ -206,4 +214,53 @@ fn transposed_window(view: &NodeView, input: &[u64], kernel: &[u64]) -> Result<(
         output.push(target);
     }
     Ok((Window { kernel: kernel.to_vec(), strides, dilations, pads_begin, pads_end }, output))
+}
+
+fn pool(view: NodeView, op: PoolOp) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let input = spatial(&view, "the input", &x.ty)?;
+    let kernel = view.ints("kernel_shape")?.ok_or_else(|| view.error("attribute kernel_shape is missing"))?;
+    let kernel =
+        kernel.iter().map(|&value| size(&view, "a kernel size", value)).collect::<Result<Vec<u64>, ModelError>>()?;
+    let (window, sizes) = window(&view, input, &kernel, view.int("ceil_mode", 0)? != 0)?;
+    let mut shape = x.ty.shape[..2].to_vec();
+    shape.extend(sizes);
+    let y = c.kernel(Kernel::Pool { op, window }, &[&x], TensorType::new(x.ty.data_type, &shape));
+    c.finish(y)
+}
+
+fn max_pool(view: NodeView) -> Result<Decomposition, ModelError> {
+    if view.int("storage_order", 0)? != 0 {
+        return Err(view.error("attribute storage_order 1 (column-major indices) is not supported"));
+    }
+    pool(view, PoolOp::Max)
+}
+
+fn average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
+    pool(view, PoolOp::Average { count_include_pad: view.int("count_include_pad", 0)? != 0 })
+}
+
+fn global_average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    spatial(&view, "the input", &x.ty)?;
+    let axes: Vec<usize> = (2..x.ty.shape.len()).collect();
+    let y = c.reduce(ReduceOp::Mean, &axes, &x)?;
+    c.finish(y)
+}
+
+/// One window over everything: of equal largest elements the first gets the gradient, as in any max pool.
+fn global_max_pool(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let kernel = spatial(&view, "the input", &x.ty)?.to_vec();
+    let n = kernel.len();
+    let mut shape = x.ty.shape[..2].to_vec();
+    shape.resize(2 + n, 1);
+    let window =
+        Window { kernel, strides: vec![1; n], dilations: vec![1; n], pads_begin: vec![0; n], pads_end: vec![0; n] };
+    let kernel = Kernel::Pool { op: PoolOp::Max, window };
+    let y = c.kernel(kernel, &[&x], TensorType::new(x.ty.data_type, &shape));
+    c.finish(y)
 }

@@ -15,9 +15,9 @@ mod evaluate;
 mod grid;
 mod interpolation;
 mod matrix;
+mod norm_pooling;
 mod normalization;
 mod padding;
-mod pooling;
 pub(crate) mod random;
 mod reduction;
 mod regions;
@@ -50,9 +50,9 @@ pub const FAMILIES: &[&[Operator]] = &[
     determinant::ROWS,
     grid::ROWS,
     matrix::ROWS,
+    norm_pooling::ROWS,
     normalization::ROWS,
     padding::ROWS,
-    pooling::ROWS,
     random::ROWS,
     reduction::ROWS,
     regions::ROWS,

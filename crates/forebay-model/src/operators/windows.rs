@@ -33,7 +33,7 @@ fn window(view: NodeView, coefficients: &[f64]) -> Result<Decomposition, ModelEr
         let terms = coefficients.iter().enumerate();
         terms.map(|(multiple, coefficient)| coefficient * (multiple as f64 * angle).cos()).sum()
     };
-    constant(view, &[length], |i| element(i))
+    constant(view, &[length], element)
 }
 
 /// Triangles over the spectrum's bins whose corners are equally far from each other on the mel scale.
