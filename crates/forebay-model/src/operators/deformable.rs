@@ -85,7 +85,7 @@ fn deformable_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let columns = c.reshape(&columns, &[n, group_count, terms, places])?;
     let weights = c.reshape(&w, &[1, group_count, filters / group_count, terms])?;
     let shape = [n, group_count, filters / group_count, places];
-    let y = super::matrix::product(&mut c, (&weights, false), (&columns, false), &shape)?;
+    let y = super::products::product(&mut c, (&weights, false), (&columns, false), &shape)?;
     let mut y = c.reshape(&y, &[&[n, filters], &offsets.ty.shape[2..]].concat())?;
     if view.has_input(3) {
         let bias = c.input(3)?;

@@ -191,7 +191,7 @@ fn affine_grid(view: NodeView) -> Result<Decomposition, ModelError> {
         grid.push(1.0);
     }
     let grid = c.floats(theta.ty.data_type, &[1, count, d as u64 + 1], &grid)?;
-    let y = super::matrix::product(&mut c, (&grid, false), (&theta, true), &[batch, count, d as u64])?;
+    let y = super::products::product(&mut c, (&grid, false), (&theta, true), &[batch, count, d as u64])?;
     let y = c.reshape(&y, &[&[batch], places, &[d as u64]].concat())?;
     c.finish(y)
 }

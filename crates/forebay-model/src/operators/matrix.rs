@@ -1,50 +1,17 @@
 //! Matrix products.
 
-use forebay_base::kernel::{Activation, BinaryOp, ProductPart, ReduceOp};
+use forebay_base::kernel::{Activation, BinaryOp, ProductPart};
 use forebay_base::Kernel;
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
-use super::shapes::{broadcast_shapes, product as element_count};
+use super::decomposition::{composed, Composer, Decomposition};
+use super::products;
+use super::shapes::{broadcast_shapes, product};
 use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
 /// The rows.
 pub const ROWS: &[Operator] = &[composed!("Gemm", gemm), composed!("MatMul", matmul)];
-
-/// op(a) op(b) of packed matrices in batches that broadcast, where op may transpose. What the kernel of products does not multiply
-/// (float64, integers) is every product of two elements, then their sums: memory for m k n elements.
-pub(super) fn product(
-    c: &mut Composer,
-    (a, transpose_a): (&Part, bool),
-    (b, transpose_b): (&Part, bool),
-    shape: &[u64],
-) -> Result<Part, ModelError> {
-    if a.ty.count() == 0 || b.ty.count() == 0 {
-        // A sum of no terms.
-        return Ok(c.kernel(Kernel::Fill { value: 0.0 }, &[], TensorType::new(a.ty.data_type, shape)));
-    }
-    let kernel = Kernel::product(transpose_a, transpose_b);
-    if kernel.facts().types.include(a.ty.data_type) {
-        return Ok(c.kernel(kernel, &[a, b], TensorType::new(a.ty.data_type, shape)));
-    }
-    let rows = |c: &mut Composer, x: &Part, is_turned: bool| {
-        let rank = x.ty.shape.len();
-        let mut order: Vec<usize> = (0..rank).collect();
-        if is_turned {
-            order.swap(rank - 2, rank - 1);
-        }
-        c.transpose(x, &order)
-    };
-    let (a, b) = (rows(c, a, transpose_a)?, rows(c, b, !transpose_b)?);
-    let (mut left, mut right) = (a.ty.shape.clone(), b.ty.shape.clone());
-    left.insert(left.len() - 1, 1);
-    right.insert(right.len() - 2, 1);
-    let (a, b) = (c.reshape(&a, &left)?, c.reshape(&b, &right)?);
-    let products = c.binary(BinaryOp::Multiply, &a, &b)?;
-    let sums = c.reduce(ReduceOp::Sum, &[products.ty.shape.len() - 1], &products)?;
-    c.reshape(&sums, shape)
-}
 
 /// alpha op(a) op(b) + beta c, where c broadcasts to the product.
 fn gemm(view: NodeView) -> Result<Decomposition, ModelError> {
@@ -62,7 +29,7 @@ fn gemm(view: NodeView) -> Result<Decomposition, ModelError> {
     let (alpha, beta) = (view.float("alpha", 1.0)?, view.float("beta", 1.0)?);
     let is_kernel = Kernel::product(transpose_a, transpose_b).facts().types.include(a.ty.data_type);
     if !is_kernel || k == 0 {
-        let y = product(&mut c, (&a, transpose_a), (&b, transpose_b), &output.shape)?;
+        let y = products::product(&mut c, (&a, transpose_a), (&b, transpose_b), &output.shape)?;
         let mut y = if alpha == 1.0 { y } else { c.affine(&y, alpha, 0.0)? };
         if view.has_input(2) {
             let summand = c.input(2)?;
@@ -117,7 +84,7 @@ fn matmul(view: NodeView) -> Result<Decomposition, ModelError> {
     result.extend((!is_row).then_some(m));
     result.extend((!is_column).then_some(n));
     let (left, right, shape) = if right_batch.iter().all(|&size| size == 1) && batch.len() == left_batch.len() {
-        let rows = element_count(&view, &[element_count(&view, left_batch)?, m])?;
+        let rows = product(&view, &[product(&view, left_batch)?, m])?;
         (vec![rows, k], vec![k, n], vec![rows, n])
     } else {
         let padded = |own: &[u64], matrix: [u64; 2]| {
@@ -129,7 +96,7 @@ fn matmul(view: NodeView) -> Result<Decomposition, ModelError> {
         (padded(left_batch, [m, k]), padded(right_batch, [k, n]), padded(&batch, [m, n]))
     };
     let (a, b) = (c.reshape(&a, &left)?, c.reshape(&b, &right)?);
-    let y = product(&mut c, (&a, false), (&b, false), &shape)?;
+    let y = products::product(&mut c, (&a, false), (&b, false), &shape)?;
     let y = c.reshape(&y, &result)?;
     c.finish(y)
 }

@@ -18,6 +18,7 @@ mod matrix;
 mod norm_pooling;
 mod normalization;
 mod padding;
+mod products;
 pub(crate) mod random;
 mod reduction;
 mod regions;

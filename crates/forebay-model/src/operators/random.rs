@@ -146,7 +146,7 @@ fn multinomial(view: NodeView) -> Result<Decomposition, ModelError> {
     let probabilities = c.kernel(Kernel::Softmax { axis: 1 }, &[&logits], logits.ty.clone());
     let sums: Vec<f64> = (0..classes * classes).map(|i| if i / classes <= i % classes { 1.0 } else { 0.0 }).collect();
     let sums = c.floats(DataType::Float32, &[classes, classes], &sums)?;
-    let sums = super::matrix::product(&mut c, (&probabilities, false), (&sums, false), &[batch, classes])?;
+    let sums = super::products::product(&mut c, (&probabilities, false), (&sums, false), &[batch, classes])?;
     let sums = c.reshape(&sums, &[batch, 1, classes])?;
     let x = draw(&mut c, 1, 0, &[batch, samples, 1])?;
     let is_passed = c.binary(BinaryOp::LessOrEqual, &sums, &x)?;

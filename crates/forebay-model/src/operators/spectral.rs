@@ -91,7 +91,7 @@ impl Transform {
         let matrix = self.matrix(given, parts);
         let matrix = c.floats(x.ty.data_type, &[inner, columns], &matrix)?;
         let signals = c.reshape(x, &[rows, inner])?;
-        let y = super::matrix::product(c, (&signals, false), (&matrix, false), &[rows, columns])?;
+        let y = super::products::product(c, (&signals, false), (&matrix, false), &[rows, columns])?;
         c.reshape(&y, &[outer, &[count, result_parts]].concat())
     }
 }

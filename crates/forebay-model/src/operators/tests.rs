@@ -1,5 +1,7 @@
 //! Every row: inference, folding, lowering and gradients of one small node each; then folding and refusals one by one.
 
+mod images;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::DataType::{self, Bool, Float32, Int64};
