@@ -45,6 +45,7 @@
 //! | `Scan` | x, and factors for `Recurrence` | y |
 //! | `PoolIndices` | x[n, c, ..] | places in the channel (int64)\[n, c, ..] |
 //! | `Dropout` | x, step\[2] (int64: the step's number, the seed) | y (a bool mask second, where two outputs are bound) |
+//! | `Random` | step\[2] (as above) | y, of numbers in 0..1 |
 //! | `Sgd` | parameter, gradient, velocity where there is momentum, hyperparameters\[3] (float32) | parameter, velocity likewise |
 //! | `Adam` | parameter, gradient, first, second, step\[2] (as above, from 1), hyperparameters\[10] (float32) | parameter, first, second |
 //! | `Recurrent` | gates\[steps, n, directions, g h] without what the state adds, w\[directions, g h, h], bias\[directions, g h], lengths\[n] (int32), first h\[directions, n, h]; of an LSTM: first c, peepholes\[directions, 3 h] | y\[steps, directions, n, h], last h, last c of an LSTM |
@@ -665,6 +666,13 @@ pub enum Kernel {
         /// Number of the node.
         node: u64,
         /// Number of x's first element: parts of a tensor go on counting.
+        first: u64,
+    },
+    /// Numbers in 0..1, equally likely multiples of 2^-24: each is a function of (seed, step, node, element).
+    Random {
+        /// Number of the node.
+        node: u64,
+        /// Number of y's first element: parts of a tensor go on counting.
         first: u64,
     },
     /// g = gradient + weight_decay p; v = momentum v + g; p -= learning_rate (nesterov ? g + momentum v : v); without a

@@ -20,6 +20,7 @@ pub(super) fn lower(
         Kernel::Select => select(reads, &writes[0], gpu),
         Kernel::Cast => cast(reads, &writes[0], gpu),
         Kernel::Fill { value } => fill(value, &writes[0], gpu),
+        Kernel::Random { node, first } => random(node, first, reads, writes, gpu),
         Kernel::Dropout { ratio, node, first } => dropout((ratio, first), node, reads, writes, gpu),
         _ => Err("not an elementwise kernel".to_owned()),
     };
@@ -240,10 +241,7 @@ fn dropout(
     }
     let threshold = (ratio as f64 * 4_294_967_296.0) as u32;
     let scale = (1.0 / (1.0 - ratio as f64)) as f32;
-    let words = |word: u64| [word as u32, (word >> 32) as u32];
-    if reads[1].data_type() != DataType::Int64 || reads[1].element_count() != 2 {
-        return Err(format!("a step and a seed must be int64[2], not {}", reads[1]));
-    }
+    require_step(&reads[1])?;
     let arguments = [&words(node)[..], &[threshold, scale.to_bits()]].concat();
     let outputs = [(&shaders::ELEMENTWISE_DROPOUT, &reads[..1]), (&shaders::ELEMENTWISE_DROPOUT_MASK, &[][..])];
     let mut dispatches = Vec::new();
@@ -258,6 +256,39 @@ fn dropout(
         dispatches.extend(Elements::new(sizes, layouts).counted_from(first).dispatches(&task, gpu)?);
     }
     Ok(dispatches)
+}
+
+/// A 64-bit number as the shader's words.
+fn words(word: u64) -> [u32; 2] {
+    [word as u32, (word >> 32) as u32]
+}
+
+fn require_step(step: &TensorDesc) -> Result<(), String> {
+    if step.data_type() != DataType::Int64 || step.element_count() != 2 {
+        return Err(format!("a step and a seed must be int64[2], not {step}"));
+    }
+    Ok(())
+}
+
+fn random(
+    node: u64,
+    first: u64,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    gpu: &Target,
+) -> Result<Vec<Dispatch>, String> {
+    let ([step], [y]) = (reads, writes) else { return Err(format!("{} operands", reads.len() + writes.len())) };
+    require_step(step)?;
+    require_single(y)?;
+    if !y.is_packed() {
+        return Err(format!("{y} must be packed"));
+    }
+    let sizes = y.sizes();
+    let layouts = vec![Layout::whole(Operand::Read(0), step, sizes), Layout::broadcast(Operand::Write(0), y, sizes)?];
+    // The threshold and the scale of dropout are not used.
+    let arguments = [&words(node)[..], &[0, 0]].concat();
+    let task = Task { shader: &shaders::ELEMENTWISE_RANDOM, constants: Vec::new(), arguments };
+    Elements::new(sizes, layouts).counted_from(first).dispatches(&task, gpu)
 }
 
 fn require_single(desc: &TensorDesc) -> Result<(), String> {

@@ -198,7 +198,8 @@ fn lower_by_family(
         | Kernel::Select
         | Kernel::Cast
         | Kernel::Fill { .. }
-        | Kernel::Dropout { .. } => elementwise::lower(kernel, reads, writes, gpu),
+        | Kernel::Dropout { .. }
+        | Kernel::Random { .. } => elementwise::lower(kernel, reads, writes, gpu),
         Kernel::Copy
         | Kernel::Slice { .. }
         | Kernel::SliceGradient { .. }

@@ -104,6 +104,7 @@ shaders! {
     ELEMENTWISE_FILL = "elementwise_fill",
     ELEMENTWISE_DROPOUT = "elementwise_dropout",
     ELEMENTWISE_DROPOUT_MASK = "elementwise_dropout_mask",
+    ELEMENTWISE_RANDOM = "elementwise_random",
     ELEMENTWISE_WIDE_UNARY = "elementwise_wide_unary",
     ELEMENTWISE_WIDE_BINARY = "elementwise_wide_binary",
     ELEMENTWISE_WIDE_COMPARISON = "elementwise_wide_comparison",

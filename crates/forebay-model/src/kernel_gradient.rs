@@ -122,6 +122,7 @@ impl Application<'_> {
                 (Kernel::LocalResponseNormalizationGradient { size, alpha, beta, bias }, vec![dy, input(0)])
             }
             Kernel::Gather { axis } => (Kernel::GatherGradient { axis: *axis }, vec![dy, input(1)]),
+            Kernel::GatherGradient { axis } => (Kernel::Gather { axis: *axis }, vec![dy, input(1)]),
             Kernel::Dropout { .. } => (kernel.clone(), vec![dy, input(1)]),
             Kernel::BatchNormalizationTraining { epsilon, activation } => {
                 let gradient = Kernel::BatchNormalizationGradient { epsilon: *epsilon, activation: *activation };

@@ -45,26 +45,35 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// What the caller feeds, whether or not any node uses it.
+    /// What the caller feeds, whether or not any node uses it. An input without elements has a place of one, which nothing reads.
     fn inputs(&mut self) -> Result<(), ModelError> {
         for &value in &self.graph.inputs {
             let name = self.graph.value(value).name.clone();
             let error = |reason| ModelError::Request { reason: format!("input '{name}': {reason}") };
-            let desc = self.describe(value).map_err(error)?;
+            let empty = self.place_of_nothing(value);
+            let is_empty = empty.is_some();
+            let desc = empty.map_or_else(|| self.describe(value), Ok).map_err(error)?;
             let operand = self.allocate(&name, desc, Role::Input);
-            self.operands[value.0 as usize] = Some(operand.clone());
+            self.operands[value.0 as usize] = Some(operand.clone()).filter(|_| !is_empty);
             self.program.inputs.push(NamedOperand { shape: self.shape(value), name, operand });
         }
         Ok(())
     }
 
     /// What the caller gets. Each output owns a whole temporary buffer; one that would share bytes with an input, an
-    /// initializer, a concatenation or another output is copied.
+    /// initializer, a concatenation or another output is copied. An output without elements has a place of one, of which nothing
+    /// is read.
     fn outputs(&mut self) -> Result<(), ModelError> {
         let mut taken = BTreeSet::new();
         for &value in &self.graph.outputs {
             let name = self.graph.value(value).name.clone();
             let error = |reason| ModelError::Request { reason: format!("output '{name}': {reason}") };
+            if let Some(desc) = self.place_of_nothing(value) {
+                let operand = self.allocate(&name, desc, Role::Temporary);
+                self.emit(&name, Kernel::Fill { value: 0.0 }, Vec::new(), vec![operand.clone()]);
+                self.program.outputs.push(NamedOperand { shape: self.shape(value), name, operand });
+                continue;
+            }
             let mut operand = self.read(value).map_err(error)?;
             let buffer = self.program.buffer(operand.buffer);
             let whole = operand.offset_bytes == 0 && operand.desc.total_size_bytes() == buffer.size_bytes;

@@ -329,6 +329,7 @@ impl Kernel {
             Kernel::Scan { axis, op, exclusive: _, reverse: _ } => scan::scan(*axis, *op),
             Kernel::PoolIndices { window: _ } => convolution::pool_indices(),
             Kernel::Dropout { .. } => elementwise::dropout(),
+            Kernel::Random { .. } => elementwise::random(),
             Kernel::Sgd { .. } => optimizer::sgd(),
             Kernel::Adam { .. } => optimizer::adam(),
             Kernel::Recurrent(recurrence) => recurrence::recurrent(recurrence.cell),

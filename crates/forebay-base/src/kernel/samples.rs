@@ -269,6 +269,9 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
             &[(Float32, VECTOR), (Int64, &[2])],
             &[(Float32, VECTOR), (Bool, VECTOR)],
         )],
+        KernelKind::Random => {
+            vec![sample(Kernel::Random { node: 2, first: 0 }, &[(Int64, &[2])], &[(Float32, VECTOR)])]
+        }
         KernelKind::Sgd => vec![
             floats(Kernel::Sgd { nesterov: false, decays: true }, &[VECTOR, VECTOR, VECTOR, &[3]], &[VECTOR, VECTOR]),
             floats(Kernel::Sgd { nesterov: false, decays: false }, &[VECTOR, VECTOR, &[3]], &[VECTOR]),

@@ -135,6 +135,9 @@ impl Lowering<'_> {
             return Ok(operand.clone());
         }
         let name = &self.graph.value(value).name;
+        if self.place_of_nothing(value).is_some() {
+            self.describe(value)?;
+        }
         let Some(contents) = self.graph.initializers.get(&value) else {
             return Err(format!("'{name}' is used before it is computed"));
         };
@@ -170,6 +173,12 @@ impl Lowering<'_> {
         let operand = Operand { buffer: base.buffer, offset_bytes: base.offset_bytes + offset_bytes, desc };
         self.operands[value.0 as usize] = Some(operand.clone());
         Ok(operand)
+    }
+
+    /// What stands for a value without elements where a program needs a place for it; none for all others.
+    pub(crate) fn place_of_nothing(&self, value: ValueId) -> Option<TensorDesc> {
+        let ty = self.graph.ty(value).filter(|ty| ty.shape.contains(&0))?;
+        TensorDesc::packed(ty.data_type, &[1]).ok()
     }
 
     /// The sizes of a value; none for a scalar.

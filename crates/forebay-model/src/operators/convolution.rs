@@ -48,7 +48,12 @@ fn footprint(view: &NodeView, kernel: u64, dilation: u64) -> Result<u64, ModelEr
 }
 
 /// The window of a convolution or pool with the sizes that it makes of `input`.
-fn window(view: &NodeView, input: &[u64], kernel: &[u64], ceil: bool) -> Result<(Window, Vec<u64>), ModelError> {
+pub(super) fn window(
+    view: &NodeView,
+    input: &[u64],
+    kernel: &[u64],
+    ceil: bool,
+) -> Result<(Window, Vec<u64>), ModelError> {
     let n = input.len();
     if kernel.len() != n || kernel.contains(&0) {
         return Err(view.error(format!("a window of {kernel:?} does not fit spatial sizes {input:?}")));

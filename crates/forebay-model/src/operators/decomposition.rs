@@ -98,6 +98,31 @@ impl<'a> Composer<'a> {
         Ok(self.cast(&number, data_type))
     }
 
+    /// Constant numbers of a floating type, each rounded once. Those of 16 bits are made of float32.
+    pub(crate) fn floats(&mut self, data_type: DataType, shape: &[u64], values: &[f64]) -> Result<Part, ModelError> {
+        if data_type != DataType::Float64 {
+            let values: Vec<f32> = values.iter().map(|&value| value as f32).collect();
+            let numbers =
+                self.packed(DataType::Float32, shape, values.iter().flat_map(|v| v.to_le_bytes()).collect())?;
+            return Ok(self.cast(&numbers, data_type));
+        }
+        self.packed(data_type, shape, values.iter().flat_map(|value| value.to_le_bytes()).collect())
+    }
+
+    /// Constant integers of int32 or int64.
+    pub(crate) fn integers(&mut self, data_type: DataType, shape: &[u64], values: &[i64]) -> Result<Part, ModelError> {
+        let size = data_type.size_bytes() as usize;
+        self.packed(data_type, shape, values.iter().flat_map(|v| v.to_le_bytes().into_iter().take(size)).collect())
+    }
+
+    /// A constant of these bytes.
+    fn packed(&mut self, data_type: DataType, shape: &[u64], bytes: Vec<u8>) -> Result<Part, ModelError> {
+        let count = bytes.len();
+        let tensor = Tensor::new(data_type, shape, bytes)
+            .ok_or_else(|| self.view.error(format!("{count} bytes are no {}", TensorType::new(data_type, shape))))?;
+        Ok(self.constant(tensor))
+    }
+
     /// A kernel with outputs of the given types. What is not computed in 16-bit floating types is computed in float32, and
     /// converted back.
     pub(crate) fn kernels(&mut self, kernel: Kernel, inputs: &[&Part], outputs: &[TensorType]) -> Vec<Part> {
@@ -202,8 +227,12 @@ impl<'a> Composer<'a> {
         Ok(self.push(Action::Expand, &[x], &[output]).remove(0))
     }
 
-    /// A reduction whose reduced axes stay as size 1. Booleans have a largest and a smallest one, found as integers.
+    /// A reduction whose reduced axes stay as size 1. Booleans have a largest and a smallest one, found as integers. Of no elements,
+    /// the result is a constant.
     pub(crate) fn reduce(&mut self, op: ReduceOp, axes: &[usize], x: &Part) -> Result<Part, ModelError> {
+        if axes.iter().any(|&axis| x.ty.shape[axis] == 0) {
+            return Ok(self.reduce_nothing(op, axes, x));
+        }
         if x.ty.data_type == DataType::Bool {
             if !matches!(op, ReduceOp::Max | ReduceOp::Min) {
                 return Err(self.view.error(format!("the operand's type {} is not allowed", x.ty.data_type)));
@@ -224,6 +253,37 @@ impl<'a> Composer<'a> {
             ReduceOp::SumSquare => self.binary(BinaryOp::Multiply, x, x),
             ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Max | ReduceOp::Min | ReduceOp::Product => Ok(x.clone()),
         }
+    }
+
+    /// What a reduction of no elements gives.
+    fn reduce_nothing(&mut self, op: ReduceOp, axes: &[usize], x: &Part) -> Part {
+        let mut output = x.ty.clone();
+        for &axis in axes {
+            output.shape[axis] = 1;
+        }
+        let (least, largest) = match x.ty.data_type {
+            DataType::Bool => (0.0, 1.0),
+            data_type if data_type.is_float() => (f64::NEG_INFINITY, f64::INFINITY),
+            data_type => {
+                let bits = 8 * data_type.size_bytes() as i32;
+                let is_unsigned =
+                    matches!(data_type, DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64);
+                let half = 2f64.powi(bits - 1);
+                if is_unsigned {
+                    (0.0, 2.0 * half - 1.0)
+                } else {
+                    (-half, half - 1.0)
+                }
+            }
+        };
+        let value = match op {
+            ReduceOp::Sum | ReduceOp::L1 | ReduceOp::L2 | ReduceOp::SumSquare => 0.0,
+            ReduceOp::Product => 1.0,
+            ReduceOp::Mean => f64::NAN,
+            ReduceOp::Max => least,
+            ReduceOp::Min => largest,
+        };
+        self.kernel(Kernel::Fill { value }, &[], output)
     }
 
     /// The decomposition with this one result.
@@ -297,6 +357,11 @@ pub(super) fn lower(view: &NodeView, lowering: &mut Lowering, compose: Compose) 
     let decomposition = compose(*view)?;
     let mut results: Vec<Vec<Operand>> = Vec::new();
     for (i, step) in decomposition.steps.iter().enumerate() {
+        // What has no elements is not computed, and nothing that has some reads it.
+        if step.outputs.iter().all(|ty| ty.count() == 0) {
+            results.push(Vec::new());
+            continue;
+        }
         let mut reads = Vec::with_capacity(step.inputs.len());
         for part in &step.inputs {
             let operand = decomposition.operand(view, lowering, part, &results)?;
@@ -338,7 +403,10 @@ impl Decomposition {
         match part.source {
             Source::Input(i) => lowering.input(view, i),
             Source::Constant(i) => lowering.constant(&view.node.label(view.graph), self.constants[i].clone()),
-            Source::Step(step, k) => Ok(results[step][k].clone()),
+            Source::Step(step, k) => {
+                let operand = results[step].get(k).cloned();
+                operand.ok_or_else(|| view.error(format!("{} has no elements to compute with", part.ty)))
+            }
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Matrix products.
 
-use forebay_base::kernel::{Activation, ProductPart};
+use forebay_base::kernel::{Activation, BinaryOp, ProductPart};
 use forebay_base::Kernel;
 
 use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::products;
 use super::shapes::{broadcast_shapes, product};
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -26,6 +27,18 @@ fn gemm(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     let output = TensorType::new(a.ty.data_type, &[m, n]);
     let (alpha, beta) = (view.float("alpha", 1.0)?, view.float("beta", 1.0)?);
+    let is_kernel = Kernel::product(transpose_a, transpose_b).facts().types.include(a.ty.data_type);
+    if !is_kernel || k == 0 {
+        let y = products::product(&mut c, (&a, transpose_a), (&b, transpose_b), &output.shape)?;
+        let mut y = if alpha == 1.0 { y } else { c.affine(&y, alpha, 0.0)? };
+        if view.has_input(2) {
+            let summand = c.input(2)?;
+            let summand = if beta == 1.0 { summand } else { c.affine(&summand, beta, 0.0)? };
+            let summand = c.expand(&summand, &output.shape)?;
+            y = c.binary(BinaryOp::Add, &y, &summand)?;
+        }
+        return c.finish(y);
+    }
     let kernel = Kernel::MatMul {
         transpose_a,
         transpose_b,
@@ -89,8 +102,7 @@ pub(super) fn multiply(c: &mut Composer, a: &Part, b: &Part) -> Result<Part, Mod
         };
         (padded(left_batch, [m, k]), padded(right_batch, [k, n]), padded(&batch, [m, n]))
     };
-    let kernel = Kernel::product(false, false);
     let (a, b) = (c.reshape(a, &left)?, c.reshape(b, &right)?);
-    let y = c.kernel(kernel, &[&a, &b], TensorType::new(a.ty.data_type, &shape));
+    let y = products::product(c, (&a, false), (&b, false), &shape)?;
     c.reshape(&y, &result)
 }

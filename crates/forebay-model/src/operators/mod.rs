@@ -5,32 +5,45 @@
 
 mod activation;
 mod arithmetic;
+mod columns;
 mod constant;
 mod convolution;
 pub(crate) mod decomposition;
+mod deformable;
+mod determinant;
 mod element_keys;
 mod evaluate;
 mod gathering;
+mod grid;
 mod indices;
 mod integer;
+mod interpolation;
 mod known;
 mod losses;
 mod matrix;
 mod max_pooling;
+mod norm_pooling;
 mod normalization;
 mod ordering;
+mod padding;
+mod products;
 mod quantized;
+pub(crate) mod random;
 mod recurrent;
 mod reduction;
+mod regions;
 mod resize;
+mod sampling;
 mod scattering;
 mod selection;
 mod shape;
 mod shapes;
+mod spectral;
 mod steps;
 mod suppression;
 #[cfg(test)]
 mod tests;
+mod windows;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -44,6 +57,7 @@ use crate::operator::{NodeView, Operator};
 pub const FAMILIES: &[&[Operator]] = &[
     activation::ROWS,
     arithmetic::ROWS,
+    columns::ROWS,
     constant::ROWS,
     convolution::ROWS,
     gathering::ROWS,
@@ -56,12 +70,21 @@ pub const FAMILIES: &[&[Operator]] = &[
     ordering::ROWS,
     quantized::ROWS,
     recurrent::ROWS,
+    deformable::ROWS,
+    determinant::ROWS,
+    grid::ROWS,
+    norm_pooling::ROWS,
+    padding::ROWS,
+    random::ROWS,
     reduction::ROWS,
+    regions::ROWS,
     resize::ROWS,
     scattering::ROWS,
     selection::ROWS,
     shape::ROWS,
     steps::ROWS,
+    spectral::ROWS,
+    windows::ROWS,
 ];
 
 /// The row of an operator; `ai.onnx` is the default domain's other name.

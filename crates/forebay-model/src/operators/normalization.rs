@@ -166,7 +166,7 @@ fn mean_variance_normalization(view: NodeView) -> Result<Decomposition, ModelErr
     c.finish(y)
 }
 
-/// x divided by its norm along an axis.
+/// x divided by its norm along an axis; zeros stay.
 fn lp_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -177,6 +177,9 @@ fn lp_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
         p => return Err(view.error(format!("attribute p is 1 or 2, not {p}"))),
     };
     let norm = c.reduce(op, &[axis], &x)?;
+    let (zero, one) = (c.floats(x.ty.data_type, &[], &[0.0])?, c.floats(x.ty.data_type, &[], &[1.0])?);
+    let is_zero = c.binary(BinaryOp::Equal, &norm, &zero)?;
+    let norm = c.select(&is_zero, &one, &norm)?;
     let y = c.binary(BinaryOp::Divide, &x, &norm)?;
     c.finish(y)
 }

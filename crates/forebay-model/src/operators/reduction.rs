@@ -39,6 +39,9 @@ fn reduce_log_sum(view: NodeView) -> Result<Decomposition, ModelError> {
 fn reduce_log_sum_exp(view: NodeView) -> Result<Decomposition, ModelError> {
     reduction(view, |c, axes, x| {
         let max = c.reduce(ReduceOp::Max, axes, x)?;
+        if axes.iter().any(|&axis| x.ty.shape[axis] == 0) {
+            return Ok(max);
+        }
         let shifted = c.binary(BinaryOp::Subtract, x, &max)?;
         let exponential = c.unary(UnaryOp::Exp, &shifted)?;
         let sum = c.reduce(ReduceOp::Sum, axes, &exponential)?;
@@ -62,9 +65,6 @@ fn reduction(
         None if view.int("noop_with_empty_axes", 0)? != 0 => Vec::new(),
         None => (0..rank).collect(),
     };
-    if along.iter().any(|&axis| x.ty.shape[axis] == 0) {
-        return Err(view.error(format!("{} is empty along the reduced axes {along:?}", x.ty)));
-    }
     let mut y = step(&mut c, &along, &x)?;
     if view.int("keepdims", 1)? == 0 {
         let kept = (0..rank).filter(|axis| !along.contains(axis)).map(|axis| y.ty.shape[axis]);

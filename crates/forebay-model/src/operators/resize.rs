@@ -1,12 +1,13 @@
-//! Resizing of images and volumes, nearest and linear.
+//! Resizing of images and volumes.
 //!
-//! Both go axis by axis: every output position takes one element (nearest) or two (linear) of the input, by constant
-//! indices. Nearest by a whole factor, the usual case, is a broadcast.
+//! It goes axis by axis: every output position takes one element (nearest) or a weighted sum of some (linear, cubic) of the
+//! input, by constant indices. Nearest by a whole factor, the usual case, is a broadcast.
 
-use forebay_base::kernel::BinaryOp;
-use forebay_base::{Kernel, Tensor};
+use forebay_base::kernel::{BinaryOp, UnaryOp};
+use forebay_base::{DataType, Kernel, Tensor};
 
 use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::interpolation::{weighted_sums, InterpolationKernel, Taps};
 use super::shapes::product;
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -18,6 +19,27 @@ pub const ROWS: &[Operator] = &[composed!("Resize", resize), composed!("Upsample
 /// Largest size of a resized axis.
 const SIZE_MAX: u64 = 1 << 24;
 
+/// What an axis of the output is of one of the input.
+#[derive(Clone, Copy)]
+struct Target {
+    size: u64,
+    scale: f64,
+    /// First and last place that is taken, as parts of the axis.
+    region: (f64, f64),
+}
+
+/// How elements between those of the input are found.
+enum Mode {
+    Nearest,
+    Linear,
+    /// By this kernel.
+    Weighted {
+        cubic: Option<f64>,
+        antialias: bool,
+        exclude_outside: bool,
+    },
+}
+
 /// How positions of the output lie in the input.
 struct Coordinates<'a> {
     transformation: &'a str,
@@ -27,14 +49,6 @@ struct Coordinates<'a> {
 fn resize(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
-    for (name, plain) in [("antialias", 0), ("exclude_outside", 0)] {
-        if view.int(name, plain)? != plain {
-            return Err(view.error(format!("attribute {name} is not supported")));
-        }
-    }
-    if view.string("keep_aspect_ratio_policy", "stretch")? != "stretch" {
-        return Err(view.error("attribute keep_aspect_ratio_policy is not supported"));
-    }
     // Before opset 11 there was one way only, the asymmetric one.
     let is_old = view.version() < 11 || view.node.operation.name() == "Upsample";
     let coordinates = Coordinates {
@@ -45,73 +59,157 @@ fn resize(view: NodeView) -> Result<Decomposition, ModelError> {
         },
         rounding: if is_old { "floor" } else { view.string("nearest_mode", "round_prefer_floor")? },
     };
-    let is_linear = match view.string("mode", "nearest")? {
-        "nearest" => false,
-        "linear" | "bilinear" => true,
-        other => return Err(view.error(format!("attribute mode '{other}' is not supported (nearest, linear)"))),
-    };
-    let mut y = x.clone();
-    let targets = targets(&view, &x, is_old)?;
-    product(&view, &targets.iter().map(|target| target.0).collect::<Vec<_>>())?;
-    for (axis, (size, scale)) in targets.into_iter().enumerate() {
-        if size == x.ty.shape[axis] && scale == 1.0 {
+    let mode = mode(&view)?;
+    let targets = targets(&view, &x, is_old, coordinates.is_cropped())?;
+    product(&view, &targets.iter().map(|target| target.size).collect::<Vec<_>>())?;
+    let result_type = x.ty.data_type;
+    let is_converted = !matches!(mode, Mode::Nearest) && !result_type.is_float();
+    let mut y = if is_converted { c.cast(&x, DataType::Float32) } else { x.clone() };
+    let mut outside = Vec::new();
+    for (axis, target) in targets.into_iter().enumerate() {
+        if target.size == x.ty.shape[axis] && target.scale == 1.0 && target.region == (0.0, 1.0) {
             continue;
         }
-        if size > SIZE_MAX || x.ty.shape[axis] == 0 {
-            return Err(view.error(format!("axis {axis} of {} cannot become {size}", x.ty)));
+        if target.size > SIZE_MAX || x.ty.shape[axis] == 0 {
+            return Err(view.error(format!("axis {axis} of {} cannot become {}", x.ty, target.size)));
         }
-        let positions = coordinates.positions(&view, x.ty.shape[axis], size, scale)?;
-        y = if is_linear {
-            linear(&mut c, &y, axis, &positions)?
-        } else {
-            nearest(&mut c, &y, axis, &coordinates.rounded(&view, &positions)?)?
+        let from = x.ty.shape[axis];
+        let positions = coordinates.positions(&view, from, &target)?;
+        let last = from.saturating_sub(1) as f64;
+        if coordinates.is_cropped() {
+            outside.push((axis, positions.iter().map(|p| u8::from(!(0.0..=last).contains(p))).collect::<Vec<u8>>()));
+        }
+        let inside: Vec<f64> = positions.iter().map(|position| position.clamp(0.0, last)).collect();
+        y = match &mode {
+            Mode::Nearest => nearest(&mut c, &y, axis, &coordinates.rounded(&view, &inside)?)?,
+            Mode::Linear => linear(&mut c, &y, axis, &inside)?,
+            &Mode::Weighted { cubic, antialias, exclude_outside } => {
+                let stretch = if antialias { (1.0 / target.scale).max(1.0) } else { 1.0 };
+                let kernel = InterpolationKernel { cubic, stretch, exclude_outside };
+                let rows: Vec<Taps> = positions.iter().map(|&position| kernel.taps(position, from)).collect();
+                weighted_sums(&mut c, &y, axis, &rows)?
+            }
         };
+    }
+    for (axis, mask) in outside {
+        y = extrapolated(&mut c, &y, axis, &mask)?;
+    }
+    if is_converted {
+        y = saturated(&mut c, &y, result_type)?;
     }
     c.finish(y)
 }
 
-/// Size and scale of every axis of the output.
-fn targets(view: &NodeView, x: &Part, is_old: bool) -> Result<Vec<(u64, f64)>, ModelError> {
+fn mode(view: &NodeView) -> Result<Mode, ModelError> {
+    let (antialias, exclude_outside) = (view.int("antialias", 0)? != 0, view.int("exclude_outside", 0)? != 0);
+    match view.string("mode", "nearest")? {
+        "nearest" if antialias => Err(view.error("attribute antialias is for the modes linear and cubic")),
+        "nearest" => Ok(Mode::Nearest),
+        "linear" | "bilinear" if !antialias && !exclude_outside => Ok(Mode::Linear),
+        "linear" | "bilinear" => Ok(Mode::Weighted { cubic: None, antialias, exclude_outside }),
+        "cubic" => {
+            let cubic = Some(f64::from(view.float("cubic_coeff_a", -0.75)?));
+            Ok(Mode::Weighted { cubic, antialias, exclude_outside })
+        }
+        other => Err(view.error(format!("attribute mode '{other}' is not supported (nearest, linear, cubic)"))),
+    }
+}
+
+/// What every axis of the output is.
+fn targets(view: &NodeView, x: &Part, is_old: bool, is_cropped: bool) -> Result<Vec<Target>, ModelError> {
     let rank = x.ty.shape.len();
     let (scales_input, sizes_input) = if is_old { (1, usize::MAX) } else { (2, 3) };
     let along: Vec<i64> = view.ints("axes")?.map_or_else(|| (0..rank as i64).collect(), <[i64]>::to_vec);
     super::shapes::axes(view, &along, rank)?;
-    let mut targets: Vec<(u64, f64)> = x.ty.shape.iter().map(|&size| (size, 1.0)).collect();
-    let count = |given: usize| match given == along.len() {
+    let plain = |&size: &u64| Target { size, scale: 1.0, region: (0.0, 1.0) };
+    let mut targets: Vec<Target> = x.ty.shape.iter().map(plain).collect();
+    let count = |given: usize, each: usize| match given == each * along.len() {
         true => Ok(()),
-        false => Err(view.error(format!("{given} sizes or scales for {} axes", along.len()))),
+        false => Err(view.error(format!("{given} sizes, scales or limits of a region for {} axes", along.len()))),
     };
-    if view.has_input(sizes_input) {
+    if is_cropped {
+        view.needed(1)?;
+        let region =
+            floats(view, 1)?.ok_or_else(|| view.error("the region (input 1) must be floating-point numbers"))?;
+        count(region.len(), 2)?;
+        for (i, &axis) in along.iter().enumerate() {
+            let axis = view.axis(axis, rank)?;
+            targets[axis].region = (region[i], region[i + along.len()]);
+        }
+    }
+    // Empty sizes are as good as none: models of opset 11 have them.
+    let are_empty = |i: usize| view.input_type(i).is_ok_and(|ty| ty.count() == 0);
+    if view.has_input(sizes_input) && !are_empty(sizes_input) {
         let sizes = view.constant_ints(sizes_input)?;
-        count(sizes.len())?;
+        count(sizes.len(), 1)?;
         for (&axis, &size) in along.iter().zip(&sizes) {
             let axis = view.axis(axis, rank)?;
             let size = super::shapes::size(view, "a size", size)?;
-            targets[axis] = (size, size as f64 / x.ty.shape[axis].max(1) as f64);
+            targets[axis].size = size;
+            targets[axis].scale = size as f64 / x.ty.shape[axis].max(1) as f64;
         }
+        keep_aspect_ratio(view, x, &along, &mut targets)?;
         return Ok(targets);
     }
     let scales = match view.attribute("scales") {
-        Some(crate::graph::Attribute::Floats(scales)) => Some(scales.clone()),
-        _ => view.needed(scales_input)?.to_f32(),
+        Some(crate::graph::Attribute::Floats(scales)) => Some(scales.iter().map(|&scale| f64::from(scale)).collect()),
+        _ => {
+            view.needed(scales_input)?;
+            floats(view, scales_input)?
+        }
     };
-    let scales = scales.ok_or_else(|| view.error("the scales must be float32"))?;
-    count(scales.len())?;
+    let scales: Vec<f64> = scales.ok_or_else(|| view.error("the scales must be floating-point numbers"))?;
+    count(scales.len(), 1)?;
     for (&axis, &scale) in along.iter().zip(&scales) {
         let axis = view.axis(axis, rank)?;
-        let size = (x.ty.shape[axis] as f64 * f64::from(scale)).floor();
+        let size = (x.ty.shape[axis] as f64 * scale).floor();
         if !(scale > 0.0 && (1.0..=SIZE_MAX as f64).contains(&size)) {
             return Err(view.error(format!("scale {scale} of axis {axis} of {} is not possible", x.ty)));
         }
-        targets[axis] = (size as u64, f64::from(scale));
+        targets[axis].size = size as u64;
+        targets[axis].scale = scale;
     }
     Ok(targets)
 }
 
+/// The numbers of a constant input; none where it is not constant, or left out.
+fn floats(view: &NodeView, i: usize) -> Result<Option<Vec<f64>>, ModelError> {
+    let numbers = view.constant(i)?.and_then(Tensor::to_f32);
+    Ok(numbers.map(|numbers| numbers.into_iter().map(f64::from).collect()))
+}
+
+/// One scale for all axes, where the policy says so.
+fn keep_aspect_ratio(view: &NodeView, x: &Part, along: &[i64], targets: &mut [Target]) -> Result<(), ModelError> {
+    let pick: fn(f64, f64) -> f64 = match view.string("keep_aspect_ratio_policy", "stretch")? {
+        "stretch" => return Ok(()),
+        "not_larger" => f64::min,
+        "not_smaller" => f64::max,
+        other => return Err(view.error(format!("attribute keep_aspect_ratio_policy '{other}' is not known"))),
+    };
+    let axes = along.iter().map(|&axis| view.axis(axis, targets.len())).collect::<Result<Vec<usize>, _>>()?;
+    let Some(scale) = axes.iter().map(|&axis| targets[axis].scale).reduce(pick) else { return Ok(()) };
+    for axis in axes {
+        targets[axis].scale = scale;
+        targets[axis].size = (scale * x.ty.shape[axis] as f64 + 0.5).floor() as u64;
+    }
+    Ok(())
+}
+
 impl Coordinates<'_> {
-    /// Where the output's elements lie in the input, cut to it.
-    fn positions(&self, view: &NodeView, from: u64, to: u64, scale: f64) -> Result<Vec<f64>, ModelError> {
+    /// Whether a region of the input is resized, and what lies outside the input has a value of its own.
+    fn is_cropped(&self) -> bool {
+        self.transformation == "tf_crop_and_resize"
+    }
+
+    /// Where the output's elements lie in the input.
+    fn positions(&self, view: &NodeView, from: u64, target: &Target) -> Result<Vec<f64>, ModelError> {
+        let &Target { size: to, scale, region: (start, end) } = target;
         let (last, size) = (from.saturating_sub(1) as f64, to as f64);
+        // The size before it was rounded down.
+        let length = match scale * from as f64 {
+            length if (length - size).abs() < 1e-4 => size,
+            length => length,
+        };
         let position = |i: u64| -> Option<f64> {
             let i = i as f64;
             Some(match self.transformation {
@@ -120,16 +218,18 @@ impl Coordinates<'_> {
                     let adjustment = size / (scale * from as f64);
                     from as f64 / 2.0 * (1.0 - adjustment) + (i + 0.5) / scale - 0.5
                 }
-                "pytorch_half_pixel" if to == 1 => 0.0,
+                "pytorch_half_pixel" if to == 1 => -0.5,
                 "pytorch_half_pixel" => (i + 0.5) / scale - 0.5,
                 "align_corners" if to == 1 => 0.0,
-                "align_corners" => i * last / (size - 1.0),
+                "align_corners" => i * last / (length - 1.0),
                 "asymmetric" => i / scale,
+                "tf_crop_and_resize" if to == 1 => 0.5 * (start + end) * last,
+                "tf_crop_and_resize" => start * last + i * (end - start) * last / (length - 1.0),
                 _ => return None,
             })
         };
         let error = || view.error(format!("coordinate transformation '{}' is not supported", self.transformation));
-        (0..to).map(|i| position(i).map(|p| p.clamp(0.0, last)).ok_or_else(error)).collect()
+        (0..to).map(|i| position(i).ok_or_else(error)).collect()
     }
 
     fn rounded(&self, view: &NodeView, positions: &[f64]) -> Result<Vec<i64>, ModelError> {
@@ -175,12 +275,41 @@ fn linear(c: &mut Composer, x: &Part, axis: usize, positions: &[f64]) -> Result<
     let last = x.ty.shape[axis] as i64 - 1;
     let left: Vec<i64> = positions.iter().map(|position| position.floor() as i64).collect();
     let right: Vec<i64> = left.iter().map(|&index| (index + 1).min(last)).collect();
-    let weights: Vec<f32> = positions.iter().map(|position| (position - position.floor()) as f32).collect();
+    let weights: Vec<f64> = positions.iter().map(|position| position - position.floor()).collect();
     let mut shape = vec![1; x.ty.shape.len() - axis];
     shape[0] = positions.len() as u64;
-    let weights = c.constant(Tensor::from_f32(&shape, &weights));
+    let weights = c.floats(x.ty.data_type, &shape, &weights)?;
     let (left, right) = (take(c, x, axis, &left), take(c, x, axis, &right));
     let difference = c.binary(BinaryOp::Subtract, &right, &left)?;
     let weighted = c.binary(BinaryOp::Multiply, &difference, &weights)?;
     c.binary(BinaryOp::Add, &left, &weighted)
+}
+
+/// y with the extrapolation value where the mask of an axis says so.
+fn extrapolated(c: &mut Composer, y: &Part, axis: usize, mask: &[u8]) -> Result<Part, ModelError> {
+    if mask.iter().all(|&is_outside| is_outside == 0) {
+        return Ok(y.clone());
+    }
+    let value = f64::from(c.view.float("extrapolation_value", 0.0)?);
+    let mut shape = vec![1; y.ty.shape.len() - axis];
+    shape[0] = mask.len() as u64;
+    let mask = Tensor::new(DataType::Bool, &shape, mask).ok_or_else(|| c.view.error("a mask of another size"))?;
+    let mask = c.constant(mask);
+    let value = c.kernel(Kernel::Fill { value }, &[], TensorType::new(y.ty.data_type, &[]));
+    c.select(&mask, &value, y)
+}
+
+/// Numbers as the nearest integers of a type, and not beyond its limits.
+fn saturated(c: &mut Composer, y: &Part, data_type: DataType) -> Result<Part, ModelError> {
+    let rounded = c.affine(y, 1.0, 0.5)?;
+    let rounded = c.unary(UnaryOp::Floor, &rounded)?;
+    let (low, high) = match data_type {
+        DataType::UInt8 => (0.0, 255.0),
+        DataType::Int8 => (-128.0, 127.0),
+        DataType::UInt16 => (0.0, 65535.0),
+        DataType::Int16 => (-32768.0, 32767.0),
+        _ => return Ok(c.cast(&rounded, data_type)),
+    };
+    let rounded = c.unary(UnaryOp::Clip { low, high }, &rounded)?;
+    Ok(c.cast(&rounded, data_type))
 }

@@ -1,6 +1,5 @@
 //! Operators that take or join parts of tensors.
 
-use forebay_base::kernel::PadMode;
 use forebay_base::{DataType, Kernel, Tensor};
 
 use super::decomposition::{self, composed, Composer, Decomposition};
@@ -22,7 +21,6 @@ pub const ROWS: &[Operator] = &[
         gradient: Gradient::Function(concat_gradient),
     },
     composed!("Gather", gather),
-    composed!("Pad", pad),
     Operator { lower: lower_slice, ..composed!("Slice", slice) },
     Operator {
         domain: "",
@@ -278,66 +276,5 @@ fn gather(view: NodeView) -> Result<Decomposition, ModelError> {
     let y =
         c.kernel(Kernel::Gather { axis }, &[&data, &indices], TensorType::new(data.ty.data_type, &joined(&[count])));
     let y = c.reshape(&y, &shape)?;
-    c.finish(y)
-}
-
-/// Negative padding takes away.
-fn pad(view: NodeView) -> Result<Decomposition, ModelError> {
-    let mut c = Composer::new(view);
-    let x = c.input(0)?;
-    let rank = x.ty.shape.len();
-    let pads = attribute_or_input(&view, "pads", 1)?.ok_or_else(|| view.error("the pads are missing"))?;
-    let along: Vec<i64> = if view.has_input(3) { view.constant_ints(3)? } else { (0..rank as i64).collect() };
-    if pads.len() != 2 * along.len() {
-        return Err(view.error(format!("{} pads for {} axes", pads.len(), along.len())));
-    }
-    axes(&view, &along, rank)?;
-    let value = match (view.has_input(2), view.constant(2)?) {
-        (false, _) => f64::from(view.float("value", 0.0)?),
-        (true, Some(tensor)) => {
-            let float = tensor.to_f32().and_then(|values| values.first().map(|&value| f64::from(value)));
-            let integer = || tensor.to_i64().and_then(|values| values.first().map(|&value| value as f64));
-            float.or_else(integer).ok_or_else(|| view.error("the value to pad with is no number"))?
-        }
-        (true, None) => {
-            return Err(view.needed(2).err().unwrap_or_else(|| view.error("the value to pad with is missing")))
-        }
-    };
-    let mode = match view.string("mode", "constant")? {
-        "constant" => PadMode::Constant(value as f32),
-        "reflect" => PadMode::Reflect,
-        "edge" => PadMode::Edge,
-        other => return Err(view.error(format!("attribute mode '{other}' is not supported (constant, reflect, edge)"))),
-    };
-    let (mut begins, mut starts) = (vec![0; rank], vec![0; rank]);
-    let (mut cut, mut padded) = (x.ty.clone(), x.ty.shape.clone());
-    for (i, &axis) in along.iter().enumerate() {
-        let axis = view.axis(axis, rank)?;
-        let (before, after) = (pads[i], pads[i + along.len()]);
-        let error = || view.error(format!("pads {before} and {after} do not fit axis {axis} of {}", x.ty));
-        let taken = before.min(0).unsigned_abs().checked_add(after.min(0).unsigned_abs()).ok_or_else(error)?;
-        cut.shape[axis] = cut.shape[axis].checked_sub(taken).ok_or_else(error)?;
-        starts[axis] = before.min(0).unsigned_abs();
-        begins[axis] = before.max(0) as u64;
-        let after = after.max(0) as u64;
-        let size = cut.shape[axis].checked_add(begins[axis]).and_then(|size| size.checked_add(after));
-        padded[axis] = size.ok_or_else(error)?;
-        let is_possible = match mode {
-            PadMode::Constant(_) => true,
-            PadMode::Reflect => begins[axis].max(after) < cut.shape[axis].max(1),
-            PadMode::Edge => cut.shape[axis] > 0,
-        };
-        if !is_possible {
-            return Err(error());
-        }
-    }
-    super::shapes::product(&view, &padded)?;
-    let mut y = x.clone();
-    if cut != x.ty {
-        y = c.kernel(Kernel::Slice { starts, steps: vec![1; rank] }, &[&y], cut);
-    }
-    if padded != y.ty.shape {
-        y = c.kernel(Kernel::Pad { begins, mode }, &[&y], TensorType::new(x.ty.data_type, &padded));
-    }
     c.finish(y)
 }

@@ -1,5 +1,6 @@
 //! Every row: inference, folding, lowering and gradients of one small node each; then folding and refusals one by one.
 
+mod images;
 mod known;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +36,16 @@ fn ints(values: &[i64]) -> Input {
 
 fn floats(values: &[f32]) -> Input {
     Input::Constant(Tensor::from_f32(&[values.len() as u64], values))
+}
+
+/// A constant of one integer.
+fn number(value: i64) -> Input {
+    Input::Constant(Tensor::from_i64(&[], &[value]))
+}
+
+/// A constant of one real number.
+fn float(value: f32) -> Input {
+    Input::Constant(Tensor::from_f32(&[], &[value]))
 }
 
 fn int(name: &'static str, value: i64) -> (&'static str, Attribute) {
@@ -274,9 +285,66 @@ fn samples(op_type: &str) -> Vec<Sample> {
         "Resize" => vec![
             (13, vec![image(), Input::Absent, floats(&[1.0, 1.0, 2.0, 2.0])], vec![], 1),
             (13, vec![image(), Input::Absent, floats(&[1.0, 1.0, 0.5, 1.5])], vec![], 1),
+            (13, vec![image(), Input::Absent, floats(&[1.0, 1.0, 0.5, 1.5])], vec![text("mode", "cubic")], 1),
+            (
+                18,
+                vec![image(), Input::Absent, floats(&[0.3, 2.0])],
+                vec![text("mode", "cubic"), int("antialias", 1), list("axes", &[2, 3])],
+                1,
+            ),
+            (
+                18,
+                vec![image(), floats(&[0.1, -0.2, 0.9, 1.2]), Input::Absent, ints(&[5, 4])],
+                vec![
+                    text("mode", "linear"),
+                    text("coordinate_transformation_mode", "tf_crop_and_resize"),
+                    list("axes", &[2, 3]),
+                ],
+                1,
+            ),
             (13, vec![image(), Input::Absent, Input::Absent, ints(&[2, 4, 9, 12])], vec![text("mode", "linear")], 1),
         ],
         "Upsample" => newest(vec![image(), floats(&[1.0, 1.0, 2.0, 3.0])], vec![]),
+        "AffineGrid" => vec![
+            (20, vec![fed(&[2, 2, 3]), ints(&[2, 1, 3, 4])], vec![], 1),
+            (20, vec![fed(&[2, 3, 4]), ints(&[2, 1, 2, 3, 4])], vec![int("align_corners", 1)], 1),
+        ],
+        "BlackmanWindow" | "HammingWindow" | "HannWindow" => newest(vec![number(10)], vec![]),
+        "CenterCropPad" => newest(vec![fed(&[4, 5, 6]), ints(&[6, 4])], vec![list("axes", &[0, -1])]),
+        "Col2Im" => newest(vec![fed(&[1, 8, 12]), ints(&[4, 5]), ints(&[2, 2])], vec![]),
+        "DFT" => vec![
+            (17, vec![fed(&[2, 8, 1])], vec![int("onesided", 1)], 1),
+            (20, vec![fed(&[2, 5, 3, 2]), Input::Absent, number(1)], vec![int("inverse", 1)], 1),
+            (20, vec![fed(&[2, 5, 2]), number(8)], vec![int("inverse", 1), int("onesided", 1)], 1),
+        ],
+        "DeformConv" => {
+            let inputs = vec![image(), fed(&[6, 2, 3, 3]), fed(&[2, 36, 4, 4]), fed(&[6]), fed(&[2, 18, 4, 4])];
+            newest(inputs, vec![int("group", 2), int("offset_group", 2)])
+        }
+        "Det" => newest(vec![fed(&[2, 4, 4])], vec![]),
+        "GridSample" => ["linear", "cubic", "nearest"]
+            .into_iter()
+            .flat_map(|mode| ["zeros", "border", "reflection"].map(|padding| (mode, padding)))
+            .map(|(mode, padding)| {
+                let attributes = vec![text("mode", mode), text("padding_mode", padding)];
+                (20, vec![image(), fed(&[2, 3, 5, 2])], attributes, 1)
+            })
+            .chain([(20, vec![fed(&[2, 4, 3, 4, 5]), fed(&[2, 3, 5, 2, 3])], vec![], 1)])
+            .collect(),
+        "LpPool" => {
+            let attributes = |p| vec![list("kernel_shape", &[3, 3]), list("pads", &[1, 1, 1, 1]), int("p", p)];
+            vec![(18, vec![image()], attributes(2), 1), (18, vec![image()], attributes(3), 1)]
+        }
+        "MelWeightMatrix" => newest(vec![number(8), number(16), number(8192), float(0.0), float(4096.0)], vec![]),
+        "Multinomial" => newest(vec![fed(&[2, 5])], vec![int("sample_size", 3)]),
+        "RandomNormal" | "RandomUniform" => newest(vec![], vec![list("shape", &[2, 3])]),
+        "RoiAlign" => [("avg", 2), ("max", 2), ("avg", 0)]
+            .map(|(mode, ratio)| {
+                let attributes = vec![text("mode", mode), int("sampling_ratio", ratio), int("output_height", 2)];
+                (16, vec![image(), fed(&[3, 4]), Input::Fed(Int64, vec![3])], attributes, 1)
+            })
+            .into(),
+        "STFT" => newest(vec![fed(&[2, 20, 1]), number(4), fed(&[8])], vec![]),
         "Concat" => vec![
             (13, vec![fed(&[1, 2, 4]), fed(&[1, 3, 4])], vec![int("axis", 1)], 1),
             (13, vec![fed(&[2, 3]), fed(&[2, 1]), fed(&[2, 2])], vec![int("axis", -1)], 1),
@@ -346,6 +414,9 @@ fn samples(op_type: &str) -> Vec<Sample> {
             (18, vec![fed(&[2, 5]), ints(&[-1, 2]), Input::Absent, ints(&[1])], vec![], 1),
             (18, vec![fed(&[2, 5]), ints(&[0, 2, 1, 1])], vec![text("mode", "reflect")], 1),
             (18, vec![fed(&[2, 5]), ints(&[0, 2, 1, 4])], vec![text("mode", "edge")], 1),
+            (19, vec![fed(&[2, 5]), ints(&[0, 7, 1, 4])], vec![text("mode", "wrap")], 1),
+            (19, vec![fed(&[2, 5]), ints(&[0, 7, 1, 4])], vec![text("mode", "reflect")], 1),
+            (19, vec![fed(&[2, 5]), ints(&[0, 7, 1, 4]), fed(&[])], vec![], 1),
         ],
         "Slice" => vec![
             (9, vec![fed(&[4, 5])], vec![list("starts", &[1]), list("ends", &[3]), list("axes", &[0])], 1),
@@ -444,8 +515,10 @@ fn every_gradient_has_the_type_of_its_input_and_lowers() {
         "ReduceProd" => !attributes.iter().any(|(name, _)| *name == "noop_with_empty_axes"),
         _ => false,
     };
-    let is_zero = |op_type: &str, i: usize| match op_type {
+    let is_zero = |op_type: &str, i: usize, attributes: &[(&str, Attribute)]| match op_type {
+        "GridSample" => i == 1 && attributes.contains(&text("mode", "nearest")),
         "Ceil" | "ConstantOfShape" | "EyeLike" | "Floor" | "Hardmax" | "Round" | "Sign" => true,
+        "Bernoulli" | "RandomNormalLike" | "RandomUniformLike" | "Multinomial" => true,
         "CastLike" => i == 1,
         _ => false,
     };
@@ -466,7 +539,7 @@ fn every_gradient_has_the_type_of_its_input_and_lowers() {
             }
             let result = result.unwrap_or_else(|error| panic!("{error}"));
             for (i, (&input, d)) in by.iter().zip(&result).enumerate() {
-                let expected = if is_zero(row.op_type, i) { None } else { graph.ty(input) };
+                let expected = if is_zero(row.op_type, i, &attributes) { None } else { graph.ty(input) };
                 assert_eq!(d.and_then(|d| graph.ty(d)), expected, "{} input {i}", row.op_type);
             }
             check_types(&graph);
@@ -667,7 +740,21 @@ fn absurd_numbers_are_errors() {
         ("Relu", vec![Input::Fed(Bool, vec![2])], vec![]),
         ("MatMul", vec![fed(&[2, 3]), fed(&[2, 3])], vec![]),
         ("MatMul", vec![fed(&[]), fed(&[3])], vec![]),
-        ("ReduceMax", vec![fed(&[0, 3])], vec![list("axes", &[0])]),
+        ("Resize", vec![fed(&[1, 4]), Input::Absent, Input::Absent, ints(&[1, huge])], vec![text("mode", "cubic")]),
+        ("DFT", vec![fed(&[1, 4, 1]), number(huge)], vec![]),
+        ("DFT", vec![fed(&[1, 4, 1]), number(0)], vec![]),
+        ("STFT", vec![fed(&[1, 8]), number(0)], vec![]),
+        ("HannWindow", vec![number(huge)], vec![]),
+        ("MelWeightMatrix", vec![number(4), number(8), number(0), float(0.0), float(1.0)], vec![]),
+        ("CenterCropPad", vec![fed(&[1, 4]), ints(&[huge, huge])], vec![]),
+        ("Col2Im", vec![fed(&[1, 4, 4]), ints(&[huge, huge]), ints(&[2, 2])], vec![]),
+        ("Det", vec![fed(&[2, 3])], vec![]),
+        ("GridSample", vec![fed(&[1, 1, 2, 2]), fed(&[1, 2, 2, 3])], vec![]),
+        ("AffineGrid", vec![fed(&[1, 2, 3]), ints(&[1, 1, huge, huge])], vec![]),
+        ("RoiAlign", vec![fed(&[1, 1, 2, 2]), fed(&[1, 4]), fed(&[2])], vec![]),
+        ("DeformConv", vec![fed(&[1, 1, 4, 4]), fed(&[1, 1, 2, 2]), fed(&[1, 7, 3, 3])], vec![]),
+        ("RandomNormal", vec![], vec![list("shape", &[huge, huge])]),
+        ("Multinomial", vec![fed(&[2])], vec![]),
         ("Upsample", vec![fed(&[1, 4]), floats(&[1.0, f32::INFINITY])], vec![]),
         ("Upsample", vec![fed(&[1, 4]), floats(&[1.0, -1.0])], vec![]),
         ("Cast", vec![fed(&[1])], vec![int("to", 99)]),

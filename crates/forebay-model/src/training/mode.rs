@@ -1,4 +1,4 @@
-//! Evaluation mode becomes training mode: batch statistics, running statistics, dropout.
+//! Evaluation mode becomes training mode: batch statistics, running statistics, dropout, random numbers of each step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,6 +8,7 @@ use forebay_base::{DataType, Kernel};
 use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueId};
 use crate::operator::NodeView;
+use crate::operators::random::INPUT_COUNTS;
 use crate::operators::row;
 
 /// Name of the graph input that holds the number of the step, from 1, and the seed.
@@ -40,7 +41,7 @@ impl TrainingMode {
     }
 }
 
-/// Replaces batch normalisation and dropout by their forms for training.
+/// Replaces batch normalisation and dropout by their forms for training; what draws random numbers gets the step's number.
 pub(super) fn enter(graph: &mut Graph) -> Result<TrainingMode, ModelError> {
     let mut mode = TrainingMode::default();
     // The latest value of running statistics that several nodes share: each node's update goes on from the last one's.
@@ -54,7 +55,14 @@ pub(super) fn enter(graph: &mut Graph) -> Result<TrainingMode, ModelError> {
             "BatchNormalization" => batch_normalization(graph, i, &mut mode, &mut running)?,
             "Dropout" => dropout(graph, i, &mut mode)?,
             "LSTM" | "GRU" | "RNN" => recurrent(graph, i)?,
-            _ => {}
+            other => {
+                if let Some(&(_, inputs)) = INPUT_COUNTS.iter().find(|(name, _)| *name == other) {
+                    let step = mode.step(graph);
+                    let node = &mut graph.nodes[i];
+                    node.inputs.resize(inputs, None);
+                    node.inputs.push(Some(step));
+                }
+            }
         }
     }
     let states = running.into_iter().filter(|(state, value)| state != value);

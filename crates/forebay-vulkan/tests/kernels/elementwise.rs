@@ -352,6 +352,8 @@ fn dropout_has_the_very_mask_of_the_host() {
         let step = (packed(DataType::Int64, &[2]), (0..2).map(|_| (random.word() >> 11) as f64).collect());
         let reads = [random.tensor(&x), step];
         compare(seed, &kernel, &reads, std::slice::from_ref(&x), 0.0);
-        compare(seed, &kernel, &reads, &[x, packed(DataType::Bool, &sizes)], 0.0);
+        compare(seed, &kernel, &reads, &[x.clone(), packed(DataType::Bool, &sizes)], 0.0);
+        let kernel = Kernel::Random { node: random.word(), first: random.below(1 << 40) };
+        compare(seed, &kernel, &reads[1..], &[x], 0.0);
     }
 }

@@ -189,3 +189,26 @@ pub(super) fn dropout() -> KernelFacts<'static> {
         axes: Axes::Elements { reads: Some(&[0]), cut: CutAxes::All },
     }
 }
+
+/// Of `Random`.
+pub(super) fn random() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::Random,
+        in_place: &[],
+        indices: None,
+        types: ElementTypes::Every,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        cut_choice: CutChoice::First,
+        by_rows: ByRows::NONE,
+        leading_axes: Some(LeadingAxes::of(&[], 1)),
+        broadcast_from: None,
+        reads_entangled: 0,
+        runs_in_less_workspace: false,
+        updates_state: false,
+        gradient_of_loss: None,
+        gradient: GradientReads::Zero,
+        axes: Axes::Elements { reads: Some(&[]), cut: CutAxes::All },
+    }
+}

@@ -136,7 +136,7 @@ pub(super) fn gather_gradient(axis: usize) -> KernelFacts<'static> {
         runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,
-        gradient: GradientReads::None,
+        gradient: GradientReads::of(&[1], &[]),
         axes: Axes::GatherGradient { axis },
     }
 }

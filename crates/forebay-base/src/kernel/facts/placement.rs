@@ -35,7 +35,7 @@ impl Kernel {
     pub fn placement(&mut self) -> Placement<'_> {
         match self {
             Kernel::Slice { starts, .. } => Placement::Starts(starts),
-            Kernel::Dropout { first, .. } => Placement::FirstElement(first),
+            Kernel::Dropout { first, .. } | Kernel::Random { first, .. } => Placement::FirstElement(first),
             Kernel::Convolution { convolution, .. }
             | Kernel::ConvolutionDataGradient { convolution, .. }
             | Kernel::ConvolutionWeightGradient { convolution } => Placement::Window(&mut convolution.window),
@@ -127,6 +127,7 @@ impl Kernel {
             | Kernel::Scan { .. }
             | Kernel::PoolIndices { .. }
             | Kernel::Dropout { .. }
+            | Kernel::Random { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
             | Kernel::Recurrent(_)
@@ -188,6 +189,7 @@ impl Kernel {
             | Kernel::Scatter { .. }
             | Kernel::PoolIndices { .. }
             | Kernel::Dropout { .. }
+            | Kernel::Random { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
             | Kernel::Recurrent(_)

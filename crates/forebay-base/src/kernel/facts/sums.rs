@@ -181,6 +181,7 @@ impl Kernel {
             | Kernel::Scan { .. }
             | Kernel::PoolIndices { .. }
             | Kernel::Dropout { .. }
+            | Kernel::Random { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
             | Kernel::Recurrent(_)

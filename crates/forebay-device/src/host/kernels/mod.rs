@@ -62,7 +62,8 @@ pub(crate) unsafe fn run(
             | Kernel::Select
             | Kernel::Cast
             | Kernel::Fill { .. }
-            | Kernel::Dropout { .. } => elementwise::run(kernel, reads, writes),
+            | Kernel::Dropout { .. }
+            | Kernel::Random { .. } => elementwise::run(kernel, reads, writes),
             Kernel::Copy
             | Kernel::Slice { .. }
             | Kernel::SliceGradient { .. }
@@ -173,6 +174,7 @@ pub(crate) fn workspace_bytes(
         | Kernel::Scan { .. }
         | Kernel::PoolIndices { .. }
         | Kernel::Dropout { .. }
+        | Kernel::Random { .. }
         | Kernel::Sgd { .. }
         | Kernel::Adam { .. }
         | Kernel::Sums { .. }

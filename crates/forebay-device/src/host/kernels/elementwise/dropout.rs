@@ -1,11 +1,10 @@
 //! Dropout with a counter-based generator: the mask is a pure function of (seed, step, node, element).
 
-use forebay_base::DataType;
-
 use super::super::block::{run1, run2, BLOCK};
 use super::super::element::{for_type, Bool, Float};
 use super::super::parallel::{for_chunks, require_packed, wide, Pointer, CHUNK};
 use super::super::View;
+use super::random::{key, word};
 
 /// Elements with the probability `ratio` become 0, the others are scaled by 1 / (1 - ratio). A second output takes the
 /// mask of elements that stay.
@@ -18,12 +17,8 @@ pub(super) unsafe fn run((ratio, first): (f32, u64), node: u64, reads: &[View], 
     }
     require_packed(reads)?;
     require_packed(writes)?;
-    if reads[1].desc.data_type() != DataType::Int64 || reads[1].count() != 2 {
-        return Err(format!("a step and a seed must be int64[2], not {}", reads[1].desc));
-    }
-    // SAFETY: live and of two int64 by the caller's promise.
-    let [step, seed] = unsafe { *reads[1].pointer.cast::<[i64; 2]>() }.map(|word| word as u64);
-    let key = mix(mix(mix(seed).wrapping_add(step)).wrapping_add(node));
+    // SAFETY: the caller's promise.
+    let key = unsafe { key(&reads[1], node)? };
     // SAFETY: the caller's promises, and the type is that of the views.
     unsafe { for_type!(reads[0].desc.data_type(), floats, T => apply::<T>(ratio, (key, first), &reads[0], writes)) }
 }
@@ -60,21 +55,6 @@ unsafe fn apply<T: Float>(ratio: f32, (key, first): (u64, u64), x: &View, writes
         );
     });
     Ok(())
-}
-
-/// The random word of an element.
-#[inline(always)]
-fn word(key: u64, element: u64) -> u32 {
-    (mix(key.wrapping_add(element.wrapping_mul(0x9e37_79b9_7f4a_7c15))) >> 32) as u32
-}
-
-/// A bijection that turns counters into random words. Source: the finaliser of SplitMix64.
-#[inline(always)]
-fn mix(word: u64) -> u64 {
-    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }
 
 #[cfg(test)]

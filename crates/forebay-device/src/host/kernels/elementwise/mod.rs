@@ -3,6 +3,7 @@
 mod binary;
 mod cast;
 mod dropout;
+mod random;
 mod unary;
 
 use forebay_base::Kernel;
@@ -32,6 +33,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
             Kernel::Cast => cast::run(&reads[0], &writes[0]),
             Kernel::Fill { value } => fill(value, &writes[0]),
             Kernel::Dropout { ratio, node, first } => dropout::run((ratio, first), node, reads, writes),
+            Kernel::Random { node, first } => random::run(node, first, &reads[0], &writes[0]),
             _ => Err("not an elementwise kernel".into()),
         }
     };

@@ -1,0 +1,197 @@
+//! Sampling of images by a grid of places, and grids of affine maps.
+
+use forebay_base::kernel::{BinaryOp, UnaryOp};
+use forebay_base::{DataType, Kernel};
+
+use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::sampling::{self, Polynomials, Taps};
+use super::shapes::product;
+use crate::error::ModelError;
+use crate::graph::TensorType;
+use crate::operator::{NodeView, Operator};
+
+/// The rows.
+pub const ROWS: &[Operator] = &[composed!("AffineGrid", affine_grid), composed!("GridSample", grid_sample)];
+
+/// Coefficient of the cubic kernel.
+const CUBIC: f64 = -0.75;
+
+/// How samples lie between elements, and what lies outside.
+struct Sampler<'a> {
+    mode: &'a str,
+    padding: &'a str,
+    align_corners: bool,
+}
+
+fn grid_sample(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let (x, grid) = (c.input(0)?, c.input(1)?);
+    let dimensions = x.ty.shape.len().saturating_sub(2);
+    let fits = dimensions > 0
+        && grid.ty.shape.len() == x.ty.shape.len()
+        && grid.ty.shape[0] == x.ty.shape[0]
+        && grid.ty.shape.last() == Some(&(dimensions as u64))
+        && grid.ty.data_type.is_float();
+    if !fits || x.ty.shape.contains(&0) {
+        return Err(view.error(format!("a grid {} does not fit an input {}", grid.ty, x.ty)));
+    }
+    let sampler = Sampler {
+        mode: match view.string("mode", "linear")? {
+            "linear" | "bilinear" => "linear",
+            "cubic" | "bicubic" => "cubic",
+            "nearest" => "nearest",
+            other => {
+                return Err(view.error(format!("attribute mode '{other}' is not supported (nearest, linear, cubic)")))
+            }
+        },
+        padding: match view.string("padding_mode", "zeros")? {
+            padding @ ("zeros" | "border" | "reflection") => padding,
+            other => {
+                return Err(view
+                    .error(format!("attribute padding_mode '{other}' is not supported (zeros, border, reflection)")))
+            }
+        },
+        align_corners: view.int("align_corners", 0)? != 0,
+    };
+    let n = x.ty.shape[0];
+    let places = grid.ty.shape[1..=dimensions].to_vec();
+    let place_count = product(&view, &places)?;
+    let row_count = product(&view, &[n, product(&view, &x.ty.shape[2..])?])?;
+    let index_type = sampling::index_type(row_count);
+    let grid = c.cast(&grid, sampling::place_type(x.ty.data_type));
+    let grid = c.reshape(&grid, &[n, place_count, dimensions as u64])?;
+    let mut axes = Vec::with_capacity(dimensions);
+    for (axis, &size) in x.ty.shape[2..].iter().enumerate() {
+        // The grid names the last axis first.
+        let starts = vec![0, 0, (dimensions - 1 - axis) as u64];
+        let ty = TensorType::new(grid.ty.data_type, &[n, place_count, 1]);
+        let place = c.kernel(Kernel::Slice { starts, steps: vec![1; 3] }, &[&grid], ty);
+        axes.push((sampler.taps(&mut c, &place, size, index_type)?, size));
+    }
+    let firsts: Vec<i64> = (0..n).map(|image| (image * (row_count / n)) as i64).collect();
+    let first = c.integers(index_type, &[n, 1, 1], &firsts)?;
+    let taps = sampling::combined(&mut c, &first, axes)?;
+    let rows = sampling::rows(&mut c, &x)?;
+    let samples = sampling::samples(&mut c, &rows, &taps)?;
+    let y = sampling::image(&mut c, &samples, &places)?;
+    c.finish(y)
+}
+
+impl Sampler<'_> {
+    /// The taps of places in -1..1 along an axis.
+    fn taps(&self, c: &mut Composer, place: &Part, size: u64, index_type: DataType) -> Result<Taps, ModelError> {
+        let last = size - 1;
+        let (factor, summand) = if self.align_corners { (last as f32, 0.0) } else { (size as f32, -0.5) };
+        let place = c.affine(place, 0.5, 0.5)?;
+        let mut position = c.affine(&place, factor, summand)?;
+        if self.mode == "nearest" {
+            position = rounded(c, &position)?;
+        }
+        position = match self.padding {
+            "border" => {
+                // Up to half an element outside, taps are clamped one by one.
+                let (low, high) = self.limits(size);
+                let nearest = c.unary(UnaryOp::Clip { low, high }, &position)?;
+                let is_near = c.binary(BinaryOp::Equal, &position, &nearest)?;
+                let inside = sampling::clamped(c, &position, last)?;
+                c.select(&is_near, &position, &inside)?
+            }
+            "reflection" => self.reflected(c, &position, size)?,
+            _ => position,
+        };
+        let (mut positions, mut weights) = match self.mode {
+            "nearest" => (position, None),
+            mode => {
+                let polynomials = if mode == "cubic" { Polynomials::cubic(CUBIC) } else { Polynomials::linear() };
+                let (positions, weights) = polynomials.at(c, &position)?;
+                (positions, Some(weights))
+            }
+        };
+        match self.padding {
+            "zeros" => weights = Some(sampling::inside(c, &positions, weights.as_ref(), last)?),
+            "reflection" => positions = self.reflected(c, &positions, size)?,
+            _ => {}
+        }
+        sampling::taps(c, &positions, weights, last, index_type)
+    }
+
+    /// The outer borders of the first and the last element, or their centres.
+    fn limits(&self, size: u64) -> (f32, f32) {
+        if self.align_corners {
+            (0.0, (size - 1) as f32)
+        } else {
+            (-0.5, size as f32 - 0.5)
+        }
+    }
+
+    /// Positions reflected at the borders until they lie within: distances from the lower one, counted in widths.
+    fn reflected(&self, c: &mut Composer, position: &Part, size: u64) -> Result<Part, ModelError> {
+        let (low, high) = self.limits(size);
+        let width = high - low;
+        if width == 0.0 {
+            return c.affine(position, 0.0, 0.0);
+        }
+        let distance = c.affine(position, 1.0, -low)?;
+        let distance = c.unary(UnaryOp::Abs, &distance)?;
+        let divisor = c.floats(position.ty.data_type, &[], &[f64::from(width)])?;
+        let widths = c.binary(BinaryOp::Divide, &distance, &divisor)?;
+        let widths = c.unary(UnaryOp::Floor, &widths)?;
+        let whole = c.binary(BinaryOp::Multiply, &widths, &divisor)?;
+        let rest = c.binary(BinaryOp::Subtract, &distance, &whole)?;
+        let is_odd = odd(c, &widths)?;
+        let (from_low, from_high) = (c.affine(&rest, 1.0, low)?, c.affine(&rest, -1.0, high)?);
+        c.select(&is_odd, &from_high, &from_low)
+    }
+}
+
+/// Whether whole numbers are odd.
+fn odd(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
+    let half = c.affine(x, 0.5, 0.0)?;
+    let whole = c.unary(UnaryOp::Floor, &half)?;
+    c.binary(BinaryOp::Greater, &half, &whole)
+}
+
+/// The nearest whole number; of two, the even one.
+fn rounded(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
+    let shifted = c.affine(x, 1.0, 0.5)?;
+    let above = c.unary(UnaryOp::Floor, &shifted)?;
+    let is_between = c.binary(BinaryOp::Equal, &shifted, &above)?;
+    let is_odd = odd(c, &above)?;
+    let is_off = c.binary(BinaryOp::And, &is_between, &is_odd)?;
+    let below = c.affine(&above, 1.0, -1.0)?;
+    c.select(&is_off, &below, &above)
+}
+
+/// Places of an image of the given size under affine maps [n, d, d + 1]: a product with the places of the image itself.
+fn affine_grid(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let theta = c.input(0)?;
+    let sizes = view.constant_ints(1)?;
+    let sizes = sizes.iter().map(|&size| super::shapes::size(&view, "a size", size)).collect::<Result<Vec<_>, _>>()?;
+    let d = sizes.len().saturating_sub(2);
+    let (batch, places) = (sizes.first().copied().unwrap_or(0), sizes.get(2..).unwrap_or_default());
+    if !(2..=3).contains(&d) || theta.ty.shape != [batch, d as u64, d as u64 + 1] || places.contains(&0) {
+        return Err(view.error(format!("maps {} do not fit images {sizes:?}", theta.ty)));
+    }
+    let count = product(&view, places)?;
+    let coordinate = |i: u64, size: u64, align: bool| match align {
+        true if size == 1 => 0.0,
+        true => -1.0 + 2.0 * i as f64 / (size - 1) as f64,
+        false => -1.0 + (2.0 * i as f64 + 1.0) / size as f64,
+    };
+    let align = view.int("align_corners", 0)? != 0;
+    let mut grid = Vec::with_capacity(count as usize * (d + 1));
+    for place in 0..count {
+        // The last axis of the image is the first of a place.
+        let mut left = place;
+        for &size in places.iter().rev() {
+            grid.push(coordinate(left % size, size, align));
+            left /= size;
+        }
+        grid.push(1.0);
+    }
+    let grid = c.floats(theta.ty.data_type, &[1, count, d as u64 + 1], &grid)?;
+    let y = super::products::product(&mut c, (&grid, false), (&theta, true), &[batch, count, d as u64])?;
+    let y = c.reshape(&y, &[&[batch], places, &[d as u64]].concat())?;
+    c.finish(y)
+}

@@ -1,0 +1,100 @@
+//! Interpolation along one axis by constant weights: each element of the result is a sum of elements of the input.
+
+use forebay_base::kernel::{BinaryOp, ReduceOp};
+use forebay_base::{DataType, Kernel};
+
+use super::decomposition::{Composer, Part};
+use super::shapes::product;
+use crate::error::ModelError;
+use crate::graph::TensorType;
+
+/// What one element of the result is made of: elements of the input, and how much each counts.
+pub(super) type Taps = Vec<(u64, f64)>;
+
+/// With more taps than this, elements are multiplied by a matrix of all weights instead of gathered.
+const GATHERED_TAPS_MAX: usize = 8;
+/// Largest number of weights in a matrix.
+const MATRIX_MAX: u64 = 1 << 24;
+
+/// The sums along an axis. A few taps are gathered, weighted and added, in memory for as many results as there are taps; many
+/// are a product with a matrix that is 0 where there is no tap.
+pub(super) fn weighted_sums(c: &mut Composer, x: &Part, axis: usize, rows: &[Taps]) -> Result<Part, ModelError> {
+    let shape = x.ty.shape.clone();
+    let (size, count) = (shape[axis], rows.len() as u64);
+    let (outer, inner) = (product(&c.view, &shape[..axis])?, product(&c.view, &shape[axis + 1..])?);
+    let taps = rows.iter().map(Vec::len).max().unwrap_or(0).max(1);
+    let x = c.reshape(x, &[outer, size, inner])?;
+    let weights_fit = size.checked_mul(count).is_some_and(|weights| weights <= MATRIX_MAX);
+    let y = if taps > GATHERED_TAPS_MAX && weights_fit && x.ty.data_type != DataType::Float64 {
+        let mut matrix = vec![0.0; (size * count) as usize];
+        for (i, row) in rows.iter().enumerate() {
+            for &(tap, weight) in row {
+                matrix[i * size as usize + tap as usize] += weight;
+            }
+        }
+        let matrix = c.floats(x.ty.data_type, &[1, count, size], &matrix)?;
+        let ty = TensorType::new(x.ty.data_type, &[outer, count, inner]);
+        c.kernel(Kernel::product(false, false), &[&matrix, &x], ty)
+    } else {
+        let (mut indices, mut weights) = (Vec::new(), Vec::new());
+        for row in rows {
+            for k in 0..taps {
+                let (tap, weight) = row.get(k).copied().unwrap_or((0, 0.0));
+                indices.push(tap as i64);
+                weights.push(weight);
+            }
+        }
+        let indices = c.integers(DataType::Int64, &[indices.len() as u64], &indices)?;
+        let weights = c.floats(x.ty.data_type, &[count, taps as u64, 1], &weights)?;
+        let ty = TensorType::new(x.ty.data_type, &[outer, count * taps as u64, inner]);
+        let taken = c.kernel(Kernel::Gather { axis: 1 }, &[&x, &indices], ty);
+        let taken = c.reshape(&taken, &[outer, count, taps as u64, inner])?;
+        let terms = c.binary(BinaryOp::Multiply, &taken, &weights)?;
+        c.reduce(ReduceOp::Sum, &[2], &terms)?
+    };
+    let mut result = shape;
+    result[axis] = count;
+    c.reshape(&y, &result)
+}
+
+/// The taps of an element that lies at `position`, where kernels have weights at distances from it.
+pub(super) struct InterpolationKernel {
+    /// Coefficient of the cubic kernel; none for the linear one.
+    pub cubic: Option<f64>,
+    /// Factor by which the kernel is stretched to avoid aliasing: at least 1.
+    pub stretch: f64,
+    /// Whether elements outside the input do not count; else they are its first or last one.
+    pub exclude_outside: bool,
+}
+
+impl InterpolationKernel {
+    /// The taps of `position` in an axis of `size` elements.
+    pub(super) fn taps(&self, position: f64, size: u64) -> Taps {
+        let reach = if self.cubic.is_some() { 2.0 } else { 1.0 } * self.stretch;
+        // The left neighbour of a whole position is the one before it.
+        let left = position.ceil() - 1.0;
+        let first = (-reach).floor() as i64 + 1;
+        let mut taps: Vec<(i64, f64)> = (first..2 - first)
+            .map(|i| (left as i64 + i, self.weight((left - position + i as f64) / self.stretch)))
+            .collect();
+        let last = size as i64 - 1;
+        if self.exclude_outside {
+            taps.retain(|&(tap, _)| (0..=last).contains(&tap));
+        }
+        let sum: f64 = taps.iter().map(|tap| tap.1).sum();
+        let is_scaled = (self.exclude_outside || self.stretch > 1.0) && sum != 0.0;
+        let divisor = if is_scaled { sum } else { 1.0 };
+        taps.into_iter().map(|(tap, weight)| (tap.clamp(0, last) as u64, weight / divisor)).collect()
+    }
+
+    /// The kernel at a distance.
+    fn weight(&self, distance: f64) -> f64 {
+        let d = distance.abs();
+        match self.cubic {
+            None => (1.0 - d).max(0.0),
+            Some(a) if d <= 1.0 => ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0,
+            Some(a) if d < 2.0 => ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a,
+            Some(_) => 0.0,
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Padding, and cutting or padding around the centre.
+
+use forebay_base::kernel::PadMode;
+use forebay_base::{DataType, Kernel, Tensor};
+
+use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::shapes::{attribute_or_input, axes, product, size};
+use crate::error::ModelError;
+use crate::graph::TensorType;
+use crate::operator::{NodeView, Operator};
+
+/// The rows.
+pub const ROWS: &[Operator] = &[composed!("CenterCropPad", center_crop_pad), composed!("Pad", pad)];
+
+/// Largest size of an axis whose padding takes an index per element.
+const INDEXED_SIZE_MAX: u64 = 1 << 24;
+
+/// What is added to the axes of a tensor that has already been cut.
+struct Padding {
+    begins: Vec<u64>,
+    shape: Vec<u64>,
+}
+
+/// Negative padding takes away.
+fn pad(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let rank = x.ty.shape.len();
+    let pads = attribute_or_input(&view, "pads", 1)?.ok_or_else(|| view.error("the pads are missing"))?;
+    let along: Vec<i64> = if view.has_input(3) { view.constant_ints(3)? } else { (0..rank as i64).collect() };
+    if pads.len() != 2 * along.len() {
+        return Err(view.error(format!("{} pads for {} axes", pads.len(), along.len())));
+    }
+    axes(&view, &along, rank)?;
+    let (mut begins, mut starts) = (vec![0; rank], vec![0; rank]);
+    let (mut cut, mut padded) = (x.ty.clone(), x.ty.shape.clone());
+    for (i, &axis) in along.iter().enumerate() {
+        let axis = view.axis(axis, rank)?;
+        let (before, after) = (pads[i], pads[i + along.len()]);
+        let error = || view.error(format!("pads {before} and {after} do not fit axis {axis} of {}", x.ty));
+        let taken = before.min(0).unsigned_abs().checked_add(after.min(0).unsigned_abs()).ok_or_else(error)?;
+        cut.shape[axis] = cut.shape[axis].checked_sub(taken).ok_or_else(error)?;
+        starts[axis] = before.min(0).unsigned_abs();
+        begins[axis] = before.max(0) as u64;
+        let size = cut.shape[axis].checked_add(begins[axis]).and_then(|size| size.checked_add(after.max(0) as u64));
+        padded[axis] = size.ok_or_else(error)?;
+    }
+    product(&view, &padded)?;
+    let mut y = x.clone();
+    if cut != x.ty {
+        y = c.kernel(Kernel::Slice { starts, steps: vec![1; rank] }, &[&y], cut);
+    }
+    if padded != y.ty.shape {
+        let padding = Padding { begins, shape: padded };
+        y = match view.string("mode", "constant")? {
+            "constant" => constant_pad(&mut c, &y, padding)?,
+            "reflect" => repeating_pad(&mut c, &y, padding, Some(PadMode::Reflect))?,
+            "edge" => repeating_pad(&mut c, &y, padding, Some(PadMode::Edge))?,
+            "wrap" => repeating_pad(&mut c, &y, padding, None)?,
+            other => {
+                return Err(
+                    view.error(format!("attribute mode '{other}' is not supported (constant, reflect, edge, wrap)"))
+                )
+            }
+        };
+    }
+    c.finish(y)
+}
+
+/// Padding with a number. One that is known and that float32 holds is the kernel's; any other is chosen where padding is.
+fn constant_pad(c: &mut Composer, x: &Part, padding: Padding) -> Result<Part, ModelError> {
+    let view = c.view;
+    let Padding { begins, shape } = padding;
+    let ty = TensorType::new(x.ty.data_type, &shape);
+    let value = match (view.has_input(2), view.constant(2)?) {
+        (false, _) => Some(view.float("value", 0.0)?),
+        (true, Some(tensor)) => exact_number(tensor),
+        (true, None) => None,
+    };
+    if let Some(value) = value.filter(|_| x.ty.count() == 0) {
+        return Ok(c.kernel(Kernel::Fill { value: f64::from(value) }, &[], ty));
+    }
+    if let Some(value) = value {
+        return Ok(c.kernel(Kernel::Pad { begins, mode: PadMode::Constant(value) }, &[x], ty));
+    }
+    let value = c.input(2)?;
+    if value.ty.count() != 1 || value.ty.data_type != x.ty.data_type {
+        return Err(view.error(format!("the value to pad {} with is one number of its type, not {}", x.ty, value.ty)));
+    }
+    let value = c.reshape(&value, &[])?;
+    if x.ty.count() == 0 {
+        return c.expand(&value, &shape);
+    }
+    let kernel = Kernel::Pad { begins, mode: PadMode::Constant(0.0) };
+    let inside = c.kernel(Kernel::Fill { value: 1.0 }, &[], TensorType::new(DataType::Bool, &x.ty.shape));
+    let inside = c.kernel(kernel.clone(), &[&inside], TensorType::new(DataType::Bool, &shape));
+    let zeros_around = c.kernel(kernel, &[x], ty);
+    c.select(&inside, &zeros_around, &value)
+}
+
+/// The first number of a tensor, where float32 holds it exactly.
+fn exact_number(tensor: &Tensor) -> Option<f32> {
+    match tensor.to_i64() {
+        Some(integers) => integers.first().map(|&value| value as f32).filter(|&value| value as i64 == integers[0]),
+        None if tensor.data_type() == DataType::Float64 => {
+            let value = f64::from_le_bytes(tensor.bytes().get(..8)?.try_into().ok()?);
+            Some(value as f32).filter(|&number| f64::from(number) == value || value.is_nan())
+        }
+        None => tensor.to_f32()?.first().copied(),
+    }
+}
+
+/// Padding with elements of x: a kernel where the mode has one and no axis is reflected twice, else by indices.
+fn repeating_pad(c: &mut Composer, x: &Part, padding: Padding, mode: Option<PadMode>) -> Result<Part, ModelError> {
+    let Padding { begins, shape } = padding;
+    let is_padded = |axis: usize| shape[axis] != x.ty.shape[axis];
+    if let Some(axis) = (0..shape.len()).find(|&axis| is_padded(axis) && x.ty.shape[axis] == 0) {
+        return Err(c.view.error(format!("axis {axis} of {} has no element to pad with", x.ty)));
+    }
+    let fits = |axis: usize| begins[axis].max(shape[axis] - x.ty.shape[axis] - begins[axis]) < x.ty.shape[axis];
+    match mode {
+        Some(mode) if mode == PadMode::Edge || (0..shape.len()).all(|axis| !is_padded(axis) || fits(axis)) => {
+            let ty = TensorType::new(x.ty.data_type, &shape);
+            return Ok(c.kernel(Kernel::Pad { begins, mode }, &[x], ty));
+        }
+        _ => {}
+    }
+    let mut y = x.clone();
+    for axis in (0..shape.len()).filter(|&axis| is_padded(axis)) {
+        if shape[axis] > INDEXED_SIZE_MAX {
+            return Err(c.view.error(format!("axis {axis} cannot be padded to more than {INDEXED_SIZE_MAX} elements")));
+        }
+        let size = x.ty.shape[axis] as i64;
+        let index = |i: u64| {
+            let position = i as i64 - begins[axis] as i64;
+            match mode {
+                Some(_) if size == 1 => 0,
+                Some(_) => {
+                    let period = 2 * (size - 1);
+                    let place = position.rem_euclid(period);
+                    place.min(period - place)
+                }
+                None => position.rem_euclid(size),
+            }
+        };
+        let indices: Vec<i64> = (0..shape[axis]).map(index).collect();
+        let indices = c.integers(DataType::Int64, &[shape[axis]], &indices)?;
+        let mut ty = y.ty.clone();
+        ty.shape[axis] = shape[axis];
+        y = c.kernel(Kernel::Gather { axis }, &[&y, &indices], ty);
+    }
+    Ok(y)
+}
+
+/// Each axis gets its size around the centre: what is too much is cut, what is missing is 0. Of an odd number, the end has more.
+fn center_crop_pad(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let rank = x.ty.shape.len();
+    let sizes = view.constant_ints(1)?;
+    let along: Vec<i64> = view.ints("axes")?.map_or_else(|| (0..rank as i64).collect(), <[i64]>::to_vec);
+    if sizes.len() != along.len() {
+        return Err(view.error(format!("{} sizes for {} axes", sizes.len(), along.len())));
+    }
+    axes(&view, &along, rank)?;
+    let (mut begins, mut starts) = (vec![0; rank], vec![0; rank]);
+    let (mut cut, mut padded) = (x.ty.clone(), x.ty.shape.clone());
+    for (&axis, &wanted) in along.iter().zip(&sizes) {
+        let (axis, wanted) = (view.axis(axis, rank)?, size(&view, "a size", wanted)?);
+        let found = x.ty.shape[axis];
+        cut.shape[axis] = found.min(wanted);
+        padded[axis] = wanted;
+        starts[axis] = found.saturating_sub(wanted) / 2;
+        begins[axis] = wanted.saturating_sub(found) / 2;
+    }
+    product(&view, &padded)?;
+    let mut y = x.clone();
+    if cut != x.ty {
+        y = c.kernel(Kernel::Slice { starts, steps: vec![1; rank] }, &[&y], cut);
+    }
+    if padded != y.ty.shape {
+        let ty = TensorType::new(x.ty.data_type, &padded);
+        y = match y.ty.count() {
+            0 => c.kernel(Kernel::Fill { value: 0.0 }, &[], ty),
+            _ => c.kernel(Kernel::Pad { begins, mode: PadMode::Constant(0.0) }, &[&y], ty),
+        };
+    }
+    c.finish(y)
+}

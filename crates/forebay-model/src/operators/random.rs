@@ -1,0 +1,161 @@
+//! Random numbers: functions of the step's number, the seed and the node.
+//!
+//! Steps of training draw other numbers each. Outside training there are no steps: a model draws the same numbers whenever it runs.
+//! The attribute `seed` chooses among sequences; without it, nodes draw independently of each other.
+
+use std::f64::consts::TAU;
+
+use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
+use forebay_base::{DataType, Kernel, Tensor};
+
+use super::arithmetic::data_type;
+use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::shapes::{product, size};
+use crate::error::ModelError;
+use crate::graph::TensorType;
+use crate::operator::{Gradient, NodeView, Operator};
+
+/// The rows.
+pub const ROWS: &[Operator] = &[
+    Operator { gradient: Gradient::Zero, ..composed!("Bernoulli", bernoulli) },
+    Operator { gradient: Gradient::Zero, ..composed!("Multinomial", multinomial) },
+    Operator { gradient: Gradient::Zero, ..composed!("RandomNormal", |view| distributed(view, 0, normal)) },
+    Operator { gradient: Gradient::Zero, ..composed!("RandomNormalLike", |view| distributed(view, 1, normal)) },
+    Operator { gradient: Gradient::Zero, ..composed!("RandomUniform", |view| distributed(view, 0, uniform)) },
+    Operator { gradient: Gradient::Zero, ..composed!("RandomUniformLike", |view| distributed(view, 1, uniform)) },
+];
+
+/// Largest number of classes to choose from: their probabilities are summed by a matrix.
+const CLASSES_MAX: u64 = 4096;
+
+/// The operators that draw random numbers, with the number of inputs that ONNX gives them. In training, one more follows: the
+/// step's number and the seed.
+pub(crate) const INPUT_COUNTS: &[(&str, usize)] = &[
+    ("Bernoulli", 1),
+    ("Multinomial", 1),
+    ("RandomNormal", 0),
+    ("RandomNormalLike", 1),
+    ("RandomUniform", 0),
+    ("RandomUniformLike", 1),
+];
+
+/// Numbers in 0..1; those of one `draw` are independent of those of another.
+fn draw(c: &mut Composer, step_input: usize, draw: u64, shape: &[u64]) -> Result<Part, ModelError> {
+    let view = c.view;
+    let step = match view.has_input(step_input) {
+        true => c.input(step_input)?,
+        false => c.constant(Tensor::from_i64(&[2], &[0, 0])),
+    };
+    // Nodes are told apart by what they compute, unless they have a seed of their own.
+    let node = match view.attribute("seed") {
+        Some(_) => u64::from(view.float("seed", 0.0)?.to_bits()) << 32,
+        None => view.node.outputs.first().copied().flatten().map_or(0, |output| u64::from(output.0)),
+    };
+    // Dropout counts nodes below this bit.
+    let kernel = Kernel::Random { node: node | 1 << 30 | draw << 31, first: 0 };
+    Ok(c.kernel(kernel, &[&step], TensorType::new(DataType::Float32, shape)))
+}
+
+/// Numbers of a distribution, of the sizes that the node or its input has.
+fn distributed(
+    view: NodeView,
+    inputs: usize,
+    distribution: fn(&mut Composer, usize, &[u64]) -> Result<Part, ModelError>,
+) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let (shape, default) = match inputs {
+        0 => {
+            let sizes = view.ints("shape")?.ok_or_else(|| view.error("attribute shape is missing"))?;
+            let sizes = sizes.iter().map(|&value| size(&view, "a size", value)).collect::<Result<Vec<_>, _>>()?;
+            (sizes, DataType::Float32)
+        }
+        _ => {
+            let ty = view.input_type(0)?;
+            (ty.shape.clone(), ty.data_type)
+        }
+    };
+    product(&view, &shape)?;
+    let result_type = result_type(&view, default)?;
+    if !result_type.is_float() {
+        return Err(view.error(format!("random numbers of a distribution are real, not {result_type}")));
+    }
+    let y = distribution(&mut c, inputs, &shape)?;
+    let y = c.cast(&y, result_type);
+    c.finish(y)
+}
+
+/// The type that the node asks for.
+fn result_type(view: &NodeView, default: DataType) -> Result<DataType, ModelError> {
+    match view.attribute("dtype") {
+        None => Ok(default),
+        Some(_) => {
+            let code = view.int("dtype", 1)?;
+            data_type(code).ok_or_else(|| view.error(format!("element type {code} is not supported")))
+        }
+    }
+}
+
+/// Numbers between two limits.
+fn uniform(c: &mut Composer, step_input: usize, shape: &[u64]) -> Result<Part, ModelError> {
+    let (low, high) = (c.view.float("low", 0.0)?, c.view.float("high", 1.0)?);
+    let x = draw(c, step_input, 0, shape)?;
+    c.affine(&x, high - low, low)
+}
+
+/// Numbers around a mean: of two numbers in 0..1, the first gives a distance, the second a direction (Box and Muller). None lies
+/// further away than 5.8 deviations.
+fn normal(c: &mut Composer, step_input: usize, shape: &[u64]) -> Result<Part, ModelError> {
+    let (mean, scale) = (c.view.float("mean", 0.0)?, c.view.float("scale", 1.0)?);
+    let (distance, direction) = (draw(c, step_input, 0, shape)?, draw(c, step_input, 1, shape)?);
+    let distance = c.affine(&distance, -1.0, 1.0)?;
+    let distance = c.unary(UnaryOp::Log, &distance)?;
+    let distance = c.affine(&distance, -2.0, 0.0)?;
+    let distance = c.unary(UnaryOp::Sqrt, &distance)?;
+    let direction = c.affine(&direction, TAU as f32, 0.0)?;
+    let direction = c.unary(UnaryOp::Cos, &direction)?;
+    let x = c.binary(BinaryOp::Multiply, &distance, &direction)?;
+    c.affine(&x, scale, mean)
+}
+
+/// 1 with the probability that each element of the input is, else 0.
+fn bernoulli(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let probabilities = c.input(0)?;
+    let result_type = result_type(&view, probabilities.ty.data_type)?;
+    let x = draw(&mut c, 1, 0, &probabilities.ty.shape)?;
+    let probabilities = c.cast(&probabilities, DataType::Float32);
+    let is_one = c.binary(BinaryOp::Less, &x, &probabilities)?;
+    let y = c.cast(&is_one, result_type);
+    c.finish(y)
+}
+
+/// Classes by their logarithmic probabilities [batch, classes]: the number of classes whose sum with all before them is no larger than
+/// a random number.
+fn multinomial(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let logits = c.input(0)?;
+    let samples = size(&view, "attribute sample_size", view.int("sample_size", 1)?)?;
+    let &[batch, classes] = logits.ty.shape.as_slice() else {
+        return Err(view.error(format!("probabilities [batch, classes] are needed, not {}", logits.ty)));
+    };
+    if classes == 0 || classes > CLASSES_MAX {
+        return Err(view.error(format!("{classes} classes: there may be 1 to {CLASSES_MAX}")));
+    }
+    let result_type = result_type(&view, DataType::Int32)?;
+    let logits = c.cast(&logits, DataType::Float32);
+    let probabilities = c.kernel(Kernel::Softmax { axis: 1 }, &[&logits], logits.ty.clone());
+    let sums: Vec<f64> = (0..classes * classes).map(|i| if i / classes <= i % classes { 1.0 } else { 0.0 }).collect();
+    let sums = c.floats(DataType::Float32, &[classes, classes], &sums)?;
+    let sums = super::products::product(&mut c, (&probabilities, false), (&sums, false), &[batch, classes])?;
+    let sums = c.reshape(&sums, &[batch, 1, classes])?;
+    let x = draw(&mut c, 1, 0, &[batch, samples, 1])?;
+    let is_passed = c.binary(BinaryOp::LessOrEqual, &sums, &x)?;
+    let is_passed = c.cast(&is_passed, DataType::Int32);
+    let passed = c.reduce(ReduceOp::Sum, &[2], &is_passed)?;
+    let passed = c.reshape(&passed, &[batch, samples])?;
+    // The last sum may be rounded to less than 1.
+    let last = c.integers(DataType::Int32, &[], &[classes as i64 - 1])?;
+    let y = c.binary(BinaryOp::Minimum, &passed, &last)?;
+    let y = c.cast(&y, result_type);
+    c.finish(y)
+}

@@ -1,0 +1,177 @@
+//! Regions of images: pooled to one size by samples between elements, or by the largest of each bin.
+
+use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
+use forebay_base::Kernel;
+
+use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::sampling::{self, Polynomials, Taps};
+use super::shapes::{product, size};
+use crate::error::ModelError;
+use crate::graph::TensorType;
+use crate::operator::{NodeView, Operator};
+
+/// The rows.
+pub const ROWS: &[Operator] = &[composed!("RoiAlign", roi_align)];
+
+/// Bins of regions along an axis, and the samples in each.
+struct Bins {
+    /// Scale from the regions' coordinates to elements.
+    scale: f32,
+    /// What is subtracted from a scaled coordinate.
+    shift: f32,
+    /// Whether regions have a size of at least 1.
+    at_least_one: bool,
+    /// Samples of a bin; none where it is as many as the bin has elements, begun ones included.
+    samples: Option<u64>,
+    /// Whether samples of a bin are averaged; else the largest of their terms counts.
+    is_average: bool,
+}
+
+/// Every bin of a region is the mean of samples in it (or the largest of the samples' four terms), each of which is linear between
+/// the four elements around it.
+///
+/// Where the number of samples depends on a region's size, memory is taken for those of a region as large as the image, and larger
+/// regions have no more of them.
+fn roi_align(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let (x, regions, images) = (c.input(0)?, c.input(1)?, c.input(2)?);
+    let (&[_, _, height, width], &[count, 4]) = (x.ty.shape.as_slice(), regions.ty.shape.as_slice()) else {
+        return Err(view
+            .error(format!("images [n, c, h, w] and regions [count, 4] are needed, not {} and {}", x.ty, regions.ty)));
+    };
+    if images.ty.shape != [count] || x.ty.shape.contains(&0) || count == 0 {
+        return Err(view.error(format!("{} regions of images {} do not fit {}", count, x.ty, images.ty)));
+    }
+    let is_average = match view.string("mode", "avg")? {
+        "avg" => true,
+        "max" => false,
+        other => return Err(view.error(format!("attribute mode is avg or max, not '{other}'"))),
+    };
+    // Before opset 16 there was one way only.
+    let default = if view.version() < 16 { "output_half_pixel" } else { "half_pixel" };
+    let half_pixel = match view.string("coordinate_transformation_mode", default)? {
+        "half_pixel" => true,
+        "output_half_pixel" => false,
+        other => return Err(view.error(format!("attribute coordinate_transformation_mode '{other}' is not known"))),
+    };
+    let ratio = size(&view, "attribute sampling_ratio", view.int("sampling_ratio", 0)?)?;
+    let bins = Bins {
+        scale: view.float("spatial_scale", 1.0)?,
+        shift: if half_pixel { 0.5 } else { 0.0 },
+        at_least_one: !half_pixel,
+        samples: Some(ratio).filter(|&ratio| ratio > 0),
+        is_average,
+    };
+    let output = [
+        size(&view, "attribute output_height", view.int("output_height", 1)?)?.max(1),
+        size(&view, "attribute output_width", view.int("output_width", 1)?)?.max(1),
+    ];
+    let place = product(&view, &[height, width])?;
+    let index_type = sampling::index_type(product(&view, &[x.ty.shape[0], place])?);
+    let regions = c.cast(&regions, sampling::place_type(x.ty.data_type));
+    let mut axes = Vec::with_capacity(2);
+    for (axis, &size) in [height, width].iter().enumerate() {
+        let limits = (column(&mut c, &regions, 1 - axis as u64), column(&mut c, &regions, 3 - axis as u64));
+        let taps = bins.taps(&mut c, limits, output[axis], size, index_type)?;
+        // Bins of both axes, next to each other: [count, height or 1, 1 or width, taps].
+        let spread = |c: &Composer, part: &Part| {
+            let mut shape = vec![count, 1, 1, part.ty.shape[2]];
+            shape[1 + axis] = output[axis];
+            c.reshape(part, &shape)
+        };
+        let weights = taps.weights.as_ref().map(|weights| spread(&c, weights)).transpose()?;
+        axes.push((Taps { indices: spread(&c, &taps.indices)?, weights }, size));
+    }
+    let images = c.cast(&images, index_type);
+    let place = c.integers(index_type, &[], &[place as i64])?;
+    let first = c.binary(BinaryOp::Multiply, &images, &place)?;
+    let first = c.reshape(&first, &[count, 1, 1, 1])?;
+    let taps = sampling::combined(&mut c, &first, axes)?;
+    let merged = |c: &Composer, part: &Part| {
+        let taps = part.ty.shape[3];
+        c.reshape(part, &[count, output[0] * output[1], taps])
+    };
+    let weights = taps.weights.as_ref().map(|weights| merged(&c, weights)).transpose()?;
+    let taps = Taps { indices: merged(&c, &taps.indices)?, weights };
+    let rows = sampling::rows(&mut c, &x)?;
+    let samples = if is_average {
+        sampling::samples(&mut c, &rows, &taps)?
+    } else {
+        let terms = sampling::terms(&mut c, &rows, &taps)?;
+        let largest = c.reduce(ReduceOp::Max, &[2], &terms)?;
+        let largest = c.reshape(&largest, &[count, output[0] * output[1], x.ty.shape[1]])?;
+        c.cast(&largest, x.ty.data_type)
+    };
+    let y = sampling::image(&mut c, &samples, &output)?;
+    c.finish(y)
+}
+
+/// A column of a matrix, as a matrix.
+fn column(c: &mut Composer, matrix: &Part, i: u64) -> Part {
+    let ty = TensorType::new(matrix.ty.data_type, &[matrix.ty.shape[0], 1]);
+    c.kernel(Kernel::Slice { starts: vec![0, i], steps: vec![1; 2] }, &[matrix], ty)
+}
+
+impl Bins {
+    /// The taps of all samples of each bin along an axis, between limits [count, 1]: [count, bins, taps].
+    fn taps(
+        &self,
+        c: &mut Composer,
+        (start, end): (Part, Part),
+        bins: u64,
+        size: u64,
+        index_type: forebay_base::DataType,
+    ) -> Result<Taps, ModelError> {
+        let data_type = start.ty.data_type;
+        let count = start.ty.shape[0];
+        let (start, end) = (c.affine(&start, self.scale, -self.shift)?, c.affine(&end, self.scale, -self.shift)?);
+        let mut extent = c.binary(BinaryOp::Subtract, &end, &start)?;
+        if self.at_least_one {
+            let one = c.floats(data_type, &[], &[1.0])?;
+            extent = c.binary(BinaryOp::Maximum, &extent, &one)?;
+        }
+        let bin = c.affine(&extent, (1.0 / bins as f64) as f32, 0.0)?;
+        let samples = self.samples.unwrap_or(size.div_ceil(bins) + 1);
+        // How many of the samples there are: the same of every region, or by its size.
+        let exact = match self.samples {
+            Some(samples) => c.floats(data_type, &[1, 1], &[samples as f64])?,
+            None => {
+                let whole = c.unary(UnaryOp::Ceil, &bin)?;
+                c.unary(UnaryOp::Clip { low: 1.0, high: samples as f32 }, &whole)?
+            }
+        };
+        let numbers: Vec<f64> = (0..samples).map(|i| i as f64).collect();
+        let centres: Vec<f64> = numbers.iter().map(|number| number + 0.5).collect();
+        let centres = c.floats(data_type, &[1, samples], &centres)?;
+        let fractions = c.binary(BinaryOp::Divide, &centres, &exact)?;
+        let fractions = c.reshape(&fractions, &[fractions.ty.shape[0], 1, samples])?;
+        let firsts: Vec<f64> = (0..bins).map(|i| i as f64).collect();
+        let firsts = c.floats(data_type, &[1, bins, 1], &firsts)?;
+        let in_bins = c.binary(BinaryOp::Add, &firsts, &fractions)?;
+        let (bin, start) = (c.reshape(&bin, &[count, 1, 1])?, c.reshape(&start, &[count, 1, 1])?);
+        let positions = c.binary(BinaryOp::Multiply, &in_bins, &bin)?;
+        let positions = c.binary(BinaryOp::Add, &positions, &start)?;
+        // What lies more than an element outside is 0; what lies less far outside is at the border.
+        let near = c.unary(UnaryOp::Clip { low: -1.0, high: size as f32 }, &positions)?;
+        let is_near = c.binary(BinaryOp::Equal, &near, &positions)?;
+        let positions = sampling::clamped(c, &positions, size - 1)?;
+        let positions = c.reshape(&positions, &[count, bins, samples, 1])?;
+        let (positions, weights) = Polynomials::linear().at(c, &positions)?;
+        let is_near = c.reshape(&is_near, &[count, bins, samples, 1])?;
+        let zero = c.floats(data_type, &[], &[0.0])?;
+        let mut weights = c.select(&is_near, &weights, &zero)?;
+        if self.samples.is_none() {
+            let numbers = c.floats(data_type, &[1, samples], &numbers)?;
+            let is_one = c.binary(BinaryOp::Less, &numbers, &exact)?;
+            let is_one = c.reshape(&is_one, &[count, 1, samples, 1])?;
+            weights = c.select(&is_one, &weights, &zero)?;
+        }
+        if self.is_average {
+            let exact = c.reshape(&exact, &[exact.ty.shape[0], 1, 1, 1])?;
+            weights = c.binary(BinaryOp::Divide, &weights, &exact)?;
+        }
+        let taps = [count, bins, samples * 2];
+        let (positions, weights) = (c.reshape(&positions, &taps)?, c.reshape(&weights, &taps)?);
+        sampling::taps(c, &positions, Some(weights), size - 1, index_type)
+    }
+}

@@ -1,0 +1,98 @@
+//! Constant windows of signals, and weights of the mel scale: all computed in float64.
+
+use std::f64::consts::TAU;
+
+use forebay_base::Tensor;
+
+use super::arithmetic::data_type;
+use super::decomposition::{composed, Composer, Decomposition};
+use super::shapes::{product, size};
+use crate::error::ModelError;
+use crate::operator::{Gradient, NodeView, Operator};
+
+/// The rows.
+pub const ROWS: &[Operator] = &[
+    Operator { gradient: Gradient::Zero, ..composed!("BlackmanWindow", |view| window(view, &[0.42, -0.5, 0.08])) },
+    Operator {
+        gradient: Gradient::Zero,
+        ..composed!("HammingWindow", |view| window(view, &[25.0 / 46.0, -21.0 / 46.0]))
+    },
+    Operator { gradient: Gradient::Zero, ..composed!("HannWindow", |view| window(view, &[0.5, -0.5])) },
+    Operator { gradient: Gradient::Zero, ..composed!("MelWeightMatrix", mel_weights) },
+];
+
+/// Largest number of elements of a window or a matrix made here.
+const COUNT_MAX: u64 = 1 << 24;
+
+/// A sum of cosines of whole multiples of the angle, from 0 on.
+fn window(view: NodeView, coefficients: &[f64]) -> Result<Decomposition, ModelError> {
+    let length = size(&view, "the size", number(&view, 0)? as i64)?;
+    let period = if view.int("periodic", 1)? != 0 { length } else { length.saturating_sub(1) };
+    let element = |i: u64| -> f64 {
+        let angle = TAU * i as f64 / period.max(1) as f64;
+        let terms = coefficients.iter().enumerate();
+        terms.map(|(multiple, coefficient)| coefficient * (multiple as f64 * angle).cos()).sum()
+    };
+    constant(view, &[length], element)
+}
+
+/// Triangles over the spectrum's bins whose corners are equally far from each other on the mel scale.
+fn mel_weights(view: NodeView) -> Result<Decomposition, ModelError> {
+    let bands = size(&view, "the number of bands", number(&view, 0)? as i64)?;
+    let length = size(&view, "the transform's length", number(&view, 1)? as i64)?;
+    let (rate, low, high) = (number(&view, 2)?, number(&view, 3)?, number(&view, 4)?);
+    let bins = length / 2 + 1;
+    product(&view, &[bins, bands])?;
+    let mel = |hertz: f64| 2595.0 * (1.0 + hertz / 700.0).log10();
+    let step = (mel(high) - mel(low)) / (bands as f64 + 2.0);
+    let corner = |i: u64| {
+        let hertz = 700.0 * (10f64.powf((i as f64 * step + mel(low)) / 2595.0) - 1.0);
+        ((length as f64 + 1.0) * hertz / rate).floor()
+    };
+    if rate <= 0.0 || !corner(bands + 1).is_finite() {
+        return Err(view.error(format!("a sample rate of {rate} and limits {low} and {high} give no bands")));
+    }
+    constant(view, &[bins, bands], |i| {
+        let (bin, band) = ((i / bands) as f64, i % bands);
+        let (left, centre, right) = (corner(band), corner(band + 1), corner(band + 2));
+        if bin >= centre && bin < right {
+            (right - bin) / (right - centre)
+        } else if bin == centre {
+            1.0
+        } else if bin >= left && bin < centre {
+            (bin - left) / (centre - left)
+        } else {
+            0.0
+        }
+    })
+}
+
+/// A constant of the type that the node asks for.
+fn constant(view: NodeView, shape: &[u64], element: impl Fn(u64) -> f64) -> Result<Decomposition, ModelError> {
+    let count = product(&view, shape)?;
+    if count > COUNT_MAX {
+        return Err(view.error(format!("{count} elements are more than {COUNT_MAX}")));
+    }
+    let code = view.int("output_datatype", 1)?;
+    let data_type = data_type(code).ok_or_else(|| view.error(format!("element type {code} is not supported")))?;
+    let values: Vec<f64> = (0..count).map(element).collect();
+    let mut c = Composer::new(view);
+    let y = if data_type.is_float() {
+        c.floats(data_type, shape, &values)?
+    } else {
+        let integers: Vec<i64> = values.iter().map(|&value| value as i64).collect();
+        let y = c.constant(Tensor::from_i64(shape, &integers));
+        c.cast(&y, data_type)
+    };
+    c.finish(y)
+}
+
+/// A constant input of one number.
+fn number(view: &NodeView, i: usize) -> Result<f64, ModelError> {
+    let tensor = view.needed(i)?;
+    let number = Some(tensor).filter(|tensor| tensor.count() == 1).and_then(|tensor| {
+        let integer = || tensor.to_i64().map(|values| values[0] as f64);
+        tensor.to_f32().map(|values| f64::from(values[0])).or_else(integer)
+    });
+    number.ok_or_else(|| view.error(format!("input {i} must be one number, not {}", tensor.ty())))
+}
