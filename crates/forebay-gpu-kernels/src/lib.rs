@@ -226,6 +226,9 @@ fn lower_by_family(
         Kernel::LocalResponseNormalization { .. } | Kernel::LocalResponseNormalizationGradient { .. } => {
             local_response::lower(kernel, reads, writes, gpu)
         }
+        Kernel::Attention(_) | Kernel::AttentionGradient(_) => {
+            Err(unsupported(kernel, "there is no shader of it; attention is written as products and a softmax there"))
+        }
         Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::lower(kernel, reads, writes, gpu),
         Kernel::Sums { .. } | Kernel::AddSums { .. } | Kernel::FromSums { .. } => {
             sums::lower(kernel, reads, writes, gpu)

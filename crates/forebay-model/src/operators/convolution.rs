@@ -3,7 +3,7 @@
 use forebay_base::kernel::{Activation, Convolution, PoolOp, ReduceOp, Window};
 use forebay_base::Kernel;
 
-use super::decomposition::{composed, Composer, Decomposition};
+use super::decomposition::{composed, Composer, Decomposition, Part};
 use super::shapes::size;
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -108,6 +108,13 @@ fn check_bias(view: &NodeView, channels: u64) -> Result<(), ModelError> {
 
 fn convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
+    let y = correlated(&mut c)?;
+    c.finish(y)
+}
+
+/// What `Conv` says of a node's inputs 0 to 2 and attributes.
+pub(super) fn correlated(c: &mut Composer) -> Result<Part, ModelError> {
+    let view = c.view;
     let (x, w) = (c.input(0)?, c.input(1)?);
     let input = spatial(&view, "the input", &x.ty)?;
     let groups = groups(&view)?;
@@ -124,12 +131,11 @@ fn convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut shape = vec![x.ty.shape[0], filters];
     shape.extend(sizes);
     let kernel = Kernel::Convolution { convolution: Convolution { window, groups }, activation: Activation::None };
-    let y = with_bias(&mut c, kernel, TensorType::new(x.ty.data_type, &shape))?;
-    c.finish(y)
+    with_bias(c, kernel, TensorType::new(x.ty.data_type, &shape))
 }
 
 /// A kernel of inputs 0, 1 and, where it is given, 2.
-fn with_bias(c: &mut Composer, kernel: Kernel, ty: TensorType) -> Result<super::decomposition::Part, ModelError> {
+fn with_bias(c: &mut Composer, kernel: Kernel, ty: TensorType) -> Result<Part, ModelError> {
     let (x, w) = (c.input(0)?, c.input(1)?);
     if c.view.has_input(2) {
         let bias = c.input(2)?;

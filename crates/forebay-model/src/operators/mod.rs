@@ -5,14 +5,20 @@
 
 mod activation;
 mod arithmetic;
+pub(crate) mod attend;
+mod attention;
+mod causal;
 mod constant;
 mod convolution;
 pub(crate) mod decomposition;
+mod einsum;
 mod evaluate;
 mod matrix;
+pub(crate) mod microsoft;
 mod normalization;
 mod reduction;
 mod resize;
+mod rotary;
 mod selection;
 mod shape;
 mod shapes;
@@ -31,12 +37,19 @@ use crate::operator::{NodeView, Operator};
 pub const FAMILIES: &[&[Operator]] = &[
     activation::ROWS,
     arithmetic::ROWS,
+    attention::ROWS,
+    causal::ROWS,
     constant::ROWS,
     convolution::ROWS,
+    einsum::ROWS,
     matrix::ROWS,
+    microsoft::ROWS,
+    microsoft::attention::ROWS,
+    microsoft::quantized::ROWS,
     normalization::ROWS,
     reduction::ROWS,
     resize::ROWS,
+    rotary::ROWS,
     selection::ROWS,
     shape::ROWS,
 ];

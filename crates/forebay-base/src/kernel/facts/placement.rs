@@ -65,6 +65,8 @@ impl Kernel {
             | Kernel::RunningStatistics { .. }
             | Kernel::LayerNormalization { .. }
             | Kernel::LayerNormalizationGradient { .. }
+            | Kernel::Attention(_)
+            | Kernel::AttentionGradient(_)
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Gather { .. }
@@ -112,6 +114,8 @@ impl Kernel {
             | Kernel::RunningStatistics { .. }
             | Kernel::LayerNormalization { .. }
             | Kernel::LayerNormalizationGradient { .. }
+            | Kernel::Attention(_)
+            | Kernel::AttentionGradient(_)
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Gather { .. }
@@ -169,6 +173,8 @@ impl Kernel {
             | Kernel::BatchNormalizationTraining { .. }
             | Kernel::BatchNormalizationGradient { .. }
             | Kernel::RunningStatistics { .. }
+            | Kernel::Attention(_)
+            | Kernel::AttentionGradient(_)
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Dropout { .. }

@@ -22,6 +22,15 @@ pub enum Work {
         /// Whether the second factor is given as \[.., n, k].
         transpose_b: bool,
     },
+    /// This many products of rows of queries with keys.
+    Attention {
+        /// The queries, \[.., rows, size].
+        queries: OperandRef,
+        /// The keys, \[n, g, keys, size].
+        keys: OperandRef,
+        /// How many products.
+        products: u32,
+    },
 }
 
 impl KernelFacts<'_> {
@@ -35,6 +44,10 @@ impl KernelFacts<'_> {
                 // Products of one output element: the weights of one output channel.
                 let taps = |weights: &TensorDesc| weights.sizes()[1..].iter().product::<u64>() as f64;
                 2.0 * count(elements) * desc(weights).map_or(1.0, taps)
+            }
+            Work::Attention { queries, keys, products } => {
+                let rows = |keys: &TensorDesc| keys.sizes().get(2).copied().unwrap_or(1) as f64;
+                2.0 * f64::from(products) * count(queries) * desc(keys).map_or(1.0, rows)
             }
             Work::Product { transpose_a, transpose_b } => {
                 // The last axis of a factor, or the one before it.
