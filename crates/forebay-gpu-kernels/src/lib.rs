@@ -53,7 +53,7 @@ mod sums;
 pub mod target;
 mod teams;
 
-use forebay_base::kernel::Summing;
+use forebay_base::kernel::{KernelKind, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use device_address::device_address;
@@ -181,6 +181,11 @@ pub fn workspace_bytes(
     let table = table.map_err(|error| unsupported(kernel, error.to_string()))?;
     let sums = lower(&Kernel::Sums { of }, operands, &[table], gpu)?;
     Ok(own.max(sums.workspace_bytes))
+}
+
+/// Whether there are shaders of a kernel. A program is written without those that have none.
+pub fn has_shader(kind: KernelKind) -> bool {
+    !matches!(kind, KernelKind::Attention | KernelKind::AttentionGradient)
 }
 
 fn lower_by_family(

@@ -50,6 +50,7 @@ pub mod operator;
 pub mod operators;
 mod precision;
 pub mod program;
+pub mod recognize;
 pub mod tensor;
 pub mod training;
 

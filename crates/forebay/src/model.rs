@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use forebay_base::DataType;
 use forebay_model::graph::Dimension;
-use forebay_model::{infer, onnx, Graph, TensorType, ValueId};
+use forebay_model::{infer, onnx, recognize, Graph, TensorType, ValueId};
 
 use crate::error::Error;
 use crate::files::{self, Pending};
+use crate::machine::LimitedDevice;
 use crate::pieces::Give;
 use crate::tensor_info::ValueInfo;
 
@@ -90,18 +91,18 @@ impl Model {
     ///
     /// # Errors
     /// A size that is left open, or operators that refuse their inputs.
-    pub(crate) fn open_graph(&self, batch_size: Option<u64>) -> Result<Graph, Error> {
-        typed(self.onnx.graph.clone(), batch_size)
+    pub(crate) fn open_graph(&self, batch_size: Option<u64>, machine: &LimitedDevice) -> Result<Graph, Error> {
+        with_attention(self.onnx.graph.clone(), batch_size, machine, false)
     }
 
     /// The graph for inference, with all types: weights are constants, and what is made of them alone is folded.
     ///
     /// # Errors
     /// As [`Model::open_graph`].
-    pub(crate) fn inference_graph(&self, batch_size: Option<u64>) -> Result<Graph, Error> {
+    pub(crate) fn inference_graph(&self, batch_size: Option<u64>, machine: &LimitedDevice) -> Result<Graph, Error> {
         let mut graph = self.onnx.graph.clone();
         graph.constants = graph.initializers.keys().copied().collect();
-        typed(graph, batch_size)
+        with_attention(graph, batch_size, machine, true)
     }
 
     /// Writes the model as ONNX, with other contents for the initializers that `types` names: `give` gives them, one after the
@@ -124,6 +125,22 @@ impl Model {
             None => pending.and_then(Pending::commit).map_err(|error| files::write_error(path, error)),
         }
     }
+}
+
+/// Types a graph for a batch size. Where the device has a kernel of attention, attention that is written as products becomes one;
+/// elsewhere, all attention is written so.
+fn with_attention(
+    mut graph: Graph,
+    batch_size: Option<u64>,
+    machine: &LimitedDevice,
+    is_inference: bool,
+) -> Result<Graph, Error> {
+    graph.decomposes_attention = !machine.runs_attention();
+    let mut graph = typed(graph, batch_size)?;
+    if !graph.decomposes_attention {
+        recognize::attention(&mut graph, is_inference)?;
+    }
+    Ok(graph)
 }
 
 /// Types a graph for a batch size. A batch size that the model states itself is replaced.

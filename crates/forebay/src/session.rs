@@ -101,7 +101,7 @@ impl Session {
     }
 
     fn on(model: &Model, options: &SessionOptions, machine: LimitedDevice) -> Result<Session, Error> {
-        let graph = model.inference_graph(options.batch_size)?;
+        let graph = model.inference_graph(options.batch_size, &machine)?;
         let compiled = compile(&graph, &BTreeSet::new(), &machine, options.engine.planning.costs.as_ref())?;
         let batch_size = compiled.inputs.iter().find_map(|info| info.shape.first().copied()).unwrap_or(1);
         let engine = Engine::new(machine, BTreeMap::new());

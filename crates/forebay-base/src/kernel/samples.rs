@@ -3,8 +3,8 @@
 //! Devices are compared on them, and facts are tested on them. A kernel without a sample does not compile.
 
 use super::{
-    Activation, AttentionOptions, BinaryOp, Convolution, Kernel, KernelKind, PadMode, PoolOp, ProductPart, ReduceOp, Summing, UnaryOp,
-    Window,
+    Activation, AttentionOptions, BinaryOp, Convolution, Kernel, KernelKind, PadMode, PoolOp, ProductPart, ReduceOp,
+    Summing, UnaryOp, Window,
 };
 use crate::DataType::{self, Bool, Float32, Float64, Int64};
 use crate::{TensorDesc, TensorError};
@@ -178,7 +178,7 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
             &[ROWS, &[32], &[32]],
         )],
         KernelKind::Attention => vec![
-            floats(Kernel::Attention(ATTENDS), &[HEADS, HEADS, HEADS], &[HEADS, &[2, 4, 12]]),
+            floats(Kernel::Attention(ATTENDS), &[HEADS, HEADS, HEADS, &[2, 1, 12, 12]], &[HEADS, &[2, 4, 12]]),
             sample(
                 Kernel::Attention(AttentionOptions { softcap: 2.0, causal: None, ..ATTENDS }),
                 &[(Float32, HEADS), (Float32, GROUPS), (Float32, GROUPS), (Bool, &[2, 1, 1, 20])],

@@ -10,12 +10,7 @@ use crate::graph::{TensorType, ValueId};
 impl Application<'_> {
     /// One kernel gives the gradients by queries, keys and values. That by a mask of numbers has the sizes of the scores, so
     /// that they are computed as a matrix there.
-    pub(super) fn attention(
-        &self,
-        builder: &mut GradientBuilder,
-        options: AttentionOptions,
-        dy: ValueId,
-    ) -> Gradients {
+    pub(super) fn attention(&self, builder: &mut GradientBuilder, options: AttentionOptions, dy: ValueId) -> Gradients {
         let mut gradients = vec![None; self.inputs.len()];
         let mask = self.inputs.get(3).copied();
         if let (Some(mask), Some(true)) = (mask, self.needs.get(3)) {

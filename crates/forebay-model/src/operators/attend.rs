@@ -196,12 +196,7 @@ pub(super) fn attend(c: &mut Composer, attending: Attending) -> Result<Attended,
 }
 
 /// Bias and masks as one operand of the kernel: each of its dimensions is that of the scores or 1, the last one that of the scores.
-fn joined_mask(
-    c: &mut Composer,
-    bias: Option<Part>,
-    masks: Vec<Part>,
-    keys: u64,
-) -> Result<Option<Part>, ModelError> {
+fn joined_mask(c: &mut Composer, bias: Option<Part>, masks: Vec<Part>, keys: u64) -> Result<Option<Part>, ModelError> {
     let mut mask: Option<Part> = None;
     for other in masks {
         mask = Some(match mask {

@@ -13,8 +13,7 @@ use crate::operator::{NodeView, Operator};
 const PREVIEW: &str = "ai.onnx.preview";
 
 /// The rows.
-pub const ROWS: &[Operator] =
-    &[composed!("Attention", attention), composed!(PREVIEW, "FlexAttention", flex_attention)];
+pub const ROWS: &[Operator] = &[composed!("Attention", attention), composed!(PREVIEW, "FlexAttention", flex_attention)];
 
 fn attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);

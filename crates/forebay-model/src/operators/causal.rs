@@ -16,7 +16,10 @@ fn causal_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let (x, weights) = (c.input(0)?, c.input(1)?);
     let (&[batch, channels, length], &[w_channels, 1, taps]) = (x.ty.shape.as_slice(), weights.ty.shape.as_slice())
     else {
-        let reason = format!("an input [batch, channels, length] and weights [channels, 1, taps] are needed, not {} and {}", x.ty, weights.ty);
+        let reason = format!(
+            "an input [batch, channels, length] and weights [channels, 1, taps] are needed, not {} and {}",
+            x.ty, weights.ty
+        );
         return Err(view.error(reason));
     };
     let state = taps.checked_sub(1).filter(|_| w_channels == channels);
@@ -39,10 +42,8 @@ fn causal_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let one = || vec![1];
     let window =
         Window { kernel: vec![taps], strides: one(), dilations: one(), pads_begin: vec![0], pads_end: vec![0] };
-    let kernel = Kernel::Convolution {
-        convolution: Convolution { window, groups: channels },
-        activation: Activation::None,
-    };
+    let kernel =
+        Kernel::Convolution { convolution: Convolution { window, groups: channels }, activation: Activation::None };
     let bias = if view.has_input(2) { Some(c.input(2)?) } else { None };
     let reads: Vec<&Part> = [Some(&seen), Some(&weights), bias.as_ref()].into_iter().flatten().collect();
     let y = c.kernel(kernel, &reads, x.ty.clone());

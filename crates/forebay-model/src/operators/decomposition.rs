@@ -199,7 +199,8 @@ impl<'a> Composer<'a> {
         }
         let last = count.saturating_sub(1).checked_mul(step).and_then(|span| span.checked_add(start));
         let Some((step, _)) = i64::try_from(step).ok().zip(last.filter(|&last| last < size || count == 0)) else {
-            let reason = format!("{count} elements from {start} on, each {step} further, are not in axis {axis} of {}", x.ty);
+            let reason =
+                format!("{count} elements from {start} on, each {step} further, are not in axis {axis} of {}", x.ty);
             return Err(self.view.error(reason));
         };
         let rank = x.ty.shape.len();

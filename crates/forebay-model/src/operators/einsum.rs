@@ -112,11 +112,8 @@ fn implied(operands: &[Labelled]) -> Vec<Label> {
     let mut all: Vec<Label> = operands.iter().flat_map(|one| one.labels.iter().copied()).collect();
     all.sort_unstable();
     let occurs = |label: &Label| all.iter().filter(|own| *own == label).count();
-    let mut result: Vec<Label> = all
-        .iter()
-        .copied()
-        .filter(|label| matches!(label, Label::Ellipsis(_)) || occurs(label) == 1)
-        .collect();
+    let mut result: Vec<Label> =
+        all.iter().copied().filter(|label| matches!(label, Label::Ellipsis(_)) || occurs(label) == 1).collect();
     result.dedup();
     let ellipses = result.iter().take_while(|label| matches!(label, Label::Ellipsis(_))).count();
     // Their places count from the last.
@@ -148,10 +145,8 @@ fn without_diagonals(c: &mut Composer, mut one: Labelled) -> Result<Labelled, Mo
 /// Dimensions of size 1 are repeated where others of their label are larger.
 fn equal_sizes(c: &mut Composer, operands: &mut [Labelled]) -> Result<(), ModelError> {
     let largest = |label: Label, all: &[Labelled]| all.iter().filter_map(|one| one.size(label)).max().unwrap_or(1);
-    let shapes: Vec<Vec<u64>> = operands
-        .iter()
-        .map(|one| one.labels.iter().map(|&label| largest(label, operands)).collect())
-        .collect();
+    let shapes: Vec<Vec<u64>> =
+        operands.iter().map(|one| one.labels.iter().map(|&label| largest(label, operands)).collect()).collect();
     for (one, shape) in operands.iter_mut().zip(&shapes) {
         one.part = c.expand(&one.part, shape)?;
     }
@@ -201,7 +196,11 @@ fn combined(
         let left = c.reshape(&left, &[batches, m, 1, k])?;
         let right = ordered(c, &b, [&batch, &columns, &terms], &[batches, 1, n, k])?;
         let products = c.binary(BinaryOp::Multiply, &left, &right)?;
-        if terms.is_empty() { products } else { c.reduce(ReduceOp::Sum, &[3], &products)? }
+        if terms.is_empty() {
+            products
+        } else {
+            c.reduce(ReduceOp::Sum, &[3], &products)?
+        }
     } else {
         let right = ordered(c, &b, [&batch, &terms, &columns], &[batches, k, n])?;
         product_of(c, &left, &right, [false, false], 1.0)?

@@ -91,7 +91,9 @@ fn projected(c: &mut Composer, heads: u64) -> Result<[Part; 3], ModelError> {
     // [batch, length, heads, parts, size]: heads first, and each part by itself.
     let packed = |c: &mut Composer, x: &Part| -> Result<Vec<Part>, ModelError> {
         let &[batch, length, own, count, size] = x.ty.shape.as_slice() else {
-            return Err(c.view.error(format!("packed heads [batch, length, heads, parts, size] are needed, not {}", x.ty)));
+            return Err(c
+                .view
+                .error(format!("packed heads [batch, length, heads, parts, size] are needed, not {}", x.ty)));
         };
         let mut parts = Vec::with_capacity(count as usize);
         for part in 0..count {
@@ -284,8 +286,10 @@ fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let count = keys.ty.shape[2];
     let total = view.constant(6)?.and_then(Tensor::to_i64).and_then(|values| values.first().copied());
     if total.is_some_and(|total| u64::try_from(total) != Ok(count)) {
-        let reason = format!("{past} keys in the cache and {length} new ones are not {total:?}: a cache that is larger than \
-             what it holds is not supported; give one of the right size");
+        let reason = format!(
+            "{past} keys in the cache and {length} new ones are not {total:?}: a cache that is larger than \
+             what it holds is not supported; give one of the right size"
+        );
         return Err(view.error(reason));
     }
     let last = c.input(5)?;

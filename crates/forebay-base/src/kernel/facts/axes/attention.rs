@@ -33,7 +33,8 @@ impl Operands<'_> {
         let heads_of_groups = [grouped, along(&of_groups, 1, 1)].concat();
         self.free((group == 1).then_some(1), &heads_of_groups);
         self.whole(&along(&[&of_heads.concat(), &rows_mask], 2, 1));
-        let columns = [along(&of_groups, 2, 1), of_mask(3, count).map(|mask| (mask, Along::axis(3))).into_iter().collect()];
+        let columns =
+            [along(&of_groups, 2, 1), of_mask(3, count).map(|mask| (mask, Along::axis(3))).into_iter().collect()];
         self.whole(&columns.concat());
         self.whole(&along(&[of.queries, of.keys], 3, 1));
         self.whole(&along(&[of.results, of.values], 3, 1));

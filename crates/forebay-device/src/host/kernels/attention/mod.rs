@@ -84,7 +84,9 @@ impl Launch {
     /// The keys that some row in front of `end` sees.
     fn seen_by(&self, end: usize) -> usize {
         match self.options.causal {
-            Some(more) => usize::try_from(more).map_or(self.sizes.keys, |more| (end.saturating_add(more)).min(self.sizes.keys)),
+            Some(more) => {
+                usize::try_from(more).map_or(self.sizes.keys, |more| (end.saturating_add(more)).min(self.sizes.keys))
+            }
             None => self.sizes.keys,
         }
     }

@@ -64,7 +64,9 @@ impl Launch {
                     // SAFETY: as above.
                     let seen = unsafe { mask.slice(place(strides, row + i), keys) };
                     let unseen = f32::NEG_INFINITY;
-                    line.iter_mut().zip(seen).for_each(|(score, &seen)| *score = if seen != 0 { *score } else { unseen });
+                    line.iter_mut()
+                        .zip(seen)
+                        .for_each(|(score, &seen)| *score = if seen != 0 { *score } else { unseen });
                 }
             }
             let seen = self.seen_by(row + i + 1).clamp(key, key + keys) - key;

@@ -26,7 +26,11 @@ fn reference(
                     let cap = f64::from(options.softcap);
                     let capped = if cap == 0.0 { scaled } else { cap * (scaled / cap).tanh() };
                     let is_seen = options.causal.is_none_or(|more| j <= i + more as usize);
-                    if is_seen { capped + mask(b, h, i, j) } else { f64::NEG_INFINITY }
+                    if is_seen {
+                        capped + mask(b, h, i, j)
+                    } else {
+                        f64::NEG_INFINITY
+                    }
                 };
                 let exponentials: Vec<f64> = (0..sizes.keys).map(|j| score(j).exp()).collect();
                 let sum: f64 = exponentials.iter().sum();
@@ -68,7 +72,13 @@ fn check(sizes: Sizes, options: AttentionOptions, mask: Option<(forebay_base::Da
         let at = |index: usize, axis: usize| if own[axis] == 1 { 0 } else { index };
         let value = values[((at(b, 0) * own[1] + at(h, 1)) * own[2] + at(i, 2)) * sizes.keys + j];
         match data_type {
-            Bool => if value == 0.0 { f64::NEG_INFINITY } else { 0.0 },
+            Bool => {
+                if value == 0.0 {
+                    f64::NEG_INFINITY
+                } else {
+                    0.0
+                }
+            }
             _ => value,
         }
     };
@@ -140,7 +150,8 @@ fn blocks_go_on_from_each_other() {
 #[test]
 fn large_scores_do_not_overflow() {
     let keys: Vec<f64> = (0..600).map(|key| f64::from(key) / 2.0).collect();
-    let (q, k) = (Tensor::new(&desc(Float32, &[1, 1, 1, 1]), &[2.0]), Tensor::new(&desc(Float32, &[1, 1, 600, 1]), &keys));
+    let (q, k) =
+        (Tensor::new(&desc(Float32, &[1, 1, 1, 1]), &[2.0]), Tensor::new(&desc(Float32, &[1, 1, 600, 1]), &keys));
     let options = AttentionOptions { scale: 1.0, ..OPTIONS };
     let writes = [desc(Float32, &[1, 1, 1, 1]), desc(Float32, &[1, 1, 1])];
     let outputs = run(&Kernel::Attention(options), &[&q, &k, &k], &writes);
@@ -169,7 +180,8 @@ fn operands_that_do_not_fit_are_refused() {
     assert!(refusal(&kernel, &[&q, &k, &k], &writes).contains("do not fit"), "heads do not divide");
     assert!(refusal(&kernel, &[&q, &other, &k], &writes).contains("do not fit"));
     assert!(refusal(&kernel, &[&q, &other, &other, &of(&[1, 1, 4, 4])], &writes).contains("mask"));
-    assert!(refusal(&kernel, &[&q, &other, &other], &[desc(Float32, &[1, 3, 4, 3]), desc(Float32, &[1, 3, 4])]).contains("sizes"));
+    assert!(refusal(&kernel, &[&q, &other, &other], &[desc(Float32, &[1, 3, 4, 3]), desc(Float32, &[1, 3, 4])])
+        .contains("sizes"));
     let large = of(&[1, 1, 1, 257]);
     let writes = [desc(Float32, &[1, 1, 1, 257]), desc(Float32, &[1, 1, 1])];
     assert!(refusal(&kernel, &[&large, &large, &large], &writes).contains("256"));
