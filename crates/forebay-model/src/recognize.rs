@@ -12,11 +12,17 @@ use crate::infer::infer_node;
 /// What was found in front of a softmax, from its end back to the product of queries and keys.
 struct Pattern {
     queries: ValueId,
-    /// Keys with the last two dimensions exchanged.
-    turned_keys: ValueId,
-    values: ValueId,
+    keys: Keys,
     scale: f32,
     mask: Option<Mask>,
+}
+
+/// Keys and values.
+enum Keys {
+    /// One of each for every head; the keys with their last two dimensions exchanged.
+    Turned { keys: ValueId, values: ValueId },
+    /// For groups of heads, before they were repeated: [batch, groups, 1, length, size].
+    Shared { keys: ValueId, values: ValueId },
 }
 
 /// How scores are masked.
@@ -136,7 +142,36 @@ impl Uses<'_> {
         let fits = self.shape(turned_keys)? == [batch, heads, size, keys]
             && self.shape(values)? == [batch, heads, keys, v_size]
             && scores == [batch, heads, rows, keys];
-        fits.then_some(Pattern { queries, turned_keys, values, scale, mask })
+        let keys = self.shared(turned_keys, values).unwrap_or(Keys::Turned { keys: turned_keys, values });
+        fits.then_some(Pattern { queries, keys, scale, mask })
+    }
+
+    /// Keys and values that are repeated for the heads of each group.
+    fn shared(&self, turned_keys: ValueId, values: ValueId) -> Option<Keys> {
+        let turn = self.own(turned_keys).filter(|node| op_type(node) == "Transpose")?;
+        let view = NodeView { graph: self.graph, node: turn };
+        if view.ints("perm").ok()?? != [0, 1, 3, 2] {
+            return None;
+        }
+        let (keys, key_groups) = self.repeated(self.input(turn, 0)?)?;
+        let (values, value_groups) = self.repeated(values)?;
+        (key_groups == value_groups).then_some(Keys::Shared { keys, values })
+    }
+
+    /// What a value [batch, heads, length, size] repeats, [batch, groups, 1, length, size], and the number of groups.
+    fn repeated(&self, value: ValueId) -> Option<(ValueId, u64)> {
+        let reshaped = self.own(value).filter(|node| op_type(node) == "Reshape")?;
+        let expanded = self.input(reshaped, 0)?;
+        let expansion = self.own(expanded).filter(|node| op_type(node) == "Expand")?;
+        let own = self.input(expansion, 0)?;
+        let (own_shape, shape) = (&self.graph.ty(own)?.shape, &self.graph.ty(expanded)?.shape);
+        let (&[_, groups, 1, ..], &[batch, _, times, length, size]) = (own_shape.as_slice(), shape.as_slice()) else {
+            return None;
+        };
+        let fits = *own_shape == [batch, groups, 1, length, size]
+            && shape[1] == groups
+            && self.shape(value)? == [batch, groups * times, length, size];
+        fits.then_some((own, groups))
     }
 
     /// Scores without what masks them, and that.
@@ -204,10 +239,27 @@ fn replace(graph: &mut Graph, i: usize, pattern: Pattern) -> Result<(), ModelErr
         added.push(Node { name: name.clone(), operation, inputs, outputs: vec![Some(output)] });
         output
     };
-    let Some(mut ty) = graph.ty(pattern.turned_keys).cloned() else { return Ok(()) };
-    ty.shape.swap(2, 3);
-    let turn = Operation::onnx("Transpose", &[("perm", Attribute::Ints(vec![0, 1, 3, 2]))]);
-    let keys = add(graph, turn, &[pattern.turned_keys], ty);
+    let (keys, values) = match pattern.keys {
+        Keys::Turned { keys, values } => {
+            let Some(mut ty) = graph.ty(keys).cloned() else { return Ok(()) };
+            ty.shape.swap(2, 3);
+            let turn = Operation::onnx("Transpose", &[("perm", Attribute::Ints(vec![0, 1, 3, 2]))]);
+            (add(graph, turn, &[keys], ty), values)
+        }
+        Keys::Shared { keys, values } => {
+            let mut without_repeats = |graph: &mut Graph, value: ValueId| {
+                let mut ty = graph.ty(value)?.clone();
+                ty.shape.remove(2);
+                let sizes: Vec<i64> = ty.shape.iter().map(|&size| size as i64).collect();
+                let sizes = graph.add_initializer(&format!("{name}.sizes"), Tensor::from_i64(&[4], &sizes));
+                graph.constants.insert(sizes);
+                Some(add(graph, Operation::onnx("Reshape", &[]), &[value, sizes], ty))
+            };
+            let (keys, values) = (without_repeats(graph, keys), without_repeats(graph, values));
+            let (Some(keys), Some(values)) = (keys, values) else { return Ok(()) };
+            (keys, values)
+        }
+    };
     let constant = |graph: &mut Graph, value: f32| {
         let constant = graph.add_initializer(&format!("{name}.mask"), Tensor::from_f32(&[], &[value]));
         graph.constants.insert(constant);
@@ -232,7 +284,7 @@ fn replace(graph: &mut Graph, i: usize, pattern: Pattern) -> Result<(), ModelErr
     };
     let node = &mut graph.nodes[i];
     node.operation = Operation::onnx("Attention", &[("scale", Attribute::Float(pattern.scale))]);
-    node.inputs = vec![Some(pattern.queries), Some(keys), Some(pattern.values)];
+    node.inputs = vec![Some(pattern.queries), Some(keys), Some(values)];
     node.inputs.extend(mask.map(Some));
     let end = i + added.len();
     graph.nodes.splice(i..i, added);

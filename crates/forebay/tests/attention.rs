@@ -35,8 +35,7 @@ fn trained(model: Model) -> (Vec<f64>, BTreeMap<String, Vec<f64>>, Vec<&'static 
     let shape = SIZES.map(|size| size as u64);
     let mut random = Random::new(7);
     let mut tensor = || {
-        let values: Vec<f32> =
-            random.values(SIZES.iter().product()).into_iter().map(|value| value as f32).collect();
+        let values: Vec<f32> = random.values(SIZES.iter().product()).into_iter().map(|value| value as f32).collect();
         Tensor::from_f32(&shape, &values)
     };
     let (x, y) = (tensor(), tensor());

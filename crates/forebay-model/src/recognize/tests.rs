@@ -136,3 +136,28 @@ fn dropout_is_left_out_in_inference_alone() {
         assert_eq!(writer.found(y, is_inference).contains(&"Attention".to_string()), is_inference);
     }
 }
+
+#[test]
+fn keys_that_heads_share_are_not_repeated() {
+    let mut writer = Writer::new();
+    let q = writer.input("q", DataType::Float32, &[2, 6, 5, 4]);
+    let repeated = |writer: &mut Writer, name: &str| {
+        let ints = |writer: &mut Writer, values: &[i64]| {
+            let id = writer.0.add_initializer("sizes", Tensor::from_i64(&[values.len() as u64], values));
+            writer.0.constants.insert(id);
+            id
+        };
+        let x = writer.input(name, DataType::Float32, &[2, 2, 7, 4]);
+        let axes = ints(writer, &[2]);
+        let x = writer.node("Unsqueeze", &[x, axes], &[]);
+        let sizes = ints(writer, &[2, 2, 3, 7, 4]);
+        let x = writer.node("Expand", &[x, sizes], &[]);
+        let sizes = ints(writer, &[2, 6, 7, 4]);
+        writer.node("Reshape", &[x, sizes], &[])
+    };
+    let (k, v) = (repeated(&mut writer, "k"), repeated(&mut writer, "v"));
+    let k = writer.node("Transpose", &[k], &[("perm", Attribute::Ints(vec![0, 1, 3, 2]))]);
+    let s = writer.node("MatMul", &[q, k], &[]);
+    let y = finish(&mut writer, s, v);
+    assert_eq!(writer.found(y, false), ["Unsqueeze", "Unsqueeze", "Reshape", "Reshape", "Attention"]);
+}
