@@ -44,7 +44,7 @@ fn trained(model: Model) -> (Vec<f64>, BTreeMap<String, Vec<f64>>, Vec<&'static 
     let parameters = trainer.parameters().unwrap();
     let parameters = parameters.iter().map(|(name, tensor)| (name.clone(), to_f64(tensor))).collect();
     let launches = trainer.plan().commands.iter().filter_map(|command| match command {
-        Command::Launch(launch) => Some(launch.kernel.name()),
+        Command::Launch { launch, .. } => Some(launch.kernel.name()),
         _ => None,
     });
     let kernels = launches.collect();
@@ -103,4 +103,75 @@ fn what_is_recognized_trains_as_it_was_written() {
         [products(), written].concat()
     });
     compare(model(2, &ends[0]), model(2, &ends[1]));
+}
+
+/// y = some operators of h = x w, where w alone trains; the others' weights are given.
+fn of_matrix(nodes: &[Vec<u8>], others: &[(&str, &[usize])], output: &[usize]) -> Model {
+    let mut random = Random::new(5);
+    let size = SIZES[3];
+    let mut all = vec![onnx::node("MatMul", &["x", "w"], "h", &[])];
+    all.extend_from_slice(nodes);
+    let mut initializers = vec![onnx::floats("w", &[size, size], &random.values(size * size))];
+    for (name, shape) in others {
+        initializers.push(onnx::floats(name, shape, &random.values(shape.iter().product())));
+    }
+    Model::from_bytes(&onnx::model(&all, &initializers, ("x", &SIZES), ("y", output))).unwrap()
+}
+
+/// The loss before and after one step of gradient descent, and the squared length of the step.
+fn step(model: &Model, output: &[usize], learning_rate: f32) -> (f64, f64, f64) {
+    let mut options = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::sgd(learning_rate));
+    options.freeze.push("given*".to_string());
+    let mut trainer = trainer(model.clone(), options, host(1));
+    let mut random = Random::new(9);
+    let mut tensor = |sizes: &[usize]| {
+        let values: Vec<f32> = random.values(sizes.iter().product()).into_iter().map(|value| value as f32).collect();
+        Tensor::from_f32(&sizes.iter().map(|&size| size as u64).collect::<Vec<_>>(), &values)
+    };
+    let (x, y) = (tensor(&SIZES), tensor(output));
+    let w = |trainer: &forebay::Trainer| to_f64(&trainer.parameters().unwrap()["w"]);
+    let before = w(&trainer);
+    let loss = |trainer: &mut forebay::Trainer| {
+        f64::from(trainer.step([("x".to_string(), x.clone())].into(), y.clone()).unwrap().loss)
+    };
+    let first = loss(&mut trainer);
+    let after = w(&trainer);
+    let length = before.iter().zip(&after).map(|(a, b)| (a - b) * (a - b)).sum();
+    (first, loss(&mut trainer), length)
+}
+
+/// A short step down the gradient lowers the loss by the gradient's squared length times the step's.
+#[test]
+fn gradients_are_slopes_of_the_loss() {
+    let angles: [(&str, &[usize]); 2] = [("given.cosines", &[2, 6, 3]), ("given.sines", &[2, 6, 3])];
+    let rotary = |interleaved: i64| {
+        let attributes: &[(&str, &[i64], bool)] =
+            &[("interleaved", &[interleaved], false), ("rotary_embedding_dim", &[6], false)];
+        onnx::node("RotaryEmbedding", &["h", "given.cosines", "given.sines"], "y", attributes)
+    };
+    let past: [(&str, &[usize]); 2] = [("given.keys", &[2, 3, 4, 8]), ("given.values", &[2, 3, 4, 8])];
+    let with_past =
+        onnx::node("Attention", &["h", "h", "h", "", "given.keys", "given.values"], "y", &[("is_causal", &[1], false)]);
+    let shared = onnx::node("Attention", &["h", "given.keys", "given.values"], "y", &[]);
+    let one: [(&str, &[usize]); 2] = [("given.keys", &[2, 1, 4, 8]), ("given.values", &[2, 1, 4, 8])];
+    let simplified = onnx::node("SimplifiedLayerNormalization", &["h", "given.scale"], "y", &[]);
+    let cases: [(Vec<Vec<u8>>, &[(&str, &[usize])]); 5] = [
+        (vec![rotary(0)], &angles),
+        (vec![rotary(1)], &angles),
+        (vec![with_past], &past),
+        (vec![shared], &one),
+        (vec![simplified], &[("given.scale", &[8])]),
+    ];
+    for (i, (nodes, others)) in cases.iter().enumerate() {
+        let model = of_matrix(nodes, others, &SIZES);
+        let rate = 1e-3;
+        let (loss, _, length) = step(&model, &SIZES, rate);
+        let slope = length / f64::from(rate * rate);
+        assert!(slope > 1e-6, "case {i}: the gradient is not 0");
+        let rate = (1e-3 * loss / slope) as f32;
+        let (before, after, _) = step(&model, &SIZES, rate);
+        let expected = f64::from(rate) * slope;
+        let found = before - after;
+        assert!((found - expected).abs() < 0.02 * expected, "case {i}: {found}, not {expected}");
+    }
 }
