@@ -12,6 +12,11 @@ use forebay_testing::Random;
 const SIZES: [usize; 4] = [2, 3, 6, 8];
 const WEIGHTS: [&str; 3] = ["wq", "wk", "wv"];
 
+/// Numbers so small that no probability is all: rounding of scores then stays rounding.
+fn small(random: &mut Random, count: usize) -> Vec<f64> {
+    random.values(count).into_iter().map(|value| value * 0.2).collect()
+}
+
 /// Queries, keys and values are x times a matrix each; a trained bias [1, 3, 6, 6] is added to the scores.
 fn model(seed: u64, end: &[Vec<u8>]) -> Model {
     let mut random = Random::new(seed);
@@ -20,9 +25,9 @@ fn model(seed: u64, end: &[Vec<u8>]) -> Model {
         WEIGHTS.iter().map(|weights| onnx::node("MatMul", &["x", weights], &weights[1..], &[])).collect();
     nodes.extend_from_slice(end);
     let mut initializers: Vec<Vec<u8>> =
-        WEIGHTS.iter().map(|weights| onnx::floats(weights, &[size, size], &random.values(size * size))).collect();
+        WEIGHTS.iter().map(|weights| onnx::floats(weights, &[size, size], &small(&mut random, size * size))).collect();
     let bias = [1, SIZES[1], SIZES[2], SIZES[2]];
-    initializers.push(onnx::floats("bias", &bias, &random.values(bias.iter().product())));
+    initializers.push(onnx::floats("bias", &bias, &small(&mut random, bias.iter().product())));
     initializers.push(onnx::floats("scale", &[], &[1.0 / (size as f64).sqrt()]));
     Model::from_bytes(&onnx::model(&nodes, &initializers, ("x", &SIZES), ("y", &SIZES))).unwrap()
 }
@@ -58,7 +63,7 @@ fn compare(fused: Model, plain: Model) {
     assert!(!kernels.contains(&"Attention"), "{kernels:?}");
     let close = |a: &[f64], b: &[f64], what: &str| {
         let distance = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        assert!(a.len() == b.len() && distance < 2e-5, "{what}: {distance}");
+        assert!(a.len() == b.len() && distance < 4e-6, "{what}: {distance}");
     };
     close(&losses, &plain_losses, "losses");
     assert!(losses[2] < losses[0], "{losses:?}");
@@ -105,8 +110,11 @@ fn what_is_recognized_trains_as_it_was_written() {
     compare(model(2, &ends[0]), model(2, &ends[1]));
 }
 
+/// The name and sizes of a weight.
+type Shaped<'a> = (&'a str, &'a [usize]);
+
 /// y = some operators of h = x w, where w alone trains; the others' weights are given.
-fn of_matrix(nodes: &[Vec<u8>], others: &[(&str, &[usize])], output: &[usize]) -> Model {
+fn of_matrix(nodes: &[Vec<u8>], others: &[Shaped], output: &[usize]) -> Model {
     let mut random = Random::new(5);
     let size = SIZES[3];
     let mut all = vec![onnx::node("MatMul", &["x", "w"], "h", &[])];
@@ -143,19 +151,19 @@ fn step(model: &Model, output: &[usize], learning_rate: f32) -> (f64, f64, f64) 
 /// A short step down the gradient lowers the loss by the gradient's squared length times the step's.
 #[test]
 fn gradients_are_slopes_of_the_loss() {
-    let angles: [(&str, &[usize]); 2] = [("given.cosines", &[2, 6, 3]), ("given.sines", &[2, 6, 3])];
+    let angles: [Shaped; 2] = [("given.cosines", &[2, 6, 3]), ("given.sines", &[2, 6, 3])];
     let rotary = |interleaved: i64| {
         let attributes: &[(&str, &[i64], bool)] =
             &[("interleaved", &[interleaved], false), ("rotary_embedding_dim", &[6], false)];
         onnx::node("RotaryEmbedding", &["h", "given.cosines", "given.sines"], "y", attributes)
     };
-    let past: [(&str, &[usize]); 2] = [("given.keys", &[2, 3, 4, 8]), ("given.values", &[2, 3, 4, 8])];
+    let past: [Shaped; 2] = [("given.keys", &[2, 3, 4, 8]), ("given.values", &[2, 3, 4, 8])];
     let with_past =
         onnx::node("Attention", &["h", "h", "h", "", "given.keys", "given.values"], "y", &[("is_causal", &[1], false)]);
     let shared = onnx::node("Attention", &["h", "given.keys", "given.values"], "y", &[]);
-    let one: [(&str, &[usize]); 2] = [("given.keys", &[2, 1, 4, 8]), ("given.values", &[2, 1, 4, 8])];
+    let one: [Shaped; 2] = [("given.keys", &[2, 1, 4, 8]), ("given.values", &[2, 1, 4, 8])];
     let simplified = onnx::node("SimplifiedLayerNormalization", &["h", "given.scale"], "y", &[]);
-    let cases: [(Vec<Vec<u8>>, &[(&str, &[usize])]); 5] = [
+    let cases: [(Vec<Vec<u8>>, &[Shaped]); 5] = [
         (vec![rotary(0)], &angles),
         (vec![rotary(1)], &angles),
         (vec![with_past], &past),

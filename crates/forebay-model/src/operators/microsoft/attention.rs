@@ -35,7 +35,7 @@ fn scale_of(view: &NodeView, size: u64) -> Result<f32, ModelError> {
 
 /// Elements of the last dimension from `start` on.
 fn columns(c: &mut Composer, x: &Part, start: u64, count: u64) -> Result<Part, ModelError> {
-    c.slice(x, x.ty.shape.len() - 1, start, count)
+    c.slice(x, x.ty.shape.len().saturating_sub(1), start, count)
 }
 
 /// x plus some elements of a bias of one dimension.
@@ -302,7 +302,7 @@ fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     if let Ok(window) = u64::try_from(window) {
         // The window ends with the row's own key.
         let row = numbers(&mut c, past, length, 2)?;
-        let reach = numbers(&mut c, window, count, 3)?;
+        let reach = numbers(&mut c, window.min(count), count, 3)?;
         masks.push(c.binary(BinaryOp::Greater, &reach, &row)?);
     }
     let added = if view.has_input(10) { Some(c.input(10)?) } else { None };

@@ -6,6 +6,7 @@ pub mod quantized;
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 
 use super::activation::tanh_gelu;
+use super::attend::numbers;
 use super::convolution::correlated;
 use super::decomposition::{composed, Composer, Decomposition, Part};
 use super::matrix::{general_product, product_of};
@@ -210,8 +211,8 @@ fn rotary_embedding(view: NodeView) -> Result<Decomposition, ModelError> {
     let length = x.ty.shape[if heads_first { 2 } else { 1 }];
     let positions = match positions.ty.count() {
         1 if length != 1 || x.ty.shape[0] != 1 => {
-            let offsets: Vec<i64> = (0..length as i64).collect();
-            let offsets = c.constant(forebay_base::Tensor::from_i64(&[1, length], &offsets));
+            let offsets = numbers(&mut c, 0, length, 3)?;
+            let offsets = c.reshape(&offsets, &[1, length])?;
             let first = c.reshape(&positions, &[1, 1])?;
             let first = c.cast(&first, forebay_base::DataType::Int64);
             let all = c.binary(BinaryOp::Add, &offsets, &first)?;
