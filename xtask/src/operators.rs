@@ -12,7 +12,7 @@ const HEADING: &str = "## Operators";
 /// The folder of the table.
 const TABLE: &str = "crates/forebay-model/src/operators/";
 /// What stands before an operator's name in the table.
-const MARKS: [&str; 2] = ["composed!(\"", "op_type: \""];
+const MARKS: [&str; 4] = ["composed!(\"", "composed!(MICROSOFT, \"", "composed!(PREVIEW, \"", "op_type: \""];
 
 /// Operators that only the table or only the list has, one line each.
 pub fn violations(files: &[SourceFile]) -> Vec<String> {

@@ -36,6 +36,8 @@
 //! | `RunningStatistics` | running\[c], batch\[c] | running\[c] |
 //! | `LayerNormalization` | x, scale, optional bias | y, mean\[rows], inverse_deviation\[rows] |
 //! | `LayerNormalizationGradient` | dy, x, scale, mean, inverse_deviation | dx, dscale, dbias; or dx alone |
+//! | `Attention` | q[n, h, m, d], k[n, g, l, d], v[n, g, l, e], optional mask (see [`AttentionOptions`]) | y[n, h, m, e], logarithms\[n, h, m] |
+//! | `AttentionGradient` | dy, q, k, v, y, logarithms, optional mask | dq, dk, dv |
 //! | `LocalResponseNormalization` | x[n, c, ..] | y |
 //! | `LocalResponseNormalizationGradient` | dy, x | dx |
 //! | `Gather` | data, indices (int32, int64) | y |
@@ -75,6 +77,7 @@
 //! before they are added, and not add up to the bits of the whole: terms of products and positions of weight gradients of 16 bits
 //! are never cut.
 
+mod attention;
 pub mod facts;
 mod hyperparameters;
 mod kinds;
@@ -86,6 +89,7 @@ mod summing;
 
 use std::fmt;
 
+pub use attention::{AttentionOptions, ATTENTION_SIZE_MAX};
 pub use facts::{Indices, KernelFacts};
 pub use hyperparameters::{AdamHyperparameters, SgdHyperparameters};
 pub use kinds::KernelKind;
@@ -590,6 +594,11 @@ pub enum Kernel {
         /// First normalised axis of x.
         axis: usize,
     },
+    /// y = softmax(scores of q and k) v for every head, without the matrix of scores in memory, and the logarithm of the sum of the
+    /// exponentials of each row's scores.
+    Attention(AttentionOptions),
+    /// Gradient of `Attention` by q, k and v.
+    AttentionGradient(AttentionOptions),
     /// y = x / (bias + alpha / size sum of x^2 over `size` channels around)^beta.
     LocalResponseNormalization {
         /// Number of channels summed.

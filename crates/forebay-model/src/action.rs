@@ -11,4 +11,6 @@ pub(crate) enum Action {
     Transpose(Vec<usize>),
     /// Broadcasts to the result's shape.
     Expand,
+    /// Joins the inputs along this axis.
+    Concatenate(usize),
 }

@@ -17,6 +17,7 @@ use crate::graph::{Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 use crate::kernel_gradient::Application;
 use crate::operator::Gradient;
+use crate::operators::attend::KEPT_OUTPUTS;
 use crate::operators::row;
 
 /// Appends nodes that compute the gradients of the scalar `of` by each of `by`. `None`: `of` does not depend on it, or not
@@ -122,23 +123,26 @@ fn wanted(graph: &Graph, by: &[ValueId]) -> Result<Vec<bool>, ModelError> {
     Ok(wanted)
 }
 
-/// Gives layer normalisations their optional outputs, mean and inverse deviation, so that the gradient need not compute
-/// them again.
+/// Gives layer normalisations their optional outputs, mean and inverse deviation, and attention its result by heads and the
+/// logarithms of its rows' sums, so that the gradient need not compute them again.
 fn keep_statistics(graph: &mut Graph, wanted: &[bool]) {
     for i in 0..graph.nodes.len() {
         let node = &graph.nodes[i];
         let is_wanted = node.outputs.first().is_some_and(|y| y.is_some_and(|y| wanted[y.0 as usize]));
-        if node.operation.name() != "LayerNormalization"
-            || !matches!(node.operation, Operation::Onnx { .. })
-            || !is_wanted
-        {
+        let Operation::Onnx { op_type, .. } = &node.operation else { continue };
+        let kept = match op_type.as_str() {
+            "LayerNormalization" | "SkipLayerNormalization" => 1..3,
+            "Attention" | "FlexAttention" | "GroupQueryAttention" | "MultiHeadAttention" => KEPT_OUTPUTS,
+            _ => continue,
+        };
+        if !is_wanted {
             continue;
         }
         let view = NodeView { graph, node };
         let Some(types) = row(&view).ok().and_then(|row| (row.infer)(&view).ok()) else { continue };
-        for (k, ty) in types.into_iter().enumerate().skip(1) {
+        for (k, ty) in types.into_iter().enumerate().filter(|(k, _)| kept.contains(k)) {
             if graph.nodes[i].outputs.len() <= k {
-                graph.nodes[i].outputs.push(None);
+                graph.nodes[i].outputs.resize(k + 1, None);
             }
             if graph.nodes[i].outputs[k].is_none() {
                 let value = graph.add_value("gradient.statistics", Some(ty));

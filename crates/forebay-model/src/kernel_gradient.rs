@@ -3,6 +3,7 @@
 //! Where a kernel has several gradients, that by weights is emitted before that by data: the weight gradient is the last
 //! use of the forward pass's activation, whose memory the data gradient may then take.
 
+mod attention;
 mod recurrence;
 mod scatter;
 
@@ -48,6 +49,10 @@ impl Application<'_> {
         let kernel = match self.action {
             Action::Kernel(kernel) => kernel,
             Action::Expand => return Some(vec![Some(builder.sum_to(dy, &self.shape(builder, 0)))]),
+            Action::Concatenate(axis) => {
+                let sizes: Vec<u64> = (0..self.inputs.len()).map(|i| self.shape(builder, i)[*axis]).collect();
+                return Some(builder.split(dy, *axis, &sizes, self.needs));
+            }
             Action::Transpose(permutation) => {
                 let mut inverse = vec![0; permutation.len()];
                 for (i, &axis) in permutation.iter().enumerate() {
@@ -63,6 +68,7 @@ impl Application<'_> {
             Kernel::Pad { begins, mode: mode @ (PadMode::Reflect | PadMode::Edge) } => {
                 self.repeating_pad(builder, begins, *mode, dy).map(|d| vec![Some(d)])
             }
+            Kernel::Attention(options) => Some(self.attention(builder, *options, dy)),
             Kernel::Reduce { op, axes } => self.reduce(builder, *op, axes, dy),
             Kernel::MatMul {
                 transpose_a,

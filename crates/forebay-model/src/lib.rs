@@ -51,6 +51,7 @@ pub mod operator;
 pub mod operators;
 mod precision;
 pub mod program;
+pub mod recognize;
 pub mod stages;
 pub mod tensor;
 pub mod training;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_model::stages::{self, Evaluation, Next, Repetition, Source};
 use forebay_model::tensor::Contents;
-use forebay_model::{Graph, Tensor, TensorType};
+use forebay_model::{recognize, Graph, Tensor, TensorType};
 use forebay_runtime::StepTimes;
 
 use crate::compile::{compile, Compiled};
@@ -365,6 +365,9 @@ fn make(
         graph.outputs.retain(|id| computed.contains(id) && !graph.initializers.contains_key(id));
         if graph.outputs.is_empty() {
             return Ok((None, constants));
+        }
+        if !graph.decomposes_attention {
+            recognize::attention(&mut graph, true)?;
         }
         let costs = machine.options.planning.costs.as_ref();
         let compiled = compile(&graph, &BTreeSet::new(), machine, costs)?;

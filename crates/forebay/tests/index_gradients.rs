@@ -240,7 +240,8 @@ fn parts_of_orders_and_scans_have_the_bits_of_the_whole() {
         options.engine = host(2);
         options.engine.memory.simulate_device = budget.map(MemorySize::Bytes);
         let mut session = Session::new(&model, &options).unwrap();
-        let parts = session.plan().unwrap().launches().filter(|launch| matches!(launch.kernel, Kernel::Scan { .. })).count();
+        let parts =
+            session.plan().unwrap().launches().filter(|launch| matches!(launch.kernel, Kernel::Scan { .. })).count();
         let x = Tensor::from_f32(&[rows as u64, columns as u64], &values);
         let y = session.run(BTreeMap::from([("x".to_string(), x)])).unwrap().remove("y").unwrap();
         (parts, y)

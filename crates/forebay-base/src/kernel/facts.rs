@@ -4,6 +4,7 @@
 //! One match without a default names every kernel, and every fact is a field without a default: a kernel does not compile until all
 //! of them are stated. Each family of kernels states its own in a file of this folder.
 
+mod attention;
 mod axes;
 mod convolution;
 mod dimension;
@@ -212,10 +213,29 @@ pub(crate) enum Axes<'a> {
     LayerNormalization { axis: usize },
     /// Its gradient.
     LayerNormalizationGradient { axis: usize },
+    /// Rows of queries that attend to keys; by the places of the operands that the dimensions run through.
+    Attention(AttentionOperands),
     /// Sums over positions.
     Sums { of: Summing },
     /// All is needed for all.
     Whole,
+}
+
+/// The operands of attention, by what their axes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AttentionOperands {
+    /// \[batch, heads, rows, size].
+    pub queries: &'static [OperandRef],
+    /// \[batch, heads, rows, value size].
+    pub results: &'static [OperandRef],
+    /// \[batch, heads, rows].
+    pub logarithms: OperandRef,
+    /// \[batch, groups, keys, size].
+    pub keys: &'static [OperandRef],
+    /// \[batch, groups, keys, value size].
+    pub values: &'static [OperandRef],
+    /// \[batch, heads, rows, keys], the first three of which may be 1.
+    pub mask: OperandRef,
 }
 
 /// Along which axes of its results a kernel of elements is cut.
@@ -320,6 +340,8 @@ impl Kernel {
             Kernel::RunningStatistics { .. } => normalization::running_statistics(),
             Kernel::LayerNormalization { axis, epsilon: _ } => normalization::layer(*axis),
             Kernel::LayerNormalizationGradient { axis } => normalization::layer_gradient(*axis),
+            Kernel::Attention(_) => attention::attention(),
+            Kernel::AttentionGradient(_) => attention::gradient(),
             Kernel::LocalResponseNormalization { .. } => normalization::local_response(),
             Kernel::LocalResponseNormalizationGradient { .. } => normalization::local_response_gradient(),
             Kernel::Gather { axis } => movement::gather(*axis),

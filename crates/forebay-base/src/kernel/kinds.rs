@@ -27,5 +27,5 @@ macro_rules! kinds {
 }
 
 kinds! {
-    Unary UnaryGradient Binary Select Cast Copy Slice SliceGradient Pad Fill Reduce Softmax LogSoftmax SoftmaxGradient LogSoftmaxGradient SoftmaxCrossEntropy SoftmaxCrossEntropyGradient MeanSquaredError MeanSquaredErrorGradient MatMul Convolution ConvolutionDataGradient ConvolutionWeightGradient Pool PoolGradient BatchNormalization BatchNormalizationTraining BatchNormalizationGradient RunningStatistics LayerNormalization LayerNormalizationGradient LocalResponseNormalization LocalResponseNormalizationGradient Gather GatherGradient Scatter TopK Scan PoolIndices Dropout Random Sgd Adam Recurrent RecurrentGradient Sums AddSums FromSums
+    Unary UnaryGradient Binary Select Cast Copy Slice SliceGradient Pad Fill Reduce Softmax LogSoftmax SoftmaxGradient LogSoftmaxGradient SoftmaxCrossEntropy SoftmaxCrossEntropyGradient MeanSquaredError MeanSquaredErrorGradient MatMul Convolution ConvolutionDataGradient ConvolutionWeightGradient Pool PoolGradient BatchNormalization BatchNormalizationTraining BatchNormalizationGradient RunningStatistics LayerNormalization LayerNormalizationGradient Attention AttentionGradient LocalResponseNormalization LocalResponseNormalizationGradient Gather GatherGradient Scatter TopK Scan PoolIndices Dropout Random Sgd Adam Recurrent RecurrentGradient Sums AddSums FromSums
 }

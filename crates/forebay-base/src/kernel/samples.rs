@@ -3,7 +3,7 @@
 //! Devices are compared on them, and facts are tested on them. A kernel without a sample does not compile.
 
 use super::{
-    Activation, BinaryOp, Convolution, Kernel, KernelKind, PadMode, PoolOp, ProductPart, Recurrence,
+    Activation, AttentionOptions, BinaryOp, Convolution, Kernel, KernelKind, PadMode, PoolOp, ProductPart, Recurrence,
     RecurrentActivation, RecurrentCell, RecurrentDirection, ReduceOp, ScanOp, ScatterOp, Summing, UnaryOp, Window,
 };
 use crate::DataType::{self, Bool, Float32, Float64, Int32, Int64};
@@ -102,6 +102,11 @@ const WEIGHTS: Sizes = &[4, 4, 3, 3];
 const ROWS: Sizes = &[6, 32];
 const VECTOR: Sizes = &[96];
 const ONE: Sizes = &[1];
+/// Queries, and keys of as many heads.
+const HEADS: Sizes = &[2, 4, 12, 8];
+/// Keys that two heads share.
+const GROUPS: Sizes = &[2, 2, 20, 8];
+const ATTENDS: AttentionOptions = AttentionOptions { scale: 0.25, softcap: 0.0, causal: Some(0) };
 
 /// At least one launch of every kernel.
 pub fn all() -> Vec<Sample> {
@@ -226,6 +231,26 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
             &[ROWS, ROWS, &[32], &[6], &[6]],
             &[ROWS, &[32], &[32]],
         )],
+        KernelKind::Attention => vec![
+            floats(Kernel::Attention(ATTENDS), &[HEADS, HEADS, HEADS, &[2, 1, 12, 12]], &[HEADS, &[2, 4, 12]]),
+            sample(
+                Kernel::Attention(AttentionOptions { softcap: 2.0, causal: None, ..ATTENDS }),
+                &[(Float32, HEADS), (Float32, GROUPS), (Float32, GROUPS), (Bool, &[2, 1, 1, 20])],
+                &[(Float32, HEADS), (Float32, &[2, 4, 12])],
+            ),
+        ],
+        KernelKind::AttentionGradient => vec![
+            floats(
+                Kernel::AttentionGradient(ATTENDS),
+                &[HEADS, HEADS, HEADS, HEADS, HEADS, &[2, 4, 12]],
+                &[HEADS, HEADS, HEADS],
+            ),
+            floats(
+                Kernel::AttentionGradient(AttentionOptions { softcap: 2.0, causal: None, ..ATTENDS }),
+                &[HEADS, HEADS, GROUPS, GROUPS, HEADS, &[2, 4, 12], &[1, 4, 12, 20]],
+                &[HEADS, GROUPS, GROUPS],
+            ),
+        ],
         KernelKind::LocalResponseNormalization => vec![floats(
             Kernel::LocalResponseNormalization { size: 3, alpha: 1e-4, beta: 0.75, bias: 1.0 },
             &[IMAGE],

@@ -119,11 +119,17 @@ fn check_bias(view: &NodeView, channels: u64) -> Result<(), ModelError> {
 
 fn convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
+    let y = correlated(&mut c)?;
+    c.finish(y)
+}
+
+/// What `Conv` says of a node's inputs 0 to 2 and attributes.
+pub(super) fn correlated(c: &mut Composer) -> Result<Part, ModelError> {
+    let view = c.view;
     let (x, w) = (c.input(0)?, c.input(1)?);
     let (kernel, ty) = correlation(&view, &x, &w)?;
     check_bias(&view, ty.shape[1])?;
-    let y = with_bias(&mut c, kernel, ty)?;
-    c.finish(y)
+    with_bias(c, kernel, ty)
 }
 
 /// The convolution of two parts that a node's attributes describe, and the type of what it gives.

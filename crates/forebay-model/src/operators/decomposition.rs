@@ -227,6 +227,56 @@ impl<'a> Composer<'a> {
         Ok(self.push(Action::Expand, &[x], &[output]).remove(0))
     }
 
+    /// Every `step`th element of an axis, `count` of them from `start` on.
+    pub(crate) fn strided(
+        &mut self,
+        x: &Part,
+        axis: usize,
+        (start, count, step): (u64, u64, u64),
+    ) -> Result<Part, ModelError> {
+        let size = x.ty.shape.get(axis).copied().unwrap_or(0);
+        if start == 0 && count == size && step == 1 {
+            return Ok(x.clone());
+        }
+        let last = count.saturating_sub(1).checked_mul(step).and_then(|span| span.checked_add(start));
+        let Some((step, _)) = i64::try_from(step).ok().zip(last.filter(|&last| last < size || count == 0)) else {
+            let reason =
+                format!("{count} elements from {start} on, each {step} further, are not in axis {axis} of {}", x.ty);
+            return Err(self.view.error(reason));
+        };
+        let rank = x.ty.shape.len();
+        let (mut starts, mut steps, mut output) = (vec![0; rank], vec![1; rank], x.ty.clone());
+        (starts[axis], steps[axis], output.shape[axis]) = (start, step, count);
+        Ok(self.kernel(Kernel::Slice { starts, steps }, &[x], output))
+    }
+
+    /// `count` elements of an axis, from `start` on.
+    pub(crate) fn slice(&mut self, x: &Part, axis: usize, start: u64, count: u64) -> Result<Part, ModelError> {
+        self.strided(x, axis, (start, count, 1))
+    }
+
+    /// Parts joined along an axis; those without elements are left out.
+    pub(crate) fn concatenate(&mut self, parts: &[&Part], axis: usize) -> Result<Part, ModelError> {
+        let others = |part: &Part| {
+            let mut ty = part.ty.clone();
+            ty.shape.get_mut(axis).map(|size| *size = 1).map(|()| ty)
+        };
+        let first = parts.first().and_then(|part| others(part));
+        if first.is_none() || parts.iter().any(|part| others(part) != first) {
+            let types: Vec<String> = parts.iter().map(|part| part.ty.to_string()).collect();
+            return Err(self.view.error(format!("{} cannot be joined along axis {axis}", types.join(", "))));
+        }
+        let sum = parts.iter().try_fold(0u64, |sum, part| sum.checked_add(part.ty.shape[axis]));
+        let mut output = parts[0].ty.clone();
+        output.shape[axis] = sum.ok_or_else(|| self.view.error(format!("the sizes along axis {axis} overflow")))?;
+        let full: Vec<&Part> = parts.iter().copied().filter(|part| part.ty.shape[axis] > 0).collect();
+        match full.as_slice() {
+            [] => Ok(parts[0].clone()),
+            [only] => Ok((*only).clone()),
+            _ => Ok(self.push(Action::Concatenate(axis), &full, &[output]).remove(0)),
+        }
+    }
+
     /// A reduction whose reduced axes stay as size 1. Booleans have a largest and a smallest one, found as integers. Of no elements,
     /// the result is a constant.
     pub(crate) fn reduce(&mut self, op: ReduceOp, axes: &[usize], x: &Part) -> Result<Part, ModelError> {
@@ -375,8 +425,12 @@ pub(super) fn lower(view: &NodeView, lowering: &mut Lowering, compose: Compose) 
             };
             writes.push(reshaped(view, &operand, ty)?);
         }
-        let kernel = step.device_kernel(view, &mut reads, &writes)?;
         results.push(writes.clone());
+        if let Action::Concatenate(axis) = step.action {
+            lowering.join(view, reads, &writes[0], axis)?;
+            continue;
+        }
+        let kernel = step.device_kernel(view, &mut reads, &writes)?;
         lowering.launch(view, kernel, reads, writes);
     }
     for (i, part) in decomposition.outputs.iter().enumerate() {
@@ -432,6 +486,7 @@ impl Step {
                 broadcast(&mut reads[0])?;
                 Ok(Kernel::Copy)
             }
+            Action::Concatenate(_) => Err(view.error("a concatenation is no single kernel")),
             Action::Transpose(permutation) => {
                 let strides = packed_strides(reads[0].desc.sizes());
                 let strides: Vec<u64> = permutation.iter().map(|&axis| strides[axis]).collect();
@@ -573,11 +628,14 @@ impl Decomposition {
     }
 }
 
-/// A row whose functions all come from its decomposition.
+/// A row whose functions all come from its decomposition; of the default domain, where none is named.
 macro_rules! composed {
     ($op_type:literal, $compose:expr) => {
+        $crate::operators::decomposition::composed!("", $op_type, $compose)
+    };
+    ($domain:expr, $op_type:literal, $compose:expr) => {
         $crate::operator::Operator {
-            domain: "",
+            domain: $domain,
             op_type: $op_type,
             infer: |view| $crate::operators::decomposition::infer(view, $compose),
             evaluate: Some(|view, inputs| $crate::operators::decomposition::evaluate(view, inputs, $compose)),

@@ -23,6 +23,7 @@ pub(super) fn run(action: &Action, operands: &[Tensor], output: &TensorType) -> 
     let operand = |i: usize| operands.get(i);
     match action {
         Action::Expand => expand(operand(0)?, &output.shape),
+        Action::Concatenate(axis) => concatenate(operands, *axis, output),
         Action::Transpose(permutation) => {
             let strides = packed_strides(operand(0)?.shape());
             let strides: Vec<i64> = permutation.iter().map(|&axis| strides[axis] as i64).collect();
@@ -179,6 +180,19 @@ fn strided(tensor: &Tensor, shape: &[u64], offset: i64, strides: &[i64]) -> Tens
         }
     }
     Tensor::new(tensor.data_type(), shape, bytes).expect("as many elements as the shape holds")
+}
+
+/// Tensors joined along an axis.
+pub(super) fn concatenate(tensors: &[Tensor], axis: usize, output: &TensorType) -> Option<Tensor> {
+    let outer: u64 = output.shape[..axis].iter().product();
+    let mut bytes = Vec::new();
+    for block in 0..outer as usize {
+        for tensor in tensors {
+            let length = tensor.bytes().len() / outer as usize;
+            bytes.extend_from_slice(&tensor.bytes()[block * length..(block + 1) * length]);
+        }
+    }
+    Tensor::new(output.data_type, &output.shape, bytes)
 }
 
 fn expand(tensor: &Tensor, shape: &[u64]) -> Option<Tensor> {

@@ -16,6 +16,13 @@ pub const ROWS: &[Operator] = &[composed!("Gemm", gemm), composed!("MatMul", mat
 /// alpha op(a) op(b) + beta c, where c broadcasts to the product.
 fn gemm(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
+    let y = general_product(&mut c)?;
+    c.finish(y)
+}
+
+/// What `Gemm` says of a node's inputs and attributes.
+pub(super) fn general_product(c: &mut Composer) -> Result<Part, ModelError> {
+    let view = c.view;
     let (a, b) = (c.input(0)?, c.input(1)?);
     let (transpose_a, transpose_b) = (view.int("transA", 0)? != 0, view.int("transB", 0)? != 0);
     let error = || view.error(format!("operands {} and {} are no matrices that can be multiplied", a.ty, b.ty));
@@ -29,7 +36,7 @@ fn gemm(view: NodeView) -> Result<Decomposition, ModelError> {
     let (alpha, beta) = (view.float("alpha", 1.0)?, view.float("beta", 1.0)?);
     let is_kernel = Kernel::product(transpose_a, transpose_b).facts().types.include(a.ty.data_type);
     if !is_kernel || k == 0 {
-        let y = products::product(&mut c, (&a, transpose_a), (&b, transpose_b), &output.shape)?;
+        let y = products::product(c, (&a, transpose_a), (&b, transpose_b), &output.shape)?;
         let mut y = if alpha == 1.0 { y } else { c.affine(&y, alpha, 0.0)? };
         if view.has_input(2) {
             let summand = c.input(2)?;
@@ -37,7 +44,7 @@ fn gemm(view: NodeView) -> Result<Decomposition, ModelError> {
             let summand = c.expand(&summand, &output.shape)?;
             y = c.binary(BinaryOp::Add, &y, &summand)?;
         }
-        return c.finish(y);
+        return Ok(y);
     }
     let kernel = Kernel::MatMul {
         transpose_a,
@@ -48,15 +55,13 @@ fn gemm(view: NodeView) -> Result<Decomposition, ModelError> {
         part: ProductPart::Whole,
     };
     if !view.has_input(2) {
-        let y = c.kernel(kernel, &[&a, &b], output);
-        return c.finish(y);
+        return Ok(c.kernel(kernel, &[&a, &b], output));
     }
     let summand = c.input(2)?;
     if broadcast_shapes(&view, &summand.ty.shape, &output.shape)? != output.shape {
         return Err(view.error(format!("the summand {} does not broadcast to {output}", summand.ty)));
     }
-    let y = c.kernel(kernel, &[&a, &b, &summand], output);
-    c.finish(y)
+    Ok(c.kernel(kernel, &[&a, &b, &summand], output))
 }
 
 /// NumPy's matmul: the last two dimensions multiply, those before broadcast, a vector is a row on the left and a column on
@@ -70,6 +75,17 @@ fn matmul(view: NodeView) -> Result<Decomposition, ModelError> {
 
 /// The product of two parts, as MatMul defines it.
 pub(super) fn multiply(c: &mut Composer, a: &Part, b: &Part) -> Result<Part, ModelError> {
+    product_of(c, a, b, [false, false], 1.0)
+}
+
+/// alpha op(a) op(b) as NumPy's matmul, where op may transpose the last two dimensions of what is no vector.
+pub(super) fn product_of(
+    c: &mut Composer,
+    a: &Part,
+    b: &Part,
+    transposed: [bool; 2],
+    alpha: f32,
+) -> Result<Part, ModelError> {
     let view = c.view;
     let error = || view.error(format!("operands {} and {} cannot be multiplied", a.ty, b.ty));
     let (mut left, mut right) = (a.ty.shape.clone(), b.ty.shape.clone());
@@ -80,9 +96,12 @@ pub(super) fn multiply(c: &mut Composer, a: &Part, b: &Part) -> Result<Part, Mod
     if is_column {
         right.push(1);
     }
-    let (&[ref left_batch @ .., m, k], &[ref right_batch @ .., k_of_b, n]) = (left.as_slice(), right.as_slice()) else {
+    let transpose = [transposed[0] && !is_row, transposed[1] && !is_column];
+    let (&[ref left_batch @ .., a0, a1], &[ref right_batch @ .., b0, b1]) = (left.as_slice(), right.as_slice()) else {
         return Err(error());
     };
+    let (m, k) = if transpose[0] { (a1, a0) } else { (a0, a1) };
+    let (k_of_b, n) = if transpose[1] { (b1, b0) } else { (b0, b1) };
     if k != k_of_b || a.ty.data_type != b.ty.data_type {
         return Err(error());
     }
@@ -90,9 +109,11 @@ pub(super) fn multiply(c: &mut Composer, a: &Part, b: &Part) -> Result<Part, Mod
     let mut result = batch.clone();
     result.extend((!is_row).then_some(m));
     result.extend((!is_column).then_some(n));
-    let (left, right, shape) = if right_batch.iter().all(|&size| size == 1) && batch.len() == left_batch.len() {
+    let is_one_matrix = right_batch.iter().all(|&size| size == 1) && batch.len() == left_batch.len();
+    let (left, right, shape) = if is_one_matrix && (!transpose[0] || left_batch.iter().all(|&size| size == 1)) {
         let rows = product(&view, &[product(&view, left_batch)?, m])?;
-        (vec![rows, k], vec![k, n], vec![rows, n])
+        let left = if transpose[0] { vec![k, m] } else { vec![rows, k] };
+        (left, vec![b0, b1], vec![rows, n])
     } else {
         let padded = |own: &[u64], matrix: [u64; 2]| {
             let mut shape = vec![1; batch.len() - own.len()];
@@ -100,9 +121,22 @@ pub(super) fn multiply(c: &mut Composer, a: &Part, b: &Part) -> Result<Part, Mod
             shape.extend(matrix);
             shape
         };
-        (padded(left_batch, [m, k]), padded(right_batch, [k, n]), padded(&batch, [m, n]))
+        (padded(left_batch, [a0, a1]), padded(right_batch, [b0, b1]), padded(&batch, [m, n]))
     };
     let (a, b) = (c.reshape(a, &left)?, c.reshape(b, &right)?);
-    let y = products::product(c, (&a, false), (&b, false), &shape)?;
+    if !Kernel::product(transpose[0], transpose[1]).facts().types.include(a.ty.data_type) || k == 0 {
+        let y = products::product(c, (&a, transpose[0]), (&b, transpose[1]), &shape)?;
+        let y = if alpha == 1.0 { y } else { c.affine(&y, alpha, 0.0)? };
+        return c.reshape(&y, &result);
+    }
+    let kernel = Kernel::MatMul {
+        transpose_a: transpose[0],
+        transpose_b: transpose[1],
+        alpha,
+        beta: 0.0,
+        activation: Activation::None,
+        part: ProductPart::Whole,
+    };
+    let y = c.kernel(kernel, &[&a, &b], TensorType::new(a.ty.data_type, &shape));
     c.reshape(&y, &result)
 }

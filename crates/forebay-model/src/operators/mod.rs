@@ -5,12 +5,16 @@
 
 mod activation;
 mod arithmetic;
+pub(crate) mod attend;
+mod attention;
+mod causal;
 mod columns;
 mod constant;
 mod convolution;
 pub(crate) mod decomposition;
 mod deformable;
 mod determinant;
+mod einsum;
 mod element_keys;
 mod evaluate;
 mod gathering;
@@ -22,6 +26,7 @@ mod known;
 mod losses;
 mod matrix;
 mod max_pooling;
+pub(crate) mod microsoft;
 mod norm_pooling;
 mod normalization;
 mod ordering;
@@ -33,6 +38,7 @@ mod recurrent;
 mod reduction;
 mod regions;
 mod resize;
+mod rotary;
 mod sampling;
 mod scattering;
 mod selection;
@@ -66,6 +72,12 @@ pub const FAMILIES: &[&[Operator]] = &[
     integer::ROWS,
     matrix::ROWS,
     max_pooling::ROWS,
+    attention::ROWS,
+    causal::ROWS,
+    einsum::ROWS,
+    microsoft::ROWS,
+    microsoft::attention::ROWS,
+    microsoft::quantized::ROWS,
     normalization::ROWS,
     ordering::ROWS,
     quantized::ROWS,
@@ -80,6 +92,7 @@ pub const FAMILIES: &[&[Operator]] = &[
     regions::ROWS,
     resize::ROWS,
     scattering::ROWS,
+    rotary::ROWS,
     selection::ROWS,
     shape::ROWS,
     steps::ROWS,

@@ -54,24 +54,35 @@ fn layer_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, scale) = (c.input(0)?, c.input(1)?);
     let axis = view.axis(view.int("axis", -1)?, x.ty.shape.len())?;
+    let bias = if view.has_input(2) { Some(c.input(2)?) } else { None };
+    let outputs = layer_normalized(&mut c, &x, &scale, bias.as_ref(), axis)?;
+    c.finish_all(outputs.to_vec())
+}
+
+/// x normalised from an axis on, with scale and bias; its means and inverse deviations.
+pub(super) fn layer_normalized(
+    c: &mut Composer,
+    x: &Part,
+    scale: &Part,
+    bias: Option<&Part>,
+    axis: usize,
+) -> Result<[Part; 3], ModelError> {
+    let view = c.view;
     let normalized = x.ty.shape[axis..].to_vec();
-    let scale = c.expand(&scale, &normalized)?;
-    let bias = match view.has_input(2) {
-        true => {
-            let bias = c.input(2)?;
-            Some(c.expand(&bias, &normalized)?)
-        }
-        false => None,
+    let scale = c.expand(scale, &normalized)?;
+    let bias = match bias {
+        Some(bias) => Some(c.expand(bias, &normalized)?),
+        None => None,
     };
     let statistics = TensorType::new(x.ty.data_type, &[product(&view, &x.ty.shape[..axis])?]);
     let types = [x.ty.clone(), statistics.clone(), statistics];
     let kernel = Kernel::LayerNormalization { axis, epsilon: view.float("epsilon", 1e-5)? };
-    let reads: Vec<&Part> = [Some(&x), Some(&scale), bias.as_ref()].into_iter().flatten().collect();
+    let reads: Vec<&Part> = [Some(x), Some(&scale), bias.as_ref()].into_iter().flatten().collect();
     let outputs = c.kernels(kernel, &reads, &types);
     let mut shape = x.ty.shape.clone();
     shape[axis..].fill(1);
     let (mean, deviation) = (c.reshape(&outputs[1], &shape)?, c.reshape(&outputs[2], &shape)?);
-    c.finish_all(vec![outputs[0].clone(), mean, deviation])
+    Ok([outputs[0].clone(), mean, deviation])
 }
 
 /// Rows of x normalised to mean 0 and variance 1, without scale and bias.
@@ -141,14 +152,20 @@ fn root_mean_square_normalization(view: NodeView) -> Result<Decomposition, Model
     let mut c = Composer::new(view);
     let (x, scale) = (c.input(0)?, c.input(1)?);
     let axis = view.axis(view.int("axis", -1)?, x.ty.shape.len())?;
-    let size = product(&view, &x.ty.shape[axis..])?;
-    let axes: Vec<usize> = (axis..x.ty.shape.len()).collect();
-    let sum = c.reduce(ReduceOp::SumSquare, &axes, &x)?;
-    let mean = c.affine(&sum, 1.0 / size as f32, view.float("epsilon", 1e-5)?)?;
-    let root = c.unary(UnaryOp::Sqrt, &mean)?;
-    let normalized = c.binary(BinaryOp::Divide, &x, &root)?;
+    let (normalized, _) = root_mean_square(&mut c, &x, axis)?;
     let y = c.binary(BinaryOp::Multiply, &normalized, &scale)?;
     c.finish(y)
+}
+
+/// x / sqrt(mean(x^2) + epsilon) from an axis on, and that root.
+pub(super) fn root_mean_square(c: &mut Composer, x: &Part, axis: usize) -> Result<(Part, Part), ModelError> {
+    let size = product(&c.view, &x.ty.shape[axis..])?;
+    let axes: Vec<usize> = (axis..x.ty.shape.len()).collect();
+    let sum = c.reduce(ReduceOp::SumSquare, &axes, x)?;
+    let mean = c.affine(&sum, 1.0 / size as f32, c.view.float("epsilon", 1e-5)?)?;
+    let root = c.unary(UnaryOp::Sqrt, &mean)?;
+    let normalized = c.binary(BinaryOp::Divide, x, &root)?;
+    Ok((normalized, root))
 }
 
 /// (x - mean) / (deviation + 1e-9) along axes.

@@ -3,6 +3,7 @@
 use forebay_base::{DataType, Kernel, Tensor};
 
 use super::decomposition::{self, composed, Composer, Decomposition};
+use super::evaluate;
 use super::shapes::{attribute_or_input, axes, packed_strides, size};
 use crate::action::Action;
 use crate::context::Lowering;
@@ -58,15 +59,9 @@ fn evaluate_concat(view: &NodeView, inputs: &[Option<&Tensor>]) -> Result<Option
     let Some(inputs) = inputs.iter().copied().collect::<Option<Vec<&Tensor>>>() else { return Ok(None) };
     let axis = concat_axis(view)?;
     let output = infer_concat(view)?.remove(0);
-    let outer: u64 = output.shape[..axis].iter().product();
-    let mut bytes = Vec::new();
-    for block in 0..outer as usize {
-        for input in &inputs {
-            let length = input.bytes().len() / outer as usize;
-            bytes.extend_from_slice(&input.bytes()[block * length..(block + 1) * length]);
-        }
-    }
-    Ok(Tensor::new(output.data_type, &output.shape, bytes).map(|tensor| vec![tensor]))
+    // The bytes are shared, not copied.
+    let inputs: Vec<Tensor> = inputs.into_iter().cloned().collect();
+    Ok(evaluate::concatenate(&inputs, axis, &output).map(|tensor| vec![tensor]))
 }
 
 fn concat_gradient(
@@ -126,7 +121,7 @@ fn evaluate_split(view: &NodeView, inputs: &[Option<&Tensor>]) -> Result<Option<
         let kernel = part_kernel(ty.shape.len(), axis, start);
         start += ty.shape[axis];
         let action = Action::Kernel(kernel);
-        let Some(part) = super::evaluate::run(&action, std::slice::from_ref(x), &ty) else { return Ok(None) };
+        let Some(part) = evaluate::run(&action, std::slice::from_ref(x), &ty) else { return Ok(None) };
         parts.push(part);
     }
     Ok(Some(parts))

@@ -8,13 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_base::DataType::{self, Bool, Float32, Int32, Int64, Int8, UInt8};
 use forebay_base::{Kernel, Tensor};
 
+mod transformers;
+
 use super::{find, FAMILIES, NEWEST_OPSET};
 use crate::autodiff::gradients;
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 use crate::lower::lower;
-use crate::operator::NodeView;
+use crate::operator::{NodeView, Operator};
 
 /// An input of a node under test.
 enum Input {
@@ -60,7 +62,7 @@ fn text(name: &'static str, value: &str) -> (&'static str, Attribute) {
     (name, Attribute::String(value.to_string()))
 }
 
-/// A graph of one node.
+/// A graph of one node; the name of its operator may begin with that of its domain.
 fn graph_of(
     op_type: &str,
     version: i64,
@@ -90,7 +92,8 @@ fn graph_of(
     let attributes: BTreeMap<String, Attribute> =
         attributes.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
     let row = FAMILIES.iter().flat_map(|family| family.iter()).find(|row| row.op_type == op_type);
-    let (domain, op_type) = (row.map_or("", |row| row.domain).to_string(), op_type.to_string());
+    let (domain, op_type) = op_type.rsplit_once('.').unwrap_or((row.map_or("", |row| row.domain), op_type));
+    let (domain, op_type) = (domain.to_string(), op_type.to_string());
     graph.outputs = outputs.iter().flatten().copied().collect();
     graph.nodes.push(Node {
         name: "node".to_string(),
@@ -128,8 +131,19 @@ fn folded(op_type: &str, version: i64, inputs: Vec<Input>, attributes: &[(&str, 
 /// Version, inputs, attributes and number of outputs of a node.
 type Sample = (i64, Vec<Input>, Vec<(&'static str, Attribute)>, usize);
 
+/// The name of a row's operator, with its domain.
+fn full_name(row: &Operator) -> String {
+    if row.domain.is_empty() {
+        return row.op_type.to_string();
+    }
+    format!("{}.{}", row.domain, row.op_type)
+}
+
 /// One or more nodes for a row of the table.
-fn samples(op_type: &str) -> Vec<Sample> {
+fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
+    if let Some(samples) = transformers::samples(domain, op_type) {
+        return samples;
+    }
     let newest = |inputs, attributes| vec![(NEWEST_OPSET, inputs, attributes, 1)];
     let image = || fed(&[2, 4, 6, 6]);
     match op_type {
@@ -500,8 +514,8 @@ fn recurrent_samples(op_type: &str) -> Vec<Sample> {
 #[test]
 fn every_row_infers_and_lowers() {
     for row in FAMILIES.iter().flat_map(|family| family.iter()) {
-        for (version, inputs, attributes, outputs) in samples(row.op_type) {
-            let mut graph = graph_of(row.op_type, version, inputs, &attributes, outputs);
+        for (version, inputs, attributes, outputs) in samples(row.domain, row.op_type) {
+            let mut graph = graph_of(&full_name(row), version, inputs, &attributes, outputs);
             infer_node(&mut graph, 0).unwrap_or_else(|error| panic!("{error}"));
             lower(&graph, &BTreeSet::new()).unwrap_or_else(|error| panic!("{error}"));
         }
@@ -523,8 +537,8 @@ fn every_gradient_has_the_type_of_its_input_and_lowers() {
         _ => false,
     };
     for row in FAMILIES.iter().flat_map(|family| family.iter()) {
-        for (version, inputs, attributes, outputs) in samples(row.op_type) {
-            let mut graph = graph_of(row.op_type, version, inputs, &attributes, outputs);
+        for (version, inputs, attributes, outputs) in samples(row.domain, row.op_type) {
+            let mut graph = graph_of(&full_name(row), version, inputs, &attributes, outputs);
             infer_node(&mut graph, 0).unwrap();
             let is_float = |id: &ValueId| graph.ty(*id).unwrap().data_type.is_float();
             let by: Vec<ValueId> = graph.inputs.iter().copied().filter(is_float).collect();
@@ -781,5 +795,7 @@ fn names_are_unique() {
     for row in FAMILIES.iter().flat_map(|family| family.iter()) {
         assert!(seen.insert((row.domain, row.op_type)), "{}", row.op_type);
         assert!(!row.domain.is_empty() || find("ai.onnx", row.op_type).is_some());
+        let domain = if row.domain.is_empty() { "ai.onnx" } else { row.domain };
+        assert!(find(domain, row.op_type).is_some());
     }
 }

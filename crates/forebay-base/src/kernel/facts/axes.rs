@@ -1,5 +1,6 @@
 //! Axes: from what is known of a kernel and its operands' sizes to the dimensions of a launch.
 
+mod attention;
 mod positions;
 mod windows;
 
@@ -189,6 +190,7 @@ impl Operands<'_> {
                 let sizes = self.read(1)?.sizes();
                 self.layer(axis, &[0, 1], &[3, 4], &[0], &[], |along| lines::of_layers(sizes, axis, along).into())
             }
+            Axes::Attention(of) => self.attention(&of),
             Axes::Sums { of } => self.sums(of),
             Axes::Whole => Some(()),
         }

@@ -65,6 +65,8 @@ impl Kernel {
             | Kernel::RunningStatistics { .. }
             | Kernel::LayerNormalization { .. }
             | Kernel::LayerNormalizationGradient { .. }
+            | Kernel::Attention(_)
+            | Kernel::AttentionGradient(_)
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Gather { .. }
@@ -118,6 +120,8 @@ impl Kernel {
             | Kernel::RunningStatistics { .. }
             | Kernel::LayerNormalization { .. }
             | Kernel::LayerNormalizationGradient { .. }
+            | Kernel::Attention(_)
+            | Kernel::AttentionGradient(_)
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Gather { .. }
@@ -184,6 +188,8 @@ impl Kernel {
             | Kernel::BatchNormalizationTraining { .. }
             | Kernel::BatchNormalizationGradient { .. }
             | Kernel::RunningStatistics { .. }
+            | Kernel::Attention(_)
+            | Kernel::AttentionGradient(_)
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Scatter { .. }

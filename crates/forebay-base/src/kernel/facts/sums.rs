@@ -172,6 +172,8 @@ impl Kernel {
             | Kernel::BatchNormalization { .. }
             | Kernel::RunningStatistics { .. }
             | Kernel::LayerNormalization { .. }
+            | Kernel::Attention(_)
+            | Kernel::AttentionGradient(_)
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Gather { .. }

@@ -31,6 +31,15 @@ pub enum Work {
         /// How many.
         times: u32,
     },
+    /// This many products of rows of queries with keys.
+    Attention {
+        /// The queries, \[.., rows, size].
+        queries: OperandRef,
+        /// The keys, \[n, g, keys, size].
+        keys: OperandRef,
+        /// How many products.
+        products: u32,
+    },
 }
 
 impl KernelFacts<'_> {
@@ -48,6 +57,10 @@ impl KernelFacts<'_> {
             Work::Recurrence { gates, weights, times } => {
                 let state = desc(weights).and_then(|desc| desc.sizes().last().copied()).unwrap_or(1);
                 2.0 * f64::from(times) * count(gates) * state as f64
+            }
+            Work::Attention { queries, keys, products } => {
+                let rows = |keys: &TensorDesc| keys.sizes().get(2).copied().unwrap_or(1) as f64;
+                2.0 * f64::from(products) * count(queries) * desc(keys).map_or(1.0, rows)
             }
             Work::Product { transpose_a, transpose_b } => {
                 // The last axis of a factor, or the one before it.

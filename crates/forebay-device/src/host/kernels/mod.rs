@@ -5,6 +5,7 @@
 //! which thread computes a chunk.
 
 mod accumulators;
+mod attention;
 mod block;
 mod convolution;
 mod element;
@@ -97,6 +98,7 @@ pub(crate) unsafe fn run(
             | Kernel::LayerNormalizationGradient { .. }
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. } => normalization::run(kernel, reads, writes),
+            Kernel::Attention(_) | Kernel::AttentionGradient(_) => attention::run(kernel, reads, writes),
             Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::run(kernel, reads, writes),
             Kernel::Recurrent(_) | Kernel::RecurrentGradient(_) => recurrence::run(kernel, reads, writes, workspace),
             Kernel::Sums { .. } | Kernel::AddSums { .. } | Kernel::FromSums { .. } => sums::run(kernel, reads, writes),
@@ -165,6 +167,8 @@ pub(crate) fn workspace_bytes(
         | Kernel::RunningStatistics { .. }
         | Kernel::LayerNormalization { .. }
         | Kernel::LayerNormalizationGradient { .. }
+        | Kernel::Attention(_)
+        | Kernel::AttentionGradient(_)
         | Kernel::LocalResponseNormalization { .. }
         | Kernel::LocalResponseNormalizationGradient { .. }
         | Kernel::Gather { .. }

@@ -134,6 +134,24 @@ unsafe fn add(m: usize, n: usize, sum: Matrix, later: Matrix) {
     }
 }
 
+/// `c = scale a b`, or `c += scale a b`, for an m x k and a k x n matrix whose terms are one block, without the calling thread's
+/// buffer.
+///
+/// # Safety
+/// As [`multiply`], but for the buffer; c has adjacent columns.
+pub(super) unsafe fn multiply_few(
+    (m, n, k): (usize, usize, usize),
+    a: Matrix,
+    b: Matrix,
+    c: Matrix,
+    scale: f32,
+    accumulate: bool,
+) {
+    debug_assert!(k <= PRODUCT_TERMS as usize, "{k} terms are more than a block has");
+    // SAFETY: the caller's promises.
+    unsafe { multiply_block((n, m, k), b.transposed(), a.transposed(), c.transposed(), scale, accumulate) }
+}
+
 /// `c = scale a b`, or `c += scale a b`, for an m x k and a k x n matrix with the terms of one block.
 ///
 /// # Safety

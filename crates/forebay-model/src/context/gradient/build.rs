@@ -160,6 +160,7 @@ impl GradientBuilder<'_> {
         match action {
             Action::Kernel(kernel) => self.kernel(kernel.name(), kernel.clone(), inputs, outputs),
             Action::Transpose(permutation) => vec![self.transpose(inputs[0], permutation)],
+            Action::Concatenate(axis) => vec![self.concatenate(inputs, *axis, outputs[0].clone())],
             Action::Expand => {
                 let sizes: Vec<i64> = outputs[0].shape.iter().map(|&size| size as i64).collect();
                 let target = self.ints(&sizes);

@@ -23,25 +23,41 @@ impl Lowering<'_> {
     /// Where an operand cannot live on a device, or misaligned pieces are too many.
     pub fn concatenate(&mut self, view: &NodeView, axis: usize) -> Result<(), ModelError> {
         let output = self.output(view, 0)?;
+        let mut pieces = Vec::with_capacity(view.node.inputs.len());
+        for i in 0..view.node.inputs.len() {
+            if !view.input_type(i)?.shape.contains(&0) {
+                pieces.push(self.input(view, i)?);
+            }
+        }
+        self.join(view, pieces, &output, axis)
+    }
+
+    /// Concatenates packed operands along `axis`.
+    ///
+    /// # Errors
+    /// Where misaligned pieces are too many.
+    pub(crate) fn join(
+        &mut self,
+        view: &NodeView,
+        operands: Vec<Operand>,
+        output: &Operand,
+        axis: usize,
+    ) -> Result<(), ModelError> {
         if output.desc.sizes().len() <= axis {
             return Err(view.error(format!("axis {axis} is out of range for {}", output.desc)));
         }
-        let mut pieces = Vec::with_capacity(view.node.inputs.len());
+        let mut pieces = Vec::with_capacity(operands.len());
         let mut start = 0;
-        for i in 0..view.node.inputs.len() {
-            if view.input_type(i)?.shape.contains(&0) {
-                continue;
-            }
-            let piece = self.input(view, i)?;
+        for piece in operands {
             let size = piece.desc.sizes().get(axis).copied().unwrap_or(0);
             pieces.push((piece, start));
             start += size;
         }
         let stride_bytes = axis_stride_bytes(&output.desc, axis);
         if pieces.iter().all(|(_, start)| Self::can_view(start * stride_bytes)) {
-            self.copy_pieces(view, &pieces, &output, axis)
+            self.copy_pieces(view, &pieces, output, axis)
         } else {
-            self.gather_pieces(view, &pieces, &output, axis)
+            self.gather_pieces(view, &pieces, output, axis)
         }
     }
 

@@ -1,0 +1,112 @@
+//! The result, and the logarithm of each row's sum.
+
+use super::super::accumulators::{largest, Accumulators};
+use super::super::element::{Float, Number};
+use super::super::parallel::{for_each, wide, Pointer};
+use super::super::product::{multiply_few, Matrix};
+use super::super::thread_buffer::with_buffer;
+use super::super::View;
+use super::scores::{exponentials, Block};
+use super::{require_sizes, Launch, KEYS, ROWS};
+
+/// What is known of a row's scores so far.
+#[derive(Clone, Copy)]
+struct Running {
+    /// The largest.
+    largest: f32,
+    /// The sum of exponentials of what they are above [`Running::shift`].
+    sum: f64,
+}
+
+impl Running {
+    /// What exponentials are taken of differences from; a row that has seen nothing has no largest score.
+    fn shift(&self) -> f32 {
+        if self.largest == f32::NEG_INFINITY {
+            0.0
+        } else {
+            self.largest
+        }
+    }
+}
+
+/// # Safety
+/// As [`super::run`].
+pub(super) unsafe fn run(launch: &Launch, y: &View, logarithms: &View) -> Result<(), String> {
+    let sizes = launch.sizes;
+    let heads = [sizes.batch, sizes.heads, sizes.rows];
+    require_sizes(&[(y, &[heads.as_slice(), &[sizes.v_size]].concat()), (logarithms, &heads)])?;
+    let (y, logarithms) = (Pointer::<f32>::of(y), Pointer::<f32>::of(logarithms));
+    let blocks = sizes.rows.div_ceil(ROWS);
+    for_each(sizes.batch * sizes.heads * blocks, |task| {
+        let (head, row) = (task / blocks, task % blocks * ROWS);
+        let rows = ROWS.min(sizes.rows - row);
+        // SAFETY: every task writes rows of its own.
+        let (y, logarithms) = unsafe {
+            let first = head * sizes.rows + row;
+            (y.slice_mut(first * sizes.v_size, rows * sizes.v_size), logarithms.slice_mut(first, rows))
+        };
+        // SAFETY: the caller's promises.
+        with_buffer(ROWS * KEYS, |scores| unsafe { block_of_rows(launch, head, row, scores, y, logarithms) });
+    });
+    Ok(())
+}
+
+/// # Safety
+/// The rows must exist, and no one may write the operands.
+unsafe fn block_of_rows(
+    launch: &Launch,
+    head: usize,
+    row: usize,
+    scores: &mut [f32],
+    y: &mut [f32],
+    logarithms: &mut [f32],
+) {
+    let (sizes, rows) = (&launch.sizes, logarithms.len());
+    let (batch, own) = (head / sizes.heads, head % sizes.heads);
+    let mut running = [Running { largest: f32::NEG_INFINITY, sum: 0.0 }; ROWS];
+    y.fill(0.0);
+    let seen = launch.seen_by(row + rows);
+    for key in (0..seen).step_by(KEYS) {
+        let block = Block { batch, head: own, row, rows, key, keys: KEYS.min(seen - key) };
+        let scores = &mut scores[..rows * block.keys];
+        // SAFETY: the block lies in the operands.
+        unsafe { launch.scores(&block, scores, None) };
+        let lines = scores.chunks_exact_mut(block.keys).zip(y.chunks_exact_mut(sizes.v_size));
+        for ((line, y), running) in lines.zip(&mut running) {
+            wide(
+                #[inline(always)]
+                || add_line(line, y, running),
+            );
+        }
+        let group = launch.group_of(batch, own);
+        // SAFETY: as above; the rows of y are no one else's.
+        unsafe {
+            let v = Launch::rows_of(launch.v, group, sizes.keys, key, sizes.v_size);
+            let (p, y) = (Matrix::rows(scores.as_mut_ptr(), block.keys), Matrix::rows(y.as_mut_ptr(), sizes.v_size));
+            multiply_few((rows, sizes.v_size, block.keys), p, v, y, 1.0, true);
+        }
+    }
+    for ((y, logarithm), running) in y.chunks_exact_mut(sizes.v_size).zip(logarithms).zip(&running) {
+        let sum = running.sum as f32;
+        wide(|| y.iter_mut().for_each(|y| *y /= sum));
+        *logarithm = (f64::from(running.shift()) + running.sum.ln()) as f32;
+    }
+}
+
+/// Scores become exponentials; what was summed before is scaled to the new largest one.
+#[inline(always)]
+fn add_line(line: &mut [f32], y: &mut [f32], running: &mut Running) {
+    let before = running.shift();
+    let highest = largest(line);
+    running.largest = Number::maximum(highest, running.largest);
+    let shift = running.shift();
+    exponentials(line, shift);
+    let mut accumulators = Accumulators::new();
+    accumulators.add(line, |e: f32| [f64::from(e)]);
+    if shift != before && running.sum != 0.0 {
+        let factor = Float::exp(before - shift);
+        y.iter_mut().for_each(|y| *y *= factor);
+        running.sum *= f64::from(factor);
+    }
+    running.sum += accumulators.totals()[0];
+}

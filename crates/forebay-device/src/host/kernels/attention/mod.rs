@@ -1,0 +1,162 @@
+//! Attention: rows of queries meet blocks of keys, with a running maximum and sum of each row, so that the matrix of scores is
+//! never in memory: FlashAttention's way (Dao et al., 2022).
+//!
+//! Blocks begin at multiples of [`ROWS`] and [`KEYS`] of each head, and are walked in their order: a result's bits depend on
+//! its head alone. The forward kernel's tasks are blocks of rows, the gradient's are groups of heads that share keys.
+
+mod backward;
+mod forward;
+mod scores;
+#[cfg(test)]
+mod tests;
+
+use forebay_base::kernel::{AttentionOptions, ATTENTION_SIZE_MAX};
+use forebay_base::{DataType, Kernel};
+
+use super::parallel::{require_packed, Pointer};
+use super::product::Matrix;
+use super::{unsupported, View};
+use crate::device::DeviceError;
+
+/// Rows of queries in a block.
+const ROWS: usize = 128;
+/// Keys in a block.
+const KEYS: usize = 256;
+
+/// Sizes of a launch.
+#[derive(Clone, Copy)]
+struct Sizes {
+    batch: usize,
+    heads: usize,
+    groups: usize,
+    rows: usize,
+    keys: usize,
+    size: usize,
+    v_size: usize,
+}
+
+/// A mask with the distances between its batches, heads and rows, which may be 0.
+#[derive(Clone, Copy)]
+enum Mask {
+    None,
+    Added(Pointer<f32>, [usize; 3]),
+    Seen(Pointer<u8>, [usize; 3]),
+}
+
+/// What both kernels know of their launch.
+#[derive(Clone, Copy)]
+struct Launch {
+    sizes: Sizes,
+    options: AttentionOptions,
+    mask: Mask,
+    q: Pointer<f32>,
+    k: Pointer<f32>,
+    v: Pointer<f32>,
+}
+
+impl Launch {
+    /// Checks sizes and types of queries, keys, values and mask.
+    fn new(options: AttentionOptions, [q, k, v]: [&View; 3], mask: Option<&View>) -> Result<Launch, String> {
+        let fail = || format!("queries {}, keys {} and values {} do not fit", q.desc, k.desc, v.desc);
+        let (q_sizes, k_sizes, v_sizes) = (q.sizes(), k.sizes(), v.sizes());
+        let (&[batch, heads, rows, size], &[k_batch, groups, keys, k_size], &[v_batch, v_groups, v_keys, v_size]) =
+            (q_sizes.as_slice(), k_sizes.as_slice(), v_sizes.as_slice())
+        else {
+            return Err(fail());
+        };
+        let is_one = [k_batch, v_batch] == [batch; 2] && k_size == size && [v_groups, v_keys] == [groups, keys];
+        if !is_one || groups == 0 || heads % groups != 0 {
+            return Err(fail());
+        }
+        if size.max(v_size) as u64 > ATTENTION_SIZE_MAX {
+            return Err(format!("heads of {size} and {v_size} elements are larger than {ATTENTION_SIZE_MAX}"));
+        }
+        require_packed(&[*q, *k, *v])?;
+        require_floats(&[*q, *k, *v])?;
+        let sizes = Sizes { batch, heads, groups, rows, keys, size, v_size };
+        let mask = match mask {
+            Some(mask) => Mask::new(mask, &sizes)?,
+            None => Mask::None,
+        };
+        Ok(Launch { sizes, options, mask, q: Pointer::of(q), k: Pointer::of(k), v: Pointer::of(v) })
+    }
+
+    /// The keys that some row in front of `end` sees.
+    fn seen_by(&self, end: usize) -> usize {
+        match self.options.causal {
+            Some(more) => {
+                usize::try_from(more).map_or(self.sizes.keys, |more| (end.saturating_add(more)).min(self.sizes.keys))
+            }
+            None => self.sizes.keys,
+        }
+    }
+
+    /// Rows of head `head` of all batches' heads, from row `row` on.
+    ///
+    /// # Safety
+    /// They must exist.
+    unsafe fn rows_of(base: Pointer<f32>, head: usize, count: usize, row: usize, size: usize) -> Matrix {
+        // SAFETY: the caller's promise.
+        Matrix::rows(unsafe { base.at(((head * count + row) * size) as isize) }, size)
+    }
+}
+
+impl Mask {
+    fn new(view: &View, sizes: &Sizes) -> Result<Mask, String> {
+        require_packed(&[*view])?;
+        let own = view.sizes();
+        let fits = |(own, all): (&usize, usize)| *own == all || *own == 1;
+        let all = [sizes.batch, sizes.heads, sizes.rows];
+        if own.len() != 4 || own[3] != sizes.keys || !own.iter().zip(all).all(fits) {
+            return Err(format!("the mask {} does not fit scores {all:?} of {} keys", view.desc, sizes.keys));
+        }
+        let packed = view.strides();
+        let strides = std::array::from_fn(|axis| if own[axis] == 1 { 0 } else { packed[axis] });
+        match view.desc.data_type() {
+            DataType::Float32 => Ok(Mask::Added(Pointer::of(view), strides)),
+            DataType::Bool => Ok(Mask::Seen(Pointer::of(view), strides)),
+            other => Err(format!("a mask is float32 or bool, not {other}")),
+        }
+    }
+}
+
+/// Refuses what is no float32.
+fn require_floats(views: &[View]) -> Result<(), String> {
+    match views.iter().find(|view| view.desc.data_type() != DataType::Float32) {
+        Some(view) => Err(format!("the host attends in float32, not {}", view.desc.data_type())),
+        None => Ok(()),
+    }
+}
+
+/// Refuses operands of other sizes than these.
+fn require_sizes(views: &[(&View, &[usize])]) -> Result<(), String> {
+    for (view, sizes) in views {
+        require_packed(&[**view])?;
+        require_floats(&[**view])?;
+        if view.sizes() != *sizes {
+            return Err(format!("{} has other sizes than {sizes:?}", view.desc));
+        }
+    }
+    Ok(())
+}
+
+/// Runs one kernel of this family.
+///
+/// # Safety
+/// As [`super::run`].
+pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
+    // SAFETY: the caller's promises.
+    let result = unsafe {
+        match (kernel, reads, writes) {
+            (Kernel::Attention(options), [q, k, v, mask @ ..], [y, logarithms]) => {
+                Launch::new(*options, [q, k, v], mask.first()).and_then(|launch| forward::run(&launch, y, logarithms))
+            }
+            (Kernel::AttentionGradient(options), [dy, q, k, v, y, logarithms, mask @ ..], [dq, dk, dv]) => {
+                let launch = Launch::new(*options, [q, k, v], mask.first());
+                launch.and_then(|launch| backward::run(&launch, [dy, y, logarithms], [dq, dk, dv]))
+            }
+            _ => Err(format!("{} reads and {} writes are not those of attention", reads.len(), writes.len())),
+        }
+    };
+    result.map_err(|reason| unsupported(kernel, reason))
+}

@@ -1,0 +1,82 @@
+//! A block of scores: products of rows with keys, scaled, capped and masked.
+
+use super::super::element::Float;
+use super::super::parallel::wide;
+use super::super::product::multiply_few;
+use super::{Launch, Mask};
+
+/// A block of scores: some rows of one head, and some keys.
+#[derive(Clone, Copy)]
+pub(super) struct Block {
+    /// Number of the batch.
+    pub batch: usize,
+    /// Number of the head in it.
+    pub head: usize,
+    /// First row.
+    pub row: usize,
+    /// How many rows.
+    pub rows: usize,
+    /// First key.
+    pub key: usize,
+    /// How many keys.
+    pub keys: usize,
+}
+
+impl Launch {
+    /// The number of a head's keys among those of all batches.
+    pub(super) fn group_of(&self, batch: usize, head: usize) -> usize {
+        batch * self.sizes.groups + head / (self.sizes.heads / self.sizes.groups)
+    }
+
+    /// The scores of a block, row after row; `slopes` takes the derivatives by the products, where there is a cap.
+    ///
+    /// # Safety
+    /// The block must lie in the operands, which no one writes.
+    pub(super) unsafe fn scores(&self, block: &Block, out: &mut [f32], slopes: Option<&mut [f32]>) {
+        let Block { batch, head, row, rows, key, keys } = *block;
+        let sizes = &self.sizes;
+        // SAFETY: the block lies in the operands.
+        unsafe {
+            let q = Launch::rows_of(self.q, batch * sizes.heads + head, sizes.rows, row, sizes.size);
+            let k = Launch::rows_of(self.k, self.group_of(batch, head), sizes.keys, key, sizes.size);
+            let scores = super::Matrix::rows(out.as_mut_ptr(), keys);
+            multiply_few((rows, keys, sizes.size), q, k.transposed(), scores, self.options.scale, false);
+        }
+        let out = &mut out[..rows * keys];
+        let cap = self.options.softcap;
+        if cap != 0.0 {
+            out.iter_mut().for_each(|score| *score = (*score / cap).tanh());
+            if let Some(slopes) = slopes {
+                slopes.iter_mut().zip(out.iter()).for_each(|(slope, &tanh)| *slope = 1.0 - tanh * tanh);
+            }
+            out.iter_mut().for_each(|score| *score *= cap);
+        }
+        let place = |strides: [usize; 3], row: usize| batch * strides[0] + head * strides[1] + row * strides[2] + key;
+        for (i, line) in out.chunks_exact_mut(keys).enumerate() {
+            match self.mask {
+                Mask::None => {}
+                Mask::Added(mask, strides) => {
+                    // SAFETY: the mask has the scores' sizes, but for those along which it repeats.
+                    let added = unsafe { mask.slice(place(strides, row + i), keys) };
+                    wide(|| line.iter_mut().zip(added).for_each(|(score, &added)| *score += added));
+                }
+                Mask::Seen(mask, strides) => {
+                    // SAFETY: as above.
+                    let seen = unsafe { mask.slice(place(strides, row + i), keys) };
+                    let unseen = f32::NEG_INFINITY;
+                    line.iter_mut()
+                        .zip(seen)
+                        .for_each(|(score, &seen)| *score = if seen != 0 { *score } else { unseen });
+                }
+            }
+            let seen = self.seen_by(row + i + 1).clamp(key, key + keys) - key;
+            line[seen..].fill(f32::NEG_INFINITY);
+        }
+    }
+}
+
+/// line = exp(line - shift).
+#[inline(always)]
+pub(super) fn exponentials(line: &mut [f32], shift: f32) {
+    line.iter_mut().for_each(|score| *score = Float::exp(*score - shift));
+}

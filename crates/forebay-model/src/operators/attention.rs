@@ -1,0 +1,127 @@
+//! ONNX's attention operators.
+
+use forebay_base::kernel::{BinaryOp, PadMode};
+use forebay_base::{DataType, Kernel};
+
+use super::attend::{attend, default_scale, join_heads, numbers, outputs, split_heads, Attending, Scores};
+use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::shapes::size;
+use crate::error::ModelError;
+use crate::operator::{NodeView, Operator};
+
+/// The domain of operators that ONNX tries.
+const PREVIEW: &str = "ai.onnx.preview";
+
+/// The rows.
+pub const ROWS: &[Operator] = &[composed!("Attention", attention), composed!(PREVIEW, "FlexAttention", flex_attention)];
+
+fn attention(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let mut parts = [c.input(0)?, c.input(1)?, c.input(2)?];
+    let has_heads_last = parts[0].ty.shape.len() == 3;
+    if has_heads_last {
+        for (part, name) in parts.iter_mut().zip(["q_num_heads", "kv_num_heads", "kv_num_heads"]) {
+            let heads = size(&view, &format!("attribute {name}"), view.int(name, 0)?)?;
+            *part = split_heads(&mut c, part, heads)?;
+        }
+    }
+    let [queries, mut keys, mut values] = parts;
+    let mut past = 0;
+    if view.has_input(4) && view.has_input(5) {
+        let (past_keys, past_values) = (c.input(4)?, c.input(5)?);
+        past = past_keys.ty.shape.get(2).copied().unwrap_or(0);
+        keys = c.concatenate(&[&past_keys, &keys], 2)?;
+        values = c.concatenate(&[&past_values, &values], 2)?;
+    } else if view.has_input(4) || view.has_input(5) {
+        return Err(view.error("past_key and past_value belong together; only one of them is given"));
+    }
+    let (Some(&count), Some(&head_size)) = (keys.ty.shape.get(2), queries.ty.shape.get(3)) else {
+        return Err(view.error(format!("four dimensions are needed, not {} and {}", queries.ty, keys.ty)));
+    };
+    let (mut bias, mut masks) = (None, Vec::new());
+    if view.has_input(3) {
+        let mask = c.input(3)?;
+        let mask = padded_mask(&mut c, &mask, count)?;
+        match mask.ty.data_type {
+            DataType::Bool => masks.push(mask),
+            _ => bias = Some(mask),
+        }
+    }
+    if view.has_input(6) {
+        let lengths = c.input(6)?;
+        masks.push(within_lengths(&mut c, &lengths, count)?);
+    }
+    let mode = view.int("qk_matmul_output_mode", 0)?;
+    let stages = [Scores::Products, Scores::Capped, Scores::Masked, Scores::Probabilities];
+    let stage = usize::try_from(mode).ok().and_then(|mode| stages.get(mode).copied());
+    let stage = stage.ok_or_else(|| view.error(format!("attribute qk_matmul_output_mode is 0 to 3, not {mode}")))?;
+    let attending = Attending {
+        queries,
+        keys: keys.clone(),
+        values: values.clone(),
+        bias,
+        masks,
+        causal: (view.int("is_causal", 0)? != 0).then_some(past),
+        scale: view.float("scale", default_scale(head_size))?,
+        softcap: view.float("softcap", 0.0)?,
+        wanted: matches!(view.node.outputs.get(3), Some(Some(_))).then_some(stage),
+        in_double: is_double(&view)?,
+    };
+    let attended = attend(&mut c, attending)?;
+    let y = if has_heads_last { join_heads(&mut c, &attended.y)? } else { attended.y.clone() };
+    c.finish_all(outputs(y, [keys, values], attended))
+}
+
+/// Whether the softmax is asked for in float64; other types are computed in float32 at least.
+fn is_double(view: &NodeView) -> Result<bool, ModelError> {
+    const DOUBLE: i64 = 11;
+    Ok(view.int("softmax_precision", 0)? == DOUBLE)
+}
+
+/// A mask whose last dimension has all keys: those behind its end are not seen.
+fn padded_mask(c: &mut Composer, mask: &Part, keys: u64) -> Result<Part, ModelError> {
+    let rank = mask.ty.shape.len();
+    let Some(&own) = mask.ty.shape.last().filter(|&&own| own <= keys && rank <= 4) else {
+        return Err(c.view.error(format!("the mask {} does not fit {keys} keys", mask.ty)));
+    };
+    if own == keys {
+        return Ok(mask.clone());
+    }
+    let mut ty = mask.ty.clone();
+    ty.shape[rank - 1] = keys;
+    let unseen = if ty.data_type == DataType::Bool { 0.0 } else { f32::NEG_INFINITY };
+    Ok(c.kernel(Kernel::Pad { begins: vec![0; rank], mode: PadMode::Constant(unseen) }, &[mask], ty))
+}
+
+/// Keys in front of the end of each batch's own: lengths [batch] to booleans [batch, 1, 1, keys].
+pub(super) fn within_lengths(c: &mut Composer, lengths: &Part, keys: u64) -> Result<Part, ModelError> {
+    let lengths = c.cast(lengths, DataType::Int64);
+    let batch = lengths.ty.count();
+    let lengths = c.reshape(&lengths, &[batch, 1, 1, 1])?;
+    let key = numbers(c, 0, keys, 3)?;
+    c.binary(BinaryOp::Less, &key, &lengths)
+}
+
+/// Functions of scores and probabilities are graphs, which nodes here cannot hold.
+fn flex_attention(view: NodeView) -> Result<Decomposition, ModelError> {
+    if let Some(name) = ["score_mod", "prob_mod"].into_iter().find(|name| view.attribute(name).is_some()) {
+        return Err(view.error(format!("attribute {name} (a graph) is not supported; write attention as its function")));
+    }
+    let mut c = Composer::new(view);
+    let (queries, keys, values) = (c.input(0)?, c.input(1)?, c.input(2)?);
+    let scale = default_scale(queries.ty.shape.last().copied().unwrap_or(1));
+    let attending = Attending {
+        queries,
+        keys: keys.clone(),
+        values: values.clone(),
+        bias: None,
+        masks: Vec::new(),
+        causal: None,
+        scale: view.float("scale", scale)?,
+        softcap: 0.0,
+        wanted: None,
+        in_double: is_double(&view)?,
+    };
+    let attended = attend(&mut c, attending)?;
+    c.finish_all(outputs(attended.y.clone(), [keys, values], attended))
+}

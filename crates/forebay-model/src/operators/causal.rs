@@ -1,0 +1,57 @@
+//! Convolutions along time that see the past alone.
+
+use forebay_base::kernel::{Activation, Convolution, PadMode, UnaryOp, Window};
+use forebay_base::Kernel;
+
+use super::decomposition::{composed, Composer, Decomposition, Part};
+use crate::error::ModelError;
+use crate::operator::{NodeView, Operator};
+
+/// The rows.
+pub const ROWS: &[Operator] = &[composed!("CausalConvWithState", causal_convolution)];
+
+/// Each channel of [batch, channels, length] by itself, behind what its last elements were, or zeros.
+fn causal_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let (x, weights) = (c.input(0)?, c.input(1)?);
+    let (&[batch, channels, length], &[w_channels, 1, taps]) = (x.ty.shape.as_slice(), weights.ty.shape.as_slice())
+    else {
+        let reason = format!(
+            "an input [batch, channels, length] and weights [channels, 1, taps] are needed, not {} and {}",
+            x.ty, weights.ty
+        );
+        return Err(view.error(reason));
+    };
+    let state = taps.checked_sub(1).filter(|_| w_channels == channels);
+    let state = state.ok_or_else(|| view.error(format!("weights {} do not fit {channels} channels", weights.ty)))?;
+    let total = length.checked_add(state).ok_or_else(|| view.error(format!("a length of {length} overflows")))?;
+    let mut ty = x.ty.clone();
+    ty.shape[2] = total;
+    let seen = if view.has_input(3) {
+        let past = c.input(3)?;
+        if past.ty.shape != [batch, channels, state] {
+            return Err(view.error(format!("a past state [{batch}, {channels}, {state}] is needed, not {}", past.ty)));
+        }
+        c.concatenate(&[&past, &x], 2)?
+    } else if state > 0 {
+        let kernel = Kernel::Pad { begins: vec![0, 0, state], mode: PadMode::Constant(0.0) };
+        c.kernel(kernel, &[&x], ty)
+    } else {
+        x.clone()
+    };
+    let one = || vec![1];
+    let window =
+        Window { kernel: vec![taps], strides: one(), dilations: one(), pads_begin: vec![0], pads_end: vec![0] };
+    let kernel =
+        Kernel::Convolution { convolution: Convolution { window, groups: channels }, activation: Activation::None };
+    let bias = if view.has_input(2) { Some(c.input(2)?) } else { None };
+    let reads: Vec<&Part> = [Some(&seen), Some(&weights), bias.as_ref()].into_iter().flatten().collect();
+    let y = c.kernel(kernel, &reads, x.ty.clone());
+    let y = match view.string("activation", "none")? {
+        "none" | "" => y,
+        "silu" | "swish" => c.unary(UnaryOp::Silu, &y)?,
+        other => return Err(view.error(format!("attribute activation is none, silu or swish, not '{other}'"))),
+    };
+    let present = c.slice(&seen, 2, length, state)?;
+    c.finish_all(vec![y, present])
+}

@@ -1,0 +1,236 @@
+//! Operators of the domain `com.microsoft`: what ONNX Runtime's optimizers write.
+
+pub mod attention;
+pub mod quantized;
+
+use forebay_base::kernel::{BinaryOp, UnaryOp};
+
+use super::activation::tanh_gelu;
+use super::attend::numbers;
+use super::convolution::correlated;
+use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::matrix::{general_product, product_of};
+use super::normalization::{layer_normalized, root_mean_square};
+use super::rotary::{at_positions, beside_heads, rotated, with_heads, Rotation};
+use crate::error::ModelError;
+use crate::graph::Attribute;
+use crate::operator::{NodeView, Operator};
+
+/// The domain.
+pub const MICROSOFT: &str = "com.microsoft";
+
+/// The rows.
+pub const ROWS: &[Operator] = &[
+    composed!(MICROSOFT, "BiasGelu", bias_gelu),
+    composed!(MICROSOFT, "FastGelu", fast_gelu),
+    composed!(MICROSOFT, "FusedConv", fused_convolution),
+    composed!(MICROSOFT, "FusedGemm", fused_gemm),
+    composed!(MICROSOFT, "FusedMatMul", fused_product),
+    composed!(MICROSOFT, "Gelu", gelu),
+    composed!(MICROSOFT, "QuickGelu", quick_gelu),
+    composed!(MICROSOFT, "RotaryEmbedding", rotary_embedding),
+    composed!(MICROSOFT, "SimplifiedLayerNormalization", simplified_normalization),
+    composed!(MICROSOFT, "SkipLayerNormalization", skip_normalization),
+    composed!(MICROSOFT, "SkipSimplifiedLayerNormalization", skip_simplified_normalization),
+    // ONNX Runtime writes this one without a domain, too.
+    composed!("SimplifiedLayerNormalization", simplified_normalization),
+];
+
+fn gelu(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let y = c.unary(UnaryOp::Gelu, &x)?;
+    c.finish(y)
+}
+
+fn bias_gelu(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = biased(&mut c, 1)?;
+    let y = c.unary(UnaryOp::Gelu, &x)?;
+    c.finish(y)
+}
+
+fn fast_gelu(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = biased(&mut c, 1)?;
+    let y = tanh_gelu(&mut c, &x)?;
+    c.finish(y)
+}
+
+/// x sigmoid(alpha x).
+fn quick_gelu(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let scaled = c.affine(&x, view.float("alpha", 1.702)?, 0.0)?;
+    let gate = c.unary(UnaryOp::Sigmoid, &scaled)?;
+    let y = c.binary(BinaryOp::Multiply, &x, &gate)?;
+    c.finish(y)
+}
+
+/// Input 0 plus input `bias`, where that is given: it must not enlarge it.
+fn biased(c: &mut Composer, bias: usize) -> Result<Part, ModelError> {
+    let x = c.input(0)?;
+    plus(c, &x, bias)
+}
+
+/// x plus an input, where that is given: it must not enlarge x.
+fn plus(c: &mut Composer, x: &Part, input: usize) -> Result<Part, ModelError> {
+    if !c.view.has_input(input) {
+        return Ok(x.clone());
+    }
+    let other = c.input(input)?;
+    let sum = c.binary(BinaryOp::Add, x, &other)?;
+    match sum.ty == x.ty {
+        true => Ok(sum),
+        false => Err(c.view.error(format!("input {input} ({}) does not broadcast to {}", other.ty, x.ty))),
+    }
+}
+
+/// A list of floats; none where there is no such attribute.
+fn floats<'a>(view: &NodeView<'a>, name: &str) -> Result<&'a [f32], ModelError> {
+    match view.attribute(name) {
+        None => Ok(&[]),
+        Some(Attribute::Floats(values)) => Ok(values),
+        Some(_) => Err(view.error(format!("attribute {name} must be a list of floats"))),
+    }
+}
+
+/// The activation that a fused operator names, with its parameters.
+fn activated(c: &mut Composer, x: &Part, parameters: [Option<f32>; 2]) -> Result<Part, ModelError> {
+    let [alpha, beta] = parameters;
+    let op = match c.view.string("activation", "")? {
+        "" => return Ok(x.clone()),
+        "Relu" => UnaryOp::Relu,
+        "Tanh" => UnaryOp::Tanh,
+        "Sigmoid" => UnaryOp::Sigmoid,
+        "LeakyRelu" => UnaryOp::LeakyRelu { alpha: alpha.unwrap_or(0.01) },
+        "Elu" => UnaryOp::Elu { alpha: alpha.unwrap_or(1.0) },
+        "HardSigmoid" => UnaryOp::HardSigmoid { alpha: alpha.unwrap_or(0.2), beta: beta.unwrap_or(0.5) },
+        "Clip" => UnaryOp::Clip { low: alpha.unwrap_or(f32::NEG_INFINITY), high: beta.unwrap_or(f32::INFINITY) },
+        other => {
+            let known = "Relu, Tanh, Sigmoid, LeakyRelu, Elu, HardSigmoid, Clip";
+            return Err(c.view.error(format!("activation '{other}' is not supported ({known})")));
+        }
+    };
+    c.unary(op, x)
+}
+
+/// activation(convolution + z).
+fn fused_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let y = correlated(&mut c)?;
+    let y = plus(&mut c, &y, 3)?;
+    let parameters = floats(&view, "activation_params")?;
+    let y = activated(&mut c, &y, [parameters.first().copied(), parameters.get(1).copied()])?;
+    c.finish(y)
+}
+
+fn fused_gemm(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let y = general_product(&mut c)?;
+    let parameter = |name: &str| match view.attribute(name) {
+        Some(_) => view.float(name, 0.0).map(Some),
+        None => Ok(None),
+    };
+    let y = activated(&mut c, &y, [parameter("activation_alpha")?, parameter("activation_beta")?])?;
+    c.finish(y)
+}
+
+/// alpha op(a) op(b), where op may transpose the last two dimensions, and may put the first dimension before the last one first.
+fn fused_product(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let mut factors = [c.input(0)?, c.input(1)?];
+    let mut transposed = [false; 2];
+    for (i, factor) in factors.iter_mut().enumerate() {
+        let [name, batch] = [["transA", "transBatchA"], ["transB", "transBatchB"]][i];
+        transposed[i] = view.int(name, 0)? != 0;
+        let rank = factor.ty.shape.len();
+        if view.int(batch, 0)? != 0 && rank >= 3 {
+            // [m, batch .., k] to [batch .., m, k].
+            let order: Vec<usize> = (1..rank - 1).chain([0, rank - 1]).collect();
+            *factor = c.transpose(factor, &order)?;
+        }
+    }
+    let y = product_of(&mut c, &factors[0], &factors[1], transposed, view.float("alpha", 1.0)?)?;
+    c.finish(y)
+}
+
+fn simplified_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let axis = view.axis(view.int("axis", -1)?, x.ty.shape.len())?;
+    let (normalized, root) = root_mean_square(&mut c, &x, axis)?;
+    let scale = c.input(1)?;
+    let y = c.binary(BinaryOp::Multiply, &normalized, &scale)?;
+    let inverse = c.unary(UnaryOp::Reciprocal, &root)?;
+    c.finish_all(vec![y, inverse])
+}
+
+/// The layer normalisation of input + skip + bias, mean and inverse deviation, and that sum.
+fn skip_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let sum = biased(&mut c, 1)?;
+    let sum = plus(&mut c, &sum, 4)?;
+    let axis = view.axis(-1, sum.ty.shape.len())?;
+    let scale = c.input(2)?;
+    let bias = if view.has_input(3) { Some(c.input(3)?) } else { None };
+    let [y, mean, deviation] = layer_normalized(&mut c, &sum, &scale, bias.as_ref(), axis)?;
+    c.finish_all(vec![y, mean, deviation, sum])
+}
+
+/// The same without mean and bias of the normalisation; no statistics.
+fn skip_simplified_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let sum = biased(&mut c, 1)?;
+    let sum = plus(&mut c, &sum, 3)?;
+    let axis = view.axis(-1, sum.ty.shape.len())?;
+    let (normalized, root) = root_mean_square(&mut c, &sum, axis)?;
+    let scale = c.input(2)?;
+    let y = c.binary(BinaryOp::Multiply, &normalized, &scale)?;
+    c.finish_all(vec![y, root.clone(), root, sum])
+}
+
+/// Inputs in another order than ONNX's, and positions that may be one number: that of the first.
+fn rotary_embedding(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let (input, positions) = (c.input(0)?, c.input(1)?);
+    let (cosine, sine) = (c.input(2)?, c.input(3)?);
+    if view.int("is_packed_batching", 0)? != 0 {
+        return Err(view.error("attribute is_packed_batching is not supported; keep batches apart"));
+    }
+    let turned = view.int("rotary_embedding_dim", 0)?;
+    let heads = match (view.int("num_heads", 0)?, input.ty.shape.as_slice()) {
+        // Without a number, heads are as long as the angles say.
+        (0, &[_, _, hidden]) => {
+            let pairs = cosine.ty.shape.last().copied().unwrap_or(0);
+            hidden.checked_div(pairs.saturating_mul(2)).unwrap_or(0) as i64
+        }
+        (heads, _) => heads,
+    };
+    let (x, heads_first) = with_heads(&mut c, &input, heads)?;
+    let length = x.ty.shape[if heads_first { 2 } else { 1 }];
+    let positions = match positions.ty.count() {
+        1 if length != 1 || x.ty.shape[0] != 1 => {
+            let offsets = numbers(&mut c, 0, length, 3)?;
+            let offsets = c.reshape(&offsets, &[1, length])?;
+            let first = c.reshape(&positions, &[1, 1])?;
+            let first = c.cast(&first, forebay_base::DataType::Int64);
+            let all = c.binary(BinaryOp::Add, &offsets, &first)?;
+            c.expand(&all, &[x.ty.shape[0], length])?
+        }
+        _ => c.reshape(&positions, &[x.ty.shape[0], length])?,
+    };
+    let cosine = at_positions(&mut c, &cosine, &positions)?;
+    let sine = at_positions(&mut c, &sine, &positions)?;
+    if turned != 0 && cosine.ty.shape.last().map(|&pairs| pairs as i64 * 2) != Some(turned) {
+        return Err(view.error(format!("angles {} do not turn {turned} elements", cosine.ty)));
+    }
+    let angles = [beside_heads(&mut c, &cosine, heads_first)?, beside_heads(&mut c, &sine, heads_first)?];
+    let mut y = rotated(&mut c, &x, &Rotation { angles, interleaved: view.int("interleaved", 0)? != 0 })?;
+    let scale = view.float("scale", 1.0)?;
+    if scale != 1.0 {
+        y = c.affine(&y, scale, 0.0)?;
+    }
+    let y = c.reshape(&y, &input.ty.shape)?;
+    c.finish(y)
+}

@@ -1,0 +1,122 @@
+//! Rotary position embeddings: pairs of elements turned by angles that depend on positions.
+
+use forebay_base::kernel::BinaryOp;
+use forebay_base::Kernel;
+
+use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::shapes::{product, size};
+use crate::error::ModelError;
+use crate::graph::TensorType;
+use crate::operator::{NodeView, Operator};
+
+/// The rows.
+pub const ROWS: &[Operator] = &[composed!("RotaryEmbedding", rotary_embedding)];
+
+/// How elements are turned.
+pub(super) struct Rotation {
+    /// Cosines and sines, one for every pair: [.., pairs], broadcast to x but for its last dimension.
+    pub angles: [Part; 2],
+    /// Whether a pair is two neighbours; else they are half the turned elements apart.
+    pub interleaved: bool,
+}
+
+/// Turns the first elements of x's last dimension, twice as many as there are angles; the rest stays.
+pub(super) fn rotated(c: &mut Composer, x: &Part, rotation: &Rotation) -> Result<Part, ModelError> {
+    let [cosine, sine] = &rotation.angles;
+    let axis = x.ty.shape.len().saturating_sub(1);
+    let (Some(&pairs), Some(&all)) = (cosine.ty.shape.last(), x.ty.shape.last()) else {
+        return Err(c.view.error("the input and the angles have no dimensions"));
+    };
+    let turned = product(&c.view, &[pairs, 2])?;
+    if turned > all || pairs == 0 || cosine.ty != sine.ty {
+        let reason = format!("angles {} and {} do not turn {all} elements of {}", cosine.ty, sine.ty, x.ty);
+        return Err(c.view.error(reason));
+    }
+    let step = if rotation.interleaved { 2 } else { 1 };
+    let first = c.strided(x, axis, (0, pairs, step))?;
+    let second = c.strided(x, axis, (if rotation.interleaved { 1 } else { pairs }, pairs, step))?;
+    let mut of = |a: &Part, b: &Part, op: BinaryOp| -> Result<Part, ModelError> {
+        let (a, b) = (c.binary(BinaryOp::Multiply, &first, a)?, c.binary(BinaryOp::Multiply, &second, b)?);
+        c.binary(op, &a, &b)
+    };
+    let (real, imaginary) = (of(cosine, sine, BinaryOp::Subtract)?, of(sine, cosine, BinaryOp::Add)?);
+    if real.ty != first.ty {
+        return Err(c.view.error(format!("angles {} do not broadcast to pairs {}", cosine.ty, first.ty)));
+    }
+    let y = if rotation.interleaved {
+        let mut shape = real.ty.shape.clone();
+        shape.push(1);
+        let (real, imaginary) = (c.reshape(&real, &shape)?, c.reshape(&imaginary, &shape)?);
+        let pairs = c.concatenate(&[&real, &imaginary], axis + 1)?;
+        shape.truncate(axis);
+        shape.push(turned);
+        c.reshape(&pairs, &shape)?
+    } else {
+        c.concatenate(&[&real, &imaginary], axis)?
+    };
+    let rest = all - turned;
+    if rest == 0 {
+        return Ok(y);
+    }
+    let rest = c.slice(x, axis, turned, rest)?;
+    c.concatenate(&[&y, &rest], axis)
+}
+
+/// The rows of a table [positions, pairs] that positions [batch, length] choose: [batch, length, pairs].
+pub(super) fn at_positions(c: &mut Composer, table: &Part, positions: &Part) -> Result<Part, ModelError> {
+    let (&[_, pairs], &[batch, length]) = (table.ty.shape.as_slice(), positions.ty.shape.as_slice()) else {
+        return Err(c.view.error(format!("a table {} has no rows for positions {}", table.ty, positions.ty)));
+    };
+    let count = product(&c.view, &[batch, length])?;
+    let indices = c.reshape(positions, &[count])?;
+    let rows = TensorType::new(table.ty.data_type, &[count, pairs]);
+    let rows = c.kernel(Kernel::Gather { axis: 0 }, &[table, &indices], rows);
+    c.reshape(&rows, &[batch, length, pairs])
+}
+
+/// Angles [batch, length, pairs] for x[batch, heads, length, ..] or x[batch, length, heads, ..].
+pub(super) fn beside_heads(c: &mut Composer, angles: &Part, heads_first: bool) -> Result<Part, ModelError> {
+    let &[batch, length, pairs] = angles.ty.shape.as_slice() else {
+        return Err(c.view.error(format!("angles [batch, length, pairs] are needed, not {}", angles.ty)));
+    };
+    c.reshape(angles, &if heads_first { [batch, 1, length, pairs] } else { [batch, length, 1, pairs] })
+}
+
+/// x as [batch, heads, length, size], or as [batch, length, heads, size] where heads stand behind each other in its last
+/// dimension; and whether heads come first.
+pub(super) fn with_heads(c: &mut Composer, x: &Part, heads: i64) -> Result<(Part, bool), ModelError> {
+    match *x.ty.shape.as_slice() {
+        [_, _, _, _] => Ok((x.clone(), true)),
+        [batch, length, hidden] => {
+            let heads = size(&c.view, "attribute num_heads", heads)?;
+            if heads == 0 || hidden % heads != 0 {
+                return Err(c.view.error(format!("{} does not divide into {heads} heads (num_heads)", x.ty)));
+            }
+            Ok((c.reshape(x, &[batch, length, heads, hidden / heads])?, false))
+        }
+        _ => Err(c.view.error(format!("an input of 3 or 4 dimensions is needed, not {}", x.ty))),
+    }
+}
+
+fn rotary_embedding(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let (input, mut cosine, mut sine) = (c.input(0)?, c.input(1)?, c.input(2)?);
+    let (x, heads_first) = with_heads(&mut c, &input, view.int("num_heads", 0)?)?;
+    if view.has_input(3) {
+        let positions = c.input(3)?;
+        cosine = at_positions(&mut c, &cosine, &positions)?;
+        sine = at_positions(&mut c, &sine, &positions)?;
+    }
+    let all = x.ty.shape[3];
+    let turned = match size(&view, "attribute rotary_embedding_dim", view.int("rotary_embedding_dim", 0)?)? {
+        0 => all,
+        turned => turned,
+    };
+    if cosine.ty.shape.last().map(|pairs| pairs * 2) != Some(turned) {
+        return Err(view.error(format!("angles {} do not turn {turned} elements of {}", cosine.ty, input.ty)));
+    }
+    let angles = [beside_heads(&mut c, &cosine, heads_first)?, beside_heads(&mut c, &sine, heads_first)?];
+    let y = rotated(&mut c, &x, &Rotation { angles, interleaved: view.int("interleaved", 0)? != 0 })?;
+    let y = c.reshape(&y, &input.ty.shape)?;
+    c.finish(y)
+}

@@ -1,0 +1,253 @@
+//! Samples of the operators of transformers.
+
+use forebay_base::DataType::{Bool, Int32, Int64, UInt8};
+use forebay_base::Tensor;
+
+use super::{fed, int, list, text, Input, Sample, NEWEST_OPSET};
+use crate::graph::Attribute;
+
+/// Samples of a row; none where it is of another family.
+pub(super) fn samples(domain: &str, op_type: &str) -> Option<Vec<Sample>> {
+    match domain {
+        "com.microsoft" => Some(of_microsoft(op_type)),
+        _ => of_onnx(op_type),
+    }
+}
+
+fn float(name: &'static str, value: f32) -> (&'static str, Attribute) {
+    (name, Attribute::Float(value))
+}
+
+fn heads() -> Vec<Input> {
+    vec![fed(&[2, 4, 3, 6]), fed(&[2, 2, 5, 6]), fed(&[2, 2, 5, 4])]
+}
+
+fn hidden() -> Vec<Input> {
+    vec![fed(&[2, 3, 24]), fed(&[2, 5, 12]), fed(&[2, 5, 8])]
+}
+
+fn of_heads() -> Vec<(&'static str, Attribute)> {
+    vec![int("q_num_heads", 4), int("kv_num_heads", 2)]
+}
+
+fn of_onnx(op_type: &str) -> Option<Vec<Sample>> {
+    let with = |mut inputs: Vec<Input>, more: Vec<Input>| {
+        inputs.extend(more);
+        inputs
+    };
+    let caches = || vec![Input::Absent, fed(&[2, 2, 2, 6]), fed(&[2, 2, 2, 4])];
+    let angles = || vec![fed(&[2, 3, 4]), fed(&[2, 3, 4])];
+    Some(match op_type {
+        "Attention" => vec![
+            (23, heads(), vec![int("is_causal", 1)], 1),
+            (23, heads(), vec![float("softcap", 2.0)], 4),
+            (23, with(heads(), vec![fed(&[3, 5])]), vec![float("scale", 0.3)], 1),
+            (23, with(heads(), vec![fed(&[3, 4])]), vec![int("qk_matmul_output_mode", 2)], 4),
+            (23, with(heads(), vec![Input::Fed(Bool, vec![2, 1, 3, 5])]), vec![int("softmax_precision", 11)], 1),
+            (23, hidden(), of_heads(), 1),
+            (23, with(hidden(), caches()), [of_heads(), vec![int("is_causal", 1)]].concat(), 3),
+            (
+                24,
+                with(heads(), vec![fed(&[5]), Input::Absent, Input::Absent, Input::Fed(Int64, vec![2])]),
+                vec![int("is_causal", 1)],
+                1,
+            ),
+        ],
+        "FlexAttention" => vec![(1, heads(), vec![], 1)],
+        "RotaryEmbedding" => vec![
+            (23, [vec![fed(&[2, 4, 3, 8])], angles()].concat_inputs(), vec![], 1),
+            (
+                23,
+                [vec![fed(&[2, 3, 40])], angles()].concat_inputs(),
+                vec![int("num_heads", 4), int("rotary_embedding_dim", 8), int("interleaved", 1)],
+                1,
+            ),
+            (23, vec![fed(&[2, 4, 3, 8]), fed(&[9, 4]), fed(&[9, 4]), Input::Fed(Int64, vec![2, 3])], vec![], 1),
+        ],
+        "Einsum" => [
+            ("ij,jk->ik", vec![vec![2, 3], vec![3, 4]]),
+            ("...ii->...i", vec![vec![2, 3, 3]]),
+            ("bij,bjk,bkl", vec![vec![2, 3, 4], vec![2, 4, 5], vec![2, 5, 2]]),
+            ("i,j->", vec![vec![2], vec![3]]),
+            ("...ij,...jk->...ik", vec![vec![5, 2, 3], vec![1, 3, 4]]),
+            ("i,j->ji", vec![vec![2], vec![3]]),
+            ("bhqd,bhkd->bhqk", vec![vec![2, 3, 4, 5], vec![2, 3, 6, 5]]),
+        ]
+        .into_iter()
+        .map(|(equation, shapes)| {
+            let inputs = shapes.iter().map(|shape| fed(shape)).collect();
+            (NEWEST_OPSET, inputs, vec![text("equation", equation)], 1)
+        })
+        .collect(),
+        "CausalConvWithState" => vec![
+            (27, vec![fed(&[2, 3, 5]), fed(&[3, 1, 4])], vec![text("activation", "silu")], 2),
+            (27, vec![fed(&[2, 3, 5]), fed(&[3, 1, 4]), fed(&[3]), fed(&[2, 3, 3])], vec![], 2),
+        ],
+        "SimplifiedLayerNormalization" => vec![(1, vec![fed(&[2, 3, 4]), fed(&[4])], vec![], 2)],
+        _ => return None,
+    })
+}
+
+/// Joins lists of inputs, which cannot be cloned.
+trait ConcatInputs {
+    fn concat_inputs(self) -> Vec<Input>;
+}
+
+impl<const N: usize> ConcatInputs for [Vec<Input>; N] {
+    fn concat_inputs(self) -> Vec<Input> {
+        self.into_iter().flatten().collect()
+    }
+}
+
+fn of_microsoft(op_type: &str) -> Vec<Sample> {
+    let sequence = || fed(&[2, 3, 8]);
+    let vector = || fed(&[8]);
+    let three = || vec![sequence(), fed(&[2, 5, 8]), fed(&[2, 5, 8])];
+    let with = |mut inputs: Vec<Input>, more: Vec<Input>| {
+        inputs.extend(more);
+        inputs
+    };
+    let bytes = |shape: &[u64]| {
+        let count = shape.iter().product::<u64>() as usize;
+        Input::Constant(Tensor::new(UInt8, shape, (0..count).map(|i| (i * 37) as u8).collect::<Vec<u8>>()).unwrap())
+    };
+    match op_type {
+        "BiasGelu" => vec![(1, vec![sequence(), vector()], vec![], 1)],
+        "FastGelu" => vec![(1, vec![sequence()], vec![], 1), (1, vec![sequence(), vector()], vec![], 1)],
+        "FusedConv" => {
+            let attributes = vec![text("activation", "LeakyRelu"), ("activation_params", Attribute::Floats(vec![0.1]))];
+            let inputs = || vec![fed(&[1, 2, 5, 5]), fed(&[3, 2, 3, 3]), fed(&[3])];
+            vec![
+                (1, inputs(), vec![text("activation", "Relu")], 1),
+                (1, with(inputs(), vec![fed(&[1, 3, 3, 3])]), attributes, 1),
+            ]
+        }
+        "FusedGemm" => {
+            vec![(1, vec![fed(&[2, 3]), fed(&[3, 4]), fed(&[4])], vec![text("activation", "Tanh")], 1)]
+        }
+        "FusedMatMul" => vec![
+            (
+                1,
+                vec![fed(&[5, 3, 2]), fed(&[5, 4, 3])],
+                vec![int("transA", 1), int("transB", 1), float("alpha", 0.5)],
+                1,
+            ),
+            (1, vec![fed(&[3, 5, 2]), fed(&[5, 2, 4])], vec![int("transBatchA", 1)], 1),
+            (1, vec![fed(&[5, 3, 2]), fed(&[3, 4])], vec![int("transA", 1)], 1),
+        ],
+        "RotaryEmbedding" => vec![
+            (1, vec![sequence(), Input::Fed(Int64, vec![2, 3]), fed(&[9, 2]), fed(&[9, 2])], vec![], 1),
+            (
+                1,
+                vec![fed(&[2, 2, 3, 4]), Input::Fed(Int64, vec![1]), fed(&[9, 2]), fed(&[9, 2])],
+                vec![int("interleaved", 1)],
+                1,
+            ),
+        ],
+        "SimplifiedLayerNormalization" => vec![(1, vec![sequence(), vector()], vec![], 2)],
+        "SkipLayerNormalization" => vec![
+            (1, vec![sequence(), sequence(), vector(), vector(), vector()], vec![], 4),
+            (1, vec![sequence(), fed(&[1, 3, 8]), vector()], vec![], 1),
+        ],
+        "SkipSimplifiedLayerNormalization" => {
+            vec![(1, vec![sequence(), sequence(), vector(), vector()], vec![float("epsilon", 1e-6)], 1)]
+        }
+        "Attention" => {
+            let inputs = || vec![sequence(), fed(&[8, 24]), fed(&[24])];
+            vec![
+                (1, inputs(), vec![int("num_heads", 2), int("unidirectional", 1)], 1),
+                (
+                    1,
+                    with(inputs(), vec![Input::Fed(Int32, vec![2, 7]), fed(&[2, 2, 2, 4, 4])]),
+                    vec![int("num_heads", 2)],
+                    2,
+                ),
+                (
+                    1,
+                    vec![sequence(), fed(&[8, 28])],
+                    vec![int("num_heads", 2), list("qkv_hidden_sizes", &[8, 8, 12])],
+                    1,
+                ),
+            ]
+        }
+        "MultiHeadAttention" => {
+            let packed = vec![fed(&[2, 3, 2, 3, 4])];
+            vec![
+                (
+                    1,
+                    with(three(), vec![fed(&[24]), Input::Fed(Int32, vec![2, 5]), fed(&[1, 2, 3, 5])]),
+                    vec![int("num_heads", 2)],
+                    1,
+                ),
+                (1, packed, vec![int("num_heads", 2), int("unidirectional", 1)], 1),
+                (1, vec![sequence(), fed(&[2, 5, 2, 2, 4])], vec![int("num_heads", 2), float("scale", 0.2)], 1),
+                (
+                    1,
+                    with(
+                        three(),
+                        vec![
+                            Input::Absent,
+                            Input::Fed(Int32, vec![2]),
+                            Input::Absent,
+                            fed(&[2, 2, 1, 4]),
+                            fed(&[2, 2, 1, 4]),
+                        ],
+                    ),
+                    vec![int("num_heads", 2)],
+                    4,
+                ),
+            ]
+        }
+        "GroupQueryAttention" => {
+            let attributes = || vec![int("num_heads", 4), int("kv_num_heads", 2)];
+            let total = |count: i32| Input::Constant(Tensor::new(Int32, &[], count.to_le_bytes().to_vec()).unwrap());
+            vec![
+                (
+                    1,
+                    vec![
+                        fed(&[2, 3, 16]),
+                        fed(&[2, 3, 8]),
+                        fed(&[2, 3, 8]),
+                        Input::Absent,
+                        Input::Absent,
+                        Input::Fed(Int32, vec![2]),
+                        total(3),
+                    ],
+                    [attributes(), vec![int("local_window_size", 2), float("softcap", 3.0)]].concat(),
+                    3,
+                ),
+                (
+                    1,
+                    vec![
+                        fed(&[2, 3, 32]),
+                        Input::Absent,
+                        Input::Absent,
+                        fed(&[2, 2, 2, 4]),
+                        fed(&[2, 2, 2, 4]),
+                        Input::Fed(Int32, vec![2]),
+                        total(5),
+                        fed(&[9, 2]),
+                        fed(&[9, 2]),
+                    ],
+                    [attributes(), vec![int("do_rotary", 1)]].concat(),
+                    3,
+                ),
+            ]
+        }
+        "MatMulNBits" => {
+            let attributes = |bits: i64| vec![int("K", 20), int("N", 6), int("block_size", 16), int("bits", bits)];
+            vec![
+                (1, vec![fed(&[2, 3, 20]), bytes(&[6, 2, 8]), fed(&[6, 2])], attributes(4), 1),
+                (1, vec![fed(&[3, 20]), bytes(&[6, 2, 8]), fed(&[12]), bytes(&[6, 1])], attributes(4), 1),
+                (
+                    1,
+                    vec![fed(&[3, 20]), bytes(&[6, 2, 16]), fed(&[6, 2]), Input::Absent, Input::Absent, fed(&[6])],
+                    attributes(8),
+                    1,
+                ),
+            ]
+        }
+        // Functions of one tensor.
+        _ => vec![(1, vec![sequence()], vec![], 1)],
+    }
+}

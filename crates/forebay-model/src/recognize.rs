@@ -1,0 +1,296 @@
+//! Attention that exporters wrote as products and a softmax becomes one operator again, so that one kernel does it.
+
+use std::collections::BTreeMap;
+
+use forebay_base::{DataType, Tensor};
+
+use crate::context::NodeView;
+use crate::error::ModelError;
+use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
+use crate::infer::infer_node;
+
+/// What was found in front of a softmax, from its end back to the product of queries and keys.
+struct Pattern {
+    queries: ValueId,
+    keys: Keys,
+    scale: f32,
+    mask: Option<Mask>,
+}
+
+/// Keys and values.
+enum Keys {
+    /// One of each for every head; the keys with their last two dimensions exchanged.
+    Turned { keys: ValueId, values: ValueId },
+    /// For groups of heads, before they were repeated: [batch, groups, 1, length, size].
+    Shared { keys: ValueId, values: ValueId },
+}
+
+/// How scores are masked.
+enum Mask {
+    /// A value is added.
+    Added(ValueId),
+    /// Scores are replaced by a number where a condition holds, or where it does not.
+    Replaced { condition: ValueId, holds: bool, by: f32 },
+}
+
+/// The graph with what is known of its values' uses.
+struct Uses<'a> {
+    graph: &'a Graph,
+    /// By value: the node that computes it.
+    producers: BTreeMap<ValueId, usize>,
+    /// By value: how many inputs of nodes, outputs and updates it is.
+    counts: Vec<usize>,
+}
+
+/// Replaces softmax(queries keys^T scale + mask) values by the operator `Attention`. Every value must have its type. What is left
+/// out in inference, `Dropout`, stands in the way unless `is_inference`.
+///
+/// # Errors
+/// Constants that cannot be read.
+pub fn attention(graph: &mut Graph, is_inference: bool) -> Result<(), ModelError> {
+    let mut found = Vec::new();
+    {
+        let uses = Uses::of(graph);
+        for (i, node) in graph.nodes.iter().enumerate() {
+            if let Some(pattern) = uses.pattern(node, is_inference) {
+                found.push((i, pattern));
+            }
+        }
+    }
+    for (i, pattern) in found.into_iter().rev() {
+        replace(graph, i, pattern)?;
+    }
+    graph.drop_dead_nodes();
+    Ok(())
+}
+
+/// The type of an operator of the default domain.
+fn op_type(node: &Node) -> &str {
+    match &node.operation {
+        Operation::Onnx { domain, op_type, .. } if domain.is_empty() || domain == "ai.onnx" => op_type,
+        _ => "",
+    }
+}
+
+impl Uses<'_> {
+    fn of(graph: &Graph) -> Uses<'_> {
+        let mut counts = vec![0; graph.values.len()];
+        let inputs = graph.nodes.iter().flat_map(|node| node.inputs.iter().flatten());
+        let ends = graph.outputs.iter().chain(graph.updates.iter().map(|update| &update.value));
+        inputs.chain(ends).for_each(|value| counts[value.0 as usize] += 1);
+        let of_node = |(i, node): (usize, &Node)| node.outputs.iter().flatten().map(move |&value| (value, i)).collect();
+        let producers = graph.nodes.iter().enumerate().flat_map::<Vec<(ValueId, usize)>, _>(of_node).collect();
+        Uses { graph, producers, counts }
+    }
+
+    /// The node that computes a value that only one other reads.
+    fn own(&self, value: ValueId) -> Option<&Node> {
+        let node = &self.graph.nodes[*self.producers.get(&value)?];
+        (self.counts[value.0 as usize] == 1 && !self.graph.is_folded(node)).then_some(node)
+    }
+
+    fn input(&self, node: &Node, i: usize) -> Option<ValueId> {
+        node.inputs.get(i).copied().flatten()
+    }
+
+    fn shape(&self, value: ValueId) -> Option<[u64; 4]> {
+        let ty = self.graph.ty(value).filter(|ty| ty.data_type == DataType::Float32)?;
+        ty.shape.as_slice().try_into().ok()
+    }
+
+    /// The number that a constant holds.
+    fn number(&self, value: ValueId) -> Option<f32> {
+        if !self.graph.is_constant(value) {
+            return None;
+        }
+        let tensor = self.graph.initializers.get(&value)?.small().ok()??;
+        match tensor.to_f32()?.as_slice() {
+            &[number] => Some(number),
+            _ => None,
+        }
+    }
+
+    fn pattern(&self, node: &Node, is_inference: bool) -> Option<Pattern> {
+        if op_type(node) != "MatMul" {
+            return None;
+        }
+        let values = self.input(node, 1)?;
+        let mut softmax = self.own(self.input(node, 0)?)?;
+        if is_inference && op_type(softmax) == "Dropout" && softmax.outputs.iter().flatten().count() == 1 {
+            softmax = self.own(self.input(softmax, 0)?)?;
+        }
+        let view = NodeView { graph: self.graph, node: softmax };
+        let axis = view.int("axis", if view.version() >= 13 { -1 } else { 1 }).ok()?;
+        if op_type(softmax) != "Softmax" || ![-1, 3].contains(&axis) {
+            return None;
+        }
+        let mut at = self.input(softmax, 0)?;
+        let scores = self.shape(at)?;
+        let mut mask = None;
+        if let Some((inner, found)) = self.mask(at, &scores) {
+            (at, mask) = (inner, Some(found));
+        }
+        let mut scale = 1.0;
+        while let Some((inner, factor)) = self.scaled(at) {
+            (at, scale) = (inner, scale * factor);
+        }
+        let product = self.own(at).filter(|node| op_type(node) == "MatMul")?;
+        let (queries, turned_keys) = (self.input(product, 0)?, self.input(product, 1)?);
+        let [batch, heads, rows, size] = self.shape(queries)?;
+        let [.., keys] = self.shape(turned_keys)?;
+        let [.., v_size] = self.shape(values)?;
+        let fits = self.shape(turned_keys)? == [batch, heads, size, keys]
+            && self.shape(values)? == [batch, heads, keys, v_size]
+            && scores == [batch, heads, rows, keys];
+        let keys = self.shared(turned_keys, values).unwrap_or(Keys::Turned { keys: turned_keys, values });
+        fits.then_some(Pattern { queries, keys, scale, mask })
+    }
+
+    /// Keys and values that are repeated for the heads of each group.
+    fn shared(&self, turned_keys: ValueId, values: ValueId) -> Option<Keys> {
+        let turn = self.own(turned_keys).filter(|node| op_type(node) == "Transpose")?;
+        let view = NodeView { graph: self.graph, node: turn };
+        if view.ints("perm").ok()?? != [0, 1, 3, 2] {
+            return None;
+        }
+        let (keys, key_groups) = self.repeated(self.input(turn, 0)?)?;
+        let (values, value_groups) = self.repeated(values)?;
+        (key_groups == value_groups).then_some(Keys::Shared { keys, values })
+    }
+
+    /// What a value [batch, heads, length, size] repeats, [batch, groups, 1, length, size], and the number of groups.
+    fn repeated(&self, value: ValueId) -> Option<(ValueId, u64)> {
+        let reshaped = self.own(value).filter(|node| op_type(node) == "Reshape")?;
+        let expanded = self.input(reshaped, 0)?;
+        let expansion = self.own(expanded).filter(|node| op_type(node) == "Expand")?;
+        let own = self.input(expansion, 0)?;
+        let (own_shape, shape) = (&self.graph.ty(own)?.shape, &self.graph.ty(expanded)?.shape);
+        let (&[_, groups, 1, ..], &[batch, _, times, length, size]) = (own_shape.as_slice(), shape.as_slice()) else {
+            return None;
+        };
+        let fits = *own_shape == [batch, groups, 1, length, size]
+            && shape[1] == groups
+            && self.shape(value)? == [batch, groups * times, length, size];
+        fits.then_some((own, groups))
+    }
+
+    /// Scores without what masks them, and that.
+    fn mask(&self, value: ValueId, scores: &[u64; 4]) -> Option<(ValueId, Mask)> {
+        let node = self.own(value)?;
+        // The operator repeats a mask along all dimensions but the last one.
+        let fits = |mask: ValueId| {
+            let shape = &self.graph.ty(mask)?.shape;
+            let own = shape.iter().rev().zip(scores.iter().rev()).all(|(own, all)| own == all || *own == 1);
+            (own && shape.len() <= 4 && shape.last() == scores.last()).then_some(())
+        };
+        let is_scores = |value: ValueId| self.shape(value).as_ref() == Some(scores) && self.own(value).is_some();
+        match op_type(node) {
+            "Add" => {
+                let (a, b) = (self.input(node, 0)?, self.input(node, 1)?);
+                let of_scores = |value: ValueId| is_scores(value) && self.leads_to_product(value);
+                let (inner, mask) = if of_scores(a) { (a, b) } else { (b, a) };
+                fits(mask).filter(|()| of_scores(inner))?;
+                Some((inner, Mask::Added(mask)))
+            }
+            "Where" => {
+                let (condition, a, b) = (self.input(node, 0)?, self.input(node, 1)?, self.input(node, 2)?);
+                fits(condition)?;
+                let (inner, by, holds) = match (self.number(a), self.number(b)) {
+                    (Some(by), None) => (b, by, true),
+                    (None, Some(by)) => (a, by, false),
+                    _ => return None,
+                };
+                // Added to scores, a number of this size is the number.
+                const NEVER_SEEN: f32 = -1e30;
+                (is_scores(inner) && by <= NEVER_SEEN).then_some((inner, Mask::Replaced { condition, holds, by }))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a value is a product, scaled or not.
+    fn leads_to_product(&self, mut value: ValueId) -> bool {
+        while let Some((inner, _)) = self.scaled(value) {
+            value = inner;
+        }
+        self.own(value).is_some_and(|node| op_type(node) == "MatMul")
+    }
+
+    /// What a value is a constant multiple of, and the factor.
+    fn scaled(&self, value: ValueId) -> Option<(ValueId, f32)> {
+        let node = self.own(value)?;
+        let (a, b) = (self.input(node, 0)?, self.input(node, 1)?);
+        match (op_type(node), self.number(a), self.number(b)) {
+            ("Mul", None, Some(factor)) => Some((a, factor)),
+            ("Mul", Some(factor), None) => Some((b, factor)),
+            ("Div", None, Some(divisor)) if divisor != 0.0 => Some((a, 1.0 / divisor)),
+            _ => None,
+        }
+    }
+}
+
+/// The operator takes the place of the last product; what it needs besides stands in front of it.
+fn replace(graph: &mut Graph, i: usize, pattern: Pattern) -> Result<(), ModelError> {
+    let name = graph.nodes[i].label(graph);
+    let mut added = Vec::new();
+    let mut add = |graph: &mut Graph, operation: Operation, inputs: &[ValueId], ty: TensorType| {
+        let output = graph.add_value(&format!("{name}.{}", operation.name()), Some(ty));
+        let inputs = inputs.iter().copied().map(Some).collect();
+        added.push(Node { name: name.clone(), operation, inputs, outputs: vec![Some(output)] });
+        output
+    };
+    let (keys, values) = match pattern.keys {
+        Keys::Turned { keys, values } => {
+            let Some(mut ty) = graph.ty(keys).cloned() else { return Ok(()) };
+            ty.shape.swap(2, 3);
+            let turn = Operation::onnx("Transpose", &[("perm", Attribute::Ints(vec![0, 1, 3, 2]))]);
+            (add(graph, turn, &[keys], ty), values)
+        }
+        Keys::Shared { keys, values } => {
+            let mut without_repeats = |graph: &mut Graph, value: ValueId| {
+                let mut ty = graph.ty(value)?.clone();
+                ty.shape.remove(2);
+                let sizes: Vec<i64> = ty.shape.iter().map(|&size| size as i64).collect();
+                let sizes = graph.add_initializer(&format!("{name}.sizes"), Tensor::from_i64(&[4], &sizes));
+                graph.constants.insert(sizes);
+                Some(add(graph, Operation::onnx("Reshape", &[]), &[value, sizes], ty))
+            };
+            let (keys, values) = (without_repeats(graph, keys), without_repeats(graph, values));
+            let (Some(keys), Some(values)) = (keys, values) else { return Ok(()) };
+            (keys, values)
+        }
+    };
+    let constant = |graph: &mut Graph, value: f32| {
+        let constant = graph.add_initializer(&format!("{name}.mask"), Tensor::from_f32(&[], &[value]));
+        graph.constants.insert(constant);
+        constant
+    };
+    let mask = match pattern.mask {
+        None => None,
+        Some(Mask::Added(mask)) => Some(mask),
+        Some(Mask::Replaced { condition, holds, by }) => {
+            let Some(ty) = graph.ty(condition).cloned() else { return Ok(()) };
+            Some(match (by == f32::NEG_INFINITY, holds) {
+                (true, false) => condition,
+                (true, true) => add(graph, Operation::onnx("Not", &[]), &[condition], ty),
+                (false, _) => {
+                    let (zero, by) = (constant(graph, 0.0), constant(graph, by));
+                    let (a, b) = if holds { (by, zero) } else { (zero, by) };
+                    let ty = TensorType::new(DataType::Float32, &ty.shape);
+                    add(graph, Operation::onnx("Where", &[]), &[condition, a, b], ty)
+                }
+            })
+        }
+    };
+    let node = &mut graph.nodes[i];
+    node.operation = Operation::onnx("Attention", &[("scale", Attribute::Float(pattern.scale))]);
+    node.inputs = vec![Some(pattern.queries), Some(keys), Some(values)];
+    node.inputs.extend(mask.map(Some));
+    let end = i + added.len();
+    graph.nodes.splice(i..i, added);
+    // What is constant among them folds.
+    (i..=end).try_for_each(|node| infer_node(graph, node))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+//! Training through the kernel of attention is training through products and a softmax.
+
+use std::collections::BTreeMap;
+
+use forebay::training::{Loss, Optimizer, TrainingOptions};
+use forebay::{Model, Tensor};
+use forebay_base::Command;
+use forebay_golden::{host, onnx, to_f64, trainer};
+use forebay_testing::Random;
+
+/// Batches, heads, rows, and elements of a head.
+const SIZES: [usize; 4] = [2, 3, 6, 8];
+const WEIGHTS: [&str; 3] = ["wq", "wk", "wv"];
+
+/// Numbers so small that no probability is all: rounding of scores then stays rounding.
+fn small(random: &mut Random, count: usize) -> Vec<f64> {
+    random.values(count).into_iter().map(|value| value * 0.2).collect()
+}
+
+/// Queries, keys and values are x times a matrix each; a trained bias [1, 3, 6, 6] is added to the scores.
+fn model(seed: u64, end: &[Vec<u8>]) -> Model {
+    let mut random = Random::new(seed);
+    let size = SIZES[3];
+    let mut nodes: Vec<Vec<u8>> =
+        WEIGHTS.iter().map(|weights| onnx::node("MatMul", &["x", weights], &weights[1..], &[])).collect();
+    nodes.extend_from_slice(end);
+    let mut initializers: Vec<Vec<u8>> =
+        WEIGHTS.iter().map(|weights| onnx::floats(weights, &[size, size], &small(&mut random, size * size))).collect();
+    let bias = [1, SIZES[1], SIZES[2], SIZES[2]];
+    initializers.push(onnx::floats("bias", &bias, &small(&mut random, bias.iter().product())));
+    initializers.push(onnx::floats("scale", &[], &[1.0 / (size as f64).sqrt()]));
+    Model::from_bytes(&onnx::model(&nodes, &initializers, ("x", &SIZES), ("y", &SIZES))).unwrap()
+}
+
+/// The losses of some steps, the parameters after them, and the names of the kernels.
+fn trained(model: Model) -> (Vec<f64>, BTreeMap<String, Vec<f64>>, Vec<&'static str>) {
+    let mut options = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::sgd(0.5));
+    options.freeze.push("scale".to_string());
+    let mut trainer = trainer(model, options, host(2));
+    let shape = SIZES.map(|size| size as u64);
+    let mut random = Random::new(7);
+    let mut tensor = || {
+        let values: Vec<f32> = random.values(SIZES.iter().product()).into_iter().map(|value| value as f32).collect();
+        Tensor::from_f32(&shape, &values)
+    };
+    let (x, y) = (tensor(), tensor());
+    let step = |_| f64::from(trainer.step([("x".to_string(), x.clone())].into(), y.clone()).unwrap().loss);
+    let losses = (0..3).map(step).collect();
+    let parameters = trainer.parameters().unwrap();
+    let parameters = parameters.iter().map(|(name, tensor)| (name.clone(), to_f64(tensor))).collect();
+    let launches = trainer.plan().commands.iter().filter_map(|command| match command {
+        Command::Launch { launch, .. } => Some(launch.kernel.name()),
+        _ => None,
+    });
+    let kernels = launches.collect();
+    (losses, parameters, kernels)
+}
+
+fn compare(fused: Model, plain: Model) {
+    let (losses, parameters, kernels) = trained(fused);
+    assert!(kernels.contains(&"Attention") && kernels.contains(&"AttentionGradient"), "{kernels:?}");
+    let (plain_losses, plain_parameters, kernels) = trained(plain);
+    assert!(!kernels.contains(&"Attention"), "{kernels:?}");
+    let close = |a: &[f64], b: &[f64], what: &str| {
+        let distance = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(a.len() == b.len() && distance < 4e-6, "{what}: {distance}");
+    };
+    close(&losses, &plain_losses, "losses");
+    assert!(losses[2] < losses[0], "{losses:?}");
+    for (name, values) in &parameters {
+        close(values, &plain_parameters[name], name);
+    }
+}
+
+/// Products of q and k up to the scores.
+fn products() -> Vec<Vec<u8>> {
+    vec![
+        onnx::node("Transpose", &["k"], "turned", &[("perm", &[0, 1, 3, 2], true)]),
+        onnx::node("MatMul", &["q", "turned"], "products", &[]),
+    ]
+}
+
+#[test]
+fn the_operator_trains_as_what_it_means_and_its_mask_too() {
+    let fused = [onnx::node("Attention", &["q", "k", "v", "bias"], "y", &[])];
+    // A scale that might train is no constant: this stays as it is.
+    let plain = [
+        products(),
+        vec![
+            onnx::node("Mul", &["products", "scale"], "scaled", &[]),
+            onnx::node("Add", &["scaled", "bias"], "scores", &[]),
+            onnx::node("Softmax", &["scores"], "p", &[]),
+            onnx::node("MatMul", &["p", "v"], "y", &[]),
+        ],
+    ];
+    compare(model(1, &fused), model(1, &plain.concat()));
+}
+
+#[test]
+fn what_is_recognized_trains_as_it_was_written() {
+    let ends = ["p", "same"].map(|p| {
+        let written = vec![
+            onnx::node("Add", &["bias", "products"], "scores", &[]),
+            onnx::node("Softmax", &["scores"], "p", &[]),
+            onnx::node("Identity", &["p"], "same", &[]),
+            onnx::node("MatMul", &[p, "v"], "y", &[]),
+        ];
+        [products(), written].concat()
+    });
+    compare(model(2, &ends[0]), model(2, &ends[1]));
+}
+
+/// The name and sizes of a weight.
+type Shaped<'a> = (&'a str, &'a [usize]);
+
+/// y = some operators of h = x w, where w alone trains; the others' weights are given.
+fn of_matrix(nodes: &[Vec<u8>], others: &[Shaped], output: &[usize]) -> Model {
+    let mut random = Random::new(5);
+    let size = SIZES[3];
+    let mut all = vec![onnx::node("MatMul", &["x", "w"], "h", &[])];
+    all.extend_from_slice(nodes);
+    let mut initializers = vec![onnx::floats("w", &[size, size], &random.values(size * size))];
+    for (name, shape) in others {
+        initializers.push(onnx::floats(name, shape, &random.values(shape.iter().product())));
+    }
+    Model::from_bytes(&onnx::model(&all, &initializers, ("x", &SIZES), ("y", output))).unwrap()
+}
+
+/// The loss before and after one step of gradient descent, and the squared length of the step.
+fn step(model: &Model, output: &[usize], learning_rate: f32) -> (f64, f64, f64) {
+    let mut options = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::sgd(learning_rate));
+    options.freeze.push("given*".to_string());
+    let mut trainer = trainer(model.clone(), options, host(1));
+    let mut random = Random::new(9);
+    let mut tensor = |sizes: &[usize]| {
+        let values: Vec<f32> = random.values(sizes.iter().product()).into_iter().map(|value| value as f32).collect();
+        Tensor::from_f32(&sizes.iter().map(|&size| size as u64).collect::<Vec<_>>(), &values)
+    };
+    let (x, y) = (tensor(&SIZES), tensor(output));
+    let w = |trainer: &forebay::Trainer| to_f64(&trainer.parameters().unwrap()["w"]);
+    let before = w(&trainer);
+    let loss = |trainer: &mut forebay::Trainer| {
+        f64::from(trainer.step([("x".to_string(), x.clone())].into(), y.clone()).unwrap().loss)
+    };
+    let first = loss(&mut trainer);
+    let after = w(&trainer);
+    let length = before.iter().zip(&after).map(|(a, b)| (a - b) * (a - b)).sum();
+    (first, loss(&mut trainer), length)
+}
+
+/// A short step down the gradient lowers the loss by the gradient's squared length times the step's.
+#[test]
+fn gradients_are_slopes_of_the_loss() {
+    let angles: [Shaped; 2] = [("given.cosines", &[2, 6, 3]), ("given.sines", &[2, 6, 3])];
+    let rotary = |interleaved: i64| {
+        let attributes: &[(&str, &[i64], bool)] =
+            &[("interleaved", &[interleaved], false), ("rotary_embedding_dim", &[6], false)];
+        onnx::node("RotaryEmbedding", &["h", "given.cosines", "given.sines"], "y", attributes)
+    };
+    let past: [Shaped; 2] = [("given.keys", &[2, 3, 4, 8]), ("given.values", &[2, 3, 4, 8])];
+    let with_past =
+        onnx::node("Attention", &["h", "h", "h", "", "given.keys", "given.values"], "y", &[("is_causal", &[1], false)]);
+    let shared = onnx::node("Attention", &["h", "given.keys", "given.values"], "y", &[]);
+    let one: [Shaped; 2] = [("given.keys", &[2, 1, 4, 8]), ("given.values", &[2, 1, 4, 8])];
+    let simplified = onnx::node("SimplifiedLayerNormalization", &["h", "given.scale"], "y", &[]);
+    let cases: [(Vec<Vec<u8>>, &[Shaped]); 5] = [
+        (vec![rotary(0)], &angles),
+        (vec![rotary(1)], &angles),
+        (vec![with_past], &past),
+        (vec![shared], &one),
+        (vec![simplified], &[("given.scale", &[8])]),
+    ];
+    for (i, (nodes, others)) in cases.iter().enumerate() {
+        let model = of_matrix(nodes, others, &SIZES);
+        let rate = 1e-3;
+        let (loss, _, length) = step(&model, &SIZES, rate);
+        let slope = length / f64::from(rate * rate);
+        assert!(slope > 1e-6, "case {i}: the gradient is not 0");
+        let rate = (1e-3 * loss / slope) as f32;
+        let (before, after, _) = step(&model, &SIZES, rate);
+        let expected = f64::from(rate) * slope;
+        let found = before - after;
+        assert!((found - expected).abs() < 0.02 * expected, "case {i}: {found}, not {expected}");
+    }
+}

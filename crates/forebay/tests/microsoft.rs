@@ -1,0 +1,58 @@
+//! ONNX Runtime's own operators give what ONNX Runtime gives.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use forebay::{Model, Session};
+use forebay_golden::{host, to_f64};
+use forebay_testing::parts::skipped;
+
+/// Writes a model for each case into a folder, with random inputs and ONNX Runtime's outputs.
+const SCRIPT: &str = include_str!("microsoft/cases.py");
+
+fn available() -> bool {
+    let found = Command::new("python3").args(["-c", "import numpy, onnx, onnxruntime"]).output();
+    if found.is_ok_and(|output| output.status.success()) {
+        return true;
+    }
+    skipped("onnxruntime", "python3 cannot import onnxruntime, onnx and numpy");
+    false
+}
+
+fn compare(case: &Path) -> Result<(), String> {
+    let model = Model::from_file(case.join("model.onnx")).map_err(|error| error.to_string())?;
+    let session = Session::builder(&model).engine(host(2)).build();
+    let mut session = session.map_err(|error| error.to_string())?;
+    let outputs =
+        session.run(forebay_golden::case::read_npz(case.join("inputs.npz"))).map_err(|error| error.to_string())?;
+    for (name, expected) in forebay_golden::case::read_npz(case.join("outputs.npz")) {
+        let found = outputs.get(&name).ok_or(format!("there is no output {name}"))?;
+        if found.shape() != expected.shape() {
+            return Err(format!("{name} has shape {:?}, not {:?}", found.shape(), expected.shape()));
+        }
+        let pairs = to_f64(found).into_iter().zip(to_f64(&expected));
+        let distance = pairs.map(|(a, b)| (a - b).abs() / (1.0 + b.abs())).fold(0.0, f64::max);
+        if distance.is_nan() || distance > 1e-4 {
+            return Err(format!("{name} is {distance} away"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn operators_of_microsoft_give_what_onnxruntime_gives() {
+    if !available() {
+        return;
+    }
+    let folder: PathBuf = std::env::temp_dir().join(format!("forebay-microsoft-{}", std::process::id()));
+    let output = Command::new("python3").arg("-c").arg(SCRIPT).arg(&folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let cases = String::from_utf8(output.stdout).unwrap();
+    assert!(cases.lines().count() >= 30, "{cases}");
+    let failures: Vec<String> = cases
+        .lines()
+        .filter_map(|case| compare(&folder.join(case)).err().map(|reason| format!("{case}: {reason}")))
+        .collect();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(failures.is_empty(), "{failures:#?}");
+}

@@ -1,0 +1,135 @@
+"""Models of one operator of com.microsoft each, with random inputs and what ONNX Runtime makes of them."""
+
+import os
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+FOLDER = sys.argv[1]
+RANDOM = np.random.default_rng(1)
+TYPES = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
+
+
+def values(*shape):
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+class Constant:
+    """An initializer."""
+
+    def __init__(self, array):
+        self.array = array
+
+
+def case(name, operator, inputs, outputs=("y",), domain="com.microsoft", **attributes):
+    """Inputs are arrays, constants, or None; outputs are names, or empty ones."""
+    fed, initializers, names = {}, [], []
+    for i, value in enumerate(inputs):
+        names.append("" if value is None else f"x{i}")
+        if isinstance(value, Constant):
+            initializers.append(numpy_helper.from_array(value.array, f"x{i}"))
+        elif value is not None:
+            fed[f"x{i}"] = value
+    infos = [helper.make_tensor_value_info(k, TYPES[str(v.dtype)], v.shape) for k, v in fed.items()]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs if name]
+    node = helper.make_node(operator, names, list(outputs), domain=domain, **attributes)
+    graph = helper.make_graph([node], name, infos, results, initializers)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    data = model.SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    found = session.run([name for name in outputs if name], fed)
+    # The shapes of outputs as they are.
+    for info, array in zip(graph.output, found):
+        info.CopyFrom(helper.make_tensor_value_info(info.name, TensorProto.FLOAT, array.shape))
+    model.graph.CopyFrom(graph)
+    path = os.path.join(FOLDER, name)
+    os.makedirs(path)
+    onnx.save(model, os.path.join(path, "model.onnx"))
+    np.savez(os.path.join(path, "inputs.npz"), **fed)
+    np.savez(os.path.join(path, "outputs.npz"), **{k: v for k, v in zip([o for o in outputs if o], found)})
+    print(name)
+
+
+x = values(2, 3, 8)
+case("gelu", "Gelu", [x])
+case("fast_gelu", "FastGelu", [x])
+case("fast_gelu_bias", "FastGelu", [x, values(8)])
+case("bias_gelu", "BiasGelu", [x, values(8)])
+case("quick_gelu", "QuickGelu", [x], alpha=1.3)
+case("quick_gelu_default", "QuickGelu", [x])
+
+case("fused_matmul", "FusedMatMul", [values(5, 3, 2), values(5, 4, 3)], transA=1, transB=1, alpha=0.5)
+case("fused_matmul_rows", "FusedMatMul", [values(5, 3, 2), values(2, 4)], alpha=2.0)
+case("fused_matmul_batch", "FusedMatMul", [values(3, 5, 2), values(5, 2, 4)], transBatchA=1)
+case("fused_gemm", "FusedGemm", [values(2, 3), values(4, 3), values(4)], transB=1, activation="Relu")
+case("fused_gemm_leaky", "FusedGemm", [values(2, 3), values(3, 4), values(4)], activation="LeakyRelu", activation_alpha=0.3)
+case("fused_conv", "FusedConv", [values(1, 2, 6, 6), values(4, 2, 3, 3), values(4)], activation="Relu", pads=[1, 1, 1, 1])
+case("fused_conv_sum", "FusedConv", [values(1, 2, 6, 6), values(4, 2, 3, 3), values(4), values(1, 4, 4, 4)], activation="Relu")
+case("fused_conv_leaky", "FusedConv", [values(1, 2, 6, 6), values(4, 2, 3, 3)], activation="LeakyRelu", activation_params=[0.2])
+
+case("skip_layer_norm", "SkipLayerNormalization", [x, values(2, 3, 8), values(8), values(8), values(8)], epsilon=1e-5)
+case("skip_layer_norm_sum", "SkipLayerNormalization", [x, values(2, 3, 8), values(8), values(8)], ("y", "", "", "sum"))
+case("skip_simplified", "SkipSimplifiedLayerNormalization", [x, values(2, 3, 8), values(8), values(8)], ("y", "", "", "sum"), epsilon=1e-6)
+case("simplified", "SimplifiedLayerNormalization", [x, values(8)], domain="", epsilon=1e-6, axis=-1, stash_type=1)
+
+angles = RANDOM.uniform(-3, 3, (16, 2)).astype(np.float32)
+tables = [np.cos(angles), np.sin(angles)]
+positions = np.array([[4, 5, 6], [0, 1, 2]], np.int64)
+case("rotary", "RotaryEmbedding", [x, positions, *tables])
+case("rotary_interleaved", "RotaryEmbedding", [x, positions, *tables], interleaved=1)
+case("rotary_heads", "RotaryEmbedding", [values(2, 2, 3, 4), np.array([7], np.int64), *tables])
+case("rotary_partial", "RotaryEmbedding", [values(2, 3, 12), positions, *tables], num_heads=2, rotary_embedding_dim=4)
+
+q, k, v = values(2, 3, 8), values(2, 5, 8), values(2, 5, 8)
+heads = {"num_heads": 2}
+past = [values(2, 2, 4, 4), values(2, 2, 4, 4)]
+flags = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+case("mha", "MultiHeadAttention", [q, k, v], **heads)
+case("mha_bias", "MultiHeadAttention", [q, k, v, values(24), flags, values(1, 2, 3, 5)], **heads)
+case("mha_lengths", "MultiHeadAttention", [q, k, v, None, np.array([2, 5], np.int32)], scale=0.3, **heads)
+case("mha_causal", "MultiHeadAttention", [q, values(2, 3, 8), values(2, 3, 8)], unidirectional=1, **heads)
+case("mha_by_heads", "MultiHeadAttention", [q, values(2, 2, 5, 4), values(2, 2, 5, 4)], **heads)
+case("mha_past", "MultiHeadAttention", [q, values(2, 3, 8), values(2, 3, 8), None, None, None, *past], ("y", "k", "v"), **heads)
+case("mha_value_size", "MultiHeadAttention", [q, k, values(2, 5, 12)], **heads)
+
+weights, bias = values(8, 24), values(24)
+case("attention", "Attention", [x, weights, bias], **heads)
+case("attention_causal", "Attention", [x, weights, bias], unidirectional=1, **heads)
+case("attention_lengths", "Attention", [x, weights, bias, np.array([1, 3], np.int32)], **heads)
+case("attention_flags", "Attention", [x, weights, bias, np.array([[1, 0, 1], [1, 1, 1]], np.int32)], **heads)
+case("attention_past", "Attention", [x, weights, bias, None, values(2, 2, 2, 4, 4)], ("y", "present"), unidirectional=1, **heads)
+case("attention_sizes", "Attention", [x, values(8, 28), values(28)], qkv_hidden_sizes=[8, 8, 12], **heads)
+
+groups = {"num_heads": 4, "kv_num_heads": 2}
+# Heads of a multiple of 16 elements, as the operator wants them.
+q, k, v = values(2, 3, 64), values(2, 3, 32), values(2, 3, 32)
+angles = RANDOM.uniform(-3, 3, (16, 8)).astype(np.float32)
+tables = [np.cos(angles), np.sin(angles)]
+last, total = Constant(np.array([2, 2], np.int32)), Constant(np.array(3, np.int32))
+outputs = ("y", "k", "v")
+case("gqa", "GroupQueryAttention", [q, k, v, None, None, last, total], outputs, **groups)
+case("gqa_rotary", "GroupQueryAttention", [q, k, v, None, None, last, total, *tables], outputs, do_rotary=1, **groups)
+case("gqa_packed", "GroupQueryAttention", [values(2, 3, 128), None, None, None, None, last, total, *tables], outputs, do_rotary=1, rotary_interleaved=1, **groups)
+case("gqa_window", "GroupQueryAttention", [q, k, v, None, None, last, total], outputs, local_window_size=2, softcap=2.0, **groups)
+past = [values(2, 2, 4, 16), values(2, 2, 4, 16)]
+one = [values(2, 1, 64), values(2, 1, 32), values(2, 1, 32)]
+last, total = Constant(np.array([4, 4], np.int32)), Constant(np.array(5, np.int32))
+case("gqa_past", "GroupQueryAttention", [*one, *past, last, total, *tables], outputs, do_rotary=1, scale=0.25, **groups)
+case("gqa_past_window", "GroupQueryAttention", [*one, *past, last, total, *tables], outputs, do_rotary=1, local_window_size=3, **groups)
+
+
+def packed(*shape):
+    return Constant(RANDOM.integers(0, 256, shape, dtype=np.uint8))
+
+
+bits = {"K": 40, "N": 6, "block_size": 16}
+case("bits_4", "MatMulNBits", [values(2, 3, 40), packed(6, 3, 8), Constant(values(6, 3))], bits=4, **bits)
+case("bits_4_zeros", "MatMulNBits", [values(3, 40), packed(6, 3, 8), Constant(values(6, 3)), packed(6, 2)], bits=4, **bits)
+case("bits_8", "MatMulNBits", [values(3, 40), packed(6, 3, 16), Constant(values(6, 3))], bits=8, **bits)
+case("bits_4_bias", "MatMulNBits", [values(3, 40), packed(6, 3, 8), Constant(values(6, 3)), None, None, values(6)], bits=4, **bits)
