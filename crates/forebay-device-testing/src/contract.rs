@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use forebay_base::kernel::{Activation, BinaryOp};
+use forebay_base::kernel::{Activation, BinaryOp, ScatterOp};
 use forebay_base::{
     Binding, Command, DataType, EventId, HeapId, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc,
 };
@@ -344,9 +344,10 @@ pub fn a_kernel_that_cannot_run_is_an_error_that_sticks(name: &str, device: Arc<
 pub fn indices_out_of_range_are_reported(name: &str, device: Arc<dyn Device>) {
     const COUNT: u64 = 600;
     let bench = Bench::new(device, 64 << 10);
-    for (index_type, kernel) in [DataType::Int64, DataType::Int32]
-        .into_iter()
-        .flat_map(|ty| [(ty, Kernel::Gather { axis: 0 }), (ty, Kernel::GatherGradient { axis: 0 })])
+    let kernels =
+        [Kernel::Gather { axis: 0 }, Kernel::GatherGradient { axis: 0 }, Kernel::Scatter { op: ScatterOp::Replace }];
+    for (index_type, kernel) in
+        [DataType::Int64, DataType::Int32].into_iter().flat_map(|ty| kernels.clone().map(|kernel| (ty, kernel)))
     {
         let bind = |offset: u64, data_type, sizes: &[u64]| {
             let desc = TensorDesc::packed(data_type, sizes).unwrap();
@@ -364,11 +365,12 @@ pub fn indices_out_of_range_are_reported(name: &str, device: Arc<dyn Device>) {
                 .collect();
             let size = bytes.len() as u64;
             bench.device.write_host(bench.on_host(0, size), &bytes);
-            let (read, write) = match kernel {
-                Kernel::Gather { .. } => (&table, &rows),
-                _ => (&rows, &table),
+            let (reads, write) = match kernel {
+                Kernel::Gather { .. } => (vec![&table, &indices], &rows),
+                Kernel::Scatter { .. } => (vec![&table, &indices, &rows], &table),
+                _ => (vec![&rows, &indices], &table),
             };
-            let (reads, writes) = (vec![read.clone(), indices.clone()], vec![write.clone()]);
+            let (reads, writes) = (reads.into_iter().cloned().collect(), vec![write.clone()]);
             let launch = Launch { kernel: kernel.clone(), reads, writes, workspace: None, label: 31 };
             bench.run(&[
                 bench.copy(bench.on_host(0, size), indices.region),

@@ -211,15 +211,15 @@ fn labels_and_indices_out_of_range_are_refused() {
     let loss = onnx::node("SoftmaxCrossEntropyLoss", &["w", "i"], "v", &[]);
     for label in [3, -1] {
         let error = run(Function::of(loss.clone(), ints("i", &[2], &[0, label]), &[2, 3], &[1]));
-        assert!(error.contains("3"), "{error}");
+        assert!(error.contains("chooses from 3 entries"), "{error}");
     }
     // This index would lie in the data's next row.
     let node = onnx::node("GatherElements", &["w", "i"], "v", &[("axis", &[1], false)]);
     let error = run(Function::of(node, ints("i", &[1, 1], &[4]), &[3, 4], &[1, 1]));
-    assert!(error.contains('4'), "{error}");
+    assert!(error.contains("was computed as 4, but it chooses from 4 entries"), "{error}");
     let node = onnx::node("ScatterND", &["w", "i", "u"], "v", &[]);
     let error = run(Function::of(node, ints("i", &[1, 2], &[0, -5]), &[3, 4], &[3, 4]).with(&[1]));
-    assert!(error.contains("-5"), "{error}");
+    assert!(error.contains("was computed as -5, but it chooses from 4 entries"), "{error}");
 }
 
 /// Orders and scans are cut into parts along the axes that they do not go along.

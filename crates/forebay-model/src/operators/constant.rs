@@ -4,7 +4,7 @@ use forebay_base::kernel::BinaryOp;
 use forebay_base::{DataType, Kernel, Tensor};
 
 use super::arithmetic::data_type;
-use super::decomposition::{composed, Composer, Decomposition};
+use super::decomposition::{composed, Composer, Decomposition, Part};
 use super::shapes::{product, size};
 use crate::error::ModelError;
 use crate::graph::{Attribute, TensorType};
@@ -125,6 +125,16 @@ fn element_count(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
+/// By row, the column that a diagonal has there; and the columns.
+fn row_and_column(c: &mut Composer, [rows, columns]: [u64; 2], diagonal: i64) -> Result<[Part; 2], ModelError> {
+    if rows.max(columns) > COUNT_MAX {
+        return Err(c.view.error(format!("{rows} x {columns} elements: more than {COUNT_MAX} rows or columns")));
+    }
+    let own: Vec<i64> = (0..rows as i64).map(|row| row.saturating_add(diagonal)).collect();
+    let all: Vec<i64> = (0..columns as i64).collect();
+    Ok([Tensor::from_i64(&[rows, 1], &own), Tensor::from_i64(&[1, columns], &all)].map(|tensor| c.constant(tensor)))
+}
+
 /// 1 on a diagonal, 0 elsewhere.
 fn eye_like(view: NodeView) -> Result<Decomposition, ModelError> {
     let ty = view.input_type(0)?;
@@ -138,15 +148,8 @@ fn eye_like(view: NodeView) -> Result<Decomposition, ModelError> {
             data_type(code).ok_or_else(|| view.error(format!("element type {code} is not supported")))?
         }
     };
-    if rows.max(columns) > COUNT_MAX {
-        return Err(view.error(format!("{rows} x {columns} elements: more than {COUNT_MAX} rows or columns")));
-    }
-    let diagonal = view.int("k", 0)?;
-    let own: Vec<i64> = (0..rows as i64).map(|row| row.saturating_add(diagonal)).collect();
-    let all: Vec<i64> = (0..columns as i64).collect();
     let mut c = Composer::new(view);
-    let (own, all) =
-        (c.constant(Tensor::from_i64(&[rows, 1], &own)), c.constant(Tensor::from_i64(&[1, columns], &all)));
+    let [own, all] = row_and_column(&mut c, [rows, columns], view.int("k", 0)?)?;
     let is_on = c.binary(BinaryOp::Equal, &own, &all)?;
     let y = c.cast(&is_on, to);
     c.finish(y)
@@ -159,22 +162,26 @@ fn triangle(view: NodeView) -> Result<Decomposition, ModelError> {
     let &[.., rows, columns] = x.ty.shape.as_slice() else {
         return Err(view.error(format!("the input {} is no matrix", x.ty)));
     };
-    let count = product(&view, &[rows, columns])?;
-    if count > COUNT_MAX {
-        return Err(view.error(format!("{rows} x {columns} elements are more than {COUNT_MAX}")));
-    }
     let diagonal = if view.has_input(1) { view.constant_ints(1)?.first().copied().unwrap_or(0) } else { 0 };
     let is_upper = view.int("upper", 1)? != 0;
-    let kept = |i: u64| {
-        let (row, column) = ((i / columns) as i64, (i % columns) as i64);
-        let distance = (column - row).saturating_sub(diagonal);
-        u8::from(if is_upper { distance >= 0 } else { distance <= 0 })
+    let mask = if product(&view, &[rows, columns])? <= COUNT_MAX {
+        let kept = |i: u64| {
+            let (row, column) = ((i / columns) as i64, (i % columns) as i64);
+            let distance = (column - row).saturating_sub(diagonal);
+            u8::from(if is_upper { distance >= 0 } else { distance <= 0 })
+        };
+        let mask: Vec<u8> = (0..rows * columns).map(kept).collect();
+        let mask = Tensor::new(DataType::Bool, &[rows, columns], mask).ok_or_else(|| view.error("mask"))?;
+        c.constant(mask)
+    } else {
+        // A mask of this size is computed.
+        let [row, column] = row_and_column(&mut c, [rows, columns], diagonal)?;
+        let op = if is_upper { BinaryOp::GreaterOrEqual } else { BinaryOp::LessOrEqual };
+        c.binary(op, &column, &row)?
     };
-    let mask: Vec<u8> = (0..count).map(kept).collect();
-    let mask = Tensor::new(DataType::Bool, &[rows, columns], mask).ok_or_else(|| view.error("mask"))?;
     let zero = vec![0; x.ty.data_type.size_bytes() as usize];
     let zero = Tensor::new(x.ty.data_type, &[], zero).ok_or_else(|| view.error("zero"))?;
-    let (mask, zero) = (c.constant(mask), c.constant(zero));
+    let zero = c.constant(zero);
     let y = c.select(&mask, &x, &zero)?;
     c.finish(y)
 }

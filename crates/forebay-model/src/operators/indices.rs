@@ -54,7 +54,7 @@ pub(super) fn offsets(c: &mut Composer, indices: &Part, size: u64, stride: u64) 
 fn places(c: &mut Composer, sizes: &[u64], strides: &[u64]) -> Result<Part, ModelError> {
     let count = product(&c.view, sizes)?;
     if count > TABLE_MAX {
-        let reason = format!("{count} indices beside the axis are too many; {TABLE_MAX} are possible");
+        let reason = format!("{count} indices along other axes are too many; {TABLE_MAX} are possible");
         return Err(c.view.error(reason));
     }
     let own = packed_strides(sizes);
