@@ -46,11 +46,14 @@ fn columns_to_image(view: NodeView) -> Result<Decomposition, ModelError> {
         return Err(refuse());
     }
     let places = packed_strides(&padded);
-    let along = |place: u64, sizes: &[u64], axis: usize| (place / packed_strides(sizes)[axis]) % sizes[axis];
+    let (window_strides, block_strides) = (packed_strides(&windows), packed_strides(&block));
     let mut targets = Vec::with_capacity(indices as usize);
     for tap in 0..taps {
         for window in 0..count {
-            let place = |i: usize| along(window, &windows, i) * strides[i] + along(tap, &block, i) * dilations[i];
+            let place = |i: usize| {
+                let (row, offset) = (window / window_strides[i] % windows[i], tap / block_strides[i] % block[i]);
+                row * strides[i] + offset * dilations[i]
+            };
             targets.push((0..d).map(|i| place(i) * places[i]).sum::<u64>() as i64);
         }
     }

@@ -44,6 +44,8 @@ fn deformable_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let pads = per_dimension(&view, "pads", 2 * d, 0, 0)?;
     let images = product(&view, &[n, offset_groups])?;
     let elements = product(&view, &x.ty.shape[2..])?;
+    sampling::require_few(&c, &[images])?;
+    sampling::require_few(&c, &[taps, places])?;
     let index_type = sampling::index_type(product(&view, &[images, elements])?);
     let offsets = c.cast(&offsets, sampling::place_type(x.ty.data_type));
     let moved = c.reshape(&offsets, &[images, taps, d as u64, places])?;

@@ -57,6 +57,7 @@ fn grid_sample(view: NodeView) -> Result<Decomposition, ModelError> {
     let places = grid.ty.shape[1..=dimensions].to_vec();
     let place_count = product(&view, &places)?;
     let row_count = product(&view, &[n, product(&view, &x.ty.shape[2..])?])?;
+    sampling::require_few(&c, &[n])?;
     let index_type = sampling::index_type(row_count);
     let grid = c.cast(&grid, sampling::place_type(x.ty.data_type));
     let grid = c.reshape(&grid, &[n, place_count, dimensions as u64])?;
@@ -174,6 +175,7 @@ fn affine_grid(view: NodeView) -> Result<Decomposition, ModelError> {
         return Err(view.error(format!("maps {} do not fit images {sizes:?}", theta.ty)));
     }
     let count = product(&view, places)?;
+    sampling::require_few(&c, &[count, d as u64 + 1])?;
     let coordinate = |i: u64, size: u64, align: bool| match align {
         true if size == 1 => 0.0,
         true => -1.0 + 2.0 * i as f64 / (size - 1) as f64,

@@ -31,7 +31,7 @@ struct Bins {
 /// the four elements around it.
 ///
 /// Where the number of samples depends on a region's size, memory is taken for those of a region as large as the image, and larger
-/// regions have no more of them.
+/// regions have as many as that.
 fn roi_align(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, regions, images) = (c.input(0)?, c.input(1)?, c.input(2)?);
@@ -132,6 +132,7 @@ impl Bins {
         }
         let bin = c.affine(&extent, (1.0 / bins as f64) as f32, 0.0)?;
         let samples = self.samples.unwrap_or(size.div_ceil(bins) + 1);
+        sampling::require_few(c, &[bins, samples])?;
         // How many of the samples there are: the same of every region, or by its size.
         let exact = match self.samples {
             Some(samples) => c.floats(data_type, &[1, 1], &[samples as f64])?,

@@ -70,7 +70,8 @@ fn resize(view: NodeView) -> Result<Decomposition, ModelError> {
         if target.size == x.ty.shape[axis] && target.scale == 1.0 && target.region == (0.0, 1.0) {
             continue;
         }
-        if target.size > SIZE_MAX || x.ty.shape[axis] == 0 {
+        let is_weighted = matches!(mode, Mode::Weighted { .. });
+        if target.size > SIZE_MAX || x.ty.shape[axis] == 0 || (is_weighted && x.ty.shape[axis] > SIZE_MAX) {
             return Err(view.error(format!("axis {axis} of {} cannot become {}", x.ty, target.size)));
         }
         let from = x.ty.shape[axis];

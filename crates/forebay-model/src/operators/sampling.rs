@@ -68,6 +68,17 @@ impl Polynomials {
     }
 }
 
+/// Largest number of constant numbers that an operator on places makes.
+const CONSTANTS_MAX: u64 = 1 << 26;
+
+/// Refuses to make more constant numbers than memory should hold.
+pub(super) fn require_few(c: &Composer, sizes: &[u64]) -> Result<(), ModelError> {
+    match product(&c.view, sizes)? {
+        ..=CONSTANTS_MAX => Ok(()),
+        count => Err(c.view.error(format!("sizes {sizes:?} take {count} constant numbers, more than {CONSTANTS_MAX}"))),
+    }
+}
+
 /// The type in which places and weights are computed for elements of a type.
 pub(super) fn place_type(data_type: DataType) -> DataType {
     if data_type == DataType::Float64 {

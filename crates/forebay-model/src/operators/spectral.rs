@@ -151,6 +151,9 @@ fn short_time_fourier(view: NodeView) -> Result<Decomposition, ModelError> {
         return Err(view.error(format!("frames of {length} at steps of {step} do not fit signals {}", x.ty)));
     };
     let frames = free / step + 1;
+    if frames.checked_mul(taken).is_none_or(|count| count > MATRIX_MAX) {
+        return Err(view.error(format!("{frames} frames of {taken} samples are more than {MATRIX_MAX} indices")));
+    }
     let is_onesided = view.int("onesided", 1)? != 0;
     let indices: Vec<i64> = (0..frames).flat_map(|frame| (0..taken).map(move |i| (frame * step + i) as i64)).collect();
     let indices = c.integers(DataType::Int64, &[frames * taken], &indices)?;
