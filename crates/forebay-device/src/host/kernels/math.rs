@@ -95,7 +95,7 @@ pub(super) fn tanh_f32(x: f32) -> f32 {
     p = p * z + 2.063_908_8e-2;
     p = p * z - 5.373_971_6e-2;
     p = p * z + 1.333_144_2e-1;
-    p = p * z - 3.333_328_2e-1;
+    p = p * z - 3.333_328e-1;
     let small = p * z * x + x;
     let large = (1.0 - 2.0 / (exp_f32(size + size) + 1.0)).copysign(x);
     if size < 0.625 {

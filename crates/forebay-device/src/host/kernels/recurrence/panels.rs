@@ -214,9 +214,9 @@ unsafe fn some_rows<V: Vector, const N: usize>(
             }
             weights = weights.add(COLUMNS);
         }
-        for row in 0..N {
-            for vector in 0..VECTORS {
-                sums[row][vector].store(out[row].add(vector * LANES));
+        for (sums, out) in sums.iter().zip(out) {
+            for (vector, sum) in sums.iter().enumerate() {
+                sum.store(out.add(vector * LANES));
             }
         }
     }
