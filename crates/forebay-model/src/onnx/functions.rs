@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use super::import::{label, versions};
 use super::malformed;
+use super::message::{label, versions};
 use super::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
 use crate::error::ModelError;
 

@@ -8,15 +8,15 @@ use forebay_base::{DataType, Tensor};
 
 use super::external::Folder;
 use super::functions::{BodyNode, Functions, Versions};
+use super::message::{label, versions};
 use super::proto::attribute_proto::AttributeType;
 use super::proto::tensor_shape_proto::dimension::Value as DimensionValue;
 use super::proto::type_proto::Value as TypeValue;
-use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
+use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use super::skeleton::{Data, LeftOut};
 use super::{malformed, order, tensor, Model};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, Graph, Node, Operation, Subgraph, ValueId};
-use crate::operators::NEWEST_OPSET;
 use crate::tensor::Contents;
 
 /// Oldest version of the file format: the first with operator sets.
@@ -43,34 +43,6 @@ pub(super) fn model(mut proto: ModelProto, left_out: &LeftOut, folder: Option<&F
     reader.nodes(graph_proto)?;
     reader.outputs(graph_proto)?;
     Ok(Model { graph: reader.graph, contents: reader.contents, proto })
-}
-
-/// The version of every imported operator set, by domain.
-pub(super) fn versions(imports: &[OperatorSetIdProto]) -> Result<BTreeMap<String, i64>, ModelError> {
-    let mut versions = BTreeMap::new();
-    for import in imports {
-        let domain = if import.domain() == "ai.onnx" { "" } else { import.domain() };
-        versions.insert(domain.to_string(), import.version());
-        if import.version() < 1 {
-            let set = if domain.is_empty() { "ONNX" } else { domain };
-            return Err(malformed(format!("operator set {} of {set}: the first one is 1", import.version())));
-        }
-        if domain.is_empty() && import.version() > NEWEST_OPSET {
-            let reason = format!(
-                "the model uses operator set {} of ONNX; the newest that Forebay knows is {NEWEST_OPSET} (convert the \
-                 model with onnx.version_converter)",
-                import.version()
-            );
-            return Err(ModelError::Request { reason });
-        }
-    }
-    Ok(versions)
-}
-
-/// What messages call a node: its name, else its first output's.
-pub(super) fn label(node: &NodeProto) -> &str {
-    let outputs = || node.output.iter().find(|output| !output.is_empty()).map(String::as_str);
-    Some(node.name()).filter(|name| !name.is_empty()).or_else(outputs).unwrap_or("")
 }
 
 /// What all graphs of a model are read from.

@@ -9,6 +9,7 @@ mod export;
 mod external;
 mod functions;
 mod import;
+mod message;
 mod order;
 mod skeleton;
 mod tensor;
