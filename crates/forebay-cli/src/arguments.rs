@@ -128,6 +128,8 @@ pub enum LossKind {
     SoftmaxCrossEntropy,
     /// Mean squared error
     Mse,
+    /// The model's output is the loss
+    Output,
 }
 
 /// How parameters follow their gradients.
@@ -160,6 +162,9 @@ pub struct TrainingArguments {
     /// The output that the loss takes, where the model has several
     #[arg(long, value_name = "NAME")]
     pub loss_output: Option<String>,
+    /// Of --loss output: the model's input that takes the labels [default: the first of labels, label, targets, target and y]
+    #[arg(long, value_name = "NAME")]
+    pub label_input: Option<String>,
     /// The axis of that output along which the classes lie; negative counts from the end [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub class_axis: Option<i64>,

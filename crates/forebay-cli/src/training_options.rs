@@ -23,12 +23,20 @@ pub fn training_options(arguments: &TrainingArguments, seed: u64) -> Result<Trai
 
 fn loss(arguments: &TrainingArguments) -> Result<Loss, Failure> {
     let (class_axis, ignore_index) = (arguments.class_axis, arguments.ignore_index);
+    if arguments.loss != LossKind::Output {
+        refuse(arguments.label_input.is_some(), "--label-input", "another --loss than output")?;
+    }
     match arguments.loss {
         LossKind::SoftmaxCrossEntropy => Ok(Loss::SoftmaxCrossEntropy { class_axis, ignore_index }),
         LossKind::Mse => {
             refuse(class_axis.is_some(), "--class-axis", "--loss mse")?;
             refuse(ignore_index.is_some(), "--ignore-index", "--loss mse")?;
             Ok(Loss::MeanSquaredError)
+        }
+        LossKind::Output => {
+            refuse(class_axis.is_some(), "--class-axis", "--loss output")?;
+            refuse(ignore_index.is_some(), "--ignore-index", "--loss output")?;
+            Ok(Loss::Output { labels: arguments.label_input.clone() })
         }
     }
 }

@@ -16,6 +16,7 @@ use forebay_base::{DataType, Kernel};
 use crate::autodiff::gradients;
 use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueId};
+use crate::infer::infer_node;
 use crate::tensor::Contents;
 
 /// What is minimised.
@@ -39,7 +40,15 @@ pub enum Loss {
     },
     /// Mean of (prediction - target)^2. Targets are of the prediction's type.
     MeanSquaredError,
+    /// The output itself, of one element: the model computes its loss, from one of its inputs as labels.
+    Output {
+        /// The name of that input. `None`: `labels`, `label`, `targets`, `target` or `y`, the first that there is.
+        labels: Option<String>,
+    },
 }
+
+/// Names of inputs that take labels, where none is given.
+const LABEL_NAMES: [&str; 5] = ["labels", "label", "targets", "target", "y"];
 
 impl Default for Loss {
     /// Softmax cross-entropy along axis 1; every label counts.
@@ -279,7 +288,7 @@ pub fn loss_graph(graph: &Graph, loss: &Loss, loss_output: Option<&str>) -> Resu
     let mut graph = graph.clone();
     let prediction = prediction(&graph, loss_output)?;
     let (loss, labels) = append_loss(&mut graph, prediction, loss)?;
-    graph.outputs = vec![loss, prediction];
+    graph.outputs = if loss == prediction { vec![loss] } else { vec![loss, prediction] };
     graph.drop_dead_nodes();
     Ok(LossGraph { graph, loss, prediction, labels })
 }
@@ -307,9 +316,10 @@ fn append_loss(graph: &mut Graph, prediction: ValueId, loss: &Loss) -> Result<(V
     if ty.data_type != DataType::Float32 || ty.shape.contains(&0) {
         return Err(request(format!("a loss takes float32 numbers, but output '{name}' is {ty}")));
     }
-    let (kernel, labels) = match *loss {
+    let (kernel, labels) = match loss {
+        Loss::Output { labels } => return own_loss(graph, prediction, &ty, labels.as_deref()),
         Loss::MeanSquaredError => (Kernel::MeanSquaredError, ty.clone()),
-        Loss::SoftmaxCrossEntropy { class_axis, ignore_index } => {
+        &Loss::SoftmaxCrossEntropy { class_axis, ignore_index } => {
             let (given, rank) = (class_axis.unwrap_or(1), ty.shape.len() as i64);
             let axis = if given < 0 { given.saturating_add(rank) } else { given };
             if !(0..rank).contains(&axis) || rank < 2 {
@@ -335,6 +345,45 @@ fn append_loss(graph: &mut Graph, prediction: ValueId, loss: &Loss) -> Result<(V
         outputs: vec![Some(output)],
     });
     Ok((output, input))
+}
+
+/// The loss that a model computes itself, and the input that takes the labels.
+fn own_loss(
+    graph: &mut Graph,
+    output: ValueId,
+    ty: &TensorType,
+    labels: Option<&str>,
+) -> Result<(ValueId, ValueId), ModelError> {
+    let request = |reason: String| ModelError::Request { reason };
+    let name = graph.value(output).name.clone();
+    if ty.count() != 1 {
+        return Err(request(format!("output '{name}' ({ty}) is no loss: it must have one element")));
+    }
+    let input = |name: &str| graph.inputs.iter().copied().find(|&id| graph.value(id).name == name);
+    let found = match labels {
+        Some(name) => input(name),
+        None => LABEL_NAMES.iter().find_map(|name| input(name)),
+    };
+    let labels = found.ok_or_else(|| {
+        let inputs: Vec<&str> = graph.inputs.iter().map(|&id| graph.value(id).name.as_str()).collect();
+        let sought = labels.map_or_else(|| LABEL_NAMES.join("', '"), str::to_string);
+        request(format!(
+            "no input is called '{sought}'; name the one that takes the labels (--label-input): {}",
+            inputs.join(", ")
+        ))
+    })?;
+    if ty.shape.is_empty() {
+        return Ok((output, labels));
+    }
+    let loss = graph.add_value("loss", None);
+    graph.nodes.push(Node {
+        name: "loss".to_string(),
+        operation: Operation::onnx("Squeeze", &[]),
+        inputs: vec![Some(output)],
+        outputs: vec![Some(loss)],
+    });
+    infer_node(graph, graph.nodes.len() - 1)?;
+    Ok((loss, labels))
 }
 
 /// The initializers that may train.

@@ -23,6 +23,8 @@ pub(crate) struct LossPlan {
     pub(crate) inputs: Vec<TensorInfo>,
     /// The labels.
     pub(crate) labels: TensorInfo,
+    /// Whether the labels are one of the model's inputs.
+    pub(crate) has_own_labels: bool,
     /// Name of the output that is the loss.
     pub(crate) loss: String,
     /// What the loss compares with the labels.
@@ -93,8 +95,20 @@ impl LossPlan {
         let ty = graph.ty(landmarks.prediction).ok_or_else(|| missing("input"))?;
         let logits = TensorInfo { name: name(landmarks.prediction), data_type: ty.data_type, shape: ty.shape.clone() };
         let (class_axis, classes) = classes(loss, &logits);
+        let has_own_labels = matches!(loss, Loss::Output { .. });
         let loss = name(landmarks.loss);
-        Ok(LossPlan { compiled, inputs: own, labels, loss, logits, class_axis, classes, step, hyperparameters })
+        Ok(LossPlan {
+            compiled,
+            inputs: own,
+            labels,
+            has_own_labels,
+            loss,
+            logits,
+            class_axis,
+            classes,
+            step,
+            hyperparameters,
+        })
     }
 
     /// Checks a batch with its labels, and gives everything that the plan is fed in step number `step`: the options' seed and

@@ -176,7 +176,8 @@ impl Trainer {
         machine.options.memory.fix_budgets(plan.compiled.step.plan().statistics.in_core_peak_bytes);
         let batch_size = plan.inputs.iter().find_map(|info| info.shape.first().copied()).unwrap_or(1);
         let engine = Engine::new(machine, plan.initial_values());
-        let main: Shapes = plan.inputs.iter().map(|info| info.shape.clone()).collect();
+        let mut main: Shapes = plan.inputs.iter().map(|info| info.shape.clone()).collect();
+        main.extend(plan.has_own_labels.then(|| plan.labels.shape.clone()));
         let open = model.inputs().into_iter().map(|info| {
             let is_open = |&i: &usize| matches!(info.dimensions[i], Dimension::Symbol(_));
             ((0..info.dimensions.len()).filter(is_open).collect(), info.name)
@@ -253,7 +254,7 @@ impl Trainer {
     /// The first two leave everything as before the step, and so does a disk that fails; parameters and state can then still
     /// be read and saved, and a new trainer goes on from there.
     pub fn step(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<StepReport, Error> {
-        let (shapes, sizes) = self.sizes_of(&batch)?;
+        let (shapes, sizes) = self.sizes_of(&batch, &labels)?;
         if !self.training.contains_key(&shapes) {
             self.make_room();
             let plan = LossPlan::training(&self.model, &self.options, &sizes, self.engine.machine(), None)?;
@@ -288,7 +289,7 @@ impl Trainer {
     /// # Errors
     /// Inputs or labels that do not fit, or what the device reports.
     pub fn evaluate(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<Evaluation, Error> {
-        let (shapes, sizes) = self.sizes_of(&batch)?;
+        let (shapes, sizes) = self.sizes_of(&batch, &labels)?;
         if !self.evaluation.contains_key(&shapes) {
             self.make_room();
             self.evaluation.insert(shapes.clone(), self.evaluation_plan(&sizes)?);
@@ -320,7 +321,7 @@ impl Trainer {
 
     /// The shapes of a batch whose tensors have the planned types, and the planned shapes but for the batch size and for what the
     /// model leaves open.
-    fn sizes_of(&self, batch: &BTreeMap<String, Tensor>) -> Result<(Shapes, Sizes), Error> {
+    fn sizes_of(&self, batch: &BTreeMap<String, Tensor>, labels: &Tensor) -> Result<(Shapes, Sizes), Error> {
         let main = self.main();
         let given = main.inputs.iter().find_map(|info| batch.get(&info.name)?.shape().first().copied());
         let batch_size = given.filter(|&size| size > 0).unwrap_or(self.batch_size);
@@ -334,10 +335,15 @@ impl Trainer {
         };
         let infos: Vec<TensorInfo> = main.inputs.iter().map(expected).collect();
         tensor_info::check_inputs(&infos, batch)?;
-        let inputs =
-            infos.iter().map(|info| (info.name.clone(), TensorType::new(info.data_type, &info.shape))).collect();
-        let sizes = Sizes { batch_size: Some(batch_size), inputs, ..Sizes::default() };
-        Ok((infos.into_iter().map(|info| info.shape).collect(), sizes))
+        let ty = |info: &TensorInfo| (info.name.clone(), TensorType::new(info.data_type, &info.shape));
+        let mut inputs: BTreeMap<String, TensorType> = infos.iter().map(ty).collect();
+        let mut shapes: Shapes = infos.into_iter().map(|info| info.shape).collect();
+        if main.has_own_labels && labels.shape().iter().all(|&size| size > 0) {
+            let shape = labels.shape();
+            inputs.insert(main.labels.name.clone(), TensorType::new(main.labels.data_type, shape));
+            shapes.push(shape.to_vec());
+        }
+        Ok((shapes, Sizes { batch_size: Some(batch_size), inputs, ..Sizes::default() }))
     }
 
     /// The number of shapes; new ones get the next.
