@@ -322,6 +322,7 @@ impl<'a> Run<'a> {
         let mut set = feeding::open(data, &self.trainer, self.arguments.input_scale)?;
         let ignored = match self.options.training.loss {
             Loss::SoftmaxCrossEntropy { ignore_index, .. } => ignore_index,
+            Loss::MeanSquaredError | Loss::Output { .. } => None,
             _ => None,
         };
         let class_axis = self.trainer.class_axis();
