@@ -7,6 +7,8 @@ use super::operands::{bindings, require_packed};
 use super::shaders::{RECURRENT, RECURRENT_GRADIENT};
 use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
+/// Storage buffers that these shaders bind at most.
+pub(super) const RECURRENT_BINDINGS: u32 = 18;
 /// Units of a state that a workgroup has room for.
 const UNITS_MAX: u64 = 1024;
 
@@ -25,6 +27,11 @@ pub(super) fn lower(
     writes: &[TensorDesc],
     gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
+    if gpu.bindings_max < RECURRENT_BINDINGS {
+        let has = gpu.bindings_max;
+        let reason = format!("its shader binds {RECURRENT_BINDINGS} storage buffers, the device {has}: use the host");
+        return Err(unsupported(kernel, reason));
+    }
     let lowered = match kernel {
         Kernel::Recurrent(recurrence) => forward(recurrence, reads, writes, gpu),
         Kernel::RecurrentGradient(recurrence) => gradient(recurrence, reads, writes, gpu),

@@ -1,5 +1,7 @@
 //! What lowering has to know of a GPU: a description that any API can fill in.
 
+#[cfg(test)]
+use super::recurrent::RECURRENT_BINDINGS;
 use super::Shader;
 
 /// What of a device decides how kernels run on it.
@@ -15,6 +17,8 @@ pub struct Target {
     pub invocations_max: u32,
     /// Bytes that the invocations of a workgroup share.
     pub shared_bytes: u32,
+    /// Storage buffers that a shader may bind.
+    pub bindings_max: u32,
     /// Whether shaders may compute with float64.
     pub float64: bool,
     /// Whether shaders may read and write elements of 16 bits by themselves.
@@ -35,8 +39,8 @@ pub struct Cooperative {
 /// Invocations of a workgroup that a device has to offer. Shaders with more are taken only where [`Target::invocations_max`] allows it.
 pub const WORKGROUP_INVOCATIONS: u32 = 256;
 
-/// Storage buffers that a device has to let a shader bind.
-pub const BINDINGS: u32 = 18;
+/// Storage buffers that a device has to let a shader bind. Shaders with more are taken only where [`Target::bindings_max`] allows it.
+pub const BINDINGS: u32 = 11;
 
 /// Invocations of a subgroup in shaders that multiply matrices together (`kernels/cooperative.slang`).
 pub const SUBGROUP_SIZE: u32 = 32;
@@ -58,6 +62,7 @@ impl Target {
         workspace_bytes_max: 128 << 20,
         invocations_max: 256,
         shared_bytes: 16 << 10,
+        bindings_max: RECURRENT_BINDINGS,
         float64: true,
         storage16: true,
         cooperative: None,
