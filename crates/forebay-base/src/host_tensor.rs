@@ -209,6 +209,19 @@ impl Tensor {
         Some(self.bytes.chunks_exact(self.data_type.size_bytes() as usize).map(read))
     }
 
+    /// The elements of a floating type as float64, which holds all of them exactly.
+    pub fn to_f64(&self) -> Option<Vec<f64>> {
+        let size = self.data_type.size_bytes() as usize;
+        let read: fn(&[u8]) -> f64 = match self.data_type {
+            DataType::Float64 => |bytes| f64::from_le_bytes(bytes.try_into().expect("exact chunk")),
+            DataType::Float32 => |bytes| f64::from(f32::from_le_bytes(bytes.try_into().expect("exact chunk"))),
+            DataType::BFloat16 => |bytes| f64::from(f32::from_le_bytes([0, 0, bytes[0], bytes[1]])),
+            DataType::Float16 => |bytes| float16(u16::from_le_bytes([bytes[0], bytes[1]])),
+            _ => return None,
+        };
+        Some(self.bytes.chunks_exact(size).map(read).collect())
+    }
+
     /// The elements as float32, where they are float32 or float64.
     pub fn to_f32(&self) -> Option<Vec<f32>> {
         match self.data_type {
@@ -226,9 +239,38 @@ impl Tensor {
     }
 }
 
+/// A number of IEEE 754 binary16: a sign, 5 bits of exponent, 10 of fraction.
+fn float16(bits: u16) -> f64 {
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
+    let size = match exponent {
+        0 => fraction * 2f64.powi(-24),
+        31 if fraction == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        _ => (1.0 + fraction / 1024.0) * 2f64.powi(exponent - 15),
+    };
+    if bits >> 15 == 1 {
+        -size
+    } else {
+        size
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sixteen_bits_are_read_exactly() {
+        let tensor = |data_type, bits: &[u16]| {
+            let bytes: Vec<u8> = bits.iter().flat_map(|bits| bits.to_le_bytes()).collect();
+            Tensor::new(data_type, &[bits.len() as u64], bytes).unwrap().to_f64().unwrap()
+        };
+        let half = tensor(DataType::Float16, &[0x3c00, 0xc000, 0x0001, 0x7bff, 0x7c00, 0x3555]);
+        assert_eq!(half, [1.0, -2.0, 2f64.powi(-24), 65504.0, f64::INFINITY, 0.333251953125]);
+        assert!(tensor(DataType::Float16, &[0x7e00])[0].is_nan());
+        assert_eq!(tensor(DataType::BFloat16, &[0x3f80, 0xc040, 0xff80]), [1.0, -3.0, f64::NEG_INFINITY]);
+        assert_eq!(Tensor::from_i64(&[1], &[1]).to_f64(), None);
+    }
 
     #[test]
     fn sizes_must_fit() {

@@ -197,7 +197,8 @@ impl Stages {
         match &mut step.kind {
             Kind::Run { plan, constants, rest } => {
                 if let Some(plan) = plan {
-                    self.compute(plan, engine, values)?;
+                    let is_last = rest.is_none();
+                    self.compute(plan, engine, values, &|name| is_last && !wanted.contains(name))?;
                 }
                 for (name, contents) in constants {
                     values.insert(name.clone(), contents.to_tensor()?);
@@ -237,13 +238,22 @@ impl Stages {
         }
     }
 
-    /// Runs a plan.
-    fn compute(&mut self, plan: &mut Planned, engine: &mut Engine, values: &mut Values) -> Result<(), Error> {
+    /// Runs a plan. Inputs that are not needed any longer go as soon as they are written: it runs without a second copy of them.
+    fn compute(
+        &mut self,
+        plan: &mut Planned,
+        engine: &mut Engine,
+        values: &mut Values,
+        may_go: &dyn Fn(&str) -> bool,
+    ) -> Result<(), Error> {
         let compiled = &mut plan.compiled;
         tensor_info::check_indices(&compiled.index_limits, values)?;
         let runner = engine.activate((Purpose::Session, plan.id), compiled)?;
         for backing in runner.plan().inputs.clone() {
             runner.write_input(&backing.name, value(values, &backing.name)?.bytes())?;
+            if may_go(&backing.name) {
+                values.remove(&backing.name);
+            }
         }
         let times = runner.run()?;
         for info in &compiled.outputs {

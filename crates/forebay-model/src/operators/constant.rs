@@ -69,22 +69,27 @@ fn range(view: NodeView) -> Result<Decomposition, ModelError> {
     let (start, limit, delta) = (constant(0)?, constant(1)?, constant(2)?);
     let zero = || view.error("the step is 0");
     let long = |count: u64| view.error(format!("{count} elements are more than {COUNT_MAX}"));
-    let tensor = if start.data_type() == DataType::Float32 {
-        let number = |tensor: &Tensor| tensor.to_f32().map(|values| f64::from(values[0])).ok_or_else(zero);
-        let (start, limit, delta) = (number(start)?, number(limit)?, number(delta)?);
-        let count = ((limit - start) / delta).ceil().max(0.0);
+    let types = || view.error("start, limit and delta must be numbers of one type");
+    let mut c = Composer::new(view);
+    let y = if start.data_type().is_float() {
+        let number = |tensor: &Tensor| {
+            let values = tensor.to_f64().filter(|_| tensor.data_type() == start.data_type());
+            values.map(|values| values[0]).ok_or_else(types)
+        };
+        let (first, limit, delta) = (number(start)?, number(limit)?, number(delta)?);
+        let count = ((limit - first) / delta).ceil().max(0.0);
         if delta == 0.0 || !count.is_finite() {
             return Err(zero());
         }
         if count as u64 > COUNT_MAX {
             return Err(long(count as u64));
         }
-        let values: Vec<f32> = (0..count as u64).map(|i| (start + i as f64 * delta) as f32).collect();
-        Tensor::from_f32(&[values.len() as u64], &values)
+        let values: Vec<f64> = (0..count as u64).map(|i| first + i as f64 * delta).collect();
+        c.floats(start.data_type(), &[values.len() as u64], &values)?
     } else {
         let number = |tensor: &Tensor| {
             let values = tensor.to_i64().filter(|_| tensor.data_type() == start.data_type());
-            values.map(|values| i128::from(values[0])).ok_or_else(|| view.error("the inputs' types are not supported"))
+            values.map(|values| i128::from(values[0])).ok_or_else(types)
         };
         let (start_number, limit, delta) = (number(start)?, number(limit)?, number(delta)?);
         if delta == 0 {
@@ -99,10 +104,9 @@ fn range(view: NodeView) -> Result<Decomposition, ModelError> {
         let size = start.data_type().size_bytes() as usize;
         let number = |i: u64| (start_number + i128::from(i) * delta) as i64;
         let bytes: Vec<u8> = (0..count).flat_map(|i| number(i).to_le_bytes().into_iter().take(size)).collect();
-        Tensor::new(start.data_type(), &[count], bytes).ok_or_else(|| long(count))?
+        let tensor = Tensor::new(start.data_type(), &[count], bytes).ok_or_else(|| long(count))?;
+        c.constant(tensor)
     };
-    let mut c = Composer::new(view);
-    let y = c.constant(tensor);
     c.finish(y)
 }
 
