@@ -139,7 +139,9 @@ impl Gpu {
             workspace_bytes_max: range_bytes_max,
             invocations_max: limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]),
             shared_bytes: limits.max_compute_shared_memory_size,
-            bindings_max: limits.max_per_stage_descriptor_storage_buffers.min(limits.max_descriptor_set_storage_buffers),
+            bindings_max: limits
+                .max_per_stage_descriptor_storage_buffers
+                .min(limits.max_descriptor_set_storage_buffers),
             float64: has.float64 && !asked.portable,
             storage16: has.storage16 && !asked.portable,
             cooperative: cooperative.filter(|_| has.storage16 && !asked.portable),

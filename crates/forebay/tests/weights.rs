@@ -216,3 +216,28 @@ fn weights_in_constant_nodes_train_where_there_are_no_others() {
     assert_eq!(trained[0], trained[1]);
     assert_ne!(trained[0].0["b"], Tensor::from_f32(&[3], &[0.1, 0.2, 0.3]));
 }
+
+#[test]
+fn what_an_exporter_calls_a_parameter_trains() {
+    let kind = "pkg.torch.export.graph_signature.InputSpec.kind";
+    let graph = GraphBuilder::new()
+        .input("x", FLOAT, &["4", "2"])
+        .floats("w", &[2, 3], &[0.5, -0.25, 0.75, 0.125, 0.3, -0.6])
+        .floats("b", &[3], &[0.1, 0.2, 0.3])
+        .floats("folded", &[3, 3], &[0.5, 0.1, 0.2, 0.3, 0.5, 0.1, 0.2, 0.3, 0.5])
+        .floats("scale", &[], &[0.5])
+        .floats("table", &[1, 3], &[0.7, 0.8, 0.9])
+        .described("w", &["2", "3"], kind, "PARAMETER")
+        .described("b", &["3"], kind, "PARAMETER")
+        .described("table", &["1", "3"], kind, "BUFFER")
+        .node("MatMul", &["x", "w"], &["product"])
+        .node("Add", &["product", "b"], &["sum"])
+        .node("MatMul", &["sum", "folded"], &["second"])
+        .node("Mul", &["second", "scale"], &["scaled"])
+        .node("Add", &["scaled", "table"], &["logits"])
+        .output("logits", FLOAT, &["4", "3"]);
+    let model = Model::from_bytes(&graph.build()).unwrap();
+    let trainer = Trainer::builder(&model).optimizer(Optimizer::sgd(0.5)).build().unwrap();
+    let trained: Vec<String> = trainer.parameters().unwrap().into_keys().collect();
+    assert_eq!(trained, ["b", "folded", "w"]);
+}

@@ -42,7 +42,21 @@ pub(super) fn model(mut proto: ModelProto, left_out: &LeftOut, folder: Option<&F
     reader.inputs(graph_proto)?;
     reader.nodes(graph_proto)?;
     reader.outputs(graph_proto)?;
-    Ok(Model { graph: reader.graph, contents: reader.contents, proto })
+    let (graph, contents, parameters) = (reader.graph, reader.contents, parameters(&proto));
+    Ok(Model { graph, contents, parameters, proto })
+}
+
+/// Where PyTorch's exporter says what an initializer is.
+const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
+
+/// By value: whether PyTorch's exporter says that it is a parameter.
+fn parameters(proto: &ModelProto) -> BTreeMap<String, bool> {
+    let values = proto.graph.iter().flat_map(|graph| &graph.value_info);
+    let kind = |info: &ValueInfoProto| {
+        let kind = info.metadata_props.iter().find(|entry| entry.key() == KIND)?;
+        Some((info.name().to_string(), kind.value() == "PARAMETER"))
+    };
+    values.filter_map(kind).collect()
 }
 
 /// What all graphs of a model are read from.

@@ -20,7 +20,7 @@ mod proto {
     include!("../../proto/onnx.rs.in");
 }
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use prost::Message;
 use forebay_base::Tensor;
 
 use crate::error::ModelError;
-use crate::graph::Graph;
+use crate::graph::{Graph, Node, ValueId};
 use crate::tensor::Contents;
 use external::Folder;
 use skeleton::LeftOut;
@@ -46,19 +46,34 @@ pub struct Model {
     proto: proto::ModelProto,
     /// Contents of initializers and `Constant` nodes by name; shared with the graph.
     contents: BTreeMap<String, Contents>,
+    /// By initializer: whether PyTorch's exporter says that it is a parameter of the module; empty where it says nothing.
+    parameters: BTreeMap<String, bool>,
 }
 
 /// Elements that are looked at to tell a weight from a mask.
 const SEEN_ELEMENTS: usize = 4096;
 
 impl Model {
-    /// The graph for training. Some exporters write all weights as `Constant` nodes: where no initializer is a floating-point tensor of
-    /// several elements, such constants train, but for tables with two different elements at most, which are masks.
+    /// The graph for training, in which initializers that do not train are constants.
+    ///
+    /// PyTorch's exporter says which initializers are parameters of the module. Where it does, buffers do not train, and of what it made
+    /// of others (folded constants), only what is a weight of a product or a convolution does. Some exporters write all weights as
+    /// `Constant` nodes: where no initializer is a floating-point tensor of several elements, such constants train, but for tables with
+    /// two different elements at most, which are masks.
     ///
     /// # Errors
     /// Contents that cannot be read.
     pub fn trainable_graph(&self) -> Result<Graph, ModelError> {
         let mut graph = self.graph.clone();
+        if self.parameters.values().any(|&is_parameter| is_parameter) {
+            let (multiplied, statistics) = (multiplied(&graph), statistics(&graph));
+            let ids: Vec<ValueId> = graph.initializers.keys().copied().collect();
+            graph.constants.extend(ids.into_iter().filter(|id| {
+                let stated = self.parameters.get(&self.graph.value(*id).name);
+                !stated.copied().unwrap_or_else(|| multiplied.contains(id)) && !statistics.contains(id)
+            }));
+            return Ok(graph);
+        }
         let is_weight = |contents: &Contents| contents.data_type().is_float() && contents.ty().count() > 1;
         let mut weights =
             graph.initializers.iter().filter(|(id, contents)| !graph.constants.contains(id) && is_weight(contents));
@@ -77,10 +92,30 @@ impl Model {
     }
 }
 
+/// Operators that multiply by their second input.
+const PRODUCTS: [&str; 4] = ["MatMul", "Gemm", "Conv", "ConvTranspose"];
+
+/// Values that nodes only multiply by.
+fn multiplied(graph: &Graph) -> BTreeSet<ValueId> {
+    let is_product = |node: &Node, i: usize| i == 1 && PRODUCTS.contains(&node.operation.name());
+    let uses = || graph.nodes.iter().flat_map(|node| node.inputs.iter().enumerate().map(move |use_| (node, use_)));
+    let wanted = |product: bool| {
+        let chosen = uses().filter(move |&(node, (i, _))| is_product(node, i) == product);
+        chosen.filter_map(|(_, (_, &input))| input).collect::<BTreeSet<ValueId>>()
+    };
+    wanted(true).difference(&wanted(false)).copied().collect()
+}
+
+/// Running statistics: training changes them, though they are no parameters.
+fn statistics(graph: &Graph) -> BTreeSet<ValueId> {
+    let nodes = graph.nodes.iter().filter(|node| node.operation.name() == "BatchNormalization");
+    nodes.flat_map(|node| node.inputs.iter().skip(3).flatten().copied()).collect()
+}
+
 /// Whether the first elements have two different values at most.
 fn is_mask(contents: &Contents) -> Result<bool, ModelError> {
     let size = contents.data_type().size_bytes() as usize;
-    let (mut seen, mut looked_at) = (std::collections::BTreeSet::new(), 0);
+    let (mut seen, mut looked_at) = (BTreeSet::new(), 0);
     contents.give_in_pieces(&mut |piece: &[u8]| -> Result<(), ModelError> {
         for element in piece.chunks_exact(size).take(SEEN_ELEMENTS.saturating_sub(looked_at)) {
             looked_at += 1;

@@ -34,6 +34,7 @@ pub struct GraphBuilder {
     inputs: Vec<Vec<u8>>,
     outputs: Vec<Vec<u8>>,
     functions: Vec<Vec<u8>>,
+    value_infos: Vec<Vec<u8>>,
 }
 
 impl GraphBuilder {
@@ -65,6 +66,13 @@ impl GraphBuilder {
     pub fn floats(mut self, name: &str, shape: &[usize], values: &[f32]) -> Self {
         let content: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.initializers.push(tensor(name, FLOAT, shape, &content));
+        self
+    }
+
+    /// A value of float32 with an entry of metadata.
+    pub fn described(mut self, name: &str, sizes: &[&str], key: &str, value: &str) -> Self {
+        let entry = [text(1, key), text(2, value)].concat();
+        self.value_infos.push([value_info(name, FLOAT, sizes), message(4, &entry)].concat());
         self
     }
 
@@ -119,6 +127,7 @@ impl GraphBuilder {
         fields.extend(self.initializers.iter().flat_map(|initializer| message(5, initializer)));
         fields.extend(self.inputs.iter().flat_map(|input| message(11, input)));
         fields.extend(self.outputs.iter().flat_map(|output| message(12, output)));
+        fields.extend(self.value_infos.iter().flat_map(|info| message(13, info)));
         fields
     }
 
