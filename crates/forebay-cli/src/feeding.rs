@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use forebay::data::{self, npy, npz, DataSet};
-use forebay::{Model, Tensor, Trainer};
+use forebay::{Dimension, Model, Tensor, Trainer};
 
 use crate::arguments::RunArguments;
 use crate::failure::Failure;
@@ -23,6 +23,29 @@ pub fn open(data: &str, trainer: &Trainer, input_scale: f64) -> Result<DataSet, 
         set.keep_at_most(bytes);
     }
     Ok(set)
+}
+
+/// The sizes that a model leaves open, as the data set has them, as `input[dimension]`; the first one is the batch.
+///
+/// # Errors
+/// Data that cannot be read.
+pub fn sizes_of_data(data: &str, model: &Model) -> Result<BTreeMap<String, u64>, Failure> {
+    let inputs = model.inputs();
+    let is_open = |dimension: &Dimension| matches!(dimension, Dimension::Symbol(_));
+    if !inputs.iter().any(|info| info.dimensions.iter().skip(1).any(is_open)) {
+        return Ok(BTreeMap::new());
+    }
+    let names: Vec<&str> = inputs.iter().map(|info| info.name.as_str()).collect();
+    let shapes = data::sample_shapes(data, &names)?;
+    let mut sizes = BTreeMap::new();
+    for info in &inputs {
+        for (i, size) in shapes.get(&info.name).into_iter().flatten().enumerate() {
+            if info.dimensions.get(i + 1).is_some_and(is_open) {
+                sizes.insert(format!("{}[{}]", info.name, i + 1), *size);
+            }
+        }
+    }
+    Ok(sizes)
 }
 
 /// Reads the inputs of `forebay run`.

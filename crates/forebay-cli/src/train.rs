@@ -146,12 +146,14 @@ impl<'a> Run<'a> {
             None => None,
         };
         options.batch_size = asked;
-        options.sizes = arguments.training.size.iter().cloned().collect();
         options.on_nan = match arguments.on_nan {
             OnNanKind::Stop => OnNan::Stop,
             OnNanKind::Continue => OnNan::Continue,
         };
         let model = Model::from_file(&arguments.model)?;
+        // What flags say counts before what the data has.
+        options.sizes = feeding::sizes_of_data(&arguments.data, &model)?;
+        options.sizes.extend(arguments.training.size.iter().cloned());
         let mut trainer = Trainer::new(model.clone(), options.clone())?;
         warn_of_unknown_costs(trainer.unknown_costs());
         let data = feeding::open(&arguments.data, &trainer, arguments.input_scale)?;

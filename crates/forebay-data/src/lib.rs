@@ -39,5 +39,5 @@ pub mod volume_set;
 pub use dataset::{Batch, DataSet, InputDescription, LabelKind, Requirements};
 pub use digest::Digest;
 pub use error::DataError;
-pub use open::open;
+pub use open::{open, sample_shapes};
 pub use sampler::Sampler;

@@ -11,7 +11,7 @@ use forebay_base::DataType;
 use forebay_files::Pending;
 
 use crate::error::DataError;
-use forebay_base::host_tensor::{packed_size_bytes, Tensor};
+use forebay_base::host_tensor::{packed_size_bytes, Tensor, TensorType};
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// The elements start at a multiple of this.
@@ -37,6 +37,43 @@ pub fn read(path: &Path) -> Result<Tensor, DataError> {
 /// # Errors
 /// [`DataError`] naming `origin`.
 pub fn read_from(mut stream: impl Read, size_bytes_max: u64, origin: &str) -> Result<Tensor, DataError> {
+    let malformed = |reason: String| DataError::malformed(origin, reason);
+    let (header, data_type, big_endian) = read_header(&mut stream, origin)?;
+    let size_bytes = packed_size_bytes(data_type, &header.shape)
+        .filter(|&size_bytes| size_bytes <= size_bytes_max)
+        .ok_or_else(|| {
+            let shape = &header.shape;
+            malformed(format!("{data_type}{shape:?} does not fit the {size_bytes_max} bytes that there are"))
+        })?;
+    // The elements may be compressed: memory is taken only as they really come.
+    let bytes = forebay_limits::read_up_to(stream, size_bytes);
+    let mut bytes = bytes.map_err(|error| malformed(format!("cannot read: {error}")))?;
+    if (bytes.len() as u64) < size_bytes {
+        return Err(malformed(format!("truncated: {} of the {size_bytes} bytes of its elements", bytes.len())));
+    }
+    if big_endian {
+        bytes.chunks_exact_mut(data_type.size_bytes() as usize).for_each(<[u8]>::reverse);
+    }
+    if data_type == DataType::Bool && bytes.iter().any(|&byte| byte > 1) {
+        return Err(malformed("a boolean that is neither 0 nor 1".into()));
+    }
+    if header.fortran_order {
+        bytes = row_major(&bytes, data_type.size_bytes() as usize, &header.shape);
+    }
+    Ok(Tensor::new(data_type, &header.shape, bytes).expect("as many bytes as shape and type say"))
+}
+
+/// The type of an array, of which only the header is read.
+///
+/// # Errors
+/// [`DataError`] naming `origin`.
+pub fn read_type(stream: impl Read, origin: &str) -> Result<TensorType, DataError> {
+    let (header, data_type, _) = read_header(stream, origin)?;
+    Ok(TensorType::new(data_type, &header.shape))
+}
+
+/// The header, the element type, and whether elements are stored with their highest byte first.
+fn read_header(mut stream: impl Read, origin: &str) -> Result<(Header, DataType, bool), DataError> {
     let malformed = |reason: String| DataError::malformed(origin, reason);
     let mut preamble = [0u8; 8];
     read_exact(&mut stream, &mut preamble, "the preamble", origin)?;
@@ -65,28 +102,7 @@ pub fn read_from(mut stream: impl Read, size_bytes_max: u64, origin: &str) -> Re
     let header = Header::parse(&header).map_err(|reason| malformed(format!("header {header:?}: {reason}")))?;
     let (data_type, big_endian) = element_type(&header.descr)
         .ok_or_else(|| DataError::unsupported(origin, format!("elements of type '{}'", header.descr)))?;
-    let size_bytes = packed_size_bytes(data_type, &header.shape)
-        .filter(|&size_bytes| size_bytes <= size_bytes_max)
-        .ok_or_else(|| {
-            let shape = &header.shape;
-            malformed(format!("{data_type}{shape:?} does not fit the {size_bytes_max} bytes that there are"))
-        })?;
-    // The elements may be compressed: memory is taken only as they really come.
-    let bytes = forebay_limits::read_up_to(stream, size_bytes);
-    let mut bytes = bytes.map_err(|error| malformed(format!("cannot read: {error}")))?;
-    if (bytes.len() as u64) < size_bytes {
-        return Err(malformed(format!("truncated: {} of the {size_bytes} bytes of its elements", bytes.len())));
-    }
-    if big_endian {
-        bytes.chunks_exact_mut(data_type.size_bytes() as usize).for_each(<[u8]>::reverse);
-    }
-    if data_type == DataType::Bool && bytes.iter().any(|&byte| byte > 1) {
-        return Err(malformed("a boolean that is neither 0 nor 1".into()));
-    }
-    if header.fortran_order {
-        bytes = row_major(&bytes, data_type.size_bytes() as usize, &header.shape);
-    }
-    Ok(Tensor::new(data_type, &header.shape, bytes).expect("as many bytes as shape and type say"))
+    Ok((header, data_type, big_endian))
 }
 
 /// Writes an `.npy` file, as a whole or not at all.

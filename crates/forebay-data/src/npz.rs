@@ -11,7 +11,7 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 use crate::error::DataError;
 use crate::npy;
-use forebay_base::Tensor;
+use forebay_base::{Tensor, TensorType};
 
 /// Deflate cannot shrink data by more than this factor; an entry that promises more is corrupt or hostile.
 const DEFLATE_RATIO_MAX: u64 = 1032;
@@ -48,6 +48,18 @@ impl Archive {
     /// How the array is named in errors.
     pub fn origin(&self, name: &str) -> String {
         format!("{}[{name}]", self.path.display())
+    }
+
+    /// The type of an array; none where there is no array of this name.
+    ///
+    /// # Errors
+    /// What is wrong with the array's header.
+    pub fn ty(&mut self, name: &str) -> Result<Option<TensorType>, DataError> {
+        let origin = self.origin(name);
+        let Some(index) = self.zip.index_for_name(&format!("{name}.npy")) else { return Ok(None) };
+        let entry = self.zip.by_index(index);
+        let entry = entry.map_err(|error| DataError::malformed(&origin, format!("cannot read: {error}")))?;
+        npy::read_type(entry, &origin).map(Some)
     }
 
     /// Reads one array.

@@ -1,9 +1,11 @@
 //! Which kind of data set a path names.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::dataset::{DataSet, Requirements, RowSelection};
 use crate::error::DataError;
+use crate::npz::Archive;
 use crate::{archive_set, image_set, pairing, volume_set};
 
 /// Opens `PATH` or `PATH#START..END`: an `.npz` archive, a folder of NIfTI pairs or a folder of images by class.
@@ -22,6 +24,25 @@ pub fn open(data: &str, requirements: &Requirements) -> Result<DataSet, DataErro
         archive_set::open(path, requirements)?
     };
     DataSet::new(source, selection, data)
+}
+
+/// The sizes of single samples of these arrays, where the data set says them before it is read: those in an archive.
+///
+/// # Errors
+/// [`DataError`] naming the path.
+pub fn sample_shapes(data: &str, names: &[&str]) -> Result<BTreeMap<String, Vec<u64>>, DataError> {
+    let (path, _) = split(data)?;
+    let mut shapes = BTreeMap::new();
+    if path.is_dir() {
+        return Ok(shapes);
+    }
+    let mut archive = Archive::open(path)?;
+    for name in names {
+        if let Some((_, sample)) = archive.ty(name)?.as_ref().and_then(|ty| ty.shape.split_first()) {
+            shapes.insert(name.to_string(), sample.to_vec());
+        }
+    }
+    Ok(shapes)
 }
 
 /// A path that exists is taken as it is, so that names with `#` stay usable.

@@ -187,15 +187,12 @@ pub fn declare_sizes(
         let value = graph.value_mut(*id);
         let Some((_, dimensions)) = &mut value.declared else { continue };
         for (i, dimension) in dimensions.iter_mut().enumerate() {
-            if let (Dimension::Symbol(_), Some(size)) = (&*dimension, known.get(&format!("{}[{i}]", value.name))) {
-                *dimension = Dimension::Known(*size);
-            }
-            let size = match dimension {
-                Dimension::Known(_) => None,
+            let by_symbol = match &*dimension {
+                Dimension::Known(_) => continue,
                 Dimension::Symbol(symbol) if symbol.is_empty() => batch_size.filter(|_| i == 0 && inputs.contains(id)),
                 Dimension::Symbol(symbol) => known.get(symbol).copied(),
             };
-            if let Some(size) = size {
+            if let Some(size) = by_symbol.or_else(|| known.get(&format!("{}[{i}]", value.name)).copied()) {
                 *dimension = Dimension::Known(size);
             }
         }

@@ -17,5 +17,6 @@
 //! ```
 
 pub use forebay_data::{
-    npy, npz, open, Batch, DataError, DataSet, Digest, InputDescription, LabelKind, Requirements, Sampler,
+    npy, npz, open, sample_shapes, Batch, DataError, DataSet, Digest, InputDescription, LabelKind, Requirements,
+    Sampler,
 };

@@ -107,7 +107,7 @@ impl Session {
         let inputs = ValueInfo::of(&graph, &graph.inputs);
         let outputs = ValueInfo::of(&graph, &graph.outputs);
         let known = inputs.iter().map(|info| Some((info.name.clone(), info.ty()?))).collect::<Option<_>>();
-        let mut stages = Stages::new(graph);
+        let mut stages = Stages::new(graph, options.engine.planning.costs.clone());
         if let Some(types) = known {
             stages.prepare(&types, &machine).map_err(|error| match (options.batch_size, stated, error) {
                 (Some(size), Some(stated), Error::Model(error)) if size != stated => other_batch(size, stated, &error),

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_model::stages::{self, Evaluation, Next, Repetition, Source};
 use forebay_model::tensor::Contents;
 use forebay_model::{recognize, Graph, Tensor, TensorType};
+use forebay_plan::SavedCosts;
 use forebay_runtime::StepTimes;
 
 use crate::compile::{compile, Compiled};
@@ -56,6 +57,8 @@ pub(crate) type Values = BTreeMap<String, Tensor>;
 pub(crate) struct Stages {
     root: Point,
     cache: PlanCache,
+    /// Costs for the first plan: those of other sizes are estimated.
+    costs: Option<SavedCosts>,
     /// Counts uses of plans.
     clock: u64,
     /// The plan with the most launches of the latest run, or the first one.
@@ -112,10 +115,12 @@ impl Point {
 }
 
 impl Stages {
-    pub(crate) fn new(graph: Graph) -> Stages {
+    /// The plans of a graph, the first one with these costs.
+    pub(crate) fn new(graph: Graph, costs: Option<SavedCosts>) -> Stages {
         Stages {
             root: Point::new(graph),
             cache: PlanCache::default(),
+            costs,
             clock: 0,
             main: None,
             times: StepTimes::default(),
@@ -134,7 +139,7 @@ impl Stages {
     ) -> Result<(), Error> {
         let key = self.root.inputs().map(|name| types.get(name).cloned()).collect::<Option<Vec<_>>>();
         let Some(key) = key.filter(|key| !self.root.steps.contains_key(key)) else { return Ok(()) };
-        let step = make(&self.root.graph, types, machine, &mut self.cache)?;
+        let step = make(&self.root.graph, types, machine, &mut self.cache, &mut self.costs)?;
         if let Kind::Run { plan: Some(plan), .. } = &step.kind {
             self.main = Some(plan.id);
         }
@@ -186,7 +191,7 @@ impl Stages {
         let types = point.inputs().map(|name| Ok(value(values, name)?.ty())).collect::<Result<Vec<_>, Error>>()?;
         if !point.steps.contains_key(&types) {
             let named = point.inputs().map(str::to_owned).zip(types.iter().cloned()).collect();
-            let step = make(&point.graph, &named, engine.machine(), &mut self.cache)?;
+            let step = make(&point.graph, &named, engine.machine(), &mut self.cache, &mut self.costs)?;
             point.steps.insert(types.clone(), step);
         } else {
             self.cache.found += 1;
@@ -362,6 +367,7 @@ fn make(
     types: &BTreeMap<String, TensorType>,
     machine: &LimitedDevice,
     cache: &mut PlanCache,
+    costs: &mut Option<SavedCosts>,
 ) -> Result<Step, Error> {
     let mut planned = |mut graph: Graph| -> Result<_, Error> {
         // What is a constant or an input is there already.
@@ -379,8 +385,7 @@ fn make(
         if !graph.decomposes_attention {
             recognize::attention(&mut graph, true)?;
         }
-        let costs = machine.options.planning.costs.as_ref();
-        let compiled = compile(&graph, &BTreeSet::new(), machine, costs)?;
+        let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref())?;
         let size_bytes = compiled.size_bytes();
         cache.made += 1;
         cache.plans += 1;

@@ -213,19 +213,45 @@ fn broken_graphs_are_refused_with_the_name_of_what_is_broken() {
 }
 
 #[test]
-fn subgraphs_are_unsupported_operators_named_with_their_node() {
+fn lists_of_graphs_are_unsupported_operators_named_with_their_node() {
     let mut graph = addition();
-    let branch = AttributeProto { g: Some(GraphProto::default()), ..named("then_branch", AttributeType::Graph) };
-    graph.node.push(NodeProto { attribute: vec![branch], name: Some("choice".into()), ..node("If", &["y"], &["z"]) });
+    let branches = AttributeProto { graphs: vec![GraphProto::default()], ..named("branches", AttributeType::Graphs) };
+    graph.node.push(NodeProto {
+        attribute: vec![branches],
+        name: Some("choice".into()),
+        ..node("Switch", &["y"], &["z"])
+    });
     assert_eq!(
         parse(graph).unwrap_err(),
         ModelError::UnsupportedOperator {
             domain: String::new(),
-            op_type: "If".to_string(),
+            op_type: "Switch".to_string(),
             version: 17,
             node: "choice".to_string()
         }
     );
+}
+
+#[test]
+fn a_graph_in_a_node_takes_what_it_uses_of_those_around_it() {
+    let inner = GraphProto {
+        node: vec![node("Neg", &["y"], &["negative"])],
+        initializer: vec![],
+        output: vec![ValueInfoProto { name: Some("negative".into()), ..ValueInfoProto::default() }],
+        ..GraphProto::default()
+    };
+    let mut graph = addition();
+    let branch = AttributeProto { g: Some(inner), ..named("then_branch", AttributeType::Graph) };
+    graph.node.push(NodeProto { attribute: vec![branch], name: Some("choice".into()), ..node("If", &["w"], &["z"]) });
+    let graph = parse(graph).unwrap().graph;
+    let choice = graph.nodes.iter().find(|node| node.name == "choice").unwrap();
+    let names: Vec<&str> = choice.inputs.iter().flatten().map(|&id| graph.value(id).name.as_str()).collect();
+    assert_eq!(names, ["w", "y"], "what the branch uses stands behind what the operator takes");
+    let mut unknown = addition();
+    let lost = GraphProto { node: vec![node("Neg", &["nowhere"], &["negative"])], ..GraphProto::default() };
+    let branch = AttributeProto { g: Some(lost), ..named("then_branch", AttributeType::Graph) };
+    unknown.node.push(NodeProto { attribute: vec![branch], ..node("If", &["w"], &["z"]) });
+    assert!(parse(unknown).unwrap_err().to_string().contains("'nowhere', which nothing defines"));
 }
 
 #[test]
