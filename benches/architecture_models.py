@@ -82,8 +82,8 @@ def pixels(size=32):
     return lambda: {"pixel_values": torch.randn(BATCH, 3, size, size)}
 
 
-def images(size=64, batch=4):
-    return lambda: {"x": torch.randn(batch, 3, size, size)}
+def images(size=64, batch=8, name="x"):
+    return lambda: {name: torch.randn(batch, 3, size, size)}
 
 
 def from_config(model, config, **fields):
@@ -96,7 +96,12 @@ def decoder(name, **fields):
 
 
 def mixture(name, **fields):
-    return dataclasses.replace(decoder(name, **fields), kind="mixture of experts")
+    """Experts in the one form that both exporters can write."""
+    def network():
+        whole = from_config(f"{name}ForCausalLM", f"{name}Config", **fields)()
+        whole.set_experts_implementation("batched_mm")
+        return whole
+    return Network("mixture of experts", network, text, {"use_cache": False})
 
 
 def encoder(name, **fields):
@@ -120,16 +125,16 @@ def audio(name, **fields):
     return Network("audio", build, lambda: {"input_values": torch.randn(BATCH, 2000)})
 
 
-def convolutional(name, size=64, batch=4, **fields):
+def convolutional(name, size=64, batch=8, **fields):
     def network():
         return getattr(torchvision.models, name)(weights=None, num_classes=10, **fields)
     return Network("torchvision", network, images(size, batch))
 
 
-def segmenting(name):
+def segmenting(name, input_name="x"):
     def network():
         return getattr(torchvision.models.segmentation, name)(weights=None, weights_backbone=None, num_classes=5)
-    return Network("torchvision, segmentation", network, images(64), class_axis=1)
+    return Network("torchvision, segmentation", network, images(64, 2, input_name), class_axis=1)
 
 
 def with_small_head(name, features):
@@ -248,5 +253,5 @@ NETWORKS = {
     "tv_vit": Network("torchvision", vision_transformer, images(32, 2)),
     "tv_fcn_resnet50": segmenting("fcn_resnet50"),
     "tv_deeplabv3_mobilenet": segmenting("deeplabv3_mobilenet_v3_large"),
-    "tv_lraspp_mobilenet": segmenting("lraspp_mobilenet_v3_large"),
+    "tv_lraspp_mobilenet": segmenting("lraspp_mobilenet_v3_large", "input"),
 }

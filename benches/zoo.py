@@ -45,8 +45,8 @@ def wheel(package, version, cache):
                 return os.path.join(cache, name)
         if attempt == 0:
             print(f"downloading {package} {version}", flush=True)
-            done = subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", cache,
-                                   f"{package}=={version}"], capture_output=True, text=True)
+            call = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", cache]
+            done = subprocess.run([*call, f"{package}=={version}"], capture_output=True, text=True)
             if done.returncode != 0:
                 raise Failed(f"pip download {package}=={version}: {' '.join(done.stderr.split())[:300]}")
     raise Failed(f"pip download {package}=={version} left no file {start}*.whl in {cache}")
@@ -125,7 +125,8 @@ def difference(found, expected):
     worst = 0.0
     for name, wanted in expected.items():
         if found[name].shape != wanted.shape or found[name].dtype != wanted.dtype:
-            raise Failed(f"output '{name}' is {found[name].dtype}{list(found[name].shape)}, ONNX Runtime's {wanted.dtype}{list(wanted.shape)}")
+            raise Failed(f"output '{name}' is {found[name].dtype}{list(found[name].shape)}, "
+                         f"ONNX Runtime's {wanted.dtype}{list(wanted.shape)}")
         if not wanted.size:
             continue
         got, wanted = found[name].astype(np.float64), wanted.astype(np.float64)
@@ -222,15 +223,19 @@ def main():
             os.remove(path)
     good = sum(row[-1] is None for row in rows)
     print(f"{good} of {len(rows)} runs of {len(models)} models agree with ONNX Runtime, and have the same bits within budgets")
-    columns = [recording.column("model"), recording.column("kind"), recording.column("largest input"), recording.column("outputs differ by"),
+    columns = [recording.column("model"), recording.column("kind"), recording.column("largest input"),
+               recording.column("outputs differ by"),
                recording.column("run", "s", 4, "median"), recording.column("run, ONNX Runtime", "s", 4, "median"),
                recording.column("tensors", "MiB", 2), recording.column("least", "MiB", 2), recording.column("within 50 %"),
                recording.column("within the least"), recording.column("failure")]
-    packages = {package: version for package, (version, _) in zoo_models.PACKAGES.items() if any(model.package == package for model in models)}
+    used = {model.package for model in models}
+    packages = {package: version for package, (version, _) in zoo_models.PACKAGES.items() if package in used}
     recording.save(arguments.output, "zoo", "Pretrained models of PyPI packages next to ONNX Runtime",
                    [recording.table("models", columns, rows)], software={"ONNX Runtime": onnxruntime.__version__, **packages},
-                   conditions=f"{arguments.threads} threads each, {arguments.repeat} runs; differences are shares of an output's largest value; "
-                              "within 50 % of the memory and within the least, outputs have the bits that they have without a limit; 'too little' says that half is below the least")
+                   conditions=f"{arguments.threads} threads each, {arguments.repeat} runs; "
+                              "differences are shares of an output's largest value; "
+                              "within 50 % of the memory and within the least, outputs have the bits that they have without a limit; "
+                              "'too little' says that half is below the least")
 
 
 if __name__ == "__main__":
