@@ -31,7 +31,8 @@ import recording
 
 EXPORTERS = ("TorchScript", "dynamo")
 OPSET = 18
-LEARNING_RATE = 0.01
+# By whether a network normalises batches: weights before a normalisation have steep gradients where they are small.
+LEARNING_RATES = {False: 0.01, True: 0.001}
 # Losses agree with those of PyTorch in float64 where they differ by no more than this share, or by no more than this many times
 # what PyTorch's own in float32 do: statistics of small batches make much of rounding.
 LOSS_TOLERANCE = 1e-4
@@ -128,9 +129,10 @@ def torch_steps(name, folder, steps, threads, kind=torch.float32):
     module, inputs = architecture_models.build(name)
     module.to(kind)
     inputs = {key: value.to(kind) if value.is_floating_point() else value for key, value in inputs.items()}
-    module.train(architecture_models.normalises_batches(module))
+    normalises = architecture_models.normalises_batches(module)
+    module.train(normalises)
     labels = torch.from_numpy(np.load(os.path.join(folder, "data.npz"))["y"])
-    optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE)
+    optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATES[normalises])
     axis = architecture_models.NETWORKS[name].class_axis
     losses, seconds = [], []
     for _ in range(steps):
@@ -179,7 +181,7 @@ def buffers(name, model):
     return sorted(held & {weights.name for weights in onnx.load(model, load_external_data=False).graph.initializer})
 
 
-def compare_losses(arguments, name, model, sizes, folder, batch, expected, tolerance):
+def compare_losses(arguments, name, model, sizes, folder, batch, rate, expected, tolerance):
     """The largest relative difference of losses, seconds of the best step but the first, and the peak memory in bytes."""
     with np.load(os.path.join(folder, "inputs.npz")) as inputs:
         lengths = [f"{length_name(key)}={inputs[key].shape[1]}" for key in inputs.files if inputs[key].ndim == 2 and sizes == "open"]
@@ -187,7 +189,7 @@ def compare_losses(arguments, name, model, sizes, folder, batch, expected, toler
     given += [word for buffer in in_child(buffers, name, model) for word in ("--freeze", buffer)]
     report = forebay([arguments.forebay, "train", model, "--data", os.path.join(folder, "data.npz"), "--class-axis",
                       str(architecture_models.NETWORKS[name].class_axis), "--batch-size", str(batch), "--steps", str(arguments.steps),
-                      "--learning-rate", str(LEARNING_RATE), "--threads", str(arguments.threads), "--no-compare", "--json", *given], folder)
+                      "--learning-rate", str(rate), "--threads", str(arguments.threads), "--no-compare", "--json", *given], folder)
     losses = [step["loss"] for step in report["steps"]]
     difference = furthest(losses, expected)
     if not difference <= tolerance:
@@ -239,7 +241,7 @@ def rows_of(arguments, name, folder):
                 failures.append(str(error))
             if normalises or exporter == "dynamo":
                 model, sizes = exported(name, exporter, folder, True)
-            losses, seconds, peak = compare_losses(arguments, name, model, sizes, folder, batch, expected,
+            losses, seconds, peak = compare_losses(arguments, name, model, sizes, folder, batch, LEARNING_RATES[normalises], expected,
                                                    max(LOSS_TOLERANCE, ROUNDING * rounding))
         except Failed as error:
             failures.append(str(error))
@@ -248,8 +250,8 @@ def rows_of(arguments, name, folder):
                "; ".join(failures) or None]
         show = lambda value, form: "-" if value is None else format(value, form)
         print(f"{name:22} {exporter:12} {show(sizes, ''):6} logits {show(logits, '.1e'):8} losses {show(losses, '.1e'):8} "
-              f"(PyTorch {rounding:.1e}) {show(seconds, '.4f')} s, PyTorch {torch_seconds:.4f} s; {show(mib, '.0f')} MiB, PyTorch {torch_peak >> 20} MiB "
-              f"{'; '.join(failures)}", flush=True)
+              f"(PyTorch {rounding:.1e}) {show(seconds, '.4f')} s, PyTorch {torch_seconds:.4f} s; "
+              f"{show(mib, '.0f')} MiB, PyTorch {torch_peak >> 20} MiB {'; '.join(failures)}", flush=True)
 
 
 def main():
@@ -288,7 +290,8 @@ def main():
                    [recording.table("architectures", columns, rows)],
                    software={"PyTorch": torch.__version__, "torchvision": torchvision.__version__,
                              "transformers": transformers.__version__},
-                   conditions=f"{arguments.threads} threads each; {arguments.steps} steps of SGD at {LEARNING_RATE}; "
+                   conditions=f"{arguments.threads} threads each; {arguments.steps} steps of SGD at {LEARNING_RATES[False]}, or "
+                              f"{LEARNING_RATES[True]} for networks that normalise batches; "
                               "differences are relative, of losses to PyTorch in float64; "
                               "PyTorch's memory includes its libraries")
 
