@@ -155,7 +155,8 @@ def forebay(command, folder):
     except subprocess.TimeoutExpired as error:
         raise Failed(f"forebay {command[1]}: took over {LIMIT_SECONDS} s") from error
     if done.returncode != 0:
-        message = " ".join(done.stderr.replace(folder + os.sep, "").split())[:500]
+        # Records refuse what looks like a path, as names of nodes do.
+        message = " ".join(done.stderr.replace(folder + os.sep, "").replace("'/", "'").split())[:500]
         raise Failed(f"forebay {command[1]}: {message or f'ended with {done.returncode}'}")
     return json.loads(done.stdout)
 

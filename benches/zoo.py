@@ -111,7 +111,8 @@ def forebay(arguments, path, inputs, outputs, repeat, budget=None):
         except subprocess.TimeoutExpired as error:
             raise Failed(f"{what}: took over {LIMIT_SECONDS} s") from error
         if done.returncode != 0:
-            message = done.stderr.replace(folder + os.sep, "").replace(os.path.dirname(path) + os.sep, "")
+            # Records refuse what looks like a path, as names of nodes do.
+            message = done.stderr.replace(folder + os.sep, "").replace(os.path.dirname(path) + os.sep, "").replace("'/", "'")
             raise Failed(f"{what}: {' '.join(message.split())[:500] or f'ended with {done.returncode}'}")
         try:
             found = {name: np.load(os.path.join(folder, "outputs", file_name(name))) for name in outputs}
