@@ -1,0 +1,301 @@
+#!/usr/bin/env python3
+"""Architectures of transformers and torchvision, exported by both of PyTorch's exporters: outputs, training, time and memory.
+
+    cargo build --release
+    python3 benches/architectures.py            # needs: pip install torch torchvision transformers onnx onnxscript numpy
+
+Each network has small random weights. Both exporters write it as ONNX: with open sizes where the exporter can (TorchScript), and with
+fixed ones. `forebay run` must give the same logits as PyTorch; then `forebay train` and PyTorch take the same steps of SGD on the same
+data, and their losses must agree. Networks that normalise batches are exported once more for training, as they compute something else
+there, and so are all by dynamo, whose optimiser folds weights and makes scalars look like weights. What fails stands in the table with
+its reason; the command ends with 0, as finding failures is what it is for.
+"""
+import argparse
+import json
+import multiprocessing
+import os
+import subprocess
+import tempfile
+import time
+import warnings
+
+import numpy as np
+import onnx
+import torch
+import torch.nn.functional as F
+import torchvision
+import transformers
+
+import architecture_models
+import recording
+
+EXPORTERS = ("TorchScript", "dynamo")
+OPSET = 18
+# By whether a network normalises batches: weights before a normalisation have steep gradients where they are small.
+LEARNING_RATES = {False: 0.01, True: 0.001}
+# Losses agree with those of PyTorch in float64 where they differ by no more than this share, or by no more than this many times
+# what PyTorch's own in float32 do: statistics of small batches make much of rounding.
+LOSS_TOLERANCE = 1e-4
+ROUNDING = 4
+# Logits agree where they differ by no more than this share of the largest.
+OUTPUT_TOLERANCE = 1e-3
+# A process of ours that takes longer has failed.
+LIMIT_SECONDS = 300
+
+
+class Failed(Exception):
+    """Why a network has no figures."""
+
+
+def reason(error):
+    """An exception in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+def in_child(function, *arguments):
+    """What a function returns, called in a process of its own: its memory, its crashes and what it prints are its own."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def body():
+        warnings.simplefilter("ignore")
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            os.dup2(nothing, stream)
+        try:
+            sender.send((True, function(*arguments)))
+        except BaseException as error:  # exporters raise exceptions of every kind
+            sender.send((False, reason(error)))
+
+    process = context.Process(target=body)
+    process.start()
+    sender.close()
+    try:
+        good, result = receiver.recv() if receiver.poll(LIMIT_SECONDS) else (False, f"took over {LIMIT_SECONDS} s")
+    except EOFError:
+        good, result = False, "the process ended early"
+    if not good:
+        process.kill()
+    process.join()
+    if not good:
+        raise Failed(result)
+    return result
+
+
+def references(name, folder, threads):
+    """Writes a network's inputs, logits and labels; returns whether training computes something else than evaluation."""
+    torch.set_num_threads(threads)
+    module, inputs = architecture_models.build(name)
+    axis = architecture_models.NETWORKS[name].class_axis
+    with torch.no_grad():
+        logits = module(*inputs.values())
+    shape = list(logits.shape)
+    classes = shape.pop(axis)
+    labels = np.random.RandomState(0).randint(0, classes, shape)
+    arrays = {key: value.numpy() for key, value in inputs.items()}
+    np.savez(os.path.join(folder, "inputs.npz"), **arrays)
+    np.savez(os.path.join(folder, "data.npz"), **arrays, y=labels)
+    np.save(os.path.join(folder, "logits.npy"), logits.numpy())
+    return architecture_models.normalises_batches(module), len(labels)
+
+
+def length_name(name):
+    """What the open length of an input is called."""
+    return f"length_{name}"
+
+
+def export(name, exporter, path, for_training, open_sizes):
+    """Writes a network as ONNX."""
+    module, inputs = architecture_models.build(name)
+    training = for_training and architecture_models.normalises_batches(module)
+    module.train(training)
+    values = tuple(inputs.values())
+    options = {"input_names": list(inputs), "output_names": ["logits"], "opset_version": OPSET}
+    if exporter == "dynamo":
+        # Its optimiser would fold weights into others, and write scalars of the network like weights.
+        torch.onnx.export(module, values, path, dynamo=True, verbose=False, optimize=not for_training, **options)
+        return
+    if open_sizes:
+        axes = {key: {0: "batch", 1: length_name(key)} if value.dim() == 2 else {0: "batch"} for key, value in inputs.items()}
+        options["dynamic_axes"] = axes
+    mode = torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.EVAL
+    torch.onnx.export(module, values, path, dynamo=False, training=mode, do_constant_folding=False, **options)
+
+
+def torch_steps(name, folder, steps, threads, kind=torch.float32):
+    """Losses, seconds of the best step but the first, and the peak memory in bytes, of SGD in PyTorch."""
+    torch.set_num_threads(threads)
+    module, inputs = architecture_models.build(name)
+    module.to(kind)
+    inputs = {key: value.to(kind) if value.is_floating_point() else value for key, value in inputs.items()}
+    normalises = architecture_models.normalises_batches(module)
+    module.train(normalises)
+    labels = torch.from_numpy(np.load(os.path.join(folder, "data.npz"))["y"])
+    optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATES[normalises])
+    axis = architecture_models.NETWORKS[name].class_axis
+    losses, seconds = [], []
+    for _ in range(steps):
+        start = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(module(*inputs.values()).movedim(axis, 1), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        seconds.append(time.perf_counter() - start)
+    with open("/proc/self/status") as status:
+        peak = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM:"))
+    return losses, min(seconds[1:]), peak
+
+
+def forebay(command, folder):
+    """The report of a command with --json; messages leave out the folder of its files."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise Failed(f"forebay {command[1]}: took over {LIMIT_SECONDS} s") from error
+    if done.returncode != 0:
+        # Records refuse what looks like a path, as names of nodes do.
+        message = " ".join(done.stderr.replace(folder + os.sep, "").replace("'/", "'").split())[:500]
+        raise Failed(f"forebay {command[1]}: {message or f'ended with {done.returncode}'}")
+    return json.loads(done.stdout)
+
+
+def compare_logits(arguments, model, folder):
+    """The largest difference of the logits, over the largest logit."""
+    with tempfile.TemporaryDirectory() as results:
+        forebay([arguments.forebay, "run", model, "--inputs", os.path.join(folder, "inputs.npz"), "--output-dir", results, "--threads",
+                 str(arguments.threads), "--json"], folder)
+        found, expected = np.load(os.path.join(results, "logits.npy")), np.load(os.path.join(folder, "logits.npy"))
+    if found.shape != expected.shape:
+        raise Failed(f"forebay run: logits have the shape {found.shape}, not {expected.shape}")
+    difference = float(np.max(np.abs(found.astype(np.float64) - expected)) / np.max(np.abs(expected)))
+    if not difference <= OUTPUT_TOLERANCE:
+        raise Failed(f"forebay run: logits differ by {difference:.1e} of the largest")
+    return difference
+
+
+def buffers(name, model):
+    """Names of what the network holds and does not train; in the file, it looks like weights."""
+    module, _ = architecture_models.build(name)
+    held = {key for key, value in module.named_buffers() if value.is_floating_point() and not key.split(".")[-1].startswith("running_")}
+    return sorted(held & {weights.name for weights in onnx.load(model, load_external_data=False).graph.initializer})
+
+
+def compare_losses(arguments, name, model, sizes, folder, batch, rate, expected, tolerance):
+    """The largest relative difference of losses, seconds of the best step but the first, and the peak memory in bytes."""
+    with np.load(os.path.join(folder, "inputs.npz")) as inputs:
+        lengths = [f"{length_name(key)}={inputs[key].shape[1]}" for key in inputs.files if inputs[key].ndim == 2 and sizes == "open"]
+    given = [word for length in lengths for word in ("--size", length)]
+    given += [word for buffer in in_child(buffers, name, model) for word in ("--freeze", buffer)]
+    report = forebay([arguments.forebay, "train", model, "--data", os.path.join(folder, "data.npz"), "--class-axis",
+                      str(architecture_models.NETWORKS[name].class_axis), "--batch-size", str(batch), "--steps", str(arguments.steps),
+                      "--learning-rate", str(rate), "--threads", str(arguments.threads), "--no-compare", "--json", *given], folder)
+    losses = [step["loss"] for step in report["steps"]]
+    difference = furthest(losses, expected)
+    if not difference <= tolerance:
+        raise Failed(f"forebay train: losses {', '.join(f'{loss:.6f}' for loss in losses)}; PyTorch's "
+                     f"{', '.join(f'{loss:.6f}' for loss in expected)}")
+    return difference, min(step["seconds"] for step in report["steps"][1:]), report["resident_peak_bytes"]
+
+
+def furthest(losses, expected):
+    """The largest relative difference of losses."""
+    return max(abs(found - wanted) / abs(wanted) for found, wanted in zip(losses, expected, strict=True))
+
+
+def exported(name, exporter, folder, for_training):
+    """The file of an exported network, and how its sizes are."""
+    path = os.path.join(folder, f"{exporter}{'-training' if for_training else ''}.onnx")
+    for sizes in ("open", "fixed") if exporter == "TorchScript" else ("fixed",):
+        try:
+            in_child(export, name, exporter, path, for_training, sizes == "open")
+            return path, sizes
+        except Failed as error:
+            failure = error
+    raise Failed(f"export: {failure}")
+
+
+def rows_of(arguments, name, folder):
+    """Prints and yields a row for each exporter."""
+    kind = architecture_models.NETWORKS[name].kind
+    try:
+        normalises, batch = in_child(references, name, folder, arguments.threads)
+        single, torch_seconds, torch_peak = in_child(torch_steps, name, folder, arguments.steps, arguments.threads)
+        try:
+            expected, _, _ = in_child(torch_steps, name, folder, arguments.steps, arguments.threads, torch.float64)
+        except Failed:  # some networks compute in one type only
+            expected = single
+        rounding = furthest(single, expected)
+    except Failed as error:
+        print(f"{name}: PyTorch: {error}", flush=True)
+        yield [name, kind, None, None, None, None, None, None, None, None, None, f"PyTorch: {error}"]
+        return
+    for exporter in arguments.exporters:
+        sizes = logits = losses = seconds = peak = None
+        failures = []
+        try:
+            model, sizes = exported(name, exporter, folder, False)
+            try:
+                logits = compare_logits(arguments, model, folder)
+            except Failed as error:
+                failures.append(str(error))
+            if normalises or exporter == "dynamo":
+                model, sizes = exported(name, exporter, folder, True)
+            losses, seconds, peak = compare_losses(arguments, name, model, sizes, folder, batch, LEARNING_RATES[normalises], expected,
+                                                   max(LOSS_TOLERANCE, ROUNDING * rounding))
+        except Failed as error:
+            failures.append(str(error))
+        mib = peak and peak / (1 << 20)
+        yield [name, kind, exporter, sizes, logits, losses, rounding, seconds, torch_seconds, mib, torch_peak / (1 << 20),
+               "; ".join(failures) or None]
+        show = lambda value, form: "-" if value is None else format(value, form)
+        print(f"{name:22} {exporter:12} {show(sizes, ''):6} logits {show(logits, '.1e'):8} losses {show(losses, '.1e'):8} "
+              f"(PyTorch {rounding:.1e}) {show(seconds, '.4f')} s, PyTorch {torch_seconds:.4f} s; "
+              f"{show(mib, '.0f')} MiB, PyTorch {torch_peak >> 20} MiB {'; '.join(failures)}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--forebay", metavar="PATH", default=os.path.join(recording.ROOT, "target", "release", "forebay"))
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(architecture_models.NETWORKS), help="these networks only")
+    parser.add_argument("--exporters", nargs="+", choices=EXPORTERS, default=EXPORTERS)
+    parser.add_argument("--steps", type=int, default=3, help="steps of training, two at least [default: 3]")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--keep", metavar="FOLDER", help="keep exported networks and data there")
+    parser.add_argument("--list", action="store_true", help="list the networks, and end")
+    recording.add_output(parser)
+    arguments = parser.parse_args()
+    if arguments.list:
+        for name, network in architecture_models.NETWORKS.items():
+            print(f"{name:24} {network.kind}")
+        return
+    if arguments.steps < 2:
+        parser.error("--steps: the first step is not timed, so there must be two at least")
+    if not os.access(arguments.forebay, os.X_OK):
+        parser.error(f"{arguments.forebay} is no program: build it by `cargo build --release`, or name it by --forebay")
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for name in arguments.only or architecture_models.NETWORKS:
+            folder = os.path.join(arguments.keep or temporary, name)
+            os.makedirs(folder, exist_ok=True)
+            rows += rows_of(arguments, name, folder)
+    good = sum(row[-1] is None for row in rows)
+    print(f"{good} of {len(rows)} exported networks agree with PyTorch in logits and losses")
+    columns = [recording.column("network"), recording.column("kind"), recording.column("exporter"), recording.column("sizes"),
+               recording.column("logits differ by"), recording.column("losses differ by"),
+               recording.column("PyTorch's own differ by"), recording.column("step", "s", 4, "best"),
+               recording.column("step, PyTorch", "s", 4, "best"), recording.column("process", "MiB", 0),
+               recording.column("process, PyTorch", "MiB", 0), recording.column("failure")]
+    recording.save(arguments.output, "architectures", "Architectures of transformers and torchvision, run and trained",
+                   [recording.table("architectures", columns, rows)],
+                   software={"PyTorch": torch.__version__, "torchvision": torchvision.__version__,
+                             "transformers": transformers.__version__},
+                   conditions=f"{arguments.threads} threads each; {arguments.steps} steps of SGD at {LEARNING_RATES[False]}, or "
+                              f"{LEARNING_RATES[True]} for networks that normalise batches; "
+                              "differences are relative, of losses to PyTorch in float64; "
+                              "PyTorch's memory includes its libraries")
+
+
+if __name__ == "__main__":
+    main()
