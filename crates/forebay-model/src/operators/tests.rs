@@ -92,7 +92,9 @@ fn graph_of(
         (0..output_count).map(|i| Some(graph.add_value(&format!("y{i}"), None))).collect();
     let attributes: BTreeMap<String, Attribute> =
         attributes.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
-    let row = FAMILIES.iter().flat_map(|family| family.iter()).find(|row| row.op_type == op_type);
+    // Without a domain, a name is that of the default domain where it has such an operator.
+    let named = FAMILIES.iter().flat_map(|family| family.iter()).filter(|row| row.op_type == op_type);
+    let row = named.min_by_key(|row| row.domain);
     let (domain, op_type) = op_type.rsplit_once('.').unwrap_or((row.map_or("", |row| row.domain), op_type));
     let (domain, op_type) = (domain.to_string(), op_type.to_string());
     graph.outputs = outputs.iter().flatten().copied().collect();
