@@ -479,7 +479,7 @@ mod tests {
             Command::Launch { stream: kernels, launch: Box::new(launch) },
             Command::Copy { stream: copies, from: region(0), to: region(3 << 20) },
         ];
-        let mut copy_ends_first = || {
+        let copy_ends_first = || {
             device.submit(&commands).expect("work");
             for stream in [kernels, copies] {
                 device.synchronize(stream).expect("everything runs");

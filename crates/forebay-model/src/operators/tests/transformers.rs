@@ -247,7 +247,7 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
                 ),
             ]
         }
-        "FastGelu" | "Gelu" | "QuickGelu" => vec![(1, vec![sequence()], vec![], 1)],
+        "Gelu" | "QuickGelu" => vec![(1, vec![sequence()], vec![], 1)],
         _ => return None,
     })
 }
