@@ -239,7 +239,7 @@ pub use forebay_runtime::RuntimeError;
 ///
 /// let model = Model::from_file("../../examples/digits/model.onnx")?;
 /// let mut session = Session::builder(&model).batch_size(8).memory_mode(MemoryMode::Automatic).build()?;
-/// let inputs = session.inputs().iter().map(|info| (info.name.clone(), Tensor::from_f32(&info.shape, &[0.0; 8 * 64])));
+/// let inputs = session.inputs().iter().map(|info| (info.name.clone(), Tensor::from_f32(&[8, 1, 8, 8], &[0.0; 8 * 64])));
 /// session.run(inputs.collect())?;
 /// let moves: StepMoves = session.last_run().moves.expect("managed memory counts them");
 /// assert_eq!(moves.bytes_to_disk, 0);
