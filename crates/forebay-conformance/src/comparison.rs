@@ -1,7 +1,7 @@
 //! When an output is the expected one: the same type and sizes; integers and booleans are equal; floating-point numbers differ by at
 //! most 1e-5 + 1e-3 of what is expected.
 
-use forebay::{DataType, Tensor};
+use forebay::Tensor;
 
 /// What may lie between two numbers, whatever they are.
 const ABSOLUTE: f64 = 1e-5;
@@ -21,7 +21,7 @@ pub fn difference(found: &Tensor, expected: &Tensor) -> Option<String> {
         let first = pairs.clone().position(|(found, expected)| found != expected)?;
         return Some(format!("{wrong} of {} elements differ, the first at {first}", expected.count()));
     }
-    let (found, wanted) = (numbers(found), numbers(expected));
+    let (found, wanted) = (found.to_f64()?, expected.to_f64()?);
     let fits = |(&found, &expected): (&f64, &f64)| {
         (found.is_nan() && expected.is_nan())
             || found == expected
@@ -35,16 +35,4 @@ pub fn difference(found: &Tensor, expected: &Tensor) -> Option<String> {
         found[first],
         wanted[first]
     ))
-}
-
-/// Elements of a floating type.
-fn numbers(tensor: &Tensor) -> Vec<f64> {
-    match tensor.data_type() {
-        DataType::Float64 => tensor
-            .bytes()
-            .chunks_exact(8)
-            .map(|bytes| f64::from_le_bytes(bytes.try_into().unwrap_or_default()))
-            .collect(),
-        _ => tensor.to_f32().unwrap_or_default().into_iter().map(f64::from).collect(),
-    }
 }
