@@ -129,7 +129,6 @@ fn targets(view: &NodeView, x: &Part, is_old: bool, is_cropped: bool) -> Result<
         false => Err(view.error(format!("{given} sizes, scales or limits of a region for {} axes", along.len()))),
     };
     if is_cropped {
-        view.needed(1)?;
         let region =
             floats(view, 1)?.ok_or_else(|| view.error("the region (input 1) must be floating-point numbers"))?;
         count(region.len(), 2)?;
@@ -154,10 +153,7 @@ fn targets(view: &NodeView, x: &Part, is_old: bool, is_cropped: bool) -> Result<
     }
     let scales = match view.attribute("scales") {
         Some(crate::graph::Attribute::Floats(scales)) => Some(scales.iter().map(|&scale| f64::from(scale)).collect()),
-        _ => {
-            view.needed(scales_input)?;
-            floats(view, scales_input)?
-        }
+        _ => floats(view, scales_input)?,
     };
     let scales: Vec<f64> = scales.ok_or_else(|| view.error("the scales must be floating-point numbers"))?;
     count(scales.len(), 1)?;
@@ -173,9 +169,9 @@ fn targets(view: &NodeView, x: &Part, is_old: bool, is_cropped: bool) -> Result<
     Ok(targets)
 }
 
-/// The numbers of a constant input; none where it is not constant, or left out.
+/// The numbers of an input on which sizes depend; none where it holds no float32 or float64.
 fn floats(view: &NodeView, i: usize) -> Result<Option<Vec<f64>>, ModelError> {
-    let numbers = view.constant(i)?.and_then(Tensor::to_f32);
+    let numbers = view.needed(i)?.to_f32();
     Ok(numbers.map(|numbers| numbers.into_iter().map(f64::from).collect()))
 }
 
