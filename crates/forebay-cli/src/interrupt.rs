@@ -14,7 +14,7 @@ static REQUESTED: AtomicBool = AtomicBool::new(false);
 pub fn listen() -> Result<(), Failure> {
     ctrlc::set_handler(|| {
         if REQUESTED.swap(true, Ordering::SeqCst) {
-            std::process::exit(130);
+            forebay::files::exit(130);
         }
         output::complain("interrupted: finishing the step (press Ctrl-C again to stop at once)");
     })

@@ -35,4 +35,5 @@ pub mod unnamed;
 pub use destination::{check_folder, check_writable};
 pub use lock::{FolderLock, LockError};
 pub use pending::{explained, write, Content, Pending};
+pub use temporary::exit;
 pub use unnamed::Unnamed;

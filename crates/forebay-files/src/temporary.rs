@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{linkat, AtFlags, OFlags, CWD};
 use tempfile::{Builder, NamedTempFile};
@@ -21,6 +22,19 @@ pub const SUFFIX: &str = ".partial";
 const MODE: u32 = 0o666;
 /// File names hold 255 bytes; the random part and the suffix need some of them.
 const STEM_BYTES_MAX: usize = 200;
+/// The temporary names that are in use, which [`exit`] removes; files that were dropped stay listed. Locked while a file without a
+/// name gets its name.
+static NAMES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Ends the process as [`std::process::exit`] does, and leaves no temporary file, whatever other threads are writing.
+pub fn exit(code: i32) -> ! {
+    let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    for name in names.iter() {
+        // A file that is already gone is what is wanted.
+        let _ = std::fs::remove_file(name);
+    }
+    std::process::exit(code)
+}
 
 /// A file on the way to its place. Dropped before it is there, it leaves nothing.
 #[derive(Debug)]
@@ -71,13 +85,21 @@ impl Temporary {
     /// The system's; what was there is then still there.
     pub fn persist(self, path: &Path) -> io::Result<()> {
         let file = match self.content {
-            Content::Nameless(file) => match link(&self.folder, &self.stem, &file) {
-                Ok(file) => file,
-                Err(_) => copied(&self.folder, &self.stem, file)?,
-            },
+            Content::Nameless(file) => {
+                let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+                match link(&self.folder, &self.stem, &file) {
+                    Ok(linked) => return linked.persist(path).map(|_| ()).map_err(|failed| failed.error),
+                    Err(_) => drop(names),
+                }
+                copied(&self.folder, &self.stem, file)?
+            }
             Content::Named(file) => file,
         };
-        file.persist(path).map(|_| ()).map_err(|failed| failed.error)
+        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = file.path().to_owned();
+        let persisted = file.persist(path).map(|_| ()).map_err(|failed| failed.error);
+        names.retain(|other| *other != name);
+        persisted
     }
 }
 
@@ -85,7 +107,10 @@ fn named(folder: &Path, stem: &OsStr) -> io::Result<NamedTempFile> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true).mode(MODE);
     // Not the builder's own way: its errors name the temporary file, of which the user knows nothing.
-    builder(stem).make_in(folder, |path| options.open(path))
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = builder(stem).make_in(folder, |path| options.open(path))?;
+    names.push(file.path().to_owned());
+    Ok(file)
 }
 
 fn builder<'a>(stem: &'a OsStr) -> Builder<'a, 'static> {

@@ -12,6 +12,7 @@
 //!
 //! let gpu = Target {
 //!     groups_max: 65_535,
+//!     bindings_max: 16,
 //!     binding_bytes_max: 128 << 20,
 //!     workspace_bytes_max: 128 << 20,
 //!     invocations_max: 256,

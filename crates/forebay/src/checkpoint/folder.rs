@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use forebay_files::temporary::SUFFIX;
 use forebay_model::TensorType;
 use serde_json::Value;
 
@@ -111,7 +112,7 @@ fn remove_others(directory: &Path, keep: Option<&str>) {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         let old = name.starts_with("tensors-") && name.ends_with(".safetensors") && Some(&*name) != keep;
-        let partial = (name.starts_with("tensors-") || name.starts_with(MANIFEST)) && name.ends_with(".partial");
+        let partial = (name.starts_with("tensors-") || name.starts_with(MANIFEST)) && name.ends_with(SUFFIX);
         if old || partial {
             let _ = fs::remove_file(entry.path());
         }
