@@ -41,7 +41,7 @@ pub(super) fn run(action: &Action, operands: &[Tensor], output: &TensorType) -> 
             }
             Kernel::Pad { begins, mode: PadMode::Constant(value) } => pad(operand(0)?, begins, *value, output),
             Kernel::Fill { value } => Elements::filled(*value, output)?.write(output),
-            Kernel::Cast => Elements::read(operand(0)?)?.cast(output.data_type).write(output),
+            Kernel::Cast(_) => Elements::read(operand(0)?)?.cast(output.data_type).write(output),
             Kernel::Unary(op) => Elements::read(operand(0)?)?.unary(*op)?.write(output),
             Kernel::Binary { op, .. } => binary(*op, operand(0)?, operand(1)?, output),
             Kernel::Select => select(operands, output),
