@@ -71,7 +71,10 @@ pub(super) fn take(
     if data_type == DataType::Bool {
         bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
     }
-    if found_bytes == size_bytes && data_type.file_bits() < 8 {
+    if found_bytes != size_bytes {
+        return Err(unfit(found_bytes));
+    }
+    if data_type.file_bits() < 8 {
         let mut elements = vec![0; ty.count() as usize];
         narrow::unpack(data_type, &bytes, 0, &mut elements);
         bytes = elements;

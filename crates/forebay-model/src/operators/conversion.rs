@@ -6,11 +6,14 @@ use forebay_base::{DataType, Kernel};
 use super::decomposition::{composed, Composer, Decomposition, Part};
 use crate::error::ModelError;
 use crate::graph::TensorType;
-use crate::operator::{NodeView, Operator};
+use crate::operator::{Gradient, NodeView, Operator};
 
 /// The rows.
-pub const ROWS: &[Operator] =
-    &[composed!("BitCast", bit_cast), composed!("Cast", cast), composed!("CastLike", cast_like)];
+pub const ROWS: &[Operator] = &[
+    Operator { gradient: Gradient::Zero, ..composed!("BitCast", bit_cast) },
+    composed!("Cast", cast),
+    composed!("CastLike", cast_like),
+];
 
 /// The element type that an attribute names by ONNX's number.
 pub(super) fn type_attribute(view: &NodeView, attribute: &str) -> Result<DataType, ModelError> {

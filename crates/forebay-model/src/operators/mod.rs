@@ -38,6 +38,7 @@ mod quantized;
 pub(crate) mod random;
 mod recurrent;
 mod reduction;
+mod region_maxima;
 mod regions;
 mod resize;
 mod rotary;
@@ -93,6 +94,7 @@ pub const FAMILIES: &[&[Operator]] = &[
     padding::ROWS,
     random::ROWS,
     reduction::ROWS,
+    region_maxima::ROWS,
     regions::ROWS,
     resize::ROWS,
     scattering::ROWS,
