@@ -1,15 +1,22 @@
 //! Element types of tensors.
+//!
+//! **Narrow types** are those that nothing computes with: floating types of at most 8 bits, and integers of fewer than 8 bits. They are
+//! stored, moved, and converted from and to other types. Outside of ONNX files each of their elements has a byte of its own, in host
+//! tensors and on devices alike, so that elements have addresses, and whatever moves bytes moves them: integers as `int8` or `uint8`
+//! of the same value, floating types as their code, with zeros above it. ONNX files pack several elements of fewer than 8 bits into a
+//! byte; [`crate::narrow`] packs, unpacks and converts.
 
 use std::fmt;
 
 /// The type of one tensor element.
 ///
-/// Source: `DML_TENSOR_DATA_TYPE`, with bfloat16 and ONNX's boolean (one byte, 0 or 1) added.
+/// Source: `DML_TENSOR_DATA_TYPE`, with bfloat16, ONNX's boolean (one byte, 0 or 1) and ONNX's narrow types added.
 ///
 /// ```
 /// use forebay_base::DataType;
 ///
 /// assert_eq!((DataType::BFloat16.size_bytes(), DataType::Float32.to_string()), (2, "float32".to_string()));
+/// assert_eq!((DataType::Int4.size_bytes(), DataType::Int4.file_bits()), (1, 4));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DataType {
@@ -39,11 +46,53 @@ pub enum DataType {
     UInt8,
     /// Boolean: one byte, 0 or 1.
     Bool,
+    /// 4 bits of exponent, 3 of fraction; NaN, no infinities.
+    Float8E4M3FN,
+    /// The same with one NaN in the place of -0, and exponents that are one less.
+    Float8E4M3FNUZ,
+    /// 5 bits of exponent, 2 of fraction; NaN and infinities as in IEEE 754.
+    Float8E5M2,
+    /// The same with one NaN in the place of -0, no infinities, and exponents that are one less.
+    Float8E5M2FNUZ,
+    /// 8 bits of exponent alone: powers of two, and NaN. Neither sign nor zero.
+    Float8E8M0,
+    /// 2 bits of exponent, 1 of fraction; neither NaN nor infinities.
+    Float4E2M1,
+    /// Signed 4-bit integer.
+    Int4,
+    /// Unsigned 4-bit integer.
+    UInt4,
+    /// Signed 2-bit integer.
+    Int2,
+    /// Unsigned 2-bit integer.
+    UInt2,
+}
+
+/// What elements of a type are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NumberKind {
+    /// Real numbers.
+    Real,
+    /// Signed integers.
+    Signed,
+    /// Unsigned integers.
+    Unsigned,
+    /// Booleans.
+    Boolean,
+}
+
+/// What is known of a type: stated once, in [`DataType::facts`].
+struct Facts {
+    name: &'static str,
+    kind: NumberKind,
+    size_bytes: u64,
+    file_bits: u64,
+    onnx: i32,
 }
 
 impl DataType {
     /// Every data type, in declaration order.
-    pub const ALL: [DataType; 13] = [
+    pub const ALL: [DataType; 23] = [
         DataType::Float64,
         DataType::Float32,
         DataType::Float16,
@@ -57,55 +106,147 @@ impl DataType {
         DataType::UInt16,
         DataType::UInt8,
         DataType::Bool,
+        DataType::Float8E4M3FN,
+        DataType::Float8E4M3FNUZ,
+        DataType::Float8E5M2,
+        DataType::Float8E5M2FNUZ,
+        DataType::Float8E8M0,
+        DataType::Float4E2M1,
+        DataType::Int4,
+        DataType::UInt4,
+        DataType::Int2,
+        DataType::UInt2,
     ];
 
-    /// Size of one element in bytes.
-    pub const fn size_bytes(self) -> u64 {
-        match self {
-            DataType::Float64 | DataType::Int64 | DataType::UInt64 => 8,
-            DataType::Float32 | DataType::Int32 | DataType::UInt32 => 4,
-            DataType::Float16 | DataType::BFloat16 | DataType::Int16 | DataType::UInt16 => 2,
-            DataType::Int8 | DataType::UInt8 | DataType::Bool => 1,
+    /// Every data type but the narrow ones, in declaration order.
+    pub const NOT_NARROW: [DataType; 13] = {
+        let mut types = [DataType::Float64; 13];
+        let mut i = 0;
+        while i < types.len() {
+            types[i] = DataType::ALL[i];
+            i += 1;
         }
+        types
+    };
+
+    /// What is known of each type: the one place where it is stated.
+    const fn facts(self) -> Facts {
+        use NumberKind::{Boolean, Real, Signed, Unsigned};
+        let (name, kind, size_bytes, file_bits, onnx) = match self {
+            DataType::Float64 => ("float64", Real, 8, 64, 11),
+            DataType::Float32 => ("float32", Real, 4, 32, 1),
+            DataType::Float16 => ("float16", Real, 2, 16, 10),
+            DataType::BFloat16 => ("bfloat16", Real, 2, 16, 16),
+            DataType::Int64 => ("int64", Signed, 8, 64, 7),
+            DataType::Int32 => ("int32", Signed, 4, 32, 6),
+            DataType::Int16 => ("int16", Signed, 2, 16, 5),
+            DataType::Int8 => ("int8", Signed, 1, 8, 3),
+            DataType::UInt64 => ("uint64", Unsigned, 8, 64, 13),
+            DataType::UInt32 => ("uint32", Unsigned, 4, 32, 12),
+            DataType::UInt16 => ("uint16", Unsigned, 2, 16, 4),
+            DataType::UInt8 => ("uint8", Unsigned, 1, 8, 2),
+            DataType::Bool => ("bool", Boolean, 1, 8, 9),
+            DataType::Float8E4M3FN => ("float8_e4m3fn", Real, 1, 8, 17),
+            DataType::Float8E4M3FNUZ => ("float8_e4m3fnuz", Real, 1, 8, 18),
+            DataType::Float8E5M2 => ("float8_e5m2", Real, 1, 8, 19),
+            DataType::Float8E5M2FNUZ => ("float8_e5m2fnuz", Real, 1, 8, 20),
+            DataType::Float8E8M0 => ("float8_e8m0fnu", Real, 1, 8, 24),
+            DataType::Float4E2M1 => ("float4_e2m1fn", Real, 1, 4, 23),
+            DataType::Int4 => ("int4", Signed, 1, 4, 22),
+            DataType::UInt4 => ("uint4", Unsigned, 1, 4, 21),
+            DataType::Int2 => ("int2", Signed, 1, 2, 26),
+            DataType::UInt2 => ("uint2", Unsigned, 1, 2, 25),
+        };
+        Facts { name, kind, size_bytes, file_bits, onnx }
     }
 
-    /// Size of one element in bits.
+    /// Size of one element in bytes, in host tensors and on devices.
+    pub const fn size_bytes(self) -> u64 {
+        self.facts().size_bytes
+    }
+
+    /// Size of one element in bits, in host tensors and on devices.
     pub const fn size_bits(self) -> u64 {
         self.size_bytes() * 8
     }
 
+    /// Size of one element in bits, in ONNX files: below 8, several elements share a byte there.
+    pub const fn file_bits(self) -> u64 {
+        self.facts().file_bits
+    }
+
+    /// Whether elements are stored and converted, but not computed with: floating types of at most 8 bits, and integers of fewer.
+    pub const fn is_narrow(self) -> bool {
+        let facts = self.facts();
+        facts.file_bits < 8 || facts.file_bits == 8 && matches!(facts.kind, NumberKind::Real)
+    }
+
+    /// What elements are.
+    pub const fn kind(self) -> NumberKind {
+        self.facts().kind
+    }
+
     /// Whether elements are floating-point numbers.
     pub const fn is_float(self) -> bool {
-        matches!(self, DataType::Float64 | DataType::Float32 | DataType::Float16 | DataType::BFloat16)
+        matches!(self.kind(), NumberKind::Real)
     }
 
     /// Whether elements are integers (booleans are not).
     pub const fn is_integer(self) -> bool {
-        !self.is_float() && !matches!(self, DataType::Bool)
+        matches!(self.kind(), NumberKind::Signed | NumberKind::Unsigned)
     }
 
-    /// The name used in messages, as NumPy and PyTorch spell it.
+    /// Whether numbers of this type have gradients: floating types that are computed with.
+    pub const fn has_gradients(self) -> bool {
+        self.is_float() && !self.is_narrow()
+    }
+
+    /// The name used in messages, as NumPy, PyTorch and ml_dtypes spell it.
     pub const fn name(self) -> &'static str {
-        match self {
-            DataType::Float64 => "float64",
-            DataType::Float32 => "float32",
-            DataType::Float16 => "float16",
-            DataType::BFloat16 => "bfloat16",
-            DataType::Int64 => "int64",
-            DataType::Int32 => "int32",
-            DataType::Int16 => "int16",
-            DataType::Int8 => "int8",
-            DataType::UInt64 => "uint64",
-            DataType::UInt32 => "uint32",
-            DataType::UInt16 => "uint16",
-            DataType::UInt8 => "uint8",
-            DataType::Bool => "bool",
-        }
+        self.facts().name
+    }
+
+    /// ONNX's number for the type (`TensorProto.DataType`).
+    pub const fn onnx_number(self) -> i32 {
+        self.facts().onnx
+    }
+
+    /// The type with ONNX's number; none for types that Forebay does not have: strings and complex numbers.
+    ///
+    /// ```
+    /// use forebay_base::DataType;
+    ///
+    /// assert_eq!((DataType::from_onnx_number(1), DataType::from_onnx_number(8)), (Some(DataType::Float32), None));
+    /// ```
+    pub fn from_onnx_number(number: i64) -> Option<DataType> {
+        DataType::ALL.into_iter().find(|data_type| i64::from(data_type.onnx_number()) == number)
     }
 }
 
 impl fmt::Display for DataType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_are_of_one_type_each() {
+        for (i, data_type) in DataType::ALL.into_iter().enumerate() {
+            assert_eq!(data_type as usize, i, "{data_type}");
+            assert_eq!(DataType::from_onnx_number(i64::from(data_type.onnx_number())), Some(data_type));
+            assert_eq!(DataType::ALL.into_iter().filter(|other| other.name() == data_type.name()).count(), 1);
+        }
+    }
+
+    #[test]
+    fn the_narrow_types_are_the_others() {
+        let (narrow, other): (Vec<_>, Vec<_>) = DataType::ALL.into_iter().partition(|data_type| data_type.is_narrow());
+        assert_eq!(other, DataType::NOT_NARROW);
+        assert_eq!(narrow.len(), 10);
+        assert!(narrow.iter().all(|data_type| data_type.size_bytes() == 1));
     }
 }

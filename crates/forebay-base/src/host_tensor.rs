@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::data_type::DataType;
+use crate::data_type::{DataType, NumberKind};
+use crate::narrow;
 use crate::tensor::{TensorDesc, TensorError};
 
 /// Element type and sizes of a value. A scalar has no sizes; a size may be 0 (such values never reach a device).
@@ -199,12 +200,14 @@ impl Tensor {
             DataType::Int64 => read!(i64),
             DataType::Int32 => read!(i32),
             DataType::Int16 => read!(i16),
-            DataType::Int8 => read!(i8),
+            DataType::Int8 | DataType::Int4 | DataType::Int2 => read!(i8),
             DataType::UInt64 => read!(u64),
             DataType::UInt32 => read!(u32),
             DataType::UInt16 => read!(u16),
-            DataType::UInt8 | DataType::Bool => read!(u8),
-            _ => return None,
+            DataType::UInt8 | DataType::Bool | DataType::UInt4 | DataType::UInt2 => read!(u8),
+            DataType::Float64 | DataType::Float32 | DataType::Float16 | DataType::BFloat16 => return None,
+            DataType::Float8E4M3FN | DataType::Float8E4M3FNUZ | DataType::Float8E5M2 => return None,
+            DataType::Float8E5M2FNUZ | DataType::Float8E8M0 | DataType::Float4E2M1 => return None,
         };
         Some(self.bytes.chunks_exact(self.data_type.size_bytes() as usize).map(read))
     }
@@ -212,6 +215,9 @@ impl Tensor {
     /// The elements of a floating type as float64, which holds all of them exactly.
     pub fn to_f64(&self) -> Option<Vec<f64>> {
         let size = self.data_type.size_bytes() as usize;
+        if self.data_type.is_float() && self.data_type.is_narrow() {
+            return Some(self.bytes.iter().map(|&code| narrow::decode(self.data_type, code)).collect());
+        }
         let read: fn(&[u8]) -> f64 = match self.data_type {
             DataType::Float64 => |bytes| f64::from_le_bytes(bytes.try_into().expect("exact chunk")),
             DataType::Float32 => |bytes| f64::from(f32::from_le_bytes(bytes.try_into().expect("exact chunk"))),
@@ -220,6 +226,29 @@ impl Tensor {
             _ => return None,
         };
         Some(self.bytes.chunks_exact(size).map(read).collect())
+    }
+
+    /// The same elements in a type that other software knows: those of a narrow type become float32, int8 or uint8, which hold all of
+    /// them exactly; others stay.
+    ///
+    /// ```
+    /// use forebay_base::{DataType, Tensor};
+    ///
+    /// let tensor = Tensor::new(DataType::Float8E5M2, &[2], vec![0x3c, 0xc0]).unwrap();
+    /// assert_eq!(tensor.widened(), Tensor::from_f32(&[2], &[1.0, -2.0]));
+    /// ```
+    pub fn widened(self) -> Tensor {
+        let data_type = match self.data_type.kind() {
+            _ if !self.data_type.is_narrow() => return self,
+            NumberKind::Signed => DataType::Int8,
+            NumberKind::Unsigned | NumberKind::Boolean => DataType::UInt8,
+            NumberKind::Real => {
+                let number = |&code: &u8| narrow::decode(self.data_type, code) as f32;
+                return Tensor::from_f32(&self.shape, &self.bytes.iter().map(number).collect::<Vec<f32>>());
+            }
+        };
+        // Integers are kept in a byte of their own already.
+        Tensor { data_type, ..self }
     }
 
     /// The elements as float32, where they are float32 or float64.

@@ -90,6 +90,8 @@ mod summing;
 
 use std::fmt;
 
+use crate::narrow::Narrowing;
+
 pub use attention::{AttentionOptions, ATTENTION_SIZE_MAX};
 pub use facts::{Indices, KernelFacts};
 pub use functions::{BinaryOp, UnaryOp};
@@ -251,8 +253,8 @@ pub enum Kernel {
     },
     /// y = condition ? a : b.
     Select,
-    /// Conversion between data types, as C and NumPy convert; to bool by comparison with 0.
-    Cast,
+    /// Conversion between data types, as C and NumPy convert; to bool by comparison with 0; to narrow types as [`crate::narrow::encode`].
+    Cast(Narrowing),
     /// Moves elements between two strided layouts (any data type).
     Copy,
     /// y\[i] = x\[starts + i steps] per dimension (any data type).
@@ -544,6 +546,11 @@ pub enum Kernel {
 }
 
 impl Kernel {
+    /// A conversion as ONNX's `Cast` without attributes.
+    pub fn cast() -> Kernel {
+        Kernel::Cast(Narrowing::default())
+    }
+
     /// y = a b, with factors given as they are or transposed.
     pub const fn product(transpose_a: bool, transpose_b: bool) -> Kernel {
         let (activation, part) = (Activation::None, ProductPart::Whole);

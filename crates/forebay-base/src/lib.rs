@@ -5,6 +5,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`data_type`] | element types |
+//! | [`narrow`] | those of at most 8 bits: their numbers, and how files pack them |
 //! | [`tensor`] | [`TensorDesc`]: how a tensor lies in a buffer |
 //! | [`host_tensor`] | [`Tensor`]: a tensor in host memory |
 //! | [`sum_tree`] | the one order in which reduction blocks are added |
@@ -18,6 +19,7 @@ pub mod data_type;
 pub mod host_tensor;
 pub mod kernel;
 pub mod limits;
+pub mod narrow;
 pub mod region;
 pub mod sum_tree;
 pub mod tensor;

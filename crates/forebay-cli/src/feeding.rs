@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use forebay::data::{self, npy, npz, DataSet};
+use forebay::data::{self, convert, npy, npz, DataSet};
 use forebay::{Dimension, Model, Tensor, Trainer};
 
 use crate::arguments::RunArguments;
@@ -48,11 +48,22 @@ pub fn sizes_of_data(data: &str, model: &Model) -> Result<BTreeMap<String, u64>,
     Ok(sizes)
 }
 
-/// Reads the inputs of `forebay run`.
+/// Reads the inputs of `forebay run`. Files have no narrow types: numbers become those.
 ///
 /// # Errors
-/// Files that are missing or corrupt, an input named twice or unknown.
+/// Files that are missing or corrupt, an input named twice or unknown, a number that a narrow type does not hold.
 pub fn read_inputs(arguments: &RunArguments, model: &Model) -> Result<Tensors, Failure> {
+    let mut inputs = read_files(arguments, model)?;
+    for info in model.inputs().into_iter().filter(|info| info.data_type.is_narrow()) {
+        if let Some(tensor) = inputs.remove(&info.name) {
+            let tensor = convert::convert(tensor, info.data_type, 1.0, &format!("input {}", info.name))?;
+            inputs.insert(info.name, tensor);
+        }
+    }
+    Ok(inputs)
+}
+
+fn read_files(arguments: &RunArguments, model: &Model) -> Result<Tensors, Failure> {
     let Some(path) = &arguments.inputs else {
         if let (true, [first, ..]) = (arguments.input.is_empty(), model.inputs().as_slice()) {
             let way_out = "give each input with --input NAME=FILE.npy, or all with --inputs";

@@ -33,6 +33,11 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
         output::check_writable(trace)?;
     }
     let model = Model::from_file(&arguments.model)?;
+    if let Some(info) = model.inputs().into_iter().chain(model.outputs()).find(|info| info.structure.is_some()) {
+        let reason =
+            format!("'{info}' is no tensor, and files hold tensors alone: use the library's Session::run_values");
+        return Err(Failure::Failed(reason));
+    }
     let files = match &arguments.output_dir {
         Some(folder) => output_files(folder, &model)?,
         None => BTreeMap::new(),

@@ -1,7 +1,7 @@
 //! When an output is the expected one: the same type and sizes; integers and booleans are equal; floating-point numbers differ by at
 //! most 1e-5 + 1e-3 of what is expected.
 
-use forebay::Tensor;
+use forebay::{Tensor, Value};
 
 /// What may lie between two numbers, whatever they are.
 const ABSOLUTE: f64 = 1e-5;
@@ -9,7 +9,21 @@ const ABSOLUTE: f64 = 1e-5;
 const RELATIVE: f64 = 1e-3;
 
 /// What is wrong with an output; none where it is as expected.
-pub fn difference(found: &Tensor, expected: &Tensor) -> Option<String> {
+pub fn difference(found: &Value, expected: &Value) -> Option<String> {
+    match (found, expected) {
+        (Value::Tensor(found), Value::Tensor(expected)) => of_tensors(found, expected),
+        (Value::Sequence(found), Value::Sequence(expected)) if found.len() == expected.len() => {
+            let pairs = found.iter().zip(expected).enumerate();
+            let mut wrong = pairs.filter_map(|(i, (found, expected))| Some((i, of_tensors(found, expected)?)));
+            wrong.next().map(|(i, difference)| format!("element {i} {difference}"))
+        }
+        (Value::Absent, Value::Absent) => None,
+        _ => Some(format!("is {found}, not {expected}")),
+    }
+}
+
+/// The same of tensors.
+fn of_tensors(found: &Tensor, expected: &Tensor) -> Option<String> {
     let (found_ty, expected_ty) = (found.ty(), expected.ty());
     if found_ty != expected_ty {
         return Some(format!("is {found_ty}, not {expected_ty}"));

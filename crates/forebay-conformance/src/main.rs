@@ -36,9 +36,9 @@ fn main() -> ExitCode {
 }
 
 fn count(arguments: &Arguments) -> Result<(), String> {
-    let here = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/onnx/node-public.tar.gz"));
-    let path = arguments.suite.clone().unwrap_or_else(here);
-    let suite = Suite::read(&path).map_err(|error| format!("'{}': {error}", path.display()))?;
+    let path = arguments.suite.clone().unwrap_or_else(Suite::public_folder);
+    let suite = if arguments.suite.is_some() { Suite::read(&path) } else { Suite::public() };
+    let suite = suite.map_err(|error| format!("'{}': {error}", path.display()))?;
     let name: DeviceName = arguments.device.parse().map_err(|error| format!("--device: {error}"))?;
     let engine = EngineOptions::default().device(name);
     let device = forebay::open_device(&engine.device).map_err(|error| error.to_string())?;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 
-use forebay::{Device, Model, Session, SessionOptions, Tensor};
-use forebay_model::onnx::read_tensor;
+use forebay::{Device, Model, Session, SessionOptions, Value, ValueInfo};
 
 use crate::comparison::difference;
 use crate::suite::Case;
+use crate::values;
 
 /// How a case ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,16 +33,15 @@ fn try_run(case: &Case, device: &Arc<dyn Device>, options: &SessionOptions) -> R
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let model =
         Model::from_bytes(case.files.get("model.onnx").map_or(&[], Vec::as_slice)).map_err(|error| text(&error))?;
-    let names: Vec<String> = model.inputs().into_iter().map(|input| input.name).collect();
     let mut inputs = BTreeMap::new();
-    for (i, name) in names.into_iter().enumerate() {
-        let Some(tensor) = tensor(case, &format!("input_{i}"))? else { continue };
-        inputs.insert(name, tensor);
+    for (i, info) in model.inputs().into_iter().enumerate() {
+        let Some(value) = value(case, &format!("input_{i}"), &info)? else { continue };
+        inputs.insert(info.name, value);
     }
     let mut session = Session::with_device(&model, options, device.clone()).map_err(|error| text(&error))?;
-    let outputs = session.run(inputs).map_err(|error| text(&error))?;
+    let outputs = session.run_values(inputs).map_err(|error| text(&error))?;
     for (i, info) in model.outputs().into_iter().enumerate() {
-        let Some(expected) = tensor(case, &format!("output_{i}"))? else { continue };
+        let Some(expected) = value(case, &format!("output_{i}"), &info)? else { continue };
         let found = outputs.get(&info.name).ok_or_else(|| format!("there is no output '{}'", info.name))?;
         if let Some(difference) = difference(found, &expected) {
             return Err(format!("output '{}' {difference}", info.name));
@@ -51,9 +50,8 @@ fn try_run(case: &Case, device: &Arc<dyn Device>, options: &SessionOptions) -> R
     Ok(())
 }
 
-/// A tensor of the case's data; none where there is no such file.
-fn tensor(case: &Case, name: &str) -> Result<Option<Tensor>, String> {
+/// A value of the case's data; none where there is no such file.
+fn value(case: &Case, name: &str, info: &ValueInfo) -> Result<Option<Value>, String> {
     let Some(bytes) = case.files.get(&format!("test_data_set_0/{name}.pb")) else { return Ok(None) };
-    let (_, tensor) = read_tensor(bytes).map_err(|error| format!("{name} of the case: {error}"))?;
-    Ok(Some(tensor))
+    values::read(bytes, info).map(Some).map_err(|error| format!("{name} of the case: {error}"))
 }

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use flate2::read::GzDecoder;
+
+/// The archives in the repository.
+const PUBLIC: [&str; 2] = ["node-public.tar.gz", "node-values.tar.gz"];
 
 /// A case: its files by their path in its folder.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +25,23 @@ pub struct Suite {
 }
 
 impl Suite {
+    /// The folder of the repository's cases.
+    pub fn public_folder() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/onnx")
+    }
+
+    /// The repository's cases.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    pub fn public() -> io::Result<Suite> {
+        let mut suite = Suite::default();
+        for archive in PUBLIC {
+            suite.cases.extend(Suite::read(&Suite::public_folder().join(archive))?.cases);
+        }
+        Ok(suite)
+    }
+
     /// Reads a suite from an archive (`.tar.gz`) with a folder per case, or from a folder with a folder per case.
     ///
     /// # Errors

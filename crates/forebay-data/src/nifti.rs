@@ -227,7 +227,18 @@ impl Header {
             DataType::Int64 => push!(i64),
             DataType::Float32 => push!(f32),
             DataType::Float64 => push!(f64),
-            DataType::Float16 | DataType::BFloat16 => unreachable!("NIfTI has no such elements"),
+            DataType::Float16
+            | DataType::BFloat16
+            | DataType::Float8E4M3FN
+            | DataType::Float8E4M3FNUZ
+            | DataType::Float8E5M2
+            | DataType::Float8E5M2FNUZ
+            | DataType::Float8E8M0
+            | DataType::Float4E2M1
+            | DataType::Int4
+            | DataType::UInt4
+            | DataType::Int2
+            | DataType::UInt2 => unreachable!("NIfTI has no such elements"),
         }
         if (self.slope, self.intercept) != (1.0, 0.0) {
             values[first..].iter_mut().for_each(|value| *value = self.slope * *value + self.intercept);

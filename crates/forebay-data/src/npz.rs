@@ -100,10 +100,11 @@ pub fn write(path: &Path, arrays: &[(&str, &Tensor)], deflated: bool) -> Result<
     let pending = Pending::new(path, |file| {
         let mut zip = ZipWriter::new(file);
         for (name, array) in arrays {
+            let array = (*array).clone().widened();
             let options =
                 SimpleFileOptions::default().compression_method(method).large_file(array.bytes().len() >= 1 << 31);
             zip.start_file(format!("{name}.npy"), options)?;
-            npy::write_to(&mut zip, array)?;
+            npy::write_to(&mut zip, &array)?;
         }
         zip.finish()?;
         Ok(())

@@ -5,6 +5,7 @@
 //! where that gives too many parts, reached by its address.
 
 pub(super) use forebay_base::kernel::opcodes::ElementKind as Kind;
+use forebay_base::narrow::{self, Narrowing};
 use forebay_base::{DataType, TensorDesc};
 use half::{bf16, f16};
 
@@ -354,6 +355,16 @@ pub(super) fn bits_of(value: f64, data_type: DataType) -> u64 {
         DataType::UInt16 => value as u16 as u64,
         DataType::UInt8 => value as u8 as u64,
         DataType::Bool => (value != 0.0) as u64,
+        DataType::Float8E4M3FN
+        | DataType::Float8E4M3FNUZ
+        | DataType::Float8E5M2
+        | DataType::Float8E5M2FNUZ
+        | DataType::Float8E8M0
+        | DataType::Float4E2M1
+        | DataType::Int4
+        | DataType::UInt4
+        | DataType::Int2
+        | DataType::UInt2 => narrow::encode(data_type, value, Narrowing::default()).into(),
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) fn lower(
         Kernel::UnaryGradient(op) => unary_gradient(op, reads, &writes[0], gpu),
         Kernel::Binary { op, activation } => binary(op, activation, reads, &writes[0], gpu),
         Kernel::Select => select(reads, &writes[0], gpu),
-        Kernel::Cast => cast(reads, &writes[0], gpu),
+        Kernel::Cast(_) => cast(reads, &writes[0], gpu),
         Kernel::Fill { value } => fill(value, &writes[0], gpu),
         Kernel::Random { node, first } => random(node, first, reads, writes, gpu),
         Kernel::Dropout { ratio, node, first } => dropout((ratio, first), node, reads, writes, gpu),
@@ -72,6 +72,7 @@ fn kind_of(data_type: DataType) -> Result<Kind, String> {
         DataType::Float16 | DataType::BFloat16 => {
             Err(format!("data type {data_type} is not supported; cast to float32 first"))
         }
+        _ if data_type.is_narrow() => Err(no_shader(data_type)),
         _ => Ok(Kind::of(data_type)),
     }
 }
@@ -210,7 +211,16 @@ fn type_code(data_type: DataType) -> u32 {
     Kind::of(data_type).opcode() | (data_type.size_bits() as u32) << 8 | exponent_bits << 16 | fraction_bits << 24
 }
 
+/// Why a narrow type is not computed with or converted.
+fn no_shader(data_type: DataType) -> String {
+    format!("GPUs move elements of {data_type}, but neither convert them nor compute with them; run on the host device")
+}
+
 fn cast(reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
+    let types = [reads[0].data_type(), write.data_type()];
+    if let Some(narrow) = types.into_iter().find(|data_type| data_type.is_narrow()) {
+        return Err(no_shader(narrow));
+    }
     let is_wide = write.data_type().size_bytes() == 8;
     let shader = if is_wide { &shaders::ELEMENTWISE_CAST_WIDE } else { &shaders::ELEMENTWISE_CAST };
     let arguments = vec![type_code(reads[0].data_type()), type_code(write.data_type())];

@@ -202,7 +202,7 @@ fn lower_by_family(
         | Kernel::UnaryGradient(_)
         | Kernel::Binary { .. }
         | Kernel::Select
-        | Kernel::Cast
+        | Kernel::Cast(_)
         | Kernel::Fill { .. }
         | Kernel::Dropout { .. }
         | Kernel::Random { .. } => elementwise::lower(kernel, reads, writes, gpu),

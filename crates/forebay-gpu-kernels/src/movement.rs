@@ -237,7 +237,8 @@ fn scatter(op: ScatterOp, reads: &[TensorDesc], y: &TensorDesc, gpu: &Target) ->
     };
     let (data_type, bytes) = (y.data_type(), y.data_type().size_bytes());
     let kind = Kind::of(data_type);
-    let is_computed = bytes == 4 || bytes < 4 && matches!(kind, Kind::Signed | Kind::Unsigned);
+    let is_small_integer = bytes < 4 && matches!(kind, Kind::Signed | Kind::Unsigned);
+    let is_computed = bytes == 4 || is_small_integer && !data_type.is_narrow();
     if op != ScatterOp::Replace && !is_computed {
         return Err(format!("the Vulkan device does not combine {data_type}; cast to float32 or int32 first"));
     }

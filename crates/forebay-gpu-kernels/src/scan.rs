@@ -87,6 +87,9 @@ fn top_k(
     if chosen > size {
         return Err(format!("{x} does not have {chosen} elements along axis {axis}"));
     }
+    if x.data_type().is_narrow() {
+        return Err(format!("elements of {} are not ordered; cast to float32 first", x.data_type()));
+    }
     let kind = Kind::of(x.data_type());
     // Booleans are ordered as numbers.
     let kind = if kind == Kind::Boolean { Kind::Unsigned } else { kind };

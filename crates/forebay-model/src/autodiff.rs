@@ -117,7 +117,7 @@ fn wanted(graph: &Graph, by: &[ValueId]) -> Result<Vec<bool>, ModelError> {
             continue;
         }
         for &output in node.outputs.iter().flatten() {
-            wanted[output.0 as usize] = graph.ty(output).is_some_and(|ty| ty.data_type.is_float());
+            wanted[output.0 as usize] = graph.ty(output).is_some_and(|ty| ty.data_type.has_gradients());
         }
     }
     Ok(wanted)

@@ -46,6 +46,56 @@ impl fmt::Display for Dimension {
     }
 }
 
+/// What a model declares an input or output to be that is no tensor, with the element type of its tensors.
+///
+/// ```
+/// use forebay_base::DataType;
+/// use forebay_model::graph::Structure;
+///
+/// assert_eq!(Structure::OptionalSequence(DataType::Float32).to_string(), "optional sequence of float32");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Structure {
+    /// A sequence of tensors.
+    Sequence(DataType),
+    /// A tensor that may be absent.
+    Optional(DataType),
+    /// A sequence that may be absent.
+    OptionalSequence(DataType),
+}
+
+impl Structure {
+    /// The element type of its tensors.
+    pub fn data_type(self) -> DataType {
+        match self {
+            Structure::Sequence(data_type)
+            | Structure::Optional(data_type)
+            | Structure::OptionalSequence(data_type) => data_type,
+        }
+    }
+
+    /// Whether it may be absent.
+    pub fn is_optional(self) -> bool {
+        !matches!(self, Structure::Sequence(_))
+    }
+
+    /// Whether it is a sequence, where it is present.
+    pub fn is_sequence(self) -> bool {
+        !matches!(self, Structure::Optional(_))
+    }
+}
+
+impl fmt::Display for Structure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self {
+            Structure::Sequence(_) => "sequence of",
+            Structure::Optional(_) => "optional",
+            Structure::OptionalSequence(_) => "optional sequence of",
+        };
+        write!(f, "{kind} {}", self.data_type())
+    }
+}
+
 /// A value: what a node computes, an input, or an initializer.
 #[derive(Clone, Debug)]
 pub struct Value {
@@ -55,6 +105,8 @@ pub struct Value {
     pub ty: Option<TensorType>,
     /// What the model declares, for graph inputs and outputs: type, and sizes with their symbols.
     pub declared: Option<(DataType, Vec<Dimension>)>,
+    /// The same where that is no tensor.
+    pub structure: Option<Structure>,
 }
 
 /// An attribute of an ONNX node.
@@ -83,6 +135,8 @@ pub enum Attribute {
     Strings(Vec<String>),
     /// GRAPH: a branch, or the body of a loop.
     Graph(Arc<Subgraph>),
+    /// TYPE_PROTO: what an optional value would be that is absent. Nothing depends on it.
+    Type,
 }
 
 /// A graph inside a node.
@@ -240,7 +294,7 @@ impl Graph {
         let name = self.unique_name(if name.is_empty() { "value" } else { name });
         let id = ValueId(self.values.len() as u32);
         self.names.insert(name.clone(), id);
-        self.values.push(Value { name, ty, declared: None });
+        self.values.push(Value { name, ty, declared: None, structure: None });
         id
     }
 
@@ -262,12 +316,17 @@ impl Graph {
         self.names.get(name).copied()
     }
 
-    /// Whether a value has contents that no step changes: a constant, or an initializer of integers or booleans without
+    /// Whether a value has contents that no step changes: a constant, or an initializer of a type without gradients and without
     /// an update.
     pub fn is_constant(&self, id: ValueId) -> bool {
         let Some(contents) = self.initializers.get(&id) else { return false };
         self.constants.contains(&id)
-            || (!contents.data_type().is_float() && !self.updates.iter().any(|update| update.state == id))
+            || (!contents.data_type().has_gradients() && !self.updates.iter().any(|update| update.state == id))
+    }
+
+    /// The value itself, or, where it is known to be a sequence, its elements.
+    pub(crate) fn tensors(&self, id: ValueId) -> Vec<ValueId> {
+        self.sequences.get(&id).cloned().unwrap_or_else(|| vec![id])
     }
 
     /// Whether all outputs of a node are initializers: it was folded, and there is nothing left to compute.
@@ -279,7 +338,8 @@ impl Graph {
     /// Drops nodes that were folded, and nodes that neither an output nor an update needs.
     pub fn drop_dead_nodes(&mut self) {
         let mut needed = vec![false; self.values.len()];
-        let roots = self.outputs.iter().copied().chain(self.updates.iter().map(|update| update.value));
+        let outputs = self.outputs.iter().flat_map(|&output| self.tensors(output));
+        let roots = outputs.chain(self.updates.iter().map(|update| update.value));
         for root in roots {
             needed[root.0 as usize] = true;
         }

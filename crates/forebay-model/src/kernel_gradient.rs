@@ -104,8 +104,11 @@ impl Application<'_> {
         let input = |i: usize| self.inputs[i];
         let x = builder.ty(*self.inputs.first()?);
         let (gradient, reads): (Kernel, Vec<ValueId>) = match kernel {
-            Kernel::Cast if x.data_type.is_float() && builder.ty(dy).data_type.is_float() => (Kernel::Cast, vec![dy]),
-            Kernel::Cast => return Some(vec![None]),
+            // What narrow types keep of a number has steps, as the integers have.
+            Kernel::Cast(_) if [x.data_type, builder.ty(dy).data_type].iter().any(|ty| !ty.has_gradients()) => {
+                return Some(vec![None]);
+            }
+            Kernel::Cast(_) => (Kernel::cast(), vec![dy]),
             Kernel::Slice { starts, steps } => {
                 (Kernel::SliceGradient { starts: starts.clone(), steps: steps.clone() }, vec![dy])
             }
@@ -311,7 +314,7 @@ impl Application<'_> {
                 // Equal extremes share the gradient.
                 let is_extreme = builder.binary(BinaryOp::Equal, x, y);
                 let ty = builder.ty(x);
-                let ones = builder.one(Kernel::Cast, &[is_extreme], ty);
+                let ones = builder.one(Kernel::cast(), &[is_extreme], ty);
                 let extremes = builder.sum(ones, axes);
                 let share = builder.binary(BinaryOp::Divide, dy, extremes);
                 let zero = builder.zero(dy);

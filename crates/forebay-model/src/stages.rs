@@ -27,7 +27,12 @@ const PINNED_FLOATS_MAX: u64 = 1;
 #[derive(Debug)]
 pub enum Next {
     /// Everything is known: one plan computes all outputs.
-    Whole(Graph),
+    Whole {
+        /// The graph. The elements of outputs that are sequences take their places.
+        graph: Graph,
+        /// Outputs that are no tensors, by name.
+        structured: Vec<(String, Structured)>,
+    },
     /// The graph depends on the elements of these inputs: [`pin`] puts them in.
     Pin(Vec<ValueId>),
     /// One plan computes the outputs of the first graph, which are inputs of the second.
@@ -51,6 +56,67 @@ pub enum Next {
         /// What is left.
         rest: Graph,
     },
+}
+
+/// An output that is no tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Structured {
+    /// A sequence: the names of its elements, which a run was given or has computed.
+    Sequence(Vec<String>),
+    /// An optional value that is absent.
+    Absent,
+}
+
+/// What a run is given for an input that is declared to be no tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Form {
+    /// A tensor.
+    Tensor,
+    /// A sequence of this many tensors.
+    Sequence(usize),
+    /// Nothing.
+    Absent,
+}
+
+/// The graph for what is given for an input that is declared to be no tensor. Gives the names of the inputs that take its place: one for
+/// each tensor.
+pub fn bind(graph: &mut Graph, input: ValueId, form: Form) -> Vec<String> {
+    let name = graph.value(input).name.clone();
+    match form {
+        Form::Tensor => vec![name],
+        Form::Sequence(length) => {
+            graph.inputs.retain(|&id| id != input);
+            let elements: Vec<ValueId> = (0..length).map(|i| graph.add_value(&format!("{name}[{i}]"), None)).collect();
+            graph.inputs.extend(&elements);
+            let names = elements.iter().map(|&id| graph.value(id).name.clone()).collect();
+            graph.sequences.insert(input, elements);
+            names
+        }
+        Form::Absent => {
+            graph.inputs.retain(|&id| id != input);
+            graph.absent.insert(input);
+            Vec::new()
+        }
+    }
+}
+
+/// Takes outputs that are known to be no tensors out of a graph, and puts the elements of sequences in.
+fn take_structured(graph: &mut Graph) -> Vec<(String, Structured)> {
+    let (mut structured, mut seen, mut outputs) = (Vec::new(), BTreeSet::new(), Vec::new());
+    for output in std::mem::take(&mut graph.outputs) {
+        let name = |id: ValueId| graph.value(id).name.clone();
+        if graph.absent.contains(&output) {
+            structured.push((name(output), Structured::Absent));
+            continue;
+        }
+        let tensors = graph.tensors(output);
+        if graph.sequences.contains_key(&output) {
+            structured.push((name(output), Structured::Sequence(tensors.iter().map(|&id| name(id)).collect())));
+        }
+        outputs.extend(tensors.into_iter().filter(|&id| seen.insert(id)));
+    }
+    graph.outputs = outputs;
+    structured
 }
 
 /// A node that is computed on the host, between stages.
@@ -103,8 +169,9 @@ pub fn next(graph: &Graph, inputs: &BTreeMap<String, TensorType>) -> Result<Next
     let sizes = Sizes { inputs: inputs.clone(), ..Sizes::default() };
     let waiting = infer::infer_known(&mut graph, &sizes)?;
     if waiting.is_empty() {
+        let structured = take_structured(&mut graph);
         infer::check_outputs(&graph)?;
-        return Ok(Next::Whole(graph));
+        return Ok(Next::Whole { graph, structured });
     }
     let known = Known::new(&graph);
     let (mut pinned, mut computed, mut at_border) = (BTreeSet::new(), BTreeSet::new(), None);
@@ -210,11 +277,12 @@ impl<'a> Known<'a> {
     }
 }
 
-/// The values that waiting nodes use, elements of sequences included.
+/// The values that waiting nodes use, elements of sequences included, and the elements of outputs that are sequences.
 fn used(graph: &Graph, waiting: &[Waiting]) -> BTreeSet<ValueId> {
     let mut used = BTreeSet::new();
     let mut open: Vec<ValueId> =
         waiting.iter().flat_map(|waiting| waiting.node.inputs.iter().flatten().copied()).collect();
+    open.extend(graph.outputs.iter().filter(|output| graph.sequences.contains_key(output)));
     while let Some(value) = open.pop() {
         match graph.sequences.get(&value) {
             Some(elements) => open.extend(elements),
@@ -235,7 +303,9 @@ fn rest(graph: &Graph, waiting: Vec<Waiting>, new_inputs: &BTreeSet<ValueId>) ->
         rest.nodes.iter().flat_map(|node| node.outputs.iter().flatten().copied()).collect();
     rest.inputs.retain(|input| used.contains(input));
     rest.inputs.extend(new_inputs.intersection(&used));
-    rest.outputs.retain(|output| computed.contains(output) || graph.initializers.contains_key(output));
+    let is_structured = |output: &ValueId| graph.sequences.contains_key(output) || graph.absent.contains(output);
+    rest.outputs
+        .retain(|output| computed.contains(output) || graph.initializers.contains_key(output) || is_structured(output));
     rest
 }
 

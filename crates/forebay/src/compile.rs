@@ -277,7 +277,7 @@ fn index_limits(program: &Program) -> BTreeMap<String, u64> {
         program.inputs.iter().map(|info| (info.operand.buffer, info.name.clone())).collect();
     let mut limits = BTreeMap::new();
     for launch in &program.launches {
-        if let (Kernel::Cast, [from], [to]) = (&launch.kernel, launch.reads.as_slice(), launch.writes.as_slice()) {
+        if let (Kernel::Cast(_), [from], [to]) = (&launch.kernel, launch.reads.as_slice(), launch.writes.as_slice()) {
             if let Some(name) = sources.get(&from.buffer).cloned() {
                 sources.insert(to.buffer, name);
             }

@@ -17,6 +17,6 @@
 //! ```
 
 pub use forebay_data::{
-    npy, npz, open, sample_shapes, Batch, DataError, DataSet, Digest, InputDescription, LabelKind, Requirements,
-    Sampler,
+    convert, npy, npz, open, sample_shapes, Batch, DataError, DataSet, Digest, InputDescription, LabelKind,
+    Requirements, Sampler,
 };

@@ -167,7 +167,7 @@ pub use forebay_memory::size::{format_bytes, MemorySize, MemorySizeError};
 /// # Ok::<(), forebay::Error>(())
 /// ```
 pub use forebay_memory::Picture;
-pub use forebay_model::graph::{Attribute, Dimension};
+pub use forebay_model::graph::{Attribute, Dimension, Structure};
 /// ```
 /// use forebay::{Error, Model, ModelError};
 ///
@@ -258,7 +258,7 @@ pub use probe::{probe, Finding, ProbeOptions};
 pub use serde_json::Value as JsonValue;
 pub use session::{RunTimes, Session};
 pub use stages::PlanCache;
-pub use tensor_info::{TensorInfo, ValueInfo};
+pub use tensor_info::{TensorInfo, Value, ValueInfo};
 pub use trainer::{Evaluation, StepReport, Trainer};
 
 /// The examples of documents, compiled with those of the code.

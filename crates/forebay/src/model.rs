@@ -113,7 +113,8 @@ impl Model {
     ) -> Result<(Graph, Option<u64>), Error> {
         let mut graph = self.onnx.graph.clone();
         graph.constants = graph.initializers.keys().copied().collect();
-        if let Some(&id) = graph.inputs.iter().find(|&&id| graph.value(id).declared.is_none()) {
+        let is_open = |id: ValueId| graph.value(id).declared.is_none() && graph.value(id).structure.is_none();
+        if let Some(&id) = graph.inputs.iter().find(|&&id| is_open(id)) {
             let reason = format!("input '{}' declares no tensor type with a shape", graph.value(id).name);
             return Err(ModelError::Malformed { reason }.into());
         }

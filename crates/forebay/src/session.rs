@@ -18,7 +18,7 @@ use crate::model::{other_batch, Model};
 use crate::options::{ProcessLimit, SessionOptions};
 use crate::runner::Runner;
 use crate::stages::{PlanCache, Stages};
-use crate::tensor_info::{self, ValueInfo};
+use crate::tensor_info::{self, Value, ValueInfo};
 
 /// When a run took place.
 ///
@@ -128,12 +128,14 @@ impl Session {
         &self.outputs
     }
 
-    /// Plans for inputs of these types now instead of at the first run with them: what is wrong is found before it.
+    /// Plans for inputs of these types now instead of at the first run with them: what is wrong is found before it. Where inputs are no
+    /// tensors, [`Session::run_values`] plans.
     ///
     /// # Errors
     /// As [`Session::run`].
     pub fn prepare(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<(), Error> {
-        tensor_info::check_values(&self.inputs, inputs)?;
+        let values = inputs.iter().map(|(name, tensor)| (name.clone(), Value::from(tensor.clone()))).collect();
+        tensor_info::check_values(&self.inputs, &values)?;
         let types = inputs.iter().map(|(name, tensor)| (name.clone(), tensor.ty())).collect();
         self.stages.prepare(&types, self.engine.machine())
     }
@@ -144,13 +146,24 @@ impl Session {
     /// An input that is missing, unknown, or of the wrong type or shape; sizes that the model cannot run with, or whose plan does not fit
     /// the budgets; what the device reports.
     pub fn run(&mut self, inputs: BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, Error> {
+        let inputs = inputs.into_iter().map(|(name, tensor)| (name, Value::Tensor(tensor))).collect();
+        let tensor = |(name, value)| match value {
+            Value::Tensor(tensor) => Ok((name, tensor)),
+            other => Err(Error::Option { reason: format!("output '{name}' is {other}: Session::run_values gives it") }),
+        };
+        self.run_values(inputs)?.into_iter().map(tensor).collect()
+    }
+
+    /// The same where inputs or outputs are sequences of tensors, or optional values. There are plans for each number of elements.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn run_values(&mut self, inputs: BTreeMap<String, Value>) -> Result<BTreeMap<String, Value>, Error> {
         tensor_info::check_values(&self.inputs, &inputs)?;
         let wanted: BTreeSet<String> = self.outputs.iter().map(|info| info.name.clone()).collect();
-        let mut values = inputs;
-        let times = self.stages.run(&mut self.engine, &mut values, &wanted)?;
-        values.retain(|name, _| wanted.contains(name));
+        let (times, outputs) = self.stages.run(&mut self.engine, inputs, &wanted)?;
         self.last_run = times.into();
-        Ok(values)
+        Ok(outputs)
     }
 
     /// When the latest run took place.

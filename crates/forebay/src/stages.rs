@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_model::stages::{self, Evaluation, Next, Repetition, Source};
+use forebay_model::stages::{self, Evaluation, Form, Next, Repetition, Source, Structured};
 use forebay_model::tensor::Contents;
-use forebay_model::{recognize, Graph, Tensor, TensorType};
+use forebay_model::{recognize, Graph, Tensor, TensorType, ValueId};
 use forebay_plan::SavedCosts;
 use forebay_runtime::StepTimes;
 
@@ -15,7 +15,7 @@ use crate::compile::{compile, Compiled};
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::machine::LimitedDevice;
-use crate::tensor_info;
+use crate::tensor_info::{self, Value};
 
 /// Bytes of plans that are kept, about.
 const PLAN_BYTES_MAX: usize = 256 << 20;
@@ -55,7 +55,11 @@ pub(crate) type Values = BTreeMap<String, Tensor>;
 
 /// All plans of a model.
 pub(crate) struct Stages {
-    root: Point,
+    graph: Graph,
+    /// Inputs that are declared to be no tensors.
+    structured: Vec<ValueId>,
+    /// By what is given for those.
+    roots: BTreeMap<Vec<Form>, Root>,
     cache: PlanCache,
     /// Costs for the first plan: those of other sizes are estimated.
     costs: Option<SavedCosts>,
@@ -67,6 +71,15 @@ pub(crate) struct Stages {
     times: StepTimes,
     /// Launches of the largest plan in this run.
     most_launches: usize,
+    /// Outputs of this run that are no tensors.
+    gathered: BTreeMap<String, Value>,
+}
+
+/// Where runs begin.
+struct Root {
+    point: Point,
+    /// By input that is declared to be no tensor: the inputs that take its place.
+    tensors: BTreeMap<String, Vec<String>>,
 }
 
 /// Where a run has to know types before it goes on.
@@ -87,7 +100,13 @@ struct Step {
 /// The kinds of steps; those of [`Next`].
 enum Kind {
     /// A plan runs, or nothing where there is nothing to compute; then what is left.
-    Run { plan: Option<Box<Planned>>, constants: Vec<(String, Contents)>, rest: Option<Box<Point>> },
+    Run {
+        plan: Option<Box<Planned>>,
+        constants: Vec<(String, Contents)>,
+        /// Outputs that are no tensors.
+        structured: Vec<(String, Structured)>,
+        rest: Option<Box<Point>>,
+    },
     /// Elements of inputs decide.
     Pin { inputs: Vec<String>, by_elements: BTreeMap<Vec<u8>, Point> },
     /// A node is computed on the host.
@@ -108,6 +127,11 @@ impl Point {
         Point { graph, steps: BTreeMap::new() }
     }
 
+    /// When a run came by the last time.
+    fn used(&self) -> u64 {
+        self.steps.values().map(|step| step.used).max().unwrap_or(0)
+    }
+
     /// Names of what is taken.
     fn inputs(&self) -> impl Iterator<Item = &str> {
         self.graph.inputs.iter().map(|&id| self.graph.value(id).name.as_str())
@@ -117,15 +141,31 @@ impl Point {
 impl Stages {
     /// The plans of a graph, the first one with these costs.
     pub(crate) fn new(graph: Graph, costs: Option<SavedCosts>) -> Stages {
+        let structured = graph.inputs.iter().copied().filter(|&id| graph.value(id).structure.is_some()).collect();
         Stages {
-            root: Point::new(graph),
+            graph,
+            structured,
+            roots: BTreeMap::new(),
             cache: PlanCache::default(),
             costs,
             clock: 0,
             main: None,
             times: StepTimes::default(),
             most_launches: 0,
+            gathered: BTreeMap::new(),
         }
+    }
+
+    /// Where runs begin that are given this for inputs that are declared to be no tensors.
+    fn root(&mut self, forms: &[Form]) -> Root {
+        if let Some(root) = self.roots.remove(forms) {
+            return root;
+        }
+        let (mut graph, mut tensors) = (self.graph.clone(), BTreeMap::new());
+        for (&input, &form) in self.structured.iter().zip(forms) {
+            tensors.insert(self.graph.value(input).name.clone(), stages::bind(&mut graph, input, form));
+        }
+        Root { point: Point::new(graph), tensors }
     }
 
     /// Plans the first stage for inputs of these types, so that what is wrong is found before the first run.
@@ -137,33 +177,63 @@ impl Stages {
         types: &BTreeMap<String, TensorType>,
         machine: &LimitedDevice,
     ) -> Result<(), Error> {
-        let key = self.root.inputs().map(|name| types.get(name).cloned()).collect::<Option<Vec<_>>>();
-        let Some(key) = key.filter(|key| !self.root.steps.contains_key(key)) else { return Ok(()) };
-        let step = make(&self.root.graph, types, machine, &mut self.cache, &mut self.costs)?;
+        let forms = vec![Form::Tensor; self.structured.len()];
+        let mut root = self.root(&forms);
+        let result = self.prepare_at(&mut root.point, types, machine);
+        self.roots.insert(forms, root);
+        result
+    }
+
+    fn prepare_at(
+        &mut self,
+        point: &mut Point,
+        types: &BTreeMap<String, TensorType>,
+        machine: &LimitedDevice,
+    ) -> Result<(), Error> {
+        let key = point.inputs().map(|name| types.get(name).cloned()).collect::<Option<Vec<_>>>();
+        let Some(key) = key.filter(|key| !point.steps.contains_key(key)) else { return Ok(()) };
+        let step = make(&point.graph, types, machine, &mut self.cache, &mut self.costs)?;
         if let Kind::Run { plan: Some(plan), .. } = &step.kind {
             self.main = Some(plan.id);
         }
-        self.root.steps.insert(key, step);
+        point.steps.insert(key, step);
         Ok(())
     }
 
-    /// Runs the model on these inputs, and adds its outputs to them. Values that are not `wanted` go when no stage needs them.
+    /// Runs the model on these inputs, and gives the outputs that are `wanted`. Other values go when no stage needs them.
     ///
     /// # Errors
     /// A model that cannot run for these inputs, budgets that are too small, what the device reports.
     pub(crate) fn run(
         &mut self,
         engine: &mut Engine,
-        values: &mut Values,
+        inputs: BTreeMap<String, Value>,
         wanted: &BTreeSet<String>,
-    ) -> Result<StepTimes, Error> {
+    ) -> Result<(StepTimes, BTreeMap<String, Value>), Error> {
         self.times = StepTimes::default();
         self.most_launches = 0;
-        let mut root = std::mem::replace(&mut self.root, Point::new(Graph::default()));
-        let result = self.go(&mut root, engine, values, wanted);
-        self.root = root;
+        self.gathered.clear();
+        let form = |&id: &ValueId| inputs.get(&self.graph.value(id).name).map_or(Form::Absent, Value::form);
+        let forms: Vec<Form> = self.structured.iter().map(form).collect();
+        let mut root = self.root(&forms);
+        let mut values = Values::new();
+        for (name, value) in inputs {
+            match root.tensors.get(&name) {
+                Some(names) => values.extend(names.iter().cloned().zip(value.into_tensors())),
+                None => values.extend(value.into_tensors().into_iter().map(|tensor| (name.clone(), tensor))),
+            }
+        }
+        let result = self.go(&mut root.point, engine, &mut values, wanted);
+        self.roots.insert(forms, root);
         self.keep_within(engine);
-        result.map(|()| self.times)
+        result?;
+        let mut outputs = std::mem::take(&mut self.gathered);
+        for name in wanted {
+            if let Some(tensor) = values.remove(name).filter(|_| !outputs.contains_key(name)) {
+                outputs.insert(name.clone(), Value::Tensor(tensor));
+            }
+        }
+        Ok((self.times, outputs))
     }
 
     /// What is kept.
@@ -173,7 +243,8 @@ impl Stages {
 
     /// The plan with the most launches of the latest run; the first one before it.
     pub(crate) fn main(&self) -> Option<&Compiled> {
-        find(&self.root, self.main?)
+        let id = self.main?;
+        self.roots.values().find_map(|root| find(&root.point, id))
     }
 
     /// From a point to the last plan behind it.
@@ -200,13 +271,29 @@ impl Stages {
         self.clock += 1;
         step.used = self.clock;
         match &mut step.kind {
-            Kind::Run { plan, constants, rest } => {
+            Kind::Run { plan, constants, structured, rest } => {
                 if let Some(plan) = plan {
                     let is_last = rest.is_none();
-                    self.compute(plan, engine, values, &|name| is_last && !wanted.contains(name))?;
+                    let is_element = |name: &str| {
+                        structured.iter().any(|(_, output)| match output {
+                            Structured::Sequence(elements) => elements.iter().any(|element| element == name),
+                            Structured::Absent => false,
+                        })
+                    };
+                    self.compute(plan, engine, values, &|name| is_last && !wanted.contains(name) && !is_element(name))?;
                 }
                 for (name, contents) in constants {
                     values.insert(name.clone(), contents.to_tensor()?);
+                }
+                for (name, output) in structured.iter() {
+                    let gathered = match output {
+                        Structured::Sequence(elements) => {
+                            let elements = elements.iter().map(|element| value(values, element).cloned());
+                            Value::Sequence(elements.collect::<Result<_, _>>()?)
+                        }
+                        Structured::Absent => Value::Absent,
+                    };
+                    self.gathered.insert(name.clone(), gathered);
                 }
                 match rest {
                     Some(rest) => self.go(rest, engine, values, wanted),
@@ -329,7 +416,7 @@ impl Stages {
     fn keep_within(&mut self, engine: &mut Engine) {
         while self.cache.bytes > PLAN_BYTES_MAX {
             let mut given_up = Vec::new();
-            if !give_up_oldest(&mut self.root, &mut given_up) {
+            if !give_up_oldest_root(&mut self.roots, &mut given_up) {
                 return;
             }
             for (id, size_bytes) in given_up {
@@ -394,13 +481,13 @@ fn make(
     };
     let point = |graph: Graph| Box::new(Point::new(graph));
     let kind = match stages::next(graph, types)? {
-        Next::Whole(graph) => {
+        Next::Whole { graph, structured } => {
             let (plan, constants) = planned(graph)?;
-            Kind::Run { plan, constants, rest: None }
+            Kind::Run { plan, constants, structured, rest: None }
         }
         Next::Compute { first, rest } => {
             let (plan, constants) = planned(first)?;
-            Kind::Run { plan, constants, rest: Some(point(rest)) }
+            Kind::Run { plan, constants, structured: Vec::new(), rest: Some(point(rest)) }
         }
         Next::Pin(inputs) => {
             let inputs = inputs.into_iter().map(|id| graph.value(id).name.clone()).collect();
@@ -441,6 +528,17 @@ fn plans(step: &Step, to: &mut Vec<(u64, usize)>) {
     behind(step).into_iter().flat_map(|point| point.steps.values()).for_each(|step| plans(step, to));
 }
 
+/// Gives up the oldest of several roots, or something at the only one; false where there is nothing to give up.
+fn give_up_oldest_root(roots: &mut BTreeMap<Vec<Form>, Root>, given_up: &mut Vec<(u64, usize)>) -> bool {
+    if roots.len() < 2 {
+        return roots.values_mut().next().is_some_and(|root| give_up_oldest(&mut root.point, given_up));
+    }
+    let oldest = roots.iter().min_by_key(|(_, root)| root.point.used()).map(|(key, _)| key.clone());
+    let removed = oldest.and_then(|key| roots.remove(&key));
+    removed.iter().flat_map(|root| root.point.steps.values()).for_each(|step| plans(step, given_up));
+    true
+}
+
 /// Gives up the oldest of several ways on; false where there is one way only. The plans on it are added to `given_up`.
 fn give_up_oldest(point: &mut Point, given_up: &mut Vec<(u64, usize)>) -> bool {
     if point.steps.len() > 1 {
@@ -458,8 +556,7 @@ fn give_up_oldest(point: &mut Point, given_up: &mut Vec<(u64, usize)>) -> bool {
             if by_elements.len() < 2 {
                 return by_elements.values_mut().next().is_some_and(|point| give_up_oldest(point, given_up));
             }
-            let used = |point: &Point| point.steps.values().map(|step| step.used).max().unwrap_or(0);
-            let oldest = by_elements.iter().min_by_key(|(_, point)| used(point)).map(|(key, _)| key.clone());
+            let oldest = by_elements.iter().min_by_key(|(_, point)| point.used()).map(|(key, _)| key.clone());
             let removed = oldest.and_then(|key| by_elements.remove(&key));
             removed.iter().flat_map(|point| point.steps.values()).for_each(|step| plans(step, given_up));
             true

@@ -4,10 +4,66 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use forebay_base::{DataType, TensorType};
-use forebay_model::graph::Dimension;
+use forebay_model::graph::{Dimension, Structure};
+use forebay_model::stages::Form;
 use forebay_model::{Graph, Tensor, ValueId};
 
 use crate::error::Error;
+
+/// What a run takes for an input, or gives for an output.
+///
+/// ```
+/// use forebay::{Tensor, Value};
+///
+/// let pair = Value::Sequence(vec![Tensor::from_f32(&[2], &[0.0, 1.0]), Tensor::from_f32(&[1], &[2.0])]);
+/// assert_eq!(pair.to_string(), "a sequence of 2 tensors");
+/// assert_eq!(Value::from(Tensor::from_i64(&[], &[7])).to_string(), "int64[]");
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// A tensor.
+    Tensor(Tensor),
+    /// A sequence of tensors, which may differ in shape.
+    Sequence(Vec<Tensor>),
+    /// Nothing: an optional value that is absent.
+    Absent,
+}
+
+impl Value {
+    /// What kind it is, without its elements.
+    pub(crate) fn form(&self) -> Form {
+        match self {
+            Value::Tensor(_) => Form::Tensor,
+            Value::Sequence(elements) => Form::Sequence(elements.len()),
+            Value::Absent => Form::Absent,
+        }
+    }
+
+    /// Its tensors.
+    pub(crate) fn into_tensors(self) -> Vec<Tensor> {
+        match self {
+            Value::Tensor(tensor) => vec![tensor],
+            Value::Sequence(elements) => elements,
+            Value::Absent => Vec::new(),
+        }
+    }
+}
+
+impl From<Tensor> for Value {
+    fn from(tensor: Tensor) -> Value {
+        Value::Tensor(tensor)
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Tensor(tensor) => write!(f, "{}", tensor.ty()),
+            Value::Sequence(elements) => write!(f, "a sequence of {} tensors", elements.len()),
+            Value::Absent => f.write_str("nothing"),
+        }
+    }
+}
 
 /// An input or output as a model declares it: sizes may be symbols.
 ///
@@ -24,8 +80,10 @@ pub struct ValueInfo {
     pub name: String,
     /// Its element type.
     pub data_type: DataType,
-    /// Its sizes.
+    /// Its sizes; none where it is no tensor.
     pub dimensions: Vec<Dimension>,
+    /// What it is where it is no tensor.
+    pub structure: Option<Structure>,
 }
 
 impl ValueInfo {
@@ -33,20 +91,38 @@ impl ValueInfo {
     pub(crate) fn of(graph: &Graph, values: &[ValueId]) -> Vec<ValueInfo> {
         let describe = |&id: &ValueId| {
             let value = graph.value(id);
-            let (data_type, dimensions) = value.declared.clone().unwrap_or((DataType::Float32, Vec::new()));
-            ValueInfo { name: value.name.clone(), data_type, dimensions }
+            let structure = value.structure.filter(|_| value.declared.is_none());
+            let data_type = structure.map_or(DataType::Float32, Structure::data_type);
+            let (data_type, dimensions) = value.declared.clone().unwrap_or((data_type, Vec::new()));
+            ValueInfo { name: value.name.clone(), data_type, dimensions, structure }
         };
         values.iter().map(describe).collect()
     }
 
-    /// Its type, where all sizes are known.
+    /// Its type, where it is a tensor, and all sizes are known.
     pub fn ty(&self) -> Option<TensorType> {
+        if self.structure.is_some() {
+            return None;
+        }
         let size = |dimension: &Dimension| match dimension {
             Dimension::Known(size) => Some(*size),
             Dimension::Symbol(_) => None,
         };
         let shape = self.dimensions.iter().map(size).collect::<Option<Vec<_>>>()?;
         Some(TensorType::new(self.data_type, &shape))
+    }
+
+    /// Whether what is given fits.
+    fn takes(&self, value: &Value) -> bool {
+        let Some(structure) = self.structure else {
+            return matches!(value, Value::Tensor(tensor) if self.fits(tensor));
+        };
+        let is_of_type = |tensor: &Tensor| tensor.data_type() == structure.data_type();
+        match value {
+            Value::Tensor(tensor) => !structure.is_sequence() && is_of_type(tensor),
+            Value::Sequence(elements) => structure.is_sequence() && elements.iter().all(is_of_type),
+            Value::Absent => structure.is_optional(),
+        }
     }
 
     /// Whether a tensor fits: sizes that are left open may have any value.
@@ -63,6 +139,9 @@ impl ValueInfo {
 
 impl fmt::Display for ValueInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(structure) = self.structure {
+            return write!(f, "{}: {structure}", self.name);
+        }
         let sizes: Vec<String> = self.dimensions.iter().map(Dimension::to_string).collect();
         write!(f, "{}: {}[{}]", self.name, self.data_type, sizes.join(", "))
     }
@@ -116,22 +195,22 @@ pub(crate) fn check_inputs(infos: &[TensorInfo], given: &BTreeMap<String, Tensor
     infos.iter().try_for_each(|info| check_tensor(info, &given[&info.name]))
 }
 
-/// The same where sizes may be left open.
+/// The same where sizes may be left open, and values need not be tensors.
 ///
 /// # Errors
 /// As [`check_inputs`].
-pub(crate) fn check_values(infos: &[ValueInfo], given: &BTreeMap<String, Tensor>) -> Result<(), Error> {
+pub(crate) fn check_values(infos: &[ValueInfo], given: &BTreeMap<String, Value>) -> Result<(), Error> {
     check_names(infos.iter().map(|info| (info.name.as_str(), info as &dyn fmt::Display)), given)?;
     infos.iter().try_for_each(|info| match &given[&info.name] {
-        tensor if info.fits(tensor) => Ok(()),
-        tensor => Err(wrong_input(info, tensor)),
+        value if info.takes(value) => Ok(()),
+        value => Err(Error::Input { expected: info.to_string(), given: value.to_string() }),
     })
 }
 
 /// Checks that exactly these names are given.
-fn check_names<'a>(
+fn check_names<'a, T>(
     infos: impl Iterator<Item = (&'a str, &'a dyn fmt::Display)> + Clone,
-    given: &BTreeMap<String, Tensor>,
+    given: &BTreeMap<String, T>,
 ) -> Result<(), Error> {
     let known: BTreeSet<&str> = infos.clone().map(|(name, _)| name).collect();
     if let Some(name) = given.keys().find(|name| !known.contains(name.as_str())) {

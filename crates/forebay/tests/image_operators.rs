@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{Model, Session, SessionOptions, Tensor};
 use forebay_golden::{host, onnx, trainer};
+use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT};
 use forebay_testing::onnx::protobuf::{message, number};
 use forebay_testing::Random;
 
@@ -272,4 +273,56 @@ fn steps_draw_other_numbers_and_seeds_repeat_them() {
     assert_ne!(first[0], first[1]);
     assert_eq!(losses(1), first);
     assert_ne!(losses(2), first);
+}
+
+/// The largest element of each bin, whose borders are computed as onnxruntime computes them.
+#[test]
+fn regions_are_pooled_to_their_largest_elements() {
+    let (height, width, channels, [rows, columns]) = (9usize, 7usize, 2usize, [3usize, 2usize]);
+    let scale = 0.5f32;
+    // Inside, of one element, beyond the image, outside of it, of the whole image.
+    let regions: [[f32; 5]; 6] = [
+        [0.0, 2.0, 3.0, 9.0, 15.0],
+        [1.0, 4.0, 4.0, 4.0, 4.0],
+        [1.0, -6.0, 5.0, 30.0, 50.0],
+        [0.0, 40.0, 40.0, 50.0, 50.0],
+        [1.0, 0.0, 0.0, 12.0, 16.0],
+        [0.0, 9.0, 9.0, 1.0, 1.0],
+    ];
+    let x: Vec<f32> = (0..2 * channels * height * width).map(|i| ((i * 7919) % 1009) as f32 / 100.0 - 5.0).collect();
+    let model = GraphBuilder::new()
+        .input("x", FLOAT, &["2", "2", "9", "7"])
+        .input("regions", FLOAT, &["6", "5"])
+        .node_with(
+            "MaxRoiPool",
+            &["x", "regions"],
+            &["y"],
+            vec![("pooled_shape", Value::Ints(vec![3, 2])), ("spatial_scale", Value::Float(scale))],
+        )
+        .output("y", FLOAT, &["6", "2", "3", "2"]);
+    let mut session = Session::builder(&Model::from_bytes(&model.build()).unwrap()).build().unwrap();
+    let inputs = [
+        ("x".to_string(), Tensor::from_f32(&[2, 2, 9, 7], &x)),
+        ("regions".to_string(), Tensor::from_f32(&[6, 5], &regions.concat())),
+    ];
+    let y = session.run(inputs.into()).unwrap()["y"].to_f32().unwrap();
+    let mut expected = Vec::new();
+    for [image, x1, y1, x2, y2] in regions {
+        let place = |x: f32| (x * scale).round() as i64;
+        let borders = |first: i64, last: i64, bins: usize, i: usize, size: usize| {
+            let bin = (last - first + 1).max(1) as f32 / bins as f32;
+            let clip = |x: f32| (x as i64 + first).clamp(0, size as i64) as usize;
+            clip((i as f32 * bin).floor())..clip(((i + 1) as f32 * bin).ceil())
+        };
+        for channel in 0..channels {
+            for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
+                let in_rows = borders(place(y1), place(y2), rows, row, height);
+                let in_columns = borders(place(x1), place(x2), columns, column, width);
+                let at = |h: usize, w: usize| x[((image as usize * channels + channel) * height + h) * width + w];
+                let places = in_rows.flat_map(|h| in_columns.clone().map(move |w| (h, w)));
+                expected.push(places.map(|(h, w)| at(h, w)).reduce(f32::max).unwrap_or(0.0));
+            }
+        }
+    }
+    assert_eq!(y, expected);
 }

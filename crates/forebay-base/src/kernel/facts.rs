@@ -48,7 +48,9 @@ pub enum OperandRef {
 pub enum ElementTypes {
     /// All of them: elements are moved or chosen, not computed with.
     Every,
-    /// All but the floating types of 16 bits.
+    /// All but the narrow types: elements are ordered.
+    NotNarrow,
+    /// All but the floating types of 16 bits and the narrow types.
     NotSixteenBit,
     /// `float32` and the floating types of 16 bits.
     Products,
@@ -60,7 +62,7 @@ impl ElementTypes {
     /// Whether floating types of 16 bits are among them.
     pub fn include_sixteen_bit(self) -> bool {
         match self {
-            ElementTypes::Every | ElementTypes::Products => true,
+            ElementTypes::Every | ElementTypes::NotNarrow | ElementTypes::Products => true,
             ElementTypes::NotSixteenBit | ElementTypes::Float32 => false,
         }
     }
@@ -70,7 +72,8 @@ impl ElementTypes {
         let is_sixteen_bit = matches!(data_type, DataType::Float16 | DataType::BFloat16);
         match self {
             ElementTypes::Every => true,
-            ElementTypes::NotSixteenBit => !is_sixteen_bit,
+            ElementTypes::NotNarrow => !data_type.is_narrow(),
+            ElementTypes::NotSixteenBit => !is_sixteen_bit && !data_type.is_narrow(),
             ElementTypes::Products => is_sixteen_bit || data_type == DataType::Float32,
             ElementTypes::Float32 => data_type == DataType::Float32,
         }
@@ -309,7 +312,7 @@ impl Kernel {
             Kernel::UnaryGradient(_) => elementwise::unary_gradient(),
             Kernel::Binary { op, activation: _ } => elementwise::binary(*op),
             Kernel::Select => elementwise::select(),
-            Kernel::Cast => elementwise::cast(),
+            Kernel::Cast(_) => elementwise::cast(),
             Kernel::Copy => movement::copy(),
             Kernel::Slice { starts, steps } => movement::slice(starts, steps),
             Kernel::SliceGradient { starts, steps: _ } => movement::slice_gradient(starts),

@@ -3,6 +3,7 @@
 //! `cargo xtask kernels` writes them to `kernels/opcodes.slang` ([`header`]); a function without a number does not compile.
 
 use super::{BinaryOp, PadMode, PoolOp, ReduceOp, ScanOp, ScatterOp, UnaryOp};
+use crate::data_type::NumberKind;
 use crate::DataType;
 
 /// What elements of a type are to shaders that compute with them.
@@ -21,11 +22,11 @@ pub enum ElementKind {
 impl ElementKind {
     /// What elements of a type are.
     pub const fn of(data_type: DataType) -> ElementKind {
-        match data_type {
-            DataType::Float64 | DataType::Float32 | DataType::Float16 | DataType::BFloat16 => ElementKind::Real,
-            DataType::Int64 | DataType::Int32 | DataType::Int16 | DataType::Int8 => ElementKind::Signed,
-            DataType::UInt64 | DataType::UInt32 | DataType::UInt16 | DataType::UInt8 => ElementKind::Unsigned,
-            DataType::Bool => ElementKind::Boolean,
+        match data_type.kind() {
+            NumberKind::Real => ElementKind::Real,
+            NumberKind::Signed => ElementKind::Signed,
+            NumberKind::Unsigned => ElementKind::Unsigned,
+            NumberKind::Boolean => ElementKind::Boolean,
         }
     }
 }

@@ -145,7 +145,7 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
         KernelKind::Select => {
             vec![sample(Kernel::Select, &[(Bool, VECTOR), (Float32, VECTOR), (Float32, VECTOR)], &[(Float32, VECTOR)])]
         }
-        KernelKind::Cast => vec![sample(Kernel::Cast, &[(Float32, VECTOR)], &[(Bool, VECTOR)])],
+        KernelKind::Cast => vec![sample(Kernel::cast(), &[(Float32, VECTOR)], &[(Bool, VECTOR)])],
         KernelKind::Copy => vec![floats(Kernel::Copy, &[ROWS], &[ROWS])],
         KernelKind::Slice => vec![floats(Kernel::Slice { starts, steps }, &[ROWS], &[&[2, 10]])],
         KernelKind::SliceGradient => vec![floats(Kernel::SliceGradient { starts, steps }, &[&[2, 10]], &[ROWS])],

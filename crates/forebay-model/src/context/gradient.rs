@@ -72,7 +72,7 @@ impl GradientBuilder<'_> {
         if self.ty(x) == *ty {
             return x;
         }
-        self.append(Kernel::Cast.name(), Kernel::Cast, &[x], std::slice::from_ref(ty)).remove(0)
+        self.append(Kernel::cast().name(), Kernel::cast(), &[x], std::slice::from_ref(ty)).remove(0)
     }
 
     fn append(&mut self, name: &str, kernel: Kernel, inputs: &[ValueId], outputs: &[TensorType]) -> Vec<ValueId> {

@@ -4,7 +4,9 @@
 //! out. A sequence is a list of values, known while the graph is read: operators on sequences become operators on their elements.
 
 mod control;
+mod flex;
 mod inline;
+mod scan;
 mod sequence;
 
 use forebay_base::Tensor;
@@ -21,7 +23,7 @@ type Expand = fn(&mut Graph, &Node) -> Result<Vec<Node>, ModelError>;
 const EXPANDED: [(&str, Expand); 15] = [
     ("If", control::branch),
     ("Loop", control::repeat),
-    ("Scan", control::scan),
+    ("Scan", scan::scan),
     ("Optional", sequence::optional),
     ("OptionalGetElement", sequence::optional_element),
     ("OptionalHasElement", sequence::has_element),
@@ -47,6 +49,9 @@ pub(super) fn is_expanded(domain: &str, op_type: &str) -> bool {
 /// [`ModelError::NeedsValue`] where that depends on a value that is not known; what the operator refuses.
 pub(super) fn expand(graph: &mut Graph, node: &Node) -> Result<Option<Vec<Node>>, ModelError> {
     let Operation::Onnx { domain, op_type, .. } = &node.operation else { return Ok(None) };
+    if (domain.as_str(), op_type.as_str()) == ("ai.onnx.preview", "FlexAttention") {
+        return flex::attention(graph, node);
+    }
     if !domain.is_empty() {
         return Ok(None);
     }

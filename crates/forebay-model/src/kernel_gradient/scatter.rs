@@ -74,7 +74,7 @@ impl Application<'_> {
             let is_zero = builder.binary(BinaryOp::Equal, self.inputs[i], zero);
             let factor = builder.select(is_zero, one, self.inputs[i]);
             let own = builder.ty(self.inputs[i]);
-            (builder.one(Kernel::Cast, &[is_zero], own), factor)
+            (builder.one(Kernel::cast(), &[is_zero], own), factor)
         });
         let mut scatter =
             |op: ScatterOp, a, b| builder.one(Kernel::Scatter { op }, &[a, self.inputs[1], b], ty.clone());
@@ -102,8 +102,10 @@ impl Application<'_> {
         let largest = self.taken(builder, y);
         let is_data = builder.binary(BinaryOp::Equal, data, y);
         let is_update = builder.binary(BinaryOp::Equal, updates, largest);
-        let (of_data, of_update) =
-            (builder.one(Kernel::Cast, &[is_data], ty.clone()), builder.one(Kernel::Cast, &[is_update], of_updates));
+        let (of_data, of_update) = (
+            builder.one(Kernel::cast(), &[is_data], ty.clone()),
+            builder.one(Kernel::cast(), &[is_update], of_updates),
+        );
         let count = builder.one(Kernel::Scatter { op: ScatterOp::Add }, &[of_data, self.inputs[1], of_update], ty);
         let share = builder.binary(BinaryOp::Divide, dy, count);
         let zero = builder.zero(dy);

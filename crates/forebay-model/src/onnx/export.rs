@@ -8,7 +8,7 @@ use super::proto::attribute_proto::AttributeType;
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
 use super::skeleton::encode_varint;
 use super::{import, tensor, Model};
-use forebay_base::Tensor;
+use forebay_base::{narrow, DataType, Tensor};
 
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -59,21 +59,57 @@ pub fn write_to<E: From<ModelError>>(
     for part in parts(model, new)? {
         match part {
             Part::Bytes(bytes) => to(&bytes)?,
-            Part::Contents { name, size_bytes } if new.contains_key(&name) => {
-                let mut given_bytes = 0u64;
-                give(&name, &mut |piece| {
-                    given_bytes += piece.len() as u64;
-                    to(piece)
-                })?;
-                if given_bytes != size_bytes {
-                    let reason = format!("'{name}' has {given_bytes} bytes instead of {size_bytes}");
+            Part::Contents { name, size_bytes } => {
+                let mut packer =
+                    Packer { data_type: model.contents[&name].data_type(), rest: Vec::new(), file_bytes: 0 };
+                match new.contains_key(&name) {
+                    true => give(&name, &mut |piece| packer.take(piece, to))?,
+                    false => model.contents[&name].give_in_pieces(&mut |piece: &[u8]| packer.take(piece, to))?,
+                }
+                packer.finish(to)?;
+                if packer.file_bytes != size_bytes {
+                    let reason = format!("'{name}' has {} bytes instead of {size_bytes}", packer.file_bytes);
                     return Err(ModelError::Request { reason }.into());
                 }
             }
-            Part::Contents { name, .. } => model.contents[&name].give_in_pieces(to)?,
         }
     }
     Ok(())
+}
+
+/// Packs contents that come in pieces as files have them.
+struct Packer {
+    data_type: DataType,
+    /// Elements that do not fill a byte yet.
+    rest: Vec<u8>,
+    /// Bytes that were written.
+    file_bytes: u64,
+}
+
+impl Packer {
+    fn take<E>(&mut self, piece: &[u8], to: Take<'_, E>) -> Result<(), E> {
+        if self.data_type.file_bits() >= 8 {
+            self.file_bytes += piece.len() as u64;
+            return to(piece);
+        }
+        self.rest.extend_from_slice(piece);
+        let whole = self.rest.len() - self.rest.len() % (8 / self.data_type.file_bits()) as usize;
+        let rest = self.rest.split_off(whole);
+        let elements = std::mem::replace(&mut self.rest, rest);
+        self.write(&elements, to)
+    }
+
+    /// Writes the elements that are left.
+    fn finish<E>(&mut self, to: Take<'_, E>) -> Result<(), E> {
+        let rest = std::mem::take(&mut self.rest);
+        self.write(&rest, to)
+    }
+
+    fn write<E>(&mut self, elements: &[u8], to: Take<'_, E>) -> Result<(), E> {
+        let bytes = narrow::pack(self.data_type, elements);
+        self.file_bytes += bytes.len() as u64;
+        to(&bytes)
+    }
 }
 
 /// The file in parts.
@@ -142,7 +178,9 @@ fn tensor_parts(mut proto: TensorProto, name: &str, model: &Model, new: &BTreeMa
         metadata_props: std::mem::take(&mut proto.metadata_props),
         ..TensorProto::default()
     };
-    let raw = Part::Contents { name: name.to_string(), size_bytes: old.size_bytes() };
+    // Contents exist, so 64 bits count their bytes.
+    let size_bytes = narrow::file_bytes(old.data_type(), old.ty().count()).unwrap_or(u64::MAX);
+    let raw = Part::Contents { name: name.to_string(), size_bytes };
     let mut parts = vec![encoded(&proto)];
     parts.extend(field(RAW_DATA_KEY, vec![raw]));
     parts.push(encoded(&tail));

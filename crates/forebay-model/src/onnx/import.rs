@@ -12,11 +12,11 @@ use super::message::{label, versions};
 use super::proto::attribute_proto::AttributeType;
 use super::proto::tensor_shape_proto::dimension::Value as DimensionValue;
 use super::proto::type_proto::Value as TypeValue;
-use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto};
 use super::skeleton::{Data, LeftOut};
 use super::{malformed, order, tensor, Model};
 use crate::error::ModelError;
-use crate::graph::{Attribute, Dimension, Graph, Node, Operation, Subgraph, ValueId};
+use crate::graph::{Attribute, Dimension, Graph, Node, Operation, Structure, Subgraph, ValueId};
 use crate::tensor::Contents;
 
 /// Oldest version of the file format: the first with operator sets.
@@ -198,9 +198,10 @@ impl<'a> Reader<'a> {
             if self.contents.contains_key(input.name()) {
                 continue;
             }
-            let declared = declared_type(input)?;
+            let (declared, structure) = (declared_type(input)?, declared_structure(input)?);
             let id = self.define(input.name())?;
-            self.graph.value_mut(id).declared = declared;
+            let value = self.graph.value_mut(id);
+            (value.declared, value.structure) = (declared, structure);
             self.graph.inputs.push(id);
         }
         Ok(())
@@ -214,9 +215,10 @@ impl<'a> Reader<'a> {
             if !declared_outputs.insert(id) {
                 return Err(malformed(format!("the output '{name}' is declared twice")));
             }
-            let declared = declared_type(output)?;
+            let (declared, structure) = (declared_type(output)?, declared_structure(output)?);
             let value = self.graph.value_mut(id);
             value.declared = value.declared.take().or(declared);
+            value.structure = value.structure.or(structure);
             self.graph.outputs.push(id);
         }
         if self.graph.outputs.is_empty() {
@@ -415,6 +417,7 @@ fn attribute(
         AttributeType::Strings => Attribute::Strings(proto.strings.iter().map(|bytes| text(bytes)).collect()),
         AttributeType::Tensor => Attribute::Tensor(tensor_attribute(proto, node, data, folder)?.to_tensor()?),
         AttributeType::Graph | AttributeType::Graphs => return Ok(None),
+        AttributeType::TypeProto => Attribute::Type,
         other => {
             let kind = other.as_str_name().to_lowercase();
             let reason = format!("attribute '{}' of node '{node}' has the unsupported type {kind}", proto.name());
@@ -441,6 +444,29 @@ fn attribute_type(proto: &AttributeProto) -> AttributeType {
         (!proto.graphs.is_empty(), AttributeType::Graphs),
     ];
     held.into_iter().find(|(held, _)| *held).map_or(AttributeType::Undefined, |(_, ty)| ty)
+}
+
+/// What an input or output is declared to be that is no tensor.
+fn declared_structure(info: &ValueInfoProto) -> Result<Option<Structure>, ModelError> {
+    let what = format!("'{}'", info.name());
+    let refused = |kind: &str| malformed(format!("{what} is {kind}, which Forebay does not have"));
+    let inner = |ty: &Option<Box<TypeProto>>| ty.as_ref().and_then(|ty| ty.value.clone());
+    let sequence = |inside: Option<TypeValue>| match inside {
+        Some(TypeValue::TensorType(ty)) => tensor::data_type(ty.elem_type(), &what),
+        _ => Err(refused("a sequence of what is no tensor")),
+    };
+    match info.r#type.as_ref().and_then(|ty| ty.value.as_ref()) {
+        None | Some(TypeValue::TensorType(_)) => Ok(None),
+        Some(TypeValue::SequenceType(ty)) => Ok(Some(Structure::Sequence(sequence(inner(&ty.elem_type))?))),
+        Some(TypeValue::OptionalType(ty)) => Ok(Some(match inner(&ty.elem_type) {
+            Some(TypeValue::TensorType(ty)) => Structure::Optional(tensor::data_type(ty.elem_type(), &what)?),
+            Some(TypeValue::SequenceType(ty)) => Structure::OptionalSequence(sequence(inner(&ty.elem_type))?),
+            _ => return Err(refused("an optional value that is neither a tensor nor a sequence of them")),
+        })),
+        Some(TypeValue::MapType(_)) => Err(refused("a map")),
+        Some(TypeValue::SparseTensorType(_)) => Err(refused("a sparse tensor")),
+        Some(TypeValue::OpaqueType(_)) => Err(refused("an opaque value")),
+    }
 }
 
 /// The declared type of an input or output; `None` where it has no type or no shape.

@@ -74,7 +74,7 @@ impl Model {
             }));
             return Ok(graph);
         }
-        let is_weight = |contents: &Contents| contents.data_type().is_float() && contents.ty().count() > 1;
+        let is_weight = |contents: &Contents| contents.data_type().has_gradients() && contents.ty().count() > 1;
         let mut weights =
             graph.initializers.iter().filter(|(id, contents)| !graph.constants.contains(id) && is_weight(contents));
         if weights.next().is_some() {

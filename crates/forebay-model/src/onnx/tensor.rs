@@ -1,6 +1,6 @@
 //! Tensors of ONNX files: raw, typed, or in files of their own.
 
-use forebay_base::{DataType, Tensor};
+use forebay_base::{narrow, DataType, Tensor};
 use prost::Message;
 
 use super::external::{self, Folder};
@@ -12,27 +12,9 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::tensor::Contents;
 
-/// Data types in both worlds.
-const TYPES: [(OnnxType, DataType); 13] = [
-    (OnnxType::Float, DataType::Float32),
-    (OnnxType::Uint8, DataType::UInt8),
-    (OnnxType::Int8, DataType::Int8),
-    (OnnxType::Uint16, DataType::UInt16),
-    (OnnxType::Int16, DataType::Int16),
-    (OnnxType::Int32, DataType::Int32),
-    (OnnxType::Int64, DataType::Int64),
-    (OnnxType::Bool, DataType::Bool),
-    (OnnxType::Float16, DataType::Float16),
-    (OnnxType::Double, DataType::Float64),
-    (OnnxType::Uint32, DataType::UInt32),
-    (OnnxType::Uint64, DataType::UInt64),
-    (OnnxType::Bfloat16, DataType::BFloat16),
-];
-
 /// The data type of ONNX's number; `what` names its owner in the error.
 pub(super) fn data_type(number: i32, what: &str) -> Result<DataType, ModelError> {
-    let found = TYPES.iter().find(|(onnx, _)| *onnx as i32 == number);
-    found.map(|(_, data_type)| *data_type).ok_or_else(|| {
+    DataType::from_onnx_number(i64::from(number)).ok_or_else(|| {
         let name = OnnxType::try_from(number).map_or(format!("number {number}"), |ty| ty.as_str_name().to_lowercase());
         malformed(format!("{what} has the data type {name}, which Forebay does not have"))
     })
@@ -53,6 +35,7 @@ pub(super) fn take(
     }
     let ty = TensorType { data_type, shape };
     let size_bytes = ty.checked_size_bytes();
+    let size_bytes = size_bytes.and_then(|_| narrow::file_bytes(data_type, ty.count()));
     let size_bytes = size_bytes.ok_or_else(|| malformed(format!("{what}: the size of {ty} does not fit 64 bits")))?;
     if proto.segment.is_some() {
         return Err(malformed(format!("{what} is a segment of a larger one, which Forebay does not read")));
@@ -76,7 +59,7 @@ pub(super) fn take(
     };
     if let Some(range) = range {
         let found_bytes = range.size_bytes();
-        return Contents::stored(proto.name(), ty.clone(), range).ok_or_else(|| unfit(found_bytes));
+        return Contents::packed(proto.name(), ty.clone(), range).ok_or_else(|| unfit(found_bytes));
     }
     if let Some(numbers) = left_typed.and_then(|typed| typed.get(&typed_field(data_type))) {
         let found_bytes = numbers.count().saturating_mul(data_type.size_bytes());
@@ -87,6 +70,14 @@ pub(super) fn take(
     let mut bytes = bytes;
     if data_type == DataType::Bool {
         bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+    }
+    if found_bytes != size_bytes {
+        return Err(unfit(found_bytes));
+    }
+    if data_type.file_bits() < 8 {
+        let mut elements = vec![0; ty.count() as usize];
+        narrow::unpack(data_type, &bytes, 0, &mut elements);
+        bytes = elements;
     }
     let tensor = Tensor::new(data_type, &ty.shape, bytes).ok_or_else(|| unfit(found_bytes))?;
     if has_typed_data(proto) && proto.encoded_len() as u64 > KEPT_BYTES_MAX {
@@ -107,7 +98,7 @@ fn typed_field(data_type: DataType) -> u64 {
     }
 }
 
-/// The typed data fields as little-endian bytes. Each field serves several types; narrow ones are stored in wide elements.
+/// The typed data fields as little-endian bytes, of which elements of fewer than 8 bits share some. Each field serves several types; narrow ones are stored in wide elements.
 fn typed(proto: &TensorProto, data_type: DataType) -> Vec<u8> {
     fn low_bytes<T: Copy, const N: usize>(values: &[T], size_bytes: u64, bytes: fn(T) -> [u8; N]) -> Vec<u8> {
         values.iter().flat_map(|&value| bytes(value).into_iter().take(size_bytes as usize)).collect()
@@ -125,7 +116,17 @@ fn typed(proto: &TensorProto, data_type: DataType) -> Vec<u8> {
         | DataType::UInt16
         | DataType::UInt8
         | DataType::Float16
-        | DataType::BFloat16 => low_bytes(&proto.int32_data, size_bytes, i32::to_le_bytes),
+        | DataType::BFloat16
+        | DataType::Float8E4M3FN
+        | DataType::Float8E4M3FNUZ
+        | DataType::Float8E5M2
+        | DataType::Float8E5M2FNUZ
+        | DataType::Float8E8M0
+        | DataType::Float4E2M1
+        | DataType::Int4
+        | DataType::UInt4
+        | DataType::Int2
+        | DataType::UInt2 => low_bytes(&proto.int32_data, size_bytes, i32::to_le_bytes),
     }
 }
 
@@ -147,19 +148,18 @@ pub(super) fn holds_contents(proto: &TensorProto) -> bool {
 pub(super) fn give_back(proto: &mut TensorProto, tensor: &Tensor) {
     if !has_typed_data(proto) {
         describe(proto, &tensor.ty());
-        proto.raw_data = Some(tensor.bytes().to_vec());
+        proto.raw_data = Some(narrow::pack(tensor.data_type(), tensor.bytes()));
     }
 }
 
 /// Leaves of a tensor message what names and describes it, with this type.
 pub(super) fn describe(proto: &mut TensorProto, ty: &TensorType) {
-    let onnx = TYPES.iter().find(|(_, data_type)| *data_type == ty.data_type).map(|(onnx, _)| *onnx as i32);
     *proto = TensorProto {
         name: proto.name.take(),
         doc_string: proto.doc_string.take(),
         metadata_props: std::mem::take(&mut proto.metadata_props),
         dims: ty.shape.iter().map(|&size| size as i64).collect(),
-        data_type: onnx,
+        data_type: Some(ty.data_type.onnx_number()),
         ..TensorProto::default()
     };
 }

@@ -100,6 +100,8 @@ fn initializers_that_are_graph_inputs_are_no_inputs() {
 fn every_data_type_reads_from_raw_and_typed_fields() {
     use OnnxType as T;
     let ints = |ty: T| TensorProto { int32_data: vec![1, -2], ..raw("t", ty, &[2], &[]) };
+    // Bytes that several elements share; the last one is not full.
+    let packed = |ty: T, count: i64| TensorProto { int32_data: vec![0xf1, 0x09], ..raw("t", ty, &[count], &[]) };
     let wide = |ty: T| TensorProto { uint64_data: vec![1, 2], ..raw("t", ty, &[2], &[]) };
     let cases: Vec<(TensorProto, DataType, Vec<u8>)> = vec![
         (
@@ -123,6 +125,16 @@ fn every_data_type_reads_from_raw_and_typed_fields() {
         (ints(T::Bool), DataType::Bool, vec![1, 1]),
         (wide(T::Uint32), DataType::UInt32, vec![1, 0, 0, 0, 2, 0, 0, 0]),
         (wide(T::Uint64), DataType::UInt64, vec![1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]),
+        (ints(T::Float8e4m3fn), DataType::Float8E4M3FN, vec![1, 254]),
+        (ints(T::Float8e4m3fnuz), DataType::Float8E4M3FNUZ, vec![1, 254]),
+        (ints(T::Float8e5m2), DataType::Float8E5M2, vec![1, 254]),
+        (ints(T::Float8e5m2fnuz), DataType::Float8E5M2FNUZ, vec![1, 254]),
+        (ints(T::Float8e8m0), DataType::Float8E8M0, vec![1, 254]),
+        (packed(T::Float4e2m1, 3), DataType::Float4E2M1, vec![1, 15, 9]),
+        (packed(T::Uint4, 3), DataType::UInt4, vec![1, 15, 9]),
+        (packed(T::Int4, 3), DataType::Int4, vec![1, 255, 249]),
+        (packed(T::Uint2, 6), DataType::UInt2, vec![1, 0, 3, 3, 1, 2]),
+        (packed(T::Int2, 6), DataType::Int2, vec![1, 0, 255, 255, 1, 254]),
     ];
     assert_eq!(cases.len(), DataType::ALL.len());
     for (typed, data_type, bytes) in cases {
@@ -130,8 +142,12 @@ fn every_data_type_reads_from_raw_and_typed_fields() {
         assert_eq!((name.as_str(), tensor.data_type(), tensor.bytes()), ("t", data_type, &bytes[..]));
         let mut copy = TensorProto { name: Some("t".to_string()), ..TensorProto::default() };
         tensor::describe(&mut copy, &tensor.ty());
-        copy.raw_data = Some(tensor.bytes().to_vec());
+        copy.raw_data = Some(forebay_base::narrow::pack(data_type, tensor.bytes()));
         assert_eq!(read_tensor(&copy.encode_to_vec()).unwrap().1, tensor);
+    }
+    for (ty, count, bytes) in [(T::Int4, 3, 3), (T::Int4, 5, 2), (T::Uint2, 4, 2), (T::Float8e5m2, 4, 2)] {
+        let error = read_tensor(&raw("t", ty, &[count], &vec![0; bytes]).encode_to_vec()).unwrap_err().to_string();
+        assert!(error.contains(&format!("holds {bytes} bytes")), "{error}");
     }
     let bytes = raw("t", T::Bool, &[3], &[0, 1, 7]).encode_to_vec();
     assert_eq!(read_tensor(&bytes).unwrap().1.bytes(), [0, 1, 1]);

@@ -1,4 +1,4 @@
-//! Functions of two and more variables: arithmetic, comparisons, logic, choice; conversion of types.
+//! Functions of two and more variables: arithmetic, comparisons, logic, choice.
 
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::{DataType, Tensor};
@@ -16,8 +16,6 @@ pub const ROWS: &[Operator] = &[
     composed!("BitwiseNot", bitwise_not),
     composed!("BitwiseOr", |view| binary(view, BinaryOp::BitOr)),
     composed!("BitwiseXor", |view| binary(view, BinaryOp::BitXor)),
-    composed!("Cast", cast),
-    composed!("CastLike", cast_like),
     composed!("Div", |view| binary(view, BinaryOp::Divide)),
     composed!("Equal", |view| binary(view, BinaryOp::Equal)),
     composed!("Greater", |view| binary(view, BinaryOp::Greater)),
@@ -146,40 +144,4 @@ fn power(view: NodeView) -> Result<Decomposition, ModelError> {
 /// The first element as a number.
 fn number(tensor: &Tensor) -> Option<f32> {
     tensor.to_f32().map(|v| v[0]).or_else(|| tensor.to_i64().map(|v| v[0] as f32))
-}
-
-fn cast(view: NodeView) -> Result<Decomposition, ModelError> {
-    let code = view.int("to", 0)?;
-    let data_type = data_type(code).ok_or_else(|| view.error(format!("element type {code} is not supported")))?;
-    let mut c = Composer::new(view);
-    let x = c.input(0)?;
-    let y = c.cast(&x, data_type);
-    c.finish(y)
-}
-
-fn cast_like(view: NodeView) -> Result<Decomposition, ModelError> {
-    let mut c = Composer::new(view);
-    let (x, like) = (c.input(0)?, c.input(1)?);
-    let y = c.cast(&x, like.ty.data_type);
-    c.finish(y)
-}
-
-/// ONNX's numbers of element types.
-pub(super) fn data_type(code: i64) -> Option<DataType> {
-    Some(match code {
-        1 => DataType::Float32,
-        2 => DataType::UInt8,
-        3 => DataType::Int8,
-        4 => DataType::UInt16,
-        5 => DataType::Int16,
-        6 => DataType::Int32,
-        7 => DataType::Int64,
-        9 => DataType::Bool,
-        10 => DataType::Float16,
-        11 => DataType::Float64,
-        12 => DataType::UInt32,
-        13 => DataType::UInt64,
-        16 => DataType::BFloat16,
-        _ => return None,
-    })
 }

@@ -102,11 +102,8 @@ pub(super) fn within_lengths(c: &mut Composer, lengths: &Part, keys: u64) -> Res
     c.binary(BinaryOp::Less, &key, &lengths)
 }
 
-/// Functions of scores and probabilities are graphs, which nodes here cannot hold.
+/// Without functions of scores and probabilities, which are graphs: with those it becomes other nodes.
 fn flex_attention(view: NodeView) -> Result<Decomposition, ModelError> {
-    if let Some(name) = ["score_mod", "prob_mod"].into_iter().find(|name| view.attribute(name).is_some()) {
-        return Err(view.error(format!("attribute {name} (a graph) is not supported; write attention as its function")));
-    }
     let mut c = Composer::new(view);
     let (queries, keys, values) = (c.input(0)?, c.input(1)?, c.input(2)?);
     let scale = default_scale(queries.ty.shape.last().copied().unwrap_or(1));

@@ -3,7 +3,7 @@
 use forebay_base::kernel::BinaryOp;
 use forebay_base::{DataType, Kernel, Tensor};
 
-use super::arithmetic::data_type;
+use super::conversion::type_attribute;
 use super::decomposition::{composed, Composer, Decomposition, Part};
 use super::shapes::{product, size};
 use crate::error::ModelError;
@@ -147,10 +147,7 @@ fn eye_like(view: NodeView) -> Result<Decomposition, ModelError> {
     };
     let to = match view.attribute("dtype") {
         None => ty.data_type,
-        Some(_) => {
-            let code = view.int("dtype", 0)?;
-            data_type(code).ok_or_else(|| view.error(format!("element type {code} is not supported")))?
-        }
+        Some(_) => type_attribute(&view, "dtype")?,
     };
     let mut c = Composer::new(view);
     let [own, all] = row_and_column(&mut c, [rows, columns], view.int("k", 0)?)?;

@@ -5,6 +5,7 @@
 //! back through the steps (those that the forward pass did not keep are computed again).
 
 use forebay_base::kernel::{Activation, BinaryOp, ReduceOp, UnaryOp};
+use forebay_base::narrow::Narrowing;
 use forebay_base::{DataType, Kernel, Tensor, TensorDesc};
 
 use super::evaluate;
@@ -91,7 +92,8 @@ impl<'a> Composer<'a> {
             _ if data_type.is_float() => (value as f32).to_le_bytes().to_vec(),
             _ => (value as i64).to_le_bytes()[..size].to_vec(),
         };
-        let stored = if is_16_bit(data_type) { DataType::Float32 } else { data_type };
+        let is_made = is_16_bit(data_type) || data_type.is_float() && data_type.is_narrow();
+        let stored = if is_made { DataType::Float32 } else { data_type };
         let tensor = Tensor::new(stored, &[], bytes);
         let tensor = tensor.ok_or_else(|| self.view.error(format!("{value} is no number of {data_type}")))?;
         let number = self.constant(tensor);
@@ -188,10 +190,15 @@ impl<'a> Composer<'a> {
 
     /// Another element type; the same part where it has that type.
     pub(crate) fn cast(&mut self, x: &Part, data_type: DataType) -> Part {
+        self.convert(x, data_type, Narrowing::default())
+    }
+
+    /// The same; `narrowing` says how numbers become floating ones of 8 bits.
+    pub(crate) fn convert(&mut self, x: &Part, data_type: DataType, narrowing: Narrowing) -> Part {
         if x.ty.data_type == data_type {
             return x.clone();
         }
-        self.kernel(Kernel::Cast, &[x], TensorType::new(data_type, &x.ty.shape))
+        self.kernel(Kernel::Cast(narrowing), &[x], TensorType::new(data_type, &x.ty.shape))
     }
 
     /// Another shape of as many elements: no step, only a view.

@@ -6,7 +6,7 @@
 mod indices;
 
 use forebay_base::kernel::{BinaryOp, PadMode, ReduceOp, UnaryOp};
-use forebay_base::{DataType, Kernel, Tensor};
+use forebay_base::{narrow, DataType, Kernel, Tensor};
 
 use super::shapes::packed_strides;
 use crate::action::Action;
@@ -41,7 +41,7 @@ pub(super) fn run(action: &Action, operands: &[Tensor], output: &TensorType) -> 
             }
             Kernel::Pad { begins, mode: PadMode::Constant(value) } => pad(operand(0)?, begins, *value, output),
             Kernel::Fill { value } => Elements::filled(*value, output)?.write(output),
-            Kernel::Cast => Elements::read(operand(0)?)?.cast(output.data_type).write(output),
+            Kernel::Cast(_) => Elements::read(operand(0)?)?.cast(output.data_type).write(output),
             Kernel::Unary(op) => Elements::read(operand(0)?)?.unary(*op)?.write(output),
             Kernel::Binary { op, .. } => binary(*op, operand(0)?, operand(1)?, output),
             Kernel::Select => select(operands, output),
@@ -98,6 +98,9 @@ impl Elements {
         let bytes: Vec<u8> = match (self, ty.data_type) {
             (Elements::Floats(v), DataType::Float32) => v.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect(),
             (Elements::Floats(v), DataType::Float64) => v.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            (Elements::Integers(v), data_type) if data_type.is_integer() && data_type.is_narrow() => {
+                v.iter().map(|&v| narrow::encode_integer(data_type, v)).collect()
+            }
             (Elements::Integers(v), data_type) if !data_type.is_float() => {
                 let size = data_type.size_bytes() as usize;
                 v.iter().flat_map(|v| v.to_le_bytes().into_iter().take(size)).collect()

@@ -10,6 +10,7 @@ mod attention;
 mod causal;
 mod columns;
 mod constant;
+mod conversion;
 mod convolution;
 pub(crate) mod decomposition;
 mod deformable;
@@ -23,6 +24,7 @@ mod indices;
 mod integer;
 mod interpolation;
 mod known;
+mod linear_attention;
 mod losses;
 mod matrix;
 mod max_pooling;
@@ -36,6 +38,7 @@ mod quantized;
 pub(crate) mod random;
 mod recurrent;
 mod reduction;
+mod region_maxima;
 mod regions;
 mod resize;
 mod rotary;
@@ -65,9 +68,11 @@ pub const FAMILIES: &[&[Operator]] = &[
     arithmetic::ROWS,
     columns::ROWS,
     constant::ROWS,
+    conversion::ROWS,
     convolution::ROWS,
     gathering::ROWS,
     known::ROWS,
+    linear_attention::ROWS,
     losses::ROWS,
     integer::ROWS,
     matrix::ROWS,
@@ -89,6 +94,7 @@ pub const FAMILIES: &[&[Operator]] = &[
     padding::ROWS,
     random::ROWS,
     reduction::ROWS,
+    region_maxima::ROWS,
     regions::ROWS,
     resize::ROWS,
     scattering::ROWS,

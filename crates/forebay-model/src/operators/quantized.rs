@@ -1,9 +1,9 @@
 //! Quantisation: real numbers as integers with a scale and a zero point, for a tensor, along an axis or in blocks.
 
 use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
-use forebay_base::{DataType, Kernel, Tensor};
+use forebay_base::{narrow, DataType, Kernel, Tensor};
 
-use super::arithmetic::data_type;
+use super::conversion::{narrowing, type_attribute};
 use super::decomposition::{composed, Composer, Decomposition, Part};
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -64,6 +64,10 @@ fn limits(view: &NodeView, data_type: DataType) -> Result<(f32, f32), ModelError
         DataType::Int8 => (-128.0, 127.0),
         DataType::UInt16 => (0.0, 65535.0),
         DataType::Int16 => (-32768.0, 32767.0),
+        DataType::Int4 | DataType::UInt4 | DataType::Int2 | DataType::UInt2 => {
+            let (low, high) = narrow::limits(data_type).unwrap_or_default();
+            (low as f32, high as f32)
+        }
         other => return Err(view.error(format!("{other} is no type of quantised numbers here"))),
     })
 }
@@ -141,10 +145,7 @@ fn spread(c: &mut Composer, x: &TensorType, part: &Part) -> Result<Part, ModelEr
 fn wanted_type(view: &NodeView) -> Result<Option<DataType>, ModelError> {
     match view.int("output_dtype", 0)? {
         0 => Ok(None),
-        code => {
-            let found = data_type(code);
-            found.map(Some).ok_or_else(|| view.error(format!("element type {code} of output_dtype is not supported")))
-        }
+        _ => type_attribute(view, "output_dtype").map(Some),
     }
 }
 
@@ -172,17 +173,30 @@ fn quantize_linear(view: NodeView) -> Result<Decomposition, ModelError> {
     };
     let (x, scale) = (c.cast(&x, DataType::Float32), c.cast(&scale, DataType::Float32));
     let scale = spread(&mut c, &x.ty, &scale)?;
-    let zero = zero_point(&mut c, &x.ty)?.map(|zero| c.cast(&zero, DataType::Float32));
     let quotient = c.binary(BinaryOp::Divide, &x, &scale)?;
-    let y = saturate(&mut c, &quotient, zero.as_ref(), data_type)?;
+    let zero = zero_point(&mut c, &x.ty)?.map(|zero| c.cast(&zero, DataType::Float32));
+    if !is_narrow_float(data_type) {
+        let y = saturate(&mut c, &quotient, zero.as_ref(), data_type)?;
+        return c.finish(y);
+    }
+    let y = match &zero {
+        Some(zero) => c.binary(BinaryOp::Add, &quotient, zero)?,
+        None => quotient,
+    };
+    let y = c.convert(&y, data_type, narrowing(&view)?);
     c.finish(y)
+}
+
+/// Whether quantised numbers may be floating ones of this type.
+fn is_narrow_float(data_type: DataType) -> bool {
+    data_type.is_float() && data_type.is_narrow()
 }
 
 fn dequantize_linear(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, scale) = (c.input(0)?, c.input(1)?);
     let data_type = wanted_type(&view)?.unwrap_or(scale.ty.data_type);
-    if !matches!(x.ty.data_type, DataType::Int32) {
+    if x.ty.data_type != DataType::Int32 && !is_narrow_float(x.ty.data_type) {
         limits(&view, x.ty.data_type)?;
     }
     let scale = c.cast(&scale, DataType::Float32);

@@ -8,7 +8,7 @@ use std::f64::consts::TAU;
 use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
 
-use super::arithmetic::data_type;
+use super::conversion::type_attribute;
 use super::decomposition::{composed, Composer, Decomposition, Part};
 use super::shapes::{product, size};
 use crate::error::ModelError;
@@ -88,10 +88,7 @@ fn distributed(
 fn result_type(view: &NodeView, default: DataType) -> Result<DataType, ModelError> {
     match view.attribute("dtype") {
         None => Ok(default),
-        Some(_) => {
-            let code = view.int("dtype", 1)?;
-            data_type(code).ok_or_else(|| view.error(format!("element type {code} is not supported")))
-        }
+        Some(_) => type_attribute(view, "dtype"),
     }
 }
 

@@ -175,10 +175,13 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
         "QuantizeLinear" => vec![
             (13, vec![fed(&[2, 3]), fed(&[])], vec![], 1),
             (21, vec![fed(&[2, 6]), fed(&[2, 3]), Input::Fed(Int8, vec![2, 3])], vec![int("block_size", 2)], 1),
+            (21, vec![fed(&[2, 3]), fed(&[])], vec![int("output_dtype", 22)], 1),
+            (21, vec![fed(&[2, 3]), fed(&[3])], vec![int("output_dtype", 17)], 1),
         ],
         "DequantizeLinear" => vec![
             (10, vec![Input::Fed(UInt8, vec![2, 3]), fed(&[]), Input::Fed(UInt8, vec![])], vec![], 1),
             (13, vec![Input::Fed(Int8, vec![2, 3]), fed(&[3])], vec![], 1),
+            (21, vec![Input::Fed(DataType::UInt4, vec![2, 3]), fed(&[3])], vec![], 1),
             (13, vec![Input::Fed(Int32, vec![2, 3]), fed(&[2])], vec![int("axis", 0)], 1),
         ],
         "DynamicQuantizeLinear" => vec![(11, vec![fed(&[2, 3])], vec![], 3)],
@@ -230,7 +233,15 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
         }
         "Max" | "Mean" | "Min" | "Sum" => newest(vec![fed(&[2, 3]), fed(&[3]), fed(&[1, 1])], vec![]),
         "Where" => newest(vec![Input::Fed(Bool, vec![3]), fed(&[2, 3]), fed(&[])], vec![]),
-        "Cast" => newest(vec![fed(&[2, 3])], vec![int("to", 1)]),
+        "BitCast" => vec![
+            (26, vec![fed(&[2, 3])], vec![int("to", 6)], 1),
+            (26, vec![Input::Fed(DataType::Int4, vec![3])], vec![int("to", 23)], 1),
+        ],
+        "Cast" => vec![
+            (NEWEST_OPSET, vec![fed(&[2, 3])], vec![int("to", 1)], 1),
+            (NEWEST_OPSET, vec![fed(&[2, 3])], vec![int("to", 17), int("saturate", 0)], 1),
+            (NEWEST_OPSET, vec![Input::Fed(DataType::Float8E5M2, vec![2, 3])], vec![int("to", 1)], 1),
+        ],
         "CastLike" => newest(vec![fed(&[2, 3]), fed(&[1])], vec![]),
         "Clip" => vec![
             (6, vec![fed(&[2, 3])], vec![("min", Attribute::Float(0.0)), ("max", Attribute::Float(6.0))], 1),
@@ -354,6 +365,10 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
         "LpPool" => {
             let attributes = |p| vec![list("kernel_shape", &[3, 3]), list("pads", &[1, 1, 1, 1]), int("p", p)];
             vec![(18, vec![image()], attributes(2), 1), (18, vec![image()], attributes(3), 1)]
+        }
+        "MaxRoiPool" => {
+            let attributes = vec![list("pooled_shape", &[2, 3]), ("spatial_scale", Attribute::Float(0.5))];
+            vec![(1, vec![image(), fed(&[3, 5])], attributes, 1)]
         }
         "MelWeightMatrix" => newest(vec![number(8), number(16), number(8192), float(0.0), float(4096.0)], vec![]),
         "Multinomial" => newest(vec![fed(&[2, 5])], vec![int("sample_size", 3)]),
@@ -539,14 +554,14 @@ fn every_gradient_has_the_type_of_its_input_and_lowers() {
         "GridSample" => i == 1 && attributes.contains(&text("mode", "nearest")),
         "Ceil" | "ConstantOfShape" | "EyeLike" | "Floor" | "Hardmax" | "Round" | "Sign" => true,
         "Bernoulli" | "RandomNormalLike" | "RandomUniformLike" | "Multinomial" => true,
-        "CastLike" => i == 1,
+        "CastLike" | "MaxRoiPool" => i == 1,
         _ => false,
     };
     for row in FAMILIES.iter().flat_map(|family| family.iter()) {
         for (version, inputs, attributes, outputs) in samples(row.domain, row.op_type) {
             let mut graph = graph_of(&full_name(row), version, inputs, &attributes, outputs);
             infer_node(&mut graph, 0).unwrap();
-            let is_float = |id: &ValueId| graph.ty(*id).unwrap().data_type.is_float();
+            let is_float = |id: &ValueId| graph.ty(*id).unwrap().data_type.has_gradients();
             let by: Vec<ValueId> = graph.inputs.iter().copied().filter(is_float).collect();
             if !is_float(&graph.outputs[0]) {
                 continue;

@@ -2,9 +2,9 @@
 
 use std::f64::consts::TAU;
 
-use forebay_base::Tensor;
+use forebay_base::{DataType, Tensor};
 
-use super::arithmetic::data_type;
+use super::conversion::type_attribute;
 use super::decomposition::{composed, Composer, Decomposition};
 use super::shapes::{product, size};
 use crate::error::ModelError;
@@ -73,8 +73,8 @@ fn constant(view: NodeView, shape: &[u64], element: impl Fn(u64) -> f64) -> Resu
     if count > COUNT_MAX {
         return Err(view.error(format!("{count} elements are more than {COUNT_MAX}")));
     }
-    let code = view.int("output_datatype", 1)?;
-    let data_type = data_type(code).ok_or_else(|| view.error(format!("element type {code} is not supported")))?;
+    let stated = view.attribute("output_datatype").map(|_| type_attribute(&view, "output_datatype"));
+    let data_type = stated.unwrap_or(Ok(DataType::Float32))?;
     let values: Vec<f64> = (0..count).map(element).collect();
     let mut c = Composer::new(view);
     let y = if data_type.is_float() {

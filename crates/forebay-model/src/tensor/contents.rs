@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use forebay_base::DataType;
+use forebay_base::{narrow, DataType};
 
 use super::numbers::Numbers;
 use super::source::FileRange;
@@ -71,7 +71,9 @@ struct Stored {
 enum Place {
     /// Its bytes, as they are.
     Bytes(FileRange),
-    /// Numbers, which are decoded.
+    /// Elements of fewer than 8 bits, of which several share a byte.
+    Packed(FileRange),
+    /// Numbers, which are decoded; of elements of fewer than 8 bits, these are bytes that several share.
     Numbers(Numbers),
 }
 
@@ -110,9 +112,23 @@ impl Contents {
         fits.then(|| Contents::in_file(name, ty, Place::Bytes(range)))
     }
 
-    /// Numbers of a file, as the tensor `name`; none where there are more or fewer than elements.
+    /// Bytes of an ONNX file, where elements of fewer than 8 bits share them; none where their number does not fit the type.
+    pub fn packed(name: &str, ty: TensorType, range: FileRange) -> Option<Contents> {
+        if ty.data_type.file_bits() >= 8 {
+            return Contents::stored(name, ty, range);
+        }
+        let fits = narrow::file_bytes(ty.data_type, ty.checked_size_bytes()?)? == range.size_bytes();
+        fits.then(|| Contents::in_file(name, ty, Place::Packed(range)))
+    }
+
+    /// Numbers of an ONNX file, as the tensor `name`; none where there are more or fewer than the type asks for.
     pub fn numbers(name: &str, ty: TensorType, numbers: Numbers) -> Option<Contents> {
-        let fits = ty.checked_size_bytes().is_some() && ty.count() == numbers.count();
+        ty.checked_size_bytes()?;
+        let wanted = match ty.data_type.file_bits() {
+            bits if bits < 8 => narrow::file_bytes(ty.data_type, ty.count())?,
+            _ => ty.count(),
+        };
+        let fits = wanted == numbers.count();
         fits.then(|| Contents::in_file(name, ty, Place::Numbers(numbers)))
     }
 
@@ -294,6 +310,14 @@ impl Reader {
                 let what = format!("tensor '{}'", stored.name);
                 match &stored.place {
                     Place::Bytes(range) => range.file.read(&what, range.bytes.start + offset_bytes, held)?,
+                    Place::Packed(range) => unpacked(ty.data_type, offset_bytes, held, |first, packed| {
+                        range.file.read(&what, range.bytes.start + first, packed)
+                    })?,
+                    Place::Numbers(numbers) if ty.data_type.file_bits() < 8 => {
+                        unpacked(ty.data_type, offset_bytes, held, |first, packed| {
+                            numbers.read(&what, DataType::UInt8, first, packed)
+                        })?;
+                    }
                     Place::Numbers(numbers) => numbers.read(&what, ty.data_type, offset_bytes, held)?,
                 }
                 if ty.data_type == DataType::Bool {
@@ -303,6 +327,21 @@ impl Reader {
         }
         Ok(())
     }
+}
+
+/// Elements of fewer than 8 bits, from the `first`th on. `read` gives the bytes of the file that several share, from one of them on.
+fn unpacked(
+    data_type: DataType,
+    first: u64,
+    elements: &mut [u8],
+    read: impl FnOnce(u64, &mut [u8]) -> Result<(), ModelError>,
+) -> Result<(), ModelError> {
+    let per_byte = 8 / data_type.file_bits();
+    let skip = first % per_byte;
+    let mut file = vec![0; (skip + elements.len() as u64).div_ceil(per_byte) as usize];
+    read(first / per_byte, &mut file)?;
+    narrow::unpack(data_type, &file, skip as usize, elements);
+    Ok(())
 }
 
 impl From<Tensor> for Contents {

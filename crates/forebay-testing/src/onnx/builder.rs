@@ -26,6 +26,15 @@ pub enum Value {
     Reference(&'static str, i64),
 }
 
+/// What stands around a tensor in the type of an input or output.
+#[derive(Clone, Copy)]
+pub enum Around {
+    /// A sequence of it.
+    Sequence,
+    /// It may be absent.
+    Optional,
+}
+
 /// A graph that grows: the model's, or one inside a node.
 #[derive(Default)]
 pub struct GraphBuilder {
@@ -52,6 +61,18 @@ impl GraphBuilder {
     /// An output; a size is a number or a symbol.
     pub fn output(mut self, name: &str, element_type: i64, sizes: &[&str]) -> Self {
         self.outputs.push(value_info(name, element_type, sizes));
+        self
+    }
+
+    /// An input that is no tensor: a tensor of any sizes, and what stands around it, from the inside.
+    pub fn structured_input(mut self, name: &str, element_type: i64, around: &[Around]) -> Self {
+        self.inputs.push(structured_info(name, element_type, around));
+        self
+    }
+
+    /// An output that is no tensor.
+    pub fn structured_output(mut self, name: &str, element_type: i64, around: &[Around]) -> Self {
+        self.outputs.push(structured_info(name, element_type, around));
         self
     }
 
@@ -183,4 +204,13 @@ fn value_info(name: &str, element_type: i64, sizes: &[&str]) -> Vec<u8> {
     let sizes: Vec<u8> = sizes.iter().flat_map(size).collect();
     let tensor = [number(1, element_type), message(2, &sizes)].concat();
     [text(1, name), message(2, &message(1, &tensor))].concat()
+}
+
+fn structured_info(name: &str, element_type: i64, around: &[Around]) -> Vec<u8> {
+    let tensor = message(1, &number(1, element_type));
+    let ty = around.iter().fold(tensor, |ty, around| match around {
+        Around::Sequence => message(4, &message(1, &ty)),
+        Around::Optional => message(9, &message(1, &ty)),
+    });
+    [text(1, name), message(2, &ty)].concat()
 }

@@ -430,6 +430,7 @@ pub fn element(desc: &TensorDesc, bytes: &[u8], at: usize) -> f64 {
         DataType::Int16 => bits as i16 as f64,
         DataType::Int8 => bits as i8 as f64,
         DataType::UInt64 | DataType::UInt32 | DataType::UInt16 | DataType::UInt8 | DataType::Bool => bits as f64,
+        narrow => forebay_base::narrow::decode(narrow, bits as u8),
     }
 }
 

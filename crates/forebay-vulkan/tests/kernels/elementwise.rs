@@ -315,7 +315,7 @@ fn casts_agree_between_all_types() {
         if seed % 12 == 0 {
             let sizes = random.sizes(3, 9);
             let x = read(&mut random, from, &sizes);
-            compare(seed, &Kernel::Cast, &[random.tensor(&x)], &[packed(to, &sizes)], 0.0);
+            compare(seed, &Kernel::cast(), &[random.tensor(&x)], &[packed(to, &sizes)], 0.0);
         }
         let desc = packed(from, &[1001]);
         let mut values = wild(&mut random, &desc).1;
@@ -326,7 +326,7 @@ fn casts_agree_between_all_types() {
         for (value, special) in values.iter_mut().rev().zip(limits.into_iter().chain(fine)) {
             *value = special;
         }
-        compare(seed, &Kernel::Cast, &[(desc, values)], &[packed(to, &[1001])], 0.0);
+        compare(seed, &Kernel::cast(), &[(desc, values)], &[packed(to, &[1001])], 0.0);
     }
 }
 

@@ -4,8 +4,8 @@ use forebay_base::{DataType, TensorDesc};
 
 use crate::compare::{packed, strided, Random};
 
-/// Every data type.
-pub const ALL: [DataType; 13] = DataType::ALL;
+/// Every data type that shaders convert.
+pub const ALL: [DataType; 13] = DataType::NOT_NARROW;
 
 /// Strides that lay dimensions out in a random order, with up to `gap` elements between what lies together. The innermost
 /// elements, of which kernels ask so, follow each other.

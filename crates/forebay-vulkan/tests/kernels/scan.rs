@@ -8,7 +8,7 @@ use crate::spatial::sliding;
 
 #[test]
 fn orders_of_every_type_agree() {
-    for (seed, data_type) in (0..).zip(DataType::ALL.into_iter().cycle().take(39)) {
+    for (seed, data_type) in (0..).zip(DataType::NOT_NARROW.into_iter().cycle().take(39)) {
         let mut random = Random::new(seed);
         // Rows that an invocation has alone, and rows that a workgroup has.
         let size = if seed % 3 == 0 { 129 + random.below(400) } else { 1 + random.below(40) };

@@ -45,7 +45,7 @@ impl Kernel {
             | Kernel::UnaryGradient(_)
             | Kernel::Binary { .. }
             | Kernel::Select
-            | Kernel::Cast
+            | Kernel::Cast(_)
             | Kernel::Copy
             | Kernel::SliceGradient { .. }
             | Kernel::Pad { .. }
@@ -99,7 +99,7 @@ impl Kernel {
             Kernel::Unary(_)
             | Kernel::UnaryGradient(_)
             | Kernel::Select
-            | Kernel::Cast
+            | Kernel::Cast(_)
             | Kernel::Copy
             | Kernel::Slice { .. }
             | Kernel::SliceGradient { .. }
@@ -170,7 +170,7 @@ impl Kernel {
             | Kernel::UnaryGradient(_)
             | Kernel::Binary { .. }
             | Kernel::Select
-            | Kernel::Cast
+            | Kernel::Cast(_)
             | Kernel::Copy
             | Kernel::Slice { .. }
             | Kernel::SliceGradient { .. }

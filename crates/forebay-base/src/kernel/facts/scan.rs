@@ -9,7 +9,7 @@ pub(super) fn top_k(axis: usize) -> KernelFacts<'static> {
         kind: KernelKind::TopK,
         in_place: &[],
         indices: None,
-        types: ElementTypes::Every,
+        types: ElementTypes::NotNarrow,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,

@@ -151,7 +151,7 @@ impl Kernel {
             | Kernel::UnaryGradient(_)
             | Kernel::Binary { .. }
             | Kernel::Select
-            | Kernel::Cast
+            | Kernel::Cast(_)
             | Kernel::Copy
             | Kernel::Slice { .. }
             | Kernel::SliceGradient { .. }

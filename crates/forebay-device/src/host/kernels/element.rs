@@ -446,6 +446,7 @@ reducible! { f32 f64; f64 f64; i64 i64; i32 i64; i16 i64; i8 i64; u64 u64; u32 u
 
 /// A value as an element's bit pattern, in the low bytes of a word.
 pub(super) fn bits_of(value: f64, data_type: forebay_base::DataType) -> u64 {
+    use forebay_base::narrow::{self, Narrowing};
     use forebay_base::DataType;
     match data_type {
         DataType::Float64 => value.to_bits(),
@@ -461,6 +462,16 @@ pub(super) fn bits_of(value: f64, data_type: forebay_base::DataType) -> u64 {
         DataType::UInt16 => value as u16 as u64,
         DataType::UInt8 => value as u8 as u64,
         DataType::Bool => (value != 0.0) as u64,
+        DataType::Float8E4M3FN
+        | DataType::Float8E4M3FNUZ
+        | DataType::Float8E5M2
+        | DataType::Float8E5M2FNUZ
+        | DataType::Float8E8M0
+        | DataType::Float4E2M1
+        | DataType::Int4
+        | DataType::UInt4
+        | DataType::Int2
+        | DataType::UInt2 => narrow::encode(data_type, value, Narrowing::default()).into(),
     }
 }
 

@@ -61,7 +61,7 @@ pub(crate) unsafe fn run(
             | Kernel::UnaryGradient(_)
             | Kernel::Binary { .. }
             | Kernel::Select
-            | Kernel::Cast
+            | Kernel::Cast(_)
             | Kernel::Fill { .. }
             | Kernel::Dropout { .. }
             | Kernel::Random { .. } => elementwise::run(kernel, reads, writes),
@@ -144,7 +144,7 @@ pub(crate) fn workspace_bytes(
         | Kernel::UnaryGradient(_)
         | Kernel::Binary { .. }
         | Kernel::Select
-        | Kernel::Cast
+        | Kernel::Cast(_)
         | Kernel::Copy
         | Kernel::Slice { .. }
         | Kernel::SliceGradient { .. }

@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use forebay_base::{DataType, Kernel, TensorDesc};
+use forebay_base::{narrow, DataType, Kernel, TensorDesc};
 pub(super) use forebay_testing::Random;
 use half::{bf16, f16};
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -71,6 +71,16 @@ impl Tensor {
             DataType::Int16 => bits as i16 as f64,
             DataType::Int8 => bits as i8 as f64,
             DataType::UInt64 | DataType::UInt32 | DataType::UInt16 | DataType::UInt8 | DataType::Bool => bits as f64,
+            data_type @ (DataType::Float8E4M3FN
+            | DataType::Float8E4M3FNUZ
+            | DataType::Float8E5M2
+            | DataType::Float8E5M2FNUZ
+            | DataType::Float8E8M0
+            | DataType::Float4E2M1
+            | DataType::Int4
+            | DataType::UInt4
+            | DataType::Int2
+            | DataType::UInt2) => narrow::decode(data_type, bits as u8),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Branches and loops.
+//! Branches, and loops of the operator `Loop`.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::operator::NodeView;
 /// Iterations that are written out at most; longer loops run their body again and again.
 const ITERATIONS_MAX: i64 = 1 << 16;
 /// Nodes that an expanded loop has at most.
-const NODES_MAX: i64 = 1 << 18;
+pub(super) const NODES_MAX: i64 = 1 << 18;
 
 /// The graph in an attribute.
-fn graph_attribute(view: &NodeView, name: &str) -> Result<Arc<Subgraph>, ModelError> {
+pub(super) fn graph_attribute(view: &NodeView, name: &str) -> Result<Arc<Subgraph>, ModelError> {
     match view.attribute(name) {
         Some(Attribute::Graph(graph)) => Ok(graph.clone()),
         _ => Err(view.error(format!("attribute {name} must be a graph"))),
@@ -150,7 +150,7 @@ fn truth() -> Tensor {
 }
 
 /// Joins what iterations gave along a new axis. Without iterations, there are no elements: the body declares the type.
-fn stack(
+pub(super) fn stack(
     graph: &mut Graph,
     like: &Node,
     body: &Subgraph,
@@ -190,73 +190,6 @@ pub(crate) fn nothing(body: &Subgraph, output: usize, axis: i64) -> Option<Tenso
     let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).ok().filter(|&axis| axis <= shape.len())?;
     shape.insert(axis, 0);
     Tensor::zeros(*data_type, &shape)
-}
-
-/// `Scan`: its iterations, one after the other.
-pub(super) fn scan(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelError> {
-    let view = NodeView { graph, node: like };
-    if view.version() < 9 {
-        return Err(
-            view.error("operator set 8 is too old; convert the model to 9 or newer with onnx.version_converter")
-        );
-    }
-    let body = graph_attribute(&view, "body")?;
-    let scanned_inputs = usize::try_from(view.int("num_scan_inputs", 0)?).unwrap_or(0);
-    let inputs = body.declared_inputs();
-    let states = inputs.checked_sub(scanned_inputs).filter(|_| scanned_inputs > 0);
-    let states = states.ok_or_else(|| view.error(format!("{scanned_inputs} of {inputs} inputs are scanned")))?;
-    let Some(scanned_outputs) = body.graph.outputs.len().checked_sub(states) else {
-        return Err(view.error(format!("the body gives {} of {states} states", body.graph.outputs.len())));
-    };
-    let list = |name: &str, i: usize| -> Result<i64, ModelError> {
-        Ok(view.ints(name)?.and_then(|values| values.get(i).copied()).unwrap_or(0))
-    };
-    let mut count = None;
-    let mut sources = Vec::new();
-    for i in 0..scanned_inputs {
-        let ty = view.input_type(states + i)?;
-        let axis = view.axis(list("scan_input_axes", i)?, ty.shape.len())?;
-        let size = ty.shape[axis];
-        if *count.get_or_insert(size) != size {
-            return Err(view.error(format!("scanned inputs have {} and {size} elements", count.unwrap_or_default())));
-        }
-        sources.push((view.input(states + i)?, axis, list("scan_input_directions", i)? == 1));
-    }
-    let outputs_at: Vec<(i64, bool)> = (0..scanned_outputs)
-        .map(|i| Ok((list("scan_output_axes", i)?, list("scan_output_directions", i)? == 1)))
-        .collect::<Result<_, ModelError>>()?;
-    let mut current: Vec<ValueId> = (0..states).map(|i| view.input(i)).collect::<Result<_, _>>()?;
-    let count = count.unwrap_or(0);
-    if (count as i64).saturating_mul(body.graph.nodes.len() as i64 + 2) > NODES_MAX {
-        return Err(view.error(format!("{count} iterations of {} nodes are too many", body.graph.nodes.len())));
-    }
-    let (mut nodes, mut elements) = (Vec::new(), Vec::new());
-    for (source, axis, is_reversed) in sources {
-        let mut parts = parts(graph, like, source, axis, count, &mut nodes);
-        if is_reversed {
-            parts.reverse();
-        }
-        elements.push(parts);
-    }
-    let mut scanned = vec![Vec::new(); scanned_outputs];
-    for i in 0..count as usize {
-        let mut inputs = current.clone();
-        inputs.extend(elements.iter().map(|parts| parts[i]));
-        let (iteration, outputs) = inline(graph, like, &body, &inputs);
-        nodes.extend(iteration);
-        current = outputs[..states].to_vec();
-        scanned.iter_mut().zip(&outputs[states..]).for_each(|(all, &value)| all.push(value));
-    }
-    nodes.extend(like.outputs.iter().zip(&current).filter_map(|(&output, &value)| bind(like, output, value)));
-    for (i, (mut values, (axis, is_reversed))) in scanned.into_iter().zip(outputs_at).enumerate() {
-        if let Some(Some(output)) = like.outputs.get(states + i) {
-            if is_reversed {
-                values.reverse();
-            }
-            nodes.extend(stack(graph, like, &body, states + i, &values, axis, *output)?);
-        }
-    }
-    Ok(nodes)
 }
 
 /// The elements of a value along an axis, without that axis.

@@ -34,6 +34,7 @@ fn large() -> ModelProto {
                 raw_data: None,
                 ..raw("counts", OnnxType::Int16, &[400], &[])
             },
+            raw("nibbles", OnnxType::Int4, &[3, 685], &(0..1028).map(|i| (i * 37 % 251) as u8).collect::<Vec<u8>>()),
         ],
         input: vec![info("x", &[2, 300])],
         output: vec![info("y", &[2, 300])],
@@ -86,6 +87,7 @@ fn weights_stay_in_the_file_and_read_as_they_are() {
         ("small", true),
         ("typed", false),
         ("counts", false),
+        ("nibbles", false),
         ("f", true),
     ];
     for (name, is_held) in is_held {
@@ -118,6 +120,22 @@ fn new_contents_take_the_place_of_what_is_in_the_file() {
     let replaced =
         BTreeMap::from([("w".to_string(), new(5)), ("c".to_string(), new(6)), ("typed".to_string(), typed.clone())]);
     let written = write(&model, &replaced).unwrap();
+    // Elements that share bytes are packed from pieces of any length.
+    let nibbles =
+        Tensor::new(DataType::Int4, &[3, 685], (0..2055).map(|i| (i % 8) as u8).collect::<Vec<u8>>()).unwrap();
+    let types = BTreeMap::from([("nibbles".to_string(), nibbles.ty())]);
+    let mut in_pieces = Vec::new();
+    write_to::<ModelError>(
+        &model,
+        &types,
+        &mut |_, take| nibbles.bytes().chunks(7).try_for_each(take),
+        &mut |piece: &[u8]| {
+            in_pieces.extend_from_slice(piece);
+            Ok(())
+        },
+    )
+    .unwrap();
+    assert_eq!(read(&in_pieces, None).unwrap().contents["nibbles"].to_tensor().unwrap(), nibbles);
     // Over the very file that the other contents come from.
     let path = folder.path().join("model.onnx");
     std::fs::write(folder.path().join("new"), &written).unwrap();
@@ -255,11 +273,19 @@ fn typed_data_reads_as_the_decoder_reads_it() {
         (OnnxType::Bool, 5, 1),
         (OnnxType::Float16, 5, 2),
         (OnnxType::Bfloat16, 5, 2),
+        (OnnxType::Float8e4m3fn, 5, 1),
+        (OnnxType::Int4, 5, 1),
+        (OnnxType::Uint2, 5, 1),
     ];
     for round in 0..120 {
         let (ty, field, width) = types[round % types.len()];
         let count = [0, 1, 300, 1000, 40_000][random.below(5) as usize];
-        let stated = if random.once_in(10) { count + 1 } else { count };
+        // Of elements of fewer than 8 bits, a number holds several.
+        let per_number = [(OnnxType::Int4, 2), (OnnxType::Uint2, 4)].into_iter().find(|(narrow, _)| *narrow == ty);
+        let per_number = per_number.map_or(1, |(_, per_number)| per_number);
+        let unused = if count > 0 { random.below(per_number) as usize } else { 0 };
+        let elements = count * per_number as usize - unused;
+        let stated = if random.once_in(10) { elements + per_number as usize } else { elements };
         let described = TensorProto { raw_data: None, ..raw("t", ty, &[stated as i64], &[]) }.encode_to_vec();
         let mut tensor = [described, typed_data(&mut random, field, count)].concat();
         if random.once_in(10) {

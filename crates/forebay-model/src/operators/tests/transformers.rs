@@ -53,6 +53,17 @@ fn of_onnx(op_type: &str) -> Option<Vec<Sample>> {
                 1,
             ),
         ],
+        "LinearAttention" => {
+            let of_heads = |rule: &str| vec![int("q_num_heads", 4), int("kv_num_heads", 2), text("update_rule", rule)];
+            let inputs = || vec![fed(&[2, 3, 24]), fed(&[2, 3, 12]), fed(&[2, 3, 8])];
+            let past = || fed(&[2, 2, 6, 4]);
+            vec![
+                (27, inputs(), of_heads("linear"), 2),
+                (27, with(inputs(), vec![past(), fed(&[2, 3, 12])]), of_heads("gated"), 2),
+                (27, with(inputs(), vec![past(), Input::Absent, fed(&[2, 3, 1])]), of_heads("delta"), 2),
+                (27, with(inputs(), vec![Input::Absent, fed(&[2, 3, 2]), fed(&[2, 3, 2])]), of_heads("gated_delta"), 2),
+            ]
+        }
         "FlexAttention" => vec![(1, heads(), vec![], 1)],
         "RotaryEmbedding" => vec![
             (23, [vec![fed(&[2, 4, 3, 8])], angles()].concat_inputs(), vec![], 1),

@@ -1,5 +1,6 @@
 //! Conversion between data types.
 
+use forebay_base::narrow::{self, Narrowing};
 use forebay_base::DataType;
 use half::{bf16, f16};
 
@@ -9,13 +10,15 @@ use super::super::parallel::{broadcast_strides, require_packed, Pointer, Walk};
 use super::super::View;
 
 /// The widest types. Every element type is held exactly by one of them, so that a conversion is a widening and a narrowing
-/// and rounds once; 13 x 13 direct conversions would only be more code.
+/// and rounds once; 23 x 23 direct conversions would only be more code.
 trait Wide: Copy + Default + Send + Sync {
     fn to_f64(self) -> f64;
     fn to_i64(self) -> i64;
     fn to_u64(self) -> u64;
     fn to_f32(self) -> f32;
     fn is_zero(self) -> bool;
+    /// As an element of a narrow type.
+    fn to_narrow(self, data_type: DataType, narrowing: Narrowing) -> u8;
     /// As an integer of at most 32 bits converts from this type: real numbers saturate, integers wrap.
     fn to_small(self, low: i64, high: i64) -> i64;
 }
@@ -35,6 +38,9 @@ impl Wide for f64 {
     }
     fn is_zero(self) -> bool {
         self == 0.0
+    }
+    fn to_narrow(self, data_type: DataType, narrowing: Narrowing) -> u8 {
+        narrow::encode(data_type, self, narrowing)
     }
     fn to_small(self, low: i64, high: i64) -> i64 {
         (self as i64).clamp(low, high)
@@ -59,6 +65,12 @@ macro_rules! wide_integer {
             fn is_zero(self) -> bool {
                 self == 0
             }
+            fn to_narrow(self, data_type: DataType, narrowing: Narrowing) -> u8 {
+                match data_type.is_float() {
+                    true => narrow::encode(data_type, self as f64, narrowing),
+                    false => narrow::encode_integer(data_type, self as i64),
+                }
+            }
             fn to_small(self, _low: i64, _high: i64) -> i64 {
                 self as i64
             }
@@ -69,10 +81,10 @@ macro_rules! wide_integer {
 wide_integer!(i64 u64);
 
 /// Reads a run of up to [`BLOCK`] elements with a stride.
-type Widen<W> = unsafe fn(*const u8, isize, usize, &mut [W; BLOCK]);
+type Widen<'a, W> = &'a (dyn Fn(*const u8, isize, usize, &mut [W; BLOCK]) + Sync);
 
-/// Writes a run of elements.
-type SixteenBit<W> = unsafe fn(&[W], *mut u8);
+/// Writes a run of elements; of a narrow type, which one and how.
+type Store<W> = unsafe fn(&[W], *mut u8, DataType, Narrowing);
 
 /// # Safety
 /// The elements must be readable and of type `X`.
@@ -91,35 +103,46 @@ impl From<Bool> for i64 {
     }
 }
 
-macro_rules! sixteen_bit {
-    ($wide:ident, $type:ty, |$x:ident| $convert:expr) => {{
+macro_rules! store {
+    ($wide:ident, $type:ty, |$x:ident $(, $data_type:ident, $narrowing:ident)?| $convert:expr) => {{
         /// # Safety
         /// The elements must be writable.
-        unsafe fn sixteen_bit<W: Wide>(wide: &[W], y: *mut u8) {
+        unsafe fn store<W: Wide>(wide: &[W], y: *mut u8, _data_type: DataType, _narrowing: Narrowing) {
+            $(let ($data_type, $narrowing) = (_data_type, _narrowing);)?
             for (i, &$x) in wide.iter().enumerate() {
                 // SAFETY: writable by the caller's promise.
                 unsafe { *y.cast::<$type>().add(i) = $convert };
             }
         }
-        sixteen_bit::<$wide>
+        store::<$wide>
     }};
 }
 
-fn to_sixteen_bit<W: Wide>(data_type: DataType) -> SixteenBit<W> {
+fn store<W: Wide>(data_type: DataType) -> Store<W> {
     match data_type {
-        DataType::Float64 => sixteen_bit!(W, f64, |x| x.to_f64()),
-        DataType::Float32 => sixteen_bit!(W, f32, |x| x.to_f32()),
-        DataType::Float16 => sixteen_bit!(W, f16, |x| f16::from_f64(x.to_f64())),
-        DataType::BFloat16 => sixteen_bit!(W, bf16, |x| bf16::from_f64(x.to_f64())),
-        DataType::Int64 => sixteen_bit!(W, i64, |x| x.to_i64()),
-        DataType::Int32 => sixteen_bit!(W, i32, |x| x.to_small(i32::MIN as i64, i32::MAX as i64) as i32),
-        DataType::Int16 => sixteen_bit!(W, i16, |x| x.to_small(i16::MIN as i64, i16::MAX as i64) as i16),
-        DataType::Int8 => sixteen_bit!(W, i8, |x| x.to_small(i8::MIN as i64, i8::MAX as i64) as i8),
-        DataType::UInt64 => sixteen_bit!(W, u64, |x| x.to_u64()),
-        DataType::UInt32 => sixteen_bit!(W, u32, |x| x.to_small(0, u32::MAX as i64) as u32),
-        DataType::UInt16 => sixteen_bit!(W, u16, |x| x.to_small(0, u16::MAX as i64) as u16),
-        DataType::UInt8 => sixteen_bit!(W, u8, |x| x.to_small(0, u8::MAX as i64) as u8),
-        DataType::Bool => sixteen_bit!(W, Bool, |x| Bool::from(!x.is_zero())),
+        DataType::Float64 => store!(W, f64, |x| x.to_f64()),
+        DataType::Float32 => store!(W, f32, |x| x.to_f32()),
+        DataType::Float16 => store!(W, f16, |x| f16::from_f64(x.to_f64())),
+        DataType::BFloat16 => store!(W, bf16, |x| bf16::from_f64(x.to_f64())),
+        DataType::Int64 => store!(W, i64, |x| x.to_i64()),
+        DataType::Int32 => store!(W, i32, |x| x.to_small(i32::MIN as i64, i32::MAX as i64) as i32),
+        DataType::Int16 => store!(W, i16, |x| x.to_small(i16::MIN as i64, i16::MAX as i64) as i16),
+        DataType::Int8 => store!(W, i8, |x| x.to_small(i8::MIN as i64, i8::MAX as i64) as i8),
+        DataType::UInt64 => store!(W, u64, |x| x.to_u64()),
+        DataType::UInt32 => store!(W, u32, |x| x.to_small(0, u32::MAX as i64) as u32),
+        DataType::UInt16 => store!(W, u16, |x| x.to_small(0, u16::MAX as i64) as u16),
+        DataType::UInt8 => store!(W, u8, |x| x.to_small(0, u8::MAX as i64) as u8),
+        DataType::Bool => store!(W, Bool, |x| Bool::from(!x.is_zero())),
+        DataType::Float8E4M3FN
+        | DataType::Float8E4M3FNUZ
+        | DataType::Float8E5M2
+        | DataType::Float8E5M2FNUZ
+        | DataType::Float8E8M0
+        | DataType::Float4E2M1
+        | DataType::Int4
+        | DataType::UInt4
+        | DataType::Int2
+        | DataType::UInt2 => store!(W, u8, |x, data_type, narrowing| x.to_narrow(data_type, narrowing)),
     }
 }
 
@@ -127,36 +150,62 @@ fn to_sixteen_bit<W: Wide>(data_type: DataType) -> SixteenBit<W> {
 ///
 /// # Safety
 /// As [`super::super::run`].
-pub(super) unsafe fn run(x: &View, y: &View) -> Result<(), String> {
-    // SAFETY: the caller's promises, and the types are those of the views.
-    unsafe {
-        match x.desc.data_type() {
-            DataType::Float64 => convert::<f64>(widen::<f64, f64>, x, y),
-            DataType::Float32 => convert::<f64>(widen::<f32, f64>, x, y),
-            DataType::Float16 => convert::<f64>(widen::<f16, f64>, x, y),
-            DataType::BFloat16 => convert::<f64>(widen::<bf16, f64>, x, y),
-            DataType::Int64 => convert::<i64>(widen::<i64, i64>, x, y),
-            DataType::Int32 => convert::<i64>(widen::<i32, i64>, x, y),
-            DataType::Int16 => convert::<i64>(widen::<i16, i64>, x, y),
-            DataType::Int8 => convert::<i64>(widen::<i8, i64>, x, y),
-            DataType::UInt64 => convert::<u64>(widen::<u64, u64>, x, y),
-            DataType::UInt32 => convert::<u64>(widen::<u32, u64>, x, y),
-            DataType::UInt16 => convert::<u64>(widen::<u16, u64>, x, y),
-            DataType::UInt8 => convert::<u64>(widen::<u8, u64>, x, y),
-            DataType::Bool => convert::<i64>(widen::<Bool, i64>, x, y),
+pub(super) unsafe fn run(narrowing: Narrowing, x: &View, y: &View) -> Result<(), String> {
+    macro_rules! convert {
+        ($type:ty, $wide:ty) => {{
+            // SAFETY: `convert` calls it with elements of x, whose type it is.
+            let widen =
+                |x: *const u8, stride, count, wide: &mut _| unsafe { widen::<$type, $wide>(x, stride, count, wide) };
+            // SAFETY: the caller's promises, and the type is that of the view.
+            unsafe { convert::<$wide>(narrowing, &widen, x, y) }
+        }};
+    }
+    match x.desc.data_type() {
+        DataType::Float64 => convert!(f64, f64),
+        DataType::Float32 => convert!(f32, f64),
+        DataType::Float16 => convert!(f16, f64),
+        DataType::BFloat16 => convert!(bf16, f64),
+        DataType::Int64 => convert!(i64, i64),
+        DataType::Int32 => convert!(i32, i64),
+        DataType::Int16 => convert!(i16, i64),
+        DataType::Int8 | DataType::Int4 | DataType::Int2 => convert!(i8, i64),
+        DataType::UInt64 => convert!(u64, u64),
+        DataType::UInt32 => convert!(u32, u64),
+        DataType::UInt16 => convert!(u16, u64),
+        DataType::UInt8 | DataType::UInt4 | DataType::UInt2 => convert!(u8, u64),
+        DataType::Bool => convert!(Bool, i64),
+        data_type @ (DataType::Float8E4M3FN
+        | DataType::Float8E4M3FNUZ
+        | DataType::Float8E5M2
+        | DataType::Float8E5M2FNUZ
+        | DataType::Float8E8M0
+        | DataType::Float4E2M1) => {
+            let mut numbers = [0.0; 256];
+            (0..=u8::MAX).zip(&mut numbers).for_each(|(code, number)| *number = narrow::decode(data_type, code));
+            let widen = |x: *const u8, stride, count, wide: &mut [f64; BLOCK]| {
+                let mut buffer = Buffer::<u8>::new();
+                // SAFETY: `convert` calls it with elements of x, which are bytes; nothing is written while the slice lives.
+                let codes = unsafe { buffer.load(x, stride, count, std::ptr::null::<u8>()) };
+                for (wide, &code) in wide.iter_mut().zip(codes) {
+                    *wide = numbers[usize::from(code)];
+                }
+            };
+            // SAFETY: the caller's promises, and the type is that of the view.
+            unsafe { convert::<f64>(narrowing, &widen, x, y) }
         }
     }
 }
 
 /// # Safety
 /// As [`super::super::run`], and `widen` must read x's type.
-unsafe fn convert<W: Wide>(widen: Widen<W>, x: &View, y: &View) -> Result<(), String> {
+unsafe fn convert<W: Wide>(narrowing: Narrowing, widen: Widen<W>, x: &View, y: &View) -> Result<(), String> {
     require_packed(&[*y])?;
     let sizes = y.sizes();
     let walk = Walk::new(&sizes, &[broadcast_strides(x, &sizes)?, broadcast_strides(y, &sizes)?]);
     let [x_stride, _] = walk.inner_strides();
-    let (x_size, y_size) = (x.desc.data_type().size_bytes() as isize, y.desc.data_type().size_bytes() as isize);
-    let sixteen_bit = to_sixteen_bit::<W>(y.desc.data_type());
+    let data_type = y.desc.data_type();
+    let (x_size, y_size) = (x.desc.data_type().size_bytes() as isize, data_type.size_bytes() as isize);
+    let store = store::<W>(data_type);
     let (x, y) = (Pointer::<u8>::of(x), Pointer::<u8>::of(y));
     walk.for_each_run(|[x_offset, y_offset], length| {
         let mut wide = [W::default(); BLOCK];
@@ -166,7 +215,7 @@ unsafe fn convert<W: Wide>(widen: Widen<W>, x: &View, y: &View) -> Result<(), St
             // SAFETY: the block lies in the run. All of it is read before any of it is written, so x may be y.
             unsafe {
                 widen(x.at((x_offset + first * x_stride) * x_size), x_stride, count, &mut wide);
-                sixteen_bit(&wide[..count], y.at((y_offset + first) * y_size));
+                store(&wide[..count], y.at((y_offset + first) * y_size), data_type, narrowing);
             }
         }
     });

@@ -30,7 +30,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
                 for_type!(a.desc.data_type(), words, T => map3(condition, a, b, &writes[0],
                     #[inline(always)] |condition: Bool, a: T, b: T| if condition.get() { a } else { b }))
             }
-            Kernel::Cast => cast::run(&reads[0], &writes[0]),
+            Kernel::Cast(narrowing) => cast::run(narrowing, &reads[0], &writes[0]),
             Kernel::Fill { value } => fill(value, &writes[0]),
             Kernel::Dropout { ratio, node, first } => dropout::run((ratio, first), node, reads, writes),
             Kernel::Random { node, first } => random::run(node, first, &reads[0], &writes[0]),

@@ -1,6 +1,7 @@
 //! Elementwise kernels against naive models in double precision.
 
 use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
+use forebay_base::narrow::{decode, unpack, Narrowing};
 use forebay_base::{DataType, Kernel};
 
 use super::super::testing::{assert_close, desc, differences, refusal, run, strided, Random, Tensor};
@@ -349,14 +350,14 @@ fn integer_division_and_powers_never_panic() {
 
 #[test]
 fn casts_convert_between_all_types() {
-    for from in DataType::ALL {
-        for to in DataType::ALL {
+    for from in DataType::NOT_NARROW {
+        for to in DataType::NOT_NARROW {
             let values: &[f64] = match from {
                 DataType::Bool => &[0.0, 1.0, 1.0, 0.0],
                 _ if from.is_float() => &[0.0, 1.75, 100.5, 3.0],
                 _ => &[0.0, 1.0, 100.0, 3.0],
             };
-            let y = run(&Kernel::Cast, &[&Tensor::new(&desc(from, &[4]), values)], &[desc(to, &[4])])[0].values();
+            let y = run(&Kernel::cast(), &[&Tensor::new(&desc(from, &[4]), values)], &[desc(to, &[4])])[0].values();
             let expected: Vec<f64> = values
                 .iter()
                 .map(|x| match to {
@@ -369,16 +370,66 @@ fn casts_convert_between_all_types() {
         }
     }
     let x = Tensor::new(&desc(DataType::Int32, &[3]), &[-1.0, 300.0, 70000.0]);
-    assert_eq!(run(&Kernel::Cast, &[&x], &[desc(DataType::UInt8, &[3])])[0].values(), [255.0, 44.0, 112.0]);
+    assert_eq!(run(&Kernel::cast(), &[&x], &[desc(DataType::UInt8, &[3])])[0].values(), [255.0, 44.0, 112.0]);
     let x = Tensor::new(&desc(DataType::Float32, &[2]), &[-2.7, 0.1]);
-    assert_eq!(run(&Kernel::Cast, &[&x], &[desc(DataType::Int64, &[2])])[0].values(), [-2.0, 0.0]);
+    assert_eq!(run(&Kernel::cast(), &[&x], &[desc(DataType::Int64, &[2])])[0].values(), [-2.0, 0.0]);
+}
+
+/// All codes of narrow types, through all other types and back.
+#[test]
+fn casts_of_narrow_types_lose_nothing_that_the_other_type_holds() {
+    for narrow in DataType::ALL.into_iter().filter(|data_type| data_type.is_narrow()) {
+        let codes = 0..1u64 << narrow.file_bits();
+        let values: Vec<f64> = codes.map(|code| decode(narrow, narrow_code(narrow, code))).collect();
+        let (x, sizes) = (Tensor::new(&desc(narrow, &[values.len() as u64]), &values), [values.len() as u64]);
+        for wide in DataType::NOT_NARROW {
+            let y = run(&Kernel::cast(), &[&x], &[desc(wide, &sizes)]).remove(0);
+            let is_exact = |&(value, found): &(&f64, &f64)| value == found || value.is_nan() && found.is_nan();
+            let found = y.values();
+            if matches!(wide, DataType::Float64 | DataType::Float32) {
+                assert!(values.iter().zip(&found).all(|pair| is_exact(&pair)), "{narrow} to {wide}");
+            }
+            let back = run(&Kernel::cast(), &[&y], &[desc(narrow, &sizes)]).remove(0).values();
+            let kept = values.iter().zip(&found).zip(&back).filter(|(pair, _)| is_exact(pair));
+            let all = kept.clone().count();
+            assert!(all >= 2, "{narrow} to {wide}: {all} numbers");
+            // NaN of a type without NaN would be another number.
+            kept.for_each(|((value, _), back)| {
+                assert!(is_exact(&(value, back)), "{narrow} by {wide}: {value}, {back}")
+            });
+        }
+    }
+    let x = Tensor::new(&desc(DataType::Float32, &[4]), &[-9.0, 8.0, 2.9, -1.0]);
+    let to = |data_type| run(&Kernel::cast(), &[&x], &[desc(data_type, &[4])])[0].values();
+    assert_eq!(to(DataType::Int4), [7.0, -8.0, 2.0, -1.0]);
+    assert_eq!(to(DataType::UInt2), [3.0, 0.0, 2.0, 3.0]);
+    let unsaturated = Kernel::Cast(Narrowing { saturate: false, ..Narrowing::default() });
+    let x = Tensor::new(&desc(DataType::Int64, &[2]), &[1e6, -1e6]);
+    assert_eq!(
+        run(&unsaturated, &[&x], &[desc(DataType::Float8E5M2, &[2])])[0].values(),
+        [f64::INFINITY, f64::NEG_INFINITY]
+    );
+    assert_eq!(run(&Kernel::cast(), &[&x], &[desc(DataType::Float8E5M2, &[2])])[0].values(), [57344.0, -57344.0]);
+}
+
+/// The byte of the element whose lowest bits these are.
+fn narrow_code(data_type: DataType, bits: u64) -> u8 {
+    let mut element = [0];
+    unpack(data_type, &[bits as u8], 0, &mut element);
+    element[0]
 }
 
 #[test]
 fn fill_converts_to_every_type() {
     for data_type in DataType::ALL {
         let y = run(&Kernel::Fill { value: 3.0 }, &[], &[desc(data_type, &[3, 5])]);
-        let expected = if data_type == DataType::Bool { 1.0 } else { 3.0 };
+        let expected = match data_type {
+            DataType::Bool => 1.0,
+            // 3 is no power of two, and more than two bits with a sign hold.
+            DataType::Float8E8M0 => 4.0,
+            DataType::Int2 => -1.0,
+            _ => 3.0,
+        };
         assert_eq!(y[0].values(), vec![expected; 15], "{data_type}");
     }
 }

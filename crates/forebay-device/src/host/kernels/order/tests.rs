@@ -27,7 +27,7 @@ fn ordered(row: &[f64], largest: bool, nan_first: bool, last: bool) -> Vec<usize
 
 #[test]
 fn the_first_elements_of_every_type_are_found() {
-    for (seed, data_type) in (0..).zip(DataType::ALL.into_iter().cycle().take(13 * 12)) {
+    for (seed, data_type) in (0..).zip(DataType::NOT_NARROW.into_iter().cycle().take(13 * 12)) {
         let mut random = Random::new(seed);
         let [outer, size, inner] = [1 + random.below(3), 1 + random.below(40), 1 + random.below(3)];
         let k = if random.below(3) == 0 { 1 } else { 1 + random.below(size) };
