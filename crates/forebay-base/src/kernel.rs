@@ -38,6 +38,8 @@
 //! | `LayerNormalizationGradient` | dy, x, scale, mean, inverse_deviation | dx, dscale, dbias; or dx alone |
 //! | `Attention` | q[n, h, m, d], k[n, g, l, d], v[n, g, l, e], optional mask (see [`AttentionOptions`]) | y[n, h, m, e], logarithms\[n, h, m] |
 //! | `AttentionGradient` | dy, q, k, v, y, logarithms, optional mask | dq, dk, dv |
+//! | `AttentionQueryGradient` | the same | dq |
+//! | `AttentionKeyGradient` | the same | dk, dv |
 //! | `LocalResponseNormalization` | x[n, c, ..] | y |
 //! | `LocalResponseNormalizationGradient` | dy, x | dx |
 //! | `Gather` | data, indices (int32, int64) | y |
@@ -92,7 +94,7 @@ use std::fmt;
 
 use crate::narrow::Narrowing;
 
-pub use attention::{AttentionOptions, ATTENTION_SIZE_MAX};
+pub use attention::{AttentionOptions, ATTENTION_KEYS, ATTENTION_ROWS, ATTENTION_SIZE_MAX};
 pub use facts::{Indices, KernelFacts};
 pub use functions::{BinaryOp, UnaryOp};
 pub use hyperparameters::{AdamHyperparameters, SgdHyperparameters};
@@ -423,6 +425,10 @@ pub enum Kernel {
     Attention(AttentionOptions),
     /// Gradient of `Attention` by q, k and v.
     AttentionGradient(AttentionOptions),
+    /// The gradient by q alone, of the same bits: for parts of it.
+    AttentionQueryGradient(AttentionOptions),
+    /// The gradients by k and v alone, of the same bits: for parts of them.
+    AttentionKeyGradient(AttentionOptions),
     /// y = x / (bias + alpha / size sum of x^2 over `size` channels around)^beta.
     LocalResponseNormalization {
         /// Number of channels summed.

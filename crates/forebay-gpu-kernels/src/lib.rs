@@ -27,6 +27,7 @@
 //! assert_eq!(lowered.dispatches[0].shader.name, "elementwise_binary");
 //! ```
 
+mod attention;
 mod channels;
 mod convolution;
 mod device_address;
@@ -56,7 +57,7 @@ mod sums;
 pub mod target;
 mod teams;
 
-use forebay_base::kernel::{KernelKind, Summing};
+use forebay_base::kernel::Summing;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use device_address::device_address;
@@ -186,11 +187,6 @@ pub fn workspace_bytes(
     Ok(own.max(sums.workspace_bytes))
 }
 
-/// Whether there are shaders of a kernel. A program is written without those that have none.
-pub fn has_shader(kind: KernelKind) -> bool {
-    !matches!(kind, KernelKind::Attention | KernelKind::AttentionGradient)
-}
-
 fn lower_by_family(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -239,9 +235,10 @@ fn lower_by_family(
         Kernel::LocalResponseNormalization { .. } | Kernel::LocalResponseNormalizationGradient { .. } => {
             local_response::lower(kernel, reads, writes, gpu)
         }
-        Kernel::Attention(_) | Kernel::AttentionGradient(_) => {
-            Err(unsupported(kernel, "there is no shader of it; attention is written as products and a softmax there"))
-        }
+        Kernel::Attention(_)
+        | Kernel::AttentionGradient(_)
+        | Kernel::AttentionQueryGradient(_)
+        | Kernel::AttentionKeyGradient(_) => attention::lower(kernel, reads, writes, gpu),
         Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::lower(kernel, reads, writes, gpu),
         Kernel::Recurrent(_) | Kernel::RecurrentGradient(_) => recurrent::lower(kernel, reads, writes, gpu),
         Kernel::Sums { .. } | Kernel::AddSums { .. } | Kernel::FromSums { .. } => {

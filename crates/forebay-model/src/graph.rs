@@ -251,8 +251,6 @@ pub struct Graph {
     /// Initializers that nothing changes: the model's `Constant` nodes and folded values. Floating initializers outside
     /// this set may train, so nodes that use them are not folded; put them in before inference where nothing trains.
     pub constants: BTreeSet<ValueId>,
-    /// Whether attention is written as products and softmax, for devices without a kernel for it.
-    pub decomposes_attention: bool,
     /// Updates of initializers at the end of a step; empty for inference.
     pub updates: Vec<Update>,
     /// Values that are sequences of tensors: their elements. Known once types are.

@@ -7,6 +7,7 @@
 //! the order of the tree: no bit changes, whatever the number of parts. Sums that wait for what is to the right of them are kept in
 //! few buffers: as many as the tree has levels above the parts.
 
+mod again;
 mod cut;
 mod interleave;
 mod layout;
@@ -55,19 +56,29 @@ pub fn touched_bytes(launch: &ProgramLaunch) -> u64 {
 /// Cuts the launches that touch more than `limit_bytes` into parts that touch no more, or into as small parts as there are.
 /// None where nothing is cut.
 pub fn partition(program: &Program, limit_bytes: u64) -> Option<Partition> {
+    let mut found = once(program, limit_bytes);
+    while let Some(again) = again::again(found.as_ref().map_or(program, |found| &found.program), limit_bytes) {
+        found = Some(Partition { earlier: found.map(Box::new), ..again });
+    }
+    found
+}
+
+/// Cuts each launch that touches too much along one axis.
+fn once(program: &Program, limit_bytes: u64) -> Option<Partition> {
     let Building { buffers, launches, update_start, .. } = building(program, limit_bytes);
     if launches.len() == program.launches.len() {
         return None;
     }
     let (sources, launches) =
         interleave(launches, update_start).into_iter().map(|placed| (placed.source, placed.launch)).unzip();
-    Some(Partition { program: Program { buffers, launches, update_start, ..program.clone() }, sources })
+    Some(Partition { program: Program { buffers, launches, update_start, ..program.clone() }, sources, earlier: None })
 }
 
 /// The smallest limit that can be kept: what the most demanding launch touches that no cut makes smaller.
 pub fn least_limit_bytes(program: &Program) -> u64 {
-    let parts = building(program, 0).launches;
-    parts.iter().map(|placed| touched_bytes(&placed.launch)).max().unwrap_or(0)
+    let finest = partition(program, 0);
+    let launches = &finest.as_ref().map_or(program, |finest| &finest.program).launches;
+    launches.iter().map(touched_bytes).max().unwrap_or(0)
 }
 
 /// All launches, those that touch too much in parts.

@@ -24,13 +24,13 @@ impl Parts {
             launch: source as u32,
             time: part_ns as f64 / whole.launch_ns[source].max(1) as f64,
         };
-        let shares = partition.sources.iter().zip(&parts.launch_ns).map(share).collect();
+        let shares = partition.origins().iter().zip(&parts.launch_ns).map(share).collect();
         Some(Parts { limit_bytes, partition, shares })
     }
 
     /// Says in a plan of the parts what they are parts of.
     pub fn note(&self, plan: &mut Plan) {
-        let mut sources = self.partition.sources.clone();
+        let mut sources = self.partition.origins();
         sources.sort_unstable();
         plan.statistics.launches_cut = sources.chunk_by(|a, b| a == b).filter(|parts| parts.len() > 1).count();
         plan.cut_bytes = Some(self.limit_bytes);

@@ -59,7 +59,7 @@ impl LossPlan {
         machine: &LimitedDevice,
         given_costs: Option<&SavedCosts>,
     ) -> Result<LossPlan, Error> {
-        let step = training_graph(&model.open_graph(sizes, machine)?, options)?;
+        let step = training_graph(&model.open_graph(sizes)?, options)?;
         let TrainingGraph { loss, prediction, labels, hyperparameters, .. } = step;
         let landmarks = Landmarks { loss, prediction, labels, step: step.step, hyperparameters: Some(hyperparameters) };
         let compiled = compile(&step.graph, &step.parameters.into_iter().collect(), machine, given_costs)?;
@@ -76,7 +76,7 @@ impl LossPlan {
         sizes: &Sizes,
         machine: &LimitedDevice,
     ) -> Result<LossPlan, Error> {
-        let graph = loss_graph(&model.open_graph(sizes, machine)?, &options.loss, options.loss_output.as_deref())?;
+        let graph = loss_graph(&model.open_graph(sizes)?, &options.loss, options.loss_output.as_deref())?;
         let LossGraph { loss, prediction, labels, .. } = graph;
         let landmarks = Landmarks { loss, prediction, labels, step: None, hyperparameters: None };
         let compiled = compile(&graph.graph, &BTreeSet::new(), machine, None)?;

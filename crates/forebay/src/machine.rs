@@ -3,8 +3,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay_base::kernel::samples::{self, Sample};
-use forebay_base::kernel::KernelKind;
 use forebay_device::{Device, DeviceError};
 pub use forebay_devices::DeviceDescription;
 use forebay_devices::{OpenError, OpenOptions};
@@ -37,13 +35,6 @@ pub(crate) struct LimitedDevice {
 }
 
 impl LimitedDevice {
-    /// Whether the device has kernels of attention and its gradient.
-    pub(crate) fn runs_attention(&self) -> bool {
-        let kinds = [KernelKind::Attention, KernelKind::AttentionGradient];
-        let runs = |sample: Sample| self.device.workspace_bytes(&sample.kernel, &sample.reads, &sample.writes).is_ok();
-        kinds.into_iter().flat_map(samples::of).all(runs)
-    }
-
     /// Opens the device that the options name.
     ///
     /// # Errors

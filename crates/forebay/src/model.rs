@@ -11,7 +11,6 @@ use forebay_model::{infer, onnx, recognize, Graph, ModelError, TensorType, Value
 
 use crate::error::Error;
 use crate::files::{self, Pending};
-use crate::machine::LimitedDevice;
 use crate::pieces::Give;
 use crate::tensor_info::ValueInfo;
 
@@ -96,8 +95,8 @@ impl Model {
     ///
     /// # Errors
     /// A size that is left open, or operators that refuse their inputs.
-    pub(crate) fn open_graph(&self, sizes: &Sizes, machine: &LimitedDevice) -> Result<Graph, Error> {
-        with_attention(self.onnx.trainable_graph()?, sizes, machine)
+    pub(crate) fn open_graph(&self, sizes: &Sizes) -> Result<Graph, Error> {
+        with_attention(self.onnx.trainable_graph()?, sizes)
     }
 
     /// The graph for inference, without types: weights are constants. Sizes that `batch_size` and `symbols` give take the place of those
@@ -109,7 +108,6 @@ impl Model {
         &self,
         batch_size: Option<u64>,
         symbols: &BTreeMap<String, u64>,
-        machine: &LimitedDevice,
     ) -> Result<(Graph, Option<u64>), Error> {
         let mut graph = self.onnx.graph.clone();
         graph.constants = graph.initializers.keys().copied().collect();
@@ -122,7 +120,6 @@ impl Model {
         check_sizes(&graph, symbols)?;
         let stated = batch_size.and_then(|size| replace_batch_size(&mut graph, size));
         infer::declare_sizes(&mut graph, batch_size, symbols)?;
-        graph.decomposes_attention = !machine.runs_attention();
         Ok((graph, stated))
     }
 
@@ -169,14 +166,10 @@ fn check_sizes(graph: &Graph, sizes: &BTreeMap<String, u64>) -> Result<(), Error
     }
 }
 
-/// Types a graph for training with inputs of these sizes. Where the device has a kernel of attention, attention that is written as
-/// products becomes one; elsewhere, all attention is written so.
-fn with_attention(mut graph: Graph, sizes: &Sizes, machine: &LimitedDevice) -> Result<Graph, Error> {
-    graph.decomposes_attention = !machine.runs_attention();
+/// Types a graph for training with inputs of these sizes. Attention that is written as products becomes one kernel.
+fn with_attention(graph: Graph, sizes: &Sizes) -> Result<Graph, Error> {
     let mut graph = typed(graph, sizes)?;
-    if !graph.decomposes_attention {
-        recognize::attention(&mut graph, false)?;
-    }
+    recognize::attention(&mut graph, false)?;
     Ok(graph)
 }
 

@@ -103,7 +103,7 @@ impl Session {
     }
 
     fn on(model: &Model, options: &SessionOptions, machine: LimitedDevice) -> Result<Session, Error> {
-        let (graph, stated) = model.inference_graph(options.batch_size, &options.sizes, &machine)?;
+        let (graph, stated) = model.inference_graph(options.batch_size, &options.sizes)?;
         let inputs = ValueInfo::of(&graph, &graph.inputs);
         let outputs = ValueInfo::of(&graph, &graph.outputs);
         let known = inputs.iter().map(|info| Some((info.name.clone(), info.ty()?))).collect::<Option<_>>();

@@ -469,9 +469,7 @@ fn make(
         if graph.outputs.is_empty() {
             return Ok((None, constants));
         }
-        if !graph.decomposes_attention {
-            recognize::attention(&mut graph, true)?;
-        }
+        recognize::attention(&mut graph, true)?;
         let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref())?;
         let size_bytes = compiled.size_bytes();
         cache.made += 1;

@@ -19,6 +19,7 @@ mod product;
 mod recurrence;
 mod reduction;
 mod scan;
+mod separate;
 mod sums;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ pub use super::lines::Leaves;
 pub use dimension::{Along, AxisRole, Dimension, SlidingAxis};
 pub use indices::Indices;
 pub use placement::{AxisNumbers, Placement};
+pub use separate::Separate;
 pub use sums::{Rest, SumsInParts};
 pub use work::Work;
 
@@ -87,6 +89,9 @@ pub enum CutChoice {
     First,
     /// The one whose parts touch least: any may be the longest.
     Least,
+    /// The same, and parts that still touch too much are cut again, along other dimensions: the first axes of all operands are one
+    /// in another, so that parts along one of them lie together only where those in front of it have one index.
+    Nested,
 }
 
 /// Operands that may be stored row by row: all channels of the first row of an image, then all of the second.
@@ -239,6 +244,8 @@ pub(crate) struct AttentionOperands {
     pub values: &'static [OperandRef],
     /// \[batch, heads, rows, keys], the first three of which may be 1.
     pub mask: OperandRef,
+    /// Whether rows see keys up to one of their own.
+    pub is_causal: bool,
 }
 
 /// Along which axes of its results a kernel of elements is cut.
@@ -343,8 +350,10 @@ impl Kernel {
             Kernel::RunningStatistics { .. } => normalization::running_statistics(),
             Kernel::LayerNormalization { axis, epsilon: _ } => normalization::layer(*axis),
             Kernel::LayerNormalizationGradient { axis } => normalization::layer_gradient(*axis),
-            Kernel::Attention(_) => attention::attention(),
-            Kernel::AttentionGradient(_) => attention::gradient(),
+            Kernel::Attention(options) => attention::attention(options.causal.is_some()),
+            Kernel::AttentionGradient(options) => attention::gradient(options.causal.is_some()),
+            Kernel::AttentionQueryGradient(options) => attention::query_gradient(options.causal.is_some()),
+            Kernel::AttentionKeyGradient(options) => attention::key_gradient(options.causal.is_some()),
             Kernel::LocalResponseNormalization { .. } => normalization::local_response(),
             Kernel::LocalResponseNormalizationGradient { .. } => normalization::local_response_gradient(),
             Kernel::Gather { axis } => movement::gather(*axis),

@@ -2,6 +2,8 @@
 //!
 //! Devices are compared on them, and facts are tested on them. A kernel without a sample does not compile.
 
+use std::ops::Range;
+
 use super::{
     Activation, AttentionOptions, BinaryOp, Convolution, Kernel, KernelKind, PadMode, PoolOp, ProductPart, Recurrence,
     RecurrentActivation, RecurrentCell, RecurrentDirection, ReduceOp, ScanOp, ScatterOp, Summing, UnaryOp, Window,
@@ -93,6 +95,26 @@ fn recurrent_gradient(cell: RecurrentCell) -> Result<Sample, TensorError> {
         false => writes.push((Float32, gates)),
     }
     sample(Kernel::RecurrentGradient(recurrence(cell)), &reads, &writes)
+}
+
+/// Some of the gradients of attention by queries, keys and values.
+fn attention_gradients(of: fn(AttentionOptions) -> Kernel, writes: Range<usize>) -> Vec<Result<Sample, TensorError>> {
+    let logarithms: Sizes = &[2, 4, 12];
+    let capped = AttentionOptions { softcap: 2.0, causal: None, ..ATTENDS };
+    // The first rows see none of the keys, as in a part of these.
+    let later = AttentionOptions { causal: Some(-5), ..ATTENDS };
+    let mut samples = vec![
+        floats(of(ATTENDS), &[HEADS, HEADS, HEADS, HEADS, HEADS, logarithms], &[HEADS; 3][writes.clone()]),
+        floats(
+            of(capped),
+            &[HEADS, HEADS, GROUPS, GROUPS, HEADS, logarithms, &[1, 4, 12, 20]],
+            &[HEADS, GROUPS, GROUPS][writes.clone()],
+        ),
+    ];
+    if !writes.contains(&0) {
+        samples.push(floats(of(later), &[HEADS, HEADS, GROUPS, GROUPS, HEADS, logarithms], &[GROUPS; 2]));
+    }
+    samples
 }
 
 /// All images, channels and places.
@@ -239,18 +261,9 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
                 &[(Float32, HEADS), (Float32, &[2, 4, 12])],
             ),
         ],
-        KernelKind::AttentionGradient => vec![
-            floats(
-                Kernel::AttentionGradient(ATTENDS),
-                &[HEADS, HEADS, HEADS, HEADS, HEADS, &[2, 4, 12]],
-                &[HEADS, HEADS, HEADS],
-            ),
-            floats(
-                Kernel::AttentionGradient(AttentionOptions { softcap: 2.0, causal: None, ..ATTENDS }),
-                &[HEADS, HEADS, GROUPS, GROUPS, HEADS, &[2, 4, 12], &[1, 4, 12, 20]],
-                &[HEADS, GROUPS, GROUPS],
-            ),
-        ],
+        KernelKind::AttentionGradient => attention_gradients(Kernel::AttentionGradient, 0..3),
+        KernelKind::AttentionQueryGradient => attention_gradients(Kernel::AttentionQueryGradient, 0..1),
+        KernelKind::AttentionKeyGradient => attention_gradients(Kernel::AttentionKeyGradient, 1..3),
         KernelKind::LocalResponseNormalization => vec![floats(
             Kernel::LocalResponseNormalization { size: 3, alpha: 1e-4, beta: 0.75, bias: 1.0 },
             &[IMAGE],

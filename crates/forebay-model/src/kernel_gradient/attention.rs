@@ -72,8 +72,8 @@ impl Application<'_> {
         let above = builder.binary(BinaryOp::Subtract, s, logarithms);
         let mut p = builder.unary(UnaryOp::Exp, above);
         if let Some(more) = options.causal {
-            let numbers = |builder: &mut GradientBuilder, start: u64, count: u64, shape: [u64; 4]| {
-                let values: Vec<i64> = (start..start + count).map(|number| number as i64).collect();
+            let numbers = |builder: &mut GradientBuilder, start: i64, count: u64, shape: [u64; 4]| {
+                let values: Vec<i64> = (0..count).map(|number| start.saturating_add(number as i64)).collect();
                 builder.constant(Tensor::from_i64(&shape, &values))
             };
             let last = numbers(builder, more, rows, [1, 1, rows, 1]);

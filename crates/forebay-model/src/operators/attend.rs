@@ -139,11 +139,11 @@ pub(super) fn attend(c: &mut Composer, attending: Attending) -> Result<Attended,
     let is_fused = own.wanted.is_none()
         && !own.in_double
         && !is_large
-        && !c.view.graph.decomposes_attention
         && q.ty.data_type == DataType::Float32
         && ![batch, heads, rows, size, keys, v_size].contains(&0);
     if is_fused {
-        let options = AttentionOptions { scale: own.scale, softcap: own.softcap, causal: own.causal };
+        let causal = own.causal.map(|more| i64::try_from(more).unwrap_or(i64::MAX));
+        let options = AttentionOptions { scale: own.scale, softcap: own.softcap, causal };
         let mask = joined_mask(c, bias, masks, keys)?;
         let y = TensorType::new(DataType::Float32, &[batch, heads, rows, v_size]);
         let types = [y, TensorType::new(DataType::Float32, &[batch, heads, rows])];

@@ -102,7 +102,7 @@ pub(super) struct Lines {
     /// All others; where they lie tells them apart.
     pub others: Vec<Line>,
     /// By operand: the element of its buffer that belongs to all lines' first indices. Last, the number of the first element for
-    /// kernels that count them.
+    /// kernels that count them, or the last key that the first row sees.
     pub bases: Vec<i64>,
     /// By operand: how many elements the lines run through; none where no line does.
     pub counts: Vec<Option<u64>>,
@@ -120,6 +120,7 @@ pub(super) fn function(kernel: &Kernel) -> Kernel {
         Placement::Window(window) => reset(window),
         Placement::Starts(starts) => starts.fill(0),
         Placement::FirstElement(first) => *first = 0,
+        Placement::Diagonal(last) => *last = 0,
         Placement::Product(part, activation) => {
             *part = ProductPart::Whole;
             *activation = Activation::None;
@@ -159,25 +160,29 @@ impl Lines {
         let facts = work.kernel.facts();
         let found = facts.dimensions(&reads.iter().collect::<Vec<_>>(), &writes.iter().collect::<Vec<_>>());
         let Some(dimensions) = found else { return Ok(None) };
-        let (first_element, has_columns) = match kernel.placement() {
-            Placement::FirstElement(first) => (Some(*first as i64), false),
-            Placement::Product(part, _) => (None, matches!(part, ProductPart::Columns { .. })),
-            _ => (None, false),
+        let (first_element, has_columns, last_key) = match kernel.placement() {
+            Placement::FirstElement(first) => (Some(*first as i64), false, None),
+            Placement::Product(part, _) => (None, matches!(part, ProductPart::Columns { .. }), None),
+            Placement::Diagonal(last) => (None, false, Some(*last)),
+            _ => (None, false, None),
         };
         let base = |operand: &Operand| (operand.offset_bytes / operand.desc.data_type().size_bytes()) as i64;
         let mut lines = Lines {
             ordered: Vec::new(),
             others: Vec::new(),
-            bases: work.operands().map(base).chain([first_element.unwrap_or(0)]).collect(),
+            bases: work.operands().map(base).chain([first_element.or(last_key).unwrap_or(0)]).collect(),
             counts: vec![None; work.reads.len() + work.writes.len()],
         };
         for dimension in &dimensions {
             let line = lines.line(work, dimension, first_element.is_some(), has_columns)?;
             match dimension.role {
                 AxisRole::Spatial(_) | AxisRole::Taken => lines.ordered.push(line),
-                AxisRole::Free | AxisRole::Channel | AxisRole::Columns | AxisRole::Reduced | AxisRole::Whole => {
-                    lines.others.push(line);
-                }
+                AxisRole::Free
+                | AxisRole::Channel
+                | AxisRole::Columns
+                | AxisRole::Diagonal(_)
+                | AxisRole::Reduced
+                | AxisRole::Whole => lines.others.push(line),
             }
         }
         for (index, operand) in work.operands().enumerate() {
@@ -235,7 +240,7 @@ impl Lines {
                 if may_take {
                     taken.push((index, along));
                 } else if side.size == 0 {
-                    side.size = size / along.elements;
+                    side.size = along.indices.unwrap_or(size / along.elements);
                 }
                 // What is taken of an axis says nothing of its size.
                 let counted = if may_take { size } else { side.size };
@@ -244,12 +249,16 @@ impl Lines {
             }
             Ok(side)
         };
-        let target = side(&dimension.targets)?;
+        let mut target = side(&dimension.targets)?;
+        if let (AxisRole::Diagonal(step), Some(last)) = (dimension.role, target.strides.last_mut()) {
+            *last = step;
+        }
         let source = match dimension.role {
             AxisRole::Spatial(sliding) => Some((sliding, side(&dimension.sources)?)),
             AxisRole::Free
             | AxisRole::Channel
             | AxisRole::Columns
+            | AxisRole::Diagonal(_)
             | AxisRole::Reduced
             | AxisRole::Taken
             | AxisRole::Whole => None,

@@ -7,13 +7,13 @@
 
 use std::collections::BTreeMap;
 
-use forebay_base::kernel::facts::{Placement, Rest, SumsInParts};
+use forebay_base::kernel::facts::{Placement, Rest, Separate, SumsInParts};
 use forebay_base::kernel::{Activation, ProductPart, Summing};
 use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
 use super::extent::{self, Extent};
-use super::lines::{same_operand, Lines, Work};
+use super::lines::{function, same_operand, Lines, Work};
 use super::relaid::Relaid;
 use super::sums;
 use crate::divided::Partition;
@@ -35,6 +35,11 @@ struct Summed {
 /// # Errors
 /// What is wrong, with the name of the launch.
 pub(super) fn judge(program: &Program, partition: &Partition) -> Result<(), String> {
+    partition.steps(program).into_iter().try_for_each(|(program, parts)| step(program, parts))
+}
+
+/// Whether the parts are what the launches of the program are that was cut last.
+fn step(program: &Program, partition: &Partition) -> Result<(), String> {
     let parts = &partition.program;
     frame(program, partition)?;
     let mut of_launch: Vec<Vec<Placed>> = vec![Vec::new(); program.launches.len()];
@@ -58,6 +63,11 @@ pub(super) fn judge(program: &Program, partition: &Partition) -> Result<(), Stri
             reads: launch.reads.iter().map(|operand| relaid.operand(operand)).collect(),
             writes: launch.writes.iter().map(|operand| relaid.operand(operand)).collect(),
         };
+        let is_separate = |(_, part): &Placed| function(&part.kernel) != function(&launch.kernel);
+        if !launch.kernel.separate().is_empty() && own.iter().any(is_separate) {
+            separate(&whole, own, program.buffers.len()).map_err(wrong)?;
+            continue;
+        }
         let found = of_sums(&whole, own, program.buffers.len(), &summed).map_err(wrong)?;
         summed.extend(found.map(|found| (source, found)));
     }
@@ -66,7 +76,7 @@ pub(super) fn judge(program: &Program, partition: &Partition) -> Result<(), Stri
 }
 
 /// Whether everything but the launches is the same, and each launch has parts, on its side of the update phase.
-fn frame(program: &Program, Partition { program: parts, sources }: &Partition) -> Result<(), String> {
+fn frame(program: &Program, Partition { program: parts, sources, .. }: &Partition) -> Result<(), String> {
     let is_same = parts.buffers.get(..program.buffers.len()) == Some(&program.buffers[..])
         && parts.buffers[program.buffers.len()..].iter().all(|buffer| buffer.role.is_temporary())
         && (&parts.inputs, &parts.outputs, &parts.persistent)
@@ -164,6 +174,22 @@ fn with_loss(whole: &Work, parts: &[Placed], summed: &[(usize, Summed)]) -> Resu
     }
     let reads = [&whole.reads[..], std::slice::from_ref(&found.sums)].concat();
     Ok(Work { reads, ..whole.clone() })
+}
+
+/// Judges the parts of a launch whose results of each kind are launches of their own.
+fn separate(whole: &Work, parts: &[Placed], own_buffers: usize) -> Result<(), String> {
+    let mut judged = 0;
+    for Separate { kernel, writes } in whole.kernel.separate() {
+        let is_own = |(_, part): &Placed| function(&part.kernel) == function(&kernel);
+        let own: Vec<Placed> = parts.iter().copied().filter(is_own).collect();
+        judged += own.len();
+        let work = Work { kernel, reads: whole.reads.clone(), writes: whole.writes[writes].to_vec() };
+        of_work(&work, &own, own_buffers)?;
+    }
+    match judged == parts.len() {
+        true => Ok(()),
+        false => Err("a part is another function than its results are made by".to_owned()),
+    }
 }
 
 /// Whether a kernel makes, adds or finishes sums of positions.
@@ -282,7 +308,7 @@ fn sums_are_apart(partition: &Partition, own_buffers: usize) -> Result<(), Strin
 }
 
 /// Whether parts of different launches that touch the same bytes, one of them writing, come in the order of their launches.
-fn order(Partition { program, sources }: &Partition) -> Result<(), String> {
+fn order(Partition { program, sources, .. }: &Partition) -> Result<(), String> {
     // From the right: the least launch that still comes.
     let mut coming = vec![usize::MAX; sources.len() + 1];
     for index in (0..sources.len()).rev() {

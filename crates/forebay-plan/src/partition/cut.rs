@@ -21,7 +21,7 @@ const AXES: [usize; 3] = [0, 2, 1];
 pub(super) fn cuts(launch: &ProgramLaunch) -> Vec<Cut> {
     match launch.kernel.facts().cut_choice {
         CutChoice::First => AXES.into_iter().find_map(|axis| cut(launch, axis)).into_iter().collect(),
-        CutChoice::Least => {
+        CutChoice::Least | CutChoice::Nested => {
             let all = dimensions(launch).into_iter().enumerate();
             all.filter_map(|(number, dimension)| cut_along(launch, number, &dimension)).collect()
         }
@@ -190,7 +190,7 @@ impl Seen {
     /// The part of an operand, or all of it where the dimension is none of its own.
     fn part(&self, launch: &ProgramLaunch, dimension: &Dimension, of: OperandRef) -> Option<Operand> {
         let own = launch.operand(of)?;
-        let Some((Along { axis, elements, first, step }, is_source)) = dimension.along(of) else {
+        let Some((Along { axis, elements, first, step, indices: _ }, is_source)) = dimension.along(of) else {
             return Some(own.clone());
         };
         let rows = if is_source { self.sources } else { self.targets };
@@ -229,6 +229,11 @@ impl Seen {
                 AxisRole::Reduced => *activation = Activation::None,
                 _ => {}
             },
+            (Placement::Diagonal(last), _) => {
+                if let AxisRole::Diagonal(step) = role {
+                    *last += step * rows.start as i64;
+                }
+            }
             (Placement::Starts(_) | Placement::FirstElement(_), None) | (Placement::None, _) => {}
         }
         if let Some(read) = part.kernel.facts().continues.filter(|_| launch.kernel.facts().continues.is_none()) {

@@ -71,7 +71,7 @@ fn sums_of_images(parts: &[(u64, u64)], additions: &[(u32, u32)]) -> Result<(), 
     buffers.extend(parts.iter().map(|_| buffer("sums", 24)));
     let sources = vec![0; launches.len()];
     let parts = Program { buffers, update_start: launches.len(), launches, ..Program::default() };
-    check_parts(&program, &Partition { program: parts, sources }).map_err(|error| error.to_string())
+    check_parts(&program, &Partition { program: parts, sources, earlier: None }).map_err(|error| error.to_string())
 }
 
 #[test]

@@ -18,7 +18,7 @@ use forebay_runtime::Executor;
 use forebay_testing::Random;
 
 use mutation::{mutate, Tried};
-use programs::{product, program, sequence};
+use programs::{attention, product, program, sequence};
 
 fn bytes_of_floats(random: &mut Random, count: u64) -> Vec<u8> {
     (0..count).flat_map(|_| random.float().to_le_bytes()).collect()
@@ -81,6 +81,12 @@ fn parts_of_sequences_give_the_bits_of_the_whole() {
     assert!(cut > 50, "only {cut} launches were cut");
 }
 
+#[test]
+fn parts_of_attention_give_the_bits_of_the_whole() {
+    let cut = cut_launches(1..60, |random, _| attention(random));
+    assert!(cut > 80, "only {cut} launches were cut");
+}
+
 /// Says what has been tried, and that it was not little.
 fn tried_enough(tried: &Tried, changes: usize) {
     println!("{tried:?}, each change found out");
@@ -114,6 +120,15 @@ fn the_checker_objects_to_each_wrong_part_of_sequences() {
         mutate(&format!("sequences {seed}"), &program, &mut tried);
     }
     tried_enough(&tried, 3000);
+}
+
+#[test]
+fn the_checker_objects_to_each_wrong_part_of_attention() {
+    let mut tried = Tried::default();
+    for seed in 1..40 {
+        mutate(&format!("attention {seed}"), &attention(&mut Random::new(seed)), &mut tried);
+    }
+    tried_enough(&tried, 1000);
 }
 
 #[test]

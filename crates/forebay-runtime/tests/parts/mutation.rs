@@ -58,6 +58,7 @@ fn wrong_launches(part: &ProgramLaunch, sums: &[BufferId]) -> Vec<(String, Progr
     change("indices begin elsewhere", &|launch| match launch.kernel.placement() {
         Placement::Starts(starts) => starts[0] += 1,
         Placement::FirstElement(first) => *first += 4,
+        Placement::Diagonal(last) => *last += 1,
         _ => {}
     });
     change("other columns", &|launch| {
@@ -151,6 +152,7 @@ fn alone(program: &Program, partition: &Partition, source: usize) -> (Program, P
             update_start: parts.iter().filter(|&&index| index < partition.program.update_start).count(),
             ..partition.program.clone()
         },
+        earlier: None,
     };
     (one, own)
 }
@@ -159,12 +161,14 @@ fn alone(program: &Program, partition: &Partition, source: usize) -> (Program, P
 fn change_each(name: &str, program: &Program, limit_bytes: u64, tried: &mut Tried) {
     let Some(cut) = partition(program, limit_bytes) else { return };
     check_parts(program, &cut).unwrap_or_else(|error| panic!("{name} within {limit_bytes}: {error}"));
-    for source in 0..program.launches.len() {
-        if cut.sources.iter().filter(|&&own| own == source).count() > 1 {
-            let (one, parts) = alone(program, &cut, source);
-            check_parts(&one, &parts).unwrap_or_else(|error| panic!("{name} within {limit_bytes}: {error}"));
-            let place = one.launches.iter().position(|launch| *launch == program.launches[source]);
-            change_launch(&format!("{name} within {limit_bytes}"), &one, &parts, place.unwrap(), tried);
+    for (program, cut) in cut.steps(program) {
+        for source in 0..program.launches.len() {
+            if cut.sources.iter().filter(|&&own| own == source).count() > 1 {
+                let (one, parts) = alone(program, cut, source);
+                check_parts(&one, &parts).unwrap_or_else(|error| panic!("{name} within {limit_bytes}: {error}"));
+                let place = one.launches.iter().position(|launch| *launch == program.launches[source]);
+                change_launch(&format!("{name} within {limit_bytes}"), &one, &parts, place.unwrap(), tried);
+            }
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Random programs of every kernel that is cut.
 
-use forebay_base::kernel::{Activation, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, Window};
+use forebay_base::kernel::{
+    Activation, AttentionOptions, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, Window,
+};
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, NamedOperand, Operand, Program, ProgramLaunch, Role};
 use forebay_testing::Random;
@@ -220,6 +222,38 @@ pub fn sequence(random: &mut Random, sequences: u64) -> Program {
     // A bias' gradient, over all but the last two axes, so that rows are long enough.
     let [sum] = build.launch(Kernel::Reduce { op: ReduceOp::Sum, axes: vec![0, 1] }, &[&f], [&wider[2..]]);
     for operand in [&weights, &d, &f, &g, &mean, &inverse, &dx, &dscale, &dbias, &loss, &dg, &sum] {
+        build.output(operand);
+    }
+    build.0.update_start = build.0.launches.len();
+    build.0
+}
+
+/// Attention and its gradient: heads that share keys or not, several blocks of rows and of keys, everything that is done to scores.
+pub fn attention(random: &mut Random) -> Program {
+    let mut build = Build::default();
+    let (batch, groups, shared) = (1 + random.below(2), 1 + random.below(2), 1 + random.below(3));
+    let heads = groups * shared;
+    let mut length = |limit: u64| [4 * (1 + random.below(8)), 4 + 4 * random.below(limit)][random.below(2) as usize];
+    let (rows, keys) = (length(50), length(200));
+    let (size, v_size) = (4 * (1 + random.below(3)), 4 * (1 + random.below(3)));
+    let q = build.input(&[batch, heads, rows, size]);
+    let (k, v) = (build.input(&[batch, groups, keys, size]), build.input(&[batch, groups, keys, v_size]));
+    let mut pick = |size: u64| [1, size][random.below(2) as usize];
+    let of_mask = [pick(batch), pick(heads), pick(rows), keys];
+    let mask = (random.below(2) == 0).then(|| build.input(&of_mask));
+    let options = AttentionOptions {
+        scale: 0.25,
+        softcap: [0.0, 2.0][random.below(2) as usize],
+        causal: [None, Some(0), Some(random.below(keys) as i64)][random.below(3) as usize],
+    };
+    let (results, logarithms) = ([batch, heads, rows, v_size], [batch, heads, rows]);
+    let reads: Vec<&Operand> = [&q, &k, &v].into_iter().chain(&mask).collect();
+    let [y, logarithms] = build.launch(Kernel::Attention(options), &reads, [&results, &logarithms]);
+    let dy = build.input(&results);
+    let reads: Vec<&Operand> = [&dy, &q, &k, &v, &y, &logarithms].into_iter().chain(&mask).collect();
+    let gradients = [&q, &k, &v].map(|operand| operand.desc.sizes());
+    let gradients = build.launch(Kernel::AttentionGradient(options), &reads, gradients);
+    for operand in [&y, &logarithms].into_iter().chain(&gradients) {
         build.output(operand);
     }
     build.0.update_start = build.0.launches.len();

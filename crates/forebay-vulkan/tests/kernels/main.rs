@@ -1,6 +1,7 @@
 //! The kernels of the Vulkan device, each against the host's: random shapes and values, in place where that is allowed, and
 //! always twice, which has to give the same bits.
 
+mod attention;
 mod compare;
 mod convolution;
 mod elementwise;

@@ -9,7 +9,6 @@ use forebay_base::kernel::samples::{self, Sample};
 use forebay_base::kernel::UnaryOp;
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
 use forebay_device::{Device, DeviceError};
-use forebay_gpu_kernels::has_shader;
 use forebay_testing::parts::skipped;
 use forebay_vulkan::{VulkanDevice, VulkanOptions};
 
@@ -128,7 +127,7 @@ impl Drop for Bound<'_> {
 #[test]
 fn the_layer_sees_every_kernels_reads_and_writes_and_says_nothing_where_there_are_barriers() {
     let Some(bench) = bench() else { return };
-    let all: Vec<Sample> = samples::all().into_iter().filter(|sample| has_shader(sample.kernel.facts().kind)).collect();
+    let all: Vec<Sample> = samples::all();
     judge(&bench, &all);
 }
 

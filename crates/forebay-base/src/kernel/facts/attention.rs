@@ -6,16 +6,16 @@ use super::{
 use OperandRef::{Read, Write};
 
 /// Of `Attention`.
-pub(super) fn attention() -> KernelFacts<'static> {
+pub(super) fn attention(is_causal: bool) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Attention,
         in_place: &[],
         indices: None,
         types: ElementTypes::Float32,
         work: Work::Attention { queries: Read(0), keys: Read(1), products: 2 },
-        counted_along: Write(0),
+        counted_along: Read(1),
         continues: None,
-        cut_choice: CutChoice::First,
+        cut_choice: CutChoice::Nested,
         by_rows: ByRows::NONE,
         leading_axes: None,
         broadcast_from: None,
@@ -31,36 +31,67 @@ pub(super) fn attention() -> KernelFacts<'static> {
             keys: &[Read(1)],
             values: &[Read(2)],
             mask: Read(3),
+            is_causal,
         }),
     }
 }
 
 /// Of `AttentionGradient`.
-pub(super) fn gradient() -> KernelFacts<'static> {
+pub(super) fn gradient(is_causal: bool) -> KernelFacts<'static> {
+    let operands = AttentionOperands {
+        queries: &[Read(1), Write(0)],
+        keys: &[Read(2), Write(1)],
+        values: &[Read(3), Write(2)],
+        ..read_by_gradients(is_causal)
+    };
+    of_gradient(KernelKind::AttentionGradient, 5, operands)
+}
+
+/// Of `AttentionQueryGradient`.
+pub(super) fn query_gradient(is_causal: bool) -> KernelFacts<'static> {
+    let operands = AttentionOperands { queries: &[Read(1), Write(0)], ..read_by_gradients(is_causal) };
+    of_gradient(KernelKind::AttentionQueryGradient, 3, operands)
+}
+
+/// Of `AttentionKeyGradient`.
+pub(super) fn key_gradient(is_causal: bool) -> KernelFacts<'static> {
+    let operands =
+        AttentionOperands { keys: &[Read(2), Write(0)], values: &[Read(3), Write(1)], ..read_by_gradients(is_causal) };
+    of_gradient(KernelKind::AttentionKeyGradient, 4, operands)
+}
+
+/// What every gradient reads.
+fn read_by_gradients(is_causal: bool) -> AttentionOperands {
+    AttentionOperands {
+        queries: &[Read(1)],
+        results: &[Read(0), Read(4)],
+        logarithms: Read(5),
+        keys: &[Read(2)],
+        values: &[Read(3)],
+        mask: Read(6),
+        is_causal,
+    }
+}
+
+fn of_gradient(kind: KernelKind, products: u32, operands: AttentionOperands) -> KernelFacts<'static> {
     KernelFacts {
-        kind: KernelKind::AttentionGradient,
+        kind,
         in_place: &[],
         indices: None,
         types: ElementTypes::Float32,
-        work: Work::Attention { queries: Read(1), keys: Read(2), products: 5 },
-        counted_along: Write(0),
+        work: Work::Attention { queries: Read(1), keys: Read(2), products },
+        counted_along: Read(2),
         continues: None,
-        cut_choice: CutChoice::First,
+        cut_choice: CutChoice::Nested,
         by_rows: ByRows::NONE,
         leading_axes: None,
         broadcast_from: None,
-        reads_entangled: 0,
+        // A part of the keys reads their columns of the mask.
+        reads_entangled: 4,
         runs_in_less_workspace: false,
         updates_state: false,
         gradient_of_loss: None,
         gradient: GradientReads::None,
-        axes: Axes::Attention(AttentionOperands {
-            queries: &[Read(1), Write(0)],
-            results: &[Read(0), Read(4)],
-            logarithms: Read(5),
-            keys: &[Read(2), Write(1)],
-            values: &[Read(3), Write(2)],
-            mask: Read(6),
-        }),
+        axes: Axes::Attention(operands),
     }
 }

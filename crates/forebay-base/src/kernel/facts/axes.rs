@@ -220,7 +220,7 @@ impl Operands<'_> {
     fn slice(&mut self, starts: &[u64], steps: &[i64]) -> Option<()> {
         for axis in 0..self.write(0)?.sizes().len() {
             let (&first, &step) = (starts.get(axis)?, steps.get(axis)?);
-            let taken = Along { axis, elements: 1, first, step };
+            let taken = Along { first, step, ..Along::axis(axis) };
             let cut = (step > 0).then_some(1);
             self.add(AxisRole::Taken, cut, &[write(0, axis), (OperandRef::Read(0), taken)], &[]);
         }

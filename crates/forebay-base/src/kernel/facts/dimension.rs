@@ -14,12 +14,14 @@ pub struct Along {
     pub first: u64,
     /// By how many (times `elements`) the axis' index grows from one index to the next.
     pub step: i64,
+    /// How many indices the dimension has, where the axis runs along another one as well; none where the axis says it.
+    pub indices: Option<u64>,
 }
 
 impl Along {
     /// The axis itself, index by index.
     pub const fn axis(axis: usize) -> Along {
-        Along { axis, elements: 1, first: 0, step: 1 }
+        Along { axis, elements: 1, first: 0, step: 1, indices: None }
     }
 }
 
@@ -56,6 +58,9 @@ pub enum AxisRole {
     /// The columns of a matrix: a part writes its own where they lie among those of others, and says which they are
     /// ([`ProductPart::Columns`](super::ProductPart::Columns)).
     Columns,
+    /// As `Free`, and the kernel says up to which key its first row sees
+    /// ([`Placement::Diagonal`](super::Placement::Diagonal)): this number is added to that from one index to the next.
+    Diagonal(i64),
     /// Results, or some of them, are sums over it: they lack it.
     Reduced,
     /// A spatial axis with a halo: targets see sources through a window. Where no result has it, it is reduced as well.

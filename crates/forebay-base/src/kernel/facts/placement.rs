@@ -15,6 +15,8 @@ pub enum Placement<'a> {
     FirstElement(&'a mut u64),
     /// Which part of a product it is, and what is applied where its sums are complete.
     Product(&'a mut ProductPart, &'a mut Activation),
+    /// The last key that the first row sees, counted from the first key.
+    Diagonal(&'a mut i64),
 }
 
 /// The axes that a kernel names: numbers that are others where axes of its operands are merged.
@@ -41,6 +43,13 @@ impl Kernel {
             | Kernel::ConvolutionWeightGradient { convolution } => Placement::Window(&mut convolution.window),
             Kernel::Pool { window, .. } | Kernel::PoolGradient { window, .. } => Placement::Window(window),
             Kernel::MatMul { part, activation, .. } => Placement::Product(part, activation),
+            Kernel::Attention(options)
+            | Kernel::AttentionGradient(options)
+            | Kernel::AttentionQueryGradient(options)
+            | Kernel::AttentionKeyGradient(options) => match &mut options.causal {
+                Some(last) => Placement::Diagonal(last),
+                None => Placement::None,
+            },
             Kernel::Unary(_)
             | Kernel::UnaryGradient(_)
             | Kernel::Binary { .. }
@@ -65,8 +74,6 @@ impl Kernel {
             | Kernel::RunningStatistics { .. }
             | Kernel::LayerNormalization { .. }
             | Kernel::LayerNormalizationGradient { .. }
-            | Kernel::Attention(_)
-            | Kernel::AttentionGradient(_)
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Gather { .. }
@@ -122,6 +129,8 @@ impl Kernel {
             | Kernel::LayerNormalizationGradient { .. }
             | Kernel::Attention(_)
             | Kernel::AttentionGradient(_)
+            | Kernel::AttentionQueryGradient(_)
+            | Kernel::AttentionKeyGradient(_)
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Gather { .. }
@@ -190,6 +199,8 @@ impl Kernel {
             | Kernel::RunningStatistics { .. }
             | Kernel::Attention(_)
             | Kernel::AttentionGradient(_)
+            | Kernel::AttentionQueryGradient(_)
+            | Kernel::AttentionKeyGradient(_)
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Scatter { .. }

@@ -174,6 +174,8 @@ impl Kernel {
             | Kernel::LayerNormalization { .. }
             | Kernel::Attention(_)
             | Kernel::AttentionGradient(_)
+            | Kernel::AttentionQueryGradient(_)
+            | Kernel::AttentionKeyGradient(_)
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Gather { .. }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::super::samples::{self, Sample};
 use super::super::{
-    Activation, Convolution, Kernel, KernelKind, ProductPart, ReduceOp, Window, PRODUCT_COLUMNS, PRODUCT_ROWS,
+    Activation, AttentionOptions, Convolution, Kernel, KernelKind, ProductPart, ReduceOp, Window, ATTENTION_KEYS,
+    ATTENTION_ROWS, PRODUCT_COLUMNS, PRODUCT_ROWS,
 };
 use super::{AxisRole, Dimension, OperandRef, SlidingAxis};
 use crate::{DataType, TensorDesc};
@@ -44,8 +45,9 @@ fn all_axes_of_samples_have_one_role() {
         let dimensions = dimensions(&sample).unwrap_or_else(|| panic!("{}: sizes do not fit", sample.name()));
         let reads = (0..sample.reads.len()).map(OperandRef::Read);
         for operand in reads.chain((0..sample.writes.len()).map(OperandRef::Write)) {
-            let axes: Vec<usize> =
-                dimensions.iter().filter_map(|one| one.along(operand)).map(|(along, _)| along.axis).collect();
+            // Heads are groups, and members of these.
+            let own = dimensions.iter().filter_map(|one| one.along(operand)).filter(|(own, _)| own.indices.is_none());
+            let axes: Vec<usize> = own.map(|(along, _)| along.axis).collect();
             let distinct: BTreeSet<usize> = axes.iter().copied().collect();
             assert_eq!(axes.len(), distinct.len(), "{}: {operand:?} has an axis with two roles", sample.name());
             let sizes = desc(&sample, operand).unwrap().sizes();
@@ -152,4 +154,56 @@ fn cuts_keep_to_lines() {
     assert_eq!((found[1].role, found[1].cut), (AxisRole::Free, Some(1)));
     let largest = Kernel::Reduce { op: ReduceOp::Max, axes: vec![0, 2] };
     assert_eq!(largest.facts().dimensions(&[&x], &[&y]).unwrap()[0].cut, None, "only sums go on from each other");
+}
+
+/// Launches of their own read what the launch reads, and together write each of its results once.
+#[test]
+fn separate_launches_write_all_results_once() {
+    let mut separable = BTreeSet::new();
+    for sample in samples::all() {
+        let separate = sample.kernel.separate();
+        if separate.is_empty() {
+            continue;
+        }
+        separable.insert(sample.kernel.facts().kind);
+        let mut written = 0;
+        for one in separate {
+            assert_eq!(one.writes.start, written, "{}", sample.name());
+            written = one.writes.end;
+            let own =
+                Sample { kernel: one.kernel, reads: sample.reads.clone(), writes: sample.writes[one.writes].to_vec() };
+            assert!(dimensions(&own).is_some() && own.kernel.separate().is_empty(), "{}", own.name());
+        }
+        assert_eq!(written, sample.writes.len(), "{}", sample.name());
+    }
+    assert_eq!(separable, BTreeSet::from([KernelKind::AttentionGradient]));
+}
+
+/// Attention is cut along the first of its axes with more than one index; what is summed along an axis is not cut there.
+#[test]
+fn attention_is_cut_axis_by_axis() {
+    let options = AttentionOptions { scale: 1.0, softcap: 0.0, causal: Some(0) };
+    let cuts = |kernel: Kernel, [batch, heads, groups]: [u64; 3]| {
+        let (q, k) = (packed(&[batch, heads, 640, 8]), packed(&[batch, groups, 640, 8]));
+        let logarithms = packed(&[batch, heads, 640]);
+        let (reads, writes) = match kernel {
+            Kernel::Attention(_) => (vec![&q, &k, &k], vec![&q, &logarithms]),
+            Kernel::AttentionQueryGradient(_) => (vec![&q, &q, &k, &k, &q, &logarithms], vec![&q]),
+            _ => (vec![&q, &q, &k, &k, &q, &logarithms], vec![&k, &k]),
+        };
+        let found = kernel.facts().dimensions(&reads, &writes).unwrap();
+        let all = found.into_iter().enumerate();
+        all.filter_map(|(number, one)| Some((number, one.role, one.cut?))).collect::<Vec<_>>()
+    };
+    let free = |number: usize| (number, AxisRole::Free, 1);
+    for kernel in [Kernel::Attention(options), Kernel::AttentionQueryGradient(options)] {
+        let cuts = |sizes: [u64; 3]| cuts(kernel.clone(), sizes);
+        assert_eq!(cuts([2, 4, 2]), [free(0)]);
+        assert_eq!(cuts([1, 4, 2]), [free(0), free(1)]);
+        assert_eq!(cuts([1, 2, 1]), [free(0), free(1), free(2)]);
+        assert_eq!(cuts([1, 1, 1]), [free(0), free(1), (2, AxisRole::Diagonal(1), ATTENTION_ROWS)]);
+    }
+    let cuts = |sizes: [u64; 3]| cuts(Kernel::AttentionKeyGradient(options), sizes);
+    assert_eq!(cuts([1, 4, 2]), [free(0), free(1)]);
+    assert_eq!(cuts([1, 2, 1]), [free(0), free(1), (4, AxisRole::Diagonal(-1), ATTENTION_KEYS)]);
 }

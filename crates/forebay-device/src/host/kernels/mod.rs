@@ -98,7 +98,10 @@ pub(crate) unsafe fn run(
             | Kernel::LayerNormalizationGradient { .. }
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. } => normalization::run(kernel, reads, writes),
-            Kernel::Attention(_) | Kernel::AttentionGradient(_) => attention::run(kernel, reads, writes),
+            Kernel::Attention(_)
+            | Kernel::AttentionGradient(_)
+            | Kernel::AttentionQueryGradient(_)
+            | Kernel::AttentionKeyGradient(_) => attention::run(kernel, reads, writes),
             Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::run(kernel, reads, writes),
             Kernel::Recurrent(_) | Kernel::RecurrentGradient(_) => recurrence::run(kernel, reads, writes, workspace),
             Kernel::Sums { .. } | Kernel::AddSums { .. } | Kernel::FromSums { .. } => sums::run(kernel, reads, writes),
@@ -169,6 +172,8 @@ pub(crate) fn workspace_bytes(
         | Kernel::LayerNormalizationGradient { .. }
         | Kernel::Attention(_)
         | Kernel::AttentionGradient(_)
+        | Kernel::AttentionQueryGradient(_)
+        | Kernel::AttentionKeyGradient(_)
         | Kernel::LocalResponseNormalization { .. }
         | Kernel::LocalResponseNormalizationGradient { .. }
         | Kernel::Gather { .. }

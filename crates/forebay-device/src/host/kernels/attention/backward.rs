@@ -14,40 +14,63 @@ struct Gradient {
     dy: Pointer<f32>,
     y: Pointer<f32>,
     logarithms: Pointer<f32>,
-    dq: Pointer<f32>,
-    dk: Pointer<f32>,
-    dv: Pointer<f32>,
+    /// The gradient by queries, where it is wanted.
+    dq: Option<Pointer<f32>>,
+    /// Those by keys and values, where they are wanted.
+    dkv: Option<[Pointer<f32>; 2]>,
 }
 
 /// # Safety
 /// As [`super::run`].
-pub(super) unsafe fn run(launch: &Launch, reads: [&View; 3], writes: [&View; 3]) -> Result<(), String> {
+pub(super) unsafe fn run(
+    launch: &Launch,
+    reads: [&View; 3],
+    dq: Option<&View>,
+    dkv: Option<[&View; 2]>,
+) -> Result<(), String> {
     let sizes = launch.sizes;
     let of = |heads: usize, rows: usize, size: usize| [sizes.batch, heads, rows, size];
     let results = of(sizes.heads, sizes.rows, sizes.v_size);
-    let ([dy, y, logarithms], [dq, dk, dv]) = (reads, writes);
-    require_sizes(&[
-        (dy, &results),
-        (y, &results),
-        (logarithms, &results[..3]),
-        (dq, &of(sizes.heads, sizes.rows, sizes.size)),
-        (dk, &of(sizes.groups, sizes.keys, sizes.size)),
-        (dv, &of(sizes.groups, sizes.keys, sizes.v_size)),
-    ])?;
-    let [dy, y, logarithms, dq, dk, dv] = [dy, y, logarithms, dq, dk, dv].map(Pointer::<f32>::of);
-    let gradient = Gradient { dy, y, logarithms, dq, dk, dv };
-    let has_cap = launch.options.softcap != 0.0;
-    let elements = ROWS * KEYS * if has_cap { 3 } else { 2 };
-    for_each(sizes.batch * sizes.groups, |group| {
-        with_buffer(elements, |buffer| {
-            // SAFETY: every task writes the gradients of its group, and reads what no one writes.
+    let [dy, y, logarithms] = reads;
+    require_sizes(&[(dy, &results), (y, &results), (logarithms, &results[..3])])?;
+    if let Some(dq) = dq {
+        require_sizes(&[(dq, &of(sizes.heads, sizes.rows, sizes.size))])?;
+    }
+    if let Some([dk, dv]) = dkv {
+        let sizes_of = |size: usize| of(sizes.groups, sizes.keys, size);
+        require_sizes(&[(dk, &sizes_of(sizes.size)), (dv, &sizes_of(sizes.v_size))])?;
+    }
+    let [dy, y, logarithms] = [dy, y, logarithms].map(Pointer::<f32>::of);
+    let (dq, dkv) = (dq.map(Pointer::<f32>::of), dkv.map(|both| both.map(Pointer::<f32>::of)));
+    let gradient = Gradient { dy, y, logarithms, dq, dkv };
+    let shared = sizes.heads / sizes.groups;
+    let (row_blocks, key_blocks) = (sizes.rows.div_ceil(ROWS), sizes.keys.div_ceil(KEYS));
+    // The rows and keys of the tasks of a head, or of a group of heads.
+    let (heads, shared, row_blocks, key_blocks) = match (dq, dkv) {
+        (Some(_), None) => (sizes.heads, 1, row_blocks, 1),
+        (None, Some(_)) => (sizes.groups, shared, 1, key_blocks),
+        _ => (sizes.groups, shared, 1, 1),
+    };
+    let blocks = row_blocks * key_blocks;
+    let part = |all: usize, step: usize, number: usize, count: usize| match count {
+        1 => 0..all,
+        _ => number * step..all.min((number + 1) * step),
+    };
+    for_each(sizes.batch * heads * blocks, |task| {
+        let (batch, first) = (task / blocks / heads, task / blocks % heads * shared);
+        let rows = part(sizes.rows, ROWS, task % row_blocks, row_blocks);
+        let keys = part(sizes.keys, KEYS, task % key_blocks, key_blocks);
+        with_buffer(3 * ROWS * KEYS, |buffer| {
+            // SAFETY: every task writes gradients of its own rows, and of its own keys, and reads what no one writes.
             unsafe {
-                dk.slice_mut(group * sizes.keys * sizes.size, sizes.keys * sizes.size).fill(0.0);
-                dv.slice_mut(group * sizes.keys * sizes.v_size, sizes.keys * sizes.v_size).fill(0.0);
-                let (batch, shared) = (group / sizes.groups, sizes.heads / sizes.groups);
-                for head in (0..shared).map(|head| group % sizes.groups * shared + head) {
-                    for row in (0..sizes.rows).step_by(ROWS) {
-                        gradient.block_of_rows(launch, (batch, head), row, buffer);
+                if let Some([dk, dv]) = dkv {
+                    let start = launch.group_of(batch, first) * sizes.keys + keys.start;
+                    dk.slice_mut(start * sizes.size, keys.len() * sizes.size).fill(0.0);
+                    dv.slice_mut(start * sizes.v_size, keys.len() * sizes.v_size).fill(0.0);
+                }
+                for head in first..first + shared {
+                    for row in rows.clone().step_by(ROWS) {
+                        gradient.block_of_rows(launch, (batch, head), row, keys.clone(), buffer);
                     }
                 }
             }
@@ -57,20 +80,37 @@ pub(super) unsafe fn run(launch: &Launch, reads: [&View; 3], writes: [&View; 3])
 }
 
 impl Gradient {
+    /// What a block of rows adds to the gradients by some keys, and these to its own. Keys begin with a block.
+    ///
     /// # Safety
-    /// The rows must exist; no one else may touch the gradients of the head's group, or write what is read.
-    unsafe fn block_of_rows(&self, launch: &Launch, (batch, head): (usize, usize), row: usize, buffer: &mut [f32]) {
+    /// The rows and keys must exist; no one else may touch the gradients by them that are wanted, or write what is read.
+    unsafe fn block_of_rows(
+        &self,
+        launch: &Launch,
+        (batch, head): (usize, usize),
+        row: usize,
+        keys: std::ops::Range<usize>,
+        buffer: &mut [f32],
+    ) {
         let (sizes, scale) = (&launch.sizes, launch.options.scale);
         let rows = ROWS.min(sizes.rows - row);
         let (own, group) = (batch * sizes.heads + head, launch.group_of(batch, head));
         let first = own * sizes.rows + row;
         // SAFETY: the caller's promises (so below).
-        let (dy, y, logarithms, dq) = unsafe {
+        let (dy, y, logarithms) = unsafe {
             let result = |base: Pointer<f32>| base.slice(first * sizes.v_size, rows * sizes.v_size);
-            let dq = self.dq.slice_mut(first * sizes.size, rows * sizes.size);
-            (result(self.dy), result(self.y), self.logarithms.slice(first, rows), dq)
+            (result(self.dy), result(self.y), self.logarithms.slice(first, rows))
         };
-        dq.fill(0.0);
+        let dq = self.dq.map(|dq| {
+            // SAFETY: as above.
+            let dq = unsafe { dq.slice_mut(first * sizes.size, rows * sizes.size) };
+            dq.fill(0.0);
+            Matrix::rows(dq.as_mut_ptr(), sizes.size)
+        });
+        let seen = launch.seen_by(row + rows).min(keys.end);
+        if seen <= keys.start {
+            return;
+        }
         // The sum of each row's gradients by scores is 0: this is what they have above that.
         let mut means = [0.0; ROWS];
         for (mean, (dy, y)) in means.iter_mut().zip(dy.chunks_exact(sizes.v_size).zip(y.chunks_exact(sizes.v_size))) {
@@ -79,13 +119,13 @@ impl Gradient {
             *mean = accumulators.totals()[0] as f32;
         }
         let (probabilities, rest) = buffer.split_at_mut(ROWS * KEYS);
-        let (scores, rest) = rest.split_at_mut(ROWS * KEYS);
-        let seen = launch.seen_by(row + rows);
-        for key in (0..seen).step_by(KEYS) {
+        let (scores, slopes) = rest.split_at_mut(ROWS * KEYS);
+        let has_cap = launch.options.softcap != 0.0;
+        for key in (keys.start..seen).step_by(KEYS) {
             let block = Block { batch, head, row, rows, key, keys: KEYS.min(seen - key) };
             let (n, count) = (block.keys, rows * block.keys);
             let p = &mut probabilities[..count];
-            let mut slopes = rest.get_mut(..count);
+            let mut slopes = has_cap.then_some(&mut slopes[..count]);
             // SAFETY: the block lies in the operands; matrices of gradients are this task's own.
             unsafe {
                 launch.scores(&block, p, slopes.as_deref_mut());
@@ -97,8 +137,10 @@ impl Gradient {
                 }
                 let of_p = Matrix::rows(p.as_mut_ptr(), n);
                 let of_dy = Matrix::rows(dy.as_ptr().cast_mut(), sizes.v_size);
-                let dv = Launch::rows_of(self.dv, group, sizes.keys, key, sizes.v_size);
-                multiply_few((n, sizes.v_size, rows), of_p.transposed(), of_dy, dv, 1.0, true);
+                if let Some([_, dv]) = self.dkv {
+                    let dv = Launch::rows_of(dv, group, sizes.keys, key, sizes.v_size);
+                    multiply_few((n, sizes.v_size, rows), of_p.transposed(), of_dy, dv, 1.0, true);
+                }
                 let ds = &mut scores[..count];
                 let of_ds = Matrix::rows(ds.as_mut_ptr(), n);
                 let v = Launch::rows_of(launch.v, group, sizes.keys, key, sizes.v_size);
@@ -109,12 +151,15 @@ impl Gradient {
                 if let Some(slopes) = slopes {
                     wide(|| ds.iter_mut().zip(slopes.iter()).for_each(|(ds, &slope)| *ds *= slope));
                 }
-                let k = Launch::rows_of(launch.k, group, sizes.keys, key, sizes.size);
-                let of_dq = Matrix::rows(dq.as_mut_ptr(), sizes.size);
-                multiply_few((rows, sizes.size, n), of_ds, k, of_dq, scale, true);
-                let q = Launch::rows_of(launch.q, own, sizes.rows, row, sizes.size);
-                let dk = Launch::rows_of(self.dk, group, sizes.keys, key, sizes.size);
-                multiply_few((n, sizes.size, rows), of_ds.transposed(), q, dk, scale, true);
+                if let Some(dq) = dq {
+                    let k = Launch::rows_of(launch.k, group, sizes.keys, key, sizes.size);
+                    multiply_few((rows, sizes.size, n), of_ds, k, dq, scale, true);
+                }
+                if let Some([dk, _]) = self.dkv {
+                    let q = Launch::rows_of(launch.q, own, sizes.rows, row, sizes.size);
+                    let dk = Launch::rows_of(dk, group, sizes.keys, key, sizes.size);
+                    multiply_few((n, sizes.size, rows), of_ds.transposed(), q, dk, scale, true);
+                }
             }
         }
     }

@@ -2,7 +2,9 @@
 //! never in memory: FlashAttention's way (Dao et al., 2022).
 //!
 //! Blocks begin at multiples of [`ROWS`] and [`KEYS`] of each head, and are walked in their order: a result's bits depend on
-//! its head alone. The forward kernel's tasks are blocks of rows, the gradient's are groups of heads that share keys.
+//! its head alone, and on neither which of the results a launch computes nor which blocks of them. The forward kernel's tasks are
+//! blocks of rows; those of the gradients are groups of heads that share keys, blocks of rows for the gradient by queries alone, and
+//! blocks of keys for those by keys and values alone.
 
 mod backward;
 mod forward;
@@ -10,7 +12,7 @@ mod scores;
 #[cfg(test)]
 mod tests;
 
-use forebay_base::kernel::{AttentionOptions, ATTENTION_SIZE_MAX};
+use forebay_base::kernel::{AttentionOptions, ATTENTION_KEYS, ATTENTION_ROWS, ATTENTION_SIZE_MAX};
 use forebay_base::{DataType, Kernel};
 
 use super::parallel::{require_packed, Pointer};
@@ -19,9 +21,9 @@ use super::{unsupported, View};
 use crate::device::DeviceError;
 
 /// Rows of queries in a block.
-const ROWS: usize = 128;
+const ROWS: usize = ATTENTION_ROWS as usize;
 /// Keys in a block.
-const KEYS: usize = 256;
+const KEYS: usize = ATTENTION_KEYS as usize;
 
 /// Sizes of a launch.
 #[derive(Clone, Copy)]
@@ -84,9 +86,7 @@ impl Launch {
     /// The keys that some row in front of `end` sees.
     fn seen_by(&self, end: usize) -> usize {
         match self.options.causal {
-            Some(more) => {
-                usize::try_from(more).map_or(self.sizes.keys, |more| (end.saturating_add(more)).min(self.sizes.keys))
-            }
+            Some(more) => (end as i64).saturating_add(more).clamp(0, self.sizes.keys as i64) as usize,
             None => self.sizes.keys,
         }
     }
@@ -103,15 +103,17 @@ impl Launch {
 
 impl Mask {
     fn new(view: &View, sizes: &Sizes) -> Result<Mask, String> {
-        require_packed(&[*view])?;
         let own = view.sizes();
         let fits = |(own, all): (&usize, usize)| *own == all || *own == 1;
         let all = [sizes.batch, sizes.heads, sizes.rows];
         if own.len() != 4 || own[3] != sizes.keys || !own.iter().zip(all).all(fits) {
             return Err(format!("the mask {} does not fit scores {all:?} of {} keys", view.desc, sizes.keys));
         }
-        let packed = view.strides();
-        let strides = std::array::from_fn(|axis| if own[axis] == 1 { 0 } else { packed[axis] });
+        let all = view.strides();
+        if all[3] != 1 && own[3] != 1 {
+            return Err(format!("the keys of the mask {} do not lie one after the other", view.desc));
+        }
+        let strides = std::array::from_fn(|axis| if own[axis] == 1 { 0 } else { all[axis] });
         match view.desc.data_type() {
             DataType::Float32 => Ok(Mask::Added(Pointer::of(view), strides)),
             DataType::Bool => Ok(Mask::Seen(Pointer::of(view), strides)),
@@ -151,9 +153,21 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
             (Kernel::Attention(options), [q, k, v, mask @ ..], [y, logarithms]) => {
                 Launch::new(*options, [q, k, v], mask.first()).and_then(|launch| forward::run(&launch, y, logarithms))
             }
-            (Kernel::AttentionGradient(options), [dy, q, k, v, y, logarithms, mask @ ..], [dq, dk, dv]) => {
+            (
+                Kernel::AttentionGradient(options)
+                | Kernel::AttentionQueryGradient(options)
+                | Kernel::AttentionKeyGradient(options),
+                [dy, q, k, v, y, logarithms, mask @ ..],
+                writes,
+            ) => {
+                let (dq, dkv) = match (kernel, writes) {
+                    (Kernel::AttentionGradient(_), [dq, dk, dv]) => (Some(dq), Some([dk, dv])),
+                    (Kernel::AttentionQueryGradient(_), [dq]) => (Some(dq), None),
+                    (Kernel::AttentionKeyGradient(_), [dk, dv]) => (None, Some([dk, dv])),
+                    _ => return Err(unsupported(kernel, format!("{} writes are not its own", writes.len()))),
+                };
                 let launch = Launch::new(*options, [q, k, v], mask.first());
-                launch.and_then(|launch| backward::run(&launch, [dy, y, logarithms], [dq, dk, dv]))
+                launch.and_then(|launch| backward::run(&launch, [dy, y, logarithms], dq, dkv))
             }
             _ => Err(format!("{} reads and {} writes are not those of attention", reads.len(), writes.len())),
         }

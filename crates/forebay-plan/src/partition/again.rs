@@ -1,0 +1,49 @@
+//! Again: parts that still touch too much, in parts along another axis; and launches with results of several kinds as launches of
+//! their own, which are cut along more axes.
+
+use forebay_base::kernel::facts::{CutChoice, Separate};
+use forebay_model::program::{Program, ProgramLaunch};
+
+use super::cut::cuts;
+use super::{pieces, touched_bytes};
+use crate::divided::Partition;
+
+/// Each launch that may be cut again and touches more than the limit, in parts along one more axis; none where there is nothing left to
+/// do.
+pub(super) fn again(program: &Program, limit_bytes: u64) -> Option<Partition> {
+    let (mut launches, mut sources, mut update_start) = (Vec::with_capacity(program.launches.len()), Vec::new(), 0);
+    for (index, launch) in program.launches.iter().enumerate() {
+        if index == program.update_start {
+            update_start = launches.len();
+        }
+        let is_large = touched_bytes(launch) > limit_bytes && launch.kernel.facts().cut_choice == CutChoice::Nested;
+        launches.extend(if is_large { divided(launch, limit_bytes) } else { vec![launch.clone()] });
+        sources.resize(launches.len(), index);
+    }
+    if program.update_start >= program.launches.len() {
+        update_start = launches.len();
+    }
+    let is_same = launches.len() == program.launches.len();
+    let divided = Program { launches, update_start, ..program.clone() };
+    (!is_same).then_some(Partition { program: divided, sources, earlier: None })
+}
+
+/// A launch in parts along one axis; where that cannot be, as launches for each kind of result; itself where that cannot be either.
+fn divided(launch: &ProgramLaunch, limit_bytes: u64) -> Vec<ProgramLaunch> {
+    let in_parts = cuts(launch).into_iter().map(|cut| pieces(launch, &cut, limit_bytes));
+    let most = |parts: &Vec<ProgramLaunch>| parts.iter().map(touched_bytes).max();
+    if let Some(parts) = in_parts.filter(|parts| parts.len() > 1).min_by_key(most) {
+        return parts;
+    }
+    let separate = launch.kernel.separate();
+    if separate.is_empty() {
+        return vec![launch.clone()];
+    }
+    let alone = |Separate { kernel, writes }: Separate| ProgramLaunch {
+        name: format!("{} {}", launch.name, kernel.name()),
+        writes: launch.writes[writes].to_vec(),
+        kernel,
+        ..launch.clone()
+    };
+    separate.into_iter().map(alone).collect()
+}
