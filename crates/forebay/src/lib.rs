@@ -116,6 +116,7 @@ mod stages;
 pub mod tensor_info;
 pub mod trainer;
 pub mod training;
+mod weights;
 
 pub use builder::{ModelBuilder, SessionBuilder, TrainerBuilder};
 pub use checkpoint::{Checkpoint, CheckpointFolder};

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_model::stages::{self, Evaluation, Next, Repetition, Source};
 use forebay_model::tensor::Contents;
-use forebay_model::{recognize, Graph, Tensor, TensorType};
+use forebay_model::{infer, recognize, Graph, Tensor, TensorType};
 use forebay_plan::SavedCosts;
 use forebay_runtime::StepTimes;
 
@@ -16,6 +16,7 @@ use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::machine::LimitedDevice;
 use crate::tensor_info;
+use crate::weights::Weights;
 
 /// Bytes of plans that are kept, about.
 const PLAN_BYTES_MAX: usize = 256 << 20;
@@ -59,6 +60,8 @@ pub(crate) struct Stages {
     cache: PlanCache,
     /// Costs for the first plan: those of other sizes are estimated.
     costs: Option<SavedCosts>,
+    /// What plans have in common.
+    weights: Weights,
     /// Counts uses of plans.
     clock: u64,
     /// The plan with the most launches of the latest run, or the first one.
@@ -118,6 +121,7 @@ impl Stages {
     /// The plans of a graph, the first one with these costs.
     pub(crate) fn new(graph: Graph, costs: Option<SavedCosts>) -> Stages {
         Stages {
+            weights: Weights::of(&graph),
             root: Point::new(graph),
             cache: PlanCache::default(),
             costs,
@@ -139,7 +143,10 @@ impl Stages {
     ) -> Result<(), Error> {
         let key = self.root.inputs().map(|name| types.get(name).cloned()).collect::<Option<Vec<_>>>();
         let Some(key) = key.filter(|key| !self.root.steps.contains_key(key)) else { return Ok(()) };
-        let step = make(&self.root.graph, types, machine, &mut self.cache, &mut self.costs)?;
+        let step = {
+            let makes = Makes { cache: &mut self.cache, costs: &mut self.costs, weights: &mut self.weights };
+            make(&self.root.graph, types, machine, makes)?
+        };
         if let Kind::Run { plan: Some(plan), .. } = &step.kind {
             self.main = Some(plan.id);
         }
@@ -176,6 +183,10 @@ impl Stages {
         find(&self.root, self.main?)
     }
 
+    fn makes(&mut self) -> Makes<'_> {
+        Makes { cache: &mut self.cache, costs: &mut self.costs, weights: &mut self.weights }
+    }
+
     /// From a point to the last plan behind it.
     fn go(
         &mut self,
@@ -191,7 +202,7 @@ impl Stages {
         let types = point.inputs().map(|name| Ok(value(values, name)?.ty())).collect::<Result<Vec<_>, Error>>()?;
         if !point.steps.contains_key(&types) {
             let named = point.inputs().map(str::to_owned).zip(types.iter().cloned()).collect();
-            let step = make(&point.graph, &named, engine.machine(), &mut self.cache, &mut self.costs)?;
+            let step = make(&point.graph, &named, engine.machine(), self.makes())?;
             point.steps.insert(types.clone(), step);
         } else {
             self.cache.found += 1;
@@ -361,15 +372,23 @@ fn stack(all: &[Tensor], nothing: Option<&Tensor>) -> Option<Tensor> {
     Tensor::stack(&all.iter().collect::<Vec<_>>())
 }
 
+/// What planning changes.
+struct Makes<'a> {
+    cache: &'a mut PlanCache,
+    costs: &'a mut Option<SavedCosts>,
+    weights: &'a mut Weights,
+}
+
 /// Decides what comes next for inputs of these types, and plans it.
 fn make(
     graph: &Graph,
     types: &BTreeMap<String, TensorType>,
     machine: &LimitedDevice,
-    cache: &mut PlanCache,
-    costs: &mut Option<SavedCosts>,
+    Makes { cache, costs, weights }: Makes,
 ) -> Result<Step, Error> {
-    let mut planned = |mut graph: Graph| -> Result<_, Error> {
+    // Where one plan is all that there can be, its weights are its own.
+    let is_whole_model = weights.is_all_of(graph) && infer::open_sizes(graph).is_empty();
+    let mut planned = |mut graph: Graph, is_last: bool| -> Result<_, Error> {
         // What is a constant or an input is there already.
         let constants = graph.outputs.iter().filter_map(|&id| {
             let contents = graph.initializers.get(&id)?;
@@ -385,7 +404,8 @@ fn make(
         if !graph.decomposes_attention {
             recognize::attention(&mut graph, true)?;
         }
-        let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref())?;
+        let weights = (!(is_whole_model && is_last)).then_some(&mut *weights);
+        let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref(), weights)?;
         let size_bytes = compiled.size_bytes();
         cache.made += 1;
         cache.plans += 1;
@@ -395,11 +415,11 @@ fn make(
     let point = |graph: Graph| Box::new(Point::new(graph));
     let kind = match stages::next(graph, types)? {
         Next::Whole(graph) => {
-            let (plan, constants) = planned(graph)?;
+            let (plan, constants) = planned(graph, true)?;
             Kind::Run { plan, constants, rest: None }
         }
         Next::Compute { first, rest } => {
-            let (plan, constants) = planned(first)?;
+            let (plan, constants) = planned(first, false)?;
             Kind::Run { plan, constants, rest: Some(point(rest)) }
         }
         Next::Pin(inputs) => {
