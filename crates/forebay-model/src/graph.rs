@@ -199,6 +199,8 @@ pub struct Graph {
     pub constants: BTreeSet<ValueId>,
     /// Whether attention is written as products and softmax, for devices without a kernel for it.
     pub decomposes_attention: bool,
+    /// Whether both branches of a condition are computed where only a step knows it, as training does.
+    pub selects_branches: bool,
     /// Updates of initializers at the end of a step; empty for inference.
     pub updates: Vec<Update>,
     /// Values that are sequences of tensors: their elements. Known once types are.

@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_model::stages::{self, Evaluation, Next, Repetition, Source};
+use forebay_model::stages::{self, is_true, trip_count, truth, Evaluation, Next, Repetition, Source};
 use forebay_model::tensor::Contents;
 use forebay_model::{infer, recognize, Graph, Tensor, TensorType};
 use forebay_plan::SavedCosts;
 use forebay_runtime::StepTimes;
 
+use crate::between::{Between, Values};
 use crate::compile::{compile, Compiled};
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
@@ -51,9 +52,6 @@ pub struct PlanCache {
     pub found: u64,
 }
 
-/// Values by name: what a run was given and what it has computed.
-pub(crate) type Values = BTreeMap<String, Tensor>;
-
 /// All plans of a model.
 pub(crate) struct Stages {
     root: Point,
@@ -70,6 +68,8 @@ pub(crate) struct Stages {
     times: StepTimes,
     /// Launches of the largest plan in this run.
     most_launches: usize,
+    /// Values between the stages of this run.
+    between: Between,
 }
 
 /// Where a run has to know types before it goes on.
@@ -104,6 +104,34 @@ struct Planned {
     id: u64,
     compiled: Compiled,
     size_bytes: usize,
+    /// Bytes of values between stages that it leaves room for, where host memory is limited.
+    room_bytes: u64,
+}
+
+impl Planned {
+    /// Plans again where values between stages take more of a limited host memory than the plan leaves.
+    ///
+    /// # Errors
+    /// A budget that does not hold both.
+    fn leave_room(&mut self, engine: &mut Engine, bytes: u64) -> Result<(), Error> {
+        if bytes <= self.room_bytes {
+            return Ok(());
+        }
+        // Values of a loop grow from iteration to iteration: not each of them should be another plan.
+        for room_bytes in [bytes.saturating_add(bytes / 2), bytes] {
+            let Some(machine) = engine.machine().with_values_next_to_plans(room_bytes) else { return Ok(()) };
+            match self.compiled.replan(&machine) {
+                Ok(()) => {
+                    self.room_bytes = room_bytes;
+                    break;
+                }
+                Err(error) if room_bytes == bytes => return Err(Error::BetweenStages { bytes, error: Box::new(error) }),
+                Err(_) => {}
+            }
+        }
+        engine.forget((Purpose::Session, self.id));
+        Ok(())
+    }
 }
 
 impl Point {
@@ -129,6 +157,7 @@ impl Stages {
             main: None,
             times: StepTimes::default(),
             most_launches: 0,
+            between: Between::default(),
         }
     }
 
@@ -166,11 +195,17 @@ impl Stages {
     ) -> Result<StepTimes, Error> {
         self.times = StepTimes::default();
         self.most_launches = 0;
+        self.between = Between::new(values);
         let mut root = std::mem::replace(&mut self.root, Point::new(Graph::default()));
         let result = self.go(&mut root, engine, values, wanted);
         self.root = root;
         self.keep_within(engine);
         result.map(|()| self.times)
+    }
+
+    /// The most bytes of values between stages in the latest run.
+    pub(crate) fn between_peak_bytes(&self) -> u64 {
+        self.between.peak_bytes
     }
 
     /// What is kept.
@@ -213,8 +248,9 @@ impl Stages {
         match &mut step.kind {
             Kind::Run { plan, constants, rest } => {
                 if let Some(plan) = plan {
-                    let is_last = rest.is_none();
-                    self.compute(plan, engine, values, &|name| is_last && !wanted.contains(name))?;
+                    let later: BTreeSet<&str> = rest.iter().flat_map(|rest| rest.inputs()).collect();
+                    let may_go = |name: &str| !later.contains(name) && !wanted.contains(name);
+                    self.compute(plan, engine, values, &may_go, rest.is_some())?;
                 }
                 for (name, contents) in constants {
                     values.insert(name.clone(), contents.to_tensor()?);
@@ -254,14 +290,19 @@ impl Stages {
         }
     }
 
-    /// Runs a plan. Inputs that are not needed any longer go as soon as they are written: it runs without a second copy of them.
+    /// Runs a plan. Inputs that are not needed any longer go as soon as they are written: it runs without a second copy of them. Where its
+    /// outputs go on to another stage, they are values between stages.
     fn compute(
         &mut self,
         plan: &mut Planned,
         engine: &mut Engine,
         values: &mut Values,
         may_go: &dyn Fn(&str) -> bool,
+        goes_on: bool,
     ) -> Result<(), Error> {
+        let (before_bytes, after_bytes) = self.between.around(&plan.compiled, values, may_go, goes_on);
+        plan.leave_room(engine, before_bytes.max(after_bytes))?;
+        self.between.note(before_bytes.max(after_bytes));
         let compiled = &mut plan.compiled;
         tensor_info::check_indices(&compiled.index_limits, values)?;
         let runner = engine.activate((Purpose::Session, plan.id), compiled)?;
@@ -301,7 +342,7 @@ impl Stages {
             Source::Constant(contents) => Ok(contents.to_tensor()?),
         };
         let count = repetition.count.as_ref().map(given).transpose()?;
-        let count = count.and_then(|count| count.to_i64()?.first().copied()).unwrap_or(i64::MAX);
+        let count = count.as_ref().map_or(i64::MAX, trip_count);
         let condition = repetition.condition.as_ref().map(given).transpose()?;
         let mut condition = condition.map_or_else(|| Ok(truth(true)), Ok::<Tensor, Error>)?;
         let mut carried = repetition.carried.iter().map(given).collect::<Result<Vec<_>, Error>>()?;
@@ -312,8 +353,8 @@ impl Stages {
         let outputs: Vec<String> = body.graph.outputs.iter().map(name).collect();
         let wanted: BTreeSet<String> = outputs.iter().cloned().collect();
         let mut collected = vec![Vec::new(); outputs.len() - 1 - carried.len()];
-        let mut iteration = 0;
-        while iteration < count && condition.bytes().iter().any(|&byte| byte != 0) {
+        let (mut iteration, outside_bytes) = (0, self.between.enter(values, &captured));
+        while iteration < count && is_true(&condition) {
             let mut inside: Values = captured.iter().cloned().collect();
             let given = [Tensor::from_i64(&[], &[iteration]), condition].into_iter().chain(carried);
             inside.extend(inputs.iter().cloned().zip(given));
@@ -322,10 +363,13 @@ impl Stages {
             condition = results.next().transpose()?.unwrap_or_else(|| truth(false));
             carried = results.by_ref().take(repetition.carried.len()).collect::<Result<_, _>>()?;
             for (all, result) in collected.iter_mut().zip(results) {
-                all.push(result?);
+                let result = result?;
+                self.between.collect(&result);
+                all.push(result);
             }
             iteration += 1;
         }
+        self.between.leave(outside_bytes);
         let stacked = collected.iter().zip(&repetition.nothing).map(|(all, nothing)| stack(all, nothing.as_ref()));
         let results: Vec<Option<Tensor>> = carried.into_iter().map(Some).chain(stacked).collect();
         for (name, result) in repetition.outputs.iter().zip(results) {
@@ -357,11 +401,6 @@ fn value<'a>(values: &'a Values, name: &str) -> Result<&'a Tensor, Error> {
     values
         .get(name)
         .ok_or_else(|| Error::MissingInput { expected: name.to_string(), given: values.keys().cloned().collect() })
-}
-
-/// A condition.
-fn truth(value: bool) -> Tensor {
-    Tensor::new(forebay_base::DataType::Bool, &[], [u8::from(value)]).expect("a byte is a scalar")
 }
 
 /// Joins tensors of the same type along a new first axis.
@@ -410,7 +449,7 @@ fn make(
         cache.made += 1;
         cache.plans += 1;
         cache.bytes += size_bytes;
-        Ok((Some(Box::new(Planned { id: cache.made, compiled, size_bytes })), constants))
+        Ok((Some(Box::new(Planned { id: cache.made, compiled, size_bytes, room_bytes: 0 })), constants))
     };
     let point = |graph: Graph| Box::new(Point::new(graph));
     let kind = match stages::next(graph, types)? {

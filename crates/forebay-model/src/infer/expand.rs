@@ -3,8 +3,10 @@
 //! A branch whose condition is known becomes the nodes of the graph that it chooses. A loop whose number of iterations is known is written
 //! out. A sequence is a list of values, known while the graph is read: operators on sequences become operators on their elements.
 
+mod condition;
 mod control;
 mod inline;
+mod select;
 mod sequence;
 
 use forebay_base::Tensor;
@@ -12,6 +14,7 @@ use forebay_base::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Graph, Node, Operation, ValueId};
 use crate::operator::NodeView;
+pub use condition::{is_true, trip_count, truth};
 pub(crate) use control::{loop_facts, nothing, runs_again};
 
 /// Writes the nodes that take a node's place. Nodes may take the place of these, too.
@@ -47,6 +50,9 @@ pub(super) fn is_expanded(domain: &str, op_type: &str) -> bool {
 /// [`ModelError::NeedsValue`] where that depends on a value that is not known; what the operator refuses.
 pub(super) fn expand(graph: &mut Graph, node: &Node) -> Result<Option<Vec<Node>>, ModelError> {
     let Operation::Onnx { domain, op_type, .. } = &node.operation else { return Ok(None) };
+    if select::is_choice(domain, op_type) {
+        return select::choose(graph, node).map(Some);
+    }
     if !domain.is_empty() {
         return Ok(None);
     }
@@ -91,9 +97,4 @@ fn constant(graph: &mut Graph, name: &str, tensor: Tensor) -> ValueId {
 /// Gives a node's output the value of another one, whether that is a tensor or a sequence.
 fn bind(like: &Node, output: Option<ValueId>, value: ValueId) -> Option<Node> {
     output.map(|output| node(like, "Identity", &[], &[value], &[output]))
-}
-
-/// Whether the only element of a tensor is not 0.
-fn is_true(tensor: &Tensor) -> bool {
-    tensor.bytes().iter().any(|&byte| byte != 0)
 }
