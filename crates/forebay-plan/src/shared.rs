@@ -53,7 +53,8 @@ pub(crate) fn separate(plan: &mut Plan, layout: &SharedLayout, limits: &Limits) 
             }
             false => (DEVICE, shared_bytes),
         };
-        let end_of_memory = if memory == DEVICE { u64::MAX } else { start_of_memory + layout.blocks[(memory.0 - first) as usize] };
+        let end_of_memory =
+            if memory == DEVICE { u64::MAX } else { start_of_memory + layout.blocks[(memory.0 - first) as usize] };
         if region.range.end > end_of_memory {
             let reason = format!("{region} reaches over the border of memory that plans share");
             return Err(PlanError::Check { reason });
@@ -131,8 +132,12 @@ mod tests {
             }
             let own_bytes: u64 = shared.heaps.iter().sum();
             assert_eq!(own_bytes + layout.size_bytes(), shared.statistics.device_peak_bytes, "seed {seed}");
-            let lasting: u64 = program.persistent.iter().map(|named| program.buffer(named.operand.buffer).size_bytes).sum();
-            assert!(own_bytes <= alone.statistics.device_peak_bytes - lasting + 2 * limits.tile_size_bytes, "seed {seed}");
+            let lasting: u64 =
+                program.persistent.iter().map(|named| program.buffer(named.operand.buffer).size_bytes).sum();
+            assert!(
+                own_bytes <= alone.statistics.device_peak_bytes - lasting + 2 * limits.tile_size_bytes,
+                "seed {seed}"
+            );
         }
     }
 

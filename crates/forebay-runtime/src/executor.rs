@@ -225,7 +225,8 @@ impl Executor {
     pub fn persistent_names(&self) -> impl Iterator<Item = &str> {
         let is_shared =
             |(_, region): &(ByteRange, Region)| matches!(self.plan.memory(region.memory).kind, MemoryKind::Shared(_));
-        let is_own = move |backing: &&BackingLocation| !backing.pieces.is_empty() && !backing.pieces.iter().any(is_shared);
+        let is_own =
+            move |backing: &&BackingLocation| !backing.pieces.is_empty() && !backing.pieces.iter().any(is_shared);
         let placed = self.plan.persistent.iter().filter(is_own);
         placed.map(|backing| backing.name.as_str())
     }

@@ -35,8 +35,7 @@ impl Between {
         may_go: &dyn Fn(&str) -> bool,
         goes_on: bool,
     ) -> (u64, u64) {
-        let inputs: BTreeSet<&str> =
-            compiled.step.plan().inputs.iter().map(|backing| backing.name.as_str()).collect();
+        let inputs: BTreeSet<&str> = compiled.step.plan().inputs.iter().map(|backing| backing.name.as_str()).collect();
         let stays = |name: &str| !(inputs.contains(name) && may_go(name));
         let before_bytes = self.held(values.values());
         let after_bytes = self.held(values.iter().filter(|(name, _)| stays(name)).map(|(_, value)| value));

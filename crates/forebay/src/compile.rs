@@ -11,8 +11,8 @@ use forebay_model::tensor::Contents;
 use forebay_model::{Graph, ValueId};
 use forebay_plan::cost::Costs;
 use forebay_plan::fuse::fuse;
-use forebay_plan::saved_costs::Unknown;
 use forebay_plan::plan::MemoryKind;
+use forebay_plan::saved_costs::Unknown;
 use forebay_plan::{choose_groups, page, plan_in_groups, PlanError, PlanOptions, SavedCosts, SharedLayout};
 use forebay_runtime::{PagedOptions, StepTimes};
 

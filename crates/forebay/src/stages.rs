@@ -125,7 +125,9 @@ impl Planned {
                     self.room_bytes = room_bytes;
                     break;
                 }
-                Err(error) if room_bytes == bytes => return Err(Error::BetweenStages { bytes, error: Box::new(error) }),
+                Err(error) if room_bytes == bytes => {
+                    return Err(Error::BetweenStages { bytes, error: Box::new(error) })
+                }
                 Err(_) => {}
             }
         }

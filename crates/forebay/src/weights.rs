@@ -74,7 +74,8 @@ impl Weights {
             let buffer = named.operand.buffer;
             let is_whole = named.operand.offset_bytes == 0 && uses[&buffer] == 1;
             let contents = program.contents.get(&buffer);
-            let is_weight = self.known.get(&named.name).zip(contents).is_some_and(|(known, own)| known.are_those_of(own));
+            let is_weight =
+                self.known.get(&named.name).zip(contents).is_some_and(|(known, own)| known.are_those_of(own));
             if program.buffer(buffer).role != Role::Constant || !is_whole || !is_weight {
                 continue;
             }
@@ -104,7 +105,8 @@ impl Weights {
             starts.insert(block.number, layout.size_bytes());
             layout.blocks.push(block.size_bytes);
         }
-        layout.offsets = placed.into_iter().map(|(buffer, number, offset)| (buffer, starts[&number] + offset)).collect();
+        layout.offsets =
+            placed.into_iter().map(|(buffer, number, offset)| (buffer, starts[&number] + offset)).collect();
         (!blocks.is_empty()).then_some(Proposal { layout, blocks })
     }
 

@@ -76,7 +76,8 @@ fn plans_of_several_sizes_share_one_copy_of_the_weights() {
 fn stages_share_weights_and_take_those_that_others_do_not_have() {
     let model = chosen_product();
     let mut session = Session::builder(&model).engine(host(2)).build().unwrap();
-    let mut one_at_a_time = Session::builder(&model).engine(host(2)).simulate_device("5MiB".parse().unwrap()).build().unwrap();
+    let mut one_at_a_time =
+        Session::builder(&model).engine(host(2)).simulate_device("5MiB".parse().unwrap()).build().unwrap();
     for (size, sign) in [(2, 1.0), (2, -1.0), (3, 1.0), (3, -1.0), (2, 1.0)] {
         let elements: Vec<f32> = (0..size * 256).map(|i| sign * (i % 13) as f32).collect();
         let x = Tensor::from_f32(&[size, 256], &elements);
@@ -157,7 +158,10 @@ fn a_host_budget_holds_plans_and_what_lies_between_them() {
         match outcome {
             Ok((outputs, host_peak_bytes, between_bytes)) => {
                 assert_eq!(outputs, expected);
-                assert!(host_peak_bytes + between_bytes <= host_bytes, "{host_peak_bytes} and {between_bytes} of {host_bytes}");
+                assert!(
+                    host_peak_bytes + between_bytes <= host_bytes,
+                    "{host_peak_bytes} and {between_bytes} of {host_bytes}"
+                );
                 held += 1;
             }
             Err(error) => {
@@ -167,5 +171,8 @@ fn a_host_budget_holds_plans_and_what_lies_between_them() {
             }
         }
     }
-    assert!(held > 0 && refused > 0, "{held} held, {refused} refused for values between stages; {taken_bytes} taken, {between_bytes} between");
+    assert!(
+        held > 0 && refused > 0,
+        "{held} held, {refused} refused for values between stages; {taken_bytes} taken, {between_bytes} between"
+    );
 }

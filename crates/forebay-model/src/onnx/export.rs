@@ -167,12 +167,7 @@ fn tensor_parts(mut proto: TensorProto, name: &str, model: &Model, new: &BTreeMa
 }
 
 /// The message of a node. A `Constant` gets its value, a new one always in the attribute `value`, whichever held the old one.
-fn node_parts(
-    mut node: NodeProto,
-    place: &[usize],
-    model: &Model,
-    new: &BTreeMap<String, TensorType>,
-) -> Vec<Part> {
+fn node_parts(mut node: NodeProto, place: &[usize], model: &Model, new: &BTreeMap<String, TensorType>) -> Vec<Part> {
     if changes_inside(place, model, new) {
         return with_graphs(node, place, model, new);
     }

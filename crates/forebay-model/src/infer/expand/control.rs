@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use forebay_base::Tensor;
 
-use super::inline::inline;
 use super::condition::{is_true, trip_count, truth};
+use super::inline::inline;
 use super::{bind, constant, integers, node, select};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, Subgraph, ValueId};

@@ -66,9 +66,9 @@ fn gated(
         let data_type = graph.ty(value).map(|ty| ty.data_type);
         let is_number = |ty: &DataType| ty.is_float() || matches!(ty, DataType::Int32 | DataType::Int64);
         let Some(data_type) = data_type.filter(is_number).filter(|_| !graph.is_constant(value)) else { continue };
-        let zero = *zeros.entry(data_type).or_insert_with(|| {
-            constant(graph, "zero", Tensor::zeros(data_type, &[]).expect("one element"))
-        });
+        let zero = *zeros
+            .entry(data_type)
+            .or_insert_with(|| constant(graph, "zero", Tensor::zeros(data_type, &[]).expect("one element")));
         let gate = graph.add_value(&format!("{}/{}", like.label(graph), graph.value(value).name.clone()), None);
         let inputs = if is_then { [condition, value, zero] } else { [condition, zero, value] };
         nodes.push(node(like, "Where", &[], &inputs, &[gate]));
@@ -93,7 +93,9 @@ pub(super) fn choose(graph: &Graph, like: &Node) -> Result<Vec<Node>, ModelError
         ModelError::Operator { op_type: "If".to_string(), node: like.label(graph), reason }
     };
     if like.inputs.iter().flatten().any(|input| graph.sequences.contains_key(input)) {
-        return Err(error("its condition is not known before a step, and a branch gives a sequence of tensors".to_string()));
+        return Err(error(
+            "its condition is not known before a step, and a branch gives a sequence of tensors".to_string(),
+        ));
     }
     let (then, other) = (view.input_type(1)?, view.input_type(2)?);
     if then != other {
