@@ -267,6 +267,16 @@ pub struct TrainArguments {
     /// Train until the data was seen that many times [default: 1]
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub epochs: Option<u64>,
+    /// Make batches of samples of one size: the size that the model calls so, or INPUT[DIMENSION]
+    #[arg(long, value_name = "SIZE")]
+    pub bucket_by: Option<String>,
+    /// Pad samples of a batch to the largest of them, rounded up to a multiple of N; with --bucket-by, sizes that are padded alike count as
+    /// one
+    #[arg(long, value_name = "N", value_parser = positive_count)]
+    pub pad_to: Option<u64>,
+    /// The label of padded places [default: that of --ignore-index]
+    #[arg(long, value_name = "LABEL", requires = "pad_to", allow_negative_numbers = true)]
+    pub pad_label: Option<i64>,
     /// Shuffle the data again in each epoch; the seed also drives dropout
     #[arg(long, value_name = "SEED")]
     pub shuffle: Option<u64>,

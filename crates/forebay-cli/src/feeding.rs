@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use forebay::data::{self, convert, npy, npz, DataSet};
+use forebay::data::{self, convert, npy, npz, DataSet, Sampler};
 use forebay::{Dimension, Model, Tensor, Trainer};
 
-use crate::arguments::RunArguments;
+use crate::arguments::{RunArguments, TrainArguments};
 use crate::failure::Failure;
 use crate::output;
 
@@ -17,31 +17,70 @@ pub type Tensors = BTreeMap<String, Tensor>;
 ///
 /// # Errors
 /// Data that is missing, corrupt, or does not fit the model.
-pub fn open(data: &str, trainer: &Trainer, input_scale: f64) -> Result<DataSet, Failure> {
-    let mut set = data::open(data, &trainer.data_requirements(input_scale)?)?;
+pub fn open(data: &str, trainer: &Trainer, arguments: &TrainArguments) -> Result<DataSet, Failure> {
+    let mut free = trainer.free_sizes(arguments.pad_to);
+    free.label_padding = arguments.pad_label.or(free.label_padding);
+    let mut set = data::open_free(data, &trainer.data_requirements(arguments.input_scale)?, &free)?;
     if let Some(bytes) = trainer.data_memory_bytes() {
         set.keep_at_most(bytes);
     }
     Ok(set)
 }
 
-/// The sizes that a model leaves open, as the data set has them, as `input[dimension]`; the first one is the batch.
+/// Which samples make up which batch.
+///
+/// # Errors
+/// Buckets by a size that the model does not leave open, or of a data set whose samples have one size.
+pub fn sampler(
+    set: &DataSet,
+    model: &Model,
+    arguments: &TrainArguments,
+    batch_size: u64,
+    seed: Option<u64>,
+) -> Result<Sampler, Failure> {
+    let Some(size) = &arguments.bucket_by else { return Ok(Sampler::new(set.sample_count(), batch_size, seed)) };
+    let inputs = model.inputs();
+    let mut open = inputs.iter().enumerate().flat_map(|(number, info)| {
+        let dimensions = info.dimensions.iter().enumerate().skip(1);
+        dimensions.filter_map(move |(i, dimension)| match dimension {
+            Dimension::Symbol(symbol) => Some((symbol.clone(), format!("{}[{i}]", info.name), number, i - 1)),
+            Dimension::Known(_) => None,
+        })
+    });
+    let Some((_, _, input, axis)) = open.clone().find(|(symbol, place, ..)| symbol == size || place == size) else {
+        let names: Vec<String> =
+            open.by_ref().map(|(symbol, place, ..)| if symbol.is_empty() { place } else { symbol }).collect();
+        let known =
+            if names.is_empty() { "leaves none open".to_owned() } else { format!("leaves open: {}", names.join(", ")) };
+        return Err(Failure::Usage(format!("--bucket-by {size}: the model has no such size of samples; it {known}")));
+    };
+    let multiple = arguments.pad_to.unwrap_or(1);
+    let bucket = |sample| Some(set.sample_shapes(sample)?.get(input)?.get(axis)?.next_multiple_of(multiple));
+    match (0..set.sample_count()).map(bucket).collect() {
+        Some(buckets) => Ok(Sampler::by_buckets(buckets, batch_size, seed)),
+        None => Err(Failure::Usage(format!("--bucket-by {size}: all samples of the data set have one size"))),
+    }
+}
+
+/// The sizes that a model leaves open, as the data set has them, as `input[dimension]`; the first one is the batch. Where samples differ,
+/// the largest, as a batch pads it: what is too large for the budgets is found before the first step.
 ///
 /// # Errors
 /// Data that cannot be read.
-pub fn sizes_of_data(data: &str, model: &Model) -> Result<BTreeMap<String, u64>, Failure> {
+pub fn sizes_of_data(arguments: &TrainArguments, model: &Model) -> Result<BTreeMap<String, u64>, Failure> {
     let inputs = model.inputs();
     let is_open = |dimension: &Dimension| matches!(dimension, Dimension::Symbol(_));
     if !inputs.iter().any(|info| info.dimensions.iter().skip(1).any(is_open)) {
         return Ok(BTreeMap::new());
     }
     let names: Vec<&str> = inputs.iter().map(|info| info.name.as_str()).collect();
-    let shapes = data::sample_shapes(data, &names)?;
+    let shapes = data::sample_shapes(&arguments.data, &names)?;
     let mut sizes = BTreeMap::new();
     for info in &inputs {
         for (i, size) in shapes.get(&info.name).into_iter().flatten().enumerate() {
             if info.dimensions.get(i + 1).is_some_and(is_open) {
-                sizes.insert(format!("{}[{}]", info.name, i + 1), *size);
+                let padded = size.next_multiple_of(arguments.pad_to.unwrap_or(1));
+                sizes.insert(format!("{}[{}]", info.name, i + 1), padded);
             }
         }
     }

@@ -152,16 +152,17 @@ impl<'a> Run<'a> {
         };
         let model = Model::from_file(&arguments.model)?;
         // What flags say counts before what the data has.
-        options.sizes = feeding::sizes_of_data(&arguments.data, &model)?;
+        options.sizes = feeding::sizes_of_data(arguments, &model)?;
         options.sizes.extend(arguments.training.size.iter().cloned());
         let mut trainer = Trainer::new(model.clone(), options.clone())?;
         warn_of_unknown_costs(trainer.unknown_costs());
-        let data = feeding::open(&arguments.data, &trainer, arguments.input_scale)?;
+        let data = feeding::open(&arguments.data, &trainer, arguments)?;
         trainer.keep_memory_limit()?;
         tell_of_limit(trainer.memory_limit());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
         let mut digest = None;
         if let Some(checkpoint) = &checkpoint {
+            check_batches(arguments, &checkpoint.position)?;
             digest = check_data(arguments, &data, &checkpoint.position)?;
             trainer.restore(checkpoint)?;
         }
@@ -169,7 +170,7 @@ impl<'a> Run<'a> {
             digest = Some(data.digest()?);
         }
         let batch_size = trainer.inputs().first().and_then(|info| info.shape.first()).copied().unwrap_or(1);
-        let sampler = Sampler::new(data.sample_count(), batch_size, shuffle);
+        let sampler = feeding::sampler(&data, &model, arguments, batch_size, shuffle)?;
         let sample_count = data.sample_count();
         if sample_count < batch_size {
             output::complain(&format!(
@@ -304,6 +305,8 @@ impl<'a> Run<'a> {
             "digest": self.digest,
             "batch_size": self.batch_size,
             "shuffle": self.shuffle,
+            "bucket_by": self.arguments.bucket_by,
+            "pad_to": self.arguments.pad_to,
         })
     }
 
@@ -321,14 +324,14 @@ impl<'a> Run<'a> {
     }
 
     fn validate(&mut self, data: &str) -> Result<Validation, Failure> {
-        let mut set = feeding::open(data, &self.trainer, self.arguments.input_scale)?;
+        let mut set = feeding::open(data, &self.trainer, self.arguments)?;
         let ignored = match self.options.training.loss {
             Loss::SoftmaxCrossEntropy { ignore_index, .. } => ignore_index,
             Loss::MeanSquaredError | Loss::Output { .. } => None,
             _ => None,
         };
         let class_axis = self.trainer.class_axis();
-        let mut sampler = Sampler::new(set.sample_count(), self.batch_size, None);
+        let mut sampler = feeding::sampler(&set, &self.model, self.arguments, self.batch_size, None)?;
         let (mut counts, mut loss_sum, mut weight_sum) = (ClassCounts::default(), 0.0, 0.0);
         for step in 0..sampler.steps_per_epoch() {
             let samples = sampler.batch(step);
@@ -498,6 +501,21 @@ fn check_data(arguments: &TrainArguments, data: &DataSet, position: &Value) -> R
         ))?;
     }
     Ok(Some(now))
+}
+
+/// Whether batches are made as before the checkpoint, which decides which samples a step sees.
+fn check_batches(arguments: &TrainArguments, position: &Value) -> Result<(), Failure> {
+    let now = json!({"bucket_by": arguments.bucket_by, "pad_to": arguments.pad_to});
+    for (flag, key) in [("--bucket-by", "bucket_by"), ("--pad-to", "pad_to")] {
+        let then = position.get(key).unwrap_or(&Value::Null);
+        if *then != now[key] {
+            let then = if then.is_null() { "without it".to_owned() } else { format!("with {flag} {then}") };
+            return Err(Failure::Usage(format!(
+                "{flag}: the checkpoint was made {then}, and its position has no meaning otherwise"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// A setting that decides which samples a step sees: that of the checkpoint where there is one, for a position in the

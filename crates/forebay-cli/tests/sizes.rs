@@ -53,6 +53,62 @@ fn training_takes_sizes_from_the_data_and_a_plan_from_flags() {
     assert_says(&failure(2, &["plan", &model, "--size", "length"]), &["NAME=N"]);
 }
 
+/// Logits of each place of a sequence of any length.
+fn tagger() -> Vec<u8> {
+    GraphBuilder::new()
+        .input("x", FLOAT, &["N", "length", "2"])
+        .floats("w", &[2, 3], &[0.1, -0.2, 0.3, 0.4, 0.5, -0.6])
+        .node("MatMul", &["x", "w"], &["logits"])
+        .output("logits", FLOAT, &["N", "length", "3"])
+        .build()
+}
+
+#[test]
+fn training_follows_samples_of_different_sizes() {
+    let folder = Folder::new();
+    let model = folder.write("model.onnx", &tagger());
+    let samples = folder.path("samples");
+    std::fs::create_dir(&samples).unwrap();
+    let lengths = [3u64, 5, 3, 9, 5, 3, 12];
+    for (number, &length) in lengths.iter().enumerate() {
+        let labels: Vec<i64> = (0..length).map(|i| i as i64 % 3).collect();
+        let arrays = [("x", &numbers(&[length, 2])), ("y", &Tensor::from_i64(&[length], &labels))];
+        forebay::data::npz::write(&samples.join(format!("{number}.npz")), &arrays, false).unwrap();
+    }
+    let data = samples.to_str().unwrap();
+    let train = ["train", &model, "--data", data, "--batch-size", "2", "--class-axis", "-1", "--epochs", "2", "--no-compare"];
+    let with = |flags: &[&'static str]| [&train[..], flags].concat();
+    // Lengths 3, 5, 3, 9, 5, 3, 12 in batches of one length: 2 + 1 + 1 + 1 of them; in multiples of 4: 2 of 4, 1 of 8, 1 of 12.
+    let report = json(&with(&["--bucket-by", "length"]));
+    assert_eq!(report["steps"].as_array().map(Vec::len), Some(10), "{report}");
+    let report = json(&with(&["--bucket-by", "x[1]", "--pad-to", "4", "--ignore-index", "-100", "--shuffle", "1"]));
+    assert_eq!(report["steps"].as_array().map(Vec::len), Some(8), "{report}");
+    let report = json(&with(&["--pad-to", "1", "--ignore-index", "-100"]));
+    assert_eq!(report["steps"].as_array().map(Vec::len), Some(8), "{report}");
+    // What was padded counts neither in the loss nor in the accuracy.
+    let validated = json(&with(&["--bucket-by", "length", "--pad-to", "16", "--pad-label", "-1", "--ignore-index", "-1", "--validate", data]));
+    assert_eq!(validated["validation"]["count"], lengths.iter().sum::<u64>(), "{validated}");
+    assert_says(&failure(1, &train), &["--pad-to", "--bucket-by", "1.npz"]);
+    assert_says(&failure(1, &with(&["--pad-to", "8"])), &["--ignore-index", "[y]"]);
+    assert_says(&failure(2, &with(&["--bucket-by", "width"])), &["no such size", "length"]);
+    // A position in the data has a meaning only for the batches that it was counted in.
+    let (run, run_again) = (folder.path("run"), folder.path("run-again"));
+    let (run, run_again) = (run.to_str().unwrap(), run_again.to_str().unwrap());
+    let short = |flags: &[&str]| {
+        let start = ["train", &model, "--data", data, "--batch-size", "2", "--class-axis", "-1", "--no-compare"];
+        [&start[..], flags].concat().into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let words = |flags: &[String]| flags.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+    let kept = short(&["--bucket-by", "length", "--steps", "3", "--checkpoint", run]);
+    success(&kept.iter().map(String::as_str).collect::<Vec<_>>());
+    let other = short(&["--steps", "6", "--resume", run]);
+    let error = failure(2, &other.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_says(&error, &["--bucket-by", "the checkpoint was made with"]);
+    let on = short(&["--bucket-by", "length", "--steps", "6", "--resume", run, "--checkpoint", run_again]);
+    let output = success(&on.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(output.contains("step 6/6"), "{}: {output}", words(&on));
+}
+
 #[test]
 fn a_model_that_computes_its_loss_trains_on_it() {
     let folder = Folder::new();

@@ -51,18 +51,18 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
     };
     for input in &requirements.inputs {
         let (array, origin) = load(&mut archive, &input.name, &input.sample_shape)?;
-        check_conversion(&array, input.data_type, requirements.input_scale, &origin)?;
+        check_conversion(array.data_type(), input.data_type, requirements.input_scale, &origin)?;
         inputs.push(array);
         origins.push(origin);
     }
     let label_name = label_name(&archive.names(), requirements);
     let (labels, label_origin) = load(&mut archive, label_name, &requirements.label_shape)?;
-    check_conversion(&labels, label_type(requirements), 1.0, &label_origin)?;
+    check_conversion(labels.data_type(), label_type(requirements), 1.0, &label_origin)?;
     Ok(Box::new(ArchiveSet { inputs, labels, label_origin, origins, requirements: requirements.clone() }))
 }
 
 /// `y` where there is one that is not an input, else `labels`.
-fn label_name(names: &[String], requirements: &Requirements) -> &'static str {
+pub(crate) fn label_name(names: &[String], requirements: &Requirements) -> &'static str {
     let is_input = |name: &str| requirements.inputs.iter().any(|input| input.name == name);
     if !is_input("y") && (names.iter().any(|name| name == "y") || is_input("labels")) {
         "y"
@@ -71,7 +71,7 @@ fn label_name(names: &[String], requirements: &Requirements) -> &'static str {
     }
 }
 
-fn label_type(requirements: &Requirements) -> DataType {
+pub(crate) fn label_type(requirements: &Requirements) -> DataType {
     match requirements.labels {
         LabelKind::Classes => DataType::Int64,
         LabelKind::Values(data_type) => data_type,
@@ -79,13 +79,13 @@ fn label_type(requirements: &Requirements) -> DataType {
 }
 
 /// Finds a type error at once instead of in the first batch: types do not depend on the rows.
-fn check_conversion(array: &Tensor, wanted: DataType, scale: f64, origin: &str) -> Result<(), DataError> {
-    let empty = Tensor::new(array.data_type(), &[0], Vec::new()).expect("no bytes for no elements");
+pub(crate) fn check_conversion(given: DataType, wanted: DataType, scale: f64, origin: &str) -> Result<(), DataError> {
+    let empty = Tensor::new(given, &[0], Vec::new()).expect("no bytes for no elements");
     convert(empty, wanted, scale_for(wanted, scale), origin).map(|_| ())
 }
 
 /// The scale is for floating-point inputs; indices stay as they are.
-fn scale_for(wanted: DataType, scale: f64) -> f64 {
+pub(crate) fn scale_for(wanted: DataType, scale: f64) -> f64 {
     if wanted.is_float() {
         scale
     } else {

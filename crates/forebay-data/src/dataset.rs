@@ -116,6 +116,14 @@ pub trait Source: Send {
     /// From now on, keeps samples that were read only if `count` of them take no more than these bytes together.
     fn keep_at_most(&mut self, _bytes: u64, _count: u64) {}
 
+    /// The sizes of a sample's inputs, where they may differ from sample to sample.
+    ///
+    /// # Panics
+    /// If the sample is out of range.
+    fn sample_shapes(&self, _sample: u64) -> Option<Vec<Vec<u64>>> {
+        None
+    }
+
     /// Adds what decides the contents of a range of samples to a digest.
     ///
     /// # Errors
@@ -190,6 +198,15 @@ impl DataSet {
         let rows: Vec<u64> = samples.iter().map(|sample| sample + self.rows.start).collect();
         assert!(rows.iter().all(|row| self.rows.contains(row)), "samples {samples:?} of {}", self.sample_count());
         self.source.batch(&rows)
+    }
+
+    /// The sizes of a sample's inputs, in the order in which they were required; none where all samples have the same.
+    ///
+    /// # Panics
+    /// If the sample is out of range.
+    pub fn sample_shapes(&self, sample: u64) -> Option<Vec<Vec<u64>>> {
+        assert!(sample < self.sample_count(), "sample {sample} of {}", self.sample_count());
+        self.source.sample_shapes(sample + self.rows.start)
     }
 
     /// From now on, keeps samples that were read only if all selected ones take no more than these bytes together; else each is read

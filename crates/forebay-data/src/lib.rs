@@ -17,6 +17,7 @@
 //! | [`digest`] | whether two data sets hold the same samples |
 //! | [`dataset`] | samples of any kind as batches by input name |
 //! | [`archive_set`] | a data set in an `.npz` archive |
+//! | [`ragged_set`] | a data set of samples of different sizes |
 //! | [`volume_set`] | a data set of NIfTI pairs |
 //! | [`image_set`] | a data set of images, one folder per class |
 //! | [`fn@open`] | which kind of data set a path names |
@@ -32,6 +33,7 @@ pub mod npy;
 pub mod npz;
 pub mod open;
 pub mod pairing;
+pub mod ragged_set;
 pub mod sampler;
 pub mod volume;
 pub mod volume_set;
@@ -39,5 +41,6 @@ pub mod volume_set;
 pub use dataset::{Batch, DataSet, InputDescription, LabelKind, Requirements};
 pub use digest::Digest;
 pub use error::DataError;
-pub use open::{open, sample_shapes};
+pub use open::{open, open_free, sample_shapes};
+pub use ragged_set::FreeSizes;
 pub use sampler::Sampler;

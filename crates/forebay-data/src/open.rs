@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::dataset::{DataSet, Requirements, RowSelection};
 use crate::error::DataError;
 use crate::npz::Archive;
+use crate::ragged_set::{self, FreeSizes};
 use crate::{archive_set, image_set, pairing, volume_set};
 
 /// Opens `PATH` or `PATH#START..END`: an `.npz` archive, a folder of NIfTI pairs or a folder of images by class.
@@ -26,12 +27,37 @@ pub fn open(data: &str, requirements: &Requirements) -> Result<DataSet, DataErro
     DataSet::new(source, selection, data)
 }
 
-/// The sizes of single samples of these arrays, where the data set says them before it is read: those in an archive.
+/// The same for samples whose sizes may differ: also a folder of `.npz` files, one for each sample, or an archive in which samples lie one
+/// behind the other ([`ragged_set`]).
+///
+/// # Errors
+/// [`DataError`] naming the path, and what was expected there.
+pub fn open_free(data: &str, requirements: &Requirements, free: &FreeSizes) -> Result<DataSet, DataError> {
+    let (path, selection) = split(data)?;
+    if is_ragged(path)? {
+        return DataSet::new(ragged_set::open(path, requirements, free)?, selection, data);
+    }
+    open(data, requirements)
+}
+
+/// Whether samples may differ in size.
+fn is_ragged(path: &Path) -> Result<bool, DataError> {
+    match path.is_dir() {
+        true => Ok(!ragged_set::files(path)?.is_empty()),
+        false => ragged_set::is_joined(path),
+    }
+}
+
+/// The sizes of single samples of these arrays, where the data set says them before it is read: those in archives. Where they differ, the
+/// largest along each axis.
 ///
 /// # Errors
 /// [`DataError`] naming the path.
 pub fn sample_shapes(data: &str, names: &[&str]) -> Result<BTreeMap<String, Vec<u64>>, DataError> {
     let (path, _) = split(data)?;
+    if is_ragged(path)? {
+        return ragged_set::largest(path, names);
+    }
     let mut shapes = BTreeMap::new();
     if path.is_dir() {
         return Ok(shapes);

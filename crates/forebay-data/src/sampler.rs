@@ -1,6 +1,8 @@
 //! Which samples make up which batch: a function of the seed and the number of the step alone, so that a resumed run sees
 //! the same batches without having kept the order.
 
+use std::collections::BTreeMap;
+
 /// Splits a data set into batches, epoch after epoch; the last batch of an epoch may be smaller.
 ///
 /// ```
@@ -15,8 +17,11 @@ pub struct Sampler {
     sample_count: u64,
     batch_size: u64,
     seed: Option<u64>,
-    /// The order of the epoch that was asked for last, so that it is made once per epoch.
-    order: Option<(u64, Vec<u64>)>,
+    /// By sample: its bucket, where each batch is of one.
+    buckets: Option<Vec<u64>>,
+    steps_per_epoch: u64,
+    /// The batches of the epoch that was asked for last, so that they are made once per epoch.
+    batches: Option<(u64, Vec<Vec<u64>>)>,
 }
 
 impl Sampler {
@@ -26,29 +31,74 @@ impl Sampler {
     /// If a count is 0.
     pub fn new(sample_count: u64, batch_size: u64, seed: Option<u64>) -> Sampler {
         assert!(sample_count > 0 && batch_size > 0, "no samples, or none per batch");
-        Sampler { sample_count, batch_size, seed, order: None }
+        let steps_per_epoch = sample_count.div_ceil(batch_size);
+        Sampler { sample_count, batch_size, seed, buckets: None, steps_per_epoch, batches: None }
+    }
+
+    /// The same with batches of samples of one bucket each, of which the last may be smaller. Batches come in the order of their first
+    /// samples, or shuffled where there is a seed.
+    ///
+    /// ```
+    /// use forebay_data::Sampler;
+    ///
+    /// let mut in_order = Sampler::by_buckets(vec![64, 128, 64, 64], 2, None);
+    /// let batches: Vec<Vec<u64>> = (0..in_order.steps_per_epoch()).map(|step| in_order.batch(step)).collect();
+    /// assert_eq!(batches, [vec![0, 2], vec![1], vec![3]]);
+    /// ```
+    ///
+    /// # Panics
+    /// If there are no samples, or none per batch.
+    pub fn by_buckets(buckets: Vec<u64>, batch_size: u64, seed: Option<u64>) -> Sampler {
+        let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+        buckets.iter().for_each(|&bucket| *counts.entry(bucket).or_default() += 1);
+        let sampler = Sampler::new(buckets.len() as u64, batch_size, seed);
+        let steps_per_epoch = counts.values().map(|count| count.div_ceil(batch_size)).sum();
+        Sampler { steps_per_epoch, buckets: Some(buckets), ..sampler }
     }
 
     /// Steps in one epoch.
     pub fn steps_per_epoch(&self) -> u64 {
-        self.sample_count.div_ceil(self.batch_size)
+        self.steps_per_epoch
     }
 
     /// The samples of a step, counted from 0 over all epochs.
     pub fn batch(&mut self, step: u64) -> Vec<u64> {
-        let epoch = step / self.steps_per_epoch();
-        let start = (step % self.steps_per_epoch()) * self.batch_size;
-        let end = (start + self.batch_size).min(self.sample_count);
-        let Some(seed) = self.seed else {
-            return (start..end).collect();
+        let (epoch, number) = (step / self.steps_per_epoch, (step % self.steps_per_epoch) as usize);
+        if self.seed.is_none() && self.buckets.is_none() {
+            let start = number as u64 * self.batch_size;
+            return (start..(start + self.batch_size).min(self.sample_count)).collect();
+        }
+        let batches = match self.batches.take() {
+            Some((of, batches)) if of == epoch => batches,
+            _ => self.batches_of(epoch),
         };
-        let order = match self.order.take() {
-            Some((of, order)) if of == epoch => order,
-            _ => permutation(self.sample_count, seed, epoch),
-        };
-        let batch = order[start as usize..end as usize].to_vec();
-        self.order = Some((epoch, order));
+        let batch = batches[number].clone();
+        self.batches = Some((epoch, batches));
         batch
+    }
+
+    /// All batches of an epoch.
+    fn batches_of(&self, epoch: u64) -> Vec<Vec<u64>> {
+        let order = match self.seed {
+            Some(seed) => permutation(self.sample_count, seed, epoch),
+            None => (0..self.sample_count).collect(),
+        };
+        let Some(buckets) = &self.buckets else {
+            return order.chunks(self.batch_size as usize).map(<[u64]>::to_vec).collect();
+        };
+        let mut batches: Vec<Vec<u64>> = Vec::with_capacity(self.steps_per_epoch as usize);
+        let mut open: BTreeMap<u64, usize> = BTreeMap::new();
+        for sample in order {
+            let place = open.entry(buckets[sample as usize]).or_insert_with(|| {
+                batches.push(Vec::new());
+                batches.len() - 1
+            });
+            batches[*place].push(sample);
+            if batches[*place].len() as u64 == self.batch_size {
+                open.remove(&buckets[sample as usize]);
+            }
+        }
+        batches
     }
 }
 
@@ -106,6 +156,26 @@ mod tests {
         let wanted: Vec<_> = (0..40).map(|step| through.batch(step)).collect();
         for step in (0..40).rev() {
             assert_eq!(Sampler::new(100, 7, Some(3)).batch(step), wanted[step as usize]);
+        }
+    }
+
+    #[test]
+    fn batches_of_buckets_hold_each_sample_once_and_one_bucket_each() {
+        for seed in (0..20).map(Some).chain([None]) {
+            let buckets: Vec<u64> = (0..53).map(|sample| sample * sample % 7).collect();
+            let mut sampler = Sampler::by_buckets(buckets.clone(), 4, seed);
+            let steps = sampler.steps_per_epoch();
+            for epoch in 0..2 {
+                let batches: Vec<Vec<u64>> = (0..steps).map(|step| sampler.batch(epoch * steps + step)).collect();
+                for batch in &batches {
+                    assert!(batch.iter().all(|&sample| buckets[sample as usize] == buckets[batch[0] as usize]));
+                }
+                let mut all: Vec<u64> = batches.concat();
+                all.sort_unstable();
+                assert_eq!(all, (0..53).collect::<Vec<_>>(), "seed {seed:?}");
+                let other = Sampler::by_buckets(buckets.clone(), 4, seed).batch(epoch * steps + 3);
+                assert_eq!(other, batches[3], "a function of seed and step");
+            }
         }
     }
 

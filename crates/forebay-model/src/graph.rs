@@ -251,6 +251,8 @@ pub struct Graph {
     /// Initializers that nothing changes: the model's `Constant` nodes and folded values. Floating initializers outside
     /// this set may train, so nodes that use them are not folded; put them in before inference where nothing trains.
     pub constants: BTreeSet<ValueId>,
+    /// Whether both branches of a condition are computed where only a step knows it, as training does.
+    pub selects_branches: bool,
     /// Updates of initializers at the end of a step; empty for inference.
     pub updates: Vec<Update>,
     /// Values that are sequences of tensors: their elements. Known once types are.

@@ -23,6 +23,8 @@ const PINNED_INTEGERS_MAX: u64 = 64;
 /// The same for floating-point numbers.
 const PINNED_FLOATS_MAX: u64 = 1;
 
+pub use crate::infer::expand::{is_true, trip_count, truth};
+
 /// What comes next.
 #[derive(Debug)]
 pub enum Next {

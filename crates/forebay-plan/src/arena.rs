@@ -11,6 +11,7 @@ use crate::residency::{root, Residency, Segment};
 use crate::tuning::{CLOSE, MANY_ITEMS, PASSES_MIN, QUICK};
 use forebay_base::ByteRange;
 use forebay_memory::{place, Effort, Item, Piece, Placement, PlacementError};
+use forebay_model::program::BufferId;
 
 /// Byte ranges of an item by the time (first launch, one past the last) during which they are taken.
 pub(crate) type PiecesByTime = BTreeMap<(u32, u32), Vec<ByteRange>>;
@@ -24,6 +25,34 @@ pub struct Arena {
     pub device_bytes: u64,
 }
 
+/// Where buffers lie in blocks of device memory that other plans use, too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharedLayout {
+    /// Bytes of each block, whole tiles.
+    pub blocks: Vec<u64>,
+    /// By buffer: its first byte, counted over the blocks one behind the other.
+    pub offsets: BTreeMap<BufferId, u64>,
+}
+
+impl SharedLayout {
+    /// Bytes of all blocks.
+    pub fn size_bytes(&self) -> u64 {
+        self.blocks.iter().sum()
+    }
+
+    /// The block that holds a byte, and where it begins.
+    pub(crate) fn block(&self, offset_bytes: u64) -> (usize, u64) {
+        let mut start = 0;
+        for (number, &size_bytes) in self.blocks.iter().enumerate() {
+            if offset_bytes < start + size_bytes {
+                return (number, start);
+            }
+            start += size_bytes;
+        }
+        (self.blocks.len(), start)
+    }
+}
+
 /// Places every interval within `capacity_bytes` of the device; `None` where no placement was found.
 ///
 /// With `groups`, the number of each launch's group in ascending order, bytes are taken for whole groups: then launches of
@@ -32,6 +61,33 @@ pub fn arena(live: &Liveness, residency: &Residency, groups: Option<&[u32]>, cap
     let components = Components::new(live, residency, groups);
     let effort = effort(components.items.len());
     Some(components.arena(live, residency, &place(&components.items, Some(capacity_bytes), effort).ok()?))
+}
+
+/// The same where some of what stays on the device lies at the beginning of it, at given places, and nothing else lies there.
+pub fn arena_behind(
+    live: &Liveness,
+    residency: &Residency,
+    groups: Option<&[u32]>,
+    capacity_bytes: u64,
+    layout: &SharedLayout,
+) -> Option<Arena> {
+    let components = Components::new(live, residency, groups);
+    let mut given = vec![None; components.items.len()];
+    for (segment, &component) in residency.segments.iter().zip(&components.numbers) {
+        let Owner::Buffer(buffer) = live.chunks[segment.chunk].owner else { continue };
+        let base = layout.offsets.get(&buffer).filter(|_| residency.backing_on_device[segment.chunk]);
+        given[component] = base.map(|base| base + components.origins[component]);
+    }
+    let (others, items): (Vec<usize>, Vec<Item>) =
+        components.items.iter().cloned().enumerate().filter(|(component, _)| given[*component].is_none()).unzip();
+    let first = layout.size_bytes();
+    let placement = place(&items, Some(capacity_bytes.checked_sub(first)?), effort(items.len())).ok()?;
+    let mut offsets: Vec<u64> = given.iter().map(|given| given.unwrap_or_default()).collect();
+    for (component, offset) in others.into_iter().zip(placement.offsets) {
+        offsets[component] = first + offset;
+    }
+    let placement = Placement { offsets, height_bytes: first + placement.height_bytes };
+    Some(components.arena(live, residency, &placement))
 }
 
 /// Places every interval within `capacity_bytes` of the device; or says, by launch, how many bytes it lacks to hold what is there

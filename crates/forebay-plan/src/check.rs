@@ -86,7 +86,9 @@ fn broken(reason: String) -> PlanError {
 
 fn budget(plan: &Plan) -> Result<(), PlanError> {
     let of_kind = |kind| plan.memories.iter().filter(move |memory| memory.kind == kind).map(|memory| memory.size_bytes);
-    let heap_bytes = plan.heaps.iter().sum::<u64>() + of_kind(MemoryKind::Placed).sum::<u64>();
+    let shared = plan.memories.iter().filter(|memory| matches!(memory.kind, MemoryKind::Shared(_)));
+    let shared_bytes: u64 = shared.map(|memory| memory.size_bytes).sum();
+    let heap_bytes = plan.heaps.iter().sum::<u64>() + of_kind(MemoryKind::Placed).sum::<u64>() + shared_bytes;
     let host_bytes = of_kind(MemoryKind::HostBlock).sum::<u64>();
     let statistics = &plan.statistics;
     for (what, bytes, budget) in

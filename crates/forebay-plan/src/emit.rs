@@ -15,7 +15,7 @@ use crate::residency::Residency;
 use crate::schedule::Work;
 
 /// The device's arena among a plan's memories.
-const DEVICE: MemoryId = MemoryId(0);
+pub(crate) const DEVICE: MemoryId = MemoryId(0);
 /// The host block among a plan's memories.
 const HOST: MemoryId = MemoryId(1);
 /// The spill file among a plan's memories, where it has any: what stays as it is, and what does not last.
@@ -110,18 +110,14 @@ fn intervals(decisions: &Decisions) -> Vec<ResidencyInterval> {
 
 fn memories(decisions: &Decisions) -> Plan {
     let limits = decisions.limits;
-    let size_bytes = decisions.arena.device_bytes.max(1).next_multiple_of(limits.tile_size_bytes);
-    let kind = if limits.tiled { MemoryKind::Reservation } else { MemoryKind::Placed };
     let backing_stores = decisions.backing_stores;
     let host_bytes = backing_stores.host_bytes.max(64);
     let mut plan = Plan {
-        memories: vec![
-            PlanMemory { kind, space: Space::Device(0), size_bytes },
-            PlanMemory { kind: MemoryKind::HostBlock, space: Space::Host, size_bytes: host_bytes },
-        ],
         streams: ["compute", "copy in", "copy out"].map(|name| PlanStream { name: name.to_string() }).to_vec(),
         ..Plan::default()
     };
+    device_memory(&mut plan, decisions.arena.device_bytes, limits);
+    plan.memories.push(PlanMemory { kind: MemoryKind::HostBlock, space: Space::Host, size_bytes: host_bytes });
     if backing_stores.disk_bytes + backing_stores.turns_bytes > 0 {
         let turns = if backing_stores.turns_bytes > 0 { vec![backing_stores.turns_bytes; 2] } else { Vec::new() };
         let sizes = [backing_stores.disk_bytes.max(DISK_ALIGNMENT_BYTES)].into_iter().chain(turns);
@@ -133,6 +129,14 @@ fn memories(decisions: &Decisions) -> Plan {
         plan.streams.extend(["disk in", "disk out"].map(|name| PlanStream { name: name.to_string() }));
         plan.turns = (backing_stores.turns_bytes > 0).then_some((TURNS[0], TURNS[1]));
     }
+    plan
+}
+
+/// Gives a plan without memories its device memory of at least these bytes, and the heaps for it.
+pub(crate) fn device_memory(plan: &mut Plan, size_bytes: u64, limits: &Limits) {
+    let size_bytes = size_bytes.max(1).next_multiple_of(limits.tile_size_bytes);
+    let kind = if limits.tiled { MemoryKind::Reservation } else { MemoryKind::Placed };
+    plan.memories.push(PlanMemory { kind, space: Space::Device(0), size_bytes });
     if limits.tiled {
         let mut offset = 0;
         while offset < size_bytes {
@@ -147,7 +151,6 @@ fn memories(decisions: &Decisions) -> Plan {
             offset += heap_bytes;
         }
     }
-    plan
 }
 
 /// Finds chunks by their owner, and intervals by their chunk: where bytes are during a launch, and between steps.

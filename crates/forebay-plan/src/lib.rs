@@ -24,6 +24,7 @@
 //! | [`backing_stores`] | which bytes are on the host and which on disk while they are not on the device |
 //! | [`schedule`] | launches and copies in one list, with streams |
 //! | [`arena`] | offsets on the device |
+//! | [`shared`] | memory that several plans use |
 //! | [`bound`] | a time that no plan of the same launches can beat |
 //! | [`split`] | barriers that become a record and a wait |
 //! | [`mod@partition`] | launches that touch much become several that touch less |
@@ -62,6 +63,7 @@ pub mod rematerialize;
 pub mod residency;
 pub mod saved_costs;
 pub mod schedule;
+pub mod shared;
 pub mod simulate;
 pub mod split;
 #[cfg(test)]
@@ -70,6 +72,7 @@ mod tuning;
 pub mod ways;
 pub mod widen;
 
+pub use arena::SharedLayout;
 pub use dependences::fewest_barriers;
 pub use error::PlanError;
 pub use machine::MachineDescription;

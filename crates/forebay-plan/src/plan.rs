@@ -14,6 +14,8 @@ pub enum MemoryKind {
     HostBlock,
     /// Space on a disk, reached by copies alone.
     SpillFile,
+    /// Device memory that other plans use, too, which whoever runs the plan has: the block of this number ([`crate::shared`]).
+    Shared(u32),
 }
 
 /// One memory that a plan uses; its place in [`Plan::memories`] is the [`MemoryId`] that the plan's commands name.

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use forebay_base::Limits;
 use forebay_model::program::Program;
 
-use crate::arena::{arena, Arena};
+use crate::arena::{arena, arena_behind, Arena, SharedLayout};
 use crate::backing_stores::{backing_stores, BackingStores, HostLimit};
 use crate::bound::lower_bound_ns;
 use crate::check::check;
@@ -29,6 +29,7 @@ use crate::partition::{least_limit_bytes, partition};
 use crate::plan::Plan;
 use crate::residency::{kinds, residency, OccupancyLimit, Residency};
 use crate::schedule::schedule;
+use crate::shared::separate;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
 use crate::widen::{widen, Route};
@@ -56,6 +57,8 @@ pub struct PlanOptions {
     /// Whether a budget that one pool cannot keep is refused with the least one that it can: looking for that takes as long as several
     /// plans. Without, what the largest launch needs is named.
     pub names_least: bool,
+    /// What lies in memory that other plans use, too. A plan that does not keep everything on the device leaves it alone.
+    pub shared: Option<SharedLayout>,
     /// Whether the whole plan is checked ([`mod@crate::check`]) before it is returned.
     pub check: bool,
 }
@@ -86,7 +89,7 @@ pub fn choose_groups(
         LaunchOrder::Barriers => {
             let file = Candidate::new(Ordered::as_it_comes(program.clone()), costs);
             check_sizes(&file, limits)?;
-            let planner = Planner { program, limits, costs, in_core_ns: 0, cut: false, host_limit: None };
+            let planner = Planner { program, limits, costs, in_core_ns: 0, cut: false, host_limit: None, shared: None };
             planner.fewest_barriers(&planner.in_core(&file)?)
         }
     }
@@ -105,7 +108,8 @@ pub fn plan_in_groups(
 ) -> Result<Plan, PlanError> {
     let file = Candidate::new(Ordered::as_it_comes(program.clone()), costs);
     let (minimum_budget_bytes, minimum_launch) = check_sizes(&file, limits)?;
-    let planner = Planner { program, limits, costs, in_core_ns: 0, cut: false, host_limit: None };
+    let shared = options.shared.as_ref();
+    let planner = Planner { program, limits, costs, in_core_ns: 0, cut: false, host_limit: None, shared };
     let in_file_order = planner.in_core(&file)?;
     let reordered = groups.map(|groups| Candidate::new(Ordered::by_groups(program, groups), costs));
     let in_core = match &reordered {
@@ -118,6 +122,9 @@ pub fn plan_in_groups(
     in_core.statistics.predicted_ns = in_core_predicted_ns;
     let in_core_candidate = reordered.as_ref().unwrap_or(&file);
     let within = options.device_budget_bytes.filter(|&budget_bytes| in_core_peak_bytes > budget_bytes);
+    if within.is_some() && shared.is_some() {
+        return plan_in_groups(program, groups, &PlanOptions { shared: None, ..options.clone() }, limits, costs);
+    }
     // No budget is smaller than one tile. If whole launches fit in a tile, parts cannot lower the smallest budget, and without a
     // budget nothing is cut.
     let is_least = within.is_none() && minimum_budget_bytes <= limits.tile_size_bytes;
@@ -151,7 +158,11 @@ pub fn plan_in_groups(
     statistics.minimum_budget_bytes = minimum_budget_bytes;
     statistics.minimum_launch = minimum_launch;
     statistics.fewest_barriers = fewest_barriers(program);
-    let needed_bytes = statistics.host_bytes;
+    if let Some(layout) = shared {
+        separate(&mut plan, layout, limits)?;
+        plan.statistics.in_core_peak_bytes = plan.statistics.device_peak_bytes;
+    }
+    let needed_bytes = plan.statistics.host_bytes;
     if let Some(budget_bytes) = options.host_budget_bytes.filter(|&budget_bytes| needed_bytes > budget_bytes) {
         return Err(PlanError::HostBudget { budget_bytes, needed_bytes, spilled: options.spill });
     }
@@ -224,6 +235,8 @@ struct Planner<'a> {
     cut: bool,
     /// What the host may hold, where the rest may go to disk.
     host_limit: Option<HostLimit>,
+    /// What lies at the beginning of the device, in memory that other plans use, too.
+    shared: Option<&'a SharedLayout>,
 }
 
 impl Planner<'_> {
@@ -282,7 +295,12 @@ impl Planner<'_> {
         host_limit: PlacementLimit,
     ) -> Result<Option<Plan>, PlanError> {
         let groups = host_limit.grouped.then_some(&candidate.ordered.groups[..]);
-        let Some(arena) = &arena(live, residency, groups, host_limit.capacity_bytes) else { return Ok(None) };
+        let capacity_bytes = host_limit.capacity_bytes;
+        let arena = match self.shared {
+            Some(layout) => arena_behind(live, residency, groups, capacity_bytes, layout),
+            None => arena(live, residency, groups, capacity_bytes),
+        };
+        let Some(arena) = &arena else { return Ok(None) };
         self.emit(candidate, live, (residency, backing_stores), arena).map(Some)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forebay_base::{Command, EventId, HeapId, MemoryId, Region, StreamId};
 use forebay_device::{Device, DeviceError};
-use forebay_plan::plan::MemoryKind;
+use forebay_plan::plan::{MemoryKind, PlanMemory};
 use forebay_plan::Plan;
 
 use crate::error::RuntimeError;
@@ -14,6 +14,8 @@ use crate::error::RuntimeError;
 pub struct Binding {
     device: Arc<dyn Device>,
     memories: Vec<MemoryId>,
+    /// Those of them that go back with others.
+    shared: Vec<MemoryId>,
     heaps: Vec<HeapId>,
     streams: Vec<StreamId>,
     events: Vec<EventId>,
@@ -22,7 +24,7 @@ pub struct Binding {
 
 impl Binding {
     /// Obtains what the plan names, one event more for who runs it, and a host block of `staging_bytes` (none for 0). There is
-    /// always a stream, even for a plan without any. Spill files go into `spill_dir`. Where `released`, host blocks take memory as they
+    /// always a stream, even for a plan without any. Memories that plans share are given as `shared`, by their numbers. Spill files go into `spill_dir`. Where `released`, host blocks take memory as they
     /// are written, until [`Binding::fill_host`]. What was obtained before a failure is given back.
     ///
     /// # Errors
@@ -33,13 +35,19 @@ impl Binding {
         staging_bytes: u64,
         spill_dir: Option<&Path>,
         released: bool,
+        shared: &[MemoryId],
     ) -> Result<Binding, RuntimeError> {
         let folder = spill_dir.unwrap_or(Path::new(""));
         if spill_dir.is_none() && plan.memories.iter().any(|memory| memory.kind == MemoryKind::SpillFile) {
             return Err(RuntimeError::Plan { reason: "it spills to disk, and no folder was given".to_string() });
         }
+        let missing = |memory: &&PlanMemory| matches!(memory.kind, MemoryKind::Shared(n) if n as usize >= shared.len());
+        if plan.memories.iter().any(|memory| missing(&memory)) {
+            return Err(RuntimeError::Plan { reason: "memory that it shares with others was not given".to_string() });
+        }
         let mut binding = Binding {
             device,
+            shared: shared.to_vec(),
             memories: Vec::with_capacity(plan.memories.len()),
             heaps: Vec::with_capacity(plan.heaps.len()),
             streams: Vec::with_capacity(plan.streams.len()),
@@ -74,6 +82,7 @@ impl Binding {
                 MemoryKind::HostBlock if released => self.device.create_released_host_block(memory.size_bytes)?,
                 MemoryKind::HostBlock => self.device.create_host_block(memory.size_bytes)?,
                 MemoryKind::SpillFile => self.device.create_spill(folder, memory.size_bytes)?,
+                MemoryKind::Shared(number) => self.shared[number as usize],
             });
         }
         if staging_bytes > 0 {
@@ -112,6 +121,13 @@ impl Binding {
     /// Host bytes for moving contents to and from the device outside of steps.
     pub fn staging(&self) -> Option<Region> {
         self.staging
+    }
+
+    /// Gives the host bytes for moving contents back.
+    pub fn give_back_staging(&mut self) {
+        if let Some(region) = self.staging.take() {
+            self.device.destroy_memory(region.memory);
+        }
     }
 
     /// The device's event for one of the plan's; the one that it has not stands for the runner's own.
@@ -215,7 +231,8 @@ impl Drop for Binding {
         for &event in &self.events {
             self.device.destroy_event(event);
         }
-        for &memory in self.memories.iter().chain(self.staging.iter().map(|region| &region.memory)) {
+        self.give_back_staging();
+        for &memory in self.memories.iter().filter(|memory| !self.shared.contains(memory)) {
             self.device.destroy_memory(memory);
         }
         for &heap in &self.heaps {

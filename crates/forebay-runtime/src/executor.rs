@@ -121,6 +121,8 @@ pub struct Executor {
     /// By stream of the device that copies: which way.
     links: BTreeMap<StreamId, Link>,
     binding: Binding,
+    /// Memory that other plans use, too; given back behind the binding.
+    _shared: Vec<Arc<Executor>>,
 }
 
 impl Executor {
@@ -147,7 +149,7 @@ impl Executor {
         contents: &BTreeMap<String, Contents>,
         spill_dir: Option<&Path>,
     ) -> Result<Executor, RuntimeError> {
-        let mut executor = Executor::obtain(device, plan, spill_dir, false)?;
+        let mut executor = Executor::obtain(device, plan, spill_dir, false, Vec::new())?;
         let names: Vec<String> = executor.persistent_names().map(str::to_owned).collect();
         names.iter().try_for_each(|name| executor.load_persistent(name, contents.get(name)))?;
         executor.complete()?;
@@ -161,7 +163,16 @@ impl Executor {
     /// # Errors
     /// As [`Executor::spilling`].
     pub fn empty(device: Arc<dyn Device>, plan: Plan, spill_dir: Option<&Path>) -> Result<Executor, RuntimeError> {
-        Executor::obtain(device, plan, spill_dir, true)
+        Executor::obtain(device, plan, spill_dir, true, Vec::new())
+    }
+
+    /// The same for a plan that shares memory with others: its blocks ([`crate::shared`]), by their numbers. What lies there is not
+    /// loaded again.
+    ///
+    /// # Errors
+    /// As [`Executor::spilling`].
+    pub fn sharing(device: Arc<dyn Device>, plan: Plan, blocks: Vec<Arc<Executor>>) -> Result<Executor, RuntimeError> {
+        Executor::obtain(device, plan, None, true, blocks)
     }
 
     fn obtain(
@@ -169,13 +180,15 @@ impl Executor {
         plan: Plan,
         spill_dir: Option<&Path>,
         released: bool,
+        shared: Vec<Arc<Executor>>,
     ) -> Result<Executor, RuntimeError> {
         for backing in plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent) {
             check_backing(&plan, backing)?;
         }
         check_events(&plan)?;
         let staging_bytes = staging_bytes(&plan);
-        let binding = Binding::obtain(device.clone(), &plan, staging_bytes, spill_dir, released)?;
+        let blocks = shared.iter().map(|block| block.device_memory(MemoryId(0))).collect::<Result<Vec<_>, _>>()?;
+        let binding = Binding::obtain(device.clone(), &plan, staging_bytes, spill_dir, released, &blocks)?;
         let prologue = plan.prologue.iter().map(|command| binding.command(command)).collect::<Result<Vec<_>, _>>()?;
         submit(&*device, &prologue, "while mapping memory")?;
         binding.join("while mapping memory")?;
@@ -204,12 +217,17 @@ impl Executor {
             records: Vec::new(),
             links,
             binding,
+            _shared: shared,
         })
     }
 
-    /// Names of the persistent tensors that the plan has a place for.
+    /// Names of the persistent tensors that the plan has a place for, without those in memory that it shares with others.
     pub fn persistent_names(&self) -> impl Iterator<Item = &str> {
-        let placed = self.plan.persistent.iter().filter(|backing| !backing.pieces.is_empty());
+        let is_shared =
+            |(_, region): &(ByteRange, Region)| matches!(self.plan.memory(region.memory).kind, MemoryKind::Shared(_));
+        let is_own =
+            move |backing: &&BackingLocation| !backing.pieces.is_empty() && !backing.pieces.iter().any(is_shared);
+        let placed = self.plan.persistent.iter().filter(is_own);
         placed.map(|backing| backing.name.as_str())
     }
 
@@ -277,6 +295,16 @@ impl Executor {
         if let Ok(region) = self.binding.region(region) {
             self.device.release_host(region);
         }
+    }
+
+    /// Gives back what only loading needs. Nothing is written or read from outside after that.
+    pub(crate) fn end_loading(&mut self) {
+        self.binding.give_back_staging();
+    }
+
+    /// The device's number of a memory of the plan.
+    fn device_memory(&self, memory: MemoryId) -> Result<MemoryId, RuntimeError> {
+        Ok(self.binding.region(Region::new(memory, 0, 0))?.memory)
     }
 
     /// The plan.

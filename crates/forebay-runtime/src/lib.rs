@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`executor`] | a plan on a device: obtained, loaded, run step by step, released |
+//! | [`shared`] | device memory that several plans use |
 //! | [`paged`] | the same step over managed memory |
 //! | [`backing`] | where tensors lie between steps |
 //! | [`binding`] | a plan's ids become the device's |
@@ -22,8 +23,10 @@ pub mod executor;
 mod live;
 pub mod paged;
 pub mod profile;
+pub mod shared;
 pub mod trace;
 
 pub use error::RuntimeError;
 pub use executor::{Decision, Executor, StepMoves, StepTimes};
 pub use paged::{PagedExecutor, PagedOptions, Strategy};
+pub use shared::shared_memory;

@@ -1,6 +1,7 @@
 //! From graph to plan: lowering, fusion, workspace, budget. What a session or trainer keeps of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use forebay_base::Kernel;
 use forebay_memory::size::MemorySize;
@@ -10,8 +11,9 @@ use forebay_model::tensor::Contents;
 use forebay_model::{Graph, ValueId};
 use forebay_plan::cost::Costs;
 use forebay_plan::fuse::fuse;
+use forebay_plan::plan::MemoryKind;
 use forebay_plan::saved_costs::Unknown;
-use forebay_plan::{choose_groups, page, plan_in_groups, PlanError, PlanOptions, SavedCosts};
+use forebay_plan::{choose_groups, page, plan_in_groups, PlanError, PlanOptions, SavedCosts, SharedLayout};
 use forebay_runtime::{PagedOptions, StepTimes};
 
 use crate::error::Error;
@@ -21,6 +23,7 @@ use crate::options::MemoryLimit;
 use crate::process_memory;
 use crate::runner::{Runner, Step};
 use crate::tensor_info::TensorInfo;
+use crate::weights::{Block, Weights};
 
 /// Bytes of a launch in a program with its operands, about.
 const LAUNCH_BYTES: usize = 2 << 10;
@@ -49,10 +52,12 @@ pub(crate) struct Compiled {
     pub(crate) contents: BTreeMap<String, Contents>,
     /// By input that is used as an index: how many entries there are to choose from.
     pub(crate) index_limits: BTreeMap<String, u64>,
+    /// The memory that the plan shares with others.
+    pub(crate) shared: Vec<Arc<Block>>,
 }
 
 /// Plans a graph whose values all have types, with the given costs or estimates. Initializers in `parameters` that the graph
-/// updates are parameters.
+/// updates are parameters. Weights that other plans use, too, may lie in memory that all of them share.
 ///
 /// # Errors
 /// A graph that cannot be lowered, a kernel that the device cannot run, costs of another program, or budgets that are too small.
@@ -61,6 +66,7 @@ pub(crate) fn compile(
     parameters: &BTreeSet<ValueId>,
     machine: &LimitedDevice,
     given_costs: Option<&SavedCosts>,
+    weights: Option<&mut Weights>,
 ) -> Result<Compiled, Error> {
     let lowering = LoweringOptions { concatenate_in_place: machine.options.planning.fuse };
     let mut program = lower_with(graph, parameters, &lowering)?;
@@ -85,7 +91,15 @@ pub(crate) fn compile(
         .collect();
     let (costs, unknown) = machine.costs(&program, given_costs)?;
     let groups = choose_groups(&program, machine.options.planning.order, machine.device.limits(), &costs)?;
-    let step = step_within(&program, groups.as_deref(), machine, &costs)?;
+    let proposal = weights.as_ref().and_then(|weights| weights.propose(&program, machine));
+    let layout = proposal.as_ref().map(|proposal| &proposal.layout);
+    let step = step_within(&program, groups.as_deref(), machine, &costs, layout)?;
+    let is_shared = |kind: MemoryKind| matches!(kind, MemoryKind::Shared(_));
+    let shares = step.plan().memories.iter().any(|memory| is_shared(memory.kind));
+    let shared = proposal.filter(|_| shares).map(|proposal| proposal.blocks).unwrap_or_default();
+    if let Some(weights) = weights {
+        weights.keep(&shared);
+    }
     program.contents.clear();
     Ok(Compiled {
         step,
@@ -96,6 +110,7 @@ pub(crate) fn compile(
         changing,
         contents,
         index_limits,
+        shared,
         program,
         groups,
     })
@@ -121,7 +136,7 @@ impl Compiled {
         if !process_memory::has_room_to_plan(machine) {
             return Ok(None);
         }
-        let new = step_within(&self.program, self.groups.as_deref(), machine, self.forecast.costs())?;
+        let new = step_within(&self.program, self.groups.as_deref(), machine, self.forecast.costs(), None)?;
         if machine.process_limit().is_some() {
             // The plan that runs, and the next one, want the limit for themselves.
             forebay_device::process::give_back();
@@ -174,7 +189,7 @@ impl Compiled {
     /// # Errors
     /// Budgets that are too small; the plan is then as before.
     pub(crate) fn replan(&mut self, machine: &LimitedDevice) -> Result<(), Error> {
-        self.step = step_within(&self.program, self.groups.as_deref(), machine, self.forecast.costs())?;
+        self.step = step_within(&self.program, self.groups.as_deref(), machine, self.forecast.costs(), None)?;
         Ok(())
     }
 }
@@ -208,10 +223,11 @@ fn step_within(
     groups: Option<&[Vec<usize>]>,
     machine: &LimitedDevice,
     costs: &Costs,
+    shared: Option<&SharedLayout>,
 ) -> Result<Step, Error> {
     let (options, limits) = (&machine.options.memory, machine.device.limits());
     if machine.limits_process() {
-        match process_memory::plan(program, groups, machine, costs) {
+        match process_memory::plan(program, groups, machine, costs, shared) {
             Err(Error::MemoryLimit { .. }) if machine.may_simulate() => machine.simulate(),
             plan => return Ok(Step::Planned(plan?, options.spill_dir.clone())),
         }
@@ -257,6 +273,7 @@ fn step_within(
         host_budget_bytes: host_bytes.map(|bytes| bytes.saturating_sub(reserved_bytes)),
         spill: machine.spills(),
         check: machine.options.planning.check || cfg!(debug_assertions),
+        shared: shared.cloned(),
         ..PlanOptions::default()
     };
     let mut plan =

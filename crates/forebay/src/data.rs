@@ -1,4 +1,4 @@
-//! Data sets as batches of tensors: `.npz` archives, NIfTI volumes, folders of images. More of it is in the crate `forebay-data`.
+//! Data sets as batches of tensors: `.npz` archives, folders of them, NIfTI volumes, folders of images. More of it is in the crate `forebay-data`.
 //!
 //! ```
 //! use forebay::data::{open, LabelKind, Requirements, Sampler};
@@ -17,6 +17,6 @@
 //! ```
 
 pub use forebay_data::{
-    convert, npy, npz, open, sample_shapes, Batch, DataError, DataSet, Digest, InputDescription, LabelKind,
-    Requirements, Sampler,
+    convert, npy, npz, open, open_free, sample_shapes, Batch, DataError, DataSet, Digest, FreeSizes, InputDescription,
+    LabelKind, Requirements, Sampler,
 };

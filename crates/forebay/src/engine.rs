@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use forebay_device::DeviceUsage;
-use forebay_memory::size::MemorySize;
 use forebay_model::tensor::Contents;
 use forebay_model::{Tensor, TensorType};
 use forebay_plan::Plan;
@@ -23,6 +23,7 @@ use crate::handover::{in_memory, Handover};
 use crate::machine::LimitedDevice;
 use crate::pieces::{give_persistent, Take};
 use crate::runner::Runner;
+use crate::weights::{parking_bytes, Block, PlacedBlocks};
 
 /// What a plan is for, and the number of its sizes or of the plan.
 pub(crate) type PlanKey = (Purpose, u64);
@@ -38,12 +39,23 @@ pub(crate) enum Purpose {
     Session,
 }
 
+/// A plan that waits on the device.
+struct Parked {
+    key: PlanKey,
+    runner: Runner,
+    shared: Vec<Arc<Block>>,
+}
+
 /// A device with at most one plan on it.
 pub(crate) struct Engine {
     machine: LimitedDevice,
     active: Option<(PlanKey, Runner)>,
     /// Other plans that are still on the device, the one that ran last at the end: only of plans without values that outlive them.
-    parked: Vec<(PlanKey, Runner)>,
+    parked: Vec<Parked>,
+    /// Memory that plans on the device share.
+    blocks: PlacedBlocks,
+    /// What the active plan uses of that.
+    shared: Vec<Arc<Block>>,
     /// Whether a better plan than the active one waits for the next step.
     stale: bool,
     /// Types of parameters and state.
@@ -62,6 +74,8 @@ impl Engine {
             machine,
             active: None,
             parked: Vec::new(),
+            blocks: PlacedBlocks::default(),
+            shared: Vec::new(),
             stale: false,
             types,
             values,
@@ -89,8 +103,11 @@ impl Engine {
     pub(crate) fn activate(&mut self, key: PlanKey, compiled: &Compiled) -> Result<&mut Runner, Error> {
         if self.stale || self.active.as_ref().is_none_or(|(active, _)| *active != key) {
             self.park_or_retire(compiled)?;
-            match self.parked.iter().position(|(parked, _)| *parked == key) {
-                Some(place) => self.active = Some(self.parked.remove(place)),
+            match self.parked.iter().position(|parked| parked.key == key) {
+                Some(place) => {
+                    let Parked { key, runner, shared } = self.parked.remove(place);
+                    (self.active, self.shared) = (Some((key, runner)), shared);
+                }
                 None => self.put_on_device(key, compiled)?,
             }
         }
@@ -109,33 +126,24 @@ impl Engine {
             return self.retire();
         }
         self.keep_traces();
-        self.parked.extend(self.active.take());
-        let mut free_bytes = self.parking_bytes().saturating_sub(peak_bytes(next.step.plan()));
+        let shared = std::mem::take(&mut self.shared);
+        self.parked.extend(self.active.take().map(|(key, runner)| Parked { key, runner, shared }));
+        let mut counted = BTreeSet::new();
+        let taken_bytes = bytes_with(next.step.plan(), &next.shared, &mut counted);
+        let mut free_bytes = parking_bytes(&self.machine).saturating_sub(taken_bytes);
         let mut kept = self.parked.len();
-        while let Some((_, runner)) = kept.checked_sub(1).and_then(|last| self.parked.get(last)) {
-            let Some(left) = free_bytes.checked_sub(peak_bytes(runner.plan())) else { break };
+        while let Some(parked) = kept.checked_sub(1).and_then(|last| self.parked.get(last)) {
+            let taken_bytes = bytes_with(parked.runner.plan(), &parked.shared, &mut counted);
+            let Some(left) = free_bytes.checked_sub(taken_bytes) else { break };
             (free_bytes, kept) = (left, kept - 1);
         }
         self.parked.drain(..kept);
         Ok(())
     }
 
-    /// Bytes that plans on the device may take together.
-    fn parking_bytes(&self) -> u64 {
-        let memory = &self.machine.options.memory;
-        if self.machine.process_limit().is_some() || memory.host_memory.is_some() {
-            return 0;
-        }
-        match memory.device_memory {
-            Some(MemorySize::Bytes(bytes)) => bytes,
-            Some(_) => 0,
-            None => forebay_limits::available_bytes(forebay_limits::Use::Memory).unwrap_or(0) / 2,
-        }
-    }
-
     /// Gives back what a plan has on the device: it is not used again.
     pub(crate) fn forget(&mut self, key: PlanKey) {
-        self.parked.retain(|(parked, _)| *parked != key);
+        self.parked.retain(|parked| parked.key != key);
         if self.active.as_ref().is_some_and(|(active, _)| *active == key) {
             self.active = None;
         }
@@ -156,7 +164,9 @@ impl Engine {
             contents.extend(newest.map(|(name, value)| (name.clone(), value.clone())));
             contents
         };
-        let mut runner = Runner::new(self.machine.device.clone(), &compiled.step, &all)?;
+        let shared = self.blocks.bring(&self.machine.device, &compiled.shared)?;
+        let mut runner = Runner::new(self.machine.device.clone(), &compiled.step, &all, shared)?;
+        self.shared.clone_from(&compiled.shared);
         // What may have to be read from files comes first: where that fails, no value has moved.
         for name in runner.missing().iter().filter(|name| !self.values.contains_key(*name)) {
             runner.load(name, compiled.contents.get(name))?;
@@ -333,9 +343,12 @@ impl Engine {
     }
 }
 
-/// Bytes that a plan takes of the device and the host.
-fn peak_bytes(plan: &Plan) -> u64 {
-    plan.statistics.device_peak_bytes.saturating_add(plan.statistics.host_bytes)
+/// Bytes that a plan takes of the device and the host, and those of memory that it shares with others, unless that was counted before.
+fn bytes_with(plan: &Plan, shared: &[Arc<Block>], counted: &mut BTreeSet<u32>) -> u64 {
+    let shared_bytes: u64 = shared.iter().map(|block| block.size_bytes).sum();
+    let new = shared.iter().filter(|block| counted.insert(block.number)).map(|block| block.size_bytes);
+    let own_bytes = plan.statistics.device_peak_bytes.saturating_sub(shared_bytes);
+    own_bytes.saturating_add(plan.statistics.host_bytes).saturating_add(new.sum())
 }
 
 fn types(values: &BTreeMap<String, Contents>) -> BTreeMap<String, TensorType> {

@@ -55,6 +55,13 @@ pub enum Error {
         /// What the rest of the process takes, in bytes.
         other_bytes: u64,
     },
+    /// A stage of a model has no plan next to the values that other stages gave or will take.
+    BetweenStages {
+        /// Bytes of those values.
+        bytes: u64,
+        /// Why there is no plan.
+        error: Box<Error>,
+    },
     /// A plan failed while it ran.
     Runtime(RuntimeError),
     /// An option has no meaning.
@@ -182,6 +189,9 @@ impl fmt::Display for Error {
                      to, or free memory; a memory limit of none tries all the same)"
                 )
             }
+            Error::BetweenStages { bytes, error } => {
+                write!(f, "{error}; {bytes} of these bytes are values between two stages of the model, whose sizes are known late")
+            }
             Error::Runtime(error) => error.fmt(f),
             Error::Option { reason } => f.write_str(reason),
             Error::MissingInput { expected, given } => {
@@ -240,6 +250,7 @@ impl std::error::Error for Error {
             Error::Model(error) => Some(error),
             Error::Plan(error) | Error::Document { error, .. } => Some(error),
             Error::Device { error, .. } => Some(error),
+            Error::BetweenStages { error, .. } => Some(error),
             Error::Runtime(error) => Some(error),
             Error::Swap { error, .. } => Some(error),
             _ => None,

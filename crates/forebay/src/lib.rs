@@ -86,6 +86,7 @@
 //!
 //! Types whose names end in `Options` may get more fields: make them with `default` or `new`, and set fields or use a builder.
 
+mod between;
 pub mod builder;
 pub mod checkpoint;
 mod compile;
@@ -116,6 +117,7 @@ mod stages;
 pub mod tensor_info;
 pub mod trainer;
 pub mod training;
+mod weights;
 
 pub use builder::{ModelBuilder, SessionBuilder, TrainerBuilder};
 pub use checkpoint::{Checkpoint, CheckpointFolder};

@@ -62,7 +62,7 @@ impl LossPlan {
         let step = training_graph(&model.open_graph(sizes)?, options)?;
         let TrainingGraph { loss, prediction, labels, hyperparameters, .. } = step;
         let landmarks = Landmarks { loss, prediction, labels, step: step.step, hyperparameters: Some(hyperparameters) };
-        let compiled = compile(&step.graph, &step.parameters.into_iter().collect(), machine, given_costs)?;
+        let compiled = compile(&step.graph, &step.parameters.into_iter().collect(), machine, given_costs, None)?;
         LossPlan::new(&step.graph, compiled, landmarks, &options.loss)
     }
 
@@ -79,7 +79,7 @@ impl LossPlan {
         let graph = loss_graph(&model.open_graph(sizes)?, &options.loss, options.loss_output.as_deref())?;
         let LossGraph { loss, prediction, labels, .. } = graph;
         let landmarks = Landmarks { loss, prediction, labels, step: None, hyperparameters: None };
-        let compiled = compile(&graph.graph, &BTreeSet::new(), machine, None)?;
+        let compiled = compile(&graph.graph, &BTreeSet::new(), machine, None, None)?;
         LossPlan::new(&graph.graph, compiled, landmarks, &options.loss)
     }
 

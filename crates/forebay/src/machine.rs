@@ -82,9 +82,14 @@ impl LimitedDevice {
     /// The same device with less host memory for plans: these bytes of it hold values that a plan does not have. None where that
     /// makes no difference to a plan.
     pub(crate) fn with_values_in_memory(&self, value_bytes: u64) -> Option<LimitedDevice> {
+        self.with_values_next_to_plans(value_bytes).filter(|_| !self.spills())
+    }
+
+    /// The same where these values stay in memory even if plans spill.
+    pub(crate) fn with_values_next_to_plans(&self, value_bytes: u64) -> Option<LimitedDevice> {
         let memory = &self.options.memory;
         let is_limited = memory.host_memory.is_some() || self.process_limit().is_some();
-        let counts = is_limited && memory.mode == MemoryMode::Planned && !self.spills();
+        let counts = is_limited && memory.mode == MemoryMode::Planned;
         counts.then(|| LimitedDevice {
             device: self.device.clone(),
             options: self.options.clone(),

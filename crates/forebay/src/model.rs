@@ -167,7 +167,8 @@ fn check_sizes(graph: &Graph, sizes: &BTreeMap<String, u64>) -> Result<(), Error
 }
 
 /// Types a graph for training with inputs of these sizes. Attention that is written as products becomes one kernel.
-fn with_attention(graph: Graph, sizes: &Sizes) -> Result<Graph, Error> {
+fn with_attention(mut graph: Graph, sizes: &Sizes) -> Result<Graph, Error> {
+    graph.selects_branches = true;
     let mut graph = typed(graph, sizes)?;
     recognize::attention(&mut graph, false)?;
     Ok(graph)
@@ -185,7 +186,16 @@ fn typed(mut graph: Graph, sizes: &Sizes) -> Result<Graph, Error> {
     let batch_size = sizes.batch_size;
     check_batch_size(batch_size)?;
     let stated = batch_size.and_then(|size| replace_batch_size(&mut graph, size));
-    match (infer::infer_sizes(&mut graph, sizes), batch_size, stated) {
+    let inferred = infer::infer_sizes(&mut graph, sizes).map_err(|error| match error {
+        error @ ModelError::NeedsValue { .. } => ModelError::Request {
+            reason: format!(
+                "{error}; a training step has to know all sizes, and how often loops run, before it begins: let the model take what is \
+                 computed so late as an input, or as a constant"
+            ),
+        },
+        error => error,
+    });
+    match (inferred, batch_size, stated) {
         (Ok(()), _, _) => Ok(graph),
         (Err(error), Some(size), Some(stated)) if size != stated => Err(other_batch(size, stated, &error)),
         (Err(error), _, _) => Err(error.into()),

@@ -11,7 +11,7 @@ use forebay_limits::Use;
 use forebay_memory::size::MemorySize;
 use forebay_model::program::{NamedOperand, Program};
 use forebay_plan::cost::Costs;
-use forebay_plan::{plan_in_groups, Plan, PlanError, PlanOptions};
+use forebay_plan::{plan_in_groups, Plan, PlanError, PlanOptions, SharedLayout};
 
 use crate::error::Error;
 use crate::machine::LimitedDevice;
@@ -51,11 +51,13 @@ pub(crate) fn plan(
     groups: Option<&[Vec<usize>]>,
     machine: &LimitedDevice,
     costs: &Costs,
+    shared: Option<&SharedLayout>,
 ) -> Result<Plan, Error> {
     let (options, limits) = (&machine.options, machine.device.limits());
     let check = options.planning.check || cfg!(debug_assertions);
     let plain = PlanOptions { check, ..PlanOptions::default() };
-    let mut in_core = plan_in_groups(program, groups, &plain, limits, costs)?;
+    let sharing = PlanOptions { shared: shared.cloned(), ..plain.clone() };
+    let mut in_core = plan_in_groups(program, groups, &sharing, limits, costs)?;
     let (host_bytes, in_core_bytes) = (in_core.statistics.host_bytes, in_core.statistics.device_peak_bytes);
     let limit = match machine.process_limit() {
         Some(limit) => Some(limit),

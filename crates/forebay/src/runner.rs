@@ -42,7 +42,8 @@ pub(crate) type ReadOutput<'a> = &'a dyn Fn(&str) -> Result<Tensor, RuntimeError
 
 impl Runner {
     /// Puts a step on a device. Of a plan, only the memory: [`Runner::load`] is called for all [`Runner::missing`] and then
-    /// [`Runner::complete`]. Over managed memory, with contents of its persistent tensors.
+    /// [`Runner::complete`]; `shared` is the memory that it shares with other plans. Over managed memory, with contents of its persistent
+    /// tensors.
     ///
     /// # Errors
     /// What the device or managed memory reports.
@@ -50,8 +51,12 @@ impl Runner {
         device: Arc<dyn Device>,
         step: &Step,
         contents: &dyn Fn() -> BTreeMap<String, Contents>,
+        shared: Vec<Arc<Executor>>,
     ) -> Result<Runner, RuntimeError> {
         Ok(match step {
+            Step::Planned(plan, _) if !shared.is_empty() => {
+                Runner::Planned(Box::new(Executor::sharing(device, plan.clone(), shared)?))
+            }
             Step::Planned(plan, spill_dir) => {
                 Runner::Planned(Box::new(Executor::empty(device, plan.clone(), spill_dir.as_deref())?))
             }

@@ -182,6 +182,12 @@ impl Session {
         self.stages.cache()
     }
 
+    /// The most bytes of values that lay between two stages at once in the latest run: what a stage gave and a later one takes, in host
+    /// memory, next to what plans take there. A budget for host memory, or a limit on the process, holds both.
+    pub fn between_stages_peak_bytes(&self) -> u64 {
+        self.stages.between_peak_bytes()
+    }
+
     /// Numbers about [`Session::plan`].
     pub fn statistics(&self) -> Option<&Statistics> {
         Some(&self.plan()?.statistics)

@@ -5,17 +5,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_model::stages::{self, Evaluation, Form, Next, Repetition, Source, Structured};
+use forebay_model::stages::{
+    self, is_true, trip_count, truth, Evaluation, Form, Next, Repetition, Source, Structured,
+};
 use forebay_model::tensor::Contents;
-use forebay_model::{recognize, Graph, Tensor, TensorType, ValueId};
+use forebay_model::{infer, recognize, Graph, Tensor, TensorType, ValueId};
 use forebay_plan::SavedCosts;
 use forebay_runtime::StepTimes;
 
+use crate::between::{Between, Values};
 use crate::compile::{compile, Compiled};
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::machine::LimitedDevice;
 use crate::tensor_info::{self, Value};
+use crate::weights::Weights;
 
 /// Bytes of plans that are kept, about.
 const PLAN_BYTES_MAX: usize = 256 << 20;
@@ -50,9 +54,6 @@ pub struct PlanCache {
     pub found: u64,
 }
 
-/// Values by name: what a run was given and what it has computed.
-pub(crate) type Values = BTreeMap<String, Tensor>;
-
 /// All plans of a model.
 pub(crate) struct Stages {
     graph: Graph,
@@ -63,6 +64,8 @@ pub(crate) struct Stages {
     cache: PlanCache,
     /// Costs for the first plan: those of other sizes are estimated.
     costs: Option<SavedCosts>,
+    /// What plans have in common.
+    weights: Weights,
     /// Counts uses of plans.
     clock: u64,
     /// The plan with the most launches of the latest run, or the first one.
@@ -71,6 +74,8 @@ pub(crate) struct Stages {
     times: StepTimes,
     /// Launches of the largest plan in this run.
     most_launches: usize,
+    /// Values between the stages of this run.
+    between: Between,
     /// Outputs of this run that are no tensors.
     gathered: BTreeMap<String, Value>,
 }
@@ -120,6 +125,36 @@ struct Planned {
     id: u64,
     compiled: Compiled,
     size_bytes: usize,
+    /// Bytes of values between stages that it leaves room for, where host memory is limited.
+    room_bytes: u64,
+}
+
+impl Planned {
+    /// Plans again where values between stages take more of a limited host memory than the plan leaves.
+    ///
+    /// # Errors
+    /// A budget that does not hold both.
+    fn leave_room(&mut self, engine: &mut Engine, bytes: u64) -> Result<(), Error> {
+        if bytes <= self.room_bytes {
+            return Ok(());
+        }
+        // Values of a loop grow from iteration to iteration: not each of them should be another plan.
+        for room_bytes in [bytes.saturating_add(bytes / 2), bytes] {
+            let Some(machine) = engine.machine().with_values_next_to_plans(room_bytes) else { return Ok(()) };
+            match self.compiled.replan(&machine) {
+                Ok(()) => {
+                    self.room_bytes = room_bytes;
+                    break;
+                }
+                Err(error) if room_bytes == bytes => {
+                    return Err(Error::BetweenStages { bytes, error: Box::new(error) })
+                }
+                Err(_) => {}
+            }
+        }
+        engine.forget((Purpose::Session, self.id));
+        Ok(())
+    }
 }
 
 impl Point {
@@ -143,6 +178,7 @@ impl Stages {
     pub(crate) fn new(graph: Graph, costs: Option<SavedCosts>) -> Stages {
         let structured = graph.inputs.iter().copied().filter(|&id| graph.value(id).structure.is_some()).collect();
         Stages {
+            weights: Weights::of(&graph),
             graph,
             structured,
             roots: BTreeMap::new(),
@@ -152,6 +188,7 @@ impl Stages {
             main: None,
             times: StepTimes::default(),
             most_launches: 0,
+            between: Between::default(),
             gathered: BTreeMap::new(),
         }
     }
@@ -192,7 +229,7 @@ impl Stages {
     ) -> Result<(), Error> {
         let key = point.inputs().map(|name| types.get(name).cloned()).collect::<Option<Vec<_>>>();
         let Some(key) = key.filter(|key| !point.steps.contains_key(key)) else { return Ok(()) };
-        let step = make(&point.graph, types, machine, &mut self.cache, &mut self.costs)?;
+        let step = make(&point.graph, types, machine, self.makes())?;
         if let Kind::Run { plan: Some(plan), .. } = &step.kind {
             self.main = Some(plan.id);
         }
@@ -223,6 +260,7 @@ impl Stages {
                 None => values.extend(value.into_tensors().into_iter().map(|tensor| (name.clone(), tensor))),
             }
         }
+        self.between = Between::new(&values);
         let result = self.go(&mut root.point, engine, &mut values, wanted);
         self.roots.insert(forms, root);
         self.keep_within(engine);
@@ -236,6 +274,11 @@ impl Stages {
         Ok((self.times, outputs))
     }
 
+    /// The most bytes of values between stages in the latest run.
+    pub(crate) fn between_peak_bytes(&self) -> u64 {
+        self.between.peak_bytes
+    }
+
     /// What is kept.
     pub(crate) fn cache(&self) -> PlanCache {
         self.cache
@@ -245,6 +288,10 @@ impl Stages {
     pub(crate) fn main(&self) -> Option<&Compiled> {
         let id = self.main?;
         self.roots.values().find_map(|root| find(&root.point, id))
+    }
+
+    fn makes(&mut self) -> Makes<'_> {
+        Makes { cache: &mut self.cache, costs: &mut self.costs, weights: &mut self.weights }
     }
 
     /// From a point to the last plan behind it.
@@ -262,7 +309,7 @@ impl Stages {
         let types = point.inputs().map(|name| Ok(value(values, name)?.ty())).collect::<Result<Vec<_>, Error>>()?;
         if !point.steps.contains_key(&types) {
             let named = point.inputs().map(str::to_owned).zip(types.iter().cloned()).collect();
-            let step = make(&point.graph, &named, engine.machine(), &mut self.cache, &mut self.costs)?;
+            let step = make(&point.graph, &named, engine.machine(), self.makes())?;
             point.steps.insert(types.clone(), step);
         } else {
             self.cache.found += 1;
@@ -273,14 +320,15 @@ impl Stages {
         match &mut step.kind {
             Kind::Run { plan, constants, structured, rest } => {
                 if let Some(plan) = plan {
-                    let is_last = rest.is_none();
+                    let later: BTreeSet<&str> = rest.iter().flat_map(|rest| rest.inputs()).collect();
                     let is_element = |name: &str| {
                         structured.iter().any(|(_, output)| match output {
                             Structured::Sequence(elements) => elements.iter().any(|element| element == name),
                             Structured::Absent => false,
                         })
                     };
-                    self.compute(plan, engine, values, &|name| is_last && !wanted.contains(name) && !is_element(name))?;
+                    let may_go = |name: &str| !later.contains(name) && !wanted.contains(name) && !is_element(name);
+                    self.compute(plan, engine, values, &may_go, rest.is_some())?;
                 }
                 for (name, contents) in constants {
                     values.insert(name.clone(), contents.to_tensor()?);
@@ -330,14 +378,19 @@ impl Stages {
         }
     }
 
-    /// Runs a plan. Inputs that are not needed any longer go as soon as they are written: it runs without a second copy of them.
+    /// Runs a plan. Inputs that are not needed any longer go as soon as they are written: it runs without a second copy of them. Where its
+    /// outputs go on to another stage, they are values between stages.
     fn compute(
         &mut self,
         plan: &mut Planned,
         engine: &mut Engine,
         values: &mut Values,
         may_go: &dyn Fn(&str) -> bool,
+        goes_on: bool,
     ) -> Result<(), Error> {
+        let (before_bytes, after_bytes) = self.between.around(&plan.compiled, values, may_go, goes_on);
+        plan.leave_room(engine, before_bytes.max(after_bytes))?;
+        self.between.note(before_bytes.max(after_bytes));
         let compiled = &mut plan.compiled;
         tensor_info::check_indices(&compiled.index_limits, values)?;
         let runner = engine.activate((Purpose::Session, plan.id), compiled)?;
@@ -377,7 +430,7 @@ impl Stages {
             Source::Constant(contents) => Ok(contents.to_tensor()?),
         };
         let count = repetition.count.as_ref().map(given).transpose()?;
-        let count = count.and_then(|count| count.to_i64()?.first().copied()).unwrap_or(i64::MAX);
+        let count = count.as_ref().map_or(i64::MAX, trip_count);
         let condition = repetition.condition.as_ref().map(given).transpose()?;
         let mut condition = condition.map_or_else(|| Ok(truth(true)), Ok::<Tensor, Error>)?;
         let mut carried = repetition.carried.iter().map(given).collect::<Result<Vec<_>, Error>>()?;
@@ -388,8 +441,8 @@ impl Stages {
         let outputs: Vec<String> = body.graph.outputs.iter().map(name).collect();
         let wanted: BTreeSet<String> = outputs.iter().cloned().collect();
         let mut collected = vec![Vec::new(); outputs.len() - 1 - carried.len()];
-        let mut iteration = 0;
-        while iteration < count && condition.bytes().iter().any(|&byte| byte != 0) {
+        let (mut iteration, outside_bytes) = (0, self.between.enter(values, &captured));
+        while iteration < count && is_true(&condition) {
             let mut inside: Values = captured.iter().cloned().collect();
             let given = [Tensor::from_i64(&[], &[iteration]), condition].into_iter().chain(carried);
             inside.extend(inputs.iter().cloned().zip(given));
@@ -398,10 +451,13 @@ impl Stages {
             condition = results.next().transpose()?.unwrap_or_else(|| truth(false));
             carried = results.by_ref().take(repetition.carried.len()).collect::<Result<_, _>>()?;
             for (all, result) in collected.iter_mut().zip(results) {
-                all.push(result?);
+                let result = result?;
+                self.between.collect(&result);
+                all.push(result);
             }
             iteration += 1;
         }
+        self.between.leave(outside_bytes);
         let stacked = collected.iter().zip(&repetition.nothing).map(|(all, nothing)| stack(all, nothing.as_ref()));
         let results: Vec<Option<Tensor>> = carried.into_iter().map(Some).chain(stacked).collect();
         for (name, result) in repetition.outputs.iter().zip(results) {
@@ -435,11 +491,6 @@ fn value<'a>(values: &'a Values, name: &str) -> Result<&'a Tensor, Error> {
         .ok_or_else(|| Error::MissingInput { expected: name.to_string(), given: values.keys().cloned().collect() })
 }
 
-/// A condition.
-fn truth(value: bool) -> Tensor {
-    Tensor::new(forebay_base::DataType::Bool, &[], [u8::from(value)]).expect("a byte is a scalar")
-}
-
 /// Joins tensors of the same type along a new first axis.
 fn stack(all: &[Tensor], nothing: Option<&Tensor>) -> Option<Tensor> {
     if all.is_empty() {
@@ -448,15 +499,23 @@ fn stack(all: &[Tensor], nothing: Option<&Tensor>) -> Option<Tensor> {
     Tensor::stack(&all.iter().collect::<Vec<_>>())
 }
 
+/// What planning changes.
+struct Makes<'a> {
+    cache: &'a mut PlanCache,
+    costs: &'a mut Option<SavedCosts>,
+    weights: &'a mut Weights,
+}
+
 /// Decides what comes next for inputs of these types, and plans it.
 fn make(
     graph: &Graph,
     types: &BTreeMap<String, TensorType>,
     machine: &LimitedDevice,
-    cache: &mut PlanCache,
-    costs: &mut Option<SavedCosts>,
+    Makes { cache, costs, weights }: Makes,
 ) -> Result<Step, Error> {
-    let mut planned = |mut graph: Graph| -> Result<_, Error> {
+    // Where one plan is all that there can be, its weights are its own.
+    let is_whole_model = weights.is_all_of(graph) && infer::open_sizes(graph).is_empty();
+    let mut planned = |mut graph: Graph, is_last: bool| -> Result<_, Error> {
         // What is a constant or an input is there already.
         let constants = graph.outputs.iter().filter_map(|&id| {
             let contents = graph.initializers.get(&id)?;
@@ -470,21 +529,22 @@ fn make(
             return Ok((None, constants));
         }
         recognize::attention(&mut graph, true)?;
-        let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref())?;
+        let weights = (!(is_whole_model && is_last)).then_some(&mut *weights);
+        let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref(), weights)?;
         let size_bytes = compiled.size_bytes();
         cache.made += 1;
         cache.plans += 1;
         cache.bytes += size_bytes;
-        Ok((Some(Box::new(Planned { id: cache.made, compiled, size_bytes })), constants))
+        Ok((Some(Box::new(Planned { id: cache.made, compiled, size_bytes, room_bytes: 0 })), constants))
     };
     let point = |graph: Graph| Box::new(Point::new(graph));
     let kind = match stages::next(graph, types)? {
         Next::Whole { graph, structured } => {
-            let (plan, constants) = planned(graph)?;
+            let (plan, constants) = planned(graph, true)?;
             Kind::Run { plan, constants, structured, rest: None }
         }
         Next::Compute { first, rest } => {
-            let (plan, constants) = planned(first)?;
+            let (plan, constants) = planned(first, false)?;
             Kind::Run { plan, constants, structured: Vec::new(), rest: Some(point(rest)) }
         }
         Next::Pin(inputs) => {

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use forebay_data::{InputDescription, LabelKind, Requirements};
+use forebay_data::{FreeSizes, InputDescription, LabelKind, Requirements};
 use forebay_device::{Device, DeviceUsage};
 use forebay_memory::size::MemorySize;
 use forebay_model::graph::Dimension;
 use forebay_model::infer::Sizes;
 use forebay_model::program::Role;
-use forebay_model::training::{Optimizer, TrainingOptions};
+use forebay_model::training::{Loss, Optimizer, TrainingOptions};
 use forebay_model::{Tensor, TensorType};
 use forebay_plan::plan::Statistics;
 use forebay_plan::saved_costs::Unknown;
@@ -235,6 +235,20 @@ impl Trainer {
         let inputs = self.inputs().iter().map(describe).collect::<Result<_, _>>()?;
         let label_shape = labels.shape.get(1..).unwrap_or_default().to_vec();
         Ok(Requirements { inputs, input_scale, labels: kind, label_shape })
+    }
+
+    /// Which sizes of samples may differ: those that the model leaves open. [`data::open_free`](crate::data::open_free()) takes it, next to
+    /// the requirements. With `pad_to`, samples of a batch are padded to the largest of them, and to a multiple of it; labels of padded
+    /// places are the one that the loss ignores.
+    pub fn free_sizes(&self, pad_to: Option<u64>) -> FreeSizes {
+        let axes =
+            |dimensions: &Vec<usize>| dimensions.iter().filter_map(|dimension| dimension.checked_sub(1)).collect();
+        let axes = self.open.iter().map(|(name, dimensions)| (name.clone(), axes(dimensions)));
+        let label_padding = match self.options.loss {
+            Loss::SoftmaxCrossEntropy { ignore_index, .. } => ignore_index,
+            _ => None,
+        };
+        FreeSizes { axes: axes.collect(), pad_to, label_padding }
     }
 
     /// Steps done, those before a restored checkpoint included.

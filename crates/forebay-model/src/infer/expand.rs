@@ -3,10 +3,12 @@
 //! A branch whose condition is known becomes the nodes of the graph that it chooses. A loop whose number of iterations is known is written
 //! out. A sequence is a list of values, known while the graph is read: operators on sequences become operators on their elements.
 
+mod condition;
 mod control;
 mod flex;
 mod inline;
 mod scan;
+mod select;
 mod sequence;
 
 use forebay_base::Tensor;
@@ -14,6 +16,7 @@ use forebay_base::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Graph, Node, Operation, ValueId};
 use crate::operator::NodeView;
+pub use condition::{is_true, trip_count, truth};
 pub(crate) use control::{loop_facts, nothing, runs_again};
 
 /// Writes the nodes that take a node's place. Nodes may take the place of these, too.
@@ -51,6 +54,9 @@ pub(super) fn expand(graph: &mut Graph, node: &Node) -> Result<Option<Vec<Node>>
     let Operation::Onnx { domain, op_type, .. } = &node.operation else { return Ok(None) };
     if (domain.as_str(), op_type.as_str()) == ("ai.onnx.preview", "FlexAttention") {
         return flex::attention(graph, node);
+    }
+    if select::is_choice(domain, op_type) {
+        return select::choose(graph, node).map(Some);
     }
     if !domain.is_empty() {
         return Ok(None);
@@ -96,9 +102,4 @@ fn constant(graph: &mut Graph, name: &str, tensor: Tensor) -> ValueId {
 /// Gives a node's output the value of another one, whether that is a tensor or a sequence.
 fn bind(like: &Node, output: Option<ValueId>, value: ValueId) -> Option<Node> {
     output.map(|output| node(like, "Identity", &[], &[value], &[output]))
-}
-
-/// Whether the only element of a tensor is not 0.
-fn is_true(tensor: &Tensor) -> bool {
-    tensor.bytes().iter().any(|&byte| byte != 0)
 }

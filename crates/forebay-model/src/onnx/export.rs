@@ -7,7 +7,7 @@ use prost::Message;
 use super::proto::attribute_proto::AttributeType;
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
 use super::skeleton::encode_varint;
-use super::{import, tensor, Model};
+use super::{import, tensor, Model, NestedPlace};
 use forebay_base::{narrow, DataType, Tensor};
 
 use crate::error::ModelError;
@@ -21,6 +21,7 @@ const NODE_KEY: u64 = 1 << 3 | 2;
 const INITIALIZER_KEY: u64 = 5 << 3 | 2;
 const ATTRIBUTE_KEY: u64 = 5 << 3 | 2;
 const TENSOR_KEY: u64 = 5 << 3 | 2;
+const SUBGRAPH_KEY: u64 = 6 << 3 | 2;
 const RAW_DATA_KEY: u64 = 9 << 3 | 2;
 
 /// Takes the next piece of what is written.
@@ -116,19 +117,8 @@ impl Packer {
 fn parts(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<Vec<Part>, ModelError> {
     check(model, new)?;
     let graph = model.proto.graph.clone().unwrap_or_default();
-    // Fields come in the order of their numbers, as the generated code writes them: those of initializers lie in between.
-    let mut content = Vec::new();
-    for node in graph.node {
-        content.extend(field(NODE_KEY, node_parts(node, model, new)));
-    }
-    content.push(encoded(&GraphProto { name: graph.name, ..GraphProto::default() }));
-    for initializer in graph.initializer {
-        let name = initializer.name().to_string();
-        content.extend(field(INITIALIZER_KEY, tensor_parts(initializer, &name, model, new)));
-    }
-    content.push(encoded(&GraphProto { node: Vec::new(), name: None, initializer: Vec::new(), ..graph }));
     let mut parts = vec![encoded(&model_head(&model.proto))];
-    parts.extend(field(GRAPH_KEY, content));
+    parts.extend(field(GRAPH_KEY, graph_parts(graph, &[], model, new)));
     parts.push(encoded(&model_tail(&model.proto)));
     let size_bytes = size_bytes(&parts);
     if size_bytes > MESSAGE_BYTES_MAX {
@@ -136,6 +126,33 @@ fn parts(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<Vec<Part>,
         return Err(ModelError::Request { reason });
     }
     Ok(parts)
+}
+
+/// The message of the graph at a place: the model's own has an empty one.
+fn graph_parts(graph: GraphProto, place: &[usize], model: &Model, new: &BTreeMap<String, TensorType>) -> Vec<Part> {
+    // Fields come in the order of their numbers, as the generated code writes them: those of initializers lie in between.
+    let mut content = Vec::new();
+    for (i, node) in graph.node.into_iter().enumerate() {
+        let place: NestedPlace = place.iter().copied().chain([i]).collect();
+        content.extend(field(NODE_KEY, node_parts(node, &place, model, new)));
+    }
+    content.push(encoded(&GraphProto { name: graph.name, ..GraphProto::default() }));
+    for (i, initializer) in graph.initializer.into_iter().enumerate() {
+        let nested: NestedPlace = place.iter().copied().chain([i]).collect();
+        let name = match place.is_empty() {
+            true => initializer.name().to_string(),
+            false => model.nested.get(&nested).cloned().unwrap_or_default(),
+        };
+        content.extend(field(INITIALIZER_KEY, tensor_parts(initializer, &name, model, new)));
+    }
+    content.push(encoded(&GraphProto { node: Vec::new(), name: None, initializer: Vec::new(), ..graph }));
+    content
+}
+
+/// Whether a graph inside a node of this place, or one inside its nodes, gets new contents.
+fn changes_inside(place: &[usize], model: &Model, new: &BTreeMap<String, TensorType>) -> bool {
+    let mut from_here = model.nested.range(place.to_vec()..).take_while(|(nested, _)| nested.starts_with(place));
+    from_here.any(|(nested, name)| nested.len() > place.len() && new.contains_key(name))
 }
 
 /// A part of a file.
@@ -188,11 +205,15 @@ fn tensor_parts(mut proto: TensorProto, name: &str, model: &Model, new: &BTreeMa
 }
 
 /// The message of a node. A `Constant` gets its value, a new one always in the attribute `value`, whichever held the old one.
-fn node_parts(mut node: NodeProto, model: &Model, new: &BTreeMap<String, TensorType>) -> Vec<Part> {
+fn node_parts(mut node: NodeProto, place: &[usize], model: &Model, new: &BTreeMap<String, TensorType>) -> Vec<Part> {
+    if changes_inside(place, model, new) {
+        return with_graphs(node, place, model, new);
+    }
+    let is_nested = place.len() > 1;
     let name = node.output.first().cloned().unwrap_or_default();
     let is_new = new.contains_key(&name);
     let holds_tensor = node.attribute.first().is_some_and(|attribute| attribute.t.is_some());
-    if !import::is_constant(&node) || !is_new && !holds_tensor {
+    if is_nested || !import::is_constant(&node) || !is_new && !holds_tensor {
         return vec![encoded(&node)];
     }
     let new_attribute = || AttributeProto {
@@ -214,17 +235,41 @@ fn node_parts(mut node: NodeProto, model: &Model, new: &BTreeMap<String, TensorT
     let mut value = vec![encoded(&attribute_head)];
     value.extend(field(TENSOR_KEY, tensor));
     value.push(encoded(&attribute));
-    let node_head = NodeProto {
+    let mut parts = vec![encoded(&take_head(&mut node))];
+    parts.extend(field(ATTRIBUTE_KEY, value));
+    parts.push(encoded(&node));
+    parts
+}
+
+/// The message of a node with graphs that get new contents.
+fn with_graphs(mut node: NodeProto, place: &[usize], model: &Model, new: &BTreeMap<String, TensorType>) -> Vec<Part> {
+    let attributes = std::mem::take(&mut node.attribute);
+    let mut parts = vec![encoded(&take_head(&mut node))];
+    for (i, mut attribute) in attributes.into_iter().enumerate() {
+        let Some(graph) = attribute.g.take() else {
+            parts.extend(field(ATTRIBUTE_KEY, vec![encoded(&attribute)]));
+            continue;
+        };
+        let place: NestedPlace = place.iter().copied().chain([i]).collect();
+        let head = AttributeProto { name: attribute.name.take(), ..AttributeProto::default() };
+        let mut content = vec![encoded(&head)];
+        content.extend(field(SUBGRAPH_KEY, graph_parts(graph, &place, model, new)));
+        content.push(encoded(&attribute));
+        parts.extend(field(ATTRIBUTE_KEY, content));
+    }
+    parts.push(encoded(&node));
+    parts
+}
+
+/// Takes the fields before a node's attributes.
+fn take_head(node: &mut NodeProto) -> NodeProto {
+    NodeProto {
         input: std::mem::take(&mut node.input),
         output: std::mem::take(&mut node.output),
         name: node.name.take(),
         op_type: node.op_type.take(),
         ..NodeProto::default()
-    };
-    let mut parts = vec![encoded(&node_head)];
-    parts.extend(field(ATTRIBUTE_KEY, value));
-    parts.push(encoded(&node));
-    parts
+    }
 }
 
 /// Checks that what is new belongs to the model.

@@ -14,7 +14,7 @@ use super::proto::tensor_shape_proto::dimension::Value as DimensionValue;
 use super::proto::type_proto::Value as TypeValue;
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto};
 use super::skeleton::{Data, LeftOut};
-use super::{malformed, order, tensor, Model};
+use super::{malformed, order, tensor, Model, NestedPlace};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, Graph, Node, Operation, Structure, Subgraph, ValueId};
 use crate::tensor::Contents;
@@ -36,14 +36,20 @@ pub(super) fn model(mut proto: ModelProto, left_out: &LeftOut, folder: Option<&F
     let functions = Functions::of(&proto)?;
     let Some(graph_proto) = &mut proto.graph else { return Err(malformed("it holds no graph")) };
     let source = Source { folder, left_out, functions: &functions };
-    let mut reader = Reader::new(&source, versions, None);
+    let mut reader = Reader::new(&source, versions, None, Some(Vec::new()));
     reader.graph.name = graph_proto.name().to_string();
     reader.initializers(graph_proto)?;
     reader.inputs(graph_proto)?;
     reader.nodes(graph_proto)?;
     reader.outputs(graph_proto)?;
-    let (graph, contents, parameters) = (reader.graph, reader.contents, parameters(&proto));
-    Ok(Model { graph, contents, parameters, proto })
+    let (graph, mut contents, parameters) = (reader.graph, reader.contents, parameters(&proto));
+    let mut nested = BTreeMap::new();
+    for (id, place) in reader.nested {
+        let name = graph.value(id).name.clone();
+        contents.extend(graph.initializers.get(&id).map(|given| (name.clone(), given.clone())));
+        nested.insert(place, name);
+    }
+    Ok(Model { graph, contents, nested, parameters, proto })
 }
 
 /// Where PyTorch's exporter says what an initializer is.
@@ -76,6 +82,10 @@ struct Reader<'a> {
     outer: Option<&'a Reader<'a>>,
     /// Names of values of the graphs around this one that it uses.
     captured: Vec<String>,
+    /// Where the graph stands: nodes and attributes on the way to it; none within the body of a function, which has several places.
+    place: Option<NestedPlace>,
+    /// Initializers of graphs inside nodes that were taken over, and where they stand.
+    nested: BTreeMap<ValueId, NestedPlace>,
 }
 
 /// A node that is to be read.
@@ -87,9 +97,14 @@ enum NodeSource {
 }
 
 impl<'a> Reader<'a> {
-    fn new(source: &'a Source<'a>, versions: Versions, outer: Option<&'a Reader<'a>>) -> Reader<'a> {
+    fn new(
+        source: &'a Source<'a>,
+        versions: Versions,
+        outer: Option<&'a Reader<'a>>,
+        place: Option<NestedPlace>,
+    ) -> Reader<'a> {
         let (graph, contents) = (Graph::default(), BTreeMap::new());
-        Reader { source, versions, graph, contents, outer, captured: Vec::new() }
+        Reader { source, versions, graph, contents, outer, captured: Vec::new(), place, nested: BTreeMap::new() }
     }
 
     /// Whether this graph or one around it has a value of this name.
@@ -110,11 +125,16 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a graph inside a node; what it uses of this graph is added to the node's inputs.
-    fn subgraph(&mut self, proto: &mut GraphProto, inputs: &mut Vec<Option<ValueId>>) -> Result<Subgraph, ModelError> {
-        let (graph, captured) = {
+    fn subgraph(
+        &mut self,
+        proto: &mut GraphProto,
+        inputs: &mut Vec<Option<ValueId>>,
+        place: Option<NestedPlace>,
+    ) -> Result<Subgraph, ModelError> {
+        let (graph, captured, mut nested) = {
             let nested = LeftOut::default();
             let source = Source { left_out: &nested, ..*self.source };
-            let mut reader = Reader::new(&source, self.versions.clone(), Some(self));
+            let mut reader = Reader::new(&source, self.versions.clone(), Some(self), place);
             reader.initializers(proto)?;
             reader.inputs(proto)?;
             reader.nodes(proto)?;
@@ -126,7 +146,7 @@ impl<'a> Reader<'a> {
                 value.declared = value.declared.take().or(declared);
                 reader.graph.outputs.push(id);
             }
-            (reader.graph, reader.captured)
+            (reader.graph, reader.captured, reader.nested)
         };
         let mut subgraph = Subgraph { graph, captured: Vec::new() };
         let mut capture = |id: ValueId| {
@@ -140,12 +160,19 @@ impl<'a> Reader<'a> {
             let undefined = || malformed(format!("a graph uses the value '{name}', which nothing defines"));
             capture(self.find(&name).ok_or_else(undefined)?);
         }
-        // Constants of the graph become values of this one: they are there once, however often the graph runs.
+        // Weights and constants of the graph become values of this one: they are there once, however often the graph runs.
         for (inside, contents) in std::mem::take(&mut subgraph.graph.initializers) {
             subgraph.graph.inputs.push(inside);
             let name = &subgraph.graph.value(inside).name;
             let id = self.graph.add_initializer(name, contents);
-            self.graph.constants.insert(id);
+            match nested.remove(&inside) {
+                Some(place) => {
+                    self.nested.insert(id, place);
+                }
+                None => {
+                    self.graph.constants.insert(id);
+                }
+            }
             capture(id);
         }
         subgraph.graph.constants.clear();
@@ -183,7 +210,10 @@ impl<'a> Reader<'a> {
                 // Only what the model's own graph holds is kept apart from the messages.
                 tensor::give_back(initializer, &contents.to_tensor()?);
             }
-            self.define_contents(initializer.name.as_deref().unwrap_or_default(), contents)?;
+            let id = self.define_contents(initializer.name.as_deref().unwrap_or_default(), contents)?;
+            if let (Some(place), true) = (&self.place, self.outer.is_some()) {
+                self.nested.insert(id, place.iter().copied().chain([i]).collect());
+            }
         }
         Ok(())
     }
@@ -321,7 +351,11 @@ impl<'a> Reader<'a> {
                     }
                     // The body of a function has operator sets of its own.
                     let outside = std::mem::replace(&mut self.versions, versions.clone());
-                    let read = self.subgraph(graph, &mut inputs);
+                    let place = self.place.clone().zip(number).map(|(mut place, number)| {
+                        place.extend([number, i]);
+                        place
+                    });
+                    let read = self.subgraph(graph, &mut inputs, place);
                     self.versions = outside;
                     Attribute::Graph(Arc::new(read?))
                 }

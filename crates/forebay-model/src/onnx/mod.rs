@@ -46,9 +46,15 @@ pub struct Model {
     proto: proto::ModelProto,
     /// Contents of initializers and `Constant` nodes by name; shared with the graph.
     contents: BTreeMap<String, Contents>,
+    /// By name in the graph: where initializers of graphs inside nodes stand.
+    nested: BTreeMap<NestedPlace, String>,
     /// By initializer: whether PyTorch's exporter says that it is a parameter of the module; empty where it says nothing.
     parameters: BTreeMap<String, bool>,
 }
+
+/// Where an initializer of a graph inside a node stands: from the model's graph on, the node's place and that of its attribute, again for
+/// each graph on the way; then the initializer's place.
+pub(crate) type NestedPlace = Vec<usize>;
 
 /// Elements that are looked at to tell a weight from a mask.
 const SEEN_ELEMENTS: usize = 4096;

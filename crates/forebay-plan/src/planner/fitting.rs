@@ -167,6 +167,7 @@ mod tests {
                 in_core_ns: 0,
                 cut: false,
                 host_limit: None,
+                shared: None,
             };
             let live = split(&file);
             let needed_bytes = live.needed_bytes().into_iter().max().unwrap_or(0);

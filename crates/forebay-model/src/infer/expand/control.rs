@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use forebay_base::{DataType, Tensor};
+use forebay_base::Tensor;
 
+use super::condition::{is_true, trip_count, truth};
 use super::inline::inline;
-use super::{bind, constant, integers, is_true, node};
+use super::{bind, constant, integers, node, select};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, Subgraph, ValueId};
 use crate::operator::NodeView;
@@ -23,15 +24,26 @@ pub(super) fn graph_attribute(view: &NodeView, name: &str) -> Result<Arc<Subgrap
     }
 }
 
-/// `If`: the nodes of the graph that the condition chooses.
+/// `If`: the nodes of the graph that the condition chooses; of both, where only a step knows the condition and the graph
+/// [selects](Graph::selects_branches).
 pub(super) fn branch(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelError> {
     let view = NodeView { graph, node: like };
-    let chosen = if is_true(view.needed(0)?) { "then_branch" } else { "else_branch" };
-    let inside = graph_attribute(&view, chosen)?;
-    if inside.graph.outputs.len() < like.outputs.len() {
+    let inside = |name: &str| {
+        let inside = graph_attribute(&view, name)?;
         let count = inside.graph.outputs.len();
-        return Err(view.error(format!("attribute {chosen} gives {count} of {} outputs", like.outputs.len())));
-    }
+        if count < like.outputs.len() {
+            return Err(view.error(format!("attribute {name} gives {count} of {} outputs", like.outputs.len())));
+        }
+        Ok(inside)
+    };
+    let condition = match view.needed(0) {
+        Err(ModelError::NeedsValue { .. }) if graph.selects_branches => {
+            let branches = [inside("then_branch")?, inside("else_branch")?];
+            return select::both(graph, like, [&branches[0], &branches[1]]);
+        }
+        condition => is_true(condition?),
+    };
+    let inside = inside(if condition { "then_branch" } else { "else_branch" })?;
     let (mut nodes, outputs) = inline(graph, like, &inside, &[]);
     nodes.extend(like.outputs.iter().zip(outputs).filter_map(|(&output, value)| bind(like, output, value)));
     Ok(nodes)
@@ -90,7 +102,7 @@ fn keeps_condition(view: &NodeView, body: &Subgraph) -> bool {
 pub(crate) fn runs_again(graph: &Graph, node: &Node) -> bool {
     let view = NodeView { graph, node };
     let Ok(LoopFacts { body, .. }) = loop_facts(&view) else { return false };
-    let count = view.constant(0).ok().flatten().and_then(|count| count.to_i64()?.first().copied());
+    let count = view.constant(0).ok().flatten().map(trip_count);
     !keeps_condition(&view, &body) || count.is_some_and(|count| is_too_long(count, &body))
 }
 
@@ -115,7 +127,7 @@ pub(super) fn repeat(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelE
     let runs = !view.has_input(1) || is_true(view.needed(1)?);
     let count = match (runs, view.has_input(0)) {
         (false, _) => 0,
-        (true, true) => view.constant_ints(0)?.first().copied().unwrap_or(0).max(0),
+        (true, true) => trip_count(view.needed(0)?),
         (true, false) => return Err(view.error("neither a count nor a condition ends it")),
     };
     if is_too_long(count, &body) {
@@ -125,7 +137,7 @@ pub(super) fn repeat(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelE
         ));
     }
     let mut current: Vec<ValueId> = (2..2 + carried).map(|i| view.input(i)).collect::<Result<_, _>>()?;
-    let condition = constant(graph, "condition", truth());
+    let condition = constant(graph, "condition", truth(true));
     let (mut nodes, mut scanned) = (Vec::new(), vec![Vec::new(); body.graph.outputs.len() - 1 - carried]);
     for i in 0..count {
         let mut inputs = vec![integers(graph, &[], &[i]), condition];
@@ -142,11 +154,6 @@ pub(super) fn repeat(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelE
         }
     }
     Ok(nodes)
-}
-
-/// True, as a scalar.
-fn truth() -> Tensor {
-    Tensor::new(DataType::Bool, &[], [1]).expect("a byte is a scalar")
 }
 
 /// Joins what iterations gave along a new axis. Without iterations, there are no elements: the body declares the type.

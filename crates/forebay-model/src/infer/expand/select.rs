@@ -1,0 +1,123 @@
+//! Branches of a condition that only a step knows: both are computed, and the results of one are taken.
+//!
+//! So a step of training has the same launches whatever the condition is. The branch that is not chosen gets zeros instead of the numbers
+//! around it. What it makes of them has no effect: results and gradients are selected, not multiplied by 0, which would keep what is not a
+//! number.
+
+use std::collections::BTreeMap;
+
+use forebay_base::{DataType, Tensor};
+
+use super::inline::inline;
+use super::{constant, node};
+use crate::error::ModelError;
+use crate::graph::{Attribute, Graph, Node, Operation, Subgraph, ValueId};
+use crate::operator::NodeView;
+
+/// The domain of [`CHOICE`].
+const DOMAIN: &str = "forebay";
+/// Takes a condition, and a result of each branch.
+const CHOICE: &str = "Choice";
+
+/// The nodes of both branches, and those that choose.
+///
+/// # Errors
+/// A branch that keeps running statistics, whose step would change them though it is not chosen.
+pub(super) fn both(graph: &mut Graph, like: &Node, branches: [&Subgraph; 2]) -> Result<Vec<Node>, ModelError> {
+    if branches.iter().any(|branch| has_statistics(&branch.graph)) {
+        return Err(NodeView { graph, node: like }.error(
+            "a branch of a condition that is not known before a step has a BatchNormalization: its running statistics would change \
+             where the branch is not chosen, too",
+        ));
+    }
+    let given = NodeView { graph, node: like }.input(0)?;
+    let condition = graph.add_value(&format!("{}/condition", like.label(graph)), None);
+    let mut nodes = vec![node(like, "Squeeze", &[], &[given], &[condition])];
+    let mut results = Vec::with_capacity(2);
+    for (branch, is_then) in branches.into_iter().zip([true, false]) {
+        let gated = gated(graph, like, branch, condition, is_then, &mut nodes);
+        let (inside, outputs) = inline(graph, &gated, branch, &[]);
+        nodes.extend(inside);
+        results.push(outputs);
+    }
+    for (i, output) in like.outputs.iter().enumerate() {
+        let (Some(output), [then, other]) = (output, [results[0][i], results[1][i]]) else { continue };
+        let mut choice = node(like, CHOICE, &[], &[condition, then, other], &[*output]);
+        if let Operation::Onnx { domain, .. } = &mut choice.operation {
+            *domain = DOMAIN.to_string();
+        }
+        nodes.push(choice);
+    }
+    Ok(nodes)
+}
+
+/// The node with values around a branch that are zeros unless the branch is chosen.
+fn gated(
+    graph: &mut Graph,
+    like: &Node,
+    branch: &Subgraph,
+    condition: ValueId,
+    is_then: bool,
+    nodes: &mut Vec<Node>,
+) -> Node {
+    let (mut gated, mut zeros) = (like.clone(), BTreeMap::new());
+    for &place in &branch.captured {
+        let Some(value) = like.inputs.get(place).copied().flatten() else { continue };
+        let data_type = graph.ty(value).map(|ty| ty.data_type);
+        let is_number = |ty: &DataType| ty.is_float() || matches!(ty, DataType::Int32 | DataType::Int64);
+        let Some(data_type) = data_type.filter(is_number).filter(|_| !graph.is_constant(value)) else { continue };
+        let zero = *zeros
+            .entry(data_type)
+            .or_insert_with(|| constant(graph, "zero", Tensor::zeros(data_type, &[]).expect("one element")));
+        let gate = graph.add_value(&format!("{}/{}", like.label(graph), graph.value(value).name.clone()), None);
+        let inputs = if is_then { [condition, value, zero] } else { [condition, zero, value] };
+        nodes.push(node(like, "Where", &[], &inputs, &[gate]));
+        gated.inputs[place] = Some(gate);
+    }
+    gated
+}
+
+/// Whether a node is a choice between the results of two branches.
+pub(super) fn is_choice(domain: &str, op_type: &str) -> bool {
+    (domain, op_type) == (DOMAIN, CHOICE)
+}
+
+/// The node that chooses, once both results have types.
+///
+/// # Errors
+/// Results of two types: what comes next would depend on the condition.
+pub(super) fn choose(graph: &Graph, like: &Node) -> Result<Vec<Node>, ModelError> {
+    let view = NodeView { graph, node: like };
+    let error = |reason: String| {
+        let Operation::Onnx { .. } = &like.operation else { return view.error(reason) };
+        ModelError::Operator { op_type: "If".to_string(), node: like.label(graph), reason }
+    };
+    if like.inputs.iter().flatten().any(|input| graph.sequences.contains_key(input)) {
+        return Err(error(
+            "its condition is not known before a step, and a branch gives a sequence of tensors".to_string(),
+        ));
+    }
+    let (then, other) = (view.input_type(1)?, view.input_type(2)?);
+    if then != other {
+        return Err(error(format!(
+            "its condition is not known before a step, and its branches give {then} and {other}: to train, both must give the same"
+        )));
+    }
+    let inputs: Vec<ValueId> = like.inputs.iter().flatten().copied().collect();
+    let outputs: Vec<ValueId> = like.outputs.iter().flatten().copied().collect();
+    Ok(vec![node(like, "Where", &[], &inputs, &outputs)])
+}
+
+/// Whether a graph, or one inside its nodes, normalises batches.
+fn has_statistics(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|node| match &node.operation {
+        Operation::Onnx { op_type, attributes, .. } => {
+            let inside = attributes.values().any(|attribute| match attribute {
+                Attribute::Graph(inside) => has_statistics(&inside.graph),
+                _ => false,
+            });
+            op_type == "BatchNormalization" || inside
+        }
+        Operation::Kernel(_) => false,
+    })
+}

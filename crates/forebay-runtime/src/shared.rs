@@ -1,0 +1,35 @@
+//! Device memory that several plans use: loaded once, and given back with the last of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use forebay_device::Device;
+use forebay_model::tensor::Contents;
+use forebay_model::TensorType;
+use forebay_plan::shared::block;
+
+use crate::error::RuntimeError;
+use crate::executor::Executor;
+
+/// A block of device memory of this size with tensors at their offsets, for [`Executor::sharing`]: a plan without steps, whose persistent
+/// tensors they are.
+///
+/// # Errors
+/// What the device reports, or contents that cannot be read.
+pub fn shared_memory<'a>(
+    device: Arc<dyn Device>,
+    size_bytes: u64,
+    tensors: impl IntoIterator<Item = (&'a str, &'a Contents, u64)>,
+) -> Result<Executor, RuntimeError> {
+    let mut contents = BTreeMap::new();
+    let described = tensors.into_iter().map(|(name, tensor, offset_bytes)| {
+        contents.insert(name.to_string(), tensor.clone());
+        (name.to_string(), tensor.ty().clone(), offset_bytes)
+    });
+    let described: Vec<(String, TensorType, u64)> = described.collect();
+    let plan = block(size_bytes, described, device.limits());
+    let plan = plan.map_err(|error| RuntimeError::Plan { reason: error.to_string() })?;
+    let mut executor = Executor::new(device, plan, &contents)?;
+    executor.end_loading();
+    Ok(executor)
+}

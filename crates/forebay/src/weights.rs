@@ -1,0 +1,166 @@
+//! Weights that several plans use: where they lie in memory that the plans share.
+//!
+//! Sizes decide a plan, but not its weights. So a session lays out in blocks what its plans have in common. A plan that keeps everything on
+//! the device uses the blocks of the weights that are laid out already, and gets one more for those that are not. A block is on the device
+//! as long as a plan there uses it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use forebay_device::Device;
+use forebay_memory::size::MemorySize;
+use forebay_model::program::{BufferId, Program, Role};
+use forebay_model::tensor::Contents;
+use forebay_model::Graph;
+use forebay_plan::liveness::DEVICE_ALIGNMENT_BYTES;
+use forebay_plan::SharedLayout;
+use forebay_runtime::{shared_memory, Executor, RuntimeError};
+
+use crate::machine::LimitedDevice;
+
+/// The weights of a model, and the blocks that they lie in.
+#[derive(Default)]
+pub(crate) struct Weights {
+    /// Nodes of the model.
+    node_count: usize,
+    /// By name: what all plans of the model have in common.
+    known: BTreeMap<String, Contents>,
+    /// By name: the block, and the first byte in it.
+    places: BTreeMap<String, (u32, u64)>,
+    blocks: Vec<Arc<Block>>,
+}
+
+/// Tensors that lie next to each other in device memory.
+#[derive(Debug)]
+pub(crate) struct Block {
+    /// Its number.
+    pub(crate) number: u32,
+    /// Bytes that it takes on the device.
+    pub(crate) size_bytes: u64,
+    /// Name, elements and first byte.
+    tensors: Vec<(String, Contents, u64)>,
+}
+
+/// What a plan may use.
+pub(crate) struct Proposal {
+    /// Where its weights lie: for the plan.
+    pub(crate) layout: SharedLayout,
+    /// The blocks, in the order of the layout.
+    pub(crate) blocks: Vec<Arc<Block>>,
+}
+
+impl Weights {
+    /// Those of a graph.
+    pub(crate) fn of(graph: &Graph) -> Weights {
+        let known = graph.initializers.iter().map(|(&id, contents)| (graph.value(id).name.clone(), contents.clone()));
+        Weights { node_count: graph.nodes.len(), known: known.collect(), ..Weights::default() }
+    }
+
+    /// Whether nothing of the model was computed before this graph.
+    pub(crate) fn is_all_of(&self, graph: &Graph) -> bool {
+        graph.nodes.len() == self.node_count
+    }
+
+    /// Where the weights of a program lie; none where it has none, or where at most one plan is on the device at a time.
+    pub(crate) fn propose(&self, program: &Program, machine: &LimitedDevice) -> Option<Proposal> {
+        if parking_bytes(machine) == 0 {
+            return None;
+        }
+        let mut uses: BTreeMap<BufferId, usize> = BTreeMap::new();
+        program.persistent.iter().for_each(|named| *uses.entry(named.operand.buffer).or_default() += 1);
+        let mut numbers: Vec<u32> = Vec::new();
+        let (mut placed, mut new) = (Vec::new(), Vec::new());
+        for named in &program.persistent {
+            let buffer = named.operand.buffer;
+            let is_whole = named.operand.offset_bytes == 0 && uses[&buffer] == 1;
+            let contents = program.contents.get(&buffer);
+            let is_weight =
+                self.known.get(&named.name).zip(contents).is_some_and(|(known, own)| known.are_those_of(own));
+            if program.buffer(buffer).role != Role::Constant || !is_whole || !is_weight {
+                continue;
+            }
+            match self.places.get(&named.name) {
+                Some(&(number, offset)) => {
+                    numbers.extend((!numbers.contains(&number)).then_some(number));
+                    placed.push((buffer, number, offset));
+                }
+                None => new.push((named.name.clone(), buffer, contents?.clone())),
+            }
+        }
+        let mut blocks: Vec<Arc<Block>> = numbers.iter().map(|&number| self.blocks[number as usize].clone()).collect();
+        if !new.is_empty() {
+            let (mut end, mut tensors) = (0, Vec::with_capacity(new.len()));
+            let number = self.blocks.len() as u32;
+            for (name, buffer, contents) in new {
+                tensors.push((name, contents, end));
+                placed.push((buffer, number, end));
+                end += program.buffer(buffer).size_bytes.next_multiple_of(DEVICE_ALIGNMENT_BYTES);
+            }
+            let size_bytes = end.next_multiple_of(machine.device.limits().tile_size_bytes);
+            blocks.push(Arc::new(Block { number, size_bytes, tensors }));
+        }
+        let mut starts = BTreeMap::new();
+        let mut layout = SharedLayout::default();
+        for block in &blocks {
+            starts.insert(block.number, layout.size_bytes());
+            layout.blocks.push(block.size_bytes);
+        }
+        layout.offsets =
+            placed.into_iter().map(|(buffer, number, offset)| (buffer, starts[&number] + offset)).collect();
+        (!blocks.is_empty()).then_some(Proposal { layout, blocks })
+    }
+
+    /// Keeps the block that a plan was made with, where it is new.
+    pub(crate) fn keep(&mut self, blocks: &[Arc<Block>]) {
+        for block in blocks.iter().filter(|block| block.number as usize == self.blocks.len()) {
+            for (name, _, offset) in &block.tensors {
+                self.places.insert(name.clone(), (block.number, *offset));
+            }
+            self.blocks.push(block.clone());
+            break;
+        }
+    }
+}
+
+/// The blocks that are on the device.
+#[derive(Default)]
+pub(crate) struct PlacedBlocks {
+    by_number: BTreeMap<u32, Weak<Executor>>,
+}
+
+impl PlacedBlocks {
+    /// Brings blocks to the device, those that are not there yet.
+    ///
+    /// # Errors
+    /// What the device reports, or weights that cannot be read.
+    pub(crate) fn bring(
+        &mut self,
+        device: &Arc<dyn Device>,
+        blocks: &[Arc<Block>],
+    ) -> Result<Vec<Arc<Executor>>, RuntimeError> {
+        let bring = |block: &Arc<Block>| {
+            let place = self.by_number.entry(block.number).or_default();
+            if let Some(there) = place.upgrade() {
+                return Ok(there);
+            }
+            let tensors = block.tensors.iter().map(|(name, contents, offset)| (name.as_str(), contents, *offset));
+            let new = Arc::new(shared_memory(device.clone(), block.size_bytes, tensors)?);
+            *place = Arc::downgrade(&new);
+            Ok(new)
+        };
+        blocks.iter().map(bring).collect()
+    }
+}
+
+/// Bytes that plans on the device may take together; 0 where there is one at a time.
+pub(crate) fn parking_bytes(machine: &LimitedDevice) -> u64 {
+    let memory = &machine.options.memory;
+    if machine.process_limit().is_some() || memory.host_memory.is_some() {
+        return 0;
+    }
+    match memory.device_memory {
+        Some(MemorySize::Bytes(bytes)) => bytes,
+        Some(_) => 0,
+        None => forebay_limits::available_bytes(forebay_limits::Use::Memory).unwrap_or(0) / 2,
+    }
+}
