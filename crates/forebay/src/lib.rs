@@ -121,7 +121,7 @@ pub use builder::{ModelBuilder, SessionBuilder, TrainerBuilder};
 pub use checkpoint::{Checkpoint, CheckpointFolder};
 pub use eager::{Context, ContextOptions, DeviceTensor, Event, Stream, StreamGuard};
 pub use error::Error;
-pub use explain::{command_lines, memory_picture, Explanation};
+pub use explain::{command_lines, memory_picture, Explanation, HostOperatorExplanation};
 /// ```
 /// let device = forebay::open_device(&forebay::DeviceOptions::default())?;
 /// let limits: &forebay::Limits = device.limits();
@@ -251,7 +251,7 @@ pub use machine::{devices, open_device, DeviceDescription};
 pub use managed::{ManagedBuffer, ManagedMemory, ManagedOptions};
 pub use model::Model;
 pub use options::{
-    DeviceName, DeviceOptions, EngineOptions, MeasuringOptions, MemoryLimit, MemoryMode, MemoryOptions, OnNan,
+    DeviceName, DeviceOptions, EngineOptions, HostOperators, MeasuringOptions, MemoryLimit, MemoryMode, MemoryOptions, OnNan,
     PlanningOptions, ProcessLimit, SessionOptions, TrainerOptions,
 };
 pub use probe::{probe, Finding, ProbeOptions};
