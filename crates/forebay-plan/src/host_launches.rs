@@ -190,7 +190,7 @@ impl<'a> HostLaunches<'a> {
 
     /// Whether anyone wants what an area holds when the launch `next` begins.
     fn is_wanted(&self, area: &Area, next: usize) -> bool {
-        let lasts = !self.program.buffer(area.buffer).role.is_temporary();
+        let lasts = self.program.buffer(area.buffer).role.is_persistent();
         let mut uses = self.last_uses.get(&area.buffer).into_iter().flatten();
         lasts || uses.any(|(range, last)| *last >= next && range.overlaps(area.range))
     }
@@ -249,3 +249,6 @@ fn on_device(source: &ProgramLaunch, bound: &Launch, area: Area) -> Region {
     let memory: MemoryId = binding.region.memory;
     Region::new(memory, binding.region.range.start, area.range.len())
 }
+
+#[cfg(test)]
+mod tests;
