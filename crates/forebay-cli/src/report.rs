@@ -188,7 +188,10 @@ impl Report<'_> {
                 names.push(format!("{others} others"));
             }
             let names = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
-            line("on the host", format!("{launches} launches that the device cannot run, {bytes} copied for them{names}"));
+            line(
+                "on the host",
+                format!("{launches} launches that the device cannot run, {bytes} copied for them{names}"),
+            );
         }
         if let Some(explanation) = self.explanation.as_ref().filter(|explanation| explanation.repeats > 0) {
             let (repeats, seconds) = (explanation.repeats, explanation.repeated_seconds);

@@ -94,7 +94,9 @@ pub fn backing_stores(
     let launch_bytes = host_launch_bytes(program);
     let room_bytes = match launch_bytes {
         0 => host_limit.budget_bytes,
-        bytes => host_limit.budget_bytes.saturating_sub(bytes) / HOST_LAUNCH_ALIGNMENT_BYTES * HOST_LAUNCH_ALIGNMENT_BYTES,
+        bytes => {
+            host_limit.budget_bytes.saturating_sub(bytes) / HOST_LAUNCH_ALIGNMENT_BYTES * HOST_LAUNCH_ALIGNMENT_BYTES
+        }
     };
     let choice = Choice::new(program, live, residency, costs, host_limit.changing_on_disk, &times);
     let on_host = |kept: &[bool], chunk: usize| choice.stands[chunk] == Stand::Host || kept[chunk];
@@ -301,12 +303,8 @@ fn collect(program: &Program, count: usize, packed: [Packed; 3]) -> BackingStore
         0 => host.bytes,
         bytes => host.bytes.next_multiple_of(HOST_LAUNCH_ALIGNMENT_BYTES) + bytes,
     };
-    let mut backing_stores = BackingStores {
-        places: vec![None; count],
-        host_bytes,
-        disk_bytes: disk.bytes,
-        turns_bytes: turns.bytes,
-    };
+    let mut backing_stores =
+        BackingStores { places: vec![None; count], host_bytes, disk_bytes: disk.bytes, turns_bytes: turns.bytes };
     for (store, packed) in [Store::Host, Store::Disk, Store::Turns].into_iter().zip(packed) {
         for (chunk, offset_bytes) in packed.offsets {
             backing_stores.places[chunk] = Some(StorePlace { store, offset_bytes });

@@ -178,10 +178,13 @@ fn bounds(plan: &Plan) -> Result<(), PlanError> {
             }
         }
         if let Command::Launch { launch, .. } = command {
-            let mut spaces = command.reads().into_iter().chain(command.writes()).map(|region| plan.memory(region.memory).space);
+            let mut spaces =
+                command.reads().into_iter().chain(command.writes()).map(|region| plan.memory(region.memory).space);
             let first = spaces.next();
             if spaces.any(|space| Some(space) != first) || first == Some(Space::Disk) {
-                return Err(broken(format!("command {index} ({command}) has operands that are not together in one space")));
+                return Err(broken(format!(
+                    "command {index} ({command}) has operands that are not together in one space"
+                )));
             }
             for binding in launch.reads.iter().chain(&launch.writes) {
                 let (start, length) = (binding.region.range.start, binding.region.range.len());

@@ -4,9 +4,7 @@
 use forebay_base::{DataType, Limits};
 use forebay_model::program::{Program, ProgramLaunch};
 
-use crate::machine::{
-    MachineDescription, HOST_LAUNCH_NS, HOST_MEMORY_BYTES_PER_SECOND, HOST_OPERATIONS_PER_SECOND,
-};
+use crate::machine::{MachineDescription, HOST_LAUNCH_NS, HOST_MEMORY_BYTES_PER_SECOND, HOST_OPERATIONS_PER_SECOND};
 use crate::ways::{Disk, Link, LinkDirection};
 
 /// Durations that planning works with. Plans are a function of them, so they are plain data that can be saved.

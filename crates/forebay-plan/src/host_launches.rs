@@ -36,12 +36,8 @@ struct Area {
 
 /// The areas of a launch, by buffer and place.
 fn areas(launch: &ProgramLaunch) -> Vec<Area> {
-    let read = |operand: &Operand| Area {
-        buffer: operand.buffer,
-        range: operand.range(),
-        is_read: true,
-        is_written: false,
-    };
+    let read =
+        |operand: &Operand| Area { buffer: operand.buffer, range: operand.range(), is_read: true, is_written: false };
     // A write that leaves gaps keeps what is in them.
     let written = |operand: &Operand| Area { is_read: !operand.desc.is_dense(), is_written: true, ..read(operand) };
     let mut areas: Vec<Area> = launch.reads.iter().map(read).chain(launch.writes.iter().map(written)).collect();
@@ -158,8 +154,11 @@ impl<'a> HostLaunches<'a> {
         let launch = Launch { reads: on_host(bound.reads), writes: on_host(bound.writes), workspace, ..bound };
         commands.push(Command::Launch { stream: self.stream, launch: Box::new(launch) });
         for held in &mut self.held {
-            let written = areas.iter().any(|(area, region)| area.is_written && *region == held.device);
-            held.changed_by = if written { Some(index) } else { held.changed_by };
+            if let Some((area, _)) = areas.iter().find(|(_, region)| *region == held.device) {
+                // Another buffer may have taken the place of one that died there.
+                held.area = *area;
+                held.changed_by = if area.is_written { Some(index) } else { held.changed_by };
+            }
         }
     }
 
@@ -243,7 +242,9 @@ impl<'a> HostLaunches<'a> {
 fn on_device(source: &ProgramLaunch, bound: &Launch, area: Area) -> Region {
     let operands = source.reads.iter().chain(&source.writes).zip(bound.reads.iter().chain(&bound.writes));
     let mut inside = operands.filter(|(operand, _)| {
-        operand.buffer == area.buffer && area.range.contains(operand.range()) && operand.offset_bytes == area.range.start
+        operand.buffer == area.buffer
+            && area.range.contains(operand.range())
+            && operand.offset_bytes == area.range.start
     });
     let (_, binding) = inside.next().expect("an area begins with an operand");
     let memory: MemoryId = binding.region.memory;

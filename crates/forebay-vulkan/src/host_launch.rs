@@ -43,8 +43,7 @@ impl HostLaunch {
             address(binding.region)
         };
         let descs = |bindings: &[Binding]| bindings.iter().map(|one| one.desc.clone()).collect::<Vec<TensorDesc>>();
-        let needed_bytes =
-            Processor::workspace_bytes(&launch.kernel, &descs(&launch.reads), &descs(&launch.writes))?;
+        let needed_bytes = Processor::workspace_bytes(&launch.kernel, &descs(&launch.reads), &descs(&launch.writes))?;
         let given_bytes = launch.workspace.map_or(0, |region| region.range.len());
         if needed_bytes > given_bytes && !launch.kernel.runs_in_less_workspace() {
             let reason = format!("{} has {given_bytes} of {needed_bytes} bytes of scratch", launch.kernel.name());

@@ -132,7 +132,8 @@ impl Shared {
                 shared.changed.notify_all();
             }
         });
-        let refused = |error: std::io::Error| DeviceError::Refused { what: "a thread".to_string(), reason: error.to_string() };
+        let refused =
+            |error: std::io::Error| DeviceError::Refused { what: "a thread".to_string(), reason: error.to_string() };
         Ok(Worker { jobs, thread: thread.map_err(refused)? })
     }
 

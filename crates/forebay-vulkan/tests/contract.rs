@@ -74,7 +74,8 @@ fn a_launch_is_on_the_host_or_on_the_device() {
         let bind = |region| vec![Binding { region, desc: TensorDesc::packed(DataType::Float32, &[4]).unwrap() }];
         let (reads, writes) = (bind(bench.on_device(0, 16)), bind(bench.on_host(0, 16)));
         let launch = Launch { kernel: Kernel::Copy, reads, writes, workspace: None, label: 0 };
-        let error = bench.device.submit(&[Command::Launch { stream: bench.stream, launch: Box::new(launch) }]).unwrap_err();
+        let error =
+            bench.device.submit(&[Command::Launch { stream: bench.stream, launch: Box::new(launch) }]).unwrap_err();
         assert!(error.to_string().contains("both in host blocks and in device memory"), "{name}: {error}");
     }
 }

@@ -17,7 +17,9 @@ use forebay_plan::SavedCosts;
 use forebay_runtime::backing::STAGING_BYTES;
 
 use crate::error::Error;
-use crate::options::{DeviceOptions, EngineOptions, HostOperators, MemoryLimit, MemoryMode, PlanningOptions, ProcessLimit};
+use crate::options::{
+    DeviceOptions, EngineOptions, HostOperators, MemoryLimit, MemoryMode, PlanningOptions, ProcessLimit,
+};
 
 /// A device with the limits that its user set.
 pub(crate) struct LimitedDevice {

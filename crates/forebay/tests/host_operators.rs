@@ -14,8 +14,10 @@ use forebay_golden::{assert_same, host, recipe, run, trainer_on, trainer_options
 /// Kernels of a network's middle and its ends: of the forward pass, the loss and the gradients.
 fn some(kernel: &Kernel) -> bool {
     use Kernel::{Pool, PoolGradient, SoftmaxCrossEntropy, SoftmaxCrossEntropyGradient};
-    matches!(kernel, Pool { .. } | PoolGradient { .. } | SoftmaxCrossEntropy { .. } | SoftmaxCrossEntropyGradient { .. })
-        || matches!(kernel, Kernel::BatchNormalizationTraining { .. } | Kernel::LayerNormalization { .. })
+    matches!(
+        kernel,
+        Pool { .. } | PoolGradient { .. } | SoftmaxCrossEntropy { .. } | SoftmaxCrossEntropyGradient { .. }
+    ) || matches!(kernel, Kernel::BatchNormalizationTraining { .. } | Kernel::LayerNormalization { .. })
         || matches!(kernel, Kernel::Gather { .. } | Kernel::GatherGradient { .. })
 }
 
@@ -123,7 +125,10 @@ fn what_runs_on_the_host_is_named_and_can_be_forbidden() {
         assert!(reasons.iter().any(|line| line.contains(&reason)), "{reason} is missing in {reasons:?}");
     }
     let error = session(host(2).host_operators(HostOperators::Never)).map(|_| ()).unwrap_err().to_string();
-    assert!(error.contains(name.as_str()) && error.contains("as told") && error.contains("--host-operators"), "{error}");
+    assert!(
+        error.contains(name.as_str()) && error.contains("as told") && error.contains("--host-operators"),
+        "{error}"
+    );
     let direct = host(2).memory_mode(forebay::MemoryMode::Direct);
     let error = session(direct).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains(name.as_str()) && error.contains("managed memory"), "{error}");

@@ -25,9 +25,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use forebay_base::{
-    Binding, Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc,
-};
+use forebay_base::{Binding, Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
 use forebay_queue::{Origin, Progress, Streams};
 
 use crate::device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
@@ -186,7 +184,9 @@ fn work(memories: &Memories, command: &Command) -> Result<Option<Work>, DeviceEr
             let reads = resolve(memories, &launch.reads)?;
             let writes = resolve(memories, &launch.writes)?;
             let workspace = match &launch.workspace {
-                Some(region) => workspace_desc(region)?.map(|desc| Ok::<_, DeviceError>((desc, memories.resolve(*region)?))),
+                Some(region) => {
+                    workspace_desc(region)?.map(|desc| Ok::<_, DeviceError>((desc, memories.resolve(*region)?)))
+                }
                 None => None,
             };
             Work::Launch { launch: launch.clone(), reads, writes, workspace: workspace.transpose()? }

@@ -138,7 +138,12 @@ pub(super) unsafe fn run(
     unsafe {
         let fault = kernels::index_fault(&launch.kernel, &reads, &writes)?;
         kernels::run(&launch.kernel, &reads, &writes, workspace)?;
-        Ok(fault.map(|(element, index, limit)| IndexFault { label: launch.label, element: element as u64, index, limit }))
+        Ok(fault.map(|(element, index, limit)| IndexFault {
+            label: launch.label,
+            element: element as u64,
+            index,
+            limit,
+        }))
     }
 }
 

